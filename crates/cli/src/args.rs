@@ -1,0 +1,206 @@
+//! The command line of `sidestep`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+use crate::options::{LogLevel, Mode};
+
+/// Lets unmodified TCP programs on one host talk through shared memory.
+#[derive(Debug, Parser)]
+#[command(name = "sidestep", version, max_term_width = 100, after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The commands of `sidestep`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a program with its TCP connections moved to shared memory where possible
+    Run(RunArgs),
+    /// Check this machine, and a program, for what would keep connections on TCP
+    Doctor(DoctorArgs),
+    /// List the connections of Sidestep programs: how they travel and, if by TCP, why
+    Ss(SsArgs),
+}
+
+/// The arguments of `sidestep run`.
+#[derive(Debug, clap::Args)]
+#[command(
+    override_usage = "sidestep run [OPTIONS] [--] PROGRAM [ARGS]...",
+    after_help = RUN_EXAMPLES
+)]
+pub(crate) struct RunArgs {
+    /// smc: use shared memory where both ends can; tcp: load the library, count, move nothing
+    /// [default: smc]
+    #[arg(long, value_name = "MODE", hide_possible_values = true)]
+    pub(crate) mode: Option<Mode>,
+
+    /// What the library reports (error, warn, info, debug, trace), and the file it appends to
+    /// instead of standard error [default: error]
+    #[arg(long, value_name = "LEVEL[:FILE]", value_parser = parse_log)]
+    pub(crate) log: Option<LogArg>,
+
+    /// A configuration file that goes before the user's and the machine's
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// The program and its arguments: everything from the first word that is not an option
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        value_names = ["PROGRAM", "ARGS"]
+    )]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// The arguments of `sidestep doctor`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = DOCTOR_EXAMPLES)]
+pub(crate) struct DoctorArgs {
+    /// A program to check as well: a path, or a name to look for in PATH
+    pub(crate) program: Option<OsString>,
+
+    /// Print one JSON object instead of lines
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The arguments of `sidestep ss`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = SS_EXAMPLES)]
+pub(crate) struct SsArgs {
+    /// Print a JSON array with an object for each connection instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Also list connections that are closed here while the peer still reads what was sent
+    #[arg(long)]
+    pub(crate) all: bool,
+
+    /// List only the connections of this process
+    #[arg(long, value_name = "PID")]
+    pub(crate) pid: Option<u32>,
+}
+
+/// The value of `--log`: `LEVEL` or `LEVEL:FILE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LogArg {
+    pub(crate) level: LogLevel,
+    pub(crate) file: Option<PathBuf>,
+}
+
+fn parse_log(text: &str) -> Result<LogArg, String> {
+    let (level, file) = match text.split_once(':') {
+        None => (text, None),
+        Some((_, "")) => return Err("no file after the colon".into()),
+        Some((level, file)) => (level, Some(PathBuf::from(file))),
+    };
+    Ok(LogArg {
+        level: crate::options::parse_keyword(level)?,
+        file,
+    })
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  sidestep run redis-server --port 6379     one end of the connections
+  sidestep run redis-benchmark -p 6379      the other end: both must run under sidestep
+  sidestep ss                               which connections are in shared memory now?
+  sidestep doctor redis-server              can this machine, and this program, do it?";
+
+const RUN_EXAMPLES: &str = "\
+Options come before PROGRAM; everything after it belongs to the program. What is not given here
+comes from --config FILE, $SIDESTEP_CONFIG, $XDG_CONFIG_HOME/sidestep/sidestep.toml (or
+~/.config/sidestep/sidestep.toml) and /etc/sidestep/sidestep.toml, in that order.
+
+Examples:
+  sidestep run redis-server --port 6379
+  sidestep run --mode tcp -- nginx -g 'daemon off;'
+  sidestep run --log debug:/tmp/sidestep.log curl http://127.0.0.1:8080/
+
+Exit status: that of PROGRAM; 127 if it is not found, 126 if it cannot be executed, 125 if
+sidestep itself failed, 2 if its command line is wrong.";
+
+const DOCTOR_EXAMPLES: &str = "\
+Each line says `ok`, `warn` (it works, with a drawback) or `fail` (connections stay on TCP), and
+what to do about it.
+
+Examples:
+  sidestep doctor
+  sidestep doctor --json nginx
+
+Exit status: 0 if nothing failed, 1 if a check failed, 2 if the command line is wrong.";
+
+const SS_EXAMPLES: &str = "\
+A connection between two Sidestep programs has two lines, one for each end. SMC-D: its bytes go
+through shared memory; TCP: they do not, and the last column says why, with the standard's code.
+RMBE is the buffer in which an end receives. Spins, parks and wakeups count how a thread has
+waited for the peer: by looking, by sleeping; and how often the peer had to be woken.
+
+Root sees the programs of all users, everybody else their own.
+
+Examples:
+  sidestep ss
+  sidestep ss --pid $(pidof redis-server)
+  sidestep ss --json | jq '.[] | select(.mode == \"TCP\") | .reason.text'
+
+Exit status: 0, also if there is nothing to list; 1 if the list cannot be made or the process of
+--pid is gone or may not be looked at; 2 if the command line is wrong.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<RunArgs, clap::Error> {
+        let words = ["sidestep", "run"].into_iter().chain(line.split(' '));
+        match Args::try_parse_from(words)?.command {
+            Command::Run(args) => Ok(args),
+            Command::Doctor(_) | Command::Ss(_) => {
+                unreachable!("the line starts with `sidestep run`")
+            }
+        }
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        use clap::CommandFactory;
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn options_after_the_program_are_the_programs() {
+        let args = parse("--mode tcp server --mode smc --help --port 1").unwrap();
+        assert_eq!(args.mode, Some(Mode::Tcp));
+        assert_eq!(
+            args.command,
+            ["server", "--mode", "smc", "--help", "--port", "1"]
+        );
+    }
+
+    #[test]
+    fn two_dashes_end_our_options_once() {
+        let args = parse("-- server -- -x").unwrap();
+        assert_eq!(args.command, ["server", "--", "-x"]);
+        assert_eq!(parse("-- --odd-name").unwrap().command, ["--odd-name"]);
+    }
+
+    #[test]
+    fn log_is_a_level_and_perhaps_a_file() {
+        let log = |text| parse(&format!("--log {text} x")).map(|args| args.log.unwrap());
+        assert_eq!(
+            log("info").unwrap(),
+            LogArg {
+                level: LogLevel::Info,
+                file: None
+            }
+        );
+        assert_eq!(log("trace:/a:b").unwrap().file, Some(PathBuf::from("/a:b")));
+        let error = log("loud").unwrap_err().to_string();
+        assert!(error.contains("error, warn, info, debug, trace"), "{error}");
+        assert!(log("info:").is_err());
+    }
+}

@@ -1,0 +1,167 @@
+//! `sidestep doctor`: what, on this machine or in a program, keeps connections on TCP.
+
+mod machine;
+mod program;
+
+use serde::Serialize;
+
+use crate::args::DoctorArgs;
+
+/// Prints the result of every check; 1 if one of them failed, otherwise 0.
+pub(crate) fn execute(args: &DoctorArgs) -> i32 {
+    let mut checks = machine::checks();
+    if let Some(program) = &args.program {
+        checks.extend(program::checks(program));
+    }
+    let report = Report::new(checks);
+    if args.json {
+        println!("{}", report.to_json());
+    } else {
+        print!("{}", report.to_text());
+    }
+    i32::from(report.status == Status::Fail)
+}
+
+/// How a check came out. The order is that of severity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Status {
+    /// Nothing to do.
+    Ok,
+    /// It works, with a drawback.
+    Warn,
+    /// Connections stay on TCP.
+    Fail,
+}
+
+impl Status {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::Fail => "fail",
+        }
+    }
+}
+
+/// One line of the report.
+#[derive(Debug, Serialize)]
+struct Check {
+    #[serde(rename = "check")]
+    name: &'static str,
+    status: Status,
+    /// What was found.
+    finding: String,
+    /// What to do about it, unless all is well.
+    advice: Option<String>,
+}
+
+impl Check {
+    fn ok(name: &'static str, finding: impl Into<String>) -> Self {
+        Self {
+            name,
+            status: Status::Ok,
+            finding: finding.into(),
+            advice: None,
+        }
+    }
+
+    fn warn(name: &'static str, finding: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self {
+            name,
+            status: Status::Warn,
+            finding: finding.into(),
+            advice: Some(advice.into()),
+        }
+    }
+
+    fn fail(name: &'static str, finding: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self {
+            status: Status::Fail,
+            ..Self::warn(name, finding, advice)
+        }
+    }
+}
+
+/// All checks, and the worst status among them.
+#[derive(Debug, Serialize)]
+struct Report {
+    status: Status,
+    checks: Vec<Check>,
+}
+
+impl Report {
+    fn new(checks: Vec<Check>) -> Self {
+        let status = checks.iter().map(|check| check.status).max();
+        Self {
+            status: status.unwrap_or(Status::Ok),
+            checks,
+        }
+    }
+
+    fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("strings and unit variants are always JSON")
+    }
+
+    fn to_text(&self) -> String {
+        let width = self.checks.iter().map(|check| check.name.len()).max();
+        let width = width.unwrap_or(0);
+        let mut text = String::new();
+        for check in &self.checks {
+            let Check { name, finding, .. } = check;
+            let status = check.status.word();
+            text += &format!("{status:<4}  {name:<width$}  {finding}\n");
+            if let Some(advice) = &check.advice {
+                text += &format!("{:<4}  {:<width$}  -> {advice}\n", "", "");
+            }
+        }
+        let count = |status| self.checks.iter().filter(|c| c.status == status).count();
+        text += &match (count(Status::Fail), count(Status::Warn)) {
+            (0, 0) => "Nothing stands in the way of shared memory.\n".to_owned(),
+            (0, warnings) => {
+                format!("Nothing stands in the way of shared memory; warnings: {warnings}.\n")
+            }
+            (failures, _) => format!("Connections will stay on TCP; failed checks: {failures}.\n"),
+        };
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        Report::new(vec![
+            Check::ok("kernel", "6.1.0"),
+            Check::warn("open files", "256", "raise it"),
+        ])
+    }
+
+    #[test]
+    fn text_is_aligned_and_ends_with_a_verdict() {
+        assert_eq!(
+            report().to_text(),
+            "ok    kernel      6.1.0\n\
+             warn  open files  256\n                  -> raise it\n\
+             Nothing stands in the way of shared memory; warnings: 1.\n"
+        );
+        let failed = Report::new(vec![Check::fail("kernel", "4.19.0", "update it")]);
+        assert!(
+            failed
+                .to_text()
+                .ends_with("stay on TCP; failed checks: 1.\n")
+        );
+    }
+
+    #[test]
+    fn json_has_the_same_facts() {
+        let json: serde_json::Value = serde_json::from_str(&report().to_json()).unwrap();
+        assert_eq!(json["status"], "warn");
+        assert_eq!(json["checks"][0]["check"], "kernel");
+        assert_eq!(json["checks"][0]["advice"], serde_json::Value::Null);
+        assert_eq!(json["checks"][1]["status"], "warn");
+        assert_eq!(json["checks"][1]["finding"], "256");
+        assert_eq!(json["checks"][1]["advice"], "raise it");
+    }
+}

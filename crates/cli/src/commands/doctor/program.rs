@@ -1,0 +1,40 @@
+//! The checks of one program: is it there, and will its loader take the library?
+
+use std::ffi::OsStr;
+
+use super::Check;
+use crate::preloadable::{self, Caller};
+use crate::program;
+
+/// Checks the program that `sidestep run NAME` would execute.
+pub(super) fn checks(name: &OsStr) -> Vec<Check> {
+    let path_variable = std::env::var_os("PATH");
+    let path = match program::find(name, path_variable.as_deref()) {
+        Ok(path) => path,
+        Err(error) => {
+            let advice = "correct the name, or give the path of the program";
+            return vec![Check::fail("program", error.to_string(), advice)];
+        }
+    };
+    let mut checks = vec![Check::ok("program", path.display().to_string())];
+    match preloadable::examine(&path, Caller::current(), path_variable.as_deref()) {
+        Ok(examination) => {
+            checks.extend(examination.interpreters.iter().map(|interpreter| {
+                let finding = format!("a script, run by {}", interpreter.display());
+                Check::ok("interpreter", finding)
+            }));
+            checks.push(match examination.obstacle {
+                None => Check::ok("preloadable", "dynamically linked with glibc"),
+                Some(obstacle) => {
+                    Check::fail("preloadable", obstacle.to_string(), obstacle.advice())
+                }
+            });
+        }
+        Err(error) => checks.push(Check::warn(
+            "preloadable",
+            format!("cannot be examined: {error}"),
+            "run it under `sidestep run --log info` to see what its connections do",
+        )),
+    }
+    checks
+}

@@ -1,0 +1,259 @@
+//! `sidestep run`: become the program, with our library in front of its C library.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::args::{LogArg, RunArgs};
+use crate::config::{ConfigError, Configuration};
+use crate::library::{self, LibraryError, PRELOAD_VARIABLE};
+use crate::options::{OPTIONS_VARIABLE, Options, Settings};
+use crate::preloadable::{self, Caller, Examination, Obstacle};
+use crate::program::{self, ProgramError};
+
+/// Replaces this process by the program, or says why not and returns the exit status for it.
+pub(crate) fn execute(args: &RunArgs) -> i32 {
+    let error = match Launch::prepare(args) {
+        Ok(launch) => launch.exec(),
+        Err(error) => error,
+    };
+    eprintln!("sidestep run: {error}");
+    error.exit_status()
+}
+
+/// Why the program does not run.
+#[derive(Debug, Error)]
+enum RunError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("{0}; {advice}", advice = .0.advice())]
+    Library(#[from] LibraryError),
+    #[error("cannot write the log file {}: {reason}", path.display())]
+    LogFile { path: PathBuf, reason: io::Error },
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    #[error("{}: cannot be executed: {reason}", path.display())]
+    Exec { path: PathBuf, reason: String },
+}
+
+impl RunError {
+    /// The exit status that `env`, `nice` and the shells use for the same thing.
+    fn exit_status(&self) -> i32 {
+        match self {
+            Self::Config(_) | Self::Library(_) | Self::LogFile { .. } => 125,
+            Self::Program(ProgramError::NotExecutable { .. }) | Self::Exec { .. } => 126,
+            Self::Program(ProgramError::NotInPath { .. } | ProgramError::NoSuchFile(_)) => 127,
+        }
+    }
+}
+
+/// A program ready to be executed.
+struct Launch {
+    path: PathBuf,
+    /// The words of the command line, the program's name first, as the user wrote it.
+    words: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+    /// The program is text without a `#!` line, so the kernel will leave it to a shell.
+    is_bare_script: bool,
+}
+
+impl Launch {
+    /// Checks everything that can be checked, and warns if the program will stay on TCP.
+    fn prepare(args: &RunArgs) -> Result<Self, RunError> {
+        let options = options(args)?;
+        let library = library::find()?;
+        let path_variable = std::env::var_os("PATH");
+        let name = &args.command[0];
+        let path = program::find(name, path_variable.as_deref())?;
+
+        // A program that cannot be read can still be executed, and its loader preloads.
+        let examination =
+            preloadable::examine(&path, Caller::current(), path_variable.as_deref()).ok();
+        let obstacle = examination
+            .as_ref()
+            .and_then(|found| found.obstacle.as_ref());
+        if let Some(obstacle) = obstacle {
+            let program = described(name, examination.as_ref());
+            eprintln!("sidestep run: warning: {program} stays on TCP: {obstacle}");
+        }
+        let preload = obstacle.is_none_or(Obstacle::tolerates_preload);
+
+        Ok(Self {
+            path,
+            words: args.command.clone(),
+            environment: environment(std::env::vars_os(), &options, preload.then_some(&library)),
+            is_bare_script: examination.is_some_and(|found| found.is_bare_script),
+        })
+    }
+
+    /// Becomes the program. Returns only if the system refuses.
+    fn exec(self) -> RunError {
+        let refused = |error: io::Error| RunError::Exec {
+            path: self.path.clone(),
+            reason: match error.raw_os_error() {
+                // The file is there, so what is missing is what it wants to be run by.
+                Some(libc::ENOENT) => "its interpreter or loader does not exist".into(),
+                _ => error.to_string(),
+            },
+        };
+        let error = exec(&self.path, &self.words, &self.environment);
+        if !self.is_bare_script || error.raw_os_error() != Some(libc::ENOEXEC) {
+            return refused(error);
+        }
+        let mut words = vec![
+            preloadable::SHELL.into(),
+            self.path.clone().into_os_string(),
+        ];
+        words.extend_from_slice(&self.words[1..]);
+        refused(exec(
+            Path::new(preloadable::SHELL),
+            &words,
+            &self.environment,
+        ))
+    }
+}
+
+/// The options from the command line, the configuration files and the defaults.
+fn options(args: &RunArgs) -> Result<Options, RunError> {
+    let configuration = Configuration::load(args.config.as_deref(), |name| std::env::var_os(name))?;
+    let options = command_line_settings(args)
+        .or(configuration.settings)
+        .into_options();
+    if let Some(path) = &options.log_file {
+        // The library could only be silent about it, inside a program that is already running.
+        let opened = OpenOptions::new().append(true).create(true).open(path);
+        opened.map_err(|reason| RunError::LogFile {
+            path: path.clone(),
+            reason,
+        })?;
+    }
+    Ok(options)
+}
+
+fn command_line_settings(args: &RunArgs) -> Settings {
+    let log_file = |log: &LogArg| {
+        let file = log.file.as_ref()?;
+        // The program may change its directory before the library opens the file.
+        Some(std::path::absolute(file).unwrap_or_else(|_| file.clone()))
+    };
+    Settings {
+        mode: args.mode,
+        log_level: args.log.as_ref().map(|log| log.level),
+        log_file: args.log.as_ref().and_then(log_file),
+        ..Settings::default()
+    }
+}
+
+/// The program's name, with the interpreter that decides if there is one.
+fn described(name: &OsStr, examination: Option<&Examination>) -> String {
+    match examination.and_then(|found| found.interpreters.last()) {
+        Some(interpreter) => format!("{} (run by {})", name.display(), interpreter.display()),
+        None => name.display().to_string(),
+    }
+}
+
+/// `inherited`, with the options for the library and, if it may be preloaded, with the library.
+fn environment(
+    inherited: impl Iterator<Item = (OsString, OsString)>,
+    options: &Options,
+    library: Option<&PathBuf>,
+) -> Vec<(OsString, OsString)> {
+    let (preloads, mut environment): (Vec<_>, Vec<_>) = inherited
+        .filter(|(name, _)| name != OPTIONS_VARIABLE)
+        .partition(|(name, _)| name == PRELOAD_VARIABLE);
+    environment.push((OPTIONS_VARIABLE.into(), options.to_string().into()));
+
+    let existing = preloads.into_iter().next().map(|(_, value)| value);
+    let preload = match library {
+        Some(library) => Some(library::preload_value(library, existing.as_deref())),
+        None => existing,
+    };
+    environment.extend(preload.map(|value| (PRELOAD_VARIABLE.into(), value)));
+    environment
+}
+
+/// Replaces this process; returns the system's reason if that fails.
+///
+/// Not `std::process::Command::exec`, which resets the signal mask and the handling of SIGPIPE:
+/// the program is to inherit ours, as from `env`.
+fn exec(path: &Path, words: &[OsString], environment: &[(OsString, OsString)]) -> io::Error {
+    let environment = environment.iter().map(|(name, value)| {
+        let mut entry = name.clone();
+        entry.push("=");
+        entry.push(value);
+        entry
+    });
+    let arguments = (
+        CString::new(path.as_os_str().as_bytes()),
+        c_strings(words.iter().cloned()),
+        c_strings(environment),
+    );
+    let (path, words, environment) = match arguments {
+        (Ok(path), Ok(words), Ok(environment)) => (path, words, environment),
+        (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => return error.into(),
+    };
+    let words = pointers(&words);
+    let environment = pointers(&environment);
+    // SAFETY: `path` is a C string; `words` and `environment` are arrays of pointers to C
+    // strings, each closed by a null pointer. All outlive the call.
+    unsafe { libc::execve(path.as_ptr(), words.as_ptr(), environment.as_ptr()) };
+    io::Error::last_os_error()
+}
+
+fn c_strings(strings: impl Iterator<Item = OsString>) -> Result<Vec<CString>, std::ffi::NulError> {
+    strings
+        .map(|string| CString::new(string.into_vec()))
+        .collect()
+}
+
+fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
+    let end = std::ptr::null();
+    strings.iter().map(|s| s.as_ptr()).chain([end]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(inherited: &[(&str, &str)], library: Option<&str>) -> Vec<String> {
+        let inherited = inherited
+            .iter()
+            .map(|&(name, value)| (name.into(), value.into()));
+        let options = Settings::default().into_options();
+        let library = library.map(PathBuf::from);
+        super::environment(inherited, &options, library.as_ref())
+            .into_iter()
+            .map(|(name, value)| format!("{}={}", name.display(), value.display()))
+            .collect()
+    }
+
+    #[test]
+    fn the_environment_gains_two_variables() {
+        let options = format!("SIDESTEP_OPTIONS={}", Settings::default().into_options());
+        assert_eq!(
+            environment(&[("A", "1")], Some("/l/libsidestep.so")),
+            ["A=1", &options, "LD_PRELOAD=/l/libsidestep.so"]
+        );
+        assert_eq!(
+            environment(
+                &[
+                    ("LD_PRELOAD", "/x.so"),
+                    ("SIDESTEP_OPTIONS", "old"),
+                    ("A", "1")
+                ],
+                Some("/l/libsidestep.so")
+            ),
+            ["A=1", &options, "LD_PRELOAD=/l/libsidestep.so:/x.so"]
+        );
+    }
+
+    #[test]
+    fn without_a_library_other_preloads_stay() {
+        let environment = environment(&[("LD_PRELOAD", "/x.so")], None);
+        assert_eq!(environment[1], "LD_PRELOAD=/x.so");
+    }
+}

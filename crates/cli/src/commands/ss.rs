@@ -1,0 +1,543 @@
+//! `sidestep ss`: the connections of all Sidestep programs, and why some of them are TCP.
+
+use std::borrow::Cow;
+use std::io::{self, IsTerminal, Write};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table};
+use serde::Serialize;
+use sidestep_socket::inspect::{Connection, Fallback, Mode, Role, Snapshot};
+use thiserror::Error;
+
+use crate::args::SsArgs;
+
+/// Prints the list; 1 if there cannot be one, otherwise 0.
+pub(crate) fn execute(args: &SsArgs) -> i32 {
+    match list(args).and_then(|list| print(&list)) {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("sidestep ss: {error}");
+            1
+        }
+    }
+}
+
+/// Why there is no list.
+#[derive(Debug, Error)]
+enum SsError {
+    #[error("cannot list /proc: {0}")]
+    Processes(io::Error),
+    #[error("there is no process {0}")]
+    NoProcess(u32),
+    #[error("process {pid}: {}", refusal(*.is_root))]
+    Unreadable { pid: u32, is_root: bool },
+    #[error("cannot write the list: {0}")]
+    Output(io::Error),
+}
+
+fn list(args: &SsArgs) -> Result<String, SsError> {
+    let mut snapshot = Snapshot::take().map_err(SsError::Processes)?;
+    let is_asked_for = |connection: &Connection| {
+        let of_process = args.pid.is_none_or(|pid| connection.pid == pid);
+        of_process && (args.all || connection.mode != Mode::Lingering)
+    };
+    snapshot.connections.retain(is_asked_for);
+    let connections = &snapshot.connections;
+
+    if let Some(pid) = args.pid.filter(|_| connections.is_empty()) {
+        if snapshot.unreadable.contains(&pid) {
+            let is_root = is_root();
+            return Err(SsError::Unreadable { pid, is_root });
+        }
+        if !Path::new(&format!("/proc/{pid}")).exists() {
+            return Err(SsError::NoProcess(pid));
+        }
+    }
+    Ok(match (args.json, connections.is_empty(), args.pid) {
+        (true, ..) => to_json(connections),
+        (false, true, Some(pid)) => format!("process {pid} has no Sidestep connections\n"),
+        (false, true, None) => nothing(&snapshot, is_root()),
+        (false, false, _) => to_text(connections, terminal_width()),
+    })
+}
+
+/// Writes to standard output. A reader that has had enough (`| head`) is no error.
+fn print(text: &str) -> Result<(), SsError> {
+    let mut output = io::stdout().lock();
+    let written = output.write_all(text.as_bytes());
+    match written.and_then(|()| output.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(SsError::Output(error)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// What to say instead of an empty table.
+fn nothing(snapshot: &Snapshot, is_root: bool) -> String {
+    let mut text = match snapshot.programs {
+        0 => "no Sidestep programs are running".to_owned(),
+        programs => format!("no connections; Sidestep programs running: {programs}"),
+    };
+    if snapshot.incompatible > 0 {
+        let programs = snapshot.incompatible;
+        text += &format!("; programs with another version of Sidestep: {programs}");
+    }
+    if !snapshot.unreadable.is_empty() {
+        let processes = snapshot.unreadable.len();
+        let reason = refusal(is_root);
+        text += &format!("; processes not looked at: {processes} ({reason})");
+    }
+    text + "\n"
+}
+
+/// Why a process was not looked at. Even root may be refused, in a container for example.
+fn refusal(is_root: bool) -> &'static str {
+    if is_root {
+        "permission denied"
+    } else {
+        "permission denied; root sees all"
+    }
+}
+
+fn is_root() -> bool {
+    // SAFETY: geteuid takes nothing and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// A connection in `--json`; the names are part of the command's interface.
+#[derive(Serialize)]
+struct Row<'a> {
+    pid: u32,
+    program: &'a str,
+    local: Option<SocketAddr>,
+    peer: Option<SocketAddr>,
+    role: &'static str,
+    mode: &'static str,
+    rmbe_local: u32,
+    rmbe_peer: u32,
+    bytes_sent: u64,
+    bytes_received: u64,
+    messages_sent: u64,
+    messages_received: u64,
+    ring_bytes_sent: u64,
+    ring_bytes_received: u64,
+    reason: Option<ReasonRow>,
+    spins: u64,
+    spin_ns: u64,
+    yields: u64,
+    parks: u64,
+    wakeups: u64,
+}
+
+#[derive(Serialize)]
+struct ReasonRow {
+    code: String,
+    name: &'static str,
+    text: Cow<'static, str>,
+}
+
+fn to_json(connections: &[Connection]) -> String {
+    let rows: Vec<_> = connections.iter().map(Row::new).collect();
+    let json = serde_json::to_string_pretty(&rows);
+    json.expect("numbers and strings are always JSON") + "\n"
+}
+
+impl<'a> Row<'a> {
+    fn new(connection: &'a Connection) -> Self {
+        let counters = &connection.counters;
+        Self {
+            pid: connection.pid,
+            program: &connection.program,
+            local: connection.local,
+            peer: connection.peer,
+            role: match connection.role {
+                Role::Client => "client",
+                Role::Server => "server",
+            },
+            mode: mode(connection),
+            rmbe_local: connection.rmbe_local,
+            rmbe_peer: connection.rmbe_peer,
+            bytes_sent: counters.bytes_sent,
+            bytes_received: counters.bytes_received,
+            messages_sent: counters.messages_sent,
+            messages_received: counters.messages_received,
+            ring_bytes_sent: counters.ring_bytes_sent,
+            ring_bytes_received: counters.ring_bytes_received,
+            reason: connection.fallback.as_ref().map(|fallback| ReasonRow {
+                code: format!("{:#010x}", fallback.diagnosis.0),
+                name: fallback.diagnosis.name(),
+                text: words(fallback),
+            }),
+            spins: counters.spins,
+            spin_ns: counters.spin_ns,
+            yields: counters.yields,
+            parks: counters.parks,
+            wakeups: counters.wakeups,
+        }
+    }
+}
+
+fn mode(connection: &Connection) -> &'static str {
+    if connection.is_smc() { "SMC-D" } else { "TCP" }
+}
+
+/// The reason in words, with the peer's own if it was the peer that declined.
+fn words(fallback: &Fallback) -> Cow<'static, str> {
+    match fallback.peer {
+        Some(diagnosis) => format!("{}: {diagnosis}", fallback.words).into(),
+        None => fallback.words.into(),
+    }
+}
+
+/// The table and, in its last line, the totals. Lines are as long as they need to be, but the
+/// reasons are broken to fit into `width` if that leaves room for them.
+fn to_text(connections: &[Connection], width: Option<u16>) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(HEADER);
+    table.add_rows(connections.iter().map(cells));
+    let widths = table.column_max_content_widths();
+    let others = widths[..REASON].iter().map(|width| width + GAP).sum();
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, if index == REASON { 0 } else { GAP }));
+        if NUMBERS.contains(&index) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        if index != REASON {
+            column.set_constraint(ColumnConstraint::ContentWidth);
+        }
+    }
+    if let Some(width) = width
+        && width.saturating_sub(others) >= REASON_WIDTH_MIN
+    {
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        table.set_width(width);
+    }
+    let mut text = String::new();
+    for line in table.lines() {
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text + &totals(connections) + "\n"
+}
+
+const HEADER: [&str; 9] = [
+    "Mode",
+    "Local",
+    "Peer",
+    "PID/Program",
+    "RMBE",
+    "Sent",
+    "Received",
+    "Waits",
+    "Reason",
+];
+
+/// The columns from "RMBE" to "Waits", which are aligned to the right.
+const NUMBERS: RangeInclusive<usize> = 4..=7;
+
+/// The last column.
+const REASON: usize = HEADER.len() - 1;
+
+/// Reasons in a narrower column are hard to read; better to let the terminal break lines.
+const REASON_WIDTH_MIN: u16 = 24;
+
+/// Blanks between columns.
+const GAP: u16 = 2;
+
+fn cells(connection: &Connection) -> [String; HEADER.len()] {
+    let counters = &connection.counters;
+    let address = |address: Option<SocketAddr>| match address {
+        Some(address) => address.to_string(),
+        None => "?".into(),
+    };
+    let traffic = |n, messages: u64| format!("{} ({messages})", bytes(n));
+    [
+        mode(connection).into(),
+        address(connection.local),
+        address(connection.peer),
+        format!("{}/{}", connection.pid, connection.program),
+        if connection.is_smc() {
+            let [local, peer] = [connection.rmbe_local, connection.rmbe_peer].map(u64::from);
+            format!("{}/{}", bytes(local), bytes(peer))
+        } else {
+            "-".into()
+        },
+        traffic(counters.bytes_sent, counters.messages_sent),
+        traffic(counters.bytes_received, counters.messages_received),
+        format!("{}/{}/{}", counters.spins, counters.parks, counters.wakeups),
+        remark(connection),
+    ]
+}
+
+/// What stands in the column "Reason".
+fn remark(connection: &Connection) -> String {
+    match (&connection.fallback, connection.mode) {
+        (Some(fallback), _) => format!("{:#010x} {}", fallback.diagnosis.0, words(fallback)),
+        (None, Mode::Tcp) => "not decided yet".into(),
+        (None, Mode::Negotiating) => "the two ends are agreeing".into(),
+        (None, Mode::SmcD) => String::new(),
+        (None, Mode::Lingering) => "closed; the peer still reads".into(),
+    }
+}
+
+fn totals(connections: &[Connection]) -> String {
+    let all = connections.len();
+    let smc = connections.iter().filter(|c| c.is_smc()).count();
+    let tcp = all - smc;
+    let mut text = format!("Connections: {all}; SMC-D: {smc}, TCP: {tcp}");
+    let closed = connections.iter().filter(|c| c.mode == Mode::Lingering);
+    match closed.count() {
+        0 => {}
+        closed => text += &format!("; closed: {closed}"),
+    }
+    text
+}
+
+/// A number of bytes in a unit that leaves at most four digits, and one decimal if that says
+/// more. One KB is 1024 bytes, as in the configuration.
+fn bytes(n: u64) -> String {
+    let tenths = |unit_len: u128| (u128::from(n) * 10 + unit_len / 2) / unit_len;
+    let (mut unit, mut unit_len) = ("B", 1);
+    for larger in ["KB", "MB", "GB", "TB", "PB", "EB"] {
+        if tenths(unit_len) < 10 * 1024 {
+            break;
+        }
+        (unit, unit_len) = (larger, unit_len * 1024);
+    }
+    match (tenths(unit_len) / 10, tenths(unit_len) % 10) {
+        (whole, 0) => format!("{whole} {unit}"),
+        (whole, tenth) => format!("{whole}.{tenth} {unit}"),
+    }
+}
+
+/// The columns of the terminal, if standard output is one.
+fn terminal_width() -> Option<u16> {
+    if !io::stdout().is_terminal() {
+        return None;
+    }
+    let mut size = MaybeUninit::<libc::winsize>::zeroed();
+    // SAFETY: the kernel fills one `winsize`, for which there is room.
+    let asked = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, size.as_mut_ptr()) };
+    // SAFETY: four numbers; zeroed, and perhaps filled.
+    let size = unsafe { size.assume_init() };
+    (asked == 0 && size.ws_col > 0).then_some(size.ws_col)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sidestep_socket::inspect::Counters;
+    use sidestep_wire::diagnosis::Diagnosis;
+
+    fn server() -> Connection {
+        Connection {
+            pid: 4711,
+            program: "redis-server".into(),
+            local: Some("127.0.0.1:6379".parse().unwrap()),
+            peer: Some("127.0.0.1:40000".parse().unwrap()),
+            role: Role::Server,
+            mode: Mode::SmcD,
+            rmbe_local: 65_536,
+            rmbe_peer: 1_048_576,
+            counters: Counters {
+                bytes_sent: 5_242_880,
+                bytes_received: 1536,
+                messages_sent: 5120,
+                messages_received: 12,
+                ring_bytes_sent: 5_242_000,
+                ring_bytes_received: 1500,
+                spins: 90,
+                spin_ns: 123_456,
+                yields: 5,
+                parks: 4,
+                wakeups: 3,
+            },
+            fallback: None,
+        }
+    }
+
+    fn client(mode: Mode, fallback: Option<Fallback>) -> Connection {
+        Connection {
+            pid: 99,
+            program: "curl".into(),
+            local: Some("[::1]:40001".parse().unwrap()),
+            peer: Some("[::1]:443".parse().unwrap()),
+            role: Role::Client,
+            mode,
+            rmbe_local: 0,
+            rmbe_peer: 0,
+            counters: Counters::default(),
+            fallback,
+        }
+    }
+
+    fn plain_peer() -> Fallback {
+        Fallback {
+            diagnosis: Diagnosis::PEERNOSMC,
+            words: "the peer does not run Sidestep",
+            peer: None,
+        }
+    }
+
+    fn declined() -> Fallback {
+        Fallback {
+            diagnosis: Diagnosis::PEERDECL,
+            words: "the peer declined",
+            peer: Some(Diagnosis::MEM),
+        }
+    }
+
+    fn every_kind() -> Vec<Connection> {
+        let nowhere = Connection {
+            local: None,
+            peer: None,
+            ..client(Mode::Tcp, None)
+        };
+        let closed = Connection {
+            mode: Mode::Lingering,
+            ..server()
+        };
+        vec![
+            server(),
+            client(Mode::Tcp, Some(plain_peer())),
+            client(Mode::Tcp, Some(declined())),
+            client(Mode::Negotiating, None),
+            nowhere,
+            closed,
+        ]
+    }
+
+    #[test]
+    fn the_table_is_aligned_and_ends_with_totals() {
+        let expected = "\
+Mode   Local           Peer             PID/Program              RMBE         Sent     Received   Waits  Reason
+SMC-D  127.0.0.1:6379  127.0.0.1:40000  4711/redis-server  64 KB/1 MB  5 MB (5120)  1.5 KB (12)  90/4/3
+TCP    [::1]:40001     [::1]:443        99/curl                     -      0 B (0)      0 B (0)   0/0/0  0x03010000 the peer does not run Sidestep
+TCP    [::1]:40001     [::1]:443        99/curl                     -      0 B (0)      0 B (0)   0/0/0  0x05000000 the peer declined: 0x01010000 MEM (out of memory for a buffer or a link group)
+TCP    [::1]:40001     [::1]:443        99/curl                     -      0 B (0)      0 B (0)   0/0/0  the two ends are agreeing
+TCP    ?               ?                99/curl                     -      0 B (0)      0 B (0)   0/0/0  not decided yet
+SMC-D  127.0.0.1:6379  127.0.0.1:40000  4711/redis-server  64 KB/1 MB  5 MB (5120)  1.5 KB (12)  90/4/3  closed; the peer still reads
+Connections: 6; SMC-D: 2, TCP: 4; closed: 1
+";
+        assert_eq!(to_text(&every_kind(), None), expected);
+    }
+
+    #[test]
+    fn on_a_terminal_only_the_reason_is_broken() {
+        let text = to_text(&every_kind()[..2], Some(130));
+        let expected = "\
+Mode   Local           Peer             PID/Program              RMBE         Sent     Received   Waits  Reason
+SMC-D  127.0.0.1:6379  127.0.0.1:40000  4711/redis-server  64 KB/1 MB  5 MB (5120)  1.5 KB (12)  90/4/3
+TCP    [::1]:40001     [::1]:443        99/curl                     -      0 B (0)      0 B (0)   0/0/0  0x03010000 the peer does
+                                                                                                         not run Sidestep
+Connections: 2; SMC-D: 1, TCP: 1
+";
+        assert_eq!(text, expected);
+
+        let narrow = to_text(&every_kind(), Some(80));
+        assert_eq!(narrow, to_text(&every_kind(), None));
+    }
+
+    #[test]
+    fn json_has_these_keys_in_this_order() {
+        let expected = r#"[
+  {
+    "pid": 4711,
+    "program": "redis-server",
+    "local": "127.0.0.1:6379",
+    "peer": "127.0.0.1:40000",
+    "role": "server",
+    "mode": "SMC-D",
+    "rmbe_local": 65536,
+    "rmbe_peer": 1048576,
+    "bytes_sent": 5242880,
+    "bytes_received": 1536,
+    "messages_sent": 5120,
+    "messages_received": 12,
+    "ring_bytes_sent": 5242000,
+    "ring_bytes_received": 1500,
+    "reason": null,
+    "spins": 90,
+    "spin_ns": 123456,
+    "yields": 5,
+    "parks": 4,
+    "wakeups": 3
+  }
+]
+"#;
+        assert_eq!(to_json(&[server()]), expected);
+        assert_eq!(to_json(&[]), "[]\n");
+    }
+
+    #[test]
+    fn json_tells_tcp_and_its_reason() {
+        let json = to_json(&every_kind());
+        let rows: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let modes = ["SMC-D", "TCP", "TCP", "TCP", "TCP", "SMC-D"];
+        for (row, mode) in rows.as_array().unwrap().iter().zip(modes) {
+            assert_eq!(row["mode"], mode);
+        }
+        let reason = serde_json::json!({
+            "code": "0x03010000",
+            "name": "PEERNOSMC",
+            "text": "the peer does not run Sidestep",
+        });
+        assert_eq!(rows[1]["reason"], reason);
+        assert_eq!(rows[2]["reason"]["code"], "0x05000000");
+        let text = "the peer declined: 0x01010000 MEM (out of memory for a buffer or a link group)";
+        assert_eq!(rows[2]["reason"]["text"], text);
+        assert_eq!(rows[3]["reason"], serde_json::Value::Null);
+        assert_eq!(rows[4]["local"], serde_json::Value::Null);
+    }
+
+    #[test]
+    fn nothing_says_what_was_not_seen() {
+        let mut snapshot = Snapshot::default();
+        assert_eq!(
+            nothing(&snapshot, false),
+            "no Sidestep programs are running\n"
+        );
+        snapshot.unreadable = vec![1, 2, 3];
+        assert_eq!(
+            nothing(&snapshot, false),
+            "no Sidestep programs are running; processes not looked at: 3 (permission denied; \
+             root sees all)\n"
+        );
+        assert_eq!(
+            nothing(&snapshot, true),
+            "no Sidestep programs are running; processes not looked at: 3 (permission denied)\n"
+        );
+        let snapshot = Snapshot {
+            programs: 2,
+            incompatible: 1,
+            ..Snapshot::default()
+        };
+        assert_eq!(
+            nothing(&snapshot, true),
+            "no connections; Sidestep programs running: 2; programs with another version of \
+             Sidestep: 1\n"
+        );
+    }
+
+    #[test]
+    fn bytes_have_four_digits_and_perhaps_a_decimal() {
+        let cases = [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1 KB"),
+            (1536, "1.5 KB"),
+            (65_536, "64 KB"),
+            (1_024_000, "1000 KB"),
+            (1_048_575, "1 MB"),
+            (1_048_576, "1 MB"),
+            (5_555_555_555, "5.2 GB"),
+            (u64::MAX, "16 EB"),
+        ];
+        for (n, text) in cases {
+            assert_eq!(bytes(n), text, "{n}");
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! `sidestep`: run programs over shared memory and check what stands in the way.
+//!
+//! The rooms, in the order a command walks through them:
+//!
+//! * [`args`]: the command line.
+//! * [`commands`]: one file for each command.
+//! * [`config`]: the configuration files; [`options`]: the values they and the command line
+//!   choose, and the text in which the library receives them.
+//! * [`library`]: where `libsidestep.so` is, and how it gets into `LD_PRELOAD`.
+//! * [`program`]: which file a command name means; [`preloadable`]: whether that file's loader
+//!   will take our library.
+//!
+//! Rust's runtime opens closed standard descriptors and ignores SIGPIPE before `main`, and
+//! `sidestep run` would hand both on to the program. So this is a C `main`: the program
+//! inherits exactly what `sidestep` was started with.
+#![cfg_attr(not(test), no_main)]
+
+mod args;
+mod commands;
+mod config;
+mod library;
+mod options;
+mod preloadable;
+mod program;
+
+/// Where C's start-up code enters.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn main() -> libc::c_int {
+    // `exit` flushes what Rust's standard output still holds; returning from here would not.
+    std::process::exit(commands::execute(clap::Parser::parse()))
+}

@@ -1,0 +1,309 @@
+//! What a user can choose, and the text in which `libsidestep.so` is told.
+//!
+//! [`Settings`] is one source's wishes: a configuration file, or the command line. Each source
+//! may leave anything open. [`Settings::or`] lays one source over the next, and
+//! [`Settings::into_options`] fills the rest with defaults. [`Options`] is then written as
+//!
+//! ```text
+//! SIDESTEP_OPTIONS="mode=smc promotion=early rmbe=65536 spin=auto memory=0 eid=SIDESTEP log=error"
+//! ```
+//!
+//! Every value there has been checked, holds no space, and is understood by the library as is.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+
+/// The environment variable that carries [`Options`] to the library.
+pub(crate) const OPTIONS_VARIABLE: &str = "SIDESTEP_OPTIONS";
+
+/// Everything the library needs to know, complete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    pub(crate) mode: Mode,
+    pub(crate) promotion: Promotion,
+    pub(crate) rmbe_size: RmbeSize,
+    pub(crate) spin: Spin,
+    pub(crate) memory_limit: MemoryLimit,
+    pub(crate) eid: Eid,
+    pub(crate) log_level: LogLevel,
+    /// Standard error if `None`; always absolute, because programs change directory.
+    pub(crate) log_file: Option<PathBuf>,
+}
+
+impl fmt::Display for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "mode={} promotion={} rmbe={} spin={} memory={} eid={} log={}",
+            keyword(&self.mode),
+            keyword(&self.promotion),
+            self.rmbe_size.0,
+            keyword(&self.spin),
+            self.memory_limit.0,
+            self.eid.0,
+            keyword(&self.log_level),
+        )?;
+        if let Some(file) = &self.log_file {
+            write!(f, " logfile={}", percent_encode(file.as_os_str()))?;
+        }
+        Ok(())
+    }
+}
+
+/// What one source of configuration asks for; `None` leaves the choice to the next one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Settings {
+    pub(crate) mode: Option<Mode>,
+    pub(crate) promotion: Option<Promotion>,
+    pub(crate) rmbe_size: Option<RmbeSize>,
+    pub(crate) spin: Option<Spin>,
+    pub(crate) memory_limit: Option<MemoryLimit>,
+    pub(crate) eid: Option<Eid>,
+    pub(crate) log_level: Option<LogLevel>,
+    pub(crate) log_file: Option<PathBuf>,
+}
+
+impl Settings {
+    /// These settings, and where they are silent, those of a `lower` source.
+    pub(crate) fn or(self, lower: Self) -> Self {
+        Self {
+            mode: self.mode.or(lower.mode),
+            promotion: self.promotion.or(lower.promotion),
+            rmbe_size: self.rmbe_size.or(lower.rmbe_size),
+            spin: self.spin.or(lower.spin),
+            memory_limit: self.memory_limit.or(lower.memory_limit),
+            eid: self.eid.or(lower.eid),
+            log_level: self.log_level.or(lower.log_level),
+            log_file: self.log_file.or(lower.log_file),
+        }
+    }
+
+    /// The complete options, with the defaults of `docs/configuration.md`.
+    pub(crate) fn into_options(self) -> Options {
+        Options {
+            mode: self.mode.unwrap_or(Mode::Smc),
+            promotion: self.promotion.unwrap_or(Promotion::Early),
+            rmbe_size: self.rmbe_size.unwrap_or(RmbeSize(64 << 10)),
+            spin: self.spin.unwrap_or(Spin::Auto),
+            memory_limit: self.memory_limit.unwrap_or(MemoryLimit(0)),
+            eid: self.eid.unwrap_or_else(|| Eid("SIDESTEP".into())),
+            log_level: self.log_level.unwrap_or(LogLevel::Error),
+            log_file: self.log_file,
+        }
+    }
+}
+
+/// Whether connections may leave TCP at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    /// Shared memory where both ends can, TCP elsewhere.
+    Smc,
+    /// The library is loaded and counts, but every connection stays on TCP.
+    Tcp,
+}
+
+/// When a connection whose peer is a Sidestep program leaves TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Promotion {
+    /// As soon as both ends agree.
+    Early,
+    /// Once it has lived long enough to pay for the switch.
+    Lazy,
+    /// Not at all; peers see a program that declines.
+    Never,
+}
+
+/// Whether a thread that waits for data looks a while before it sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Spin {
+    /// As long as it pays, learned while running.
+    Auto,
+    /// Sleep at once.
+    Never,
+    /// Look first, even if nothing was gained by it so far.
+    Always,
+}
+
+/// How much the library says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogLevel {
+    /// Something a user asked for is given up.
+    Error,
+    /// It works, but less well: a connection fell back to TCP.
+    Warn,
+    /// Connections come and go.
+    Info,
+    /// A line for each control message.
+    Debug,
+    /// Bytes.
+    Trace,
+}
+
+/// The size of the ring into which a peer writes, in bytes.
+///
+/// *Source*: the sizes z/OS offers for RMBEs; SMC-D encodes a size as a power of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RmbeSize(u32);
+
+impl RmbeSize {
+    /// The allowed sizes in words, for error texts.
+    pub(crate) const ALLOWED: &str = "32KB, 64KB, 128KB, 256KB, 512KB or 1MB";
+
+    /// The size if it is one of the allowed ones.
+    pub(crate) fn new(bytes: u64) -> Option<Self> {
+        let allowed = bytes.is_power_of_two() && (32 << 10..=1 << 20).contains(&bytes);
+        let bytes = u32::try_from(bytes).ok().filter(|_| allowed)?;
+        Some(Self(bytes))
+    }
+}
+
+/// The most ring memory one process may use, in bytes; 0 is no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MemoryLimit(u64);
+
+impl MemoryLimit {
+    /// The allowed values in words, for error texts.
+    pub(crate) const ALLOWED: &str = "0 (no limit), or at least 1MB, such as 256MB";
+
+    /// The limit, if it leaves room for at least one ring of the largest size.
+    pub(crate) fn new(bytes: u64) -> Option<Self> {
+        (bytes == 0 || bytes >= 1 << 20).then_some(Self(bytes))
+    }
+}
+
+/// The user-defined enterprise ID: programs whose EIDs differ do not leave TCP.
+///
+/// *Source*: SMC version 2, UEID: 1 to 32 characters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Eid(String);
+
+impl Eid {
+    /// The allowed values in words, for error texts.
+    pub(crate) const ALLOWED: &str =
+        "1 to 32 characters from A-Z, 0-9, `.` and `-`, the first a letter or digit";
+
+    /// The EID if its length and characters are allowed.
+    pub(crate) fn new(text: &str) -> Option<Self> {
+        let alphanumeric = |c: u8| c.is_ascii_uppercase() || c.is_ascii_digit();
+        let bytes = text.as_bytes();
+        let allowed = (1..=32).contains(&bytes.len())
+            && alphanumeric(bytes[0])
+            && bytes
+                .iter()
+                .all(|&c| alphanumeric(c) || c == b'.' || c == b'-');
+        allowed.then(|| Self(text.into()))
+    }
+}
+
+/// The word a user writes for `value`.
+fn keyword<T: ValueEnum>(value: &T) -> String {
+    // No value is marked `#[value(skip)]`, so each has a word.
+    value
+        .to_possible_value()
+        .map_or_else(String::new, |word| word.get_name().to_owned())
+}
+
+/// The value whose word is `text`.
+///
+/// # Errors
+///
+/// A sentence with the words that would do.
+pub(crate) fn parse_keyword<T: ValueEnum>(text: &str) -> Result<T, String> {
+    T::from_str(text, false).map_err(|_| {
+        let words: Vec<_> = T::value_variants().iter().map(keyword).collect();
+        format!("`{text}` is not one of: {}", words.join(", "))
+    })
+}
+
+/// `text` with every byte that could end a word written as `%` and two hex digits.
+fn percent_encode(text: &OsStr) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for &byte in text.as_bytes() {
+        if byte.is_ascii_graphic() && byte != b'%' {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_written_in_full() {
+        assert_eq!(
+            Settings::default().into_options().to_string(),
+            "mode=smc promotion=early rmbe=65536 spin=auto memory=0 eid=SIDESTEP log=error"
+        );
+    }
+
+    #[test]
+    fn a_log_file_is_percent_encoded() {
+        let settings = Settings {
+            log_file: Some("/tmp/a b/100%/é".into()),
+            ..Settings::default()
+        };
+        let text = settings.into_options().to_string();
+        assert!(
+            text.ends_with(" logfile=/tmp/a%20b/100%25/%C3%A9"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn the_higher_source_wins_key_by_key() {
+        let high = Settings {
+            mode: Some(Mode::Tcp),
+            log_level: Some(LogLevel::Debug),
+            ..Settings::default()
+        };
+        let low = Settings {
+            mode: Some(Mode::Smc),
+            spin: Some(Spin::Never),
+            log_file: Some("/var/log/sidestep.log".into()),
+            ..Settings::default()
+        };
+        let merged = high.or(low);
+        assert_eq!(merged.mode, Some(Mode::Tcp));
+        assert_eq!(merged.spin, Some(Spin::Never));
+        assert_eq!(merged.log_level, Some(LogLevel::Debug));
+        assert_eq!(merged.log_file, Some("/var/log/sidestep.log".into()));
+        assert_eq!(merged.promotion, None);
+    }
+
+    #[test]
+    fn rmbe_sizes_are_the_six_of_zos() {
+        let allowed = (0..=64)
+            .map(|i| i * (16 << 10))
+            .chain([65_535, 2 << 20, u64::MAX])
+            .filter_map(RmbeSize::new)
+            .map(|size| size.0 >> 10);
+        assert_eq!(allowed.collect::<Vec<_>>(), [32, 64, 128, 256, 512, 1024]);
+    }
+
+    #[test]
+    fn a_memory_limit_holds_at_least_one_ring() {
+        assert_eq!(MemoryLimit::new(0), Some(MemoryLimit(0)));
+        assert_eq!(MemoryLimit::new((1 << 20) - 1), None);
+        assert_eq!(MemoryLimit::new(1 << 20), Some(MemoryLimit(1 << 20)));
+    }
+
+    #[test]
+    fn eids_follow_the_character_set() {
+        let longest = "A".repeat(32);
+        for good in ["A", "9", "PROD.EU-1", &longest] {
+            assert!(Eid::new(good).is_some(), "{good}");
+        }
+        let too_long = "A".repeat(33);
+        for bad in ["", ".A", "-A", "prod", "A B", "A_B", "É", &too_long] {
+            assert!(Eid::new(bad).is_none(), "{bad}");
+        }
+    }
+}

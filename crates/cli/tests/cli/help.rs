@@ -1,0 +1,66 @@
+//! The help texts, as files that show up in a review when they change.
+//!
+//! After an intended change: `SIDESTEP_UPDATE_SNAPSHOTS=1 cargo test -p sidestep-cli`.
+
+use std::path::Path;
+
+use crate::support::{Place, outcome};
+
+fn check(snapshot: &str, arguments: &[&str]) {
+    let place = Place::new();
+    let (status, text, errors) = outcome(place.sidestep(None).args(arguments));
+    assert_eq!((status, errors.as_str()), (Some(0), ""));
+
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/cli/snapshots")
+        .join(snapshot);
+    if std::env::var_os("SIDESTEP_UPDATE_SNAPSHOTS").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(text, expected, "differs from {}", path.display());
+}
+
+#[test]
+fn of_sidestep() {
+    check("help.txt", &["--help"]);
+}
+
+#[test]
+fn of_run() {
+    check("help-run.txt", &["run", "--help"]);
+}
+
+#[test]
+fn of_doctor() {
+    check("help-doctor.txt", &["doctor", "--help"]);
+}
+
+#[test]
+fn of_ss() {
+    check("help-ss.txt", &["ss", "--help"]);
+}
+
+#[test]
+fn the_version_is_the_package_version() {
+    let place = Place::new();
+    let (status, text, _) = outcome(place.sidestep(None).arg("--version"));
+    assert_eq!(status, Some(0));
+    assert_eq!(text, format!("sidestep {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn a_wrong_command_line_is_status_2() {
+    let place = Place::new();
+    for arguments in [
+        &["run"][..],
+        &["walk"],
+        &["run", "--fast", "true"],
+        &["ss", "x"],
+        &[],
+    ] {
+        let (status, _, errors) = outcome(place.sidestep(None).args(arguments));
+        assert_eq!(status, Some(2), "{arguments:?}");
+        assert!(errors.contains("Usage: sidestep"), "{errors}");
+    }
+}

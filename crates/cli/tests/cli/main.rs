@@ -1,0 +1,8 @@
+//! The real `sidestep`, started as a user would: help, exit statuses, error texts, and what a
+//! program finds in its environment.
+
+mod doctor;
+mod help;
+mod run;
+mod ss;
+mod support;

@@ -1,0 +1,49 @@
+//! The software ISM device: memory that two processes hold, and its doorbells.
+//!
+//! IBM's ISM hardware moves bytes into a buffer (DMB) of another system and
+//! raises an interrupt there. Here both systems are processes of one host, and
+//! the hardware is three kinds of memory, all of them sealed memfds that no file
+//! name leads to and that vanish with their last user:
+//!
+//! ```text
+//!   slab   one per link group and side   written by its owner, read-only to the peer
+//!          records (cursors, flags, arms) | CLC messages | rings
+//!   wake   one per process               written by peers: hints only, never believed
+//!          mail flag | channels (sleeping word + ready bitmap) | reply cells
+//!   state  one per process               private; `sidestep ss` reads it through /proc
+//!          header | slots (locks, ledger, options, counters)
+//! ```
+//!
+//! *Each side writes only its own memory.* A DMB of ours therefore lies in the
+//! slab of the peer that fills it, and what we report about it (our consumer
+//! cursor) lies in ours. A hostile peer can garble its own half of the
+//! conversation and nothing else.
+//!
+//! The "interrupt" is rung only when the other side said that it sleeps: a bit in
+//! its ready bitmap and one eventfd ([`channel`]) for event loops, one byte on the
+//! TCP connection ([`arm`]) for everybody else.
+//!
+//! `unsafe` lives here and in `preload`: mapping, system calls, and the copy in
+//! and out of ring memory ([`ring`]).
+
+#![no_std]
+
+#[cfg(any(test, loom))]
+extern crate std;
+
+pub mod arm;
+pub mod channel;
+pub mod lock;
+#[cfg(not(loom))]
+pub mod map;
+#[cfg(not(loom))]
+pub mod ring;
+#[cfg(not(loom))]
+pub mod slab;
+#[cfg(not(loom))]
+pub mod state;
+mod sync;
+#[cfg(not(loom))]
+pub mod sys;
+#[cfg(not(loom))]
+pub mod wake;

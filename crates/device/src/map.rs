@@ -1,0 +1,151 @@
+//! Mappings of sealed memory files.
+//!
+//! A file that a peer maps is created once, with its final length, sparse, and
+//! sealed against shrinking and growing before anybody else sees it: a peer can
+//! never be hit by SIGBUS. Pages exist only where somebody wrote.
+
+use crate::sys::{self, Errno, Result};
+use core::ffi::CStr;
+use core::ptr::NonNull;
+
+/// Seals that make a length final.
+const LENGTH_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// A shared mapping that lives until [`Mapping::unmap`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a mapping is an address range; who may touch which bytes of it is
+// ruled by the types laid over it.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+/// A memory file of ours: mapped writable, and a descriptor to show to others.
+pub struct Created {
+    /// Writable, ours.
+    pub mapping: Mapping,
+    /// The descriptor, at a hidden number.
+    pub fd: i32,
+}
+
+/// Creates and maps a sparse memory file of `len` bytes.
+///
+/// # Errors
+/// `ENOMEM`, `EMFILE`, `ENFILE` as the kernel says; `EFBIG` when `RLIMIT_FSIZE`
+/// would turn the length into a signal.
+pub fn create(name: &CStr, len: usize) -> Result<Created> {
+    if sys::soft_limit(libc::RLIMIT_FSIZE) < len as u64 {
+        return Err(Errno(libc::EFBIG));
+    }
+    let fd = sys::move_up(sys::memfd(name)?);
+    let mapped = sys::set_len(fd, len)
+        .and_then(|_| sys::fcntl(fd, libc::F_ADD_SEALS, LENGTH_SEALS as usize))
+        .and_then(|_| sys::map(Some(fd), len, true));
+    match mapped {
+        Ok(base) => {
+            let mapping = Mapping::new(base, len);
+            // Rings do not belong into core dumps: gigabytes of holes.
+            let _ = sys::advise(base, len, libc::MADV_DONTDUMP);
+            Ok(Created { mapping, fd })
+        }
+        Err(errno) => {
+            sys::close(fd);
+            Err(errno)
+        }
+    }
+}
+
+/// Turns a descriptor of ours into one that nobody can write through: the file's
+/// mode is taken away, so that it cannot be reopened for writing, and the
+/// descriptor is opened again read-only.
+///
+/// # Errors
+/// `ENOENT` without `/proc`; the caller then stays on TCP.
+pub fn read_only_twin(fd: i32) -> Result<i32> {
+    let twin = sys::reopen_read_only(fd)?;
+    let _ = sys::chmod(fd, 0);
+    Ok(sys::move_up(twin))
+}
+
+/// Maps a memory file that a peer has sent, after checking that it cannot change
+/// its length under us.
+///
+/// # Errors
+/// `EPERM` when seals are missing, `EINVAL` when the length is not `len`.
+pub fn adopt(fd: i32, len: usize, writable: bool) -> Result<Mapping> {
+    let seals = sys::fcntl(fd, libc::F_GET_SEALS, 0)? as i32;
+    let needed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+    if seals & needed != needed {
+        return Err(Errno(libc::EPERM));
+    }
+    if sys::file_len(fd)? != len {
+        return Err(Errno(libc::EINVAL));
+    }
+    let base = sys::map(Some(fd), len, writable)?;
+    let _ = sys::advise(base, len, libc::MADV_DONTDUMP);
+    Ok(Mapping::new(base, len))
+}
+
+/// Private zeroed memory, reserved and not touched: room for tables.
+///
+/// # Errors
+/// `ENOMEM` as the kernel says.
+pub fn reserve(len: usize) -> Result<Mapping> {
+    Ok(Mapping::new(sys::map(None, len, true)?, len))
+}
+
+impl Mapping {
+    fn new(base: *mut u8, len: usize) -> Self {
+        Self { base: NonNull::new(base).unwrap_or(NonNull::dangling()), len }
+    }
+
+    /// Bytes mapped.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing is mapped.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Address of the byte at `offset`, with `room` bytes behind it.
+    ///
+    /// # Panics
+    /// When the range leaves the mapping: offsets are computed by us or checked.
+    #[must_use]
+    pub fn at(&self, offset: usize, room: usize) -> *mut u8 {
+        assert!(offset.checked_add(room).is_some_and(|end| end <= self.len));
+        // SAFETY: inside the mapping, as just checked.
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+
+    /// The `T` at `offset`.
+    ///
+    /// # Safety
+    /// All-zero bytes and any bytes a peer may write are a valid `T` (integers
+    /// and atomics), and `offset` is aligned for it.
+    #[must_use]
+    pub unsafe fn get<T>(&self, offset: usize) -> &'static T {
+        let at = self.at(offset, size_of::<T>()).cast::<T>();
+        debug_assert!(at.is_aligned());
+        // SAFETY: in bounds; validity is the caller's promise. The lifetime is
+        // honest as long as nobody unmaps, which `unmap` makes its caller promise.
+        unsafe { &*at }
+    }
+
+    /// Gives the address range back.
+    ///
+    /// # Safety
+    /// No reference from [`Self::get`] or pointer from [`Self::at`] is used again.
+    pub unsafe fn unmap(self) {
+        // SAFETY: the caller's promise.
+        unsafe { sys::unmap(self.base.as_ptr(), self.len) }
+    }
+}

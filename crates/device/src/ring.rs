@@ -1,0 +1,78 @@
+//! The one copy: bytes into and out of ring memory.
+//!
+//! The bytes of a ring may change while they are copied out, because the peer may
+//! misbehave. They are handed to the program unparsed, exactly as bytes from a
+//! lying TCP sender would be; nothing here ever looks at them.
+
+use core::ops::Range;
+
+/// Ring memory of a known power-of-two length.
+#[derive(Clone, Copy, Debug)]
+pub struct Ring {
+    base: *mut u8,
+    len: usize,
+}
+
+// SAFETY: a ring is an address range; the cursors rule who touches which part.
+unsafe impl Send for Ring {}
+// SAFETY: as above.
+unsafe impl Sync for Ring {}
+
+impl Ring {
+    /// No ring: length 0.
+    pub const NONE: Self = Self { base: core::ptr::null_mut(), len: 0 };
+
+    /// # Safety
+    /// `base` stays mapped for `len` bytes (writable if [`Self::write`] is to be
+    /// used) as long as the ring is in use; `len` is a power of two.
+    #[must_use]
+    pub unsafe fn new(base: *mut u8, len: usize) -> Self {
+        debug_assert!(len.is_power_of_two());
+        Self { base, len }
+    }
+
+    /// Bytes in the ring.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether this is [`Self::NONE`].
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies `from` into the span of the same length.
+    #[inline]
+    pub fn write(&self, span: Range<usize>, from: &[u8]) {
+        assert!(span.start <= span.end && span.end <= self.len && span.len() == from.len());
+        // SAFETY: in bounds as just checked; the program's buffer and ring memory
+        // are different mappings.
+        unsafe {
+            core::ptr::copy_nonoverlapping(from.as_ptr(), self.base.add(span.start), from.len());
+        }
+    }
+
+    /// Copies the span out to `to`.
+    ///
+    /// # Safety
+    /// `to` is valid for writes of the span's length.
+    #[inline]
+    pub unsafe fn read(&self, span: Range<usize>, to: *mut u8) {
+        assert!(span.start <= span.end && span.end <= self.len);
+        // SAFETY: source in bounds as just checked, destination by the caller's
+        // promise. The peer may change these bytes meanwhile: see the module text.
+        unsafe { core::ptr::copy_nonoverlapping(self.base.add(span.start), to, span.len()) }
+    }
+
+    /// Address of the first byte of a span, for system calls that move bytes
+    /// between a ring and a file.
+    #[must_use]
+    pub fn address(&self, span: &Range<usize>) -> *mut u8 {
+        assert!(span.start <= span.end && span.end <= self.len);
+        // SAFETY: in bounds as just checked.
+        unsafe { self.base.add(span.start) }
+    }
+}

@@ -1,0 +1,253 @@
+//! The state of a process: one slot for every TCP connection of the program.
+//!
+//! It is shared memory for two reasons. A child inherits connections by `fork`,
+//! and both processes must agree on locks, ledger and flags: the mapping is
+//! inherited and stays shared. And `sidestep ss` reads it from outside, through
+//! `/proc/PID/fd`, without asking the process anything: it works on a stopped or
+//! busy program, and nothing is left behind when the program dies.
+//!
+//! Peers never see this memory.
+
+use crate::channel::SLOTS;
+use crate::lock::Lock;
+use crate::map::{self, Created, Mapping};
+use crate::sys::{Errno, Result};
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+/// Name of the memory file: how `sidestep ss` recognises it in `/proc/PID/fd`.
+pub const STATE_NAME: &CStr = c"sidestep-state";
+/// Length in bytes; sparse.
+pub const STATE_LEN: usize = SLOTS_AT + SLOTS * size_of::<Slot>();
+
+const SLOTS_AT: usize = 4 << 10;
+const MAGIC: u64 = u64::from_be_bytes(*b"SIDESTAT");
+
+const _: () = assert!(size_of::<Slot>() <= 512);
+
+/// Start of the state.
+#[repr(C)]
+pub struct Header {
+    magic: AtomicU64,
+    version: AtomicU32,
+    /// Process that created the state.
+    pub pid: AtomicU32,
+    /// Instance of the process: its 128-bit GID.
+    pub instance: [AtomicU64; 2],
+    /// Slots that were ever used: readers look no further.
+    pub slots_used: AtomicU32,
+    /// Processes that inherited this state by `fork`.
+    pub heirs: [AtomicU32; HEIRS_MAX],
+}
+
+/// Heirs that are remembered; connections inherited by more are not reclaimed
+/// until the process ends.
+pub const HEIRS_MAX: usize = 256;
+
+/// What a slot describes: [`Slot::mode`].
+pub mod mode {
+    /// Nothing.
+    pub const FREE: u32 = 0;
+    /// A connection on TCP.
+    pub const TCP: u32 = 1;
+    /// On TCP, and the two ends are agreeing.
+    pub const NEGOTIATING: u32 = 2;
+    /// A connection in shared memory.
+    pub const SMC_D: u32 = 3;
+    /// Closed here; the peer still reads our ring.
+    pub const LINGERING: u32 = 4;
+}
+
+/// Bits of [`Slot::flags`].
+pub mod flag {
+    /// Our sends go into the ring.
+    pub const SEND_SWITCHED: u32 = 1 << 0;
+    /// The peer's bytes come from its ring alone: TCP is drained up to the switch.
+    pub const RECEIVE_SWITCHED: u32 = 1 << 1;
+    /// `shutdown(SHUT_RD)`.
+    pub const READ_SHUT: u32 = 1 << 2;
+    /// `shutdown(SHUT_WR)`.
+    pub const WRITE_SHUT: u32 = 1 << 3;
+    /// The peer's TCP end is gone (FIN or RST).
+    pub const PEER_GONE: u32 = 1 << 4;
+    /// The connection was reset.
+    pub const RESET: u32 = 1 << 5;
+    /// The peer's end is gone and one write was swallowed, as TCP does before the
+    /// answer to it arrives.
+    pub const LATE_WRITE: u32 = 1 << 6;
+    /// `SO_OOBINLINE`.
+    pub const OOB_INLINE: u32 = 1 << 7;
+    /// The urgent byte was read out of band.
+    pub const URGENT_TAKEN: u32 = 1 << 8;
+    /// The peer's side of the TCP stream ended before it switched to its ring.
+    pub const TCP_ENDED: u32 = 1 << 9;
+}
+
+/// One TCP connection of the program.
+#[repr(C, align(64))]
+pub struct Slot {
+    /// [`mode`].
+    pub mode: AtomicU32,
+    /// Rises with every use of the slot.
+    pub generation: AtomicU32,
+    /// Taken by whoever sends.
+    pub send_lock: Lock,
+    /// Taken by whoever receives.
+    pub receive_lock: Lock,
+    /// The thread that sleeps on the TCP connection, 0 = none. Only it may take
+    /// bells from the TCP queue.
+    pub sleeper: AtomicU32,
+    /// Rises whenever the sleeper leaves: others of this end wait for it here.
+    pub turn: AtomicU32,
+    /// Threads that wait for the sleeper to leave.
+    pub queued: AtomicU32,
+    /// [`flag`] bits.
+    pub flags: AtomicU32,
+    /// Processes that hold a descriptor of this connection.
+    pub holders: AtomicU32,
+    /// Source of arm numbers.
+    pub arm_numbers: AtomicU32,
+    /// The peer's read arm that we answered last.
+    pub read_rung: crate::arm::Rung,
+    /// The peer's write arm that we answered last.
+    pub write_rung: crate::arm::Rung,
+    /// Error number that waits for `SO_ERROR` or the next call, 0 = none.
+    pub error: AtomicU32,
+    /// `SO_RCVLOWAT`.
+    pub low_water: AtomicU32,
+    /// Plain receive calls under way (only before the switch).
+    pub plain_receives: AtomicU32,
+    /// Plain send calls under way (only before the switch).
+    pub plain_sends: AtomicU32,
+    /// `SO_RCVBUF` the program set, 0 = none.
+    pub receive_buffer: AtomicU32,
+    /// Bytes taken from the TCP stream, once read by the ledger.
+    pub tcp_consumed: AtomicU64,
+    /// Last urgent mark of the peer that was dealt with (its ring position + 1).
+    pub urgent_seen: AtomicU64,
+    /// Value of the peer's `closes` when TCP was last asked.
+    pub closes_seen: AtomicU32,
+    /// Process that used the connection last.
+    pub user_pid: AtomicU32,
+    /// `proto::fallback::Reason` as its number.
+    pub reason: AtomicU8,
+    /// Address family: 4 or 6.
+    pub family: AtomicU8,
+    /// 1: this side accepted the connection.
+    pub is_server: AtomicU8,
+    reserved: AtomicU8,
+    /// Diagnosis code that the peer sent with its Decline.
+    pub peer_diagnosis: AtomicU32,
+    /// Local port.
+    pub local_port: AtomicU32,
+    /// Peer port.
+    pub peer_port: AtomicU32,
+    /// Local address, 16 bytes in network order; IPv4 in the first four.
+    pub local_ip: [AtomicU64; 2],
+    /// Peer address.
+    pub peer_ip: [AtomicU64; 2],
+    /// Length in bytes of the ring we send through (the peer's RMBE).
+    pub send_ring_len: AtomicU32,
+    /// Length in bytes of the ring we receive from (our RMBE).
+    pub receive_ring_len: AtomicU32,
+    /// What `sidestep ss` shows.
+    pub counters: Counters,
+}
+
+/// Counters of one connection, since its start.
+#[repr(C)]
+pub struct Counters {
+    /// Bytes the program sent, by either path.
+    pub bytes_sent: AtomicU64,
+    /// Bytes the program received, by either path.
+    pub bytes_received: AtomicU64,
+    /// Send calls that moved something.
+    pub messages_sent: AtomicU64,
+    /// Receive calls that moved something.
+    pub messages_received: AtomicU64,
+    /// The part of `bytes_sent` that went through the ring.
+    pub ring_bytes_sent: AtomicU64,
+    /// The part of `bytes_received` that came through the ring.
+    pub ring_bytes_received: AtomicU64,
+    /// Waits that began with spinning.
+    pub spins: AtomicU64,
+    /// CPU nanoseconds spent spinning.
+    pub spin_ns: AtomicU64,
+    /// Yields of the CPU while waiting.
+    pub yields: AtomicU64,
+    /// Waits that ended in a kernel sleep.
+    pub parks: AtomicU64,
+    /// Bells rung for the peer.
+    pub wakeups: AtomicU64,
+}
+
+/// Adds to a counter that nobody reads in order: exact with one writer at a time,
+/// which the direction locks give.
+#[inline]
+pub fn count(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+}
+
+/// Mapped state, ours or, read-only, another process's.
+#[derive(Clone, Copy, Debug)]
+pub struct State(Mapping);
+
+/// Creates the state of this process; returns it and its descriptor, which stays
+/// open for `sidestep ss`.
+///
+/// # Errors
+/// As [`map::create`].
+pub fn create(pid: u32, instance: [u64; 2]) -> Result<(State, i32)> {
+    let Created { mapping, fd } = map::create(STATE_NAME, STATE_LEN)?;
+    let state = State(mapping);
+    let header = state.header();
+    header.pid.store(pid, Ordering::Relaxed);
+    header.instance[0].store(instance[0], Ordering::Relaxed);
+    header.instance[1].store(instance[1], Ordering::Relaxed);
+    header.version.store(crate::slab::LAYOUT_VERSION, Ordering::Relaxed);
+    header.magic.store(MAGIC, Ordering::Release);
+    Ok((state, fd))
+}
+
+/// Maps the state behind `fd` read-only, to look at it.
+///
+/// # Errors
+/// `EINVAL` when it is not a state of this version, else as [`map::adopt`].
+pub fn inspect(fd: i32) -> Result<State> {
+    let mapping = map::adopt(fd, STATE_LEN, false)?;
+    let state = State(mapping);
+    let header = state.header();
+    let version = header.version.load(Ordering::Relaxed);
+    if header.magic.load(Ordering::Acquire) == MAGIC && version == crate::slab::LAYOUT_VERSION {
+        return Ok(state);
+    }
+    // SAFETY: the header is not used again.
+    unsafe { mapping.unmap() };
+    Err(Errno(libc::EINVAL))
+}
+
+impl State {
+    /// The header.
+    #[must_use]
+    pub fn header(&self) -> &'static Header {
+        // SAFETY: atomics at the aligned start.
+        unsafe { self.0.get(0) }
+    }
+
+    /// A slot.
+    #[must_use]
+    pub fn slot(&self, index: usize) -> &'static Slot {
+        assert!(index < SLOTS);
+        // SAFETY: Slot is made of atomics; its size keeps it aligned.
+        unsafe { self.0.get(SLOTS_AT + index * size_of::<Slot>()) }
+    }
+
+    /// Gives the address range back (of an inspected state).
+    ///
+    /// # Safety
+    /// Nothing obtained from it is used again.
+    pub unsafe fn unmap(self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.unmap() }
+    }
+}

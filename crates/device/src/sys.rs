@@ -1,0 +1,650 @@
+//! System calls, made directly.
+//!
+//! The library must never come back into its own hooks or into somebody else's,
+//! must not touch the program's `errno`, and may run before libc is ready. So its
+//! own calls are inline system calls; only what the program itself asked for goes
+//! through libc. Every function returns the kernel's answer or [`Errno`].
+
+use core::ffi::c_void;
+use core::mem::{MaybeUninit, size_of};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::time::Duration;
+use syscalls::{Sysno, syscall};
+
+/// An error number of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+/// The kernel's answer.
+pub type Result<T = usize> = core::result::Result<T, Errno>;
+
+/// Makes a system call; arguments as in its manual page.
+macro_rules! call {
+    ($name:ident $(, $arg:expr)* $(,)?) => {
+        syscall!(Sysno::$name $(, $arg)*).map_err(|e| Errno(e.into_raw()))
+    };
+}
+
+/// A message of [`send_with_fds`] or [`recv_with_fds`] carries at most this many
+/// descriptors.
+pub const FDS_MAX: usize = 4;
+
+/// Address of an abstract AF_UNIX socket and its length.
+pub struct UnixName {
+    address: libc::sockaddr_un,
+    len: u32,
+}
+
+impl UnixName {
+    /// `name`: the bytes after the leading NUL, at most 107.
+    #[must_use]
+    pub fn new(name: &[u8]) -> Self {
+        // SAFETY: all-zero is a valid sockaddr_un.
+        let mut address: libc::sockaddr_un = unsafe { MaybeUninit::zeroed().assume_init() };
+        address.sun_family = libc::AF_UNIX as u16;
+        let len = name.len().min(address.sun_path.len() - 1);
+        for (to, from) in address.sun_path[1..].iter_mut().zip(&name[..len]) {
+            *to = *from as libc::c_char;
+        }
+        Self { address, len: (size_of::<u16>() + 1 + len) as u32 }
+    }
+}
+
+/// One bit for each descriptor number that belongs to the library.
+static HIDDEN: [AtomicU64; HIDDEN_MAX / 64] = [const { AtomicU64::new(0) }; HIDDEN_MAX / 64];
+/// Hidden descriptors have numbers below this.
+const HIDDEN_MAX: usize = 1 << 16;
+
+/// Whether a descriptor belongs to the library: the program must not see it.
+#[inline]
+#[must_use]
+pub fn is_hidden(fd: i32) -> bool {
+    let word = HIDDEN.get(fd as usize / 64);
+    word.is_some_and(|word| word.load(Ordering::Relaxed) & (1 << (fd % 64)) != 0)
+}
+
+/// The first hidden descriptor from `first` on.
+#[must_use]
+pub fn next_hidden(first: usize) -> Option<usize> {
+    (first..HIDDEN_MAX).find(|fd| is_hidden(*fd as i32))
+}
+
+fn hide(fd: i32, hidden: bool) {
+    let Some(word) = HIDDEN.get(fd as usize / 64) else { return };
+    let bit = 1 << (fd % 64);
+    if hidden {
+        word.fetch_or(bit, Ordering::Relaxed);
+    } else {
+        word.fetch_and(!bit, Ordering::Relaxed);
+    }
+}
+
+/// Closes a descriptor of ours; errors mean that it was closed already.
+pub fn close(fd: i32) {
+    hide(fd, false);
+    // SAFETY: close has no memory operands.
+    let _ = unsafe { call!(close, fd) };
+}
+
+/// Creates an anonymous memory file that accepts seals.
+pub fn memfd(name: &core::ffi::CStr) -> Result<i32> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: name is NUL-terminated and outlives the call.
+    unsafe { call!(memfd_create, name.as_ptr(), flags) }.map(|fd| fd as i32)
+}
+
+/// Sets the length of a file in bytes.
+pub fn set_len(fd: i32, len: usize) -> Result {
+    // SAFETY: no memory operands.
+    unsafe { call!(ftruncate, fd, len) }
+}
+
+/// `fcntl` with an integer argument.
+pub fn fcntl(fd: i32, command: i32, argument: usize) -> Result {
+    // SAFETY: callers pass commands with integer arguments only.
+    unsafe { call!(fcntl, fd, command, argument) }
+}
+
+/// Changes the mode bits of an open file.
+pub fn chmod(fd: i32, mode: u32) -> Result {
+    // SAFETY: no memory operands.
+    unsafe { call!(fchmod, fd, mode) }
+}
+
+/// Opens the file behind `fd` once more, read-only, through `/proc`.
+pub fn reopen_read_only(fd: i32) -> Result<i32> {
+    let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0\0";
+    let start = 14;
+    let mut digits = [0u8; 10];
+    let (mut n, mut rest) = (0, fd);
+    loop {
+        digits[n] = b'0' + (rest % 10) as u8;
+        (n, rest) = (n + 1, rest / 10);
+        if rest == 0 {
+            break;
+        }
+    }
+    for i in 0..n {
+        path[start + i] = digits[n - 1 - i];
+    }
+    // SAFETY: path is NUL-terminated and outlives the call.
+    let opened = unsafe {
+        call!(openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC, 0)
+    };
+    opened.map(|fd| fd as i32)
+}
+
+/// Length of a file in bytes.
+pub fn file_len(fd: i32) -> Result {
+    let mut stat = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the kernel fills at most size_of::<stat>() bytes.
+    unsafe { call!(fstat, fd, stat.as_mut_ptr()) }?;
+    // SAFETY: zeroed and then filled.
+    Ok(unsafe { stat.assume_init() }.st_size as usize)
+}
+
+/// Maps `len` bytes of `fd` shared, or of anonymous memory when `fd` is `None`.
+pub fn map(fd: Option<i32>, len: usize, writable: bool) -> Result<*mut u8> {
+    let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+    let flags = match fd {
+        Some(_) => libc::MAP_SHARED | libc::MAP_NORESERVE,
+        None => libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+    };
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let address =
+        unsafe { call!(mmap, 0usize, len, protection, flags, fd.unwrap_or(-1) as isize, 0) }?;
+    Ok(address as *mut u8)
+}
+
+/// Unmaps what [`map`] returned.
+///
+/// # Safety
+/// Nothing may refer to the mapping any more.
+pub unsafe fn unmap(address: *mut u8, len: usize) {
+    // SAFETY: the caller's promise.
+    let _ = unsafe { call!(munmap, address as usize, len) };
+}
+
+/// `madvise`; advice is never needed for correctness, so errors are dropped,
+/// except where the caller asks.
+pub fn advise(address: *mut u8, len: usize, advice: i32) -> Result {
+    // SAFETY: callers pass advice that leaves live bytes alone.
+    unsafe { call!(madvise, address as usize, len, advice) }
+}
+
+/// A non-blocking AF_UNIX datagram socket.
+pub fn unix_datagram() -> Result<i32> {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: no memory operands.
+    unsafe { call!(socket, libc::AF_UNIX, kind, 0) }.map(|fd| fd as i32)
+}
+
+/// Binds a socket to an abstract name; the name vanishes with the socket.
+pub fn bind_unix(fd: i32, name: &UnixName) -> Result {
+    // SAFETY: address and length describe one initialised sockaddr_un.
+    unsafe { call!(bind, fd, &raw const name.address, name.len) }
+}
+
+/// Connects a datagram socket: tells whether somebody is bound to `name`.
+pub fn connect_unix(fd: i32, name: &UnixName) -> Result {
+    // SAFETY: as in `bind_unix`.
+    unsafe { call!(connect, fd, &raw const name.address, name.len) }
+}
+
+/// Whether `address` belongs to this host: only such an address can be bound.
+pub fn is_local(address: &libc::sockaddr_storage, len: u32) -> bool {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    // SAFETY: no memory operands.
+    let Ok(fd) = (unsafe { call!(socket, i32::from(address.ss_family), kind, 0) }) else {
+        return false;
+    };
+    // SAFETY: the storage is initialised and at least len long.
+    let bound = unsafe { call!(bind, fd, core::ptr::from_ref(address), len) }.is_ok();
+    close(fd as i32);
+    bound
+}
+
+/// Sends one datagram to `name`, with descriptors beside it.
+pub fn send_with_fds(fd: i32, name: &UnixName, bytes: &[u8], fds: &[i32]) -> Result {
+    let mut control = ControlBuffer::default();
+    let mut iov =
+        libc::iovec { iov_base: bytes.as_ptr() as *mut c_void, iov_len: bytes.len() };
+    // SAFETY: all-zero is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    message.msg_name = (&raw const name.address) as *mut c_void;
+    message.msg_namelen = name.len;
+    message.msg_iov = &raw mut iov;
+    message.msg_iovlen = 1;
+    if !fds.is_empty() {
+        let payload = size_of_val(fds);
+        control.header.cmsg_level = libc::SOL_SOCKET;
+        control.header.cmsg_type = libc::SCM_RIGHTS;
+        control.header.cmsg_len = size_of::<libc::cmsghdr>() + payload;
+        control.words[..fds.len()].copy_from_slice(fds);
+        message.msg_control = (&raw mut control).cast();
+        message.msg_controllen = (size_of::<libc::cmsghdr>() + payload).next_multiple_of(8);
+    }
+    // SAFETY: every pointer in message refers to a live local.
+    unsafe { call!(sendmsg, fd, &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) }
+}
+
+/// What [`recv_with_fds`] found beside the bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Received {
+    /// Bytes of the datagram.
+    pub len: usize,
+    /// Effective user of the sender at the time of sending.
+    pub uid: Option<u32>,
+    fds: [i32; FDS_MAX],
+    fd_count: usize,
+}
+
+impl Received {
+    /// The descriptors that came; the receiver owns them.
+    #[must_use]
+    pub fn fds(&self) -> &[i32] {
+        &self.fds[..self.fd_count]
+    }
+
+    /// Closes whatever descriptors came.
+    pub fn close_fds(&self) {
+        self.fds().iter().copied().for_each(close);
+    }
+}
+
+#[repr(C, align(8))]
+struct ControlBuffer {
+    header: libc::cmsghdr,
+    /// Room for the descriptors, then for one SCM_CREDENTIALS message.
+    words: [i32; 24],
+}
+
+impl Default for ControlBuffer {
+    fn default() -> Self {
+        // SAFETY: all-zero is valid for integers.
+        unsafe { MaybeUninit::zeroed().assume_init() }
+    }
+}
+
+/// Receives one datagram without waiting, its descriptors (close-on-exec) and its
+/// sender's credentials (the socket has `SO_PASSCRED`).
+pub fn recv_with_fds(fd: i32, bytes: &mut [u8]) -> Result<Received> {
+    let mut control = ControlBuffer::default();
+    let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: all-zero is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    message.msg_iov = &raw mut iov;
+    message.msg_iovlen = 1;
+    message.msg_control = (&raw mut control).cast();
+    message.msg_controllen = size_of::<ControlBuffer>();
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: every pointer in message refers to a live local.
+    let len = unsafe { call!(recvmsg, fd, &raw mut message, flags) }?;
+    let mut received = Received { len, uid: None, fds: [-1; FDS_MAX], fd_count: 0 };
+    // SAFETY: the kernel filled message.msg_control with msg_controllen bytes of
+    // well-formed control messages; CMSG_* stay inside them.
+    unsafe {
+        let mut at = libc::CMSG_FIRSTHDR(&raw const message);
+        while !at.is_null() {
+            read_control(at, &mut received);
+            at = libc::CMSG_NXTHDR(&raw const message, at);
+        }
+    }
+    Ok(received)
+}
+
+/// # Safety
+/// `at` points to a whole control message.
+unsafe fn read_control(at: *const libc::cmsghdr, received: &mut Received) {
+    // SAFETY: the caller's promise; payload reads are bounded by cmsg_len.
+    unsafe {
+        let data = libc::CMSG_DATA(at);
+        let payload = (*at).cmsg_len.saturating_sub(size_of::<libc::cmsghdr>());
+        match ((*at).cmsg_level, (*at).cmsg_type) {
+            (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                for i in 0..payload / size_of::<i32>() {
+                    let fd = data.cast::<i32>().add(i).read_unaligned();
+                    if received.fd_count < FDS_MAX {
+                        received.fds[received.fd_count] = fd;
+                        received.fd_count += 1;
+                    } else {
+                        close(fd);
+                    }
+                }
+            }
+            (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if payload >= size_of::<libc::ucred>() => {
+                received.uid = Some(data.cast::<libc::ucred>().read_unaligned().uid);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Reads a fixed-size socket option.
+pub fn socket_option<T: Copy>(fd: i32, level: i32, name: i32) -> Result<T> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    let mut len = size_of::<T>() as u32;
+    // SAFETY: the kernel writes at most len bytes; T is plain data (Copy) and
+    // every caller names an integer or a kernel struct.
+    unsafe { call!(getsockopt, fd, level, name, value.as_mut_ptr(), &raw mut len) }?;
+    // SAFETY: zeroed, then filled with plain data.
+    Ok(unsafe { value.assume_init() })
+}
+
+/// Sets an integer socket option.
+pub fn set_socket_option(fd: i32, level: i32, name: i32, value: i32) -> Result {
+    // SAFETY: value outlives the call and its length is given.
+    unsafe { call!(setsockopt, fd, level, name, &raw const value, size_of::<i32>()) }
+}
+
+/// An address as the kernel fills it in.
+pub fn socket_name(fd: i32, peer: bool) -> Result<(libc::sockaddr_storage, u32)> {
+    let mut storage = MaybeUninit::<libc::sockaddr_storage>::zeroed();
+    let mut len = size_of::<libc::sockaddr_storage>() as u32;
+    let (at, len_at) = (storage.as_mut_ptr(), &raw mut len);
+    // SAFETY: the kernel writes at most len bytes.
+    unsafe {
+        if peer { call!(getpeername, fd, at, len_at) } else { call!(getsockname, fd, at, len_at) }
+    }?;
+    // SAFETY: zeroed, then filled.
+    Ok((unsafe { storage.assume_init() }, len))
+}
+
+/// An `ioctl` that returns an `int`.
+pub fn ioctl_int(fd: i32, request: u64) -> Result<i32> {
+    let mut value = 0i32;
+    // SAFETY: requests used here store one int.
+    unsafe { call!(ioctl, fd, request, &raw mut value) }?;
+    Ok(value)
+}
+
+/// `recv` into `len` bytes at `at`.
+///
+/// # Safety
+/// `at` is valid for writes of `len` bytes.
+pub unsafe fn recv(fd: i32, at: *mut u8, len: usize, flags: i32) -> Result {
+    // SAFETY: the caller's promise.
+    unsafe { call!(recvfrom, fd, at, len, flags, 0usize, 0usize) }
+}
+
+/// `send` of some bytes.
+pub fn send(fd: i32, bytes: &[u8], flags: i32) -> Result {
+    // SAFETY: the slice is readable.
+    unsafe { call!(sendto, fd, bytes.as_ptr(), bytes.len(), flags, 0usize, 0usize) }
+}
+
+/// `pread` or, without an offset, `read` into `len` bytes at `at`.
+///
+/// # Safety
+/// `at` is valid for writes of `len` bytes.
+pub unsafe fn read(fd: i32, at: *mut u8, len: usize, offset: Option<i64>) -> Result {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match offset {
+            Some(offset) => call!(pread64, fd, at, len, offset),
+            None => call!(read, fd, at, len),
+        }
+    }
+}
+
+/// `write` of `len` bytes at `at`.
+///
+/// # Safety
+/// `at` is valid for reads of `len` bytes.
+pub unsafe fn write(fd: i32, at: *const u8, len: usize) -> Result {
+    // SAFETY: the caller's promise.
+    unsafe { call!(write, fd, at, len) }
+}
+
+/// A non-blocking event counter.
+pub fn eventfd() -> Result<i32> {
+    let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
+    // SAFETY: no memory operands.
+    unsafe { call!(eventfd2, 0, flags) }.map(|fd| fd as i32)
+}
+
+/// Adds one to an event counter. A full counter is a rung bell, too.
+pub fn ring_eventfd(fd: i32) -> Result {
+    let one = 1u64;
+    // SAFETY: eight readable bytes.
+    unsafe { write(fd, (&raw const one).cast(), 8) }
+}
+
+/// Moves a descriptor of ours to a high number, out of the program's sight.
+/// Keeps the old number when there is none free up there.
+#[must_use]
+pub fn move_up(fd: i32) -> i32 {
+    match fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_fd_floor()) {
+        Ok(high) => {
+            close(fd);
+            hide(high as i32, true);
+            high as i32
+        }
+        Err(_) => {
+            hide(fd, true);
+            fd
+        }
+    }
+}
+
+/// Lowest number for descriptors of ours: beyond `select`, and beyond what a
+/// program that counts on the next free number would notice.
+fn hidden_fd_floor() -> usize {
+    const FLOOR: usize = 4_096;
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let none = 0usize;
+    // SAFETY: the kernel fills one rlimit.
+    let asked = unsafe { call!(prlimit64, 0, libc::RLIMIT_NOFILE, none, &raw mut limit) };
+    match asked {
+        Ok(_) if (limit.rlim_cur as usize) < 2 * FLOOR => limit.rlim_cur as usize / 4 * 3,
+        _ => FLOOR,
+    }
+}
+
+/// Soft limit of a resource.
+pub fn soft_limit(resource: u32) -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let none = 0usize;
+    // SAFETY: the kernel fills one rlimit.
+    match unsafe { call!(prlimit64, 0, resource, none, &raw mut limit) } {
+        Ok(_) => limit.rlim_cur,
+        Err(_) => u64::MAX,
+    }
+}
+
+/// Sleeps while `word == value`, at most `timeout`; shared between processes.
+pub fn futex_wait(word: &AtomicU32, value: u32, timeout: Option<Duration>) -> Result {
+    let time = timeout.map(timespec);
+    let time_at = time.as_ref().map_or(0, |t| core::ptr::from_ref(t) as usize);
+    // SAFETY: the word and the timespec outlive the call.
+    unsafe { call!(futex, word.as_ptr(), libc::FUTEX_WAIT, value, time_at, 0usize, 0usize) }
+}
+
+/// Wakes up to `count` sleepers of [`futex_wait`].
+pub fn futex_wake(word: &AtomicU32, count: i32) {
+    // SAFETY: the word outlives the call.
+    let _ = unsafe { call!(futex, word.as_ptr(), libc::FUTEX_WAKE, count, 0usize, 0usize, 0usize) };
+}
+
+/// Time as the kernel wants it.
+#[must_use]
+pub fn timespec(time: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: time.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: i64::from(time.subsec_nanos()),
+    }
+}
+
+/// `poll` of one descriptor without waiting: its mask.
+pub fn poll_now(fd: i32, events: i16) -> Result<u32> {
+    let mut entry = libc::pollfd { fd, events, revents: 0 };
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: one pollfd and one timespec, both live.
+    unsafe { call!(ppoll, &raw mut entry, 1, &raw const now, 0usize, 8usize) }?;
+    Ok(u32::from(entry.revents as u16))
+}
+
+/// `epoll_ctl`; `event` is ignored by `EPOLL_CTL_DEL`.
+pub fn epoll_ctl(epfd: i32, operation: i32, fd: i32, events: u32, data: u64) -> Result {
+    let mut event = libc::epoll_event { events, u64: data };
+    // SAFETY: one live epoll_event.
+    unsafe { call!(epoll_ctl, epfd, operation, fd, &raw mut event) }
+}
+
+/// Gives the CPU to whoever waits for it.
+pub fn yield_cpu() {
+    // SAFETY: no memory operands.
+    let _ = unsafe { call!(sched_yield) };
+}
+
+/// This process.
+#[must_use]
+pub fn pid() -> u32 {
+    // SAFETY: no memory operands; getpid cannot fail.
+    unsafe { call!(getpid) }.unwrap_or(0) as u32
+}
+
+/// This thread.
+#[must_use]
+pub fn tid() -> u32 {
+    // SAFETY: no memory operands; gettid cannot fail.
+    unsafe { call!(gettid) }.unwrap_or(0) as u32
+}
+
+/// Effective user of this process.
+#[must_use]
+pub fn uid() -> u32 {
+    // SAFETY: no memory operands; geteuid cannot fail.
+    unsafe { call!(geteuid) }.unwrap_or(u32::MAX as usize) as u32
+}
+
+/// Whether a thread or process of this number exists (zombies do).
+#[must_use]
+pub fn exists(id: u32) -> bool {
+    // SAFETY: signal 0 sends nothing.
+    let asked = unsafe { call!(kill, id, 0) };
+    asked != Err(Errno(libc::ESRCH))
+}
+
+/// Sends `signal` to the calling thread, as the kernel does with SIGPIPE.
+pub fn raise_here(signal: i32) {
+    // SAFETY: no memory operands.
+    let _ = unsafe { call!(tgkill, pid(), tid(), signal) };
+}
+
+/// Fills `bytes` with randomness.
+pub fn random(bytes: &mut [u8]) -> Result {
+    // SAFETY: the slice is writable.
+    unsafe { call!(getrandom, bytes.as_mut_ptr(), bytes.len(), 0) }
+}
+
+/// Monotonic time in nanoseconds (vDSO, no system call).
+#[inline]
+#[must_use]
+pub fn now_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: one live timespec; libc's clock_gettime is not hooked.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// The CPU this thread runs on; a hint that may be stale at once. Three
+/// nanoseconds through libc's restartable-sequence area.
+#[inline]
+#[must_use]
+pub fn cpu() -> u32 {
+    // SAFETY: no arguments; libc's sched_getcpu is not hooked.
+    unsafe { libc::sched_getcpu() }.max(0) as u32
+}
+
+/// Waits until one of the signals may have changed something: `ppoll` over the
+/// caller's array, remaining time updated by nobody.
+///
+/// # Safety
+/// `entries` points to `count` pollfds, `mask` is null or a signal set of
+/// `mask_len` bytes.
+pub unsafe fn ppoll(
+    entries: *mut libc::pollfd,
+    count: usize,
+    timeout: Option<Duration>,
+    mask: *const c_void,
+    mask_len: usize,
+) -> Result {
+    let time = timeout.map(timespec);
+    let time_at = time.as_ref().map_or(0, |t| core::ptr::from_ref(t) as usize);
+    // SAFETY: the caller's promise.
+    unsafe { call!(ppoll, entries, count, time_at, mask, mask_len) }
+}
+
+/// `epoll_pwait2` with `epoll_pwait` for kernels before 5.11.
+///
+/// # Safety
+/// `events` is valid for `max` entries, `mask` is null or a signal set of 8 bytes.
+pub unsafe fn epoll_wait(
+    epfd: i32,
+    events: *mut libc::epoll_event,
+    max: i32,
+    timeout: Option<Duration>,
+    mask: *const c_void,
+) -> Result {
+    let time = timeout.map(timespec);
+    let time_at = time.as_ref().map_or(0, |t| core::ptr::from_ref(t) as usize);
+    // SAFETY: the caller's promise.
+    let answer = unsafe { call!(epoll_pwait2, epfd, events, max, time_at, mask, 8usize) };
+    if answer != Err(Errno(libc::ENOSYS)) {
+        return answer;
+    }
+    let ms = timeout.map_or(-1, |t| t.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32);
+    // SAFETY: the caller's promise.
+    unsafe { call!(epoll_pwait, epfd, events, max, ms, mask, 8usize) }
+}
+
+/// The kernel as a [`crate::lock::Lock`] needs it.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel;
+
+impl crate::lock::Patience for Kernel {
+    fn sleep(&self, word: &AtomicU32, value: u32) {
+        let patience = Duration::from_millis(crate::lock::PATIENCE_MS);
+        let _ = futex_wait(word, value, Some(patience));
+    }
+
+    fn wake_one(&self, word: &AtomicU32) {
+        futex_wake(word, 1);
+    }
+
+    fn is_alive(&self, tid: u32) -> bool {
+        exists(tid)
+    }
+
+    fn pause(&self) {
+        core::hint::spin_loop();
+    }
+}
+
+/// Opens a file to append to, creating it for its owner alone.
+pub fn open_append(path: &core::ffi::CStr) -> Result<i32> {
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
+    // SAFETY: path is NUL-terminated and outlives the call.
+    unsafe { call!(openat, libc::AT_FDCWD, path.as_ptr(), flags, 0o600) }.map(|fd| fd as i32)
+}
+
+/// Whether a process has ended: it does not exist, or is a zombie child of ours.
+#[must_use]
+pub fn is_gone(pid: u32) -> bool {
+    if !exists(pid) {
+        return true;
+    }
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: the kernel fills one siginfo; WNOWAIT leaves the child to its parent.
+    let asked = unsafe { call!(waitid, libc::P_PID, pid, info.as_mut_ptr(), flags, 0usize) };
+    // SAFETY: zeroed, then filled.
+    asked.is_ok() && unsafe { info.assume_init().si_pid() } != 0
+}
+
+/// `shutdown` of a socket.
+pub fn shutdown(fd: i32, how: i32) -> Result {
+    // SAFETY: no memory operands.
+    unsafe { call!(shutdown, fd, how) }
+}

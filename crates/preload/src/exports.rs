@@ -1,0 +1,1080 @@
+//! libc's names. Each is one question, "ours or theirs?", and no logic.
+//!
+//! Variadic functions whose optional argument is an integer or a pointer
+//! (`fcntl`, `ioctl`, `open`, `syscall`) are defined with fixed arguments: on the
+//! ABIs of x86-64 and AArch64 Linux both are passed alike.
+
+#![allow(clippy::missing_safety_doc, reason = "each is libc's function of the same name")]
+
+use crate::real;
+use core::ffi::{c_char, c_void};
+use core::time::Duration;
+use sidestep_device::sys;
+use sidestep_socket::control::{self, OptionAnswer};
+use sidestep_socket::descriptors::{self, Use};
+use sidestep_socket::multiplex::{self, FdSets};
+use sidestep_socket::sock::{self, Phase};
+use sidestep_socket::stream::{self, Buffers, Outcome};
+use sidestep_socket::transfer::{self, Source};
+use sidestep_socket::{Answer, Errno, epoll, meeting};
+
+type Address = *mut libc::sockaddr;
+type Length = *mut libc::socklen_t;
+type Mask = *const c_void;
+
+pub(crate) fn set_errno(errno: Errno) {
+    // SAFETY: libc's own thread-local word.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+fn errno() -> Errno {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Runs `f`, which is no business of the program, without changing `errno`.
+fn quietly<T>(f: impl FnOnce() -> T) -> T {
+    let before = errno();
+    let result = f();
+    set_errno(before);
+    result
+}
+
+fn answer(answer: Answer) -> isize {
+    match answer {
+        Ok(n) => n as isize,
+        Err(errno) => {
+            set_errno(errno);
+            -1
+        }
+    }
+}
+
+fn received(outcome: Outcome) -> isize {
+    match outcome {
+        Outcome::Plain(n) => n,
+        Outcome::Ours(ours) => answer(ours),
+    }
+}
+
+fn sent(outcome: Outcome, flags: i32) -> isize {
+    if matches!(outcome, Outcome::Ours(Err(libc::EPIPE))) && flags & libc::MSG_NOSIGNAL == 0 {
+        sys::raise_here(libc::SIGPIPE);
+    }
+    received(outcome)
+}
+
+fn vector(at: *mut c_void, len: usize) -> libc::iovec {
+    libc::iovec { iov_base: at, iov_len: len }
+}
+
+/// The plain call with `errno` kept over whatever we do after it.
+macro_rules! plain {
+    ($call:expr) => {
+        // SAFETY: the program's own call, passed on.
+        || unsafe { $call }
+    };
+}
+
+fn receive(
+    sock: &Use,
+    fd: i32,
+    list: &[libc::iovec],
+    flags: i32,
+    plain: impl Fn() -> isize,
+) -> isize {
+    // SAFETY: the buffers of the program's call.
+    match unsafe { Buffers::new(list.as_ptr(), list.len()) } {
+        Some(buffers) => received(stream::receive(sock, fd, &buffers, flags, plain)),
+        None => plain(),
+    }
+}
+
+fn send_list(
+    sock: &Use,
+    fd: i32,
+    list: &[libc::iovec],
+    flags: i32,
+    plain: impl Fn() -> isize,
+) -> isize {
+    // SAFETY: the buffers of the program's call.
+    match unsafe { Buffers::new(list.as_ptr(), list.len()) } {
+        Some(buffers) => sent(stream::send(sock, fd, &buffers, flags, plain), flags),
+        None => plain(),
+    }
+}
+
+/// The list of a call, if it is one that the kernel would take.
+unsafe fn list_of<'a>(list: *const libc::iovec, count: usize) -> Option<&'a [libc::iovec]> {
+    const IOV_MAX: usize = 1024;
+    if count > IOV_MAX || (list.is_null() && count != 0) {
+        return None;
+    }
+    if count == 0 {
+        return Some(&[]);
+    }
+    // SAFETY: the program's call promises `count` iovecs.
+    Some(unsafe { core::slice::from_raw_parts(list, count) })
+}
+
+/// Wraps one exported function.
+macro_rules! export {
+    ($(fn $name:ident($($arg:ident: $type:ty),*) -> $result:ty $body:block)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            pub(crate) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $result {
+                $body
+            }
+        )*
+    };
+}
+
+/// Other names of the same function.
+macro_rules! alias {
+    ($(fn $name:ident = $target:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            pub(crate) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $result {
+                // SAFETY: the same function.
+                unsafe { $target($($arg),*) }
+            }
+        )*
+    };
+}
+
+// Bytes in.
+
+export! {
+    fn read(fd: i32, at: *mut c_void, len: usize) -> isize {
+        match descriptors::sock(fd) {
+            Some(sock) if len > 0 => {
+                receive(&sock, fd, &[vector(at, len)], 0, plain!(real::read(fd, at, len)))
+            }
+            // SAFETY: passed on.
+            _ => unsafe { real::read(fd, at, len) },
+        }
+    }
+
+    fn readv(fd: i32, list: *const libc::iovec, count: i32) -> isize {
+        // SAFETY: the program's list.
+        match (descriptors::sock(fd), unsafe { list_of(list, count as usize) }) {
+            (Some(sock), Some(parts)) if parts.iter().any(|part| part.iov_len > 0) => {
+                receive(&sock, fd, parts, 0, plain!(real::readv(fd, list, count)))
+            }
+            // SAFETY: passed on.
+            _ => unsafe { real::readv(fd, list, count) },
+        }
+    }
+
+    fn preadv2(fd: i32, list: *const libc::iovec, count: i32, offset: i64, flags: i32) -> isize {
+        // SAFETY: the program's list.
+        match (descriptors::sock(fd), unsafe { list_of(list, count as usize) }) {
+            (Some(sock), Some(parts)) if offset == -1 && flags & !libc::RWF_NOWAIT == 0 => {
+                let dont_wait = if flags != 0 { libc::MSG_DONTWAIT } else { 0 };
+                let plain = plain!(real::preadv2(fd, list, count, offset, flags));
+                receive(&sock, fd, parts, dont_wait, plain)
+            }
+            // SAFETY: passed on.
+            _ => unsafe { real::preadv2(fd, list, count, offset, flags) },
+        }
+    }
+
+    fn recv(fd: i32, at: *mut c_void, len: usize, flags: i32) -> isize {
+        match descriptors::sock(fd) {
+            Some(sock) => {
+                receive(&sock, fd, &[vector(at, len)], flags, plain!(real::recv(fd, at, len, flags)))
+            }
+            // SAFETY: passed on.
+            None => unsafe { real::recv(fd, at, len, flags) },
+        }
+    }
+
+    fn recvfrom(fd: i32, at: *mut c_void, len: usize, flags: i32, from: Address, size: Length) -> isize {
+        let Some(sock) = descriptors::sock(fd) else {
+            // SAFETY: passed on.
+            return unsafe { real::recvfrom(fd, at, len, flags, from, size) };
+        };
+        let plain = plain!(real::recvfrom(fd, at, len, flags, from, size));
+        // SAFETY: one buffer, the program's.
+        let Some(buffers) = (unsafe { Buffers::new(&raw const *&[vector(at, len)] as *const _, 1) })
+        else {
+            return plain();
+        };
+        let outcome = stream::receive(&sock, fd, &buffers, flags, plain);
+        if matches!(outcome, Outcome::Ours(Ok(_))) && !from.is_null() && !size.is_null() {
+            // SAFETY: TCP gives no address; the program's length word.
+            unsafe { *size = 0 };
+        }
+        received(outcome)
+    }
+
+    fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32) -> isize {
+        let sock = match descriptors::sock(fd) {
+            Some(sock) if !message.is_null() => sock,
+            // SAFETY: passed on.
+            _ => return unsafe { real::recvmsg(fd, message, flags) },
+        };
+        let plain = || {
+            // SAFETY: the program's own call, passed on.
+            unsafe { real::recvmsg(fd, message, flags) }
+        };
+        // SAFETY: the program's message header.
+        let header = unsafe { message.read() };
+        // SAFETY: the program's buffers.
+        let Some(buffers) = (unsafe { Buffers::new(header.msg_iov, header.msg_iovlen) }) else {
+            return plain();
+        };
+        let outcome = stream::receive(&sock, fd, &buffers, flags, plain);
+        if matches!(outcome, Outcome::Ours(Ok(_))) {
+            // SAFETY: the program's message header.
+            unsafe {
+                (*message).msg_namelen = 0;
+                (*message).msg_controllen = 0;
+                (*message).msg_flags = flags & libc::MSG_OOB;
+            }
+        }
+        received(outcome)
+    }
+
+    fn recvmmsg(fd: i32, list: *mut libc::mmsghdr, count: u32, flags: i32, time: *mut libc::timespec) -> i32 {
+        if descriptors::sock(fd).is_none() {
+            // SAFETY: passed on.
+            return unsafe { real::recvmmsg(fd, list, count, flags, time) };
+        }
+        let deadline = unsafe { time.as_ref() }.map(|t| sys::now_ns() + duration(t).as_nanos() as u64);
+        let mut flags = flags;
+        for i in 0..count as usize {
+            // SAFETY: the program's list.
+            let entry = unsafe { &mut *list.add(i) };
+            // SAFETY: an entry of it.
+            let n = unsafe { recvmsg(fd, &raw mut entry.msg_hdr, flags & !libc::MSG_WAITFORONE) };
+            if n < 0 {
+                return if i > 0 { i as i32 } else { -1 };
+            }
+            entry.msg_len = n as u32;
+            if flags & libc::MSG_WAITFORONE != 0 {
+                flags |= libc::MSG_DONTWAIT;
+            }
+            if n == 0 || deadline.is_some_and(|at| sys::now_ns() >= at) {
+                return i as i32 + 1;
+            }
+        }
+        count as i32
+    }
+
+    fn __read_chk(fd: i32, at: *mut c_void, len: usize, room: usize) -> isize {
+        // SAFETY: checked as the fortified call does, then the same.
+        unsafe { if len > room { real::__read_chk(fd, at, len, room) } else { read(fd, at, len) } }
+    }
+
+    fn __recv_chk(fd: i32, at: *mut c_void, len: usize, room: usize, flags: i32) -> isize {
+        // SAFETY: as above.
+        unsafe {
+            if len > room { real::__recv_chk(fd, at, len, room, flags) } else { recv(fd, at, len, flags) }
+        }
+    }
+
+    fn __recvfrom_chk(fd: i32, at: *mut c_void, len: usize, room: usize, flags: i32, from: Address, size: Length) -> isize {
+        // SAFETY: as above.
+        unsafe {
+            if len > room {
+                real::__recvfrom_chk(fd, at, len, room, flags, from, size)
+            } else {
+                recvfrom(fd, at, len, flags, from, size)
+            }
+        }
+    }
+}
+
+// Bytes out.
+
+export! {
+    fn write(fd: i32, at: *const c_void, len: usize) -> isize {
+        match descriptors::sock(fd) {
+            Some(sock) => {
+                send_list(&sock, fd, &[vector(at.cast_mut(), len)], 0, plain!(real::write(fd, at, len)))
+            }
+            // SAFETY: passed on.
+            None => unsafe { real::write(fd, at, len) },
+        }
+    }
+
+    fn writev(fd: i32, list: *const libc::iovec, count: i32) -> isize {
+        // SAFETY: the program's list.
+        match (descriptors::sock(fd), unsafe { list_of(list, count as usize) }) {
+            (Some(sock), Some(parts)) => {
+                send_list(&sock, fd, parts, 0, plain!(real::writev(fd, list, count)))
+            }
+            // SAFETY: passed on.
+            _ => unsafe { real::writev(fd, list, count) },
+        }
+    }
+
+    fn pwritev2(fd: i32, list: *const libc::iovec, count: i32, offset: i64, flags: i32) -> isize {
+        // SAFETY: the program's list.
+        match (descriptors::sock(fd), unsafe { list_of(list, count as usize) }) {
+            (Some(sock), Some(parts)) if offset == -1 && flags & !libc::RWF_NOWAIT == 0 => {
+                let dont_wait = if flags != 0 { libc::MSG_DONTWAIT } else { 0 };
+                let plain = plain!(real::pwritev2(fd, list, count, offset, flags));
+                send_list(&sock, fd, parts, dont_wait, plain)
+            }
+            // SAFETY: passed on.
+            _ => unsafe { real::pwritev2(fd, list, count, offset, flags) },
+        }
+    }
+
+    fn send(fd: i32, at: *const c_void, len: usize, flags: i32) -> isize {
+        match descriptors::sock(fd) {
+            Some(sock) => {
+                let plain = plain!(real::send(fd, at, len, flags));
+                send_list(&sock, fd, &[vector(at.cast_mut(), len)], flags, plain)
+            }
+            // SAFETY: passed on.
+            None => unsafe { real::send(fd, at, len, flags) },
+        }
+    }
+
+    fn sendto(fd: i32, at: *const c_void, len: usize, flags: i32, to: *const libc::sockaddr, size: u32) -> isize {
+        match descriptors::sock(fd) {
+            Some(sock) => {
+                let plain = plain!(real::sendto(fd, at, len, flags, to, size));
+                let n = send_list(&sock, fd, &[vector(at.cast_mut(), len)], flags, plain);
+                note_fast_open(&sock, fd, flags);
+                n
+            }
+            // SAFETY: passed on.
+            None => unsafe { real::sendto(fd, at, len, flags, to, size) },
+        }
+    }
+
+    fn sendmsg(fd: i32, message: *const libc::msghdr, flags: i32) -> isize {
+        let (sock, header) = match (descriptors::sock(fd), message.is_null()) {
+            // SAFETY: the program's message header.
+            (Some(sock), false) => (sock, unsafe { &*message }),
+            // SAFETY: passed on.
+            _ => return unsafe { real::sendmsg(fd, message, flags) },
+        };
+        let plain = plain!(real::sendmsg(fd, message, flags));
+        // SAFETY: the program's buffers.
+        match unsafe { list_of(header.msg_iov, header.msg_iovlen) } {
+            Some(parts) => send_list(&sock, fd, parts, flags, plain),
+            None => plain(),
+        }
+    }
+
+    fn sendmmsg(fd: i32, list: *mut libc::mmsghdr, count: u32, flags: i32) -> i32 {
+        if descriptors::sock(fd).is_none() {
+            // SAFETY: passed on.
+            return unsafe { real::sendmmsg(fd, list, count, flags) };
+        }
+        for i in 0..count as usize {
+            // SAFETY: the program's list.
+            let entry = unsafe { &mut *list.add(i) };
+            // SAFETY: an entry of it.
+            let n = unsafe { sendmsg(fd, &raw const entry.msg_hdr, flags) };
+            if n < 0 {
+                return if i > 0 { i as i32 } else { -1 };
+            }
+            entry.msg_len = n as u32;
+        }
+        count as i32
+    }
+
+    fn sendfile(out: i32, file: i32, offset: *mut i64, len: usize) -> isize {
+        const SENDFILE_MAX: usize = 0x7fff_f000;
+        let Some(sock) = descriptors::sock(out).filter(|sock| sock.phase() == Phase::Smc) else {
+            return around_plain(out, true, plain!(real::sendfile(out, file, offset, len)));
+        };
+        // A socket or pipe as the source: the kernel says what it thinks of it.
+        // SAFETY: passed on.
+        if unsafe { libc::lseek(file, 0, libc::SEEK_CUR) } < 0 {
+            return unsafe { real::sendfile(out, file, offset, 0) };
+        }
+        // SAFETY: null or the program's offset.
+        let from = unsafe { offset.as_ref() }.copied();
+        let source = Source { fd: file, offset: from };
+        match transfer::send_from(&sock, out, &source, len.min(SENDFILE_MAX)) {
+            Some(result) => {
+                if let (Ok(n), Some(from)) = (result, from) {
+                    // SAFETY: the program's offset.
+                    unsafe { *offset = from + n as i64 };
+                }
+                sent(Outcome::Ours(result), 0)
+            }
+            // SAFETY: passed on.
+            None => unsafe { real::sendfile(out, file, offset, len) },
+        }
+    }
+
+    fn splice(input: i32, in_at: *mut i64, out: i32, out_at: *mut i64, len: usize, flags: u32) -> isize {
+        let plain = plain!(real::splice(input, in_at, out, out_at, len, flags));
+        let smc = |fd| descriptors::sock(fd).filter(|sock| sock.phase() == Phase::Smc);
+        if let Some(sock) = smc(out) {
+            let source = Source { fd: input, offset: None };
+            // A pipe is read for what it holds now.
+            let held = sys::ioctl_int(input, libc::FIONREAD).unwrap_or(0).max(1) as usize;
+            return match transfer::send_from(&sock, out, &source, len.min(held)) {
+                Some(result) => sent(Outcome::Ours(result), 0),
+                None => plain(),
+            };
+        }
+        if let Some(sock) = smc(input) {
+            return match transfer::receive_into(&sock, input, out, len) {
+                Some(result) => answer(result),
+                None => plain(),
+            };
+        }
+        if descriptors::sock(out).is_some() {
+            return around_plain(out, true, plain);
+        }
+        around_plain(input, false, plain)
+    }
+}
+
+/// A call that moves bytes of a socket by TCP, whichever call it is: it takes part
+/// in the agreement like `send` and `recv`.
+fn around_plain(fd: i32, sends: bool, plain: impl Fn() -> isize) -> isize {
+    let Some(sock) = descriptors::sock(fd) else { return plain() };
+    let nothing = [vector(core::ptr::null_mut(), 0)];
+    // SAFETY: one empty buffer.
+    let Some(buffers) = (unsafe { Buffers::new(nothing.as_ptr(), 1) }) else { return plain() };
+    if sends {
+        received(stream::send(&sock, fd, &buffers, 0, plain))
+    } else {
+        received(stream::receive(&sock, fd, &buffers, libc::MSG_DONTWAIT, plain))
+    }
+}
+
+/// `MSG_FASTOPEN` connects.
+fn note_fast_open(sock: &Use, fd: i32, flags: i32) {
+    if flags & libc::MSG_FASTOPEN != 0 && sock.phase() == Phase::Fresh {
+        quietly(|| {
+            sock.sock().begin(fd);
+            sock.stay_plain(sidestep_proto::fallback::Reason::OptionUnsupported);
+        });
+    }
+}
+
+// Sockets come and go.
+
+fn is_tcp(domain: i32, kind: i32, protocol: i32) -> bool {
+    const KIND: i32 = 0xf;
+    matches!(domain, libc::AF_INET | libc::AF_INET6)
+        && kind & KIND == libc::SOCK_STREAM
+        && matches!(protocol, 0 | libc::IPPROTO_TCP)
+}
+
+/// A number that libc has just handed out means what it means now.
+fn forget_stale(fd: i32) -> i32 {
+    if fd >= 0 && descriptors::is_ours(fd) {
+        quietly(|| sock::forget_number(fd));
+    }
+    fd
+}
+
+fn accepted(listener: i32, fd: i32, flags: i32) -> i32 {
+    if fd < 0 {
+        return fd;
+    }
+    let known = descriptors::sock(listener);
+    let tcp = known.is_some() || is_tcp_listener(listener);
+    if !tcp {
+        return forget_stale(fd);
+    }
+    quietly(|| {
+        if let Some(sock) = sock::register(fd, flags & libc::SOCK_NONBLOCK != 0, true) {
+            if let Some(listener) = &known {
+                sock.inherit(listener);
+            }
+            sock.set_phase(Phase::Candidate);
+            sock.begin(fd);
+        }
+    });
+    fd
+}
+
+/// A listener that this library has not seen being made (inherited, received).
+fn is_tcp_listener(fd: i32) -> bool {
+    let option = |name| sys::socket_option::<i32>(fd, libc::SOL_SOCKET, name).unwrap_or(-1);
+    let tcp = is_tcp(option(libc::SO_DOMAIN), option(libc::SO_TYPE), option(libc::SO_PROTOCOL));
+    if tcp && let Some(sock) = quietly(|| sock::register(fd, false, false)) {
+        sock.set_phase(Phase::Listener);
+        quietly(|| meeting::mark_listener(fd));
+    }
+    tcp
+}
+
+export! {
+    fn socket(domain: i32, kind: i32, protocol: i32) -> i32 {
+        // SAFETY: passed on.
+        let fd = forget_stale(unsafe { real::socket(domain, kind, protocol) });
+        if fd >= 0 && is_tcp(domain, kind, protocol) {
+            quietly(|| sock::register(fd, kind & libc::SOCK_NONBLOCK != 0, false));
+        }
+        fd
+    }
+
+    fn connect(fd: i32, address: *const libc::sockaddr, len: u32) -> i32 {
+        // SAFETY: passed on.
+        let result = unsafe { real::connect(fd, address, len) };
+        if let Some(sock) = descriptors::sock(fd)
+            && (result == 0 || errno() == libc::EINPROGRESS)
+            && sock.phase() == Phase::Fresh
+        {
+            sock.set_phase(Phase::Candidate);
+            quietly(|| sock.sock().begin(fd));
+        }
+        result
+    }
+
+    fn listen(fd: i32, backlog: i32) -> i32 {
+        // SAFETY: passed on.
+        let result = unsafe { real::listen(fd, backlog) };
+        if let Some(sock) = descriptors::sock(fd)
+            && result == 0
+            && sock.phase() == Phase::Fresh
+        {
+            sock.set_phase(Phase::Listener);
+            quietly(|| meeting::mark_listener(fd));
+        }
+        result
+    }
+
+    fn accept(fd: i32, address: Address, len: Length) -> i32 {
+        // SAFETY: passed on.
+        accepted(fd, unsafe { real::accept(fd, address, len) }, 0)
+    }
+
+    fn accept4(fd: i32, address: Address, len: Length, flags: i32) -> i32 {
+        // SAFETY: passed on.
+        accepted(fd, unsafe { real::accept4(fd, address, len, flags) }, flags)
+    }
+
+    fn close(fd: i32) -> i32 {
+        if sys::is_hidden(fd) {
+            set_errno(libc::EBADF);
+            return -1;
+        }
+        let _closing = quietly(|| sock::before_close(fd));
+        // SAFETY: passed on.
+        unsafe { real::close(fd) }
+    }
+
+    fn close_range(first: u32, last: u32, flags: i32) -> i32 {
+        const CLOSE_RANGE_CLOEXEC: i32 = 4;
+        if first <= last && flags & CLOSE_RANGE_CLOEXEC == 0 {
+            quietly(|| {
+                descriptors::for_each(first as usize, last as usize, |fd| {
+                    drop(sock::before_close(fd));
+                });
+            });
+        }
+        let mut from = first;
+        while let Some(hidden) = sys::next_hidden(from as usize).filter(|fd| *fd <= last as usize) {
+            let hidden = hidden as u32;
+            // SAFETY: passed on, without our descriptor.
+            if hidden > from && unsafe { real::close_range(from, hidden - 1, flags) } < 0 {
+                return -1;
+            }
+            from = hidden + 1;
+        }
+        // SAFETY: passed on.
+        if from <= last { unsafe { real::close_range(from, last, flags) } } else { 0 }
+    }
+
+    fn shutdown(fd: i32, how: i32) -> i32 {
+        if let Some(sock) = descriptors::sock(fd)
+            && let Some(result) = control::shutdown(&sock, fd, how)
+        {
+            return answer(result) as i32;
+        }
+        // SAFETY: passed on.
+        unsafe { real::shutdown(fd, how) }
+    }
+
+    fn dup(fd: i32) -> i32 {
+        // SAFETY: passed on.
+        duplicated(fd, unsafe { real::dup(fd) })
+    }
+
+    fn dup2(old: i32, new: i32) -> i32 {
+        if sys::is_hidden(new) || sys::is_hidden(old) {
+            set_errno(libc::EBADF);
+            return -1;
+        }
+        // SAFETY: passed on.
+        over(old, new, || unsafe { real::dup2(old, new) })
+    }
+
+    fn dup3(old: i32, new: i32, flags: i32) -> i32 {
+        if sys::is_hidden(new) || sys::is_hidden(old) {
+            set_errno(libc::EBADF);
+            return -1;
+        }
+        // SAFETY: passed on.
+        over(old, new, || unsafe { real::dup3(old, new, flags) })
+    }
+
+    fn fcntl(fd: i32, command: i32, argument: usize) -> i32 {
+        // SAFETY: passed on.
+        let result = unsafe { real::fcntl(fd, command, argument) };
+        match command {
+            libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, result),
+            libc::F_SETFL if result == 0 => {
+                let on = argument as i32 & libc::O_NONBLOCK != 0;
+                descriptors::sock(fd).inspect(|sock| sock.set_nonblocking(on));
+                result
+            }
+            _ => result,
+        }
+    }
+
+    fn ioctl(fd: i32, request: u64, argument: usize) -> i32 {
+        let Some(sock) = descriptors::sock(fd) else {
+            // SAFETY: passed on.
+            return unsafe { real::ioctl(fd, request, argument) };
+        };
+        let number = match request {
+            libc::FIONREAD => control::readable_bytes(&sock, fd),
+            libc::TIOCOUTQ | SIOCOUTQNSD => control::unread_by_peer(&sock),
+            SIOCATMARK => control::at_mark(&sock).map(usize::from),
+            _ => None,
+        };
+        if let Some(number) = number {
+            // SAFETY: these requests store one int.
+            unsafe { *(argument as *mut i32) = number as i32 };
+            return 0;
+        }
+        // SAFETY: passed on.
+        let result = unsafe { real::ioctl(fd, request, argument) };
+        if request == libc::FIONBIO && result == 0 {
+            // SAFETY: FIONBIO reads one int.
+            sock.set_nonblocking(unsafe { *(argument as *const i32) } != 0);
+        }
+        result
+    }
+
+    fn sockatmark(fd: i32) -> i32 {
+        match descriptors::sock(fd).and_then(|sock| control::at_mark(&sock)) {
+            Some(at_mark) => i32::from(at_mark),
+            // SAFETY: passed on.
+            None => unsafe { real::sockatmark(fd) },
+        }
+    }
+}
+
+/// `SIOCOUTQNSD` and `SIOCATMARK` of `linux/sockios.h` and `asm-generic/sockios.h`.
+const SIOCOUTQNSD: u64 = 0x894B;
+const SIOCATMARK: u64 = 0x8905;
+
+fn duplicated(old: i32, new: i32) -> i32 {
+    if new >= 0 {
+        quietly(|| sock::duplicate(old, new));
+    }
+    new
+}
+
+/// `dup2` and `dup3`: `new` is closed if it was open, by the kernel, at once.
+fn over(old: i32, new: i32, call: impl Fn() -> i32) -> i32 {
+    if old == new || !(descriptors::is_ours(old) || descriptors::is_ours(new)) {
+        return call();
+    }
+    if sys::fcntl(old, libc::F_GETFD, 0).is_err() {
+        return call();
+    }
+    let _closing = quietly(|| sock::before_close(new));
+    duplicated(old, call())
+}
+
+// Options.
+
+export! {
+    fn setsockopt(fd: i32, level: i32, name: i32, value: *const c_void, len: u32) -> i32 {
+        let Some(sock) = descriptors::sock(fd) else {
+            // SAFETY: passed on.
+            return unsafe { real::setsockopt(fd, level, name, value, len) };
+        };
+        if let OptionAnswer::Refused(errno) = control::before_set_option(&sock, level, name) {
+            set_errno(errno);
+            return -1;
+        }
+        // SAFETY: passed on.
+        let result = unsafe { real::setsockopt(fd, level, name, value, len) };
+        if result == 0 && len as usize >= size_of::<i32>() && !value.is_null() {
+            let words = value.cast::<i32>();
+            let second = len as usize >= 2 * size_of::<i32>();
+            // SAFETY: the kernel has just read `len` bytes there.
+            let (first, second) = unsafe {
+                (words.read_unaligned(), if second { words.add(1).read_unaligned() } else { 0 })
+            };
+            quietly(|| control::after_set_option(&sock, fd, level, name, first, second));
+        }
+        result
+    }
+
+    fn getsockopt(fd: i32, level: i32, name: i32, value: *mut c_void, len: Length) -> i32 {
+        let ours = descriptors::sock(fd)
+            .map_or(OptionAnswer::Kernel, |sock| control::get_option(&sock, fd, level, name));
+        // SAFETY: passed on; the kernel checks the program's pointers.
+        let result = unsafe { real::getsockopt(fd, level, name, value, len) };
+        if let (OptionAnswer::Value(number), 0) = (ours, result) {
+            // SAFETY: the kernel has just written an int of `*len` bytes there.
+            unsafe {
+                let bytes = number.to_ne_bytes();
+                let n = (*len as usize).min(bytes.len());
+                core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), n);
+            }
+        }
+        result
+    }
+}
+
+// Readiness.
+
+fn duration(time: &libc::timespec) -> Duration {
+    Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.clamp(0, 999_999_999) as u32)
+}
+
+fn is_valid(time: &libc::timespec) -> bool {
+    time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec)
+}
+
+fn milliseconds(timeout: i32) -> Option<Duration> {
+    u64::try_from(timeout).ok().map(Duration::from_millis)
+}
+
+unsafe fn poll_entries<'a>(fds: *mut libc::pollfd, count: u64) -> Option<&'a mut [libc::pollfd]> {
+    if fds.is_null() || count > i32::MAX as u64 {
+        return None;
+    }
+    // SAFETY: the program's array.
+    let entries = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
+    multiplex::concerns_us(entries).then_some(entries)
+}
+
+export! {
+    fn poll(fds: *mut libc::pollfd, count: u64, timeout: i32) -> i32 {
+        // SAFETY: the program's array.
+        match unsafe { poll_entries(fds, count) } {
+            // SAFETY: no signal mask.
+            Some(entries) => answer(unsafe {
+                multiplex::poll(entries, milliseconds(timeout), core::ptr::null())
+            }) as i32,
+            // SAFETY: passed on.
+            None => unsafe { real::poll(fds, count, timeout) },
+        }
+    }
+
+    fn ppoll(fds: *mut libc::pollfd, count: u64, time: *const libc::timespec, mask: Mask) -> i32 {
+        // SAFETY: null or the program's time.
+        let timeout = unsafe { time.as_ref() };
+        // SAFETY: the program's array.
+        match unsafe { poll_entries(fds, count) } {
+            Some(entries) if timeout.is_none_or(is_valid) => {
+                // SAFETY: the program's signal set, of which the kernel reads 8 bytes.
+                answer(unsafe { multiplex::poll(entries, timeout.map(duration), mask) }) as i32
+            }
+            // SAFETY: passed on.
+            _ => unsafe { real::ppoll(fds, count, time, mask) },
+        }
+    }
+
+    fn __poll_chk(fds: *mut libc::pollfd, count: u64, timeout: i32, room: usize) -> i32 {
+        // SAFETY: checked as the fortified call does, then the same.
+        unsafe {
+            if room / size_of::<libc::pollfd>() < count as usize {
+                real::__poll_chk(fds, count, timeout, room)
+            } else {
+                poll(fds, count, timeout)
+            }
+        }
+    }
+
+    fn __ppoll_chk(fds: *mut libc::pollfd, count: u64, time: *const libc::timespec, mask: Mask, room: usize) -> i32 {
+        // SAFETY: as above.
+        unsafe {
+            if room / size_of::<libc::pollfd>() < count as usize {
+                real::__ppoll_chk(fds, count, time, mask, room)
+            } else {
+                ppoll(fds, count, time, mask)
+            }
+        }
+    }
+
+    fn select(nfds: i32, read: *mut c_void, write: *mut c_void, except: *mut c_void, time: *mut libc::timeval) -> i32 {
+        let sets = fd_sets(nfds, read, write, except);
+        // SAFETY: null or the program's time.
+        let timeout = unsafe { time.as_ref() };
+        let valid = timeout.is_none_or(|t| t.tv_sec >= 0 && t.tv_usec >= 0);
+        // SAFETY: the program's sets.
+        let Some(sets) = sets.filter(|sets| valid && unsafe { sets.concern_us() }) else {
+            // SAFETY: passed on.
+            return unsafe { real::select(nfds, read, write, except, time) };
+        };
+        let left = timeout.map(|t| Duration::new(t.tv_sec as u64, 0) + Duration::from_micros(t.tv_usec as u64));
+        let start = sys::now_ns();
+        // SAFETY: the program's sets, no signal mask.
+        let result = unsafe { multiplex::select(sets, left, core::ptr::null()) };
+        if let Some(left) = left {
+            let left = left.saturating_sub(Duration::from_nanos(sys::now_ns() - start));
+            // SAFETY: Linux writes the remaining time back.
+            unsafe {
+                (*time).tv_sec = left.as_secs() as i64;
+                (*time).tv_usec = i64::from(left.subsec_micros());
+            }
+        }
+        answer(result) as i32
+    }
+
+    fn pselect(nfds: i32, read: *mut c_void, write: *mut c_void, except: *mut c_void, time: *const libc::timespec, mask: Mask) -> i32 {
+        let sets = fd_sets(nfds, read, write, except);
+        // SAFETY: null or the program's time.
+        let timeout = unsafe { time.as_ref() };
+        // SAFETY: the program's sets.
+        match sets.filter(|sets| timeout.is_none_or(is_valid) && unsafe { sets.concern_us() }) {
+            // SAFETY: the program's sets and mask.
+            Some(sets) => answer(unsafe {
+                multiplex::select(sets, timeout.map(duration), mask)
+            }) as i32,
+            // SAFETY: passed on.
+            None => unsafe { real::pselect(nfds, read, write, except, time, mask) },
+        }
+    }
+
+    fn epoll_create(size: i32) -> i32 {
+        // SAFETY: passed on.
+        new_set(unsafe { real::epoll_create(size) })
+    }
+
+    fn epoll_create1(flags: i32) -> i32 {
+        // SAFETY: passed on.
+        new_set(unsafe { real::epoll_create1(flags) })
+    }
+
+    fn epoll_ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::epoll_event) -> i32 {
+        // SAFETY: the program's event.
+        match unsafe { epoll::control(epfd, operation, fd, event) } {
+            Some(result) => answer(result) as i32,
+            // SAFETY: passed on.
+            None => unsafe { real::epoll_ctl(epfd, operation, fd, event) },
+        }
+    }
+
+    fn epoll_wait(epfd: i32, events: *mut libc::epoll_event, max: i32, timeout: i32) -> i32 {
+        match tagged_set(epfd, events, max) {
+            // SAFETY: the program's array.
+            Some(set) => answer(unsafe {
+                epoll::wait(set, epfd, events, max as usize, milliseconds(timeout), core::ptr::null())
+            }) as i32,
+            // SAFETY: passed on.
+            None => unsafe { real::epoll_wait(epfd, events, max, timeout) },
+        }
+    }
+
+    fn epoll_pwait(epfd: i32, events: *mut libc::epoll_event, max: i32, timeout: i32, mask: Mask) -> i32 {
+        match tagged_set(epfd, events, max) {
+            // SAFETY: the program's array and mask.
+            Some(set) => answer(unsafe {
+                epoll::wait(set, epfd, events, max as usize, milliseconds(timeout), mask)
+            }) as i32,
+            // SAFETY: passed on.
+            None => unsafe { real::epoll_pwait(epfd, events, max, timeout, mask) },
+        }
+    }
+
+    fn epoll_pwait2(epfd: i32, events: *mut libc::epoll_event, max: i32, time: *const libc::timespec, mask: Mask) -> i32 {
+        // SAFETY: null or the program's time.
+        let timeout = unsafe { time.as_ref() };
+        match tagged_set(epfd, events, max).filter(|_| timeout.is_none_or(is_valid)) {
+            // SAFETY: the program's array and mask.
+            Some(set) => answer(unsafe {
+                epoll::wait(set, epfd, events, max as usize, timeout.map(duration), mask)
+            }) as i32,
+            // SAFETY: passed on.
+            None => unsafe { real::epoll_pwait2(epfd, events, max, time, mask) },
+        }
+    }
+}
+
+fn fd_sets(nfds: i32, read: *mut c_void, write: *mut c_void, except: *mut c_void) -> Option<FdSets> {
+    let nfds = usize::try_from(nfds).ok()?;
+    Some(FdSets { read: read.cast(), write: write.cast(), except: except.cast(), nfds })
+}
+
+fn new_set(epfd: i32) -> i32 {
+    if epfd >= 0 {
+        quietly(|| epoll::register(forget_stale(epfd)));
+    }
+    epfd
+}
+
+/// The set to wait in, if it has connections in shared memory and the call is one
+/// that the kernel would take.
+fn tagged_set(epfd: i32, events: *mut libc::epoll_event, max: i32) -> Option<&'static epoll::Set> {
+    descriptors::set(epfd).filter(|set| max > 0 && !events.is_null() && set.is_tagged())
+}
+
+// Numbers that may be new.
+
+export! {
+    fn pipe(fds: *mut i32) -> i32 {
+        // SAFETY: passed on.
+        pair(fds, unsafe { real::pipe(fds) })
+    }
+
+    fn pipe2(fds: *mut i32, flags: i32) -> i32 {
+        // SAFETY: passed on.
+        pair(fds, unsafe { real::pipe2(fds, flags) })
+    }
+
+    fn socketpair(domain: i32, kind: i32, protocol: i32, fds: *mut i32) -> i32 {
+        // SAFETY: passed on.
+        pair(fds, unsafe { real::socketpair(domain, kind, protocol, fds) })
+    }
+
+    fn eventfd(count: u32, flags: i32) -> i32 {
+        // SAFETY: passed on.
+        forget_stale(unsafe { real::eventfd(count, flags) })
+    }
+
+    fn open(path: *const c_char, flags: i32, mode: u32) -> i32 {
+        // SAFETY: passed on.
+        forget_stale(unsafe { real::open(path, flags, mode) })
+    }
+
+    fn open64(path: *const c_char, flags: i32, mode: u32) -> i32 {
+        // SAFETY: passed on.
+        forget_stale(unsafe { real::open64(path, flags, mode) })
+    }
+
+    fn openat(at: i32, path: *const c_char, flags: i32, mode: u32) -> i32 {
+        // SAFETY: passed on.
+        forget_stale(unsafe { real::openat(at, path, flags, mode) })
+    }
+
+    fn openat64(at: i32, path: *const c_char, flags: i32, mode: u32) -> i32 {
+        // SAFETY: passed on.
+        forget_stale(unsafe { real::openat64(at, path, flags, mode) })
+    }
+
+    fn timerfd_create(clock: i32, flags: i32) -> i32 {
+        // SAFETY: passed on.
+        forget_stale(unsafe { real::timerfd_create(clock, flags) })
+    }
+
+    fn signalfd(fd: i32, mask: Mask, flags: i32) -> i32 {
+        // SAFETY: passed on.
+        forget_stale(unsafe { real::signalfd(fd, mask, flags) })
+    }
+
+    fn closefrom(first: i32) -> () {
+        // SAFETY: as close_range with the rest of the numbers.
+        unsafe { close_range(first.max(0) as u32, u32::MAX, 0) };
+    }
+}
+
+fn pair(fds: *mut i32, result: i32) -> i32 {
+    if result == 0 {
+        // SAFETY: the call has filled both.
+        unsafe {
+            forget_stale(*fds);
+            forget_stale(*fds.add(1));
+        }
+    }
+    result
+}
+
+/// Printers that are variadic: the C shim continues with the caller's registers.
+macro_rules! jump {
+    ($(fn $name:ident -> $target:ident;)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            unsafe extern "C" fn $name() {
+                #[cfg(target_arch = "x86_64")]
+                core::arch::naked_asm!("jmp {target}", target = sym $target);
+                #[cfg(target_arch = "aarch64")]
+                core::arch::naked_asm!("b {target}", target = sym $target);
+            }
+        )*
+        unsafe extern "C" {
+            $(fn $target();)*
+        }
+    };
+}
+
+jump! {
+    fn dprintf -> sidestep_dprintf;
+    fn vdprintf -> sidestep_vdprintf;
+    fn __dprintf_chk -> sidestep_dprintf_chk;
+    fn __vdprintf_chk -> sidestep_vdprintf_chk;
+}
+
+alias! {
+    fn __read = read(fd: i32, at: *mut c_void, len: usize) -> isize;
+    fn __write = write(fd: i32, at: *const c_void, len: usize) -> isize;
+    fn __send = send(fd: i32, at: *const c_void, len: usize, flags: i32) -> isize;
+    fn __sendmmsg = sendmmsg(fd: i32, list: *mut libc::mmsghdr, count: u32, flags: i32) -> i32;
+    fn preadv64v2 = preadv2(fd: i32, list: *const libc::iovec, count: i32, offset: i64, flags: i32) -> isize;
+    fn pwritev64v2 = pwritev2(fd: i32, list: *const libc::iovec, count: i32, offset: i64, flags: i32) -> isize;
+    fn sendfile64 = sendfile(out: i32, file: i32, offset: *mut i64, len: usize) -> isize;
+    fn __connect = connect(fd: i32, address: *const libc::sockaddr, len: u32) -> i32;
+    fn __close = close(fd: i32) -> i32;
+    fn __dup2 = dup2(old: i32, new: i32) -> i32;
+    fn fcntl64 = fcntl(fd: i32, command: i32, argument: usize) -> i32;
+    fn __fcntl = fcntl(fd: i32, command: i32, argument: usize) -> i32;
+    fn __poll = poll(fds: *mut libc::pollfd, count: u64, timeout: i32) -> i32;
+    fn __select = select(nfds: i32, read: *mut c_void, write: *mut c_void, except: *mut c_void, time: *mut libc::timeval) -> i32;
+    fn __pipe = pipe(fds: *mut i32) -> i32;
+    fn __open = open(path: *const c_char, flags: i32, mode: u32) -> i32;
+    fn __open64 = open64(path: *const c_char, flags: i32, mode: u32) -> i32;
+}
+
+/// `syscall(2)`: programs that go around the names above (libuv closes that way).
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn syscall(
+    number: i64,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> i64 {
+    let fd = a as i32;
+    // SAFETY: the same call under its name; arguments as the program gave them.
+    unsafe {
+        match number {
+            libc::SYS_close => i64::from(close(fd)),
+            libc::SYS_close_range => i64::from(close_range(a as u32, b as u32, c as i32)),
+            libc::SYS_dup => i64::from(dup(fd)),
+            libc::SYS_dup3 => i64::from(dup3(fd, b as i32, c as i32)),
+            libc::SYS_read => read(fd, b as _, c) as i64,
+            libc::SYS_write => write(fd, b as _, c) as i64,
+            libc::SYS_readv => readv(fd, b as _, c as i32) as i64,
+            libc::SYS_writev => writev(fd, b as _, c as i32) as i64,
+            libc::SYS_recvfrom => recvfrom(fd, b as _, c, d as i32, e as _, f as _) as i64,
+            libc::SYS_sendto => sendto(fd, b as _, c, d as i32, e as _, f as u32) as i64,
+            libc::SYS_recvmsg => recvmsg(fd, b as _, c as i32) as i64,
+            libc::SYS_sendmsg => sendmsg(fd, b as _, c as i32) as i64,
+            libc::SYS_sendfile => sendfile(fd, b as i32, c as _, d) as i64,
+            libc::SYS_accept => i64::from(accept(fd, b as _, c as _)),
+            libc::SYS_accept4 => i64::from(accept4(fd, b as _, c as _, d as i32)),
+            libc::SYS_connect => i64::from(connect(fd, b as _, c as u32)),
+            libc::SYS_listen => i64::from(listen(fd, b as i32)),
+            libc::SYS_socket => i64::from(socket(fd, b as i32, c as i32)),
+            libc::SYS_shutdown => i64::from(shutdown(fd, b as i32)),
+            libc::SYS_fcntl => i64::from(fcntl(fd, b as i32, c)),
+            libc::SYS_ioctl => i64::from(ioctl(fd, b as u64, c)),
+            libc::SYS_epoll_ctl => i64::from(epoll_ctl(fd, b as i32, c as i32, d as _)),
+            libc::SYS_epoll_pwait => i64::from(epoll_pwait(fd, b as _, c as i32, d as i32, e as _)),
+            // Descriptors used through a ring of the kernel's would go around us:
+            // programs fall back when there is none.
+            libc::SYS_io_uring_setup => {
+                set_errno(libc::ENOSYS);
+                -1
+            }
+            _ => real::syscall(number, a, b, c, d, e, f),
+        }
+    }
+}

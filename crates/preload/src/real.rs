@@ -1,0 +1,160 @@
+//! The libc behind us.
+//!
+//! The program's own calls go on to the next object that defines the name
+//! (`RTLD_NEXT`), so that other preloaded libraries keep working. Names are looked
+//! up when the library starts; one that is called even before is looked up then.
+
+use core::ffi::{CStr, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+/// One name of libc.
+pub(crate) struct Name {
+    name: &'static CStr,
+    address: AtomicPtr<c_void>,
+}
+
+impl Name {
+    pub(crate) const fn new(name: &'static CStr) -> Self {
+        Self { name, address: AtomicPtr::new(core::ptr::null_mut()) }
+    }
+
+    /// Its address; null when this libc does not have it.
+    #[inline]
+    pub(crate) fn address(&self) -> *mut c_void {
+        let address = self.address.load(Ordering::Relaxed);
+        if address.is_null() { self.find() } else { address }
+    }
+
+    #[cold]
+    pub(crate) fn find(&self) -> *mut c_void {
+        // SAFETY: the name is NUL-terminated.
+        let address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        self.address.store(address, Ordering::Relaxed);
+        address
+    }
+}
+
+/// Declares libc functions: `real::send(fd, …)` calls the next `send`. One that
+/// this libc lacks answers -1 with `ENOSYS`.
+macro_rules! names {
+    ($(fn $name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
+        #[allow(non_upper_case_globals)]
+        mod table {
+            use super::Name;
+            $(pub(super) static $name: Name = {
+                // SAFETY: concat! adds the only NUL.
+                Name::new(unsafe {
+                    core::ffi::CStr::from_bytes_with_nul_unchecked(
+                        concat!(stringify!($name), "\0").as_bytes(),
+                    )
+                })
+            };)*
+        }
+
+        /// Looks every name up.
+        pub(crate) fn find_all() {
+            $(table::$name.find();)*
+        }
+
+        $(
+            /// The next definition of this name.
+            ///
+            /// # Safety
+            /// As libc's function.
+            #[inline]
+            pub(crate) unsafe fn $name($($arg: $type),*) -> $result {
+                let address = table::$name.address();
+                if address.is_null() {
+                    crate::exports::set_errno(libc::ENOSYS);
+                    return -1i8 as $result;
+                }
+                // SAFETY: libc defines the name with this signature.
+                let function: unsafe extern "C-unwind" fn($($type),*) -> $result =
+                    unsafe { core::mem::transmute(address) };
+                // SAFETY: the caller's promise.
+                unsafe { function($($arg),*) }
+            }
+        )*
+    };
+}
+
+type Fds = *mut libc::pollfd;
+type Bits = *mut c_void;
+type Iov = *const libc::iovec;
+type Message = *mut libc::msghdr;
+type Messages = *mut libc::mmsghdr;
+type Address = *mut libc::sockaddr;
+type Length = *mut libc::socklen_t;
+type Time = *const libc::timespec;
+type Mask = *const c_void;
+type Events = *mut libc::epoll_event;
+type Path = *const libc::c_char;
+
+names! {
+    fn socket(domain: i32, kind: i32, protocol: i32) -> i32;
+    fn connect(fd: i32, address: *const libc::sockaddr, len: u32) -> i32;
+    fn listen(fd: i32, backlog: i32) -> i32;
+    fn accept(fd: i32, address: Address, len: Length) -> i32;
+    fn accept4(fd: i32, address: Address, len: Length, flags: i32) -> i32;
+    fn close(fd: i32) -> i32;
+    fn close_range(first: u32, last: u32, flags: i32) -> i32;
+    fn shutdown(fd: i32, how: i32) -> i32;
+    fn dup(fd: i32) -> i32;
+    fn dup2(old: i32, new: i32) -> i32;
+    fn dup3(old: i32, new: i32, flags: i32) -> i32;
+    fn fcntl(fd: i32, command: i32, argument: usize) -> i32;
+    fn fcntl64(fd: i32, command: i32, argument: usize) -> i32;
+    fn ioctl(fd: i32, request: u64, argument: usize) -> i32;
+    fn read(fd: i32, at: *mut c_void, len: usize) -> isize;
+    fn write(fd: i32, at: *const c_void, len: usize) -> isize;
+    fn readv(fd: i32, list: Iov, count: i32) -> isize;
+    fn writev(fd: i32, list: Iov, count: i32) -> isize;
+    fn preadv2(fd: i32, list: Iov, count: i32, offset: i64, flags: i32) -> isize;
+    fn pwritev2(fd: i32, list: Iov, count: i32, offset: i64, flags: i32) -> isize;
+    fn recv(fd: i32, at: *mut c_void, len: usize, flags: i32) -> isize;
+    fn recvfrom(fd: i32, at: *mut c_void, len: usize, flags: i32, from: Address, size: Length)
+        -> isize;
+    fn recvmsg(fd: i32, message: Message, flags: i32) -> isize;
+    fn recvmmsg(fd: i32, list: Messages, count: u32, flags: i32, time: *mut libc::timespec)
+        -> i32;
+    fn send(fd: i32, at: *const c_void, len: usize, flags: i32) -> isize;
+    fn sendto(fd: i32, at: *const c_void, len: usize, flags: i32, to: *const libc::sockaddr, size: u32)
+        -> isize;
+    fn sendmsg(fd: i32, message: *const libc::msghdr, flags: i32) -> isize;
+    fn sendmmsg(fd: i32, list: Messages, count: u32, flags: i32) -> i32;
+    fn __read_chk(fd: i32, at: *mut c_void, len: usize, room: usize) -> isize;
+    fn __recv_chk(fd: i32, at: *mut c_void, len: usize, room: usize, flags: i32) -> isize;
+    fn __recvfrom_chk(fd: i32, at: *mut c_void, len: usize, room: usize, flags: i32, from: Address, size: Length)
+        -> isize;
+    fn sendfile(out: i32, file: i32, offset: *mut i64, len: usize) -> isize;
+    fn splice(input: i32, in_at: *mut i64, out: i32, out_at: *mut i64, len: usize, flags: u32)
+        -> isize;
+    fn setsockopt(fd: i32, level: i32, name: i32, value: *const c_void, len: u32) -> i32;
+    fn getsockopt(fd: i32, level: i32, name: i32, value: *mut c_void, len: Length) -> i32;
+    fn sockatmark(fd: i32) -> i32;
+    fn poll(fds: Fds, count: u64, timeout: i32) -> i32;
+    fn __poll_chk(fds: Fds, count: u64, timeout: i32, room: usize) -> i32;
+    fn ppoll(fds: Fds, count: u64, time: Time, mask: Mask) -> i32;
+    fn __ppoll_chk(fds: Fds, count: u64, time: Time, mask: Mask, room: usize) -> i32;
+    fn select(nfds: i32, read: Bits, write: Bits, except: Bits, time: *mut libc::timeval) -> i32;
+    fn pselect(nfds: i32, read: Bits, write: Bits, except: Bits, time: Time, mask: Mask) -> i32;
+    fn epoll_create(size: i32) -> i32;
+    fn epoll_create1(flags: i32) -> i32;
+    fn epoll_ctl(epfd: i32, operation: i32, fd: i32, event: Events) -> i32;
+    fn epoll_wait(epfd: i32, events: Events, max: i32, timeout: i32) -> i32;
+    fn epoll_pwait(epfd: i32, events: Events, max: i32, timeout: i32, mask: Mask) -> i32;
+    fn epoll_pwait2(epfd: i32, events: Events, max: i32, time: Time, mask: Mask) -> i32;
+    fn pipe(fds: *mut i32) -> i32;
+    fn pipe2(fds: *mut i32, flags: i32) -> i32;
+    fn socketpair(domain: i32, kind: i32, protocol: i32, fds: *mut i32) -> i32;
+    fn eventfd(count: u32, flags: i32) -> i32;
+    fn open(path: Path, flags: i32, mode: u32) -> i32;
+    fn open64(path: Path, flags: i32, mode: u32) -> i32;
+    fn openat(at: i32, path: Path, flags: i32, mode: u32) -> i32;
+    fn openat64(at: i32, path: Path, flags: i32, mode: u32) -> i32;
+    fn timerfd_create(clock: i32, flags: i32) -> i32;
+    fn signalfd(fd: i32, mask: Mask, flags: i32) -> i32;
+    fn fdopen(fd: i32, mode: Path) -> *mut libc::FILE;
+    fn fclose(file: *mut libc::FILE) -> i32;
+    fn syscall(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> i64;
+}

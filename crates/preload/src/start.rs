@@ -1,0 +1,62 @@
+//! Before the program's first constructor, and around its forks.
+
+use crate::real;
+use core::ffi::{CStr, c_char};
+use sidestep_socket::options::{Options, VARIABLE};
+use sidestep_socket::{epoll, process, sock};
+
+/// Run by the loader; `-z initfirst` puts it before all other constructors.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: unsafe extern "C" fn(i32, *const *const c_char, *const *const c_char) = start;
+
+/// No files, no descriptors, no threads: everything else waits for the first TCP
+/// connection.
+///
+/// # Safety
+/// Called by glibc's loader, which passes the program's arguments and environment.
+/// (libc itself has not run yet, so `getenv` knows nothing.)
+unsafe extern "C" fn start(_: i32, _: *const *const c_char, environment: *const *const c_char) {
+    real::find_all();
+    process::note_owner();
+    // SAFETY: the loader's environment block.
+    let options = unsafe { variable(environment) };
+    process::configure(Options::parse(options));
+    // SAFETY: the handlers live as long as the library, which is never unloaded.
+    unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
+}
+
+/// The value of our environment variable.
+///
+/// # Safety
+/// `environment` is a null-terminated array of strings that live for ever.
+unsafe fn variable(mut environment: *const *const c_char) -> &'static str {
+    // SAFETY: the caller's promise.
+    unsafe {
+        while !environment.is_null() && !(*environment).is_null() {
+            let entry = CStr::from_ptr(*environment).to_bytes();
+            if let Some((name, value)) = split(entry)
+                && name == VARIABLE.as_bytes()
+            {
+                return core::str::from_utf8(value).unwrap_or("");
+            }
+            environment = environment.add(1);
+        }
+    }
+    ""
+}
+
+fn split(entry: &'static [u8]) -> Option<(&'static [u8], &'static [u8])> {
+    let at = entry.iter().position(|byte| *byte == b'=')?;
+    Some((&entry[..at], &entry[at + 1..]))
+}
+
+unsafe extern "C" fn before_fork() {
+    sock::before_fork();
+}
+
+unsafe extern "C" fn in_child() {
+    process::forget_after_fork();
+    sock::after_fork_in_child();
+    epoll::after_fork_in_child();
+}

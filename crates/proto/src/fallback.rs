@@ -1,0 +1,124 @@
+//! Why a connection stays on TCP: the standard's diagnosis code and words.
+
+use sidestep_wire::diagnosis::Diagnosis;
+
+/// Why a connection was not moved to shared memory. Stored in the connection's
+/// slot as its number and shown by `sidestep ss`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Reason {
+    /// Not decided yet, or moved.
+    None = 0,
+    /// `mode = "tcp"`: loaded, but only counting.
+    ModeTcp = 1,
+    /// The peer's address is not on this host.
+    RemotePeer = 2,
+    /// Nobody answered beside the connection: a plain program.
+    PeerNotSmc = 3,
+    /// The peer runs as another user.
+    OtherUser = 4,
+    /// The peer lives in another network namespace.
+    OtherNamespace = 5,
+    /// No memory, address space or descriptor for the rings.
+    NoMemory = 6,
+    /// The peer refused; its code is stored beside the reason.
+    PeerDeclined = 7,
+    /// An option this library cannot carry was set (ULP, fast open, repair…).
+    OptionUnsupported = 8,
+    /// `promotion = "never"`.
+    PromotionNever = 9,
+    /// The program forked while the two libraries were still agreeing.
+    ForkedMeanwhile = 10,
+    /// The peer's messages made no sense.
+    PeerMisbehaved = 11,
+    /// All connection slots of the process are taken.
+    NoSlot = 12,
+    /// No common EID.
+    NoCommonEid = 13,
+    /// The two ends did not finish agreeing before the connection ended or the
+    /// attempt was given up.
+    Unanswered = 14,
+}
+
+impl Reason {
+    /// All reasons, in the order of their numbers.
+    pub const ALL: [Self; 15] = [
+        Self::None,
+        Self::ModeTcp,
+        Self::RemotePeer,
+        Self::PeerNotSmc,
+        Self::OtherUser,
+        Self::OtherNamespace,
+        Self::NoMemory,
+        Self::PeerDeclined,
+        Self::OptionUnsupported,
+        Self::PromotionNever,
+        Self::ForkedMeanwhile,
+        Self::PeerMisbehaved,
+        Self::NoSlot,
+        Self::NoCommonEid,
+        Self::Unanswered,
+    ];
+
+    /// The reason with this number; unknown numbers are [`Reason::None`].
+    #[must_use]
+    pub fn from_number(number: u8) -> Self {
+        Self::ALL.get(usize::from(number)).copied().unwrap_or(Self::None)
+    }
+
+    /// The diagnosis code of the standard that says the same.
+    ///
+    /// *Source*: `net/smc/smc_clc.h` names, values in the wire reference §2.9.
+    #[must_use]
+    pub const fn diagnosis(self) -> Option<Diagnosis> {
+        Some(match self {
+            Self::None => return None,
+            Self::ModeTcp | Self::PromotionNever | Self::OtherUser => Diagnosis::CNFERR,
+            Self::RemotePeer | Self::PeerNotSmc | Self::Unanswered => Diagnosis::PEERNOSMC,
+            Self::OtherNamespace => Diagnosis::NOSMCD2DEV,
+            Self::NoMemory => Diagnosis::MEM,
+            Self::PeerDeclined => Diagnosis::PEERDECL,
+            Self::OptionUnsupported => Diagnosis::OPTUNSUPP,
+            Self::ForkedMeanwhile | Self::PeerMisbehaved => Diagnosis::INTERR,
+            Self::NoSlot => Diagnosis::MAX_DMB,
+            Self::NoCommonEid => Diagnosis::NOUEID,
+        })
+    }
+
+    /// The reason in words.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::None => "not decided yet",
+            Self::ModeTcp => "started with --mode tcp",
+            Self::RemotePeer => "the peer is not on this host",
+            Self::PeerNotSmc => "the peer does not run Sidestep",
+            Self::OtherUser => "the peer runs as another user",
+            Self::OtherNamespace => "the peer lives in another network namespace",
+            Self::NoMemory => "no memory, address space or descriptors for the rings",
+            Self::PeerDeclined => "the peer declined",
+            Self::OptionUnsupported => "the program uses a socket option that only TCP has",
+            Self::PromotionNever => "promotion is switched off by the configuration",
+            Self::ForkedMeanwhile => "the program forked while the ends were agreeing",
+            Self::PeerMisbehaved => "the peer's messages made no sense",
+            Self::NoSlot => "all connection slots of the process are taken",
+            Self::NoCommonEid => "no enterprise ID in common",
+            Self::Unanswered => "the two ends did not finish agreeing",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_back_as_reasons() {
+        for (number, reason) in Reason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, number);
+            assert_eq!(Reason::from_number(number as u8), reason);
+            assert_eq!(reason.diagnosis().is_none(), reason == Reason::None);
+        }
+        assert_eq!(Reason::from_number(250), Reason::None);
+    }
+}

@@ -1,0 +1,246 @@
+//! Spin, yield or sleep: the decision that wins or loses the product.
+//!
+//! A waiter can learn of new data in three ways, and each is right somewhere:
+//!
+//! * **Spin** on the peer's cursor: 0.1 µs a trip while the peer runs on another
+//!   CPU. Hundreds of times slower than TCP when it spins on the CPU that the
+//!   peer needs.
+//! * **Yield** the CPU a few times: the best there is when the peer shares the
+//!   CPU, or when many threads share few CPUs. With a stranger computing on the
+//!   same CPU, one yield can cost milliseconds.
+//! * **Park** in the kernel: costs two context switches and, on a virtual
+//!   machine, 20 to 35 µs to wake an idle CPU. Always correct.
+//!
+//! The rules, in the order in which [`Governor::next`] applies them:
+//!
+//! 1. Spin only while the peer was last seen on a CPU other than ours, at most
+//!    for the learned budget. A fruitful spin doubles the budget up to
+//!    [`SPIN_BUDGET_NS_MAX`], about what a wake-up costs; a fruitless one halves
+//!    it down to [`SPIN_BUDGET_NS_MIN`].
+//! 2. The budget never reaches zero, and every [`PROBE_EVERY`]-th wait gets the
+//!    full one: two sides that fell asleep in step would otherwise never find
+//!    out that they need not.
+//! 3. Yield at most [`YIELDS_MAX`] times. A yield that took longer than
+//!    [`YIELD_COST_NS_MAX`] gave the CPU to a stranger: no yields for a penalty
+//!    that doubles with each offence, then one more try.
+//! 4. Park.
+
+use core::ops::ControlFlow;
+
+/// Full spin budget in nanoseconds: one wake-up on a virtual machine.
+pub const SPIN_BUDGET_NS_MAX: u32 = 40_000;
+/// Smallest spin budget in nanoseconds: a handful of looks at the cursor.
+pub const SPIN_BUDGET_NS_MIN: u32 = 1_000;
+/// Every how many waits the full budget is tried again.
+pub const PROBE_EVERY: u32 = 128;
+/// Yields in one wait.
+pub const YIELDS_MAX: u32 = 12;
+/// A yield that took longer than this many nanoseconds served a stranger.
+pub const YIELD_COST_NS_MAX: u64 = 150_000;
+/// Waits without a yield after the first dear one; doubles up to the maximum.
+const PENALTY_FIRST: u32 = 16;
+/// Longest penalty, in waits.
+const PENALTY_MAX: u32 = 4_096;
+
+/// When waiters may spin (`spin` in the configuration).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SpinPolicy {
+    /// By the rules of this module.
+    #[default]
+    Auto,
+    /// Park at once.
+    Never,
+    /// Spin the full budget whatever was learned: dedicated CPUs.
+    Always,
+}
+
+/// What a waiter does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Look at the cursor until `budget_ns` have passed or the peer turns up on
+    /// our CPU.
+    Spin {
+        /// Upper bound in nanoseconds.
+        budget_ns: u32,
+    },
+    /// Give the CPU away once, then look.
+    Yield,
+    /// Sleep in the kernel.
+    Park,
+}
+
+/// What is known about the peer and this machine when a wait begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Circumstances {
+    /// The peer was last seen on another CPU.
+    pub peer_elsewhere: bool,
+    /// There is a CPU for this spinner besides those that already spin.
+    pub cpu_to_spare: bool,
+    /// The operator's word.
+    pub policy: SpinPolicy,
+}
+
+/// What one waiter has learned. A few words, owned by whoever waits.
+#[derive(Clone, Copy, Debug)]
+pub struct Governor {
+    spin_budget_ns: u32,
+    waits: u32,
+    yield_penalty: u32,
+    yields_barred_for: u32,
+}
+
+impl Default for Governor {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Governor {
+    /// Knows nothing yet: tries the full budget.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            spin_budget_ns: SPIN_BUDGET_NS_MAX,
+            waits: 0,
+            yield_penalty: 0,
+            yields_barred_for: 0,
+        }
+    }
+
+    /// What was learned, as four words to keep anywhere.
+    #[must_use]
+    pub const fn to_words(self) -> [u32; 4] {
+        [self.spin_budget_ns, self.waits, self.yield_penalty, self.yields_barred_for]
+    }
+
+    /// The inverse of [`Self::to_words`].
+    #[must_use]
+    pub const fn from_words(words: [u32; 4]) -> Self {
+        let [spin_budget_ns, waits, yield_penalty, yields_barred_for] = words;
+        Self { spin_budget_ns, waits, yield_penalty, yields_barred_for }
+    }
+
+    /// Begins a wait and returns its course.
+    pub fn begin(&mut self, now: Circumstances) -> Wait {
+        self.waits = self.waits.wrapping_add(1);
+        let spin_ns = match now.policy {
+            SpinPolicy::Never => 0,
+            SpinPolicy::Always => SPIN_BUDGET_NS_MAX,
+            SpinPolicy::Auto if !(now.peer_elsewhere && now.cpu_to_spare) => 0,
+            SpinPolicy::Auto if self.waits.is_multiple_of(PROBE_EVERY) => SPIN_BUDGET_NS_MAX,
+            SpinPolicy::Auto => self.spin_budget_ns,
+        };
+        let yields = match now.policy {
+            SpinPolicy::Never => 0,
+            _ if self.yields_barred_for > 0 => {
+                self.yields_barred_for -= 1;
+                0
+            }
+            _ => YIELDS_MAX,
+        };
+        Wait { spin_ns, yields }
+    }
+
+    /// A spin has ended. `fruitful`: the data came while spinning.
+    pub fn spun(&mut self, fruitful: bool) {
+        self.spin_budget_ns = if fruitful {
+            (self.spin_budget_ns * 2).min(SPIN_BUDGET_NS_MAX)
+        } else {
+            (self.spin_budget_ns / 2).max(SPIN_BUDGET_NS_MIN)
+        };
+    }
+
+    /// A yield took `cost_ns`. Breaks off the yielding of this wait when it
+    /// served a stranger.
+    pub fn yielded(&mut self, cost_ns: u64) -> ControlFlow<()> {
+        if cost_ns <= YIELD_COST_NS_MAX {
+            self.yield_penalty -= self.yield_penalty / 64;
+            return ControlFlow::Continue(());
+        }
+        self.yield_penalty = (self.yield_penalty * 2).clamp(PENALTY_FIRST, PENALTY_MAX);
+        self.yields_barred_for = self.yield_penalty;
+        ControlFlow::Break(())
+    }
+}
+
+/// The course of one wait: at most one spin, then some yields, then parking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    spin_ns: u32,
+    yields: u32,
+}
+
+impl Wait {
+    /// The next step; ends in [`Step::Park`].
+    pub fn next_step(&mut self) -> Step {
+        if self.spin_ns > 0 {
+            let budget_ns = core::mem::take(&mut self.spin_ns);
+            return Step::Spin { budget_ns };
+        }
+        if self.yields > 0 {
+            self.yields -= 1;
+            return Step::Yield;
+        }
+        Step::Park
+    }
+
+    /// No more yields in this wait.
+    pub fn stop_yielding(&mut self) {
+        self.yields = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FREE: Circumstances =
+        Circumstances { peer_elsewhere: true, cpu_to_spare: true, policy: SpinPolicy::Auto };
+
+    fn steps(governor: &mut Governor, now: Circumstances) -> std::vec::Vec<Step> {
+        let mut wait = governor.begin(now);
+        let mut all = std::vec![wait.next_step()];
+        while *all.last().unwrap() != Step::Park {
+            all.push(wait.next_step());
+        }
+        all
+    }
+
+    #[test]
+    fn spins_only_while_the_peer_runs_elsewhere() {
+        let mut g = Governor::new();
+        assert!(matches!(steps(&mut g, FREE)[0], Step::Spin { .. }));
+        assert_eq!(steps(&mut g, Circumstances { peer_elsewhere: false, ..FREE })[0], Step::Yield);
+        assert_eq!(steps(&mut g, Circumstances { cpu_to_spare: false, ..FREE })[0], Step::Yield);
+    }
+
+    #[test]
+    fn never_means_park_at_once() {
+        let mut g = Governor::new();
+        let never = Circumstances { policy: SpinPolicy::Never, ..FREE };
+        assert_eq!(steps(&mut g, never), [Step::Park]);
+    }
+
+    #[test]
+    fn fruitless_spins_shrink_the_budget_but_it_is_probed_again() {
+        let mut g = Governor::new();
+        for _ in 0..20 {
+            g.begin(FREE);
+            g.spun(false);
+        }
+        assert_eq!(steps(&mut g, FREE)[0], Step::Spin { budget_ns: SPIN_BUDGET_NS_MIN });
+        let full = Step::Spin { budget_ns: SPIN_BUDGET_NS_MAX };
+        assert!((0..PROBE_EVERY).any(|_| steps(&mut g, FREE)[0] == full));
+    }
+
+    #[test]
+    fn a_dear_yield_bars_yields_for_a_growing_while() {
+        let mut g = Governor::new();
+        assert_eq!(g.yielded(YIELD_COST_NS_MAX + 1), ControlFlow::Break(()));
+        let barred = (0..10_000).take_while(|_| !steps(&mut g, FREE).contains(&Step::Yield)).count();
+        assert_eq!(barred as u32, PENALTY_FIRST);
+        assert_eq!(g.yielded(YIELD_COST_NS_MAX + 1), ControlFlow::Break(()));
+        let longer = (0..10_000).take_while(|_| !steps(&mut g, FREE).contains(&Step::Yield)).count();
+        assert_eq!(longer as u32, 2 * PENALTY_FIRST);
+    }
+}

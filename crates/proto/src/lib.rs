@@ -1,0 +1,27 @@
+//! The engine: what to do with a connection, decided from plain values.
+//!
+//! Nothing in this crate opens a socket, maps memory or reads a clock. A
+//! question comes in as arguments, the answer goes out as a value, and so every
+//! rule can be tested over its whole range in microseconds:
+//!
+//! | module | the question it answers |
+//! |---|---|
+//! | [`rendezvous`] | which CLC message is the answer to this one, or why is it Decline? |
+//! | [`ledger`] | at which byte of the TCP stream does the ring take over? |
+//! | [`cursor`] | may the peer's cursor be believed, and where in the ring do bytes go? |
+//! | [`readiness`] | what would `poll` say about a connection in this state? |
+//! | [`governor`] | spin, yield or sleep? |
+//! | [`fallback`] | why did a connection stay on TCP, in the standard's code and in words? |
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+extern crate std;
+
+pub mod cursor;
+pub mod fallback;
+pub mod governor;
+pub mod ledger;
+pub mod readiness;
+pub mod rendezvous;

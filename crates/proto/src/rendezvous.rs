@@ -1,0 +1,207 @@
+//! Rendezvous: Proposal, Accept, Confirm, or Decline.
+//!
+//! ```text
+//!   client                                      server
+//!   propose()        -- Proposal -->            answer()
+//!   check_accept()   <-- Accept, Decline --
+//!   confirm()        -- Confirm -->             check_confirm()
+//! ```
+//!
+//! Two processes of one host speak SMC-D version 2, release 2.1, as two
+//! Emulated-ISM devices of the loopback kind: every process is a device with a
+//! random 128-bit GID, the channel is [`Chid::LOOPBACK`], and a common UEID admits
+//! one to the other. The bytes are the standard's; where the DMB behind a token
+//! lies is told beside them, by the device.
+//!
+//! *Source*: RFC 7609 §3.5.1 and Appendix A.1; SMC version 2 as in the wire
+//! reference §2.5 and §2.10.
+
+use sidestep_wire::clc::{
+    AcceptConfirmD, Decline, FEATURE_EMULATED_ISM, FirstContact, Hostname, OsType, Proposal,
+    Release, Role,
+};
+use sidestep_wire::diagnosis::Diagnosis;
+use sidestep_wire::ids::{Chid, DmbToken, Eid, ExtendedGid, LinkId, PeerId};
+use sidestep_wire::rmbe_size::RmbeSize;
+
+/// Who we are.
+#[derive(Clone, Copy, Debug)]
+pub struct Local {
+    /// GID of this process's device.
+    pub gid: ExtendedGid,
+    /// The UEID we admit.
+    pub eid: Eid,
+    /// Shown to the peer on first contact.
+    pub hostname: Hostname,
+}
+
+/// What this side brings to one connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Buffer {
+    /// Names our receive buffer.
+    pub token: DmbToken,
+    /// Its size.
+    pub size: RmbeSize,
+    /// Our link group with the peer.
+    pub link_id: LinkId,
+    /// No connection of this link group was accepted before.
+    pub first_contact: bool,
+}
+
+/// The client's offer.
+#[must_use]
+pub fn propose(local: &Local) -> Proposal {
+    let ueids = core::iter::once(local.eid).collect();
+    Proposal::smc_d_v2(ueids, local.gid, Chid::LOOPBACK)
+}
+
+/// The server's answer to a Proposal that came from the device `peer`.
+///
+/// # Errors
+/// The [`Decline`] to send: nothing of SMC-Dv2 offered, no loopback device with the
+/// GID of the process that sent it, or no UEID in common.
+pub fn answer(
+    proposal: &Proposal,
+    peer: ExtendedGid,
+    local: &Local,
+    buffer: Buffer,
+) -> Result<AcceptConfirmD, Decline> {
+    let refuse = |diagnosis| Decline::v2(PeerId::default(), diagnosis);
+    let offer = proposal.v2.as_ref().ok_or(refuse(Diagnosis::PEERNOSMC))?;
+    if offer.smc_d().is_none() {
+        return Err(refuse(Diagnosis::NOSMCDDEV));
+    }
+    if !proposal.emulated_devices().any(|device| device == (peer, Chid::LOOPBACK)) {
+        return Err(refuse(Diagnosis::NOSMCD2DEV));
+    }
+    if !offer.ueids.contains(&local.eid) {
+        return Err(refuse(Diagnosis::NOUEID));
+    }
+    let release = offer.release.min(Release::V2_1);
+    Ok(message(Role::Accept, local, buffer, release))
+}
+
+/// Checks an Accept that came from the device `peer`; returns the size of the
+/// server's receive buffer.
+///
+/// # Errors
+/// The diagnosis to decline with: something in it was not offered.
+pub fn check_accept(
+    accept: &AcceptConfirmD,
+    peer: ExtendedGid,
+    local: &Local,
+) -> Result<RmbeSize, Diagnosis> {
+    if accept.role != Role::Accept || accept.chid != Chid::LOOPBACK || accept.gid != peer {
+        return Err(Diagnosis::MODEUNSUPP);
+    }
+    if accept.eid != local.eid {
+        return Err(Diagnosis::NOUEID);
+    }
+    match &accept.first_contact {
+        Some(contact) if contact.release > Release::V2_1 => Err(Diagnosis::RELEASEERR),
+        _ => Ok(accept.size),
+    }
+}
+
+/// The client's agreement: echoes what the server has chosen.
+#[must_use]
+pub fn confirm(accept: &AcceptConfirmD, local: &Local, buffer: Buffer) -> AcceptConfirmD {
+    let release = accept.first_contact.as_ref().map_or(Release::V2_1, |contact| contact.release);
+    let first_contact = accept.first_contact.is_some();
+    message(Role::Confirm, local, Buffer { first_contact, ..buffer }, release)
+}
+
+/// Checks a Confirm that came from the device `peer`; returns the size of the
+/// client's receive buffer.
+///
+/// # Errors
+/// The diagnosis: something in it is not what was accepted.
+pub fn check_confirm(
+    confirm: &AcceptConfirmD,
+    peer: ExtendedGid,
+    local: &Local,
+) -> Result<RmbeSize, Diagnosis> {
+    if confirm.role != Role::Confirm || confirm.chid != Chid::LOOPBACK || confirm.gid != peer {
+        return Err(Diagnosis::MODEUNSUPP);
+    }
+    if confirm.eid != local.eid {
+        return Err(Diagnosis::NOUEID);
+    }
+    Ok(confirm.size)
+}
+
+fn message(role: Role, local: &Local, buffer: Buffer, release: Release) -> AcceptConfirmD {
+    let first_contact = buffer.first_contact.then_some(FirstContact {
+        os_type: OsType::LINUX,
+        release,
+        hostname: local.hostname,
+        feature_mask: FEATURE_EMULATED_ISM,
+    });
+    AcceptConfirmD {
+        role,
+        gid: local.gid,
+        token: buffer.token,
+        dmbe_index: 0,
+        size: buffer.size,
+        link_id: buffer.link_id,
+        chid: Chid::LOOPBACK,
+        eid: local.eid,
+        first_contact,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sidestep_wire::ids::Gid;
+
+    fn local(n: u64, eid: &str) -> Local {
+        Local {
+            gid: ExtendedGid { gid: Gid(n), gid_ext: !n },
+            eid: Eid::ueid(eid).unwrap(),
+            hostname: Hostname::new(b"host"),
+        }
+    }
+
+    fn buffer(size: usize) -> Buffer {
+        Buffer {
+            token: DmbToken(7),
+            size: RmbeSize::from_bytes(size).unwrap(),
+            link_id: LinkId(1),
+            first_contact: true,
+        }
+    }
+
+    #[test]
+    fn two_sides_agree_and_learn_each_others_buffer() {
+        let (client, server) = (local(1, "SIDESTEP"), local(2, "SIDESTEP"));
+        let proposal = propose(&client);
+        let accept = answer(&proposal, client.gid, &server, buffer(131_072)).unwrap();
+        assert_eq!(check_accept(&accept, server.gid, &client).unwrap().bytes(), 131_072);
+        let confirm = confirm(&accept, &client, buffer(65_536));
+        assert_eq!(check_confirm(&confirm, client.gid, &server).unwrap().bytes(), 65_536);
+        assert_eq!(confirm.first_contact.map(|c| c.release), Some(Release::V2_1));
+    }
+
+    #[test]
+    fn declines_when_no_ueid_is_common() {
+        let (client, server) = (local(1, "PROD"), local(2, "TEST"));
+        let declined = answer(&propose(&client), client.gid, &server, buffer(65_536));
+        assert_eq!(declined.unwrap_err().diagnosis, Diagnosis::NOUEID);
+    }
+
+    #[test]
+    fn declines_a_device_that_is_not_the_senders() {
+        let (client, server) = (local(1, "X"), local(2, "X"));
+        let declined = answer(&propose(&client), local(3, "X").gid, &server, buffer(65_536));
+        assert_eq!(declined.unwrap_err().diagnosis, Diagnosis::NOSMCD2DEV);
+    }
+
+    #[test]
+    fn an_accept_from_somebody_else_is_refused() {
+        let (client, server) = (local(1, "X"), local(2, "X"));
+        let accept = answer(&propose(&client), client.gid, &server, buffer(65_536)).unwrap();
+        let other = local(9, "X").gid;
+        assert_eq!(check_accept(&accept, other, &client), Err(Diagnosis::MODEUNSUPP));
+    }
+}

@@ -1,0 +1,335 @@
+//! How connections end, and what options, `ioctl` and `shutdown` do to them.
+
+use crate::descriptors::Use;
+use crate::pool::Held;
+use crate::sock::{Conn, Phase, Sock};
+use crate::{Answer, Errno, switch, wait};
+use core::sync::atomic::Ordering;
+use sidestep_device::slab::flag as said;
+use sidestep_device::state::{Slot, flag};
+use sidestep_device::sys;
+use sidestep_proto::cursor::Misbehaved;
+
+/// How input ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The peer sends no more: `recv` returns 0.
+    Input,
+    /// The connection was reset; the error is reported once.
+    Reset(Errno),
+}
+
+/// The peer broke the protocol: the connection is reset on both sides.
+#[cold]
+pub fn reset(slot: &Slot, conn: &Conn, misbehaved: &Misbehaved) -> Errno {
+    crate::log!(Error, "{}: {misbehaved}; connection reset", conn.group.peer);
+    conn.mine.sending.flags.fetch_or(said::ABORT, Ordering::SeqCst);
+    slot.flags.fetch_or(flag::RESET, Ordering::AcqRel);
+    libc::ECONNRESET
+}
+
+/// With the ring drained: whether and how input has ended.
+pub(crate) fn end_of_input(slot: &Slot, conn: &Conn) -> Option<End> {
+    let flags = slot.flags.load(Ordering::Acquire);
+    let error = slot.error.load(Ordering::Relaxed) as Errno;
+    if error == libc::ECONNRESET && slot.error.swap(0, Ordering::Relaxed) != 0 {
+        return Some(End::Reset(error));
+    }
+    let theirs = &conn.theirs.sending;
+    // Acquire: the producer cursor read afterwards is the last one.
+    let peer = theirs.flags.load(Ordering::Acquire);
+    let consumer = conn.mine.receiving.consumer.load(Ordering::Relaxed);
+    if theirs.producer.load(Ordering::Acquire) != consumer && flags & flag::RESET == 0 {
+        return None;
+    }
+    if flags & flag::RESET != 0 || flags & flag::LATE_WRITE != 0 {
+        return Some(End::Input);
+    }
+    if peer & said::ABORT != 0 || (flags & flag::PEER_GONE != 0 && was_aborted(conn)) {
+        slot.flags.fetch_or(flag::RESET, Ordering::AcqRel);
+        return Some(End::Reset(libc::ECONNRESET));
+    }
+    let over = flag::PEER_GONE | flag::READ_SHUT | flag::TCP_ENDED;
+    (peer & said::DONE != 0 || flags & over != 0).then_some(End::Input)
+}
+
+/// The peer's end is gone; TCP would have sent RST instead of FIN if bytes of ours
+/// were left unread, or if it had asked for that with `SO_LINGER`.
+fn was_aborted(conn: &Conn) -> bool {
+    let peer = conn.theirs.sending.flags.load(Ordering::Acquire);
+    let unread = conn.theirs.receiving.consumer.load(Ordering::Acquire)
+        != conn.mine.sending.producer.load(Ordering::Relaxed);
+    unread || peer & (said::LINGER_ZERO | said::ABORT) != 0
+}
+
+/// A send on a connection that is over for sending. `len`: bytes it wanted to send.
+pub(crate) fn send_after_end(slot: &Slot, conn: &Conn, len: usize) -> Answer {
+    let error = slot.error.swap(0, Ordering::AcqRel) as Errno;
+    if error != 0 {
+        return Err(error);
+    }
+    let flags = slot.flags.load(Ordering::Acquire);
+    if flags & (flag::WRITE_SHUT | flag::RESET) != 0 {
+        return Err(libc::EPIPE);
+    }
+    if was_aborted(conn) {
+        slot.flags.fetch_or(flag::RESET, Ordering::AcqRel);
+        return Err(libc::ECONNRESET);
+    }
+    // TCP takes the first write after the peer's close, and learns from the answer.
+    slot.flags.fetch_or(flag::LATE_WRITE | flag::RESET, Ordering::AcqRel);
+    slot.error.store(libc::EPIPE as u32, Ordering::Release);
+    Ok(len)
+}
+
+/// When a blocking send gives up: `SO_SNDTIMEO` from now on.
+pub(crate) fn send_deadline(fd: i32) -> Option<u64> {
+    let time: libc::timeval = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO).ok()?;
+    let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000;
+    (ns != 0).then(|| sys::now_ns() + ns)
+}
+
+/// The next byte to read is the urgent one.
+pub(crate) fn is_at_mark(conn: &Conn) -> bool {
+    let urgent = conn.theirs.sending.urgent.load(Ordering::Acquire);
+    urgent.checked_sub(1) == Some(conn.mine.receiving.consumer.load(Ordering::Relaxed))
+}
+
+/// An urgent byte was announced, and neither read nor passed.
+pub(crate) fn has_urgent(slot: &Slot, conn: &Conn) -> bool {
+    let urgent = conn.theirs.sending.urgent.load(Ordering::Acquire);
+    urgent != 0
+        && urgent != slot.urgent_seen.load(Ordering::Relaxed)
+        && urgent > conn.mine.receiving.consumer.load(Ordering::Relaxed)
+}
+
+/// `shutdown`. `None`: let the kernel do it alone.
+pub fn shutdown(sock: &Use, fd: i32, how: i32) -> Option<Answer> {
+    let (conn, slot) = (sock.conn()?, sock.slot()?);
+    if !(libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
+        return Some(Err(libc::EINVAL));
+    }
+    // A connection that has ended is not connected any more.
+    if slot.flags.load(Ordering::Acquire) & flag::RESET != 0 {
+        return Some(Err(libc::ENOTCONN));
+    }
+    if how != libc::SHUT_RD {
+        shut_writing(sock, slot, &conn, fd);
+    }
+    if how != libc::SHUT_WR {
+        slot.flags.fetch_or(flag::READ_SHUT, Ordering::SeqCst);
+        // Wakes everybody who sleeps in `recv`, `poll` or `epoll_wait` on it.
+        kernel_shutdown(fd, libc::SHUT_RD);
+        sys::futex_wake(&slot.turn, i32::MAX);
+    }
+    crate::epoll::note_change(sock);
+    Some(Ok(0))
+}
+
+fn shut_writing(sock: &Sock, slot: &Slot, conn: &Conn, fd: i32) {
+    {
+        let _sending = Held::enter(&slot.send_lock);
+        let switched = slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0;
+        if switched || switch::send_into_ring(sock, slot, fd, conn) {
+            // Release: the producer cursor is final for whoever sees the flag.
+            conn.mine.sending.flags.fetch_or(said::DONE, Ordering::SeqCst);
+        } else {
+            kernel_shutdown(fd, libc::SHUT_WR);
+        }
+        slot.flags.fetch_or(flag::WRITE_SHUT, Ordering::SeqCst);
+    }
+    wait::wake_readers(slot, conn, fd);
+    if conn.mine.waiting.channels.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    crate::epoll::note_change(sock);
+}
+
+fn kernel_shutdown(fd: i32, how: i32) {
+    let _ = sys::shutdown(fd, how);
+}
+
+/// The last descriptor of this process goes. What TCP would do with unread bytes,
+/// the record says; stale bells are taken so that the kernel can send FIN.
+pub(crate) fn before_last_close(sock: &Sock, conn: &Conn, fd: i32) {
+    let Some(slot) = sock.slot() else { return };
+    if slot.holders.load(Ordering::Acquire) > 1 {
+        return;
+    }
+    let consumer = conn.mine.receiving.consumer.load(Ordering::Relaxed);
+    let unread = conn.theirs.sending.producer.load(Ordering::Acquire) != consumer;
+    if unread && slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
+        conn.mine.sending.flags.fetch_or(said::ABORT, Ordering::SeqCst);
+    }
+    wait::drain_bells(slot, conn, fd);
+}
+
+/// `FIONREAD`: bytes that a receive would find now.
+pub fn readable_bytes(sock: &Use, fd: i32) -> Option<usize> {
+    let (conn, slot) = (sock.conn()?, sock.slot()?);
+    Some(crate::readiness::readable(slot, &conn, fd))
+}
+
+/// `TIOCOUTQ`: bytes sent that the peer has not read. `None`: ask the kernel.
+pub fn unread_by_peer(sock: &Use) -> Option<usize> {
+    let (conn, slot) = (sock.conn()?, sock.slot()?);
+    if slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED == 0 {
+        return None;
+    }
+    let producer = conn.mine.sending.producer.load(Ordering::Relaxed);
+    let claim = conn.theirs.receiving.consumer.load(Ordering::Acquire);
+    Some((producer.wrapping_sub(claim) as usize).min(conn.outgoing.len()))
+}
+
+/// `SIOCATMARK`. `None`: ask the kernel.
+pub fn at_mark(sock: &Use) -> Option<bool> {
+    let (conn, slot) = (sock.conn()?, sock.slot()?);
+    if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED == 0 {
+        return None;
+    }
+    Some(is_at_mark(&conn))
+}
+
+/// What is to happen with a socket option.
+pub enum OptionAnswer {
+    /// The kernel answers.
+    Kernel,
+    /// This integer.
+    Value(i32),
+    /// This error.
+    Refused(Errno),
+}
+
+/// `TCP_ULP` and its kind: only TCP itself can do it.
+const TCP_ONLY: [i32; 9] = [
+    14, // TCP_MD5SIG
+    19, // TCP_REPAIR
+    23, // TCP_FASTOPEN
+    30, // TCP_FASTOPEN_CONNECT
+    31, // TCP_ULP
+    32, // TCP_MD5SIG_EXT
+    35, // TCP_ZEROCOPY_RECEIVE
+    38, // TCP_AO_ADD_KEY
+    40, // TCP_AO_INFO
+];
+const SOCKET_ONLY: [i32; 6] = [
+    26, // SO_ATTACH_FILTER
+    37, // SO_TIMESTAMPING
+    47, // SO_MAX_PACING_RATE
+    50, // SO_ATTACH_BPF
+    60, // SO_ZEROCOPY
+    61, // SO_TXTIME
+];
+
+/// Before `setsockopt` reaches the kernel.
+pub fn before_set_option(sock: &Use, level: i32, name: i32) -> OptionAnswer {
+    let tcp_only = (level == libc::IPPROTO_TCP && TCP_ONLY.contains(&name))
+        || (level == libc::SOL_SOCKET && SOCKET_ONLY.contains(&name));
+    if !tcp_only {
+        return OptionAnswer::Kernel;
+    }
+    if sock.phase() == Phase::Smc {
+        let errno =
+            if level == libc::IPPROTO_TCP { libc::ENOPROTOOPT } else { libc::EOPNOTSUPP };
+        return OptionAnswer::Refused(errno);
+    }
+    sock.tcp_only.store(true, Ordering::Relaxed);
+    if matches!(sock.phase(), Phase::Candidate | Phase::Meeting) {
+        sock.stay_plain(sidestep_proto::fallback::Reason::OptionUnsupported);
+    }
+    OptionAnswer::Kernel
+}
+
+/// After the kernel has accepted an option: what we mirror. `value` is its first
+/// integer, `second` its second (`struct linger`).
+pub fn after_set_option(sock: &Use, fd: i32, level: i32, name: i32, value: i32, second: i32) {
+    if level != libc::SOL_SOCKET {
+        return;
+    }
+    if name == libc::SO_RCVBUF || name == libc::SO_RCVBUFFORCE {
+        sock.receive_buffer.store(value.max(0) as u32, Ordering::Relaxed);
+    }
+    let Some(slot) = sock.slot() else { return };
+    match name {
+        libc::SO_RCVLOWAT => {
+            slot.low_water.store(value.max(1) as u32, Ordering::Relaxed);
+            if sock.phase() == Phase::Smc {
+                let _ = sys::set_socket_option(fd, level, name, 1);
+                crate::epoll::note_change(sock);
+            }
+        }
+        libc::SO_OOBINLINE if value != 0 => {
+            slot.flags.fetch_or(flag::OOB_INLINE, Ordering::Relaxed);
+        }
+        libc::SO_OOBINLINE => {
+            slot.flags.fetch_and(!flag::OOB_INLINE, Ordering::Relaxed);
+        }
+        libc::SO_LINGER => {
+            if let Some(conn) = sock.conn() {
+                note_linger(&conn, value != 0 && second == 0);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The peer learns how the end of this connection is to be read.
+fn note_linger(conn: &Conn, zero: bool) {
+    let flags = &conn.mine.sending.flags;
+    if zero {
+        flags.fetch_or(said::LINGER_ZERO, Ordering::SeqCst);
+    } else {
+        flags.fetch_and(!said::LINGER_ZERO, Ordering::SeqCst);
+    }
+}
+
+/// Options that were set before the connection moved.
+pub(crate) fn carry_options_over(slot: &Slot, conn: &Conn, fd: i32) {
+    let linger: Result<libc::linger, _> =
+        sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_LINGER);
+    note_linger(conn, linger.is_ok_and(|linger| linger.l_onoff != 0 && linger.l_linger == 0));
+    let in_line: i32 =
+        sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_OOBINLINE).unwrap_or_default();
+    if in_line != 0 {
+        slot.flags.fetch_or(flag::OOB_INLINE, Ordering::Relaxed);
+    }
+}
+
+/// `getsockopt` of what we know better than the kernel.
+pub fn get_option(sock: &Use, fd: i32, level: i32, name: i32) -> OptionAnswer {
+    if level != libc::SOL_SOCKET {
+        return OptionAnswer::Kernel;
+    }
+    let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return OptionAnswer::Kernel };
+    match name {
+        libc::SO_ERROR => OptionAnswer::Value(take_error(slot, &conn, fd)),
+        libc::SO_RCVLOWAT => OptionAnswer::Value(slot.low_water.load(Ordering::Relaxed) as i32),
+        _ => OptionAnswer::Kernel,
+    }
+}
+
+/// `SO_ERROR`: the pending error, once. The kernel's own error on a connection in
+/// shared memory is about bells, so it is taken and replaced by ours.
+fn take_error(slot: &Slot, conn: &Conn, fd: i32) -> Errno {
+    let kernel: i32 = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
+    if kernel != 0 || switch::is_peer_gone(fd) {
+        wait::tcp_ended(slot, conn, fd);
+    }
+    let ours = slot.error.swap(0, Ordering::AcqRel) as Errno;
+    if ours != 0 {
+        return ours;
+    }
+    let flags = slot.flags.load(Ordering::Acquire);
+    if flags & flag::RESET == 0 && crate::readiness::is_reset(slot, conn) {
+        slot.flags.fetch_or(flag::RESET, Ordering::AcqRel);
+        return libc::ECONNRESET;
+    }
+    0
+}
+
+/// Whether the peer's end is gone and it did not end in order.
+pub(crate) fn ended_by_reset(slot: &Slot, conn: &Conn) -> bool {
+    let gone = slot.flags.load(Ordering::Acquire) & flag::PEER_GONE != 0;
+    let said_so = conn.theirs.sending.flags.load(Ordering::Acquire) & said::ABORT != 0;
+    said_so || (gone && was_aborted(conn))
+}

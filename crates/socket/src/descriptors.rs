@@ -1,0 +1,194 @@
+//! Which descriptors are ours: one word each, one look-up per call.
+//!
+//! ```text
+//!   0             not ours: straight to libc
+//!   sock | 0      a TCP stream socket
+//!   set  | 1      an epoll descriptor with TCP sockets in it
+//! ```
+//!
+//! The table is a cache of what the kernel knows (the descriptor *is* a kernel
+//! socket); forgetting an entry costs speed on a connection that is still on TCP
+//! and nothing else.
+
+use crate::epoll::Set;
+use crate::sock::Sock;
+use core::ops::Deref;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+/// Descriptor numbers above this are never ours.
+const TABLE_LEN: usize = 1 << 20;
+const SET_TAG: usize = 1;
+
+/// Zero pages until a descriptor is entered.
+static TABLE: [AtomicUsize; TABLE_LEN] = [const { AtomicUsize::new(0) }; TABLE_LEN];
+
+/// A socket in use by this call: it is not recycled meanwhile, even if another
+/// thread closes the descriptor.
+pub struct Use(&'static Sock);
+
+impl Deref for Use {
+    type Target = Sock;
+
+    fn deref(&self) -> &Sock {
+        self.0
+    }
+}
+
+impl Use {
+    /// The socket itself, for callers that keep it in use by other means.
+    #[must_use]
+    pub fn sock(&self) -> &'static Sock {
+        self.0
+    }
+}
+
+impl Drop for Use {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+#[inline]
+fn entry(fd: i32) -> Option<&'static AtomicUsize> {
+    TABLE.get(fd as usize)
+}
+
+#[inline]
+fn load(fd: i32) -> usize {
+    // Acquire: pairs with the Release in `replace`.
+    entry(fd).map_or(0, |entry| entry.load(Ordering::Acquire))
+}
+
+/// The TCP socket behind a descriptor, if it is one.
+#[inline]
+pub fn sock(fd: i32) -> Option<Use> {
+    let word = load(fd);
+    if word == 0 || word & SET_TAG != 0 {
+        return None;
+    }
+    enter(fd, word)
+}
+
+#[inline]
+fn enter(fd: i32, word: usize) -> Option<Use> {
+    // SAFETY: words without a tag are addresses of Socks, whose memory is never
+    // unmapped and never changes its type.
+    let sock = unsafe { &*(word as *const Sock) };
+    if sock.enter() {
+        if load(fd) == word {
+            return Some(Use(sock));
+        }
+        sock.leave();
+    }
+    // Closed meanwhile, and perhaps opened anew.
+    self::sock(fd)
+}
+
+/// The epoll set behind a descriptor, if it is one of ours.
+#[inline]
+pub fn set(fd: i32) -> Option<&'static Set> {
+    let word = load(fd);
+    if word & SET_TAG == 0 {
+        return None;
+    }
+    // SAFETY: tagged words are addresses of Sets, which live for ever.
+    Some(unsafe { &*((word & !SET_TAG) as *const Set) })
+}
+
+/// What a descriptor stood for.
+pub enum Entry {
+    /// Not ours.
+    Nothing,
+    /// A TCP socket; one descriptor less refers to it.
+    Sock(&'static Sock),
+    /// An epoll set.
+    Set(&'static Set),
+}
+
+/// Whether a descriptor is in the table at all.
+#[inline]
+#[must_use]
+pub fn is_ours(fd: i32) -> bool {
+    load(fd) != 0
+}
+
+/// Takes a descriptor out of the table.
+#[must_use]
+pub fn remove(fd: i32) -> Entry {
+    replace(fd, 0)
+}
+
+/// Enters a TCP socket; the entry counts as one of its descriptors.
+#[must_use]
+pub fn insert_sock(fd: i32, sock: &'static Sock) -> Entry {
+    sock.descriptors.fetch_add(1, Ordering::Relaxed);
+    if entry(fd).is_none() {
+        sock.descriptors.fetch_sub(1, Ordering::Relaxed);
+        return Entry::Nothing;
+    }
+    replace(fd, core::ptr::from_ref(sock) as usize)
+}
+
+/// Enters an epoll set.
+#[must_use]
+pub fn insert_set(fd: i32, set: &'static Set) -> Entry {
+    set.descriptors.fetch_add(1, Ordering::Relaxed);
+    replace(fd, core::ptr::from_ref(set) as usize | SET_TAG)
+}
+
+fn replace(fd: i32, word: usize) -> Entry {
+    let Some(entry) = entry(fd) else { return Entry::Nothing };
+    let old = entry.swap(word, Ordering::AcqRel);
+    if old == 0 {
+        Entry::Nothing
+    } else if old & SET_TAG != 0 {
+        // SAFETY: as in `set`.
+        Entry::Set(unsafe { &*((old & !SET_TAG) as *const Set) })
+    } else {
+        // SAFETY: as in `enter`.
+        Entry::Sock(unsafe { &*(old as *const Sock) })
+    }
+}
+
+/// Calls `f` with every descriptor that is a TCP socket of ours. For the rare
+/// moments (fork, close_range) that concern them all.
+pub fn for_each_sock(mut f: impl FnMut(i32, &'static Sock)) {
+    let highest = HIGHEST.load(Ordering::Relaxed);
+    for (fd, entry) in TABLE.iter().enumerate().take(highest + 1) {
+        let word = entry.load(Ordering::Acquire);
+        if word != 0 && word & SET_TAG == 0 {
+            // SAFETY: as in `enter`.
+            f(fd as i32, unsafe { &*(word as *const Sock) });
+        }
+    }
+}
+
+/// Highest descriptor that was ever entered.
+static HIGHEST: AtomicUsize = AtomicUsize::new(0);
+
+/// Notes that `fd` may be in the table; called where descriptors are entered.
+pub fn note_highest(fd: i32) {
+    if (fd as usize) < TABLE_LEN {
+        HIGHEST.fetch_max(fd as usize, Ordering::Relaxed);
+    }
+}
+
+/// Whether `fd` is the lowest descriptor that refers to `sock`: so that a walk over
+/// all descriptors meets each socket once.
+#[must_use]
+pub fn is_first_of(fd: i32, sock: &Sock) -> bool {
+    let word = core::ptr::from_ref(sock) as usize;
+    sock.descriptors.load(Ordering::Relaxed) == 1
+        || (0..fd as usize).all(|lower| TABLE[lower].load(Ordering::Relaxed) != word)
+}
+
+/// Calls `f` with every descriptor of the table between two numbers, inclusive.
+pub fn for_each(first: usize, last: usize, mut f: impl FnMut(i32)) {
+    let last = last.min(HIGHEST.load(Ordering::Relaxed));
+    for fd in first..=last {
+        if is_ours(fd as i32) {
+            f(fd as i32);
+        }
+    }
+}

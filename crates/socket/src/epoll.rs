@@ -1,0 +1,969 @@
+//! epoll: the kernel's set for everybody else's descriptors, ours for the rings.
+//!
+//! The program's epoll descriptor stays a real one. While a socket is on TCP its
+//! registration is exactly the program's. When its bytes move, the registration is
+//! rewritten once: the kernel then reports only the end of the connection (and
+//! bells), edge-triggered, under a tag of ours, and what the program is told comes
+//! from the rings.
+//!
+//! ```text
+//!   peer: bit in our channel ──┐
+//!   kernel: tagged event ──────┼──> ready list ──> evaluate ──> program's events
+//!   epoll_ctl, upgrade ────────┘     (one per set)   level: stays on the list
+//!                                                    edge: once per news
+//!                                                    one-shot: until MOD
+//! ```
+//!
+//! A set whose connections are out of its channel's reach (inherited by `fork`, in
+//! more than four sets, watched through another set) *arms* them one by one before
+//! it sleeps: slower, and always right.
+
+use crate::pool::{Held, Pool, SharedLock};
+use crate::process::{self, Process};
+use crate::sock::{Conn, Phase, Sock};
+use crate::{Errno, readiness, wait};
+use core::ffi::c_void;
+use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
+use core::time::Duration;
+use sidestep_device::channel::{Channel, SLOTS};
+use sidestep_device::slab::wanted;
+use sidestep_device::state::Slot;
+use sidestep_device::sys;
+use sidestep_proto::readiness::mask;
+
+const EPOLLET: u32 = 1 << 31;
+const EPOLLONESHOT: u32 = 1 << 30;
+const EPOLLEXCLUSIVE: u32 = 1 << 28;
+/// Registrations of a process.
+const REGISTRATIONS_MAX: usize = 1 << 17;
+/// Epoll sets of a process that hold TCP sockets.
+const SETS_MAX: usize = 4_096;
+/// Epoll sets in one epoll set that are watched.
+const INNER_MAX: usize = 16;
+/// Waits that found ring events without asking the kernel.
+const KERNEL_LOOK_EVERY: u32 = 8;
+/// Longest time in nanoseconds for which ring events may keep the kernel waiting.
+const KERNEL_LOOK_NS: u64 = 100_000;
+
+static REGISTRATIONS: Pool<Registration, REGISTRATIONS_MAX> = Pool::new();
+static SETS: Pool<Set, SETS_MAX> = Pool::new();
+/// Taken to change which registrations exist; before any set's own lock.
+static STRUCTURE: SharedLock = SharedLock::new();
+
+/// One descriptor in one set.
+pub struct Registration {
+    /// Null: dissolved.
+    set: AtomicPtr<Set>,
+    sock: AtomicPtr<Sock>,
+    fd: AtomicI32,
+    events: AtomicU32,
+    data: AtomicU64,
+    state: AtomicU32,
+    /// The kernel's registration carries our tag.
+    tagged: AtomicBool,
+    /// The set's channel does not serve it.
+    unreached: AtomicBool,
+    /// Peer's producer cursor and mask at the last report.
+    seen_producer: AtomicU64,
+    seen_mask: AtomicU32,
+    next_ready: AtomicPtr<Self>,
+    next_of_sock: AtomicPtr<Self>,
+    next_of_set: AtomicPtr<Self>,
+    next_of_slot: AtomicPtr<Self>,
+}
+
+/// Bits of [`Registration::state`].
+const QUEUED: u32 = 1 << 0;
+/// One-shot, and reported.
+const DISABLED: u32 = 1 << 1;
+/// Added or modified since the last report.
+const FRESH: u32 = 1 << 2;
+/// Taken out of the set while on the ready list.
+const DEAD: u32 = 1 << 3;
+
+/// An epoll descriptor of the program.
+#[repr(C)]
+pub struct Set {
+    /// Descriptors of this process that refer to it.
+    pub descriptors: AtomicU32,
+    epfd: AtomicI32,
+    home_pid: AtomicU32,
+    lock: SharedLock,
+    home: AtomicPtr<Process>,
+    /// Channel number + 1.
+    channel: AtomicU32,
+    bell: AtomicI32,
+    tagged: AtomicU32,
+    sleepers: AtomicU32,
+    looks_saved: AtomicU32,
+    last_look_ns: AtomicU64,
+    ready_first: AtomicPtr<Registration>,
+    ready_last: AtomicPtr<Registration>,
+    ready_len: AtomicUsize,
+    registrations: AtomicPtr<Registration>,
+    learned: wait::Learned,
+    /// CPU nanoseconds spent spinning in this set.
+    spin_ns: AtomicU64,
+    /// It has sockets out of the channel's reach: arm them before sleeping.
+    arms: AtomicBool,
+    /// Somebody sleeps on the epoll descriptor itself, so that the kernel object
+    /// must tell what the rings have.
+    observed: AtomicBool,
+    /// Epoll descriptors in this set, + 1.
+    inner: [AtomicI32; INNER_MAX],
+    /// Empty whenever the set is in the pool.
+    by_slot: [AtomicPtr<Registration>; SLOTS],
+}
+
+/// Makes an epoll descriptor known.
+pub fn register(epfd: i32) -> Option<&'static Set> {
+    let room: NonNull<Set> = SETS.take()?;
+    let at = room.as_ptr();
+    // SAFETY: the room is ours. Everything before `by_slot` is valid when zero,
+    // except what is written here; `by_slot` is empty (fresh memory, or every
+    // registration has taken itself out).
+    unsafe {
+        core::ptr::write_bytes(at.cast::<u8>(), 0, core::mem::offset_of!(Set, by_slot));
+        (&raw mut (*at).epfd).write(AtomicI32::new(epfd));
+        (&raw mut (*at).home_pid).write(AtomicU32::new(sys::pid()));
+        (&raw mut (*at).learned).write(wait::Learned::new());
+    }
+    // SAFETY: initialised; pool memory is never unmapped.
+    let set = unsafe { &*at };
+    crate::descriptors::note_highest(epfd);
+    crate::sock::forget_entry(crate::descriptors::insert_set(epfd, set), -1);
+    Some(set)
+}
+
+fn set_of(epfd: i32) -> Option<&'static Set> {
+    crate::descriptors::set(epfd).or_else(|| register(epfd))
+}
+
+/// The program's `epoll_ctl`. `None`: the kernel alone answers.
+///
+/// # Safety
+/// `event` is null or points to one epoll_event.
+pub unsafe fn control(
+    epfd: i32,
+    operation: i32,
+    fd: i32,
+    event: *const libc::epoll_event,
+) -> Option<Result<usize, Errno>> {
+    if let Some(inner) = crate::descriptors::set(fd) {
+        // A set inside a set: whoever sleeps on the outer one must be woken by the
+        // kernel object of the inner one.
+        if operation == libc::EPOLL_CTL_ADD
+            && let Some(outer) = set_of(epfd)
+        {
+            inner.observed.store(true, Ordering::Relaxed);
+            outer.note_inner(fd);
+        }
+        return None;
+    }
+    let sock = crate::descriptors::sock(fd)?;
+    if operation != libc::EPOLL_CTL_DEL && event.is_null() {
+        return None;
+    }
+    let wish = if event.is_null() {
+        libc::epoll_event { events: 0, u64: 0 }
+    } else {
+        // SAFETY: the caller's promise; epoll_event is packed, so read as a whole.
+        unsafe { event.read_unaligned() }
+    };
+    let _structure = Held::enter(STRUCTURE.get());
+    Some(match operation {
+        libc::EPOLL_CTL_ADD => add(epfd, fd, sock.sock(), wish),
+        libc::EPOLL_CTL_MOD => modify(epfd, fd, wish),
+        libc::EPOLL_CTL_DEL => remove(epfd, fd),
+        _ => Err(libc::EINVAL),
+    })
+}
+
+fn add(
+    epfd: i32,
+    fd: i32,
+    sock: &'static Sock,
+    wish: libc::epoll_event,
+) -> Result<usize, Errno> {
+    let answer = kernel_control(epfd, libc::EPOLL_CTL_ADD, fd, wish.events, wish.u64)?;
+    let Some(set) = set_of(epfd) else { return Ok(answer) };
+    let Some(registration) = Registration::make(set, sock, fd, wish) else { return Ok(answer) };
+    if sock.phase() == Phase::Smc {
+        registration.take_over(set, sock);
+    }
+    Ok(answer)
+}
+
+fn modify(epfd: i32, fd: i32, wish: libc::epoll_event) -> Result<usize, Errno> {
+    let found = crate::descriptors::set(epfd).and_then(|set| Some((set, set.find(fd)?)));
+    let Some((set, registration)) = found else {
+        return kernel_control(epfd, libc::EPOLL_CTL_MOD, fd, wish.events, wish.u64);
+    };
+    let exclusive = (wish.events | registration.events.load(Ordering::Relaxed)) & EPOLLEXCLUSIVE;
+    if registration.tagged.load(Ordering::Relaxed) {
+        if exclusive != 0 {
+            return Err(libc::EINVAL);
+        }
+    } else {
+        kernel_control(epfd, libc::EPOLL_CTL_MOD, fd, wish.events, wish.u64)?;
+    }
+    registration.events.store(wish.events, Ordering::Relaxed);
+    registration.data.store(wish.u64, Ordering::Relaxed);
+    registration.state.fetch_and(!DISABLED, Ordering::Relaxed);
+    registration.state.fetch_or(FRESH, Ordering::Relaxed);
+    if registration.tagged.load(Ordering::Relaxed) {
+        set.queue_and_wake(registration);
+    }
+    Ok(0)
+}
+
+fn remove(epfd: i32, fd: i32) -> Result<usize, Errno> {
+    let answer = kernel_control(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0)?;
+    if let Some(registration) = crate::descriptors::set(epfd).and_then(|set| set.find(fd)) {
+        registration.dissolve();
+    }
+    Ok(answer)
+}
+
+fn kernel_control(epfd: i32, operation: i32, fd: i32, events: u32, data: u64) -> Result<usize, Errno> {
+    sys::epoll_ctl(epfd, operation, fd, events, data).map_err(|errno| errno.0)
+}
+
+/// The connection of a socket has moved to shared memory: takes over its
+/// registrations.
+pub fn adopt(sock: &'static Sock) {
+    if sock.registrations.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    let _structure = Held::enter(STRUCTURE.get());
+    for registration in of_sock(sock) {
+        if let Some(set) = registration.set() {
+            registration.take_over(set, sock);
+        }
+    }
+}
+
+/// The last descriptor of a socket goes: the kernel forgets it, so do we.
+pub fn forget_sock(sock: &'static Sock) {
+    if sock.registrations.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    let _structure = Held::enter(STRUCTURE.get());
+    for registration in of_sock(sock) {
+        registration.dissolve();
+    }
+}
+
+/// Something about a connection changed on our own side (`shutdown`, an option):
+/// its sets look at it again.
+pub fn note_change(sock: &Sock) {
+    if sock.registrations.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    let _structure = Held::enter(STRUCTURE.get());
+    for registration in of_sock(sock) {
+        if let Some(set) = registration.set().filter(|_| registration.is_tagged()) {
+            set.queue_and_wake(registration);
+        }
+    }
+}
+
+/// In the child of a fork.
+pub fn after_fork_in_child() {
+    STRUCTURE.get().reset();
+    REGISTRATIONS.reset_lock();
+    SETS.reset_lock();
+}
+
+fn of_sock(sock: &Sock) -> impl Iterator<Item = &'static Registration> {
+    walk(sock.registrations.load(Ordering::Acquire), |r| &r.next_of_sock)
+}
+
+fn walk(
+    first: *mut Registration,
+    next: fn(&Registration) -> &AtomicPtr<Registration>,
+) -> impl Iterator<Item = &'static Registration> {
+    let mut at = first;
+    core::iter::from_fn(move || {
+        // SAFETY: registrations are pool memory, never unmapped.
+        let registration: &'static Registration = unsafe { at.as_ref() }?;
+        at = next(registration).load(Ordering::Acquire);
+        Some(registration)
+    })
+}
+
+/// Takes `this` out of a singly linked list.
+fn unlink(
+    first: &AtomicPtr<Registration>,
+    this: &Registration,
+    next: fn(&Registration) -> &AtomicPtr<Registration>,
+) {
+    let this_at = core::ptr::from_ref(this).cast_mut();
+    let mut place = first;
+    loop {
+        let at = place.load(Ordering::Relaxed);
+        // SAFETY: as in `walk`.
+        let Some(registration) = (unsafe { at.as_ref() }) else { return };
+        if at == this_at {
+            return place.store(next(registration).load(Ordering::Relaxed), Ordering::Release);
+        }
+        place = next(registration);
+    }
+}
+
+impl Registration {
+    fn make(
+        set: &'static Set,
+        sock: &'static Sock,
+        fd: i32,
+        wish: libc::epoll_event,
+    ) -> Option<&'static Self> {
+        let room: NonNull<Self> = REGISTRATIONS.take()?;
+        let registration = Self {
+            set: AtomicPtr::new(core::ptr::from_ref(set).cast_mut()),
+            sock: AtomicPtr::new(core::ptr::from_ref(sock).cast_mut()),
+            fd: AtomicI32::new(fd),
+            events: AtomicU32::new(wish.events),
+            data: AtomicU64::new(wish.u64),
+            state: AtomicU32::new(FRESH),
+            tagged: AtomicBool::new(false),
+            unreached: AtomicBool::new(false),
+            seen_producer: AtomicU64::new(0),
+            seen_mask: AtomicU32::new(0),
+            next_ready: AtomicPtr::new(null_mut()),
+            next_of_sock: AtomicPtr::new(sock.registrations.load(Ordering::Relaxed)),
+            next_of_set: AtomicPtr::new(null_mut()),
+            next_of_slot: AtomicPtr::new(null_mut()),
+        };
+        // SAFETY: the room is ours.
+        unsafe { room.write(registration) };
+        sock.registrations.store(room.as_ptr(), Ordering::Release);
+        let _held = Held::enter(set.lock.get());
+        // SAFETY: just written.
+        let this = unsafe { room.as_ref() };
+        let others = set.registrations.load(Ordering::Relaxed);
+        this.next_of_set.store(others, Ordering::Relaxed);
+        set.registrations.store(room.as_ptr(), Ordering::Release);
+        Some(this)
+    }
+
+    fn set(&self) -> Option<&'static Set> {
+        // SAFETY: sets are pool memory, never unmapped.
+        unsafe { self.set.load(Ordering::Acquire).as_ref() }
+    }
+
+    fn sock(&self) -> Option<&'static Sock> {
+        // SAFETY: socks are pool memory, never unmapped; a dissolved registration
+        // has none.
+        unsafe { self.sock.load(Ordering::Acquire).as_ref() }
+    }
+
+    fn is_tagged(&self) -> bool {
+        self.tagged.load(Ordering::Relaxed)
+    }
+
+    /// The connection has moved: tags the kernel's registration and subscribes the
+    /// set's channel. Under the structure lock.
+    fn take_over(&'static self, set: &'static Set, sock: &'static Sock) {
+        if self.is_tagged() {
+            return;
+        }
+        let tag = core::ptr::from_ref(self) as u64;
+        let fd = self.fd.load(Ordering::Relaxed);
+        let epfd = set.epfd.load(Ordering::Relaxed);
+        // OUT matters only until we have switched; edge-triggered it costs nothing.
+        let events = mask::IN | mask::OUT | mask::RDHUP | mask::PRI | EPOLLET;
+        if sys::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, events, tag).is_err() {
+            // An exclusive registration cannot be modified.
+            let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
+            let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, events, tag);
+        }
+        self.tagged.store(true, Ordering::Release);
+        let index = sock.slot_index();
+        {
+            let _held = Held::enter(set.lock.get());
+            let others = set.by_slot[index].load(Ordering::Relaxed);
+            self.next_of_slot.store(others, Ordering::Relaxed);
+            set.by_slot[index].store(core::ptr::from_ref(self).cast_mut(), Ordering::Release);
+        }
+        set.tagged.fetch_add(1, Ordering::Release);
+        if let Some(conn) = sock.conn() {
+            let reached = set.subscribe(sock, &conn);
+            self.unreached.store(!reached, Ordering::Relaxed);
+            if !reached {
+                set.arms.store(true, Ordering::Relaxed);
+            }
+        }
+        set.queue_and_wake(self);
+    }
+
+    /// Leaves set and socket. Under the structure lock.
+    fn dissolve(&'static self) {
+        let (Some(set), Some(sock)) = (self.set(), self.sock()) else { return };
+        unlink(&sock.registrations, self, |r| &r.next_of_sock);
+        let _held = Held::enter(set.lock.get());
+        unlink(&set.registrations, self, |r| &r.next_of_set);
+        if self.is_tagged() {
+            unlink(&set.by_slot[sock.slot_index()], self, |r| &r.next_of_slot);
+            set.tagged.fetch_sub(1, Ordering::Release);
+        }
+        self.set.store(null_mut(), Ordering::Release);
+        self.sock.store(null_mut(), Ordering::Release);
+        let state = self.state.fetch_or(DEAD, Ordering::AcqRel);
+        if state & QUEUED == 0 {
+            self.free();
+        }
+    }
+
+    fn free(&'static self) {
+        // SAFETY: it came from this pool; nothing links to it any more.
+        unsafe { REGISTRATIONS.give(NonNull::from(self)) };
+    }
+
+    /// What to report now, 0 = nothing. `true`: keep it on the ready list.
+    fn evaluate(&self) -> (u32, bool) {
+        let Some(sock) = self.sock() else { return (0, false) };
+        let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return (0, false) };
+        if self.state.load(Ordering::Relaxed) & DISABLED != 0 {
+            return (0, false);
+        }
+        let events = self.events.load(Ordering::Relaxed);
+        let fd = self.fd.load(Ordering::Relaxed);
+        let mut full = readiness::mask_of(slot, &conn, fd);
+        if events & mask::OUT != 0 && full & mask::OUT == 0 {
+            self.want_room(&conn);
+            full = readiness::mask_of(slot, &conn, fd);
+        }
+        let interest = (events & 0xffff) | mask::ERR | mask::HUP;
+        let mask = full & interest;
+        if events & EPOLLET != 0 && !self.is_news(sock, &conn, mask) {
+            return (0, false);
+        }
+        if mask == 0 {
+            return (0, false);
+        }
+        if events & EPOLLONESHOT != 0 {
+            self.state.fetch_or(DISABLED, Ordering::Relaxed);
+        }
+        (mask, events & (EPOLLET | EPOLLONESHOT) == 0)
+    }
+
+    fn want_room(&self, conn: &Conn) {
+        conn.mine.waiting.write_wanted.fetch_or(wanted::CHANNELS, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Edge-triggered: has anything arrived or become possible since the last time?
+    fn is_news(&self, sock: &Sock, conn: &Conn, now: u32) -> bool {
+        let producer = conn.theirs.sending.producer.load(Ordering::Acquire);
+        let mut seen = self.seen_mask.load(Ordering::Relaxed);
+        if now & mask::OUT != 0 && sock.out_blocked.swap(false, Ordering::Relaxed) {
+            seen &= !mask::OUT;
+        }
+        let fresh = self.state.fetch_and(!FRESH, Ordering::Relaxed) & FRESH != 0;
+        let arrived = producer != self.seen_producer.swap(producer, Ordering::Relaxed);
+        self.seen_mask.store(now, Ordering::Relaxed);
+        let unswitched_input = now & mask::IN != 0
+            && sock.slot().is_some_and(|slot| {
+                use sidestep_device::state::flag::RECEIVE_SWITCHED;
+                slot.flags.load(Ordering::Relaxed) & RECEIVE_SWITCHED == 0
+            });
+        fresh || arrived || unswitched_input || now & !seen != 0
+    }
+}
+
+impl Set {
+    /// A descriptor of this process that referred to it is gone.
+    pub fn drop_descriptor(&'static self) {
+        if self.descriptors.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        let _structure = Held::enter(STRUCTURE.get());
+        for registration in walk(self.registrations.load(Ordering::Acquire), |r| &r.next_of_set) {
+            if let Some(sock) = registration.sock() {
+                self.unsubscribe(sock);
+            }
+            registration.dissolve();
+        }
+        self.drop_dead();
+        if let (Some(home), Some(channel), true) =
+            (self.home(), self.channel_number(), self.is_at_home())
+        {
+            home.give_channel(channel);
+        }
+        // SAFETY: it came from the pool. A waiter that still sleeps in it reads
+        // zeroes and finds nothing.
+        unsafe { SETS.give(NonNull::from(self)) };
+    }
+
+    fn drop_dead(&'static self) {
+        let _held = Held::enter(self.lock.get());
+        while let Some(registration) = self.pop() {
+            if registration.state.load(Ordering::Acquire) & DEAD != 0 {
+                registration.free();
+            }
+        }
+    }
+
+    fn is_at_home(&self) -> bool {
+        self.home_pid.load(Ordering::Relaxed) == sys::pid()
+    }
+
+    fn home(&self) -> Option<&'static Process> {
+        // SAFETY: process objects are never freed.
+        unsafe { self.home.load(Ordering::Acquire).as_ref() }
+    }
+
+    fn channel_number(&self) -> Option<usize> {
+        self.channel.load(Ordering::Acquire).checked_sub(1).map(|number| number as usize)
+    }
+
+    fn channel(&self) -> Option<&'static Channel> {
+        Some(self.home()?.wake.channel(self.channel_number()?))
+    }
+
+    fn find(&self, fd: i32) -> Option<&'static Registration> {
+        walk(self.registrations.load(Ordering::Acquire), |r| &r.next_of_set)
+            .find(|r| r.fd.load(Ordering::Relaxed) == fd && r.sock().is_some())
+    }
+
+    /// Whether any of its sockets is in shared memory.
+    #[inline]
+    pub fn is_tagged(&self) -> bool {
+        self.tagged.load(Ordering::Acquire) != 0
+            || self.inner[0].load(Ordering::Relaxed) != 0
+    }
+
+    fn note_inner(&self, epfd: i32) {
+        let free = |place: &&AtomicI32| {
+            let known = place.load(Ordering::Relaxed);
+            known == epfd + 1
+                || place
+                    .compare_exchange(0, epfd + 1, Ordering::Relaxed, Ordering::Relaxed)
+                    .is_ok()
+        };
+        let _ = self.inner.iter().find(free);
+    }
+
+    /// Somebody is about to sleep on the epoll descriptor itself (`poll`, a set
+    /// around it): from now on news ring its eventfd, which is in the kernel's set
+    /// and makes the descriptor readable.
+    pub(crate) fn observe(&'static self) {
+        if self.tagged.load(Ordering::Acquire) == 0 && self.inner[0].load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        self.observed.store(true, Ordering::Relaxed);
+        if self.arms.load(Ordering::Relaxed) {
+            self.arm();
+        }
+        let mut news = false;
+        if let Some(channel) = self.channel() {
+            channel.fall_asleep();
+            news = channel.is_marked();
+        }
+        if news || self.has_something() {
+            let _ = sys::ring_eventfd(self.bell.load(Ordering::Relaxed));
+        }
+        self.observe_inner();
+    }
+
+    fn observe_inner(&self) {
+        for place in &self.inner {
+            let Some(epfd) = place.load(Ordering::Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
+            else {
+                return;
+            };
+            if let Some(inner) = crate::descriptors::set(epfd) {
+                inner.observe();
+            }
+        }
+    }
+
+    /// Makes the peer mark our channel. False: out of reach, arm it.
+    fn subscribe(&'static self, sock: &Sock, conn: &Conn) -> bool {
+        if !sock.is_at_home() || !self.is_at_home() || !self.take_channel() {
+            return false;
+        }
+        let Some(number) = self.channel_number() else { return false };
+        if !conn.group.share_channel(number) {
+            return false;
+        }
+        let channels = &conn.mine.waiting.channels;
+        let byte = number as u8 + 1;
+        let added = channels.fetch_update(Ordering::SeqCst, Ordering::Relaxed, |word| {
+            let mut bytes = word.to_ne_bytes();
+            if !bytes.contains(&byte) {
+                *bytes.iter_mut().find(|place| **place == 0)? = byte;
+            }
+            Some(u32::from_ne_bytes(bytes))
+        });
+        added.is_ok()
+    }
+
+    fn unsubscribe(&self, sock: &Sock) {
+        let (Some(conn), Some(number)) = (sock.conn(), self.channel_number()) else { return };
+        let _ = conn.mine.waiting.channels.fetch_update(
+            Ordering::SeqCst,
+            Ordering::Relaxed,
+            |word| {
+                let mut bytes = word.to_ne_bytes();
+                let place = bytes.iter_mut().find(|byte| usize::from(**byte) == number + 1)?;
+                *place = 0;
+                Some(u32::from_ne_bytes(bytes))
+            },
+        );
+    }
+
+    /// Gets a channel for this set; its eventfd joins the kernel's set.
+    fn take_channel(&'static self) -> bool {
+        if self.channel.load(Ordering::Acquire) != 0 {
+            return true;
+        }
+        let Some(process) = process::current() else { return false };
+        let Some((number, bell)) = process.take_channel() else { return false };
+        let tag = core::ptr::from_ref(self) as u64;
+        let epfd = self.epfd.load(Ordering::Relaxed);
+        let added = sys::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, bell, mask::IN | EPOLLET, tag);
+        if added.is_err() {
+            process.give_channel(number);
+            return false;
+        }
+        self.bell.store(bell, Ordering::Relaxed);
+        self.home.store(core::ptr::from_ref(process).cast_mut(), Ordering::Release);
+        self.channel.store(number as u32 + 1, Ordering::Release);
+        true
+    }
+
+    fn push(&self, registration: &'static Registration) {
+        if registration.state.fetch_or(QUEUED, Ordering::AcqRel) & QUEUED != 0 {
+            return;
+        }
+        let at = core::ptr::from_ref(registration).cast_mut();
+        registration.next_ready.store(null_mut(), Ordering::Relaxed);
+        // SAFETY: entries of the list are pool memory.
+        match unsafe { self.ready_last.load(Ordering::Relaxed).as_ref() } {
+            Some(last) => last.next_ready.store(at, Ordering::Relaxed),
+            None => self.ready_first.store(at, Ordering::Relaxed),
+        }
+        self.ready_last.store(at, Ordering::Relaxed);
+        self.ready_len.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn pop(&self) -> Option<&'static Registration> {
+        // SAFETY: entries of the list are pool memory.
+        let first = unsafe { self.ready_first.load(Ordering::Relaxed).as_ref() }?;
+        let next = first.next_ready.load(Ordering::Relaxed);
+        self.ready_first.store(next, Ordering::Relaxed);
+        if next.is_null() {
+            self.ready_last.store(null_mut(), Ordering::Relaxed);
+        }
+        self.ready_len.fetch_sub(1, Ordering::Relaxed);
+        first.state.fetch_and(!QUEUED, Ordering::AcqRel);
+        Some(first)
+    }
+
+    /// Puts a registration on the ready list, and wakes a thread that sleeps.
+    fn queue_and_wake(&'static self, registration: &'static Registration) {
+        {
+            let _held = Held::enter(self.lock.get());
+            self.push(registration);
+        }
+        if self.sleepers.load(Ordering::SeqCst) != 0 {
+            let _ = sys::ring_eventfd(self.bell.load(Ordering::Relaxed));
+        }
+    }
+
+    /// Takes news from the channel, evaluates what is on the ready list and writes
+    /// what is to be reported.
+    fn collect(&'static self, events: &mut [libc::epoll_event]) -> usize {
+        let _held = Held::enter(self.lock.get());
+        if let Some(channel) = self.channel() {
+            channel.collect(|slot| {
+                let first = self.by_slot[slot].load(Ordering::Acquire);
+                for registration in walk(first, |r| &r.next_of_slot) {
+                    self.push(registration);
+                }
+            });
+        }
+        if self.arms.load(Ordering::Relaxed) || !self.is_at_home() {
+            self.push_unreached();
+        }
+        let mut found = 0;
+        for _ in 0..self.ready_len.load(Ordering::Relaxed) {
+            if found == events.len() {
+                break;
+            }
+            let Some(registration) = self.pop() else { break };
+            if registration.state.load(Ordering::Acquire) & DEAD != 0 {
+                registration.free();
+                continue;
+            }
+            let (mask, stays) = registration.evaluate();
+            if mask != 0 {
+                let data = registration.data.load(Ordering::Relaxed);
+                events[found] = libc::epoll_event { events: mask, u64: data };
+                found += 1;
+            }
+            if stays {
+                self.push(registration);
+            }
+        }
+        found
+    }
+
+    fn push_unreached(&self) {
+        let inherited = !self.is_at_home();
+        for registration in walk(self.registrations.load(Ordering::Acquire), |r| &r.next_of_set) {
+            let unreached = inherited || registration.unreached.load(Ordering::Relaxed);
+            if registration.is_tagged() && unreached {
+                self.push(registration);
+            }
+        }
+    }
+
+    /// Whether a report could be made now, without making it: for `poll` on the
+    /// epoll descriptor and for sets in sets.
+    pub(crate) fn has_something(&'static self) -> bool {
+        let _held = Held::enter(self.lock.get());
+        walk(self.registrations.load(Ordering::Acquire), |r| &r.next_of_set).any(|registration| {
+            let (Some(sock), true) = (registration.sock(), registration.is_tagged()) else {
+                return false;
+            };
+            let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return false };
+            if registration.state.load(Ordering::Relaxed) & DISABLED != 0 {
+                return false;
+            }
+            let events = registration.events.load(Ordering::Relaxed);
+            let fd = registration.fd.load(Ordering::Relaxed);
+            let full = readiness::mask_of(slot, &conn, fd);
+            let now = full & ((events & 0xffff) | mask::ERR | mask::HUP);
+            let edge = events & EPOLLET != 0;
+            let producer = conn.theirs.sending.producer.load(Ordering::Acquire);
+            let seen = registration.seen_mask.load(Ordering::Relaxed);
+            now != 0
+                && (!edge
+                    || registration.state.load(Ordering::Relaxed) & FRESH != 0
+                    || producer != registration.seen_producer.load(Ordering::Relaxed)
+                    || now & !seen != 0)
+        })
+    }
+
+    /// Asks for TCP bells for the members out of the channel's reach.
+    fn arm(&'static self) {
+        let inherited = !self.is_at_home();
+        for (slot, conn, registration) in self.members() {
+            if inherited || registration.unreached.load(Ordering::Relaxed) {
+                conn.mine.waiting.read_arm.ask(wait::next_arm(slot));
+                if registration.events.load(Ordering::Relaxed) & mask::OUT != 0 {
+                    conn.mine.waiting.write_arm.ask(wait::next_arm(slot));
+                }
+            }
+        }
+    }
+
+    /// Withdraws what [`Self::arm`] has asked for, and clears stale bells.
+    fn disarm(&'static self) {
+        let inherited = !self.is_at_home();
+        for (slot, conn, registration) in self.members() {
+            if inherited || registration.unreached.load(Ordering::Relaxed) {
+                conn.mine.waiting.read_arm.withdraw();
+                conn.mine.waiting.write_arm.withdraw();
+                wait::drain_bells(slot, &conn, registration.fd.load(Ordering::Relaxed));
+            }
+        }
+    }
+
+    fn members(&self) -> impl Iterator<Item = (&'static Slot, Conn, &'static Registration)> {
+        let all = walk(self.registrations.load(Ordering::Acquire), |r| &r.next_of_set);
+        all.filter(|registration| registration.is_tagged()).filter_map(|registration| {
+            let sock = registration.sock()?;
+            Some((sock.slot()?, sock.conn()?, registration))
+        })
+    }
+
+    /// Sorts what the kernel reported: ours goes on the ready list, the rest stays
+    /// in `events`; returns how many.
+    fn translate(&'static self, events: &mut [libc::epoll_event]) -> usize {
+        let mut kept = 0;
+        for i in 0..events.len() {
+            let event = events[i];
+            if event.u64 == core::ptr::from_ref(self) as u64 {
+                continue;
+            }
+            match registration_of(event.u64) {
+                Some(registration) => self.on_kernel_event(registration, event.events),
+                None => {
+                    events[kept] = event;
+                    kept += 1;
+                }
+            }
+        }
+        kept
+    }
+
+    fn on_kernel_event(&'static self, registration: &'static Registration, events: u32) {
+        let ours = registration.set().is_some_and(|set| core::ptr::eq(set, self));
+        let Some(sock) = registration.sock().filter(|_| ours) else { return };
+        if events & (mask::RDHUP | mask::HUP | mask::ERR) != 0
+            && let (Some(conn), Some(slot)) = (sock.conn(), sock.slot())
+        {
+            let fd = registration.fd.load(Ordering::Relaxed);
+            if crate::switch::is_peer_gone(fd) {
+                wait::tcp_ended(slot, &conn, fd);
+            }
+        }
+        let _held = Held::enter(self.lock.get());
+        self.push(registration);
+    }
+
+    fn is_kernel_look_due(&self) -> bool {
+        if self.observed.load(Ordering::Relaxed) {
+            return true;
+        }
+        let saved = self.looks_saved.fetch_add(1, Ordering::Relaxed);
+        if saved < KERNEL_LOOK_EVERY {
+            return false;
+        }
+        let now = sys::now_ns();
+        let due = now.saturating_sub(self.last_look_ns.load(Ordering::Relaxed)) > KERNEL_LOOK_NS;
+        self.looks_saved.store(0, Ordering::Relaxed);
+        if due {
+            self.last_look_ns.store(now, Ordering::Relaxed);
+        }
+        due || saved >= KERNEL_LOOK_EVERY
+    }
+}
+
+/// The registration behind a tag, if the word is one.
+fn registration_of(data: u64) -> Option<&'static Registration> {
+    REGISTRATIONS.at(usize::try_from(data).ok()?)
+}
+
+/// The program's `epoll_wait` family on a set with sockets in shared memory.
+///
+/// # Errors
+/// As `epoll_pwait2`.
+///
+/// # Safety
+/// `events` is valid for `max` entries, `sigmask` null or a kernel signal set.
+pub unsafe fn wait(
+    set: &'static Set,
+    epfd: i32,
+    events: *mut libc::epoll_event,
+    max: usize,
+    timeout: Option<Duration>,
+    sigmask: *const c_void,
+) -> Result<usize, Errno> {
+    // SAFETY: the caller's promise.
+    let events = unsafe { core::slice::from_raw_parts_mut(events, max) };
+    let deadline = timeout.map(|time| sys::now_ns().saturating_add(time.as_nanos() as u64));
+    let waiter = Waiter { set, epfd, sigmask };
+    loop {
+        let found = set.collect(events);
+        if found > 0 {
+            let more = if found < max && set.is_kernel_look_due() {
+                waiter.ask_kernel(&mut events[found..], Some(Duration::ZERO)).unwrap_or(0)
+            } else {
+                0
+            };
+            set.pass_baton();
+            return Ok(found + more);
+        }
+        let left = deadline.map(|at| Duration::from_nanos(at.saturating_sub(sys::now_ns())));
+        let now = left == Some(Duration::ZERO);
+        if !now && waiter.linger() {
+            continue;
+        }
+        let kept = if now {
+            waiter.ask_kernel(events, Some(Duration::ZERO))?
+        } else {
+            waiter.sleep(events, left)?
+        };
+        let found = kept + set.collect(&mut events[kept..]);
+        if found > 0 || now {
+            set.pass_baton();
+            return Ok(found);
+        }
+    }
+}
+
+struct Waiter {
+    set: &'static Set,
+    epfd: i32,
+    sigmask: *const c_void,
+}
+
+impl Waiter {
+    fn linger(&self) -> bool {
+        let Some(channel) = self.set.channel() else { return false };
+        let ready = || channel.is_marked();
+        let (found, cost) = wait::linger(&self.set.learned, || channel.last_cpu(), ready);
+        self.set.spin_ns.fetch_add(cost.spin_ns, Ordering::Relaxed);
+        found
+    }
+
+    /// The kernel's events, ours sorted out.
+    fn ask_kernel(
+        &self,
+        events: &mut [libc::epoll_event],
+        timeout: Option<Duration>,
+    ) -> Result<usize, Errno> {
+        let (at, max) = (events.as_mut_ptr(), events.len().min(i32::MAX as usize) as i32);
+        // SAFETY: `events` is writable for `max`, the mask comes from the caller.
+        let count = unsafe { sys::epoll_wait(self.epfd, at, max, timeout, self.sigmask) }
+            .map_err(|errno| errno.0)?;
+        Ok(self.set.translate(&mut events[..count]))
+    }
+
+    fn sleep(
+        &self,
+        events: &mut [libc::epoll_event],
+        timeout: Option<Duration>,
+    ) -> Result<usize, Errno> {
+        let set = self.set;
+        let arms = set.arms.load(Ordering::Relaxed) || !set.is_at_home();
+        if arms {
+            set.arm();
+        }
+        set.observe_inner();
+        set.sleepers.fetch_add(1, Ordering::SeqCst);
+        let news = match set.channel() {
+            Some(channel) => {
+                channel.fall_asleep();
+                channel.is_marked()
+            }
+            None => false,
+        };
+        let news = news || (arms && set.has_something());
+        let queued = set.ready_len.load(Ordering::SeqCst) != 0;
+        let timeout = if news || queued { Some(Duration::ZERO) } else { timeout };
+        let kept = self.ask_kernel(events, timeout);
+        if set.sleepers.fetch_sub(1, Ordering::SeqCst) == 1
+            && let Some(channel) = set.channel()
+        {
+            channel.wake_up();
+        }
+        if arms {
+            set.disarm();
+        }
+        kept
+    }
+}
+
+impl Set {
+    /// A thread leaves with events: if others sleep in this set, they are rung for
+    /// what is left, and peers ring them from now on.
+    fn pass_baton(&self) {
+        if self.sleepers.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let Some(channel) = self.channel() else { return };
+        channel.fall_asleep();
+        if channel.is_marked() || self.ready_len.load(Ordering::Relaxed) != 0 {
+            let _ = sys::ring_eventfd(self.bell.load(Ordering::Relaxed));
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! Link groups: this process and one other, and the memory between them.
+//!
+//! On z/OS a link group joins two systems; here it joins two processes (a process
+//! is the device, see ARCHITECTURE.md). It begins with *first contact*: each side
+//! sends the other two descriptors, its slab (opened read-only) and its wake
+//! memory, over UNIX datagrams whose sender the kernel vouches for. Later
+//! connections between the two find everything mapped.
+
+use crate::pool::{Held, SharedLock};
+use crate::process::{self, GROUPS_MAX, Process};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use sidestep_device::map;
+use sidestep_device::ring::Ring;
+use sidestep_device::slab::{self, RINGS_AT, Record, SLAB_LEN, Slab, phase};
+use sidestep_device::sys::{self, Errno, UnixName};
+use sidestep_device::wake::{self, CHANNELS, Wake};
+use sidestep_wire::host_control::{
+    Channel, ControlMessage, EMITTED_LEN_MAX, Instance, Introduction, mailbox_name,
+};
+use sidestep_wire::{LinkId, RmbeSize};
+
+/// See the [module](self).
+pub struct Group {
+    process: &'static Process,
+    /// The other process.
+    pub peer: Instance,
+    /// Ours.
+    pub link_id: LinkId,
+    ours: Slab,
+    /// Descriptors for the peer: -1 once both sides know each other.
+    twin: AtomicI32,
+    theirs: UnsafeCell<Option<(Slab, Wake)>>,
+    /// `theirs` may be read.
+    established: AtomicBool,
+    introduced: AtomicBool,
+    reply_pending: AtomicBool,
+    /// Slots whose connections belong to this group.
+    connections: AtomicU32,
+    /// A connection was accepted: the next Accept is not a first contact.
+    contacted: AtomicBool,
+    /// Bit c: the peer has the eventfd of our channel c.
+    channels_sent: AtomicU64,
+    /// The peer's eventfds + 1.
+    bells: [AtomicI32; CHANNELS],
+    lock: SharedLock,
+    rings: UnsafeCell<Rings>,
+}
+
+// SAFETY: `theirs` is written once before `established`, `rings` under `lock`.
+unsafe impl Sync for Group {}
+
+struct Rings {
+    next: usize,
+    /// Offset of the first free ring of each size code, linked through the rings
+    /// themselves; 0 = none.
+    free: [usize; RmbeSize::CODE_MAX as usize + 1],
+}
+
+/// The link group with `peer`, made if need be. It may still have to be
+/// introduced: see [`Group::theirs`].
+///
+/// # Errors
+/// What the kernel says about memory or descriptors; `ENFILE` when there are too
+/// many groups.
+pub fn with(process: &'static Process, peer: Instance) -> sys::Result<&'static Group> {
+    if let Some(group) = find(process, peer) {
+        return Ok(group);
+    }
+    let _held = Held::enter(process.lock.get());
+    if let Some(group) = find(process, peer) {
+        return Ok(group);
+    }
+    collect_dead(process);
+    let place = process.groups.iter().find(|place| place.load(Ordering::Relaxed).is_null());
+    let place = place.ok_or(Errno(libc::ENFILE))?;
+    let group = make(process, peer)?;
+    place.store(core::ptr::from_ref(group).cast_mut(), Ordering::Release);
+    crate::log!(Info, "link group with {peer} begun");
+    Ok(group)
+}
+
+/// The established or beginning link group with `peer`.
+pub fn find(process: &Process, peer: Instance) -> Option<&'static Group> {
+    all(process).find(|group| group.peer == peer)
+}
+
+/// The link group whose peer's instance starts with `key`.
+pub fn find_by_key(process: &Process, key: u64) -> Option<&'static Group> {
+    all(process).find(|group| process::halves(&group.peer.0)[0] == key)
+}
+
+fn all(process: &Process) -> impl Iterator<Item = &'static Group> {
+    // SAFETY: entries point to groups that live until `collect_dead` takes them
+    // out, which it does only when no connection and no peer is left.
+    process.groups.iter().filter_map(|place| unsafe { place.load(Ordering::Acquire).as_ref() })
+}
+
+/// Ends groups that have no connections left and whose peer is dead. Under the
+/// process lock.
+fn collect_dead(process: &'static Process) {
+    for place in &process.groups {
+        // SAFETY: as in `all`.
+        let Some(group) = (unsafe { place.load(Ordering::Acquire).as_ref() }) else { continue };
+        if group.connections.load(Ordering::Acquire) == 0 && !group.peer_lives() {
+            place.store(core::ptr::null_mut(), Ordering::Release);
+            group.end();
+        }
+    }
+}
+
+fn make(process: &'static Process, peer: Instance) -> sys::Result<&'static Group> {
+    let room = map::reserve(size_of::<Group>())?;
+    let (ours, fd) = slab::create()?;
+    let twin = map::read_only_twin(fd);
+    sys::close(fd);
+    let mut link_id = [0; 4];
+    let _ = sys::random(&mut link_id);
+    let at = room.at(0, size_of::<Group>()).cast::<Group>();
+    let is_self = peer == process.instance;
+    let group = Group {
+        process,
+        peer,
+        link_id: LinkId(u32::from_ne_bytes(link_id)),
+        ours,
+        twin: AtomicI32::new(twin?),
+        theirs: UnsafeCell::new(is_self.then_some((ours, process.wake))),
+        established: AtomicBool::new(is_self),
+        introduced: AtomicBool::new(false),
+        reply_pending: AtomicBool::new(false),
+        connections: AtomicU32::new(0),
+        contacted: AtomicBool::new(false),
+        channels_sent: AtomicU64::new(if is_self { u64::MAX } else { 0 }),
+        bells: [const { AtomicI32::new(0) }; CHANNELS],
+        lock: SharedLock::new(),
+        rings: UnsafeCell::new(Rings { next: RINGS_AT, free: Default::default() }),
+    };
+    // SAFETY: fresh memory of the right size and alignment (a page).
+    unsafe { at.write(group) };
+    // SAFETY: just written; freed only by `end`.
+    Ok(unsafe { &*at })
+}
+
+/// A process has introduced itself with its slab and wake memory.
+pub fn on_introduction(process: &'static Process, hello: &Introduction, fds: &[i32]) {
+    let &[slab_fd, wake_fd] = fds else {
+        crate::log!(Warn, "introduction of {} without its memory", hello.instance);
+        return;
+    };
+    let Ok(group) = with(process, hello.instance) else { return };
+    if !group.established.load(Ordering::Acquire) {
+        if hello.slab_len != SLAB_LEN as u64 {
+            crate::log!(Warn, "{} has another layout: stays on TCP", hello.instance);
+            return;
+        }
+        let adopted =
+            slab::adopt(slab_fd).and_then(|slab| wake::adopt(wake_fd).map(|wake| (slab, wake)));
+        match adopted {
+            Ok(theirs) => group.establish(theirs),
+            Err(errno) => {
+                crate::log!(Warn, "memory of {} refused: errno {}", hello.instance, errno.0);
+                return;
+            }
+        }
+    }
+    if !group.introduce(false) {
+        group.reply_pending.store(true, Ordering::Relaxed);
+        process.replies_pending.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Sends the introductions that found a full mailbox.
+pub fn answer_introductions(process: &'static Process) {
+    for group in all(process) {
+        if group.reply_pending.load(Ordering::Relaxed) && group.introduce(false) {
+            group.reply_pending.store(false, Ordering::Relaxed);
+            process.replies_pending.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A peer has sent the eventfd of one of its channels. True: it was kept.
+pub fn on_channel(process: &'static Process, channel: &Channel, fds: &[i32]) -> bool {
+    let (Some(group), &[fd]) = (find(process, channel.instance), fds) else { return false };
+    let Some(bell) = group.bells.get(usize::from(channel.channel)) else { return false };
+    let old = bell.swap(sys::move_up(fd) + 1, Ordering::AcqRel);
+    if old > 0 {
+        sys::close(old - 1);
+    }
+    true
+}
+
+impl Group {
+    fn establish(&self, theirs: (Slab, Wake)) {
+        let _held = Held::enter(self.lock.get());
+        if self.established.load(Ordering::Acquire) {
+            return;
+        }
+        // SAFETY: under the lock, before anybody may read it.
+        unsafe { *self.theirs.get() = Some(theirs) };
+        // Release: pairs with the Acquire in `theirs`.
+        self.established.store(true, Ordering::Release);
+        crate::log!(Info, "link group with {} established", self.peer);
+    }
+
+    /// The peer's slab and wake memory, once it has introduced itself.
+    pub fn theirs(&self) -> Option<(Slab, Wake)> {
+        if !self.established.load(Ordering::Acquire) {
+            return None;
+        }
+        // SAFETY: written before `established`, constant since.
+        unsafe { *self.theirs.get() }
+    }
+
+    /// Sends our memory to the peer's mailbox, once. False: try again later.
+    pub fn introduce(&self, reply_wanted: bool) -> bool {
+        if self.introduced.load(Ordering::Acquire) {
+            self.close_twin();
+            return true;
+        }
+        let message = ControlMessage::Introduction(Introduction {
+            instance: self.process.instance,
+            reply_wanted,
+            pid: self.process.pid,
+            slab_len: SLAB_LEN as u64,
+            link_id: self.link_id,
+        });
+        let fds = [self.twin.load(Ordering::Relaxed), self.process.wake_fd];
+        let sent = self.send(&message, &fds);
+        if sent {
+            self.introduced.store(true, Ordering::Release);
+            self.close_twin();
+        }
+        sent
+    }
+
+    /// Once both sides know each other, the descriptor has done its work.
+    fn close_twin(&self) {
+        if self.established.load(Ordering::Acquire) {
+            let twin = self.twin.swap(-1, Ordering::Relaxed);
+            if twin >= 0 {
+                sys::close(twin);
+            }
+        }
+    }
+
+    fn send(&self, message: &ControlMessage, fds: &[i32]) -> bool {
+        let mut bytes = [0; EMITTED_LEN_MAX];
+        let Ok(len) = message.emit(&mut bytes) else { return false };
+        let name = UnixName::new(&mailbox_name(&self.peer));
+        let sent = sys::send_with_fds(self.process.mailbox, &name, &bytes[..len], fds).is_ok();
+        if let Some((_, wake)) = self.theirs().filter(|_| sent) {
+            wake.mail().store(1, Ordering::Release);
+        }
+        sent
+    }
+
+    fn peer_lives(&self) -> bool {
+        let name = UnixName::new(&mailbox_name(&self.peer));
+        sys::connect_unix(self.process.probe, &name) != Err(Errno(libc::ECONNREFUSED))
+    }
+
+    /// True exactly once: the next Accept of this group is a first contact.
+    pub fn is_first_contact(&self) -> bool {
+        !self.contacted.swap(true, Ordering::Relaxed)
+    }
+
+    /// Our record of a slot.
+    #[must_use]
+    pub fn record(&self, index: usize) -> &'static Record {
+        self.ours.record(index)
+    }
+
+    /// Our slab.
+    #[must_use]
+    pub fn slab(&self) -> Slab {
+        self.ours
+    }
+
+    /// Takes a ring of this size out of our slab for the connection of a slot: its
+    /// offset and the ring.
+    pub fn take_ring(&'static self, index: usize, size: RmbeSize) -> Option<(u64, Ring)> {
+        let limit = process::options().memory_limit;
+        let bytes = size.bytes() as u64;
+        let taken = self.process.ring_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let offset = if limit != 0 && taken > limit { None } else { self.take_offset(size) };
+        let Some(offset) = offset else {
+            self.process.ring_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            return None;
+        };
+        let ring = self.ours.ring(offset as u64, size.bytes() as u32)?;
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        self.process.set_group_of_slot(index, self);
+        Some((offset as u64, ring))
+    }
+
+    fn take_offset(&self, size: RmbeSize) -> Option<usize> {
+        let _held = Held::enter(self.lock.get());
+        // SAFETY: under the lock.
+        let rings = unsafe { &mut *self.rings.get() };
+        let first = &mut rings.free[usize::from(size.code())];
+        if *first != 0 {
+            let offset = *first;
+            // SAFETY: a free ring starts with the offset of the next one, written by
+            // `forget_connection`; only we can write our slab.
+            *first = unsafe { self.link(offset, size)?.read() };
+            return Some(offset);
+        }
+        let offset = rings.next;
+        if offset + size.bytes() > SLAB_LEN {
+            return None;
+        }
+        rings.next += size.bytes();
+        Some(offset)
+    }
+
+    fn link(&self, offset: usize, size: RmbeSize) -> Option<*mut usize> {
+        let ring = self.ours.ring(offset as u64, size.bytes() as u32)?;
+        Some(ring.address(&(0..size_of::<usize>())).cast())
+    }
+
+    /// The connection of a slot is over on both sides: its ring is free and warm.
+    pub(crate) fn forget_connection(&self, index: usize) {
+        let identity = &self.record(index).identity;
+        let offset = identity.ring_at.load(Ordering::Relaxed) as usize;
+        let bytes = identity.ring_len.load(Ordering::Relaxed) as usize;
+        if let Some(size) = RmbeSize::from_bytes(bytes) {
+            let _held = Held::enter(self.lock.get());
+            // SAFETY: under the lock.
+            let rings = unsafe { &mut *self.rings.get() };
+            if let Some(link) = self.link(offset, size) {
+                let first = &mut rings.free[usize::from(size.code())];
+                // SAFETY: nobody uses the ring any more.
+                unsafe { link.write(*first) };
+                *first = offset;
+            }
+            self.process.ring_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+        }
+        self.connections.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Whether the peer needs our ring of this slot no more.
+    pub(crate) fn peer_is_done_with(&self, index: usize) -> bool {
+        let Some((theirs, _)) = self.theirs() else { return !self.peer_lives() };
+        let peer_slot = self.record(index).identity.peer_slot.load(Ordering::Relaxed) as usize;
+        if peer_slot >= sidestep_device::channel::SLOTS {
+            return true;
+        }
+        let identity = &theirs.record(peer_slot).identity;
+        let answers_to_us = identity.peer_slot.load(Ordering::Relaxed) as usize == index;
+        let at = identity.phase.load(Ordering::Acquire) & phase::MASK;
+        !answers_to_us || at == phase::DETACHED || at == phase::FREE || !self.peer_lives()
+    }
+
+    /// Makes sure that the peer can ring our channel. False: try again later.
+    pub fn share_channel(&self, number: usize) -> bool {
+        let bit = 1u64 << number;
+        if self.channels_sent.load(Ordering::Relaxed) & bit != 0 {
+            return true;
+        }
+        let Some(fd) = self.process.bell(number) else { return false };
+        let message = ControlMessage::Channel(Channel {
+            instance: self.process.instance,
+            channel: number as u16,
+        });
+        let sent = self.send(&message, &[fd]);
+        if sent {
+            self.channels_sent.fetch_or(bit, Ordering::Relaxed);
+        }
+        sent
+    }
+
+    /// Marks news for the peer's slot in a channel of the peer and rings it if it
+    /// sleeps. False: it sleeps and we have no bell for it.
+    #[inline]
+    pub fn mark(&self, number: usize, peer_slot: usize, cpu: u32) -> Marked {
+        let Some((_, wake)) = self.theirs() else { return Marked::Awake };
+        if number >= CHANNELS || !wake.channel(number).mark(peer_slot, cpu) {
+            return Marked::Awake;
+        }
+        self.ring(number)
+    }
+
+    #[cold]
+    fn ring(&self, number: usize) -> Marked {
+        let fd = if self.peer == self.process.instance {
+            self.process.bell(number)
+        } else {
+            let known = || self.bells[number].load(Ordering::Acquire).checked_sub(1);
+            known().filter(|fd| *fd >= 0).or_else(|| {
+                self.process.read_mail();
+                known().filter(|fd| *fd >= 0)
+            })
+        };
+        match fd.map(sys::ring_eventfd) {
+            Some(Ok(_) | Err(Errno(libc::EAGAIN))) => Marked::Rung,
+            _ => Marked::Unreachable,
+        }
+    }
+
+    /// Gives everything back. Nobody refers to the group any more.
+    fn end(&self) {
+        for bell in &self.bells {
+            if let Some(fd) = bell.load(Ordering::Relaxed).checked_sub(1).filter(|fd| *fd >= 0) {
+                sys::close(fd);
+            }
+        }
+        sys::close(self.twin.swap(-1, Ordering::Relaxed));
+        crate::log!(Info, "link group with {} ended", self.peer);
+        let theirs = self.theirs();
+        // SAFETY: no connection is left, so nobody holds a record or ring of it;
+        // the group's own memory stays, it is a few pages.
+        unsafe {
+            self.ours.unmap();
+            if let Some((slab, wake)) = theirs {
+                slab.unmap();
+                wake.unmap();
+            }
+        }
+    }
+}
+
+/// What became of a mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Marked {
+    /// The loop is awake, it will find the bit.
+    Awake,
+    /// Its bell was rung.
+    Rung,
+    /// It sleeps, and its bell has not reached us.
+    Unreachable,
+}
+
+const _: () = assert!(GROUPS_MAX >= 256);

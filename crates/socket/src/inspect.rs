@@ -1,0 +1,847 @@
+//! The connections of all Sidestep programs on this host, seen from outside.
+//!
+//! A program keeps its connections in a memory file ([`state`]) that it holds open:
+//! `/proc/PID/fd` shows it as `/memfd:sidestep-state`. Whoever may look at those
+//! descriptors may map the file and read it. The program is not asked, so a stopped
+//! or busy one is seen like any other, and it is never kept waiting.
+//!
+//! ```text
+//!   /proc/PID/fd/N ──> state ── header: process that made it, slots ever used
+//!   /proc/PID/fd/N ──┘    └──── slots: one per connection
+//!   (parent and forked child hold the same one)
+//! ```
+//!
+//! All of it is a stranger's memory: each word is read once and checked before it
+//! means anything, and a process number in it is believed only if that process
+//! holds this very state.
+//!
+//! Unlike the rest of this crate this runs in `sidestep ss` and not inside somebody
+//! else's call, so it may allocate.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use sidestep_device::channel::SLOTS;
+use sidestep_device::state::{self, Slot, State, mode};
+use sidestep_proto::fallback::Reason;
+use sidestep_wire::diagnosis::Diagnosis;
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// What could be seen at one moment.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    /// All connections: by process, then in the order of their slots.
+    pub connections: Vec<Connection>,
+    /// States found. A program has one from its first TCP connection to its end;
+    /// children that have opened none of their own share their parent's.
+    pub programs: usize,
+    /// States that could not be understood: of another version of Sidestep.
+    pub incompatible: usize,
+    /// Processes at whose descriptors we may not look.
+    pub unreadable: Vec<u32>,
+}
+
+/// One end of a TCP connection of a Sidestep program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// The process that used it last or, if that one is gone, another that holds it.
+    pub pid: u32,
+    /// What the kernel calls this process, without control characters.
+    pub program: String,
+    /// Our address; `None` while it is not known.
+    pub local: Option<SocketAddr>,
+    /// The peer's address; `None` while it is not known.
+    pub peer: Option<SocketAddr>,
+    /// Who opened it.
+    pub role: Role,
+    /// The path of its bytes.
+    pub mode: Mode,
+    /// Length in bytes of our RMBE, 0 on TCP.
+    pub rmbe_local: u32,
+    /// Length in bytes of the peer's RMBE, 0 on TCP.
+    pub rmbe_peer: u32,
+    /// What has happened on it so far.
+    pub counters: Counters,
+    /// Why it stays on TCP. `None` on TCP: not decided yet.
+    pub fallback: Option<Fallback>,
+}
+
+/// Who opened a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// This end, by `connect`.
+    Client,
+    /// The peer: this end accepted it.
+    Server,
+}
+
+/// The path of a connection's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// TCP.
+    Tcp,
+    /// TCP, while the two ends are agreeing on more.
+    Negotiating,
+    /// Shared memory.
+    SmcD,
+    /// Closed here; the peer still reads our ring.
+    Lingering,
+}
+
+/// Why a connection stays on TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fallback {
+    /// The standard's code for it.
+    pub diagnosis: Diagnosis,
+    /// In words.
+    pub words: &'static str,
+    /// The peer's own reason, when it was the peer that declined.
+    pub peer: Option<Diagnosis>,
+}
+
+/// Counters of a connection since its start; see [`state::Counters`] for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "explained where they are counted")]
+pub struct Counters {
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    pub messages_sent: u64,
+    pub messages_received: u64,
+    pub ring_bytes_sent: u64,
+    pub ring_bytes_received: u64,
+    pub spins: u64,
+    pub spin_ns: u64,
+    pub yields: u64,
+    pub parks: u64,
+    pub wakeups: u64,
+}
+
+impl Snapshot {
+    /// Looks at every process of the host.
+    ///
+    /// # Errors
+    /// `/proc` cannot be listed. Processes that end meanwhile are no error.
+    pub fn take() -> io::Result<Self> {
+        let mut survey = Survey::default();
+        let mut unreadable = Vec::new();
+        for pid in processes()? {
+            match survey.visit(pid) {
+                Err(error) if is_refusal(&error) && !is_kernel_thread(pid) => unreadable.push(pid),
+                // Any other error: it has ended.
+                Ok(()) | Err(_) => {}
+            }
+        }
+        let found = survey.states.values();
+        let programs = found.clone().filter(|found| found.mapped.is_some()).count();
+        let mut connections: Vec<_> = found.clone().flat_map(Found::connections).collect();
+        connections.sort_by_key(|(state, slot, connection)| (connection.pid, *state, *slot));
+        Ok(Self {
+            connections: connections
+                .into_iter()
+                .map(|(_, _, connection)| connection)
+                .collect(),
+            programs,
+            incompatible: survey.states.len() - programs,
+            unreadable,
+        })
+    }
+}
+
+impl Connection {
+    /// Whether its bytes go, or went until it was closed, through shared memory.
+    #[must_use]
+    pub fn is_smc(&self) -> bool {
+        match self.mode {
+            Mode::SmcD => true,
+            Mode::Lingering => self.rmbe_peer != 0,
+            Mode::Tcp | Mode::Negotiating => false,
+        }
+    }
+}
+
+/// The states found so far and who holds them.
+#[derive(Default)]
+struct Survey {
+    states: HashMap<FileId, Found>,
+}
+
+/// Device and inode: what makes two descriptors the same file.
+type FileId = (u64, u64);
+
+struct Found {
+    /// Its place in the order of discovery.
+    number: usize,
+    /// `None`: not a state of this version.
+    mapped: Option<Mapped>,
+    /// Never empty.
+    holders: Vec<Holder>,
+}
+
+/// A process that holds a state.
+struct Holder {
+    pid: u32,
+    /// Its number as itself knows it: another one in a PID namespace.
+    own_pid: u32,
+    program: String,
+}
+
+impl Survey {
+    /// Adds what one process holds.
+    fn visit(&mut self, pid: u32) -> io::Result<()> {
+        for path in state_descriptors(pid)? {
+            let (id, file) = match open(&path) {
+                Ok(opened) => opened,
+                Err(error) if is_refusal(&error) => return Err(error),
+                // Closed meanwhile.
+                Err(_) => continue,
+            };
+            let number = self.states.len();
+            let found = self.states.entry(id).or_insert_with(|| {
+                let mapped = state::inspect(file.as_raw_fd()).ok().map(Mapped);
+                Found {
+                    number,
+                    mapped,
+                    holders: Vec::new(),
+                }
+            });
+            if found.holders.last().is_none_or(|holder| holder.pid != pid) {
+                found.holders.push(Holder::new(pid));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Found {
+    /// Its connections, each with the numbers of state and slot to sort by.
+    fn connections(&self) -> Vec<(usize, usize, Connection)> {
+        let Some(Mapped(state)) = &self.mapped else {
+            return Vec::new();
+        };
+        let header = state.header();
+        let owner = header.pid.load(Ordering::Relaxed);
+        // Acquire: pairs with the Release in `Process::take_slot`.
+        let used = header.slots_used.load(Ordering::Acquire) as usize;
+        let connection = |index| {
+            let seen = read(state.slot(index))?;
+            let holder = self.holder(seen.user_pid, owner)?;
+            Some((self.number, index, seen.into_connection(holder)))
+        };
+        (0..used.min(SLOTS)).filter_map(connection).collect()
+    }
+
+    /// The process that is called `user` in this state, else the one called `owner`,
+    /// else any.
+    fn holder(&self, user: u32, owner: u32) -> Option<&Holder> {
+        let called = |pid| self.holders.iter().find(|holder| holder.own_pid == pid);
+        called(user)
+            .or_else(|| called(owner))
+            .or(self.holders.first())
+    }
+}
+
+impl Holder {
+    fn new(pid: u32) -> Self {
+        let own_pid = own_pid(pid).unwrap_or(pid);
+        Self {
+            pid,
+            own_pid,
+            program: program(pid),
+        }
+    }
+}
+
+/// A state of another process, until it is dropped.
+struct Mapped(State);
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: references into the state do not leave `Found::connections`, which
+        // borrows `self` and returns plain values.
+        unsafe { self.0.unmap() }
+    }
+}
+
+/// A slot as it was read: plain values, all of them checked, except `user_pid`.
+#[derive(Debug)]
+struct Seen {
+    user_pid: u32,
+    local: Option<SocketAddr>,
+    peer: Option<SocketAddr>,
+    role: Role,
+    mode: Mode,
+    rmbe_local: u32,
+    rmbe_peer: u32,
+    counters: Counters,
+    fallback: Option<Fallback>,
+}
+
+impl Seen {
+    fn into_connection(self, holder: &Holder) -> Connection {
+        let Self {
+            local,
+            peer,
+            role,
+            mode,
+            rmbe_local,
+            rmbe_peer,
+            counters,
+            fallback,
+            ..
+        } = self;
+        let (pid, program) = (holder.pid, holder.program.clone());
+        Connection {
+            pid,
+            program,
+            local,
+            peer,
+            role,
+            mode,
+            rmbe_local,
+            rmbe_peer,
+            counters,
+            fallback,
+        }
+    }
+}
+
+/// Reads a slot that its program may be changing. `None`: it is free, or it passes
+/// from one connection to the next faster than it can be read.
+fn read(slot: &Slot) -> Option<Seen> {
+    for _ in 0..READS_MAX {
+        // Acquire: what follows is of this generation or a later one.
+        let generation = slot.generation.load(Ordering::Acquire);
+        let seen = read_once(slot);
+        // Acquire: what went before is of the next line's generation or an earlier one.
+        fence(Ordering::Acquire);
+        if slot.generation.load(Ordering::Relaxed) == generation {
+            return seen;
+        }
+    }
+    None
+}
+
+fn read_once(slot: &Slot) -> Option<Seen> {
+    // Acquire: pairs with the Release that sets the mode after what belongs to it.
+    let mode = match slot.mode.load(Ordering::Acquire) {
+        mode::TCP => Mode::Tcp,
+        mode::NEGOTIATING => Mode::Negotiating,
+        mode::SMC_D => Mode::SmcD,
+        mode::LINGERING => Mode::Lingering,
+        _ => return None,
+    };
+    let role = match slot.is_server.load(Ordering::Relaxed) {
+        0 => Role::Client,
+        _ => Role::Server,
+    };
+    let reason = Reason::from_number(slot.reason.load(Ordering::Relaxed));
+    let fallback = match mode {
+        Mode::Tcp | Mode::Lingering => fallback(reason, &slot.peer_diagnosis),
+        Mode::Negotiating | Mode::SmcD => None,
+    };
+    // A connection that fell back may have been given rings that it never used.
+    let ring_len = |len: &AtomicU32| match mode {
+        Mode::SmcD | Mode::Lingering if fallback.is_none() => len.load(Ordering::Relaxed),
+        _ => 0,
+    };
+    // Acquire: pairs with the Release that sets the family after the addresses.
+    let family = slot.family.load(Ordering::Acquire);
+    let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let counters = &slot.counters;
+    Some(Seen {
+        user_pid: slot.user_pid.load(Ordering::Relaxed),
+        local: address(family, &slot.local_ip, &slot.local_port),
+        peer: address(family, &slot.peer_ip, &slot.peer_port),
+        role,
+        mode,
+        rmbe_local: ring_len(&slot.receive_ring_len),
+        rmbe_peer: ring_len(&slot.send_ring_len),
+        counters: Counters {
+            bytes_sent: load(&counters.bytes_sent),
+            bytes_received: load(&counters.bytes_received),
+            messages_sent: load(&counters.messages_sent),
+            messages_received: load(&counters.messages_received),
+            ring_bytes_sent: load(&counters.ring_bytes_sent),
+            ring_bytes_received: load(&counters.ring_bytes_received),
+            spins: load(&counters.spins),
+            spin_ns: load(&counters.spin_ns),
+            yields: load(&counters.yields),
+            parks: load(&counters.parks),
+            wakeups: load(&counters.wakeups),
+        },
+        fallback,
+    })
+}
+
+fn fallback(reason: Reason, peer_diagnosis: &AtomicU32) -> Option<Fallback> {
+    let peer = match reason {
+        Reason::PeerDeclined => Some(Diagnosis(peer_diagnosis.load(Ordering::Relaxed))),
+        _ => None,
+    };
+    let peer = peer.filter(|diagnosis| diagnosis.0 != 0);
+    Some(Fallback {
+        diagnosis: reason.diagnosis()?,
+        words: reason.words(),
+        peer,
+    })
+}
+
+/// The address in a slot's words, if they hold one.
+fn address(family: u8, ip: &[AtomicU64; 2], port: &AtomicU32) -> Option<SocketAddr> {
+    let [high, low] = ip.each_ref().map(|half| half.load(Ordering::Relaxed));
+    let ip = match family {
+        4 => IpAddr::V4(Ipv4Addr::from(u32::try_from(high).ok()?)),
+        6 => IpAddr::V6(Ipv6Addr::from(u128::from(high) << 64 | u128::from(low))),
+        _ => return None,
+    };
+    let port = u16::try_from(port.load(Ordering::Relaxed)).ok()?;
+    Some(SocketAddr::new(ip, port))
+}
+
+/// The processes of this host, in the order of their numbers.
+fn processes() -> io::Result<Vec<u32>> {
+    let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+    let mut pids: Vec<u32> = fs::read_dir("/proc")?
+        .flatten()
+        .filter_map(number)
+        .collect();
+    pids.sort_unstable();
+    Ok(pids)
+}
+
+/// The paths of the states that a process holds.
+fn state_descriptors(pid: u32) -> io::Result<Vec<PathBuf>> {
+    let name = format!("/memfd:{} (deleted)", state::STATE_NAME.to_string_lossy());
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
+        let path = entry?.path();
+        match fs::read_link(&path) {
+            Ok(target) if target.as_os_str() == name.as_str() => paths.push(path),
+            Err(error) if is_refusal(&error) => return Err(error),
+            // Another file, or closed meanwhile.
+            Ok(_) | Err(_) => {}
+        }
+        if paths.len() == STATES_MAX {
+            break;
+        }
+    }
+    Ok(paths)
+}
+
+/// Opens a file that was a state a moment ago: if it is a FIFO or terminal by now,
+/// nothing happens to it or to us.
+fn open(path: &Path) -> io::Result<(FileId, File)> {
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags)
+        .open(path)?;
+    let metadata = file.metadata()?;
+    Ok(((metadata.dev(), metadata.ino()), file))
+}
+
+/// The name of a process, fit for a terminal.
+fn program(pid: u32) -> String {
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = name.strip_suffix(b"\n").unwrap_or(&name);
+    let printable = |c: char| if c.is_control() { '?' } else { c };
+    match name {
+        b"" => "?".to_owned(),
+        name => String::from_utf8_lossy(name)
+            .chars()
+            .map(printable)
+            .collect(),
+    }
+}
+
+/// The number of a process in the innermost PID namespace it lives in.
+fn own_pid(pid: u32) -> Option<u32> {
+    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+    let numbers = status
+        .split(|&c| c == b'\n')
+        .find_map(|line| line.strip_prefix(b"NSpid:"))?;
+    str::from_utf8(numbers)
+        .ok()?
+        .split_ascii_whitespace()
+        .next_back()?
+        .parse()
+        .ok()
+}
+
+/// Kernel threads hold no descriptors; that we may not look is no loss.
+fn is_kernel_thread(pid: u32) -> bool {
+    /// `PF_KTHREAD` of `linux/sched.h`.
+    const KERNEL_THREAD: u32 = 0x0020_0000;
+    let flags = || {
+        let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+        // The second field is the name, in parentheses, with anything in it; `flags` is
+        // the ninth.
+        let fields = stat.rsplit(|&c| c == b')').next()?;
+        str::from_utf8(fields)
+            .ok()?
+            .split_ascii_whitespace()
+            .nth(6)?
+            .parse::<u32>()
+            .ok()
+    };
+    flags().is_some_and(|flags| flags & KERNEL_THREAD != 0)
+}
+
+fn is_refusal(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
+}
+
+/// Tries to read a slot while its generation keeps changing. Twice in a row is rare
+/// already: a connection lives longer than a read.
+const READS_MAX: usize = 8;
+
+/// States looked at in one process: its own and, after forks of forks, those of its
+/// ancestors. More is no Sidestep program, and each may cost 8 MB to read.
+const STATES_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::AtomicU8;
+    use sidestep_device::{map, sys};
+    use std::process::{Child, Command};
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    /// A state as a Sidestep program has it; gone with the test.
+    struct Program {
+        state: Mapped,
+        fd: i32,
+    }
+
+    impl Program {
+        fn new(pid: u32) -> Self {
+            let (state, fd) = state::create(pid, [1, 2]).unwrap();
+            Self {
+                state: Mapped(state),
+                fd,
+            }
+        }
+
+        fn slot(&self, index: usize) -> &'static Slot {
+            let used = &self.state.0.header().slots_used;
+            used.fetch_max(index as u32 + 1, Ordering::Relaxed);
+            self.state.0.slot(index)
+        }
+
+        /// Fills a slot with an IPv4 connection from 10.0.0.`index` to 10.0.0.99, made
+        /// known by its ports.
+        fn connect(&self, index: usize, ports: (u16, u16), mode: u32) -> &'static Slot {
+            let slot = self.slot(index);
+            set(&slot.user_pid, sys::pid());
+            set(&slot.local_port, ports.0.into());
+            set(&slot.peer_port, ports.1.into());
+            slot.local_ip[0].store(0x0a00_0000 + index as u64, Ordering::Relaxed);
+            slot.peer_ip[0].store(0x0a00_0063, Ordering::Relaxed);
+            set8(&slot.family, 4);
+            set(&slot.mode, mode);
+            slot
+        }
+
+        /// A process that holds this state, too, as a forked child does.
+        fn child(&self) -> Heir {
+            let _alone = alone();
+            sys::fcntl(self.fd, libc::F_SETFD, 0).unwrap();
+            let child = Command::new("sleep").arg("60").spawn().unwrap();
+            sys::fcntl(self.fd, libc::F_SETFD, libc::FD_CLOEXEC as usize).unwrap();
+            Heir(child)
+        }
+    }
+
+    impl Drop for Program {
+        fn drop(&mut self) {
+            sys::close(self.fd);
+        }
+    }
+
+    struct Heir(Child);
+
+    impl Drop for Heir {
+        fn drop(&mut self) {
+            self.0.kill().unwrap();
+            self.0.wait().unwrap();
+        }
+    }
+
+    fn set(word: &AtomicU32, value: u32) {
+        word.store(value, Ordering::Relaxed);
+    }
+
+    fn set8(word: &AtomicU8, value: u8) {
+        word.store(value, Ordering::Relaxed);
+    }
+
+    /// A number that no process has: beyond the kernel's `PID_MAX_LIMIT` of 2^22.
+    const DEAD: u32 = 1 << 30;
+
+    /// Tests share a process: another test's child would inherit our state, and another
+    /// test's look would hold it open.
+    fn alone() -> MutexGuard<'static, ()> {
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn snapshot() -> Snapshot {
+        let _alone = alone();
+        Snapshot::take().unwrap()
+    }
+
+    /// All connections with this local port.
+    fn look(port: u16) -> Vec<Connection> {
+        let of_port = |c: &Connection| c.local.is_some_and(|local| local.port() == port);
+        snapshot().connections.into_iter().filter(of_port).collect()
+    }
+
+    fn only(port: u16) -> Connection {
+        let [connection] = look(port).try_into().unwrap();
+        connection
+    }
+
+    #[test]
+    fn a_connection_in_shared_memory_is_seen_with_all_it_has() {
+        let program = Program::new(sys::pid());
+        let slot = program.connect(0, (1001, 2001), mode::SMC_D);
+        set(&slot.receive_ring_len, 65_536);
+        set(&slot.send_ring_len, 32_768);
+        set8(&slot.is_server, 1);
+        let counters = [
+            &slot.counters.bytes_sent,
+            &slot.counters.bytes_received,
+            &slot.counters.messages_sent,
+            &slot.counters.messages_received,
+            &slot.counters.ring_bytes_sent,
+            &slot.counters.ring_bytes_received,
+            &slot.counters.spins,
+            &slot.counters.spin_ns,
+            &slot.counters.yields,
+            &slot.counters.parks,
+            &slot.counters.wakeups,
+        ];
+        for (counter, n) in counters.into_iter().zip(1..) {
+            state::count(counter, n);
+        }
+        let comm = fs::read_to_string("/proc/self/comm").unwrap();
+        let expected = Connection {
+            pid: sys::pid(),
+            program: comm.trim_end().to_owned(),
+            local: Some("10.0.0.0:1001".parse().unwrap()),
+            peer: Some("10.0.0.99:2001".parse().unwrap()),
+            role: Role::Server,
+            mode: Mode::SmcD,
+            rmbe_local: 65_536,
+            rmbe_peer: 32_768,
+            counters: Counters {
+                bytes_sent: 1,
+                bytes_received: 2,
+                messages_sent: 3,
+                messages_received: 4,
+                ring_bytes_sent: 5,
+                ring_bytes_received: 6,
+                spins: 7,
+                spin_ns: 8,
+                yields: 9,
+                parks: 10,
+                wakeups: 11,
+            },
+            fallback: None,
+        };
+        assert_eq!(only(1001), expected);
+    }
+
+    #[test]
+    fn addresses_are_known_or_absent() {
+        let program = Program::new(sys::pid());
+        let slot = program.connect(0, (1002, 2002), mode::TCP);
+        assert_eq!(address_of(slot).unwrap().to_string(), "10.0.0.0:1002");
+        // 2001:db8::7
+        slot.local_ip[0].store(0x2001_0db8_0000_0000, Ordering::Relaxed);
+        slot.local_ip[1].store(7, Ordering::Relaxed);
+        set8(&slot.family, 6);
+        assert_eq!(address_of(slot).unwrap().to_string(), "[2001:db8::7]:1002");
+
+        for family in [0, 1, 5, 255] {
+            set8(&slot.family, family);
+            assert_eq!(address_of(slot), None);
+        }
+        set8(&slot.family, 4);
+        assert_eq!(address_of(slot), None, "more than 32 bits");
+        slot.local_ip[0].store(1, Ordering::Relaxed);
+        set(&slot.local_port, 65_536);
+        assert_eq!(address_of(slot), None, "no such port");
+    }
+
+    fn address_of(slot: &Slot) -> Option<SocketAddr> {
+        address(
+            slot.family.load(Ordering::Relaxed),
+            &slot.local_ip,
+            &slot.local_port,
+        )
+    }
+
+    #[test]
+    fn a_connection_on_tcp_has_a_reason_or_is_not_decided() {
+        let program = Program::new(sys::pid());
+        let slot = program.connect(0, (1003, 2003), mode::TCP);
+        set(&slot.send_ring_len, 65_536);
+        let seen = read(slot).unwrap();
+        assert_eq!(
+            (seen.mode, seen.fallback, seen.rmbe_peer),
+            (Mode::Tcp, None, 0)
+        );
+
+        set8(&slot.reason, Reason::PeerNotSmc as u8);
+        set(&slot.peer_diagnosis, 0x0303_0007);
+        let fallback = read(slot).unwrap().fallback.unwrap();
+        assert_eq!(fallback.diagnosis, Diagnosis(0x0301_0000));
+        assert_eq!(fallback.words, "the peer does not run Sidestep");
+        assert_eq!(fallback.peer, None, "nobody declined");
+
+        set8(&slot.reason, Reason::PeerDeclined as u8);
+        let fallback = read(slot).unwrap().fallback.unwrap();
+        assert_eq!(fallback.peer, Some(Diagnosis::NOSMCD2DEV));
+        set(&slot.peer_diagnosis, 0);
+        assert_eq!(read(slot).unwrap().fallback.unwrap().peer, None);
+
+        // An old reason of a connection that is being moved after all.
+        set(&slot.mode, mode::NEGOTIATING);
+        let seen = read(slot).unwrap();
+        assert_eq!((seen.mode, seen.fallback), (Mode::Negotiating, None));
+    }
+
+    #[test]
+    fn a_closed_connection_was_what_it_was() {
+        let program = Program::new(sys::pid());
+        let slot = program.connect(0, (1004, 2004), mode::LINGERING);
+        set(&slot.send_ring_len, 65_536);
+        assert!(only(1004).is_smc());
+        set8(&slot.reason, Reason::PeerMisbehaved as u8);
+        assert!(!only(1004).is_smc());
+    }
+
+    #[test]
+    fn free_and_unused_slots_are_no_connections() {
+        let program = Program::new(sys::pid());
+        program.connect(0, (1005, 2005), mode::FREE);
+        program.connect(1, (1005, 2005), 77);
+        program.connect(2, (1005, 2005), mode::TCP);
+        set(&program.state.0.slot(3).mode, mode::TCP);
+        assert_eq!(only(1005).local, Some("10.0.0.2:1005".parse().unwrap()));
+    }
+
+    #[test]
+    fn absurd_words_do_no_harm() {
+        let program = Program::new(DEAD);
+        let slot = program.connect(0, (1006, 2006), mode::TCP);
+        set(&program.state.0.header().slots_used, u32::MAX);
+        set(&slot.user_pid, u32::MAX);
+        set(&slot.generation, u32::MAX);
+        set8(&slot.reason, 255);
+        set8(&slot.is_server, 255);
+        set(&program.state.0.slot(SLOTS - 1).mode, u32::MAX);
+        slot.counters.bytes_sent.store(u64::MAX, Ordering::Relaxed);
+        let connection = only(1006);
+        assert_eq!(connection.pid, sys::pid());
+        assert_eq!(connection.counters.bytes_sent, u64::MAX);
+        assert_eq!((connection.role, connection.fallback), (Role::Server, None));
+    }
+
+    #[test]
+    fn a_process_number_counts_only_if_that_process_holds_the_state() {
+        let program = Program::new(sys::pid());
+        let slot = program.connect(0, (1007, 2007), mode::TCP);
+        let pid_for = |user| {
+            set(&slot.user_pid, user);
+            only(1007).pid
+        };
+        assert_eq!(pid_for(0), sys::pid());
+        assert_eq!(pid_for(1), sys::pid(), "a process, but a stranger");
+        assert_eq!(pid_for(DEAD), sys::pid());
+    }
+
+    #[test]
+    fn a_state_shared_with_a_child_is_listed_once() {
+        let program = Program::new(sys::pid());
+        let parents = program.connect(0, (1008, 2008), mode::TCP);
+        let childs = program.connect(1, (1008, 2008), mode::TCP);
+        let child = program.child();
+        set(&childs.user_pid, child.0.id());
+        let connections = look(1008);
+        assert_eq!(connections.len(), 2);
+        let of = |pid| {
+            connections
+                .iter()
+                .find(|connection| connection.pid == pid)
+                .unwrap()
+        };
+        assert_eq!(of(sys::pid()).local.unwrap().ip().to_string(), "10.0.0.0");
+        assert_eq!(of(child.0.id()).local.unwrap().ip().to_string(), "10.0.0.1");
+
+        // The child is gone: what it used belongs to its parent now.
+        drop(child);
+        set(&parents.user_pid, DEAD);
+        assert!(
+            look(1008)
+                .iter()
+                .all(|connection| connection.pid == sys::pid())
+        );
+    }
+
+    #[test]
+    fn a_state_outlives_its_maker_in_a_child() {
+        let program = Program::new(DEAD);
+        let slot = program.connect(0, (1009, 2009), mode::TCP);
+        set(&slot.user_pid, DEAD);
+        let child = program.child();
+        drop(program);
+        let connection = only(1009);
+        assert_eq!(connection.pid, child.0.id());
+        assert_eq!(connection.program, "sleep");
+    }
+
+    #[test]
+    fn a_slot_that_never_stands_still_is_given_up() {
+        let program = Program::new(sys::pid());
+        let slot = program.connect(0, (1010, 2010), mode::TCP);
+        let stop = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while stop.load(Ordering::Relaxed) == 0 {
+                    slot.generation.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            // Read or given up; what counts is that it comes back.
+            for _ in 0..1000 {
+                let _ = read(slot);
+            }
+            set(&stop, 1);
+        });
+        assert!(read(slot).is_some());
+    }
+
+    #[test]
+    fn another_version_is_counted_and_not_read() {
+        let other = map::create(state::STATE_NAME, state::STATE_LEN).unwrap();
+        let short = map::create(state::STATE_NAME, 4096).unwrap();
+        assert!(snapshot().incompatible >= 2);
+        sys::close(other.fd);
+        sys::close(short.fd);
+    }
+
+    #[test]
+    fn processes_have_names_and_numbers() {
+        assert_eq!(own_pid(sys::pid()), Some(sys::pid()));
+        assert!(processes().unwrap().contains(&sys::pid()));
+        assert!(!is_kernel_thread(sys::pid()));
+        assert_eq!(program(DEAD), "?");
+        assert_eq!(own_pid(DEAD), None);
+        assert!(state_descriptors(DEAD).is_err());
+    }
+}

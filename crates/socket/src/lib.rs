@@ -1,0 +1,37 @@
+//! Engine, device and a TCP socket joined into a stream with socket semantics.
+//!
+//! A descriptor of the program stays the kernel's TCP socket for its whole life.
+//! This crate knows, for each such descriptor, whether its bytes still travel by
+//! TCP or already through shared memory, and gives every call the meaning that
+//! Linux gives it on TCP.
+//!
+//! Start reading at [`stream`]: one screen to send, one to receive. Then
+//! [`meeting`] (how two libraries find each other beside a connection), [`switch`]
+//! (at which byte the ring takes over), [`wait`] (spin, yield, sleep) and
+//! [`epoll`].
+//!
+//! Everything here runs inside other people's calls: no allocation by `malloc`, no
+//! standard I/O, no panics on any input, no lock held across a sleep.
+
+pub mod control;
+pub mod descriptors;
+pub mod epoll;
+pub mod group;
+pub mod inspect;
+pub mod log;
+pub mod meeting;
+pub mod multiplex;
+pub mod options;
+pub mod pool;
+pub mod process;
+pub mod readiness;
+pub mod sock;
+pub mod stream;
+pub mod switch;
+pub mod transfer;
+pub mod wait;
+
+/// An error number for the program.
+pub type Errno = i32;
+/// The answer of a call: a count, or an error number.
+pub type Answer<T = usize> = Result<T, Errno>;

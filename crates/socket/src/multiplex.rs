@@ -1,0 +1,364 @@
+//! `poll` and `select` over any mixture of descriptors.
+//!
+//! Rings are looked at first (a few nanoseconds each). If one has something to
+//! tell, the kernel is still asked about the rest, without waiting, so that the
+//! answer is complete. Else every connection in shared memory is *armed*: its peer
+//! then sends one byte on the TCP connection when there is news, and the real
+//! `ppoll` on the very descriptors wakes.
+
+use crate::descriptors::{self, Use};
+use crate::sock::{Conn, Phase};
+use crate::{Errno, readiness, switch, wait};
+use core::ffi::c_void;
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use sidestep_device::map::{self, Mapping};
+use sidestep_device::state::Slot;
+use sidestep_device::sys;
+use sidestep_proto::governor::SpinPolicy;
+use sidestep_proto::readiness::mask;
+
+/// Arrays up to this length are copied to the stack.
+const ON_STACK: usize = 64;
+/// Always reported by `poll`.
+const ALWAYS: u32 = mask::ERR | mask::HUP;
+
+/// Whether any descriptor of the array needs us: a connection in shared memory, or
+/// an epoll set that holds one.
+#[must_use]
+pub fn concerns_us(entries: &[libc::pollfd]) -> bool {
+    entries.iter().any(|entry| concerns(entry.fd))
+}
+
+/// Whether a descriptor needs us.
+#[must_use]
+pub fn concerns(fd: i32) -> bool {
+    if !descriptors::is_ours(fd) {
+        return false;
+    }
+    descriptors::set(fd).is_some_and(crate::epoll::Set::is_tagged)
+        || descriptors::sock(fd).is_some_and(|sock| sock.phase() == Phase::Smc)
+}
+
+/// The program's `poll` or `ppoll`. Fills `revents`; returns how many are not 0.
+///
+/// # Errors
+/// As `ppoll`.
+///
+/// # Safety
+/// `sigmask` is null or a kernel signal set of 8 bytes.
+pub unsafe fn poll(
+    entries: &mut [libc::pollfd],
+    timeout: Option<Duration>,
+    sigmask: *const c_void,
+) -> Result<usize, Errno> {
+    let deadline = timeout.map(|time| sys::now_ns().saturating_add(time.as_nanos() as u64));
+    loop {
+        let ours = look(entries);
+        let left = match deadline {
+            _ if ours > 0 => Some(Duration::ZERO),
+            Some(at) => Some(Duration::from_nanos(at.saturating_sub(sys::now_ns()))),
+            None => None,
+        };
+        let waits = left != Some(Duration::ZERO);
+        if waits && linger(entries) {
+            continue;
+        }
+        // SAFETY: the caller's promise.
+        let count = unsafe { ask_kernel(entries, left, sigmask, ours == 0) }?;
+        if count > 0 || !waits {
+            return Ok(count);
+        }
+    }
+}
+
+/// Writes what the rings say into `revents`; returns how many have something.
+fn look(entries: &mut [libc::pollfd]) -> usize {
+    let mut found = 0;
+    for entry in entries {
+        entry.revents = 0;
+        if let Some((sock, slot, conn)) = connection(entry.fd) {
+            let now = mask_now(&sock, slot, &conn, entry);
+            entry.revents = now as u16 as i16;
+            found += usize::from(now != 0);
+        }
+    }
+    found
+}
+
+fn connection(fd: i32) -> Option<(Use, &'static Slot, Conn)> {
+    let sock = descriptors::sock(fd)?;
+    let (conn, slot) = (sock.conn()?, sock.slot()?);
+    Some((sock, slot, conn))
+}
+
+fn mask_now(sock: &Use, slot: &Slot, conn: &Conn, entry: &libc::pollfd) -> u32 {
+    let _ = sock;
+    let interest = u32::from(entry.events as u16) | ALWAYS;
+    readiness::mask_of(slot, conn, entry.fd) & interest
+}
+
+/// Spins for a single connection, the common case of a client that polls its one
+/// socket; larger arrays go to the kernel.
+fn linger(entries: &[libc::pollfd]) -> bool {
+    let mut ours = entries.iter().filter_map(|entry| Some((entry, connection(entry.fd)?)));
+    let (Some((entry, (sock, slot, conn))), None) = (ours.next(), ours.next()) else {
+        return false;
+    };
+    if crate::process::options().spin == SpinPolicy::Never {
+        return false;
+    }
+    let producer = &conn.theirs.sending.producer;
+    let consumer = &conn.theirs.receiving.consumer;
+    let before = (producer.load(Ordering::Acquire), consumer.load(Ordering::Acquire));
+    let wants_room = entry.events & libc::POLLOUT != 0;
+    let ready = || {
+        producer.load(Ordering::Relaxed) != before.0
+            || (wants_room && consumer.load(Ordering::Relaxed) != before.1)
+    };
+    let (found, cost) = wait::linger(&sock.receive_wait, || wait::cpu_of(conn.theirs), ready);
+    cost.charge(slot);
+    found
+}
+
+/// Asks the kernel about the whole array, our connections armed if we may sleep.
+///
+/// # Safety
+/// As [`poll`].
+unsafe fn ask_kernel(
+    entries: &mut [libc::pollfd],
+    timeout: Option<Duration>,
+    sigmask: *const c_void,
+    may_sleep: bool,
+) -> Result<usize, Errno> {
+    let mut stack = [libc::pollfd { fd: -1, events: 0, revents: 0 }; ON_STACK];
+    let heap = if entries.len() > ON_STACK {
+        Some(map::reserve(size_of_val(entries)).map_err(|errno| errno.0)?)
+    } else {
+        None
+    };
+    let copy: &mut [libc::pollfd] = match &heap {
+        // SAFETY: zeroed private memory of exactly this length.
+        Some(room) => unsafe {
+            core::slice::from_raw_parts_mut(room.at(0, room.len()).cast(), entries.len())
+        },
+        None => &mut stack[..entries.len()],
+    };
+    let news = prepare(entries, copy, may_sleep);
+    let timeout = if news { Some(Duration::ZERO) } else { timeout };
+    // SAFETY: the copy is writable; the mask comes from the caller.
+    let answer = unsafe {
+        sys::ppoll(copy.as_mut_ptr(), copy.len(), timeout, sigmask, size_of::<u64>())
+    };
+    let count = finish(entries, copy, may_sleep);
+    free(heap);
+    match answer {
+        Err(errno) if count == 0 || errno.0 != libc::EINTR => Err(errno.0),
+        _ => Ok(count),
+    }
+}
+
+fn free(heap: Option<Mapping>) {
+    if let Some(room) = heap {
+        // SAFETY: the copy is not used again.
+        unsafe { room.unmap() };
+    }
+}
+
+/// Copies the array for the kernel. Our connections are asked for bells and for the
+/// end only. True: something happened while they were armed.
+fn prepare(entries: &[libc::pollfd], copy: &mut [libc::pollfd], may_sleep: bool) -> bool {
+    for (to, from) in copy.iter_mut().zip(entries) {
+        *to = libc::pollfd { revents: 0, ..*from };
+        if let Some((_, slot, conn)) = connection(from.fd) {
+            to.events = if may_sleep { libc::POLLIN | libc::POLLRDHUP } else { 0 };
+            if may_sleep {
+                arm(from, to, slot, &conn);
+            }
+        } else if let (Some(set), true) = (descriptors::set(from.fd), may_sleep) {
+            set.observe();
+        }
+    }
+    let mut news = false;
+    if may_sleep {
+        for entry in entries {
+            if let Some((sock, slot, conn)) = connection(entry.fd) {
+                news |= mask_now(&sock, slot, &conn, entry) != 0;
+            }
+        }
+    }
+    news
+}
+
+fn arm(wish: &libc::pollfd, asked: &mut libc::pollfd, slot: &Slot, conn: &Conn) {
+    use sidestep_device::state::flag;
+    let flags = slot.flags.load(Ordering::Acquire);
+    if wish.events & (libc::POLLIN | libc::POLLPRI | libc::POLLRDHUP) != 0 {
+        conn.mine.waiting.read_arm.ask(wait::next_arm(slot));
+    }
+    if wish.events & libc::POLLOUT != 0 {
+        conn.mine.waiting.write_arm.ask(wait::next_arm(slot));
+        if flags & flag::SEND_SWITCHED == 0 {
+            asked.events |= libc::POLLOUT;
+        }
+    }
+    if flags & flag::READ_SHUT != 0 {
+        // The kernel calls it readable for ever; only its end can wake us.
+        asked.events = 0;
+    }
+}
+
+/// Puts the kernel's answers into the program's array; for our connections, what
+/// the rings say now. Returns how many have something.
+fn finish(entries: &mut [libc::pollfd], copy: &[libc::pollfd], may_sleep: bool) -> usize {
+    let mut count = 0;
+    for (entry, kernel) in entries.iter_mut().zip(copy) {
+        match connection(entry.fd) {
+            Some((sock, slot, conn)) => {
+                if may_sleep {
+                    conn.mine.waiting.read_arm.withdraw();
+                    conn.mine.waiting.write_arm.withdraw();
+                }
+                note_kernel(kernel, slot, &conn);
+                let now = mask_now(&sock, slot, &conn, entry);
+                if now == 0 && kernel.revents & libc::POLLIN != 0 {
+                    wait::drain_bells(slot, &conn, entry.fd);
+                }
+                entry.revents = now as u16 as i16;
+            }
+            None => entry.revents = kernel.revents,
+        }
+        count += usize::from(entry.revents != 0);
+    }
+    count
+}
+
+fn note_kernel(kernel: &libc::pollfd, slot: &Slot, conn: &Conn) {
+    let end = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+    if kernel.revents & end != 0 && switch::is_peer_gone(kernel.fd) {
+        wait::tcp_ended(slot, conn, kernel.fd);
+    }
+}
+
+/// Bits of one `fd_set`, as many words as `nfds` needs.
+///
+/// # Safety
+/// `set` is null or has room for `nfds` bits.
+unsafe fn bit(set: *mut u64, fd: usize) -> bool {
+    // SAFETY: the caller's promise.
+    !set.is_null() && unsafe { *set.add(fd / 64) } & (1 << (fd % 64)) != 0
+}
+
+/// Three sets of descriptors, as `select` takes them.
+#[derive(Clone, Copy)]
+pub struct FdSets {
+    /// To read from; may be null.
+    pub read: *mut u64,
+    /// To write to; may be null.
+    pub write: *mut u64,
+    /// With urgent data; may be null.
+    pub except: *mut u64,
+    /// Highest descriptor + 1.
+    pub nfds: usize,
+}
+
+impl FdSets {
+    /// Whether any descriptor in them needs us.
+    ///
+    /// # Safety
+    /// Each set is null or has room for `nfds` bits.
+    #[must_use]
+    pub unsafe fn concern_us(&self) -> bool {
+        // SAFETY: the caller's promise.
+        (0..self.nfds).any(|fd| unsafe { self.events(fd) } != 0 && concerns(fd as i32))
+    }
+
+    /// # Safety
+    /// As [`Self::concern_us`].
+    unsafe fn events(&self, fd: usize) -> i16 {
+        // SAFETY: the caller's promise.
+        let (read, write, except) =
+            unsafe { (bit(self.read, fd), bit(self.write, fd), bit(self.except, fd)) };
+        let flag = |is: bool, events: i16| if is { events } else { 0 };
+        flag(read, libc::POLLIN) | flag(write, libc::POLLOUT) | flag(except, libc::POLLPRI)
+    }
+
+    /// # Safety
+    /// As [`Self::concern_us`].
+    unsafe fn answer(&self, entry: &libc::pollfd) -> usize {
+        const READABLE: i16 = libc::POLLIN | libc::POLLHUP | libc::POLLERR;
+        const WRITABLE: i16 = libc::POLLOUT | libc::POLLERR;
+        let fd = entry.fd as usize;
+        let mut count = 0;
+        let sets = [
+            (self.read, READABLE, libc::POLLIN),
+            (self.write, WRITABLE, libc::POLLOUT),
+            (self.except, libc::POLLPRI, libc::POLLPRI),
+        ];
+        for (set, means, asked) in sets {
+            if !set.is_null() && entry.events & asked != 0 && entry.revents & means != 0 {
+                // SAFETY: the caller's promise.
+                unsafe { *set.add(fd / 64) |= 1 << (fd % 64) };
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// # Safety
+    /// As [`Self::concern_us`].
+    unsafe fn clear(&self) {
+        for set in [self.read, self.write, self.except] {
+            if !set.is_null() {
+                for word in 0..self.nfds.div_ceil(64) {
+                    // SAFETY: the caller's promise; the kernel clears whole words, too.
+                    unsafe { *set.add(word) = 0 };
+                }
+            }
+        }
+    }
+}
+
+/// The program's `select` or `pselect`: through [`poll`].
+///
+/// # Errors
+/// As `pselect`; `EBADF` when a descriptor in a set is not open.
+///
+/// # Safety
+/// The sets have room for `nfds` bits; `sigmask` is null or a kernel signal set.
+pub unsafe fn select(
+    sets: FdSets,
+    timeout: Option<Duration>,
+    sigmask: *const c_void,
+) -> Result<usize, Errno> {
+    let room = map::reserve((sets.nfds.max(1)) * size_of::<libc::pollfd>()).map_err(|e| e.0)?;
+    let at = room.at(0, room.len()).cast::<libc::pollfd>();
+    let mut count = 0;
+    for fd in 0..sets.nfds {
+        // SAFETY: the caller's promise.
+        let events = unsafe { sets.events(fd) };
+        if events != 0 {
+            // SAFETY: at most nfds entries.
+            unsafe { at.add(count).write(libc::pollfd { fd: fd as i32, events, revents: 0 }) };
+            count += 1;
+        }
+    }
+    // SAFETY: `count` entries were written.
+    let entries = unsafe { core::slice::from_raw_parts_mut(at, count) };
+    // SAFETY: the caller's promise.
+    let polled = unsafe { poll(entries, timeout, sigmask) };
+    let answer = match polled {
+        Ok(_) if entries.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) => {
+            Err(libc::EBADF)
+        }
+        Ok(_) => {
+            // SAFETY: the caller's promise.
+            unsafe { sets.clear() };
+            // SAFETY: the caller's promise.
+            Ok(entries.iter().map(|entry| unsafe { sets.answer(entry) }).sum())
+        }
+        Err(errno) => Err(errno),
+    };
+    free(Some(room));
+    answer
+}

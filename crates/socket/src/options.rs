@@ -1,0 +1,116 @@
+//! Settings, as `sidestep run` hands them over in the environment.
+//!
+//! `SIDESTEP_OPTIONS="mode=smc promotion=early rmbe=65536 spin=auto memory=0
+//! eid=SIDESTEP log=warn"`: the command line tool has read and checked the
+//! configuration file, so whatever does not parse here is left at its default.
+
+use sidestep_proto::governor::SpinPolicy;
+use sidestep_wire::{Eid, RmbeSize};
+
+/// Name of the environment variable.
+pub const VARIABLE: &str = "SIDESTEP_OPTIONS";
+
+/// When a connection is moved to shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promotion {
+    /// From its first bytes.
+    Early,
+    /// Once it has proven to live: after [`LAZY_MESSAGES`] calls or [`LAZY_BYTES`].
+    Lazy,
+    /// Never.
+    Never,
+}
+
+/// Calls after which a connection counts as long-lived.
+pub const LAZY_MESSAGES: u64 = 16;
+/// Bytes after which a connection counts as long-lived.
+pub const LAZY_BYTES: u64 = 64 << 10;
+
+/// What the operator decided.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// `mode=tcp`: connections are counted and left alone.
+    pub smc: bool,
+    /// When to move.
+    pub promotion: Promotion,
+    /// Receive buffer of programs that set none.
+    pub rmbe: RmbeSize,
+    /// When waiters may spin.
+    pub spin: SpinPolicy,
+    /// Bytes of ring memory this process may use; 0 = unlimited.
+    pub memory_limit: u64,
+    /// The UEID that peers must have, too.
+    pub eid: Option<Eid>,
+    /// How much to log.
+    pub log: crate::log::Level,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            smc: true,
+            promotion: Promotion::Early,
+            rmbe: RmbeSize::DEFAULT,
+            spin: SpinPolicy::Auto,
+            memory_limit: 0,
+            eid: Eid::ueid("SIDESTEP").ok(),
+            log: crate::log::Level::Warn,
+        }
+    }
+}
+
+impl Options {
+    /// Reads the value of [`VARIABLE`].
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        let mut options = Self::default();
+        for (key, value) in text.split_ascii_whitespace().filter_map(|pair| pair.split_once('=')) {
+            options.set(key, value);
+        }
+        options
+    }
+
+    fn set(&mut self, key: &str, value: &str) {
+        match (key, value) {
+            ("mode", mode) => self.smc = mode != "tcp",
+            ("promotion", "early") => self.promotion = Promotion::Early,
+            ("promotion", "lazy") => self.promotion = Promotion::Lazy,
+            ("promotion", "never") => self.promotion = Promotion::Never,
+            ("rmbe", bytes) => {
+                let size = bytes.parse().ok().and_then(RmbeSize::from_bytes);
+                self.rmbe = size.unwrap_or(self.rmbe);
+            }
+            ("spin", "auto") => self.spin = SpinPolicy::Auto,
+            ("spin", "never") => self.spin = SpinPolicy::Never,
+            ("spin", "always") => self.spin = SpinPolicy::Always,
+            ("memory", bytes) => self.memory_limit = bytes.parse().unwrap_or(self.memory_limit),
+            ("eid", name) => self.eid = Eid::ueid(name).ok().or(self.eid),
+            ("log", level) => self.log = crate::log::Level::parse(level).unwrap_or(self.log),
+            ("logfile", path) => crate::log::set_file(path),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_the_command_line_tool_writes() {
+        let options = Options::parse("mode=tcp promotion=lazy rmbe=131072 spin=never eid=PROD");
+        assert!(!options.smc);
+        assert_eq!(options.promotion, Promotion::Lazy);
+        assert_eq!(options.rmbe.bytes(), 131_072);
+        assert_eq!(options.spin, SpinPolicy::Never);
+        assert_eq!(options.eid, Eid::ueid("PROD").ok());
+    }
+
+    #[test]
+    fn what_does_not_parse_keeps_its_default() {
+        let options = Options::parse("rmbe=12345 spin=sometimes nonsense eid=~");
+        assert_eq!(options.rmbe, RmbeSize::DEFAULT);
+        assert_eq!(options.spin, SpinPolicy::Auto);
+        assert_eq!(options.eid, Eid::ueid("SIDESTEP").ok());
+    }
+}

@@ -1,0 +1,436 @@
+//! What belongs to this process: its instance, slots, mailbox and channels.
+//!
+//! Made with the first TCP connection, never before: a program that opens none
+//! gets no descriptor and no page from us. A child of `fork` makes its own when it
+//! needs one, and goes on using the connections it inherited through the
+//! mappings it inherited.
+
+use crate::group::{self, Group};
+use crate::options::Options;
+use crate::pool::{Held, SharedLock};
+use crate::sock::Sock;
+use core::cell::{Cell, UnsafeCell};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use sidestep_device::channel::SLOTS;
+use sidestep_device::state::{self, Slot, State, mode};
+use sidestep_device::sys::{self, UnixName};
+use sidestep_device::wake::{self, CHANNELS, Wake};
+use sidestep_device::{map, slab};
+use sidestep_proto::rendezvous::Local;
+use sidestep_wire::clc::Hostname;
+use sidestep_wire::host_control::{ControlMessage, Instance, mailbox_name};
+use std::sync::OnceLock;
+
+/// Link groups of a process: one for each process it shares memory with.
+pub const GROUPS_MAX: usize = 1024;
+/// Slots looked at for reclaiming when one is taken.
+const SWEEP_LEN: usize = 64;
+
+/// See the [module](self).
+pub struct Process {
+    /// Its number when it was made.
+    pub pid: u32,
+    /// Effective user: peers must run as the same.
+    pub uid: u32,
+    /// Its 128-bit GID.
+    pub instance: Instance,
+    /// Slots.
+    pub state: State,
+    /// Hints from peers.
+    pub wake: Wake,
+    /// Network namespace in which it can be reached.
+    pub netns_cookie: u64,
+    pub(crate) wake_fd: i32,
+    pub(crate) mailbox: i32,
+    pub(crate) probe: i32,
+    /// Taken to change slots or link groups.
+    pub(crate) lock: SharedLock,
+    /// Bytes of rings handed out.
+    pub(crate) ring_bytes: AtomicU64,
+    /// Introductions that could not be answered yet because a mailbox was full.
+    pub(crate) replies_pending: AtomicU32,
+    pub(crate) groups: [AtomicPtr<Group>; GROUPS_MAX],
+    /// The socket of each slot, for bits of a channel.
+    by_slot: [AtomicPtr<Sock>; SLOTS],
+    group_of_slot: [AtomicPtr<Group>; SLOTS],
+    bells: [AtomicI32; CHANNELS],
+    /// Bit c: channel c has an eventfd and no event loop.
+    idle_channels: AtomicU64,
+    free: UnsafeCell<FreeSlots>,
+}
+
+// SAFETY: `free` is touched under `lock` only; everything else is atomic or
+// constant.
+unsafe impl Sync for Process {}
+
+struct FreeSlots {
+    used: usize,
+    count: usize,
+    stack: [u32; SLOTS],
+    sweep_at: usize,
+    lingering: usize,
+}
+
+static CURRENT: AtomicPtr<Process> = AtomicPtr::new(core::ptr::null_mut());
+static MAKING: SharedLock = SharedLock::new();
+static FAILED: AtomicU32 = AtomicU32::new(0);
+static OPTIONS: OnceLock<Options> = OnceLock::new();
+
+std::thread_local! {
+    static TID: Cell<u32> = const { Cell::new(0) };
+}
+
+/// This thread's number, asked of the kernel once.
+#[inline]
+pub fn tid() -> u32 {
+    TID.with(|cell| {
+        if cell.get() == 0 {
+            cell.set(sys::tid());
+        }
+        cell.get()
+    })
+}
+
+/// Sets what the operator decided; the first call counts.
+pub fn configure(options: Options) {
+    crate::log::set_level(options.log);
+    let _ = OPTIONS.set(options);
+}
+
+/// What the operator decided.
+#[inline]
+pub fn options() -> &'static Options {
+    OPTIONS.get_or_init(Options::default)
+}
+
+/// The process whose memory this is. Not set until the library has started.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// Remembers whose memory this is.
+pub fn note_owner() {
+    OWNER.store(sys::pid(), Ordering::Relaxed);
+}
+
+/// Whether the calling process runs in the memory of another: the child of a
+/// `vfork`, which may close and duplicate descriptors (its own!) before it calls
+/// `exec`, and must leave its parent's tables alone.
+#[must_use]
+pub fn is_borrowed_memory() -> bool {
+    OWNER.load(Ordering::Relaxed) != sys::pid()
+}
+
+/// This process, made now if need be. `None` when something it needs is not to be
+/// had: connections stay on TCP.
+pub fn current() -> Option<&'static Process> {
+    let at = CURRENT.load(Ordering::Acquire);
+    if !at.is_null() {
+        // SAFETY: set once below, never freed.
+        return Some(unsafe { &*at });
+    }
+    if FAILED.load(Ordering::Relaxed) != 0 {
+        return None;
+    }
+    let _making = Held::enter(MAKING.get());
+    let at = CURRENT.load(Ordering::Acquire);
+    if !at.is_null() {
+        // SAFETY: as above.
+        return Some(unsafe { &*at });
+    }
+    match Process::make() {
+        Ok(process) => {
+            CURRENT.store(core::ptr::from_ref(process).cast_mut(), Ordering::Release);
+            Some(process)
+        }
+        Err(errno) => {
+            FAILED.store(1, Ordering::Relaxed);
+            crate::log!(Warn, "no shared memory (errno {}): connections stay on TCP", errno.0);
+            None
+        }
+    }
+}
+
+/// In the child of a fork, before anything else: it has no process object yet,
+/// and other threads' locks are nobody's.
+pub fn forget_after_fork() {
+    TID.with(|cell| cell.set(sys::tid()));
+    note_owner();
+    MAKING.get().reset();
+    let parent = CURRENT.swap(core::ptr::null_mut(), Ordering::Relaxed);
+    FAILED.store(0, Ordering::Relaxed);
+    // SAFETY: set once, never freed; this is the child's own copy.
+    if let Some(parent) = unsafe { parent.as_ref() } {
+        parent.lock.get().reset();
+        let heirs = &parent.state.header().heirs;
+        let me = sys::pid();
+        let free = |heir: &&AtomicU32| {
+            let pid = heir.load(Ordering::Relaxed);
+            (pid == 0 || !sys::exists(pid))
+                && heir.compare_exchange(pid, me, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        };
+        let _ = heirs.iter().find(free);
+    }
+}
+
+impl Process {
+    fn make() -> sys::Result<&'static Self> {
+        let mut id = [0; 16];
+        sys::random(&mut id)?;
+        let instance = Instance(id);
+        let pid = sys::pid();
+        let halves = halves(&id);
+        let (state, _state_fd) = state::create(pid, halves)?;
+        let (wake, wake_fd) = wake::create()?;
+        let mailbox = sys::move_up(sys::unix_datagram()?);
+        sys::set_socket_option(mailbox, libc::SOL_SOCKET, libc::SO_PASSCRED, 1)?;
+        sys::bind_unix(mailbox, &UnixName::new(&mailbox_name(&instance)))?;
+        let probe = sys::move_up(sys::unix_datagram()?);
+        let netns_cookie =
+            sys::socket_option(mailbox, libc::SOL_SOCKET, SO_NETNS_COOKIE).unwrap_or(0);
+        let room = map::reserve(size_of::<Self>())?.at(0, size_of::<Self>()).cast::<Self>();
+        // SAFETY: zeroed memory of the right size; every field not written here
+        // (atomics, lock, free list) is valid when zero. Nobody else knows it yet.
+        unsafe {
+            (&raw mut (*room).pid).write(pid);
+            (&raw mut (*room).uid).write(sys::uid());
+            (&raw mut (*room).instance).write(instance);
+            (&raw mut (*room).state).write(state);
+            (&raw mut (*room).wake).write(wake);
+            (&raw mut (*room).netns_cookie).write(netns_cookie);
+            (&raw mut (*room).wake_fd).write(wake_fd);
+            (&raw mut (*room).mailbox).write(mailbox);
+            (&raw mut (*room).probe).write(probe);
+        }
+        // SAFETY: initialised above, never freed.
+        let process = unsafe { &*room };
+        crate::log!(Info, "instance {instance} ready");
+        Ok(process)
+    }
+
+    /// First half of the instance: enough to find a link group by.
+    #[must_use]
+    pub fn key(&self) -> u64 {
+        halves(&self.instance.0)[0]
+    }
+
+    /// Who we are to the rendezvous; `None` without an EID.
+    #[must_use]
+    pub fn local(&self) -> Option<Local> {
+        let mut name = [0u8; 64];
+        // SAFETY: the buffer is writable for its length; gethostname is not hooked.
+        unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
+        let len = name.iter().position(|&b| b == 0).unwrap_or(0);
+        Some(Local {
+            gid: self.instance.into(),
+            eid: options().eid?,
+            hostname: Hostname::new(&name[..len]),
+        })
+    }
+
+    /// Takes a slot for a new connection: its index.
+    pub fn take_slot(&self) -> Option<usize> {
+        let _held = Held::enter(self.lock.get());
+        // SAFETY: under the lock.
+        let free = unsafe { &mut *self.free.get() };
+        self.sweep(free);
+        let index = if free.count > 0 {
+            free.count -= 1;
+            free.stack[free.count] as usize
+        } else if free.used < SLOTS {
+            free.used += 1;
+            self.state.header().slots_used.store(free.used as u32, Ordering::Release);
+            free.used - 1
+        } else {
+            return None;
+        };
+        let slot = self.state.slot(index);
+        reset(slot, self.pid);
+        self.wake.cell(index).clear();
+        Some(index)
+    }
+
+    /// The last process has let go of a slot. Frees it at once if nobody else needs
+    /// what lies in it, else when the peer has let go, too.
+    pub fn release_slot(&self, index: usize) {
+        let _held = Held::enter(self.lock.get());
+        // SAFETY: under the lock.
+        let free = unsafe { &mut *self.free.get() };
+        free.lingering += 1;
+        if self.is_releasable(index) {
+            self.free_slot(index, free);
+        }
+    }
+
+    fn sweep(&self, free: &mut FreeSlots) {
+        if free.lingering == 0 {
+            return;
+        }
+        for _ in 0..SWEEP_LEN.min(free.used) {
+            free.sweep_at = (free.sweep_at + 1) % free.used;
+            let index = free.sweep_at;
+            if self.state.slot(index).mode.load(Ordering::Acquire) == mode::LINGERING
+                && self.is_releasable(index)
+            {
+                self.free_slot(index, free);
+            }
+        }
+    }
+
+    fn is_releasable(&self, index: usize) -> bool {
+        let slot = self.state.slot(index);
+        if slot.holders.load(Ordering::Acquire) > 0 && self.has_living_heirs() {
+            return false;
+        }
+        match self.group_of_slot(index) {
+            Some(group) => group.peer_is_done_with(index),
+            None => true,
+        }
+    }
+
+    fn has_living_heirs(&self) -> bool {
+        self.state.header().heirs.iter().any(|heir| {
+            let pid = heir.load(Ordering::Relaxed);
+            pid != 0 && !sys::is_gone(pid)
+        })
+    }
+
+    fn free_slot(&self, index: usize, free: &mut FreeSlots) {
+        if let Some(group) = self.group_of_slot(index) {
+            group.forget_connection(index);
+        }
+        self.group_of_slot[index].store(core::ptr::null_mut(), Ordering::Relaxed);
+        self.state.slot(index).mode.store(mode::FREE, Ordering::Release);
+        free.stack[free.count] = index as u32;
+        free.count += 1;
+        free.lingering -= 1;
+    }
+
+    /// The socket that a bit of a channel means.
+    pub fn sock_of_slot(&self, index: usize) -> Option<&'static Sock> {
+        // SAFETY: Socks are never unmapped; the caller checks which slot it serves.
+        unsafe { self.by_slot.get(index)?.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Says which socket uses a slot.
+    pub fn set_sock_of_slot(&self, index: usize, sock: Option<&'static Sock>) {
+        let at = sock.map_or(core::ptr::null(), core::ptr::from_ref);
+        self.by_slot[index].store(at.cast_mut(), Ordering::Release);
+    }
+
+    pub(crate) fn group_of_slot(&self, index: usize) -> Option<&'static Group> {
+        // SAFETY: groups in use are not freed: a slot that names one keeps it.
+        unsafe { self.group_of_slot[index].load(Ordering::Acquire).as_ref() }
+    }
+
+    pub(crate) fn set_group_of_slot(&self, index: usize, group: &'static Group) {
+        let at = core::ptr::from_ref(group).cast_mut();
+        self.group_of_slot[index].store(at, Ordering::Release);
+    }
+
+    /// A channel for an event loop: its number and its eventfd. One that was given
+    /// back serves again, because peers already hold its eventfd.
+    pub fn take_channel(&self) -> Option<(usize, i32)> {
+        let _held = Held::enter(self.lock.get());
+        let mut idle = self.idle_channels.load(Ordering::Relaxed);
+        if idle != 0 {
+            let number = idle.trailing_zeros() as usize;
+            idle &= idle - 1;
+            self.idle_channels.store(idle, Ordering::Relaxed);
+            return Some((number, self.bell(number)?));
+        }
+        let number = self.bells.iter().position(|bell| bell.load(Ordering::Relaxed) == 0)?;
+        let fd = sys::move_up(sys::eventfd().ok()?);
+        self.bells[number].store(fd + 1, Ordering::Release);
+        Some((number, fd))
+    }
+
+    /// An event loop has ended: its channel may serve another.
+    pub fn give_channel(&self, number: usize) {
+        let _held = Held::enter(self.lock.get());
+        self.idle_channels.fetch_or(1 << number, Ordering::Relaxed);
+    }
+
+    /// The eventfd of one of our channels.
+    #[must_use]
+    pub fn bell(&self, channel: usize) -> Option<i32> {
+        self.bells.get(channel)?.load(Ordering::Acquire).checked_sub(1).filter(|fd| *fd >= 0)
+    }
+
+    /// Reads what other processes have sent to our mailbox.
+    pub fn read_mail(&'static self) {
+        self.wake.mail().store(0, Ordering::Relaxed);
+        let mut bytes = [0; 256];
+        while let Ok(received) = sys::recv_with_fds(self.mailbox, &mut bytes) {
+            if received.uid == Some(self.uid) {
+                match ControlMessage::parse(&bytes[..received.len]) {
+                    Ok(ControlMessage::Introduction(introduction)) => {
+                        group::on_introduction(self, &introduction, received.fds());
+                    }
+                    Ok(ControlMessage::Channel(channel)) => {
+                        if group::on_channel(self, &channel, received.fds()) {
+                            continue;
+                        }
+                    }
+                    Ok(ControlMessage::Hello(_)) => {}
+                    Err(error) => crate::log!(Warn, "mail ignored: {error}"),
+                }
+            }
+            received.close_fds();
+        }
+        if self.replies_pending.load(Ordering::Relaxed) > 0 {
+            group::answer_introductions(self);
+        }
+    }
+
+    /// Reads the mailbox if somebody has left a hint that there is mail.
+    #[inline]
+    pub fn read_mail_if_any(&'static self) {
+        if self.wake.mail().load(Ordering::Relaxed) != 0 {
+            self.read_mail();
+        }
+    }
+}
+
+/// `SO_NETNS_COOKIE` of `asm-generic/socket.h`; Linux 5.14.
+const SO_NETNS_COOKIE: i32 = 71;
+/// `SO_COOKIE` of `asm-generic/socket.h`.
+const SO_COOKIE: i32 = 57;
+
+/// The kernel's cookie of a socket.
+#[must_use]
+pub fn socket_cookie(fd: i32) -> u64 {
+    sys::socket_option(fd, libc::SOL_SOCKET, SO_COOKIE).unwrap_or(0)
+}
+
+/// The cookie of the network namespace a socket lives in; 0 when the kernel does
+/// not say.
+#[must_use]
+pub fn netns_cookie(fd: i32) -> u64 {
+    sys::socket_option(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE).unwrap_or(0)
+}
+
+/// Sixteen bytes as two words.
+#[must_use]
+pub fn halves(id: &[u8; 16]) -> [u64; 2] {
+    let word = |at: usize| {
+        let mut eight = [0; 8];
+        eight.copy_from_slice(&id[at..at + 8]);
+        u64::from_be_bytes(eight)
+    };
+    [word(0), word(8)]
+}
+
+fn reset(slot: &Slot, pid: u32) {
+    let generation = slot.generation.load(Ordering::Relaxed).wrapping_add(1);
+    // SAFETY: the slot is free: nobody else uses it, and it is all atomics, for
+    // which zero bytes are the initial value.
+    unsafe {
+        core::ptr::write_bytes(core::ptr::from_ref(slot).cast_mut().cast::<u8>(), 0, size_of::<Slot>());
+    }
+    slot.generation.store(generation, Ordering::Relaxed);
+    slot.user_pid.store(pid, Ordering::Relaxed);
+    slot.low_water.store(1, Ordering::Relaxed);
+    slot.holders.store(1, Ordering::Relaxed);
+    slot.mode.store(mode::TCP, Ordering::Release);
+}
+
+const _: () = assert!(slab::LAYOUT_VERSION == 1);

@@ -1,0 +1,516 @@
+//! A TCP stream socket of the program, as this process sees it.
+//!
+//! ```text
+//!   Fresh ── connect, accept ──> Candidate ── first I/O ──> Meeting ──> Smc
+//!     │                              └──────────┬──────────────┘
+//!     └── listen ──> Listener                   └── any doubt ──> Plain
+//! ```
+//!
+//! The object is private to the process (a forked child has its own copy); what
+//! two processes must agree on lies in its [`Slot`] and its [`Record`]s.
+
+use crate::descriptors::{self, Entry, Use};
+use crate::epoll;
+use crate::group::Group;
+use crate::meeting::{self, Meeting};
+use crate::pool::{Held, Pool, SharedLock};
+use crate::process::{self, Process};
+use crate::{Errno, wait};
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use sidestep_device::ring::Ring;
+use sidestep_device::slab::{self, Record};
+use sidestep_device::state::{Slot, mode};
+use sidestep_device::sys;
+use sidestep_proto::fallback::Reason;
+
+/// Sockets of a process that are tracked at once.
+const SOCKS_MAX: usize = 1 << 17;
+
+static POOL: Pool<Sock, SOCKS_MAX> = Pool::new();
+
+/// How far a socket has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Phase {
+    /// Created, neither connected nor listening.
+    Fresh,
+    /// Listening.
+    Listener,
+    /// Connected (or connecting); nothing was decided.
+    Candidate,
+    /// The two libraries are agreeing.
+    Meeting,
+    /// Stays on TCP.
+    Plain,
+    /// Reads by the ledger: shared memory, as far as the ends have switched.
+    Smc,
+}
+
+impl Phase {
+    const ALL: [Self; 6] = [
+        Self::Fresh,
+        Self::Listener,
+        Self::Candidate,
+        Self::Meeting,
+        Self::Plain,
+        Self::Smc,
+    ];
+}
+
+/// See the [module](self).
+pub struct Sock {
+    /// Descriptors of this process that refer to it.
+    pub descriptors: AtomicU32,
+    /// Calls under way, plus one for all descriptors together; 0 = dissolved.
+    uses: AtomicU32,
+    phase: AtomicU8,
+    /// This side accepted the connection.
+    pub is_server: AtomicBool,
+    /// `O_NONBLOCK`, as far as this process has seen it set.
+    pub nonblocking: AtomicBool,
+    /// Set before connecting or listening, 0 = not set.
+    pub receive_buffer: AtomicU32,
+    /// An option was used that only TCP has.
+    pub tcp_only: AtomicBool,
+    slot_index: AtomicU32,
+    home: AtomicPtr<Process>,
+    slot: AtomicPtr<Slot>,
+    conn: UnsafeCell<MaybeUninit<Conn>>,
+    /// Producer position up to which the peer is known to have room.
+    pub(crate) send_limit: AtomicU64,
+    /// A send found no room: the next room is news to an edge-triggered loop.
+    pub(crate) out_blocked: AtomicBool,
+    pub(crate) receive_wait: wait::Learned,
+    pub(crate) send_wait: wait::Learned,
+    meeting_lock: SharedLock,
+    meeting: UnsafeCell<Meeting>,
+    /// Epoll registrations of this socket.
+    pub(crate) registrations: AtomicPtr<epoll::Registration>,
+}
+
+// SAFETY: `conn` is written once before phase becomes `Smc`, `meeting` under
+// `meeting_lock`; the rest is atomic.
+unsafe impl Sync for Sock {}
+
+/// The two halves of a connection in shared memory.
+#[derive(Clone, Copy)]
+pub struct Conn {
+    /// What we report.
+    pub mine: &'static Record,
+    /// What the peer reports: claims.
+    pub theirs: &'static Record,
+    /// We write into it.
+    pub outgoing: Ring,
+    /// The peer writes into it.
+    pub incoming: Ring,
+    /// Whom it belongs to.
+    pub group: &'static Group,
+    /// The peer's slot.
+    pub peer_slot: usize,
+}
+
+/// Makes a socket object for a new descriptor of the program.
+pub fn register(fd: i32, nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
+    let sock = new(nonblocking, is_server)?;
+    descriptors::note_highest(fd);
+    forget_entry(descriptors::insert_sock(fd, sock), -1);
+    Some(sock)
+}
+
+fn new(nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
+    let room: NonNull<Sock> = POOL.take()?;
+    // SAFETY: the room is ours. A late `enter` of a caller that met the previous
+    // object fails as long as `uses` is 0, so `uses` is written last.
+    unsafe {
+        let at = room.as_ptr();
+        (&raw mut (*at).descriptors).write(AtomicU32::new(0));
+        (&raw mut (*at).phase).write(AtomicU8::new(Phase::Fresh as u8));
+        (&raw mut (*at).is_server).write(AtomicBool::new(is_server));
+        (&raw mut (*at).nonblocking).write(AtomicBool::new(nonblocking));
+        (&raw mut (*at).receive_buffer).write(AtomicU32::new(0));
+        (&raw mut (*at).tcp_only).write(AtomicBool::new(false));
+        (&raw mut (*at).slot_index).write(AtomicU32::new(u32::MAX));
+        (&raw mut (*at).home).write(AtomicPtr::new(core::ptr::null_mut()));
+        (&raw mut (*at).slot).write(AtomicPtr::new(core::ptr::null_mut()));
+        (&raw mut (*at).send_limit).write(AtomicU64::new(0));
+        (&raw mut (*at).out_blocked).write(AtomicBool::new(false));
+        (&raw mut (*at).receive_wait).write(wait::Learned::new());
+        (&raw mut (*at).send_wait).write(wait::Learned::new());
+        (&raw mut (*at).meeting_lock).write(SharedLock::new());
+        (&raw mut (*at).meeting).write(UnsafeCell::new(Meeting::new()));
+        (&raw mut (*at).registrations).write(AtomicPtr::new(core::ptr::null_mut()));
+    }
+    // SAFETY: every field is initialised (`conn` may be uninitialised); pool memory
+    // is never unmapped.
+    let sock = unsafe { &*room.as_ptr() };
+    sock.uses.store(1, Ordering::Release);
+    Some(sock)
+}
+
+/// The table forgot a descriptor: one reference less.
+pub fn forget_entry(entry: Entry, fd: i32) {
+    match entry {
+        Entry::Nothing => {}
+        Entry::Sock(sock) => sock.drop_descriptor(fd),
+        Entry::Set(set) => set.drop_descriptor(),
+    }
+}
+
+/// libc has handed out a number: whatever the table says about it is out of date.
+pub fn forget_number(fd: i32) {
+    if !process::is_borrowed_memory() {
+        // The number is somebody else's now: -1 keeps our hands off it.
+        forget_entry(descriptors::remove(fd), -1);
+    }
+}
+
+/// Before the real `close` (or `dup2` over it): takes the descriptor out of the
+/// table. The returned guard finishes after the real call.
+pub fn before_close(fd: i32) -> Option<Closing> {
+    if !descriptors::is_ours(fd) || process::is_borrowed_memory() {
+        return None;
+    }
+    match descriptors::remove(fd) {
+        Entry::Nothing => None,
+        Entry::Set(set) => {
+            set.drop_descriptor();
+            None
+        }
+        Entry::Sock(sock) => {
+            let closing = sock.enter().then_some(Closing(sock));
+            sock.drop_descriptor(fd);
+            closing
+        }
+    }
+}
+
+/// Keeps a socket until the kernel has closed its descriptor.
+pub struct Closing(&'static Sock);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        if self.0.descriptors.load(Ordering::Acquire) == 0
+            && let Some(conn) = self.0.conn()
+        {
+            // A peer that is awake need not sleep to learn it.
+            conn.mine.sending.closes.fetch_add(1, Ordering::Release);
+        }
+        self.0.leave();
+    }
+}
+
+/// `dup`: both descriptors mean the same socket.
+pub fn duplicate(old: i32, new: i32) {
+    let concerns_us = descriptors::is_ours(old) || descriptors::is_ours(new);
+    if old == new || !concerns_us || process::is_borrowed_memory() {
+        return;
+    }
+    if let Some(sock) = descriptors::sock(old) {
+        descriptors::note_highest(new);
+        forget_entry(descriptors::insert_sock(new, sock.sock()), -1);
+    } else if let Some(set) = descriptors::set(old) {
+        forget_entry(descriptors::insert_set(new, set), -1);
+    } else {
+        forget_entry(descriptors::remove(new), -1);
+    }
+}
+
+impl Sock {
+    /// Counts one more user; false when the object was dissolved.
+    #[inline]
+    pub(crate) fn enter(&self) -> bool {
+        let mut uses = self.uses.load(Ordering::Relaxed);
+        while uses != 0 {
+            let (old, new) = (uses, uses + 1);
+            match self.uses.compare_exchange_weak(old, new, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => uses = now,
+            }
+        }
+        false
+    }
+
+    /// One user less; the last one dissolves it.
+    #[inline]
+    pub(crate) fn leave(&'static self) {
+        if self.uses.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.dissolve();
+        }
+    }
+
+    fn drop_descriptor(&'static self, fd: i32) {
+        if self.descriptors.fetch_sub(1, Ordering::AcqRel) == 1 {
+            epoll::forget_sock(self);
+            self.say_goodbye(fd);
+            self.leave();
+        }
+        // While another descriptor lives, the kernel keeps reporting the socket under
+        // the old number to the sets it is in, and so do we.
+    }
+
+    /// The last descriptor of this process is about to be closed.
+    fn say_goodbye(&self, fd: i32) {
+        if let Some(conn) = self.conn() {
+            crate::control::before_last_close(self, &conn, fd);
+        }
+    }
+
+    /// Nobody refers to the object: gives its slot back and itself to the pool.
+    fn dissolve(&'static self) {
+        // SAFETY: no calls are under way and no descriptor is left.
+        unsafe { &mut *self.meeting.get() }.abandon();
+        self.release_slot();
+        // SAFETY: it came from the pool and nobody refers to it.
+        unsafe { POOL.give(NonNull::from(self)) };
+    }
+
+    fn release_slot(&self) {
+        let Some(slot) = self.slot() else { return };
+        self.slot.store(core::ptr::null_mut(), Ordering::Release);
+        if slot.holders.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        let index = self.slot_index();
+        let Some(home) = self.home() else { return };
+        if let Some(group) = home.group_of_slot(index) {
+            group.record(index).identity.phase.store(slab::phase::DETACHED, Ordering::Release);
+        }
+        slot.mode.store(mode::LINGERING, Ordering::Release);
+        if self.is_at_home() {
+            home.set_sock_of_slot(index, None);
+            home.release_slot(index);
+        }
+    }
+
+    /// Whether its slot belongs to the process that runs, not to a forebear.
+    pub fn is_at_home(&self) -> bool {
+        self.home().is_some_and(|home| home.pid == sys::pid())
+    }
+
+    /// How far it has come.
+    #[inline]
+    pub fn phase(&self) -> Phase {
+        // Acquire: pairs with the Release in `set_phase`; `conn` is visible with
+        // `Smc`.
+        let number = usize::from(self.phase.load(Ordering::Acquire));
+        Phase::ALL.get(number).copied().unwrap_or(Phase::Plain)
+    }
+
+    /// Moves on.
+    pub fn set_phase(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::SeqCst);
+    }
+
+    /// The connection in shared memory, if it is there.
+    #[inline]
+    pub fn conn(&self) -> Option<Conn> {
+        if self.phase() != Phase::Smc {
+            return None;
+        }
+        // SAFETY: written before the phase became `Smc`, constant since.
+        Some(unsafe { *(*self.conn.get()).assume_init_ref() })
+    }
+
+    /// # Safety
+    /// Called once, by the one that is about to set [`Phase::Smc`].
+    pub(crate) unsafe fn set_conn(&self, conn: Conn) {
+        // SAFETY: the caller's promise; readers look only after `Smc`.
+        unsafe { (*self.conn.get()).write(conn) };
+    }
+
+    /// Its slot, once it has one.
+    #[inline]
+    pub fn slot(&self) -> Option<&'static Slot> {
+        // SAFETY: slots live in mappings that are never unmapped.
+        unsafe { self.slot.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Number of its slot in its home.
+    #[inline]
+    pub fn slot_index(&self) -> usize {
+        self.slot_index.load(Ordering::Relaxed) as usize
+    }
+
+    /// The process object its slot belongs to.
+    pub fn home(&self) -> Option<&'static Process> {
+        // SAFETY: process objects are never freed.
+        unsafe { self.home.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Why it stays on TCP.
+    pub fn stay_plain(&self, reason: Reason) {
+        if let Some(slot) = self.slot() {
+            slot.reason.store(reason as u8, Ordering::Relaxed);
+            slot.mode.store(mode::TCP, Ordering::Release);
+        }
+        self.set_phase(Phase::Plain);
+        if crate::log::enabled(crate::log::Level::Debug) {
+            crate::log!(Debug, "stays on TCP: {}", reason.words());
+        }
+    }
+
+    /// Gives a connected socket its slot and writes down its addresses. Called
+    /// when `connect` or `accept` has done its work.
+    pub fn begin(&'static self, fd: i32) {
+        if self.slot().is_some() {
+            return;
+        }
+        let Some(process) = process::current() else { return self.set_phase(Phase::Plain) };
+        let Some(index) = process.take_slot() else { return self.set_phase(Phase::Plain) };
+        let slot = process.state.slot(index);
+        slot.is_server.store(u8::from(self.is_server.load(Ordering::Relaxed)), Ordering::Relaxed);
+        self.slot_index.store(index as u32, Ordering::Relaxed);
+        self.home.store(core::ptr::from_ref(process).cast_mut(), Ordering::Release);
+        self.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Release);
+        process.set_sock_of_slot(index, Some(self));
+        if let Ok((local, peer)) = addresses(fd) {
+            self.note_addresses(local, peer);
+        }
+        if !process::options().smc {
+            self.stay_plain(Reason::ModeTcp);
+        }
+    }
+
+    /// Writes its addresses down for `sidestep ss`.
+    pub fn note_addresses(&self, local: SocketAddr, peer: SocketAddr) {
+        let Some(slot) = self.slot() else { return };
+        let words = |ip: IpAddr| match ip {
+            IpAddr::V4(v4) => [u64::from(u32::from(v4)), 0],
+            IpAddr::V6(v6) => process::halves(&v6.octets()),
+        };
+        let places = [(local.ip(), &slot.local_ip), (peer.ip(), &slot.peer_ip)];
+        for (ip, place) in places {
+            let [first, second] = words(ip);
+            place[0].store(first, Ordering::Relaxed);
+            place[1].store(second, Ordering::Relaxed);
+        }
+        slot.local_port.store(u32::from(local.port()), Ordering::Relaxed);
+        slot.peer_port.store(u32::from(peer.port()), Ordering::Relaxed);
+        slot.family.store(if peer.is_ipv4() { 4 } else { 6 }, Ordering::Release);
+    }
+
+    /// A forked child continues alone with a connection that was not decided when
+    /// its parent forked: with a slot of its own.
+    pub fn move_home(&'static self, fd: i32) {
+        if self.is_at_home() || self.slot().is_none() {
+            return;
+        }
+        let server = self.is_server.load(Ordering::Relaxed);
+        self.release_slot();
+        self.is_server.store(server, Ordering::Relaxed);
+        self.begin(fd);
+    }
+
+    /// Runs `f` on the state of the agreement, unless another thread does.
+    pub(crate) fn with_meeting(&self, f: impl FnOnce(&mut Meeting)) {
+        if let Some(_held) = Held::try_enter(self.meeting_lock.get()) {
+            // SAFETY: under the lock.
+            f(unsafe { &mut *self.meeting.get() });
+        }
+    }
+
+    /// An accepted socket gets what its listener was given.
+    pub fn inherit(&self, listener: &Self) {
+        let receive_buffer = listener.receive_buffer.load(Ordering::Relaxed);
+        self.receive_buffer.store(receive_buffer, Ordering::Relaxed);
+        self.tcp_only.store(listener.tcp_only.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Mirrors `O_NONBLOCK`.
+    pub fn set_nonblocking(&self, on: bool) {
+        self.nonblocking.store(on, Ordering::Relaxed);
+    }
+
+    /// Whether a call may sleep: the mirror says at once that it may not, the
+    /// kernel has the last word when it may.
+    pub fn may_block(&self, fd: i32) -> bool {
+        if self.nonblocking.load(Ordering::Relaxed) {
+            return false;
+        }
+        let flags = sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0);
+        let nonblocking = flags as i32 & libc::O_NONBLOCK != 0;
+        self.nonblocking.store(nonblocking, Ordering::Relaxed);
+        !nonblocking
+    }
+}
+
+/// Both addresses of a connected socket.
+///
+/// # Errors
+/// `ENOTCONN` while it is not connected.
+pub fn addresses(fd: i32) -> Result<(SocketAddr, SocketAddr), Errno> {
+    let (peer, _) = sys::socket_name(fd, true).map_err(|errno| errno.0)?;
+    let (local, _) = sys::socket_name(fd, false).map_err(|errno| errno.0)?;
+    match (address(&local), address(&peer)) {
+        (Some(local), Some(peer)) => Ok((local, peer)),
+        _ => Err(libc::EAFNOSUPPORT),
+    }
+}
+
+/// An address of the kernel as Rust knows it; IPv4-mapped ones become IPv4.
+#[must_use]
+pub fn address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    let at = core::ptr::from_ref(storage);
+    match i32::from(storage.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says which struct it is; storage is large enough.
+            let v4 = unsafe { &*at.cast::<libc::sockaddr_in>() };
+            let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
+            Some(SocketAddr::new(IpAddr::V4(ip), u16::from_be(v4.sin_port)))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let v6 = unsafe { &*at.cast::<libc::sockaddr_in6>() };
+            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+            Some(SocketAddr::new(ip.to_canonical(), u16::from_be(v6.sin6_port)))
+        }
+        _ => None,
+    }
+}
+
+/// Before a fork: connections whose ends are agreeing right now stay on TCP, and
+/// every connection gets one more holder.
+pub fn before_fork() {
+    descriptors::for_each_sock(|_, sock| {
+        if sock.phase() == Phase::Meeting {
+            sock.stay_plain(Reason::ForkedMeanwhile);
+        }
+    });
+    descriptors::for_each_sock(|fd, sock| {
+        if let Some(slot) = sock.slot().filter(|_| descriptors::is_first_of(fd, sock)) {
+            slot.holders.fetch_add(1, Ordering::AcqRel);
+        }
+    });
+}
+
+/// In the child of a fork.
+pub fn after_fork_in_child() {
+    POOL.reset_lock();
+    descriptors::for_each_sock(|_, sock| {
+        sock.uses.store(1, Ordering::Relaxed);
+        sock.meeting_lock.get().reset();
+    });
+}
+
+/// What a plain call has moved, for the counters.
+pub fn count_plain(sock: &Use, sent: bool, moved: isize) {
+    if let (Some(slot), Ok(bytes)) = (sock.slot(), u64::try_from(moved)) {
+        let counters = &slot.counters;
+        let (bytes_at, messages_at) = if sent {
+            (&counters.bytes_sent, &counters.messages_sent)
+        } else {
+            (&counters.bytes_received, &counters.messages_received)
+        };
+        if bytes > 0 {
+            bytes_at.fetch_add(bytes, Ordering::Relaxed);
+            messages_at.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What the rendezvous needs to know about a moment in a call.
+pub use meeting::Moment;

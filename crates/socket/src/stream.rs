@@ -1,0 +1,704 @@
+//! Send and receive: the two screens.
+//!
+//! ```text
+//!   send                                     receive
+//!   window  = ring - (producer - consumer)   readable = producer - consumer
+//!   copy into the ring                       copy out of the ring
+//!   publish the producer cursor              publish the consumer cursor
+//!   does the reader sleep? wake it           was the ring nearly full? wake the writer
+//!   no room: EAGAIN or wait                  nothing there: EAGAIN, end or wait
+//! ```
+//!
+//! Cursors are published by compare-and-exchange. Under the direction lock nobody
+//! else moves them, except a signal handler of the same thread that uses the same
+//! socket in the middle of our copy: then the exchange fails, and the copy is made
+//! again behind the handler's bytes.
+
+use crate::descriptors::Use;
+use crate::meeting::{self, Moment};
+use crate::pool::Held;
+use crate::sock::{self, Conn, Phase, Sock};
+use crate::{Answer, Errno, control, switch, wait};
+use core::cell::Cell;
+use core::sync::atomic::{Ordering, fence};
+use sidestep_device::ring::Ring;
+use sidestep_device::slab::{flag as said, wanted};
+use sidestep_device::state::{Slot, count, flag};
+use sidestep_device::sys::{self, Errno as SysErrno};
+use sidestep_proto::cursor::{self, Spans};
+use sidestep_proto::ledger;
+
+/// What became of a call.
+pub enum Outcome {
+    /// libc was called and has answered, `errno` included.
+    Plain(isize),
+    /// We have answered.
+    Ours(Answer),
+}
+
+/// The program's buffers, in order.
+pub struct Buffers<'a> {
+    list: &'a [libc::iovec],
+    len: usize,
+}
+
+impl<'a> Buffers<'a> {
+    /// `None` when the kernel would refuse the list: let it.
+    ///
+    /// # Safety
+    /// `list` points to `count` iovecs, each valid as the call demands.
+    #[must_use]
+    pub unsafe fn new(list: *const libc::iovec, count: usize) -> Option<Self> {
+        const IOV_MAX: usize = 1024;
+        if count > IOV_MAX || (list.is_null() && count > 0) {
+            return None;
+        }
+        let list = if count == 0 {
+            &[]
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { core::slice::from_raw_parts(list, count) }
+        };
+        let mut len = 0usize;
+        for part in list {
+            len = len.checked_add(part.iov_len)?;
+        }
+        (len <= isize::MAX as usize).then_some(Self { list, len })
+    }
+
+    /// Bytes in all buffers together.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no byte in them.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Calls `f` with each stretch of the `n` bytes that follow the first `skip`.
+    #[inline]
+    fn each(&self, mut skip: usize, mut n: usize, mut f: impl FnMut(*mut u8, usize)) {
+        for part in self.list {
+            if n == 0 {
+                return;
+            }
+            if skip >= part.iov_len {
+                skip -= part.iov_len;
+                continue;
+            }
+            let take = (part.iov_len - skip).min(n);
+            // SAFETY: inside the buffer.
+            f(unsafe { part.iov_base.cast::<u8>().add(skip) }, take);
+            n -= take;
+            skip = 0;
+        }
+    }
+
+    /// Copies `n` bytes, after the first `skip`, into the ring at a position.
+    #[inline]
+    fn copy_in(&self, skip: usize, n: usize, ring: &Ring, mut position: u64) {
+        self.each(skip, n, |at, len| {
+            // SAFETY: the program's buffer, readable by the call's contract.
+            let mut bytes = unsafe { core::slice::from_raw_parts(at, len) };
+            let spans = Spans::cut(position, len, ring.len());
+            let (first, second) = bytes.split_at(spans.first.len());
+            ring.write(spans.first, first);
+            bytes = second;
+            if !bytes.is_empty() {
+                ring.write(spans.second, bytes);
+            }
+            position += len as u64;
+        });
+    }
+
+    /// Copies `n` bytes out of the ring, behind the first `skip`.
+    #[inline]
+    fn copy_out(&self, skip: usize, n: usize, ring: &Ring, mut position: u64) {
+        self.each(skip, n, |at, len| {
+            let spans = Spans::cut(position, len, ring.len());
+            let first = spans.first.len();
+            // SAFETY: the program's buffer, writable by the call's contract.
+            unsafe {
+                ring.read(spans.first, at);
+                if !spans.second.is_empty() {
+                    ring.read(spans.second, at.add(first));
+                }
+            }
+            position += len as u64;
+        });
+    }
+}
+
+/// Sends the buffers, by whichever path the connection uses. `plain` makes the
+/// program's own call.
+pub fn send(
+    sock: &Use,
+    fd: i32,
+    buffers: &Buffers<'_>,
+    flags: i32,
+    plain: impl Fn() -> isize,
+) -> Outcome {
+    loop {
+        match sock.phase() {
+            Phase::Smc => {
+                if let Some(outcome) = smc_send(sock, fd, buffers, flags, &plain) {
+                    return outcome;
+                }
+            }
+            Phase::Candidate | Phase::Meeting => {
+                meeting::look(sock.sock(), fd, Moment::BeforeSend);
+                if let Some(n) = plain_send(sock, &plain) {
+                    meeting::look(sock.sock(), fd, Moment::AfterSend);
+                    return Outcome::Plain(n);
+                }
+            }
+            _ => {
+                let n = plain();
+                sock::count_plain(sock, true, n);
+                return Outcome::Plain(n);
+            }
+        }
+    }
+}
+
+/// The program's own call while nothing is decided; `None` when it has been
+/// decided meanwhile.
+fn plain_send(sock: &Use, plain: &impl Fn() -> isize) -> Option<isize> {
+    let Some(slot) = sock.slot() else { return Some(plain()) };
+    slot.plain_sends.fetch_add(1, Ordering::SeqCst);
+    let n = (sock.phase() != Phase::Smc).then(plain);
+    slot.plain_sends.fetch_sub(1, Ordering::SeqCst);
+    if let Some(n) = n {
+        sock::count_plain(sock, true, n);
+    }
+    n
+}
+
+fn smc_send(
+    sock: &Use,
+    fd: i32,
+    buffers: &Buffers<'_>,
+    flags: i32,
+    plain: &impl Fn() -> isize,
+) -> Option<Outcome> {
+    let (conn, slot) = (sock.conn()?, sock.slot()?);
+    if slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED == 0
+        && let Some(n) = send_before_switch(sock, slot, fd, &conn, plain)
+    {
+        return Some(Outcome::Plain(n));
+    }
+    let send = RingSend { sock, slot, conn: &conn, fd };
+    let answer = send.all(buffers, flags & libc::MSG_DONTWAIT != 0);
+    if flags & libc::MSG_OOB != 0 && !buffers.is_empty() && answer == Ok(buffers.len()) {
+        send.mark_urgent();
+    }
+    Some(Outcome::Ours(answer))
+}
+
+/// Switches if it can be done now; else the bytes go by TCP: their number.
+#[cold]
+fn send_before_switch(
+    sock: &Use,
+    slot: &Slot,
+    fd: i32,
+    conn: &Conn,
+    plain: &impl Fn() -> isize,
+) -> Option<isize> {
+    {
+        let _sending = Held::enter(&slot.send_lock);
+        let switched = slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0;
+        if switched || switch::send_into_ring(sock, slot, fd, conn) {
+            return None;
+        }
+        // Under the lock: nobody switches while this call is under way.
+        slot.plain_sends.fetch_add(1, Ordering::SeqCst);
+    }
+    let n = plain();
+    slot.plain_sends.fetch_sub(1, Ordering::SeqCst);
+    sock::count_plain(sock, true, n);
+    Some(n)
+}
+
+/// Whoever sends into the ring of one connection.
+struct RingSend<'a> {
+    sock: &'a Sock,
+    slot: &'a Slot,
+    conn: &'a Conn,
+    fd: i32,
+}
+
+impl RingSend<'_> {
+    /// Sends everything, waiting for room unless the socket or the call says not to.
+    fn all(&self, buffers: &Buffers<'_>, dont_wait: bool) -> Answer {
+        let mut done = 0;
+        let deadline = Cell::new(None);
+        loop {
+            match self.some(buffers, done) {
+                Ok(n) => done += n,
+                Err(errno) if done == 0 => return Err(errno),
+                Err(_) => break,
+            }
+            if done == buffers.len() {
+                break;
+            }
+            if self.window() > 0 {
+                continue;
+            }
+            if dont_wait || !self.sock.may_block(self.fd) {
+                if done > 0 {
+                    break;
+                }
+                self.want_room();
+                if self.window() == 0 {
+                    return Err(libc::EAGAIN);
+                }
+                continue;
+            }
+            match self.wait(&deadline) {
+                Ok(()) => {}
+                Err(errno) if done == 0 => return Err(errno),
+                Err(_) => break,
+            }
+        }
+        let counters = &self.slot.counters;
+        count(&counters.bytes_sent, done as u64);
+        count(&counters.ring_bytes_sent, done as u64);
+        count(&counters.messages_sent, 1);
+        Ok(done)
+    }
+
+    /// Sends what there is room for: one copy, one publication.
+    #[inline]
+    fn some(&self, buffers: &Buffers<'_>, done: usize) -> Answer {
+        let conn = self.conn;
+        let sending = Held::enter(&self.slot.send_lock);
+        wait::follow_hint(self.slot, conn, self.fd);
+        let flags = self.slot.flags.load(Ordering::Acquire);
+        if flags & (flag::WRITE_SHUT | flag::RESET | flag::PEER_GONE) != 0 {
+            return control::send_after_end(self.slot, conn, buffers.len() - done);
+        }
+        let producer = conn.mine.sending.producer.load(Ordering::Relaxed);
+        let window = self.window_from(producer)?;
+        // A long send is published in parts, so that the reader copies out while we
+        // copy in.
+        let part = (conn.outgoing.len() / 4).max(window / 2);
+        let n = window.min(buffers.len() - done).min(part);
+        if n == 0 {
+            return Ok(0);
+        }
+        buffers.copy_in(done, n, &conn.outgoing, producer);
+        let cursor = &conn.mine.sending.producer;
+        // SeqCst: publishes the copy, and is the fence between it and the look at
+        // the reader's arm and channels.
+        let published = cursor.compare_exchange(
+            producer,
+            producer + n as u64,
+            Ordering::SeqCst,
+            Ordering::Relaxed,
+        );
+        drop(sending);
+        if published.is_err() {
+            return Ok(0);
+        }
+        wait::wake_readers(self.slot, conn, self.fd);
+        Ok(n)
+    }
+
+    /// Room in the ring; the peer's cursor is read only when the last one known
+    /// leaves less than a quarter of it.
+    #[inline]
+    fn window_from(&self, producer: u64) -> Answer {
+        let len = self.conn.outgoing.len();
+        let known = self.sock.send_limit.load(Ordering::Relaxed).saturating_sub(producer) as usize;
+        if known >= len / 4 && known <= len {
+            return Ok(known);
+        }
+        // Acquire: the peer has read the bytes that we are about to overwrite.
+        let claim = self.conn.theirs.receiving.consumer.load(Ordering::Acquire);
+        let window = cursor::window(producer, claim, len)
+            .map_err(|misbehaved| control::reset(self.slot, self.conn, &misbehaved))?;
+        self.sock.send_limit.store(claim + len as u64, Ordering::Relaxed);
+        Ok(window)
+    }
+
+    fn window(&self) -> usize {
+        let producer = self.conn.mine.sending.producer.load(Ordering::Relaxed);
+        let claim = self.conn.theirs.receiving.consumer.load(Ordering::Acquire);
+        cursor::window(producer, claim, self.conn.outgoing.len()).unwrap_or(1)
+    }
+
+    /// A loop will wait for room: the peer marks our channels when there is some.
+    fn want_room(&self) {
+        self.sock.out_blocked.store(true, Ordering::Relaxed);
+        if self.conn.mine.waiting.channels.load(Ordering::Relaxed) != 0 {
+            self.conn.mine.waiting.write_wanted.fetch_or(wanted::CHANNELS, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    fn wait(&self, deadline: &Cell<Option<u64>>) -> Answer<()> {
+        if deadline.get().is_none() {
+            deadline.set(control::send_deadline(self.fd));
+        }
+        wait::writable(self.sock, self.slot, self.conn, self.fd, deadline.get())
+    }
+
+    /// The last byte sent is urgent: says so, and lets the kernel raise SIGURG and
+    /// POLLPRI on the other side by an urgent bell.
+    #[cold]
+    fn mark_urgent(&self) {
+        let sending = &self.conn.mine.sending;
+        let position = sending.producer.load(Ordering::Relaxed);
+        sending.urgent.store(position, Ordering::SeqCst);
+        let _ = sys::send(self.fd, b"!", libc::MSG_OOB | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+        wait::wake_readers(self.slot, self.conn, self.fd);
+    }
+}
+
+/// Receives into the buffers, by whichever path the connection uses.
+pub fn receive(
+    sock: &Use,
+    fd: i32,
+    buffers: &Buffers<'_>,
+    flags: i32,
+    plain: impl Fn() -> isize,
+) -> Outcome {
+    loop {
+        match sock.phase() {
+            Phase::Smc => {
+                if flags & libc::MSG_ERRQUEUE != 0 {
+                    return Outcome::Plain(plain());
+                }
+                if let Some(answer) = smc_receive(sock, fd, buffers, flags) {
+                    return Outcome::Ours(answer);
+                }
+            }
+            Phase::Candidate | Phase::Meeting => {
+                meeting::look(sock.sock(), fd, Moment::BeforeReceive);
+                if let Some(n) = plain_receive(sock, flags, &plain) {
+                    if n > 0 {
+                        meeting::look(sock.sock(), fd, Moment::AfterReceive);
+                    }
+                    return Outcome::Plain(n);
+                }
+            }
+            _ => {
+                let n = plain();
+                if flags & libc::MSG_PEEK == 0 {
+                    sock::count_plain(sock, false, n);
+                }
+                return Outcome::Plain(n);
+            }
+        }
+    }
+}
+
+fn plain_receive(sock: &Use, flags: i32, plain: &impl Fn() -> isize) -> Option<isize> {
+    let Some(slot) = sock.slot() else { return Some(plain()) };
+    slot.plain_receives.fetch_add(1, Ordering::SeqCst);
+    let n = (sock.phase() != Phase::Smc).then(plain);
+    slot.plain_receives.fetch_sub(1, Ordering::SeqCst);
+    if let Some(n) = n.filter(|_| flags & libc::MSG_PEEK == 0) {
+        sock::count_plain(sock, false, n);
+    }
+    n
+}
+
+fn smc_receive(sock: &Use, fd: i32, buffers: &Buffers<'_>, flags: i32) -> Option<Answer> {
+    let (conn, slot) = (sock.conn()?, sock.slot()?);
+    let receive = Receive { sock, slot, conn: &conn, fd, flags };
+    if flags & libc::MSG_OOB != 0 {
+        return Some(receive.urgent(buffers));
+    }
+    let answer = receive.all(buffers);
+    if let Ok(n @ 1..) = answer
+        && flags & libc::MSG_PEEK == 0
+    {
+        count(&slot.counters.bytes_received, n as u64);
+        count(&slot.counters.messages_received, 1);
+    }
+    Some(answer)
+}
+
+/// What one look into ring or TCP queue has brought.
+enum Found {
+    /// So many bytes, copied.
+    Bytes(usize),
+    /// Nothing now.
+    Nothing,
+    /// Nothing any more: 0, or the error that ended the connection.
+    End(Option<Errno>),
+}
+
+/// Whoever receives from one connection.
+struct Receive<'a> {
+    sock: &'a Sock,
+    slot: &'a Slot,
+    conn: &'a Conn,
+    fd: i32,
+    flags: i32,
+}
+
+impl Receive<'_> {
+    fn peeks(&self) -> bool {
+        self.flags & libc::MSG_PEEK != 0
+    }
+
+    /// Receives until the call is satisfied.
+    fn all(&self, buffers: &Buffers<'_>) -> Answer {
+        let mut done = 0;
+        let wanted = self.wanted(buffers.len());
+        loop {
+            match self.some(buffers, done) {
+                Found::Bytes(n) => {
+                    // A peek sees the same bytes again: it starts over.
+                    done = if self.peeks() { n } else { done + n };
+                    if done >= wanted || buffers.is_empty() || self.stops_at_mark() {
+                        return Ok(done);
+                    }
+                    if !self.peeks() {
+                        continue;
+                    }
+                }
+                Found::End(None) => return Ok(done),
+                Found::End(Some(errno)) if done == 0 => return Err(errno),
+                Found::End(Some(errno)) => {
+                    self.slot.error.store(errno as u32, Ordering::Relaxed);
+                    return Ok(done);
+                }
+                Found::Nothing => {}
+            }
+            if self.flags & libc::MSG_DONTWAIT != 0 || !self.sock.may_block(self.fd) {
+                return if done > 0 { Ok(done) } else { Err(libc::EAGAIN) };
+            }
+            let needed = if self.peeks() { wanted } else { 1 };
+            let ready = || self.is_ready(needed);
+            match wait::readable(self.sock, self.slot, self.conn, self.fd, ready) {
+                Ok(()) => {}
+                Err(_) if done > 0 => return Ok(done),
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    /// How many bytes a blocking call waits for.
+    fn wanted(&self, len: usize) -> usize {
+        if self.flags & libc::MSG_WAITALL != 0 {
+            return if self.peeks() { len.min(self.conn.incoming.len()) } else { len };
+        }
+        let low_water = self.slot.low_water.load(Ordering::Relaxed) as usize;
+        low_water.min(len).max(1)
+    }
+
+    /// One look: the ring, or what is left in TCP before it.
+    #[inline]
+    fn some(&self, buffers: &Buffers<'_>, done: usize) -> Found {
+        let receiving = Held::enter(&self.slot.receive_lock);
+        if self.slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED == 0
+            && !switch::receive_from_ring(self.slot, self.conn)
+        {
+            return self.some_from_tcp(buffers, done);
+        }
+        let room = if buffers.is_empty() { 0 } else { buffers.len() - done };
+        let mut found = self.take_from_ring(buffers, done, room);
+        if let Found::Nothing = found {
+            found = self.end();
+        }
+        drop(receiving);
+        if let Found::Bytes(n) = found {
+            self.make_room_known(n);
+        }
+        found
+    }
+
+    #[inline]
+    fn take_from_ring(&self, buffers: &Buffers<'_>, done: usize, room: usize) -> Found {
+        let conn = self.conn;
+        loop {
+            let consumer = conn.mine.receiving.consumer.load(Ordering::Relaxed);
+            // Acquire: pairs with the peer's publication; the bytes are there.
+            let claim = conn.theirs.sending.producer.load(Ordering::Acquire);
+            let readable = match cursor::readable(consumer, claim, conn.incoming.len()) {
+                Ok(0) => return Found::Nothing,
+                Ok(readable) => readable,
+                Err(misbehaved) => {
+                    return Found::End(Some(control::reset(self.slot, conn, &misbehaved)));
+                }
+            };
+            let (skip, readable) = self.up_to_mark(consumer, readable);
+            let n = readable.min(room);
+            if readable == 0 && skip == 0 {
+                return Found::Nothing;
+            }
+            if self.flags & libc::MSG_TRUNC == 0 {
+                let from = if self.peeks() { 0 } else { done };
+                buffers.copy_out(from, n, &conn.incoming, consumer + skip);
+            }
+            if self.peeks() {
+                return Found::Bytes(n);
+            }
+            let next = consumer + skip + n as u64;
+            let cursor = &conn.mine.receiving.consumer;
+            // Release: the peer may overwrite the bytes now, we have copied them.
+            let moved =
+                cursor.compare_exchange(consumer, next, Ordering::Release, Ordering::Relaxed);
+            if moved.is_ok() {
+                count(&self.slot.counters.ring_bytes_received, n as u64);
+                if n > 0 || room == 0 {
+                    return Found::Bytes(n);
+                }
+            }
+        }
+    }
+
+    /// An urgent byte ahead cuts a read short, and one that is next is left out
+    /// (unless urgent data is read in line): (bytes to skip, bytes to read).
+    #[inline]
+    fn up_to_mark(&self, consumer: u64, readable: usize) -> (u64, usize) {
+        let urgent = self.conn.theirs.sending.urgent.load(Ordering::Acquire);
+        match urgent.checked_sub(1) {
+            Some(at) if at >= consumer && at - consumer < readable as u64 => {
+                self.around_mark((at - consumer) as usize, readable)
+            }
+            _ => (0, readable),
+        }
+    }
+
+    #[cold]
+    fn around_mark(&self, before: usize, readable: usize) -> (u64, usize) {
+        let in_line = self.slot.flags.load(Ordering::Relaxed) & flag::OOB_INLINE != 0;
+        match before {
+            0 if in_line => (0, readable),
+            0 => (1, readable - 1),
+            _ => (0, before),
+        }
+    }
+
+    /// A read that has reached the urgent mark returns what it has.
+    fn stops_at_mark(&self) -> bool {
+        control::is_at_mark(self.conn)
+    }
+
+    /// The ring is empty: has the connection ended?
+    fn end(&self) -> Found {
+        wait::follow_hint(self.slot, self.conn, self.fd);
+        match control::end_of_input(self.slot, self.conn) {
+            Some(control::End::Input) => Found::End(None),
+            Some(control::End::Reset(errno)) => Found::End(Some(errno)),
+            None => Found::Nothing,
+        }
+    }
+
+    /// Bytes that the peer sent by TCP before it switched. Under the receive lock.
+    #[cold]
+    fn some_from_tcp(&self, buffers: &Buffers<'_>, done: usize) -> Found {
+        let mut chunk = [0u8; 16 << 10];
+        let skip = if self.peeks() { 0 } else { done };
+        let room = (buffers.len() - skip).min(chunk.len());
+        let flags = libc::MSG_DONTWAIT | (self.flags & libc::MSG_PEEK);
+        if room == 0 {
+            return if switch::queued(self.fd) > 0 { Found::Bytes(0) } else { Found::Nothing };
+        }
+        // SAFETY: `room` writable bytes.
+        let taken = match unsafe { sys::recv(self.fd, chunk.as_mut_ptr(), room, flags) } {
+            Ok(0) => {
+                wait::tcp_ended(self.slot, self.conn, self.fd);
+                return if switch::receive_from_ring(self.slot, self.conn) {
+                    Found::Bytes(0)
+                } else {
+                    Found::End(None)
+                };
+            }
+            Ok(n) => n,
+            Err(SysErrno(libc::EAGAIN | libc::EINTR)) => return Found::Nothing,
+            Err(SysErrno(errno)) => {
+                wait::peer_gone(self.slot);
+                return Found::End(Some(errno));
+            }
+        };
+        let consumed = self.slot.tcp_consumed.load(Ordering::Relaxed);
+        let switch = switch::peer_switch(self.conn);
+        let data = ledger::data_in(consumed, taken as u64, switch) as usize;
+        let mut at = 0;
+        let discards = self.flags & libc::MSG_TRUNC != 0;
+        buffers.each(skip, if discards { 0 } else { data }, |to, len| {
+            // SAFETY: the program's buffer, writable by the call's contract.
+            unsafe { core::ptr::copy_nonoverlapping(chunk[at..at + len].as_ptr(), to, len) };
+            at += len;
+        });
+        if !self.peeks() {
+            self.slot.tcp_consumed.store(consumed + taken as u64, Ordering::Relaxed);
+        }
+        if data == 0 { Found::Nothing } else { Found::Bytes(data) }
+    }
+
+    /// After reading `n` bytes: if the ring was more than half full before, a writer
+    /// may wait for room.
+    #[inline]
+    fn make_room_known(&self, n: usize) {
+        let conn = self.conn;
+        let len = conn.incoming.len();
+        let consumer = conn.mine.receiving.consumer.load(Ordering::Relaxed);
+        let producer = conn.theirs.sending.producer.load(Ordering::Relaxed);
+        let left = producer.wrapping_sub(consumer) as usize;
+        if left.saturating_add(n) > len / 2 {
+            wait::note_cpu(conn.mine);
+            fence(Ordering::SeqCst);
+            if len.saturating_sub(left) >= cursor::writable_threshold(len) {
+                wait::wake_writers(self.slot, conn, self.fd);
+            }
+        }
+    }
+
+    fn is_ready(&self, needed: usize) -> bool {
+        let slot = self.slot;
+        let flags = slot.flags.load(Ordering::Relaxed);
+        if flags & (flag::PEER_GONE | flag::RESET | flag::READ_SHUT | flag::TCP_ENDED) != 0 {
+            return true;
+        }
+        let theirs = &self.conn.theirs.sending;
+        let hint = theirs.closes.load(Ordering::Relaxed) != slot.closes_seen.load(Ordering::Relaxed);
+        if hint || theirs.flags.load(Ordering::Relaxed) & (said::DONE | said::ABORT) != 0 {
+            return true;
+        }
+        if flags & flag::RECEIVE_SWITCHED == 0 {
+            return match switch::peer_switch(self.conn) {
+                Some(at) if slot.tcp_consumed.load(Ordering::Relaxed) >= at => true,
+                _ => switch::queued(self.fd) > 0,
+            };
+        }
+        let consumer = self.conn.mine.receiving.consumer.load(Ordering::Relaxed);
+        let readable = theirs.producer.load(Ordering::Relaxed).wrapping_sub(consumer);
+        readable >= needed.min(self.conn.incoming.len()) as u64 && readable != 0
+    }
+
+    /// `MSG_OOB`: the urgent byte.
+    fn urgent(&self, buffers: &Buffers<'_>) -> Answer {
+        let _receiving = Held::enter(&self.slot.receive_lock);
+        let in_line = self.slot.flags.load(Ordering::Relaxed) & flag::OOB_INLINE != 0;
+        let urgent = self.conn.theirs.sending.urgent.load(Ordering::Acquire);
+        let Some(at) = urgent.checked_sub(1).filter(|_| control::has_urgent(self.slot, self.conn))
+        else {
+            return Err(libc::EINVAL);
+        };
+        if in_line {
+            return Err(libc::EINVAL);
+        }
+        if buffers.is_empty() {
+            return Ok(0);
+        }
+        buffers.copy_out(0, 1, &self.conn.incoming, at);
+        if !self.peeks() {
+            self.slot.urgent_seen.store(urgent, Ordering::Relaxed);
+            let mut byte = 0u8;
+            // SAFETY: one writable byte. Clears the kernel's own mark.
+            let _ = unsafe {
+                sys::recv(self.fd, &raw mut byte, 1, libc::MSG_OOB | libc::MSG_DONTWAIT)
+            };
+        }
+        Ok(1)
+    }
+}

@@ -1,0 +1,472 @@
+//! Waiting: spin, yield, sleep; and waking the other side.
+//!
+//! Where a thread sleeps decides what signals, timeouts and other threads do to it,
+//! so each waiter sleeps where Linux would have it sleep:
+//!
+//! * A reader sleeps in `recv` on the very TCP socket ([`readable`]). A handler
+//!   with `SA_RESTART` restarts it, `SO_RCVTIMEO` ends it, `shutdown` by another
+//!   thread wakes it, a FIN or RST wakes it, all by the kernel itself; and the
+//!   peer wakes it with one byte, because it said that it sleeps.
+//! * A writer whose ring is full sleeps on the futex in the peer's consumer cursor
+//!   ([`writable`]), and looks at the TCP connection every [`WRITER_NAP`].
+//!
+//! One thread at a time sleeps on the TCP socket of an end: *the sleeper*. Only it
+//! may take bells from the queue, so nobody's bell is taken by somebody else;
+//! other readers of the same end queue behind it on a futex.
+
+use crate::Answer;
+use crate::process;
+use crate::sock::{Conn, Sock};
+use crate::switch;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use core::time::Duration;
+use sidestep_device::slab::{Record, wanted};
+use sidestep_device::state::{Slot, count, flag};
+use sidestep_device::sys::{self, Errno};
+use sidestep_proto::cursor;
+use sidestep_proto::governor::{Circumstances, Governor, SpinPolicy, Step};
+use std::sync::OnceLock;
+
+/// How long a writer sleeps before it looks whether the peer still lives. A full
+/// ring is never an idle connection, so this costs nothing in steady state.
+const WRITER_NAP: Duration = Duration::from_millis(50);
+/// How long a second reader sleeps before it looks whether the sleeper still lives.
+const QUEUE_NAP: Duration = Duration::from_secs(1);
+/// Looks at the cursor between two looks at clock and CPU.
+const LOOKS: u32 = 32;
+/// The byte that is a bell. Its value means nothing.
+const BELL: [u8; 1] = [b'!'];
+
+/// Threads of this process that spin now.
+static SPINNING: AtomicU32 = AtomicU32::new(0);
+
+/// What a waiter has learned, in two words that any thread may replace.
+pub struct Learned([AtomicU64; 2]);
+
+impl Learned {
+    pub(crate) fn new() -> Self {
+        let learned = Self([AtomicU64::new(0), AtomicU64::new(0)]);
+        learned.keep(Governor::new());
+        learned
+    }
+
+    fn recall(&self) -> Governor {
+        let [a, b] = [&self.0[0], &self.0[1]].map(|word| word.load(Ordering::Relaxed));
+        Governor::from_words([a as u32, (a >> 32) as u32, b as u32, (b >> 32) as u32])
+    }
+
+    fn keep(&self, governor: Governor) {
+        let [a, b, c, d] = governor.to_words().map(u64::from);
+        self.0[0].store(a | b << 32, Ordering::Relaxed);
+        self.0[1].store(c | d << 32, Ordering::Relaxed);
+    }
+}
+
+/// What a wait cost, for the counters of a connection.
+#[derive(Default)]
+pub struct Cost {
+    /// It began with spinning.
+    pub spun: bool,
+    /// Nanoseconds spent spinning.
+    pub spin_ns: u64,
+    /// Yields.
+    pub yields: u64,
+}
+
+impl Cost {
+    /// Adds it to a connection's counters.
+    pub fn charge(&self, slot: &Slot) {
+        let counters = &slot.counters;
+        count(&counters.spins, u64::from(self.spun));
+        count(&counters.spin_ns, self.spin_ns);
+        count(&counters.yields, self.yields);
+    }
+}
+
+/// Spins and yields by the governor's rules until `ready`. False: time to park.
+pub fn linger(
+    learned: &Learned,
+    peer_cpu: impl Fn() -> Option<u32>,
+    ready: impl Fn() -> bool,
+) -> (bool, Cost) {
+    let mut governor = learned.recall();
+    let mut cost = Cost::default();
+    let policy = process::options().spin;
+    let peer_elsewhere = peer_cpu().is_some_and(|cpu| cpu != sys::cpu());
+    let cpu_to_spare = SPINNING.load(Ordering::Relaxed) + 1 < cpus();
+    let now = Circumstances { peer_elsewhere, cpu_to_spare, policy };
+    let mut wait = governor.begin(now);
+    let found = loop {
+        match wait.next_step() {
+            Step::Spin { budget_ns } => {
+                let (found, spin_ns) = spin(u64::from(budget_ns), policy, &peer_cpu, &ready);
+                cost.spun = true;
+                cost.spin_ns += spin_ns;
+                governor.spun(found);
+                if found {
+                    break true;
+                }
+            }
+            Step::Yield => {
+                let start = sys::now_ns();
+                sys::yield_cpu();
+                cost.yields += 1;
+                if ready() {
+                    break true;
+                }
+                if governor.yielded(sys::now_ns() - start).is_break() {
+                    wait.stop_yielding();
+                }
+            }
+            Step::Park => break ready(),
+        }
+    };
+    learned.keep(governor);
+    (found, cost)
+}
+
+fn spin(
+    budget_ns: u64,
+    policy: SpinPolicy,
+    peer_cpu: &impl Fn() -> Option<u32>,
+    ready: &impl Fn() -> bool,
+) -> (bool, u64) {
+    SPINNING.fetch_add(1, Ordering::Relaxed);
+    let start = sys::now_ns();
+    let mut passed = 0;
+    let found = 'spinning: loop {
+        for _ in 0..LOOKS {
+            if ready() {
+                break 'spinning true;
+            }
+            core::hint::spin_loop();
+        }
+        passed = sys::now_ns() - start;
+        let on_our_cpu = policy == SpinPolicy::Auto && peer_cpu() == Some(sys::cpu());
+        if passed > budget_ns || on_our_cpu {
+            break false;
+        }
+    };
+    SPINNING.fetch_sub(1, Ordering::Relaxed);
+    (found, passed)
+}
+
+/// CPUs this process may run on, as of its first wait.
+fn cpus() -> u32 {
+    static CPUS: OnceLock<u32> = OnceLock::new();
+    *CPUS.get_or_init(|| {
+        // SAFETY: all-zero is an empty set, which libc fills; not a hooked name.
+        unsafe {
+            let mut set: libc::cpu_set_t = core::mem::zeroed();
+            match libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) {
+                0 => libc::CPU_COUNT(&set).max(1) as u32,
+                _ => 1,
+            }
+        }
+    })
+}
+
+/// The CPU from which the other side moved a cursor last.
+pub(crate) fn cpu_of(record: &Record) -> Option<u32> {
+    Some(record.sending.cpu.load(Ordering::Relaxed))
+}
+
+/// Says from which CPU we move cursors, if that has changed.
+#[inline]
+pub(crate) fn note_cpu(record: &Record) -> u32 {
+    let cpu = sys::cpu();
+    if record.sending.cpu.load(Ordering::Relaxed) != cpu {
+        record.sending.cpu.store(cpu, Ordering::Relaxed);
+    }
+    cpu
+}
+
+/// After publishing something to read (with a sequentially consistent operation):
+/// wakes the other side's readers and loops if they sleep.
+#[inline]
+pub(crate) fn wake_readers(slot: &Slot, conn: &Conn, fd: i32) {
+    let cpu = note_cpu(conn.mine);
+    let waiting = &conn.theirs.waiting;
+    let channels = waiting.channels.load(Ordering::Relaxed);
+    let mut unreachable = false;
+    if channels != 0 {
+        unreachable = mark(slot, conn, channels, cpu);
+    }
+    if slot.read_rung.answer(&waiting.read_arm) || unreachable {
+        ring(slot, fd);
+    }
+}
+
+/// After making room (with a sequentially consistent operation): wakes the other
+/// side's writers.
+#[cold]
+pub(crate) fn wake_writers(slot: &Slot, conn: &Conn, fd: i32) {
+    let waiting = &conn.theirs.waiting;
+    let wants = waiting.write_wanted.load(Ordering::Relaxed);
+    if wants & wanted::FUTEX != 0 {
+        count(&slot.counters.wakeups, 1);
+        sys::futex_wake(futex_of(conn.mine), i32::MAX);
+    }
+    let mut unreachable = false;
+    if wants & wanted::CHANNELS != 0 {
+        let channels = waiting.channels.load(Ordering::Relaxed);
+        unreachable = mark(slot, conn, channels, note_cpu(conn.mine));
+    }
+    if slot.write_rung.answer(&waiting.write_arm) || unreachable {
+        ring(slot, fd);
+    }
+}
+
+/// Marks news in each of up to four channels. True: one sleeps out of our reach.
+fn mark(slot: &Slot, conn: &Conn, channels: u32, cpu: u32) -> bool {
+    use crate::group::Marked;
+    let mut unreachable = false;
+    for channel in channels.to_ne_bytes().into_iter().filter(|channel| *channel != 0) {
+        match conn.group.mark(usize::from(channel) - 1, conn.peer_slot, cpu) {
+            Marked::Awake => {}
+            Marked::Rung => count(&slot.counters.wakeups, 1),
+            Marked::Unreachable => unreachable = true,
+        }
+    }
+    unreachable
+}
+
+/// Rings the universal bell: one byte on the TCP connection.
+#[cold]
+pub(crate) fn ring(slot: &Slot, fd: i32) {
+    count(&slot.counters.wakeups, 1);
+    let _ = sys::send(fd, &BELL, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+}
+
+/// The futex behind a consumer cursor: its low half.
+fn futex_of(record: &Record) -> &AtomicU32 {
+    let cursor = core::ptr::from_ref(&record.receiving.consumer);
+    let half = if cfg!(target_endian = "big") { 1 } else { 0 };
+    // SAFETY: both halves of an aligned 64-bit atomic are aligned 32-bit words; the
+    // kernel only compares it, and we only ever name its address.
+    unsafe { &*cursor.cast::<AtomicU32>().add(half) }
+}
+
+/// Waits until `ready`, the connection's end, a signal or `SO_RCVTIMEO`.
+///
+/// # Errors
+/// `EINTR`, and `EAGAIN` when the time is up, as `recv` on TCP.
+pub(crate) fn readable(
+    sock: &Sock,
+    slot: &Slot,
+    conn: &Conn,
+    fd: i32,
+    ready: impl Fn() -> bool,
+) -> Answer<()> {
+    let (found, cost) = linger(&sock.receive_wait, || cpu_of(conn.theirs), &ready);
+    cost.charge(slot);
+    if found {
+        return Ok(());
+    }
+    count(&slot.counters.parks, 1);
+    let tid = process::tid();
+    if !become_sleeper(slot, tid) {
+        return queue_behind_sleeper(slot, &ready);
+    }
+    conn.mine.waiting.read_arm.ask(next_arm(slot));
+    let answer = if ready() { Ok(()) } else { sleep_on_tcp(slot, conn, fd) };
+    conn.mine.waiting.read_arm.withdraw();
+    leave_sleeper(slot);
+    answer
+}
+
+/// A number for an arm, never 0.
+pub(crate) fn next_arm(slot: &Slot) -> u32 {
+    slot.arm_numbers.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1)
+}
+
+fn become_sleeper(slot: &Slot, tid: u32) -> bool {
+    let taken = slot.sleeper.compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed);
+    match taken {
+        Ok(_) => true,
+        Err(other) if !sys::exists(other) => slot
+            .sleeper
+            .compare_exchange(other, tid, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok(),
+        Err(_) => false,
+    }
+}
+
+fn leave_sleeper(slot: &Slot) {
+    slot.sleeper.store(0, Ordering::Release);
+    slot.turn.fetch_add(1, Ordering::SeqCst);
+    if slot.queued.load(Ordering::SeqCst) != 0 {
+        sys::futex_wake(&slot.turn, 1);
+    }
+}
+
+fn queue_behind_sleeper(slot: &Slot, ready: &impl Fn() -> bool) -> Answer<()> {
+    slot.queued.fetch_add(1, Ordering::SeqCst);
+    let turn = slot.turn.load(Ordering::SeqCst);
+    let slept = if slot.sleeper.load(Ordering::SeqCst) == 0 || ready() {
+        Ok(0)
+    } else {
+        sys::futex_wait(&slot.turn, turn, Some(QUEUE_NAP))
+    };
+    slot.queued.fetch_sub(1, Ordering::SeqCst);
+    match slept {
+        Err(Errno(libc::EINTR)) if !handlers_restart() => Err(libc::EINTR),
+        _ => Ok(()),
+    }
+}
+
+/// The sleep itself: the real `recv`, which takes a bell, or only looks while the
+/// program's bytes may still come by TCP.
+fn sleep_on_tcp(slot: &Slot, conn: &Conn, fd: i32) -> Answer<()> {
+    let switched = slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED != 0;
+    let mut byte = 0u8;
+    let flags = if switched { 0 } else { libc::MSG_PEEK };
+    // SAFETY: one writable byte.
+    match unsafe { sys::recv(fd, &raw mut byte, 1, flags) } {
+        Ok(0) => tcp_ended(slot, conn, fd),
+        Ok(_) => {}
+        Err(Errno(errno @ (libc::EINTR | libc::EAGAIN))) => return Err(errno),
+        Err(_) => peer_gone(slot),
+    }
+    Ok(())
+}
+
+/// TCP has nothing more for us: the peer has closed, or shut down its sending side
+/// before it switched, or we have shut down our receiving side.
+pub(crate) fn tcp_ended(slot: &Slot, conn: &Conn, fd: i32) {
+    if slot.flags.load(Ordering::Relaxed) & flag::READ_SHUT != 0 && !switch::is_peer_gone(fd) {
+        return;
+    }
+    if switch::peer_switch(conn).is_some() {
+        peer_gone(slot);
+    } else {
+        slot.flags.fetch_or(flag::TCP_ENDED, Ordering::AcqRel);
+    }
+}
+
+/// The peer's end of the TCP connection is gone.
+pub(crate) fn peer_gone(slot: &Slot) {
+    slot.flags.fetch_or(flag::PEER_GONE, Ordering::AcqRel);
+}
+
+/// Asks the kernel whether the peer's end is gone, if there is a hint that it may
+/// be: a process of the peer has closed its descriptor.
+#[inline]
+pub(crate) fn follow_hint(slot: &Slot, conn: &Conn, fd: i32) {
+    let closes = conn.theirs.sending.closes.load(Ordering::Acquire);
+    if closes != slot.closes_seen.load(Ordering::Relaxed) {
+        ask_kernel(slot, conn, fd, closes);
+    }
+}
+
+#[cold]
+fn ask_kernel(slot: &Slot, conn: &Conn, fd: i32, closes: u32) {
+    // The hint is left after the kernel has closed, so its answer is final: not
+    // gone means that another process of the peer holds the connection, too.
+    slot.closes_seen.store(closes, Ordering::Relaxed);
+    if switch::is_peer_gone(fd) {
+        tcp_ended(slot, conn, fd);
+    }
+}
+
+/// Takes bells that nobody needs any more out of the TCP queue, unless somebody
+/// sleeps on it.
+pub(crate) fn drain_bells(slot: &Slot, conn: &Conn, fd: i32) {
+    if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED == 0
+        || !become_sleeper(slot, process::tid())
+    {
+        return;
+    }
+    let mut bytes = [0u8; 64];
+    loop {
+        // SAFETY: 64 writable bytes.
+        match unsafe { sys::recv(fd, bytes.as_mut_ptr(), bytes.len(), libc::MSG_DONTWAIT) } {
+            Ok(0) => {
+                tcp_ended(slot, conn, fd);
+                break;
+            }
+            Ok(n) if n == bytes.len() => {}
+            Ok(_) | Err(Errno(libc::EAGAIN | libc::EINTR)) => break,
+            Err(_) => {
+                peer_gone(slot);
+                break;
+            }
+        }
+    }
+    leave_sleeper(slot);
+}
+
+/// Waits for room in a full ring. `deadline` by [`sys::now_ns`].
+///
+/// # Errors
+/// `EINTR` when a handler without `SA_RESTART` ran, `EAGAIN` past the deadline.
+pub(crate) fn writable(
+    sock: &Sock,
+    slot: &Slot,
+    conn: &Conn,
+    fd: i32,
+    deadline: Option<u64>,
+) -> Answer<()> {
+    let producer = conn.mine.sending.producer.load(Ordering::Relaxed);
+    let consumer = &conn.theirs.receiving.consumer;
+    let full = |claim: u64| cursor::window(producer, claim, conn.outgoing.len()) == Ok(0);
+    let ready = || !full(consumer.load(Ordering::Relaxed)) || has_ended(slot, conn);
+    let (found, cost) = linger(&sock.send_wait, || cpu_of(conn.theirs), ready);
+    cost.charge(slot);
+    if found {
+        return Ok(());
+    }
+    count(&slot.counters.parks, 1);
+    let wants = &conn.mine.waiting.write_wanted;
+    wants.fetch_or(wanted::FUTEX, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+    let claim = consumer.load(Ordering::Acquire);
+    let slept = if full(claim) && !has_ended(slot, conn) {
+        let nap = match deadline {
+            None => WRITER_NAP,
+            Some(at) => Duration::from_nanos(at.saturating_sub(sys::now_ns())).min(WRITER_NAP),
+        };
+        sys::futex_wait(futex_of(conn.theirs), claim as u32, Some(nap))
+    } else {
+        Ok(0)
+    };
+    wants.fetch_and(!wanted::FUTEX, Ordering::Relaxed);
+    match slept {
+        Err(Errno(libc::EINTR)) if deadline.is_some() || !handlers_restart() => Err(libc::EINTR),
+        Err(Errno(libc::ETIMEDOUT)) => {
+            if switch::is_peer_gone(fd) {
+                tcp_ended(slot, conn, fd);
+            }
+            match deadline {
+                Some(at) if sys::now_ns() >= at => Err(libc::EAGAIN),
+                _ => Ok(()),
+            }
+        }
+        _ => Ok(()),
+    }
+}
+
+fn has_ended(slot: &Slot, conn: &Conn) -> bool {
+    let over = flag::PEER_GONE | flag::RESET | flag::WRITE_SHUT;
+    slot.flags.load(Ordering::Relaxed) & over != 0
+        || conn.theirs.sending.closes.load(Ordering::Relaxed)
+            != slot.closes_seen.load(Ordering::Relaxed)
+}
+
+/// Would Linux restart an interrupted call? It would if the handler that ran has
+/// `SA_RESTART`; which one ran is not known here, so: if all handlers of the
+/// process have it. (A program that mixes both kinds may see `EINTR` from a
+/// blocked send where Linux restarts; reads sleep in the kernel and are exact.)
+fn handlers_restart() -> bool {
+    const FAULTS: [i32; 5] =
+        [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
+    (1..=64).filter(|signal| !FAULTS.contains(signal)).all(|signal| {
+        // SAFETY: all-zero is a valid sigaction, which libc fills; not a hooked name.
+        unsafe {
+            let mut action: libc::sigaction = core::mem::zeroed();
+            libc::sigaction(signal, core::ptr::null(), &raw mut action) != 0
+                || matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
+                || action.sa_flags & libc::SA_RESTART != 0
+        }
+    })
+}

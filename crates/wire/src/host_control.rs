@@ -1,0 +1,557 @@
+//! What two Sidestep libraries on one host say to each other beside the TCP connection.
+//!
+//! CLC carries numbers; memory is handed over as file descriptors, and those travel over UNIX
+//! sockets. Each process has a *mailbox*, a datagram socket in the abstract namespace under a name
+//! made from its [`Instance`]. Every client that is about to connect listens under a name made from
+//! the two ends of the connection, every listener under one made from its port.
+//!
+//! | Datagram | Goes to | Beside it | Says |
+//! |---|---|---|---|
+//! | [`Hello`] | the client's connection name | – | the server of this very TCP connection is one of us |
+//! | [`Introduction`] | a process's mailbox | 2 descriptors | here is the memory of my process, and my bell |
+//! | [`Channel`] | a process's mailbox | 1 eventfd | here is another bell |
+//!
+//! All integers are big-endian, so that a dump reads the same everywhere. Every datagram starts so:
+//!
+//! | Off | Len | Field | Value |
+//! |---|---|---|---|
+//! | 0 | 4 | magic | `SSTP` |
+//! | 4 | 2 | version | 1 |
+//! | 6 | 2 | kind | 1 Hello, 2 Introduction, 3 Channel |
+//! | 8 | 4 | length | of the whole datagram |
+//! | 12 | 16 | instance | the sender |
+//!
+//! and goes on:
+//!
+//! | Hello, 72 bytes | Off | Len |
+//! |---|---|---|
+//! | slot | 28 | 4 |
+//! | generation | 32 | 4 |
+//! | token | 36 | 16 |
+//! | socket cookie | 52 | 8 |
+//! | network namespace cookie | 60 | 8 |
+//! | RMBE length | 68 | 4 |
+//!
+//! | Introduction, 48 bytes | Off | Len |
+//! |---|---|---|
+//! | reply wanted (0 or 1) | 28 | 1 |
+//! | reserved | 29 | 3 |
+//! | process ID, for display | 32 | 4 |
+//! | slab length | 36 | 8 |
+//! | link ID | 44 | 4 |
+//!
+//! | Channel, 32 bytes | Off | Len |
+//! |---|---|---|
+//! | channel | 28 | 2 |
+//! | reserved | 30 | 2 |
+//!
+//! Anyone on the host may send to these sockets. A datagram is a claim: whoever acts on it checks
+//! the sender's credentials first.
+
+use core::{
+    fmt::{self, Write},
+    net::{IpAddr, SocketAddr},
+};
+
+use arrayvec::ArrayVec;
+
+use crate::{Error, ExtendedGid, LinkId, field::Field, reader::Reader, writer::Writer};
+
+/// Longest datagram of this module; a receive buffer of this many bytes holds any of them.
+pub const EMITTED_LEN_MAX: usize = Hello::LEN;
+
+const MAGIC: [u8; 4] = *b"SSTP";
+const VERSION: u16 = 1;
+
+mod field {
+    use super::Field;
+
+    pub(super) const MAGIC: Field<4> = Field::new("control magic", 0);
+    pub(super) const VERSION: Field<2> = Field::new("control version", 4);
+    pub(super) const KIND: Field<2> = Field::new("control kind", 6);
+    pub(super) const LENGTH: Field<4> = Field::new("control length", 8);
+    pub(super) const INSTANCE: Field<16> = Field::new("control instance", 12);
+}
+
+mod hello {
+    use super::Field;
+
+    pub(super) const SLOT: Field<4> = Field::new("Hello slot", 28);
+    pub(super) const GENERATION: Field<4> = Field::new("Hello generation", 32);
+    pub(super) const TOKEN: Field<16> = Field::new("Hello token", 36);
+    pub(super) const SOCKET_COOKIE: Field<8> = Field::new("Hello socket cookie", 52);
+    pub(super) const NETNS_COOKIE: Field<8> = Field::new("Hello network namespace cookie", 60);
+    pub(super) const RMBE_LEN: Field<4> = Field::new("Hello RMBE length", 68);
+}
+
+mod introduction {
+    use super::Field;
+
+    pub(super) const REPLY_WANTED: Field<1> = Field::new("Introduction reply wanted", 28);
+    pub(super) const PID: Field<4> = Field::new("Introduction process ID", 32);
+    pub(super) const SLAB_LEN: Field<8> = Field::new("Introduction slab length", 36);
+    pub(super) const LINK_ID: Field<4> = Field::new("Introduction link ID", 44);
+}
+
+mod channel {
+    use super::Field;
+
+    pub(super) const CHANNEL: Field<2> = Field::new("Channel channel", 28);
+}
+
+/// A host-control datagram of any kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ControlMessage {
+    /// The server of a TCP connection is one of us.
+    Hello(Hello),
+    /// A process hands over its memory and its bell.
+    Introduction(Introduction),
+    /// A process hands over another bell.
+    Channel(Channel),
+}
+
+impl ControlMessage {
+    /// Reads one whole datagram.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Truncated`] when a field is cut off; [`Error::Mismatch`] when the datagram, its
+    /// length field and its kind do not agree; [`Error::Invalid`] for a wrong magic, an unknown kind
+    /// or a truth value that is neither 0 nor 1; [`Error::Unsupported`] for another version.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
+        let reader = Reader::new(bytes);
+        let kind = parse_header(&reader)?;
+        Ok(match kind {
+            Kind::Hello => Self::Hello(Hello::parse(&reader)?),
+            Kind::Introduction => Self::Introduction(Introduction::parse(&reader)?),
+            Kind::Channel => Self::Channel(Channel::parse(&reader)?),
+        })
+    }
+
+    /// Writes it to the front of `out` and returns its length.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`] when `out` is shorter than the message, so never from
+    /// [`EMITTED_LEN_MAX`] bytes on.
+    pub fn emit(&self, out: &mut [u8]) -> Result<usize, Error> {
+        match self {
+            Self::Hello(message) => message.emit(out),
+            Self::Introduction(message) => message.emit(out),
+            Self::Channel(message) => message.emit(out),
+        }
+    }
+
+    /// The sender.
+    #[must_use]
+    pub const fn instance(&self) -> Instance {
+        match self {
+            Self::Hello(message) => message.instance,
+            Self::Introduction(message) => message.instance,
+            Self::Channel(message) => message.instance,
+        }
+    }
+}
+
+/// One process that runs Sidestep: its 128-bit GID, both halves big-endian.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instance(pub [u8; 16]);
+
+impl From<ExtendedGid> for Instance {
+    fn from(gid: ExtendedGid) -> Self {
+        Self(gid.to_bytes())
+    }
+}
+
+impl From<Instance> for ExtendedGid {
+    fn from(instance: Instance) -> Self {
+        Self::from_bytes(instance.0)
+    }
+}
+
+/// 32 hexadecimal digits.
+impl fmt::Display for Instance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+/// From server to client: "the process that accepted your TCP connection speaks Sidestep".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hello {
+    /// The server's process.
+    pub instance: Instance,
+    /// The server's slot for this connection.
+    pub slot: u32,
+    /// Which use of that slot this is.
+    pub generation: u32,
+    /// What the client shows to prove that it read this message.
+    pub token: [u8; 16],
+    /// Kernel's cookie of the server's TCP socket.
+    pub socket_cookie: u64,
+    /// Kernel's cookie of the network namespace that socket lives in.
+    pub netns_cookie: u64,
+    /// Bytes of the server's receive buffer.
+    pub rmbe_len: u32,
+}
+
+impl Hello {
+    /// Bytes on the wire.
+    pub const LEN: usize = 72;
+
+    fn parse(reader: &Reader<'_>) -> Result<Self, Error> {
+        Ok(Self {
+            instance: Instance(reader.bytes(field::INSTANCE)?),
+            slot: reader.u32(hello::SLOT)?,
+            generation: reader.u32(hello::GENERATION)?,
+            token: reader.bytes(hello::TOKEN)?,
+            socket_cookie: reader.u64(hello::SOCKET_COOKIE)?,
+            netns_cookie: reader.u64(hello::NETNS_COOKIE)?,
+            rmbe_len: reader.u32(hello::RMBE_LEN)?,
+        })
+    }
+
+    /// Writes it to the front of `out` and returns its length.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`] when `out` is shorter than [`LEN`](Self::LEN).
+    pub fn emit(&self, out: &mut [u8]) -> Result<usize, Error> {
+        let mut writer = emit_header(Kind::Hello, self.instance, out)?;
+        writer.put(hello::SLOT, self.slot.to_be_bytes())?;
+        writer.put(hello::GENERATION, self.generation.to_be_bytes())?;
+        writer.put(hello::TOKEN, self.token)?;
+        writer.put(hello::SOCKET_COOKIE, self.socket_cookie.to_be_bytes())?;
+        writer.put(hello::NETNS_COOKIE, self.netns_cookie.to_be_bytes())?;
+        writer.put(hello::RMBE_LEN, self.rmbe_len.to_be_bytes())?;
+        Ok(Self::LEN)
+    }
+}
+
+/// From process to process: "here is my memory". Two file descriptors travel beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Introduction {
+    /// The sending process.
+    pub instance: Instance,
+    /// Whether the sender waits for an Introduction in return.
+    pub reply_wanted: bool,
+    /// The sender's process ID. For display only: it may mean someone else in another namespace.
+    pub pid: u32,
+    /// Bytes of the memory handed over. A claim, to be checked against the descriptor.
+    pub slab_len: u64,
+    /// The sender's name for the link group between the two processes.
+    pub link_id: LinkId,
+}
+
+impl Introduction {
+    /// Bytes on the wire.
+    pub const LEN: usize = 48;
+
+    fn parse(reader: &Reader<'_>) -> Result<Self, Error> {
+        let reply_wanted = match reader.u8(introduction::REPLY_WANTED)? {
+            0 => false,
+            1 => true,
+            other => {
+                let field = introduction::REPLY_WANTED.name;
+                return Err(Error::Invalid {
+                    field,
+                    value: other.into(),
+                });
+            }
+        };
+        Ok(Self {
+            instance: Instance(reader.bytes(field::INSTANCE)?),
+            reply_wanted,
+            pid: reader.u32(introduction::PID)?,
+            slab_len: reader.u64(introduction::SLAB_LEN)?,
+            link_id: LinkId(reader.u32(introduction::LINK_ID)?),
+        })
+    }
+
+    /// Writes it to the front of `out` and returns its length.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`] when `out` is shorter than [`LEN`](Self::LEN).
+    pub fn emit(&self, out: &mut [u8]) -> Result<usize, Error> {
+        let mut writer = emit_header(Kind::Introduction, self.instance, out)?;
+        writer.put(introduction::REPLY_WANTED, [self.reply_wanted.into()])?;
+        writer.put(introduction::PID, self.pid.to_be_bytes())?;
+        writer.put(introduction::SLAB_LEN, self.slab_len.to_be_bytes())?;
+        writer.put(introduction::LINK_ID, self.link_id.0.to_be_bytes())?;
+        Ok(Self::LEN)
+    }
+}
+
+/// From process to process: "ring this bell for that channel". One eventfd travels beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Channel {
+    /// The sending process.
+    pub instance: Instance,
+    /// The number of the channel the bell belongs to.
+    pub channel: u16,
+}
+
+impl Channel {
+    /// Bytes on the wire.
+    pub const LEN: usize = 32;
+
+    fn parse(reader: &Reader<'_>) -> Result<Self, Error> {
+        Ok(Self {
+            instance: Instance(reader.bytes(field::INSTANCE)?),
+            channel: reader.u16(channel::CHANNEL)?,
+        })
+    }
+
+    /// Writes it to the front of `out` and returns its length.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`] when `out` is shorter than [`LEN`](Self::LEN).
+    pub fn emit(&self, out: &mut [u8]) -> Result<usize, Error> {
+        let mut writer = emit_header(Kind::Channel, self.instance, out)?;
+        writer.put(channel::CHANNEL, self.channel.to_be_bytes())?;
+        Ok(Self::LEN)
+    }
+}
+
+/// Which datagram it is.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Hello,
+    Introduction,
+    Channel,
+}
+
+impl Kind {
+    const fn from_code(code: u16) -> Option<Self> {
+        match code {
+            1 => Some(Self::Hello),
+            2 => Some(Self::Introduction),
+            3 => Some(Self::Channel),
+            _ => None,
+        }
+    }
+
+    const fn code(self) -> u16 {
+        match self {
+            Self::Hello => 1,
+            Self::Introduction => 2,
+            Self::Channel => 3,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Hello => "Hello",
+            Self::Introduction => "Introduction",
+            Self::Channel => "Channel",
+        }
+    }
+
+    const fn len(self) -> usize {
+        match self {
+            Self::Hello => Hello::LEN,
+            Self::Introduction => Introduction::LEN,
+            Self::Channel => Channel::LEN,
+        }
+    }
+}
+
+/// Checks magic, version, kind and length.
+fn parse_header(reader: &Reader<'_>) -> Result<Kind, Error> {
+    let magic = reader.bytes(field::MAGIC)?;
+    if magic != MAGIC {
+        let value = u32::from_be_bytes(magic).into();
+        return Err(Error::Invalid {
+            field: field::MAGIC.name,
+            value,
+        });
+    }
+    let version = reader.u16(field::VERSION)?;
+    if version != VERSION {
+        return Err(Error::Unsupported {
+            field: field::VERSION.name,
+            value: version.into(),
+            what: "another version of Sidestep",
+        });
+    }
+    let code = reader.u16(field::KIND)?;
+    let kind = Kind::from_code(code).ok_or(Error::Invalid {
+        field: field::KIND.name,
+        value: code.into(),
+    })?;
+
+    let claimed = reader.u32(field::LENGTH)? as usize;
+    for expected in [kind.len(), reader.len()] {
+        if claimed != expected {
+            return Err(Error::Mismatch {
+                field: field::LENGTH.name,
+                claimed,
+                expected,
+            });
+        }
+    }
+    Ok(kind)
+}
+
+/// Claims the room for a datagram and writes what all of them start with.
+fn emit_header(kind: Kind, instance: Instance, out: &mut [u8]) -> Result<Writer<'_>, Error> {
+    let mut writer = Writer::new(kind.name(), out, kind.len())?;
+    writer.put(field::MAGIC, MAGIC)?;
+    writer.put(field::VERSION, VERSION.to_be_bytes())?;
+    writer.put(field::KIND, kind.code().to_be_bytes())?;
+    writer.put(field::LENGTH, (kind.len() as u32).to_be_bytes())?;
+    writer.put(field::INSTANCE, instance.0)?;
+    Ok(writer)
+}
+
+/// Bytes of `sun_path`, of which an abstract name spends the first on a NUL.
+const SUN_PATH_LEN: usize = 108;
+
+/// An abstract socket name: the bytes after the leading NUL of `sun_path`.
+pub type AddressName = ArrayVec<u8, SUN_PATH_LEN>;
+
+/// Where a listener can be reached: `sidestep/1/listen/<port>/<index>`.
+///
+/// Several listeners may share a port (`SO_REUSEPORT`, or different addresses); `index` tells them
+/// apart, counting from 0.
+#[must_use]
+pub fn listener_name(port: u16, index: u8) -> AddressName {
+    address_name(format_args!("sidestep/1/listen/{port}/{index}"))
+}
+
+/// Where a process can be reached: `sidestep/1/process/<32 hexadecimal digits>`.
+#[must_use]
+pub fn mailbox_name(instance: &Instance) -> AddressName {
+    address_name(format_args!("sidestep/1/process/{instance}"))
+}
+
+/// Where the client of a TCP connection can be reached: `sidestep/1/connection/<client>-<server>`.
+///
+/// Both sides must arrive at the same name from what `getsockname` and `getpeername` tell them, so
+/// an IPv4-mapped IPv6 address counts as IPv4, and scope and flow are left out. An end is written
+/// `10.0.0.2:40000`, or for IPv6 as 32 hexadecimal digits, `:` and the port: the usual notation with
+/// colons would not fit `sun_path` twice.
+#[must_use]
+pub fn connection_name(client: SocketAddr, server: SocketAddr) -> AddressName {
+    address_name(format_args!(
+        "sidestep/1/connection/{}-{}",
+        Endpoint(client),
+        Endpoint(server)
+    ))
+}
+
+/// One end of a TCP connection, as it stands in a connection name.
+struct Endpoint(SocketAddr);
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.ip().to_canonical() {
+            IpAddr::V4(address) => write!(f, "{address}")?,
+            IpAddr::V6(address) => write!(f, "{:032x}", address.to_bits())?,
+        }
+        write!(f, ":{}", self.0.port())
+    }
+}
+
+fn address_name(text: fmt::Arguments<'_>) -> AddressName {
+    let mut name = NameWriter(AddressName::new());
+    let written = name.write_fmt(text);
+    debug_assert!(written.is_ok(), "NAME_LEN_MAX bounds every name");
+    name.0
+}
+
+/// Lets text be written into a name without allocating.
+struct NameWriter(AddressName);
+
+impl Write for NameWriter {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0
+            .try_extend_from_slice(text.as_bytes())
+            .map_err(|_| fmt::Error)
+    }
+}
+
+/// The longest name there is: a connection between two IPv6 addresses with five-digit ports.
+const NAME_LEN_MAX: usize = "sidestep/1/connection/".len() + 2 * (32 + ":65535".len()) + "-".len();
+const _: () = assert!(
+    NAME_LEN_MAX < SUN_PATH_LEN,
+    "one byte of sun_path is the leading NUL"
+);
+const _: () = assert!(hello::RMBE_LEN.at + 4 == Hello::LEN);
+const _: () = assert!(introduction::LINK_ID.at + 4 == Introduction::LEN);
+const _: () = assert!(channel::CHANNEL.at + 4 == Channel::LEN);
+
+#[cfg(test)]
+mod tests {
+    use std::string::String;
+
+    use super::*;
+
+    fn text(name: AddressName) -> String {
+        String::from_utf8(name.to_vec()).unwrap()
+    }
+
+    fn connection(client: &str, server: &str) -> String {
+        text(connection_name(
+            client.parse().unwrap(),
+            server.parse().unwrap(),
+        ))
+    }
+
+    #[test]
+    fn listeners_and_processes_have_names() {
+        assert_eq!(text(listener_name(5000, 0)), "sidestep/1/listen/5000/0");
+        assert_eq!(
+            text(listener_name(65_535, 255)),
+            "sidestep/1/listen/65535/255"
+        );
+        assert_eq!(
+            text(mailbox_name(&Instance(core::array::from_fn(
+                |index| index as u8
+            )))),
+            "sidestep/1/process/000102030405060708090a0b0c0d0e0f"
+        );
+    }
+
+    #[test]
+    fn a_connection_is_named_after_its_ends() {
+        assert_eq!(
+            connection("10.0.0.2:40000", "10.0.0.1:5000"),
+            "sidestep/1/connection/10.0.0.2:40000-10.0.0.1:5000"
+        );
+        assert_eq!(
+            connection("[2001:db8::2]:40000", "[::1]:5000"),
+            "sidestep/1/connection/20010db8000000000000000000000002:40000\
+             -00000000000000000000000000000001:5000"
+        );
+    }
+
+    /// A client that connects through an IPv6 socket sees mapped addresses, the server may not.
+    #[test]
+    fn both_ends_arrive_at_the_same_name() {
+        assert_eq!(
+            connection("[::ffff:10.0.0.2]:40000", "[::ffff:10.0.0.1]:5000"),
+            connection("10.0.0.2:40000", "10.0.0.1:5000"),
+        );
+        assert_eq!(
+            connection("[fe80::2%3]:40000", "[fe80::1%3]:5000"),
+            connection("[fe80::2]:40000", "[fe80::1%7]:5000"),
+        );
+    }
+
+    #[test]
+    fn the_longest_name_fits() {
+        let far = "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535";
+        assert_eq!(connection(far, far).len(), NAME_LEN_MAX);
+        let far = "255.255.255.255:65535";
+        assert!(connection(far, far).len() < NAME_LEN_MAX);
+    }
+
+    #[test]
+    fn an_instance_is_a_gid() {
+        let instance = Instance(core::array::from_fn(|index| index as u8));
+        assert_eq!(Instance::from(ExtendedGid::from(instance)), instance);
+    }
+}

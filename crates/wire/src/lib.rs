@@ -1,0 +1,56 @@
+//! Every byte that leaves a process, and every byte that is believed when it comes in.
+//!
+//! Two programs that want to talk through shared memory first agree on it over the TCP connection
+//! they already have. The words they use there are **CLC messages** ("connection layer control",
+//! RFC 7609 §3.5): a *Proposal* from the client, an *Accept* from the server, a *Confirm* from the
+//! client, or a *Decline* from either, after which the connection simply stays TCP. Two Sidestep
+//! libraries on one host then exchange a few **host-control datagrams** of our own, to hand file
+//! descriptors over.
+//!
+//! | Module | Bytes |
+//! |---|---|
+//! | [`clc`] | the frame of all CLC messages, and [`clc::Message`], which tells them apart |
+//! | [`clc::proposal`], [`clc::accept_confirm`], [`clc::decline`] | one CLC message each |
+//! | [`host_control`] | datagrams between two Sidestep libraries, and the names of their sockets |
+//! | [`ids`] | identifiers, one type each, so that two of them cannot be swapped in a call |
+//! | [`rmbe_size`] | how long a receive buffer is, as the four bits that say it |
+//! | [`diagnosis`] | why a peer declined |
+//! | [`error`] | why bytes were refused |
+//!
+//! # When `parse` fails
+//!
+//! `parse` takes one whole message: no byte missing, no byte of the next one. It fails when the
+//! bytes are short, when a length or an offset contradicts the rest, or when a field has a value
+//! its table does not allow; the [`Error`] names the field. It never panics, whatever the bytes.
+//! Reserved bits are ignored, as RFC 7609 §A.2 asks. A message that parsed can be emitted.
+//!
+//! # When `emit` fails
+//!
+//! `emit` writes a message to the front of a buffer and returns its length. It fails when the
+//! buffer is shorter than `emitted_len`, and, for a Proposal only, when its fields contradict each
+//! other. Reserved bits are written as zero.
+//!
+//! Nothing here allocates or calls into the operating system: this code runs inside the socket
+//! calls of other people's programs.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+extern crate std;
+
+pub mod clc;
+pub mod diagnosis;
+pub mod error;
+pub mod host_control;
+pub mod ids;
+pub mod rmbe_size;
+
+mod field;
+mod reader;
+mod writer;
+
+pub use diagnosis::Diagnosis;
+pub use error::Error;
+pub use ids::{Chid, DmbToken, Eid, ExtendedGid, Gid, LinkId, Mac, PeerId, RoceGid};
+pub use rmbe_size::RmbeSize;

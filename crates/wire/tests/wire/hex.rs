@@ -1,0 +1,53 @@
+//! Reads `vectors/*.hex`: hexadecimal digits with blanks anywhere, `#` starts a comment. The first
+//! line says who sent the bytes and how they were captured.
+
+/// The bytes of one vector.
+pub(crate) fn decode(text: &str) -> Vec<u8> {
+    assert!(text.starts_with("# "), "a vector needs a birth certificate");
+    let digits: Vec<u32> = text
+        .lines()
+        .filter_map(|line| line.split('#').next())
+        .flat_map(str::chars)
+        .filter(|c| !c.is_whitespace())
+        .map(|c| c.to_digit(16).expect("a hexadecimal digit"))
+        .collect();
+    digits
+        .chunks_exact(2)
+        .map(|pair| (pair[0] << 4 | pair[1]) as u8)
+        .collect()
+}
+
+/// The bytes of `vectors/<name>.hex`.
+macro_rules! vector {
+    ($name:literal) => {
+        crate::hex::decode(include_str!(concat!("../../../../vectors/", $name, ".hex")))
+    };
+}
+pub(crate) use vector;
+
+/// Every CLC vector this crate can read.
+pub(crate) fn clc_vectors() -> Vec<(&'static str, Vec<u8>)> {
+    macro_rules! named {
+        ($($name:literal),* $(,)?) => { vec![$(($name, vector!($name))),*] };
+    }
+    named![
+        "linux-proposal-smc-r-v2",
+        "linux-decline-v1-no-device",
+        "hand-proposal-smc-d-v2",
+        "hand-proposal-smc-r-v1",
+        "hand-proposal-all-v1-v2",
+        "hand-accept-smc-d-v2-first-contact",
+        "hand-accept-smc-d-v2-subsequent",
+        "hand-confirm-smc-d-v2.0-first-contact",
+        "hand-decline-v2-out-of-sync",
+    ]
+}
+
+/// Every host-control vector.
+pub(crate) fn control_vectors() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
+        ("hand-hello", vector!("hand-hello")),
+        ("hand-introduction", vector!("hand-introduction")),
+        ("hand-channel", vector!("hand-channel")),
+    ]
+}

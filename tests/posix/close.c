@@ -1,0 +1,477 @@
+/*
+ * close.c: what the other end sees when one end goes: by close(), by exit, by
+ * SIGKILL, with bytes unread on either side, with SO_LINGER.
+ */
+#include "support.h"
+
+enum { GONE = POLLIN | POLLOUT | POLLERR | POLLHUP | POLLRDHUP };
+
+static unsigned char buffer[1000];
+
+/* The peer is told nothing more than "this is the end" and we have read all. */
+static void orderly(struct pair *p)
+{
+    CHECK_EQ(peer_do(p, do_close, 0, 0), 0);
+    CHECK_MASK(p->self.fd, POLLIN | POLLOUT | POLLRDHUP);
+    CHECK_EQ(recv(p->self.fd, buffer, 10, 0), 0);
+    CHECK_EQ(get_int(p->self.fd, SOL_SOCKET, SO_ERROR), 0);
+}
+
+static void data_queued_for_us(struct pair *p)
+{
+    peer_do(p, do_send, 5000, 0);
+    peer_do(p, do_close, 0, 0);
+    CHECK_MASK(p->self.fd, POLLIN | POLLOUT | POLLRDHUP);
+    CHECK_EQ(do_recv(&p->self, 2000, 0), 2000);
+    CHECK_MASK(p->self.fd, POLLIN | POLLOUT | POLLRDHUP);
+    CHECK_EQ(do_recv(&p->self, 3000, 0), 3000);
+    CHECK_EQ(recv(p->self.fd, buffer, 10, 0), 0);
+    CHECK_EQ(get_int(p->self.fd, SOL_SOCKET, SO_ERROR), 0);
+}
+
+/* More than the buffers hold: the sender is closed long before we have read. */
+static long do_send_and_close(struct end *end, long len, long b)
+{
+    (void)b;
+    do_send(end, len, 0);
+    return do_close(end, 0, 0);
+}
+
+static void data_beyond_the_buffers(struct pair *p)
+{
+    enum { LEN = 3 << 20 };
+    peer_start(p, 0, do_send_and_close, LEN, 0);
+    CHECK_EQ(do_recv(&p->self, LEN, 0), LEN);
+    CHECK_EQ(do_recv_eof(&p->self, 0, 0), 0);
+    CHECK_EQ(peer_finish(p), 0);
+}
+
+/* Writing to somebody who has closed: the first write is taken, the answer is a
+ * reset, and the second finds the pipe broken. The error is EPIPE, not ECONNRESET,
+ * because the end of the stream had come before. */
+static void writes_after_close(struct pair *p)
+{
+    peer_do(p, do_close, 0, 0);
+    CHECK_MASK(p->self.fd, POLLIN | POLLOUT | POLLRDHUP);
+    int before = sigpipes();
+    CHECK_EQ(do_send_once(&p->self, 10, 0), 10);
+    CHECK_MASK(p->self.fd, GONE);
+    CHECK_EQ(sigpipes() - before, 0);
+    CHECK_ERRNO(send(p->self.fd, "x", 1, 0), EPIPE);
+    CHECK_EQ(sigpipes() - before, 1);
+    CHECK_EQ(recv(p->self.fd, buffer, 10, 0), 0);
+    CHECK_ERRNO(send(p->self.fd, "x", 1, MSG_NOSIGNAL), EPIPE);
+}
+
+/* recv() says "end" and leaves the error for SO_ERROR. */
+static void writes_after_close_so_error(struct pair *p)
+{
+    peer_do(p, do_close, 0, 0);
+    CHECK_MASK(p->self.fd, POLLIN | POLLOUT | POLLRDHUP);
+    CHECK_EQ(do_send_once(&p->self, 10, 0), 10);
+    CHECK_MASK(p->self.fd, GONE);
+    CHECK_EQ(recv(p->self.fd, buffer, 10, 0), 0);
+    CHECK_EQ(get_int(p->self.fd, SOL_SOCKET, SO_ERROR), EPIPE);
+    CHECK_EQ(get_int(p->self.fd, SOL_SOCKET, SO_ERROR), 0);
+    CHECK_MASK(p->self.fd, GONE & ~POLLERR);
+    CHECK_EQ(recv(p->self.fd, buffer, 10, 0), 0);
+}
+
+/* The same with data of the peer still unread here: the reset does not take it
+ * away. */
+static void writes_after_close_with_data_queued(struct pair *p)
+{
+    peer_do(p, do_send, 500, 0);
+    peer_do(p, do_close, 0, 0);
+    CHECK_MASK(p->self.fd, POLLIN | POLLOUT | POLLRDHUP);
+    CHECK_EQ(do_send_once(&p->self, 10, 0), 10);
+    CHECK_MASK(p->self.fd, GONE);
+    CHECK_EQ(do_recv(&p->self, 500, 0), 500);
+}
+
+/* ---- resets ---------------------------------------------------------------------- */
+
+/* Whoever closes with bytes unread has thrown them away: reset, not end. */
+static void peer_leaves_our_data_unread(struct pair *p)
+{
+    do_send(&p->self, 100, 0);
+    CHECK_EQ(peer_do(p, do_poll, POLLIN, 2000), POLLIN);
+    peer_do(p, do_close, 0, 0);
+    CHECK_MASK(p->self.fd, GONE);
+    CHECK_ERRNO(recv(p->self.fd, buffer, 10, 0), ECONNRESET);
+    CHECK_MASK(p->self.fd, GONE & ~POLLERR);
+    CHECK_EQ(recv(p->self.fd, buffer, 10, 0), 0);
+    CHECK_EQ(get_int(p->self.fd, SOL_SOCKET, SO_ERROR), 0);
+    int before = sigpipes();
+    CHECK_ERRNO(send(p->self.fd, "x", 1, 0), EPIPE);
+    CHECK_EQ(sigpipes() - before, 1);
+}
+
+static void peer_leaves_our_data_partly_unread(struct pair *p)
+{
+    do_send(&p->self, 100, 0);
+    CHECK_EQ(peer_do(p, do_recv, 60, 0), 60);
+    peer_do(p, do_close, 0, 0);
+    CHECK_MASK(p->self.fd, GONE);
+    CHECK_EQ(get_int(p->self.fd, SOL_SOCKET, SO_ERROR), ECONNRESET);
+    CHECK_EQ(get_int(p->self.fd, SOL_SOCKET, SO_ERROR), 0);
+    CHECK_MASK(p->self.fd, GONE & ~POLLERR);
+    CHECK_EQ(recv(p->self.fd, buffer, 10, 0), 0);
+}
+
+/* send() reports the reset too, as ECONNRESET and without SIGPIPE, once. */
+static void reset_seen_by_send(struct pair *p)
+{
+    do_send(&p->self, 100, 0);
+    CHECK_EQ(peer_do(p, do_poll, POLLIN, 2000), POLLIN);
+    peer_do(p, do_close, 0, 0);
+    CHECK_MASK(p->self.fd, GONE);
+    int before = sigpipes();
+    CHECK_ERRNO(send(p->self.fd, "x", 1, 0), ECONNRESET);
+    CHECK_EQ(sigpipes() - before, 0);
+    CHECK_ERRNO(send(p->self.fd, "x", 1, 0), EPIPE);
+    CHECK_EQ(sigpipes() - before, 1);
+}
+
+/* A reset leaves what was received readable: data first, then ECONNRESET once,
+ * then 0. */
+static void reset_with_data_queued_for_us(struct pair *p)
+{
+    do_send(&p->self, 100, 0);
+    CHECK_EQ(peer_do(p, do_poll, POLLIN, 2000), POLLIN);
+    peer_do(p, do_send, 300, 0);
+    await_readable(p->self.fd, 300);
+    peer_do(p, do_close, 0, 0);
+    CHECK_MASK(p->self.fd, GONE);
+    CHECK_EQ(do_recv(&p->self, 100, 0), 100);
+    CHECK_EQ(do_recv(&p->self, 200, 0), 200);
+    CHECK_ERRNO(recv(p->self.fd, buffer, 10, 0), ECONNRESET);
+    CHECK_EQ(recv(p->self.fd, buffer, 10, 0), 0);
+}
+
+static void reset_wakes_recv(struct pair *p)
+{
+    do_send(&p->self, 10, 0);
+    CHECK_EQ(peer_do(p, do_poll, POLLIN, 2000), POLLIN);
+    peer_start(p, 20, do_close, 0, 0);
+    CHECK_ERRNO(recv(p->self.fd, buffer, 10, 0), ECONNRESET);
+    peer_finish(p);
+}
+
+static void close_wakes_recv(struct pair *p)
+{
+    peer_start(p, 20, do_close, 0, 0);
+    CHECK_EQ(recv(p->self.fd, buffer, 10, 0), 0);
+    peer_finish(p);
+}
+
+/* Full is not for ever: for a while after EAGAIN late acknowledgements and window
+ * probes still make room, so a send may succeed before one sleeps. */
+static ssize_t send_until_error(int fd)
+{
+    ssize_t n;
+    while ((n = send(fd, buffer, sizeof buffer, MSG_NOSIGNAL)) > 0)
+        ;
+    return n;
+}
+
+/* A writer that sleeps on a full buffer learns of the reset. */
+static void reset_wakes_send(struct pair *p)
+{
+    do_fill(&p->self, 8192, 0);
+    peer_start(p, 20, do_close, 0, 0);
+    CHECK_ERRNO(send_until_error(p->self.fd), ECONNRESET);
+    peer_finish(p);
+}
+
+static void reset_wakes_poll_out(struct pair *p)
+{
+    do_fill(&p->self, 8192, 0);
+    peer_start(p, 20, do_close, 0, 0);
+    CHECK_EQ(poll_once(p->self.fd, POLLOUT, 5000), POLLOUT | POLLERR | POLLHUP);
+    peer_finish(p);
+}
+
+/* ---- SO_LINGER ------------------------------------------------------------------- */
+
+/* {1, 0}: close() is a reset. */
+static void linger_zero(struct pair *p)
+{
+    CHECK_EQ(peer_do(p, do_linger, 1, 0), 0);
+    CHECK_EQ(peer_do(p, do_close, 0, 0), 0);
+    CHECK_MASK(p->self.fd, GONE);
+    CHECK_ERRNO(recv(p->self.fd, buffer, 10, 0), ECONNRESET);
+    CHECK_EQ(recv(p->self.fd, buffer, 10, 0), 0);
+    CHECK_ERRNO(send(p->self.fd, "x", 1, MSG_NOSIGNAL), EPIPE);
+}
+
+static void linger_zero_with_data_queued(struct pair *p)
+{
+    peer_do(p, do_send, 100, 0);
+    await_readable(p->self.fd, 100);
+    peer_do(p, do_linger, 1, 0);
+    peer_do(p, do_close, 0, 0);
+    CHECK_MASK(p->self.fd, GONE);
+    CHECK_EQ(do_recv(&p->self, 100, 0), 100);
+    CHECK_ERRNO(recv(p->self.fd, buffer, 10, 0), ECONNRESET);
+}
+
+/* The process ends without close(): the option still holds. */
+static void linger_zero_at_exit(struct pair *p)
+{
+    peer_do(p, do_linger, 1, 0);
+    peer_end(p, do_exit);
+    CHECK_MASK(p->self.fd, GONE);
+    CHECK_ERRNO(recv(p->self.fd, buffer, 10, 0), ECONNRESET);
+}
+
+/* shutdown() before makes no difference to the reset. */
+static void linger_zero_after_shutdown(struct pair *p)
+{
+    peer_do(p, do_linger, 1, 0);
+    peer_do(p, do_shutdown, SHUT_WR, 0);
+    CHECK_MASK(p->self.fd, POLLIN | POLLOUT | POLLRDHUP);
+    peer_do(p, do_close, 0, 0);
+    CHECK_MASK(p->self.fd, GONE);
+}
+
+/* {1, 5}: close() waits for the bytes to be taken by our kernel, not by us. */
+static void linger_five(struct pair *p)
+{
+    peer_do(p, do_linger, 1, 5);
+    peer_do(p, do_send, 1000, 0);
+    uint64_t start = now_ms();
+    CHECK_EQ(peer_do(p, do_close, 0, 0), 0);
+    CHECK(now_ms() - start < 4000);
+    CHECK_MASK(p->self.fd, POLLIN | POLLOUT | POLLRDHUP);
+    CHECK_EQ(do_recv(&p->self, 1000, 0), 1000);
+    CHECK_EQ(do_recv_eof(&p->self, 0, 0), 0);
+}
+
+/* With more than the buffers hold it waits until we have read enough; nothing is
+ * lost. */
+static void linger_five_with_a_slow_reader(struct pair *p)
+{
+    enum { LEN = 3 << 20 };
+    peer_do(p, do_linger, 1, 5);
+    peer_start(p, 0, do_send_and_close, LEN, 0);
+    for (int i = 0; i < 10; i++) {
+        sleep_ms(5);
+        CHECK_EQ(do_recv(&p->self, LEN / 10, 0), LEN / 10);
+    }
+    CHECK_EQ(do_recv(&p->self, LEN % 10, 0), LEN % 10);
+    CHECK_EQ(do_recv_eof(&p->self, 0, 0), 0);
+    CHECK_EQ(peer_finish(p), 0);
+}
+
+static void linger_is_remembered(struct pair *p)
+{
+    struct linger linger = {1, 7};
+    CHECK_EQ(setsockopt(p->self.fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger), 0);
+    linger = (struct linger){0, 0};
+    socklen_t len = sizeof linger;
+    CHECK_EQ(getsockopt(p->self.fd, SOL_SOCKET, SO_LINGER, &linger, &len), 0);
+    CHECK_EQ(linger.l_onoff, 1);
+    CHECK_EQ(linger.l_linger, 7);
+    CHECK_EQ(do_linger(&p->self, 0, 0), 0);
+    self_close(p);
+    CHECK_EQ(peer_do(p, do_recv_eof, 0, 0), 0);
+}
+
+/* ---- the process goes ------------------------------------------------------------ */
+
+/* The kernel closes what a dead process had: to us it is an orderly end, or a
+ * reset if it left bytes unread. At once, not after a time-out. */
+enum { PROMPT_MS = 1000 };
+
+static void peer_exits(struct pair *p)
+{
+    peer_do(p, do_send, 100, 0);
+    peer_end(p, do_exit);
+    CHECK_EQ(do_recv(&p->self, 100, 0), 100);
+    CHECK_EQ(do_recv_eof(&p->self, 0, 0), 0);
+    CHECK_MASK(p->self.fd, POLLIN | POLLOUT | POLLRDHUP);
+}
+
+static void peer_is_killed(struct pair *p)
+{
+    uint64_t start = now_ms();
+    peer_end(p, do_die);
+    CHECK_EQ(recv(p->self.fd, buffer, 10, 0), 0);
+    CHECK(now_ms() - start < PROMPT_MS);
+    CHECK_MASK(p->self.fd, POLLIN | POLLOUT | POLLRDHUP);
+    CHECK_EQ(do_send_once(&p->self, 10, 0), 10);
+    CHECK_MASK(p->self.fd, GONE);
+    CHECK_ERRNO(send(p->self.fd, "x", 1, MSG_NOSIGNAL), EPIPE);
+}
+
+static void peer_is_killed_with_data_queued_for_us(struct pair *p)
+{
+    peer_do(p, do_send, 1000, 0);
+    peer_end(p, do_die);
+    CHECK_EQ(do_recv(&p->self, 1000, 0), 1000);
+    CHECK_EQ(do_recv_eof(&p->self, 0, 0), 0);
+}
+
+static void peer_is_killed_with_our_data_unread(struct pair *p)
+{
+    do_send(&p->self, 100, 0);
+    CHECK_EQ(peer_do(p, do_poll, POLLIN, 2000), POLLIN);
+    uint64_t start = now_ms();
+    peer_end(p, do_die);
+    CHECK_ERRNO(recv(p->self.fd, buffer, 10, 0), ECONNRESET);
+    CHECK(now_ms() - start < PROMPT_MS);
+    CHECK_EQ(recv(p->self.fd, buffer, 10, 0), 0);
+}
+
+/* A sleeper is woken by the death. */
+static long do_die_later(struct end *end, long a, long b)
+{
+    sleep_ms(20);
+    return do_die(end, a, b);
+}
+
+static void order_death(struct pair *p)
+{
+    /* The peer never answers this one; pair_close() only collects the child. */
+    peer_start(p, 0, do_die_later, 0, 0);
+}
+
+static void collect_death(struct pair *p)
+{
+    await_child(p->process);
+    p->process = 0;
+}
+
+static void death_wakes_recv(struct pair *p)
+{
+    order_death(p);
+    CHECK_EQ(recv(p->self.fd, buffer, 10, 0), 0);
+    collect_death(p);
+}
+
+static void death_wakes_poll(struct pair *p)
+{
+    order_death(p);
+    CHECK_EQ(poll_once(p->self.fd, POLLIN | POLLRDHUP, 5000), POLLIN | POLLRDHUP);
+    collect_death(p);
+}
+
+static void death_wakes_send(struct pair *p)
+{
+    do_fill(&p->self, 8192, 0);
+    order_death(p);
+    CHECK_ERRNO(send_until_error(p->self.fd), ECONNRESET);
+    collect_death(p);
+}
+
+static void death_wakes_epoll(struct pair *p)
+{
+    int set = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data.u64 = 42};
+    CHECK_EQ(epoll_ctl(set, EPOLL_CTL_ADD, p->self.fd, &event), 0);
+    order_death(p);
+    CHECK_EQ(epoll_wait(set, &event, 1, 5000), 1);
+    CHECK_EQ(event.events, EPOLLIN | EPOLLRDHUP);
+    CHECK_EQ(event.data.u64, 42);
+    close(set);
+    collect_death(p);
+}
+
+/* Killed in the middle of a stream: what we get is a prefix, then an end. */
+static long do_send_for_ever(struct end *end, long a, long b)
+{
+    (void)a, (void)b;
+    while (do_send(end, 1000, 0) > 0)
+        ;
+    return 0;
+}
+
+static void killed_in_the_middle(struct pair *p)
+{
+    peer_start(p, 0, do_send_for_ever, 0, 0);
+    CHECK_EQ(do_recv(&p->self, 300000, 0), 300000);
+    kill(p->process, SIGKILL);
+    long n;
+    while ((n = do_recv_once(&p->self, 1 << 16, 0)) > 0)
+        ;
+    CHECK_EQ(n, 0); /* nothing of ours was unread there, so no reset */
+    collect_death(p);
+}
+
+/* ---- details --------------------------------------------------------------------- */
+
+static void close_twice(struct pair *p)
+{
+    int fd = p->self.fd;
+    CHECK_EQ(self_close(p), 0);
+    CHECK_ERRNO(close(fd), EBADF);
+    CHECK_ERRNO(recv(fd, buffer, 1, 0), EBADF);
+    CHECK_ERRNO(send(fd, buffer, 1, 0), EBADF);
+    CHECK_EQ(poll_once(fd, POLLIN, 0), POLLNVAL);
+    CHECK_EQ(peer_do(p, do_recv_eof, 0, 0), 0);
+}
+
+/* The number comes back for something else; the past does not stick to it. */
+static void number_reused(struct pair *p)
+{
+    int fd = p->self.fd;
+    CHECK_EQ(self_close(p), 0);
+    int ends[2];
+    CHECK_EQ(pipe(ends), 0);
+    for (int i = 0; i < 2; i++) { /* out of the way, one of them is the number */
+        int high = fcntl(ends[i], F_DUPFD, 100);
+        close(ends[i]);
+        ends[i] = high;
+    }
+    CHECK_EQ(dup2(ends[0], fd), fd);
+    close(ends[0]);
+    CHECK_EQ(write(ends[1], "pipe", 4), 4);
+    CHECK_EQ(read(fd, buffer, 100), 4);
+    CHECK_ERRNO(send(fd, "x", 1, 0), ENOTSOCK);
+    close(ends[1]);
+    CHECK_EQ(read(fd, buffer, 100), 0);
+    close(fd);
+    CHECK_EQ(peer_do(p, do_recv_eof, 0, 0), 0);
+}
+
+static const struct test tests[] = {
+    {"orderly", orderly, FAMILIES},
+    {"data_queued_for_us", data_queued_for_us, 0},
+    {"data_beyond_the_buffers", data_beyond_the_buffers, ACTIVE_PEER},
+    {"writes_after_close", writes_after_close, 0},
+    {"writes_after_close_so_error", writes_after_close_so_error, 0},
+    {"writes_after_close_with_data_queued", writes_after_close_with_data_queued, 0},
+    {"peer_leaves_our_data_unread", peer_leaves_our_data_unread, 0},
+    {"peer_leaves_our_data_partly_unread", peer_leaves_our_data_partly_unread, 0},
+    {"reset_seen_by_send", reset_seen_by_send, 0},
+    {"reset_with_data_queued_for_us", reset_with_data_queued_for_us, 0},
+    {"reset_wakes_recv", reset_wakes_recv, ACTIVE_PEER | SLOW},
+    {"close_wakes_recv", close_wakes_recv, ACTIVE_PEER | SLOW},
+    {"reset_wakes_send", reset_wakes_send, ACTIVE_PEER | SLOW},
+    {"reset_wakes_poll_out", reset_wakes_poll_out, ACTIVE_PEER | SLOW},
+    {"linger_zero", linger_zero, FAMILIES},
+    {"linger_zero_with_data_queued", linger_zero_with_data_queued, 0},
+    {"linger_zero_at_exit", linger_zero_at_exit, PROCESS_ONLY},
+    {"linger_zero_after_shutdown", linger_zero_after_shutdown, 0},
+    {"linger_five", linger_five, PROCESS_ONLY},
+    {"linger_five_with_a_slow_reader", linger_five_with_a_slow_reader, ACTIVE_PEER | SLOW},
+    {"linger_is_remembered", linger_is_remembered, 0},
+    {"peer_exits", peer_exits, PROCESS_ONLY},
+    {"peer_is_killed", peer_is_killed, PROCESS_ONLY},
+    {"peer_is_killed_with_data_queued_for_us", peer_is_killed_with_data_queued_for_us,
+     PROCESS_ONLY},
+    {"peer_is_killed_with_our_data_unread", peer_is_killed_with_our_data_unread, PROCESS_ONLY},
+    {"death_wakes_recv", death_wakes_recv, PROCESS_ONLY | SLOW},
+    {"death_wakes_poll", death_wakes_poll, PROCESS_ONLY | SLOW},
+    {"death_wakes_send", death_wakes_send, PROCESS_ONLY | SLOW},
+    {"death_wakes_epoll", death_wakes_epoll, PROCESS_ONLY | SLOW},
+    {"killed_in_the_middle", killed_in_the_middle, PROCESS_ONLY},
+    {"close_twice", close_twice, 0},
+    {"number_reused", number_reused, 0},
+};
+
+int main(int argc, char **argv)
+{
+    return RUN_TESTS(argc, argv, tests);
+}

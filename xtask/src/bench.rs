@@ -1,0 +1,184 @@
+//! `cargo xtask bench`: the project's promises about speed and memory,
+//! measured with real programs.
+//!
+//! Every workload runs over TCP and over SMC in turn, TCP, SMC, TCP, SMC and
+//! so on, so that both see the same moods of the machine; what counts is the
+//! median of the pairs' ratios. The programs are unmodified and have their
+//! default settings. Nothing here fails because of a number: numbers are for
+//! people, on a quiet machine.
+
+pub(crate) mod launch;
+mod measure;
+pub(crate) mod place;
+mod report;
+mod workloads;
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail, ensure};
+use clap::Args;
+
+use launch::{LaunchOptions, Launcher, Transport};
+use measure::{Noise, Verdict};
+use report::{Measured, Pair};
+use workloads::{Lab, WORKLOADS, Workload};
+
+/// Our own programs, in `bench/`.
+const OWN_PROGRAMS: [&str; 3] = ["rr", "idle", "foreign"];
+
+/// Options of `cargo xtask bench`.
+#[derive(Args, Debug)]
+pub(crate) struct BenchOptions {
+    /// Only workloads with this text in their name (`--list` shows them)
+    #[arg(value_name = "FILTER")]
+    filter: Option<String>,
+
+    /// Show the workloads and their promises, run nothing
+    #[arg(long)]
+    list: bool,
+
+    /// How often each workload runs over TCP and then over SMC
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pairs: u32,
+
+    /// How long each run measures
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+
+    /// Also write all numbers to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    #[command(flatten)]
+    launch: LaunchOptions,
+}
+
+/// Measures, and prints the table.
+///
+/// **Errors**: a workload could not be run to its end, or nothing matched.
+pub(crate) fn run(options: &BenchOptions) -> Result<()> {
+    let chosen: Vec<&Workload> = WORKLOADS.iter().filter(|it| options.wants(it)).collect();
+    ensure!(
+        !chosen.is_empty(),
+        "no workload of that name: see `cargo xtask bench --list`"
+    );
+    if options.list {
+        list(&chosen);
+        return Ok(());
+    }
+    let lab = options.lab()?;
+    let noise = Noise::watch()?;
+    let mut rows = Vec::new();
+    let mut failed = Vec::new();
+    report::print_heading();
+    for workload in chosen {
+        match measure(&lab, workload, options.pairs) {
+            Ok(measured) => rows.extend(measured),
+            Err(error) => {
+                report::print_remark(workload.name, &format!("FAILED: {error:#}"));
+                failed.push(workload.name);
+            }
+        }
+    }
+    print_summary(&lab, &noise, &rows)?;
+    if let Some(file) = &options.json {
+        report::write_json(file, &noise, &rows)?;
+    }
+    if !failed.is_empty() {
+        bail!("could not be measured: {}", failed.join(", "));
+    }
+    Ok(())
+}
+
+impl BenchOptions {
+    fn wants(&self, workload: &Workload) -> bool {
+        self.filter
+            .as_ref()
+            .is_none_or(|filter| workload.name.contains(filter.as_str()))
+    }
+
+    fn lab(&self) -> Result<Lab> {
+        // An upper limit only so that a typing error does not take a night.
+        ensure!(
+            (0.1..=60.0).contains(&self.seconds),
+            "--seconds is from 0.1 to 60"
+        );
+        let repo = place::repo_root()?;
+        let scratch = place::scratch_dir(&repo, "sidestep-bench")?;
+        if place::first_missing(&["gcc"]).is_none() {
+            for name in OWN_PROGRAMS {
+                place::compile_c(&repo.join(format!("bench/{name}.c")), &scratch)?;
+            }
+        }
+        Ok(Lab::new(
+            Launcher::new(&self.launch, &repo)?,
+            self.seconds,
+            scratch,
+        ))
+    }
+}
+
+fn list(chosen: &[&Workload]) {
+    for workload in chosen {
+        for row in workload.rows {
+            println!(
+                "{:<18} {:<34} must {bound} {}, aim {bound} {}",
+                workload.name,
+                row.name,
+                row.must,
+                row.aim,
+                bound = row.bound,
+            );
+        }
+    }
+}
+
+/// Runs one workload's pairs and prints its rows. What the machine lacks is
+/// said and gives no rows.
+fn measure<'a>(lab: &Lab, workload: &'a Workload, pairs: u32) -> Result<Vec<Measured<'a>>> {
+    if let Some(missing) = place::first_missing(workload.needs) {
+        report::print_remark(
+            workload.name,
+            &format!("skipped: {missing} is not installed"),
+        );
+        return Ok(Vec::new());
+    }
+    let mut measured: Vec<Measured<'a>> = workload
+        .rows
+        .iter()
+        .map(|row| Measured {
+            row,
+            pairs: Vec::new(),
+        })
+        .collect();
+    for _ in 0..pairs {
+        let tcp = (workload.sample)(lab, Transport::Tcp)?;
+        let smc = (workload.sample)(lab, Transport::Smc)?;
+        for ((row, tcp), smc) in measured.iter_mut().zip(tcp).zip(smc) {
+            row.pairs.push(Pair { tcp, smc });
+        }
+    }
+    measured.iter().for_each(Measured::print);
+    Ok(measured)
+}
+
+fn print_summary(lab: &Lab, noise: &Noise, rows: &[Measured<'_>]) -> Result<()> {
+    println!();
+    for note in lab.notes.borrow().iter() {
+        println!("{note}");
+    }
+    report::print_noise(noise)?;
+    let count = |verdict| {
+        rows.iter()
+            .filter(|row| row.verdict() == Some(verdict))
+            .count()
+    };
+    println!(
+        "{} rows: {} met their aim, {} their must, {} missed it",
+        rows.len(),
+        count(Verdict::Aim),
+        count(Verdict::Must),
+        count(Verdict::Missed),
+    );
+    Ok(())
+}

@@ -1,0 +1,496 @@
+//! The tests: strangers' programs, unmodified, whose payloads are compared
+//! byte for byte.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::stage::{Mix, Stage};
+use super::witness::Claim;
+use crate::bench::launch::{self, Dialogue, Transport};
+use crate::bench::place;
+
+/// A test; what it returns is worth reading when it has passed.
+#[derive(Debug)]
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    /// Commands without which it is skipped.
+    pub(crate) needs: &'static [&'static str],
+    pub(crate) mixes: &'static [Mix],
+    pub(crate) play: fn(&Stage<'_>) -> Result<String>,
+}
+
+impl Case {
+    const fn new(
+        name: &'static str,
+        needs: &'static [&'static str],
+        play: fn(&Stage<'_>) -> Result<String>,
+    ) -> Self {
+        Self {
+            name,
+            needs,
+            mixes: Mix::ALL,
+            play,
+        }
+    }
+}
+
+/// All tests, quick ones first.
+pub(crate) const CASES: &[Case] = &[
+    Case::new("python-threads", &["python3"], python_threads),
+    Case::new("python-asyncio", &["python3"], python_asyncio),
+    Case {
+        mixes: &[Mix::Both],
+        ..Case::new("one-listener", &["python3"], one_listener)
+    },
+    Case::new(
+        "redis",
+        &["redis-server", "redis-benchmark", "python3"],
+        redis,
+    ),
+    Case::new("nginx-curl", &["nginx", "curl"], nginx_curl),
+    Case::new("sockperf", &["sockperf"], sockperf),
+    Case::new("iperf3", &["iperf3"], iperf3),
+    Case::new("node", &["node"], node),
+    Case::new("java-nio", &["java", "javac"], java),
+    Case::new("death", &["gcc"], death),
+];
+
+// ---- echo servers ----------------------------------------------------------
+
+fn python_threads(stage: &Stage<'_>) -> Result<String> {
+    python_echo(stage, "echo_threads.py")
+}
+
+fn python_asyncio(stage: &Stage<'_>) -> Result<String> {
+    python_echo(stage, "echo_asyncio.py")
+}
+
+fn python_echo(stage: &Stage<'_>, script: &str) -> Result<String> {
+    let (port, script) = (launch::free_port()?, stage.house.script(script));
+    echo(stage, port, &["python3", &script], &[])
+}
+
+fn java(stage: &Stage<'_>) -> Result<String> {
+    let (port, program) = (launch::free_port()?, stage.house.script("Echo.java"));
+    echo(stage, port, &["java", &program], &[])
+}
+
+fn node(stage: &Stage<'_>) -> Result<String> {
+    let (port, http_port) = (launch::free_port()?, launch::free_port()?);
+    echo(
+        stage,
+        port,
+        &["node", &stage.house.script("echo.js")],
+        &[&http_port.to_string()],
+    )
+}
+
+/// `PROGRAM server PORT EXTRA`, then `PROGRAM client PORT EXTRA SEED`.
+fn echo(stage: &Stage<'_>, port: u16, program: &[&str], extra: &[&str]) -> Result<String> {
+    let (port_text, seed) = (port.to_string(), stage.house.seed.to_string());
+    let server = [program, &["server", &port_text], extra].concat();
+    let client = [program, &["client", &port_text], extra, &[&seed]].concat();
+    let mut server = stage.serve(port, &server)?;
+    stage.converse(&mut server, &client)
+}
+
+/// A plain client and one under Sidestep at the same listener, at full speed.
+fn one_listener(stage: &Stage<'_>) -> Result<String> {
+    let (port, script) = (launch::free_port()?, stage.house.script("echo_threads.py"));
+    let (port_text, seed) = (port.to_string(), stage.house.seed.to_string());
+    let mut server = stage.serve(port, &["python3", &script, "server", &port_text])?;
+    let client = ["python3", &script, "client", &port_text, &seed];
+    let plain = Dialogue::start(stage.command(Transport::Tcp, &client))?;
+    let ours = Dialogue::start(stage.command(Transport::Smc, &client))?;
+    stage.converse_with(&mut server, [plain, ours], Claim::Both)
+}
+
+// ---- redis -----------------------------------------------------------------
+
+fn redis(stage: &Stage<'_>) -> Result<String> {
+    let port = launch::free_port()?;
+    let text = port.to_string();
+    let options = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
+    let server = [&["redis-server", "--port", &text][..], &options].concat();
+    let mut server = stage.serve(port, &server)?;
+
+    let (script, seed) = (
+        stage.house.script("redis_client.py"),
+        stage.house.seed.to_string(),
+    );
+    let verified = stage.converse(&mut server, &["python3", &script, &text, &seed])?;
+    let load = [
+        "-t", "set,get", "-d", "2000", "-c", "20", "-n", "40000", "-q",
+    ];
+    let benchmark = [
+        &["redis-benchmark", "-h", "127.0.0.1", "-p", &text][..],
+        &load,
+    ]
+    .concat();
+    stage.watch(&server, &benchmark)?;
+    stage.run(&[&benchmark[..], &["-P", "16"]].concat())?;
+    server.must_be_alive()?;
+    Ok(verified)
+}
+
+// ---- nginx and curl --------------------------------------------------------
+
+/// From less than a packet to many times the largest ring.
+const PAGE_LENS: [usize; 4] = [1_000, 65_537, 1_000_000, 50_000_000];
+
+/// Requests on one connection: the large ones have small ones behind them.
+const KEEP_ALIVE_ORDER: [usize; 8] = [0, 2, 0, 1, 3, 0, 1, 2];
+
+/// One and a half seconds for the largest page: long enough to be looked at,
+/// and the server finds its peer's buffer full again and again.
+const SLOW_RATE: &str = "33M";
+
+fn nginx_curl(stage: &Stage<'_>) -> Result<String> {
+    let port = launch::free_port()?;
+    let site = Site::create(&stage.house.scratch.join("nginx"), port)?;
+    let config = site.config_file()?;
+    let words = [
+        OsString::from("nginx"),
+        "-e".into(),
+        "stderr".into(),
+        "-c".into(),
+    ];
+    let mut server = stage.serve(port, &[&words[..], &[config.into()]].concat())?;
+
+    let connects = site.fetch(&KEEP_ALIVE_ORDER, |words| stage.run(words))?;
+    let connects: u32 = connects
+        .split_whitespace()
+        .flat_map(str::parse::<u32>)
+        .sum();
+    ensure!(
+        connects == 1,
+        "curl opened {connects} connections, not one with keep-alive"
+    );
+    site.fetch(&[3, 2, 1, 0, 2, 1], |words| {
+        stage.run(&[words, &["-Z".into()]].concat())
+    })?;
+    site.fetch(&[3], |words| {
+        stage.watch(
+            &server,
+            &[words, &["--limit-rate".into(), SLOW_RATE.into()]].concat(),
+        )
+    })?;
+    server.must_be_alive()?;
+    Ok("15 files compared".to_owned())
+}
+
+/// Static files, a configuration to serve them, and what was fetched of them.
+struct Site {
+    dir: PathBuf,
+    port: u16,
+}
+
+impl Site {
+    fn create(dir: &Path, port: u16) -> Result<Self> {
+        fs::create_dir_all(dir.join("www"))?;
+        let site = Self {
+            dir: dir.to_owned(),
+            port,
+        };
+        for len in PAGE_LENS {
+            fs::write(site.page(len), random_bytes(len)?)?;
+        }
+        Ok(site)
+    }
+
+    fn page(&self, len: usize) -> PathBuf {
+        self.dir.join(format!("www/{len}"))
+    }
+
+    fn config_file(&self) -> Result<PathBuf> {
+        let file = self.dir.join("nginx.conf");
+        fs::write(&file, self.config()?)?;
+        Ok(file)
+    }
+
+    fn config(&self) -> Result<String> {
+        let (dir, port) = (self.dir.display(), self.port);
+        // SAFETY: geteuid() takes nothing and cannot fail.
+        let is_root = unsafe { libc::geteuid() } == 0;
+        // Workers under another user would be strangers to the client.
+        let user = if is_root { "user root;" } else { "" };
+        let temporary = self.temporary_paths()?;
+        Ok(format!(
+            "daemon off; worker_processes 2; pid {dir}/nginx.pid; {user}\n\
+             events {{ worker_connections 256; }}\n\
+             http {{\n\
+             access_log off; sendfile on; tcp_nopush on; keepalive_timeout 60;\n\
+             {temporary}\
+             server {{ listen 127.0.0.1:{port}; root {dir}/www; }}\n\
+             }}\n"
+        ))
+    }
+
+    /// Nginx creates these for every module it was built with, by default
+    /// where only root may.
+    fn temporary_paths(&self) -> Result<String> {
+        let built = Command::new(place::find_command("nginx").context("nginx")?)
+            .arg("-V")
+            .output()?;
+        let built = String::from_utf8_lossy(&built.stderr).into_owned();
+        let dir = self.dir.display();
+        let paths = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .into_iter()
+            .filter(|kind| !built.contains(&format!("--without-http_{kind}_module")))
+            .map(|kind| format!("{kind}_temp_path {dir}/{kind};\n"));
+        Ok(paths.collect())
+    }
+
+    /// Fetches these pages with one curl and compares what came; returns what
+    /// curl said.
+    fn fetch(
+        &self,
+        pages: &[usize],
+        curl: impl Fn(&[OsString]) -> Result<String>,
+    ) -> Result<String> {
+        let flags = [
+            "curl",
+            "-sS",
+            "--fail",
+            "--max-time",
+            "50",
+            "-w",
+            "%{num_connects} ",
+        ];
+        let mut words: Vec<OsString> = flags.map(OsString::from).into();
+        for (index, page) in pages.iter().enumerate() {
+            let url = format!("http://127.0.0.1:{}/{}", self.port, PAGE_LENS[*page]);
+            words.extend(["-o".into(), self.fetched(index).into(), url.into()]);
+        }
+        let said = curl(&words)?;
+        for (index, page) in pages.iter().enumerate() {
+            must_be_equal(&self.fetched(index), &self.page(PAGE_LENS[*page]))?;
+            fs::remove_file(self.fetched(index))?;
+        }
+        Ok(said)
+    }
+
+    fn fetched(&self, index: usize) -> PathBuf {
+        self.dir.join(format!("fetched-{index}"))
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        // Files of many megabytes; if they stay, the next run overwrites them.
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn random_bytes(len: usize) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn must_be_equal(got: &Path, expected: &Path) -> Result<()> {
+    let (got, expected) = (fs::read(got)?, fs::read(expected)?);
+    must_be_prefix(&got, &expected)?;
+    ensure!(
+        got.len() == expected.len(),
+        "got {} of {} bytes",
+        got.len(),
+        expected.len()
+    );
+    Ok(())
+}
+
+fn must_be_prefix(got: &[u8], expected: &[u8]) -> Result<()> {
+    ensure!(
+        got.len() <= expected.len(),
+        "got {} of {} bytes",
+        got.len(),
+        expected.len()
+    );
+    let wrong = got.iter().zip(expected).position(|(a, b)| a != b);
+    ensure!(
+        wrong.is_none(),
+        "byte {} is wrong",
+        wrong.unwrap_or_default()
+    );
+    Ok(())
+}
+
+// ---- sockperf --------------------------------------------------------------
+
+fn sockperf(stage: &Stage<'_>) -> Result<String> {
+    let port = launch::free_port()?;
+    let text = port.to_string();
+    let address = ["--tcp", "-i", "127.0.0.1", "-p", &text];
+    let mut server = stage.serve(port, &[&["sockperf", "sr"], &address[..]].concat())?;
+    let pingpong = [
+        "sockperf",
+        "ping-pong",
+        "-t",
+        "1",
+        "-m",
+        "1400",
+        "--data-integrity",
+    ];
+    let said = stage.watch(&server, &[&pingpong[..], &address].concat())?;
+    ensure!(
+        !said.contains("integrity test failed"),
+        "sockperf saw a wrong byte"
+    );
+    let stream = ["sockperf", "throughput", "-t", "1", "-m", "1400"];
+    stage.watch(&server, &[&stream[..], &address].concat())?;
+    server.must_be_alive()?;
+    Ok("data integrity and throughput".to_owned())
+}
+
+// ---- iperf3 ----------------------------------------------------------------
+
+const IPERF_FILE_LEN: usize = 30_000_000;
+
+fn iperf3(stage: &Stage<'_>) -> Result<String> {
+    let mut rates = Vec::new();
+    for direction in [&[][..], &["-R"]] {
+        let gigabits = iperf3_stream(stage, direction)?;
+        iperf3_file(stage, direction)?;
+        rates.push(format!("{gigabits:.1} Gbit/s"));
+    }
+    Ok(rates.join(" and back "))
+}
+
+/// For a second, as fast as it goes.
+fn iperf3_stream(stage: &Stage<'_>, direction: &[&str]) -> Result<f64> {
+    let port = launch::free_port()?;
+    let text = port.to_string();
+    let mut server = stage.serve(port, &["iperf3", "-s", "-B", "127.0.0.1", "-p", &text])?;
+    let client = ["iperf3", "-c", "127.0.0.1", "-p", &text, "-t", "1", "-J"];
+    let said = stage.watch(&server, &[&client, direction].concat())?;
+    server.must_be_alive()?;
+    let report: Value = serde_json::from_str(&said).context("iperf3's report")?;
+    let rate = report
+        .pointer("/end/sum_received/bits_per_second")
+        .and_then(Value::as_f64);
+    let rate = rate.context("iperf3 reported no rate")?;
+    ensure!(rate > 0.0, "iperf3 received nothing");
+    Ok(rate / 1e9)
+}
+
+/// A file, of which iperf3 stops reading when the sender is done: what has
+/// arrived until then is compared.
+fn iperf3_file(stage: &Stage<'_>, direction: &[&str]) -> Result<()> {
+    let port = launch::free_port()?;
+    let text = port.to_string();
+    let dir = &stage.house.scratch;
+    let (from, to) = (dir.join("iperf3-from"), dir.join("iperf3-to"));
+    let bytes = random_bytes(IPERF_FILE_LEN)?;
+    fs::write(&from, &bytes)?;
+    // Left by an earlier run: it is overwritten, not shortened.
+    let _ = fs::remove_file(&to);
+    let reverse = !direction.is_empty();
+    let (of_server, of_client) = if reverse { (&from, &to) } else { (&to, &from) };
+    let (of_server, of_client) = (of_server.to_string_lossy(), of_client.to_string_lossy());
+
+    let server = [
+        "iperf3",
+        "-s",
+        "-B",
+        "127.0.0.1",
+        "-p",
+        &text,
+        "-F",
+        &of_server,
+    ];
+    let mut server = stage.serve(port, &server)?;
+    let client = [
+        "iperf3",
+        "-c",
+        "127.0.0.1",
+        "-p",
+        &text,
+        "-t",
+        "1",
+        "-F",
+        &of_client,
+    ];
+    stage.run(&[&client, direction].concat())?;
+    server.must_be_alive()?;
+    let arrived = fs::read(&to)?;
+    must_be_prefix(&arrived, &bytes).context("the file sent by iperf3")?;
+    ensure!(
+        arrived.len() > IPERF_FILE_LEN / 4,
+        "only {} bytes arrived",
+        arrived.len()
+    );
+    fs::remove_file(&from)?;
+    fs::remove_file(&to)?;
+    Ok(())
+}
+
+// ---- death -----------------------------------------------------------------
+
+/// The survivor is on the server's side of the mix, its victims on the
+/// client's; who listens changes from round to round.
+fn death(stage: &Stage<'_>) -> Result<String> {
+    let house = stage.house;
+    let program = place::compile_c(&house.scripts.join("death.c"), &house.scratch)?;
+    let program = program.into_os_string();
+    let mut survivor = stage.server_command(&[&program, &OsString::from("survivor")]);
+    survivor.args(["--rounds", &house.rounds.to_string()]);
+    survivor.args(["--seed", &house.seed.to_string()]);
+    survivor.args(["--limit-ms", &house.notice_limit_ms.to_string(), "--"]);
+    survivor.args(words_of(&stage.client_command(&[&program])));
+    Ok(stage.watch_command(None, survivor)?.trim().to_owned())
+}
+
+/// A command as the words with which a process that is itself under Sidestep
+/// starts it, without passing that on.
+fn words_of(command: &Command) -> Vec<OsString> {
+    let mut words = ["env", "-u", "LD_PRELOAD"].map(OsString::from).to_vec();
+    for (name, value) in command.get_envs() {
+        let mut setting = name.to_owned();
+        setting.push("=");
+        setting.push(value.unwrap_or_default());
+        words.push(setting);
+    }
+    words.push(command.get_program().to_owned());
+    words.extend(command.get_args().map(OsString::from));
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_byte_is_found() {
+        assert!(must_be_prefix(b"abc", b"abcd").is_ok());
+        assert!(must_be_prefix(b"abcde", b"abcd").is_err());
+        let wrong = must_be_prefix(b"abXd", b"abcd")
+            .err()
+            .map(|error| error.to_string());
+        assert_eq!(wrong.as_deref(), Some("byte 2 is wrong"));
+    }
+
+    #[test]
+    fn a_victim_s_command_carries_its_own_environment_only() {
+        let mut command = Command::new("death");
+        command.env("LD_PRELOAD", "ours.so").arg("x");
+        let words = words_of(&command);
+        assert_eq!(
+            words,
+            [
+                "env",
+                "-u",
+                "LD_PRELOAD",
+                "LD_PRELOAD=ours.so",
+                "death",
+                "x"
+            ]
+        );
+    }
+}

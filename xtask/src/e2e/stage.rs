@@ -1,0 +1,224 @@
+//! Where one test is played: a server and a client, each plain or under
+//! Sidestep, and the witness who looks on.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::witness::{Claim, Evidence, Witness};
+use crate::bench::launch::{self, Dialogue, Launcher, Program, Transport};
+
+/// Longest time for one client from start to end.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long open, idle connections may take to show what they are.
+const PROOF_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Pause between two looks: each is a process that takes CPU from the test.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Which side runs under Sidestep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mix {
+    /// Both: the connections are to be SMC-D.
+    Both,
+    /// The server only.
+    ServerOnly,
+    /// The client only.
+    ClientOnly,
+}
+
+impl Mix {
+    /// All of them, the main one first.
+    pub(crate) const ALL: &'static [Self] = &[Self::Both, Self::ServerOnly, Self::ClientOnly];
+
+    fn server(self) -> Transport {
+        if self == Self::ClientOnly {
+            Transport::Tcp
+        } else {
+            Transport::Smc
+        }
+    }
+
+    fn client(self) -> Transport {
+        if self == Self::ServerOnly {
+            Transport::Tcp
+        } else {
+            Transport::Smc
+        }
+    }
+
+    fn claim(self) -> Claim {
+        if self == Self::Both {
+            Claim::Smc
+        } else {
+            Claim::Tcp
+        }
+    }
+}
+
+impl fmt::Display for Mix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Both => "smc/smc",
+            Self::ServerOnly => "smc/plain",
+            Self::ClientOnly => "plain/smc",
+        })
+    }
+}
+
+/// What all tests share.
+#[derive(Debug)]
+pub(crate) struct House {
+    pub(crate) launcher: Launcher,
+    pub(crate) witness: Witness,
+    /// `tests/e2e` of the repository.
+    pub(crate) scripts: PathBuf,
+    /// For logs, compiled programs and files to serve.
+    pub(crate) scratch: PathBuf,
+    pub(crate) seed: u32,
+    /// Rounds of the test with deaths.
+    pub(crate) rounds: u32,
+    /// How soon a death has to be noticed.
+    pub(crate) notice_limit_ms: u32,
+}
+
+impl House {
+    /// The path of one of our scripts.
+    pub(crate) fn script(&self, name: &str) -> String {
+        self.scripts.join(name).display().to_string()
+    }
+}
+
+/// One test with one mix of transports.
+#[derive(Debug)]
+pub(crate) struct Stage<'a> {
+    pub(crate) house: &'a House,
+    pub(crate) mix: Mix,
+}
+
+impl Stage<'_> {
+    /// The command of a program on the server's side.
+    pub(crate) fn server_command<S: AsRef<OsStr>>(&self, words: &[S]) -> Command {
+        self.command(self.mix.server(), words)
+    }
+
+    /// The command of a program on the client's side.
+    pub(crate) fn client_command<S: AsRef<OsStr>>(&self, words: &[S]) -> Command {
+        self.command(self.mix.client(), words)
+    }
+
+    /// The command of a program, whatever the mix.
+    pub(crate) fn command<S: AsRef<OsStr>>(&self, transport: Transport, words: &[S]) -> Command {
+        let args = words.iter().skip(1);
+        let program = words.first().map_or(OsStr::new(""), AsRef::as_ref);
+        let mut command = self.house.launcher.launch(transport, program, args);
+        // Python would leave compiled scripts in the source tree.
+        command.env("PYTHONDONTWRITEBYTECODE", "1");
+        command
+    }
+
+    /// Starts the server and waits until it listens.
+    pub(crate) fn serve<S: AsRef<OsStr>>(&self, port: u16, words: &[S]) -> Result<Program> {
+        let mut server = Program::start(self.server_command(words), &self.house.scratch)?;
+        server.await_listener(port)?;
+        Ok(server)
+    }
+
+    /// Runs a client to its end, without a look at its connections: for those
+    /// that come and go too fast to be seen.
+    pub(crate) fn run<S: AsRef<OsStr>>(&self, words: &[S]) -> Result<String> {
+        launch::run(self.client_command(words), CLIENT_PATIENCE)
+    }
+
+    /// Runs a client to its end and looks at the connections meanwhile.
+    pub(crate) fn watch<S: AsRef<OsStr>>(&self, server: &Program, words: &[S]) -> Result<String> {
+        self.watch_command(Some(server), self.client_command(words))
+    }
+
+    /// The same for any command, and a server only if there is one.
+    pub(crate) fn watch_command(
+        &self,
+        server: Option<&Program>,
+        command: Command,
+    ) -> Result<String> {
+        let claim = self.mix.claim();
+        let deadline = Instant::now() + CLIENT_PATIENCE;
+        let mut client = Dialogue::start(command)?;
+        client.hang_up();
+        let mut seen = Evidence::default();
+        while !client.program().has_ended()? && Instant::now() < deadline {
+            // Who is content looks no more, except for what must not be seen.
+            if claim == Claim::Tcp || !self.house.witness.is_content(claim, &seen) {
+                seen.merge(self.look(server, &mut [&mut client])?);
+            }
+            thread::sleep(LOOK_INTERVAL);
+        }
+        let said = client.finish(CLIENT_PATIENCE)?;
+        self.house.witness.judge(claim, &seen)?;
+        Ok(said)
+    }
+
+    /// Runs a client that says when it has verified everything and then keeps
+    /// its connections open, and looks at them.
+    pub(crate) fn converse<S: AsRef<OsStr>>(
+        &self,
+        server: &mut Program,
+        words: &[S],
+    ) -> Result<String> {
+        let client = Dialogue::start(self.client_command(words))?;
+        self.converse_with(server, [client], self.mix.claim())
+    }
+
+    /// The same with clients of any kind, at the same time.
+    pub(crate) fn converse_with<const COUNT: usize>(
+        &self,
+        server: &mut Program,
+        mut clients: [Dialogue; COUNT],
+        claim: Claim,
+    ) -> Result<String> {
+        let mut said = Vec::new();
+        for client in &mut clients {
+            said.push(client.await_line("verified", CLIENT_PATIENCE)?);
+        }
+        let deadline = Instant::now() + PROOF_PATIENCE;
+        let mut all: Vec<&mut Dialogue> = clients.iter_mut().collect();
+        let mut seen = self.look(Some(server), &mut all)?;
+        while !self.house.witness.is_content(claim, &seen) && Instant::now() < deadline {
+            thread::sleep(LOOK_INTERVAL);
+            seen.merge(self.look(Some(server), &mut all)?);
+        }
+        self.house.witness.judge(claim, &seen)?;
+        for client in clients {
+            client.finish(CLIENT_PATIENCE)?;
+        }
+        server.must_be_alive()?;
+        Ok(said.join(" + "))
+    }
+
+    fn look(&self, server: Option<&Program>, clients: &mut [&mut Dialogue]) -> Result<Evidence> {
+        let mut pids = server.map_or_else(Vec::new, Program::family);
+        for client in clients {
+            pids.extend(client.program().family());
+        }
+        self.house.witness.look(&pids)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_two_sides_under_sidestep_make_smc() {
+        for mix in Mix::ALL {
+            let both = [mix.server(), mix.client()] == [Transport::Smc; 2];
+            assert_eq!(mix.claim() == Claim::Smc, both, "{mix}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The one door for developers: `cargo xtask check`, `test`, `bench`, `fuzz`…
+//!
+//! | command | what it does |
+//! |---|---|
+//! | `check` | format, lints, documentation, tidiness |
+//! | `test` | everything: check, unit tests, loom, POSIX programs, end to end |
+//! | `posix` | the POSIX programs of `tests/posix`, plain and preloaded |
+//! | `e2e` | strangers' programs, payloads checked, shared memory proven |
+//! | `loom` | every interleaving of every shared word |
+//! | `bench` | TCP against shared memory, interleaved |
+//! | `fuzz` | the parsers, for a bounded time |
+
+mod bench;
+mod debian;
+mod e2e;
+mod posix;
+
+use anyhow::{Context, Result, ensure};
+use clap::{Parser, Subcommand};
+use std::process::Command;
+
+#[derive(Parser)]
+#[command(about = "Developer tasks of Sidestep")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Format, lints and documentation, warnings as errors.
+    Check,
+    /// Everything that must pass, fast parts first.
+    Test,
+    /// The POSIX programs, plain and preloaded.
+    Posix(posix::Options),
+    /// End to end with unmodified programs.
+    E2e(e2e::E2eOptions),
+    /// The model checker over every shared word.
+    Loom,
+    /// TCP against shared memory in interleaved runs.
+    Bench(bench::BenchOptions),
+    /// The fuzz targets, each for some seconds (needs a nightly toolchain and cargo-fuzz).
+    Fuzz {
+        /// Seconds for each target.
+        #[arg(long, default_value_t = 60)]
+        seconds: u32,
+    },
+}
+
+fn main() -> Result<()> {
+    match Arguments::parse().task {
+        Task::Check => check(),
+        Task::Test => test(),
+        Task::Posix(options) => {
+            build()?;
+            posix::run(&options)
+        }
+        Task::E2e(options) => {
+            debian::ensure(debian::ALL)?;
+            build()?;
+            e2e::run(&options)
+        }
+        Task::Loom => loom(),
+        Task::Bench(options) => {
+            debian::ensure(debian::ALL)?;
+            build()?;
+            bench::run(&options)
+        }
+        Task::Fuzz { seconds } => fuzz(seconds),
+    }
+}
+
+fn check() -> Result<()> {
+    cargo(&["fmt", "--all", "--check"])?;
+    cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+    run(Command::new("cargo")
+        .args(["doc", "--workspace", "--no-deps", "--document-private-items"])
+        .env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+fn test() -> Result<()> {
+    check()?;
+    cargo(&["test", "--workspace"])?;
+    loom()?;
+    debian::ensure(debian::ALL)?;
+    build()?;
+    posix::run(&parse::<posix::Options>())?;
+    e2e::run(&parse::<e2e::E2eOptions>())
+}
+
+fn loom() -> Result<()> {
+    run(Command::new("cargo")
+        .args(["test", "--package", "sidestep-device", "--lib", "--release", "loom"])
+        .args(["--target-dir", "target/loom"])
+        .env("RUSTFLAGS", "--cfg loom")
+        .env("LOOM_MAX_PREEMPTIONS", "3"))
+}
+
+/// The library and the tool, as they are shipped.
+fn build() -> Result<()> {
+    cargo(&["build", "--release", "--package", "sidestep-preload", "--package", "sidestep-cli"])
+}
+
+fn fuzz(seconds: u32) -> Result<()> {
+    for target in ["clc", "host_control"] {
+        run(Command::new("cargo").args(["+nightly", "fuzz", "run", target]).args([
+            "--",
+            &format!("-max_total_time={seconds}"),
+        ]))?;
+    }
+    Ok(())
+}
+
+fn cargo(arguments: &[&str]) -> Result<()> {
+    run(Command::new("cargo").args(arguments))
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("cannot start {command:?}"))?;
+    ensure!(status.success(), "{command:?} failed: {status}");
+    Ok(())
+}
+
+/// A task's options when none are given.
+fn parse<T: clap::Args + clap::FromArgMatches>() -> T {
+    let command = T::augment_args(clap::Command::new("xtask").no_binary_name(true));
+    let matches = command.get_matches_from(std::iter::empty::<&str>());
+    T::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
