@@ -195,9 +195,9 @@ export! {
             return unsafe { real::recvfrom(fd, at, len, flags, from, size) };
         };
         let plain = plain!(real::recvfrom(fd, at, len, flags, from, size));
+        let list = [vector(at, len)];
         // SAFETY: one buffer, the program's.
-        let Some(buffers) = (unsafe { Buffers::new(&raw const *&[vector(at, len)] as *const _, 1) })
-        else {
+        let Some(buffers) = (unsafe { Buffers::new(list.as_ptr(), 1) }) else {
             return plain();
         };
         let outcome = stream::receive(&sock, fd, &buffers, flags, plain);
@@ -241,6 +241,7 @@ export! {
             // SAFETY: passed on.
             return unsafe { real::recvmmsg(fd, list, count, flags, time) };
         }
+        // SAFETY: null or the program's time.
         let deadline = unsafe { time.as_ref() }.map(|t| sys::now_ns() + duration(t).as_nanos() as u64);
         let mut flags = flags;
         for i in 0..count as usize {
