@@ -81,6 +81,11 @@ pub mod flag {
     pub const URGENT_TAKEN: u32 = 1 << 8;
     /// The peer's side of the TCP stream ended before it switched to its ring.
     pub const TCP_ENDED: u32 = 1 << 9;
+    /// The program has set `TCP_NODELAY`. (The kernel's is always set: a bell must
+    /// not wait for the acknowledgement of the last one.)
+    pub const NO_DELAY: u32 = 1 << 10;
+    /// The program has set `TCP_CORK`. (The kernel's is never set.)
+    pub const CORK: u32 = 1 << 11;
 }
 
 /// One TCP connection of the program.

@@ -695,9 +695,19 @@ export! {
             // SAFETY: passed on.
             return unsafe { real::setsockopt(fd, level, name, value, len) };
         };
-        if let OptionAnswer::Refused(errno) = control::before_set_option(&sock, level, name) {
-            set_errno(errno);
-            return -1;
+        let first = if len as usize >= size_of::<i32>() && !value.is_null() {
+            // SAFETY: the program promises `len` readable bytes.
+            unsafe { value.cast::<i32>().read_unaligned() }
+        } else {
+            0
+        };
+        match control::before_set_option(&sock, level, name, first) {
+            OptionAnswer::Kernel => {}
+            OptionAnswer::Value(result) => return result,
+            OptionAnswer::Refused(errno) => {
+                set_errno(errno);
+                return -1;
+            }
         }
         // SAFETY: passed on.
         let result = unsafe { real::setsockopt(fd, level, name, value, len) };

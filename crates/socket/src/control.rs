@@ -222,7 +222,13 @@ const SOCKET_ONLY: [i32; 6] = [
 ];
 
 /// Before `setsockopt` reaches the kernel.
-pub fn before_set_option(sock: &Use, level: i32, name: i32) -> OptionAnswer {
+pub fn before_set_option(sock: &Use, level: i32, name: i32, value: i32) -> OptionAnswer {
+    if level == libc::IPPROTO_TCP
+        && let (Some(bit), Some(slot), Phase::Smc) = (delay_flag(name), sock.slot(), sock.phase())
+    {
+        set_flag(slot, bit, value != 0);
+        return OptionAnswer::Value(0);
+    }
     let tcp_only = (level == libc::IPPROTO_TCP && TCP_ONLY.contains(&name))
         || (level == libc::SOL_SOCKET && SOCKET_ONLY.contains(&name));
     if !tcp_only {
@@ -238,6 +244,23 @@ pub fn before_set_option(sock: &Use, level: i32, name: i32) -> OptionAnswer {
         sock.stay_plain(sidestep_proto::fallback::Reason::OptionUnsupported);
     }
     OptionAnswer::Kernel
+}
+
+/// Options that would delay bells: the program sees its own setting.
+fn delay_flag(name: i32) -> Option<u32> {
+    match name {
+        libc::TCP_NODELAY => Some(flag::NO_DELAY),
+        libc::TCP_CORK => Some(flag::CORK),
+        _ => None,
+    }
+}
+
+fn set_flag(slot: &Slot, bit: u32, on: bool) {
+    if on {
+        slot.flags.fetch_or(bit, Ordering::Relaxed);
+    } else {
+        slot.flags.fetch_and(!bit, Ordering::Relaxed);
+    }
 }
 
 /// After the kernel has accepted an option: what we mirror. `value` is its first
@@ -293,14 +316,26 @@ pub(crate) fn carry_options_over(slot: &Slot, conn: &Conn, fd: i32) {
     if in_line != 0 {
         slot.flags.fetch_or(flag::OOB_INLINE, Ordering::Relaxed);
     }
+    for (name, kernel) in [(libc::TCP_NODELAY, 1), (libc::TCP_CORK, 0)] {
+        let was: i32 = sys::socket_option(fd, libc::IPPROTO_TCP, name).unwrap_or_default();
+        if let Some(bit) = delay_flag(name) {
+            set_flag(slot, bit, was != 0);
+        }
+        if was != kernel {
+            let _ = sys::set_socket_option(fd, libc::IPPROTO_TCP, name, kernel);
+        }
+    }
 }
 
 /// `getsockopt` of what we know better than the kernel.
 pub fn get_option(sock: &Use, fd: i32, level: i32, name: i32) -> OptionAnswer {
+    let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return OptionAnswer::Kernel };
+    if let (libc::IPPROTO_TCP, Some(bit)) = (level, delay_flag(name)) {
+        return OptionAnswer::Value(i32::from(slot.flags.load(Ordering::Relaxed) & bit != 0));
+    }
     if level != libc::SOL_SOCKET {
         return OptionAnswer::Kernel;
     }
-    let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return OptionAnswer::Kernel };
     match name {
         libc::SO_ERROR => OptionAnswer::Value(take_error(slot, &conn, fd)),
         libc::SO_RCVLOWAT => OptionAnswer::Value(slot.low_water.load(Ordering::Relaxed) as i32),

@@ -98,25 +98,56 @@ fn mask_now(sock: &Use, slot: &Slot, conn: &Conn, entry: &libc::pollfd) -> u32 {
     readiness::mask_of(slot, conn, entry.fd) & interest
 }
 
-/// Spins for a single connection, the common case of a client that polls its one
-/// socket; larger arrays go to the kernel.
+/// Connections whose cursors are watched by one spinning `poll`; larger arrays go
+/// to the kernel.
+const WATCHED_MAX: usize = 8;
+
+/// A connection that a spinning `poll` watches, and its cursors when it began.
+struct Watched {
+    conn: Conn,
+    producer: u64,
+    consumer: Option<u64>,
+}
+
+impl Watched {
+    fn has_moved(&self) -> bool {
+        let theirs = self.conn.theirs;
+        theirs.sending.producer.load(Ordering::Relaxed) != self.producer
+            || self
+                .consumer
+                .is_some_and(|before| theirs.receiving.consumer.load(Ordering::Relaxed) != before)
+    }
+}
+
+/// Spins and yields while the cursors of a few connections stand still. True: one
+/// has moved.
 fn linger(entries: &[libc::pollfd]) -> bool {
-    let mut ours = entries.iter().filter_map(|entry| Some((entry, connection(entry.fd)?)));
-    let (Some((entry, (sock, slot, conn))), None) = (ours.next(), ours.next()) else {
-        return false;
-    };
-    if crate::process::options().spin == SpinPolicy::Never {
+    if crate::process::options().spin == SpinPolicy::Never || entries.len() > ON_STACK {
         return false;
     }
-    let producer = &conn.theirs.sending.producer;
-    let consumer = &conn.theirs.receiving.consumer;
-    let before = (producer.load(Ordering::Acquire), consumer.load(Ordering::Acquire));
-    let wants_room = entry.events & libc::POLLOUT != 0;
-    let ready = || {
-        producer.load(Ordering::Relaxed) != before.0
-            || (wants_room && consumer.load(Ordering::Relaxed) != before.1)
+    let mut watched: [Option<Watched>; WATCHED_MAX] = [const { None }; WATCHED_MAX];
+    let mut first = None;
+    let mut places = watched.iter_mut();
+    for entry in entries {
+        let Some((sock, slot, conn)) = connection(entry.fd) else { continue };
+        let Some(place) = places.next() else { return false };
+        let theirs = conn.theirs;
+        let room = entry.events & libc::POLLOUT != 0;
+        *place = Some(Watched {
+            conn,
+            producer: theirs.sending.producer.load(Ordering::Acquire),
+            consumer: room.then(|| theirs.receiving.consumer.load(Ordering::Acquire)),
+        });
+        first.get_or_insert((sock, slot));
+    }
+    let Some((sock, slot)) = first else { return false };
+    let elsewhere = || {
+        let cpus = watched.iter().flatten().map(|one| wait::cpu_of(one.conn.theirs));
+        let here = sys::cpu();
+        cpus.flatten().find(|cpu| *cpu != here).or(Some(here))
     };
-    let (found, cost) = wait::linger(&sock.receive_wait, || wait::cpu_of(conn.theirs), ready);
+    let ready = || watched.iter().flatten().any(Watched::has_moved);
+    let (found, cost) = wait::linger(&sock.receive_wait, elsewhere, ready);
     cost.charge(slot);
     found
 }
@@ -331,8 +362,16 @@ pub unsafe fn select(
     timeout: Option<Duration>,
     sigmask: *const c_void,
 ) -> Result<usize, Errno> {
-    let room = map::reserve((sets.nfds.max(1)) * size_of::<libc::pollfd>()).map_err(|e| e.0)?;
-    let at = room.at(0, room.len()).cast::<libc::pollfd>();
+    let mut stack = [libc::pollfd { fd: -1, events: 0, revents: 0 }; ON_STACK];
+    let heap = if sets.nfds > ON_STACK {
+        Some(map::reserve(sets.nfds * size_of::<libc::pollfd>()).map_err(|errno| errno.0)?)
+    } else {
+        None
+    };
+    let at = match &heap {
+        Some(room) => room.at(0, room.len()).cast::<libc::pollfd>(),
+        None => stack.as_mut_ptr(),
+    };
     let mut count = 0;
     for fd in 0..sets.nfds {
         // SAFETY: the caller's promise.
@@ -359,6 +398,6 @@ pub unsafe fn select(
         }
         Err(errno) => Err(errno),
     };
-    free(Some(room));
+    free(heap);
     answer
 }
