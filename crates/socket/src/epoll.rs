@@ -83,6 +83,10 @@ const DISABLED: u32 = 1 << 1;
 const FRESH: u32 = 1 << 2;
 /// Taken out of the set while on the ready list.
 const DEAD: u32 = 1 << 3;
+/// The program has deleted it; the kernel's registration is kept for the next ADD.
+/// (Programs add and delete a descriptor around every write; for a connection in
+/// shared memory neither is worth a system call.)
+const PARKED: u32 = 1 << 4;
 
 /// An epoll descriptor of the program.
 #[repr(C)]
@@ -128,7 +132,7 @@ pub fn register(epfd: i32) -> Option<&'static Set> {
     unsafe {
         core::ptr::write_bytes(at.cast::<u8>(), 0, core::mem::offset_of!(Set, by_slot));
         (&raw mut (*at).epfd).write(AtomicI32::new(epfd));
-        (&raw mut (*at).home_pid).write(AtomicU32::new(sys::pid()));
+        (&raw mut (*at).home_pid).write(AtomicU32::new(process::owner()));
         (&raw mut (*at).learned).write(wait::Learned::new());
     }
     // SAFETY: initialised; pool memory is never unmapped.
@@ -176,8 +180,8 @@ pub unsafe fn control(
     let _structure = Held::enter(STRUCTURE.get());
     Some(match operation {
         libc::EPOLL_CTL_ADD => add(epfd, fd, sock.sock(), wish),
-        libc::EPOLL_CTL_MOD => modify(epfd, fd, wish),
-        libc::EPOLL_CTL_DEL => remove(epfd, fd),
+        libc::EPOLL_CTL_MOD => modify(epfd, fd, sock.sock(), wish),
+        libc::EPOLL_CTL_DEL => remove(epfd, fd, sock.sock()),
         _ => Err(libc::EINVAL),
     })
 }
@@ -188,6 +192,16 @@ fn add(
     sock: &'static Sock,
     wish: libc::epoll_event,
 ) -> Result<usize, Errno> {
+    if let Some((set, registration)) = find(epfd, fd, sock)
+        && registration.is_tagged()
+    {
+        if registration.state.load(Ordering::Relaxed) & PARKED == 0 {
+            return Err(libc::EEXIST);
+        }
+        registration.state.fetch_and(!PARKED, Ordering::Relaxed);
+        registration.wish_for(set, wish);
+        return Ok(0);
+    }
     let answer = kernel_control(epfd, libc::EPOLL_CTL_ADD, fd, wish.events, wish.u64)?;
     let Some(set) = set_of(epfd) else { return Ok(answer) };
     let Some(registration) = Registration::make(set, sock, fd, wish) else { return Ok(answer) };
@@ -197,35 +211,57 @@ fn add(
     Ok(answer)
 }
 
-fn modify(epfd: i32, fd: i32, wish: libc::epoll_event) -> Result<usize, Errno> {
-    let found = crate::descriptors::set(epfd).and_then(|set| Some((set, set.find(fd)?)));
-    let Some((set, registration)) = found else {
+fn modify(
+    epfd: i32,
+    fd: i32,
+    sock: &'static Sock,
+    wish: libc::epoll_event,
+) -> Result<usize, Errno> {
+    let Some((set, registration)) = find(epfd, fd, sock) else {
         return kernel_control(epfd, libc::EPOLL_CTL_MOD, fd, wish.events, wish.u64);
     };
-    let exclusive = (wish.events | registration.events.load(Ordering::Relaxed)) & EPOLLEXCLUSIVE;
-    if registration.tagged.load(Ordering::Relaxed) {
-        if exclusive != 0 {
+    if registration.is_tagged() {
+        if registration.state.load(Ordering::Relaxed) & PARKED != 0 {
+            return Err(libc::ENOENT);
+        }
+        let before = registration.events.load(Ordering::Relaxed);
+        if (wish.events | before) & EPOLLEXCLUSIVE != 0 {
             return Err(libc::EINVAL);
         }
     } else {
         kernel_control(epfd, libc::EPOLL_CTL_MOD, fd, wish.events, wish.u64)?;
     }
-    registration.events.store(wish.events, Ordering::Relaxed);
-    registration.data.store(wish.u64, Ordering::Relaxed);
-    registration.state.fetch_and(!DISABLED, Ordering::Relaxed);
-    registration.state.fetch_or(FRESH, Ordering::Relaxed);
-    if registration.tagged.load(Ordering::Relaxed) {
-        set.queue_and_wake(registration);
-    }
+    registration.wish_for(set, wish);
     Ok(0)
 }
 
-fn remove(epfd: i32, fd: i32) -> Result<usize, Errno> {
-    let answer = kernel_control(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0)?;
-    if let Some(registration) = crate::descriptors::set(epfd).and_then(|set| set.find(fd)) {
-        registration.dissolve();
+fn remove(epfd: i32, fd: i32, sock: &'static Sock) -> Result<usize, Errno> {
+    let Some((_, registration)) = find(epfd, fd, sock) else {
+        return kernel_control(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
+    };
+    if registration.is_tagged() {
+        return match registration.state.fetch_or(PARKED, Ordering::Relaxed) & PARKED {
+            0 => Ok(0),
+            _ => Err(libc::ENOENT),
+        };
     }
+    let answer = kernel_control(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0)?;
+    registration.dissolve();
     Ok(answer)
+}
+
+/// The registration of a descriptor of a socket in a set.
+fn find(
+    epfd: i32,
+    fd: i32,
+    sock: &'static Sock,
+) -> Option<(&'static Set, &'static Registration)> {
+    let set = crate::descriptors::set(epfd)?;
+    let is_it = |registration: &&'static Registration| {
+        registration.fd.load(Ordering::Relaxed) == fd
+            && registration.set().is_some_and(|other| core::ptr::eq(other, set))
+    };
+    Some((set, of_sock(sock).find(is_it)?))
 }
 
 fn kernel_control(epfd: i32, operation: i32, fd: i32, events: u32, data: u64) -> Result<usize, Errno> {
@@ -254,6 +290,27 @@ pub fn forget_sock(sock: &'static Sock) {
     let _structure = Held::enter(STRUCTURE.get());
     for registration in of_sock(sock) {
         registration.dissolve();
+    }
+}
+
+/// One of several descriptors of a socket goes. While another lives, the kernel
+/// keeps reporting the socket under the old number to the sets it is in, and so do
+/// we; but a registration that only we have kept goes now.
+pub fn forget_descriptor(sock: &'static Sock, fd: i32) {
+    if sock.registrations.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    let _structure = Held::enter(STRUCTURE.get());
+    for registration in of_sock(sock) {
+        let parked = registration.state.load(Ordering::Relaxed) & PARKED != 0;
+        if let Some(set) = registration.set()
+            && parked
+            && registration.fd.load(Ordering::Relaxed) == fd
+        {
+            let epfd = set.epfd.load(Ordering::Relaxed);
+            let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
+            registration.dissolve();
+        }
     }
 }
 
@@ -365,6 +422,17 @@ impl Registration {
         self.tagged.load(Ordering::Relaxed)
     }
 
+    /// The program adds or modifies it.
+    fn wish_for(&'static self, set: &'static Set, wish: libc::epoll_event) {
+        self.events.store(wish.events, Ordering::Relaxed);
+        self.data.store(wish.u64, Ordering::Relaxed);
+        self.state.fetch_and(!DISABLED, Ordering::Relaxed);
+        self.state.fetch_or(FRESH, Ordering::Relaxed);
+        if self.is_tagged() {
+            set.queue_and_wake(self);
+        }
+    }
+
     /// The connection has moved: tags the kernel's registration and subscribes the
     /// set's channel. Under the structure lock.
     fn take_over(&'static self, set: &'static Set, sock: &'static Sock) {
@@ -427,7 +495,7 @@ impl Registration {
     fn evaluate(&self) -> (u32, bool) {
         let Some(sock) = self.sock() else { return (0, false) };
         let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return (0, false) };
-        if self.state.load(Ordering::Relaxed) & DISABLED != 0 {
+        if self.state.load(Ordering::Relaxed) & (DISABLED | PARKED) != 0 {
             return (0, false);
         }
         let events = self.events.load(Ordering::Relaxed);
@@ -509,7 +577,7 @@ impl Set {
     }
 
     fn is_at_home(&self) -> bool {
-        self.home_pid.load(Ordering::Relaxed) == sys::pid()
+        self.home_pid.load(Ordering::Relaxed) == process::owner()
     }
 
     fn home(&self) -> Option<&'static Process> {
@@ -523,11 +591,6 @@ impl Set {
 
     fn channel(&self) -> Option<&'static Channel> {
         Some(self.home()?.wake.channel(self.channel_number()?))
-    }
-
-    fn find(&self, fd: i32) -> Option<&'static Registration> {
-        walk(self.registrations.load(Ordering::Acquire), |r| &r.next_of_set)
-            .find(|r| r.fd.load(Ordering::Relaxed) == fd && r.sock().is_some())
     }
 
     /// Whether any of its sockets is in shared memory.
@@ -733,7 +796,7 @@ impl Set {
                 return false;
             };
             let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return false };
-            if registration.state.load(Ordering::Relaxed) & DISABLED != 0 {
+            if registration.state.load(Ordering::Relaxed) & (DISABLED | PARKED) != 0 {
                 return false;
             }
             let events = registration.events.load(Ordering::Relaxed);

@@ -111,6 +111,12 @@ pub fn note_owner() {
     OWNER.store(sys::pid(), Ordering::Relaxed);
 }
 
+/// The process whose memory this is, without asking the kernel.
+#[inline]
+pub fn owner() -> u32 {
+    OWNER.load(Ordering::Relaxed)
+}
+
 /// Whether the calling process runs in the memory of another: the child of a
 /// `vfork`, which may close and duplicate descriptors (its own!) before it calls
 /// `exec`, and must leave its parent's tables alone.

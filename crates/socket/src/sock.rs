@@ -247,9 +247,9 @@ impl Sock {
             epoll::forget_sock(self);
             self.say_goodbye(fd);
             self.leave();
+        } else {
+            epoll::forget_descriptor(self, fd);
         }
-        // While another descriptor lives, the kernel keeps reporting the socket under
-        // the old number to the sets it is in, and so do we.
     }
 
     /// The last descriptor of this process is about to be closed.
@@ -288,7 +288,7 @@ impl Sock {
 
     /// Whether its slot belongs to the process that runs, not to a forebear.
     pub fn is_at_home(&self) -> bool {
-        self.home().is_some_and(|home| home.pid == sys::pid())
+        self.home().is_some_and(|home| home.pid == process::owner())
     }
 
     /// How far it has come.
