@@ -789,7 +789,7 @@ static const struct test tests[] = {
     {"level", level, FAMILIES},
     {"what_is_reported_unasked", what_is_reported_unasked, 0},
     {"reset_is_reported_unasked", reset_is_reported_unasked, 0},
-    {"edge_in", edge_in, FAMILIES},
+    {"edge_in", edge_in, FAMILIES | COUNTS_EDGES},
     {"edge_after_add_and_mod", edge_after_add_and_mod, 0},
     {"edge_in_and_out", edge_in_and_out, 0},
     {"edge_out", edge_out, ACTIVE_PEER | SLOW},

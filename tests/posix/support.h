@@ -200,6 +200,8 @@ enum {
     PROCESS_ONLY = 4,  /* the peer is a process */
     SLOW = 8,          /* sleeps: two settings instead of all */
     FAMILIES = 16,     /* also IPv6 and mixed addresses */
+    COUNTS_EDGES = 32, /* counts edge-triggered reports: warm only, because the move
+                        * repeats one, as EPOLL_CTL_MOD does */
 };
 
 struct test {

@@ -41,6 +41,14 @@ const EPOLLEXCLUSIVE: u32 = 1 << 28;
 const REGISTRATIONS_MAX: usize = 1 << 17;
 /// Epoll sets of a process that hold TCP sockets.
 const SETS_MAX: usize = 4_096;
+/// What the kernel accepts beside `EPOLLEXCLUSIVE`.
+const EXCLUSIVE_ALLOWED: u32 = EPOLLEXCLUSIVE
+    | EPOLLET
+    | mask::IN
+    | mask::OUT
+    | mask::ERR
+    | mask::HUP
+    | libc::EPOLLWAKEUP as u32;
 /// Epoll sets in one epoll set that are watched.
 const INNER_MAX: usize = 16;
 /// Waits that found ring events without asking the kernel.
@@ -66,8 +74,8 @@ pub struct Registration {
     tagged: AtomicBool,
     /// The set's channel does not serve it.
     unreached: AtomicBool,
-    /// Peer's producer cursor and mask at the last report.
-    seen_producer: AtomicU64,
+    /// Bytes that had arrived, and the mask, at the last report.
+    seen_arrived: AtomicU64,
     seen_mask: AtomicU32,
     next_ready: AtomicPtr<Self>,
     next_of_sock: AtomicPtr<Self>,
@@ -197,6 +205,9 @@ fn add(
     {
         if registration.state.load(Ordering::Relaxed) & PARKED == 0 {
             return Err(libc::EEXIST);
+        }
+        if wish.events & EPOLLEXCLUSIVE != 0 && wish.events & !EXCLUSIVE_ALLOWED != 0 {
+            return Err(libc::EINVAL);
         }
         registration.state.fetch_and(!PARKED, Ordering::Relaxed);
         registration.wish_for(set, wish);
@@ -388,7 +399,7 @@ impl Registration {
             state: AtomicU32::new(FRESH),
             tagged: AtomicBool::new(false),
             unreached: AtomicBool::new(false),
-            seen_producer: AtomicU64::new(0),
+            seen_arrived: AtomicU64::new(0),
             seen_mask: AtomicU32::new(0),
             next_ready: AtomicPtr::new(null_mut()),
             next_of_sock: AtomicPtr::new(sock.registrations.load(Ordering::Relaxed)),
@@ -507,7 +518,7 @@ impl Registration {
         }
         let interest = (events & 0xffff) | mask::ERR | mask::HUP;
         let mask = full & interest;
-        if events & EPOLLET != 0 && !self.is_news(sock, &conn, mask) {
+        if events & EPOLLET != 0 && !self.is_news(sock, slot, &conn, mask) {
             return (0, false);
         }
         if mask == 0 {
@@ -525,21 +536,16 @@ impl Registration {
     }
 
     /// Edge-triggered: has anything arrived or become possible since the last time?
-    fn is_news(&self, sock: &Sock, conn: &Conn, now: u32) -> bool {
-        let producer = conn.theirs.sending.producer.load(Ordering::Acquire);
+    fn is_news(&self, sock: &Sock, slot: &Slot, conn: &Conn, now: u32) -> bool {
+        let arrived = readiness::arrived(slot, conn, self.fd.load(Ordering::Relaxed));
         let mut seen = self.seen_mask.load(Ordering::Relaxed);
         if now & mask::OUT != 0 && sock.out_blocked.swap(false, Ordering::Relaxed) {
             seen &= !mask::OUT;
         }
         let fresh = self.state.fetch_and(!FRESH, Ordering::Relaxed) & FRESH != 0;
-        let arrived = producer != self.seen_producer.swap(producer, Ordering::Relaxed);
+        let more = arrived != self.seen_arrived.swap(arrived, Ordering::Relaxed);
         self.seen_mask.store(now, Ordering::Relaxed);
-        let unswitched_input = now & mask::IN != 0
-            && sock.slot().is_some_and(|slot| {
-                use sidestep_device::state::flag::RECEIVE_SWITCHED;
-                slot.flags.load(Ordering::Relaxed) & RECEIVE_SWITCHED == 0
-            });
-        fresh || arrived || unswitched_input || now & !seen != 0
+        fresh || more || now & !seen != 0
     }
 }
 
@@ -804,12 +810,12 @@ impl Set {
             let full = readiness::mask_of(slot, &conn, fd);
             let now = full & ((events & 0xffff) | mask::ERR | mask::HUP);
             let edge = events & EPOLLET != 0;
-            let producer = conn.theirs.sending.producer.load(Ordering::Acquire);
+            let arrived = readiness::arrived(slot, &conn, fd);
             let seen = registration.seen_mask.load(Ordering::Relaxed);
             now != 0
                 && (!edge
                     || registration.state.load(Ordering::Relaxed) & FRESH != 0
-                    || producer != registration.seen_producer.load(Ordering::Relaxed)
+                    || arrived != registration.seen_arrived.load(Ordering::Relaxed)
                     || now & !seen != 0)
         })
     }

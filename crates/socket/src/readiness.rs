@@ -24,6 +24,17 @@ pub(crate) fn readable(slot: &Slot, conn: &Conn, fd: i32) -> usize {
     }
 }
 
+/// Bytes that have ever arrived: what an edge-triggered loop is told of is a change
+/// of this number.
+pub(crate) fn arrived(slot: &Slot, conn: &Conn, fd: i32) -> u64 {
+    let in_ring = conn.theirs.sending.producer.load(Ordering::Acquire);
+    if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
+        return in_ring + slot.tcp_consumed.load(Ordering::Relaxed);
+    }
+    let by_tcp = slot.tcp_consumed.load(Ordering::Relaxed) + switch::queued(fd) as u64;
+    in_ring + by_tcp.min(switch::peer_switch(conn).unwrap_or(u64::MAX))
+}
+
 /// The connection was reset, whether or not the program knows.
 pub(crate) fn is_reset(slot: &Slot, conn: &Conn) -> bool {
     slot.flags.load(Ordering::Acquire) & flag::RESET != 0 || control::ended_by_reset(slot, conn)

@@ -278,7 +278,10 @@ impl RingSend<'_> {
         wait::follow_hint(self.slot, conn, self.fd);
         let flags = self.slot.flags.load(Ordering::Acquire);
         if flags & (flag::WRITE_SHUT | flag::RESET | flag::PEER_GONE) != 0 {
-            return control::send_after_end(self.slot, conn, buffers.len() - done);
+            drop(sending);
+            let answer = control::send_after_end(self.slot, conn, buffers.len() - done);
+            crate::epoll::note_change(self.sock);
+            return answer;
         }
         let producer = conn.mine.sending.producer.load(Ordering::Relaxed);
         let window = self.window_from(producer)?;

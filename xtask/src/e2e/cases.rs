@@ -414,6 +414,11 @@ fn iperf3_file(stage: &Stage<'_>, direction: &[&str]) -> Result<()> {
         &text,
         "-t",
         "1",
+        // With -F it forgets where to continue after a write that was taken in
+        // part, so its writes must fit whenever the socket is writable: a third of
+        // a ring.
+        "-l",
+        "16K",
         "-F",
         &of_client,
     ];
