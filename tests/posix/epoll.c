@@ -815,7 +815,7 @@ static const struct test tests[] = {
     {"add_wakes_a_sleeper", add_wakes_a_sleeper, SLOW},
     {"mod_wakes_a_sleeper", mod_wakes_a_sleeper, SLOW},
     {"add_while_asleep_then_data", add_while_asleep_then_data, SLOW},
-    {"shared_by_threads", shared_by_threads, SLOW},
+    {"shared_by_threads", shared_by_threads, SLOW | COUNTS_EDGES},
     {"timeouts", timeouts, SLOW},
     {"mask_is_atomic", mask_is_atomic, 0},
     {"duplicate_of_the_set", duplicate_of_the_set, 0},

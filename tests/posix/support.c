@@ -647,7 +647,7 @@ static void run_settings(const struct test *test)
     if (test->traits & SLOW) {
         bool active = test->traits & (ACTIVE_PEER | PROCESS_ONLY);
         enum peer_place place = active ? OTHER_PROCESS : SAME_THREAD;
-        run_once(test, (struct setting){.place = place, .client = true});
+        run_once(test, (struct setting){.place = place, .warm = first, .client = true});
         run_once(test, (struct setting){.place = OTHER_PROCESS, .warm = true});
         return;
     }

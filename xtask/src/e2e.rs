@@ -72,27 +72,17 @@ pub(crate) fn run(options: &E2eOptions) -> Result<()> {
         }
     }
     let nothing_left = leftovers.check().map(|()| String::new());
-    summary.add(
-        "nothing left behind",
-        None,
-        Outcome::of(nothing_left, Duration::ZERO),
-    );
+    summary.add("nothing left behind", None, Outcome::of(nothing_left, Duration::ZERO));
     summary.print();
     if summary.failed > 0 {
-        bail!(
-            "{} end-to-end tests failed (seed {})",
-            summary.failed,
-            house.seed
-        );
+        bail!("{} end-to-end tests failed (seed {})", summary.failed, house.seed);
     }
     Ok(())
 }
 
 impl E2eOptions {
     fn wants(&self, case: &Case) -> bool {
-        self.filter
-            .as_ref()
-            .is_none_or(|filter| case.name.contains(filter.as_str()))
+        self.filter.as_ref().is_none_or(|filter| case.name.contains(filter.as_str()))
     }
 
     fn house(&self) -> Result<House> {
@@ -182,8 +172,7 @@ impl Summary {
             Outcome::Skipped(_) => self.skipped += 1,
             Outcome::Failed(_) => {
                 self.failed += 1;
-                self.failures
-                    .push(format!("{name} {mix}").trim().to_owned());
+                self.failures.push(format!("{name} {mix}").trim().to_owned());
             }
         }
     }
@@ -192,10 +181,7 @@ impl Summary {
         if self.failed > 0 {
             println!("failed: {}", self.failures.join(", "));
         }
-        println!(
-            "{} passed, {} failed, {} skipped",
-            self.passed, self.failed, self.skipped
-        );
+        println!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped);
     }
 }
 
@@ -206,17 +192,9 @@ mod tests {
     #[test]
     fn every_outcome_is_counted_once() {
         let mut summary = Summary::default();
-        summary.add(
-            "a",
-            Some(Mix::Both),
-            Outcome::Passed(String::new(), Duration::ZERO),
-        );
+        summary.add("a", Some(Mix::Both), Outcome::Passed(String::new(), Duration::ZERO));
         summary.add("b", None, Outcome::Skipped("no gcc".to_owned()));
-        summary.add(
-            "c",
-            Some(Mix::ServerOnly),
-            Outcome::Failed(anyhow::anyhow!("wrong")),
-        );
+        summary.add("c", Some(Mix::ServerOnly), Outcome::Failed(anyhow::anyhow!("wrong")));
         assert_eq!((summary.passed, summary.failed, summary.skipped), (1, 1, 1));
         assert_eq!(summary.failures, ["c smc/plain"]);
     }

@@ -99,10 +99,7 @@ fn parse_log(text: &str) -> Result<LogArg, String> {
         Some((_, "")) => return Err("no file after the colon".into()),
         Some((level, file)) => (level, Some(PathBuf::from(file))),
     };
-    Ok(LogArg {
-        level: crate::options::parse_keyword(level)?,
-        file,
-    })
+    Ok(LogArg { level: crate::options::parse_keyword(level)?, file })
 }
 
 const EXAMPLES: &str = "\
@@ -175,10 +172,7 @@ mod tests {
     fn options_after_the_program_are_the_programs() {
         let args = parse("--mode tcp server --mode smc --help --port 1").unwrap();
         assert_eq!(args.mode, Some(Mode::Tcp));
-        assert_eq!(
-            args.command,
-            ["server", "--mode", "smc", "--help", "--port", "1"]
-        );
+        assert_eq!(args.command, ["server", "--mode", "smc", "--help", "--port", "1"]);
     }
 
     #[test]
@@ -191,13 +185,7 @@ mod tests {
     #[test]
     fn log_is_a_level_and_perhaps_a_file() {
         let log = |text| parse(&format!("--log {text} x")).map(|args| args.log.unwrap());
-        assert_eq!(
-            log("info").unwrap(),
-            LogArg {
-                level: LogLevel::Info,
-                file: None
-            }
-        );
+        assert_eq!(log("info").unwrap(), LogArg { level: LogLevel::Info, file: None });
         assert_eq!(log("trace:/a:b").unwrap().file, Some(PathBuf::from("/a:b")));
         let error = log("loud").unwrap_err().to_string();
         assert!(error.contains("error, warn, info, debug, trace"), "{error}");

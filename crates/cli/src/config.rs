@@ -28,11 +28,7 @@ pub(crate) enum ConfigError {
     Unreadable { path: PathBuf, reason: io::Error },
     /// The file is not TOML, or a key or value in it is not one of ours.
     #[error("{}:{line}: {message}", path.display())]
-    Invalid {
-        path: PathBuf,
-        line: usize,
-        message: String,
-    },
+    Invalid { path: PathBuf, line: usize, message: String },
 }
 
 /// What the configuration files say together.
@@ -95,10 +91,7 @@ fn candidates(
         .filter(|path| path.is_absolute())
         .or_else(|| Some(PathBuf::from(variable("HOME")?).join(".config")));
 
-    let required = |path| Candidate {
-        path,
-        required: true,
-    };
+    let required = |path| Candidate { path, required: true };
     let optional = |directory: PathBuf| Candidate {
         path: directory.join("sidestep/sidestep.toml"),
         required: false,
@@ -107,12 +100,7 @@ fn candidates(
     let variable = variable("SIDESTEP_CONFIG").map(PathBuf::from).map(required);
     let user = user_directory.map(optional);
     let machine = optional("/etc".into());
-    named
-        .into_iter()
-        .chain(variable)
-        .chain(user)
-        .chain([machine])
-        .collect()
+    named.into_iter().chain(variable).chain(user).chain([machine]).collect()
 }
 
 /// The line, counted from 1, that holds the byte at `offset`.
@@ -129,10 +117,7 @@ struct Fault {
 
 /// A key of a table, and how its value gets into the settings. The error is a sentence without
 /// the key.
-type Key = (
-    &'static str,
-    fn(&mut Settings, &DeValue<'_>) -> Result<(), String>,
-);
+type Key = (&'static str, fn(&mut Settings, &DeValue<'_>) -> Result<(), String>);
 
 /// Every table and key a file may hold.
 const TABLES: &[(&str, &[Key])] = &[
@@ -140,16 +125,10 @@ const TABLES: &[(&str, &[Key])] = &[
         "smc",
         &[
             ("mode", |s, v| keyword(v).map(|v| s.mode = Some(v))),
-            ("promotion", |s, v| {
-                keyword(v).map(|v| s.promotion = Some(v))
-            }),
-            ("rmbe_size", |s, v| {
-                rmbe_size(v).map(|v| s.rmbe_size = Some(v))
-            }),
+            ("promotion", |s, v| keyword(v).map(|v| s.promotion = Some(v))),
+            ("rmbe_size", |s, v| rmbe_size(v).map(|v| s.rmbe_size = Some(v))),
             ("spin", |s, v| keyword(v).map(|v| s.spin = Some(v))),
-            ("memory_limit", |s, v| {
-                memory_limit(v).map(|v| s.memory_limit = Some(v))
-            }),
+            ("memory_limit", |s, v| memory_limit(v).map(|v| s.memory_limit = Some(v))),
             ("eid", |s, v| eid(v).map(|v| s.eid = Some(v))),
         ],
     ),
@@ -306,9 +285,7 @@ mod tests {
         let path = directory.path().join("sidestep.toml");
         std::fs::write(&path, content).unwrap();
         let error = Configuration::load(Some(&path), |_| None).unwrap_err();
-        error
-            .to_string()
-            .replace(&format!("{}/", directory.path().display()), "")
+        error.to_string().replace(&format!("{}/", directory.path().display()), "")
     }
 
     #[test]
@@ -347,24 +324,10 @@ mod tests {
         assert_eq!(size("65536"), Some(65_536));
         assert_eq!(size("65_536"), Some(65_536));
         assert_eq!(size("0x10000"), Some(65_536));
-        for same in [
-            "\"64KB\"",
-            "\"64k\"",
-            "\"64 KiB\"",
-            "\"65536\"",
-            "\"65536B\"",
-        ] {
+        for same in ["\"64KB\"", "\"64k\"", "\"64 KiB\"", "\"65536\"", "\"65536B\""] {
             assert_eq!(size(same), Some(65_536), "{same}");
         }
-        for bad in [
-            "-1",
-            "1.5",
-            "\"KB\"",
-            "\"-1KB\"",
-            "\"64TB\"",
-            "\"99999999999G\"",
-            "true",
-        ] {
+        for bad in ["-1", "1.5", "\"KB\"", "\"-1KB\"", "\"64TB\"", "\"99999999999G\"", "true"] {
             assert_eq!(size(bad), None, "{bad}");
         }
     }
@@ -380,10 +343,7 @@ mod tests {
             error("[log]\ncolour = true\n"),
             "sidestep.toml:2: log.colour: unknown key (known: level, file)"
         );
-        assert_eq!(
-            error("\n[lgo]\n"),
-            "sidestep.toml:2: lgo: unknown table (known: smc, log)"
-        );
+        assert_eq!(error("\n[lgo]\n"), "sidestep.toml:2: lgo: unknown table (known: smc, log)");
     }
 
     #[test]
@@ -415,10 +375,7 @@ mod tests {
             error("[smc]\nspin = true\n"),
             "sidestep.toml:2: smc.spin: `boolean` is not one of: auto, never, always"
         );
-        assert_eq!(
-            error("smc = 1\n"),
-            "sidestep.toml:1: smc: expected a table: [smc]"
-        );
+        assert_eq!(error("smc = 1\n"), "sidestep.toml:1: smc: expected a table: [smc]");
     }
 
     #[test]
@@ -456,10 +413,8 @@ mod tests {
         };
         let named = write("named.toml", "smc.mode = \"tcp\"");
         let variable = write("variable.toml", "smc.mode = \"smc\"\nsmc.spin = \"never\"");
-        let user = write(
-            "config/sidestep/sidestep.toml",
-            "smc.spin = \"always\"\nlog.level = \"info\"",
-        );
+        let user =
+            write("config/sidestep/sidestep.toml", "smc.spin = \"always\"\nlog.level = \"info\"");
         let environment = |name: &str| match name {
             "SIDESTEP_CONFIG" => Some(variable.clone().into_os_string()),
             "XDG_CONFIG_HOME" => Some(directory.path().join("config").into_os_string()),
@@ -486,10 +441,7 @@ mod tests {
         let file = "sidestep/sidestep.toml";
         assert_eq!(user("/xdg", "/home/a"), Path::new("/xdg").join(file));
         assert_eq!(user("", "/home/a"), Path::new("/home/a/.config").join(file));
-        assert_eq!(
-            user("xdg", "/home/a"),
-            Path::new("/home/a/.config").join(file)
-        );
+        assert_eq!(user("xdg", "/home/a"), Path::new("/home/a/.config").join(file));
         assert_eq!(user("", ""), Path::new("/etc").join(file));
     }
 

@@ -90,15 +90,9 @@ fn usual_places(executable_directory: &Path) -> Vec<PathBuf> {
     let prefix = executable_directory.parent();
     let installed = prefix.into_iter().flat_map(|prefix| {
         let lib = prefix.join("lib");
-        [
-            lib.join("sidestep").join(LIBRARY_NAME),
-            lib.join(LIBRARY_NAME),
-        ]
+        [lib.join("sidestep").join(LIBRARY_NAME), lib.join(LIBRARY_NAME)]
     });
-    [executable_directory.join(LIBRARY_NAME)]
-        .into_iter()
-        .chain(installed)
-        .collect()
+    [executable_directory.join(LIBRARY_NAME)].into_iter().chain(installed).collect()
 }
 
 /// The value of `LD_PRELOAD` that loads `library` before everything in `existing`.
@@ -123,10 +117,7 @@ pub(crate) fn preload_value(library: &Path, existing: Option<&OsStr>) -> OsStrin
 }
 
 fn list(paths: &[PathBuf]) -> String {
-    let paths: Vec<_> = paths
-        .iter()
-        .map(|path| path.display().to_string())
-        .collect();
+    let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
     paths.join(", ")
 }
 
@@ -158,9 +149,7 @@ mod tests {
     #[test]
     fn a_missing_library_says_where_it_was_looked_for() {
         let prefix = prefix(None);
-        let text = find_from(None, &prefix.path().join("bin"))
-            .unwrap_err()
-            .to_string();
+        let text = find_from(None, &prefix.path().join("bin")).unwrap_err().to_string();
         for place in ["bin", "lib/sidestep", "lib"] {
             let path = prefix.path().join(place).join(LIBRARY_NAME);
             assert!(text.contains(path.to_str().unwrap()), "{text}");
@@ -201,9 +190,6 @@ mod tests {
         assert_eq!(value("/a.so:b.so"), "/l/libsidestep.so:/a.so:b.so");
         assert_eq!(value("/a.so b.so"), "/l/libsidestep.so /a.so b.so");
         assert_eq!(value(":/a.so::"), "/l/libsidestep.so:/a.so");
-        assert_eq!(
-            value("/l/libsidestep.so:/a.so:/old/libsidestep.so"),
-            "/l/libsidestep.so:/a.so"
-        );
+        assert_eq!(value("/l/libsidestep.so:/a.so:/old/libsidestep.so"), "/l/libsidestep.so:/a.so");
     }
 }

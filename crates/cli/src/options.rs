@@ -192,9 +192,7 @@ impl Eid {
         let bytes = text.as_bytes();
         let allowed = (1..=32).contains(&bytes.len())
             && alphanumeric(bytes[0])
-            && bytes
-                .iter()
-                .all(|&c| alphanumeric(c) || c == b'.' || c == b'-');
+            && bytes.iter().all(|&c| alphanumeric(c) || c == b'.' || c == b'-');
         allowed.then(|| Self(text.into()))
     }
 }
@@ -202,9 +200,7 @@ impl Eid {
 /// The word a user writes for `value`.
 fn keyword<T: ValueEnum>(value: &T) -> String {
     // No value is marked `#[value(skip)]`, so each has a word.
-    value
-        .to_possible_value()
-        .map_or_else(String::new, |word| word.get_name().to_owned())
+    value.to_possible_value().map_or_else(String::new, |word| word.get_name().to_owned())
 }
 
 /// The value whose word is `text`.
@@ -246,15 +242,10 @@ mod tests {
 
     #[test]
     fn a_log_file_is_percent_encoded() {
-        let settings = Settings {
-            log_file: Some("/tmp/a b/100%/é".into()),
-            ..Settings::default()
-        };
+        let settings =
+            Settings { log_file: Some("/tmp/a b/100%/é".into()), ..Settings::default() };
         let text = settings.into_options().to_string();
-        assert!(
-            text.ends_with(" logfile=/tmp/a%20b/100%25/%C3%A9"),
-            "{text}"
-        );
+        assert!(text.ends_with(" logfile=/tmp/a%20b/100%25/%C3%A9"), "{text}");
     }
 
     #[test]

@@ -135,11 +135,7 @@ impl Caller {
         let gid = unsafe { libc::getgid() };
         // SAFETY: PR_GET_NO_NEW_PRIVS reads no memory; the other four arguments must be zero.
         let no_new_privileges = unsafe { libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) };
-        Self {
-            uid,
-            gid,
-            no_new_privileges: no_new_privileges == 1,
-        }
+        Self { uid, gid, no_new_privileges: no_new_privileges == 1 }
     }
 }
 
@@ -154,11 +150,8 @@ pub(crate) fn examine(
     caller: Caller,
     path_variable: Option<&OsStr>,
 ) -> io::Result<Examination> {
-    let mut examination = Examination {
-        interpreters: Vec::new(),
-        is_bare_script: false,
-        obstacle: None,
-    };
+    let mut examination =
+        Examination { interpreters: Vec::new(), is_bare_script: false, obstacle: None };
     let mut current = path.to_owned();
     loop {
         let file = File::open(&current)?;
@@ -218,8 +211,7 @@ impl ScriptLine<'_> {
             !bytes.starts_with(b"-") && !bytes.contains(&b'=')
         };
         let name = self.words.iter().find(is_name);
-        name.and_then(|name| program::find(name, path_variable).ok())
-            .unwrap_or(interpreter)
+        name.and_then(|name| program::find(name, path_variable).ok()).unwrap_or(interpreter)
     }
 }
 
@@ -229,10 +221,7 @@ fn interpreter(start: &[u8]) -> Option<ScriptLine<'_>> {
         .split(|&c| c == b' ' || c == b'\t')
         .filter(|word| !word.is_empty())
         .map(OsStr::from_bytes);
-    Some(ScriptLine {
-        interpreter: words.next()?,
-        words: words.collect(),
-    })
+    Some(ScriptLine { interpreter: words.next()?, words: words.collect() })
 }
 
 /// What in the ELF file itself keeps us out.
@@ -266,10 +255,7 @@ fn foreign_class(ident: &[u8]) -> Option<String> {
         other => return Some(format!("a program of the unknown ELF class {other}")),
     };
     let is_little = ident[header::EI_DATA] == header::ELFDATA2LSB;
-    match (
-        class == native().container,
-        is_little == native().le.is_little(),
-    ) {
+    match (class == native().container, is_little == native().le.is_little()) {
         (false, _) if class.is_big() => Some("a 64-bit program".into()),
         (false, _) => Some("a 32-bit program".into()),
         (true, false) if is_little => Some("a little-endian program".into()),
@@ -280,11 +266,8 @@ fn foreign_class(ident: &[u8]) -> Option<String> {
 
 /// The format of our own code.
 fn native() -> Ctx {
-    let container = if cfg!(target_pointer_width = "64") {
-        Container::Big
-    } else {
-        Container::Little
-    };
+    let container =
+        if cfg!(target_pointer_width = "64") { Container::Big } else { Container::Little };
     Ctx::new(container, goblin::container::Endian::default())
 }
 
@@ -405,11 +388,8 @@ mod tests {
     use super::*;
 
     /// Neither root nor anybody who runs tests.
-    const STRANGER: Caller = Caller {
-        uid: 3_999_999_999,
-        gid: 3_999_999_999,
-        no_new_privileges: false,
-    };
+    const STRANGER: Caller =
+        Caller { uid: 3_999_999_999, gid: 3_999_999_999, no_new_privileges: false };
 
     /// Compiles an empty program with these flags. None, with a printed line, if that cannot be
     /// done here: no compiler, or no static C library.
@@ -417,12 +397,7 @@ mod tests {
         let input = directory.join("program.c");
         let output = directory.join("program");
         std::fs::write(&input, source).unwrap();
-        let status = Command::new("gcc")
-            .arg("-o")
-            .arg(&output)
-            .arg(&input)
-            .args(flags)
-            .status();
+        let status = Command::new("gcc").arg("-o").arg(&output).arg(&input).args(flags).status();
         if status.is_ok_and(|status| status.success()) {
             return Some(output);
         }
@@ -546,10 +521,7 @@ mod tests {
         let examine = |path: &Path| examine(path, STRANGER, Some(directory.path().as_os_str()));
 
         let shell = script("shell", "#! /bin/sh -e\nexit 0\n");
-        assert_eq!(
-            examine(&shell).unwrap().interpreters,
-            [Path::new("/bin/sh")]
-        );
+        assert_eq!(examine(&shell).unwrap().interpreters, [Path::new("/bin/sh")]);
 
         let nested = script("nested", &format!("#!{}\n", shell.display()));
         let interpreters = examine(&nested).unwrap().interpreters;
@@ -583,36 +555,21 @@ mod tests {
             gid: metadata(0o755).gid(),
             no_new_privileges: false,
         };
-        let locked_down = Caller {
-            no_new_privileges: true,
-            ..STRANGER
-        };
+        let locked_down = Caller { no_new_privileges: true, ..STRANGER };
 
         let set_user = metadata(0o4755);
-        assert_eq!(
-            privilege(&set_user, false, STRANGER),
-            Some(Obstacle::SetUserId)
-        );
+        assert_eq!(privilege(&set_user, false, STRANGER), Some(Obstacle::SetUserId));
         assert_eq!(privilege(&set_user, false, owner), None);
         assert_eq!(privilege(&set_user, false, locked_down), None);
 
         let set_group = metadata(0o2755);
-        assert_eq!(
-            privilege(&set_group, false, STRANGER),
-            Some(Obstacle::SetGroupId)
-        );
+        assert_eq!(privilege(&set_group, false, STRANGER), Some(Obstacle::SetGroupId));
         assert_eq!(privilege(&set_group, false, owner), None);
         assert_eq!(privilege(&metadata(0o2644), false, STRANGER), None);
 
         let plain = metadata(0o755);
-        assert_eq!(
-            privilege(&plain, true, STRANGER),
-            Some(Obstacle::Capabilities)
-        );
-        assert_eq!(
-            privilege(&plain, true, locked_down),
-            Some(Obstacle::Capabilities)
-        );
+        assert_eq!(privilege(&plain, true, STRANGER), Some(Obstacle::Capabilities));
+        assert_eq!(privilege(&plain, true, locked_down), Some(Obstacle::Capabilities));
         let root = Caller { uid: 0, ..STRANGER };
         assert_eq!(privilege(&plain, true, root), None);
     }

@@ -11,10 +11,7 @@ use thiserror::Error;
 pub(crate) enum ProgramError {
     /// The name has no slash, and no directory of PATH has such a file.
     #[error("{}: not found in PATH ({})", name.display(), path_variable.display())]
-    NotInPath {
-        name: OsString,
-        path_variable: OsString,
-    },
+    NotInPath { name: OsString, path_variable: OsString },
     /// The name is a path, and there is nothing.
     #[error("{}: no such file", .0.display())]
     NoSuchFile(PathBuf),
@@ -141,10 +138,7 @@ mod tests {
         assert_eq!(find(&missing), Err(ProgramError::NoSuchFile(missing)));
         assert!(matches!(
             find(directory.path()),
-            Err(ProgramError::NotExecutable {
-                reason: "is a directory",
-                ..
-            })
+            Err(ProgramError::NotExecutable { reason: "is a directory", .. })
         ));
     }
 

@@ -435,10 +435,14 @@ export! {
 /// A call that moves bytes of a socket by TCP, whichever call it is: it takes part
 /// in the agreement like `send` and `recv`.
 fn around_plain(fd: i32, sends: bool, plain: impl Fn() -> isize) -> isize {
-    let Some(sock) = descriptors::sock(fd) else { return plain() };
+    let Some(sock) = descriptors::sock(fd) else {
+        return plain();
+    };
     let nothing = [vector(core::ptr::null_mut(), 0)];
     // SAFETY: one empty buffer.
-    let Some(buffers) = (unsafe { Buffers::new(nothing.as_ptr(), 1) }) else { return plain() };
+    let Some(buffers) = (unsafe { Buffers::new(nothing.as_ptr(), 1) }) else {
+        return plain();
+    };
     if sends {
         received(stream::send(&sock, fd, &buffers, 0, plain))
     } else {
@@ -872,42 +876,59 @@ export! {
     }
 
     fn epoll_wait(epfd: i32, events: *mut libc::epoll_event, max: i32, timeout: i32) -> i32 {
-        match tagged_set(epfd, events, max) {
-            // SAFETY: the program's array.
-            Some(set) => answer(unsafe {
-                epoll::wait(set, epfd, events, max as usize, milliseconds(timeout), core::ptr::null())
-            }) as i32,
-            // SAFETY: passed on.
-            None => unsafe { real::epoll_wait(epfd, events, max, timeout) },
-        }
+        let mask = core::ptr::null();
+        let plain = plain!(real::epoll_wait(epfd, events, max, timeout));
+        wait_in(epfd, events, max, milliseconds(timeout), mask, plain)
     }
 
     fn epoll_pwait(epfd: i32, events: *mut libc::epoll_event, max: i32, timeout: i32, mask: Mask) -> i32 {
-        match tagged_set(epfd, events, max) {
-            // SAFETY: the program's array and mask.
-            Some(set) => answer(unsafe {
-                epoll::wait(set, epfd, events, max as usize, milliseconds(timeout), mask)
-            }) as i32,
-            // SAFETY: passed on.
-            None => unsafe { real::epoll_pwait(epfd, events, max, timeout, mask) },
-        }
+        let plain = plain!(real::epoll_pwait(epfd, events, max, timeout, mask));
+        wait_in(epfd, events, max, milliseconds(timeout), mask, plain)
     }
 
     fn epoll_pwait2(epfd: i32, events: *mut libc::epoll_event, max: i32, time: *const libc::timespec, mask: Mask) -> i32 {
+        let plain = plain!(real::epoll_pwait2(epfd, events, max, time, mask));
         // SAFETY: null or the program's time.
-        let timeout = unsafe { time.as_ref() };
-        match tagged_set(epfd, events, max).filter(|_| timeout.is_none_or(is_valid)) {
-            // SAFETY: the program's array and mask.
-            Some(set) => answer(unsafe {
-                epoll::wait(set, epfd, events, max as usize, timeout.map(duration), mask)
-            }) as i32,
-            // SAFETY: passed on.
-            None => unsafe { real::epoll_pwait2(epfd, events, max, time, mask) },
+        match unsafe { time.as_ref() } {
+            Some(time) if !is_valid(time) => plain(),
+            time => wait_in(epfd, events, max, time.map(duration), mask, plain),
         }
     }
 }
 
-fn fd_sets(nfds: i32, read: *mut c_void, write: *mut c_void, except: *mut c_void) -> Option<FdSets> {
+/// `epoll_wait` and its kin.
+fn wait_in(
+    epfd: i32,
+    events: *mut libc::epoll_event,
+    max: i32,
+    timeout: Option<Duration>,
+    mask: Mask,
+    plain: impl Fn() -> i32,
+) -> i32 {
+    let Some(set) = descriptors::set(epfd).filter(|_| max > 0 && !events.is_null()) else {
+        return plain();
+    };
+    if !set.is_tagged() {
+        let count = plain();
+        if count <= 0 || !set.is_tagged() {
+            return count;
+        }
+        // SAFETY: the kernel has just written `count` events.
+        let ours = unsafe { epoll::sort_out(set, events, count as usize) };
+        if ours > 0 {
+            return ours as i32;
+        }
+    }
+    // SAFETY: the program's array and mask.
+    answer(unsafe { epoll::wait(set, epfd, events, max as usize, timeout, mask) }) as i32
+}
+
+fn fd_sets(
+    nfds: i32,
+    read: *mut c_void,
+    write: *mut c_void,
+    except: *mut c_void,
+) -> Option<FdSets> {
     let nfds = usize::try_from(nfds).ok()?;
     Some(FdSets { read: read.cast(), write: write.cast(), except: except.cast(), nfds })
 }
@@ -917,12 +938,6 @@ fn new_set(epfd: i32) -> i32 {
         quietly(|| epoll::register(forget_stale(epfd)));
     }
     epfd
-}
-
-/// The set to wait in, if it has connections in shared memory and the call is one
-/// that the kernel would take.
-fn tagged_set(epfd: i32, events: *mut libc::epoll_event, max: i32) -> Option<&'static epoll::Set> {
-    descriptors::set(epfd).filter(|set| max > 0 && !events.is_null() && set.is_tagged())
 }
 
 // Numbers that may be new.

@@ -24,7 +24,9 @@ use core::ops::Range;
 /// The peer's cursor lies outside the ring: it broke the protocol or its memory
 /// is corrupt. The connection is reset (`ECONNRESET`), nothing else is touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("peer's {cursor} cursor {claim} is impossible beside ours at {ours} in a ring of {len} bytes")]
+#[error(
+    "peer's {cursor} cursor {claim} is impossible beside ours at {ours} in a ring of {len} bytes"
+)]
 pub struct Misbehaved {
     /// Which cursor lied: `"producer"` or `"consumer"`.
     pub cursor: &'static str,

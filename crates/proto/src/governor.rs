@@ -237,10 +237,12 @@ mod tests {
     fn a_dear_yield_bars_yields_for_a_growing_while() {
         let mut g = Governor::new();
         assert_eq!(g.yielded(YIELD_COST_NS_MAX + 1), ControlFlow::Break(()));
-        let barred = (0..10_000).take_while(|_| !steps(&mut g, FREE).contains(&Step::Yield)).count();
+        let barred =
+            (0..10_000).take_while(|_| !steps(&mut g, FREE).contains(&Step::Yield)).count();
         assert_eq!(barred as u32, PENALTY_FIRST);
         assert_eq!(g.yielded(YIELD_COST_NS_MAX + 1), ControlFlow::Break(()));
-        let longer = (0..10_000).take_while(|_| !steps(&mut g, FREE).contains(&Step::Yield)).count();
+        let longer =
+            (0..10_000).take_while(|_| !steps(&mut g, FREE).contains(&Step::Yield)).count();
         assert_eq!(longer as u32, 2 * PENALTY_FIRST);
     }
 }

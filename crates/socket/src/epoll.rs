@@ -22,6 +22,7 @@ use crate::pool::{Held, Pool, SharedLock};
 use crate::process::{self, Process};
 use crate::sock::{Conn, Phase, Sock};
 use crate::{Errno, readiness, wait};
+use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{
@@ -51,10 +52,14 @@ const EXCLUSIVE_ALLOWED: u32 = EPOLLEXCLUSIVE
     | libc::EPOLLWAKEUP as u32;
 /// Epoll sets in one epoll set that are watched.
 const INNER_MAX: usize = 16;
-/// Waits that found ring events without asking the kernel.
-const KERNEL_LOOK_EVERY: u32 = 8;
+/// Every how many waits that find ring events the kernel is asked, too, and first:
+/// nobody starves behind a busy connection.
+const KERNEL_LOOK_EVERY: u32 = 4;
 /// Longest time in nanoseconds for which ring events may keep the kernel waiting.
-const KERNEL_LOOK_NS: u64 = 100_000;
+const KERNEL_LOOK_NS: u64 = 20_000;
+/// Events taken from the kernel on behalf of somebody who watches the set from
+/// outside, kept for the set's own waiter.
+const CARRIED_MAX: usize = 16;
 
 static REGISTRATIONS: Pool<Registration, REGISTRATIONS_MAX> = Pool::new();
 static SETS: Pool<Set, SETS_MAX> = Pool::new();
@@ -96,6 +101,15 @@ const DEAD: u32 = 1 << 3;
 /// shared memory neither is worth a system call.)
 const PARKED: u32 = 1 << 4;
 
+/// See [`CARRIED_MAX`].
+struct Carried {
+    count: usize,
+    events: [libc::epoll_event; CARRIED_MAX],
+}
+
+// SAFETY: `carried` is touched under `lock` only; the rest is atomic.
+unsafe impl Sync for Set {}
+
 /// An epoll descriptor of the program.
 #[repr(C)]
 pub struct Set {
@@ -124,8 +138,11 @@ pub struct Set {
     /// Somebody sleeps on the epoll descriptor itself, so that the kernel object
     /// must tell what the rings have.
     observed: AtomicBool,
-    /// Epoll descriptors in this set, + 1.
+    /// Epoll descriptors in this set, + 1, and the data they are reported with.
     inner: [AtomicI32; INNER_MAX],
+    inner_data: [AtomicU64; INNER_MAX],
+    /// Under `lock`.
+    carried: UnsafeCell<Carried>,
     /// Empty whenever the set is in the pool.
     by_slot: [AtomicPtr<Registration>; SLOTS],
 }
@@ -167,11 +184,12 @@ pub unsafe fn control(
     if let Some(inner) = crate::descriptors::set(fd) {
         // A set inside a set: whoever sleeps on the outer one must be woken by the
         // kernel object of the inner one.
-        if operation == libc::EPOLL_CTL_ADD
-            && let Some(outer) = set_of(epfd)
+        if operation != libc::EPOLL_CTL_DEL
+            && let (Some(outer), false) = (set_of(epfd), event.is_null())
         {
             inner.observed.store(true, Ordering::Relaxed);
-            outer.note_inner(fd);
+            // SAFETY: the caller's promise.
+            outer.note_inner(fd, unsafe { event.read_unaligned() }.u64);
         }
         return None;
     }
@@ -194,12 +212,7 @@ pub unsafe fn control(
     })
 }
 
-fn add(
-    epfd: i32,
-    fd: i32,
-    sock: &'static Sock,
-    wish: libc::epoll_event,
-) -> Result<usize, Errno> {
+fn add(epfd: i32, fd: i32, sock: &'static Sock, wish: libc::epoll_event) -> Result<usize, Errno> {
     if let Some((set, registration)) = find(epfd, fd, sock)
         && registration.is_tagged()
     {
@@ -214,8 +227,12 @@ fn add(
         return Ok(0);
     }
     let answer = kernel_control(epfd, libc::EPOLL_CTL_ADD, fd, wish.events, wish.u64)?;
-    let Some(set) = set_of(epfd) else { return Ok(answer) };
-    let Some(registration) = Registration::make(set, sock, fd, wish) else { return Ok(answer) };
+    let Some(set) = set_of(epfd) else {
+        return Ok(answer);
+    };
+    let Some(registration) = Registration::make(set, sock, fd, wish) else {
+        return Ok(answer);
+    };
     if sock.phase() == Phase::Smc {
         registration.take_over(set, sock);
     }
@@ -262,11 +279,7 @@ fn remove(epfd: i32, fd: i32, sock: &'static Sock) -> Result<usize, Errno> {
 }
 
 /// The registration of a descriptor of a socket in a set.
-fn find(
-    epfd: i32,
-    fd: i32,
-    sock: &'static Sock,
-) -> Option<(&'static Set, &'static Registration)> {
+fn find(epfd: i32, fd: i32, sock: &'static Sock) -> Option<(&'static Set, &'static Registration)> {
     let set = crate::descriptors::set(epfd)?;
     let is_it = |registration: &&'static Registration| {
         registration.fd.load(Ordering::Relaxed) == fd
@@ -275,7 +288,13 @@ fn find(
     Some((set, of_sock(sock).find(is_it)?))
 }
 
-fn kernel_control(epfd: i32, operation: i32, fd: i32, events: u32, data: u64) -> Result<usize, Errno> {
+fn kernel_control(
+    epfd: i32,
+    operation: i32,
+    fd: i32,
+    events: u32,
+    data: u64,
+) -> Result<usize, Errno> {
     sys::epoll_ctl(epfd, operation, fd, events, data).map_err(|errno| errno.0)
 }
 
@@ -374,7 +393,9 @@ fn unlink(
     loop {
         let at = place.load(Ordering::Relaxed);
         // SAFETY: as in `walk`.
-        let Some(registration) = (unsafe { at.as_ref() }) else { return };
+        let Some(registration) = (unsafe { at.as_ref() }) else {
+            return;
+        };
         if at == this_at {
             return place.store(next(registration).load(Ordering::Relaxed), Ordering::Release);
         }
@@ -481,7 +502,9 @@ impl Registration {
 
     /// Leaves set and socket. Under the structure lock.
     fn dissolve(&'static self) {
-        let (Some(set), Some(sock)) = (self.set(), self.sock()) else { return };
+        let (Some(set), Some(sock)) = (self.set(), self.sock()) else {
+            return;
+        };
         unlink(&sock.registrations, self, |r| &r.next_of_sock);
         let _held = Held::enter(set.lock.get());
         unlink(&set.registrations, self, |r| &r.next_of_set);
@@ -504,8 +527,12 @@ impl Registration {
 
     /// What to report now, 0 = nothing. `true`: keep it on the ready list.
     fn evaluate(&self) -> (u32, bool) {
-        let Some(sock) = self.sock() else { return (0, false) };
-        let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return (0, false) };
+        let Some(sock) = self.sock() else {
+            return (0, false);
+        };
+        let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else {
+            return (0, false);
+        };
         if self.state.load(Ordering::Relaxed) & (DISABLED | PARKED) != 0 {
             return (0, false);
         }
@@ -599,22 +626,100 @@ impl Set {
         Some(self.home()?.wake.channel(self.channel_number()?))
     }
 
-    /// Whether any of its sockets is in shared memory.
+    /// Whether the kernel's set holds anything of ours: a tagged registration, our
+    /// eventfd, or another epoll set.
     #[inline]
     pub fn is_tagged(&self) -> bool {
         self.tagged.load(Ordering::Acquire) != 0
+            || self.channel.load(Ordering::Relaxed) != 0
             || self.inner[0].load(Ordering::Relaxed) != 0
     }
 
-    fn note_inner(&self, epfd: i32) {
+    fn note_inner(&self, epfd: i32, data: u64) {
         let free = |place: &&AtomicI32| {
             let known = place.load(Ordering::Relaxed);
             known == epfd + 1
-                || place
-                    .compare_exchange(0, epfd + 1, Ordering::Relaxed, Ordering::Relaxed)
-                    .is_ok()
+                || place.compare_exchange(0, epfd + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         };
-        let _ = self.inner.iter().find(free);
+        let places = self.inner.iter().zip(&self.inner_data);
+        if let Some((_, place)) = places.into_iter().find(|(place, _)| free(place)) {
+            place.store(data, Ordering::Relaxed);
+        }
+    }
+
+    /// The set inside this one that is reported with `data`.
+    fn inner_of(&self, data: u64) -> Option<&'static Self> {
+        let places = self.inner.iter().zip(&self.inner_data);
+        places
+            .filter(|(place, known)| {
+                place.load(Ordering::Relaxed) != 0 && known.load(Ordering::Relaxed) == data
+            })
+            .find_map(|(place, _)| crate::descriptors::set(place.load(Ordering::Relaxed) - 1))
+    }
+
+    /// Whether `epoll_wait` on the set would report something now: for `poll` on the
+    /// epoll descriptor, and for a set around it. What the kernel reports meanwhile
+    /// is kept for whoever waits in the set.
+    pub(crate) fn is_ready(&'static self) -> bool {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; CARRIED_MAX];
+        let room = {
+            let _held = Held::enter(self.lock.get());
+            // SAFETY: under the lock.
+            CARRIED_MAX - unsafe { &*self.carried.get() }.count
+        };
+        let epfd = self.epfd.load(Ordering::Relaxed);
+        let mut kept = 0;
+        if room > 0 {
+            let (at, now) = (events.as_mut_ptr(), Some(Duration::ZERO));
+            // SAFETY: room for `room` events; no signal mask.
+            let asked = unsafe { sys::epoll_wait(epfd, at, room as i32, now, core::ptr::null()) };
+            kept = self.translate(&mut events[..asked.unwrap_or(0)]);
+            self.carry(&events[..kept]);
+        }
+        let held = Held::enter(self.lock.get());
+        // SAFETY: under the lock.
+        let carries = unsafe { &*self.carried.get() }.count > 0;
+        drop(held);
+        kept > 0 || carries || self.has_something()
+    }
+
+    fn carry(&self, events: &[libc::epoll_event]) {
+        let _held = Held::enter(self.lock.get());
+        // SAFETY: under the lock.
+        let carried = unsafe { &mut *self.carried.get() };
+        for event in events {
+            let known = carried.events[..carried.count].iter().any(|old| old.u64 == event.u64);
+            let comes_again = self.is_level_triggered(event.u64);
+            if !known && !comes_again && carried.count < CARRIED_MAX {
+                carried.events[carried.count] = *event;
+                carried.count += 1;
+            }
+        }
+    }
+
+    /// Whether `data` is that of a socket on TCP whose level-triggered event the kernel
+    /// reports again as long as it holds. (What is not a TCP socket is not known here,
+    /// and carried: better twice than never.) Under the lock.
+    fn is_level_triggered(&self, data: u64) -> bool {
+        self.inner_of(data).is_some()
+            || walk(self.registrations.load(Ordering::Acquire), |r| &r.next_of_set).any(
+                |registration| {
+                    registration.data.load(Ordering::Relaxed) == data
+                        && registration.events.load(Ordering::Relaxed) & (EPOLLET | EPOLLONESHOT)
+                            == 0
+                },
+            )
+    }
+
+    /// Gives out what was carried. Under the lock.
+    fn uncarry(&self, events: &mut [libc::epoll_event]) -> usize {
+        // SAFETY: the caller holds the lock.
+        let carried = unsafe { &mut *self.carried.get() };
+        let n = carried.count.min(events.len());
+        events[..n].copy_from_slice(&carried.events[..n]);
+        carried.events.copy_within(n..carried.count, 0);
+        carried.count -= n;
+        n
     }
 
     /// Somebody is about to sleep on the epoll descriptor itself (`poll`, a set
@@ -656,7 +761,9 @@ impl Set {
         if !sock.is_at_home() || !self.is_at_home() || !self.take_channel() {
             return false;
         }
-        let Some(number) = self.channel_number() else { return false };
+        let Some(number) = self.channel_number() else {
+            return false;
+        };
         if !conn.group.share_channel(number) {
             return false;
         }
@@ -673,17 +780,16 @@ impl Set {
     }
 
     fn unsubscribe(&self, sock: &Sock) {
-        let (Some(conn), Some(number)) = (sock.conn(), self.channel_number()) else { return };
-        let _ = conn.mine.waiting.channels.fetch_update(
-            Ordering::SeqCst,
-            Ordering::Relaxed,
-            |word| {
+        let (Some(conn), Some(number)) = (sock.conn(), self.channel_number()) else {
+            return;
+        };
+        let _ =
+            conn.mine.waiting.channels.fetch_update(Ordering::SeqCst, Ordering::Relaxed, |word| {
                 let mut bytes = word.to_ne_bytes();
                 let place = bytes.iter_mut().find(|byte| usize::from(**byte) == number + 1)?;
                 *place = 0;
                 Some(u32::from_ne_bytes(bytes))
-            },
-        );
+            });
     }
 
     /// Gets a channel for this set; its eventfd joins the kernel's set.
@@ -691,8 +797,12 @@ impl Set {
         if self.channel.load(Ordering::Acquire) != 0 {
             return true;
         }
-        let Some(process) = process::current() else { return false };
-        let Some((number, bell)) = process.take_channel() else { return false };
+        let Some(process) = process::current() else {
+            return false;
+        };
+        let Some((number, bell)) = process.take_channel() else {
+            return false;
+        };
         let tag = core::ptr::from_ref(self) as u64;
         let epfd = self.epfd.load(Ordering::Relaxed);
         let added = sys::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, bell, mask::IN | EPOLLET, tag);
@@ -760,12 +870,14 @@ impl Set {
         if self.arms.load(Ordering::Relaxed) || !self.is_at_home() {
             self.push_unreached();
         }
-        let mut found = 0;
+        let mut found = self.uncarry(events);
         for _ in 0..self.ready_len.load(Ordering::Relaxed) {
             if found == events.len() {
                 break;
             }
-            let Some(registration) = self.pop() else { break };
+            let Some(registration) = self.pop() else {
+                break;
+            };
             if registration.state.load(Ordering::Acquire) & DEAD != 0 {
                 registration.free();
                 continue;
@@ -801,7 +913,9 @@ impl Set {
             let (Some(sock), true) = (registration.sock(), registration.is_tagged()) else {
                 return false;
             };
-            let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return false };
+            let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else {
+                return false;
+            };
             if registration.state.load(Ordering::Relaxed) & (DISABLED | PARKED) != 0 {
                 return false;
             }
@@ -864,6 +978,7 @@ impl Set {
             }
             match registration_of(event.u64) {
                 Some(registration) => self.on_kernel_event(registration, event.events),
+                None if self.inner_of(event.u64).is_some_and(|inner| !inner.is_ready()) => {}
                 None => {
                     events[kept] = event;
                     kept += 1;
@@ -875,7 +990,9 @@ impl Set {
 
     fn on_kernel_event(&'static self, registration: &'static Registration, events: u32) {
         let ours = registration.set().is_some_and(|set| core::ptr::eq(set, self));
-        let Some(sock) = registration.sock().filter(|_| ours) else { return };
+        let Some(sock) = registration.sock().filter(|_| ours) else {
+            return;
+        };
         if events & (mask::RDHUP | mask::HUP | mask::ERR) != 0
             && let (Some(conn), Some(slot)) = (sock.conn(), sock.slot())
         {
@@ -889,20 +1006,15 @@ impl Set {
     }
 
     fn is_kernel_look_due(&self) -> bool {
-        if self.observed.load(Ordering::Relaxed) {
-            return true;
-        }
-        let saved = self.looks_saved.fetch_add(1, Ordering::Relaxed);
-        if saved < KERNEL_LOOK_EVERY {
+        let now = sys::now_ns();
+        let saved = self.looks_saved.fetch_add(1, Ordering::Relaxed) + 1;
+        let past = now.saturating_sub(self.last_look_ns.load(Ordering::Relaxed));
+        if saved < KERNEL_LOOK_EVERY && past < KERNEL_LOOK_NS {
             return false;
         }
-        let now = sys::now_ns();
-        let due = now.saturating_sub(self.last_look_ns.load(Ordering::Relaxed)) > KERNEL_LOOK_NS;
         self.looks_saved.store(0, Ordering::Relaxed);
-        if due {
-            self.last_look_ns.store(now, Ordering::Relaxed);
-        }
-        due || saved >= KERNEL_LOOK_EVERY
+        self.last_look_ns.store(now, Ordering::Relaxed);
+        true
     }
 }
 
@@ -931,15 +1043,15 @@ pub unsafe fn wait(
     let deadline = timeout.map(|time| sys::now_ns().saturating_add(time.as_nanos() as u64));
     let waiter = Waiter { set, epfd, sigmask };
     loop {
-        let found = set.collect(events);
+        let first = if set.may_report() && set.is_kernel_look_due() {
+            waiter.ask_kernel(events, Some(Duration::ZERO)).unwrap_or(0)
+        } else {
+            0
+        };
+        let found = first + set.collect(&mut events[first..]);
         if found > 0 {
-            let more = if found < max && set.is_kernel_look_due() {
-                waiter.ask_kernel(&mut events[found..], Some(Duration::ZERO)).unwrap_or(0)
-            } else {
-                0
-            };
             set.pass_baton();
-            return Ok(found + more);
+            return Ok(found);
         }
         let left = deadline.map(|at| Duration::from_nanos(at.saturating_sub(sys::now_ns())));
         let now = left == Some(Duration::ZERO);
@@ -947,6 +1059,7 @@ pub unsafe fn wait(
             continue;
         }
         let kept = if now {
+            set.observe_inner();
             waiter.ask_kernel(events, Some(Duration::ZERO))?
         } else {
             waiter.sleep(events, left)?
@@ -959,6 +1072,17 @@ pub unsafe fn wait(
     }
 }
 
+/// The real `epoll_wait` has returned `count` events of a set that had nothing of
+/// ours when it was called: another thread may have changed that meanwhile. Returns
+/// how many are the program's.
+///
+/// # Safety
+/// `events` holds `count` entries.
+pub unsafe fn sort_out(set: &'static Set, events: *mut libc::epoll_event, count: usize) -> usize {
+    // SAFETY: the caller's promise.
+    set.translate(unsafe { core::slice::from_raw_parts_mut(events, count) })
+}
+
 struct Waiter {
     set: &'static Set,
     epfd: i32,
@@ -967,7 +1091,9 @@ struct Waiter {
 
 impl Waiter {
     fn linger(&self) -> bool {
-        let Some(channel) = self.set.channel() else { return false };
+        let Some(channel) = self.set.channel() else {
+            return false;
+        };
         let ready = || channel.is_marked();
         let (found, cost) = wait::linger(&self.set.learned, || channel.last_cpu(), ready);
         self.set.spin_ns.fetch_add(cost.spin_ns, Ordering::Relaxed);
@@ -1023,13 +1149,21 @@ impl Waiter {
 }
 
 impl Set {
+    /// Something may be there without asking the kernel.
+    fn may_report(&self) -> bool {
+        self.ready_len.load(Ordering::Relaxed) != 0
+            || self.channel().is_some_and(Channel::is_marked)
+    }
+
     /// A thread leaves with events: if others sleep in this set, they are rung for
     /// what is left, and peers ring them from now on.
     fn pass_baton(&self) {
         if self.sleepers.load(Ordering::SeqCst) == 0 {
             return;
         }
-        let Some(channel) = self.channel() else { return };
+        let Some(channel) = self.channel() else {
+            return;
+        };
         channel.fall_asleep();
         if channel.is_marked() || self.ready_len.load(Ordering::Relaxed) != 0 {
             let _ = sys::ring_eventfd(self.bell.load(Ordering::Relaxed));

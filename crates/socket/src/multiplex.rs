@@ -78,12 +78,19 @@ fn look(entries: &mut [libc::pollfd]) -> usize {
     for entry in entries {
         entry.revents = 0;
         if let Some((sock, slot, conn)) = connection(entry.fd) {
-            let now = mask_now(&sock, slot, &conn, entry);
-            entry.revents = now as u16 as i16;
-            found += usize::from(now != 0);
+            entry.revents = mask_now(&sock, slot, &conn, entry) as u16 as i16;
+        } else if let Some(set) = descriptors::set(entry.fd) {
+            entry.revents = set_mask(set, entry);
         }
+        found += usize::from(entry.revents != 0);
     }
     found
+}
+
+/// What an epoll descriptor says: readable when its set has something to report.
+fn set_mask(set: &'static crate::epoll::Set, entry: &libc::pollfd) -> i16 {
+    let readable = entry.events & libc::POLLIN != 0 && set.is_tagged() && set.is_ready();
+    if readable { libc::POLLIN } else { 0 }
 }
 
 fn connection(fd: i32) -> Option<(Use, &'static Slot, Conn)> {
@@ -129,8 +136,12 @@ fn linger(entries: &[libc::pollfd]) -> bool {
     let mut first = None;
     let mut places = watched.iter_mut();
     for entry in entries {
-        let Some((sock, slot, conn)) = connection(entry.fd) else { continue };
-        let Some(place) = places.next() else { return false };
+        let Some((sock, slot, conn)) = connection(entry.fd) else {
+            continue;
+        };
+        let Some(place) = places.next() else {
+            return false;
+        };
         let theirs = conn.theirs;
         let room = entry.events & libc::POLLOUT != 0;
         *place = Some(Watched {
@@ -140,7 +151,9 @@ fn linger(entries: &[libc::pollfd]) -> bool {
         });
         first.get_or_insert((sock, slot));
     }
-    let Some((sock, slot)) = first else { return false };
+    let Some((sock, slot)) = first else {
+        return false;
+    };
     let elsewhere = || {
         let cpus = watched.iter().flatten().map(|one| wait::cpu_of(one.conn.theirs));
         let here = sys::cpu();
@@ -178,9 +191,8 @@ unsafe fn ask_kernel(
     let news = prepare(entries, copy, may_sleep);
     let timeout = if news { Some(Duration::ZERO) } else { timeout };
     // SAFETY: the copy is writable; the mask comes from the caller.
-    let answer = unsafe {
-        sys::ppoll(copy.as_mut_ptr(), copy.len(), timeout, sigmask, size_of::<u64>())
-    };
+    let answer =
+        unsafe { sys::ppoll(copy.as_mut_ptr(), copy.len(), timeout, sigmask, size_of::<u64>()) };
     let count = finish(entries, copy, may_sleep);
     free(heap);
     match answer {
@@ -257,7 +269,12 @@ fn finish(entries: &mut [libc::pollfd], copy: &[libc::pollfd], may_sleep: bool) 
                 }
                 entry.revents = now as u16 as i16;
             }
-            None => entry.revents = kernel.revents,
+            None => {
+                entry.revents = match descriptors::set(entry.fd).filter(|set| set.is_tagged()) {
+                    Some(set) => set_mask(set, entry),
+                    None => kernel.revents,
+                };
+            }
         }
         count += usize::from(entry.revents != 0);
     }

@@ -159,28 +159,17 @@ impl Header {
         let eyecatcher = Eyecatcher::read(&reader, field::EYECATCHER)?;
 
         let code = reader.u8(field::TYPE)?;
-        let message_type = MessageType::from_code(code).ok_or(Error::Invalid {
-            field: field::TYPE.name,
-            value: code.into(),
-        })?;
+        let message_type = MessageType::from_code(code)
+            .ok_or(Error::Invalid { field: field::TYPE.name, value: code.into() })?;
 
         let length = reader.u16(field::LENGTH)?;
         if usize::from(length) < Self::LEN + TRAILER_LEN || length > LENGTH_MAX {
-            return Err(Error::Invalid {
-                field: field::LENGTH.name,
-                value: length.into(),
-            });
+            return Err(Error::Invalid { field: field::LENGTH.name, value: length.into() });
         }
 
         let version_flags = reader.u8(field::VERSION_FLAGS)?;
         let version = Version::from_code(version_flags >> 4)?;
-        Ok(Self {
-            eyecatcher,
-            message_type,
-            length,
-            version,
-            flags: version_flags & 0x0F,
-        })
+        Ok(Self { eyecatcher, message_type, length, version, flags: version_flags & 0x0F })
     }
 }
 
@@ -211,10 +200,7 @@ impl Eyecatcher {
         [Self::SmcR, Self::SmcD]
             .into_iter()
             .find(|eyecatcher| eyecatcher.to_bytes() == bytes)
-            .ok_or(Error::Invalid {
-                field: field.name,
-                value: u32::from_be_bytes(bytes).into(),
-            })
+            .ok_or(Error::Invalid { field: field.name, value: u32::from_be_bytes(bytes).into() })
     }
 }
 
@@ -292,11 +278,9 @@ impl Version {
             0 => Err(Error::Invalid { field, value: 0 }),
             1 => Ok(Self::V1),
             2 => Ok(Self::V2),
-            _ => Err(Error::Unsupported {
-                field,
-                value: code as u64,
-                what: "a CLC version above 2",
-            }),
+            _ => {
+                Err(Error::Unsupported { field, value: code as u64, what: "a CLC version above 2" })
+            }
         }
     }
 }
@@ -397,20 +381,12 @@ fn close(writer: &mut Writer<'_>, header: Header) -> Result<(), Error> {
     writer.put(field::EYECATCHER, eyecatcher)?;
     writer.put(field::TYPE, [header.message_type.code()])?;
     writer.put(field::LENGTH, header.length.to_be_bytes())?;
-    writer.put(
-        field::VERSION_FLAGS,
-        [header.version.code() << 4 | header.flags & 0x0F],
-    )?;
+    writer.put(field::VERSION_FLAGS, [header.version.code() << 4 | header.flags & 0x0F])?;
     let trailer_at = usize::from(header.length) - TRAILER_LEN;
-    writer
-        .section(field::TRAILER.name, trailer_at, TRAILER_LEN)?
-        .put(field::TRAILER, eyecatcher)
+    writer.section(field::TRAILER.name, trailer_at, TRAILER_LEN)?.put(field::TRAILER, eyecatcher)
 }
 
 /// What a parser of one message type says when handed another.
 fn unexpected(message_type: MessageType) -> Error {
-    Error::Invalid {
-        field: field::TYPE.name,
-        value: message_type.code().into(),
-    }
+    Error::Invalid { field: field::TYPE.name, value: message_type.code().into() }
 }

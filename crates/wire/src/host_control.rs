@@ -253,10 +253,7 @@ impl Introduction {
             1 => true,
             other => {
                 let field = introduction::REPLY_WANTED.name;
-                return Err(Error::Invalid {
-                    field,
-                    value: other.into(),
-                });
+                return Err(Error::Invalid { field, value: other.into() });
             }
         };
         Ok(Self {
@@ -363,10 +360,7 @@ fn parse_header(reader: &Reader<'_>) -> Result<Kind, Error> {
     let magic = reader.bytes(field::MAGIC)?;
     if magic != MAGIC {
         let value = u32::from_be_bytes(magic).into();
-        return Err(Error::Invalid {
-            field: field::MAGIC.name,
-            value,
-        });
+        return Err(Error::Invalid { field: field::MAGIC.name, value });
     }
     let version = reader.u16(field::VERSION)?;
     if version != VERSION {
@@ -377,19 +371,13 @@ fn parse_header(reader: &Reader<'_>) -> Result<Kind, Error> {
         });
     }
     let code = reader.u16(field::KIND)?;
-    let kind = Kind::from_code(code).ok_or(Error::Invalid {
-        field: field::KIND.name,
-        value: code.into(),
-    })?;
+    let kind = Kind::from_code(code)
+        .ok_or(Error::Invalid { field: field::KIND.name, value: code.into() })?;
 
     let claimed = reader.u32(field::LENGTH)? as usize;
     for expected in [kind.len(), reader.len()] {
         if claimed != expected {
-            return Err(Error::Mismatch {
-                field: field::LENGTH.name,
-                claimed,
-                expected,
-            });
+            return Err(Error::Mismatch { field: field::LENGTH.name, claimed, expected });
         }
     }
     Ok(kind)
@@ -435,11 +423,7 @@ pub fn mailbox_name(instance: &Instance) -> AddressName {
 /// colons would not fit `sun_path` twice.
 #[must_use]
 pub fn connection_name(client: SocketAddr, server: SocketAddr) -> AddressName {
-    address_name(format_args!(
-        "sidestep/1/connection/{}-{}",
-        Endpoint(client),
-        Endpoint(server)
-    ))
+    address_name(format_args!("sidestep/1/connection/{}-{}", Endpoint(client), Endpoint(server)))
 }
 
 /// One end of a TCP connection, as it stands in a connection name.
@@ -467,18 +451,13 @@ struct NameWriter(AddressName);
 
 impl Write for NameWriter {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0
-            .try_extend_from_slice(text.as_bytes())
-            .map_err(|_| fmt::Error)
+        self.0.try_extend_from_slice(text.as_bytes()).map_err(|_| fmt::Error)
     }
 }
 
 /// The longest name there is: a connection between two IPv6 addresses with five-digit ports.
 const NAME_LEN_MAX: usize = "sidestep/1/connection/".len() + 2 * (32 + ":65535".len()) + "-".len();
-const _: () = assert!(
-    NAME_LEN_MAX < SUN_PATH_LEN,
-    "one byte of sun_path is the leading NUL"
-);
+const _: () = assert!(NAME_LEN_MAX < SUN_PATH_LEN, "one byte of sun_path is the leading NUL");
 const _: () = assert!(hello::RMBE_LEN.at + 4 == Hello::LEN);
 const _: () = assert!(introduction::LINK_ID.at + 4 == Introduction::LEN);
 const _: () = assert!(channel::CHANNEL.at + 4 == Channel::LEN);
@@ -494,23 +473,15 @@ mod tests {
     }
 
     fn connection(client: &str, server: &str) -> String {
-        text(connection_name(
-            client.parse().unwrap(),
-            server.parse().unwrap(),
-        ))
+        text(connection_name(client.parse().unwrap(), server.parse().unwrap()))
     }
 
     #[test]
     fn listeners_and_processes_have_names() {
         assert_eq!(text(listener_name(5000, 0)), "sidestep/1/listen/5000/0");
+        assert_eq!(text(listener_name(65_535, 255)), "sidestep/1/listen/65535/255");
         assert_eq!(
-            text(listener_name(65_535, 255)),
-            "sidestep/1/listen/65535/255"
-        );
-        assert_eq!(
-            text(mailbox_name(&Instance(core::array::from_fn(
-                |index| index as u8
-            )))),
+            text(mailbox_name(&Instance(core::array::from_fn(|index| index as u8)))),
             "sidestep/1/process/000102030405060708090a0b0c0d0e0f"
         );
     }

@@ -41,10 +41,7 @@ impl ExtendedGid {
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         let bits = u128::from_be_bytes(bytes);
-        Self {
-            gid: Gid((bits >> 64) as u64),
-            gid_ext: bits as u64,
-        }
+        Self { gid: Gid((bits >> 64) as u64), gid_ext: bits as u64 }
     }
 
     /// The inverse of [`from_bytes`](Self::from_bytes).
@@ -159,17 +156,11 @@ impl Eid {
     /// `UEID length` with the length when it exceeds 32 bytes.
     pub fn ueid(name: &str) -> Result<Self, Error> {
         if name.len() > Self::LEN {
-            return Err(Error::Invalid {
-                field: UEID_LENGTH,
-                value: name.len() as u64,
-            });
+            return Err(Error::Invalid { field: UEID_LENGTH, value: name.len() as u64 });
         }
         // A blank is padding on the wire, but not a part of the name.
         if name.contains(' ') {
-            return Err(Error::Invalid {
-                field: UEID,
-                value: u64::from(b' '),
-            });
+            return Err(Error::Invalid { field: UEID, value: u64::from(b' ') });
         }
         let mut padded = [b' '; Self::LEN];
         padded[..name.len()].copy_from_slice(name.as_bytes());
@@ -193,10 +184,7 @@ impl Eid {
         // Padding is blanks; what else `trim_ascii_end` strips is not allowed.
         let padding = &self.0[name.len()..];
         match offender.or_else(|| padding.iter().copied().find(|byte| *byte != b' ')) {
-            Some(byte) => Err(Error::Invalid {
-                field: UEID,
-                value: u64::from(byte),
-            }),
+            Some(byte) => Err(Error::Invalid { field: UEID, value: u64::from(byte) }),
             None => Ok(self),
         }
     }
@@ -213,19 +201,12 @@ impl fmt::Display for Eid {
 /// printable comes out as `?`.
 pub(crate) fn fmt_blank_padded(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let text = bytes.trim_ascii_end();
-    if text
-        .iter()
-        .all(|byte| byte.is_ascii_graphic() || *byte == b' ')
-    {
+    if text.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ') {
         // Graphic ASCII is UTF-8, so the fallback is never taken; `pad` keeps column widths.
         return f.pad(str::from_utf8(text).unwrap_or_default());
     }
     text.iter().try_for_each(|byte| {
-        let shown = if byte.is_ascii_graphic() || *byte == b' ' {
-            *byte
-        } else {
-            b'?'
-        };
+        let shown = if byte.is_ascii_graphic() || *byte == b' ' { *byte } else { b'?' };
         fmt::Write::write_char(f, char::from(shown))
     })
 }
@@ -284,20 +265,11 @@ mod tests {
             ("A\n", b'\n'),
             ("\u{c4}", 0xC3),
         ] {
-            let error = Error::Invalid {
-                field: "UEID",
-                value: offender.into(),
-            };
+            let error = Error::Invalid { field: "UEID", value: offender.into() };
             assert_eq!(Eid::ueid(name), Err(error), "{name:?}");
         }
-        let too_long = Error::Invalid {
-            field: "UEID length",
-            value: 33,
-        };
-        assert_eq!(
-            Eid::ueid("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456"),
-            Err(too_long)
-        );
+        let too_long = Error::Invalid { field: "UEID length", value: 33 };
+        assert_eq!(Eid::ueid("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456"), Err(too_long));
     }
 
     #[test]

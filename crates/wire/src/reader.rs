@@ -27,25 +27,17 @@ impl<'a> Reader<'a> {
         let end = at.saturating_add(len);
         match self.bytes.get(at..end) {
             Some(bytes) => Ok(Self { bytes }),
-            None => Err(Error::Truncated {
-                field: name,
-                needed: end,
-                present: self.bytes.len(),
-            }),
+            None => Err(Error::Truncated { field: name, needed: end, present: self.bytes.len() }),
         }
     }
 
     /// The bytes of `field`.
     pub(crate) fn bytes<const N: usize>(&self, field: Field<N>) -> Result<[u8; N], Error> {
-        self.bytes
-            .get(field.at..)
-            .and_then(<[u8]>::first_chunk)
-            .copied()
-            .ok_or(Error::Truncated {
-                field: field.name,
-                needed: field.at + N,
-                present: self.bytes.len(),
-            })
+        self.bytes.get(field.at..).and_then(<[u8]>::first_chunk).copied().ok_or(Error::Truncated {
+            field: field.name,
+            needed: field.at + N,
+            present: self.bytes.len(),
+        })
     }
 
     /// The one byte of `field`.

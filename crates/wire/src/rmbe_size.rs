@@ -24,11 +24,7 @@ impl RmbeSize {
     /// The size with this code, if there is one.
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
-        if code <= Self::CODE_MAX {
-            Some(Self(code))
-        } else {
-            None
-        }
+        if code <= Self::CODE_MAX { Some(Self(code)) } else { None }
     }
 
     /// The size of exactly this many bytes, if there is one.
@@ -115,11 +111,7 @@ mod tests {
             (1024 * KIB, 1024),
             (usize::MAX, 1024),
         ] {
-            assert_eq!(
-                RmbeSize::for_receive_buffer(rcvbuf).bytes(),
-                kib * KIB,
-                "{rcvbuf}"
-            );
+            assert_eq!(RmbeSize::for_receive_buffer(rcvbuf).bytes(), kib * KIB, "{rcvbuf}");
         }
     }
 }

@@ -12,11 +12,8 @@ impl<'a> Writer<'a> {
     /// Claims the first `len` bytes of `out` for `message` and zeroes them.
     pub(crate) fn new(message: &'static str, out: &'a mut [u8], len: usize) -> Result<Self, Error> {
         let present = out.len();
-        let bytes = out.get_mut(..len).ok_or(Error::NoRoom {
-            field: message,
-            needed: len,
-            present,
-        })?;
+        let bytes =
+            out.get_mut(..len).ok_or(Error::NoRoom { field: message, needed: len, present })?;
         bytes.fill(0);
         Ok(Self { bytes })
     }
@@ -32,11 +29,7 @@ impl<'a> Writer<'a> {
         let present = self.bytes.len();
         match self.bytes.get_mut(at..end) {
             Some(bytes) => Ok(Writer { bytes }),
-            None => Err(Error::NoRoom {
-                field: name,
-                needed: end,
-                present,
-            }),
+            None => Err(Error::NoRoom { field: name, needed: end, present }),
         }
     }
 
@@ -47,20 +40,12 @@ impl<'a> Writer<'a> {
         value: [u8; N],
     ) -> Result<(), Error> {
         let present = self.bytes.len();
-        match self
-            .bytes
-            .get_mut(field.at..)
-            .and_then(<[u8]>::first_chunk_mut)
-        {
+        match self.bytes.get_mut(field.at..).and_then(<[u8]>::first_chunk_mut) {
             Some(place) => {
                 *place = value;
                 Ok(())
             }
-            None => Err(Error::NoRoom {
-                field: field.name,
-                needed: field.at + N,
-                present,
-            }),
+            None => Err(Error::NoRoom { field: field.name, needed: field.at + N, present }),
         }
     }
 }

@@ -31,12 +31,7 @@ impl Case {
         needs: &'static [&'static str],
         play: fn(&Stage<'_>) -> Result<String>,
     ) -> Self {
-        Self {
-            name,
-            needs,
-            mixes: Mix::ALL,
-            play,
-        }
+        Self { name, needs, mixes: Mix::ALL, play }
     }
 }
 
@@ -44,15 +39,8 @@ impl Case {
 pub(crate) const CASES: &[Case] = &[
     Case::new("python-threads", &["python3"], python_threads),
     Case::new("python-asyncio", &["python3"], python_asyncio),
-    Case {
-        mixes: &[Mix::Both],
-        ..Case::new("one-listener", &["python3"], one_listener)
-    },
-    Case::new(
-        "redis",
-        &["redis-server", "redis-benchmark", "python3"],
-        redis,
-    ),
+    Case { mixes: &[Mix::Both], ..Case::new("one-listener", &["python3"], one_listener) },
+    Case::new("redis", &["redis-server", "redis-benchmark", "python3"], redis),
     Case::new("nginx-curl", &["nginx", "curl"], nginx_curl),
     Case::new("sockperf", &["sockperf"], sockperf),
     Case::new("iperf3", &["iperf3"], iperf3),
@@ -83,12 +71,7 @@ fn java(stage: &Stage<'_>) -> Result<String> {
 
 fn node(stage: &Stage<'_>) -> Result<String> {
     let (port, http_port) = (launch::free_port()?, launch::free_port()?);
-    echo(
-        stage,
-        port,
-        &["node", &stage.house.script("echo.js")],
-        &[&http_port.to_string()],
-    )
+    echo(stage, port, &["node", &stage.house.script("echo.js")], &[&http_port.to_string()])
 }
 
 /// `PROGRAM server PORT EXTRA`, then `PROGRAM client PORT EXTRA SEED`.
@@ -120,19 +103,10 @@ fn redis(stage: &Stage<'_>) -> Result<String> {
     let server = [&["redis-server", "--port", &text][..], &options].concat();
     let mut server = stage.serve(port, &server)?;
 
-    let (script, seed) = (
-        stage.house.script("redis_client.py"),
-        stage.house.seed.to_string(),
-    );
+    let (script, seed) = (stage.house.script("redis_client.py"), stage.house.seed.to_string());
     let verified = stage.converse(&mut server, &["python3", &script, &text, &seed])?;
-    let load = [
-        "-t", "set,get", "-d", "2000", "-c", "20", "-n", "40000", "-q",
-    ];
-    let benchmark = [
-        &["redis-benchmark", "-h", "127.0.0.1", "-p", &text][..],
-        &load,
-    ]
-    .concat();
+    let load = ["-t", "set,get", "-d", "2000", "-c", "20", "-n", "40000", "-q"];
+    let benchmark = [&["redis-benchmark", "-h", "127.0.0.1", "-p", &text][..], &load].concat();
     stage.watch(&server, &benchmark)?;
     stage.run(&[&benchmark[..], &["-P", "16"]].concat())?;
     server.must_be_alive()?;
@@ -155,31 +129,15 @@ fn nginx_curl(stage: &Stage<'_>) -> Result<String> {
     let port = launch::free_port()?;
     let site = Site::create(&stage.house.scratch.join("nginx"), port)?;
     let config = site.config_file()?;
-    let words = [
-        OsString::from("nginx"),
-        "-e".into(),
-        "stderr".into(),
-        "-c".into(),
-    ];
+    let words = [OsString::from("nginx"), "-e".into(), "stderr".into(), "-c".into()];
     let mut server = stage.serve(port, &[&words[..], &[config.into()]].concat())?;
 
     let connects = site.fetch(&KEEP_ALIVE_ORDER, |words| stage.run(words))?;
-    let connects: u32 = connects
-        .split_whitespace()
-        .flat_map(str::parse::<u32>)
-        .sum();
-    ensure!(
-        connects == 1,
-        "curl opened {connects} connections, not one with keep-alive"
-    );
-    site.fetch(&[3, 2, 1, 0, 2, 1], |words| {
-        stage.run(&[words, &["-Z".into()]].concat())
-    })?;
+    let connects: u32 = connects.split_whitespace().flat_map(str::parse::<u32>).sum();
+    ensure!(connects == 1, "curl opened {connects} connections, not one with keep-alive");
+    site.fetch(&[3, 2, 1, 0, 2, 1], |words| stage.run(&[words, &["-Z".into()]].concat()))?;
     site.fetch(&[3], |words| {
-        stage.watch(
-            &server,
-            &[words, &["--limit-rate".into(), SLOW_RATE.into()]].concat(),
-        )
+        stage.watch(&server, &[words, &["--limit-rate".into(), SLOW_RATE.into()]].concat())
     })?;
     server.must_be_alive()?;
     Ok("15 files compared".to_owned())
@@ -194,10 +152,7 @@ struct Site {
 impl Site {
     fn create(dir: &Path, port: u16) -> Result<Self> {
         fs::create_dir_all(dir.join("www"))?;
-        let site = Self {
-            dir: dir.to_owned(),
-            port,
-        };
+        let site = Self { dir: dir.to_owned(), port };
         for len in PAGE_LENS {
             fs::write(site.page(len), random_bytes(len)?)?;
         }
@@ -235,9 +190,8 @@ impl Site {
     /// Nginx creates these for every module it was built with, by default
     /// where only root may.
     fn temporary_paths(&self) -> Result<String> {
-        let built = Command::new(place::find_command("nginx").context("nginx")?)
-            .arg("-V")
-            .output()?;
+        let built =
+            Command::new(place::find_command("nginx").context("nginx")?).arg("-V").output()?;
         let built = String::from_utf8_lossy(&built.stderr).into_owned();
         let dir = self.dir.display();
         let paths = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
@@ -254,15 +208,7 @@ impl Site {
         pages: &[usize],
         curl: impl Fn(&[OsString]) -> Result<String>,
     ) -> Result<String> {
-        let flags = [
-            "curl",
-            "-sS",
-            "--fail",
-            "--max-time",
-            "50",
-            "-w",
-            "%{num_connects} ",
-        ];
+        let flags = ["curl", "-sS", "--fail", "--max-time", "50", "-w", "%{num_connects} "];
         let mut words: Vec<OsString> = flags.map(OsString::from).into();
         for (index, page) in pages.iter().enumerate() {
             let url = format!("http://127.0.0.1:{}/{}", self.port, PAGE_LENS[*page]);
@@ -297,28 +243,14 @@ fn random_bytes(len: usize) -> Result<Vec<u8>> {
 fn must_be_equal(got: &Path, expected: &Path) -> Result<()> {
     let (got, expected) = (fs::read(got)?, fs::read(expected)?);
     must_be_prefix(&got, &expected)?;
-    ensure!(
-        got.len() == expected.len(),
-        "got {} of {} bytes",
-        got.len(),
-        expected.len()
-    );
+    ensure!(got.len() == expected.len(), "got {} of {} bytes", got.len(), expected.len());
     Ok(())
 }
 
 fn must_be_prefix(got: &[u8], expected: &[u8]) -> Result<()> {
-    ensure!(
-        got.len() <= expected.len(),
-        "got {} of {} bytes",
-        got.len(),
-        expected.len()
-    );
+    ensure!(got.len() <= expected.len(), "got {} of {} bytes", got.len(), expected.len());
     let wrong = got.iter().zip(expected).position(|(a, b)| a != b);
-    ensure!(
-        wrong.is_none(),
-        "byte {} is wrong",
-        wrong.unwrap_or_default()
-    );
+    ensure!(wrong.is_none(), "byte {} is wrong", wrong.unwrap_or_default());
     Ok(())
 }
 
@@ -329,20 +261,9 @@ fn sockperf(stage: &Stage<'_>) -> Result<String> {
     let text = port.to_string();
     let address = ["--tcp", "-i", "127.0.0.1", "-p", &text];
     let mut server = stage.serve(port, &[&["sockperf", "sr"], &address[..]].concat())?;
-    let pingpong = [
-        "sockperf",
-        "ping-pong",
-        "-t",
-        "1",
-        "-m",
-        "1400",
-        "--data-integrity",
-    ];
+    let pingpong = ["sockperf", "ping-pong", "-t", "1", "-m", "1400", "--data-integrity"];
     let said = stage.watch(&server, &[&pingpong[..], &address].concat())?;
-    ensure!(
-        !said.contains("integrity test failed"),
-        "sockperf saw a wrong byte"
-    );
+    ensure!(!said.contains("integrity test failed"), "sockperf saw a wrong byte");
     let stream = ["sockperf", "throughput", "-t", "1", "-m", "1400"];
     stage.watch(&server, &[&stream[..], &address].concat())?;
     server.must_be_alive()?;
@@ -372,9 +293,7 @@ fn iperf3_stream(stage: &Stage<'_>, direction: &[&str]) -> Result<f64> {
     let said = stage.watch(&server, &[&client, direction].concat())?;
     server.must_be_alive()?;
     let report: Value = serde_json::from_str(&said).context("iperf3's report")?;
-    let rate = report
-        .pointer("/end/sum_received/bits_per_second")
-        .and_then(Value::as_f64);
+    let rate = report.pointer("/end/sum_received/bits_per_second").and_then(Value::as_f64);
     let rate = rate.context("iperf3 reported no rate")?;
     ensure!(rate > 0.0, "iperf3 received nothing");
     Ok(rate / 1e9)
@@ -395,16 +314,7 @@ fn iperf3_file(stage: &Stage<'_>, direction: &[&str]) -> Result<()> {
     let (of_server, of_client) = if reverse { (&from, &to) } else { (&to, &from) };
     let (of_server, of_client) = (of_server.to_string_lossy(), of_client.to_string_lossy());
 
-    let server = [
-        "iperf3",
-        "-s",
-        "-B",
-        "127.0.0.1",
-        "-p",
-        &text,
-        "-F",
-        &of_server,
-    ];
+    let server = ["iperf3", "-s", "-B", "127.0.0.1", "-p", &text, "-F", &of_server];
     let mut server = stage.serve(port, &server)?;
     let client = [
         "iperf3",
@@ -426,11 +336,7 @@ fn iperf3_file(stage: &Stage<'_>, direction: &[&str]) -> Result<()> {
     server.must_be_alive()?;
     let arrived = fs::read(&to)?;
     must_be_prefix(&arrived, &bytes).context("the file sent by iperf3")?;
-    ensure!(
-        arrived.len() > IPERF_FILE_LEN / 4,
-        "only {} bytes arrived",
-        arrived.len()
-    );
+    ensure!(arrived.len() > IPERF_FILE_LEN / 4, "only {} bytes arrived", arrived.len());
     fs::remove_file(&from)?;
     fs::remove_file(&to)?;
     Ok(())
@@ -475,9 +381,7 @@ mod tests {
     fn a_wrong_byte_is_found() {
         assert!(must_be_prefix(b"abc", b"abcd").is_ok());
         assert!(must_be_prefix(b"abcde", b"abcd").is_err());
-        let wrong = must_be_prefix(b"abXd", b"abcd")
-            .err()
-            .map(|error| error.to_string());
+        let wrong = must_be_prefix(b"abXd", b"abcd").err().map(|error| error.to_string());
         assert_eq!(wrong.as_deref(), Some("byte 2 is wrong"));
     }
 
@@ -486,16 +390,6 @@ mod tests {
         let mut command = Command::new("death");
         command.env("LD_PRELOAD", "ours.so").arg("x");
         let words = words_of(&command);
-        assert_eq!(
-            words,
-            [
-                "env",
-                "-u",
-                "LD_PRELOAD",
-                "LD_PRELOAD=ours.so",
-                "death",
-                "x"
-            ]
-        );
+        assert_eq!(words, ["env", "-u", "LD_PRELOAD", "LD_PRELOAD=ours.so", "death", "x"]);
     }
 }

@@ -46,22 +46,14 @@ fn names() -> BTreeSet<String> {
     // Other programs keep other things here.
     names.extend(files_in("/tmp").into_iter().filter(|name| is_ours(name)));
     let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    let addresses = sockets
-        .lines()
-        .filter_map(|line| line.split_whitespace().nth(7));
-    names.extend(
-        addresses
-            .filter(|it| is_ours(it))
-            .map(|it| format!("socket {it}")),
-    );
+    let addresses = sockets.lines().filter_map(|line| line.split_whitespace().nth(7));
+    names.extend(addresses.filter(|it| is_ours(it)).map(|it| format!("socket {it}")));
     names
 }
 
 fn files_in(dir: &str) -> BTreeSet<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    entries
-        .map(|entry| entry.path().display().to_string())
-        .collect()
+    entries.map(|entry| entry.path().display().to_string()).collect()
 }
 
 fn is_ours(name: &str) -> bool {

@@ -38,27 +38,15 @@ impl Mix {
     pub(crate) const ALL: &'static [Self] = &[Self::Both, Self::ServerOnly, Self::ClientOnly];
 
     fn server(self) -> Transport {
-        if self == Self::ClientOnly {
-            Transport::Tcp
-        } else {
-            Transport::Smc
-        }
+        if self == Self::ClientOnly { Transport::Tcp } else { Transport::Smc }
     }
 
     fn client(self) -> Transport {
-        if self == Self::ServerOnly {
-            Transport::Tcp
-        } else {
-            Transport::Smc
-        }
+        if self == Self::ServerOnly { Transport::Tcp } else { Transport::Smc }
     }
 
     fn claim(self) -> Claim {
-        if self == Self::Both {
-            Claim::Smc
-        } else {
-            Claim::Tcp
-        }
+        if self == Self::Both { Claim::Smc } else { Claim::Tcp }
     }
 }
 

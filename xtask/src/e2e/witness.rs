@@ -76,9 +76,7 @@ pub(crate) struct Evidence {
 impl Evidence {
     fn parse(table: &str, pids: &[u32]) -> Result<Self> {
         let table: Value = serde_json::from_str(table).context("`sidestep ss --json`")?;
-        let rows = table
-            .as_array()
-            .context("`sidestep ss --json` printed no array")?;
+        let rows = table.as_array().context("`sidestep ss --json` printed no array")?;
         let mut seen = Self::default();
         for row in rows.iter().filter(|row| belongs_to(row, pids)) {
             seen.count(row)?;
@@ -93,8 +91,7 @@ impl Evidence {
             Some("SMC-D") => {}
             Some("TCP") => {
                 self.tcp += 1;
-                self.reasons
-                    .extend(row["reason"]["text"].as_str().map(str::to_owned));
+                self.reasons.extend(row["reason"]["text"].as_str().map(str::to_owned));
             }
             other => bail!("`sidestep ss --json` has a connection of mode {other:?}"),
         }
@@ -113,10 +110,7 @@ impl Evidence {
         match claim {
             Claim::Smc => ensure!(smc > 0, "no connection was SMC-D{}", self.describe()),
             Claim::Tcp => {
-                ensure!(
-                    smc == 0,
-                    "{smc} connections were SMC-D though one side is plain"
-                );
+                ensure!(smc == 0, "{smc} connections were SMC-D though one side is plain");
                 ensure!(tcp > 0, "`sidestep ss` did not show the connections");
             }
             Claim::Both => {
@@ -128,25 +122,18 @@ impl Evidence {
 
     fn describe(&self) -> String {
         let reasons: Vec<&str> = self.reasons.iter().map(String::as_str).collect();
-        let why = if reasons.is_empty() {
-            String::new()
-        } else {
-            format!(": {}", reasons.join("; "))
-        };
+        let why =
+            if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join("; ")) };
         format!(" (seen: {} SMC-D, {} TCP{why})", self.smc, self.tcp)
     }
 }
 
 fn belongs_to(row: &Value, pids: &[u32]) -> bool {
-    row["pid"]
-        .as_u64()
-        .is_some_and(|pid| pids.iter().any(|it| u64::from(*it) == pid))
+    row["pid"].as_u64().is_some_and(|pid| pids.iter().any(|it| u64::from(*it) == pid))
 }
 
 fn carried_bytes(row: &Value) -> bool {
-    ["bytes_sent", "bytes_received"]
-        .iter()
-        .any(|field| row[*field].as_u64().unwrap_or(0) > 0)
+    ["bytes_sent", "bytes_received"].iter().any(|field| row[*field].as_u64().unwrap_or(0) > 0)
 }
 
 #[cfg(test)]
@@ -174,10 +161,7 @@ mod tests {
     fn other_processes_do_not_count_and_reasons_are_told() -> Result<()> {
         let seen = Evidence::parse(TABLE, &[2])?;
         assert!(seen.supports(Claim::Tcp).is_ok());
-        let refusal = seen
-            .supports(Claim::Smc)
-            .err()
-            .map(|error| error.to_string());
+        let refusal = seen.supports(Claim::Smc).err().map(|error| error.to_string());
         assert!(refusal.is_some_and(|text| text.contains("peer runs no SMC")));
         assert!(Evidence::parse(TABLE, &[4])?.supports(Claim::Tcp).is_err());
         Ok(())

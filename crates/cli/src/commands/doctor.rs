@@ -58,28 +58,15 @@ struct Check {
 
 impl Check {
     fn ok(name: &'static str, finding: impl Into<String>) -> Self {
-        Self {
-            name,
-            status: Status::Ok,
-            finding: finding.into(),
-            advice: None,
-        }
+        Self { name, status: Status::Ok, finding: finding.into(), advice: None }
     }
 
     fn warn(name: &'static str, finding: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self {
-            name,
-            status: Status::Warn,
-            finding: finding.into(),
-            advice: Some(advice.into()),
-        }
+        Self { name, status: Status::Warn, finding: finding.into(), advice: Some(advice.into()) }
     }
 
     fn fail(name: &'static str, finding: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self {
-            status: Status::Fail,
-            ..Self::warn(name, finding, advice)
-        }
+        Self { status: Status::Fail, ..Self::warn(name, finding, advice) }
     }
 }
 
@@ -93,10 +80,7 @@ struct Report {
 impl Report {
     fn new(checks: Vec<Check>) -> Self {
         let status = checks.iter().map(|check| check.status).max();
-        Self {
-            status: status.unwrap_or(Status::Ok),
-            checks,
-        }
+        Self { status: status.unwrap_or(Status::Ok), checks }
     }
 
     fn to_json(&self) -> String {
@@ -147,11 +131,7 @@ mod tests {
              Nothing stands in the way of shared memory; warnings: 1.\n"
         );
         let failed = Report::new(vec![Check::fail("kernel", "4.19.0", "update it")]);
-        assert!(
-            failed
-                .to_text()
-                .ends_with("stay on TCP; failed checks: 1.\n")
-        );
+        assert!(failed.to_text().ends_with("stay on TCP; failed checks: 1.\n"));
     }
 
     #[test]

@@ -73,9 +73,7 @@ impl Launch {
         // A program that cannot be read can still be executed, and its loader preloads.
         let examination =
             preloadable::examine(&path, Caller::current(), path_variable.as_deref()).ok();
-        let obstacle = examination
-            .as_ref()
-            .and_then(|found| found.obstacle.as_ref());
+        let obstacle = examination.as_ref().and_then(|found| found.obstacle.as_ref());
         if let Some(obstacle) = obstacle {
             let program = described(name, examination.as_ref());
             eprintln!("sidestep run: warning: {program} stays on TCP: {obstacle}");
@@ -104,32 +102,20 @@ impl Launch {
         if !self.is_bare_script || error.raw_os_error() != Some(libc::ENOEXEC) {
             return refused(error);
         }
-        let mut words = vec![
-            preloadable::SHELL.into(),
-            self.path.clone().into_os_string(),
-        ];
+        let mut words = vec![preloadable::SHELL.into(), self.path.clone().into_os_string()];
         words.extend_from_slice(&self.words[1..]);
-        refused(exec(
-            Path::new(preloadable::SHELL),
-            &words,
-            &self.environment,
-        ))
+        refused(exec(Path::new(preloadable::SHELL), &words, &self.environment))
     }
 }
 
 /// The options from the command line, the configuration files and the defaults.
 fn options(args: &RunArgs) -> Result<Options, RunError> {
     let configuration = Configuration::load(args.config.as_deref(), |name| std::env::var_os(name))?;
-    let options = command_line_settings(args)
-        .or(configuration.settings)
-        .into_options();
+    let options = command_line_settings(args).or(configuration.settings).into_options();
     if let Some(path) = &options.log_file {
         // The library could only be silent about it, inside a program that is already running.
         let opened = OpenOptions::new().append(true).create(true).open(path);
-        opened.map_err(|reason| RunError::LogFile {
-            path: path.clone(),
-            reason,
-        })?;
+        opened.map_err(|reason| RunError::LogFile { path: path.clone(), reason })?;
     }
     Ok(options)
 }
@@ -205,9 +191,7 @@ fn exec(path: &Path, words: &[OsString], environment: &[(OsString, OsString)]) -
 }
 
 fn c_strings(strings: impl Iterator<Item = OsString>) -> Result<Vec<CString>, std::ffi::NulError> {
-    strings
-        .map(|string| CString::new(string.into_vec()))
-        .collect()
+    strings.map(|string| CString::new(string.into_vec())).collect()
 }
 
 fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
@@ -220,9 +204,7 @@ mod tests {
     use super::*;
 
     fn environment(inherited: &[(&str, &str)], library: Option<&str>) -> Vec<String> {
-        let inherited = inherited
-            .iter()
-            .map(|&(name, value)| (name.into(), value.into()));
+        let inherited = inherited.iter().map(|&(name, value)| (name.into(), value.into()));
         let options = Settings::default().into_options();
         let library = library.map(PathBuf::from);
         super::environment(inherited, &options, library.as_ref())
@@ -240,11 +222,7 @@ mod tests {
         );
         assert_eq!(
             environment(
-                &[
-                    ("LD_PRELOAD", "/x.so"),
-                    ("SIDESTEP_OPTIONS", "old"),
-                    ("A", "1")
-                ],
+                &[("LD_PRELOAD", "/x.so"), ("SIDESTEP_OPTIONS", "old"), ("A", "1")],
                 Some("/l/libsidestep.so")
             ),
             ["A=1", &options, "LD_PRELOAD=/l/libsidestep.so:/x.so"]

@@ -95,11 +95,7 @@ fn nothing(snapshot: &Snapshot, is_root: bool) -> String {
 
 /// Why a process was not looked at. Even root may be refused, in a container for example.
 fn refusal(is_root: bool) -> &'static str {
-    if is_root {
-        "permission denied"
-    } else {
-        "permission denied; root sees all"
-    }
+    if is_root { "permission denied" } else { "permission denied; root sees all" }
 }
 
 fn is_root() -> bool {
@@ -223,17 +219,8 @@ fn to_text(connections: &[Connection], width: Option<u16>) -> String {
     text + &totals(connections) + "\n"
 }
 
-const HEADER: [&str; 9] = [
-    "Mode",
-    "Local",
-    "Peer",
-    "PID/Program",
-    "RMBE",
-    "Sent",
-    "Received",
-    "Waits",
-    "Reason",
-];
+const HEADER: [&str; 9] =
+    ["Mode", "Local", "Peer", "PID/Program", "RMBE", "Sent", "Received", "Waits", "Reason"];
 
 /// The columns from "RMBE" to "Waits", which are aligned to the right.
 const NUMBERS: RangeInclusive<usize> = 4..=7;
@@ -391,15 +378,8 @@ mod tests {
     }
 
     fn every_kind() -> Vec<Connection> {
-        let nowhere = Connection {
-            local: None,
-            peer: None,
-            ..client(Mode::Tcp, None)
-        };
-        let closed = Connection {
-            mode: Mode::Lingering,
-            ..server()
-        };
+        let nowhere = Connection { local: None, peer: None, ..client(Mode::Tcp, None) };
+        let closed = Connection { mode: Mode::Lingering, ..server() };
         vec![
             server(),
             client(Mode::Tcp, Some(plain_peer())),
@@ -496,10 +476,7 @@ Connections: 2; SMC-D: 1, TCP: 1
     #[test]
     fn nothing_says_what_was_not_seen() {
         let mut snapshot = Snapshot::default();
-        assert_eq!(
-            nothing(&snapshot, false),
-            "no Sidestep programs are running\n"
-        );
+        assert_eq!(nothing(&snapshot, false), "no Sidestep programs are running\n");
         snapshot.unreadable = vec![1, 2, 3];
         assert_eq!(
             nothing(&snapshot, false),
@@ -510,11 +487,7 @@ Connections: 2; SMC-D: 1, TCP: 1
             nothing(&snapshot, true),
             "no Sidestep programs are running; processes not looked at: 3 (permission denied)\n"
         );
-        let snapshot = Snapshot {
-            programs: 2,
-            incompatible: 1,
-            ..Snapshot::default()
-        };
+        let snapshot = Snapshot { programs: 2, incompatible: 1, ..Snapshot::default() };
         assert_eq!(
             nothing(&snapshot, true),
             "no connections; Sidestep programs running: 2; programs with another version of \

@@ -23,11 +23,7 @@ fn every_line_has_a_status_and_bad_ones_have_advice() {
     let report: Value = serde_json::from_str(&output).unwrap();
     for check in report["checks"].as_array().unwrap() {
         assert!(check["finding"].is_string(), "{check}");
-        assert_eq!(
-            check["advice"].is_null(),
-            check["status"] == "ok",
-            "{check}"
-        );
+        assert_eq!(check["advice"].is_null(), check["status"] == "ok", "{check}");
     }
     assert_eq!(find(&report, "library")["status"], "ok");
     assert_eq!(find(&report, "preloadable")["status"], "ok");
@@ -41,9 +37,7 @@ fn text_says_the_same_as_json() {
     };
     let mut command = place.sidestep(Some(&library));
     let (status, output, _) = outcome(command.arg("doctor"));
-    let line = output
-        .lines()
-        .find(|line| line.starts_with("ok    library"));
+    let line = output.lines().find(|line| line.starts_with("ok    library"));
     let line = line.unwrap_or_else(|| panic!("{output}"));
     assert!(line.ends_with("probe.so loads"), "{line}");
     let failed = output.lines().any(|line| line.starts_with("fail"));
@@ -72,10 +66,7 @@ fn a_configuration_with_an_error_fails() {
     assert_eq!(status, Some(1));
     let report: Value = serde_json::from_str(&output).unwrap();
     let finding = find(&report, "configuration")["finding"].as_str().unwrap();
-    assert!(
-        finding.contains("sidestep.toml:2: smc.mod: unknown key"),
-        "{finding}"
-    );
+    assert!(finding.contains("sidestep.toml:2: smc.mod: unknown key"), "{finding}");
 }
 
 #[test]
@@ -83,10 +74,7 @@ fn a_program_that_stays_on_tcp_fails() {
     let place = Place::new();
     let (status, output, _) = outcome(place.sidestep(None).args(["doctor", "no-such-program"]));
     assert_eq!(status, Some(1));
-    assert!(
-        output.contains("no-such-program: not found in PATH"),
-        "{output}"
-    );
+    assert!(output.contains("no-such-program: not found in PATH"), "{output}");
 
     let source = "int main(void) { return 0; }";
     let Some(program) = place.compile("program", source, &["-static"]) else {
@@ -98,12 +86,7 @@ fn a_program_that_stays_on_tcp_fails() {
     let report: Value = serde_json::from_str(&output).unwrap();
     let check = find(&report, "preloadable");
     assert_eq!(check["status"], "fail");
-    assert!(
-        check["advice"]
-            .as_str()
-            .unwrap()
-            .contains("dynamically linked")
-    );
+    assert!(check["advice"].as_str().unwrap().contains("dynamically linked"));
 }
 
 #[test]

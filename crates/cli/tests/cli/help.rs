@@ -11,9 +11,7 @@ fn check(snapshot: &str, arguments: &[&str]) {
     let (status, text, errors) = outcome(place.sidestep(None).args(arguments));
     assert_eq!((status, errors.as_str()), (Some(0), ""));
 
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/cli/snapshots")
-        .join(snapshot);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/snapshots").join(snapshot);
     if std::env::var_os("SIDESTEP_UPDATE_SNAPSHOTS").is_some() {
         std::fs::write(&path, &text).unwrap();
     }
@@ -52,13 +50,7 @@ fn the_version_is_the_package_version() {
 #[test]
 fn a_wrong_command_line_is_status_2() {
     let place = Place::new();
-    for arguments in [
-        &["run"][..],
-        &["walk"],
-        &["run", "--fast", "true"],
-        &["ss", "x"],
-        &[],
-    ] {
+    for arguments in [&["run"][..], &["walk"], &["run", "--fast", "true"], &["ss", "x"], &[]] {
         let (status, _, errors) = outcome(place.sidestep(None).args(arguments));
         assert_eq!(status, Some(2), "{arguments:?}");
         assert!(errors.contains("Usage: sidestep"), "{errors}");

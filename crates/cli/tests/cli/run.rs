@@ -28,11 +28,7 @@ fn the_library_is_in_the_program() {
     let Some(library) = place.library() else {
         return;
     };
-    let maps = stdout(
-        place
-            .sidestep(Some(&library))
-            .args(["run", "cat", "/proc/self/maps"]),
-    );
+    let maps = stdout(place.sidestep(Some(&library)).args(["run", "cat", "/proc/self/maps"]));
     assert!(maps.contains("/probe.so"), "{maps}");
 }
 
@@ -42,20 +38,9 @@ fn the_environment_has_library_and_options() {
     let Some(library) = place.library() else {
         return;
     };
-    let arguments = [
-        "run",
-        "--mode",
-        "tcp",
-        "--log",
-        "info:log file",
-        "--",
-        "env",
-    ];
+    let arguments = ["run", "--mode", "tcp", "--log", "info:log file", "--", "env"];
     let environment = stdout(
-        place
-            .sidestep(Some(&library))
-            .env("LD_PRELOAD", "libc.so.6 libm.so.6")
-            .args(arguments),
+        place.sidestep(Some(&library)).env("LD_PRELOAD", "libc.so.6 libm.so.6").args(arguments),
     );
     let value = |name: &str| {
         let line = environment.lines().find_map(|line| line.strip_prefix(name));
@@ -79,14 +64,7 @@ fn arguments_and_exit_status_pass_unchanged() {
     };
     let odd = OsStr::from_bytes(b"\xff a");
     let mut command = place.sidestep(Some(&library));
-    command.args([
-        "run",
-        "sh",
-        "-c",
-        "printf '%s|' \"$@\"; exit 7",
-        "--",
-        "--mode",
-    ]);
+    command.args(["run", "sh", "-c", "printf '%s|' \"$@\"; exit 7", "--", "--mode"]);
     let output = command.arg(odd).output().unwrap();
     assert_eq!(output.status.code(), Some(7));
     assert_eq!(output.stdout, b"--mode|\xff a|");
@@ -123,16 +101,8 @@ fn a_missing_program_is_status_127() {
         return;
     };
     let mut by_name = place.sidestep(Some(&library));
-    let text = refusal(
-        by_name
-            .env("PATH", "/bin:/usr/bin")
-            .args(["run", "no-such-program"]),
-        127,
-    );
-    assert_eq!(
-        text,
-        "sidestep run: no-such-program: not found in PATH (/bin:/usr/bin)\n"
-    );
+    let text = refusal(by_name.env("PATH", "/bin:/usr/bin").args(["run", "no-such-program"]), 127);
+    assert_eq!(text, "sidestep run: no-such-program: not found in PATH (/bin:/usr/bin)\n");
     let mut by_path = place.sidestep(Some(&library));
     let text = refusal(by_path.args(["run", "./no-such-program"]), 127);
     assert_eq!(text, "sidestep run: ./no-such-program: no such file\n");
@@ -150,10 +120,7 @@ fn a_program_that_cannot_be_executed_is_status_126() {
     let directory = run(place.path());
     assert!(directory.contains("is a directory"), "{directory}");
     let orphan = run(&place.script("orphan", "#!/no/such/interpreter\n"));
-    assert!(
-        orphan.contains("its interpreter or loader does not exist"),
-        "{orphan}"
-    );
+    assert!(orphan.contains("its interpreter or loader does not exist"), "{orphan}");
 }
 
 #[test]
@@ -208,11 +175,7 @@ fn a_program_of_another_libc_is_not_given_the_library() {
     let Some(own) = place.compile("own", SHOW_PRELOAD, &[]) else {
         return;
     };
-    let maps = stdout(
-        place
-            .sidestep(Some(&library))
-            .args(["run", "cat", "/proc/self/maps"]),
-    );
+    let maps = stdout(place.sidestep(Some(&library)).args(["run", "cat", "/proc/self/maps"]));
     let loader = maps
         .lines()
         .filter_map(|line| line.split_whitespace().last())
@@ -265,30 +228,19 @@ fn the_installed_library_is_found_from_the_prefix() {
     assert!(copy.status().unwrap().success());
     let installed = || {
         let mut command = Command::new(&sidestep);
-        command
-            .env_remove("SIDESTEP_LIBRARY")
-            .env("HOME", place.path());
+        command.env_remove("SIDESTEP_LIBRARY").env("HOME", place.path());
         command.args(["run", "cat", "/proc/self/maps"]);
         command
     };
 
     let text = refusal(&mut installed(), 125);
-    assert!(
-        text.contains("libsidestep.so not found; looked for"),
-        "{text}"
-    );
-    assert!(
-        text.contains("prefix/lib/sidestep/libsidestep.so"),
-        "{text}"
-    );
+    assert!(text.contains("libsidestep.so not found; looked for"), "{text}");
+    assert!(text.contains("prefix/lib/sidestep/libsidestep.so"), "{text}");
     assert!(text.contains("cargo build --release"), "{text}");
 
     std::fs::copy(library, prefix.join("lib/sidestep/libsidestep.so")).unwrap();
     let maps = stdout(&mut installed());
-    assert!(
-        maps.contains("prefix/lib/sidestep/libsidestep.so"),
-        "{maps}"
-    );
+    assert!(maps.contains("prefix/lib/sidestep/libsidestep.so"), "{maps}");
 }
 
 #[test]
@@ -305,17 +257,9 @@ fn configuration_files_and_the_command_line_add_up() {
     let named = place.file("named.toml", "[smc]\neid = \"B\"\nmemory_limit = \"1GB\"\n");
     let mut command = place.sidestep(Some(&library));
     command.env("SIDESTEP_CONFIG", variable);
-    command
-        .args(["run", "--mode", "smc", "--config"])
-        .arg(named);
+    command.args(["run", "--mode", "smc", "--config"]).arg(named);
     let options = stdout(command.args(["sh", "-c", "echo $SIDESTEP_OPTIONS"]));
-    for option in [
-        "mode=smc",
-        "spin=always",
-        "eid=B",
-        "rmbe=1048576",
-        "memory=1073741824",
-    ] {
+    for option in ["mode=smc", "spin=always", "eid=B", "rmbe=1048576", "memory=1073741824"] {
         assert!(options.contains(option), "{option} in {options}");
     }
 }
@@ -352,8 +296,5 @@ fn a_log_file_that_cannot_be_written_is_status_125() {
     let mut command = place.sidestep(Some(&library));
     let text = refusal(command.args(["run", "--log", "info:none/log", "true"]), 125);
     assert!(text.contains("cannot write the log file"), "{text}");
-    assert!(
-        text.contains("none/log: No such file or directory"),
-        "{text}"
-    );
+    assert!(text.contains("none/log: No such file or directory"), "{text}");
 }

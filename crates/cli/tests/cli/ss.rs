@@ -100,23 +100,14 @@ fn the_table_has_header_rows_and_totals() {
     let output = stdout(&mut ss(&place, &[]));
     let lines: Vec<_> = output.lines().collect();
     assert!(lines[0].starts_with("Mode "), "{output}");
-    assert!(
-        lines.last().unwrap().starts_with("Connections: "),
-        "{output}"
-    );
+    assert!(lines.last().unwrap().starts_with("Connections: "), "{output}");
     let line = |mode| {
         let of_mode = |line: &&&str| line.starts_with(mode) && line.contains("127.0.0.1:3003 ");
-        lines
-            .iter()
-            .find(of_mode)
-            .unwrap_or_else(|| panic!("{output}"))
+        lines.iter().find(of_mode).unwrap_or_else(|| panic!("{output}"))
     };
     assert!(line("SMC-D").contains(" 64 KB/64 KB "), "{output}");
     assert!(line("SMC-D").contains(" 2 KB (2) "), "{output}");
-    assert!(
-        line("TCP").ends_with(" 0x03010000 the peer does not run Sidestep"),
-        "{output}"
-    );
+    assert!(line("TCP").ends_with(" 0x03010000 the peer does not run Sidestep"), "{output}");
 }
 
 #[test]
@@ -149,10 +140,7 @@ fn a_process_without_connections_or_without_existence_is_said_so() {
     let mut child = Command::new("sleep").arg("60").spawn().unwrap();
     let pid = child.id().to_string();
     let output = stdout(place.sidestep(None).args(["ss", "--pid", &pid]));
-    assert_eq!(
-        output,
-        format!("process {pid} has no Sidestep connections\n")
-    );
+    assert_eq!(output, format!("process {pid} has no Sidestep connections\n"));
     let output = stdout(place.sidestep(None).args(["ss", "--json", "--pid", &pid]));
     assert_eq!(output, "[]\n");
     child.kill().unwrap();

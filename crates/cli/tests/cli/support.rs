@@ -39,12 +39,7 @@ impl Place {
     pub(crate) fn compile(&self, name: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
         let input = self.file(&format!("{name}.c"), source);
         let output = self.path().join(name);
-        let compiled = Command::new("gcc")
-            .arg("-o")
-            .arg(&output)
-            .arg(&input)
-            .args(flags)
-            .status();
+        let compiled = Command::new("gcc").arg("-o").arg(&output).arg(&input).args(flags).status();
         if compiled.is_ok_and(|status| status.success()) {
             return Some(output);
         }
@@ -72,11 +67,7 @@ impl Place {
 
 /// The exit status, standard output and standard error of a command.
 pub(crate) fn outcome(command: &mut Command) -> (Option<i32>, String, String) {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = command.output().unwrap();
+    let Output { status, stdout, stderr } = command.output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (status.code(), text(stdout), text(stderr))
 }

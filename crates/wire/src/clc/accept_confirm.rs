@@ -133,10 +133,8 @@ impl AcceptConfirmD {
         check_type(&header)?;
 
         let code = content.u8(field::SIZE_CODE)? >> 4;
-        let size = RmbeSize::from_code(code).ok_or(Error::Invalid {
-            field: field::SIZE_CODE.name,
-            value: code.into(),
-        })?;
+        let size = RmbeSize::from_code(code)
+            .ok_or(Error::Invalid { field: field::SIZE_CODE.name, value: code.into() })?;
         let gid = ExtendedGid {
             gid: Gid(content.u64(field::GID)?),
             gid_ext: content.u64(field::GID_EXT)?,
@@ -161,11 +159,7 @@ impl AcceptConfirmD {
     /// Bytes [`emit`](Self::emit) will write.
     #[must_use]
     pub fn emitted_len(&self) -> usize {
-        Self::LEN_SUBSEQUENT
-            + self
-                .first_contact
-                .as_ref()
-                .map_or(0, FirstContact::emitted_len)
+        Self::LEN_SUBSEQUENT + self.first_contact.as_ref().map_or(0, FirstContact::emitted_len)
     }
 
     /// Writes it to the front of `out` and returns its length.
@@ -187,11 +181,7 @@ impl AcceptConfirmD {
         if let Some(first_contact) = &self.first_contact {
             first_contact.emit(&mut writer)?;
         }
-        let first_contact = if self.first_contact.is_some() {
-            FLAG_FIRST_CONTACT
-        } else {
-            0
-        };
+        let first_contact = if self.first_contact.is_some() { FLAG_FIRST_CONTACT } else { 0 };
         let header = Header {
             eyecatcher: Eyecatcher::SmcD,
             message_type: self.role.message_type(),
@@ -246,11 +236,7 @@ pub struct FirstContact {
 impl FirstContact {
     fn parse(content: &Reader<'_>) -> Result<Self, Error> {
         let room = content.len().saturating_sub(field::FIRST_CONTACT_AT);
-        let len = if room < fce::LEN_FULL {
-            fce::LEN_SHORT
-        } else {
-            fce::LEN_FULL
-        };
+        let len = if room < fce::LEN_FULL { fce::LEN_SHORT } else { fce::LEN_FULL };
         let extension = content.section(fce::NAME, field::FIRST_CONTACT_AT, len)?;
         let os_release = extension.u8(fce::OS_RELEASE)?;
         let release = Release::from_low_bits(os_release);
@@ -268,19 +254,12 @@ impl FirstContact {
     }
 
     fn emitted_len(&self) -> usize {
-        if self.release >= Release::V2_1 {
-            fce::LEN_FULL
-        } else {
-            fce::LEN_SHORT
-        }
+        if self.release >= Release::V2_1 { fce::LEN_FULL } else { fce::LEN_SHORT }
     }
 
     fn emit(&self, message: &mut Writer<'_>) -> Result<(), Error> {
         let mut writer = message.section(fce::NAME, field::FIRST_CONTACT_AT, self.emitted_len())?;
-        writer.put(
-            fce::OS_RELEASE,
-            [self.os_type.code() << 4 | self.release.code()],
-        )?;
+        writer.put(fce::OS_RELEASE, [self.os_type.code() << 4 | self.release.code()])?;
         writer.put(fce::HOSTNAME, self.hostname.0)?;
         if self.release >= Release::V2_1 {
             writer.put(fce::FEATURE_MASK, self.feature_mask.to_be_bytes())?;
@@ -320,17 +299,10 @@ fn check_type(header: &Header) -> Result<(), Error> {
         (TYPE_SMC_D, Version::V1) => "SMC-D version 1",
         (TYPE_SMC_R, _) => "SMC-R",
         _ => {
-            return Err(Error::Invalid {
-                field: TYPE_BITS,
-                value: bits.into(),
-            });
+            return Err(Error::Invalid { field: TYPE_BITS, value: bits.into() });
         }
     };
-    Err(Error::Unsupported {
-        field: TYPE_BITS,
-        value: bits.into(),
-        what,
-    })
+    Err(Error::Unsupported { field: TYPE_BITS, value: bits.into(), what })
 }
 
 const _: () = assert!(AcceptConfirmD::LEN_SUBSEQUENT == 78);

@@ -66,27 +66,14 @@ impl Decline {
     /// A version 1 Decline, 28 bytes.
     #[must_use]
     pub const fn v1(peer_id: PeerId, diagnosis: Diagnosis) -> Self {
-        Self {
-            peer_id,
-            diagnosis,
-            out_of_sync: false,
-            v2: None,
-        }
+        Self { peer_id, diagnosis, out_of_sync: false, v2: None }
     }
 
     /// A version 2 Decline, 44 bytes, from Linux.
     #[must_use]
     pub const fn v2(peer_id: PeerId, diagnosis: Diagnosis) -> Self {
-        let v2 = DeclineV2 {
-            os_type: OsType::LINUX,
-            further: [0; 4],
-        };
-        Self {
-            peer_id,
-            diagnosis,
-            out_of_sync: false,
-            v2: Some(v2),
-        }
+        let v2 = DeclineV2 { os_type: OsType::LINUX, further: [0; 4] };
+        Self { peer_id, diagnosis, out_of_sync: false, v2: Some(v2) }
     }
 
     /// The version it is written in.
@@ -155,11 +142,7 @@ impl Decline {
             message_type: MessageType::Decline,
             length: len as u16,
             version: self.version(),
-            flags: if self.out_of_sync {
-                FLAG_OUT_OF_SYNC
-            } else {
-                0
-            },
+            flags: if self.out_of_sync { FLAG_OUT_OF_SYNC } else { 0 },
         };
         close(&mut writer, header)?;
         Ok(len)

@@ -200,17 +200,8 @@ impl Proposal {
     /// prefix area, and would refuse a GID there.
     #[must_use]
     pub fn smc_d_v2(ueids: UeidList, gid: ExtendedGid, chid: Chid) -> Self {
-        debug_assert!(
-            chid.is_emulated(),
-            "only an emulated device has a 128-bit GID"
-        );
-        let entries = [
-            GidEntry { gid: gid.gid, chid },
-            GidEntry {
-                gid: Gid(gid.gid_ext),
-                chid,
-            },
-        ];
+        debug_assert!(chid.is_emulated(), "only an emulated device has a 128-bit GID");
+        let entries = [GidEntry { gid: gid.gid, chid }, GidEntry { gid: Gid(gid.gid_ext), chid }];
         Self {
             version: Version::V2,
             peer_id: PeerId::default(),
@@ -219,10 +210,7 @@ impl Proposal {
             smc_d_area: Some(IsmDevice::default()),
             v1: None,
             v2: Some(V2Offer {
-                types: V2Types::SmcD(SmcDV2 {
-                    seid: None,
-                    entries: entries.into_iter().collect(),
-                }),
+                types: V2Types::SmcD(SmcDV2 { seid: None, entries: entries.into_iter().collect() }),
                 ueids,
                 release: Release::V2_1,
                 roce_gid: RoceGid::default(),
@@ -238,11 +226,7 @@ impl Proposal {
     /// Such a device takes two entries in a row with the same emulated CHID: first `gid`, then
     /// `gid_ext`. A lone emulated entry is skipped, as Linux does.
     pub fn emulated_devices(&self) -> impl Iterator<Item = (ExtendedGid, Chid)> + '_ {
-        let entries = self
-            .v2
-            .as_ref()
-            .and_then(V2Offer::smc_d)
-            .map_or(&[][..], |ext| &ext.entries);
+        let entries = self.v2.as_ref().and_then(V2Offer::smc_d).map_or(&[][..], |ext| &ext.entries);
         EmulatedDevices { entries }
     }
 
@@ -265,10 +249,7 @@ impl Proposal {
             Version::V2 => Types::from_code(header.flags >> 2),
         };
         if header.version == Version::V1 && type_v1.is_none() {
-            return Err(Error::Invalid {
-                field: field::TYPE_V1,
-                value: TYPE_NEITHER.into(),
-            });
+            return Err(Error::Invalid { field: field::TYPE_V1, value: TYPE_NEITHER.into() });
         }
 
         let ip_area_at = ip_area_at(&content, header.version, type_v1)?;
@@ -278,13 +259,9 @@ impl Proposal {
             None
         };
 
-        let v1 = type_v1
-            .map(|types| V1Offer::parse(&content, ip_area_at, types))
-            .transpose()?;
+        let v1 = type_v1.map(|types| V1Offer::parse(&content, ip_area_at, types)).transpose()?;
         let v2_at = ip_area_at + v1.as_ref().map_or(0, V1Offer::emitted_len);
-        let v2 = type_v2
-            .map(|types| V2Offer::parse(&content, v2_at, types))
-            .transpose()?;
+        let v2 = type_v2.map(|types| V2Offer::parse(&content, v2_at, types)).transpose()?;
         let end = v2_at + v2.as_ref().map_or(0, V2Offer::emitted_len);
         if content.len() != end {
             return Err(Error::Mismatch {
@@ -488,10 +465,7 @@ impl V1Offer {
         let count = bounded_count(&area, ip::COUNT, IPV6_PREFIX_COUNT_MAX)?;
         let prefixes = if count == 0 {
             let subnet = Ipv4Addr::from(area.bytes(ip::SUBNET)?);
-            IpPrefixes::V4 {
-                subnet,
-                prefix_len: prefix_len(&area, ip::PREFIX_LEN, 32)?,
-            }
+            IpPrefixes::V4 { subnet, prefix_len: prefix_len(&area, ip::PREFIX_LEN, 32)? }
         } else {
             let mut list = ArrayVec::new();
             for index in 0..count {
@@ -618,9 +592,7 @@ impl V2Offer {
         let mut ueids = UeidList::new();
         for index in 0..ueid_count {
             let place = at + v2::LEN + index * v2::UEID_LEN;
-            let ueid = content
-                .section(v2::UEID.name, place, v2::UEID_LEN)?
-                .bytes(v2::UEID)?;
+            let ueid = content.section(v2::UEID.name, place, v2::UEID_LEN)?.bytes(v2::UEID)?;
             ueids.push(Eid(ueid).checked_ueid()?);
         }
 
@@ -657,9 +629,7 @@ impl V2Offer {
         for (index, ueid) in self.ueids.iter().enumerate() {
             let place = v2::LEN + index * v2::UEID_LEN;
             let ueid = ueid.checked_ueid()?;
-            writer
-                .section(v2::UEID.name, place, v2::UEID_LEN)?
-                .put(v2::UEID, ueid.0)?;
+            writer.section(v2::UEID.name, place, v2::UEID_LEN)?.put(v2::UEID, ueid.0)?;
         }
         if let Some(extension) = self.smc_d() {
             let offset = self.ueids_end() - v2::SMC_D_OFFSET_FROM;
@@ -691,11 +661,7 @@ impl SmcDV2 {
         let count = bounded_count(v2, v2::GID_COUNT, ENTRY_COUNT_MAX)?;
 
         let extension = content.section(smc_d::NAME, at, smc_d::LEN)?;
-        let seid = if has_seid {
-            Some(Eid(extension.bytes(smc_d::SEID)?))
-        } else {
-            None
-        };
+        let seid = if has_seid { Some(Eid(extension.bytes(smc_d::SEID)?)) } else { None };
         let mut entries = ArrayVec::new();
         for index in 0..count {
             let place = at + smc_d::LEN + index * smc_d::ENTRY_LEN;
@@ -742,10 +708,7 @@ impl Iterator for EmulatedDevices<'_> {
                     if first.chid.is_emulated() && first.chid == second.chid =>
                 {
                     self.entries = rest;
-                    let gid = ExtendedGid {
-                        gid: first.gid,
-                        gid_ext: second.gid.0,
-                    };
+                    let gid = ExtendedGid { gid: first.gid, gid_ext: second.gid.0 };
                     return Some((gid, first.chid));
                 }
                 [_, rest @ ..] => self.entries = rest,
@@ -765,10 +728,7 @@ fn ip_area_at(
     let limit = field::SMC_D_AREA_LEN;
     if claimed > limit {
         let field = field::IP_AREA_OFFSET.name;
-        return Err(Error::Invalid {
-            field,
-            value: claimed as u64,
-        });
+        return Err(Error::Invalid { field, value: claimed as u64 });
     }
     let offset = match (version, type_v1) {
         // No IP prefix area to point to: Linux sends 0 here, and the SMC-D area is there.
@@ -789,11 +749,7 @@ fn expect_offset(reader: &Reader<'_>, field: Field<2>, expected: usize) -> Resul
     if claimed == expected {
         Ok(())
     } else {
-        Err(Error::Mismatch {
-            field: field.name,
-            claimed,
-            expected,
-        })
+        Err(Error::Mismatch { field: field.name, claimed, expected })
     }
 }
 
@@ -801,10 +757,7 @@ fn expect_offset(reader: &Reader<'_>, field: Field<2>, expected: usize) -> Resul
 fn bounded_count(reader: &Reader<'_>, field: Field<1>, max: usize) -> Result<usize, Error> {
     let count = reader.u8(field)?;
     if usize::from(count) > max {
-        return Err(Error::Invalid {
-            field: field.name,
-            value: count.into(),
-        });
+        return Err(Error::Invalid { field: field.name, value: count.into() });
     }
     Ok(count.into())
 }
@@ -813,10 +766,7 @@ fn bounded_count(reader: &Reader<'_>, field: Field<1>, max: usize) -> Result<usi
 fn prefix_len(reader: &Reader<'_>, field: Field<1>, max: u8) -> Result<u8, Error> {
     let len = reader.u8(field)?;
     if len > max {
-        return Err(Error::Invalid {
-            field: field.name,
-            value: len.into(),
-        });
+        return Err(Error::Invalid { field: field.name, value: len.into() });
     }
     Ok(len)
 }
@@ -824,10 +774,7 @@ fn prefix_len(reader: &Reader<'_>, field: Field<1>, max: u8) -> Result<u8, Error
 /// The same on the way out.
 fn check_prefix_len(field: Field<1>, len: u8, max: u8) -> Result<(), Error> {
     if len > max {
-        return Err(Error::Inconsistent {
-            field: field.name,
-            reason: "longer than the address",
-        });
+        return Err(Error::Inconsistent { field: field.name, reason: "longer than the address" });
     }
     Ok(())
 }

@@ -11,10 +11,7 @@ pub(crate) fn decode(text: &str) -> Vec<u8> {
         .filter(|c| !c.is_whitespace())
         .map(|c| c.to_digit(16).expect("a hexadecimal digit"))
         .collect();
-    digits
-        .chunks_exact(2)
-        .map(|pair| (pair[0] << 4 | pair[1]) as u8)
-        .collect()
+    digits.chunks_exact(2).map(|pair| (pair[0] << 4 | pair[1]) as u8).collect()
 }
 
 /// The bytes of `vectors/<name>.hex`.

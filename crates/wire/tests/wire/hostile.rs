@@ -34,11 +34,7 @@ fn refused_for(bytes: &[u8]) -> &'static str {
 fn assert_refusals(original: &[u8], patches: &[(usize, &[u8], &str)]) {
     assert!(Message::parse(original).is_ok());
     for (at, new, field) in patches {
-        assert_eq!(
-            refused_for(&patched(original.to_vec(), *at, new)),
-            *field,
-            "{at}: {new:x?}"
-        );
+        assert_eq!(refused_for(&patched(original.to_vec(), *at, new)), *field, "{at}: {new:x?}");
     }
 }
 
@@ -47,10 +43,7 @@ fn a_cut_off_message_is_refused_at_every_length() {
     for (name, bytes) in clc_vectors() {
         for len in 0..bytes.len() {
             let error = Message::parse(&bytes[..len]).expect_err(name);
-            assert!(
-                matches!(error, Error::Truncated { .. }),
-                "{name} cut at {len}: {error}"
-            );
+            assert!(matches!(error, Error::Truncated { .. }), "{name} cut at {len}: {error}");
             assert!(!error.field().is_empty());
         }
     }
@@ -117,12 +110,7 @@ fn either_eyecatcher_is_read_at_either_end() {
     for (name, bytes) in clc_vectors() {
         let expected = Message::parse(&bytes);
         let trailer_at = bytes.len() - 4;
-        for (head, tail) in [
-            (smc_r, smc_d),
-            (smc_d, smc_r),
-            (smc_d, smc_d),
-            (smc_r, smc_r),
-        ] {
+        for (head, tail) in [(smc_r, smc_d), (smc_d, smc_r), (smc_d, smc_d), (smc_r, smc_r)] {
             let mixed = patched(patched(bytes.clone(), 0, &head), trailer_at, &tail);
             assert_eq!(Message::parse(&mixed), expected, "{name}");
         }
@@ -140,10 +128,7 @@ fn a_header_tells_the_length_before_the_rest_is_there() {
 #[test]
 fn a_version_above_2_is_told_apart_from_nonsense() {
     let bytes = patched(vector!("hand-proposal-smc-d-v2"), 7, &[0x36]);
-    assert!(matches!(
-        Message::parse(&bytes),
-        Err(Error::Unsupported { value: 3, .. })
-    ));
+    assert!(matches!(Message::parse(&bytes), Err(Error::Unsupported { value: 3, .. })));
 }
 
 #[test]
@@ -261,20 +246,15 @@ fn smc_d_version_1_is_legal_but_not_supported() {
     bytes[7] = 0x11;
     assert_eq!(
         Message::parse(&bytes),
-        Err(Error::Unsupported {
-            field: "CLC type bits",
-            value: 1,
-            what: "SMC-D version 1"
-        })
+        Err(Error::Unsupported { field: "CLC type bits", value: 1, what: "SMC-D version 1" })
     );
 }
 
 #[test]
 fn an_accept_may_be_longer_than_we_know() {
-    for original in [
-        vector!("hand-accept-smc-d-v2-subsequent"),
-        vector!("hand-accept-smc-d-v2-first-contact"),
-    ] {
+    for original in
+        [vector!("hand-accept-smc-d-v2-subsequent"), vector!("hand-accept-smc-d-v2-first-contact")]
+    {
         let mut bytes = original.clone();
         let end = bytes.len() - 4;
         bytes.splice(end..end, [0xAA; 30]);
@@ -289,17 +269,11 @@ fn an_accept_may_be_longer_than_we_know() {
 fn the_form_of_the_first_contact_extension_shows_in_the_length() {
     let full = vector!("hand-accept-smc-d-v2-first-contact");
 
-    let short = AcceptConfirmD::parse(&shortened(&full, 114))
-        .unwrap()
-        .first_contact
-        .unwrap();
+    let short = AcceptConfirmD::parse(&shortened(&full, 114)).unwrap().first_contact.unwrap();
     assert_eq!(short.release.code(), 1);
     assert_eq!(short.feature_mask, 0, "the short form has no room for it");
 
-    let at_2_0 = AcceptConfirmD::parse(&patched(full, 75, &[0x20]))
-        .unwrap()
-        .first_contact
-        .unwrap();
+    let at_2_0 = AcceptConfirmD::parse(&patched(full, 75, &[0x20])).unwrap().first_contact.unwrap();
     assert_eq!(at_2_0.release.code(), 0);
     assert_eq!(at_2_0.feature_mask, 0, "reserved at release 2.0");
 }
@@ -358,41 +332,26 @@ fn reserved_bits_are_ignored() {
     let cases: [(Vec<u8>, &[Reserved]); 6] = [
         (vector!("hand-proposal-smc-d-v2"), of_proposal_d),
         (vector!("hand-proposal-all-v1-v2"), of_proposal_all),
-        (
-            vector!("hand-proposal-smc-r-v1"),
-            &[(7..8, 0x0C), (45..47, 0xFF)],
-        ),
+        (vector!("hand-proposal-smc-r-v1"), &[(7..8, 0x0C), (45..47, 0xFF)]),
         (vector!("hand-accept-smc-d-v2-first-contact"), of_accept),
-        (
-            vector!("linux-decline-v1-no-device"),
-            &[(7..8, 0x07), (20..24, 0xFF)],
-        ),
-        (
-            vector!("hand-decline-v2-out-of-sync"),
-            &[(7..8, 0x07), (20..21, 0x0F), (21..24, 0xFF)],
-        ),
+        (vector!("linux-decline-v1-no-device"), &[(7..8, 0x07), (20..24, 0xFF)]),
+        (vector!("hand-decline-v2-out-of-sync"), &[(7..8, 0x07), (20..21, 0x0F), (21..24, 0xFF)]),
     ];
     for (original, reserved) in cases {
         let mut noisy = original.clone();
         for (range, bits) in reserved {
-            noisy[range.clone()]
-                .iter_mut()
-                .for_each(|byte| *byte |= bits);
+            noisy[range.clone()].iter_mut().for_each(|byte| *byte |= bits);
         }
         assert_ne!(noisy, original);
         assert_eq!(Message::parse(&noisy), Message::parse(&original));
     }
 
-    for (original, range) in [
-        (vector!("hand-introduction"), 29..32),
-        (vector!("hand-channel"), 30..32),
-    ] {
+    for (original, range) in
+        [(vector!("hand-introduction"), 29..32), (vector!("hand-channel"), 30..32)]
+    {
         let mut noisy = original.clone();
         noisy[range].fill(0xFF);
-        assert_eq!(
-            ControlMessage::parse(&noisy),
-            ControlMessage::parse(&original)
-        );
+        assert_eq!(ControlMessage::parse(&noisy), ControlMessage::parse(&original));
     }
 }
 
@@ -450,63 +409,17 @@ fn a_proposal_that_contradicts_itself_is_not_emitted() {
     let sound = Proposal::parse(&vector!("hand-proposal-all-v1-v2")).unwrap();
     let ipv4 = |prefix_len| V1Offer {
         types: Types::SmcD,
-        prefixes: IpPrefixes::V4 {
-            subnet: [10, 0, 0, 0].into(),
-            prefix_len,
-        },
+        prefixes: IpPrefixes::V4 { subnet: [10, 0, 0, 0].into(), prefix_len },
     };
-    let no_prefix = V1Offer {
-        types: Types::Both,
-        prefixes: IpPrefixes::V6(Default::default()),
-    };
-    let v1 = |proposal: &Proposal| Proposal {
-        version: Version::V1,
-        v2: None,
-        ..proposal.clone()
-    };
+    let no_prefix = V1Offer { types: Types::Both, prefixes: IpPrefixes::V6(Default::default()) };
+    let v1 = |proposal: &Proposal| Proposal { version: Version::V1, v2: None, ..proposal.clone() };
     for (proposal, field) in [
-        (
-            Proposal {
-                version: Version::V1,
-                ..sound.clone()
-            },
-            "v2 extension",
-        ),
-        (
-            Proposal {
-                v1: None,
-                ..v1(&sound)
-            },
-            "Proposal typev1",
-        ),
-        (
-            Proposal {
-                smc_d_area: None,
-                ..v1(&sound)
-            },
-            "SMC-D area",
-        ),
-        (
-            Proposal {
-                smc_d_area: None,
-                ..sound.clone()
-            },
-            "SMC-D area",
-        ),
-        (
-            Proposal {
-                v1: Some(ipv4(33)),
-                ..sound.clone()
-            },
-            "IPv4 prefix length",
-        ),
-        (
-            Proposal {
-                v1: Some(no_prefix),
-                ..sound.clone()
-            },
-            "IPv6 prefix count",
-        ),
+        (Proposal { version: Version::V1, ..sound.clone() }, "v2 extension"),
+        (Proposal { v1: None, ..v1(&sound) }, "Proposal typev1"),
+        (Proposal { smc_d_area: None, ..v1(&sound) }, "SMC-D area"),
+        (Proposal { smc_d_area: None, ..sound.clone() }, "SMC-D area"),
+        (Proposal { v1: Some(ipv4(33)), ..sound.clone() }, "IPv4 prefix length"),
+        (Proposal { v1: Some(no_prefix), ..sound.clone() }, "IPv6 prefix count"),
     ] {
         let error = proposal.emit(&mut [0; EMITTED_LEN_MAX]).expect_err(field);
         assert!(matches!(error, Error::Inconsistent { .. }), "{error}");

@@ -31,14 +31,9 @@ fn prefixes() -> impl Strategy<Value = IpPrefixes> {
         subnet: Ipv4Addr::from(subnet),
         prefix_len,
     });
-    let v6 = (any::<u128>(), 0..=128_u8).prop_map(|(prefix, prefix_len)| Ipv6Prefix {
-        prefix: Ipv6Addr::from(prefix),
-        prefix_len,
-    });
-    prop_oneof![
-        v4,
-        vec(v6, 1..=8).prop_map(|list| IpPrefixes::V6(list.into_iter().collect()))
-    ]
+    let v6 = (any::<u128>(), 0..=128_u8)
+        .prop_map(|(prefix, prefix_len)| Ipv6Prefix { prefix: Ipv6Addr::from(prefix), prefix_len });
+    prop_oneof![v4, vec(v6, 1..=8).prop_map(|list| IpPrefixes::V6(list.into_iter().collect()))]
 }
 
 prop_compose! {
@@ -91,11 +86,7 @@ fn sections()
 -> impl Strategy<Value = (Version, Option<IsmDevice>, Option<V1Offer>, Option<V2Offer>)> {
     let version_1 =
         (option::of(ism_device()), ism_device(), v1_offer()).prop_map(|(perhaps, surely, v1)| {
-            let area = if v1.types.has_smc_d() {
-                Some(surely)
-            } else {
-                perhaps
-            };
+            let area = if v1.types.has_smc_d() { Some(surely) } else { perhaps };
             (Version::V1, area, Some(v1), None)
         });
     let version_2 = (ism_device(), option::of(v1_offer()), option::of(v2_offer()))
@@ -189,43 +180,26 @@ fn message() -> impl Strategy<Value = Message> {
 }
 
 fn control_message() -> impl Strategy<Value = ControlMessage> {
-    let hello = (
-        any::<[u8; 16]>(),
-        any::<[u32; 3]>(),
-        any::<[u8; 16]>(),
-        any::<[u64; 2]>(),
-    )
-        .prop_map(
-            |(instance, [slot, generation, rmbe_len], token, cookies)| Hello {
-                instance: Instance(instance),
-                slot,
-                generation,
-                token,
-                socket_cookie: cookies[0],
-                netns_cookie: cookies[1],
-                rmbe_len,
-            },
-        );
-    let introduction = (
-        any::<[u8; 16]>(),
-        any::<bool>(),
-        any::<u32>(),
-        any::<u64>(),
-        any::<u32>(),
-    )
-        .prop_map(
-            |(instance, reply_wanted, pid, slab_len, link_id)| Introduction {
-                instance: Instance(instance),
-                reply_wanted,
-                pid,
-                slab_len,
-                link_id: LinkId(link_id),
-            },
-        );
-    let channel = (any::<[u8; 16]>(), any::<u16>()).prop_map(|(instance, channel)| Channel {
-        instance: Instance(instance),
-        channel,
-    });
+    let hello = (any::<[u8; 16]>(), any::<[u32; 3]>(), any::<[u8; 16]>(), any::<[u64; 2]>())
+        .prop_map(|(instance, [slot, generation, rmbe_len], token, cookies)| Hello {
+            instance: Instance(instance),
+            slot,
+            generation,
+            token,
+            socket_cookie: cookies[0],
+            netns_cookie: cookies[1],
+            rmbe_len,
+        });
+    let introduction = (any::<[u8; 16]>(), any::<bool>(), any::<u32>(), any::<u64>(), any::<u32>())
+        .prop_map(|(instance, reply_wanted, pid, slab_len, link_id)| Introduction {
+            instance: Instance(instance),
+            reply_wanted,
+            pid,
+            slab_len,
+            link_id: LinkId(link_id),
+        });
+    let channel = (any::<[u8; 16]>(), any::<u16>())
+        .prop_map(|(instance, channel)| Channel { instance: Instance(instance), channel });
     prop_oneof![
         hello.prop_map(ControlMessage::Hello),
         introduction.prop_map(ControlMessage::Introduction),

@@ -23,10 +23,7 @@ fn assert_both_ways(bytes: &[u8], message: impl Into<Message>) {
     let mut out = [0xAA; EMITTED_LEN_MAX];
     let len = message.emit(&mut out).unwrap();
     assert_eq!(&out[..len], bytes);
-    assert!(
-        out[len..].iter().all(|byte| *byte == 0xAA),
-        "wrote past its length"
-    );
+    assert!(out[len..].iter().all(|byte| *byte == 0xAA), "wrote past its length");
 }
 
 fn eid(name: &str) -> Eid {
@@ -34,10 +31,7 @@ fn eid(name: &str) -> Eid {
 }
 
 fn gid(first: u64, second: u64) -> ExtendedGid {
-    ExtendedGid {
-        gid: Gid(first),
-        gid_ext: second,
-    }
+    ExtendedGid { gid: Gid(first), gid_ext: second }
 }
 
 /// The client of the hand-computed vectors.
@@ -88,10 +82,7 @@ fn the_proposal_of_another_capture_has_the_same_bytes() {
 
 #[test]
 fn reads_and_writes_the_decline_of_linux() {
-    let decline = Decline::v1(
-        PeerId([0x49, 0x35, 0x52, 0x54, 0, 0, 0, 2]),
-        Diagnosis::NOSMCDEV,
-    );
+    let decline = Decline::v1(PeerId([0x49, 0x35, 0x52, 0x54, 0, 0, 0, 2]), Diagnosis::NOSMCDEV);
     assert_both_ways(&vector!("linux-decline-v1-no-device"), decline);
 }
 
@@ -104,14 +95,7 @@ fn smc_r_accept_and_confirm_are_legal_but_not_supported() {
         vector!("linux-confirm-smc-r-v2-subsequent"),
     ] {
         let error = Message::parse(&bytes).unwrap_err();
-        assert_eq!(
-            error,
-            Error::Unsupported {
-                field: "CLC type bits",
-                value: 0,
-                what: "SMC-R"
-            }
-        );
+        assert_eq!(error, Error::Unsupported { field: "CLC type bits", value: 0, what: "SMC-R" });
     }
 }
 
@@ -123,10 +107,7 @@ fn one_emulated_device_makes_a_proposal_of_224_bytes() {
     assert_eq!(bytes.len(), 224);
     assert_eq!(proposal.emitted_len(), 224);
     assert_both_ways(&bytes, proposal.clone());
-    assert_eq!(
-        proposal.emulated_devices().collect::<Vec<_>>(),
-        [(gid(CLIENT.0, CLIENT.1), CHID)]
-    );
+    assert_eq!(proposal.emulated_devices().collect::<Vec<_>>(), [(gid(CLIENT.0, CLIENT.1), CHID)]);
 }
 
 #[test]
@@ -139,10 +120,7 @@ fn reads_and_writes_a_proposal_of_rfc_7609() {
         smc_d_area: None,
         v1: Some(V1Offer {
             types: Types::SmcR,
-            prefixes: IpPrefixes::V4 {
-                subnet: Ipv4Addr::new(10, 0, 0, 0),
-                prefix_len: 24,
-            },
+            prefixes: IpPrefixes::V4 { subnet: Ipv4Addr::new(10, 0, 0, 0), prefix_len: 24 },
         }),
         v2: None,
     };
@@ -151,23 +129,12 @@ fn reads_and_writes_a_proposal_of_rfc_7609() {
 
 #[test]
 fn reads_and_writes_a_proposal_of_everything() {
-    let native = IsmDevice {
-        gid: Gid(0x1122_3344_5566_7788),
-        chid: Chid(0x0780),
-    };
-    let network = |prefix: &str, prefix_len| Ipv6Prefix {
-        prefix: prefix.parse().unwrap(),
-        prefix_len,
-    };
+    let native = IsmDevice { gid: Gid(0x1122_3344_5566_7788), chid: Chid(0x0780) };
+    let network =
+        |prefix: &str, prefix_len| Ipv6Prefix { prefix: prefix.parse().unwrap(), prefix_len };
     let entries = [
-        GidEntry {
-            gid: native.gid,
-            chid: native.chid,
-        },
-        GidEntry {
-            gid: Gid(CLIENT.0),
-            chid: Chid(0xFF00),
-        },
+        GidEntry { gid: native.gid, chid: native.chid },
+        GidEntry { gid: Gid(CLIENT.0), chid: Chid(0xFF00) },
     ];
     let proposal = Proposal {
         version: Version::V2,
@@ -178,9 +145,7 @@ fn reads_and_writes_a_proposal_of_everything() {
         v1: Some(V1Offer {
             types: Types::Both,
             prefixes: IpPrefixes::V6(
-                [network("2001:db8:1::", 64), network("2001:db8:2::", 48)]
-                    .into_iter()
-                    .collect(),
+                [network("2001:db8:1::", 64), network("2001:db8:2::", 48)].into_iter().collect(),
             ),
         }),
         v2: Some(V2Offer {
@@ -197,11 +162,7 @@ fn reads_and_writes_a_proposal_of_everything() {
         }),
     };
     assert_both_ways(&vector!("hand-proposal-all-v1-v2"), proposal.clone());
-    assert_eq!(
-        proposal.emulated_devices().count(),
-        0,
-        "a lone half is not a device"
-    );
+    assert_eq!(proposal.emulated_devices().count(), 0, "a lone half is not a device");
 }
 
 #[test]
@@ -223,10 +184,7 @@ fn reads_and_writes_a_first_contact_accept() {
         }),
     };
     assert_eq!(accept.emitted_len(), 130);
-    assert_both_ways(
-        &vector!("hand-accept-smc-d-v2-first-contact"),
-        Message::Accept(accept),
-    );
+    assert_both_ways(&vector!("hand-accept-smc-d-v2-first-contact"), Message::Accept(accept));
 }
 
 #[test]
@@ -243,10 +201,7 @@ fn reads_and_writes_a_subsequent_contact_accept() {
         first_contact: None,
     };
     assert_eq!(accept.emitted_len(), 78);
-    assert_both_ways(
-        &vector!("hand-accept-smc-d-v2-subsequent"),
-        Message::Accept(accept),
-    );
+    assert_both_ways(&vector!("hand-accept-smc-d-v2-subsequent"), Message::Accept(accept));
 }
 
 #[test]
@@ -267,10 +222,7 @@ fn reads_and_writes_a_first_contact_confirm_of_release_2_0() {
             feature_mask: 0,
         }),
     };
-    assert_both_ways(
-        &vector!("hand-confirm-smc-d-v2.0-first-contact"),
-        Message::Confirm(confirm),
-    );
+    assert_both_ways(&vector!("hand-confirm-smc-d-v2.0-first-contact"), Message::Confirm(confirm));
 }
 
 #[test]
@@ -279,10 +231,7 @@ fn reads_and_writes_an_out_of_sync_decline() {
         peer_id: PeerId([0xD1, 0x32, 0x52, 0x54, 0, 0, 0, 2]),
         diagnosis: Diagnosis::SYNCERR,
         out_of_sync: true,
-        v2: Some(DeclineV2 {
-            os_type: OsType::LINUX,
-            further: [0; 4],
-        }),
+        v2: Some(DeclineV2 { os_type: OsType::LINUX, further: [0; 4] }),
     };
     assert_both_ways(&vector!("hand-decline-v2-out-of-sync"), decline);
 }
@@ -292,35 +241,15 @@ fn reads_and_writes_an_out_of_sync_decline() {
 fn a_proposal_is_as_long_as_its_sections() {
     let ipv4 = V1Offer {
         types: Types::SmcR,
-        prefixes: IpPrefixes::V4 {
-            subnet: Ipv4Addr::new(10, 0, 0, 0),
-            prefix_len: 8,
-        },
+        prefixes: IpPrefixes::V4 { subnet: Ipv4Addr::new(10, 0, 0, 0), prefix_len: 8 },
     };
-    let both = Proposal {
-        v1: Some(ipv4.clone()),
-        ..linux_proposal()
-    };
-    let only_v1 = Proposal {
-        v2: None,
-        ..both.clone()
-    };
-    let rfc = Proposal {
-        version: Version::V1,
-        smc_d_area: None,
-        ..only_v1.clone()
-    };
-    let nothing = Proposal {
-        v2: None,
-        ..linux_proposal()
-    };
-    for (proposal, len) in [
-        (linux_proposal(), 156),
-        (both, 164),
-        (only_v1, 92),
-        (rfc, 52),
-        (nothing, 84),
-    ] {
+    let both = Proposal { v1: Some(ipv4.clone()), ..linux_proposal() };
+    let only_v1 = Proposal { v2: None, ..both.clone() };
+    let rfc = Proposal { version: Version::V1, smc_d_area: None, ..only_v1.clone() };
+    let nothing = Proposal { v2: None, ..linux_proposal() };
+    for (proposal, len) in
+        [(linux_proposal(), 156), (both, 164), (only_v1, 92), (rfc, 52), (nothing, 84)]
+    {
         let mut out = [0; EMITTED_LEN_MAX];
         assert_eq!(proposal.emit(&mut out), Ok(len));
         assert_eq!(Proposal::parse(&out[..len]), Ok(proposal));
@@ -329,22 +258,13 @@ fn a_proposal_is_as_long_as_its_sections() {
 
 #[test]
 fn emulated_devices_are_paired_by_neighbours() {
-    let entry = |gid, chid| GidEntry {
-        gid: Gid(gid),
-        chid: Chid(chid),
-    };
+    let entry = |gid, chid| GidEntry { gid: Gid(gid), chid: Chid(chid) };
     let pairs = |entries: &[GidEntry]| {
         let mut proposal = Proposal::smc_d_v2([eid("A")].into_iter().collect(), gid(1, 2), CHID);
         let offer = proposal.v2.as_mut().unwrap();
         let entries = entries.iter().copied().collect();
-        offer.types = V2Types::SmcD(SmcDV2 {
-            seid: None,
-            entries,
-        });
-        proposal
-            .emulated_devices()
-            .map(|(g, c)| (g.gid.0, g.gid_ext, c.0))
-            .collect::<Vec<_>>()
+        offer.types = V2Types::SmcD(SmcDV2 { seid: None, entries });
+        proposal.emulated_devices().map(|(g, c)| (g.gid.0, g.gid_ext, c.0)).collect::<Vec<_>>()
     };
     let native = entry(9, 0x0780);
     assert_eq!(pairs(&[]), []);
@@ -357,12 +277,7 @@ fn emulated_devices_are_paired_by_neighbours() {
         [(1, 2, 0xFF00)]
     );
     assert_eq!(
-        pairs(&[
-            entry(1, 0xFFFF),
-            entry(2, 0xFFFF),
-            entry(3, 0xFFFF),
-            entry(4, 0xFFFF)
-        ]),
+        pairs(&[entry(1, 0xFFFF), entry(2, 0xFFFF), entry(3, 0xFFFF), entry(4, 0xFFFF)]),
         [(1, 2, 0xFFFF), (3, 4, 0xFFFF)]
     );
 }
@@ -386,10 +301,7 @@ fn reads_and_writes_host_control_datagrams() {
         slab_len: 64 << 20,
         link_id: LinkId(0x0101),
     };
-    let channel = Channel {
-        instance,
-        channel: 258,
-    };
+    let channel = Channel { instance, channel: 258 };
     let messages = [
         ControlMessage::Hello(hello),
         ControlMessage::Introduction(introduction),

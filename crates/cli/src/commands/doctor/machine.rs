@@ -71,10 +71,7 @@ fn library() -> Check {
 /// Runs `sidestep --version` with the library preloaded. The loader goes on without a library
 /// that it cannot load, but says so on standard error.
 fn load(library: &Path) -> Result<(), String> {
-    let options = Settings {
-        mode: Some(Mode::Tcp),
-        ..Settings::default()
-    };
+    let options = Settings { mode: Some(Mode::Tcp), ..Settings::default() };
     let executable = std::env::current_exe().map_err(|error| error.to_string())?;
     let output = Command::new(executable)
         .arg("--version")
@@ -87,10 +84,7 @@ fn load(library: &Path) -> Result<(), String> {
     match complaint.lines().find(|line| line.contains("ld.so")) {
         Some(line) => Err(line.to_owned()),
         None if output.status.success() => Ok(()),
-        None => Err(format!(
-            "a program preloaded with it ended with {}",
-            output.status
-        )),
+        None => Err(format!("a program preloaded with it ended with {}", output.status)),
     }
 }
 
@@ -104,10 +98,7 @@ fn configuration() -> Check {
             return Check::fail(NAME, error.to_string(), advice);
         }
     };
-    let files = configuration
-        .files
-        .iter()
-        .map(|path| path.display().to_string());
+    let files = configuration.files.iter().map(|path| path.display().to_string());
     let finding = match files.collect::<Vec<_>>().join(", ") {
         none if none.is_empty() => "no file, so the defaults".to_owned(),
         files => files,
@@ -209,10 +200,7 @@ fn proc() -> Check {
         File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))
     };
     match reopen() {
-        Ok(_) => Check::ok(
-            NAME,
-            "/proc is mounted, and descriptors can be opened again",
-        ),
+        Ok(_) => Check::ok(NAME, "/proc is mounted, and descriptors can be opened again"),
         Err(error) => Check::fail(
             NAME,
             format!("/proc/self/fd cannot be used: {error}"),
@@ -280,10 +268,7 @@ fn eventfd_round_trip() -> io::Result<()> {
 type Limit = Option<u64>;
 
 fn limit(resource: libc::__rlimit_resource_t) -> Limit {
-    let mut limit = libc::rlimit {
-        rlim_cur: libc::RLIM_INFINITY,
-        rlim_max: libc::RLIM_INFINITY,
-    };
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: the kernel writes one `rlimit`, which lives until the call returns.
     unsafe { libc::getrlimit(resource, &raw mut limit) };
     (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
@@ -341,10 +326,7 @@ fn file_size(limit: Limit) -> Check {
             ),
             "remove the limit: `ulimit -f unlimited` (systemd: LimitFSIZE=infinity)",
         ),
-        Some(bytes) => Check::ok(
-            NAME,
-            format!("limited to {}, which is enough", in_words(bytes)),
-        ),
+        Some(bytes) => Check::ok(NAME, format!("limited to {}, which is enough", in_words(bytes))),
     }
 }
 
@@ -352,10 +334,9 @@ fn file_size(limit: Limit) -> Check {
 fn locked_memory(limit: Limit) -> Check {
     let finding = match limit {
         None => "unlimited".to_owned(),
-        Some(bytes) => format!(
-            "limited to {}; matters only to programs that call mlockall",
-            in_words(bytes)
-        ),
+        Some(bytes) => {
+            format!("limited to {}; matters only to programs that call mlockall", in_words(bytes))
+        }
     };
     Check::ok("locked memory", finding)
 }
@@ -424,9 +405,7 @@ fn quota(cpu_max: &str) -> Option<f64> {
 fn seccomp() -> Option<Check> {
     const NAME: &str = "seccomp";
     let status = fs::read_to_string("/proc/self/status").ok()?;
-    let mode = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Seccomp:"))?;
+    let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:"))?;
     Some(match mode.trim() {
         "0" => Check::ok(NAME, "no filter"),
         // The checks above went through the same filter, so it has shown what it refuses.
@@ -480,15 +459,8 @@ mod tests {
         assert_eq!(small.status, Status::Fail);
         let large = address_space(Some(64 << 30));
         assert_eq!(large.status, Status::Warn);
-        assert!(
-            large.finding.contains("16 peer processes"),
-            "{}",
-            large.finding
-        );
-        assert_eq!(
-            file_size(Some(SLAB_RESERVED_BYTES - 1)).status,
-            Status::Fail
-        );
+        assert!(large.finding.contains("16 peer processes"), "{}", large.finding);
+        assert_eq!(file_size(Some(SLAB_RESERVED_BYTES - 1)).status, Status::Fail);
         assert_eq!(file_size(Some(SLAB_RESERVED_BYTES)).status, Status::Ok);
         assert_eq!(locked_memory(Some(0)).status, Status::Ok);
     }
