@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::bench::place;
+
 /// A program that has not ended by then is killed with all its children. The
 /// programs watch themselves, test by test, so this is the second net.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(60);
@@ -45,7 +47,7 @@ pub(crate) struct Options {
     #[arg(long, value_enum)]
     only: Option<Way>,
 
-    /// Preload this library instead of the newest one under target/
+    /// Preload this library instead of the newest one that was built
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
 
@@ -243,11 +245,10 @@ fn kill_group(leader: u32) {
         .status();
 }
 
-/// Compiles `support.c` once and every program with it, into `target/posix`.
+/// Compiles `support.c` once and every program with it, into `posix` below the target directory.
 fn compile(root: &Path, names: &[String]) -> Result<Vec<PathBuf>> {
     let sources = root.join("tests/posix");
-    let target = root.join("target/posix");
-    fs::create_dir_all(&target)?;
+    let target = place::scratch_dir(root, "posix")?;
     let support = target.join("support.o");
     let header = sources.join("support.h");
     let support_source = sources.join("support.c");
@@ -326,11 +327,11 @@ fn library_path(root: &Path, given: Option<&Path>) -> Result<PathBuf> {
     }
     ["release", "debug"]
         .iter()
-        .map(|profile| root.join("target").join(profile).join("libsidestep.so"))
+        .map(|profile| place::target_dir(root).join(profile).join("libsidestep.so"))
         .filter(|path| path.exists())
         .max_by_key(|path| fs::metadata(path).and_then(|data| data.modified()).ok())
         .context(
-            "no libsidestep.so under target/; build it with `cargo build --release`, \
+            "no libsidestep.so was built; build it with `cargo build --release`, \
              or use `--only plain`",
         )
 }
