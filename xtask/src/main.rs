@@ -2,7 +2,7 @@
 //!
 //! | command | what it does |
 //! |---|---|
-//! | `check` | format, lints, documentation, tidiness |
+//! | `check` | tidiness, format, lints, documentation |
 //! | `test` | everything: check, unit tests, loom, POSIX programs, end to end |
 //! | `posix` | the POSIX programs of `tests/posix`, plain and preloaded |
 //! | `e2e` | strangers' programs, payloads checked, shared memory proven |
@@ -14,6 +14,7 @@ mod bench;
 mod debian;
 mod e2e;
 mod posix;
+mod tidy;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
@@ -28,7 +29,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Format, lints and documentation, warnings as errors.
+    /// Tidiness, format, lints and documentation, warnings as errors.
     Check,
     /// Everything that must pass, fast parts first.
     Test,
@@ -72,16 +73,29 @@ fn main() -> Result<()> {
 }
 
 fn check() -> Result<()> {
-    cargo(&["fmt", "--all", "--check"])?;
-    cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+    tidy::run()?;
+    cargo_if_installed(&["fmt", "--all", "--check"])?;
+    cargo_if_installed(&[
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ])?;
     run(Command::new("cargo")
-        .args(["doc", "--workspace", "--no-deps", "--document-private-items"])
+        .args([
+            "doc",
+            "--workspace",
+            "--no-deps",
+            "--document-private-items",
+        ])
         .env("RUSTDOCFLAGS", "-D warnings"))
 }
 
 fn test() -> Result<()> {
     check()?;
-    cargo(&["test", "--workspace"])?;
+    cargo(&["test", "--quiet", "--workspace"])?;
     loom()?;
     debian::ensure(debian::ALL)?;
     build()?;
@@ -91,7 +105,14 @@ fn test() -> Result<()> {
 
 fn loom() -> Result<()> {
     run(Command::new("cargo")
-        .args(["test", "--package", "sidestep-device", "--lib", "--release", "loom"])
+        .args([
+            "test",
+            "--package",
+            "sidestep-device",
+            "--lib",
+            "--release",
+            "loom",
+        ])
         .args(["--target-dir", "target/loom"])
         .env("RUSTFLAGS", "--cfg loom")
         .env("LOOM_MAX_PREEMPTIONS", "3"))
@@ -99,16 +120,34 @@ fn loom() -> Result<()> {
 
 /// The library and the tool, as they are shipped.
 fn build() -> Result<()> {
-    cargo(&["build", "--release", "--package", "sidestep-preload", "--package", "sidestep-cli"])
+    cargo(&[
+        "build",
+        "--release",
+        "--package",
+        "sidestep-preload",
+        "--package",
+        "sidestep-cli",
+    ])
 }
 
 fn fuzz(seconds: u32) -> Result<()> {
     for target in ["clc", "host_control"] {
-        run(Command::new("cargo").args(["+nightly", "fuzz", "run", target]).args([
-            "--",
-            &format!("-max_total_time={seconds}"),
-        ]))?;
+        run(Command::new("cargo")
+            .args(["+nightly", "fuzz", "run", target])
+            .args(["--", &format!("-max_total_time={seconds}")]))?;
     }
+    Ok(())
+}
+
+/// For the commands that some distributions leave out of their Rust.
+fn cargo_if_installed(arguments: &[&str]) -> Result<()> {
+    let version = Command::new("cargo")
+        .args([arguments[0], "--version"])
+        .output();
+    if version.is_ok_and(|output| output.status.success()) {
+        return cargo(arguments);
+    }
+    println!("cargo {}: skipped, it is not installed", arguments[0]);
     Ok(())
 }
 
@@ -117,7 +156,9 @@ fn cargo(arguments: &[&str]) -> Result<()> {
 }
 
 fn run(command: &mut Command) -> Result<()> {
-    let status = command.status().with_context(|| format!("cannot start {command:?}"))?;
+    let status = command
+        .status()
+        .with_context(|| format!("cannot start {command:?}"))?;
     ensure!(status.success(), "{command:?} failed: {status}");
     Ok(())
 }
