@@ -11,7 +11,7 @@ pub(crate) mod launch;
 mod measure;
 pub(crate) mod place;
 mod report;
-mod workloads;
+pub(crate) mod workloads;
 
 use std::path::PathBuf;
 

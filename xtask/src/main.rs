@@ -7,11 +7,13 @@
 //! | `posix` | the POSIX programs of `tests/posix`, plain and preloaded |
 //! | `e2e` | strangers' programs, payloads checked, shared memory proven |
 //! | `loom` | every interleaving of every shared word |
+//! | `demo` | redis through TCP, then through shared memory |
 //! | `bench` | TCP against shared memory, interleaved |
 //! | `fuzz` | the parsers, for a bounded time |
 
 mod bench;
 mod debian;
+mod demo;
 mod e2e;
 mod posix;
 mod tidy;
@@ -39,6 +41,8 @@ enum Task {
     E2e(e2e::E2eOptions),
     /// The model checker over every shared word.
     Loom,
+    /// Redis through TCP, then through shared memory, with the proof.
+    Demo,
     /// TCP against shared memory in interleaved runs.
     Bench(bench::BenchOptions),
     /// The fuzz targets, each for some seconds (needs a nightly toolchain and cargo-fuzz).
@@ -63,6 +67,7 @@ fn main() -> Result<()> {
             e2e::run(&options)
         }
         Task::Loom => loom(),
+        Task::Demo => demo::run(),
         Task::Bench(options) => {
             debian::ensure(debian::ALL)?;
             build()?;

@@ -436,7 +436,7 @@ fn redis_benchmark(
 }
 
 /// From `"SET","16129.03",...`.
-fn redis_rate(csv: &str, test: &str) -> Option<f64> {
+pub(crate) fn redis_rate(csv: &str, test: &str) -> Option<f64> {
     let mut rows = csv
         .lines()
         .map(|line| line.split(',').map(|cell| cell.trim_matches('"')));
