@@ -30,16 +30,8 @@ struct Load {
     requests: &'static str,
 }
 
-const LOADS: [Load; 2] = [
-    Load {
-        clients: "1",
-        requests: "40000",
-    },
-    Load {
-        clients: "50",
-        requests: "200000",
-    },
-];
+const LOADS: [Load; 2] =
+    [Load { clients: "1", requests: "40000" }, Load { clients: "50", requests: "200000" }];
 
 /// Longest time for one run of the benchmark.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -123,10 +115,7 @@ impl Demo {
     /// What `sidestep ss` says about the server once its connections are seen
     /// in shared memory.
     fn proof(&self, server: &Program, client: &mut Dialogue) -> Result<String> {
-        let sidestep = self
-            .launcher
-            .observer()
-            .context("there is no `sidestep` command")?;
+        let sidestep = self.launcher.observer().context("there is no `sidestep` command")?;
         let deadline = Instant::now() + PATIENCE;
         let mut table = String::new();
         while Instant::now() < deadline {
@@ -187,12 +176,7 @@ fn shortened(table: &str) -> String {
 }
 
 fn comparison(tcp: &Rates, smc: &Rates) -> String {
-    let mut lines = vec![row([
-        "requests per second",
-        "TCP",
-        "Sidestep",
-        "Sidestep / TCP",
-    ])];
+    let mut lines = vec![row(["requests per second", "TCP", "Sidestep", "Sidestep / TCP"])];
     for (index, load) in LOADS.iter().enumerate() {
         for (test, name) in TESTS.iter().enumerate() {
             let (tcp, smc) = (tcp[index][test], smc[index][test]);
@@ -213,11 +197,7 @@ fn row([what, tcp, smc, ratio]: [&str; 4]) -> String {
 }
 
 fn ratio(tcp: f64, smc: f64) -> String {
-    if tcp > 0.0 {
-        format!("{:.1} ×", smc / tcp)
-    } else {
-        "-".to_owned()
-    }
+    if tcp > 0.0 { format!("{:.1} ×", smc / tcp) } else { "-".to_owned() }
 }
 
 /// A whole number with a blank between groups of three digits.
@@ -260,10 +240,8 @@ mod tests {
 
     #[test]
     fn the_ratio_is_sidestep_s_over_tcp_s() {
-        let text = comparison(
-            &[[10_000.0, 20_000.0], [1.0, 0.0]],
-            &[[50_000.0, 30_000.0], [1.0, 1.0]],
-        );
+        let text =
+            comparison(&[[10_000.0, 20_000.0], [1.0, 0.0]], &[[50_000.0, 30_000.0], [1.0, 1.0]]);
         let rows: Vec<&str> = text.lines().collect();
         assert!(rows[1].starts_with("SET, 1 connection "));
         assert!(rows[1].ends_with("5.0 ×"));

@@ -80,21 +80,9 @@ fn main() -> Result<()> {
 fn check() -> Result<()> {
     tidy::run()?;
     cargo_if_installed(&["fmt", "--all", "--check"])?;
-    cargo_if_installed(&[
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--",
-        "-D",
-        "warnings",
-    ])?;
+    cargo_if_installed(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
     run(Command::new("cargo")
-        .args([
-            "doc",
-            "--workspace",
-            "--no-deps",
-            "--document-private-items",
-        ])
+        .args(["doc", "--workspace", "--no-deps", "--document-private-items"])
         .env("RUSTDOCFLAGS", "-D warnings"))
 }
 
@@ -110,14 +98,7 @@ fn test() -> Result<()> {
 
 fn loom() -> Result<()> {
     run(Command::new("cargo")
-        .args([
-            "test",
-            "--package",
-            "sidestep-device",
-            "--lib",
-            "--release",
-            "loom",
-        ])
+        .args(["test", "--package", "sidestep-device", "--lib", "--release", "loom"])
         .args(["--target-dir", "target/loom"])
         .env("RUSTFLAGS", "--cfg loom")
         .env("LOOM_MAX_PREEMPTIONS", "3"))
@@ -125,14 +106,7 @@ fn loom() -> Result<()> {
 
 /// The library and the tool, as they are shipped.
 fn build() -> Result<()> {
-    cargo(&[
-        "build",
-        "--release",
-        "--package",
-        "sidestep-preload",
-        "--package",
-        "sidestep-cli",
-    ])
+    cargo(&["build", "--release", "--package", "sidestep-preload", "--package", "sidestep-cli"])
 }
 
 fn fuzz(seconds: u32) -> Result<()> {
@@ -146,9 +120,7 @@ fn fuzz(seconds: u32) -> Result<()> {
 
 /// For the commands that some distributions leave out of their Rust.
 fn cargo_if_installed(arguments: &[&str]) -> Result<()> {
-    let version = Command::new("cargo")
-        .args([arguments[0], "--version"])
-        .output();
+    let version = Command::new("cargo").args([arguments[0], "--version"]).output();
     if version.is_ok_and(|output| output.status.success()) {
         return cargo(arguments);
     }
@@ -161,9 +133,7 @@ fn cargo(arguments: &[&str]) -> Result<()> {
 }
 
 fn run(command: &mut Command) -> Result<()> {
-    let status = command
-        .status()
-        .with_context(|| format!("cannot start {command:?}"))?;
+    let status = command.status().with_context(|| format!("cannot start {command:?}"))?;
     ensure!(status.success(), "{command:?} failed: {status}");
     Ok(())
 }

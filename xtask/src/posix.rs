@@ -140,11 +140,7 @@ impl Outcome {
         let verdict = match self.status {
             None => "TIMEOUT".to_owned(),
             Some(status) if status.success() => {
-                let checks = self
-                    .output
-                    .lines()
-                    .last()
-                    .and_then(|line| line.split(' ').next());
+                let checks = self.output.lines().last().and_then(|line| line.split(' ').next());
                 format!("ok {} checks", checks.unwrap_or("?"))
             }
             Some(status) => match (status.code(), status.signal()) {
@@ -200,19 +196,12 @@ fn run_once(program: &Path, preload: Option<&Path>, options: &Options) -> Result
         // Its own process group, so that it can be killed with its children.
         .process_group(0);
     if let Some(library) = preload {
-        command
-            .env("LD_PRELOAD", library)
-            .env("SIDESTEP_OPTIONS", "mode=smc");
+        command.env("LD_PRELOAD", library).env("SIDESTEP_OPTIONS", "mode=smc");
     }
-    let timeout = if options.isolate {
-        ISOLATED_TIMEOUT
-    } else {
-        PROGRAM_TIMEOUT
-    };
+    let timeout = if options.isolate { ISOLATED_TIMEOUT } else { PROGRAM_TIMEOUT };
     let start = Instant::now();
-    let mut child = command
-        .spawn()
-        .with_context(|| format!("cannot start {}", program.display()))?;
+    let mut child =
+        command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break Some(status);
@@ -230,11 +219,7 @@ fn run_once(program: &Path, preload: Option<&Path>, options: &Options) -> Result
     }
     let mut bytes = Vec::new();
     File::open(&output_path)?.read_to_end(&mut bytes)?;
-    Ok(Outcome {
-        status,
-        output: String::from_utf8_lossy(&bytes).into_owned(),
-        elapsed,
-    })
+    Ok(Outcome { status, output: String::from_utf8_lossy(&bytes).into_owned(), elapsed })
 }
 
 /// Kills whatever is left of a program's process group; nothing left is fine.
@@ -285,8 +270,7 @@ fn gcc(inputs: &[&Path], output: &Path) -> Result<()> {
 fn is_older(made: &Path, from: &[&Path]) -> bool {
     let time = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).ok();
     let Some(made) = time(made) else { return true };
-    from.iter()
-        .any(|path| time(path).is_none_or(|source| source >= made))
+    from.iter().any(|path| time(path).is_none_or(|source| source >= made))
 }
 
 /// The programs' names, sorted: every `.c` file except the support.
@@ -298,21 +282,14 @@ fn program_names(root: &Path, filters: &[String]) -> Result<Vec<String>> {
         if path.extension().is_none_or(|extension| extension != "c") {
             continue;
         }
-        let name = path
-            .file_stem()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let wanted = filters.is_empty() || filters.iter().any(|filter| name.contains(filter));
         if name != "support" && wanted {
             names.push(name);
         }
     }
     if names.is_empty() {
-        bail!(
-            "no program in tests/posix is called like {}",
-            filters.join(", ")
-        );
+        bail!("no program in tests/posix is called like {}", filters.join(", "));
     }
     names.sort();
     Ok(names)
@@ -321,9 +298,7 @@ fn program_names(root: &Path, filters: &[String]) -> Result<Vec<String>> {
 /// The library to preload: the given one, else the newer of release and debug.
 fn library_path(root: &Path, given: Option<&Path>) -> Result<PathBuf> {
     if let Some(path) = given {
-        return path
-            .canonicalize()
-            .with_context(|| format!("no library at {}", path.display()));
+        return path.canonicalize().with_context(|| format!("no library at {}", path.display()));
     }
     ["release", "debug"]
         .iter()
@@ -337,15 +312,9 @@ fn library_path(root: &Path, given: Option<&Path>) -> Result<PathBuf> {
 }
 
 fn repository_root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .unwrap_or(Path::new("."))
-        .to_path_buf()
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_path_buf()
 }
 
 fn file_name(path: &Path) -> String {
-    path.file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned()
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }

@@ -19,12 +19,7 @@ use crate::bench::place;
 
 /// The floors of the workspace, from the ground up. A crate may use any lower
 /// floor, never its own or a higher one.
-const FLOORS: [&[&str]; 4] = [
-    &["wire"],
-    &["proto", "device"],
-    &["socket"],
-    &["preload", "cli"],
-];
+const FLOORS: [&[&str]; 4] = [&["wire"], &["proto", "device"], &["socket"], &["preload", "cli"]];
 
 /// How the crates of [`FLOORS`] are called in a manifest.
 const CRATE_PREFIX: &str = "sidestep-";
@@ -118,13 +113,9 @@ fn is_foreign(directory: &Path) -> bool {
 // ---- floors ----------------------------------------------------------------
 
 fn floors(tree: &Tree) -> Vec<String> {
-    let manifests = tree
-        .texts
-        .iter()
-        .filter_map(|text| Some((crate_of_manifest(&text.path)?, text)));
-    manifests
-        .flat_map(|(name, manifest)| floors_of_crate(name, manifest))
-        .collect()
+    let manifests =
+        tree.texts.iter().filter_map(|text| Some((crate_of_manifest(&text.path)?, text)));
+    manifests.flat_map(|(name, manifest)| floors_of_crate(name, manifest)).collect()
 }
 
 /// `wire` for `crates/wire/Cargo.toml`.
@@ -322,10 +313,7 @@ mod tests {
     #[test]
     fn unsafe_is_forbidden_where_bytes_are_parsed_and_decisions_made() {
         let wire = ("crates/wire/src/lib.rs", "//! w\n#![forbid(unsafe_code)]\n");
-        let proto = (
-            "crates/proto/src/lib.rs",
-            "//! p\n#![forbid(unsafe_code)]\n",
-        );
+        let proto = ("crates/proto/src/lib.rs", "//! p\n#![forbid(unsafe_code)]\n");
         assert!(forbidden_unsafe(&tree(&[wire, proto])).is_empty());
         let denied = ("crates/proto/src/lib.rs", "//! p\n#![deny(unsafe_code)]\n");
         assert_eq!(forbidden_unsafe(&tree(&[wire, denied])).len(), 1);
