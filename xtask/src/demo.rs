@@ -26,12 +26,13 @@ const VALUE_LEN: &str = "2048";
 struct Load {
     /// Connections at the same time.
     clients: &'static str,
-    /// Requests of each test: a second or two through TCP.
+    /// Requests of each test: some seconds through TCP, long enough to be
+    /// looked at without.
     requests: &'static str,
 }
 
 const LOADS: [Load; 2] =
-    [Load { clients: "1", requests: "40000" }, Load { clients: "50", requests: "200000" }];
+    [Load { clients: "1", requests: "100000" }, Load { clients: "50", requests: "400000" }];
 
 /// Longest time for one run of the benchmark.
 const PATIENCE: Duration = Duration::from_secs(120);
