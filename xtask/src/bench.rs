@@ -11,7 +11,7 @@ pub(crate) mod launch;
 mod measure;
 pub(crate) mod place;
 mod report;
-mod workloads;
+pub(crate) mod workloads;
 
 use std::path::PathBuf;
 
@@ -58,10 +58,7 @@ pub(crate) struct BenchOptions {
 /// **Errors**: a workload could not be run to its end, or nothing matched.
 pub(crate) fn run(options: &BenchOptions) -> Result<()> {
     let chosen: Vec<&Workload> = WORKLOADS.iter().filter(|it| options.wants(it)).collect();
-    ensure!(
-        !chosen.is_empty(),
-        "no workload of that name: see `cargo xtask bench --list`"
-    );
+    ensure!(!chosen.is_empty(), "no workload of that name: see `cargo xtask bench --list`");
     if options.list {
         list(&chosen);
         return Ok(());
@@ -92,17 +89,12 @@ pub(crate) fn run(options: &BenchOptions) -> Result<()> {
 
 impl BenchOptions {
     fn wants(&self, workload: &Workload) -> bool {
-        self.filter
-            .as_ref()
-            .is_none_or(|filter| workload.name.contains(filter.as_str()))
+        self.filter.as_ref().is_none_or(|filter| workload.name.contains(filter.as_str()))
     }
 
     fn lab(&self) -> Result<Lab> {
         // An upper limit only so that a typing error does not take a night.
-        ensure!(
-            (0.1..=60.0).contains(&self.seconds),
-            "--seconds is from 0.1 to 60"
-        );
+        ensure!((0.1..=60.0).contains(&self.seconds), "--seconds is from 0.1 to 60");
         let repo = place::repo_root()?;
         let scratch = place::scratch_dir(&repo, "sidestep-bench")?;
         if place::first_missing(&["gcc"]).is_none() {
@@ -110,11 +102,7 @@ impl BenchOptions {
                 place::compile_c(&repo.join(format!("bench/{name}.c")), &scratch)?;
             }
         }
-        Ok(Lab::new(
-            Launcher::new(&self.launch, &repo)?,
-            self.seconds,
-            scratch,
-        ))
+        Ok(Lab::new(Launcher::new(&self.launch, &repo)?, self.seconds, scratch))
     }
 }
 
@@ -137,20 +125,11 @@ fn list(chosen: &[&Workload]) {
 /// said and gives no rows.
 fn measure<'a>(lab: &Lab, workload: &'a Workload, pairs: u32) -> Result<Vec<Measured<'a>>> {
     if let Some(missing) = place::first_missing(workload.needs) {
-        report::print_remark(
-            workload.name,
-            &format!("skipped: {missing} is not installed"),
-        );
+        report::print_remark(workload.name, &format!("skipped: {missing} is not installed"));
         return Ok(Vec::new());
     }
-    let mut measured: Vec<Measured<'a>> = workload
-        .rows
-        .iter()
-        .map(|row| Measured {
-            row,
-            pairs: Vec::new(),
-        })
-        .collect();
+    let mut measured: Vec<Measured<'a>> =
+        workload.rows.iter().map(|row| Measured { row, pairs: Vec::new() }).collect();
     for _ in 0..pairs {
         let tcp = (workload.sample)(lab, Transport::Tcp)?;
         let smc = (workload.sample)(lab, Transport::Smc)?;
@@ -168,11 +147,7 @@ fn print_summary(lab: &Lab, noise: &Noise, rows: &[Measured<'_>]) -> Result<()> 
         println!("{note}");
     }
     report::print_noise(noise)?;
-    let count = |verdict| {
-        rows.iter()
-            .filter(|row| row.verdict() == Some(verdict))
-            .count()
-    };
+    let count = |verdict| rows.iter().filter(|row| row.verdict() == Some(verdict)).count();
     println!(
         "{} rows: {} met their aim, {} their must, {} missed it",
         rows.len(),

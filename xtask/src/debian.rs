@@ -7,34 +7,22 @@ use anyhow::{Result, bail};
 use crate::bench::place::find_command;
 
 /// Every package that any of our commands uses.
-pub(crate) const ALL: &[&str] = &[
-    "redis-server",
-    "sockperf",
-    "iperf3",
-    "nginx-light",
-    "curl",
-    "gcc",
-];
+pub(crate) const ALL: &[&str] =
+    &["redis-server", "sockperf", "iperf3", "nginx-light", "curl", "gcc"];
 
 /// Installs those of `packages` whose commands are missing; does and says
 /// nothing when there are none.
 ///
 /// **Errors**: they cannot be installed from here; the text says what to do.
 pub(crate) fn ensure(packages: &[&str]) -> Result<()> {
-    let missing: Vec<&str> = packages
-        .iter()
-        .copied()
-        .filter(|it| find_command(command_of(it)).is_none())
-        .collect();
+    let missing: Vec<&str> =
+        packages.iter().copied().filter(|it| find_command(command_of(it)).is_none()).collect();
     if missing.is_empty() {
         return Ok(());
     }
     println!("installing {} ...", missing.join(" "));
     if let Err(error) = install(&missing) {
-        bail!(
-            "{error:#}; as root, run: apt-get install {}",
-            missing.join(" ")
-        );
+        bail!("{error:#}; as root, run: apt-get install {}", missing.join(" "));
     }
     Ok(())
 }
@@ -82,13 +70,7 @@ fn root_prefix() -> Result<&'static [&'static str]> {
 fn apt_get(prefix: &[&str], args: &[&str]) -> Result<()> {
     // RUNLEVEL=1 keeps freshly installed servers from being started where
     // invoke-rc.d does it: only their programs are wanted.
-    let environment = [
-        "env",
-        "DEBIAN_FRONTEND=noninteractive",
-        "RUNLEVEL=1",
-        "apt-get",
-        "-q",
-    ];
+    let environment = ["env", "DEBIAN_FRONTEND=noninteractive", "RUNLEVEL=1", "apt-get", "-q"];
     let words = [prefix, &environment, args].concat();
     let output = Command::new(words[0]).args(&words[1..]).output()?;
     if !output.status.success() {

@@ -2,18 +2,21 @@
 //!
 //! | command | what it does |
 //! |---|---|
-//! | `check` | format, lints, documentation, tidiness |
+//! | `check` | tidiness, format, lints, documentation |
 //! | `test` | everything: check, unit tests, loom, POSIX programs, end to end |
 //! | `posix` | the POSIX programs of `tests/posix`, plain and preloaded |
 //! | `e2e` | strangers' programs, payloads checked, shared memory proven |
 //! | `loom` | every interleaving of every shared word |
+//! | `demo` | redis through TCP, then through shared memory |
 //! | `bench` | TCP against shared memory, interleaved |
 //! | `fuzz` | the parsers, for a bounded time |
 
 mod bench;
 mod debian;
+mod demo;
 mod e2e;
 mod posix;
+mod tidy;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
@@ -28,7 +31,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Format, lints and documentation, warnings as errors.
+    /// Tidiness, format, lints and documentation, warnings as errors.
     Check,
     /// Everything that must pass, fast parts first.
     Test,
@@ -38,6 +41,8 @@ enum Task {
     E2e(e2e::E2eOptions),
     /// The model checker over every shared word.
     Loom,
+    /// Redis through TCP, then through shared memory, with the proof.
+    Demo,
     /// TCP against shared memory in interleaved runs.
     Bench(bench::BenchOptions),
     /// The fuzz targets, each for some seconds (needs a nightly toolchain and cargo-fuzz).
@@ -62,6 +67,7 @@ fn main() -> Result<()> {
             e2e::run(&options)
         }
         Task::Loom => loom(),
+        Task::Demo => demo::run(),
         Task::Bench(options) => {
             debian::ensure(debian::ALL)?;
             build()?;
@@ -72,8 +78,9 @@ fn main() -> Result<()> {
 }
 
 fn check() -> Result<()> {
-    cargo(&["fmt", "--all", "--check"])?;
-    cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+    tidy::run()?;
+    cargo_if_installed(&["fmt", "--all", "--check"])?;
+    cargo_if_installed(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
     run(Command::new("cargo")
         .args(["doc", "--workspace", "--no-deps", "--document-private-items"])
         .env("RUSTDOCFLAGS", "-D warnings"))
@@ -81,7 +88,7 @@ fn check() -> Result<()> {
 
 fn test() -> Result<()> {
     check()?;
-    cargo(&["test", "--workspace"])?;
+    cargo(&["test", "--quiet", "--workspace"])?;
     loom()?;
     debian::ensure(debian::ALL)?;
     build()?;
@@ -104,11 +111,20 @@ fn build() -> Result<()> {
 
 fn fuzz(seconds: u32) -> Result<()> {
     for target in ["clc", "host_control"] {
-        run(Command::new("cargo").args(["+nightly", "fuzz", "run", target]).args([
-            "--",
-            &format!("-max_total_time={seconds}"),
-        ]))?;
+        run(Command::new("cargo")
+            .args(["+nightly", "fuzz", "run", target])
+            .args(["--", &format!("-max_total_time={seconds}")]))?;
     }
+    Ok(())
+}
+
+/// For the commands that some distributions leave out of their Rust.
+fn cargo_if_installed(arguments: &[&str]) -> Result<()> {
+    let version = Command::new("cargo").args([arguments[0], "--version"]).output();
+    if version.is_ok_and(|output| output.status.success()) {
+        return cargo(arguments);
+    }
+    println!("cargo {}: skipped, it is not installed", arguments[0]);
     Ok(())
 }
 

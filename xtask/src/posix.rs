@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::bench::place;
+
 /// A program that has not ended by then is killed with all its children. The
 /// programs watch themselves, test by test, so this is the second net.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(60);
@@ -45,7 +47,7 @@ pub(crate) struct Options {
     #[arg(long, value_enum)]
     only: Option<Way>,
 
-    /// Preload this library instead of the newest one under target/
+    /// Preload this library instead of the newest one that was built
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
 
@@ -138,11 +140,7 @@ impl Outcome {
         let verdict = match self.status {
             None => "TIMEOUT".to_owned(),
             Some(status) if status.success() => {
-                let checks = self
-                    .output
-                    .lines()
-                    .last()
-                    .and_then(|line| line.split(' ').next());
+                let checks = self.output.lines().last().and_then(|line| line.split(' ').next());
                 format!("ok {} checks", checks.unwrap_or("?"))
             }
             Some(status) => match (status.code(), status.signal()) {
@@ -198,19 +196,12 @@ fn run_once(program: &Path, preload: Option<&Path>, options: &Options) -> Result
         // Its own process group, so that it can be killed with its children.
         .process_group(0);
     if let Some(library) = preload {
-        command
-            .env("LD_PRELOAD", library)
-            .env("SIDESTEP_OPTIONS", "mode=smc");
+        command.env("LD_PRELOAD", library).env("SIDESTEP_OPTIONS", "mode=smc");
     }
-    let timeout = if options.isolate {
-        ISOLATED_TIMEOUT
-    } else {
-        PROGRAM_TIMEOUT
-    };
+    let timeout = if options.isolate { ISOLATED_TIMEOUT } else { PROGRAM_TIMEOUT };
     let start = Instant::now();
-    let mut child = command
-        .spawn()
-        .with_context(|| format!("cannot start {}", program.display()))?;
+    let mut child =
+        command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break Some(status);
@@ -228,11 +219,7 @@ fn run_once(program: &Path, preload: Option<&Path>, options: &Options) -> Result
     }
     let mut bytes = Vec::new();
     File::open(&output_path)?.read_to_end(&mut bytes)?;
-    Ok(Outcome {
-        status,
-        output: String::from_utf8_lossy(&bytes).into_owned(),
-        elapsed,
-    })
+    Ok(Outcome { status, output: String::from_utf8_lossy(&bytes).into_owned(), elapsed })
 }
 
 /// Kills whatever is left of a program's process group; nothing left is fine.
@@ -243,11 +230,10 @@ fn kill_group(leader: u32) {
         .status();
 }
 
-/// Compiles `support.c` once and every program with it, into `target/posix`.
+/// Compiles `support.c` once and every program with it, into `posix` below the target directory.
 fn compile(root: &Path, names: &[String]) -> Result<Vec<PathBuf>> {
     let sources = root.join("tests/posix");
-    let target = root.join("target/posix");
-    fs::create_dir_all(&target)?;
+    let target = place::scratch_dir(root, "posix")?;
     let support = target.join("support.o");
     let header = sources.join("support.h");
     let support_source = sources.join("support.c");
@@ -284,8 +270,7 @@ fn gcc(inputs: &[&Path], output: &Path) -> Result<()> {
 fn is_older(made: &Path, from: &[&Path]) -> bool {
     let time = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).ok();
     let Some(made) = time(made) else { return true };
-    from.iter()
-        .any(|path| time(path).is_none_or(|source| source >= made))
+    from.iter().any(|path| time(path).is_none_or(|source| source >= made))
 }
 
 /// The programs' names, sorted: every `.c` file except the support.
@@ -297,21 +282,14 @@ fn program_names(root: &Path, filters: &[String]) -> Result<Vec<String>> {
         if path.extension().is_none_or(|extension| extension != "c") {
             continue;
         }
-        let name = path
-            .file_stem()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let wanted = filters.is_empty() || filters.iter().any(|filter| name.contains(filter));
         if name != "support" && wanted {
             names.push(name);
         }
     }
     if names.is_empty() {
-        bail!(
-            "no program in tests/posix is called like {}",
-            filters.join(", ")
-        );
+        bail!("no program in tests/posix is called like {}", filters.join(", "));
     }
     names.sort();
     Ok(names)
@@ -320,31 +298,23 @@ fn program_names(root: &Path, filters: &[String]) -> Result<Vec<String>> {
 /// The library to preload: the given one, else the newer of release and debug.
 fn library_path(root: &Path, given: Option<&Path>) -> Result<PathBuf> {
     if let Some(path) = given {
-        return path
-            .canonicalize()
-            .with_context(|| format!("no library at {}", path.display()));
+        return path.canonicalize().with_context(|| format!("no library at {}", path.display()));
     }
     ["release", "debug"]
         .iter()
-        .map(|profile| root.join("target").join(profile).join("libsidestep.so"))
+        .map(|profile| place::target_dir(root).join(profile).join("libsidestep.so"))
         .filter(|path| path.exists())
         .max_by_key(|path| fs::metadata(path).and_then(|data| data.modified()).ok())
         .context(
-            "no libsidestep.so under target/; build it with `cargo build --release`, \
+            "no libsidestep.so was built; build it with `cargo build --release`, \
              or use `--only plain`",
         )
 }
 
 fn repository_root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .unwrap_or(Path::new("."))
-        .to_path_buf()
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_path_buf()
 }
 
 fn file_name(path: &Path) -> String {
-    path.file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned()
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }

@@ -88,10 +88,7 @@ impl Launcher {
         if options.sidestep.is_none() && options.library.is_none() && !options.plain {
             existing(&release.join("libsidestep.so"))?;
         }
-        let sidestep = options
-            .sidestep
-            .clone()
-            .unwrap_or_else(|| release.join("sidestep"));
+        let sidestep = options.sidestep.clone().unwrap_or_else(|| release.join("sidestep"));
         let smc = match &options.library {
             _ if options.plain => SmcStart::Plain,
             Some(library) => SmcStart::Library(existing(library)?),
@@ -139,10 +136,7 @@ impl Launcher {
 
 fn existing(file: &Path) -> Result<PathBuf> {
     fs::canonicalize(file).with_context(|| {
-        format!(
-            "{}: build it with `cargo build --release` or name another",
-            file.display()
-        )
+        format!("{}: build it with `cargo build --release` or name another", file.display())
     })
 }
 
@@ -160,10 +154,7 @@ impl Program {
     pub(crate) fn start(mut command: Command, log_dir: &Path) -> Result<Self> {
         let log = log_dir.join(format!("{}.log", name_of(&command)));
         let file = File::create(&log).with_context(|| format!("creating {}", log.display()))?;
-        command
-            .stdin(Stdio::null())
-            .stdout(file.try_clone()?)
-            .stderr(file);
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         let mut program = Self::spawn(command)?;
         program.log = Some(log);
         Ok(program)
@@ -172,14 +163,8 @@ impl Program {
     fn spawn(mut command: Command) -> Result<Self> {
         let name = name_of(&command);
         end_with_parent(&mut command);
-        let child = command
-            .spawn()
-            .with_context(|| format!("starting {name}"))?;
-        Ok(Self {
-            name,
-            child,
-            log: None,
-        })
+        let child = command.spawn().with_context(|| format!("starting {name}"))?;
+        Ok(Self { name, child, log: None })
     }
 
     /// The id of the program's first process.
@@ -200,18 +185,10 @@ impl Program {
         let deadline = Instant::now() + START_PATIENCE;
         while !listens(port) {
             if let Some(status) = self.child.try_wait()? {
-                bail!(
-                    "{} ended before it listened ({status}){}",
-                    self.name,
-                    self.tail()
-                );
+                bail!("{} ended before it listened ({status}){}", self.name, self.tail());
             }
             if Instant::now() > deadline {
-                bail!(
-                    "{} does not listen on port {port}{}",
-                    self.name,
-                    self.tail()
-                );
+                bail!("{} does not listen on port {port}{}", self.name, self.tail());
             }
             thread::sleep(POLL_INTERVAL);
         }
@@ -245,11 +222,7 @@ impl Program {
 
     /// The end of what the program printed, as a part of an error text.
     fn tail(&self) -> String {
-        let text = self
-            .log
-            .as_ref()
-            .and_then(|log| fs::read(log).ok())
-            .unwrap_or_default();
+        let text = self.log.as_ref().and_then(|log| fs::read(log).ok()).unwrap_or_default();
         last_lines(&String::from_utf8_lossy(&text))
     }
 }
@@ -293,19 +266,11 @@ pub(crate) struct Dialogue {
 impl Dialogue {
     /// Starts the program.
     pub(crate) fn start(mut command: Command) -> Result<Self> {
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut program = Program::spawn(command)?;
         let lines = lines_of(program.child.stdout.take());
         let errors = lines_of(program.child.stderr.take());
-        Ok(Self {
-            program,
-            lines,
-            errors,
-            said: String::new(),
-        })
+        Ok(Self { program, lines, errors, said: String::new() })
     }
 
     /// The program behind the dialogue.
@@ -324,18 +289,10 @@ impl Dialogue {
                 Ok(line) if line.starts_with(word) => return Ok(line),
                 Ok(line) => self.note(&line),
                 Err(RecvTimeoutError::Timeout) => {
-                    bail!(
-                        "{} did not say '{word}' within {patience:?}{}",
-                        self.name(),
-                        self.tail()
-                    )
+                    bail!("{} did not say '{word}' within {patience:?}{}", self.name(), self.tail())
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    bail!(
-                        "{} ended before it said '{word}'{}",
-                        self.name(),
-                        self.tail()
-                    )
+                    bail!("{} ended before it said '{word}'{}", self.name(), self.tail())
                 }
             }
         }
@@ -358,11 +315,7 @@ impl Dialogue {
                 Ok(line) => self.note(&line),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    bail!(
-                        "{} has not ended within {patience:?}{}",
-                        self.name(),
-                        self.tail()
-                    )
+                    bail!("{} has not ended within {patience:?}{}", self.name(), self.tail())
                 }
             }
         }
@@ -414,17 +367,13 @@ fn last_lines(text: &str) -> String {
         }
         tail.push_back(line);
     }
-    tail.iter()
-        .map(|line| format!("\n      | {line}"))
-        .collect()
+    tail.iter().map(|line| format!("\n      | {line}")).collect()
 }
 
 fn name_of(command: &Command) -> String {
     // Under `sidestep run -- PROGRAM` or `taskset -c N PROGRAM` the program
     // is among the arguments.
-    let words = [command.get_program()]
-        .into_iter()
-        .chain(command.get_args());
+    let words = [command.get_program()].into_iter().chain(command.get_args());
     words
         .filter_map(|word| Path::new(word).file_name()?.to_str())
         .find(|word| !["sidestep", "run", "--", "taskset", "-c"].contains(word) && !is_number(word))
@@ -473,8 +422,7 @@ fn listens(port: u16) -> bool {
         };
         let rows = BufReader::new(file).lines().skip(1).map_while(Result::ok);
         // Listeners come first; behind them may be many thousand connections.
-        rows.map_while(|row| listening_port(&row))
-            .any(|listening| listening == port)
+        rows.map_while(|row| listening_port(&row)).any(|listening| listening == port)
     })
 }
 
@@ -497,12 +445,7 @@ fn family_of(root: u32) -> Vec<u32> {
     let mut family = vec![root];
     let mut next = 0;
     while let Some(&parent) = family.get(next) {
-        family.extend(
-            processes
-                .iter()
-                .filter(|(_, its)| *its == parent)
-                .map(|(pid, _)| *pid),
-        );
+        family.extend(processes.iter().filter(|(_, its)| *its == parent).map(|(pid, _)| *pid));
         next += 1;
     }
     family

@@ -110,11 +110,7 @@ impl Spread {
         let (min, max) = (*sorted.first()?, *sorted.last()?);
         let upper = sorted.len() / 2;
         let lower = (sorted.len() - 1) / 2;
-        Some(Self {
-            median: (sorted[lower] + sorted[upper]) / 2.0,
-            min,
-            max,
-        })
+        Some(Self { median: (sorted[lower] + sorted[upper]) / 2.0, min, max })
     }
 }
 
@@ -136,10 +132,7 @@ impl Noise {
         Ok(Self {
             kernel: first_line("/proc/sys/kernel/osrelease")?,
             cpu_model: cpu_model(&cpuinfo),
-            cpus: cpuinfo
-                .lines()
-                .filter(|line| line.starts_with("processor"))
-                .count(),
+            cpus: cpuinfo.lines().filter(|line| line.starts_with("processor")).count(),
             load_before: load_average()?,
             cpu_times_before: CpuTimes::now()?,
         })
@@ -170,10 +163,7 @@ fn cpu_model(cpuinfo: &str) -> String {
     let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
     lines
         .find(|(key, _)| key.trim() == "model name")
-        .map_or_else(
-            || "unknown".to_owned(),
-            |(_, model)| model.trim().to_owned(),
-        )
+        .map_or_else(|| "unknown".to_owned(), |(_, model)| model.trim().to_owned())
 }
 
 /// Ticks of all CPUs together since boot.
@@ -192,16 +182,10 @@ impl CpuTimes {
     /// the last two are part of the first two.
     fn parse(line: &str) -> Option<Self> {
         const COUNTED: usize = 8;
-        let ticks: Vec<u64> = line
-            .strip_prefix("cpu ")?
-            .split_whitespace()
-            .flat_map(str::parse)
-            .collect();
+        let ticks: Vec<u64> =
+            line.strip_prefix("cpu ")?.split_whitespace().flat_map(str::parse).collect();
         let counted = ticks.get(..COUNTED)?;
-        Some(Self {
-            steal: *counted.last()?,
-            all: counted.iter().sum(),
-        })
+        Some(Self { steal: *counted.last()?, all: counted.iter().sum() })
     }
 }
 
@@ -212,14 +196,7 @@ mod tests {
     #[test]
     fn the_median_of_an_even_number_of_values_lies_between_the_middle_two() {
         let spread = Spread::of([4.0, 1.0, 3.0, 2.0]);
-        assert_eq!(
-            spread,
-            Some(Spread {
-                median: 2.5,
-                min: 1.0,
-                max: 4.0
-            })
-        );
+        assert_eq!(spread, Some(Spread { median: 2.5, min: 1.0, max: 4.0 }));
         assert_eq!(Spread::of([]), None);
     }
 
@@ -232,23 +209,11 @@ mod tests {
 
     #[test]
     fn a_number_on_the_limit_keeps_the_promise() {
-        assert_eq!(
-            Verdict::of(30.0, Bound::AtLeast, 30.0, 100.0),
-            Verdict::Must
-        );
-        assert_eq!(
-            Verdict::of(100.0, Bound::AtLeast, 30.0, 100.0),
-            Verdict::Aim
-        );
-        assert_eq!(
-            Verdict::of(29.9, Bound::AtLeast, 30.0, 100.0),
-            Verdict::Missed
-        );
+        assert_eq!(Verdict::of(30.0, Bound::AtLeast, 30.0, 100.0), Verdict::Must);
+        assert_eq!(Verdict::of(100.0, Bound::AtLeast, 30.0, 100.0), Verdict::Aim);
+        assert_eq!(Verdict::of(29.9, Bound::AtLeast, 30.0, 100.0), Verdict::Missed);
         assert_eq!(Verdict::of(0.4, Bound::AtMost, 0.5, 0.3), Verdict::Must);
-        assert_eq!(
-            Verdict::of(f64::NAN, Bound::AtMost, 0.5, 0.3),
-            Verdict::Missed
-        );
+        assert_eq!(Verdict::of(f64::NAN, Bound::AtMost, 0.5, 0.3), Verdict::Missed);
     }
 
     #[test]

@@ -38,19 +38,13 @@ pub(crate) fn compile_c(source: &Path, dir: &Path) -> Result<PathBuf> {
     let name = source.file_stem().context("a source file has a name")?;
     let program = dir.join(name);
     let output = Command::new("gcc")
-        .args([
-            "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o",
-        ])
+        .args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
         .arg(&program)
         .arg(source)
         .output()
         .context("starting gcc: install the package `gcc`")?;
     if !output.status.success() {
-        bail!(
-            "compiling {}:\n{}",
-            source.display(),
-            String::from_utf8_lossy(&output.stderr)
-        );
+        bail!("compiling {}:\n{}", source.display(), String::from_utf8_lossy(&output.stderr));
     }
     Ok(program)
 }
@@ -67,8 +61,5 @@ pub(crate) fn find_command(command: &str) -> Option<PathBuf> {
 
 /// The first of `commands` that this machine does not have.
 pub(crate) fn first_missing<'a>(commands: &[&'a str]) -> Option<&'a str> {
-    commands
-        .iter()
-        .copied()
-        .find(|command| find_command(command).is_none())
+    commands.iter().copied().find(|command| find_command(command).is_none())
 }

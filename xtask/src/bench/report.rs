@@ -25,11 +25,7 @@ pub(crate) struct Measured<'a> {
 
 impl Measured<'_> {
     fn spread(&self) -> Option<Spread> {
-        Spread::of(
-            self.pairs
-                .iter()
-                .map(|pair| self.row.compare.of(pair.tcp, pair.smc)),
-        )
+        Spread::of(self.pairs.iter().map(|pair| self.row.compare.of(pair.tcp, pair.smc)))
     }
 
     fn medians(&self) -> Option<Pair> {
@@ -40,9 +36,7 @@ impl Measured<'_> {
 
     /// The verdict on the median.
     pub(crate) fn verdict(&self) -> Option<Verdict> {
-        let Row {
-            bound, must, aim, ..
-        } = *self.row;
+        let Row { bound, must, aim, .. } = *self.row;
         Some(Verdict::of(self.spread()?.median, bound, must, aim))
     }
 
@@ -53,14 +47,7 @@ impl Measured<'_> {
         else {
             return;
         };
-        let Row {
-            name,
-            unit,
-            compare,
-            bound,
-            must,
-            aim,
-        } = *self.row;
+        let Row { name, unit, compare, bound, must, aim } = *self.row;
         let sign = if compare.is_ratio() { "×" } else { unit };
         let limit = |value| format!("{bound} {} {sign}", short(value));
         let range = format!("{} … {}", short(spread.min), short(spread.max));
@@ -78,14 +65,7 @@ impl Measured<'_> {
     }
 
     fn to_json(&self) -> Value {
-        let Row {
-            name,
-            unit,
-            bound,
-            must,
-            aim,
-            ..
-        } = *self.row;
+        let Row { name, unit, bound, must, aim, .. } = *self.row;
         let pairs: Vec<Value> = self
             .pairs
             .iter()
@@ -113,16 +93,7 @@ impl Measured<'_> {
 
 /// Prints the heading of the table.
 pub(crate) fn print_heading() {
-    print_line([
-        "what",
-        "must",
-        "aim",
-        "median",
-        "min … max",
-        "TCP",
-        "SMC",
-        "verdict",
-    ]);
+    print_line(["what", "must", "aim", "median", "min … max", "TCP", "SMC", "verdict"]);
 }
 
 /// Prints a line for a workload without numbers.

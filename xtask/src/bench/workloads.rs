@@ -37,25 +37,11 @@ impl Row {
         must: f64,
         aim: f64,
     ) -> Self {
-        Self {
-            name,
-            unit,
-            compare,
-            bound: Bound::AtLeast,
-            must,
-            aim,
-        }
+        Self { name, unit, compare, bound: Bound::AtLeast, must, aim }
     }
 
     const fn added(name: &'static str, unit: &'static str, must: f64, aim: f64) -> Self {
-        Self {
-            name,
-            unit,
-            compare: Compare::SmcMinusTcp,
-            bound: Bound::AtMost,
-            must,
-            aim,
-        }
+        Self { name, unit, compare: Compare::SmcMinusTcp, bound: Bound::AtMost, must, aim }
     }
 }
 
@@ -75,45 +61,21 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     Workload {
         name: "sockperf",
         needs: &["sockperf"],
-        rows: &[Row::ratio(
-            "sockperf 64 B, p50 RTT",
-            "µs",
-            Compare::TcpOverSmc,
-            30.0,
-            100.0,
-        )],
+        rows: &[Row::ratio("sockperf 64 B, p50 RTT", "µs", Compare::TcpOverSmc, 30.0, 100.0)],
         sample: |lab, transport| sockperf(lab, transport, None),
     },
     Workload {
         name: "sockperf-one-cpu",
         needs: &["sockperf", "taskset"],
-        rows: &[Row::ratio(
-            "sockperf 64 B, p50, one CPU",
-            "µs",
-            Compare::TcpOverSmc,
-            1.0,
-            2.5,
-        )],
+        rows: &[Row::ratio("sockperf 64 B, p50, one CPU", "µs", Compare::TcpOverSmc, 1.0, 2.5)],
         sample: |lab, transport| sockperf(lab, transport, Some(first_cpu()?)),
     },
     Workload {
         name: "redis-c1",
         needs: &["redis-server", "redis-benchmark"],
         rows: &[
-            Row::ratio(
-                "redis 2 KiB SET, -c 1",
-                "req/s",
-                Compare::SmcOverTcp,
-                5.0,
-                10.0,
-            ),
-            Row::ratio(
-                "redis 2 KiB GET, -c 1",
-                "req/s",
-                Compare::SmcOverTcp,
-                5.0,
-                10.0,
-            ),
+            Row::ratio("redis 2 KiB SET, -c 1", "req/s", Compare::SmcOverTcp, 5.0, 10.0),
+            Row::ratio("redis 2 KiB GET, -c 1", "req/s", Compare::SmcOverTcp, 5.0, 10.0),
         ],
         sample: |lab, transport| Ok(redis(lab, transport, 1)?.rates().into()),
     },
@@ -121,20 +83,8 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         name: "redis-c10",
         needs: &["redis-server", "redis-benchmark"],
         rows: &[
-            Row::ratio(
-                "redis 2 KiB SET, -c 10",
-                "req/s",
-                Compare::SmcOverTcp,
-                2.5,
-                4.0,
-            ),
-            Row::ratio(
-                "redis 2 KiB GET, -c 10",
-                "req/s",
-                Compare::SmcOverTcp,
-                2.5,
-                4.0,
-            ),
+            Row::ratio("redis 2 KiB SET, -c 10", "req/s", Compare::SmcOverTcp, 2.5, 4.0),
+            Row::ratio("redis 2 KiB GET, -c 10", "req/s", Compare::SmcOverTcp, 2.5, 4.0),
         ],
         sample: |lab, transport| Ok(redis(lab, transport, 10)?.rates().into()),
     },
@@ -142,20 +92,8 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         name: "redis-c50",
         needs: &["redis-server", "redis-benchmark"],
         rows: &[
-            Row::ratio(
-                "redis 2 KiB SET, -c 50",
-                "req/s",
-                Compare::SmcOverTcp,
-                2.5,
-                4.0,
-            ),
-            Row::ratio(
-                "redis 2 KiB GET, -c 50",
-                "req/s",
-                Compare::SmcOverTcp,
-                2.5,
-                4.0,
-            ),
+            Row::ratio("redis 2 KiB SET, -c 50", "req/s", Compare::SmcOverTcp, 2.5, 4.0),
+            Row::ratio("redis 2 KiB GET, -c 50", "req/s", Compare::SmcOverTcp, 2.5, 4.0),
             Row {
                 name: "redis server CPU/request, -c 50",
                 unit: "µs",
@@ -174,60 +112,31 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     Workload {
         name: "iperf3",
         needs: &["iperf3"],
-        rows: &[Row::ratio(
-            "iperf3, one stream",
-            "GB/s",
-            Compare::SmcOverTcp,
-            1.5,
-            2.5,
-        )],
+        rows: &[Row::ratio("iperf3, one stream", "GB/s", Compare::SmcOverTcp, 1.5, 2.5)],
         sample: |lab, transport| iperf3(lab, transport, &[]),
     },
     Workload {
         name: "iperf3-1m",
         needs: &["iperf3"],
-        rows: &[Row::ratio(
-            "iperf3, one stream, -l 1M",
-            "GB/s",
-            Compare::SmcOverTcp,
-            1.5,
-            2.5,
-        )],
+        rows: &[Row::ratio("iperf3, one stream, -l 1M", "GB/s", Compare::SmcOverTcp, 1.5, 2.5)],
         sample: |lab, transport| iperf3(lab, transport, &["-l", "1M"]),
     },
     Workload {
         name: "rr-threads",
         needs: &["gcc"],
-        rows: &[Row::ratio(
-            "RR10(2KB/2KB), threads",
-            "tran/s",
-            Compare::SmcOverTcp,
-            3.0,
-            8.3,
-        )],
+        rows: &[Row::ratio("RR10(2KB/2KB), threads", "tran/s", Compare::SmcOverTcp, 3.0, 8.3)],
         sample: |lab, transport| request_response(lab, transport, "threads"),
     },
     Workload {
         name: "rr-epoll",
         needs: &["gcc"],
-        rows: &[Row::ratio(
-            "RR10(2KB/2KB), epoll",
-            "tran/s",
-            Compare::SmcOverTcp,
-            8.3,
-            20.0,
-        )],
+        rows: &[Row::ratio("RR10(2KB/2KB), epoll", "tran/s", Compare::SmcOverTcp, 8.3, 20.0)],
         sample: |lab, transport| request_response(lab, transport, "epoll"),
     },
     Workload {
         name: "foreign",
         needs: &["gcc"],
-        rows: &[Row::added(
-            "send/recv on a foreign fd, added",
-            "ns",
-            10.0,
-            3.0,
-        )],
+        rows: &[Row::added("send/recv on a foreign fd, added", "ns", 10.0, 3.0)],
         sample: foreign,
     },
     // Last: it leaves thousands of connections in TIME_WAIT behind.
@@ -261,13 +170,7 @@ pub(crate) struct Lab {
 impl Lab {
     pub(crate) fn new(launcher: Launcher, seconds: f64, scratch: PathBuf) -> Self {
         let (notes, redis_rates) = (RefCell::default(), RefCell::default());
-        Self {
-            launcher,
-            seconds,
-            scratch,
-            notes,
-            redis_rates,
-        }
+        Self { launcher, seconds, scratch, notes, redis_rates }
     }
 
     fn serve(&self, transport: Transport, port: u16, words: &[&str]) -> Result<Program> {
@@ -302,17 +205,12 @@ fn sockperf(lab: &Lab, transport: Transport, cpu: Option<String>) -> Result<Vec<
     let port = launch::free_port()?;
     let port_text = port.to_string();
     let address = ["--tcp", "-i", "127.0.0.1", "-p", &port_text];
-    let pin = cpu
-        .as_ref()
-        .map_or(vec![], |cpu| vec!["taskset", "-c", cpu]);
+    let pin = cpu.as_ref().map_or(vec![], |cpu| vec!["taskset", "-c", cpu]);
     // It counts whole seconds, of which it spends 0.4 on warming up.
     let seconds = lab.seconds.ceil().to_string();
 
-    let mut server = lab.serve(
-        transport,
-        port,
-        &[&pin[..], &["sockperf", "sr"], &address].concat(),
-    )?;
+    let mut server =
+        lab.serve(transport, port, &[&pin[..], &["sockperf", "sr"], &address].concat())?;
     let client = [
         "sockperf",
         "ping-pong",
@@ -327,16 +225,12 @@ fn sockperf(lab: &Lab, transport: Transport, cpu: Option<String>) -> Result<Vec<
     ];
     let output = lab.run(transport, &[&pin[..], &client, &address].concat())?;
     server.must_be_alive()?;
-    Ok(vec![
-        median_us(&output).context("sockperf printed no percentile 50")?,
-    ])
+    Ok(vec![median_us(&output).context("sockperf printed no percentile 50")?])
 }
 
 /// From `sockperf: ---> percentile 50.000 =   54.480`.
 fn median_us(output: &str) -> Option<f64> {
-    let line = output
-        .lines()
-        .find(|line| line.contains("percentile 50.000"))?;
+    let line = output.lines().find(|line| line.contains("percentile 50.000"))?;
     line.rsplit_once('=')?.1.trim().parse().ok()
 }
 
@@ -347,12 +241,7 @@ fn first_cpu() -> Result<String> {
         .lines()
         .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
         .context("no Cpus_allowed_list in /proc/self/status")?;
-    Ok(list
-        .trim()
-        .split(['-', ','])
-        .next()
-        .unwrap_or("0")
-        .to_owned())
+    Ok(list.trim().split(['-', ',']).next().unwrap_or("0").to_owned())
 }
 
 // ---- redis ---------------------------------------------------------------
@@ -386,26 +275,16 @@ fn redis(lab: &Lab, transport: Transport, clients: u32) -> Result<RedisRun> {
     server.must_be_alive()?;
 
     let key = (transport == Transport::Smc, clients);
-    lab.redis_rates
-        .borrow_mut()
-        .insert(key, set_per_s.min(get_per_s));
+    lab.redis_rates.borrow_mut().insert(key, set_per_s.min(get_per_s));
     // As many SETs as GETs were made.
     let server_cpu_us_per_request = cpu_s * 1e6 / (2 * requests) as f64;
-    Ok(RedisRun {
-        set_per_s,
-        get_per_s,
-        server_cpu_us_per_request,
-    })
+    Ok(RedisRun { set_per_s, get_per_s, server_cpu_us_per_request })
 }
 
 /// How many requests fill the time of one run; a short run finds out first
 /// when nothing is known yet.
 fn redis_requests(lab: &Lab, transport: Transport, clients: u32, port: &str) -> Result<u64> {
-    let known = lab
-        .redis_rates
-        .borrow()
-        .get(&(transport == Transport::Smc, clients))
-        .copied();
+    let known = lab.redis_rates.borrow().get(&(transport == Transport::Smc, clients)).copied();
     let rate = match known {
         Some(rate) => rate,
         None => redis_benchmark(lab, transport, clients, port, REDIS_PROBE_REQUESTS)?.0,
@@ -422,24 +301,16 @@ fn redis_benchmark(
     requests: u64,
 ) -> Result<(f64, f64)> {
     let (clients, requests) = (clients.to_string(), requests.to_string());
-    let what = [
-        "-t", "set,get", "-d", "2048", "-n", &requests, "-c", &clients, "--csv",
-    ];
-    let command = [
-        &["redis-benchmark", "-h", "127.0.0.1", "-p", port][..],
-        &what,
-    ]
-    .concat();
+    let what = ["-t", "set,get", "-d", "2048", "-n", &requests, "-c", &clients, "--csv"];
+    let command = [&["redis-benchmark", "-h", "127.0.0.1", "-p", port][..], &what].concat();
     let output = lab.run(transport, &command)?;
     let rate = |test| redis_rate(&output, test).context("redis-benchmark printed no rate");
     Ok((rate("SET")?, rate("GET")?))
 }
 
 /// From `"SET","16129.03",...`.
-fn redis_rate(csv: &str, test: &str) -> Option<f64> {
-    let mut rows = csv
-        .lines()
-        .map(|line| line.split(',').map(|cell| cell.trim_matches('"')));
+pub(crate) fn redis_rate(csv: &str, test: &str) -> Option<f64> {
+    let mut rows = csv.lines().map(|line| line.split(',').map(|cell| cell.trim_matches('"')));
     rows.find_map(|mut cells| (cells.next()? == test).then(|| cells.next()?.parse().ok())?)
 }
 
@@ -452,22 +323,11 @@ fn iperf3(lab: &Lab, transport: Transport, extra: &[&str]) -> Result<Vec<f64>> {
     let seconds = lab.seconds.ceil().to_string();
     let server = ["iperf3", "-s", "-B", "127.0.0.1", "-p", &text];
     let mut server = lab.serve(transport, port, &server)?;
-    let client = [
-        "iperf3",
-        "-c",
-        "127.0.0.1",
-        "-p",
-        &text,
-        "-t",
-        &seconds,
-        "-J",
-    ];
+    let client = ["iperf3", "-c", "127.0.0.1", "-p", &text, "-t", &seconds, "-J"];
     let output = lab.run(transport, &[&client, extra].concat())?;
     server.must_be_alive()?;
     let report: Value = serde_json::from_str(&output).context("iperf3's report")?;
-    Ok(vec![
-        number(&report, "/end/sum_received/bits_per_second")? / BITS_PER_GIGABYTE,
-    ])
+    Ok(vec![number(&report, "/end/sum_received/bits_per_second")? / BITS_PER_GIGABYTE])
 }
 
 // ---- our own programs ----------------------------------------------------
@@ -475,15 +335,7 @@ fn iperf3(lab: &Lab, transport: Transport, extra: &[&str]) -> Result<Vec<f64>> {
 /// Requests per second that IBM's RR10(2KB/2KB) would count.
 fn request_response(lab: &Lab, transport: Transport, mode: &str) -> Result<Vec<f64>> {
     let (program, seconds) = (lab.own("rr"), lab.seconds.to_string());
-    let words = [
-        &program,
-        "--mode",
-        mode,
-        "--connections",
-        "10",
-        "--seconds",
-        &seconds,
-    ];
+    let words = [&program, "--mode", mode, "--connections", "10", "--seconds", &seconds];
     let report: Value = serde_json::from_str(&lab.run(transport, &words)?)?;
     Ok(vec![number(&report, "/transactions_per_s")?])
 }
@@ -508,15 +360,7 @@ const IDLE_CONNECTIONS: u64 = 10_000;
 fn idle(lab: &Lab, transport: Transport) -> Result<Vec<f64>> {
     let (program, seconds) = (lab.own("idle"), lab.seconds.to_string());
     let count = IDLE_CONNECTIONS.to_string();
-    let words = [
-        &program,
-        "--connections",
-        &count,
-        "--seconds",
-        &seconds,
-        "--hold",
-        "yes",
-    ];
+    let words = [&program, "--connections", &count, "--seconds", &seconds, "--hold", "yes"];
     let mut dialogue = Dialogue::start(lab.command(transport, &words)?)?;
     let report: Value = serde_json::from_str(&dialogue.await_line("{", RUN_PATIENCE)?)?;
     if transport == Transport::Smc {
@@ -555,16 +399,11 @@ fn note_proof(lab: &Lab, report: &Value) -> Result<()> {
     let mut command = Command::new(sidestep);
     command.args(["ss", "--json"]);
     let table: Value = serde_json::from_str(&launch::run(command, RUN_PATIENCE)?)?;
-    let Some(rows) = table.as_array() else {
-        bail!("`sidestep ss --json` printed no array")
-    };
+    let Some(rows) = table.as_array() else { bail!("`sidestep ss --json` printed no array") };
     let pid = report.pointer("/client/pid");
     let ours = rows.iter().filter(|row| row.get("pid") == pid);
     let smc = ours.filter(|row| row["mode"] == "SMC-D").count();
-    lab.note(format!(
-        "idle: {smc} of {} connections were SMC-D",
-        report["connections"]
-    ));
+    lab.note(format!("idle: {smc} of {} connections were SMC-D", report["connections"]));
     Ok(())
 }
 
