@@ -16,7 +16,7 @@ use sidestep_socket::multiplex::{self, FdSets};
 use sidestep_socket::sock::{self, Phase};
 use sidestep_socket::stream::{self, Buffers, Outcome};
 use sidestep_socket::transfer::{self, Source};
-use sidestep_socket::{Answer, Errno, epoll, meeting};
+use sidestep_socket::{Answer, Errno, epoll, meeting, process};
 
 type Address = *mut libc::sockaddr;
 type Length = *mut libc::socklen_t;
@@ -552,8 +552,7 @@ export! {
 
     fn close(fd: i32) -> i32 {
         if sys::is_hidden(fd) {
-            set_errno(libc::EBADF);
-            return -1;
+            return not_open();
         }
         let _closing = quietly(|| sock::before_close(fd));
         // SAFETY: passed on.
@@ -562,10 +561,19 @@ export! {
 
     fn close_range(first: u32, last: u32, flags: i32) -> i32 {
         const CLOSE_RANGE_CLOEXEC: i32 = 4;
-        if first <= last && flags & CLOSE_RANGE_CLOEXEC == 0 {
+        // Asks about a range that is always empty: what the kernel refuses must
+        // change nothing.
+        // SAFETY: passed on.
+        if first > last || unsafe { real::close_range(u32::MAX, u32::MAX, flags) } < 0 {
+            // SAFETY: passed on.
+            return unsafe { real::close_range(first, last, flags) };
+        }
+        if flags & CLOSE_RANGE_CLOEXEC == 0 {
+            // One by one, so that each peer is told after its connection was closed.
             quietly(|| {
                 descriptors::for_each(first as usize, last as usize, |fd| {
-                    drop(sock::before_close(fd));
+                    // SAFETY: the program wants it closed.
+                    unsafe { close(fd) };
                 });
             });
         }
@@ -593,29 +601,27 @@ export! {
     }
 
     fn dup(fd: i32) -> i32 {
+        if sys::is_hidden(fd) {
+            return not_open();
+        }
         // SAFETY: passed on.
         duplicated(fd, unsafe { real::dup(fd) })
     }
 
     fn dup2(old: i32, new: i32) -> i32 {
-        if sys::is_hidden(new) || sys::is_hidden(old) {
-            set_errno(libc::EBADF);
-            return -1;
-        }
         // SAFETY: passed on.
         over(old, new, || unsafe { real::dup2(old, new) })
     }
 
     fn dup3(old: i32, new: i32, flags: i32) -> i32 {
-        if sys::is_hidden(new) || sys::is_hidden(old) {
-            set_errno(libc::EBADF);
-            return -1;
-        }
         // SAFETY: passed on.
         over(old, new, || unsafe { real::dup3(old, new, flags) })
     }
 
     fn fcntl(fd: i32, command: i32, argument: usize) -> i32 {
+        if sys::is_hidden(fd) {
+            return not_open();
+        }
         // SAFETY: passed on.
         let result = unsafe { real::fcntl(fd, command, argument) };
         match command {
@@ -667,6 +673,12 @@ export! {
 const SIOCOUTQNSD: u64 = 0x894B;
 const SIOCATMARK: u64 = 0x8905;
 
+/// What a descriptor of ours is to the program.
+fn not_open() -> i32 {
+    set_errno(libc::EBADF);
+    -1
+}
+
 fn duplicated(old: i32, new: i32) -> i32 {
     if new >= 0 {
         quietly(|| sock::duplicate(old, new));
@@ -676,11 +688,16 @@ fn duplicated(old: i32, new: i32) -> i32 {
 
 /// `dup2` and `dup3`: `new` is closed if it was open, by the kernel, at once.
 fn over(old: i32, new: i32, call: impl Fn() -> i32) -> i32 {
-    if old == new || !(descriptors::is_ours(old) || descriptors::is_ours(new)) {
+    if sys::is_hidden(old) {
+        return not_open();
+    }
+    let concerns_us =
+        descriptors::is_ours(old) || descriptors::is_ours(new) || sys::is_hidden(new);
+    if old == new || !concerns_us || sys::fcntl(old, libc::F_GETFD, 0).is_err() {
         return call();
     }
-    if sys::fcntl(old, libc::F_GETFD, 0).is_err() {
-        return call();
+    if sys::is_hidden(new) && !process::is_borrowed_memory() && !sys::make_way(new) {
+        return not_open();
     }
     let _closing = quietly(|| sock::before_close(new));
     duplicated(old, call())

@@ -103,7 +103,6 @@ names! {
     fn dup2(old: i32, new: i32) -> i32;
     fn dup3(old: i32, new: i32, flags: i32) -> i32;
     fn fcntl(fd: i32, command: i32, argument: usize) -> i32;
-    fn fcntl64(fd: i32, command: i32, argument: usize) -> i32;
     fn ioctl(fd: i32, request: u64, argument: usize) -> i32;
     fn read(fd: i32, at: *mut c_void, len: usize) -> isize;
     fn write(fd: i32, at: *const c_void, len: usize) -> isize;

@@ -626,7 +626,8 @@ impl Set {
         let Some((number, bell)) = process.take_channel() else { return false };
         let tag = core::ptr::from_ref(self) as u64;
         let epfd = self.epfd.load(Ordering::Relaxed);
-        let added = sys::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, bell, mask::IN | EPOLLET, tag);
+        let events = mask::IN | EPOLLET;
+        let added = sys::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, sys::seat(bell), events, tag);
         if added.is_err() {
             process.give_channel(number);
             return false;
