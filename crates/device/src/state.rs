@@ -81,6 +81,10 @@ pub mod flag {
     pub const URGENT_TAKEN: u32 = 1 << 8;
     /// The peer's side of the TCP stream ended before it switched to its ring.
     pub const TCP_ENDED: u32 = 1 << 9;
+    /// `O_NONBLOCK`, as far as a process of this end has set or seen it.
+    pub const NONBLOCKING: u32 = 1 << 10;
+    /// `O_ASYNC`: every arrival rings, because the bell raises SIGIO.
+    pub const ASYNC: u32 = 1 << 11;
 }
 
 /// One TCP connection of the program.

@@ -627,8 +627,7 @@ export! {
         match command {
             libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, result),
             libc::F_SETFL if result == 0 => {
-                let on = argument as i32 & libc::O_NONBLOCK != 0;
-                descriptors::sock(fd).inspect(|sock| sock.set_nonblocking(on));
+                descriptors::sock(fd).inspect(|sock| sock.note_status_flags(argument as i32));
                 result
             }
             _ => result,
@@ -653,9 +652,10 @@ export! {
         }
         // SAFETY: passed on.
         let result = unsafe { real::ioctl(fd, request, argument) };
-        if request == libc::FIONBIO && result == 0 {
-            // SAFETY: FIONBIO reads one int.
-            sock.set_nonblocking(unsafe { *(argument as *const i32) } != 0);
+        if matches!(request, libc::FIONBIO | FIOASYNC) && result == 0 {
+            // SAFETY: both read one int.
+            let on = unsafe { *(argument as *const i32) } != 0;
+            if request == FIOASYNC { sock.set_async(on) } else { sock.set_nonblocking(on) }
         }
         result
     }
@@ -672,6 +672,8 @@ export! {
 /// `SIOCOUTQNSD` and `SIOCATMARK` of `linux/sockios.h` and `asm-generic/sockios.h`.
 const SIOCOUTQNSD: u64 = 0x894B;
 const SIOCATMARK: u64 = 0x8905;
+/// `FIOASYNC` of `asm-generic/ioctls.h`.
+const FIOASYNC: u64 = 0x5452;
 
 /// What a descriptor of ours is to the program.
 fn not_open() -> i32 {

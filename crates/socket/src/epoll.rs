@@ -770,7 +770,7 @@ impl Set {
         let inherited = !self.is_at_home();
         for (slot, conn, registration) in self.members() {
             if inherited || registration.unreached.load(Ordering::Relaxed) {
-                conn.mine.waiting.read_arm.withdraw();
+                wait::withdraw_readers(slot, &conn);
                 conn.mine.waiting.write_arm.withdraw();
                 wait::drain_bells(slot, &conn, registration.fd.load(Ordering::Relaxed));
             }

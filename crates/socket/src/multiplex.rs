@@ -216,7 +216,7 @@ fn finish(entries: &mut [libc::pollfd], copy: &[libc::pollfd], may_sleep: bool) 
         match connection(entry.fd) {
             Some((sock, slot, conn)) => {
                 if may_sleep {
-                    conn.mine.waiting.read_arm.withdraw();
+                    wait::withdraw_readers(slot, &conn);
                     conn.mine.waiting.write_arm.withdraw();
                 }
                 note_kernel(kernel, slot, &conn);

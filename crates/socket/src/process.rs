@@ -111,6 +111,15 @@ pub fn note_owner() {
     OWNER.store(sys::pid(), Ordering::Relaxed);
 }
 
+/// Says in a slot which process uses the connection, if that has changed: a child
+/// goes on with what its parent began.
+pub(crate) fn note_user(slot: &Slot) {
+    let me = OWNER.load(Ordering::Relaxed);
+    if slot.user_pid.load(Ordering::Relaxed) != me {
+        slot.user_pid.store(me, Ordering::Relaxed);
+    }
+}
+
 /// Whether the calling process runs in the memory of another: the child of a
 /// `vfork`, which may close and duplicate descriptors (its own!) before it calls
 /// `exec`, and must leave its parent's tables alone.

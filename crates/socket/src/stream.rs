@@ -497,10 +497,13 @@ impl Receive<'_> {
     #[inline]
     fn some(&self, buffers: &Buffers<'_>, done: usize) -> Found {
         let receiving = Held::enter(&self.slot.receive_lock);
-        if self.slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED == 0
-            && !switch::receive_from_ring(self.slot, self.conn)
-        {
-            return self.some_from_tcp(buffers, done);
+        let flags = self.slot.flags.load(Ordering::Acquire);
+        if flags & (flag::RECEIVE_SWITCHED | flag::ASYNC) != flag::RECEIVE_SWITCHED {
+            if !switch::receive_from_ring(self.slot, self.conn) {
+                return self.some_from_tcp(buffers, done);
+            }
+            // With `O_ASYNC` every message has left a bell.
+            wait::drain_bells(self.slot, self.conn, self.fd);
         }
         let room = if buffers.is_empty() { 0 } else { buffers.len() - done };
         let mut found = self.take_from_ring(buffers, done, room);

@@ -260,6 +260,7 @@ pub(crate) fn readable(
 ) -> Answer<()> {
     let (found, cost) = linger(&sock.receive_wait, || cpu_of(conn.theirs), &ready);
     cost.charge(slot);
+    process::note_user(slot);
     if found {
         return Ok(());
     }
@@ -270,14 +271,25 @@ pub(crate) fn readable(
     }
     conn.mine.waiting.read_arm.ask(next_arm(slot));
     let answer = if ready() { Ok(()) } else { sleep_on_tcp(slot, conn, fd) };
-    conn.mine.waiting.read_arm.withdraw();
+    withdraw_readers(slot, conn);
     leave_sleeper(slot);
     answer
 }
 
 /// A number for an arm, never 0.
 pub(crate) fn next_arm(slot: &Slot) -> u32 {
-    slot.arm_numbers.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1)
+    const NUMBERS: u32 = 1 << 31;
+    (slot.arm_numbers.fetch_add(1, Ordering::Relaxed) % NUMBERS) + 1
+}
+
+/// Nobody sleeps for something to read any more. With `O_ASYNC` the kernel goes on
+/// waiting for bells.
+pub(crate) fn withdraw_readers(slot: &Slot, conn: &Conn) {
+    if slot.flags.load(Ordering::Relaxed) & flag::ASYNC != 0 {
+        conn.mine.waiting.read_arm.ask_always();
+    } else {
+        conn.mine.waiting.read_arm.withdraw();
+    }
 }
 
 fn become_sleeper(slot: &Slot, tid: u32) -> bool {
@@ -413,6 +425,7 @@ pub(crate) fn writable(
     let ready = || !full(consumer.load(Ordering::Relaxed)) || has_ended(slot, conn);
     let (found, cost) = linger(&sock.send_wait, || cpu_of(conn.theirs), ready);
     cost.charge(slot);
+    process::note_user(slot);
     if found {
         return Ok(());
     }
