@@ -575,6 +575,20 @@ pub fn epoll_ctl(epfd: i32, operation: i32, fd: i32, events: u32, data: u64) -> 
     unsafe { call!(epoll_ctl, epfd, operation, fd, &raw mut event) }
 }
 
+/// libc's `errno` of this thread.
+#[must_use]
+pub fn libc_errno() -> i32 {
+    // SAFETY: libc's own thread-local word.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Puts another value into libc's `errno`; returns what was there.
+#[must_use]
+pub fn replace_libc_errno(errno: i32) -> i32 {
+    // SAFETY: as above.
+    unsafe { core::mem::replace(&mut *libc::__errno_location(), errno) }
+}
+
 /// Gives the CPU to whoever waits for it.
 pub fn yield_cpu() {
     // SAFETY: no memory operands.
