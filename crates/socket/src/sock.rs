@@ -22,7 +22,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use sidestep_device::ring::Ring;
-use sidestep_device::slab::{self, Record};
+use sidestep_device::slab::Record;
 use sidestep_device::state::{Slot, flag, mode};
 use sidestep_device::sys;
 use sidestep_proto::fallback::Reason;
@@ -272,17 +272,15 @@ impl Sock {
     fn release_slot(&self) {
         let Some(slot) = self.slot() else { return };
         self.slot.store(core::ptr::null_mut(), Ordering::Release);
-        if slot.holders.fetch_sub(1, Ordering::AcqRel) != 1 {
-            return;
-        }
         let index = self.slot_index();
         let Some(home) = self.home() else { return };
-        if let Some(group) = home.group_of_slot(index) {
-            group.record(index).identity.phase.store(slab::phase::DETACHED, Ordering::Release);
+        // As long as we hold it, nobody gives it to another connection. If two let go
+        // at once, the home finds that nobody is left.
+        if slot.holders.load(Ordering::Acquire) == 1 {
+            home.detach(index);
         }
-        slot.mode.store(mode::LINGERING, Ordering::Release);
+        slot.holders.fetch_sub(1, Ordering::AcqRel);
         if self.is_at_home() {
-            home.set_sock_of_slot(index, None);
             home.release_slot(index);
         }
     }
@@ -361,14 +359,13 @@ impl Sock {
             return;
         }
         let Some(process) = process::current() else { return self.set_phase(Phase::Plain) };
-        let Some(index) = process.take_slot() else { return self.set_phase(Phase::Plain) };
+        let Some(index) = process.take_slot(self) else { return self.set_phase(Phase::Plain) };
         let slot = process.state.slot(index);
         slot.is_server.store(u8::from(self.is_server.load(Ordering::Relaxed)), Ordering::Relaxed);
         self.slot_index.store(index as u32, Ordering::Relaxed);
         self.home.store(core::ptr::from_ref(process).cast_mut(), Ordering::Release);
         self.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Release);
         self.set_nonblocking(self.nonblocking.load(Ordering::Relaxed));
-        process.set_sock_of_slot(index, Some(self));
         if let Ok((local, peer)) = addresses(fd) {
             self.note_addresses(local, peer);
         }
