@@ -6,7 +6,7 @@
 
 #![allow(clippy::missing_safety_doc, reason = "each is libc's function of the same name")]
 
-use crate::real;
+use crate::{real, stdio};
 use core::ffi::{c_char, c_void};
 use core::time::Duration;
 use sidestep_device::sys;
@@ -241,6 +241,7 @@ export! {
             // SAFETY: passed on.
             return unsafe { real::recvmmsg(fd, list, count, flags, time) };
         }
+        // SAFETY: null or the program's time.
         let deadline = unsafe { time.as_ref() }.map(|t| sys::now_ns() + duration(t).as_nanos() as u64);
         let mut flags = flags;
         for i in 0..count as usize {
@@ -385,9 +386,11 @@ export! {
         let Some(sock) = descriptors::sock(out).filter(|sock| sock.phase() == Phase::Smc) else {
             return around_plain(out, true, plain!(real::sendfile(out, file, offset, len)));
         };
-        // A socket or pipe as the source: the kernel says what it thinks of it.
-        // SAFETY: passed on.
-        if unsafe { libc::lseek(file, 0, libc::SEEK_CUR) } < 0 {
+        // SAFETY: no memory operands.
+        let seekable = unsafe { libc::lseek(file, 0, libc::SEEK_CUR) } >= 0;
+        if !seekable {
+            // A socket or pipe as the source: the kernel says what it thinks of it.
+            // SAFETY: passed on.
             return unsafe { real::sendfile(out, file, offset, 0) };
         }
         // SAFETY: null or the program's offset.
@@ -702,7 +705,11 @@ fn over(old: i32, new: i32, call: impl Fn() -> i32) -> i32 {
         return not_open();
     }
     let _closing = quietly(|| sock::before_close(new));
-    duplicated(old, call())
+    let result = duplicated(old, call());
+    if (0..3).contains(&result) && !process::is_borrowed_memory() {
+        quietly(|| stdio::note_standard(result));
+    }
+    result
 }
 
 // Options.
