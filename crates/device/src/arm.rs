@@ -22,6 +22,10 @@
 
 use crate::sync::{AtomicU32, Ordering, fence};
 
+/// The number under which every publication is answered: whoever asks so gets as
+/// many bells as there are messages, and takes them out of the queue himself.
+const ALWAYS: u32 = u32::MAX;
+
 /// The sleeper's word: 0, or the number of the bell it asks for.
 #[repr(transparent)]
 pub struct Arm(AtomicU32);
@@ -44,7 +48,7 @@ impl Arm {
     }
 
     /// Asks for a bell under `number`, a number not used for this arm before
-    /// (until 2^32 sleeps later) and not 0. Look at the cursor again afterwards,
+    /// (until 2^31 sleeps later) and not 0. Look at the cursor again afterwards,
     /// before sleeping.
     #[inline]
     pub fn ask(&self, number: u32) {
@@ -52,6 +56,11 @@ impl Arm {
         self.0.store(number, Ordering::Relaxed);
         // Pairs with the fence in `Rung::answer`: step 2 of the protocol.
         fence(Ordering::SeqCst);
+    }
+
+    /// Asks for a bell after every publication, until withdrawn.
+    pub fn ask_always(&self) {
+        self.ask(ALWAYS);
     }
 
     /// Withdraws the request. A ringer that read the arm before may still ring.
@@ -94,7 +103,7 @@ impl Rung {
 
     #[cold]
     fn rise_to(&self, number: u32) -> bool {
-        self.0.swap(number, Ordering::Relaxed) != number
+        self.0.swap(number, Ordering::Relaxed) != number || number == ALWAYS
     }
 }
 

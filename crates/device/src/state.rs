@@ -86,6 +86,10 @@ pub mod flag {
     pub const NO_DELAY: u32 = 1 << 10;
     /// The program has set `TCP_CORK`. (The kernel's is never set.)
     pub const CORK: u32 = 1 << 11;
+    /// `O_NONBLOCK`, as far as a process of this end has set or seen it.
+    pub const NONBLOCKING: u32 = 1 << 12;
+    /// `O_ASYNC`: every arrival rings, because the bell raises SIGIO.
+    pub const ASYNC: u32 = 1 << 13;
 }
 
 /// One TCP connection of the program.
@@ -102,6 +106,9 @@ pub struct Slot {
     /// The thread that sleeps on the TCP connection, 0 = none. Only it may take
     /// bells from the TCP queue.
     pub sleeper: AtomicU32,
+    /// Where on its stack the sleeper sleeps: tells a handler that has interrupted the
+    /// sleep from a later call of a thread that jumped out of it.
+    pub sleeper_at: AtomicU64,
     /// Rises whenever the sleeper leaves: others of this end wait for it here.
     pub turn: AtomicU32,
     /// Threads that wait for the sleeper to leave.
@@ -110,6 +117,9 @@ pub struct Slot {
     pub flags: AtomicU32,
     /// Processes that hold a descriptor of this connection.
     pub holders: AtomicU32,
+    /// Readers and polls that have asked for a bell when there is something to read:
+    /// whoever stops waiting withdraws the request only if he was the last.
+    pub read_waiters: AtomicU32,
     /// Source of arm numbers.
     pub arm_numbers: AtomicU32,
     /// The peer's read arm that we answered last.

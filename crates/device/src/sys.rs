@@ -7,7 +7,7 @@
 
 use core::ffi::c_void;
 use core::mem::{MaybeUninit, size_of};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use syscalls::{Sysno, syscall};
 
@@ -66,7 +66,12 @@ pub fn is_hidden(fd: i32) -> bool {
 /// The first hidden descriptor from `first` on.
 #[must_use]
 pub fn next_hidden(first: usize) -> Option<usize> {
-    (first..HIDDEN_MAX).find(|fd| is_hidden(*fd as i32))
+    let above = |at: usize| if at == first / 64 { u64::MAX << (first % 64) } else { u64::MAX };
+    let mut words = HIDDEN.iter().enumerate().skip(first / 64);
+    words.find_map(|(at, word)| {
+        let bits = word.load(Ordering::Relaxed) & above(at);
+        (bits != 0).then(|| at * 64 + bits.trailing_zeros() as usize)
+    })
 }
 
 fn hide(fd: i32, hidden: bool) {
@@ -79,9 +84,81 @@ fn hide(fd: i32, hidden: bool) {
     }
 }
 
+/// Descriptors that had to make way: the number by which the library knows one in
+/// the high half, the number it has now in the low half; 0 = free.
+static MOVED: [AtomicU64; MOVED_MAX] = [const { AtomicU64::new(0) }; MOVED_MAX];
+/// Descriptors that can have made way at once.
+const MOVED_MAX: usize = 64;
+/// Whether any ever has.
+static ANY_MOVED: AtomicBool = AtomicBool::new(false);
+
+const fn moved(known_as: i32, now: i32) -> u64 {
+    (known_as as u64) << 32 | now as u64
+}
+
+/// The number that a descriptor of ours has now. The functions below that are for
+/// descriptors of ours alone ask it themselves.
+#[inline]
+#[must_use]
+pub fn seat(fd: i32) -> i32 {
+    if ANY_MOVED.load(Ordering::Relaxed) { moved_seat(fd) } else { fd }
+}
+
+#[cold]
+fn moved_seat(fd: i32) -> i32 {
+    let mut entries = MOVED.iter().map(|entry| entry.load(Ordering::Acquire));
+    let found = entries.find(|entry| *entry != 0 && (entry >> 32) as i32 == fd);
+    found.map_or(fd, |entry| entry as u32 as i32)
+}
+
+/// The program puts something else under a number that is ours: our descriptor
+/// moves to another, and those who know it by the old number find it by [`seat`].
+/// False: it cannot.
+#[must_use]
+pub fn make_way(number: i32) -> bool {
+    let Ok(next) = fcntl(number, libc::F_DUPFD_CLOEXEC, number as usize + 1) else {
+        return false;
+    };
+    let next = next as i32;
+    let place = MOVED
+        .iter()
+        .find(|entry| entry.load(Ordering::Relaxed) as u32 as i32 == number)
+        .or_else(|| MOVED.iter().find(|entry| entry.load(Ordering::Relaxed) == 0));
+    let Some(place) = place else {
+        close_number(next);
+        return false;
+    };
+    let known_as = match place.load(Ordering::Relaxed) {
+        0 => number,
+        entry => (entry >> 32) as i32,
+    };
+    hide(next, true);
+    // Release: pairs with the Acquire in `moved_seat`.
+    place.store(moved(known_as, next), Ordering::Release);
+    ANY_MOVED.store(true, Ordering::Relaxed);
+    hide(number, false);
+    true
+}
+
+/// Whether somebody is known by this number though it sits elsewhere.
+fn is_name_of_moved(fd: i32) -> bool {
+    ANY_MOVED.load(Ordering::Relaxed) && moved_seat(fd) != fd
+}
+
 /// Closes a descriptor of ours; errors mean that it was closed already.
 pub fn close(fd: i32) {
+    let known_as = fd;
+    let fd = seat(known_as);
+    if fd != known_as {
+        let entry = MOVED.iter().find(|entry| entry.load(Ordering::Relaxed) == moved(known_as, fd));
+        entry.inspect(|entry| entry.store(0, Ordering::Relaxed));
+    }
     hide(fd, false);
+    close_number(fd);
+}
+
+/// Closes a descriptor that has not been hidden yet.
+fn close_number(fd: i32) {
     // SAFETY: close has no memory operands.
     let _ = unsafe { call!(close, fd) };
 }
@@ -188,7 +265,7 @@ pub fn bind_unix(fd: i32, name: &UnixName) -> Result {
 /// Connects a datagram socket: tells whether somebody is bound to `name`.
 pub fn connect_unix(fd: i32, name: &UnixName) -> Result {
     // SAFETY: as in `bind_unix`.
-    unsafe { call!(connect, fd, &raw const name.address, name.len) }
+    unsafe { call!(connect, seat(fd), &raw const name.address, name.len) }
 }
 
 /// Whether `address` belongs to this host: only such an address can be bound.
@@ -200,7 +277,7 @@ pub fn is_local(address: &libc::sockaddr_storage, len: u32) -> bool {
     };
     // SAFETY: the storage is initialised and at least len long.
     let bound = unsafe { call!(bind, fd, core::ptr::from_ref(address), len) }.is_ok();
-    close(fd as i32);
+    close_number(fd as i32);
     bound
 }
 
@@ -220,12 +297,16 @@ pub fn send_with_fds(fd: i32, name: &UnixName, bytes: &[u8], fds: &[i32]) -> Res
         control.header.cmsg_level = libc::SOL_SOCKET;
         control.header.cmsg_type = libc::SCM_RIGHTS;
         control.header.cmsg_len = size_of::<libc::cmsghdr>() + payload;
-        control.words[..fds.len()].copy_from_slice(fds);
+        for (word, fd) in control.words.iter_mut().zip(fds) {
+            *word = seat(*fd);
+        }
         message.msg_control = (&raw mut control).cast();
         message.msg_controllen = (size_of::<libc::cmsghdr>() + payload).next_multiple_of(8);
     }
     // SAFETY: every pointer in message refers to a live local.
-    unsafe { call!(sendmsg, fd, &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) }
+    unsafe {
+        call!(sendmsg, seat(fd), &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
+    }
 }
 
 /// What [`recv_with_fds`] found beside the bytes.
@@ -248,7 +329,7 @@ impl Received {
 
     /// Closes whatever descriptors came.
     pub fn close_fds(&self) {
-        self.fds().iter().copied().for_each(close);
+        self.fds().iter().copied().for_each(close_number);
     }
 }
 
@@ -279,7 +360,7 @@ pub fn recv_with_fds(fd: i32, bytes: &mut [u8]) -> Result<Received> {
     message.msg_controllen = size_of::<ControlBuffer>();
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: every pointer in message refers to a live local.
-    let len = unsafe { call!(recvmsg, fd, &raw mut message, flags) }?;
+    let len = unsafe { call!(recvmsg, seat(fd), &raw mut message, flags) }?;
     let mut received = Received { len, uid: None, fds: [-1; FDS_MAX], fd_count: 0 };
     // SAFETY: the kernel filled message.msg_control with msg_controllen bytes of
     // well-formed control messages; CMSG_* stay inside them.
@@ -308,7 +389,7 @@ unsafe fn read_control(at: *const libc::cmsghdr, received: &mut Received) {
                         received.fds[received.fd_count] = fd;
                         received.fd_count += 1;
                     } else {
-                        close(fd);
+                        close_number(fd);
                     }
                 }
             }
@@ -407,24 +488,27 @@ pub fn eventfd() -> Result<i32> {
 pub fn ring_eventfd(fd: i32) -> Result {
     let one = 1u64;
     // SAFETY: eight readable bytes.
-    unsafe { write(fd, (&raw const one).cast(), 8) }
+    unsafe { write(seat(fd), (&raw const one).cast(), 8) }
 }
 
 /// Moves a descriptor of ours to a high number, out of the program's sight.
 /// Keeps the old number when there is none free up there.
 #[must_use]
 pub fn move_up(fd: i32) -> i32 {
-    match fcntl(fd, libc::F_DUPFD_CLOEXEC, hidden_fd_floor()) {
-        Ok(high) => {
-            close(fd);
-            hide(high as i32, true);
-            high as i32
+    let mut floor = hidden_fd_floor();
+    while let Ok(high) = fcntl(fd, libc::F_DUPFD_CLOEXEC, floor) {
+        let high = high as i32;
+        if is_name_of_moved(high) {
+            close_number(high);
+            floor = high as usize + 1;
+            continue;
         }
-        Err(_) => {
-            hide(fd, true);
-            fd
-        }
+        close_number(fd);
+        hide(high, true);
+        return high;
     }
+    hide(fd, true);
+    fd
 }
 
 /// Lowest number for descriptors of ours: beyond `select`, and beyond what a
@@ -489,6 +573,20 @@ pub fn epoll_ctl(epfd: i32, operation: i32, fd: i32, events: u32, data: u64) -> 
     let mut event = libc::epoll_event { events, u64: data };
     // SAFETY: one live epoll_event.
     unsafe { call!(epoll_ctl, epfd, operation, fd, &raw mut event) }
+}
+
+/// libc's `errno` of this thread.
+#[must_use]
+pub fn libc_errno() -> i32 {
+    // SAFETY: libc's own thread-local word.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Puts another value into libc's `errno`; returns what was there.
+#[must_use]
+pub fn replace_libc_errno(errno: i32) -> i32 {
+    // SAFETY: as above.
+    unsafe { core::mem::replace(&mut *libc::__errno_location(), errno) }
 }
 
 /// Gives the CPU to whoever waits for it.

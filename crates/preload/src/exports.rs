@@ -6,7 +6,7 @@
 
 #![allow(clippy::missing_safety_doc, reason = "each is libc's function of the same name")]
 
-use crate::real;
+use crate::{real, stdio};
 use core::ffi::{c_char, c_void};
 use core::time::Duration;
 use sidestep_device::sys;
@@ -16,7 +16,7 @@ use sidestep_socket::multiplex::{self, FdSets};
 use sidestep_socket::sock::{self, Phase};
 use sidestep_socket::stream::{self, Buffers, Outcome};
 use sidestep_socket::transfer::{self, Source};
-use sidestep_socket::{Answer, Errno, epoll, meeting};
+use sidestep_socket::{Answer, Errno, epoll, meeting, process};
 
 type Address = *mut libc::sockaddr;
 type Length = *mut libc::socklen_t;
@@ -386,9 +386,11 @@ export! {
         let Some(sock) = descriptors::sock(out).filter(|sock| sock.phase() == Phase::Smc) else {
             return around_plain(out, true, plain!(real::sendfile(out, file, offset, len)));
         };
-        // A socket or pipe as the source: the kernel says what it thinks of it.
-        // SAFETY: passed on.
-        if unsafe { libc::lseek(file, 0, libc::SEEK_CUR) } < 0 {
+        // SAFETY: no memory operands.
+        let seekable = unsafe { libc::lseek(file, 0, libc::SEEK_CUR) } >= 0;
+        if !seekable {
+            // A socket or pipe as the source: the kernel says what it thinks of it.
+            // SAFETY: passed on.
             return unsafe { real::sendfile(out, file, offset, 0) };
         }
         // SAFETY: null or the program's offset.
@@ -557,8 +559,7 @@ export! {
 
     fn close(fd: i32) -> i32 {
         if sys::is_hidden(fd) {
-            set_errno(libc::EBADF);
-            return -1;
+            return not_open();
         }
         let _closing = quietly(|| sock::before_close(fd));
         // SAFETY: passed on.
@@ -567,10 +568,19 @@ export! {
 
     fn close_range(first: u32, last: u32, flags: i32) -> i32 {
         const CLOSE_RANGE_CLOEXEC: i32 = 4;
-        if first <= last && flags & CLOSE_RANGE_CLOEXEC == 0 {
+        // Asks about a range that is always empty: what the kernel refuses must
+        // change nothing.
+        // SAFETY: passed on.
+        if first > last || unsafe { real::close_range(u32::MAX, u32::MAX, flags) } < 0 {
+            // SAFETY: passed on.
+            return unsafe { real::close_range(first, last, flags) };
+        }
+        if flags & CLOSE_RANGE_CLOEXEC == 0 {
+            // One by one, so that each peer is told after its connection was closed.
             quietly(|| {
                 descriptors::for_each(first as usize, last as usize, |fd| {
-                    drop(sock::before_close(fd));
+                    // SAFETY: the program wants it closed.
+                    unsafe { close(fd) };
                 });
             });
         }
@@ -598,36 +608,33 @@ export! {
     }
 
     fn dup(fd: i32) -> i32 {
+        if sys::is_hidden(fd) {
+            return not_open();
+        }
         // SAFETY: passed on.
         duplicated(fd, unsafe { real::dup(fd) })
     }
 
     fn dup2(old: i32, new: i32) -> i32 {
-        if sys::is_hidden(new) || sys::is_hidden(old) {
-            set_errno(libc::EBADF);
-            return -1;
-        }
         // SAFETY: passed on.
         over(old, new, || unsafe { real::dup2(old, new) })
     }
 
     fn dup3(old: i32, new: i32, flags: i32) -> i32 {
-        if sys::is_hidden(new) || sys::is_hidden(old) {
-            set_errno(libc::EBADF);
-            return -1;
-        }
         // SAFETY: passed on.
         over(old, new, || unsafe { real::dup3(old, new, flags) })
     }
 
     fn fcntl(fd: i32, command: i32, argument: usize) -> i32 {
+        if sys::is_hidden(fd) {
+            return not_open();
+        }
         // SAFETY: passed on.
         let result = unsafe { real::fcntl(fd, command, argument) };
         match command {
             libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, result),
             libc::F_SETFL if result == 0 => {
-                let on = argument as i32 & libc::O_NONBLOCK != 0;
-                descriptors::sock(fd).inspect(|sock| sock.set_nonblocking(on));
+                descriptors::sock(fd).inspect(|sock| sock.note_status_flags(argument as i32));
                 result
             }
             _ => result,
@@ -652,9 +659,10 @@ export! {
         }
         // SAFETY: passed on.
         let result = unsafe { real::ioctl(fd, request, argument) };
-        if request == libc::FIONBIO && result == 0 {
-            // SAFETY: FIONBIO reads one int.
-            sock.set_nonblocking(unsafe { *(argument as *const i32) } != 0);
+        if matches!(request, libc::FIONBIO | FIOASYNC) && result == 0 {
+            // SAFETY: both read one int.
+            let on = unsafe { *(argument as *const i32) } != 0;
+            if request == FIOASYNC { sock.set_async(on) } else { sock.set_nonblocking(on) }
         }
         result
     }
@@ -671,6 +679,14 @@ export! {
 /// `SIOCOUTQNSD` and `SIOCATMARK` of `linux/sockios.h` and `asm-generic/sockios.h`.
 const SIOCOUTQNSD: u64 = 0x894B;
 const SIOCATMARK: u64 = 0x8905;
+/// `FIOASYNC` of `asm-generic/ioctls.h`.
+const FIOASYNC: u64 = 0x5452;
+
+/// What a descriptor of ours is to the program.
+fn not_open() -> i32 {
+    set_errno(libc::EBADF);
+    -1
+}
 
 fn duplicated(old: i32, new: i32) -> i32 {
     if new >= 0 {
@@ -681,14 +697,23 @@ fn duplicated(old: i32, new: i32) -> i32 {
 
 /// `dup2` and `dup3`: `new` is closed if it was open, by the kernel, at once.
 fn over(old: i32, new: i32, call: impl Fn() -> i32) -> i32 {
-    if old == new || !(descriptors::is_ours(old) || descriptors::is_ours(new)) {
+    if sys::is_hidden(old) {
+        return not_open();
+    }
+    let concerns_us =
+        descriptors::is_ours(old) || descriptors::is_ours(new) || sys::is_hidden(new);
+    if old == new || !concerns_us || sys::fcntl(old, libc::F_GETFD, 0).is_err() {
         return call();
     }
-    if sys::fcntl(old, libc::F_GETFD, 0).is_err() {
-        return call();
+    if sys::is_hidden(new) && !process::is_borrowed_memory() && !sys::make_way(new) {
+        return not_open();
     }
     let _closing = quietly(|| sock::before_close(new));
-    duplicated(old, call())
+    let result = duplicated(old, call());
+    if (0..3).contains(&result) && !process::is_borrowed_memory() {
+        quietly(|| stdio::note_standard(result));
+    }
+    result
 }
 
 // Options.

@@ -5,8 +5,8 @@
 //! behind us, [`start`] runs before the program's first constructor, and
 //! [`stdio`] gives `fdopen` a stream that goes through the names above.
 //!
-//! No function here unwinds (panics abort), allocates, or changes `errno` on
-//! success.
+//! No function here allocates, or changes `errno` on success. What unwinds through
+//! them is the cancellation of a thread; panics abort.
 
 mod exports;
 mod real;

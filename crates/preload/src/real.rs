@@ -68,9 +68,9 @@ macro_rules! names {
                     crate::exports::set_errno(libc::ENOSYS);
                     return -1i8 as $result;
                 }
+                type Function = unsafe extern "C-unwind" fn($($type),*) -> $result;
                 // SAFETY: libc defines the name with this signature.
-                let function: unsafe extern "C-unwind" fn($($type),*) -> $result =
-                    unsafe { core::mem::transmute(address) };
+                let function: Function = unsafe { core::mem::transmute(address) };
                 // SAFETY: the caller's promise.
                 unsafe { function($($arg),*) }
             }
@@ -154,6 +154,7 @@ names! {
     fn timerfd_create(clock: i32, flags: i32) -> i32;
     fn signalfd(fd: i32, mask: Mask, flags: i32) -> i32;
     fn fdopen(fd: i32, mode: Path) -> *mut libc::FILE;
+    fn freopen(path: Path, mode: Path, file: *mut libc::FILE) -> *mut libc::FILE;
     fn fclose(file: *mut libc::FILE) -> i32;
     fn syscall(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> i64;
 }

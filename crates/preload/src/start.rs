@@ -3,6 +3,7 @@
 use crate::real;
 use core::ffi::{CStr, c_char};
 use sidestep_socket::options::{Options, VARIABLE};
+use sidestep_socket::wait::Sleeps;
 use sidestep_socket::{epoll, process, sock};
 
 /// Run by the loader; `-z initfirst` puts it before all other constructors.
@@ -17,13 +18,25 @@ static START: unsafe extern "C" fn(i32, *const *const c_char, *const *const c_ch
 /// Called by glibc's loader, which passes the program's arguments and environment.
 /// (libc itself has not run yet, so `getenv` knows nothing.)
 unsafe extern "C" fn start(_: i32, _: *const *const c_char, environment: *const *const c_char) {
+    std::panic::set_hook(Box::new(abort));
     real::find_all();
+    sidestep_socket::wait::sleep_in(SLEEPS);
     process::note_owner();
     // SAFETY: the loader's environment block.
     let options = unsafe { variable(environment) };
     process::configure(Options::parse(options));
     // SAFETY: the handlers live as long as the library, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
+}
+
+/// Where threads sleep: in the program's libc, whose calls are cancellation points.
+const SLEEPS: Sleeps = Sleeps { recv: real::recv, ppoll: real::ppoll };
+
+/// A panic is a bug of ours, which must be loud and must not unwind into a program
+/// that knows nothing of it.
+fn abort(panic: &std::panic::PanicHookInfo<'_>) {
+    sidestep_socket::log!(Error, "{panic}");
+    std::process::abort();
 }
 
 /// The value of our environment variable.

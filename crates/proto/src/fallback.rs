@@ -38,11 +38,14 @@ pub enum Reason {
     /// The two ends did not finish agreeing before the connection ended or the
     /// attempt was given up.
     Unanswered = 14,
+    /// The descriptor became standard input, output or error, which libc reads and
+    /// writes by calls of its own.
+    StandardStream = 15,
 }
 
 impl Reason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::None,
         Self::ModeTcp,
         Self::RemotePeer,
@@ -58,6 +61,7 @@ impl Reason {
         Self::NoSlot,
         Self::NoCommonEid,
         Self::Unanswered,
+        Self::StandardStream,
     ];
 
     /// The reason with this number; unknown numbers are [`Reason::None`].
@@ -78,7 +82,7 @@ impl Reason {
             Self::OtherNamespace => Diagnosis::NOSMCD2DEV,
             Self::NoMemory => Diagnosis::MEM,
             Self::PeerDeclined => Diagnosis::PEERDECL,
-            Self::OptionUnsupported => Diagnosis::OPTUNSUPP,
+            Self::OptionUnsupported | Self::StandardStream => Diagnosis::OPTUNSUPP,
             Self::ForkedMeanwhile | Self::PeerMisbehaved => Diagnosis::INTERR,
             Self::NoSlot => Diagnosis::MAX_DMB,
             Self::NoCommonEid => Diagnosis::NOUEID,
@@ -104,6 +108,7 @@ impl Reason {
             Self::NoSlot => "all connection slots of the process are taken",
             Self::NoCommonEid => "no enterprise ID in common",
             Self::Unanswered => "the two ends did not finish agreeing",
+            Self::StandardStream => "the socket is a standard stream of the program",
         }
     }
 }

@@ -325,6 +325,11 @@ pub(crate) fn carry_options_over(slot: &Slot, conn: &Conn, fd: i32) {
             let _ = sys::set_socket_option(fd, libc::IPPROTO_TCP, name, kernel);
         }
     }
+    let status = sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) as i32;
+    if status & libc::O_ASYNC != 0 {
+        slot.flags.fetch_or(flag::ASYNC, Ordering::SeqCst);
+        wait::withdraw_readers(slot, conn);
+    }
 }
 
 /// `getsockopt` of what we know better than the kernel.

@@ -805,7 +805,8 @@ impl Set {
         };
         let tag = core::ptr::from_ref(self) as u64;
         let epfd = self.epfd.load(Ordering::Relaxed);
-        let added = sys::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, bell, mask::IN | EPOLLET, tag);
+        let events = mask::IN | EPOLLET;
+        let added = sys::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, sys::seat(bell), events, tag);
         if added.is_err() {
             process.give_channel(number);
             return false;
@@ -952,7 +953,7 @@ impl Set {
         let inherited = !self.is_at_home();
         for (slot, conn, registration) in self.members() {
             if inherited || registration.unreached.load(Ordering::Relaxed) {
-                conn.mine.waiting.read_arm.withdraw();
+                wait::withdraw_readers(slot, &conn);
                 conn.mine.waiting.write_arm.withdraw();
                 wait::drain_bells(slot, &conn, registration.fd.load(Ordering::Relaxed));
             }

@@ -153,7 +153,7 @@ fn client_looks(sock: &'static Sock, fd: i32, meeting: &mut Meeting) -> Result<(
             Step::Start => {
                 let Some(process) = ready_to_start(sock, fd)? else { return Ok(()) };
                 meeting.name_fd = bind_name(process, fd)?;
-                sock.set_phase(Phase::Meeting);
+                begin_meeting(sock);
                 Step::AwaitHello
             }
             Step::AwaitHello => match receive_hello(sock, meeting.name_fd, fd)? {
@@ -189,7 +189,7 @@ fn server_looks(
         let Some(process) = ready_to_start(sock, fd)? else { return Ok(()) };
         match send_hello(sock, process, fd)? {
             Some(token) => {
-                sock.set_phase(Phase::Meeting);
+                begin_meeting(sock);
                 meeting.step = Step::AwaitReply { token };
             }
             // Before the client's first byte it may not have bound its name yet.
@@ -201,6 +201,11 @@ fn server_looks(
         Step::AwaitReply { token } => server_finishes(sock, fd, token),
         _ => Ok(()),
     }
+}
+
+fn begin_meeting(sock: &Sock) {
+    sock.set_phase(Phase::Meeting);
+    sock.slot().inspect(|slot| slot.mode.store(mode::NEGOTIATING, Ordering::Release));
 }
 
 impl Meeting {

@@ -64,12 +64,23 @@ pub unsafe fn poll(
         if waits && linger(entries) {
             continue;
         }
+        let nap = nap(entries).min(left.unwrap_or(Duration::MAX));
         // SAFETY: the caller's promise.
-        let count = unsafe { ask_kernel(entries, left, sigmask, ours == 0) }?;
+        let count = unsafe { ask_kernel(entries, Some(nap), sigmask, ours == 0) }?;
         if count > 0 || !waits {
             return Ok(count);
         }
     }
+}
+
+/// How long a sleep may last before the rings are looked at again: bells are shared
+/// by all who sleep on a connection, and in a race another may take the one that was
+/// meant for us. Whoever waits for room in a full ring does not wait for long.
+fn nap(entries: &[libc::pollfd]) -> Duration {
+    let wants_room = |entry: &libc::pollfd| {
+        entry.events & libc::POLLOUT != 0 && connection(entry.fd).is_some()
+    };
+    if entries.iter().any(wants_room) { wait::WRITER_NAP } else { wait::QUEUE_NAP }
 }
 
 /// Writes what the rings say into `revents`; returns how many have something.
@@ -177,67 +188,95 @@ unsafe fn ask_kernel(
 ) -> Result<usize, Errno> {
     let mut stack = [libc::pollfd { fd: -1, events: 0, revents: 0 }; ON_STACK];
     let heap = if entries.len() > ON_STACK {
-        Some(map::reserve(size_of_val(entries)).map_err(|errno| errno.0)?)
+        Some(Room(map::reserve(size_of_val(entries)).map_err(|errno| errno.0)?))
     } else {
         None
     };
     let copy: &mut [libc::pollfd] = match &heap {
         // SAFETY: zeroed private memory of exactly this length.
         Some(room) => unsafe {
-            core::slice::from_raw_parts_mut(room.at(0, room.len()).cast(), entries.len())
+            core::slice::from_raw_parts_mut(room.0.at(0, room.0.len()).cast(), entries.len())
         },
         None => &mut stack[..entries.len()],
     };
-    let news = prepare(entries, copy, may_sleep);
+    let mut armed = Armed { entries, count: 0 };
+    let news = armed.prepare(copy, may_sleep);
     let timeout = if news { Some(Duration::ZERO) } else { timeout };
-    // SAFETY: the copy is writable; the mask comes from the caller.
-    let answer =
-        unsafe { sys::ppoll(copy.as_mut_ptr(), copy.len(), timeout, sigmask, size_of::<u64>()) };
-    let count = finish(entries, copy, may_sleep);
-    free(heap);
+    // SAFETY: the mask comes from the caller.
+    let answer = unsafe { wait::ppoll(copy, timeout, sigmask) };
+    drop(armed);
+    let count = finish(entries, copy);
     match answer {
         Err(errno) if count == 0 || errno.0 != libc::EINTR => Err(errno.0),
         _ => Ok(count),
     }
 }
 
-fn free(heap: Option<Mapping>) {
-    if let Some(room) = heap {
-        // SAFETY: the copy is not used again.
-        unsafe { room.unmap() };
+/// Memory for a copy that is too long for the stack.
+struct Room(Mapping);
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        // SAFETY: whoever made it has no pointer into it any more.
+        unsafe { self.0.unmap() };
     }
 }
 
-/// Copies the array for the kernel. Our connections are asked for bells and for the
-/// end only. True: something happened while they were armed.
-fn prepare(entries: &[libc::pollfd], copy: &mut [libc::pollfd], may_sleep: bool) -> bool {
-    for (to, from) in copy.iter_mut().zip(entries) {
-        *to = libc::pollfd { revents: 0, ..*from };
-        if let Some((_, slot, conn)) = connection(from.fd) {
-            to.events = if may_sleep { libc::POLLIN | libc::POLLRDHUP } else { 0 };
-            if may_sleep {
-                arm(from, to, slot, &conn);
+/// The connections of an array that are armed, however the sleep ends.
+struct Armed<'a> {
+    entries: &'a [libc::pollfd],
+    /// So many entries, from the first on, were looked at.
+    count: usize,
+}
+
+impl Armed<'_> {
+    /// Copies the array for the kernel. Our connections are asked for bells and for
+    /// the end only. True: something happened while they were armed.
+    fn prepare(&mut self, copy: &mut [libc::pollfd], may_sleep: bool) -> bool {
+        for (to, from) in copy.iter_mut().zip(self.entries) {
+            *to = libc::pollfd { revents: 0, ..*from };
+            if let Some((_, slot, conn)) = connection(from.fd) {
+                to.events = if may_sleep { libc::POLLIN | libc::POLLRDHUP } else { 0 };
+                if may_sleep {
+                    arm(from, to, slot, &conn);
+                }
+            } else if let (Some(set), true) = (descriptors::set(from.fd), may_sleep) {
+                set.observe();
             }
-        } else if let (Some(set), true) = (descriptors::set(from.fd), may_sleep) {
-            set.observe();
+            self.count += usize::from(may_sleep);
+        }
+        may_sleep && has_news(self.entries)
+    }
+}
+
+impl Drop for Armed<'_> {
+    fn drop(&mut self) {
+        for entry in &self.entries[..self.count] {
+            let Some((_, slot, conn)) = connection(entry.fd) else { continue };
+            if wants_to_read(entry) {
+                wait::stop_asking_for_readers(slot, &conn);
+            }
+            conn.mine.waiting.write_arm.withdraw();
         }
     }
-    let mut news = false;
-    if may_sleep {
-        for entry in entries {
-            if let Some((sock, slot, conn)) = connection(entry.fd) {
-                news |= mask_now(&sock, slot, &conn, entry) != 0;
-            }
-        }
-    }
-    news
+}
+
+fn has_news(entries: &[libc::pollfd]) -> bool {
+    entries.iter().any(|entry| {
+        connection(entry.fd)
+            .is_some_and(|(sock, slot, conn)| mask_now(&sock, slot, &conn, entry) != 0)
+    })
+}
+
+fn wants_to_read(entry: &libc::pollfd) -> bool {
+    entry.events & (libc::POLLIN | libc::POLLPRI | libc::POLLRDHUP) != 0
 }
 
 fn arm(wish: &libc::pollfd, asked: &mut libc::pollfd, slot: &Slot, conn: &Conn) {
     use sidestep_device::state::flag;
     let flags = slot.flags.load(Ordering::Acquire);
-    if wish.events & (libc::POLLIN | libc::POLLPRI | libc::POLLRDHUP) != 0 {
-        conn.mine.waiting.read_arm.ask(wait::next_arm(slot));
+    if wants_to_read(wish) {
+        wait::ask_for_readers(slot, conn);
     }
     if wish.events & libc::POLLOUT != 0 {
         conn.mine.waiting.write_arm.ask(wait::next_arm(slot));
@@ -253,15 +292,11 @@ fn arm(wish: &libc::pollfd, asked: &mut libc::pollfd, slot: &Slot, conn: &Conn) 
 
 /// Puts the kernel's answers into the program's array; for our connections, what
 /// the rings say now. Returns how many have something.
-fn finish(entries: &mut [libc::pollfd], copy: &[libc::pollfd], may_sleep: bool) -> usize {
+fn finish(entries: &mut [libc::pollfd], copy: &[libc::pollfd]) -> usize {
     let mut count = 0;
     for (entry, kernel) in entries.iter_mut().zip(copy) {
         match connection(entry.fd) {
             Some((sock, slot, conn)) => {
-                if may_sleep {
-                    conn.mine.waiting.read_arm.withdraw();
-                    conn.mine.waiting.write_arm.withdraw();
-                }
                 note_kernel(kernel, slot, &conn);
                 let now = mask_now(&sock, slot, &conn, entry);
                 if now == 0 && kernel.revents & libc::POLLIN != 0 {
@@ -381,12 +416,13 @@ pub unsafe fn select(
 ) -> Result<usize, Errno> {
     let mut stack = [libc::pollfd { fd: -1, events: 0, revents: 0 }; ON_STACK];
     let heap = if sets.nfds > ON_STACK {
-        Some(map::reserve(sets.nfds * size_of::<libc::pollfd>()).map_err(|errno| errno.0)?)
+        let len = sets.nfds * size_of::<libc::pollfd>();
+        Some(Room(map::reserve(len).map_err(|errno| errno.0)?))
     } else {
         None
     };
     let at = match &heap {
-        Some(room) => room.at(0, room.len()).cast::<libc::pollfd>(),
+        Some(room) => room.0.at(0, room.0.len()).cast::<libc::pollfd>(),
         None => stack.as_mut_ptr(),
     };
     let mut count = 0;
@@ -403,7 +439,7 @@ pub unsafe fn select(
     let entries = unsafe { core::slice::from_raw_parts_mut(at, count) };
     // SAFETY: the caller's promise.
     let polled = unsafe { poll(entries, timeout, sigmask) };
-    let answer = match polled {
+    match polled {
         Ok(_) if entries.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) => {
             Err(libc::EBADF)
         }
@@ -414,7 +450,5 @@ pub unsafe fn select(
             Ok(entries.iter().map(|entry| unsafe { sets.answer(entry) }).sum())
         }
         Err(errno) => Err(errno),
-    };
-    free(heap);
-    answer
+    }
 }

@@ -15,7 +15,8 @@ use sidestep_device::channel::SLOTS;
 use sidestep_device::state::{self, Slot, State, mode};
 use sidestep_device::sys::{self, UnixName};
 use sidestep_device::wake::{self, CHANNELS, Wake};
-use sidestep_device::{map, slab};
+use sidestep_device::slab::{self, phase};
+use sidestep_device::map;
 use sidestep_proto::rendezvous::Local;
 use sidestep_wire::clc::Hostname;
 use sidestep_wire::host_control::{ControlMessage, Instance, mailbox_name};
@@ -115,6 +116,15 @@ pub fn note_owner() {
 #[inline]
 pub fn owner() -> u32 {
     OWNER.load(Ordering::Relaxed)
+}
+
+/// Says in a slot which process uses the connection, if that has changed: a child
+/// goes on with what its parent began.
+pub(crate) fn note_user(slot: &Slot) {
+    let me = OWNER.load(Ordering::Relaxed);
+    if slot.user_pid.load(Ordering::Relaxed) != me {
+        slot.user_pid.store(me, Ordering::Relaxed);
+    }
 }
 
 /// Whether the calling process runs in the memory of another: the child of a
@@ -233,7 +243,7 @@ impl Process {
     }
 
     /// Takes a slot for a new connection: its index.
-    pub fn take_slot(&self) -> Option<usize> {
+    pub fn take_slot(&self, sock: &'static Sock) -> Option<usize> {
         let _held = Held::enter(self.lock.get());
         // SAFETY: under the lock.
         let free = unsafe { &mut *self.free.get() };
@@ -251,15 +261,26 @@ impl Process {
         let slot = self.state.slot(index);
         reset(slot, self.pid);
         self.wake.cell(index).clear();
+        self.set_sock_of_slot(index, Some(sock));
         Some(index)
     }
 
-    /// The last process has let go of a slot. Frees it at once if nobody else needs
-    /// what lies in it, else when the peer has let go, too.
+    /// Says that this end needs the peer's ring no more. By the last that holds the
+    /// slot, or in its stead.
+    pub fn detach(&self, index: usize) {
+        if let Some(group) = self.group_of_slot(index) {
+            group.record(index).identity.phase.store(phase::DETACHED, Ordering::Release);
+        }
+        self.state.slot(index).mode.store(mode::LINGERING, Ordering::Release);
+    }
+
+    /// This process has let go of a slot. Frees it at once if nobody else needs what
+    /// lies in it, else when its heirs and the peer have let go, too.
     pub fn release_slot(&self, index: usize) {
         let _held = Held::enter(self.lock.get());
         // SAFETY: under the lock.
         let free = unsafe { &mut *self.free.get() };
+        self.set_sock_of_slot(index, None);
         free.lingering += 1;
         if self.is_releasable(index) {
             self.free_slot(index, free);
@@ -273,9 +294,8 @@ impl Process {
         for _ in 0..SWEEP_LEN.min(free.used) {
             free.sweep_at = (free.sweep_at + 1) % free.used;
             let index = free.sweep_at;
-            if self.state.slot(index).mode.load(Ordering::Acquire) == mode::LINGERING
-                && self.is_releasable(index)
-            {
+            let in_use = self.state.slot(index).mode.load(Ordering::Acquire) != mode::FREE;
+            if in_use && self.sock_of_slot(index).is_none() && self.is_releasable(index) {
                 self.free_slot(index, free);
             }
         }
@@ -286,6 +306,8 @@ impl Process {
         if slot.holders.load(Ordering::Acquire) > 0 && self.has_living_heirs() {
             return false;
         }
+        // Heirs that were killed, or let go at the same time, have not said so.
+        self.detach(index);
         match self.group_of_slot(index) {
             Some(group) => group.peer_is_done_with(index),
             None => true,
@@ -316,8 +338,7 @@ impl Process {
         unsafe { self.by_slot.get(index)?.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Says which socket uses a slot.
-    pub fn set_sock_of_slot(&self, index: usize, sock: Option<&'static Sock>) {
+    fn set_sock_of_slot(&self, index: usize, sock: Option<&'static Sock>) {
         let at = sock.map_or(core::ptr::null(), core::ptr::from_ref);
         self.by_slot[index].store(at.cast_mut(), Ordering::Release);
     }

@@ -22,8 +22,8 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use sidestep_device::ring::Ring;
-use sidestep_device::slab::{self, Record};
-use sidestep_device::state::{Slot, mode};
+use sidestep_device::slab::Record;
+use sidestep_device::state::{Slot, flag, mode};
 use sidestep_device::sys;
 use sidestep_proto::fallback::Reason;
 
@@ -70,8 +70,9 @@ pub struct Sock {
     phase: AtomicU8,
     /// This side accepted the connection.
     pub is_server: AtomicBool,
-    /// `O_NONBLOCK`, as far as this process has seen it set.
-    pub nonblocking: AtomicBool,
+    /// `O_NONBLOCK`, as far as this process has set or seen it; with a slot, the slot
+    /// has the word: other processes share it.
+    nonblocking: AtomicBool,
     /// Set before connecting or listening, 0 = not set.
     pub receive_buffer: AtomicU32,
     /// An option was used that only TCP has.
@@ -271,17 +272,15 @@ impl Sock {
     fn release_slot(&self) {
         let Some(slot) = self.slot() else { return };
         self.slot.store(core::ptr::null_mut(), Ordering::Release);
-        if slot.holders.fetch_sub(1, Ordering::AcqRel) != 1 {
-            return;
-        }
         let index = self.slot_index();
         let Some(home) = self.home() else { return };
-        if let Some(group) = home.group_of_slot(index) {
-            group.record(index).identity.phase.store(slab::phase::DETACHED, Ordering::Release);
+        // As long as we hold it, nobody gives it to another connection. If two let go
+        // at once, the home finds that nobody is left.
+        if slot.holders.load(Ordering::Acquire) == 1 {
+            home.detach(index);
         }
-        slot.mode.store(mode::LINGERING, Ordering::Release);
+        slot.holders.fetch_sub(1, Ordering::AcqRel);
         if self.is_at_home() {
-            home.set_sock_of_slot(index, None);
             home.release_slot(index);
         }
     }
@@ -360,13 +359,13 @@ impl Sock {
             return;
         }
         let Some(process) = process::current() else { return self.set_phase(Phase::Plain) };
-        let Some(index) = process.take_slot() else { return self.set_phase(Phase::Plain) };
+        let Some(index) = process.take_slot(self) else { return self.set_phase(Phase::Plain) };
         let slot = process.state.slot(index);
         slot.is_server.store(u8::from(self.is_server.load(Ordering::Relaxed)), Ordering::Relaxed);
         self.slot_index.store(index as u32, Ordering::Relaxed);
         self.home.store(core::ptr::from_ref(process).cast_mut(), Ordering::Release);
         self.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Release);
-        process.set_sock_of_slot(index, Some(self));
+        self.set_nonblocking(self.nonblocking.load(Ordering::Relaxed));
         if let Ok((local, peer)) = addresses(fd) {
             self.note_addresses(local, peer);
         }
@@ -400,6 +399,7 @@ impl Sock {
             return;
         }
         let server = self.is_server.load(Ordering::Relaxed);
+        self.nonblocking.store(self.is_known_nonblocking(), Ordering::Relaxed);
         self.release_slot();
         self.is_server.store(server, Ordering::Relaxed);
         self.begin(fd);
@@ -423,17 +423,52 @@ impl Sock {
     /// Mirrors `O_NONBLOCK`.
     pub fn set_nonblocking(&self, on: bool) {
         self.nonblocking.store(on, Ordering::Relaxed);
+        let Some(slot) = self.slot() else { return };
+        if on {
+            slot.flags.fetch_or(flag::NONBLOCKING, Ordering::Relaxed);
+        } else {
+            slot.flags.fetch_and(!flag::NONBLOCKING, Ordering::Relaxed);
+        }
+    }
+
+    fn is_known_nonblocking(&self) -> bool {
+        match self.slot() {
+            Some(slot) => slot.flags.load(Ordering::Relaxed) & flag::NONBLOCKING != 0,
+            None => self.nonblocking.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Mirrors what `F_SETFL` has set.
+    pub fn note_status_flags(&self, flags: i32) {
+        self.set_nonblocking(flags & libc::O_NONBLOCK != 0);
+        self.set_async(flags & libc::O_ASYNC != 0);
+    }
+
+    /// Mirrors `O_ASYNC`: the kernel raises SIGIO when a bell arrives, so the peer
+    /// is asked to ring for every message.
+    pub fn set_async(&self, on: bool) {
+        let Some(slot) = self.slot() else { return };
+        let was_on = if on {
+            slot.flags.fetch_or(flag::ASYNC, Ordering::SeqCst)
+        } else {
+            slot.flags.fetch_and(!flag::ASYNC, Ordering::SeqCst)
+        };
+        if let Some(conn) = self.conn().filter(|_| on != (was_on & flag::ASYNC != 0)) {
+            wait::withdraw_readers(slot, &conn);
+        }
     }
 
     /// Whether a call may sleep: the mirror says at once that it may not, the
     /// kernel has the last word when it may.
     pub fn may_block(&self, fd: i32) -> bool {
-        if self.nonblocking.load(Ordering::Relaxed) {
+        if self.is_known_nonblocking() {
             return false;
         }
         let flags = sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0);
         let nonblocking = flags as i32 & libc::O_NONBLOCK != 0;
-        self.nonblocking.store(nonblocking, Ordering::Relaxed);
+        if nonblocking {
+            self.set_nonblocking(true);
+        }
         !nonblocking
     }
 }

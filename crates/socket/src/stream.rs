@@ -18,6 +18,7 @@ use crate::descriptors::Use;
 use crate::meeting::{self, Moment};
 use crate::pool::Held;
 use crate::sock::{self, Conn, Phase, Sock};
+use crate::wait::Counted;
 use crate::{Answer, Errno, control, switch, wait};
 use core::cell::Cell;
 use core::sync::atomic::{Ordering, fence};
@@ -168,9 +169,10 @@ pub fn send(
 /// decided meanwhile.
 fn plain_send(sock: &Use, plain: &impl Fn() -> isize) -> Option<isize> {
     let Some(slot) = sock.slot() else { return Some(plain()) };
-    slot.plain_sends.fetch_add(1, Ordering::SeqCst);
-    let n = (sock.phase() != Phase::Smc).then(plain);
-    slot.plain_sends.fetch_sub(1, Ordering::SeqCst);
+    let n = {
+        let _sending = Counted::new(&slot.plain_sends);
+        (sock.phase() != Phase::Smc).then(plain)
+    };
     if let Some(n) = n {
         sock::count_plain(sock, true, n);
     }
@@ -207,17 +209,17 @@ fn send_before_switch(
     conn: &Conn,
     plain: &impl Fn() -> isize,
 ) -> Option<isize> {
-    {
+    let under_way = {
         let _sending = Held::enter(&slot.send_lock);
         let switched = slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0;
         if switched || switch::send_into_ring(sock, slot, fd, conn) {
             return None;
         }
         // Under the lock: nobody switches while this call is under way.
-        slot.plain_sends.fetch_add(1, Ordering::SeqCst);
-    }
+        Counted::new(&slot.plain_sends)
+    };
     let n = plain();
-    slot.plain_sends.fetch_sub(1, Ordering::SeqCst);
+    drop(under_way);
     sock::count_plain(sock, true, n);
     Some(n)
 }
@@ -401,9 +403,10 @@ pub fn receive(
 
 fn plain_receive(sock: &Use, flags: i32, plain: &impl Fn() -> isize) -> Option<isize> {
     let Some(slot) = sock.slot() else { return Some(plain()) };
-    slot.plain_receives.fetch_add(1, Ordering::SeqCst);
-    let n = (sock.phase() != Phase::Smc).then(plain);
-    slot.plain_receives.fetch_sub(1, Ordering::SeqCst);
+    let n = {
+        let _receiving = Counted::new(&slot.plain_receives);
+        (sock.phase() != Phase::Smc).then(plain)
+    };
     if let Some(n) = n.filter(|_| flags & libc::MSG_PEEK == 0) {
         sock::count_plain(sock, false, n);
     }
@@ -479,7 +482,7 @@ impl Receive<'_> {
             }
             let needed = if self.peeks() { wanted } else { 1 };
             let ready = || self.is_ready(needed);
-            match wait::readable(self.sock, self.slot, self.conn, self.fd, ready) {
+            match wait::readable(self.sock, self.slot, self.conn, self.fd, done > 0, ready) {
                 Ok(()) => {}
                 Err(_) if done > 0 => return Ok(done),
                 Err(errno) => return Err(errno),
@@ -500,10 +503,13 @@ impl Receive<'_> {
     #[inline]
     fn some(&self, buffers: &Buffers<'_>, done: usize) -> Found {
         let receiving = Held::enter(&self.slot.receive_lock);
-        if self.slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED == 0
-            && !switch::receive_from_ring(self.slot, self.conn)
-        {
-            return self.some_from_tcp(buffers, done);
+        let flags = self.slot.flags.load(Ordering::Acquire);
+        if flags & (flag::RECEIVE_SWITCHED | flag::ASYNC) != flag::RECEIVE_SWITCHED {
+            if !switch::receive_from_ring(self.slot, self.conn) {
+                return self.some_from_tcp(buffers, done);
+            }
+            // With `O_ASYNC` every message has left a bell.
+            wait::drain_bells(self.slot, self.conn, self.fd);
         }
         let room = if buffers.is_empty() { 0 } else { buffers.len() - done };
         let mut found = self.take_from_ring(buffers, done, room);

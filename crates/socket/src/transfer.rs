@@ -145,7 +145,7 @@ pub fn receive_into(sock: &Use, fd: i32, pipe: i32, len: usize) -> Option<Answer
             let consumer = conn.mine.receiving.consumer.load(Ordering::Relaxed);
             conn.theirs.sending.producer.load(Ordering::Relaxed) != consumer
         };
-        if let Err(errno) = wait::readable(sock, slot, &conn, fd, ready) {
+        if let Err(errno) = wait::readable(sock, slot, &conn, fd, false, ready) {
             return Some(Err(errno));
         }
     }

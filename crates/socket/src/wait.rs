@@ -18,6 +18,7 @@ use crate::Answer;
 use crate::process;
 use crate::sock::{Conn, Sock};
 use crate::switch;
+use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use core::time::Duration;
 use sidestep_device::slab::{Record, wanted};
@@ -29,9 +30,9 @@ use std::sync::OnceLock;
 
 /// How long a writer sleeps before it looks whether the peer still lives. A full
 /// ring is never an idle connection, so this costs nothing in steady state.
-const WRITER_NAP: Duration = Duration::from_millis(50);
+pub(crate) const WRITER_NAP: Duration = Duration::from_millis(50);
 /// How long a second reader sleeps before it looks whether the sleeper still lives.
-const QUEUE_NAP: Duration = Duration::from_secs(1);
+pub(crate) const QUEUE_NAP: Duration = Duration::from_secs(1);
 /// Looks at the cursor between two looks at clock and CPU.
 const LOOKS: u32 = 32;
 /// The byte that is a bell. Its value means nothing.
@@ -39,6 +40,72 @@ const BELL: [u8; 1] = [b'!'];
 
 /// Threads of this process that spin now.
 static SPINNING: AtomicU32 = AtomicU32::new(0);
+
+/// The functions of libc in which threads sleep on the program's descriptors. They
+/// are cancellation points: `pthread_cancel` ends them by unwinding the stack, and
+/// what a sleeper holds is therefore held by guards.
+#[derive(Clone, Copy)]
+pub struct Sleeps {
+    /// `recv`.
+    pub recv: unsafe fn(i32, *mut c_void, usize, i32) -> isize,
+    /// `ppoll`.
+    pub ppoll: unsafe fn(*mut libc::pollfd, u64, *const libc::timespec, *const c_void) -> i32,
+}
+
+static SLEEPS: OnceLock<Sleeps> = OnceLock::new();
+
+/// Says where to sleep, once, before the first call. Without it, sleeps are plain
+/// system calls.
+pub fn sleep_in(sleeps: Sleeps) {
+    let _ = SLEEPS.set(sleeps);
+}
+
+unsafe extern "C-unwind" {
+    fn pthread_testcancel();
+}
+
+/// A cancellation point for sleeps that libc does not know.
+fn test_cancel() {
+    // SAFETY: no operands.
+    unsafe { pthread_testcancel() }
+}
+
+/// `recv` of one byte; the program's `errno` stays as it was.
+fn recv_byte(fd: i32, flags: i32) -> sys::Result {
+    let mut byte = 0u8;
+    let at = &raw mut byte;
+    let Some(sleeps) = SLEEPS.get() else {
+        // SAFETY: one writable byte.
+        return unsafe { sys::recv(fd, at, 1, flags) };
+    };
+    let before = sys::libc_errno();
+    // SAFETY: one writable byte.
+    let n = unsafe { (sleeps.recv)(fd, at.cast(), 1, flags) };
+    usize::try_from(n).map_err(|_| Errno(sys::replace_libc_errno(before)))
+}
+
+/// `ppoll` with no more than the rest of `timeout`; the program's `errno` stays as it
+/// was.
+///
+/// # Safety
+/// `sigmask` is null or a kernel signal set of 8 bytes.
+pub(crate) unsafe fn ppoll(
+    entries: &mut [libc::pollfd],
+    timeout: Option<Duration>,
+    sigmask: *const c_void,
+) -> sys::Result {
+    let at = entries.as_mut_ptr();
+    let Some(sleeps) = SLEEPS.get() else {
+        // SAFETY: the array is writable; the mask by the caller's promise.
+        return unsafe { sys::ppoll(at, entries.len(), timeout, sigmask, size_of::<u64>()) };
+    };
+    let time = timeout.map(sys::timespec);
+    let time_at = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    let before = sys::libc_errno();
+    // SAFETY: the array is writable; the mask by the caller's promise.
+    let n = unsafe { (sleeps.ppoll)(at, entries.len() as u64, time_at, sigmask) };
+    usize::try_from(n).map_err(|_| Errno(sys::replace_libc_errno(before)))
+}
 
 /// What a waiter has learned, in two words that any thread may replace.
 pub struct Learned([AtomicU64; 2]);
@@ -247,7 +314,9 @@ fn futex_of(record: &Record) -> &AtomicU32 {
     unsafe { &*cursor.cast::<AtomicU32>().add(half) }
 }
 
-/// Waits until `ready`, the connection's end, a signal or `SO_RCVTIMEO`.
+/// Waits until `ready`, the connection's end, a signal or `SO_RCVTIMEO`. `has_part`:
+/// the call has taken something already, so that a signal ends it whatever its
+/// handler says of restarting.
 ///
 /// # Errors
 /// `EINTR`, and `EAGAIN` when the time is up, as `recv` on TCP.
@@ -256,28 +325,114 @@ pub(crate) fn readable(
     slot: &Slot,
     conn: &Conn,
     fd: i32,
+    has_part: bool,
     ready: impl Fn() -> bool,
 ) -> Answer<()> {
     let (found, cost) = linger(&sock.receive_wait, || cpu_of(conn.theirs), &ready);
     cost.charge(slot);
+    process::note_user(slot);
     if found {
         return Ok(());
     }
     count(&slot.counters.parks, 1);
-    let tid = process::tid();
-    if !become_sleeper(slot, tid) {
+    let Some(_sleeper) = Sleeper::become_it(slot) else {
         return queue_behind_sleeper(slot, &ready);
+    };
+    let _armed = ReadArmed::ask(slot, conn);
+    if ready() {
+        return Ok(());
     }
+    if has_part {
+        sleep_once(fd)?;
+    }
+    sleep_on_tcp(slot, conn, fd)
+}
+
+/// The role of the sleeper, until it is dropped.
+struct Sleeper<'a> {
+    slot: &'a Slot,
+    /// A call further up this thread's stack has the role, too, and keeps it.
+    nested: bool,
+}
+
+impl<'a> Sleeper<'a> {
+    /// A signal handler may come here in the middle of a sleep of its own thread: it
+    /// shares the role. A thread that left its sleep by `siglongjmp` has the role
+    /// still, though its sleep is no more: then this call lies no deeper on the stack
+    /// than that one, and the role is taken as if it were free.
+    fn become_it(slot: &'a Slot) -> Option<Self> {
+        let here = 0u8;
+        let (tid, depth) = (process::tid(), (&raw const here) as u64);
+        let holder = slot.sleeper.load(Ordering::Relaxed);
+        let nested = holder == tid && depth < slot.sleeper_at.load(Ordering::Relaxed);
+        if holder != tid && !become_sleeper(slot, tid) {
+            return None;
+        }
+        if !nested {
+            slot.sleeper_at.store(depth, Ordering::Relaxed);
+        }
+        Some(Self { slot, nested })
+    }
+}
+
+impl Drop for Sleeper<'_> {
+    fn drop(&mut self) {
+        if !self.nested {
+            leave_sleeper(self.slot);
+        }
+    }
+}
+
+/// A bell is asked for when there is something to read, until it is dropped.
+struct ReadArmed<'a> {
+    slot: &'a Slot,
+    conn: &'a Conn,
+}
+
+impl<'a> ReadArmed<'a> {
+    fn ask(slot: &'a Slot, conn: &'a Conn) -> Self {
+        ask_for_readers(slot, conn);
+        Self { slot, conn }
+    }
+}
+
+impl Drop for ReadArmed<'_> {
+    fn drop(&mut self) {
+        stop_asking_for_readers(self.slot, self.conn);
+    }
+}
+
+/// Asks for a bell when there is something to read.
+pub(crate) fn ask_for_readers(slot: &Slot, conn: &Conn) {
+    slot.read_waiters.fetch_add(1, Ordering::SeqCst);
     conn.mine.waiting.read_arm.ask(next_arm(slot));
-    let answer = if ready() { Ok(()) } else { sleep_on_tcp(slot, conn, fd) };
-    conn.mine.waiting.read_arm.withdraw();
-    leave_sleeper(slot);
-    answer
+}
+
+/// The end of [`ask_for_readers`].
+pub(crate) fn stop_asking_for_readers(slot: &Slot, conn: &Conn) {
+    // A descriptor may have become another connection's meanwhile: never below 0.
+    let less = |count: u32| count.checked_sub(1);
+    let _ = slot.read_waiters.fetch_update(Ordering::SeqCst, Ordering::Relaxed, less);
+    withdraw_readers(slot, conn);
 }
 
 /// A number for an arm, never 0.
 pub(crate) fn next_arm(slot: &Slot) -> u32 {
-    slot.arm_numbers.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1)
+    const NUMBERS: u32 = 1 << 31;
+    (slot.arm_numbers.fetch_add(1, Ordering::Relaxed) % NUMBERS) + 1
+}
+
+/// One who waited for something to read does so no more: withdraws the request for
+/// a bell if no other waits. With `O_ASYNC` the kernel goes on waiting.
+pub(crate) fn withdraw_readers(slot: &Slot, conn: &Conn) {
+    let arm = &conn.mine.waiting.read_arm;
+    if slot.flags.load(Ordering::Relaxed) & flag::ASYNC != 0 {
+        arm.ask_always();
+    } else if slot.read_waiters.load(Ordering::SeqCst) != 0 {
+        arm.ask(next_arm(slot));
+    } else {
+        arm.withdraw();
+    }
 }
 
 fn become_sleeper(slot: &Slot, tid: u32) -> bool {
@@ -300,18 +455,49 @@ fn leave_sleeper(slot: &Slot) {
     }
 }
 
+/// One more in a counter, until it is dropped.
+pub(crate) struct Counted<'a>(&'a AtomicU32);
+
+impl<'a> Counted<'a> {
+    pub(crate) fn new(counter: &'a AtomicU32) -> Self {
+        counter.fetch_add(1, Ordering::SeqCst);
+        Self(counter)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 fn queue_behind_sleeper(slot: &Slot, ready: &impl Fn() -> bool) -> Answer<()> {
-    slot.queued.fetch_add(1, Ordering::SeqCst);
+    let _queued = Counted::new(&slot.queued);
     let turn = slot.turn.load(Ordering::SeqCst);
     let slept = if slot.sleeper.load(Ordering::SeqCst) == 0 || ready() {
         Ok(0)
     } else {
         sys::futex_wait(&slot.turn, turn, Some(QUEUE_NAP))
     };
-    slot.queued.fetch_sub(1, Ordering::SeqCst);
+    test_cancel();
     match slept {
         Err(Errno(libc::EINTR)) if !handlers_restart() => Err(libc::EINTR),
         _ => Ok(()),
+    }
+}
+
+/// Sleeps until the kernel has something to read, by a call that is never restarted.
+fn sleep_once(fd: i32) -> Answer<()> {
+    let mut entry = [libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
+    let limit: libc::timeval =
+        sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO).map_err(|errno| errno.0)?;
+    let limit = Duration::from_secs(limit.tv_sec as u64)
+        + Duration::from_micros(limit.tv_usec as u64);
+    // SAFETY: no signal mask.
+    match unsafe { ppoll(&mut entry, (!limit.is_zero()).then_some(limit), core::ptr::null()) } {
+        Ok(0) => Err(libc::EAGAIN),
+        Ok(_) => Ok(()),
+        Err(Errno(errno)) => Err(errno),
     }
 }
 
@@ -319,10 +505,8 @@ fn queue_behind_sleeper(slot: &Slot, ready: &impl Fn() -> bool) -> Answer<()> {
 /// program's bytes may still come by TCP.
 fn sleep_on_tcp(slot: &Slot, conn: &Conn, fd: i32) -> Answer<()> {
     let switched = slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED != 0;
-    let mut byte = 0u8;
     let flags = if switched { 0 } else { libc::MSG_PEEK };
-    // SAFETY: one writable byte.
-    match unsafe { sys::recv(fd, &raw mut byte, 1, flags) } {
+    match recv_byte(fd, flags) {
         Ok(0) => tcp_ended(slot, conn, fd),
         Ok(_) => {}
         Err(Errno(errno @ (libc::EINTR | libc::EAGAIN))) => return Err(errno),
@@ -413,6 +597,7 @@ pub(crate) fn writable(
     let ready = || !full(consumer.load(Ordering::Relaxed)) || has_ended(slot, conn);
     let (found, cost) = linger(&sock.send_wait, || cpu_of(conn.theirs), ready);
     cost.charge(slot);
+    process::note_user(slot);
     if found {
         return Ok(());
     }
@@ -431,6 +616,7 @@ pub(crate) fn writable(
         Ok(0)
     };
     wants.fetch_and(!wanted::FUTEX, Ordering::Relaxed);
+    test_cancel();
     match slept {
         Err(Errno(libc::EINTR)) if deadline.is_some() || !handlers_restart() => Err(libc::EINTR),
         Err(Errno(libc::ETIMEDOUT)) => {
