@@ -81,6 +81,8 @@ pub mod flag {
     pub const URGENT_TAKEN: u32 = 1 << 8;
     /// The peer's side of the TCP stream ended before it switched to its ring.
     pub const TCP_ENDED: u32 = 1 << 9;
+    /// We read by the ledger, for good.
+    pub const BY_LEDGER: u32 = 1 << 10;
 }
 
 /// One TCP connection of the program.

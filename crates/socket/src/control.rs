@@ -10,6 +10,9 @@ use sidestep_device::state::{Slot, flag};
 use sidestep_device::sys;
 use sidestep_proto::cursor::Misbehaved;
 
+/// With one of these flags a send is for [`send_after_end`].
+pub(crate) const SEND_OVER: u32 = flag::WRITE_SHUT | flag::RESET | flag::PEER_GONE;
+
 /// How input ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {

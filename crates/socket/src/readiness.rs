@@ -24,6 +24,31 @@ pub(crate) fn readable(slot: &Slot, conn: &Conn, fd: i32) -> usize {
     }
 }
 
+/// Whether a receive is worth trying: there are bytes, or the end is near.
+pub(crate) fn has_input(slot: &Slot, conn: &Conn, fd: i32) -> bool {
+    if may_have_ended(slot, conn) {
+        return true;
+    }
+    if slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED == 0 {
+        return match switch::peer_switch(conn) {
+            Some(at) if slot.tcp_consumed.load(Ordering::Relaxed) >= at => true,
+            _ => switch::queued(fd) > 0,
+        };
+    }
+    let consumer = conn.mine.receiving.consumer.load(Ordering::Relaxed);
+    conn.theirs.sending.producer.load(Ordering::Relaxed) != consumer
+}
+
+/// Whether input has ended or may have: a receive finds out.
+#[inline]
+pub(crate) fn may_have_ended(slot: &Slot, conn: &Conn) -> bool {
+    const OVER: u32 = flag::PEER_GONE | flag::RESET | flag::READ_SHUT | flag::TCP_ENDED;
+    let theirs = &conn.theirs.sending;
+    slot.flags.load(Ordering::Relaxed) & OVER != 0
+        || theirs.closes.load(Ordering::Relaxed) != slot.closes_seen.load(Ordering::Relaxed)
+        || theirs.flags.load(Ordering::Relaxed) & (said::DONE | said::ABORT) != 0
+}
+
 /// The connection was reset, whether or not the program knows.
 pub(crate) fn is_reset(slot: &Slot, conn: &Conn) -> bool {
     slot.flags.load(Ordering::Acquire) & flag::RESET != 0 || control::ended_by_reset(slot, conn)

@@ -18,11 +18,11 @@ use crate::descriptors::Use;
 use crate::meeting::{self, Moment};
 use crate::pool::Held;
 use crate::sock::{self, Conn, Phase, Sock};
-use crate::{Answer, Errno, control, switch, wait};
+use crate::{Answer, Errno, control, readiness, switch, wait};
 use core::cell::Cell;
 use core::sync::atomic::{Ordering, fence};
 use sidestep_device::ring::Ring;
-use sidestep_device::slab::{flag as said, wanted};
+use sidestep_device::slab::wanted;
 use sidestep_device::state::{Slot, count, flag};
 use sidestep_device::sys::{self, Errno as SysErrno};
 use sidestep_proto::cursor::{self, Spans};
@@ -142,23 +142,39 @@ pub fn send(
     plain: impl Fn() -> isize,
 ) -> Outcome {
     loop {
+        if let Some(n) = send_by_tcp(sock, fd, &plain) {
+            return Outcome::Plain(n);
+        }
+        if let Some(answer) = smc_send(sock, fd, buffers, flags) {
+            return Outcome::Ours(answer);
+        }
+    }
+}
+
+/// Makes the program's own call if its bytes still go by TCP, and takes part in the
+/// agreement. `None`: they go into the ring.
+#[inline]
+pub fn send_by_tcp(sock: &Use, fd: i32, plain: impl Fn() -> isize) -> Option<isize> {
+    loop {
         match sock.phase() {
             Phase::Smc => {
-                if let Some(outcome) = smc_send(sock, fd, buffers, flags, &plain) {
-                    return outcome;
+                let (conn, slot) = (sock.conn()?, sock.slot()?);
+                if slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0 {
+                    return None;
                 }
+                return send_before_switch(sock, slot, fd, &conn, &plain);
             }
             Phase::Candidate | Phase::Meeting => {
                 meeting::look(sock.sock(), fd, Moment::BeforeSend);
                 if let Some(n) = plain_send(sock, &plain) {
                     meeting::look(sock.sock(), fd, Moment::AfterSend);
-                    return Outcome::Plain(n);
+                    return Some(n);
                 }
             }
             _ => {
                 let n = plain();
                 sock::count_plain(sock, true, n);
-                return Outcome::Plain(n);
+                return Some(n);
             }
         }
     }
@@ -177,25 +193,14 @@ fn plain_send(sock: &Use, plain: &impl Fn() -> isize) -> Option<isize> {
     n
 }
 
-fn smc_send(
-    sock: &Use,
-    fd: i32,
-    buffers: &Buffers<'_>,
-    flags: i32,
-    plain: &impl Fn() -> isize,
-) -> Option<Outcome> {
+fn smc_send(sock: &Use, fd: i32, buffers: &Buffers<'_>, flags: i32) -> Option<Answer> {
     let (conn, slot) = (sock.conn()?, sock.slot()?);
-    if slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED == 0
-        && let Some(n) = send_before_switch(sock, slot, fd, &conn, plain)
-    {
-        return Some(Outcome::Plain(n));
-    }
     let send = RingSend { sock, slot, conn: &conn, fd };
     let answer = send.all(buffers, flags & libc::MSG_DONTWAIT != 0);
     if flags & libc::MSG_OOB != 0 && !buffers.is_empty() && answer == Ok(buffers.len()) {
         send.mark_urgent();
     }
-    Some(Outcome::Ours(answer))
+    Some(answer)
 }
 
 /// Switches if it can be done now; else the bytes go by TCP: their number.
@@ -277,7 +282,7 @@ impl RingSend<'_> {
         let sending = Held::enter(&self.slot.send_lock);
         wait::follow_hint(self.slot, conn, self.fd);
         let flags = self.slot.flags.load(Ordering::Acquire);
-        if flags & (flag::WRITE_SHUT | flag::RESET | flag::PEER_GONE) != 0 {
+        if flags & control::SEND_OVER != 0 {
             return control::send_after_end(self.slot, conn, buffers.len() - done);
         }
         let producer = conn.mine.sending.producer.load(Ordering::Relaxed);
@@ -367,31 +372,40 @@ pub fn receive(
     plain: impl Fn() -> isize,
 ) -> Outcome {
     loop {
-        match sock.phase() {
-            Phase::Smc => {
-                if flags & libc::MSG_ERRQUEUE != 0 {
-                    return Outcome::Plain(plain());
-                }
-                if let Some(answer) = smc_receive(sock, fd, buffers, flags) {
-                    return Outcome::Ours(answer);
-                }
+        if let Some(n) = receive_by_tcp(sock, fd, flags, &plain) {
+            return Outcome::Plain(n);
+        }
+        if let Some(answer) = smc_receive(sock, fd, buffers, flags) {
+            return Outcome::Ours(answer);
+        }
+    }
+}
+
+/// Makes the program's own call if its bytes still come by TCP alone, and takes part
+/// in the agreement. `None`: they come by the ledger.
+#[inline]
+pub fn receive_by_tcp(
+    sock: &Use,
+    fd: i32,
+    flags: i32,
+    plain: impl Fn() -> isize,
+) -> Option<isize> {
+    match sock.phase() {
+        Phase::Smc => (flags & libc::MSG_ERRQUEUE != 0).then(plain),
+        Phase::Candidate | Phase::Meeting => {
+            meeting::look(sock.sock(), fd, Moment::BeforeReceive);
+            let n = plain_receive(sock, flags, &plain)?;
+            if n > 0 {
+                meeting::look(sock.sock(), fd, Moment::AfterReceive);
             }
-            Phase::Candidate | Phase::Meeting => {
-                meeting::look(sock.sock(), fd, Moment::BeforeReceive);
-                if let Some(n) = plain_receive(sock, flags, &plain) {
-                    if n > 0 {
-                        meeting::look(sock.sock(), fd, Moment::AfterReceive);
-                    }
-                    return Outcome::Plain(n);
-                }
+            Some(n)
+        }
+        _ => {
+            let n = plain();
+            if flags & libc::MSG_PEEK == 0 {
+                sock::count_plain(sock, false, n);
             }
-            _ => {
-                let n = plain();
-                if flags & libc::MSG_PEEK == 0 {
-                    sock::count_plain(sock, false, n);
-                }
-                return Outcome::Plain(n);
-            }
+            Some(n)
         }
     }
 }
@@ -648,31 +662,20 @@ impl Receive<'_> {
             wait::note_cpu(conn.mine);
             fence(Ordering::SeqCst);
             if len.saturating_sub(left) >= cursor::writable_threshold(len) {
-                wait::wake_writers(self.slot, conn, self.fd);
+                wait::wake_writers(self.sock, self.slot, conn, self.fd);
             }
         }
     }
 
     fn is_ready(&self, needed: usize) -> bool {
-        let slot = self.slot;
-        let flags = slot.flags.load(Ordering::Relaxed);
-        if flags & (flag::PEER_GONE | flag::RESET | flag::READ_SHUT | flag::TCP_ENDED) != 0 {
-            return true;
-        }
-        let theirs = &self.conn.theirs.sending;
-        let hint = theirs.closes.load(Ordering::Relaxed) != slot.closes_seen.load(Ordering::Relaxed);
-        if hint || theirs.flags.load(Ordering::Relaxed) & (said::DONE | said::ABORT) != 0 {
-            return true;
-        }
-        if flags & flag::RECEIVE_SWITCHED == 0 {
-            return match switch::peer_switch(self.conn) {
-                Some(at) if slot.tcp_consumed.load(Ordering::Relaxed) >= at => true,
-                _ => switch::queued(self.fd) > 0,
-            };
+        let flags = self.slot.flags.load(Ordering::Relaxed);
+        if needed <= 1 || flags & flag::RECEIVE_SWITCHED == 0 {
+            return readiness::has_input(self.slot, self.conn, self.fd);
         }
         let consumer = self.conn.mine.receiving.consumer.load(Ordering::Relaxed);
-        let readable = theirs.producer.load(Ordering::Relaxed).wrapping_sub(consumer);
-        readable >= needed.min(self.conn.incoming.len()) as u64 && readable != 0
+        let producer = self.conn.theirs.sending.producer.load(Ordering::Relaxed);
+        readiness::may_have_ended(self.slot, self.conn)
+            || producer.wrapping_sub(consumer) >= needed as u64
     }
 
     /// `MSG_OOB`: the urgent byte.

@@ -200,7 +200,7 @@ pub(crate) fn wake_readers(slot: &Slot, conn: &Conn, fd: i32) {
 /// After making room (with a sequentially consistent operation): wakes the other
 /// side's writers.
 #[cold]
-pub(crate) fn wake_writers(slot: &Slot, conn: &Conn, fd: i32) {
+pub(crate) fn wake_writers(sock: &Sock, slot: &Slot, conn: &Conn, fd: i32) {
     let waiting = &conn.theirs.waiting;
     let wants = waiting.write_wanted.load(Ordering::Relaxed);
     if wants & wanted::FUTEX != 0 {
@@ -212,7 +212,9 @@ pub(crate) fn wake_writers(slot: &Slot, conn: &Conn, fd: i32) {
         let channels = waiting.channels.load(Ordering::Relaxed);
         unreachable = mark(slot, conn, channels, note_cpu(conn.mine));
     }
-    if slot.write_rung.answer(&waiting.write_arm) || unreachable {
+    if (slot.write_rung.answer(&waiting.write_arm) || unreachable)
+        && switch::ensure_bells_only(sock, slot, fd, conn)
+    {
         ring(slot, fd);
     }
 }
@@ -231,7 +233,8 @@ fn mark(slot: &Slot, conn: &Conn, channels: u32, cpu: u32) -> bool {
     unreachable
 }
 
-/// Rings the universal bell: one byte on the TCP connection.
+/// Rings the universal bell: one byte on the TCP connection, which has carried
+/// bells only since our direction switched.
 #[cold]
 pub(crate) fn ring(slot: &Slot, fd: i32) {
     count(&slot.counters.wakeups, 1);
@@ -457,7 +460,7 @@ fn has_ended(slot: &Slot, conn: &Conn) -> bool {
 /// `SA_RESTART`; which one ran is not known here, so: if all handlers of the
 /// process have it. (A program that mixes both kinds may see `EINTR` from a
 /// blocked send where Linux restarts; reads sleep in the kernel and are exact.)
-fn handlers_restart() -> bool {
+pub(crate) fn handlers_restart() -> bool {
     const FAULTS: [i32; 5] =
         [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
     (1..=64).filter(|signal| !FAULTS.contains(signal)).all(|signal| {
