@@ -710,10 +710,18 @@ export! {
             .map_or(OptionAnswer::Kernel, |sock| control::get_option(&sock, fd, level, name));
         // SAFETY: passed on; the kernel checks the program's pointers.
         let result = unsafe { real::getsockopt(fd, level, name, value, len) };
-        if let (OptionAnswer::Value(number), 0) = (ours, result) {
-            // SAFETY: the kernel has just written an int of `*len` bytes there.
+        let number;
+        let bytes: &[u8] = match &ours {
+            OptionAnswer::Value(value) => {
+                number = value.to_ne_bytes();
+                &number
+            }
+            OptionAnswer::FirstByte(byte) => core::slice::from_ref(byte),
+            _ => &[],
+        };
+        if result == 0 && !bytes.is_empty() {
+            // SAFETY: the kernel has just written `*len` bytes there.
             unsafe {
-                let bytes = number.to_ne_bytes();
                 let n = (*len as usize).min(bytes.len());
                 core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), n);
             }

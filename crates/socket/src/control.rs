@@ -112,8 +112,9 @@ pub fn shutdown(sock: &Use, fd: i32, how: i32) -> Option<Answer> {
     if !(libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
         return Some(Err(libc::EINVAL));
     }
+    wait::follow_hint(slot, &conn, fd);
     // A connection that has ended is not connected any more.
-    if slot.flags.load(Ordering::Acquire) & flag::RESET != 0 {
+    if tcp_state(slot, &conn) == TCP_CLOSE {
         return Some(Err(libc::ENOTCONN));
     }
     if how != libc::SHUT_RD {
@@ -127,6 +128,26 @@ pub fn shutdown(sock: &Use, fd: i32, how: i32) -> Option<Answer> {
     }
     crate::epoll::note_change(sock);
     Some(Ok(0))
+}
+
+const TCP_ESTABLISHED: u8 = 1;
+const TCP_FIN_WAIT2: u8 = 5;
+const TCP_CLOSE: u8 = 7;
+const TCP_CLOSE_WAIT: u8 = 8;
+
+/// The state in which TCP would be by now (`net/tcp_states.h`). On one host every FIN
+/// is acknowledged at once, and who waits in TIME_WAIT shows CLOSE to its program.
+fn tcp_state(slot: &Slot, conn: &Conn) -> u8 {
+    let flags = slot.flags.load(Ordering::Acquire);
+    let peer_done = conn.theirs.sending.flags.load(Ordering::Acquire) & said::DONE != 0
+        || flags & (flag::PEER_GONE | flag::TCP_ENDED) != 0;
+    match (flags & flag::WRITE_SHUT != 0, peer_done) {
+        _ if crate::readiness::is_reset(slot, conn) => TCP_CLOSE,
+        (true, true) => TCP_CLOSE,
+        (true, false) => TCP_FIN_WAIT2,
+        (false, true) => TCP_CLOSE_WAIT,
+        (false, false) => TCP_ESTABLISHED,
+    }
 }
 
 fn shut_writing(sock: &Sock, slot: &Slot, conn: &Conn, fd: i32) {
@@ -199,6 +220,8 @@ pub enum OptionAnswer {
     Kernel,
     /// This integer.
     Value(i32),
+    /// The kernel, except for the first byte: `tcpi_state`.
+    FirstByte(u8),
     /// This error.
     Refused(Errno),
 }
@@ -300,13 +323,19 @@ pub(crate) fn carry_options_over(slot: &Slot, conn: &Conn, fd: i32) {
 
 /// `getsockopt` of what we know better than the kernel.
 pub fn get_option(sock: &Use, fd: i32, level: i32, name: i32) -> OptionAnswer {
-    if level != libc::SOL_SOCKET {
-        return OptionAnswer::Kernel;
-    }
     let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return OptionAnswer::Kernel };
-    match name {
-        libc::SO_ERROR => OptionAnswer::Value(take_error(slot, &conn, fd)),
-        libc::SO_RCVLOWAT => OptionAnswer::Value(slot.low_water.load(Ordering::Relaxed) as i32),
+    match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_ERROR) => OptionAnswer::Value(take_error(slot, &conn, fd)),
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => {
+            OptionAnswer::Value(slot.low_water.load(Ordering::Relaxed) as i32)
+        }
+        (libc::IPPROTO_TCP, libc::TCP_INFO) => {
+            wait::follow_hint(slot, &conn, fd);
+            match tcp_state(slot, &conn) {
+                TCP_ESTABLISHED => OptionAnswer::Kernel,
+                state => OptionAnswer::FirstByte(state),
+            }
+        }
         _ => OptionAnswer::Kernel,
     }
 }

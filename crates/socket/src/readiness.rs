@@ -66,7 +66,7 @@ pub(crate) fn mask_of(slot: &Slot, conn: &Conn, fd: i32) -> u32 {
     let len = conn.outgoing.len();
     let state = State {
         readable: readable(slot, conn, fd),
-        low_water: slot.low_water.load(Ordering::Relaxed) as usize,
+        low_water: low_water(slot, conn),
         window: window(slot, conn, fd),
         window_threshold: cursor::writable_threshold(len),
         peer_done: ended,
@@ -77,6 +77,15 @@ pub(crate) fn mask_of(slot: &Slot, conn: &Conn, fd: i32) -> u32 {
         urgent: control::has_urgent(slot, conn),
     };
     state.mask()
+}
+
+/// `SO_RCVLOWAT`, but not more than a writer that waits for `POLLOUT` ever puts into
+/// the ring: neither side would wake the other. (TCP reports a socket readable, too,
+/// when its window is exhausted.)
+fn low_water(slot: &Slot, conn: &Conn) -> usize {
+    let len = conn.incoming.len();
+    let wished = slot.low_water.load(Ordering::Relaxed) as usize;
+    wished.min(len - cursor::writable_threshold(len))
 }
 
 /// Room for sending; before the switch, as the kernel says.
