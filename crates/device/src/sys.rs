@@ -442,14 +442,14 @@ fn wait_not(fd: i32, events: i16) -> Result<()> {
     }
 }
 
-/// Sleeps until a descriptor shows one of the events, or has ended.
+/// Sleeps until a descriptor shows one of the events, has ended, or the time is up.
 ///
 /// # Errors
 /// `EINTR` after any signal handler.
-pub fn poll_until(fd: i32, events: i16) -> Result {
+pub fn poll_until(fd: i32, events: i16, timeout: Option<Duration>) -> Result {
     let mut entry = libc::pollfd { fd, events, revents: 0 };
     // SAFETY: one entry, no signal mask.
-    unsafe { ppoll(&raw mut entry, 1, None, core::ptr::null(), size_of::<u64>()) }
+    unsafe { ppoll(&raw mut entry, 1, timeout, core::ptr::null(), size_of::<u64>()) }
 }
 
 /// A non-blocking event counter.

@@ -87,9 +87,14 @@ pub(crate) fn send_after_end(slot: &Slot, conn: &Conn, len: usize) -> Answer {
 
 /// When a blocking send gives up: `SO_SNDTIMEO` from now on.
 pub(crate) fn send_deadline(fd: i32) -> Option<u64> {
-    let time: libc::timeval = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO).ok()?;
+    time_out(fd, libc::SO_SNDTIMEO).map(|ns| sys::now_ns() + ns)
+}
+
+/// `SO_SNDTIMEO` or `SO_RCVTIMEO` in nanoseconds.
+pub(crate) fn time_out(fd: i32, name: i32) -> Option<u64> {
+    let time: libc::timeval = sys::socket_option(fd, libc::SOL_SOCKET, name).ok()?;
     let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000;
-    (ns != 0).then(|| sys::now_ns() + ns)
+    (ns != 0).then_some(ns)
 }
 
 /// The next byte to read is the urgent one.

@@ -447,6 +447,9 @@ enum Found {
     End(Option<Errno>),
 }
 
+/// Bytes that are taken from TCP at once, while some of them may be bells.
+const TCP_CHUNK: usize = 16 << 10;
+
 /// Whoever receives from one connection.
 struct Receive<'a> {
     sock: &'a Sock,
@@ -454,6 +457,25 @@ struct Receive<'a> {
     conn: &'a Conn,
     fd: i32,
     flags: i32,
+}
+
+/// `SO_RCVTIMEO` is for the call as a whole. The first sleep of a call leaves it to
+/// the kernel; only a call that sleeps again has to know how much is left.
+pub(crate) struct Patience(Cell<Option<u64>>);
+
+impl Patience {
+    pub(crate) fn new() -> Self {
+        Self(Cell::new(None))
+    }
+
+    /// When the call gives up, by [`sys::now_ns`]. `None`: when the kernel says so.
+    pub(crate) fn deadline(&self, fd: i32) -> Option<u64> {
+        let Some(first_sleep) = self.0.get() else {
+            self.0.set(Some(sys::now_ns()));
+            return None;
+        };
+        control::time_out(fd, libc::SO_RCVTIMEO).map(|ns| first_sleep + ns)
+    }
 }
 
 impl Receive<'_> {
@@ -465,16 +487,21 @@ impl Receive<'_> {
     fn all(&self, buffers: &Buffers<'_>) -> Answer {
         let mut done = 0;
         let wanted = self.wanted(buffers.len());
+        let patience = Patience::new();
         loop {
             match self.some(buffers, done) {
                 Found::Bytes(n) => {
-                    // A peek sees the same bytes again: it starts over.
                     done = if self.peeks() { n } else { done + n };
                     if done >= wanted || buffers.is_empty() || self.stops_at_mark() {
                         return Ok(done);
                     }
                     if !self.peeks() {
                         continue;
+                    }
+                    if readiness::may_have_ended(self.slot, self.conn)
+                        && !matches!(self.end(), Found::Nothing)
+                    {
+                        return Ok(done);
                     }
                 }
                 Found::End(None) => return Ok(done),
@@ -488,9 +515,7 @@ impl Receive<'_> {
             if self.flags & libc::MSG_DONTWAIT != 0 || !self.sock.may_block(self.fd) {
                 return if done > 0 { Ok(done) } else { Err(libc::EAGAIN) };
             }
-            let needed = if self.peeks() { wanted } else { 1 };
-            let ready = || self.is_ready(needed);
-            match wait::readable(self.sock, self.slot, self.conn, self.fd, ready) {
+            match self.wait(if self.peeks() { done + 1 } else { 1 }, &patience) {
                 Ok(()) => {}
                 Err(_) if done > 0 => return Ok(done),
                 Err(errno) => return Err(errno),
@@ -498,13 +523,26 @@ impl Receive<'_> {
         }
     }
 
+    /// Waits until there are `needed` bytes, which a call may do more than once.
+    fn wait(&self, needed: usize, patience: &Patience) -> Answer<()> {
+        let deadline = patience.deadline(self.fd);
+        let ready = || self.is_ready(needed);
+        wait::readable(self.sock, self.slot, self.conn, self.fd, deadline, ready)
+    }
+
     /// How many bytes a blocking call waits for.
     fn wanted(&self, len: usize) -> usize {
         if self.flags & libc::MSG_WAITALL != 0 {
-            return if self.peeks() { len.min(self.conn.incoming.len()) } else { len };
+            return if self.peeks() { len.min(self.most_to_peek()) } else { len };
         }
         let low_water = self.slot.low_water.load(Ordering::Relaxed) as usize;
         low_water.min(len).max(1)
+    }
+
+    /// A peek cannot wait for more than is ever there at once.
+    fn most_to_peek(&self) -> usize {
+        let switched = self.slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED != 0;
+        if switched { self.conn.incoming.len() } else { TCP_CHUNK }
     }
 
     /// One look: the ring, or what is left in TCP before it.
@@ -516,8 +554,9 @@ impl Receive<'_> {
         {
             return self.some_from_tcp(buffers, done);
         }
-        let room = if buffers.is_empty() { 0 } else { buffers.len() - done };
-        let mut found = self.take_from_ring(buffers, done, room);
+        // A peek sees the same bytes again: it starts over.
+        let done = if self.peeks() { 0 } else { done };
+        let mut found = self.take_from_ring(buffers, done, buffers.len() - done);
         if let Found::Nothing = found {
             found = self.end();
         }
@@ -548,8 +587,7 @@ impl Receive<'_> {
                 return Found::Nothing;
             }
             if self.flags & libc::MSG_TRUNC == 0 {
-                let from = if self.peeks() { 0 } else { done };
-                buffers.copy_out(from, n, &conn.incoming, consumer + skip);
+                buffers.copy_out(done, n, &conn.incoming, consumer + skip);
             }
             if self.peeks() {
                 return Found::Bytes(n);
@@ -609,7 +647,7 @@ impl Receive<'_> {
     /// Bytes that the peer sent by TCP before it switched. Under the receive lock.
     #[cold]
     fn some_from_tcp(&self, buffers: &Buffers<'_>, done: usize) -> Found {
-        let mut chunk = [0u8; 16 << 10];
+        let mut chunk = [0u8; TCP_CHUNK];
         let skip = if self.peeks() { 0 } else { done };
         let room = (buffers.len() - skip).min(chunk.len());
         let flags = libc::MSG_DONTWAIT | (self.flags & libc::MSG_PEEK);
@@ -646,7 +684,20 @@ impl Receive<'_> {
         if !self.peeks() {
             self.slot.tcp_consumed.store(consumed + taken as u64, Ordering::Relaxed);
         }
+        let all_of_tcp = switch.is_some_and(|at| consumed + data as u64 >= at);
+        if self.peeks() && all_of_tcp && skip + data < buffers.len() {
+            return self.peek_behind_tcp(buffers, data);
+        }
         if data == 0 { Found::Nothing } else { Found::Bytes(data) }
+    }
+
+    /// A peek has seen the last `seen` bytes that came by TCP: the rest is in the ring.
+    fn peek_behind_tcp(&self, buffers: &Buffers<'_>, seen: usize) -> Found {
+        match self.take_from_ring(buffers, seen, buffers.len() - seen) {
+            Found::Bytes(n) => Found::Bytes(seen + n),
+            _ if seen > 0 => Found::Bytes(seen),
+            other => other,
+        }
     }
 
     /// After reading `n` bytes: if the ring was more than half full before, a writer
@@ -668,14 +719,11 @@ impl Receive<'_> {
     }
 
     fn is_ready(&self, needed: usize) -> bool {
-        let flags = self.slot.flags.load(Ordering::Relaxed);
-        if needed <= 1 || flags & flag::RECEIVE_SWITCHED == 0 {
+        if needed <= 1 {
             return readiness::has_input(self.slot, self.conn, self.fd);
         }
-        let consumer = self.conn.mine.receiving.consumer.load(Ordering::Relaxed);
-        let producer = self.conn.theirs.sending.producer.load(Ordering::Relaxed);
         readiness::may_have_ended(self.slot, self.conn)
-            || producer.wrapping_sub(consumer) >= needed as u64
+            || readiness::readable(self.slot, self.conn, self.fd) >= needed
     }
 
     /// `MSG_OOB`: the urgent byte.

@@ -9,6 +9,7 @@
 use crate::descriptors::Use;
 use crate::pool::Held;
 use crate::sock::Conn;
+use crate::stream::Patience;
 use crate::{Answer, Errno, control, switch, wait};
 use core::sync::atomic::Ordering;
 use sidestep_device::state::{Slot, count, flag};
@@ -146,7 +147,7 @@ impl Pipe {
         if self.dont_wait {
             return Err(libc::EAGAIN);
         }
-        match sys::poll_until(self.fd, events) {
+        match sys::poll_until(self.fd, events, None) {
             Err(sys::Errno(libc::EINTR)) if wait::handlers_restart() => Ok(()),
             other => other.map(|_| ()).map_err(|errno| errno.0),
         }
@@ -160,6 +161,7 @@ impl Pipe {
 /// As `splice`.
 pub fn receive_into(sock: &Use, fd: i32, pipe: Pipe, len: usize) -> Answer {
     let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return Err(libc::EBADF) };
+    let patience = Patience::new();
     loop {
         match receive_part(slot, &conn, fd, pipe.fd, len)? {
             Part::Moved(n) => {
@@ -172,7 +174,7 @@ pub fn receive_into(sock: &Use, fd: i32, pipe: Pipe, len: usize) -> Answer {
             Part::SocketWaits if !sock.may_block(fd) => return Err(libc::EAGAIN),
             Part::SocketWaits => {
                 let ready = || crate::readiness::has_input(slot, &conn, fd);
-                wait::readable(sock, slot, &conn, fd, ready)?;
+                wait::readable(sock, slot, &conn, fd, patience.deadline(fd), ready)?;
             }
         }
     }

@@ -250,7 +250,8 @@ fn futex_of(record: &Record) -> &AtomicU32 {
     unsafe { &*cursor.cast::<AtomicU32>().add(half) }
 }
 
-/// Waits until `ready`, the connection's end, a signal or `SO_RCVTIMEO`.
+/// Waits until `ready`, the connection's end, a signal, and `SO_RCVTIMEO` or what is
+/// left of it until `deadline` (by [`sys::now_ns`]).
 ///
 /// # Errors
 /// `EINTR`, and `EAGAIN` when the time is up, as `recv` on TCP.
@@ -259,8 +260,12 @@ pub(crate) fn readable(
     slot: &Slot,
     conn: &Conn,
     fd: i32,
+    deadline: Option<u64>,
     ready: impl Fn() -> bool,
 ) -> Answer<()> {
+    if deadline.is_some_and(|at| sys::now_ns() >= at) {
+        return Err(libc::EAGAIN);
+    }
     let (found, cost) = linger(&sock.receive_wait, || cpu_of(conn.theirs), &ready);
     cost.charge(slot);
     if found {
@@ -272,7 +277,7 @@ pub(crate) fn readable(
         return queue_behind_sleeper(slot, &ready);
     }
     conn.mine.waiting.read_arm.ask(next_arm(slot));
-    let answer = if ready() { Ok(()) } else { sleep_on_tcp(slot, conn, fd) };
+    let answer = if ready() { Ok(()) } else { sleep_on_tcp(slot, conn, fd, deadline) };
     conn.mine.waiting.read_arm.withdraw();
     leave_sleeper(slot);
     answer
@@ -320,10 +325,16 @@ fn queue_behind_sleeper(slot: &Slot, ready: &impl Fn() -> bool) -> Answer<()> {
 
 /// The sleep itself: the real `recv`, which takes a bell, or only looks while the
 /// program's bytes may still come by TCP.
-fn sleep_on_tcp(slot: &Slot, conn: &Conn, fd: i32) -> Answer<()> {
+fn sleep_on_tcp(slot: &Slot, conn: &Conn, fd: i32, deadline: Option<u64>) -> Answer<()> {
     let switched = slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED != 0;
     let mut byte = 0u8;
-    let flags = if switched { 0 } else { libc::MSG_PEEK };
+    let mut flags = if switched { 0 } else { libc::MSG_PEEK };
+    if let Some(at) = deadline {
+        // With a time-out no handler restarts the call, so `ppoll` does as well.
+        let left = Duration::from_nanos(at.saturating_sub(sys::now_ns()));
+        sys::poll_until(fd, libc::POLLIN, Some(left)).map_err(|errno| errno.0)?;
+        flags |= libc::MSG_DONTWAIT;
+    }
     // SAFETY: one writable byte.
     match unsafe { sys::recv(fd, &raw mut byte, 1, flags) } {
         Ok(0) => tcp_ended(slot, conn, fd),
