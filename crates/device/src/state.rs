@@ -83,6 +83,8 @@ pub mod flag {
     pub const TCP_ENDED: u32 = 1 << 9;
     /// We read by the ledger, for good.
     pub const BY_LEDGER: u32 = 1 << 10;
+    /// The peer has shut down both directions: it answers data with a reset.
+    pub const PEER_REFUSES: u32 = 1 << 11;
 }
 
 /// One TCP connection of the program.

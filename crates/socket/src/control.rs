@@ -11,7 +11,8 @@ use sidestep_device::sys;
 use sidestep_proto::cursor::Misbehaved;
 
 /// With one of these flags a send is for [`send_after_end`].
-pub(crate) const SEND_OVER: u32 = flag::WRITE_SHUT | flag::RESET | flag::PEER_GONE;
+pub(crate) const SEND_OVER: u32 =
+    flag::WRITE_SHUT | flag::RESET | flag::PEER_GONE | flag::PEER_REFUSES;
 
 /// How input ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +67,7 @@ fn was_aborted(conn: &Conn) -> bool {
 }
 
 /// A send on a connection that is over for sending. `len`: bytes it wanted to send.
-pub(crate) fn send_after_end(slot: &Slot, conn: &Conn, len: usize) -> Answer {
+pub(crate) fn send_after_end(slot: &Slot, conn: &Conn, fd: i32, len: usize) -> Answer {
     let error = slot.error.swap(0, Ordering::AcqRel) as Errno;
     if error != 0 {
         return Err(error);
@@ -75,7 +76,14 @@ pub(crate) fn send_after_end(slot: &Slot, conn: &Conn, len: usize) -> Answer {
     if flags & (flag::WRITE_SHUT | flag::RESET) != 0 {
         return Err(libc::EPIPE);
     }
-    if was_aborted(conn) {
+    if len == 0 {
+        return Ok(0);
+    }
+    if flags & flag::PEER_GONE == 0 {
+        // The peer refuses it: the reset that its TCP would answer with is for both.
+        conn.mine.sending.flags.fetch_or(said::ABORT, Ordering::SeqCst);
+        wait::wake_readers(slot, conn, fd);
+    } else if was_aborted(conn) {
         slot.flags.fetch_or(flag::RESET, Ordering::AcqRel);
         return Err(libc::ECONNRESET);
     }
@@ -131,6 +139,10 @@ pub fn shutdown(sock: &Use, fd: i32, how: i32) -> Option<Answer> {
         kernel_shutdown(fd, libc::SHUT_RD);
         sys::futex_wake(&slot.turn, i32::MAX);
     }
+    let both = flag::READ_SHUT | flag::WRITE_SHUT;
+    if slot.flags.load(Ordering::Acquire) & both == both {
+        refuse_data(&conn);
+    }
     crate::epoll::note_change(sock);
     Some(Ok(0))
 }
@@ -172,6 +184,15 @@ fn shut_writing(sock: &Sock, slot: &Slot, conn: &Conn, fd: i32) {
         return;
     }
     crate::epoll::note_change(sock);
+}
+
+/// Both directions are shut down. TCP answers data that still arrives with a reset
+/// (`tcp_rcv_state_process`, `TCPABORTONDATA`); here the sender learns it from the
+/// hint, which it follows before its next send.
+fn refuse_data(conn: &Conn) {
+    let sending = &conn.mine.sending;
+    sending.flags.fetch_or(said::REFUSES, Ordering::SeqCst);
+    sending.closes.fetch_add(1, Ordering::Release);
 }
 
 fn kernel_shutdown(fd: i32, how: i32) {

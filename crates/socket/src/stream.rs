@@ -283,7 +283,7 @@ impl RingSend<'_> {
         wait::follow_hint(self.slot, conn, self.fd);
         let flags = self.slot.flags.load(Ordering::Acquire);
         if flags & control::SEND_OVER != 0 {
-            return control::send_after_end(self.slot, conn, buffers.len() - done);
+            return control::send_after_end(self.slot, conn, self.fd, buffers.len() - done);
         }
         let producer = conn.mine.sending.producer.load(Ordering::Relaxed);
         let window = self.window_from(producer)?;

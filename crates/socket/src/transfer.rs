@@ -93,7 +93,7 @@ fn send_part(
         let _sending = Held::enter(&slot.send_lock);
         wait::follow_hint(slot, conn, fd);
         if slot.flags.load(Ordering::Acquire) & control::SEND_OVER != 0 {
-            return control::send_after_end(slot, conn, len).map(Part::Moved);
+            return control::send_after_end(slot, conn, fd, len).map(Part::Moved);
         }
         let producer = conn.mine.sending.producer.load(Ordering::Relaxed);
         let claim = conn.theirs.receiving.consumer.load(Ordering::Acquire);

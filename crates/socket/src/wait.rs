@@ -20,7 +20,7 @@ use crate::sock::{Conn, Sock};
 use crate::switch;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use core::time::Duration;
-use sidestep_device::slab::{Record, wanted};
+use sidestep_device::slab::{Record, flag as said, wanted};
 use sidestep_device::state::{Slot, count, flag};
 use sidestep_device::sys::{self, Errno};
 use sidestep_proto::cursor;
@@ -364,7 +364,7 @@ pub(crate) fn peer_gone(slot: &Slot) {
 }
 
 /// Asks the kernel whether the peer's end is gone, if there is a hint that it may
-/// be: a process of the peer has closed its descriptor.
+/// be: a process of the peer has closed its descriptor, or shut down both directions.
 #[inline]
 pub(crate) fn follow_hint(slot: &Slot, conn: &Conn, fd: i32) {
     let closes = conn.theirs.sending.closes.load(Ordering::Acquire);
@@ -378,6 +378,9 @@ fn ask_kernel(slot: &Slot, conn: &Conn, fd: i32, closes: u32) {
     // The hint is left after the kernel has closed, so its answer is final: not
     // gone means that another process of the peer holds the connection, too.
     slot.closes_seen.store(closes, Ordering::Relaxed);
+    if conn.theirs.sending.flags.load(Ordering::Acquire) & said::REFUSES != 0 {
+        slot.flags.fetch_or(flag::PEER_REFUSES, Ordering::AcqRel);
+    }
     if switch::is_peer_gone(fd) {
         tcp_ended(slot, conn, fd);
     }
