@@ -72,8 +72,8 @@ pub struct Sending {
     pub cpu: AtomicU32,
     /// [`flag`] bits.
     pub flags: AtomicU32,
-    /// Raised by one after a process of the owner has closed its last descriptor:
-    /// look at the TCP connection.
+    /// Raised by one after a process of the owner has closed its last descriptor, or
+    /// shut down both directions: look at the flags and the TCP connection.
     pub closes: AtomicU32,
 }
 
@@ -125,6 +125,9 @@ pub mod flag {
     pub const ABORT: u32 = 1 << 1;
     /// `SO_LINGER` with time 0 is set: the end of this connection is a reset.
     pub const LINGER_ZERO: u32 = 1 << 2;
+    /// Both directions are shut down: what arrives from now on is answered with a
+    /// reset.
+    pub const REFUSES: u32 = 1 << 3;
 }
 
 /// Bits of [`Waiting::write_wanted`].

@@ -90,6 +90,10 @@ pub mod flag {
     pub const NONBLOCKING: u32 = 1 << 12;
     /// `O_ASYNC`: every arrival rings, because the bell raises SIGIO.
     pub const ASYNC: u32 = 1 << 13;
+    /// We read by the ledger, for good.
+    pub const BY_LEDGER: u32 = 1 << 14;
+    /// The peer has shut down both directions: it answers data with a reset.
+    pub const PEER_REFUSES: u32 = 1 << 15;
 }
 
 /// One TCP connection of the program.

@@ -477,6 +477,62 @@ pub unsafe fn write(fd: i32, at: *const u8, len: usize) -> Result {
     unsafe { call!(write, fd, at, len) }
 }
 
+/// Reads from a pipe without waiting, whatever its flags say: `EAGAIN` when it is
+/// empty.
+///
+/// # Safety
+/// `at` is valid for writes of `len` bytes.
+pub unsafe fn read_now(fd: i32, at: *mut u8, len: usize) -> Result {
+    let part = libc::iovec { iov_base: at.cast(), iov_len: len };
+    // SAFETY: one iovec; the caller's promise about its bytes.
+    match unsafe { call!(preadv2, fd, &raw const part, 1, -1isize, -1isize, libc::RWF_NOWAIT) } {
+        // Before Linux 6.4.
+        Err(Errno(libc::EOPNOTSUPP)) => {
+            wait_not(fd, libc::POLLIN)?;
+            // SAFETY: the caller's promise.
+            unsafe { read(fd, at, len, None) }
+        }
+        other => other,
+    }
+}
+
+/// Writes into a pipe without waiting, whatever its flags say: `EAGAIN` when it is
+/// full.
+///
+/// # Safety
+/// `at` is valid for reads of `len` bytes.
+pub unsafe fn write_now(fd: i32, at: *const u8, len: usize) -> Result {
+    let part = libc::iovec { iov_base: at.cast_mut().cast(), iov_len: len };
+    // SAFETY: as above.
+    match unsafe { call!(pwritev2, fd, &raw const part, 1, -1isize, -1isize, libc::RWF_NOWAIT) } {
+        Err(Errno(libc::EOPNOTSUPP)) => {
+            wait_not(fd, libc::POLLOUT)?;
+            // SAFETY: the caller's promise.
+            unsafe { write(fd, at, len.min(libc::PIPE_BUF)) }
+        }
+        other => other,
+    }
+}
+
+/// `EAGAIN` if a pipe would make us wait. A writable one has room for at least
+/// `PIPE_BUF` bytes.
+fn wait_not(fd: i32, events: i16) -> Result<()> {
+    match poll_now(fd, events)? {
+        0 => Err(Errno(libc::EAGAIN)),
+        _ => Ok(()),
+    }
+}
+
+/// Sleeps until a descriptor shows one of the events, has ended, or the time is up.
+///
+/// # Errors
+/// `EINTR` after any signal handler.
+pub fn poll_until(fd: i32, events: i16, timeout: Option<Duration>) -> Result {
+    let mut entry = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: one entry, no signal mask.
+    unsafe { ppoll(&raw mut entry, 1, timeout, core::ptr::null(), size_of::<u64>()) }
+}
+
 /// A non-blocking event counter.
 pub fn eventfd() -> Result<i32> {
     let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;

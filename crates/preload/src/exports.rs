@@ -15,7 +15,7 @@ use sidestep_socket::descriptors::{self, Use};
 use sidestep_socket::multiplex::{self, FdSets};
 use sidestep_socket::sock::{self, Phase};
 use sidestep_socket::stream::{self, Buffers, Outcome};
-use sidestep_socket::transfer::{self, Source};
+use sidestep_socket::transfer::{self, Pipe, Source};
 use sidestep_socket::{Answer, Errno, epoll, meeting, process};
 
 type Address = *mut libc::sockaddr;
@@ -195,11 +195,9 @@ export! {
             return unsafe { real::recvfrom(fd, at, len, flags, from, size) };
         };
         let plain = plain!(real::recvfrom(fd, at, len, flags, from, size));
-        let list = [vector(at, len)];
+        let part = vector(at, len);
         // SAFETY: one buffer, the program's.
-        let Some(buffers) = (unsafe { Buffers::new(list.as_ptr(), 1) }) else {
-            return plain();
-        };
+        let Some(buffers) = (unsafe { Buffers::new(&raw const part, 1) }) else { return plain() };
         let outcome = stream::receive(&sock, fd, &buffers, flags, plain);
         if matches!(outcome, Outcome::Ours(Ok(_))) && !from.is_null() && !size.is_null() {
             // SAFETY: TCP gives no address; the program's length word.
@@ -256,7 +254,7 @@ export! {
             if flags & libc::MSG_WAITFORONE != 0 {
                 flags |= libc::MSG_DONTWAIT;
             }
-            if n == 0 || deadline.is_some_and(|at| sys::now_ns() >= at) {
+            if deadline.is_some_and(|at| sys::now_ns() >= at) {
                 return i as i32 + 1;
             }
         }
@@ -383,73 +381,62 @@ export! {
 
     fn sendfile(out: i32, file: i32, offset: *mut i64, len: usize) -> isize {
         const SENDFILE_MAX: usize = 0x7fff_f000;
-        let Some(sock) = descriptors::sock(out).filter(|sock| sock.phase() == Phase::Smc) else {
-            return around_plain(out, true, plain!(real::sendfile(out, file, offset, len)));
-        };
-        // SAFETY: no memory operands.
-        let seekable = unsafe { libc::lseek(file, 0, libc::SEEK_CUR) } >= 0;
-        if !seekable {
-            // A socket or pipe as the source: the kernel says what it thinks of it.
-            // SAFETY: passed on.
+        let plain = plain!(real::sendfile(out, file, offset, len));
+        let Some(sock) = descriptors::sock(out) else { return plain() };
+        if let Some(n) = stream::send_by_tcp(&sock, out, plain) {
+            return n;
+        }
+        // A socket or pipe as the source: the kernel says what it thinks of it.
+        // SAFETY: no memory operands; a length of 0 moves nothing.
+        if unsafe { libc::lseek(file, 0, libc::SEEK_CUR) } < 0 {
+            // SAFETY: as above.
             return unsafe { real::sendfile(out, file, offset, 0) };
         }
         // SAFETY: null or the program's offset.
         let from = unsafe { offset.as_ref() }.copied();
-        let source = Source { fd: file, offset: from };
-        match transfer::send_from(&sock, out, &source, len.min(SENDFILE_MAX)) {
-            Some(result) => {
-                if let (Ok(n), Some(from)) = (result, from) {
-                    // SAFETY: the program's offset.
-                    unsafe { *offset = from + n as i64 };
-                }
-                sent(Outcome::Ours(result), 0)
-            }
-            // SAFETY: passed on.
-            None => unsafe { real::sendfile(out, file, offset, len) },
+        let result =
+            transfer::send_from(&sock, out, Source::File(file, from), len.min(SENDFILE_MAX));
+        if let (Ok(n), Some(from)) = (result, from) {
+            // SAFETY: the program's offset.
+            unsafe { *offset = from + n as i64 };
         }
+        sent(Outcome::Ours(result), 0)
     }
 
     fn splice(input: i32, in_at: *mut i64, out: i32, out_at: *mut i64, len: usize, flags: u32) -> isize {
         let plain = plain!(real::splice(input, in_at, out, out_at, len, flags));
-        let smc = |fd| descriptors::sock(fd).filter(|sock| sock.phase() == Phase::Smc);
-        if let Some(sock) = smc(out) {
-            let source = Source { fd: input, offset: None };
-            // A pipe is read for what it holds now.
-            let held = sys::ioctl_int(input, libc::FIONREAD).unwrap_or(0).max(1) as usize;
-            return match transfer::send_from(&sock, out, &source, len.min(held)) {
-                Some(result) => sent(Outcome::Ours(result), 0),
-                None => plain(),
-            };
+        let is_stream = in_at.is_null() && out_at.is_null() && len > 0;
+        // Whatever is wrong with the call, the kernel says it before it moves a byte.
+        if !is_stream || flags & !SPLICE_FLAGS != 0 {
+            return plain();
         }
-        if let Some(sock) = smc(input) {
-            return match transfer::receive_into(&sock, input, out, len) {
-                Some(result) => answer(result),
-                None => plain(),
-            };
+        let dont_wait = flags & libc::SPLICE_F_NONBLOCK != 0;
+        if let Some(sock) = descriptors::sock(out).filter(|_| is_pipe(input, libc::O_WRONLY)) {
+            if let Some(n) = stream::send_by_tcp(&sock, out, plain) {
+                return n;
+            }
+            let source = Source::Pipe(Pipe { fd: input, dont_wait });
+            return sent(Outcome::Ours(transfer::send_from(&sock, out, source, len)), 0);
         }
-        if descriptors::sock(out).is_some() {
-            return around_plain(out, true, plain);
+        if let Some(sock) = descriptors::sock(input).filter(|_| is_pipe(out, libc::O_RDONLY)) {
+            if let Some(n) = stream::receive_by_tcp(&sock, input, 0, plain) {
+                return n;
+            }
+            return answer(transfer::receive_into(&sock, input, Pipe { fd: out, dont_wait }, len));
         }
-        around_plain(input, false, plain)
+        plain()
     }
 }
 
-/// A call that moves bytes of a socket by TCP, whichever call it is: it takes part
-/// in the agreement like `send` and `recv`.
-fn around_plain(fd: i32, sends: bool, plain: impl Fn() -> isize) -> isize {
-    let Some(sock) = descriptors::sock(fd) else {
-        return plain();
-    };
-    let nothing = [vector(core::ptr::null_mut(), 0)];
-    // SAFETY: one empty buffer.
-    let Some(buffers) = (unsafe { Buffers::new(nothing.as_ptr(), 1) }) else {
-        return plain();
-    };
-    if sends {
-        received(stream::send(&sock, fd, &buffers, 0, plain))
-    } else {
-        received(stream::receive(&sock, fd, &buffers, libc::MSG_DONTWAIT, plain))
-    }
+/// The flags of `splice` that Linux knows.
+const SPLICE_FLAGS: u32 =
+    libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
+
+/// Whether a descriptor is an end of a pipe, and not the one with this access mode.
+fn is_pipe(fd: i32, wrong_mode: i32) -> bool {
+    sys::fcntl(fd, libc::F_GETPIPE_SZ, 0).is_ok()
+        && sys::fcntl(fd, libc::F_GETFL, 0)
+            .is_ok_and(|flags| flags as i32 & libc::O_ACCMODE != wrong_mode)
 }
 
 /// `MSG_FASTOPEN` connects.
@@ -757,10 +744,18 @@ export! {
             .map_or(OptionAnswer::Kernel, |sock| control::get_option(&sock, fd, level, name));
         // SAFETY: passed on; the kernel checks the program's pointers.
         let result = unsafe { real::getsockopt(fd, level, name, value, len) };
-        if let (OptionAnswer::Value(number), 0) = (ours, result) {
-            // SAFETY: the kernel has just written an int of `*len` bytes there.
+        let number;
+        let bytes: &[u8] = match &ours {
+            OptionAnswer::Value(value) => {
+                number = value.to_ne_bytes();
+                &number
+            }
+            OptionAnswer::FirstByte(byte) => core::slice::from_ref(byte),
+            _ => &[],
+        };
+        if result == 0 && !bytes.is_empty() {
+            // SAFETY: the kernel has just written `*len` bytes there.
             unsafe {
-                let bytes = number.to_ne_bytes();
                 let n = (*len as usize).min(bytes.len());
                 core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), n);
             }

@@ -10,6 +10,10 @@ use sidestep_device::state::{Slot, flag};
 use sidestep_device::sys;
 use sidestep_proto::cursor::Misbehaved;
 
+/// With one of these flags a send is for [`send_after_end`].
+pub(crate) const SEND_OVER: u32 =
+    flag::WRITE_SHUT | flag::RESET | flag::PEER_GONE | flag::PEER_REFUSES;
+
 /// How input ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
@@ -63,7 +67,7 @@ fn was_aborted(conn: &Conn) -> bool {
 }
 
 /// A send on a connection that is over for sending. `len`: bytes it wanted to send.
-pub(crate) fn send_after_end(slot: &Slot, conn: &Conn, len: usize) -> Answer {
+pub(crate) fn send_after_end(slot: &Slot, conn: &Conn, fd: i32, len: usize) -> Answer {
     let error = slot.error.swap(0, Ordering::AcqRel) as Errno;
     if error != 0 {
         return Err(error);
@@ -72,7 +76,14 @@ pub(crate) fn send_after_end(slot: &Slot, conn: &Conn, len: usize) -> Answer {
     if flags & (flag::WRITE_SHUT | flag::RESET) != 0 {
         return Err(libc::EPIPE);
     }
-    if was_aborted(conn) {
+    if len == 0 {
+        return Ok(0);
+    }
+    if flags & flag::PEER_GONE == 0 {
+        // The peer refuses it: the reset that its TCP would answer with is for both.
+        conn.mine.sending.flags.fetch_or(said::ABORT, Ordering::SeqCst);
+        wait::wake_readers(slot, conn, fd);
+    } else if was_aborted(conn) {
         slot.flags.fetch_or(flag::RESET, Ordering::AcqRel);
         return Err(libc::ECONNRESET);
     }
@@ -84,9 +95,14 @@ pub(crate) fn send_after_end(slot: &Slot, conn: &Conn, len: usize) -> Answer {
 
 /// When a blocking send gives up: `SO_SNDTIMEO` from now on.
 pub(crate) fn send_deadline(fd: i32) -> Option<u64> {
-    let time: libc::timeval = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO).ok()?;
+    time_out(fd, libc::SO_SNDTIMEO).map(|ns| sys::now_ns() + ns)
+}
+
+/// `SO_SNDTIMEO` or `SO_RCVTIMEO` in nanoseconds.
+pub(crate) fn time_out(fd: i32, name: i32) -> Option<u64> {
+    let time: libc::timeval = sys::socket_option(fd, libc::SOL_SOCKET, name).ok()?;
     let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000;
-    (ns != 0).then(|| sys::now_ns() + ns)
+    (ns != 0).then_some(ns)
 }
 
 /// The next byte to read is the urgent one.
@@ -109,8 +125,9 @@ pub fn shutdown(sock: &Use, fd: i32, how: i32) -> Option<Answer> {
     if !(libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
         return Some(Err(libc::EINVAL));
     }
+    wait::follow_hint(slot, &conn, fd);
     // A connection that has ended is not connected any more.
-    if slot.flags.load(Ordering::Acquire) & flag::RESET != 0 {
+    if tcp_state(slot, &conn) == TCP_CLOSE {
         return Some(Err(libc::ENOTCONN));
     }
     if how != libc::SHUT_RD {
@@ -122,8 +139,32 @@ pub fn shutdown(sock: &Use, fd: i32, how: i32) -> Option<Answer> {
         kernel_shutdown(fd, libc::SHUT_RD);
         sys::futex_wake(&slot.turn, i32::MAX);
     }
+    let both = flag::READ_SHUT | flag::WRITE_SHUT;
+    if slot.flags.load(Ordering::Acquire) & both == both {
+        refuse_data(&conn);
+    }
     crate::epoll::note_change(sock);
     Some(Ok(0))
+}
+
+const TCP_ESTABLISHED: u8 = 1;
+const TCP_FIN_WAIT2: u8 = 5;
+const TCP_CLOSE: u8 = 7;
+const TCP_CLOSE_WAIT: u8 = 8;
+
+/// The state in which TCP would be by now (`net/tcp_states.h`). On one host every FIN
+/// is acknowledged at once, and who waits in TIME_WAIT shows CLOSE to its program.
+fn tcp_state(slot: &Slot, conn: &Conn) -> u8 {
+    let flags = slot.flags.load(Ordering::Acquire);
+    let peer_done = conn.theirs.sending.flags.load(Ordering::Acquire) & said::DONE != 0
+        || flags & (flag::PEER_GONE | flag::TCP_ENDED) != 0;
+    match (flags & flag::WRITE_SHUT != 0, peer_done) {
+        _ if crate::readiness::is_reset(slot, conn) => TCP_CLOSE,
+        (true, true) => TCP_CLOSE,
+        (true, false) => TCP_FIN_WAIT2,
+        (false, true) => TCP_CLOSE_WAIT,
+        (false, false) => TCP_ESTABLISHED,
+    }
 }
 
 fn shut_writing(sock: &Sock, slot: &Slot, conn: &Conn, fd: i32) {
@@ -143,6 +184,15 @@ fn shut_writing(sock: &Sock, slot: &Slot, conn: &Conn, fd: i32) {
         return;
     }
     crate::epoll::note_change(sock);
+}
+
+/// Both directions are shut down. TCP answers data that still arrives with a reset
+/// (`tcp_rcv_state_process`, `TCPABORTONDATA`); here the sender learns it from the
+/// hint, which it follows before its next send.
+fn refuse_data(conn: &Conn) {
+    let sending = &conn.mine.sending;
+    sending.flags.fetch_or(said::REFUSES, Ordering::SeqCst);
+    sending.closes.fetch_add(1, Ordering::Release);
 }
 
 fn kernel_shutdown(fd: i32, how: i32) {
@@ -196,6 +246,8 @@ pub enum OptionAnswer {
     Kernel,
     /// This integer.
     Value(i32),
+    /// The kernel, except for the first byte: `tcpi_state`.
+    FirstByte(u8),
     /// This error.
     Refused(Errno),
 }
@@ -338,12 +390,18 @@ pub fn get_option(sock: &Use, fd: i32, level: i32, name: i32) -> OptionAnswer {
     if let (libc::IPPROTO_TCP, Some(bit)) = (level, delay_flag(name)) {
         return OptionAnswer::Value(i32::from(slot.flags.load(Ordering::Relaxed) & bit != 0));
     }
-    if level != libc::SOL_SOCKET {
-        return OptionAnswer::Kernel;
-    }
-    match name {
-        libc::SO_ERROR => OptionAnswer::Value(take_error(slot, &conn, fd)),
-        libc::SO_RCVLOWAT => OptionAnswer::Value(slot.low_water.load(Ordering::Relaxed) as i32),
+    match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_ERROR) => OptionAnswer::Value(take_error(slot, &conn, fd)),
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => {
+            OptionAnswer::Value(slot.low_water.load(Ordering::Relaxed) as i32)
+        }
+        (libc::IPPROTO_TCP, libc::TCP_INFO) => {
+            wait::follow_hint(slot, &conn, fd);
+            match tcp_state(slot, &conn) {
+                TCP_ESTABLISHED => OptionAnswer::Kernel,
+                state => OptionAnswer::FirstByte(state),
+            }
+        }
         _ => OptionAnswer::Kernel,
     }
 }

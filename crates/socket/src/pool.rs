@@ -153,7 +153,9 @@ impl<'a> Held<'a> {
 
     /// Takes the lock if it is free.
     pub fn try_enter(lock: &'a Lock) -> Option<Self> {
-        lock.try_enter(crate::process::tid()).then_some(Self { lock, owned: true })
+        // Not `then_some`: a guard that is made and not returned would unlock.
+        let taken = lock.try_enter(crate::process::tid());
+        taken.then(|| Self { lock, owned: true })
     }
 }
 
@@ -168,6 +170,15 @@ impl Drop for Held<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_does_not_get_a_lock_does_not_free_it() {
+        let lock = SharedLock::new();
+        let held = Held::try_enter(lock.get());
+        assert!(held.is_some());
+        assert!(Held::try_enter(lock.get()).is_none());
+        assert!(Held::try_enter(lock.get()).is_none());
+    }
 
     #[test]
     fn objects_come_back() {

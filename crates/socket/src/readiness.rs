@@ -35,6 +35,31 @@ pub(crate) fn arrived(slot: &Slot, conn: &Conn, fd: i32) -> u64 {
     in_ring + by_tcp.min(switch::peer_switch(conn).unwrap_or(u64::MAX))
 }
 
+/// Whether a receive is worth trying: there are bytes, or the end is near.
+pub(crate) fn has_input(slot: &Slot, conn: &Conn, fd: i32) -> bool {
+    if may_have_ended(slot, conn) {
+        return true;
+    }
+    if slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED == 0 {
+        return match switch::peer_switch(conn) {
+            Some(at) if slot.tcp_consumed.load(Ordering::Relaxed) >= at => true,
+            _ => switch::queued(fd) > 0,
+        };
+    }
+    let consumer = conn.mine.receiving.consumer.load(Ordering::Relaxed);
+    conn.theirs.sending.producer.load(Ordering::Relaxed) != consumer
+}
+
+/// Whether input has ended or may have: a receive finds out.
+#[inline]
+pub(crate) fn may_have_ended(slot: &Slot, conn: &Conn) -> bool {
+    const OVER: u32 = flag::PEER_GONE | flag::RESET | flag::READ_SHUT | flag::TCP_ENDED;
+    let theirs = &conn.theirs.sending;
+    slot.flags.load(Ordering::Relaxed) & OVER != 0
+        || theirs.closes.load(Ordering::Relaxed) != slot.closes_seen.load(Ordering::Relaxed)
+        || theirs.flags.load(Ordering::Relaxed) & (said::DONE | said::ABORT) != 0
+}
+
 /// The connection was reset, whether or not the program knows.
 pub(crate) fn is_reset(slot: &Slot, conn: &Conn) -> bool {
     slot.flags.load(Ordering::Acquire) & flag::RESET != 0 || control::ended_by_reset(slot, conn)
@@ -52,7 +77,7 @@ pub(crate) fn mask_of(slot: &Slot, conn: &Conn, fd: i32) -> u32 {
     let len = conn.outgoing.len();
     let state = State {
         readable: readable(slot, conn, fd),
-        low_water: slot.low_water.load(Ordering::Relaxed) as usize,
+        low_water: low_water(slot, conn),
         window: window(slot, conn, fd),
         window_threshold: cursor::writable_threshold(len),
         peer_done: ended,
@@ -63,6 +88,15 @@ pub(crate) fn mask_of(slot: &Slot, conn: &Conn, fd: i32) -> u32 {
         urgent: control::has_urgent(slot, conn),
     };
     state.mask()
+}
+
+/// `SO_RCVLOWAT`, but not more than a writer that waits for `POLLOUT` ever puts into
+/// the ring: neither side would wake the other. (TCP reports a socket readable, too,
+/// when its window is exhausted.)
+fn low_water(slot: &Slot, conn: &Conn) -> usize {
+    let len = conn.incoming.len();
+    let wished = slot.low_water.load(Ordering::Relaxed) as usize;
+    wished.min(len - cursor::writable_threshold(len))
 }
 
 /// Room for sending; before the switch, as the kernel says.

@@ -18,12 +18,12 @@ use crate::descriptors::Use;
 use crate::meeting::{self, Moment};
 use crate::pool::Held;
 use crate::sock::{self, Conn, Phase, Sock};
-use crate::wait::Counted;
-use crate::{Answer, Errno, control, switch, wait};
+use crate::wait::{Counted, Sleep};
+use crate::{Answer, Errno, control, readiness, switch, wait};
 use core::cell::Cell;
 use core::sync::atomic::{Ordering, fence};
 use sidestep_device::ring::Ring;
-use sidestep_device::slab::{flag as said, wanted};
+use sidestep_device::slab::wanted;
 use sidestep_device::state::{Slot, count, flag};
 use sidestep_device::sys::{self, Errno as SysErrno};
 use sidestep_proto::cursor::{self, Spans};
@@ -143,23 +143,39 @@ pub fn send(
     plain: impl Fn() -> isize,
 ) -> Outcome {
     loop {
+        if let Some(n) = send_by_tcp(sock, fd, &plain) {
+            return Outcome::Plain(n);
+        }
+        if let Some(answer) = smc_send(sock, fd, buffers, flags) {
+            return Outcome::Ours(answer);
+        }
+    }
+}
+
+/// Makes the program's own call if its bytes still go by TCP, and takes part in the
+/// agreement. `None`: they go into the ring.
+#[inline]
+pub fn send_by_tcp(sock: &Use, fd: i32, plain: impl Fn() -> isize) -> Option<isize> {
+    loop {
         match sock.phase() {
             Phase::Smc => {
-                if let Some(outcome) = smc_send(sock, fd, buffers, flags, &plain) {
-                    return outcome;
+                let (conn, slot) = (sock.conn()?, sock.slot()?);
+                if slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0 {
+                    return None;
                 }
+                return send_before_switch(sock, slot, fd, &conn, &plain);
             }
             Phase::Candidate | Phase::Meeting => {
                 meeting::look(sock.sock(), fd, Moment::BeforeSend);
                 if let Some(n) = plain_send(sock, &plain) {
                     meeting::look(sock.sock(), fd, Moment::AfterSend);
-                    return Outcome::Plain(n);
+                    return Some(n);
                 }
             }
             _ => {
                 let n = plain();
                 sock::count_plain(sock, true, n);
-                return Outcome::Plain(n);
+                return Some(n);
             }
         }
     }
@@ -179,25 +195,14 @@ fn plain_send(sock: &Use, plain: &impl Fn() -> isize) -> Option<isize> {
     n
 }
 
-fn smc_send(
-    sock: &Use,
-    fd: i32,
-    buffers: &Buffers<'_>,
-    flags: i32,
-    plain: &impl Fn() -> isize,
-) -> Option<Outcome> {
+fn smc_send(sock: &Use, fd: i32, buffers: &Buffers<'_>, flags: i32) -> Option<Answer> {
     let (conn, slot) = (sock.conn()?, sock.slot()?);
-    if slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED == 0
-        && let Some(n) = send_before_switch(sock, slot, fd, &conn, plain)
-    {
-        return Some(Outcome::Plain(n));
-    }
     let send = RingSend { sock, slot, conn: &conn, fd };
     let answer = send.all(buffers, flags & libc::MSG_DONTWAIT != 0);
     if flags & libc::MSG_OOB != 0 && !buffers.is_empty() && answer == Ok(buffers.len()) {
         send.mark_urgent();
     }
-    Some(Outcome::Ours(answer))
+    Some(answer)
 }
 
 /// Switches if it can be done now; else the bytes go by TCP: their number.
@@ -279,9 +284,10 @@ impl RingSend<'_> {
         let sending = Held::enter(&self.slot.send_lock);
         wait::follow_hint(self.slot, conn, self.fd);
         let flags = self.slot.flags.load(Ordering::Acquire);
-        if flags & (flag::WRITE_SHUT | flag::RESET | flag::PEER_GONE) != 0 {
+        if flags & control::SEND_OVER != 0 {
             drop(sending);
-            let answer = control::send_after_end(self.slot, conn, buffers.len() - done);
+            let rest = buffers.len() - done;
+            let answer = control::send_after_end(self.slot, conn, self.fd, rest);
             crate::epoll::note_change(self.sock);
             return answer;
         }
@@ -372,31 +378,40 @@ pub fn receive(
     plain: impl Fn() -> isize,
 ) -> Outcome {
     loop {
-        match sock.phase() {
-            Phase::Smc => {
-                if flags & libc::MSG_ERRQUEUE != 0 {
-                    return Outcome::Plain(plain());
-                }
-                if let Some(answer) = smc_receive(sock, fd, buffers, flags) {
-                    return Outcome::Ours(answer);
-                }
+        if let Some(n) = receive_by_tcp(sock, fd, flags, &plain) {
+            return Outcome::Plain(n);
+        }
+        if let Some(answer) = smc_receive(sock, fd, buffers, flags) {
+            return Outcome::Ours(answer);
+        }
+    }
+}
+
+/// Makes the program's own call if its bytes still come by TCP alone, and takes part
+/// in the agreement. `None`: they come by the ledger.
+#[inline]
+pub fn receive_by_tcp(
+    sock: &Use,
+    fd: i32,
+    flags: i32,
+    plain: impl Fn() -> isize,
+) -> Option<isize> {
+    match sock.phase() {
+        Phase::Smc => (flags & libc::MSG_ERRQUEUE != 0).then(plain),
+        Phase::Candidate | Phase::Meeting => {
+            meeting::look(sock.sock(), fd, Moment::BeforeReceive);
+            let n = plain_receive(sock, flags, &plain)?;
+            if n > 0 {
+                meeting::look(sock.sock(), fd, Moment::AfterReceive);
             }
-            Phase::Candidate | Phase::Meeting => {
-                meeting::look(sock.sock(), fd, Moment::BeforeReceive);
-                if let Some(n) = plain_receive(sock, flags, &plain) {
-                    if n > 0 {
-                        meeting::look(sock.sock(), fd, Moment::AfterReceive);
-                    }
-                    return Outcome::Plain(n);
-                }
+            Some(n)
+        }
+        _ => {
+            let n = plain();
+            if flags & libc::MSG_PEEK == 0 {
+                sock::count_plain(sock, false, n);
             }
-            _ => {
-                let n = plain();
-                if flags & libc::MSG_PEEK == 0 {
-                    sock::count_plain(sock, false, n);
-                }
-                return Outcome::Plain(n);
-            }
+            Some(n)
         }
     }
 }
@@ -439,6 +454,9 @@ enum Found {
     End(Option<Errno>),
 }
 
+/// Bytes that are taken from TCP at once, while some of them may be bells.
+const TCP_CHUNK: usize = 16 << 10;
+
 /// Whoever receives from one connection.
 struct Receive<'a> {
     sock: &'a Sock,
@@ -446,6 +464,25 @@ struct Receive<'a> {
     conn: &'a Conn,
     fd: i32,
     flags: i32,
+}
+
+/// `SO_RCVTIMEO` is for the call as a whole. The first sleep of a call leaves it to
+/// the kernel; only a call that sleeps again has to know how much is left.
+pub(crate) struct Patience(Cell<Option<u64>>);
+
+impl Patience {
+    pub(crate) fn new() -> Self {
+        Self(Cell::new(None))
+    }
+
+    /// When the call gives up, by [`sys::now_ns`]. `None`: when the kernel says so.
+    pub(crate) fn deadline(&self, fd: i32) -> Option<u64> {
+        let Some(first_sleep) = self.0.get() else {
+            self.0.set(Some(sys::now_ns()));
+            return None;
+        };
+        control::time_out(fd, libc::SO_RCVTIMEO).map(|ns| first_sleep + ns)
+    }
 }
 
 impl Receive<'_> {
@@ -457,16 +494,21 @@ impl Receive<'_> {
     fn all(&self, buffers: &Buffers<'_>) -> Answer {
         let mut done = 0;
         let wanted = self.wanted(buffers.len());
+        let patience = Patience::new();
         loop {
             match self.some(buffers, done) {
                 Found::Bytes(n) => {
-                    // A peek sees the same bytes again: it starts over.
                     done = if self.peeks() { n } else { done + n };
                     if done >= wanted || buffers.is_empty() || self.stops_at_mark() {
                         return Ok(done);
                     }
                     if !self.peeks() {
                         continue;
+                    }
+                    if readiness::may_have_ended(self.slot, self.conn)
+                        && !matches!(self.end(), Found::Nothing)
+                    {
+                        return Ok(done);
                     }
                 }
                 Found::End(None) => return Ok(done),
@@ -480,9 +522,8 @@ impl Receive<'_> {
             if self.flags & libc::MSG_DONTWAIT != 0 || !self.sock.may_block(self.fd) {
                 return if done > 0 { Ok(done) } else { Err(libc::EAGAIN) };
             }
-            let needed = if self.peeks() { wanted } else { 1 };
-            let ready = || self.is_ready(needed);
-            match wait::readable(self.sock, self.slot, self.conn, self.fd, done > 0, ready) {
+            let needed = if self.peeks() { done + 1 } else { 1 };
+            match self.wait(needed, done > 0, &patience) {
                 Ok(()) => {}
                 Err(_) if done > 0 => return Ok(done),
                 Err(errno) => return Err(errno),
@@ -490,13 +531,26 @@ impl Receive<'_> {
         }
     }
 
+    /// Waits until there are `needed` bytes, which a call may do more than once.
+    fn wait(&self, needed: usize, has_part: bool, patience: &Patience) -> Answer<()> {
+        let sleep = Sleep { has_part, deadline: patience.deadline(self.fd) };
+        let ready = || self.is_ready(needed);
+        wait::readable(self.sock, self.slot, self.conn, self.fd, sleep, ready)
+    }
+
     /// How many bytes a blocking call waits for.
     fn wanted(&self, len: usize) -> usize {
         if self.flags & libc::MSG_WAITALL != 0 {
-            return if self.peeks() { len.min(self.conn.incoming.len()) } else { len };
+            return if self.peeks() { len.min(self.most_to_peek()) } else { len };
         }
         let low_water = self.slot.low_water.load(Ordering::Relaxed) as usize;
         low_water.min(len).max(1)
+    }
+
+    /// A peek cannot wait for more than is ever there at once.
+    fn most_to_peek(&self) -> usize {
+        let switched = self.slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED != 0;
+        if switched { self.conn.incoming.len() } else { TCP_CHUNK }
     }
 
     /// One look: the ring, or what is left in TCP before it.
@@ -511,8 +565,9 @@ impl Receive<'_> {
             // With `O_ASYNC` every message has left a bell.
             wait::drain_bells(self.slot, self.conn, self.fd);
         }
-        let room = if buffers.is_empty() { 0 } else { buffers.len() - done };
-        let mut found = self.take_from_ring(buffers, done, room);
+        // A peek sees the same bytes again: it starts over.
+        let done = if self.peeks() { 0 } else { done };
+        let mut found = self.take_from_ring(buffers, done, buffers.len() - done);
         if let Found::Nothing = found {
             found = self.end();
         }
@@ -543,8 +598,7 @@ impl Receive<'_> {
                 return Found::Nothing;
             }
             if self.flags & libc::MSG_TRUNC == 0 {
-                let from = if self.peeks() { 0 } else { done };
-                buffers.copy_out(from, n, &conn.incoming, consumer + skip);
+                buffers.copy_out(done, n, &conn.incoming, consumer + skip);
             }
             if self.peeks() {
                 return Found::Bytes(n);
@@ -604,7 +658,7 @@ impl Receive<'_> {
     /// Bytes that the peer sent by TCP before it switched. Under the receive lock.
     #[cold]
     fn some_from_tcp(&self, buffers: &Buffers<'_>, done: usize) -> Found {
-        let mut chunk = [0u8; 16 << 10];
+        let mut chunk = [0u8; TCP_CHUNK];
         let skip = if self.peeks() { 0 } else { done };
         let room = (buffers.len() - skip).min(chunk.len());
         let flags = libc::MSG_DONTWAIT | (self.flags & libc::MSG_PEEK);
@@ -641,7 +695,20 @@ impl Receive<'_> {
         if !self.peeks() {
             self.slot.tcp_consumed.store(consumed + taken as u64, Ordering::Relaxed);
         }
+        let all_of_tcp = switch.is_some_and(|at| consumed + data as u64 >= at);
+        if self.peeks() && all_of_tcp && skip + data < buffers.len() {
+            return self.peek_behind_tcp(buffers, data);
+        }
         if data == 0 { Found::Nothing } else { Found::Bytes(data) }
+    }
+
+    /// A peek has seen the last `seen` bytes that came by TCP: the rest is in the ring.
+    fn peek_behind_tcp(&self, buffers: &Buffers<'_>, seen: usize) -> Found {
+        match self.take_from_ring(buffers, seen, buffers.len() - seen) {
+            Found::Bytes(n) => Found::Bytes(seen + n),
+            _ if seen > 0 => Found::Bytes(seen),
+            other => other,
+        }
     }
 
     /// After reading `n` bytes: if the ring was more than half full before, a writer
@@ -657,31 +724,17 @@ impl Receive<'_> {
             wait::note_cpu(conn.mine);
             fence(Ordering::SeqCst);
             if len.saturating_sub(left) >= cursor::writable_threshold(len) {
-                wait::wake_writers(self.slot, conn, self.fd);
+                wait::wake_writers(self.sock, self.slot, conn, self.fd);
             }
         }
     }
 
     fn is_ready(&self, needed: usize) -> bool {
-        let slot = self.slot;
-        let flags = slot.flags.load(Ordering::Relaxed);
-        if flags & (flag::PEER_GONE | flag::RESET | flag::READ_SHUT | flag::TCP_ENDED) != 0 {
-            return true;
+        if needed <= 1 {
+            return readiness::has_input(self.slot, self.conn, self.fd);
         }
-        let theirs = &self.conn.theirs.sending;
-        let hint = theirs.closes.load(Ordering::Relaxed) != slot.closes_seen.load(Ordering::Relaxed);
-        if hint || theirs.flags.load(Ordering::Relaxed) & (said::DONE | said::ABORT) != 0 {
-            return true;
-        }
-        if flags & flag::RECEIVE_SWITCHED == 0 {
-            return match switch::peer_switch(self.conn) {
-                Some(at) if slot.tcp_consumed.load(Ordering::Relaxed) >= at => true,
-                _ => switch::queued(self.fd) > 0,
-            };
-        }
-        let consumer = self.conn.mine.receiving.consumer.load(Ordering::Relaxed);
-        let readable = theirs.producer.load(Ordering::Relaxed).wrapping_sub(consumer);
-        readable >= needed.min(self.conn.incoming.len()) as u64 && readable != 0
+        readiness::may_have_ended(self.slot, self.conn)
+            || readiness::readable(self.slot, self.conn, self.fd) >= needed
     }
 
     /// `MSG_OOB`: the urgent byte.

@@ -120,6 +120,7 @@ pub(crate) fn read_by_ledger(sock: &Sock, slot: &Slot, fd: i32, conn: Conn) -> b
         let _ = sys::set_socket_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1);
     }
     crate::control::carry_options_over(slot, &conn, fd);
+    slot.flags.fetch_or(flag::BY_LEDGER, Ordering::Release);
     meeting::note_smc(slot);
     true
 }
@@ -127,7 +128,11 @@ pub(crate) fn read_by_ledger(sock: &Sock, slot: &Slot, fd: i32, conn: Conn) -> b
 /// Moves our sending direction into the ring if it can be done now. The caller
 /// holds the send lock.
 pub(crate) fn send_into_ring(sock: &Sock, slot: &Slot, fd: i32, conn: &Conn) -> bool {
-    if slot.plain_sends.load(Ordering::SeqCst) != 0 {
+    // A thread that receives may be trying to read by the ledger right now, and the
+    // phase is `Smc` while it tries: without a Confirm of ours the peer would never
+    // look into the ring.
+    let settled = slot.flags.load(Ordering::Acquire) & flag::BY_LEDGER != 0;
+    if !settled || slot.plain_sends.load(Ordering::SeqCst) != 0 {
         return false;
     }
     if sock.is_server.load(Ordering::Relaxed)
@@ -140,6 +145,20 @@ pub(crate) fn send_into_ring(sock: &Sock, slot: &Slot, fd: i32, conn: &Conn) -> 
     conn.mine.sending.switch.store(reading.sent() + 1, Ordering::Release);
     slot.flags.fetch_or(flag::SEND_SWITCHED, Ordering::Release);
     true
+}
+
+/// Whether our TCP direction carries bells only, after switching it if need be. A
+/// side that has only received so far still sends by TCP: a bell of its would be
+/// a byte of the program's stream to the peer.
+///
+/// False while a plain send is under way: its bytes wake the peer as a bell would.
+pub(crate) fn ensure_bells_only(sock: &Sock, slot: &Slot, fd: i32, conn: &Conn) -> bool {
+    if slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0 {
+        return true;
+    }
+    let _sending = Held::enter(&slot.send_lock);
+    slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0
+        || send_into_ring(sock, slot, fd, conn)
 }
 
 /// The offset at which the peer has switched, if it has.

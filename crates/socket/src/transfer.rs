@@ -2,151 +2,259 @@
 //!
 //! The file or pipe is read straight into ring memory, or ring memory is written
 //! straight into the pipe: one copy, made by the kernel.
+//!
+//! A pipe may be empty or full for ever, so it is used under a direction lock
+//! without waiting, and waited for without the lock.
 
 use crate::descriptors::Use;
 use crate::pool::Held;
-use crate::{Answer, control, sock::Phase, switch, wait};
+use crate::sock::Conn;
+use crate::stream::Patience;
+use crate::{Answer, Errno, control, switch, wait};
 use core::sync::atomic::Ordering;
-use sidestep_device::state::{count, flag};
+use sidestep_device::state::{Slot, count, flag};
 use sidestep_device::sys;
 use sidestep_proto::cursor::{self, Spans};
+use sidestep_proto::ledger;
 
 /// Where bytes for a connection come from.
-pub struct Source {
-    /// File or pipe.
-    pub fd: i32,
-    /// Position to read from; `None`: the file's own.
-    pub offset: Option<i64>,
+#[derive(Clone, Copy)]
+pub enum Source {
+    /// A file, read at a position, or (`None`) at its own.
+    File(i32, Option<i64>),
+    /// A pipe.
+    Pipe(Pipe),
 }
 
-/// Sends up to `len` bytes of a file or pipe. `None`: the connection is not (yet)
-/// sending into its ring, let the kernel do it.
+/// The pipe of a `splice`.
+#[derive(Clone, Copy)]
+pub struct Pipe {
+    /// Its descriptor.
+    pub fd: i32,
+    /// `SPLICE_F_NONBLOCK`: not to be waited for.
+    pub dont_wait: bool,
+}
+
+/// What one step of a transfer came to.
+enum Part {
+    Moved(usize),
+    /// The pipe is empty or full.
+    PipeWaits,
+    /// The connection has no room, or nothing to read.
+    SocketWaits,
+}
+
+/// Sends up to `len` bytes of a file or pipe. The connection sends into its ring.
 ///
 /// # Errors
-/// As `sendfile`.
-pub fn send_from(sock: &Use, fd: i32, source: &Source, len: usize) -> Option<Answer> {
-    if sock.phase() != Phase::Smc {
-        return None;
-    }
-    let (conn, slot) = (sock.conn()?, sock.slot()?);
-    {
-        let _sending = Held::enter(&slot.send_lock);
-        let switched = slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0;
-        if !switched && !switch::send_into_ring(sock, slot, fd, &conn) {
-            return None;
-        }
-    }
+/// As `sendfile` and `splice`.
+pub fn send_from(sock: &Use, fd: i32, source: Source, len: usize) -> Answer {
+    let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return Err(libc::EBADF) };
     let mut done = 0;
     let deadline = control::send_deadline(fd);
     while done < len {
-        match send_part(sock, fd, source, done, len - done) {
+        let step = match send_part(slot, &conn, fd, source, done, len - done) {
             Ok(Part::Moved(0)) => break,
-            Ok(Part::Moved(n)) => done += n,
-            Ok(Part::NoRoom) if !sock.may_block(fd) => {
+            Ok(Part::Moved(n)) => {
+                done += n;
+                Ok(())
+            }
+            // What the pipe held is enough.
+            Ok(Part::PipeWaits) if done > 0 => break,
+            Ok(Part::PipeWaits) => source.wait(),
+            Ok(Part::SocketWaits) if !sock.may_block(fd) => {
                 sock.out_blocked.store(true, Ordering::Relaxed);
-                if done == 0 {
-                    return Some(Err(libc::EAGAIN));
-                }
-                break;
+                Err(libc::EAGAIN)
             }
-            Ok(Part::NoRoom) => {
-                if let Err(errno) = wait::writable(sock, slot, &conn, fd, deadline) {
-                    return Some(if done > 0 { Ok(done) } else { Err(errno) });
-                }
-            }
-            Err(errno) => return Some(if done > 0 { Ok(done) } else { Err(errno) }),
+            Ok(Part::SocketWaits) => wait::writable(sock, slot, &conn, fd, deadline),
+            Err(errno) => Err(errno),
+        };
+        match step {
+            Ok(()) => {}
+            Err(_) if done > 0 => break,
+            Err(errno) => return Err(errno),
         }
     }
     count(&slot.counters.bytes_sent, done as u64);
     count(&slot.counters.ring_bytes_sent, done as u64);
     count(&slot.counters.messages_sent, 1);
-    Some(Ok(done))
+    Ok(done)
 }
 
-enum Part {
-    Moved(usize),
-    NoRoom,
-}
-
-fn send_part(sock: &Use, fd: i32, source: &Source, done: usize, len: usize) -> Answer<Part> {
-    let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return Err(libc::EBADF) };
+fn send_part(
+    slot: &Slot,
+    conn: &Conn,
+    fd: i32,
+    source: Source,
+    done: usize,
+    len: usize,
+) -> Answer<Part> {
     let n = {
         let _sending = Held::enter(&slot.send_lock);
-        wait::follow_hint(slot, &conn, fd);
-        let over = flag::WRITE_SHUT | flag::RESET | flag::PEER_GONE;
-        if slot.flags.load(Ordering::Acquire) & over != 0 {
-            return control::send_after_end(slot, &conn, len).map(Part::Moved);
+        wait::follow_hint(slot, conn, fd);
+        if slot.flags.load(Ordering::Acquire) & control::SEND_OVER != 0 {
+            return control::send_after_end(slot, conn, fd, len).map(Part::Moved);
         }
         let producer = conn.mine.sending.producer.load(Ordering::Relaxed);
         let claim = conn.theirs.receiving.consumer.load(Ordering::Acquire);
         let window = cursor::window(producer, claim, conn.outgoing.len())
-            .map_err(|misbehaved| control::reset(slot, &conn, &misbehaved))?;
+            .map_err(|misbehaved| control::reset(slot, conn, &misbehaved))?;
         if window == 0 {
-            return Ok(Part::NoRoom);
+            return Ok(Part::SocketWaits);
         }
         let span = Spans::cut(producer, window.min(len), conn.outgoing.len()).first;
-        let offset = source.offset.map(|offset| offset + done as i64);
         // SAFETY: the span is ours to write, under the send lock.
-        let read = unsafe { sys::read(source.fd, conn.outgoing.address(&span), span.len(), offset) };
-        let n = read.map_err(|errno| errno.0)?;
+        let read = unsafe { source.read(conn.outgoing.address(&span), span.len(), done) };
+        let n = match read {
+            Err(libc::EAGAIN) if matches!(source, Source::Pipe(_)) => return Ok(Part::PipeWaits),
+            other => other?,
+        };
         conn.mine.sending.producer.fetch_add(n as u64, Ordering::SeqCst);
         n
     };
     if n > 0 {
-        wait::wake_readers(slot, &conn, fd);
+        wait::wake_readers(slot, conn, fd);
     }
     Ok(Part::Moved(n))
 }
 
-/// Writes up to `len` received bytes into a pipe. `None`: bytes may still come by
-/// TCP, let the kernel do it.
+impl Source {
+    /// # Safety
+    /// `at` is valid for writes of `len` bytes.
+    unsafe fn read(&self, at: *mut u8, len: usize, done: usize) -> Answer {
+        // SAFETY: the caller's promise.
+        let read = unsafe {
+            match *self {
+                Self::File(fd, offset) => {
+                    sys::read(fd, at, len, offset.map(|offset| offset + done as i64))
+                }
+                Self::Pipe(pipe) => sys::read_now(pipe.fd, at, len),
+            }
+        };
+        read.map_err(|errno| errno.0)
+    }
+
+    fn wait(&self) -> Answer<()> {
+        match self {
+            Self::File(..) => Ok(()),
+            Self::Pipe(pipe) => pipe.wait(libc::POLLIN),
+        }
+    }
+}
+
+impl Pipe {
+    fn wait(&self, events: i16) -> Answer<()> {
+        if self.dont_wait {
+            return Err(libc::EAGAIN);
+        }
+        match sys::poll_until(self.fd, events, None) {
+            Err(sys::Errno(libc::EINTR)) if wait::handlers_restart() => Ok(()),
+            other => other.map(|_| ()).map_err(|errno| errno.0),
+        }
+    }
+}
+
+/// Writes up to `len` received bytes into a pipe. The connection is read by the
+/// ledger.
 ///
 /// # Errors
 /// As `splice`.
-pub fn receive_into(sock: &Use, fd: i32, pipe: i32, len: usize) -> Option<Answer> {
-    let (conn, slot) = (sock.conn()?, sock.slot()?);
+pub fn receive_into(sock: &Use, fd: i32, pipe: Pipe, len: usize) -> Answer {
+    let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return Err(libc::EBADF) };
+    let patience = Patience::new();
     loop {
-        {
-            let _receiving = Held::enter(&slot.receive_lock);
-            let switched = slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0;
-            if !switched && !switch::receive_from_ring(slot, &conn) {
-                return Some(Err(libc::EINVAL));
+        match receive_part(slot, &conn, fd, pipe.fd, len)? {
+            Part::Moved(n) => {
+                count(&slot.counters.bytes_received, n as u64);
+                count(&slot.counters.messages_received, u64::from(n > 0));
+                wait::wake_writers(sock, slot, &conn, fd);
+                return Ok(n);
             }
-            let consumer = conn.mine.receiving.consumer.load(Ordering::Relaxed);
-            let claim = conn.theirs.sending.producer.load(Ordering::Acquire);
-            let readable = match cursor::readable(consumer, claim, conn.incoming.len()) {
-                Ok(readable) => readable,
-                Err(misbehaved) => return Some(Err(control::reset(slot, &conn, &misbehaved))),
-            };
-            if readable > 0 {
-                let span = Spans::cut(consumer, readable.min(len), conn.incoming.len()).first;
-                // SAFETY: the span lies in the peer's ring, which stays mapped.
-                let wrote = unsafe { sys::write(pipe, conn.incoming.address(&span), span.len()) };
-                if let Ok(n) = wrote {
-                    let next = consumer + n as u64;
-                    conn.mine.receiving.consumer.store(next, Ordering::SeqCst);
-                    count(&slot.counters.bytes_received, n as u64);
-                    count(&slot.counters.ring_bytes_received, n as u64);
-                    count(&slot.counters.messages_received, 1);
-                    wait::wake_writers(slot, &conn, fd);
-                }
-                return Some(wrote.map_err(|errno| errno.0));
-            }
-            match control::end_of_input(slot, &conn) {
-                Some(control::End::Input) => return Some(Ok(0)),
-                Some(control::End::Reset(errno)) => return Some(Err(errno)),
-                None => {}
+            Part::PipeWaits => pipe.wait(libc::POLLOUT)?,
+            Part::SocketWaits if !sock.may_block(fd) => return Err(libc::EAGAIN),
+            Part::SocketWaits => {
+                let ready = || crate::readiness::has_input(slot, &conn, fd);
+                let sleep = wait::Sleep { has_part: false, deadline: patience.deadline(fd) };
+                wait::readable(sock, slot, &conn, fd, sleep, ready)?;
             }
         }
-        if !sock.may_block(fd) {
-            return Some(Err(libc::EAGAIN));
+    }
+}
+
+fn receive_part(slot: &Slot, conn: &Conn, fd: i32, pipe: i32, len: usize) -> Answer<Part> {
+    let _receiving = Held::enter(&slot.receive_lock);
+    let switched = slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0;
+    if !switched && !switch::receive_from_ring(slot, conn) {
+        return receive_tcp_part(slot, conn, fd, pipe, len);
+    }
+    let consumer = conn.mine.receiving.consumer.load(Ordering::Relaxed);
+    let claim = conn.theirs.sending.producer.load(Ordering::Acquire);
+    let readable = cursor::readable(consumer, claim, conn.incoming.len())
+        .map_err(|misbehaved| control::reset(slot, conn, &misbehaved))?;
+    if readable == 0 {
+        wait::follow_hint(slot, conn, fd);
+        return end_or_wait(slot, conn);
+    }
+    let span = Spans::cut(consumer, readable.min(len), conn.incoming.len()).first;
+    // SAFETY: the span lies in the peer's ring, which stays mapped.
+    let wrote = unsafe { write_now(pipe, conn.incoming.address(&span), span.len()) }?;
+    if let Part::Moved(n) = wrote {
+        conn.mine.receiving.consumer.store(consumer + n as u64, Ordering::SeqCst);
+        count(&slot.counters.ring_bytes_received, n as u64);
+    }
+    Ok(wrote)
+}
+
+/// The same while bytes may still come by TCP: looks at them first, because the pipe
+/// may take fewer.
+#[cold]
+fn receive_tcp_part(slot: &Slot, conn: &Conn, fd: i32, pipe: i32, len: usize) -> Answer<Part> {
+    let mut chunk = [0u8; 16 << 10];
+    let room = len.min(chunk.len());
+    let peek = libc::MSG_DONTWAIT | libc::MSG_PEEK;
+    // SAFETY: `room` writable bytes.
+    let seen = match unsafe { sys::recv(fd, chunk.as_mut_ptr(), room, peek) } {
+        Ok(0) => {
+            wait::tcp_ended(slot, conn, fd);
+            return end_or_wait(slot, conn);
         }
-        let ready = || {
-            let consumer = conn.mine.receiving.consumer.load(Ordering::Relaxed);
-            conn.theirs.sending.producer.load(Ordering::Relaxed) != consumer
-        };
-        if let Err(errno) = wait::readable(sock, slot, &conn, fd, false, ready) {
-            return Some(Err(errno));
+        Ok(n) => n as u64,
+        Err(sys::Errno(libc::EAGAIN | libc::EINTR)) => return Ok(Part::SocketWaits),
+        Err(sys::Errno(errno)) => {
+            wait::peer_gone(slot);
+            return Err(errno);
         }
+    };
+    let consumed = slot.tcp_consumed.load(Ordering::Relaxed);
+    let data = ledger::data_in(consumed, seen, switch::peer_switch(conn)) as usize;
+    if data == 0 {
+        return Ok(Part::SocketWaits);
+    }
+    // SAFETY: `data` initialised bytes.
+    let wrote = unsafe { write_now(pipe, chunk.as_ptr(), data) }?;
+    if let Part::Moved(n) = wrote {
+        // SAFETY: as above. They are there: under the lock nobody else takes them.
+        let _ = unsafe { sys::recv(fd, chunk.as_mut_ptr(), n, libc::MSG_DONTWAIT) };
+        slot.tcp_consumed.store(consumed + n as u64, Ordering::Relaxed);
+    }
+    Ok(wrote)
+}
+
+fn end_or_wait(slot: &Slot, conn: &Conn) -> Answer<Part> {
+    match control::end_of_input(slot, conn) {
+        Some(control::End::Input) => Ok(Part::Moved(0)),
+        Some(control::End::Reset(errno)) => Err(errno),
+        None => Ok(Part::SocketWaits),
+    }
+}
+
+/// # Safety
+/// `at` is valid for reads of `len` bytes.
+unsafe fn write_now(pipe: i32, at: *const u8, len: usize) -> Result<Part, Errno> {
+    // SAFETY: the caller's promise.
+    match unsafe { sys::write_now(pipe, at, len) } {
+        Ok(n) => Ok(Part::Moved(n)),
+        Err(sys::Errno(libc::EAGAIN)) => Ok(Part::PipeWaits),
+        Err(errno) => Err(errno.0),
     }
 }

@@ -14,14 +14,14 @@
 //! may take bells from the queue, so nobody's bell is taken by somebody else;
 //! other readers of the same end queue behind it on a futex.
 
-use crate::Answer;
+use crate::{Answer, control};
 use crate::process;
 use crate::sock::{Conn, Sock};
 use crate::switch;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use core::time::Duration;
-use sidestep_device::slab::{Record, wanted};
+use sidestep_device::slab::{Record, flag as said, wanted};
 use sidestep_device::state::{Slot, count, flag};
 use sidestep_device::sys::{self, Errno};
 use sidestep_proto::cursor;
@@ -267,7 +267,7 @@ pub(crate) fn wake_readers(slot: &Slot, conn: &Conn, fd: i32) {
 /// After making room (with a sequentially consistent operation): wakes the other
 /// side's writers.
 #[cold]
-pub(crate) fn wake_writers(slot: &Slot, conn: &Conn, fd: i32) {
+pub(crate) fn wake_writers(sock: &Sock, slot: &Slot, conn: &Conn, fd: i32) {
     let waiting = &conn.theirs.waiting;
     let wants = waiting.write_wanted.load(Ordering::Relaxed);
     if wants & wanted::FUTEX != 0 {
@@ -279,7 +279,9 @@ pub(crate) fn wake_writers(slot: &Slot, conn: &Conn, fd: i32) {
         let channels = waiting.channels.load(Ordering::Relaxed);
         unreachable = mark(slot, conn, channels, note_cpu(conn.mine));
     }
-    if slot.write_rung.answer(&waiting.write_arm) || unreachable {
+    if (slot.write_rung.answer(&waiting.write_arm) || unreachable)
+        && switch::ensure_bells_only(sock, slot, fd, conn)
+    {
         ring(slot, fd);
     }
 }
@@ -298,7 +300,8 @@ fn mark(slot: &Slot, conn: &Conn, channels: u32, cpu: u32) -> bool {
     unreachable
 }
 
-/// Rings the universal bell: one byte on the TCP connection.
+/// Rings the universal bell: one byte on the TCP connection, which has carried
+/// bells only since our direction switched.
 #[cold]
 pub(crate) fn ring(slot: &Slot, fd: i32) {
     count(&slot.counters.wakeups, 1);
@@ -314,9 +317,18 @@ fn futex_of(record: &Record) -> &AtomicU32 {
     unsafe { &*cursor.cast::<AtomicU32>().add(half) }
 }
 
-/// Waits until `ready`, the connection's end, a signal or `SO_RCVTIMEO`. `has_part`:
-/// the call has taken something already, so that a signal ends it whatever its
-/// handler says of restarting.
+/// How a reader sleeps.
+#[derive(Clone, Copy)]
+pub(crate) struct Sleep {
+    /// The call has taken something already: a signal ends it, whatever its handler
+    /// says of restarting.
+    pub(crate) has_part: bool,
+    /// What is left of `SO_RCVTIMEO` ends then (by [`sys::now_ns`]); `None`: the whole
+    /// of it begins now.
+    pub(crate) deadline: Option<u64>,
+}
+
+/// Waits until `ready`, the connection's end, a signal or `SO_RCVTIMEO`.
 ///
 /// # Errors
 /// `EINTR`, and `EAGAIN` when the time is up, as `recv` on TCP.
@@ -325,9 +337,12 @@ pub(crate) fn readable(
     slot: &Slot,
     conn: &Conn,
     fd: i32,
-    has_part: bool,
+    sleep: Sleep,
     ready: impl Fn() -> bool,
 ) -> Answer<()> {
+    if sleep.deadline.is_some_and(|at| sys::now_ns() >= at) {
+        return Err(libc::EAGAIN);
+    }
     let (found, cost) = linger(&sock.receive_wait, || cpu_of(conn.theirs), &ready);
     cost.charge(slot);
     process::note_user(slot);
@@ -342,10 +357,11 @@ pub(crate) fn readable(
     if ready() {
         return Ok(());
     }
-    if has_part {
-        sleep_once(fd)?;
+    let restarts = !sleep.has_part && sleep.deadline.is_none();
+    if !restarts {
+        sleep_once(fd, sleep.deadline)?;
     }
-    sleep_on_tcp(slot, conn, fd)
+    sleep_on_tcp(slot, conn, fd, restarts)
 }
 
 /// The role of the sleeper, until it is dropped.
@@ -487,14 +503,14 @@ fn queue_behind_sleeper(slot: &Slot, ready: &impl Fn() -> bool) -> Answer<()> {
 }
 
 /// Sleeps until the kernel has something to read, by a call that is never restarted.
-fn sleep_once(fd: i32) -> Answer<()> {
+fn sleep_once(fd: i32, deadline: Option<u64>) -> Answer<()> {
     let mut entry = [libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
-    let limit: libc::timeval =
-        sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO).map_err(|errno| errno.0)?;
-    let limit = Duration::from_secs(limit.tv_sec as u64)
-        + Duration::from_micros(limit.tv_usec as u64);
+    let limit = match deadline {
+        Some(at) => Some(Duration::from_nanos(at.saturating_sub(sys::now_ns()))),
+        None => control::time_out(fd, libc::SO_RCVTIMEO).map(Duration::from_nanos),
+    };
     // SAFETY: no signal mask.
-    match unsafe { ppoll(&mut entry, (!limit.is_zero()).then_some(limit), core::ptr::null()) } {
+    match unsafe { ppoll(&mut entry, limit, core::ptr::null()) } {
         Ok(0) => Err(libc::EAGAIN),
         Ok(_) => Ok(()),
         Err(Errno(errno)) => Err(errno),
@@ -502,13 +518,16 @@ fn sleep_once(fd: i32) -> Answer<()> {
 }
 
 /// The sleep itself: the real `recv`, which takes a bell, or only looks while the
-/// program's bytes may still come by TCP.
-fn sleep_on_tcp(slot: &Slot, conn: &Conn, fd: i32) -> Answer<()> {
+/// program's bytes may still come by TCP. `sleeps`: it may; else it only takes what
+/// an earlier sleep has found.
+fn sleep_on_tcp(slot: &Slot, conn: &Conn, fd: i32, sleeps: bool) -> Answer<()> {
     let switched = slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED != 0;
-    let flags = if switched { 0 } else { libc::MSG_PEEK };
-    match recv_byte(fd, flags) {
+    let peek = if switched { 0 } else { libc::MSG_PEEK };
+    let wait = if sleeps { 0 } else { libc::MSG_DONTWAIT };
+    match recv_byte(fd, peek | wait) {
         Ok(0) => tcp_ended(slot, conn, fd),
         Ok(_) => {}
+        Err(Errno(libc::EAGAIN)) if !sleeps => {}
         Err(Errno(errno @ (libc::EINTR | libc::EAGAIN))) => return Err(errno),
         Err(_) => peer_gone(slot),
     }
@@ -534,7 +553,7 @@ pub(crate) fn peer_gone(slot: &Slot) {
 }
 
 /// Asks the kernel whether the peer's end is gone, if there is a hint that it may
-/// be: a process of the peer has closed its descriptor.
+/// be: a process of the peer has closed its descriptor, or shut down both directions.
 #[inline]
 pub(crate) fn follow_hint(slot: &Slot, conn: &Conn, fd: i32) {
     let closes = conn.theirs.sending.closes.load(Ordering::Acquire);
@@ -548,6 +567,9 @@ fn ask_kernel(slot: &Slot, conn: &Conn, fd: i32, closes: u32) {
     // The hint is left after the kernel has closed, so its answer is final: not
     // gone means that another process of the peer holds the connection, too.
     slot.closes_seen.store(closes, Ordering::Relaxed);
+    if conn.theirs.sending.flags.load(Ordering::Acquire) & said::REFUSES != 0 {
+        slot.flags.fetch_or(flag::PEER_REFUSES, Ordering::AcqRel);
+    }
     if switch::is_peer_gone(fd) {
         tcp_ended(slot, conn, fd);
     }
@@ -643,7 +665,7 @@ fn has_ended(slot: &Slot, conn: &Conn) -> bool {
 /// `SA_RESTART`; which one ran is not known here, so: if all handlers of the
 /// process have it. (A program that mixes both kinds may see `EINTR` from a
 /// blocked send where Linux restarts; reads sleep in the kernel and are exact.)
-fn handlers_restart() -> bool {
+pub(crate) fn handlers_restart() -> bool {
     const FAULTS: [i32; 5] =
         [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
     (1..=64).filter(|signal| !FAULTS.contains(signal)).all(|signal| {
