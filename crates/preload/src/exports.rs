@@ -718,7 +718,7 @@ export! {
             0
         };
         match control::before_set_option(&sock, level, name, first) {
-            OptionAnswer::Kernel => {}
+            OptionAnswer::Kernel | OptionAnswer::FirstByte(_) => {}
             OptionAnswer::Value(result) => return result,
             OptionAnswer::Refused(errno) => {
                 set_errno(errno);
