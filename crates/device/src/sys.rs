@@ -314,7 +314,7 @@ pub fn send_with_fds(fd: i32, name: &UnixName, bytes: &[u8], fds: &[i32]) -> Res
 pub struct Received {
     /// Bytes of the datagram.
     pub len: usize,
-    /// Effective user of the sender at the time of sending.
+    /// Real user of the sender at the time of sending.
     pub uid: Option<u32>,
     fds: [i32; FDS_MAX],
     fd_count: usize,
@@ -665,11 +665,11 @@ pub fn tid() -> u32 {
     unsafe { call!(gettid) }.unwrap_or(0) as u32
 }
 
-/// Effective user of this process.
+/// Real user of this process: whom the kernel names with its datagrams.
 #[must_use]
 pub fn uid() -> u32 {
-    // SAFETY: no memory operands; geteuid cannot fail.
-    unsafe { call!(geteuid) }.unwrap_or(u32::MAX as usize) as u32
+    // SAFETY: no memory operands; getuid cannot fail.
+    unsafe { call!(getuid) }.unwrap_or(u32::MAX as usize) as u32
 }
 
 /// Whether a thread or process of this number exists (zombies do).

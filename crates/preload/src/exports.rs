@@ -477,8 +477,9 @@ fn accepted(listener: i32, fd: i32, flags: i32) -> i32 {
     }
     quietly(|| {
         if let Some(sock) = sock::register(fd, flags & libc::SOCK_NONBLOCK != 0, true) {
-            if let Some(listener) = &known {
-                sock.inherit(listener);
+            if let Some(known) = &known {
+                sock.inherit(known);
+                meeting::mark_listener(known, listener);
             }
             sock.set_phase(Phase::Candidate);
             sock.begin(fd);
@@ -493,7 +494,7 @@ fn is_tcp_listener(fd: i32) -> bool {
     let tcp = is_tcp(option(libc::SO_DOMAIN), option(libc::SO_TYPE), option(libc::SO_PROTOCOL));
     if tcp && let Some(sock) = quietly(|| sock::register(fd, false, false)) {
         sock.set_phase(Phase::Listener);
-        quietly(|| meeting::mark_listener(fd));
+        quietly(|| meeting::mark_listener(sock, fd));
     }
     tcp
 }
@@ -529,7 +530,7 @@ export! {
             && sock.phase() == Phase::Fresh
         {
             sock.set_phase(Phase::Listener);
-            quietly(|| meeting::mark_listener(fd));
+            quietly(|| meeting::mark_listener(&sock, fd));
         }
         result
     }
@@ -711,12 +712,12 @@ export! {
             // SAFETY: passed on.
             return unsafe { real::setsockopt(fd, level, name, value, len) };
         };
-        let first = if len as usize >= size_of::<i32>() && !value.is_null() {
-            // SAFETY: the program promises `len` readable bytes.
-            unsafe { value.cast::<i32>().read_unaligned() }
-        } else {
-            0
-        };
+        if (len as usize) < size_of::<i32>() || value.is_null() {
+            // SAFETY: passed on.
+            return unsafe { real::setsockopt(fd, level, name, value, len) };
+        }
+        // SAFETY: the program promises `len` readable bytes.
+        let first = unsafe { value.cast::<i32>().read_unaligned() };
         match control::before_set_option(&sock, level, name, first) {
             OptionAnswer::Kernel | OptionAnswer::FirstByte(_) => {}
             OptionAnswer::Value(result) => return result,
@@ -727,7 +728,7 @@ export! {
         }
         // SAFETY: passed on.
         let result = unsafe { real::setsockopt(fd, level, name, value, len) };
-        if result == 0 && len as usize >= size_of::<i32>() && !value.is_null() {
+        if result == 0 {
             let words = value.cast::<i32>();
             let second = len as usize >= 2 * size_of::<i32>();
             // SAFETY: the kernel has just read `len` bytes there.

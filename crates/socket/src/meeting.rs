@@ -105,16 +105,27 @@ impl Meeting {
 }
 
 /// A program listens on a port: leaves the marker that tells clients on this host
-/// that they may meet us.
-pub fn mark_listener(fd: i32) {
-    if !process::options().smc || process::options().promotion == Promotion::Never {
+/// that they may meet us. Called again with every connection it accepts, until there
+/// is one: of many listeners on a port two leave markers, and others take over when
+/// those are gone.
+pub fn mark_listener(sock: &Sock, fd: i32) {
+    let options = process::options();
+    if !options.smc
+        || options.promotion == Promotion::Never
+        || sock.marker.load(Ordering::Relaxed) >= 0
+    {
         return;
     }
     let Ok((local, _)) = sys::socket_name(fd, false) else { return };
     let Some(port) = sock::address(&local).map(|local| local.port()) else { return };
     let Ok(marker) = sys::unix_datagram().map(sys::move_up) else { return };
     let free = |index| sys::bind_unix(marker, &UnixName::new(&listener_name(port, index))).is_ok();
-    if !(0..MARKERS).any(free) {
+    let placed = (0..MARKERS).any(free)
+        && sock
+            .marker
+            .compare_exchange(-1, marker, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok();
+    if !placed {
         sys::close(marker);
     }
 }

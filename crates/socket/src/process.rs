@@ -31,7 +31,7 @@ const SWEEP_LEN: usize = 64;
 pub struct Process {
     /// Its number when it was made.
     pub pid: u32,
-    /// Effective user: peers must run as the same.
+    /// Real user: peers must run as the same.
     pub uid: u32,
     /// Its 128-bit GID.
     pub instance: Instance,
@@ -259,6 +259,8 @@ impl Process {
             return None;
         };
         let slot = self.state.slot(index);
+        // Under the lock: a slot in use that has no socket is one to reclaim.
+        self.set_sock_of_slot(index, Some(sock));
         reset(slot, self.pid);
         self.wake.cell(index).clear();
         self.set_sock_of_slot(index, Some(sock));

@@ -20,7 +20,7 @@ use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use sidestep_device::ring::Ring;
 use sidestep_device::slab::Record;
 use sidestep_device::state::{Slot, flag, mode};
@@ -77,6 +77,8 @@ pub struct Sock {
     pub receive_buffer: AtomicU32,
     /// An option was used that only TCP has.
     pub tcp_only: AtomicBool,
+    /// A listener's marker (see [`meeting::mark_listener`]), -1 = none.
+    pub(crate) marker: AtomicI32,
     slot_index: AtomicU32,
     home: AtomicPtr<Process>,
     slot: AtomicPtr<Slot>,
@@ -134,6 +136,7 @@ fn new(nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
         (&raw mut (*at).nonblocking).write(AtomicBool::new(nonblocking));
         (&raw mut (*at).receive_buffer).write(AtomicU32::new(0));
         (&raw mut (*at).tcp_only).write(AtomicBool::new(false));
+        (&raw mut (*at).marker).write(AtomicI32::new(-1));
         (&raw mut (*at).slot_index).write(AtomicU32::new(u32::MAX));
         (&raw mut (*at).home).write(AtomicPtr::new(core::ptr::null_mut()));
         (&raw mut (*at).slot).write(AtomicPtr::new(core::ptr::null_mut()));
@@ -264,6 +267,10 @@ impl Sock {
     fn dissolve(&'static self) {
         // SAFETY: no calls are under way and no descriptor is left.
         unsafe { &mut *self.meeting.get() }.abandon();
+        let marker = self.marker.load(Ordering::Relaxed);
+        if marker >= 0 {
+            sys::close(marker);
+        }
         self.release_slot();
         // SAFETY: it came from the pool and nobody refers to it.
         unsafe { POOL.give(NonNull::from(self)) };
