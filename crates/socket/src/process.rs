@@ -263,7 +263,6 @@ impl Process {
         self.set_sock_of_slot(index, Some(sock));
         reset(slot, self.pid);
         self.wake.cell(index).clear();
-        self.set_sock_of_slot(index, Some(sock));
         Some(index)
     }
 
