@@ -26,7 +26,7 @@ unsafe extern "C" fn start(_: i32, _: *const *const c_char, environment: *const 
     let options = unsafe { variable(environment) };
     process::configure(Options::parse(options));
     // SAFETY: the handlers live as long as the library, which is never unloaded.
-    unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
+    unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
 }
 
 /// Where threads sleep: in the program's libc, whose calls are cancellation points.
@@ -66,6 +66,10 @@ fn split(entry: &'static [u8]) -> Option<(&'static [u8], &'static [u8])> {
 
 unsafe extern "C" fn before_fork() {
     sock::before_fork();
+}
+
+unsafe extern "C" fn in_parent() {
+    process::forked();
 }
 
 unsafe extern "C" fn in_child() {

@@ -164,6 +164,12 @@ pub fn for_each_sock(mut f: impl FnMut(i32, &'static Sock)) {
     }
 }
 
+/// Calls `f` with the epoll set of every descriptor that is one of ours.
+pub fn for_each_set(mut f: impl FnMut(&'static Set)) {
+    let highest = HIGHEST.load(Ordering::Relaxed);
+    (0..=highest).filter_map(|fd| set(fd as i32)).for_each(&mut f);
+}
+
 /// Highest descriptor that was ever entered.
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 

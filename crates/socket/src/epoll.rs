@@ -363,6 +363,7 @@ pub fn after_fork_in_child() {
     STRUCTURE.get().reset();
     REGISTRATIONS.reset_lock();
     SETS.reset_lock();
+    crate::descriptors::for_each_set(|set| set.lock.get().reset());
 }
 
 fn of_sock(sock: &Sock) -> impl Iterator<Item = &'static Registration> {

@@ -12,8 +12,9 @@ use crate::sock::Sock;
 use core::cell::{Cell, UnsafeCell};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sidestep_device::channel::SLOTS;
+use sidestep_device::lock::Entry;
 use sidestep_device::state::{self, Slot, State, mode};
-use sidestep_device::sys::{self, UnixName};
+use sidestep_device::sys::{self, Kernel, UnixName};
 use sidestep_device::wake::{self, CHANNELS, Wake};
 use sidestep_device::slab::{self, phase};
 use sidestep_device::map;
@@ -46,6 +47,10 @@ pub struct Process {
     pub(crate) probe: i32,
     /// Taken to change slots or link groups.
     pub(crate) lock: SharedLock,
+    /// The process this one was forked from, as seen by its heirs.
+    forebear: AtomicPtr<Self>,
+    /// The thread that forks has taken the lock.
+    held_for_fork: AtomicU32,
     /// Bytes of rings handed out.
     pub(crate) ring_bytes: AtomicU64,
     /// Introductions that could not be answered yet because a mailbox was full.
@@ -171,23 +176,92 @@ pub fn forget_after_fork() {
     TID.with(|cell| cell.set(sys::tid()));
     note_owner();
     MAKING.get().reset();
+    FORKING.store(0, Ordering::SeqCst);
     let parent = CURRENT.swap(core::ptr::null_mut(), Ordering::Relaxed);
     FAILED.store(0, Ordering::Relaxed);
     // SAFETY: set once, never freed; this is the child's own copy.
     if let Some(parent) = unsafe { parent.as_ref() } {
         parent.lock.get().reset();
-        let heirs = &parent.state.header().heirs;
-        let me = sys::pid();
-        let free = |heir: &&AtomicU32| {
-            let pid = heir.load(Ordering::Relaxed);
-            (pid == 0 || !sys::exists(pid))
-                && heir.compare_exchange(pid, me, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        };
-        let _ = heirs.iter().find(free);
+        parent.held_for_fork.store(0, Ordering::Relaxed);
+        parent.forebear.store(FOREBEAR.load(Ordering::Relaxed), Ordering::Relaxed);
+        FOREBEAR.store(core::ptr::from_ref(parent).cast_mut(), Ordering::Relaxed);
     }
+    let me = sys::pid();
+    forebears().for_each(|process| process.replace_heir(|pid| pid == UNBORN, me));
 }
 
+/// Forks under way in this process.
+static FORKING: AtomicU32 = AtomicU32::new(0);
+
+/// Whether a fork is under way: nothing may begin that two processes would continue.
+pub(crate) fn is_forking() -> bool {
+    FORKING.load(Ordering::SeqCst) != 0
+}
+
+/// Before a fork: from now on until [`forked`] no meeting makes progress.
+pub(crate) fn about_to_fork() {
+    FORKING.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Before a fork, when all meetings rest: until [`forked`] no slot is taken, so that
+/// both processes agree who holds what.
+pub(crate) fn count_heir() {
+    // SAFETY: set once, never freed.
+    let process = unsafe { CURRENT.load(Ordering::Acquire).as_ref() };
+    // The child may be slower to say who it is than others are to look for it.
+    for process in forebears().chain(process) {
+        process.replace_heir(|pid| pid == 0 || (pid != UNBORN && !sys::exists(pid)), UNBORN);
+    }
+    process.inspect(|process| process.count_heir());
+}
+
+/// In the parent after a fork.
+pub fn forked() {
+    // SAFETY: as above.
+    if let Some(process) = unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
+        && process.held_for_fork.swap(0, Ordering::Relaxed) != 0
+    {
+        process.lock.get().leave(&Kernel);
+    }
+    FORKING.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// The process this one was forked from, and so on: connections may be theirs.
+static FOREBEAR: AtomicPtr<Process> = AtomicPtr::new(core::ptr::null_mut());
+
+fn forebears() -> impl Iterator<Item = &'static Process> {
+    let mut at = FOREBEAR.load(Ordering::Relaxed);
+    core::iter::from_fn(move || {
+        // SAFETY: process objects are never freed.
+        let process: &'static Process = unsafe { at.as_ref() }?;
+        at = process.forebear.load(Ordering::Relaxed);
+        Some(process)
+    })
+}
+
+/// In the place of an heir that is about to be forked: it lives.
+const UNBORN: u32 = u32::MAX;
+
 impl Process {
+    fn replace_heir(&self, old: impl Fn(u32) -> bool, new: u32) {
+        let replaced = |heir: &&AtomicU32| {
+            let pid = heir.load(Ordering::Relaxed);
+            old(pid) && heir.compare_exchange(pid, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        let _ = self.state.header().heirs.iter().find(replaced);
+    }
+
+    /// Takes the lock for the time of a fork; every slot gets one more holder.
+    fn count_heir(&self) {
+        if self.lock.get().enter(tid(), &Kernel) == Entry::Owned {
+            self.held_for_fork.store(1, Ordering::Relaxed);
+        }
+        let used = self.state.header().slots_used.load(Ordering::Acquire) as usize;
+        for index in (0..used).filter(|index| self.sock_of_slot(*index).is_some()) {
+            self.state.slot(index).holders.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
     fn make() -> sys::Result<&'static Self> {
         let mut id = [0; 16];
         sys::random(&mut id)?;
@@ -243,7 +317,7 @@ impl Process {
     }
 
     /// Takes a slot for a new connection: its index.
-    pub fn take_slot(&self, sock: &'static Sock) -> Option<usize> {
+    pub fn take_slot(&'static self, sock: &'static Sock) -> Option<usize> {
         let _held = Held::enter(self.lock.get());
         // SAFETY: under the lock.
         let free = unsafe { &mut *self.free.get() };
@@ -263,6 +337,8 @@ impl Process {
         self.set_sock_of_slot(index, Some(sock));
         reset(slot, self.pid);
         self.wake.cell(index).clear();
+        // Whoever forks finds either no slot or one that is complete.
+        sock.settle(self, index);
         Some(index)
     }
 
@@ -318,7 +394,7 @@ impl Process {
     fn has_living_heirs(&self) -> bool {
         self.state.header().heirs.iter().any(|heir| {
             let pid = heir.load(Ordering::Relaxed);
-            pid != 0 && !sys::is_gone(pid)
+            pid != 0 && (pid == UNBORN || !sys::is_gone(pid))
         })
     }
 

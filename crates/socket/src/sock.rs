@@ -366,19 +366,25 @@ impl Sock {
             return;
         }
         let Some(process) = process::current() else { return self.set_phase(Phase::Plain) };
-        let Some(index) = process.take_slot(self) else { return self.set_phase(Phase::Plain) };
-        let slot = process.state.slot(index);
-        slot.is_server.store(u8::from(self.is_server.load(Ordering::Relaxed)), Ordering::Relaxed);
-        self.slot_index.store(index as u32, Ordering::Relaxed);
-        self.home.store(core::ptr::from_ref(process).cast_mut(), Ordering::Release);
-        self.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Release);
-        self.set_nonblocking(self.nonblocking.load(Ordering::Relaxed));
+        if process.take_slot(self).is_none() {
+            return self.set_phase(Phase::Plain);
+        }
         if let Ok((local, peer)) = addresses(fd) {
             self.note_addresses(local, peer);
         }
         if !process::options().smc {
             self.stay_plain(Reason::ModeTcp);
         }
+    }
+
+    /// A slot was taken for it. Under the process lock.
+    pub(crate) fn settle(&self, process: &'static Process, index: usize) {
+        let slot = process.state.slot(index);
+        slot.is_server.store(u8::from(self.is_server.load(Ordering::Relaxed)), Ordering::Relaxed);
+        self.slot_index.store(index as u32, Ordering::Relaxed);
+        self.home.store(core::ptr::from_ref(process).cast_mut(), Ordering::Release);
+        self.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Release);
+        self.set_nonblocking(self.nonblocking.load(Ordering::Relaxed));
     }
 
     /// Writes its addresses down for `sidestep ss`.
@@ -414,7 +420,9 @@ impl Sock {
 
     /// Runs `f` on the state of the agreement, unless another thread does.
     pub(crate) fn with_meeting(&self, f: impl FnOnce(&mut Meeting)) {
-        if let Some(_held) = Held::try_enter(self.meeting_lock.get()) {
+        if let Some(_held) = Held::try_enter(self.meeting_lock.get())
+            && !process::is_forking()
+        {
             // SAFETY: under the lock.
             f(unsafe { &mut *self.meeting.get() });
         }
@@ -517,13 +525,20 @@ pub fn address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
 /// Before a fork: connections whose ends are agreeing right now stay on TCP, and
 /// every connection gets one more holder.
 pub fn before_fork() {
+    process::about_to_fork();
     descriptors::for_each_sock(|_, sock| {
+        // Whoever is in the middle of it finishes first.
+        let _meeting = Held::enter(sock.meeting_lock.get());
         if sock.phase() == Phase::Meeting {
             sock.stay_plain(Reason::ForkedMeanwhile);
         }
     });
+    // After the meetings, which take slots themselves.
+    process::count_heir();
+    // Connections that we have inherited ourselves; ours were counted already.
     descriptors::for_each_sock(|fd, sock| {
-        if let Some(slot) = sock.slot().filter(|_| descriptors::is_first_of(fd, sock)) {
+        let inherited = |_: &&Slot| !sock.is_at_home() && descriptors::is_first_of(fd, sock);
+        if let Some(slot) = sock.slot().filter(inherited) {
             slot.holders.fetch_add(1, Ordering::AcqRel);
         }
     });
