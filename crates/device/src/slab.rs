@@ -128,6 +128,9 @@ pub mod flag {
     /// Both directions are shut down: what arrives from now on is answered with a
     /// reset.
     pub const REFUSES: u32 = 1 << 3;
+    /// Sending was shut down before the switch, by TCP's own FIN. A FIN without this
+    /// flag is the end of the owner.
+    pub const FIN_BY_TCP: u32 = 1 << 4;
 }
 
 /// Bits of [`Waiting::write_wanted`].

@@ -175,6 +175,8 @@ fn shut_writing(sock: &Sock, slot: &Slot, conn: &Conn, fd: i32) {
             // Release: the producer cursor is final for whoever sees the flag.
             conn.mine.sending.flags.fetch_or(said::DONE, Ordering::SeqCst);
         } else {
+            // Before the FIN, so that whoever sees the FIN sees the flag.
+            conn.mine.sending.flags.fetch_or(said::FIN_BY_TCP, Ordering::SeqCst);
             kernel_shutdown(fd, libc::SHUT_WR);
         }
         slot.flags.fetch_or(flag::WRITE_SHUT, Ordering::SeqCst);

@@ -672,7 +672,10 @@ impl Receive<'_> {
                 return if switch::receive_from_ring(self.slot, self.conn) {
                     Found::Bytes(0)
                 } else {
-                    Found::End(None)
+                    match self.end() {
+                        Found::Nothing => Found::End(None),
+                        end => end,
+                    }
                 };
             }
             Ok(n) => n,

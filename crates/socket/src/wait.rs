@@ -540,10 +540,14 @@ pub(crate) fn tcp_ended(slot: &Slot, conn: &Conn, fd: i32) {
     if slot.flags.load(Ordering::Relaxed) & flag::READ_SHUT != 0 && !switch::is_peer_gone(fd) {
         return;
     }
-    if switch::peer_switch(conn).is_some() {
-        peer_gone(slot);
-    } else {
+    // While neither side has switched, TCP's own rules hold, and a FIN may be half a
+    // close; later a peer that only half closes says so.
+    let by_tcp = slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED == 0;
+    let half = conn.theirs.sending.flags.load(Ordering::Acquire) & said::FIN_BY_TCP != 0;
+    if (by_tcp || half) && switch::peer_switch(conn).is_none() {
         slot.flags.fetch_or(flag::TCP_ENDED, Ordering::AcqRel);
+    } else {
+        peer_gone(slot);
     }
 }
 
