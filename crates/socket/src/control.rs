@@ -333,6 +333,7 @@ pub fn after_set_option(sock: &Use, fd: i32, level: i32, name: i32, value: i32, 
                 crate::epoll::note_change(sock);
             }
         }
+        libc::SO_PEEK_OFF if sock.phase() == Phase::Smc => note_peek_offset(slot, fd, value),
         libc::SO_OOBINLINE if value != 0 => {
             slot.flags.fetch_or(flag::OOB_INLINE, Ordering::Relaxed);
         }
@@ -345,6 +346,17 @@ pub fn after_set_option(sock: &Use, fd: i32, level: i32, name: i32, value: i32, 
             }
         }
         _ => {}
+    }
+}
+
+/// `SO_PEEK_OFF` is kept here and not in the kernel, whose peeks are ours.
+fn note_peek_offset(slot: &Slot, fd: i32, offset: i32) {
+    slot.peek_offset.store(offset, Ordering::Relaxed);
+    if offset < 0 {
+        slot.flags.fetch_and(!flag::PEEK_OFFSET, Ordering::Relaxed);
+    } else {
+        slot.flags.fetch_or(flag::PEEK_OFFSET, Ordering::Relaxed);
+        let _ = sys::set_socket_option(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1);
     }
 }
 
@@ -363,6 +375,8 @@ pub(crate) fn carry_options_over(slot: &Slot, conn: &Conn, fd: i32) {
     let linger: Result<libc::linger, _> =
         sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_LINGER);
     note_linger(conn, linger.is_ok_and(|linger| linger.l_onoff != 0 && linger.l_linger == 0));
+    let peek_offset = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF).unwrap_or(-1);
+    note_peek_offset(slot, fd, peek_offset);
     let in_line: i32 =
         sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_OOBINLINE).unwrap_or_default();
     if in_line != 0 {
@@ -394,6 +408,9 @@ pub fn get_option(sock: &Use, fd: i32, level: i32, name: i32) -> OptionAnswer {
         (libc::SOL_SOCKET, libc::SO_ERROR) => OptionAnswer::Value(take_error(slot, &conn, fd)),
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => {
             OptionAnswer::Value(slot.low_water.load(Ordering::Relaxed) as i32)
+        }
+        (libc::SOL_SOCKET, libc::SO_PEEK_OFF) => {
+            OptionAnswer::Value(slot.peek_offset.load(Ordering::Relaxed))
         }
         (libc::IPPROTO_TCP, libc::TCP_INFO) => {
             wait::follow_hint(slot, &conn, fd);

@@ -22,6 +22,7 @@ use crate::wait::{Counted, Sleep};
 use crate::{Answer, Errno, control, readiness, switch, wait};
 use core::cell::Cell;
 use core::sync::atomic::{Ordering, fence};
+use sidestep_device::map;
 use sidestep_device::ring::Ring;
 use sidestep_device::slab::wanted;
 use sidestep_device::state::{Slot, count, flag};
@@ -434,14 +435,10 @@ fn smc_receive(sock: &Use, fd: i32, buffers: &Buffers<'_>, flags: i32) -> Option
     if flags & libc::MSG_OOB != 0 {
         return Some(receive.urgent(buffers));
     }
-    let answer = receive.all(buffers);
-    if let Ok(n @ 1..) = answer
-        && flags & libc::MSG_PEEK == 0
-    {
-        count(&slot.counters.bytes_received, n as u64);
-        count(&slot.counters.messages_received, 1);
+    if slot.flags.load(Ordering::Relaxed) & flag::PEEK_OFFSET != 0 {
+        return Some(receive.with_peek_offset(buffers));
     }
-    Some(answer)
+    Some(receive.counted(buffers))
 }
 
 /// What one look into ring or TCP queue has brought.
@@ -490,10 +487,72 @@ impl Receive<'_> {
         self.flags & libc::MSG_PEEK != 0
     }
 
+    /// Receives, and counts what was received.
+    #[inline]
+    fn counted(&self, buffers: &Buffers<'_>) -> Answer {
+        let answer = self.all(buffers);
+        if let Ok(n @ 1..) = answer
+            && !self.peeks()
+        {
+            count(&self.slot.counters.bytes_received, n as u64);
+            count(&self.slot.counters.messages_received, 1);
+        }
+        answer
+    }
+
+    /// With `SO_PEEK_OFF` each peek goes on where the last one ended, and reading
+    /// moves that place back.
+    #[cold]
+    fn with_peek_offset(&self, buffers: &Buffers<'_>) -> Answer {
+        let place = &self.slot.peek_offset;
+        if !self.peeks() {
+            let n = self.counted(buffers)?;
+            let moved_back = place.load(Ordering::Relaxed).saturating_sub(n as i32).max(0);
+            place.store(moved_back, Ordering::Relaxed);
+            return Ok(n);
+        }
+        let skip = place.load(Ordering::Relaxed).max(0) as usize;
+        let n = self.peek_behind(buffers, skip)?;
+        place.fetch_add(n as i32, Ordering::Relaxed);
+        Ok(n)
+    }
+
+    /// Peeks at what lies behind the next `skip` bytes: they go to a place of ours.
+    fn peek_behind(&self, buffers: &Buffers<'_>, skip: usize) -> Answer {
+        const PIECES_MAX: usize = 64;
+        let room = map::reserve(skip.max(1)).map_err(|errno| errno.0)?;
+        let mut list = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; PIECES_MAX];
+        list[0] = libc::iovec { iov_base: room.at(0, skip).cast(), iov_len: skip };
+        for (to, from) in list[1..].iter_mut().zip(buffers.list) {
+            *to = *from;
+        }
+        let used = (1 + buffers.list.len()).min(PIECES_MAX);
+        // SAFETY: our room and the program's buffers.
+        let longer = unsafe { Buffers::new(list.as_ptr(), used) }.ok_or(libc::EINVAL)?;
+        let seen = self.all_beyond(&longer, skip);
+        // SAFETY: the list is not used again.
+        unsafe { room.unmap() };
+        seen
+    }
+
+    /// [`Self::all`], but the first `skip` bytes alone do not satisfy the call.
+    fn all_beyond(&self, buffers: &Buffers<'_>, skip: usize) -> Answer {
+        let seen = self.until(buffers, self.wanted(buffers.len() - skip) + skip)?;
+        match seen.checked_sub(skip) {
+            Some(n @ 1..) => Ok(n),
+            _ if readiness::may_have_ended(self.slot, self.conn) => Ok(0),
+            _ => Err(libc::EAGAIN),
+        }
+    }
+
     /// Receives until the call is satisfied.
     fn all(&self, buffers: &Buffers<'_>) -> Answer {
+        self.until(buffers, self.wanted(buffers.len()))
+    }
+
+    /// Receives until there are as many bytes as `wanted`, or something else ends it.
+    fn until(&self, buffers: &Buffers<'_>, wanted: usize) -> Answer {
         let mut done = 0;
-        let wanted = self.wanted(buffers.len());
         let patience = Patience::new();
         loop {
             match self.some(buffers, done) {
