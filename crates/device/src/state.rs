@@ -148,6 +148,9 @@ pub struct Slot {
     pub tcp_consumed: AtomicU64,
     /// Last urgent mark of the peer that was dealt with (its ring position + 1).
     pub urgent_seen: AtomicU64,
+    /// 0, or 1 + the offset in the TCP stream at which a read has stopped before an
+    /// urgent byte.
+    pub tcp_mark: AtomicU64,
     /// Value of the peer's `closes` when TCP was last asked.
     pub closes_seen: AtomicU32,
     /// Process that used the connection last.

@@ -3,7 +3,7 @@
 use crate::descriptors::Use;
 use crate::pool::Held;
 use crate::sock::{Conn, Phase, Sock};
-use crate::{Answer, Errno, switch, wait};
+use crate::{Answer, Errno, switch, urgent, wait};
 use core::sync::atomic::Ordering;
 use sidestep_device::slab::flag as said;
 use sidestep_device::state::{Slot, flag};
@@ -105,20 +105,6 @@ pub(crate) fn time_out(fd: i32, name: i32) -> Option<u64> {
     (ns != 0).then_some(ns)
 }
 
-/// The next byte to read is the urgent one.
-pub(crate) fn is_at_mark(conn: &Conn) -> bool {
-    let urgent = conn.theirs.sending.urgent.load(Ordering::Acquire);
-    urgent.checked_sub(1) == Some(conn.mine.receiving.consumer.load(Ordering::Relaxed))
-}
-
-/// An urgent byte was announced, and neither read nor passed.
-pub(crate) fn has_urgent(slot: &Slot, conn: &Conn) -> bool {
-    let urgent = conn.theirs.sending.urgent.load(Ordering::Acquire);
-    urgent != 0
-        && urgent != slot.urgent_seen.load(Ordering::Relaxed)
-        && urgent > conn.mine.receiving.consumer.load(Ordering::Relaxed)
-}
-
 /// `shutdown`. `None`: let the kernel do it alone.
 pub fn shutdown(sock: &Use, fd: i32, how: i32) -> Option<Answer> {
     let (conn, slot) = (sock.conn()?, sock.slot()?);
@@ -217,7 +203,7 @@ pub(crate) fn before_last_close(sock: &Sock, conn: &Conn, fd: i32) {
 /// `FIONREAD`: bytes that a receive would find now.
 pub fn readable_bytes(sock: &Use, fd: i32) -> Option<usize> {
     let (conn, slot) = (sock.conn()?, sock.slot()?);
-    Some(crate::readiness::readable(slot, &conn, fd))
+    Some(crate::readiness::countable(slot, &conn, fd))
 }
 
 /// `TIOCOUTQ`: bytes sent that the peer has not read. `None`: ask the kernel.
@@ -237,7 +223,7 @@ pub fn at_mark(sock: &Use) -> Option<bool> {
     if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED == 0 {
         return None;
     }
-    Some(is_at_mark(&conn))
+    Some(urgent::is_at_mark(&conn))
 }
 
 /// What is to happen with a socket option.
@@ -334,11 +320,11 @@ pub fn after_set_option(sock: &Use, fd: i32, level: i32, name: i32, value: i32, 
             }
         }
         libc::SO_PEEK_OFF if sock.phase() == Phase::Smc => note_peek_offset(slot, fd, value),
-        libc::SO_OOBINLINE if value != 0 => {
-            slot.flags.fetch_or(flag::OOB_INLINE, Ordering::Relaxed);
-        }
         libc::SO_OOBINLINE => {
-            slot.flags.fetch_and(!flag::OOB_INLINE, Ordering::Relaxed);
+            urgent::note_wish(slot, value);
+            if sock.phase() == Phase::Smc {
+                urgent::keep_in_line(fd, true);
+            }
         }
         libc::SO_LINGER => {
             if let Some(conn) = sock.conn() {
@@ -377,11 +363,6 @@ pub(crate) fn carry_options_over(slot: &Slot, conn: &Conn, fd: i32) {
     note_linger(conn, linger.is_ok_and(|linger| linger.l_onoff != 0 && linger.l_linger == 0));
     let peek_offset = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF).unwrap_or(-1);
     note_peek_offset(slot, fd, peek_offset);
-    let in_line: i32 =
-        sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_OOBINLINE).unwrap_or_default();
-    if in_line != 0 {
-        slot.flags.fetch_or(flag::OOB_INLINE, Ordering::Relaxed);
-    }
     for (name, kernel) in [(libc::TCP_NODELAY, 1), (libc::TCP_CORK, 0)] {
         let was: i32 = sys::socket_option(fd, libc::IPPROTO_TCP, name).unwrap_or_default();
         if let Some(bit) = delay_flag(name) {
@@ -408,6 +389,9 @@ pub fn get_option(sock: &Use, fd: i32, level: i32, name: i32) -> OptionAnswer {
         (libc::SOL_SOCKET, libc::SO_ERROR) => OptionAnswer::Value(take_error(slot, &conn, fd)),
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => {
             OptionAnswer::Value(slot.low_water.load(Ordering::Relaxed) as i32)
+        }
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE) => {
+            OptionAnswer::Value(i32::from(urgent::is_in_line(slot)))
         }
         (libc::SOL_SOCKET, libc::SO_PEEK_OFF) => {
             OptionAnswer::Value(slot.peek_offset.load(Ordering::Relaxed))

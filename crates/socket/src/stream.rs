@@ -19,7 +19,7 @@ use crate::meeting::{self, Moment};
 use crate::pool::Held;
 use crate::sock::{self, Conn, Phase, Sock};
 use crate::wait::{Counted, Sleep};
-use crate::{Answer, Errno, control, readiness, switch, wait};
+use crate::{Answer, Errno, control, readiness, switch, urgent, wait};
 use core::cell::Cell;
 use core::sync::atomic::{Ordering, fence};
 use sidestep_device::map;
@@ -198,10 +198,11 @@ fn plain_send(sock: &Use, plain: &impl Fn() -> isize) -> Option<isize> {
 
 fn smc_send(sock: &Use, fd: i32, buffers: &Buffers<'_>, flags: i32) -> Option<Answer> {
     let (conn, slot) = (sock.conn()?, sock.slot()?);
-    let send = RingSend { sock, slot, conn: &conn, fd };
+    let urgent = flags & libc::MSG_OOB != 0 && !buffers.is_empty();
+    let send = RingSend { sock, slot, conn: &conn, fd, urgent };
     let answer = send.all(buffers, flags & libc::MSG_DONTWAIT != 0);
-    if flags & libc::MSG_OOB != 0 && !buffers.is_empty() && answer == Ok(buffers.len()) {
-        send.mark_urgent();
+    if urgent && answer == Ok(buffers.len()) {
+        send.ring_urgently();
     }
     Some(answer)
 }
@@ -236,6 +237,8 @@ struct RingSend<'a> {
     slot: &'a Slot,
     conn: &'a Conn,
     fd: i32,
+    /// The last byte is urgent.
+    urgent: bool,
 }
 
 impl RingSend<'_> {
@@ -302,6 +305,9 @@ impl RingSend<'_> {
             return Ok(0);
         }
         buffers.copy_in(done, n, &conn.outgoing, producer);
+        if self.urgent && done + n == buffers.len() {
+            conn.mine.sending.urgent.store(producer + n as u64, Ordering::Release);
+        }
         let cursor = &conn.mine.sending.producer;
         // SeqCst: publishes the copy, and is the fence between it and the look at
         // the reader's arm and channels.
@@ -358,15 +364,11 @@ impl RingSend<'_> {
         wait::writable(self.sock, self.slot, self.conn, self.fd, deadline.get())
     }
 
-    /// The last byte sent is urgent: says so, and lets the kernel raise SIGURG and
-    /// POLLPRI on the other side by an urgent bell.
+    /// Lets the kernel raise SIGURG on the other side: an urgent bell.
     #[cold]
-    fn mark_urgent(&self) {
-        let sending = &self.conn.mine.sending;
-        let position = sending.producer.load(Ordering::Relaxed);
-        sending.urgent.store(position, Ordering::SeqCst);
-        let _ = sys::send(self.fd, b"!", libc::MSG_OOB | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
-        wait::wake_readers(self.slot, self.conn, self.fd);
+    fn ring_urgently(&self) {
+        let flags = libc::MSG_OOB | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let _ = sys::send(self.fd, b"!", flags);
     }
 }
 
@@ -558,7 +560,7 @@ impl Receive<'_> {
             match self.some(buffers, done) {
                 Found::Bytes(n) => {
                     done = if self.peeks() { n } else { done + n };
-                    if done >= wanted || buffers.is_empty() || self.stops_at_mark() {
+                    if done >= wanted || buffers.is_empty() || self.stops_at_mark(done) {
                         return Ok(done);
                     }
                     if !self.peeks() {
@@ -619,7 +621,11 @@ impl Receive<'_> {
         let flags = self.slot.flags.load(Ordering::Acquire);
         if flags & (flag::RECEIVE_SWITCHED | flag::ASYNC) != flag::RECEIVE_SWITCHED {
             if !switch::receive_from_ring(self.slot, self.conn) {
-                return self.some_from_tcp(buffers, done);
+                let found = self.some_from_tcp(buffers, done);
+                let was_last = || switch::receive_from_ring(self.slot, self.conn);
+                if self.peeks() || !matches!(found, Found::Nothing) || !was_last() {
+                    return found;
+                }
             }
             // With `O_ASYNC` every message has left a bell.
             wait::drain_bells(self.slot, self.conn, self.fd);
@@ -653,7 +659,7 @@ impl Receive<'_> {
             };
             let (skip, readable) = self.up_to_mark(consumer, readable);
             let n = readable.min(room);
-            if readable == 0 && skip == 0 {
+            if n == 0 && room > 0 && (skip == 0 || self.peeks()) {
                 return Found::Nothing;
             }
             if self.flags & libc::MSG_TRUNC == 0 {
@@ -668,6 +674,9 @@ impl Receive<'_> {
             let moved =
                 cursor.compare_exchange(consumer, next, Ordering::Release, Ordering::Relaxed);
             if moved.is_ok() {
+                if urgent::is_marked(conn) {
+                    urgent::note_seen(self.slot, conn);
+                }
                 count(&self.slot.counters.ring_bytes_received, n as u64);
                 if n > 0 || room == 0 {
                     return Found::Bytes(n);
@@ -680,28 +689,20 @@ impl Receive<'_> {
     /// (unless urgent data is read in line): (bytes to skip, bytes to read).
     #[inline]
     fn up_to_mark(&self, consumer: u64, readable: usize) -> (u64, usize) {
-        let urgent = self.conn.theirs.sending.urgent.load(Ordering::Acquire);
-        match urgent.checked_sub(1) {
-            Some(at) if at >= consumer && at - consumer < readable as u64 => {
-                self.around_mark((at - consumer) as usize, readable)
-            }
-            _ => (0, readable),
+        if urgent::is_marked(self.conn) {
+            return urgent::cut(self.slot, self.conn, consumer, readable);
         }
-    }
-
-    #[cold]
-    fn around_mark(&self, before: usize, readable: usize) -> (u64, usize) {
-        let in_line = self.slot.flags.load(Ordering::Relaxed) & flag::OOB_INLINE != 0;
-        match before {
-            0 if in_line => (0, readable),
-            0 => (1, readable - 1),
-            _ => (0, before),
-        }
+        (0, readable)
     }
 
     /// A read that has reached the urgent mark returns what it has.
-    fn stops_at_mark(&self) -> bool {
-        control::is_at_mark(self.conn)
+    fn stops_at_mark(&self, done: usize) -> bool {
+        if self.slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED == 0 {
+            return switch::queued(self.fd) > 0 && urgent::is_at_mark_in_tcp(self.slot, self.fd);
+        }
+        let peeked = if self.peeks() { done as u64 } else { 0 };
+        let next = self.conn.mine.receiving.consumer.load(Ordering::Relaxed) + peeked;
+        urgent::mark(self.conn, next) == Some(next)
     }
 
     /// The ring is empty: has the connection ended?
@@ -719,9 +720,11 @@ impl Receive<'_> {
     fn some_from_tcp(&self, buffers: &Buffers<'_>, done: usize) -> Found {
         let mut chunk = [0u8; TCP_CHUNK];
         let skip = if self.peeks() { 0 } else { done };
-        let room = (buffers.len() - skip).min(chunk.len());
+        // An urgent byte that is next is taken and left out.
+        let left_out = usize::from(urgent::is_next_left_out(self.slot, self.fd));
+        let room = (buffers.len() - skip + left_out).min(chunk.len());
         let flags = libc::MSG_DONTWAIT | (self.flags & libc::MSG_PEEK);
-        if room == 0 {
+        if buffers.len() == skip {
             return if switch::queued(self.fd) > 0 { Found::Bytes(0) } else { Found::Nothing };
         }
         // SAFETY: `room` writable bytes.
@@ -744,7 +747,10 @@ impl Receive<'_> {
         let consumed = self.slot.tcp_consumed.load(Ordering::Relaxed);
         let switch = switch::peer_switch(self.conn);
         let data = ledger::data_in(consumed, taken as u64, switch) as usize;
-        let mut at = 0;
+        let all_of_tcp = switch.is_some_and(|at| consumed + data as u64 >= at);
+        let left_out = left_out.min(data);
+        let data = data - left_out;
+        let mut at = left_out;
         let discards = self.flags & libc::MSG_TRUNC != 0;
         buffers.each(skip, if discards { 0 } else { data }, |to, len| {
             // SAFETY: the program's buffer, writable by the call's contract.
@@ -753,8 +759,8 @@ impl Receive<'_> {
         });
         if !self.peeks() {
             self.slot.tcp_consumed.store(consumed + taken as u64, Ordering::Relaxed);
+            urgent::note_stop_in_tcp(self.slot, self.fd);
         }
-        let all_of_tcp = switch.is_some_and(|at| consumed + data as u64 >= at);
         if self.peeks() && all_of_tcp && skip + data < buffers.len() {
             return self.peek_behind_tcp(buffers, data);
         }
@@ -798,28 +804,30 @@ impl Receive<'_> {
 
     /// `MSG_OOB`: the urgent byte.
     fn urgent(&self, buffers: &Buffers<'_>) -> Answer {
-        let _receiving = Held::enter(&self.slot.receive_lock);
-        let in_line = self.slot.flags.load(Ordering::Relaxed) & flag::OOB_INLINE != 0;
-        let urgent = self.conn.theirs.sending.urgent.load(Ordering::Acquire);
-        let Some(at) = urgent.checked_sub(1).filter(|_| control::has_urgent(self.slot, self.conn))
-        else {
-            return Err(libc::EINVAL);
-        };
-        if in_line {
+        let receiving = Held::enter(&self.slot.receive_lock);
+        if urgent::is_in_line(self.slot) {
             return Err(libc::EINVAL);
         }
-        if buffers.is_empty() {
-            return Ok(0);
+        let switched = self.slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0;
+        if !switched && !urgent::is_marked(self.conn) {
+            let byte = urgent::take_from_tcp(self.fd, self.peeks()).map_err(|errno| errno.0)?;
+            let mut n = 0;
+            buffers.each(0, 1, |at, _| {
+                // SAFETY: the program's buffer, writable by the call's contract.
+                unsafe { at.write(byte) };
+                n = 1;
+            });
+            return Ok(n);
         }
-        buffers.copy_out(0, 1, &self.conn.incoming, at);
-        if !self.peeks() {
-            self.slot.urgent_seen.store(urgent, Ordering::Relaxed);
-            let mut byte = 0u8;
-            // SAFETY: one writable byte. Clears the kernel's own mark.
-            let _ = unsafe {
-                sys::recv(self.fd, &raw mut byte, 1, libc::MSG_OOB | libc::MSG_DONTWAIT)
-            };
+        let at = urgent::waiting(self.slot, self.conn).ok_or(libc::EINVAL)?;
+        let n = buffers.len().min(1);
+        buffers.copy_out(0, n, &self.conn.incoming, at);
+        if n > 0 && !self.peeks() {
+            urgent::note_taken(self.slot, self.conn, at);
+            drop(receiving);
+            // The urgent bell has done its work.
+            wait::drain_bells(self.slot, self.conn, self.fd);
         }
-        Ok(1)
+        Ok(n)
     }
 }

@@ -18,6 +18,7 @@ use crate::{Answer, control};
 use crate::process;
 use crate::sock::{Conn, Sock};
 use crate::switch;
+use crate::urgent;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use core::time::Duration;
@@ -591,7 +592,8 @@ pub(crate) fn drain_bells(slot: &Slot, conn: &Conn, fd: i32) {
                 tcp_ended(slot, conn, fd);
                 break;
             }
-            Ok(n) if n == bytes.len() => {}
+            // A read stops at an urgent bell.
+            Ok(n) if n == bytes.len() || urgent::is_marked(conn) => {}
             Ok(_) | Err(Errno(libc::EAGAIN | libc::EINTR)) => break,
             Err(_) => {
                 peer_gone(slot);
