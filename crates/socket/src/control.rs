@@ -133,6 +133,48 @@ pub fn shutdown(sock: &Use, fd: i32, how: i32) -> Option<Answer> {
     Some(Ok(0))
 }
 
+/// Before `connect` to nowhere (`AF_UNSPEC`), which resets a connection: the peer will
+/// find the reset of its TCP end explained. True: the connection had ended before, so
+/// nobody is to see a reset.
+pub fn before_disconnect(sock: &Use) -> bool {
+    let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return false };
+    if tcp_state(slot, &conn) == TCP_CLOSE {
+        return true;
+    }
+    conn.mine.sending.flags.fetch_or(said::ABORT, Ordering::SeqCst);
+    conn.mine.sending.closes.fetch_add(1, Ordering::Release);
+    slot.flags.fetch_or(flag::RESET, Ordering::AcqRel);
+    false
+}
+
+/// After it: the socket is as new, with the options that the program has given it.
+pub fn after_disconnect(sock: &Use, fd: i32, had_ended: bool) {
+    if matches!(sock.phase(), Phase::Fresh | Phase::Listener) {
+        return;
+    }
+    if let (Some(_), Some(slot)) = (sock.conn(), sock.slot()) {
+        give_options_back(slot, fd);
+        if had_ended {
+            // The kernel's connection was open still, so it reports a reset that the
+            // program's was beyond.
+            let _ = sys::socket_option::<i32>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
+        }
+    }
+    crate::sock::start_anew(sock);
+}
+
+/// Undoes what [`carry_options_over`] and its like have changed in the kernel.
+fn give_options_back(slot: &Slot, fd: i32) {
+    let set = |name, value| {
+        let _ = sys::set_socket_option(fd, libc::SOL_SOCKET, name, value);
+    };
+    urgent::end_in_line(slot, fd);
+    set(libc::SO_RCVLOWAT, slot.low_water.load(Ordering::Relaxed) as i32);
+    if slot.flags.load(Ordering::Relaxed) & flag::PEEK_OFFSET != 0 {
+        set(libc::SO_PEEK_OFF, slot.peek_offset.load(Ordering::Relaxed));
+    }
+}
+
 const TCP_ESTABLISHED: u8 = 1;
 const TCP_FIN_WAIT2: u8 = 5;
 const TCP_CLOSE: u8 = 7;
@@ -273,8 +315,7 @@ pub fn before_set_option(sock: &Use, level: i32, name: i32, value: i32) -> Optio
         return OptionAnswer::Kernel;
     }
     if sock.phase() == Phase::Smc {
-        let errno =
-            if level == libc::IPPROTO_TCP { libc::ENOPROTOOPT } else { libc::EOPNOTSUPP };
+        let errno = if level == libc::IPPROTO_TCP { libc::ENOPROTOOPT } else { libc::EOPNOTSUPP };
         return OptionAnswer::Refused(errno);
     }
     sock.tcp_only.store(true, Ordering::Relaxed);
@@ -358,8 +399,7 @@ fn note_linger(conn: &Conn, zero: bool) {
 
 /// Options that were set before the connection moved.
 pub(crate) fn carry_options_over(slot: &Slot, conn: &Conn, fd: i32) {
-    let linger: Result<libc::linger, _> =
-        sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_LINGER);
+    let linger: Result<libc::linger, _> = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_LINGER);
     note_linger(conn, linger.is_ok_and(|linger| linger.l_onoff != 0 && linger.l_linger == 0));
     let peek_offset = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF).unwrap_or(-1);
     note_peek_offset(slot, fd, peek_offset);

@@ -393,12 +393,7 @@ pub fn receive(
 /// Makes the program's own call if its bytes still come by TCP alone, and takes part
 /// in the agreement. `None`: they come by the ledger.
 #[inline]
-pub fn receive_by_tcp(
-    sock: &Use,
-    fd: i32,
-    flags: i32,
-    plain: impl Fn() -> isize,
-) -> Option<isize> {
+pub fn receive_by_tcp(sock: &Use, fd: i32, flags: i32, plain: impl Fn() -> isize) -> Option<isize> {
     match sock.phase() {
         Phase::Smc => (flags & libc::MSG_ERRQUEUE != 0).then(plain),
         Phase::Candidate | Phase::Meeting => {

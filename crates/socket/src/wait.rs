@@ -14,11 +14,11 @@
 //! may take bells from the queue, so nobody's bell is taken by somebody else;
 //! other readers of the same end queue behind it on a futex.
 
-use crate::{Answer, control};
 use crate::process;
 use crate::sock::{Conn, Sock};
 use crate::switch;
 use crate::urgent;
+use crate::{Answer, control};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use core::time::Duration;
@@ -456,10 +456,9 @@ fn become_sleeper(slot: &Slot, tid: u32) -> bool {
     let taken = slot.sleeper.compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed);
     match taken {
         Ok(_) => true,
-        Err(other) if !sys::exists(other) => slot
-            .sleeper
-            .compare_exchange(other, tid, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok(),
+        Err(other) if !sys::exists(other) => {
+            slot.sleeper.compare_exchange(other, tid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        }
         Err(_) => false,
     }
 }
