@@ -13,7 +13,7 @@ use crate::lock::Lock;
 use crate::map::{self, Created, Mapping};
 use crate::sys::{Errno, Result};
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// Name of the memory file: how `sidestep ss` recognises it in `/proc/PID/fd`.
 pub const STATE_NAME: &CStr = c"sidestep-state";
@@ -94,6 +94,8 @@ pub mod flag {
     pub const BY_LEDGER: u32 = 1 << 14;
     /// The peer has shut down both directions: it answers data with a reset.
     pub const PEER_REFUSES: u32 = 1 << 15;
+    /// `SO_PEEK_OFF` is not negative.
+    pub const PEEK_OFFSET: u32 = 1 << 16;
 }
 
 /// One TCP connection of the program.
@@ -134,6 +136,8 @@ pub struct Slot {
     pub error: AtomicU32,
     /// `SO_RCVLOWAT`.
     pub low_water: AtomicU32,
+    /// `SO_PEEK_OFF`, valid once read by the ledger.
+    pub peek_offset: AtomicI32,
     /// Plain receive calls under way (only before the switch).
     pub plain_receives: AtomicU32,
     /// Plain send calls under way (only before the switch).
@@ -144,6 +148,9 @@ pub struct Slot {
     pub tcp_consumed: AtomicU64,
     /// Last urgent mark of the peer that was dealt with (its ring position + 1).
     pub urgent_seen: AtomicU64,
+    /// 0, or 1 + the offset in the TCP stream at which a read has stopped before an
+    /// urgent byte.
+    pub tcp_mark: AtomicU64,
     /// Value of the peer's `closes` when TCP was last asked.
     pub closes_seen: AtomicU32,
     /// Process that used the connection last.

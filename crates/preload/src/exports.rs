@@ -510,6 +510,13 @@ export! {
     }
 
     fn connect(fd: i32, address: *const libc::sockaddr, len: u32) -> i32 {
+        // SAFETY: the program's address of `len` bytes.
+        if unsafe { is_nowhere(address, len) }
+            && let Some(sock) = descriptors::sock(fd)
+        {
+            // SAFETY: passed on.
+            return disconnect(&sock, fd, || unsafe { real::connect(fd, address, len) });
+        }
         // SAFETY: passed on.
         let result = unsafe { real::connect(fd, address, len) };
         if let Some(sock) = descriptors::sock(fd)
@@ -676,6 +683,26 @@ fn not_open() -> i32 {
     -1
 }
 
+/// Whether an address is `AF_UNSPEC`.
+///
+/// # Safety
+/// `address` is null or has `len` bytes.
+unsafe fn is_nowhere(address: *const libc::sockaddr, len: u32) -> bool {
+    let has_family = !address.is_null() && len as usize >= size_of::<libc::sa_family_t>();
+    // SAFETY: the caller's promise; the family comes first.
+    has_family && unsafe { address.cast::<libc::sa_family_t>().read_unaligned() } == 0
+}
+
+/// `connect` to nowhere.
+fn disconnect(sock: &Use, fd: i32, plain: impl Fn() -> i32) -> i32 {
+    let had_ended = quietly(|| control::before_disconnect(sock));
+    let result = plain();
+    if result == 0 {
+        quietly(|| control::after_disconnect(sock, fd, had_ended));
+    }
+    result
+}
+
 fn duplicated(old: i32, new: i32) -> i32 {
     if new >= 0 {
         quietly(|| sock::duplicate(old, new));
@@ -688,8 +715,7 @@ fn over(old: i32, new: i32, call: impl Fn() -> i32) -> i32 {
     if sys::is_hidden(old) {
         return not_open();
     }
-    let concerns_us =
-        descriptors::is_ours(old) || descriptors::is_ours(new) || sys::is_hidden(new);
+    let concerns_us = descriptors::is_ours(old) || descriptors::is_ours(new) || sys::is_hidden(new);
     if old == new || !concerns_us || sys::fcntl(old, libc::F_GETFD, 0).is_err() {
         return call();
     }

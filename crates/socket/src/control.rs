@@ -3,7 +3,7 @@
 use crate::descriptors::Use;
 use crate::pool::Held;
 use crate::sock::{Conn, Phase, Sock};
-use crate::{Answer, Errno, switch, wait};
+use crate::{Answer, Errno, switch, urgent, wait};
 use core::sync::atomic::Ordering;
 use sidestep_device::slab::flag as said;
 use sidestep_device::state::{Slot, flag};
@@ -105,20 +105,6 @@ pub(crate) fn time_out(fd: i32, name: i32) -> Option<u64> {
     (ns != 0).then_some(ns)
 }
 
-/// The next byte to read is the urgent one.
-pub(crate) fn is_at_mark(conn: &Conn) -> bool {
-    let urgent = conn.theirs.sending.urgent.load(Ordering::Acquire);
-    urgent.checked_sub(1) == Some(conn.mine.receiving.consumer.load(Ordering::Relaxed))
-}
-
-/// An urgent byte was announced, and neither read nor passed.
-pub(crate) fn has_urgent(slot: &Slot, conn: &Conn) -> bool {
-    let urgent = conn.theirs.sending.urgent.load(Ordering::Acquire);
-    urgent != 0
-        && urgent != slot.urgent_seen.load(Ordering::Relaxed)
-        && urgent > conn.mine.receiving.consumer.load(Ordering::Relaxed)
-}
-
 /// `shutdown`. `None`: let the kernel do it alone.
 pub fn shutdown(sock: &Use, fd: i32, how: i32) -> Option<Answer> {
     let (conn, slot) = (sock.conn()?, sock.slot()?);
@@ -145,6 +131,48 @@ pub fn shutdown(sock: &Use, fd: i32, how: i32) -> Option<Answer> {
     }
     crate::epoll::note_change(sock);
     Some(Ok(0))
+}
+
+/// Before `connect` to nowhere (`AF_UNSPEC`), which resets a connection: the peer will
+/// find the reset of its TCP end explained. True: the connection had ended before, so
+/// nobody is to see a reset.
+pub fn before_disconnect(sock: &Use) -> bool {
+    let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return false };
+    if tcp_state(slot, &conn) == TCP_CLOSE {
+        return true;
+    }
+    conn.mine.sending.flags.fetch_or(said::ABORT, Ordering::SeqCst);
+    conn.mine.sending.closes.fetch_add(1, Ordering::Release);
+    slot.flags.fetch_or(flag::RESET, Ordering::AcqRel);
+    false
+}
+
+/// After it: the socket is as new, with the options that the program has given it.
+pub fn after_disconnect(sock: &Use, fd: i32, had_ended: bool) {
+    if matches!(sock.phase(), Phase::Fresh | Phase::Listener) {
+        return;
+    }
+    if let (Some(_), Some(slot)) = (sock.conn(), sock.slot()) {
+        give_options_back(slot, fd);
+        if had_ended {
+            // The kernel's connection was open still, so it reports a reset that the
+            // program's was beyond.
+            let _ = sys::socket_option::<i32>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
+        }
+    }
+    crate::sock::start_anew(sock);
+}
+
+/// Undoes what [`carry_options_over`] and its like have changed in the kernel.
+fn give_options_back(slot: &Slot, fd: i32) {
+    let set = |name, value| {
+        let _ = sys::set_socket_option(fd, libc::SOL_SOCKET, name, value);
+    };
+    urgent::end_in_line(slot, fd);
+    set(libc::SO_RCVLOWAT, slot.low_water.load(Ordering::Relaxed) as i32);
+    if slot.flags.load(Ordering::Relaxed) & flag::PEEK_OFFSET != 0 {
+        set(libc::SO_PEEK_OFF, slot.peek_offset.load(Ordering::Relaxed));
+    }
 }
 
 const TCP_ESTABLISHED: u8 = 1;
@@ -219,7 +247,7 @@ pub(crate) fn before_last_close(sock: &Sock, conn: &Conn, fd: i32) {
 /// `FIONREAD`: bytes that a receive would find now.
 pub fn readable_bytes(sock: &Use, fd: i32) -> Option<usize> {
     let (conn, slot) = (sock.conn()?, sock.slot()?);
-    Some(crate::readiness::readable(slot, &conn, fd))
+    Some(crate::readiness::countable(slot, &conn, fd))
 }
 
 /// `TIOCOUTQ`: bytes sent that the peer has not read. `None`: ask the kernel.
@@ -239,7 +267,7 @@ pub fn at_mark(sock: &Use) -> Option<bool> {
     if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED == 0 {
         return None;
     }
-    Some(is_at_mark(&conn))
+    Some(urgent::is_at_mark(&conn))
 }
 
 /// What is to happen with a socket option.
@@ -289,8 +317,7 @@ pub fn before_set_option(sock: &Use, level: i32, name: i32, value: i32) -> Optio
         return OptionAnswer::Kernel;
     }
     if sock.phase() == Phase::Smc {
-        let errno =
-            if level == libc::IPPROTO_TCP { libc::ENOPROTOOPT } else { libc::EOPNOTSUPP };
+        let errno = if level == libc::IPPROTO_TCP { libc::ENOPROTOOPT } else { libc::EOPNOTSUPP };
         return OptionAnswer::Refused(errno);
     }
     sock.tcp_only.store(true, Ordering::Relaxed);
@@ -335,11 +362,12 @@ pub fn after_set_option(sock: &Use, fd: i32, level: i32, name: i32, value: i32, 
                 crate::epoll::note_change(sock);
             }
         }
-        libc::SO_OOBINLINE if value != 0 => {
-            slot.flags.fetch_or(flag::OOB_INLINE, Ordering::Relaxed);
-        }
+        libc::SO_PEEK_OFF if sock.phase() == Phase::Smc => note_peek_offset(slot, fd, value),
         libc::SO_OOBINLINE => {
-            slot.flags.fetch_and(!flag::OOB_INLINE, Ordering::Relaxed);
+            urgent::note_wish(slot, value);
+            if sock.phase() == Phase::Smc {
+                urgent::keep_in_line(fd, true);
+            }
         }
         libc::SO_LINGER => {
             if let Some(conn) = sock.conn() {
@@ -347,6 +375,17 @@ pub fn after_set_option(sock: &Use, fd: i32, level: i32, name: i32, value: i32, 
             }
         }
         _ => {}
+    }
+}
+
+/// `SO_PEEK_OFF` is kept here and not in the kernel, whose peeks are ours.
+fn note_peek_offset(slot: &Slot, fd: i32, offset: i32) {
+    slot.peek_offset.store(offset, Ordering::Relaxed);
+    if offset < 0 {
+        slot.flags.fetch_and(!flag::PEEK_OFFSET, Ordering::Relaxed);
+    } else {
+        slot.flags.fetch_or(flag::PEEK_OFFSET, Ordering::Relaxed);
+        let _ = sys::set_socket_option(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1);
     }
 }
 
@@ -362,14 +401,10 @@ fn note_linger(conn: &Conn, zero: bool) {
 
 /// Options that were set before the connection moved.
 pub(crate) fn carry_options_over(slot: &Slot, conn: &Conn, fd: i32) {
-    let linger: Result<libc::linger, _> =
-        sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_LINGER);
+    let linger: Result<libc::linger, _> = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_LINGER);
     note_linger(conn, linger.is_ok_and(|linger| linger.l_onoff != 0 && linger.l_linger == 0));
-    let in_line: i32 =
-        sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_OOBINLINE).unwrap_or_default();
-    if in_line != 0 {
-        slot.flags.fetch_or(flag::OOB_INLINE, Ordering::Relaxed);
-    }
+    let peek_offset = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF).unwrap_or(-1);
+    note_peek_offset(slot, fd, peek_offset);
     for (name, kernel) in [(libc::TCP_NODELAY, 1), (libc::TCP_CORK, 0)] {
         let was: i32 = sys::socket_option(fd, libc::IPPROTO_TCP, name).unwrap_or_default();
         if let Some(bit) = delay_flag(name) {
@@ -396,6 +431,12 @@ pub fn get_option(sock: &Use, fd: i32, level: i32, name: i32) -> OptionAnswer {
         (libc::SOL_SOCKET, libc::SO_ERROR) => OptionAnswer::Value(take_error(slot, &conn, fd)),
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => {
             OptionAnswer::Value(slot.low_water.load(Ordering::Relaxed) as i32)
+        }
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE) => {
+            OptionAnswer::Value(i32::from(urgent::is_in_line(slot)))
+        }
+        (libc::SOL_SOCKET, libc::SO_PEEK_OFF) => {
+            OptionAnswer::Value(slot.peek_offset.load(Ordering::Relaxed))
         }
         (libc::IPPROTO_TCP, libc::TCP_INFO) => {
             wait::follow_hint(slot, &conn, fd);

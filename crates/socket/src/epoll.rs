@@ -344,6 +344,33 @@ pub fn forget_descriptor(sock: &'static Sock, fd: i32) {
     }
 }
 
+/// A socket has become a new one (`connect` to nowhere): it stays in its sets, and
+/// the kernel answers for it again, as the program has registered it.
+pub fn hand_back(old: &'static Sock, new: &'static Sock) {
+    if old.registrations.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    let _structure = Held::enter(STRUCTURE.get());
+    for registration in of_sock(old) {
+        let Some(set) = registration.set() else { continue };
+        let fd = registration.fd.load(Ordering::Relaxed);
+        let wish = libc::epoll_event {
+            events: registration.events.load(Ordering::Relaxed),
+            u64: registration.data.load(Ordering::Relaxed),
+        };
+        if registration.state.load(Ordering::Relaxed) & PARKED != 0 {
+            let _ = kernel_control(set.epfd.load(Ordering::Relaxed), libc::EPOLL_CTL_DEL, fd, 0, 0);
+            registration.dissolve();
+            continue;
+        }
+        if registration.is_tagged() {
+            registration.untag(set, fd, wish);
+        }
+        registration.dissolve();
+        Registration::make(set, new, fd, wish);
+    }
+}
+
 /// Something about a connection changed on our own side (`shutdown`, an option):
 /// its sets look at it again.
 pub fn note_change(sock: &Sock) {
@@ -499,6 +526,18 @@ impl Registration {
             }
         }
         set.queue_and_wake(self);
+    }
+
+    /// Gives the kernel's registration back to the program.
+    fn untag(&self, set: &Set, fd: i32, wish: libc::epoll_event) {
+        let epfd = set.epfd.load(Ordering::Relaxed);
+        let reported = self.state.load(Ordering::Relaxed) & DISABLED != 0;
+        let events = if reported { EPOLLONESHOT } else { wish.events };
+        if kernel_control(epfd, libc::EPOLL_CTL_MOD, fd, events, wish.u64).is_err() {
+            // An exclusive registration cannot be modified into one.
+            let _ = kernel_control(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
+            let _ = kernel_control(epfd, libc::EPOLL_CTL_ADD, fd, events, wish.u64);
+        }
     }
 
     /// Leaves set and socket. Under the structure lock.

@@ -29,6 +29,7 @@ pub mod sock;
 pub mod stream;
 pub mod switch;
 pub mod transfer;
+pub mod urgent;
 pub mod wait;
 
 /// An error number for the program.

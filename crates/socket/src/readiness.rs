@@ -1,7 +1,7 @@
 //! What `poll` would say about a connection in shared memory.
 
 use crate::sock::Conn;
-use crate::{control, switch, wait};
+use crate::{control, switch, urgent, wait};
 use core::sync::atomic::Ordering;
 use sidestep_device::slab::flag as said;
 use sidestep_device::state::{Slot, flag};
@@ -11,16 +11,28 @@ use sidestep_proto::readiness::{State, mask};
 
 /// Bytes a receive would find now.
 pub(crate) fn readable(slot: &Slot, conn: &Conn, fd: i32) -> usize {
-    let consumer = conn.mine.receiving.consumer.load(Ordering::Relaxed);
-    let claim = conn.theirs.sending.producer.load(Ordering::Acquire);
-    let in_ring = cursor::readable(consumer, claim, conn.incoming.len()).unwrap_or(1);
+    let in_ring = in_ring(conn);
+    if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
+        return in_ring - skipped(slot, conn, in_ring);
+    }
+    let queued = switch::queued(fd);
+    let left_out = usize::from(queued > 0 && urgent::is_next_left_out(slot, fd));
+    match left_in_tcp(slot, conn) {
+        None => queued - left_out,
+        Some(left) => queued.min(left).saturating_sub(left_out) + in_ring,
+    }
+}
+
+/// Bytes that `FIONREAD` counts: up to an urgent mark, if one lies ahead.
+pub(crate) fn countable(slot: &Slot, conn: &Conn, fd: i32) -> usize {
+    let in_ring = urgent::before_mark(slot, conn, in_ring(conn));
     if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
         return in_ring;
     }
-    let consumed = slot.tcp_consumed.load(Ordering::Relaxed);
-    match switch::peer_switch(conn) {
-        None => switch::queued(fd),
-        Some(at) => switch::queued(fd).min(at.saturating_sub(consumed) as usize) + in_ring,
+    let in_tcp = urgent::before_mark_in_tcp(slot, fd);
+    match left_in_tcp(slot, conn) {
+        Some(left) if in_tcp >= left => left + in_ring,
+        _ => in_tcp,
     }
 }
 
@@ -33,6 +45,27 @@ pub(crate) fn arrived(slot: &Slot, conn: &Conn, fd: i32) -> u64 {
     }
     let by_tcp = slot.tcp_consumed.load(Ordering::Relaxed) + switch::queued(fd) as u64;
     in_ring + by_tcp.min(switch::peer_switch(conn).unwrap_or(u64::MAX))
+}
+
+fn in_ring(conn: &Conn) -> usize {
+    let consumer = conn.mine.receiving.consumer.load(Ordering::Relaxed);
+    let claim = conn.theirs.sending.producer.load(Ordering::Acquire);
+    cursor::readable(consumer, claim, conn.incoming.len()).unwrap_or(1)
+}
+
+/// Bytes of the program that TCP still carries, once the peer has switched.
+fn left_in_tcp(slot: &Slot, conn: &Conn) -> Option<usize> {
+    let at = switch::peer_switch(conn)?;
+    Some(at.saturating_sub(slot.tcp_consumed.load(Ordering::Relaxed)) as usize)
+}
+
+/// Bytes at the front of the ring that are not for the stream: a passed urgent byte.
+fn skipped(slot: &Slot, conn: &Conn, in_ring: usize) -> usize {
+    if !urgent::is_marked(conn) {
+        return 0;
+    }
+    let consumer = conn.mine.receiving.consumer.load(Ordering::Relaxed);
+    urgent::cut(slot, conn, consumer, in_ring).0 as usize
 }
 
 /// Whether a receive is worth trying: there are bytes, or the end is near.
@@ -85,7 +118,7 @@ pub(crate) fn mask_of(slot: &Slot, conn: &Conn, fd: i32) -> u32 {
         write_shut: flags & flag::WRITE_SHUT != 0,
         reset,
         error_pending: error,
-        urgent: control::has_urgent(slot, conn),
+        urgent: urgent::is_waiting(slot, conn, fd),
     };
     state.mask()
 }

@@ -20,7 +20,9 @@ use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
+};
 use sidestep_device::ring::Ring;
 use sidestep_device::slab::Record;
 use sidestep_device::state::{Slot, flag, mode};
@@ -51,14 +53,8 @@ pub enum Phase {
 }
 
 impl Phase {
-    const ALL: [Self; 6] = [
-        Self::Fresh,
-        Self::Listener,
-        Self::Candidate,
-        Self::Meeting,
-        Self::Plain,
-        Self::Smc,
-    ];
+    const ALL: [Self; 6] =
+        [Self::Fresh, Self::Listener, Self::Candidate, Self::Meeting, Self::Plain, Self::Smc];
 }
 
 /// See the [module](self).
@@ -221,6 +217,26 @@ pub fn duplicate(old: i32, new: i32) {
     } else {
         forget_entry(descriptors::remove(new), -1);
     }
+}
+
+/// The kernel has made a socket new (`connect` to nowhere): its descriptors stand for
+/// a new object from now on, and the old one ends as by `close`. Calls of other
+/// threads that are under way finish with the old one.
+pub fn start_anew(old: &Use) {
+    let old = old.sock();
+    let new = new(old.nonblocking.load(Ordering::Relaxed), false);
+    if let Some(new) = new {
+        new.inherit(old);
+        epoll::hand_back(old, new);
+    }
+    descriptors::for_each_sock(|fd, sock| {
+        if core::ptr::eq(sock, old) {
+            // Without memory for a new object the socket is the kernel's alone.
+            let entry = new
+                .map_or_else(|| descriptors::remove(fd), |new| descriptors::insert_sock(fd, new));
+            forget_entry(entry, -1);
+        }
+    });
 }
 
 impl Sock {

@@ -19,9 +19,10 @@ use crate::meeting::{self, Moment};
 use crate::pool::Held;
 use crate::sock::{self, Conn, Phase, Sock};
 use crate::wait::{Counted, Sleep};
-use crate::{Answer, Errno, control, readiness, switch, wait};
+use crate::{Answer, Errno, control, readiness, switch, urgent, wait};
 use core::cell::Cell;
 use core::sync::atomic::{Ordering, fence};
+use sidestep_device::map;
 use sidestep_device::ring::Ring;
 use sidestep_device::slab::wanted;
 use sidestep_device::state::{Slot, count, flag};
@@ -197,10 +198,11 @@ fn plain_send(sock: &Use, plain: &impl Fn() -> isize) -> Option<isize> {
 
 fn smc_send(sock: &Use, fd: i32, buffers: &Buffers<'_>, flags: i32) -> Option<Answer> {
     let (conn, slot) = (sock.conn()?, sock.slot()?);
-    let send = RingSend { sock, slot, conn: &conn, fd };
+    let urgent = flags & libc::MSG_OOB != 0 && !buffers.is_empty();
+    let send = RingSend { sock, slot, conn: &conn, fd, urgent };
     let answer = send.all(buffers, flags & libc::MSG_DONTWAIT != 0);
-    if flags & libc::MSG_OOB != 0 && !buffers.is_empty() && answer == Ok(buffers.len()) {
-        send.mark_urgent();
+    if urgent && answer == Ok(buffers.len()) {
+        send.ring_urgently();
     }
     Some(answer)
 }
@@ -235,6 +237,8 @@ struct RingSend<'a> {
     slot: &'a Slot,
     conn: &'a Conn,
     fd: i32,
+    /// The last byte is urgent.
+    urgent: bool,
 }
 
 impl RingSend<'_> {
@@ -301,6 +305,9 @@ impl RingSend<'_> {
             return Ok(0);
         }
         buffers.copy_in(done, n, &conn.outgoing, producer);
+        if self.urgent && done + n == buffers.len() {
+            conn.mine.sending.urgent.store(producer + n as u64, Ordering::Release);
+        }
         let cursor = &conn.mine.sending.producer;
         // SeqCst: publishes the copy, and is the fence between it and the look at
         // the reader's arm and channels.
@@ -357,15 +364,11 @@ impl RingSend<'_> {
         wait::writable(self.sock, self.slot, self.conn, self.fd, deadline.get())
     }
 
-    /// The last byte sent is urgent: says so, and lets the kernel raise SIGURG and
-    /// POLLPRI on the other side by an urgent bell.
+    /// Lets the kernel raise SIGURG on the other side: an urgent bell.
     #[cold]
-    fn mark_urgent(&self) {
-        let sending = &self.conn.mine.sending;
-        let position = sending.producer.load(Ordering::Relaxed);
-        sending.urgent.store(position, Ordering::SeqCst);
-        let _ = sys::send(self.fd, b"!", libc::MSG_OOB | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
-        wait::wake_readers(self.slot, self.conn, self.fd);
+    fn ring_urgently(&self) {
+        let flags = libc::MSG_OOB | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let _ = sys::send(self.fd, b"!", flags);
     }
 }
 
@@ -390,12 +393,7 @@ pub fn receive(
 /// Makes the program's own call if its bytes still come by TCP alone, and takes part
 /// in the agreement. `None`: they come by the ledger.
 #[inline]
-pub fn receive_by_tcp(
-    sock: &Use,
-    fd: i32,
-    flags: i32,
-    plain: impl Fn() -> isize,
-) -> Option<isize> {
+pub fn receive_by_tcp(sock: &Use, fd: i32, flags: i32, plain: impl Fn() -> isize) -> Option<isize> {
     match sock.phase() {
         Phase::Smc => (flags & libc::MSG_ERRQUEUE != 0).then(plain),
         Phase::Candidate | Phase::Meeting => {
@@ -434,14 +432,10 @@ fn smc_receive(sock: &Use, fd: i32, buffers: &Buffers<'_>, flags: i32) -> Option
     if flags & libc::MSG_OOB != 0 {
         return Some(receive.urgent(buffers));
     }
-    let answer = receive.all(buffers);
-    if let Ok(n @ 1..) = answer
-        && flags & libc::MSG_PEEK == 0
-    {
-        count(&slot.counters.bytes_received, n as u64);
-        count(&slot.counters.messages_received, 1);
+    if slot.flags.load(Ordering::Relaxed) & flag::PEEK_OFFSET != 0 {
+        return Some(receive.with_peek_offset(buffers));
     }
-    Some(answer)
+    Some(receive.counted(buffers))
 }
 
 /// What one look into ring or TCP queue has brought.
@@ -490,16 +484,78 @@ impl Receive<'_> {
         self.flags & libc::MSG_PEEK != 0
     }
 
+    /// Receives, and counts what was received.
+    #[inline]
+    fn counted(&self, buffers: &Buffers<'_>) -> Answer {
+        let answer = self.all(buffers);
+        if let Ok(n @ 1..) = answer
+            && !self.peeks()
+        {
+            count(&self.slot.counters.bytes_received, n as u64);
+            count(&self.slot.counters.messages_received, 1);
+        }
+        answer
+    }
+
+    /// With `SO_PEEK_OFF` each peek goes on where the last one ended, and reading
+    /// moves that place back.
+    #[cold]
+    fn with_peek_offset(&self, buffers: &Buffers<'_>) -> Answer {
+        let place = &self.slot.peek_offset;
+        if !self.peeks() {
+            let n = self.counted(buffers)?;
+            let moved_back = place.load(Ordering::Relaxed).saturating_sub(n as i32).max(0);
+            place.store(moved_back, Ordering::Relaxed);
+            return Ok(n);
+        }
+        let skip = place.load(Ordering::Relaxed).max(0) as usize;
+        let n = self.peek_behind(buffers, skip)?;
+        place.fetch_add(n as i32, Ordering::Relaxed);
+        Ok(n)
+    }
+
+    /// Peeks at what lies behind the next `skip` bytes: they go to a place of ours.
+    fn peek_behind(&self, buffers: &Buffers<'_>, skip: usize) -> Answer {
+        const PIECES_MAX: usize = 64;
+        let room = map::reserve(skip.max(1)).map_err(|errno| errno.0)?;
+        let mut list = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; PIECES_MAX];
+        list[0] = libc::iovec { iov_base: room.at(0, skip).cast(), iov_len: skip };
+        for (to, from) in list[1..].iter_mut().zip(buffers.list) {
+            *to = *from;
+        }
+        let used = (1 + buffers.list.len()).min(PIECES_MAX);
+        // SAFETY: our room and the program's buffers.
+        let longer = unsafe { Buffers::new(list.as_ptr(), used) }.ok_or(libc::EINVAL)?;
+        let seen = self.all_beyond(&longer, skip);
+        // SAFETY: the list is not used again.
+        unsafe { room.unmap() };
+        seen
+    }
+
+    /// [`Self::all`], but the first `skip` bytes alone do not satisfy the call.
+    fn all_beyond(&self, buffers: &Buffers<'_>, skip: usize) -> Answer {
+        let seen = self.until(buffers, self.wanted(buffers.len() - skip) + skip)?;
+        match seen.checked_sub(skip) {
+            Some(n @ 1..) => Ok(n),
+            _ if readiness::may_have_ended(self.slot, self.conn) => Ok(0),
+            _ => Err(libc::EAGAIN),
+        }
+    }
+
     /// Receives until the call is satisfied.
     fn all(&self, buffers: &Buffers<'_>) -> Answer {
+        self.until(buffers, self.wanted(buffers.len()))
+    }
+
+    /// Receives until there are as many bytes as `wanted`, or something else ends it.
+    fn until(&self, buffers: &Buffers<'_>, wanted: usize) -> Answer {
         let mut done = 0;
-        let wanted = self.wanted(buffers.len());
         let patience = Patience::new();
         loop {
             match self.some(buffers, done) {
                 Found::Bytes(n) => {
                     done = if self.peeks() { n } else { done + n };
-                    if done >= wanted || buffers.is_empty() || self.stops_at_mark() {
+                    if done >= wanted || buffers.is_empty() || self.stops_at_mark(done) {
                         return Ok(done);
                     }
                     if !self.peeks() {
@@ -560,7 +616,11 @@ impl Receive<'_> {
         let flags = self.slot.flags.load(Ordering::Acquire);
         if flags & (flag::RECEIVE_SWITCHED | flag::ASYNC) != flag::RECEIVE_SWITCHED {
             if !switch::receive_from_ring(self.slot, self.conn) {
-                return self.some_from_tcp(buffers, done);
+                let found = self.some_from_tcp(buffers, done);
+                let was_last = || switch::receive_from_ring(self.slot, self.conn);
+                if self.peeks() || !matches!(found, Found::Nothing) || !was_last() {
+                    return found;
+                }
             }
             // With `O_ASYNC` every message has left a bell.
             wait::drain_bells(self.slot, self.conn, self.fd);
@@ -594,7 +654,7 @@ impl Receive<'_> {
             };
             let (skip, readable) = self.up_to_mark(consumer, readable);
             let n = readable.min(room);
-            if readable == 0 && skip == 0 {
+            if n == 0 && room > 0 && (skip == 0 || self.peeks()) {
                 return Found::Nothing;
             }
             if self.flags & libc::MSG_TRUNC == 0 {
@@ -609,6 +669,9 @@ impl Receive<'_> {
             let moved =
                 cursor.compare_exchange(consumer, next, Ordering::Release, Ordering::Relaxed);
             if moved.is_ok() {
+                if urgent::is_marked(conn) {
+                    urgent::note_seen(self.slot, conn);
+                }
                 count(&self.slot.counters.ring_bytes_received, n as u64);
                 if n > 0 || room == 0 {
                     return Found::Bytes(n);
@@ -621,28 +684,20 @@ impl Receive<'_> {
     /// (unless urgent data is read in line): (bytes to skip, bytes to read).
     #[inline]
     fn up_to_mark(&self, consumer: u64, readable: usize) -> (u64, usize) {
-        let urgent = self.conn.theirs.sending.urgent.load(Ordering::Acquire);
-        match urgent.checked_sub(1) {
-            Some(at) if at >= consumer && at - consumer < readable as u64 => {
-                self.around_mark((at - consumer) as usize, readable)
-            }
-            _ => (0, readable),
+        if urgent::is_marked(self.conn) {
+            return urgent::cut(self.slot, self.conn, consumer, readable);
         }
-    }
-
-    #[cold]
-    fn around_mark(&self, before: usize, readable: usize) -> (u64, usize) {
-        let in_line = self.slot.flags.load(Ordering::Relaxed) & flag::OOB_INLINE != 0;
-        match before {
-            0 if in_line => (0, readable),
-            0 => (1, readable - 1),
-            _ => (0, before),
-        }
+        (0, readable)
     }
 
     /// A read that has reached the urgent mark returns what it has.
-    fn stops_at_mark(&self) -> bool {
-        control::is_at_mark(self.conn)
+    fn stops_at_mark(&self, done: usize) -> bool {
+        if self.slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED == 0 {
+            return switch::queued(self.fd) > 0 && urgent::is_at_mark_in_tcp(self.slot, self.fd);
+        }
+        let peeked = if self.peeks() { done as u64 } else { 0 };
+        let next = self.conn.mine.receiving.consumer.load(Ordering::Relaxed) + peeked;
+        urgent::mark(self.conn, next) == Some(next)
     }
 
     /// The ring is empty: has the connection ended?
@@ -660,9 +715,11 @@ impl Receive<'_> {
     fn some_from_tcp(&self, buffers: &Buffers<'_>, done: usize) -> Found {
         let mut chunk = [0u8; TCP_CHUNK];
         let skip = if self.peeks() { 0 } else { done };
-        let room = (buffers.len() - skip).min(chunk.len());
+        // An urgent byte that is next is taken and left out.
+        let left_out = usize::from(urgent::is_next_left_out(self.slot, self.fd));
+        let room = (buffers.len() - skip + left_out).min(chunk.len());
         let flags = libc::MSG_DONTWAIT | (self.flags & libc::MSG_PEEK);
-        if room == 0 {
+        if buffers.len() == skip {
             return if switch::queued(self.fd) > 0 { Found::Bytes(0) } else { Found::Nothing };
         }
         // SAFETY: `room` writable bytes.
@@ -688,7 +745,10 @@ impl Receive<'_> {
         let consumed = self.slot.tcp_consumed.load(Ordering::Relaxed);
         let switch = switch::peer_switch(self.conn);
         let data = ledger::data_in(consumed, taken as u64, switch) as usize;
-        let mut at = 0;
+        let all_of_tcp = switch.is_some_and(|at| consumed + data as u64 >= at);
+        let left_out = left_out.min(data);
+        let data = data - left_out;
+        let mut at = left_out;
         let discards = self.flags & libc::MSG_TRUNC != 0;
         buffers.each(skip, if discards { 0 } else { data }, |to, len| {
             // SAFETY: the program's buffer, writable by the call's contract.
@@ -697,8 +757,8 @@ impl Receive<'_> {
         });
         if !self.peeks() {
             self.slot.tcp_consumed.store(consumed + taken as u64, Ordering::Relaxed);
+            urgent::note_stop_in_tcp(self.slot, self.fd);
         }
-        let all_of_tcp = switch.is_some_and(|at| consumed + data as u64 >= at);
         if self.peeks() && all_of_tcp && skip + data < buffers.len() {
             return self.peek_behind_tcp(buffers, data);
         }
@@ -742,28 +802,30 @@ impl Receive<'_> {
 
     /// `MSG_OOB`: the urgent byte.
     fn urgent(&self, buffers: &Buffers<'_>) -> Answer {
-        let _receiving = Held::enter(&self.slot.receive_lock);
-        let in_line = self.slot.flags.load(Ordering::Relaxed) & flag::OOB_INLINE != 0;
-        let urgent = self.conn.theirs.sending.urgent.load(Ordering::Acquire);
-        let Some(at) = urgent.checked_sub(1).filter(|_| control::has_urgent(self.slot, self.conn))
-        else {
-            return Err(libc::EINVAL);
-        };
-        if in_line {
+        let receiving = Held::enter(&self.slot.receive_lock);
+        if urgent::is_in_line(self.slot) {
             return Err(libc::EINVAL);
         }
-        if buffers.is_empty() {
-            return Ok(0);
+        let switched = self.slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0;
+        if !switched && !urgent::is_marked(self.conn) {
+            let byte = urgent::take_from_tcp(self.fd, self.peeks()).map_err(|errno| errno.0)?;
+            let mut n = 0;
+            buffers.each(0, 1, |at, _| {
+                // SAFETY: the program's buffer, writable by the call's contract.
+                unsafe { at.write(byte) };
+                n = 1;
+            });
+            return Ok(n);
         }
-        buffers.copy_out(0, 1, &self.conn.incoming, at);
-        if !self.peeks() {
-            self.slot.urgent_seen.store(urgent, Ordering::Relaxed);
-            let mut byte = 0u8;
-            // SAFETY: one writable byte. Clears the kernel's own mark.
-            let _ = unsafe {
-                sys::recv(self.fd, &raw mut byte, 1, libc::MSG_OOB | libc::MSG_DONTWAIT)
-            };
+        let at = urgent::waiting(self.slot, self.conn).ok_or(libc::EINVAL)?;
+        let n = buffers.len().min(1);
+        buffers.copy_out(0, n, &self.conn.incoming, at);
+        if n > 0 && !self.peeks() {
+            urgent::note_taken(self.slot, self.conn, at);
+            drop(receiving);
+            // The urgent bell has done its work.
+            wait::drain_bells(self.slot, self.conn, self.fd);
         }
-        Ok(1)
+        Ok(n)
     }
 }

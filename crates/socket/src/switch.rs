@@ -16,6 +16,7 @@
 use crate::meeting;
 use crate::pool::Held;
 use crate::sock::{Conn, Phase, Sock};
+use crate::urgent;
 use core::sync::atomic::{Ordering, fence};
 use sidestep_device::state::{Slot, flag};
 use sidestep_device::sys;
@@ -107,7 +108,13 @@ pub(crate) fn read_by_ledger(sock: &Sock, slot: &Slot, fd: i32, conn: Conn) -> b
     // the phase and turns back, or we see it here.
     fence(Ordering::SeqCst);
     let reading = match slot.plain_receives.load(Ordering::SeqCst) {
-        0 => read_ledger(fd),
+        0 => {
+            urgent::begin_in_line(slot, fd);
+            read_ledger(fd).or_else(|| {
+                urgent::end_in_line(slot, fd);
+                None
+            })
+        }
         _ => None,
     };
     let Some(reading) = reading else {
@@ -115,6 +122,7 @@ pub(crate) fn read_by_ledger(sock: &Sock, slot: &Slot, fd: i32, conn: Conn) -> b
         return false;
     };
     slot.tcp_consumed.store(reading.consumed(), Ordering::Relaxed);
+    urgent::note_stop_in_tcp(slot, fd);
     if slot.low_water.load(Ordering::Relaxed) != 1 {
         // A bell is one byte: it has to wake whoever sleeps in the kernel.
         let _ = sys::set_socket_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1);

@@ -14,10 +14,11 @@
 //! may take bells from the queue, so nobody's bell is taken by somebody else;
 //! other readers of the same end queue behind it on a futex.
 
-use crate::{Answer, control};
 use crate::process;
 use crate::sock::{Conn, Sock};
 use crate::switch;
+use crate::urgent;
+use crate::{Answer, control};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use core::time::Duration;
@@ -455,10 +456,9 @@ fn become_sleeper(slot: &Slot, tid: u32) -> bool {
     let taken = slot.sleeper.compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed);
     match taken {
         Ok(_) => true,
-        Err(other) if !sys::exists(other) => slot
-            .sleeper
-            .compare_exchange(other, tid, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok(),
+        Err(other) if !sys::exists(other) => {
+            slot.sleeper.compare_exchange(other, tid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        }
         Err(_) => false,
     }
 }
@@ -595,7 +595,8 @@ pub(crate) fn drain_bells(slot: &Slot, conn: &Conn, fd: i32) {
                 tcp_ended(slot, conn, fd);
                 break;
             }
-            Ok(n) if n == bytes.len() => {}
+            // A read stops at an urgent bell.
+            Ok(n) if n == bytes.len() || urgent::is_marked(conn) => {}
             Ok(_) | Err(Errno(libc::EAGAIN | libc::EINTR)) => break,
             Err(_) => {
                 peer_gone(slot);
