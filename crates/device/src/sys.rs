@@ -284,8 +284,7 @@ pub fn is_local(address: &libc::sockaddr_storage, len: u32) -> bool {
 /// Sends one datagram to `name`, with descriptors beside it.
 pub fn send_with_fds(fd: i32, name: &UnixName, bytes: &[u8], fds: &[i32]) -> Result {
     let mut control = ControlBuffer::default();
-    let mut iov =
-        libc::iovec { iov_base: bytes.as_ptr() as *mut c_void, iov_len: bytes.len() };
+    let mut iov = libc::iovec { iov_base: bytes.as_ptr() as *mut c_void, iov_len: bytes.len() };
     // SAFETY: all-zero is a valid msghdr.
     let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
     message.msg_name = (&raw const name.address) as *mut c_void;
@@ -304,9 +303,7 @@ pub fn send_with_fds(fd: i32, name: &UnixName, bytes: &[u8], fds: &[i32]) -> Res
         message.msg_controllen = (size_of::<libc::cmsghdr>() + payload).next_multiple_of(8);
     }
     // SAFETY: every pointer in message refers to a live local.
-    unsafe {
-        call!(sendmsg, seat(fd), &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
-    }
+    unsafe { call!(sendmsg, seat(fd), &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) }
 }
 
 /// What [`recv_with_fds`] found beside the bytes.

@@ -86,7 +86,8 @@ unsafe fn is_ours(file: *mut libc::FILE) -> bool {
     // SAFETY: every stream has a table; one with the cookies' table has a cookie.
     unsafe {
         word(file, TABLE_AT) == COOKIE_TABLE.load(Ordering::Relaxed)
-            && word(file, COOKIE_AT) == file.cast::<u8>().add(FILENO_AT).cast::<u32>().read() as usize
+            && word(file, COOKIE_AT)
+                == file.cast::<u8>().add(FILENO_AT).cast::<u32>().read() as usize
     }
 }
 
@@ -179,8 +180,7 @@ unsafe fn reopen(
     unsafe {
         libc::fflush(file);
         let fd = libc::fileno(file);
-        let opened =
-            if path.is_null() { core::ptr::null_mut() } else { libc::fopen(path, mode) };
+        let opened = if path.is_null() { core::ptr::null_mut() } else { libc::fopen(path, mode) };
         if opened.is_null() || exports::dup2(libc::fileno(opened), fd) < 0 {
             fclose(file);
             return core::ptr::null_mut();
@@ -204,11 +204,7 @@ unsafe extern "C-unwind" fn fclose(file: *mut libc::FILE) -> i32 {
         let fd = libc::fileno(file);
         // A cookie stream closes through our own `close`; any other by an internal
         // call of libc.
-        let _closing = if is_ours(file) {
-            None
-        } else {
-            sidestep_socket::sock::before_close(fd)
-        };
+        let _closing = if is_ours(file) { None } else { sidestep_socket::sock::before_close(fd) };
         real::fclose(file)
     }
 }

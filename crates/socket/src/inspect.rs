@@ -140,10 +140,7 @@ impl Snapshot {
         let mut connections: Vec<_> = found.clone().flat_map(Found::connections).collect();
         connections.sort_by_key(|(state, slot, connection)| (connection.pid, *state, *slot));
         Ok(Self {
-            connections: connections
-                .into_iter()
-                .map(|(_, _, connection)| connection)
-                .collect(),
+            connections: connections.into_iter().map(|(_, _, connection)| connection).collect(),
             programs,
             incompatible: survey.states.len() - programs,
             unreadable,
@@ -202,11 +199,7 @@ impl Survey {
             let number = self.states.len();
             let found = self.states.entry(id).or_insert_with(|| {
                 let mapped = state::inspect(file.as_raw_fd()).ok().map(Mapped);
-                Found {
-                    number,
-                    mapped,
-                    holders: Vec::new(),
-                }
+                Found { number, mapped, holders: Vec::new() }
             });
             if found.holders.last().is_none_or(|holder| holder.pid != pid) {
                 found.holders.push(Holder::new(pid));
@@ -238,20 +231,14 @@ impl Found {
     /// else any.
     fn holder(&self, user: u32, owner: u32) -> Option<&Holder> {
         let called = |pid| self.holders.iter().find(|holder| holder.own_pid == pid);
-        called(user)
-            .or_else(|| called(owner))
-            .or(self.holders.first())
+        called(user).or_else(|| called(owner)).or(self.holders.first())
     }
 }
 
 impl Holder {
     fn new(pid: u32) -> Self {
         let own_pid = own_pid(pid).unwrap_or(pid);
-        Self {
-            pid,
-            own_pid,
-            program: program(pid),
-        }
+        Self { pid, own_pid, program: program(pid) }
     }
 }
 
@@ -282,17 +269,7 @@ struct Seen {
 
 impl Seen {
     fn into_connection(self, holder: &Holder) -> Connection {
-        let Self {
-            local,
-            peer,
-            role,
-            mode,
-            rmbe_local,
-            rmbe_peer,
-            counters,
-            fallback,
-            ..
-        } = self;
+        let Self { local, peer, role, mode, rmbe_local, rmbe_peer, counters, fallback, .. } = self;
         let (pid, program) = (holder.pid, holder.program.clone());
         Connection {
             pid,
@@ -383,11 +360,7 @@ fn fallback(reason: Reason, peer_diagnosis: &AtomicU32) -> Option<Fallback> {
         _ => None,
     };
     let peer = peer.filter(|diagnosis| diagnosis.0 != 0);
-    Some(Fallback {
-        diagnosis: reason.diagnosis()?,
-        words: reason.words(),
-        peer,
-    })
+    Some(Fallback { diagnosis: reason.diagnosis()?, words: reason.words(), peer })
 }
 
 /// The address in a slot's words, if they hold one.
@@ -405,10 +378,7 @@ fn address(family: u8, ip: &[AtomicU64; 2], port: &AtomicU32) -> Option<SocketAd
 /// The processes of this host, in the order of their numbers.
 fn processes() -> io::Result<Vec<u32>> {
     let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
-    let mut pids: Vec<u32> = fs::read_dir("/proc")?
-        .flatten()
-        .filter_map(number)
-        .collect();
+    let mut pids: Vec<u32> = fs::read_dir("/proc")?.flatten().filter_map(number).collect();
     pids.sort_unstable();
     Ok(pids)
 }
@@ -436,10 +406,7 @@ fn state_descriptors(pid: u32) -> io::Result<Vec<PathBuf>> {
 /// nothing happens to it or to us.
 fn open(path: &Path) -> io::Result<(FileId, File)> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(flags)
-        .open(path)?;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let metadata = file.metadata()?;
     Ok(((metadata.dev(), metadata.ino()), file))
 }
@@ -451,25 +418,15 @@ fn program(pid: u32) -> String {
     let printable = |c: char| if c.is_control() { '?' } else { c };
     match name {
         b"" => "?".to_owned(),
-        name => String::from_utf8_lossy(name)
-            .chars()
-            .map(printable)
-            .collect(),
+        name => String::from_utf8_lossy(name).chars().map(printable).collect(),
     }
 }
 
 /// The number of a process in the innermost PID namespace it lives in.
 fn own_pid(pid: u32) -> Option<u32> {
     let status = fs::read(format!("/proc/{pid}/status")).ok()?;
-    let numbers = status
-        .split(|&c| c == b'\n')
-        .find_map(|line| line.strip_prefix(b"NSpid:"))?;
-    str::from_utf8(numbers)
-        .ok()?
-        .split_ascii_whitespace()
-        .next_back()?
-        .parse()
-        .ok()
+    let numbers = status.split(|&c| c == b'\n').find_map(|line| line.strip_prefix(b"NSpid:"))?;
+    str::from_utf8(numbers).ok()?.split_ascii_whitespace().next_back()?.parse().ok()
 }
 
 /// Kernel threads hold no descriptors; that we may not look is no loss.
@@ -481,12 +438,7 @@ fn is_kernel_thread(pid: u32) -> bool {
         // The second field is the name, in parentheses, with anything in it; `flags` is
         // the ninth.
         let fields = stat.rsplit(|&c| c == b')').next()?;
-        str::from_utf8(fields)
-            .ok()?
-            .split_ascii_whitespace()
-            .nth(6)?
-            .parse::<u32>()
-            .ok()
+        str::from_utf8(fields).ok()?.split_ascii_whitespace().nth(6)?.parse::<u32>().ok()
     };
     flags().is_some_and(|flags| flags & KERNEL_THREAD != 0)
 }
@@ -520,10 +472,7 @@ mod tests {
     impl Program {
         fn new(pid: u32) -> Self {
             let (state, fd) = state::create(pid, [1, 2]).unwrap();
-            Self {
-                state: Mapped(state),
-                fd,
-            }
+            Self { state: Mapped(state), fd }
         }
 
         fn slot(&self, index: usize) -> &'static Slot {
@@ -679,11 +628,7 @@ mod tests {
     }
 
     fn address_of(slot: &Slot) -> Option<SocketAddr> {
-        address(
-            slot.family.load(Ordering::Relaxed),
-            &slot.local_ip,
-            &slot.local_port,
-        )
+        address(slot.family.load(Ordering::Relaxed), &slot.local_ip, &slot.local_port)
     }
 
     #[test]
@@ -692,10 +637,7 @@ mod tests {
         let slot = program.connect(0, (1003, 2003), mode::TCP);
         set(&slot.send_ring_len, 65_536);
         let seen = read(slot).unwrap();
-        assert_eq!(
-            (seen.mode, seen.fallback, seen.rmbe_peer),
-            (Mode::Tcp, None, 0)
-        );
+        assert_eq!((seen.mode, seen.fallback, seen.rmbe_peer), (Mode::Tcp, None, 0));
 
         set8(&slot.reason, Reason::PeerNotSmc as u8);
         set(&slot.peer_diagnosis, 0x0303_0007);
@@ -775,23 +717,14 @@ mod tests {
         set(&childs.user_pid, child.0.id());
         let connections = look(1008);
         assert_eq!(connections.len(), 2);
-        let of = |pid| {
-            connections
-                .iter()
-                .find(|connection| connection.pid == pid)
-                .unwrap()
-        };
+        let of = |pid| connections.iter().find(|connection| connection.pid == pid).unwrap();
         assert_eq!(of(sys::pid()).local.unwrap().ip().to_string(), "10.0.0.0");
         assert_eq!(of(child.0.id()).local.unwrap().ip().to_string(), "10.0.0.1");
 
         // The child is gone: what it used belongs to its parent now.
         drop(child);
         set(&parents.user_pid, DEAD);
-        assert!(
-            look(1008)
-                .iter()
-                .all(|connection| connection.pid == sys::pid())
-        );
+        assert!(look(1008).iter().all(|connection| connection.pid == sys::pid()));
     }
 
     #[test]

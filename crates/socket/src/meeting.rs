@@ -121,10 +121,7 @@ pub fn mark_listener(sock: &Sock, fd: i32) {
     let Ok(marker) = sys::unix_datagram().map(sys::move_up) else { return };
     let free = |index| sys::bind_unix(marker, &UnixName::new(&listener_name(port, index))).is_ok();
     let placed = (0..MARKERS).any(free)
-        && sock
-            .marker
-            .compare_exchange(-1, marker, Ordering::Relaxed, Ordering::Relaxed)
-            .is_ok();
+        && sock.marker.compare_exchange(-1, marker, Ordering::Relaxed, Ordering::Relaxed).is_ok();
     if !placed {
         sys::close(marker);
     }
@@ -385,14 +382,7 @@ fn propose(
 }
 
 /// Fills a record for a new connection.
-fn prepare(
-    record: &Record,
-    slot: &Slot,
-    fd: i32,
-    ring_at: u64,
-    ring: RmbeSize,
-    rmbe: RmbeSize,
-) {
+fn prepare(record: &Record, slot: &Slot, fd: i32, ring_at: u64, ring: RmbeSize, rmbe: RmbeSize) {
     turn(record, slot, phase::FREE);
     record.sending.producer.store(0, Ordering::Relaxed);
     record.sending.switch.store(0, Ordering::Relaxed);
@@ -527,7 +517,8 @@ fn server_finishes(sock: &'static Sock, fd: i32, token: [u8; 16]) -> Result<(), 
         // Another thread sleeps in a plain receive: when it returns, look again.
         return Ok(());
     }
-    accept(sock, fd, group, peer_slot).inspect_err(|reason| decline(sock, group, peer_slot, *reason))?;
+    accept(sock, fd, group, peer_slot)
+        .inspect_err(|reason| decline(sock, group, peer_slot, *reason))?;
     if sock.phase() == Phase::Smc {
         turn(group.record(index), slot, phase::ACCEPTED);
         crate::epoll::adopt(sock);

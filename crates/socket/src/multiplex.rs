@@ -77,9 +77,8 @@ pub unsafe fn poll(
 /// by all who sleep on a connection, and in a race another may take the one that was
 /// meant for us. Whoever waits for room in a full ring does not wait for long.
 fn nap(entries: &[libc::pollfd]) -> Duration {
-    let wants_room = |entry: &libc::pollfd| {
-        entry.events & libc::POLLOUT != 0 && connection(entry.fd).is_some()
-    };
+    let wants_room =
+        |entry: &libc::pollfd| entry.events & libc::POLLOUT != 0 && connection(entry.fd).is_some();
     if entries.iter().any(wants_room) { wait::WRITER_NAP } else { wait::QUEUE_NAP }
 }
 

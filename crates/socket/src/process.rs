@@ -13,11 +13,11 @@ use core::cell::{Cell, UnsafeCell};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sidestep_device::channel::SLOTS;
 use sidestep_device::lock::Entry;
+use sidestep_device::map;
+use sidestep_device::slab::{self, phase};
 use sidestep_device::state::{self, Slot, State, mode};
 use sidestep_device::sys::{self, Kernel, UnixName};
 use sidestep_device::wake::{self, CHANNELS, Wake};
-use sidestep_device::slab::{self, phase};
-use sidestep_device::map;
 use sidestep_proto::rendezvous::Local;
 use sidestep_wire::clc::Hostname;
 use sidestep_wire::host_control::{ControlMessage, Instance, mailbox_name};
@@ -528,7 +528,11 @@ fn reset(slot: &Slot, pid: u32) {
     // SAFETY: the slot is free: nobody else uses it, and it is all atomics, for
     // which zero bytes are the initial value.
     unsafe {
-        core::ptr::write_bytes(core::ptr::from_ref(slot).cast_mut().cast::<u8>(), 0, size_of::<Slot>());
+        core::ptr::write_bytes(
+            core::ptr::from_ref(slot).cast_mut().cast::<u8>(),
+            0,
+            size_of::<Slot>(),
+        );
     }
     slot.generation.store(generation, Ordering::Relaxed);
     slot.user_pid.store(pid, Ordering::Relaxed);

@@ -83,6 +83,8 @@ pub struct Sock {
     pub(crate) send_limit: AtomicU64,
     /// A send found no room: the next room is news to an edge-triggered loop.
     pub(crate) out_blocked: AtomicBool,
+    /// When a receive that may not wait asked the kernel last, by [`sys::now_ns`].
+    pub(crate) kernel_asked_ns: AtomicU64,
     pub(crate) receive_wait: wait::Learned,
     pub(crate) send_wait: wait::Learned,
     meeting_lock: SharedLock,
@@ -138,6 +140,7 @@ fn new(nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
         (&raw mut (*at).slot).write(AtomicPtr::new(core::ptr::null_mut()));
         (&raw mut (*at).send_limit).write(AtomicU64::new(0));
         (&raw mut (*at).out_blocked).write(AtomicBool::new(false));
+        (&raw mut (*at).kernel_asked_ns).write(AtomicU64::new(0));
         (&raw mut (*at).receive_wait).write(wait::Learned::new());
         (&raw mut (*at).send_wait).write(wait::Learned::new());
         (&raw mut (*at).meeting_lock).write(SharedLock::new());

@@ -31,7 +31,7 @@ use std::sync::OnceLock;
 
 /// How long a writer sleeps before it looks whether the peer still lives. A full
 /// ring is never an idle connection, so this costs nothing in steady state.
-pub(crate) const WRITER_NAP: Duration = Duration::from_millis(50);
+pub(crate) const WRITER_NAP: Duration = Duration::from_millis(20);
 /// How long a second reader sleeps before it looks whether the sleeper still lives.
 pub(crate) const QUEUE_NAP: Duration = Duration::from_secs(1);
 /// Looks at the cursor between two looks at clock and CPU.
