@@ -1,9 +1,9 @@
 //! libsidestep.so: libc's socket names, answered by Sidestep's streams.
 //!
-//! [`exports`] is the table of names and has no logic: "ours or theirs?", one
-//! look-up, and on to [`sidestep_socket`] or to libc. [`real`] finds the libc
-//! behind us, [`start`] runs before the program's first constructor, and
-//! [`stdio`] gives `fdopen` a stream that goes through the names above.
+//! `exports` is the table of names and has no logic: "ours or theirs?", one
+//! look-up, and on to [`sidestep_socket`] or to libc. `real` finds the libc
+//! behind us, `start` runs before the program's first constructor, and
+//! `stdio` gives `fdopen` a stream that goes through the names above.
 //!
 //! No function here allocates, or changes `errno` on success. What unwinds through
 //! them is the cancellation of a thread; panics abort.
