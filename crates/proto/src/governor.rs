@@ -11,7 +11,7 @@
 //! * **Park** in the kernel: costs two context switches and, on a virtual
 //!   machine, 20 to 35 µs to wake an idle CPU. Always correct.
 //!
-//! The rules, in the order in which [`Governor::next`] applies them:
+//! The rules, in the order in which [`Wait::next_step`] gives them:
 //!
 //! 1. Spin only while the peer was last seen on a CPU other than ours, at most
 //!    for the learned budget. A fruitful spin doubles the budget up to
