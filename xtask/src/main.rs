@@ -110,7 +110,7 @@ fn build() -> Result<()> {
 }
 
 fn fuzz(seconds: u32) -> Result<()> {
-    for target in ["clc", "host_control"] {
+    for target in ["clc", "host_control", "ring"] {
         run(Command::new("cargo")
             .args(["+nightly", "fuzz", "run", target])
             .args(["--", &format!("-max_total_time={seconds}")]))?;

@@ -16,6 +16,7 @@
 
 use crate::arm::Arm;
 use crate::channel::SLOTS;
+use crate::cursor::Cursor;
 use crate::map::{self, Created, Mapping};
 use crate::ring::Ring;
 use crate::sys::Result;
@@ -63,7 +64,7 @@ pub struct Record {
 #[repr(C, align(64))]
 pub struct Sending {
     /// Producer cursor: bytes ever put into the owner's ring.
-    pub producer: AtomicU64,
+    pub producer: Cursor,
     /// 0, or 1 + the offset in the owner's TCP stream at which the ring took over.
     pub switch: AtomicU64,
     /// 0, or 1 + the ring position of the last urgent byte.
@@ -81,7 +82,7 @@ pub struct Sending {
 #[repr(C, align(64))]
 pub struct Receiving {
     /// Consumer cursor: bytes ever taken out of the peer's ring.
-    pub consumer: AtomicU64,
+    pub consumer: Cursor,
 }
 
 /// Who sleeps on the owner's side.
@@ -268,7 +269,6 @@ impl Slab {
 mod tests {
     use super::*;
     use crate::sys;
-    use core::sync::atomic::Ordering::Relaxed;
 
     #[test]
     fn a_peer_sees_what_the_owner_writes_and_cannot_write() {
@@ -276,8 +276,8 @@ mod tests {
         let twin = map::read_only_twin(fd).unwrap();
         assert_eq!(sys::map(Some(twin), 4096, true), Err(sys::Errno(libc::EACCES)));
         let theirs = adopt(twin).unwrap();
-        ours.record(5).sending.producer.store(77, Relaxed);
-        assert_eq!(theirs.record(5).sending.producer.load(Relaxed), 77);
+        assert!(ours.record(5).sending.producer.publish(0, 77));
+        assert_eq!(theirs.record(5).sending.producer.claim(), 77);
         ours.clc(5).put(b"SMCD message");
         let mut copy = [0; CLC_LEN_MAX];
         let len = theirs.clc(5).take(&mut copy);

@@ -42,8 +42,8 @@ pub(crate) fn end_of_input(slot: &Slot, conn: &Conn) -> Option<End> {
     let theirs = &conn.theirs.sending;
     // Acquire: the producer cursor read afterwards is the last one.
     let peer = theirs.flags.load(Ordering::Acquire);
-    let consumer = conn.mine.receiving.consumer.load(Ordering::Relaxed);
-    if theirs.producer.load(Ordering::Acquire) != consumer && flags & flag::RESET == 0 {
+    let consumer = conn.mine.receiving.consumer.position();
+    if theirs.producer.claim() != consumer && flags & flag::RESET == 0 {
         return None;
     }
     if flags & flag::RESET != 0 || flags & flag::LATE_WRITE != 0 {
@@ -61,8 +61,7 @@ pub(crate) fn end_of_input(slot: &Slot, conn: &Conn) -> Option<End> {
 /// were left unread, or if it had asked for that with `SO_LINGER`.
 fn was_aborted(conn: &Conn) -> bool {
     let peer = conn.theirs.sending.flags.load(Ordering::Acquire);
-    let unread = conn.theirs.receiving.consumer.load(Ordering::Acquire)
-        != conn.mine.sending.producer.load(Ordering::Relaxed);
+    let unread = conn.theirs.receiving.consumer.claim() != conn.mine.sending.producer.position();
     unread || peer & (said::LINGER_ZERO | said::ABORT) != 0
 }
 
@@ -236,8 +235,8 @@ pub(crate) fn before_last_close(sock: &Sock, conn: &Conn, fd: i32) {
     if slot.holders.load(Ordering::Acquire) > 1 {
         return;
     }
-    let consumer = conn.mine.receiving.consumer.load(Ordering::Relaxed);
-    let unread = conn.theirs.sending.producer.load(Ordering::Acquire) != consumer;
+    let consumer = conn.mine.receiving.consumer.position();
+    let unread = conn.theirs.sending.producer.claim() != consumer;
     if unread && slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
         conn.mine.sending.flags.fetch_or(said::ABORT, Ordering::SeqCst);
     }
@@ -256,8 +255,8 @@ pub fn unread_by_peer(sock: &Use) -> Option<usize> {
     if slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED == 0 {
         return None;
     }
-    let producer = conn.mine.sending.producer.load(Ordering::Relaxed);
-    let claim = conn.theirs.receiving.consumer.load(Ordering::Acquire);
+    let producer = conn.mine.sending.producer.position();
+    let claim = conn.theirs.receiving.consumer.claim();
     Some((producer.wrapping_sub(claim) as usize).min(conn.outgoing.len()))
 }
 

@@ -384,13 +384,13 @@ fn propose(
 /// Fills a record for a new connection.
 fn prepare(record: &Record, slot: &Slot, fd: i32, ring_at: u64, ring: RmbeSize, rmbe: RmbeSize) {
     turn(record, slot, phase::FREE);
-    record.sending.producer.store(0, Ordering::Relaxed);
+    record.sending.producer.reset();
     record.sending.switch.store(0, Ordering::Relaxed);
     record.sending.urgent.store(0, Ordering::Relaxed);
     record.sending.flags.store(0, Ordering::Relaxed);
     record.sending.closes.store(0, Ordering::Relaxed);
     record.sending.cpu.store(sys::cpu(), Ordering::Relaxed);
-    record.receiving.consumer.store(0, Ordering::Relaxed);
+    record.receiving.consumer.reset();
     record.waiting.read_arm.withdraw();
     record.waiting.write_arm.withdraw();
     record.waiting.channels.store(0, Ordering::Relaxed);

@@ -129,10 +129,8 @@ struct Watched {
 impl Watched {
     fn has_moved(&self) -> bool {
         let theirs = self.conn.theirs;
-        theirs.sending.producer.load(Ordering::Relaxed) != self.producer
-            || self
-                .consumer
-                .is_some_and(|before| theirs.receiving.consumer.load(Ordering::Relaxed) != before)
+        theirs.sending.producer.position() != self.producer
+            || self.consumer.is_some_and(|before| theirs.receiving.consumer.position() != before)
     }
 }
 
@@ -156,8 +154,8 @@ fn linger(entries: &[libc::pollfd]) -> bool {
         let room = entry.events & libc::POLLOUT != 0;
         *place = Some(Watched {
             conn,
-            producer: theirs.sending.producer.load(Ordering::Acquire),
-            consumer: room.then(|| theirs.receiving.consumer.load(Ordering::Acquire)),
+            producer: theirs.sending.producer.claim(),
+            consumer: room.then(|| theirs.receiving.consumer.claim()),
         });
         first.get_or_insert((sock, slot));
     }

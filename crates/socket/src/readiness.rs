@@ -39,7 +39,7 @@ pub(crate) fn countable(slot: &Slot, conn: &Conn, fd: i32) -> usize {
 /// Bytes that have ever arrived: what an edge-triggered loop is told of is a change
 /// of this number.
 pub(crate) fn arrived(slot: &Slot, conn: &Conn, fd: i32) -> u64 {
-    let in_ring = conn.theirs.sending.producer.load(Ordering::Acquire);
+    let in_ring = conn.theirs.sending.producer.claim();
     if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
         return in_ring + slot.tcp_consumed.load(Ordering::Relaxed);
     }
@@ -48,8 +48,8 @@ pub(crate) fn arrived(slot: &Slot, conn: &Conn, fd: i32) -> u64 {
 }
 
 fn in_ring(conn: &Conn) -> usize {
-    let consumer = conn.mine.receiving.consumer.load(Ordering::Relaxed);
-    let claim = conn.theirs.sending.producer.load(Ordering::Acquire);
+    let consumer = conn.mine.receiving.consumer.position();
+    let claim = conn.theirs.sending.producer.claim();
     cursor::readable(consumer, claim, conn.incoming.len()).unwrap_or(1)
 }
 
@@ -64,7 +64,7 @@ fn skipped(slot: &Slot, conn: &Conn, in_ring: usize) -> usize {
     if !urgent::is_marked(conn) {
         return 0;
     }
-    let consumer = conn.mine.receiving.consumer.load(Ordering::Relaxed);
+    let consumer = conn.mine.receiving.consumer.position();
     urgent::cut(slot, conn, consumer, in_ring).0 as usize
 }
 
@@ -79,8 +79,8 @@ pub(crate) fn has_input(slot: &Slot, conn: &Conn, fd: i32) -> bool {
             _ => switch::queued(fd) > 0,
         };
     }
-    let consumer = conn.mine.receiving.consumer.load(Ordering::Relaxed);
-    conn.theirs.sending.producer.load(Ordering::Relaxed) != consumer
+    let consumer = conn.mine.receiving.consumer.position();
+    conn.theirs.sending.producer.position() != consumer
 }
 
 /// Whether input has ended or may have: a receive finds out.
@@ -139,7 +139,7 @@ fn window(slot: &Slot, conn: &Conn, fd: i32) -> usize {
         let writable = sys::poll_now(fd, libc::POLLOUT).unwrap_or(mask::OUT) & mask::OUT != 0;
         return if writable { len } else { 0 };
     }
-    let producer = conn.mine.sending.producer.load(Ordering::Relaxed);
-    let claim = conn.theirs.receiving.consumer.load(Ordering::Acquire);
+    let producer = conn.mine.sending.producer.position();
+    let claim = conn.theirs.receiving.consumer.claim();
     cursor::window(producer, claim, len).unwrap_or(len)
 }

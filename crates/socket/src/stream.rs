@@ -295,7 +295,7 @@ impl RingSend<'_> {
             crate::epoll::note_change(self.sock);
             return answer;
         }
-        let producer = conn.mine.sending.producer.load(Ordering::Relaxed);
+        let producer = conn.mine.sending.producer.position();
         let window = self.window_from(producer)?;
         // A long send is published in parts, so that the reader copies out while we
         // copy in.
@@ -308,17 +308,9 @@ impl RingSend<'_> {
         if self.urgent && done + n == buffers.len() {
             conn.mine.sending.urgent.store(producer + n as u64, Ordering::Release);
         }
-        let cursor = &conn.mine.sending.producer;
-        // SeqCst: publishes the copy, and is the fence between it and the look at
-        // the reader's arm and channels.
-        let published = cursor.compare_exchange(
-            producer,
-            producer + n as u64,
-            Ordering::SeqCst,
-            Ordering::Relaxed,
-        );
+        let published = conn.mine.sending.producer.publish(producer, producer + n as u64);
         drop(sending);
-        if published.is_err() {
+        if !published {
             return Ok(0);
         }
         wait::wake_readers(self.slot, conn, self.fd);
@@ -335,7 +327,7 @@ impl RingSend<'_> {
             return Ok(known);
         }
         // Acquire: the peer has read the bytes that we are about to overwrite.
-        let claim = self.conn.theirs.receiving.consumer.load(Ordering::Acquire);
+        let claim = self.conn.theirs.receiving.consumer.claim();
         let window = cursor::window(producer, claim, len)
             .map_err(|misbehaved| control::reset(self.slot, self.conn, &misbehaved))?;
         self.sock.send_limit.store(claim + len as u64, Ordering::Relaxed);
@@ -343,8 +335,8 @@ impl RingSend<'_> {
     }
 
     fn window(&self) -> usize {
-        let producer = self.conn.mine.sending.producer.load(Ordering::Relaxed);
-        let claim = self.conn.theirs.receiving.consumer.load(Ordering::Acquire);
+        let producer = self.conn.mine.sending.producer.position();
+        let claim = self.conn.theirs.receiving.consumer.claim();
         cursor::window(producer, claim, self.conn.outgoing.len()).unwrap_or(1)
     }
 
@@ -660,9 +652,9 @@ impl Receive<'_> {
     fn take_from_ring(&self, buffers: &Buffers<'_>, done: usize, room: usize) -> Found {
         let conn = self.conn;
         loop {
-            let consumer = conn.mine.receiving.consumer.load(Ordering::Relaxed);
+            let consumer = conn.mine.receiving.consumer.position();
             // Acquire: pairs with the peer's publication; the bytes are there.
-            let claim = conn.theirs.sending.producer.load(Ordering::Acquire);
+            let claim = conn.theirs.sending.producer.claim();
             let readable = match cursor::readable(consumer, claim, conn.incoming.len()) {
                 Ok(0) => return Found::Nothing,
                 Ok(readable) => readable,
@@ -682,11 +674,7 @@ impl Receive<'_> {
                 return Found::Bytes(n);
             }
             let next = consumer + skip + n as u64;
-            let cursor = &conn.mine.receiving.consumer;
-            // Release: the peer may overwrite the bytes now, we have copied them.
-            let moved =
-                cursor.compare_exchange(consumer, next, Ordering::Release, Ordering::Relaxed);
-            if moved.is_ok() {
+            if conn.mine.receiving.consumer.publish(consumer, next) {
                 if urgent::is_marked(conn) {
                     urgent::note_seen(self.slot, conn);
                 }
@@ -714,7 +702,7 @@ impl Receive<'_> {
             return switch::queued(self.fd) > 0 && urgent::is_at_mark_in_tcp(self.slot, self.fd);
         }
         let peeked = if self.peeks() { done as u64 } else { 0 };
-        let next = self.conn.mine.receiving.consumer.load(Ordering::Relaxed) + peeked;
+        let next = self.conn.mine.receiving.consumer.position() + peeked;
         urgent::mark(self.conn, next) == Some(next)
     }
 
@@ -798,8 +786,8 @@ impl Receive<'_> {
     fn make_room_known(&self, n: usize) {
         let conn = self.conn;
         let len = conn.incoming.len();
-        let consumer = conn.mine.receiving.consumer.load(Ordering::Relaxed);
-        let producer = conn.theirs.sending.producer.load(Ordering::Relaxed);
+        let consumer = conn.mine.receiving.consumer.position();
+        let producer = conn.theirs.sending.producer.position();
         let left = producer.wrapping_sub(consumer) as usize;
         if left.saturating_add(n) > len / 2 {
             wait::note_cpu(conn.mine);

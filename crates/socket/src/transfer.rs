@@ -95,8 +95,8 @@ fn send_part(
         if slot.flags.load(Ordering::Acquire) & control::SEND_OVER != 0 {
             return control::send_after_end(slot, conn, fd, len).map(Part::Moved);
         }
-        let producer = conn.mine.sending.producer.load(Ordering::Relaxed);
-        let claim = conn.theirs.receiving.consumer.load(Ordering::Acquire);
+        let producer = conn.mine.sending.producer.position();
+        let claim = conn.theirs.receiving.consumer.claim();
         let window = cursor::window(producer, claim, conn.outgoing.len())
             .map_err(|misbehaved| control::reset(slot, conn, &misbehaved))?;
         if window == 0 {
@@ -109,7 +109,11 @@ fn send_part(
             Err(libc::EAGAIN) if matches!(source, Source::Pipe(_)) => return Ok(Part::PipeWaits),
             other => other?,
         };
-        conn.mine.sending.producer.fetch_add(n as u64, Ordering::SeqCst);
+        if !conn.mine.sending.producer.publish(producer, producer + n as u64) {
+            // A signal handler has sent on the same socket meanwhile, over what the
+            // file had given; that cannot be read again from a pipe.
+            return Err(libc::EIO);
+        }
         n
     };
     if n > 0 {
@@ -187,8 +191,8 @@ fn receive_part(slot: &Slot, conn: &Conn, fd: i32, pipe: i32, len: usize) -> Ans
     if !switched && !switch::receive_from_ring(slot, conn) {
         return receive_tcp_part(slot, conn, fd, pipe, len);
     }
-    let consumer = conn.mine.receiving.consumer.load(Ordering::Relaxed);
-    let claim = conn.theirs.sending.producer.load(Ordering::Acquire);
+    let consumer = conn.mine.receiving.consumer.position();
+    let claim = conn.theirs.sending.producer.claim();
     let readable = cursor::readable(consumer, claim, conn.incoming.len())
         .map_err(|misbehaved| control::reset(slot, conn, &misbehaved))?;
     if readable == 0 {
@@ -199,7 +203,7 @@ fn receive_part(slot: &Slot, conn: &Conn, fd: i32, pipe: i32, len: usize) -> Ans
     // SAFETY: the span lies in the peer's ring, which stays mapped.
     let wrote = unsafe { write_now(pipe, conn.incoming.address(&span), span.len()) }?;
     if let Part::Moved(n) = wrote {
-        conn.mine.receiving.consumer.store(consumer + n as u64, Ordering::SeqCst);
+        conn.mine.receiving.consumer.publish(consumer, consumer + n as u64);
         count(&slot.counters.ring_bytes_received, n as u64);
     }
     Ok(wrote)

@@ -92,8 +92,8 @@ pub(crate) fn is_marked(conn: &Conn) -> bool {
 
 /// The position of the urgent byte in the ring that was neither taken nor passed.
 pub(crate) fn waiting(slot: &Slot, conn: &Conn) -> Option<u64> {
-    let at = mark(conn, conn.mine.receiving.consumer.load(Ordering::Relaxed))?;
-    let arrived = conn.theirs.sending.producer.load(Ordering::Acquire) > at;
+    let at = mark(conn, conn.mine.receiving.consumer.position())?;
+    let arrived = conn.theirs.sending.producer.claim() > at;
     let taken = slot.urgent_seen.load(Ordering::Relaxed) == at + 1
         && slot.flags.load(Ordering::Relaxed) & flag::URGENT_TAKEN != 0;
     (arrived && !taken).then_some(at)
@@ -102,9 +102,9 @@ pub(crate) fn waiting(slot: &Slot, conn: &Conn) -> Option<u64> {
 /// The byte at the mark was read out of band. Under the receive lock.
 pub(crate) fn note_taken(slot: &Slot, conn: &Conn, at: u64) {
     let consumer = &conn.mine.receiving.consumer;
-    if is_replaced(slot, at + 1, consumer.load(Ordering::Relaxed)) {
-        // Release: the byte before is not looked at again.
-        consumer.fetch_add(1, Ordering::Release);
+    let position = consumer.position();
+    if is_replaced(slot, at + 1, position) {
+        consumer.publish(position, position + 1);
     }
     slot.urgent_seen.store(at + 1, Ordering::Relaxed);
     slot.flags.fetch_or(flag::URGENT_TAKEN, Ordering::Relaxed);
@@ -112,13 +112,13 @@ pub(crate) fn note_taken(slot: &Slot, conn: &Conn, at: u64) {
 
 /// The next byte to read is the marked one.
 pub(crate) fn is_at_mark(conn: &Conn) -> bool {
-    let consumer = conn.mine.receiving.consumer.load(Ordering::Relaxed);
+    let consumer = conn.mine.receiving.consumer.position();
     mark(conn, consumer) == Some(consumer)
 }
 
 /// How many of `readable` bytes of the ring `FIONREAD` counts: those before the mark.
 pub(crate) fn before_mark(slot: &Slot, conn: &Conn, readable: usize) -> usize {
-    let consumer = conn.mine.receiving.consumer.load(Ordering::Relaxed);
+    let consumer = conn.mine.receiving.consumer.position();
     match mark(conn, consumer) {
         Some(at) if !is_in_line(slot) => readable.min((at - consumer) as usize),
         _ => readable,

@@ -618,10 +618,10 @@ pub(crate) fn writable(
     fd: i32,
     deadline: Option<u64>,
 ) -> Answer<()> {
-    let producer = conn.mine.sending.producer.load(Ordering::Relaxed);
+    let producer = conn.mine.sending.producer.position();
     let consumer = &conn.theirs.receiving.consumer;
     let full = |claim: u64| cursor::window(producer, claim, conn.outgoing.len()) == Ok(0);
-    let ready = || !full(consumer.load(Ordering::Relaxed)) || has_ended(slot, conn);
+    let ready = || !full(consumer.position()) || has_ended(slot, conn);
     let (found, cost) = linger(&sock.send_wait, || cpu_of(conn.theirs), ready);
     cost.charge(slot);
     process::note_user(slot);
@@ -632,7 +632,7 @@ pub(crate) fn writable(
     let wants = &conn.mine.waiting.write_wanted;
     wants.fetch_or(wanted::FUTEX, Ordering::SeqCst);
     fence(Ordering::SeqCst);
-    let claim = consumer.load(Ordering::Acquire);
+    let claim = consumer.claim();
     let slept = if full(claim) && !has_ended(slot, conn) {
         let nap = match deadline {
             None => WRITER_NAP,
