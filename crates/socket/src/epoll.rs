@@ -42,6 +42,9 @@ const EPOLLEXCLUSIVE: u32 = 1 << 28;
 const REGISTRATIONS_MAX: usize = 1 << 17;
 /// Epoll sets of a process that hold TCP sockets.
 const SETS_MAX: usize = 4_096;
+/// The end of input, or of the connection: an edge even for those who asked for
+/// `EPOLLIN` alone and were told of bytes before.
+const END: u32 = mask::RDHUP | mask::HUP | mask::ERR;
 /// What the kernel accepts beside `EPOLLEXCLUSIVE`.
 const EXCLUSIVE_ALLOWED: u32 = EPOLLEXCLUSIVE
     | EPOLLET
@@ -585,7 +588,7 @@ impl Registration {
         }
         let interest = (events & 0xffff) | mask::ERR | mask::HUP;
         let mask = full & interest;
-        if events & EPOLLET != 0 && !self.is_news(sock, slot, &conn, mask) {
+        if events & EPOLLET != 0 && !self.is_news(sock, slot, &conn, mask | full & END) {
             return (0, false);
         }
         if mask == 0 {
@@ -971,7 +974,7 @@ impl Set {
                 && (!edge
                     || registration.state.load(Ordering::Relaxed) & FRESH != 0
                     || arrived != registration.seen_arrived.load(Ordering::Relaxed)
-                    || now & !seen != 0)
+                    || (now | full & END) & !seen != 0)
         })
     }
 
