@@ -76,45 +76,36 @@ macro_rules! plain {
     };
 }
 
+/// The buffers of a call; `None` when the kernel would refuse them: let it.
+fn buffers(list: &[libc::iovec]) -> Option<Buffers<'_>> {
+    // SAFETY: the buffers of the program's call.
+    unsafe { Buffers::new(list.as_ptr(), list.len()) }
+}
+
 fn receive(
     sock: &Use,
     fd: i32,
-    list: &[libc::iovec],
+    buffers: Option<Buffers<'_>>,
     flags: i32,
     plain: impl Fn() -> isize,
 ) -> isize {
-    // SAFETY: the buffers of the program's call.
-    match unsafe { Buffers::new(list.as_ptr(), list.len()) } {
+    match buffers {
         Some(buffers) => received(stream::receive(sock, fd, &buffers, flags, plain)),
         None => plain(),
     }
 }
 
-fn send_list(
+fn send_from(
     sock: &Use,
     fd: i32,
-    list: &[libc::iovec],
+    buffers: Option<Buffers<'_>>,
     flags: i32,
     plain: impl Fn() -> isize,
 ) -> isize {
-    // SAFETY: the buffers of the program's call.
-    match unsafe { Buffers::new(list.as_ptr(), list.len()) } {
+    match buffers {
         Some(buffers) => sent(stream::send(sock, fd, &buffers, flags, plain), flags),
         None => plain(),
     }
-}
-
-/// The list of a call, if it is one that the kernel would take.
-unsafe fn list_of<'a>(list: *const libc::iovec, count: usize) -> Option<&'a [libc::iovec]> {
-    const IOV_MAX: usize = 1024;
-    if count > IOV_MAX || (list.is_null() && count != 0) {
-        return None;
-    }
-    if count == 0 {
-        return Some(&[]);
-    }
-    // SAFETY: the program's call promises `count` iovecs.
-    Some(unsafe { core::slice::from_raw_parts(list, count) })
 }
 
 /// Wraps one exported function.
@@ -148,7 +139,7 @@ export! {
     fn read(fd: i32, at: *mut c_void, len: usize) -> isize {
         match descriptors::sock(fd) {
             Some(sock) if len > 0 => {
-                receive(&sock, fd, &[vector(at, len)], 0, plain!(real::read(fd, at, len)))
+                receive(&sock, fd, buffers(&[vector(at, len)]), 0, plain!(real::read(fd, at, len)))
             }
             // SAFETY: passed on.
             _ => unsafe { real::read(fd, at, len) },
@@ -156,33 +147,31 @@ export! {
     }
 
     fn readv(fd: i32, list: *const libc::iovec, count: i32) -> isize {
+        let plain = plain!(real::readv(fd, list, count));
+        let Some(sock) = descriptors::sock(fd) else { return plain() };
         // SAFETY: the program's list.
-        match (descriptors::sock(fd), unsafe { list_of(list, count as usize) }) {
-            (Some(sock), Some(parts)) if parts.iter().any(|part| part.iov_len > 0) => {
-                receive(&sock, fd, parts, 0, plain!(real::readv(fd, list, count)))
-            }
-            // SAFETY: passed on.
-            _ => unsafe { real::readv(fd, list, count) },
+        match unsafe { Buffers::new(list, count as usize) } {
+            Some(parts) if !parts.is_empty() => receive(&sock, fd, Some(parts), 0, plain),
+            _ => plain(),
         }
     }
 
     fn preadv2(fd: i32, list: *const libc::iovec, count: i32, offset: i64, flags: i32) -> isize {
+        let plain = plain!(real::preadv2(fd, list, count, offset, flags));
+        let is_stream_call = offset == -1 && flags & !libc::RWF_NOWAIT == 0;
+        let Some(sock) = descriptors::sock(fd).filter(|_| is_stream_call) else {
+            return plain();
+        };
+        let dont_wait = if flags != 0 { libc::MSG_DONTWAIT } else { 0 };
         // SAFETY: the program's list.
-        match (descriptors::sock(fd), unsafe { list_of(list, count as usize) }) {
-            (Some(sock), Some(parts)) if offset == -1 && flags & !libc::RWF_NOWAIT == 0 => {
-                let dont_wait = if flags != 0 { libc::MSG_DONTWAIT } else { 0 };
-                let plain = plain!(real::preadv2(fd, list, count, offset, flags));
-                receive(&sock, fd, parts, dont_wait, plain)
-            }
-            // SAFETY: passed on.
-            _ => unsafe { real::preadv2(fd, list, count, offset, flags) },
-        }
+        let parts = unsafe { Buffers::new(list, count as usize) };
+        receive(&sock, fd, parts, dont_wait, plain)
     }
 
     fn recv(fd: i32, at: *mut c_void, len: usize, flags: i32) -> isize {
         match descriptors::sock(fd) {
             Some(sock) => {
-                receive(&sock, fd, &[vector(at, len)], flags, plain!(real::recv(fd, at, len, flags)))
+                receive(&sock, fd, buffers(&[vector(at, len)]), flags, plain!(real::recv(fd, at, len, flags)))
             }
             // SAFETY: passed on.
             None => unsafe { real::recv(fd, at, len, flags) },
@@ -291,7 +280,7 @@ export! {
     fn write(fd: i32, at: *const c_void, len: usize) -> isize {
         match descriptors::sock(fd) {
             Some(sock) => {
-                send_list(&sock, fd, &[vector(at.cast_mut(), len)], 0, plain!(real::write(fd, at, len)))
+                send_from(&sock, fd, buffers(&[vector(at.cast_mut(), len)]), 0, plain!(real::write(fd, at, len)))
             }
             // SAFETY: passed on.
             None => unsafe { real::write(fd, at, len) },
@@ -299,34 +288,30 @@ export! {
     }
 
     fn writev(fd: i32, list: *const libc::iovec, count: i32) -> isize {
+        let plain = plain!(real::writev(fd, list, count));
+        let Some(sock) = descriptors::sock(fd) else { return plain() };
         // SAFETY: the program's list.
-        match (descriptors::sock(fd), unsafe { list_of(list, count as usize) }) {
-            (Some(sock), Some(parts)) => {
-                send_list(&sock, fd, parts, 0, plain!(real::writev(fd, list, count)))
-            }
-            // SAFETY: passed on.
-            _ => unsafe { real::writev(fd, list, count) },
-        }
+        let parts = unsafe { Buffers::new(list, count as usize) };
+        send_from(&sock, fd, parts, 0, plain)
     }
 
     fn pwritev2(fd: i32, list: *const libc::iovec, count: i32, offset: i64, flags: i32) -> isize {
+        let plain = plain!(real::pwritev2(fd, list, count, offset, flags));
+        let is_stream_call = offset == -1 && flags & !libc::RWF_NOWAIT == 0;
+        let Some(sock) = descriptors::sock(fd).filter(|_| is_stream_call) else {
+            return plain();
+        };
+        let dont_wait = if flags != 0 { libc::MSG_DONTWAIT } else { 0 };
         // SAFETY: the program's list.
-        match (descriptors::sock(fd), unsafe { list_of(list, count as usize) }) {
-            (Some(sock), Some(parts)) if offset == -1 && flags & !libc::RWF_NOWAIT == 0 => {
-                let dont_wait = if flags != 0 { libc::MSG_DONTWAIT } else { 0 };
-                let plain = plain!(real::pwritev2(fd, list, count, offset, flags));
-                send_list(&sock, fd, parts, dont_wait, plain)
-            }
-            // SAFETY: passed on.
-            _ => unsafe { real::pwritev2(fd, list, count, offset, flags) },
-        }
+        let parts = unsafe { Buffers::new(list, count as usize) };
+        send_from(&sock, fd, parts, dont_wait, plain)
     }
 
     fn send(fd: i32, at: *const c_void, len: usize, flags: i32) -> isize {
         match descriptors::sock(fd) {
             Some(sock) => {
                 let plain = plain!(real::send(fd, at, len, flags));
-                send_list(&sock, fd, &[vector(at.cast_mut(), len)], flags, plain)
+                send_from(&sock, fd, buffers(&[vector(at.cast_mut(), len)]), flags, plain)
             }
             // SAFETY: passed on.
             None => unsafe { real::send(fd, at, len, flags) },
@@ -337,7 +322,7 @@ export! {
         match descriptors::sock(fd) {
             Some(sock) => {
                 let plain = plain!(real::sendto(fd, at, len, flags, to, size));
-                let n = send_list(&sock, fd, &[vector(at.cast_mut(), len)], flags, plain);
+                let n = send_from(&sock, fd, buffers(&[vector(at.cast_mut(), len)]), flags, plain);
                 note_fast_open(&sock, fd, flags);
                 n
             }
@@ -355,10 +340,8 @@ export! {
         };
         let plain = plain!(real::sendmsg(fd, message, flags));
         // SAFETY: the program's buffers.
-        match unsafe { list_of(header.msg_iov, header.msg_iovlen) } {
-            Some(parts) => send_list(&sock, fd, parts, flags, plain),
-            None => plain(),
-        }
+        let buffers = unsafe { Buffers::new(header.msg_iov, header.msg_iovlen) };
+        send_from(&sock, fd, buffers, flags, plain)
     }
 
     fn sendmmsg(fd: i32, list: *mut libc::mmsghdr, count: u32, flags: i32) -> i32 {
