@@ -34,7 +34,7 @@ use crate::process::{self, Process, netns_cookie, socket_cookie};
 use crate::sock::{self, Conn, Phase, Sock};
 use crate::switch;
 use core::net::SocketAddr;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use sidestep_device::channel::SLOTS;
 use sidestep_device::ring::Ring;
 use sidestep_device::slab::{CLC_LEN_MAX, Record, phase};
@@ -116,6 +116,7 @@ pub fn mark_listener(sock: &Sock, fd: i32) {
     {
         return;
     }
+    clear_retired(sys::now_ns());
     let Ok((local, _)) = sys::socket_name(fd, false) else { return };
     let Some(port) = sock::address(&local).map(|local| local.port()) else { return };
     let Ok(marker) = sys::unix_datagram().map(sys::move_up) else { return };
@@ -124,6 +125,38 @@ pub fn mark_listener(sock: &Sock, fd: i32) {
         && sock.marker.compare_exchange(-1, marker, Ordering::Relaxed, Ordering::Relaxed).is_ok();
     if !placed {
         sys::close(marker);
+    }
+}
+
+/// Markers of listeners that were closed, + 1, and when they may go, by
+/// [`sys::now_ns`]. Many a server closes its listener once it has the connection it
+/// waited for, and the client of that connection still has to find the marker.
+static RETIRED: [(AtomicI32, AtomicU64); RETIRED_MAX] =
+    [const { (AtomicI32::new(0), AtomicU64::new(0)) }; RETIRED_MAX];
+/// Closed listeners whose markers are kept.
+const RETIRED_MAX: usize = 8;
+/// For how long: more than a client takes to its first call.
+const RETIRED_NS: u64 = 2_000_000_000;
+
+/// A listener is closed: its marker stays for a moment.
+pub(crate) fn retire_marker(marker: i32) {
+    let now = sys::now_ns();
+    clear_retired(now);
+    let free = |place: &&(AtomicI32, AtomicU64)| {
+        place.0.compare_exchange(0, marker + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    };
+    match RETIRED.iter().find(free) {
+        Some((_, until)) => until.store(now + RETIRED_NS, Ordering::Relaxed),
+        None => sys::close(marker),
+    }
+}
+
+fn clear_retired(now: u64) {
+    for (marker, until) in &RETIRED {
+        let due = until.load(Ordering::Relaxed);
+        if due != 0 && due <= now && until.swap(0, Ordering::Relaxed) == due {
+            sys::close(marker.swap(0, Ordering::Relaxed) - 1);
+        }
     }
 }
 
@@ -259,9 +292,7 @@ fn ready_to_start(sock: &'static Sock, fd: i32) -> Result<Option<&'static Proces
 
 fn has_proven_to_live(slot: &Slot) -> bool {
     let counters = &slot.counters;
-    let sum = |a: &core::sync::atomic::AtomicU64, b: &core::sync::atomic::AtomicU64| {
-        a.load(Ordering::Relaxed) + b.load(Ordering::Relaxed)
-    };
+    let sum = |a: &AtomicU64, b: &AtomicU64| a.load(Ordering::Relaxed) + b.load(Ordering::Relaxed);
     sum(&counters.messages_sent, &counters.messages_received) >= LAZY_MESSAGES
         || sum(&counters.bytes_sent, &counters.bytes_received) >= LAZY_BYTES
 }

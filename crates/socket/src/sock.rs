@@ -288,7 +288,7 @@ impl Sock {
         unsafe { &mut *self.meeting.get() }.abandon();
         let marker = self.marker.load(Ordering::Relaxed);
         if marker >= 0 {
-            sys::close(marker);
+            meeting::retire_marker(marker);
         }
         self.release_slot();
         // SAFETY: it came from the pool and nobody refers to it.
