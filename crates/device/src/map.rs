@@ -75,14 +75,15 @@ pub fn read_only_twin(fd: i32) -> Result<i32> {
 /// its length under us.
 ///
 /// # Errors
-/// `EPERM` when seals are missing, `EINVAL` when the length is not `len`.
+/// `EPERM` when seals are missing, `EINVAL` when the length is not `len` or the file
+/// is made of huge pages, of which there may be none when one is touched.
 pub fn adopt(fd: i32, len: usize, writable: bool) -> Result<Mapping> {
     let seals = sys::fcntl(fd, libc::F_GET_SEALS, 0)? as i32;
     let needed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
     if seals & needed != needed {
         return Err(Errno(libc::EPERM));
     }
-    if sys::file_len(fd)? != len {
+    if sys::file_len(fd)? != len || !sys::is_on_tmpfs(fd)? {
         return Err(Errno(libc::EINVAL));
     }
     let base = sys::map(Some(fd), len, writable)?;

@@ -190,6 +190,28 @@ pub fn chmod(fd: i32, mode: u32) -> Result {
 
 /// Opens the file behind `fd` once more, read-only, through `/proc`.
 pub fn reopen_read_only(fd: i32) -> Result<i32> {
+    let path = path_of(fd);
+    // SAFETY: path is NUL-terminated and outlives the call.
+    let opened = unsafe {
+        call!(openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC, 0)
+    };
+    opened.map(|fd| fd as i32)
+}
+
+/// Whether a descriptor is an event counter, as `/proc` says.
+#[must_use]
+pub fn is_eventfd(fd: i32) -> bool {
+    const NAME: &[u8] = b"anon_inode:[eventfd]";
+    let (path, mut target) = (path_of(fd), [0u8; 2 * NAME.len()]);
+    // SAFETY: path is NUL-terminated, target writable; both outlive the call.
+    let len = unsafe {
+        call!(readlinkat, libc::AT_FDCWD, path.as_ptr(), target.as_mut_ptr(), target.len())
+    };
+    len.is_ok_and(|len| &target[..len] == NAME)
+}
+
+/// The name of a descriptor of this process, with NULs behind it.
+fn path_of(fd: i32) -> [u8; 26] {
     let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0\0";
     let start = 14;
     let mut digits = [0u8; 10];
@@ -204,11 +226,16 @@ pub fn reopen_read_only(fd: i32) -> Result<i32> {
     for i in 0..n {
         path[start + i] = digits[n - 1 - i];
     }
-    // SAFETY: path is NUL-terminated and outlives the call.
-    let opened = unsafe {
-        call!(openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC, 0)
-    };
-    opened.map(|fd| fd as i32)
+    path
+}
+
+/// Whether a file lies on tmpfs, as memory files of ordinary pages do.
+pub fn is_on_tmpfs(fd: i32) -> Result<bool> {
+    let mut stat = MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: the kernel fills at most size_of::<statfs>() bytes.
+    unsafe { call!(fstatfs, fd, stat.as_mut_ptr()) }?;
+    // SAFETY: zeroed and then filled.
+    Ok(unsafe { stat.assume_init() }.f_type == libc::TMPFS_MAGIC)
 }
 
 /// Length of a file in bytes.
@@ -530,18 +557,21 @@ pub fn poll_until(fd: i32, events: i16, timeout: Option<Duration>) -> Result {
     unsafe { ppoll(&raw mut entry, 1, timeout, core::ptr::null(), size_of::<u64>()) }
 }
 
-/// A non-blocking event counter.
+/// A bell: an event counter that is readable for ever. Whoever waits for it
+/// edge-triggered is woken by every [`ring_eventfd`].
 pub fn eventfd() -> Result<i32> {
     let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
     // SAFETY: no memory operands.
-    unsafe { call!(eventfd2, 0, flags) }.map(|fd| fd as i32)
+    unsafe { call!(eventfd2, 1, flags) }.map(|fd| fd as i32)
 }
 
-/// Adds one to an event counter. A full counter is a rung bell, too.
+/// Adds nothing to an event counter, which wakes whoever waits for it. (Were it to add
+/// something, a peer could hand over a counter that is full, without `O_NONBLOCK`, and
+/// we would wait for room in it.)
 pub fn ring_eventfd(fd: i32) -> Result {
-    let one = 1u64;
+    let nothing = 0u64;
     // SAFETY: eight readable bytes.
-    unsafe { write(seat(fd), (&raw const one).cast(), 8) }
+    unsafe { write(seat(fd), (&raw const nothing).cast(), 8) }
 }
 
 /// Moves a descriptor of ours to a high number, out of the program's sight.

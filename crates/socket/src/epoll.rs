@@ -129,6 +129,7 @@ pub struct Set {
     sleepers: AtomicU32,
     looks_saved: AtomicU32,
     last_look_ns: AtomicU64,
+    last_round_ns: AtomicU64,
     ready_first: AtomicPtr<Registration>,
     ready_last: AtomicPtr<Registration>,
     ready_len: AtomicUsize,
@@ -888,6 +889,31 @@ impl Set {
         Some(first)
     }
 
+    /// How long a sleep may last at most. With several peers one of them may have
+    /// taken away, in the memory they share, what another has left there.
+    fn nap(&self) -> Option<Duration> {
+        let partners = self.home().map_or(0, |home| home.partners.load(Ordering::Relaxed));
+        (partners > 1).then_some(wait::QUEUE_NAP)
+    }
+
+    /// Now and then looks at all members, whether or not somebody has said that they
+    /// have news: see [`Self::nap`].
+    fn look_around(&'static self) {
+        let Some(nap) = self.nap() else { return };
+        let now = sys::now_ns();
+        let past = now.saturating_sub(self.last_round_ns.load(Ordering::Relaxed));
+        if Duration::from_nanos(past) < nap {
+            return;
+        }
+        self.last_round_ns.store(now, Ordering::Relaxed);
+        let _held = Held::enter(self.lock.get());
+        for registration in walk(self.registrations.load(Ordering::Acquire), |r| &r.next_of_set) {
+            if registration.is_tagged() {
+                self.push(registration);
+            }
+        }
+    }
+
     /// Puts a registration on the ready list, and wakes a thread that sleeps.
     fn queue_and_wake(&'static self, registration: &'static Registration) {
         {
@@ -1087,6 +1113,7 @@ pub unsafe fn wait(
     let deadline = timeout.map(|time| sys::now_ns().saturating_add(time.as_nanos() as u64));
     let waiter = Waiter { set, epfd, sigmask };
     loop {
+        set.look_around();
         let first = if set.may_report() && set.is_kernel_look_due() {
             waiter.ask_kernel(events, Some(Duration::ZERO)).unwrap_or(0)
         } else {
@@ -1106,7 +1133,7 @@ pub unsafe fn wait(
             set.observe_inner();
             waiter.ask_kernel(events, Some(Duration::ZERO))?
         } else {
-            waiter.sleep(events, left)?
+            waiter.sleep(events, [set.nap(), left].into_iter().flatten().min())?
         };
         let found = kept + set.collect(&mut events[kept..]);
         if found > 0 || now {

@@ -9,8 +9,9 @@
 use crate::pool::{Held, SharedLock};
 use crate::process::{self, GROUPS_MAX, Process};
 use core::cell::UnsafeCell;
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
-use sidestep_device::map;
+use sidestep_device::map::{self, Mapping};
 use sidestep_device::ring::Ring;
 use sidestep_device::slab::{self, RINGS_AT, Record, SLAB_LEN, Slab, phase};
 use sidestep_device::sys::{self, Errno, UnixName};
@@ -22,6 +23,8 @@ use sidestep_wire::{LinkId, RmbeSize};
 
 /// See the [module](self).
 pub struct Group {
+    /// Where this object lies.
+    room: Mapping,
     process: &'static Process,
     /// The other process.
     pub peer: Instance,
@@ -57,21 +60,42 @@ struct Rings {
     free: [usize; RmbeSize::CODE_MAX as usize + 1],
 }
 
+/// A look at the link groups of a process: no group ends before it is over. Groups
+/// that have a connection need none.
+pub struct Look(&'static Process);
+
+impl Look {
+    /// Begins to look.
+    pub fn at(process: &'static Process) -> Self {
+        // SeqCst: pairs with `collect_dead`. Either it sees us, or we do not see the
+        // group that it takes out.
+        process.group_looks.fetch_add(1, Ordering::SeqCst);
+        Self(process)
+    }
+}
+
+impl Drop for Look {
+    fn drop(&mut self) {
+        self.0.group_looks.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 /// The link group with `peer`, made if need be. It may still have to be
 /// introduced: see [`Group::theirs`].
 ///
 /// # Errors
 /// What the kernel says about memory or descriptors; `ENFILE` when there are too
 /// many groups.
-pub fn with(process: &'static Process, peer: Instance) -> sys::Result<&'static Group> {
-    if let Some(group) = find(process, peer) {
+pub fn with(look: &Look, peer: Instance) -> sys::Result<&'static Group> {
+    if let Some(group) = find(look, peer) {
         return Ok(group);
     }
+    let process = look.0;
     let _held = Held::enter(process.lock.get());
-    if let Some(group) = find(process, peer) {
+    if let Some(group) = find(look, peer) {
         return Ok(group);
     }
-    collect_dead(process);
+    collect_dead(look);
     let place = process.groups.iter().find(|place| place.load(Ordering::Relaxed).is_null());
     let place = place.ok_or(Errno(libc::ENFILE))?;
     let group = make(process, peer)?;
@@ -81,49 +105,76 @@ pub fn with(process: &'static Process, peer: Instance) -> sys::Result<&'static G
 }
 
 /// The established or beginning link group with `peer`.
-pub fn find(process: &Process, peer: Instance) -> Option<&'static Group> {
-    all(process).find(|group| group.peer == peer)
+pub fn find(look: &Look, peer: Instance) -> Option<&'static Group> {
+    all(look).find(|group| group.peer == peer)
 }
 
 /// The link group whose peer's instance starts with `key`.
-pub fn find_by_key(process: &Process, key: u64) -> Option<&'static Group> {
-    all(process).find(|group| process::halves(&group.peer.0)[0] == key)
+pub fn find_by_key(look: &Look, key: u64) -> Option<&'static Group> {
+    all(look).find(|group| process::halves(&group.peer.0)[0] == key)
 }
 
-fn all(process: &Process) -> impl Iterator<Item = &'static Group> {
-    // SAFETY: entries point to groups that live until `collect_dead` takes them
-    // out, which it does only when no connection and no peer is left.
-    process.groups.iter().filter_map(|place| unsafe { place.load(Ordering::Acquire).as_ref() })
+fn all(look: &Look) -> impl Iterator<Item = &'static Group> {
+    // SAFETY: `collect_dead` takes a group out before it ends it, and ends none while
+    // somebody looks.
+    look.0.groups.iter().filter_map(|place| unsafe { place.load(Ordering::SeqCst).as_ref() })
 }
 
-/// Ends groups that have no connections left and whose peer is dead. Under the
-/// process lock.
-fn collect_dead(process: &'static Process) {
+/// Ends groups that have no connections left and whose peer is dead, if nobody but the
+/// caller looks at groups. Under the process lock.
+fn collect_dead(look: &Look) {
+    let process = look.0;
     for place in &process.groups {
+        let at = place.load(Ordering::SeqCst);
         // SAFETY: as in `all`.
-        let Some(group) = (unsafe { place.load(Ordering::Acquire).as_ref() }) else { continue };
-        if group.connections.load(Ordering::Acquire) == 0 && !group.peer_lives() {
-            place.store(core::ptr::null_mut(), Ordering::Release);
-            group.end();
+        let Some(group) = (unsafe { at.as_ref() }) else { continue };
+        if group.connections.load(Ordering::Acquire) != 0 || group.peer_lives() {
+            continue;
+        }
+        // Others find it no more; those who have found it before are still counted,
+        // or have given it a connection meanwhile.
+        place.store(core::ptr::null_mut(), Ordering::SeqCst);
+        let is_alone = process.group_looks.load(Ordering::SeqCst) == 1;
+        match NonNull::new(at) {
+            // SAFETY: nobody refers to it, nor will anybody.
+            Some(group_at) if is_alone && group.connections.load(Ordering::Acquire) == 0 => unsafe {
+                Group::end(group_at);
+            },
+            _ => place.store(at, Ordering::SeqCst),
         }
     }
 }
 
 fn make(process: &'static Process, peer: Instance) -> sys::Result<&'static Group> {
-    let room = map::reserve(size_of::<Group>())?;
     let (ours, fd) = slab::create()?;
     let twin = map::read_only_twin(fd);
     sys::close(fd);
+    let made = twin.and_then(|twin| {
+        let made = make_around(process, peer, ours, twin);
+        made.inspect_err(|_| sys::close(twin))
+    });
+    // SAFETY: nobody knows the slab.
+    made.inspect_err(|_| unsafe { ours.unmap() })
+}
+
+fn make_around(
+    process: &'static Process,
+    peer: Instance,
+    ours: Slab,
+    twin: i32,
+) -> sys::Result<&'static Group> {
+    let room = map::reserve(size_of::<Group>())?;
     let mut link_id = [0; 4];
     let _ = sys::random(&mut link_id);
     let at = room.at(0, size_of::<Group>()).cast::<Group>();
     let is_self = peer == process.instance;
     let group = Group {
+        room,
         process,
         peer,
         link_id: LinkId(u32::from_ne_bytes(link_id)),
         ours,
-        twin: AtomicI32::new(twin?),
+        twin: AtomicI32::new(twin),
         theirs: UnsafeCell::new(is_self.then_some((ours, process.wake))),
         established: AtomicBool::new(is_self),
         introduced: AtomicBool::new(false),
@@ -137,41 +188,64 @@ fn make(process: &'static Process, peer: Instance) -> sys::Result<&'static Group
     };
     // SAFETY: fresh memory of the right size and alignment (a page).
     unsafe { at.write(group) };
+    process.partners.fetch_add(u32::from(is_self), Ordering::Relaxed);
     // SAFETY: just written; freed only by `end`.
     Ok(unsafe { &*at })
 }
 
 /// A process has introduced itself with its slab and wake memory.
 pub fn on_introduction(process: &'static Process, hello: &Introduction, fds: &[i32]) {
+    let look = Look::at(process);
+    let known = find(&look, hello.instance).filter(|group| group.theirs().is_some());
+    let Some(group) = known.or_else(|| get_to_know(&look, hello, fds)) else { return };
+    if !group.introduce(false) && !group.reply_pending.swap(true, Ordering::Relaxed) {
+        process.replies_pending.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Maps what somebody shows. No group is begun with one who shows nothing of use.
+fn get_to_know(look: &Look, hello: &Introduction, fds: &[i32]) -> Option<&'static Group> {
     let &[slab_fd, wake_fd] = fds else {
         crate::log!(Warn, "introduction of {} without its memory", hello.instance);
-        return;
+        return None;
     };
-    let Ok(group) = with(process, hello.instance) else { return };
-    if !group.established.load(Ordering::Acquire) {
-        if hello.slab_len != SLAB_LEN as u64 {
-            crate::log!(Warn, "{} has another layout: stays on TCP", hello.instance);
-            return;
-        }
-        let adopted =
-            slab::adopt(slab_fd).and_then(|slab| wake::adopt(wake_fd).map(|wake| (slab, wake)));
-        match adopted {
-            Ok(theirs) => group.establish(theirs),
-            Err(errno) => {
-                crate::log!(Warn, "memory of {} refused: errno {}", hello.instance, errno.0);
-                return;
-            }
-        }
+    if hello.slab_len != SLAB_LEN as u64 {
+        crate::log!(Warn, "{} has another layout: stays on TCP", hello.instance);
+        return None;
     }
-    if !group.introduce(false) {
-        group.reply_pending.store(true, Ordering::Relaxed);
-        process.replies_pending.fetch_add(1, Ordering::Relaxed);
+    let group = adopt(slab_fd, wake_fd).and_then(|theirs| {
+        let group = with(look, hello.instance).ok().filter(|group| group.establish(theirs));
+        if group.is_none() {
+            give_up(theirs);
+        }
+        // Another thread may have established it meanwhile.
+        group.or_else(|| find(look, hello.instance)).ok_or(Errno(libc::ENFILE))
+    });
+    group
+        .inspect_err(|errno| {
+            crate::log!(Warn, "memory of {} refused: errno {}", hello.instance, errno.0);
+        })
+        .ok()
+}
+
+fn adopt(slab_fd: i32, wake_fd: i32) -> sys::Result<(Slab, Wake)> {
+    let slab = slab::adopt(slab_fd)?;
+    // SAFETY: nobody knows the slab.
+    let wake = wake::adopt(wake_fd).inspect_err(|_| unsafe { slab.unmap() })?;
+    Ok((slab, wake))
+}
+
+fn give_up((slab, wake): (Slab, Wake)) {
+    // SAFETY: they were adopted and not used.
+    unsafe {
+        slab.unmap();
+        wake.unmap();
     }
 }
 
 /// Sends the introductions that found a full mailbox.
 pub fn answer_introductions(process: &'static Process) {
-    for group in all(process) {
+    for group in all(&Look::at(process)) {
         if group.reply_pending.load(Ordering::Relaxed) && group.introduce(false) {
             group.reply_pending.store(false, Ordering::Relaxed);
             process.replies_pending.fetch_sub(1, Ordering::Relaxed);
@@ -179,10 +253,16 @@ pub fn answer_introductions(process: &'static Process) {
     }
 }
 
-/// A peer has sent the eventfd of one of its channels. True: it was kept.
+/// A peer has sent the eventfd of one of its channels. True: it was kept. Of anything
+/// else a write could wait, or raise a signal.
 pub fn on_channel(process: &'static Process, channel: &Channel, fds: &[i32]) -> bool {
-    let (Some(group), &[fd]) = (find(process, channel.instance), fds) else { return false };
+    let look = Look::at(process);
+    let (Some(group), &[fd]) = (find(&look, channel.instance), fds) else { return false };
     let Some(bell) = group.bells.get(usize::from(channel.channel)) else { return false };
+    if !sys::is_eventfd(fd) {
+        crate::log!(Warn, "{} has sent a bell that is none", channel.instance);
+        return false;
+    }
     let old = bell.swap(sys::move_up(fd) + 1, Ordering::AcqRel);
     if old > 0 {
         sys::close(old - 1);
@@ -191,16 +271,19 @@ pub fn on_channel(process: &'static Process, channel: &Channel, fds: &[i32]) -> 
 }
 
 impl Group {
-    fn establish(&self, theirs: (Slab, Wake)) {
+    /// False: it was established before, and has no use for this memory.
+    fn establish(&self, theirs: (Slab, Wake)) -> bool {
         let _held = Held::enter(self.lock.get());
         if self.established.load(Ordering::Acquire) {
-            return;
+            return false;
         }
         // SAFETY: under the lock, before anybody may read it.
         unsafe { *self.theirs.get() = Some(theirs) };
         // Release: pairs with the Acquire in `theirs`.
         self.established.store(true, Ordering::Release);
+        self.process.partners.fetch_add(1, Ordering::Relaxed);
         crate::log!(Info, "link group with {} established", self.peer);
+        true
     }
 
     /// The peer's slab and wake memory, once it has introduced itself.
@@ -388,7 +471,10 @@ impl Group {
         } else {
             let known = || self.bells[number].load(Ordering::Acquire).checked_sub(1);
             known().filter(|fd| *fd >= 0).or_else(|| {
-                self.process.read_mail();
+                // The mail of a forebear is not ours to read.
+                if self.process.pid == process::owner() {
+                    self.process.read_mail();
+                }
                 known().filter(|fd| *fd >= 0)
             })
         };
@@ -398,24 +484,35 @@ impl Group {
         }
     }
 
-    /// Gives everything back. Nobody refers to the group any more.
-    fn end(&self) {
-        for bell in &self.bells {
+    /// Gives everything back.
+    ///
+    /// # Safety
+    /// Nobody refers to the group any more.
+    unsafe fn end(at: NonNull<Self>) {
+        // SAFETY: initialised, and unmapped only below.
+        let group = unsafe { at.as_ref() };
+        for bell in &group.bells {
             if let Some(fd) = bell.load(Ordering::Relaxed).checked_sub(1).filter(|fd| *fd >= 0) {
                 sys::close(fd);
             }
         }
-        sys::close(self.twin.swap(-1, Ordering::Relaxed));
-        crate::log!(Info, "link group with {} ended", self.peer);
-        let theirs = self.theirs();
-        // SAFETY: no connection is left, so nobody holds a record or ring of it;
-        // the group's own memory stays, it is a few pages.
+        let twin = group.twin.swap(-1, Ordering::Relaxed);
+        if twin >= 0 {
+            sys::close(twin);
+        }
+        if group.reply_pending.load(Ordering::Relaxed) {
+            group.process.replies_pending.fetch_sub(1, Ordering::Relaxed);
+        }
+        crate::log!(Info, "link group with {} ended", group.peer);
+        if let Some(theirs) = group.theirs() {
+            group.process.partners.fetch_sub(1, Ordering::Relaxed);
+            give_up(theirs);
+        }
+        let (room, ours) = (group.room, group.ours);
+        // SAFETY: no connection is left, so nobody holds a record or ring of it.
         unsafe {
-            self.ours.unmap();
-            if let Some((slab, wake)) = theirs {
-                slab.unmap();
-                wake.unmap();
-            }
+            ours.unmap();
+            room.unmap();
         }
     }
 }

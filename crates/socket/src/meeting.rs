@@ -203,7 +203,11 @@ fn client_looks(sock: &'static Sock, fd: i32, meeting: &mut Meeting) -> Result<(
             },
             Step::AwaitIntroduction(hello) => {
                 let hello = *hello;
-                let Some(group) = introduced(sock, hello.instance)? else { return Ok(()) };
+                let Some(process) = sock.home() else { return Err(Reason::NoSlot) };
+                let look = group::Look::at(process);
+                let Some(group) = introduced(process, &look, hello.instance)? else {
+                    return Ok(());
+                };
                 let outgoing = propose(sock, fd, group, &hello)?;
                 Step::AwaitAccept { hello, group, outgoing }
             }
@@ -373,9 +377,12 @@ fn receive_hello(sock: &Sock, name_fd: i32, fd: i32) -> Result<Option<Hello>, Re
 }
 
 /// The link group with a process, once it has introduced itself.
-fn introduced(sock: &Sock, peer: Instance) -> Result<Option<&'static Group>, Reason> {
-    let Some(process) = sock.home() else { return Err(Reason::NoSlot) };
-    let group = group::with(process, peer).map_err(|_| Reason::NoMemory)?;
+fn introduced(
+    process: &'static Process,
+    look: &group::Look,
+    peer: Instance,
+) -> Result<Option<&'static Group>, Reason> {
+    let group = group::with(look, peer).map_err(|_| Reason::NoMemory)?;
     if group.theirs().is_none() {
         group.introduce(true);
         process.read_mail();
@@ -529,21 +536,11 @@ fn server_finishes(sock: &'static Sock, fd: i32, token: [u8; 16]) -> Result<(), 
         return Err(Reason::NoSlot);
     };
     let index = sock.slot_index();
-    let Some((key, peer_slot)) = process.wake.cell(index).take() else {
+    let look = group::Look::at(process);
+    let Some((group, peer_slot)) = find_proposal(process, &look, index, token) else {
         process.read_mail();
         return Ok(());
     };
-    let peer_slot = peer_slot as usize;
-    let group = group::find_by_key(process, key).filter(|_| peer_slot < SLOTS);
-    let Some((group, (theirs, _))) = group.and_then(|group| Some((group, group.theirs()?))) else {
-        return Err(Reason::PeerMisbehaved);
-    };
-    let proposal = theirs.record(peer_slot);
-    let at = proposal.identity.phase.load(Ordering::Acquire) & phase::MASK;
-    let shown = [0, 1].map(|half: usize| proposal.identity.token[half].load(Ordering::Relaxed));
-    if at != phase::PROPOSED || shown != process::halves(&token) {
-        return Err(Reason::PeerMisbehaved);
-    }
     if slot.plain_receives.load(Ordering::SeqCst) != 0 {
         // Another thread sleeps in a plain receive: when it returns, look again.
         return Ok(());
@@ -555,6 +552,23 @@ fn server_finishes(sock: &'static Sock, fd: i32, token: [u8; 16]) -> Result<(), 
         crate::epoll::adopt(sock);
     }
     Ok(())
+}
+
+/// Who has proposed, and in which of its slots. Any peer can write the cell; one that
+/// does not lead to our token says nothing, and the right one may still come.
+fn find_proposal(
+    process: &Process,
+    look: &group::Look,
+    index: usize,
+    token: [u8; 16],
+) -> Option<(&'static Group, usize)> {
+    let (key, peer_slot) = process.wake.cell(index).take()?;
+    let peer_slot = Some(peer_slot as usize).filter(|slot| *slot < SLOTS)?;
+    let group = group::find_by_key(look, key)?;
+    let proposal = &group.theirs()?.0.record(peer_slot).identity;
+    let at = proposal.phase.load(Ordering::Acquire) & phase::MASK;
+    let shown = [0, 1].map(|half: usize| proposal.token[half].load(Ordering::Relaxed));
+    (at == phase::PROPOSED && shown == process::halves(&token)).then_some((group, peer_slot))
 }
 
 fn accept(

@@ -25,6 +25,9 @@ use std::sync::OnceLock;
 
 /// Link groups of a process: one for each process it shares memory with.
 pub const GROUPS_MAX: usize = 1024;
+/// Datagrams read in one look into the mailbox: whoever sends faster than we read
+/// keeps no call waiting.
+const LETTERS_MAX: usize = 64;
 /// Slots looked at for reclaiming when one is taken.
 const SWEEP_LEN: usize = 64;
 
@@ -56,6 +59,10 @@ pub struct Process {
     /// Introductions that could not be answered yet because a mailbox was full.
     pub(crate) replies_pending: AtomicU32,
     pub(crate) groups: [AtomicPtr<Group>; GROUPS_MAX],
+    /// Calls that look at groups now: see [`group::Look`].
+    pub(crate) group_looks: AtomicU32,
+    /// Link groups that are established: who can write our wake memory.
+    pub(crate) partners: AtomicU32,
     /// The socket of each slot, for bits of a channel.
     by_slot: [AtomicPtr<Sock>; SLOTS],
     group_of_slot: [AtomicPtr<Group>; SLOTS],
@@ -267,15 +274,36 @@ impl Process {
         sys::random(&mut id)?;
         let instance = Instance(id);
         let pid = sys::pid();
-        let halves = halves(&id);
-        let (state, _state_fd) = state::create(pid, halves)?;
-        let (wake, wake_fd) = wake::create()?;
-        let mailbox = sys::move_up(sys::unix_datagram()?);
-        sys::set_socket_option(mailbox, libc::SOL_SOCKET, libc::SO_PASSCRED, 1)?;
-        sys::bind_unix(mailbox, &UnixName::new(&mailbox_name(&instance)))?;
-        let probe = sys::move_up(sys::unix_datagram()?);
+        let (state, state_fd) = state::create(pid, halves(&id))?;
+        let (wake, wake_fd) = wake::create().inspect_err(|_| {
+            sys::close(state_fd);
+            // SAFETY: nobody knows the state.
+            unsafe { state.unmap() };
+        })?;
+        Self::make_around(instance, pid, state, (wake, wake_fd)).inspect_err(|_| {
+            // What cannot be used is not to stand in the program's way.
+            sys::close(state_fd);
+            sys::close(wake_fd);
+            // SAFETY: nobody knows them.
+            unsafe {
+                state.unmap();
+                wake.unmap();
+            }
+        })
+    }
+
+    fn make_around(
+        instance: Instance,
+        pid: u32,
+        state: State,
+        (wake, wake_fd): (Wake, i32),
+    ) -> sys::Result<&'static Self> {
+        let mailbox = Unsettled(sys::move_up(sys::unix_datagram()?));
+        sys::set_socket_option(mailbox.0, libc::SOL_SOCKET, libc::SO_PASSCRED, 1)?;
+        sys::bind_unix(mailbox.0, &UnixName::new(&mailbox_name(&instance)))?;
+        let probe = Unsettled(sys::move_up(sys::unix_datagram()?));
         let netns_cookie =
-            sys::socket_option(mailbox, libc::SOL_SOCKET, SO_NETNS_COOKIE).unwrap_or(0);
+            sys::socket_option(mailbox.0, libc::SOL_SOCKET, SO_NETNS_COOKIE).unwrap_or(0);
         let room = map::reserve(size_of::<Self>())?.at(0, size_of::<Self>()).cast::<Self>();
         // SAFETY: zeroed memory of the right size; every field not written here
         // (atomics, lock, free list) is valid when zero. Nobody else knows it yet.
@@ -287,8 +315,8 @@ impl Process {
             (&raw mut (*room).wake).write(wake);
             (&raw mut (*room).netns_cookie).write(netns_cookie);
             (&raw mut (*room).wake_fd).write(wake_fd);
-            (&raw mut (*room).mailbox).write(mailbox);
-            (&raw mut (*room).probe).write(probe);
+            (&raw mut (*room).mailbox).write(mailbox.settle());
+            (&raw mut (*room).probe).write(probe.settle());
         }
         // SAFETY: initialised above, never freed.
         let process = unsafe { &*room };
@@ -463,7 +491,11 @@ impl Process {
     pub fn read_mail(&'static self) {
         self.wake.mail().store(0, Ordering::Relaxed);
         let mut bytes = [0; 256];
-        while let Ok(received) = sys::recv_with_fds(self.mailbox, &mut bytes) {
+        for looks_left in (0..LETTERS_MAX).rev() {
+            let Ok(received) = sys::recv_with_fds(self.mailbox, &mut bytes) else { break };
+            if looks_left == 0 {
+                self.wake.mail().store(1, Ordering::Relaxed);
+            }
             if received.uid == Some(self.uid) {
                 match ControlMessage::parse(&bytes[..received.len]) {
                     Ok(ControlMessage::Introduction(introduction)) => {
@@ -491,6 +523,21 @@ impl Process {
         if self.wake.mail().load(Ordering::Relaxed) != 0 {
             self.read_mail();
         }
+    }
+}
+
+/// A descriptor of ours that goes again if what it is for does not come about.
+struct Unsettled(i32);
+
+impl Unsettled {
+    fn settle(self) -> i32 {
+        core::mem::ManuallyDrop::new(self).0
+    }
+}
+
+impl Drop for Unsettled {
+    fn drop(&mut self) {
+        sys::close(self.0);
     }
 }
 
