@@ -340,6 +340,8 @@ pub struct Received {
     pub len: usize,
     /// Real user of the sender at the time of sending.
     pub uid: Option<u32>,
+    /// Process that sent it, as this process knows it; 0 = it does not.
+    pub pid: u32,
     fds: [i32; FDS_MAX],
     fd_count: usize,
 }
@@ -385,7 +387,7 @@ pub fn recv_with_fds(fd: i32, bytes: &mut [u8]) -> Result<Received> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: every pointer in message refers to a live local.
     let len = unsafe { call!(recvmsg, seat(fd), &raw mut message, flags) }?;
-    let mut received = Received { len, uid: None, fds: [-1; FDS_MAX], fd_count: 0 };
+    let mut received = Received { len, uid: None, pid: 0, fds: [-1; FDS_MAX], fd_count: 0 };
     // SAFETY: the kernel filled message.msg_control with msg_controllen bytes of
     // well-formed control messages; CMSG_* stay inside them.
     unsafe {
@@ -418,7 +420,8 @@ unsafe fn read_control(at: *const libc::cmsghdr, received: &mut Received) {
                 }
             }
             (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if payload >= size_of::<libc::ucred>() => {
-                received.uid = Some(data.cast::<libc::ucred>().read_unaligned().uid);
+                let sender = data.cast::<libc::ucred>().read_unaligned();
+                (received.uid, received.pid) = (Some(sender.uid), sender.pid as u32);
             }
             _ => {}
         }

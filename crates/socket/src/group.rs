@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use sidestep_device::map::{self, Mapping};
 use sidestep_device::ring::Ring;
 use sidestep_device::slab::{self, RINGS_AT, Record, SLAB_LEN, Slab, phase};
-use sidestep_device::sys::{self, Errno, UnixName};
+use sidestep_device::sys::{self, Errno, Received, UnixName};
 use sidestep_device::wake::{self, CHANNELS, Wake};
 use sidestep_wire::host_control::{
     Channel, ControlMessage, EMITTED_LEN_MAX, Instance, Introduction, mailbox_name,
@@ -34,6 +34,8 @@ pub struct Group {
     /// Descriptors for the peer: -1 once both sides know each other.
     twin: AtomicI32,
     theirs: UnsafeCell<Option<(Slab, Wake)>>,
+    /// The process that showed `theirs`, as the kernel says.
+    peer_pid: AtomicU32,
     /// `theirs` may be read.
     established: AtomicBool,
     introduced: AtomicBool,
@@ -176,6 +178,7 @@ fn make_around(
         ours,
         twin: AtomicI32::new(twin),
         theirs: UnsafeCell::new(is_self.then_some((ours, process.wake))),
+        peer_pid: AtomicU32::new(0),
         established: AtomicBool::new(is_self),
         introduced: AtomicBool::new(false),
         reply_pending: AtomicBool::new(false),
@@ -194,18 +197,18 @@ fn make_around(
 }
 
 /// A process has introduced itself with its slab and wake memory.
-pub fn on_introduction(process: &'static Process, hello: &Introduction, fds: &[i32]) {
+pub fn on_introduction(process: &'static Process, hello: &Introduction, letter: &Received) {
     let look = Look::at(process);
     let known = find(&look, hello.instance).filter(|group| group.theirs().is_some());
-    let Some(group) = known.or_else(|| get_to_know(&look, hello, fds)) else { return };
+    let Some(group) = known.or_else(|| get_to_know(&look, hello, letter)) else { return };
     if !group.introduce(false) && !group.reply_pending.swap(true, Ordering::Relaxed) {
         process.replies_pending.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// Maps what somebody shows. No group is begun with one who shows nothing of use.
-fn get_to_know(look: &Look, hello: &Introduction, fds: &[i32]) -> Option<&'static Group> {
-    let &[slab_fd, wake_fd] = fds else {
+fn get_to_know(look: &Look, hello: &Introduction, letter: &Received) -> Option<&'static Group> {
+    let &[slab_fd, wake_fd] = letter.fds() else {
         crate::log!(Warn, "introduction of {} without its memory", hello.instance);
         return None;
     };
@@ -214,7 +217,8 @@ fn get_to_know(look: &Look, hello: &Introduction, fds: &[i32]) -> Option<&'stati
         return None;
     }
     let group = adopt(slab_fd, wake_fd).and_then(|theirs| {
-        let group = with(look, hello.instance).ok().filter(|group| group.establish(theirs));
+        let group =
+            with(look, hello.instance).ok().filter(|group| group.establish(theirs, letter.pid));
         if group.is_none() {
             give_up(theirs);
         }
@@ -255,11 +259,14 @@ pub fn answer_introductions(process: &'static Process) {
 
 /// A peer has sent the eventfd of one of its channels. True: it was kept. Of anything
 /// else a write could wait, or raise a signal.
-pub fn on_channel(process: &'static Process, channel: &Channel, fds: &[i32]) -> bool {
+pub fn on_channel(process: &'static Process, channel: &Channel, letter: &Received) -> bool {
     let look = Look::at(process);
-    let (Some(group), &[fd]) = (find(&look, channel.instance), fds) else { return false };
+    let (Some(group), &[fd]) = (find(&look, channel.instance), letter.fds()) else { return false };
     let Some(bell) = group.bells.get(usize::from(channel.channel)) else { return false };
-    if !sys::is_eventfd(fd) {
+    // Who hangs up somebody else's bell would have his peers ring in vain.
+    let is_theirs =
+        group.theirs().is_none() || group.peer_pid.load(Ordering::Relaxed) == letter.pid;
+    if !is_theirs || !sys::is_eventfd(fd) {
         crate::log!(Warn, "{} has sent a bell that is none", channel.instance);
         return false;
     }
@@ -272,13 +279,14 @@ pub fn on_channel(process: &'static Process, channel: &Channel, fds: &[i32]) -> 
 
 impl Group {
     /// False: it was established before, and has no use for this memory.
-    fn establish(&self, theirs: (Slab, Wake)) -> bool {
+    fn establish(&self, theirs: (Slab, Wake), pid: u32) -> bool {
         let _held = Held::enter(self.lock.get());
         if self.established.load(Ordering::Acquire) {
             return false;
         }
         // SAFETY: under the lock, before anybody may read it.
         unsafe { *self.theirs.get() = Some(theirs) };
+        self.peer_pid.store(pid, Ordering::Relaxed);
         // Release: pairs with the Acquire in `theirs`.
         self.established.store(true, Ordering::Release);
         self.process.partners.fetch_add(1, Ordering::Relaxed);

@@ -538,6 +538,8 @@ fn server_finishes(sock: &'static Sock, fd: i32, token: [u8; 16]) -> Result<(), 
     let index = sock.slot_index();
     let look = group::Look::at(process);
     let Some((group, peer_slot)) = find_proposal(process, &look, index, token) else {
+        // Whoever has died meanwhile can be buried while letters are read.
+        drop(look);
         process.read_mail();
         return Ok(());
     };

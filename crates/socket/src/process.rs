@@ -499,10 +499,10 @@ impl Process {
             if received.uid == Some(self.uid) {
                 match ControlMessage::parse(&bytes[..received.len]) {
                     Ok(ControlMessage::Introduction(introduction)) => {
-                        group::on_introduction(self, &introduction, received.fds());
+                        group::on_introduction(self, &introduction, &received);
                     }
                     Ok(ControlMessage::Channel(channel)) => {
-                        if group::on_channel(self, &channel, received.fds()) {
+                        if group::on_channel(self, &channel, &received) {
                             continue;
                         }
                     }

@@ -220,7 +220,12 @@ fn receive_tcp_part(slot: &Slot, conn: &Conn, fd: i32, pipe: i32, len: usize) ->
     let seen = match unsafe { sys::recv(fd, chunk.as_mut_ptr(), room, peek) } {
         Ok(0) => {
             wait::tcp_ended(slot, conn, fd);
-            return end_or_wait(slot, conn);
+            return match control::end_of_input(slot, conn) {
+                Some(control::End::Reset(errno)) => Err(errno),
+                _ if switch::receive_from_ring(slot, conn) => Ok(Part::SocketWaits),
+                // Also when the peer claims to have sent more by TCP than ever came.
+                _ => Ok(Part::Moved(0)),
+            };
         }
         Ok(n) => n as u64,
         Err(sys::Errno(libc::EAGAIN | libc::EINTR)) => return Ok(Part::SocketWaits),
