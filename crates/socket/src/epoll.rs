@@ -31,7 +31,7 @@ use core::sync::atomic::{
 use core::time::Duration;
 use sidestep_device::channel::{Channel, SLOTS};
 use sidestep_device::slab::wanted;
-use sidestep_device::state::Slot;
+use sidestep_device::state::{Slot, count};
 use sidestep_device::sys;
 use sidestep_proto::readiness::mask;
 
@@ -104,6 +104,38 @@ const DEAD: u32 = 1 << 3;
 /// shared memory neither is worth a system call.)
 const PARKED: u32 = 1 << 4;
 
+/// The cost of waiting in a loop, until it is charged to the connection that ends the
+/// wait.
+struct Owed {
+    spins: AtomicU64,
+    spin_ns: AtomicU64,
+    yields: AtomicU64,
+    parks: AtomicU64,
+}
+
+impl Owed {
+    fn add(&self, cost: &wait::Cost) {
+        self.spins.fetch_add(u64::from(cost.spun), Ordering::Relaxed);
+        self.spin_ns.fetch_add(cost.spin_ns, Ordering::Relaxed);
+        self.yields.fetch_add(cost.yields, Ordering::Relaxed);
+    }
+
+    fn charge(&self, slot: &Slot) {
+        let counters = &slot.counters;
+        let debts = [
+            (&self.spins, &counters.spins),
+            (&self.spin_ns, &counters.spin_ns),
+            (&self.yields, &counters.yields),
+            (&self.parks, &counters.parks),
+        ];
+        for (debt, counter) in debts {
+            if debt.load(Ordering::Relaxed) != 0 {
+                count(counter, debt.swap(0, Ordering::Relaxed));
+            }
+        }
+    }
+}
+
 /// See [`CARRIED_MAX`].
 struct Carried {
     count: usize,
@@ -135,8 +167,8 @@ pub struct Set {
     ready_len: AtomicUsize,
     registrations: AtomicPtr<Registration>,
     learned: wait::Learned,
-    /// CPU nanoseconds spent spinning in this set.
-    spin_ns: AtomicU64,
+    /// What waiting in this set has cost since it was charged to a connection last.
+    owed: Owed,
     /// It has sockets out of the channel's reach: arm them before sleeping.
     arms: AtomicBool,
     /// Somebody sleeps on the epoll descriptor itself, so that the kernel object
@@ -954,6 +986,9 @@ impl Set {
             }
             let (mask, stays) = registration.evaluate();
             if mask != 0 {
+                if let Some(slot) = registration.sock().and_then(Sock::slot) {
+                    self.owed.charge(slot);
+                }
                 let data = registration.data.load(Ordering::Relaxed);
                 events[found] = libc::epoll_event { events: mask, u64: data };
                 found += 1;
@@ -1167,7 +1202,7 @@ impl Waiter {
         };
         let ready = || channel.is_marked();
         let (found, cost) = wait::linger(&self.set.learned, || channel.last_cpu(), ready);
-        self.set.spin_ns.fetch_add(cost.spin_ns, Ordering::Relaxed);
+        self.set.owed.add(&cost);
         found
     }
 
@@ -1196,6 +1231,7 @@ impl Waiter {
         }
         set.observe_inner();
         set.sleepers.fetch_add(1, Ordering::SeqCst);
+        set.owed.parks.fetch_add(1, Ordering::Relaxed);
         let news = match set.channel() {
             Some(channel) => {
                 channel.fall_asleep();
