@@ -19,7 +19,8 @@ use crate::bench::place;
 
 /// The floors of the workspace, from the ground up. A crate may use any lower
 /// floor, never its own or a higher one.
-const FLOORS: [&[&str]; 4] = [&["wire"], &["proto", "device"], &["socket"], &["preload", "cli"]];
+const FLOORS: [&[&str]; 4] =
+    [&["wire"], &["proto", "device"], &["socket", "modeler"], &["preload", "cli"]];
 
 /// How the crates of [`FLOORS`] are called in a manifest.
 const CRATE_PREFIX: &str = "sidestep-";

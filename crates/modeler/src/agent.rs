@@ -1,0 +1,1 @@
+//! The server side: starts workers and reads clocks, here or for another host.

@@ -1,0 +1,1 @@
+//! How fast the generator is by itself: against a responder in its own process.

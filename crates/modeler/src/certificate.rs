@@ -1,0 +1,1 @@
+//! The machine and its moods, for the noise certificate.

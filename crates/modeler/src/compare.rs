@@ -1,0 +1,1 @@
+//! Two documents set against each other: better, worse, or equivalent.

@@ -1,0 +1,1 @@
+//! How workers are started: plain, by `sidestep run`, in a control group.

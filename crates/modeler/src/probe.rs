@@ -1,0 +1,1 @@
+//! `sidestep probe`: what this machine would gain.

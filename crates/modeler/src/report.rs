@@ -1,0 +1,1 @@
+//! The report: a table for the terminal, a page for everybody else.

@@ -1,0 +1,307 @@
+//! What came of a measurement: the document that `--json` writes.
+//!
+//! The form is part of the interface: it is documented in `docs/bench-json.md`, its
+//! schema is a reviewed snapshot, and [`VERSION`] rises when a reader would be
+//! misled. A reader ignores what it does not know.
+//!
+//! Units stand in the names: `us` are microseconds, `mb` are 1 000 000 bytes.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::plan::{Model, Transport};
+
+/// Version of the document's form.
+pub const VERSION: u32 = 1;
+
+/// One measurement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Document {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Where and when: the noise certificate.
+    pub machine: Machine,
+    /// How clients and servers behaved, in words that `sidestep bench` takes
+    /// (`--model threads --pairs 5 …`).
+    pub options: Vec<String>,
+    /// The suite that was run, if it was one.
+    pub suite: Option<String>,
+    /// One for each workload, model and transport, in the order of the plan.
+    pub results: Vec<Cell>,
+    /// Transports set against the baseline.
+    pub comparisons: Vec<Comparison>,
+}
+
+/// The machine and its moods: how far the figures can be trusted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Machine {
+    /// Version of Sidestep.
+    pub sidestep: String,
+    /// When the measurement began: RFC 3339, UTC.
+    pub began: String,
+    /// How long it took, in seconds.
+    pub took_s: f64,
+    /// The processor's name.
+    pub cpu_model: String,
+    /// Processors that may be used.
+    pub cpus: u32,
+    /// Memory in bytes.
+    pub memory: u64,
+    /// Name and release of the kernel.
+    pub kernel: String,
+    /// The hypervisor, when there is one.
+    pub hypervisor: Option<String>,
+    /// Load averages of 1, 5 and 15 minutes at the beginning.
+    pub load_average: [f64; 3],
+    /// CPU time taken by other guests, in percent of all CPUs' time.
+    pub steal_percent: f64,
+    /// CPU time of processes that were not ours, in percent of all CPUs' time.
+    pub foreign_percent: f64,
+    /// From waking a sleeping thread on the same CPU to its running: median.
+    pub wakeup_same_cpu_us: f64,
+    /// The same on another CPU; 0 when there is only one.
+    pub wakeup_other_cpu_us: f64,
+    /// What is wrong with this machine as a place to measure, in sentences.
+    pub warnings: Vec<String>,
+}
+
+/// A workload in one model over one transport.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Cell {
+    /// Its name, such as `RR10(2KB/2KB)`.
+    pub workload: String,
+    /// How the bytes were to travel.
+    pub transport: Transport,
+    /// How the clients were made.
+    pub model: Model,
+    /// Receive buffer (RMBE) that was asked for, in bytes; `null`: the default.
+    pub rmbe: Option<u32>,
+    /// Runs that were measured.
+    pub runs: u32,
+    /// Transactions per second over the runs.
+    pub tps: Spread,
+    /// Application bytes, both ways: median over the runs.
+    pub mb_per_s: f64,
+    /// Over all transactions of all runs.
+    pub response_us: Response,
+    /// CPU time for one transaction: medians over the runs.
+    pub cpu_us_per_tran: CpuCost,
+    /// CPU time of the whole machine for one transaction, by RMF's arithmetic
+    /// (utilisation × CPUs × interval / transactions): median over the runs. When
+    /// both sides are on one host it is for both together, else for the clients' host.
+    pub machine_us_per_tran: f64,
+    /// The same on the server's host, when that is another.
+    pub server_machine_us_per_tran: Option<f64>,
+    /// Context switches, sleeps and wake-ups for one transaction.
+    pub waits_per_tran: Waits,
+    /// What the connections really were.
+    pub transport_proof: Proof,
+    /// What is wrong with the runs: `bimodal`, `drifting`, `noisy`, `fell back`, each
+    /// with an explanation.
+    pub remarks: Vec<Remark>,
+    /// Response times in microseconds at rising percentiles, for a curve: pairs of
+    /// percentile (0 to 100) and time.
+    pub percentiles: Vec<(f64, f64)>,
+    /// Transactions per second in each slice of the measured time, one list per run.
+    pub over_time: Vec<Vec<f64>>,
+    /// Length of a slice of `over_time` in milliseconds.
+    pub slice_ms: u64,
+    /// The runs, in the order in which they were made.
+    pub samples: Vec<Sample>,
+}
+
+/// Median, least and most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct Spread {
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
+}
+
+/// Response times, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct Response {
+    pub mean: f64,
+    pub stddev: f64,
+    pub p50: f64,
+    pub p90: f64,
+    pub p99: f64,
+    pub p999: f64,
+    pub max: f64,
+}
+
+/// CPU time for one transaction, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CpuCost {
+    /// All of the client side.
+    pub client: f64,
+    /// All of the server side.
+    pub server: f64,
+    /// The part of `client` in user mode.
+    pub client_user: f64,
+    /// The part of `client` in the kernel.
+    pub client_system: f64,
+    /// The part of `client_user` that looked for the peer's next word.
+    pub client_spin: f64,
+    /// The part of `server` in user mode.
+    pub server_user: f64,
+    /// The part of `server` in the kernel.
+    pub server_system: f64,
+    /// The part of `server_user` that looked for the peer's next word.
+    pub server_spin: f64,
+}
+
+/// Waiting, for one transaction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Waits {
+    /// Context switches of the client side, of either kind.
+    pub client_switches: f64,
+    /// Context switches of the server side.
+    pub server_switches: f64,
+    /// Waits in Sidestep that ended in a sleep, both sides.
+    pub parks: f64,
+    /// How often Sidestep woke a peer, both sides.
+    pub wakeups: f64,
+}
+
+/// What the connections were, counted at the clients' end, over all runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Proof {
+    /// Connections whose bytes went through shared memory.
+    pub smc_connections: u64,
+    /// Connections whose bytes went by TCP.
+    pub tcp_connections: u64,
+    /// Why those that should have been SMC-D were TCP, with their number.
+    pub fallbacks: BTreeMap<String, u64>,
+}
+
+/// Something a reader must know before using the figures.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Remark {
+    /// What kind.
+    pub kind: RemarkKind,
+    /// A sentence.
+    pub text: String,
+}
+
+/// The kinds of remarks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum RemarkKind {
+    /// The runs fall into two groups.
+    Bimodal,
+    /// The runs become faster or slower with time.
+    Drifting,
+    /// The runs are too far apart for a small difference to be seen.
+    Noisy,
+    /// Connections that should have been SMC-D stayed on TCP: this is not a figure of
+    /// SMC.
+    FellBack,
+    /// An open loop in which the server did not keep up.
+    Overloaded,
+}
+
+/// One run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Sample {
+    /// The number of the pair this run belongs to, from 0.
+    pub pair: u32,
+    /// Transactions in the measured time.
+    pub transactions: u64,
+    /// Length of the measured time in seconds.
+    pub elapsed_s: f64,
+    /// Transactions per second.
+    pub tps: f64,
+    /// Application bytes, both ways.
+    pub mb_per_s: f64,
+    /// Response times.
+    pub response_us: Response,
+    /// CPU time for one transaction.
+    pub cpu_us_per_tran: CpuCost,
+    /// The whole machine's CPU time for one transaction.
+    pub machine_us_per_tran: f64,
+    /// The same on the server's host, when that is another.
+    pub server_machine_us_per_tran: Option<f64>,
+    /// Waiting.
+    pub waits_per_tran: Waits,
+}
+
+/// Transport `a` set against transport `b`: ratios a / b, each the median of the
+/// ratios of the pairs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Comparison {
+    /// The workload.
+    pub workload: String,
+    /// How the clients were made.
+    pub model: Model,
+    /// Receive buffer (RMBE) that was asked for, in bytes; `null`: the default.
+    pub rmbe: Option<u32>,
+    /// What is compared.
+    pub a: Transport,
+    /// The baseline.
+    pub b: Transport,
+    /// Transactions per second.
+    pub throughput_ratio: f64,
+    /// Bounds of `throughput_ratio` at 95 % (paired bootstrap).
+    pub ci95: [f64; 2],
+    /// Mean response time.
+    pub response_ratio: f64,
+    /// Its bounds at 95 %.
+    pub response_ci95: [f64; 2],
+    /// CPU time of the client side for one transaction.
+    pub cpu_ratio_client: f64,
+    /// Its bounds at 95 %.
+    pub cpu_ci95_client: [f64; 2],
+    /// CPU time of the server side for one transaction.
+    pub cpu_ratio_server: f64,
+    /// Its bounds at 95 %.
+    pub cpu_ci95_server: [f64; 2],
+    /// What IBM has published for this workload, with a verdict on ours.
+    pub published: Vec<Published>,
+}
+
+/// A published figure beside ours. Changes are relative to the baseline: +7.32 is
+/// +732 %, -0.88 is -88 %.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Published {
+    /// What is measured, such as `throughput`.
+    pub figure: Figure,
+    /// Where it was published.
+    pub source: String,
+    /// The published change.
+    pub theirs: f64,
+    /// Our change.
+    pub ours: f64,
+    /// Ours is at least as good.
+    pub beaten: bool,
+}
+
+/// The figures that are compared.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Figure {
+    /// Transactions per second: more is better.
+    Throughput,
+    /// Mean response time: less is better.
+    Response,
+    /// CPU time for one transaction, both sides together: less is better.
+    Cpu,
+    /// CPU time for one transaction, client side: less is better.
+    CpuClient,
+    /// CPU time for one transaction, server side: less is better.
+    CpuServer,
+}
+
+impl Figure {
+    /// Whether a larger value is better.
+    #[must_use]
+    pub fn more_is_better(self) -> bool {
+        self == Self::Throughput
+    }
+}

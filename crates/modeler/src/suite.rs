@@ -1,0 +1,2 @@
+//! Suites: lists of workloads, ours and those of users, and what IBM has published
+//! for them.
