@@ -1,0 +1,484 @@
+//! From TOML to a suite, and what is wrong with the TOML.
+//!
+//! The keys are the fields of [`SuiteEntry`]; how each value is written is said by
+//! the functions here that serde calls. serde finds what is wrong but not for whom: it
+//! says "expected a time" and an offset. [`Place`] looks up whose value stands there.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use serde::Deserialize;
+use serde::de::value::StrDeserializer;
+use serde::de::{Deserializer, Error, IntoDeserializer, SeqAccess, Unexpected, Visitor};
+use thiserror::Error;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::{Suite, SuiteEntry};
+use crate::plan::Model;
+use crate::result::Figure;
+use crate::workload::{Units, Workload, parse_len};
+
+/// What is wrong with a suite file.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("line {line}: {message}")]
+pub struct FileFault {
+    /// The line of the file, from 1.
+    pub line: usize,
+    /// Which entry, from 1, which key of it, and what is allowed.
+    pub message: String,
+}
+
+/// The suite that is written here.
+pub(super) fn suite(text: &str) -> Result<Suite, FileFault> {
+    let file: File = toml::from_str(text).map_err(|error| {
+        let offset = error.span().map_or(0, |span| span.start);
+        fault(text, offset, error.message())
+    })?;
+    if file.entry.is_empty() {
+        let message = "a suite has at least one [[entry]] with a workload";
+        return Err(fault(text, text.len(), message));
+    }
+    refuse_repetitions(text, &file.entry)?;
+    let File { name, title, context, entry } = file;
+    let entries = entry.into_iter().map(Spanned::into_inner).collect();
+    Ok(Suite { name, title, context, entries })
+}
+
+/// Results are told apart by workload, model and RMBE, so two entries must not have
+/// all of these in common.
+fn refuse_repetitions(text: &str, entries: &[Spanned<SuiteEntry>]) -> Result<(), FileFault> {
+    let mut seen = HashSet::new();
+    for entry in entries {
+        let SuiteEntry { workload, models, rmbe_lens, .. } = entry.get_ref();
+        // No RMBE is one, too: that of the command line.
+        let rmbes: Vec<Option<u32>> = if rmbe_lens.is_empty() {
+            vec![None]
+        } else {
+            rmbe_lens.iter().copied().map(Some).collect()
+        };
+        for model in models {
+            for rmbe in &rmbes {
+                if !seen.insert((workload, model, *rmbe)) {
+                    let message = format!(
+                        "{workload} in model {model} is there already; two runs of a workload \
+                         differ in `model` or `rmbe`"
+                    );
+                    return Err(fault(text, entry.span().start, &message));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A whole file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    name: String,
+    title: String,
+    #[serde(default)]
+    context: Vec<String>,
+    #[serde(default)]
+    entry: Vec<Spanned<SuiteEntry>>,
+}
+
+pub(super) fn workload<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Workload, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map_err(Error::custom)
+}
+
+/// What runs when an entry names no model: next to IBM's process for each client, and
+/// cheaper to start.
+pub(super) fn default_models() -> Vec<Model> {
+    vec![Model::Threads]
+}
+
+pub(super) fn models<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Model>, D::Error> {
+    one_or_more(deserializer, "\"threads\", \"processes\", \"event-loop\" or a list of some")
+}
+
+pub(super) fn rmbe_lens<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D::Error> {
+    let expected = "a length from \"32KB\" to \"1MB\" or a list of some";
+    let lens: Vec<RmbeLen> = one_or_more(deserializer, expected)?;
+    Ok(lens.into_iter().map(|RmbeLen(len)| len).collect())
+}
+
+pub(super) fn rmbe_len<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<u32>, D::Error> {
+    RmbeLen::deserialize(deserializer).map(|RmbeLen(len)| Some(len))
+}
+
+pub(super) fn chunk_len<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<usize>, D::Error> {
+    let chunk = Written {
+        expected: "a length such as \"64KB\", from \"1B\" to \"1GB\"",
+        read: |text| usize::try_from(parse_len(text, Units::Ibm).ok()?).ok(),
+    };
+    deserializer.deserialize_str(chunk).map(Some)
+}
+
+pub(super) fn time<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Duration>, D::Error> {
+    let time = Written { expected: "a time such as \"10ms\", at most \"1h\"", read: read_time };
+    deserializer.deserialize_str(time).map(Some)
+}
+
+pub(super) fn positive_time<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Duration>, D::Error> {
+    let time = Written {
+        expected: "a time such as \"2s\", more than 0 and at most \"1h\"",
+        read: |text| read_time(text).filter(|time| !time.is_zero()),
+    };
+    deserializer.deserialize_str(time).map(Some)
+}
+
+pub(super) fn per_second<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<f64>, D::Error> {
+    let rate = f64::deserialize(deserializer)?;
+    if rate > 0.0 && rate <= PER_SECOND_MAX {
+        return Ok(Some(rate));
+    }
+    let expected = "transactions per second, more than 0 and at most 1e9";
+    Err(Error::invalid_value(Unexpected::Float(rate), &expected))
+}
+
+pub(super) fn changes<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<Figure, f64>, D::Error> {
+    let changes: BTreeMap<Figure, Change> = Deserialize::deserialize(deserializer)?;
+    Ok(changes.into_iter().map(|(figure, Change(change))| (figure, change)).collect())
+}
+
+/// The length of a receive buffer in bytes: one of the six that there are.
+struct RmbeLen(u32);
+
+impl<'de> Deserialize<'de> for RmbeLen {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let len = Written {
+            expected: "\"32KB\", \"64KB\", \"128KB\", \"256KB\", \"512KB\" or \"1MB\"",
+            read: |text| {
+                let known = RMBE_LENS.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
+                known.map(|(_, len)| *len)
+            },
+        };
+        deserializer.deserialize_str(len).map(Self)
+    }
+}
+
+/// A published change: +7.32 is +732 %.
+struct Change(f64);
+
+impl<'de> Deserialize<'de> for Change {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let change = f64::deserialize(deserializer)?;
+        // Nothing can fall by more than all of it: -88 was meant to be -0.88.
+        if change.is_finite() && change >= -1.0 {
+            return Ok(Self(change));
+        }
+        let expected = "a change such as +7.32 for +732 % or -0.88 for -88 %";
+        Err(Error::invalid_value(Unexpected::Float(change), &expected))
+    }
+}
+
+/// A value that is written as a string.
+struct Written<T> {
+    /// What is allowed, with examples.
+    expected: &'static str,
+    read: fn(&str) -> Option<T>,
+}
+
+impl<T> Visitor<'_> for Written<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        (self.read)(text).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
+    }
+}
+
+/// A string, or a list of strings that is not empty; `expected` says what they may be.
+fn one_or_more<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+    expected: &'static str,
+) -> Result<Vec<T>, D::Error> {
+    deserializer.deserialize_any(OneOrMore { expected, items: PhantomData })
+}
+
+struct OneOrMore<T> {
+    expected: &'static str,
+    items: PhantomData<T>,
+}
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrMore<T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Vec<T>, E> {
+        let one: StrDeserializer<'_, E> = text.into_deserializer();
+        Ok(vec![T::deserialize(one)?])
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+        let mut all = Vec::new();
+        while let Some(one) = list.next_element()? {
+            all.push(one);
+        }
+        if all.is_empty() {
+            return Err(Error::invalid_length(0, &self));
+        }
+        Ok(all)
+    }
+}
+
+fn read_time(text: &str) -> Option<Duration> {
+    let time: SignedDuration = text.parse().ok()?;
+    Duration::try_from(time).ok().filter(|time| *time <= TIME_MAX)
+}
+
+/// What is wrong at an offset, with the entry and key to which it belongs.
+fn fault(text: &str, offset: usize, message: &str) -> FileFault {
+    let line = 1 + text.bytes().take(offset).filter(|&byte| byte == b'\n').count();
+    let place = Place::at(text, offset).unwrap_or_default();
+    FileFault { line, message: format!("{place}{message}") }
+}
+
+/// Whose value stands at an offset of a file.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Place {
+    /// The number of the entry, from 1; 0: outside of them.
+    entry: usize,
+    /// The keys that lead to the value; none at a key: a fault there names it.
+    keys: Vec<String>,
+}
+
+impl Place {
+    /// `None`: the text is not TOML, so nothing in it has a place.
+    fn at(text: &str, offset: usize) -> Option<Self> {
+        let table = DeTable::parse(text).ok()?;
+        let table = table.get_ref();
+        if table.keys().any(|key| key.span().contains(&offset)) {
+            return Some(Self::default());
+        }
+        let mut keys = keys_to(table, offset).unwrap_or_default();
+        if keys.first().is_some_and(|key| key == "entry") {
+            keys.remove(0);
+        }
+        let entry = match table.get("entry").map(Spanned::get_ref) {
+            // The span of a table is that of its header: the last that has begun is the
+            // one. Keys outside of entries can only stand before them.
+            Some(DeValue::Array(entries)) => {
+                entries.iter().take_while(|entry| entry.span().start <= offset).count()
+            }
+            _ => 0,
+        };
+        Some(Self { entry, keys })
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys = self.keys.join(".");
+        match (self.entry, keys.is_empty()) {
+            (0, true) => Ok(()),
+            (0, false) => write!(f, "{keys}: "),
+            (entry, true) => write!(f, "entry {entry}: "),
+            (entry, false) => write!(f, "entry {entry}, {keys}: "),
+        }
+    }
+}
+
+/// The keys that lead from a table to the value at an offset.
+fn keys_to(table: &DeTable<'_>, offset: usize) -> Option<Vec<String>> {
+    table.iter().find_map(|(key, value)| {
+        let mut keys = keys_within(value, offset)?;
+        keys.insert(0, key.get_ref().to_string());
+        Some(keys)
+    })
+}
+
+fn keys_within(value: &Spanned<DeValue<'_>>, offset: usize) -> Option<Vec<String>> {
+    let inner = match value.get_ref() {
+        DeValue::Table(table) => keys_to(table, offset),
+        DeValue::Array(array) => array.iter().find_map(|value| keys_within(value, offset)),
+        _ => None,
+    };
+    inner.or_else(|| value.span().contains(&offset).then(Vec::new))
+}
+
+/// The receive buffers that `rmbe_size` may ask for (docs/configuration.md). As powers
+/// of two they have names of their own: this MB is not the one of a workload's name.
+const RMBE_LENS: [(&str, u32); 6] = [
+    ("32KB", 32 << 10),
+    ("64KB", 64 << 10),
+    ("128KB", 128 << 10),
+    ("256KB", 256 << 10),
+    ("512KB", 512 << 10),
+    ("1MB", 1 << 20),
+];
+
+/// The longest time of any kind. A client that sleeps longer, or a run that takes
+/// longer, is a slip of the hand.
+const TIME_MAX: Duration = Duration::from_secs(3600);
+
+/// The highest rate: one transaction in each nanosecond, the grain of the clock.
+const PER_SECOND_MAX: f64 = 1e9;
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+
+    use super::*;
+
+    /// What is wrong with a suite of one good entry and then these lines, which begin
+    /// at line 6.
+    fn error(lines: &str) -> String {
+        let text = format!(
+            "name = \"mine\"\ntitle = \"Mine\"\n[[entry]]\nworkload = \"RR1(1B/1B)\"\n\n{lines}\n"
+        );
+        suite(&text).unwrap_err().to_string()
+    }
+
+    /// The same of a second entry with this key, in line 8.
+    fn key_error(key: &str) -> String {
+        error(&format!("[[entry]]\nworkload = \"RR2(1B/1B)\"\n{key}"))
+    }
+
+    #[test]
+    fn an_error_names_line_entry_key_and_what_is_allowed() {
+        let errors = [
+            r#"rmbe = "2MB""#,
+            r#"rmbe = ["1MB", "48KB"]"#,
+            r#"rmbe = 65536"#,
+            r#"model = "fibers""#,
+            r#"model = ["threads", "fibers"]"#,
+            r#"model = []"#,
+            r#"connections_per_loop = 0"#,
+            r#"chunk = "2GB""#,
+            r#"chunk = 65536"#,
+            r#"think = "10""#,
+            r#"think = "-1s""#,
+            r#"warmup = "2h""#,
+            r#"duration = "0s""#,
+            r#"rate = 0"#,
+            r#"rate = nan"#,
+            r#"wait_all = "yes""#,
+        ];
+        assert_snapshot!(errors.map(key_error).join("\n"), @r#"
+        line 8: entry 2, rmbe: invalid value: string "2MB", expected "32KB", "64KB", "128KB", "256KB", "512KB" or "1MB"
+        line 8: entry 2, rmbe: invalid value: string "48KB", expected "32KB", "64KB", "128KB", "256KB", "512KB" or "1MB"
+        line 8: entry 2, rmbe: invalid type: integer `65536`, expected a length from "32KB" to "1MB" or a list of some
+        line 8: entry 2, model: unknown variant `fibers`, expected one of `threads`, `processes`, `event-loop`
+        line 8: entry 2, model: unknown variant `fibers`, expected one of `threads`, `processes`, `event-loop`
+        line 8: entry 2, model: invalid length 0, expected "threads", "processes", "event-loop" or a list of some
+        line 8: entry 2, connections_per_loop: invalid value: integer `0`, expected a nonzero u32
+        line 8: entry 2, chunk: invalid value: string "2GB", expected a length such as "64KB", from "1B" to "1GB"
+        line 8: entry 2, chunk: invalid type: integer `65536`, expected a length such as "64KB", from "1B" to "1GB"
+        line 8: entry 2, think: invalid value: string "10", expected a time such as "10ms", at most "1h"
+        line 8: entry 2, think: invalid value: string "-1s", expected a time such as "10ms", at most "1h"
+        line 8: entry 2, warmup: invalid value: string "2h", expected a time such as "10ms", at most "1h"
+        line 8: entry 2, duration: invalid value: string "0s", expected a time such as "2s", more than 0 and at most "1h"
+        line 8: entry 2, rate: invalid value: floating point `0.0`, expected transactions per second, more than 0 and at most 1e9
+        line 8: entry 2, rate: invalid value: floating point `NaN`, expected transactions per second, more than 0 and at most 1e9
+        line 8: entry 2, wait_all: invalid type: string "yes", expected a boolean
+        "#);
+    }
+
+    #[test]
+    fn an_unknown_key_is_told_with_those_that_are_known() {
+        let errors = [
+            key_error(r#"modle = "threads""#),
+            key_error(r#"published = [{ source = "a", changes = {}, year = 1 }]"#),
+            error("[[entries]]\nworkload = \"RR2(1B/1B)\""),
+        ];
+        assert_snapshot!(errors.join("\n"), @r"
+        line 8: entry 2: unknown field `modle`, expected one of `workload`, `model`, `rmbe`, `connections_per_loop`, `chunk`, `think`, `rate`, `wait_all`, `blocking`, `warmup`, `duration`, `published`
+        line 8: entry 2, published: unknown field `year`, expected one of `source`, `rmbe`, `changes`
+        line 6: unknown field `entries`, expected one of `name`, `title`, `context`, `entry`
+        ");
+    }
+
+    #[test]
+    fn a_wrong_name_comes_with_its_own_explanation() {
+        assert_snapshot!(error("[[entry]]\nworkload = \"RR10(2KX/2KB)\""), @r"
+        line 7: entry 2, workload: not the name of a workload:
+
+            RR10(2KX/2KB)
+                   ^ expected a unit: B, KB, MB, GB, KiB, MiB or GiB
+
+        A name is RRn(y/z), CRRn(y/z) or STRn(y/z): n clients, 1 to 100000, send y and receive z,
+        1B to 1GB each. A KB is 1024 bytes, a MB 1000000, a KiB 1024; [RR][n](y/z) is the same.
+        ");
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let errors = [
+            error("[[entry]]\nmodel = \"threads\""),
+            error("[[entry.published]]\nchanges = {}"),
+            suite("title = \"a\"").unwrap_err().to_string(),
+            suite("name = \"a\"\ntitle = \"a\"").unwrap_err().to_string(),
+        ];
+        assert_snapshot!(errors.join("\n"), @r"
+        line 6: entry 2: missing field `workload`
+        line 6: entry 1, published: missing field `source`
+        line 1: missing field `name`
+        line 2: a suite has at least one [[entry]] with a workload
+        ");
+    }
+
+    #[test]
+    fn published_figures_are_checked_where_they_stand() {
+        let errors = [
+            "changes = { speed = 1 }",
+            "changes = { cpu = -88 }",
+            "changes = { cpu = inf }",
+            "changes = {}\nrmbe = \"2MB\"",
+        ]
+        .map(|lines| error(&format!("[[entry.published]]\nsource = \"a\"\n{lines}")));
+        assert_snapshot!(errors.join("\n"), @r#"
+        line 8: entry 1, published.changes: unknown variant `speed`, expected one of `throughput`, `response`, `cpu`, `cpu-client`, `cpu-server`
+        line 8: entry 1, published.changes.cpu: invalid value: floating point `-88.0`, expected a change such as +7.32 for +732 % or -0.88 for -88 %
+        line 8: entry 1, published.changes.cpu: invalid value: floating point `inf`, expected a change such as +7.32 for +732 % or -0.88 for -88 %
+        line 9: entry 1, published.rmbe: invalid value: string "2MB", expected "32KB", "64KB", "128KB", "256KB", "512KB" or "1MB"
+        "#);
+    }
+
+    #[test]
+    fn an_entry_that_repeats_another_is_refused() {
+        let errors = [
+            error("[[entry]]\nworkload = \"[rr][1](1/1)\"\nthink = \"1s\""),
+            key_error(r#"model = ["threads", "threads"]"#),
+            key_error(r#"rmbe = ["1MB", "1mb"]"#),
+        ];
+        assert_snapshot!(errors.join("\n"), @r"
+        line 6: entry 2: RR1(1B/1B) in model threads is there already; two runs of a workload differ in `model` or `rmbe`
+        line 6: entry 2: RR2(1B/1B) in model threads is there already; two runs of a workload differ in `model` or `rmbe`
+        line 6: entry 2: RR2(1B/1B) in model threads is there already; two runs of a workload differ in `model` or `rmbe`
+        ");
+    }
+
+    #[test]
+    fn what_is_not_toml_is_told_with_its_line() {
+        let errors = [error("think \"1s\""), key_error("think = \"1s\"\nthink = \"2s\"")];
+        assert_snapshot!(errors.join("\n"), @r"
+        line 6: key with no value, expected `=`
+        line 9: duplicate key
+        ");
+    }
+}
