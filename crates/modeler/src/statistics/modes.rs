@@ -223,15 +223,21 @@ mod tests {
         assert_eq!(bimodal_slices(&[slices], 0.0), None);
     }
 
-    /// One client that ends five or six streams in each slice of 100 ms: 50 and 60 a
-    /// second, in steps of 10.
+    /// Clients that each end one or two streams in a slice of 100 ms: when each of them
+    /// changes the rate by 10 a second, 30 and 50 are not two levels.
     #[test]
     fn the_grain_of_slices_is_not_two_levels() {
-        let slices: Vec<f64> = (0..40).map(|at| f64::from(50 + 10 * (at % 2))).collect();
+        let slices: Vec<f64> = (0..40).map(|at| f64::from(30 + 20 * (at % 2))).collect();
         assert_eq!(bimodal_slices(std::slice::from_ref(&slices), 10.0), None);
-        assert!(bimodal_slices(&[scaled(slices, 100.0)], 10.0).is_none(), "18 % is too little");
-        let wide: Vec<f64> = (0..40).map(|at| f64::from(50 + 40 * (at % 2))).collect();
-        assert!(bimodal_slices(&[wide], 10.0).is_some());
+        assert!(bimodal_slices(&[slices], 5.0).is_some(), "with finer grain they are");
+    }
+
+    #[test]
+    fn levels_that_lie_close_together_do_not_matter() {
+        let slices =
+            |high| vec![(0..40).map(|at| if at % 2 == 0 { 1000.0 } else { high }).collect()];
+        assert_eq!(bimodal_slices(&slices(1150.0), 1.0), None);
+        assert!(bimodal_slices(&slices(1350.0), 1.0).is_some());
     }
 
     #[test]
