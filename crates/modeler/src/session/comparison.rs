@@ -1,0 +1,79 @@
+//! A transport against the baseline, pair by pair.
+
+use super::PublishedFor;
+use crate::plan::Entry;
+use crate::result::{Cell, Comparison, Figure, Sample};
+use crate::statistics::{Ratio, paired_ratio};
+
+/// `a` against the baseline `b`; `None` if no pair has both.
+pub(super) fn comparison(
+    entry: &Entry,
+    a: &Cell,
+    b: &Cell,
+    published: &PublishedFor<'_>,
+) -> Option<Comparison> {
+    let pairs = pairs(&a.samples, &b.samples);
+    if pairs.is_empty() {
+        return None;
+    }
+    let ratio = |figure: Figure| -> Ratio {
+        let figures = pairs.iter().map(|(a, b)| (value(figure, a), value(figure, b)));
+        paired_ratio(&figures.collect::<Vec<_>>())
+    };
+    let throughput = ratio(Figure::Throughput);
+    let response = ratio(Figure::Response);
+    let client = ratio(Figure::CpuClient);
+    let server = ratio(Figure::CpuServer);
+    let both = ratio(Figure::Cpu);
+    let changes = [
+        (Figure::Throughput, throughput.median - 1.0),
+        (Figure::Response, response.median - 1.0),
+        (Figure::Cpu, both.median - 1.0),
+        (Figure::CpuClient, client.median - 1.0),
+        (Figure::CpuServer, server.median - 1.0),
+    ];
+    let rmbe = entry.conduct.rmbe_len;
+    Some(Comparison {
+        workload: a.workload.clone(),
+        model: entry.model,
+        rmbe,
+        a: a.transport,
+        b: b.transport,
+        throughput_ratio: throughput.median,
+        ci95: throughput.ci95,
+        response_ratio: response.median,
+        response_ci95: response.ci95,
+        cpu_ratio_client: client.median,
+        cpu_ci95_client: client.ci95,
+        cpu_ratio_server: server.median,
+        cpu_ci95_server: server.ci95,
+        published: published(&entry.workload, rmbe, a.transport, b.transport, &changes),
+    })
+}
+
+/// Samples of the same pair.
+fn pairs<'a>(a: &'a [Sample], b: &'a [Sample]) -> Vec<(&'a Sample, &'a Sample)> {
+    a.iter()
+        .filter_map(|sample| Some((sample, b.iter().find(|other| other.pair == sample.pair)?)))
+        .collect()
+}
+
+/// A figure of a run: more than zero, so that it has a ratio. What is less than the
+/// clock can tell counts as the least that it can tell.
+fn value(figure: Figure, sample: &Sample) -> f64 {
+    let cpu = sample.cpu_us_per_tran;
+    let tick = CPU_TICK_US / sample.transactions.max(1) as f64;
+    match figure {
+        Figure::Throughput => sample.tps,
+        Figure::Response => sample.response_us.mean.max(RESPONSE_TICK_US),
+        Figure::Cpu => (cpu.client + cpu.server).max(tick),
+        Figure::CpuClient => cpu.client.max(tick),
+        Figure::CpuServer => cpu.server.max(tick),
+    }
+}
+
+/// `getrusage` counts microseconds.
+const CPU_TICK_US: f64 = 1.0;
+
+/// Response times are read in nanoseconds.
+const RESPONSE_TICK_US: f64 = 1e-3;
