@@ -41,6 +41,7 @@ mod socket;
 mod tests;
 mod threads;
 
+use std::convert::Infallible;
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
 
@@ -73,10 +74,7 @@ fn work<W: Write>(input: impl BufRead + Send + 'static, line: &mut ControlLine<W
     }
 }
 
-fn begin<W: Write>(
-    job: Job,
-    line: &mut ControlLine<W>,
-) -> Result<std::convert::Infallible, Ending> {
+fn begin<W: Write>(job: Job, line: &mut ControlLine<W>) -> Result<Infallible, Ending> {
     check(&job)?;
     resources::make_room(&job)?;
     clock::be_punctual();

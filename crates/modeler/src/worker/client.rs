@@ -7,8 +7,8 @@
 use std::convert::Infallible;
 use std::io::{self, Write};
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -19,7 +19,6 @@ use super::failure::Failure;
 use super::generator::{Generator, Pulse, Stage, Trouble};
 use super::poller::Poller;
 use super::record::Recorder;
-use super::resources;
 use super::socket::{Dialer, show};
 use super::threads::{Blocking, Polling};
 use super::{STACK_LEN, shares};
@@ -51,6 +50,7 @@ pub(super) fn run<W: Write>(
 /// The threads with the clients.
 struct Team {
     threads: Vec<Thread>,
+    gate: Arc<Gate>,
     to: String,
     /// Threads that have been told something and have not reported.
     pending: usize,
@@ -61,8 +61,23 @@ struct Team {
 
 struct Thread {
     clients: Range<u32>,
-    stages: Sender<Stage>,
     pulse: Arc<Pulse>,
+}
+
+/// Where threads wait for the next stage: one call lets thousands of them through.
+#[derive(Default)]
+struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct GateState {
+    /// Stages that have been begun.
+    begun: u64,
+    stage: Option<Arc<Stage>>,
+    /// There will be no more.
+    closed: bool,
 }
 
 /// Notices that nothing moves.
@@ -78,16 +93,17 @@ struct Watch {
 impl Team {
     fn assemble<W: Write>(job: &Job, to: &Address, line: &ControlLine<W>) -> Result<Self, Failure> {
         let shares = shares(job);
+        let gate = Arc::new(Gate::default());
         let mut threads = Vec::with_capacity(shares.len());
         let mut first = job.first_client;
         for (number, share) in shares.iter().enumerate() {
             let clients = first..first + share;
             first = clients.end;
             let failed = |source| Failure::Thread { number, of: shares.len(), source };
-            threads.push(Thread::start(job, to, clients, line.desk()).map_err(failed)?);
+            threads.push(Thread::start(job, to, clients, &gate, line.desk()).map_err(failed)?);
         }
         let pending = threads.len();
-        Ok(Self { threads, to: show(to), pending, recorded: None, watch: Watch::new() })
+        Ok(Self { threads, gate, to: show(to), pending, recorded: None, watch: Watch::new() })
     }
 
     /// Waits for the command to begin.
@@ -107,13 +123,13 @@ impl Team {
         line: &mut ControlLine<W>,
     ) -> Result<(Recorder, Usage), Ending> {
         let stage = Stage::timed(begin_ns, nanoseconds(warmup), nanoseconds(measured));
-        self.begin(stage);
+        let stage = self.begin(stage);
         self.attend(stage.measured_from_ns, line)?;
-        let before = resources::usage();
+        stage.mark(clock::now_ns());
         line.say(&Event::Warm)?;
         self.attend(stage.end_ns, line)?;
-        let after = resources::usage();
-        Ok((self.finish(stage, line)?, after - before))
+        stage.mark(clock::now_ns());
+        Ok((self.finish(&stage, line)?, stage.usage()))
     }
 
     fn run_through<W: Write>(
@@ -123,34 +139,29 @@ impl Team {
         measured: u64,
         line: &mut ControlLine<W>,
     ) -> Result<(Recorder, Usage), Ending> {
-        let stage = Stage::counted(begin_ns, warmup);
-        self.begin(stage);
-        self.finish(stage, line)?;
+        let stage = self.begin(Stage::counted(begin_ns, warmup));
+        self.finish(&stage, line)?;
         self.attend(begin_ns, line)?;
-        let before = resources::usage();
         line.say(&Event::Warm)?;
         let stage = Stage::counted(clock::now_ns(), measured);
-        self.begin(stage);
-        let recorder = self.finish(stage, line)?;
-        Ok((recorder, resources::usage() - before))
+        stage.mark(stage.begin_ns);
+        let stage = self.begin(stage);
+        Ok((self.finish(&stage, line)?, stage.usage()))
     }
 
-    fn begin(&mut self, stage: Stage) {
-        for thread in &self.threads {
-            // A thread that is gone has left a note why, which is read next.
-            let _ = thread.stages.send(stage);
-        }
+    fn begin(&mut self, stage: Stage) -> Arc<Stage> {
         self.pending = self.threads.len();
+        self.gate.open(stage)
     }
 
     /// Waits until all have run the stage; puts together what they recorded.
     fn finish<W: Write>(
         &mut self,
-        stage: Stage,
+        stage: &Stage,
         line: &mut ControlLine<W>,
     ) -> Result<Recorder, Ending> {
         self.gather(line)?;
-        Ok(self.recorded.take().unwrap_or_else(|| Recorder::new(&stage)))
+        Ok(self.recorded.take().unwrap_or_else(|| Recorder::new(stage)))
     }
 
     /// Waits until all threads have reported.
@@ -222,9 +233,51 @@ impl Team {
     }
 }
 
+impl Drop for Team {
+    fn drop(&mut self) {
+        self.gate.close();
+    }
+}
+
+impl Gate {
+    fn open(&self, stage: Stage) -> Arc<Stage> {
+        let stage = Arc::new(stage);
+        let mut state = self.lock();
+        state.begun += 1;
+        state.stage = Some(Arc::clone(&stage));
+        self.changed.notify_all();
+        stage
+    }
+
+    fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits for the stage that follows the first `seen`. None: there will be none.
+    fn pass(&self, seen: u64) -> Option<Arc<Stage>> {
+        let state = self.lock();
+        let state = self
+            .changed
+            .wait_while(state, |state| state.begun <= seen && !state.closed)
+            .unwrap_or_else(PoisonError::into_inner);
+        if state.closed { None } else { state.stage.clone() }
+    }
+
+    /// Its contents are whole at any moment, even if a thread has panicked.
+    fn lock(&self) -> MutexGuard<'_, GateState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Thread {
-    fn start(job: &Job, to: &Address, clients: Range<u32>, desk: Sender<Note>) -> io::Result<Self> {
-        let (stages, inbox) = mpsc::channel();
+    fn start(
+        job: &Job,
+        to: &Address,
+        clients: Range<u32>,
+        gate: &Arc<Gate>,
+        desk: Sender<Note>,
+    ) -> io::Result<Self> {
         let pulse = Arc::new(Pulse::default());
         let body = Body {
             job: job.clone(),
@@ -232,14 +285,14 @@ impl Thread {
             to: show(to),
             clients: clients.clone(),
             pulse: Arc::clone(&pulse),
-            inbox,
+            gate: Arc::clone(gate),
             desk,
         };
         thread::Builder::new()
             .name(format!("client {}", clients.start))
             .stack_size(STACK_LEN)
             .spawn(move || body.live())?;
-        Ok(Self { clients, stages, pulse })
+        Ok(Self { clients, pulse })
     }
 }
 
@@ -250,7 +303,7 @@ struct Body {
     to: String,
     clients: Range<u32>,
     pulse: Arc<Pulse>,
-    inbox: Receiver<Stage>,
+    gate: Arc<Gate>,
     desk: Sender<Note>,
 }
 
@@ -276,7 +329,8 @@ impl Body {
         let mut generator = Generator::new(poller, &self.job, self.clients.clone(), pulse);
         generator.connect()?;
         let _ = self.desk.send(Note::Ready);
-        while let Ok(stage) = self.inbox.recv() {
+        for seen in 0.. {
+            let Some(stage) = self.gate.pass(seen) else { break };
             let recorder = generator.run(&stage)?;
             let _ = self.desk.send(Note::Done(Box::new(recorder)));
         }

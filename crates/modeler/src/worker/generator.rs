@@ -18,14 +18,15 @@ use std::collections::BinaryHeap;
 use std::io;
 use std::mem;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::conversation::{self, Conversation, Step, Terms};
 use super::pace::{Pace, Schedule};
 use super::poller::{Interest, Poller};
 use super::record::Recorder;
-use crate::control::Job;
+use super::resources;
+use crate::control::{Job, Usage};
 
 /// The clients of one thread.
 pub(crate) struct Generator<P: Poller> {
@@ -39,11 +40,13 @@ pub(crate) struct Generator<P: Poller> {
     /// Clients with a transaction under way.
     under_way: usize,
     ready: Vec<usize>,
+    /// When the stage wants to know what the process has used.
+    mark_ns: u64,
     pulse: Arc<Pulse>,
 }
 
-/// A part of a run.
-#[derive(Clone, Copy, Debug)]
+/// A part of a run, the same for all threads.
+#[derive(Debug)]
 pub(crate) struct Stage {
     /// When clients begin.
     pub(crate) begin_ns: u64,
@@ -54,6 +57,10 @@ pub(crate) struct Stage {
     pub(crate) end_ns: u64,
     /// Transactions of each client; `u64::MAX` in a stage that ends with a moment.
     pub(crate) count: u64,
+    /// What the process had used when the measured time began.
+    used_before: OnceLock<Usage>,
+    /// And when it was over.
+    used_after: OnceLock<Usage>,
 }
 
 /// A sign of life of one thread, for who watches it.
@@ -107,6 +114,7 @@ impl<P: Poller> Generator<P> {
             under_way: 0,
             ready: Vec::with_capacity(clients.len()),
             clients,
+            mark_ns: 0,
             pulse,
         }
     }
@@ -155,6 +163,7 @@ impl<P: Poller> Generator<P> {
     }
 
     fn prepare(&mut self, pace: Pace, stage: &Stage) {
+        self.mark_ns = stage.first_mark_ns();
         for (token, client) in self.clients.iter_mut().enumerate() {
             client.schedule = Schedule::new(pace, client.number, stage.begin_ns);
             client.ended_in_time = 0;
@@ -228,12 +237,16 @@ impl<P: Poller> Generator<P> {
             match client.conversation.step(transport, &mut self.buffer)? {
                 Step::More => self.pulse.beat(true),
                 Step::Wait(interest) => return self.watch(token, interest),
+                // Only a server is ever left between transactions.
                 Step::Ended | Step::Left => {
                     if self.terms.one_transaction {
                         client.transport = None;
                     }
                     let now_ns = self.poller.now_ns();
                     recorder.record(since_ns, now_ns);
+                    if now_ns >= self.mark_ns {
+                        self.mark_ns = stage.mark(now_ns);
+                    }
                     client.end(now_ns, stage);
                     self.under_way -= 1;
                     match client.next_due_ns(now_ns, stage) {
@@ -326,12 +339,48 @@ impl Stage {
     pub(crate) fn timed(begin_ns: u64, warmup_ns: u64, measured_ns: u64) -> Self {
         let measured_from_ns = begin_ns.saturating_add(warmup_ns);
         let end_ns = measured_from_ns.saturating_add(measured_ns).min(u64::MAX - 1);
-        Self { begin_ns, measured_from_ns, end_ns, count: u64::MAX }
+        Self::new(begin_ns, measured_from_ns, end_ns, u64::MAX)
     }
 
     /// So many transactions of each client, all of them measured.
     pub(crate) fn counted(begin_ns: u64, count: u64) -> Self {
-        Self { begin_ns, measured_from_ns: begin_ns, end_ns: u64::MAX, count }
+        Self::new(begin_ns, begin_ns, u64::MAX, count)
+    }
+
+    fn new(begin_ns: u64, measured_from_ns: u64, end_ns: u64, count: u64) -> Self {
+        let (used_before, used_after) = Default::default();
+        Self { begin_ns, measured_from_ns, end_ns, count, used_before, used_after }
+    }
+
+    /// When clients have to call [`Stage::mark`] first: never in a stage that ends with
+    /// a number, before and after which nothing runs.
+    fn first_mark_ns(&self) -> u64 {
+        if self.count == u64::MAX { self.measured_from_ns } else { u64::MAX }
+    }
+
+    /// Notes what the process has used, when that is due and nobody has done it yet.
+    /// Returns when it will be due again.
+    ///
+    /// Whoever sees first that the moment has come does it: a thread that sleeps until
+    /// then is late when thousands of others want to run, just as many as make the
+    /// difference.
+    #[cold]
+    pub(crate) fn mark(&self, now_ns: u64) -> u64 {
+        if now_ns < self.measured_from_ns {
+            return self.measured_from_ns;
+        }
+        self.used_before.get_or_init(resources::usage);
+        if now_ns < self.end_ns {
+            return self.end_ns;
+        }
+        self.used_after.get_or_init(resources::usage);
+        u64::MAX
+    }
+
+    /// What the process has used in the measured time, when that is over.
+    pub(crate) fn usage(&self) -> Usage {
+        let after = *self.used_after.get_or_init(resources::usage);
+        self.used_before.get().map_or(Usage::default(), |before| after - *before)
     }
 }
 

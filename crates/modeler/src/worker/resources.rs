@@ -6,6 +6,7 @@ use super::clock::checked;
 use super::failure::Failure;
 use super::shares;
 use crate::control::{Job, Usage};
+use crate::plan::Model;
 
 /// CPU time and context switches of this process so far.
 pub(crate) fn usage() -> Usage {
@@ -32,7 +33,8 @@ pub(crate) fn make_room(job: &Job) -> Result<(), Failure> {
 
 /// One for each connection, two for each loop (epoll and timer), and some to spare.
 fn needed(job: &Job) -> u64 {
-    u64::from(job.connections) + 2 * shares(job).len() as u64 + SPARE
+    let loops = if job.model == Model::EventLoop { shares(job).len() } else { 0 };
+    u64::from(job.connections) + 2 * loops as u64 + SPARE
 }
 
 fn check_limit(connections: u32, needed: u64, limit: u64) -> Result<(), Failure> {

@@ -1,7 +1,7 @@
 //! Two workers in one process, with the sockets of this machine between them.
 
 use super::*;
-use crate::control::{Address, ClientReport, Command};
+use crate::control::{Address, ClientReport, Command, Usage};
 use crate::plan::{self, Conduct, Extent, Model};
 use crate::worker::record::tests::from_hex;
 use crate::workload::{Kind, Workload};
@@ -215,7 +215,7 @@ fn a_server_tells_its_usage() {
     let Event::Usage(first) = server.event() else { panic!("no usage") };
     server.line(&Command::Sample);
     let Event::Usage(second) = server.event() else { panic!("no usage") };
-    assert_eq!(first - second, crate::control::Usage::default());
+    assert_eq!(first - second, Usage::default());
     server.end();
 }
 

@@ -147,14 +147,14 @@ fn generator(poller: &WorldPoller, job: &Job) -> Generator<WorldPoller> {
     Generator::new(poller.clone(), job, 0..job.connections, Arc::default())
 }
 
-fn run(poller: &WorldPoller, job: &Job, stage: Stage) -> Recorder {
+fn run(poller: &WorldPoller, job: &Job, stage: &Stage) -> Recorder {
     let mut generator = generator(poller, job);
     generator.connect().expect("connections");
-    generator.run(&stage).expect("a run")
+    generator.run(stage).expect("a run")
 }
 
 fn p99_ns(recorder: Recorder) -> u64 {
-    let report = recorder.into_report(8, crate::control::Usage::default());
+    let report = recorder.into_report(8, Usage::default());
     from_hex(&report.response_ns).value_at_quantile(0.99)
 }
 
@@ -164,7 +164,7 @@ fn a_stall_shows_in_p99_of_an_open_loop_and_hides_in_a_closed_one() {
     let stall = 4 * SECOND..5 * SECOND;
 
     let open = job(Kind::RequestResponse, 4, plan::Pace::Open { per_second: 1000.0 });
-    let recorder = run(&WorldPoller::new(MS / 10, stall.clone()), &open, stage);
+    let recorder = run(&WorldPoller::new(MS / 10, stall.clone()), &open, &stage);
     assert_eq!(recorder.transactions(), 10_000);
     // A tenth of all were due in the stall and waited for the rest of it: the worst
     // hundredth at least nine tenths of it, and no longer than all of it and the
@@ -173,7 +173,7 @@ fn a_stall_shows_in_p99_of_an_open_loop_and_hides_in_a_closed_one() {
     assert!((900 * MS..=1030 * MS).contains(&p99), "{p99}");
 
     let closed = job(Kind::RequestResponse, 4, plan::Pace::Closed);
-    let recorder = run(&WorldPoller::new(MS / 10, stall), &closed, stage);
+    let recorder = run(&WorldPoller::new(MS / 10, stall), &closed, &stage);
     assert!(recorder.transactions() > 100_000);
     assert!(p99_ns(recorder) < MS);
 }
@@ -182,12 +182,12 @@ fn a_stall_shows_in_p99_of_an_open_loop_and_hides_in_a_closed_one() {
 fn an_open_loop_that_cannot_keep_up_says_how_much_is_unfinished() {
     let stage = Stage::timed(0, SECOND, SECOND);
     let slow = job(Kind::RequestResponse, 1, plan::Pace::Open { per_second: 100.0 });
-    let recorder = run(&WorldPoller::new(20 * MS, 0..0), &slow, stage);
+    let recorder = run(&WorldPoller::new(20 * MS, 0..0), &slow, &stage);
     // 50 a second end. By the end at 2 s the 99 first did, those due before 0.99 s;
     // the one that would end at 2 s is too late. The other 100 were due from 1 s on,
     // and the one before them was not due in the measured time.
     assert_eq!(recorder.transactions(), 50);
-    let report = recorder.into_report(8, crate::control::Usage::default());
+    let report = recorder.into_report(8, Usage::default());
     assert_eq!(report.unfinished, 100);
 }
 
@@ -196,7 +196,7 @@ fn a_closed_loop_ends_as_many_as_fit() {
     let stage = Stage::timed(5 * SECOND, SECOND, 2 * SECOND);
     let job = job(Kind::RequestResponse, 3, plan::Pace::Closed);
     let poller = WorldPoller::new(10 * MS, 0..0);
-    let recorder = run(&poller, &job, stage);
+    let recorder = run(&poller, &job, &stage);
     // Ends at 6.00, 6.01 … 7.99 s.
     assert_eq!(recorder.transactions(), 3 * 200);
     assert_eq!(poller.0.borrow().opened, 3);
@@ -209,7 +209,7 @@ fn think_time_is_not_response_time() {
     let stage = Stage::timed(0, 0, SECOND);
     let mut job = job(Kind::RequestResponse, 2, plan::Pace::Closed);
     job.conduct.think = Duration::from_millis(9);
-    let recorder = run(&WorldPoller::new(MS, 0..0), &job, stage);
+    let recorder = run(&WorldPoller::new(MS, 0..0), &job, &stage);
     // Ends at 1, 11 … 991 ms.
     assert_eq!(recorder.transactions(), 2 * 100);
     assert!(p99_ns(recorder).abs_diff(MS) < MS / 500);
@@ -246,6 +246,24 @@ fn a_server_that_leaves_is_named() {
 }
 
 #[test]
+fn a_stage_asks_for_what_was_used_at_its_two_moments_and_keeps_the_first_answer() {
+    let stage = Stage::timed(10, 20, 30);
+    assert_eq!(stage.first_mark_ns(), 30);
+    assert_eq!(stage.mark(29), 30);
+    assert_eq!(stage.used_before.get(), None);
+    assert_eq!(stage.mark(30), 60);
+    let before = *stage.used_before.get().expect("it was due");
+    assert_eq!(stage.mark(59), 60);
+    assert_eq!(stage.used_after.get(), None);
+    assert_eq!(stage.mark(60), u64::MAX);
+    let after = *stage.used_after.get().expect("it was due");
+    assert_eq!(stage.mark(61), u64::MAX);
+    assert_eq!(stage.usage(), after - before);
+    assert_eq!(*stage.used_before.get().expect("kept"), before);
+    assert_eq!(Stage::counted(0, 1).first_mark_ns(), u64::MAX);
+}
+
+#[test]
 fn a_pulse_tells_beats_and_waiting() {
     let pulse = Pulse::default();
     assert_eq!(pulse.feel(), (0, false));
@@ -269,7 +287,7 @@ proptest! {
             Some(per_second) => plan::Pace::Open { per_second },
         };
         let job = job(Kind::RequestResponse, clients, pace);
-        let recorder = run(&WorldPoller::new(service_ns, 0..0), &job, Stage::counted(0, count));
+        let recorder = run(&WorldPoller::new(service_ns, 0..0), &job, &Stage::counted(0, count));
         prop_assert_eq!(recorder.transactions(), u64::from(clients) * count);
     }
 
@@ -281,7 +299,7 @@ proptest! {
         let job = job(Kind::RequestResponse, clients, plan::Pace::Open { per_second });
         let world = WorldPoller::new(service_ns, stall_from..stall_from + stall);
         let stage = Stage::timed(0, 0, 2 * SECOND);
-        let report = run(&world, &job, stage).into_report(8, crate::control::Usage::default());
+        let report = run(&world, &job, &stage).into_report(8, Usage::default());
         let due = (0..clients)
             .map(|i| Schedule::new(Pace::of(&job), i, 0).unfinished(0, 2 * SECOND, 0))
             .sum::<u64>();
