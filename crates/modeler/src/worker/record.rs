@@ -1,10 +1,10 @@
 //! What clients have measured: a recorder for each thread, put together at the end.
 
 use hdrhistogram::Histogram;
-use hdrhistogram::serialization::{Serializer, V2Serializer};
 
 use super::generator::Stage;
 use crate::control::{ClientReport, SLICE_MS, Usage};
+use crate::session::histogram;
 
 /// Transactions that ended in the measured time of a stage, and nothing of others.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl Recorder {
             transactions: 0,
             sum_us: 0.0,
             sum_of_squares: 0.0,
-            histogram: new_histogram(),
+            histogram: growing_histogram(),
             slices: vec![0],
             slice_ends_ns: stage.measured_from_ns.saturating_add(SLICE_NS),
             last_end_ns: stage.measured_from_ns,
@@ -104,7 +104,7 @@ impl Recorder {
             transactions: self.transactions,
             bytes: self.transactions.saturating_mul(bytes),
             elapsed_ns,
-            response_ns: to_hex(&self.histogram),
+            response_ns: histogram::to_hex(&of_fixed_shape(&self.histogram)),
             response_sums_us: (self.sum_us, self.sum_of_squares),
             over_time: self.slices,
             usage,
@@ -115,16 +115,17 @@ impl Recorder {
 
 /// Three digits, any range. It starts small and grows with the values: thousands of
 /// threads have one each.
-fn new_histogram() -> Histogram<u64> {
+fn growing_histogram() -> Histogram<u64> {
     Histogram::new(3).expect("three digits are allowed")
 }
 
-fn to_hex(histogram: &Histogram<u64>) -> String {
-    let mut bytes = Vec::new();
-    V2Serializer::new()
-        .serialize(histogram, &mut bytes)
-        .expect("a histogram in memory can be written to memory");
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+/// The same times in the one shape that coordinators add up.
+fn of_fixed_shape(recorded: &Histogram<u64>) -> Histogram<u64> {
+    let mut whole = histogram::new_histogram();
+    for step in recorded.iter_recorded() {
+        whole.saturating_record_n(step.value_iterated_to(), step.count_at_value());
+    }
+    whole
 }
 
 const SLICE_NS: u64 = SLICE_MS * 1_000_000;
@@ -132,15 +133,10 @@ const SLICE_NS: u64 = SLICE_MS * 1_000_000;
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use hdrhistogram::serialization::Deserializer;
 
     /// What a coordinator reads.
     pub(crate) fn from_hex(hex: &str) -> Histogram<u64> {
-        let bytes: Vec<u8> = (0..hex.len())
-            .step_by(2)
-            .map(|i| u8::from_str_radix(&hex[i..i + 2], 16).expect("hexadecimal"))
-            .collect();
-        Deserializer::new().deserialize(&mut &bytes[..]).expect("a histogram")
+        histogram::from_hex(hex).expect("a histogram")
     }
 
     const MS: u64 = 1_000_000;
