@@ -77,7 +77,7 @@ fn print(text: &str) -> Result<(), SsError> {
 
 /// What to say instead of an empty table.
 fn nothing(snapshot: &Snapshot, is_root: bool) -> String {
-    let mut text = match snapshot.programs {
+    let mut text = match snapshot.programs.len() {
         0 => "no Sidestep programs are running".to_owned(),
         programs => format!("no connections; Sidestep programs running: {programs}"),
     };
