@@ -288,7 +288,7 @@ impl Totals {
             let value = read();
             // Acquire: what went before is of the next line's sequence or earlier.
             fence(Ordering::Acquire);
-            if sequence % 2 == 0 && self.sequence.load(Ordering::Relaxed) == sequence {
+            if sequence.is_multiple_of(2) && self.sequence.load(Ordering::Relaxed) == sequence {
                 return value;
             }
             core::hint::spin_loop();
