@@ -7,7 +7,7 @@
 //!                    └─ RemoteServers ═══ TCP ═══ serve ── LocalServers ──> …
 //! ```
 //!
-//! [`drive`] makes one run: it starts both sides, lets the clients go at a common
+//! [`drive()`] makes one run: it starts both sides, lets the clients go at a common
 //! moment, and takes the clocks of both sides when the warm-up is over and when the
 //! measured time is. Whether the server's workers are on this host or on another is
 //! hidden behind [`ServerSide`](crate::control::ServerSide).
@@ -22,3 +22,6 @@ pub use drive::{RunError, RunParts, SideDifference, drive};
 pub use local::LocalServers;
 pub use remote::{RemoteError, RemoteServers};
 pub use serve::serve;
+
+#[cfg(test)]
+mod fake;

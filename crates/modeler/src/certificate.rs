@@ -12,7 +12,7 @@
 
 use std::time::Instant;
 
-use jiff::{Timestamp, Unit};
+use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
 
 use crate::control::MachineCpu;
 use crate::result::Machine;
@@ -22,7 +22,7 @@ mod cpu_time;
 mod host;
 pub mod wakeup;
 
-pub use cpu_time::machine_cpu;
+pub use cpu_time::{machine_cpu, own_cpu_us};
 use host::Host;
 use wakeup::WakeupCost;
 
@@ -48,7 +48,8 @@ impl Certificate {
     }
 
     /// After the last run. `own_cpu_us` is the CPU time of all workers on this host and
-    /// of the coordinator since [`Certificate::begin`], in microseconds.
+    /// of the coordinator since [`Certificate::begin`], in microseconds: what
+    /// [`own_cpu_us()`] has grown by.
     #[must_use]
     pub fn finish(self, own_cpu_us: u64) -> Machine {
         let shares = match (self.cpu, machine_cpu()) {
@@ -58,9 +59,10 @@ impl Certificate {
         let Host { cpu_model, cpus, memory, kernel, hypervisor, load_average, .. } =
             self.host.clone();
         let wakeup = self.wakeup.clone().unwrap_or_default();
+        let seconds = TimestampRound::new().smallest(Unit::Second).mode(RoundMode::Trunc);
         let mut machine = Machine {
             sidestep: env!("CARGO_PKG_VERSION").to_owned(),
-            began: self.began_at.round(Unit::Second).unwrap_or(self.began_at).to_string(),
+            began: self.began_at.round(seconds).unwrap_or(self.began_at).to_string(),
             took_s: self.began.elapsed().as_secs_f64(),
             cpu_model,
             cpus,
@@ -216,6 +218,7 @@ mod tests {
         let machine = Certificate::begin().finish(0);
         let began: Timestamp = machine.began.parse().unwrap();
         assert!(began <= Timestamp::now());
+        assert!(machine.began.len() == "2026-01-01T00:00:00Z".len(), "{}", machine.began);
         assert!(machine.took_s > 0.0);
         assert!(machine.cpus >= 1);
         assert!(machine.memory > 1 << 20);

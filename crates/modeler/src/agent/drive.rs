@@ -199,3 +199,182 @@ fn monotonic_ns() -> u64 {
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::fake::{Blind, FakeWitness};
+    use crate::agent::{LocalServers, RemoteServers, serve};
+    use crate::launch::fake::{CLIENT, Fake, SERVER, entry};
+    use std::net::TcpListener;
+    use std::thread;
+
+    /// One run with workers that do as they are told, both sides here.
+    fn drive_here(
+        fake: &Fake,
+        witness: &dyn Witness,
+        entry: &Entry,
+        transport: Transport,
+    ) -> Result<RunParts, RunError> {
+        let launcher = fake.launcher();
+        let mut servers = LocalServers::new(&launcher, witness);
+        drive(&mut servers, &launcher, witness, entry, transport)
+    }
+
+    #[test]
+    fn a_run_has_reports_and_differences() {
+        let (fake, witness) = (Fake::new(SERVER, CLIENT), FakeWitness::default());
+        let parts = drive_here(&fake, &witness, &entry(Model::Threads, 4), Transport::Smc).unwrap();
+        assert_eq!(parts.reports.len(), 1);
+        assert_eq!((parts.reports[0].transactions, parts.reports[0].bytes), (7, 14));
+        assert!(!parts.remote);
+        // The server had used 100 µs at the first sample and 200 at the second.
+        assert_eq!((parts.server.usage.user_us, parts.server.usage.system_us), (100, 0));
+        assert_eq!(parts.client.usage, parts.reports[0].usage);
+        // Four looks: server, client, server, client. Waits are what came between,
+        // connections what was seen last.
+        let Evidence { smc_connections, spin_ns, spins, wakeups, .. } = parts.server.evidence;
+        assert_eq!((smc_connections, spin_ns, spins, wakeups), (30, 8000, 0, 6));
+        let Evidence { tcp_connections, fallbacks, spin_ns, .. } = parts.client.evidence;
+        assert_eq!((tcp_connections, spin_ns), (4, 12_000));
+        assert_eq!(fallbacks.into_values().collect::<Vec<_>>(), [4]);
+        fake.wait_until_gone(2);
+    }
+
+    #[test]
+    fn clients_of_one_worker_share_a_job() {
+        for model in [Model::Threads, Model::EventLoop] {
+            let fake = Fake::new(SERVER, CLIENT);
+            drive_here(&fake, &Blind, &entry(model, 40), Transport::Tcp).unwrap();
+            let jobs = fake.jobs();
+            assert_eq!(jobs.len(), 2);
+            for job in jobs {
+                assert_eq!((job.connections, job.first_client, job.model), (40, 0, model));
+                assert_eq!(job.workload.clients, 40);
+            }
+            assert_eq!(fake.lines("command-lines"), ["bench worker"; 2]);
+        }
+    }
+
+    #[test]
+    fn clients_that_are_processes_have_a_server_each() {
+        let number = r#"$(echo "$job" | sed 's/.*"first_client":\([0-9]*\).*/\1/')"#;
+        let server = SERVER.replace("4711", &format!("$((4000 + {number}))"));
+        let fake = Fake::new(&server, CLIENT);
+        let parts = drive_here(&fake, &Blind, &entry(Model::Processes, 3), Transport::Tcp).unwrap();
+        assert_eq!(parts.reports.len(), 3);
+        assert_eq!(parts.server.usage.user_us, 300);
+        assert_eq!(parts.client.usage.user_us, 60);
+        let (servers, clients): (Vec<_>, Vec<_>) =
+            fake.jobs().into_iter().partition(|job| matches!(job.role, Role::Server(_)));
+        let numbers = |jobs: &[Job]| {
+            let mut numbers: Vec<_> = jobs.iter().map(|job| job.first_client).collect();
+            numbers.sort_unstable();
+            numbers
+        };
+        assert_eq!((numbers(&servers), numbers(&clients)), (vec![0, 1, 2], vec![0, 1, 2]));
+        assert!(servers.iter().chain(&clients).all(|job| job.connections == 1));
+        let mut ports: Vec<_> = clients
+            .iter()
+            .map(|job| match &job.role {
+                Role::Client(Address::Tcp(address)) => address.port(),
+                role => panic!("{role:?}"),
+            })
+            .collect();
+        ports.sort_unstable();
+        assert_eq!(ports, [4000, 4001, 4002], "each to its own server");
+    }
+
+    #[test]
+    fn servers_listen_at_the_kind_of_address_that_is_measured() {
+        let roles = |transport, ipv6| {
+            let fake = Fake::new(SERVER, CLIENT);
+            let mut entry = entry(Model::Threads, 1);
+            entry.conduct.ipv6 = ipv6;
+            let launcher = fake.launcher();
+            let run = Run { launcher: &launcher, witness: &Blind, entry: &entry, transport };
+            run.server_jobs().remove(0).role
+        };
+        let tcp = |at: &str| Role::Server(Address::Tcp(at.parse().unwrap()));
+        assert_eq!(roles(Transport::Tcp, false), tcp("0.0.0.0:0"));
+        assert_eq!(roles(Transport::Smc, true), tcp("[::]:0"));
+        let any = Role::Server(Address::Unix(String::new()));
+        assert_eq!(roles(Transport::Unix, true), any);
+    }
+
+    #[test]
+    fn a_run_with_servers_elsewhere() {
+        let (fake, witness) = (Fake::new(SERVER, CLIENT), FakeWitness::default());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let launcher = fake.launcher();
+        let there = launcher.clone();
+        thread::spawn(move || serve(&listener, &there, &FakeWitness::default()));
+        let mut servers = RemoteServers::connect(&address, launcher.limits()).unwrap();
+        for _ in 0..2 {
+            let entry = entry(Model::Processes, 2);
+            let parts = drive(&mut servers, &launcher, &witness, &entry, Transport::Smc).unwrap();
+            assert!(parts.remote);
+            assert_eq!(parts.server.usage.user_us, 200);
+            assert_eq!(parts.reports.len(), 2);
+        }
+        fake.wait_until_gone(8);
+    }
+
+    #[test]
+    fn why_a_client_fails_the_server_may_know() {
+        let server = r#"
+            echo "{\"listening\":{\"tcp\":\"$address\"}}"
+            echo '{"failed":"request 7 differs at byte 3"}'"#;
+        // The client fails when its server is gone for certain.
+        let client = r#"
+            server=$(head -n 1 "$home/processes")
+            while kill -0 "$server" 2>/dev/null && ! grep -q '^State:.Z' "/proc/$server/status"; do
+                sleep 0.01
+            done
+            echo '{"failed":"the server has closed the connection"}'"#;
+        let fake = Fake::new(server, client);
+        let run = drive_here(&fake, &Blind, &entry(Model::Threads, 1), Transport::Tcp);
+        let error = run.unwrap_err();
+        assert!(matches!(error, RunError::Both { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(": the server has closed the connection\nserver side: "), "{text}");
+        assert!(text.ends_with(": request 7 differs at byte 3"), "{text}");
+        fake.wait_until_gone(2);
+    }
+
+    #[test]
+    fn a_run_that_fails_leaves_no_worker() {
+        let fake = Fake::new(SERVER, r#"echo '{"failed":"connection refused"}'"#);
+        let run = drive_here(&fake, &Blind, &entry(Model::Processes, 3), Transport::Tcp);
+        assert!(matches!(run.unwrap_err(), RunError::Clients(_)));
+        fake.wait_until_gone(fake.lines("processes").len());
+
+        let fake = Fake::new("exit 1", CLIENT);
+        let run = drive_here(&fake, &Blind, &entry(Model::Threads, 1), Transport::Tcp);
+        assert!(matches!(run.unwrap_err(), RunError::Servers(_)));
+        fake.wait_until_gone(1);
+
+        let fake = Fake::new(SERVER, CLIENT);
+        let run = drive_here(&fake, &Blind, &entry(Model::Threads, 1), Transport::Smc);
+        let text = run.unwrap_err().to_string();
+        assert!(text.contains("permission denied"), "{text}");
+        fake.wait_until_gone(2);
+    }
+
+    #[test]
+    fn a_run_may_last_as_long_as_it_was_asked_to() {
+        let limits = crate::launch::fake::limits(Duration::from_secs(2));
+        let [warmup, measured] = [3, 50].map(Duration::from_secs);
+        let time = Extent::Time { warmup, measured };
+        assert_eq!(parts_of(time, &limits), [5, 52].map(Duration::from_secs));
+        let count = Extent::Count { warmup: 1, measured: 1 };
+        assert_eq!(parts_of(count, &limits), [Duration::from_secs(2); 2]);
+    }
+
+    #[test]
+    fn the_clock_of_all_processes_advances() {
+        let before = monotonic_ns();
+        assert!(before > 0 && monotonic_ns() >= before);
+    }
+}
