@@ -73,15 +73,20 @@ pub(crate) struct DoctorArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = SS_EXAMPLES)]
 pub(crate) struct SsArgs {
-    /// Print a JSON array with an object for each connection instead of a table
+    /// Print a JSON array with an object for each connection, or program, instead of a table
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// List programs instead, each with all it has had since its start: connections by their
+    /// path, bytes, waits, CPU time spent looking, and how often each reason kept it on TCP
+    #[arg(long, conflicts_with = "all")]
+    pub(crate) totals: bool,
 
     /// Also list connections that are closed here while the peer still reads what was sent
     #[arg(long)]
     pub(crate) all: bool,
 
-    /// List only the connections of this process
+    /// List only the connections of this process, or its program
     #[arg(long, value_name = "PID")]
     pub(crate) pid: Option<u32>,
 }
@@ -144,6 +149,7 @@ Examples:
   sidestep ss
   sidestep ss --pid $(pidof redis-server)
   sidestep ss --json | jq '.[] | select(.mode == \"TCP\") | .reason.text'
+  sidestep ss --totals
 
 Exit status: 0, also if there is nothing to list; 1 if the list cannot be made or the process of
 --pid is gone or may not be looked at; 2 if the command line is wrong.";

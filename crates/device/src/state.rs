@@ -13,7 +13,7 @@ use crate::lock::Lock;
 use crate::map::{self, Created, Mapping};
 use crate::sys::{Errno, Result};
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 /// Name of the memory file: how `sidestep ss` recognises it in `/proc/PID/fd`.
 pub const STATE_NAME: &CStr = c"sidestep-state";
@@ -22,8 +22,12 @@ pub const STATE_LEN: usize = SLOTS_AT + SLOTS * size_of::<Slot>();
 
 const SLOTS_AT: usize = 4 << 10;
 const MAGIC: u64 = u64::from_be_bytes(*b"SIDESTAT");
+/// Bumped with every change of the layout. Not that of what peers share: programs
+/// whose states differ still talk to each other.
+const VERSION: u32 = 2;
 
 const _: () = assert!(size_of::<Slot>() <= 512);
+const _: () = assert!(size_of::<Header>() <= SLOTS_AT);
 
 /// Start of the state.
 #[repr(C)]
@@ -38,11 +42,31 @@ pub struct Header {
     pub slots_used: AtomicU32,
     /// Processes that inherited this state by `fork`.
     pub heirs: [AtomicU32; HEIRS_MAX],
+    /// Connections that have ended.
+    pub ended: Totals,
 }
 
 /// Heirs that are remembered; connections inherited by more are not reclaimed
 /// until the process ends.
 pub const HEIRS_MAX: usize = 256;
+
+/// Sums over the connections whose slots were freed: what is in a slot and what is
+/// in here are together all that the process ever had.
+#[repr(C)]
+pub struct Totals {
+    /// Odd while a slot is being freed.
+    sequence: AtomicU32,
+    /// Connections of which bytes went through shared memory.
+    pub smc: AtomicU64,
+    /// All others, by the number of their reason (`proto::fallback::Reason`); with 0
+    /// nothing was decided, or no byte followed.
+    pub tcp: [AtomicU64; REASONS_MAX],
+    /// Their counters.
+    pub counters: Counters,
+}
+
+/// Reasons that are told apart; larger numbers count as 0.
+pub const REASONS_MAX: usize = 32;
 
 /// What a slot describes: [`Slot::mode`].
 pub mod mode {
@@ -207,6 +231,76 @@ pub struct Counters {
     pub wakeups: AtomicU64,
 }
 
+impl Counters {
+    /// All of them, in the order of their declaration.
+    #[must_use]
+    pub fn all(&self) -> [&AtomicU64; 11] {
+        [
+            &self.bytes_sent,
+            &self.bytes_received,
+            &self.messages_sent,
+            &self.messages_received,
+            &self.ring_bytes_sent,
+            &self.ring_bytes_received,
+            &self.spins,
+            &self.spin_ns,
+            &self.yields,
+            &self.parks,
+            &self.wakeups,
+        ]
+    }
+}
+
+impl Slot {
+    /// Whether bytes of the connection went through shared memory.
+    #[must_use]
+    pub fn has_used_rings(&self) -> bool {
+        let Counters { ring_bytes_sent, ring_bytes_received, .. } = &self.counters;
+        [ring_bytes_sent, ring_bytes_received].iter().any(|n| n.load(Ordering::Relaxed) > 0)
+    }
+}
+
+impl Totals {
+    /// Counts a connection that stays on TCP for the reason of this number.
+    pub fn count_tcp(&self, reason: u8) {
+        let place = self.tcp.get(usize::from(reason)).unwrap_or(&self.tcp[0]);
+        place.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn count_slot(&self, slot: &Slot) {
+        if slot.has_used_rings() {
+            self.smc.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.count_tcp(slot.reason.load(Ordering::Relaxed));
+        }
+        for (sum, counter) in self.counters.all().into_iter().zip(slot.counters.all()) {
+            sum.fetch_add(counter.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    /// Reads without a slot being freed meanwhile, if that succeeds within a few
+    /// attempts; else what was read last, which may have a connection twice or not
+    /// at all. (A process that died in the middle leaves it so for good.)
+    pub fn read_in_peace<T>(&self, mut read: impl FnMut() -> T) -> T {
+        for _ in 1..READS_MAX {
+            // Acquire: what follows is of this sequence or a later one.
+            let sequence = self.sequence.load(Ordering::Acquire);
+            let value = read();
+            // Acquire: what went before is of the next line's sequence or earlier.
+            fence(Ordering::Acquire);
+            if sequence.is_multiple_of(2) && self.sequence.load(Ordering::Relaxed) == sequence {
+                return value;
+            }
+            core::hint::spin_loop();
+        }
+        read()
+    }
+}
+
+/// Attempts of [`Totals::read_in_peace`]. A busy server closes a connection every few
+/// microseconds and has hundreds of them, which are read in less.
+const READS_MAX: usize = 64;
+
 /// Adds to a counter that nobody reads in order: exact with one writer at a time,
 /// which the direction locks give.
 #[inline]
@@ -230,7 +324,7 @@ pub fn create(pid: u32, instance: [u64; 2]) -> Result<(State, i32)> {
     header.pid.store(pid, Ordering::Relaxed);
     header.instance[0].store(instance[0], Ordering::Relaxed);
     header.instance[1].store(instance[1], Ordering::Relaxed);
-    header.version.store(crate::slab::LAYOUT_VERSION, Ordering::Relaxed);
+    header.version.store(VERSION, Ordering::Relaxed);
     header.magic.store(MAGIC, Ordering::Release);
     Ok((state, fd))
 }
@@ -244,7 +338,7 @@ pub fn inspect(fd: i32) -> Result<State> {
     let state = State(mapping);
     let header = state.header();
     let version = header.version.load(Ordering::Relaxed);
-    if header.magic.load(Ordering::Acquire) == MAGIC && version == crate::slab::LAYOUT_VERSION {
+    if header.magic.load(Ordering::Acquire) == MAGIC && version == VERSION {
         return Ok(state);
     }
     // SAFETY: the header is not used again.
@@ -268,6 +362,21 @@ impl State {
         unsafe { self.0.get(SLOTS_AT + index * size_of::<Slot>()) }
     }
 
+    /// Frees a slot: what it has counted goes to the totals. Whoever reads
+    /// [in peace](Totals::read_in_peace) sees it here or there.
+    ///
+    /// Called once for each use of a slot, by the process that made the state, which
+    /// alone knows when its heirs have let go, too.
+    pub fn free_slot(&self, index: usize) {
+        let (slot, totals) = (self.slot(index), &self.header().ended);
+        totals.sequence.fetch_add(1, Ordering::Relaxed);
+        // Release: what follows is seen with the odd sequence or a later one.
+        fence(Ordering::Release);
+        totals.count_slot(slot);
+        slot.mode.store(mode::FREE, Ordering::Release);
+        totals.sequence.fetch_add(1, Ordering::Release);
+    }
+
     /// Gives the address range back (of an inspected state).
     ///
     /// # Safety
@@ -275,5 +384,120 @@ impl State {
     pub unsafe fn unmap(self) {
         // SAFETY: the caller's promise.
         unsafe { self.0.unmap() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys;
+
+    struct Made(State, i32);
+
+    impl Made {
+        fn new() -> Self {
+            let (state, fd) = create(1, [2, 3]).unwrap();
+            Self(state, fd)
+        }
+
+        fn use_slot(&self, index: usize, reason: u8, ring_bytes: u64) -> &'static Slot {
+            let slot = self.0.slot(index);
+            slot.mode.store(mode::LINGERING, Ordering::Relaxed);
+            slot.reason.store(reason, Ordering::Relaxed);
+            for (n, counter) in (0..).zip(slot.counters.all()) {
+                counter.store(n, Ordering::Relaxed);
+            }
+            slot.counters.ring_bytes_sent.store(ring_bytes, Ordering::Relaxed);
+            slot.counters.ring_bytes_received.store(0, Ordering::Relaxed);
+            slot
+        }
+    }
+
+    impl Drop for Made {
+        fn drop(&mut self) {
+            sys::close(self.1);
+            // SAFETY: tests keep nothing of it.
+            unsafe { self.0.unmap() }
+        }
+    }
+
+    fn get(counter: &AtomicU64) -> u64 {
+        counter.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn what_a_slot_has_counted_stays_when_it_is_freed() {
+        let made = Made::new();
+        let totals = &made.0.header().ended;
+        let slot = made.use_slot(0, 0, 7);
+        made.0.free_slot(0);
+        assert_eq!(slot.mode.load(Ordering::Relaxed), mode::FREE);
+        made.use_slot(5, 0, 8);
+        made.0.free_slot(5);
+        assert_eq!((get(&totals.smc), get(&totals.tcp[0])), (2, 0));
+        assert_eq!(totals.counters.all().map(get), [0, 2, 4, 6, 15, 0, 12, 14, 16, 18, 20]);
+    }
+
+    #[test]
+    fn a_connection_without_ring_bytes_is_tcp_for_its_reason() {
+        let made = Made::new();
+        let totals = &made.0.header().ended;
+        for reason in [3, 3, 0, 31, 32, 255] {
+            made.use_slot(0, reason, 0);
+            made.0.free_slot(0);
+        }
+        totals.count_tcp(12);
+        assert_eq!(get(&totals.smc), 0);
+        let counted = totals.tcp.each_ref().map(get);
+        let mut expected = [0; REASONS_MAX];
+        (expected[0], expected[3], expected[12], expected[31]) = (3, 2, 1, 1);
+        assert_eq!(counted, expected);
+    }
+
+    /// All slots are in use at first and are freed one by one while somebody counts
+    /// what is in use and what has ended: always as many as there were.
+    #[test]
+    fn a_reader_in_peace_sees_every_connection_once() {
+        const CONNECTIONS: usize = 64;
+        for _ in 0..50 {
+            let made = Made::new();
+            let (state, looks) = (made.0, AtomicU32::new(0));
+            for index in 0..CONNECTIONS {
+                state.slot(index).mode.store(mode::TCP, Ordering::Relaxed);
+            }
+            let is_used =
+                |index: &usize| state.slot(*index).mode.load(Ordering::Acquire) != mode::FREE;
+            let look = || {
+                let used = (0..CONNECTIONS).filter(is_used).count();
+                used + get(&state.header().ended.tcp[0]) as usize
+            };
+            std::thread::scope(|scope| {
+                let writer = scope.spawn(|| {
+                    for index in 0..CONNECTIONS {
+                        let seen = looks.load(Ordering::Relaxed);
+                        while looks.load(Ordering::Relaxed) == seen {
+                            std::thread::yield_now();
+                        }
+                        state.free_slot(index);
+                    }
+                });
+                let mut wrong = None;
+                while !writer.is_finished() {
+                    let seen = state.header().ended.read_in_peace(look);
+                    wrong = wrong.or((seen != CONNECTIONS).then_some(seen));
+                    looks.fetch_add(1, Ordering::Relaxed);
+                }
+                assert_eq!(wrong, None);
+            });
+        }
+    }
+
+    #[test]
+    fn a_writer_that_died_keeps_no_reader() {
+        let made = Made::new();
+        let totals = &made.0.header().ended;
+        totals.sequence.store(1, Ordering::Relaxed);
+        totals.count_tcp(1);
+        assert_eq!(totals.read_in_peace(|| get(&totals.tcp[1])), 1);
     }
 }

@@ -218,6 +218,42 @@ pub trait ServerSide {
     /// # Errors
     /// One had failed; the text is its own.
     fn stop(&mut self) -> io::Result<()>;
+
+    /// Whether it is on another host, whose CPUs are not those of the clients.
+    fn is_remote(&self) -> bool {
+        false
+    }
+}
+
+impl Evidence {
+    /// What was spun, parked and woken since an earlier look. Connections stay what
+    /// they are, those since the start: what they became was settled before anything
+    /// was measured, or is settled again and again.
+    #[must_use]
+    pub fn waits_since(self, earlier: &Self) -> Self {
+        let less = u64::saturating_sub;
+        Self {
+            spin_ns: less(self.spin_ns, earlier.spin_ns),
+            spins: less(self.spins, earlier.spins),
+            parks: less(self.parks, earlier.parks),
+            wakeups: less(self.wakeups, earlier.wakeups),
+            ..self
+        }
+    }
+}
+
+/// Later minus earlier; a counter that went backwards counts as unchanged.
+impl Sub for MachineCpu {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        let less = u64::saturating_sub;
+        Self {
+            busy_us: less(self.busy_us, earlier.busy_us),
+            idle_us: less(self.idle_us, earlier.idle_us),
+            steal_us: less(self.steal_us, earlier.steal_us),
+        }
+    }
 }
 
 impl Add for Usage {

@@ -6,8 +6,9 @@
 //! or busy one is seen like any other, and it is never kept waiting.
 //!
 //! ```text
-//!   /proc/PID/fd/N ──> state ── header: process that made it, slots ever used
-//!   /proc/PID/fd/N ──┘    └──── slots: one per connection
+//!   /proc/PID/fd/N ──> state ── header: process that made it, slots ever used,
+//!   /proc/PID/fd/N ──┘    │             sums over ended connections
+//!                         └──── slots: one per connection
 //!   (parent and forked child hold the same one)
 //! ```
 //!
@@ -18,6 +19,7 @@
 //! Unlike the rest of this crate this runs in `sidestep ss` and not inside somebody
 //! else's call, so it may allocate.
 
+use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use sidestep_device::channel::SLOTS;
@@ -36,13 +38,38 @@ use std::path::{Path, PathBuf};
 pub struct Snapshot {
     /// All connections: by process, then in the order of their slots.
     pub connections: Vec<Connection>,
-    /// States found. A program has one from its first TCP connection to its end;
-    /// children that have opened none of their own share their parent's.
-    pub programs: usize,
+    /// In the order of the processes that hold them.
+    pub programs: Vec<Program>,
     /// States that could not be understood: of another version of Sidestep.
     pub incompatible: usize,
     /// Processes at whose descriptors we may not look.
     pub unreadable: Vec<u32>,
+}
+
+/// A state and those who hold it. A program has one from its first TCP connection to
+/// its end; children that have opened none of their own share their parent's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// Who holds it: the process that made it first, if it lives. Never empty.
+    pub pids: Vec<u32>,
+    /// What the kernel calls the first of them, without control characters.
+    pub program: String,
+    /// All its connections since its start.
+    pub totals: Totals,
+}
+
+/// Connections of a program, those that have ended included.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Connections of which bytes went through shared memory.
+    pub smc: u64,
+    /// Connections on TCP for a reason, with their number; the reasons all differ.
+    pub fallbacks: Vec<(Fallback, u64)>,
+    /// Connections on TCP without a reason: where they go is not decided yet, or no
+    /// byte went through shared memory before they ended.
+    pub undecided: u64,
+    /// Sums over all of them.
+    pub counters: Counters,
 }
 
 /// One end of a TCP connection of a Sidestep program.
@@ -126,9 +153,16 @@ impl Snapshot {
     /// # Errors
     /// `/proc` cannot be listed. Processes that end meanwhile are no error.
     pub fn take() -> io::Result<Self> {
+        Ok(Self::of(&processes()?))
+    }
+
+    /// Looks at these processes only. One that does not exist is none of the
+    /// unreadable ones.
+    #[must_use]
+    pub fn of(pids: &[u32]) -> Self {
         let mut survey = Survey::default();
         let mut unreadable = Vec::new();
-        for pid in processes()? {
+        for &pid in pids {
             match survey.visit(pid) {
                 Err(error) if is_refusal(&error) && !is_kernel_thread(pid) => unreadable.push(pid),
                 // Any other error: it has ended.
@@ -136,15 +170,101 @@ impl Snapshot {
             }
         }
         let found = survey.states.values();
-        let programs = found.clone().filter(|found| found.mapped.is_some()).count();
+        let mut programs: Vec<_> = found.clone().filter_map(Found::program).collect();
+        programs.sort_by_key(|(state, program)| (program.pids[0], *state));
         let mut connections: Vec<_> = found.clone().flat_map(Found::connections).collect();
         connections.sort_by_key(|(state, slot, connection)| (connection.pid, *state, *slot));
-        Ok(Self {
+        Self {
             connections: connections.into_iter().map(|(_, _, connection)| connection).collect(),
-            programs,
-            incompatible: survey.states.len() - programs,
+            incompatible: survey.states.len() - programs.len(),
+            programs: programs.into_iter().map(|(_, program)| program).collect(),
             unreadable,
-        })
+        }
+    }
+}
+
+impl Totals {
+    /// Connections whose bytes went, or have gone so far, by TCP alone.
+    #[must_use]
+    pub fn tcp(&self) -> u64 {
+        let fallbacks = self.fallbacks.iter().map(|(_, connections)| *connections);
+        fallbacks.fold(self.undecided, u64::saturating_add)
+    }
+
+    /// What two programs had together.
+    pub fn add(&mut self, other: &Self) {
+        self.smc = self.smc.saturating_add(other.smc);
+        self.undecided = self.undecided.saturating_add(other.undecided);
+        for &(fallback, connections) in &other.fallbacks {
+            self.add_fallback(fallback, connections);
+        }
+        self.counters.add(&other.counters);
+    }
+
+    fn add_fallback(&mut self, fallback: Fallback, connections: u64) {
+        match self.fallbacks.iter_mut().find(|(known, _)| *known == fallback) {
+            Some((_, sum)) => *sum = sum.saturating_add(connections),
+            None => self.fallbacks.push((fallback, connections)),
+        }
+    }
+
+    fn add_tcp(&mut self, reason: Reason, connections: u64) {
+        match reason.diagnosis() {
+            _ if connections == 0 => {}
+            None => self.undecided = self.undecided.saturating_add(connections),
+            Some(diagnosis) => {
+                let fallback = Fallback { diagnosis, words: reason.words(), peer: None };
+                self.add_fallback(fallback, connections);
+            }
+        }
+    }
+}
+
+impl Counters {
+    fn read(from: &state::Counters) -> Self {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Self {
+            bytes_sent: load(&from.bytes_sent),
+            bytes_received: load(&from.bytes_received),
+            messages_sent: load(&from.messages_sent),
+            messages_received: load(&from.messages_received),
+            ring_bytes_sent: load(&from.ring_bytes_sent),
+            ring_bytes_received: load(&from.ring_bytes_received),
+            spins: load(&from.spins),
+            spin_ns: load(&from.spin_ns),
+            yields: load(&from.yields),
+            parks: load(&from.parks),
+            wakeups: load(&from.wakeups),
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        let sum = u64::saturating_add;
+        *self = Self {
+            bytes_sent: sum(self.bytes_sent, other.bytes_sent),
+            bytes_received: sum(self.bytes_received, other.bytes_received),
+            messages_sent: sum(self.messages_sent, other.messages_sent),
+            messages_received: sum(self.messages_received, other.messages_received),
+            ring_bytes_sent: sum(self.ring_bytes_sent, other.ring_bytes_sent),
+            ring_bytes_received: sum(self.ring_bytes_received, other.ring_bytes_received),
+            spins: sum(self.spins, other.spins),
+            spin_ns: sum(self.spin_ns, other.spin_ns),
+            yields: sum(self.yields, other.yields),
+            parks: sum(self.parks, other.parks),
+            wakeups: sum(self.wakeups, other.wakeups),
+        };
+    }
+}
+
+/// The standard's code and the reason in words, with the peer's own if it was the
+/// peer that declined.
+impl fmt::Display for Fallback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#010x} {}", self.diagnosis.0, self.words)?;
+        match self.peer {
+            Some(diagnosis) => write!(f, ": {diagnosis}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -210,21 +330,34 @@ impl Survey {
 }
 
 impl Found {
+    /// Who holds it and what they had, with the number of the state to sort by.
+    fn program(&self) -> Option<(usize, Program)> {
+        let state = &self.mapped.as_ref()?.0;
+        let owner = state.header().pid.load(Ordering::Relaxed);
+        let maker = self.holder(owner, owner)?;
+        let others = self.holders.iter().map(|holder| holder.pid).filter(|pid| *pid != maker.pid);
+        Some((
+            self.number,
+            Program {
+                pids: [maker.pid].into_iter().chain(others).collect(),
+                program: maker.program.clone(),
+                totals: state.header().ended.read_in_peace(|| totals(state)),
+            },
+        ))
+    }
+
     /// Its connections, each with the numbers of state and slot to sort by.
     fn connections(&self) -> Vec<(usize, usize, Connection)> {
         let Some(Mapped(state)) = &self.mapped else {
             return Vec::new();
         };
-        let header = state.header();
-        let owner = header.pid.load(Ordering::Relaxed);
-        // Acquire: pairs with the Release in `Process::take_slot`.
-        let used = header.slots_used.load(Ordering::Acquire) as usize;
+        let owner = state.header().pid.load(Ordering::Relaxed);
         let connection = |index| {
             let seen = read(state.slot(index))?;
             let holder = self.holder(seen.user_pid, owner)?;
             Some((self.number, index, seen.into_connection(holder)))
         };
-        (0..used.min(SLOTS)).filter_map(connection).collect()
+        (0..slots_used(state)).filter_map(connection).collect()
     }
 
     /// The process that is called `user` in this state, else the one called `owner`,
@@ -286,6 +419,38 @@ impl Seen {
     }
 }
 
+/// All connections of a state: those that have ended and those in its slots.
+fn totals(state: &State) -> Totals {
+    let ended = &state.header().ended;
+    let mut totals = Totals {
+        smc: ended.smc.load(Ordering::Relaxed),
+        counters: Counters::read(&ended.counters),
+        ..Totals::default()
+    };
+    for (number, connections) in (0..).zip(&ended.tcp) {
+        totals.add_tcp(Reason::from_number(number), connections.load(Ordering::Relaxed));
+    }
+    for slot in (0..slots_used(state)).map(|index| state.slot(index)) {
+        // Acquire: pairs with the Release that sets the mode after what belongs to it.
+        if slot.mode.load(Ordering::Acquire) == mode::FREE {
+            continue;
+        }
+        if slot.has_used_rings() {
+            totals.smc = totals.smc.saturating_add(1);
+        } else {
+            totals.add_tcp(Reason::from_number(slot.reason.load(Ordering::Relaxed)), 1);
+        }
+        totals.counters.add(&Counters::read(&slot.counters));
+    }
+    totals
+}
+
+fn slots_used(state: &State) -> usize {
+    // Acquire: pairs with the Release in `Process::take_slot`.
+    let used = state.header().slots_used.load(Ordering::Acquire) as usize;
+    used.min(SLOTS)
+}
+
 /// Reads a slot that its program may be changing. `None`: it is free, or it passes
 /// from one connection to the next faster than it can be read.
 fn read(slot: &Slot) -> Option<Seen> {
@@ -327,8 +492,6 @@ fn read_once(slot: &Slot) -> Option<Seen> {
     };
     // Acquire: pairs with the Release that sets the family after the addresses.
     let family = slot.family.load(Ordering::Acquire);
-    let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let counters = &slot.counters;
     Some(Seen {
         user_pid: slot.user_pid.load(Ordering::Relaxed),
         local: address(family, &slot.local_ip, &slot.local_port),
@@ -337,19 +500,7 @@ fn read_once(slot: &Slot) -> Option<Seen> {
         mode,
         rmbe_local: ring_len(&slot.receive_ring_len),
         rmbe_peer: ring_len(&slot.send_ring_len),
-        counters: Counters {
-            bytes_sent: load(&counters.bytes_sent),
-            bytes_received: load(&counters.bytes_received),
-            messages_sent: load(&counters.messages_sent),
-            messages_received: load(&counters.messages_received),
-            ring_bytes_sent: load(&counters.ring_bytes_sent),
-            ring_bytes_received: load(&counters.ring_bytes_received),
-            spins: load(&counters.spins),
-            spin_ns: load(&counters.spin_ns),
-            yields: load(&counters.yields),
-            parks: load(&counters.parks),
-            wakeups: load(&counters.wakeups),
-        },
+        counters: Counters::read(&slot.counters),
         fallback,
     })
 }
@@ -464,12 +615,12 @@ mod tests {
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
     /// A state as a Sidestep program has it; gone with the test.
-    struct Program {
+    struct Maker {
         state: Mapped,
         fd: i32,
     }
 
-    impl Program {
+    impl Maker {
         fn new(pid: u32) -> Self {
             let (state, fd) = state::create(pid, [1, 2]).unwrap();
             Self { state: Mapped(state), fd }
@@ -505,7 +656,7 @@ mod tests {
         }
     }
 
-    impl Drop for Program {
+    impl Drop for Maker {
         fn drop(&mut self) {
             sys::close(self.fd);
         }
@@ -556,7 +707,7 @@ mod tests {
 
     #[test]
     fn a_connection_in_shared_memory_is_seen_with_all_it_has() {
-        let program = Program::new(sys::pid());
+        let program = Maker::new(sys::pid());
         let slot = program.connect(0, (1001, 2001), mode::SMC_D);
         set(&slot.receive_ring_len, 65_536);
         set(&slot.send_ring_len, 32_768);
@@ -607,7 +758,7 @@ mod tests {
 
     #[test]
     fn addresses_are_known_or_absent() {
-        let program = Program::new(sys::pid());
+        let program = Maker::new(sys::pid());
         let slot = program.connect(0, (1002, 2002), mode::TCP);
         assert_eq!(address_of(slot).unwrap().to_string(), "10.0.0.0:1002");
         // 2001:db8::7
@@ -633,7 +784,7 @@ mod tests {
 
     #[test]
     fn a_connection_on_tcp_has_a_reason_or_is_not_decided() {
-        let program = Program::new(sys::pid());
+        let program = Maker::new(sys::pid());
         let slot = program.connect(0, (1003, 2003), mode::TCP);
         set(&slot.send_ring_len, 65_536);
         let seen = read(slot).unwrap();
@@ -660,7 +811,7 @@ mod tests {
 
     #[test]
     fn a_closed_connection_was_what_it_was() {
-        let program = Program::new(sys::pid());
+        let program = Maker::new(sys::pid());
         let slot = program.connect(0, (1004, 2004), mode::LINGERING);
         set(&slot.send_ring_len, 65_536);
         assert!(only(1004).is_smc());
@@ -670,7 +821,7 @@ mod tests {
 
     #[test]
     fn free_and_unused_slots_are_no_connections() {
-        let program = Program::new(sys::pid());
+        let program = Maker::new(sys::pid());
         program.connect(0, (1005, 2005), mode::FREE);
         program.connect(1, (1005, 2005), 77);
         program.connect(2, (1005, 2005), mode::TCP);
@@ -680,7 +831,7 @@ mod tests {
 
     #[test]
     fn absurd_words_do_no_harm() {
-        let program = Program::new(DEAD);
+        let program = Maker::new(DEAD);
         let slot = program.connect(0, (1006, 2006), mode::TCP);
         set(&program.state.0.header().slots_used, u32::MAX);
         set(&slot.user_pid, u32::MAX);
@@ -697,7 +848,7 @@ mod tests {
 
     #[test]
     fn a_process_number_counts_only_if_that_process_holds_the_state() {
-        let program = Program::new(sys::pid());
+        let program = Maker::new(sys::pid());
         let slot = program.connect(0, (1007, 2007), mode::TCP);
         let pid_for = |user| {
             set(&slot.user_pid, user);
@@ -710,7 +861,7 @@ mod tests {
 
     #[test]
     fn a_state_shared_with_a_child_is_listed_once() {
-        let program = Program::new(sys::pid());
+        let program = Maker::new(sys::pid());
         let parents = program.connect(0, (1008, 2008), mode::TCP);
         let childs = program.connect(1, (1008, 2008), mode::TCP);
         let child = program.child();
@@ -729,7 +880,7 @@ mod tests {
 
     #[test]
     fn a_state_outlives_its_maker_in_a_child() {
-        let program = Program::new(DEAD);
+        let program = Maker::new(DEAD);
         let slot = program.connect(0, (1009, 2009), mode::TCP);
         set(&slot.user_pid, DEAD);
         let child = program.child();
@@ -741,7 +892,7 @@ mod tests {
 
     #[test]
     fn a_slot_that_never_stands_still_is_given_up() {
-        let program = Program::new(sys::pid());
+        let program = Maker::new(sys::pid());
         let slot = program.connect(0, (1010, 2010), mode::TCP);
         let stop = AtomicU32::new(0);
         std::thread::scope(|scope| {
@@ -757,6 +908,85 @@ mod tests {
             set(&stop, 1);
         });
         assert!(read(slot).is_some());
+    }
+
+    /// The programs among those of these processes that have yielded so many times: how
+    /// a test knows its own.
+    fn programs(pids: &[u32], yields: u64) -> Vec<Program> {
+        let _alone = alone();
+        let mut programs = Snapshot::of(pids).programs;
+        programs.retain(|program| program.totals.counters.yields == yields);
+        programs
+    }
+
+    fn fallback(reason: Reason) -> Fallback {
+        Fallback { diagnosis: reason.diagnosis().unwrap(), words: reason.words(), peer: None }
+    }
+
+    #[test]
+    fn totals_are_what_has_ended_and_what_is_there() {
+        const YIELDS: u64 = 1011 << 32;
+        let program = Maker::new(sys::pid());
+        let ended = &program.state.0.header().ended;
+        ended.counters.yields.store(YIELDS, Ordering::Relaxed);
+        let connect = |index, mode, ring_bytes, reason| {
+            let slot = program.connect(index, (1011, 2011), mode);
+            set8(&slot.reason, reason as u8);
+            for counter in slot.counters.all() {
+                counter.store(10, Ordering::Relaxed);
+            }
+            slot.counters.ring_bytes_sent.store(0, Ordering::Relaxed);
+            slot.counters.ring_bytes_received.store(ring_bytes, Ordering::Relaxed);
+        };
+        // Slot 0 has four connections one after the other.
+        for (ring_bytes, reason) in
+            [(5, Reason::None), (0, Reason::NoMemory), (0, Reason::PeerNotSmc), (0, Reason::None)]
+        {
+            connect(0, mode::LINGERING, ring_bytes, reason);
+            program.state.0.free_slot(0);
+        }
+        connect(1, mode::SMC_D, 2, Reason::None);
+        connect(2, mode::SMC_D, 0, Reason::None);
+        connect(3, mode::TCP, 0, Reason::PeerNotSmc);
+        connect(4, mode::LINGERING, 1, Reason::None);
+        ended.count_tcp(Reason::NoSlot as u8);
+
+        let [program] = programs(&[sys::pid()], YIELDS + 80).try_into().unwrap();
+        let Totals { smc, fallbacks, undecided, counters } = program.totals;
+        assert_eq!((smc, undecided), (3, 2));
+        let expected = [(Reason::PeerNotSmc, 2), (Reason::NoMemory, 1), (Reason::NoSlot, 1)];
+        assert_eq!(fallbacks, expected.map(|(reason, n)| (fallback(reason), n)));
+        assert_eq!((counters.bytes_sent, counters.wakeups), (80, 80));
+        assert_eq!((counters.ring_bytes_sent, counters.ring_bytes_received), (0, 8));
+    }
+
+    #[test]
+    fn totals_of_two_programs_add_up() {
+        let of = |smc, fallbacks: &[(Reason, u64)], spin_ns| Totals {
+            smc,
+            fallbacks: fallbacks.iter().map(|(reason, n)| (fallback(*reason), *n)).collect(),
+            undecided: smc,
+            counters: Counters { spin_ns, ..Counters::default() },
+        };
+        let mut sum = of(1, &[(Reason::NoSlot, 2)], 3);
+        sum.add(&of(10, &[(Reason::OtherUser, 30), (Reason::NoSlot, 20)], u64::MAX));
+        let both = [(Reason::NoSlot, 22), (Reason::OtherUser, 30)];
+        assert_eq!(sum, of(11, &both, u64::MAX));
+        assert_eq!(sum.tcp(), 63);
+        assert_eq!(sum.fallbacks[1].0.to_string(), "0x03000000 the peer runs as another user");
+    }
+
+    #[test]
+    fn a_program_is_everybody_who_holds_its_state() {
+        const YIELDS: u64 = 1012 << 32;
+        let maker = Maker::new(sys::pid());
+        maker.state.0.header().ended.counters.yields.store(YIELDS, Ordering::Relaxed);
+        let child = maker.child();
+        let [both] = programs(&[child.0.id(), sys::pid()], YIELDS).try_into().unwrap();
+        assert_eq!(both.pids, [sys::pid(), child.0.id()], "the maker first");
+        let [childs] = programs(&[child.0.id()], YIELDS).try_into().unwrap();
+        assert_eq!((childs.pids, childs.program), (vec![child.0.id()], "sleep".to_owned()));
+        assert!(Snapshot::of(&[DEAD]).programs.is_empty());
     }
 
     #[test]

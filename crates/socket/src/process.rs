@@ -18,6 +18,7 @@ use sidestep_device::slab::{self, phase};
 use sidestep_device::state::{self, Slot, State, mode};
 use sidestep_device::sys::{self, Kernel, UnixName};
 use sidestep_device::wake::{self, CHANNELS, Wake};
+use sidestep_proto::fallback::Reason;
 use sidestep_proto::rendezvous::Local;
 use sidestep_wire::clc::Hostname;
 use sidestep_wire::host_control::{ControlMessage, Instance, mailbox_name};
@@ -431,7 +432,7 @@ impl Process {
             group.forget_connection(index);
         }
         self.group_of_slot[index].store(core::ptr::null_mut(), Ordering::Relaxed);
-        self.state.slot(index).mode.store(mode::FREE, Ordering::Release);
+        self.state.free_slot(index);
         free.stack[free.count] = index as u32;
         free.count += 1;
         free.lingering -= 1;
@@ -589,3 +590,119 @@ fn reset(slot: &Slot, pid: u32) {
 }
 
 const _: () = assert!(slab::LAYOUT_VERSION == 1);
+const _: () = assert!(Reason::ALL.len() <= state::REASONS_MAX);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sock::{self, Phase};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+    use std::process::Command;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    /// The process is the test program itself: one test at a time counts in it.
+    fn alone() -> MutexGuard<'static, ()> {
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        note_owner();
+        ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connection of which `ring_bytes` went through shared memory.
+    fn connect(listener: &TcpListener, ring_bytes: u64) -> (TcpStream, &'static Sock) {
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let sock = sock::register(stream.as_raw_fd(), false, false).unwrap();
+        sock.set_phase(Phase::Candidate);
+        sock.begin(stream.as_raw_fd());
+        let counters = &sock.slot().unwrap().counters;
+        counters.ring_bytes_sent.store(ring_bytes, Ordering::Relaxed);
+        counters.bytes_sent.store(ring_bytes, Ordering::Relaxed);
+        (stream, sock)
+    }
+
+    fn close(stream: TcpStream) {
+        let closing = sock::before_close(stream.as_raw_fd());
+        drop(stream);
+        drop(closing);
+    }
+
+    fn ended() -> (u64, u64, u64) {
+        let ended = &current().unwrap().state.header().ended;
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (load(&ended.smc), load(&ended.tcp[0]), load(&ended.counters.bytes_sent))
+    }
+
+    #[test]
+    fn a_connection_that_is_closed_is_counted_once() {
+        let _alone = alone();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ((first, _), (second, _)) = (connect(&listener, 5), connect(&listener, 0));
+        let before = ended();
+        close(first);
+        close(second);
+        assert_eq!(ended(), (before.0 + 1, before.1 + 1, before.2 + 5));
+        // Whoever takes and sweeps slots counts nothing anew.
+        close(connect(&listener, 0).0);
+        assert_eq!(ended(), (before.0 + 1, before.1 + 2, before.2 + 5));
+    }
+
+    #[test]
+    fn a_second_descriptor_keeps_a_connection() {
+        let _alone = alone();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (first, _) = connect(&listener, 5);
+        let second = first.try_clone().unwrap();
+        sock::duplicate(first.as_raw_fd(), second.as_raw_fd());
+        let before = ended();
+        close(first);
+        assert_eq!(ended(), before);
+        close(second);
+        assert_eq!(ended(), (before.0 + 1, before.1, before.2 + 5));
+    }
+
+    #[test]
+    fn a_connection_with_a_living_heir_is_counted_when_that_is_gone() {
+        let _alone = alone();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (stream, sock) = connect(&listener, 5);
+        let mut heir = Command::new("sleep").arg("60").spawn().unwrap();
+        let heirs = &current().unwrap().state.header().heirs;
+        heirs[0].store(heir.id(), Ordering::Relaxed);
+        let slot = sock.slot().unwrap();
+        slot.holders.fetch_add(1, Ordering::Relaxed);
+        let before = ended();
+        close(stream);
+        assert_eq!(ended(), before, "the heir goes on with it");
+        slot.counters.bytes_sent.store(8, Ordering::Relaxed);
+
+        // It is killed and says nothing: the next connection finds that out.
+        heir.kill().unwrap();
+        heir.wait().unwrap();
+        let (stream, _) = connect(&listener, 0);
+        assert_eq!(ended(), (before.0 + 1, before.1, before.2 + 8));
+        heirs[0].store(0, Ordering::Relaxed);
+        close(stream);
+        assert_eq!(ended(), (before.0 + 1, before.1 + 1, before.2 + 8));
+    }
+
+    #[test]
+    fn connections_closed_by_many_threads_are_all_counted() {
+        const EACH: u64 = 200;
+        let _alone = alone();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let before = ended();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for n in 0..EACH {
+                        close(connect(&listener, n % 2).0);
+                        // The queue of the listener must not fill up.
+                        listener.accept().unwrap();
+                    }
+                });
+            }
+        });
+        let half = 4 * EACH / 2;
+        assert_eq!(ended(), (before.0 + half, before.1 + half, before.2 + half));
+    }
+}

@@ -386,6 +386,7 @@ impl Sock {
         }
         let Some(process) = process::current() else { return self.set_phase(Phase::Plain) };
         if process.take_slot(self).is_none() {
+            process.state.header().ended.count_tcp(Reason::NoSlot as u8);
             return self.set_phase(Phase::Plain);
         }
         if let Ok((local, peer)) = addresses(fd) {

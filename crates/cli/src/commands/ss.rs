@@ -1,4 +1,5 @@
-//! `sidestep ss`: the connections of all Sidestep programs, and why some of them are TCP.
+//! `sidestep ss`: the connections of all Sidestep programs, and why some of them are TCP; with
+//! `--totals` all that each program ever had.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
@@ -10,10 +11,12 @@ use std::path::Path;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table};
 use serde::Serialize;
-use sidestep_socket::inspect::{Connection, Fallback, Mode, Role, Snapshot};
+use sidestep_socket::inspect::{Connection, Fallback, Mode, Program, Role, Snapshot};
 use thiserror::Error;
 
 use crate::args::SsArgs;
+
+mod totals;
 
 /// Prints the list; 1 if there cannot be one, otherwise 0.
 pub(crate) fn execute(args: &SsArgs) -> i32 {
@@ -41,6 +44,9 @@ enum SsError {
 
 fn list(args: &SsArgs) -> Result<String, SsError> {
     let mut snapshot = Snapshot::take().map_err(SsError::Processes)?;
+    if args.totals {
+        return list_totals(args, &snapshot);
+    }
     let is_asked_for = |connection: &Connection| {
         let of_process = args.pid.is_none_or(|pid| connection.pid == pid);
         of_process && (args.all || connection.mode != Mode::Lingering)
@@ -49,13 +55,7 @@ fn list(args: &SsArgs) -> Result<String, SsError> {
     let connections = &snapshot.connections;
 
     if let Some(pid) = args.pid.filter(|_| connections.is_empty()) {
-        if snapshot.unreadable.contains(&pid) {
-            let is_root = is_root();
-            return Err(SsError::Unreadable { pid, is_root });
-        }
-        if !Path::new(&format!("/proc/{pid}")).exists() {
-            return Err(SsError::NoProcess(pid));
-        }
+        check(pid, &snapshot)?;
     }
     Ok(match (args.json, connections.is_empty(), args.pid) {
         (true, ..) => to_json(connections),
@@ -63,6 +63,32 @@ fn list(args: &SsArgs) -> Result<String, SsError> {
         (false, true, None) => nothing(&snapshot, is_root()),
         (false, false, _) => to_text(connections, terminal_width()),
     })
+}
+
+fn list_totals(args: &SsArgs, snapshot: &Snapshot) -> Result<String, SsError> {
+    let is_asked_for = |program: &&Program| args.pid.is_none_or(|pid| program.pids.contains(&pid));
+    let programs: Vec<_> = snapshot.programs.iter().filter(is_asked_for).collect();
+    if let Some(pid) = args.pid.filter(|_| programs.is_empty()) {
+        check(pid, snapshot)?;
+    }
+    Ok(match (args.json, programs.is_empty(), args.pid) {
+        (true, ..) => totals::to_json(&programs),
+        (false, true, Some(pid)) => format!("process {pid} has had no Sidestep connections\n"),
+        (false, true, None) => nothing(snapshot, is_root()),
+        (false, false, _) => totals::to_text(&programs, terminal_width()),
+    })
+}
+
+/// A process without connections is no error, unless it is not there or was not looked at.
+fn check(pid: u32, snapshot: &Snapshot) -> Result<(), SsError> {
+    if snapshot.unreadable.contains(&pid) {
+        let is_root = is_root();
+        return Err(SsError::Unreadable { pid, is_root });
+    }
+    if !Path::new(&format!("/proc/{pid}")).exists() {
+        return Err(SsError::NoProcess(pid));
+    }
+    Ok(())
 }
 
 /// Writes to standard output. A reader that has had enough (`| head`) is no error.
@@ -77,7 +103,7 @@ fn print(text: &str) -> Result<(), SsError> {
 
 /// What to say instead of an empty table.
 fn nothing(snapshot: &Snapshot, is_root: bool) -> String {
-    let mut text = match snapshot.programs {
+    let mut text = match snapshot.programs.len() {
         0 => "no Sidestep programs are running".to_owned(),
         programs => format!("no connections; Sidestep programs running: {programs}"),
     };
@@ -162,16 +188,22 @@ impl<'a> Row<'a> {
             messages_received: counters.messages_received,
             ring_bytes_sent: counters.ring_bytes_sent,
             ring_bytes_received: counters.ring_bytes_received,
-            reason: connection.fallback.as_ref().map(|fallback| ReasonRow {
-                code: format!("{:#010x}", fallback.diagnosis.0),
-                name: fallback.diagnosis.name(),
-                text: words(fallback),
-            }),
+            reason: connection.fallback.as_ref().map(ReasonRow::new),
             spins: counters.spins,
             spin_ns: counters.spin_ns,
             yields: counters.yields,
             parks: counters.parks,
             wakeups: counters.wakeups,
+        }
+    }
+}
+
+impl ReasonRow {
+    fn new(fallback: &Fallback) -> Self {
+        Self {
+            code: format!("{:#010x}", fallback.diagnosis.0),
+            name: fallback.diagnosis.name(),
+            text: words(fallback),
         }
     }
 }
@@ -188,20 +220,27 @@ fn words(fallback: &Fallback) -> Cow<'static, str> {
     }
 }
 
-/// The table and, in its last line, the totals. Lines are as long as they need to be, but the
-/// reasons are broken to fit into `width` if that leaves room for them.
+/// The table and, in its last line, the sums.
 fn to_text(connections: &[Connection], width: Option<u16>) -> String {
     let mut table = Table::new();
-    table.load_style(NOTHING).set_header(HEADER);
-    table.add_rows(connections.iter().map(cells));
+    table.set_header(HEADER).add_rows(connections.iter().map(cells));
+    aligned(table, NUMBERS, width) + &sums(connections) + "\n"
+}
+
+/// The lines of a table whose last column has reasons and whose columns `numbers` are aligned
+/// to the right. Lines are as long as they need to be, but the reasons are broken to fit into
+/// `width` if that leaves room for them.
+fn aligned(mut table: Table, numbers: RangeInclusive<usize>, width: Option<u16>) -> String {
+    table.load_style(NOTHING);
     let widths = table.column_max_content_widths();
-    let others = widths[..REASON].iter().map(|width| width + GAP).sum();
+    let reason = widths.len() - 1;
+    let others = widths[..reason].iter().map(|width| width + GAP).sum();
     for (index, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, if index == REASON { 0 } else { GAP }));
-        if NUMBERS.contains(&index) {
+        column.set_padding((0, if index == reason { 0 } else { GAP }));
+        if numbers.contains(&index) {
             column.set_cell_alignment(CellAlignment::Right);
         }
-        if index != REASON {
+        if index != reason {
             column.set_constraint(ColumnConstraint::ContentWidth);
         }
     }
@@ -216,7 +255,7 @@ fn to_text(connections: &[Connection], width: Option<u16>) -> String {
         text += line.trim_end();
         text.push('\n');
     }
-    text + &totals(connections) + "\n"
+    text
 }
 
 const HEADER: [&str; 9] =
@@ -224,9 +263,6 @@ const HEADER: [&str; 9] =
 
 /// The columns from "RMBE" to "Waits", which are aligned to the right.
 const NUMBERS: RangeInclusive<usize> = 4..=7;
-
-/// The last column.
-const REASON: usize = HEADER.len() - 1;
 
 /// Reasons in a narrower column are hard to read; better to let the terminal break lines.
 const REASON_WIDTH_MIN: u16 = 24;
@@ -262,7 +298,7 @@ fn cells(connection: &Connection) -> [String; HEADER.len()] {
 /// What stands in the column "Reason".
 fn remark(connection: &Connection) -> String {
     match (&connection.fallback, connection.mode) {
-        (Some(fallback), _) => format!("{:#010x} {}", fallback.diagnosis.0, words(fallback)),
+        (Some(fallback), _) => fallback.to_string(),
         (None, Mode::Tcp) => "not decided yet".into(),
         (None, Mode::Negotiating) => "the two ends are agreeing".into(),
         (None, Mode::SmcD) => String::new(),
@@ -270,7 +306,7 @@ fn remark(connection: &Connection) -> String {
     }
 }
 
-fn totals(connections: &[Connection]) -> String {
+fn sums(connections: &[Connection]) -> String {
     let all = connections.len();
     let smc = connections.iter().filter(|c| c.is_smc()).count();
     let tcp = all - smc;
@@ -316,7 +352,7 @@ fn terminal_width() -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sidestep_socket::inspect::Counters;
+    use sidestep_socket::inspect::{Counters, Totals};
     use sidestep_wire::diagnosis::Diagnosis;
 
     fn server() -> Connection {
@@ -487,7 +523,9 @@ Connections: 2; SMC-D: 1, TCP: 1
             nothing(&snapshot, true),
             "no Sidestep programs are running; processes not looked at: 3 (permission denied)\n"
         );
-        let snapshot = Snapshot { programs: 2, incompatible: 1, ..Snapshot::default() };
+        let program = Program { pids: vec![1], program: "a".into(), totals: Totals::default() };
+        let programs = vec![program.clone(), program];
+        let snapshot = Snapshot { programs, incompatible: 1, ..Snapshot::default() };
         assert_eq!(
             nothing(&snapshot, true),
             "no connections; Sidestep programs running: 2; programs with another version of \

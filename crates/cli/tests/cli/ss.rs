@@ -111,6 +111,34 @@ fn the_table_has_header_rows_and_totals() {
 }
 
 #[test]
+fn totals_include_connections_that_have_ended() {
+    let place = Place::new();
+    let state = state(3005);
+    state.slot(0).counters.ring_bytes_sent.store(2048, Ordering::Relaxed);
+    // How this test knows its own program among those of the others.
+    let spin_ns = 3005 << 32;
+    state.slot(0).counters.spin_ns.store(spin_ns, Ordering::Relaxed);
+    state.free_slot(0);
+    state.free_slot(1);
+    let output = stdout(&mut ss(&place, &["--totals", "--json"]));
+    let programs: Vec<Value> = serde_json::from_str(&output).unwrap();
+    let own = programs.iter().find(|program| program["spin_ns"] == spin_ns).unwrap();
+    assert_eq!(own["pids"][0], std::process::id());
+    assert_eq!(own["smc_connections"], 1);
+    assert_eq!(own["tcp_connections"], 2);
+    assert_eq!(own["undecided"], 1);
+    assert_eq!(own["bytes_sent"], 3 * 2048);
+    assert_eq!(own["reasons"][0]["name"], "PEERNOSMC");
+    assert_eq!(own["reasons"][0]["connections"], 1);
+
+    let output = stdout(&mut ss(&place, &["--totals"]));
+    assert!(output.contains(" 1 x 0x03010000 the peer does not run Sidestep\n"), "{output}");
+    assert!(output.lines().last().unwrap().starts_with("Programs: "), "{output}");
+    let (status, _, errors) = outcome(&mut ss(&place, &["--totals", "--all"]));
+    assert_eq!(status, Some(2), "{errors}");
+}
+
+#[test]
 fn a_reader_that_leaves_is_no_error() {
     let place = Place::new();
     state(3004);

@@ -1,0 +1,227 @@
+//! `sidestep ss --totals`: all that each program ever had, closed connections included.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use comfy_table::Table;
+use serde::Serialize;
+use sidestep_socket::inspect::{Fallback, Program, Totals};
+
+use super::{ReasonRow, aligned, bytes};
+
+/// A program in `--json`; the names are part of the command's interface.
+#[derive(Serialize)]
+struct Row<'a> {
+    pids: &'a [u32],
+    program: &'a str,
+    smc_connections: u64,
+    tcp_connections: u64,
+    undecided: u64,
+    reasons: Vec<CountedReason>,
+    bytes_sent: u64,
+    bytes_received: u64,
+    messages_sent: u64,
+    messages_received: u64,
+    ring_bytes_sent: u64,
+    ring_bytes_received: u64,
+    spins: u64,
+    spin_ns: u64,
+    yields: u64,
+    parks: u64,
+    wakeups: u64,
+}
+
+#[derive(Serialize)]
+struct CountedReason {
+    #[serde(flatten)]
+    reason: ReasonRow,
+    connections: u64,
+}
+
+/// An array with an object for each program.
+pub(super) fn to_json(programs: &[&Program]) -> String {
+    let rows: Vec<_> = programs.iter().map(|program| Row::new(program)).collect();
+    let json = serde_json::to_string_pretty(&rows);
+    json.expect("numbers and strings are always JSON") + "\n"
+}
+
+impl<'a> Row<'a> {
+    fn new(Program { pids, program, totals }: &'a Program) -> Self {
+        let counters = &totals.counters;
+        let counted = |&(ref fallback, connections): &(Fallback, u64)| CountedReason {
+            reason: ReasonRow::new(fallback),
+            connections,
+        };
+        Self {
+            pids,
+            program,
+            smc_connections: totals.smc,
+            tcp_connections: totals.tcp(),
+            undecided: totals.undecided,
+            reasons: totals.fallbacks.iter().map(counted).collect(),
+            bytes_sent: counters.bytes_sent,
+            bytes_received: counters.bytes_received,
+            messages_sent: counters.messages_sent,
+            messages_received: counters.messages_received,
+            ring_bytes_sent: counters.ring_bytes_sent,
+            ring_bytes_received: counters.ring_bytes_received,
+            spins: counters.spins,
+            spin_ns: counters.spin_ns,
+            yields: counters.yields,
+            parks: counters.parks,
+            wakeups: counters.wakeups,
+        }
+    }
+}
+
+/// The table and, in its last line, the sums.
+pub(super) fn to_text(programs: &[&Program], width: Option<u16>) -> String {
+    let mut table = Table::new();
+    table.set_header(HEADER).add_rows(programs.iter().map(|program| cells(program)));
+    let mut sum = Totals::default();
+    programs.iter().for_each(|program| sum.add(&program.totals));
+    let (all, smc, tcp) = (sum.smc.saturating_add(sum.tcp()), sum.smc, sum.tcp());
+    let programs = programs.len();
+    aligned(table, NUMBERS, width)
+        + &format!("Programs: {programs}; connections so far: {all}; SMC-D: {smc}, TCP: {tcp}\n")
+}
+
+const HEADER: [&str; 8] =
+    ["PID/Program", "SMC-D", "TCP", "Sent", "Received", "Waits", "Spun", "Reasons for TCP"];
+
+/// The columns from "SMC-D" to "Spun", which are aligned to the right.
+const NUMBERS: RangeInclusive<usize> = 1..=6;
+
+fn cells(Program { pids, program, totals }: &Program) -> [String; HEADER.len()] {
+    let counters = &totals.counters;
+    let traffic = |n, messages: u64| format!("{} ({messages})", bytes(n));
+    [
+        match &pids[1..] {
+            [] => format!("{}/{program}", pids[0]),
+            others => format!("{}/{program} (+{})", pids[0], others.len()),
+        },
+        totals.smc.to_string(),
+        totals.tcp().to_string(),
+        traffic(counters.bytes_sent, counters.messages_sent),
+        traffic(counters.bytes_received, counters.messages_received),
+        format!("{}/{}/{}", counters.spins, counters.parks, counters.wakeups),
+        format!("{:.3} s", Duration::from_nanos(counters.spin_ns).as_secs_f64()),
+        reasons(totals),
+    ]
+}
+
+/// One line for each reason, the most frequent first.
+fn reasons(totals: &Totals) -> String {
+    let undecided = "no reason: not decided yet, or ended before";
+    let mut reasons: Vec<_> =
+        totals.fallbacks.iter().map(|(fallback, n)| (*n, fallback.to_string())).collect();
+    reasons.extend((totals.undecided > 0).then(|| (totals.undecided, undecided.to_owned())));
+    reasons.sort_by_key(|(n, _)| std::cmp::Reverse(*n));
+    let lines: Vec<_> = reasons.into_iter().map(|(n, text)| format!("{n} x {text}")).collect();
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sidestep_socket::inspect::Counters;
+    use sidestep_wire::diagnosis::Diagnosis;
+
+    fn server() -> Program {
+        let plain_peer = Fallback {
+            diagnosis: Diagnosis::PEERNOSMC,
+            words: "the peer does not run Sidestep",
+            peer: None,
+        };
+        let no_memory =
+            Fallback { diagnosis: Diagnosis::MEM, words: "no memory for the rings", peer: None };
+        Program {
+            pids: vec![4711, 4712, 4713],
+            program: "redis-server".into(),
+            totals: Totals {
+                smc: 1000,
+                fallbacks: vec![(no_memory, 2), (plain_peer, 30)],
+                undecided: 1,
+                counters: Counters {
+                    bytes_sent: 5_242_880,
+                    bytes_received: 1536,
+                    messages_sent: 5120,
+                    messages_received: 12,
+                    ring_bytes_sent: 5_242_000,
+                    ring_bytes_received: 1500,
+                    spins: 90,
+                    spin_ns: 1_234_567_890,
+                    yields: 5,
+                    parks: 4,
+                    wakeups: 3,
+                },
+            },
+        }
+    }
+
+    fn client() -> Program {
+        Program {
+            pids: vec![99],
+            program: "curl".into(),
+            totals: Totals { smc: 1, ..Totals::default() },
+        }
+    }
+
+    #[test]
+    fn the_table_has_a_line_for_each_reason_and_ends_with_sums() {
+        let expected = "\
+PID/Program             SMC-D  TCP         Sent     Received   Waits     Spun  Reasons for TCP
+4711/redis-server (+2)   1000   33  5 MB (5120)  1.5 KB (12)  90/4/3  1.235 s  30 x 0x03010000 the peer does not run Sidestep
+                                                                               2 x 0x01010000 no memory for the rings
+                                                                               1 x no reason: not decided yet, or ended before
+99/curl                     1    0      0 B (0)      0 B (0)   0/0/0  0.000 s
+Programs: 2; connections so far: 1034; SMC-D: 1001, TCP: 33
+";
+        assert_eq!(to_text(&[&server(), &client()], None), expected);
+    }
+
+    #[test]
+    fn json_has_these_keys_in_this_order() {
+        let expected = r#"[
+  {
+    "pids": [
+      4711,
+      4712,
+      4713
+    ],
+    "program": "redis-server",
+    "smc_connections": 1000,
+    "tcp_connections": 33,
+    "undecided": 1,
+    "reasons": [
+      {
+        "code": "0x01010000",
+        "name": "MEM",
+        "text": "no memory for the rings",
+        "connections": 2
+      },
+      {
+        "code": "0x03010000",
+        "name": "PEERNOSMC",
+        "text": "the peer does not run Sidestep",
+        "connections": 30
+      }
+    ],
+    "bytes_sent": 5242880,
+    "bytes_received": 1536,
+    "messages_sent": 5120,
+    "messages_received": 12,
+    "ring_bytes_sent": 5242000,
+    "ring_bytes_received": 1500,
+    "spins": 90,
+    "spin_ns": 1234567890,
+    "yields": 5,
+    "parks": 4,
+    "wakeups": 3
+  }
+]
+"#;
+        assert_eq!(to_json(&[&server()]), expected);
+        assert_eq!(to_json(&[]), "[]\n");
+    }
+}
