@@ -20,13 +20,13 @@ use crate::bench::place;
 /// The floors of the workspace, from the ground up. A crate may use any lower
 /// floor, never its own or a higher one.
 const FLOORS: [&[&str]; 4] =
-    [&["wire"], &["proto", "device"], &["socket", "modeler"], &["preload", "cli"]];
+    [&["wire"], &["proto", "device", "bpf"], &["socket", "modeler"], &["preload", "cli"]];
 
 /// How the crates of [`FLOORS`] are called in a manifest.
 const CRATE_PREFIX: &str = "sidestep-";
 
 /// Crates without `unsafe`.
-const SAFE_CRATES: [&str; 2] = ["wire", "proto"];
+const SAFE_CRATES: [&str; 3] = ["wire", "proto", "bpf"];
 
 /// Directories with nothing of ours in them.
 const FOREIGN_DIRECTORIES: [&str; 5] = [".git", "target", "corpus", "artifacts", "__pycache__"];
@@ -315,10 +315,11 @@ mod tests {
     fn unsafe_is_forbidden_where_bytes_are_parsed_and_decisions_made() {
         let wire = ("crates/wire/src/lib.rs", "//! w\n#![forbid(unsafe_code)]\n");
         let proto = ("crates/proto/src/lib.rs", "//! p\n#![forbid(unsafe_code)]\n");
-        assert!(forbidden_unsafe(&tree(&[wire, proto])).is_empty());
+        let bpf = ("crates/bpf/src/lib.rs", "//! b\n#![forbid(unsafe_code)]\n");
+        assert!(forbidden_unsafe(&tree(&[wire, proto, bpf])).is_empty());
         let denied = ("crates/proto/src/lib.rs", "//! p\n#![deny(unsafe_code)]\n");
-        assert_eq!(forbidden_unsafe(&tree(&[wire, denied])).len(), 1);
-        assert_eq!(forbidden_unsafe(&tree(&[])).len(), 2);
+        assert_eq!(forbidden_unsafe(&tree(&[wire, denied, bpf])).len(), 1);
+        assert_eq!(forbidden_unsafe(&tree(&[])).len(), SAFE_CRATES.len());
     }
 
     #[test]

@@ -1,0 +1,334 @@
+//! An assembler for the BPF instructions that our programs use.
+//!
+//! An instruction is eight bytes: an operation, two registers of four bits, an offset of
+//! 16 bits and an immediate of 32 (*Source*: `Documentation/bpf/standardization/
+//! instruction-set.rst`, also RFC 9669). Jumps are to labels; addresses of maps are left
+//! open, with a relocation, because a map has a descriptor only after it was made.
+//!
+//! ```text
+//!  byte     0         1          2 3       4 5 6 7
+//!       operation  src:dst     offset     immediate
+//! ```
+
+use std::collections::BTreeMap;
+
+/// Writes the instructions of one program, in their order.
+#[derive(Debug, Default)]
+pub(crate) struct Assembler {
+    instructions: Vec<Instruction>,
+    /// Where labels stand: the number of the instruction behind them.
+    labels: BTreeMap<&'static str, usize>,
+    /// Jumps whose offset is still open.
+    jumps: Vec<(usize, &'static str)>,
+    map_references: Vec<MapReference>,
+}
+
+/// The instructions of a program.
+#[derive(Debug)]
+pub(crate) struct Code {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) map_references: Vec<MapReference>,
+}
+
+/// A place where the address of a map has to be put.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct MapReference {
+    /// Where its instruction begins, in bytes.
+    pub(crate) at: u64,
+    /// The map's name.
+    pub(crate) map: &'static str,
+}
+
+/// The registers. `R0` takes results, `R1` to `R5` arguments (a call destroys them),
+/// `R6` to `R9` are kept, `R10` points behind the stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Register {
+    R0,
+    R1,
+    R2,
+    R3,
+    R4,
+    R6 = 6,
+    R10 = 10,
+}
+
+/// Helper functions of the kernel (`enum bpf_func_id`).
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Helper {
+    /// `R0` = address of the value in map `R1` under key `*R2`, or 0.
+    MapLookup = 1,
+    /// Puts `*R3` into map `R1` under key `*R2`, with flags `R4`.
+    MapUpdate = 2,
+    /// Removes key `*R2` from map `R1`.
+    MapDelete = 3,
+    /// Sets the events that connection `R1` (`bpf_sock_ops`) reports to `R2`.
+    SockOpsCbFlagsSet = 59,
+    /// Puts connection `R1` (`bpf_sock_ops`) into `R2` under key `*R3`, with flags `R4`.
+    SockHashUpdate = 70,
+    /// Says that message `R1` goes to the socket in `R2` under key `*R3`, with flags
+    /// `R4`; `R0` is the verdict: to pass, or to drop it if there is none.
+    MsgRedirectHash = 71,
+    /// `R0` = cookie of the network namespace of `R1`.
+    NetnsCookie = 122,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Instruction {
+    operation: u8,
+    destination: u8,
+    source: u8,
+    offset: i16,
+    immediate: i32,
+}
+
+/// Operations: class, size or source, and mode, as the standard adds them up.
+mod operation {
+    const LD: u8 = 0x00;
+    const LDX: u8 = 0x01;
+    const STX: u8 = 0x03;
+    const ALU: u8 = 0x04;
+    const JMP: u8 = 0x05;
+    const ALU64: u8 = 0x07;
+    const K: u8 = 0x00;
+    const X: u8 = 0x08;
+    const W: u8 = 0x00;
+    const DW: u8 = 0x18;
+    const IMM: u8 = 0x00;
+    const MEM: u8 = 0x60;
+    const ATOMIC: u8 = 0xc0;
+    const TO_BIG_ENDIAN: u8 = 0x08;
+
+    pub(super) const MOV: u8 = ALU64 | X | 0xb0;
+    pub(super) const MOV_IMMEDIATE: u8 = ALU64 | K | 0xb0;
+    pub(super) const ADD_IMMEDIATE: u8 = ALU64 | K;
+    pub(super) const OR_IMMEDIATE: u8 = ALU64 | K | 0x40;
+    pub(super) const END: u8 = ALU | TO_BIG_ENDIAN | 0xd0;
+    pub(super) const LOAD_32: u8 = LDX | MEM | W;
+    pub(super) const STORE_32: u8 = STX | MEM | W;
+    pub(super) const LOAD_64: u8 = LDX | MEM | DW;
+    pub(super) const STORE_64: u8 = STX | MEM | DW;
+    pub(super) const ATOMIC_64: u8 = STX | ATOMIC | DW;
+    pub(super) const LOAD_IMMEDIATE_64: u8 = LD | IMM | DW;
+    pub(super) const JUMP: u8 = JMP;
+    pub(super) const JUMP_IF_EQUAL: u8 = JMP | K | 0x10;
+    pub(super) const JUMP_IF_NOT_EQUAL: u8 = JMP | K | 0x50;
+    pub(super) const CALL: u8 = JMP | 0x80;
+    pub(super) const EXIT: u8 = JMP | 0x90;
+}
+
+impl Assembler {
+    /// `to = from`
+    pub(crate) fn mov(&mut self, to: Register, from: Register) {
+        self.push(operation::MOV, to, from, 0, 0);
+    }
+
+    /// `to = value`
+    pub(crate) fn mov_immediate(&mut self, to: Register, value: i32) {
+        self.push(operation::MOV_IMMEDIATE, to, Register::R0, 0, value);
+    }
+
+    /// `to = from + value`
+    pub(crate) fn address(&mut self, to: Register, from: Register, value: i16) {
+        self.mov(to, from);
+        self.push(operation::ADD_IMMEDIATE, to, Register::R0, 0, value.into());
+    }
+
+    /// `to |= value`
+    pub(crate) fn or_immediate(&mut self, to: Register, value: i32) {
+        self.push(operation::OR_IMMEDIATE, to, Register::R0, 0, value);
+    }
+
+    /// The low 32 bits of `register` from the machine's order to big endian, or back.
+    pub(crate) fn swap_to_big_endian_32(&mut self, register: Register) {
+        self.push(operation::END, register, Register::R0, 0, 32);
+    }
+
+    /// `to = *(u32 *)(from + offset)`
+    pub(crate) fn load_32(&mut self, to: Register, from: Register, offset: i16) {
+        self.push(operation::LOAD_32, to, from, offset, 0);
+    }
+
+    /// `*(u32 *)(to + offset) = from`
+    pub(crate) fn store_32(&mut self, to: Register, offset: i16, from: Register) {
+        self.push(operation::STORE_32, to, from, offset, 0);
+    }
+
+    /// `to = *(u64 *)(from + offset)`
+    pub(crate) fn load_64(&mut self, to: Register, from: Register, offset: i16) {
+        self.push(operation::LOAD_64, to, from, offset, 0);
+    }
+
+    /// `*(u64 *)(to + offset) = from`
+    pub(crate) fn store_64(&mut self, to: Register, offset: i16, from: Register) {
+        self.push(operation::STORE_64, to, from, offset, 0);
+    }
+
+    /// `*(u64 *)to += from`, atomically
+    pub(crate) fn atomic_add_64(&mut self, to: Register, from: Register) {
+        self.push(operation::ATOMIC_64, to, from, 0, 0);
+    }
+
+    /// `to =` the address of a map
+    pub(crate) fn load_map(&mut self, to: Register, map: &'static str) {
+        let at = (self.instructions.len() * INSTRUCTION_LEN) as u64;
+        self.map_references.push(MapReference { at, map });
+        // The address has 64 bits: its upper half is in a second instruction, which has
+        // no operation.
+        self.push(operation::LOAD_IMMEDIATE_64, to, Register::R0, 0, 0);
+        self.push(0, Register::R0, Register::R0, 0, 0);
+    }
+
+    pub(crate) fn call(&mut self, helper: Helper) {
+        self.push(operation::CALL, Register::R0, Register::R0, 0, helper as i32);
+    }
+
+    pub(crate) fn jump(&mut self, label: &'static str) {
+        self.push_jump(operation::JUMP, Register::R0, 0, label);
+    }
+
+    pub(crate) fn jump_if_equal(&mut self, register: Register, value: i32, label: &'static str) {
+        self.push_jump(operation::JUMP_IF_EQUAL, register, value, label);
+    }
+
+    pub(crate) fn jump_if_not_equal(
+        &mut self,
+        register: Register,
+        value: i32,
+        label: &'static str,
+    ) {
+        self.push_jump(operation::JUMP_IF_NOT_EQUAL, register, value, label);
+    }
+
+    /// Names the place of the next instruction.
+    ///
+    /// **Panics** if the name is taken.
+    pub(crate) fn label(&mut self, label: &'static str) {
+        let before = self.labels.insert(label, self.instructions.len());
+        assert!(before.is_none(), "the label {label} is there twice");
+    }
+
+    /// Returns `R0`.
+    pub(crate) fn exit(&mut self) {
+        self.push(operation::EXIT, Register::R0, Register::R0, 0, 0);
+    }
+
+    /// **Panics** if a jump leads to a label that is not there, or too far.
+    pub(crate) fn finish(mut self) -> Code {
+        for (from, label) in self.jumps {
+            let to = *self.labels.get(label).unwrap_or_else(|| panic!("no label {label}"));
+            // From behind the jump, in instructions.
+            let distance = to as i64 - (from as i64 + 1);
+            self.instructions[from].offset = distance.try_into().expect("a jump of 16 bits");
+        }
+        let bytes = self.instructions.iter().flat_map(Instruction::bytes).collect();
+        Code { bytes, map_references: self.map_references }
+    }
+
+    fn push_jump(&mut self, operation: u8, register: Register, value: i32, label: &'static str) {
+        self.jumps.push((self.instructions.len(), label));
+        self.push(operation, register, Register::R0, 0, value);
+    }
+
+    fn push(
+        &mut self,
+        operation: u8,
+        destination: Register,
+        source: Register,
+        offset: i16,
+        immediate: i32,
+    ) {
+        let (destination, source) = (destination as u8, source as u8);
+        self.instructions.push(Instruction { operation, destination, source, offset, immediate });
+    }
+}
+
+impl Instruction {
+    fn bytes(&self) -> [u8; INSTRUCTION_LEN] {
+        // The two registers are bit fields of C, which begin at the other end on
+        // machines of the other order.
+        let registers = if cfg!(target_endian = "little") {
+            self.source << 4 | self.destination
+        } else {
+            self.destination << 4 | self.source
+        };
+        let [offset_0, offset_1] = self.offset.to_ne_bytes();
+        let [value_0, value_1, value_2, value_3] = self.immediate.to_ne_bytes();
+        [self.operation, registers, offset_0, offset_1, value_0, value_1, value_2, value_3]
+    }
+}
+
+const INSTRUCTION_LEN: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(write: impl FnOnce(&mut Assembler)) -> Code {
+        let mut assembler = Assembler::default();
+        write(&mut assembler);
+        assembler.finish()
+    }
+
+    /// The bytes are those that clang 14 makes of the same instructions.
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn instructions_are_those_of_the_standard() {
+        use Register::{R0, R1, R2, R6, R10};
+        let is = |text: &str, write: fn(&mut Assembler), bytes: &[u8]| {
+            assert_eq!(code(write).bytes, bytes, "{text}");
+        };
+        is("r6 = r1", |a| a.mov(R6, R1), &[0xbf, 0x16, 0, 0, 0, 0, 0, 0]);
+        is("r0 = 1", |a| a.mov_immediate(R0, 1), &[0xb7, 0, 0, 0, 1, 0, 0, 0]);
+        is("r1 |= 4", |a| a.or_immediate(R1, 4), &[0x47, 1, 0, 0, 4, 0, 0, 0]);
+        is("r1 = be32 r1", |a| a.swap_to_big_endian_32(R1), &[0xdc, 1, 0, 0, 0x20, 0, 0, 0]);
+        is("r1 = *(u32 *)(r6 + 20)", |a| a.load_32(R1, R6, 20), &[0x61, 0x61, 0x14, 0, 0, 0, 0, 0]);
+        is(
+            "*(u64 *)(r10 - 48) = r0",
+            |a| a.store_64(R10, -48, R0),
+            &[0x7b, 0x0a, 0xd0, 0xff, 0, 0, 0, 0],
+        );
+        is(
+            "lock *(u64 *)(r0 + 0) += r1",
+            |a| a.atomic_add_64(R0, R1),
+            &[0xdb, 0x10, 0, 0, 0, 0, 0, 0],
+        );
+        is("call 71", |a| a.call(Helper::MsgRedirectHash), &[0x85, 0, 0, 0, 71, 0, 0, 0]);
+        is(
+            "r2 = r10; r2 += -48",
+            |a| a.address(R2, R10, -48),
+            &[0xbf, 0xa2, 0, 0, 0, 0, 0, 0, 7, 2, 0, 0, 0xd0, 0xff, 0xff, 0xff],
+        );
+    }
+
+    #[test]
+    fn jumps_count_from_the_instruction_behind_them() {
+        let code = code(|a| {
+            a.label("again");
+            a.jump_if_equal(Register::R1, 0, "end");
+            a.jump("again");
+            a.label("end");
+            a.exit();
+        });
+        let offset = |number: usize| {
+            let at = number * INSTRUCTION_LEN + 2;
+            i16::from_ne_bytes([code.bytes[at], code.bytes[at + 1]])
+        };
+        assert_eq!((offset(0), offset(1)), (1, -2));
+    }
+
+    #[test]
+    fn the_address_of_a_map_takes_two_instructions() {
+        let code = code(|a| {
+            a.exit();
+            a.load_map(Register::R1, "connections");
+        });
+        assert_eq!(code.bytes.len(), 3 * INSTRUCTION_LEN);
+        assert_eq!(code.map_references, [MapReference { at: 8, map: "connections" }]);
+    }
+
+    #[test]
+    #[should_panic(expected = "no label nowhere")]
+    fn a_jump_needs_its_label() {
+        code(|a| a.jump("nowhere"));
+    }
+}

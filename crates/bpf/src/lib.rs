@@ -1,0 +1,42 @@
+//! BPF programs of ours: made, loaded and attached without a compiler for BPF.
+//!
+//! The programs here are short, some dozens of instructions each, and are needed on
+//! machines that have neither clang nor the kernel's headers. So they are written with
+//! an assembler ([`assembler`]) when they are loaded, put into an object file in memory
+//! ([`object_file`]), and given to [aya], which knows `bpf(2)`: maps, the verifier's
+//! log, links. What a program may touch the kernel checks at each load, so a mistake
+//! here is an error there and nothing worse.
+//!
+//! | Module | What it is |
+//! |---|---|
+//! | [`assembler`] | instructions, labels, references to maps |
+//! | [`object_file`] | the object file of maps and programs |
+//! | [`programs`] | our programs, instruction by instruction |
+//! | [`sockmap`] | [`Sockmap`]: connections whose messages skip TCP |
+//! | [`cgroup`] | [`Cgroup`]: the group of processes whose sockets are meant |
+//!
+//! All of this needs privilege (CAP_BPF and CAP_NET_ADMIN, and the right to make a
+//! cgroup); [`available`] says in words what is lacking. Nothing outlives the process:
+//! programs and links are descriptors, and the cgroup's directory is removed on drop.
+
+#![forbid(unsafe_code)]
+
+mod assembler;
+mod cgroup;
+mod error;
+mod object_file;
+mod programs;
+mod sockmap;
+
+pub use cgroup::Cgroup;
+pub use error::BpfError;
+pub use sockmap::{Counters, Sockmap};
+
+/// Whether [`Sockmap`] works here: does all of it once, for a cgroup without processes.
+///
+/// # Errors
+/// What is lacking: privilege, something of the kernel, cgroup2.
+pub fn available() -> Result<(), BpfError> {
+    let cgroup = Cgroup::create_for_run()?;
+    Sockmap::attach(cgroup.path()).map(drop)
+}

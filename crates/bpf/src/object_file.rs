@@ -1,0 +1,120 @@
+//! The object file of maps and programs, as a compiler would have written it.
+//!
+//! An ELF file for the machine BPF: a section `maps` with a definition under each
+//! symbol, a section of code for each program, named after its kind, and relocations
+//! where code takes the address of a map.
+
+use object::write::{Object, Relocation, StandardSegment, Symbol, SymbolId, SymbolSection};
+use object::{
+    Architecture, BinaryFormat, Endianness, RelocationFlags, SectionKind, SymbolFlags, SymbolKind,
+    SymbolScope, elf,
+};
+
+use crate::assembler::Code;
+
+/// A map to be made when the programs are loaded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MapDefinition {
+    pub(crate) name: &'static str,
+    pub(crate) kind: MapKind,
+    /// Bytes of a key.
+    pub(crate) key_len: u32,
+    /// Bytes of a value.
+    pub(crate) value_len: u32,
+    pub(crate) entries_max: u32,
+    /// Entries take memory when they are made, and not all of them in advance.
+    pub(crate) on_demand: bool,
+}
+
+/// Kinds of maps (`enum bpf_map_type`).
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum MapKind {
+    Hash = 1,
+    PerCpuArray = 6,
+    SockHash = 18,
+}
+
+/// A program and where it belongs.
+#[derive(Debug)]
+pub(crate) struct Program {
+    /// By which it is found again.
+    pub(crate) name: &'static str,
+    /// The section, which tells the loader the kind: `sockops`, `sk_msg`.
+    pub(crate) section: &'static str,
+    pub(crate) code: Code,
+}
+
+/// The bytes of the file.
+///
+/// **Panics** if code refers to a map that is not defined.
+pub(crate) fn write(maps: &[MapDefinition], programs: &[Program]) -> Vec<u8> {
+    let mut file = Object::new(BinaryFormat::Elf, Architecture::Bpf, NATIVE_ORDER);
+    add_license(&mut file);
+    let symbols = add_maps(&mut file, maps);
+    for program in programs {
+        add_program(&mut file, program, &symbols);
+    }
+    file.write().expect("a file of known sections")
+}
+
+/// Of the helpers that our programs call none is reserved for programs under the GPL,
+/// so they bear our own licence.
+fn add_license(file: &mut Object<'_>) {
+    let data = file.segment_name(StandardSegment::Data).to_vec();
+    let section = file.add_section(data, b"license".to_vec(), SectionKind::Data);
+    file.append_section_data(section, b"Apache-2.0 OR MIT\0", 1);
+}
+
+/// Returns their names and symbols.
+fn add_maps(file: &mut Object<'_>, maps: &[MapDefinition]) -> Vec<(&'static str, SymbolId)> {
+    let data = file.segment_name(StandardSegment::Data).to_vec();
+    let section = file.add_section(data, b"maps".to_vec(), SectionKind::Data);
+    let mut symbols = Vec::new();
+    for map in maps {
+        let symbol = file.add_symbol(symbol(map.name, SymbolKind::Data));
+        file.add_symbol_data(symbol, section, &map.bytes(), 4);
+        symbols.push((map.name, symbol));
+    }
+    symbols
+}
+
+fn add_program(file: &mut Object<'_>, program: &Program, maps: &[(&'static str, SymbolId)]) {
+    let text = file.segment_name(StandardSegment::Text).to_vec();
+    let section = file.add_section(text, program.section.into(), SectionKind::Text);
+    let symbol = file.add_symbol(symbol(program.name, SymbolKind::Text));
+    let begin = file.add_symbol_data(symbol, section, &program.code.bytes, 8);
+    for reference in &program.code.map_references {
+        let map = maps.iter().find(|(name, _)| *name == reference.map);
+        let (_, symbol) = *map.unwrap_or_else(|| panic!("no map {}", reference.map));
+        let flags = RelocationFlags::Elf { r_type: elf::R_BPF_64_64 };
+        let relocation = Relocation { offset: begin + reference.at, symbol, addend: 0, flags };
+        file.add_relocation(section, relocation).expect("a relocation BPF has");
+    }
+}
+
+/// One whose place and size are told by its data.
+fn symbol(name: &str, kind: SymbolKind) -> Symbol {
+    Symbol {
+        name: name.into(),
+        value: 0,
+        size: 0,
+        kind,
+        scope: SymbolScope::Linkage,
+        weak: false,
+        section: SymbolSection::Undefined,
+        flags: SymbolFlags::None,
+    }
+}
+
+impl MapDefinition {
+    fn bytes(&self) -> Vec<u8> {
+        /// `BPF_F_NO_PREALLOC`.
+        const ON_DEMAND: u32 = 1;
+        let flags = if self.on_demand { ON_DEMAND } else { 0 };
+        let fields = [self.kind as u32, self.key_len, self.value_len, self.entries_max, flags];
+        fields.iter().flat_map(|field| field.to_ne_bytes()).collect()
+    }
+}
+
+const NATIVE_ORDER: Endianness =
+    if cfg!(target_endian = "little") { Endianness::Little } else { Endianness::Big };
