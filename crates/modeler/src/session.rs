@@ -36,14 +36,13 @@ mod cell;
 mod comparison;
 pub mod histogram;
 mod outcome;
-mod since;
 
 use std::fmt;
 use std::time::Duration;
 
 use thiserror::Error;
 
-pub use outcome::{Measured, OutcomeError, RunOutcome};
+pub use outcome::{OutcomeError, RunOutcome};
 
 use self::cell::Series;
 use self::comparison::comparison;

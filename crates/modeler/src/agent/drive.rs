@@ -12,34 +12,23 @@ use thiserror::Error;
 use super::local::evidence;
 use crate::certificate::machine_cpu;
 use crate::control::{
-    Address, ClientReport, Command, Event, Evidence, Job, MachineCpu, Role, ServerSide, SideSample,
-    Usage, Witness,
+    Address, ClientReport, Command, Event, Job, Role, ServerSide, SideSample, Usage, Witness,
 };
 use crate::launch::{Crew, Launcher, Limits, WorkerError};
 use crate::plan::{Entry, Extent, Model, Transport};
 
-/// What one run has yielded.
-#[derive(Clone, Debug, PartialEq)]
+/// What one run has yielded: of the measured time alone, except that connections are
+/// counted since the workers' start, because they were made before.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunParts {
     /// Of the client workers, in the order of their first clients.
     pub reports: Vec<ClientReport>,
     /// Of the clients' side.
-    pub client: SideDifference,
+    pub client: SideSample,
     /// Of the server's side.
-    pub server: SideDifference,
+    pub server: SideSample,
     /// The server's side is on another host: the two `machine`s are different ones.
     pub remote: bool,
-}
-
-/// What one side did in the measured time.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SideDifference {
-    /// All its workers.
-    pub usage: Usage,
-    /// Waits in the measured time; connections since the workers' start.
-    pub evidence: Evidence,
-    /// Its host.
-    pub machine: MachineCpu,
 }
 
 /// Why a run failed. No worker is left.
@@ -113,7 +102,7 @@ impl Run<'_> {
         clients.end()?;
 
         let usage = reports.iter().fold(Usage::default(), |sum, report| sum + report.usage);
-        let client = SideDifference { usage, ..after.client.since(before.client) };
+        let client = SideSample { usage, ..after.client.since(before.client) };
         let server = after.server.since(before.server);
         Ok(RunParts { reports, client, server, remote: servers.is_remote() })
     }
@@ -172,8 +161,9 @@ struct Look {
 }
 
 impl SideSample {
-    fn since(self, earlier: Self) -> SideDifference {
-        SideDifference {
+    /// What was used since an earlier sample of the same workers.
+    fn since(self, earlier: Self) -> Self {
+        Self {
             usage: self.usage - earlier.usage,
             evidence: self.evidence.waits_since(&earlier.evidence),
             machine: self.machine - earlier.machine,
@@ -205,6 +195,7 @@ mod tests {
     use super::*;
     use crate::agent::fake::{Blind, FakeWitness};
     use crate::agent::{LocalServers, RemoteServers, serve};
+    use crate::control::Evidence;
     use crate::launch::fake::{CLIENT, Fake, SERVER, entry};
     use std::net::TcpListener;
     use std::thread;

@@ -10,24 +10,9 @@ use hdrhistogram::Histogram;
 use thiserror::Error;
 
 use super::histogram::{self, HistogramError, new_histogram};
-use crate::control::{ClientReport, Evidence, MachineCpu, SLICE_MS, SideSample, Usage};
+use crate::agent::RunParts;
+use crate::control::{ClientReport, Evidence, MachineCpu, SLICE_MS, Usage};
 use crate::result::{CpuCost, Proof, Response, Sample, Waits};
-
-/// What was read in one run. All but connections is of the measured time alone: the
-/// difference of two samples ([`SideSample::since`]).
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Measured {
-    /// What the client workers report, at least one.
-    pub reports: Vec<ClientReport>,
-    /// What Sidestep says of the client workers.
-    pub client_evidence: Evidence,
-    /// The CPUs of the clients' host.
-    pub client_machine: MachineCpu,
-    /// The server side.
-    pub server: SideSample,
-    /// The server side is on another host than the clients.
-    pub server_elsewhere: bool,
-}
 
 /// One run that has been measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,7 +70,7 @@ impl RunOutcome {
     ///
     /// # Errors
     /// No transaction has ended, or a worker's report makes no sense.
-    pub fn from_parts(parts: &Measured) -> Result<Self, OutcomeError> {
+    pub fn from_parts(parts: &RunParts) -> Result<Self, OutcomeError> {
         let reports = &parts.reports;
         let elapsed_ns = reports.iter().map(|report| report.elapsed_ns).max().unwrap_or(0);
         let elapsed_s = elapsed_ns as f64 / 1e9;
@@ -107,9 +92,9 @@ impl RunOutcome {
             mb_per_s: bytes as f64 / 1e6 / elapsed_s,
             response_us: response(&response_ns, response_sums_us),
             cpu_us_per_tran: per_transaction.cpu(parts),
-            machine_us_per_tran: per_transaction.machine(&parts.client_machine),
+            machine_us_per_tran: per_transaction.machine(&parts.client.machine),
             server_machine_us_per_tran: parts
-                .server_elsewhere
+                .remote
                 .then(|| per_transaction.machine(&parts.server.machine)),
             waits_per_tran: per_transaction.waits(parts),
         };
@@ -118,7 +103,7 @@ impl RunOutcome {
             response_ns,
             response_sums_us,
             over_time: rates_over_time(reports, elapsed_ns),
-            proof: proof(&parts.client_evidence),
+            proof: proof(&parts.client.evidence),
             unfinished: reports.iter().map(|report| report.unfinished).sum(),
         })
     }
@@ -189,7 +174,7 @@ struct PerTransaction(f64);
 
 impl PerTransaction {
     /// By process accounting.
-    fn cpu(&self, parts: &Measured) -> CpuCost {
+    fn cpu(&self, parts: &RunParts) -> CpuCost {
         let client = client_usage(parts);
         let server = parts.server.usage;
         CpuCost {
@@ -197,7 +182,7 @@ impl PerTransaction {
             server: self.of(server.user_us + server.system_us),
             client_user: self.of(client.user_us),
             client_system: self.of(client.system_us),
-            client_spin: self.spin(&parts.client_evidence, client),
+            client_spin: self.spin(&parts.client.evidence, client),
             server_user: self.of(server.user_us),
             server_system: self.of(server.system_us),
             server_spin: self.spin(&parts.server.evidence, server),
@@ -217,9 +202,9 @@ impl PerTransaction {
         self.of(machine.busy_us)
     }
 
-    fn waits(&self, parts: &Measured) -> Waits {
+    fn waits(&self, parts: &RunParts) -> Waits {
         let switches = |usage: Usage| usage.voluntary_switches + usage.involuntary_switches;
-        let (client, server) = (&parts.client_evidence, &parts.server.evidence);
+        let (client, server) = (&parts.client.evidence, &parts.server.evidence);
         Waits {
             client_switches: self.of(switches(client_usage(parts))),
             server_switches: self.of(switches(parts.server.usage)),
@@ -233,7 +218,7 @@ impl PerTransaction {
     }
 }
 
-fn client_usage(parts: &Measured) -> Usage {
+fn client_usage(parts: &RunParts) -> Usage {
     parts.reports.iter().map(|report| report.usage).fold(Usage::default(), |sum, usage| sum + usage)
 }
 
@@ -244,6 +229,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::control::SideSample;
     use crate::session::histogram::to_hex;
 
     /// A worker whose transactions took these microseconds, in 250 ms.
@@ -271,17 +257,20 @@ mod tests {
         }
     }
 
-    fn measured(reports: Vec<ClientReport>) -> Measured {
-        Measured {
+    fn measured(reports: Vec<ClientReport>) -> RunParts {
+        RunParts {
             reports,
-            client_evidence: Evidence {
-                smc_connections: 2,
-                spin_ns: 16_000,
-                parks: 1,
-                wakeups: 2,
-                ..Evidence::default()
+            client: SideSample {
+                usage: Usage::default(),
+                evidence: Evidence {
+                    smc_connections: 2,
+                    spin_ns: 16_000,
+                    parks: 1,
+                    wakeups: 2,
+                    ..Evidence::default()
+                },
+                machine: MachineCpu { busy_us: 200, idle_us: 800, steal_us: 5 },
             },
-            client_machine: MachineCpu { busy_us: 200, idle_us: 800, steal_us: 5 },
             server: SideSample {
                 usage: Usage {
                     user_us: 12,
@@ -292,7 +281,7 @@ mod tests {
                 evidence: Evidence { spin_ns: 50_000, parks: 3, wakeups: 6, ..Evidence::default() },
                 machine: MachineCpu { busy_us: 400, idle_us: 600, steal_us: 0 },
             },
-            server_elsewhere: false,
+            remote: false,
         }
     }
 
@@ -330,14 +319,14 @@ mod tests {
     #[test]
     fn the_machine_s_cost_is_rmf_s() {
         let mut parts = measured(vec![report(&[10, 20, 30, 40])]);
-        let MachineCpu { busy_us, idle_us, .. } = parts.client_machine;
+        let MachineCpu { busy_us, idle_us, .. } = parts.client.machine;
         let (cpus, interval_us) = (2.0, (busy_us + idle_us) as f64 / 2.0);
         let utilisation = busy_us as f64 / (busy_us + idle_us) as f64;
         let sample = RunOutcome::from_parts(&parts).unwrap().sample;
         assert_eq!(sample.machine_us_per_tran, utilisation * cpus * interval_us / 4.0);
         assert_eq!(sample.server_machine_us_per_tran, None, "it is the same machine");
 
-        parts.server_elsewhere = true;
+        parts.remote = true;
         let sample = RunOutcome::from_parts(&parts).unwrap().sample;
         assert_eq!(sample.server_machine_us_per_tran, Some(100.0));
     }
@@ -367,10 +356,10 @@ mod tests {
         let mut parts = measured(vec![report(&[1; 10]), report(&[1; 10])]);
         parts.reports[0].over_time = vec![4, 3, 3];
         parts.reports[1].over_time = vec![6, 4];
-        let rates = |parts: &Measured| RunOutcome::from_parts(parts).unwrap().over_time;
+        let rates = |parts: &RunParts| RunOutcome::from_parts(parts).unwrap().over_time;
         assert_eq!(rates(&parts), [100.0, 70.0, 60.0]);
 
-        let elapsed = |parts: &mut Measured, ns| {
+        let elapsed = |parts: &mut RunParts, ns| {
             parts.reports.iter_mut().for_each(|report| report.elapsed_ns = ns);
         };
         elapsed(&mut parts, 249_999_999);
@@ -390,8 +379,8 @@ mod tests {
     fn the_proof_keeps_the_reasons() {
         let mut parts = measured(vec![report(&[10])]);
         let fallbacks = BTreeMap::from([("0x03010000 the peer does not run Sidestep".into(), 2)]);
-        parts.client_evidence.tcp_connections = 2;
-        parts.client_evidence.fallbacks = fallbacks.clone();
+        parts.client.evidence.tcp_connections = 2;
+        parts.client.evidence.fallbacks = fallbacks.clone();
         let proof = RunOutcome::from_parts(&parts).unwrap().proof;
         assert_eq!(proof, Proof { smc_connections: 2, tcp_connections: 2, fallbacks });
     }

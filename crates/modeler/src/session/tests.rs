@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::histogram::{new_histogram, to_hex};
 use super::*;
-use crate::control::{ClientReport, Evidence, MachineCpu, SideSample, Usage};
+use crate::agent::RunParts;
+use crate::control::{ClientReport, MachineCpu, SideSample, Usage};
 use crate::plan::Conduct;
 use crate::result::{RemarkKind, Spread};
 use crate::workload::Kind;
@@ -28,11 +29,11 @@ fn plan(entries: Vec<Entry>, transports: &[Transport], runs: u32) -> Plan {
 
 /// A run of one second in which `transactions` took a microsecond each, and as many of
 /// CPU time on either side.
-fn measured(transactions: u64) -> Measured {
+fn measured(transactions: u64) -> RunParts {
     let mut times = new_histogram();
     times.saturating_record_n(1000, transactions);
     let usage = Usage { user_us: transactions, ..Usage::default() };
-    Measured {
+    RunParts {
         reports: vec![ClientReport {
             transactions,
             bytes: 200 * transactions,
@@ -43,10 +44,12 @@ fn measured(transactions: u64) -> Measured {
             usage,
             unfinished: 0,
         }],
-        client_evidence: Evidence::default(),
-        client_machine: MachineCpu { busy_us: 3 * transactions, ..MachineCpu::default() },
+        client: SideSample {
+            machine: MachineCpu { busy_us: 3 * transactions, ..MachineCpu::default() },
+            ..SideSample::default()
+        },
         server: SideSample { usage, ..SideSample::default() },
-        server_elsewhere: false,
+        remote: false,
     }
 }
 
@@ -56,10 +59,10 @@ fn outcome(transactions: u64) -> RunOutcome {
 
 fn smc_outcome(transactions: u64, smc: u64, tcp: u64) -> RunOutcome {
     let mut measured = measured(transactions);
-    measured.client_evidence.smc_connections = smc;
-    measured.client_evidence.tcp_connections = tcp;
+    measured.client.evidence.smc_connections = smc;
+    measured.client.evidence.tcp_connections = tcp;
     if tcp > 0 {
-        measured.client_evidence.fallbacks = BTreeMap::from([("0x03010000 PEERNOSMC".into(), tcp)]);
+        measured.client.evidence.fallbacks = BTreeMap::from([("0x03010000 PEERNOSMC".into(), tcp)]);
     }
     RunOutcome::from_parts(&measured).unwrap()
 }
