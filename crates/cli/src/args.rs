@@ -1,11 +1,17 @@
 //! The command line of `sidestep`.
 
+mod bench;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
 use crate::options::{LogLevel, Mode};
+
+pub(crate) use bench::{
+    BenchArgs, BenchCommand, CompareArgs, MeasureArgs, ProbeArgs, ReportArgs, ServeArgs,
+};
 
 /// Lets unmodified TCP programs on one host talk through shared memory.
 #[derive(Debug, Parser)]
@@ -25,6 +31,8 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// List the connections of Sidestep programs: how they travel and, if by TCP, why
     Ss(SsArgs),
+    /// Measure workloads over TCP, shared memory and other transports, side by side
+    Bench(Box<BenchArgs>),
 }
 
 /// The arguments of `sidestep run`.
@@ -162,9 +170,7 @@ mod tests {
         let words = ["sidestep", "run"].into_iter().chain(line.split(' '));
         match Args::try_parse_from(words)?.command {
             Command::Run(args) => Ok(args),
-            Command::Doctor(_) | Command::Ss(_) => {
-                unreachable!("the line starts with `sidestep run`")
-            }
+            _ => unreachable!("the line starts with `sidestep run`"),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+mod bench;
 mod doctor;
 mod run;
 mod ss;
@@ -14,5 +15,6 @@ pub(crate) fn execute(args: Args) -> i32 {
         Command::Run(args) => run::execute(&args),
         Command::Doctor(args) => doctor::execute(&args),
         Command::Ss(args) => ss::execute(&args),
+        Command::Bench(args) => bench::execute(&args),
     }
 }

@@ -18,7 +18,7 @@ use clap::ValueEnum;
 use thiserror::Error;
 use toml::de::{DeTable, DeValue};
 
-use crate::options::{Eid, MemoryLimit, RmbeSize, Settings, parse_keyword};
+use crate::options::{Eid, MemoryLimit, RmbeSize, Settings, parse_keyword, parse_size};
 
 /// A configuration file that cannot be used.
 #[derive(Debug, Error)]
@@ -213,18 +213,7 @@ fn log_file(value: &DeValue<'_>) -> Result<PathBuf, String> {
 fn bytes(value: &DeValue<'_>) -> Option<u64> {
     match value {
         DeValue::Integer(integer) => u64::from_str_radix(integer.as_str(), integer.radix()).ok(),
-        DeValue::String(text) => {
-            let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-            let (number, unit) = text.split_at(digits);
-            let scale = match unit.trim().to_ascii_uppercase().as_str() {
-                "" | "B" => 1,
-                "K" | "KB" | "KIB" => 1 << 10,
-                "M" | "MB" | "MIB" => 1 << 20,
-                "G" | "GB" | "GIB" => 1 << 30,
-                _ => return None,
-            };
-            number.parse::<u64>().ok()?.checked_mul(scale)
-        }
+        DeValue::String(text) => parse_size(text),
         _ => None,
     }
 }

@@ -22,6 +22,7 @@ mod library;
 mod options;
 mod preloadable;
 mod program;
+mod terminal;
 
 /// Where C's start-up code enters.
 #[cfg_attr(not(test), unsafe(no_mangle))]

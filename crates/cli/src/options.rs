@@ -159,6 +159,11 @@ impl RmbeSize {
         let bytes = u32::try_from(bytes).ok().filter(|_| allowed)?;
         Some(Self(bytes))
     }
+
+    /// The size in bytes.
+    pub(crate) fn bytes(self) -> u32 {
+        self.0
+    }
 }
 
 /// The most ring memory one process may use, in bytes; 0 is no limit.
@@ -195,6 +200,20 @@ impl Eid {
             && bytes.iter().all(|&c| alphanumeric(c) || c == b'.' || c == b'-');
         allowed.then(|| Self(text.into()))
     }
+}
+
+/// A number of bytes with a unit or without, such as `64KB`. One KB is 1024 bytes.
+pub(crate) fn parse_size(text: &str) -> Option<u64> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let scale = match unit.trim().to_ascii_uppercase().as_str() {
+        "" | "B" => 1,
+        "K" | "KB" | "KIB" => 1 << 10,
+        "M" | "MB" | "MIB" => 1 << 20,
+        "G" | "GB" | "GIB" => 1 << 30,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(scale)
 }
 
 /// The word a user writes for `value`.

@@ -43,7 +43,6 @@ mod threads;
 
 use std::convert::Infallible;
 use std::io::{BufRead, Write};
-use std::process::ExitCode;
 
 use crate::control::{Event, Job, Role};
 use crate::plan::Model;
@@ -55,14 +54,14 @@ use failure::Failure;
 ///
 /// It returns without waiting for its threads, some of which may be asleep in a
 /// socket: the process is expected to end.
-pub fn run(input: impl BufRead + Send + 'static, output: impl Write) -> ExitCode {
+pub fn run(input: impl BufRead + Send + 'static, output: impl Write) -> i32 {
     let mut line = ControlLine::new(output);
     match work(input, &mut line) {
-        Ending::InputEnded => ExitCode::SUCCESS,
+        Ending::InputEnded => 0,
         Ending::Failed(failure) => {
             // Whoever does not listen any more needs no explanation either.
             let _ = line.say(&Event::Failed(failure.to_string()));
-            ExitCode::FAILURE
+            1
         }
     }
 }

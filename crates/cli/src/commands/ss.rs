@@ -2,8 +2,7 @@
 //! `--totals` all that each program ever had.
 
 use std::borrow::Cow;
-use std::io::{self, IsTerminal, Write};
-use std::mem::MaybeUninit;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -15,6 +14,7 @@ use sidestep_socket::inspect::{Connection, Fallback, Mode, Program, Role, Snapsh
 use thiserror::Error;
 
 use crate::args::SsArgs;
+use crate::terminal;
 
 mod totals;
 
@@ -61,7 +61,7 @@ fn list(args: &SsArgs) -> Result<String, SsError> {
         (true, ..) => to_json(connections),
         (false, true, Some(pid)) => format!("process {pid} has no Sidestep connections\n"),
         (false, true, None) => nothing(&snapshot, is_root()),
-        (false, false, _) => to_text(connections, terminal_width()),
+        (false, false, _) => to_text(connections, terminal::width()),
     })
 }
 
@@ -75,7 +75,7 @@ fn list_totals(args: &SsArgs, snapshot: &Snapshot) -> Result<String, SsError> {
         (true, ..) => totals::to_json(&programs),
         (false, true, Some(pid)) => format!("process {pid} has had no Sidestep connections\n"),
         (false, true, None) => nothing(snapshot, is_root()),
-        (false, false, _) => totals::to_text(&programs, terminal_width()),
+        (false, false, _) => totals::to_text(&programs, terminal::width()),
     })
 }
 
@@ -334,19 +334,6 @@ fn bytes(n: u64) -> String {
         (whole, 0) => format!("{whole} {unit}"),
         (whole, tenth) => format!("{whole}.{tenth} {unit}"),
     }
-}
-
-/// The columns of the terminal, if standard output is one.
-fn terminal_width() -> Option<u16> {
-    if !io::stdout().is_terminal() {
-        return None;
-    }
-    let mut size = MaybeUninit::<libc::winsize>::zeroed();
-    // SAFETY: the kernel fills one `winsize`, for which there is room.
-    let asked = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, size.as_mut_ptr()) };
-    // SAFETY: four numbers; zeroed, and perhaps filled.
-    let size = unsafe { size.assume_init() };
-    (asked == 0 && size.ws_col > 0).then_some(size.ws_col)
 }
 
 #[cfg(test)]

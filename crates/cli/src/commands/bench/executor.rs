@@ -1,0 +1,90 @@
+//! The bench itself: where runs are made.
+
+use sidestep_bpf::{BpfError, Cgroup, Sockmap};
+use sidestep_modeler::agent::{self, LocalServers, RemoteError, RemoteServers};
+use sidestep_modeler::control::ServerSide;
+use sidestep_modeler::launch::{Launcher, WorkerError};
+use sidestep_modeler::plan::{Entry, Plan, Transport};
+use sidestep_modeler::session::{Executor, RunError, RunOutcome};
+use thiserror::Error;
+
+use super::witness::LibraryWitness;
+
+/// Makes runs: here, or with the server side on another host.
+pub(super) struct Bench {
+    launcher: Launcher,
+    remote: Option<RemoteServers>,
+    /// Present if the plan has that transport.
+    _sockmap: Option<Redirect>,
+}
+
+/// The kernel's redirect, for the workers in a control group of their own.
+struct Redirect {
+    // Before the group that it is attached to: it goes first.
+    _attached: Sockmap,
+    _cgroup: Cgroup,
+}
+
+/// Why no run can be made.
+#[derive(Debug, Error)]
+pub(super) enum BenchError {
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
+    #[error("--over sockmap: {0}")]
+    Sockmap(#[from] BpfError),
+    #[error("--over {0} works on one host only; leave --server out")]
+    LocalOnly(Transport),
+}
+
+impl Bench {
+    /// Makes ready what the plan needs.
+    ///
+    /// # Errors
+    /// The server side is not reachable, or a transport cannot be had.
+    pub(super) fn set_up(
+        mut launcher: Launcher,
+        plan: &Plan,
+        server: Option<&str>,
+    ) -> Result<Self, BenchError> {
+        let local_only = |it: &&Transport| matches!(it, Transport::Unix | Transport::Sockmap);
+        if let Some(transport) =
+            plan.transports.iter().find(local_only).filter(|_| server.is_some())
+        {
+            return Err(BenchError::LocalOnly(*transport));
+        }
+        let mut sockmap = None;
+        if plan.transports.contains(&Transport::Sockmap) {
+            let cgroup = Cgroup::create_for_run()?;
+            let attached = Sockmap::attach(cgroup.path())?;
+            launcher = launcher.with_cgroup(cgroup.path().to_owned());
+            sockmap = Some(Redirect { _attached: attached, _cgroup: cgroup });
+        }
+        let remote =
+            server.map(|server| RemoteServers::connect(server, launcher.limits())).transpose()?;
+        Ok(Self { launcher, remote, _sockmap: sockmap })
+    }
+}
+
+impl Executor for Bench {
+    fn run(&mut self, entry: &Entry, transport: Transport) -> Result<RunOutcome, RunError> {
+        let witness = &LibraryWitness;
+        let mut local = LocalServers::new(&self.launcher, witness);
+        let servers: &mut dyn ServerSide = match &mut self.remote {
+            Some(remote) => remote,
+            None => &mut local,
+        };
+        let parts = agent::drive(servers, &self.launcher, witness, entry, transport)
+            .map_err(|error| run_error(&error))?;
+        Ok(RunOutcome::from_parts(&parts)?)
+    }
+}
+
+/// Too few descriptors stay too few.
+fn run_error(error: &agent::RunError) -> RunError {
+    match error {
+        agent::RunError::Clients(WorkerError::TooFewDescriptors(_)) => {
+            RunError::Hopeless(error.to_string())
+        }
+        _ => RunError::Failed(error.to_string()),
+    }
+}
