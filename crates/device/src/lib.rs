@@ -33,6 +33,7 @@ extern crate std;
 
 pub mod arm;
 pub mod channel;
+pub mod copy;
 pub mod cursor;
 pub mod lock;
 #[cfg(not(loom))]

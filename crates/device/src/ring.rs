@@ -4,6 +4,7 @@
 //! misbehave. They are handed to the program unparsed, exactly as bytes from a
 //! lying TCP sender would be; nothing here ever looks at them.
 
+use crate::copy::{Manner, copy};
 use core::ops::Range;
 
 /// Ring memory of a known power-of-two length.
@@ -46,13 +47,11 @@ impl Ring {
 
     /// Copies `from` into the span of the same length.
     #[inline]
-    pub fn write(&self, span: Range<usize>, from: &[u8]) {
+    pub fn write(&self, span: Range<usize>, from: &[u8], manner: Manner) {
         assert!(span.start <= span.end && span.end <= self.len && span.len() == from.len());
         // SAFETY: in bounds as just checked; the program's buffer and ring memory
         // are different mappings.
-        unsafe {
-            core::ptr::copy_nonoverlapping(from.as_ptr(), self.base.add(span.start), from.len());
-        }
+        unsafe { copy(self.base.add(span.start), from.as_ptr(), from.len(), manner) }
     }
 
     /// Copies the span out to `to`.
@@ -64,7 +63,7 @@ impl Ring {
         assert!(span.start <= span.end && span.end <= self.len);
         // SAFETY: source in bounds as just checked, destination by the caller's
         // promise. The peer may change these bytes meanwhile: see the module text.
-        unsafe { core::ptr::copy_nonoverlapping(self.base.add(span.start), to, span.len()) }
+        unsafe { copy(to, self.base.add(span.start), span.len(), Manner::Cached) }
     }
 
     /// Address of the first byte of a span, for system calls that move bytes

@@ -22,6 +22,7 @@ use crate::wait::{Counted, Sleep};
 use crate::{Answer, Errno, control, readiness, switch, urgent, wait};
 use core::cell::Cell;
 use core::sync::atomic::{Ordering, fence};
+use sidestep_device::copy::{Manner, STREAMING_MIN};
 use sidestep_device::map;
 use sidestep_device::ring::Ring;
 use sidestep_device::slab::wanted;
@@ -101,16 +102,16 @@ impl<'a> Buffers<'a> {
 
     /// Copies `n` bytes, after the first `skip`, into the ring at a position.
     #[inline]
-    fn copy_in(&self, skip: usize, n: usize, ring: &Ring, mut position: u64) {
+    fn copy_in(&self, skip: usize, n: usize, ring: &Ring, mut position: u64, manner: Manner) {
         self.each(skip, n, |at, len| {
             // SAFETY: the program's buffer, readable by the call's contract.
             let mut bytes = unsafe { core::slice::from_raw_parts(at, len) };
             let spans = Spans::cut(position, len, ring.len());
             let (first, second) = bytes.split_at(spans.first.len());
-            ring.write(spans.first, first);
+            ring.write(spans.first, first, manner);
             bytes = second;
             if !bytes.is_empty() {
-                ring.write(spans.second, bytes);
+                ring.write(spans.second, bytes, manner);
             }
             position += len as u64;
         });
@@ -304,7 +305,7 @@ impl RingSend<'_> {
         if n == 0 {
             return Ok(0);
         }
-        buffers.copy_in(done, n, &conn.outgoing, producer);
+        buffers.copy_in(done, n, &conn.outgoing, producer, self.manner(n));
         if self.urgent && done + n == buffers.len() {
             conn.mine.sending.urgent.store(producer + n as u64, Ordering::Release);
         }
@@ -315,6 +316,13 @@ impl RingSend<'_> {
         }
         wait::wake_readers(self.slot, conn, self.fd);
         Ok(n)
+    }
+
+    /// How `n` bytes are best left for the reader.
+    #[inline]
+    fn manner(&self, n: usize) -> Manner {
+        let is_elsewhere = || wait::cpu_of(self.conn.theirs) != Some(sys::cpu());
+        if n >= STREAMING_MIN && is_elsewhere() { Manner::Streaming } else { Manner::Cached }
     }
 
     /// Room in the ring; the peer's cursor is read only when the last one known
