@@ -40,6 +40,11 @@ fn of_ss() {
 }
 
 #[test]
+fn of_bench() {
+    check("help-bench.txt", &["bench", "--help"]);
+}
+
+#[test]
 fn the_version_is_the_package_version() {
     let place = Place::new();
     let (status, text, _) = outcome(place.sidestep(None).arg("--version"));

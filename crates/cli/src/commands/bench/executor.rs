@@ -79,12 +79,17 @@ impl Executor for Bench {
     }
 }
 
-/// Too few descriptors stay too few.
 fn run_error(error: &agent::RunError) -> RunError {
-    match error {
-        agent::RunError::Clients(WorkerError::TooFewDescriptors(_)) => {
-            RunError::Hopeless(error.to_string())
-        }
-        _ => RunError::Failed(error.to_string()),
-    }
+    let text = error.to_string();
+    if has_too_few_descriptors(error) { RunError::Hopeless(text) } else { RunError::Failed(text) }
+}
+
+/// They stay too few.
+fn has_too_few_descriptors(error: &agent::RunError) -> bool {
+    let worker = match error {
+        agent::RunError::Clients(worker) => Some(worker),
+        agent::RunError::Servers(error) => error.get_ref().and_then(|it| it.downcast_ref()),
+        _ => None,
+    };
+    matches!(worker, Some(WorkerError::TooFewDescriptors(_)))
 }

@@ -1,0 +1,175 @@
+//! `sidestep bench`: real runs, short ones, and what it says when there can be none.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::support::{Place, outcome};
+
+/// A few transactions of each client, every byte compared.
+const SHORT: [&str; 5] = ["--verify", "--runs", "2", "--count", "40"];
+
+/// `sidestep bench ARGUMENTS`.
+fn bench(place: &Place, arguments: &[&str]) -> Command {
+    let mut command = place.sidestep(None);
+    command.arg("bench").args(arguments);
+    command
+}
+
+/// Measures, and returns the exit status and the JSON.
+fn measure(command: &mut Command, place: &Place) -> (Option<i32>, Value) {
+    let path = place.path().join("result.json");
+    let (status, _, errors) = outcome(command.arg("--json").arg(&path));
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|_| panic!("no result: {errors}"));
+    (status, serde_json::from_str(&text).unwrap())
+}
+
+fn refusal(place: &Place, arguments: &[&str]) -> (Option<i32>, String) {
+    let (status, _, errors) = outcome(&mut bench(place, arguments));
+    (status, errors)
+}
+
+#[test]
+fn every_kind_runs_over_every_transport_that_needs_no_library() {
+    let place = Place::new();
+    let workloads = ["RR3(100B/3KB)", "CRR2(64B/8KB)", "STR1(1B/300KB)"];
+    for model in ["threads", "processes", "event-loop"] {
+        let mut command = bench(&place, &SHORT);
+        command.args(["--over", "tcp,unix", "--model", model]).args(workloads);
+        let (status, result) = measure(&mut command, &place);
+        assert_eq!(status, Some(0), "{model}");
+        let cells = result["results"].as_array().unwrap();
+        assert_eq!(cells.len(), workloads.len() * 2);
+        for cell in cells {
+            let clients = cell["workload"].as_str().unwrap().split(['R', '(']).rev().nth(1);
+            let clients: u64 = clients.unwrap().parse().unwrap();
+            for run in cell["samples"].as_array().unwrap() {
+                assert_eq!(run["transactions"], 40 * clients, "{cell:#}");
+            }
+            assert_eq!(cell["runs"], 2);
+            assert!(cell["tps"]["median"].as_f64().unwrap() > 0.0);
+            let percentiles = &cell["response_us"];
+            let p = |name: &str| percentiles[name].as_f64().unwrap();
+            assert!(p("p50") <= p("p99") && p("p99") <= p("max"), "{percentiles}");
+        }
+        assert_eq!(result["comparisons"].as_array().unwrap().len(), workloads.len());
+    }
+}
+
+#[test]
+fn an_smc_figure_that_is_none_is_called_that() {
+    let place = Place::new();
+    let Some(library) = place.library() else { return };
+    let mut command = bench(&place, &SHORT);
+    command.env("SIDESTEP_LIBRARY", library).arg("RR2(1B/1B)");
+    let (status, result) = measure(&mut command, &place);
+    assert_eq!(status, Some(1), "for CI");
+    let smc = &result["results"][1];
+    assert_eq!(smc["transport"], "smc");
+    assert_eq!(smc["transport_proof"]["smc_connections"], 0);
+    assert_eq!(smc["remarks"][0]["kind"], "fell-back", "{smc:#}");
+}
+
+#[test]
+fn the_server_side_may_be_elsewhere() {
+    let place = Place::new();
+    let server = Server::start(&place);
+    let mut command = bench(&place, &SHORT);
+    command.args(["--over", "tcp", "--server", &server.address, "RR3(100B/3KB)"]);
+    let (status, result) = measure(&mut command, &place);
+    assert_eq!(status, Some(0));
+    assert!(!result["results"][0]["server_machine_us_per_tran"].is_null());
+}
+
+#[test]
+fn a_result_is_equivalent_to_itself_and_can_be_shown_again() {
+    let place = Place::new();
+    let mut command = bench(&place, &SHORT);
+    let (status, _) = measure(command.args(["--over", "tcp", "RR1(1B/1B)"]), &place);
+    assert_eq!(status, Some(0));
+
+    let (status, text, errors) =
+        outcome(&mut bench(&place, &["compare", "result.json", "result.json"]));
+    assert_eq!((status, errors.as_str()), (Some(0), ""));
+    assert!(text.contains("Worse: 0"), "{text}");
+
+    let page = ["report", "result.json", "--html", "page.html"];
+    let (status, _, errors) = outcome(&mut bench(&place, &page));
+    assert_eq!((status, errors.as_str()), (Some(0), ""));
+    let page = std::fs::read_to_string(place.path().join("page.html")).unwrap();
+    assert!(page.contains("RR1(1B/1B)") && page.trim_end().ends_with("</html>"), "a whole page");
+}
+
+#[test]
+fn what_cannot_be_measured_is_said_before_anything_runs() {
+    let place = Place::new();
+    let cases: [(&[&str], i32, &str); 7] = [
+        (&[], 2, "nothing to measure"),
+        (&["RR10(2KB/2KX)"], 2, "^"),
+        (&["--suite", "no-such"], 2, "smc-r-2013"),
+        (&["--json", "/proc/no/such.json", "RR1(1B/1B)"], 1, "/proc/no"),
+        (&["--server", "127.0.0.1:1", "RR1(1B/1B)"], 1, "sidestep bench serve"),
+        (&["--server", "127.0.0.1:1", "--over", "unix", "RR1(1B/1B)"], 1, "one host"),
+        (&["compare", "absent.json", "absent.json"], 2, "absent.json"),
+    ];
+    for (arguments, expected, part) in cases {
+        let (status, errors) = refusal(&place, arguments);
+        assert_eq!(status, Some(expected), "{arguments:?}: {errors}");
+        assert!(errors.contains(part), "{arguments:?}: {errors}");
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let place = Place::new();
+    let server = Server::start(&place);
+    let (status, errors) = refusal(&place, &["serve", "--listen", &server.address]);
+    assert_eq!(status, Some(1));
+    assert!(errors.contains(&server.address) && errors.contains("--listen"), "{errors}");
+}
+
+#[test]
+fn too_few_descriptors_are_an_error_that_says_the_limit() {
+    let place = Place::new();
+    let script = place.script("few.sh", "#!/bin/sh\nulimit -n 64\nexec \"$@\"\n");
+    let mut command = Command::new(script);
+    command.arg(env!("CARGO_BIN_EXE_sidestep")).arg("bench").current_dir(place.path());
+    command.args(SHORT).args(["--over", "tcp", "RR200(1B/1B)"]);
+    let (status, _, errors) = outcome(&mut command);
+    assert_eq!(status, Some(1), "{errors}");
+    assert!(errors.contains("64") && errors.contains("ulimit"), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "not tried again: {errors}");
+}
+
+/// `sidestep bench serve`, until it is dropped.
+struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    fn start(place: &Place) -> Self {
+        let address = format!("127.0.0.1:{}", free_port());
+        let mut command = bench(place, &["serve", "--listen", &address]);
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let errors = child.stderr.take().unwrap();
+        let mut line = String::new();
+        BufReader::new(errors).read_line(&mut line).unwrap();
+        assert!(line.contains(&address), "{line}");
+        Self { child, address }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+/// A port that nobody listens at; somebody could take it before we do, though the
+/// kernel gives others first.
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
