@@ -760,6 +760,10 @@ pub unsafe fn ppoll(
     unsafe { call!(ppoll, entries, count, time_at, mask, mask_len) }
 }
 
+/// Whether the kernel knows `epoll_pwait2`, as far as it was asked. Valgrind does not,
+/// and says so on the program's standard error each time.
+static HAS_EPOLL_PWAIT2: AtomicBool = AtomicBool::new(true);
+
 /// `epoll_pwait2` with `epoll_pwait` for kernels before 5.11.
 ///
 /// # Safety
@@ -771,12 +775,15 @@ pub unsafe fn epoll_wait(
     timeout: Option<Duration>,
     mask: *const c_void,
 ) -> Result {
-    let time = timeout.map(timespec);
-    let time_at = time.as_ref().map_or(0, |t| core::ptr::from_ref(t) as usize);
-    // SAFETY: the caller's promise.
-    let answer = unsafe { call!(epoll_pwait2, epfd, events, max, time_at, mask, 8usize) };
-    if answer != Err(Errno(libc::ENOSYS)) {
-        return answer;
+    if HAS_EPOLL_PWAIT2.load(Ordering::Relaxed) {
+        let time = timeout.map(timespec);
+        let time_at = time.as_ref().map_or(0, |t| core::ptr::from_ref(t) as usize);
+        // SAFETY: the caller's promise.
+        let answer = unsafe { call!(epoll_pwait2, epfd, events, max, time_at, mask, 8usize) };
+        if answer != Err(Errno(libc::ENOSYS)) {
+            return answer;
+        }
+        HAS_EPOLL_PWAIT2.store(false, Ordering::Relaxed);
     }
     let ms = timeout.map_or(-1, |t| t.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32);
     // SAFETY: the caller's promise.
