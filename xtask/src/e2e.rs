@@ -7,23 +7,20 @@
 //! What a machine lacks is said and counts as skipped.
 
 mod cases;
-mod leftovers;
 mod stage;
-mod witness;
 
-use std::fmt;
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::bench::launch::{LaunchOptions, Launcher};
 use crate::bench::place;
+use crate::leftovers::Leftovers;
+use crate::suite::{self, Summary};
+use crate::witness::Witness;
 use cases::{CASES, Case};
-use leftovers::Leftovers;
-use stage::{House, Mix, Stage};
-use witness::Witness;
+use stage::{House, Stage};
 
 /// A death is promised to be noticed this soon.
 const NOTICE_LIMIT_MS: u32 = 100;
@@ -68,16 +65,13 @@ pub(crate) fn run(options: &E2eOptions) -> Result<()> {
     let mut summary = Summary::default();
     for case in chosen {
         for mix in case.mixes {
-            summary.add(case.name, Some(*mix), play(&house, case, *mix));
+            let stage = Stage { house: &house, mix: *mix };
+            summary.add(case.name, mix, suite::play(case.needs, || (case.play)(&stage)));
         }
     }
-    let nothing_left = leftovers.check().map(|()| String::new());
-    summary.add("nothing left behind", None, Outcome::of(nothing_left, Duration::ZERO));
-    summary.print();
-    if summary.failed > 0 {
-        bail!("{} end-to-end tests failed (seed {})", summary.failed, house.seed);
-    }
-    Ok(())
+    let nothing_left = || leftovers.check().map(|()| String::new());
+    summary.add("nothing left behind", "", suite::play(&[], nothing_left));
+    summary.conclude("end-to-end", house.seed)
 }
 
 impl E2eOptions {
@@ -93,7 +87,7 @@ impl E2eOptions {
             launcher,
             scripts: repo.join("tests/e2e"),
             scratch: place::scratch_dir(&repo, "sidestep-e2e")?,
-            seed: self.seed.map_or_else(new_seed, Ok)?,
+            seed: self.seed.map_or_else(suite::new_seed, Ok)?,
             rounds: self.rounds,
             notice_limit_ms: NOTICE_LIMIT_MS + self.slack_ms,
         })
@@ -107,95 +101,5 @@ impl E2eOptions {
         let sidestep =
             sidestep.context("there is no `sidestep` to ask: build it or say --no-proof")?;
         Ok(Witness::new(Some(sidestep)))
-    }
-}
-
-fn new_seed() -> Result<u32> {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
-    // Short enough to be typed.
-    Ok(now.subsec_micros())
-}
-
-fn play(house: &House, case: &Case, mix: Mix) -> Outcome {
-    if let Some(missing) = place::first_missing(case.needs) {
-        return Outcome::Skipped(format!("{missing} is not installed"));
-    }
-    let start = Instant::now();
-    let result = (case.play)(&Stage { house, mix });
-    Outcome::of(result, start.elapsed())
-}
-
-/// How a test ended.
-#[derive(Debug)]
-enum Outcome {
-    Passed(String, Duration),
-    Failed(anyhow::Error),
-    Skipped(String),
-}
-
-impl Outcome {
-    fn of(result: Result<String>, took: Duration) -> Self {
-        match result {
-            Ok(remark) => Self::Passed(remark, took),
-            Err(error) => Self::Failed(error),
-        }
-    }
-}
-
-impl fmt::Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Passed(remark, took) => {
-                write!(f, "passed {:4.1} s  {remark}", took.as_secs_f64())
-            }
-            Self::Failed(error) => write!(f, "FAILED {error:#}"),
-            Self::Skipped(reason) => write!(f, "skipped: {reason}"),
-        }
-    }
-}
-
-#[derive(Debug, Default)]
-struct Summary {
-    passed: u32,
-    failed: u32,
-    skipped: u32,
-    failures: Vec<String>,
-}
-
-impl Summary {
-    /// Counts a test and prints its line.
-    fn add(&mut self, name: &str, mix: Option<Mix>, outcome: Outcome) {
-        let mix = mix.map_or_else(String::new, |mix| mix.to_string());
-        println!("{name:<20} {mix:<10} {outcome}");
-        match outcome {
-            Outcome::Passed(..) => self.passed += 1,
-            Outcome::Skipped(_) => self.skipped += 1,
-            Outcome::Failed(_) => {
-                self.failed += 1;
-                self.failures.push(format!("{name} {mix}").trim().to_owned());
-            }
-        }
-    }
-
-    fn print(&self) {
-        if self.failed > 0 {
-            println!("failed: {}", self.failures.join(", "));
-        }
-        println!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_outcome_is_counted_once() {
-        let mut summary = Summary::default();
-        summary.add("a", Some(Mix::Both), Outcome::Passed(String::new(), Duration::ZERO));
-        summary.add("b", None, Outcome::Skipped("no gcc".to_owned()));
-        summary.add("c", Some(Mix::ServerOnly), Outcome::Failed(anyhow::anyhow!("wrong")));
-        assert_eq!((summary.passed, summary.failed, summary.skipped), (1, 1, 1));
-        assert_eq!(summary.failures, ["c smc/plain"]);
     }
 }

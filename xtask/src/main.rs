@@ -3,8 +3,9 @@
 //! | command | what it does |
 //! |---|---|
 //! | `check` | tidiness, format, lints, documentation |
-//! | `test` | everything: check, unit tests, loom, POSIX programs, end to end |
+//! | `test` | everything: check, unit tests, loom, POSIX programs, hostile peers, end to end |
 //! | `posix` | the POSIX programs of `tests/posix`, plain and preloaded |
+//! | `hostile` | hostile peers and exhausted resources: the victim lives |
 //! | `e2e` | strangers' programs, payloads checked, shared memory proven |
 //! | `loom` | every interleaving of every shared word |
 //! | `demo` | redis through TCP, then through shared memory |
@@ -15,8 +16,12 @@ mod bench;
 mod debian;
 mod demo;
 mod e2e;
+mod hostile;
+mod leftovers;
 mod posix;
+mod suite;
 mod tidy;
+mod witness;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
@@ -37,6 +42,8 @@ enum Task {
     Test,
     /// The POSIX programs, plain and preloaded.
     Posix(posix::Options),
+    /// Hostile peers and exhausted resources.
+    Hostile(hostile::Options),
     /// End to end with unmodified programs.
     E2e(e2e::E2eOptions),
     /// The model checker over every shared word.
@@ -60,6 +67,11 @@ fn main() -> Result<()> {
         Task::Posix(options) => {
             build()?;
             posix::run(&options)
+        }
+        Task::Hostile(options) => {
+            debian::ensure(&["gcc"])?;
+            build()?;
+            hostile::run(&options)
         }
         Task::E2e(options) => {
             debian::ensure(debian::ALL)?;
@@ -93,6 +105,7 @@ fn test() -> Result<()> {
     debian::ensure(debian::ALL)?;
     build()?;
     posix::run(&parse::<posix::Options>())?;
+    hostile::run(&parse::<hostile::Options>())?;
     e2e::run(&parse::<e2e::E2eOptions>())
 }
 

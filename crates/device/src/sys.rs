@@ -499,7 +499,7 @@ pub unsafe fn read(fd: i32, at: *mut u8, len: usize, offset: Option<i64>) -> Res
 ///
 /// # Safety
 /// `at` is valid for reads of `len` bytes.
-pub unsafe fn write(fd: i32, at: *const u8, len: usize) -> Result {
+unsafe fn write(fd: i32, at: *const u8, len: usize) -> Result {
     // SAFETY: the caller's promise.
     unsafe { call!(write, fd, at, len) }
 }
@@ -539,6 +539,38 @@ pub unsafe fn write_now(fd: i32, at: *const u8, len: usize) -> Result {
         }
         other => other,
     }
+}
+
+/// Writes a short line, of at most `PIPE_BUF` bytes, that may be lost and must not be
+/// felt: it waits for no reader (`EAGAIN`) and raises no signal.
+///
+/// # Safety
+/// `at` is valid for reads of `len` bytes.
+pub unsafe fn write_unnoticed(fd: i32, at: *const u8, len: usize) -> Result {
+    wait_not(fd, libc::POLLOUT)?;
+    // SAFETY: the caller's promise.
+    without_signals(&[libc::SIGPIPE, libc::SIGXFSZ], || unsafe { write(fd, at, len) })
+}
+
+/// Makes a call that may raise one of `signals` at this thread, and takes that back.
+fn without_signals(signals: &[i32], act: impl FnOnce() -> Result) -> Result {
+    let set: u64 = signals.iter().map(|signal| 1 << (signal - 1)).sum();
+    let (mut mask, mut pending, size) = (0u64, 0u64, size_of::<u64>());
+    let (now, none) = (libc::timespec { tv_sec: 0, tv_nsec: 0 }, 0usize);
+    // SAFETY: sets of `size` bytes.
+    unsafe { call!(rt_sigprocmask, libc::SIG_BLOCK, &raw const set, &raw mut mask, size) }?;
+    // SAFETY: the same.
+    let _ = unsafe { call!(rt_sigpending, &raw mut pending, size) };
+    let answer = act();
+    // What was pending before is not ours.
+    let raised = set & !pending;
+    if answer.is_err() && raised != 0 {
+        // SAFETY: the same, one timespec, and nothing to be filled.
+        let _ = unsafe { call!(rt_sigtimedwait, &raw const raised, none, &raw const now, size) };
+    }
+    // SAFETY: the same.
+    let _ = unsafe { call!(rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, none, size) };
+    answer
 }
 
 /// `EAGAIN` if a pipe would make us wait. A writable one has room for at least
@@ -760,6 +792,10 @@ pub unsafe fn ppoll(
     unsafe { call!(ppoll, entries, count, time_at, mask, mask_len) }
 }
 
+/// Whether the kernel knows `epoll_pwait2`, as far as it was asked. Valgrind does not,
+/// and says so on the program's standard error each time.
+static HAS_EPOLL_PWAIT2: AtomicBool = AtomicBool::new(true);
+
 /// `epoll_pwait2` with `epoll_pwait` for kernels before 5.11.
 ///
 /// # Safety
@@ -771,12 +807,15 @@ pub unsafe fn epoll_wait(
     timeout: Option<Duration>,
     mask: *const c_void,
 ) -> Result {
-    let time = timeout.map(timespec);
-    let time_at = time.as_ref().map_or(0, |t| core::ptr::from_ref(t) as usize);
-    // SAFETY: the caller's promise.
-    let answer = unsafe { call!(epoll_pwait2, epfd, events, max, time_at, mask, 8usize) };
-    if answer != Err(Errno(libc::ENOSYS)) {
-        return answer;
+    if HAS_EPOLL_PWAIT2.load(Ordering::Relaxed) {
+        let time = timeout.map(timespec);
+        let time_at = time.as_ref().map_or(0, |t| core::ptr::from_ref(t) as usize);
+        // SAFETY: the caller's promise.
+        let answer = unsafe { call!(epoll_pwait2, epfd, events, max, time_at, mask, 8usize) };
+        if answer != Err(Errno(libc::ENOSYS)) {
+            return answer;
+        }
+        HAS_EPOLL_PWAIT2.store(false, Ordering::Relaxed);
     }
     let ms = timeout.map_or(-1, |t| t.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32);
     // SAFETY: the caller's promise.
@@ -831,4 +870,45 @@ pub fn is_gone(pid: u32) -> bool {
 pub fn shutdown(fd: i32, how: i32) -> Result {
     // SAFETY: no memory operands.
     unsafe { call!(shutdown, fd, how) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, pipe};
+    use std::os::fd::AsRawFd;
+
+    static SIGNALS: AtomicU32 = AtomicU32::new(0);
+
+    extern "C" fn count(_: i32) {
+        SIGNALS.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn write_line(fd: i32) -> Result {
+        let line = [b'.'; 100];
+        // SAFETY: the line is readable.
+        unsafe { write_unnoticed(fd, line.as_ptr(), line.len()) }
+    }
+
+    #[test]
+    fn a_line_for_nobody_is_lost_without_a_signal() {
+        // SAFETY: the handler only counts.
+        unsafe { libc::signal(libc::SIGPIPE, count as extern "C" fn(i32) as libc::sighandler_t) };
+        let (reader, writer) = pipe().unwrap();
+        drop(reader);
+        assert_eq!(write_line(writer.as_raw_fd()), Err(Errno(libc::EPIPE)));
+        assert_eq!(SIGNALS.load(Ordering::Relaxed), 0);
+        raise_here(libc::SIGPIPE);
+        assert_eq!(SIGNALS.load(Ordering::Relaxed), 1, "signals arrive again");
+    }
+
+    #[test]
+    fn a_line_waits_for_no_reader() {
+        let (mut reader, writer) = pipe().unwrap();
+        while write_line(writer.as_raw_fd()).is_ok() {}
+        assert_eq!(write_line(writer.as_raw_fd()), Err(Errno(libc::EAGAIN)));
+        // Whatever there is.
+        assert_ne!(reader.read(&mut [0; 65536]).unwrap(), 0);
+        assert_eq!(write_line(writer.as_raw_fd()), Ok(100));
+    }
 }

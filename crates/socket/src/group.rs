@@ -198,6 +198,11 @@ fn make_around(
 
 /// A process has introduced itself with its slab and wake memory.
 pub fn on_introduction(process: &'static Process, hello: &Introduction, letter: &Received) {
+    // Nobody introduces himself to himself: a group with ourselves is never dead.
+    if hello.instance == process.instance {
+        crate::log!(Warn, "somebody introduces himself as us");
+        return;
+    }
     let look = Look::at(process);
     let known = find(&look, hello.instance).filter(|group| group.theirs().is_some());
     let Some(group) = known.or_else(|| get_to_know(&look, hello, letter)) else { return };

@@ -1,7 +1,9 @@
 //! A line of log, written with one system call from a buffer on the stack.
 //!
 //! Logging crates allocate and lock; a hook may run inside `malloc` or a signal
-//! handler. So: a fixed buffer, `write(2)`, and nothing else.
+//! handler. So: a fixed buffer, `write(2)`, and nothing else. Peers can make us log,
+//! so a line that cannot be written at once is lost: whoever does not read a program's
+//! standard error must not stop it, nor its end kill it.
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicI32, AtomicU8, Ordering};
@@ -85,7 +87,9 @@ pub fn line(level: Level, text: fmt::Arguments<'_>) {
     line.len = line.len.min(line.bytes.len() - 1);
     line.bytes[line.len] = b'\n';
     // SAFETY: the buffer is readable for its length.
-    let _ = unsafe { sys::write(FILE.load(Ordering::Relaxed), line.bytes.as_ptr(), line.len + 1) };
+    let _ = unsafe {
+        sys::write_unnoticed(FILE.load(Ordering::Relaxed), line.bytes.as_ptr(), line.len + 1)
+    };
 }
 
 struct Line {

@@ -435,7 +435,7 @@ fn listening_port(row: &str) -> Option<u16> {
 }
 
 /// A process and all its descendants, parents before children.
-fn family_of(root: u32) -> Vec<u32> {
+pub(crate) fn family_of(root: u32) -> Vec<u32> {
     let processes: Vec<(u32, u32)> = fs::read_dir("/proc")
         .into_iter()
         .flatten()

@@ -36,17 +36,28 @@ pub(crate) fn scratch_dir(repo: &Path, name: &str) -> Result<PathBuf> {
 /// less time than finding out whether a header has changed.
 pub(crate) fn compile_c(source: &Path, dir: &Path) -> Result<PathBuf> {
     let name = source.file_stem().context("a source file has a name")?;
-    let program = dir.join(name);
+    compile(source, dir.join(name), &[])
+}
+
+/// The same for a library that can be preloaded.
+pub(crate) fn compile_c_library(source: &Path, dir: &Path) -> Result<PathBuf> {
+    let name = source.file_stem().context("a source file has a name")?;
+    compile(source, dir.join(name).with_extension("so"), &["-shared", "-fPIC"])
+}
+
+fn compile(source: &Path, made: PathBuf, flags: &[&str]) -> Result<PathBuf> {
     let output = Command::new("gcc")
-        .args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
-        .arg(&program)
+        .args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"])
+        .args(flags)
+        .arg("-o")
+        .arg(&made)
         .arg(source)
         .output()
         .context("starting gcc: install the package `gcc`")?;
     if !output.status.success() {
         bail!("compiling {}:\n{}", source.display(), String::from_utf8_lossy(&output.stderr));
     }
-    Ok(program)
+    Ok(made)
 }
 
 /// Where a shell would find `command`, or where Debian keeps daemons, which

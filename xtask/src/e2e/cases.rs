@@ -11,9 +11,9 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::stage::{Mix, Stage};
-use super::witness::Claim;
 use crate::bench::launch::{self, Dialogue, Transport};
 use crate::bench::place;
+use crate::witness::Claim;
 
 /// A test; what it returns is worth reading when it has passed.
 #[derive(Debug)]

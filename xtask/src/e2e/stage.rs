@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::witness::{Claim, Evidence, Witness};
 use crate::bench::launch::{self, Dialogue, Launcher, Program, Transport};
+use crate::witness::{Claim, Evidence, Witness};
 
 /// Longest time for one client from start to end.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(60);

@@ -98,6 +98,13 @@ impl Evidence {
         Ok(())
     }
 
+    /// **Errors**: no connection was TCP for a reason with these words.
+    pub(crate) fn gives_reason(&self, words: &str) -> Result<()> {
+        let is_given = self.reasons.iter().any(|reason| reason.contains(words));
+        ensure!(is_given, "'{words}' is not given as a reason{}", self.describe());
+        Ok(())
+    }
+
     /// Adds a later look.
     pub(crate) fn merge(&mut self, later: Self) {
         self.smc = self.smc.max(later.smc);
@@ -163,6 +170,8 @@ mod tests {
         assert!(seen.supports(Claim::Tcp).is_ok());
         let refusal = seen.supports(Claim::Smc).err().map(|error| error.to_string());
         assert!(refusal.is_some_and(|text| text.contains("peer runs no SMC")));
+        assert!(seen.gives_reason("runs no SMC").is_ok());
+        assert!(seen.gives_reason("another user").is_err());
         assert!(Evidence::parse(TABLE, &[4])?.supports(Claim::Tcp).is_err());
         Ok(())
     }

@@ -1,0 +1,369 @@
+//! The tests: what hostile peers and strangers do, and what a machine without
+//! resources does.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::hardship;
+use super::stage::{PATIENCE, Stage, Style, Tally, Victim};
+use crate::bench::launch::{self, Dialogue, Transport};
+use crate::suite::Lacking;
+use crate::witness::Claim;
+
+/// A test; what it returns is worth reading when it has passed.
+#[derive(Debug)]
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    /// Commands without which it is skipped.
+    pub(crate) needs: &'static [&'static str],
+    pub(crate) styles: &'static [Style],
+    pub(crate) play: fn(&Stage<'_>) -> Result<String>,
+}
+
+impl Case {
+    const fn new(
+        name: &'static str,
+        needs: &'static [&'static str],
+        play: fn(&Stage<'_>) -> Result<String>,
+    ) -> Self {
+        Self { name, needs, styles: &[Style::Threads, Style::Epoll], play }
+    }
+}
+
+/// All tests.
+pub(crate) const CASES: &[Case] = &[
+    Case::new("scribbling-client", &[], scribbling_client),
+    Case::new("scribbling-server", &[], scribbling_server),
+    Case::new("lying-client", &[], lying_client),
+    Case::new("lying-server", &[], lying_server),
+    Case::new("unread-stderr", &[], unread_stderr),
+    Case::new("valgrind", &["valgrind"], valgrind),
+    Case::new("datagrams", &["python3"], datagrams),
+    Case::new("strange-datagrams", &["python3"], strange_datagrams),
+    Case::new("other-user", &[], other_user),
+    Case::new("few-descriptors", &[], few_descriptors),
+    Case::new("few-addresses", &[], few_addresses),
+    Case::new("no-files", &[], no_files),
+    Case::new("no-proc", &[], no_proc),
+    Case::new("memory-limit", &[], memory_limit),
+    Case::new("storm", &[], storm),
+    Case::new("leaks", &[], leaks),
+];
+
+// ---- peers that write nonsense ---------------------------------------------
+
+/// What connections agree on, field by field.
+const LIES: [&str; 6] = ["box", "ring", "token", "rmbe", "phase", "clc"];
+
+/// Of these, the ones that may cost the liar his bytes: he says that he has
+/// moved, or has not, and is read where he did not write. `clc` is all of them.
+const LIES_ABOUT_PLACES: [&str; 2] = ["phase", "clc"];
+
+/// How long each lie is told, as a part of an attack.
+const LIE_PART: f64 = 0.3;
+
+fn scribbling_client(stage: &Stage<'_>) -> Result<String> {
+    let mut victim = stage.serve()?;
+    stage.attack(&mut victim, stage.house.seconds, |victim| {
+        Ok(hostile_client(stage, victim)?.to_string())
+    })
+}
+
+fn hostile_client(stage: &Stage<'_>, victim: &Victim) -> Result<Tally> {
+    let mut client = reckless_client(stage, victim, 1.0);
+    stage.make_hostile(&mut client, "all");
+    // It has destroyed its own words, too: all that counts is that it ends.
+    let tally = stage.visit(client)?;
+    must_have_hit(stage, &tally)?;
+    Ok(tally)
+}
+
+/// **Errors**: nonsense was written where nobody reads, and nothing was tested.
+fn must_have_hit(stage: &Stage<'_>, tally: &Tally) -> Result<()> {
+    let damaged = tally.wrong + tally.reset + tally.silent;
+    ensure!(damaged > 0 || stage.house.launcher.is_plain(), "the attack had no effect: {tally}");
+    Ok(())
+}
+
+/// A client that connects again and again and takes what comes; it does not
+/// wait for a silent server for long.
+fn reckless_client(stage: &Stage<'_>, victim: &Victim, times: f64) -> Command {
+    stage.client(victim, &["storm", "-f", "-p", "1", "-t", &seconds(stage, times)])
+}
+
+/// What an honest client gets from a server that scribbles need not be right,
+/// but each of its calls returns in time: `late` is an error of the client.
+fn scribbling_server(stage: &Stage<'_>) -> Result<String> {
+    let mut server = stage.serve_with(|command| stage.make_hostile(command, "all"))?;
+    let tally = stage.visit(reckless_client(stage, &server, 1.0))?;
+    server.must_be_alive()?;
+    must_have_hit(stage, &tally)?;
+    Ok(tally.to_string())
+}
+
+/// Who lies while a connection is agreed on gets it by SMC-D or by TCP, or not
+/// at all.
+fn lying_client(stage: &Stage<'_>) -> Result<String> {
+    let mut victim = stage.serve()?;
+    let duration = LIES.len() as f64 * LIE_PART * stage.house.seconds;
+    stage.attack(&mut victim, duration, |victim| {
+        tell_lies(|lie| {
+            let mut client = reckless_client(stage, victim, LIE_PART);
+            stage.make_hostile(&mut client, lie);
+            stage.visit(client)
+        })
+    })
+}
+
+fn lying_server(stage: &Stage<'_>) -> Result<String> {
+    tell_lies(|lie| {
+        let mut server = stage.serve_with(|command| stage.make_hostile(command, lie))?;
+        let tally = stage.visit(reckless_client(stage, &server, LIE_PART))?;
+        server.must_be_alive()?;
+        Ok(tally)
+    })
+}
+
+fn tell_lies(mut tell: impl FnMut(&'static str) -> Result<Tally>) -> Result<String> {
+    let mut sum = Tally::default();
+    for lie in LIES {
+        let tally = tell(lie).context(lie)?;
+        if !LIES_ABOUT_PLACES.contains(&lie) {
+            tally.must_be_true().context(lie)?;
+        }
+        sum.add(&tally);
+    }
+    Ok(sum.to_string())
+}
+
+/// Each cursor out of range is a line of log. With nobody to read it, the
+/// victim must neither wait nor get a signal.
+fn unread_stderr(stage: &Stage<'_>) -> Result<String> {
+    let (_reader, full) = hardship::full_pipe()?;
+    let mut victim = stage.serve_with(|command| hardship::set_standard_error(command, full))?;
+    let remark = stage.attack(&mut victim, stage.house.seconds, |victim| {
+        Ok(hostile_client(stage, victim)?.to_string())
+    })?;
+
+    let mut server = stage.serve_with(|command| stage.make_hostile(command, "all"))?;
+    let mut client = reckless_client(stage, &server, 0.5);
+    hardship::set_standard_error(&mut client, hardship::broken_pipe()?);
+    stage.visit(client)?;
+    server.must_be_alive()?;
+    Ok(remark)
+}
+
+// ---- valgrind --------------------------------------------------------------
+
+/// The errors that valgrind prints; warnings about itself begin otherwise.
+const ERROR_MARK: &str = "==";
+
+/// The lines of its report that are shown.
+const ERROR_LINES: usize = 12;
+
+fn valgrind(stage: &Stage<'_>) -> Result<String> {
+    let report = stage.house.scratch.join("valgrind.txt");
+    let port = launch::free_port()?;
+    let mut words = ["-q", "--leak-check=no"].map(str::to_owned).to_vec();
+    words.push(format!("--log-file={}", report.display()));
+    words.push(stage.house.victim.display().to_string());
+    words.extend([stage.style.to_string(), port.to_string()]);
+    let command = stage.house.launcher.launch(Transport::Smc, "valgrind", words);
+    let mut victim = stage.await_victim(command, port)?;
+
+    let tally = hostile_client(stage, &victim)?;
+    stage.visit(stage.client(&victim, &["steady", "-n", "2", "-t", "0.2"]))?;
+    victim.must_be_alive()?;
+    let said = fs::read_to_string(&report)?;
+    let errors: Vec<&str> =
+        said.lines().filter(|line| line.starts_with(ERROR_MARK)).take(ERROR_LINES).collect();
+    ensure!(errors.is_empty(), "valgrind found:\n{}", errors.join("\n"));
+    Ok(tally.to_string())
+}
+
+// ---- datagrams -------------------------------------------------------------
+
+fn datagrams(stage: &Stage<'_>) -> Result<String> {
+    send_datagrams(stage, &[])
+}
+
+fn strange_datagrams(stage: &Stage<'_>) -> Result<String> {
+    must_be_root("sending as another user")?;
+    send_datagrams(stage, &["--uid", &hardship::STRANGER.to_string()])
+}
+
+/// Malformed ones, while connections begin and end: only then is mail read.
+fn send_datagrams(stage: &Stage<'_>, options: &[&str]) -> Result<String> {
+    if stage.house.launcher.is_plain() {
+        bail!(Lacking("nobody has a mailbox".to_owned()));
+    }
+    let mut victim = stage.serve()?;
+    stage.attack(&mut victim, stage.house.seconds, |victim| {
+        let words = ["storm", "-n", "2", "-t", &seconds(stage, 1.0)];
+        let storm = Dialogue::start(stage.client(victim, &words))?;
+        let mut sender = Command::new("python3");
+        sender.env("PYTHONDONTWRITEBYTECODE", "1").arg(&stage.house.datagrams);
+        sender.args(["--pid", &victim.pid().to_string(), "--seed", &stage.house.next_seed()]);
+        sender.args(["--seconds", &seconds(stage, 1.0)]).args(options);
+        let sent = launch::run(sender, stage.seconds(1.0) + PATIENCE)?;
+        ensure!(sent.trim() != "sent 0", "no datagram was taken");
+        storm.finish(PATIENCE).context("honest clients that come and go")?;
+        Ok(sent.trim().to_owned())
+    })
+}
+
+// ---- another user ----------------------------------------------------------
+
+fn must_be_root(what: &str) -> Result<()> {
+    // SAFETY: geteuid() takes nothing and cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        bail!(Lacking(format!("{what} needs root")));
+    }
+    Ok(())
+}
+
+fn other_user(stage: &Stage<'_>) -> Result<String> {
+    must_be_root("another user")?;
+    hardship::must_be_possible("another user", &stage.house.client, hardship::estrange)?;
+    let mut victim = stage.serve()?;
+    let words = ["steady", "-h", "-t", &seconds(stage, 0.3)];
+    let mut client = stage.client(&victim, &words);
+    hardship::estrange(&mut client);
+    let seen = stage.witness(Dialogue::start(client)?, Claim::Tcp, PATIENCE)?;
+    victim.must_be_alive()?;
+    if stage.house.launcher.observer().is_some() {
+        seen.gives_reason("the peer runs as another user")?;
+    }
+    Ok("TCP, and `sidestep ss` says why".to_owned())
+}
+
+// ---- exhausted machines ----------------------------------------------------
+
+/// Connections that stay.
+const STEADY: [&str; 3] = ["steady", "-n", "4"];
+
+/// From hardly enough for the program itself to nearly enough for both.
+const DESCRIPTORS: [u64; 4] = [8, 10, 13, 16];
+
+/// From what threads need to more than one of the two slabs of a link group.
+const ADDRESS_SPACES: [u64; 3] = [128 << 20, 3 << 30, 6 << 30];
+
+fn few_descriptors(stage: &Stage<'_>) -> Result<String> {
+    for number in DESCRIPTORS {
+        // One at a time: what Sidestep has taken, the program has not.
+        let words = ["storm", "-n", "1"];
+        starve(stage, &words, |command| hardship::limit(command, libc::RLIMIT_NOFILE, number))
+            .with_context(|| format!("{number} descriptors"))?;
+    }
+    Ok(format!("{DESCRIPTORS:?}"))
+}
+
+fn few_addresses(stage: &Stage<'_>) -> Result<String> {
+    for bytes in ADDRESS_SPACES {
+        starve(stage, &STEADY, |command| hardship::limit(command, libc::RLIMIT_AS, bytes))
+            .with_context(|| format!("{bytes} bytes of address space"))?;
+    }
+    Ok(format!("{} address spaces", ADDRESS_SPACES.len()))
+}
+
+/// No byte may be written to any file: a memory file cannot even be made longer
+/// without SIGXFSZ.
+fn no_files(stage: &Stage<'_>) -> Result<String> {
+    starve(stage, &STEADY, |command| hardship::limit(command, libc::RLIMIT_FSIZE, 0))
+}
+
+fn no_proc(stage: &Stage<'_>) -> Result<String> {
+    must_be_root("hiding /proc")?;
+    hardship::must_be_possible("hiding /proc", &stage.house.client, hardship::hide_proc)?;
+    starve(stage, &STEADY, |command| {
+        // Without /proc nobody knows where his own program lies.
+        command.env("SIDESTEP_LIBRARY", &stage.house.library);
+        hardship::hide_proc(command);
+    })
+}
+
+/// Takes something from a server, then from a client: connections stay on TCP
+/// or not, and every byte is right.
+fn starve(stage: &Stage<'_>, words: &[&str], hardship: impl Fn(&mut Command)) -> Result<String> {
+    let seconds = seconds(stage, 0.2);
+    let words = [words, &["-t", &seconds]].concat();
+    let mut server = stage.serve_with(&hardship)?;
+    let mut sum = must_do_well(stage, stage.client(&server, &words)).context("server")?;
+    server.must_be_alive()?;
+
+    let mut server = stage.serve()?;
+    let mut client = stage.client(&server, &words);
+    hardship(&mut client);
+    sum.add(&must_do_well(stage, client).context("client")?);
+    server.must_be_alive()?;
+    Ok(sum.to_string())
+}
+
+fn must_do_well(stage: &Stage<'_>, client: Command) -> Result<Tally> {
+    let tally = stage.visit(client)?;
+    tally.must_be_well()?;
+    Ok(tally)
+}
+
+/// Rings are counted in the memory of those who write them, in the size that
+/// the reader wants.
+const MEMORY_LIMIT: &str = "[smc]\nmemory_limit = \"1MB\"\nrmbe_size = \"512KB\"\n";
+
+fn memory_limit(stage: &Stage<'_>) -> Result<String> {
+    let file = stage.house.scratch.join("memory-limit.toml");
+    fs::write(&file, MEMORY_LIMIT)?;
+    let configure = |command: &mut Command| {
+        command.env("SIDESTEP_CONFIG", &file);
+    };
+    let mut victim = stage.serve_with(configure)?;
+    let words = ["steady", "-n", "8", "-h", "-t", &seconds(stage, 0.5)];
+    let mut client = stage.client(&victim, &words);
+    configure(&mut client);
+    stage.witness(Dialogue::start(client)?, Claim::Both, PATIENCE)?;
+    victim.must_be_alive()?;
+    Ok("some on TCP".to_owned())
+}
+
+// ---- crowds ----------------------------------------------------------------
+
+/// Plain and Sidestep clients that come and go at one listener.
+fn storm(stage: &Stage<'_>) -> Result<String> {
+    let mut victim = stage.serve()?;
+    stage.attack(&mut victim, stage.house.seconds, |victim| {
+        let words = ["storm", "-n", "8", "-t", &seconds(stage, 1.0)];
+        let plain = Dialogue::start(stage.client_over(Transport::Tcp, victim, &words))?;
+        let mut sum = must_do_well(stage, stage.client(victim, &words))?;
+        let said = plain.finish(PATIENCE).context("plain clients")?;
+        sum.add(&Tally::parse(said.trim())?);
+        Ok(sum.to_string())
+    })
+}
+
+/// Connections of one process, and processes with a connection or two, with an
+/// attack of a second.
+const CYCLES: f64 = 40_000.0;
+const VISITORS: f64 = 600.0;
+
+/// Memory a victim may have more of after them: not a hundred bytes for each.
+const LEAK_KB: u64 = 1024;
+
+fn leaks(stage: &Stage<'_>) -> Result<String> {
+    let mut victim = stage.serve()?;
+    let before = stage.vitals_at_rest(&mut victim)?;
+    let times = stage.house.seconds;
+    let (cycles, visitors) = ((CYCLES * times) as u32, (VISITORS * times) as u32);
+    let words = ["cycles", "-c", &cycles.to_string()];
+    launch::run(stage.client(&victim, &words), stage.seconds(10.0) + PATIENCE)?;
+    for _ in 0..visitors {
+        launch::run(stage.client(&victim, &["cycles", "-c", "2"]), PATIENCE)?;
+    }
+    let after = stage.await_rest(&mut victim, &before, LEAK_KB)?;
+    Ok(format!("{cycles} connections, {visitors} processes: {before}, then {after}"))
+}
+
+/// So many times as long as an attack lasts, as a word for a program.
+fn seconds(stage: &Stage<'_>, times: f64) -> String {
+    stage.seconds(times).as_secs_f64().to_string()
+}
