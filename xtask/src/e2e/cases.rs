@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::stage::{Mix, Stage};
+use super::stage::{CLIENT_PATIENCE, Mix, Stage};
 use crate::bench::launch::{self, Dialogue, Transport};
 use crate::bench::place;
 use crate::witness::Claim;
@@ -46,6 +46,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("iperf3", &["iperf3"], iperf3),
     Case::new("node", &["node"], node),
     Case::new("java-nio", &["java", "javac"], java),
+    Case { mixes: &[Mix::Both], ..Case::new("modeler", &[], modeler) },
     Case::new("death", &["gcc"], death),
 ];
 
@@ -92,6 +93,34 @@ fn one_listener(stage: &Stage<'_>) -> Result<String> {
     let plain = Dialogue::start(stage.command(Transport::Tcp, &client))?;
     let ours = Dialogue::start(stage.command(Transport::Smc, &client))?;
     stage.converse_with(&mut server, [plain, ours], Claim::Both)
+}
+
+// ---- the workload modeler --------------------------------------------------
+
+/// Every kind of workload in every model, every byte compared by the workers: over
+/// TCP, AF_UNIX and shared memory. The result itself has to prove the last.
+fn modeler(stage: &Stage<'_>) -> Result<String> {
+    let Some(sidestep) = stage.house.launcher.observer() else {
+        return Ok("left out: there is no `sidestep`".to_owned());
+    };
+    let file = stage.house.scratch.join("modeler.json");
+    let workloads = ["RR10(2KB/2KB)", "RR3(100KB/1B)", "STR1(1B/20MB)", "STR2(3MB/3MB)"];
+    let mut command = Command::new(sidestep);
+    command.args(["bench", "--verify", "--runs", "1", "--over", "tcp,unix,smc"]);
+    command.args(["--model", "threads,processes,event-loop"]);
+    command.args(["--duration", "100ms", "--warmup", "50ms", "--json"]);
+    command.arg(&file).args(workloads);
+    launch::run(command, CLIENT_PATIENCE)?;
+
+    let result: Value = serde_json::from_slice(&fs::read(&file)?)?;
+    let cells = result["results"].as_array().context("the result has no cells")?;
+    ensure!(cells.len() == workloads.len() * 9, "{} cells were measured", cells.len());
+    let proof = |cell: &Value, of: &str| cell["transport_proof"][of].as_u64().unwrap_or(0);
+    for cell in cells.iter().filter(|cell| cell["transport"] == "smc") {
+        let [smc, tcp] = ["smc_connections", "tcp_connections"].map(|of| proof(cell, of));
+        ensure!(smc > 0 && tcp == 0, "{smc} SMC-D, {tcp} TCP in {cell}");
+    }
+    Ok(format!("{} cells", cells.len()))
 }
 
 // ---- redis -----------------------------------------------------------------

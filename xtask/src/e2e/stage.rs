@@ -14,7 +14,7 @@ use crate::bench::launch::{self, Dialogue, Launcher, Program, Transport};
 use crate::witness::{Claim, Evidence, Witness};
 
 /// Longest time for one client from start to end.
-const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long open, idle connections may take to show what they are.
 const PROOF_PATIENCE: Duration = Duration::from_secs(2);
