@@ -33,6 +33,8 @@ pub(crate) enum Command {
     Ss(SsArgs),
     /// Measure workloads over TCP, shared memory and other transports, side by side
     Bench(Box<BenchArgs>),
+    /// Measure in two seconds what this machine would gain
+    Probe(ProbeArgs),
 }
 
 /// The arguments of `sidestep run`.

@@ -2,6 +2,7 @@
 
 mod bench;
 mod doctor;
+mod probe;
 mod run;
 mod ss;
 
@@ -16,5 +17,6 @@ pub(crate) fn execute(args: Args) -> i32 {
         Command::Doctor(args) => doctor::execute(&args),
         Command::Ss(args) => ss::execute(&args),
         Command::Bench(args) => bench::execute(&args),
+        Command::Probe(args) => probe::execute(&args),
     }
 }

@@ -142,6 +142,22 @@ fn too_few_descriptors_are_an_error_that_says_the_limit() {
     assert_eq!(errors.lines().count(), 1, "not tried again: {errors}");
 }
 
+#[test]
+fn probe_predicts_what_is_asked_and_refuses_what_has_no_meaning() {
+    let place = Place::new();
+    let arguments = ["probe", "--json", "--model", "event-loop", "RR10(2KB/2KB)"];
+    let (status, text, errors) = outcome(place.sidestep(None).args(arguments));
+    assert_eq!((status, errors.as_str()), (Some(0), ""));
+    let report: Value = serde_json::from_str(&text).unwrap();
+    let forecast = &report["forecasts"][0];
+    assert_eq!(forecast["workload"], "RR10(2KB/2KB)");
+    assert!(forecast["prediction"]["throughput_ratio"].as_f64().unwrap() > 0.0, "{forecast:#}");
+
+    let (status, _, errors) = outcome(place.sidestep(None).args(["probe", "RR10(2KB)"]));
+    assert_eq!(status, Some(2));
+    assert!(errors.contains('^'), "{errors}");
+}
+
 /// `sidestep bench serve`, until it is dropped.
 struct Server {
     child: Child,

@@ -45,6 +45,11 @@ fn of_bench() {
 }
 
 #[test]
+fn of_probe() {
+    check("help-probe.txt", &["probe", "--help"]);
+}
+
+#[test]
 fn the_version_is_the_package_version() {
     let place = Place::new();
     let (status, text, _) = outcome(place.sidestep(None).arg("--version"));

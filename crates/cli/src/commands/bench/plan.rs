@@ -186,13 +186,13 @@ fn time(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Args, BenchArgs, Command};
+    use crate::args::{Args, Command};
     use clap::Parser;
 
     fn measure(line: &str) -> MeasureArgs {
         let words = ["sidestep", "bench"].into_iter().chain(line.split(' '));
         match Args::try_parse_from(words).unwrap().command {
-            Command::Bench(BenchArgs { command: None, measure }) => measure,
+            Command::Bench(args) => args.measure,
             _ => unreachable!("the line starts with `sidestep bench`"),
         }
     }
