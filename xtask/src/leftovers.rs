@@ -34,19 +34,23 @@ impl Leftovers {
         Self { files: files(), sockets: sockets() }
     }
 
-    /// **Errors**: something is there that was not before, and stays.
+    /// **Errors**: something is there that was not before, and stays: it was seen in
+    /// every look. What others make and give up meanwhile is not.
     pub(crate) fn check(&self) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
-        while !self.new_names().is_empty() && Instant::now() < deadline {
+        let mut left = self.new_names();
+        while !left.is_empty() && Instant::now() < deadline {
             thread::sleep(INTERVAL);
+            let now = self.new_names();
+            left.retain(|name| now.contains(name));
         }
-        let left = self.new_names();
-        ensure!(left.is_empty(), "left behind: {}", left.join(", "));
+        let names: Vec<String> = left.into_iter().collect();
+        ensure!(names.is_empty(), "left behind: {}", names.join(", "));
         Ok(())
     }
 
-    fn new_names(&self) -> Vec<String> {
-        let mut names: Vec<String> = files().difference(&self.files).cloned().collect();
+    fn new_names(&self) -> BTreeSet<String> {
+        let mut names: BTreeSet<String> = files().difference(&self.files).cloned().collect();
         let mut sockets = sockets();
         sockets.retain(|inode, _| !self.sockets.contains_key(inode));
         if !sockets.is_empty() {
@@ -55,7 +59,7 @@ impl Leftovers {
                 !is_of_others(holders.get(inode).map_or(&[], Vec::as_slice), &ours)
             });
         }
-        names.extend(sockets.into_values().map(|name| format!("socket {name}")));
+        names.extend(sockets.into_iter().map(|(inode, name)| format!("socket {inode} {name}")));
         names
     }
 }
