@@ -10,10 +10,11 @@
 //!   all CPUs × time  =  idle  +  steal  +  ours  +  foreign
 //! ```
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
 
+use crate::calibration::{self, Calibration};
 use crate::control::MachineCpu;
 use crate::result::Machine;
 
@@ -33,6 +34,7 @@ pub struct Certificate {
     began_at: Timestamp,
     host: Host,
     wakeup: Result<WakeupCost, String>,
+    generator: Calibration,
     cpu: Option<MachineCpu>,
 }
 
@@ -44,7 +46,8 @@ impl Certificate {
         // The load first: the next line is load.
         let (began, began_at, host) = (Instant::now(), Timestamp::now(), Host::look());
         let wakeup = wakeup::measure().map_err(|error| error.to_string());
-        Self { began, began_at, host, wakeup, cpu: machine_cpu().ok() }
+        let generator = calibration::calibrate(CALIBRATION);
+        Self { began, began_at, host, wakeup, generator, cpu: machine_cpu().ok() }
     }
 
     /// After the last run. `own_cpu_us` is the CPU time of all workers on this host and
@@ -74,6 +77,7 @@ impl Certificate {
             foreign_percent: shares.foreign_percent,
             wakeup_same_cpu_us: wakeup.same_cpu_us,
             wakeup_other_cpu_us: wakeup.other_cpu_us,
+            generator_us_per_tran: self.generator.cpu_us_per_tran,
             warnings: Vec::new(),
         };
         machine.warnings = warnings(&machine, &self.host);
@@ -85,6 +89,9 @@ impl Certificate {
         machine
     }
 }
+
+/// How long the generator runs against itself.
+const CALIBRATION: Duration = Duration::from_millis(200);
 
 /// Of all CPUs' time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -63,6 +63,9 @@ pub struct Machine {
     pub wakeup_same_cpu_us: f64,
     /// The same on another CPU; 0 when there is only one.
     pub wakeup_other_cpu_us: f64,
+    /// What the generator itself spends on a transaction of one byte each way, with a
+    /// responder in its own process: CPU time in microseconds.
+    pub generator_us_per_tran: f64,
     /// What is wrong with this machine as a place to measure, in sentences.
     pub warnings: Vec<String>,
 }

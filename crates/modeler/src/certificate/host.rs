@@ -101,7 +101,7 @@ fn hypervisor(told: Option<String>, cpu_info: &str, made_by: &str) -> Option<Str
     let is_virtual = VIRTUAL_MACHINES.iter().any(|maker| made_by.contains(maker));
     match (told, is_guest || is_virtual, made_by) {
         (Some(name), ..) => Some(name),
-        (None, true, "") => Some("one that does not say its name".to_owned()),
+        (None, true, "") => Some("a hypervisor that does not say its name".to_owned()),
         (None, true, made_by) => Some(made_by.to_owned()),
         (None, false, _) => None,
     }
@@ -134,7 +134,7 @@ mod tests {
             |told: Option<&str>, info, made_by| hypervisor(told.map(str::to_owned), info, made_by);
         assert_eq!(of(Some("xen"), "", "").unwrap(), "xen");
         assert_eq!(of(None, X86, "Google Compute").unwrap(), "Google Compute");
-        assert_eq!(of(None, X86, "").unwrap(), "one that does not say its name");
+        assert_eq!(of(None, X86, "").unwrap(), "a hypervisor that does not say its name");
         assert_eq!(of(None, ARM, "QEMU KVM Virtual Machine").unwrap(), "QEMU KVM Virtual Machine");
         assert_eq!(of(None, "flags : fpu vme", "Dell Inc. PowerEdge"), None);
     }

@@ -390,10 +390,12 @@ fn noise_line(machine: &Machine) -> String {
         us => format!(", other CPU {}", units::time(us)),
     };
     format!(
-        "load {one:.2} {five:.2} {fifteen:.2}, steal {}, foreign CPU {}; wake-up: same CPU {}{other}",
+        "load {one:.2} {five:.2} {fifteen:.2}, steal {}, foreign CPU {}; wake-up: same CPU {}{other}; \
+         generator {} a transaction",
         units::percent(machine.steal_percent),
         units::percent(machine.foreign_percent),
         units::time(machine.wakeup_same_cpu_us),
+        units::time(machine.generator_us_per_tran),
     )
 }
 

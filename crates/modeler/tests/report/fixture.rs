@@ -136,6 +136,7 @@ fn machine() -> Machine {
         foreign_percent: 0.7,
         wakeup_same_cpu_us: 1.9,
         wakeup_other_cpu_us: 4.6,
+        generator_us_per_tran: 0.07,
         warnings: Vec::new(),
     }
 }

@@ -46,6 +46,10 @@ fn facts(machine: &Machine) -> Vec<(&'static str, String)> {
         ("Foreign CPU load", units::percent(machine.foreign_percent)),
         ("Wake-up, same CPU", units::time(machine.wakeup_same_cpu_us)),
         ("Wake-up, other CPU", other_cpu(machine)),
+        (
+            "Generator's own cost",
+            format!("{} a transaction", units::time(machine.generator_us_per_tran)),
+        ),
         ("Began", hero::moment(&machine.began)),
         ("Took", units::span(machine.took_s)),
         ("Sidestep", machine.sidestep.clone()),
