@@ -63,7 +63,7 @@ impl Ring {
         assert!(span.start <= span.end && span.end <= self.len);
         // SAFETY: source in bounds as just checked, destination by the caller's
         // promise. The peer may change these bytes meanwhile: see the module text.
-        unsafe { copy(to, self.base.add(span.start), span.len(), Manner::Cached) }
+        unsafe { core::ptr::copy_nonoverlapping(self.base.add(span.start), to, span.len()) }
     }
 
     /// Address of the first byte of a span, for system calls that move bytes

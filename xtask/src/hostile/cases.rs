@@ -101,7 +101,7 @@ const ATTACKS_MAX: u32 = 20;
 /// A client that connects again and again and takes what comes; it does not
 /// wait for a silent server for long.
 fn reckless_client(stage: &Stage<'_>, victim: &Victim, times: f64) -> Command {
-    stage.client(victim, &["storm", "-f", "-p", "1", "-t", &seconds(stage, times)])
+    stage.client(victim, &["storm", "-n", "8", "-f", "-p", "1", "-t", &seconds(stage, times)])
 }
 
 /// What an honest client gets from a server that scribbles need not be right,
@@ -324,11 +324,15 @@ fn must_do_well(stage: &Stage<'_>, client: Command) -> Result<Tally> {
 /// the reader wants.
 const MEMORY_LIMIT: &str = "[smc]\nmemory_limit = \"1MB\"\nrmbe_size = \"512KB\"\n";
 
+/// The same for a library that was not started by the `sidestep` command, which
+/// would overwrite it.
+const MEMORY_LIMIT_OPTIONS: &str = "memory=1048576 rmbe=524288";
+
 fn memory_limit(stage: &Stage<'_>) -> Result<String> {
     let file = stage.house.scratch.join("memory-limit.toml");
     fs::write(&file, MEMORY_LIMIT)?;
     let configure = |command: &mut Command| {
-        command.env("SIDESTEP_CONFIG", &file);
+        command.env("SIDESTEP_CONFIG", &file).env("SIDESTEP_OPTIONS", MEMORY_LIMIT_OPTIONS);
     };
     let mut victim = stage.serve_with(configure)?;
     let words = ["steady", "-n", "8", "-h", "-t", &seconds(stage, 0.5)];
