@@ -12,7 +12,7 @@ use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -406,14 +406,21 @@ fn send_kill(pid: u32) {
     unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
-/// A port below the ephemeral range on which nobody listens on 127.0.0.1.
+/// A port below the ephemeral range on which nobody listens on 127.0.0.1. Each process
+/// begins elsewhere, so that two that run at once do not find the same.
 pub(crate) fn free_port() -> Result<u16> {
-    static NEXT: AtomicU16 = AtomicU16::new(FIRST_PORT);
-    (FIRST_PORT..PORTS_END)
-        .map(|_| NEXT.fetch_add(1, Ordering::Relaxed))
+    static GIVEN: AtomicU32 = AtomicU32::new(0);
+    let count = u32::from(PORTS_END - FIRST_PORT);
+    let start = std::process::id().wrapping_mul(PORTS_APART) % count;
+    (0..count)
+        .map(|_| start + GIVEN.fetch_add(1, Ordering::Relaxed))
+        .map(|nth| FIRST_PORT + (nth % count) as u16)
         .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
         .context("no free port")
 }
+
+/// How far from each other processes with neighbouring numbers begin.
+const PORTS_APART: u32 = 101;
 
 fn listens(port: u16) -> bool {
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
