@@ -1,11 +1,12 @@
-"""Sends malformed datagrams to every Sidestep socket of this host that it can name.
+"""Sends malformed datagrams to the Sidestep sockets of a victim and its peers.
 
     datagrams.py --pid VICTIM --seed N --seconds S [--uid UID]
 
 Hello, Introduction and Channel, random or nearly right, in the name of strangers,
 of the victim itself and of its honest peers, with descriptors of every kind beside
-them. They go to the mailbox of the victim and to the names of all connections.
-With --uid it becomes that user first. It prints how many were sent.
+them. They go to the mailbox of the victim and to the names of connections, of
+processes with the same parent as the victim. With --uid it becomes that user first,
+and names everybody. It prints how many were sent.
 
 The formats are those of crates/wire/src/host_control.rs.
 """
@@ -144,26 +145,37 @@ def message(kind, instance, dice):
     return whole
 
 
-def names():
-    """Addresses and instances of all there are."""
-    with open("/proc/net/unix") as table:
-        found = [match for line in table for match in NAMES.finditer(line)]
-    addresses = [b"\0" + match[1].encode() for match in found]
-    return addresses, [bytes.fromhex(match[3]) for match in found if match[3]]
-
-
-def mailbox_of(pid):
-    """The mailbox among the sockets of a process."""
-    inodes = set()
-    for fd in os.listdir(f"/proc/{pid}/fd"):
+def inodes(pids):
+    """Of the sockets of these processes."""
+    found = set()
+    for pid in pids:
         try:
-            inodes.add(os.readlink(f"/proc/{pid}/fd/{fd}")[8:-1])
+            for fd in os.listdir(f"/proc/{pid}/fd"):
+                found.add(os.readlink(f"/proc/{pid}/fd/{fd}")[len("socket:[") : -1])
         except OSError:
-            pass
+            pass  # It has ended meanwhile.
+    return found
+
+
+def siblings(pid):
+    """The processes that the parent of this one has started: not everybody's."""
+    with open(f"/proc/{pid}/status") as status:
+        parent = re.search(r"^PPid:\t(\d+)", status.read(), re.MULTILINE)[1]
+    found = []
+    for task in os.listdir(f"/proc/{parent}/task"):
+        with open(f"/proc/{parent}/task/{task}/children") as children:
+            found += children.read().split()
+    return found
+
+
+def names(of_whom=None):
+    """Addresses and instances of all there are, or of some sockets."""
     with open("/proc/net/unix") as table:
         rows = [line.split() for line in table]
-    own = [row[7] for row in rows if len(row) > 7 and row[6] in inodes]
-    return [b"\0" + name[1:].encode() for name in own if "/process/" in name]
+    rows = [row for row in rows if len(row) > 7 and (of_whom is None or row[6] in of_whom)]
+    found = [match for row in rows for match in NAMES.finditer(row[7])]
+    addresses = [b"\0" + match[1].encode() for match in found]
+    return addresses, [bytes.fromhex(match[3]) for match in found if match[3]]
 
 
 def main():
@@ -173,7 +185,7 @@ def main():
     arguments.add_argument("--seconds", type=float, default=2)
     arguments.add_argument("--uid", type=int)
     told = arguments.parse_args()
-    mailbox = mailbox_of(told.pid)
+    mailbox = [name for name in names(inodes([told.pid]))[0] if b"/process/" in name]
     if not mailbox:
         raise SystemExit("the victim has no mailbox")
     if told.uid is not None:
@@ -187,7 +199,8 @@ def main():
     box.bind(b"\0sidestep/1/process/" + stranger.hex().encode())
     sent, end = 0, time.monotonic() + told.seconds
     while time.monotonic() < end:
-        addresses, instances = names()
+        # A stranger may not look whose sockets they are, and nobody believes him.
+        addresses, instances = names(None if told.uid else inodes(siblings(told.pid)))
         connections = [name for name in addresses if b"connection" in name]
         for _ in range(50):
             to = dice.choice(mailbox + mailbox + connections)
