@@ -1,19 +1,30 @@
-//! How bytes are copied into a ring.
+//! How bytes are copied into a ring, and which manner of it is the cheaper.
 //!
 //! The lines of a ring are in the cache of its reader. An ordinary store has to own its
 //! line first, so a writer on another CPU waits for one line after the other to be
-//! given back; how long, is a matter of which cores the two are. On one AMD Zen 4 a
-//! stream of 64 KiB rings runs at 8 GB/s when they share a third-level cache and at 2
-//! when they do not, and a hypervisor moves them as it likes.
+//! given back; how long, is a matter of which cores the two are. Stores that pass the
+//! cache (non-temporal) write whole lines without fetching them, and the reader gets
+//! them from memory. On one AMD Zen 4, in GB/s of each side's own copying:
 //!
-//! Stores that pass the cache (non-temporal) write whole lines without fetching them.
-//! The reader's prefetcher gets them from memory in order: 13 GB/s, wherever the two
-//! are. A single message of 32 KiB between cores that share a cache is slower by a
-//! tenth; between others it is twice as fast and more. Short messages are another
-//! matter: they are read at once, and what counts is the first line. And with both ends on
-//! one CPU the lines are at hand, and passing the cache would lose them.
+//! ```text
+//!                                      cached             streaming
+//!                                  writer  reader      writer  reader
+//!   message still in the writer's
+//!   cache, cores that share one       11      40          24      15
+//!   out of 20 MB, the same cores       8      23          17      15
+//!   cores that share no cache          2      12          24      15
+//! ```
+//!
+//! So neither is right, and a hypervisor moves its CPUs from one line of this table to
+//! another within seconds. Each connection therefore learns ([`Choice`]): now and then
+//! it tries the other manner, and keeps the one in which its bytes get away faster.
+//! Short messages are another matter (they are read at once, and what counts is the
+//! first line), and so are two ends on one CPU, where the lines are at hand: both are
+//! always copied by `memcpy`.
 //!
 //! Other processors than x86-64 copy with `memcpy`.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// How the copied bytes are left behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +35,109 @@ pub enum Manner {
     Streaming,
 }
 
-/// From here on a reader elsewhere is served by [`Manner::Streaming`], in bytes.
-pub const STREAMING_MIN: usize = 8 << 10;
+/// From here on there is a choice of manners, in bytes.
+pub const LONG_MIN: usize = 8 << 10;
+
+/// What a connection has learned about its long copies to a reader on another CPU.
+///
+/// It goes by the pace of the whole: how long it takes until so many bytes are sent,
+/// pauses left out. The copies alone do not tell, because each manner leaves the other
+/// side something else to wait for. Only the holder of the connection's send lock uses
+/// a choice, so relaxed loads and stores do.
+#[derive(Debug)]
+pub struct Choice {
+    streaming: AtomicBool,
+    /// Not on trial: this manner was the better one.
+    settled: AtomicBool,
+    /// Bytes until the present manner has had its turn.
+    left: AtomicU32,
+    /// When the last copy had been made, in ticks.
+    last: AtomicU64,
+    /// Ticks of this turn.
+    spent: AtomicU64,
+    /// Ticks for 1024 bytes in the last turn of each manner, cached and streaming; 0:
+    /// not known yet.
+    costs: [AtomicU64; 2],
+}
+
+/// Bytes for which a manner is tried, and for which it is kept. A trial is long enough to
+/// fill the ring many times, and the wrong manner costs little when it is so rare.
+const TRIAL_LEN: u32 = 2 << 20;
+const SETTLED_LEN: u32 = 256 << 20;
+
+/// A pause between two copies counts no more than this, in ticks: some 50 µs.
+const PAUSE_MAX: u64 = 1 << 17;
+
+impl Choice {
+    /// Nothing is known.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            streaming: AtomicBool::new(false),
+            settled: AtomicBool::new(false),
+            left: AtomicU32::new(TRIAL_LEN),
+            last: AtomicU64::new(0),
+            spent: AtomicU64::new(0),
+            costs: [const { AtomicU64::new(0) }; 2],
+        }
+    }
+
+    /// The manner for the next long copy.
+    #[must_use]
+    pub fn manner(&self) -> Manner {
+        if self.streaming.load(Relaxed) { Manner::Streaming } else { Manner::Cached }
+    }
+
+    /// A long copy of `len` bytes has been made and published, now, in [`ticks`].
+    pub fn note(&self, len: usize, now: u64) {
+        let pause = now.saturating_sub(self.last.load(Relaxed)).min(PAUSE_MAX);
+        self.last.store(now, Relaxed);
+        self.spent.store(self.spent.load(Relaxed) + pause, Relaxed);
+        let left = self.left.load(Relaxed);
+        match u32::try_from(len).ok().and_then(|len| left.checked_sub(len)) {
+            Some(left) => self.left.store(left, Relaxed),
+            None => self.end_turn(),
+        }
+    }
+
+    fn end_turn(&self) {
+        let now = usize::from(self.streaming.load(Relaxed));
+        let was_settled = self.settled.load(Relaxed);
+        let len = if was_settled { SETTLED_LEN } else { TRIAL_LEN };
+        let cost = (self.spent.load(Relaxed) / u64::from(len >> 10)).max(1);
+        self.costs[now].store(cost, Relaxed);
+        let other = self.costs[1 - now].load(Relaxed);
+        let tries_other = was_settled || other == 0;
+        if tries_other || other < cost {
+            self.streaming.store(now == 0, Relaxed);
+        }
+        self.settled.store(!tries_other, Relaxed);
+        self.left.store(if tries_other { TRIAL_LEN } else { SETTLED_LEN }, Relaxed);
+        self.spent.store(0, Relaxed);
+    }
+}
+
+impl Default for Choice {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The processor's clock, for differences.
+#[cfg(target_arch = "x86_64")]
+#[must_use]
+#[inline]
+pub fn ticks() -> u64 {
+    // SAFETY: reads a counter; the instruction has no conditions.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// There is no choice here, so nothing has to be timed.
+#[cfg(not(target_arch = "x86_64"))]
+#[must_use]
+pub fn ticks() -> u64 {
+    0
+}
 
 /// Copies `len` bytes. All of them are written before whatever the caller stores
 /// next with release ordering, in either manner.
@@ -100,6 +212,53 @@ mod tests {
     use proptest::prelude::*;
     use std::vec;
     use std::vec::Vec;
+
+    const LEN: usize = 32 << 10;
+
+    /// Sends so many messages, each of which takes so many ticks in either manner;
+    /// returns how many went in each, cached and streaming.
+    fn send(choice: &Choice, messages: u32, ticks: impl Fn(Manner) -> u64) -> [u32; 2] {
+        let mut now = choice.last.load(Relaxed);
+        let mut sent = [0; 2];
+        for _ in 0..messages {
+            let manner = choice.manner();
+            sent[usize::from(manner == Manner::Streaming)] += 1;
+            now += ticks(manner);
+            choice.note(LEN, now);
+        }
+        sent
+    }
+
+    #[test]
+    fn the_faster_manner_carries_nearly_all() {
+        for fast in [Manner::Cached, Manner::Streaming] {
+            let sent = send(&Choice::new(), 40_000, |it| if it == fast { 10_000 } else { 30_000 });
+            let slow = sent[usize::from(fast == Manner::Cached)];
+            assert!(slow * 50 < 40_000, "{fast:?}: {sent:?}");
+        }
+    }
+
+    #[test]
+    fn a_choice_follows_when_the_cores_change() {
+        let choice = Choice::new();
+        let near = |manner| if manner == Manner::Cached { 9_000 } else { 12_000 };
+        let far = |manner| if manner == Manner::Cached { 45_000 } else { 12_000 };
+        for _ in 0..3 {
+            send(&choice, 20_000, near);
+            assert_eq!(choice.manner(), Manner::Cached);
+            send(&choice, 20_000, far);
+            assert_eq!(choice.manner(), Manner::Streaming);
+        }
+    }
+
+    #[test]
+    fn a_pause_says_nothing_about_a_manner() {
+        let choice = Choice::new();
+        send(&choice, 20_000, |manner| if manner == Manner::Cached { 9_000 } else { 20_000 });
+        choice.note(LEN, choice.last.load(Relaxed) + (1 << 40));
+        send(&choice, 20_000, |manner| if manner == Manner::Cached { 9_000 } else { 20_000 });
+        assert_eq!(choice.manner(), Manner::Cached);
+    }
 
     /// Something else in every byte, with no period that an alignment could hide.
     fn pattern(len: usize) -> Vec<u8> {

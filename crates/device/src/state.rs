@@ -282,18 +282,23 @@ impl Totals {
     /// attempts; else what was read last, which may have a connection twice or not
     /// at all. (A process that died in the middle leaves it so for good.)
     pub fn read_in_peace<T>(&self, mut read: impl FnMut() -> T) -> T {
-        for _ in 1..READS_MAX {
-            // Acquire: what follows is of this sequence or a later one.
-            let sequence = self.sequence.load(Ordering::Acquire);
-            let value = read();
-            // Acquire: what went before is of the next line's sequence or earlier.
-            fence(Ordering::Acquire);
-            if sequence.is_multiple_of(2) && self.sequence.load(Ordering::Relaxed) == sequence {
-                return value;
-            }
+        let in_peace = (1..READS_MAX).find_map(|_| self.read_once(&mut read));
+        in_peace.unwrap_or_else(read)
+    }
+
+    /// Reads; `None` if a slot was being freed meanwhile.
+    fn read_once<T>(&self, read: impl FnOnce() -> T) -> Option<T> {
+        // Acquire: what follows is of this sequence or a later one.
+        let sequence = self.sequence.load(Ordering::Acquire);
+        let value = read();
+        // Acquire: what went before is of the next line's sequence or earlier.
+        fence(Ordering::Acquire);
+        let in_peace =
+            sequence.is_multiple_of(2) && self.sequence.load(Ordering::Relaxed) == sequence;
+        if !in_peace {
             core::hint::spin_loop();
         }
-        read()
+        in_peace.then_some(value)
     }
 }
 
@@ -483,8 +488,8 @@ mod tests {
                 });
                 let mut wrong = None;
                 while !writer.is_finished() {
-                    let seen = state.header().ended.read_in_peace(look);
-                    wrong = wrong.or((seen != CONNECTIONS).then_some(seen));
+                    let seen = state.header().ended.read_once(look);
+                    wrong = wrong.or(seen.filter(|seen| *seen != CONNECTIONS));
                     looks.fetch_add(1, Ordering::Relaxed);
                 }
                 assert_eq!(wrong, None);

@@ -23,6 +23,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
 };
+use sidestep_device::copy::Choice;
 use sidestep_device::ring::Ring;
 use sidestep_device::slab::Record;
 use sidestep_device::state::{Slot, flag, mode};
@@ -81,6 +82,8 @@ pub struct Sock {
     conn: UnsafeCell<MaybeUninit<Conn>>,
     /// Producer position up to which the peer is known to have room.
     pub(crate) send_limit: AtomicU64,
+    /// How long messages are best copied.
+    pub(crate) copy_choice: Choice,
     /// A send found no room: the next room is news to an edge-triggered loop.
     pub(crate) out_blocked: AtomicBool,
     /// A receive found nothing: if an edge-triggered loop was told that input has ended,
@@ -142,6 +145,7 @@ fn new(nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
         (&raw mut (*at).home).write(AtomicPtr::new(core::ptr::null_mut()));
         (&raw mut (*at).slot).write(AtomicPtr::new(core::ptr::null_mut()));
         (&raw mut (*at).send_limit).write(AtomicU64::new(0));
+        (&raw mut (*at).copy_choice).write(Choice::new());
         (&raw mut (*at).out_blocked).write(AtomicBool::new(false));
         (&raw mut (*at).found_nothing).write(AtomicBool::new(false));
         (&raw mut (*at).kernel_asked_ns).write(AtomicU64::new(0));

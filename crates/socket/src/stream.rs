@@ -22,7 +22,7 @@ use crate::wait::{Counted, Sleep};
 use crate::{Answer, Errno, control, readiness, switch, urgent, wait};
 use core::cell::Cell;
 use core::sync::atomic::{Ordering, fence};
-use sidestep_device::copy::{Manner, STREAMING_MIN};
+use sidestep_device::copy::{self, Choice, LONG_MIN, Manner};
 use sidestep_device::map;
 use sidestep_device::ring::Ring;
 use sidestep_device::slab::wanted;
@@ -305,11 +305,16 @@ impl RingSend<'_> {
         if n == 0 {
             return Ok(0);
         }
-        buffers.copy_in(done, n, &conn.outgoing, producer, self.manner(n));
+        let choice = self.choice(n);
+        let manner = choice.map_or(Manner::Cached, Choice::manner);
+        buffers.copy_in(done, n, &conn.outgoing, producer, manner);
         if self.urgent && done + n == buffers.len() {
             conn.mine.sending.urgent.store(producer + n as u64, Ordering::Release);
         }
         let published = conn.mine.sending.producer.publish(producer, producer + n as u64);
+        if let Some(choice) = choice {
+            choice.note(n, copy::ticks());
+        }
         drop(sending);
         if !published {
             return Ok(0);
@@ -318,11 +323,11 @@ impl RingSend<'_> {
         Ok(n)
     }
 
-    /// How `n` bytes are best left for the reader.
+    /// How `n` bytes are best left for the reader; `None`: there is nothing to choose.
     #[inline]
-    fn manner(&self, n: usize) -> Manner {
+    fn choice(&self, n: usize) -> Option<&Choice> {
         let is_elsewhere = || wait::cpu_of(self.conn.theirs) != Some(sys::cpu());
-        if n >= STREAMING_MIN && is_elsewhere() { Manner::Streaming } else { Manner::Cached }
+        (n >= LONG_MIN && is_elsewhere()).then_some(&self.sock.copy_choice)
     }
 
     /// Room in the ring; the peer's cursor is read only when the last one known
