@@ -226,7 +226,7 @@ static void after_failure(struct pair *p)
     char *arguments[] = {"nothing", NULL};
     for (int i = 0; i < 3; i++) {
         CHECK_ERRNO(execv("/nonexistent/program", arguments), ENOENT);
-        CHECK_ERRNO(execlp("no-such-program-here", "nothing", NULL), ENOENT);
+        CHECK_ERRNO(execlp("/nonexistent/other", "nothing", NULL), ENOENT);
         peer_do(p, do_send, 100, 0);
         CHECK_EQ(do_recv(&p->self, 100, 0), 100);
         CHECK_EQ(do_send(&p->self, 100, 0), 100);

