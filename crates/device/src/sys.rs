@@ -1059,6 +1059,46 @@ mod tests {
     }
 
     #[test]
+    fn descriptors_in_a_queue_can_be_had_more_than_once() {
+        let [end, other] = packet_pair().unwrap();
+        let (reader, writer) = pipe().unwrap();
+        assert_eq!(send_fds(other, &[reader.as_raw_fd(), writer.as_raw_fd()]), Ok(0));
+        assert_eq!(send(end, b"!", 0), Ok(1));
+        close_number(other);
+        assert_eq!(peek_fds(end).unwrap_err(), Errno(libc::ECONNRESET));
+        for _ in 0..2 {
+            let received = peek_fds(end).unwrap();
+            assert_eq!((received.len, received.fds().len()), (0, 2));
+            received.close_fds();
+        }
+        close_number(end);
+    }
+
+    #[test]
+    fn a_name_is_bound_as_long_as_its_socket_lives() {
+        let name = UnixName::new(b"sidestep/test/bound");
+        let [end, other] = packet_pair().unwrap();
+        assert!(!is_bound(&name));
+        bind_unix(end, &name).unwrap();
+        assert!(is_bound(&name));
+        let (storage, len) = socket_name(end, false).unwrap();
+        assert_eq!(UnixName::in_storage(&storage, len), Some(&b"sidestep/test/bound"[..]));
+        close_number(end);
+        assert!(!is_bound(&name));
+        close_number(other);
+    }
+
+    #[test]
+    fn open_descriptors_are_found_both_ways() {
+        let (reader, writer) = pipe().unwrap();
+        let ours = [reader.as_raw_fd(), writer.as_raw_fd()];
+        let (mut listed, mut polled) = (0, 0);
+        for_each_open(|fd| listed += usize::from(ours.contains(&fd)));
+        for_each_open_before_gap(|fd| polled += usize::from(ours.contains(&fd)));
+        assert_eq!((listed, polled), (2, 2));
+    }
+
+    #[test]
     fn a_line_waits_for_no_reader() {
         let (mut reader, writer) = pipe().unwrap();
         while write_line(writer.as_raw_fd()).is_ok() {}
