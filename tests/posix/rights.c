@@ -335,10 +335,57 @@ static void through_many_hands(struct pair *p)
     close(ways[1]);
 }
 
+static int lines_with(const char *path, const char *text)
+{
+    int count = 0;
+    char line[400];
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file))
+        count += strstr(line, text) != NULL;
+    if (file)
+        fclose(file);
+    return count;
+}
+
+/* A worker that gets many connections, one after the other, each with another peer
+ * process: nothing of those that are over stays with it. */
+static void one_after_the_other(struct pair *unused)
+{
+    (void)unused;
+    enum { CONNECTIONS = 12 };
+    int ways[2];
+    CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ways), 0);
+    pid_t worker = IN_CHILD({
+        close(ways[0]);
+        int before = lines_with("/proc/self/maps", "sidestep-slab");
+        for (int i = 0; i < CONNECTIONS; i++) {
+            struct end end = {.send_salt = 17, .receive_salt = 22};
+            if (do_take(&end, ways[1], WARMED) < 0)
+                break;
+            CHECK_EQ(do_echo(&end, 40, 3), 0);
+            CHECK_EQ(do_recv_eof(&end, 0, 0), 0);
+            close(end.fd);
+        }
+        CHECK_BETWEEN(lines_with("/proc/self/maps", "sidestep-slab"), before, before + 2);
+    });
+    close(ways[1]);
+    for (int i = 0; i < CONNECTIONS; i++) {
+        struct pair p;
+        CHECK(pair_open(&p, settings[0]));
+        pass_one(ways[0], p.self.fd);
+        self_close(&p);
+        ask(&p, 40, 3);
+        pair_close(&p);
+    }
+    CHECK_EQ(await_child(worker), 0);
+    close(ways[0]);
+}
+
 static const struct test tests[] = {
     {"to_a_stranger", to_a_stranger, ALONE},
     {"with_bytes_unread", with_bytes_unread, ALONE},
     {"both_go_on", both_go_on, ALONE},
+    {"one_after_the_other", one_after_the_other, ALONE},
     {"to_itself", to_itself, PROCESS_ONLY},
     {"only_on_its_way", only_on_its_way, PROCESS_ONLY},
     {"lost_on_its_way", lost_on_its_way, PROCESS_ONLY},

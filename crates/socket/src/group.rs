@@ -132,15 +132,15 @@ fn all(look: &Look) -> impl Iterator<Item = &'static Group> {
     look.0.groups.iter().filter_map(|place| unsafe { place.load(Ordering::SeqCst).as_ref() })
 }
 
-/// Ends groups that have no connections left and whose peer is dead, if nobody but the
-/// caller looks at groups. Under the process lock.
+/// Ends groups that are of no use any more, if nobody but the caller looks at groups.
+/// Under the process lock.
 fn collect_dead(look: &Look) {
     let process = look.0;
     for place in &process.groups {
         let at = place.load(Ordering::SeqCst);
         // SAFETY: as in `all`.
         let Some(group) = (unsafe { at.as_ref() }) else { continue };
-        if group.connections.load(Ordering::Acquire) != 0 || group.peer_lives() {
+        if group.is_of_use() {
             continue;
         }
         // Others find it no more; those who have found it before are still counted,
@@ -176,12 +176,12 @@ fn make(process: &'static Process, peer: Instance) -> sys::Result<&'static Group
 /// As [`slab::adopt`], `ENFILE` when there are too many groups, and `EINVAL` when it is a
 /// group of ours that we do not have.
 pub(crate) fn inherit(
-    process: &'static Process,
+    look: &Look,
     peer: Instance,
     files: [i32; FILES],
 ) -> sys::Result<&'static Group> {
-    let look = Look::at(process);
-    if let Some(group) = find(&look, peer).filter(|group| group.theirs().is_some()) {
+    let process = look.0;
+    if let Some(group) = find(look, peer).filter(|group| group.theirs().is_some()) {
         return Ok(group);
     }
     // Nobody else says who our own peers are.
@@ -189,6 +189,7 @@ pub(crate) fn inherit(
         return Err(Errno(libc::EINVAL));
     }
     let _held = Held::enter(process.lock.get());
+    collect_dead(look);
     let place = process.groups.iter().find(|place| place.load(Ordering::Relaxed).is_null());
     let place = place.ok_or(Errno(libc::ENFILE))?;
     let ours = slab::adopt_own(files[OUR_SLAB])?;
@@ -424,6 +425,21 @@ impl Group {
             wake.mail().store(1, Ordering::Release);
         }
         sent
+    }
+
+    /// It has connections, or may get more.
+    fn is_of_use(&self) -> bool {
+        self.connections.load(Ordering::Acquire) != 0
+            || (!self.process.is_giver() && self.peer_lives())
+    }
+
+    /// A connection of a giver is ours as well; false: no more.
+    pub(crate) fn count_received(&self, more: bool) {
+        if more {
+            self.connections.fetch_add(1, Ordering::AcqRel);
+        } else {
+            self.connections.fetch_sub(1, Ordering::Release);
+        }
     }
 
     fn peer_lives(&self) -> bool {

@@ -23,7 +23,8 @@
 //! The name is free again at that moment. So whoever lets go of a connection can ask
 //! whether it is under way ([`Process::is_under_way`]), and keep its slot.
 
-use crate::group;
+use crate::group::{self, Look};
+use crate::pool::{Held, SharedLock};
 use crate::process::{self, Process, socket_cookie};
 use crate::sock::{self, Conn, Phase, Sock};
 use crate::{control, descriptors, wait};
@@ -145,14 +146,24 @@ fn take_place(fd: i32, tcp: i32, sock: Option<&'static Sock>) {
     }
 }
 
+/// Taken by whoever looks whether a connection is known, and makes it so.
+static ADOPTING: SharedLock = SharedLock::new();
+
+/// For a child process: whoever held the lock does not exist here.
+pub(crate) fn reset_lock() {
+    ADOPTING.get().reset();
+}
+
 /// The connection whose files these are, if they are what they are said to be. What
 /// the kernel vouches for is that a program of our user has packed them; a word that a
 /// flaw of it has put there is to cost this connection and nothing else.
 fn adopt(label: &Parcel, tcp: i32, files: &[i32]) -> Option<&'static Sock> {
     let &[state, wake, our_slab, their_slab, their_wake] = files else { return None };
     let index = Some(label.slot as usize).filter(|index| *index < SLOTS)?;
+    let _adopting = Held::enter(ADOPTING.get());
     let home = Process::of_giver(state, wake).ok()?;
-    let group = group::inherit(home, label.peer, [our_slab, their_slab, their_wake]).ok()?;
+    let look = Look::at(home);
+    let group = group::inherit(&look, label.peer, [our_slab, their_slab, their_wake]).ok()?;
     let (mine, slot) = (group.record(index), home.state.slot(index));
     let cookie = Some(socket_cookie(tcp)).filter(|cookie| *cookie != 0)?;
     let is_it = mine.identity.cookie.load(Ordering::Relaxed) == cookie

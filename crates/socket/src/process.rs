@@ -247,6 +247,9 @@ fn forebears() -> impl Iterator<Item = &'static Process> {
     })
 }
 
+/// The number of a process that runs nowhere, as far as we know: see
+/// [`Process::of_giver`].
+const NOBODY: u32 = 0;
 /// In the place of an heir that is about to be forked: it lives.
 const UNBORN: u32 = u32::MAX;
 
@@ -346,10 +349,11 @@ impl Process {
     /// forebear, or a new one that stands for a process we have nothing else of. It is
     /// nobody's home that runs, so its slots are given back as a forked child does it.
     ///
+    /// One call at a time.
+    ///
     /// # Errors
     /// `EINVAL` when the files are not what they should be, else as [`map::adopt`].
     pub(crate) fn of_giver(state_file: i32, wake_file: i32) -> sys::Result<&'static Self> {
-        const NOBODY: u32 = 0;
         let state = state::adopt(state_file)?;
         let instance = state.header().instance.each_ref().map(|half| half.load(Ordering::Relaxed));
         // SAFETY: set once, never freed.
@@ -376,6 +380,27 @@ impl Process {
         process.forebear.store(FOREBEAR.load(Ordering::Relaxed), Ordering::Relaxed);
         FOREBEAR.store(room, Ordering::Relaxed);
         Ok(process)
+    }
+
+    /// Whether it only stands for somebody who has given us connections.
+    pub(crate) fn is_giver(&self) -> bool {
+        self.pid == NOBODY
+    }
+
+    /// A connection of this giver is ours from now on.
+    pub(crate) fn note_received(&self, index: usize, group: &'static Group) {
+        if self.is_giver() {
+            group.count_received(true);
+        }
+        self.set_group_of_slot(index, group);
+    }
+
+    /// It is ours no more: the group may end.
+    pub(crate) fn forget_received(&self, index: usize) {
+        if let Some(group) = self.group_of_slot(index).filter(|_| self.is_giver()) {
+            self.group_of_slot[index].store(core::ptr::null_mut(), Ordering::Release);
+            group.count_received(false);
+        }
     }
 
     /// Enters a process into the heirs, if it is not the one that made the state.

@@ -239,7 +239,7 @@ pub(crate) fn receive(home: &'static Process, index: usize, conn: Conn) -> Optio
         return None;
     }
     slot.holders.fetch_add(1, Ordering::SeqCst);
-    home.set_group_of_slot(index, conn.group);
+    home.note_received(index, conn.group);
     sock.slot_index.store(index as u32, Ordering::Relaxed);
     sock.home.store(core::ptr::from_ref(home).cast_mut(), Ordering::Release);
     sock.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Release);
@@ -339,6 +339,7 @@ impl Sock {
             home.detach(index);
         }
         slot.holders.fetch_sub(1, Ordering::AcqRel);
+        home.forget_received(index);
         if self.is_at_home() {
             home.release_slot(index);
         }
@@ -627,6 +628,7 @@ pub fn before_fork() {
 /// In the child of a fork.
 pub fn after_fork_in_child() {
     POOL.reset_lock();
+    crate::parcel::reset_lock();
     descriptors::for_each_sock(|_, sock| {
         sock.uses.store(1, Ordering::Relaxed);
         sock.meeting_lock.get().reset();
