@@ -1,8 +1,9 @@
-//! Builds the shim for libc's variadic printers, and asks the loader to run our
+//! Builds the shims for libc's variadic functions, and asks the loader to run our
 //! constructor before everybody else's.
 
 fn main() {
-    cc::Build::new().file("src/print.c").warnings(true).compile("sidestep_print");
-    println!("cargo:rerun-if-changed=src/print.c");
+    let sources = ["src/print.c", "src/exec.c"];
+    cc::Build::new().files(sources).warnings(true).compile("sidestep_variadic");
+    sources.iter().for_each(|source| println!("cargo:rerun-if-changed={source}"));
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
 }

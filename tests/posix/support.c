@@ -95,6 +95,11 @@ bool check_mask(int fd, short interest, short want, const char *file, int line)
                    mask_text(mask, got, sizeof got), mask_text(want, wanted, sizeof wanted));
 }
 
+unsigned long failures(void)
+{
+    return __atomic_load_n(&shared->failed, __ATOMIC_RELAXED);
+}
+
 /* ---- the pattern ----------------------------------------------------------------- */
 
 static inline unsigned char pattern_byte(uint64_t position, unsigned salt)

@@ -100,6 +100,9 @@ bool check_between(long got, long low, long high, int error, const char *file, i
                    const char *text);
 bool check_mask(int fd, short interest, short want, const char *file, int line);
 
+/* How many have failed so far: for a program that ends without reporting. */
+unsigned long failures(void);
+
 /* ---- one end of a connection ----------------------------------------------------- */
 
 /* Payload is a pattern by stream position, so a lost, doubled or misplaced byte

@@ -120,6 +120,15 @@ impl Lock {
         }
     }
 
+    /// Frees the lock if a thread of this number holds it: for the image of a program
+    /// that begins with `exec`, whose first thread has the number of one that is no more.
+    pub fn forget(&self, tid: u32) {
+        let word = self.0.load(Ordering::Relaxed);
+        if word & !CONTENDED == tid {
+            self.swap_from(word, 0);
+        }
+    }
+
     /// Frees the lock whoever holds it: for a child process, where the other
     /// threads of its parent do not exist.
     pub fn reset(&self) {
@@ -196,6 +205,16 @@ mod tests {
         assert_eq!(lock.enter(7, &system), Entry::Owned);
         assert_eq!(lock.enter(7, &system), Entry::Reentered);
         lock.leave(&system);
+        assert!(lock.try_enter(8));
+    }
+
+    #[test]
+    fn only_the_lock_of_a_forgotten_thread_is_freed() {
+        let lock = Lock::new();
+        assert!(lock.try_enter(7));
+        lock.forget(8);
+        assert!(!lock.try_enter(8));
+        lock.forget(7);
         assert!(lock.try_enter(8));
     }
 

@@ -213,8 +213,20 @@ pub fn create() -> Result<(Slab, i32)> {
 /// # Errors
 /// As [`map::adopt`]; `EINVAL` when magic or version differ.
 pub fn adopt(fd: i32) -> Result<Slab> {
+    open(fd, false)
+}
+
+/// Maps a slab that another process of our end has created, to go on writing it.
+///
+/// # Errors
+/// As [`adopt`].
+pub fn adopt_own(fd: i32) -> Result<Slab> {
+    open(fd, true)
+}
+
+fn open(fd: i32, writable: bool) -> Result<Slab> {
     use core::sync::atomic::Ordering::Relaxed;
-    let mapping = map::adopt(fd, SLAB_LEN, false)?;
+    let mapping = map::adopt(fd, SLAB_LEN, writable)?;
     // SAFETY: any bytes are valid atomics.
     let header: &Header = unsafe { mapping.get(0) };
     if header.magic.load(Relaxed) == MAGIC && header.version.load(Relaxed) == LAYOUT_VERSION {

@@ -202,6 +202,10 @@ pub struct Slot {
     pub receive_ring_len: AtomicU32,
     /// What `sidestep ss` shows.
     pub counters: Counters,
+    /// Number of the parcel in which the connection was given away last, 0 = none.
+    pub parcel: AtomicU64,
+    /// `TCP_NOTSENT_LOWAT` of the program.
+    pub not_sent_low_water: AtomicU32,
 }
 
 /// Counters of one connection, since its start.
@@ -339,7 +343,19 @@ pub fn create(pid: u32, instance: [u64; 2]) -> Result<(State, i32)> {
 /// # Errors
 /// `EINVAL` when it is not a state of this version, else as [`map::adopt`].
 pub fn inspect(fd: i32) -> Result<State> {
-    let mapping = map::adopt(fd, STATE_LEN, false)?;
+    open(fd, false)
+}
+
+/// Maps the state behind `fd`, to go on with a connection that lies in it.
+///
+/// # Errors
+/// As [`inspect`].
+pub fn adopt(fd: i32) -> Result<State> {
+    open(fd, true)
+}
+
+fn open(fd: i32, writable: bool) -> Result<State> {
+    let mapping = map::adopt(fd, STATE_LEN, writable)?;
     let state = State(mapping);
     let header = state.header();
     let version = header.version.load(Ordering::Relaxed);

@@ -27,7 +27,7 @@ macro_rules! call {
 
 /// A message of [`send_with_fds`] or [`recv_with_fds`] carries at most this many
 /// descriptors.
-pub const FDS_MAX: usize = 4;
+pub const FDS_MAX: usize = 8;
 
 /// Address of an abstract AF_UNIX socket and its length.
 pub struct UnixName {
@@ -47,6 +47,20 @@ impl UnixName {
             *to = *from as libc::c_char;
         }
         Self { address, len: (size_of::<u16>() + 1 + len) as u32 }
+    }
+
+    /// The abstract name in an address of the kernel, the bytes after the leading NUL.
+    #[must_use]
+    pub fn in_storage(storage: &libc::sockaddr_storage, len: u32) -> Option<&[u8]> {
+        let start = size_of::<libc::sa_family_t>() + 1;
+        // SAFETY: every byte of the storage is initialised.
+        let bytes = unsafe {
+            let at = core::ptr::from_ref(storage).cast::<u8>();
+            core::slice::from_raw_parts(at, size_of::<libc::sockaddr_storage>())
+        };
+        let name = bytes.get(start..len as usize)?;
+        let is_abstract = i32::from(storage.ss_family) == libc::AF_UNIX && bytes[start - 1] == 0;
+        is_abstract.then_some(name)
     }
 }
 
@@ -158,7 +172,7 @@ pub fn close(fd: i32) {
 }
 
 /// Closes a descriptor that has not been hidden yet.
-fn close_number(fd: i32) {
+pub fn close_number(fd: i32) {
     // SAFETY: close has no memory operands.
     let _ = unsafe { call!(close, fd) };
 }
@@ -283,6 +297,100 @@ pub fn unix_datagram() -> Result<i32> {
     unsafe { call!(socket, libc::AF_UNIX, kind, 0) }.map(|fd| fd as i32)
 }
 
+/// Two connected AF_UNIX sockets that keep messages apart.
+pub fn packet_pair() -> Result<[i32; 2]> {
+    let (kind, mut pair) = (libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, [-1; 2]);
+    // SAFETY: room for two descriptors.
+    unsafe { call!(socketpair, libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) }?;
+    Ok(pair)
+}
+
+/// Whether a socket of [`packet_pair`]'s kind is bound to a name.
+#[must_use]
+pub fn is_bound(name: &UnixName) -> bool {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: no memory operands.
+    let Ok(fd) = (unsafe { call!(socket, libc::AF_UNIX, kind, 0) }) else { return true };
+    let bound = bind_unix(fd as i32, name);
+    close_number(fd as i32);
+    bound == Err(Errno(libc::EADDRINUSE))
+}
+
+/// Puts what is behind one descriptor under another number as well, whose old meaning
+/// is closed.
+pub fn dup_onto(fd: i32, number: i32, close_on_exec: bool) -> Result {
+    let flags = if close_on_exec { libc::O_CLOEXEC } else { 0 };
+    // SAFETY: no memory operands.
+    unsafe { call!(dup3, fd, number, flags) }
+}
+
+/// Calls `f` with every open descriptor of this process, as `/proc` lists them; without
+/// it, with the numbers that there may be.
+pub fn for_each_open(mut f: impl FnMut(i32)) {
+    const NUMBERS_WITHOUT_PROC: i32 = 1024;
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: the path is NUL-terminated.
+    let opened = unsafe { call!(openat, libc::AT_FDCWD, c"/proc/self/fd".as_ptr(), flags, 0) };
+    let Ok(listing) = opened else { return (0..NUMBERS_WITHOUT_PROC).for_each(f) };
+    let listing = listing as i32;
+    let mut entries = Entries([0; 2048]);
+    loop {
+        let (at, room) = (entries.0.as_mut_ptr(), entries.0.len());
+        // SAFETY: `room` writable bytes.
+        let Ok(len @ 1..) = (unsafe { call!(getdents64, listing, at, room) }) else { break };
+        entries.numbers(len).filter(|fd| *fd != listing).for_each(&mut f);
+    }
+    close_number(listing);
+}
+
+/// The same for numbers from 0 on, up to [`GAP`] numbers in a row that are not open:
+/// three microseconds each, where `/proc` takes fifty.
+pub fn for_each_open_before_gap(mut f: impl FnMut(i32)) {
+    let limit = soft_limit(libc::RLIMIT_NOFILE).min(i32::MAX as u64) as i32;
+    for first in (0..limit).step_by(GAP) {
+        let mut entries = [libc::pollfd { fd: -1, events: 0, revents: 0 }; GAP];
+        for (fd, entry) in (first..limit).zip(&mut entries) {
+            entry.fd = fd;
+        }
+        let count = entries.len().min((limit - first) as usize);
+        let now = Some(Duration::ZERO);
+        // SAFETY: `count` entries, no signal mask.
+        let asked = unsafe { ppoll(entries.as_mut_ptr(), count, now, core::ptr::null(), 8) };
+        let is_open = |entry: &&libc::pollfd| entry.revents & libc::POLLNVAL == 0;
+        let open = || entries[..count].iter().filter(is_open);
+        if asked.is_err() || open().next().is_none() {
+            return;
+        }
+        open().for_each(|entry| f(entry.fd));
+    }
+}
+
+/// See [`for_each_open_before_gap`].
+pub const GAP: usize = 256;
+
+/// Room for `struct linux_dirent64`s.
+#[repr(C, align(8))]
+struct Entries([u8; 2048]);
+
+impl Entries {
+    /// The names among the first `len` bytes that are numbers.
+    fn numbers(&self, len: usize) -> impl Iterator<Item = i32> {
+        const LEN_AT: usize = 16;
+        const NAME_AT: usize = 19;
+        let mut rest = &self.0[..len];
+        core::iter::from_fn(move || {
+            let entry_len = u16::from_ne_bytes([*rest.get(LEN_AT)?, *rest.get(LEN_AT + 1)?]);
+            let (entry, behind) = rest.split_at_checked(usize::from(entry_len))?;
+            rest = behind;
+            entry.get(NAME_AT..)
+        })
+        .filter_map(|name| {
+            let digits = name.split(|byte| *byte == 0).next()?;
+            core::str::from_utf8(digits).ok()?.parse().ok()
+        })
+    }
+}
+
 /// Binds a socket to an abstract name; the name vanishes with the socket.
 pub fn bind_unix(fd: i32, name: &UnixName) -> Result {
     // SAFETY: address and length describe one initialised sockaddr_un.
@@ -310,12 +418,28 @@ pub fn is_local(address: &libc::sockaddr_storage, len: u32) -> bool {
 
 /// Sends one datagram to `name`, with descriptors beside it.
 pub fn send_with_fds(fd: i32, name: &UnixName, bytes: &[u8], fds: &[i32]) -> Result {
+    let mut seats = [-1; FDS_MAX];
+    for (place, fd) in seats.iter_mut().zip(fds) {
+        *place = seat(*fd);
+    }
+    send_message(seat(fd), Some(name), bytes, &seats[..fds.len().min(FDS_MAX)])
+}
+
+/// Sends descriptors, and no byte, over a connected AF_UNIX socket; all are named by the
+/// numbers under which they sit.
+pub fn send_fds(fd: i32, fds: &[i32]) -> Result {
+    send_message(fd, None, &[], fds)
+}
+
+fn send_message(fd: i32, name: Option<&UnixName>, bytes: &[u8], fds: &[i32]) -> Result {
     let mut control = ControlBuffer::default();
     let mut iov = libc::iovec { iov_base: bytes.as_ptr() as *mut c_void, iov_len: bytes.len() };
     // SAFETY: all-zero is a valid msghdr.
     let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-    message.msg_name = (&raw const name.address) as *mut c_void;
-    message.msg_namelen = name.len;
+    if let Some(name) = name {
+        message.msg_name = (&raw const name.address) as *mut c_void;
+        message.msg_namelen = name.len;
+    }
     message.msg_iov = &raw mut iov;
     message.msg_iovlen = 1;
     if !fds.is_empty() {
@@ -324,13 +448,13 @@ pub fn send_with_fds(fd: i32, name: &UnixName, bytes: &[u8], fds: &[i32]) -> Res
         control.header.cmsg_type = libc::SCM_RIGHTS;
         control.header.cmsg_len = size_of::<libc::cmsghdr>() + payload;
         for (word, fd) in control.words.iter_mut().zip(fds) {
-            *word = seat(*fd);
+            *word = *fd;
         }
         message.msg_control = (&raw mut control).cast();
         message.msg_controllen = (size_of::<libc::cmsghdr>() + payload).next_multiple_of(8);
     }
     // SAFETY: every pointer in message refers to a live local.
-    unsafe { call!(sendmsg, seat(fd), &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) }
+    unsafe { call!(sendmsg, fd, &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) }
 }
 
 /// What [`recv_with_fds`] found beside the bytes.
@@ -376,6 +500,16 @@ impl Default for ControlBuffer {
 /// Receives one datagram without waiting, its descriptors (close-on-exec) and its
 /// sender's credentials (the socket has `SO_PASSCRED`).
 pub fn recv_with_fds(fd: i32, bytes: &mut [u8]) -> Result<Received> {
+    receive_message(fd, bytes, 0)
+}
+
+/// New descriptors for those that lie beside the first message in an AF_UNIX socket,
+/// where they stay.
+pub fn peek_fds(fd: i32) -> Result<Received> {
+    receive_message(fd, &mut [], libc::MSG_PEEK)
+}
+
+fn receive_message(fd: i32, bytes: &mut [u8], more_flags: i32) -> Result<Received> {
     let mut control = ControlBuffer::default();
     let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     // SAFETY: all-zero is a valid msghdr.
@@ -384,7 +518,7 @@ pub fn recv_with_fds(fd: i32, bytes: &mut [u8]) -> Result<Received> {
     message.msg_iovlen = 1;
     message.msg_control = (&raw mut control).cast();
     message.msg_controllen = size_of::<ControlBuffer>();
-    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC | more_flags;
     // SAFETY: every pointer in message refers to a live local.
     let len = unsafe { call!(recvmsg, seat(fd), &raw mut message, flags) }?;
     let mut received = Received { len, uid: None, pid: 0, fds: [-1; FDS_MAX], fd_count: 0 };
@@ -629,6 +763,21 @@ pub fn move_up(fd: i32) -> i32 {
     fd
 }
 
+/// A copy of a descriptor at a high number that is not needed in any case: `None` where
+/// it could stand in the way of those that are, or of the program's.
+#[must_use]
+pub fn spare_copy(fd: i32) -> Option<i32> {
+    let floor = hidden_fd_floor();
+    let ceiling = floor + (soft_limit(libc::RLIMIT_NOFILE) as usize).saturating_sub(floor) / 2;
+    let copy = fcntl(seat(fd), libc::F_DUPFD_CLOEXEC, floor).ok()? as i32;
+    if copy as usize >= ceiling || is_name_of_moved(copy) {
+        close_number(copy);
+        return None;
+    }
+    hide(copy, true);
+    Some(copy)
+}
+
 /// Lowest number for descriptors of ours: beyond `select`, and beyond what a
 /// program that counts on the next free number would notice.
 fn hidden_fd_floor() -> usize {
@@ -732,6 +881,13 @@ pub fn tid() -> u32 {
 pub fn uid() -> u32 {
     // SAFETY: no memory operands; getuid cannot fail.
     unsafe { call!(getuid) }.unwrap_or(u32::MAX as usize) as u32
+}
+
+/// Effective user of this process.
+#[must_use]
+pub fn effective_uid() -> u32 {
+    // SAFETY: no memory operands; geteuid cannot fail.
+    unsafe { call!(geteuid) }.unwrap_or(u32::MAX as usize) as u32
 }
 
 /// Whether a thread or process of this number exists (zombies do).
@@ -900,6 +1056,46 @@ mod tests {
         assert_eq!(SIGNALS.load(Ordering::Relaxed), 0);
         raise_here(libc::SIGPIPE);
         assert_eq!(SIGNALS.load(Ordering::Relaxed), 1, "signals arrive again");
+    }
+
+    #[test]
+    fn descriptors_in_a_queue_can_be_had_more_than_once() {
+        let [end, other] = packet_pair().unwrap();
+        let (reader, writer) = pipe().unwrap();
+        assert_eq!(send_fds(other, &[reader.as_raw_fd(), writer.as_raw_fd()]), Ok(0));
+        assert_eq!(send(end, b"!", 0), Ok(1));
+        close_number(other);
+        assert_eq!(peek_fds(end).unwrap_err(), Errno(libc::ECONNRESET));
+        for _ in 0..2 {
+            let received = peek_fds(end).unwrap();
+            assert_eq!((received.len, received.fds().len()), (0, 2));
+            received.close_fds();
+        }
+        close_number(end);
+    }
+
+    #[test]
+    fn a_name_is_bound_as_long_as_its_socket_lives() {
+        let name = UnixName::new(b"sidestep/test/bound");
+        let [end, other] = packet_pair().unwrap();
+        assert!(!is_bound(&name));
+        bind_unix(end, &name).unwrap();
+        assert!(is_bound(&name));
+        let (storage, len) = socket_name(end, false).unwrap();
+        assert_eq!(UnixName::in_storage(&storage, len), Some(&b"sidestep/test/bound"[..]));
+        close_number(end);
+        assert!(!is_bound(&name));
+        close_number(other);
+    }
+
+    #[test]
+    fn open_descriptors_are_found_both_ways() {
+        let (reader, writer) = pipe().unwrap();
+        let ours = [reader.as_raw_fd(), writer.as_raw_fd()];
+        let (mut listed, mut polled) = (0, 0);
+        for_each_open(|fd| listed += usize::from(ours.contains(&fd)));
+        for_each_open_before_gap(|fd| polled += usize::from(ours.contains(&fd)));
+        assert_eq!((listed, polled), (2, 2));
     }
 
     #[test]

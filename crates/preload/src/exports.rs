@@ -16,7 +16,7 @@ use sidestep_socket::multiplex::{self, FdSets};
 use sidestep_socket::sock::{self, Phase};
 use sidestep_socket::stream::{self, Buffers, Outcome};
 use sidestep_socket::transfer::{self, Pipe, Source};
-use sidestep_socket::{Answer, Errno, epoll, meeting, process};
+use sidestep_socket::{Answer, Errno, epoll, meeting, parcel, process};
 
 type Address = *mut libc::sockaddr;
 type Length = *mut libc::socklen_t;
@@ -199,7 +199,7 @@ export! {
         let sock = match descriptors::sock(fd) {
             Some(sock) if !message.is_null() => sock,
             // SAFETY: passed on.
-            _ => return unsafe { real::recvmsg(fd, message, flags) },
+            _ => return unsafe { received_rights(message, real::recvmsg(fd, message, flags)) },
         };
         let plain = || {
             // SAFETY: the program's own call, passed on.
@@ -226,7 +226,12 @@ export! {
     fn recvmmsg(fd: i32, list: *mut libc::mmsghdr, count: u32, flags: i32, time: *mut libc::timespec) -> i32 {
         if descriptors::sock(fd).is_none() {
             // SAFETY: passed on.
-            return unsafe { real::recvmmsg(fd, list, count, flags, time) };
+            let n = unsafe { real::recvmmsg(fd, list, count, flags, time) };
+            for i in 0..n.max(0) as usize {
+                // SAFETY: the kernel has just filled so many entries.
+                unsafe { received_rights(&raw mut (*list.add(i)).msg_hdr, 0) };
+            }
+            return n;
         }
         // SAFETY: null or the program's time.
         let deadline = unsafe { time.as_ref() }.map(|t| sys::now_ns() + duration(t).as_nanos() as u64);
@@ -336,7 +341,7 @@ export! {
             // SAFETY: the program's message header.
             (Some(sock), false) => (sock, unsafe { &*message }),
             // SAFETY: passed on.
-            _ => return unsafe { real::sendmsg(fd, message, flags) },
+            _ => return unsafe { send_rights(fd, message, flags) },
         };
         let plain = plain!(real::sendmsg(fd, message, flags));
         // SAFETY: the program's buffers.
@@ -345,7 +350,9 @@ export! {
     }
 
     fn sendmmsg(fd: i32, list: *mut libc::mmsghdr, count: u32, flags: i32) -> i32 {
-        if descriptors::sock(fd).is_none() {
+        // SAFETY: the program's list.
+        let has_control = |i| unsafe { (*list.add(i)).msg_hdr.msg_controllen != 0 };
+        if descriptors::sock(fd).is_none() && !(0..count as usize).any(has_control) {
             // SAFETY: passed on.
             return unsafe { real::sendmmsg(fd, list, count, flags) };
         }
@@ -409,6 +416,35 @@ export! {
         }
         plain()
     }
+}
+
+/// `sendmsg` on a socket that is not ours: descriptors may lie beside the message.
+///
+/// # Safety
+/// As `sendmsg`.
+unsafe fn send_rights(fd: i32, message: *const libc::msghdr, flags: i32) -> isize {
+    // SAFETY: null or the program's message header.
+    match unsafe { message.as_ref() } {
+        Some(header) if header.msg_controllen != 0 => {
+            // SAFETY: the caller's promise.
+            unsafe { parcel::send_rights(header, |header| real::sendmsg(fd, header, flags)) }
+        }
+        // SAFETY: passed on.
+        _ => unsafe { real::sendmsg(fd, message, flags) },
+    }
+}
+
+/// A message has been received on a socket that is not ours: unpacks what came with it.
+///
+/// # Safety
+/// `message` is what the call that returned `n` was given.
+unsafe fn received_rights(message: *mut libc::msghdr, n: isize) -> isize {
+    // SAFETY: the kernel has read and written it if the call did not fail.
+    if n >= 0 && unsafe { (*message).msg_controllen } != 0 {
+        // SAFETY: the same.
+        quietly(|| unsafe { parcel::receive_rights(&*message) });
+    }
+    n
 }
 
 /// The flags of `splice` that Linux knows.
@@ -711,6 +747,44 @@ fn over(old: i32, new: i32, call: impl Fn() -> i32) -> i32 {
         quietly(|| stdio::note_standard(result));
     }
     result
+}
+
+// Other programs.
+
+/// Runs `exec` with parcels in the place of connections in shared memory.
+fn begin(exec: impl Fn() -> i32) -> i32 {
+    quietly(parcel::before_exec);
+    let failed = exec();
+    quietly(parcel::after_failed_exec);
+    failed
+}
+
+type Texts = *const *const c_char;
+
+export! {
+    fn execve(path: *const c_char, arguments: Texts, environment: Texts) -> i32 {
+        begin(plain!(real::execve(path, arguments, environment)))
+    }
+
+    fn execv(path: *const c_char, arguments: Texts) -> i32 {
+        begin(plain!(real::execv(path, arguments)))
+    }
+
+    fn execvp(file: *const c_char, arguments: Texts) -> i32 {
+        begin(plain!(real::execvp(file, arguments)))
+    }
+
+    fn execvpe(file: *const c_char, arguments: Texts, environment: Texts) -> i32 {
+        begin(plain!(real::execvpe(file, arguments, environment)))
+    }
+
+    fn fexecve(fd: i32, arguments: Texts, environment: Texts) -> i32 {
+        begin(plain!(real::fexecve(fd, arguments, environment)))
+    }
+
+    fn execveat(at: i32, path: *const c_char, arguments: Texts, environment: Texts, flags: i32) -> i32 {
+        begin(plain!(real::execveat(at, path, arguments, environment, flags)))
+    }
 }
 
 // Options.
@@ -1040,7 +1114,8 @@ fn pair(fds: *mut i32, result: i32) -> i32 {
     result
 }
 
-/// Printers that are variadic: the C shim continues with the caller's registers.
+/// Printers, and kin of `exec`, that are variadic: the C shims continue with the
+/// caller's registers.
 macro_rules! jump {
     ($(fn $name:ident -> $target:ident;)*) => {
         $(
@@ -1064,6 +1139,9 @@ jump! {
     fn vdprintf -> sidestep_vdprintf;
     fn __dprintf_chk -> sidestep_dprintf_chk;
     fn __vdprintf_chk -> sidestep_vdprintf_chk;
+    fn execl -> sidestep_execl;
+    fn execlp -> sidestep_execlp;
+    fn execle -> sidestep_execle;
 }
 
 alias! {
@@ -1122,6 +1200,8 @@ unsafe extern "C-unwind" fn syscall(
             libc::SYS_shutdown => i64::from(shutdown(fd, b as i32)),
             libc::SYS_fcntl => i64::from(fcntl(fd, b as i32, c)),
             libc::SYS_ioctl => i64::from(ioctl(fd, b as u64, c)),
+            libc::SYS_execve => i64::from(execve(a as _, b as _, c as _)),
+            libc::SYS_execveat => i64::from(execveat(fd, b as _, c as _, d as _, e as i32)),
             libc::SYS_epoll_ctl => i64::from(epoll_ctl(fd, b as i32, c as i32, d as _)),
             libc::SYS_epoll_pwait => i64::from(epoll_pwait(fd, b as _, c as i32, d as i32, e as _)),
             // Descriptors used through a ring of the kernel's would go around us:

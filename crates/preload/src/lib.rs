@@ -2,13 +2,15 @@
 //!
 //! `exports` is the table of names and has no logic: "ours or theirs?", one
 //! look-up, and on to [`sidestep_socket`] or to libc. `real` finds the libc
-//! behind us, `start` runs before the program's first constructor, and
-//! `stdio` gives `fdopen` a stream that goes through the names above.
+//! behind us, `start` runs before the program's first constructor, `stdio` gives
+//! `fdopen` a stream that goes through the names above, and `spawn` sees to programs
+//! that libc begins by itself.
 //!
 //! No function here allocates, or changes `errno` on success. What unwinds through
 //! them is the cancellation of a thread; panics abort.
 
 mod exports;
 mod real;
+mod spawn;
 mod start;
 mod stdio;

@@ -89,6 +89,9 @@ type Time = *const libc::timespec;
 type Mask = *const c_void;
 type Events = *mut libc::epoll_event;
 type Path = *const libc::c_char;
+type Listed = *const libc::posix_spawn_file_actions_t;
+type Attributes = *const libc::posix_spawnattr_t;
+type Texts = *const *const libc::c_char;
 
 names! {
     fn socket(domain: i32, kind: i32, protocol: i32) -> i32;
@@ -156,5 +159,17 @@ names! {
     fn fdopen(fd: i32, mode: Path) -> *mut libc::FILE;
     fn freopen(path: Path, mode: Path, file: *mut libc::FILE) -> *mut libc::FILE;
     fn fclose(file: *mut libc::FILE) -> i32;
+    fn execve(path: Path, arguments: Texts, environment: Texts) -> i32;
+    fn execv(path: Path, arguments: Texts) -> i32;
+    fn execvp(file: Path, arguments: Texts) -> i32;
+    fn execvpe(file: Path, arguments: Texts, environment: Texts) -> i32;
+    fn fexecve(fd: i32, arguments: Texts, environment: Texts) -> i32;
+    fn execveat(at: i32, path: Path, arguments: Texts, environment: Texts, flags: i32) -> i32;
+    fn posix_spawn(child: *mut i32, path: Path, actions: Listed, attributes: Attributes, arguments: Texts, environment: Texts)
+        -> i32;
+    fn posix_spawnp(child: *mut i32, file: Path, actions: Listed, attributes: Attributes, arguments: Texts, environment: Texts)
+        -> i32;
+    fn system(command: Path) -> i32;
+    fn popen(command: Path, kind: Path) -> *mut libc::FILE;
     fn syscall(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> i64;
 }

@@ -1,18 +1,18 @@
 //! Before the program's first constructor, and around its forks.
 
-use crate::real;
+use crate::{real, stdio};
 use core::ffi::{CStr, c_char};
 use sidestep_socket::options::{Options, VARIABLE};
 use sidestep_socket::wait::Sleeps;
-use sidestep_socket::{epoll, process, sock};
+use sidestep_socket::{epoll, parcel, process, sock};
 
 /// Run by the loader; `-z initfirst` puts it before all other constructors.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static START: unsafe extern "C" fn(i32, *const *const c_char, *const *const c_char) = start;
 
-/// No files, no descriptors, no threads: everything else waits for the first TCP
-/// connection.
+/// No threads, and no files or descriptors of ours: everything else waits for the first
+/// TCP connection, which may have been inherited.
 ///
 /// # Safety
 /// Called by glibc's loader, which passes the program's arguments and environment.
@@ -25,6 +25,7 @@ unsafe extern "C" fn start(_: i32, _: *const *const c_char, environment: *const 
     // SAFETY: the loader's environment block.
     let options = unsafe { variable(environment) };
     process::configure(Options::parse(options));
+    parcel::adopt_inherited(stdio::note_standard);
     // SAFETY: the handlers live as long as the library, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
 }

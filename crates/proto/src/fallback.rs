@@ -41,11 +41,13 @@ pub enum Reason {
     /// The descriptor became standard input, output or error, which libc reads and
     /// writes by calls of its own.
     StandardStream = 15,
+    /// The descriptor was handed to another program before anything was decided.
+    HandedOver = 16,
 }
 
 impl Reason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::None,
         Self::ModeTcp,
         Self::RemotePeer,
@@ -62,6 +64,7 @@ impl Reason {
         Self::NoCommonEid,
         Self::Unanswered,
         Self::StandardStream,
+        Self::HandedOver,
     ];
 
     /// The reason with this number; unknown numbers are [`Reason::None`].
@@ -83,7 +86,7 @@ impl Reason {
             Self::NoMemory => Diagnosis::MEM,
             Self::PeerDeclined => Diagnosis::PEERDECL,
             Self::OptionUnsupported | Self::StandardStream => Diagnosis::OPTUNSUPP,
-            Self::ForkedMeanwhile | Self::PeerMisbehaved => Diagnosis::INTERR,
+            Self::ForkedMeanwhile | Self::PeerMisbehaved | Self::HandedOver => Diagnosis::INTERR,
             Self::NoSlot => Diagnosis::MAX_DMB,
             Self::NoCommonEid => Diagnosis::NOUEID,
         })
@@ -109,6 +112,7 @@ impl Reason {
             Self::NoCommonEid => "no enterprise ID in common",
             Self::Unanswered => "the two ends did not finish agreeing",
             Self::StandardStream => "the socket is a standard stream of the program",
+            Self::HandedOver => "the program has handed the socket to another program",
         }
     }
 }

@@ -169,6 +169,8 @@ fn give_options_back(slot: &Slot, fd: i32) {
     };
     urgent::end_in_line(slot, fd);
     set(libc::SO_RCVLOWAT, slot.low_water.load(Ordering::Relaxed) as i32);
+    let not_sent = slot.not_sent_low_water.load(Ordering::Relaxed) as i32;
+    let _ = sys::set_socket_option(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, not_sent);
     if slot.flags.load(Ordering::Relaxed) & flag::PEEK_OFFSET != 0 {
         set(libc::SO_PEEK_OFF, slot.peek_offset.load(Ordering::Relaxed));
     }
@@ -235,12 +237,37 @@ pub(crate) fn before_last_close(sock: &Sock, conn: &Conn, fd: i32) {
     if slot.holders.load(Ordering::Acquire) > 1 {
         return;
     }
+    if sock.home().is_some_and(|home| home.is_under_way(sock.slot_index())) {
+        return end_by_reset_unless_received(slot, conn, fd);
+    }
     let consumer = conn.mine.receiving.consumer.position();
     let unread = conn.theirs.sending.producer.claim() != consumer;
     if unread && slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
         conn.mine.sending.flags.fetch_or(said::ABORT, Ordering::SeqCst);
     }
     wait::drain_bells(slot, conn, fd);
+}
+
+/// The last who knows how to go on with a connection lets go of it while it is under way
+/// to another program. If that one cannot either, its end is a reset.
+pub(crate) fn end_by_reset_unless_received(slot: &Slot, conn: &Conn, fd: i32) {
+    // SeqCst: pairs with the count of holders in `sock::receive`. Either we see that it
+    // was received, or the receiver, who looks at the option afterwards, undoes this.
+    end_by_reset(conn);
+    if slot.holders.load(Ordering::SeqCst) > 1 {
+        follow_linger_option(conn, fd);
+    }
+}
+
+/// Whatever ends the connection from now on is a reset to the peer.
+pub(crate) fn end_by_reset(conn: &Conn) {
+    note_linger(conn, true);
+}
+
+/// Tells the peer what `SO_LINGER` says.
+pub(crate) fn follow_linger_option(conn: &Conn, fd: i32) {
+    let linger: Result<libc::linger, _> = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_LINGER);
+    note_linger(conn, linger.is_ok_and(|linger| linger.l_onoff != 0 && linger.l_linger == 0));
 }
 
 /// `FIONREAD`: bytes that a receive would find now.
@@ -308,6 +335,12 @@ pub fn before_set_option(sock: &Use, level: i32, name: i32, value: i32) -> Optio
         && let (Some(bit), Some(slot), Phase::Smc) = (delay_flag(name), sock.slot(), sock.phase())
     {
         set_flag(slot, bit, value != 0);
+        return OptionAnswer::Value(0);
+    }
+    if (level, name) == (libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT)
+        && let (Some(slot), Phase::Smc) = (sock.slot(), sock.phase())
+    {
+        slot.not_sent_low_water.store(value as u32, Ordering::Relaxed);
         return OptionAnswer::Value(0);
     }
     let tcp_only = (level == libc::IPPROTO_TCP && TCP_ONLY.contains(&name))
@@ -398,10 +431,22 @@ fn note_linger(conn: &Conn, zero: bool) {
     }
 }
 
+/// `TCP_NOTSENT_LOWAT` of `linux/tcp.h`.
+const TCP_NOTSENT_LOWAT: i32 = 25;
+/// Its value on the TCP socket of a connection in shared memory. To the kernel it is as
+/// good as none; to a program that finds the socket among its descriptors it says that
+/// only bells come from it.
+const MARK: i32 = 0x7f53_4d43;
+
+/// Whether a socket is that of a connection which some process has moved to shared
+/// memory.
+pub(crate) fn is_marked(fd: i32) -> bool {
+    sys::socket_option(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) == Ok(MARK)
+}
+
 /// Options that were set before the connection moved.
 pub(crate) fn carry_options_over(slot: &Slot, conn: &Conn, fd: i32) {
-    let linger: Result<libc::linger, _> = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_LINGER);
-    note_linger(conn, linger.is_ok_and(|linger| linger.l_onoff != 0 && linger.l_linger == 0));
+    follow_linger_option(conn, fd);
     let peek_offset = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF).unwrap_or(-1);
     note_peek_offset(slot, fd, peek_offset);
     for (name, kernel) in [(libc::TCP_NODELAY, 1), (libc::TCP_CORK, 0)] {
@@ -413,6 +458,9 @@ pub(crate) fn carry_options_over(slot: &Slot, conn: &Conn, fd: i32) {
             let _ = sys::set_socket_option(fd, libc::IPPROTO_TCP, name, kernel);
         }
     }
+    let was = sys::socket_option(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT).unwrap_or(0);
+    slot.not_sent_low_water.store(was, Ordering::Relaxed);
+    let _ = sys::set_socket_option(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, MARK);
     let status = sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) as i32;
     if status & libc::O_ASYNC != 0 {
         slot.flags.fetch_or(flag::ASYNC, Ordering::SeqCst);
@@ -436,6 +484,9 @@ pub fn get_option(sock: &Use, fd: i32, level: i32, name: i32) -> OptionAnswer {
         }
         (libc::SOL_SOCKET, libc::SO_PEEK_OFF) => {
             OptionAnswer::Value(slot.peek_offset.load(Ordering::Relaxed))
+        }
+        (libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) => {
+            OptionAnswer::Value(slot.not_sent_low_water.load(Ordering::Relaxed) as i32)
         }
         (libc::IPPROTO_TCP, libc::TCP_INFO) => {
             wait::follow_hint(slot, &conn, fd);

@@ -164,6 +164,14 @@ pub fn for_each_sock(mut f: impl FnMut(i32, &'static Sock)) {
     }
 }
 
+/// Whether no descriptor is a TCP socket of ours.
+#[must_use]
+pub fn is_empty() -> bool {
+    let mut empty = true;
+    for_each_sock(|_, _| empty = false);
+    empty
+}
+
 /// Calls `f` with the epoll set of every descriptor that is one of ours.
 pub fn for_each_set(mut f: impl FnMut(&'static Set)) {
     let highest = HIGHEST.load(Ordering::Relaxed);

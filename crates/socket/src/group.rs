@@ -33,6 +33,9 @@ pub struct Group {
     ours: Slab,
     /// Descriptors for the peer: -1 once both sides know each other.
     twin: AtomicI32,
+    /// The files of this group, for processes to which connections are given: -1 where
+    /// there was no room for one.
+    files: [AtomicI32; FILES],
     theirs: UnsafeCell<Option<(Slab, Wake)>>,
     /// The process that showed `theirs`, as the kernel says.
     peer_pid: AtomicU32,
@@ -54,6 +57,13 @@ pub struct Group {
 
 // SAFETY: `theirs` is written once before `established`, `rings` under `lock`.
 unsafe impl Sync for Group {}
+
+/// Places in [`Group::files`]: our slab, writable; the peer's slab; the peer's wake
+/// memory.
+const FILES: usize = 3;
+const OUR_SLAB: usize = 0;
+const THEIR_SLAB: usize = 1;
+const THEIR_WAKE: usize = 2;
 
 struct Rings {
     next: usize,
@@ -122,15 +132,15 @@ fn all(look: &Look) -> impl Iterator<Item = &'static Group> {
     look.0.groups.iter().filter_map(|place| unsafe { place.load(Ordering::SeqCst).as_ref() })
 }
 
-/// Ends groups that have no connections left and whose peer is dead, if nobody but the
-/// caller looks at groups. Under the process lock.
+/// Ends groups that are of no use any more, if nobody but the caller looks at groups.
+/// Under the process lock.
 fn collect_dead(look: &Look) {
     let process = look.0;
     for place in &process.groups {
         let at = place.load(Ordering::SeqCst);
         // SAFETY: as in `all`.
         let Some(group) = (unsafe { at.as_ref() }) else { continue };
-        if group.connections.load(Ordering::Acquire) != 0 || group.peer_lives() {
+        if group.is_of_use() {
             continue;
         }
         // Others find it no more; those who have found it before are still counted,
@@ -150,13 +160,55 @@ fn collect_dead(look: &Look) {
 fn make(process: &'static Process, peer: Instance) -> sys::Result<&'static Group> {
     let (ours, fd) = slab::create()?;
     let twin = map::read_only_twin(fd);
-    sys::close(fd);
     let made = twin.and_then(|twin| {
         let made = make_around(process, peer, ours, twin);
-        made.inspect_err(|_| sys::close(twin))
+        made.inspect(|group| group.keep(OUR_SLAB, fd)).inspect_err(|_| sys::close(twin))
     });
+    sys::close(fd);
     // SAFETY: nobody knows the slab.
     made.inspect_err(|_| unsafe { ours.unmap() })
+}
+
+/// The link group that another process of our end has with `peer`, for connections that
+/// it has given to us.
+///
+/// # Errors
+/// As [`slab::adopt`], `ENFILE` when there are too many groups, and `EINVAL` when it is a
+/// group of ours that we do not have.
+pub(crate) fn inherit(
+    look: &Look,
+    peer: Instance,
+    files: [i32; FILES],
+) -> sys::Result<&'static Group> {
+    let process = look.0;
+    if let Some(group) = find(look, peer).filter(|group| group.theirs().is_some()) {
+        return Ok(group);
+    }
+    // Nobody else says who our own peers are.
+    if process.pid == process::owner() {
+        return Err(Errno(libc::EINVAL));
+    }
+    let _held = Held::enter(process.lock.get());
+    collect_dead(look);
+    let place = process.groups.iter().find(|place| place.load(Ordering::Relaxed).is_null());
+    let place = place.ok_or(Errno(libc::ENFILE))?;
+    let ours = slab::adopt_own(files[OUR_SLAB])?;
+    let group = adopt(files[THEIR_SLAB], files[THEIR_WAKE])
+        .and_then(|theirs| {
+            let group = make_around(process, peer, ours, -1);
+            if !group.is_ok_and(|group| group.establish(theirs, 0)) {
+                give_up(theirs);
+            }
+            group
+        })
+        // SAFETY: nobody knows the slab.
+        .inspect_err(|_| unsafe { ours.unmap() })?;
+    group.introduced.store(true, Ordering::Relaxed);
+    for (at, file) in files.into_iter().enumerate() {
+        group.keep(at, file);
+    }
+    place.store(core::ptr::from_ref(group).cast_mut(), Ordering::Release);
+    Ok(group)
 }
 
 fn make_around(
@@ -177,6 +229,7 @@ fn make_around(
         link_id: LinkId(u32::from_ne_bytes(link_id)),
         ours,
         twin: AtomicI32::new(twin),
+        files: [const { AtomicI32::new(-1) }; FILES],
         theirs: UnsafeCell::new(is_self.then_some((ours, process.wake))),
         peer_pid: AtomicU32::new(0),
         established: AtomicBool::new(is_self),
@@ -224,8 +277,12 @@ fn get_to_know(look: &Look, hello: &Introduction, letter: &Received) -> Option<&
     let group = adopt(slab_fd, wake_fd).and_then(|theirs| {
         let group =
             with(look, hello.instance).ok().filter(|group| group.establish(theirs, letter.pid));
-        if group.is_none() {
-            give_up(theirs);
+        match group {
+            Some(group) => {
+                group.keep(THEIR_SLAB, slab_fd);
+                group.keep(THEIR_WAKE, wake_fd);
+            }
+            None => give_up(theirs),
         }
         // Another thread may have established it meanwhile.
         group.or_else(|| find(look, hello.instance)).ok_or(Errno(libc::ENFILE))
@@ -299,6 +356,25 @@ impl Group {
         true
     }
 
+    /// Keeps a descriptor of a file of this group, if there is room for one more.
+    fn keep(&self, at: usize, fd: i32) {
+        let old = self.files[at].swap(sys::spare_copy(fd).unwrap_or(-1), Ordering::Relaxed);
+        if old >= 0 {
+            sys::close(old);
+        }
+    }
+
+    /// What a process needs to go on with a connection of this group; `None` if not all
+    /// of it was kept.
+    pub(crate) fn files(&self) -> Option<[i32; FILES]> {
+        let mut files = [0, 1, 2].map(|at: usize| self.files[at].load(Ordering::Relaxed));
+        if self.peer == self.process.instance {
+            files[THEIR_SLAB] = files[OUR_SLAB];
+            files[THEIR_WAKE] = self.process.wake_fd;
+        }
+        files.iter().all(|fd| *fd >= 0).then_some(files)
+    }
+
     /// The peer's slab and wake memory, once it has introduced itself.
     pub fn theirs(&self) -> Option<(Slab, Wake)> {
         if !self.established.load(Ordering::Acquire) {
@@ -349,6 +425,21 @@ impl Group {
             wake.mail().store(1, Ordering::Release);
         }
         sent
+    }
+
+    /// It has connections, or may get more.
+    fn is_of_use(&self) -> bool {
+        self.connections.load(Ordering::Acquire) != 0
+            || (!self.process.is_giver() && self.peer_lives())
+    }
+
+    /// A connection of a giver is ours as well; false: no more.
+    pub(crate) fn count_received(&self, more: bool) {
+        if more {
+            self.connections.fetch_add(1, Ordering::AcqRel);
+        } else {
+            self.connections.fetch_sub(1, Ordering::Release);
+        }
     }
 
     fn peer_lives(&self) -> bool {
@@ -512,6 +603,11 @@ impl Group {
         let twin = group.twin.swap(-1, Ordering::Relaxed);
         if twin >= 0 {
             sys::close(twin);
+        }
+        for file in group.files.iter().map(|file| file.load(Ordering::Relaxed)) {
+            if file >= 0 {
+                sys::close(file);
+            }
         }
         if group.reply_pending.load(Ordering::Relaxed) {
             group.process.replies_pending.fetch_sub(1, Ordering::Relaxed);

@@ -22,6 +22,7 @@ pub mod log;
 pub mod meeting;
 pub mod multiplex;
 pub mod options;
+pub mod parcel;
 pub mod pool;
 pub mod process;
 pub mod readiness;

@@ -21,7 +21,7 @@ use sidestep_device::wake::{self, CHANNELS, Wake};
 use sidestep_proto::fallback::Reason;
 use sidestep_proto::rendezvous::Local;
 use sidestep_wire::clc::Hostname;
-use sidestep_wire::host_control::{ControlMessage, Instance, mailbox_name};
+use sidestep_wire::host_control::{ControlMessage, Instance, Parcel, mailbox_name};
 use std::sync::OnceLock;
 
 /// Link groups of a process: one for each process it shares memory with.
@@ -46,6 +46,7 @@ pub struct Process {
     pub wake: Wake,
     /// Network namespace in which it can be reached.
     pub netns_cookie: u64,
+    pub(crate) state_fd: i32,
     pub(crate) wake_fd: i32,
     pub(crate) mailbox: i32,
     pub(crate) probe: i32,
@@ -247,6 +248,9 @@ fn forebears() -> impl Iterator<Item = &'static Process> {
     })
 }
 
+/// The number of a process that runs nowhere, as far as we know: see
+/// [`Process::of_giver`].
+const NOBODY: u32 = 0;
 /// In the place of an heir that is about to be forked: it lives.
 const UNBORN: u32 = u32::MAX;
 
@@ -281,7 +285,7 @@ impl Process {
             // SAFETY: nobody knows the state.
             unsafe { state.unmap() };
         })?;
-        Self::make_around(instance, pid, state, (wake, wake_fd)).inspect_err(|_| {
+        Self::make_around(instance, pid, (state, state_fd), (wake, wake_fd)).inspect_err(|_| {
             // What cannot be used is not to stand in the program's way.
             sys::close(state_fd);
             sys::close(wake_fd);
@@ -296,8 +300,8 @@ impl Process {
     fn make_around(
         instance: Instance,
         pid: u32,
-        state: State,
-        (wake, wake_fd): (Wake, i32),
+        state: (State, i32),
+        wake: (Wake, i32),
     ) -> sys::Result<&'static Self> {
         let mailbox = Unsettled(sys::move_up(sys::unix_datagram()?));
         sys::set_socket_option(mailbox.0, libc::SOL_SOCKET, libc::SO_PASSCRED, 1)?;
@@ -305,6 +309,26 @@ impl Process {
         let probe = Unsettled(sys::move_up(sys::unix_datagram()?));
         let netns_cookie =
             sys::socket_option(mailbox.0, libc::SOL_SOCKET, SO_NETNS_COOKIE).unwrap_or(0);
+        let room = Self::lay_out(instance, pid, state, wake)?;
+        // SAFETY: nobody else knows it yet.
+        unsafe {
+            (&raw mut (*room).netns_cookie).write(netns_cookie);
+            (&raw mut (*room).mailbox).write(mailbox.settle());
+            (&raw mut (*room).probe).write(probe.settle());
+        }
+        // SAFETY: initialised above, never freed.
+        let process = unsafe { &*room };
+        crate::log!(Info, "instance {instance} ready");
+        Ok(process)
+    }
+
+    /// An object without a mailbox, in which nobody is reached.
+    fn lay_out(
+        instance: Instance,
+        pid: u32,
+        (state, state_fd): (State, i32),
+        (wake, wake_fd): (Wake, i32),
+    ) -> sys::Result<*mut Self> {
         let room = map::reserve(size_of::<Self>())?.at(0, size_of::<Self>()).cast::<Self>();
         // SAFETY: zeroed memory of the right size; every field not written here
         // (atomics, lock, free list) is valid when zero. Nobody else knows it yet.
@@ -314,15 +338,106 @@ impl Process {
             (&raw mut (*room).instance).write(instance);
             (&raw mut (*room).state).write(state);
             (&raw mut (*room).wake).write(wake);
-            (&raw mut (*room).netns_cookie).write(netns_cookie);
+            (&raw mut (*room).state_fd).write(state_fd);
             (&raw mut (*room).wake_fd).write(wake_fd);
-            (&raw mut (*room).mailbox).write(mailbox.settle());
-            (&raw mut (*room).probe).write(probe.settle());
+            (&raw mut (*room).mailbox).write(-1);
+            (&raw mut (*room).probe).write(-1);
         }
-        // SAFETY: initialised above, never freed.
+        Ok(room)
+    }
+
+    /// The process object of somebody who has given us a connection: of ourselves, of a
+    /// forebear, or a new one that stands for a process we have nothing else of. It is
+    /// nobody's home that runs, so its slots are given back as a forked child does it.
+    ///
+    /// One call at a time.
+    ///
+    /// # Errors
+    /// `EINVAL` when the files are not what they should be, else as [`map::adopt`].
+    pub(crate) fn of_giver(state_file: i32, wake_file: i32) -> sys::Result<&'static Self> {
+        let state = state::adopt(state_file)?;
+        let instance = state.header().instance.each_ref().map(|half| half.load(Ordering::Relaxed));
+        // SAFETY: set once, never freed.
+        let current = unsafe { CURRENT.load(Ordering::Acquire).as_ref() };
+        let known = forebears().chain(current).find(|known| halves(&known.instance.0) == instance);
+        if let Some(known) = known {
+            // SAFETY: nobody else knows this mapping.
+            unsafe { state.unmap() };
+            return Ok(known);
+        }
+        let made = wake::adopt(wake_file).and_then(|wake| {
+            let id = u128::from(instance[0]) << 64 | u128::from(instance[1]);
+            let files = [state_file, wake_file].map(sys::spare_copy);
+            let [state_file, wake_file] = files.map(|file| file.unwrap_or(-1));
+            let instance = Instance(id.to_be_bytes());
+            Self::lay_out(instance, NOBODY, (state, state_file), (wake, wake_file))
+                // SAFETY: nobody knows it.
+                .inspect_err(|_| unsafe { wake.unmap() })
+        });
+        // SAFETY: nobody knows the state.
+        let room = made.inspect_err(|_| unsafe { state.unmap() })?;
+        // SAFETY: laid out above, never freed.
         let process = unsafe { &*room };
-        crate::log!(Info, "instance {instance} ready");
+        process.forebear.store(FOREBEAR.load(Ordering::Relaxed), Ordering::Relaxed);
+        FOREBEAR.store(room, Ordering::Relaxed);
         Ok(process)
+    }
+
+    /// Whether it only stands for somebody who has given us connections.
+    pub(crate) fn is_giver(&self) -> bool {
+        self.pid == NOBODY
+    }
+
+    /// A connection of this giver is ours from now on.
+    pub(crate) fn note_received(&self, index: usize, group: &'static Group) {
+        if self.is_giver() {
+            group.count_received(true);
+        }
+        self.set_group_of_slot(index, group);
+    }
+
+    /// It is ours no more: the group may end.
+    pub(crate) fn forget_received(&self, index: usize) {
+        if let Some(group) = self.group_of_slot(index).filter(|_| self.is_giver()) {
+            self.group_of_slot[index].store(core::ptr::null_mut(), Ordering::Release);
+            group.count_received(false);
+        }
+    }
+
+    /// Enters a process into the heirs, if it is not the one that made the state.
+    pub(crate) fn count_in(&self, pid: u32) {
+        let header = self.state.header();
+        let is_heir = |heir: &AtomicU32| heir.load(Ordering::Relaxed) == pid;
+        if self.pid != pid && !header.heirs.iter().any(is_heir) {
+            self.replace_heir(|old| old == 0 || (old != UNBORN && !sys::exists(old)), pid);
+        }
+    }
+
+    /// A connection of ours comes back to us after we had let go of it. False: its slot
+    /// is another connection's by now.
+    pub(crate) fn take_back(&self, index: usize, sock: &'static Sock) -> bool {
+        let _held = Held::enter(self.lock.get());
+        let is_left = self.sock_of_slot(index).is_none()
+            && self.state.slot(index).mode.load(Ordering::Acquire) != mode::FREE;
+        if is_left {
+            self.set_sock_of_slot(index, Some(sock));
+            // SAFETY: under the lock.
+            unsafe { &mut *self.free.get() }.lingering -= 1;
+        }
+        is_left
+    }
+
+    /// Whether the connection of a slot is under way to another program.
+    pub(crate) fn is_under_way(&self, index: usize) -> bool {
+        let place = &self.state.slot(index).parcel;
+        let number = place.load(Ordering::Acquire);
+        let Some(group) = self.group_of_slot(index).filter(|_| number != 0) else { return false };
+        let parcel = Parcel { slot: index as u32, peer: group.peer, number };
+        let is_under_way = sys::is_bound(&UnixName::new(&parcel.name()));
+        if !is_under_way {
+            let _ = place.compare_exchange(number, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        is_under_way
     }
 
     /// First half of the instance: enough to find a link group by.
@@ -410,6 +525,9 @@ impl Process {
     fn is_releasable(&self, index: usize) -> bool {
         let slot = self.state.slot(index);
         if slot.holders.load(Ordering::Acquire) > 0 && self.has_living_heirs() {
+            return false;
+        }
+        if self.is_under_way(index) {
             return false;
         }
         // Heirs that were killed, or let go at the same time, have not said so.

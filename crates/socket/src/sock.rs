@@ -74,6 +74,10 @@ pub struct Sock {
     pub receive_buffer: AtomicU32,
     /// An option was used that only TCP has.
     pub tcp_only: AtomicBool,
+    /// This process begins another program, and has let go of the slot.
+    let_go: AtomicBool,
+    /// This process begins another program, in which a descriptor stays open.
+    stays_open: AtomicBool,
     /// A listener's marker (see [`meeting::mark_listener`]), -1 = none.
     pub(crate) marker: AtomicI32,
     slot_index: AtomicU32,
@@ -123,8 +127,7 @@ pub struct Conn {
 /// Makes a socket object for a new descriptor of the program.
 pub fn register(fd: i32, nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
     let sock = new(nonblocking, is_server)?;
-    descriptors::note_highest(fd);
-    forget_entry(descriptors::insert_sock(fd, sock), -1);
+    enter_descriptor(fd, sock);
     Some(sock)
 }
 
@@ -140,6 +143,8 @@ fn new(nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
         (&raw mut (*at).nonblocking).write(AtomicBool::new(nonblocking));
         (&raw mut (*at).receive_buffer).write(AtomicU32::new(0));
         (&raw mut (*at).tcp_only).write(AtomicBool::new(false));
+        (&raw mut (*at).let_go).write(AtomicBool::new(false));
+        (&raw mut (*at).stays_open).write(AtomicBool::new(false));
         (&raw mut (*at).marker).write(AtomicI32::new(-1));
         (&raw mut (*at).slot_index).write(AtomicU32::new(u32::MAX));
         (&raw mut (*at).home).write(AtomicPtr::new(core::ptr::null_mut()));
@@ -230,6 +235,34 @@ pub fn duplicate(old: i32, new: i32) {
     }
 }
 
+/// Makes a socket object for a connection in shared memory that another process of our
+/// end has begun, and that this one holds from now on. `None`: no memory, or the slot is
+/// another connection's by now.
+pub(crate) fn receive(home: &'static Process, index: usize, conn: Conn) -> Option<&'static Sock> {
+    let slot = home.state.slot(index);
+    let nonblocking = slot.flags.load(Ordering::Relaxed) & flag::NONBLOCKING != 0;
+    let sock = new(nonblocking, slot.is_server.load(Ordering::Relaxed) != 0)?;
+    if home.pid == process::owner() && !home.take_back(index, sock) {
+        sock.leave();
+        return None;
+    }
+    slot.holders.fetch_add(1, Ordering::SeqCst);
+    home.note_received(index, conn.group);
+    sock.slot_index.store(index as u32, Ordering::Relaxed);
+    sock.home.store(core::ptr::from_ref(home).cast_mut(), Ordering::Release);
+    sock.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Release);
+    // SAFETY: nobody else knows the object.
+    unsafe { sock.set_conn(conn) };
+    sock.set_phase(Phase::Smc);
+    Some(sock)
+}
+
+/// Enters a descriptor that was found to be one of this socket's.
+pub(crate) fn enter_descriptor(fd: i32, sock: &'static Sock) {
+    descriptors::note_highest(fd);
+    forget_entry(descriptors::insert_sock(fd, sock), -1);
+}
+
 /// The kernel has made a socket new (`connect` to nowhere): its descriptors stand for
 /// a new object from now on, and the old one ends as by `close`. Calls of other
 /// threads that are under way finish with the old one.
@@ -310,12 +343,41 @@ impl Sock {
         let Some(home) = self.home() else { return };
         // As long as we hold it, nobody gives it to another connection. If two let go
         // at once, the home finds that nobody is left.
-        if slot.holders.load(Ordering::Acquire) == 1 {
+        if slot.holders.load(Ordering::Acquire) == 1 && !home.is_under_way(index) {
             home.detach(index);
         }
         slot.holders.fetch_sub(1, Ordering::AcqRel);
+        home.forget_received(index);
         if self.is_at_home() {
             home.release_slot(index);
+        }
+    }
+
+    /// A descriptor stays open in the program that is about to begin in this process.
+    pub(crate) fn set_stays_open(&self) {
+        self.stays_open.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether one does.
+    pub(crate) fn stays_open(&self) -> bool {
+        self.stays_open.load(Ordering::Relaxed)
+    }
+
+    /// Another program is about to begin in this process, which is no holder any more if
+    /// at least so many others are left: how many are.
+    pub(crate) fn let_go(&self, others_least: u32) -> Option<u32> {
+        let less = |holders: u32| holders.checked_sub(1).filter(|left| *left >= others_least);
+        let holders = &self.slot()?.holders;
+        let before = holders.fetch_update(Ordering::SeqCst, Ordering::Relaxed, less).ok()?;
+        self.let_go.store(true, Ordering::Relaxed);
+        Some(before - 1)
+    }
+
+    /// The other program could not be begun.
+    pub(crate) fn hold_again(&self) {
+        self.stays_open.store(false, Ordering::Relaxed);
+        if let Some(slot) = self.slot().filter(|_| self.let_go.swap(false, Ordering::Relaxed)) {
+            slot.holders.fetch_add(1, Ordering::SeqCst);
         }
     }
 
@@ -594,6 +656,7 @@ pub fn before_fork() {
 /// In the child of a fork.
 pub fn after_fork_in_child() {
     POOL.reset_lock();
+    crate::parcel::reset_lock();
     descriptors::for_each_sock(|_, sock| {
         sock.uses.store(1, Ordering::Relaxed);
         sock.meeting_lock.get().reset();

@@ -471,6 +471,14 @@ fn leave_sleeper(slot: &Slot) {
     }
 }
 
+/// A thread of this number is the sleeper no more: it has ended, and another has its
+/// number now.
+pub(crate) fn forget_sleeper(slot: &Slot, tid: u32) {
+    if slot.sleeper.load(Ordering::Relaxed) == tid {
+        leave_sleeper(slot);
+    }
+}
+
 /// One more in a counter, until it is dropped.
 pub(crate) struct Counted<'a>(&'a AtomicU32);
 

@@ -426,6 +426,51 @@ pub fn connection_name(client: SocketAddr, server: SocketAddr) -> AddressName {
     address_name(format_args!("sidestep/1/connection/{}-{}", Endpoint(client), Endpoint(server)))
 }
 
+/// What the name of a parcel says.
+///
+/// A parcel is a socket that stands in for a connection while it goes to another program, and
+/// carries the connection's memory. No byte is in it, so all there is to say stands in its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parcel {
+    /// The slot of the connection in the state beside it.
+    pub slot: u32,
+    /// The process at the other end of the connection.
+    pub peer: Instance,
+    /// Makes the name unique; never 0.
+    pub number: u64,
+}
+
+impl Parcel {
+    const PREFIX: &[u8] = b"sidestep/1/parcel/";
+
+    /// What a socket is bound to: `sidestep/1/parcel/<slot>/<peer>/<number>`, in hexadecimal.
+    #[must_use]
+    pub fn name(&self) -> AddressName {
+        let Self { slot, peer, number } = self;
+        address_name(format_args!("sidestep/1/parcel/{slot:08x}/{peer}/{number:016x}"))
+    }
+
+    /// Whether a name is that of a parcel, or was meant to be.
+    #[must_use]
+    pub fn is_name(name: &[u8]) -> bool {
+        name.starts_with(Self::PREFIX)
+    }
+
+    /// Reads a name.
+    #[must_use]
+    pub fn from_name(name: &[u8]) -> Option<Self> {
+        let rest = core::str::from_utf8(name.strip_prefix(Self::PREFIX)?).ok()?;
+        let mut words = rest.split('/');
+        let mut word = |len| words.next().filter(|word: &&str| word.len() == len);
+        let parcel = Self {
+            slot: u32::from_str_radix(word(8)?, 16).ok()?,
+            peer: Instance(u128::from_str_radix(word(32)?, 16).ok()?.to_be_bytes()),
+            number: u64::from_str_radix(word(16)?, 16).ok()?,
+        };
+        (parcel.name().as_slice() == name).then_some(parcel)
+    }
+}
+
 /// One end of a TCP connection, as it stands in a connection name.
 struct Endpoint(SocketAddr);
 
@@ -510,6 +555,22 @@ mod tests {
             connection("[fe80::2%3]:40000", "[fe80::1%3]:5000"),
             connection("[fe80::2]:40000", "[fe80::1%7]:5000"),
         );
+    }
+
+    #[test]
+    fn the_name_of_a_parcel_says_what_is_in_it() {
+        let peer = Instance(core::array::from_fn(|index| index as u8 + 200));
+        let parcel = Parcel { slot: 16_383, peer, number: 0xfedc_0000_0000_0001 };
+        let name = parcel.name();
+        assert!(Parcel::is_name(&name));
+        assert_eq!(Parcel::from_name(&name), Some(parcel));
+        for broken in [&name[..name.len() - 1], b"sidestep/1/parcel/", b"sidestep/1/parcel/0/1/2"] {
+            assert!(Parcel::is_name(broken));
+            assert_eq!(Parcel::from_name(broken), None);
+        }
+        assert_eq!(Parcel::from_name(&mailbox_name(&peer)), None);
+        let sign = text(name).replace("00003fff", "+0003fff");
+        assert_eq!(Parcel::from_name(sign.as_bytes()), None);
     }
 
     #[test]
