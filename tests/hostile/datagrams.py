@@ -26,6 +26,7 @@ SLAB_LEN, WAKE_LEN = 4 << 30, 2 << 20
 MFD_HUGETLB = 4
 F_ADD_SEALS, LENGTH_SEALS = 1033, 0x1 | 0x2 | 0x4
 HELLO, INTRODUCTION, CHANNEL = 1, 2, 3
+LOOKS = 100
 NAMES = re.compile(r"@(sidestep/1/(process/([0-9a-f]{32})|connection/\S+))")
 
 
@@ -178,6 +179,16 @@ def names(of_whom=None):
     return addresses, [bytes.fromhex(match[3]) for match in found if match[3]]
 
 
+def mailbox_of(pid):
+    """Its address. The kernel shows its table of sockets in pieces: one is passed over
+    when others before it go in between, so a look without it says nothing yet."""
+    for _ in range(LOOKS):
+        found = [name for name in names(inodes([pid]))[0] if b"/process/" in name]
+        if found:
+            return found
+    raise SystemExit("the victim has no mailbox")
+
+
 def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--pid", type=int, required=True)
@@ -185,9 +196,7 @@ def main():
     arguments.add_argument("--seconds", type=float, default=2)
     arguments.add_argument("--uid", type=int)
     told = arguments.parse_args()
-    mailbox = [name for name in names(inodes([told.pid]))[0] if b"/process/" in name]
-    if not mailbox:
-        raise SystemExit("the victim has no mailbox")
+    mailbox = mailbox_of(told.pid)
     if told.uid is not None:
         os.setuid(told.uid)
     dice, arsenal = random.Random(f"{told.seed} {told.uid}"), Arsenal()

@@ -27,6 +27,7 @@ pub(crate) mod conversation;
 pub(crate) mod generator;
 pub(crate) mod poller;
 pub(crate) mod record;
+pub(crate) mod resources;
 
 mod client;
 mod control_line;
@@ -34,7 +35,6 @@ mod event_loop;
 mod failure;
 mod pace;
 mod pattern;
-mod resources;
 mod server;
 mod socket;
 #[cfg(test)]

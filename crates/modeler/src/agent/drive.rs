@@ -16,6 +16,7 @@ use crate::control::{
 };
 use crate::launch::{Crew, Launcher, Limits, WorkerError};
 use crate::plan::{Entry, Extent, Model, Transport};
+use crate::worker::clock::now_ns;
 
 /// What one run has yielded: of the measured time alone, except that connections are
 /// counted since the workers' start, because they were made before.
@@ -87,7 +88,7 @@ impl Run<'_> {
             other => Err(other),
         })?;
 
-        clients.tell(Command::Go { at_ns: monotonic_ns() + GO_LEAD.as_nanos() as u64 })?;
+        clients.tell(Command::Go { at_ns: now_ns() + GO_LEAD.as_nanos() as u64 })?;
         let [warmup, measured] = parts_of(self.entry.conduct.extent, limits);
         clients.gather("finish its warm-up", GO_LEAD + warmup, |event| match event {
             Event::Warm => Ok(()),
@@ -181,14 +182,6 @@ fn parts_of(extent: Extent, limits: &Limits) -> [Duration; 2] {
 
 /// From the word to the moment at which clients begin: all have heard it by then.
 const GO_LEAD: Duration = Duration::from_millis(20);
-
-/// `CLOCK_MONOTONIC` in nanoseconds: the same for all processes of a host.
-fn monotonic_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel fills one `timespec`; this clock always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
-}
 
 #[cfg(test)]
 mod tests {
@@ -361,11 +354,5 @@ mod tests {
         assert_eq!(parts_of(time, &limits), [5, 52].map(Duration::from_secs));
         let count = Extent::Count { warmup: 1, measured: 1 };
         assert_eq!(parts_of(count, &limits), [Duration::from_secs(2); 2]);
-    }
-
-    #[test]
-    fn the_clock_of_all_processes_advances() {
-        let before = monotonic_ns();
-        assert!(before > 0 && monotonic_ns() >= before);
     }
 }

@@ -1,8 +1,9 @@
 //! CPU time of the whole machine, as the kernel accounts for it.
 
-use std::{fs, io, mem};
+use std::{fs, io};
 
 use crate::control::MachineCpu;
+use crate::worker::resources::usage_of;
 
 /// CPU time of all CPUs of this host since its start, in steps of a clock tick
 /// (mostly 10 ms).
@@ -23,16 +24,8 @@ pub fn machine_cpu() -> io::Result<MachineCpu> {
 /// were waited for, in microseconds: a coordinator's own and that of its workers.
 #[must_use]
 pub fn own_cpu_us() -> u64 {
-    [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN].map(used_us).iter().sum()
-}
-
-fn used_us(who: i32) -> u64 {
-    // SAFETY: numbers; all zero is a value.
-    let mut usage: libc::rusage = unsafe { mem::zeroed() };
-    // SAFETY: the kernel fills one `rusage`; it knows both values of `who`.
-    unsafe { libc::getrusage(who, &raw mut usage) };
-    let us = |time: libc::timeval| (time.tv_sec * 1_000_000 + time.tv_usec).cast_unsigned();
-    us(usage.ru_utime) + us(usage.ru_stime)
+    let used = usage_of(libc::RUSAGE_SELF) + usage_of(libc::RUSAGE_CHILDREN);
+    used.user_us + used.system_us
 }
 
 /// *Source*: `proc_stat(5)`. Guests' time, the ninth and tenth number, is part of

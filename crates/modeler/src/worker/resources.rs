@@ -10,10 +10,15 @@ use crate::plan::Model;
 
 /// CPU time and context switches of this process so far.
 pub(crate) fn usage() -> Usage {
+    usage_of(libc::RUSAGE_SELF)
+}
+
+/// The same of `RUSAGE_SELF` or `RUSAGE_CHILDREN`.
+pub(crate) fn usage_of(who: i32) -> Usage {
     // SAFETY: all zeros are a valid rusage.
     let mut used: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: `used` is writable. It cannot fail for oneself.
-    unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut used) };
+    // SAFETY: `used` is writable; the kernel knows both values of `who`.
+    unsafe { libc::getrusage(who, &raw mut used) };
     Usage {
         user_us: microseconds(used.ru_utime),
         system_us: microseconds(used.ru_stime),
