@@ -172,11 +172,11 @@ pub(crate) struct MemoryLimit(u64);
 
 impl MemoryLimit {
     /// The allowed values in words, for error texts.
-    pub(crate) const ALLOWED: &str = "0 (no limit), or at least 1MB, such as 256MB";
+    pub(crate) const ALLOWED: &str = "0 (no limit), or at least 2MB, such as 256MB";
 
     /// The limit, if it leaves room for at least one ring of the largest size.
     pub(crate) fn new(bytes: u64) -> Option<Self> {
-        (bytes == 0 || bytes >= 1 << 20).then_some(Self(bytes))
+        (bytes == 0 || bytes >= 2 << 20).then_some(Self(bytes))
     }
 }
 
@@ -301,8 +301,8 @@ mod tests {
     #[test]
     fn a_memory_limit_holds_at_least_one_ring() {
         assert_eq!(MemoryLimit::new(0), Some(MemoryLimit(0)));
-        assert_eq!(MemoryLimit::new((1 << 20) - 1), None);
-        assert_eq!(MemoryLimit::new(1 << 20), Some(MemoryLimit(1 << 20)));
+        assert_eq!(MemoryLimit::new((2 << 20) - 1), None);
+        assert_eq!(MemoryLimit::new(2 << 20), Some(MemoryLimit(2 << 20)));
     }
 
     #[test]

@@ -47,23 +47,30 @@ pub const LONG_MIN: usize = 8 << 10;
 #[derive(Debug)]
 pub struct Choice {
     streaming: AtomicBool,
-    /// Not on trial: this manner was the better one.
-    settled: AtomicBool,
+    /// Turns for which the present manner, the better one, is still kept; 0: it is on
+    /// trial.
+    settled: AtomicU32,
     /// Bytes until the present manner has had its turn.
     left: AtomicU32,
     /// When the last copy had been made, in ticks.
     last: AtomicU64,
     /// Ticks of this turn.
     spent: AtomicU64,
-    /// Ticks for 1024 bytes in the last turn of each manner, cached and streaming; 0:
+    /// Ticks for 1024 bytes in the last trial of each manner, cached and streaming; 0:
     /// not known yet.
     costs: [AtomicU64; 2],
 }
 
-/// Bytes for which a manner is tried, and for which it is kept. A trial is long enough to
-/// fill the ring many times, and the wrong manner costs little when it is so rare.
-const TRIAL_LEN: u32 = 2 << 20;
-const SETTLED_LEN: u32 = 256 << 20;
+/// Bytes of a turn: long enough to fill the ring many times. A trial is one turn.
+const TURN_LEN: u32 = 2 << 20;
+
+/// Turns for which the better manner is kept. The other one costs little when it is so
+/// rare.
+const SETTLED_TURNS: u32 = 128;
+
+/// A settled manner is given up early when it has become so many times as slow as it was
+/// when it was chosen: the CPUs have moved.
+const DECLINE: u64 = 2;
 
 /// A pause between two copies counts no more than this, in ticks: some 50 µs.
 const PAUSE_MAX: u64 = 1 << 17;
@@ -74,8 +81,8 @@ impl Choice {
     pub const fn new() -> Self {
         Self {
             streaming: AtomicBool::new(false),
-            settled: AtomicBool::new(false),
-            left: AtomicU32::new(TRIAL_LEN),
+            settled: AtomicU32::new(0),
+            left: AtomicU32::new(TURN_LEN),
             last: AtomicU64::new(0),
             spent: AtomicU64::new(0),
             costs: [const { AtomicU64::new(0) }; 2],
@@ -101,19 +108,22 @@ impl Choice {
     }
 
     fn end_turn(&self) {
+        let cost = (self.spent.load(Relaxed) / u64::from(TURN_LEN >> 10)).max(1);
+        self.spent.store(0, Relaxed);
+        self.left.store(TURN_LEN, Relaxed);
         let now = usize::from(self.streaming.load(Relaxed));
-        let was_settled = self.settled.load(Relaxed);
-        let len = if was_settled { SETTLED_LEN } else { TRIAL_LEN };
-        let cost = (self.spent.load(Relaxed) / u64::from(len >> 10)).max(1);
+        let settled = self.settled.load(Relaxed);
+        if settled > 1 && cost <= DECLINE * self.costs[now].load(Relaxed) {
+            self.settled.store(settled - 1, Relaxed);
+            return;
+        }
         self.costs[now].store(cost, Relaxed);
         let other = self.costs[1 - now].load(Relaxed);
-        let tries_other = was_settled || other == 0;
+        let tries_other = settled > 0 || other == 0;
         if tries_other || other < cost {
             self.streaming.store(now == 0, Relaxed);
         }
-        self.settled.store(!tries_other, Relaxed);
-        self.left.store(if tries_other { TRIAL_LEN } else { SETTLED_LEN }, Relaxed);
-        self.spent.store(0, Relaxed);
+        self.settled.store(if tries_other { 0 } else { SETTLED_TURNS }, Relaxed);
     }
 }
 
@@ -244,9 +254,12 @@ mod tests {
         let near = |manner| if manner == Manner::Cached { 9_000 } else { 12_000 };
         let far = |manner| if manner == Manner::Cached { 45_000 } else { 12_000 };
         for _ in 0..3 {
+            // What has not become slower shows only by the next trial that it is the
+            // slower one now.
             send(&choice, 20_000, near);
             assert_eq!(choice.manner(), Manner::Cached);
-            send(&choice, 20_000, far);
+            // Four turns: to notice, and to try.
+            send(&choice, 4 * TURN_LEN / LEN as u32, far);
             assert_eq!(choice.manner(), Manner::Streaming);
         }
     }

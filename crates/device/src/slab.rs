@@ -4,7 +4,7 @@
 //!   0        header   magic, version
 //!   4 KiB    records  16 384 x 256 bytes, one per connection slot of the owner
 //!   4 MiB +  CLC      16 384 x 512 bytes, the message a side has for the other
-//!   16 MiB   rings    32 KiB to 1 MiB each, power-of-two aligned
+//!   16 MiB   rings    32 KiB to 1 MiB each, in twice as much memory (see `ring`)
 //! ```
 //!
 //! The owner maps it writable, the peer read-only (it holds a descriptor that was
@@ -18,7 +18,7 @@ use crate::arm::Arm;
 use crate::channel::SLOTS;
 use crate::cursor::Cursor;
 use crate::map::{self, Created, Mapping};
-use crate::ring::Ring;
+use crate::ring::{LAPS, Ring};
 use crate::sys::Result;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -33,7 +33,7 @@ const CLC_AT: usize = RECORDS_AT + SLOTS * size_of::<Record>();
 pub const RINGS_AT: usize = 16 << 20;
 const MAGIC: u64 = u64::from_be_bytes(*b"SIDESLAB");
 /// Bumped with every change of a layout that peers share.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 
 const _: () = assert!(size_of::<Record>() == 256);
 const _: () = assert!(size_of::<ClcBox>() == 512);
@@ -258,13 +258,13 @@ impl Slab {
     #[must_use]
     pub fn ring(&self, at: u64, len: u32) -> Option<Ring> {
         let (at, len) = (usize::try_from(at).ok()?, len as usize);
-        let fits = at >= RINGS_AT && at.checked_add(len)? <= SLAB_LEN;
         let is_ring = (32 << 10..=1 << 20).contains(&len) && len.is_power_of_two();
-        if !(fits && is_ring && at.is_multiple_of(4 << 10)) {
+        let fits = at >= RINGS_AT && at.checked_add(len * LAPS)? <= SLAB_LEN;
+        if !(is_ring && fits && at.is_multiple_of(4 << 10)) {
             return None;
         }
         // SAFETY: inside the mapping, which lives until the link group ends.
-        Some(unsafe { Ring::new(self.0.at(at, len), len) })
+        Some(unsafe { Ring::new(self.0.at(at, len * LAPS), len) })
     }
 
     /// Gives the address range back.
@@ -313,7 +313,9 @@ mod tests {
         assert!(slab.ring(0, 64 << 10).is_none(), "over the header");
         assert!(slab.ring(first, 48 << 10).is_none(), "not a power of two");
         assert!(slab.ring(first, 2 << 20).is_none(), "longer than any RMBE");
-        assert!(slab.ring(SLAB_LEN as u64 - 4096, 64 << 10).is_none(), "over the end");
+        let last = (SLAB_LEN - LAPS * (64 << 10)) as u64;
+        assert!(slab.ring(last, 64 << 10).is_some());
+        assert!(slab.ring(last + 4096, 64 << 10).is_none(), "over the end");
         assert!(slab.ring(u64::MAX - 10, 64 << 10).is_none());
     }
 }

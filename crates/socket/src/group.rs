@@ -12,7 +12,7 @@ use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use sidestep_device::map::{self, Mapping};
-use sidestep_device::ring::Ring;
+use sidestep_device::ring::{LAPS, Ring};
 use sidestep_device::slab::{self, RINGS_AT, Record, SLAB_LEN, Slab, phase};
 use sidestep_device::sys::{self, Errno, Received, UnixName};
 use sidestep_device::wake::{self, CHANNELS, Wake};
@@ -468,7 +468,7 @@ impl Group {
     /// offset and the ring.
     pub fn take_ring(&'static self, index: usize, size: RmbeSize) -> Option<(u64, Ring)> {
         let limit = process::options().memory_limit;
-        let bytes = size.bytes() as u64;
+        let bytes = memory_of(size) as u64;
         let taken = self.process.ring_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let offset = if limit != 0 && taken > limit { None } else { self.take_offset(size) };
         let Some(offset) = offset else {
@@ -494,10 +494,10 @@ impl Group {
             return Some(offset);
         }
         let offset = rings.next;
-        if offset + size.bytes() > SLAB_LEN {
+        if offset + memory_of(size) > SLAB_LEN {
             return None;
         }
-        rings.next += size.bytes();
+        rings.next += memory_of(size);
         Some(offset)
     }
 
@@ -521,7 +521,7 @@ impl Group {
                 unsafe { link.write(*first) };
                 *first = offset;
             }
-            self.process.ring_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+            self.process.ring_bytes.fetch_sub(memory_of(size) as u64, Ordering::Relaxed);
         }
         self.connections.fetch_sub(1, Ordering::Release);
     }
@@ -624,6 +624,11 @@ impl Group {
             room.unmap();
         }
     }
+}
+
+/// Bytes of memory that a ring of this size takes.
+fn memory_of(size: RmbeSize) -> usize {
+    size.bytes() * LAPS
 }
 
 /// What became of a mark.

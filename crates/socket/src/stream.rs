@@ -106,7 +106,7 @@ impl<'a> Buffers<'a> {
         self.each(skip, n, |at, len| {
             // SAFETY: the program's buffer, readable by the call's contract.
             let mut bytes = unsafe { core::slice::from_raw_parts(at, len) };
-            let spans = Spans::cut(position, len, ring.len());
+            let spans = Spans::cut(position, len, ring.memory_len());
             let (first, second) = bytes.split_at(spans.first.len());
             ring.write(spans.first, first, manner);
             bytes = second;
@@ -121,7 +121,7 @@ impl<'a> Buffers<'a> {
     #[inline]
     fn copy_out(&self, skip: usize, n: usize, ring: &Ring, mut position: u64) {
         self.each(skip, n, |at, len| {
-            let spans = Spans::cut(position, len, ring.len());
+            let spans = Spans::cut(position, len, ring.memory_len());
             let first = spans.first.len();
             // SAFETY: the program's buffer, writable by the call's contract.
             unsafe {

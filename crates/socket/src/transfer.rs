@@ -102,7 +102,7 @@ fn send_part(
         if window == 0 {
             return Ok(Part::SocketWaits);
         }
-        let span = Spans::cut(producer, window.min(len), conn.outgoing.len()).first;
+        let span = Spans::cut(producer, window.min(len), conn.outgoing.memory_len()).first;
         // SAFETY: the span is ours to write, under the send lock.
         let read = unsafe { source.read(conn.outgoing.address(&span), span.len(), done) };
         let n = match read {
@@ -199,7 +199,7 @@ fn receive_part(slot: &Slot, conn: &Conn, fd: i32, pipe: i32, len: usize) -> Ans
         wait::follow_hint(slot, conn, fd);
         return end_or_wait(slot, conn);
     }
-    let span = Spans::cut(consumer, readable.min(len), conn.incoming.len()).first;
+    let span = Spans::cut(consumer, readable.min(len), conn.incoming.memory_len()).first;
     // SAFETY: the span lies in the peer's ring, which stays mapped.
     let wrote = unsafe { write_now(pipe, conn.incoming.address(&span), span.len()) }?;
     if let Part::Moved(n) = wrote {

@@ -320,13 +320,13 @@ fn must_do_well(stage: &Stage<'_>, client: Command) -> Result<Tally> {
     Ok(tally)
 }
 
-/// Rings are counted in the memory of those who write them, in the size that
+/// Rings are counted in the memory of those who write them, in twice the size that
 /// the reader wants.
-const MEMORY_LIMIT: &str = "[smc]\nmemory_limit = \"1MB\"\nrmbe_size = \"512KB\"\n";
+const MEMORY_LIMIT: &str = "[smc]\nmemory_limit = \"2MB\"\nrmbe_size = \"512KB\"\n";
 
 /// The same for a library that was not started by the `sidestep` command, which
 /// would overwrite it.
-const MEMORY_LIMIT_OPTIONS: &str = "memory=1048576 rmbe=524288";
+const MEMORY_LIMIT_OPTIONS: &str = "memory=2097152 rmbe=524288";
 
 fn memory_limit(stage: &Stage<'_>) -> Result<String> {
     let file = stage.house.scratch.join("memory-limit.toml");
