@@ -192,6 +192,24 @@ static void edge_out(struct pair *p)
     close(set);
 }
 
+/* A send that was taken in part is as good as EAGAIN: many loops wait after it. */
+static void edge_out_after_a_part(struct pair *p)
+{
+    int set = epoll_create1(0);
+    set_nonblock(p->self.fd, true);
+    CHECK_EQ(epoll_add(set, p->self.fd, EPOLLOUT | EPOLLET, 1), 0);
+    CHECK_EQ(one_event(set, 1, LONG_MS), EPOLLOUT);
+    for (int i = 0; i < 5; i++) {
+        long total = 0, n;
+        while ((n = do_send_once(&p->self, STAGE_SIZE, 0)) == STAGE_SIZE)
+            total += n;
+        total += n > 0 ? n : 0;
+        CHECK_EQ(peer_do(p, do_recv, total, 0), total);
+        CHECK_EQ(one_event(set, 1, LONG_MS), EPOLLOUT);
+    }
+    close(set);
+}
+
 /* … while the writer sleeps in epoll_wait. */
 static void edge_out_wakes(struct pair *p)
 {
@@ -793,6 +811,7 @@ static const struct test tests[] = {
     {"edge_after_add_and_mod", edge_after_add_and_mod, 0},
     {"edge_in_and_out", edge_in_and_out, 0},
     {"edge_out", edge_out, ACTIVE_PEER | SLOW},
+    {"edge_out_after_a_part", edge_out_after_a_part, ACTIVE_PEER},
     {"edge_out_wakes", edge_out_wakes, ACTIVE_PEER | SLOW},
     {"edge_at_the_end", edge_at_the_end, 0},
     {"edge_bulk", edge_bulk, ACTIVE_PEER},

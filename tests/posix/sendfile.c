@@ -1,9 +1,10 @@
 /* sendfile.c: bytes that never pass through the program: sendfile(2), splice(2). */
 #include "support.h"
 
+#include <sys/epoll.h>
 #include <sys/sendfile.h>
 
-enum { FILE_LEN = 1 << 20 };
+enum { FILE_LEN = 1 << 20, LONG_MS = 3000 };
 
 /* A file that continues this end's outgoing pattern. */
 static int pattern_file(const struct end *end)
@@ -123,6 +124,29 @@ static void nonblocking(struct pair *p)
     CHECK_ERRNO(sendfile(p->self.fd, file, &offset, 4096), EAGAIN);
     CHECK_EQ(offset, 0);
     CHECK_EQ(peer_do(p, do_recv, total + more, 0), total + more);
+    close(file);
+}
+
+/* A full socket, found by sendfile alone, is reported when there is room again; after a
+ * part as well as after EAGAIN. */
+static void edge_of_room(struct pair *p)
+{
+    int file = pattern_file(&p->self), set = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLOUT | EPOLLET};
+    set_nonblock(p->self.fd, true);
+    CHECK_EQ(epoll_ctl(set, EPOLL_CTL_ADD, p->self.fd, &event), 0);
+    CHECK_EQ(epoll_wait(set, &event, 1, LONG_MS), 1);
+    for (int round = 0; round < 6 && position(file) < FILE_LEN; round++) {
+        long total = 0, n, most = round % 2 ? FILE_LEN : 4096;
+        while ((n = sendfile(p->self.fd, file, NULL, most)) == most)
+            total += n;
+        total += n > 0 ? n : 0;
+        p->self.sent += total;
+        CHECK_EQ(peer_do(p, do_recv, total, 0), total);
+        if (position(file) < FILE_LEN)
+            CHECK_EQ(epoll_wait(set, &event, 1, LONG_MS), 1);
+    }
+    close(set);
     close(file);
 }
 
@@ -286,6 +310,7 @@ static const struct test tests[] = {
     {"mixed_with_send", mixed_with_send, 0},
     {"a_megabyte", a_megabyte, ACTIVE_PEER},
     {"nonblocking", nonblocking, ACTIVE_PEER},
+    {"edge_of_room", edge_of_room, ACTIVE_PEER},
     {"errors", errors, 0},
     {"splice_to_pipe", splice_to_pipe, 0},
     {"splice_from_pipe", splice_from_pipe, 0},

@@ -123,7 +123,6 @@ bool pattern_holds(const void *buffer, size_t len, uint64_t position, unsigned s
     return true;
 }
 
-#define STAGE_SIZE (1 << 20)
 
 /* One staging buffer for each thread. */
 static unsigned char *stage(void)

@@ -128,6 +128,8 @@ bool take_bytes(struct end *end, const void *buffer, size_t len);
 /* Runs on the peer's side; the result and errno travel back. */
 typedef long peer_action(struct end *peer, long a, long b);
 
+enum { STAGE_SIZE = 1 << 20 }; /* most bytes of a single call */
+
 long do_send(struct end *end, long len, long flags);      /* all of it, checked */
 long do_send_once(struct end *end, long len, long flags); /* one send(), raw result */
 long do_recv(struct end *end, long len, long flags);      /* exactly len, checked */

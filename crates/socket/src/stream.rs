@@ -25,7 +25,6 @@ use core::sync::atomic::{Ordering, fence};
 use sidestep_device::copy::{self, Choice, LONG_MIN, Manner};
 use sidestep_device::map;
 use sidestep_device::ring::Ring;
-use sidestep_device::slab::wanted;
 use sidestep_device::state::{Slot, count, flag};
 use sidestep_device::sys::{self, Errno as SysErrno};
 use sidestep_proto::cursor::{self, Spans};
@@ -256,18 +255,19 @@ impl RingSend<'_> {
             if done == buffers.len() {
                 break;
             }
-            if self.window() > 0 {
+            if wait::has_room(self.conn) {
                 continue;
             }
             if dont_wait || !self.sock.may_block(self.fd) {
-                if done > 0 {
-                    break;
+                // Also after a part: many loops take a short write for EAGAIN.
+                wait::want_room(self.sock, self.conn);
+                if wait::has_room(self.conn) {
+                    continue;
                 }
-                self.want_room();
-                if self.window() == 0 {
+                if done == 0 {
                     return Err(libc::EAGAIN);
                 }
-                continue;
+                break;
             }
             match self.wait(&deadline) {
                 Ok(()) => {}
@@ -345,21 +345,6 @@ impl RingSend<'_> {
             .map_err(|misbehaved| control::reset(self.slot, self.conn, &misbehaved))?;
         self.sock.send_limit.store(claim + len as u64, Ordering::Relaxed);
         Ok(window)
-    }
-
-    fn window(&self) -> usize {
-        let producer = self.conn.mine.sending.producer.position();
-        let claim = self.conn.theirs.receiving.consumer.claim();
-        cursor::window(producer, claim, self.conn.outgoing.len()).unwrap_or(1)
-    }
-
-    /// A loop will wait for room: the peer marks our channels when there is some.
-    fn want_room(&self) {
-        self.sock.out_blocked.store(true, Ordering::Relaxed);
-        if self.conn.mine.waiting.channels.load(Ordering::Relaxed) != 0 {
-            self.conn.mine.waiting.write_wanted.fetch_or(wanted::CHANNELS, Ordering::SeqCst);
-            fence(Ordering::SeqCst);
-        }
     }
 
     fn wait(&self, deadline: &Cell<Option<u64>>) -> Answer<()> {

@@ -63,8 +63,8 @@ pub fn send_from(sock: &Use, fd: i32, source: Source, len: usize) -> Answer {
             Ok(Part::PipeWaits) if done > 0 => break,
             Ok(Part::PipeWaits) => source.wait(),
             Ok(Part::SocketWaits) if !sock.may_block(fd) => {
-                sock.out_blocked.store(true, Ordering::Relaxed);
-                Err(libc::EAGAIN)
+                wait::want_room(sock, &conn);
+                if wait::has_room(&conn) { Ok(()) } else { Err(libc::EAGAIN) }
             }
             Ok(Part::SocketWaits) => wait::writable(sock, slot, &conn, fd, deadline),
             Err(errno) => Err(errno),

@@ -615,6 +615,26 @@ pub(crate) fn drain_bells(slot: &Slot, conn: &Conn, fd: i32) {
     leave_sleeper(slot);
 }
 
+/// Whether a send would find room in the ring, or something else to report than a full
+/// one.
+pub(crate) fn has_room(conn: &Conn) -> bool {
+    let producer = conn.mine.sending.producer.position();
+    let claim = conn.theirs.receiving.consumer.claim();
+    cursor::window(producer, claim, conn.outgoing.len()) != Ok(0)
+}
+
+/// A send that may not wait has found the ring full: the next room is news to
+/// edge-triggered loops, and the peer marks our channels when there is some. What it
+/// has made before it knew, it does not mark: look again ([`has_room`]).
+pub(crate) fn want_room(sock: &Sock, conn: &Conn) {
+    sock.out_blocked.store(true, Ordering::Relaxed);
+    let waiting = &conn.mine.waiting;
+    if waiting.channels.load(Ordering::Relaxed) != 0 {
+        waiting.write_wanted.fetch_or(wanted::CHANNELS, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+}
+
 /// Waits for room in a full ring. `deadline` by [`sys::now_ns`].
 ///
 /// # Errors
