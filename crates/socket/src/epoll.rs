@@ -645,6 +645,12 @@ impl Registration {
         if now & mask::OUT != 0 && sock.out_blocked.swap(false, Ordering::Relaxed) {
             seen &= !mask::OUT;
         }
+        if now & END & !seen != 0 {
+            // What was found before has nothing to do with this end.
+            sock.forget_nothing();
+        } else if seen & END != 0 && sock.forget_nothing() {
+            seen &= !END;
+        }
         let fresh = self.state.fetch_and(!FRESH, Ordering::Relaxed) & FRESH != 0;
         let more = arrived != self.seen_arrived.swap(arrived, Ordering::Relaxed);
         self.seen_mask.store(now, Ordering::Relaxed);
@@ -1030,7 +1036,10 @@ impl Set {
             let now = full & ((events & 0xffff) | mask::ERR | mask::HUP);
             let edge = events & EPOLLET != 0;
             let arrived = readiness::arrived(slot, &conn, fd);
-            let seen = registration.seen_mask.load(Ordering::Relaxed);
+            let mut seen = registration.seen_mask.load(Ordering::Relaxed);
+            if sock.has_found_nothing() {
+                seen &= !END;
+            }
             now != 0
                 && (!edge
                     || registration.state.load(Ordering::Relaxed) & FRESH != 0

@@ -90,6 +90,9 @@ pub struct Sock {
     pub(crate) copy_choice: Choice,
     /// A send found no room: the next room is news to an edge-triggered loop.
     pub(crate) out_blocked: AtomicBool,
+    /// A receive found nothing: if an edge-triggered loop was told that input has ended,
+    /// the peer has taken that back, and the next end is news again.
+    found_nothing: AtomicBool,
     /// When a receive that may not wait asked the kernel last, by [`sys::now_ns`].
     pub(crate) kernel_asked_ns: AtomicU64,
     pub(crate) receive_wait: wait::Learned,
@@ -149,6 +152,7 @@ fn new(nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
         (&raw mut (*at).send_limit).write(AtomicU64::new(0));
         (&raw mut (*at).copy_choice).write(Choice::new());
         (&raw mut (*at).out_blocked).write(AtomicBool::new(false));
+        (&raw mut (*at).found_nothing).write(AtomicBool::new(false));
         (&raw mut (*at).kernel_asked_ns).write(AtomicU64::new(0));
         (&raw mut (*at).receive_wait).write(wait::Learned::new());
         (&raw mut (*at).send_wait).write(wait::Learned::new());
@@ -557,6 +561,25 @@ impl Sock {
         if let Some(conn) = self.conn().filter(|_| on != (was_on & flag::ASYNC != 0)) {
             wait::withdraw_readers(slot, &conn);
         }
+    }
+
+    /// A receive that may not wait has found nothing, not even the end.
+    #[inline]
+    pub(crate) fn note_nothing(&self) {
+        // Hardly ever news: no write to a line that others read.
+        if !self.has_found_nothing() {
+            self.found_nothing.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether one has since the last [`Self::forget_nothing`].
+    pub(crate) fn has_found_nothing(&self) -> bool {
+        self.found_nothing.load(Ordering::Relaxed)
+    }
+
+    /// Whether one has; not any more.
+    pub(crate) fn forget_nothing(&self) -> bool {
+        self.found_nothing.swap(false, Ordering::Relaxed)
     }
 
     /// Whether a call may sleep: the mirror says at once that it may not, the

@@ -569,6 +569,7 @@ impl Receive<'_> {
                 if done == 0 && self.peer_has_died() {
                     continue;
                 }
+                self.sock.note_nothing();
                 return if done > 0 { Ok(done) } else { Err(libc::EAGAIN) };
             }
             let needed = if self.peeks() { done + 1 } else { 1 };

@@ -175,7 +175,10 @@ pub fn receive_into(sock: &Use, fd: i32, pipe: Pipe, len: usize) -> Answer {
                 return Ok(n);
             }
             Part::PipeWaits => pipe.wait(libc::POLLOUT)?,
-            Part::SocketWaits if !sock.may_block(fd) => return Err(libc::EAGAIN),
+            Part::SocketWaits if !sock.may_block(fd) => {
+                sock.note_nothing();
+                return Err(libc::EAGAIN);
+            }
             Part::SocketWaits => {
                 let ready = || crate::readiness::has_input(slot, &conn, fd);
                 let sleep = wait::Sleep { has_part: false, deadline: patience.deadline(fd) };
