@@ -210,6 +210,32 @@ static void edge_out_after_a_part(struct pair *p)
     close(set);
 }
 
+/* The everyday loop of an edge-triggered server that has much to say, from the first
+ * moment of a connection: whatever carries the bytes meanwhile, no report is lost. */
+static void edge_bulk_out(struct pair *p)
+{
+    enum { LEN = 8 << 20 };
+    int set = epoll_create1(0);
+    set_nonblock(p->self.fd, true);
+    CHECK_EQ(epoll_add(set, p->self.fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, 1), 0);
+    peer_start(p, 0, do_recv, LEN, 0);
+    long left = LEN;
+    while (left > 0) {
+        if (!CHECK(one_event(set, 1, LONG_MS) & EPOLLOUT))
+            break;
+        long n, chunk;
+        do {
+            chunk = left < STAGE_SIZE ? left : STAGE_SIZE;
+            n = do_send_once(&p->self, chunk, 0);
+            left -= n > 0 ? n : 0;
+        } while (n == chunk && left > 0);
+        CHECK(n > 0 || errno == EAGAIN);
+    }
+    CHECK_EQ(left, 0);
+    CHECK_EQ(peer_finish(p), LEN);
+    close(set);
+}
+
 /* … while the writer sleeps in epoll_wait. */
 static void edge_out_wakes(struct pair *p)
 {
@@ -812,6 +838,7 @@ static const struct test tests[] = {
     {"edge_in_and_out", edge_in_and_out, 0},
     {"edge_out", edge_out, ACTIVE_PEER | SLOW},
     {"edge_out_after_a_part", edge_out_after_a_part, ACTIVE_PEER},
+    {"edge_bulk_out", edge_bulk_out, ACTIVE_PEER | FAMILIES},
     {"edge_out_wakes", edge_out_wakes, ACTIVE_PEER | SLOW},
     {"edge_at_the_end", edge_at_the_end, 0},
     {"edge_bulk", edge_bulk, ACTIVE_PEER},

@@ -226,6 +226,9 @@ fn send_before_switch(
         Counted::new(&slot.plain_sends)
     };
     let n = plain();
+    // TCP may have taken a part or nothing. The loop of the program was told of room
+    // by us, so the kernel's next word about it counts as news.
+    sock.out_blocked.store(true, Ordering::Relaxed);
     drop(under_way);
     sock::count_plain(sock, true, n);
     Some(n)
