@@ -614,12 +614,12 @@ impl Registration {
         }
         let events = self.events.load(Ordering::Relaxed);
         let fd = self.fd.load(Ordering::Relaxed);
-        let mut full = readiness::mask_of(slot, &conn, fd);
+        let interest = (events & 0xffff) | mask::ERR | mask::HUP;
+        let mut full = readiness::mask_of(slot, &conn, fd, interest);
         if events & mask::OUT != 0 && full & mask::OUT == 0 {
             self.want_room(&conn);
-            full = readiness::mask_of(slot, &conn, fd);
+            full = readiness::mask_of(slot, &conn, fd, interest);
         }
-        let interest = (events & 0xffff) | mask::ERR | mask::HUP;
         let mask = full & interest;
         if events & EPOLLET != 0 && !self.is_news(sock, slot, &conn, mask | full & END) {
             return (0, false);
@@ -1032,8 +1032,9 @@ impl Set {
             }
             let events = registration.events.load(Ordering::Relaxed);
             let fd = registration.fd.load(Ordering::Relaxed);
-            let full = readiness::mask_of(slot, &conn, fd);
-            let now = full & ((events & 0xffff) | mask::ERR | mask::HUP);
+            let interest = (events & 0xffff) | mask::ERR | mask::HUP;
+            let full = readiness::mask_of(slot, &conn, fd, interest);
+            let now = full & interest;
             let edge = events & EPOLLET != 0;
             let arrived = readiness::arrived(slot, &conn, fd);
             let mut seen = registration.seen_mask.load(Ordering::Relaxed);

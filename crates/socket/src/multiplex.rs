@@ -55,6 +55,9 @@ pub unsafe fn poll(
     let deadline = timeout.map(|time| sys::now_ns().saturating_add(time.as_nanos() as u64));
     loop {
         let ours = look(entries);
+        if ours > 0 && timeout != Some(Duration::ZERO) && !is_kernel_look_due(entries) {
+            return Ok(ours);
+        }
         let left = match deadline {
             _ if ours > 0 => Some(Duration::ZERO),
             Some(at) => Some(Duration::from_nanos(at.saturating_sub(sys::now_ns()))),
@@ -71,6 +74,23 @@ pub unsafe fn poll(
             return Ok(count);
         }
     }
+}
+
+/// Longest time in nanoseconds for which the rings alone keep a loop busy.
+const KERNEL_LOOK_NS: u64 = 20_000;
+
+/// Whether the kernel must be asked, too, although the rings have something: about other
+/// descriptors, and about peers that have died. A loop that comes back at once need not
+/// do so each time. (One that does not want to wait wants to know, and always does.)
+fn is_kernel_look_due(entries: &[libc::pollfd]) -> bool {
+    let first = entries.iter().filter(|entry| entry.revents != 0).find_map(|it| connection(it.fd));
+    let Some((sock, ..)) = first else { return true };
+    let now = sys::now_ns();
+    if now.saturating_sub(sock.polled_ns.load(Ordering::Relaxed)) < KERNEL_LOOK_NS {
+        return false;
+    }
+    sock.polled_ns.store(now, Ordering::Relaxed);
+    true
 }
 
 /// How long a sleep may last before the rings are looked at again: bells are shared
@@ -112,7 +132,7 @@ fn connection(fd: i32) -> Option<(Use, &'static Slot, Conn)> {
 fn mask_now(sock: &Use, slot: &Slot, conn: &Conn, entry: &libc::pollfd) -> u32 {
     let _ = sock;
     let interest = u32::from(entry.events as u16) | ALWAYS;
-    readiness::mask_of(slot, conn, entry.fd) & interest
+    readiness::mask_of(slot, conn, entry.fd, interest) & interest
 }
 
 /// Connections whose cursors are watched by one spinning `poll`; larger arrays go

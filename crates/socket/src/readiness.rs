@@ -9,6 +9,9 @@ use sidestep_device::sys;
 use sidestep_proto::cursor;
 use sidestep_proto::readiness::{State, mask};
 
+const INPUT: u32 = mask::IN | mask::RDNORM;
+const ROOM: u32 = mask::OUT | mask::WRNORM;
+
 /// Bytes a receive would find now.
 pub(crate) fn readable(slot: &Slot, conn: &Conn, fd: i32) -> usize {
     let in_ring = in_ring(conn);
@@ -98,8 +101,9 @@ pub(crate) fn is_reset(slot: &Slot, conn: &Conn) -> bool {
     slot.flags.load(Ordering::Acquire) & flag::RESET != 0 || control::ended_by_reset(slot, conn)
 }
 
-/// The mask for all interests.
-pub(crate) fn mask_of(slot: &Slot, conn: &Conn, fd: i32) -> u32 {
+/// The mask, right in the bits of `interest` and in those of an end. What nobody asks
+/// for is not found out: before a direction has switched that takes a system call.
+pub(crate) fn mask_of(slot: &Slot, conn: &Conn, fd: i32, interest: u32) -> u32 {
     wait::follow_hint(slot, conn, fd);
     let flags = slot.flags.load(Ordering::Acquire);
     let peer = conn.theirs.sending.flags.load(Ordering::Acquire);
@@ -109,16 +113,16 @@ pub(crate) fn mask_of(slot: &Slot, conn: &Conn, fd: i32) -> u32 {
     let ended = flags & (flag::PEER_GONE | flag::TCP_ENDED) != 0 || peer & said::DONE != 0;
     let len = conn.outgoing.len();
     let state = State {
-        readable: readable(slot, conn, fd),
+        readable: if interest & INPUT != 0 { readable(slot, conn, fd) } else { 0 },
         low_water: low_water(slot, conn),
-        window: window(slot, conn, fd),
+        window: if interest & ROOM != 0 { window(slot, conn, fd) } else { 0 },
         window_threshold: cursor::writable_threshold(len),
         peer_done: ended,
         read_shut: flags & flag::READ_SHUT != 0,
         write_shut: flags & flag::WRITE_SHUT != 0,
         reset,
         error_pending: error,
-        urgent: urgent::is_waiting(slot, conn, fd),
+        urgent: interest & mask::PRI != 0 && urgent::is_waiting(slot, conn, fd),
     };
     state.mask()
 }
