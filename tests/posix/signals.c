@@ -139,6 +139,15 @@ static void send_restarts(struct pair *p)
     CHECK_EQ(peer_do(p, do_recv, n, 0), n);
 }
 
+/* What counts is the handler that runs, not what others the program has. */
+static void send_restarts_beside_others(struct pair *p)
+{
+    struct sigaction other = {.sa_handler = on_signal}, old;
+    sigaction(SIGUSR2, &other, &old);
+    send_restarts(p);
+    sigaction(SIGUSR2, &old, NULL);
+}
+
 /* A large send that was interrupted midway says how much went out. */
 static void send_returns_the_part(struct pair *p)
 {
@@ -357,6 +366,7 @@ static const struct test tests[] = {
     {"waitall_returns_the_part", waitall_returns_the_part, SLOW},
     {"send_is_interrupted", send_is_interrupted, ACTIVE_PEER | SLOW},
     {"send_restarts", send_restarts, ACTIVE_PEER | SLOW},
+    {"send_restarts_beside_others", send_restarts_beside_others, ACTIVE_PEER | SLOW},
     {"send_returns_the_part", send_returns_the_part, ACTIVE_PEER | SLOW},
     {"waits_never_restart", waits_never_restart, SLOW},
     {"ignored_signals_do_not_disturb", ignored_signals_do_not_disturb, ACTIVE_PEER | SLOW},

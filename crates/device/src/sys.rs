@@ -811,6 +811,31 @@ pub fn futex_wait(word: &AtomicU32, value: u32, timeout: Option<Duration>) -> Re
     unsafe { call!(futex, word.as_ptr(), libc::FUTEX_WAIT, value, time_at, 0usize, 0usize) }
 }
 
+/// The same, except that a signal handler with `SA_RESTART` does not end it, as it does
+/// not end a sleep in a socket call; [`futex_wait`] ends with `EINTR` for any handler.
+///
+/// # Errors
+/// As [`futex_wait`]; `ENOSYS` before Linux 5.16.
+pub fn futex_wait_restarting(word: &AtomicU32, value: u32, timeout: Duration) -> Result {
+    /// `struct futex_waitv` of `linux/futex.h`.
+    #[repr(C)]
+    struct Waiter {
+        value: u64,
+        word: u64,
+        flags: u32,
+        reserved: u32,
+    }
+    /// `FUTEX_32`; without `FUTEX_PRIVATE_FLAG`: shared between processes.
+    const WORD_OF_32_BITS: u32 = 2;
+    let at = word.as_ptr() as u64;
+    let waiter = Waiter { value: value.into(), word: at, flags: WORD_OF_32_BITS, reserved: 0 };
+    // A point in time, which does not move when the call is restarted.
+    let end = timespec(Duration::from_nanos(now_ns()).saturating_add(timeout));
+    let clock = libc::CLOCK_MONOTONIC;
+    // SAFETY: the word, the waiter and the timespec outlive the call.
+    unsafe { call!(futex_waitv, &raw const waiter, 1, 0, &raw const end, clock) }
+}
+
 /// Wakes up to `count` sleepers of [`futex_wait`].
 pub fn futex_wake(word: &AtomicU32, count: i32) {
     // SAFETY: the word outlives the call.

@@ -501,11 +501,11 @@ fn queue_behind_sleeper(slot: &Slot, ready: &impl Fn() -> bool) -> Answer<()> {
     let slept = if slot.sleeper.load(Ordering::SeqCst) == 0 || ready() {
         Ok(0)
     } else {
-        sys::futex_wait(&slot.turn, turn, Some(QUEUE_NAP))
+        restarting_nap(&slot.turn, turn, QUEUE_NAP)
     };
     test_cancel();
     match slept {
-        Err(Errno(libc::EINTR)) if !handlers_restart() => Err(libc::EINTR),
+        Err(Errno(libc::EINTR)) => Err(libc::EINTR),
         _ => Ok(()),
     }
 }
@@ -662,18 +662,21 @@ pub(crate) fn writable(
     fence(Ordering::SeqCst);
     let claim = consumer.claim();
     let slept = if full(claim) && !has_ended(slot, conn) {
-        let nap = match deadline {
-            None => WRITER_NAP,
-            Some(at) => Duration::from_nanos(at.saturating_sub(sys::now_ns())).min(WRITER_NAP),
-        };
-        sys::futex_wait(futex_of(conn.theirs), claim as u32, Some(nap))
+        let word = futex_of(conn.theirs);
+        match deadline {
+            None => restarting_nap(word, claim as u32, WRITER_NAP),
+            Some(at) => {
+                let left = Duration::from_nanos(at.saturating_sub(sys::now_ns()));
+                sys::futex_wait(word, claim as u32, Some(left.min(WRITER_NAP)))
+            }
+        }
     } else {
         Ok(0)
     };
     wants.fetch_and(!wanted::FUTEX, Ordering::Relaxed);
     test_cancel();
     match slept {
-        Err(Errno(libc::EINTR)) if deadline.is_some() || !handlers_restart() => Err(libc::EINTR),
+        Err(Errno(libc::EINTR)) => Err(libc::EINTR),
         Err(Errno(libc::ETIMEDOUT)) => {
             if switch::is_peer_gone(fd) {
                 tcp_ended(slot, conn, fd);
@@ -694,10 +697,22 @@ fn has_ended(slot: &Slot, conn: &Conn) -> bool {
             != slot.closes_seen.load(Ordering::Relaxed)
 }
 
+/// Sleeps on a futex as Linux does in a socket call without a time-out: a handler with
+/// `SA_RESTART` lets it sleep on, any other ends it with `EINTR`.
+fn restarting_nap(word: &AtomicU32, value: u32, nap: Duration) -> sys::Result {
+    match sys::futex_wait_restarting(word, value, nap) {
+        // Before Linux 5.16, or under a filter of system calls that does not know it.
+        Err(Errno(libc::ENOSYS | libc::EPERM)) => match sys::futex_wait(word, value, Some(nap)) {
+            Err(Errno(libc::EINTR)) if handlers_restart() => Ok(0),
+            other => other,
+        },
+        other => other,
+    }
+}
+
 /// Would Linux restart an interrupted call? It would if the handler that ran has
-/// `SA_RESTART`; which one ran is not known here, so: if all handlers of the
-/// process have it. (A program that mixes both kinds may see `EINTR` from a
-/// blocked send where Linux restarts; reads sleep in the kernel and are exact.)
+/// `SA_RESTART`; which one ran is not known where a sleep ends with `EINTR` in any case,
+/// so: if all handlers of the process have it.
 pub(crate) fn handlers_restart() -> bool {
     const FAULTS: [i32; 5] =
         [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
