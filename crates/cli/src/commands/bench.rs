@@ -93,7 +93,9 @@ fn measure(args: &MeasureArgs) -> Result<i32, Failure> {
         .run(&|workload, rmbe, a, b, ours| chosen.published(workload, rmbe, a, b, ours));
     let incomplete = outcome.failures.iter().any(|failure| failure.given_up);
     let machine = certificate.finish(own_cpu_us() - used);
-    let document = outcome.into_document(machine, chosen.options, chosen.suite_name);
+    let mut document =
+        outcome.into_document(machine, chosen.options.clone(), chosen.suite_name.clone());
+    chosen.compare_buffers(&mut document);
 
     if let Some(output) = json {
         json::write(&document, &output)?;

@@ -43,6 +43,7 @@ pub(super) fn suite(text: &str) -> Result<Suite, FileFault> {
         return Err(fault(text, text.len(), message));
     }
     refuse_repetitions(text, &file.entry)?;
+    refuse_half_buffers(text, &file.entry)?;
     let File { name, title, context, entry } = file;
     let entries = entry.into_iter().map(Spanned::into_inner).collect();
     Ok(Suite { name, title, context, entries })
@@ -70,6 +71,18 @@ fn refuse_repetitions(text: &str, entries: &[Spanned<SuiteEntry>]) -> Result<(),
                     return Err(fault(text, entry.span().start, &message));
                 }
             }
+        }
+    }
+    Ok(())
+}
+
+/// One receive buffer can only be set against another.
+fn refuse_half_buffers(text: &str, entries: &[Spanned<SuiteEntry>]) -> Result<(), FileFault> {
+    for entry in entries {
+        let mut published = entry.get_ref().published.iter();
+        if published.any(|it| it.against_rmbe_len.is_some() && it.rmbe_len.is_none()) {
+            let message = "`against_rmbe` needs an `rmbe` that is set against it";
+            return Err(fault(text, entry.span().start, message));
         }
     }
     Ok(())
@@ -408,7 +421,7 @@ mod tests {
         ];
         assert_snapshot!(errors.join("\n"), @r"
         line 8: entry 2: unknown field `modle`, expected one of `workload`, `model`, `rmbe`, `connections_per_loop`, `chunk`, `think`, `rate`, `wait_all`, `blocking`, `warmup`, `duration`, `published`
-        line 8: entry 2, published: unknown field `year`, expected one of `source`, `rmbe`, `changes`
+        line 8: entry 2, published: unknown field `year`, expected one of `source`, `rmbe`, `against_rmbe`, `changes`
         line 6: unknown field `entries`, expected one of `name`, `title`, `context`, `entry`
         ");
     }
@@ -449,6 +462,7 @@ mod tests {
             "changes = { cpu = -88 }",
             "changes = { cpu = inf }",
             "changes = {}\nrmbe = \"2MB\"",
+            "changes = {}\nagainst_rmbe = \"1MB\"",
         ]
         .map(|lines| error(&format!("[[entry.published]]\nsource = \"a\"\n{lines}")));
         assert_snapshot!(errors.join("\n"), @r#"
@@ -456,6 +470,7 @@ mod tests {
         line 8: entry 1, published.changes.cpu: invalid value: floating point `-88.0`, expected a change such as +7.32 for +732 % or -0.88 for -88 %
         line 8: entry 1, published.changes.cpu: invalid value: floating point `inf`, expected a change such as +7.32 for +732 % or -0.88 for -88 %
         line 9: entry 1, published.rmbe: invalid value: string "2MB", expected "32KB", "64KB", "128KB", "256KB", "512KB" or "1MB"
+        line 3: entry 1: `against_rmbe` needs an `rmbe` that is set against it
         "#);
     }
 

@@ -12,6 +12,9 @@
 //! measurement of ours only when that, too, sets SMC against TCP, on the same workload
 //! and, if the figure names a receive buffer, with that buffer. It need not have been
 //! asked for by the suite: who measures `RR10(2KB/2KB)` by name gets the same verdicts.
+//!
+//! With `against_rmbe` they are changes of SMC with one receive buffer against SMC with
+//! another, and say something when both were measured ([`compare_buffers`]).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +23,7 @@ use serde::Deserialize;
 
 use super::{Suite, builtins, file};
 use crate::plan::{Conduct, Pace, Transport};
-use crate::result::{Figure, Published};
+use crate::result::{Cell, Comparison, Document, Figure, Published, RemarkKind};
 use crate::workload::Workload;
 
 /// Figures that were published together for a workload.
@@ -33,6 +36,10 @@ pub struct Publication {
     /// for any.
     #[serde(rename = "rmbe", default, deserialize_with = "file::rmbe_len")]
     pub rmbe_len: Option<u32>,
+    /// The receive buffer of the SMC that `rmbe_len` is set against, in bytes; `None`:
+    /// against TCP.
+    #[serde(rename = "against_rmbe", default, deserialize_with = "file::rmbe_len")]
+    pub against_rmbe_len: Option<u32>,
     /// The changes: at least -1, finite.
     #[serde(deserialize_with = "file::changes")]
     pub changes: BTreeMap<Figure, f64>,
@@ -56,6 +63,13 @@ pub fn verdicts(
     builtins().iter().flat_map(of).collect()
 }
 
+/// Adds what the suites that come with the program have about SMC with one receive buffer
+/// against SMC with another, where `document` has both, to the comparison of the former
+/// with TCP. Ask only for a [`comparable`] conduct.
+pub fn compare_buffers(document: &mut Document) {
+    builtins().iter().for_each(|suite| suite.compare_buffers(document));
+}
+
 /// Whether a measurement of this conduct can be set beside published figures. Those
 /// are of clients that start again at once: a think time or a rate decides the
 /// throughput, whatever the transport.
@@ -76,19 +90,63 @@ impl Suite {
         b: Transport,
         ours: &[(Figure, f64)],
     ) -> Vec<Published> {
-        if (a, b) != (Transport::Smc, Transport::Tcp) {
+        if (a, b) != SMC_AGAINST_TCP {
             return Vec::new();
         }
         self.entries
             .iter()
             .filter(|entry| entry.workload == workload)
             .flat_map(|entry| &entry.published)
+            .filter(|publication| publication.against_rmbe_len.is_none())
             .filter(|publication| {
                 publication.rmbe_len.is_none() || publication.rmbe_len == rmbe_len
             })
             .flat_map(|publication| publication.verdicts(ours))
             .collect()
     }
+
+    /// [`compare_buffers`] from the figures of this suite alone.
+    pub fn compare_buffers(&self, document: &mut Document) {
+        let Document { results, comparisons, .. } = document;
+        for comparison in comparisons.iter_mut().filter(|it| (it.a, it.b) == SMC_AGAINST_TCP) {
+            let of_workload =
+                self.entries.iter().filter(|it| it.workload.to_string() == comparison.workload);
+            for publication in of_workload.flat_map(|entry| &entry.published) {
+                let Some(other) = publication.against_rmbe_len else { continue };
+                if publication.rmbe_len == comparison.rmbe {
+                    let cell = |rmbe| smc_cell(results, comparison, rmbe);
+                    let pair = cell(comparison.rmbe).zip(cell(Some(other)));
+                    let ours = pair.map_or_else(Vec::new, |(one, other)| changes(one, other));
+                    comparison.published.extend(publication.verdicts(&ours));
+                }
+            }
+        }
+    }
+}
+
+const SMC_AGAINST_TCP: (Transport, Transport) = (Transport::Smc, Transport::Tcp);
+
+/// What was measured over SMC like the comparison, with this receive buffer; unless
+/// it was not SMC.
+fn smc_cell<'a>(results: &'a [Cell], like: &Comparison, rmbe: Option<u32>) -> Option<&'a Cell> {
+    let is_alike = |cell: &&Cell| {
+        cell.transport == Transport::Smc
+            && (&cell.workload, cell.model, cell.rmbe) == (&like.workload, like.model, rmbe)
+    };
+    let cell = results.iter().find(is_alike)?;
+    cell.remarks.iter().all(|remark| remark.kind != RemarkKind::FellBack).then_some(cell)
+}
+
+/// The change of each figure from `other` to `one`.
+fn changes(one: &Cell, other: &Cell) -> Vec<(Figure, f64)> {
+    let change = |of: fn(&Cell) -> f64| of(one) / of(other) - 1.0;
+    vec![
+        (Figure::Throughput, change(|cell| cell.tps.median)),
+        (Figure::Response, change(|cell| cell.response_us.mean)),
+        (Figure::Cpu, change(|cell| cell.cpu_us_per_tran.client + cell.cpu_us_per_tran.server)),
+        (Figure::CpuClient, change(|cell| cell.cpu_us_per_tran.client)),
+        (Figure::CpuServer, change(|cell| cell.cpu_us_per_tran.server)),
+    ]
 }
 
 impl Publication {
@@ -110,6 +168,8 @@ impl Publication {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Model;
+    use crate::result::{CpuCost, Machine, Proof, Remark, Response, Spread, VERSION, Waits};
 
     const ALL: [(Figure, f64); 5] = [
         (Figure::Throughput, 7.32),
@@ -185,6 +245,77 @@ mod tests {
         assert_eq!(sources(None), [any()]);
         assert_eq!(sources(Some(256 << 10)), [any()]);
         assert_eq!(sources(Some(1 << 20)), [any(), ("1 MB".to_owned(), false)]);
+    }
+
+    const STREAM: &str = "STR1(1B/20MB)";
+
+    /// What a server spent on a transaction with this receive buffer.
+    fn stream(rmbe: u32, server: f64) -> Cell {
+        Cell {
+            workload: STREAM.to_owned(),
+            transport: Transport::Smc,
+            model: Model::Threads,
+            rmbe: Some(rmbe),
+            runs: 5,
+            tps: Spread::default(),
+            mb_per_s: 0.0,
+            response_us: Response::default(),
+            cpu_us_per_tran: CpuCost { server, ..CpuCost::default() },
+            machine_us_per_tran: 0.0,
+            server_machine_us_per_tran: None,
+            waits_per_tran: Waits::default(),
+            transport_proof: Proof::default(),
+            remarks: Vec::new(),
+            percentiles: Vec::new(),
+            over_time: Vec::new(),
+            slice_ms: 100,
+            samples: Vec::new(),
+        }
+    }
+
+    /// The verdicts on SMC with 1 MB after these measurements.
+    fn verdicts_on_a_megabyte(results: Vec<Cell>) -> Vec<(Figure, f64, bool)> {
+        let against_tcp = |rmbe| Comparison {
+            workload: STREAM.to_owned(),
+            model: Model::Threads,
+            rmbe: Some(rmbe),
+            a: Transport::Smc,
+            b: Transport::Tcp,
+            throughput_ratio: 1.0,
+            ci95: [1.0; 2],
+            response_ratio: 1.0,
+            response_ci95: [1.0; 2],
+            cpu_ratio_client: 1.0,
+            cpu_ci95_client: [1.0; 2],
+            cpu_ratio_server: 1.0,
+            cpu_ci95_server: [1.0; 2],
+            published: Vec::new(),
+        };
+        let mut document = Document {
+            version: VERSION,
+            machine: Machine::default(),
+            options: Vec::new(),
+            suite: None,
+            results,
+            comparisons: [1 << 20, 256 << 10].map(against_tcp).to_vec(),
+        };
+        compare_buffers(&mut document);
+        assert_eq!(document.comparisons[1].published, []);
+        short(&document.comparisons[0].published)
+    }
+
+    #[test]
+    fn one_buffer_is_set_against_another_where_both_were_measured() {
+        let (large, small) = (stream(1 << 20, 75.0), stream(256 << 10, 100.0));
+        let both = verdicts_on_a_megabyte(vec![small.clone(), large.clone()]);
+        assert_eq!(both, [(Figure::CpuServer, -0.18, true)]);
+        let dearer = stream(1 << 20, 90.0);
+        let both = verdicts_on_a_megabyte(vec![small.clone(), dearer]);
+        assert_eq!(both, [(Figure::CpuServer, -0.18, false)]);
+        assert_eq!(verdicts_on_a_megabyte(vec![large.clone()]), []);
+        let remark = Remark { kind: RemarkKind::FellBack, text: String::new() };
+        let not_smc = Cell { remarks: vec![remark], ..small };
+        assert_eq!(verdicts_on_a_megabyte(vec![not_smc, large]), []);
     }
 
     #[test]

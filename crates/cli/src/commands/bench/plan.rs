@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sidestep_modeler::plan::{Conduct, Entry, Extent, Model, Pace, Plan, Transport};
-use sidestep_modeler::result::{Figure, Published};
+use sidestep_modeler::result::{Document, Figure, Published};
 use sidestep_modeler::suite::{Suite, SuiteError, published};
 use sidestep_modeler::workload::{NameError, Units, Workload};
 use thiserror::Error;
@@ -81,9 +81,21 @@ impl Chosen {
             return Vec::new();
         }
         let mut all = published::verdicts(*workload, rmbe, a, b, ours);
-        let users = self.suite.as_ref().filter(|suite| Suite::builtin(&suite.name).is_none());
-        all.extend(users.into_iter().flat_map(|it| it.verdicts(*workload, rmbe, a, b, ours)));
+        let users = self.users_suite().into_iter();
+        all.extend(users.flat_map(|it| it.verdicts(*workload, rmbe, a, b, ours)));
         all
+    }
+
+    /// The same about one receive buffer against another.
+    pub(super) fn compare_buffers(&self, document: &mut Document) {
+        if self.is_comparable {
+            published::compare_buffers(document);
+            self.users_suite().into_iter().for_each(|suite| suite.compare_buffers(document));
+        }
+    }
+
+    fn users_suite(&self) -> Option<&Suite> {
+        self.suite.as_ref().filter(|suite| Suite::builtin(&suite.name).is_none())
     }
 }
 
