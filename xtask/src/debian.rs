@@ -27,12 +27,35 @@ pub(crate) fn ensure(packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The command by which a package's presence is seen, whoever installed it.
+/// The command, or the whole path of a file, by which a package's presence is
+/// seen, whoever installed it.
 fn command_of(package: &str) -> &str {
     match package {
+        "busybox-static" => "busybox",
+        "libpostgresql-jdbc-java" => "/usr/share/java/postgresql.jar",
+        "mariadb-client" => "mariadb",
+        "mariadb-server" => "mariadbd",
+        "mosquitto-clients" => "mosquitto_pub",
+        "netcat-openbsd" => "nc.openbsd",
         "nginx-light" => "nginx",
+        "nodejs" => "node",
+        "openjdk-17-jdk-headless" => "javac",
+        "openssh-client" => "scp",
+        "openssh-server" => "sshd",
+        "postgresql-15" => "/usr/lib/postgresql/15/bin/postgres",
+        "python3-pyftpdlib" => "/usr/lib/python3/dist-packages/pyftpdlib/__main__.py",
+        "redis-tools" => "redis-benchmark",
+        "rsyslog" => "rsyslogd",
         same_name => same_name,
     }
+}
+
+/// The version of a package, if it was installed as one.
+pub(crate) fn version(package: &str) -> Option<String> {
+    let output = Command::new("dpkg-query").args(["-W", "-f", "${Version}", package]).output();
+    let output = output.ok().filter(|output| output.status.success())?;
+    let version = String::from_utf8(output.stdout).ok()?;
+    (!version.is_empty()).then_some(version)
 }
 
 fn install(packages: &[&str]) -> Result<()> {

@@ -3,21 +3,25 @@
 //! | command | what it does |
 //! |---|---|
 //! | `check` | tidiness, format, lints, documentation |
-//! | `test` | everything: check, unit tests, loom, POSIX programs, hostile peers, end to end |
+//! | `test` | everything: check, unit tests, loom, POSIX programs, hostile peers, strangers' programs |
 //! | `posix` | the POSIX programs of `tests/posix`, plain and preloaded |
 //! | `hostile` | hostile peers and exhausted resources: the victim lives |
 //! | `e2e` | strangers' programs, payloads checked, shared memory proven |
+//! | `compat` | more of them, for the table of what works |
 //! | `loom` | every interleaving of every shared word |
 //! | `demo` | redis through TCP, then through shared memory |
 //! | `bench` | TCP against shared memory, interleaved |
 //! | `fuzz` | the parsers, for a bounded time |
 
 mod bench;
+mod compat;
 mod debian;
 mod demo;
 mod e2e;
 mod hostile;
 mod leftovers;
+mod nginx;
+mod payload;
 mod posix;
 mod suite;
 mod tidy;
@@ -46,6 +50,8 @@ enum Task {
     Hostile(hostile::Options),
     /// End to end with unmodified programs.
     E2e(e2e::E2eOptions),
+    /// Strangers' programs of many kinds, for docs/compatibility.md.
+    Compat(compat::Options),
     /// The model checker over every shared word.
     Loom,
     /// Redis through TCP, then through shared memory, with the proof.
@@ -78,6 +84,10 @@ fn main() -> Result<()> {
             build()?;
             e2e::run(&options)
         }
+        Task::Compat(options) => {
+            build()?;
+            compat::run(&options)
+        }
         Task::Loom => loom(),
         Task::Demo => demo::run(),
         Task::Bench(options) => {
@@ -106,7 +116,8 @@ fn test() -> Result<()> {
     build()?;
     posix::run(&parse::<posix::Options>())?;
     hostile::run(&parse::<hostile::Options>())?;
-    e2e::run(&parse::<e2e::E2eOptions>())
+    e2e::run(&parse::<e2e::E2eOptions>())?;
+    compat::run(&compat::Options::short())
 }
 
 fn loom() -> Result<()> {

@@ -1,7 +1,8 @@
 //! The proof that connections were what they seemed: looks at `sidestep ss`
 //! while they are open.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -46,6 +47,23 @@ impl Witness {
         command.args(["ss", "--json"]);
         let table = launch::run(command, LOOK_PATIENCE)?;
         Evidence::parse(&table, pids)
+    }
+
+    /// What these processes' programs have had so far, ended connections
+    /// included.
+    pub(crate) fn tally(&self, pids: &[u32]) -> Result<Tally> {
+        let Some(sidestep) = &self.sidestep else {
+            return Ok(Tally::default());
+        };
+        let mut command = Command::new(sidestep);
+        command.args(["ss", "--totals", "--json"]);
+        let table = launch::run(command, LOOK_PATIENCE)?;
+        Tally::parse(&table, pids)
+    }
+
+    /// Whether there is anybody to ask.
+    pub(crate) fn sees(&self) -> bool {
+        self.sidestep.is_some()
     }
 
     /// **Errors**: what was seen does not support the claim.
@@ -135,6 +153,84 @@ impl Evidence {
     }
 }
 
+/// The connections of programs by their names, ended ones included as long as
+/// a process lives that counted them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    programs: BTreeMap<String, Sums>,
+    /// Why connections stayed on TCP, in words.
+    reasons: BTreeSet<String>,
+}
+
+/// What a program of some name has had: connections in shared memory, and those
+/// that stayed on TCP for a reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sums {
+    pub(crate) smc: u64,
+    pub(crate) tcp: u64,
+}
+
+impl Tally {
+    fn parse(table: &str, pids: &[u32]) -> Result<Self> {
+        let table: Value = serde_json::from_str(table).context("`sidestep ss --totals --json`")?;
+        let rows = table.as_array().context("`sidestep ss --totals --json` printed no array")?;
+        let mut tally = Self::default();
+        for row in rows.iter().filter(|row| shares_a_process(row, pids)) {
+            let number = |key: &str| row[key].as_u64().with_context(|| format!("no {key}"));
+            let program = row["program"].as_str().context("a program without a name")?;
+            let sums = tally.programs.entry(program.to_owned()).or_default();
+            sums.smc += number("smc_connections")?;
+            // What ended before it was decided, or was given to a child at
+            // once, says nothing.
+            sums.tcp += number("tcp_connections")?.saturating_sub(number("undecided")?);
+            let reasons = row["reasons"].as_array().into_iter().flatten();
+            let words = reasons.filter_map(|reason| reason["text"].as_str());
+            tally.reasons.extend(words.map(str::to_owned));
+        }
+        Ok(tally)
+    }
+
+    /// Adds a later look. Processes that have ended took their sums with them,
+    /// so the most that was seen at once counts: never too much.
+    pub(crate) fn merge(&mut self, later: &Self) {
+        for (program, sums) in &later.programs {
+            let most = self.programs.entry(program.clone()).or_default();
+            most.smc = most.smc.max(sums.smc);
+            most.tcp = most.tcp.max(sums.tcp);
+        }
+        self.reasons.extend(later.reasons.iter().cloned());
+    }
+
+    /// What the program of this name has had.
+    pub(crate) fn of(&self, program: &str) -> Sums {
+        self.programs.get(program).copied().unwrap_or_default()
+    }
+
+    /// SMC-D connections of all programs together.
+    pub(crate) fn all_smc(&self) -> u64 {
+        self.programs.values().map(|sums| sums.smc).sum()
+    }
+
+    /// Why connections stayed on TCP.
+    pub(crate) fn reasons(&self) -> String {
+        self.reasons.iter().map(String::as_str).collect::<Vec<_>>().join("; ")
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (program, sums) in &self.programs {
+            write!(f, "{program}: {} SMC-D, {} TCP; ", sums.smc, sums.tcp)?;
+        }
+        f.write_str(&self.reasons())
+    }
+}
+
+fn shares_a_process(row: &Value, pids: &[u32]) -> bool {
+    let its = row["pids"].as_array().into_iter().flatten().filter_map(Value::as_u64);
+    its.into_iter().any(|pid| pids.iter().any(|it| u64::from(*it) == pid))
+}
+
 fn belongs_to(row: &Value, pids: &[u32]) -> bool {
     row["pid"].as_u64().is_some_and(|pid| pids.iter().any(|it| u64::from(*it) == pid))
 }
@@ -173,6 +269,27 @@ mod tests {
         assert!(seen.gives_reason("runs no SMC").is_ok());
         assert!(seen.gives_reason("another user").is_err());
         assert!(Evidence::parse(TABLE, &[4])?.supports(Claim::Tcp).is_err());
+        Ok(())
+    }
+
+    const TOTALS: &str = r#"[
+        {"pids": [1, 2], "program": "server", "smc_connections": 5, "tcp_connections": 4,
+         "undecided": 3,
+         "reasons": [{"code": "0x03010000", "text": "peer runs no SMC", "connections": 1}]},
+        {"pids": [3], "program": "server", "smc_connections": 2, "tcp_connections": 0,
+         "undecided": 0, "reasons": []},
+        {"pids": [9], "program": "stranger", "smc_connections": 7, "tcp_connections": 0,
+         "undecided": 0, "reasons": []}
+    ]"#;
+
+    #[test]
+    fn totals_of_a_program_are_those_of_all_its_processes_at_once() -> Result<()> {
+        let mut tally = Tally::parse(TOTALS, &[2, 3])?;
+        assert_eq!(tally.of("server"), Sums { smc: 7, tcp: 1 });
+        assert_eq!(tally.of("stranger"), Sums::default());
+        tally.merge(&Tally::parse(TOTALS, &[3])?);
+        assert_eq!(tally.all_smc(), 7);
+        assert!(tally.to_string().contains("peer runs no SMC"));
         Ok(())
     }
 

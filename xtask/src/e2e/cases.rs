@@ -2,8 +2,7 @@
 //! byte for byte.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -13,6 +12,8 @@ use serde_json::Value;
 use super::stage::{CLIENT_PATIENCE, Mix, Stage};
 use crate::bench::launch::{self, Dialogue, Transport};
 use crate::bench::place;
+use crate::nginx;
+use crate::payload::{must_be_equal, must_be_prefix, random_bytes};
 use crate::witness::Claim;
 
 /// A test; what it returns is worth reading when it has passed.
@@ -200,11 +201,7 @@ impl Site {
 
     fn config(&self) -> Result<String> {
         let (dir, port) = (self.dir.display(), self.port);
-        // SAFETY: geteuid() takes nothing and cannot fail.
-        let is_root = unsafe { libc::geteuid() } == 0;
-        // Workers under another user would be strangers to the client.
-        let user = if is_root { "user root;" } else { "" };
-        let temporary = self.temporary_paths()?;
+        let (user, temporary) = nginx::settings(&self.dir)?;
         Ok(format!(
             "daemon off; worker_processes 2; pid {dir}/nginx.pid; {user}\n\
              events {{ worker_connections 256; }}\n\
@@ -214,20 +211,6 @@ impl Site {
              server {{ listen 127.0.0.1:{port}; root {dir}/www; }}\n\
              }}\n"
         ))
-    }
-
-    /// Nginx creates these for every module it was built with, by default
-    /// where only root may.
-    fn temporary_paths(&self) -> Result<String> {
-        let built =
-            Command::new(place::find_command("nginx").context("nginx")?).arg("-V").output()?;
-        let built = String::from_utf8_lossy(&built.stderr).into_owned();
-        let dir = self.dir.display();
-        let paths = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-            .into_iter()
-            .filter(|kind| !built.contains(&format!("--without-http_{kind}_module")))
-            .map(|kind| format!("{kind}_temp_path {dir}/{kind};\n"));
-        Ok(paths.collect())
     }
 
     /// Fetches these pages with one curl and compares what came; returns what
@@ -261,26 +244,6 @@ impl Drop for Site {
         // Files of many megabytes; if they stay, the next run overwrites them.
         let _ = fs::remove_dir_all(&self.dir);
     }
-}
-
-fn random_bytes(len: usize) -> Result<Vec<u8>> {
-    let mut bytes = vec![0; len];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes)
-}
-
-fn must_be_equal(got: &Path, expected: &Path) -> Result<()> {
-    let (got, expected) = (fs::read(got)?, fs::read(expected)?);
-    must_be_prefix(&got, &expected)?;
-    ensure!(got.len() == expected.len(), "got {} of {} bytes", got.len(), expected.len());
-    Ok(())
-}
-
-fn must_be_prefix(got: &[u8], expected: &[u8]) -> Result<()> {
-    ensure!(got.len() <= expected.len(), "got {} of {} bytes", got.len(), expected.len());
-    let wrong = got.iter().zip(expected).position(|(a, b)| a != b);
-    ensure!(wrong.is_none(), "byte {} is wrong", wrong.unwrap_or_default());
-    Ok(())
 }
 
 // ---- sockperf --------------------------------------------------------------
@@ -407,14 +370,6 @@ fn words_of(command: &Command) -> Vec<OsString> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_wrong_byte_is_found() {
-        assert!(must_be_prefix(b"abc", b"abcd").is_ok());
-        assert!(must_be_prefix(b"abcde", b"abcd").is_err());
-        let wrong = must_be_prefix(b"abXd", b"abcd").err().map(|error| error.to_string());
-        assert_eq!(wrong.as_deref(), Some("byte 2 is wrong"));
-    }
 
     #[test]
     fn a_victim_s_command_carries_its_own_environment_only() {

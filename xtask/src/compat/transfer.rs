@@ -1,0 +1,144 @@
+//! Programs that carry files: OpenSSH and FTP.
+
+use std::fs;
+
+use anyhow::{Result, ensure};
+
+use super::site::Site;
+use crate::bench::launch::{self, Program};
+
+// ---- OpenSSH -----------------------------------------------------------------
+
+/// What scp carries there and back.
+const SCP_LEN: usize = 1 << 30;
+
+/// Where Debian's sshd, started by root, locks up its unprivileged part. It is
+/// there as soon as the service was started once.
+const SSHD_JAIL: &str = "/run/sshd";
+
+/// Any code that ssh does not use itself.
+const REMOTE_CODES: [u8; 3] = [0, 1, 37];
+
+pub(crate) fn openssh(site: &Site<'_>) -> Result<String> {
+    let (port, mut server) = sshd(site)?;
+    let options = client_options(site, port);
+    let ssh = format!("ssh {options} 127.0.0.1");
+    for code in REMOTE_CODES {
+        site.run(&["bash", "-c", &format!("{ssh} 'exit {code}'; [ $? = {code} ]")])?;
+    }
+    let said = site.run(&["bash", "-c", &format!("{ssh} 'cat; echo end' <<< beginning")])?;
+    ensure!(said == "beginning\nend\n", "the remote command said {said:?}");
+
+    let from = site.write_random("from", SCP_LEN)?;
+    let (there, back) = (site.path("there"), site.path("back"));
+    site.run(&["bash", "-c", &format!("scp -q {options} {from} 127.0.0.1:{there}")])?;
+    site.run(&["bash", "-c", &format!("scp -q {options} 127.0.0.1:{there} {back}")])?;
+    site.prepare(&["cmp", &from, &back])?;
+    server.must_be_alive()?;
+    let codes = REMOTE_CODES.len();
+    Ok(format!("{codes} exit codes, {SCP_LEN} bytes there and back by scp and compared"))
+}
+
+/// A server with keys of its own, for whoever runs this.
+fn sshd(site: &Site<'_>) -> Result<(u16, Program)> {
+    let port = launch::free_port()?;
+    for key in ["host-key", "key"] {
+        site.prepare(&["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", &site.path(key)])?;
+    }
+    // Absent where nobody starts services; if it cannot be made, sshd says so.
+    let _ = fs::create_dir_all(SSHD_JAIL);
+    let (host_key, keys) = (site.path("host-key"), site.path("key.pub"));
+    let config = format!(
+        "ListenAddress 127.0.0.1:{port}\nHostKey {host_key}\nPidFile none\n\
+         AuthorizedKeysFile {keys}\nStrictModes no\nPermitRootLogin yes\n\
+         UsePAM no\nPasswordAuthentication no\nSubsystem sftp internal-sftp\n"
+    );
+    let config = site.write("sshd_config", config)?;
+    // It runs itself again by the name it was started with.
+    Ok((port, site.serve(port, &["/usr/sbin/sshd", "-D", "-e", "-f", &config])?))
+}
+
+fn client_options(site: &Site<'_>, port: u16) -> String {
+    let key = site.path("key");
+    format!(
+        "-F none -o Port={port} -o IdentityFile={key} -o IdentitiesOnly=yes -o LogLevel=ERROR \
+         -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
+    )
+}
+
+// ---- FTP ---------------------------------------------------------------------
+
+const BINARY_LEN: usize = 100_000_000;
+
+const TEXT_LINES: u32 = 500_000;
+
+pub(crate) fn vsftpd(site: &Site<'_>) -> Result<String> {
+    let port = launch::free_port()?;
+    let server = site.serve(port, &["vsftpd", &vsftpd_config(site, port)?])?;
+    put_and_get(site, port, server)
+}
+
+pub(crate) fn pyftpdlib(site: &Site<'_>) -> Result<String> {
+    let port = launch::free_port()?;
+    site.write("ftp/upload/.keep", "")?;
+    let (text, root) = (port.to_string(), site.path("ftp"));
+    let words = ["python3", "-m", "pyftpdlib", "-w", "-i", "127.0.0.1", "-d", &root, "-p", &text];
+    let server = site.serve(port, &words)?;
+    put_and_get(site, port, server)
+}
+
+fn put_and_get(site: &Site<'_>, port: u16, mut server: Program) -> Result<String> {
+    site.write_random("binary", BINARY_LEN)?;
+    let text: String = (0..TEXT_LINES).map(|n| format!("line {n} of a long text\n")).collect();
+    site.write("text", text)?;
+    with_lftp(site, port)?;
+    with_curl(site, port)?;
+    server.must_be_alive()?;
+    Ok("4 files put and got, binary and ASCII, by lftp and curl, and compared".to_owned())
+}
+
+/// Anonymous visitors may read and write one folder; nobody else may come in.
+fn vsftpd_config(site: &Site<'_>, port: u16) -> Result<String> {
+    site.write("ftp/upload/.keep", "")?;
+    let root = site.path("ftp");
+    site.write(
+        "vsftpd.conf",
+        format!(
+            "listen=YES\nbackground=NO\nlisten_address=127.0.0.1\nlisten_port={port}\n\
+             run_as_launching_user=YES\nanonymous_enable=YES\nno_anon_password=YES\n\
+             anon_root={root}\nwrite_enable=YES\nanon_upload_enable=YES\nanon_umask=022\n\
+             anon_world_readable_only=NO\n\
+             ascii_upload_enable=YES\nascii_download_enable=YES\npasv_address=127.0.0.1\n"
+        ),
+    )
+}
+
+fn with_lftp(site: &Site<'_>, port: u16) -> Result<()> {
+    let script = format!(
+        "set net:max-retries 1; set net:timeout 30; open -p {port} 127.0.0.1; \
+         put binary -o upload/binary; get upload/binary -o binary-back; \
+         put -a text -o upload/text; get -a upload/text -o text-back; exit"
+    );
+    site.run(&["lftp", "--norc", "-c", &script])?;
+    compare(site)
+}
+
+fn with_curl(site: &Site<'_>, port: u16) -> Result<()> {
+    let url = format!("ftp://127.0.0.1:{port}/upload");
+    for (file, mode) in [("binary", &[][..]), ("text", &["--use-ascii"])] {
+        let (there, back) = (format!("{url}/curl-{file}"), format!("{file}-back"));
+        let curl = ["curl", "-sS", "--fail"];
+        site.run(&[&curl, mode, &["-T", file, &there]].concat())?;
+        site.run(&[&curl, mode, &["-o", &back, &there]].concat())?;
+    }
+    compare(site)
+}
+
+fn compare(site: &Site<'_>) -> Result<()> {
+    for file in ["binary", "text"] {
+        let back = format!("{file}-back");
+        site.must_be_equal(&back, file)?;
+        fs::remove_file(site.path(&back))?;
+    }
+    Ok(())
+}
