@@ -1,5 +1,6 @@
 //! Debian packages of the programs that tests, demo and benchmarks run.
 
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Result, bail};
@@ -15,8 +16,7 @@ pub(crate) const ALL: &[&str] =
 ///
 /// **Errors**: they cannot be installed from here; the text says what to do.
 pub(crate) fn ensure(packages: &[&str]) -> Result<()> {
-    let missing: Vec<&str> =
-        packages.iter().copied().filter(|it| find_command(command_of(it)).is_none()).collect();
+    let missing: Vec<&str> = packages.iter().copied().filter(|it| !is_there(it)).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -27,11 +27,15 @@ pub(crate) fn ensure(packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The command by which a package's presence is seen, whoever installed it.
-fn command_of(package: &str) -> &str {
+/// A package's presence is seen by its command, whoever installed it, or by a file.
+fn is_there(package: &str) -> bool {
     match package {
-        "nginx-light" => "nginx",
-        same_name => same_name,
+        "libpython3.11-testsuite" => Path::new("/usr/lib/python3.11/test/__main__.py").is_file(),
+        "libevent-dev" => Path::new("/usr/include/event.h").is_file(),
+        "dpkg-dev" => find_command("dpkg-source").is_some(),
+        "nginx-light" => find_command("nginx").is_some(),
+        "tcl" => find_command("tclsh").is_some(),
+        same_name => find_command(same_name).is_some(),
     }
 }
 

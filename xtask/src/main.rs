@@ -7,6 +7,7 @@
 //! | `posix` | the POSIX programs of `tests/posix`, plain and preloaded |
 //! | `hostile` | hostile peers and exhausted resources: the victim lives |
 //! | `e2e` | strangers' programs, payloads checked, shared memory proven |
+//! | `suites` | the test suites of other projects, plain and under Sidestep |
 //! | `loom` | every interleaving of every shared word |
 //! | `demo` | redis through TCP, then through shared memory |
 //! | `bench` | TCP against shared memory, interleaved |
@@ -20,6 +21,7 @@ mod hostile;
 mod leftovers;
 mod posix;
 mod suite;
+mod suites;
 mod tidy;
 mod witness;
 
@@ -46,6 +48,8 @@ enum Task {
     Hostile(hostile::Options),
     /// End to end with unmodified programs.
     E2e(e2e::E2eOptions),
+    /// The test suites of other projects, plain and under Sidestep.
+    Suites(suites::Options),
     /// The model checker over every shared word.
     Loom,
     /// Redis through TCP, then through shared memory, with the proof.
@@ -77,6 +81,10 @@ fn main() -> Result<()> {
             debian::ensure(debian::ALL)?;
             build()?;
             e2e::run(&options)
+        }
+        Task::Suites(options) => {
+            build()?;
+            suites::run(&options)
         }
         Task::Loom => loom(),
         Task::Demo => demo::run(),
