@@ -42,7 +42,7 @@ pub(crate) struct Options {
     /// Only parts whose "SUITE PART" contains one of these, as in `redis` or `test_ssl`
     filters: Vec<String>,
 
-    /// Only what takes less than a minute
+    /// Only some modules of CPython: two minutes
     #[arg(long)]
     short: bool,
 
@@ -119,7 +119,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if options.write {
         table::write(&repo.join("docs/suites.md"), rows)?;
     }
-    summary.conclude("other projects'", 0)
+    summary.conclude("other projects'", None)
 }
 
 /// Whether a filter may mean parts of this suite: it names it, or does not name

@@ -96,7 +96,9 @@ fn file() -> i32 {
         Ok(_) => fd,
         // Another thread, or a handler in the middle of this, was faster.
         Err(theirs) => {
-            opened.map(sys::close);
+            if let Some(ours) = opened {
+                sys::close(ours);
+            }
             theirs
         }
     }
