@@ -16,6 +16,10 @@ pub(super) const NAME: &str = "memcached";
 /// built.
 const BUILT: [&str; 2] = ["memcached-debug", "timedrun"];
 
+/// Scripts about storage on disk: over plain TCP each takes minutes, of delayed
+/// acknowledgements.
+const SLOW: &str = "extstore";
+
 pub(super) fn suite(scratch: &Path, _short: bool) -> Result<Suite> {
     debian::ensure(&["memcached", "libevent-dev", "dpkg-dev", "make", "gcc"])?;
     let version = version_of("memcached")?;
@@ -29,6 +33,7 @@ pub(super) fn suite(scratch: &Path, _short: bool) -> Result<Suite> {
     let mut scripts: Vec<String> = fs::read_dir(tree.join("t"))?
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .filter(|name| Path::new(name).extension().is_some_and(|it| it == "t"))
+        .filter(|name| !name.contains(SLOW))
         .collect();
     scripts.sort_unstable();
     let parts = scripts.iter().filter_map(|script| part(script, &tree)).collect();
