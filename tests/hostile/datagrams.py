@@ -22,7 +22,7 @@ import struct
 import tempfile
 import time
 
-SLAB_LEN, WAKE_LEN = 4 << 30, 2 << 20
+SLAB_LEN, WAKE_LEN = 4 << 30, 6 << 20
 MFD_HUGETLB = 4
 F_ADD_SEALS, LENGTH_SEALS = 1033, 0x1 | 0x2 | 0x4
 HELLO, INTRODUCTION, CHANNEL = 1, 2, 3
@@ -42,7 +42,7 @@ def memory_file(length, seals=LENGTH_SEALS, magic=b"", flags=0):
 
 def slab(**how):
     """Magic and layout version of crates/device/src/slab.rs."""
-    magic = struct.pack("=QI", int.from_bytes(b"SIDESLAB", "big"), 2)
+    magic = struct.pack("=QI", int.from_bytes(b"SIDESLAB", "big"), 3)
     return memory_file(SLAB_LEN, magic=magic, **how)
 
 

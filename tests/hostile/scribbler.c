@@ -29,8 +29,9 @@
 #define SLOTS_USED 64
 #define RINGS_USED (4 << 20)
 #define CHANNELS_AT PAGE
-#define CHANNEL_LEN (40 + 256 * 8)
-#define CELLS_AT (1 << 20)
+#define CHANNEL_STRIDE (72 << 10)
+#define CHANNEL_LEN (48 + 256 * 8 + 16384 * 4)
+#define CELLS_AT (5 << 20)
 #define MAPPINGS_MAX 64
 
 /* Words of a record. */
@@ -190,7 +191,7 @@ static void scribble_box(char *slab, size_t slot)
 
 static void scribble_wake(char *wake)
 {
-    char *channel = wake + CHANNELS_AT + below(4) * PAGE;
+    char *channel = wake + CHANNELS_AT + below(4) * CHANNEL_STRIDE;
     switch (below(6)) {
     case 0:
         return put32(wake, (uint32_t)below(2));

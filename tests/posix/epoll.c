@@ -642,6 +642,37 @@ static void busy_and_quiet(struct pair *p)
     close(set);
 }
 
+/* What became ready first is reported first, whichever descriptor is older. */
+static void in_the_order_of_arrival(struct pair *p)
+{
+    (void)p;
+    enum { COUNT = 30, STEP = 7 }; /* without a common divisor: each has its turn */
+    static struct pair pairs[COUNT];
+    int set = epoll_create1(0);
+    for (int i = 0; i < COUNT; i++) {
+        pair_open(&pairs[i], (struct setting){.place = SAME_THREAD, .warm = true});
+        epoll_add(set, pairs[i].self.fd, EPOLLIN, i);
+    }
+    CHECK_SILENT(set);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < COUNT; i++) {
+            struct pair *next = &pairs[(round + i * STEP) % COUNT];
+            peer_do(next, do_send, 1, 0);
+            await_readable(next->self.fd, 1);
+        }
+        struct epoll_event events[COUNT];
+        CHECK_EQ(epoll_wait(set, events, COUNT, LONG_MS), COUNT);
+        for (int i = 0; i < COUNT; i++) {
+            CHECK_EQ(events[i].data.u64, (round + i * STEP) % COUNT);
+            do_recv(&pairs[i].self, 1, 0);
+        }
+        CHECK_SILENT(set);
+    }
+    for (int i = 0; i < COUNT; i++)
+        pair_close(&pairs[i]);
+    close(set);
+}
+
 /* ---- sleeping -------------------------------------------------------------------- */
 
 static void data_wakes(struct pair *p)
@@ -857,6 +888,7 @@ static const struct test tests[] = {
     {"add_before_connect", add_before_connect, ALONE},
     {"mixed_kinds", mixed_kinds, 0},
     {"busy_and_quiet", busy_and_quiet, ALONE},
+    {"in_the_order_of_arrival", in_the_order_of_arrival, ALONE},
     {"data_wakes", data_wakes, ACTIVE_PEER | SLOW},
     {"add_wakes_a_sleeper", add_wakes_a_sleeper, SLOW},
     {"mod_wakes_a_sleeper", mod_wakes_a_sleeper, SLOW},

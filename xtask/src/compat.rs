@@ -87,7 +87,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if options.write {
         document::write(&rows)?;
     }
-    summary.conclude("compatibility", house.seed)
+    summary.conclude("compatibility", Some(house.seed))
 }
 
 impl Options {

@@ -32,7 +32,10 @@ pub(crate) fn ensure(packages: &[&str]) -> Result<()> {
 fn command_of(package: &str) -> &str {
     match package {
         "busybox-static" => "busybox",
+        "dpkg-dev" => "dpkg-source",
+        "libevent-dev" => "/usr/include/event.h",
         "libpostgresql-jdbc-java" => "/usr/share/java/postgresql.jar",
+        "libpython3.11-testsuite" => "/usr/lib/python3.11/test/__main__.py",
         "mariadb-client" => "mariadb",
         "mariadb-server" => "mariadbd",
         "mosquitto-clients" => "mosquitto_pub",
@@ -46,6 +49,7 @@ fn command_of(package: &str) -> &str {
         "python3-pyftpdlib" => "/usr/lib/python3/dist-packages/pyftpdlib/__main__.py",
         "redis-tools" => "redis-benchmark",
         "rsyslog" => "rsyslogd",
+        "tcl" => "tclsh",
         same_name => same_name,
     }
 }

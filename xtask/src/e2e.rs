@@ -71,7 +71,7 @@ pub(crate) fn run(options: &E2eOptions) -> Result<()> {
     }
     let nothing_left = || leftovers.check().map(|()| String::new());
     summary.add("nothing left behind", "", suite::play(&[], nothing_left));
-    summary.conclude("end-to-end", house.seed)
+    summary.conclude("end-to-end", Some(house.seed))
 }
 
 impl E2eOptions {

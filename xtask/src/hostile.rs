@@ -73,7 +73,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let nothing_left = || leftovers.check().map(|()| String::new());
     summary.add("nothing left behind", "", suite::play(&[], nothing_left));
-    summary.conclude("hostile", seed)
+    summary.conclude("hostile", Some(seed))
 }
 
 impl Options {

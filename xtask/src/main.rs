@@ -8,6 +8,7 @@
 //! | `hostile` | hostile peers and exhausted resources: the victim lives |
 //! | `e2e` | strangers' programs, payloads checked, shared memory proven |
 //! | `compat` | more of them, for the table of what works |
+//! | `suites` | the test suites of other projects, plain and under Sidestep |
 //! | `loom` | every interleaving of every shared word |
 //! | `demo` | redis through TCP, then through shared memory |
 //! | `bench` | TCP against shared memory, interleaved |
@@ -24,6 +25,7 @@ mod nginx;
 mod payload;
 mod posix;
 mod suite;
+mod suites;
 mod tidy;
 mod witness;
 
@@ -52,6 +54,8 @@ enum Task {
     E2e(e2e::E2eOptions),
     /// Strangers' programs of many kinds, for docs/compatibility.md.
     Compat(compat::Options),
+    /// The test suites of other projects, plain and under Sidestep.
+    Suites(suites::Options),
     /// The model checker over every shared word.
     Loom,
     /// Redis through TCP, then through shared memory, with the proof.
@@ -87,6 +91,10 @@ fn main() -> Result<()> {
         Task::Compat(options) => {
             build()?;
             compat::run(&options)
+        }
+        Task::Suites(options) => {
+            build()?;
+            suites::run(&options)
         }
         Task::Loom => loom(),
         Task::Demo => demo::run(),

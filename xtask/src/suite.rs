@@ -98,13 +98,14 @@ impl Summary {
     /// Prints the sum; its last line is `N passed, N failed, N skipped`.
     ///
     /// **Errors**: a test of this suite failed.
-    pub(crate) fn conclude(&self, suite: &str, seed: u32) -> Result<()> {
+    pub(crate) fn conclude(&self, suite: &str, seed: Option<u32>) -> Result<()> {
         if self.failed > 0 {
             println!("failed: {}", self.failures.join(", "));
         }
         println!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped);
         if self.failed > 0 {
-            bail!("{} {suite} tests failed (seed {seed})", self.failed);
+            let seed = seed.map(|seed| format!(" (seed {seed})")).unwrap_or_default();
+            bail!("{} {suite} tests failed{seed}", self.failed);
         }
         Ok(())
     }
@@ -119,11 +120,11 @@ mod tests {
         let mut summary = Summary::default();
         summary.add("a", "both", Outcome::Passed(String::new(), Duration::ZERO));
         summary.add("b", "", Outcome::Skipped("no gcc".to_owned()));
-        assert!(summary.conclude("small", 1).is_ok());
+        assert!(summary.conclude("small", Some(1)).is_ok());
         summary.add("c", "smc/plain", Outcome::Failed(anyhow::anyhow!("wrong")));
         assert_eq!((summary.passed, summary.failed, summary.skipped), (1, 1, 1));
         assert_eq!(summary.failures, ["c smc/plain"]);
-        assert!(summary.conclude("small", 1).is_err());
+        assert!(summary.conclude("small", Some(1)).is_err());
     }
 
     #[test]

@@ -7,7 +7,13 @@
 //!   summary   256 bits    bit i: word i of `bits` may be non-zero
 //!   bits      16 384 bits bit s: slot s has news
 //!   sleeping  0 | 1       1: ring the eventfd after setting a bit
+//!   turns     a counter   how many bits have been set
+//!   turn_of   16 384      which of them was slot s
 //! ```
+//!
+//! The turns are there because Linux reports connections in the order in which they
+//! became ready: a program that sends on one and then on another may rely on the
+//! first being served first. Bits alone would be found by their numbers.
 //!
 //! Order on both sides, with the argument of [`crate::arm`]:
 //!
@@ -22,8 +28,10 @@
 //! before the summary bit: a bit set meanwhile raises its summary bit again.
 //!
 //! Peers may write this memory, so nothing here is believed: a forged bit costs
-//! the loop one look at a cursor, a forged `sleeping` costs the forger a system
-//! call, and a cleared one is the peer's own lost wake-up.
+//! the loop one look at a cursor, a forged turn an order, a forged `sleeping` costs
+//! the forger a system call, and a cleared one is the peer's own lost wake-up.
+
+use core::cmp::Reverse;
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -31,6 +39,10 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 pub const SLOTS: usize = 16_384;
 const WORDS: usize = SLOTS / 64;
 const SUMMARY: usize = WORDS / 64;
+/// Slots with a turn of their own: all, and few where loom follows each word.
+const TURNS: usize = if cfg!(loom) { 64 } else { SLOTS };
+/// News that are put in order together.
+const BATCH: usize = 64;
 
 /// See the [module](self).
 #[repr(C, align(64))]
@@ -39,7 +51,9 @@ pub struct Channel {
     /// CPU of the last peer that marked a bit, plus one: a hint for spinning.
     cpu: AtomicU32,
     summary: [AtomicU64; SUMMARY],
+    turns: AtomicU32,
     bits: [AtomicU64; WORDS],
+    turn_of: [AtomicU32; TURNS],
 }
 
 impl Default for Channel {
@@ -56,7 +70,9 @@ impl Channel {
             sleeping: AtomicU32::new(0),
             cpu: AtomicU32::new(0),
             summary: core::array::from_fn(|_| AtomicU64::new(0)),
+            turns: AtomicU32::new(0),
             bits: core::array::from_fn(|_| AtomicU64::new(0)),
+            turn_of: core::array::from_fn(|_| AtomicU32::new(0)),
         }
     }
 
@@ -69,8 +85,10 @@ impl Channel {
         // will see what was published before this load (SeqCst fence below).
         fence(Ordering::SeqCst);
         if self.bits[word].load(Ordering::Relaxed) & bit == 0 {
+            let turn = self.turns.fetch_add(1, Ordering::Relaxed);
+            self.turn_of[slot % TURNS].store(turn, Ordering::Relaxed);
             // Release: pairs with the Acquire in `collect`; the cursor published
-            // before is seen by whoever sees the bit.
+            // before is seen by whoever sees the bit, and so is the turn.
             self.bits[word].fetch_or(bit, Ordering::Release);
         }
         if self.summary[top].load(Ordering::Relaxed) & top_bit == 0 {
@@ -89,8 +107,39 @@ impl Channel {
         self.summary.iter().any(|word| word.load(Ordering::Relaxed) != 0)
     }
 
-    /// Loop: takes all set bits and calls `found` with each slot.
+    /// Loop: takes all set bits and calls `found` with each slot, in the order in
+    /// which they were set (of more than [`BATCH`], batch by batch).
     pub fn collect(&self, mut found: impl FnMut(usize)) {
+        if !self.is_marked() {
+            return fence(Ordering::SeqCst);
+        }
+        let mut batch = [(0, 0); BATCH];
+        let mut len = 0;
+        self.take(|slot| {
+            if len == BATCH {
+                self.in_order(&mut batch, &mut found);
+                len = 0;
+            }
+            batch[len] = (self.turn_of[slot % TURNS].load(Ordering::Relaxed), slot);
+            len += 1;
+        });
+        self.in_order(&mut batch[..len], &mut found);
+        // What the peers published before they marked is read after this.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Calls `found` with the slots of `batch`, the one whose turn is longest ago first.
+    fn in_order(&self, batch: &mut [(u32, usize)], found: &mut impl FnMut(usize)) {
+        if batch.len() > 1 {
+            // Read after the turns in the batch, so that none is in the future. The
+            // counter wraps; an age does not.
+            let now = self.turns.load(Ordering::Relaxed);
+            batch.sort_unstable_by_key(|&(turn, _)| Reverse(now.wrapping_sub(turn)));
+        }
+        batch.iter().for_each(|&(_, slot)| found(slot));
+    }
+
+    fn take(&self, mut found: impl FnMut(usize)) {
         for top in 0..SUMMARY {
             if self.summary[top].load(Ordering::Relaxed) == 0 {
                 continue;
@@ -106,8 +155,6 @@ impl Channel {
                 }
             }
         }
-        // What the peers published before they marked is read after this.
-        fence(Ordering::SeqCst);
     }
 
     /// Loop: about to sleep. Look at [`Self::is_marked`] again afterwards.
@@ -171,7 +218,7 @@ mod tests {
     #[test]
     fn collects_every_marked_slot_once() {
         let channel = Channel::new();
-        let marked = [0, 1, 63, 64, 4_095, 4_096, 16_383];
+        let marked = [4_096, 1, 16_383, 63, 64, 0, 4_095];
         for slot in marked {
             assert!(!channel.mark(slot, 3), "nobody sleeps");
             assert!(!channel.mark(slot, 3));
@@ -180,8 +227,33 @@ mod tests {
         assert_eq!(channel.last_cpu(), Some(3));
         let mut found = Vec::new();
         channel.collect(|slot| found.push(slot));
-        assert_eq!(found, marked);
+        assert_eq!(found, marked, "in the order in which they were marked");
         assert!(!channel.is_marked());
+    }
+
+    #[test]
+    fn the_order_survives_the_end_of_the_counter() {
+        let channel = Channel::new();
+        channel.turns.store(u32::MAX, Ordering::Relaxed);
+        let marked = [9, 8, 7];
+        for slot in marked {
+            assert!(!channel.mark(slot, 0));
+        }
+        let mut found = Vec::new();
+        channel.collect(|slot| found.push(slot));
+        assert_eq!(found, marked);
+    }
+
+    #[test]
+    fn more_than_a_batch_is_found_whole() {
+        let channel = Channel::new();
+        (0..3 * BATCH).rev().for_each(|slot| {
+            channel.mark(slot, 0);
+        });
+        let mut found = Vec::new();
+        channel.collect(|slot| found.push(slot));
+        found.sort_unstable();
+        assert!(found.into_iter().eq(0..3 * BATCH));
     }
 
     #[test]

@@ -33,7 +33,7 @@ const CLC_AT: usize = RECORDS_AT + SLOTS * size_of::<Record>();
 pub const RINGS_AT: usize = 16 << 20;
 const MAGIC: u64 = u64::from_be_bytes(*b"SIDESLAB");
 /// Bumped with every change of a layout that peers share.
-pub const LAYOUT_VERSION: u32 = 2;
+pub const LAYOUT_VERSION: u32 = 3;
 
 const _: () = assert!(size_of::<Record>() == 256);
 const _: () = assert!(size_of::<ClcBox>() == 512);

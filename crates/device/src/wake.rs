@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   0        mail   not 0: a datagram waits in the mailbox
-//!   4 KiB    channels   64 x 4 KiB
-//!   1 MiB    cells      16 384 x 16 bytes: "the connection of your slot s is my slot c"
+//!   4 KiB    channels   64 x 72 KiB
+//!   5 MiB    cells      16 384 x 16 bytes: "the connection of your slot s is my slot c"
 //! ```
 //!
 //! Writable by every peer of the process, and therefore never believed: a cell
@@ -15,13 +15,13 @@ use crate::sys::Result;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Length of the wake memory in bytes.
-pub const WAKE_LEN: usize = 2 << 20;
+pub const WAKE_LEN: usize = 6 << 20;
 /// Channels of a process: one per event loop that has connections in it.
 pub const CHANNELS: usize = 64;
 
 const CHANNELS_AT: usize = 4 << 10;
-const CHANNEL_STRIDE: usize = 4 << 10;
-const CELLS_AT: usize = 1 << 20;
+const CHANNEL_STRIDE: usize = 72 << 10;
+const CELLS_AT: usize = 5 << 20;
 
 const _: () = assert!(size_of::<Channel>() <= CHANNEL_STRIDE);
 const _: () = assert!(CHANNELS_AT + CHANNELS * CHANNEL_STRIDE <= CELLS_AT);

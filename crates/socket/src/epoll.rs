@@ -963,18 +963,23 @@ impl Set {
         }
     }
 
+    /// Puts what peers have marked on the ready list, in the order in which they have.
+    /// Under the lock.
+    fn take_news(&self) {
+        let Some(channel) = self.channel() else { return };
+        channel.collect(|slot| {
+            let first = self.by_slot[slot].load(Ordering::Acquire);
+            for registration in walk(first, |r| &r.next_of_slot) {
+                self.push(registration);
+            }
+        });
+    }
+
     /// Takes news from the channel, evaluates what is on the ready list and writes
     /// what is to be reported.
     fn collect(&'static self, events: &mut [libc::epoll_event]) -> usize {
         let _held = Held::enter(self.lock.get());
-        if let Some(channel) = self.channel() {
-            channel.collect(|slot| {
-                let first = self.by_slot[slot].load(Ordering::Acquire);
-                for registration in walk(first, |r| &r.next_of_slot) {
-                    self.push(registration);
-                }
-            });
-        }
+        self.take_news();
         if self.arms.load(Ordering::Relaxed) || !self.is_at_home() {
             self.push_unreached();
         }
@@ -1226,6 +1231,11 @@ impl Waiter {
         // SAFETY: `events` is writable for `max`, the mask comes from the caller.
         let count = unsafe { sys::epoll_wait(self.epfd, at, max, timeout, self.sigmask) }
             .map_err(|errno| errno.0)?;
+        if count > 0 {
+            // Before the kernel's bells, which may be old: the channel knows the order.
+            let _held = Held::enter(self.set.lock.get());
+            self.set.take_news();
+        }
         Ok(self.set.translate(&mut events[..count]))
     }
 

@@ -5,9 +5,11 @@
 //! so a line that cannot be written at once is lost: whoever does not read a program's
 //! standard error must not stop it, nor its end kill it.
 
+use core::ffi::CStr;
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 use sidestep_device::sys;
+use std::sync::OnceLock;
 
 /// How much to log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,9 +19,9 @@ pub enum Level {
     Error,
     /// Degraded: a connection stays on TCP for a reason that can be mended.
     Warn,
-    /// Life cycle of processes and link groups.
+    /// Life cycle of processes, link groups and connections.
     Info,
-    /// A line for each connection and message.
+    /// A line for each message.
     Debug,
     /// Everything.
     Trace,
@@ -41,7 +43,14 @@ impl Level {
 }
 
 static LEVEL: AtomicU8 = AtomicU8::new(Level::Warn as u8);
-static FILE: AtomicI32 = AtomicI32::new(2);
+static FILE: AtomicI32 = AtomicI32::new(STDERR);
+const STDERR: i32 = 2;
+/// There is a file, and nothing was logged to it yet.
+const UNOPENED: i32 = -1;
+
+/// The path of the file, with a 0 at its end.
+static PATH: OnceLock<[u8; PATH_LEN]> = OnceLock::new();
+const PATH_LEN: usize = 4096;
 
 /// Sets how much is logged.
 pub fn set_level(level: Level) {
@@ -50,11 +59,15 @@ pub fn set_level(level: Level) {
 
 /// Logs to a file (created, appended to) instead of standard error. `path` is
 /// absolute, with `%XX` for bytes that the environment variable cannot carry.
+///
+/// The file is opened for the first line: a program that gives no cause for one has
+/// no descriptor of ours.
 pub fn set_file(path: &str) {
-    let mut decoded = [0u8; 4096];
+    let mut decoded = [0; PATH_LEN];
     let mut len = 0;
     let bytes = path.as_bytes();
     let mut at = 0;
+    // The last byte stays 0.
     while at < bytes.len() && len + 1 < decoded.len() {
         let hex = path.get(at + 1..at + 3).and_then(|two| u8::from_str_radix(two, 16).ok());
         let (byte, step) = match (bytes[at], hex) {
@@ -65,9 +78,29 @@ pub fn set_file(path: &str) {
         len += 1;
         at += step;
     }
-    let Ok(path) = core::ffi::CStr::from_bytes_until_nul(&decoded) else { return };
-    if let Ok(fd) = sys::open_append(path) {
-        FILE.store(sys::move_up(fd), Ordering::Relaxed);
+    if PATH.set(decoded).is_ok() {
+        FILE.store(UNOPENED, Ordering::Release);
+    }
+}
+
+/// The descriptor to write to; standard error if the file cannot be opened.
+fn file() -> i32 {
+    let known = FILE.load(Ordering::Acquire);
+    if known != UNOPENED {
+        return known;
+    }
+    let path = PATH.get().and_then(|path| CStr::from_bytes_until_nul(path).ok());
+    let opened = path.and_then(|path| sys::open_append(path).ok()).map(sys::move_up);
+    let fd = opened.unwrap_or(STDERR);
+    match FILE.compare_exchange(UNOPENED, fd, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => fd,
+        // Another thread, or a handler in the middle of this, was faster.
+        Err(theirs) => {
+            if let Some(ours) = opened {
+                sys::close(ours);
+            }
+            theirs
+        }
     }
 }
 
@@ -87,9 +120,7 @@ pub fn line(level: Level, text: fmt::Arguments<'_>) {
     line.len = line.len.min(line.bytes.len() - 1);
     line.bytes[line.len] = b'\n';
     // SAFETY: the buffer is readable for its length.
-    let _ = unsafe {
-        sys::write_unnoticed(FILE.load(Ordering::Relaxed), line.bytes.as_ptr(), line.len + 1)
-    };
+    let _ = unsafe { sys::write_unnoticed(file(), line.bytes.as_ptr(), line.len + 1) };
 }
 
 struct Line {

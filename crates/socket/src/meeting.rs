@@ -138,16 +138,18 @@ const RETIRED_MAX: usize = 8;
 /// For how long: more than a client takes to its first call.
 const RETIRED_NS: u64 = 2_000_000_000;
 
-/// A listener is closed: its marker stays for a moment.
+/// A listener is closed: its marker stays for a moment. If too many do, the one that
+/// has stayed longest gives way: its client is the likeliest to have looked.
 pub(crate) fn retire_marker(marker: i32) {
     let now = sys::now_ns();
     clear_retired(now);
-    let free = |place: &&(AtomicI32, AtomicU64)| {
-        place.0.compare_exchange(0, marker + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-    };
-    match RETIRED.iter().find(free) {
-        Some((_, until)) => until.store(now + RETIRED_NS, Ordering::Relaxed),
-        None => sys::close(marker),
+    // A free place is due since the beginning of time.
+    let oldest = RETIRED.iter().min_by_key(|(_, until)| until.load(Ordering::Relaxed));
+    let Some((place, until)) = oldest else { return sys::close(marker) };
+    until.store(now + RETIRED_NS, Ordering::Relaxed);
+    let before = place.swap(marker + 1, Ordering::Relaxed);
+    if before != 0 {
+        sys::close(before - 1);
     }
 }
 
@@ -679,4 +681,5 @@ pub(crate) fn check_confirm(sock: &Sock, conn: &Conn) -> bool {
 pub(crate) fn note_smc(slot: &Slot) {
     slot.reason.store(Reason::None as u8, Ordering::Relaxed);
     slot.mode.store(mode::SMC_D, Ordering::Release);
+    crate::log!(Info, "connection is in shared memory");
 }

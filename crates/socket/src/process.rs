@@ -707,7 +707,7 @@ fn reset(slot: &Slot, pid: u32) {
     slot.mode.store(mode::TCP, Ordering::Release);
 }
 
-const _: () = assert!(slab::LAYOUT_VERSION == 2);
+const _: () = assert!(slab::LAYOUT_VERSION == 3);
 const _: () = assert!(Reason::ALL.len() <= state::REASONS_MAX);
 
 #[cfg(test)]

@@ -334,6 +334,9 @@ impl Sock {
         if marker >= 0 {
             meeting::retire_marker(marker);
         }
+        if matches!(self.phase(), Phase::Candidate | Phase::Meeting) && self.slot().is_some() {
+            crate::log!(Info, "connection ends on TCP before it was decided");
+        }
         self.release_slot();
         // SAFETY: it came from the pool and nobody refers to it.
         unsafe { POOL.give(NonNull::from(self)) };
@@ -446,9 +449,7 @@ impl Sock {
             slot.mode.store(mode::TCP, Ordering::Release);
         }
         self.set_phase(Phase::Plain);
-        if crate::log::enabled(crate::log::Level::Debug) {
-            crate::log!(Debug, "stays on TCP: {}", reason.words());
-        }
+        crate::log!(Info, "connection stays on TCP: {}", reason.words());
     }
 
     /// Gives a connected socket its slot and writes down its addresses. Called

@@ -220,10 +220,15 @@ impl Program {
         }
     }
 
+    /// What a program started with [`Program::start`] has printed so far.
+    pub(crate) fn printed(&self) -> String {
+        let text = self.log.as_ref().and_then(|log| fs::read(log).ok()).unwrap_or_default();
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
     /// The end of what the program printed, as a part of an error text.
     fn tail(&self) -> String {
-        let text = self.log.as_ref().and_then(|log| fs::read(log).ok()).unwrap_or_default();
-        last_lines(&String::from_utf8_lossy(&text))
+        last_lines(&self.printed())
     }
 }
 

@@ -1,0 +1,269 @@
+//! `xtask suites`: the test suites of other projects, plain and under Sidestep.
+//!
+//! ```text
+//!   suite      CPython's own, redis's, memcached's
+//!     part     a module, a unit, a script: one command, run plain, then under Sidestep
+//!       test   compared one by one: what differs is a defect of the library
+//! ```
+//!
+//! That the connections of a part were SMC-D is read from the library's log, which
+//! has a line when one moves and when one stays on TCP. (`sidestep ss` sees running
+//! programs only, and those of a test suite come and go.)
+
+mod connections;
+mod cpython;
+mod memcached;
+mod redis;
+mod source;
+mod table;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::bench::launch::{LaunchOptions, Launcher, Program, Transport};
+use crate::bench::place;
+use crate::suite::{Lacking, Outcome, Summary};
+use connections::Connections;
+
+/// No part takes longer on a machine that is not busy with something else.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// How often a running part is looked at.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What `xtask suites` can be told.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// Only parts whose "SUITE PART" contains one of these, as in `redis` or `test_ssl`
+    filters: Vec<String>,
+
+    /// Only some modules of CPython: two minutes
+    #[arg(long)]
+    short: bool,
+
+    /// Put the rows of what was run into docs/suites.md
+    #[arg(long)]
+    write: bool,
+}
+
+/// A suite, ready to be run.
+struct Suite {
+    name: &'static str,
+    version: String,
+    parts: Vec<Part>,
+}
+
+/// What is run and compared at a time.
+struct Part {
+    name: String,
+    program: PathBuf,
+    arguments: Vec<String>,
+    directory: PathBuf,
+    /// Reads what the command printed and left in its directory for results.
+    read: fn(&str, &Path) -> Verdicts,
+    /// Where it leaves something, if it is asked to by an argument.
+    results: Option<fn(&Path) -> Vec<String>>,
+}
+
+/// What a suite said of each of its tests, in its own words.
+type Verdicts = BTreeMap<String, String>;
+
+/// How to get a suite: its name, what a machine needs for it, and the rest.
+type Source = (&'static str, fn(&Path, bool) -> Result<Suite>);
+
+const SUITES: [Source; 3] = [
+    (cpython::NAME, cpython::suite),
+    (redis::NAME, redis::suite),
+    (memcached::NAME, memcached::suite),
+];
+
+/// Runs the chosen parts of all suites.
+///
+/// **Errors**: a part differs, did not end, or has no test at all.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let repo = place::repo_root()?;
+    let launcher = Launcher::new(&LaunchOptions::default(), &repo)?;
+    let scratch = place::scratch_dir(&repo, "suites")?;
+    let mut summary = Summary::default();
+    let mut rows = Vec::new();
+    for (name, suite) in SUITES {
+        if !may_be_chosen(&options.filters, name) || options.short && name != cpython::NAME {
+            continue;
+        }
+        let suite = match suite(&scratch, options.short) {
+            Ok(suite) => suite,
+            Err(error) if error.is::<Lacking>() => {
+                summary.add(name, "", Outcome::Skipped(error.to_string()));
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        for part in suite.parts.iter().filter(|part| is_chosen(&options.filters, name, &part.name))
+        {
+            let start = Instant::now();
+            let comparison = compare(&launcher, part, &scratch.join(name).join(part.file_name()));
+            let judged = comparison.and_then(|comparison| {
+                let row = table::Row::new(&suite, part, &comparison);
+                let judged = comparison.judge();
+                rows.push(row);
+                judged
+            });
+            summary.add(name, &part.name, Outcome::of(judged, start.elapsed()));
+        }
+    }
+    if options.write {
+        table::write(&repo.join("docs/suites.md"), rows)?;
+    }
+    summary.conclude("other projects'", None)
+}
+
+/// Whether a filter may mean parts of this suite: it names it, or does not name
+/// any other.
+fn may_be_chosen(filters: &[String], suite: &str) -> bool {
+    let names_another = |filter: &String| {
+        SUITES.iter().any(|(name, _)| *name != suite && name.contains(filter.as_str()))
+    };
+    filters.is_empty() || filters.iter().any(|filter| !names_another(filter))
+}
+
+fn is_chosen(filters: &[String], suite: &str, part: &str) -> bool {
+    let name = format!("{suite} {part}");
+    filters.is_empty() || filters.iter().any(|filter| name.contains(filter))
+}
+
+/// A part that was run both ways.
+struct Comparison {
+    plain: Verdicts,
+    sidestep: Verdicts,
+    connections: Connections,
+}
+
+fn compare(launcher: &Launcher, part: &Part, directory: &Path) -> Result<Comparison> {
+    let plain = play(launcher, Transport::Tcp, part, &directory.join("plain"))?;
+    let under = directory.join("sidestep");
+    let sidestep = play(launcher, Transport::Smc, part, &under)?;
+    let connections = Connections::read(&under.join(LOG))?;
+    Ok(Comparison { plain, sidestep, connections })
+}
+
+/// The library's log, and the file that asks for it.
+const LOG: &str = "sidestep.log";
+const CONFIG: &str = "sidestep.toml";
+
+/// Runs a part once. What it prints and the library's log stay in `directory`.
+fn play(launcher: &Launcher, way: Transport, part: &Part, directory: &Path) -> Result<Verdicts> {
+    if directory.exists() {
+        fs::remove_dir_all(directory)?;
+    }
+    fs::create_dir_all(directory)?;
+    let log = directory.join(LOG);
+    let config = format!("[log]\nlevel = \"info\"\nfile = \"{}\"\n", log.display());
+    fs::write(directory.join(CONFIG), config)?;
+
+    let asked = part.results.map(|ask| ask(directory)).unwrap_or_default();
+    let mut command: Command =
+        launcher.launch(way, &part.program, part.arguments.iter().chain(&asked));
+    command.current_dir(&part.directory).env("SIDESTEP_CONFIG", directory.join(CONFIG));
+    let mut program = Program::start(command, directory)?;
+    let deadline = Instant::now() + PATIENCE;
+    while !program.has_ended()? {
+        ensure!(Instant::now() < deadline, "{} has not ended within {PATIENCE:?}", part.name);
+        thread::sleep(POLL_INTERVAL);
+    }
+    Ok((part.read)(&program.printed(), directory))
+}
+
+impl Part {
+    fn file_name(&self) -> String {
+        self.name.replace('/', "-")
+    }
+}
+
+impl Comparison {
+    /// Tests that ended in another way, or in one run only.
+    fn differences(&self) -> Vec<String> {
+        let said =
+            |verdicts: &Verdicts, test| verdicts.get(test).map_or("not run", |it| it).to_owned();
+        let tests: std::collections::BTreeSet<&String> =
+            self.plain.keys().chain(self.sidestep.keys()).collect();
+        tests
+            .into_iter()
+            .map(|test| (test, said(&self.plain, test), said(&self.sidestep, test)))
+            .filter(|(_, plain, sidestep)| plain != sidestep)
+            .map(|(test, plain, sidestep)| format!("{test}: {plain}, under Sidestep {sidestep}"))
+            .collect()
+    }
+
+    fn judge(&self) -> Result<String> {
+        ensure!(!self.plain.is_empty(), "the plain run has no test");
+        let differences = self.differences();
+        ensure!(differences.is_empty(), "{}", differences.join("; "));
+        Ok(format!("{} tests, the same; {}", self.plain.len(), self.connections))
+    }
+}
+
+/// The version of an installed Debian package.
+///
+/// **Errors**: [`Lacking`], if it is not installed.
+fn version_of(package: &str) -> Result<String> {
+    let output = Command::new("dpkg-query")
+        .args(["--show", "--showformat=${Version}", package])
+        .output()
+        .context("dpkg-query")?;
+    let version = String::from_utf8(output.stdout)?;
+    ensure!(output.status.success() && !version.is_empty(), Lacking(format!("package {package}")));
+    Ok(version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdicts(pairs: &[(&str, &str)]) -> Verdicts {
+        pairs.iter().map(|(test, verdict)| ((*test).to_owned(), (*verdict).to_owned())).collect()
+    }
+
+    #[test]
+    fn what_ends_otherwise_or_only_once_differs() {
+        let comparison = Comparison {
+            plain: verdicts(&[("a", "passed"), ("b", "failed"), ("c", "passed")]),
+            sidestep: verdicts(&[("a", "failed"), ("b", "failed"), ("d", "passed")]),
+            connections: Connections::default(),
+        };
+        assert_eq!(
+            comparison.differences(),
+            [
+                "a: passed, under Sidestep failed",
+                "c: passed, under Sidestep not run",
+                "d: not run, under Sidestep passed",
+            ]
+        );
+        assert!(comparison.judge().is_err());
+    }
+
+    #[test]
+    fn a_part_without_tests_is_no_success() {
+        let nothing = Comparison {
+            plain: Verdicts::new(),
+            sidestep: Verdicts::new(),
+            connections: Connections::default(),
+        };
+        assert!(nothing.judge().is_err());
+    }
+
+    #[test]
+    fn filters_choose_suites_and_parts() {
+        let only = |filter: &str| [filter.to_owned()];
+        assert!(may_be_chosen(&only("redis"), redis::NAME));
+        assert!(!may_be_chosen(&only("redis"), cpython::NAME));
+        assert!(may_be_chosen(&only("test_ssl"), cpython::NAME));
+        assert!(is_chosen(&only("test_ssl"), "cpython", "test_ssl"));
+        assert!(!is_chosen(&only("test_ssl"), "cpython", "test_socket"));
+        assert!(is_chosen(&[], "cpython", "test_socket"));
+    }
+}

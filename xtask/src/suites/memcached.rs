@@ -1,0 +1,93 @@
+//! Memcached's own tests: Perl scripts that say "ok" and "not ok".
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+
+use super::{Part, Suite, Verdicts, source, version_of};
+use crate::bench::place;
+use crate::debian;
+
+pub(super) const NAME: &str = "memcached";
+
+/// What the tests start. It has options that the package's program lacks, so it is
+/// built.
+const BUILT: [&str; 2] = ["memcached-debug", "timedrun"];
+
+/// Scripts about storage on disk: over plain TCP each takes minutes, of delayed
+/// acknowledgements.
+const SLOW: &str = "extstore";
+
+pub(super) fn suite(scratch: &Path, _short: bool) -> Result<Suite> {
+    debian::ensure(&["memcached", "libevent-dev", "dpkg-dev", "make", "gcc"])?;
+    let version = version_of("memcached")?;
+    let tree = source::unpacked("memcached", &version, scratch)?;
+    if BUILT.iter().any(|program| !tree.join(program).is_file()) {
+        // With UNIX sockets the tests would use hardly anything else.
+        let options = ["--quiet", "--disable-unix-socket"];
+        run(Command::new("./configure").args(options).current_dir(&tree))?;
+        run(Command::new("make").arg("--silent").args(BUILT).current_dir(&tree))?;
+    }
+    let mut scripts: Vec<String> = fs::read_dir(tree.join("t"))?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| Path::new(name).extension().is_some_and(|it| it == "t"))
+        .filter(|name| !name.contains(SLOW))
+        .collect();
+    scripts.sort_unstable();
+    let parts = scripts.iter().filter_map(|script| part(script, &tree)).collect();
+    Ok(Suite { name: "memcached", version, parts })
+}
+
+fn part(script: &str, tree: &Path) -> Option<Part> {
+    Some(Part {
+        name: script.to_owned(),
+        program: place::find_command("perl")?,
+        arguments: vec![format!("t/{script}")],
+        directory: tree.to_owned(),
+        read: |printed, _| parse(printed),
+        results: None,
+    })
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let output = command.output()?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?} failed: {errors}");
+    Ok(())
+}
+
+/// `ok 7 - NAME`, `not ok 8 - NAME`, `1..0 # SKIP REASON`. The number is the test:
+/// names may have ports in them.
+fn parse(printed: &str) -> Verdicts {
+    printed.lines().filter_map(verdict).collect()
+}
+
+fn verdict(line: &str) -> Option<(String, String)> {
+    if line.starts_with("1..0 ") {
+        return Some(("all".to_owned(), "skipped".to_owned()));
+    }
+    let (verdict, rest) = match line.strip_prefix("not ok ") {
+        Some(rest) => ("failed", rest),
+        None => ("passed", line.strip_prefix("ok ")?),
+    };
+    let number = rest.split(' ').next().filter(|word| word.parse::<u32>().is_ok())?;
+    let skipped = rest.to_ascii_lowercase().contains("# skip");
+    Some((number.to_owned(), if skipped { "skipped" } else { verdict }.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_the_tests() {
+        let verdicts = parse("1..4\nok 1 - on port 4711\nnot ok 2 - b\nok 3 # skip no TLS\nok\n");
+        assert_eq!(verdicts["1"], "passed");
+        assert_eq!(verdicts["2"], "failed");
+        assert_eq!(verdicts["3"], "skipped");
+        assert_eq!(verdicts.len(), 3);
+        assert_eq!(parse("1..0 # SKIP no TLS\n")["all"], "skipped");
+    }
+}
