@@ -10,7 +10,7 @@ use crate::descriptors::{self, Use};
 use crate::sock::{Conn, Phase};
 use crate::{Errno, readiness, switch, wait};
 use core::ffi::c_void;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use sidestep_device::map::{self, Mapping};
 use sidestep_device::state::Slot;
@@ -55,7 +55,8 @@ pub unsafe fn poll(
     let deadline = timeout.map(|time| sys::now_ns().saturating_add(time.as_nanos() as u64));
     loop {
         let ours = look(entries);
-        if ours > 0 && timeout != Some(Duration::ZERO) && !is_kernel_look_due(entries) {
+        let busy = if timeout == Some(Duration::ZERO) { None } else { first_busy(entries) };
+        if busy.as_ref().is_some_and(|sock| !sock.poll_streak.is_look_due()) {
             return Ok(ours);
         }
         let left = match deadline {
@@ -70,27 +71,66 @@ pub unsafe fn poll(
         let nap = nap(entries).min(left.unwrap_or(Duration::MAX));
         // SAFETY: the caller's promise.
         let count = unsafe { ask_kernel(entries, Some(nap), sigmask, ours == 0) }?;
+        if let Some(sock) = busy {
+            sock.poll_streak.note(count > ours);
+        }
         if count > 0 || !waits {
             return Ok(count);
         }
     }
 }
 
+/// Times in succession that a loop has polled, and only the rings had something for it.
+///
+/// A program that polls now and then wants to know of all its descriptors, and the
+/// kernel is asked each time. A loop that comes back at once, again and again, for the
+/// same busy connection would pay a system call each time to hear of nothing else; so
+/// after a while the kernel is asked now and then only. The loop serves what it is
+/// told and asks again, so it hears of the others a little later.
+#[derive(Debug)]
+pub struct Streak {
+    /// Asked in succession with nothing found but ours.
+    len: AtomicU32,
+    /// When the last poll was, by [`sys::now_ns`].
+    last_ns: AtomicU64,
+    /// When the kernel was asked last.
+    asked_ns: AtomicU64,
+}
+
+/// From so many on, not each poll asks the kernel.
+const STREAK_MIN: u32 = 32;
+
+/// Longest pause between two polls of a streak, in nanoseconds.
+const STREAK_PAUSE_NS: u64 = 100_000;
+
 /// Longest time in nanoseconds for which the rings alone keep a loop busy.
 const KERNEL_LOOK_NS: u64 = 20_000;
 
-/// Whether the kernel must be asked, too, although the rings have something: about other
-/// descriptors, and about peers that have died. A loop that comes back at once need not
-/// do so each time. (One that does not want to wait wants to know, and always does.)
-fn is_kernel_look_due(entries: &[libc::pollfd]) -> bool {
-    let first = entries.iter().filter(|entry| entry.revents != 0).find_map(|it| connection(it.fd));
-    let Some((sock, ..)) = first else { return true };
-    let now = sys::now_ns();
-    if now.saturating_sub(sock.polled_ns.load(Ordering::Relaxed)) < KERNEL_LOOK_NS {
-        return false;
+impl Streak {
+    pub(crate) const fn new() -> Self {
+        Self { len: AtomicU32::new(0), last_ns: AtomicU64::new(0), asked_ns: AtomicU64::new(0) }
     }
-    sock.polled_ns.store(now, Ordering::Relaxed);
-    true
+
+    /// Whether this poll asks the kernel.
+    fn is_look_due(&self) -> bool {
+        let now = sys::now_ns();
+        let pause = now.saturating_sub(self.last_ns.swap(now, Ordering::Relaxed));
+        if pause > STREAK_PAUSE_NS {
+            self.len.store(0, Ordering::Relaxed);
+        }
+        let past = now.saturating_sub(self.asked_ns.load(Ordering::Relaxed));
+        if self.len.load(Ordering::Relaxed) >= STREAK_MIN && past < KERNEL_LOOK_NS {
+            return false;
+        }
+        self.asked_ns.store(now, Ordering::Relaxed);
+        true
+    }
+
+    /// The kernel was asked, and had something of its own to tell or had not.
+    fn note(&self, found_others: bool) {
+        let len = if found_others { 0 } else { self.len.load(Ordering::Relaxed).saturating_add(1) };
+        self.len.store(len, Ordering::Relaxed);
+    }
 }
 
 /// How long a sleep may last before the rings are looked at again: bells are shared
@@ -121,6 +161,12 @@ fn look(entries: &mut [libc::pollfd]) -> usize {
 fn set_mask(set: &'static crate::epoll::Set, entry: &libc::pollfd) -> i16 {
     let readable = entry.events & libc::POLLIN != 0 && set.is_tagged() && set.is_ready();
     if readable { libc::POLLIN } else { 0 }
+}
+
+/// The first connection whose ring has something to report.
+fn first_busy(entries: &[libc::pollfd]) -> Option<Use> {
+    let mut busy = entries.iter().filter(|entry| entry.revents != 0);
+    busy.find_map(|entry| connection(entry.fd)).map(|(sock, ..)| sock)
 }
 
 fn connection(fd: i32) -> Option<(Use, &'static Slot, Conn)> {

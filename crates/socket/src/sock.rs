@@ -15,7 +15,7 @@ use crate::group::Group;
 use crate::meeting::{self, Meeting};
 use crate::pool::{Held, Pool, SharedLock};
 use crate::process::{self, Process};
-use crate::{Errno, wait};
+use crate::{Errno, multiplex, wait};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -95,8 +95,8 @@ pub struct Sock {
     found_nothing: AtomicBool,
     /// When a receive that may not wait asked the kernel last, by [`sys::now_ns`].
     pub(crate) kernel_asked_ns: AtomicU64,
-    /// When a `poll` that found something in the ring asked the kernel last.
-    pub(crate) polled_ns: AtomicU64,
+    /// What a `poll` that finds something in the ring knows of those before it.
+    pub(crate) poll_streak: multiplex::Streak,
     pub(crate) receive_wait: wait::Learned,
     pub(crate) send_wait: wait::Learned,
     meeting_lock: SharedLock,
@@ -156,7 +156,7 @@ fn new(nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
         (&raw mut (*at).out_blocked).write(AtomicBool::new(false));
         (&raw mut (*at).found_nothing).write(AtomicBool::new(false));
         (&raw mut (*at).kernel_asked_ns).write(AtomicU64::new(0));
-        (&raw mut (*at).polled_ns).write(AtomicU64::new(0));
+        (&raw mut (*at).poll_streak).write(multiplex::Streak::new());
         (&raw mut (*at).receive_wait).write(wait::Learned::new());
         (&raw mut (*at).send_wait).write(wait::Learned::new());
         (&raw mut (*at).meeting_lock).write(SharedLock::new());

@@ -272,7 +272,7 @@ impl RingSend<'_> {
                 }
                 break;
             }
-            match self.wait(&deadline) {
+            match self.wait(done > 0, &deadline) {
                 Ok(()) => {}
                 Err(errno) if done == 0 => return Err(errno),
                 Err(_) => break,
@@ -350,11 +350,12 @@ impl RingSend<'_> {
         Ok(window)
     }
 
-    fn wait(&self, deadline: &Cell<Option<u64>>) -> Answer<()> {
+    fn wait(&self, has_part: bool, deadline: &Cell<Option<u64>>) -> Answer<()> {
         if deadline.get().is_none() {
             deadline.set(control::send_deadline(self.fd));
         }
-        wait::writable(self.sock, self.slot, self.conn, self.fd, deadline.get())
+        let sleep = Sleep { has_part, deadline: deadline.get() };
+        wait::writable(self.sock, self.slot, self.conn, self.fd, &sleep)
     }
 
     /// Lets the kernel raise SIGURG on the other side: an urgent bell.

@@ -66,7 +66,10 @@ pub fn send_from(sock: &Use, fd: i32, source: Source, len: usize) -> Answer {
                 wait::want_room(sock, &conn);
                 if wait::has_room(&conn) { Ok(()) } else { Err(libc::EAGAIN) }
             }
-            Ok(Part::SocketWaits) => wait::writable(sock, slot, &conn, fd, deadline),
+            Ok(Part::SocketWaits) => {
+                let sleep = wait::Sleep { has_part: done > 0, deadline };
+                wait::writable(sock, slot, &conn, fd, &sleep)
+            }
             Err(errno) => Err(errno),
         };
         match step {

@@ -635,17 +635,19 @@ pub(crate) fn want_room(sock: &Sock, conn: &Conn) {
     }
 }
 
-/// Waits for room in a full ring. `deadline` by [`sys::now_ns`].
+/// Waits for room in a full ring, as `sleep` says.
 ///
 /// # Errors
-/// `EINTR` when a handler without `SA_RESTART` ran, `EAGAIN` past the deadline.
+/// `EINTR` when a handler ran, one with `SA_RESTART` only if there is a part or a
+/// deadline; `EAGAIN` past the deadline.
 pub(crate) fn writable(
     sock: &Sock,
     slot: &Slot,
     conn: &Conn,
     fd: i32,
-    deadline: Option<u64>,
+    sleep: &Sleep,
 ) -> Answer<()> {
+    let deadline = sleep.deadline;
     let producer = conn.mine.sending.producer.position();
     let consumer = &conn.theirs.receiving.consumer;
     let full = |claim: u64| cursor::window(producer, claim, conn.outgoing.len()) == Ok(0);
@@ -663,12 +665,12 @@ pub(crate) fn writable(
     let claim = consumer.claim();
     let slept = if full(claim) && !has_ended(slot, conn) {
         let word = futex_of(conn.theirs);
-        match deadline {
-            None => restarting_nap(word, claim as u32, WRITER_NAP),
-            Some(at) => {
-                let left = Duration::from_nanos(at.saturating_sub(sys::now_ns()));
-                sys::futex_wait(word, claim as u32, Some(left.min(WRITER_NAP)))
-            }
+        let left = |at: u64| Duration::from_nanos(at.saturating_sub(sys::now_ns()));
+        let nap = deadline.map_or(WRITER_NAP, |at| left(at).min(WRITER_NAP));
+        if sleep.has_part || deadline.is_some() {
+            sys::futex_wait(word, claim as u32, Some(nap))
+        } else {
+            restarting_nap(word, claim as u32, nap)
         }
     } else {
         Ok(0)
