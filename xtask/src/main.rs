@@ -3,8 +3,9 @@
 //! | command | what it does |
 //! |---|---|
 //! | `check` | tidiness, format, lints, documentation |
-//! | `test` | everything: check, unit tests, loom, POSIX programs, hostile peers, end to end |
+//! | `test` | everything: check, unit tests, loom, POSIX programs, operations, hostile peers, end to end |
 //! | `posix` | the POSIX programs of `tests/posix`, plain and preloaded |
+//! | `operations` | random lists of socket operations, with Linux TCP as the oracle |
 //! | `hostile` | hostile peers and exhausted resources: the victim lives |
 //! | `e2e` | strangers' programs, payloads checked, shared memory proven |
 //! | `loom` | every interleaving of every shared word |
@@ -18,6 +19,7 @@ mod demo;
 mod e2e;
 mod hostile;
 mod leftovers;
+mod operations;
 mod posix;
 mod suite;
 mod tidy;
@@ -42,6 +44,8 @@ enum Task {
     Test,
     /// The POSIX programs, plain and preloaded.
     Posix(posix::Options),
+    /// Random lists of socket operations, with Linux TCP as the oracle.
+    Operations(operations::Options),
     /// Hostile peers and exhausted resources.
     Hostile(hostile::Options),
     /// End to end with unmodified programs.
@@ -67,6 +71,11 @@ fn main() -> Result<()> {
         Task::Posix(options) => {
             build()?;
             posix::run(&options)
+        }
+        Task::Operations(options) => {
+            debian::ensure(&["gcc"])?;
+            build()?;
+            operations::run(&options)
         }
         Task::Hostile(options) => {
             debian::ensure(&["gcc"])?;
@@ -105,6 +114,7 @@ fn test() -> Result<()> {
     debian::ensure(debian::ALL)?;
     build()?;
     posix::run(&parse::<posix::Options>())?;
+    operations::run(&parse::<operations::Options>())?;
     hostile::run(&parse::<hostile::Options>())?;
     e2e::run(&parse::<e2e::E2eOptions>())
 }
