@@ -78,6 +78,12 @@ static int connect_to(int which, enum verdict *verdict)
     return -1;
 }
 
+/* A call with a time-out does not outlast SIGSTOP and SIGCONT (signal(7)). */
+static bool was_stopped(ssize_t n)
+{
+    return n < 0 && errno == EINTR;
+}
+
 /* One message there and back. */
 static enum verdict ping(int fd, size_t start, size_t len, unsigned char *room)
 {
@@ -85,6 +91,8 @@ static enum verdict ping(int fd, size_t start, size_t len, unsigned char *room)
     for (size_t at = 0; at < len;) {
         double began = now_s();
         ssize_t n = send(fd, message + at, len - at, MSG_NOSIGNAL);
+        if (was_stopped(n))
+            continue;
         enum verdict verdict = verdict_of(n, began);
         if (verdict != OK)
             return verdict;
@@ -93,6 +101,8 @@ static enum verdict ping(int fd, size_t start, size_t len, unsigned char *room)
     for (size_t at = 0; at < len;) {
         double began = now_s();
         ssize_t n = recv(fd, room, len - at, 0);
+        if (was_stopped(n))
+            continue;
         enum verdict verdict = verdict_of(n, began);
         if (verdict != OK)
             return verdict;

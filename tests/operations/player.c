@@ -16,7 +16,9 @@
  *
  *   room      At most ROOM bytes are on their way unread, so that every send is taken
  *             whole; how much more fits is nobody's promise. `fill` goes beyond, until
- *             EAGAIN. From then until the stream is drained neither amounts nor OUT count.
+ *             EAGAIN. From then until the stream is drained neither amounts nor OUT count,
+ *             and its reader sends nothing: whether a FIN has come, and so whether a reset is
+ *             EPIPE or ECONNRESET, depends on the room before it.
  *   sleep     An operation that sleeps is given GRACE_MS after each other operation to wake
  *             up, and its answer is written down at the first of them that woke it.
  *   death     A process that ends without closing is found dead by its peers: after DEATH_MS
@@ -238,8 +240,8 @@ static void act_send(struct end *end, int a, int b)
     size_t len = PICK(lengths, a);
     struct stream *stream = outgoing(end);
     say("send %zu by %d", len, b % 5);
-    if (!stream->full && unread(stream) + len > ROOM) {
-        say(": no room is promised");
+    if (incoming(end)->full || (!stream->full && unread(stream) + len > ROOM)) {
+        say(": nothing is promised");
         return;
     }
     long n = send_by(end, len, b);
@@ -339,6 +341,10 @@ static void act_receive(struct end *end, int a, int b)
 static void act_fill(struct end *end)
 {
     say("fill");
+    if (incoming(end)->full) {
+        say(": nothing is promised");
+        return;
+    }
     outgoing(end)->full = true;
     long n;
     while ((n = send_by(end, 4096, 0)) > 0)

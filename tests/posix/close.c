@@ -135,6 +135,31 @@ static void reset_behind_the_end(struct pair *p)
     CHECK_EQ(get_int(p->self.fd, SOL_SOCKET, SO_ERROR), 0);
 }
 
+/* The error comes before all else that is wrong with a send. */
+static void reset_seen_by_a_send_of_nothing(struct pair *p)
+{
+    do_send(&p->self, 100, 0);
+    CHECK_EQ(peer_do(p, do_poll, POLLIN, 2000), POLLIN);
+    peer_do(p, do_close, 0, 0);
+    CHECK_MASK(p->self.fd, GONE);
+    CHECK_ERRNO(send(p->self.fd, "", 0, 0), ECONNRESET);
+    CHECK_ERRNO(send(p->self.fd, "x", 1, MSG_NOSIGNAL), EPIPE);
+}
+
+static void reset_seen_by_send_behind_our_end(struct pair *p)
+{
+    do_send(&p->self, 100, 0);
+    CHECK_EQ(peer_do(p, do_poll, POLLIN, 2000), POLLIN);
+    CHECK_EQ(shutdown(p->self.fd, SHUT_WR), 0);
+    peer_do(p, do_close, 0, 0);
+    CHECK_MASK(p->self.fd, GONE);
+    int before = sigpipes();
+    CHECK_ERRNO(send(p->self.fd, "x", 1, 0), ECONNRESET);
+    CHECK_EQ(sigpipes() - before, 0);
+    CHECK_ERRNO(send(p->self.fd, "x", 1, 0), EPIPE);
+    CHECK_EQ(sigpipes() - before, 1);
+}
+
 static void reset_behind_the_end_seen_by_send(struct pair *p)
 {
     peer_do(p, do_shutdown, SHUT_WR, 0);
@@ -498,6 +523,8 @@ static const struct test tests[] = {
     {"peer_leaves_our_data_partly_unread", peer_leaves_our_data_partly_unread, 0},
     {"reset_seen_by_send", reset_seen_by_send, 0},
     {"reset_behind_the_end", reset_behind_the_end, 0},
+    {"reset_seen_by_a_send_of_nothing", reset_seen_by_a_send_of_nothing, 0},
+    {"reset_seen_by_send_behind_our_end", reset_seen_by_send_behind_our_end, 0},
     {"reset_behind_the_end_seen_by_send", reset_behind_the_end_seen_by_send, 0},
     {"reset_with_data_queued_for_us", reset_with_data_queued_for_us, 0},
     {"reset_wakes_recv", reset_wakes_recv, ACTIVE_PEER | SLOW},

@@ -96,10 +96,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         }
     }
     let passed = options.lists - failed;
-    println!(
-        "{:.0} s, {unsteady} lists agreed when repeated",
-        start.elapsed().as_secs_f64()
-    );
+    println!("{:.0} s, {unsteady} lists agreed when repeated", start.elapsed().as_secs_f64());
     println!("{passed} passed, {failed} failed");
     ensure!(failed == 0, "{failed} lists of operations are wrong (seed {seed})");
     Ok(())
@@ -250,7 +247,7 @@ fn hex_of(list: &[u8]) -> String {
 }
 
 fn list_of_hex(hex: &str) -> Result<Vec<u8>> {
-    if !hex.is_ascii() || hex.len() % (2 * OPERATION) != 0 {
+    if !hex.is_ascii() || !hex.len().is_multiple_of(2 * OPERATION) {
         bail!("a list has {} digits for each operation", 2 * OPERATION);
     }
     (0..hex.len())

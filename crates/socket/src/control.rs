@@ -87,6 +87,12 @@ pub(crate) fn send_after_end(slot: &Slot, conn: &Conn, fd: i32, len: usize) -> A
         return Err(error);
     }
     let flags = slot.flags.load(Ordering::Acquire);
+    if flags & flag::RESET == 0 && ended_by_reset(slot, conn) {
+        // Told once, and before all else: also to a send of nothing, and to one behind
+        // our own FIN.
+        slot.flags.fetch_or(flag::RESET, Ordering::AcqRel);
+        return Err(error_of_reset(slot, conn));
+    }
     if flags & (flag::WRITE_SHUT | flag::RESET) != 0 {
         return Err(libc::EPIPE);
     }
@@ -97,9 +103,6 @@ pub(crate) fn send_after_end(slot: &Slot, conn: &Conn, fd: i32, len: usize) -> A
         // The peer refuses it: the reset that its TCP would answer with is for both.
         conn.mine.sending.flags.fetch_or(said::ABORT, Ordering::SeqCst);
         wait::wake_readers(slot, conn, fd);
-    } else if was_aborted(conn) {
-        slot.flags.fetch_or(flag::RESET, Ordering::AcqRel);
-        return Err(error_of_reset(slot, conn));
     }
     // TCP takes the first write after the peer's close, and learns from the answer.
     slot.flags.fetch_or(flag::LATE_WRITE | flag::RESET, Ordering::AcqRel);

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::process::Command;
+use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -48,6 +49,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("no-files", &[], no_files),
     Case::new("no-proc", &[], no_proc),
     Case::new("memory-limit", &[], memory_limit),
+    Case::new("stopped", &[], stopped),
     Case::new("storm", &[], storm),
     Case::new("leaks", &[], leaks),
 ];
@@ -341,6 +343,27 @@ fn memory_limit(stage: &Stage<'_>) -> Result<String> {
     stage.witness(Dialogue::start(client)?, Claim::Both, PATIENCE)?;
     victim.must_be_alive()?;
     Ok("some on TCP".to_owned())
+}
+
+// ---- standing still -------------------------------------------------------
+
+/// Each side stands still for a while under load, as under a debugger: nothing is
+/// lost, and nobody gives up.
+fn stopped(stage: &Stage<'_>) -> Result<String> {
+    let mut victim = stage.serve()?;
+    let pause = stage.seconds(1.0);
+    let patience = (PATIENCE + pause).as_secs().to_string();
+    let words = ["steady", "-n", "4", "-h", "-p", &patience, "-t", &seconds(stage, 4.0)];
+    let mut client = Dialogue::start(stage.client(&victim, &words))?;
+    for pid in [victim.pid(), client.program().pid()] {
+        thread::sleep(pause / 2);
+        hardship::signal(pid, libc::SIGSTOP)?;
+        thread::sleep(pause);
+        hardship::signal(pid, libc::SIGCONT)?;
+    }
+    stage.witness(client, Claim::Smc, PATIENCE + stage.seconds(4.0))?;
+    victim.must_be_alive()?;
+    Ok(format!("{:.1} s each", pause.as_secs_f64()))
 }
 
 // ---- crowds ----------------------------------------------------------------
