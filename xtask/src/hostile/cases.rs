@@ -50,6 +50,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("no-proc", &[], no_proc),
     Case::new("memory-limit", &[], memory_limit),
     Case::new("stopped", &[], stopped),
+    Case { styles: &[Style::Epoll], ..Case::new("crowd", &[], crowd) },
     Case::new("storm", &[], storm),
     Case::new("leaks", &[], leaks),
 ];
@@ -379,6 +380,21 @@ fn storm(stage: &Stage<'_>) -> Result<String> {
         sum.add(&Tally::parse(said.trim())?);
         Ok(sum.to_string())
     })
+}
+
+/// Connections that have their first bytes at once, with an attack of a second. Half
+/// of them are more than there is room for hellos, and fit into 1024 descriptors.
+const CROWD: f64 = 800.0;
+
+/// All of them move, and all are served. (In threads it would be a crowd of stacks.)
+fn crowd(stage: &Stage<'_>) -> Result<String> {
+    let mut victim = stage.serve()?;
+    let count = (CROWD * stage.house.seconds) as u32;
+    let words = ["crowd", "-n", &count.to_string(), "-h", "-t", &seconds(stage, 2.0)];
+    let client = Dialogue::start(stage.client(&victim, &words))?;
+    stage.witness(client, Claim::Smc, PATIENCE + stage.seconds(4.0))?;
+    victim.must_be_alive()?;
+    Ok(format!("{count} connections"))
 }
 
 /// Connections of one process, and processes with a connection or two, with an
