@@ -17,7 +17,7 @@
  *   room      At most ROOM bytes are on their way unread, so that every send is taken
  *             whole; how much more fits is nobody's promise. `fill` goes beyond, until
  *             EAGAIN. From then until the stream is drained neither amounts nor OUT count,
- *             and its reader sends nothing: whether a FIN has come, and so whether a reset is
+ *             and its reader neither sends nor shuts it: whether a FIN has come, and so whether a reset is
  *             EPIPE or ECONNRESET, depends on the room before it.
  *   sleep     An operation that sleeps is given GRACE_MS after each other operation to wake
  *             up, and its answer is written down at the first of them that woke it.
@@ -425,7 +425,10 @@ static void act_sleep(struct end *end, int a, int b)
         size_t len = PICK(lengths, a);
         say("sleep in recv %zu", len);
         long n = recv(end->fd, bytes, len, 0);
-        say_result(n);
+        if (n > 0 && incoming(end)->full)
+            say(" -> some");
+        else
+            say_result(n);
         judge(end, n, len, true);
     } else if (b % 3 == 1) {
         say("sleep in poll");
@@ -477,6 +480,10 @@ static void act_duplicate(struct end *end, int a)
 static void act_shutdown(struct end *end, int how)
 {
     say("shutdown %s", (const char *[]){"RD", "WR", "RDWR"}[how]);
+    if (how != SHUT_WR && incoming(end)->full) {
+        say(": nothing is promised");
+        return;
+    }
     int result = shutdown(end->fd, how);
     if (result == 0 && how != SHUT_RD)
         outgoing(end)->finished = true;

@@ -42,7 +42,7 @@ const SHRINKING_TIME: Duration = Duration::from_secs(60);
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
     /// How many lists are played
-    #[arg(long, value_name = "N", default_value_t = 300)]
+    #[arg(long, value_name = "N", default_value_t = 100)]
     lists: u32,
 
     /// Operations in each list
