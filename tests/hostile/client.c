@@ -2,6 +2,8 @@
  *
  *   client steady PORT [options]   connections that stay, a thread each
  *   client storm PORT [options]    connections that come and go, in threads
+ *   client crowd PORT [options]    connections that all ask before any answer is read;
+ *                                  one thread, rounds for as long as it takes
  *   client cycles PORT [options]   connect, eight ping-pongs, close; one thread
  *
  *   -n N   connections or threads (4)      -t S   seconds (2)
@@ -78,6 +80,12 @@ static int connect_to(int which, enum verdict *verdict)
     return -1;
 }
 
+/* A call with a time-out does not outlast SIGSTOP and SIGCONT (signal(7)). */
+static bool was_stopped(ssize_t n)
+{
+    return n < 0 && errno == EINTR;
+}
+
 /* One message there and back. */
 static enum verdict ping(int fd, size_t start, size_t len, unsigned char *room)
 {
@@ -85,6 +93,8 @@ static enum verdict ping(int fd, size_t start, size_t len, unsigned char *room)
     for (size_t at = 0; at < len;) {
         double began = now_s();
         ssize_t n = send(fd, message + at, len - at, MSG_NOSIGNAL);
+        if (was_stopped(n))
+            continue;
         enum verdict verdict = verdict_of(n, began);
         if (verdict != OK)
             return verdict;
@@ -93,6 +103,8 @@ static enum verdict ping(int fd, size_t start, size_t len, unsigned char *room)
     for (size_t at = 0; at < len;) {
         double began = now_s();
         ssize_t n = recv(fd, room, len - at, 0);
+        if (was_stopped(n))
+            continue;
         enum verdict verdict = verdict_of(n, began);
         if (verdict != OK)
             return verdict;
@@ -183,6 +195,54 @@ static int cycle(void)
     return 0;
 }
 
+/* The message of a connection in a round. */
+static void crowd_message(char message[16], int index, int round)
+{
+    memset(message, 0, 16);
+    memcpy(message, &index, sizeof index);
+    memcpy(message + 8, &round, sizeof round);
+}
+
+static enum verdict crowd_round(const int *fds, int round)
+{
+    char message[16], answer[16];
+    for (int i = 0; i < options.count; i++) {
+        crowd_message(message, i, round);
+        if (send(fds[i], message, sizeof message, MSG_NOSIGNAL) != sizeof message)
+            return RESET;
+    }
+    for (int i = 0; i < options.count; i++) {
+        double began = now_s();
+        enum verdict verdict = verdict_of(recv(fds[i], answer, sizeof answer, MSG_WAITALL), began);
+        crowd_message(message, i, round);
+        if (verdict != OK)
+            return verdict;
+        if (memcmp(message, answer, sizeof answer) != 0)
+            return WRONG;
+    }
+    return OK;
+}
+
+/* All at once: the first bytes of the last connection come before any answer is read. */
+static int crowd(void)
+{
+    enum verdict verdict = OK;
+    int *fds = calloc((size_t)options.count, sizeof *fds), rounds = 0;
+    for (int i = 0; i < options.count && verdict == OK; i++)
+        fds[i] = connect_to(i, &verdict);
+    deadline = now_s() + options.seconds;
+    while (verdict == OK && now_s() < deadline)
+        verdict = crowd_round(fds, rounds++);
+    printf("done %lu bytes", 16ul * (unsigned)options.count * (unsigned)rounds);
+    for (int ended = 0; ended < VERDICTS; ended++)
+        printf(" %d %s", ended == (int)verdict ? options.count : 0, verdict_names[ended]);
+    printf("\n");
+    fflush(stdout);
+    while (options.holds && getchar() != EOF) {
+    }
+    return verdict != OK;
+}
+
 static int work_in_threads(void)
 {
     static struct worker workers[THREADS_MAX];
@@ -215,7 +275,7 @@ static int work_in_threads(void)
 int main(int argc, char **argv)
 {
     if (argc < 3)
-        fail("usage: client steady|storm|cycles PORT");
+        fail("usage: client steady|storm|crowd|cycles PORT");
     const char *mode = argv[1];
     options.port = atoi(argv[2]);
     optind = 3;
@@ -246,11 +306,12 @@ int main(int argc, char **argv)
             return 2;
         }
     }
-    if (options.count < 1 || options.count > THREADS_MAX)
+    bool is_crowd = strcmp(mode, "crowd") == 0;
+    if (options.count < 1 || (options.count > THREADS_MAX && !is_crowd))
         fail("between 1 and 256 connections");
     options.storms = strcmp(mode, "storm") == 0;
     uint64_t state = options.seed;
     for (size_t i = 0; i < sizeof pattern; i++)
         pattern[i] = (unsigned char)next_random(&state);
-    return strcmp(mode, "cycles") == 0 ? cycle() : work_in_threads();
+    return is_crowd ? crowd() : strcmp(mode, "cycles") == 0 ? cycle() : work_in_threads();
 }

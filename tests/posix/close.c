@@ -119,6 +119,60 @@ static void peer_leaves_our_data_partly_unread(struct pair *p)
     CHECK_EQ(recv(p->self.fd, buffer, 10, 0), 0);
 }
 
+/* Behind the end of the stream a reset is news for whoever sends: recv() says "end", and
+ * the error is EPIPE. */
+static void reset_behind_the_end(struct pair *p)
+{
+    do_send(&p->self, 100, 0);
+    CHECK_EQ(peer_do(p, do_poll, POLLIN, 2000), POLLIN);
+    peer_do(p, do_shutdown, SHUT_WR, 0);
+    CHECK_MASK(p->self.fd, POLLIN | POLLOUT | POLLRDHUP);
+    peer_do(p, do_close, 0, 0);
+    CHECK_MASK(p->self.fd, GONE);
+    CHECK_EQ(recv(p->self.fd, buffer, 10, 0), 0);
+    CHECK_MASK(p->self.fd, GONE);
+    CHECK_EQ(get_int(p->self.fd, SOL_SOCKET, SO_ERROR), EPIPE);
+    CHECK_EQ(get_int(p->self.fd, SOL_SOCKET, SO_ERROR), 0);
+}
+
+/* The error comes before all else that is wrong with a send. */
+static void reset_seen_by_a_send_of_nothing(struct pair *p)
+{
+    do_send(&p->self, 100, 0);
+    CHECK_EQ(peer_do(p, do_poll, POLLIN, 2000), POLLIN);
+    peer_do(p, do_close, 0, 0);
+    CHECK_MASK(p->self.fd, GONE);
+    CHECK_ERRNO(send(p->self.fd, "", 0, 0), ECONNRESET);
+    CHECK_ERRNO(send(p->self.fd, "x", 1, MSG_NOSIGNAL), EPIPE);
+}
+
+static void reset_seen_by_send_behind_our_end(struct pair *p)
+{
+    do_send(&p->self, 100, 0);
+    CHECK_EQ(peer_do(p, do_poll, POLLIN, 2000), POLLIN);
+    CHECK_EQ(shutdown(p->self.fd, SHUT_WR), 0);
+    peer_do(p, do_close, 0, 0);
+    CHECK_MASK(p->self.fd, GONE);
+    int before = sigpipes();
+    CHECK_ERRNO(send(p->self.fd, "x", 1, 0), ECONNRESET);
+    CHECK_EQ(sigpipes() - before, 0);
+    CHECK_ERRNO(send(p->self.fd, "x", 1, 0), EPIPE);
+    CHECK_EQ(sigpipes() - before, 1);
+}
+
+static void reset_behind_the_end_seen_by_send(struct pair *p)
+{
+    peer_do(p, do_shutdown, SHUT_WR, 0);
+    CHECK_MASK(p->self.fd, POLLIN | POLLOUT | POLLRDHUP);
+    peer_do(p, do_linger, 1, 0);
+    peer_do(p, do_close, 0, 0);
+    CHECK_MASK(p->self.fd, GONE);
+    int before = sigpipes();
+    CHECK_ERRNO(send(p->self.fd, "x", 1, 0), EPIPE);
+    CHECK_EQ(sigpipes() - before, 1);
+    CHECK_EQ(recv(p->self.fd, buffer, 10, 0), 0);
+}
+
 /* send() reports the reset too, as ECONNRESET and without SIGPIPE, once. */
 static void reset_seen_by_send(struct pair *p)
 {
@@ -305,6 +359,15 @@ static void peer_is_killed(struct pair *p)
     CHECK_ERRNO(send(p->self.fd, "x", 1, MSG_NOSIGNAL), EPIPE);
 }
 
+/* poll() has something to tell, room, and yet tells of the death. */
+static void death_shows_beside_room(struct pair *p)
+{
+    peer_end(p, do_die);
+    CHECK_MASK(p->self.fd, POLLIN | POLLOUT | POLLRDHUP);
+    CHECK_EQ(do_send_once(&p->self, 10, 0), 10);
+    CHECK_MASK(p->self.fd, GONE);
+}
+
 static void peer_is_killed_with_data_queued_for_us(struct pair *p)
 {
     peer_do(p, do_send, 1000, 0);
@@ -435,6 +498,20 @@ static void number_reused(struct pair *p)
     CHECK_EQ(peer_do(p, do_recv_eof, 0, 0), 0);
 }
 
+/* A sender that never waits hears of it, too: it is not told EAGAIN for ever. */
+static void death_is_told_to_who_fills(struct pair *p)
+{
+    do_fill(&p->self, 4096, 0);
+    peer_end(p, do_die);
+    uint64_t deadline = now_ms() + 2000;
+    long n;
+    do
+        n = do_send_once(&p->self, 4096, MSG_DONTWAIT | MSG_NOSIGNAL);
+    while ((n >= 0 || errno == EAGAIN) && now_ms() < deadline);
+    CHECK_EQ(n, -1);
+    CHECK_EQ(errno, ECONNRESET);
+}
+
 static const struct test tests[] = {
     {"orderly", orderly, FAMILIES},
     {"data_queued_for_us", data_queued_for_us, 0},
@@ -445,6 +522,10 @@ static const struct test tests[] = {
     {"peer_leaves_our_data_unread", peer_leaves_our_data_unread, 0},
     {"peer_leaves_our_data_partly_unread", peer_leaves_our_data_partly_unread, 0},
     {"reset_seen_by_send", reset_seen_by_send, 0},
+    {"reset_behind_the_end", reset_behind_the_end, 0},
+    {"reset_seen_by_a_send_of_nothing", reset_seen_by_a_send_of_nothing, 0},
+    {"reset_seen_by_send_behind_our_end", reset_seen_by_send_behind_our_end, 0},
+    {"reset_behind_the_end_seen_by_send", reset_behind_the_end_seen_by_send, 0},
     {"reset_with_data_queued_for_us", reset_with_data_queued_for_us, 0},
     {"reset_wakes_recv", reset_wakes_recv, ACTIVE_PEER | SLOW},
     {"close_wakes_recv", close_wakes_recv, ACTIVE_PEER | SLOW},
@@ -459,6 +540,7 @@ static const struct test tests[] = {
     {"linger_is_remembered", linger_is_remembered, 0},
     {"peer_exits", peer_exits, PROCESS_ONLY},
     {"peer_is_killed", peer_is_killed, PROCESS_ONLY},
+    {"death_shows_beside_room", death_shows_beside_room, PROCESS_ONLY},
     {"peer_is_killed_with_data_queued_for_us", peer_is_killed_with_data_queued_for_us,
      PROCESS_ONLY},
     {"peer_is_killed_with_our_data_unread", peer_is_killed_with_our_data_unread, PROCESS_ONLY},
@@ -466,6 +548,7 @@ static const struct test tests[] = {
     {"death_wakes_poll", death_wakes_poll, PROCESS_ONLY | SLOW},
     {"death_wakes_send", death_wakes_send, PROCESS_ONLY | SLOW},
     {"death_wakes_epoll", death_wakes_epoll, PROCESS_ONLY | SLOW},
+    {"death_is_told_to_who_fills", death_is_told_to_who_fills, PROCESS_ONLY},
     {"killed_in_the_middle", killed_in_the_middle, PROCESS_ONLY},
     {"close_twice", close_twice, 0},
     {"number_reused", number_reused, 0},

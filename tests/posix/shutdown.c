@@ -63,6 +63,8 @@ static void self_wr(struct pair *p)
     CHECK_EQ(sigpipes() - before, 1);
     CHECK_ERRNO(send(p->self.fd, "x", 1, MSG_NOSIGNAL), EPIPE);
     CHECK_ERRNO(send(p->self.fd, "x", 0, MSG_NOSIGNAL), EPIPE); /* even nothing */
+    struct iovec nothing[2] = {{buffer, 0}, {buffer, 0}};
+    CHECK_EQ(writev(p->self.fd, nothing, 2), 0); /* but this never gets to the socket */
     CHECK_EQ(get_int(p->self.fd, SOL_SOCKET, SO_ERROR), 0);
     CHECK_EQ(shutdown(p->self.fd, SHUT_WR), 0); /* twice is harmless */
     CHECK_EQ(peer_do(p, do_recv_eof, 0, 0), 0);

@@ -7,6 +7,8 @@
 #include "support.h"
 
 #include <setjmp.h>
+#include <sys/signalfd.h>
+#include <sys/timerfd.h>
 
 /* Signals repeat until the call is over: one that comes early, because the machine is
  * busy, must not leave the test asleep. The rescue comes after the first of them. */
@@ -349,6 +351,106 @@ static void signal_driven_io(struct pair *p)
     sigaction(SIGIO, &old_action, NULL);
 }
 
+static volatile sig_atomic_t signal_fd_number = -1, signal_band;
+
+static void on_numbered_signal(int signal, siginfo_t *info, void *context)
+{
+    (void)signal, (void)context;
+    signal_fd_number = info->si_fd;
+    signal_band = (sig_atomic_t)info->si_band;
+    signals++;
+}
+
+/* F_SETSIG: a signal of one's own choice, which says where and what. */
+static void signal_says_what(struct pair *p)
+{
+    struct sigaction action = {.sa_sigaction = on_numbered_signal,
+                               .sa_flags = SA_RESTART | SA_SIGINFO};
+    int fd = p->self.fd, number = SIGRTMIN + 3;
+    sigaction(number, &action, &old_action);
+    CHECK_EQ(fcntl(fd, F_SETSIG, number), 0);
+    CHECK_EQ(fcntl(fd, F_GETSIG), number);
+    CHECK_EQ(fcntl(fd, F_SETOWN, getpid()), 0);
+    CHECK_EQ(fcntl(fd, F_GETOWN), getpid());
+    CHECK_EQ(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_ASYNC), 0);
+    for (int i = 0; i < 3; i++) {
+        signals = 0;
+        peer_do(p, do_send, 10, 0);
+        for (uint64_t deadline = now_ms() + 2000; !signals && now_ms() < deadline;)
+            sleep_ms(1);
+        CHECK_EQ(signal_fd_number, fd);
+        CHECK(signal_band & POLLIN);
+        CHECK_EQ(do_recv(&p->self, 10, 0), 10);
+    }
+    CHECK_EQ(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_ASYNC), 0);
+    CHECK_EQ(fcntl(fd, F_SETSIG, 0), 0);
+    sigaction(number, &old_action, NULL);
+}
+
+/* ---- signals and time as descriptors --------------------------------------------- */
+
+enum { SOCKET, SIGNALS, TIME };
+
+/* What the set shows within a second, as bits by SOCKET, SIGNALS and TIME. */
+static unsigned shown(int set)
+{
+    struct epoll_event events[3];
+    unsigned seen = 0;
+    int n = epoll_wait(set, events, 3, 1000);
+    for (int i = 0; i < n; i++)
+        seen |= 1u << events[i].data.u32;
+    return seen;
+}
+
+/* One loop for a connection, a signalfd and a timerfd: each wakes it alone, none hides
+ * another. */
+static void one_loop_for_all(struct pair *p)
+{
+    sigset_t mask, old_mask;
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGUSR2);
+    pthread_sigmask(SIG_BLOCK, &mask, &old_mask);
+    int fds[] = {p->self.fd, signalfd(-1, &mask, SFD_NONBLOCK),
+                 timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK)};
+    int set = epoll_create1(0);
+    for (uint32_t i = SOCKET; i <= TIME; i++) {
+        struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
+        CHECK_EQ(epoll_ctl(set, EPOLL_CTL_ADD, fds[i], &event), 0);
+    }
+    struct itimerspec soon = {.it_value = {0, 5000000}};
+    struct signalfd_siginfo info;
+    uint64_t times;
+    for (int round = 0; round < 3; round++) {
+        timerfd_settime(fds[TIME], 0, &soon, NULL);
+        CHECK_EQ(shown(set), 1 << TIME);
+        CHECK_EQ(read(fds[TIME], &times, sizeof times), sizeof times);
+        CHECK_EQ(times, 1);
+
+        signal_me(SIGUSR2, SIGNAL_MS, 0);
+        CHECK_EQ(shown(set), 1 << SIGNALS);
+        CHECK_EQ(read(fds[SIGNALS], &info, sizeof info), sizeof info);
+        CHECK_EQ(info.ssi_signo, SIGUSR2);
+        signal_me_stop();
+
+        peer_start(p, 5, do_send, 10, 0);
+        CHECK_EQ(shown(set), 1 << SOCKET);
+        peer_finish(p);
+
+        /* The connection still has its bytes while the others come. */
+        pthread_kill(pthread_self(), SIGUSR2);
+        timerfd_settime(fds[TIME], 0, &soon, NULL);
+        sleep_ms(10);
+        CHECK_EQ(shown(set), 1 << SOCKET | 1 << SIGNALS | 1 << TIME);
+        CHECK_EQ(read(fds[SIGNALS], &info, sizeof info), sizeof info);
+        CHECK_EQ(read(fds[TIME], &times, sizeof times), sizeof times);
+        CHECK_EQ(do_recv(&p->self, 10, 0), 10);
+    }
+    close(set);
+    close(fds[TIME]);
+    close(fds[SIGNALS]);
+    pthread_sigmask(SIG_SETMASK, &old_mask, NULL);
+}
+
 static void accept_and_connect(struct pair *p)
 {
     (void)p;
@@ -375,6 +477,8 @@ static const struct test tests[] = {
     {"handler_receives", handler_receives, ACTIVE_PEER | SLOW},
     {"handler_jumps_out", handler_jumps_out, SLOW},
     {"signal_driven_io", signal_driven_io, 0},
+    {"signal_says_what", signal_says_what, 0},
+    {"one_loop_for_all", one_loop_for_all, ACTIVE_PEER},
     {"accept_and_connect", accept_and_connect, ALONE},
 };
 

@@ -5,6 +5,7 @@
 //! | `check` | tidiness, format, lints, documentation |
 //! | `test` | everything: check, unit tests, loom, POSIX programs, hostile peers, strangers' programs |
 //! | `posix` | the POSIX programs of `tests/posix`, plain and preloaded |
+//! | `operations` | random lists of socket operations, with Linux TCP as the oracle |
 //! | `hostile` | hostile peers and exhausted resources: the victim lives |
 //! | `e2e` | strangers' programs, payloads checked, shared memory proven |
 //! | `compat` | more of them, for the table of what works |
@@ -22,6 +23,7 @@ mod e2e;
 mod hostile;
 mod leftovers;
 mod nginx;
+mod operations;
 mod payload;
 mod posix;
 mod suite;
@@ -48,6 +50,8 @@ enum Task {
     Test,
     /// The POSIX programs, plain and preloaded.
     Posix(posix::Options),
+    /// Random lists of socket operations, with Linux TCP as the oracle.
+    Operations(operations::Options),
     /// Hostile peers and exhausted resources.
     Hostile(hostile::Options),
     /// End to end with unmodified programs.
@@ -77,6 +81,11 @@ fn main() -> Result<()> {
         Task::Posix(options) => {
             build()?;
             posix::run(&options)
+        }
+        Task::Operations(options) => {
+            debian::ensure(&["gcc"])?;
+            build()?;
+            operations::run(&options)
         }
         Task::Hostile(options) => {
             debian::ensure(&["gcc"])?;
@@ -123,6 +132,7 @@ fn test() -> Result<()> {
     debian::ensure(debian::ALL)?;
     build()?;
     posix::run(&parse::<posix::Options>())?;
+    operations::run(&parse::<operations::Options>())?;
     hostile::run(&parse::<hostile::Options>())?;
     e2e::run(&parse::<e2e::E2eOptions>())?;
     compat::run(&compat::Options::short())

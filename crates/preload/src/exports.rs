@@ -108,6 +108,16 @@ fn send_from(
     }
 }
 
+/// What `writev` and its like are to send; `None` for the kernel to answer: it refuses
+/// the list, or has nothing to write, and then it never asks the socket.
+///
+/// # Safety
+/// As for [`Buffers::new`].
+unsafe fn vector_to_send<'a>(list: *const libc::iovec, count: i32) -> Option<Buffers<'a>> {
+    // SAFETY: the caller's promise.
+    unsafe { Buffers::new(list, count as usize) }.filter(|parts| !parts.is_empty())
+}
+
 /// Wraps one exported function.
 macro_rules! export {
     ($(fn $name:ident($($arg:ident: $type:ty),*) -> $result:ty $body:block)*) => {
@@ -296,7 +306,7 @@ export! {
         let plain = plain!(real::writev(fd, list, count));
         let Some(sock) = descriptors::sock(fd) else { return plain() };
         // SAFETY: the program's list.
-        let parts = unsafe { Buffers::new(list, count as usize) };
+        let parts = unsafe { vector_to_send(list, count) };
         send_from(&sock, fd, parts, 0, plain)
     }
 
@@ -308,7 +318,7 @@ export! {
         };
         let dont_wait = if flags != 0 { libc::MSG_DONTWAIT } else { 0 };
         // SAFETY: the program's list.
-        let parts = unsafe { Buffers::new(list, count as usize) };
+        let parts = unsafe { vector_to_send(list, count) };
         send_from(&sock, fd, parts, dont_wait, plain)
     }
 

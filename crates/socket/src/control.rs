@@ -49,12 +49,27 @@ pub(crate) fn end_of_input(slot: &Slot, conn: &Conn) -> Option<End> {
     if flags & flag::RESET != 0 || flags & flag::LATE_WRITE != 0 {
         return Some(End::Input);
     }
+    if has_finished(peer, flags) {
+        return Some(End::Input);
+    }
     if peer & said::ABORT != 0 || (flags & flag::PEER_GONE != 0 && was_aborted(conn)) {
         slot.flags.fetch_or(flag::RESET, Ordering::AcqRel);
         return Some(End::Reset(libc::ECONNRESET));
     }
-    let over = flag::PEER_GONE | flag::READ_SHUT | flag::TCP_ENDED;
-    (peer & said::DONE != 0 || flags & over != 0).then_some(End::Input)
+    (flags & (flag::PEER_GONE | flag::READ_SHUT) != 0).then_some(End::Input)
+}
+
+/// The peer sends no more: its FIN, as it said itself or as the slot's flags have it.
+fn has_finished(peer: u32, flags: u32) -> bool {
+    peer & said::DONE != 0 || flags & flag::TCP_ENDED != 0
+}
+
+/// What a reset by the peer is reported as. Behind its FIN the end of input stays what it
+/// was, and only whoever sends hears of it (`tcp_reset` in CLOSE_WAIT).
+fn error_of_reset(slot: &Slot, conn: &Conn) -> Errno {
+    let peer = conn.theirs.sending.flags.load(Ordering::Acquire);
+    let flags = slot.flags.load(Ordering::Acquire);
+    if has_finished(peer, flags) { libc::EPIPE } else { libc::ECONNRESET }
 }
 
 /// The peer's end is gone; TCP would have sent RST instead of FIN if bytes of ours
@@ -72,6 +87,12 @@ pub(crate) fn send_after_end(slot: &Slot, conn: &Conn, fd: i32, len: usize) -> A
         return Err(error);
     }
     let flags = slot.flags.load(Ordering::Acquire);
+    if flags & flag::RESET == 0 && ended_by_reset(slot, conn) {
+        // Told once, and before all else: also to a send of nothing, and to one behind
+        // our own FIN.
+        slot.flags.fetch_or(flag::RESET, Ordering::AcqRel);
+        return Err(error_of_reset(slot, conn));
+    }
     if flags & (flag::WRITE_SHUT | flag::RESET) != 0 {
         return Err(libc::EPIPE);
     }
@@ -82,9 +103,6 @@ pub(crate) fn send_after_end(slot: &Slot, conn: &Conn, fd: i32, len: usize) -> A
         // The peer refuses it: the reset that its TCP would answer with is for both.
         conn.mine.sending.flags.fetch_or(said::ABORT, Ordering::SeqCst);
         wait::wake_readers(slot, conn, fd);
-    } else if was_aborted(conn) {
-        slot.flags.fetch_or(flag::RESET, Ordering::AcqRel);
-        return Err(libc::ECONNRESET);
     }
     // TCP takes the first write after the peer's close, and learns from the answer.
     slot.flags.fetch_or(flag::LATE_WRITE | flag::RESET, Ordering::AcqRel);
@@ -513,7 +531,7 @@ fn take_error(slot: &Slot, conn: &Conn, fd: i32) -> Errno {
     let flags = slot.flags.load(Ordering::Acquire);
     if flags & flag::RESET == 0 && crate::readiness::is_reset(slot, conn) {
         slot.flags.fetch_or(flag::RESET, Ordering::AcqRel);
-        return libc::ECONNRESET;
+        return error_of_reset(slot, conn);
     }
     0
 }

@@ -235,13 +235,14 @@ fn server_looks(
         }
         let Some(process) = ready_to_start(sock, fd)? else { return Ok(()) };
         match send_hello(sock, process, fd)? {
-            Some(token) => {
+            Greeting::Sent(token) => {
                 begin_meeting(sock);
                 meeting.step = Step::AwaitReply { token };
             }
             // Before the client's first byte it may not have bound its name yet.
-            None if after_data => return Err(Reason::PeerNotSmc),
-            None => return Ok(()),
+            Greeting::NobodyThere if after_data => return Err(Reason::PeerNotSmc),
+            Greeting::NoRoom if meeting.looks >= LOOKS_MAX => return Err(Reason::Unanswered),
+            Greeting::NobodyThere | Greeting::NoRoom => return Ok(()),
         }
     }
     match meeting.step {
@@ -507,8 +508,18 @@ fn client_finishes(
     Ok(())
 }
 
-/// Server: sends the hello. `Ok(None)`: nobody there.
-fn send_hello(sock: &Sock, process: &Process, fd: i32) -> Result<Option<[u8; 16]>, Reason> {
+/// What became of a hello.
+enum Greeting {
+    /// It waits under the client's name, with this token.
+    Sent([u8; 16]),
+    NobodyThere,
+    /// The buffer of our mailbox is full of hellos that other clients have not read:
+    /// some 280 connections had their first bytes at once. A later call may do.
+    NoRoom,
+}
+
+/// Server: sends the hello.
+fn send_hello(sock: &Sock, process: &Process, fd: i32) -> Result<Greeting, Reason> {
     let (local, peer) = sock::addresses(fd).map_err(|_| Reason::PeerNotSmc)?;
     let slot = sock.slot().ok_or(Reason::NoSlot)?;
     let mut token = [0; 16];
@@ -527,8 +538,9 @@ fn send_hello(sock: &Sock, process: &Process, fd: i32) -> Result<Option<[u8; 16]
     process.wake.cell(sock.slot_index()).clear();
     let name = UnixName::new(&connection_name(peer, local));
     match sys::send_with_fds(process.mailbox, &name, &bytes[..len], &[]) {
-        Ok(_) => Ok(Some(token)),
-        Err(_) => Ok(None),
+        Ok(_) => Ok(Greeting::Sent(token)),
+        Err(Errno(libc::EAGAIN)) => Ok(Greeting::NoRoom),
+        Err(_) => Ok(Greeting::NobodyThere),
     }
 }
 

@@ -299,7 +299,8 @@ impl Armed<'_> {
         for (to, from) in copy.iter_mut().zip(self.entries) {
             *to = libc::pollfd { revents: 0, ..*from };
             if let Some((_, slot, conn)) = connection(from.fd) {
-                to.events = if may_sleep { libc::POLLIN | libc::POLLRDHUP } else { 0 };
+                // Even where there is room, and so something to tell, a peer may have died.
+                to.events = libc::POLLRDHUP | if may_sleep { libc::POLLIN } else { 0 };
                 if may_sleep {
                     arm(from, to, slot, &conn);
                 }

@@ -267,10 +267,13 @@ impl RingSend<'_> {
                 if wait::has_room(self.conn) {
                     continue;
                 }
-                if done == 0 {
-                    return Err(libc::EAGAIN);
+                if done > 0 {
+                    break;
                 }
-                break;
+                if wait::peer_has_died(self.sock, self.slot, self.conn, self.fd) {
+                    continue;
+                }
+                return Err(libc::EAGAIN);
             }
             match self.wait(done > 0, &deadline) {
                 Ok(()) => {}
@@ -570,7 +573,7 @@ impl Receive<'_> {
                 Found::Nothing => {}
             }
             if self.flags & libc::MSG_DONTWAIT != 0 || !self.sock.may_block(self.fd) {
-                if done == 0 && self.peer_has_died() {
+                if done == 0 && wait::peer_has_died(self.sock, self.slot, self.conn, self.fd) {
                     continue;
                 }
                 self.sock.note_nothing();
@@ -583,21 +586,6 @@ impl Receive<'_> {
                 Err(errno) => return Err(errno),
             }
         }
-    }
-
-    /// Nothing tells a program that only ever asks without waiting that its peer was
-    /// killed; so the kernel is asked now and then.
-    fn peer_has_died(&self) -> bool {
-        const EVERY_NS: u64 = 5_000_000;
-        let (now, asked) = (sys::now_ns(), &self.sock.kernel_asked_ns);
-        if now.saturating_sub(asked.load(Ordering::Relaxed)) < EVERY_NS {
-            return false;
-        }
-        asked.store(now, Ordering::Relaxed);
-        if switch::is_peer_gone(self.fd) {
-            wait::tcp_ended(self.slot, self.conn, self.fd);
-        }
-        self.slot.flags.load(Ordering::Acquire) & flag::PEER_GONE != 0
     }
 
     /// Waits until there are `needed` bytes, which a call may do more than once.

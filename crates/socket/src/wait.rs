@@ -564,6 +564,21 @@ pub(crate) fn peer_gone(slot: &Slot) {
     slot.flags.fetch_or(flag::PEER_GONE, Ordering::AcqRel);
 }
 
+/// Nothing tells a program that only ever asks without waiting that its peer was
+/// killed; so the kernel is asked now and then.
+pub(crate) fn peer_has_died(sock: &Sock, slot: &Slot, conn: &Conn, fd: i32) -> bool {
+    const EVERY_NS: u64 = 5_000_000;
+    let (now, asked) = (sys::now_ns(), &sock.kernel_asked_ns);
+    if now.saturating_sub(asked.load(Ordering::Relaxed)) < EVERY_NS {
+        return false;
+    }
+    asked.store(now, Ordering::Relaxed);
+    if switch::is_peer_gone(fd) {
+        tcp_ended(slot, conn, fd);
+    }
+    slot.flags.load(Ordering::Acquire) & flag::PEER_GONE != 0
+}
+
 /// Asks the kernel whether the peer's end is gone, if there is a hint that it may
 /// be: a process of the peer has closed its descriptor, or shut down both directions.
 #[inline]

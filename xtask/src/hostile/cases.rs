@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::process::Command;
+use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -48,6 +49,8 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("no-files", &[], no_files),
     Case::new("no-proc", &[], no_proc),
     Case::new("memory-limit", &[], memory_limit),
+    Case::new("stopped", &[], stopped),
+    Case { styles: &[Style::Epoll], ..Case::new("crowd", &[], crowd) },
     Case::new("storm", &[], storm),
     Case::new("leaks", &[], leaks),
 ];
@@ -343,6 +346,27 @@ fn memory_limit(stage: &Stage<'_>) -> Result<String> {
     Ok("some on TCP".to_owned())
 }
 
+// ---- standing still -------------------------------------------------------
+
+/// Each side stands still for a while under load, as under a debugger: nothing is
+/// lost, and nobody gives up.
+fn stopped(stage: &Stage<'_>) -> Result<String> {
+    let mut victim = stage.serve()?;
+    let pause = stage.seconds(1.0);
+    let patience = (PATIENCE + pause).as_secs().to_string();
+    let words = ["steady", "-n", "4", "-h", "-p", &patience, "-t", &seconds(stage, 4.0)];
+    let mut client = Dialogue::start(stage.client(&victim, &words))?;
+    for pid in [victim.pid(), client.program().pid()] {
+        thread::sleep(pause / 2);
+        hardship::signal(pid, libc::SIGSTOP)?;
+        thread::sleep(pause);
+        hardship::signal(pid, libc::SIGCONT)?;
+    }
+    stage.witness(client, Claim::Smc, PATIENCE + stage.seconds(4.0))?;
+    victim.must_be_alive()?;
+    Ok(format!("{:.1} s each", pause.as_secs_f64()))
+}
+
 // ---- crowds ----------------------------------------------------------------
 
 /// Plain and Sidestep clients that come and go at one listener.
@@ -356,6 +380,21 @@ fn storm(stage: &Stage<'_>) -> Result<String> {
         sum.add(&Tally::parse(said.trim())?);
         Ok(sum.to_string())
     })
+}
+
+/// Connections that have their first bytes at once, with an attack of a second. Half
+/// of them are more than there is room for hellos, and fit into 1024 descriptors.
+const CROWD: f64 = 800.0;
+
+/// All of them move, and all are served. (In threads it would be a crowd of stacks.)
+fn crowd(stage: &Stage<'_>) -> Result<String> {
+    let mut victim = stage.serve()?;
+    let count = (CROWD * stage.house.seconds) as u32;
+    let words = ["crowd", "-n", &count.to_string(), "-h", "-t", &seconds(stage, 2.0)];
+    let client = Dialogue::start(stage.client(&victim, &words))?;
+    stage.witness(client, Claim::Smc, PATIENCE + stage.seconds(4.0))?;
+    victim.must_be_alive()?;
+    Ok(format!("{count} connections"))
 }
 
 /// Connections of one process, and processes with a connection or two, with an

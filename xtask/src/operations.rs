@@ -1,0 +1,282 @@
+//! `cargo xtask operations`: random lists of socket operations, with Linux TCP
+//! as the oracle.
+//!
+//! `tests/operations/player.c` plays a list and writes down what each operation
+//! returned. A list is right if the trace with Sidestep preloaded is one that the
+//! same list shows plain. What is random in TCP itself makes several plain traces,
+//! so a list that seems wrong is played again, both ways, before it is called so.
+//! It is then made shorter for as long as it stays wrong, and its traces are shown.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::bench::place;
+use crate::suite;
+
+/// The bytes of an operation.
+const OPERATION: usize = 4;
+
+/// How often a list that seems wrong is played each way before it is called so.
+const TRIALS: usize = 6;
+
+/// A shorter list must be wrong this often to replace the longer one: less than
+/// [`TRIALS`], because there are hundreds of them.
+const SHRINKING_TRIALS: usize = 2;
+
+/// What marks a line that breaks the player's own model of a stream.
+const MODEL_MARK: &str = "MODEL";
+
+/// What begins a line about edges, of which more may be told than TCP tells.
+const EDGE_MARK: &str = "edge ";
+
+/// How long lists are made shorter.
+const SHRINKING_TIME: Duration = Duration::from_secs(60);
+
+/// What `xtask operations` can be told.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// How many lists are played
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    lists: u32,
+
+    /// Operations in each list
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    length: u16,
+
+    /// Seed of the first list; the next one has the next number [default: a new one]
+    #[arg(long)]
+    seed: Option<u32>,
+
+    /// Play this one list, as a failure printed it, and show its traces
+    #[arg(long, value_name = "HEX")]
+    list: Option<String>,
+
+    /// Go on after a list that is wrong
+    #[arg(long)]
+    keep_going: bool,
+}
+
+/// Plays the lists, and prints the shortest form of one that is wrong.
+///
+/// **Errors**: a list is wrong.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let stage = Stage::new()?;
+    if let Some(hex) = &options.list {
+        let list = list_of_hex(hex)?;
+        print!("{}", stage.report(&list)?);
+        ensure!(!stage.is_wrong(&list, TRIALS)?, "the list is wrong");
+        return Ok(());
+    }
+    let seed = options.seed.map_or_else(suite::new_seed, Ok)?;
+    println!("seed {seed} (repeat with --seed {seed})");
+    let start = Instant::now();
+    let (mut failed, mut unsteady) = (0, 0);
+    for number in 0..options.lists {
+        let own_seed = seed.wrapping_add(number);
+        let list = random_list(own_seed, options.length);
+        if stage.agrees(&list)? {
+            continue;
+        }
+        if !stage.is_wrong(&list, TRIALS)? {
+            unsteady += 1;
+            continue;
+        }
+        failed += 1;
+        let short = stage.shorten(list)?;
+        println!("--- the list of --seed {own_seed} is wrong; shortened:\n{}", hex_of(&short));
+        print!("{}", stage.report(&short)?);
+        if !options.keep_going {
+            break;
+        }
+    }
+    let passed = options.lists - failed;
+    println!("{:.0} s, {unsteady} lists agreed when repeated", start.elapsed().as_secs_f64());
+    println!("{passed} passed, {failed} failed");
+    ensure!(failed == 0, "{failed} lists of operations are wrong (seed {seed})");
+    Ok(())
+}
+
+/// The player and the library.
+struct Stage {
+    player: PathBuf,
+    library: PathBuf,
+}
+
+impl Stage {
+    fn new() -> Result<Self> {
+        let repo = place::repo_root()?;
+        let scratch = place::scratch_dir(&repo, "operations")?;
+        Ok(Self {
+            player: place::compile_c(&repo.join("tests/operations/player.c"), &scratch)?,
+            library: place::target_dir(&repo).join("release/libsidestep.so"),
+        })
+    }
+
+    /// Whether one play each way gives the same; nearly every list says yes.
+    fn agrees(&self, list: &[u8]) -> Result<bool> {
+        let trace = self.play(list, Some(&self.library))?;
+        Ok(keeps_the_model(&trace) && is_shown_by(&trace, &self.play(list, None)?))
+    }
+
+    /// Whether in so many trials nothing that Sidestep showed was what TCP had
+    /// shown. The traces of all trials are compared with each other, because TCP
+    /// may do the rarer thing first.
+    fn is_wrong(&self, list: &[u8], trials: usize) -> Result<bool> {
+        let mut plain = BTreeSet::new();
+        let mut preloaded = BTreeSet::new();
+        for _ in 0..trials {
+            plain.insert(self.play(list, None)?);
+            preloaded.insert(self.play(list, Some(&self.library))?);
+            let right = |trace: &String| {
+                keeps_the_model(trace) && plain.iter().any(|shown| is_shown_by(trace, shown))
+            };
+            if preloaded.iter().any(right) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Leaves out operations, at first many at a time, while the list stays wrong.
+    fn shorten(&self, mut list: Vec<u8>) -> Result<Vec<u8>> {
+        let deadline = Instant::now() + SHRINKING_TIME;
+        let mut part = list.len() / OPERATION / 2;
+        while part > 0 && Instant::now() < deadline {
+            let mut at = 0;
+            while at < list.len() && Instant::now() < deadline {
+                let end = (at + part * OPERATION).min(list.len());
+                let without = [&list[..at], &list[end..]].concat();
+                if self.is_wrong(&without, SHRINKING_TRIALS)? {
+                    list = without;
+                } else {
+                    at = end;
+                }
+            }
+            part /= 2;
+        }
+        Ok(list)
+    }
+
+    /// The trace of a list.
+    fn play(&self, list: &[u8], library: Option<&Path>) -> Result<String> {
+        let mut command = Command::new(&self.player);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.env_remove("LD_PRELOAD").env_remove("SIDESTEP_OPTIONS");
+        if let Some(library) = library {
+            command.env("LD_PRELOAD", library).env("SIDESTEP_OPTIONS", "mode=smc");
+        }
+        let mut child = command.spawn().context("starting the player")?;
+        child.stdin.take().context("standard input")?.write_all(list)?;
+        let output = child.wait_with_output()?;
+        let mut trace = String::from_utf8_lossy(&output.stdout).into_owned();
+        if output.status.code().is_none_or(|code| code != 0) {
+            let _ = writeln!(trace, "{MODEL_MARK}: {}", output.status);
+        }
+        Ok(trace)
+    }
+
+    /// Both traces, with a mark before the lines that differ.
+    fn report(&self, list: &[u8]) -> Result<String> {
+        let (plain, preloaded) = (self.play(list, None)?, self.play(list, Some(&self.library))?);
+        let mut text = String::new();
+        let mut other = plain.lines();
+        for line in preloaded.lines() {
+            match other.next() {
+                Some(same) if same == line => writeln!(text, "    {line}")?,
+                Some(shown) => writeln!(text, "tcp {shown}\nsmc {line}")?,
+                None => writeln!(text, "smc {line}")?,
+            }
+        }
+        for shown in other {
+            writeln!(text, "tcp {shown}")?;
+        }
+        Ok(text)
+    }
+}
+
+fn keeps_the_model(trace: &str) -> bool {
+    !trace.contains(MODEL_MARK)
+}
+
+/// Whether TCP showed the same. An edge may be told twice, so a trace may have
+/// more words about edges than TCP's; that they are true the player has seen.
+fn is_shown_by(trace: &str, shown: &str) -> bool {
+    steady_lines(trace).eq(steady_lines(shown)) && edges(shown).is_subset(&edges(trace))
+}
+
+fn steady_lines(trace: &str) -> impl Iterator<Item = &str> {
+    trace.lines().filter(|line| !line.starts_with(EDGE_MARK))
+}
+
+/// Every edge as (the line that it follows, the end, the event).
+fn edges(trace: &str) -> BTreeSet<(usize, &str, &str)> {
+    let mut edges = BTreeSet::new();
+    let mut at = 0;
+    for line in trace.lines() {
+        match line.strip_prefix(EDGE_MARK).and_then(|edge| edge.split_once(':')) {
+            Some((end, events)) => {
+                edges.extend(events.split_whitespace().map(|event| (at, end, event)));
+            }
+            None => at += 1,
+        }
+    }
+    edges
+}
+
+/// A list that depends on nothing but its seed (splitmix64).
+fn random_list(seed: u32, length: u16) -> Vec<u8> {
+    let mut state = u64::from(seed);
+    let mut next = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = state;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((word ^ (word >> 31)) as u32).to_le_bytes()
+    };
+    (0..length).flat_map(|_| next()).collect()
+}
+
+fn hex_of(list: &[u8]) -> String {
+    list.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn list_of_hex(hex: &str) -> Result<Vec<u8>> {
+    if !hex.is_ascii() || !hex.len().is_multiple_of(2 * OPERATION) {
+        bail!("a list has {} digits for each operation", 2 * OPERATION);
+    }
+    (0..hex.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&hex[at..at + 2], 16).context("not a hexadecimal digit"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_survives_being_printed() -> Result<()> {
+        let list = random_list(7, 20);
+        assert_eq!(list.len(), 20 * OPERATION);
+        assert_eq!(list_of_hex(&hex_of(&list))?, list);
+        assert_ne!(list, random_list(8, 20));
+        assert!(list_of_hex("123").is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn edges_may_be_more_and_all_else_must_be_the_same() {
+        let tcp = "1 send -> 5\n2 wait\nedge 0: IN\n3 close -> 0\n";
+        assert!(is_shown_by(tcp, tcp));
+        assert!(is_shown_by("1 send -> 5\n2 wait\nedge 0: IN OUT\n3 close -> 0\n", tcp));
+        assert!(!is_shown_by("1 send -> 5\n2 wait\nedge 0: OUT\n3 close -> 0\n", tcp));
+        assert!(!is_shown_by("1 send -> 5\n2 wait\n3 close -> 0\nedge 0: IN\n", tcp));
+        assert!(!is_shown_by("1 send -> 4\n2 wait\nedge 0: IN\n3 close -> 0\n", tcp));
+    }
+}
