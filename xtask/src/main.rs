@@ -132,7 +132,6 @@ fn test() -> Result<()> {
     debian::ensure(debian::ALL)?;
     build()?;
     posix::run(&parse::<posix::Options>())?;
-    operations::run(&parse::<operations::Options>())?;
     hostile::run(&parse::<hostile::Options>())?;
     e2e::run(&parse::<e2e::E2eOptions>())?;
     compat::run(&compat::Options::short())
