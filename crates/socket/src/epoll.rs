@@ -26,11 +26,10 @@ use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 use core::time::Duration;
 use sidestep_device::channel::{Channel, SLOTS};
-use sidestep_device::slab::wanted;
 use sidestep_device::state::{Slot, count};
 use sidestep_device::sys;
 use sidestep_proto::readiness::mask;
@@ -429,6 +428,11 @@ pub fn after_fork_in_child() {
     crate::descriptors::for_each_set(|set| set.lock.get().reset());
 }
 
+/// What a registration is told of: what it asks for, errors and the end of both.
+fn interest_of(events: u32) -> u32 {
+    (events & 0xffff) | mask::ERR | mask::HUP
+}
+
 fn of_sock(sock: &Sock) -> impl Iterator<Item = &'static Registration> {
     walk(sock.registrations.load(Ordering::Acquire), |r| &r.next_of_sock)
 }
@@ -614,10 +618,10 @@ impl Registration {
         }
         let events = self.events.load(Ordering::Relaxed);
         let fd = self.fd.load(Ordering::Relaxed);
-        let interest = (events & 0xffff) | mask::ERR | mask::HUP;
+        let interest = interest_of(events);
         let mut full = readiness::mask_of(slot, &conn, fd, interest);
         if events & mask::OUT != 0 && full & mask::OUT == 0 {
-            self.want_room(&conn);
+            wait::ask_for_room(&conn);
             full = readiness::mask_of(slot, &conn, fd, interest);
         }
         let mask = full & interest;
@@ -631,11 +635,6 @@ impl Registration {
             self.state.fetch_or(DISABLED, Ordering::Relaxed);
         }
         (mask, events & (EPOLLET | EPOLLONESHOT) == 0)
-    }
-
-    fn want_room(&self, conn: &Conn) {
-        conn.mine.waiting.write_wanted.fetch_or(wanted::CHANNELS, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
     }
 
     /// Edge-triggered: has anything arrived or become possible since the last time?
@@ -1037,7 +1036,7 @@ impl Set {
             }
             let events = registration.events.load(Ordering::Relaxed);
             let fd = registration.fd.load(Ordering::Relaxed);
-            let interest = (events & 0xffff) | mask::ERR | mask::HUP;
+            let interest = interest_of(events);
             let full = readiness::mask_of(slot, &conn, fd, interest);
             let now = full & interest;
             let edge = events & EPOLLET != 0;

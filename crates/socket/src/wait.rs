@@ -643,11 +643,15 @@ pub(crate) fn has_room(conn: &Conn) -> bool {
 /// has made before it knew, it does not mark: look again ([`has_room`]).
 pub(crate) fn want_room(sock: &Sock, conn: &Conn) {
     sock.out_blocked.store(true, Ordering::Relaxed);
-    let waiting = &conn.mine.waiting;
-    if waiting.channels.load(Ordering::Relaxed) != 0 {
-        waiting.write_wanted.fetch_or(wanted::CHANNELS, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+    if conn.mine.waiting.channels.load(Ordering::Relaxed) != 0 {
+        ask_for_room(conn);
     }
+}
+
+/// Has the peer mark our channels when it has made room. Look for some afterwards.
+pub(crate) fn ask_for_room(conn: &Conn) {
+    conn.mine.waiting.write_wanted.fetch_or(wanted::CHANNELS, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
 }
 
 /// Waits for room in a full ring, as `sleep` says.
