@@ -83,6 +83,63 @@ static void tcp_info_after_the_end(struct pair *p)
     CHECK_EQ(info.tcpi_state, TCP_CLOSE_WAIT);
 }
 
+static int peer_name(struct pair *p, struct sockaddr_storage *name)
+{
+    socklen_t len = sizeof *name;
+    memset(name, 0, sizeof *name);
+    return getpeername(p->self.fd, (struct sockaddr *)name, &len);
+}
+
+/* Half an end leaves the peer its name; what has ended has no peer, by which
+ * memcached's tests and Perl's `connected` see it. */
+static void peer_name_until_both_have_ended(struct pair *p)
+{
+    struct sockaddr_storage before, after;
+    CHECK_EQ(peer_name(p, &before), 0);
+    peer_do(p, do_send, 100, 0);
+    peer_do(p, do_close, 0, 0);
+    CHECK_MASK(p->self.fd, POLLIN | POLLOUT | POLLRDHUP);
+    CHECK_EQ(peer_name(p, &after), 0);
+    CHECK_EQ(memcmp(&before, &after, sizeof before), 0);
+    CHECK_EQ(do_recv(&p->self, 100, 0), 100);
+    CHECK_EQ(recv(p->self.fd, buffer, 1, 0), 0);
+    CHECK_EQ(peer_name(p, &after), 0);
+    CHECK_EQ(shutdown(p->self.fd, SHUT_WR), 0);
+    CHECK_ERRNO(peer_name(p, &after), ENOTCONN);
+}
+
+static void no_peer_name_when_we_ended_first(struct pair *p)
+{
+    struct sockaddr_storage name;
+    CHECK_EQ(shutdown(p->self.fd, SHUT_WR), 0);
+    CHECK_EQ(peer_name(p, &name), 0);
+    peer_do(p, do_close, 0, 0);
+    CHECK_MASK(p->self.fd, POLLIN | POLLOUT | POLLRDHUP | POLLHUP);
+    CHECK_ERRNO(peer_name(p, &name), ENOTCONN);
+    CHECK_EQ(recv(p->self.fd, buffer, 1, 0), 0);
+}
+
+/* It closes with bytes unread, which is a reset. */
+static void no_peer_name_after_a_reset(struct pair *p)
+{
+    struct sockaddr_storage name;
+    CHECK_EQ(do_send(&p->self, 100, 0), 100);
+    peer_do(p, do_close, 0, 0);
+    CHECK_MASK(p->self.fd, POLLIN | POLLOUT | POLLRDHUP | POLLHUP | POLLERR);
+    CHECK_ERRNO(peer_name(p, &name), ENOTCONN);
+}
+
+/* Nobody reads any more what we write, and its answer is a reset. */
+static void no_peer_name_after_a_late_write(struct pair *p)
+{
+    struct sockaddr_storage name;
+    peer_do(p, do_close, 0, 0);
+    CHECK_MASK(p->self.fd, POLLIN | POLLOUT | POLLRDHUP);
+    CHECK_EQ(send(p->self.fd, "late", 4, MSG_NOSIGNAL), 4);
+    CHECK_MASK(p->self.fd, POLLIN | POLLOUT | POLLRDHUP | POLLHUP | POLLERR);
+    CHECK_ERRNO(peer_name(p, &name), ENOTCONN);
+}
+
 static void booleans(struct pair *p)
 {
     static const struct { int level, name; } options[] = {
@@ -209,6 +266,10 @@ static const struct test tests[] = {
     {"names_agree", names_agree, FAMILIES},
     {"tcp_info", tcp_info, 0},
     {"tcp_info_after_the_end", tcp_info_after_the_end, 0},
+    {"peer_name_until_both_have_ended", peer_name_until_both_have_ended, FAMILIES},
+    {"no_peer_name_when_we_ended_first", no_peer_name_when_we_ended_first, 0},
+    {"no_peer_name_after_a_reset", no_peer_name_after_a_reset, 0},
+    {"no_peer_name_after_a_late_write", no_peer_name_after_a_late_write, 0},
     {"booleans", booleans, 0},
     {"numbers", numbers, 0},
     {"buffer_sizes", buffer_sizes, 0},

@@ -631,6 +631,15 @@ export! {
         unsafe { real::shutdown(fd, how) }
     }
 
+    fn getpeername(fd: i32, peer: Address, size: Length) -> i32 {
+        if descriptors::sock(fd).is_some_and(|sock| control::has_no_peer(&sock, fd)) {
+            set_errno(libc::ENOTCONN);
+            return -1;
+        }
+        // SAFETY: passed on.
+        unsafe { real::getpeername(fd, peer, size) }
+    }
+
     fn dup(fd: i32) -> i32 {
         if sys::is_hidden(fd) {
             return not_open();

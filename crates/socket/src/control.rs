@@ -214,6 +214,13 @@ fn tcp_state(slot: &Slot, conn: &Conn) -> u8 {
     }
 }
 
+/// Whether the connection has ended and `getpeername` says `ENOTCONN`.
+pub fn has_no_peer(sock: &Use, fd: i32) -> bool {
+    let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return false };
+    wait::follow_hint(slot, &conn, fd);
+    tcp_state(slot, &conn) == TCP_CLOSE
+}
+
 fn shut_writing(sock: &Sock, slot: &Slot, conn: &Conn, fd: i32) {
     {
         let _sending = Held::enter(&slot.send_lock);

@@ -13,6 +13,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use sidestep_device::map::{self, Mapping};
+use sidestep_device::slab::Record;
 use sidestep_device::state::Slot;
 use sidestep_device::sys;
 use sidestep_proto::governor::SpinPolicy;
@@ -181,59 +182,59 @@ fn mask_now(sock: &Use, slot: &Slot, conn: &Conn, entry: &libc::pollfd) -> u32 {
     readiness::mask_of(slot, conn, entry.fd, interest) & interest
 }
 
-/// Connections whose cursors are watched by one spinning `poll`; larger arrays go
-/// to the kernel.
-const WATCHED_MAX: usize = 8;
-
 /// A connection that a spinning `poll` watches, and its cursors when it began.
+#[derive(Clone, Copy)]
 struct Watched {
-    conn: Conn,
+    theirs: &'static Record,
     producer: u64,
     consumer: Option<u64>,
 }
 
 impl Watched {
+    fn begin(entry: &libc::pollfd, conn: &Conn) -> Self {
+        let theirs = conn.theirs;
+        let room = entry.events & libc::POLLOUT != 0;
+        Self {
+            theirs,
+            producer: theirs.sending.producer.claim(),
+            consumer: room.then(|| theirs.receiving.consumer.claim()),
+        }
+    }
+
     fn has_moved(&self) -> bool {
-        let theirs = self.conn.theirs;
-        theirs.sending.producer.position() != self.producer
-            || self.consumer.is_some_and(|before| theirs.receiving.consumer.position() != before)
+        self.theirs.sending.producer.position() != self.producer
+            || self
+                .consumer
+                .is_some_and(|before| self.theirs.receiving.consumer.position() != before)
     }
 }
 
-/// Spins and yields while the cursors of a few connections stand still. True: one
-/// has moved.
+/// Spins and yields while the cursors of our connections stand still. True: one has
+/// moved. A large array goes to the kernel at once.
 fn linger(entries: &[libc::pollfd]) -> bool {
     if crate::process::options().spin == SpinPolicy::Never || entries.len() > ON_STACK {
         return false;
     }
-    let mut watched: [Option<Watched>; WATCHED_MAX] = [const { None }; WATCHED_MAX];
+    let mut places = [None; ON_STACK];
+    let mut count = 0;
     let mut first = None;
-    let mut places = watched.iter_mut();
     for entry in entries {
-        let Some((sock, slot, conn)) = connection(entry.fd) else {
-            continue;
-        };
-        let Some(place) = places.next() else {
-            return false;
-        };
-        let theirs = conn.theirs;
-        let room = entry.events & libc::POLLOUT != 0;
-        *place = Some(Watched {
-            conn,
-            producer: theirs.sending.producer.claim(),
-            consumer: room.then(|| theirs.receiving.consumer.claim()),
-        });
-        first.get_or_insert((sock, slot));
+        if let Some((sock, slot, conn)) = connection(entry.fd) {
+            places[count] = Some(Watched::begin(entry, &conn));
+            count += 1;
+            first.get_or_insert((sock, slot));
+        }
     }
     let Some((sock, slot)) = first else {
         return false;
     };
+    let watched = || places[..count].iter().flatten();
     let elsewhere = || {
-        let cpus = watched.iter().flatten().map(|one| wait::cpu_of(one.conn.theirs));
         let here = sys::cpu();
-        cpus.flatten().find(|cpu| *cpu != here).or(Some(here))
+        let mut cpus = watched().filter_map(|one| wait::cpu_of(one.theirs));
+        cpus.find(|cpu| *cpu != here).or(Some(here))
     };
-    let ready = || watched.iter().flatten().any(Watched::has_moved);
+    let ready = || watched().any(Watched::has_moved);
     let (found, cost) = wait::linger(&sock.receive_wait, elsewhere, ready);
     cost.charge(slot);
     found
