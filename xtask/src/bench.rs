@@ -7,10 +7,14 @@
 //! default settings. Nothing here fails because of a number: numbers are for
 //! people, on a quiet machine.
 
+mod databases;
+mod files;
+mod lab;
 pub(crate) mod launch;
 mod measure;
 pub(crate) mod place;
 mod report;
+mod web;
 pub(crate) mod workloads;
 
 use std::path::PathBuf;
@@ -18,10 +22,12 @@ use std::path::PathBuf;
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 
+use crate::debian;
+use lab::Lab;
 use launch::{LaunchOptions, Launcher, Transport};
 use measure::{Noise, Verdict};
 use report::{Measured, Pair};
-use workloads::{Lab, WORKLOADS, Workload};
+use workloads::{WORKLOADS, Workload};
 
 /// Our own programs, in `bench/`.
 const OWN_PROGRAMS: [&str; 3] = ["rr", "idle", "foreign"];
@@ -121,11 +127,11 @@ fn list(chosen: &[&Workload]) {
     }
 }
 
-/// Runs one workload's pairs and prints its rows. What the machine lacks is
+/// Runs one workload's pairs and prints its rows. What cannot be installed is
 /// said and gives no rows.
 fn measure<'a>(lab: &Lab, workload: &'a Workload, pairs: u32) -> Result<Vec<Measured<'a>>> {
-    if let Some(missing) = place::first_missing(workload.needs) {
-        report::print_remark(workload.name, &format!("skipped: {missing} is not installed"));
+    if let Err(error) = debian::ensure(workload.packages) {
+        report::print_remark(workload.name, &format!("skipped: {error:#}"));
         return Ok(Vec::new());
     }
     let mut measured: Vec<Measured<'a>> =

@@ -33,6 +33,7 @@ fn command_of(package: &str) -> &str {
     match package {
         "busybox-static" => "busybox",
         "dpkg-dev" => "dpkg-source",
+        "libmemcached-tools" => "memcaslap",
         "libevent-dev" => "/usr/include/event.h",
         "libpostgresql-jdbc-java" => "/usr/share/java/postgresql.jar",
         "libpython3.11-testsuite" => "/usr/lib/python3.11/test/__main__.py",

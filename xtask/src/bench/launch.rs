@@ -463,10 +463,9 @@ pub(crate) fn family_of(root: u32) -> Vec<u32> {
     family
 }
 
-/// Places in `/proc/PID/stat` behind the program's name (proc(5): 4, 14, 15).
+/// Places in `/proc/PID/stat` behind the program's name (proc(5): 4, and 14 to 17).
 const PARENT_FIELD: usize = 1;
-const USER_FIELD: usize = 11;
-const SYSTEM_FIELD: usize = 12;
+const CPU_FIELDS: [usize; 4] = [11, 12, 13, 14];
 
 fn stat_field(pid: u32, index: usize) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -475,15 +474,13 @@ fn stat_field(pid: u32, index: usize) -> Option<u64> {
     fields.split_whitespace().nth(index)?.parse().ok()
 }
 
-/// CPU time of processes so far, user and system, in seconds.
+/// CPU time of processes so far, user and system, in seconds, with that of
+/// children that have ended and were waited for.
 pub(crate) fn cpu_s(pids: &[u32]) -> f64 {
     // USER_HZ is 100 on every architecture that Rust's Linux targets have.
     const TICKS_PER_S: f64 = 100.0;
-    let ticks: u64 = pids
-        .iter()
-        .flat_map(|pid| [USER_FIELD, SYSTEM_FIELD].map(|field| stat_field(*pid, field)))
-        .flatten()
-        .sum();
+    let ticks: u64 =
+        pids.iter().flat_map(|pid| CPU_FIELDS.map(|field| stat_field(*pid, field))).flatten().sum();
     ticks as f64 / TICKS_PER_S
 }
 

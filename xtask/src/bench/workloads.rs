@@ -1,21 +1,16 @@
 //! What is measured: every workload starts its own server, runs once over
 //! one transport, and answers with one number for each of its rows.
 
-use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap};
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::launch::{self, Dialogue, Launcher, Program, Transport};
+use super::lab::{Lab, RUN_PATIENCE};
+use super::launch::{self, Dialogue, Transport};
 use super::measure::{Bound, Compare};
-
-/// How long one run may take beyond the time it measures.
-const RUN_PATIENCE: Duration = Duration::from_secs(60);
+use super::{databases, files, web};
 
 /// One line of the table: a promise and how it is judged.
 #[derive(Debug)]
@@ -40,6 +35,11 @@ impl Row {
         Self { name, unit, compare, bound: Bound::AtLeast, must, aim }
     }
 
+    /// For a cost, of which SMC may have this part of TCP's.
+    const fn part(name: &'static str, unit: &'static str, must: f64, aim: f64) -> Self {
+        Self { name, unit, compare: Compare::SmcOverTcp, bound: Bound::AtMost, must, aim }
+    }
+
     const fn added(name: &'static str, unit: &'static str, must: f64, aim: f64) -> Self {
         Self { name, unit, compare: Compare::SmcMinusTcp, bound: Bound::AtMost, must, aim }
     }
@@ -49,8 +49,8 @@ impl Row {
 #[derive(Debug)]
 pub(crate) struct Workload {
     pub(crate) name: &'static str,
-    /// Commands without which it is skipped.
-    pub(crate) needs: &'static [&'static str],
+    /// Debian packages without which it is skipped.
+    pub(crate) packages: &'static [&'static str],
     pub(crate) rows: &'static [Row],
     /// Runs once; the answer has a number for each row, in their order.
     pub(crate) sample: fn(&Lab, Transport) -> Result<Vec<f64>>,
@@ -60,19 +60,19 @@ pub(crate) struct Workload {
 pub(crate) const WORKLOADS: &[Workload] = &[
     Workload {
         name: "sockperf",
-        needs: &["sockperf"],
+        packages: &["sockperf"],
         rows: &[Row::ratio("sockperf 64 B, p50 RTT", "µs", Compare::TcpOverSmc, 30.0, 100.0)],
         sample: |lab, transport| sockperf(lab, transport, None),
     },
     Workload {
         name: "sockperf-one-cpu",
-        needs: &["sockperf", "taskset"],
+        packages: &["sockperf"],
         rows: &[Row::ratio("sockperf 64 B, p50, one CPU", "µs", Compare::TcpOverSmc, 1.0, 2.5)],
         sample: |lab, transport| sockperf(lab, transport, Some(first_cpu()?)),
     },
     Workload {
         name: "redis-c1",
-        needs: &["redis-server", "redis-benchmark"],
+        packages: &["redis-server", "redis-tools"],
         rows: &[
             Row::ratio("redis 2 KiB SET, -c 1", "req/s", Compare::SmcOverTcp, 5.0, 10.0),
             Row::ratio("redis 2 KiB GET, -c 1", "req/s", Compare::SmcOverTcp, 5.0, 10.0),
@@ -81,7 +81,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     },
     Workload {
         name: "redis-c10",
-        needs: &["redis-server", "redis-benchmark"],
+        packages: &["redis-server", "redis-tools"],
         rows: &[
             Row::ratio("redis 2 KiB SET, -c 10", "req/s", Compare::SmcOverTcp, 2.5, 4.0),
             Row::ratio("redis 2 KiB GET, -c 10", "req/s", Compare::SmcOverTcp, 2.5, 4.0),
@@ -90,18 +90,11 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     },
     Workload {
         name: "redis-c50",
-        needs: &["redis-server", "redis-benchmark"],
+        packages: &["redis-server", "redis-tools"],
         rows: &[
             Row::ratio("redis 2 KiB SET, -c 50", "req/s", Compare::SmcOverTcp, 2.5, 4.0),
             Row::ratio("redis 2 KiB GET, -c 50", "req/s", Compare::SmcOverTcp, 2.5, 4.0),
-            Row {
-                name: "redis server CPU/request, -c 50",
-                unit: "µs",
-                compare: Compare::SmcOverTcp,
-                bound: Bound::AtMost,
-                must: 0.5,
-                aim: 0.3,
-            },
+            Row::part("redis server CPU/request, -c 50", "µs", 0.5, 0.3),
         ],
         sample: |lab, transport| {
             let run = redis(lab, transport, 50)?;
@@ -110,39 +103,110 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         },
     },
     Workload {
+        name: "nginx-c10",
+        packages: &["nginx-light", "wrk"],
+        rows: &[Row::ratio("nginx 1 KiB, wrk -c 10", "req/s", Compare::SmcOverTcp, 1.7, 2.5)],
+        sample: |lab, transport| Ok(vec![web::nginx(lab, transport, 10)?.requests_per_s]),
+    },
+    Workload {
+        name: "nginx-c50",
+        packages: &["nginx-light", "wrk"],
+        rows: &[
+            Row::ratio("nginx 1 KiB, wrk -c 50", "req/s", Compare::SmcOverTcp, 1.7, 2.5),
+            Row::part("  CPU/request, all programs", "µs", 1.0, 0.6),
+        ],
+        sample: |lab, transport| Ok(web::nginx(lab, transport, 50)?.into()),
+    },
+    Workload {
+        name: "haproxy-c10",
+        packages: &["haproxy", "nginx-light", "wrk"],
+        rows: &[Row::ratio("wrk -c 10, HAProxy, nginx", "req/s", Compare::SmcOverTcp, 1.7, 2.5)],
+        sample: |lab, transport| Ok(vec![web::haproxy(lab, transport, 10)?.requests_per_s]),
+    },
+    Workload {
+        name: "haproxy-c50",
+        packages: &["haproxy", "nginx-light", "wrk"],
+        rows: &[
+            Row::ratio("wrk -c 50, HAProxy, nginx", "req/s", Compare::SmcOverTcp, 1.7, 2.5),
+            Row::part("  CPU/request, all programs", "µs", 1.0, 0.6),
+        ],
+        sample: |lab, transport| Ok(web::haproxy(lab, transport, 50)?.into()),
+    },
+    Workload {
+        name: "memcached-c10",
+        packages: &["memcached", "libmemcached-tools"],
+        rows: &[Row::ratio("memcached 1 KiB, -c 10", "op/s", Compare::SmcOverTcp, 2.0, 4.0)],
+        sample: |lab, transport| Ok(vec![databases::memcached(lab, transport, 10)?.requests_per_s]),
+    },
+    Workload {
+        name: "memcached-c50",
+        packages: &["memcached", "libmemcached-tools"],
+        rows: &[
+            Row::ratio("memcached 1 KiB, -c 50", "op/s", Compare::SmcOverTcp, 2.0, 4.0),
+            Row::part("  CPU/operation, both ends", "µs", 1.0, 0.5),
+        ],
+        sample: |lab, transport| Ok(databases::memcached(lab, transport, 50)?.into()),
+    },
+    Workload {
+        name: "pgbench-c10",
+        packages: &["postgresql-15"],
+        // Over AF_UNIX it is 1.5.
+        rows: &[
+            Row::ratio("pgbench -S, -c 10", "tran/s", Compare::SmcOverTcp, 1.3, 1.5),
+            Row::part("  CPU/transaction, both ends", "µs", 1.0, 0.8),
+        ],
+        sample: |lab, transport| Ok(databases::pgbench(lab, transport, 10)?.into()),
+    },
+    Workload {
+        name: "pgbench-c50",
+        packages: &["postgresql-15"],
+        rows: &[
+            Row::ratio("pgbench -S, -c 50", "tran/s", Compare::SmcOverTcp, 1.0, 1.3),
+            Row::part("  CPU/transaction, both ends", "µs", 1.0, 0.8),
+        ],
+        sample: |lab, transport| Ok(databases::pgbench(lab, transport, 50)?.into()),
+    },
+    Workload {
+        name: "scp",
+        packages: &["openssh-server", "openssh-client"],
+        // "Not slower", as far as this can be told.
+        rows: &[Row::ratio("scp, 1 GB", "GB/s", Compare::SmcOverTcp, 0.97, 1.0)],
+        sample: files::scp,
+    },
+    Workload {
         name: "iperf3",
-        needs: &["iperf3"],
+        packages: &["iperf3"],
         rows: &[Row::ratio("iperf3, one stream", "GB/s", Compare::SmcOverTcp, 1.5, 2.5)],
         sample: |lab, transport| iperf3(lab, transport, &[]),
     },
     Workload {
         name: "iperf3-1m",
-        needs: &["iperf3"],
+        packages: &["iperf3"],
         rows: &[Row::ratio("iperf3, one stream, -l 1M", "GB/s", Compare::SmcOverTcp, 1.5, 2.5)],
         sample: |lab, transport| iperf3(lab, transport, &["-l", "1M"]),
     },
     Workload {
         name: "rr-threads",
-        needs: &["gcc"],
+        packages: &["gcc"],
         rows: &[Row::ratio("RR10(2KB/2KB), threads", "tran/s", Compare::SmcOverTcp, 3.0, 8.3)],
         sample: |lab, transport| request_response(lab, transport, "threads"),
     },
     Workload {
         name: "rr-epoll",
-        needs: &["gcc"],
+        packages: &["gcc"],
         rows: &[Row::ratio("RR10(2KB/2KB), epoll", "tran/s", Compare::SmcOverTcp, 8.3, 20.0)],
         sample: |lab, transport| request_response(lab, transport, "epoll"),
     },
     Workload {
         name: "foreign",
-        needs: &["gcc"],
+        packages: &["gcc"],
         rows: &[Row::added("send/recv on a foreign fd, added", "ns", 10.0, 3.0)],
         sample: foreign,
     },
     // Last: it leaves thousands of connections in TIME_WAIT behind.
     Workload {
         name: "idle",
-        needs: &["gcc"],
+        packages: &["gcc"],
         rows: &[
             // "No CPU": what is left is a timer tick that hit a sleeper's CPU.
             Row::added("10 000 idle, CPU of both ends", "µs/s", 100.0, 100.0),
@@ -152,53 +216,6 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     },
 ];
 
-/// What the workloads share.
-#[derive(Debug)]
-pub(crate) struct Lab {
-    pub(crate) launcher: Launcher,
-    /// How long one run measures.
-    pub(crate) seconds: f64,
-    /// For logs and compiled programs.
-    pub(crate) scratch: PathBuf,
-    /// Remarks for below the table.
-    pub(crate) notes: RefCell<BTreeSet<String>>,
-    /// Requests per second seen last, by transport and clients: redis-benchmark
-    /// wants a number of requests, not a time.
-    redis_rates: RefCell<HashMap<(bool, u32), f64>>,
-}
-
-impl Lab {
-    pub(crate) fn new(launcher: Launcher, seconds: f64, scratch: PathBuf) -> Self {
-        let (notes, redis_rates) = (RefCell::default(), RefCell::default());
-        Self { launcher, seconds, scratch, notes, redis_rates }
-    }
-
-    fn serve(&self, transport: Transport, port: u16, words: &[&str]) -> Result<Program> {
-        let mut program = Program::start(self.command(transport, words)?, &self.scratch)?;
-        program.await_listener(port)?;
-        Ok(program)
-    }
-
-    fn run(&self, transport: Transport, words: &[&str]) -> Result<String> {
-        let patience = RUN_PATIENCE + Duration::from_secs_f64(self.seconds);
-        launch::run(self.command(transport, words)?, patience)
-    }
-
-    fn command(&self, transport: Transport, words: &[&str]) -> Result<Command> {
-        let (program, args) = words.split_first().context("an empty command")?;
-        Ok(self.launcher.launch(transport, program, args))
-    }
-
-    /// One of our own programs, compiled when the bench began.
-    fn own(&self, name: &str) -> String {
-        self.scratch.join(name).display().to_string()
-    }
-
-    fn note(&self, text: String) {
-        self.notes.borrow_mut().insert(text);
-    }
-}
-
 // ---- sockperf ------------------------------------------------------------
 
 fn sockperf(lab: &Lab, transport: Transport, cpu: Option<String>) -> Result<Vec<f64>> {
@@ -207,10 +224,10 @@ fn sockperf(lab: &Lab, transport: Transport, cpu: Option<String>) -> Result<Vec<
     let address = ["--tcp", "-i", "127.0.0.1", "-p", &port_text];
     let pin = cpu.as_ref().map_or(vec![], |cpu| vec!["taskset", "-c", cpu]);
     // It counts whole seconds, of which it spends 0.4 on warming up.
-    let seconds = lab.seconds.ceil().to_string();
+    let seconds = lab.whole_seconds();
 
-    let mut server =
-        lab.serve(transport, port, &[&pin[..], &["sockperf", "sr"], &address].concat())?;
+    let server = [&pin[..], &["sockperf", "sr"], &address].concat();
+    let mut server = lab.serve(port, lab.command(transport, &server)?)?;
     let client = [
         "sockperf",
         "ping-pong",
@@ -266,7 +283,7 @@ fn redis(lab: &Lab, transport: Transport, clients: u32) -> Result<RedisRun> {
     let text = port.to_string();
     let options = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
     let command = [&["redis-server", "--port", &text][..], &options].concat();
-    let mut server = lab.serve(transport, port, &command)?;
+    let mut server = lab.serve(port, lab.command(transport, &command)?)?;
 
     let requests = redis_requests(lab, transport, clients, &text)?;
     let cpu_before_s = launch::cpu_s(&server.family());
@@ -320,9 +337,9 @@ fn iperf3(lab: &Lab, transport: Transport, extra: &[&str]) -> Result<Vec<f64>> {
     const BITS_PER_GIGABYTE: f64 = 8e9;
     let port = launch::free_port()?;
     let text = port.to_string();
-    let seconds = lab.seconds.ceil().to_string();
+    let seconds = lab.whole_seconds();
     let server = ["iperf3", "-s", "-B", "127.0.0.1", "-p", &text];
-    let mut server = lab.serve(transport, port, &server)?;
+    let mut server = lab.serve(port, lab.command(transport, &server)?)?;
     let client = ["iperf3", "-c", "127.0.0.1", "-p", &text, "-t", &seconds, "-J"];
     let output = lab.run(transport, &[&client, extra].concat())?;
     server.must_be_alive()?;

@@ -1,0 +1,161 @@
+//! What the workloads share: how programs are started and for how long, where
+//! their files lie, and what they cost.
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+use std::mem::MaybeUninit;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::launch::{self, Launcher, Program, Transport};
+
+/// How long one run may take beyond the time it measures.
+pub(super) const RUN_PATIENCE: Duration = Duration::from_secs(60);
+
+/// The user and group that every Linux system has for those with no rights.
+const NOBODY: u32 = 65_534;
+
+/// One for all workloads of a run.
+#[derive(Debug)]
+pub(crate) struct Lab {
+    pub(super) launcher: Launcher,
+    /// How long one run measures.
+    pub(super) seconds: f64,
+    /// For logs, data and compiled programs.
+    pub(super) scratch: PathBuf,
+    /// Remarks for below the table.
+    pub(super) notes: RefCell<BTreeSet<String>>,
+    /// Requests per second seen last, by transport and clients: redis-benchmark
+    /// wants a number of requests, not a time.
+    pub(super) redis_rates: RefCell<HashMap<(bool, u32), f64>>,
+}
+
+/// What a client said, and what it cost to all programs together.
+#[derive(Debug)]
+pub(super) struct Counted {
+    pub(super) said: String,
+    pub(super) cpu_s: f64,
+}
+
+/// What a load generator found out.
+#[derive(Debug)]
+pub(super) struct Load {
+    pub(super) requests_per_s: f64,
+    /// Of all programs together.
+    pub(super) cpu_us_per_request: f64,
+}
+
+impl From<Load> for Vec<f64> {
+    fn from(load: Load) -> Self {
+        vec![load.requests_per_s, load.cpu_us_per_request]
+    }
+}
+
+impl Lab {
+    pub(super) fn new(launcher: Launcher, seconds: f64, scratch: PathBuf) -> Self {
+        let (notes, redis_rates) = (RefCell::default(), RefCell::default());
+        Self { launcher, seconds, scratch, notes, redis_rates }
+    }
+
+    /// Starts a server and waits until it listens.
+    pub(super) fn serve(&self, port: u16, command: Command) -> Result<Program> {
+        let mut program = Program::start(command, &self.scratch)?;
+        program.await_listener(port)?;
+        Ok(program)
+    }
+
+    /// Runs a client to its end and returns what it said.
+    pub(super) fn run(&self, transport: Transport, words: &[&str]) -> Result<String> {
+        launch::run(self.command(transport, words)?, self.patience())
+    }
+
+    /// Runs a client to its end, with the CPU time that it and `servers` took
+    /// meanwhile.
+    pub(super) fn run_counted(&self, client: Command, servers: &[&Program]) -> Result<Counted> {
+        let cpu_s = || -> Result<f64> {
+            let servers: f64 = servers.iter().map(|it| launch::cpu_s(&it.family())).sum();
+            Ok(servers + ended_children_cpu_s()?)
+        };
+        let before_s = cpu_s()?;
+        let said = launch::run(client, self.patience())?;
+        Ok(Counted { said, cpu_s: cpu_s()? - before_s })
+    }
+
+    pub(super) fn command(&self, transport: Transport, words: &[&str]) -> Result<Command> {
+        let (program, args) = words.split_first().context("an empty command")?;
+        Ok(self.launcher.launch(transport, program, args))
+    }
+
+    /// How long a client may take.
+    pub(super) fn patience(&self) -> Duration {
+        RUN_PATIENCE + Duration::from_secs_f64(self.seconds)
+    }
+
+    /// For programs that count whole seconds.
+    pub(super) fn whole_seconds(&self) -> String {
+        self.seconds.ceil().to_string()
+    }
+
+    /// One of our own programs, compiled when the bench began.
+    pub(super) fn own(&self, name: &str) -> String {
+        self.path(name)
+    }
+
+    /// A file or folder below the scratch folder, as a word of a command.
+    pub(super) fn path(&self, name: &str) -> String {
+        self.scratch.join(name).display().to_string()
+    }
+
+    /// Writes a file there and returns its path.
+    pub(super) fn write(&self, name: &str, content: impl AsRef<[u8]>) -> Result<String> {
+        let file = self.scratch.join(name);
+        let dir = file.parent().context("a file lies in a folder")?;
+        fs::create_dir_all(dir)?;
+        fs::write(&file, content).with_context(|| format!("writing {}", file.display()))?;
+        Ok(self.path(name))
+    }
+
+    pub(super) fn note(&self, text: String) {
+        self.notes.borrow_mut().insert(text);
+    }
+}
+
+/// CPU time of all children that have ended and been waited for, in seconds.
+fn ended_children_cpu_s() -> Result<f64> {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the pointer is to room for one `rusage`.
+    let failed = unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr()) };
+    ensure!(failed == 0, "getrusage: {}", std::io::Error::last_os_error());
+    // SAFETY: all zeros are a valid `rusage`, and getrusage() has filled it in.
+    let usage = unsafe { usage.assume_init() };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    Ok(seconds(usage.ru_utime) + seconds(usage.ru_stime))
+}
+
+/// Makes a folder that belongs to the user of [`given_to_nobody`].
+pub(super) fn folder_of_nobody(dir: &str) -> Result<()> {
+    fs::create_dir_all(dir).with_context(|| format!("creating {dir}"))?;
+    if is_root() {
+        chown(dir, Some(NOBODY), Some(NOBODY))?;
+    }
+    Ok(())
+}
+
+/// For programs that refuse to run as root.
+pub(super) fn given_to_nobody(mut command: Command) -> Command {
+    if is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    command
+}
+
+fn is_root() -> bool {
+    // SAFETY: geteuid() takes nothing and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
