@@ -491,15 +491,6 @@ static void started_by_libc(struct pair *p)
     CHECK_EQ(peer_do(p, do_recv_eof, 0, 0), 0);
 }
 
-/* The library leaves a mark in an option of the kernel's socket, which it does not show. */
-static bool is_moved(int fd)
-{
-    int value = 0;
-    socklen_t len = sizeof value;
-    CHECK_EQ(syscall(SYS_getsockopt, fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &value, &len), 0);
-    return value == 0x7f534d43;
-}
-
 /* A program that lost the library with its environment. Plainly there is none to lose. */
 static void without_environment(struct pair *p)
 {

@@ -233,6 +233,12 @@ int set_nonblock(int fd, bool on);
 int set_int(int fd, int level, int name, int value);
 int get_int(int fd, int level, int name);
 short poll_once(int fd, short events, int timeout_ms);
+/* A system call by an instruction of our own, which no library sees. The result is the
+ * kernel's: an error is a negative number. */
+long past_libc(long number, long a, long b, long c, long d, long e);
+/* Whether a connection's bytes have left TCP, so that what goes past the library goes
+ * astray. Plainly never. */
+bool is_moved(int fd);
 /* A listener on a free port; its address and length in *address. */
 int make_listener(enum family family, struct sockaddr_storage *address, socklen_t *len);
 /* Memory that stays shared across fork, zeroed at the start of each test. */

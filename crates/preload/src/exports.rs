@@ -1,7 +1,7 @@
 //! libc's names. Each is one question, "ours or theirs?", and no logic.
 //!
 //! Variadic functions whose optional argument is an integer or a pointer
-//! (`fcntl`, `ioctl`, `open`, `syscall`) are defined with fixed arguments: on the
+//! (`fcntl`, `ioctl`, `open`) are defined with fixed arguments: on the
 //! ABIs of x86-64 and AArch64 Linux both are passed alike.
 
 #![allow(clippy::missing_safety_doc, reason = "each is libc's function of the same name")]
@@ -488,7 +488,7 @@ fn is_tcp(domain: i32, kind: i32, protocol: i32) -> bool {
 }
 
 /// A number that libc has just handed out means what it means now.
-fn forget_stale(fd: i32) -> i32 {
+pub(crate) fn forget_stale(fd: i32) -> i32 {
     if fd >= 0 && descriptors::is_ours(fd) {
         quietly(|| sock::forget_number(fd));
     }
@@ -869,11 +869,11 @@ export! {
 
 // Readiness.
 
-fn duration(time: &libc::timespec) -> Duration {
+pub(crate) fn duration(time: &libc::timespec) -> Duration {
     Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.clamp(0, 999_999_999) as u32)
 }
 
-fn is_valid(time: &libc::timespec) -> bool {
+pub(crate) fn is_valid(time: &libc::timespec) -> bool {
     time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec)
 }
 
@@ -881,7 +881,14 @@ fn milliseconds(timeout: i32) -> Option<Duration> {
     u64::try_from(timeout).ok().map(Duration::from_millis)
 }
 
-unsafe fn poll_entries<'a>(fds: *mut libc::pollfd, count: u64) -> Option<&'a mut [libc::pollfd]> {
+/// The array, if it holds a descriptor that needs us.
+///
+/// # Safety
+/// As `poll`.
+pub(crate) unsafe fn poll_entries<'a>(
+    fds: *mut libc::pollfd,
+    count: u64,
+) -> Option<&'a mut [libc::pollfd]> {
     if fds.is_null() || count > i32::MAX as u64 {
         return None;
     }
@@ -1046,7 +1053,7 @@ fn wait_in(
     answer(unsafe { epoll::wait(set, epfd, events, max as usize, timeout, mask) }) as i32
 }
 
-fn fd_sets(
+pub(crate) fn fd_sets(
     nfds: i32,
     read: *mut c_void,
     write: *mut c_void,
@@ -1181,55 +1188,4 @@ alias! {
     fn __pipe = pipe(fds: *mut i32) -> i32;
     fn __open = open(path: *const c_char, flags: i32, mode: u32) -> i32;
     fn __open64 = open64(path: *const c_char, flags: i32, mode: u32) -> i32;
-}
-
-/// `syscall(2)`: programs that go around the names above (libuv closes that way).
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn syscall(
-    number: i64,
-    a: usize,
-    b: usize,
-    c: usize,
-    d: usize,
-    e: usize,
-    f: usize,
-) -> i64 {
-    let fd = a as i32;
-    // SAFETY: the same call under its name; arguments as the program gave them.
-    unsafe {
-        match number {
-            libc::SYS_close => i64::from(close(fd)),
-            libc::SYS_close_range => i64::from(close_range(a as u32, b as u32, c as i32)),
-            libc::SYS_dup => i64::from(dup(fd)),
-            libc::SYS_dup3 => i64::from(dup3(fd, b as i32, c as i32)),
-            libc::SYS_read => read(fd, b as _, c) as i64,
-            libc::SYS_write => write(fd, b as _, c) as i64,
-            libc::SYS_readv => readv(fd, b as _, c as i32) as i64,
-            libc::SYS_writev => writev(fd, b as _, c as i32) as i64,
-            libc::SYS_recvfrom => recvfrom(fd, b as _, c, d as i32, e as _, f as _) as i64,
-            libc::SYS_sendto => sendto(fd, b as _, c, d as i32, e as _, f as u32) as i64,
-            libc::SYS_recvmsg => recvmsg(fd, b as _, c as i32) as i64,
-            libc::SYS_sendmsg => sendmsg(fd, b as _, c as i32) as i64,
-            libc::SYS_sendfile => sendfile(fd, b as i32, c as _, d) as i64,
-            libc::SYS_accept => i64::from(accept(fd, b as _, c as _)),
-            libc::SYS_accept4 => i64::from(accept4(fd, b as _, c as _, d as i32)),
-            libc::SYS_connect => i64::from(connect(fd, b as _, c as u32)),
-            libc::SYS_listen => i64::from(listen(fd, b as i32)),
-            libc::SYS_socket => i64::from(socket(fd, b as i32, c as i32)),
-            libc::SYS_shutdown => i64::from(shutdown(fd, b as i32)),
-            libc::SYS_fcntl => i64::from(fcntl(fd, b as i32, c)),
-            libc::SYS_ioctl => i64::from(ioctl(fd, b as u64, c)),
-            libc::SYS_execve => i64::from(execve(a as _, b as _, c as _)),
-            libc::SYS_execveat => i64::from(execveat(fd, b as _, c as _, d as _, e as i32)),
-            libc::SYS_epoll_ctl => i64::from(epoll_ctl(fd, b as i32, c as i32, d as _)),
-            libc::SYS_epoll_pwait => i64::from(epoll_pwait(fd, b as _, c as i32, d as i32, e as _)),
-            // Descriptors used through a ring of the kernel's would go around us:
-            // programs fall back when there is none.
-            libc::SYS_io_uring_setup => {
-                set_errno(libc::ENOSYS);
-                -1
-            }
-            _ => real::syscall(number, a, b, c, d, e, f),
-        }
-    }
 }

@@ -65,6 +65,22 @@ fn split(entry: &'static [u8]) -> Option<(&'static [u8], &'static [u8])> {
     Some((&entry[..at], &entry[at + 1..]))
 }
 
+/// A fork that libc does not make, so that it calls no handlers. What `fork` returns is
+/// passed on.
+pub(crate) fn around_fork(fork: impl FnOnce() -> i64) -> i64 {
+    // SAFETY: what libc's fork would call, and when.
+    unsafe {
+        before_fork();
+        let child = fork();
+        if child == 0 {
+            in_child()
+        } else {
+            in_parent()
+        }
+        child
+    }
+}
+
 unsafe extern "C" fn before_fork() {
     sock::before_fork();
 }

@@ -43,11 +43,14 @@ pub enum Reason {
     StandardStream = 15,
     /// The descriptor was handed to another program before anything was decided.
     HandedOver = 16,
+    /// The program gives sockets to io_uring, whose reads and writes the kernel makes by
+    /// itself.
+    IoUring = 17,
 }
 
 impl Reason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::None,
         Self::ModeTcp,
         Self::RemotePeer,
@@ -65,6 +68,7 @@ impl Reason {
         Self::Unanswered,
         Self::StandardStream,
         Self::HandedOver,
+        Self::IoUring,
     ];
 
     /// The reason with this number; unknown numbers are [`Reason::None`].
@@ -85,7 +89,7 @@ impl Reason {
             Self::OtherNamespace => Diagnosis::NOSMCD2DEV,
             Self::NoMemory => Diagnosis::MEM,
             Self::PeerDeclined => Diagnosis::PEERDECL,
-            Self::OptionUnsupported | Self::StandardStream => Diagnosis::OPTUNSUPP,
+            Self::OptionUnsupported | Self::StandardStream | Self::IoUring => Diagnosis::OPTUNSUPP,
             Self::ForkedMeanwhile | Self::PeerMisbehaved | Self::HandedOver => Diagnosis::INTERR,
             Self::NoSlot => Diagnosis::MAX_DMB,
             Self::NoCommonEid => Diagnosis::NOUEID,
@@ -113,6 +117,7 @@ impl Reason {
             Self::Unanswered => "the two ends did not finish agreeing",
             Self::StandardStream => "the socket is a standard stream of the program",
             Self::HandedOver => "the program has handed the socket to another program",
+            Self::IoUring => "the program uses its sockets through io_uring",
         }
     }
 }

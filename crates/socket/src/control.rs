@@ -4,11 +4,11 @@ use crate::descriptors::Use;
 use crate::pool::Held;
 use crate::sock::{Conn, Phase, Sock};
 use crate::{Answer, Errno, switch, urgent, wait};
+use core::fmt::Display;
 use core::sync::atomic::Ordering;
 use sidestep_device::slab::flag as said;
 use sidestep_device::state::{Slot, flag};
 use sidestep_device::sys;
-use sidestep_proto::cursor::Misbehaved;
 
 /// With one of these flags a send is for [`send_after_end`].
 pub(crate) const SEND_OVER: u32 =
@@ -25,8 +25,8 @@ pub enum End {
 
 /// The peer broke the protocol: the connection is reset on both sides.
 #[cold]
-pub fn reset(slot: &Slot, conn: &Conn, misbehaved: &Misbehaved) -> Errno {
-    crate::log!(Error, "{}: {misbehaved}; connection reset", conn.group.peer);
+pub fn reset(slot: &Slot, conn: &Conn, what: &dyn Display) -> Errno {
+    crate::log!(Error, "{}: {what}; connection reset", conn.group.peer);
     conn.mine.sending.flags.fetch_or(said::ABORT, Ordering::SeqCst);
     slot.flags.fetch_or(flag::RESET, Ordering::AcqRel);
     libc::ECONNRESET

@@ -1112,11 +1112,11 @@ impl Set {
         let Some(sock) = registration.sock().filter(|_| ours) else {
             return;
         };
-        if events & (mask::RDHUP | mask::HUP | mask::ERR) != 0
-            && let (Some(conn), Some(slot)) = (sock.conn(), sock.slot())
-        {
+        if let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) {
             let fd = registration.fd.load(Ordering::Relaxed);
-            if crate::switch::is_peer_gone(fd) {
+            if events & (mask::RDHUP | mask::HUP | mask::ERR) == 0 {
+                wait::look_at_bells(slot, &conn, fd);
+            } else if crate::switch::is_peer_gone(fd) {
                 wait::tcp_ended(slot, &conn, fd);
             }
         }

@@ -31,6 +31,7 @@ pub mod stream;
 pub mod switch;
 pub mod transfer;
 pub mod urgent;
+pub mod uring;
 pub mod wait;
 
 /// An error number for the program.

@@ -33,6 +33,7 @@ use crate::options::{LAZY_BYTES, LAZY_MESSAGES, Promotion};
 use crate::process::{self, Process, netns_cookie, socket_cookie};
 use crate::sock::{self, Conn, Phase, Sock};
 use crate::switch;
+use crate::uring;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use sidestep_device::channel::SLOTS;
@@ -109,11 +110,8 @@ impl Meeting {
 /// is one: of many listeners on a port two leave markers, and others take over when
 /// those are gone.
 pub fn mark_listener(sock: &Sock, fd: i32) {
-    let options = process::options();
-    if !options.smc
-        || options.promotion == Promotion::Never
-        || sock.marker.load(Ordering::Relaxed) >= 0
-    {
+    let can_meet = process::options().moves_connections() && !uring::is_used();
+    if !can_meet || sock.marker.load(Ordering::Relaxed) >= 0 {
         return;
     }
     clear_retired(sys::now_ns());
@@ -150,6 +148,14 @@ pub(crate) fn retire_marker(marker: i32) {
     let before = place.swap(marker + 1, Ordering::Relaxed);
     if before != 0 {
         sys::close(before - 1);
+    }
+}
+
+/// The connections of a listener will not meet us.
+pub(crate) fn withdraw_marker(listener: &Sock) {
+    let marker = listener.marker.swap(-1, Ordering::Relaxed);
+    if marker >= 0 {
+        sys::close(marker);
     }
 }
 

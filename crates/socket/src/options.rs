@@ -70,6 +70,12 @@ impl Options {
         options
     }
 
+    /// Whether any connection may move at all.
+    #[must_use]
+    pub fn moves_connections(&self) -> bool {
+        self.smc && self.promotion != Promotion::Never
+    }
+
     fn set(&mut self, key: &str, value: &str) {
         match (key, value) {
             ("mode", mode) => self.smc = mode != "tcp",

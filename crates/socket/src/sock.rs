@@ -15,7 +15,7 @@ use crate::group::Group;
 use crate::meeting::{self, Meeting};
 use crate::pool::{Held, Pool, SharedLock};
 use crate::process::{self, Process};
-use crate::{Errno, multiplex, wait};
+use crate::{Errno, multiplex, uring, wait};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -452,6 +452,17 @@ impl Sock {
         crate::log!(Info, "connection stays on TCP: {}", reason.words());
     }
 
+    /// Whatever the ends are about to agree on, it stays on TCP, if it has not moved yet.
+    pub(crate) fn keep_plain(&self, reason: Reason) {
+        // Whoever is in the middle of it finishes first.
+        let _meeting = Held::enter(self.meeting_lock.get());
+        match self.phase() {
+            Phase::Candidate | Phase::Meeting => self.stay_plain(reason),
+            Phase::Listener => meeting::withdraw_marker(self),
+            Phase::Fresh | Phase::Plain | Phase::Smc => {}
+        }
+    }
+
     /// Gives a connected socket its slot and writes down its addresses. Called
     /// when `connect` or `accept` has done its work.
     pub fn begin(&'static self, fd: i32) {
@@ -468,6 +479,8 @@ impl Sock {
         }
         if !process::options().smc {
             self.stay_plain(Reason::ModeTcp);
+        } else if uring::is_used() {
+            self.stay_plain(Reason::IoUring);
         }
     }
 

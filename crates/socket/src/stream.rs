@@ -743,6 +743,7 @@ impl Receive<'_> {
         let switch = switch::peer_switch(self.conn);
         let data = ledger::data_in(consumed, taken as u64, switch) as usize;
         let all_of_tcp = switch.is_some_and(|at| consumed + data as u64 >= at);
+        wait::check_bells(self.slot, self.conn, self.fd, &chunk[data..taken]);
         let left_out = left_out.min(data);
         let data = data - left_out;
         let mut at = left_out;

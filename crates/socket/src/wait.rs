@@ -36,7 +36,7 @@ pub(crate) const WRITER_NAP: Duration = Duration::from_millis(20);
 pub(crate) const QUEUE_NAP: Duration = Duration::from_secs(1);
 /// Looks at the cursor between two looks at clock and CPU.
 const LOOKS: u32 = 32;
-/// The byte that is a bell. Its value means nothing.
+/// The byte that is a bell. Whatever else comes by TCP, no library has sent.
 const BELL: [u8; 1] = [b'!'];
 
 /// Threads of this process that spin now.
@@ -71,18 +71,21 @@ fn test_cancel() {
     unsafe { pthread_testcancel() }
 }
 
-/// `recv` of one byte; the program's `errno` stays as it was.
-fn recv_byte(fd: i32, flags: i32) -> sys::Result {
+/// `recv` of one byte, `None` at the end; the program's `errno` stays as it was.
+fn recv_byte(fd: i32, flags: i32) -> sys::Result<Option<u8>> {
     let mut byte = 0u8;
     let at = &raw mut byte;
-    let Some(sleeps) = SLEEPS.get() else {
+    let received = match SLEEPS.get() {
+        Some(sleeps) => {
+            let before = sys::libc_errno();
+            // SAFETY: one writable byte.
+            let n = unsafe { (sleeps.recv)(fd, at.cast(), 1, flags) };
+            usize::try_from(n).map_err(|_| Errno(sys::replace_libc_errno(before)))
+        }
         // SAFETY: one writable byte.
-        return unsafe { sys::recv(fd, at, 1, flags) };
+        None => unsafe { sys::recv(fd, at, 1, flags) },
     };
-    let before = sys::libc_errno();
-    // SAFETY: one writable byte.
-    let n = unsafe { (sleeps.recv)(fd, at.cast(), 1, flags) };
-    usize::try_from(n).map_err(|_| Errno(sys::replace_libc_errno(before)))
+    received.map(|n| (n > 0).then_some(byte))
 }
 
 /// `ppoll` with no more than the rest of `timeout`; the program's `errno` stays as it
@@ -533,13 +536,40 @@ fn sleep_on_tcp(slot: &Slot, conn: &Conn, fd: i32, sleeps: bool) -> Answer<()> {
     let peek = if switched { 0 } else { libc::MSG_PEEK };
     let wait = if sleeps { 0 } else { libc::MSG_DONTWAIT };
     match recv_byte(fd, peek | wait) {
-        Ok(0) => tcp_ended(slot, conn, fd),
-        Ok(_) => {}
+        Ok(None) => tcp_ended(slot, conn, fd),
+        Ok(Some(byte)) if switched => check_bells(slot, conn, fd, &[byte]),
+        Ok(Some(_)) => {}
         Err(Errno(libc::EAGAIN)) if !sleeps => {}
         Err(Errno(errno @ (libc::EINTR | libc::EAGAIN))) => return Err(errno),
         Err(_) => peer_gone(slot),
     }
     Ok(())
+}
+
+/// Bytes have come by TCP that are no part of the program's stream. If they are no bells
+/// either, the peer's program has sent them past its library (by a system call of its
+/// own), and they have no place in the stream any more: the connection is reset, and its
+/// TCP end closed, for whoever waits for an answer past the library, too.
+pub(crate) fn check_bells(slot: &Slot, conn: &Conn, fd: i32, bytes: &[u8]) {
+    if bytes.iter().any(|byte| *byte != BELL[0]) {
+        let errno = control::reset(slot, conn, &"bytes were sent past the library");
+        slot.error.store(errno as u32, Ordering::Release);
+        let _ = sys::shutdown(fd, libc::SHUT_RDWR);
+    }
+}
+
+/// An event loop, whose bells come another way, was told that there are bytes on TCP. They
+/// stay there: they may be bells for somebody else.
+pub(crate) fn look_at_bells(slot: &Slot, conn: &Conn, fd: i32) {
+    if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED == 0 {
+        return;
+    }
+    let mut bytes = [0u8; 64];
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    // SAFETY: 64 writable bytes.
+    if let Ok(n) = unsafe { sys::recv(fd, bytes.as_mut_ptr(), bytes.len(), flags) } {
+        check_bells(slot, conn, fd, &bytes[..n]);
+    }
 }
 
 /// TCP has nothing more for us: the peer has closed, or shut down its sending side
@@ -618,9 +648,14 @@ pub(crate) fn drain_bells(slot: &Slot, conn: &Conn, fd: i32) {
                 tcp_ended(slot, conn, fd);
                 break;
             }
-            // A read stops at an urgent bell.
-            Ok(n) if n == bytes.len() || urgent::is_marked(conn) => {}
-            Ok(_) | Err(Errno(libc::EAGAIN | libc::EINTR)) => break,
+            Ok(n) => {
+                check_bells(slot, conn, fd, &bytes[..n]);
+                // A read stops at an urgent bell.
+                if n < bytes.len() && !urgent::is_marked(conn) {
+                    break;
+                }
+            }
+            Err(Errno(libc::EAGAIN | libc::EINTR)) => break,
             Err(_) => {
                 peer_gone(slot);
                 break;

@@ -1,0 +1,237 @@
+//! `syscall(2)`: programs that call by number what has a name in libc.
+//!
+//! A number means what our function of that name does, so that such a call serves a
+//! connection in shared memory as well as the others do. Numbers that concern no
+//! descriptor of ours go straight on; so does everything on a descriptor that is not
+//! ours, except for calls that make, pass or close descriptors.
+//!
+//! The function is variadic, and defined with its six arguments: on the ABIs of x86-64
+//! and AArch64 Linux they are passed alike, and those that a program leaves out are
+//! never looked at. The kernel's calls differ from libc's here and there (the time left
+//! is written back, a signal set comes with its size), and that is kept.
+
+use crate::exports;
+use crate::{real, start, uring};
+use core::ffi::c_void;
+use core::time::Duration;
+use sidestep_device::sys;
+use sidestep_socket::descriptors;
+
+/// The arguments of a call.
+type Words = [usize; 6];
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn syscall(
+    number: i64,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> i64 {
+    let words = [a, b, c, d, e, f];
+    // SAFETY: the call that the program makes, under its name or as it is.
+    unsafe {
+        on_any(number, words)
+            .or_else(|| on_old_number(number, words))
+            .or_else(|| on_ours(number, words))
+            .unwrap_or_else(|| pass_on(number, words))
+    }
+}
+
+unsafe fn pass_on(number: i64, [a, b, c, d, e, f]: Words) -> i64 {
+    // SAFETY: the program's own call, passed on.
+    unsafe { real::syscall(number, a, b, c, d, e, f) }
+}
+
+/// Calls of which the table of descriptors has to know, whatever they are about.
+unsafe fn on_any(number: i64, words: Words) -> Option<i64> {
+    let [a, b, c, d, e, f] = words;
+    let fd = a as i32;
+    // SAFETY: the same call under its name; arguments as the program gave them.
+    Some(unsafe {
+        match number {
+            libc::SYS_close => i64::from(exports::close(fd)),
+            libc::SYS_close_range => i64::from(exports::close_range(a as u32, b as u32, c as i32)),
+            libc::SYS_dup => i64::from(exports::dup(fd)),
+            libc::SYS_dup3 => i64::from(exports::dup3(fd, b as i32, c as i32)),
+            libc::SYS_fcntl => i64::from(exports::fcntl(fd, b as i32, c)),
+            libc::SYS_socket => i64::from(exports::socket(fd, b as i32, c as i32)),
+            libc::SYS_accept4 => i64::from(exports::accept4(fd, b as _, c as _, d as i32)),
+            libc::SYS_accept => i64::from(exports::accept(fd, b as _, c as _)),
+            libc::SYS_recvmsg => exports::recvmsg(fd, b as _, c as i32) as i64,
+            libc::SYS_sendmsg => exports::sendmsg(fd, b as _, c as i32) as i64,
+            libc::SYS_recvmmsg => {
+                i64::from(exports::recvmmsg(fd, b as _, c as u32, d as i32, e as _))
+            }
+            libc::SYS_sendmmsg => i64::from(exports::sendmmsg(fd, b as _, c as u32, d as i32)),
+            libc::SYS_sendfile => exports::sendfile(fd, b as i32, c as _, d) as i64,
+            libc::SYS_splice => exports::splice(fd, b as _, c as i32, d as _, e, f as u32) as i64,
+            libc::SYS_ppoll => return poll(words),
+            libc::SYS_pselect6 => return select(words),
+            libc::SYS_epoll_create1 => i64::from(exports::epoll_create1(fd)),
+            libc::SYS_pipe2 => i64::from(exports::pipe2(a as _, b as i32)),
+            libc::SYS_socketpair => i64::from(exports::socketpair(fd, b as i32, c as i32, d as _)),
+            libc::SYS_openat
+            | libc::SYS_eventfd2
+            | libc::SYS_timerfd_create
+            | libc::SYS_signalfd4 => new_number(number, words),
+            libc::SYS_execve => i64::from(exports::execve(a as _, b as _, c as _)),
+            libc::SYS_execveat => {
+                i64::from(exports::execveat(fd, b as _, c as _, d as _, e as i32))
+            }
+            libc::SYS_clone if has_memory_of_its_own(a as u64) => {
+                start::around_fork(|| pass_on(number, words))
+            }
+            // SAFETY: the kernel demands at least the first word of `struct clone_args`.
+            libc::SYS_clone3 if a != 0 && has_memory_of_its_own(*(a as *const u64)) => {
+                start::around_fork(|| pass_on(number, words))
+            }
+            libc::SYS_io_uring_setup if uring::is_refused() => {
+                exports::set_errno(libc::ENOSYS);
+                -1
+            }
+            _ => return None,
+        }
+    })
+}
+
+/// Calls that AArch64 never had.
+#[cfg(target_arch = "x86_64")]
+unsafe fn on_old_number(number: i64, words: Words) -> Option<i64> {
+    let [a, b, c, d, e, _] = words;
+    let fd = a as i32;
+    // SAFETY: as in `on_any`.
+    Some(unsafe {
+        match number {
+            libc::SYS_dup2 => i64::from(exports::dup2(fd, b as i32)),
+            libc::SYS_poll => i64::from(exports::poll(a as _, b as u64, c as i32)),
+            libc::SYS_select => i64::from(exports::select(fd, b as _, c as _, d as _, e as _)),
+            libc::SYS_epoll_create => i64::from(exports::epoll_create(fd)),
+            libc::SYS_epoll_wait => i64::from(exports::epoll_wait(fd, b as _, c as i32, d as i32)),
+            libc::SYS_pipe => i64::from(exports::pipe(a as _)),
+            libc::SYS_open | libc::SYS_creat | libc::SYS_eventfd | libc::SYS_signalfd => {
+                new_number(number, words)
+            }
+            libc::SYS_fork => start::around_fork(|| pass_on(number, words)),
+            _ => return None,
+        }
+    })
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn on_old_number(_: i64, _: Words) -> Option<i64> {
+    None
+}
+
+/// Calls on a socket or an epoll set of ours.
+unsafe fn on_ours(number: i64, [a, b, c, d, e, f]: Words) -> Option<i64> {
+    let fd = a as i32;
+    if !descriptors::is_ours(fd) {
+        return None;
+    }
+    // SAFETY: as in `on_any`.
+    Some(unsafe {
+        match number {
+            libc::SYS_read => exports::read(fd, b as _, c) as i64,
+            libc::SYS_write => exports::write(fd, b as _, c) as i64,
+            libc::SYS_readv => exports::readv(fd, b as _, c as i32) as i64,
+            libc::SYS_writev => exports::writev(fd, b as _, c as i32) as i64,
+            // The offset comes in two halves, of which 64-bit kernels use the first.
+            libc::SYS_preadv2 => exports::preadv2(fd, b as _, c as i32, d as i64, f as i32) as i64,
+            libc::SYS_pwritev2 => {
+                exports::pwritev2(fd, b as _, c as i32, d as i64, f as i32) as i64
+            }
+            libc::SYS_recvfrom => exports::recvfrom(fd, b as _, c, d as i32, e as _, f as _) as i64,
+            libc::SYS_sendto => exports::sendto(fd, b as _, c, d as i32, e as _, f as u32) as i64,
+            libc::SYS_connect => i64::from(exports::connect(fd, b as _, c as u32)),
+            libc::SYS_listen => i64::from(exports::listen(fd, b as i32)),
+            libc::SYS_shutdown => i64::from(exports::shutdown(fd, b as i32)),
+            libc::SYS_ioctl => i64::from(exports::ioctl(fd, b as u64, c)),
+            libc::SYS_setsockopt => {
+                i64::from(exports::setsockopt(fd, b as i32, c as i32, d as _, e as u32))
+            }
+            libc::SYS_getsockopt => {
+                i64::from(exports::getsockopt(fd, b as i32, c as i32, d as _, e as _))
+            }
+            libc::SYS_epoll_ctl => i64::from(exports::epoll_ctl(fd, b as i32, c as i32, d as _)),
+            libc::SYS_epoll_pwait if is_mask(e, f) => {
+                i64::from(exports::epoll_pwait(fd, b as _, c as i32, d as i32, e as _))
+            }
+            libc::SYS_epoll_pwait2 if is_mask(e, f) => {
+                i64::from(exports::epoll_pwait2(fd, b as _, c as i32, d as _, e as _))
+            }
+            _ => return None,
+        }
+    })
+}
+
+/// A call that returns a new descriptor which is no socket.
+unsafe fn new_number(number: i64, words: Words) -> i64 {
+    // SAFETY: passed on.
+    let fd = unsafe { pass_on(number, words) };
+    exports::forget_stale(fd as i32);
+    fd
+}
+
+/// Whether the kernel would take a signal set of this size at this place.
+fn is_mask(at: usize, size: usize) -> bool {
+    at == 0 || size == size_of::<u64>()
+}
+
+/// `clone` makes a process as `fork` does.
+fn has_memory_of_its_own(flags: u64) -> bool {
+    flags & libc::CLONE_VM as u64 == 0
+}
+
+/// `ppoll`, which writes back the time that is left.
+unsafe fn poll([fds, count, time, mask, size, _]: Words) -> Option<i64> {
+    let fds = fds as *mut libc::pollfd;
+    // SAFETY: the program's array, time and mask.
+    unsafe {
+        if !is_mask(mask, size) || exports::poll_entries(fds, count as u64).is_none() {
+            return None;
+        }
+        Some(counting_down(time as *mut libc::timespec, |time| {
+            exports::ppoll(fds, count as u64, time, mask as *const c_void)
+        }))
+    }
+}
+
+/// `pselect6`: the last argument points to the mask and its size.
+unsafe fn select([nfds, read, write, except, time, sized_mask]: Words) -> Option<i64> {
+    // SAFETY: null or the program's two words.
+    let [mask, size] =
+        unsafe { (sized_mask as *const [usize; 2]).as_ref() }.map_or([0; 2], |it| *it);
+    let nfds = nfds as i32;
+    let [read, write, except] = [read, write, except].map(|set| set as *mut c_void);
+    // SAFETY: the program's sets, time and mask.
+    unsafe {
+        let sets = exports::fd_sets(nfds, read, write, except);
+        if !is_mask(mask, size) || !sets.is_some_and(|sets| sets.concern_us()) {
+            return None;
+        }
+        Some(counting_down(time as *mut libc::timespec, |time| {
+            exports::pselect(nfds, read, write, except, time, mask as *const c_void)
+        }))
+    }
+}
+
+/// Makes a call with a limit of time, and takes what has passed off that.
+///
+/// # Safety
+/// `time` is null or the program's.
+unsafe fn counting_down(
+    time: *mut libc::timespec,
+    call: impl Fn(*const libc::timespec) -> i32,
+) -> i64 {
+    let start = sys::now_ns();
+    let result = call(time);
+    // SAFETY: the caller's promise.
+    if let Some(time) = unsafe { time.as_mut() }.filter(|time| exports::is_valid(time)) {
+        let passed = Duration::from_nanos(sys::now_ns() - start);
+        *time = sys::timespec(exports::duration(time).saturating_sub(passed));
+    }
+    i64::from(result)
+}
