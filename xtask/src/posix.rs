@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::bench::place;
+use results::Tried;
+
+mod results;
 
 /// A program that has not ended by then is killed with all its children. The
 /// programs watch themselves, test by test, so this is the second net.
@@ -63,6 +66,10 @@ pub(crate) struct Options {
     /// only that case
     #[arg(long)]
     isolate: bool,
+
+    /// Write docs/posix.md
+    #[arg(long, conflicts_with_all = ["names", "only", "test", "isolate"])]
+    write: bool,
 }
 
 /// How a program is run.
@@ -92,11 +99,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
     println!("{:<12} {:>24} {:>24}", "program", "plain", "preloaded");
     let (mut passed, mut failed) = (0, 0);
+    let mut tried = Vec::new();
     for program in &programs {
         let name = file_name(program);
         let mut row = format!("{name:<12}");
         let mut reports = String::new();
-        for way in [Way::Plain, Way::Preloaded] {
+        let mut outputs = [String::new(), String::new()];
+        for (way, output) in [Way::Plain, Way::Preloaded].into_iter().zip(&mut outputs) {
             if !ways.contains(&way) {
                 row += &format!(" {:>24}", "-");
                 continue;
@@ -110,9 +119,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
                 failed += 1;
                 reports += &outcome.report(&name, way);
             }
+            *output = outcome.output;
         }
         println!("{row}");
         print!("{reports}");
+        let [plain, preloaded] = outputs;
+        tried.push(Tried { name, plain, preloaded });
+    }
+    if options.write {
+        results::write(&root, &tried)?;
     }
     println!("{passed} passed, {failed} failed");
     if failed > 0 {
@@ -187,6 +202,7 @@ fn run_once(program: &Path, preload: Option<&Path>, options: &Options) -> Result
     let mut command = Command::new(program);
     command
         .args(options.isolate.then_some("-i"))
+        .args(options.write.then_some("-v"))
         .args(&options.test)
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)

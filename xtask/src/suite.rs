@@ -3,9 +3,10 @@
 
 use std::error::Error;
 use std::fmt;
+use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 use crate::bench::place;
 
@@ -14,6 +15,18 @@ pub(crate) fn new_seed() -> Result<u32> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
     // Short enough to be typed.
     Ok(now.subsec_micros())
+}
+
+/// The day, the distribution and the kernel without its builder's suffix.
+pub(crate) fn host() -> Result<String> {
+    let output = Command::new("sh")
+        .args([
+            "-c",
+            ". /etc/os-release; echo \"$(date -u +%Y-%m-%d), $PRETTY_NAME, $(uname -sr | cut -d- -f1)\"",
+        ])
+        .output()?;
+    ensure!(output.status.success(), "the name of this system cannot be found");
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
 /// Plays a test, unless one of the commands that it needs is missing.

@@ -1,11 +1,12 @@
 //! libc's names. Each is one question, "ours or theirs?", and no logic.
 //!
 //! Variadic functions whose optional argument is an integer or a pointer
-//! (`fcntl`, `ioctl`, `open`) are defined with fixed arguments: on the
+//! (`clone`, `fcntl`, `ioctl`, `open`) are defined with fixed arguments: on the
 //! ABIs of x86-64 and AArch64 Linux both are passed alike.
 
 #![allow(clippy::missing_safety_doc, reason = "each is libc's function of the same name")]
 
+use crate::fork::{self, Begin};
 use crate::{real, stdio};
 use core::ffi::{c_char, c_void};
 use core::time::Duration;
@@ -766,6 +767,24 @@ fn over(old: i32, new: i32, call: impl Fn() -> i32) -> i32 {
         quietly(|| stdio::note_standard(result));
     }
     result
+}
+
+// Other processes. (libc calls us around its own `fork`.)
+
+export! {
+    fn _Fork() -> i32 {
+        fork::around(plain!(real::_Fork()))
+    }
+
+    fn clone(task: Begin, stack: *mut c_void, flags: i32, argument: *mut c_void, parent_tid: *mut c_void, tls: *mut c_void, child_tid: *mut c_void) -> i32 {
+        let words = [parent_tid, tls, child_tid];
+        if fork::is_fork(flags as u64) {
+            // SAFETY: the program's own call.
+            return unsafe { fork::clone((task, argument), stack, flags, words) };
+        }
+        // SAFETY: the program's own call, passed on.
+        unsafe { real::clone(task, stack, flags, argument, parent_tid, tls, child_tid) }
+    }
 }
 
 // Other programs.

@@ -4,6 +4,7 @@
 //! (`RTLD_NEXT`), so that other preloaded libraries keep working. Names are looked
 //! up when the library starts; one that is called even before is looked up then.
 
+use crate::fork::Begin;
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
@@ -62,6 +63,7 @@ macro_rules! names {
             /// # Safety
             /// As libc's function.
             #[inline]
+            #[allow(non_snake_case, reason = "libc has a `_Fork`")]
             pub(crate) unsafe fn $name($($arg: $type),*) -> $result {
                 let address = table::$name.address();
                 if address.is_null() {
@@ -160,6 +162,9 @@ names! {
     fn fdopen(fd: i32, mode: Path) -> *mut libc::FILE;
     fn freopen(path: Path, mode: Path, file: *mut libc::FILE) -> *mut libc::FILE;
     fn fclose(file: *mut libc::FILE) -> i32;
+    fn _Fork() -> i32;
+    fn clone(begin: Begin, stack: *mut c_void, flags: i32, argument: *mut c_void, parent_tid: *mut c_void, tls: *mut c_void, child_tid: *mut c_void)
+        -> i32;
     fn execve(path: Path, arguments: Texts, environment: Texts) -> i32;
     fn execv(path: Path, arguments: Texts) -> i32;
     fn execvp(file: Path, arguments: Texts) -> i32;

@@ -1,10 +1,10 @@
-//! Before the program's first constructor, and around its forks.
+//! Before the program's first constructor.
 
-use crate::{real, stdio};
+use crate::{fork, real, stdio};
 use core::ffi::{CStr, c_char};
 use sidestep_socket::options::{Options, VARIABLE};
 use sidestep_socket::wait::Sleeps;
-use sidestep_socket::{epoll, parcel, process, sock};
+use sidestep_socket::{parcel, process};
 
 /// Run by the loader; `-z initfirst` puts it before all other constructors.
 #[used]
@@ -26,8 +26,7 @@ unsafe extern "C" fn start(_: i32, _: *const *const c_char, environment: *const 
     let options = unsafe { variable(environment) };
     process::configure(Options::parse(options));
     parcel::adopt_inherited(stdio::note_standard);
-    // SAFETY: the handlers live as long as the library, which is never unloaded.
-    unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+    fork::watch();
 }
 
 /// Where threads sleep: in the program's libc, whose calls are cancellation points.
@@ -63,34 +62,4 @@ unsafe fn variable(mut environment: *const *const c_char) -> &'static str {
 fn split(entry: &'static [u8]) -> Option<(&'static [u8], &'static [u8])> {
     let at = entry.iter().position(|byte| *byte == b'=')?;
     Some((&entry[..at], &entry[at + 1..]))
-}
-
-/// A fork that libc does not make, so that it calls no handlers. What `fork` returns is
-/// passed on.
-pub(crate) fn around_fork(fork: impl FnOnce() -> i64) -> i64 {
-    // SAFETY: what libc's fork would call, and when.
-    unsafe {
-        before_fork();
-        let child = fork();
-        if child == 0 {
-            in_child()
-        } else {
-            in_parent()
-        }
-        child
-    }
-}
-
-unsafe extern "C" fn before_fork() {
-    sock::before_fork();
-}
-
-unsafe extern "C" fn in_parent() {
-    process::forked();
-}
-
-unsafe extern "C" fn in_child() {
-    process::forget_after_fork();
-    sock::after_fork_in_child();
-    epoll::after_fork_in_child();
 }

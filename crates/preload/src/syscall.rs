@@ -11,7 +11,7 @@
 //! is written back, a signal set comes with its size), and that is kept.
 
 use crate::exports;
-use crate::{real, start, uring};
+use crate::{fork, real, uring};
 use core::ffi::c_void;
 use core::time::Duration;
 use sidestep_device::sys;
@@ -81,12 +81,10 @@ unsafe fn on_any(number: i64, words: Words) -> Option<i64> {
             libc::SYS_execveat => {
                 i64::from(exports::execveat(fd, b as _, c as _, d as _, e as i32))
             }
-            libc::SYS_clone if has_memory_of_its_own(a as u64) => {
-                start::around_fork(|| pass_on(number, words))
-            }
+            libc::SYS_clone if fork::is_fork(a as u64) => fork::around(|| pass_on(number, words)),
             // SAFETY: the kernel demands at least the first word of `struct clone_args`.
-            libc::SYS_clone3 if a != 0 && has_memory_of_its_own(*(a as *const u64)) => {
-                start::around_fork(|| pass_on(number, words))
+            libc::SYS_clone3 if a != 0 && fork::is_fork(*(a as *const u64)) => {
+                fork::around(|| pass_on(number, words))
             }
             libc::SYS_io_uring_setup if uring::is_refused() => {
                 exports::set_errno(libc::ENOSYS);
@@ -114,7 +112,7 @@ unsafe fn on_old_number(number: i64, words: Words) -> Option<i64> {
             libc::SYS_open | libc::SYS_creat | libc::SYS_eventfd | libc::SYS_signalfd => {
                 new_number(number, words)
             }
-            libc::SYS_fork => start::around_fork(|| pass_on(number, words)),
+            libc::SYS_fork => fork::around(|| pass_on(number, words)),
             _ => return None,
         }
     })
@@ -178,11 +176,6 @@ unsafe fn new_number(number: i64, words: Words) -> i64 {
 /// Whether the kernel would take a signal set of this size at this place.
 fn is_mask(at: usize, size: usize) -> bool {
     at == 0 || size == size_of::<u64>()
-}
-
-/// `clone` makes a process as `fork` does.
-fn has_memory_of_its_own(flags: u64) -> bool {
-    flags & libc::CLONE_VM as u64 == 0
 }
 
 /// `ppoll`, which writes back the time that is left.

@@ -2,14 +2,13 @@
 
 use std::fmt::Write;
 use std::fs;
-use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use super::programs::Entry;
 use crate::bench::place;
 use crate::debian;
-use crate::suite::Outcome;
+use crate::suite::{self, Outcome};
 
 const PAGE: &str = "docs/compatibility.md";
 
@@ -45,20 +44,8 @@ impl Row {
 
 /// Writes the page.
 pub(crate) fn write(rows: &[Row]) -> Result<()> {
-    let page = page(rows, &host()?)?;
+    let page = page(rows, &suite::host()?)?;
     fs::write(place::repo_root()?.join(PAGE), page).with_context(|| format!("writing {PAGE}"))
-}
-
-/// The day, the distribution and the kernel without its builder's suffix.
-fn host() -> Result<String> {
-    let output = Command::new("sh")
-        .args([
-            "-c",
-            ". /etc/os-release; echo \"$(date -u +%Y-%m-%d), $PRETTY_NAME, $(uname -sr | cut -d- -f1)\"",
-        ])
-        .output()?;
-    ensure!(output.status.success(), "the name of this system cannot be found");
-    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
 fn page(rows: &[Row], host: &str) -> Result<String> {

@@ -1,0 +1,83 @@
+//! Children that have a copy of our memory: `fork`, and the ways of libc that go
+//! round its fork handlers, `_Fork` and `clone`.
+//!
+//! Both processes of a fork hold every connection, and the child is somebody else: what
+//! has to be done for that is the same however the child was made. A child that shares
+//! our memory (a thread, `vfork`) is none of this; nor is one that shares our table of
+//! descriptors only, where whoever closes closes for both.
+
+use crate::real;
+use core::ffi::c_void;
+use sidestep_socket::{epoll, process, sock};
+
+/// The function with which a child of `clone` begins; its result is the exit code.
+pub(crate) type Begin = unsafe extern "C" fn(*mut c_void) -> i32;
+
+/// Has libc's `fork` call us.
+pub(crate) fn watch() {
+    // SAFETY: the handlers live as long as the library, which is never unloaded.
+    unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+}
+
+unsafe extern "C" fn before() {
+    sock::before_fork();
+}
+
+unsafe extern "C" fn in_parent() {
+    process::forked();
+}
+
+unsafe extern "C" fn in_child() {
+    process::forget_after_fork();
+    sock::after_fork_in_child();
+    epoll::after_fork_in_child();
+}
+
+/// `_Fork`, or a system call to the same effect: `make` returns twice.
+pub(crate) fn around<T: PartialEq + Default>(make: impl FnOnce() -> T) -> T {
+    sock::before_fork();
+    let child = make();
+    // SAFETY: our own handlers, called where libc would.
+    unsafe { if child == T::default() { in_child() } else { in_parent() } };
+    child
+}
+
+/// Whether a clone with these flags copies memory and descriptors, as `fork` does.
+pub(crate) fn is_fork(flags: u64) -> bool {
+    flags & (libc::CLONE_VM | libc::CLONE_FILES) as u64 == 0
+}
+
+/// What a child of `clone` does, after what we have to do there.
+struct Task {
+    begin: Begin,
+    argument: *mut c_void,
+}
+
+/// `clone` for [`is_fork`].
+///
+/// # Safety
+/// As `clone`.
+pub(crate) unsafe fn clone(
+    (begin, argument): (Begin, *mut c_void),
+    stack: *mut c_void,
+    flags: i32,
+    [parent_tid, tls, child_tid]: [*mut c_void; 3],
+) -> i32 {
+    let mut task = Task { begin, argument };
+    let at = (&raw mut task).cast();
+    sock::before_fork();
+    // SAFETY: the caller's promise; the child finds the task in its copy of our stack.
+    let child = unsafe { real::clone(run, stack, flags, at, parent_tid, tls, child_tid) };
+    // SAFETY: our own handler. The child is in `run`.
+    unsafe { in_parent() };
+    child
+}
+
+unsafe extern "C" fn run(task: *mut c_void) -> i32 {
+    // SAFETY: made by `clone` above.
+    unsafe {
+        in_child();
+        let Task { begin, argument } = task.cast::<Task>().read();
+        begin(argument)
+    }
+}
