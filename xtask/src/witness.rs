@@ -180,8 +180,7 @@ impl Tally {
             let program = row["program"].as_str().context("a program without a name")?;
             let sums = tally.programs.entry(program.to_owned()).or_default();
             sums.smc += number("smc_connections")?;
-            // What ended before it was decided, or was given to a child at
-            // once, says nothing.
+            // What ended before it was decided says nothing.
             sums.tcp += number("tcp_connections")?.saturating_sub(number("undecided")?);
             let reasons = row["reasons"].as_array().into_iter().flatten();
             let words = reasons.filter_map(|reason| reason["text"].as_str());
