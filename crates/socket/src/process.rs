@@ -21,7 +21,9 @@ use sidestep_device::wake::{self, CHANNELS, Wake};
 use sidestep_proto::fallback::Reason;
 use sidestep_proto::rendezvous::Local;
 use sidestep_wire::clc::Hostname;
-use sidestep_wire::host_control::{ControlMessage, Instance, Parcel, mailbox_name};
+use sidestep_wire::host_control::{
+    ControlMessage, EMITTED_LEN_MAX, Instance, Parcel, mailbox_name,
+};
 use std::sync::OnceLock;
 
 /// Link groups of a process: one for each process it shares memory with.
@@ -63,6 +65,8 @@ pub struct Process {
     pub(crate) groups: [AtomicPtr<Group>; GROUPS_MAX],
     /// Calls that look at groups now: see [`group::Look`].
     pub(crate) group_looks: AtomicU32,
+    /// How often a process and this one had no room for each other's memory.
+    pub(crate) refusals: AtomicU32,
     /// Link groups that are established: who can write our wake memory.
     pub(crate) partners: AtomicU32,
     /// The socket of each slot, for bits of a channel.
@@ -604,6 +608,14 @@ impl Process {
     #[must_use]
     pub fn bell(&self, channel: usize) -> Option<i32> {
         self.bells.get(channel)?.load(Ordering::Acquire).checked_sub(1).filter(|fd| *fd >= 0)
+    }
+
+    /// Sends a message to the mailbox of another process. False: it was not taken.
+    pub(crate) fn write_to(&self, peer: &Instance, message: &ControlMessage, fds: &[i32]) -> bool {
+        let mut bytes = [0; EMITTED_LEN_MAX];
+        let Ok(len) = message.emit(&mut bytes) else { return false };
+        let name = UnixName::new(&mailbox_name(peer));
+        sys::send_with_fds(self.mailbox, &name, &bytes[..len], fds).is_ok()
     }
 
     /// Reads what other processes have sent to our mailbox.
