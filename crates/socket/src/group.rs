@@ -518,14 +518,7 @@ impl Group {
     /// Takes a ring of this size out of our slab for the connection of a slot: its
     /// offset and the ring.
     pub fn take_ring(&'static self, index: usize, size: RmbeSize) -> Option<(u64, Ring)> {
-        let limit = process::options().memory_limit;
-        let bytes = memory_of(size) as u64;
-        let taken = self.process.ring_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let offset = if limit != 0 && taken > limit { None } else { self.take_offset(size) };
-        let Some(offset) = offset else {
-            self.process.ring_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            return None;
-        };
+        let offset = self.take_offset(size)?;
         let ring = self.ours.ring(offset as u64, size.bytes() as u32)?;
         self.connections.fetch_add(1, Ordering::Relaxed);
         self.process.set_group_of_slot(index, self);
@@ -545,7 +538,7 @@ impl Group {
             return Some(offset);
         }
         let offset = rings.next;
-        if offset + memory_of(size) > SLAB_LEN {
+        if offset + memory_of(size) > SLAB_LEN || !self.process.may_have(memory_of(size)) {
             return None;
         }
         rings.next += memory_of(size);
@@ -572,7 +565,6 @@ impl Group {
                 unsafe { link.write(*first) };
                 *first = offset;
             }
-            self.process.ring_bytes.fetch_sub(memory_of(size) as u64, Ordering::Relaxed);
         }
         self.connections.fetch_sub(1, Ordering::Release);
     }
@@ -668,6 +660,9 @@ impl Group {
             group.process.partners.fetch_sub(1, Ordering::Relaxed);
             give_up(theirs);
         }
+        // SAFETY: nobody else refers to it.
+        let ring_bytes = unsafe { (*group.rings.get()).next } - RINGS_AT;
+        group.process.ring_bytes.fetch_sub(ring_bytes as u64, Ordering::Relaxed);
         let (room, ours) = (group.room, group.ours);
         // SAFETY: no connection is left, so nobody holds a record or ring of it.
         unsafe {

@@ -11,6 +11,7 @@ use crate::pool::{Held, SharedLock};
 use crate::sock::Sock;
 use core::cell::{Cell, UnsafeCell};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use sidestep_device::cgroup;
 use sidestep_device::channel::SLOTS;
 use sidestep_device::lock::Entry;
 use sidestep_device::map;
@@ -58,8 +59,11 @@ pub struct Process {
     forebear: AtomicPtr<Self>,
     /// The thread that forks has taken the lock.
     held_for_fork: AtomicU32,
-    /// Bytes of rings handed out.
+    /// Bytes of rings in the slabs of its link groups: in use, or warm for the next
+    /// connection.
     pub(crate) ring_bytes: AtomicU64,
+    /// The most that they may be.
+    pub(crate) ring_bytes_max: u64,
     /// Introductions that could not be answered yet because a mailbox was full.
     pub(crate) replies_pending: AtomicU32,
     pub(crate) groups: [AtomicPtr<Group>; GROUPS_MAX],
@@ -317,6 +321,7 @@ impl Process {
         // SAFETY: nobody else knows it yet.
         unsafe {
             (&raw mut (*room).netns_cookie).write(netns_cookie);
+            (&raw mut (*room).ring_bytes_max).write(ring_bytes_max());
             (&raw mut (*room).mailbox).write(mailbox.settle());
             (&raw mut (*room).probe).write(probe.settle());
         }
@@ -648,12 +653,31 @@ impl Process {
         }
     }
 
+    /// Counts more bytes of rings. False: they would be too many.
+    pub(crate) fn may_have(&self, bytes: usize) -> bool {
+        let more =
+            |taken: u64| Some(taken + bytes as u64).filter(|sum| *sum <= self.ring_bytes_max);
+        self.ring_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
     /// Reads the mailbox if somebody has left a hint that there is mail.
     #[inline]
     pub fn read_mail_if_any(&'static self) {
         if self.wake.mail().load(Ordering::Relaxed) != 0 {
             self.read_mail();
         }
+    }
+}
+
+/// What the operator allows. If he has said nothing, the rings take a part of what the
+/// control group may have: the program itself, its peers in the same group and the
+/// kernel need the rest.
+fn ring_bytes_max() -> u64 {
+    /// A quarter.
+    const PARTS: u64 = 4;
+    match options().memory_limit {
+        0 => cgroup::memory_limit().map_or(u64::MAX, |limit| limit / PARTS),
+        limit => limit,
     }
 }
 
