@@ -22,9 +22,6 @@ use crate::witness::Witness;
 use cases::{CASES, Case};
 use stage::{House, Stage};
 
-/// A death is promised to be noticed this soon.
-const NOTICE_LIMIT_MS: u32 = 100;
-
 /// Options of `cargo xtask e2e`.
 #[derive(Args, Debug)]
 pub(crate) struct E2eOptions {
@@ -43,10 +40,6 @@ pub(crate) struct E2eOptions {
     /// How many peers are killed
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-
-    /// Added to the 100 ms within which a death must be noticed, for busy machines
-    #[arg(long, value_name = "MS", default_value_t = 0)]
-    slack_ms: u32,
 
     #[command(flatten)]
     launch: LaunchOptions,
@@ -89,7 +82,6 @@ impl E2eOptions {
             scratch: place::scratch_dir(&repo, "sidestep-e2e")?,
             seed: self.seed.map_or_else(suite::new_seed, Ok)?,
             rounds: self.rounds,
-            notice_limit_ms: NOTICE_LIMIT_MS + self.slack_ms,
         })
     }
 

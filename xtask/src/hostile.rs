@@ -8,6 +8,7 @@
 
 mod cases;
 mod hardship;
+mod small_group;
 mod stage;
 mod vitals;
 

@@ -116,6 +116,20 @@ impl Evidence {
         Ok(())
     }
 
+    /// **Errors**: an end of a connection was TCP, or fewer than `count` were SMC-D.
+    pub(crate) fn must_all_be_smc(&self, count: usize) -> Result<()> {
+        ensure!(self.tcp == 0 && self.smc >= count, "not {count} in SMC-D{}", self.describe());
+        Ok(())
+    }
+
+    /// **Errors**: a connection was TCP for another reason than the one with these words,
+    /// or none was for this one.
+    pub(crate) fn gives_no_other_reason(&self, words: &str) -> Result<()> {
+        self.gives_reason(words)?;
+        ensure!(self.reasons.len() == 1, "not only '{words}'{}", self.describe());
+        Ok(())
+    }
+
     /// **Errors**: no connection was TCP for a reason with these words.
     pub(crate) fn gives_reason(&self, words: &str) -> Result<()> {
         let is_given = self.reasons.iter().any(|reason| reason.contains(words));
@@ -180,8 +194,7 @@ impl Tally {
             let program = row["program"].as_str().context("a program without a name")?;
             let sums = tally.programs.entry(program.to_owned()).or_default();
             sums.smc += number("smc_connections")?;
-            // What ended before it was decided, or was given to a child at
-            // once, says nothing.
+            // What ended before it was decided says nothing.
             sums.tcp += number("tcp_connections")?.saturating_sub(number("undecided")?);
             let reasons = row["reasons"].as_array().into_iter().flatten();
             let words = reasons.filter_map(|reason| reason["text"].as_str());
@@ -266,7 +279,7 @@ mod tests {
         assert!(seen.supports(Claim::Tcp).is_ok());
         let refusal = seen.supports(Claim::Smc).err().map(|error| error.to_string());
         assert!(refusal.is_some_and(|text| text.contains("peer runs no SMC")));
-        assert!(seen.gives_reason("runs no SMC").is_ok());
+        assert!(seen.gives_no_other_reason("runs no SMC").is_ok());
         assert!(seen.gives_reason("another user").is_err());
         assert!(Evidence::parse(TABLE, &[4])?.supports(Claim::Tcp).is_err());
         Ok(())
@@ -298,6 +311,9 @@ mod tests {
         let mut seen = Evidence::parse(TABLE, &[1])?;
         seen.merge(Evidence::parse(TABLE, &[2, 3])?);
         assert!(seen.supports(Claim::Both).is_ok());
+        assert!(seen.must_all_be_smc(1).is_err(), "two are TCP");
+        let seen = Evidence::parse(TABLE, &[1])?;
+        assert!(seen.must_all_be_smc(1).is_ok() && seen.must_all_be_smc(2).is_err());
         Ok(())
     }
 }

@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(
             error("[smc]\nmemory_limit = 4096\n"),
             "sidestep.toml:2: smc.memory_limit: 4096 is not allowed; \
-             use 0 (no limit), or at least 2MB, such as 256MB"
+             use 0 (what the control group bears), or at least 2MB, such as 256MB"
         );
         assert_eq!(
             error("smc.eid = \"prod\"\n"),

@@ -166,13 +166,14 @@ impl RmbeSize {
     }
 }
 
-/// The most ring memory one process may use, in bytes; 0 is no limit.
+/// The most ring memory one process may use, in bytes; 0: what its control group bears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryLimit(u64);
 
 impl MemoryLimit {
     /// The allowed values in words, for error texts.
-    pub(crate) const ALLOWED: &str = "0 (no limit), or at least 2MB, such as 256MB";
+    pub(crate) const ALLOWED: &str =
+        "0 (what the control group bears), or at least 2MB, such as 256MB";
 
     /// The limit, if it leaves room for at least one ring of the largest size.
     pub(crate) fn new(bytes: u64) -> Option<Self> {

@@ -32,6 +32,8 @@
 extern crate std;
 
 pub mod arm;
+#[cfg(not(loom))]
+pub mod cgroup;
 pub mod channel;
 pub mod copy;
 pub mod cursor;

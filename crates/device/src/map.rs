@@ -99,6 +99,14 @@ pub fn reserve(len: usize) -> Result<Mapping> {
     Ok(Mapping::new(sys::map(None, len, true)?, len))
 }
 
+/// Whether so many bytes of address space are to be had, at this moment.
+#[must_use]
+pub fn has_room(len: usize) -> bool {
+    let found = sys::map(None, len, false);
+    // SAFETY: nothing was put there.
+    found.map(|at| unsafe { sys::unmap(at, len) }).is_ok()
+}
+
 impl Mapping {
     fn new(base: *mut u8, len: usize) -> Self {
         Self { base: NonNull::new(base).unwrap_or(NonNull::dangling()), len }

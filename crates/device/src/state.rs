@@ -185,7 +185,9 @@ pub struct Slot {
     pub family: AtomicU8,
     /// 1: this side accepted the connection.
     pub is_server: AtomicU8,
-    reserved: AtomicU8,
+    /// 1: a forked child goes on with the connection in a slot of its own, in its own
+    /// state, and counts it there.
+    pub is_elsewhere: AtomicU8,
     /// Diagnosis code that the peer sent with its Decline.
     pub peer_diagnosis: AtomicU32,
     /// Local port.
@@ -256,6 +258,12 @@ impl Counters {
 }
 
 impl Slot {
+    /// Whether the connection is to be counted as one of this state's.
+    #[must_use]
+    pub fn is_counted_here(&self) -> bool {
+        self.is_elsewhere.load(Ordering::Relaxed) == 0
+    }
+
     /// Whether bytes of the connection went through shared memory.
     #[must_use]
     pub fn has_used_rings(&self) -> bool {
@@ -274,7 +282,7 @@ impl Totals {
     fn count_slot(&self, slot: &Slot) {
         if slot.has_used_rings() {
             self.smc.fetch_add(1, Ordering::Relaxed);
-        } else {
+        } else if slot.is_counted_here() {
             self.count_tcp(slot.reason.load(Ordering::Relaxed));
         }
         for (sum, counter) in self.counters.all().into_iter().zip(slot.counters.all()) {
@@ -473,6 +481,16 @@ mod tests {
         let mut expected = [0; REASONS_MAX];
         (expected[0], expected[3], expected[12], expected[31]) = (3, 2, 1, 1);
         assert_eq!(counted, expected);
+    }
+
+    #[test]
+    fn a_connection_that_a_child_counts_has_counters_only() {
+        let made = Made::new();
+        let totals = &made.0.header().ended;
+        made.use_slot(0, 0, 0).is_elsewhere.store(1, Ordering::Relaxed);
+        made.0.free_slot(0);
+        assert_eq!((get(&totals.smc), totals.tcp.iter().map(get).sum()), (0, 0u64));
+        assert_eq!(get(&totals.counters.wakeups), 10);
     }
 
     /// All slots are in use at first and are freed one by one while somebody counts

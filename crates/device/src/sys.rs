@@ -1033,6 +1033,17 @@ impl crate::lock::Patience for Kernel {
     }
 }
 
+/// Reads the begin of a file: how many bytes.
+pub fn read_file(path: &core::ffi::CStr, into: &mut [u8]) -> Result {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    // SAFETY: path is NUL-terminated and outlives the call.
+    let fd = unsafe { call!(openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) }? as i32;
+    // SAFETY: the slice is writable.
+    let len = unsafe { read(fd, into.as_mut_ptr(), into.len(), None) };
+    close(fd);
+    len
+}
+
 /// Opens a file to append to, creating it for its owner alone.
 pub fn open_append(path: &core::ffi::CStr) -> Result<i32> {
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;

@@ -16,9 +16,7 @@ use sidestep_device::ring::{LAPS, Ring};
 use sidestep_device::slab::{self, RINGS_AT, Record, SLAB_LEN, Slab, phase};
 use sidestep_device::sys::{self, Errno, Received, UnixName};
 use sidestep_device::wake::{self, CHANNELS, Wake};
-use sidestep_wire::host_control::{
-    Channel, ControlMessage, EMITTED_LEN_MAX, Instance, Introduction, mailbox_name,
-};
+use sidestep_wire::host_control::{Channel, ControlMessage, Instance, Introduction, mailbox_name};
 use sidestep_wire::{LinkId, RmbeSize};
 
 /// See the [module](self).
@@ -41,6 +39,8 @@ pub struct Group {
     peer_pid: AtomicU32,
     /// `theirs` may be read.
     established: AtomicBool,
+    /// One of the two has no room for the other's memory.
+    refused: AtomicBool,
     introduced: AtomicBool,
     reply_pending: AtomicBool,
     /// Slots whose connections belong to this group.
@@ -114,6 +114,20 @@ pub fn with(look: &Look, peer: Instance) -> sys::Result<&'static Group> {
     place.store(core::ptr::from_ref(group).cast_mut(), Ordering::Release);
     crate::log!(Info, "link group with {peer} begun");
     Ok(group)
+}
+
+/// As [`with`], for the side that introduces itself first: makes a new one only if there
+/// is room for the peer's slab, too. Without it, ours would take address space from the
+/// program for nothing.
+///
+/// # Errors
+/// As [`with`].
+pub fn begin(look: &Look, peer: Instance) -> sys::Result<&'static Group> {
+    match find(look, peer) {
+        Some(group) => Ok(group),
+        None if map::has_room(2 * SLAB_LEN) => with(look, peer),
+        None => Err(Errno(libc::ENOMEM)),
+    }
 }
 
 /// The established or beginning link group with `peer`.
@@ -233,6 +247,7 @@ fn make_around(
         theirs: UnsafeCell::new(is_self.then_some((ours, process.wake))),
         peer_pid: AtomicU32::new(0),
         established: AtomicBool::new(is_self),
+        refused: AtomicBool::new(false),
         introduced: AtomicBool::new(false),
         reply_pending: AtomicBool::new(false),
         connections: AtomicU32::new(0),
@@ -257,6 +272,10 @@ pub fn on_introduction(process: &'static Process, hello: &Introduction, letter: 
         return;
     }
     let look = Look::at(process);
+    if hello.slab_len == NO_ROOM {
+        crate::log!(Info, "{} has no room for our memory: stays on TCP", hello.instance);
+        return note_refusal(&look, hello.instance);
+    }
     let known = find(&look, hello.instance).filter(|group| group.theirs().is_some());
     let Some(group) = known.or_else(|| get_to_know(&look, hello, letter)) else { return };
     if !group.introduce(false) && !group.reply_pending.swap(true, Ordering::Relaxed) {
@@ -285,13 +304,43 @@ fn get_to_know(look: &Look, hello: &Introduction, letter: &Received) -> Option<&
             None => give_up(theirs),
         }
         // Another thread may have established it meanwhile.
-        group.or_else(|| find(look, hello.instance)).ok_or(Errno(libc::ENFILE))
+        group.or_else(|| find(look, hello.instance)).ok_or(Errno(libc::ENOMEM))
     });
     group
         .inspect_err(|errno| {
             crate::log!(Warn, "memory of {} refused: errno {}", hello.instance, errno.0);
+            if *errno == Errno(libc::ENOMEM) {
+                refuse(look, hello.instance);
+            }
         })
         .ok()
+}
+
+/// The length of a slab in the Introduction of a process that has no room for another:
+/// it shows nothing, and what was shown to it is of no use.
+const NO_ROOM: u64 = 0;
+
+/// There is no room for the memory of a process, or for what it should be shown: tells it,
+/// so that nobody goes on waiting. If the letter is not taken, the attempts are given up.
+pub fn refuse(look: &Look, peer: Instance) {
+    let process = look.0;
+    let message = ControlMessage::Introduction(Introduction {
+        instance: process.instance,
+        reply_wanted: false,
+        pid: process.pid,
+        slab_len: NO_ROOM,
+        link_id: LinkId(0),
+    });
+    process.write_to(&peer, &message, &[]);
+    note_refusal(look, peer);
+}
+
+/// What waits for memory to be shown, waits no more.
+fn note_refusal(look: &Look, peer: Instance) {
+    if let Some(group) = find(look, peer) {
+        group.refused.store(true, Ordering::Relaxed);
+    }
+    look.0.refusals.fetch_add(1, Ordering::Relaxed);
 }
 
 fn adopt(slab_fd: i32, wake_fd: i32) -> sys::Result<(Slab, Wake)> {
@@ -416,11 +465,13 @@ impl Group {
         }
     }
 
+    /// It will not be established.
+    pub fn is_refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed) && self.theirs().is_none()
+    }
+
     fn send(&self, message: &ControlMessage, fds: &[i32]) -> bool {
-        let mut bytes = [0; EMITTED_LEN_MAX];
-        let Ok(len) = message.emit(&mut bytes) else { return false };
-        let name = UnixName::new(&mailbox_name(&self.peer));
-        let sent = sys::send_with_fds(self.process.mailbox, &name, &bytes[..len], fds).is_ok();
+        let sent = self.process.write_to(&self.peer, message, fds);
         if let Some((_, wake)) = self.theirs().filter(|_| sent) {
             wake.mail().store(1, Ordering::Release);
         }
@@ -430,7 +481,7 @@ impl Group {
     /// It has connections, or may get more.
     fn is_of_use(&self) -> bool {
         self.connections.load(Ordering::Acquire) != 0
-            || (!self.process.is_giver() && self.peer_lives())
+            || (!self.process.is_giver() && !self.is_refused() && self.peer_lives())
     }
 
     /// A connection of a giver is ours as well; false: no more.
@@ -467,14 +518,7 @@ impl Group {
     /// Takes a ring of this size out of our slab for the connection of a slot: its
     /// offset and the ring.
     pub fn take_ring(&'static self, index: usize, size: RmbeSize) -> Option<(u64, Ring)> {
-        let limit = process::options().memory_limit;
-        let bytes = memory_of(size) as u64;
-        let taken = self.process.ring_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let offset = if limit != 0 && taken > limit { None } else { self.take_offset(size) };
-        let Some(offset) = offset else {
-            self.process.ring_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            return None;
-        };
+        let offset = self.take_offset(size)?;
         let ring = self.ours.ring(offset as u64, size.bytes() as u32)?;
         self.connections.fetch_add(1, Ordering::Relaxed);
         self.process.set_group_of_slot(index, self);
@@ -494,7 +538,7 @@ impl Group {
             return Some(offset);
         }
         let offset = rings.next;
-        if offset + memory_of(size) > SLAB_LEN {
+        if offset + memory_of(size) > SLAB_LEN || !self.process.may_have(memory_of(size)) {
             return None;
         }
         rings.next += memory_of(size);
@@ -521,7 +565,6 @@ impl Group {
                 unsafe { link.write(*first) };
                 *first = offset;
             }
-            self.process.ring_bytes.fetch_sub(memory_of(size) as u64, Ordering::Relaxed);
         }
         self.connections.fetch_sub(1, Ordering::Release);
     }
@@ -617,6 +660,9 @@ impl Group {
             group.process.partners.fetch_sub(1, Ordering::Relaxed);
             give_up(theirs);
         }
+        // SAFETY: nobody else refers to it.
+        let ring_bytes = unsafe { (*group.rings.get()).next } - RINGS_AT;
+        group.process.ring_bytes.fetch_sub(ring_bytes as u64, Ordering::Relaxed);
         let (room, ours) = (group.room, group.ours);
         // SAFETY: no connection is left, so nobody holds a record or ring of it.
         unsafe {

@@ -437,7 +437,7 @@ fn totals(state: &State) -> Totals {
         }
         if slot.has_used_rings() {
             totals.smc = totals.smc.saturating_add(1);
-        } else {
+        } else if slot.is_counted_here() {
             totals.add_tcp(Reason::from_number(slot.reason.load(Ordering::Relaxed)), 1);
         }
         totals.counters.add(&Counters::read(&slot.counters));
@@ -949,14 +949,16 @@ mod tests {
         connect(2, mode::SMC_D, 0, Reason::None);
         connect(3, mode::TCP, 0, Reason::PeerNotSmc);
         connect(4, mode::LINGERING, 1, Reason::None);
+        connect(5, mode::LINGERING, 0, Reason::None);
+        set8(&program.state.0.slot(5).is_elsewhere, 1);
         ended.count_tcp(Reason::NoSlot as u8);
 
-        let [program] = programs(&[sys::pid()], YIELDS + 80).try_into().unwrap();
+        let [program] = programs(&[sys::pid()], YIELDS + 90).try_into().unwrap();
         let Totals { smc, fallbacks, undecided, counters } = program.totals;
         assert_eq!((smc, undecided), (3, 2));
         let expected = [(Reason::PeerNotSmc, 2), (Reason::NoMemory, 1), (Reason::NoSlot, 1)];
         assert_eq!(fallbacks, expected.map(|(reason, n)| (fallback(reason), n)));
-        assert_eq!((counters.bytes_sent, counters.wakeups), (80, 80));
+        assert_eq!((counters.bytes_sent, counters.wakeups), (90, 90));
         assert_eq!((counters.ring_bytes_sent, counters.ring_bytes_received), (0, 8));
     }
 

@@ -84,8 +84,8 @@ enum Step {
     AwaitIntroduction(Hello),
     /// Client: proposed.
     AwaitAccept { hello: Hello, group: &'static Group, outgoing: Ring },
-    /// Server: hello sent under this token.
-    AwaitReply { token: [u8; 16] },
+    /// Server: hello sent under this token, when there had been so many refusals.
+    AwaitReply { token: [u8; 16], refusals: u32 },
     /// Decided.
     Over,
 }
@@ -240,10 +240,11 @@ fn server_looks(
             return Ok(());
         }
         let Some(process) = ready_to_start(sock, fd)? else { return Ok(()) };
+        let refusals = process.refusals.load(Ordering::Relaxed);
         match send_hello(sock, process, fd)? {
             Greeting::Sent(token) => {
                 begin_meeting(sock);
-                meeting.step = Step::AwaitReply { token };
+                meeting.step = Step::AwaitReply { token, refusals };
             }
             // Before the client's first byte it may not have bound its name yet.
             Greeting::NobodyThere if after_data => return Err(Reason::PeerNotSmc),
@@ -252,7 +253,7 @@ fn server_looks(
         }
     }
     match meeting.step {
-        Step::AwaitReply { token } => server_finishes(sock, fd, token),
+        Step::AwaitReply { token, refusals } => server_finishes(sock, fd, token, refusals),
         _ => Ok(()),
     }
 }
@@ -391,12 +392,19 @@ fn introduced(
     look: &group::Look,
     peer: Instance,
 ) -> Result<Option<&'static Group>, Reason> {
-    let group = group::with(look, peer).map_err(|_| Reason::NoMemory)?;
-    if group.theirs().is_none() {
+    let group = group::begin(look, peer).ok();
+    if let Some(group) = group.filter(|group| group.theirs().is_none()) {
         group.introduce(true);
         process.read_mail();
     }
-    Ok(group.theirs().map(|_| group))
+    match group.filter(|group| !group.is_refused()) {
+        Some(group) => Ok(group.theirs().map(|_| group)),
+        None => {
+            // The server waits for our proposal on this connection, too.
+            group::refuse(look, peer);
+            Err(Reason::NoMemory)
+        }
+    }
 }
 
 /// Client: a ring for the server to read, a Proposal, and the hint where they are.
@@ -550,8 +558,15 @@ fn send_hello(sock: &Sock, process: &Process, fd: i32) -> Result<Greeting, Reaso
     }
 }
 
-/// Server: has the client proposed?
-fn server_finishes(sock: &'static Sock, fd: i32, token: [u8; 16]) -> Result<(), Reason> {
+/// Server: has the client proposed? If instead some client and we had no room for each
+/// other's memory since the hello (`refusals` had been counted then), it is taken for
+/// this one: who it is would have been said by a proposal.
+fn server_finishes(
+    sock: &'static Sock,
+    fd: i32,
+    token: [u8; 16],
+    refusals: u32,
+) -> Result<(), Reason> {
     let (Some(process), Some(slot)) = (sock.home(), sock.slot()) else {
         return Err(Reason::NoSlot);
     };
@@ -561,7 +576,8 @@ fn server_finishes(sock: &'static Sock, fd: i32, token: [u8; 16]) -> Result<(), 
         // Whoever has died meanwhile can be buried while letters are read.
         drop(look);
         process.read_mail();
-        return Ok(());
+        let refused = process.refusals.load(Ordering::Relaxed) != refusals;
+        return if refused { Err(Reason::NoMemory) } else { Ok(()) };
     };
     if slot.plain_receives.load(Ordering::SeqCst) != 0 {
         // Another thread sleeps in a plain receive: when it returns, look again.

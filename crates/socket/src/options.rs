@@ -37,7 +37,7 @@ pub struct Options {
     pub rmbe: RmbeSize,
     /// When waiters may spin.
     pub spin: SpinPolicy,
-    /// Bytes of ring memory this process may use; 0 = unlimited.
+    /// Bytes of ring memory this process may use; 0 = what its control group bears.
     pub memory_limit: u64,
     /// The UEID that peers must have, too.
     pub eid: Option<Eid>,

@@ -11,6 +11,7 @@ use crate::pool::{Held, SharedLock};
 use crate::sock::Sock;
 use core::cell::{Cell, UnsafeCell};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use sidestep_device::cgroup;
 use sidestep_device::channel::SLOTS;
 use sidestep_device::lock::Entry;
 use sidestep_device::map;
@@ -21,7 +22,9 @@ use sidestep_device::wake::{self, CHANNELS, Wake};
 use sidestep_proto::fallback::Reason;
 use sidestep_proto::rendezvous::Local;
 use sidestep_wire::clc::Hostname;
-use sidestep_wire::host_control::{ControlMessage, Instance, Parcel, mailbox_name};
+use sidestep_wire::host_control::{
+    ControlMessage, EMITTED_LEN_MAX, Instance, Parcel, mailbox_name,
+};
 use std::sync::OnceLock;
 
 /// Link groups of a process: one for each process it shares memory with.
@@ -56,13 +59,18 @@ pub struct Process {
     forebear: AtomicPtr<Self>,
     /// The thread that forks has taken the lock.
     held_for_fork: AtomicU32,
-    /// Bytes of rings handed out.
+    /// Bytes of rings in the slabs of its link groups: in use, or warm for the next
+    /// connection.
     pub(crate) ring_bytes: AtomicU64,
+    /// The most that they may be.
+    pub(crate) ring_bytes_max: u64,
     /// Introductions that could not be answered yet because a mailbox was full.
     pub(crate) replies_pending: AtomicU32,
     pub(crate) groups: [AtomicPtr<Group>; GROUPS_MAX],
     /// Calls that look at groups now: see [`group::Look`].
     pub(crate) group_looks: AtomicU32,
+    /// How often a process and this one had no room for each other's memory.
+    pub(crate) refusals: AtomicU32,
     /// Link groups that are established: who can write our wake memory.
     pub(crate) partners: AtomicU32,
     /// The socket of each slot, for bits of a channel.
@@ -313,6 +321,7 @@ impl Process {
         // SAFETY: nobody else knows it yet.
         unsafe {
             (&raw mut (*room).netns_cookie).write(netns_cookie);
+            (&raw mut (*room).ring_bytes_max).write(ring_bytes_max());
             (&raw mut (*room).mailbox).write(mailbox.settle());
             (&raw mut (*room).probe).write(probe.settle());
         }
@@ -606,6 +615,14 @@ impl Process {
         self.bells.get(channel)?.load(Ordering::Acquire).checked_sub(1).filter(|fd| *fd >= 0)
     }
 
+    /// Sends a message to the mailbox of another process. False: it was not taken.
+    pub(crate) fn write_to(&self, peer: &Instance, message: &ControlMessage, fds: &[i32]) -> bool {
+        let mut bytes = [0; EMITTED_LEN_MAX];
+        let Ok(len) = message.emit(&mut bytes) else { return false };
+        let name = UnixName::new(&mailbox_name(peer));
+        sys::send_with_fds(self.mailbox, &name, &bytes[..len], fds).is_ok()
+    }
+
     /// Reads what other processes have sent to our mailbox.
     pub fn read_mail(&'static self) {
         self.wake.mail().store(0, Ordering::Relaxed);
@@ -636,12 +653,31 @@ impl Process {
         }
     }
 
+    /// Counts more bytes of rings. False: they would be too many.
+    pub(crate) fn may_have(&self, bytes: usize) -> bool {
+        let more =
+            |taken: u64| Some(taken + bytes as u64).filter(|sum| *sum <= self.ring_bytes_max);
+        self.ring_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
     /// Reads the mailbox if somebody has left a hint that there is mail.
     #[inline]
     pub fn read_mail_if_any(&'static self) {
         if self.wake.mail().load(Ordering::Relaxed) != 0 {
             self.read_mail();
         }
+    }
+}
+
+/// What the operator allows. If he has said nothing, the rings take a part of what the
+/// control group may have: the program itself, its peers in the same group and the
+/// kernel need the rest.
+fn ring_bytes_max() -> u64 {
+    /// A quarter.
+    const PARTS: u64 = 4;
+    match options().memory_limit {
+        0 => cgroup::memory_limit().map_or(u64::MAX, |limit| limit / PARTS),
+        limit => limit,
     }
 }
 

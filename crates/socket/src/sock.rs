@@ -520,6 +520,7 @@ impl Sock {
         }
         let server = self.is_server.load(Ordering::Relaxed);
         self.nonblocking.store(self.is_known_nonblocking(), Ordering::Relaxed);
+        self.slot().inspect(|slot| slot.is_elsewhere.store(1, Ordering::Relaxed));
         self.release_slot();
         self.is_server.store(server, Ordering::Relaxed);
         self.begin(fd);

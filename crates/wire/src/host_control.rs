@@ -229,6 +229,7 @@ impl Hello {
 }
 
 /// From process to process: "here is my memory". Two file descriptors travel beside it.
+/// With a length of 0 and none: "I have no room for yours".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Introduction {
     /// The sending process.

@@ -346,8 +346,7 @@ fn death(stage: &Stage<'_>) -> Result<String> {
     let program = program.into_os_string();
     let mut survivor = stage.server_command(&[&program, &OsString::from("survivor")]);
     survivor.args(["--rounds", &house.rounds.to_string()]);
-    survivor.args(["--seed", &house.seed.to_string()]);
-    survivor.args(["--limit-ms", &house.notice_limit_ms.to_string(), "--"]);
+    survivor.args(["--seed", &house.seed.to_string(), "--"]);
     survivor.args(words_of(&stage.client_command(&[&program])));
     Ok(stage.watch_command(None, survivor)?.trim().to_owned())
 }

@@ -72,8 +72,6 @@ pub(crate) struct House {
     pub(crate) seed: u32,
     /// Rounds of the test with deaths.
     pub(crate) rounds: u32,
-    /// How soon a death has to be noticed.
-    pub(crate) notice_limit_ms: u32,
 }
 
 impl House {

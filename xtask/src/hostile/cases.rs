@@ -8,6 +8,7 @@ use std::thread;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::hardship;
+use super::small_group::SmallGroup;
 use super::stage::{PATIENCE, Stage, Style, Tally, Victim};
 use crate::bench::launch::{self, Dialogue, Transport};
 use crate::suite::Lacking;
@@ -49,8 +50,12 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("no-files", &[], no_files),
     Case::new("no-proc", &[], no_proc),
     Case::new("memory-limit", &[], memory_limit),
+    Case::new("little-memory", &[], little_memory),
+    Case::new("no-memory", &[], no_memory),
     Case::new("stopped", &[], stopped),
     Case { styles: &[Style::Epoll], ..Case::new("crowd", &[], crowd) },
+    Case { styles: &[Style::Epoll], ..Case::new("live", &[], live) },
+    Case { styles: &[Style::Epoll], ..Case::new("clients", &[], clients) },
     Case::new("storm", &[], storm),
     Case::new("leaks", &[], leaks),
 ];
@@ -266,6 +271,10 @@ const DESCRIPTORS: [u64; 4] = [8, 10, 13, 16];
 /// From what threads need to more than one of the two slabs of a link group.
 const ADDRESS_SPACES: [u64; 3] = [128 << 20, 3 << 30, 6 << 30];
 
+/// Of these, the ones with room for the library, which then says what there was no room
+/// for.
+const LEAST_FOR_REASONS: u64 = 1 << 30;
+
 fn few_descriptors(stage: &Stage<'_>) -> Result<String> {
     for number in DESCRIPTORS {
         // One at a time: what Sidestep has taken, the program has not.
@@ -281,7 +290,30 @@ fn few_addresses(stage: &Stage<'_>) -> Result<String> {
         starve(stage, &STEADY, |command| hardship::limit(command, libc::RLIMIT_AS, bytes))
             .with_context(|| format!("{bytes} bytes of address space"))?;
     }
+    for bytes in ADDRESS_SPACES.into_iter().filter(|bytes| *bytes >= LEAST_FOR_REASONS) {
+        let little = |command: &mut Command| hardship::limit(command, libc::RLIMIT_AS, bytes);
+        let enough = |_: &mut Command| {};
+        must_say_no_memory(stage, little, enough).with_context(|| format!("server, {bytes}"))?;
+        must_say_no_memory(stage, enough, little).with_context(|| format!("client, {bytes}"))?;
+    }
     Ok(format!("{} address spaces", ADDRESS_SPACES.len()))
+}
+
+/// Both ends of all connections say why they stay on TCP.
+fn must_say_no_memory(
+    stage: &Stage<'_>,
+    prepare_server: impl Fn(&mut Command),
+    prepare_client: impl Fn(&mut Command),
+) -> Result<()> {
+    let server = stage.serve_with(prepare_server)?;
+    let mut client = stage.client(&server, &["steady", "-h", "-t", &seconds(stage, 0.4)]);
+    prepare_client(&mut client);
+    let seen = stage.look_at_both(vec![Dialogue::start(client)?], &server, PATIENCE)?;
+    if stage.house.launcher.observer().is_some() {
+        stage.house.witness.judge(Claim::Tcp, &seen)?;
+        seen.gives_no_other_reason("no memory, address space or descriptors")?;
+    }
+    Ok(())
 }
 
 /// No byte may be written to any file: a memory file cannot even be made longer
@@ -346,6 +378,53 @@ fn memory_limit(stage: &Stage<'_>) -> Result<String> {
     Ok("some on TCP".to_owned())
 }
 
+/// Memory of a control group, and connections for whose rings there is none: a quarter of
+/// it is room for 192, each with a ring of 64 KiB in twice as much memory.
+const LITTLE_MEMORY: u64 = 96 << 20;
+const LITTLE_MEMORY_CROWD: &str = "250";
+
+/// Server and client together in a control group with little memory: rings take a part of
+/// it, the other connections stay on TCP, and the kernel has to end nobody.
+fn little_memory(stage: &Stage<'_>) -> Result<String> {
+    let group = SmallGroup::new(LITTLE_MEMORY)?;
+    let mut victim = stage.serve_with(|command| group.enclose(command))?;
+    let words = ["steady", "-n", LITTLE_MEMORY_CROWD, "-h", "-p", "20"];
+    let mut client = stage.client(&victim, &[&words[..], &["-t", &seconds(stage, 3.0)]].concat());
+    group.enclose(&mut client);
+    let patience = PATIENCE + stage.seconds(3.0);
+    stage.witness(Dialogue::start(client)?, Claim::Both, patience)?;
+    victim.must_be_alive()?;
+    Ok("some on TCP".to_owned())
+}
+
+/// Memory of a control group that the rings of `NO_MEMORY_CROWD` exceed, when they may.
+const NO_MEMORY: u64 = 20 << 20;
+const NO_MEMORY_CROWD: &str = "200";
+const NO_MEMORY_LIMIT: &str = "[smc]\nmemory_limit = \"8GB\"\n";
+const NO_MEMORY_OPTIONS: &str = "memory=8589934592";
+
+/// Where the operator allows more rings than there is memory, the kernel ends the server,
+/// and its clients are told at once, as they would be by TCP.
+fn no_memory(stage: &Stage<'_>) -> Result<String> {
+    if stage.house.launcher.is_plain() {
+        bail!(Lacking("nobody has rings".to_owned()));
+    }
+    let group = SmallGroup::new(NO_MEMORY)?;
+    let file = stage.house.scratch.join("no-memory.toml");
+    fs::write(&file, NO_MEMORY_LIMIT)?;
+    let mut victim = stage.serve_with(|command| {
+        command.env("SIDESTEP_CONFIG", &file).env("SIDESTEP_OPTIONS", NO_MEMORY_OPTIONS);
+        group.enclose(command);
+    })?;
+    let words = ["steady", "-n", NO_MEMORY_CROWD, "-f", "-p", "2"];
+    let client = stage.client(&victim, &[&words[..], &["-t", &seconds(stage, 3.0)]].concat());
+    let tally = stage.visit(client)?;
+    tally.must_be_true()?;
+    ensure!(tally.bytes > 0, "the server has never answered");
+    victim.must_end(PATIENCE)?;
+    Ok(tally.to_string())
+}
+
 // ---- standing still -------------------------------------------------------
 
 /// Each side stands still for a while under load, as under a debugger: nothing is
@@ -395,6 +474,53 @@ fn crowd(stage: &Stage<'_>) -> Result<String> {
     stage.witness(client, Claim::Smc, PATIENCE + stage.seconds(4.0))?;
     victim.must_be_alive()?;
     Ok(format!("{count} connections"))
+}
+
+/// Connections that live at once, with an attack of a second and at most, and how many of
+/// them a client has.
+const LIVE: f64 = 4000.0;
+const LIVE_MAX: f64 = 10_000.0;
+const LIVE_EACH: u32 = 1000;
+
+/// Clients that are there at once.
+const CLIENTS: u32 = 200;
+
+/// Descriptors that a server needs besides those of its connections: a few, and some for
+/// each process that it shares memory with.
+const FEW: u32 = 100;
+const FEW_EACH: u32 = 5;
+
+fn live(stage: &Stage<'_>) -> Result<String> {
+    let count = (LIVE * stage.house.seconds).min(LIVE_MAX) as u32;
+    all_must_move(stage, count.div_ceil(LIVE_EACH), count.min(LIVE_EACH))
+}
+
+fn clients(stage: &Stage<'_>) -> Result<String> {
+    all_must_move(stage, CLIENTS, 1)
+}
+
+/// So many clients with so many connections each, on all of which bytes go to and fro:
+/// each byte is right, and both ends of each connection are in shared memory.
+fn all_must_move(stage: &Stage<'_>, clients: u32, each: u32) -> Result<String> {
+    let needed = clients * (each + FEW_EACH) + FEW;
+    let descriptors = hardship::descriptors_for(u64::from(needed))?;
+    let allow = |command: &mut Command| hardship::limit(command, libc::RLIMIT_NOFILE, descriptors);
+    let mut victim = stage.serve_with(allow)?;
+    let each_word = each.to_string();
+    let words = ["crowd", "-n", &each_word, "-h", "-p", "20", "-t", &seconds(stage, 4.0)];
+    let start = |_| {
+        let mut client = stage.client(&victim, &words);
+        allow(&mut client);
+        Dialogue::start(client)
+    };
+    let dialogues = (0..clients).map(start).collect::<Result<Vec<_>>>()?;
+    let seen = stage.look_at_both(dialogues, &victim, PATIENCE + stage.seconds(10.0))?;
+    let count = clients * each;
+    if stage.house.launcher.observer().is_some() {
+        seen.must_all_be_smc(2 * count as usize)?;
+    }
+    victim.must_be_alive()?;
+    Ok(format!("{count} connections of {clients} clients"))
 }
 
 /// Connections of one process, and processes with a connection or two, with an

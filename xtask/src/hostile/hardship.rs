@@ -29,6 +29,19 @@ pub(crate) fn limit(command: &mut Command, resource: libc::__rlimit_resource_t, 
     unsafe { command.pre_exec(set) };
 }
 
+/// The most descriptors that a program may be allowed here.
+///
+/// **Errors**: fewer than it needs.
+pub(crate) fn descriptors_for(needed: u64) -> Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: getrlimit() fills one rlimit.
+    checked(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) })?;
+    if limit.rlim_max < needed {
+        bail!(Lacking(format!("{needed} descriptors: the limit is {}", limit.rlim_max)));
+    }
+    Ok(limit.rlim_max)
+}
+
 /// An empty directory in the place of `/proc`, for this program only.
 pub(crate) fn hide_proc(command: &mut Command) {
     const NO_FILE: *const libc::c_char = std::ptr::null();

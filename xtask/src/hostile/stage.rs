@@ -89,6 +89,18 @@ impl Victim {
         self.program.pid()
     }
 
+    /// Waits for its end.
+    ///
+    /// **Errors**: it lives on.
+    pub(crate) fn must_end(&mut self, patience: Duration) -> Result<()> {
+        let deadline = Instant::now() + patience;
+        while !self.program.has_ended()? {
+            ensure!(Instant::now() < deadline, "the victim has not ended");
+            thread::sleep(LOOK_INTERVAL);
+        }
+        Ok(())
+    }
+
     /// **Errors**: it is not.
     pub(crate) fn must_be_alive(&mut self) -> Result<()> {
         self.program.must_be_alive()
@@ -187,15 +199,44 @@ impl Stage<'_> {
     /// claimed.
     pub(crate) fn witness(
         &self,
-        mut client: Dialogue,
+        client: Dialogue,
         claim: Claim,
         patience: Duration,
     ) -> Result<Evidence> {
-        let line = client.await_line("done", patience)?;
-        Tally::parse(&line)?.must_be_well()?;
-        let seen = self.house.witness.look(&client.program().family())?;
+        let seen = self.look_when_done(vec![client], &[], patience)?;
         self.house.witness.judge(claim, &seen)?;
-        client.finish(PATIENCE)?;
+        Ok(seen)
+    }
+
+    /// Waits until clients that hold their connections have done all they were told, and
+    /// looks at both ends: theirs and the victim's.
+    ///
+    /// **Errors**: a connection has not done well.
+    pub(crate) fn look_at_both(
+        &self,
+        clients: Vec<Dialogue>,
+        victim: &Victim,
+        patience: Duration,
+    ) -> Result<Evidence> {
+        self.look_when_done(clients, &[victim.pid()], patience)
+    }
+
+    fn look_when_done(
+        &self,
+        mut clients: Vec<Dialogue>,
+        others: &[u32],
+        patience: Duration,
+    ) -> Result<Evidence> {
+        let mut pids = others.to_vec();
+        for client in &mut clients {
+            let line = client.await_line("done", patience)?;
+            Tally::parse(&line)?.must_be_well()?;
+            pids.extend(client.program().family());
+        }
+        let seen = self.house.witness.look(&pids)?;
+        for client in clients {
+            client.finish(PATIENCE)?;
+        }
         Ok(seen)
     }
 
