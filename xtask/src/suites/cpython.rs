@@ -78,6 +78,7 @@ fn part(module: &str, scratch: &Path) -> Part {
         program: PathBuf::from(PYTHON),
         arguments: arguments.into_iter().map(str::to_owned).collect(),
         directory: scratch.to_owned(),
+        user: None,
         read,
         results: Some(|directory| {
             vec!["--junit-xml".to_owned(), directory.join(RESULTS).display().to_string()]

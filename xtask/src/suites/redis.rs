@@ -80,6 +80,7 @@ fn part(unit: &str, tree: &Path) -> Result<Part> {
         program: place::find_command("tclsh").context("no tclsh")?,
         arguments: words.map(str::to_owned).to_vec(),
         directory: tree.to_owned(),
+        user: None,
         read: |printed, _| parse(printed),
         results: None,
     })
