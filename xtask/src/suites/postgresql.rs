@@ -30,7 +30,12 @@ const LIBRARIES: [&str; 3] =
 /// to run as root.
 const NOBODY: u32 = 65_534;
 
-pub(super) fn suite(scratch: &Path, _short: bool) -> Result<Suite> {
+pub(super) fn suite(scratch: &Path, short: bool) -> Result<Suite> {
+    let name = "PostgreSQL";
+    // Its only part takes a minute each way.
+    if short {
+        return Ok(Suite { name, version: String::new(), parts: Vec::new() });
+    }
     debian::ensure(&[PACKAGE, "dpkg-dev", "gcc"])?;
     let version = version_of(PACKAGE)?;
     let tree = source::unpacked(PACKAGE, &version, scratch)?;
@@ -39,7 +44,7 @@ pub(super) fn suite(scratch: &Path, _short: bool) -> Result<Suite> {
     for library in LIBRARIES {
         compile(&tree.join(library), &headers, &tests)?;
     }
-    Ok(Suite { name: "PostgreSQL", version, parts: vec![part(&tests)?] })
+    Ok(Suite { name, version, parts: vec![part(&tests)?] })
 }
 
 fn compile(source: &Path, headers: &Path, into: &Path) -> Result<()> {
