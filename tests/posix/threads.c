@@ -327,6 +327,56 @@ static void two_writers_two_readers(struct pair *p)
     CHECK_EQ(other, 0);
 }
 
+enum { LONG_MESSAGE = 40000, SHORT_MESSAGE = 20000, MESSAGES = LONG_MESSAGE + SHORT_MESSAGE };
+static pthread_barrier_t ready_to_send;
+
+static void *write_message(void *argument)
+{
+    struct writer *writer = argument;
+    size_t len = writer->value == 1 ? LONG_MESSAGE : SHORT_MESSAGE;
+    unsigned char bytes[LONG_MESSAGE];
+    memset(bytes, writer->value, len);
+    pthread_barrier_wait(&ready_to_send);
+    CHECK_EQ(send(writer->fd, bytes, len, 0), len);
+    return NULL;
+}
+
+/* Two threads send a message each, at once. */
+static long do_two_messages(struct end *end, long a, long b)
+{
+    (void)a, (void)b;
+    pthread_t threads[2];
+    struct writer writers[2] = {{end->fd, 1}, {end->fd, 2}};
+    pthread_barrier_init(&ready_to_send, NULL, 2);
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(pthread_create(&threads[i], NULL, write_message, &writers[i]), 0);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    return pthread_barrier_destroy(&ready_to_send);
+}
+
+/* A send() that need not wait for room comes in one piece, however long it is: Linux
+ * gives the lock of the socket back only to wait. */
+static void messages_in_one_piece(struct pair *p)
+{
+    static unsigned char bytes[MESSAGES];
+    for (int round = 0; round < 100; round++) {
+        peer_start(p, 0, do_two_messages, 0, 0);
+        long seams = 0, n = 0;
+        while (n < MESSAGES) {
+            long more = recv(p->self.fd, bytes + n, MESSAGES - n, 0);
+            if (!CHECK_BETWEEN(more, 1, MESSAGES - n))
+                break;
+            n += more;
+        }
+        CHECK_EQ(peer_finish(p), 0);
+        for (int i = 1; i < MESSAGES; i++)
+            seams += bytes[i] != bytes[i - 1];
+        if (!CHECK_EQ(seams, 1))
+            break;
+    }
+}
+
 static void *read_exactly(void *argument)
 {
     CHECK_EQ(do_recv(argument, SHARE, 0), SHARE);
@@ -437,6 +487,7 @@ static const struct test tests[] = {
     {"cancelled_reader", cancelled_reader, SLOW},
     {"cancelled_poll", cancelled_poll, SLOW},
     {"one_message_one_reader", one_message_one_reader, SLOW},
+    {"messages_in_one_piece", messages_in_one_piece, ACTIVE_PEER},
     {"two_writers_two_readers", two_writers_two_readers, ACTIVE_PEER},
     {"reader_beside_writer", reader_beside_writer, ACTIVE_PEER},
     {"coming_and_going", coming_and_going, ALONE},

@@ -3,7 +3,7 @@
 //! | command | what it does |
 //! |---|---|
 //! | `check` | tidiness, format, lints, documentation |
-//! | `test` | everything: check, unit tests, loom, POSIX programs, hostile peers, strangers' programs |
+//! | `test` | everything that must pass: all of these for a short time, without the last three |
 //! | `posix` | the POSIX programs of `tests/posix`, plain and preloaded |
 //! | `operations` | random lists of socket operations, with Linux TCP as the oracle |
 //! | `hostile` | hostile peers and exhausted resources: the victim lives |
@@ -11,6 +11,7 @@
 //! | `compat` | more of them, for the table of what works |
 //! | `suites` | the test suites of other projects, plain and under Sidestep |
 //! | `loom` | every interleaving of every shared word |
+//! | `races` | many threads on one socket, under ThreadSanitizer |
 //! | `demo` | redis through TCP, then through shared memory |
 //! | `bench` | TCP against shared memory, interleaved |
 //! | `fuzz` | the parsers, for a bounded time |
@@ -26,6 +27,7 @@ mod nginx;
 mod operations;
 mod payload;
 mod posix;
+mod races;
 mod suite;
 mod suites;
 mod tidy;
@@ -62,6 +64,8 @@ enum Task {
     Suites(suites::Options),
     /// The model checker over every shared word.
     Loom,
+    /// Many threads on one socket, under ThreadSanitizer (needs a nightly toolchain).
+    Races,
     /// Redis through TCP, then through shared memory, with the proof.
     Demo,
     /// TCP against shared memory in interleaved runs.
@@ -106,6 +110,7 @@ fn main() -> Result<()> {
             suites::run(&options)
         }
         Task::Loom => loom(),
+        Task::Races => races::run(),
         Task::Demo => demo::run(),
         Task::Bench(options) => {
             debian::ensure(debian::ALL)?;
@@ -129,12 +134,15 @@ fn test() -> Result<()> {
     check()?;
     cargo(&["test", "--quiet", "--workspace"])?;
     loom()?;
+    races::run()?;
     debian::ensure(debian::ALL)?;
     build()?;
     posix::run(&parse::<posix::Options>())?;
+    operations::run(&parse::<operations::Options>())?;
     hostile::run(&parse::<hostile::Options>())?;
     e2e::run(&parse::<e2e::E2eOptions>())?;
-    compat::run(&compat::Options::short())
+    compat::run(&compat::Options::short())?;
+    suites::run(&suites::Options::short())
 }
 
 fn loom() -> Result<()> {

@@ -1,7 +1,7 @@
 //! `xtask suites`: the test suites of other projects, plain and under Sidestep.
 //!
 //! ```text
-//!   suite      CPython's own, redis's, memcached's
+//!   suite      CPython's own, redis's, memcached's, PostgreSQL's
 //!     part     a module, a unit, a script: one command, run plain, then under Sidestep
 //!       test   compared one by one: what differs is a defect of the library
 //! ```
@@ -13,12 +13,15 @@
 mod connections;
 mod cpython;
 mod memcached;
+mod postgresql;
 mod redis;
 mod source;
 mod table;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -42,13 +45,20 @@ pub(crate) struct Options {
     /// Only parts whose "SUITE PART" contains one of these, as in `redis` or `test_ssl`
     filters: Vec<String>,
 
-    /// Only some modules of CPython: two minutes
+    /// Only parts of a few seconds in which connections move: a minute
     #[arg(long)]
     short: bool,
 
-    /// Put the rows of what was run into docs/suites.md
-    #[arg(long)]
+    /// Run everything, and write the table of docs/suites.md
+    #[arg(long, conflicts_with_all = ["filters", "short"])]
     write: bool,
+}
+
+impl Options {
+    /// The parts that every change has to pass.
+    pub(crate) fn short() -> Self {
+        Self { filters: Vec::new(), short: true, write: false }
+    }
 }
 
 /// A suite, ready to be run.
@@ -64,6 +74,8 @@ struct Part {
     program: PathBuf,
     arguments: Vec<String>,
     directory: PathBuf,
+    /// Who runs it, if that is somebody else.
+    user: Option<u32>,
     /// Reads what the command printed and left in its directory for results.
     read: fn(&str, &Path) -> Verdicts,
     /// Where it leaves something, if it is asked to by an argument.
@@ -76,10 +88,11 @@ type Verdicts = BTreeMap<String, String>;
 /// How to get a suite: its name, what a machine needs for it, and the rest.
 type Source = (&'static str, fn(&Path, bool) -> Result<Suite>);
 
-const SUITES: [Source; 3] = [
+const SUITES: [Source; 4] = [
     (cpython::NAME, cpython::suite),
     (redis::NAME, redis::suite),
     (memcached::NAME, memcached::suite),
+    (postgresql::NAME, postgresql::suite),
 ];
 
 /// Runs the chosen parts of all suites.
@@ -92,7 +105,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut summary = Summary::default();
     let mut rows = Vec::new();
     for (name, suite) in SUITES {
-        if !may_be_chosen(&options.filters, name) || options.short && name != cpython::NAME {
+        if !may_be_chosen(&options.filters, name) {
             continue;
         }
         let suite = match suite(&scratch, options.short) {
@@ -117,7 +130,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         }
     }
     if options.write {
-        table::write(&repo.join("docs/suites.md"), rows)?;
+        table::write(&repo.join("docs/suites.md"), &rows)?;
     }
     summary.conclude("other projects'", None)
 }
@@ -169,6 +182,10 @@ fn play(launcher: &Launcher, way: Transport, part: &Part, directory: &Path) -> R
     let mut command: Command =
         launcher.launch(way, &part.program, part.arguments.iter().chain(&asked));
     command.current_dir(&part.directory).env("SIDESTEP_CONFIG", directory.join(CONFIG));
+    if let Some(user) = part.user {
+        chown(directory, Some(user), Some(user))?;
+        command.uid(user).gid(user);
+    }
     let mut program = Program::start(command, directory)?;
     let deadline = Instant::now() + PATIENCE;
     while !program.has_ended()? {
@@ -205,6 +222,14 @@ impl Comparison {
         ensure!(differences.is_empty(), "{}", differences.join("; "));
         Ok(format!("{} tests, the same; {}", self.plain.len(), self.connections))
     }
+}
+
+/// Runs a command that prepares a suite.
+fn prepare(command: &mut Command) -> Result<()> {
+    let output = command.output().with_context(|| format!("{command:?}"))?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?} failed: {errors}");
+    Ok(())
 }
 
 /// The version of an installed Debian package.

@@ -288,7 +288,8 @@ impl RingSend<'_> {
         Ok(done)
     }
 
-    /// Sends what there is room for: one copy, one publication.
+    /// Sends what there is room for, and nobody else's bytes come between: as Linux
+    /// does, which gives its lock back only to wait for room.
     #[inline]
     fn some(&self, buffers: &Buffers<'_>, done: usize) -> Answer {
         let conn = self.conn;
@@ -302,10 +303,30 @@ impl RingSend<'_> {
             crate::epoll::note_change(self.sock);
             return answer;
         }
-        let producer = conn.mine.sending.producer.position();
-        let window = self.window_from(producer)?;
+        let mut sent = self.part(buffers, done)?;
         // A long send is published in parts, so that the reader copies out while we
         // copy in.
+        while sent > 0 && done + sent < buffers.len() {
+            wait::wake_readers(self.slot, conn, self.fd);
+            match self.part(buffers, done + sent) {
+                Ok(n @ 1..) => sent += n,
+                // No room; an error is told to the next call.
+                _ => break,
+            }
+        }
+        drop(sending);
+        if sent > 0 {
+            wait::wake_readers(self.slot, conn, self.fd);
+        }
+        Ok(sent)
+    }
+
+    /// One copy, one publication. Under the send lock.
+    #[inline]
+    fn part(&self, buffers: &Buffers<'_>, done: usize) -> Answer {
+        let conn = self.conn;
+        let producer = conn.mine.sending.producer.position();
+        let window = self.window_from(producer)?;
         let part = (conn.outgoing.len() / 4).max(window / 2);
         let n = window.min(buffers.len() - done).min(part);
         if n == 0 {
@@ -321,12 +342,7 @@ impl RingSend<'_> {
         if let Some(choice) = choice {
             choice.note(n, copy::ticks());
         }
-        drop(sending);
-        if !published {
-            return Ok(0);
-        }
-        wait::wake_readers(self.slot, conn, self.fd);
-        Ok(n)
+        Ok(if published { n } else { 0 })
     }
 
     /// How `n` bytes are best left for the reader; `None`: there is nothing to choose.

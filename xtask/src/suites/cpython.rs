@@ -12,29 +12,30 @@ pub(super) const NAME: &str = "cpython";
 const PACKAGE: &str = "libpython3.11-testsuite";
 const PYTHON: &str = "/usr/bin/python3.11";
 
-/// Modules that take seconds and have sockets as their subject.
+/// Modules that take seconds, and have sockets as their subject or many connections that
+/// move.
 const SHORT: &[&str] = &[
-    "test_socket",
-    "test_select",
-    "test_selectors",
     "test_epoll",
-    "test_poll",
     "test_socketserver",
-    "test_asyncore",
+    "test_asyncio.test_sendfile",
+    "test_ftplib",
+    "test_poplib",
 ];
 
 const LONG: &[&str] = &[
+    "test_socket",
+    "test_poll",
+    "test_select",
+    "test_selectors",
+    "test_asyncore",
     "test_asyncio.test_buffered_proto",
     "test_asyncio.test_events",
-    "test_asyncio.test_sendfile",
     "test_asyncio.test_server",
     "test_asyncio.test_sock_lowlevel",
     "test_asyncio.test_sslproto",
     "test_asyncio.test_ssl",
     "test_asyncio.test_streams",
     "test_ssl",
-    "test_ftplib",
-    "test_poplib",
     "test_imaplib",
     "test_smtplib",
     "test_telnetlib",
@@ -78,6 +79,7 @@ fn part(module: &str, scratch: &Path) -> Part {
         program: PathBuf::from(PYTHON),
         arguments: arguments.into_iter().map(str::to_owned).collect(),
         directory: scratch.to_owned(),
+        user: None,
         read,
         results: Some(|directory| {
             vec!["--junit-xml".to_owned(), directory.join(RESULTS).display().to_string()]

@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
-use super::{Part, Suite, Verdicts, source, version_of};
+use super::{Part, Suite, Verdicts, prepare, source, version_of};
 use crate::bench::place;
 use crate::debian;
 
@@ -20,20 +20,23 @@ const BUILT: [&str; 2] = ["memcached-debug", "timedrun"];
 /// acknowledgements.
 const SLOW: &str = "extstore";
 
-pub(super) fn suite(scratch: &Path, _short: bool) -> Result<Suite> {
+/// Scripts of a second, with connections that move.
+const SHORT: [&str; 4] = ["ascii-auth.t", "cas.t", "binary-get.t", "noreply.t"];
+
+pub(super) fn suite(scratch: &Path, short: bool) -> Result<Suite> {
     debian::ensure(&["memcached", "libevent-dev", "dpkg-dev", "make", "gcc"])?;
     let version = version_of("memcached")?;
     let tree = source::unpacked("memcached", &version, scratch)?;
     if BUILT.iter().any(|program| !tree.join(program).is_file()) {
         // With UNIX sockets the tests would use hardly anything else.
         let options = ["--quiet", "--disable-unix-socket"];
-        run(Command::new("./configure").args(options).current_dir(&tree))?;
-        run(Command::new("make").arg("--silent").args(BUILT).current_dir(&tree))?;
+        prepare(Command::new("./configure").args(options).current_dir(&tree))?;
+        prepare(Command::new("make").arg("--silent").args(BUILT).current_dir(&tree))?;
     }
     let mut scripts: Vec<String> = fs::read_dir(tree.join("t"))?
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .filter(|name| Path::new(name).extension().is_some_and(|it| it == "t"))
-        .filter(|name| !name.contains(SLOW))
+        .filter(|name| !name.contains(SLOW) && (!short || SHORT.contains(&name.as_str())))
         .collect();
     scripts.sort_unstable();
     let parts = scripts.iter().filter_map(|script| part(script, &tree)).collect();
@@ -46,16 +49,10 @@ fn part(script: &str, tree: &Path) -> Option<Part> {
         program: place::find_command("perl")?,
         arguments: vec![format!("t/{script}")],
         directory: tree.to_owned(),
+        user: None,
         read: |printed, _| parse(printed),
         results: None,
     })
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let output = command.output()?;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{command:?} failed: {errors}");
-    Ok(())
 }
 
 /// `ok 7 - NAME`, `not ok 8 - NAME`, `1..0 # SKIP REASON`. The number is the test:

@@ -1,4 +1,5 @@
-//! Source packages of Debian, where the tests of its programs are.
+//! Packages of Debian that are unpacked and not installed: sources, where the tests of
+//! its programs are, and headers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use super::prepare;
 use crate::suite::Lacking;
 
 /// Where a Debian machine says from where its own packages come, and the words in it
@@ -22,17 +24,49 @@ const ORIGINS: [(&str, &str, &str); 2] = [
 ///
 /// **Errors**: [`Lacking`], if it cannot be had from here.
 pub(super) fn unpacked(package: &str, version: &str, scratch: &Path) -> Result<PathBuf> {
-    let place = scratch.join("sources").join(format!("{package}-{version}").replace(':', "-"));
+    let place = place_of(package, version, scratch);
     let source = place.join("source");
     if source.is_dir() {
         return Ok(source);
     }
     fs::create_dir_all(place.join("lists/partial"))?;
-    let sources = write_sources(&place)?;
-    apt_get(&place, &sources, &["update"])?;
-    apt_get(&place, &sources, &["source", &format!("{package}={version}")])?;
-    fs::rename(unpacked_in(&place)?, &source)?;
+    let ours = our_configuration(&place)?;
+    let ours: Vec<&str> = ours.iter().flat_map(|option| ["-o", option]).collect();
+    apt_get(&place, &[&ours[..], &["update"]].concat())?;
+    apt_get(&place, &[&ours[..], &["source", &format!("{package}={version}")]].concat())?;
+    // The one directory that unpacking has left.
+    fs::rename(find(&place, |path| path.join("debian").is_dir())?, &source)?;
     Ok(source)
+}
+
+/// The files of a binary package, in the same way.
+///
+/// **Errors**: as of [`unpacked`].
+pub(super) fn binary(package: &str, version: &str, scratch: &Path) -> Result<PathBuf> {
+    let place = place_of(package, version, scratch);
+    let files = place.join("files");
+    if files.is_dir() {
+        return Ok(files);
+    }
+    fs::create_dir_all(&place)?;
+    apt_get(&place, &["download", &format!("{package}={version}")])?;
+    let archive = find(&place, |path| path.extension().is_some_and(|it| it == "deb"))?;
+    prepare(Command::new("dpkg-deb").arg("--extract").args([&archive, &files]))?;
+    Ok(files)
+}
+
+fn place_of(package: &str, version: &str, scratch: &Path) -> PathBuf {
+    scratch.join("sources").join(format!("{package}-{version}").replace(':', "-"))
+}
+
+/// Options that make apt know source packages, and keep what it knows in `place`.
+fn our_configuration(place: &Path) -> Result<[String; 4]> {
+    Ok([
+        format!("Dir::Etc::SourceList={}", write_sources(place)?.display()),
+        "Dir::Etc::SourceParts=/dev/null".to_owned(),
+        format!("Dir::State::Lists={}", place.join("lists").display()),
+        format!("Dir::Cache={}", place.display()),
+    ])
 }
 
 fn write_sources(place: &Path) -> Result<PathBuf> {
@@ -46,28 +80,17 @@ fn write_sources(place: &Path) -> Result<PathBuf> {
     Err(Lacking("Debian's list of package sources".to_owned()).into())
 }
 
-fn apt_get(place: &Path, sources: &Path, words: &[&str]) -> Result<()> {
-    let ours = [
-        format!("Dir::Etc::SourceList={}", sources.display()),
-        "Dir::Etc::SourceParts=/dev/null".to_owned(),
-        format!("Dir::State::Lists={}", place.join("lists").display()),
-        format!("Dir::Cache={}", place.display()),
-    ];
-    let output = Command::new("apt-get")
-        .current_dir(place)
-        .args(ours.iter().flat_map(|option| ["-o", option]))
-        .args(words)
-        .output()
-        .context("apt-get")?;
+fn apt_get(place: &Path, words: &[&str]) -> Result<()> {
+    let output = Command::new("apt-get").current_dir(place).args(words).output();
+    let output = output.context("apt-get")?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), Lacking(format!("apt-get {}: {errors}", words.join(" "))));
     Ok(())
 }
 
-/// The one directory that unpacking has left: it holds a `debian`.
-fn unpacked_in(place: &Path) -> Result<PathBuf> {
+fn find(place: &Path, is_it: impl Fn(&Path) -> bool) -> Result<PathBuf> {
     fs::read_dir(place)?
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .find(|path| path.join("debian").is_dir())
+        .find(|path| is_it(path))
         .with_context(|| format!("nothing was unpacked in {}", place.display()))
 }

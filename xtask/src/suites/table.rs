@@ -43,12 +43,12 @@ impl Row {
     }
 }
 
-/// Replaces the rows of the same suite and part, and adds the others. What else is in
-/// the file stays; its notes are written by people.
-pub(super) fn write(document: &Path, rows: Vec<Row>) -> Result<()> {
+/// Writes the table anew, so that it comes from one run. What else is in the file stays;
+/// its notes are written by people.
+pub(super) fn write(document: &Path, rows: &[Row]) -> Result<()> {
     let old = fs::read_to_string(document).context("docs/suites.md")?;
     let date = String::from_utf8(Command::new("date").arg("+%F").output()?.stdout)?;
-    fs::write(document, updated(&old, &rows, date.trim()))?;
+    fs::write(document, updated(&old, rows, date.trim()))?;
     for row in rows {
         row.differences.iter().for_each(|it| println!("{} {}: {it}", row.suite, row.part));
         let reasons = row.reasons.iter().map(|(reason, ends)| format!("{ends} x {reason}"));
@@ -60,25 +60,10 @@ pub(super) fn write(document: &Path, rows: Vec<Row>) -> Result<()> {
 
 fn updated(document: &str, rows: &[Row], date: &str) -> String {
     let (before, table) = document.split_once(HEADER).unwrap_or((document, ""));
-    let (table, after) = match table.find("\n\n") {
-        Some(end) => table.split_at(end + 1),
-        None => (table, ""),
-    };
-    // By name, not by version: of an older version the row is replaced as well.
-    let key = |suite: &str, part: &str| {
-        (suite.split(' ').next().unwrap_or_default().to_owned(), part.to_owned())
-    };
-    let mut lines: BTreeMap<(String, String), String> = BTreeMap::new();
-    for line in table.lines() {
-        let cells: Vec<&str> = line.split(" | ").collect();
-        if let [suite, part, ..] = cells[..] {
-            lines.insert(key(suite.trim_start_matches("| "), part), line.to_owned());
-        }
-    }
-    for row in rows {
-        lines.insert(key(&row.suite, &row.part), row.line(date));
-    }
-    let lines: String = lines.into_values().map(|line| line + "\n").collect();
+    let after = table.find("\n\n").map_or("", |end| &table[end + 1..]);
+    let mut rows: Vec<&Row> = rows.iter().collect();
+    rows.sort_by_key(|row| (&row.suite, &row.part));
+    let lines: String = rows.into_iter().map(|row| row.line(date) + "\n").collect();
     format!("{before}{HEADER}{lines}{after}")
 }
 
@@ -105,7 +90,6 @@ mod tests {
         let rows = [row("unit/c", "5 | 5 | 0 | 9 | 9"), row("unit/a", "3 | 3 | 0 | 4 | 4")];
         let expected = format!(
             "# Title\n\n{HEADER}| redis 7 | unit/a | 3 | 3 | 0 | 4 | 4 | new |\n\
-             | redis 6 | unit/b | 1 | 1 | 0 | 2 | 0 | old |\n\
              | redis 7 | unit/c | 5 | 5 | 0 | 9 | 9 | new |\n\nNotes.\n"
         );
         assert_eq!(updated(&document, &rows, "new"), expected);

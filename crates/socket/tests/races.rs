@@ -1,0 +1,273 @@
+//! Many threads on one socket: for a detector of data races, and right without one.
+//!
+//! Both ends of a connection lie in this process, which is then its own peer: it maps
+//! its rings and records once, so one thread's store and another's load have one
+//! address, whichever end they work for, and ThreadSanitizer sees the pair.
+//! `cargo xtask races` runs this under it; `cargo test` runs it as a stress test.
+//!
+//! ```text
+//!   writer 0 ──┐                                        ┌── reader 0
+//!   writer 1 ──┴── end ══════ two rings ══════ end ──────┴── reader 1
+//!              ┌──                                      ──┐
+//!   readers, writers of the other direction, at the same time
+//! ```
+//!
+//! A record is as long as a power of two, so a ring has room for whole records or
+//! for none, and what a reader gets is one record. Each must come once, unchanged,
+//! and in the order of its writer as far as one reader sees it.
+//!
+//! Nothing here orders the threads but the stream itself: what they share is counted
+//! by relaxed atomics, which for the detector are no order at all. With the argument
+//! `--with-a-race` there is one to be found, or the detector is not at work.
+
+use sidestep_socket::descriptors::{self, Use};
+use sidestep_socket::options::Options;
+use sidestep_socket::sock::{self, Phase};
+use sidestep_socket::stream::{self, Buffers, Outcome};
+use sidestep_socket::{meeting, process};
+use std::cell::UnsafeCell;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
+use std::thread;
+
+/// Bytes of a record: one that fits into a cache line, an ordinary one, and one that
+/// is long enough to be copied in either manner.
+const RECORD_LENS: [usize; 3] = [64, 1024, 16 << 10];
+
+/// Bytes that each writer sends in a round.
+const VOLUME: usize = 2 << 20;
+
+/// Writers of each direction, and readers.
+const THREADS: u32 = 2;
+
+/// Small messages each way, after which a connection has moved.
+const WARM_ROUNDS: u32 = 16;
+
+/// Threads that open and close connections beside each other, and how many each.
+const VISITORS: u32 = 3;
+const VISITS: u32 = 40;
+
+/// No run takes longer on a busy machine, in seconds.
+const PATIENCE_S: u32 = 300;
+
+fn main() {
+    if std::env::args().any(|argument| argument == "--with-a-race") {
+        return race();
+    }
+    // Whoever waits for bytes that are lost would wait for ever.
+    // SAFETY: sets a timer that ends the process.
+    unsafe { libc::alarm(PATIENCE_S) };
+    process::note_owner();
+    process::configure(Options::default());
+    let listener = Listener::new();
+    for len in RECORD_LENS {
+        let (client, server) = listener.pair();
+        warm_up(&client, &server);
+        crowd(&client, &server, len);
+    }
+    visits();
+    println!("every record came once, unchanged and in order");
+}
+
+/// Two threads add to one number without a word between them.
+fn race() {
+    struct Number(UnsafeCell<u32>);
+    // SAFETY: none. That it is wrong is what it is for.
+    unsafe impl Sync for Number {}
+    let number = Number(UnsafeCell::new(0));
+    let add = |number: &Number| {
+        for _ in 0..1000 {
+            // SAFETY: none, as above.
+            unsafe { number.0.get().write_volatile(number.0.get().read_volatile() + 1) };
+        }
+    };
+    together((0..2).map(|_| || add(&number)));
+}
+
+/// Two writers and two readers on each end of one connection.
+fn crowd(client: &End, server: &End, len: usize) {
+    let (there, back) = (Delivery::of(len), Delivery::of(len));
+    together((0..4 * THREADS).map(|thread| {
+        let (there, back) = (&there, &back);
+        move || match (thread % 4, thread / 4) {
+            (0, writer) => there.send(client, writer),
+            (1, writer) => back.send(server, writer),
+            (2, _) => there.receive(server),
+            _ => back.receive(client),
+        }
+    }));
+}
+
+/// Runs threads beside each other.
+fn together<F: FnOnce() + Send>(threads: impl Iterator<Item = F>) {
+    thread::scope(|scope| {
+        let running: Vec<_> = threads.map(|thread| scope.spawn(thread)).collect();
+        // Joined, because the detector does not see how a scope ends.
+        for thread in running {
+            thread.join().expect("a thread found something wrong");
+        }
+    });
+}
+
+/// The records of one direction, as its readers find them.
+struct Delivery {
+    /// Bytes of a record.
+    len: usize,
+    /// Records of each writer.
+    count: u32,
+    /// Records that no reader has undertaken to read yet.
+    left: AtomicU32,
+    /// How often each record came.
+    came: Vec<AtomicU8>,
+}
+
+impl Delivery {
+    fn of(len: usize) -> Self {
+        let count = (VOLUME / len) as u32;
+        let all = THREADS * count;
+        let came = (0..all).map(|_| AtomicU8::new(0)).collect();
+        Self { len, count, left: AtomicU32::new(all), came }
+    }
+
+    /// Sends all records of one writer.
+    fn send(&self, end: &End, writer: u32) {
+        for number in 0..self.count {
+            end.send(&record(writer, number, self.len));
+        }
+    }
+
+    /// Reads records until none is left.
+    fn receive(&self, end: &End) {
+        let mut bytes = vec![0; self.len];
+        let mut next = [0; THREADS as usize];
+        while self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
+            assert_eq!(end.receive(&mut bytes), self.len, "a part of a record");
+            let [writer, number] = [word(&bytes, 0), word(&bytes, 4)];
+            assert!(writer < THREADS && number < self.count, "no record: {writer} {number}");
+            assert_eq!(bytes, record(writer, number, self.len), "a record is torn");
+            assert!(number >= next[writer as usize], "a record overtook another");
+            next[writer as usize] = number + 1;
+            let before = self.came[(writer * self.count + number) as usize].fetch_add(1, Relaxed);
+            assert_eq!(before, 0, "a record came twice");
+        }
+    }
+}
+
+/// The record of a writer: who, which, and bytes that follow from both.
+fn record(writer: u32, number: u32, len: usize) -> Vec<u8> {
+    let mut state = writer << 31 ^ number;
+    let mut bytes = [writer.to_ne_bytes(), number.to_ne_bytes()].concat();
+    while bytes.len() < len {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        bytes.extend(state.to_ne_bytes());
+    }
+    bytes
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+/// Connections that begin, move and end beside each other: what all of them share is
+/// tables, pools, slots and rings.
+fn visits() {
+    let visitor = || {
+        let listener = Listener::new();
+        for _ in 0..VISITS {
+            let (client, server) = listener.pair();
+            warm_up(&client, &server);
+        }
+    };
+    together((0..VISITORS).map(|_| visitor));
+}
+
+/// Exchanges messages until both directions have left TCP.
+fn warm_up(client: &End, server: &End) {
+    let mut byte = [0];
+    for _ in 0..WARM_ROUNDS {
+        for (from, to) in [(client, server), (server, client)] {
+            from.send(b"x");
+            assert_eq!(to.receive(&mut byte), 1);
+        }
+    }
+    for end in [client, server] {
+        assert_eq!(end.sock().phase(), Phase::Smc, "the connection has not moved");
+    }
+}
+
+/// A listening socket, as the library sees one that it was told of.
+struct Listener(TcpListener);
+
+impl Listener {
+    fn new() -> Self {
+        let socket = TcpListener::bind("127.0.0.1:0").expect("a port of the loopback");
+        let fd = socket.as_raw_fd();
+        sock::register(fd, false, false).expect("room").set_phase(Phase::Listener);
+        meeting::mark_listener(&descriptors::sock(fd).expect("just registered"), fd);
+        Self(socket)
+    }
+
+    /// The two ends of a new connection.
+    fn pair(&self) -> (End, End) {
+        let address = self.0.local_addr().expect("bound");
+        let client = TcpStream::connect(address).expect("a connection");
+        let (server, _) = self.0.accept().expect("its other end");
+        (End::new(client, false), End::new(server, true))
+    }
+}
+
+/// One end of a connection, called as the preloaded library calls it.
+struct End {
+    socket: Option<TcpStream>,
+    fd: i32,
+}
+
+impl End {
+    fn new(socket: TcpStream, is_server: bool) -> Self {
+        socket.set_nodelay(true).expect("a TCP socket");
+        let fd = socket.as_raw_fd();
+        let sock = sock::register(fd, false, is_server).expect("room");
+        sock.set_phase(Phase::Candidate);
+        sock.begin(fd);
+        Self { socket: Some(socket), fd }
+    }
+
+    fn sock(&self) -> Use {
+        descriptors::sock(self.fd).expect("registered")
+    }
+
+    fn send(&self, bytes: &[u8]) {
+        let part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        // SAFETY: one buffer, which is only read.
+        let buffers = unsafe { Buffers::new(&raw const part, 1) }.expect("short enough");
+        // SAFETY: the same buffer.
+        let plain = || unsafe { libc::send(self.fd, part.iov_base, part.iov_len, 0) };
+        let sent = answered(stream::send(&self.sock(), self.fd, &buffers, 0, plain));
+        assert_eq!(sent, bytes.len(), "a blocking send sends all");
+    }
+
+    fn receive(&self, bytes: &mut [u8]) -> usize {
+        let part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        // SAFETY: one buffer, writable.
+        let buffers = unsafe { Buffers::new(&raw const part, 1) }.expect("short enough");
+        // SAFETY: the same buffer.
+        let plain = || unsafe { libc::recv(self.fd, part.iov_base, part.iov_len, 0) };
+        answered(stream::receive(&self.sock(), self.fd, &buffers, 0, plain))
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let closing = sock::before_close(self.fd);
+        self.socket = None;
+        drop(closing);
+    }
+}
+
+fn answered(outcome: Outcome) -> usize {
+    match outcome {
+        Outcome::Plain(n) => usize::try_from(n).expect("TCP moves bytes"),
+        Outcome::Ours(answer) => answer.expect("the ring moves bytes"),
+    }
+}
