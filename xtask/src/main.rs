@@ -93,7 +93,7 @@ fn main() -> Result<()> {
             hostile::run(&options)
         }
         Task::E2e(options) => {
-            debian::ensure(debian::ALL)?;
+            debian::ensure_for_e2e()?;
             build()?;
             e2e::run(&options)
         }
@@ -129,7 +129,7 @@ fn test() -> Result<()> {
     check()?;
     cargo(&["test", "--quiet", "--workspace"])?;
     loom()?;
-    debian::ensure(debian::ALL)?;
+    debian::ensure_for_e2e()?;
     build()?;
     posix::run(&parse::<posix::Options>())?;
     hostile::run(&parse::<hostile::Options>())?;
