@@ -10,6 +10,21 @@ use crate::bench::place::find_command;
 pub(crate) const ALL: &[&str] =
     &["redis-server", "sockperf", "iperf3", "nginx-light", "curl", "gcc"];
 
+/// What some end-to-end tests need, and not every machine can have.
+const FOR_OUTSIDERS: [&str; 4] = ["musl-tools", "liburing-dev", "gcc-multilib", "caddy"];
+
+/// Installs what the end-to-end tests need; without some of it, some are skipped.
+///
+/// **Errors**: as for [`ensure`].
+pub(crate) fn ensure_for_e2e() -> Result<()> {
+    for package in FOR_OUTSIDERS {
+        if let Err(error) = ensure(&[package]) {
+            println!("{error:#}");
+        }
+    }
+    ensure(ALL)
+}
+
 /// Installs those of `packages` whose commands are missing; does and says
 /// nothing when there are none.
 ///
@@ -34,12 +49,15 @@ fn command_of(package: &str) -> &str {
         "busybox-static" => "busybox",
         "dpkg-dev" => "dpkg-source",
         "libmemcached-tools" => "memcaslap",
+        "gcc-multilib" => "/usr/lib32/libc.so",
         "libevent-dev" => "/usr/include/event.h",
         "libpostgresql-jdbc-java" => "/usr/share/java/postgresql.jar",
         "libpython3.11-testsuite" => "/usr/lib/python3.11/test/__main__.py",
         "mariadb-client" => "mariadb",
         "mariadb-server" => "mariadbd",
+        "liburing-dev" => "/usr/include/liburing.h",
         "mosquitto-clients" => "mosquitto_pub",
+        "musl-tools" => "musl-gcc",
         "netcat-openbsd" => "nc.openbsd",
         "nginx-light" => "nginx",
         "nodejs" => "node",
@@ -68,7 +86,9 @@ fn install(packages: &[&str]) -> Result<()> {
         bail!("this machine has no apt-get");
     }
     let prefix = root_prefix()?;
-    let mut install = [&["install", "-y", "--no-install-recommends"], packages].concat();
+    // --no-remove: what stands in the way of a package is worth more than a test.
+    let options = ["install", "-y", "--no-install-recommends", "--no-remove"];
+    let mut install = [&options, packages].concat();
     if packages.contains(&"gcc") {
         // Only a recommendation of gcc, but nothing compiles without it.
         install.push("libc6-dev");

@@ -7,6 +7,7 @@
 //! What a machine lacks is said and counts as skipped.
 
 mod cases;
+mod outsiders;
 mod stage;
 
 use std::path::Path;

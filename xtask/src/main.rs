@@ -97,7 +97,7 @@ fn main() -> Result<()> {
             hostile::run(&options)
         }
         Task::E2e(options) => {
-            debian::ensure(debian::ALL)?;
+            debian::ensure_for_e2e()?;
             build()?;
             e2e::run(&options)
         }
@@ -135,7 +135,7 @@ fn test() -> Result<()> {
     cargo(&["test", "--quiet", "--workspace"])?;
     loom()?;
     races::run()?;
-    debian::ensure(debian::ALL)?;
+    debian::ensure_for_e2e()?;
     build()?;
     posix::run(&parse::<posix::Options>())?;
     operations::run(&parse::<operations::Options>())?;

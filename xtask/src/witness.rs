@@ -130,9 +130,9 @@ impl Evidence {
         Ok(())
     }
 
-    /// **Errors**: no connection was TCP for a reason with these words.
+    /// **Errors**: no connection was TCP for a reason with these words, if there are any.
     pub(crate) fn gives_reason(&self, words: &str) -> Result<()> {
-        let is_given = self.reasons.iter().any(|reason| reason.contains(words));
+        let is_given = words.is_empty() || self.reasons.iter().any(|reason| reason.contains(words));
         ensure!(is_given, "'{words}' is not given as a reason{}", self.describe());
         Ok(())
     }

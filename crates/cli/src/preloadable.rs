@@ -34,6 +34,9 @@ pub(crate) struct Examination {
     pub(crate) is_bare_script: bool,
     /// Why it will stay on TCP, if it will.
     pub(crate) obstacle: Option<Obstacle>,
+    /// Whether it is linked with liburing: what it does with its sockets through io_uring
+    /// stays on TCP.
+    pub(crate) uses_io_uring: bool,
 }
 
 /// What keeps our library out of a program, or without effect in it.
@@ -150,8 +153,12 @@ pub(crate) fn examine(
     caller: Caller,
     path_variable: Option<&OsStr>,
 ) -> io::Result<Examination> {
-    let mut examination =
-        Examination { interpreters: Vec::new(), is_bare_script: false, obstacle: None };
+    let mut examination = Examination {
+        interpreters: Vec::new(),
+        is_bare_script: false,
+        obstacle: None,
+        uses_io_uring: false,
+    };
     let mut current = path.to_owned();
     loop {
         let file = File::open(&current)?;
@@ -161,6 +168,7 @@ pub(crate) fn examine(
                 Some(obstacle) => Some(obstacle),
                 None => privilege(&file.metadata()?, has_capabilities(&current), caller),
             };
+            examination.uses_io_uring = obstacle.is_none() && is_linked_with_liburing(&file)?;
             examination.obstacle = obstacle;
             return Ok(examination);
         }
@@ -303,27 +311,46 @@ fn is_glibc(loader: &Path) -> bool {
 }
 
 fn has_go_section(file: &File, header: &Header) -> io::Result<bool> {
+    let sections = named_sections(file, header)?;
+    Ok(sections.iter().any(|(name, _)| GO_SECTIONS.contains(&name.as_slice())))
+}
+
+/// The sections by their names. A stripped file may have no section table at all; then
+/// nothing can be told.
+fn named_sections(file: &File, header: &Header) -> io::Result<Vec<(Vec<u8>, SectionHeader)>> {
     let count = usize::from(header.e_shnum);
-    // A stripped file may have no section table at all; then nothing can be told.
     if header.e_shoff == 0 || count == 0 {
-        return Ok(false);
+        return Ok(Vec::new());
     }
     let table = read_exactly(file, header.e_shoff, count * SectionHeader::size(native()))?;
     let sections = SectionHeader::parse_from(&table, 0, count, native()).map_err(invalid)?;
     let Some(names) = sections.get(usize::from(header.e_shstrndx)) else {
-        return Ok(false);
+        return Ok(Vec::new());
     };
     let len = usize::try_from(names.sh_size).map_err(invalid)?;
     let names = read_exactly(file, names.sh_offset, len)?;
-    let is_go = |section: &SectionHeader| {
-        let name = names.get(section.sh_name..).unwrap_or_default();
-        GO_SECTIONS.iter().any(|go| name.starts_with(go))
+    let name_of = |section: &SectionHeader| {
+        let rest = names.get(section.sh_name..).unwrap_or_default();
+        rest.split(|&byte| byte == 0).next().unwrap_or_default().to_vec()
     };
-    Ok(sections.iter().any(is_go))
+    Ok(sections.into_iter().map(|section| (name_of(&section), section)).collect())
+}
+
+/// Whether the names of libraries that the loader is to find have liburing's among them.
+fn is_linked_with_liburing(file: &File) -> io::Result<bool> {
+    let header = read_exactly(file, 0, Header::size(native()))?;
+    let header = Elf::parse_header(&header).map_err(invalid)?;
+    let sections = named_sections(file, &header)?;
+    let Some((_, names)) = sections.iter().find(|(name, _)| name == b".dynstr") else {
+        return Ok(false);
+    };
+    let len = usize::try_from(names.sh_size).map_err(invalid)?.min(TABLE_LEN_MAX);
+    let names = read_exactly(file, names.sh_offset, len)?;
+    Ok(names.split(|&byte| byte == 0).any(|name| name.starts_with(b"liburing.so.")))
 }
 
 /// The Go linker writes both, unless it is asked for no build ID.
-const GO_SECTIONS: [&[u8]; 2] = [b".go.buildinfo\0", b".note.go.buildid\0"];
+const GO_SECTIONS: [&[u8]; 2] = [b".go.buildinfo", b".note.go.buildid"];
 
 /// What in the file's attributes makes the kernel treat its execution by `caller` as secure.
 ///
@@ -488,6 +515,23 @@ mod tests {
                 return;
             };
             assert_eq!(obstacle(&path), Some(Obstacle::Go));
+        }
+    }
+
+    #[test]
+    fn programs_that_are_linked_with_liburing_are_told_by_a_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let library = directory.path().join("liburing.so");
+        let flags = ["-shared", "-fPIC", "-Wl,-soname,liburing.so.2"];
+        let Some(made) = compile(directory.path(), EMPTY, &flags) else {
+            return;
+        };
+        std::fs::rename(made, &library).unwrap();
+        let library = library.to_str().unwrap();
+        for (flag, linked) in [("-Wl,--no-as-needed", true), ("-Wl,--as-needed", false)] {
+            let path = compile(directory.path(), EMPTY, &[flag, library]).unwrap();
+            let examination = examine(&path, STRANGER, None).unwrap();
+            assert_eq!(examination.uses_io_uring, linked, "{flag}");
         }
     }
 

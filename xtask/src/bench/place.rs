@@ -36,24 +36,31 @@ pub(crate) fn scratch_dir(repo: &Path, name: &str) -> Result<PathBuf> {
 /// less time than finding out whether a header has changed.
 pub(crate) fn compile_c(source: &Path, dir: &Path) -> Result<PathBuf> {
     let name = source.file_stem().context("a source file has a name")?;
-    compile(source, dir.join(name), &[])
+    compile_with("gcc", source, dir.join(name), &[])
 }
 
 /// The same for a library that can be preloaded.
 pub(crate) fn compile_c_library(source: &Path, dir: &Path) -> Result<PathBuf> {
     let name = source.file_stem().context("a source file has a name")?;
-    compile(source, dir.join(name).with_extension("so"), &["-shared", "-fPIC"])
+    let made = dir.join(name).with_extension("so");
+    compile_with("gcc", source, made, &["-shared", "-fPIC"])
 }
 
-fn compile(source: &Path, made: PathBuf, flags: &[&str]) -> Result<PathBuf> {
-    let output = Command::new("gcc")
+/// The same by any compiler, with flags that follow the source file.
+pub(crate) fn compile_with(
+    compiler: &str,
+    source: &Path,
+    made: PathBuf,
+    flags: &[&str],
+) -> Result<PathBuf> {
+    let output = Command::new(compiler)
         .args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"])
-        .args(flags)
         .arg("-o")
         .arg(&made)
         .arg(source)
+        .args(flags)
         .output()
-        .context("starting gcc: install the package `gcc`")?;
+        .with_context(|| format!("starting {compiler}"))?;
     if !output.status.success() {
         bail!("compiling {}:\n{}", source.display(), String::from_utf8_lossy(&output.stderr));
     }

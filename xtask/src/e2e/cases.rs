@@ -9,6 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use super::outsiders;
 use super::stage::{CLIENT_PATIENCE, Mix, Stage};
 use crate::bench::launch::{self, Dialogue, Transport};
 use crate::bench::place;
@@ -34,20 +35,41 @@ impl Case {
     ) -> Self {
         Self { name, needs, mixes: Mix::ALL, play }
     }
+
+    /// A test that is played once, with both sides under Sidestep.
+    const fn alone(
+        name: &'static str,
+        needs: &'static [&'static str],
+        play: fn(&Stage<'_>) -> Result<String>,
+    ) -> Self {
+        Self { mixes: &[Mix::Both], ..Self::new(name, needs, play) }
+    }
 }
 
 /// All tests, quick ones first.
 pub(crate) const CASES: &[Case] = &[
     Case::new("python-threads", &["python3"], python_threads),
     Case::new("python-asyncio", &["python3"], python_asyncio),
-    Case { mixes: &[Mix::Both], ..Case::new("one-listener", &["python3"], one_listener) },
+    Case::alone("one-listener", &["python3"], one_listener),
     Case::new("redis", &["redis-server", "redis-benchmark", "python3"], redis),
     Case::new("nginx-curl", &["nginx", "curl"], nginx_curl),
     Case::new("sockperf", &["sockperf"], sockperf),
     Case::new("iperf3", &["iperf3"], iperf3),
     Case::new("node", &["node"], node),
     Case::new("java-nio", &["java", "javac"], java),
-    Case { mixes: &[Mix::Both], ..Case::new("modeler", &[], modeler) },
+    Case::alone("static", &["gcc"], outsiders::static_program),
+    Case::alone("musl", &["gcc", "musl-gcc"], outsiders::musl),
+    Case::alone("32-bit", &["gcc", "/usr/lib32/libc.so"], outsiders::narrow),
+    Case::alone("set-user-id", &["gcc"], outsiders::set_user_id),
+    Case::alone("go", &["caddy", "curl"], outsiders::go),
+    Case::alone("syscall", &["gcc"], outsiders::by_number),
+    Case::alone("io_uring", &["gcc", "/usr/include/liburing.h"], outsiders::io_uring),
+    Case::alone(
+        "io_uring-built-in",
+        &["gcc", "/usr/include/liburing.h"],
+        outsiders::io_uring_built_in,
+    ),
+    Case::alone("modeler", &[], modeler),
     Case::new("death", &["gcc"], death),
 ];
 

@@ -133,7 +133,16 @@ impl Stage<'_> {
         server: Option<&Program>,
         command: Command,
     ) -> Result<String> {
-        let claim = self.mix.claim();
+        self.watch_for(self.mix.claim(), server, command)
+    }
+
+    /// The same, whatever the mix, with what is to be seen.
+    pub(crate) fn watch_for(
+        &self,
+        claim: Claim,
+        server: Option<&Program>,
+        command: Command,
+    ) -> Result<String> {
         let deadline = Instant::now() + CLIENT_PATIENCE;
         let mut client = Dialogue::start(command)?;
         client.hang_up();
@@ -165,9 +174,19 @@ impl Stage<'_> {
     pub(crate) fn converse_with<const COUNT: usize>(
         &self,
         server: &mut Program,
-        mut clients: [Dialogue; COUNT],
+        clients: [Dialogue; COUNT],
         claim: Claim,
     ) -> Result<String> {
+        self.observe(server, clients, claim).map(|(said, _)| said)
+    }
+
+    /// The same, with what was seen.
+    pub(crate) fn observe<const COUNT: usize>(
+        &self,
+        server: &mut Program,
+        mut clients: [Dialogue; COUNT],
+        claim: Claim,
+    ) -> Result<(String, Evidence)> {
         let mut said = Vec::new();
         for client in &mut clients {
             said.push(client.await_line("verified", CLIENT_PATIENCE)?);
@@ -184,7 +203,7 @@ impl Stage<'_> {
             client.finish(CLIENT_PATIENCE)?;
         }
         server.must_be_alive()?;
-        Ok(said.join(" + "))
+        Ok((said.join(" + "), seen))
     }
 
     fn look(&self, server: Option<&Program>, clients: &mut [&mut Dialogue]) -> Result<Evidence> {

@@ -29,6 +29,13 @@ pub(super) fn checks(name: &OsStr) -> Vec<Check> {
                     Check::fail("preloadable", obstacle.to_string(), obstacle.advice())
                 }
             });
+            if examination.uses_io_uring {
+                checks.push(Check::warn(
+                    "io_uring",
+                    "it can use io_uring; sockets that it uses so stay on TCP",
+                    "if it has another way, such as epoll, choose that one for its sockets",
+                ));
+            }
         }
         Err(error) => checks.push(Check::warn(
             "preloadable",
