@@ -381,11 +381,121 @@ static void one_after_the_other(struct pair *unused)
     close(ways[0]);
 }
 
+/* ---- before its first byte ------------------------------------------------------- */
+
+static const struct setting fresh = {.place = OTHER_PROCESS, .warm = false, .client = false};
+
+/* Echoes, and then the bytes have left TCP, if there is a library that can do that. */
+static long echo_and_move(struct end *end, long len, long rounds)
+{
+    CHECK_EQ(do_echo(end, len, rounds), 0);
+    CHECK_EQ(is_moved(end->fd), getenv("LD_PRELOAD") != NULL);
+    return 0;
+}
+
+static long echo_by_tcp(struct end *end, long len, long rounds)
+{
+    CHECK_EQ(do_echo(end, len, rounds), 0);
+    CHECK(!is_moved(end->fd));
+    return 0;
+}
+
+/* One process accepts, another serves. */
+static void undecided(struct pair *unused)
+{
+    (void)unused;
+    struct pair p;
+    struct stranger stranger =
+        with_stranger(&p, fresh, SALT(fresh), echo_and_move, 70, 15, 0);
+    CHECK_EQ(fcntl(p.self.fd, F_SETFD, FD_CLOEXEC), 0);
+    pass_one(stranger.over, p.self.fd);
+    self_close(&p);
+    ask(&p, 70, 15);
+    CHECK_EQ(await_child(stranger.child), 0);
+    CHECK_EQ(peer_do(&p, do_recv_eof, 0, 0), 0);
+    close(stranger.over);
+    pair_close(&p);
+}
+
+/* The one that accepted is slower to close than the other to serve. */
+static void undecided_and_closed_late(struct pair *unused)
+{
+    (void)unused;
+    struct pair p;
+    struct stranger stranger =
+        with_stranger(&p, fresh, SALT(fresh), echo_and_move, 70, 15, 0);
+    CHECK_EQ(fcntl(p.self.fd, F_SETFD, FD_CLOEXEC), 0);
+    pass_one(stranger.over, p.self.fd);
+    ask(&p, 70, 5);
+    self_close(&p);
+    ask(&p, 70, 10);
+    CHECK_EQ(await_child(stranger.child), 0);
+    close(stranger.over);
+    pair_close(&p);
+}
+
+/* Both have it: first one serves, then the other. */
+static void undecided_and_kept(struct pair *unused)
+{
+    (void)unused;
+    struct pair p;
+    struct stranger stranger = with_stranger(&p, fresh, SALT(fresh), echo_by_tcp, 70, 15, 0);
+    CHECK_EQ(fcntl(p.self.fd, F_SETFD, FD_CLOEXEC), 0);
+    pass_one(stranger.over, p.self.fd);
+    ask(&p, 70, 15);
+    CHECK_EQ(await_child(stranger.child), 0);
+    p.self.sent = p.self.received = 70 * 15;
+    for (int i = 0; i < 10; i++) {
+        CHECK_EQ(peer_do(&p, do_send, 70, 0), 70);
+        CHECK_EQ(do_recv(&p.self, 70, 0), 70);
+        CHECK_EQ(do_send(&p.self, 70, 0), 70);
+        CHECK_EQ(peer_do(&p, do_recv, 70, 0), 70);
+    }
+    close(stranger.over);
+    pair_close(&p);
+}
+
+/* Two others have it, and nobody knows of both: the second one goes on. */
+static void undecided_to_two(struct pair *unused)
+{
+    (void)unused;
+    struct pair p;
+    int ways[2];
+    CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ways), 0);
+    pid_t second = IN_CHILD({
+        close(ways[0]);
+        struct end end = {.send_salt = SALT(fresh), .receive_salt = SALT(fresh) + 5};
+        if (do_take(&end, ways[1], 70 * 15) == 0) {
+            CHECK_EQ(read(ways[1], buffer, 1), 1); /* its turn */
+            CHECK_EQ(echo_by_tcp(&end, 70, 10), 0);
+        }
+    });
+    close(ways[1]);
+    struct stranger stranger = with_stranger(&p, fresh, SALT(fresh), echo_by_tcp, 70, 15, 0);
+    CHECK_EQ(fcntl(p.self.fd, F_SETFD, FD_CLOEXEC), 0);
+    pass_one(stranger.over, p.self.fd);
+    pass_one(ways[0], p.self.fd);
+    self_close(&p);
+    ask(&p, 70, 15);
+    CHECK_EQ(await_child(stranger.child), 0);
+    CHECK_EQ(write(ways[0], "x", 1), 1);
+    ask(&p, 70, 10);
+    CHECK_EQ(await_child(second), 0);
+    CHECK_EQ(peer_do(&p, do_recv_eof, 0, 0), 0);
+    close(ways[0]);
+    close(stranger.over);
+    pair_close(&p);
+}
+
 static const struct test tests[] = {
     {"to_a_stranger", to_a_stranger, ALONE},
     {"with_bytes_unread", with_bytes_unread, ALONE},
     {"both_go_on", both_go_on, ALONE},
     {"one_after_the_other", one_after_the_other, ALONE},
+    {"undecided", undecided, ALONE},
+    {"undecided_and_closed_late", undecided_and_closed_late, ALONE},
+    {"undecided_and_kept", undecided_and_kept, ALONE},
+    {"undecided_to_two", undecided_to_two, ALONE},
     {"to_itself", to_itself, PROCESS_ONLY},
     {"only_on_its_way", only_on_its_way, PROCESS_ONLY},
     {"lost_on_its_way", lost_on_its_way, PROCESS_ONLY},

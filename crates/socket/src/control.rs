@@ -469,6 +469,23 @@ pub(crate) fn is_marked(fd: i32) -> bool {
     sys::socket_option(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) == Ok(MARK)
 }
 
+/// Its value on the TCP socket of a connection that was passed on: see [`crate::given`].
+const GIVEN: i32 = 0x7f53_4749;
+
+/// Whether a socket was passed on by a process with this library.
+pub(crate) fn is_given(fd: i32) -> bool {
+    sys::socket_option(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) == Ok(GIVEN)
+}
+
+/// Marks a socket so, or takes that mark off. False: the program uses the option.
+pub(crate) fn mark_given(fd: i32, on: bool) -> bool {
+    let (from, to) = if on { (0, GIVEN) } else { (GIVEN, 0) };
+    let is: i32 = sys::socket_option(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT).unwrap_or(-1);
+    is == to
+        || (is == from
+            && sys::set_socket_option(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, to).is_ok())
+}
+
 /// Options that were set before the connection moved.
 pub(crate) fn carry_options_over(slot: &Slot, conn: &Conn, fd: i32) {
     follow_linger_option(conn, fd);
@@ -495,6 +512,9 @@ pub(crate) fn carry_options_over(slot: &Slot, conn: &Conn, fd: i32) {
 
 /// `getsockopt` of what we know better than the kernel.
 pub fn get_option(sock: &Use, fd: i32, level: i32, name: i32) -> OptionAnswer {
+    if (level, name) == (libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) && is_given(fd) {
+        return OptionAnswer::Value(0);
+    }
     let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return OptionAnswer::Kernel };
     if let (libc::IPPROTO_TCP, Some(bit)) = (level, delay_flag(name)) {
         return OptionAnswer::Value(i32::from(slot.flags.load(Ordering::Relaxed) & bit != 0));

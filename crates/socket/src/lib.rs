@@ -16,6 +16,7 @@
 pub mod control;
 pub mod descriptors;
 pub mod epoll;
+mod given;
 pub mod group;
 pub mod inspect;
 pub mod log;

@@ -28,6 +28,7 @@
 //! kernel tells the sender's user with every datagram; both sides check that the
 //! TCP socket is established and lives in the namespace of the name.
 
+use crate::given::{self, Givers};
 use crate::group::{self, Group};
 use crate::options::{LAZY_BYTES, LAZY_MESSAGES, Promotion};
 use crate::process::{self, Process, netns_cookie, socket_cookie};
@@ -51,6 +52,9 @@ use sidestep_wire::{Diagnosis, DmbToken, PeerId, RmbeSize};
 
 /// Looks for an answer before the attempt is given up.
 const LOOKS_MAX: u32 = 4_096;
+/// The same for one whose giver still has it open: it may never close it, and each look
+/// asks the kernel.
+const LOOKS_FOR_GIVER: u32 = 64;
 /// Markers of one port that a client looks for: the second is there while an old
 /// listener is being replaced.
 const MARKERS: u8 = 2;
@@ -239,6 +243,9 @@ fn server_looks(
         if !after_data && moment != Moment::BeforeSend {
             return Ok(());
         }
+        if meeting.looks > LOOKS_FOR_GIVER && sock.is_received.load(Ordering::Relaxed) {
+            return Err(Reason::HandedOver);
+        }
         let Some(process) = ready_to_start(sock, fd)? else { return Ok(()) };
         let refusals = process.refusals.load(Ordering::Relaxed);
         match send_hello(sock, process, fd)? {
@@ -293,6 +300,13 @@ fn ready_to_start(sock: &'static Sock, fd: i32) -> Result<Option<&'static Proces
     }
     sock.move_home(fd);
     let Some(process) = process::current() else { return Err(Reason::NoMemory) };
+    if sock.is_received.load(Ordering::Relaxed) {
+        match given::givers(process, fd) {
+            Givers::Gone => sock.is_received.store(false, Ordering::Relaxed),
+            Givers::Here => return Ok(None),
+            Givers::Many => return Err(Reason::HandedOver),
+        }
+    }
     let Ok((local, peer)) = sock::addresses(fd) else { return Ok(None) };
     sock.note_addresses(local, peer);
     if !is_same_host(local, peer) {

@@ -27,7 +27,7 @@ use crate::group::{self, Look};
 use crate::pool::{Held, SharedLock};
 use crate::process::{self, Process, socket_cookie};
 use crate::sock::{self, Conn, Phase, Sock};
-use crate::{control, descriptors, wait};
+use crate::{control, descriptors, given, wait};
 use core::sync::atomic::Ordering;
 use sidestep_device::channel::SLOTS;
 use sidestep_device::state::{Slot, flag, mode};
@@ -86,6 +86,8 @@ enum Found {
     Parcel(Option<Parcel>),
     /// The TCP socket of a connection in shared memory, out of its parcel.
     Stray,
+    /// The TCP socket of a connection that was passed on undecided.
+    Given,
 }
 
 fn look_at(fd: i32) -> Found {
@@ -93,6 +95,7 @@ fn look_at(fd: i32) -> Found {
     match UnixName::in_storage(&storage, len) {
         Some(name) if Parcel::is_name(name) => Found::Parcel(Parcel::from_name(name)),
         None if control::is_marked(fd) => Found::Stray,
+        None if control::is_given(fd) => Found::Given,
         _ => Found::Nothing,
     }
 }
@@ -236,7 +239,8 @@ pub fn adopt_inherited(mut adopted: impl FnMut(i32)) {
             }
         }
         Found::Stray => any_strays = true,
-        Found::Nothing => {}
+        // Whoever began this program may have it, too.
+        Found::Given | Found::Nothing => {}
     });
     if any_strays {
         sys::for_each_open_before_gap(|fd| {
@@ -492,15 +496,16 @@ pub unsafe fn send_rights(header: &libc::msghdr, send: impl Fn(&libc::msghdr) ->
             if let Some(parcel) = pack_one(fd) {
                 place.write_unaligned(parcel);
                 free.next().map_or_else(|| sys::close_number(parcel), |place| *place = parcel);
+            } else {
+                given::offer(fd);
             }
         });
     }
     let result = send(&copy);
     parcels.into_iter().filter(|fd| *fd >= 0).for_each(sys::close_number);
-    if result >= 0 {
-        // SAFETY: the caller's promise.
-        unsafe { each_right(header, |place| give_plain(place.read_unaligned())) };
-    }
+    let settle = if result >= 0 { give_plain } else { given::withdraw };
+    // SAFETY: the caller's promise.
+    unsafe { each_right(header, |place| settle(place.read_unaligned())) };
     result
 }
 
@@ -520,6 +525,7 @@ pub unsafe fn receive_rights(header: &libc::msghdr) {
             match look_at(fd) {
                 Found::Parcel(label) => unpack(fd, label),
                 Found::Stray => settle_stray(fd),
+                Found::Given => given::take_up(fd),
                 Found::Nothing => {}
             }
         });

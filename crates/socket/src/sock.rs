@@ -78,6 +78,10 @@ pub struct Sock {
     let_go: AtomicBool,
     /// This process begins another program, in which a descriptor stays open.
     stays_open: AtomicBool,
+    /// Another process has passed it on to this one: see [`crate::given`].
+    pub(crate) is_received: AtomicBool,
+    /// The name of one who has passed it on, -1 = none.
+    pub(crate) given_name: AtomicI32,
     /// A listener's marker (see [`meeting::mark_listener`]), -1 = none.
     pub(crate) marker: AtomicI32,
     slot_index: AtomicU32,
@@ -147,6 +151,8 @@ fn new(nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
         (&raw mut (*at).tcp_only).write(AtomicBool::new(false));
         (&raw mut (*at).let_go).write(AtomicBool::new(false));
         (&raw mut (*at).stays_open).write(AtomicBool::new(false));
+        (&raw mut (*at).is_received).write(AtomicBool::new(false));
+        (&raw mut (*at).given_name).write(AtomicI32::new(-1));
         (&raw mut (*at).marker).write(AtomicI32::new(-1));
         (&raw mut (*at).slot_index).write(AtomicU32::new(u32::MAX));
         (&raw mut (*at).home).write(AtomicPtr::new(core::ptr::null_mut()));
@@ -333,6 +339,10 @@ impl Sock {
         let marker = self.marker.load(Ordering::Relaxed);
         if marker >= 0 {
             meeting::retire_marker(marker);
+        }
+        let name = self.given_name.load(Ordering::Relaxed);
+        if name >= 0 {
+            sys::close(name);
         }
         if matches!(self.phase(), Phase::Candidate | Phase::Meeting) && self.slot().is_some() {
             crate::log!(Info, "connection ends on TCP before it was decided");

@@ -416,6 +416,13 @@ pub fn mailbox_name(instance: &Instance) -> AddressName {
     address_name(format_args!("sidestep/1/process/{instance}"))
 }
 
+/// Bound by whoever has passed an undecided connection on and still has it open, where
+/// `cookie` is the kernel's of the TCP socket: `sidestep/1/given/<16 hexadecimal digits>/<index>`.
+#[must_use]
+pub fn given_name(cookie: u64, index: u8) -> AddressName {
+    address_name(format_args!("sidestep/1/given/{cookie:016x}/{index}"))
+}
+
 /// Where the client of a TCP connection can be reached: `sidestep/1/connection/<client>-<server>`.
 ///
 /// Both sides must arrive at the same name from what `getsockname` and `getpeername` tell them, so
@@ -530,6 +537,7 @@ mod tests {
             text(mailbox_name(&Instance(core::array::from_fn(|index| index as u8)))),
             "sidestep/1/process/000102030405060708090a0b0c0d0e0f"
         );
+        assert_eq!(text(given_name(0x5000, 3)), "sidestep/1/given/0000000000005000/3");
     }
 
     #[test]

@@ -235,6 +235,13 @@ pub(crate) const PROGRAMS: &[Entry] = &[
     )
     .long(),
     Entry::new(
+        "node-cluster",
+        &["nodejs"],
+        &["node"],
+        "the primary accepts and passes connections to 4 workers",
+        runtimes::node_cluster,
+    ),
+    Entry::new(
         "node-cluster-shared",
         &["nodejs"],
         &["node"],
@@ -271,14 +278,6 @@ pub(crate) const PROGRAMS: &[Entry] = &[
     .on_tcp("limits its address space to 200 MB, and uses descriptors 0 and 1"),
     Entry::new("bash", &["bash", "socat"], &[], "/dev/tcp, read and printf", tools::bash)
         .on_tcp("puts the connection under descriptor 0 or 1 before its first byte"),
-    Entry::new(
-        "node-cluster",
-        &["nodejs"],
-        &[],
-        "the primary accepts and passes connections to 4 workers",
-        runtimes::node_cluster,
-    )
-    .on_tcp("a connection that is passed on before its first byte is not taken up"),
     Entry::new(
         "busybox",
         &["busybox-static", "curl"],
