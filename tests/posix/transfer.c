@@ -470,7 +470,24 @@ static void echo_sizes(struct pair *p)
     }
 }
 
+/* One read takes all that is there, however it came. */
+static void all_that_is_there(struct pair *p)
+{
+    static unsigned char bytes[11000];
+    peer_do(p, do_send, 8000, 0);
+    CHECK_EQ(do_send(&p->self, 2, 0), 2);
+    CHECK_EQ(peer_do(p, do_recv, 2, 0), 2);
+    CHECK_EQ(do_send(&p->self, 1, 0), 1);
+    peer_do(p, do_send, 4096, 0);
+    CHECK_EQ(do_recv(&p->self, 4096, 0), 4096);
+    peer_do(p, do_send, 99, 0);
+    CHECK(await_readable(p->self.fd, 8099));
+    CHECK_EQ(recv(p->self.fd, bytes, sizeof bytes, 0), 8099);
+    CHECK(take_bytes(&p->self, bytes, 8099));
+}
+
 static const struct test tests[] = {
+    {"all_that_is_there", all_that_is_there, FAMILIES},
     {"send_and_recv", send_and_recv, FAMILIES},
     {"write_and_read", write_and_read, 0},
     {"sendto_and_recvfrom", sendto_and_recvfrom, FAMILIES},

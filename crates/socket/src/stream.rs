@@ -565,10 +565,14 @@ impl Receive<'_> {
         let mut done = 0;
         let patience = Patience::new();
         loop {
+            let by_tcp = self.slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED == 0;
             match self.some(buffers, done) {
                 Found::Bytes(n) => {
                     done = if self.peeks() { n } else { done + n };
-                    if done >= wanted || buffers.is_empty() || self.stops_at_mark(done) {
+                    // While the stream changes sides, what has arrived lies in two places.
+                    let may_go_on = by_tcp && n > 0 && !self.peeks();
+                    let is_enough = done >= wanted && !may_go_on;
+                    if is_enough || done == buffers.len() || self.stops_at_mark(done) {
                         return Ok(done);
                     }
                     if !self.peeks() {
@@ -586,6 +590,7 @@ impl Receive<'_> {
                     self.slot.error.store(errno as u32, Ordering::Relaxed);
                     return Ok(done);
                 }
+                Found::Nothing if done > 0 && done >= wanted => return Ok(done),
                 Found::Nothing => {}
             }
             if self.flags & libc::MSG_DONTWAIT != 0 || !self.sock.may_block(self.fd) {
