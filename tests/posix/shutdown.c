@@ -109,6 +109,7 @@ static void self_rd(struct pair *p)
 {
     CHECK_EQ(shutdown(p->self.fd, SHUT_RD), 0);
     CHECK_MASK(p->self.fd, POLLIN | POLLOUT | POLLRDHUP);
+    CHECK_EQ(recv(p->self.fd, buffer, 0, 0), 0);
     CHECK_EQ(recv(p->self.fd, buffer, 10, 0), 0);
     CHECK_EQ(do_send(&p->self, 10, 0), 10);
     CHECK_EQ(peer_do(p, do_recv, 10, 0), 10);

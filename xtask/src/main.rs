@@ -14,7 +14,7 @@
 //! | `races` | many threads on one socket, under ThreadSanitizer |
 //! | `demo` | redis through TCP, then through shared memory |
 //! | `bench` | TCP against shared memory, interleaved |
-//! | `fuzz` | the parsers, for a bounded time |
+//! | `fuzz` | parsers, the ring and lists of operations, for a bounded time |
 
 mod bench;
 mod compat;
@@ -159,7 +159,7 @@ fn build() -> Result<()> {
 }
 
 fn fuzz(seconds: u32) -> Result<()> {
-    for target in ["clc", "host_control", "ring"] {
+    for target in ["clc", "host_control", "ring", "operations"] {
         run(Command::new("cargo")
             .args(["+nightly", "fuzz", "run", target])
             .args(["--", &format!("-max_total_time={seconds}")]))?;
