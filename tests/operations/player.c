@@ -16,8 +16,8 @@
  *
  *   room      At most ROOM bytes are on their way unread, so that every send is taken
  *             whole; how much more fits is nobody's promise. `fill` goes beyond, until
- *             EAGAIN. From then until the stream is drained neither amounts nor OUT count,
- *             and its reader neither sends nor shuts it: whether a FIN has come, and so whether a reset is
+ *             EAGAIN. From then until the stream is drained neither amounts nor OUT nor
+ *             RDHUP (a FIN waits behind bytes for which there is no room) count, and its reader neither sends nor shuts it: whether a FIN has come, and so whether a reset is
  *             EPIPE or ECONNRESET, depends on the room before it.
  *   sleep     An operation that sleeps is given GRACE_MS after each other operation to wake
  *             up, and its answer is written down at the first of them that woke it.
@@ -207,7 +207,8 @@ static short mask_of(const struct end *end, short interest)
     struct pollfd entry = {.fd = end->fd, .events = interest};
     if (poll(&entry, 1, 0) < 0)
         return POLLNVAL;
-    return outgoing(end)->full ? entry.revents & ~POLLOUT : entry.revents;
+    short unknown = (outgoing(end)->full ? POLLOUT : 0) | (incoming(end)->full ? POLLRDHUP : 0);
+    return entry.revents & ~unknown;
 }
 
 /* ---- moving bytes ---------------------------------------------------------------- */
