@@ -161,7 +161,8 @@ pub fn send_by_tcp(sock: &Use, fd: i32, plain: impl Fn() -> isize) -> Option<isi
         match sock.phase() {
             Phase::Smc => {
                 let (conn, slot) = (sock.conn()?, sock.slot()?);
-                if slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0 {
+                // After a reset TCP has nothing more to say: its error was taken.
+                if slot.flags.load(Ordering::Acquire) & (flag::SEND_SWITCHED | flag::RESET) != 0 {
                     return None;
                 }
                 return send_before_switch(sock, slot, fd, &conn, &plain);
