@@ -16,13 +16,17 @@
  *
  *   room      At most ROOM bytes are on their way unread, so that every send is taken
  *             whole; how much more fits is nobody's promise. `fill` goes beyond, until
- *             EAGAIN. From then until the stream is drained neither amounts nor OUT count,
- *             and its reader neither sends nor shuts it: whether a FIN has come, and so whether a reset is
- *             EPIPE or ECONNRESET, depends on the room before it.
+ *             EAGAIN. From then until the stream is drained neither amounts nor OUT nor
+ *             RDHUP count (a FIN waits behind bytes for which there is no room), and its
+ *             reader neither sends nor shuts it: whether a FIN has come, and so whether a
+ *             reset is EPIPE or ECONNRESET, depends on the room before it.
  *   sleep     An operation that sleeps is given GRACE_MS after each other operation to wake
  *             up, and its answer is written down at the first of them that woke it.
  *   death     A process that ends without closing is found dead by its peers: after DEATH_MS
  *             each looks at its ends, and what it does afterwards is compared.
+ *   ghosts    A closed descriptor is reported on by epoll for as long as another process
+ *             has the connection open (epoll(7), question 6); Sidestep does not. So what
+ *             is closed after a fork is taken off the set first.
  *   edges     An edge may be told twice (the lines begin with `edge`; the reader
  *             of the trace judges), but what it tells must be true.
  *
@@ -202,12 +206,18 @@ static unsigned char pattern(const struct stream *stream, uint64_t position)
     return (unsigned char)(((uint32_t)position + salt * 7) * 2654435761u >> 23);
 }
 
+/* What does not count: see "room" above. */
+static short unknown_of(const struct end *end)
+{
+    return (outgoing(end)->full ? POLLOUT : 0) | (incoming(end)->full ? POLLRDHUP : 0);
+}
+
 static short mask_of(const struct end *end, short interest)
 {
     struct pollfd entry = {.fd = end->fd, .events = interest};
     if (poll(&entry, 1, 0) < 0)
         return POLLNVAL;
-    return outgoing(end)->full ? entry.revents & ~POLLOUT : entry.revents;
+    return entry.revents & ~unknown_of(end);
 }
 
 /* ---- moving bytes ---------------------------------------------------------------- */
@@ -400,6 +410,7 @@ static void act_wait(int timeout_ms)
         say_result(n);
     for (int i = 0; i < n; i++) {
         struct end *end = &ends[events[i].data.u32];
+        events[i].events &= ~(unsigned)unknown_of(end);
         *(end->edge ? &edge[end - ends] : &level[end - ends]) |= events[i].events;
         short all = POLLIN | POLLOUT | POLLPRI | POLLRDHUP;
         if (end->edge && (events[i].events & ~(unsigned short)mask_of(end, all)))
@@ -450,9 +461,17 @@ static void forget(struct end *end)
     *end = (struct end){.fd = -1};
 }
 
+/* See "ghosts" above. */
+static void take_off(const struct end *end)
+{
+    if (end->watched && shared->pids[CLIENT + 1] != 0)
+        epoll_ctl(set, EPOLL_CTL_DEL, end->fd, NULL);
+}
+
 static void act_close(struct end *end)
 {
     say("close");
+    take_off(end);
     int result = close(end->fd);
     forget(end);
     say_result(result);
@@ -466,6 +485,7 @@ static void act_duplicate(struct end *end, int a)
         return;
     int fd;
     if (other->fd >= 0) {
+        take_off(other);
         fd = dup2(end->fd, other->fd);
         forget(other);
     } else {

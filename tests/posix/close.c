@@ -512,6 +512,78 @@ static void death_is_told_to_who_fills(struct pair *p)
     CHECK_EQ(errno, ECONNRESET);
 }
 
+/* ---- young connections ------------------------------------------------------------ */
+
+enum { YOUNG_MAX = 6 };
+
+/* A connection after a few messages: a library that moves the stream is in the middle of
+ * that, a little further with each. */
+static void open_young(struct pair *young, int messages)
+{
+    pair_open(young, (struct setting){.place = SAME_THREAD});
+    for (int i = 0; i < messages; i++) {
+        CHECK_EQ(do_send(&young->self, 1, 0), 1);
+        CHECK_EQ(peer_do(young, do_recv, 1, 0), 1);
+        CHECK_EQ(peer_do(young, do_send, 1, 0), 1);
+        CHECK_EQ(do_recv(&young->self, 1, 0), 1);
+    }
+}
+
+/* Our own SHUT_RD is not the peer's end, and a recv() of nothing sees it, too. */
+static void young_self_rd(struct pair *p)
+{
+    (void)p;
+    for (int messages = 0; messages < YOUNG_MAX; messages++) {
+        struct pair young;
+        char bytes[10];
+        open_young(&young, messages);
+        CHECK_EQ(shutdown(young.self.fd, SHUT_RD), 0);
+        CHECK_EQ(recv(young.self.fd, bytes, 0, MSG_DONTWAIT), 0);
+        CHECK_EQ(do_send(&young.self, 11000, 0), 11000);
+        CHECK_EQ(recv(young.self.fd, bytes, 10, MSG_DONTWAIT), 0);
+        CHECK_EQ(peer_do(&young, do_recv, 11000, 0), 11000);
+        CHECK_EQ(recv(young.self.fd, bytes, 10, MSG_DONTWAIT), 0);
+        pair_close(&young);
+    }
+}
+
+/* A reset is told to whoever asks first. */
+static void young_reset(struct pair *p)
+{
+    (void)p;
+    for (int messages = 0; messages < YOUNG_MAX; messages++) {
+        struct pair young;
+        char byte;
+        for (int by_option = 0; by_option < 2; by_option++) {
+            open_young(&young, messages);
+            peer_do(&young, do_linger, 1, 0);
+            peer_do(&young, do_close, 0, 0);
+            if (by_option)
+                CHECK_EQ(get_int(young.self.fd, SOL_SOCKET, SO_ERROR), ECONNRESET);
+            else
+                CHECK_ERRNO(recv(young.self.fd, &byte, 1, 0), ECONNRESET);
+            CHECK_EQ(recv(young.self.fd, &byte, 1, 0), 0);
+            pair_close(&young);
+        }
+    }
+}
+
+/* What is sent after the peer's close is answered with a reset. */
+static void young_late_write(struct pair *p)
+{
+    (void)p;
+    for (int messages = 0; messages < YOUNG_MAX; messages++) {
+        struct pair young;
+        open_young(&young, messages);
+        peer_do(&young, do_close, 0, 0);
+        CHECK_EQ(send(young.self.fd, "x", 1, MSG_NOSIGNAL), 1);
+        CHECK_MASK(young.self.fd, POLLIN | POLLOUT | POLLERR | POLLHUP | POLLRDHUP);
+        CHECK_EQ(get_int(young.self.fd, SOL_SOCKET, SO_ERROR), EPIPE);
+        CHECK_ERRNO(shutdown(young.self.fd, SHUT_WR), ENOTCONN);
+        pair_close(&young);
+    }
+}
+
 static const struct test tests[] = {
     {"orderly", orderly, FAMILIES},
     {"data_queued_for_us", data_queued_for_us, 0},
@@ -552,6 +624,9 @@ static const struct test tests[] = {
     {"killed_in_the_middle", killed_in_the_middle, PROCESS_ONLY},
     {"close_twice", close_twice, 0},
     {"number_reused", number_reused, 0},
+    {"young_self_rd", young_self_rd, SLOW},
+    {"young_reset", young_reset, SLOW},
+    {"young_late_write", young_late_write, SLOW},
 };
 
 int main(int argc, char **argv)

@@ -192,6 +192,19 @@ static void edge_out(struct pair *p)
     close(set);
 }
 
+/* One's own shutdown is an edge, although it changes nothing of what is to be told. */
+static void edge_by_own_shutdown(struct pair *p)
+{
+    int set = epoll_create1(0);
+    CHECK_EQ(epoll_add(set, p->self.fd, EPOLLOUT | EPOLLET, 1), 0);
+    CHECK_EQ(one_event(set, 1, LONG_MS), EPOLLOUT);
+    CHECK_EQ(shutdown(p->self.fd, SHUT_RD), 0);
+    CHECK_EQ(one_event(set, 1, LONG_MS), EPOLLOUT);
+    CHECK_EQ(shutdown(p->self.fd, SHUT_WR), 0);
+    CHECK_EQ(one_event(set, 1, LONG_MS), EPOLLOUT | EPOLLHUP);
+    close(set);
+}
+
 /* A send that was taken in part is as good as EAGAIN: many loops wait after it. */
 static void edge_out_after_a_part(struct pair *p)
 {
@@ -868,6 +881,7 @@ static const struct test tests[] = {
     {"edge_after_add_and_mod", edge_after_add_and_mod, 0},
     {"edge_in_and_out", edge_in_and_out, 0},
     {"edge_out", edge_out, ACTIVE_PEER | SLOW},
+    {"edge_by_own_shutdown", edge_by_own_shutdown, COUNTS_EDGES},
     {"edge_out_after_a_part", edge_out_after_a_part, ACTIVE_PEER},
     {"edge_bulk_out", edge_bulk_out, ACTIVE_PEER | FAMILIES},
     {"edge_out_wakes", edge_out_wakes, ACTIVE_PEER | SLOW},

@@ -109,6 +109,7 @@ static void self_rd(struct pair *p)
 {
     CHECK_EQ(shutdown(p->self.fd, SHUT_RD), 0);
     CHECK_MASK(p->self.fd, POLLIN | POLLOUT | POLLRDHUP);
+    CHECK_EQ(recv(p->self.fd, buffer, 0, 0), 0);
     CHECK_EQ(recv(p->self.fd, buffer, 10, 0), 0);
     CHECK_EQ(do_send(&p->self, 10, 0), 10);
     CHECK_EQ(peer_do(p, do_recv, 10, 0), 10);
@@ -255,7 +256,16 @@ static void after_the_end(struct pair *p)
 
 /* SHUT_WR wakes nobody on our side, SHUT_RD our readers: see threads.c. */
 
+/* Whoever reads no more is still told of the room to write, however much comes. */
+static void self_rd_before_a_flood(struct pair *p)
+{
+    CHECK_EQ(shutdown(p->self.fd, SHUT_RD), 0);
+    CHECK(peer_do(p, do_fill, 4096, 0) > 0);
+    CHECK_MASK(p->self.fd, POLLIN | POLLOUT | POLLRDHUP);
+}
+
 static const struct test tests[] = {
+    {"self_rd_before_a_flood", self_rd_before_a_flood, 0},
     {"peer_wr", peer_wr, FAMILIES},
     {"peer_wr_with_data_queued", peer_wr_with_data_queued, 0},
     {"peer_wr_wakes", peer_wr_wakes, ACTIVE_PEER | SLOW},

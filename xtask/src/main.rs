@@ -14,7 +14,7 @@
 //! | `races` | many threads on one socket, under ThreadSanitizer |
 //! | `demo` | redis through TCP, then through shared memory |
 //! | `bench` | TCP against shared memory, interleaved |
-//! | `fuzz` | the parsers, for a bounded time |
+//! | `fuzz` | parsers, the ring and lists of operations, for a bounded time |
 
 mod bench;
 mod compat;
@@ -138,7 +138,7 @@ fn test() -> Result<()> {
     debian::ensure_for_e2e()?;
     build()?;
     posix::run(&parse::<posix::Options>())?;
-    operations::run(&parse::<operations::Options>())?;
+    operations::run(&operations::Options::always())?;
     hostile::run(&parse::<hostile::Options>())?;
     e2e::run(&parse::<e2e::E2eOptions>())?;
     compat::run(&compat::Options::short())?;
@@ -159,7 +159,7 @@ fn build() -> Result<()> {
 }
 
 fn fuzz(seconds: u32) -> Result<()> {
-    for target in ["clc", "host_control", "ring"] {
+    for target in ["clc", "host_control", "ring", "operations"] {
         run(Command::new("cargo")
             .args(["+nightly", "fuzz", "run", target])
             .args(["--", &format!("-max_total_time={seconds}")]))?;

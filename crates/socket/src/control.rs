@@ -110,6 +110,28 @@ pub(crate) fn send_after_end(slot: &Slot, conn: &Conn, fd: i32, len: usize) -> A
     Ok(len)
 }
 
+/// Our direction goes by TCP and the peer's has ended: what we sent after that is
+/// answered with a reset, as a late write is by [`send_after_end`].
+pub(crate) fn follow_late_reset(slot: &Slot, fd: i32) {
+    let flags = slot.flags.load(Ordering::Acquire);
+    let has_ended = flags & (flag::TCP_ENDED | flag::PEER_GONE) != 0;
+    if !has_ended || flags & flag::RESET != 0 || !sends_by_tcp(slot) {
+        return;
+    }
+    let error: i32 = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
+    if error != 0 {
+        slot.flags.fetch_or(flag::LATE_WRITE | flag::RESET | flag::PEER_GONE, Ordering::AcqRel);
+        slot.error.store(error as u32, Ordering::Release);
+    }
+}
+
+/// A call by TCP has failed: if that was a reset, the program knows of it now.
+pub(crate) fn note_reset_by_tcp(slot: &Slot, fd: i32) {
+    if sends_by_tcp(slot) && sys::socket_name(fd, true).is_err() {
+        slot.flags.fetch_or(flag::RESET | flag::PEER_GONE, Ordering::AcqRel);
+    }
+}
+
 /// When a blocking send gives up: `SO_SNDTIMEO` from now on.
 pub(crate) fn send_deadline(fd: i32) -> Option<u64> {
     time_out(fd, libc::SO_SNDTIMEO).map(|ns| sys::now_ns() + ns)
@@ -124,13 +146,21 @@ pub(crate) fn time_out(fd: i32, name: i32) -> Option<u64> {
 
 /// `shutdown`. `None`: let the kernel do it alone.
 pub fn shutdown(sock: &Use, fd: i32, how: i32) -> Option<Answer> {
-    let (conn, slot) = (sock.conn()?, sock.slot()?);
+    let slot = sock.slot()?;
+    let Some(conn) = sock.conn() else {
+        // Should the connection move, the 0 of the kernel is not the peer's end.
+        if matches!(how, libc::SHUT_RD | libc::SHUT_RDWR) {
+            slot.flags.fetch_or(flag::READ_SHUT, Ordering::SeqCst);
+        }
+        return None;
+    };
     if !(libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
         return Some(Err(libc::EINVAL));
     }
     wait::follow_hint(slot, &conn, fd);
     // A connection that has ended is not connected any more.
-    if tcp_state(slot, &conn) == TCP_CLOSE {
+    let has_ended_by_tcp = || sends_by_tcp(slot) && sys::socket_name(fd, true).is_err();
+    if tcp_state(slot, &conn) == TCP_CLOSE || has_ended_by_tcp() {
         return Some(Err(libc::ENOTCONN));
     }
     if how != libc::SHUT_RD {
@@ -146,7 +176,7 @@ pub fn shutdown(sock: &Use, fd: i32, how: i32) -> Option<Answer> {
     if slot.flags.load(Ordering::Acquire) & both == both {
         refuse_data(&conn);
     }
-    crate::epoll::note_change(sock);
+    crate::epoll::note_shutdown(sock);
     Some(Ok(0))
 }
 
@@ -236,10 +266,6 @@ fn shut_writing(sock: &Sock, slot: &Slot, conn: &Conn, fd: i32) {
         slot.flags.fetch_or(flag::WRITE_SHUT, Ordering::SeqCst);
     }
     wait::wake_readers(slot, conn, fd);
-    if conn.mine.waiting.channels.load(Ordering::Relaxed) == 0 {
-        return;
-    }
-    crate::epoll::note_change(sock);
 }
 
 /// Both directions are shut down. TCP answers data that still arrives with a reset
@@ -266,8 +292,13 @@ pub(crate) fn before_last_close(sock: &Sock, conn: &Conn, fd: i32) {
         return end_by_reset_unless_received(slot, conn, fd);
     }
     let consumer = conn.mine.receiving.consumer.position();
-    let unread = conn.theirs.sending.producer.claim() != consumer;
-    if unread && slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
+    let unread = if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
+        conn.theirs.sending.producer.claim() != consumer
+    } else {
+        let consumed = slot.tcp_consumed.load(Ordering::Relaxed);
+        switch::queued(fd) > 0 && switch::peer_switch(conn).is_none_or(|at| consumed < at)
+    };
+    if unread {
         conn.mine.sending.flags.fetch_or(said::ABORT, Ordering::SeqCst);
     }
     wait::drain_bells(slot, conn, fd);
@@ -545,8 +576,10 @@ pub fn get_option(sock: &Use, fd: i32, level: i32, name: i32) -> OptionAnswer {
 }
 
 /// `SO_ERROR`: the pending error, once. The kernel's own error on a connection in
-/// shared memory is about bells, so it is taken and replaced by ours.
+/// shared memory is about bells, so it is taken and replaced by ours; before our direction
+/// has switched it is about our bytes.
 fn take_error(slot: &Slot, conn: &Conn, fd: i32) -> Errno {
+    follow_late_reset(slot, fd);
     let kernel: i32 = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
     if kernel != 0 || switch::is_peer_gone(fd) {
         wait::tcp_ended(slot, conn, fd);
@@ -554,6 +587,10 @@ fn take_error(slot: &Slot, conn: &Conn, fd: i32) -> Errno {
     let ours = slot.error.swap(0, Ordering::AcqRel) as Errno;
     if ours != 0 {
         return ours;
+    }
+    if kernel != 0 && sends_by_tcp(slot) {
+        slot.flags.fetch_or(flag::RESET | flag::PEER_GONE, Ordering::AcqRel);
+        return kernel;
     }
     let flags = slot.flags.load(Ordering::Acquire);
     if flags & flag::RESET == 0 && crate::readiness::is_reset(slot, conn) {
@@ -563,9 +600,17 @@ fn take_error(slot: &Slot, conn: &Conn, fd: i32) -> Errno {
     0
 }
 
-/// Whether the peer's end is gone and it did not end in order.
+/// Our direction has not switched: what comes back for it, a reset, is TCP's own.
+fn sends_by_tcp(slot: &Slot) -> bool {
+    slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED == 0
+}
+
+/// Whether the peer's end is gone and it did not end in order. When both directions
+/// have ended before, TCP has nothing left to reset.
 pub(crate) fn ended_by_reset(slot: &Slot, conn: &Conn) -> bool {
-    let gone = slot.flags.load(Ordering::Acquire) & flag::PEER_GONE != 0;
-    let said_so = conn.theirs.sending.flags.load(Ordering::Acquire) & said::ABORT != 0;
-    said_so || (gone && was_aborted(conn))
+    let flags = slot.flags.load(Ordering::Acquire);
+    let peer = conn.theirs.sending.flags.load(Ordering::Acquire);
+    let both_ended = has_finished(peer, flags) && flags & flag::WRITE_SHUT != 0;
+    let gone = flags & flag::PEER_GONE != 0 && !both_ended;
+    peer & said::ABORT != 0 || (gone && was_aborted(conn))
 }

@@ -420,6 +420,20 @@ pub fn note_change(sock: &Sock) {
     }
 }
 
+/// After `shutdown`, which on Linux is an edge whatever there was to report before.
+pub fn note_shutdown(sock: &Sock) {
+    if sock.registrations.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    {
+        let _structure = Held::enter(STRUCTURE.get());
+        for registration in of_sock(sock) {
+            registration.state.fetch_or(FRESH, Ordering::Relaxed);
+        }
+    }
+    note_change(sock);
+}
+
 /// In the child of a fork.
 pub fn after_fork_in_child() {
     STRUCTURE.get().reset();
@@ -635,6 +649,13 @@ impl Registration {
             self.state.fetch_or(DISABLED, Ordering::Relaxed);
         }
         (mask, events & (EPOLLET | EPOLLONESHOT) == 0)
+    }
+
+    /// Whether it is level-triggered, alive, and has nothing to report any more.
+    fn is_spent(&self) -> bool {
+        self.state.load(Ordering::Acquire) & DEAD == 0
+            && self.events.load(Ordering::Relaxed) & (EPOLLET | EPOLLONESHOT) == 0
+            && self.evaluate().0 == 0
     }
 
     /// Edge-triggered: has anything arrived or become possible since the last time?
@@ -1163,7 +1184,7 @@ pub unsafe fn wait(
     let waiter = Waiter { set, epfd, sigmask };
     loop {
         set.look_around();
-        let first = if set.may_report() && set.is_kernel_look_due() {
+        let first = if set.may_report() && set.is_kernel_look_due() && set.has_reports() {
             waiter.ask_kernel(events, Some(Duration::ZERO)).unwrap_or(0)
         } else {
             0
@@ -1279,6 +1300,25 @@ impl Set {
     fn may_report(&self) -> bool {
         self.ready_len.load(Ordering::Relaxed) != 0
             || self.channel().is_some_and(Channel::is_marked)
+    }
+
+    /// The same, looked at more closely where that is cheap: a level-triggered
+    /// registration stays on the list after its report, because only the next look
+    /// shows whether the program has taken what was there. It usually has, and then the
+    /// sleep asks the kernel soon enough.
+    fn has_reports(&'static self) -> bool {
+        const FEW: usize = 8;
+        let len = self.ready_len.load(Ordering::Relaxed);
+        if len > FEW || self.channel().is_some_and(Channel::is_marked) {
+            return true;
+        }
+        let _held = Held::enter(self.lock.get());
+        for registration in (0..len).map_while(|_| self.pop()) {
+            if !registration.is_spent() {
+                self.push(registration);
+            }
+        }
+        self.ready_len.load(Ordering::Relaxed) != 0
     }
 
     /// A thread leaves with events: if others sleep in this set, they are rung for

@@ -105,6 +105,7 @@ pub(crate) fn is_reset(slot: &Slot, conn: &Conn) -> bool {
 /// for is not found out: before a direction has switched that takes a system call.
 pub(crate) fn mask_of(slot: &Slot, conn: &Conn, fd: i32, interest: u32) -> u32 {
     wait::follow_hint(slot, conn, fd);
+    control::follow_late_reset(slot, fd);
     let flags = slot.flags.load(Ordering::Acquire);
     let peer = conn.theirs.sending.flags.load(Ordering::Acquire);
     let reset = is_reset(slot, conn);

@@ -161,7 +161,8 @@ pub fn send_by_tcp(sock: &Use, fd: i32, plain: impl Fn() -> isize) -> Option<isi
         match sock.phase() {
             Phase::Smc => {
                 let (conn, slot) = (sock.conn()?, sock.slot()?);
-                if slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0 {
+                // After a reset TCP has nothing more to say: its error was taken.
+                if slot.flags.load(Ordering::Acquire) & (flag::SEND_SWITCHED | flag::RESET) != 0 {
                     return None;
                 }
                 return send_before_switch(sock, slot, fd, &conn, &plain);
@@ -226,6 +227,9 @@ fn send_before_switch(
         Counted::new(&slot.plain_sends)
     };
     let n = plain();
+    if n < 0 {
+        control::note_reset_by_tcp(slot, fd);
+    }
     // TCP may have taken a part or nothing. The loop of the program was told of room
     // by us, so the kernel's next word about it counts as news.
     sock.out_blocked.store(true, Ordering::Relaxed);
@@ -735,13 +739,16 @@ impl Receive<'_> {
         let skip = if self.peeks() { 0 } else { done };
         // An urgent byte that is next is taken and left out.
         let left_out = usize::from(urgent::is_next_left_out(self.slot, self.fd));
+        let is_full = buffers.len() == skip;
+        if is_full && left_out > 0 {
+            return Found::Nothing;
+        }
         let room = (buffers.len() - skip + left_out).min(chunk.len());
         let flags = libc::MSG_DONTWAIT | (self.flags & libc::MSG_PEEK);
-        if buffers.len() == skip {
-            return if switch::queued(self.fd) > 0 { Found::Bytes(0) } else { Found::Nothing };
-        }
         // SAFETY: `room` writable bytes.
         let taken = match unsafe { sys::recv(self.fd, chunk.as_mut_ptr(), room, flags) } {
+            // To a call without room the kernel says 0 of bytes as of the end.
+            Ok(0) if is_full && switch::queued(self.fd) > 0 => return Found::Bytes(0),
             Ok(0) => {
                 wait::tcp_ended(self.slot, self.conn, self.fd);
                 return if switch::receive_from_ring(self.slot, self.conn) {
@@ -757,7 +764,12 @@ impl Receive<'_> {
             Err(SysErrno(libc::EAGAIN | libc::EINTR)) => return Found::Nothing,
             Err(SysErrno(errno)) => {
                 wait::peer_gone(self.slot);
-                return Found::End(Some(errno));
+                control::note_reset_by_tcp(self.slot, self.fd);
+                // A reset that both TCP and the rings know of is told once.
+                return match self.end() {
+                    Found::End(Some(reset)) => Found::End(Some(reset)),
+                    _ => Found::End(Some(errno)),
+                };
             }
         };
         let consumed = self.slot.tcp_consumed.load(Ordering::Relaxed);
