@@ -62,10 +62,9 @@ pub(crate) struct Options {
     keep_going: bool,
 }
 
-/// For every change: always the same lists, which must all be right, seed and number. New
-/// ones find what nobody has changed: [docs/testing.md] has those that are known.
-///
-/// [docs/testing.md]: ../../../docs/testing.md
+/// Seed and number of the lists that are played with every change, and are always the
+/// same: they must all be right. New ones also find what was wrong before; those that are
+/// known stand in docs/testing.md.
 const ALWAYS: (u32, u32) = (2_000_000, 80);
 
 impl Options {
