@@ -1,6 +1,8 @@
 /* options.c: socket options and names; the socket stays an honest TCP socket. */
 #include "support.h"
 
+#include <sys/syscall.h>
+
 static unsigned char buffer[1000];
 
 static void identity(struct pair *p)
@@ -87,7 +89,10 @@ static int peer_name(struct pair *p, struct sockaddr_storage *name)
 {
     socklen_t len = sizeof *name;
     memset(name, 0, sizeof *name);
-    return getpeername(p->self.fd, (struct sockaddr *)name, &len);
+    int result = getpeername(p->self.fd, (struct sockaddr *)name, &len), error = errno;
+    CHECK_EQ(syscall(SYS_getpeername, p->self.fd, name, &len), result);
+    errno = error;
+    return result;
 }
 
 /* Half an end leaves the peer its name; what has ended has no peer, by which

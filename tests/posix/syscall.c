@@ -316,26 +316,26 @@ static long poll_reset(struct end *end, long a, long b)
     return poll_once(end->fd, POLLIN, 3000);
 }
 
-static void written_past_an_event_loop(struct pair *p)
+/* What is written past the library resets the connection for a peer that waits. */
+static void reset_for_a_waiter(struct pair *p, peer_action *wait, long told)
 {
     if (!is_moved(p->self.fd))
         return;
-    peer_start(p, 0, await_reset, 0, 0);
+    peer_start(p, 0, wait, 0, 0);
     sleep_ms(20);
     CHECK_EQ(past_libc(SYS_write, p->self.fd, (long)"astray", 6, 0, 0), 6);
-    CHECK_EQ(peer_finish(p), EPOLLIN | EPOLLERR | EPOLLHUP);
+    CHECK_EQ(peer_finish(p), told);
     CHECK_ERRNO(peer_do(p, do_recv_once, 100, 0), ECONNRESET);
+}
+
+static void written_past_an_event_loop(struct pair *p)
+{
+    reset_for_a_waiter(p, await_reset, EPOLLIN | EPOLLERR | EPOLLHUP);
 }
 
 static void written_past_a_poll(struct pair *p)
 {
-    if (!is_moved(p->self.fd))
-        return;
-    peer_start(p, 0, poll_reset, 0, 0);
-    sleep_ms(20);
-    CHECK_EQ(past_libc(SYS_write, p->self.fd, (long)"astray", 6, 0, 0), 6);
-    CHECK_EQ(peer_finish(p), POLLIN | POLLERR | POLLHUP);
-    CHECK_ERRNO(peer_do(p, do_recv_once, 100, 0), ECONNRESET);
+    reset_for_a_waiter(p, poll_reset, POLLIN | POLLERR | POLLHUP);
 }
 
 /* What concerns no socket is the kernel's. */

@@ -5,6 +5,10 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::bench::place::find_command;
+use crate::user;
+
+/// Where PostgreSQL's own commands are; those on PATH are wrappers.
+pub(crate) const POSTGRESQL: &str = "/usr/lib/postgresql/15/bin";
 
 /// Every package that any of our commands uses.
 pub(crate) const ALL: &[&str] =
@@ -103,8 +107,7 @@ fn install(packages: &[&str]) -> Result<()> {
 
 /// The words that make a command run as root.
 fn root_prefix() -> Result<&'static [&'static str]> {
-    // SAFETY: geteuid() takes nothing and cannot fail.
-    if unsafe { libc::geteuid() } == 0 {
+    if user::is_root() {
         return Ok(&[]);
     }
     // -n: never asks for a password; a test that waits for one would hang.

@@ -28,9 +28,11 @@ mod operations;
 mod payload;
 mod posix;
 mod races;
+mod sshd;
 mod suite;
 mod suites;
 mod tidy;
+mod user;
 mod witness;
 
 use anyhow::{Context, Result, ensure};

@@ -6,13 +6,12 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::bench::place;
+use crate::user;
 
 /// Settings for the user of the workers and for temporary files below `dir`.
 pub(crate) fn settings(dir: &Path) -> Result<(&'static str, String)> {
-    // SAFETY: geteuid() takes nothing and cannot fail.
-    let is_root = unsafe { libc::geteuid() } == 0;
     // Workers under another user would be strangers to the client.
-    let user = if is_root { "user root;" } else { "" };
+    let user = if user::is_root() { "user root;" } else { "" };
     Ok((user, temporary_paths(dir)?))
 }
 

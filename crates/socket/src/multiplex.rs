@@ -148,8 +148,8 @@ fn look(entries: &mut [libc::pollfd]) -> usize {
     let mut found = 0;
     for entry in entries {
         entry.revents = 0;
-        if let Some((sock, slot, conn)) = connection(entry.fd) {
-            entry.revents = mask_now(&sock, slot, &conn, entry) as u16 as i16;
+        if let Some((_, slot, conn)) = connection(entry.fd) {
+            entry.revents = mask_now(slot, &conn, entry) as u16 as i16;
         } else if let Some(set) = descriptors::set(entry.fd) {
             entry.revents = set_mask(set, entry);
         }
@@ -176,8 +176,7 @@ fn connection(fd: i32) -> Option<(Use, &'static Slot, Conn)> {
     Some((sock, slot, conn))
 }
 
-fn mask_now(sock: &Use, slot: &Slot, conn: &Conn, entry: &libc::pollfd) -> u32 {
-    let _ = sock;
+fn mask_now(slot: &Slot, conn: &Conn, entry: &libc::pollfd) -> u32 {
     let interest = u32::from(entry.events as u16) | ALWAYS;
     readiness::mask_of(slot, conn, entry.fd, interest) & interest
 }
@@ -328,8 +327,7 @@ impl Drop for Armed<'_> {
 
 fn has_news(entries: &[libc::pollfd]) -> bool {
     entries.iter().any(|entry| {
-        connection(entry.fd)
-            .is_some_and(|(sock, slot, conn)| mask_now(&sock, slot, &conn, entry) != 0)
+        connection(entry.fd).is_some_and(|(_, slot, conn)| mask_now(slot, &conn, entry) != 0)
     })
 }
 
@@ -361,9 +359,9 @@ fn finish(entries: &mut [libc::pollfd], copy: &[libc::pollfd]) -> usize {
     let mut count = 0;
     for (entry, kernel) in entries.iter_mut().zip(copy) {
         match connection(entry.fd) {
-            Some((sock, slot, conn)) => {
+            Some((_, slot, conn)) => {
                 note_kernel(kernel, slot, &conn);
-                let now = mask_now(&sock, slot, &conn, entry);
+                let now = mask_now(slot, &conn, entry);
                 if now == 0 && kernel.revents & libc::POLLIN != 0 {
                     wait::drain_bells(slot, &conn, entry.fd);
                 }

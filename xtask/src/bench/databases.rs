@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::lab::{Lab, Load, folder_of_nobody, given_to_nobody};
 use super::launch::{self, Program, Transport};
+use crate::debian::POSTGRESQL;
 
 // ---- memcached -----------------------------------------------------------
 
@@ -58,9 +59,6 @@ fn memcaslap_sums(report: &str) -> Option<MemcaslapSums> {
 }
 
 // ---- PostgreSQL ----------------------------------------------------------
-
-/// Where Debian has the server's own commands; those on PATH are wrappers.
-const POSTGRESQL: &str = "/usr/lib/postgresql/15/bin";
 
 /// pgbench's tables with a million rows.
 const SCALE: &str = "10";

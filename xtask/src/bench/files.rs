@@ -8,21 +8,17 @@ use anyhow::Result;
 
 use super::lab::Lab;
 use super::launch::{self, Transport};
+use crate::sshd;
 
 /// What is copied: a gigabyte.
 const LEN: u64 = 1 << 30;
-
-/// Where Debian's sshd, started by root, locks up its unprivileged part. It is
-/// there as soon as the service was started once.
-const SSHD_JAIL: &str = "/run/sshd";
 
 /// Gigabytes per second of `scp` to a server on this host, from start to end.
 pub(super) fn scp(lab: &Lab, transport: Transport) -> Result<Vec<f64>> {
     let key = prepare(lab)?;
     let port = launch::free_port()?;
-    let config = lab.write("ssh/sshd_config", server_config(lab, port))?;
-    // It runs itself again by the name it was started with.
-    let server = ["/usr/sbin/sshd", "-D", "-e", "-f", &config];
+    let config = lab.write("ssh/sshd_config", sshd::config(port, &lab.scratch.join("ssh")))?;
+    let server = [sshd::PROGRAM, "-D", "-e", "-f", &config];
     let mut server = lab.serve(port, lab.command(transport, &server)?)?;
 
     let (from, to) = (lab.path("ssh/from"), format!("127.0.0.1:{}", lab.path("ssh/to")));
@@ -53,16 +49,5 @@ fn prepare(lab: &Lab) -> Result<String> {
             lab.run(Transport::Tcp, &words)?;
         }
     }
-    // Absent where nobody starts services; if it cannot be made, sshd says so.
-    let _ = fs::create_dir_all(SSHD_JAIL);
     Ok(key)
-}
-
-fn server_config(lab: &Lab, port: u16) -> String {
-    let (host_key, keys) = (lab.path("ssh/host-key"), lab.path("ssh/key.pub"));
-    format!(
-        "ListenAddress 127.0.0.1:{port}\nHostKey {host_key}\nPidFile none\n\
-         AuthorizedKeysFile {keys}\nStrictModes no\nPermitRootLogin yes\n\
-         UsePAM no\nPasswordAuthentication no\nSubsystem sftp internal-sftp\n"
-    )
 }

@@ -14,12 +14,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::launch::{self, Launcher, Program, Transport};
+use crate::user;
 
 /// How long one run may take beyond the time it measures.
 pub(super) const RUN_PATIENCE: Duration = Duration::from_secs(60);
-
-/// The user and group that every Linux system has for those with no rights.
-const NOBODY: u32 = 65_534;
 
 /// One for all workloads of a run.
 #[derive(Debug)]
@@ -141,21 +139,15 @@ fn ended_children_cpu_s() -> Result<f64> {
 /// Makes a folder that belongs to the user of [`given_to_nobody`].
 pub(super) fn folder_of_nobody(dir: &str) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("creating {dir}"))?;
-    if is_root() {
-        chown(dir, Some(NOBODY), Some(NOBODY))?;
-    }
+    let nobody = user::unless_root();
+    chown(dir, nobody, nobody)?;
     Ok(())
 }
 
 /// For programs that refuse to run as root.
 pub(super) fn given_to_nobody(mut command: Command) -> Command {
-    if is_root() {
-        command.uid(NOBODY).gid(NOBODY);
+    if let Some(nobody) = user::unless_root() {
+        command.uid(nobody).gid(nobody);
     }
     command
-}
-
-fn is_root() -> bool {
-    // SAFETY: geteuid() takes nothing and cannot fail.
-    unsafe { libc::geteuid() == 0 }
 }

@@ -6,9 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::site::Site;
 use crate::bench::launch::{self, Program};
-
-/// Where Debian has the server's own commands; those on PATH are wrappers.
-const POSTGRESQL: &str = "/usr/lib/postgresql/15/bin";
+use crate::debian::POSTGRESQL;
 
 /// The driver for Java.
 const JDBC_DRIVER: &str = "/usr/share/java/postgresql.jar";

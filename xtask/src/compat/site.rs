@@ -17,6 +17,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::bench::launch::{self, Dialogue, Launcher, Program, Transport};
 use crate::payload;
+use crate::user;
 use crate::witness::{Tally, Witness};
 
 /// Longest time for one client from start to end.
@@ -34,9 +35,6 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// Where Debian's programs are. They come before what else a user has installed,
 /// because theirs are the versions that are told.
 const DEBIAN_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
-
-/// The user and group that every Linux system has for those with no rights.
-const NOBODY: u32 = 65_534;
 
 /// What all programs share.
 #[derive(Debug)]
@@ -66,9 +64,7 @@ impl<'a> Site<'a> {
         // Left by a run that was killed.
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
-        // SAFETY: geteuid() takes nothing and cannot fail.
-        let is_root = unsafe { libc::geteuid() } == 0;
-        let user = (refuses_root && is_root).then_some(NOBODY);
+        let user = user::unless_root().filter(|_| refuses_root);
         if user.is_some() {
             chown(&dir, user, user)?;
         }

@@ -1,20 +1,18 @@
 //! Programs that carry files: OpenSSH and FTP.
 
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Result, ensure};
 
 use super::site::Site;
 use crate::bench::launch::{self, Program};
+use crate::sshd;
 
 // ---- OpenSSH -----------------------------------------------------------------
 
 /// What scp carries there and back.
 const SCP_LEN: usize = 1 << 30;
-
-/// Where Debian's sshd, started by root, locks up its unprivileged part. It is
-/// there as soon as the service was started once.
-const SSHD_JAIL: &str = "/run/sshd";
 
 /// Any code that ssh does not use itself.
 const REMOTE_CODES: [u8; 3] = [0, 1, 37];
@@ -45,17 +43,8 @@ fn sshd(site: &Site<'_>) -> Result<(u16, Program)> {
     for key in ["host-key", "key"] {
         site.prepare(&["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", &site.path(key)])?;
     }
-    // Absent where nobody starts services; if it cannot be made, sshd says so.
-    let _ = fs::create_dir_all(SSHD_JAIL);
-    let (host_key, keys) = (site.path("host-key"), site.path("key.pub"));
-    let config = format!(
-        "ListenAddress 127.0.0.1:{port}\nHostKey {host_key}\nPidFile none\n\
-         AuthorizedKeysFile {keys}\nStrictModes no\nPermitRootLogin yes\n\
-         UsePAM no\nPasswordAuthentication no\nSubsystem sftp internal-sftp\n"
-    );
-    let config = site.write("sshd_config", config)?;
-    // It runs itself again by the name it was started with.
-    Ok((port, site.serve(port, &["/usr/sbin/sshd", "-D", "-e", "-f", &config])?))
+    let config = site.write("sshd_config", sshd::config(port, Path::new(&site.path(""))))?;
+    Ok((port, site.serve(port, &[sshd::PROGRAM, "-D", "-e", "-f", &config])?))
 }
 
 fn client_options(site: &Site<'_>, port: u16) -> String {

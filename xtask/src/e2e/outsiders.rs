@@ -18,6 +18,7 @@ use crate::bench::launch::{self, Dialogue, Program, Transport};
 use crate::bench::place;
 use crate::payload::{must_be_equal, random_bytes};
 use crate::suite::Lacking;
+use crate::user;
 use crate::witness::Claim;
 
 /// `nobody` of Debian, for programs that raise their privileges.
@@ -86,8 +87,7 @@ pub(crate) fn io_uring_built_in(stage: &Stage<'_>) -> Result<String> {
 /// Run by somebody else than its owner, it gets the owner's privileges, and the loader
 /// ignores what it finds in the environment.
 pub(crate) fn set_user_id(stage: &Stage<'_>) -> Result<String> {
-    // SAFETY: geteuid() takes nothing and cannot fail.
-    if unsafe { libc::geteuid() } != 0 {
+    if !user::is_root() {
         bail!(Lacking("giving a program away needs root".to_owned()));
     }
     let program = compile(stage, "gcc", "set-user-id", &[])?;

@@ -12,6 +12,7 @@ use super::small_group::SmallGroup;
 use super::stage::{PATIENCE, Stage, Style, Tally, Victim};
 use crate::bench::launch::{self, Dialogue, Transport};
 use crate::suite::Lacking;
+use crate::user;
 use crate::witness::Claim;
 
 /// A test; what it returns is worth reading when it has passed.
@@ -238,8 +239,7 @@ fn send_datagrams(stage: &Stage<'_>, options: &[&str]) -> Result<String> {
 // ---- another user ----------------------------------------------------------
 
 fn must_be_root(what: &str) -> Result<()> {
-    // SAFETY: geteuid() takes nothing and cannot fail.
-    if unsafe { libc::geteuid() } != 0 {
+    if !user::is_root() {
         bail!(Lacking(format!("{what} needs root")));
     }
     Ok(())

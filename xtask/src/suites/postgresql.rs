@@ -14,21 +14,17 @@ use anyhow::Result;
 use super::{Part, Suite, Verdicts, prepare, source, version_of};
 use crate::bench::launch;
 use crate::debian;
+use crate::user;
 
 pub(super) const NAME: &str = "postgresql";
 
 const PACKAGE: &str = "postgresql-15";
 const HEADERS: &str = "postgresql-server-dev-15";
-const PROGRAMS: &str = "/usr/lib/postgresql/15/bin";
 const PG_REGRESS: &str = "/usr/lib/postgresql/15/lib/pgxs/src/test/regress/pg_regress";
 
 /// The functions in C, each a library beside the tests.
 const LIBRARIES: [&str; 3] =
     ["src/test/regress/regress.c", "contrib/spi/refint.c", "contrib/spi/autoinc.c"];
-
-/// The user that every Linux system has for those with no rights: PostgreSQL refuses
-/// to run as root.
-const NOBODY: u32 = 65_534;
 
 pub(super) fn suite(scratch: &Path, short: bool) -> Result<Suite> {
     let name = "PostgreSQL";
@@ -64,8 +60,6 @@ fn compile(source: &Path, headers: &Path, into: &Path) -> Result<()> {
 
 fn part(tests: &Path) -> Result<Part> {
     let option = |name: &str, value: &Path| format!("--{name}={}", value.display());
-    // SAFETY: geteuid() takes nothing and cannot fail.
-    let is_root = unsafe { libc::geteuid() } == 0;
     Ok(Part {
         name: "parallel_schedule".to_owned(),
         program: PathBuf::from(PG_REGRESS),
@@ -73,14 +67,15 @@ fn part(tests: &Path) -> Result<Part> {
             option("inputdir", tests),
             option("dlpath", tests),
             option("schedule", &tests.join("parallel_schedule")),
-            option("bindir", Path::new(PROGRAMS)),
+            option("bindir", Path::new(debian::POSTGRESQL)),
             // Else the server would be reached by a UNIX socket.
             "--host=127.0.0.1".to_owned(),
             format!("--port={}", launch::free_port()?),
             "--max-concurrent-tests=20".to_owned(),
         ],
         directory: fs::canonicalize(tests)?,
-        user: is_root.then_some(NOBODY),
+        // PostgreSQL refuses to run as root.
+        user: user::unless_root(),
         read: |printed, _| parse(printed),
         results: Some(|directory| {
             let instance = directory.join("instance");
