@@ -28,6 +28,10 @@ use std::time::Duration;
 /// Bytes that may be unread in one direction.
 const ROOM: usize = 12 << 10;
 
+/// Messages that may be on their way unread: of ten, TCP sends the last only when an
+/// acknowledgement has come, and of unread bytes that may take a while.
+const SEGMENTS: usize = 8;
+
 /// How often a list must be wrong to be called so.
 const TRIALS: u32 = 5;
 
@@ -57,6 +61,7 @@ fn play(list: &[u8], warm_rounds: u8) -> Option<String> {
         plain: pair(plain).map(|socket| Some(End::plain(socket.0))),
         sent: [0; 2],
         received: [0; 2],
+        unacknowledged: [0; 2],
     };
     for round in 0..2 * warm_rounds {
         let side = usize::from(round % 2);
@@ -103,6 +108,8 @@ struct Pairs {
     /// Bytes that each side has sent, and received from the other.
     sent: [usize; 2],
     received: [usize; 2],
+    /// Messages that each side has sent since the other had read them all.
+    unacknowledged: [usize; 2],
 }
 
 impl Pairs {
@@ -112,12 +119,16 @@ impl Pairs {
     }
 
     fn send(&mut self, side: usize, len: usize) -> Option<(Answer, Answer)> {
+        if self.unacknowledged[side] == SEGMENTS {
+            return None;
+        }
         let unread = self.sent[side] - self.received[1 - side];
         let first = self.sent[side];
         let end = first + len.min(ROOM - unread);
         let bytes: Vec<u8> = (first..end).map(|at| (at % 251) as u8).collect();
         let answers = self.both(side, |end| end.send(&bytes))?;
         self.sent[side] += usize::try_from(answers.1.0).unwrap_or(0);
+        self.unacknowledged[side] += 1;
         Some(answers)
     }
 
@@ -130,6 +141,9 @@ impl Pairs {
             self.ours[side].as_ref()?.receive_rest(ours, plain.0, flags);
             self.plain[side].as_ref()?.receive_rest(plain, ours.0, flags);
             self.received[side] += usize::try_from(answers.1.0).unwrap_or(0);
+            if self.received[side] == self.sent[1 - side] {
+                self.unacknowledged[1 - side] = 0;
+            }
         }
         Some(answers)
     }

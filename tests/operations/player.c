@@ -19,7 +19,8 @@
  *             EAGAIN. From then until the stream is drained neither amounts nor OUT nor
  *             RDHUP count (a FIN waits behind bytes for which there is no room), and its
  *             reader neither sends nor shuts it: whether a FIN has come, and so whether a
- *             reset is EPIPE or ECONNRESET, depends on the room before it.
+ *             reset is EPIPE or ECONNRESET, depends on the room before it. Nobody fills a
+ *             stream whose reader has shut it: TCP does not tell of the room there.
  *   sleep     An operation that sleeps is given GRACE_MS after each other operation to wake
  *             up, and its answer is written down at the first of them that woke it.
  *   death     A process that ends without closing is found dead by its peers: after DEATH_MS
@@ -280,6 +281,16 @@ static void judge(const struct end *end, long n, size_t len, bool taken)
         stream->received += n;
 }
 
+/* Behind a full stream that was shut and then torn off comes the FIN, if there was room
+ * for it, or the reset. */
+static void forget_reset(const struct end *end)
+{
+    int error;
+    socklen_t len = sizeof error;
+    getsockopt(end->fd, SOL_SOCKET, SO_ERROR, &error, &len);
+    say(" to the end or a reset");
+}
+
 /* Receives all that there is. */
 static void act_drain(struct end *end)
 {
@@ -303,10 +314,12 @@ static void act_drain(struct end *end)
     }
     if (n < 0 && errno == EAGAIN && unread(stream) > 0)
         say(" MODEL: %lu bytes do not come", (unsigned long)unread(stream));
-    if (n == 0)
-        say(" to the end");
+    if (n < 0 && errno == EAGAIN)
+        say(" until EAGAIN");
+    else if (was_full && stream->finished && connection_of(end)->disturbed)
+        forget_reset(end);
     else
-        say(" until %s", strerrorname_np(errno));
+        say(n == 0 ? " to the end" : " until %s", strerrorname_np(errno));
     if (!was_full)
         say(" -> %ld", total);
     stream->full = false;
@@ -351,7 +364,7 @@ static void act_receive(struct end *end, int a, int b)
 static void act_fill(struct end *end)
 {
     say("fill");
-    if (incoming(end)->full) {
+    if (incoming(end)->full || outgoing(end)->unwanted) {
         say(": nothing is promised");
         return;
     }
@@ -434,6 +447,8 @@ static void act_sleep(struct end *end, int a, int b)
     struct pollfd entry = {.fd = end->fd, .events = POLLIN | POLLRDHUP};
     if (b % 3 == 0 && !incoming(end)->full) {
         size_t len = PICK(lengths, a);
+        if (len == 0 && outgoing(end)->full)
+            len = 1; /* without room for a byte, news of room to send wakes it, too */
         say("sleep in recv %zu", len);
         long n = recv(end->fd, bytes, len, 0);
         if (n > 0 && incoming(end)->full)

@@ -387,6 +387,74 @@ static void peer_is_killed_with_our_data_unread(struct pair *p)
     CHECK_EQ(recv(p->self.fd, buffer, 10, 0), 0);
 }
 
+/* Nobody has to read to find out. */
+static void shutdown_after_a_death(struct pair *p)
+{
+    struct sockaddr_storage name;
+    socklen_t len = sizeof name;
+    do_send(&p->self, 100, 0);
+    CHECK_EQ(peer_do(p, do_poll, POLLIN, 2000), POLLIN);
+    peer_end(p, do_die);
+    sleep_ms(5);
+    CHECK_ERRNO(shutdown(p->self.fd, SHUT_RD), ENOTCONN);
+    CHECK_ERRNO(getpeername(p->self.fd, (struct sockaddr *)&name, &len), ENOTCONN);
+    CHECK_ERRNO(recv(p->self.fd, buffer, 10, 0), ECONNRESET);
+}
+
+/* Nobody has sent urgent data. */
+static void death_is_not_urgent(struct pair *p)
+{
+    do_send(&p->self, 100, 0);
+    peer_do(p, do_send, 10, 0);
+    await_readable(p->self.fd, 10);
+    peer_end(p, do_die);
+    CHECK_EQ(poll_once(p->self.fd, POLLIN | POLLPRI | POLLRDHUP, 2000) & POLLPRI, 0);
+    CHECK_EQ(do_recv(&p->self, 10, 0), 10);
+}
+
+/* Counting what is there tells nobody of the reset. */
+static void counting_takes_no_reset(struct pair *p)
+{
+    int queued = -1;
+    do_send(&p->self, 100, 0);
+    peer_do(p, do_poll, POLLIN, 2000);
+    peer_do(p, do_close, 0, 0);
+    CHECK_EQ(poll_once(p->self.fd, POLLIN, 2000), POLLIN | POLLERR | POLLHUP);
+    CHECK_EQ(ioctl(p->self.fd, FIONREAD, &queued), 0);
+    CHECK_EQ(queued, 0);
+    CHECK_ERRNO(recv(p->self.fd, buffer, 10, 0), ECONNRESET);
+}
+
+/* A receive without room sleeps, and once it has slept it returns 0 whatever has come:
+ * also a reset, of which the next call hears. */
+static long do_reset_later(struct end *end, long a, long b)
+{
+    sleep_ms(20);
+    do_linger(end, 1, 0);
+    return do_close(end, a, b);
+}
+
+static void reset_wakes_who_has_no_room(struct pair *p)
+{
+    peer_start(p, 0, do_reset_later, 0, 0);
+    CHECK_EQ(recv(p->self.fd, buffer, 0, 0), 0);
+    CHECK_EQ(peer_finish(p), 0);
+    CHECK_ERRNO(recv(p->self.fd, buffer, 10, 0), ECONNRESET);
+    CHECK_EQ(recv(p->self.fd, buffer, 10, 0), 0);
+}
+
+/* The peer ends in order, and its program without a word: what is sent to it later was
+ * not unread when it ended. */
+static void send_after_exit(struct pair *p)
+{
+    peer_end(p, do_exit);
+    sleep_ms(5);
+    CHECK_EQ(send(p->self.fd, buffer, 10, MSG_NOSIGNAL), 10);
+    sleep_ms(5);
+    CHECK_EQ(recv(p->self.fd, buffer, 10, 0), 0);
+    CHECK_ERRNO(send(p->self.fd, buffer, 10, MSG_NOSIGNAL), EPIPE);
+}
+
 /* A sleeper is woken by the death. */
 static long do_die_later(struct end *end, long a, long b)
 {
@@ -616,6 +684,11 @@ static const struct test tests[] = {
     {"peer_is_killed_with_data_queued_for_us", peer_is_killed_with_data_queued_for_us,
      PROCESS_ONLY},
     {"peer_is_killed_with_our_data_unread", peer_is_killed_with_our_data_unread, PROCESS_ONLY},
+    {"shutdown_after_a_death", shutdown_after_a_death, PROCESS_ONLY},
+    {"death_is_not_urgent", death_is_not_urgent, PROCESS_ONLY},
+    {"counting_takes_no_reset", counting_takes_no_reset, 0},
+    {"reset_wakes_who_has_no_room", reset_wakes_who_has_no_room, ACTIVE_PEER | SLOW},
+    {"send_after_exit", send_after_exit, PROCESS_ONLY},
     {"death_wakes_recv", death_wakes_recv, PROCESS_ONLY | SLOW},
     {"death_wakes_poll", death_wakes_poll, PROCESS_ONLY | SLOW},
     {"death_wakes_send", death_wakes_send, PROCESS_ONLY | SLOW},

@@ -524,6 +524,52 @@ static void duplicate_keeps_it(struct pair *p)
     close(set);
 }
 
+/* A registration belongs to a number and what was open there. */
+static void registration_stays_behind(struct pair *p)
+{
+    int set = epoll_create1(0), fd = p->self.fd, twin = dup(fd);
+    CHECK_EQ(epoll_add(set, fd, EPOLLIN | EPOLLET, 1), 0);
+    struct pair other;
+    pair_open(&other, (struct setting){.place = SAME_THREAD, .warm = p->setting.warm});
+    CHECK_EQ(dup2(other.self.fd, fd), fd);
+    close(other.self.fd);
+    other.self.fd = fd;
+    p->self.fd = twin;
+    for (int i = 0; i < 20; i++) { /* may move by now */
+        peer_do(p, do_send, 1, 0);
+        CHECK_EQ(do_recv(&p->self, 1, 0), 1);
+        CHECK_EQ(do_send(&p->self, 1, 0), 1);
+        CHECK_EQ(peer_do(p, do_recv, 1, 0), 1);
+    }
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 2};
+    CHECK_ERRNO(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event), ENOENT);
+    arrive(p, 1);
+    CHECK_EQ(one_event(set, 1, LONG_MS), EPOLLIN);
+    self_close(p);
+    pair_close(&other);
+    close(set);
+}
+
+/* The end is found through the other number, too, whatever the first one is by now. */
+static void end_after_number_is_reused(struct pair *p)
+{
+    int set = epoll_create1(0), fd = p->self.fd, twin = dup(fd);
+    CHECK_EQ(epoll_add(set, fd, EPOLLIN | EPOLLRDHUP, 1), 0);
+    CHECK_SILENT(set);
+    struct pair other;
+    pair_open(&other, (struct setting){.place = SAME_THREAD, .warm = p->setting.warm});
+    CHECK_EQ(dup2(other.self.fd, fd), fd);
+    close(other.self.fd);
+    other.self.fd = fd;
+    p->self.fd = twin;
+    do_shutdown(&p->self, SHUT_WR, 0);
+    peer_do(p, do_close, 0, 0);
+    CHECK_EQ(one_event(set, 1, LONG_MS), EPOLLIN | EPOLLRDHUP | EPOLLHUP);
+    self_close(p);
+    self_close(&other);
+    close(set);
+}
+
 /* The number is used again for another connection: a new registration, no trace of
  * the old one. */
 static void number_reused(struct pair *p)
@@ -899,6 +945,8 @@ static const struct test tests[] = {
     {"close_removes", close_removes, 0},
     {"duplicate_keeps_it", duplicate_keeps_it, 0},
     {"number_reused", number_reused, 0},
+    {"registration_stays_behind", registration_stays_behind, 0},
+    {"end_after_number_is_reused", end_after_number_is_reused, 0},
     {"add_before_connect", add_before_connect, ALONE},
     {"mixed_kinds", mixed_kinds, 0},
     {"busy_and_quiet", busy_and_quiet, ALONE},

@@ -354,6 +354,63 @@ static void epoll_over_fork(struct pair *p)
     close(set);
 }
 
+static const struct epoll_event watched = {.events = EPOLLIN, .data.u64 = 77};
+
+/* A child closes what it watches while the parent still has it: the kernel may go on
+ * reporting it (epoll(7), question 6), but only with what the child has registered. */
+static void child_closes_what_it_watches(struct pair *p)
+{
+    int gate[2];
+    CHECK_EQ(pipe(gate), 0);
+    pid_t child = IN_CHILD({
+        int set = epoll_create1(0);
+        struct epoll_event event = watched;
+        CHECK_EQ(epoll_ctl(set, EPOLL_CTL_ADD, p->self.fd, &event), 0);
+        CHECK_EQ(close(p->self.fd), 0);
+        CHECK_EQ(read(gate[0], buffer, 1), 1);
+        for (int i = 0; i < 3; i++)
+            if (epoll_wait(set, &event, 1, 10) == 1)
+                CHECK_EQ(event.data.u64, 77);
+    });
+    sleep_ms(10);
+    peer_do(p, do_send, 10, 0);
+    peer_do(p, do_shutdown, SHUT_WR, 0);
+    CHECK_EQ(write(gate[1], "x", 1), 1);
+    CHECK_EQ(await_child(child), 0);
+    close(gate[0]);
+    close(gate[1]);
+    CHECK_EQ(do_recv(&p->self, 10, 0), 10);
+}
+
+/* The number under which a child watches its connection becomes another socket, while
+ * the connection lives on under a second one: nobody takes bytes from the other socket. */
+static void watched_number_is_reused(struct pair *p)
+{
+    struct end *end = shared_end(p);
+    int strangers[2];
+    CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, strangers), 0);
+    pid_t child = IN_CHILD({
+        int set = epoll_create1(0);
+        struct epoll_event event = watched;
+        CHECK_EQ(epoll_ctl(set, EPOLL_CTL_ADD, end->fd, &event), 0);
+        int number = end->fd;
+        end->fd = dup(number);
+        CHECK_EQ(dup2(strangers[0], number), number);
+        CHECK_EQ(write(strangers[1], "!!!", 3), 3);
+        CHECK_EQ(epoll_wait(set, &event, 1, 100), 1);
+        CHECK_EQ(event.data.u64, 77);
+        CHECK_EQ(do_echo(end, 10, 1), 0);
+        CHECK_EQ(epoll_wait(set, &event, 1, 10), 0);
+        CHECK_EQ(recv(number, buffer, 10, MSG_DONTWAIT), 3);
+    });
+    close(strangers[0]);
+    close(strangers[1]);
+    sleep_ms(5);
+    CHECK_EQ(peer_do(p, do_send, 10, 0), 10);
+    CHECK_EQ(peer_do(p, do_recv, 10, 0), 10);
+    CHECK_EQ(await_child(child), 0);
+}
+
 /* ---- whole servers --------------------------------------------------------------- */
 
 static struct sockaddr_storage address;
@@ -480,6 +537,8 @@ static const struct test tests[] = {
     {"several_children_read", several_children_read, PROCESS_ONLY},
     {"other_programs", other_programs, PROCESS_ONLY | SLOW},
     {"epoll_over_fork", epoll_over_fork, PROCESS_ONLY | SLOW},
+    {"child_closes_what_it_watches", child_closes_what_it_watches, PROCESS_ONLY | SLOW},
+    {"watched_number_is_reused", watched_number_is_reused, PROCESS_ONLY | SLOW},
     {"fork_per_connection", fork_per_connection, ALONE},
     {"workers_share_listener", workers_share_listener, ALONE},
     {"connect_then_fork", connect_then_fork, ALONE},

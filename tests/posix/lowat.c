@@ -78,6 +78,20 @@ static void recv_waits_for_it(struct pair *p)
     peer_finish(p);
 }
 
+/* Who sleeps is woken for that much, even if less had been enough for the call. */
+static void sleeper_waits_for_it(struct pair *p)
+{
+    set_int(p->self.fd, SOL_SOCKET, SO_RCVLOWAT, LOWAT);
+    peer_start(p, 20, do_send_halves, 0, 0);
+    CHECK_EQ(do_recv_once(&p->self, 1, 0), 1);
+    int queued = 0;
+    CHECK_EQ(ioctl(p->self.fd, FIONREAD, &queued), 0);
+    CHECK_BETWEEN(queued, LOWAT - 1, 2 * LOWAT);
+    set_int(p->self.fd, SOL_SOCKET, SO_RCVLOWAT, 1);
+    CHECK_EQ(do_recv(&p->self, 2 * LOWAT - 1, 0), 2 * LOWAT - 1);
+    peer_finish(p);
+}
+
 static void poll_sleeps_for_it(struct pair *p)
 {
     set_int(p->self.fd, SOL_SOCKET, SO_RCVLOWAT, LOWAT);
@@ -137,6 +151,7 @@ static const struct test tests[] = {
     {"dontwait_takes_less", dontwait_takes_less, 0},
     {"request_below_it", request_below_it, 0},
     {"recv_waits_for_it", recv_waits_for_it, ACTIVE_PEER | SLOW},
+    {"sleeper_waits_for_it", sleeper_waits_for_it, ACTIVE_PEER | SLOW},
     {"poll_sleeps_for_it", poll_sleeps_for_it, ACTIVE_PEER | SLOW},
     {"epoll_edge_is_the_crossing", epoll_edge_is_the_crossing, 0},
     {"end_below_it", end_below_it, 0},

@@ -140,7 +140,7 @@ fn test() -> Result<()> {
     debian::ensure_for_e2e()?;
     build()?;
     posix::run(&parse::<posix::Options>())?;
-    operations::run(&operations::Options::always())?;
+    operations::run_always()?;
     hostile::run(&parse::<hostile::Options>())?;
     e2e::run(&parse::<e2e::E2eOptions>())?;
     compat::run(&compat::Options::short())?;

@@ -132,6 +132,9 @@ pub mod flag {
     /// Sending was shut down before the switch, by TCP's own FIN. A FIN without this
     /// flag is the end of the owner.
     pub const FIN_BY_TCP: u32 = 1 << 4;
+    /// The owner's process ends by itself, with nothing unread: what it has not read in
+    /// the end was sent to it afterwards.
+    pub const READ_ALL: u32 = 1 << 5;
 }
 
 /// Bits of [`Waiting::write_wanted`].

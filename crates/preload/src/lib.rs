@@ -3,13 +3,14 @@
 //! `exports` is the table of names and has no logic: "ours or theirs?", one
 //! look-up, and on to [`sidestep_socket`] or to libc. `real` finds the libc
 //! behind us, `start` runs before the program's first constructor, `fork` is called around
-//! all that copies a process, `stdio` gives `fdopen` a stream that goes through the names
-//! above, `spawn` sees to programs that libc begins by itself, `syscall` to calls by
-//! number, and `uring` to what liburing gives to the kernel.
+//! all that copies a process, `exit` before it ends by itself, `stdio` gives `fdopen` a
+//! stream that goes through the names above, `spawn` sees to programs that libc begins by
+//! itself, `syscall` to calls by number, and `uring` to what liburing gives to the kernel.
 //!
 //! No function here allocates, or changes `errno` on success. What unwinds through
 //! them is the cancellation of a thread; panics abort.
 
+mod exit;
 mod exports;
 mod fork;
 mod real;

@@ -102,6 +102,7 @@ names! {
     fn accept(fd: i32, address: Address, len: Length) -> i32;
     fn accept4(fd: i32, address: Address, len: Length, flags: i32) -> i32;
     fn close(fd: i32) -> i32;
+    fn _exit(status: i32) -> i32;
     fn close_range(first: u32, last: u32, flags: i32) -> i32;
     fn shutdown(fd: i32, how: i32) -> i32;
     fn dup(fd: i32) -> i32;

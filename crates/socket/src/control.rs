@@ -36,7 +36,9 @@ pub fn reset(slot: &Slot, conn: &Conn, what: &dyn Display) -> Errno {
 pub(crate) fn end_of_input(slot: &Slot, conn: &Conn) -> Option<End> {
     let flags = slot.flags.load(Ordering::Acquire);
     let error = slot.error.load(Ordering::Relaxed) as Errno;
-    if error == libc::ECONNRESET && slot.error.swap(0, Ordering::Relaxed) != 0 {
+    // A reset behind the peer's FIN (`EPIPE`) is for whoever sends.
+    let is_for_readers = error != 0 && error != libc::EPIPE;
+    if is_for_readers && slot.error.swap(0, Ordering::Relaxed) != 0 {
         return Some(End::Reset(error));
     }
     let theirs = &conn.theirs.sending;
@@ -59,9 +61,15 @@ pub(crate) fn end_of_input(slot: &Slot, conn: &Conn) -> Option<End> {
     (flags & (flag::PEER_GONE | flag::READ_SHUT) != 0).then_some(End::Input)
 }
 
-/// The peer sends no more: its FIN, as it said itself or as the slot's flags have it.
+/// The peer sends no more, and all that it has sent is in the ring: its FIN, as it said
+/// itself or as the slot's flags have it.
 fn has_finished(peer: u32, flags: u32) -> bool {
     peer & said::DONE != 0 || flags & flag::TCP_ENDED != 0
+}
+
+/// The peer has sent its FIN, whether or not everything before it was read.
+fn has_sent_fin(peer: u32, flags: u32) -> bool {
+    peer & said::FIN_BY_TCP != 0 || has_finished(peer, flags)
 }
 
 /// What a reset by the peer is reported as. Behind its FIN the end of input stays what it
@@ -69,15 +77,20 @@ fn has_finished(peer: u32, flags: u32) -> bool {
 fn error_of_reset(slot: &Slot, conn: &Conn) -> Errno {
     let peer = conn.theirs.sending.flags.load(Ordering::Acquire);
     let flags = slot.flags.load(Ordering::Acquire);
-    if has_finished(peer, flags) { libc::EPIPE } else { libc::ECONNRESET }
+    if has_sent_fin(peer, flags) { libc::EPIPE } else { libc::ECONNRESET }
 }
 
 /// The peer's end is gone; TCP would have sent RST instead of FIN if bytes of ours
 /// were left unread, or if it had asked for that with `SO_LINGER`.
 fn was_aborted(conn: &Conn) -> bool {
     let peer = conn.theirs.sending.flags.load(Ordering::Acquire);
-    let unread = conn.theirs.receiving.consumer.claim() != conn.mine.sending.producer.position();
+    let unread = is_unread_by_peer(conn) && peer & said::READ_ALL == 0;
     unread || peer & (said::LINGER_ZERO | said::ABORT) != 0
+}
+
+/// Bytes of ours lie in the ring.
+fn is_unread_by_peer(conn: &Conn) -> bool {
+    conn.theirs.receiving.consumer.claim() != conn.mine.sending.producer.position()
 }
 
 /// A send on a connection that is over for sending. `len`: bytes it wanted to send.
@@ -104,24 +117,57 @@ pub(crate) fn send_after_end(slot: &Slot, conn: &Conn, fd: i32, len: usize) -> A
         conn.mine.sending.flags.fetch_or(said::ABORT, Ordering::SeqCst);
         wait::wake_readers(slot, conn, fd);
     }
-    // TCP takes the first write after the peer's close, and learns from the answer.
+    note_late_write(slot);
+    Ok(len)
+}
+
+/// TCP takes the first write after the peer's end, and learns from the answer.
+fn note_late_write(slot: &Slot) {
     slot.flags.fetch_or(flag::LATE_WRITE | flag::RESET, Ordering::AcqRel);
     slot.error.store(libc::EPIPE as u32, Ordering::Release);
-    Ok(len)
+}
+
+/// The peer's end of the TCP connection is gone.
+pub(crate) fn peer_gone(slot: &Slot, conn: &Conn) {
+    let before = slot.flags.fetch_or(flag::PEER_GONE, Ordering::AcqRel);
+    let read_all = conn.theirs.sending.flags.load(Ordering::Acquire) & said::READ_ALL != 0;
+    if before & flag::RESET == 0 && read_all && is_unread_by_peer(conn) {
+        note_late_write(slot);
+    }
 }
 
 /// Our direction goes by TCP and the peer's has ended: what we sent after that is
 /// answered with a reset, as a late write is by [`send_after_end`].
-pub(crate) fn follow_late_reset(slot: &Slot, fd: i32) {
+pub(crate) fn follow_late_reset(slot: &Slot, conn: &Conn, fd: i32) {
     let flags = slot.flags.load(Ordering::Acquire);
-    let has_ended = flags & (flag::TCP_ENDED | flag::PEER_GONE) != 0;
-    if !has_ended || flags & flag::RESET != 0 || !sends_by_tcp(slot) {
-        return;
+    if flags & (flag::TCP_ENDED | flag::PEER_GONE) != 0 {
+        take_tcp_error(slot, conn, fd);
     }
-    let error: i32 = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
+}
+
+/// Takes the error of the TCP connection, if our direction still goes by it, for the
+/// program's next call. True: there was one.
+pub(crate) fn take_tcp_error(slot: &Slot, conn: &Conn, fd: i32) -> bool {
+    if slot.flags.load(Ordering::Acquire) & flag::RESET != 0 || !sends_by_tcp(slot) {
+        return false;
+    }
+    let error = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
     if error != 0 {
-        slot.flags.fetch_or(flag::LATE_WRITE | flag::RESET | flag::PEER_GONE, Ordering::AcqRel);
-        slot.error.store(error as u32, Ordering::Release);
+        note_tcp_error(slot, conn, error);
+    }
+    error != 0
+}
+
+/// TCP has told us an error: the peer's end is gone. Once our direction has switched, the
+/// error is about bells, and what it means for the program the rings know. Before, it is
+/// the program's own, for its next call.
+pub(crate) fn note_tcp_error(slot: &Slot, conn: &Conn, errno: Errno) {
+    peer_gone(slot, conn);
+    if sends_by_tcp(slot) {
+        // Of a FIN that went by the ring, TCP does not know.
+        let errno = if errno == libc::ECONNRESET { error_of_reset(slot, conn) } else { errno };
+        slot.flags.fetch_or(flag::LATE_WRITE | flag::RESET, Ordering::AcqRel);
+        slot.error.store(errno as u32, Ordering::Release);
     }
 }
 
@@ -157,7 +203,7 @@ pub fn shutdown(sock: &Use, fd: i32, how: i32) -> Option<Answer> {
     if !(libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
         return Some(Err(libc::EINVAL));
     }
-    wait::follow_hint(slot, &conn, fd);
+    wait::ask_kernel(slot, &conn, fd);
     // A connection that has ended is not connected any more.
     let has_ended_by_tcp = || sends_by_tcp(slot) && sys::socket_name(fd, true).is_err();
     if tcp_state(slot, &conn) == TCP_CLOSE || has_ended_by_tcp() {
@@ -247,7 +293,7 @@ fn tcp_state(slot: &Slot, conn: &Conn) -> u8 {
 /// Whether the connection has ended and `getpeername` says `ENOTCONN`.
 pub fn has_no_peer(sock: &Use, fd: i32) -> bool {
     let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return false };
-    wait::follow_hint(slot, &conn, fd);
+    wait::ask_kernel(slot, &conn, fd);
     tcp_state(slot, &conn) == TCP_CLOSE
 }
 
@@ -291,9 +337,8 @@ pub(crate) fn before_last_close(sock: &Sock, conn: &Conn, fd: i32) {
     if sock.home().is_some_and(|home| home.is_under_way(sock.slot_index())) {
         return end_by_reset_unless_received(slot, conn, fd);
     }
-    let consumer = conn.mine.receiving.consumer.position();
     let unread = if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
-        conn.theirs.sending.producer.claim() != consumer
+        has_unread(conn)
     } else {
         let consumed = slot.tcp_consumed.load(Ordering::Relaxed);
         switch::queued(fd) > 0 && switch::peer_switch(conn).is_none_or(|at| consumed < at)
@@ -302,6 +347,23 @@ pub(crate) fn before_last_close(sock: &Sock, conn: &Conn, fd: i32) {
         conn.mine.sending.flags.fetch_or(said::ABORT, Ordering::SeqCst);
     }
     wait::drain_bells(slot, conn, fd);
+}
+
+/// The process is about to end with this connection open. What it has not read in the end
+/// decides between FIN and reset, and the peer, who may send before it learns of the end,
+/// could take its own bytes for the reason.
+pub(crate) fn before_exit(slot: &Slot, conn: &Conn) {
+    let by_ring = slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0;
+    if by_ring && slot.holders.load(Ordering::Acquire) <= 1 {
+        let sending = &conn.mine.sending;
+        let how = if has_unread(conn) { said::ABORT } else { said::READ_ALL };
+        sending.flags.fetch_or(how, Ordering::SeqCst);
+        sending.closes.fetch_add(1, Ordering::Release);
+    }
+}
+
+fn has_unread(conn: &Conn) -> bool {
+    conn.theirs.sending.producer.claim() != conn.mine.receiving.consumer.position()
 }
 
 /// The last who knows how to go on with a connection lets go of it while it is under way
@@ -565,7 +627,7 @@ pub fn get_option(sock: &Use, fd: i32, level: i32, name: i32) -> OptionAnswer {
             OptionAnswer::Value(slot.not_sent_low_water.load(Ordering::Relaxed) as i32)
         }
         (libc::IPPROTO_TCP, libc::TCP_INFO) => {
-            wait::follow_hint(slot, &conn, fd);
+            wait::ask_kernel(slot, &conn, fd);
             match tcp_state(slot, &conn) {
                 TCP_ESTABLISHED => OptionAnswer::Kernel,
                 state => OptionAnswer::FirstByte(state),
@@ -579,7 +641,7 @@ pub fn get_option(sock: &Use, fd: i32, level: i32, name: i32) -> OptionAnswer {
 /// shared memory is about bells, so it is taken and replaced by ours; before our direction
 /// has switched it is about our bytes.
 fn take_error(slot: &Slot, conn: &Conn, fd: i32) -> Errno {
-    follow_late_reset(slot, fd);
+    take_tcp_error(slot, conn, fd);
     let kernel: i32 = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
     if kernel != 0 || switch::is_peer_gone(fd) {
         wait::tcp_ended(slot, conn, fd);
@@ -587,10 +649,6 @@ fn take_error(slot: &Slot, conn: &Conn, fd: i32) -> Errno {
     let ours = slot.error.swap(0, Ordering::AcqRel) as Errno;
     if ours != 0 {
         return ours;
-    }
-    if kernel != 0 && sends_by_tcp(slot) {
-        slot.flags.fetch_or(flag::RESET | flag::PEER_GONE, Ordering::AcqRel);
-        return kernel;
     }
     let flags = slot.flags.load(Ordering::Acquire);
     if flags & flag::RESET == 0 && crate::readiness::is_reset(slot, conn) {
@@ -610,7 +668,7 @@ fn sends_by_tcp(slot: &Slot) -> bool {
 pub(crate) fn ended_by_reset(slot: &Slot, conn: &Conn) -> bool {
     let flags = slot.flags.load(Ordering::Acquire);
     let peer = conn.theirs.sending.flags.load(Ordering::Acquire);
-    let both_ended = has_finished(peer, flags) && flags & flag::WRITE_SHUT != 0;
-    let gone = flags & flag::PEER_GONE != 0 && !both_ended;
-    peer & said::ABORT != 0 || (gone && was_aborted(conn))
+    let both_ended = has_sent_fin(peer, flags) && flags & flag::WRITE_SHUT != 0;
+    let gone = flags & flag::PEER_GONE != 0;
+    !both_ended && (peer & said::ABORT != 0 || (gone && was_aborted(conn)))
 }

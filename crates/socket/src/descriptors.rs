@@ -197,6 +197,13 @@ pub fn is_first_of(fd: i32, sock: &Sock) -> bool {
         || (0..fd as usize).all(|lower| TABLE[lower].load(Ordering::Relaxed) != word)
 }
 
+/// The lowest descriptor that refers to `sock`.
+pub fn first_of(sock: &Sock) -> Option<i32> {
+    let word = core::ptr::from_ref(sock) as usize;
+    let highest = HIGHEST.load(Ordering::Relaxed);
+    (0..=highest).find(|fd| TABLE[*fd].load(Ordering::Relaxed) == word).map(|fd| fd as i32)
+}
+
 /// Calls `f` with every descriptor of the table between two numbers, inclusive.
 pub fn for_each(first: usize, last: usize, mut f: impl FnMut(i32)) {
     let last = last.min(HIGHEST.load(Ordering::Relaxed));

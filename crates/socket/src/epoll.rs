@@ -73,7 +73,10 @@ pub struct Registration {
     /// Null: dissolved.
     set: AtomicPtr<Set>,
     sock: AtomicPtr<Sock>,
+    /// Under which the program has registered it.
     fd: AtomicI32,
+    /// By which the socket is reached: another one, when that was closed.
+    open_fd: AtomicI32,
     events: AtomicU32,
     data: AtomicU64,
     state: AtomicU32,
@@ -156,7 +159,10 @@ pub struct Set {
     /// Channel number + 1.
     channel: AtomicU32,
     bell: AtomicI32,
-    tagged: AtomicU32,
+    /// The kernel's set has held a tag of ours, and may hold it for longer than we: while
+    /// another process has the connection open (`epoll(7)`, question 6). A tag must never
+    /// reach the program.
+    tagged: AtomicBool,
     sleepers: AtomicU32,
     looks_saved: AtomicU32,
     last_look_ns: AtomicU64,
@@ -375,6 +381,10 @@ pub fn forget_descriptor(sock: &'static Sock, fd: i32) {
             let epfd = set.epfd.load(Ordering::Relaxed);
             let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
             registration.dissolve();
+        } else if registration.open_fd() == fd
+            && let Some(other) = crate::descriptors::first_of(sock)
+        {
+            registration.open_fd.store(other, Ordering::Relaxed);
         }
     }
 }
@@ -497,6 +507,7 @@ impl Registration {
             set: AtomicPtr::new(core::ptr::from_ref(set).cast_mut()),
             sock: AtomicPtr::new(core::ptr::from_ref(sock).cast_mut()),
             fd: AtomicI32::new(fd),
+            open_fd: AtomicI32::new(fd),
             events: AtomicU32::new(wish.events),
             data: AtomicU64::new(wish.u64),
             state: AtomicU32::new(FRESH),
@@ -536,6 +547,10 @@ impl Registration {
         self.tagged.load(Ordering::Relaxed)
     }
 
+    fn open_fd(&self) -> i32 {
+        self.open_fd.load(Ordering::Relaxed)
+    }
+
     /// The program adds or modifies it.
     fn wish_for(&'static self, set: &'static Set, wish: libc::epoll_event) {
         self.events.store(wish.events, Ordering::Relaxed);
@@ -556,9 +571,15 @@ impl Registration {
         let tag = core::ptr::from_ref(self) as u64;
         let fd = self.fd.load(Ordering::Relaxed);
         let epfd = set.epfd.load(Ordering::Relaxed);
+        // Before the tag: a thread that sleeps in the kernel's set may wake by it at once.
+        set.tagged.store(true, Ordering::SeqCst);
         // OUT matters only until we have switched; edge-triggered it costs nothing.
         let events = mask::IN | mask::OUT | mask::RDHUP | mask::PRI | EPOLLET;
-        if sys::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, events, tag).is_err() {
+        if fd != self.open_fd() {
+            // The number was closed, or is another socket's: what the kernel has under it
+            // nobody can change any more.
+            let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, self.open_fd(), events, tag);
+        } else if sys::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, events, tag).is_err() {
             // An exclusive registration cannot be modified.
             let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
             let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, events, tag);
@@ -571,7 +592,6 @@ impl Registration {
             self.next_of_slot.store(others, Ordering::Relaxed);
             set.by_slot[index].store(core::ptr::from_ref(self).cast_mut(), Ordering::Release);
         }
-        set.tagged.fetch_add(1, Ordering::Release);
         if let Some(conn) = sock.conn() {
             let reached = set.subscribe(sock, &conn);
             self.unreached.store(!reached, Ordering::Relaxed);
@@ -604,7 +624,6 @@ impl Registration {
         unlink(&set.registrations, self, |r| &r.next_of_set);
         if self.is_tagged() {
             unlink(&set.by_slot[sock.slot_index()], self, |r| &r.next_of_slot);
-            set.tagged.fetch_sub(1, Ordering::Release);
         }
         self.set.store(null_mut(), Ordering::Release);
         self.sock.store(null_mut(), Ordering::Release);
@@ -631,7 +650,7 @@ impl Registration {
             return (0, false);
         }
         let events = self.events.load(Ordering::Relaxed);
-        let fd = self.fd.load(Ordering::Relaxed);
+        let fd = self.open_fd();
         let interest = interest_of(events);
         let mut full = readiness::mask_of(slot, &conn, fd, interest);
         if events & mask::OUT != 0 && full & mask::OUT == 0 {
@@ -660,7 +679,7 @@ impl Registration {
 
     /// Edge-triggered: has anything arrived or become possible since the last time?
     fn is_news(&self, sock: &Sock, slot: &Slot, conn: &Conn, now: u32) -> bool {
-        let arrived = readiness::arrived(slot, conn, self.fd.load(Ordering::Relaxed));
+        let arrived = readiness::arrived(slot, conn, self.open_fd());
         let mut seen = self.seen_mask.load(Ordering::Relaxed);
         if now & mask::OUT != 0 && sock.out_blocked.swap(false, Ordering::Relaxed) {
             seen &= !mask::OUT;
@@ -728,11 +747,11 @@ impl Set {
         Some(self.home()?.wake.channel(self.channel_number()?))
     }
 
-    /// Whether the kernel's set holds anything of ours: a tagged registration, our
+    /// Whether the kernel's set may hold anything of ours: a tagged registration, our
     /// eventfd, or another epoll set.
     #[inline]
     pub fn is_tagged(&self) -> bool {
-        self.tagged.load(Ordering::Acquire) != 0
+        self.tagged.load(Ordering::Acquire)
             || self.channel.load(Ordering::Relaxed) != 0
             || self.inner[0].load(Ordering::Relaxed) != 0
     }
@@ -828,7 +847,7 @@ impl Set {
     /// around it): from now on news ring its eventfd, which is in the kernel's set
     /// and makes the descriptor readable.
     pub(crate) fn observe(&'static self) {
-        if self.tagged.load(Ordering::Acquire) == 0 && self.inner[0].load(Ordering::Relaxed) == 0 {
+        if !self.tagged.load(Ordering::Acquire) && self.inner[0].load(Ordering::Relaxed) == 0 {
             return;
         }
         self.observed.store(true, Ordering::Relaxed);
@@ -1056,7 +1075,7 @@ impl Set {
                 return false;
             }
             let events = registration.events.load(Ordering::Relaxed);
-            let fd = registration.fd.load(Ordering::Relaxed);
+            let fd = registration.open_fd();
             let interest = interest_of(events);
             let full = readiness::mask_of(slot, &conn, fd, interest);
             let now = full & interest;
@@ -1094,7 +1113,7 @@ impl Set {
             if inherited || registration.unreached.load(Ordering::Relaxed) {
                 wait::withdraw_readers(slot, &conn);
                 conn.mine.waiting.write_arm.withdraw();
-                wait::drain_bells(slot, &conn, registration.fd.load(Ordering::Relaxed));
+                wait::drain_bells(slot, &conn, registration.open_fd());
             }
         }
     }
@@ -1134,7 +1153,7 @@ impl Set {
             return;
         };
         if let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) {
-            let fd = registration.fd.load(Ordering::Relaxed);
+            let fd = registration.open_fd();
             if events & (mask::RDHUP | mask::HUP | mask::ERR) == 0 {
                 wait::look_at_bells(slot, &conn, fd);
             } else if crate::switch::is_peer_gone(fd) {

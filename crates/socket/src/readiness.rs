@@ -105,7 +105,7 @@ pub(crate) fn is_reset(slot: &Slot, conn: &Conn) -> bool {
 /// for is not found out: before a direction has switched that takes a system call.
 pub(crate) fn mask_of(slot: &Slot, conn: &Conn, fd: i32, interest: u32) -> u32 {
     wait::follow_hint(slot, conn, fd);
-    control::follow_late_reset(slot, fd);
+    control::follow_late_reset(slot, conn, fd);
     let flags = slot.flags.load(Ordering::Acquire);
     let peer = conn.theirs.sending.flags.load(Ordering::Acquire);
     let reset = is_reset(slot, conn);
@@ -131,7 +131,7 @@ pub(crate) fn mask_of(slot: &Slot, conn: &Conn, fd: i32, interest: u32) -> u32 {
 /// `SO_RCVLOWAT`, but not more than a writer that waits for `POLLOUT` ever puts into
 /// the ring: neither side would wake the other. (TCP reports a socket readable, too,
 /// when its window is exhausted.)
-fn low_water(slot: &Slot, conn: &Conn) -> usize {
+pub(crate) fn low_water(slot: &Slot, conn: &Conn) -> usize {
     let len = conn.incoming.len();
     let wished = slot.low_water.load(Ordering::Relaxed) as usize;
     wished.min(len - cursor::writable_threshold(len))

@@ -659,6 +659,18 @@ pub fn address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     }
 }
 
+/// The process is about to end, and the kernel will close its connections.
+pub fn before_exit() {
+    if process::is_borrowed_memory() {
+        return;
+    }
+    descriptors::for_each_sock(|_, sock| {
+        if let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) {
+            crate::control::before_exit(slot, &conn);
+        }
+    });
+}
+
 /// Before a fork: connections whose ends are agreeing right now stay on TCP, and
 /// every connection gets one more holder.
 pub fn before_fork() {

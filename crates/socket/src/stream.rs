@@ -217,6 +217,10 @@ fn send_before_switch(
     conn: &Conn,
     plain: &impl Fn() -> isize,
 ) -> Option<isize> {
+    wait::follow_hint(slot, conn, fd);
+    if slot.flags.load(Ordering::Acquire) & flag::RESET != 0 {
+        return None;
+    }
     let under_way = {
         let _sending = Held::enter(&slot.send_lock);
         let switched = slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0;
@@ -604,8 +608,12 @@ impl Receive<'_> {
                 self.sock.note_nothing();
                 return if done > 0 { Ok(done) } else { Err(libc::EAGAIN) };
             }
-            let needed = if self.peeks() { done + 1 } else { 1 };
-            match self.wait(needed, done > 0, &patience) {
+            let slept = self.wait(self.needed(done), done > 0, &patience);
+            if buffers.is_empty() {
+                // Linux looks no further for a call without room (`tcp_recvmsg_locked`).
+                return Ok(0);
+            }
+            match slept {
                 Ok(()) => {}
                 Err(_) if done > 0 => return Ok(done),
                 Err(errno) => return Err(errno),
@@ -615,9 +623,22 @@ impl Receive<'_> {
 
     /// Waits until there are `needed` bytes, which a call may do more than once.
     fn wait(&self, needed: usize, has_part: bool, patience: &Patience) -> Answer<()> {
-        let sleep = Sleep { has_part, deadline: patience.deadline(self.fd) };
         let ready = || self.is_ready(needed);
-        wait::readable(self.sock, self.slot, self.conn, self.fd, sleep, ready)
+        loop {
+            let sleep = Sleep { has_part, deadline: patience.deadline(self.fd) };
+            wait::readable(self.sock, self.slot, self.conn, self.fd, sleep, ready)?;
+            if ready() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// How many bytes wake a call that has `done` and sleeps. Less than the low-water mark
+    /// wakes nobody, not even a call that would have been content with what was there
+    /// (`tcp_data_ready`).
+    fn needed(&self, done: usize) -> usize {
+        let more = if self.peeks() { done + 1 } else { 1 };
+        more.max(readiness::low_water(self.slot, self.conn))
     }
 
     /// How many bytes a blocking call waits for.
@@ -763,13 +784,8 @@ impl Receive<'_> {
             Ok(n) => n,
             Err(SysErrno(libc::EAGAIN | libc::EINTR)) => return Found::Nothing,
             Err(SysErrno(errno)) => {
-                wait::peer_gone(self.slot);
-                control::note_reset_by_tcp(self.slot, self.fd);
-                // A reset that both TCP and the rings know of is told once.
-                return match self.end() {
-                    Found::End(Some(reset)) => Found::End(Some(reset)),
-                    _ => Found::End(Some(errno)),
-                };
+                control::note_tcp_error(self.slot, self.conn, errno);
+                return self.end();
             }
         };
         let consumed = self.slot.tcp_consumed.load(Ordering::Relaxed);

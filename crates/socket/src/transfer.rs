@@ -236,8 +236,11 @@ fn receive_tcp_part(slot: &Slot, conn: &Conn, fd: i32, pipe: i32, len: usize) ->
         Ok(n) => n as u64,
         Err(sys::Errno(libc::EAGAIN | libc::EINTR)) => return Ok(Part::SocketWaits),
         Err(sys::Errno(errno)) => {
-            wait::peer_gone(slot);
-            return Err(errno);
+            control::note_tcp_error(slot, conn, errno);
+            return match control::end_of_input(slot, conn) {
+                Some(control::End::Reset(errno)) => Err(errno),
+                _ => Ok(Part::Moved(0)),
+            };
         }
     };
     let consumed = slot.tcp_consumed.load(Ordering::Relaxed);

@@ -22,6 +22,7 @@ use crate::switch;
 use core::sync::atomic::Ordering;
 use sidestep_device::state::{Slot, flag};
 use sidestep_device::sys;
+use sidestep_proto::readiness::mask;
 
 /// `SIOCATMARK` of `asm-generic/sockios.h`.
 const SIOCATMARK: u64 = 0x8905;
@@ -81,7 +82,8 @@ pub(crate) fn is_waiting(slot: &Slot, conn: &Conn, fd: i32) -> bool {
     if is_marked(conn) || slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
         return waiting(slot, conn).is_some();
     }
-    switch::queued(fd) > 0 && sys::poll_now(fd, libc::POLLPRI).is_ok_and(|mask| mask != 0)
+    switch::queued(fd) > 0
+        && sys::poll_now(fd, libc::POLLPRI).is_ok_and(|said| said & mask::PRI != 0)
 }
 
 /// Whether the peer has ever marked a byte of the ring.
@@ -128,7 +130,8 @@ pub(crate) fn before_mark(slot: &Slot, conn: &Conn, readable: usize) -> usize {
 /// The same for the TCP queue, where a peek stops at the mark.
 pub(crate) fn before_mark_in_tcp(slot: &Slot, fd: i32) -> usize {
     let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT;
-    if is_at_mark_in_tcp(slot, fd) {
+    // A look into an empty queue would take the error of a connection that has ended.
+    if switch::queued(fd) == 0 || is_at_mark_in_tcp(slot, fd) {
         return 0;
     }
     // SAFETY: with MSG_TRUNC nothing is written.

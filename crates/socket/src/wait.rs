@@ -541,7 +541,7 @@ fn sleep_on_tcp(slot: &Slot, conn: &Conn, fd: i32, sleeps: bool) -> Answer<()> {
         Ok(Some(_)) => {}
         Err(Errno(libc::EAGAIN)) if !sleeps => {}
         Err(Errno(errno @ (libc::EINTR | libc::EAGAIN))) => return Err(errno),
-        Err(_) => peer_gone(slot),
+        Err(Errno(errno)) => control::note_tcp_error(slot, conn, errno),
     }
     Ok(())
 }
@@ -578,6 +578,9 @@ pub(crate) fn tcp_ended(slot: &Slot, conn: &Conn, fd: i32) {
     if slot.flags.load(Ordering::Relaxed) & flag::READ_SHUT != 0 && !switch::is_peer_gone(fd) {
         return;
     }
+    if control::take_tcp_error(slot, conn, fd) {
+        return;
+    }
     // While neither side has switched, TCP's own rules hold, and a FIN may be half a
     // close; later a peer that only half closes says so.
     let by_tcp = slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED == 0;
@@ -585,13 +588,8 @@ pub(crate) fn tcp_ended(slot: &Slot, conn: &Conn, fd: i32) {
     if (by_tcp || half) && switch::peer_switch(conn).is_none() {
         slot.flags.fetch_or(flag::TCP_ENDED, Ordering::AcqRel);
     } else {
-        peer_gone(slot);
+        control::peer_gone(slot, conn);
     }
-}
-
-/// The peer's end of the TCP connection is gone.
-pub(crate) fn peer_gone(slot: &Slot) {
-    slot.flags.fetch_or(flag::PEER_GONE, Ordering::AcqRel);
 }
 
 /// Nothing tells a program that only ever asks without waiting that its peer was
@@ -615,14 +613,16 @@ pub(crate) fn peer_has_died(sock: &Sock, slot: &Slot, conn: &Conn, fd: i32) -> b
 pub(crate) fn follow_hint(slot: &Slot, conn: &Conn, fd: i32) {
     let closes = conn.theirs.sending.closes.load(Ordering::Acquire);
     if closes != slot.closes_seen.load(Ordering::Relaxed) {
-        ask_kernel(slot, conn, fd, closes);
+        ask_kernel(slot, conn, fd);
     }
 }
 
+/// Asks the kernel, hint or not: of a peer that was killed nobody leaves one.
 #[cold]
-fn ask_kernel(slot: &Slot, conn: &Conn, fd: i32, closes: u32) {
+pub(crate) fn ask_kernel(slot: &Slot, conn: &Conn, fd: i32) {
     // The hint is left after the kernel has closed, so its answer is final: not
     // gone means that another process of the peer holds the connection, too.
+    let closes = conn.theirs.sending.closes.load(Ordering::Acquire);
     slot.closes_seen.store(closes, Ordering::Relaxed);
     if conn.theirs.sending.flags.load(Ordering::Acquire) & said::REFUSES != 0 {
         slot.flags.fetch_or(flag::PEER_REFUSES, Ordering::AcqRel);
@@ -656,8 +656,8 @@ pub(crate) fn drain_bells(slot: &Slot, conn: &Conn, fd: i32) {
                 }
             }
             Err(Errno(libc::EAGAIN | libc::EINTR)) => break,
-            Err(_) => {
-                peer_gone(slot);
+            Err(Errno(errno)) => {
+                control::note_tcp_error(slot, conn, errno);
                 break;
             }
         }

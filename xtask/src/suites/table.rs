@@ -38,17 +38,21 @@ impl Row {
         }
     }
 
+    fn beginning(&self) -> String {
+        format!("| {} | {} | ", self.suite, self.part)
+    }
+
     fn line(&self, date: &str) -> String {
-        format!("| {} | {} | {} | {date} |", self.suite, self.part, self.cells)
+        format!("{}{} | {date} |", self.beginning(), self.cells)
     }
 }
 
-/// Writes the table anew, so that it comes from one run. What else is in the file stays;
+/// Writes the table anew, or the lines of some parts. What else is in the file stays;
 /// its notes are written by people.
-pub(super) fn write(document: &Path, rows: &[Row]) -> Result<()> {
+pub(super) fn write(document: &Path, rows: &[Row], anew: bool) -> Result<()> {
     let old = fs::read_to_string(document).context("docs/suites.md")?;
     let date = String::from_utf8(Command::new("date").arg("+%F").output()?.stdout)?;
-    fs::write(document, updated(&old, rows, date.trim()))?;
+    fs::write(document, updated(&old, rows, date.trim(), anew))?;
     for row in rows {
         row.differences.iter().for_each(|it| println!("{} {}: {it}", row.suite, row.part));
         let reasons = row.reasons.iter().map(|(reason, ends)| format!("{ends} x {reason}"));
@@ -58,13 +62,17 @@ pub(super) fn write(document: &Path, rows: &[Row]) -> Result<()> {
     Ok(())
 }
 
-fn updated(document: &str, rows: &[Row], date: &str) -> String {
+fn updated(document: &str, rows: &[Row], date: &str, anew: bool) -> String {
     let (before, table) = document.split_once(HEADER).unwrap_or((document, ""));
-    let after = table.find("\n\n").map_or("", |end| &table[end + 1..]);
-    let mut rows: Vec<&Row> = rows.iter().collect();
-    rows.sort_by_key(|row| (&row.suite, &row.part));
-    let lines: String = rows.into_iter().map(|row| row.line(date) + "\n").collect();
-    format!("{before}{HEADER}{lines}{after}")
+    let (old, after) = match table.find("\n\n") {
+        Some(end) => table.split_at(end + 1),
+        None => ("", ""),
+    };
+    let is_replaced = |line: &&str| rows.iter().any(|row| line.starts_with(&row.beginning()));
+    let kept = old.lines().filter(|line| !anew && !is_replaced(line)).map(str::to_owned);
+    let mut lines: Vec<String> = kept.chain(rows.iter().map(|row| row.line(date))).collect();
+    lines.sort_unstable();
+    format!("{before}{HEADER}{}\n{after}", lines.join("\n"))
 }
 
 #[cfg(test)]
@@ -92,6 +100,17 @@ mod tests {
             "# Title\n\n{HEADER}| redis 7 | unit/a | 3 | 3 | 0 | 4 | 4 | new |\n\
              | redis 7 | unit/c | 5 | 5 | 0 | 9 | 9 | new |\n\nNotes.\n"
         );
-        assert_eq!(updated(&document, &rows, "new"), expected);
+        assert_eq!(updated(&document, &rows, "new", true), expected);
+    }
+
+    #[test]
+    fn some_rows_are_replaced_by_themselves() {
+        let line = |part: &str, cells: &str| format!("| redis 7 | {part} | {cells} |\n");
+        let (a, b) = (line("unit/a", "1 | 1 | 0 | 2 | 0 | old"), line("unit/b", "1 | old"));
+        let document = format!("# Title\n\n{HEADER}{a}{b}\nNotes.\n");
+        let rows = [row("unit/b", "3 | 3 | 0 | 4 | 4")];
+        let new = line("unit/b", "3 | 3 | 0 | 4 | 4 | new");
+        let expected = format!("# Title\n\n{HEADER}{a}{new}\nNotes.\n");
+        assert_eq!(updated(&document, &rows, "new", false), expected);
     }
 }
