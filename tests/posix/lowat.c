@@ -121,6 +121,25 @@ static void epoll_edge_is_the_crossing(struct pair *p)
     close(set);
 }
 
+/* Setting a mark that is reached is an edge, setting one that is not is none. */
+static void setting_it_is_an_edge(struct pair *p)
+{
+    int set = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLET};
+    CHECK_EQ(epoll_ctl(set, EPOLL_CTL_ADD, p->self.fd, &event), 0);
+    peer_do(p, do_send, LOWAT, 0);
+    await_readable(p->self.fd, LOWAT);
+    CHECK_EQ(epoll_wait(set, &event, 1, 2000), 1);
+    CHECK_EQ(epoll_wait(set, &event, 1, 10), 0);
+    set_int(p->self.fd, SOL_SOCKET, SO_RCVLOWAT, LOWAT + 1);
+    CHECK_EQ(epoll_wait(set, &event, 1, 10), 0);
+    set_int(p->self.fd, SOL_SOCKET, SO_RCVLOWAT, LOWAT);
+    CHECK_EQ(epoll_wait(set, &event, 1, 10), 1);
+    CHECK_EQ(event.events, EPOLLIN | EPOLLOUT);
+    do_recv(&p->self, LOWAT, 0);
+    close(set);
+}
+
 /* The end of the stream counts more than the mark. */
 static void end_below_it(struct pair *p)
 {
@@ -154,6 +173,7 @@ static const struct test tests[] = {
     {"sleeper_waits_for_it", sleeper_waits_for_it, ACTIVE_PEER | SLOW},
     {"poll_sleeps_for_it", poll_sleeps_for_it, ACTIVE_PEER | SLOW},
     {"epoll_edge_is_the_crossing", epoll_edge_is_the_crossing, 0},
+    {"setting_it_is_an_edge", setting_it_is_an_edge, 0},
     {"end_below_it", end_below_it, 0},
     {"mark_beyond_the_buffers", mark_beyond_the_buffers, ACTIVE_PEER},
 };

@@ -9,6 +9,7 @@ use core::sync::atomic::Ordering;
 use sidestep_device::slab::flag as said;
 use sidestep_device::state::{Slot, flag};
 use sidestep_device::sys;
+use sidestep_proto::readiness::mask;
 
 /// With one of these flags a send is for [`send_after_end`].
 pub(crate) const SEND_OVER: u32 =
@@ -222,7 +223,7 @@ pub fn shutdown(sock: &Use, fd: i32, how: i32) -> Option<Answer> {
     if slot.flags.load(Ordering::Acquire) & both == both {
         refuse_data(&conn);
     }
-    crate::epoll::note_shutdown(sock);
+    crate::epoll::note_edge(sock);
     Some(Ok(0))
 }
 
@@ -507,9 +508,11 @@ pub fn after_set_option(sock: &Use, fd: i32, level: i32, name: i32, value: i32, 
     match name {
         libc::SO_RCVLOWAT => {
             slot.low_water.store(value.max(1) as u32, Ordering::Relaxed);
-            if sock.phase() == Phase::Smc {
+            if let Some(conn) = sock.conn() {
                 let _ = sys::set_socket_option(fd, level, name, 1);
-                crate::epoll::note_change(sock);
+                if crate::readiness::mask_of(slot, &conn, fd, mask::IN) & mask::IN != 0 {
+                    crate::epoll::note_edge(sock);
+                }
             }
         }
         libc::SO_PEEK_OFF if sock.phase() == Phase::Smc => note_peek_offset(slot, fd, value),

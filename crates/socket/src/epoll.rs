@@ -430,8 +430,9 @@ pub fn note_change(sock: &Sock) {
     }
 }
 
-/// After `shutdown`, which on Linux is an edge whatever there was to report before.
-pub fn note_shutdown(sock: &Sock) {
+/// After what on Linux is an edge whatever there was to report before: `shutdown`, and a
+/// low-water mark that is reached when it is set.
+pub fn note_edge(sock: &Sock) {
     if sock.registrations.load(Ordering::Acquire).is_null() {
         return;
     }
