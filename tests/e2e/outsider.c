@@ -9,6 +9,8 @@
  *   ring     io_uring, from the first byte on
  *   mixed    io_uring after some messages by the functions of libc
  *   files    the functions of libc, beside a ring for files
+ *   own      system call instructions of its own
+ *   half     sends by the functions of libc, receives by instructions of its own
  *
  * The client compares every byte that comes back, says `verified N bytes`, keeps the
  * connection open until its standard input ends, and then expects the server's end. With
@@ -19,6 +21,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -130,6 +133,52 @@ static void read_a_file(void)
 }
 #endif
 
+#ifdef WITH_INSTRUCTIONS
+/* As libc's syscall(), but inlined: each call has an instruction, and before it the number. */
+static inline __attribute__((always_inline)) long instruction(long number, long a, long b, long c,
+                                                              long d, long e, long f)
+{
+    long result;
+#if defined(__x86_64__)
+    register long r10 __asm__("r10") = d, r8 __asm__("r8") = e, r9 __asm__("r9") = f;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "0"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+#elif defined(__aarch64__)
+    register long x8 __asm__("x8") = number, x0 __asm__("x0") = a, x1 __asm__("x1") = b;
+    register long x2 __asm__("x2") = c, x3 __asm__("x3") = d, x4 __asm__("x4") = e;
+    register long x5 __asm__("x5") = f;
+    __asm__ volatile("svc #0"
+                     : "+r"(x0)
+                     : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5)
+                     : "memory");
+    result = x0;
+#endif
+    if (result < 0)
+        errno = (int)-result;
+    return result < 0 ? -1 : result;
+}
+
+/* The two calls in turn. */
+static ssize_t send_by_instruction(int fd, const void *at, size_t len)
+{
+    static unsigned turn;
+    return turn++ % 2 ? instruction(SYS_write, fd, (long)at, (long)len, 0, 0, 0)
+                      : instruction(SYS_sendto, fd, (long)at, (long)len, MSG_NOSIGNAL, 0, 0);
+}
+
+static ssize_t receive_by_instruction(int fd, void *at, size_t len)
+{
+    static unsigned turn;
+    struct pollfd input = {.fd = fd, .events = POLLIN};
+    if (instruction(SYS_ppoll, (long)&input, 1, 0, 0, 0, 0) < 0)
+        return -1;
+    return turn++ % 2 ? instruction(SYS_read, fd, (long)at, (long)len, 0, 0, 0)
+                      : instruction(SYS_recvfrom, fd, (long)at, (long)len, 0, 0, 0);
+}
+#endif
+
 static const struct way ways[] = {
     {"calls", send_by_call, receive_by_call},
 #ifdef SYS_sendto
@@ -139,6 +188,10 @@ static const struct way ways[] = {
     {"ring", send_by_ring, receive_by_ring},
     {"mixed", send_by_ring, receive_by_ring},
     {"files", send_by_call, receive_by_call},
+#endif
+#ifdef WITH_INSTRUCTIONS
+    {"own", send_by_instruction, receive_by_instruction},
+    {"half", send_by_call, receive_by_instruction},
 #endif
 };
 

@@ -7,7 +7,8 @@
 //! but calls the kernel past it.
 //!
 //! A script is as preloadable as the interpreter in its `#!` line. Only headers are read, so a
-//! program of any size is examined in no time.
+//! program of any size is examined in no time; only who asks whether it has system call
+//! instructions of its own has its code read.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
@@ -19,8 +20,9 @@ use std::path::{Path, PathBuf};
 
 use goblin::container::{Container, Ctx};
 use goblin::elf::header::{self, ELFMAG, SIZEOF_IDENT};
-use goblin::elf::program_header::PT_INTERP;
+use goblin::elf::program_header::{PF_X, PT_INTERP, PT_LOAD};
 use goblin::elf::{Elf, Header, ProgramHeader, SectionHeader};
+use sidestep_proto::machine_code::{self, SocketCall};
 
 use crate::program;
 
@@ -187,6 +189,37 @@ pub(crate) fn examine(
     }
 }
 
+impl Examination {
+    /// The file that is executed in the end: the program at `path`, or what interprets it.
+    pub(crate) fn executable<'a>(&'a self, path: &'a Path) -> &'a Path {
+        self.interpreters.last().map_or(path, PathBuf::as_path)
+    }
+}
+
+/// The first call on sockets that an executable makes past the C library, with its address.
+/// The library looks for the same when the program runs, in the libraries as well.
+///
+/// # Errors
+///
+/// The file is missing, may not be read, or is a broken ELF file.
+pub(crate) fn call_past_libc(executable: &Path) -> io::Result<Option<SocketCall>> {
+    let file = File::open(executable)?;
+    let file_len = file.metadata()?.len();
+    let is_code =
+        |segment: &&ProgramHeader| segment.p_type == PT_LOAD && segment.p_flags & PF_X != 0;
+    for segment in segments(&file, &header(&file)?)?.iter().filter(is_code) {
+        if segment.p_filesz > file_len {
+            return Err(invalid("a segment is longer than the file"));
+        }
+        let mut code = vec![0; segment.p_filesz as usize];
+        file.read_exact_at(&mut code, segment.p_offset)?;
+        if let Some(call) = machine_code::first_socket_call(&code) {
+            return Ok(Some(SocketCall { offset: segment.p_vaddr as usize + call.offset, ..call }));
+        }
+    }
+    Ok(None)
+}
+
 /// What runs text that has no `#!` line.
 pub(crate) const SHELL: &str = "/bin/sh";
 
@@ -238,8 +271,7 @@ fn elf_obstacle(file: &File) -> io::Result<Option<Obstacle>> {
     if let Some(machine) = foreign_class(&ident) {
         return Ok(Some(Obstacle::ForeignMachine(machine)));
     }
-    let header = read_exactly(file, 0, Header::size(native()))?;
-    let header = Elf::parse_header(&header).map_err(invalid)?;
+    let header = header(file)?;
     if header.e_machine != NATIVE_MACHINE {
         let machine = header::machine_to_str(header.e_machine);
         let machine = format!("a program for {machine}");
@@ -290,10 +322,20 @@ const NATIVE_MACHINE: u16 = header::EM_PPC64;
 #[cfg(target_arch = "riscv64")]
 const NATIVE_MACHINE: u16 = header::EM_RISCV;
 
-fn loader(file: &File, header: &Header) -> io::Result<Option<PathBuf>> {
+/// The header of a file for this machine.
+fn header(file: &File) -> io::Result<Header> {
+    let header = read_exactly(file, 0, Header::size(native()))?;
+    Elf::parse_header(&header).map_err(invalid)
+}
+
+fn segments(file: &File, header: &Header) -> io::Result<Vec<ProgramHeader>> {
     let count = usize::from(header.e_phnum);
     let table = read_exactly(file, header.e_phoff, count * ProgramHeader::size(native()))?;
-    let segments = ProgramHeader::parse(&table, 0, count, native()).map_err(invalid)?;
+    ProgramHeader::parse(&table, 0, count, native()).map_err(invalid)
+}
+
+fn loader(file: &File, header: &Header) -> io::Result<Option<PathBuf>> {
+    let segments = segments(file, header)?;
     let Some(segment) = segments.iter().find(|segment| segment.p_type == PT_INTERP) else {
         return Ok(None);
     };
@@ -338,9 +380,7 @@ fn named_sections(file: &File, header: &Header) -> io::Result<Vec<(Vec<u8>, Sect
 
 /// Whether the names of libraries that the loader is to find have liburing's among them.
 fn is_linked_with_liburing(file: &File) -> io::Result<bool> {
-    let header = read_exactly(file, 0, Header::size(native()))?;
-    let header = Elf::parse_header(&header).map_err(invalid)?;
-    let sections = named_sections(file, &header)?;
+    let sections = named_sections(file, &header(file)?)?;
     let Some((_, names)) = sections.iter().find(|(name, _)| name == b".dynstr") else {
         return Ok(false);
     };
@@ -536,6 +576,24 @@ mod tests {
     }
 
     #[test]
+    fn calls_past_libc_are_found_in_the_code_of_the_program() {
+        let directory = tempfile::tempdir().unwrap();
+        let own = r#"int main(void) { long n; __asm__ volatile(
+            "mov $45, %%eax\n xor %%edi, %%edi\n syscall" : "=a"(n) : : "rcx", "r11", "rdi");
+            return (int)n; }"#;
+        let by_libc = "int recv(int, void *, long, int);
+            int main(void) { return recv(0, 0, 0, 0); }";
+        for (source, found) in [(own, Some("recvfrom")), (by_libc, None)] {
+            if cfg!(target_arch = "x86_64")
+                && let Some(path) = compile(directory.path(), source, &["-O2"])
+            {
+                let call = call_past_libc(&path).unwrap();
+                assert_eq!(call.map(|call| call.name), found);
+            }
+        }
+    }
+
+    #[test]
     fn broken_files_are_an_error_and_no_panic() {
         let directory = tempfile::tempdir().unwrap();
         let Some(path) = compile(directory.path(), EMPTY, &[]) else {
@@ -546,10 +604,12 @@ mod tests {
         for len in [4, 16, 63, 64, 100] {
             std::fs::write(&broken, &content[..len]).unwrap();
             assert!(examine(&broken, STRANGER, None).is_err(), "{len} bytes");
+            assert!(call_past_libc(&broken).is_err(), "{len} bytes");
         }
         // Every byte of the header, wrong: an answer or an error, but an end.
         for offset in 4..64 {
-            let _ = examine(&patched(&path, offset, &[0xFF]), STRANGER, None);
+            let patched = patched(&path, offset, &[0xFF]);
+            let _ = (examine(&patched, STRANGER, None), call_past_libc(&patched));
         }
     }
 

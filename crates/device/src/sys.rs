@@ -290,6 +290,17 @@ pub fn advise(address: *mut u8, len: usize, advice: i32) -> Result {
     unsafe { call!(madvise, address as usize, len, advice) }
 }
 
+/// Makes sure that memory can be read, whatever the program has made of it.
+///
+/// # Errors
+/// Some of it is not mapped, or not to be read.
+pub fn fault_in(address: *const u8, len: usize) -> Result {
+    // SAFETY: asks for a constant.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+    let before = address as usize % page;
+    advise(address.wrapping_sub(before).cast_mut(), before + len, libc::MADV_POPULATE_READ)
+}
+
 /// A non-blocking AF_UNIX datagram socket.
 pub fn unix_datagram() -> Result<i32> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;

@@ -46,11 +46,14 @@ pub enum Reason {
     /// The program gives sockets to io_uring, whose reads and writes the kernel makes by
     /// itself.
     IoUring = 17,
+    /// The program, or a library of it, makes calls on sockets by instructions of its own,
+    /// which nobody sees.
+    PastLibc = 18,
 }
 
 impl Reason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::None,
         Self::ModeTcp,
         Self::RemotePeer,
@@ -69,6 +72,7 @@ impl Reason {
         Self::StandardStream,
         Self::HandedOver,
         Self::IoUring,
+        Self::PastLibc,
     ];
 
     /// The reason with this number; unknown numbers are [`Reason::None`].
@@ -89,7 +93,9 @@ impl Reason {
             Self::OtherNamespace => Diagnosis::NOSMCD2DEV,
             Self::NoMemory => Diagnosis::MEM,
             Self::PeerDeclined => Diagnosis::PEERDECL,
-            Self::OptionUnsupported | Self::StandardStream | Self::IoUring => Diagnosis::OPTUNSUPP,
+            Self::OptionUnsupported | Self::StandardStream | Self::IoUring | Self::PastLibc => {
+                Diagnosis::OPTUNSUPP
+            }
             Self::ForkedMeanwhile | Self::PeerMisbehaved | Self::HandedOver => Diagnosis::INTERR,
             Self::NoSlot => Diagnosis::MAX_DMB,
             Self::NoCommonEid => Diagnosis::NOUEID,
@@ -118,6 +124,7 @@ impl Reason {
             Self::StandardStream => "the socket is a standard stream of the program",
             Self::HandedOver => "the program has handed the socket to another program",
             Self::IoUring => "the program uses its sockets through io_uring",
+            Self::PastLibc => "the program makes system calls past the C library",
         }
     }
 }

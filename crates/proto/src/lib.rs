@@ -12,6 +12,7 @@
 //! | [`readiness`] | what would `poll` say about a connection in this state? |
 //! | [`governor`] | spin, yield or sleep? |
 //! | [`fallback`] | why did a connection stay on TCP, in the standard's code and in words? |
+//! | [`machine_code`] | does this code make calls on sockets past libc? |
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -23,5 +24,6 @@ pub mod cursor;
 pub mod fallback;
 pub mod governor;
 pub mod ledger;
+pub mod machine_code;
 pub mod readiness;
 pub mod rendezvous;

@@ -18,7 +18,7 @@
 
 use crate::process::{Process, socket_cookie};
 use crate::sock::{self, Phase, Sock};
-use crate::{control, descriptors, urgent, uring};
+use crate::{control, descriptors, urgent};
 use core::sync::atomic::Ordering;
 use sidestep_device::sys::{self, Errno, UnixName};
 use sidestep_wire::host_control::given_name;
@@ -83,7 +83,10 @@ fn bind_name(fd: i32) -> Option<i32> {
 
 /// A marked socket was received: it is one that may move, later.
 pub(crate) fn take_up(fd: i32) {
-    let sock = if uring::is_used() { None } else { sock::register(fd, false, true) };
+    let sock = match sock::unseen_use() {
+        None => sock::register(fd, false, true),
+        Some(_) => None,
+    };
     let Some(sock) = sock else {
         // Used unseen from now on.
         control::mark_given(fd, false);

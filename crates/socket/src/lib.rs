@@ -24,6 +24,7 @@ pub mod meeting;
 pub mod multiplex;
 pub mod options;
 pub mod parcel;
+mod past_libc;
 pub mod pool;
 pub mod process;
 pub mod readiness;

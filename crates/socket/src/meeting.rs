@@ -34,7 +34,6 @@ use crate::options::{LAZY_BYTES, LAZY_MESSAGES, Promotion};
 use crate::process::{self, Process, netns_cookie, socket_cookie};
 use crate::sock::{self, Conn, Phase, Sock};
 use crate::switch;
-use crate::uring;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use sidestep_device::channel::SLOTS;
@@ -114,7 +113,7 @@ impl Meeting {
 /// is one: of many listeners on a port two leave markers, and others take over when
 /// those are gone.
 pub fn mark_listener(sock: &Sock, fd: i32) {
-    let can_meet = process::options().moves_connections() && !uring::is_used();
+    let can_meet = process::options().moves_connections() && sock::unseen_use().is_none();
     if !can_meet || sock.marker.load(Ordering::Relaxed) >= 0 {
         return;
     }

@@ -27,7 +27,7 @@ use crate::group::{self, Look};
 use crate::pool::{Held, SharedLock};
 use crate::process::{self, Process, socket_cookie};
 use crate::sock::{self, Conn, Phase, Sock};
-use crate::{control, descriptors, given, wait};
+use crate::{control, descriptors, given, past_libc, wait};
 use core::sync::atomic::Ordering;
 use sidestep_device::channel::SLOTS;
 use sidestep_device::state::{Slot, flag, mode};
@@ -114,8 +114,12 @@ fn open(fd: i32) -> Option<Received> {
     }
 }
 
-/// Puts the connection in the place of its parcel.
+/// Puts the connection in the place of its parcel. It stays a parcel in a program that
+/// would use it unseen, and wait for ever: better a reset.
 fn unpack(fd: i32, label: Option<Parcel>) {
+    if past_libc::is_found() {
+        return crate::log!(Warn, "descriptor {fd} would be used past libc, and is reset");
+    }
     let Some(content) = open(fd) else { return };
     if let (Some(label), &[tcp, ref files @ ..]) = (label, content.fds()) {
         match adopt(&label, tcp, files) {

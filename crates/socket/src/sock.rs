@@ -15,7 +15,7 @@ use crate::group::Group;
 use crate::meeting::{self, Meeting};
 use crate::pool::{Held, Pool, SharedLock};
 use crate::process::{self, Process};
-use crate::{Errno, multiplex, uring, wait};
+use crate::{Errno, multiplex, past_libc, uring, wait};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -489,8 +489,8 @@ impl Sock {
         }
         if !process::options().smc {
             self.stay_plain(Reason::ModeTcp);
-        } else if uring::is_used() {
-            self.stay_plain(Reason::IoUring);
+        } else if let Some(reason) = unseen_use() {
+            self.stay_plain(reason);
         }
     }
 
@@ -622,6 +622,18 @@ impl Sock {
             self.set_nonblocking(true);
         }
         !nonblocking
+    }
+}
+
+/// Why the program's sockets are used without our seeing it, if they are: then none of its
+/// connections may move.
+pub(crate) fn unseen_use() -> Option<Reason> {
+    if uring::is_used() {
+        Some(Reason::IoUring)
+    } else if past_libc::is_found() {
+        Some(Reason::PastLibc)
+    } else {
+        None
     }
 }
 

@@ -69,6 +69,7 @@ pub(crate) const CASES: &[Case] = &[
         &["gcc", "/usr/include/liburing.h"],
         outsiders::io_uring_built_in,
     ),
+    Case::alone("instructions", &["gcc"], outsiders::instructions),
     Case::alone("modeler", &[], modeler),
     Case::new("death", &["gcc"], death),
 ];

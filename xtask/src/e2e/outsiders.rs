@@ -26,6 +26,7 @@ const NOBODY: u32 = 65534;
 
 const PEER_IS_PLAIN: &str = "the peer does not run Sidestep";
 const USES_IO_URING: &str = "through io_uring";
+const GOES_PAST_LIBC: &str = "past the C library";
 
 /// What there is to be seen of a program.
 struct Expected {
@@ -76,12 +77,25 @@ pub(crate) fn io_uring(stage: &Stage<'_>) -> Result<String> {
     echo(stage, &program, "ring", &sockets)
 }
 
-/// What it gives to the kernel, nobody sees; so nobody knows a reason either.
+/// What it gives to the kernel, nobody sees; but that it enters the kernel is seen.
 pub(crate) fn io_uring_built_in(stage: &Stage<'_>) -> Result<String> {
     let flags = ["-DWITH_RING", "-Wl,-Bstatic", "-luring", "-Wl,-Bdynamic"];
     let program = compile(stage, "gcc", "ring-built-in", &flags)?;
-    let expected = Expected { diagnosis: "glibc", claim: Claim::Tcp, reason: "" };
-    echo(stage, &program, "ring", &expected)
+    let entry = past_libc("io_uring_");
+    echo(stage, &program, "mixed", &entry)?;
+    echo(stage, &program, "ring", &entry)
+}
+
+pub(crate) fn instructions(stage: &Stage<'_>) -> Result<String> {
+    let program = compile(stage, "gcc", "instructions", &["-DWITH_INSTRUCTIONS"])?;
+    let expected = past_libc("past the C library");
+    echo(stage, &program, "half", &expected)?;
+    echo(stage, &program, "own", &expected)
+}
+
+/// A program with system call instructions of its own, of which doctor says this.
+const fn past_libc(diagnosis: &'static str) -> Expected {
+    Expected { diagnosis, claim: Claim::Tcp, reason: GOES_PAST_LIBC }
 }
 
 /// Run by somebody else than its owner, it gets the owner's privileges, and the loader

@@ -1,6 +1,7 @@
 //! The checks of one program: is it there, and will its loader take the library?
 
 use std::ffi::OsStr;
+use std::path::Path;
 
 use super::Check;
 use crate::preloadable::{self, Caller};
@@ -23,12 +24,15 @@ pub(super) fn checks(name: &OsStr) -> Vec<Check> {
                 let finding = format!("a script, run by {}", interpreter.display());
                 Check::ok("interpreter", finding)
             }));
-            checks.push(match examination.obstacle {
+            checks.push(match &examination.obstacle {
                 None => Check::ok("preloadable", "dynamically linked with glibc"),
                 Some(obstacle) => {
                     Check::fail("preloadable", obstacle.to_string(), obstacle.advice())
                 }
             });
+            if examination.obstacle.is_none() {
+                checks.extend(calls_past_libc(examination.executable(&path)));
+            }
             if examination.uses_io_uring {
                 checks.push(Check::warn(
                     "io_uring",
@@ -44,4 +48,18 @@ pub(super) fn checks(name: &OsStr) -> Vec<Check> {
         )),
     }
     checks
+}
+
+/// A warning if the program would use its sockets past the library.
+fn calls_past_libc(executable: &Path) -> Option<Check> {
+    let call = preloadable::call_past_libc(executable).ok()??;
+    Some(Check::warn(
+        "system calls",
+        format!(
+            "it makes system calls past the C library ({} at {:#x}), so its connections stay on TCP",
+            call.name, call.offset
+        ),
+        "use a build that calls the C library (Rust programs with rustix: \
+         RUSTFLAGS=--cfg=rustix_use_libc)",
+    ))
 }
