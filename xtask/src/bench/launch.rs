@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -241,7 +241,7 @@ impl Drop for Program {
         // Collected first: once the parent is gone nothing leads to them. The
         // parent goes first, or it would start new ones.
         for pid in self.family() {
-            send_kill(pid);
+            let _ = signal(pid, libc::SIGKILL);
         }
         // Fails only when the child was waited for already.
         let _ = self.child.wait();
@@ -402,13 +402,15 @@ fn end_with_parent(command: &mut Command) {
     unsafe { command.pre_exec(end_with_parent) };
 }
 
-fn send_kill(pid: u32) {
-    let Ok(pid) = libc::pid_t::try_from(pid) else {
-        return;
-    };
-    // SAFETY: kill() takes its arguments by value. The id is that of a child
-    // not yet waited for, or of a process below it that was alive just now.
-    unsafe { libc::kill(pid, libc::SIGKILL) };
+/// Sends a signal to a program that we have started, and not yet waited for, or to a process
+/// below it.
+pub(crate) fn signal(pid: u32, number: libc::c_int) -> Result<()> {
+    let pid = libc::pid_t::try_from(pid).context("the id of a process")?;
+    // SAFETY: kill() takes its arguments by value.
+    match unsafe { libc::kill(pid, number) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()).context("kill"),
+    }
 }
 
 /// A port below the ephemeral range on which nobody listens on 127.0.0.1. Each process

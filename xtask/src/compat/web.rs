@@ -156,8 +156,8 @@ fn proxy_config(site: &Site<'_>, mode: &str, port: u16, backend: u16) -> Result<
     )
 }
 
-/// Slow enough that the old process still has it when the new one has begun.
-const SLOW_RATE: &str = "6M";
+/// At this rate there is time to stop the client in the middle of the file.
+const SLOW_RATE: &str = "3M";
 
 /// How often all files are fetched through the new process while the old one is
 /// still there.
@@ -172,15 +172,18 @@ pub(crate) fn haproxy_reload(site: &Site<'_>) -> Result<String> {
 
     let (url, to) = (format!("http://127.0.0.1:{port}/30m"), site.path("slow"));
     let slow = ["curl", "-sS", "--fail", "--limit-rate", SLOW_RATE, "-o", &to, &url];
-    let slow = site.start(&slow)?;
+    let mut slow = site.start(&slow)?;
     site.await_that("the slow file comes", || Ok(Path::new(&to).exists()))?;
+    // Until it goes on, the old process has a connection left.
+    launch::signal(slow.program().pid(), libc::SIGSTOP)?;
     let (socket, pid) = (site.path("haproxy.sock"), old.pid().to_string());
     let upgrade = ["haproxy", "-db", "-f", &config, "-x", &socket, "-sf", &pid];
     let mut new = site.start(&upgrade)?;
     for _ in 0..FETCHES_MEANWHILE {
         fetch(site, port, &[])?;
     }
-    old.must_be_alive().context("the slow file was not slow enough")?;
+    old.must_be_alive().context("the old process has a file to finish")?;
+    launch::signal(slow.program().pid(), libc::SIGCONT)?;
     site.finish(slow)?;
     site.must_be_equal("slow", "www/30m")?;
     site.await_that("the old process ends", || old.has_ended())?;

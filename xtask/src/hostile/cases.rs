@@ -437,9 +437,9 @@ fn stopped(stage: &Stage<'_>) -> Result<String> {
     let mut client = Dialogue::start(stage.client(&victim, &words))?;
     for pid in [victim.pid(), client.program().pid()] {
         thread::sleep(pause / 2);
-        hardship::signal(pid, libc::SIGSTOP)?;
+        launch::signal(pid, libc::SIGSTOP)?;
         thread::sleep(pause);
-        hardship::signal(pid, libc::SIGCONT)?;
+        launch::signal(pid, libc::SIGCONT)?;
     }
     stage.witness(client, Claim::Smc, PATIENCE + stage.seconds(4.0))?;
     victim.must_be_alive()?;

@@ -62,12 +62,6 @@ pub(crate) fn hide_proc(command: &mut Command) {
     unsafe { command.pre_exec(hide) };
 }
 
-/// Sends a signal to a program that we have started.
-pub(crate) fn signal(pid: u32, number: libc::c_int) -> Result<()> {
-    // SAFETY: kill() takes its arguments by value.
-    Ok(checked(unsafe { libc::kill(pid as libc::pid_t, number) })?)
-}
-
 /// A pipe into which nothing can be written, for as long as its reader is kept.
 pub(crate) fn full_pipe() -> Result<(PipeReader, PipeWriter)> {
     let (reader, mut writer) = pipe()?;
