@@ -157,7 +157,7 @@ fn proxy_config(site: &Site<'_>, mode: &str, port: u16, backend: u16) -> Result<
 }
 
 /// At this rate there is time to stop the client in the middle of the file.
-const SLOW_RATE: &str = "3M";
+const SLOW_RATE: &str = "10M";
 
 /// How often all files are fetched through the new process while the old one is
 /// still there.
