@@ -8,6 +8,7 @@
 
 mod cases;
 mod outsiders;
+mod policy;
 mod stage;
 
 use std::path::Path;

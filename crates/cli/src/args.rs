@@ -31,6 +31,8 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// List the connections of Sidestep programs: how they travel and, if by TCP, why
     Ss(SsArgs),
+    /// Check the configuration files, and show what they come to
+    Config(ConfigArgs),
     /// Measure workloads over TCP, shared memory and other transports, side by side
     Bench(Box<BenchArgs>),
     /// Measure in two seconds what this machine would gain
@@ -101,6 +103,34 @@ pub(crate) struct SsArgs {
     pub(crate) pid: Option<u32>,
 }
 
+/// The arguments of `sidestep config`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ConfigArgs {
+    /// What to do with the configuration.
+    #[command(subcommand)]
+    pub(crate) command: ConfigCommand,
+}
+
+/// The commands of `sidestep config`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Show every key, its value and the file that it comes from, and every mistake
+    Check(ConfigCheckArgs),
+}
+
+/// The arguments of `sidestep config check`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = CONFIG_CHECK_EXAMPLES)]
+pub(crate) struct ConfigCheckArgs {
+    /// A configuration file that goes before the user's and the machine's
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Print one JSON object instead of lines
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// The value of `--log`: `LEVEL` or `LEVEL:FILE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogArg {
@@ -146,6 +176,18 @@ Examples:
   sidestep doctor --json nginx
 
 Exit status: 0 if nothing failed, 1 if a check failed, 2 if the command line is wrong.";
+
+const CONFIG_CHECK_EXAMPLES: &str = "\
+The files are those that `sidestep run` reads: --config FILE, $SIDESTEP_CONFIG,
+$XDG_CONFIG_HOME/sidestep/sidestep.toml (or ~/.config/sidestep/sidestep.toml) and
+/etc/sidestep/sidestep.toml. A key is taken from the first that has it.
+
+Examples:
+  sidestep config check
+  sidestep config check --config new.toml
+  sidestep config check --json | jq '.keys[] | select(.file)'
+
+Exit status: 0 if there is no mistake, 1 if there is one, 2 if the command line is wrong.";
 
 const SS_EXAMPLES: &str = "\
 A connection between two Sidestep programs has two lines, one for each end. SMC-D: its bytes go

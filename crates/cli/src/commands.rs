@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 mod bench;
+mod config;
 mod doctor;
 mod probe;
 mod run;
@@ -16,6 +17,7 @@ pub(crate) fn execute(args: Args) -> i32 {
         Command::Run(args) => run::execute(&args),
         Command::Doctor(args) => doctor::execute(&args),
         Command::Ss(args) => ss::execute(&args),
+        Command::Config(args) => config::execute(&args),
         Command::Bench(args) => bench::execute(&args),
         Command::Probe(args) => probe::execute(&args),
     }

@@ -15,10 +15,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
+use ipnet::IpNet;
+use sidestep_proto::policy::{self, ENTRIES_MAX, PortRange};
 use thiserror::Error;
 use toml::de::{DeTable, DeValue};
 
-use crate::options::{Eid, MemoryLimit, RmbeSize, Settings, parse_keyword, parse_size};
+use crate::options::{
+    self, Eid, MemoryLimit, ProgramName, RmbeSize, Settings, listed, parse_keyword, parse_size,
+    shown_size,
+};
 
 /// A configuration file that cannot be used.
 #[derive(Debug, Error)]
@@ -35,8 +40,8 @@ pub(crate) enum ConfigError {
 #[derive(Debug, Default)]
 pub(crate) struct Configuration {
     pub(crate) settings: Settings,
-    /// The files that were found, the most important first.
-    pub(crate) files: Vec<PathBuf>,
+    /// The files that were found and what each says, the most important first.
+    pub(crate) files: Vec<(PathBuf, Settings)>,
 }
 
 impl Configuration {
@@ -44,31 +49,44 @@ impl Configuration {
     ///
     /// # Errors
     ///
-    /// The first file, in order of importance, that cannot be read or understood.
+    /// The first mistake in the most important file that has one.
     pub(crate) fn load(
         named: Option<&Path>,
         environment: impl Fn(&str) -> Option<OsString>,
     ) -> Result<Self, ConfigError> {
-        let mut configuration = Self::default();
+        let (configuration, errors) = Self::examine(named, environment);
+        errors.into_iter().next().map_or(Ok(configuration), Err)
+    }
+
+    /// The same, with all mistakes. What is right is in the configuration.
+    pub(crate) fn examine(
+        named: Option<&Path>,
+        environment: impl Fn(&str) -> Option<OsString>,
+    ) -> (Self, Vec<ConfigError>) {
+        let (mut configuration, mut errors) = (Self::default(), Vec::new());
         for Candidate { path, required } in candidates(named, environment) {
             // A home directory that this user may not enter is none of theirs; a file that is
             // seen but may not be read is a mistake.
             if !required && std::fs::metadata(&path).is_err() {
                 continue;
             }
-            let text = std::fs::read_to_string(&path).map_err(|reason| {
-                let path = path.clone();
-                ConfigError::Unreadable { path, reason }
-            })?;
-            let settings = parse(&text).map_err(|fault| ConfigError::Invalid {
+            let text = match std::fs::read_to_string(&path) {
+                Ok(text) => text,
+                Err(reason) => {
+                    errors.push(ConfigError::Unreadable { path, reason });
+                    continue;
+                }
+            };
+            let (settings, faults) = parse(&text);
+            errors.extend(faults.into_iter().map(|fault| ConfigError::Invalid {
                 path: path.clone(),
                 line: line_of(&text, fault.offset),
                 message: fault.message,
-            })?;
-            configuration.settings = configuration.settings.or(settings);
-            configuration.files.push(path);
+            }));
+            configuration.settings = configuration.settings.or(settings.clone());
+            configuration.files.push((path, settings));
         }
-        Ok(configuration)
+        (configuration, errors)
     }
 }
 
@@ -115,65 +133,137 @@ struct Fault {
     message: String,
 }
 
-/// A key of a table, and how its value gets into the settings. The error is a sentence without
-/// the key.
-type Key = (&'static str, fn(&mut Settings, &DeValue<'_>) -> Result<(), String>);
+/// A key of a table.
+pub(crate) struct Key {
+    name: &'static str,
+    /// Puts a value into the settings. The error is a sentence without the key.
+    set: fn(&mut Settings, &DeValue<'_>) -> Result<(), String>,
+    /// The value in the settings, if there is one.
+    get: fn(&Settings) -> Option<String>,
+}
 
 /// Every table and key a file may hold.
 const TABLES: &[(&str, &[Key])] = &[
     (
         "smc",
         &[
-            ("mode", |s, v| keyword(v).map(|v| s.mode = Some(v))),
-            ("promotion", |s, v| keyword(v).map(|v| s.promotion = Some(v))),
-            ("rmbe_size", |s, v| rmbe_size(v).map(|v| s.rmbe_size = Some(v))),
-            ("spin", |s, v| keyword(v).map(|v| s.spin = Some(v))),
-            ("memory_limit", |s, v| memory_limit(v).map(|v| s.memory_limit = Some(v))),
-            ("eid", |s, v| eid(v).map(|v| s.eid = Some(v))),
+            Key {
+                name: "mode",
+                set: |s, v| keyword(v).map(|v| s.mode = Some(v)),
+                get: |s| s.mode.as_ref().map(options::keyword),
+            },
+            Key {
+                name: "promotion",
+                set: |s, v| keyword(v).map(|v| s.promotion = Some(v)),
+                get: |s| s.promotion.as_ref().map(options::keyword),
+            },
+            Key {
+                name: "rmbe_size",
+                set: |s, v| rmbe_size(v).map(|v| s.rmbe_size = Some(v)),
+                get: |s| s.rmbe_size.map(|size| shown_size(size.bytes().into())),
+            },
+            Key {
+                name: "spin",
+                set: |s, v| keyword(v).map(|v| s.spin = Some(v)),
+                get: |s| s.spin.as_ref().map(options::keyword),
+            },
+            Key {
+                name: "memory_limit",
+                set: |s, v| memory_limit(v).map(|v| s.memory_limit = Some(v)),
+                get: |s| s.memory_limit.map(|limit| shown_size(limit.bytes())),
+            },
+            Key {
+                name: "eid",
+                set: |s, v| eid(v).map(|v| s.eid = Some(v)),
+                get: |s| s.eid.as_ref().map(Eid::to_string),
+            },
+        ],
+    ),
+    (
+        "policy",
+        &[
+            Key {
+                name: "exclude_ports",
+                set: |s, v| list(v, port_range).map(|v| s.exclude_ports = Some(v)),
+                get: |s| s.exclude_ports.as_ref().map(|list| listed(list, ", ")),
+            },
+            Key {
+                name: "permit_peers",
+                set: |s, v| list(v, subnet).map(|v| s.permit_peers = Some(v)),
+                get: |s| s.permit_peers.as_ref().map(|list| listed(list, ", ")),
+            },
+            Key {
+                name: "exclude_peers",
+                set: |s, v| list(v, subnet).map(|v| s.exclude_peers = Some(v)),
+                get: |s| s.exclude_peers.as_ref().map(|list| listed(list, ", ")),
+            },
+            Key {
+                name: "exclude_programs",
+                set: |s, v| list(v, program_name).map(|v| s.exclude_programs = Some(v)),
+                get: |s| s.exclude_programs.as_ref().map(|list| listed(list, ", ")),
+            },
         ],
     ),
     (
         "log",
         &[
-            ("level", |s, v| keyword(v).map(|v| s.log_level = Some(v))),
-            ("file", |s, v| log_file(v).map(|v| s.log_file = Some(v))),
+            Key {
+                name: "level",
+                set: |s, v| keyword(v).map(|v| s.log_level = Some(v)),
+                get: |s| s.log_level.as_ref().map(options::keyword),
+            },
+            Key {
+                name: "file",
+                set: |s, v| log_file(v).map(|v| s.log_file = Some(v)),
+                get: |s| s.log_file.as_ref().map(|path| path.display().to_string()),
+            },
         ],
     ),
 ];
 
-fn parse(text: &str) -> Result<Settings, Fault> {
-    let document = DeTable::parse(text).map_err(|error| Fault {
-        offset: error.span().map_or(0, |span| span.start),
-        message: error.message().to_owned(),
-    })?;
+/// All keys with their tables, as `smc.mode`, and how to read their values.
+pub(crate) fn keys() -> impl Iterator<Item = (String, fn(&Settings) -> Option<String>)> {
+    TABLES.iter().flat_map(|(table, keys)| {
+        keys.iter().map(move |key| (format!("{table}.{}", key.name), key.get))
+    })
+}
 
+/// Reads what is right, and says what is not.
+fn parse(text: &str) -> (Settings, Vec<Fault>) {
     let mut settings = Settings::default();
+    let document = match DeTable::parse(text) {
+        Ok(document) => document,
+        Err(error) => {
+            let offset = error.span().map_or(0, |span| span.start);
+            return (settings, vec![Fault { offset, message: error.message().to_owned() }]);
+        }
+    };
+    let mut faults = Vec::new();
     for (name, value) in document.get_ref() {
-        let fault = |offset, message| Fault { offset, message };
+        let mut fault = |offset, message| faults.push(Fault { offset, message });
         let Some((table_name, keys)) = TABLES.iter().find(|(known, _)| known == name.get_ref())
         else {
             let known = TABLES.iter().map(|(known, _)| *known);
-            let message = unknown("table", name.get_ref(), known);
-            return Err(fault(name.span().start, message));
+            fault(name.span().start, unknown("table", name.get_ref(), known));
+            continue;
         };
         let DeValue::Table(table) = value.get_ref() else {
-            let message = format!("{table_name}: expected a table: [{table_name}]");
-            return Err(fault(name.span().start, message));
+            fault(name.span().start, format!("{table_name}: expected a table: [{table_name}]"));
+            continue;
         };
-        for (key, value) in table {
-            let Some((_, set)) = keys.iter().find(|(known, _)| known == key.get_ref()) else {
-                let known = keys.iter().map(|(known, _)| *known);
-                let message = unknown("key", key.get_ref(), known);
-                let message = format!("{table_name}.{message}");
-                return Err(fault(key.span().start, message));
+        for (name, value) in table {
+            let Some(key) = keys.iter().find(|key| key.name == name.get_ref()) else {
+                let message = unknown("key", name.get_ref(), keys.iter().map(|key| key.name));
+                fault(name.span().start, format!("{table_name}.{message}"));
+                continue;
             };
-            set(&mut settings, value.get_ref()).map_err(|message| {
-                let message = format!("{table_name}.{}: {message}", key.get_ref());
-                fault(value.span().start, message)
-            })?;
+            if let Err(message) = (key.set)(&mut settings, value.get_ref()) {
+                fault(value.span().start, format!("{table_name}.{}: {message}", key.name));
+            }
         }
     }
-    Ok(settings)
+    faults.sort_by_key(|fault| fault.offset);
+    (settings, faults)
 }
 
 fn keyword<T: ValueEnum>(value: &DeValue<'_>) -> Result<T, String> {
@@ -207,6 +297,38 @@ fn log_file(value: &DeValue<'_>) -> Result<PathBuf, String> {
         .map(PathBuf::from)
         .filter(|path| path.is_absolute())
         .ok_or_else(|| format!("{} is not allowed; use an absolute path", shown(value)))
+}
+
+/// An array, each of whose elements `entry` understands.
+fn list<T>(
+    value: &DeValue<'_>,
+    entry: fn(&DeValue<'_>) -> Result<T, String>,
+) -> Result<Vec<T>, String> {
+    let DeValue::Array(elements) = value else {
+        return Err(format!("{} is not allowed; use a list: [...]", shown(value)));
+    };
+    if elements.len() > ENTRIES_MAX {
+        return Err(format!("{} entries are too many; use at most {ENTRIES_MAX}", elements.len()));
+    }
+    elements.iter().map(|element| entry(element.get_ref())).collect()
+}
+
+fn port_range(value: &DeValue<'_>) -> Result<PortRange, String> {
+    let text = match value {
+        DeValue::Integer(integer) => integer.to_string(),
+        other => other.as_str().unwrap_or_default().to_owned(),
+    };
+    text.parse().map_err(|error| format!("{} is not allowed; {error}", shown(value)))
+}
+
+fn subnet(value: &DeValue<'_>) -> Result<IpNet, String> {
+    policy::parse_subnet(value.as_str().unwrap_or_default())
+        .map_err(|error| format!("{} is not allowed; {error}", shown(value)))
+}
+
+fn program_name(value: &DeValue<'_>) -> Result<ProgramName, String> {
+    let name = value.as_str().and_then(ProgramName::new);
+    name.ok_or_else(|| format!("{} is not allowed; use {}", shown(value), ProgramName::ALLOWED))
 }
 
 /// A number of bytes: an integer, or a string such as `"64KB"`. One KB is 1024 bytes.
@@ -279,7 +401,7 @@ mod tests {
 
     #[test]
     fn every_key_is_understood() {
-        let settings = parse(
+        let (settings, faults) = parse(
             r#"
             [smc]
             mode = "tcp"
@@ -288,12 +410,17 @@ mod tests {
             spin = "never"
             memory_limit = "256 MiB"
             eid = "PROD-1"
+            [policy]
+            exclude_ports = [22, "6000-6010"]
+            permit_peers = ["10.0.0.0/8"]
+            exclude_peers = ["10.1.0.0/16", "::1"]
+            exclude_programs = ["sshd"]
             [log]
             level = "debug"
             file = "/var/log/sidestep.log"
             "#,
-        )
-        .unwrap();
+        );
+        assert!(faults.is_empty(), "{faults:?}");
         let expected = Settings {
             mode: Some(Mode::Tcp),
             promotion: Some(Promotion::Lazy),
@@ -301,6 +428,10 @@ mod tests {
             spin: Some(Spin::Never),
             memory_limit: MemoryLimit::new(256 << 20),
             eid: Eid::new("PROD-1"),
+            exclude_ports: Some(vec!["22".parse().unwrap(), "6000-6010".parse().unwrap()]),
+            permit_peers: Some(vec!["10.0.0.0/8".parse().unwrap()]),
+            exclude_peers: Some(vec!["10.1.0.0/16".parse().unwrap(), "::1/128".parse().unwrap()]),
+            exclude_programs: ProgramName::new("sshd").map(|name| vec![name]),
             log_level: Some(LogLevel::Debug),
             log_file: Some("/var/log/sidestep.log".into()),
         };
@@ -332,7 +463,10 @@ mod tests {
             error("[log]\ncolour = true\n"),
             "sidestep.toml:2: log.colour: unknown key (known: level, file)"
         );
-        assert_eq!(error("\n[lgo]\n"), "sidestep.toml:2: lgo: unknown table (known: smc, log)");
+        assert_eq!(
+            error("\n[lgo]\n"),
+            "sidestep.toml:2: lgo: unknown table (known: smc, policy, log)"
+        );
     }
 
     #[test]
@@ -365,6 +499,47 @@ mod tests {
             "sidestep.toml:2: smc.spin: `boolean` is not one of: auto, never, always"
         );
         assert_eq!(error("smc = 1\n"), "sidestep.toml:1: smc: expected a table: [smc]");
+    }
+
+    #[test]
+    fn wrong_entries_of_a_list_say_what_would_do() {
+        assert_eq!(
+            error("[policy]\nexclude_ports = [22, 0]\n"),
+            "sidestep.toml:2: policy.exclude_ports: 0 is not allowed; \
+             use a port from 1 to 65535, or a range such as \"6000-6010\""
+        );
+        assert_eq!(
+            error("[policy]\npermit_peers = [\"10.1.2.3/8\"]\n"),
+            "sidestep.toml:2: policy.permit_peers: `10.1.2.3/8` is not allowed; \
+             the address has bits beyond the prefix; the subnet is \"10.0.0.0/8\""
+        );
+        assert_eq!(
+            error("[policy]\nexclude_peers = \"::1\"\n"),
+            "sidestep.toml:2: policy.exclude_peers: `::1` is not allowed; use a list: [...]"
+        );
+        assert_eq!(
+            error("[policy]\nexclude_programs = [\"/bin/sh\"]\n"),
+            "sidestep.toml:2: policy.exclude_programs: `/bin/sh` is not allowed; \
+             use the name of a program, such as `sshd`, without a path, spaces or commas"
+        );
+        let many = format!("[policy]\nexclude_ports = [{}]\n", "1,".repeat(33));
+        assert!(error(&many).ends_with("33 entries are too many; use at most 32"));
+    }
+
+    #[test]
+    fn every_mistake_is_found_and_what_is_right_is_kept() {
+        let (settings, faults) = parse("[smc]\nmode = 1\nspin = \"never\"\n[lgo]\nx = 1\n");
+        assert_eq!(settings.spin, Some(Spin::Never));
+        let offsets: Vec<_> = faults.iter().map(|fault| fault.offset).collect();
+        assert_eq!((offsets.len(), offsets.is_sorted()), (2, true));
+    }
+
+    #[test]
+    fn every_key_shows_its_value() {
+        let all = Settings::from(Settings::default().into_options());
+        let unset: Vec<_> =
+            keys().filter(|(_, get)| get(&all).is_none()).map(|(key, _)| key).collect();
+        assert_eq!(unset, ["log.file"]);
     }
 
     #[test]
@@ -413,7 +588,8 @@ mod tests {
         assert_eq!(loaded.settings.mode, Some(Mode::Tcp));
         assert_eq!(loaded.settings.spin, Some(Spin::Never));
         assert_eq!(loaded.settings.log_level, Some(LogLevel::Info));
-        assert_eq!(loaded.files[..3], [named, variable, user]);
+        let files: Vec<_> = loaded.files.into_iter().map(|(path, _)| path).collect();
+        assert_eq!(files[..3], [named, variable, user]);
     }
 
     #[test]

@@ -16,6 +16,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use ipnet::IpNet;
+use sidestep_proto::policy::PortRange;
 
 /// The environment variable that carries [`Options`] to the library.
 pub(crate) const OPTIONS_VARIABLE: &str = "SIDESTEP_OPTIONS";
@@ -29,6 +31,10 @@ pub(crate) struct Options {
     pub(crate) spin: Spin,
     pub(crate) memory_limit: MemoryLimit,
     pub(crate) eid: Eid,
+    pub(crate) exclude_ports: Vec<PortRange>,
+    pub(crate) permit_peers: Vec<IpNet>,
+    pub(crate) exclude_peers: Vec<IpNet>,
+    pub(crate) exclude_programs: Vec<ProgramName>,
     pub(crate) log_level: LogLevel,
     /// Standard error if `None`; always absolute, because programs change directory.
     pub(crate) log_file: Option<PathBuf>,
@@ -47,6 +53,15 @@ impl fmt::Display for Options {
             self.eid.0,
             keyword(&self.log_level),
         )?;
+        let lists = [
+            ("noport", listed(&self.exclude_ports, ",")),
+            ("peer", listed(&self.permit_peers, ",")),
+            ("nopeer", listed(&self.exclude_peers, ",")),
+            ("noprogram", listed(&self.exclude_programs, ",")),
+        ];
+        for (key, list) in lists.iter().filter(|(_, list)| !list.is_empty()) {
+            write!(f, " {key}={list}")?;
+        }
         if let Some(file) = &self.log_file {
             write!(f, " logfile={}", percent_encode(file.as_os_str()))?;
         }
@@ -63,6 +78,10 @@ pub(crate) struct Settings {
     pub(crate) spin: Option<Spin>,
     pub(crate) memory_limit: Option<MemoryLimit>,
     pub(crate) eid: Option<Eid>,
+    pub(crate) exclude_ports: Option<Vec<PortRange>>,
+    pub(crate) permit_peers: Option<Vec<IpNet>>,
+    pub(crate) exclude_peers: Option<Vec<IpNet>>,
+    pub(crate) exclude_programs: Option<Vec<ProgramName>>,
     pub(crate) log_level: Option<LogLevel>,
     pub(crate) log_file: Option<PathBuf>,
 }
@@ -77,6 +96,10 @@ impl Settings {
             spin: self.spin.or(lower.spin),
             memory_limit: self.memory_limit.or(lower.memory_limit),
             eid: self.eid.or(lower.eid),
+            exclude_ports: self.exclude_ports.or(lower.exclude_ports),
+            permit_peers: self.permit_peers.or(lower.permit_peers),
+            exclude_peers: self.exclude_peers.or(lower.exclude_peers),
+            exclude_programs: self.exclude_programs.or(lower.exclude_programs),
             log_level: self.log_level.or(lower.log_level),
             log_file: self.log_file.or(lower.log_file),
         }
@@ -91,8 +114,31 @@ impl Settings {
             spin: self.spin.unwrap_or(Spin::Auto),
             memory_limit: self.memory_limit.unwrap_or(MemoryLimit(0)),
             eid: self.eid.unwrap_or_else(|| Eid("SIDESTEP".into())),
+            exclude_ports: self.exclude_ports.unwrap_or_default(),
+            permit_peers: self.permit_peers.unwrap_or_default(),
+            exclude_peers: self.exclude_peers.unwrap_or_default(),
+            exclude_programs: self.exclude_programs.unwrap_or_default(),
             log_level: self.log_level.unwrap_or(LogLevel::Error),
             log_file: self.log_file,
+        }
+    }
+}
+
+impl From<Options> for Settings {
+    fn from(options: Options) -> Self {
+        Self {
+            mode: Some(options.mode),
+            promotion: Some(options.promotion),
+            rmbe_size: Some(options.rmbe_size),
+            spin: Some(options.spin),
+            memory_limit: Some(options.memory_limit),
+            eid: Some(options.eid),
+            exclude_ports: Some(options.exclude_ports),
+            permit_peers: Some(options.permit_peers),
+            exclude_peers: Some(options.exclude_peers),
+            exclude_programs: Some(options.exclude_programs),
+            log_level: Some(options.log_level),
+            log_file: options.log_file,
         }
     }
 }
@@ -175,6 +221,11 @@ impl MemoryLimit {
     pub(crate) const ALLOWED: &str =
         "0 (what the control group bears), or at least 2MB, such as 256MB";
 
+    /// The limit in bytes; 0 as above.
+    pub(crate) fn bytes(self) -> u64 {
+        self.0
+    }
+
     /// The limit, if it leaves room for at least one ring of the largest size.
     pub(crate) fn new(bytes: u64) -> Option<Self> {
         (bytes == 0 || bytes >= 2 << 20).then_some(Self(bytes))
@@ -203,6 +254,47 @@ impl Eid {
     }
 }
 
+impl fmt::Display for Eid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The name of a program: the last part of the path by which it is started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ProgramName(String);
+
+impl ProgramName {
+    /// The allowed values in words, for error texts.
+    pub(crate) const ALLOWED: &str =
+        "the name of a program, such as `sshd`, without a path, spaces or commas";
+
+    /// The name if its characters are allowed.
+    pub(crate) fn new(text: &str) -> Option<Self> {
+        let allowed = |c: u8| c.is_ascii_graphic() && c != b'/' && c != b',';
+        (!text.is_empty() && text.bytes().all(allowed)).then(|| Self(text.into()))
+    }
+}
+
+impl fmt::Display for ProgramName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The entries of a list in one text.
+pub(crate) fn listed<T: fmt::Display>(entries: &[T], between: &str) -> String {
+    let entries: Vec<String> = entries.iter().map(T::to_string).collect();
+    entries.join(between)
+}
+
+/// A number of bytes as a user would write it, such as `64KB`.
+pub(crate) fn shown_size(bytes: u64) -> String {
+    let units = [(30, "GB"), (20, "MB"), (10, "KB")];
+    let unit = units.iter().find(|(shift, _)| bytes != 0 && bytes.is_multiple_of(1 << shift));
+    unit.map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
+}
+
 /// A number of bytes with a unit or without, such as `64KB`. One KB is 1024 bytes.
 pub(crate) fn parse_size(text: &str) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -218,7 +310,7 @@ pub(crate) fn parse_size(text: &str) -> Option<u64> {
 }
 
 /// The word a user writes for `value`.
-fn keyword<T: ValueEnum>(value: &T) -> String {
+pub(crate) fn keyword<T: ValueEnum>(value: &T) -> String {
     // No value is marked `#[value(skip)]`, so each has a word.
     value.to_possible_value().map_or_else(String::new, |word| word.get_name().to_owned())
 }
@@ -258,6 +350,34 @@ mod tests {
             Settings::default().into_options().to_string(),
             "mode=smc promotion=early rmbe=65536 spin=auto memory=0 eid=SIDESTEP log=error"
         );
+    }
+
+    #[test]
+    fn lists_are_written_if_they_have_entries() {
+        let settings = Settings {
+            exclude_ports: Some(vec!["22".parse().unwrap(), "6000-6010".parse().unwrap()]),
+            permit_peers: Some(Vec::new()),
+            exclude_peers: Some(vec!["10.0.0.0/8".parse().unwrap()]),
+            exclude_programs: ProgramName::new("sshd").map(|name| vec![name]),
+            ..Settings::default()
+        };
+        let text = settings.into_options().to_string();
+        let lists = " noport=22,6000-6010 nopeer=10.0.0.0/8 noprogram=sshd";
+        assert!(text.ends_with(lists), "{text}");
+    }
+
+    #[test]
+    fn programs_have_names_without_paths() {
+        for bad in ["", "/usr/sbin/sshd", "a b", "a,b"] {
+            assert!(ProgramName::new(bad).is_none(), "{bad}");
+        }
+        assert!(ProgramName::new("php-fpm8.2").is_some());
+    }
+
+    #[test]
+    fn sizes_are_shown_in_the_largest_unit_that_fits() {
+        let shown = [0, 1000, 64 << 10, 1 << 20, 1536 << 10, 2 << 30].map(shown_size);
+        assert_eq!(shown, ["0", "1000", "64KB", "1MB", "1536KB", "2GB"]);
     }
 
     #[test]

@@ -24,7 +24,7 @@ unsafe extern "C" fn start(_: i32, _: *const *const c_char, environment: *const 
     process::note_owner();
     // SAFETY: the loader's environment block.
     let options = unsafe { variable(environment) };
-    process::configure(Options::parse(options));
+    process::configure(Options::parse(options, program_name()));
     parcel::adopt_inherited(stdio::note_standard);
     fork::watch();
 }
@@ -37,6 +37,17 @@ const SLEEPS: Sleeps = Sleeps { recv: real::recv, ppoll: real::ppoll };
 fn abort(panic: &std::panic::PanicHookInfo<'_>) {
     sidestep_socket::log!(Error, "{panic}");
     std::process::abort();
+}
+
+/// The last part of the path by which the program was started.
+fn program_name() -> &'static str {
+    // SAFETY: no operands in memory; a null or a string that lives as long as the process.
+    let path = unsafe {
+        let path = libc::getauxval(libc::AT_EXECFN) as *const c_char;
+        if path.is_null() { c"" } else { CStr::from_ptr(path) }
+    };
+    let path = path.to_str().unwrap_or("");
+    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// The value of our environment variable.

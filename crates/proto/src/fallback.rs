@@ -49,11 +49,17 @@ pub enum Reason {
     /// The program, or a library of it, makes calls on sockets by instructions of its own,
     /// which nobody sees.
     PastLibc = 18,
+    /// The server's port is one of `policy.exclude_ports`.
+    PortExcluded = 19,
+    /// The peer is not in `policy.permit_peers`, or is in `policy.exclude_peers`.
+    PeerExcluded = 20,
+    /// The program is one of `policy.exclude_programs`.
+    ProgramExcluded = 21,
 }
 
 impl Reason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 22] = [
         Self::None,
         Self::ModeTcp,
         Self::RemotePeer,
@@ -73,6 +79,9 @@ impl Reason {
         Self::HandedOver,
         Self::IoUring,
         Self::PastLibc,
+        Self::PortExcluded,
+        Self::PeerExcluded,
+        Self::ProgramExcluded,
     ];
 
     /// The reason with this number; unknown numbers are [`Reason::None`].
@@ -88,7 +97,12 @@ impl Reason {
     pub const fn diagnosis(self) -> Option<Diagnosis> {
         Some(match self {
             Self::None => return None,
-            Self::ModeTcp | Self::PromotionNever | Self::OtherUser => Diagnosis::CNFERR,
+            Self::ModeTcp
+            | Self::PromotionNever
+            | Self::OtherUser
+            | Self::PortExcluded
+            | Self::PeerExcluded
+            | Self::ProgramExcluded => Diagnosis::CNFERR,
             Self::RemotePeer | Self::PeerNotSmc | Self::Unanswered => Diagnosis::PEERNOSMC,
             Self::OtherNamespace => Diagnosis::NOSMCD2DEV,
             Self::NoMemory => Diagnosis::MEM,
@@ -125,6 +139,11 @@ impl Reason {
             Self::HandedOver => "the program has handed the socket to another program",
             Self::IoUring => "the program uses its sockets through io_uring",
             Self::PastLibc => "the program makes system calls past the C library",
+            Self::PortExcluded => "the port is excluded by policy.exclude_ports",
+            Self::PeerExcluded => {
+                "the peer is excluded by policy.permit_peers or policy.exclude_peers"
+            }
+            Self::ProgramExcluded => "the program is excluded by policy.exclude_programs",
         }
     }
 }

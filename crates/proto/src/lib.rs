@@ -12,6 +12,7 @@
 //! | [`readiness`] | what would `poll` say about a connection in this state? |
 //! | [`governor`] | spin, yield or sleep? |
 //! | [`fallback`] | why did a connection stay on TCP, in the standard's code and in words? |
+//! | [`policy`] | may a connection move, by the operator's rules? |
 //! | [`machine_code`] | does this code make calls on sockets past libc? |
 
 #![no_std]
@@ -25,5 +26,6 @@ pub mod fallback;
 pub mod governor;
 pub mod ledger;
 pub mod machine_code;
+pub mod policy;
 pub mod readiness;
 pub mod rendezvous;

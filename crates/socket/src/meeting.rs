@@ -120,6 +120,9 @@ pub fn mark_listener(sock: &Sock, fd: i32) {
     clear_retired(sys::now_ns());
     let Ok((local, _)) = sys::socket_name(fd, false) else { return };
     let Some(port) = sock::address(&local).map(|local| local.port()) else { return };
+    if process::options().policy.objection_to_port(port).is_some() {
+        return;
+    }
     let Ok(marker) = sys::unix_datagram().map(sys::move_up) else { return };
     let free = |index| sys::bind_unix(marker, &UnixName::new(&listener_name(port, index))).is_ok();
     let placed = (0..MARKERS).any(free)

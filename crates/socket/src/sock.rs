@@ -484,14 +484,27 @@ impl Sock {
             process.state.header().ended.count_tcp(Reason::NoSlot as u8);
             return self.set_phase(Phase::Plain);
         }
-        if let Ok((local, peer)) = addresses(fd) {
+        let addresses = addresses(fd).ok();
+        if let Some((local, peer)) = addresses {
             self.note_addresses(local, peer);
         }
-        if !process::options().smc {
-            self.stay_plain(Reason::ModeTcp);
-        } else if let Some(reason) = unseen_use() {
+        if let Some(reason) = self.objection(addresses) {
             self.stay_plain(reason);
         }
+    }
+
+    /// Why the connection may not move, by the operator's rules or by what the program does.
+    fn objection(&self, addresses: Option<(SocketAddr, SocketAddr)>) -> Option<Reason> {
+        let options = process::options();
+        if !options.smc {
+            return Some(Reason::ModeTcp);
+        }
+        let by_policy = addresses.and_then(|(local, peer)| {
+            let is_server = self.is_server.load(Ordering::Relaxed);
+            let server_port = if is_server { local.port() } else { peer.port() };
+            options.policy.objection(server_port, peer.ip())
+        });
+        by_policy.or_else(unseen_use)
     }
 
     /// A slot was taken for it. Under the process lock.

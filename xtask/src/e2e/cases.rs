@@ -9,8 +9,8 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::outsiders;
 use super::stage::{CLIENT_PATIENCE, Mix, Stage};
+use super::{outsiders, policy};
 use crate::bench::launch::{self, Dialogue, Transport};
 use crate::bench::place;
 use crate::nginx;
@@ -69,6 +69,7 @@ pub(crate) const CASES: &[Case] = &[
         &["gcc", "/usr/include/liburing.h"],
         outsiders::io_uring_built_in,
     ),
+    Case::alone("policy", &["gcc"], policy::rules),
     Case::alone("instructions", &["gcc"], outsiders::instructions),
     Case::alone("modeler", &[], modeler),
     Case::new("death", &["gcc"], death),

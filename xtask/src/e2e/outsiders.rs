@@ -163,36 +163,50 @@ fn echo_as(
     let mut doctor = doctor(stage, program)?;
     prepare(&mut doctor);
     diagnose(&mut doctor, expected.diagnosis)?;
-    let peer = compile(stage, "gcc", "peer", &[])?;
+    let peer = ordinary(stage)?;
     let outsider = |words: &[&str]| {
         let mut command = command(stage, program, way, words);
         prepare(&mut command);
         command
     };
     let ordinary = |words: &[&str]| command(stage, &peer, "calls", words);
-    converse(stage, expected, outsider, ordinary).context("as server")?;
-    converse(stage, expected, ordinary, outsider).context("as client")
+    let Expected { claim, reason, .. } = *expected;
+    let port = launch::free_port;
+    converse(stage, port()?, claim, reason, &outsider, &ordinary).context("as server")?;
+    converse(stage, port()?, claim, reason, &ordinary, &outsider).context("as client")
 }
 
-fn converse(
+/// Makes a command from the program's words.
+pub(super) type Maker<'a> = &'a dyn Fn(&[&str]) -> Command;
+
+/// Runs a server and a client, each made from its words. What `sidestep ss` shows of them
+/// must be as claimed, and for this reason if it is TCP.
+pub(super) fn converse(
     stage: &Stage<'_>,
-    expected: &Expected,
-    server: impl Fn(&[&str]) -> Command,
-    client: impl Fn(&[&str]) -> Command,
+    port: u16,
+    claim: Claim,
+    reason: &str,
+    server: Maker<'_>,
+    client: Maker<'_>,
 ) -> Result<String> {
-    let port = launch::free_port()?;
     let (text, seed) = (port.to_string(), stage.house.seed.to_string());
     let mut server = Program::start(server(&["server", &text]), &stage.house.scratch)?;
     server.await_listener(port)?;
     let client = Dialogue::start(client(&["client", &text, &seed]))?;
-    let (said, seen) = stage.observe(&mut server, [client], expected.claim)?;
+    let (said, seen) = stage.observe(&mut server, [client], claim)?;
     if stage.house.witness.sees() {
-        seen.gives_reason(expected.reason)?;
+        seen.gives_reason(reason)?;
     }
     Ok(said)
 }
 
-fn command(stage: &Stage<'_>, program: &Path, way: &str, words: &[&str]) -> Command {
+/// An ordinary build of the program.
+pub(super) fn ordinary(stage: &Stage<'_>) -> Result<PathBuf> {
+    compile(stage, "gcc", "peer", &[])
+}
+
+/// The command that runs it under Sidestep, in one of its ways.
+pub(super) fn command(stage: &Stage<'_>, program: &Path, way: &str, words: &[&str]) -> Command {
     let words = words.iter().map(OsStr::new);
     let all: Vec<&OsStr> = [program.as_os_str(), way.as_ref()].into_iter().chain(words).collect();
     stage.command(Transport::Smc, &all)

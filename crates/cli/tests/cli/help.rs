@@ -35,6 +35,11 @@ fn of_doctor() {
 }
 
 #[test]
+fn of_config_check() {
+    check("help-config-check.txt", &["config", "check", "--help"]);
+}
+
+#[test]
 fn of_ss() {
     check("help-ss.txt", &["ss", "--help"]);
 }

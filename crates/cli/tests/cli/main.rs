@@ -2,6 +2,7 @@
 //! program finds in its environment.
 
 mod bench;
+mod config;
 mod doctor;
 mod help;
 mod run;

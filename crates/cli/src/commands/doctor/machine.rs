@@ -98,7 +98,7 @@ fn configuration() -> Check {
             return Check::fail(NAME, error.to_string(), advice);
         }
     };
-    let files = configuration.files.iter().map(|path| path.display().to_string());
+    let files = configuration.files.iter().map(|(path, _)| path.display().to_string());
     let finding = match files.collect::<Vec<_>>().join(", ") {
         none if none.is_empty() => "no file, so the defaults".to_owned(),
         files => files,

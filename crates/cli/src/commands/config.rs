@@ -1,0 +1,87 @@
+//! `sidestep config check`: what the configuration files come to, and what is wrong in them.
+
+use std::path::Path;
+
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use serde::Serialize;
+
+use crate::args::{ConfigArgs, ConfigCommand};
+use crate::config::{self, ConfigError, Configuration};
+use crate::options::Settings;
+
+/// Does what was asked for; 1 if a file has a mistake, otherwise 0.
+pub(crate) fn execute(args: &ConfigArgs) -> i32 {
+    let ConfigCommand::Check(args) = &args.command;
+    let (configuration, mistakes) =
+        Configuration::examine(args.config.as_deref(), |name| std::env::var_os(name));
+    let report = Report::new(&configuration, &mistakes);
+    print!("{}", if args.json { report.to_json() } else { report.to_text() });
+    i32::from(!mistakes.is_empty())
+}
+
+/// What is in force, and why.
+#[derive(Debug, Serialize)]
+struct Report {
+    /// The files that were found, the most important first.
+    files: Vec<String>,
+    keys: Vec<Value>,
+    mistakes: Vec<String>,
+}
+
+/// A key and what it comes to.
+#[derive(Debug, Serialize)]
+struct Value {
+    key: String,
+    value: String,
+    /// The file that says so; none: the default.
+    file: Option<String>,
+}
+
+impl Report {
+    fn new(configuration: &Configuration, mistakes: &[ConfigError]) -> Self {
+        let shown = |path: &Path| path.display().to_string();
+        let defaults = Settings::from(Settings::default().into_options());
+        let keys = config::keys().map(|(key, get)| {
+            let said = configuration
+                .files
+                .iter()
+                .find_map(|(path, settings)| get(settings).map(|value| (value, Some(shown(path)))));
+            let (value, file) = said.unwrap_or((get(&defaults).unwrap_or_default(), None));
+            Value { key, value, file }
+        });
+        Self {
+            keys: keys.collect(),
+            files: configuration.files.iter().map(|(path, _)| shown(path)).collect(),
+            mistakes: mistakes.iter().map(ConfigError::to_string).collect(),
+        }
+    }
+
+    fn to_json(&self) -> String {
+        // Strings only: cannot fail.
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+
+    fn to_text(&self) -> String {
+        let mut table = Table::new();
+        table.load_style(NOTHING).set_header(["key", "value", "from"]);
+        for Value { key, value, file } in &self.keys {
+            let value = if value.is_empty() { "-" } else { value };
+            table.add_row([key, value, file.as_deref().unwrap_or("default")]);
+        }
+        let mut text: String = table.lines().map(|line| line.trim().to_owned() + "\n").collect();
+        if self.files.is_empty() {
+            text += "\nNo configuration file was found.\n";
+        }
+        match self.mistakes.len() {
+            0 => text + "\nNo mistakes.\n",
+            n => {
+                let mistakes = self.mistakes.join("\n");
+                let count = if n == 1 { "1 mistake".to_owned() } else { format!("{n} mistakes") };
+                text + &format!(
+                    "\n{mistakes}\n\n{count}: `sidestep run` refuses to start programs.\n"
+                )
+            }
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! `sidestep config check` from outside.
+
+use crate::support::{Place, outcome};
+
+#[test]
+fn each_key_has_its_value_and_where_it_comes_from() {
+    let place = Place::new();
+    let file = place.file("a.toml", "[policy]\nexclude_ports = [22, \"6000-6010\"]\n");
+    let mut command = place.sidestep(None);
+    let (status, text, errors) = outcome(command.args(["config", "check", "--config"]).arg(&file));
+    assert_eq!((status, errors.as_str()), (Some(0), ""));
+    let row = |key: &str| {
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        text.lines().map(words).find(|words| words.first().is_some_and(|it| it == key)).unwrap()
+    };
+    let from = file.display().to_string();
+    assert_eq!(row("policy.exclude_ports"), ["policy.exclude_ports", "22,", "6000-6010", &from]);
+    assert_eq!(row("smc.rmbe_size"), ["smc.rmbe_size", "64KB", "default"]);
+    assert_eq!(row("log.file"), ["log.file", "-", "default"]);
+    assert!(text.ends_with("\nNo mistakes.\n"), "{text}");
+}
+
+#[test]
+fn every_mistake_is_told_with_its_line_and_what_is_allowed() {
+    let place = Place::new();
+    let file = place.file("a.toml", "[smc]\nmode = \"shm\"\n[policy]\nexclude_ports = [0]\n");
+    let mut command = place.sidestep(None);
+    let (status, text, _) = outcome(command.args(["config", "check", "--config"]).arg(&file));
+    assert_eq!(status, Some(1));
+    let path = file.display();
+    assert!(
+        text.contains(&format!("{path}:2: smc.mode: `shm` is not one of: smc, tcp\n")),
+        "{text}"
+    );
+    assert!(text.contains(&format!("{path}:4: policy.exclude_ports: 0 is not allowed;")), "{text}");
+    assert!(text.ends_with("\n2 mistakes: `sidestep run` refuses to start programs.\n"), "{text}");
+}
+
+#[test]
+fn the_same_as_json() {
+    let place = Place::new();
+    let (status, text, _) = outcome(place.sidestep(None).args(["config", "check", "--json"]));
+    assert_eq!(status, Some(0));
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(report["files"], serde_json::json!([]));
+    assert_eq!(
+        report["keys"][0],
+        serde_json::json!({"key": "smc.mode", "value": "smc", "file": null})
+    );
+    assert_eq!(report["mistakes"], serde_json::json!([]));
+}

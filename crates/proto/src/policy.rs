@@ -1,0 +1,199 @@
+//! Which connections an operator leaves on TCP: rules about ports, peers and programs.
+//!
+//! The port of a rule is always the server's, whichever end asks, so that one rule means the
+//! same to both. A peer has to be in one of the permitted subnets, if there are any, and in
+//! none of the excluded ones. z/OS has the same as `NOSMC` on a port and as lists of subnets.
+
+use crate::fallback::Reason;
+use arrayvec::ArrayVec;
+use core::fmt;
+use core::net::IpAddr;
+use core::str::FromStr;
+use ipnet::IpNet;
+use thiserror::Error;
+
+/// Entries of a list, at most.
+pub const ENTRIES_MAX: usize = 32;
+
+/// The rules of one process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// The program itself: none of its connections moves.
+    pub excludes_program: bool,
+    /// Servers' ports.
+    pub excluded_ports: ArrayVec<PortRange, ENTRIES_MAX>,
+    /// If there are any, only their peers.
+    pub permitted_peers: ArrayVec<IpNet, ENTRIES_MAX>,
+    /// Never their peers, permitted or not.
+    pub excluded_peers: ArrayVec<IpNet, ENTRIES_MAX>,
+}
+
+impl Policy {
+    /// What the rules have against connections that a server gets at this port.
+    #[must_use]
+    pub fn objection_to_port(&self, server_port: u16) -> Option<Reason> {
+        if self.excludes_program {
+            return Some(Reason::ProgramExcluded);
+        }
+        let excluded = self.excluded_ports.iter().any(|ports| ports.contains(server_port));
+        excluded.then_some(Reason::PortExcluded)
+    }
+
+    /// What the rules have against a connection. `peer`: IPv4-mapped addresses as IPv4.
+    #[must_use]
+    pub fn objection(&self, server_port: u16, peer: IpAddr) -> Option<Reason> {
+        let is_in = |subnets: &[IpNet]| subnets.iter().any(|subnet| subnet.contains(&peer));
+        let permitted = self.permitted_peers.is_empty() || is_in(&self.permitted_peers);
+        let allowed = permitted && !is_in(&self.excluded_peers);
+        self.objection_to_port(server_port).or((!allowed).then_some(Reason::PeerExcluded))
+    }
+}
+
+/// A port or some in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortRange {
+    first: u16,
+    last: u16,
+}
+
+/// What a port or range may look like.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("use a port from 1 to 65535, or a range such as \"6000-6010\"")]
+pub struct NotPorts;
+
+impl PortRange {
+    /// Whether the port is one of them.
+    #[must_use]
+    pub fn contains(self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
+    }
+}
+
+impl FromStr for PortRange {
+    type Err = NotPorts;
+
+    fn from_str(text: &str) -> Result<Self, NotPorts> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let port = |text: &str| text.trim().parse::<u16>().map_err(|_| NotPorts);
+        let range = Self { first: port(first)?, last: port(last)? };
+        if range.first == 0 || range.first > range.last {
+            return Err(NotPorts);
+        }
+        Ok(range)
+    }
+}
+
+impl fmt::Display for PortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.first == self.last {
+            true => write!(f, "{}", self.first),
+            false => write!(f, "{}-{}", self.first, self.last),
+        }
+    }
+}
+
+/// What a subnet may look like.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum NotSubnet {
+    /// Not an address at all.
+    #[error("use an address such as \"192.0.2.7\", or a subnet such as \"192.0.2.0/24\"")]
+    Malformed,
+    /// An address inside a subnet and not the subnet's own.
+    #[error("the address has bits beyond the prefix; the subnet is \"{0}\"")]
+    BitsBeyond(IpNet),
+}
+
+/// A subnet, or one address.
+///
+/// # Errors
+/// [`NotSubnet`].
+pub fn parse_subnet(text: &str) -> Result<IpNet, NotSubnet> {
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Ok(IpNet::from(address.to_canonical()));
+    }
+    let subnet: IpNet = text.parse().map_err(|_| NotSubnet::Malformed)?;
+    match subnet.trunc() {
+        own if own == subnet => Ok(own),
+        own => Err(NotSubnet::BitsBeyond(own)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    fn ports(list: &[&str]) -> ArrayVec<PortRange, ENTRIES_MAX> {
+        list.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    fn subnets(list: &[&str]) -> ArrayVec<IpNet, ENTRIES_MAX> {
+        list.iter().map(|text| parse_subnet(text).unwrap()).collect()
+    }
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn without_rules_nothing_is_excluded() {
+        assert_eq!(Policy::default().objection(22, address("192.0.2.1")), None);
+    }
+
+    #[test]
+    fn ports_are_excluded_with_both_ends_of_a_range() {
+        let policy = Policy { excluded_ports: ports(&["22", "6000-6010"]), ..Policy::default() };
+        let objection = |port| policy.objection(port, address("::1"));
+        for port in [22, 6000, 6005, 6010] {
+            assert_eq!(objection(port), Some(Reason::PortExcluded), "{port}");
+        }
+        for port in [21, 23, 5999, 6011] {
+            assert_eq!(objection(port), None, "{port}");
+        }
+    }
+
+    #[test]
+    fn an_excluded_subnet_goes_before_a_permitted_one() {
+        let policy = Policy {
+            permitted_peers: subnets(&["10.0.0.0/8", "2001:db8::/32"]),
+            excluded_peers: subnets(&["10.1.0.0/16", "10.2.0.1"]),
+            ..Policy::default()
+        };
+        let objection = |peer| policy.objection(80, address(peer));
+        for peer in ["10.0.0.1", "10.2.0.2", "2001:db8::7"] {
+            assert_eq!(objection(peer), None, "{peer}");
+        }
+        for peer in ["10.1.2.3", "10.2.0.1", "127.0.0.1", "::1"] {
+            assert_eq!(objection(peer), Some(Reason::PeerExcluded), "{peer}");
+        }
+    }
+
+    #[test]
+    fn an_excluded_program_has_that_reason() {
+        let policy = Policy { excludes_program: true, ..Policy::default() };
+        assert_eq!(policy.objection(80, address("::1")), Some(Reason::ProgramExcluded));
+    }
+
+    #[test]
+    fn ports_and_subnets_are_written_as_they_are_read() {
+        for text in ["1", "65535", "6000-6010"] {
+            assert_eq!(text.parse::<PortRange>().unwrap().to_string(), text);
+        }
+        for text in ["192.0.2.0/24", "::/0", "2001:db8::/32"] {
+            assert_eq!(parse_subnet(text).unwrap().to_string(), text);
+        }
+        assert_eq!(parse_subnet("::ffff:192.0.2.7").unwrap().to_string(), "192.0.2.7/32");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for text in ["0", "65536", "7-6", "http", "", "1-", "-1"] {
+            assert_eq!(text.parse::<PortRange>(), Err(NotPorts), "{text}");
+        }
+        for text in ["", "10.0.0", "10.0.0.0/33", "example.org"] {
+            assert_eq!(parse_subnet(text), Err(NotSubnet::Malformed), "{text}");
+        }
+        let error = parse_subnet("10.1.2.3/8").unwrap_err().to_string();
+        assert!(error.ends_with("the subnet is \"10.0.0.0/8\""), "{error}");
+    }
+}
