@@ -43,7 +43,7 @@ use sidestep_device::state::{Slot, mode};
 use sidestep_device::sys::{self, Errno, UnixName};
 use sidestep_proto::fallback::Reason;
 use sidestep_proto::rendezvous::{self, Buffer};
-use sidestep_wire::clc::{AcceptConfirmD, Decline, Message};
+use sidestep_wire::clc::{AcceptConfirm, AcceptConfirmD, Decline, Message};
 use sidestep_wire::host_control::{
     ControlMessage, EMITTED_LEN_MAX, Hello, Instance, connection_name, listener_name,
 };
@@ -513,7 +513,7 @@ fn client_finishes(
         _ => return Ok(()),
     };
     let accept = match message {
-        Some(Message::Accept(accept)) => accept,
+        Some(Message::Accept(AcceptConfirm::SmcD(accept))) => accept,
         Some(Message::Decline(decline)) => return Err(declined(slot, &decline)),
         _ => return Err(Reason::PeerMisbehaved),
     };
@@ -720,7 +720,8 @@ pub(crate) fn is_confirmed(conn: &Conn) -> bool {
 /// Server: checks the Confirm once, before the first byte goes into the ring.
 pub(crate) fn check_confirm(sock: &Sock, conn: &Conn) -> bool {
     let Some(local) = sock.home().and_then(Process::local) else { return false };
-    let Some(Message::Confirm(confirm)) = read_clc(conn.group, conn.peer_slot) else {
+    let message = read_clc(conn.group, conn.peer_slot);
+    let Some(Message::Confirm(AcceptConfirm::SmcD(confirm))) = message else {
         return false;
     };
     rendezvous::check_confirm(&confirm, conn.group.peer.into(), &local)

@@ -34,7 +34,10 @@ pub mod accept_confirm;
 pub mod decline;
 pub mod proposal;
 
-pub use accept_confirm::{AcceptConfirmD, FirstContact, Hostname, Role};
+pub use accept_confirm::{
+    AcceptConfirm, AcceptConfirmD, AcceptConfirmDV1, AcceptConfirmR, FirstContact, FirstContactR,
+    FormR, Hostname, Role,
+};
 pub use decline::{Decline, DeclineV2};
 pub use proposal::Proposal;
 
@@ -70,9 +73,9 @@ pub enum Message {
     /// The client's offer.
     Proposal(Proposal),
     /// The server's choice; its role is [`Role::Accept`].
-    Accept(AcceptConfirmD),
+    Accept(AcceptConfirm),
     /// The client's agreement; its role is [`Role::Confirm`].
-    Confirm(AcceptConfirmD),
+    Confirm(AcceptConfirm),
     /// Either side's refusal.
     Decline(Decline),
 }
@@ -82,13 +85,12 @@ impl Message {
     ///
     /// # Errors
     ///
-    /// As [`Header::parse`], and as the `parse` of the message's type. An SMC-R or SMC-D version 1
-    /// Accept or Confirm is [`Error::Unsupported`].
+    /// As [`Header::parse`], and as the `parse` of the message's type.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
         Ok(match Header::parse(bytes)?.message_type {
             MessageType::Proposal => Self::Proposal(Proposal::parse(bytes)?),
-            MessageType::Accept => Self::Accept(AcceptConfirmD::parse(bytes)?),
-            MessageType::Confirm => Self::Confirm(AcceptConfirmD::parse(bytes)?),
+            MessageType::Accept => Self::Accept(AcceptConfirm::parse(bytes)?),
+            MessageType::Confirm => Self::Confirm(AcceptConfirm::parse(bytes)?),
             MessageType::Decline => Self::Decline(Decline::parse(bytes)?),
         })
     }
@@ -114,13 +116,32 @@ impl From<Proposal> for Message {
 }
 
 /// The role decides the variant.
-impl From<AcceptConfirmD> for Message {
-    fn from(message: AcceptConfirmD) -> Self {
-        match message.role {
+impl From<AcceptConfirm> for Message {
+    fn from(message: AcceptConfirm) -> Self {
+        match message.role() {
             Role::Accept => Self::Accept(message),
             Role::Confirm => Self::Confirm(message),
         }
     }
+}
+
+/// One kind of Accept or Confirm is one.
+macro_rules! from_kind {
+    ($($kind:ident is $variant:ident;)*) => {
+        $(
+            impl From<$kind> for Message {
+                fn from(message: $kind) -> Self {
+                    AcceptConfirm::$variant(message).into()
+                }
+            }
+        )*
+    };
+}
+
+from_kind! {
+    AcceptConfirmR is SmcR;
+    AcceptConfirmDV1 is SmcDV1;
+    AcceptConfirmD is SmcD;
 }
 
 impl From<Decline> for Message {

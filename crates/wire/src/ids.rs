@@ -11,7 +11,16 @@
 //! | [`LinkId`] | a link group, in the numbering of whoever sent it |
 //! | [`Eid`] | a group of computers that want to talk SMC to each other |
 //!
-//! [`PeerId`], [`Mac`] and [`RoceGid`] belong to SMC-R; the Proposal carries them as well.
+//! And in SMC-R:
+//!
+//! | Type | Names |
+//! |---|---|
+//! | [`PeerId`] | one running SMC stack |
+//! | [`RoceGid`], [`Mac`] | an RDMA adapter (RNIC) of it |
+//! | [`QpNumber`], [`Psn`] | one end of a link, and the first packet it will send |
+//! | [`Rkey`], [`RmbAddress`] | a receive buffer (RMB), as the peer's adapter is told to find it |
+//! | [`Mtu`] | the longest packet of a link |
+//! | [`AlertToken`] | a connection, in the naming of its receiver |
 
 use core::{fmt, str};
 
@@ -131,6 +140,104 @@ pub struct RoceGid(pub [u8; 16]);
 impl fmt::Display for RoceGid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         core::net::Ipv6Addr::from(self.0).fmt(f)
+    }
+}
+
+/// One end of a link: a queue pair of an RDMA adapter, 24 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct QpNumber(pub [u8; 3]);
+
+impl QpNumber {
+    /// The first that a link may have; 0 and 1 are the adapter's own.
+    pub const FIRST: Self = Self([0, 0, 2]);
+}
+
+impl fmt::Display for QpNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt_24_bits(self.0, f)
+    }
+}
+
+/// The sequence number of a packet of RDMA, 24 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Psn(pub [u8; 3]);
+
+impl fmt::Display for Psn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt_24_bits(self.0, f)
+    }
+}
+
+fn fmt_24_bits([high, middle, low]: [u8; 3], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "{:#08x}", u32::from_be_bytes([0, high, middle, low]))
+}
+
+/// The key to a receive buffer, without which the sender's RDMA adapter lets no one write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Rkey(pub u32);
+
+impl fmt::Display for Rkey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}", self.0)
+    }
+}
+
+/// Where a receive buffer (RMB) starts, in the address space of its RDMA adapter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct RmbAddress(pub u64);
+
+impl fmt::Display for RmbAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// A connection, in the naming of its receiver. Any value may occur.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct AlertToken(pub u32);
+
+impl fmt::Display for AlertToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}", self.0)
+    }
+}
+
+/// The longest packet of a link, as InfiniBand's code for it, four bits on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Mtu(
+    /// `code <= 15`; only 1 to 5 mean something
+    u8,
+);
+
+impl Mtu {
+    /// The MTU in the low four bits of `code`.
+    #[must_use]
+    pub const fn from_low_bits(code: u8) -> Self {
+        Self(code & 0x0F)
+    }
+
+    /// The four bits on the wire.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        self.0
+    }
+
+    /// The length in bytes: 256, 512 … 4096 for the codes 1 to 5, which are all that there are.
+    #[must_use]
+    pub const fn bytes(self) -> Option<u16> {
+        match self.0 {
+            1..=5 => Some(128 << self.0),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Mtu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.bytes() {
+            Some(bytes) => write!(f, "{bytes}"),
+            None => write!(f, "reserved code {}", self.0),
+        }
     }
 }
 
@@ -288,6 +395,23 @@ mod tests {
         eid.0[1] = 0x1B;
         eid.0[4] = 0xFF;
         assert_eq!(eid.to_string(), "A?B ?");
+    }
+
+    #[test]
+    fn numbers_of_24_bits_show_all_of_them() {
+        assert_eq!(QpNumber([0, 0, 0x11]).to_string(), "0x000011");
+        assert_eq!(Psn([0xFF, 0, 1]).to_string(), "0xff0001");
+        assert!(QpNumber([0, 0, 1]) < QpNumber::FIRST && QpNumber([0, 1, 0]) > QpNumber::FIRST);
+    }
+
+    #[test]
+    fn five_mtu_codes_mean_something() {
+        let lengths: std::vec::Vec<_> =
+            (0..=255).filter_map(|code| Mtu::from_low_bits(code).bytes()).collect();
+        assert_eq!(lengths[..5], [256, 512, 1024, 2048, 4096]);
+        assert_eq!(lengths.len(), 5 * 16);
+        assert_eq!(Mtu::from_low_bits(3).to_string(), "1024");
+        assert_eq!(Mtu::from_low_bits(0).to_string(), "reserved code 0");
     }
 
     #[test]

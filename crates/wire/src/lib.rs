@@ -27,8 +27,8 @@
 //! # When `emit` fails
 //!
 //! `emit` writes a message to the front of a buffer and returns its length. It fails when the
-//! buffer is shorter than `emitted_len`, and, for a Proposal only, when its fields contradict each
-//! other. Reserved bits are written as zero.
+//! buffer is shorter than `emitted_len`, and when the fields of a message contradict each other, as
+//! a Proposal's can. Reserved bits are written as zero.
 //!
 //! Nothing here allocates or calls into the operating system: this code runs inside the socket
 //! calls of other people's programs.
@@ -52,5 +52,8 @@ mod writer;
 
 pub use diagnosis::Diagnosis;
 pub use error::Error;
-pub use ids::{Chid, DmbToken, Eid, ExtendedGid, Gid, LinkId, Mac, PeerId, RoceGid};
+pub use ids::{
+    AlertToken, Chid, DmbToken, Eid, ExtendedGid, Gid, LinkId, Mac, Mtu, PeerId, Psn, QpNumber,
+    Rkey, RmbAddress, RoceGid,
+};
 pub use rmbe_size::RmbeSize;

@@ -2,17 +2,18 @@
 //!
 //! Accept and Confirm announce the length of the sender's receive buffer (RMBE; in SMC-D, DMBE) as
 //! a code `x`, and the length is `2^(x + 14)` bytes: 16 KiB, 32 KiB, and so on up to 1 MiB for
-//! code 6, the largest an SMC-D peer uses.
+//! code 6, the largest an SMC-D peer uses. With SMC-R any code may come: Linux goes up to 512 MiB,
+//! code 15.
 
 /// The length of a receive buffer, as its code on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RmbeSize(
-    /// `0 <= code <= CODE_MAX`
+    /// `code <= 15`; of SMC-D, `code <= CODE_MAX`
     u8,
 );
 
 impl RmbeSize {
-    /// The largest code: 1 MiB.
+    /// The largest code of SMC-D: 1 MiB.
     pub const CODE_MAX: u8 = 6;
     /// 16 KiB, code 0.
     pub const MIN: Self = Self(0);
@@ -21,13 +22,19 @@ impl RmbeSize {
     /// 64 KiB, what a program gets that sets no receive buffer length.
     pub const DEFAULT: Self = Self(2);
 
-    /// The size with this code, if there is one.
+    /// The size with this code, if SMC-D has it.
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
         if code <= Self::CODE_MAX { Some(Self(code)) } else { None }
     }
 
-    /// The size of exactly this many bytes, if there is one.
+    /// The size in the low four bits of `code`, for SMC-R.
+    #[must_use]
+    pub const fn from_low_bits(code: u8) -> Self {
+        Self(code & 0x0F)
+    }
+
+    /// The size of exactly this many bytes, if SMC-D has it.
     #[must_use]
     pub const fn from_bytes(bytes: usize) -> Option<Self> {
         let mut code = 0;
@@ -51,7 +58,7 @@ impl RmbeSize {
         Self(code)
     }
 
-    /// The four bits on the wire, at most [`CODE_MAX`](Self::CODE_MAX).
+    /// The four bits on the wire; at most [`CODE_MAX`](Self::CODE_MAX) in SMC-D.
     #[must_use]
     pub const fn code(self) -> u8 {
         self.0
@@ -89,6 +96,7 @@ mod tests {
             assert_eq!(RmbeSize::from_bytes(size.bytes()), Some(size));
         }
         assert_eq!(RmbeSize::from_code(7), None);
+        assert_eq!(RmbeSize::from_low_bits(0xFF).bytes(), 512 * 1024 * KIB);
     }
 
     #[test]

@@ -1,196 +1,104 @@
-//! Accept and Confirm of SMC-D version 2: "here is my buffer".
+//! Accept and Confirm: "here is my buffer".
 //!
-//! Server and client each tell the other where to write: the device (GID, CHID), the receive buffer
-//! on it (DMB token), its length. Both messages are laid out alike, so one struct serves both and
-//! [`Role`] tells which it is.
+//! The server chooses one thing of the Proposal and answers with an Accept, the client agrees with
+//! a Confirm. Both name the sender's device and its receive buffer, and both are laid out alike, so
+//! one struct serves both and [`Role`] tells which it is. What was chosen decides the layout, and
+//! byte 7 of the header tells it:
 //!
-//! | Off | Len | Field | Meaning |
+//! | Version (bits 7..4) | Type (bits 1..0) | Struct | Bytes |
 //! |---|---|---|---|
-//! | 0 | 8 | header, eyecatcher "SMCD" | in byte 7: version 2, bit 3 first contact, bits 1..0 = 1 for SMC-D |
-//! | 8 | 8 | GID | sender's device, first 64 bits |
-//! | 16 | 8 | DMB token | sender's receive buffer |
-//! | 24 | 1 | DMBE index | 0 from Linux |
-//! | 25 | 1 | size code | bits 7..4; see [`RmbeSize`] |
-//! | 26 | 2 | reserved | |
-//! | 28 | 4 | link ID | sender's link group |
-//! | 32 | 2 | CHID | the chosen device's channel |
-//! | 34 | 32 | negotiated EID | chosen by the server, echoed by the client |
-//! | 66 | 8 | GID extension | second 64 bits of an Emulated-ISM GID, else 0 |
-//! | 74 | 36 or 52 | first contact extension | only with the first contact bit |
-//! | last 4 | 4 | trailer "SMCD" | |
+//! | 1 | 0, SMC-R | [`AcceptConfirmR`] | 68 |
+//! | 1 | 1, SMC-D | [`AcceptConfirmDV1`] | 48 |
+//! | 2 | 0, SMC-R | [`AcceptConfirmR`] | 108, or from 160 on at first contact |
+//! | 2 | 1, SMC-D | [`AcceptConfirmD`] | 78, or from 114 on at first contact |
 //!
-//! On *first contact* the two sides have no link group in common yet and introduce themselves:
+//! Bit 3 of that byte is *first contact*: the two sides have no link group in common yet. In
+//! version 2 they then introduce themselves ([`first_contact`]). RFC 7609 knows the bit in the
+//! Accept only; Linux sets it in the Confirm as well.
 //!
-//! | Rel | Len | Field | Meaning |
-//! |---|---|---|---|
-//! | 0 | 1 | reserved | (for SMC-D) |
-//! | 1 | 1 | operating system, release | bits 7..4, bits 3..0 |
-//! | 2 | 2 | reserved | |
-//! | 4 | 32 | host name | ASCII, blank padded |
-//! | 36 | 2 | reserved | (for SMC-D) |
-//! | 38 | 2 | feature mask | from release 2.1 |
-//! | 40 | 12 | vendor options, reserved | |
-//!
-//! At release 2.0 the extension ends after the host name, at 36 bytes. Peers disagree on when they
-//! send the short form, so a reader goes by the length of the message.
-//!
-//! *Source*: "Shared Memory Communications Version 2"; Linux `net/smc/smc_clc.h`.
+//! *Source*: RFC 7609 §A.2.2, §A.2.3; Linux `net/smc/smc_clc.h`.
 
-use core::fmt;
+use super::{Header, MessageType, Version, open, unexpected};
+use crate::{Error, reader::Reader};
 
-use super::{
-    Eyecatcher, Header, MessageType, OsType, Release, TRAILER_LEN, Version, close, open, unexpected,
-};
-use crate::{
-    Chid, DmbToken, Eid, Error, ExtendedGid, Gid, LinkId, RmbeSize, field::Field,
-    ids::fmt_blank_padded, reader::Reader, writer::Writer,
-};
+pub mod first_contact;
+pub mod smc_d;
+pub mod smc_r;
 
-mod field {
-    use super::Field;
+pub use first_contact::{FirstContact, FirstContactR, Hostname};
+pub use smc_d::{AcceptConfirmD, AcceptConfirmDV1};
+pub use smc_r::{AcceptConfirmR, FormR};
 
-    pub(super) const GID: Field<8> = Field::new("SMC-D GID", 8);
-    pub(super) const TOKEN: Field<8> = Field::new("DMB token", 16);
-    pub(super) const DMBE_INDEX: Field<1> = Field::new("DMBE index", 24);
-    pub(super) const SIZE_CODE: Field<1> = Field::new("DMBE size code", 25);
-    pub(super) const LINK_ID: Field<4> = Field::new("SMC-D link ID", 28);
-    pub(super) const CHID: Field<2> = Field::new("ISM CHID", 32);
-    pub(super) const EID: Field<32> = Field::new("negotiated EID", 34);
-    pub(super) const GID_EXT: Field<8> = Field::new("SMC-D GID extension", 66);
-    /// Where the first contact extension starts.
-    pub(super) const FIRST_CONTACT_AT: usize = 74;
-}
-
-/// The first contact extension; offsets count from its start.
-mod fce {
-    use super::Field;
-
-    pub(super) const NAME: &str = "first contact extension";
-    pub(super) const OS_RELEASE: Field<1> = Field::new("first contact release", 1);
-    pub(super) const HOSTNAME: Field<32> = Field::new("first contact host name", 4);
-    pub(super) const FEATURE_MASK: Field<2> = Field::new("first contact feature mask", 38);
-    /// At release 2.0.
-    pub(super) const LEN_SHORT: usize = 36;
-    /// From release 2.1.
-    pub(super) const LEN_FULL: usize = 52;
-}
-
-/// What errors call bits 1..0 of byte 7.
-const TYPE_BITS: &str = "CLC type bits";
-const TYPE_MASK: u8 = 0x03;
-const TYPE_SMC_R: u8 = 0;
-const TYPE_SMC_D: u8 = 1;
-/// Bit 3 of byte 7.
-const FLAG_FIRST_CONTACT: u8 = 0x08;
-
-/// An SMC-D version 2 Accept or Confirm.
+/// An Accept or Confirm of any kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AcceptConfirmD {
-    /// Accept or Confirm.
-    pub role: Role,
-    /// The sender's device; its second half is sent as the GID extension.
-    pub gid: ExtendedGid,
-    /// The sender's receive buffer.
-    pub token: DmbToken,
-    /// Place of the connection in that buffer; 0 from Linux and from us.
-    pub dmbe_index: u8,
-    /// Length of the buffer.
-    pub size: RmbeSize,
-    /// The sender's link group.
-    pub link_id: LinkId,
-    /// The channel of the device, one of those offered in the Proposal.
-    pub chid: Chid,
-    /// The EID both sides have. Whether it was offered is for the engine to check.
-    pub eid: Eid,
-    /// Present when the sender sees no link group in common yet.
-    pub first_contact: Option<FirstContact>,
+pub enum AcceptConfirm {
+    /// SMC-R, version 1 or 2.
+    SmcR(AcceptConfirmR),
+    /// SMC-D version 1.
+    SmcDV1(AcceptConfirmDV1),
+    /// SMC-D version 2.
+    SmcD(AcceptConfirmD),
 }
 
-impl AcceptConfirmD {
-    /// Bytes without a first contact extension.
-    pub const LEN_SUBSEQUENT: usize = field::FIRST_CONTACT_AT + TRAILER_LEN;
-    /// Bytes with the first contact extension of release 2.1.
-    pub const LEN_FIRST_CONTACT: usize = Self::LEN_SUBSEQUENT + fce::LEN_FULL;
-
+impl AcceptConfirm {
     /// Reads a whole Accept or Confirm.
-    ///
-    /// A message may be longer than the fields known here; what lies between them and the trailer
-    /// is ignored.
     ///
     /// # Errors
     ///
-    /// As [`Header::parse`]; [`Error::Truncated`] when the length does not cover the fields, or the
-    /// first contact extension its bit announces; [`Error::Invalid`] for a size code above 6, type
-    /// bits that mean nothing, or another message; [`Error::Unsupported`] for SMC-R and for SMC-D
-    /// version 1.
+    /// As the `parse` of its kind; [`Error::Invalid`] for type bits that mean nothing, or another
+    /// message.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
-        let (header, content) = open(bytes)?;
-        let role = match header.message_type {
-            MessageType::Accept => Role::Accept,
-            MessageType::Confirm => Role::Confirm,
-            other => return Err(unexpected(other)),
-        };
-        check_type(&header)?;
-
-        let code = content.u8(field::SIZE_CODE)? >> 4;
-        let size = RmbeSize::from_code(code)
-            .ok_or(Error::Invalid { field: field::SIZE_CODE.name, value: code.into() })?;
-        let gid = ExtendedGid {
-            gid: Gid(content.u64(field::GID)?),
-            gid_ext: content.u64(field::GID_EXT)?,
-        };
-        Ok(Self {
-            role,
-            gid,
-            token: DmbToken(content.u64(field::TOKEN)?),
-            dmbe_index: content.u8(field::DMBE_INDEX)?,
-            size,
-            link_id: LinkId(content.u32(field::LINK_ID)?),
-            chid: Chid(content.u16(field::CHID)?),
-            eid: Eid(content.bytes(field::EID)?),
-            first_contact: if header.flags & FLAG_FIRST_CONTACT == 0 {
-                None
-            } else {
-                Some(FirstContact::parse(&content)?)
-            },
+        let header = Header::parse(bytes)?;
+        role(&header)?;
+        Ok(match (header.flags & TYPE_MASK, header.version) {
+            (TYPE_SMC_R, _) => Self::SmcR(AcceptConfirmR::parse(bytes)?),
+            (TYPE_SMC_D, Version::V1) => Self::SmcDV1(AcceptConfirmDV1::parse(bytes)?),
+            (TYPE_SMC_D, Version::V2) => Self::SmcD(AcceptConfirmD::parse(bytes)?),
+            (bits, _) => return Err(Error::Invalid { field: TYPE_BITS, value: bits.into() }),
         })
     }
 
-    /// Bytes [`emit`](Self::emit) will write.
+    /// Accept or Confirm.
     #[must_use]
-    pub fn emitted_len(&self) -> usize {
-        Self::LEN_SUBSEQUENT + self.first_contact.as_ref().map_or(0, FirstContact::emitted_len)
+    pub const fn role(&self) -> Role {
+        match self {
+            Self::SmcR(message) => message.role,
+            Self::SmcDV1(message) => message.role,
+            Self::SmcD(message) => message.role,
+        }
+    }
+
+    /// The version it is written in.
+    #[must_use]
+    pub const fn version(&self) -> Version {
+        match self {
+            Self::SmcR(message) => message.version(),
+            Self::SmcDV1(_) => Version::V1,
+            Self::SmcD(_) => Version::V2,
+        }
+    }
+
+    /// Whether the sender sees no link group in common yet.
+    #[must_use]
+    pub const fn is_first_contact(&self) -> bool {
+        match self {
+            Self::SmcR(message) => message.is_first_contact(),
+            Self::SmcDV1(message) => message.first_contact,
+            Self::SmcD(message) => message.first_contact.is_some(),
+        }
     }
 
     /// Writes it to the front of `out` and returns its length.
     ///
     /// # Errors
     ///
-    /// [`Error::NoRoom`] when `out` is shorter than [`emitted_len`](Self::emitted_len).
+    /// As the `emit` of its kind.
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, Error> {
-        let len = self.emitted_len();
-        let mut writer = Writer::new(self.role.name(), out, len)?;
-        writer.put(field::GID, self.gid.gid.0.to_be_bytes())?;
-        writer.put(field::TOKEN, self.token.0.to_be_bytes())?;
-        writer.put(field::DMBE_INDEX, [self.dmbe_index])?;
-        writer.put(field::SIZE_CODE, [self.size.code() << 4])?;
-        writer.put(field::LINK_ID, self.link_id.0.to_be_bytes())?;
-        writer.put(field::CHID, self.chid.0.to_be_bytes())?;
-        writer.put(field::EID, self.eid.0)?;
-        writer.put(field::GID_EXT, self.gid.gid_ext.to_be_bytes())?;
-        if let Some(first_contact) = &self.first_contact {
-            first_contact.emit(&mut writer)?;
+        match self {
+            Self::SmcR(message) => message.emit(out),
+            Self::SmcDV1(message) => message.emit(out),
+            Self::SmcD(message) => message.emit(out),
         }
-        let first_contact = if self.first_contact.is_some() { FLAG_FIRST_CONTACT } else { 0 };
-        let header = Header {
-            eyecatcher: Eyecatcher::SmcD,
-            message_type: self.role.message_type(),
-            length: len as u16,
-            version: Version::V2,
-            flags: first_contact | TYPE_SMC_D,
-        };
-        close(&mut writer, header)?;
-        Ok(len)
     }
 }
 
@@ -219,91 +127,63 @@ impl Role {
     }
 }
 
-/// How two sides introduce themselves when they have no link group in common.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FirstContact {
-    /// The sender's operating system.
-    pub os_type: OsType,
-    /// The negotiated release: the lower of both sides'.
-    pub release: Release,
-    /// The sender's host name, for display.
-    pub hostname: Hostname,
-    /// The sender's features, such as [`FEATURE_EMULATED_ISM`](super::FEATURE_EMULATED_ISM). At
-    /// release 2.0 there is no room for it: not sent, and read as zero.
-    pub feature_mask: u16,
+/// What errors call bits 1..0 of byte 7.
+const TYPE_BITS: &str = "CLC type bits";
+const TYPE_MASK: u8 = 0x03;
+const TYPE_SMC_R: u8 = 0;
+const TYPE_SMC_D: u8 = 1;
+/// Bit 3 of byte 7.
+const FLAG_FIRST_CONTACT: u8 = 0x08;
+/// What errors call the length of a version 1 message, which leaves no choice.
+const LENGTH_V1: &str = "Accept or Confirm length";
+
+/// The two bits of byte 7 that an Accept or Confirm has apart from its version.
+const fn flags(type_bits: u8, is_first_contact: bool) -> u8 {
+    type_bits | if is_first_contact { FLAG_FIRST_CONTACT } else { 0 }
 }
 
-impl FirstContact {
-    fn parse(content: &Reader<'_>) -> Result<Self, Error> {
-        let room = content.len().saturating_sub(field::FIRST_CONTACT_AT);
-        let len = if room < fce::LEN_FULL { fce::LEN_SHORT } else { fce::LEN_FULL };
-        let extension = content.section(fce::NAME, field::FIRST_CONTACT_AT, len)?;
-        let os_release = extension.u8(fce::OS_RELEASE)?;
-        let release = Release::from_low_bits(os_release);
-        let feature_mask = if len == fce::LEN_FULL && release >= Release::V2_1 {
-            extension.u16(fce::FEATURE_MASK)?
-        } else {
-            0
-        };
-        Ok(Self {
-            os_type: OsType::from_low_bits(os_release >> 4),
-            release,
-            hostname: Hostname(extension.bytes(fce::HOSTNAME)?),
-            feature_mask,
-        })
-    }
-
-    fn emitted_len(&self) -> usize {
-        if self.release >= Release::V2_1 { fce::LEN_FULL } else { fce::LEN_SHORT }
-    }
-
-    fn emit(&self, message: &mut Writer<'_>) -> Result<(), Error> {
-        let mut writer = message.section(fce::NAME, field::FIRST_CONTACT_AT, self.emitted_len())?;
-        writer.put(fce::OS_RELEASE, [self.os_type.code() << 4 | self.release.code()])?;
-        writer.put(fce::HOSTNAME, self.hostname.0)?;
-        if self.release >= Release::V2_1 {
-            writer.put(fce::FEATURE_MASK, self.feature_mask.to_be_bytes())?;
-        }
-        Ok(())
+impl Header {
+    /// What bit 3 of byte 7 says in an Accept or Confirm.
+    const fn is_first_contact(&self) -> bool {
+        self.flags & FLAG_FIRST_CONTACT != 0
     }
 }
 
-/// A host name as it travels: 32 bytes of ASCII, blank padded. A peer's may hold anything.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Hostname(pub [u8; 32]);
-
-impl Hostname {
-    /// The first 32 bytes of `name`, padded with blanks.
-    #[must_use]
-    pub fn new(name: &[u8]) -> Self {
-        let mut padded = [b' '; 32];
-        for (place, byte) in padded.iter_mut().zip(name) {
-            *place = *byte;
-        }
-        Self(padded)
+fn role(header: &Header) -> Result<Role, Error> {
+    match header.message_type {
+        MessageType::Accept => Ok(Role::Accept),
+        MessageType::Confirm => Ok(Role::Confirm),
+        other => Err(unexpected(other)),
     }
 }
 
-/// Without the padding; bytes that are not printable ASCII as `?`.
-impl fmt::Display for Hostname {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt_blank_padded(&self.0, f)
+/// Opens the frame of an Accept or Confirm of the type `type_bits`.
+fn open_type(bytes: &[u8], type_bits: u8) -> Result<(Header, Role, Reader<'_>), Error> {
+    let (header, content) = open(bytes)?;
+    let role = role(&header)?;
+    let claimed = header.flags & TYPE_MASK;
+    if claimed != type_bits {
+        return Err(other_kind(claimed, header.version));
     }
+    Ok((header, role, content))
 }
 
-/// Lets SMC-D version 2 through, and tells what else a legal message may be.
-fn check_type(header: &Header) -> Result<(), Error> {
-    let bits = header.flags & TYPE_MASK;
-    let what = match (bits, header.version) {
-        (TYPE_SMC_D, Version::V2) => return Ok(()),
-        (TYPE_SMC_D, Version::V1) => "SMC-D version 1",
+/// What a parser of one kind says when handed another.
+const fn other_kind(type_bits: u8, version: Version) -> Error {
+    let value = type_bits as u64;
+    let what = match (type_bits, version) {
         (TYPE_SMC_R, _) => "SMC-R",
-        _ => {
-            return Err(Error::Invalid { field: TYPE_BITS, value: bits.into() });
-        }
+        (TYPE_SMC_D, Version::V1) => "SMC-D version 1",
+        (TYPE_SMC_D, Version::V2) => "SMC-D version 2",
+        _ => return Error::Invalid { field: TYPE_BITS, value },
     };
-    Err(Error::Unsupported { field: TYPE_BITS, value: bits.into(), what })
+    Error::Unsupported { field: TYPE_BITS, value, what }
 }
 
-const _: () = assert!(AcceptConfirmD::LEN_SUBSEQUENT == 78);
-const _: () = assert!(AcceptConfirmD::LEN_FIRST_CONTACT == 130);
+/// A version 1 message has exactly one length.
+fn check_length_v1(bytes: &[u8], expected: usize) -> Result<(), Error> {
+    if bytes.len() == expected {
+        return Ok(());
+    }
+    Err(Error::Mismatch { field: LENGTH_V1, claimed: bytes.len(), expected })
+}

@@ -16,13 +16,13 @@ pub(crate) fn decode(text: &str) -> Vec<u8> {
 
 /// The bytes of `vectors/<name>.hex`.
 macro_rules! vector {
-    ($name:literal) => {
+    ($name:expr) => {
         crate::hex::decode(include_str!(concat!("../../../../vectors/", $name, ".hex")))
     };
 }
 pub(crate) use vector;
 
-/// Every CLC vector this crate can read.
+/// Every CLC vector with one message.
 pub(crate) fn clc_vectors() -> Vec<(&'static str, Vec<u8>)> {
     macro_rules! named {
         ($($name:literal),* $(,)?) => { vec![$(($name, vector!($name))),*] };
@@ -33,10 +33,36 @@ pub(crate) fn clc_vectors() -> Vec<(&'static str, Vec<u8>)> {
         "hand-proposal-smc-d-v2",
         "hand-proposal-smc-r-v1",
         "hand-proposal-all-v1-v2",
+        "linux-accept-smc-r-v2-first-contact",
+        "linux-confirm-smc-r-v2-first-contact",
+        "linux-accept-smc-r-v2-subsequent",
+        "linux-confirm-smc-r-v2-subsequent",
+        "hand-accept-smc-r-v1-first-contact",
+        "hand-confirm-smc-r-v2-two-gids",
+        "hand-confirm-smc-d-v1",
         "hand-accept-smc-d-v2-first-contact",
         "hand-accept-smc-d-v2-subsequent",
         "hand-confirm-smc-d-v2.0-first-contact",
         "hand-decline-v2-out-of-sync",
+    ]
+}
+
+/// The CLC messages of each capture, one behind the other.
+pub(crate) fn captures() -> Vec<(&'static str, Vec<u8>)> {
+    macro_rules! named {
+        ($($name:literal),* $(,)?) => {
+            vec![$(($name, vector!(concat!("linux-clc-", $name)))),*]
+        };
+    }
+    named![
+        "abort-linger0",
+        "decline-no-device",
+        "eight-connections",
+        "half-close",
+        "rr-first-contact",
+        "slow-rr-60",
+        "stream-300k",
+        "urgent",
     ]
 }
 

@@ -3,7 +3,8 @@
 use sidestep_wire::{
     Error,
     clc::{
-        AcceptConfirmD, Decline, EMITTED_LEN_MAX, Header, Message, Proposal, Version,
+        AcceptConfirmD, AcceptConfirmDV1, AcceptConfirmR, Decline, EMITTED_LEN_MAX, FormR, Header,
+        Message, Proposal, Role, Version,
         proposal::{IpPrefixes, Types, V1Offer},
     },
     host_control::ControlMessage,
@@ -61,8 +62,8 @@ fn a_message_that_is_shorter_and_says_so_is_refused_at_every_length() {
         for len in 12..bytes.len() {
             let short = shortened(&bytes, len);
             let Err(error) = Message::parse(&short) else {
-                // Only one message has a shorter legal form: a full first contact extension may
-                // shrink to the one of release 2.0, and what is left over is ignored.
+                // Only one message has a shorter legal form: a full first contact extension of
+                // SMC-D may shrink to the one of release 2.0, and what is left over is ignored.
                 assert_eq!(name, "hand-accept-smc-d-v2-first-contact");
                 assert!(len >= 114, "{name} with {len} bytes");
                 continue;
@@ -136,7 +137,9 @@ fn parsers_of_one_type_refuse_the_others() {
     for (name, bytes) in clc_vectors() {
         let accepted = [
             Proposal::parse(&bytes).is_ok(),
+            AcceptConfirmR::parse(&bytes).is_ok(),
             AcceptConfirmD::parse(&bytes).is_ok(),
+            AcceptConfirmDV1::parse(&bytes).is_ok(),
             Decline::parse(&bytes).is_ok(),
         ];
         assert_eq!(accepted.iter().filter(|ok| **ok).count(), 1, "{name}");
@@ -231,7 +234,9 @@ fn lies_in_an_accept_are_refused() {
         &[
             (7, &[0x22], "CLC type bits"),
             (7, &[0x23], "CLC type bits"),
-            (7, &[0x11], "CLC type bits"),
+            (7, &[0x11], "Accept or Confirm length"),
+            // Of SMC-R it would have to be longer.
+            (7, &[0x20], "negotiated EID"),
             (25, &[0x70], "DMBE size code"),
             (25, &[0xF0], "DMBE size code"),
             // First contact, without the extension.
@@ -241,20 +246,97 @@ fn lies_in_an_accept_are_refused() {
 }
 
 #[test]
-fn smc_d_version_1_is_legal_but_not_supported() {
-    let mut bytes = shortened(&vector!("hand-accept-smc-d-v2-subsequent"), 48);
-    bytes[7] = 0x11;
-    assert_eq!(
-        Message::parse(&bytes),
-        Err(Error::Unsupported { field: "CLC type bits", value: 1, what: "SMC-D version 1" })
+fn lies_in_an_accept_of_smc_r_are_refused() {
+    assert_refusals(
+        &vector!("linux-confirm-smc-r-v2-first-contact"),
+        &[
+            (7, &[0x2A], "CLC type bits"),
+            (7, &[0x2B], "CLC type bits"),
+            (7, &[0x18], "Accept or Confirm length"),
+            (156, &[2], "GID list entry"),
+            (156, &[8], "GID list entry"),
+            (156, &[9], "GID list count"),
+            (156, &[255], "GID list count"),
+        ],
     );
+    assert_refusals(
+        &vector!("linux-accept-smc-r-v2-subsequent"),
+        &[(7, &[0x28], "first contact extension"), (7, &[0x10], "Accept or Confirm length")],
+    );
+    assert_refusals(
+        &vector!("hand-accept-smc-r-v1-first-contact"),
+        &[(7, &[0x28], "negotiated EID"), (7, &[0x11], "Accept or Confirm length")],
+    );
+}
+
+/// RFC 7609 §C.6: what is reserved in an enumeration is declined, the connection lives on.
+#[test]
+fn a_reserved_mtu_is_read() {
+    for code in [0, 6, 15] {
+        let bytes = patched(vector!("linux-accept-smc-r-v2-subsequent"), 50, &[0x20 | code]);
+        let message = AcceptConfirmR::parse(&bytes).unwrap();
+        assert_eq!((message.mtu.code(), message.mtu.bytes()), (code, None));
+    }
+}
+
+#[test]
+fn a_parser_of_one_kind_names_the_other() {
+    let kind = |error| match error {
+        Error::Unsupported { field: "CLC type bits", what, .. } => what,
+        other => panic!("{other}"),
+    };
+    let smc_r = vector!("linux-accept-smc-r-v2-subsequent");
+    let smc_d = vector!("hand-accept-smc-d-v2-subsequent");
+    let smc_d_v1 = vector!("hand-confirm-smc-d-v1");
+    assert_eq!(kind(AcceptConfirmD::parse(&smc_r).unwrap_err()), "SMC-R");
+    assert_eq!(kind(AcceptConfirmD::parse(&smc_d_v1).unwrap_err()), "SMC-D version 1");
+    assert_eq!(kind(AcceptConfirmDV1::parse(&smc_d).unwrap_err()), "SMC-D version 2");
+    assert_eq!(kind(AcceptConfirmR::parse(&smc_d).unwrap_err()), "SMC-D version 2");
+    assert_eq!(kind(AcceptConfirmR::parse(&smc_d_v1).unwrap_err()), "SMC-D version 1");
+}
+
+#[test]
+fn a_version_1_accept_has_one_length() {
+    for original in
+        [vector!("hand-confirm-smc-d-v1"), vector!("hand-accept-smc-r-v1-first-contact")]
+    {
+        let mut longer = original.clone();
+        longer.splice(36..36, [0; 4]);
+        let length = longer.len() as u16;
+        longer[5..7].copy_from_slice(&length.to_be_bytes());
+        assert_eq!(refused_for(&longer), "Accept or Confirm length");
+    }
+}
+
+#[test]
+fn an_accept_with_a_gid_list_is_not_emitted() {
+    let confirm = AcceptConfirmR::parse(&vector!("hand-confirm-smc-r-v2-two-gids")).unwrap();
+    let accept = AcceptConfirmR { role: Role::Accept, ..confirm };
+    let error = accept.emit(&mut [0; EMITTED_LEN_MAX]).unwrap_err();
+    assert_eq!(error.field(), "GID list");
+}
+
+/// Reserved at release 2.0: limits and features.
+#[test]
+fn the_limits_of_smc_r_begin_with_release_2_1() {
+    let bytes = patched(vector!("linux-accept-smc-r-v2-first-contact"), 105, &[0x20]);
+    let AcceptConfirmR { form: FormR::V2 { first_contact: Some(contact), .. }, .. } =
+        AcceptConfirmR::parse(&bytes).unwrap()
+    else {
+        panic!("a first contact");
+    };
+    assert_eq!((contact.max_conns, contact.max_links, contact.common.feature_mask), (0, 0, 0));
 }
 
 #[test]
 fn an_accept_may_be_longer_than_we_know() {
-    for original in
-        [vector!("hand-accept-smc-d-v2-subsequent"), vector!("hand-accept-smc-d-v2-first-contact")]
-    {
+    for original in [
+        vector!("hand-accept-smc-d-v2-subsequent"),
+        vector!("hand-accept-smc-d-v2-first-contact"),
+        vector!("linux-accept-smc-r-v2-subsequent"),
+        vector!("linux-accept-smc-r-v2-first-contact"),
+        vector!("linux-confirm-smc-r-v2-first-contact"),
+    ] {
         let mut bytes = original.clone();
         let end = bytes.len() - 4;
         bytes.splice(end..end, [0xAA; 30]);
@@ -329,11 +411,23 @@ fn reserved_bits_are_ignored() {
         (110..112, 0xFF),
         (114..126, 0xFF),
     ];
-    let cases: [(Vec<u8>, &[Reserved]); 6] = [
+    let of_accept_r: &[Reserved] = &[
+        (7..8, 0x04),
+        (51..52, 0xFF),
+        (60..61, 0xFF),
+        (96..104, 0xFF),
+        (104..105, 0x7F),
+        (106..108, 0xFF),
+        (144..156, 0xFF),
+    ];
+    let cases: [(Vec<u8>, &[Reserved]); 9] = [
         (vector!("hand-proposal-smc-d-v2"), of_proposal_d),
         (vector!("hand-proposal-all-v1-v2"), of_proposal_all),
         (vector!("hand-proposal-smc-r-v1"), &[(7..8, 0x0C), (45..47, 0xFF)]),
         (vector!("hand-accept-smc-d-v2-first-contact"), of_accept),
+        (vector!("linux-accept-smc-r-v2-first-contact"), of_accept_r),
+        (vector!("hand-accept-smc-r-v1-first-contact"), &[(51..52, 0xFF), (60..61, 0xFF)]),
+        (vector!("hand-confirm-smc-d-v1"), &[(25..26, 0x0F), (26..28, 0xFF), (32..44, 0xFF)]),
         (vector!("linux-decline-v1-no-device"), &[(7..8, 0x07), (20..24, 0xFF)]),
         (vector!("hand-decline-v2-out-of-sync"), &[(7..8, 0x07), (20..21, 0x0F), (21..24, 0xFF)]),
     ];

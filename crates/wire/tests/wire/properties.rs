@@ -4,10 +4,12 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use proptest::{array, collection::vec, option, prelude::*, sample::select};
 use sidestep_wire::{
-    Chid, Diagnosis, DmbToken, Eid, ExtendedGid, Gid, LinkId, Mac, PeerId, RmbeSize, RoceGid,
+    AlertToken, Chid, Diagnosis, DmbToken, Eid, ExtendedGid, Gid, LinkId, Mac, Mtu, PeerId, Psn,
+    QpNumber, Rkey, RmbAddress, RmbeSize, RoceGid,
     clc::{
-        AcceptConfirmD, Decline, DeclineV2, EMITTED_LEN_MAX, FirstContact, Hostname, Message,
-        OsType, Proposal, Release, Role, Version,
+        AcceptConfirmD, AcceptConfirmDV1, AcceptConfirmR, Decline, DeclineV2, EMITTED_LEN_MAX,
+        FirstContact, FirstContactR, FormR, Hostname, Message, OsType, Proposal, Release, Role,
+        Version,
         proposal::{GidEntry, IpPrefixes, Ipv6Prefix, IsmDevice, SmcDV2, Types, V1Offer},
         proposal::{V2Offer, V2Types},
     },
@@ -130,8 +132,90 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn accept_confirm()(
-        role in select(&[Role::Accept, Role::Confirm][..]),
+    fn first_contact_r()(
+        common in first_contact(),
+        direct: bool,
+        limits: [u8; 2],
+        gids in vec(any::<[u8; 16]>(), 0..=8),
+    ) -> FirstContactR {
+        let [max_conns, max_links] = if common.release == Release::V2_0 { [0; 2] } else { limits };
+        let gids = gids.into_iter().map(RoceGid).collect();
+        FirstContactR { common, direct, max_conns, max_links, gids }
+    }
+}
+
+fn form_r(role: Role) -> impl Strategy<Value = FormR> {
+    // Only a Confirm has a GID list.
+    let first_contact = first_contact_r().prop_map(move |mut extension| {
+        if role == Role::Accept {
+            extension.gids.clear();
+        }
+        extension
+    });
+    let v2 = (array::uniform32(any::<u8>()), option::of(first_contact))
+        .prop_map(|(eid, first_contact)| FormR::V2 { eid: Eid(eid), first_contact });
+    let v1 = any::<bool>().prop_map(|first_contact| FormR::V1 { first_contact });
+    prop_oneof![1 => v1, 3 => v2]
+}
+
+fn role() -> impl Strategy<Value = Role> {
+    select(&[Role::Accept, Role::Confirm][..])
+}
+
+prop_compose! {
+    fn accept_confirm_r()(
+        (role, form) in role().prop_flat_map(|role| (Just(role), form_r(role))),
+        peer_id: [u8; 8],
+        gid: [u8; 16],
+        mac: [u8; 6],
+        numbers: [[u8; 3]; 2],
+        words: [u32; 2],
+        codes: [u8; 3],
+        address: u64,
+    ) -> AcceptConfirmR {
+        AcceptConfirmR {
+            role,
+            peer_id: PeerId(peer_id),
+            gid: RoceGid(gid),
+            mac: Mac(mac),
+            qp_number: QpNumber(numbers[0]),
+            rkey: Rkey(words[0]),
+            rmbe_index: codes[0],
+            alert_token: AlertToken(words[1]),
+            size: RmbeSize::from_low_bits(codes[1]),
+            mtu: Mtu::from_low_bits(codes[2]),
+            rmb_address: RmbAddress(address),
+            psn: Psn(numbers[1]),
+            form,
+        }
+    }
+}
+
+prop_compose! {
+    fn accept_confirm_d_v1()(
+        role in role(),
+        gid: u64,
+        token: u64,
+        dmbe_index: u8,
+        code in 0..=RmbeSize::CODE_MAX,
+        link_id: u32,
+        first_contact: bool,
+    ) -> AcceptConfirmDV1 {
+        AcceptConfirmDV1 {
+            role,
+            gid: Gid(gid),
+            token: DmbToken(token),
+            dmbe_index,
+            size: RmbeSize::from_code(code).unwrap(),
+            link_id: LinkId(link_id),
+            first_contact,
+        }
+    }
+}
+
+prop_compose! {
+    fn accept_confirm_d()(
+        role in role(),
         gid: [u8; 16],
         token: u64,
         dmbe_index: u8,
@@ -174,7 +258,9 @@ prop_compose! {
 fn message() -> impl Strategy<Value = Message> {
     prop_oneof![
         3 => proposal().prop_map(Message::from),
-        2 => accept_confirm().prop_map(Message::from),
+        2 => accept_confirm_d().prop_map(Message::from),
+        3 => accept_confirm_r().prop_map(Message::from),
+        1 => accept_confirm_d_v1().prop_map(Message::from),
         1 => decline().prop_map(Message::from),
     ]
 }
