@@ -1,4 +1,5 @@
-//! No bytes make a CLC parser panic, and what it understood it can say again.
+//! No bytes make a CLC parser panic, or the search for the TCP option, and what was understood can
+//! be said again: Proposal and Decline, Accept and Confirm of SMC-R and SMC-D, in both versions.
 //!
 //! `cargo +nightly fuzz run clc fuzz/corpus/clc fuzz/seeds/clc`
 
@@ -6,8 +7,12 @@
 
 use libfuzzer_sys::fuzz_target;
 use sidestep_wire::clc::{EMITTED_LEN_MAX, Message};
+use sidestep_wire::tcp_option;
 
 fuzz_target!(|bytes: &[u8]| {
+    if let Some(length) = tcp_option::find(bytes) {
+        assert!((6..=bytes.len()).contains(&length.into()));
+    }
     let Ok(message) = Message::parse(bytes) else {
         return;
     };

@@ -9,6 +9,7 @@
 //!
 //! | Module | Bytes |
 //! |---|---|
+//! | [`tcp_option`] | by which both ends of a connection show that they know SMC |
 //! | [`clc`] | the frame of all CLC messages, and [`clc::Message`], which tells them apart |
 //! | [`clc::proposal`], [`clc::accept_confirm`], [`clc::decline`] | one CLC message each |
 //! | [`host_control`] | datagrams between two Sidestep libraries, and the names of their sockets |
@@ -45,6 +46,7 @@ pub mod error;
 pub mod host_control;
 pub mod ids;
 pub mod rmbe_size;
+pub mod tcp_option;
 
 mod field;
 mod reader;

@@ -183,6 +183,24 @@ impl AcceptConfirmR {
         }
     }
 
+    /// The EID both sides have, in version 2.
+    #[must_use]
+    pub const fn eid(&self) -> Option<Eid> {
+        match &self.form {
+            FormR::V1 { .. } => None,
+            FormR::V2 { eid, .. } => Some(*eid),
+        }
+    }
+
+    /// The first contact extension, which only version 2 has.
+    #[must_use]
+    pub const fn first_contact(&self) -> Option<&FirstContactR> {
+        match &self.form {
+            FormR::V1 { .. } => None,
+            FormR::V2 { first_contact, .. } => first_contact.as_ref(),
+        }
+    }
+
     /// Bytes [`emit`](Self::emit) will write.
     #[must_use]
     pub fn emitted_len(&self) -> usize {
