@@ -33,6 +33,8 @@ pub(crate) enum Command {
     Ss(SsArgs),
     /// Check the configuration files, and show what they come to
     Config(ConfigArgs),
+    /// Show how connections in a packet capture agreed on SMC, and which rules they broke
+    Decode(DecodeArgs),
     /// Measure workloads over TCP, shared memory and other transports, side by side
     Bench(Box<BenchArgs>),
     /// Measure in two seconds what this machine would gain
@@ -131,6 +133,22 @@ pub(crate) struct ConfigCheckArgs {
     pub(crate) json: bool,
 }
 
+/// The arguments of `sidestep decode`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = DECODE_EXAMPLES)]
+pub(crate) struct DecodeArgs {
+    /// A packet capture, pcap or pcapng
+    pub(crate) file: PathBuf,
+
+    /// Also show connections without any sign of SMC
+    #[arg(long)]
+    pub(crate) all: bool,
+
+    /// Print one JSON object instead of figures
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// The value of `--log`: `LEVEL` or `LEVEL:FILE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogArg {
@@ -205,6 +223,20 @@ Examples:
 
 Exit status: 0, also if there is nothing to list; 1 if the list cannot be made or the process of
 --pid is gone or may not be looked at; 2 if the command line is wrong.";
+
+const DECODE_EXAMPLES: &str = "\
+Each connection is a figure: the client at the left, the server at the right, time downwards. It
+begins with the SMC option of SYN and SYN-ACK; the CLC messages follow with their fields, and then
+what became of it. Lines with !! are rules of RFC 7609, or of Linux, that are broken. What goes by
+RDMA (LLC, CDC, data) is counted, and not decoded yet.
+
+Examples:
+  tcpdump -i any -w smc.pcap 'tcp or udp port 4791'     in one terminal, until the end
+  sidestep decode smc.pcap
+  sidestep decode --json smc.pcap | jq '.connections[] | .result'
+
+Exit status: 0; 1 if a rule is broken or not all of FILE can be read; 2 if the command line is
+wrong.";
 
 #[cfg(test)]
 mod tests {

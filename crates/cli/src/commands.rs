@@ -2,6 +2,7 @@
 
 mod bench;
 mod config;
+mod decode;
 mod doctor;
 mod probe;
 mod run;
@@ -18,6 +19,7 @@ pub(crate) fn execute(args: Args) -> i32 {
         Command::Doctor(args) => doctor::execute(&args),
         Command::Ss(args) => ss::execute(&args),
         Command::Config(args) => config::execute(&args),
+        Command::Decode(args) => decode::execute(&args),
         Command::Bench(args) => bench::execute(&args),
         Command::Probe(args) => probe::execute(&args),
     }

@@ -321,7 +321,7 @@ fn sums(connections: &[Connection]) -> String {
 
 /// A number of bytes in a unit that leaves at most four digits, and one decimal if that says
 /// more. One KB is 1024 bytes, as in the configuration.
-fn bytes(n: u64) -> String {
+pub(super) fn bytes(n: u64) -> String {
     let tenths = |unit_len: u128| (u128::from(n) * 10 + unit_len / 2) / unit_len;
     let (mut unit, mut unit_len) = ("B", 1);
     for larger in ["KB", "MB", "GB", "TB", "PB", "EB"] {

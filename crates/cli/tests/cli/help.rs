@@ -10,10 +10,14 @@ fn check(snapshot: &str, arguments: &[&str]) {
     let place = Place::new();
     let (status, text, errors) = outcome(place.sidestep(None).args(arguments));
     assert_eq!((status, errors.as_str()), (Some(0), ""));
+    check_text(snapshot, &text);
+}
 
+/// Asserts that `text` is what the file has.
+pub(crate) fn check_text(snapshot: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/snapshots").join(snapshot);
     if std::env::var_os("SIDESTEP_UPDATE_SNAPSHOTS").is_some() {
-        std::fs::write(&path, &text).unwrap();
+        std::fs::write(&path, text).unwrap();
     }
     let expected = std::fs::read_to_string(&path).unwrap();
     assert_eq!(text, expected, "differs from {}", path.display());
@@ -42,6 +46,11 @@ fn of_config_check() {
 #[test]
 fn of_ss() {
     check("help-ss.txt", &["ss", "--help"]);
+}
+
+#[test]
+fn of_decode() {
+    check("help-decode.txt", &["decode", "--help"]);
 }
 
 #[test]

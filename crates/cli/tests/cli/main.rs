@@ -2,9 +2,12 @@
 //! program finds in its environment.
 
 mod bench;
+mod capture;
 mod config;
+mod decode;
 mod doctor;
 mod help;
 mod run;
 mod ss;
 mod support;
+mod tshark;

@@ -1,0 +1,143 @@
+//! `sidestep decode`: what the two ends of connections said to each other before they talked SMC,
+//! from a packet capture.
+//!
+//! A capture becomes segments ([`capture`]), segments become connections ([`streams`]), the first
+//! bytes of these a list of steps ([`conversation`]) that a [`referee`] watches. Then they are shown:
+//! [`figure`], [`json`], with [`fields`] in words.
+
+mod capture;
+mod conversation;
+mod fields;
+mod figure;
+mod json;
+mod referee;
+mod streams;
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal, Write};
+use std::net::IpAddr;
+
+use thiserror::Error;
+
+use crate::args::DecodeArgs;
+use capture::{Broken, CaptureError, Content, Extent};
+use conversation::{Conversation, Outcome};
+use figure::Painter;
+use streams::{Connections, Moment};
+
+/// Shows the conversations; 1 if a rule was broken or not all could be read, otherwise 0.
+pub(crate) fn execute(args: &DecodeArgs) -> i32 {
+    let file = args.file.display();
+    match decode(args) {
+        Ok(0) => 0,
+        Ok(_) => 1,
+        Err(DecodeError::Output(error)) => {
+            eprintln!("sidestep decode: cannot write: {error}");
+            1
+        }
+        Err(error) => {
+            eprintln!("sidestep decode: {file} {error}");
+            1
+        }
+    }
+}
+
+/// Why nothing, or not all, is shown.
+#[derive(Debug, Error)]
+enum DecodeError {
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    #[error(
+        "has no TCP packets, of {0} in all; record those of the connection and of RDMA, from before it \
+         begins:\n  tcpdump -i any -w FILE 'tcp or udp port 4791'"
+    )]
+    NoTcp(u64),
+    #[error("{0} after {1} packets; what comes before is shown. Record it again, or copy it whole")]
+    Broken(Broken, u64),
+    #[error("{0}")]
+    Output(io::Error),
+}
+
+/// All that is known of a capture.
+struct Decoded {
+    extent: Extent,
+    connections: Connections,
+    /// Packets of RoCEv2 between two hosts.
+    roce: BTreeMap<[IpAddr; 2], u64>,
+}
+
+/// Shows what is in the capture and returns how many rules were broken.
+fn decode(args: &DecodeArgs) -> Result<usize, DecodeError> {
+    let decoded = read(args)?;
+    let packets = decoded.extent.packets;
+    if decoded.connections.streams().is_empty() && decoded.extent.broken.is_none() {
+        return Err(DecodeError::NoTcp(packets));
+    }
+    let all = decoded.connections.streams().iter().map(Conversation::new);
+    let shown: Vec<_> = all.filter(|it| args.all || it.is_about_smc()).collect();
+    let text = if args.json { json::document(&decoded, &shown) } else { text(&decoded, &shown) };
+    print(&text)?;
+    match decoded.extent.broken {
+        Some(broken) => Err(DecodeError::Broken(broken, packets)),
+        None => Ok(shown.iter().map(Conversation::broken_rules).sum()),
+    }
+}
+
+fn read(args: &DecodeArgs) -> Result<Decoded, DecodeError> {
+    let mut connections = Connections::default();
+    let mut roce = BTreeMap::new();
+    let extent = capture::read(&args.file, |packet| match packet.content {
+        Content::Tcp(segment) => {
+            let moment = Moment { packet: packet.number, at: packet.at };
+            connections.take(moment, &segment);
+        }
+        Content::Roce(source, destination) => {
+            let hosts = [source.min(destination), source.max(destination)];
+            *roce.entry(hosts).or_insert(0) += 1;
+        }
+    })?;
+    Ok(Decoded { extent, connections, roce })
+}
+
+fn text(decoded: &Decoded, shown: &[Conversation<'_>]) -> String {
+    let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let painter = Painter { colour };
+    let mut text = String::new();
+    for conversation in shown {
+        text += &painter.figure(conversation);
+        text.push('\n');
+    }
+    for ([a, b], packets) in &decoded.roce {
+        text += &format!(
+            "RoCEv2 between {a} and {b}: packets {packets} (LLC, CDC and data, not decoded yet)\n"
+        );
+    }
+    text + &sums(decoded, shown)
+}
+
+fn sums(decoded: &Decoded, shown: &[Conversation<'_>]) -> String {
+    let count = |is: fn(&Outcome) -> bool| shown.iter().filter(|it| is(&it.outcome)).count();
+    let smc = count(|outcome| matches!(outcome, Outcome::Smc { .. }));
+    let open = count(|outcome| matches!(outcome, Outcome::Open(_)));
+    let all = decoded.connections.streams().len();
+    let tcp = all - smc - open;
+    let broken: usize = shown.iter().map(Conversation::broken_rules).sum();
+    let mut text = format!("Connections: {all}; SMC: {smc}, TCP: {tcp}");
+    if open > 0 {
+        text += &format!(", without agreement: {open}");
+    }
+    match all - shown.len() {
+        0 => {}
+        hidden => text += &format!("; not shown, without a sign of SMC: {hidden} (--all)"),
+    }
+    text + &format!("; broken rules: {broken}\n")
+}
+
+/// Writes to standard output. A reader that has had enough (`| head`) is no error.
+fn print(text: &str) -> Result<(), DecodeError> {
+    let mut output = io::stdout().lock();
+    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(DecodeError::Output(error)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
