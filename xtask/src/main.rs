@@ -160,10 +160,15 @@ fn build() -> Result<()> {
     cargo(&["build", "--release", "--package", "sidestep-preload", "--package", "sidestep-cli"])
 }
 
+/// What is found goes into `fuzz/corpus`, and the next run begins with it and with the seeds.
 fn fuzz(seconds: u32) -> Result<()> {
+    let fuzz = bench::place::repo_root()?.join("fuzz");
     for target in ["clc", "host_control", "ring", "operations"] {
+        let (corpus, seeds) = (fuzz.join("corpus").join(target), fuzz.join("seeds").join(target));
+        std::fs::create_dir_all(&corpus)?;
         run(Command::new("cargo")
             .args(["+nightly", "fuzz", "run", target])
+            .args([Some(corpus), seeds.is_dir().then_some(seeds)].into_iter().flatten())
             .args(["--", &format!("-max_total_time={seconds}")]))?;
     }
     Ok(())
