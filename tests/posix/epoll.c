@@ -524,16 +524,22 @@ static void duplicate_keeps_it(struct pair *p)
     close(set);
 }
 
+/* Opens another connection under a number, which closes what was there. */
+static void take_number(struct pair *other, int fd, bool warm)
+{
+    pair_open(other, (struct setting){.place = SAME_THREAD, .warm = warm});
+    CHECK_EQ(dup2(other->self.fd, fd), fd);
+    close(other->self.fd);
+    other->self.fd = fd;
+}
+
 /* A registration belongs to a number and what was open there. */
 static void registration_stays_behind(struct pair *p)
 {
     int set = epoll_create1(0), fd = p->self.fd, twin = dup(fd);
     CHECK_EQ(epoll_add(set, fd, EPOLLIN | EPOLLET, 1), 0);
     struct pair other;
-    pair_open(&other, (struct setting){.place = SAME_THREAD, .warm = p->setting.warm});
-    CHECK_EQ(dup2(other.self.fd, fd), fd);
-    close(other.self.fd);
-    other.self.fd = fd;
+    take_number(&other, fd, p->setting.warm);
     p->self.fd = twin;
     for (int i = 0; i < 20; i++) { /* may move by now */
         peer_do(p, do_send, 1, 0);
@@ -557,10 +563,7 @@ static void end_after_number_is_reused(struct pair *p)
     CHECK_EQ(epoll_add(set, fd, EPOLLIN | EPOLLRDHUP, 1), 0);
     CHECK_SILENT(set);
     struct pair other;
-    pair_open(&other, (struct setting){.place = SAME_THREAD, .warm = p->setting.warm});
-    CHECK_EQ(dup2(other.self.fd, fd), fd);
-    close(other.self.fd);
-    other.self.fd = fd;
+    take_number(&other, fd, p->setting.warm);
     p->self.fd = twin;
     do_shutdown(&p->self, SHUT_WR, 0);
     peer_do(p, do_close, 0, 0);
@@ -578,10 +581,7 @@ static void number_reused(struct pair *p)
     CHECK_EQ(epoll_add(set, fd, EPOLLIN | EPOLLET, 1), 0);
     arrive(p, 1);
     struct pair other;
-    pair_open(&other, (struct setting){.place = SAME_THREAD, .warm = p->setting.warm});
-    CHECK_EQ(dup2(other.self.fd, fd), fd); /* closes the first connection */
-    close(other.self.fd);
-    other.self.fd = fd;
+    take_number(&other, fd, p->setting.warm); /* closes the first connection */
     p->self.fd = -1;
     CHECK_SILENT(set);
     CHECK_EQ(epoll_add(set, fd, EPOLLIN, 2), 0);

@@ -167,8 +167,11 @@ pub(crate) fn note_tcp_error(slot: &Slot, conn: &Conn, errno: Errno) {
     if sends_by_tcp(slot) {
         // Of a FIN that went by the ring, TCP does not know.
         let errno = if errno == libc::ECONNRESET { error_of_reset(slot, conn) } else { errno };
-        slot.flags.fetch_or(flag::LATE_WRITE | flag::RESET, Ordering::AcqRel);
-        slot.error.store(errno as u32, Ordering::Release);
+        let before = slot.flags.fetch_or(flag::LATE_WRITE | flag::RESET, Ordering::AcqRel);
+        // A reset that both TCP and the rings know of is told once.
+        if before & flag::RESET == 0 {
+            slot.error.store(errno as u32, Ordering::Release);
+        }
     }
 }
 
@@ -352,15 +355,18 @@ pub(crate) fn before_last_close(sock: &Sock, conn: &Conn, fd: i32) {
 
 /// The process is about to end with this connection open. What it has not read in the end
 /// decides between FIN and reset, and the peer, who may send before it learns of the end,
-/// could take its own bytes for the reason.
+/// could take its own bytes for the reason. Nothing ends here yet: libc still writes out
+/// its streams.
 pub(crate) fn before_exit(slot: &Slot, conn: &Conn) {
     let by_ring = slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0;
-    if by_ring && slot.holders.load(Ordering::Acquire) <= 1 {
-        let sending = &conn.mine.sending;
-        let how = if has_unread(conn) { said::ABORT } else { said::READ_ALL };
-        sending.flags.fetch_or(how, Ordering::SeqCst);
-        sending.closes.fetch_add(1, Ordering::Release);
+    if !by_ring || slot.holders.load(Ordering::Acquire) > 1 {
+        return;
     }
+    let sending = &conn.mine.sending;
+    if !has_unread(conn) {
+        sending.flags.fetch_or(said::READ_ALL, Ordering::SeqCst);
+    }
+    sending.closes.fetch_add(1, Ordering::Release);
 }
 
 fn has_unread(conn: &Conn) -> bool {

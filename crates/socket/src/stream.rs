@@ -635,10 +635,14 @@ impl Receive<'_> {
 
     /// How many bytes wake a call that has `done` and sleeps. Less than the low-water mark
     /// wakes nobody, not even a call that would have been content with what was there
-    /// (`tcp_data_ready`).
+    /// (`tcp_data_ready`). What still comes by TCP is taken at once: a sleep would find it
+    /// again and again.
     fn needed(&self, done: usize) -> usize {
         let more = if self.peeks() { done + 1 } else { 1 };
-        more.max(readiness::low_water(self.slot, self.conn))
+        match self.slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED {
+            0 => more,
+            _ => more.max(readiness::low_water(self.slot, self.conn)),
+        }
     }
 
     /// How many bytes a blocking call waits for.

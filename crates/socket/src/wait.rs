@@ -620,8 +620,9 @@ pub(crate) fn follow_hint(slot: &Slot, conn: &Conn, fd: i32) {
 /// Asks the kernel, hint or not: of a peer that was killed nobody leaves one.
 #[cold]
 pub(crate) fn ask_kernel(slot: &Slot, conn: &Conn, fd: i32) {
-    // The hint is left after the kernel has closed, so its answer is final: not
-    // gone means that another process of the peer holds the connection, too.
+    // A hint of `close` is left after the kernel has closed, so its answer is final: not
+    // gone means that another process of the peer holds the connection, too. One of `exit`
+    // is left before; who asks too early learns of the end from TCP, as after a death.
     let closes = conn.theirs.sending.closes.load(Ordering::Acquire);
     slot.closes_seen.store(closes, Ordering::Relaxed);
     if conn.theirs.sending.flags.load(Ordering::Acquire) & said::REFUSES != 0 {
