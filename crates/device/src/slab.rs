@@ -74,7 +74,8 @@ pub struct Sending {
     /// [`flag`] bits.
     pub flags: AtomicU32,
     /// Raised by one after a process of the owner has closed its last descriptor, or
-    /// shut down both directions: look at the flags and the TCP connection.
+    /// shut down both directions, and before one ends by itself: look at the flags and
+    /// the TCP connection.
     pub closes: AtomicU32,
 }
 
