@@ -55,11 +55,13 @@ pub enum Reason {
     PeerExcluded = 20,
     /// The program is one of `policy.exclude_programs`.
     ProgramExcluded = 21,
+    /// It has not lived long enough to be worth moving, or not yet.
+    TooShort = 22,
 }
 
 impl Reason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::None,
         Self::ModeTcp,
         Self::RemotePeer,
@@ -82,6 +84,7 @@ impl Reason {
         Self::PortExcluded,
         Self::PeerExcluded,
         Self::ProgramExcluded,
+        Self::TooShort,
     ];
 
     /// The reason with this number; unknown numbers are [`Reason::None`].
@@ -102,7 +105,8 @@ impl Reason {
             | Self::OtherUser
             | Self::PortExcluded
             | Self::PeerExcluded
-            | Self::ProgramExcluded => Diagnosis::CNFERR,
+            | Self::ProgramExcluded
+            | Self::TooShort => Diagnosis::CNFERR,
             Self::RemotePeer | Self::PeerNotSmc | Self::Unanswered => Diagnosis::PEERNOSMC,
             Self::OtherNamespace => Diagnosis::NOSMCD2DEV,
             Self::NoMemory => Diagnosis::MEM,
@@ -144,6 +148,7 @@ impl Reason {
                 "the peer is excluded by policy.permit_peers or policy.exclude_peers"
             }
             Self::ProgramExcluded => "the program is excluded by policy.exclude_programs",
+            Self::TooShort => "too short, so far, to be worth moving",
         }
     }
 }
