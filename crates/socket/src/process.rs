@@ -7,7 +7,7 @@
 
 use crate::group::{self, Group};
 use crate::options::{Options, Promotion};
-use crate::pool::{Held, SharedLock};
+use crate::pool::{self, Held, LISTS, SharedLock};
 use crate::sock::Sock;
 use core::cell::{Cell, UnsafeCell};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -91,10 +91,27 @@ unsafe impl Sync for Process {}
 
 struct FreeSlots {
     used: usize,
-    count: usize,
-    stack: [u32; SLOTS],
+    /// The first free slot of each list + 1, 0 = none.
+    first: [u32; LISTS],
+    /// The one after each free slot, likewise.
+    next: [u32; SLOTS],
     sweep_at: usize,
     lingering: usize,
+}
+
+impl FreeSlots {
+    fn take(&mut self) -> Option<usize> {
+        let list = pool::lists().find(|list| self.first[*list] != 0)?;
+        let index = self.first[list] as usize - 1;
+        self.first[list] = self.next[index];
+        Some(index)
+    }
+
+    fn give(&mut self, index: usize) {
+        let first = &mut self.first[sys::cpu() as usize % LISTS];
+        self.next[index] = *first;
+        *first = index as u32 + 1;
+    }
 }
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(core::ptr::null_mut());
@@ -494,9 +511,8 @@ impl Process {
         // SAFETY: under the lock.
         let free = unsafe { &mut *self.free.get() };
         self.sweep(free);
-        let index = if free.count > 0 {
-            free.count -= 1;
-            free.stack[free.count] as usize
+        let index = if let Some(index) = free.take() {
+            index
         } else if free.used < SLOTS {
             free.used += 1;
             self.state.header().slots_used.store(free.used as u32, Ordering::Release);
@@ -580,8 +596,7 @@ impl Process {
         self.group_of_slot[index].store(core::ptr::null_mut(), Ordering::Relaxed);
         self.learn_from(self.state.slot(index));
         self.state.free_slot(index);
-        free.stack[free.count] = index as u32;
-        free.count += 1;
+        free.give(index);
         free.lingering -= 1;
     }
 
