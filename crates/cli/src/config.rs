@@ -163,6 +163,11 @@ const TABLES: &[(&str, &[Key])] = &[
                 get: |s| s.autosmc.map(|on| on.to_string()),
             },
             Key {
+                name: "autocache",
+                set: |s, v| boolean(v).map(|v| s.autocache = Some(v)),
+                get: |s| s.autocache.map(|on| on.to_string()),
+            },
+            Key {
                 name: "rmbe_size",
                 set: |s, v| rmbe_size(v).map(|v| s.rmbe_size = Some(v)),
                 get: |s| s.rmbe_size.map(|size| shown_size(size.bytes().into())),
@@ -417,6 +422,7 @@ mod tests {
             mode = "tcp"
             promotion = "lazy"
             autosmc = false
+            autocache = false
             rmbe_size = "128KB"
             spin = "never"
             memory_limit = "256 MiB"
@@ -436,6 +442,7 @@ mod tests {
             mode: Some(Mode::Tcp),
             promotion: Some(Promotion::Lazy),
             autosmc: Some(false),
+            autocache: Some(false),
             rmbe_size: RmbeSize::new(128 << 10),
             spin: Some(Spin::Never),
             memory_limit: MemoryLimit::new(256 << 20),
@@ -469,7 +476,7 @@ mod tests {
         assert_eq!(
             error("[smc]\nmode = \"smc\"\nrmb_size = 1\n"),
             "sidestep.toml:3: smc.rmb_size: unknown key; did you mean `rmbe_size`? \
-             (known: mode, promotion, autosmc, rmbe_size, spin, memory_limit, eid)"
+             (known: mode, promotion, autosmc, autocache, rmbe_size, spin, memory_limit, eid)"
         );
         assert_eq!(
             error("[log]\ncolour = true\n"),

@@ -5,7 +5,7 @@
 //! [`Settings::into_options`] fills the rest with defaults. [`Options`] is then written as
 //!
 //! ```text
-//! SIDESTEP_OPTIONS="mode=smc promotion=lazy autosmc=on rmbe=65536 spin=auto memory=0 eid=SIDESTEP log=error"
+//! SIDESTEP_OPTIONS="mode=smc promotion=lazy autosmc=on autocache=on rmbe=65536 spin=auto memory=0 eid=SIDESTEP log=error"
 //! ```
 //!
 //! Every value there has been checked, holds no space, and is understood by the library as is.
@@ -28,6 +28,7 @@ pub(crate) struct Options {
     pub(crate) mode: Mode,
     pub(crate) promotion: Promotion,
     pub(crate) autosmc: bool,
+    pub(crate) autocache: bool,
     pub(crate) rmbe_size: RmbeSize,
     pub(crate) spin: Spin,
     pub(crate) memory_limit: MemoryLimit,
@@ -45,10 +46,11 @@ impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "mode={} promotion={} autosmc={} rmbe={} spin={} memory={} eid={} log={}",
+            "mode={} promotion={} autosmc={} autocache={} rmbe={} spin={} memory={} eid={} log={}",
             keyword(&self.mode),
             keyword(&self.promotion),
-            if self.autosmc { "on" } else { "off" },
+            on_or_off(self.autosmc),
+            on_or_off(self.autocache),
             self.rmbe_size.0,
             keyword(&self.spin),
             self.memory_limit.0,
@@ -71,12 +73,17 @@ impl fmt::Display for Options {
     }
 }
 
+fn on_or_off(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
+}
+
 /// What one source of configuration asks for; `None` leaves the choice to the next one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) mode: Option<Mode>,
     pub(crate) promotion: Option<Promotion>,
     pub(crate) autosmc: Option<bool>,
+    pub(crate) autocache: Option<bool>,
     pub(crate) rmbe_size: Option<RmbeSize>,
     pub(crate) spin: Option<Spin>,
     pub(crate) memory_limit: Option<MemoryLimit>,
@@ -96,6 +103,7 @@ impl Settings {
             mode: self.mode.or(lower.mode),
             promotion: self.promotion.or(lower.promotion),
             autosmc: self.autosmc.or(lower.autosmc),
+            autocache: self.autocache.or(lower.autocache),
             rmbe_size: self.rmbe_size.or(lower.rmbe_size),
             spin: self.spin.or(lower.spin),
             memory_limit: self.memory_limit.or(lower.memory_limit),
@@ -115,6 +123,7 @@ impl Settings {
             mode: self.mode.unwrap_or(Mode::Smc),
             promotion: self.promotion.unwrap_or(Promotion::Lazy),
             autosmc: self.autosmc.unwrap_or(true),
+            autocache: self.autocache.unwrap_or(true),
             rmbe_size: self.rmbe_size.unwrap_or(RmbeSize(64 << 10)),
             spin: self.spin.unwrap_or(Spin::Auto),
             memory_limit: self.memory_limit.unwrap_or(MemoryLimit(0)),
@@ -135,6 +144,7 @@ impl From<Options> for Settings {
             mode: Some(options.mode),
             promotion: Some(options.promotion),
             autosmc: Some(options.autosmc),
+            autocache: Some(options.autocache),
             rmbe_size: Some(options.rmbe_size),
             spin: Some(options.spin),
             memory_limit: Some(options.memory_limit),
@@ -354,7 +364,7 @@ mod tests {
     fn defaults_are_written_in_full() {
         assert_eq!(
             Settings::default().into_options().to_string(),
-            "mode=smc promotion=lazy autosmc=on rmbe=65536 spin=auto memory=0 eid=SIDESTEP log=error"
+            "mode=smc promotion=lazy autosmc=on autocache=on rmbe=65536 spin=auto memory=0 eid=SIDESTEP log=error"
         );
     }
 

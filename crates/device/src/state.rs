@@ -46,6 +46,30 @@ pub struct Header {
     pub ended: Totals,
     /// What AUTOSMC has learned: `proto::autosmc`.
     pub ports: [Port; PORTS_MAX],
+    /// What AUTOCACHE remembers: `proto::autocache`.
+    pub failures: [Failure; FAILURES_MAX],
+}
+
+/// Servers that are remembered with which agreeing has failed.
+pub const FAILURES_MAX: usize = 16;
+
+/// A server with which agreeing has failed.
+#[repr(C)]
+pub struct Failure {
+    /// Its address, 16 bytes in network order; IPv4 in the first four.
+    pub ip: [AtomicU64; 2],
+    /// Instance of its process, 0 = not known.
+    pub peer: [AtomicU64; 2],
+    /// Left alone until then, by `CLOCK_MONOTONIC`.
+    pub until_ns: AtomicU64,
+    /// Its port.
+    pub port: AtomicU32,
+    /// Address family: 4 or 6.
+    pub family: AtomicU32,
+    /// `proto::fallback::Reason` as its number.
+    pub reason: AtomicU32,
+    /// Failures in a row, 0 = none.
+    pub in_a_row: AtomicU32,
 }
 
 /// Servers' ports of which something is known: more than a program has use for.

@@ -57,11 +57,13 @@ pub enum Reason {
     ProgramExcluded = 21,
     /// It has not lived long enough to be worth moving, or not yet.
     TooShort = 22,
+    /// Agreeing with this server has failed lately: AUTOCACHE.
+    FailedLately = 23,
 }
 
 impl Reason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::None,
         Self::ModeTcp,
         Self::RemotePeer,
@@ -85,12 +87,26 @@ impl Reason {
         Self::PeerExcluded,
         Self::ProgramExcluded,
         Self::TooShort,
+        Self::FailedLately,
     ];
 
     /// The reason with this number; unknown numbers are [`Reason::None`].
     #[must_use]
     pub fn from_number(number: u8) -> Self {
         Self::ALL.get(usize::from(number)).copied().unwrap_or(Self::None)
+    }
+
+    /// Whether the next attempt with the same server would come to the same.
+    #[must_use]
+    pub const fn is_likely_to_recur(self) -> bool {
+        matches!(
+            self,
+            Self::OtherUser
+                | Self::PeerDeclined
+                | Self::NoCommonEid
+                | Self::PeerMisbehaved
+                | Self::Unanswered
+        )
     }
 
     /// The diagnosis code of the standard that says the same.
@@ -107,7 +123,9 @@ impl Reason {
             | Self::PeerExcluded
             | Self::ProgramExcluded
             | Self::TooShort => Diagnosis::CNFERR,
-            Self::RemotePeer | Self::PeerNotSmc | Self::Unanswered => Diagnosis::PEERNOSMC,
+            Self::RemotePeer | Self::PeerNotSmc | Self::Unanswered | Self::FailedLately => {
+                Diagnosis::PEERNOSMC
+            }
             Self::OtherNamespace => Diagnosis::NOSMCD2DEV,
             Self::NoMemory => Diagnosis::MEM,
             Self::PeerDeclined => Diagnosis::PEERDECL,
@@ -149,6 +167,7 @@ impl Reason {
             }
             Self::ProgramExcluded => "the program is excluded by policy.exclude_programs",
             Self::TooShort => "too short, so far, to be worth moving",
+            Self::FailedLately => "agreeing with this server has failed lately",
         }
     }
 }

@@ -13,6 +13,7 @@
 //! | [`governor`] | spin, yield or sleep? |
 //! | [`fallback`] | why did a connection stay on TCP, in the standard's code and in words? |
 //! | [`autosmc`] | has a connection lived long enough to be worth moving? |
+//! | [`autocache`] | for how long is a server left alone after a failure? |
 //! | [`policy`] | may a connection move, by the operator's rules? |
 //! | [`machine_code`] | does this code make calls on sockets past libc? |
 
@@ -22,6 +23,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod autocache;
 pub mod autosmc;
 pub mod cursor;
 pub mod fallback;

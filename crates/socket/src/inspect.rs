@@ -24,8 +24,11 @@ mod kernel;
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use core::time::Duration;
 use sidestep_device::channel::SLOTS;
 use sidestep_device::state::{self, Slot, State, mode};
+use sidestep_device::sys;
+use sidestep_proto::autosmc::Patience;
 use sidestep_proto::fallback::Reason;
 use sidestep_wire::diagnosis::Diagnosis;
 use std::collections::HashMap;
@@ -50,7 +53,7 @@ pub struct Snapshot {
 
 /// A state and those who hold it. A program has one from its first TCP connection to
 /// its end; children that have opened none of their own share their parent's.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
     /// Who holds it: the process that made it first, if it lives. Never empty.
     pub pids: Vec<u32>,
@@ -58,6 +61,24 @@ pub struct Program {
     pub program: String,
     /// All its connections since its start.
     pub totals: Totals,
+    /// What AUTOSMC has learned: servers' ports at which connections have to live longer than
+    /// elsewhere before they are moved.
+    pub patience: Vec<(u16, Patience)>,
+    /// What AUTOCACHE remembers.
+    pub left_alone: Vec<LeftAlone>,
+}
+
+/// A server with which agreeing has failed, and that is not asked for now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftAlone {
+    /// Its address.
+    pub server: SocketAddr,
+    /// Why it failed last.
+    pub reason: Reason,
+    /// Failures in a row.
+    pub failures: u32,
+    /// When it is asked again.
+    pub again_in: Duration,
 }
 
 /// Connections of a program, those that have ended included.
@@ -352,6 +373,8 @@ impl Found {
                 pids: [maker.pid].into_iter().chain(others).collect(),
                 program: maker.program.clone(),
                 totals: state.header().ended.read_in_peace(|| totals(state)),
+                patience: patience(state),
+                left_alone: left_alone(state),
             },
         ))
     }
@@ -427,6 +450,32 @@ impl Seen {
             descriptor: self.descriptor,
         }
     }
+}
+
+fn patience(state: &State) -> Vec<(u16, Patience)> {
+    let learned = state.header().ports.iter().map(state::Port::get);
+    let learned = learned.filter(|(port, doublings)| *port != 0 && *doublings != 0);
+    let mut ports: Vec<_> =
+        learned.map(|(port, doublings)| (port, Patience::new(doublings))).collect();
+    ports.sort_by_key(|(port, _)| *port);
+    ports
+}
+
+fn left_alone(state: &State) -> Vec<LeftAlone> {
+    let now = sys::now_ns();
+    let failure = |failure: &state::Failure| {
+        // Acquire: pairs with the Release after what it is about.
+        let left = failure.until_ns.load(Ordering::Acquire).checked_sub(now)?;
+        let family = u8::try_from(failure.family.load(Ordering::Relaxed)).ok()?;
+        let reason = u8::try_from(failure.reason.load(Ordering::Relaxed)).ok()?;
+        Some(LeftAlone {
+            server: address(family, &failure.ip, &failure.port)?,
+            reason: Reason::from_number(reason),
+            failures: failure.in_a_row.load(Ordering::Relaxed),
+            again_in: Duration::from_nanos(left),
+        })
+    };
+    state.header().failures.iter().filter_map(failure).collect()
 }
 
 /// All connections of a state: those that have ended and those in its slots.

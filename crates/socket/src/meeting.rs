@@ -31,6 +31,7 @@
 //! kernel tells the sender's user with every datagram; both sides check that the
 //! TCP socket is established and lives in the namespace of the name.
 
+use crate::autocache;
 use crate::claim;
 use crate::given::{self, Givers};
 use crate::group::{self, Group};
@@ -218,12 +219,16 @@ pub fn look(sock: &'static Sock, fd: i32, moment: Moment) {
         match outcome {
             Ok(()) => {}
             Err(reason) => {
+                if !server && meeting.is_likely_to_recur(reason) {
+                    meeting.note_failure(sock, fd, reason);
+                }
                 meeting.abandon(sock);
                 sock.stay_plain(reason);
             }
         }
         if sock.phase() == Phase::Smc {
             meeting.abandon(sock);
+            autocache::note_success(sock, fd);
         }
     });
 }
@@ -240,6 +245,9 @@ fn client_looks(
             Step::Start => {
                 let Some(start) = ready_to_start(sock, fd)? else { return Ok(()) };
                 let Start { process, local, peer } = start;
+                if process::options().autocache && autocache::is_to_be_left_alone(process, peer) {
+                    return Err(Reason::FailedLately);
+                }
                 let token = connection_token(local, peer, process.netns_cookie);
                 meeting.has_claimed = claim::post(process, sock, peer.port(), token);
                 if !meeting.has_claimed {
@@ -351,6 +359,24 @@ impl Meeting {
             return Ok(None);
         }
         receive_hello(sock, self.name_fd, fd)
+    }
+
+    /// A connection that ends before there is an answer says nothing about the server.
+    fn is_likely_to_recur(&self, reason: Reason) -> bool {
+        reason.is_likely_to_recur() && (reason != Reason::Unanswered || self.looks >= LOOKS_MAX)
+    }
+
+    /// Client: remembers with whom it has failed.
+    fn note_failure(&self, sock: &Sock, fd: i32, reason: Reason) {
+        let peer = match &self.step {
+            Step::AwaitIntroduction(hello) | Step::AwaitAccept { hello, .. } => {
+                Some(hello.instance)
+            }
+            _ => None,
+        };
+        if let (Some(process), Ok((_, server))) = (sock.home(), sock::addresses(fd)) {
+            autocache::note_failure(process, server, peer, reason);
+        }
     }
 
     fn count_look(&mut self, sock: &Sock) -> Result<(), Reason> {

@@ -33,6 +33,8 @@ pub struct Options {
     pub promotion: Promotion,
     /// With [`Promotion::Lazy`]: to learn how long the connections of a port live.
     pub autosmc: bool,
+    /// To leave servers alone for a while with which agreeing has failed.
+    pub autocache: bool,
     /// Receive buffer of programs that set none.
     pub rmbe: RmbeSize,
     /// When waiters may spin.
@@ -53,6 +55,7 @@ impl Default for Options {
             smc: true,
             promotion: Promotion::Lazy,
             autosmc: true,
+            autocache: true,
             rmbe: RmbeSize::DEFAULT,
             spin: SpinPolicy::Auto,
             memory_limit: 0,
@@ -92,6 +95,7 @@ impl Options {
             ("promotion", "lazy") => self.promotion = Promotion::Lazy,
             ("promotion", "never") => self.promotion = Promotion::Never,
             ("autosmc", on) => self.autosmc = on != "off",
+            ("autocache", on) => self.autocache = on != "off",
             ("rmbe", bytes) => {
                 let size = bytes.parse().ok().and_then(RmbeSize::from_bytes);
                 self.rmbe = size.unwrap_or(self.rmbe);

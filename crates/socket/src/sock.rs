@@ -551,19 +551,16 @@ impl Sock {
     /// Writes its addresses down for `sidestep ss`.
     fn note_addresses(&self, local: SocketAddr, peer: SocketAddr) {
         let Some(slot) = self.slot() else { return };
-        let words = |ip: IpAddr| match ip {
-            IpAddr::V4(v4) => [u64::from(u32::from(v4)), 0],
-            IpAddr::V6(v6) => process::halves(&v6.octets()),
-        };
         let places = [(local.ip(), &slot.local_ip), (peer.ip(), &slot.peer_ip)];
         for (ip, place) in places {
-            let [first, second] = words(ip);
+            let ([first, second], _) = words(ip);
             place[0].store(first, Ordering::Relaxed);
             place[1].store(second, Ordering::Relaxed);
         }
         slot.local_port.store(u32::from(local.port()), Ordering::Relaxed);
         slot.peer_port.store(u32::from(peer.port()), Ordering::Relaxed);
-        slot.family.store(if peer.is_ipv4() { 4 } else { 6 }, Ordering::Release);
+        let (_, family) = words(peer.ip());
+        slot.family.store(family, Ordering::Release);
     }
 
     /// A forked child continues alone with a connection that was not decided when
@@ -737,6 +734,14 @@ pub(crate) fn unseen_use() -> Option<Reason> {
         Some(Reason::PastLibc)
     } else {
         None
+    }
+}
+
+/// An address as it stands in the state: two words and the family, 4 or 6.
+pub(crate) fn words(ip: IpAddr) -> ([u64; 2], u8) {
+    match ip {
+        IpAddr::V4(v4) => ([u64::from(u32::from(v4)), 0], 4),
+        IpAddr::V6(v6) => (process::halves(&v6.octets()), 6),
     }
 }
 

@@ -340,7 +340,7 @@ pub(super) fn bytes(n: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sidestep_socket::inspect::{Counters, Totals};
+    use sidestep_socket::inspect::Counters;
     use sidestep_wire::diagnosis::Diagnosis;
 
     fn server() -> Connection {
@@ -513,7 +513,7 @@ Connections: 2; SMC-D: 1, TCP: 1
             nothing(&snapshot, true),
             "no Sidestep programs are running; processes not looked at: 3 (permission denied)\n"
         );
-        let program = Program { pids: vec![1], program: "a".into(), totals: Totals::default() };
+        let program = Program { pids: vec![1], program: "a".into(), ..Program::default() };
         let programs = vec![program.clone(), program];
         let snapshot = Snapshot { programs, incompatible: 1, ..Snapshot::default() };
         assert_eq!(

@@ -1,11 +1,13 @@
 //! `sidestep ss --totals`: all that each program ever had, closed connections included.
 
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use comfy_table::Table;
 use serde::Serialize;
-use sidestep_socket::inspect::{Fallback, Program, Totals};
+use sidestep_proto::autosmc::Patience;
+use sidestep_socket::inspect::{Fallback, LeftAlone, Program, Totals};
 
 use super::{ReasonRow, aligned, bytes};
 
@@ -29,6 +31,27 @@ struct Row<'a> {
     yields: u64,
     parks: u64,
     wakeups: u64,
+    /// AUTOSMC.
+    patience: Vec<PatienceRow>,
+    /// AUTOCACHE.
+    left_alone: Vec<LeftAloneRow>,
+}
+
+/// Connections to this server's port are moved after so much.
+#[derive(Serialize)]
+struct PatienceRow {
+    port: u16,
+    messages: u64,
+    bytes: u64,
+}
+
+/// A server that is not asked for now.
+#[derive(Serialize)]
+struct LeftAloneRow {
+    server: SocketAddr,
+    reason: &'static str,
+    failures: u32,
+    again_in_s: u64,
 }
 
 #[derive(Serialize)]
@@ -46,7 +69,7 @@ pub(super) fn to_json(programs: &[&Program]) -> String {
 }
 
 impl<'a> Row<'a> {
-    fn new(Program { pids, program, totals }: &'a Program) -> Self {
+    fn new(Program { pids, program, totals, patience, left_alone }: &'a Program) -> Self {
         let counters = &totals.counters;
         let counted = |&(ref fallback, connections): &(Fallback, u64)| CountedReason {
             reason: ReasonRow::new(fallback),
@@ -70,20 +93,62 @@ impl<'a> Row<'a> {
             yields: counters.yields,
             parks: counters.parks,
             wakeups: counters.wakeups,
+            patience: patience.iter().map(PatienceRow::new).collect(),
+            left_alone: left_alone.iter().map(LeftAloneRow::new).collect(),
         }
     }
 }
 
-/// The table and, in its last line, the sums.
+impl PatienceRow {
+    fn new(&(port, patience): &(u16, Patience)) -> Self {
+        Self { port, messages: patience.messages(), bytes: patience.bytes() }
+    }
+}
+
+impl LeftAloneRow {
+    fn new(it: &LeftAlone) -> Self {
+        Self {
+            server: it.server,
+            reason: it.reason.words(),
+            failures: it.failures,
+            again_in_s: it.again_in.as_secs(),
+        }
+    }
+}
+
+/// The table, what AUTOSMC and AUTOCACHE have learned and, in the last line, the sums.
 pub(super) fn to_text(programs: &[&Program], width: Option<u16>) -> String {
     let mut table = Table::new();
     table.set_header(HEADER).add_rows(programs.iter().map(|program| cells(program)));
     let mut sum = Totals::default();
     programs.iter().for_each(|program| sum.add(&program.totals));
     let (all, smc, tcp) = (sum.smc.saturating_add(sum.tcp()), sum.smc, sum.tcp());
+    let lessons: String = programs.iter().flat_map(|program| lessons(program)).collect();
     let programs = programs.len();
     aligned(table, NUMBERS, width)
+        + &lessons
         + &format!("Programs: {programs}; connections so far: {all}; SMC-D: {smc}, TCP: {tcp}\n")
+}
+
+/// A line for each.
+fn lessons(Program { pids, program, patience, left_alone, .. }: &Program) -> Vec<String> {
+    let who = format!("{}/{program}", pids[0]);
+    let ports = patience.iter().map(|(port, patience)| {
+        let (messages, enough) = (patience.messages(), bytes(patience.bytes()));
+        format!(
+            "{who}: AUTOSMC: connections of port {port} move after {messages} messages or \
+             {enough}; shorter ones did not earn it\n"
+        )
+    });
+    let servers = left_alone.iter().map(|it| {
+        let LeftAlone { server, reason, failures, again_in } = it;
+        let (reason, seconds) = (reason.words(), again_in.as_secs());
+        format!(
+            "{who}: AUTOCACHE: {server} is left alone for {seconds} s more: {reason} \
+             (failures in a row: {failures})\n"
+        )
+    });
+    ports.chain(servers).collect()
 }
 
 const HEADER: [&str; 8] =
@@ -92,7 +157,7 @@ const HEADER: [&str; 8] =
 /// The columns from "SMC-D" to "Spun", which are aligned to the right.
 const NUMBERS: RangeInclusive<usize> = 1..=6;
 
-fn cells(Program { pids, program, totals }: &Program) -> [String; HEADER.len()] {
+fn cells(Program { pids, program, totals, .. }: &Program) -> [String; HEADER.len()] {
     let counters = &totals.counters;
     let traffic = |n, messages: u64| format!("{} ({messages})", bytes(n));
     [
@@ -124,6 +189,7 @@ fn reasons(totals: &Totals) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sidestep_proto::fallback::Reason;
     use sidestep_socket::inspect::Counters;
     use sidestep_wire::diagnosis::Diagnosis;
 
@@ -156,6 +222,13 @@ mod tests {
                     wakeups: 3,
                 },
             },
+            patience: vec![(6379, Patience::new(3))],
+            left_alone: vec![LeftAlone {
+                server: "127.0.0.1:5000".parse().unwrap(),
+                reason: Reason::PeerDeclined,
+                failures: 2,
+                again_in: Duration::from_millis(59_900),
+            }],
         }
     }
 
@@ -164,6 +237,7 @@ mod tests {
             pids: vec![99],
             program: "curl".into(),
             totals: Totals { smc: 1, ..Totals::default() },
+            ..Program::default()
         }
     }
 
@@ -175,6 +249,8 @@ PID/Program             SMC-D  TCP         Sent     Received   Waits     Spun  R
                                                                                2 x 0x01010000 no memory for the rings
                                                                                1 x no reason: not decided yet, or ended before
 99/curl                     1    0      0 B (0)      0 B (0)   0/0/0  0.000 s
+4711/redis-server: AUTOSMC: connections of port 6379 move after 128 messages or 512 KB; shorter ones did not earn it
+4711/redis-server: AUTOCACHE: 127.0.0.1:5000 is left alone for 59 s more: the peer declined (failures in a row: 2)
 Programs: 2; connections so far: 1034; SMC-D: 1001, TCP: 33
 ";
         assert_eq!(to_text(&[&server(), &client()], None), expected);
@@ -217,7 +293,22 @@ Programs: 2; connections so far: 1034; SMC-D: 1001, TCP: 33
     "spin_ns": 1234567890,
     "yields": 5,
     "parks": 4,
-    "wakeups": 3
+    "wakeups": 3,
+    "patience": [
+      {
+        "port": 6379,
+        "messages": 128,
+        "bytes": 524288
+      }
+    ],
+    "left_alone": [
+      {
+        "server": "127.0.0.1:5000",
+        "reason": "the peer declined",
+        "failures": 2,
+        "again_in_s": 59
+      }
+    ]
   }
 ]
 "#;

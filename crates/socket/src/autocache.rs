@@ -1,0 +1,99 @@
+//! Servers with which agreeing has failed lately: see [`sidestep_proto::autocache`].
+//!
+//! They stand in the state of the process, where `sidestep ss --totals` shows them. If the
+//! server had said who it was, the failure is forgotten as soon as that process is gone.
+
+use crate::pool::Held;
+use crate::process::{self, Process};
+use crate::sock::{self, Sock};
+use core::net::SocketAddr;
+use core::sync::atomic::Ordering;
+use sidestep_device::state::Failure;
+use sidestep_device::sys::{self, Errno, UnixName};
+use sidestep_proto::autocache::pause;
+use sidestep_proto::fallback::Reason;
+use sidestep_wire::host_control::{Instance, mailbox_name};
+
+/// Client: whether this server is to be left alone for now.
+pub(crate) fn is_to_be_left_alone(process: &Process, server: SocketAddr) -> bool {
+    let Some(failure) = find(process, server) else { return false };
+    if failure.until_ns.load(Ordering::Acquire) <= sys::now_ns() {
+        return false;
+    }
+    if has_changed(process, failure) {
+        forget(process, server);
+        return false;
+    }
+    true
+}
+
+/// Client: agreeing with this server has failed.
+pub(crate) fn note_failure(
+    process: &Process,
+    server: SocketAddr,
+    peer: Option<Instance>,
+    reason: Reason,
+) {
+    let now = sys::now_ns();
+    let _held = Held::enter(process.lock.get());
+    let failures = &process.state.header().failures;
+    // The one that is over, or was over first, gives way.
+    let oldest = failures.iter().min_by_key(|failure| failure.until_ns.load(Ordering::Relaxed));
+    let Some(failure) = find(process, server).or(oldest) else { return };
+    let is_same = is_about(failure, server);
+    let in_a_row = if is_same { failure.in_a_row.load(Ordering::Relaxed) } else { 0 } + 1;
+    failure.until_ns.store(0, Ordering::Release);
+    let (ip, family) = sock::words(server.ip());
+    failure.ip[0].store(ip[0], Ordering::Relaxed);
+    failure.ip[1].store(ip[1], Ordering::Relaxed);
+    failure.port.store(u32::from(server.port()), Ordering::Relaxed);
+    failure.family.store(u32::from(family), Ordering::Relaxed);
+    failure.reason.store(reason as u32, Ordering::Relaxed);
+    failure.in_a_row.store(in_a_row, Ordering::Relaxed);
+    let peer = peer.map_or([0; 2], |peer| process::halves(&peer.0));
+    failure.peer[0].store(peer[0], Ordering::Relaxed);
+    failure.peer[1].store(peer[1], Ordering::Relaxed);
+    // Release: whoever sees the time sees what it is about.
+    failure.until_ns.store(now + pause(in_a_row).as_nanos() as u64, Ordering::Release);
+}
+
+/// Agreeing has succeeded.
+pub(crate) fn note_success(sock: &Sock, fd: i32) {
+    let Some(process) = sock.home() else { return };
+    let failures = &process.state.header().failures;
+    let is_known = failures.iter().any(|failure| failure.in_a_row.load(Ordering::Relaxed) != 0);
+    if is_known && let Ok((_, server)) = sock::addresses(fd) {
+        forget(process, server);
+    }
+}
+
+fn forget(process: &Process, server: SocketAddr) {
+    let _held = Held::enter(process.lock.get());
+    if let Some(failure) = find(process, server) {
+        failure.until_ns.store(0, Ordering::Release);
+        failure.in_a_row.store(0, Ordering::Relaxed);
+    }
+}
+
+/// What is known about a server. Also a failure that is over: the next one is another in a
+/// row.
+fn find(process: &Process, server: SocketAddr) -> Option<&Failure> {
+    process.state.header().failures.iter().find(|failure| is_about(failure, server))
+}
+
+fn is_about(failure: &Failure, server: SocketAddr) -> bool {
+    let (ip, family) = sock::words(server.ip());
+    failure.in_a_row.load(Ordering::Relaxed) != 0
+        && failure.port.load(Ordering::Relaxed) == u32::from(server.port())
+        && failure.family.load(Ordering::Relaxed) == u32::from(family)
+        && failure.ip.each_ref().map(|half| half.load(Ordering::Relaxed)) == ip
+}
+
+/// The process that it failed with is gone: whoever serves there now is another.
+fn has_changed(process: &Process, failure: &Failure) -> bool {
+    let [first, second] = failure.peer.each_ref().map(|half| half.load(Ordering::Relaxed));
+    let peer = Instance((u128::from(first) << 64 | u128::from(second)).to_be_bytes());
+    let mailbox = UnixName::new(&mailbox_name(&peer));
+    peer.0 != [0; 16]
+        && sys::connect_unix(process.probe, &mailbox) == Err(Errno(libc::ECONNREFUSED))
+}
