@@ -63,8 +63,13 @@ impl Configuration {
         named: Option<&Path>,
         environment: impl Fn(&str) -> Option<OsString>,
     ) -> (Self, Vec<ConfigError>) {
+        Self::of(candidates(named, environment))
+    }
+
+    /// What the files at these places say, the most important first, with all mistakes.
+    pub(crate) fn of(candidates: Vec<Candidate>) -> (Self, Vec<ConfigError>) {
         let (mut configuration, mut errors) = (Self::default(), Vec::new());
-        for Candidate { path, required } in candidates(named, environment) {
+        for Candidate { path, required } in candidates {
             // A home directory that this user may not enter is none of theirs; a file that is
             // seen but may not be read is a mistake.
             if !required && std::fs::metadata(&path).is_err() {
@@ -91,13 +96,14 @@ impl Configuration {
 }
 
 /// A place where a configuration file may be, or must be if `required`.
-#[derive(Debug, PartialEq, Eq)]
-struct Candidate {
-    path: PathBuf,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    pub(crate) path: PathBuf,
     required: bool,
 }
 
-fn candidates(
+/// The places, the most important first.
+pub(crate) fn candidates(
     named: Option<&Path>,
     environment: impl Fn(&str) -> Option<OsString>,
 ) -> Vec<Candidate> {

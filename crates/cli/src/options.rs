@@ -42,31 +42,13 @@ pub(crate) struct Options {
 
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "mode={} promotion={} rmbe={} spin={} memory={} eid={} log={}",
-            keyword(&self.mode),
-            keyword(&self.promotion),
-            self.rmbe_size.0,
-            keyword(&self.spin),
-            self.memory_limit.0,
-            self.eid.0,
-            keyword(&self.log_level),
-        )?;
-        let lists = [
-            ("noport", listed(&self.exclude_ports, ",")),
-            ("peer", listed(&self.permit_peers, ",")),
-            ("nopeer", listed(&self.exclude_peers, ",")),
-            ("noprogram", listed(&self.exclude_programs, ",")),
-        ];
-        for (key, list) in lists.iter().filter(|(_, list)| !list.is_empty()) {
-            write!(f, " {key}={list}")?;
-        }
-        if let Some(file) = &self.log_file {
-            write!(f, " logfile={}", percent_encode(file.as_os_str()))?;
-        }
-        Ok(())
+        let words = Settings::from(self.clone()).words().into_iter();
+        f.write_str(&joined(words.filter(|(_, value)| !value.is_empty())))
     }
+}
+
+fn joined(words: impl Iterator<Item = (&'static str, String)>) -> String {
+    words.map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
 }
 
 /// What one source of configuration asks for; `None` leaves the choice to the next one.
@@ -87,6 +69,30 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// What is asked for, in the library's words. A list is there also if it is empty,
+    /// because it hides those of less important sources.
+    pub(crate) fn to_words(&self) -> String {
+        joined(self.words().into_iter())
+    }
+
+    fn words(&self) -> Vec<(&'static str, String)> {
+        let words = [
+            ("mode", self.mode.as_ref().map(keyword)),
+            ("promotion", self.promotion.as_ref().map(keyword)),
+            ("rmbe", self.rmbe_size.map(|size| size.0.to_string())),
+            ("spin", self.spin.as_ref().map(keyword)),
+            ("memory", self.memory_limit.map(|limit| limit.0.to_string())),
+            ("eid", self.eid.as_ref().map(Eid::to_string)),
+            ("log", self.log_level.as_ref().map(keyword)),
+            ("noport", self.exclude_ports.as_ref().map(|list| listed(list, ","))),
+            ("peer", self.permit_peers.as_ref().map(|list| listed(list, ","))),
+            ("nopeer", self.exclude_peers.as_ref().map(|list| listed(list, ","))),
+            ("noprogram", self.exclude_programs.as_ref().map(|list| listed(list, ","))),
+            ("logfile", self.log_file.as_ref().map(|file| percent_encode(file.as_os_str()))),
+        ];
+        words.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
+    }
+
     /// These settings, and where they are silent, those of a `lower` source.
     pub(crate) fn or(self, lower: Self) -> Self {
         Self {
@@ -328,7 +334,7 @@ pub(crate) fn parse_keyword<T: ValueEnum>(text: &str) -> Result<T, String> {
 }
 
 /// `text` with every byte that could end a word written as `%` and two hex digits.
-fn percent_encode(text: &OsStr) -> String {
+pub(crate) fn percent_encode(text: &OsStr) -> String {
     let mut encoded = String::with_capacity(text.len());
     for &byte in text.as_bytes() {
         if byte.is_ascii_graphic() && byte != b'%' {

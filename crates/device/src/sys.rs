@@ -252,6 +252,17 @@ pub fn is_on_tmpfs(fd: i32) -> Result<bool> {
     Ok(unsafe { stat.assume_init() }.f_type == libc::TMPFS_MAGIC)
 }
 
+/// A number that a file has no more when another one is put in its place, or it is written.
+pub fn file_stamp(fd: i32) -> Result<u64> {
+    let mut stat = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the kernel fills at most size_of::<stat>() bytes.
+    unsafe { call!(fstat, fd, stat.as_mut_ptr()) }?;
+    // SAFETY: zeroed and then filled.
+    let stat = unsafe { stat.assume_init() };
+    let time = (stat.st_mtime as u64).wrapping_mul(1_000_000_000) ^ stat.st_mtime_nsec as u64;
+    Ok(time ^ stat.st_ino.rotate_left(32))
+}
+
 /// Length of a file in bytes.
 pub fn file_len(fd: i32) -> Result {
     let mut stat = MaybeUninit::<libc::stat>::zeroed();
@@ -1046,13 +1057,18 @@ impl crate::lock::Patience for Kernel {
 
 /// Reads the begin of a file: how many bytes.
 pub fn read_file(path: &core::ffi::CStr, into: &mut [u8]) -> Result {
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-    // SAFETY: path is NUL-terminated and outlives the call.
-    let fd = unsafe { call!(openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) }? as i32;
+    let fd = open_read(path)?;
     // SAFETY: the slice is writable.
     let len = unsafe { read(fd, into.as_mut_ptr(), into.len(), None) };
     close(fd);
     len
+}
+
+/// Opens a file to read. A pipe without a writer does not keep us.
+pub fn open_read(path: &core::ffi::CStr) -> Result<i32> {
+    let flags = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    // SAFETY: path is NUL-terminated and outlives the call.
+    unsafe { call!(openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) }.map(|fd| fd as i32)
 }
 
 /// Opens a file to append to, creating it for its owner alone.

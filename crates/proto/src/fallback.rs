@@ -121,7 +121,7 @@ impl Reason {
     pub const fn words(self) -> &'static str {
         match self {
             Self::None => "not decided yet",
-            Self::ModeTcp => "started with --mode tcp",
+            Self::ModeTcp => "smc.mode is tcp, by --mode or the configuration",
             Self::RemotePeer => "the peer is not on this host",
             Self::PeerNotSmc => "the peer does not run Sidestep",
             Self::OtherUser => "the peer runs as another user",

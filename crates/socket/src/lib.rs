@@ -28,6 +28,7 @@ mod past_libc;
 pub mod pool;
 pub mod process;
 pub mod readiness;
+pub mod reload;
 pub mod sock;
 pub mod stream;
 pub mod switch;

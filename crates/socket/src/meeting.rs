@@ -32,6 +32,7 @@ use crate::given::{self, Givers};
 use crate::group::{self, Group};
 use crate::options::{LAZY_BYTES, LAZY_MESSAGES, Promotion};
 use crate::process::{self, Process, netns_cookie, socket_cookie};
+use crate::reload;
 use crate::sock::{self, Conn, Phase, Sock};
 use crate::switch;
 use core::net::SocketAddr;
@@ -113,6 +114,7 @@ impl Meeting {
 /// is one: of many listeners on a port two leave markers, and others take over when
 /// those are gone.
 pub fn mark_listener(sock: &Sock, fd: i32) {
+    reload::look();
     let can_meet = process::options().moves_connections() && sock::unseen_use().is_none();
     if !can_meet || sock.marker.load(Ordering::Relaxed) >= 0 {
         return;

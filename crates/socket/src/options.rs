@@ -30,8 +30,10 @@ pub const LAZY_MESSAGES: u64 = 16;
 pub const LAZY_BYTES: u64 = 64 << 10;
 
 /// What the operator decided.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
+    /// Name of the program, which rules may be about.
+    pub program: &'static str,
     /// `mode=tcp`: connections are counted and left alone.
     pub smc: bool,
     /// When to move.
@@ -53,6 +55,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            program: "",
             smc: true,
             promotion: Promotion::Early,
             rmbe: RmbeSize::DEFAULT,
@@ -66,19 +69,25 @@ impl Default for Options {
 }
 
 impl Options {
+    /// The defaults, for a program of this name.
+    #[must_use]
+    pub fn of(program: &'static str) -> Self {
+        Self { program, ..Self::default() }
+    }
+
     /// Reads the value of [`VARIABLE`], for a program of this name.
     #[must_use]
-    pub fn parse(text: &str, program: &str) -> Self {
-        let mut options = Self::default();
-        for (key, value) in text.split_ascii_whitespace().filter_map(|pair| pair.split_once('=')) {
-            match key {
-                "noprogram" => {
-                    options.policy.excludes_program = value.split(',').any(|name| name == program);
-                }
-                _ => options.set(key, value),
-            }
-        }
+    pub fn parse(text: &str, program: &'static str) -> Self {
+        let mut options = Self::of(program);
+        options.read(text);
         options
+    }
+
+    /// Lays the words of a text over what is there.
+    pub fn read(&mut self, text: &str) {
+        for (key, value) in text.split_ascii_whitespace().filter_map(|pair| pair.split_once('=')) {
+            self.set(key, value);
+        }
     }
 
     /// Whether any connection may move at all.
@@ -105,6 +114,9 @@ impl Options {
             ("noport", ports) => self.policy.excluded_ports = list(ports, PortRange::from_str),
             ("peer", subnets) => self.policy.permitted_peers = list(subnets, policy::parse_subnet),
             ("nopeer", subnets) => self.policy.excluded_peers = list(subnets, policy::parse_subnet),
+            ("noprogram", names) => {
+                self.policy.excludes_program = names.split(',').any(|name| name == self.program);
+            }
             ("log", level) => self.log = crate::log::Level::parse(level).unwrap_or(self.log),
             ("logfile", path) => crate::log::set_file(path),
             _ => {}

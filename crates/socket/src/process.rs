@@ -123,7 +123,27 @@ pub fn configure(options: Options) {
 /// What the operator decided.
 #[inline]
 pub fn options() -> &'static Options {
-    OPTIONS.get_or_init(Options::default)
+    // SAFETY: set by `replace_options`, never freed.
+    let replaced = unsafe { REPLACED.load(Ordering::Acquire).as_ref() };
+    replaced.unwrap_or_else(|| OPTIONS.get_or_init(Options::default))
+}
+
+/// What he has decided since; null: nothing.
+static REPLACED: AtomicPtr<Options> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The operator has changed his mind. False if not, or if there is no memory to remember it.
+/// What was before stays in memory: a thread may be reading it.
+pub(crate) fn replace_options(options: Options) -> bool {
+    if options == *self::options() {
+        return false;
+    }
+    let Ok(room) = map::reserve(size_of::<Options>()) else { return false };
+    let at = room.at(0, size_of::<Options>()).cast::<Options>();
+    // SAFETY: fresh memory of the right size and alignment (a page).
+    unsafe { at.write(options) };
+    // Release: pairs with the Acquire in `options`.
+    REPLACED.store(at, Ordering::Release);
+    true
 }
 
 /// The process whose memory this is. Not set until the library has started.
