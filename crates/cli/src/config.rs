@@ -16,10 +16,11 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use ipnet::IpNet;
-use sidestep_proto::policy::{self, ENTRIES_MAX, PortRange};
+use sidestep_proto::policy::{self, ENTRIES_MAX, MEMBERS_MAX, PortRange};
 use thiserror::Error;
 use toml::de::{DeTable, DeValue};
 
+use crate::accounts::{Group, User};
 use crate::options::{
     self, Eid, MemoryLimit, ProgramName, RmbeSize, Settings, listed, parse_keyword, parse_size,
     shown_size,
@@ -204,6 +205,16 @@ const TABLES: &[(&str, &[Key])] = &[
                 get: |s| s.exclude_peers.as_ref().map(|list| listed(list, ", ")),
             },
             Key {
+                name: "share_with_users",
+                set: |s, v| list(v, user).map(|v| s.share_with_users = Some(v)),
+                get: |s| s.share_with_users.as_ref().map(|list| listed(list, ", ")),
+            },
+            Key {
+                name: "share_with_groups",
+                set: |s, v| groups(v).map(|v| s.share_with_groups = Some(v)),
+                get: |s| s.share_with_groups.as_ref().map(|list| listed(list, ", ")),
+            },
+            Key {
                 name: "exclude_programs",
                 set: |s, v| list(v, program_name).map(|v| s.exclude_programs = Some(v)),
                 get: |s| s.exclude_programs.as_ref().map(|list| listed(list, ", ")),
@@ -332,6 +343,34 @@ fn subnet(value: &DeValue<'_>) -> Result<IpNet, String> {
         .map_err(|error| format!("{} is not allowed; {error}", shown(value)))
 }
 
+fn user(value: &DeValue<'_>) -> Result<User, String> {
+    let (text, number) = name_or_number(value);
+    User::find(&text, number)
+        .ok_or_else(|| format!("{} is not allowed; use {}", shown(value), User::ALLOWED))
+}
+
+fn groups(value: &DeValue<'_>) -> Result<Vec<Group>, String> {
+    let groups = list(value, |value| {
+        let (text, number) = name_or_number(value);
+        Group::find(&text, number)
+            .ok_or_else(|| format!("{} is not allowed; use {}", shown(value), Group::ALLOWED))
+    })?;
+    let members: usize = groups.iter().map(|group| group.members().len()).sum();
+    if members > MEMBERS_MAX {
+        return Err(format!(
+            "{members} members are too many; use groups with at most {MEMBERS_MAX}"
+        ));
+    }
+    Ok(groups)
+}
+
+fn name_or_number(value: &DeValue<'_>) -> (String, Option<u32>) {
+    match value {
+        DeValue::Integer(number) => (number.to_string(), number.to_string().parse().ok()),
+        other => (other.as_str().unwrap_or_default().to_owned(), None),
+    }
+}
+
 fn program_name(value: &DeValue<'_>) -> Result<ProgramName, String> {
     let name = value.as_str().and_then(ProgramName::new);
     name.ok_or_else(|| format!("{} is not allowed; use {}", shown(value), ProgramName::ALLOWED))
@@ -420,6 +459,8 @@ mod tests {
             exclude_ports = [22, "6000-6010"]
             permit_peers = ["10.0.0.0/8"]
             exclude_peers = ["10.1.0.0/16", "::1"]
+            share_with_users = ["root", 1001]
+            share_with_groups = [0, 1002]
             exclude_programs = ["sshd"]
             [log]
             level = "debug"
@@ -437,6 +478,14 @@ mod tests {
             exclude_ports: Some(vec!["22".parse().unwrap(), "6000-6010".parse().unwrap()]),
             permit_peers: Some(vec!["10.0.0.0/8".parse().unwrap()]),
             exclude_peers: Some(vec!["10.1.0.0/16".parse().unwrap(), "::1/128".parse().unwrap()]),
+            share_with_users: ["root", "1001"]
+                .map(|name| User::find(name, name.parse().ok()))
+                .into_iter()
+                .collect(),
+            share_with_groups: [0, 1002]
+                .map(|gid| Group::find(&gid.to_string(), Some(gid)))
+                .into_iter()
+                .collect(),
             exclude_programs: ProgramName::new("sshd").map(|name| vec![name]),
             log_level: Some(LogLevel::Debug),
             log_file: Some("/var/log/sidestep.log".into()),

@@ -6,7 +6,7 @@
 //! * [`commands`]: one file for each command.
 //! * [`config`]: the configuration files; [`options`]: the values they and the command line
 //!   choose, and the text in which the library receives them; [`applied`]: how programs that
-//!   run already learn of changes.
+//!   run already learn of changes; [`accounts`]: which users and groups names mean.
 //! * [`library`]: where `libsidestep.so` is, and how it gets into `LD_PRELOAD`.
 //! * [`program`]: which file a command name means; [`preloadable`]: whether that file's loader
 //!   will take our library.
@@ -16,6 +16,7 @@
 //! inherits exactly what `sidestep` was started with.
 #![cfg_attr(not(test), no_main)]
 
+mod accounts;
 mod applied;
 mod args;
 mod commands;

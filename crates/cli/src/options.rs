@@ -19,6 +19,8 @@ use clap::ValueEnum;
 use ipnet::IpNet;
 use sidestep_proto::policy::PortRange;
 
+use crate::accounts::{Group, User};
+
 /// The environment variable that carries [`Options`] to the library.
 pub(crate) const OPTIONS_VARIABLE: &str = "SIDESTEP_OPTIONS";
 
@@ -35,6 +37,8 @@ pub(crate) struct Options {
     pub(crate) permit_peers: Vec<IpNet>,
     pub(crate) exclude_peers: Vec<IpNet>,
     pub(crate) exclude_programs: Vec<ProgramName>,
+    pub(crate) share_with_users: Vec<User>,
+    pub(crate) share_with_groups: Vec<Group>,
     pub(crate) log_level: LogLevel,
     /// Standard error if `None`; always absolute, because programs change directory.
     pub(crate) log_file: Option<PathBuf>,
@@ -64,6 +68,8 @@ pub(crate) struct Settings {
     pub(crate) permit_peers: Option<Vec<IpNet>>,
     pub(crate) exclude_peers: Option<Vec<IpNet>>,
     pub(crate) exclude_programs: Option<Vec<ProgramName>>,
+    pub(crate) share_with_users: Option<Vec<User>>,
+    pub(crate) share_with_groups: Option<Vec<Group>>,
     pub(crate) log_level: Option<LogLevel>,
     pub(crate) log_file: Option<PathBuf>,
 }
@@ -76,6 +82,8 @@ impl Settings {
     }
 
     fn words(&self) -> Vec<(&'static str, String)> {
+        let groups = self.share_with_groups.as_ref();
+        let ids = |ids: Vec<u32>| listed(&ids, ",");
         let words = [
             ("mode", self.mode.as_ref().map(keyword)),
             ("promotion", self.promotion.as_ref().map(keyword)),
@@ -88,6 +96,17 @@ impl Settings {
             ("peer", self.permit_peers.as_ref().map(|list| listed(list, ","))),
             ("nopeer", self.exclude_peers.as_ref().map(|list| listed(list, ","))),
             ("noprogram", self.exclude_programs.as_ref().map(|list| listed(list, ","))),
+            (
+                "user",
+                self.share_with_users
+                    .as_ref()
+                    .map(|users| ids(users.iter().map(User::uid).collect())),
+            ),
+            ("group", groups.map(|groups| ids(groups.iter().map(Group::gid).collect()))),
+            (
+                "member",
+                groups.map(|groups| ids(groups.iter().flat_map(Group::members).copied().collect())),
+            ),
             ("logfile", self.log_file.as_ref().map(|file| percent_encode(file.as_os_str()))),
         ];
         words.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
@@ -106,6 +125,8 @@ impl Settings {
             permit_peers: self.permit_peers.or(lower.permit_peers),
             exclude_peers: self.exclude_peers.or(lower.exclude_peers),
             exclude_programs: self.exclude_programs.or(lower.exclude_programs),
+            share_with_users: self.share_with_users.or(lower.share_with_users),
+            share_with_groups: self.share_with_groups.or(lower.share_with_groups),
             log_level: self.log_level.or(lower.log_level),
             log_file: self.log_file.or(lower.log_file),
         }
@@ -124,6 +145,8 @@ impl Settings {
             permit_peers: self.permit_peers.unwrap_or_default(),
             exclude_peers: self.exclude_peers.unwrap_or_default(),
             exclude_programs: self.exclude_programs.unwrap_or_default(),
+            share_with_users: self.share_with_users.unwrap_or_default(),
+            share_with_groups: self.share_with_groups.unwrap_or_default(),
             log_level: self.log_level.unwrap_or(LogLevel::Error),
             log_file: self.log_file,
         }
@@ -143,6 +166,8 @@ impl From<Options> for Settings {
             permit_peers: Some(options.permit_peers),
             exclude_peers: Some(options.exclude_peers),
             exclude_programs: Some(options.exclude_programs),
+            share_with_users: Some(options.share_with_users),
+            share_with_groups: Some(options.share_with_groups),
             log_level: Some(options.log_level),
             log_file: options.log_file,
         }

@@ -491,12 +491,20 @@ fn send_message(fd: i32, name: Option<&UnixName>, bytes: &[u8], fds: &[i32]) -> 
 pub struct Received {
     /// Bytes of the datagram.
     pub len: usize,
-    /// Real user of the sender at the time of sending.
-    pub uid: Option<u32>,
+    /// Who sent it, as the kernel says.
+    pub sender: Option<Sender>,
     /// Process that sent it, as this process knows it; 0 = it does not.
     pub pid: u32,
     fds: [i32; FDS_MAX],
     fd_count: usize,
+}
+
+/// The user and the group of a sender, the real ones at the time of sending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "their numbers")]
+pub struct Sender {
+    pub uid: u32,
+    pub gid: u32,
 }
 
 impl Received {
@@ -550,7 +558,7 @@ fn receive_message(fd: i32, bytes: &mut [u8], more_flags: i32) -> Result<Receive
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC | more_flags;
     // SAFETY: every pointer in message refers to a live local.
     let len = unsafe { call!(recvmsg, seat(fd), &raw mut message, flags) }?;
-    let mut received = Received { len, uid: None, pid: 0, fds: [-1; FDS_MAX], fd_count: 0 };
+    let mut received = Received { len, sender: None, pid: 0, fds: [-1; FDS_MAX], fd_count: 0 };
     // SAFETY: the kernel filled message.msg_control with msg_controllen bytes of
     // well-formed control messages; CMSG_* stay inside them.
     unsafe {
@@ -583,8 +591,8 @@ unsafe fn read_control(at: *const libc::cmsghdr, received: &mut Received) {
                 }
             }
             (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if payload >= size_of::<libc::ucred>() => {
-                let sender = data.cast::<libc::ucred>().read_unaligned();
-                (received.uid, received.pid) = (Some(sender.uid), sender.pid as u32);
+                let libc::ucred { pid, uid, gid } = data.cast::<libc::ucred>().read_unaligned();
+                (received.sender, received.pid) = (Some(Sender { uid, gid }), pid as u32);
             }
             _ => {}
         }

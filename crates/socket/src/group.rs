@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use sidestep_device::map::{self, Mapping};
 use sidestep_device::ring::{LAPS, Ring};
 use sidestep_device::slab::{self, RINGS_AT, Record, SLAB_LEN, Slab, phase};
-use sidestep_device::sys::{self, Errno, Received, UnixName};
+use sidestep_device::sys::{self, Errno, Received, Sender, UnixName};
 use sidestep_device::wake::{self, CHANNELS, Wake};
 use sidestep_wire::host_control::{Channel, ControlMessage, Instance, Introduction, mailbox_name};
 use sidestep_wire::{LinkId, RmbeSize};
@@ -35,8 +35,10 @@ pub struct Group {
     /// there was no room for one.
     files: [AtomicI32; FILES],
     theirs: UnsafeCell<Option<(Slab, Wake)>>,
-    /// The process that showed `theirs`, as the kernel says.
+    /// The process that showed `theirs`, its user and its group, as the kernel says.
     peer_pid: AtomicU32,
+    peer_uid: AtomicU32,
+    peer_gid: AtomicU32,
     /// `theirs` may be read.
     established: AtomicBool,
     /// One of the two has no room for the other's memory.
@@ -210,7 +212,7 @@ pub(crate) fn inherit(
     let group = adopt(files[THEIR_SLAB], files[THEIR_WAKE])
         .and_then(|theirs| {
             let group = make_around(process, peer, ours, -1);
-            if !group.is_ok_and(|group| group.establish(theirs, 0)) {
+            if !group.is_ok_and(|group| group.establish(theirs, None)) {
                 give_up(theirs);
             }
             group
@@ -246,6 +248,8 @@ fn make_around(
         files: [const { AtomicI32::new(-1) }; FILES],
         theirs: UnsafeCell::new(is_self.then_some((ours, process.wake))),
         peer_pid: AtomicU32::new(0),
+        peer_uid: AtomicU32::new(process.uid),
+        peer_gid: AtomicU32::new(0),
         established: AtomicBool::new(is_self),
         refused: AtomicBool::new(false),
         introduced: AtomicBool::new(false),
@@ -295,7 +299,7 @@ fn get_to_know(look: &Look, hello: &Introduction, letter: &Received) -> Option<&
     }
     let group = adopt(slab_fd, wake_fd).and_then(|theirs| {
         let group =
-            with(look, hello.instance).ok().filter(|group| group.establish(theirs, letter.pid));
+            with(look, hello.instance).ok().filter(|group| group.establish(theirs, Some(letter)));
         match group {
             Some(group) => {
                 group.keep(THEIR_SLAB, slab_fd);
@@ -390,14 +394,20 @@ pub fn on_channel(process: &'static Process, channel: &Channel, letter: &Receive
 
 impl Group {
     /// False: it was established before, and has no use for this memory.
-    fn establish(&self, theirs: (Slab, Wake), pid: u32) -> bool {
+    fn establish(&self, theirs: (Slab, Wake), letter: Option<&Received>) -> bool {
         let _held = Held::enter(self.lock.get());
         if self.established.load(Ordering::Acquire) {
             return false;
         }
         // SAFETY: under the lock, before anybody may read it.
         unsafe { *self.theirs.get() = Some(theirs) };
-        self.peer_pid.store(pid, Ordering::Relaxed);
+        if let Some(letter) = letter {
+            self.peer_pid.store(letter.pid, Ordering::Relaxed);
+            if let Some(sender) = letter.sender {
+                self.peer_uid.store(sender.uid, Ordering::Relaxed);
+                self.peer_gid.store(sender.gid, Ordering::Relaxed);
+            }
+        }
         // Release: pairs with the Acquire in `theirs`.
         self.established.store(true, Ordering::Release);
         self.process.partners.fetch_add(1, Ordering::Relaxed);
@@ -431,6 +441,12 @@ impl Group {
         }
         // SAFETY: written before `established`, constant since.
         unsafe { *self.theirs.get() }
+    }
+
+    /// Whether memory may still be shared with the peer's user: the rules can change.
+    pub(crate) fn may_go_on(&self) -> bool {
+        let [uid, gid] = [&self.peer_uid, &self.peer_gid].map(|id| id.load(Ordering::Relaxed));
+        self.process.shares_with(Sender { uid, gid })
     }
 
     /// Sends our memory to the peer's mailbox, once. False: try again later.

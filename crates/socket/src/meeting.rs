@@ -77,6 +77,8 @@ pub struct Meeting {
     step: Step,
     looks: u32,
     name_fd: i32,
+    /// The hello was another user's, who may not want to share memory with us.
+    is_stranger: bool,
 }
 
 enum Step {
@@ -96,7 +98,7 @@ enum Step {
 
 impl Meeting {
     pub(crate) const fn new() -> Self {
-        Self { step: Step::Start, looks: 0, name_fd: -1 }
+        Self { step: Step::Start, looks: 0, name_fd: -1, is_stranger: false }
     }
 
     /// The connection ends, or the attempt does.
@@ -214,7 +216,10 @@ fn client_looks(sock: &'static Sock, fd: i32, meeting: &mut Meeting) -> Result<(
                 Step::AwaitHello
             }
             Step::AwaitHello => match receive_hello(sock, meeting.name_fd, fd)? {
-                Some(hello) => Step::AwaitIntroduction(hello),
+                Some((hello, is_stranger)) => {
+                    meeting.is_stranger = is_stranger;
+                    Step::AwaitIntroduction(hello)
+                }
                 None => return Ok(()),
             },
             Step::AwaitIntroduction(hello) => {
@@ -278,7 +283,10 @@ impl Meeting {
     fn count_look(&mut self, sock: &Sock) -> Result<(), Reason> {
         self.looks += 1;
         match self.looks {
-            LOOKS_MAX.. if sock.phase() == Phase::Meeting => Err(Reason::Unanswered),
+            LOOKS_MAX.. if sock.phase() == Phase::Meeting => Err(match self.is_stranger {
+                true => Reason::OtherUser,
+                false => Reason::Unanswered,
+            }),
             _ => Ok(()),
         }
     }
@@ -382,15 +390,14 @@ fn bind_name(process: &Process, fd: i32) -> Result<i32, Reason> {
     Ok(name_fd)
 }
 
-/// Client: has the server's process said hello?
-fn receive_hello(sock: &Sock, name_fd: i32, fd: i32) -> Result<Option<Hello>, Reason> {
+/// Client: has the server's process said hello, and is it another user's?
+fn receive_hello(sock: &Sock, name_fd: i32, fd: i32) -> Result<Option<(Hello, bool)>, Reason> {
     let mut bytes = [0; 256];
     let Ok(received) = sys::recv_with_fds(name_fd, &mut bytes) else { return Ok(None) };
     received.close_fds();
     let Some(process) = sock.home() else { return Err(Reason::NoSlot) };
-    if received.uid != Some(process.uid) {
-        return Err(Reason::OtherUser);
-    }
+    let sender = received.sender.filter(|sender| process.shares_with(*sender));
+    let is_stranger = sender.ok_or(Reason::OtherUser)?.uid != process.uid;
     match ControlMessage::parse(&bytes[..received.len]) {
         Ok(ControlMessage::Hello(hello)) if hello.netns_cookie != process.netns_cookie => {
             Err(Reason::OtherNamespace)
@@ -398,7 +405,9 @@ fn receive_hello(sock: &Sock, name_fd: i32, fd: i32) -> Result<Option<Hello>, Re
         Ok(ControlMessage::Hello(hello)) if hello.slot as usize >= SLOTS => {
             Err(Reason::PeerMisbehaved)
         }
-        Ok(ControlMessage::Hello(hello)) if switch::is_established(fd) => Ok(Some(hello)),
+        Ok(ControlMessage::Hello(hello)) if switch::is_established(fd) => {
+            Ok(Some((hello, is_stranger)))
+        }
         Ok(ControlMessage::Hello(_)) => Err(Reason::Unanswered),
         _ => Err(Reason::PeerMisbehaved),
     }
@@ -637,6 +646,9 @@ fn accept(
     else {
         return Err(Reason::NoSlot);
     };
+    if !group.may_go_on() {
+        return Err(Reason::OtherUser);
+    }
     let index = sock.slot_index();
     let proposal = theirs.record(peer_slot);
     let Some(Message::Proposal(message)) = read_clc(group, peer_slot) else {

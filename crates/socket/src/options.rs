@@ -7,7 +7,7 @@
 use arrayvec::ArrayVec;
 use core::str::FromStr;
 use sidestep_proto::governor::SpinPolicy;
-use sidestep_proto::policy::{self, ENTRIES_MAX, Policy, PortRange};
+use sidestep_proto::policy::{self, Policy, PortRange};
 use sidestep_wire::{Eid, RmbeSize};
 
 /// Name of the environment variable.
@@ -114,6 +114,9 @@ impl Options {
             ("noport", ports) => self.policy.excluded_ports = list(ports, PortRange::from_str),
             ("peer", subnets) => self.policy.permitted_peers = list(subnets, policy::parse_subnet),
             ("nopeer", subnets) => self.policy.excluded_peers = list(subnets, policy::parse_subnet),
+            ("user", users) => self.policy.users = list(users, u32::from_str),
+            ("group", groups) => self.policy.groups = list(groups, u32::from_str),
+            ("member", users) => self.policy.members = list(users, u32::from_str),
             ("noprogram", names) => {
                 self.policy.excludes_program = names.split(',').any(|name| name == self.program);
             }
@@ -125,8 +128,8 @@ impl Options {
 }
 
 /// Entries between commas.
-fn list<T, E>(text: &str, entry: fn(&str) -> Result<T, E>) -> ArrayVec<T, ENTRIES_MAX> {
-    text.split(',').filter_map(|text| entry(text).ok()).take(ENTRIES_MAX).collect()
+fn list<T, E, const MAX: usize>(text: &str, entry: fn(&str) -> Result<T, E>) -> ArrayVec<T, MAX> {
+    text.split(',').filter_map(|text| entry(text).ok()).take(MAX).collect()
 }
 
 #[cfg(test)]
@@ -156,10 +159,12 @@ mod tests {
 
     #[test]
     fn the_policy_is_read() {
-        let text = "noport=22,6000-6010 peer=10.0.0.0/8 nopeer=10.1.0.0/16,::1/128 noprogram=a,b";
+        let text = "noport=22,6000-6010 peer=10.0.0.0/8 nopeer=10.1.0.0/16,::1/128 noprogram=a,b \
+                    user=1,2 group=33 member=7";
         let policy = Options::parse(text, "server").policy;
         let lists = [policy.permitted_peers.len(), policy.excluded_peers.len()];
         assert_eq!((policy.excluded_ports.len(), lists), (2, [1, 2]));
+        assert_eq!([policy.users.len(), policy.groups.len(), policy.members.len()], [2, 1, 1]);
         assert!(!policy.excludes_program);
         assert!(Options::parse(text, "b").policy.excludes_program);
     }

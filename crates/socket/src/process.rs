@@ -17,7 +17,7 @@ use sidestep_device::lock::Entry;
 use sidestep_device::map;
 use sidestep_device::slab::{self, phase};
 use sidestep_device::state::{self, Slot, State, mode};
-use sidestep_device::sys::{self, Kernel, UnixName};
+use sidestep_device::sys::{self, Kernel, Sender, UnixName};
 use sidestep_device::wake::{self, CHANNELS, Wake};
 use sidestep_proto::fallback::Reason;
 use sidestep_proto::rendezvous::Local;
@@ -39,7 +39,7 @@ const SWEEP_LEN: usize = 64;
 pub struct Process {
     /// Its number when it was made.
     pub pid: u32,
-    /// Real user: peers must run as the same.
+    /// Real user: peers run as the same, or as one whom the operator has listed.
     pub uid: u32,
     /// Its 128-bit GID.
     pub instance: Instance,
@@ -652,7 +652,7 @@ impl Process {
             if looks_left == 0 {
                 self.wake.mail().store(1, Ordering::Relaxed);
             }
-            if received.uid == Some(self.uid) {
+            if received.sender.is_some_and(|sender| self.shares_with(sender)) {
                 match ControlMessage::parse(&bytes[..received.len]) {
                     Ok(ControlMessage::Introduction(introduction)) => {
                         group::on_introduction(self, &introduction, &received);
@@ -671,6 +671,11 @@ impl Process {
         if self.replies_pending.load(Ordering::Relaxed) > 0 {
             group::answer_introductions(self);
         }
+    }
+
+    /// Whether memory may be shared with the processes of a user.
+    pub(crate) fn shares_with(&self, Sender { uid, gid }: Sender) -> bool {
+        options().policy.objection_to_user(self.uid, uid, gid).is_none()
     }
 
     /// Counts more bytes of rings. False: they would be too many.

@@ -70,6 +70,7 @@ pub(crate) const CASES: &[Case] = &[
         outsiders::io_uring_built_in,
     ),
     Case::alone("policy", &["gcc"], policy::rules),
+    Case::alone("users", &["gcc"], policy::users),
     Case::alone("reload", &["python3"], reload::reload),
     Case::alone("instructions", &["gcc"], outsiders::instructions),
     Case::alone("modeler", &[], modeler),

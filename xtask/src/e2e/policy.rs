@@ -1,12 +1,16 @@
 //! The operator's rules: `[policy]` in the configuration of one end is enough.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::outsiders::{Maker, command, converse, ordinary};
 use super::stage::Stage;
 use crate::bench::launch;
+use crate::suite::Lacking;
+use crate::user;
 use crate::witness::Claim;
 
 /// A rule, and why a connection on loopback to `PORT` stays on TCP. No reason: it moves.
@@ -40,6 +44,60 @@ pub(crate) fn rules(stage: &Stage<'_>) -> Result<String> {
             said = converse(stage, port, claim, reason, server, client)
                 .with_context(|| rule.to_owned())?;
         }
+    }
+    Ok(said)
+}
+
+/// A user and group with a number and no name, as in containers.
+const STRANGER: u32 = 4711;
+
+/// What root's server and a stranger's client say about each other, and what comes of it.
+const SHARED: [(&str, &str, Claim); 6] = [
+    ("", "", Claim::Tcp),
+    ("share_with_users = [4711]", "share_with_users = [\"root\"]", Claim::Smc),
+    ("share_with_users = [1, 4711]", "", Claim::Tcp),
+    ("", "share_with_users = [\"root\"]", Claim::Tcp),
+    ("share_with_groups = [4711]", "share_with_groups = [\"root\"]", Claim::Smc),
+    ("share_with_groups = [4711]", "share_with_users = [4711]", Claim::Tcp),
+];
+
+pub(crate) fn users(stage: &Stage<'_>) -> Result<String> {
+    if !user::is_root() {
+        bail!(Lacking("programs of two users need root".to_owned()));
+    }
+    let program = ordinary(stage)?;
+    let as_stranger = |command: &mut Command| {
+        command.uid(STRANGER).gid(STRANGER);
+    };
+    let mut reach = Command::new(&program);
+    as_stranger(&mut reach);
+    if reach.output().is_err() {
+        bail!(Lacking("another user cannot reach the build".to_owned()));
+    }
+    let configs = ["server.toml", "client.toml"].map(|name| stage.house.scratch.join(name));
+    let ours = |words: &[&str]| {
+        let mut command = command(stage, &program, "calls", words);
+        command.env("SIDESTEP_CONFIG", &configs[0]);
+        command
+    };
+    let theirs = |words: &[&str]| {
+        let mut command = command(stage, &program, "calls", words);
+        command.env("SIDESTEP_CONFIG", &configs[1]).env_remove("HOME");
+        as_stranger(&mut command);
+        command
+    };
+    let mut said = String::new();
+    for (server, client, claim) in SHARED {
+        for (path, rule) in configs.iter().zip([server, client]) {
+            fs::write(path, format!("[policy]\n{rule}\n"))?;
+        }
+        let port = launch::free_port;
+        // Who is refused by the other end only, does not learn it at once.
+        let reason = if claim == Claim::Tcp && client.is_empty() { "another user" } else { "" };
+        said = converse(stage, port()?, claim, reason, &ours, &theirs)
+            .with_context(|| format!("server: {server}, client: {client}"))?;
+        converse(stage, port()?, claim, "", &theirs, &ours)
+            .with_context(|| format!("client: {server}, server: {client}"))?;
     }
     Ok(said)
 }
