@@ -17,13 +17,14 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use ipnet::IpNet;
 use sidestep_proto::policy::{self, ENTRIES_MAX, MEMBERS_MAX, PortRange};
+use sidestep_proto::rendezvous::UEIDS_MAX;
 use thiserror::Error;
 use toml::de::{DeTable, DeValue};
 
 use crate::accounts::{Group, User};
 use crate::options::{
-    self, Eid, MemoryLimit, ProgramName, RmbeSize, Settings, listed, parse_keyword, parse_size,
-    shown_size,
+    self, Eid, Eids, MemoryLimit, ProgramName, RmbeSize, Settings, listed, parse_keyword,
+    parse_size, shown_size,
 };
 
 /// A configuration file that cannot be used.
@@ -176,13 +177,21 @@ const TABLES: &[(&str, &[Key])] = &[
             },
             Key {
                 name: "memory_limit",
-                set: |s, v| memory_limit(v).map(|v| s.memory_limit = Some(v)),
+                set: |s, v| memory_limit(v, MemoryLimit::ALLOWED).map(|v| s.memory_limit = Some(v)),
                 get: |s| s.memory_limit.map(|limit| shown_size(limit.bytes())),
             },
             Key {
+                name: "user_memory_limit",
+                set: |s, v| {
+                    let limit = memory_limit(v, MemoryLimit::ALLOWED_FOR_USER);
+                    limit.map(|v| s.user_memory_limit = Some(v))
+                },
+                get: |s| s.user_memory_limit.map(|limit| shown_size(limit.bytes())),
+            },
+            Key {
                 name: "eid",
-                set: |s, v| eid(v).map(|v| s.eid = Some(v)),
-                get: |s| s.eid.as_ref().map(Eid::to_string),
+                set: |s, v| eids(v).map(|v| s.eid = Some(v)),
+                get: |s| s.eid.as_ref().map(Eids::to_string),
             },
         ],
     ),
@@ -213,6 +222,11 @@ const TABLES: &[(&str, &[Key])] = &[
                 name: "share_with_groups",
                 set: |s, v| groups(v).map(|v| s.share_with_groups = Some(v)),
                 get: |s| s.share_with_groups.as_ref().map(|list| listed(list, ", ")),
+            },
+            Key {
+                name: "handshake_limit",
+                set: |s, v| handshake_limit(v).map(|v| s.handshake_limit = Some(v)),
+                get: |s| s.handshake_limit.map(|limit| limit.to_string()),
             },
             Key {
                 name: "exclude_programs",
@@ -294,11 +308,29 @@ fn rmbe_size(value: &DeValue<'_>) -> Result<RmbeSize, String> {
         .ok_or_else(|| format!("{} is not allowed; use {}", shown(value), RmbeSize::ALLOWED))
 }
 
-fn memory_limit(value: &DeValue<'_>) -> Result<MemoryLimit, String> {
-    bytes(value).and_then(MemoryLimit::new).ok_or_else(|| {
-        let allowed = MemoryLimit::ALLOWED;
-        format!("{} is not allowed; use {allowed}", shown(value))
+fn memory_limit(value: &DeValue<'_>, allowed: &str) -> Result<MemoryLimit, String> {
+    bytes(value)
+        .and_then(MemoryLimit::new)
+        .ok_or_else(|| format!("{} is not allowed; use {allowed}", shown(value)))
+}
+
+fn handshake_limit(value: &DeValue<'_>) -> Result<u32, String> {
+    let number = match value {
+        DeValue::Integer(number) => number.to_string().parse().ok(),
+        _ => None,
+    };
+    number.ok_or_else(|| {
+        format!("{} is not allowed; use 0 (no limit), or a number of connections", shown(value))
     })
+}
+
+/// One EID, or a list of them.
+fn eids(value: &DeValue<'_>) -> Result<Eids, String> {
+    let eids = match value {
+        DeValue::Array(_) => list(value, eid)?,
+        _ => vec![eid(value)?],
+    };
+    Eids::new(eids).ok_or_else(|| format!("use 1 to {UEIDS_MAX} enterprise IDs"))
 }
 
 fn eid(value: &DeValue<'_>) -> Result<Eid, String> {
@@ -454,8 +486,10 @@ mod tests {
             rmbe_size = "128KB"
             spin = "never"
             memory_limit = "256 MiB"
-            eid = "PROD-1"
+            user_memory_limit = "1GB"
+            eid = ["PROD-1", "TEST"]
             [policy]
+            handshake_limit = 64
             exclude_ports = [22, "6000-6010"]
             permit_peers = ["10.0.0.0/8"]
             exclude_peers = ["10.1.0.0/16", "::1"]
@@ -474,7 +508,9 @@ mod tests {
             rmbe_size: RmbeSize::new(128 << 10),
             spin: Some(Spin::Never),
             memory_limit: MemoryLimit::new(256 << 20),
-            eid: Eid::new("PROD-1"),
+            user_memory_limit: MemoryLimit::new(1 << 30),
+            eid: Eids::new(["PROD-1", "TEST"].map(|name| Eid::new(name).unwrap()).to_vec()),
+            handshake_limit: Some(64),
             exclude_ports: Some(vec!["22".parse().unwrap(), "6000-6010".parse().unwrap()]),
             permit_peers: Some(vec!["10.0.0.0/8".parse().unwrap()]),
             exclude_peers: Some(vec!["10.1.0.0/16".parse().unwrap(), "::1/128".parse().unwrap()]),
@@ -512,7 +548,7 @@ mod tests {
         assert_eq!(
             error("[smc]\nmode = \"smc\"\nrmb_size = 1\n"),
             "sidestep.toml:3: smc.rmb_size: unknown key; did you mean `rmbe_size`? \
-             (known: mode, promotion, rmbe_size, spin, memory_limit, eid)"
+             (known: mode, promotion, rmbe_size, spin, memory_limit, user_memory_limit, eid)"
         );
         assert_eq!(
             error("[log]\ncolour = true\n"),

@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use ipnet::IpNet;
 use sidestep_proto::policy::PortRange;
+use sidestep_proto::rendezvous::UEIDS_MAX;
 
 use crate::accounts::{Group, User};
 
@@ -32,7 +33,9 @@ pub(crate) struct Options {
     pub(crate) rmbe_size: RmbeSize,
     pub(crate) spin: Spin,
     pub(crate) memory_limit: MemoryLimit,
-    pub(crate) eid: Eid,
+    pub(crate) user_memory_limit: MemoryLimit,
+    pub(crate) eid: Eids,
+    pub(crate) handshake_limit: u32,
     pub(crate) exclude_ports: Vec<PortRange>,
     pub(crate) permit_peers: Vec<IpNet>,
     pub(crate) exclude_peers: Vec<IpNet>,
@@ -63,7 +66,9 @@ pub(crate) struct Settings {
     pub(crate) rmbe_size: Option<RmbeSize>,
     pub(crate) spin: Option<Spin>,
     pub(crate) memory_limit: Option<MemoryLimit>,
-    pub(crate) eid: Option<Eid>,
+    pub(crate) user_memory_limit: Option<MemoryLimit>,
+    pub(crate) eid: Option<Eids>,
+    pub(crate) handshake_limit: Option<u32>,
     pub(crate) exclude_ports: Option<Vec<PortRange>>,
     pub(crate) permit_peers: Option<Vec<IpNet>>,
     pub(crate) exclude_peers: Option<Vec<IpNet>>,
@@ -90,7 +95,9 @@ impl Settings {
             ("rmbe", self.rmbe_size.map(|size| size.0.to_string())),
             ("spin", self.spin.as_ref().map(keyword)),
             ("memory", self.memory_limit.map(|limit| limit.0.to_string())),
-            ("eid", self.eid.as_ref().map(Eid::to_string)),
+            ("usermemory", self.user_memory_limit.map(|limit| limit.0.to_string())),
+            ("eid", self.eid.as_ref().map(|eids| listed(&eids.0, ","))),
+            ("handshakes", self.handshake_limit.map(|limit| limit.to_string())),
             ("log", self.log_level.as_ref().map(keyword)),
             ("noport", self.exclude_ports.as_ref().map(|list| listed(list, ","))),
             ("peer", self.permit_peers.as_ref().map(|list| listed(list, ","))),
@@ -120,7 +127,9 @@ impl Settings {
             rmbe_size: self.rmbe_size.or(lower.rmbe_size),
             spin: self.spin.or(lower.spin),
             memory_limit: self.memory_limit.or(lower.memory_limit),
+            user_memory_limit: self.user_memory_limit.or(lower.user_memory_limit),
             eid: self.eid.or(lower.eid),
+            handshake_limit: self.handshake_limit.or(lower.handshake_limit),
             exclude_ports: self.exclude_ports.or(lower.exclude_ports),
             permit_peers: self.permit_peers.or(lower.permit_peers),
             exclude_peers: self.exclude_peers.or(lower.exclude_peers),
@@ -140,7 +149,9 @@ impl Settings {
             rmbe_size: self.rmbe_size.unwrap_or(RmbeSize(64 << 10)),
             spin: self.spin.unwrap_or(Spin::Auto),
             memory_limit: self.memory_limit.unwrap_or(MemoryLimit(0)),
-            eid: self.eid.unwrap_or_else(|| Eid("SIDESTEP".into())),
+            user_memory_limit: self.user_memory_limit.unwrap_or(MemoryLimit(0)),
+            eid: self.eid.unwrap_or_else(|| Eids(vec![Eid("SIDESTEP".into())])),
+            handshake_limit: self.handshake_limit.unwrap_or(0),
             exclude_ports: self.exclude_ports.unwrap_or_default(),
             permit_peers: self.permit_peers.unwrap_or_default(),
             exclude_peers: self.exclude_peers.unwrap_or_default(),
@@ -161,7 +172,9 @@ impl From<Options> for Settings {
             rmbe_size: Some(options.rmbe_size),
             spin: Some(options.spin),
             memory_limit: Some(options.memory_limit),
+            user_memory_limit: Some(options.user_memory_limit),
             eid: Some(options.eid),
+            handshake_limit: Some(options.handshake_limit),
             exclude_ports: Some(options.exclude_ports),
             permit_peers: Some(options.permit_peers),
             exclude_peers: Some(options.exclude_peers),
@@ -251,6 +264,8 @@ impl MemoryLimit {
     /// The allowed values in words, for error texts.
     pub(crate) const ALLOWED: &str =
         "0 (what the control group bears), or at least 2MB, such as 256MB";
+    /// The same for a limit of all programs of a user.
+    pub(crate) const ALLOWED_FOR_USER: &str = "0 (no limit), or at least 2MB, such as 256MB";
 
     /// The limit in bytes; 0 as above.
     pub(crate) fn bytes(self) -> u64 {
@@ -288,6 +303,24 @@ impl Eid {
 impl fmt::Display for Eid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+/// The enterprise IDs of a program, the preferred first: two that have one in common may leave
+/// TCP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Eids(Vec<Eid>);
+
+impl Eids {
+    /// The EIDs if there are no more than a message of Linux has.
+    pub(crate) fn new(eids: Vec<Eid>) -> Option<Self> {
+        (1..=UEIDS_MAX).contains(&eids.len()).then_some(Self(eids))
+    }
+}
+
+impl fmt::Display for Eids {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&listed(&self.0, ", "))
     }
 }
 
@@ -379,7 +412,8 @@ mod tests {
     fn defaults_are_written_in_full() {
         assert_eq!(
             Settings::default().into_options().to_string(),
-            "mode=smc promotion=early rmbe=65536 spin=auto memory=0 eid=SIDESTEP log=error"
+            "mode=smc promotion=early rmbe=65536 spin=auto memory=0 usermemory=0 eid=SIDESTEP \
+             handshakes=0 log=error"
         );
     }
 

@@ -55,11 +55,15 @@ pub enum Reason {
     PeerExcluded = 20,
     /// The program is one of `policy.exclude_programs`.
     ProgramExcluded = 21,
+    /// `smc.memory_limit` or `smc.user_memory_limit` is reached.
+    MemoryLimit = 22,
+    /// So many connections are being agreed on as `policy.handshake_limit` allows.
+    Congested = 23,
 }
 
 impl Reason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::None,
         Self::ModeTcp,
         Self::RemotePeer,
@@ -82,6 +86,8 @@ impl Reason {
         Self::PortExcluded,
         Self::PeerExcluded,
         Self::ProgramExcluded,
+        Self::MemoryLimit,
+        Self::Congested,
     ];
 
     /// The reason with this number; unknown numbers are [`Reason::None`].
@@ -102,17 +108,19 @@ impl Reason {
             | Self::OtherUser
             | Self::PortExcluded
             | Self::PeerExcluded
-            | Self::ProgramExcluded => Diagnosis::CNFERR,
+            | Self::ProgramExcluded
+            | Self::Congested => Diagnosis::CNFERR,
             Self::RemotePeer | Self::PeerNotSmc | Self::Unanswered => Diagnosis::PEERNOSMC,
             Self::OtherNamespace => Diagnosis::NOSMCD2DEV,
-            Self::NoMemory => Diagnosis::MEM,
+            Self::NoMemory | Self::MemoryLimit => Diagnosis::MEM,
             Self::PeerDeclined => Diagnosis::PEERDECL,
             Self::OptionUnsupported | Self::StandardStream | Self::IoUring | Self::PastLibc => {
                 Diagnosis::OPTUNSUPP
             }
             Self::ForkedMeanwhile | Self::PeerMisbehaved | Self::HandedOver => Diagnosis::INTERR,
             Self::NoSlot => Diagnosis::MAX_DMB,
-            Self::NoCommonEid => Diagnosis::NOUEID,
+            // NOUEID is for a Proposal without any, as Linux has it.
+            Self::NoCommonEid => Diagnosis::NOSMCDEV,
         })
     }
 
@@ -143,6 +151,8 @@ impl Reason {
             Self::PeerExcluded => {
                 "the peer is excluded by policy.permit_peers or policy.exclude_peers"
             }
+            Self::MemoryLimit => "smc.memory_limit or smc.user_memory_limit is reached",
+            Self::Congested => "policy.handshake_limit: too many ends were agreeing at once",
             Self::ProgramExcluded => "the program is excluded by policy.exclude_programs",
         }
     }

@@ -16,6 +16,7 @@
 //! *Source*: RFC 7609 §3.5.1 and Appendix A.1; SMC version 2 as in the wire
 //! reference §2.5 and §2.10.
 
+use arrayvec::ArrayVec;
 use sidestep_wire::clc::{
     AcceptConfirmD, Decline, FEATURE_EMULATED_ISM, FirstContact, Hostname, OsType, Proposal,
     Release, Role,
@@ -25,15 +26,18 @@ use sidestep_wire::ids::{Chid, DmbToken, Eid, ExtendedGid, LinkId, PeerId};
 use sidestep_wire::rmbe_size::RmbeSize;
 
 /// Who we are.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Local {
     /// GID of this process's device.
     pub gid: ExtendedGid,
-    /// The UEID we admit.
-    pub eid: Eid,
+    /// The UEIDs we admit, the preferred first.
+    pub ueids: ArrayVec<Eid, UEIDS_MAX>,
     /// Shown to the peer on first contact.
     pub hostname: Hostname,
 }
+
+/// UEIDs of a host, as many as Linux allows. A message has room for eight.
+pub const UEIDS_MAX: usize = 4;
 
 /// What this side brings to one connection.
 #[derive(Clone, Copy, Debug)]
@@ -51,15 +55,15 @@ pub struct Buffer {
 /// The client's offer.
 #[must_use]
 pub fn propose(local: &Local) -> Proposal {
-    let ueids = core::iter::once(local.eid).collect();
-    Proposal::smc_d_v2(ueids, local.gid, Chid::LOOPBACK)
+    Proposal::smc_d_v2(local.ueids.iter().copied().collect(), local.gid, Chid::LOOPBACK)
 }
 
 /// The server's answer to a Proposal that came from the device `peer`.
 ///
 /// # Errors
 /// The [`Decline`] to send: nothing of SMC-Dv2 offered, no loopback device with the
-/// GID of the process that sent it, or no UEID in common.
+/// GID of the process that sent it, no UEID offered (NOUEID), or none in common, of which
+/// Linux says that there is no device (NOSMCDEV).
 pub fn answer(
     proposal: &Proposal,
     peer: ExtendedGid,
@@ -74,11 +78,14 @@ pub fn answer(
     if !proposal.emulated_devices().any(|device| device == (peer, Chid::LOOPBACK)) {
         return Err(refuse(Diagnosis::NOSMCD2DEV));
     }
-    if !offer.ueids.contains(&local.eid) {
+    if offer.ueids.is_empty() {
         return Err(refuse(Diagnosis::NOUEID));
     }
+    // The client's order decides. A SEID is for machines that have one: not for ours.
+    let common = offer.ueids.iter().find(|ueid| local.ueids.contains(ueid));
+    let eid = *common.ok_or(refuse(Diagnosis::NOSMCDEV))?;
     let release = offer.release.min(Release::V2_1);
-    Ok(message(Role::Accept, local, buffer, release))
+    Ok(message(Role::Accept, local, eid, buffer, release))
 }
 
 /// Checks an Accept that came from the device `peer`; returns the size of the
@@ -94,7 +101,7 @@ pub fn check_accept(
     if accept.role != Role::Accept || accept.chid != Chid::LOOPBACK || accept.gid != peer {
         return Err(Diagnosis::MODEUNSUPP);
     }
-    if accept.eid != local.eid {
+    if !local.ueids.contains(&accept.eid) {
         return Err(Diagnosis::NOUEID);
     }
     match &accept.first_contact {
@@ -108,29 +115,39 @@ pub fn check_accept(
 pub fn confirm(accept: &AcceptConfirmD, local: &Local, buffer: Buffer) -> AcceptConfirmD {
     let release = accept.first_contact.as_ref().map_or(Release::V2_1, |contact| contact.release);
     let first_contact = accept.first_contact.is_some();
-    message(Role::Confirm, local, Buffer { first_contact, ..buffer }, release)
+    message(Role::Confirm, local, accept.eid, Buffer { first_contact, ..buffer }, release)
 }
 
-/// Checks a Confirm that came from the device `peer`; returns the size of the
-/// client's receive buffer.
+/// Checks a Confirm that came from the device `peer` after our `accept`; returns the size
+/// of the client's receive buffer.
 ///
 /// # Errors
 /// The diagnosis: something in it is not what was accepted.
 pub fn check_confirm(
     confirm: &AcceptConfirmD,
     peer: ExtendedGid,
-    local: &Local,
+    accept: &AcceptConfirmD,
 ) -> Result<RmbeSize, Diagnosis> {
     if confirm.role != Role::Confirm || confirm.chid != Chid::LOOPBACK || confirm.gid != peer {
         return Err(Diagnosis::MODEUNSUPP);
     }
-    if confirm.eid != local.eid {
+    if confirm.eid != accept.eid {
         return Err(Diagnosis::NOUEID);
+    }
+    let release = |message: &AcceptConfirmD| message.first_contact.as_ref().map(|it| it.release);
+    if release(confirm) != release(accept) {
+        return Err(Diagnosis::RELEASEERR);
     }
     Ok(confirm.size)
 }
 
-fn message(role: Role, local: &Local, buffer: Buffer, release: Release) -> AcceptConfirmD {
+fn message(
+    role: Role,
+    local: &Local,
+    eid: Eid,
+    buffer: Buffer,
+    release: Release,
+) -> AcceptConfirmD {
     let first_contact = buffer.first_contact.then_some(FirstContact {
         os_type: OsType::LINUX,
         release,
@@ -145,7 +162,7 @@ fn message(role: Role, local: &Local, buffer: Buffer, release: Release) -> Accep
         size: buffer.size,
         link_id: buffer.link_id,
         chid: Chid::LOOPBACK,
-        eid: local.eid,
+        eid,
         first_contact,
     }
 }
@@ -155,10 +172,10 @@ mod tests {
     use super::*;
     use sidestep_wire::ids::Gid;
 
-    fn local(n: u64, eid: &str) -> Local {
+    fn local(n: u64, ueids: &str) -> Local {
         Local {
             gid: ExtendedGid { gid: Gid(n), gid_ext: !n },
-            eid: Eid::ueid(eid).unwrap(),
+            ueids: ueids.split(',').map(|name| Eid::ueid(name).unwrap()).collect(),
             hostname: Hostname::new(b"host"),
         }
     }
@@ -179,7 +196,7 @@ mod tests {
         let accept = answer(&proposal, client.gid, &server, buffer(131_072)).unwrap();
         assert_eq!(check_accept(&accept, server.gid, &client).unwrap().bytes(), 131_072);
         let confirm = confirm(&accept, &client, buffer(65_536));
-        assert_eq!(check_confirm(&confirm, client.gid, &server).unwrap().bytes(), 65_536);
+        assert_eq!(check_confirm(&confirm, client.gid, &accept).unwrap().bytes(), 65_536);
         assert_eq!(confirm.first_contact.map(|c| c.release), Some(Release::V2_1));
     }
 
@@ -187,7 +204,24 @@ mod tests {
     fn declines_when_no_ueid_is_common() {
         let (client, server) = (local(1, "PROD"), local(2, "TEST"));
         let declined = answer(&propose(&client), client.gid, &server, buffer(65_536));
+        assert_eq!(declined.unwrap_err().diagnosis, Diagnosis::NOSMCDEV);
+        let mut proposal = propose(&client);
+        proposal.v2.as_mut().unwrap().ueids.clear();
+        let declined = answer(&proposal, client.gid, &server, buffer(65_536));
         assert_eq!(declined.unwrap_err().diagnosis, Diagnosis::NOUEID);
+    }
+
+    #[test]
+    fn of_several_common_ueids_the_clients_first_is_chosen() {
+        let (client, server) = (local(1, "A,PROD,TEST"), local(2, "TEST,B,PROD"));
+        let accept = answer(&propose(&client), client.gid, &server, buffer(65_536)).unwrap();
+        assert_eq!(accept.eid, Eid::ueid("PROD").unwrap());
+        let confirm = confirm(&accept, &client, buffer(65_536));
+        assert!(check_confirm(&confirm, client.gid, &accept).is_ok());
+        let other = AcceptConfirmD { eid: client.ueids[2], ..confirm };
+        assert_eq!(check_confirm(&other, client.gid, &accept), Err(Diagnosis::NOUEID));
+        let foreign = AcceptConfirmD { eid: server.ueids[1], ..accept };
+        assert_eq!(check_accept(&foreign, server.gid, &client), Err(Diagnosis::NOUEID));
     }
 
     #[test]

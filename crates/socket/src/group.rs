@@ -16,6 +16,7 @@ use sidestep_device::ring::{LAPS, Ring};
 use sidestep_device::slab::{self, RINGS_AT, Record, SLAB_LEN, Slab, phase};
 use sidestep_device::sys::{self, Errno, Received, Sender, UnixName};
 use sidestep_device::wake::{self, CHANNELS, Wake};
+use sidestep_proto::fallback::Reason;
 use sidestep_wire::host_control::{Channel, ControlMessage, Instance, Introduction, mailbox_name};
 use sidestep_wire::{LinkId, RmbeSize};
 
@@ -533,15 +534,18 @@ impl Group {
 
     /// Takes a ring of this size out of our slab for the connection of a slot: its
     /// offset and the ring.
-    pub fn take_ring(&'static self, index: usize, size: RmbeSize) -> Option<(u64, Ring)> {
+    ///
+    /// # Errors
+    /// A limit of the operator, or no room in the slab.
+    pub fn take_ring(&'static self, index: usize, size: RmbeSize) -> Result<(u64, Ring), Reason> {
         let offset = self.take_offset(size)?;
-        let ring = self.ours.ring(offset as u64, size.bytes() as u32)?;
+        let ring = self.ours.ring(offset as u64, size.bytes() as u32).ok_or(Reason::NoMemory)?;
         self.connections.fetch_add(1, Ordering::Relaxed);
         self.process.set_group_of_slot(index, self);
-        Some((offset as u64, ring))
+        Ok((offset as u64, ring))
     }
 
-    fn take_offset(&self, size: RmbeSize) -> Option<usize> {
+    fn take_offset(&self, size: RmbeSize) -> Result<usize, Reason> {
         let _held = Held::enter(self.lock.get());
         // SAFETY: under the lock.
         let rings = unsafe { &mut *self.rings.get() };
@@ -550,15 +554,18 @@ impl Group {
             let offset = *first;
             // SAFETY: a free ring starts with the offset of the next one, written by
             // `forget_connection`; only we can write our slab.
-            *first = unsafe { self.link(offset, size)?.read() };
-            return Some(offset);
+            *first = unsafe { self.link(offset, size).ok_or(Reason::NoMemory)?.read() };
+            return Ok(offset);
         }
         let offset = rings.next;
-        if offset + memory_of(size) > SLAB_LEN || !self.process.may_have(memory_of(size)) {
-            return None;
+        if offset + memory_of(size) > SLAB_LEN {
+            return Err(Reason::NoMemory);
+        }
+        if !self.process.budget.take(memory_of(size)) {
+            return Err(Reason::MemoryLimit);
         }
         rings.next += memory_of(size);
-        Some(offset)
+        Ok(offset)
     }
 
     fn link(&self, offset: usize, size: RmbeSize) -> Option<*mut usize> {
@@ -678,7 +685,7 @@ impl Group {
         }
         // SAFETY: nobody else refers to it.
         let ring_bytes = unsafe { (*group.rings.get()).next } - RINGS_AT;
-        group.process.ring_bytes.fetch_sub(ring_bytes as u64, Ordering::Relaxed);
+        group.process.budget.give_back(ring_bytes);
         let (room, ours) = (group.room, group.ours);
         // SAFETY: no connection is left, so nobody holds a record or ring of it.
         unsafe {

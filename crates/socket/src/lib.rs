@@ -21,6 +21,7 @@ pub mod group;
 pub mod inspect;
 pub mod log;
 pub mod meeting;
+mod memory;
 pub mod multiplex;
 pub mod options;
 pub mod parcel;

@@ -36,7 +36,7 @@ use crate::reload;
 use crate::sock::{self, Conn, Phase, Sock};
 use crate::switch;
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use sidestep_device::channel::SLOTS;
 use sidestep_device::ring::Ring;
 use sidestep_device::slab::{CLC_LEN_MAX, Record, phase};
@@ -52,6 +52,10 @@ use sidestep_wire::{Diagnosis, DmbToken, PeerId, RmbeSize};
 
 /// Looks for an answer before the attempt is given up.
 const LOOKS_MAX: u32 = 4_096;
+/// How long the answer is waited for, as by Linux; but a program that makes few calls, each
+/// after a long time, is given as many as it needs for all messages.
+const CLC_WAIT_NS: u64 = 6_000_000_000;
+const LOOKS_IN_TIME: u32 = 64;
 /// The same for one whose giver still has it open: it may never close it, and each look
 /// asks the kernel.
 const LOOKS_FOR_GIVER: u32 = 64;
@@ -79,7 +83,12 @@ pub struct Meeting {
     name_fd: i32,
     /// The hello was another user's, who may not want to share memory with us.
     is_stranger: bool,
+    /// When it began, by [`sys::now_ns`], and it is one of [`PENDING`]; 0: neither.
+    began: u64,
 }
+
+/// Meetings that have begun and are not over.
+static PENDING: AtomicU32 = AtomicU32::new(0);
 
 enum Step {
     /// Nothing done.
@@ -98,12 +107,16 @@ enum Step {
 
 impl Meeting {
     pub(crate) const fn new() -> Self {
-        Self { step: Step::Start, looks: 0, name_fd: -1, is_stranger: false }
+        Self { step: Step::Start, looks: 0, name_fd: -1, is_stranger: false, began: 0 }
     }
 
     /// The connection ends, or the attempt does.
     pub(crate) fn abandon(&mut self) {
         self.step = Step::Over;
+        if self.began != 0 {
+            self.began = 0;
+            PENDING.fetch_sub(1, Ordering::Relaxed);
+        }
         if self.name_fd >= 0 {
             sys::close(self.name_fd);
             self.name_fd = -1;
@@ -212,7 +225,7 @@ fn client_looks(sock: &'static Sock, fd: i32, meeting: &mut Meeting) -> Result<(
             Step::Start => {
                 let Some(process) = ready_to_start(sock, fd)? else { return Ok(()) };
                 meeting.name_fd = bind_name(process, fd)?;
-                begin_meeting(sock);
+                begin_meeting(sock, meeting);
                 Step::AwaitHello
             }
             Step::AwaitHello => match receive_hello(sock, meeting.name_fd, fd)? {
@@ -259,7 +272,7 @@ fn server_looks(
         let refusals = process.refusals.load(Ordering::Relaxed);
         match send_hello(sock, process, fd)? {
             Greeting::Sent(token) => {
-                begin_meeting(sock);
+                begin_meeting(sock, meeting);
                 meeting.step = Step::AwaitReply { token, refusals };
             }
             // Before the client's first byte it may not have bound its name yet.
@@ -274,7 +287,9 @@ fn server_looks(
     }
 }
 
-fn begin_meeting(sock: &Sock) {
+fn begin_meeting(sock: &Sock, meeting: &mut Meeting) {
+    (meeting.began, meeting.looks) = (sys::now_ns(), 0);
+    PENDING.fetch_add(1, Ordering::Relaxed);
     sock.set_phase(Phase::Meeting);
     sock.slot().inspect(|slot| slot.mode.store(mode::NEGOTIATING, Ordering::Release));
 }
@@ -282,13 +297,12 @@ fn begin_meeting(sock: &Sock) {
 impl Meeting {
     fn count_look(&mut self, sock: &Sock) -> Result<(), Reason> {
         self.looks += 1;
-        match self.looks {
-            LOOKS_MAX.. if sock.phase() == Phase::Meeting => Err(match self.is_stranger {
-                true => Reason::OtherUser,
-                false => Reason::Unanswered,
-            }),
-            _ => Ok(()),
+        let is_late = self.looks >= LOOKS_MAX
+            || (self.looks >= LOOKS_IN_TIME && sys::now_ns() - self.began > CLC_WAIT_NS);
+        if sock.phase() != Phase::Meeting || !is_late {
+            return Ok(());
         }
+        Err(if self.is_stranger { Reason::OtherUser } else { Reason::Unanswered })
     }
 }
 
@@ -304,6 +318,10 @@ fn ready_to_start(sock: &'static Sock, fd: i32) -> Result<Option<&'static Proces
     }
     if sock.tcp_only.load(Ordering::Relaxed) {
         return Err(Reason::OptionUnsupported);
+    }
+    let limit = options.handshake_limit;
+    if limit != 0 && PENDING.load(Ordering::Relaxed) >= limit {
+        return Err(Reason::Congested);
     }
     if slot.holders.load(Ordering::Acquire) > 1 {
         // A forked process may use the connection as well: whoever is left alone
@@ -446,9 +464,9 @@ fn propose(
     };
     let index = sock.slot_index();
     let size = RmbeSize::from_bytes(hello.rmbe_len as usize).ok_or(Reason::PeerMisbehaved)?;
-    let local = process.local().ok_or(Reason::NoCommonEid)?;
+    let local = process.local();
     let (_, wake) = group.theirs().ok_or(Reason::NoMemory)?;
-    let (ring_at, ring) = group.take_ring(index, size).ok_or(Reason::NoMemory)?;
+    let (ring_at, ring) = group.take_ring(index, size)?;
     let mut bytes = [0; CLC_LEN_MAX];
     let len = rendezvous::propose(&local).emit(&mut bytes).map_err(|_| Reason::NoCommonEid)?;
     group.slab().clc(index).put(&bytes[..len]);
@@ -528,7 +546,7 @@ fn client_finishes(
         Some(Message::Decline(decline)) => return Err(declined(slot, &decline)),
         _ => return Err(Reason::PeerMisbehaved),
     };
-    let local = process.local().ok_or(Reason::NoCommonEid)?;
+    let local = process.local();
     let size = rendezvous::check_accept(&accept, group.peer.into(), &local)
         .map_err(|_| Reason::PeerMisbehaved)?;
     let ring_at = answer.identity.ring_at.load(Ordering::Relaxed);
@@ -654,7 +672,7 @@ fn accept(
     let Some(Message::Proposal(message)) = read_clc(group, peer_slot) else {
         return Err(Reason::PeerMisbehaved);
     };
-    let local = process.local().ok_or(Reason::NoCommonEid)?;
+    let local = process.local();
     let wished = proposal.identity.rmbe_len.load(Ordering::Relaxed) as usize;
     let size = RmbeSize::from_bytes(wished).ok_or(Reason::PeerMisbehaved)?;
     let ring_at = proposal.identity.ring_at.load(Ordering::Relaxed);
@@ -662,10 +680,10 @@ fn accept(
     let incoming = incoming.ok_or(Reason::PeerMisbehaved)?;
     let accept = rendezvous::answer(&message, group.peer.into(), &local, buffer(sock, group, true))
         .map_err(|decline| match decline.diagnosis {
-            Diagnosis::NOUEID => Reason::NoCommonEid,
+            Diagnosis::NOSMCDEV => Reason::NoCommonEid,
             _ => Reason::PeerMisbehaved,
         })?;
-    let (ring_at, outgoing) = group.take_ring(index, size).ok_or(Reason::NoMemory)?;
+    let (ring_at, outgoing) = group.take_ring(index, size)?;
     let mine = group.record(index);
     prepare(mine, slot, fd, ring_at, size, our_rmbe(sock));
     mine.identity.peer_slot.store(peer_slot as u32, Ordering::Relaxed);
@@ -718,6 +736,13 @@ fn read_clc(group: &Group, peer_slot: usize) -> Option<Message> {
     message.ok()
 }
 
+/// What we have put into our CLC box.
+fn own_clc(group: &Group, index: usize) -> Option<Message> {
+    let mut bytes = [0; CLC_LEN_MAX];
+    let len = group.slab().clc(index).take(&mut bytes);
+    Message::parse(&bytes[..len]).ok()
+}
+
 fn put_clc(group: &Group, index: usize, message: &AcceptConfirmD) {
     let mut bytes = [0; CLC_LEN_MAX];
     if let Ok(len) = message.emit(&mut bytes) {
@@ -733,12 +758,15 @@ pub(crate) fn is_confirmed(conn: &Conn) -> bool {
 
 /// Server: checks the Confirm once, before the first byte goes into the ring.
 pub(crate) fn check_confirm(sock: &Sock, conn: &Conn) -> bool {
-    let Some(local) = sock.home().and_then(Process::local) else { return false };
     let message = read_clc(conn.group, conn.peer_slot);
     let Some(Message::Confirm(AcceptConfirm::SmcD(confirm))) = message else {
         return false;
     };
-    rendezvous::check_confirm(&confirm, conn.group.peer.into(), &local)
+    let Some(Message::Accept(AcceptConfirm::SmcD(accept))) = own_clc(conn.group, sock.slot_index())
+    else {
+        return false;
+    };
+    rendezvous::check_confirm(&confirm, conn.group.peer.into(), &accept)
         .is_ok_and(|size| size.bytes() == conn.outgoing.len())
 }
 

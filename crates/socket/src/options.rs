@@ -8,6 +8,7 @@ use arrayvec::ArrayVec;
 use core::str::FromStr;
 use sidestep_proto::governor::SpinPolicy;
 use sidestep_proto::policy::{self, Policy, PortRange};
+use sidestep_proto::rendezvous::UEIDS_MAX;
 use sidestep_wire::{Eid, RmbeSize};
 
 /// Name of the environment variable.
@@ -44,8 +45,12 @@ pub struct Options {
     pub spin: SpinPolicy,
     /// Bytes of ring memory this process may use; 0 = what its control group bears.
     pub memory_limit: u64,
-    /// The UEID that peers must have, too.
-    pub eid: Option<Eid>,
+    /// The same for all processes of the user; 0 = none.
+    pub user_memory_limit: u64,
+    /// UEIDs of which a peer must have one, the preferred first.
+    pub ueids: ArrayVec<Eid, UEIDS_MAX>,
+    /// Connections that may be agreed on at a time; 0 = any number.
+    pub handshake_limit: u32,
     /// Which connections stay on TCP.
     pub policy: Policy,
     /// How much to log.
@@ -61,7 +66,9 @@ impl Default for Options {
             rmbe: RmbeSize::DEFAULT,
             spin: SpinPolicy::Auto,
             memory_limit: 0,
-            eid: Eid::ueid("SIDESTEP").ok(),
+            user_memory_limit: 0,
+            ueids: Eid::ueid("SIDESTEP").into_iter().collect(),
+            handshake_limit: 0,
             policy: Policy::default(),
             log: crate::log::Level::Warn,
         }
@@ -110,7 +117,18 @@ impl Options {
             ("spin", "never") => self.spin = SpinPolicy::Never,
             ("spin", "always") => self.spin = SpinPolicy::Always,
             ("memory", bytes) => self.memory_limit = bytes.parse().unwrap_or(self.memory_limit),
-            ("eid", name) => self.eid = Eid::ueid(name).ok().or(self.eid),
+            ("usermemory", bytes) => {
+                self.user_memory_limit = bytes.parse().unwrap_or(self.user_memory_limit);
+            }
+            ("eid", names) => {
+                let ueids: ArrayVec<Eid, UEIDS_MAX> = list(names, Eid::ueid);
+                if !ueids.is_empty() {
+                    self.ueids = ueids;
+                }
+            }
+            ("handshakes", limit) => {
+                self.handshake_limit = limit.parse().unwrap_or(self.handshake_limit);
+            }
             ("noport", ports) => self.policy.excluded_ports = list(ports, PortRange::from_str),
             ("peer", subnets) => self.policy.permitted_peers = list(subnets, policy::parse_subnet),
             ("nopeer", subnets) => self.policy.excluded_peers = list(subnets, policy::parse_subnet),
@@ -138,13 +156,15 @@ mod tests {
 
     #[test]
     fn reads_what_the_command_line_tool_writes() {
-        let options =
-            Options::parse("mode=tcp promotion=lazy rmbe=131072 spin=never eid=PROD", "server");
+        let options = Options::parse(
+            "mode=tcp promotion=lazy rmbe=131072 spin=never eid=PROD,TEST",
+            "server",
+        );
         assert!(!options.smc);
         assert_eq!(options.promotion, Promotion::Lazy);
         assert_eq!(options.rmbe.bytes(), 131_072);
         assert_eq!(options.spin, SpinPolicy::Never);
-        assert_eq!(options.eid, Eid::ueid("PROD").ok());
+        assert_eq!(options.ueids[..], ["PROD", "TEST"].map(|name| Eid::ueid(name).unwrap()));
     }
 
     #[test]
@@ -153,7 +173,7 @@ mod tests {
             Options::parse("rmbe=12345 spin=sometimes nonsense eid=~ noport=x,22", "server");
         assert_eq!(options.rmbe, RmbeSize::DEFAULT);
         assert_eq!(options.spin, SpinPolicy::Auto);
-        assert_eq!(options.eid, Eid::ueid("SIDESTEP").ok());
+        assert_eq!(options.ueids[..], [Eid::ueid("SIDESTEP").unwrap()]);
         assert_eq!(options.policy.excluded_ports.len(), 1);
     }
 

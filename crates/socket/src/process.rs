@@ -6,12 +6,12 @@
 //! mappings it inherited.
 
 use crate::group::{self, Group};
+use crate::memory::Budget;
 use crate::options::Options;
 use crate::pool::{Held, SharedLock};
 use crate::sock::Sock;
 use core::cell::{Cell, UnsafeCell};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use sidestep_device::cgroup;
 use sidestep_device::channel::SLOTS;
 use sidestep_device::lock::Entry;
 use sidestep_device::map;
@@ -59,11 +59,9 @@ pub struct Process {
     forebear: AtomicPtr<Self>,
     /// The thread that forks has taken the lock.
     held_for_fork: AtomicU32,
-    /// Bytes of rings in the slabs of its link groups: in use, or warm for the next
+    /// For the rings in the slabs of its link groups: in use, or warm for the next
     /// connection.
-    pub(crate) ring_bytes: AtomicU64,
-    /// The most that they may be.
-    pub(crate) ring_bytes_max: u64,
+    pub(crate) budget: Budget,
     /// Introductions that could not be answered yet because a mailbox was full.
     pub(crate) replies_pending: AtomicU32,
     pub(crate) groups: [AtomicPtr<Group>; GROUPS_MAX],
@@ -341,7 +339,7 @@ impl Process {
         // SAFETY: nobody else knows it yet.
         unsafe {
             (&raw mut (*room).netns_cookie).write(netns_cookie);
-            (&raw mut (*room).ring_bytes_max).write(ring_bytes_max());
+            (&raw mut (*room).budget).write(Budget::new((*room).uid, options().user_memory_limit));
             (&raw mut (*room).mailbox).write(mailbox.settle());
             (&raw mut (*room).probe).write(probe.settle());
         }
@@ -475,18 +473,18 @@ impl Process {
         halves(&self.instance.0)[0]
     }
 
-    /// Who we are to the rendezvous; `None` without an EID.
+    /// Who we are to the rendezvous.
     #[must_use]
-    pub fn local(&self) -> Option<Local> {
+    pub fn local(&self) -> Local {
         let mut name = [0u8; 64];
         // SAFETY: the buffer is writable for its length; gethostname is not hooked.
         unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
         let len = name.iter().position(|&b| b == 0).unwrap_or(0);
-        Some(Local {
+        Local {
             gid: self.instance.into(),
-            eid: options().eid?,
+            ueids: options().ueids.clone(),
             hostname: Hostname::new(&name[..len]),
-        })
+        }
     }
 
     /// Takes a slot for a new connection: its index.
@@ -678,31 +676,12 @@ impl Process {
         options().policy.objection_to_user(self.uid, uid, gid).is_none()
     }
 
-    /// Counts more bytes of rings. False: they would be too many.
-    pub(crate) fn may_have(&self, bytes: usize) -> bool {
-        let more =
-            |taken: u64| Some(taken + bytes as u64).filter(|sum| *sum <= self.ring_bytes_max);
-        self.ring_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
-    }
-
     /// Reads the mailbox if somebody has left a hint that there is mail.
     #[inline]
     pub fn read_mail_if_any(&'static self) {
         if self.wake.mail().load(Ordering::Relaxed) != 0 {
             self.read_mail();
         }
-    }
-}
-
-/// What the operator allows. If he has said nothing, the rings take a part of what the
-/// control group may have: the program itself, its peers in the same group and the
-/// kernel need the rest.
-fn ring_bytes_max() -> u64 {
-    /// A quarter.
-    const PARTS: u64 = 4;
-    match options().memory_limit {
-        0 => cgroup::memory_limit().map_or(u64::MAX, |limit| limit / PARTS),
-        limit => limit,
     }
 }
 

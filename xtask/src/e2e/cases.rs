@@ -71,6 +71,7 @@ pub(crate) const CASES: &[Case] = &[
     ),
     Case::alone("policy", &["gcc"], policy::rules),
     Case::alone("users", &["gcc"], policy::users),
+    Case::alone("handshakes", &["python3"], policy::handshakes),
     Case::alone("reload", &["python3"], reload::reload),
     Case::alone("instructions", &["gcc"], outsiders::instructions),
     Case::alone("modeler", &[], modeler),

@@ -7,14 +7,14 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use super::outsiders::{Maker, command, converse, ordinary};
-use super::stage::Stage;
-use crate::bench::launch;
+use super::stage::{CLIENT_PATIENCE, Stage};
+use crate::bench::launch::{self, Dialogue, Transport};
 use crate::suite::Lacking;
 use crate::user;
 use crate::witness::Claim;
 
 /// A rule, and why a connection on loopback to `PORT` stays on TCP. No reason: it moves.
-const RULES: [(&str, Option<&str>); 7] = [
+const RULES: [(&str, Option<&str>); 9] = [
     ("exclude_ports = [PORT]", Some("excluded by policy.exclude_ports")),
     ("exclude_ports = [\"1-65535\"]", Some("excluded by policy.exclude_ports")),
     ("exclude_ports = [1]\npermit_peers = [\"127.0.0.0/8\"]", None),
@@ -22,6 +22,8 @@ const RULES: [(&str, Option<&str>); 7] = [
     ("exclude_peers = [\"127.0.0.1\"]", Some("excluded by policy.permit_peers")),
     ("exclude_programs = [\"other\", \"outsider-peer\"]", Some("policy.exclude_programs")),
     ("exclude_programs = [\"outsider\"]", None),
+    ("[smc]\neid = [\"OTHER\", \"SIDESTEP\"]", None),
+    ("[smc]\neid = [\"OTHER\", \"ANOTHER\"]", Some("no enterprise ID in common")),
 ];
 
 pub(crate) fn rules(stage: &Stage<'_>) -> Result<String> {
@@ -44,6 +46,30 @@ pub(crate) fn rules(stage: &Stage<'_>) -> Result<String> {
             said = converse(stage, port, claim, reason, server, client)
                 .with_context(|| rule.to_owned())?;
         }
+    }
+    Ok(said)
+}
+
+/// A program that has a connection on which the ends do not agree, because nobody accepts it,
+/// and another: `handshake_limit` says whether that may begin.
+pub(crate) fn handshakes(stage: &Stage<'_>) -> Result<String> {
+    let config = stage.house.scratch.join("handshakes.toml");
+    let (script, seed) = (stage.house.script("handshakes.py"), stage.house.seed.to_string());
+    let mut said = String::new();
+    for (limit, claim, reason) in
+        [(0, Claim::Both, ""), (3, Claim::Both, ""), (1, Claim::Tcp, "policy.handshake_limit")]
+    {
+        fs::write(&config, format!("[policy]\nhandshake_limit = {limit}\n"))?;
+        let mut command = stage.command(Transport::Smc, &["python3", &script, &seed]);
+        command.env("SIDESTEP_CONFIG", &config);
+        let mut program = Dialogue::start(command)?;
+        said = program.await_line("verified", CLIENT_PATIENCE)?;
+        if stage.house.witness.sees() {
+            let seen = stage.house.witness.look(&program.program().family())?;
+            stage.house.witness.judge(claim, &seen).with_context(|| format!("limit {limit}"))?;
+            seen.gives_reason(reason)?;
+        }
+        program.finish(CLIENT_PATIENCE)?;
     }
     Ok(said)
 }

@@ -51,6 +51,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("no-files", &[], no_files),
     Case::new("no-proc", &[], no_proc),
     Case::new("memory-limit", &[], memory_limit),
+    Case::new("user-memory", &[], user_memory),
     Case::new("little-memory", &[], little_memory),
     Case::new("no-memory", &[], no_memory),
     Case::new("stopped", &[], stopped),
@@ -376,6 +377,32 @@ fn memory_limit(stage: &Stage<'_>) -> Result<String> {
     stage.witness(Dialogue::start(client)?, Claim::Both, PATIENCE)?;
     victim.must_be_alive()?;
     Ok("some on TCP".to_owned())
+}
+
+/// Room for the rings of all eight connections in one program, and of four in the other.
+const USER_MEMORY: &str = "[smc]\nuser_memory_limit = \"12MB\"\nrmbe_size = \"512KB\"\n";
+const USER_MEMORY_OPTIONS: &str = "usermemory=12582912 rmbe=524288";
+
+/// Twice: what the killed programs of the first round had, those of the second have.
+fn user_memory(stage: &Stage<'_>) -> Result<String> {
+    let file = stage.house.scratch.join("user-memory.toml");
+    fs::write(&file, USER_MEMORY)?;
+    let configure = |command: &mut Command| {
+        command.env("SIDESTEP_CONFIG", &file).env("SIDESTEP_OPTIONS", USER_MEMORY_OPTIONS);
+    };
+    for _ in 0..2 {
+        let victim = stage.serve_with(configure)?;
+        let words = ["steady", "-n", "8", "-h", "-t", &seconds(stage, 0.5)];
+        let mut client = stage.client(&victim, &words);
+        configure(&mut client);
+        let seen = stage.witness(Dialogue::start(client)?, Claim::Both, PATIENCE)?;
+        if stage.house.launcher.observer().is_some() {
+            // Whoever came too late for a share: the client itself, or the server that declined.
+            let declined = |_| seen.gives_reason("the peer declined: 0x01010000 MEM");
+            seen.gives_reason("smc.user_memory_limit is reached").or_else(declined)?;
+        }
+    }
+    Ok("some on TCP, and nothing is left taken".to_owned())
 }
 
 /// Memory of a control group, and connections for whose rings there is none: a quarter of
