@@ -2,10 +2,16 @@
 //!
 //! ```text
 //!   client                                      server
-//!   propose()        -- Proposal -->            answer()
-//!   check_accept()   <-- Accept, Decline --
-//!   confirm()        -- Confirm -->             check_confirm()
+//!   propose()        -- Proposal -->            expect_proposal()
+//!   expect_accept()  <-- Accept, Decline --
+//!   confirm()        -- Confirm, Decline -->    expect_confirm()
 //! ```
+//!
+//! What comes instead of an expected message leads to a [`Refusal`], by the rules of RFC 7609
+//! Appendix C, each of which has a test in `appendix_c.rs`. C.2, C.7 and C.8 are about links,
+//! which SMC-D has not. The RFC ends the TCP connection after protocol errors and timeouts,
+//! because there CLC messages are its bytes: what is lost in them, the program would miss.
+//! Here they go beside it, so it is as good as ever and just stays TCP.
 //!
 //! Two processes of one host speak SMC-D version 2, release 2.1, as two
 //! Emulated-ISM devices of the loopback kind: every process is a device with a
@@ -13,13 +19,17 @@
 //! one to the other. The bytes are the standard's; where the DMB behind a token
 //! lies is told beside them, by the device.
 //!
-//! *Source*: RFC 7609 §3.5.1 and Appendix A.1; SMC version 2 as in the wire
+//! *Source*: RFC 7609 §3.5.1, Appendix A.1 and C; SMC version 2 as in the wire
 //! reference §2.5 and §2.10.
 
+#[cfg(test)]
+mod appendix_c;
+
 use arrayvec::ArrayVec;
+use sidestep_wire::Error;
 use sidestep_wire::clc::{
-    AcceptConfirmD, Decline, FEATURE_EMULATED_ISM, FirstContact, Hostname, OsType, Proposal,
-    Release, Role,
+    AcceptConfirm, AcceptConfirmD, Decline, FEATURE_EMULATED_ISM, FirstContact, Hostname, Message,
+    OsType, Proposal, Release, Role,
 };
 use sidestep_wire::diagnosis::Diagnosis;
 use sidestep_wire::ids::{Chid, DmbToken, Eid, ExtendedGid, LinkId, PeerId};
@@ -64,7 +74,7 @@ pub fn propose(local: &Local) -> Proposal {
 /// The [`Decline`] to send: nothing of SMC-Dv2 offered, no loopback device with the
 /// GID of the process that sent it, no UEID offered (NOUEID), or none in common, of which
 /// Linux says that there is no device (NOSMCDEV).
-pub fn answer(
+fn answer(
     proposal: &Proposal,
     peer: ExtendedGid,
     local: &Local,
@@ -88,12 +98,112 @@ pub fn answer(
     Ok(message(Role::Accept, local, eid, buffer, release))
 }
 
+/// Why an expected message does not lead on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// To be sent in place of our next message (C.1).
+    Decline(Decline),
+    /// The peer has declined; there is no answer to that (C.1).
+    Declined(Decline),
+    /// It is no message, or not the expected one (C.6), or it is too late to decline (C.3):
+    /// whatever the peer sends next means nothing.
+    Protocol,
+}
+
+/// Server: what to answer to what came in place of a Proposal.
+///
+/// # Errors
+/// [`Refusal`].
+pub fn expect_proposal(
+    received: Result<Message, Error>,
+    peer: ExtendedGid,
+    local: &Local,
+    buffer: Buffer,
+) -> Result<AcceptConfirmD, Refusal> {
+    match received {
+        Ok(Message::Proposal(proposal)) => {
+            answer(&proposal, peer, local, buffer).map_err(Refusal::Decline)
+        }
+        other => Err(unexpected(other)),
+    }
+}
+
+/// Client: what came in place of an Accept, if it is one that we can confirm. `link_id`:
+/// what the peer calls our link group.
+///
+/// # Errors
+/// [`Refusal`]. Of a link group that is not ours, the Decline says that we are out of sync
+/// (C.4).
+pub fn expect_accept(
+    received: Result<Message, Error>,
+    peer: ExtendedGid,
+    link_id: LinkId,
+    local: &Local,
+) -> Result<AcceptConfirmD, Refusal> {
+    let accept = match received {
+        Ok(Message::Accept(AcceptConfirm::SmcD(accept))) => accept,
+        Ok(Message::Accept(_)) => return Err(refuse(Diagnosis::MODEUNSUPP)),
+        other => return Err(unexpected(other)),
+    };
+    check_accept(&accept, peer, local).map_err(refuse)?;
+    if accept.link_id != link_id {
+        let out_of_sync = Decline::v2(PeerId::default(), Diagnosis::SYNCERR);
+        return Err(Refusal::Decline(Decline { out_of_sync: true, ..out_of_sync }));
+    }
+    Ok(accept)
+}
+
+/// Server: the size of the client's receive buffer, by what came in place of a Confirm after
+/// our `accept`. On the side that has sent its last message there is no way to decline (C.3).
+///
+/// # Errors
+/// [`Refusal`], of which [`Refusal::Decline`] is none.
+pub fn expect_confirm(
+    received: Result<Message, Error>,
+    peer: ExtendedGid,
+    accept: &AcceptConfirmD,
+) -> Result<RmbeSize, Refusal> {
+    match received {
+        Ok(Message::Confirm(AcceptConfirm::SmcD(confirm))) => {
+            check_confirm(&confirm, peer, accept).map_err(|_| Refusal::Protocol)
+        }
+        Ok(Message::Decline(decline)) => Err(Refusal::Declined(decline)),
+        _ => Err(Refusal::Protocol),
+    }
+}
+
+fn refuse(diagnosis: Diagnosis) -> Refusal {
+    Refusal::Decline(Decline::v2(PeerId::default(), diagnosis))
+}
+
+/// What a reserved value says is that the peer knows more than we do, which is no error.
+fn unexpected(received: Result<Message, Error>) -> Refusal {
+    match received {
+        Ok(Message::Decline(decline)) => Refusal::Declined(decline),
+        Err(error) if error.is_reserved_value() => refuse(Diagnosis::MODEUNSUPP),
+        Ok(_) | Err(_) => Refusal::Protocol,
+    }
+}
+
+/// How long an answer is waited for, as by Linux.
+pub const CLC_WAIT_NS: u64 = 6_000_000_000;
+/// But a program that makes few calls, each after a long time, is given as many as it needs
+/// for all messages.
+pub const LOOKS_IN_TIME: u32 = 64;
+/// Looks for an answer before the attempt is given up, however quick they are.
+pub const LOOKS_MAX: u32 = 4_096;
+
+/// Whether an answer that was looked for so often has been waited for long enough (C.5).
+pub fn is_late(looks: u32, waited_ns: impl FnOnce() -> u64) -> bool {
+    looks >= LOOKS_MAX || (looks >= LOOKS_IN_TIME && waited_ns() > CLC_WAIT_NS)
+}
+
 /// Checks an Accept that came from the device `peer`; returns the size of the
 /// server's receive buffer.
 ///
 /// # Errors
 /// The diagnosis to decline with: something in it was not offered.
-pub fn check_accept(
+fn check_accept(
     accept: &AcceptConfirmD,
     peer: ExtendedGid,
     local: &Local,
@@ -123,7 +233,7 @@ pub fn confirm(accept: &AcceptConfirmD, local: &Local, buffer: Buffer) -> Accept
 ///
 /// # Errors
 /// The diagnosis: something in it is not what was accepted.
-pub fn check_confirm(
+fn check_confirm(
     confirm: &AcceptConfirmD,
     peer: ExtendedGid,
     accept: &AcceptConfirmD,

@@ -29,6 +29,8 @@ pub struct Group {
     pub peer: Instance,
     /// Ours.
     pub link_id: LinkId,
+    /// What the peer calls it.
+    peer_link_id: AtomicU32,
     ours: Slab,
     /// Descriptors for the peer: -1 once both sides know each other.
     twin: AtomicI32,
@@ -244,6 +246,7 @@ fn make_around(
         process,
         peer,
         link_id: LinkId(u32::from_ne_bytes(link_id)),
+        peer_link_id: AtomicU32::new(u32::from_ne_bytes(link_id)),
         ours,
         twin: AtomicI32::new(twin),
         files: [const { AtomicI32::new(-1) }; FILES],
@@ -299,8 +302,9 @@ fn get_to_know(look: &Look, hello: &Introduction, letter: &Received) -> Option<&
         return None;
     }
     let group = adopt(slab_fd, wake_fd).and_then(|theirs| {
-        let group =
-            with(look, hello.instance).ok().filter(|group| group.establish(theirs, Some(letter)));
+        let group = with(look, hello.instance)
+            .ok()
+            .filter(|group| group.establish(theirs, Some((hello, letter))));
         match group {
             Some(group) => {
                 group.keep(THEIR_SLAB, slab_fd);
@@ -395,14 +399,15 @@ pub fn on_channel(process: &'static Process, channel: &Channel, letter: &Receive
 
 impl Group {
     /// False: it was established before, and has no use for this memory.
-    fn establish(&self, theirs: (Slab, Wake), letter: Option<&Received>) -> bool {
+    fn establish(&self, theirs: (Slab, Wake), by: Option<(&Introduction, &Received)>) -> bool {
         let _held = Held::enter(self.lock.get());
         if self.established.load(Ordering::Acquire) {
             return false;
         }
         // SAFETY: under the lock, before anybody may read it.
         unsafe { *self.theirs.get() = Some(theirs) };
-        if let Some(letter) = letter {
+        if let Some((hello, letter)) = by {
+            self.peer_link_id.store(hello.link_id.0, Ordering::Relaxed);
             self.peer_pid.store(letter.pid, Ordering::Relaxed);
             if let Some(sender) = letter.sender {
                 self.peer_uid.store(sender.uid, Ordering::Relaxed);
@@ -442,6 +447,11 @@ impl Group {
         }
         // SAFETY: written before `established`, constant since.
         unsafe { *self.theirs.get() }
+    }
+
+    /// What the peer calls our link group, once it has introduced itself.
+    pub(crate) fn peer_link_id(&self) -> LinkId {
+        LinkId(self.peer_link_id.load(Ordering::Relaxed))
     }
 
     /// Whether memory may still be shared with the peer's user: the rules can change.

@@ -43,21 +43,15 @@ use sidestep_device::slab::{CLC_LEN_MAX, Record, phase};
 use sidestep_device::state::{Slot, mode};
 use sidestep_device::sys::{self, Errno, UnixName};
 use sidestep_proto::fallback::Reason;
-use sidestep_proto::rendezvous::{self, Buffer};
+use sidestep_proto::rendezvous::{self, Buffer, Refusal};
 use sidestep_wire::clc::{AcceptConfirm, AcceptConfirmD, Decline, Message};
 use sidestep_wire::host_control::{
     ControlMessage, EMITTED_LEN_MAX, Hello, Instance, connection_name, listener_name,
 };
-use sidestep_wire::{Diagnosis, DmbToken, PeerId, RmbeSize};
+use sidestep_wire::{Diagnosis, DmbToken, Error, PeerId, RmbeSize};
 
-/// Looks for an answer before the attempt is given up.
-const LOOKS_MAX: u32 = 4_096;
-/// How long the answer is waited for, as by Linux; but a program that makes few calls, each
-/// after a long time, is given as many as it needs for all messages.
-const CLC_WAIT_NS: u64 = 6_000_000_000;
-const LOOKS_IN_TIME: u32 = 64;
-/// The same for one whose giver still has it open: it may never close it, and each look
-/// asks the kernel.
+/// Looks before an attempt is given up whose giver still has the connection open: it may
+/// never close it, and each look asks the kernel.
 const LOOKS_FOR_GIVER: u32 = 64;
 /// Markers of one port that a client looks for: the second is there while an old
 /// listener is being replaced.
@@ -277,7 +271,9 @@ fn server_looks(
             }
             // Before the client's first byte it may not have bound its name yet.
             Greeting::NobodyThere if after_data => return Err(Reason::PeerNotSmc),
-            Greeting::NoRoom if meeting.looks >= LOOKS_MAX => return Err(Reason::Unanswered),
+            Greeting::NoRoom if meeting.looks >= rendezvous::LOOKS_MAX => {
+                return Err(Reason::Unanswered);
+            }
             Greeting::NobodyThere | Greeting::NoRoom => return Ok(()),
         }
     }
@@ -297,9 +293,8 @@ fn begin_meeting(sock: &Sock, meeting: &mut Meeting) {
 impl Meeting {
     fn count_look(&mut self, sock: &Sock) -> Result<(), Reason> {
         self.looks += 1;
-        let is_late = self.looks >= LOOKS_MAX
-            || (self.looks >= LOOKS_IN_TIME && sys::now_ns() - self.began > CLC_WAIT_NS);
-        if sock.phase() != Phase::Meeting || !is_late {
+        let is_late = || rendezvous::is_late(self.looks, || sys::now_ns() - self.began);
+        if sock.phase() != Phase::Meeting || !is_late() {
             return Ok(());
         }
         Err(if self.is_stranger { Reason::OtherUser } else { Reason::Unanswered })
@@ -541,17 +536,13 @@ fn client_finishes(
         phase::ACCEPTED | phase::DECLINED => read_clc(group, hello.slot as usize),
         _ => return Ok(()),
     };
-    let accept = match message {
-        Some(Message::Accept(AcceptConfirm::SmcD(accept))) => accept,
-        Some(Message::Decline(decline)) => return Err(declined(slot, &decline)),
-        _ => return Err(Reason::PeerMisbehaved),
-    };
     let local = process.local();
-    let size = rendezvous::check_accept(&accept, group.peer.into(), &local)
-        .map_err(|_| Reason::PeerMisbehaved)?;
+    let accept =
+        rendezvous::expect_accept(message, group.peer.into(), group.peer_link_id(), &local)
+            .map_err(|refusal| refuse(sock, group, hello.slot as usize, &refusal))?;
     let ring_at = answer.identity.ring_at.load(Ordering::Relaxed);
     let incoming = theirs.ring(ring_at, our_rmbe(sock).bytes() as u32);
-    let (Some(incoming), true) = (incoming, size.bytes() == outgoing.len()) else {
+    let (Some(incoming), true) = (incoming, accept.size.bytes() == outgoing.len()) else {
         return Err(Reason::PeerMisbehaved);
     };
     let index = sock.slot_index();
@@ -628,7 +619,8 @@ fn server_finishes(
         // Another thread sleeps in a plain receive: when it returns, look again.
         return Ok(());
     }
-    accept(sock, fd, group, peer_slot)
+    let answer = answer(sock, group, peer_slot)?;
+    accept(sock, fd, group, peer_slot, &answer)
         .inspect_err(|reason| decline(sock, group, peer_slot, *reason))?;
     if sock.phase() == Phase::Smc {
         turn(group.record(index), slot, phase::ACCEPTED);
@@ -654,14 +646,26 @@ fn find_proposal(
     (at == phase::PROPOSED && shown == process::halves(&token)).then_some((group, peer_slot))
 }
 
+/// Server: the Accept for a Proposal, or what came in its place is refused.
+fn answer(
+    sock: &'static Sock,
+    group: &'static Group,
+    peer_slot: usize,
+) -> Result<AcceptConfirmD, Reason> {
+    let local = sock.home().ok_or(Reason::NoSlot)?.local();
+    let (message, buffer) = (read_clc(group, peer_slot), buffer(sock, group, true));
+    rendezvous::expect_proposal(message, group.peer.into(), &local, buffer)
+        .map_err(|refusal| refuse(sock, group, peer_slot, &refusal))
+}
+
 fn accept(
     sock: &'static Sock,
     fd: i32,
     group: &'static Group,
     peer_slot: usize,
+    answer: &AcceptConfirmD,
 ) -> Result<(), Reason> {
-    let (Some(process), Some(slot), Some((theirs, _))) = (sock.home(), sock.slot(), group.theirs())
-    else {
+    let (Some(slot), Some((theirs, _))) = (sock.slot(), group.theirs()) else {
         return Err(Reason::NoSlot);
     };
     if !group.may_go_on() {
@@ -669,25 +673,16 @@ fn accept(
     }
     let index = sock.slot_index();
     let proposal = theirs.record(peer_slot);
-    let Some(Message::Proposal(message)) = read_clc(group, peer_slot) else {
-        return Err(Reason::PeerMisbehaved);
-    };
-    let local = process.local();
     let wished = proposal.identity.rmbe_len.load(Ordering::Relaxed) as usize;
     let size = RmbeSize::from_bytes(wished).ok_or(Reason::PeerMisbehaved)?;
     let ring_at = proposal.identity.ring_at.load(Ordering::Relaxed);
     let incoming = theirs.ring(ring_at, our_rmbe(sock).bytes() as u32);
     let incoming = incoming.ok_or(Reason::PeerMisbehaved)?;
-    let accept = rendezvous::answer(&message, group.peer.into(), &local, buffer(sock, group, true))
-        .map_err(|decline| match decline.diagnosis {
-            Diagnosis::NOSMCDEV => Reason::NoCommonEid,
-            _ => Reason::PeerMisbehaved,
-        })?;
     let (ring_at, outgoing) = group.take_ring(index, size)?;
     let mine = group.record(index);
     prepare(mine, slot, fd, ring_at, size, our_rmbe(sock));
     mine.identity.peer_slot.store(peer_slot as u32, Ordering::Relaxed);
-    put_clc(group, index, &accept);
+    put_clc(group, index, answer);
     let conn = Conn { mine, theirs: proposal, outgoing, incoming, group, peer_slot };
     if !switch::is_established(fd) || !switch::read_by_ledger(sock, slot, fd, conn) {
         return Err(Reason::Unanswered);
@@ -697,9 +692,33 @@ fn accept(
 
 /// Server: says why not, in the standard's words.
 fn decline(sock: &Sock, group: &'static Group, peer_slot: usize, reason: Reason) {
-    let (Some(slot), Some(code)) = (sock.slot(), reason.diagnosis()) else { return };
+    if let Some(code) = reason.diagnosis() {
+        put_decline(sock, group, peer_slot, &Decline::v2(PeerId::default(), code));
+    }
+}
+
+/// What came in place of an expected message leads no further.
+fn refuse(sock: &Sock, group: &'static Group, peer_slot: usize, refusal: &Refusal) -> Reason {
+    match refusal {
+        Refusal::Decline(decline) => {
+            put_decline(sock, group, peer_slot, decline);
+            match decline.diagnosis {
+                Diagnosis::NOSMCDEV => Reason::NoCommonEid,
+                _ => Reason::PeerMisbehaved,
+            }
+        }
+        Refusal::Declined(decline) => {
+            let diagnosis = decline.diagnosis.0;
+            sock.slot().inspect(|slot| slot.peer_diagnosis.store(diagnosis, Ordering::Relaxed));
+            Reason::PeerDeclined
+        }
+        Refusal::Protocol => Reason::PeerMisbehaved,
+    }
+}
+
+fn put_decline(sock: &Sock, group: &'static Group, peer_slot: usize, message: &Decline) {
+    let Some(slot) = sock.slot() else { return };
     let index = sock.slot_index();
-    let message = Decline::v2(PeerId::default(), code);
     let mut bytes = [0; CLC_LEN_MAX];
     if let Ok(len) = message.emit(&mut bytes) {
         group.slab().clc(index).put(&bytes[..len]);
@@ -707,11 +726,6 @@ fn decline(sock: &Sock, group: &'static Group, peer_slot: usize, reason: Reason)
         record.identity.peer_slot.store(peer_slot as u32, Ordering::Relaxed);
         turn(record, slot, phase::DECLINED);
     }
-}
-
-fn declined(slot: &Slot, decline: &Decline) -> Reason {
-    slot.peer_diagnosis.store(decline.diagnosis.0, Ordering::Relaxed);
-    Reason::PeerDeclined
 }
 
 fn buffer(sock: &Sock, group: &Group, asks_contact: bool) -> Buffer {
@@ -725,15 +739,15 @@ fn buffer(sock: &Sock, group: &Group, asks_contact: bool) -> Buffer {
     }
 }
 
-fn read_clc(group: &Group, peer_slot: usize) -> Option<Message> {
-    let (theirs, _) = group.theirs()?;
+/// What is in the CLC box of the peer: nothing, as long as it has not introduced itself.
+fn read_clc(group: &Group, peer_slot: usize) -> Result<Message, Error> {
     let mut bytes = [0; CLC_LEN_MAX];
-    let len = theirs.clc(peer_slot).take(&mut bytes);
+    let len = group.theirs().map_or(0, |(theirs, _)| theirs.clc(peer_slot).take(&mut bytes));
     let message = Message::parse(&bytes[..len]);
     if let Err(error) = &message {
         crate::log!(Warn, "CLC message of {} refused: {error}", group.peer);
     }
-    message.ok()
+    message
 }
 
 /// What we have put into our CLC box.
@@ -759,14 +773,11 @@ pub(crate) fn is_confirmed(conn: &Conn) -> bool {
 /// Server: checks the Confirm once, before the first byte goes into the ring.
 pub(crate) fn check_confirm(sock: &Sock, conn: &Conn) -> bool {
     let message = read_clc(conn.group, conn.peer_slot);
-    let Some(Message::Confirm(AcceptConfirm::SmcD(confirm))) = message else {
-        return false;
-    };
     let Some(Message::Accept(AcceptConfirm::SmcD(accept))) = own_clc(conn.group, sock.slot_index())
     else {
         return false;
     };
-    rendezvous::check_confirm(&confirm, conn.group.peer.into(), &accept)
+    rendezvous::expect_confirm(message, conn.group.peer.into(), &accept)
         .is_ok_and(|size| size.bytes() == conn.outgoing.len())
 }
 

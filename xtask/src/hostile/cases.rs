@@ -45,6 +45,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("valgrind", &["valgrind"], valgrind),
     Case::new("datagrams", &["python3"], datagrams),
     Case::new("strange-datagrams", &["python3"], strange_datagrams),
+    Case::new("scripted-client", &["python3"], scripted_client),
     Case::new("other-user", &[], other_user),
     Case::new("few-descriptors", &[], few_descriptors),
     Case::new("few-addresses", &[], few_addresses),
@@ -234,6 +235,20 @@ fn send_datagrams(stage: &Stage<'_>, options: &[&str]) -> Result<String> {
         ensure!(sent.trim() != "sent 0", "no datagram was taken");
         storm.finish(PATIENCE).context("honest clients that come and go")?;
         Ok(sent.trim().to_owned())
+    })
+}
+
+/// The error scenarios of RFC 7609 Appendix C, by a client that is not Sidestep.
+fn scripted_client(stage: &Stage<'_>) -> Result<String> {
+    if stage.house.launcher.is_plain() {
+        bail!(Lacking("nobody has a mailbox".to_owned()));
+    }
+    let mut victim = stage.serve()?;
+    stage.attack(&mut victim, stage.house.seconds, |victim| {
+        let mut client = Command::new("python3");
+        client.arg(&stage.house.scripted_client).arg(victim.port.to_string());
+        let played = launch::run(client, PATIENCE)?;
+        Ok(format!("{} scenarios", played.lines().count()))
     })
 }
 
