@@ -6,56 +6,17 @@ The error scenarios of RFC 7609 Appendix C that a client can cause, one connecti
 it binds the name of the connection, introduces itself with memory of its own, proposes, and
 then says what the scenario wants, or nothing. The server echoes. Before, between and after,
 every byte must come back by TCP. It prints a line for each scenario.
-
-Formats and offsets are those of crates/wire/src/host_control.rs and clc.rs, and of
-crates/device/src/slab.rs and wake.rs.
 """
 
-import array
-import fcntl
-import mmap
-import os
 import socket
 import struct
 import sys
 import time
 
-SLAB_LEN, WAKE_LEN, RINGS_AT = 4 << 30, 6 << 20, 16 << 20
-SLOTS, RECORD_LEN, CLC_LEN = 16384, 256, 512
-RECORDS_AT = 4096
-CLC_AT = RECORDS_AT + SLOTS * RECORD_LEN
-CELLS_AT, CELL_LEN = 5 << 20, 16
-F_ADD_SEALS, LENGTH_SEALS = 1033, 0x1 | 0x2 | 0x4
-SO_PASSCRED = 16
-# Places in a record.
-PHASE, PEER_SLOT = 192, 196
-# Phases.
-PROPOSED, ACCEPTED, CONFIRMED, DECLINED = 1, 2, 3, 4
-GENERATION = 1
-HELLO, INTRODUCTION = 1, 2
-EYECATCHER = bytes.fromhex("e2d4c3d9")
-LOOPBACK_CHID = 0xFFFF
-CNFERR, SYNCERR = 0x03000000, 0x04000000
-PATIENCE_S = 20
-
-
-def memory_file(name, length):
-    fd = os.memfd_create(name, os.MFD_ALLOW_SEALING)
-    os.ftruncate(fd, length)
-    fcntl.fcntl(fd, F_ADD_SEALS, LENGTH_SEALS)
-    return fd
-
-
-def ueid(name):
-    return name.ljust(32).encode()
-
-
-# ---- messages ------------------------------------------------------------
-
-
-def clc(kind, flags, body, eyecatcher=EYECATCHER):
-    whole = struct.pack(">4sBHB", eyecatcher, kind, 8 + len(body) + 4, flags)
-    return whole + body + eyecatcher
+from scripted import (
+    ACCEPTED, CELL_LEN, CELLS_AT, CNFERR, CONFIRMED, DECLINED, HELLO, LOOPBACK_CHID, PATIENCE_S,
+    PROPOSED, SYNCERR, Process, clc, decline, halves, ueid,
+)
 
 
 def proposal(instance):
@@ -64,11 +25,6 @@ def proposal(instance):
     v2 = struct.pack(">BBxBxxH16xBBH12x", 1, 2, 0x10, 64, 0, 0, 1) + ueid("SIDESTEP")
     entries = b"".join(half + struct.pack(">H", LOOPBACK_CHID) for half in halves(instance))
     return clc(1, 0x26, base + area + v2 + bytes(48) + entries)
-
-
-def decline(diagnosis, out_of_sync=False):
-    body = struct.pack(">8xIB3x16x", diagnosis, 0x20)
-    return clc(4, 0x20 | (0x08 if out_of_sync else 0), body)
 
 
 def confirm_of(accept, instance, eid):
@@ -80,59 +36,7 @@ def confirm_of(accept, instance, eid):
     return bytes(whole)
 
 
-def halves(sixteen):
-    return sixteen[:8], sixteen[8:]
-
-
-def words(sixteen):
-    """As the library keeps them."""
-    return struct.unpack(">QQ", sixteen)
-
-
-# ---- one process ---------------------------------------------------------
-
-
-class Client:
-    """Our mailbox, and memory as a Sidestep process has it."""
-
-    def __init__(self):
-        self.instance = os.urandom(16)
-        self.slab_fd = memory_file("sidestep-slab", SLAB_LEN)
-        os.pwrite(self.slab_fd, struct.pack("=QI", int.from_bytes(b"SIDESLAB", "big"), 3), 0)
-        self.wake_fd = memory_file("sidestep-wake", WAKE_LEN)
-        self.slab = mmap.mmap(self.slab_fd, RINGS_AT)
-        self.mailbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.mailbox.bind(b"\0sidestep/1/process/" + self.instance.hex().encode())
-        self.mailbox.settimeout(PATIENCE_S)
-        self.server_slab = self.server_wake = None
-
-    def introduce(self, server, poke):
-        """Both sides, once. `poke` makes the server look."""
-        if self.server_slab is not None:
-            return
-        body = struct.pack(">BxxxIQI", 1, os.getpid(), SLAB_LEN, 5)
-        whole = b"SSTP" + struct.pack(">HHI", 1, INTRODUCTION, 48) + self.instance + body
-        rights = array.array("i", [self.slab_fd, self.wake_fd])
-        beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
-        name = b"\0sidestep/1/process/" + server.hex().encode()
-        self.mailbox.sendmsg([whole], beside, 0, name)
-        poke()
-        while True:
-            letter, fds, _, _ = socket.recv_fds(self.mailbox, 256, 4)
-            if struct.unpack_from(">H", letter, 6)[0] == INTRODUCTION and len(fds) == 2:
-                break
-        self.server_slab = mmap.mmap(fds[0], RINGS_AT, prot=mmap.PROT_READ)
-        self.server_wake = mmap.mmap(fds[1], WAKE_LEN)
-
-    def say(self, slot, message, phase):
-        """Puts a message into our CLC box, and shows it."""
-        at = CLC_AT + slot * CLC_LEN
-        self.slab[at : at + 8 + len(message)] = struct.pack("=Q", len(message)) + message
-        self.turn(slot, phase)
-
-    def turn(self, slot, phase):
-        at = RECORDS_AT + slot * RECORD_LEN + PHASE
-        self.slab[at : at + 4] = struct.pack("=I", GENERATION << 8 | phase)
+# ---- one connection ------------------------------------------------------
 
 
 class Connection:
@@ -154,7 +58,11 @@ class Connection:
         self.server = hello[12:28]
         self.server_slot, self.generation = struct.unpack_from(">II", hello, 28)
         self.token = hello[36:52]
-        client.introduce(self.server, self.echo)
+        if client.peer_slab is None:
+            client.introduce(self.server)
+            # Makes the server look.
+            self.echo()
+            client.await_introduction()
 
     def echo(self):
         """Messages by TCP. Each makes the server look, too."""
@@ -172,19 +80,15 @@ class Connection:
                 sys.exit(f"sent {message!r}, got {back!r}")
 
     def propose(self, message):
-        record = RECORDS_AT + self.slot * RECORD_LEN
-        ring = (RINGS_AT, 65536, 65536)
-        identity = struct.pack("=IQIIQQ", self.server_slot, *ring, *words(self.token))
-        self.client.slab[record + PEER_SLOT : record + PEER_SLOT + len(identity)] = identity
+        self.client.identify(self.slot, self.server_slot, self.token)
         self.client.say(self.slot, message, PROPOSED)
         cell = CELLS_AT + self.server_slot * CELL_LEN
-        key = words(self.client.instance)[0]
-        self.client.server_wake[cell : cell + CELL_LEN] = struct.pack("=QQ", key, self.slot + 1)
+        (key,) = struct.unpack(">Q", halves(self.client.instance)[0])
+        self.client.peer_wake[cell : cell + CELL_LEN] = struct.pack("=QQ", key, self.slot + 1)
         self.echo()
 
     def server_phase(self):
-        at = RECORDS_AT + self.server_slot * RECORD_LEN + PHASE
-        (word,) = struct.unpack_from("=I", self.client.server_slab, at)
+        word = self.client.peer_phase(self.server_slot)
         return word & 0xFF if word >> 8 == self.generation & 0xFFFFFF else 0
 
     def accept(self):
@@ -195,9 +99,7 @@ class Connection:
             if time.monotonic() > end:
                 sys.exit(f"no Accept, but phase {self.server_phase()}")
             self.echo()
-        at = CLC_AT + self.server_slot * CLC_LEN
-        (length,) = struct.unpack_from("=Q", self.client.server_slab, at)
-        return self.client.server_slab[at + 8 : at + 8 + length]
+        return self.client.peer_message(self.server_slot)
 
     def must_not_be_accepted(self):
         for _ in range(10):
@@ -267,7 +169,7 @@ SCENARIOS = {
 
 
 def main():
-    client = Client()
+    client = Process()
     for slot, (name, play) in enumerate(SCENARIOS.items()):
         connection = Connection(client, int(sys.argv[1]), slot)
         play(connection)

@@ -94,6 +94,7 @@ impl Options {
             library: place::target_dir(repo).join("release/libsidestep.so"),
             datagrams: sources.join("datagrams.py"),
             scripted_client: sources.join("scripted_client.py"),
+            scripted_server: sources.join("scripted_server.py"),
             scratch,
             launcher,
             seconds: self.seconds,

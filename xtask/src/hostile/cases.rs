@@ -2,6 +2,7 @@
 //! resources does.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 
@@ -46,6 +47,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("datagrams", &["python3"], datagrams),
     Case::new("strange-datagrams", &["python3"], strange_datagrams),
     Case::new("scripted-client", &["python3"], scripted_client),
+    Case { styles: &[Style::Epoll], ..Case::new("scripted-server", &["python3"], scripted_server) },
     Case::new("other-user", &[], other_user),
     Case::new("few-descriptors", &[], few_descriptors),
     Case::new("few-addresses", &[], few_addresses),
@@ -245,11 +247,34 @@ fn scripted_client(stage: &Stage<'_>) -> Result<String> {
     }
     let mut victim = stage.serve()?;
     stage.attack(&mut victim, stage.house.seconds, |victim| {
-        let mut client = Command::new("python3");
-        client.arg(&stage.house.scripted_client).arg(victim.port.to_string());
+        let client = script(&stage.house.scripted_client, victim.port);
         let played = launch::run(client, PATIENCE)?;
         Ok(format!("{} scenarios", played.lines().count()))
     })
+}
+
+/// Those by a server that is not Sidestep: a connection for each, of one client.
+fn scripted_server(stage: &Stage<'_>) -> Result<String> {
+    const SCENARIOS: &str = "9";
+    if stage.house.launcher.is_plain() {
+        bail!(Lacking("nobody has a mailbox".to_owned()));
+    }
+    let port = launch::free_port()?;
+    let mut server = Dialogue::start(script(&stage.house.scripted_server, port))?;
+    server.program().await_listener(port)?;
+    let words = ["cycles", &port.to_string(), "-c", SCENARIOS];
+    let client = stage.house.launcher.launch(Transport::Smc, &stage.house.client, words);
+    let client = launch::run(client, PATIENCE).context("the client");
+    // It knows better what went wrong.
+    let played = server.finish(PATIENCE).context("the server")?;
+    client?;
+    Ok(format!("{} scenarios", played.lines().count()))
+}
+
+fn script(path: &Path, port: u16) -> Command {
+    let mut command = Command::new("python3");
+    command.env("PYTHONDONTWRITEBYTECODE", "1").arg(path).arg(port.to_string());
+    command
 }
 
 // ---- another user ----------------------------------------------------------
