@@ -9,6 +9,7 @@
 mod cases;
 mod outsiders;
 mod policy;
+mod reload;
 mod stage;
 
 use std::path::Path;

@@ -93,6 +93,8 @@ impl Options {
             scribbler: place::compile_c_library(&sources.join("scribbler.c"), &scratch)?,
             library: place::target_dir(repo).join("release/libsidestep.so"),
             datagrams: sources.join("datagrams.py"),
+            scripted_client: sources.join("scripted_client.py"),
+            scripted_server: sources.join("scripted_server.py"),
             scratch,
             launcher,
             seconds: self.seconds,

@@ -116,6 +116,11 @@ impl Evidence {
         Ok(())
     }
 
+    /// Ends of connections that were SMC-D, and TCP.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.smc, self.tcp)
+    }
+
     /// **Errors**: an end of a connection was TCP, or fewer than `count` were SMC-D.
     pub(crate) fn must_all_be_smc(&self, count: usize) -> Result<()> {
         ensure!(self.tcp == 0 && self.smc >= count, "not {count} in SMC-D{}", self.describe());

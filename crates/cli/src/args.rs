@@ -31,7 +31,7 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// List the connections of Sidestep programs: how they travel and, if by TCP, why
     Ss(SsArgs),
-    /// Check the configuration files, and show what they come to
+    /// Check the configuration files, show what they come to, and apply changes
     Config(ConfigArgs),
     /// Show how connections in a packet capture agreed on SMC, and which rules they broke
     Decode(DecodeArgs),
@@ -123,6 +123,17 @@ pub(crate) struct ConfigArgs {
 pub(crate) enum ConfigCommand {
     /// Show every key, its value and the file that it comes from, and every mistake
     Check(ConfigCheckArgs),
+    /// Let running programs have what the files say now, for their new connections
+    Apply(ConfigApplyArgs),
+}
+
+/// The arguments of `sidestep config apply`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = CONFIG_APPLY_EXAMPLES)]
+pub(crate) struct ConfigApplyArgs {
+    /// Also a configuration file that programs were started with by `sidestep run --config`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
 }
 
 /// The arguments of `sidestep config check`.
@@ -211,6 +222,18 @@ Examples:
   sidestep config check --json | jq '.keys[] | select(.file)'
 
 Exit status: 0 if there is no mistake, 1 if there is one, 2 if the command line is wrong.";
+
+const CONFIG_APPLY_EXAMPLES: &str = "\
+The files are those of `sidestep config check`. Beside each, FILE.applied is written, which running
+programs look for when they begin or accept a connection, at most once a second. Each program takes
+over the files that it was started with; its command line still goes before them. Connections that
+exist stay as they are. If a file has a mistake, nothing is changed.
+
+Examples:
+  sidestep config apply
+  sidestep config apply --config web.toml
+
+Exit status: 0; 1 if a file has a mistake or cannot be written; 2 if the command line is wrong.";
 
 const SS_EXAMPLES: &str = "\
 A connection between two Sidestep programs has two lines, one for each end. SMC-D: its bytes go

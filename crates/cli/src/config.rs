@@ -16,13 +16,15 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use ipnet::IpNet;
-use sidestep_proto::policy::{self, ENTRIES_MAX, PortRange};
+use sidestep_proto::policy::{self, ENTRIES_MAX, MEMBERS_MAX, PortRange};
+use sidestep_proto::rendezvous::UEIDS_MAX;
 use thiserror::Error;
 use toml::de::{DeTable, DeValue};
 
+use crate::accounts::{Group, User};
 use crate::options::{
-    self, Eid, MemoryLimit, ProgramName, RmbeSize, Settings, listed, parse_keyword, parse_size,
-    shown_size,
+    self, Eid, Eids, MemoryLimit, ProgramName, RmbeSize, Settings, listed, parse_keyword,
+    parse_size, shown_size,
 };
 
 /// A configuration file that cannot be used.
@@ -63,8 +65,13 @@ impl Configuration {
         named: Option<&Path>,
         environment: impl Fn(&str) -> Option<OsString>,
     ) -> (Self, Vec<ConfigError>) {
+        Self::of(candidates(named, environment))
+    }
+
+    /// What the files at these places say, the most important first, with all mistakes.
+    pub(crate) fn of(candidates: Vec<Candidate>) -> (Self, Vec<ConfigError>) {
         let (mut configuration, mut errors) = (Self::default(), Vec::new());
-        for Candidate { path, required } in candidates(named, environment) {
+        for Candidate { path, required } in candidates {
             // A home directory that this user may not enter is none of theirs; a file that is
             // seen but may not be read is a mistake.
             if !required && std::fs::metadata(&path).is_err() {
@@ -91,13 +98,14 @@ impl Configuration {
 }
 
 /// A place where a configuration file may be, or must be if `required`.
-#[derive(Debug, PartialEq, Eq)]
-struct Candidate {
-    path: PathBuf,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    pub(crate) path: PathBuf,
     required: bool,
 }
 
-fn candidates(
+/// The places, the most important first.
+pub(crate) fn candidates(
     named: Option<&Path>,
     environment: impl Fn(&str) -> Option<OsString>,
 ) -> Vec<Candidate> {
@@ -179,13 +187,21 @@ const TABLES: &[(&str, &[Key])] = &[
             },
             Key {
                 name: "memory_limit",
-                set: |s, v| memory_limit(v).map(|v| s.memory_limit = Some(v)),
+                set: |s, v| memory_limit(v, MemoryLimit::ALLOWED).map(|v| s.memory_limit = Some(v)),
                 get: |s| s.memory_limit.map(|limit| shown_size(limit.bytes())),
             },
             Key {
+                name: "user_memory_limit",
+                set: |s, v| {
+                    let limit = memory_limit(v, MemoryLimit::ALLOWED_FOR_USER);
+                    limit.map(|v| s.user_memory_limit = Some(v))
+                },
+                get: |s| s.user_memory_limit.map(|limit| shown_size(limit.bytes())),
+            },
+            Key {
                 name: "eid",
-                set: |s, v| eid(v).map(|v| s.eid = Some(v)),
-                get: |s| s.eid.as_ref().map(Eid::to_string),
+                set: |s, v| eids(v).map(|v| s.eid = Some(v)),
+                get: |s| s.eid.as_ref().map(Eids::to_string),
             },
         ],
     ),
@@ -206,6 +222,21 @@ const TABLES: &[(&str, &[Key])] = &[
                 name: "exclude_peers",
                 set: |s, v| list(v, subnet).map(|v| s.exclude_peers = Some(v)),
                 get: |s| s.exclude_peers.as_ref().map(|list| listed(list, ", ")),
+            },
+            Key {
+                name: "share_with_users",
+                set: |s, v| list(v, user).map(|v| s.share_with_users = Some(v)),
+                get: |s| s.share_with_users.as_ref().map(|list| listed(list, ", ")),
+            },
+            Key {
+                name: "share_with_groups",
+                set: |s, v| groups(v).map(|v| s.share_with_groups = Some(v)),
+                get: |s| s.share_with_groups.as_ref().map(|list| listed(list, ", ")),
+            },
+            Key {
+                name: "handshake_limit",
+                set: |s, v| handshake_limit(v).map(|v| s.handshake_limit = Some(v)),
+                get: |s| s.handshake_limit.map(|limit| limit.to_string()),
             },
             Key {
                 name: "exclude_programs",
@@ -292,11 +323,29 @@ fn rmbe_size(value: &DeValue<'_>) -> Result<RmbeSize, String> {
         .ok_or_else(|| format!("{} is not allowed; use {}", shown(value), RmbeSize::ALLOWED))
 }
 
-fn memory_limit(value: &DeValue<'_>) -> Result<MemoryLimit, String> {
-    bytes(value).and_then(MemoryLimit::new).ok_or_else(|| {
-        let allowed = MemoryLimit::ALLOWED;
-        format!("{} is not allowed; use {allowed}", shown(value))
+fn memory_limit(value: &DeValue<'_>, allowed: &str) -> Result<MemoryLimit, String> {
+    bytes(value)
+        .and_then(MemoryLimit::new)
+        .ok_or_else(|| format!("{} is not allowed; use {allowed}", shown(value)))
+}
+
+fn handshake_limit(value: &DeValue<'_>) -> Result<u32, String> {
+    let number = match value {
+        DeValue::Integer(number) => number.to_string().parse().ok(),
+        _ => None,
+    };
+    number.ok_or_else(|| {
+        format!("{} is not allowed; use 0 (no limit), or a number of connections", shown(value))
     })
+}
+
+/// One EID, or a list of them.
+fn eids(value: &DeValue<'_>) -> Result<Eids, String> {
+    let eids = match value {
+        DeValue::Array(_) => list(value, eid)?,
+        _ => vec![eid(value)?],
+    };
+    Eids::new(eids).ok_or_else(|| format!("use 1 to {UEIDS_MAX} enterprise IDs"))
 }
 
 fn eid(value: &DeValue<'_>) -> Result<Eid, String> {
@@ -339,6 +388,34 @@ fn port_range(value: &DeValue<'_>) -> Result<PortRange, String> {
 fn subnet(value: &DeValue<'_>) -> Result<IpNet, String> {
     policy::parse_subnet(value.as_str().unwrap_or_default())
         .map_err(|error| format!("{} is not allowed; {error}", shown(value)))
+}
+
+fn user(value: &DeValue<'_>) -> Result<User, String> {
+    let (text, number) = name_or_number(value);
+    User::find(&text, number)
+        .ok_or_else(|| format!("{} is not allowed; use {}", shown(value), User::ALLOWED))
+}
+
+fn groups(value: &DeValue<'_>) -> Result<Vec<Group>, String> {
+    let groups = list(value, |value| {
+        let (text, number) = name_or_number(value);
+        Group::find(&text, number)
+            .ok_or_else(|| format!("{} is not allowed; use {}", shown(value), Group::ALLOWED))
+    })?;
+    let members: usize = groups.iter().map(|group| group.members().len()).sum();
+    if members > MEMBERS_MAX {
+        return Err(format!(
+            "{members} members are too many; use groups with at most {MEMBERS_MAX}"
+        ));
+    }
+    Ok(groups)
+}
+
+fn name_or_number(value: &DeValue<'_>) -> (String, Option<u32>) {
+    match value {
+        DeValue::Integer(number) => (number.to_string(), number.to_string().parse().ok()),
+        other => (other.as_str().unwrap_or_default().to_owned(), None),
+    }
 }
 
 fn program_name(value: &DeValue<'_>) -> Result<ProgramName, String> {
@@ -426,11 +503,15 @@ mod tests {
             rmbe_size = "128KB"
             spin = "never"
             memory_limit = "256 MiB"
-            eid = "PROD-1"
+            user_memory_limit = "1GB"
+            eid = ["PROD-1", "TEST"]
             [policy]
+            handshake_limit = 64
             exclude_ports = [22, "6000-6010"]
             permit_peers = ["10.0.0.0/8"]
             exclude_peers = ["10.1.0.0/16", "::1"]
+            share_with_users = ["root", 1001]
+            share_with_groups = [0, 1002]
             exclude_programs = ["sshd"]
             [log]
             level = "debug"
@@ -446,10 +527,20 @@ mod tests {
             rmbe_size: RmbeSize::new(128 << 10),
             spin: Some(Spin::Never),
             memory_limit: MemoryLimit::new(256 << 20),
-            eid: Eid::new("PROD-1"),
+            user_memory_limit: MemoryLimit::new(1 << 30),
+            eid: Eids::new(["PROD-1", "TEST"].map(|name| Eid::new(name).unwrap()).to_vec()),
+            handshake_limit: Some(64),
             exclude_ports: Some(vec!["22".parse().unwrap(), "6000-6010".parse().unwrap()]),
             permit_peers: Some(vec!["10.0.0.0/8".parse().unwrap()]),
             exclude_peers: Some(vec!["10.1.0.0/16".parse().unwrap(), "::1/128".parse().unwrap()]),
+            share_with_users: ["root", "1001"]
+                .map(|name| User::find(name, name.parse().ok()))
+                .into_iter()
+                .collect(),
+            share_with_groups: [0, 1002]
+                .map(|gid| Group::find(&gid.to_string(), Some(gid)))
+                .into_iter()
+                .collect(),
             exclude_programs: ProgramName::new("sshd").map(|name| vec![name]),
             log_level: Some(LogLevel::Debug),
             log_file: Some("/var/log/sidestep.log".into()),
@@ -476,7 +567,7 @@ mod tests {
         assert_eq!(
             error("[smc]\nmode = \"smc\"\nrmb_size = 1\n"),
             "sidestep.toml:3: smc.rmb_size: unknown key; did you mean `rmbe_size`? \
-             (known: mode, promotion, autosmc, autocache, rmbe_size, spin, memory_limit, eid)"
+             (known: mode, promotion, autosmc, autocache, rmbe_size, spin, memory_limit, user_memory_limit, eid)"
         );
         assert_eq!(
             error("[log]\ncolour = true\n"),

@@ -5,7 +5,8 @@
 //! * [`args`]: the command line.
 //! * [`commands`]: one file for each command.
 //! * [`config`]: the configuration files; [`options`]: the values they and the command line
-//!   choose, and the text in which the library receives them.
+//!   choose, and the text in which the library receives them; [`applied`]: how programs that
+//!   run already learn of changes; [`accounts`]: which users and groups names mean.
 //! * [`library`]: where `libsidestep.so` is, and how it gets into `LD_PRELOAD`.
 //! * [`program`]: which file a command name means; [`preloadable`]: whether that file's loader
 //!   will take our library.
@@ -15,6 +16,8 @@
 //! inherits exactly what `sidestep` was started with.
 #![cfg_attr(not(test), no_main)]
 
+mod accounts;
+mod applied;
 mod args;
 mod commands;
 mod config;

@@ -18,6 +18,9 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use ipnet::IpNet;
 use sidestep_proto::policy::PortRange;
+use sidestep_proto::rendezvous::UEIDS_MAX;
+
+use crate::accounts::{Group, User};
 
 /// The environment variable that carries [`Options`] to the library.
 pub(crate) const OPTIONS_VARIABLE: &str = "SIDESTEP_OPTIONS";
@@ -32,11 +35,15 @@ pub(crate) struct Options {
     pub(crate) rmbe_size: RmbeSize,
     pub(crate) spin: Spin,
     pub(crate) memory_limit: MemoryLimit,
-    pub(crate) eid: Eid,
+    pub(crate) user_memory_limit: MemoryLimit,
+    pub(crate) eid: Eids,
+    pub(crate) handshake_limit: u32,
     pub(crate) exclude_ports: Vec<PortRange>,
     pub(crate) permit_peers: Vec<IpNet>,
     pub(crate) exclude_peers: Vec<IpNet>,
     pub(crate) exclude_programs: Vec<ProgramName>,
+    pub(crate) share_with_users: Vec<User>,
+    pub(crate) share_with_groups: Vec<Group>,
     pub(crate) log_level: LogLevel,
     /// Standard error if `None`; always absolute, because programs change directory.
     pub(crate) log_file: Option<PathBuf>,
@@ -44,37 +51,17 @@ pub(crate) struct Options {
 
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "mode={} promotion={} autosmc={} autocache={} rmbe={} spin={} memory={} eid={} log={}",
-            keyword(&self.mode),
-            keyword(&self.promotion),
-            on_or_off(self.autosmc),
-            on_or_off(self.autocache),
-            self.rmbe_size.0,
-            keyword(&self.spin),
-            self.memory_limit.0,
-            self.eid.0,
-            keyword(&self.log_level),
-        )?;
-        let lists = [
-            ("noport", listed(&self.exclude_ports, ",")),
-            ("peer", listed(&self.permit_peers, ",")),
-            ("nopeer", listed(&self.exclude_peers, ",")),
-            ("noprogram", listed(&self.exclude_programs, ",")),
-        ];
-        for (key, list) in lists.iter().filter(|(_, list)| !list.is_empty()) {
-            write!(f, " {key}={list}")?;
-        }
-        if let Some(file) = &self.log_file {
-            write!(f, " logfile={}", percent_encode(file.as_os_str()))?;
-        }
-        Ok(())
+        let words = Settings::from(self.clone()).words().into_iter();
+        f.write_str(&joined(words.filter(|(_, value)| !value.is_empty())))
     }
 }
 
-fn on_or_off(on: bool) -> &'static str {
-    if on { "on" } else { "off" }
+fn on_or_off(on: bool) -> String {
+    if on { "on" } else { "off" }.to_owned()
+}
+
+fn joined(words: impl Iterator<Item = (&'static str, String)>) -> String {
+    words.map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
 }
 
 /// What one source of configuration asks for; `None` leaves the choice to the next one.
@@ -87,16 +74,61 @@ pub(crate) struct Settings {
     pub(crate) rmbe_size: Option<RmbeSize>,
     pub(crate) spin: Option<Spin>,
     pub(crate) memory_limit: Option<MemoryLimit>,
-    pub(crate) eid: Option<Eid>,
+    pub(crate) user_memory_limit: Option<MemoryLimit>,
+    pub(crate) eid: Option<Eids>,
+    pub(crate) handshake_limit: Option<u32>,
     pub(crate) exclude_ports: Option<Vec<PortRange>>,
     pub(crate) permit_peers: Option<Vec<IpNet>>,
     pub(crate) exclude_peers: Option<Vec<IpNet>>,
     pub(crate) exclude_programs: Option<Vec<ProgramName>>,
+    pub(crate) share_with_users: Option<Vec<User>>,
+    pub(crate) share_with_groups: Option<Vec<Group>>,
     pub(crate) log_level: Option<LogLevel>,
     pub(crate) log_file: Option<PathBuf>,
 }
 
 impl Settings {
+    /// What is asked for, in the library's words. A list is there also if it is empty,
+    /// because it hides those of less important sources.
+    pub(crate) fn to_words(&self) -> String {
+        joined(self.words().into_iter())
+    }
+
+    fn words(&self) -> Vec<(&'static str, String)> {
+        let groups = self.share_with_groups.as_ref();
+        let ids = |ids: Vec<u32>| listed(&ids, ",");
+        let words = [
+            ("mode", self.mode.as_ref().map(keyword)),
+            ("promotion", self.promotion.as_ref().map(keyword)),
+            ("autosmc", self.autosmc.map(on_or_off)),
+            ("autocache", self.autocache.map(on_or_off)),
+            ("rmbe", self.rmbe_size.map(|size| size.0.to_string())),
+            ("spin", self.spin.as_ref().map(keyword)),
+            ("memory", self.memory_limit.map(|limit| limit.0.to_string())),
+            ("usermemory", self.user_memory_limit.map(|limit| limit.0.to_string())),
+            ("eid", self.eid.as_ref().map(|eids| listed(&eids.0, ","))),
+            ("handshakes", self.handshake_limit.map(|limit| limit.to_string())),
+            ("log", self.log_level.as_ref().map(keyword)),
+            ("noport", self.exclude_ports.as_ref().map(|list| listed(list, ","))),
+            ("peer", self.permit_peers.as_ref().map(|list| listed(list, ","))),
+            ("nopeer", self.exclude_peers.as_ref().map(|list| listed(list, ","))),
+            ("noprogram", self.exclude_programs.as_ref().map(|list| listed(list, ","))),
+            (
+                "user",
+                self.share_with_users
+                    .as_ref()
+                    .map(|users| ids(users.iter().map(User::uid).collect())),
+            ),
+            ("group", groups.map(|groups| ids(groups.iter().map(Group::gid).collect()))),
+            (
+                "member",
+                groups.map(|groups| ids(groups.iter().flat_map(Group::members).copied().collect())),
+            ),
+            ("logfile", self.log_file.as_ref().map(|file| percent_encode(file.as_os_str()))),
+        ];
+        words.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
+    }
+
     /// These settings, and where they are silent, those of a `lower` source.
     pub(crate) fn or(self, lower: Self) -> Self {
         Self {
@@ -107,11 +139,15 @@ impl Settings {
             rmbe_size: self.rmbe_size.or(lower.rmbe_size),
             spin: self.spin.or(lower.spin),
             memory_limit: self.memory_limit.or(lower.memory_limit),
+            user_memory_limit: self.user_memory_limit.or(lower.user_memory_limit),
             eid: self.eid.or(lower.eid),
+            handshake_limit: self.handshake_limit.or(lower.handshake_limit),
             exclude_ports: self.exclude_ports.or(lower.exclude_ports),
             permit_peers: self.permit_peers.or(lower.permit_peers),
             exclude_peers: self.exclude_peers.or(lower.exclude_peers),
             exclude_programs: self.exclude_programs.or(lower.exclude_programs),
+            share_with_users: self.share_with_users.or(lower.share_with_users),
+            share_with_groups: self.share_with_groups.or(lower.share_with_groups),
             log_level: self.log_level.or(lower.log_level),
             log_file: self.log_file.or(lower.log_file),
         }
@@ -127,11 +163,15 @@ impl Settings {
             rmbe_size: self.rmbe_size.unwrap_or(RmbeSize(64 << 10)),
             spin: self.spin.unwrap_or(Spin::Auto),
             memory_limit: self.memory_limit.unwrap_or(MemoryLimit(0)),
-            eid: self.eid.unwrap_or_else(|| Eid("SIDESTEP".into())),
+            user_memory_limit: self.user_memory_limit.unwrap_or(MemoryLimit(0)),
+            eid: self.eid.unwrap_or_else(|| Eids(vec![Eid("SIDESTEP".into())])),
+            handshake_limit: self.handshake_limit.unwrap_or(0),
             exclude_ports: self.exclude_ports.unwrap_or_default(),
             permit_peers: self.permit_peers.unwrap_or_default(),
             exclude_peers: self.exclude_peers.unwrap_or_default(),
             exclude_programs: self.exclude_programs.unwrap_or_default(),
+            share_with_users: self.share_with_users.unwrap_or_default(),
+            share_with_groups: self.share_with_groups.unwrap_or_default(),
             log_level: self.log_level.unwrap_or(LogLevel::Error),
             log_file: self.log_file,
         }
@@ -148,11 +188,15 @@ impl From<Options> for Settings {
             rmbe_size: Some(options.rmbe_size),
             spin: Some(options.spin),
             memory_limit: Some(options.memory_limit),
+            user_memory_limit: Some(options.user_memory_limit),
             eid: Some(options.eid),
+            handshake_limit: Some(options.handshake_limit),
             exclude_ports: Some(options.exclude_ports),
             permit_peers: Some(options.permit_peers),
             exclude_peers: Some(options.exclude_peers),
             exclude_programs: Some(options.exclude_programs),
+            share_with_users: Some(options.share_with_users),
+            share_with_groups: Some(options.share_with_groups),
             log_level: Some(options.log_level),
             log_file: options.log_file,
         }
@@ -236,6 +280,8 @@ impl MemoryLimit {
     /// The allowed values in words, for error texts.
     pub(crate) const ALLOWED: &str =
         "0 (what the control group bears), or at least 2MB, such as 256MB";
+    /// The same for a limit of all programs of a user.
+    pub(crate) const ALLOWED_FOR_USER: &str = "0 (no limit), or at least 2MB, such as 256MB";
 
     /// The limit in bytes; 0 as above.
     pub(crate) fn bytes(self) -> u64 {
@@ -273,6 +319,24 @@ impl Eid {
 impl fmt::Display for Eid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+/// The enterprise IDs of a program, the preferred first: two that have one in common may leave
+/// TCP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Eids(Vec<Eid>);
+
+impl Eids {
+    /// The EIDs if there are no more than a message of Linux has.
+    pub(crate) fn new(eids: Vec<Eid>) -> Option<Self> {
+        (1..=UEIDS_MAX).contains(&eids.len()).then_some(Self(eids))
+    }
+}
+
+impl fmt::Display for Eids {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&listed(&self.0, ", "))
     }
 }
 
@@ -344,7 +408,7 @@ pub(crate) fn parse_keyword<T: ValueEnum>(text: &str) -> Result<T, String> {
 }
 
 /// `text` with every byte that could end a word written as `%` and two hex digits.
-fn percent_encode(text: &OsStr) -> String {
+pub(crate) fn percent_encode(text: &OsStr) -> String {
     let mut encoded = String::with_capacity(text.len());
     for &byte in text.as_bytes() {
         if byte.is_ascii_graphic() && byte != b'%' {
@@ -364,7 +428,8 @@ mod tests {
     fn defaults_are_written_in_full() {
         assert_eq!(
             Settings::default().into_options().to_string(),
-            "mode=smc promotion=lazy autosmc=on autocache=on rmbe=65536 spin=auto memory=0 eid=SIDESTEP log=error"
+            "mode=smc promotion=lazy autosmc=on autocache=on rmbe=65536 spin=auto memory=0 \
+             usermemory=0 eid=SIDESTEP handshakes=0 log=error"
         );
     }
 

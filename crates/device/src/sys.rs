@@ -252,6 +252,17 @@ pub fn is_on_tmpfs(fd: i32) -> Result<bool> {
     Ok(unsafe { stat.assume_init() }.f_type == libc::TMPFS_MAGIC)
 }
 
+/// A number that a file has no more when another one is put in its place, or it is written.
+pub fn file_stamp(fd: i32) -> Result<u64> {
+    let mut stat = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the kernel fills at most size_of::<stat>() bytes.
+    unsafe { call!(fstat, fd, stat.as_mut_ptr()) }?;
+    // SAFETY: zeroed and then filled.
+    let stat = unsafe { stat.assume_init() };
+    let time = (stat.st_mtime as u64).wrapping_mul(1_000_000_000) ^ stat.st_mtime_nsec as u64;
+    Ok(time ^ stat.st_ino.rotate_left(32))
+}
+
 /// Length of a file in bytes.
 pub fn file_len(fd: i32) -> Result {
     let mut stat = MaybeUninit::<libc::stat>::zeroed();
@@ -480,12 +491,20 @@ fn send_message(fd: i32, name: Option<&UnixName>, bytes: &[u8], fds: &[i32]) -> 
 pub struct Received {
     /// Bytes of the datagram.
     pub len: usize,
-    /// Real user of the sender at the time of sending.
-    pub uid: Option<u32>,
+    /// Who sent it, as the kernel says.
+    pub sender: Option<Sender>,
     /// Process that sent it, as this process knows it; 0 = it does not.
     pub pid: u32,
     fds: [i32; FDS_MAX],
     fd_count: usize,
+}
+
+/// The user and the group of a sender, the real ones at the time of sending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "their numbers")]
+pub struct Sender {
+    pub uid: u32,
+    pub gid: u32,
 }
 
 impl Received {
@@ -539,7 +558,7 @@ fn receive_message(fd: i32, bytes: &mut [u8], more_flags: i32) -> Result<Receive
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC | more_flags;
     // SAFETY: every pointer in message refers to a live local.
     let len = unsafe { call!(recvmsg, seat(fd), &raw mut message, flags) }?;
-    let mut received = Received { len, uid: None, pid: 0, fds: [-1; FDS_MAX], fd_count: 0 };
+    let mut received = Received { len, sender: None, pid: 0, fds: [-1; FDS_MAX], fd_count: 0 };
     // SAFETY: the kernel filled message.msg_control with msg_controllen bytes of
     // well-formed control messages; CMSG_* stay inside them.
     unsafe {
@@ -572,8 +591,8 @@ unsafe fn read_control(at: *const libc::cmsghdr, received: &mut Received) {
                 }
             }
             (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if payload >= size_of::<libc::ucred>() => {
-                let sender = data.cast::<libc::ucred>().read_unaligned();
-                (received.uid, received.pid) = (Some(sender.uid), sender.pid as u32);
+                let libc::ucred { pid, uid, gid } = data.cast::<libc::ucred>().read_unaligned();
+                (received.sender, received.pid) = (Some(Sender { uid, gid }), pid as u32);
             }
             _ => {}
         }
@@ -1046,13 +1065,18 @@ impl crate::lock::Patience for Kernel {
 
 /// Reads the begin of a file: how many bytes.
 pub fn read_file(path: &core::ffi::CStr, into: &mut [u8]) -> Result {
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-    // SAFETY: path is NUL-terminated and outlives the call.
-    let fd = unsafe { call!(openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) }? as i32;
+    let fd = open_read(path)?;
     // SAFETY: the slice is writable.
     let len = unsafe { read(fd, into.as_mut_ptr(), into.len(), None) };
     close(fd);
     len
+}
+
+/// Opens a file to read. A pipe without a writer does not keep us.
+pub fn open_read(path: &core::ffi::CStr) -> Result<i32> {
+    let flags = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    // SAFETY: path is NUL-terminated and outlives the call.
+    unsafe { call!(openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) }.map(|fd| fd as i32)
 }
 
 /// Opens a file to append to, creating it for its owner alone.

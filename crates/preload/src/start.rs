@@ -2,9 +2,9 @@
 
 use crate::{fork, real, stdio};
 use core::ffi::{CStr, c_char};
-use sidestep_socket::options::{Options, VARIABLE};
+use sidestep_socket::options::{self, Options};
 use sidestep_socket::wait::Sleeps;
-use sidestep_socket::{parcel, process};
+use sidestep_socket::{parcel, process, reload};
 
 /// Run by the loader; `-z initfirst` puts it before all other constructors.
 #[used]
@@ -23,8 +23,10 @@ unsafe extern "C" fn start(_: i32, _: *const *const c_char, environment: *const 
     sidestep_socket::wait::sleep_in(SLEEPS);
     process::note_owner();
     // SAFETY: the loader's environment block.
-    let options = unsafe { variable(environment) };
+    let [options, sources] =
+        [options::VARIABLE, reload::VARIABLE].map(|name| unsafe { variable(environment, name) });
     process::configure(Options::parse(options, program_name()));
+    reload::start(sources);
     parcel::adopt_inherited(stdio::note_standard);
     fork::watch();
 }
@@ -50,17 +52,17 @@ fn program_name() -> &'static str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// The value of our environment variable.
+/// The value of an environment variable of ours.
 ///
 /// # Safety
 /// `environment` is a null-terminated array of strings that live for ever.
-unsafe fn variable(mut environment: *const *const c_char) -> &'static str {
+unsafe fn variable(mut environment: *const *const c_char, wanted: &str) -> &'static str {
     // SAFETY: the caller's promise.
     unsafe {
         while !environment.is_null() && !(*environment).is_null() {
             let entry = CStr::from_ptr(*environment).to_bytes();
             if let Some((name, value)) = split(entry)
-                && name == VARIABLE.as_bytes()
+                && name == wanted.as_bytes()
             {
                 return core::str::from_utf8(value).unwrap_or("");
             }

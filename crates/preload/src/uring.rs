@@ -15,9 +15,14 @@ use crate::real::Name;
 use core::ffi::{CStr, c_int, c_uint, c_void};
 use sidestep_socket::{Errno, process, uring};
 
-/// Whether a ring whose entries we would not see is refused.
+/// Whether a ring whose entries we would not see is refused. If not, connections stay on
+/// TCP also when the operator later lets others move.
 pub(crate) fn is_refused() -> bool {
-    process::options().moves_connections()
+    let is_refused = process::options().moves_connections();
+    if !is_refused {
+        uring::note_unseen();
+    }
+    is_refused
 }
 
 /// `struct io_uring`, as far as it concerns us: unchanged since liburing 2.0.

@@ -15,7 +15,7 @@ pub enum Reason {
     RemotePeer = 2,
     /// Nobody answered beside the connection: a plain program.
     PeerNotSmc = 3,
-    /// The peer runs as another user.
+    /// The peer runs as another user, which one of the two ends does not list.
     OtherUser = 4,
     /// The peer lives in another network namespace.
     OtherNamespace = 5,
@@ -55,15 +55,19 @@ pub enum Reason {
     PeerExcluded = 20,
     /// The program is one of `policy.exclude_programs`.
     ProgramExcluded = 21,
+    /// `smc.memory_limit` or `smc.user_memory_limit` is reached.
+    MemoryLimit = 22,
+    /// So many connections are being agreed on as `policy.handshake_limit` allows.
+    Congested = 23,
     /// It has not lived long enough to be worth moving, or not yet.
-    TooShort = 22,
+    TooShort = 24,
     /// Agreeing with this server has failed lately: AUTOCACHE.
-    FailedLately = 23,
+    FailedLately = 25,
 }
 
 impl Reason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 26] = [
         Self::None,
         Self::ModeTcp,
         Self::RemotePeer,
@@ -86,6 +90,8 @@ impl Reason {
         Self::PortExcluded,
         Self::PeerExcluded,
         Self::ProgramExcluded,
+        Self::MemoryLimit,
+        Self::Congested,
         Self::TooShort,
         Self::FailedLately,
     ];
@@ -122,19 +128,21 @@ impl Reason {
             | Self::PortExcluded
             | Self::PeerExcluded
             | Self::ProgramExcluded
+            | Self::Congested
             | Self::TooShort => Diagnosis::CNFERR,
             Self::RemotePeer | Self::PeerNotSmc | Self::Unanswered | Self::FailedLately => {
                 Diagnosis::PEERNOSMC
             }
             Self::OtherNamespace => Diagnosis::NOSMCD2DEV,
-            Self::NoMemory => Diagnosis::MEM,
+            Self::NoMemory | Self::MemoryLimit => Diagnosis::MEM,
             Self::PeerDeclined => Diagnosis::PEERDECL,
             Self::OptionUnsupported | Self::StandardStream | Self::IoUring | Self::PastLibc => {
                 Diagnosis::OPTUNSUPP
             }
             Self::ForkedMeanwhile | Self::PeerMisbehaved | Self::HandedOver => Diagnosis::INTERR,
             Self::NoSlot => Diagnosis::MAX_DMB,
-            Self::NoCommonEid => Diagnosis::NOUEID,
+            // NOUEID is for a Proposal without any, as Linux has it.
+            Self::NoCommonEid => Diagnosis::NOSMCDEV,
         })
     }
 
@@ -143,10 +151,10 @@ impl Reason {
     pub const fn words(self) -> &'static str {
         match self {
             Self::None => "not decided yet",
-            Self::ModeTcp => "started with --mode tcp",
+            Self::ModeTcp => "smc.mode is tcp, by --mode or the configuration",
             Self::RemotePeer => "the peer is not on this host",
             Self::PeerNotSmc => "the peer does not run Sidestep",
-            Self::OtherUser => "the peer runs as another user",
+            Self::OtherUser => "the peer runs as another user, with whom no memory is shared",
             Self::OtherNamespace => "the peer lives in another network namespace",
             Self::NoMemory => "no memory, address space or descriptors for the rings",
             Self::PeerDeclined => "the peer declined",
@@ -165,6 +173,8 @@ impl Reason {
             Self::PeerExcluded => {
                 "the peer is excluded by policy.permit_peers or policy.exclude_peers"
             }
+            Self::MemoryLimit => "smc.memory_limit or smc.user_memory_limit is reached",
+            Self::Congested => "policy.handshake_limit: too many ends were agreeing at once",
             Self::ProgramExcluded => "the program is excluded by policy.exclude_programs",
             Self::TooShort => "too short, so far, to be worth moving",
             Self::FailedLately => "agreeing with this server has failed lately",

@@ -1,4 +1,4 @@
-//! Which connections an operator leaves on TCP: rules about ports, peers and programs.
+//! Which connections an operator leaves on TCP: rules about ports, peers, programs and users.
 //!
 //! The port of a rule is always the server's, whichever end asks, so that one rule means the
 //! same to both. A peer has to be in one of the permitted subnets, if there are any, and in
@@ -26,7 +26,16 @@ pub struct Policy {
     pub permitted_peers: ArrayVec<IpNet, ENTRIES_MAX>,
     /// Never their peers, permitted or not.
     pub excluded_peers: ArrayVec<IpNet, ENTRIES_MAX>,
+    /// Users with whom memory is shared beside our own.
+    pub users: ArrayVec<u32, ENTRIES_MAX>,
+    /// Groups with whose users memory is shared.
+    pub groups: ArrayVec<u32, ENTRIES_MAX>,
+    /// Users who are in these groups although they run as another one.
+    pub members: ArrayVec<u32, MEMBERS_MAX>,
 }
+
+/// Members of groups, at most.
+pub const MEMBERS_MAX: usize = 256;
 
 impl Policy {
     /// Whether there are no rules.
@@ -53,6 +62,15 @@ impl Policy {
         let permitted = self.permitted_peers.is_empty() || is_in(&self.permitted_peers);
         let allowed = permitted && !is_in(&self.excluded_peers);
         self.objection_to_port(server_port).or((!allowed).then_some(Reason::PeerExcluded))
+    }
+
+    /// What the rules of a process of user `own` have against a peer process of another
+    /// user and group.
+    #[must_use]
+    pub fn objection_to_user(&self, own: u32, user: u32, group: u32) -> Option<Reason> {
+        let is_listed = self.users.contains(&user) || self.members.contains(&user);
+        let may_share = user == own || is_listed || self.groups.contains(&group);
+        (!may_share).then_some(Reason::OtherUser)
     }
 }
 
@@ -173,6 +191,24 @@ mod tests {
         for peer in ["10.1.2.3", "10.2.0.1", "127.0.0.1", "::1"] {
             assert_eq!(objection(peer), Some(Reason::PeerExcluded), "{peer}");
         }
+    }
+
+    #[test]
+    fn memory_is_shared_with_ones_own_user_and_those_listed() {
+        let objection = |policy: &Policy, user, group| policy.objection_to_user(7, user, group);
+        let nobody = Policy::default();
+        assert_eq!(objection(&nobody, 7, 7), None);
+        assert_eq!(objection(&nobody, 0, 7), Some(Reason::OtherUser), "root is no exception");
+        let policy = Policy {
+            users: [1].into_iter().collect(),
+            groups: [20].into_iter().collect(),
+            members: [3].into_iter().collect(),
+            ..Policy::default()
+        };
+        for (user, group) in [(7, 0), (1, 0), (2, 20), (3, 0)] {
+            assert_eq!(objection(&policy, user, group), None, "{user}, {group}");
+        }
+        assert_eq!(objection(&policy, 20, 1), Some(Reason::OtherUser));
     }
 
     #[test]

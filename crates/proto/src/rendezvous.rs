@@ -2,10 +2,16 @@
 //!
 //! ```text
 //!   client                                      server
-//!   propose()        -- Proposal -->            answer()
-//!   check_accept()   <-- Accept, Decline --
-//!   confirm()        -- Confirm -->             check_confirm()
+//!   propose()        -- Proposal -->            expect_proposal()
+//!   expect_accept()  <-- Accept, Decline --
+//!   confirm()        -- Confirm, Decline -->    expect_confirm()
 //! ```
+//!
+//! What comes instead of an expected message leads to a [`Refusal`], by the rules of RFC 7609
+//! Appendix C, each of which has a test in `appendix_c.rs`. C.2, C.7 and C.8 are about links,
+//! which SMC-D has not. The RFC ends the TCP connection after protocol errors and timeouts,
+//! because there CLC messages are its bytes: what is lost in them, the program would miss.
+//! Here they go beside it, so it is as good as ever and just stays TCP.
 //!
 //! Two processes of one host speak SMC-D version 2, release 2.1, as two
 //! Emulated-ISM devices of the loopback kind: every process is a device with a
@@ -13,27 +19,35 @@
 //! one to the other. The bytes are the standard's; where the DMB behind a token
 //! lies is told beside them, by the device.
 //!
-//! *Source*: RFC 7609 §3.5.1 and Appendix A.1; SMC version 2 as in the wire
+//! *Source*: RFC 7609 §3.5.1, Appendix A.1 and C; SMC version 2 as in the wire
 //! reference §2.5 and §2.10.
 
+#[cfg(test)]
+mod appendix_c;
+
+use arrayvec::ArrayVec;
+use sidestep_wire::Error;
 use sidestep_wire::clc::{
-    AcceptConfirmD, Decline, FEATURE_EMULATED_ISM, FirstContact, Hostname, OsType, Proposal,
-    Release, Role,
+    AcceptConfirm, AcceptConfirmD, Decline, FEATURE_EMULATED_ISM, FirstContact, Hostname, Message,
+    OsType, Proposal, Release, Role,
 };
 use sidestep_wire::diagnosis::Diagnosis;
 use sidestep_wire::ids::{Chid, DmbToken, Eid, ExtendedGid, LinkId, PeerId};
 use sidestep_wire::rmbe_size::RmbeSize;
 
 /// Who we are.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Local {
     /// GID of this process's device.
     pub gid: ExtendedGid,
-    /// The UEID we admit.
-    pub eid: Eid,
+    /// The UEIDs we admit, the preferred first.
+    pub ueids: ArrayVec<Eid, UEIDS_MAX>,
     /// Shown to the peer on first contact.
     pub hostname: Hostname,
 }
+
+/// UEIDs of a host, as many as Linux allows. A message has room for eight.
+pub const UEIDS_MAX: usize = 4;
 
 /// What this side brings to one connection.
 #[derive(Clone, Copy, Debug)]
@@ -51,16 +65,16 @@ pub struct Buffer {
 /// The client's offer.
 #[must_use]
 pub fn propose(local: &Local) -> Proposal {
-    let ueids = core::iter::once(local.eid).collect();
-    Proposal::smc_d_v2(ueids, local.gid, Chid::LOOPBACK)
+    Proposal::smc_d_v2(local.ueids.iter().copied().collect(), local.gid, Chid::LOOPBACK)
 }
 
 /// The server's answer to a Proposal that came from the device `peer`.
 ///
 /// # Errors
 /// The [`Decline`] to send: nothing of SMC-Dv2 offered, no loopback device with the
-/// GID of the process that sent it, or no UEID in common.
-pub fn answer(
+/// GID of the process that sent it, no UEID offered (NOUEID), or none in common, of which
+/// Linux says that there is no device (NOSMCDEV).
+fn answer(
     proposal: &Proposal,
     peer: ExtendedGid,
     local: &Local,
@@ -74,11 +88,114 @@ pub fn answer(
     if !proposal.emulated_devices().any(|device| device == (peer, Chid::LOOPBACK)) {
         return Err(refuse(Diagnosis::NOSMCD2DEV));
     }
-    if !offer.ueids.contains(&local.eid) {
+    if offer.ueids.is_empty() {
         return Err(refuse(Diagnosis::NOUEID));
     }
+    // The client's order decides. A SEID is for machines that have one: not for ours.
+    let common = offer.ueids.iter().find(|ueid| local.ueids.contains(ueid));
+    let eid = *common.ok_or(refuse(Diagnosis::NOSMCDEV))?;
     let release = offer.release.min(Release::V2_1);
-    Ok(message(Role::Accept, local, buffer, release))
+    Ok(message(Role::Accept, local, eid, buffer, release))
+}
+
+/// Why an expected message does not lead on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// To be sent in place of our next message (C.1).
+    Decline(Decline),
+    /// The peer has declined; there is no answer to that (C.1).
+    Declined(Decline),
+    /// It is no message, or not the expected one (C.6), or it is too late to decline (C.3):
+    /// whatever the peer sends next means nothing.
+    Protocol,
+}
+
+/// Server: what to answer to what came in place of a Proposal.
+///
+/// # Errors
+/// [`Refusal`].
+pub fn expect_proposal(
+    received: Result<Message, Error>,
+    peer: ExtendedGid,
+    local: &Local,
+    buffer: Buffer,
+) -> Result<AcceptConfirmD, Refusal> {
+    match received {
+        Ok(Message::Proposal(proposal)) => {
+            answer(&proposal, peer, local, buffer).map_err(Refusal::Decline)
+        }
+        other => Err(unexpected(other)),
+    }
+}
+
+/// Client: what came in place of an Accept, if it is one that we can confirm. `link_id`:
+/// what the peer calls our link group.
+///
+/// # Errors
+/// [`Refusal`]. Of a link group that is not ours, the Decline says that we are out of sync
+/// (C.4).
+pub fn expect_accept(
+    received: Result<Message, Error>,
+    peer: ExtendedGid,
+    link_id: LinkId,
+    local: &Local,
+) -> Result<AcceptConfirmD, Refusal> {
+    let accept = match received {
+        Ok(Message::Accept(AcceptConfirm::SmcD(accept))) => accept,
+        Ok(Message::Accept(_)) => return Err(refuse(Diagnosis::MODEUNSUPP)),
+        other => return Err(unexpected(other)),
+    };
+    check_accept(&accept, peer, local).map_err(refuse)?;
+    if accept.link_id != link_id {
+        let out_of_sync = Decline::v2(PeerId::default(), Diagnosis::SYNCERR);
+        return Err(Refusal::Decline(Decline { out_of_sync: true, ..out_of_sync }));
+    }
+    Ok(accept)
+}
+
+/// Server: the size of the client's receive buffer, by what came in place of a Confirm after
+/// our `accept`. On the side that has sent its last message there is no way to decline (C.3).
+///
+/// # Errors
+/// [`Refusal`], of which [`Refusal::Decline`] is none.
+pub fn expect_confirm(
+    received: Result<Message, Error>,
+    peer: ExtendedGid,
+    accept: &AcceptConfirmD,
+) -> Result<RmbeSize, Refusal> {
+    match received {
+        Ok(Message::Confirm(AcceptConfirm::SmcD(confirm))) => {
+            check_confirm(&confirm, peer, accept).map_err(|_| Refusal::Protocol)
+        }
+        Ok(Message::Decline(decline)) => Err(Refusal::Declined(decline)),
+        _ => Err(Refusal::Protocol),
+    }
+}
+
+fn refuse(diagnosis: Diagnosis) -> Refusal {
+    Refusal::Decline(Decline::v2(PeerId::default(), diagnosis))
+}
+
+/// What a reserved value says is that the peer knows more than we do, which is no error.
+fn unexpected(received: Result<Message, Error>) -> Refusal {
+    match received {
+        Ok(Message::Decline(decline)) => Refusal::Declined(decline),
+        Err(error) if error.is_reserved_value() => refuse(Diagnosis::MODEUNSUPP),
+        Ok(_) | Err(_) => Refusal::Protocol,
+    }
+}
+
+/// How long an answer is waited for, as by Linux.
+pub const CLC_WAIT_NS: u64 = 6_000_000_000;
+/// But a program that makes few calls, each after a long time, is given as many as it needs
+/// for all messages.
+pub const LOOKS_IN_TIME: u32 = 64;
+/// Looks for an answer before the attempt is given up, however quick they are.
+pub const LOOKS_MAX: u32 = 4_096;
+
+/// Whether an answer that was looked for so often has been waited for long enough (C.5).
+pub fn is_late(looks: u32, waited_ns: impl FnOnce() -> u64) -> bool {
+    looks >= LOOKS_MAX || (looks >= LOOKS_IN_TIME && waited_ns() > CLC_WAIT_NS)
 }
 
 /// Checks an Accept that came from the device `peer`; returns the size of the
@@ -86,7 +203,7 @@ pub fn answer(
 ///
 /// # Errors
 /// The diagnosis to decline with: something in it was not offered.
-pub fn check_accept(
+fn check_accept(
     accept: &AcceptConfirmD,
     peer: ExtendedGid,
     local: &Local,
@@ -94,7 +211,7 @@ pub fn check_accept(
     if accept.role != Role::Accept || accept.chid != Chid::LOOPBACK || accept.gid != peer {
         return Err(Diagnosis::MODEUNSUPP);
     }
-    if accept.eid != local.eid {
+    if !local.ueids.contains(&accept.eid) {
         return Err(Diagnosis::NOUEID);
     }
     match &accept.first_contact {
@@ -108,29 +225,39 @@ pub fn check_accept(
 pub fn confirm(accept: &AcceptConfirmD, local: &Local, buffer: Buffer) -> AcceptConfirmD {
     let release = accept.first_contact.as_ref().map_or(Release::V2_1, |contact| contact.release);
     let first_contact = accept.first_contact.is_some();
-    message(Role::Confirm, local, Buffer { first_contact, ..buffer }, release)
+    message(Role::Confirm, local, accept.eid, Buffer { first_contact, ..buffer }, release)
 }
 
-/// Checks a Confirm that came from the device `peer`; returns the size of the
-/// client's receive buffer.
+/// Checks a Confirm that came from the device `peer` after our `accept`; returns the size
+/// of the client's receive buffer.
 ///
 /// # Errors
 /// The diagnosis: something in it is not what was accepted.
-pub fn check_confirm(
+fn check_confirm(
     confirm: &AcceptConfirmD,
     peer: ExtendedGid,
-    local: &Local,
+    accept: &AcceptConfirmD,
 ) -> Result<RmbeSize, Diagnosis> {
     if confirm.role != Role::Confirm || confirm.chid != Chid::LOOPBACK || confirm.gid != peer {
         return Err(Diagnosis::MODEUNSUPP);
     }
-    if confirm.eid != local.eid {
+    if confirm.eid != accept.eid {
         return Err(Diagnosis::NOUEID);
+    }
+    let release = |message: &AcceptConfirmD| message.first_contact.as_ref().map(|it| it.release);
+    if release(confirm) != release(accept) {
+        return Err(Diagnosis::RELEASEERR);
     }
     Ok(confirm.size)
 }
 
-fn message(role: Role, local: &Local, buffer: Buffer, release: Release) -> AcceptConfirmD {
+fn message(
+    role: Role,
+    local: &Local,
+    eid: Eid,
+    buffer: Buffer,
+    release: Release,
+) -> AcceptConfirmD {
     let first_contact = buffer.first_contact.then_some(FirstContact {
         os_type: OsType::LINUX,
         release,
@@ -145,7 +272,7 @@ fn message(role: Role, local: &Local, buffer: Buffer, release: Release) -> Accep
         size: buffer.size,
         link_id: buffer.link_id,
         chid: Chid::LOOPBACK,
-        eid: local.eid,
+        eid,
         first_contact,
     }
 }
@@ -155,10 +282,10 @@ mod tests {
     use super::*;
     use sidestep_wire::ids::Gid;
 
-    fn local(n: u64, eid: &str) -> Local {
+    fn local(n: u64, ueids: &str) -> Local {
         Local {
             gid: ExtendedGid { gid: Gid(n), gid_ext: !n },
-            eid: Eid::ueid(eid).unwrap(),
+            ueids: ueids.split(',').map(|name| Eid::ueid(name).unwrap()).collect(),
             hostname: Hostname::new(b"host"),
         }
     }
@@ -179,7 +306,7 @@ mod tests {
         let accept = answer(&proposal, client.gid, &server, buffer(131_072)).unwrap();
         assert_eq!(check_accept(&accept, server.gid, &client).unwrap().bytes(), 131_072);
         let confirm = confirm(&accept, &client, buffer(65_536));
-        assert_eq!(check_confirm(&confirm, client.gid, &server).unwrap().bytes(), 65_536);
+        assert_eq!(check_confirm(&confirm, client.gid, &accept).unwrap().bytes(), 65_536);
         assert_eq!(confirm.first_contact.map(|c| c.release), Some(Release::V2_1));
     }
 
@@ -187,7 +314,24 @@ mod tests {
     fn declines_when_no_ueid_is_common() {
         let (client, server) = (local(1, "PROD"), local(2, "TEST"));
         let declined = answer(&propose(&client), client.gid, &server, buffer(65_536));
+        assert_eq!(declined.unwrap_err().diagnosis, Diagnosis::NOSMCDEV);
+        let mut proposal = propose(&client);
+        proposal.v2.as_mut().unwrap().ueids.clear();
+        let declined = answer(&proposal, client.gid, &server, buffer(65_536));
         assert_eq!(declined.unwrap_err().diagnosis, Diagnosis::NOUEID);
+    }
+
+    #[test]
+    fn of_several_common_ueids_the_clients_first_is_chosen() {
+        let (client, server) = (local(1, "A,PROD,TEST"), local(2, "TEST,B,PROD"));
+        let accept = answer(&propose(&client), client.gid, &server, buffer(65_536)).unwrap();
+        assert_eq!(accept.eid, Eid::ueid("PROD").unwrap());
+        let confirm = confirm(&accept, &client, buffer(65_536));
+        assert!(check_confirm(&confirm, client.gid, &accept).is_ok());
+        let other = AcceptConfirmD { eid: client.ueids[2], ..confirm };
+        assert_eq!(check_confirm(&other, client.gid, &accept), Err(Diagnosis::NOUEID));
+        let foreign = AcceptConfirmD { eid: server.ueids[1], ..accept };
+        assert_eq!(check_accept(&foreign, server.gid, &client), Err(Diagnosis::NOUEID));
     }
 
     #[test]

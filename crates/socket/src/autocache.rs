@@ -67,6 +67,16 @@ pub(crate) fn note_success(sock: &Sock, fd: i32) {
     }
 }
 
+/// What has failed may succeed now: the rules have changed.
+pub(crate) fn forget_all() {
+    let Some(process) = process::existing() else { return };
+    let _held = Held::enter(process.lock.get());
+    for failure in &process.state.header().failures {
+        failure.until_ns.store(0, Ordering::Release);
+        failure.in_a_row.store(0, Ordering::Relaxed);
+    }
+}
+
 fn forget(process: &Process, server: SocketAddr) {
     let _held = Held::enter(process.lock.get());
     if let Some(failure) = find(process, server) {

@@ -135,7 +135,9 @@ fn follow(
 ) -> Option<(&'static Group, usize, &'static Identity)> {
     let (key, peer_slot) = hint?;
     let peer_slot = Some(peer_slot as usize).filter(|slot| *slot < SLOTS)?;
-    let group = group::find_by_key(look, key)?;
+    // Nobody vouches for the user of a claim, but who it was is known, and the rules may
+    // have changed since.
+    let group = group::find_by_key(look, key).filter(|group| group.may_go_on())?;
     let identity = &group.theirs()?.0.record(peer_slot).identity;
     let is_shown = identity.phase.load(Ordering::Acquire) & phase::MASK == as_what
         && identity.token.each_ref().map(|half| half.load(Ordering::Relaxed))

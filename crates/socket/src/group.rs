@@ -16,8 +16,9 @@ use core::sync::atomic::{
 use sidestep_device::map::{self, Mapping};
 use sidestep_device::ring::{LAPS, Ring};
 use sidestep_device::slab::{self, RINGS_AT, Record, SLAB_LEN, Slab, phase};
-use sidestep_device::sys::{self, Errno, Received, UnixName};
+use sidestep_device::sys::{self, Errno, Received, Sender, UnixName};
 use sidestep_device::wake::{self, CHANNELS, Wake};
+use sidestep_proto::fallback::Reason;
 use sidestep_wire::host_control::{Channel, ControlMessage, Instance, Introduction, mailbox_name};
 use sidestep_wire::{LinkId, RmbeSize};
 
@@ -30,6 +31,8 @@ pub struct Group {
     pub peer: Instance,
     /// Ours.
     pub link_id: LinkId,
+    /// What the peer calls it.
+    peer_link_id: AtomicU32,
     ours: Slab,
     /// Descriptors for the peer: -1 once both sides know each other.
     twin: AtomicI32,
@@ -37,8 +40,10 @@ pub struct Group {
     /// there was no room for one.
     files: [AtomicI32; FILES],
     theirs: UnsafeCell<Option<(Slab, Wake)>>,
-    /// The process that showed `theirs`, as the kernel says.
+    /// The process that showed `theirs`, its user and its group, as the kernel says.
     peer_pid: AtomicU32,
+    peer_uid: AtomicU32,
+    peer_gid: AtomicU32,
     /// `theirs` may be read.
     established: AtomicBool,
     /// One of the two has no room for the other's memory.
@@ -239,7 +244,7 @@ pub(crate) fn inherit(
     let group = adopt(files[THEIR_SLAB], files[THEIR_WAKE])
         .and_then(|theirs| {
             let group = make_around(process, peer, ours, -1);
-            if !group.is_ok_and(|group| group.establish(theirs, 0)) {
+            if !group.is_ok_and(|group| group.establish(theirs, None)) {
                 give_up(theirs);
             }
             group
@@ -270,11 +275,14 @@ fn make_around(
         process,
         peer,
         link_id: LinkId(u32::from_ne_bytes(link_id)),
+        peer_link_id: AtomicU32::new(u32::from_ne_bytes(link_id)),
         ours,
         twin: AtomicI32::new(twin),
         files: [const { AtomicI32::new(-1) }; FILES],
         theirs: UnsafeCell::new(is_self.then_some((ours, process.wake))),
         peer_pid: AtomicU32::new(0),
+        peer_uid: AtomicU32::new(process.uid),
+        peer_gid: AtomicU32::new(0),
         established: AtomicBool::new(is_self),
         refused: AtomicBool::new(false),
         introduced: AtomicBool::new(false),
@@ -324,8 +332,9 @@ fn get_to_know(look: &Look, hello: &Introduction, letter: &Received) -> Option<&
         return None;
     }
     let group = adopt(slab_fd, wake_fd).and_then(|theirs| {
-        let group =
-            with(look, hello.instance).ok().filter(|group| group.establish(theirs, letter.pid));
+        let group = with(look, hello.instance)
+            .ok()
+            .filter(|group| group.establish(theirs, Some((hello, letter))));
         match group {
             Some(group) => {
                 group.keep(THEIR_SLAB, slab_fd);
@@ -420,14 +429,21 @@ pub fn on_channel(process: &'static Process, channel: &Channel, letter: &Receive
 
 impl Group {
     /// False: it was established before, and has no use for this memory.
-    fn establish(&self, theirs: (Slab, Wake), pid: u32) -> bool {
+    fn establish(&self, theirs: (Slab, Wake), by: Option<(&Introduction, &Received)>) -> bool {
         let _held = Held::enter(self.lock.get());
         if self.established.load(Ordering::Acquire) {
             return false;
         }
         // SAFETY: under the lock, before anybody may read it.
         unsafe { *self.theirs.get() = Some(theirs) };
-        self.peer_pid.store(pid, Ordering::Relaxed);
+        if let Some((hello, letter)) = by {
+            self.peer_link_id.store(hello.link_id.0, Ordering::Relaxed);
+            self.peer_pid.store(letter.pid, Ordering::Relaxed);
+            if let Some(sender) = letter.sender {
+                self.peer_uid.store(sender.uid, Ordering::Relaxed);
+                self.peer_gid.store(sender.gid, Ordering::Relaxed);
+            }
+        }
         // Release: pairs with the Acquire in `theirs`.
         self.established.store(true, Ordering::Release);
         self.process.partners.fetch_add(1, Ordering::Relaxed);
@@ -461,6 +477,17 @@ impl Group {
         }
         // SAFETY: written before `established`, constant since.
         unsafe { *self.theirs.get() }
+    }
+
+    /// What the peer calls our link group, once it has introduced itself.
+    pub(crate) fn peer_link_id(&self) -> LinkId {
+        LinkId(self.peer_link_id.load(Ordering::Relaxed))
+    }
+
+    /// Whether memory may still be shared with the peer's user: the rules can change.
+    pub(crate) fn may_go_on(&self) -> bool {
+        let [uid, gid] = [&self.peer_uid, &self.peer_gid].map(|id| id.load(Ordering::Relaxed));
+        self.process.shares_with(Sender { uid, gid })
     }
 
     /// Sends our memory to the peer's mailbox, once. False: try again later.
@@ -556,15 +583,18 @@ impl Group {
 
     /// Takes a ring of this size out of our slab for the connection of a slot: its
     /// offset and the ring.
-    pub fn take_ring(&'static self, index: usize, size: RmbeSize) -> Option<(u64, Ring)> {
+    ///
+    /// # Errors
+    /// A limit of the operator, or no room in the slab.
+    pub fn take_ring(&'static self, index: usize, size: RmbeSize) -> Result<(u64, Ring), Reason> {
         let offset = self.take_offset(size)?;
-        let ring = self.ours.ring(offset as u64, size.bytes() as u32)?;
+        let ring = self.ours.ring(offset as u64, size.bytes() as u32).ok_or(Reason::NoMemory)?;
         self.connections.fetch_add(1, Ordering::Relaxed);
         self.process.set_group_of_slot(index, self);
-        Some((offset as u64, ring))
+        Ok((offset as u64, ring))
     }
 
-    fn take_offset(&self, size: RmbeSize) -> Option<usize> {
+    fn take_offset(&self, size: RmbeSize) -> Result<usize, Reason> {
         let _held = Held::enter(self.lock.get());
         // SAFETY: under the lock.
         let rings = unsafe { &mut *self.rings.get() };
@@ -573,15 +603,18 @@ impl Group {
             let offset = *first;
             // SAFETY: a free ring starts with the offset of the next one, written by
             // `forget_connection`; only we can write our slab.
-            *first = unsafe { self.link(offset, size)?.read() };
-            return Some(offset);
+            *first = unsafe { self.link(offset, size).ok_or(Reason::NoMemory)?.read() };
+            return Ok(offset);
         }
         let offset = rings.next;
-        if offset + memory_of(size) > SLAB_LEN || !self.process.may_have(memory_of(size)) {
-            return None;
+        if offset + memory_of(size) > SLAB_LEN {
+            return Err(Reason::NoMemory);
+        }
+        if !self.process.budget.take(memory_of(size)) {
+            return Err(Reason::MemoryLimit);
         }
         rings.next += memory_of(size);
-        Some(offset)
+        Ok(offset)
     }
 
     fn link(&self, offset: usize, size: RmbeSize) -> Option<*mut usize> {
@@ -701,7 +734,7 @@ impl Group {
         }
         // SAFETY: nobody else refers to it.
         let ring_bytes = unsafe { (*group.rings.get()).next } - RINGS_AT;
-        group.process.ring_bytes.fetch_sub(ring_bytes as u64, Ordering::Relaxed);
+        group.process.budget.give_back(ring_bytes);
         let (room, ours) = (group.room, group.ours);
         // SAFETY: no connection is left, so nobody holds a record or ring of it.
         unsafe {

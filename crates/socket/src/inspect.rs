@@ -1039,7 +1039,10 @@ mod tests {
         let both = [(Reason::NoSlot, 22), (Reason::OtherUser, 30)];
         assert_eq!(sum, of(11, &both, u64::MAX));
         assert_eq!(sum.tcp(), 63);
-        assert_eq!(sum.fallbacks[1].0.to_string(), "0x03000000 the peer runs as another user");
+        assert_eq!(
+            sum.fallbacks[1].0.to_string(),
+            "0x03000000 the peer runs as another user, with whom no memory is shared"
+        );
     }
 
     #[test]

@@ -63,24 +63,29 @@ pub fn set_level(level: Level) {
 /// The file is opened for the first line: a program that gives no cause for one has
 /// no descriptor of ours.
 pub fn set_file(path: &str) {
-    let mut decoded = [0; PATH_LEN];
-    let mut len = 0;
-    let bytes = path.as_bytes();
-    let mut at = 0;
+    let mut bytes = [0; PATH_LEN];
     // The last byte stays 0.
-    while at < bytes.len() && len + 1 < decoded.len() {
-        let hex = path.get(at + 1..at + 3).and_then(|two| u8::from_str_radix(two, 16).ok());
-        let (byte, step) = match (bytes[at], hex) {
+    for (place, byte) in bytes[..PATH_LEN - 1].iter_mut().zip(decoded(path)) {
+        *place = byte;
+    }
+    if PATH.set(bytes).is_ok() {
+        FILE.store(UNOPENED, Ordering::Release);
+    }
+}
+
+/// A path as it was before unusual bytes became `%XX`.
+pub(crate) fn decoded(text: &str) -> impl Iterator<Item = u8> {
+    let mut at = 0;
+    core::iter::from_fn(move || {
+        let first = *text.as_bytes().get(at)?;
+        let hex = text.get(at + 1..at + 3).and_then(|two| u8::from_str_radix(two, 16).ok());
+        let (byte, step) = match (first, hex) {
             (b'%', Some(byte)) => (byte, 3),
             (byte, _) => (byte, 1),
         };
-        decoded[len] = byte;
-        len += 1;
         at += step;
-    }
-    if PATH.set(decoded).is_ok() {
-        FILE.store(UNOPENED, Ordering::Release);
-    }
+        Some(byte)
+    })
 }
 
 /// The descriptor to write to; standard error if the file cannot be opened.

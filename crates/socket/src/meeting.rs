@@ -37,28 +37,27 @@ use crate::given::{self, Givers};
 use crate::group::{self, Group};
 use crate::options::Promotion;
 use crate::process::{self, Process, netns_cookie, socket_cookie};
+use crate::reload;
 use crate::sock::{self, Conn, Phase, Sock};
 use crate::switch;
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use sidestep_device::channel::SLOTS;
 use sidestep_device::ring::Ring;
 use sidestep_device::slab::{CLC_LEN_MAX, Record, phase};
 use sidestep_device::state::{Slot, mode};
 use sidestep_device::sys::{self, Errno, UnixName};
 use sidestep_proto::fallback::Reason;
-use sidestep_proto::rendezvous::{self, Buffer};
+use sidestep_proto::rendezvous::{self, Buffer, Refusal};
 use sidestep_wire::clc::{AcceptConfirm, AcceptConfirmD, Decline, Message};
 use sidestep_wire::host_control::{
     ControlMessage, EMITTED_LEN_MAX, Hello, Instance, connection_name, connection_token,
     listener_name,
 };
-use sidestep_wire::{Diagnosis, DmbToken, PeerId, RmbeSize};
+use sidestep_wire::{Diagnosis, DmbToken, Error, PeerId, RmbeSize};
 
-/// Looks for an answer before the attempt is given up.
-const LOOKS_MAX: u32 = 4_096;
-/// The same for one whose giver still has it open: it may never close it, and each look
-/// asks the kernel.
+/// Looks before an attempt is given up whose giver still has the connection open: it may
+/// never close it, and each look asks the kernel.
 const LOOKS_FOR_GIVER: u32 = 64;
 /// Looks that all read the client's name; then only each look whose number is a power of
 /// two does, because that asks the kernel.
@@ -95,7 +94,14 @@ pub struct Meeting {
     has_claimed: bool,
     /// Server: messages after which it looks for the client again.
     next_attempt: u64,
+    /// The hello was another user's, who may not want to share memory with us.
+    is_stranger: bool,
+    /// When it began, by [`sys::now_ns`], and it is one of [`PENDING`]; 0: neither.
+    began: u64,
 }
+
+/// Meetings that have begun and are not over.
+static PENDING: AtomicU32 = AtomicU32::new(0);
 
 enum Step {
     /// Nothing done.
@@ -114,7 +120,15 @@ enum Step {
 
 impl Meeting {
     pub(crate) const fn new() -> Self {
-        Self { step: Step::Start, looks: 0, name_fd: -1, has_claimed: false, next_attempt: 0 }
+        Self {
+            step: Step::Start,
+            looks: 0,
+            name_fd: -1,
+            has_claimed: false,
+            next_attempt: 0,
+            is_stranger: false,
+            began: 0,
+        }
     }
 
     /// The connection ends, or the attempt does.
@@ -124,6 +138,10 @@ impl Meeting {
             && let Some(process) = sock.home()
         {
             claim::withdraw(process, sock);
+        }
+        if self.began != 0 {
+            self.began = 0;
+            PENDING.fetch_sub(1, Ordering::Relaxed);
         }
         if self.name_fd >= 0 {
             sys::close(self.name_fd);
@@ -137,6 +155,7 @@ impl Meeting {
 /// is one: of many listeners on a port two leave markers, and others take over when
 /// those are gone.
 pub fn mark_listener(sock: &Sock, fd: i32) {
+    reload::look();
     let can_meet = process::options().moves_connections() && sock::unseen_use().is_none();
     if !can_meet || sock.marker.load(Ordering::Relaxed) >= 0 {
         return;
@@ -253,7 +272,7 @@ fn client_looks(
                 if !meeting.has_claimed {
                     meeting.name_fd = bind_name(&start)?;
                 }
-                begin_meeting(sock);
+                begin_meeting(sock, meeting);
                 Step::AwaitHello(token)
             }
             Step::AwaitHello(token) => match meeting.find_hello(sock, fd, *token, moment)? {
@@ -300,7 +319,7 @@ fn server_looks(
         match greet(sock, &start, fd)? {
             Greeting::Sent { token, knows_client } => {
                 meeting.has_claimed = knows_client;
-                begin_meeting(sock);
+                begin_meeting(sock, meeting);
                 meeting.step = Step::AwaitReply { token, refusals, knows_client };
             }
             Greeting::NobodyThere if messages >= MESSAGES_MAX => return Err(Reason::PeerNotSmc),
@@ -309,7 +328,9 @@ fn server_looks(
                 sock.note_reason(Reason::PeerNotSmc);
                 return Ok(());
             }
-            Greeting::NoRoom if meeting.looks >= LOOKS_MAX => return Err(Reason::Unanswered),
+            Greeting::NoRoom if meeting.looks >= rendezvous::LOOKS_MAX => {
+                return Err(Reason::Unanswered);
+            }
             Greeting::NoRoom => return Ok(()),
         }
     }
@@ -322,7 +343,9 @@ fn server_looks(
     }
 }
 
-fn begin_meeting(sock: &Sock) {
+fn begin_meeting(sock: &Sock, meeting: &mut Meeting) {
+    (meeting.began, meeting.looks) = (sys::now_ns(), 0);
+    PENDING.fetch_add(1, Ordering::Relaxed);
     sock.note_reason(Reason::None);
     sock.set_phase(Phase::Meeting);
     sock.slot().inspect(|slot| slot.mode.store(mode::NEGOTIATING, Ordering::Release));
@@ -358,12 +381,15 @@ impl Meeting {
         if self.name_fd < 0 || !is_due {
             return Ok(None);
         }
-        receive_hello(sock, self.name_fd, fd)
+        let found = receive_hello(sock, self.name_fd, fd)?;
+        self.is_stranger = found.is_some_and(|(_, is_stranger)| is_stranger);
+        Ok(found.map(|(hello, _)| hello))
     }
 
     /// A connection that ends before there is an answer says nothing about the server.
     fn is_likely_to_recur(&self, reason: Reason) -> bool {
-        reason.is_likely_to_recur() && (reason != Reason::Unanswered || self.looks >= LOOKS_MAX)
+        let is_timeout = || rendezvous::is_late(self.looks, || sys::now_ns() - self.began);
+        reason.is_likely_to_recur() && (reason != Reason::Unanswered || is_timeout())
     }
 
     /// Client: remembers with whom it has failed.
@@ -381,10 +407,11 @@ impl Meeting {
 
     fn count_look(&mut self, sock: &Sock) -> Result<(), Reason> {
         self.looks += 1;
-        match self.looks {
-            LOOKS_MAX.. if sock.phase() == Phase::Meeting => Err(Reason::Unanswered),
-            _ => Ok(()),
+        let is_late = || rendezvous::is_late(self.looks, || sys::now_ns() - self.began);
+        if sock.phase() != Phase::Meeting || !is_late() {
+            return Ok(());
         }
+        Err(if self.is_stranger { Reason::OtherUser } else { Reason::Unanswered })
     }
 }
 
@@ -399,11 +426,16 @@ struct Start {
 fn ready_to_start(sock: &'static Sock, fd: i32) -> Result<Option<Start>, Reason> {
     sock.begin(fd);
     let Some(slot) = sock.slot() else { return Err(Reason::NoSlot) };
-    if process::options().promotion == Promotion::Never {
+    let options = process::options();
+    if options.promotion == Promotion::Never {
         return Err(Reason::PromotionNever);
     }
     if sock.tcp_only.load(Ordering::Relaxed) {
         return Err(Reason::OptionUnsupported);
+    }
+    let limit = options.handshake_limit;
+    if limit != 0 && PENDING.load(Ordering::Relaxed) >= limit {
+        return Err(Reason::Congested);
     }
     if slot.holders.load(Ordering::Acquire) > 1 {
         // A forked process may use the connection as well: whoever is left alone
@@ -481,15 +513,14 @@ fn bind_name(Start { process, local, peer }: &Start) -> Result<i32, Reason> {
     Ok(name_fd)
 }
 
-/// Client: has the server's process said hello?
-fn receive_hello(sock: &Sock, name_fd: i32, fd: i32) -> Result<Option<Hello>, Reason> {
+/// Client: has the server's process said hello, and is it another user's?
+fn receive_hello(sock: &Sock, name_fd: i32, fd: i32) -> Result<Option<(Hello, bool)>, Reason> {
     let mut bytes = [0; 256];
     let Ok(received) = sys::recv_with_fds(name_fd, &mut bytes) else { return Ok(None) };
     received.close_fds();
     let Some(process) = sock.home() else { return Err(Reason::NoSlot) };
-    if received.uid != Some(process.uid) {
-        return Err(Reason::OtherUser);
-    }
+    let sender = received.sender.filter(|sender| process.shares_with(*sender));
+    let is_stranger = sender.ok_or(Reason::OtherUser)?.uid != process.uid;
     match ControlMessage::parse(&bytes[..received.len]) {
         Ok(ControlMessage::Hello(hello)) if hello.netns_cookie != process.netns_cookie => {
             Err(Reason::OtherNamespace)
@@ -497,7 +528,9 @@ fn receive_hello(sock: &Sock, name_fd: i32, fd: i32) -> Result<Option<Hello>, Re
         Ok(ControlMessage::Hello(hello)) if hello.slot as usize >= SLOTS => {
             Err(Reason::PeerMisbehaved)
         }
-        Ok(ControlMessage::Hello(hello)) if switch::is_established(fd) => Ok(Some(hello)),
+        Ok(ControlMessage::Hello(hello)) if switch::is_established(fd) => {
+            Ok(Some((hello, is_stranger)))
+        }
         Ok(ControlMessage::Hello(_)) => Err(Reason::Unanswered),
         _ => Err(Reason::PeerMisbehaved),
     }
@@ -536,9 +569,9 @@ fn propose(
     };
     let index = sock.slot_index();
     let size = RmbeSize::from_bytes(hello.rmbe_len as usize).ok_or(Reason::PeerMisbehaved)?;
-    let local = process.local().ok_or(Reason::NoCommonEid)?;
+    let local = process.local();
     let (_, wake) = group.theirs().ok_or(Reason::NoMemory)?;
-    let (ring_at, ring) = group.take_ring(index, size).ok_or(Reason::NoMemory)?;
+    let (ring_at, ring) = group.take_ring(index, size)?;
     let mut bytes = [0; CLC_LEN_MAX];
     let len = rendezvous::propose(&local).emit(&mut bytes).map_err(|_| Reason::NoCommonEid)?;
     group.slab().clc(index).put(&bytes[..len]);
@@ -604,17 +637,13 @@ fn client_finishes(
         phase::ACCEPTED | phase::DECLINED => read_clc(group, hello.slot as usize),
         _ => return Ok(()),
     };
-    let accept = match message {
-        Some(Message::Accept(AcceptConfirm::SmcD(accept))) => accept,
-        Some(Message::Decline(decline)) => return Err(declined(slot, &decline)),
-        _ => return Err(Reason::PeerMisbehaved),
-    };
-    let local = process.local().ok_or(Reason::NoCommonEid)?;
-    let size = rendezvous::check_accept(&accept, group.peer.into(), &local)
-        .map_err(|_| Reason::PeerMisbehaved)?;
+    let local = process.local();
+    let accept =
+        rendezvous::expect_accept(message, group.peer.into(), group.peer_link_id(), &local)
+            .map_err(|refusal| refuse(sock, group, hello.slot as usize, &refusal))?;
     let ring_at = answer.identity.ring_at.load(Ordering::Relaxed);
     let incoming = theirs.ring(ring_at, sock.rmbe().bytes() as u32);
-    let (Some(incoming), true) = (incoming, size.bytes() == outgoing.len()) else {
+    let (Some(incoming), true) = (incoming, accept.size.bytes() == outgoing.len()) else {
         return Err(Reason::PeerMisbehaved);
     };
     let index = sock.slot_index();
@@ -712,7 +741,8 @@ fn server_finishes(
         // Another thread sleeps in a plain receive: when it returns, look again.
         return Ok(());
     }
-    accept(sock, fd, group, peer_slot)
+    let answer = answer(sock, group, peer_slot)?;
+    accept(sock, fd, group, peer_slot, &answer)
         .inspect_err(|reason| decline(sock, group, peer_slot, *reason))?;
     if sock.phase() == Phase::Smc {
         turn(group.record(index), slot, phase::ACCEPTED);
@@ -738,37 +768,43 @@ fn find_proposal(
     (at == phase::PROPOSED && shown == process::halves(&token)).then_some((group, peer_slot))
 }
 
+/// Server: the Accept for a Proposal, or what came in its place is refused.
+fn answer(
+    sock: &'static Sock,
+    group: &'static Group,
+    peer_slot: usize,
+) -> Result<AcceptConfirmD, Reason> {
+    let local = sock.home().ok_or(Reason::NoSlot)?.local();
+    let (message, buffer) = (read_clc(group, peer_slot), buffer(sock, group, true));
+    rendezvous::expect_proposal(message, group.peer.into(), &local, buffer)
+        .map_err(|refusal| refuse(sock, group, peer_slot, &refusal))
+}
+
 fn accept(
     sock: &'static Sock,
     fd: i32,
     group: &'static Group,
     peer_slot: usize,
+    answer: &AcceptConfirmD,
 ) -> Result<(), Reason> {
-    let (Some(process), Some(slot), Some((theirs, _))) = (sock.home(), sock.slot(), group.theirs())
-    else {
+    let (Some(slot), Some((theirs, _))) = (sock.slot(), group.theirs()) else {
         return Err(Reason::NoSlot);
     };
+    if !group.may_go_on() {
+        return Err(Reason::OtherUser);
+    }
     let index = sock.slot_index();
     let proposal = theirs.record(peer_slot);
-    let Some(Message::Proposal(message)) = read_clc(group, peer_slot) else {
-        return Err(Reason::PeerMisbehaved);
-    };
-    let local = process.local().ok_or(Reason::NoCommonEid)?;
     let wished = proposal.identity.rmbe_len.load(Ordering::Relaxed) as usize;
     let size = RmbeSize::from_bytes(wished).ok_or(Reason::PeerMisbehaved)?;
     let ring_at = proposal.identity.ring_at.load(Ordering::Relaxed);
     let incoming = theirs.ring(ring_at, sock.rmbe().bytes() as u32);
     let incoming = incoming.ok_or(Reason::PeerMisbehaved)?;
-    let accept = rendezvous::answer(&message, group.peer.into(), &local, buffer(sock, group, true))
-        .map_err(|decline| match decline.diagnosis {
-            Diagnosis::NOUEID => Reason::NoCommonEid,
-            _ => Reason::PeerMisbehaved,
-        })?;
-    let (ring_at, outgoing) = group.take_ring(index, size).ok_or(Reason::NoMemory)?;
+    let (ring_at, outgoing) = group.take_ring(index, size)?;
     let mine = group.record(index);
     prepare(mine, slot, fd, ring_at, size, sock.rmbe());
     mine.identity.peer_slot.store(peer_slot as u32, Ordering::Relaxed);
-    put_clc(group, index, &accept);
+    put_clc(group, index, answer);
     let conn = Conn { mine, theirs: proposal, outgoing, incoming, group, peer_slot };
     if !switch::is_established(fd) || !switch::read_by_ledger(sock, slot, fd, conn) {
         return Err(Reason::Unanswered);
@@ -778,9 +814,33 @@ fn accept(
 
 /// Server: says why not, in the standard's words.
 fn decline(sock: &Sock, group: &'static Group, peer_slot: usize, reason: Reason) {
-    let (Some(slot), Some(code)) = (sock.slot(), reason.diagnosis()) else { return };
+    if let Some(code) = reason.diagnosis() {
+        put_decline(sock, group, peer_slot, &Decline::v2(PeerId::default(), code));
+    }
+}
+
+/// What came in place of an expected message leads no further.
+fn refuse(sock: &Sock, group: &'static Group, peer_slot: usize, refusal: &Refusal) -> Reason {
+    match refusal {
+        Refusal::Decline(decline) => {
+            put_decline(sock, group, peer_slot, decline);
+            match decline.diagnosis {
+                Diagnosis::NOSMCDEV => Reason::NoCommonEid,
+                _ => Reason::PeerMisbehaved,
+            }
+        }
+        Refusal::Declined(decline) => {
+            let diagnosis = decline.diagnosis.0;
+            sock.slot().inspect(|slot| slot.peer_diagnosis.store(diagnosis, Ordering::Relaxed));
+            Reason::PeerDeclined
+        }
+        Refusal::Protocol => Reason::PeerMisbehaved,
+    }
+}
+
+fn put_decline(sock: &Sock, group: &'static Group, peer_slot: usize, message: &Decline) {
+    let Some(slot) = sock.slot() else { return };
     let index = sock.slot_index();
-    let message = Decline::v2(PeerId::default(), code);
     let mut bytes = [0; CLC_LEN_MAX];
     if let Ok(len) = message.emit(&mut bytes) {
         group.slab().clc(index).put(&bytes[..len]);
@@ -788,11 +848,6 @@ fn decline(sock: &Sock, group: &'static Group, peer_slot: usize, reason: Reason)
         record.identity.peer_slot.store(peer_slot as u32, Ordering::Relaxed);
         turn(record, slot, phase::DECLINED);
     }
-}
-
-fn declined(slot: &Slot, decline: &Decline) -> Reason {
-    slot.peer_diagnosis.store(decline.diagnosis.0, Ordering::Relaxed);
-    Reason::PeerDeclined
 }
 
 fn buffer(sock: &Sock, group: &Group, asks_contact: bool) -> Buffer {
@@ -806,15 +861,22 @@ fn buffer(sock: &Sock, group: &Group, asks_contact: bool) -> Buffer {
     }
 }
 
-fn read_clc(group: &Group, peer_slot: usize) -> Option<Message> {
-    let (theirs, _) = group.theirs()?;
+/// What is in the CLC box of the peer: nothing, as long as it has not introduced itself.
+fn read_clc(group: &Group, peer_slot: usize) -> Result<Message, Error> {
     let mut bytes = [0; CLC_LEN_MAX];
-    let len = theirs.clc(peer_slot).take(&mut bytes);
+    let len = group.theirs().map_or(0, |(theirs, _)| theirs.clc(peer_slot).take(&mut bytes));
     let message = Message::parse(&bytes[..len]);
     if let Err(error) = &message {
         crate::log!(Warn, "CLC message of {} refused: {error}", group.peer);
     }
-    message.ok()
+    message
+}
+
+/// What we have put into our CLC box.
+fn own_clc(group: &Group, index: usize) -> Option<Message> {
+    let mut bytes = [0; CLC_LEN_MAX];
+    let len = group.slab().clc(index).take(&mut bytes);
+    Message::parse(&bytes[..len]).ok()
 }
 
 fn put_clc(group: &Group, index: usize, message: &AcceptConfirmD) {
@@ -832,12 +894,12 @@ pub(crate) fn is_confirmed(conn: &Conn) -> bool {
 
 /// Server: checks the Confirm once, before the first byte goes into the ring.
 pub(crate) fn check_confirm(sock: &Sock, conn: &Conn) -> bool {
-    let Some(local) = sock.home().and_then(Process::local) else { return false };
     let message = read_clc(conn.group, conn.peer_slot);
-    let Some(Message::Confirm(AcceptConfirm::SmcD(confirm))) = message else {
+    let Some(Message::Accept(AcceptConfirm::SmcD(accept))) = own_clc(conn.group, sock.slot_index())
+    else {
         return false;
     };
-    rendezvous::check_confirm(&confirm, conn.group.peer.into(), &local)
+    rendezvous::expect_confirm(message, conn.group.peer.into(), &accept)
         .is_ok_and(|size| size.bytes() == conn.outgoing.len())
 }
 

@@ -7,7 +7,8 @@
 use arrayvec::ArrayVec;
 use core::str::FromStr;
 use sidestep_proto::governor::SpinPolicy;
-use sidestep_proto::policy::{self, ENTRIES_MAX, Policy, PortRange};
+use sidestep_proto::policy::{self, Policy, PortRange};
+use sidestep_proto::rendezvous::UEIDS_MAX;
 use sidestep_wire::{Eid, RmbeSize};
 
 /// Name of the environment variable.
@@ -25,8 +26,10 @@ pub enum Promotion {
 }
 
 /// What the operator decided.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
+    /// Name of the program, which rules may be about.
+    pub program: &'static str,
     /// `mode=tcp`: connections are counted and left alone.
     pub smc: bool,
     /// When to move.
@@ -41,8 +44,12 @@ pub struct Options {
     pub spin: SpinPolicy,
     /// Bytes of ring memory this process may use; 0 = what its control group bears.
     pub memory_limit: u64,
-    /// The UEID that peers must have, too.
-    pub eid: Option<Eid>,
+    /// The same for all processes of the user; 0 = none.
+    pub user_memory_limit: u64,
+    /// UEIDs of which a peer must have one, the preferred first.
+    pub ueids: ArrayVec<Eid, UEIDS_MAX>,
+    /// Connections that may be agreed on at a time; 0 = any number.
+    pub handshake_limit: u32,
     /// Which connections stay on TCP.
     pub policy: Policy,
     /// How much to log.
@@ -52,6 +59,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            program: "",
             smc: true,
             promotion: Promotion::Lazy,
             autosmc: true,
@@ -59,7 +67,9 @@ impl Default for Options {
             rmbe: RmbeSize::DEFAULT,
             spin: SpinPolicy::Auto,
             memory_limit: 0,
-            eid: Eid::ueid("SIDESTEP").ok(),
+            user_memory_limit: 0,
+            ueids: Eid::ueid("SIDESTEP").into_iter().collect(),
+            handshake_limit: 0,
             policy: Policy::default(),
             log: crate::log::Level::Warn,
         }
@@ -67,19 +77,25 @@ impl Default for Options {
 }
 
 impl Options {
+    /// The defaults, for a program of this name.
+    #[must_use]
+    pub fn of(program: &'static str) -> Self {
+        Self { program, ..Self::default() }
+    }
+
     /// Reads the value of [`VARIABLE`], for a program of this name.
     #[must_use]
-    pub fn parse(text: &str, program: &str) -> Self {
-        let mut options = Self::default();
-        for (key, value) in text.split_ascii_whitespace().filter_map(|pair| pair.split_once('=')) {
-            match key {
-                "noprogram" => {
-                    options.policy.excludes_program = value.split(',').any(|name| name == program);
-                }
-                _ => options.set(key, value),
-            }
-        }
+    pub fn parse(text: &str, program: &'static str) -> Self {
+        let mut options = Self::of(program);
+        options.read(text);
         options
+    }
+
+    /// Lays the words of a text over what is there.
+    pub fn read(&mut self, text: &str) {
+        for (key, value) in text.split_ascii_whitespace().filter_map(|pair| pair.split_once('=')) {
+            self.set(key, value);
+        }
     }
 
     /// Whether any connection may move at all.
@@ -104,10 +120,27 @@ impl Options {
             ("spin", "never") => self.spin = SpinPolicy::Never,
             ("spin", "always") => self.spin = SpinPolicy::Always,
             ("memory", bytes) => self.memory_limit = bytes.parse().unwrap_or(self.memory_limit),
-            ("eid", name) => self.eid = Eid::ueid(name).ok().or(self.eid),
+            ("usermemory", bytes) => {
+                self.user_memory_limit = bytes.parse().unwrap_or(self.user_memory_limit);
+            }
+            ("eid", names) => {
+                let ueids: ArrayVec<Eid, UEIDS_MAX> = list(names, Eid::ueid);
+                if !ueids.is_empty() {
+                    self.ueids = ueids;
+                }
+            }
+            ("handshakes", limit) => {
+                self.handshake_limit = limit.parse().unwrap_or(self.handshake_limit);
+            }
             ("noport", ports) => self.policy.excluded_ports = list(ports, PortRange::from_str),
             ("peer", subnets) => self.policy.permitted_peers = list(subnets, policy::parse_subnet),
             ("nopeer", subnets) => self.policy.excluded_peers = list(subnets, policy::parse_subnet),
+            ("user", users) => self.policy.users = list(users, u32::from_str),
+            ("group", groups) => self.policy.groups = list(groups, u32::from_str),
+            ("member", users) => self.policy.members = list(users, u32::from_str),
+            ("noprogram", names) => {
+                self.policy.excludes_program = names.split(',').any(|name| name == self.program);
+            }
             ("log", level) => self.log = crate::log::Level::parse(level).unwrap_or(self.log),
             ("logfile", path) => crate::log::set_file(path),
             _ => {}
@@ -116,8 +149,8 @@ impl Options {
 }
 
 /// Entries between commas.
-fn list<T, E>(text: &str, entry: fn(&str) -> Result<T, E>) -> ArrayVec<T, ENTRIES_MAX> {
-    text.split(',').filter_map(|text| entry(text).ok()).take(ENTRIES_MAX).collect()
+fn list<T, E, const MAX: usize>(text: &str, entry: fn(&str) -> Result<T, E>) -> ArrayVec<T, MAX> {
+    text.split(',').filter_map(|text| entry(text).ok()).take(MAX).collect()
 }
 
 #[cfg(test)]
@@ -126,13 +159,15 @@ mod tests {
 
     #[test]
     fn reads_what_the_command_line_tool_writes() {
-        let options =
-            Options::parse("mode=tcp promotion=lazy rmbe=131072 spin=never eid=PROD", "server");
+        let options = Options::parse(
+            "mode=tcp promotion=lazy rmbe=131072 spin=never eid=PROD,TEST",
+            "server",
+        );
         assert!(!options.smc);
         assert_eq!(options.promotion, Promotion::Lazy);
         assert_eq!(options.rmbe.bytes(), 131_072);
         assert_eq!(options.spin, SpinPolicy::Never);
-        assert_eq!(options.eid, Eid::ueid("PROD").ok());
+        assert_eq!(options.ueids[..], ["PROD", "TEST"].map(|name| Eid::ueid(name).unwrap()));
     }
 
     #[test]
@@ -141,16 +176,18 @@ mod tests {
             Options::parse("rmbe=12345 spin=sometimes nonsense eid=~ noport=x,22", "server");
         assert_eq!(options.rmbe, RmbeSize::DEFAULT);
         assert_eq!(options.spin, SpinPolicy::Auto);
-        assert_eq!(options.eid, Eid::ueid("SIDESTEP").ok());
+        assert_eq!(options.ueids[..], [Eid::ueid("SIDESTEP").unwrap()]);
         assert_eq!(options.policy.excluded_ports.len(), 1);
     }
 
     #[test]
     fn the_policy_is_read() {
-        let text = "noport=22,6000-6010 peer=10.0.0.0/8 nopeer=10.1.0.0/16,::1/128 noprogram=a,b";
+        let text = "noport=22,6000-6010 peer=10.0.0.0/8 nopeer=10.1.0.0/16,::1/128 noprogram=a,b \
+                    user=1,2 group=33 member=7";
         let policy = Options::parse(text, "server").policy;
         let lists = [policy.permitted_peers.len(), policy.excluded_peers.len()];
         assert_eq!((policy.excluded_ports.len(), lists), (2, [1, 2]));
+        assert_eq!([policy.users.len(), policy.groups.len(), policy.members.len()], [2, 1, 1]);
         assert!(!policy.excludes_program);
         assert!(Options::parse(text, "b").policy.excludes_program);
     }

@@ -6,18 +6,18 @@
 //! mappings it inherited.
 
 use crate::group::{self, Group};
+use crate::memory::Budget;
 use crate::options::{Options, Promotion};
 use crate::pool::{self, Held, LISTS, SharedLock};
 use crate::sock::Sock;
 use core::cell::{Cell, UnsafeCell};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use sidestep_device::cgroup;
 use sidestep_device::channel::SLOTS;
 use sidestep_device::lock::Entry;
 use sidestep_device::map;
 use sidestep_device::slab::{self, phase};
 use sidestep_device::state::{self, Slot, State, mode};
-use sidestep_device::sys::{self, Kernel, UnixName};
+use sidestep_device::sys::{self, Kernel, Sender, UnixName};
 use sidestep_device::wake::{self, CHANNELS, Wake};
 use sidestep_proto::autosmc::{Patience, Traffic};
 use sidestep_proto::fallback::Reason;
@@ -40,7 +40,7 @@ const SWEEP_LEN: usize = 64;
 pub struct Process {
     /// Its number when it was made.
     pub pid: u32,
-    /// Real user: peers must run as the same.
+    /// Real user: peers run as the same, or as one whom the operator has listed.
     pub uid: u32,
     /// Its 128-bit GID.
     pub instance: Instance,
@@ -60,11 +60,9 @@ pub struct Process {
     forebear: AtomicPtr<Self>,
     /// The thread that forks has taken the lock.
     held_for_fork: AtomicU32,
-    /// Bytes of rings in the slabs of its link groups: in use, or warm for the next
+    /// For the rings in the slabs of its link groups: in use, or warm for the next
     /// connection.
-    pub(crate) ring_bytes: AtomicU64,
-    /// The most that they may be.
-    pub(crate) ring_bytes_max: u64,
+    pub(crate) budget: Budget,
     /// Introductions that could not be answered yet because a mailbox was full.
     pub(crate) replies_pending: AtomicU32,
     pub(crate) groups: [AtomicPtr<Group>; GROUPS_MAX],
@@ -143,7 +141,27 @@ pub fn configure(options: Options) {
 /// What the operator decided.
 #[inline]
 pub fn options() -> &'static Options {
-    OPTIONS.get_or_init(Options::default)
+    // SAFETY: set by `replace_options`, never freed.
+    let replaced = unsafe { REPLACED.load(Ordering::Acquire).as_ref() };
+    replaced.unwrap_or_else(|| OPTIONS.get_or_init(Options::default))
+}
+
+/// What he has decided since; null: nothing.
+static REPLACED: AtomicPtr<Options> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The operator has changed his mind. False if not, or if there is no memory to remember it.
+/// What was before stays in memory: a thread may be reading it.
+pub(crate) fn replace_options(options: Options) -> bool {
+    if options == *self::options() {
+        return false;
+    }
+    let Ok(room) = map::reserve(size_of::<Options>()) else { return false };
+    let at = room.at(0, size_of::<Options>()).cast::<Options>();
+    // SAFETY: fresh memory of the right size and alignment (a page).
+    unsafe { at.write(options) };
+    // Release: pairs with the Acquire in `options`.
+    REPLACED.store(at, Ordering::Release);
+    true
 }
 
 /// The process whose memory this is. Not set until the library has started.
@@ -191,6 +209,12 @@ pub fn end_loan() {
 #[must_use]
 pub fn is_borrowed_memory() -> bool {
     BORROWERS.load(Ordering::Relaxed) != 0 && OWNER.load(Ordering::Relaxed) != sys::pid()
+}
+
+/// This process, if it was made.
+pub(crate) fn existing() -> Option<&'static Process> {
+    // SAFETY: set once below, never freed.
+    unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
 }
 
 /// This process, made now if need be. `None` when something it needs is not to be
@@ -357,7 +381,7 @@ impl Process {
         // SAFETY: nobody else knows it yet.
         unsafe {
             (&raw mut (*room).netns_cookie).write(netns_cookie);
-            (&raw mut (*room).ring_bytes_max).write(ring_bytes_max());
+            (&raw mut (*room).budget).write(Budget::new((*room).uid, options().user_memory_limit));
             (&raw mut (*room).mailbox).write(mailbox.settle());
             (&raw mut (*room).probe).write(probe.settle());
         }
@@ -491,18 +515,18 @@ impl Process {
         halves(&self.instance.0)[0]
     }
 
-    /// Who we are to the rendezvous; `None` without an EID.
+    /// Who we are to the rendezvous.
     #[must_use]
-    pub fn local(&self) -> Option<Local> {
+    pub fn local(&self) -> Local {
         let mut name = [0u8; 64];
         // SAFETY: the buffer is writable for its length; gethostname is not hooked.
         unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
         let len = name.iter().position(|&b| b == 0).unwrap_or(0);
-        Some(Local {
+        Local {
             gid: self.instance.into(),
-            eid: options().eid?,
+            ueids: options().ueids.clone(),
             hostname: Hostname::new(&name[..len]),
-        })
+        }
     }
 
     /// Takes a slot for a new connection: its index.
@@ -687,7 +711,7 @@ impl Process {
             if looks_left == 0 {
                 self.wake.mail().store(1, Ordering::Relaxed);
             }
-            if received.uid == Some(self.uid) {
+            if received.sender.is_some_and(|sender| self.shares_with(sender)) {
                 match ControlMessage::parse(&bytes[..received.len]) {
                     Ok(ControlMessage::Introduction(introduction)) => {
                         group::on_introduction(self, &introduction, &received);
@@ -708,11 +732,9 @@ impl Process {
         }
     }
 
-    /// Counts more bytes of rings. False: they would be too many.
-    pub(crate) fn may_have(&self, bytes: usize) -> bool {
-        let more =
-            |taken: u64| Some(taken + bytes as u64).filter(|sum| *sum <= self.ring_bytes_max);
-        self.ring_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    /// Whether memory may be shared with the processes of a user.
+    pub(crate) fn shares_with(&self, Sender { uid, gid }: Sender) -> bool {
+        options().policy.objection_to_user(self.uid, uid, gid).is_none()
     }
 
     /// Reads the mailbox if somebody has left a hint that there is mail.
@@ -721,18 +743,6 @@ impl Process {
         if self.wake.mail().load(Ordering::Relaxed) != 0 {
             self.read_mail();
         }
-    }
-}
-
-/// What the operator allows. If he has said nothing, the rings take a part of what the
-/// control group may have: the program itself, its peers in the same group and the
-/// kernel need the rest.
-fn ring_bytes_max() -> u64 {
-    /// A quarter.
-    const PARTS: u64 = 4;
-    match options().memory_limit {
-        0 => cgroup::memory_limit().map_or(u64::MAX, |limit| limit / PARTS),
-        limit => limit,
     }
 }
 

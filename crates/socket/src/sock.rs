@@ -16,7 +16,7 @@ use crate::meeting::{self, Meeting};
 use crate::options::{Options, Promotion};
 use crate::pool::{Held, Pool, SharedLock};
 use crate::process::{self, Process};
-use crate::{Errno, multiplex, past_libc, uring, wait};
+use crate::{Errno, multiplex, past_libc, reload, uring, wait};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -495,6 +495,7 @@ impl Sock {
         if self.slot().is_some() {
             return;
         }
+        reload::look();
         let Some(process) = process::current() else { return self.set_phase(Phase::Plain) };
         if process.take_slot(self).is_none() {
             process.state.header().ended.count_tcp(Reason::NoSlot as u8);

@@ -14,12 +14,17 @@ use crate::sock::{self, Phase};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sidestep_proto::fallback::Reason;
 
-/// The program has given one of its sockets to a ring.
+/// The program has given one of its sockets to a ring, or may have.
 static USED: AtomicBool = AtomicBool::new(false);
 
 /// Whether the program uses its sockets through io_uring.
 pub fn is_used() -> bool {
     USED.load(Ordering::Relaxed)
+}
+
+/// The program has a ring, and nobody sees what it is given.
+pub fn note_unseen() {
+    USED.store(true, Ordering::Relaxed);
 }
 
 /// A descriptor is given to a ring. False: it must not be, because its connection is in

@@ -66,6 +66,17 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether a value was refused that a later edition may give a meaning: a kind of message we do
+    /// not read, or a number from a table with reserved places (RFC 7609 C.6).
+    #[must_use]
+    pub fn is_reserved_value(&self) -> bool {
+        match self {
+            Self::Unsupported { .. } => true,
+            Self::Invalid { field, .. } => *field == crate::clc::accept_confirm::smc_d::SIZE_CODE,
+            _ => false,
+        }
+    }
+
     /// The name of the field where it showed.
     #[must_use]
     pub const fn field(&self) -> &'static str {

@@ -418,6 +418,13 @@ pub fn mailbox_name(instance: &Instance) -> AddressName {
     address_name(format_args!("sidestep/1/process/{instance}"))
 }
 
+/// Bound by whoever holds a share of the memory that the rings of a user may take, `unit` times 2 MiB
+/// each: `sidestep/1/memory/<user>/<unit>/<index>`.
+#[must_use]
+pub fn memory_name(uid: u32, unit: u32, index: u32) -> AddressName {
+    address_name(format_args!("sidestep/1/memory/{uid}/{unit}/{index}"))
+}
+
 /// Bound by whoever has passed an undecided connection on and still has it open, where
 /// `cookie` is the kernel's of the TCP socket: `sidestep/1/given/<16 hexadecimal digits>/<index>`.
 #[must_use]

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -315,6 +315,12 @@ impl Dialogue {
                 }
             }
         }
+    }
+
+    /// Writes a line to the program's standard input.
+    pub(crate) fn say(&mut self, line: &str) -> Result<()> {
+        let input = self.program.child.stdin.as_mut().context("its standard input is closed")?;
+        Ok(writeln!(input, "{line}")?)
     }
 
     /// Closes the program's standard input: the agreed sign to come to an end.

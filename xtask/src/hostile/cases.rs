@@ -2,6 +2,7 @@
 //! resources does.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 
@@ -45,12 +46,15 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("valgrind", &["valgrind"], valgrind),
     Case::new("datagrams", &["python3"], datagrams),
     Case::new("strange-datagrams", &["python3"], strange_datagrams),
+    Case::new("scripted-client", &["python3"], scripted_client),
+    Case { styles: &[Style::Epoll], ..Case::new("scripted-server", &["python3"], scripted_server) },
     Case::new("other-user", &[], other_user),
     Case::new("few-descriptors", &[], few_descriptors),
     Case::new("few-addresses", &[], few_addresses),
     Case::new("no-files", &[], no_files),
     Case::new("no-proc", &[], no_proc),
     Case::new("memory-limit", &[], memory_limit),
+    Case::new("user-memory", &[], user_memory),
     Case::new("little-memory", &[], little_memory),
     Case::new("no-memory", &[], no_memory),
     Case::new("stopped", &[], stopped),
@@ -236,6 +240,43 @@ fn send_datagrams(stage: &Stage<'_>, options: &[&str]) -> Result<String> {
     })
 }
 
+/// The error scenarios of RFC 7609 Appendix C, by a client that is not Sidestep.
+fn scripted_client(stage: &Stage<'_>) -> Result<String> {
+    if stage.house.launcher.is_plain() {
+        bail!(Lacking("nobody has a mailbox".to_owned()));
+    }
+    let mut victim = stage.serve()?;
+    stage.attack(&mut victim, stage.house.seconds, |victim| {
+        let client = script(&stage.house.scripted_client, victim.port);
+        let played = launch::run(client, PATIENCE)?;
+        Ok(format!("{} scenarios", played.lines().count()))
+    })
+}
+
+/// Those by a server that is not Sidestep: a connection for each, of one client.
+fn scripted_server(stage: &Stage<'_>) -> Result<String> {
+    const SCENARIOS: &str = "9";
+    if stage.house.launcher.is_plain() {
+        bail!(Lacking("nobody has a mailbox".to_owned()));
+    }
+    let port = launch::free_port()?;
+    let mut server = Dialogue::start(script(&stage.house.scripted_server, port))?;
+    server.program().await_listener(port)?;
+    let words = ["cycles", &port.to_string(), "-c", SCENARIOS];
+    let client = stage.house.launcher.launch(Transport::Smc, &stage.house.client, words);
+    let client = launch::run(client, PATIENCE).context("the client");
+    // It knows better what went wrong.
+    let played = server.finish(PATIENCE).context("the server")?;
+    client?;
+    Ok(format!("{} scenarios", played.lines().count()))
+}
+
+fn script(path: &Path, port: u16) -> Command {
+    let mut command = Command::new("python3");
+    command.env("PYTHONDONTWRITEBYTECODE", "1").arg(path).arg(port.to_string());
+    command
+}
+
 // ---- another user ----------------------------------------------------------
 
 fn must_be_root(what: &str) -> Result<()> {
@@ -376,6 +417,32 @@ fn memory_limit(stage: &Stage<'_>) -> Result<String> {
     stage.witness(Dialogue::start(client)?, Claim::Both, PATIENCE)?;
     victim.must_be_alive()?;
     Ok("some on TCP".to_owned())
+}
+
+/// Room for the rings of all eight connections in one program, and of four in the other.
+const USER_MEMORY: &str = "[smc]\nuser_memory_limit = \"12MB\"\nrmbe_size = \"512KB\"\n";
+const USER_MEMORY_OPTIONS: &str = "usermemory=12582912 rmbe=524288";
+
+/// Twice: what the killed programs of the first round had, those of the second have.
+fn user_memory(stage: &Stage<'_>) -> Result<String> {
+    let file = stage.house.scratch.join("user-memory.toml");
+    fs::write(&file, USER_MEMORY)?;
+    let configure = |command: &mut Command| {
+        command.env("SIDESTEP_CONFIG", &file).env("SIDESTEP_OPTIONS", USER_MEMORY_OPTIONS);
+    };
+    for _ in 0..2 {
+        let victim = stage.serve_with(configure)?;
+        let words = ["steady", "-n", "8", "-h", "-t", &seconds(stage, 0.5)];
+        let mut client = stage.client(&victim, &words);
+        configure(&mut client);
+        let seen = stage.witness(Dialogue::start(client)?, Claim::Both, PATIENCE)?;
+        if stage.house.launcher.observer().is_some() {
+            // Whoever came too late for a share: the client itself, or the server that declined.
+            let declined = |_| seen.gives_reason("the peer declined: 0x01010000 MEM");
+            seen.gives_reason("smc.user_memory_limit is reached").or_else(declined)?;
+        }
+    }
+    Ok("some on TCP, and nothing is left taken".to_owned())
 }
 
 /// Memory of a control group, and connections for whose rings there is none: a quarter of

@@ -61,6 +61,9 @@ pub(crate) struct House {
     pub(crate) library: PathBuf,
     /// The script that sends datagrams.
     pub(crate) datagrams: PathBuf,
+    /// The scripts that break one rule after the other.
+    pub(crate) scripted_client: PathBuf,
+    pub(crate) scripted_server: PathBuf,
     /// For logs and configuration files.
     pub(crate) scratch: PathBuf,
     /// How long an attack lasts.

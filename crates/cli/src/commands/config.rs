@@ -1,18 +1,65 @@
-//! `sidestep config check`: what the configuration files come to, and what is wrong in them.
+//! `sidestep config`: what the configuration files come to and what is wrong in them (`check`),
+//! and changes for programs that run already (`apply`).
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use serde::Serialize;
 
-use crate::args::{ConfigArgs, ConfigCommand};
+use crate::applied;
+use crate::args::{ConfigApplyArgs, ConfigArgs, ConfigCheckArgs, ConfigCommand};
 use crate::config::{self, ConfigError, Configuration};
 use crate::options::Settings;
 
-/// Does what was asked for; 1 if a file has a mistake, otherwise 0.
+/// Does what was asked for; 1 if a file has a mistake or cannot be applied, otherwise 0.
 pub(crate) fn execute(args: &ConfigArgs) -> i32 {
-    let ConfigCommand::Check(args) = &args.command;
+    match &args.command {
+        ConfigCommand::Check(args) => check(args),
+        ConfigCommand::Apply(args) => apply(args),
+    }
+}
+
+/// All files or none: a mistake changes nothing.
+fn apply(args: &ConfigApplyArgs) -> i32 {
+    let candidates = config::candidates(args.config.as_deref(), |name| std::env::var_os(name));
+    let (configuration, mistakes) = Configuration::of(candidates.clone());
+    for mistake in &mistakes {
+        eprintln!("sidestep config apply: {mistake}");
+    }
+    if !mistakes.is_empty() {
+        eprintln!("sidestep config apply: running programs keep what they have");
+        return 1;
+    }
+    let (mut applied, mut failed) = (0, 0);
+    for path in candidates.iter().map(|candidate| candidate.path.as_path()) {
+        let found = configuration.files.iter().find(|(file, _)| file == path);
+        // A program may have been started with a file that is gone.
+        if found.is_none() && !path.parent().is_some_and(Path::is_dir) {
+            continue;
+        }
+        let settings = found.map(|(_, settings)| settings.clone()).unwrap_or_default();
+        match applied::apply(path, &settings) {
+            Ok(()) => {
+                let remark = if found.is_some() { "" } else { " as empty: there is no such file" };
+                println!("{}: applied{remark}", path.display());
+                applied += 1;
+            }
+            // The machine's file is for others to apply.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                println!("{}: may not be applied by this user", path.display());
+            }
+            Err(error) => {
+                eprintln!("sidestep config apply: {}: {error}", applied::path_of(path).display());
+                failed += 1;
+            }
+        }
+    }
+    i32::from(failed > 0 || applied == 0)
+}
+
+fn check(args: &ConfigCheckArgs) -> i32 {
     let (configuration, mistakes) =
         Configuration::examine(args.config.as_deref(), |name| std::env::var_os(name));
     let report = Report::new(&configuration, &mistakes);

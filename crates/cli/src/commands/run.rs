@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::applied::{self, SOURCES_VARIABLE};
 use crate::args::{LogArg, RunArgs};
-use crate::config::{ConfigError, Configuration};
+use crate::config::{self, ConfigError, Configuration};
 use crate::library::{self, LibraryError, PRELOAD_VARIABLE};
-use crate::options::{OPTIONS_VARIABLE, Options, Settings};
+use crate::options::{OPTIONS_VARIABLE, Settings};
 use crate::preloadable::{self, Caller, Examination, Obstacle};
 use crate::program::{self, ProgramError};
 
@@ -64,7 +65,7 @@ struct Launch {
 impl Launch {
     /// Checks everything that can be checked, and warns if the program will stay on TCP.
     fn prepare(args: &RunArgs) -> Result<Self, RunError> {
-        let options = options(args)?;
+        let wishes = Wishes::gather(args)?;
         let library = library::find()?;
         let path_variable = std::env::var_os("PATH");
         let name = &args.command[0];
@@ -83,7 +84,7 @@ impl Launch {
         Ok(Self {
             path,
             words: args.command.clone(),
-            environment: environment(std::env::vars_os(), &options, preload.then_some(&library)),
+            environment: environment(std::env::vars_os(), wishes, preload.then_some(&library)),
             is_bare_script: examination.is_some_and(|found| found.is_bare_script),
         })
     }
@@ -108,16 +109,31 @@ impl Launch {
     }
 }
 
-/// The options from the command line, the configuration files and the defaults.
-fn options(args: &RunArgs) -> Result<Options, RunError> {
-    let configuration = Configuration::load(args.config.as_deref(), |name| std::env::var_os(name))?;
-    let options = command_line_settings(args).or(configuration.settings).into_options();
-    if let Some(path) = &options.log_file {
-        // The library could only be silent about it, inside a program that is already running.
-        let opened = OpenOptions::new().append(true).create(true).open(path);
-        opened.map_err(|reason| RunError::LogFile { path: path.clone(), reason })?;
+/// What the library is told in the environment.
+struct Wishes {
+    options: String,
+    /// Where they come from: see [`applied::sources`].
+    sources: String,
+}
+
+impl Wishes {
+    /// From the command line, the configuration files and the defaults.
+    fn gather(args: &RunArgs) -> Result<Self, RunError> {
+        let candidates = config::candidates(args.config.as_deref(), |name| std::env::var_os(name));
+        let (configuration, errors) = Configuration::of(candidates.clone());
+        if let Some(error) = errors.into_iter().next() {
+            return Err(error.into());
+        }
+        let command_line = command_line_settings(args);
+        let sources = applied::sources(&candidates, &configuration, &command_line);
+        let options = command_line.or(configuration.settings).into_options();
+        if let Some(path) = &options.log_file {
+            // The library could only be silent about it, inside a program that is already running.
+            let opened = OpenOptions::new().append(true).create(true).open(path);
+            opened.map_err(|reason| RunError::LogFile { path: path.clone(), reason })?;
+        }
+        Ok(Self { options: options.to_string(), sources })
     }
-    Ok(options)
 }
 
 fn command_line_settings(args: &RunArgs) -> Settings {
@@ -146,13 +162,14 @@ fn described(name: &OsStr, examination: Option<&Examination>) -> String {
 /// `inherited`, with the options for the library and, if it may be preloaded, with the library.
 fn environment(
     inherited: impl Iterator<Item = (OsString, OsString)>,
-    options: &Options,
+    wishes: Wishes,
     library: Option<&PathBuf>,
 ) -> Vec<(OsString, OsString)> {
     let (preloads, mut environment): (Vec<_>, Vec<_>) = inherited
-        .filter(|(name, _)| name != OPTIONS_VARIABLE)
+        .filter(|(name, _)| name != OPTIONS_VARIABLE && name != SOURCES_VARIABLE)
         .partition(|(name, _)| name == PRELOAD_VARIABLE);
-    environment.push((OPTIONS_VARIABLE.into(), options.to_string().into()));
+    environment.push((OPTIONS_VARIABLE.into(), wishes.options.into()));
+    environment.push((SOURCES_VARIABLE.into(), wishes.sources.into()));
 
     let existing = preloads.into_iter().next().map(|(_, value)| value);
     let preload = match library {
@@ -206,33 +223,33 @@ mod tests {
 
     fn environment(inherited: &[(&str, &str)], library: Option<&str>) -> Vec<String> {
         let inherited = inherited.iter().map(|&(name, value)| (name.into(), value.into()));
-        let options = Settings::default().into_options();
+        let wishes = Wishes { options: "mode=smc".into(), sources: "mode=smc file= ".into() };
         let library = library.map(PathBuf::from);
-        super::environment(inherited, &options, library.as_ref())
+        super::environment(inherited, wishes, library.as_ref())
             .into_iter()
             .map(|(name, value)| format!("{}={}", name.display(), value.display()))
             .collect()
     }
 
     #[test]
-    fn the_environment_gains_two_variables() {
-        let options = format!("SIDESTEP_OPTIONS={}", Settings::default().into_options());
+    fn the_environment_gains_three_variables() {
+        let (options, sources) = ("SIDESTEP_OPTIONS=mode=smc", "SIDESTEP_SOURCES=mode=smc file= ");
         assert_eq!(
             environment(&[("A", "1")], Some("/l/libsidestep.so")),
-            ["A=1", &options, "LD_PRELOAD=/l/libsidestep.so"]
+            ["A=1", options, sources, "LD_PRELOAD=/l/libsidestep.so"]
         );
         assert_eq!(
             environment(
                 &[("LD_PRELOAD", "/x.so"), ("SIDESTEP_OPTIONS", "old"), ("A", "1")],
                 Some("/l/libsidestep.so")
             ),
-            ["A=1", &options, "LD_PRELOAD=/l/libsidestep.so:/x.so"]
+            ["A=1", options, sources, "LD_PRELOAD=/l/libsidestep.so:/x.so"]
         );
     }
 
     #[test]
     fn without_a_library_other_preloads_stay() {
         let environment = environment(&[("LD_PRELOAD", "/x.so")], None);
-        assert_eq!(environment[1], "LD_PRELOAD=/x.so");
+        assert_eq!(environment[2], "LD_PRELOAD=/x.so");
     }
 }

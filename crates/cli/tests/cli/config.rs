@@ -49,3 +49,40 @@ fn the_same_as_json() {
     );
     assert_eq!(report["mistakes"], serde_json::json!([]));
 }
+
+#[test]
+fn what_is_applied_is_the_file_in_the_librarys_words() {
+    let place = Place::new();
+    let file = place.file("a.toml", "[policy]\nexclude_ports = [22]\n[smc]\nspin = \"never\"\n");
+    place.file(".config/sidestep/sidestep.toml", "");
+    let mut command = place.sidestep(None);
+    let (status, text, errors) = outcome(command.args(["config", "apply", "--config"]).arg(&file));
+    assert_eq!((status, errors.as_str()), (Some(0), ""));
+    assert!(text.contains(&format!("{}: applied\n", file.display())), "{text}");
+    let applied = |name: &str| std::fs::read_to_string(place.path().join(name)).unwrap();
+    assert_eq!(applied("a.toml.applied"), "\nspin=never noport=22\n");
+    assert_eq!(applied(".config/sidestep/sidestep.toml.applied"), "\n\n");
+}
+
+#[test]
+fn a_mistake_in_one_file_applies_none() {
+    let place = Place::new();
+    let file = place.file("a.toml", "[smc]\nmode = \"shm\"\n");
+    place.file(".config/sidestep/sidestep.toml", "[smc]\nmode = \"tcp\"\n");
+    let mut command = place.sidestep(None);
+    let (status, text, errors) = outcome(command.args(["config", "apply", "--config"]).arg(&file));
+    assert_eq!((status, text.as_str()), (Some(1), ""));
+    let mistake = format!("{}:2: smc.mode: `shm` is not one of: smc, tcp\n", file.display());
+    assert!(errors.contains(&mistake) && errors.contains("keep what they have"), "{errors}");
+    assert!(!place.path().join(".config/sidestep/sidestep.toml.applied").exists());
+}
+
+#[test]
+fn a_file_that_is_gone_is_applied_as_empty() {
+    let place = Place::new();
+    let file = place.file(".config/sidestep/sidestep.toml", "");
+    std::fs::remove_file(&file).unwrap();
+    let (status, text, _) = outcome(place.sidestep(None).args(["config", "apply"]));
+    assert_eq!(status, Some(0));
+    assert!(text.contains("applied as empty"), "{text}");
+}

@@ -44,6 +44,11 @@ fn of_config_check() {
 }
 
 #[test]
+fn of_config_apply() {
+    check("help-config-apply.txt", &["config", "apply", "--help"]);
+}
+
+#[test]
 fn of_ss() {
     check("help-ss.txt", &["ss", "--help"]);
 }

@@ -224,6 +224,9 @@ impl AcceptConfirmDV1 {
 }
 
 /// The length of the buffer; no SMC-D peer has one above 1 MiB.
+/// The name of the one field whose reserved values are refused.
+pub(crate) const SIZE_CODE: &str = field::SIZE_CODE.name;
+
 fn size(content: &Reader<'_>) -> Result<RmbeSize, Error> {
     let code = content.u8(field::SIZE_CODE)? >> 4;
     RmbeSize::from_code(code)

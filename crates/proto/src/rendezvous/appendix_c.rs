@@ -1,0 +1,220 @@
+//! The error scenarios of RFC 7609 Appendix C, each with two engines that exchange bytes.
+
+use super::*;
+use sidestep_wire::clc::Role;
+use sidestep_wire::ids::Gid;
+use std::vec::Vec;
+
+const SERVERS_GROUP: LinkId = LinkId(7);
+
+/// One end: what it is, and what has become of the rendezvous.
+struct End {
+    local: Local,
+    link_id: LinkId,
+}
+
+impl End {
+    fn new(n: u64, ueid: &str, link_id: LinkId) -> Self {
+        let gid = ExtendedGid { gid: Gid(n), gid_ext: !n };
+        let ueids = Eid::ueid(ueid).into_iter().collect();
+        Self { local: Local { gid, ueids, hostname: Hostname::new(b"host") }, link_id }
+    }
+
+    fn buffer(&self, first_contact: bool) -> Buffer {
+        Buffer { token: DmbToken(1), size: RmbeSize::DEFAULT, link_id: self.link_id, first_contact }
+    }
+}
+
+struct Pair {
+    client: End,
+    server: End,
+}
+
+/// On the wire.
+type Bytes = Vec<u8>;
+
+fn bytes(emit: impl FnOnce(&mut [u8]) -> Result<usize, Error>) -> Bytes {
+    let mut room = [0; 504];
+    let len = emit(&mut room).unwrap();
+    room[..len].to_vec()
+}
+
+impl Pair {
+    fn new() -> Self {
+        Self { client: End::new(1, "X", LinkId(3)), server: End::new(2, "X", SERVERS_GROUP) }
+    }
+
+    fn proposal(&self) -> Bytes {
+        bytes(|room| propose(&self.client.local).emit(room))
+    }
+
+    fn server_hears_instead_of_proposal(&self, bytes: &[u8]) -> Result<AcceptConfirmD, Refusal> {
+        let (peer, buffer) = (self.client.local.gid, self.server.buffer(true));
+        expect_proposal(Message::parse(bytes), peer, &self.server.local, buffer)
+    }
+
+    fn accept(&self) -> AcceptConfirmD {
+        self.server_hears_instead_of_proposal(&self.proposal()).unwrap()
+    }
+
+    fn client_hears_instead_of_accept(&self, bytes: &[u8]) -> Result<AcceptConfirmD, Refusal> {
+        let peer = self.server.local.gid;
+        expect_accept(Message::parse(bytes), peer, SERVERS_GROUP, &self.client.local)
+    }
+
+    fn confirm(&self) -> AcceptConfirmD {
+        confirm(&self.accept(), &self.client.local, self.client.buffer(false))
+    }
+
+    fn server_hears_instead_of_confirm(&self, bytes: &[u8]) -> Result<RmbeSize, Refusal> {
+        expect_confirm(Message::parse(bytes), self.client.local.gid, &self.accept())
+    }
+}
+
+fn emitted(message: &AcceptConfirmD) -> Bytes {
+    bytes(|room| message.emit(room))
+}
+
+/// As the peer reads what we send for a refusal.
+fn sent(refusal: &Refusal) -> Decline {
+    let Refusal::Decline(decline) = refusal else { panic!("{refusal:?} sends nothing") };
+    match Message::parse(&bytes(|room| decline.emit(room))) {
+        Ok(Message::Decline(read)) => read,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn without_an_error_both_commit() {
+    let pair = Pair::new();
+    assert!(pair.client_hears_instead_of_accept(&emitted(&pair.accept())).is_ok());
+    let size = pair.server_hears_instead_of_confirm(&emitted(&pair.confirm()));
+    assert_eq!(size, Ok(RmbeSize::DEFAULT));
+}
+
+#[test]
+fn c1_the_server_declines_in_place_of_its_accept() {
+    let mut pair = Pair::new();
+    pair.server = End::new(2, "Y", SERVERS_GROUP);
+    let refusal = pair.server_hears_instead_of_proposal(&pair.proposal()).unwrap_err();
+    let decline = sent(&refusal);
+    assert_eq!(decline.diagnosis, Diagnosis::NOSMCDEV);
+    let heard = pair.client_hears_instead_of_accept(&bytes(|room| decline.emit(room)));
+    assert_eq!(heard, Err(Refusal::Declined(decline)), "and sends nothing back");
+}
+
+#[test]
+fn c1_the_client_declines_in_place_of_its_confirm() {
+    let pair = Pair::new();
+    let foreign = AcceptConfirmD { eid: Eid::ueid("Y").unwrap(), ..pair.accept() };
+    let refusal = pair.client_hears_instead_of_accept(&emitted(&foreign)).unwrap_err();
+    let decline = sent(&refusal);
+    let heard = pair.server_hears_instead_of_confirm(&bytes(|room| decline.emit(room)));
+    assert_eq!(heard, Err(Refusal::Declined(decline)));
+}
+
+#[test]
+fn c1_a_decline_in_place_of_the_proposal_is_heard() {
+    let decline = Decline::v1(PeerId::default(), Diagnosis::CNFERR);
+    let heard = Pair::new().server_hears_instead_of_proposal(&bytes(|room| decline.emit(room)));
+    assert_eq!(heard, Err(Refusal::Declined(decline)));
+}
+
+#[test]
+fn c3_after_its_accept_the_server_does_not_decline() {
+    let pair = Pair::new();
+    let good = pair.confirm();
+    let wrong = [
+        AcceptConfirmD { eid: Eid::ueid("Y").unwrap(), ..good.clone() },
+        AcceptConfirmD { gid: pair.server.local.gid, ..good.clone() },
+        AcceptConfirmD { chid: Chid(1), ..good.clone() },
+        AcceptConfirmD { first_contact: None, ..good },
+    ];
+    for confirm in wrong {
+        let heard = pair.server_hears_instead_of_confirm(&emitted(&confirm));
+        assert_eq!(heard, Err(Refusal::Protocol), "{confirm:?}");
+    }
+}
+
+#[test]
+fn c4_an_accept_of_a_link_group_that_we_do_not_have_is_out_of_sync() {
+    let pair = Pair::new();
+    for first_contact in [None, pair.accept().first_contact] {
+        let stale = AcceptConfirmD { link_id: LinkId(8), first_contact, ..pair.accept() };
+        let refusal = pair.client_hears_instead_of_accept(&emitted(&stale)).unwrap_err();
+        let decline = sent(&refusal);
+        assert_eq!((decline.diagnosis, decline.out_of_sync), (Diagnosis::SYNCERR, true));
+    }
+}
+
+#[test]
+fn c5_an_answer_that_does_not_come_is_not_waited_for_for_ever() {
+    let seconds = |s: u64| move || s * 1_000_000_000;
+    assert!(!is_late(LOOKS_MAX - 1, seconds(6)));
+    assert!(is_late(LOOKS_MAX, seconds(0)), "a program that looks all the time");
+    assert!(is_late(LOOKS_IN_TIME, seconds(7)));
+    assert!(!is_late(LOOKS_IN_TIME - 1, seconds(3600)), "a program that makes a call an hour");
+}
+
+#[test]
+fn c6_another_message_than_the_expected_one_is_a_protocol_error() {
+    let pair = Pair::new();
+    let [proposal, accept, confirm] =
+        [pair.proposal(), emitted(&pair.accept()), emitted(&pair.confirm())];
+    for message in [&accept, &confirm] {
+        assert_eq!(pair.server_hears_instead_of_proposal(message), Err(Refusal::Protocol));
+    }
+    for message in [&proposal, &confirm] {
+        assert_eq!(pair.client_hears_instead_of_accept(message), Err(Refusal::Protocol));
+    }
+    for message in [&proposal, &accept] {
+        assert_eq!(pair.server_hears_instead_of_confirm(message), Err(Refusal::Protocol));
+    }
+}
+
+#[test]
+fn c6_application_data_in_place_of_a_message_is_a_protocol_error() {
+    let pair = Pair::new();
+    for data in [&b""[..], b"G", b"GET / HTTP/1.1\r\n\r\n", &[0xE2, 0xD4, 0xC3, 0xC4], &[0; 504]] {
+        assert_eq!(pair.server_hears_instead_of_proposal(data), Err(Refusal::Protocol));
+        assert_eq!(pair.client_hears_instead_of_accept(data), Err(Refusal::Protocol));
+        assert_eq!(pair.server_hears_instead_of_confirm(data), Err(Refusal::Protocol));
+    }
+}
+
+#[test]
+fn c6_wrong_lengths_and_eyecatchers_are_protocol_errors() {
+    let pair = Pair::new();
+    let good = emitted(&pair.accept());
+    let last = good.len() - 1;
+    // The eyecatchers at both ends, the length, and an end that is missing.
+    for at in [0, 3, 5, 6, last] {
+        let mut bad = good.clone();
+        bad[at] ^= 0x55;
+        assert_eq!(pair.client_hears_instead_of_accept(&bad), Err(Refusal::Protocol), "byte {at}");
+    }
+    assert_eq!(pair.client_hears_instead_of_accept(&good[..last]), Err(Refusal::Protocol));
+}
+
+#[test]
+fn c6_a_reserved_value_is_declined_and_no_error() {
+    /// Where an Accept of SMC-D has the code of its buffer size, in the upper four bits.
+    const SIZE_CODE_AT: usize = 25;
+    let pair = Pair::new();
+    for code in 7..=15 {
+        let mut bytes = emitted(&pair.accept());
+        bytes[SIZE_CODE_AT] = code << 4;
+        let refusal = pair.client_hears_instead_of_accept(&bytes).unwrap_err();
+        assert_eq!(sent(&refusal).diagnosis, Diagnosis::MODEUNSUPP, "code {code}");
+    }
+}
+
+#[test]
+fn an_accept_of_a_mode_that_was_not_offered_is_declined() {
+    let pair = Pair::new();
+    let mut accept = pair.accept();
+    accept.chid = Chid(1);
+    assert_eq!(accept.role, Role::Accept);
+    let refusal = pair.client_hears_instead_of_accept(&emitted(&accept)).unwrap_err();
+    assert_eq!(sent(&refusal).diagnosis, Diagnosis::MODEUNSUPP);
+}
