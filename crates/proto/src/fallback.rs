@@ -55,11 +55,13 @@ pub enum Reason {
     PeerExcluded = 20,
     /// The program is one of `policy.exclude_programs`.
     ProgramExcluded = 21,
+    /// An agent writes the TCP option of SMC, and one end has not sent it.
+    NoTcpOption = 22,
 }
 
 impl Reason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::None,
         Self::ModeTcp,
         Self::RemotePeer,
@@ -82,6 +84,7 @@ impl Reason {
         Self::PortExcluded,
         Self::PeerExcluded,
         Self::ProgramExcluded,
+        Self::NoTcpOption,
     ];
 
     /// The reason with this number; unknown numbers are [`Reason::None`].
@@ -103,7 +106,9 @@ impl Reason {
             | Self::PortExcluded
             | Self::PeerExcluded
             | Self::ProgramExcluded => Diagnosis::CNFERR,
-            Self::RemotePeer | Self::PeerNotSmc | Self::Unanswered => Diagnosis::PEERNOSMC,
+            Self::RemotePeer | Self::PeerNotSmc | Self::Unanswered | Self::NoTcpOption => {
+                Diagnosis::PEERNOSMC
+            }
             Self::OtherNamespace => Diagnosis::NOSMCD2DEV,
             Self::NoMemory => Diagnosis::MEM,
             Self::PeerDeclined => Diagnosis::PEERDECL,
@@ -144,6 +149,7 @@ impl Reason {
                 "the peer is excluded by policy.permit_peers or policy.exclude_peers"
             }
             Self::ProgramExcluded => "the program is excluded by policy.exclude_programs",
+            Self::NoTcpOption => "SYN or SYN-ACK came without the SMC option",
         }
     }
 }

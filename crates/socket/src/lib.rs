@@ -31,6 +31,7 @@ pub mod readiness;
 pub mod sock;
 pub mod stream;
 pub mod switch;
+pub mod tcp_option;
 pub mod transfer;
 pub mod urgent;
 pub mod uring;
