@@ -10,6 +10,7 @@ mod cases;
 mod outsiders;
 mod policy;
 mod stage;
+mod tcp_option;
 
 use std::path::Path;
 
