@@ -103,7 +103,7 @@ impl Options {
 
     fn house(&self) -> Result<House> {
         let repo = place::repo_root()?;
-        let launcher = Launcher::new(&self.launch, &repo)?;
+        let launcher = Launcher::new(&self.launch, &repo)?.eager();
         let sidestep = launcher.observer().map(Path::to_path_buf);
         ensure!(sidestep.is_some() || launcher.is_plain(), "there is no `sidestep` to ask");
         Ok(House {

@@ -77,7 +77,7 @@ impl E2eOptions {
 
     fn house(&self) -> Result<House> {
         let repo = place::repo_root()?;
-        let launcher = Launcher::new(&self.launch, &repo)?;
+        let launcher = Launcher::new(&self.launch, &repo)?.eager();
         Ok(House {
             witness: self.witness(&launcher)?,
             launcher,

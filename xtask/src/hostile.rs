@@ -85,7 +85,7 @@ impl Options {
     fn house(&self, repo: &Path, seed: u32) -> Result<House> {
         let (sources, scratch) =
             (repo.join("tests/hostile"), place::scratch_dir(repo, "sidestep-hostile")?);
-        let launcher = Launcher::new(&self.launch, repo)?;
+        let launcher = Launcher::new(&self.launch, repo)?.eager();
         Ok(House {
             witness: Witness::new(launcher.observer().map(Path::to_path_buf)),
             victim: place::compile_c(&sources.join("victim.c"), &scratch)?,

@@ -57,6 +57,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "HEX")]
     list: Option<String>,
 
+    /// When connections move: early, or lazy, which is in the middle of a list
+    #[arg(long, value_name = "WHEN", default_value = "early", value_parser = ["early", "lazy"])]
+    promotion: String,
+
     /// Go on after a list that is wrong
     #[arg(long)]
     keep_going: bool,
@@ -65,6 +69,9 @@ pub(crate) struct Options {
 /// Seed and number of the lists that are played with every change, and are always the
 /// same: they must all be right.
 const ALWAYS: (u32, u32) = (2_000_000, 80);
+
+/// So many of them are played again with connections that move in the middle of the list.
+const LATE: u32 = 40;
 
 /// Lists that were wrong once, shortened; they are played with every change, too.
 const ONCE_WRONG: [&str; 12] = [
@@ -103,7 +110,7 @@ impl Named {
 ///
 /// **Errors**: a list is wrong.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let stage = Stage::new()?;
+    let stage = Stage::new(&options.promotion)?;
     if let Some(hex) = &options.list {
         let list = list_of_hex(hex)?;
         print!("{}", stage.report(&list)?);
@@ -126,22 +133,27 @@ pub(crate) fn run_always() -> Result<()> {
     let once_wrong = ONCE_WRONG.iter().map(|hex| Named::of_hex(hex));
     let mut all = once_wrong.collect::<Result<Vec<_>>>()?;
     all.extend((seed..seed + lists).map(|seed| Named::random(seed, length)));
-    Stage::new()?.play_all(all, true)
+    Stage::new("early")?.play_all(all, true)?;
+    let late = (seed..seed + LATE).map(|seed| Named::random(seed, length));
+    Stage::new("lazy")?.play_all(late, true)
 }
 
 /// The player and the library.
 struct Stage {
     player: PathBuf,
     library: PathBuf,
+    /// What the library is told.
+    options: String,
 }
 
 impl Stage {
-    fn new() -> Result<Self> {
+    fn new(promotion: &str) -> Result<Self> {
         let repo = place::repo_root()?;
         let scratch = place::scratch_dir(&repo, "operations")?;
         Ok(Self {
             player: place::compile_c(&repo.join("tests/operations/player.c"), &scratch)?,
             library: place::target_dir(&repo).join("release/libsidestep.so"),
+            options: format!("mode=smc promotion={promotion}"),
         })
     }
 
@@ -221,7 +233,7 @@ impl Stage {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         command.env_remove("LD_PRELOAD").env_remove("SIDESTEP_OPTIONS");
         if let Some(library) = library {
-            command.env("LD_PRELOAD", library).env("SIDESTEP_OPTIONS", "mode=smc");
+            command.env("LD_PRELOAD", library).env("SIDESTEP_OPTIONS", &self.options);
         }
         let mut child = command.spawn().context("starting the player")?;
         child.stdin.take().context("standard input")?.write_all(list)?;

@@ -212,7 +212,7 @@ fn run_once(program: &Path, preload: Option<&Path>, options: &Options) -> Result
         // Its own process group, so that it can be killed with its children.
         .process_group(0);
     if let Some(library) = preload {
-        command.env("LD_PRELOAD", library).env("SIDESTEP_OPTIONS", "mode=smc");
+        command.env("LD_PRELOAD", library).env("SIDESTEP_OPTIONS", "mode=smc promotion=early");
     }
     let timeout = if options.isolate { ISOLATED_TIMEOUT } else { PROGRAM_TIMEOUT };
     let start = Instant::now();

@@ -115,7 +115,7 @@ const SUITES: [Source; 4] = [
 /// **Errors**: a part differs, did not end, or has no test at all.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let repo = place::repo_root()?;
-    let launcher = Launcher::new(&LaunchOptions::default(), &repo)?;
+    let launcher = Launcher::new(&LaunchOptions::default(), &repo)?.eager();
     let scratch = place::scratch_dir(&repo, "suites")?;
     let mut summary = Summary::default();
     let mut rows = Vec::new();

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::options::{LogLevel, Mode};
+use crate::options::{LogLevel, Mode, Promotion};
 
 pub(crate) use bench::{
     BenchArgs, BenchCommand, CompareArgs, MeasureArgs, ProbeArgs, ReportArgs, ServeArgs,
@@ -54,6 +54,11 @@ pub(crate) struct RunArgs {
     /// [default: smc]
     #[arg(long, value_name = "MODE", hide_possible_values = true)]
     pub(crate) mode: Option<Mode>,
+
+    /// early: move connections as soon as both ends agree; lazy: once they have lived long
+    /// enough to be worth it; never [default: lazy]
+    #[arg(long, value_name = "WHEN", hide_possible_values = true)]
+    pub(crate) promotion: Option<Promotion>,
 
     /// What the library reports (error, warn, info, debug, trace), and the file it appends to
     /// instead of standard error [default: error]

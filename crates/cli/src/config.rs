@@ -158,6 +158,11 @@ const TABLES: &[(&str, &[Key])] = &[
                 get: |s| s.promotion.as_ref().map(options::keyword),
             },
             Key {
+                name: "autosmc",
+                set: |s, v| boolean(v).map(|v| s.autosmc = Some(v)),
+                get: |s| s.autosmc.map(|on| on.to_string()),
+            },
+            Key {
                 name: "rmbe_size",
                 set: |s, v| rmbe_size(v).map(|v| s.rmbe_size = Some(v)),
                 get: |s| s.rmbe_size.map(|size| shown_size(size.bytes().into())),
@@ -269,6 +274,11 @@ fn parse(text: &str) -> (Settings, Vec<Fault>) {
 fn keyword<T: ValueEnum>(value: &DeValue<'_>) -> Result<T, String> {
     // A value that is not a string is no keyword either, so it gets the same list of words.
     parse_keyword(value.as_str().unwrap_or(value.type_str()))
+}
+
+fn boolean(value: &DeValue<'_>) -> Result<bool, String> {
+    let allowed = || format!("{} is not allowed; use true or false", shown(value));
+    value.as_bool().ok_or_else(allowed)
 }
 
 fn rmbe_size(value: &DeValue<'_>) -> Result<RmbeSize, String> {
@@ -406,6 +416,7 @@ mod tests {
             [smc]
             mode = "tcp"
             promotion = "lazy"
+            autosmc = false
             rmbe_size = "128KB"
             spin = "never"
             memory_limit = "256 MiB"
@@ -424,6 +435,7 @@ mod tests {
         let expected = Settings {
             mode: Some(Mode::Tcp),
             promotion: Some(Promotion::Lazy),
+            autosmc: Some(false),
             rmbe_size: RmbeSize::new(128 << 10),
             spin: Some(Spin::Never),
             memory_limit: MemoryLimit::new(256 << 20),
@@ -457,7 +469,7 @@ mod tests {
         assert_eq!(
             error("[smc]\nmode = \"smc\"\nrmb_size = 1\n"),
             "sidestep.toml:3: smc.rmb_size: unknown key; did you mean `rmbe_size`? \
-             (known: mode, promotion, rmbe_size, spin, memory_limit, eid)"
+             (known: mode, promotion, autosmc, rmbe_size, spin, memory_limit, eid)"
         );
         assert_eq!(
             error("[log]\ncolour = true\n"),

@@ -5,7 +5,7 @@
 //! [`Settings::into_options`] fills the rest with defaults. [`Options`] is then written as
 //!
 //! ```text
-//! SIDESTEP_OPTIONS="mode=smc promotion=early rmbe=65536 spin=auto memory=0 eid=SIDESTEP log=error"
+//! SIDESTEP_OPTIONS="mode=smc promotion=lazy autosmc=on rmbe=65536 spin=auto memory=0 eid=SIDESTEP log=error"
 //! ```
 //!
 //! Every value there has been checked, holds no space, and is understood by the library as is.
@@ -27,6 +27,7 @@ pub(crate) const OPTIONS_VARIABLE: &str = "SIDESTEP_OPTIONS";
 pub(crate) struct Options {
     pub(crate) mode: Mode,
     pub(crate) promotion: Promotion,
+    pub(crate) autosmc: bool,
     pub(crate) rmbe_size: RmbeSize,
     pub(crate) spin: Spin,
     pub(crate) memory_limit: MemoryLimit,
@@ -44,9 +45,10 @@ impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "mode={} promotion={} rmbe={} spin={} memory={} eid={} log={}",
+            "mode={} promotion={} autosmc={} rmbe={} spin={} memory={} eid={} log={}",
             keyword(&self.mode),
             keyword(&self.promotion),
+            if self.autosmc { "on" } else { "off" },
             self.rmbe_size.0,
             keyword(&self.spin),
             self.memory_limit.0,
@@ -74,6 +76,7 @@ impl fmt::Display for Options {
 pub(crate) struct Settings {
     pub(crate) mode: Option<Mode>,
     pub(crate) promotion: Option<Promotion>,
+    pub(crate) autosmc: Option<bool>,
     pub(crate) rmbe_size: Option<RmbeSize>,
     pub(crate) spin: Option<Spin>,
     pub(crate) memory_limit: Option<MemoryLimit>,
@@ -92,6 +95,7 @@ impl Settings {
         Self {
             mode: self.mode.or(lower.mode),
             promotion: self.promotion.or(lower.promotion),
+            autosmc: self.autosmc.or(lower.autosmc),
             rmbe_size: self.rmbe_size.or(lower.rmbe_size),
             spin: self.spin.or(lower.spin),
             memory_limit: self.memory_limit.or(lower.memory_limit),
@@ -109,7 +113,8 @@ impl Settings {
     pub(crate) fn into_options(self) -> Options {
         Options {
             mode: self.mode.unwrap_or(Mode::Smc),
-            promotion: self.promotion.unwrap_or(Promotion::Early),
+            promotion: self.promotion.unwrap_or(Promotion::Lazy),
+            autosmc: self.autosmc.unwrap_or(true),
             rmbe_size: self.rmbe_size.unwrap_or(RmbeSize(64 << 10)),
             spin: self.spin.unwrap_or(Spin::Auto),
             memory_limit: self.memory_limit.unwrap_or(MemoryLimit(0)),
@@ -129,6 +134,7 @@ impl From<Options> for Settings {
         Self {
             mode: Some(options.mode),
             promotion: Some(options.promotion),
+            autosmc: Some(options.autosmc),
             rmbe_size: Some(options.rmbe_size),
             spin: Some(options.spin),
             memory_limit: Some(options.memory_limit),
@@ -348,7 +354,7 @@ mod tests {
     fn defaults_are_written_in_full() {
         assert_eq!(
             Settings::default().into_options().to_string(),
-            "mode=smc promotion=early rmbe=65536 spin=auto memory=0 eid=SIDESTEP log=error"
+            "mode=smc promotion=lazy autosmc=on rmbe=65536 spin=auto memory=0 eid=SIDESTEP log=error"
         );
     }
 

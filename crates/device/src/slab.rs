@@ -33,7 +33,7 @@ const CLC_AT: usize = RECORDS_AT + SLOTS * size_of::<Record>();
 pub const RINGS_AT: usize = 16 << 20;
 const MAGIC: u64 = u64::from_be_bytes(*b"SIDESLAB");
 /// Bumped with every change of a layout that peers share.
-pub const LAYOUT_VERSION: u32 = 3;
+pub const LAYOUT_VERSION: u32 = 4;
 
 const _: () = assert!(size_of::<Record>() == 256);
 const _: () = assert!(size_of::<ClcBox>() == 512);
@@ -113,7 +113,7 @@ pub struct Identity {
     pub ring_len: AtomicU32,
     /// Length in bytes of the ring the owner wishes to receive from (its RMBE).
     pub rmbe_len: AtomicU32,
-    /// The token of the hello that this connection answers to, twice 64 bits.
+    /// The token of the hello that this connection answers to, or is itself, twice 64 bits.
     pub token: [AtomicU64; 2],
     /// `SO_COOKIE` of the owner's TCP socket.
     pub cookie: AtomicU64,
@@ -160,6 +160,10 @@ pub mod phase {
     pub const DECLINED: u32 = 4;
     /// The owner is done with this connection and with the peer's ring.
     pub const DETACHED: u32 = 5;
+    /// Client: has the connection of this token, and looks for its other end.
+    pub const CLAIMED: u32 = 6;
+    /// Server: has that end.
+    pub const GREETED: u32 = 7;
     /// Mask of the phase.
     pub const MASK: u32 = 0xff;
 }

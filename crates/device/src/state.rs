@@ -24,7 +24,7 @@ const SLOTS_AT: usize = 4 << 10;
 const MAGIC: u64 = u64::from_be_bytes(*b"SIDESTAT");
 /// Bumped with every change of the layout. Not that of what peers share: programs
 /// whose states differ still talk to each other.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 const _: () = assert!(size_of::<Slot>() <= 512);
 const _: () = assert!(size_of::<Header>() <= SLOTS_AT);
@@ -44,6 +44,56 @@ pub struct Header {
     pub heirs: [AtomicU32; HEIRS_MAX],
     /// Connections that have ended.
     pub ended: Totals,
+    /// What AUTOSMC has learned: `proto::autosmc`.
+    pub ports: [Port; PORTS_MAX],
+}
+
+/// Servers' ports of which something is known: more than a program has use for.
+pub const PORTS_MAX: usize = 64;
+
+/// A server's port, and how long its connections must have lived to be moved.
+///
+/// One word, so that whoever reads it while it changes hands sees either port whole. Which
+/// place a port has is told by its number; the second of two that meet in one place gets it
+/// when nothing is known about the first any more.
+#[repr(transparent)]
+pub struct Port(AtomicU64);
+
+impl Port {
+    /// Number of the port, 0 = none, and doublings of the first patience.
+    #[must_use]
+    pub fn get(&self) -> (u16, u8) {
+        let word = self.0.load(Ordering::Relaxed);
+        (word as u16, (word >> 16) as u8)
+    }
+
+    fn set(&self, port: u16, doublings: u8) {
+        self.0.store(u64::from(port) | u64::from(doublings) << 16, Ordering::Relaxed);
+    }
+}
+
+impl Header {
+    /// Doublings of the first patience with a server's port.
+    #[must_use]
+    pub fn patience(&self, port: u16) -> u8 {
+        match self.place_of(port).get() {
+            (known, doublings) if known == port => doublings,
+            _ => 0,
+        }
+    }
+
+    /// Writes them down. Under the lock of the process.
+    pub fn set_patience(&self, port: u16, doublings: u8) {
+        let place = self.place_of(port);
+        let (known, learned) = place.get();
+        if known == port || learned == 0 {
+            place.set(port, doublings);
+        }
+    }
+
+    fn place_of(&self, port: u16) -> &Port {
+        &self.ports[usize::from(port) % PORTS_MAX]
+    }
 }
 
 /// Heirs that are remembered; connections inherited by more are not reclaimed
@@ -190,6 +240,10 @@ pub struct Slot {
     pub is_elsewhere: AtomicU8,
     /// Diagnosis code that the peer sent with its Decline.
     pub peer_diagnosis: AtomicU32,
+    /// A descriptor of `user_pid` through which the kernel can be asked for the addresses,
+    /// -1 = none. They are written down only when they are needed here: until then
+    /// `family` is 0.
+    pub descriptor: AtomicI32,
     /// Local port.
     pub local_port: AtomicU32,
     /// Peer port.
@@ -208,6 +262,10 @@ pub struct Slot {
     pub parcel: AtomicU64,
     /// `TCP_NOTSENT_LOWAT` of the program.
     pub not_sent_low_water: AtomicU32,
+    /// Port of the server's end, 0 = not known.
+    pub server_port: AtomicU32,
+    /// 0, or 1 + the messages that had passed when the connection moved.
+    pub moved_after: AtomicU64,
 }
 
 /// Counters of one connection, since its start.
@@ -238,6 +296,15 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// Messages and bytes of both directions.
+    #[must_use]
+    pub fn traffic(&self) -> (u64, u64) {
+        let sum =
+            |a: &AtomicU64, b: &AtomicU64| a.load(Ordering::Relaxed) + b.load(Ordering::Relaxed);
+        let messages = sum(&self.messages_sent, &self.messages_received);
+        (messages, sum(&self.bytes_sent, &self.bytes_received))
+    }
+
     /// All of them, in the order of their declaration.
     #[must_use]
     pub fn all(&self) -> [&AtomicU64; 11] {
@@ -286,7 +353,11 @@ impl Totals {
             self.count_tcp(slot.reason.load(Ordering::Relaxed));
         }
         for (sum, counter) in self.counters.all().into_iter().zip(slot.counters.all()) {
-            sum.fetch_add(counter.load(Ordering::Relaxed), Ordering::Relaxed);
+            // Most are 0 on a connection that never moved.
+            let n = counter.load(Ordering::Relaxed);
+            if n > 0 {
+                sum.fetch_add(n, Ordering::Relaxed);
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 //!   0        mail   not 0: a datagram waits in the mailbox
 //!   4 KiB    channels   64 x 72 KiB
 //!   5 MiB    cells      16 384 x 16 bytes: "the connection of your slot s is my slot c"
+//!   5.25 MiB claims     16 384 x 16 bytes: "the connection of this token is my slot c"
 //! ```
 //!
 //! Writable by every peer of the process, and therefore never believed: a cell
@@ -22,16 +23,20 @@ pub const CHANNELS: usize = 64;
 const CHANNELS_AT: usize = 4 << 10;
 const CHANNEL_STRIDE: usize = 72 << 10;
 const CELLS_AT: usize = 5 << 20;
+const CLAIMS_AT: usize = CELLS_AT + SLOTS * size_of::<Cell>();
+/// Places for claims. Two that meet in one are told apart by what they lead to; the first
+/// is then found by nobody.
+const CLAIMS: usize = SLOTS;
 
 const _: () = assert!(size_of::<Channel>() <= CHANNEL_STRIDE);
 const _: () = assert!(CHANNELS_AT + CHANNELS * CHANNEL_STRIDE <= CELLS_AT);
-const _: () = assert!(CELLS_AT + SLOTS * size_of::<Cell>() <= WAKE_LEN);
+const _: () = assert!(CLAIMS_AT + CLAIMS * size_of::<Cell>() <= WAKE_LEN);
 
 /// Mapped wake memory, ours or a peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wake(Mapping);
 
-/// A client's answer to a hello: which link group and which of its slots.
+/// Where a peer has left something for us: in which link group, in which of its slots.
 #[repr(C, align(16))]
 pub struct Cell {
     key: AtomicU64,
@@ -77,6 +82,14 @@ impl Wake {
         assert!(slot < SLOTS);
         // SAFETY: Cell is made of atomics; its size keeps it aligned.
         unsafe { self.0.get(CELLS_AT + slot * size_of::<Cell>()) }
+    }
+
+    /// The place of the claim on the connection with this token.
+    #[must_use]
+    pub fn claim(&self, token: u64) -> &'static Cell {
+        let place = token as usize % CLAIMS;
+        // SAFETY: as in `cell`.
+        unsafe { self.0.get(CLAIMS_AT + place * size_of::<Cell>()) }
     }
 
     /// Gives the address range back.

@@ -558,6 +558,8 @@ export! {
             && (result == 0 || errno() == libc::EINPROGRESS)
             && sock.phase() == Phase::Fresh
         {
+            // SAFETY: the kernel has read the address, too.
+            unsafe { sock.note_server(address, len) };
             sock.set_phase(Phase::Candidate);
             quietly(|| sock.sock().begin(fd));
         }
@@ -792,6 +794,9 @@ export! {
         if fork::is_fork(flags as u64) {
             // SAFETY: the program's own call.
             return unsafe { fork::clone((task, argument), stack, flags, words) };
+        }
+        if fork::lends_memory(flags as u64) {
+            process::lend_memory();
         }
         // SAFETY: the program's own call, passed on.
         unsafe { real::clone(task, stack, flags, argument, parent_tid, tls, child_tid) }

@@ -5,6 +5,9 @@
 //! has to be done for that is the same however the child was made. A child that shares
 //! our memory (a thread, `vfork`) is none of this; nor is one that shares our table of
 //! descriptors only, where whoever closes closes for both.
+//!
+//! That memory is lent by `vfork` is written down ([`process::is_borrowed_memory`]), or
+//! each `close` would have to ask the kernel who it is that closes.
 
 use crate::real;
 use core::ffi::c_void;
@@ -45,6 +48,11 @@ pub(crate) fn around<T: PartialEq + Default>(make: impl FnOnce() -> T) -> T {
 /// Whether a clone with these flags copies memory and descriptors, as `fork` does.
 pub(crate) fn is_fork(flags: u64) -> bool {
     flags & (libc::CLONE_VM | libc::CLONE_FILES) as u64 == 0
+}
+
+/// Whether the child of a clone with these flags is a process that runs in our memory.
+pub(crate) fn lends_memory(flags: u64) -> bool {
+    flags & (libc::CLONE_VM | libc::CLONE_THREAD) as u64 == libc::CLONE_VM as u64
 }
 
 /// What a child of `clone` does, after what we have to do there.

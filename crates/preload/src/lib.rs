@@ -3,7 +3,7 @@
 //! `exports` is the table of names and has no logic: "ours or theirs?", one
 //! look-up, and on to [`sidestep_socket`] or to libc. `real` finds the libc
 //! behind us, `start` runs before the program's first constructor, `fork` is called around
-//! all that copies a process, `exit` before it ends by itself, `stdio` gives `fdopen` a
+//! all that copies a process, `vfork` is the one that does not, `exit` before it ends by itself, `stdio` gives `fdopen` a
 //! stream that goes through the names above, `spawn` sees to programs that libc begins by
 //! itself, `syscall` to calls by number, and `uring` to what liburing gives to the kernel.
 //!
@@ -19,3 +19,4 @@ mod start;
 mod stdio;
 mod syscall;
 mod uring;
+mod vfork;

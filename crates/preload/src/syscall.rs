@@ -15,7 +15,7 @@ use crate::{fork, real, uring};
 use core::ffi::c_void;
 use core::time::Duration;
 use sidestep_device::sys;
-use sidestep_socket::descriptors;
+use sidestep_socket::{descriptors, process};
 
 /// The arguments of a call.
 type Words = [usize; 6];
@@ -86,6 +86,11 @@ unsafe fn on_any(number: i64, words: Words) -> Option<i64> {
             libc::SYS_clone3 if a != 0 && fork::is_fork(*(a as *const u64)) => {
                 fork::around(|| pass_on(number, words))
             }
+            libc::SYS_clone if fork::lends_memory(a as u64) => lend(number, words),
+            // SAFETY: as above.
+            libc::SYS_clone3 if a != 0 && fork::lends_memory(*(a as *const u64)) => {
+                lend(number, words)
+            }
             libc::SYS_io_uring_setup if uring::is_refused() => {
                 exports::set_errno(libc::ENOSYS);
                 -1
@@ -93,6 +98,13 @@ unsafe fn on_any(number: i64, words: Words) -> Option<i64> {
             _ => return None,
         }
     })
+}
+
+/// A clone whose child runs in our memory.
+unsafe fn lend(number: i64, words: Words) -> i64 {
+    process::lend_memory();
+    // SAFETY: the program's own call.
+    unsafe { pass_on(number, words) }
 }
 
 /// Calls that AArch64 never had.

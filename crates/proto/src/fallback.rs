@@ -55,13 +55,15 @@ pub enum Reason {
     PeerExcluded = 20,
     /// The program is one of `policy.exclude_programs`.
     ProgramExcluded = 21,
+    /// It has not lived long enough to be worth moving, or not yet.
+    TooShort = 22,
     /// An agent writes the TCP option of SMC, and one end has not sent it.
-    NoTcpOption = 22,
+    NoTcpOption = 23,
 }
 
 impl Reason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::None,
         Self::ModeTcp,
         Self::RemotePeer,
@@ -84,6 +86,7 @@ impl Reason {
         Self::PortExcluded,
         Self::PeerExcluded,
         Self::ProgramExcluded,
+        Self::TooShort,
         Self::NoTcpOption,
     ];
 
@@ -105,7 +108,8 @@ impl Reason {
             | Self::OtherUser
             | Self::PortExcluded
             | Self::PeerExcluded
-            | Self::ProgramExcluded => Diagnosis::CNFERR,
+            | Self::ProgramExcluded
+            | Self::TooShort => Diagnosis::CNFERR,
             Self::RemotePeer | Self::PeerNotSmc | Self::Unanswered | Self::NoTcpOption => {
                 Diagnosis::PEERNOSMC
             }
@@ -149,6 +153,7 @@ impl Reason {
                 "the peer is excluded by policy.permit_peers or policy.exclude_peers"
             }
             Self::ProgramExcluded => "the program is excluded by policy.exclude_programs",
+            Self::TooShort => "too short, so far, to be worth moving",
             Self::NoTcpOption => "SYN or SYN-ACK came without the SMC option",
         }
     }

@@ -12,6 +12,7 @@
 //! | [`readiness`] | what would `poll` say about a connection in this state? |
 //! | [`governor`] | spin, yield or sleep? |
 //! | [`fallback`] | why did a connection stay on TCP, in the standard's code and in words? |
+//! | [`autosmc`] | has a connection lived long enough to be worth moving? |
 //! | [`policy`] | may a connection move, by the operator's rules? |
 //! | [`machine_code`] | does this code make calls on sockets past libc? |
 
@@ -21,6 +22,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod autosmc;
 pub mod cursor;
 pub mod fallback;
 pub mod governor;

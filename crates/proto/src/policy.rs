@@ -29,6 +29,13 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// Whether there are no rules.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let peers = self.permitted_peers.is_empty() && self.excluded_peers.is_empty();
+        peers && self.excluded_ports.is_empty() && !self.excludes_program
+    }
+
     /// What the rules have against connections that a server gets at this port.
     #[must_use]
     pub fn objection_to_port(&self, server_port: u16) -> Option<Reason> {

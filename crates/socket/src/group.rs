@@ -10,7 +10,9 @@ use crate::pool::{Held, SharedLock};
 use crate::process::{self, GROUPS_MAX, Process};
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering,
+};
 use sidestep_device::map::{self, Mapping};
 use sidestep_device::ring::{LAPS, Ring};
 use sidestep_device::slab::{self, RINGS_AT, Record, SLAB_LEN, Slab, phase};
@@ -47,6 +49,8 @@ pub struct Group {
     connections: AtomicU32,
     /// A connection was accepted: the next Accept is not a first contact.
     contacted: AtomicBool,
+    /// Ports at which the peer has served us last, 0 = none.
+    ports: [AtomicU16; PORTS],
     /// Bit c: the peer has the eventfd of our channel c.
     channels_sent: AtomicU64,
     /// The peer's eventfds + 1.
@@ -64,6 +68,9 @@ const FILES: usize = 3;
 const OUR_SLAB: usize = 0;
 const THEIR_SLAB: usize = 1;
 const THEIR_WAKE: usize = 2;
+
+/// Places in [`Group::ports`].
+const PORTS: usize = 4;
 
 struct Rings {
     next: usize,
@@ -108,8 +115,7 @@ pub fn with(look: &Look, peer: Instance) -> sys::Result<&'static Group> {
         return Ok(group);
     }
     collect_dead(look);
-    let place = process.groups.iter().find(|place| place.load(Ordering::Relaxed).is_null());
-    let place = place.ok_or(Errno(libc::ENFILE))?;
+    let place = free_place(process)?;
     let group = make(process, peer)?;
     place.store(core::ptr::from_ref(group).cast_mut(), Ordering::Release);
     crate::log!(Info, "link group with {peer} begun");
@@ -140,17 +146,41 @@ pub fn find_by_key(look: &Look, key: u64) -> Option<&'static Group> {
     all(look).find(|group| process::halves(&group.peer.0)[0] == key)
 }
 
-fn all(look: &Look) -> impl Iterator<Item = &'static Group> {
+/// The established link groups with processes that we have met as servers at this port.
+pub(crate) fn serving(look: &Look, port: u16) -> impl Iterator<Item = &'static Group> {
+    let serves =
+        move |group: &&Group| group.ports.iter().any(|known| known.load(Ordering::Relaxed) == port);
+    all(look).filter(serves).take(SERVERS_MAX)
+}
+
+/// Servers at one port before whom a connection is claimed.
+const SERVERS_MAX: usize = 8;
+
+pub(crate) fn all(look: &Look) -> impl Iterator<Item = &'static Group> {
     // SAFETY: `collect_dead` takes a group out before it ends it, and ends none while
     // somebody looks.
-    look.0.groups.iter().filter_map(|place| unsafe { place.load(Ordering::SeqCst).as_ref() })
+    places(look.0).iter().filter_map(|place| unsafe { place.load(Ordering::SeqCst).as_ref() })
+}
+
+/// Where there may be groups.
+fn places(process: &'static Process) -> &'static [AtomicPtr<Group>] {
+    let used = process.groups_used.load(Ordering::Acquire) as usize;
+    &process.groups[..used.min(GROUPS_MAX)]
+}
+
+/// Where there is none. Under the process lock.
+fn free_place(process: &'static Process) -> sys::Result<&'static AtomicPtr<Group>> {
+    let is_free = |place: &AtomicPtr<Group>| place.load(Ordering::Relaxed).is_null();
+    let at = process.groups.iter().position(is_free).ok_or(Errno(libc::ENFILE))?;
+    process.groups_used.fetch_max(at as u32 + 1, Ordering::Release);
+    Ok(&process.groups[at])
 }
 
 /// Ends groups that are of no use any more, if nobody but the caller looks at groups.
 /// Under the process lock.
 fn collect_dead(look: &Look) {
     let process = look.0;
-    for place in &process.groups {
+    for place in places(process) {
         let at = place.load(Ordering::SeqCst);
         // SAFETY: as in `all`.
         let Some(group) = (unsafe { at.as_ref() }) else { continue };
@@ -204,8 +234,7 @@ pub(crate) fn inherit(
     }
     let _held = Held::enter(process.lock.get());
     collect_dead(look);
-    let place = process.groups.iter().find(|place| place.load(Ordering::Relaxed).is_null());
-    let place = place.ok_or(Errno(libc::ENFILE))?;
+    let place = free_place(process)?;
     let ours = slab::adopt_own(files[OUR_SLAB])?;
     let group = adopt(files[THEIR_SLAB], files[THEIR_WAKE])
         .and_then(|theirs| {
@@ -252,6 +281,7 @@ fn make_around(
         reply_pending: AtomicBool::new(false),
         connections: AtomicU32::new(0),
         contacted: AtomicBool::new(false),
+        ports: [const { AtomicU16::new(0) }; PORTS],
         channels_sent: AtomicU64::new(if is_self { u64::MAX } else { 0 }),
         bells: [const { AtomicI32::new(0) }; CHANNELS],
         lock: SharedLock::new(),
@@ -496,6 +526,15 @@ impl Group {
     fn peer_lives(&self) -> bool {
         let name = UnixName::new(&mailbox_name(&self.peer));
         sys::connect_unix(self.process.probe, &name) != Err(Errno(libc::ECONNREFUSED))
+    }
+
+    /// The peer serves us at this port.
+    pub(crate) fn note_port(&self, port: u16) {
+        let is_known = self.ports.iter().any(|known| known.load(Ordering::Relaxed) == port);
+        if !is_known {
+            let place = &self.ports[usize::from(port) % PORTS];
+            place.store(port, Ordering::Relaxed);
+        }
     }
 
     /// True exactly once: the next Accept of this group is a first contact.

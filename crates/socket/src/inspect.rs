@@ -19,6 +19,8 @@
 //! Unlike the rest of this crate this runs in `sidestep ss` and not inside somebody
 //! else's call, so it may allocate.
 
+mod kernel;
+
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -95,6 +97,8 @@ pub struct Connection {
     pub counters: Counters,
     /// Why it stays on TCP. `None` on TCP: not decided yet.
     pub fallback: Option<Fallback>,
+    /// A descriptor of the process that leads to it, while its addresses are not known.
+    pub descriptor: Option<i32>,
 }
 
 /// Who opened a connection.
@@ -154,6 +158,12 @@ impl Snapshot {
     /// `/proc` cannot be listed. Processes that end meanwhile are no error.
     pub fn take() -> io::Result<Self> {
         Ok(Self::of(&processes()?))
+    }
+
+    /// Asks the kernel for the addresses of connections whose programs have not. Reads its
+    /// tables of all TCP sockets, those in TIME_WAIT included, so a busy host takes long.
+    pub fn find_addresses(&mut self) {
+        kernel::fill_in_addresses(&mut self.connections);
     }
 
     /// Looks at these processes only. One that does not exist is none of the
@@ -390,6 +400,7 @@ impl Drop for Mapped {
 #[derive(Debug)]
 struct Seen {
     user_pid: u32,
+    descriptor: Option<i32>,
     local: Option<SocketAddr>,
     peer: Option<SocketAddr>,
     role: Role,
@@ -402,19 +413,18 @@ struct Seen {
 
 impl Seen {
     fn into_connection(self, holder: &Holder) -> Connection {
-        let Self { local, peer, role, mode, rmbe_local, rmbe_peer, counters, fallback, .. } = self;
-        let (pid, program) = (holder.pid, holder.program.clone());
         Connection {
-            pid,
-            program,
-            local,
-            peer,
-            role,
-            mode,
-            rmbe_local,
-            rmbe_peer,
-            counters,
-            fallback,
+            pid: holder.pid,
+            program: holder.program.clone(),
+            local: self.local,
+            peer: self.peer,
+            role: self.role,
+            mode: self.mode,
+            rmbe_local: self.rmbe_local,
+            rmbe_peer: self.rmbe_peer,
+            counters: self.counters,
+            fallback: self.fallback,
+            descriptor: self.descriptor,
         }
     }
 }
@@ -494,6 +504,10 @@ fn read_once(slot: &Slot) -> Option<Seen> {
     let family = slot.family.load(Ordering::Acquire);
     Some(Seen {
         user_pid: slot.user_pid.load(Ordering::Relaxed),
+        descriptor: match family {
+            0 => Some(slot.descriptor.load(Ordering::Relaxed)).filter(|fd| *fd >= 0),
+            _ => None,
+        },
         local: address(family, &slot.local_ip, &slot.local_port),
         peer: address(family, &slot.peer_ip, &slot.peer_port),
         role,
@@ -752,6 +766,7 @@ mod tests {
                 wakeups: 11,
             },
             fallback: None,
+            descriptor: None,
         };
         assert_eq!(only(1001), expected);
     }

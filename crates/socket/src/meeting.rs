@@ -23,14 +23,18 @@
 //!   Confirm in the CLC box; reads by ledger
 //! ```
 //!
+//! Processes that have met before do without the name and the hello: they leave the same
+//! in the memory that they share ([`crate::claim`]).
+//!
 //! Nobody waits: each arrow is looked for when the program makes its next call on
 //! the connection ([`Moment`]), and until then bytes flow by TCP as ever. The
 //! kernel tells the sender's user with every datagram; both sides check that the
 //! TCP socket is established and lives in the namespace of the name.
 
+use crate::claim;
 use crate::given::{self, Givers};
 use crate::group::{self, Group};
-use crate::options::{LAZY_BYTES, LAZY_MESSAGES, Promotion};
+use crate::options::Promotion;
 use crate::process::{self, Process, netns_cookie, socket_cookie};
 use crate::sock::{self, Conn, Phase, Sock};
 use crate::{switch, tcp_option};
@@ -45,7 +49,8 @@ use sidestep_proto::fallback::Reason;
 use sidestep_proto::rendezvous::{self, Buffer};
 use sidestep_wire::clc::{AcceptConfirm, AcceptConfirmD, Decline, Message};
 use sidestep_wire::host_control::{
-    ControlMessage, EMITTED_LEN_MAX, Hello, Instance, connection_name, listener_name,
+    ControlMessage, EMITTED_LEN_MAX, Hello, Instance, connection_name, connection_token,
+    listener_name,
 };
 use sidestep_wire::{Diagnosis, DmbToken, PeerId, RmbeSize};
 
@@ -54,6 +59,15 @@ const LOOKS_MAX: u32 = 4_096;
 /// The same for one whose giver still has it open: it may never close it, and each look
 /// asks the kernel.
 const LOOKS_FOR_GIVER: u32 = 64;
+/// Looks that all read the client's name; then only each look whose number is a power of
+/// two does, because that asks the kernel.
+const LOOKS_AT_NAME: u32 = 8;
+/// Messages after which the server's end looks for the client no more. Until then it does
+/// each time their number has doubled: the other end may think that it has to live longer
+/// before it is worth moving.
+const MESSAGES_MAX: u64 = 4_096;
+/// Receives that may have been the answer to the only request.
+const ANSWERS: u64 = 4;
 /// Markers of one port that a client looks for: the second is there while an old
 /// listener is being replaced.
 const MARKERS: u8 = 2;
@@ -76,31 +90,40 @@ pub struct Meeting {
     step: Step,
     looks: u32,
     name_fd: i32,
+    /// Something may be left in the memory of processes that we know.
+    has_claimed: bool,
+    /// Server: messages after which it looks for the client again.
+    next_attempt: u64,
 }
 
 enum Step {
     /// Nothing done.
     Start,
-    /// Client: bound to the name.
-    AwaitHello,
+    /// Client: has claimed the connection, or is bound to its name, or both.
+    AwaitHello(claim::Token),
     /// Client: the server's process has to introduce itself first.
     AwaitIntroduction(Hello),
     /// Client: proposed.
     AwaitAccept { hello: Hello, group: &'static Group, outgoing: Ring },
     /// Server: hello sent under this token, when there had been so many refusals.
-    AwaitReply { token: [u8; 16], refusals: u32 },
+    AwaitReply { token: claim::Token, refusals: u32, knows_client: bool },
     /// Decided.
     Over,
 }
 
 impl Meeting {
     pub(crate) const fn new() -> Self {
-        Self { step: Step::Start, looks: 0, name_fd: -1 }
+        Self { step: Step::Start, looks: 0, name_fd: -1, has_claimed: false, next_attempt: 0 }
     }
 
     /// The connection ends, or the attempt does.
-    pub(crate) fn abandon(&mut self) {
+    pub(crate) fn abandon(&mut self, sock: &Sock) {
         self.step = Step::Over;
+        if core::mem::take(&mut self.has_claimed)
+            && let Some(process) = sock.home()
+        {
+            claim::withdraw(process, sock);
+        }
         if self.name_fd >= 0 {
             sys::close(self.name_fd);
             self.name_fd = -1;
@@ -120,6 +143,7 @@ pub fn mark_listener(sock: &Sock, fd: i32) {
     clear_retired(sys::now_ns());
     let Ok((local, _)) = sys::socket_name(fd, false) else { return };
     let Some(port) = sock::address(&local).map(|local| local.port()) else { return };
+    sock.server_port.store(port, Ordering::Relaxed);
     if process::options().policy.objection_to_port(port).is_some() {
         return;
     }
@@ -177,41 +201,54 @@ fn clear_retired(now: u64) {
 /// Looks for progress. Called around every call on a connection that is a
 /// candidate or meeting; it never sleeps.
 pub fn look(sock: &'static Sock, fd: i32, moment: Moment) {
+    if sock.phase() == Phase::Candidate && !sock.is_worth_moving() {
+        return;
+    }
     sock.with_meeting(|meeting| {
         let undecided = matches!(sock.phase(), Phase::Candidate | Phase::Meeting);
         if !undecided {
-            return meeting.abandon();
+            return meeting.abandon(sock);
         }
         let server = sock.is_server.load(Ordering::Relaxed);
         let outcome = if server {
             server_looks(sock, fd, meeting, moment)
         } else {
-            client_looks(sock, fd, meeting)
+            client_looks(sock, fd, meeting, moment)
         };
         match outcome {
             Ok(()) => {}
             Err(reason) => {
-                meeting.abandon();
+                meeting.abandon(sock);
                 sock.stay_plain(reason);
             }
         }
         if sock.phase() == Phase::Smc {
-            meeting.abandon();
+            meeting.abandon(sock);
         }
     });
 }
 
-fn client_looks(sock: &'static Sock, fd: i32, meeting: &mut Meeting) -> Result<(), Reason> {
+fn client_looks(
+    sock: &'static Sock,
+    fd: i32,
+    meeting: &mut Meeting,
+    moment: Moment,
+) -> Result<(), Reason> {
     meeting.count_look(sock)?;
     loop {
         meeting.step = match &meeting.step {
             Step::Start => {
-                let Some(process) = ready_to_start(sock, fd)? else { return Ok(()) };
-                meeting.name_fd = bind_name(process, fd)?;
+                let Some(start) = ready_to_start(sock, fd)? else { return Ok(()) };
+                let Start { process, local, peer } = start;
+                let token = connection_token(local, peer, process.netns_cookie);
+                meeting.has_claimed = claim::post(process, sock, peer.port(), token);
+                if !meeting.has_claimed {
+                    meeting.name_fd = bind_name(&start)?;
+                }
                 begin_meeting(sock);
-                Step::AwaitHello
+                Step::AwaitHello(token)
             }
-            Step::AwaitHello => match receive_hello(sock, meeting.name_fd, fd)? {
+            Step::AwaitHello(token) => match meeting.find_hello(sock, fd, *token, moment)? {
                 Some(hello) => Step::AwaitIntroduction(hello),
                 None => return Ok(()),
             },
@@ -222,6 +259,7 @@ fn client_looks(sock: &'static Sock, fd: i32, meeting: &mut Meeting) -> Result<(
                 let Some(group) = introduced(process, &look, hello.instance)? else {
                     return Ok(());
                 };
+                group.note_port(sock.server_port.load(Ordering::Relaxed));
                 let outgoing = propose(sock, fd, group, &hello)?;
                 Step::AwaitAccept { hello, group, outgoing }
             }
@@ -241,38 +279,80 @@ fn server_looks(
 ) -> Result<(), Reason> {
     meeting.count_look(sock)?;
     if let Step::Start = meeting.step {
-        let after_data = moment == Moment::AfterReceive;
-        if !after_data && moment != Moment::BeforeSend {
+        let messages = sock.traffic().messages;
+        let is_due = messages >= meeting.next_attempt;
+        if !is_due || !matches!(moment, Moment::AfterReceive | Moment::BeforeSend) {
             return Ok(());
         }
         if meeting.looks > LOOKS_FOR_GIVER && sock.is_received.load(Ordering::Relaxed) {
             return Err(Reason::HandedOver);
         }
-        let Some(process) = ready_to_start(sock, fd)? else { return Ok(()) };
-        let refusals = process.refusals.load(Ordering::Relaxed);
-        match send_hello(sock, process, fd)? {
-            Greeting::Sent(token) => {
+        let Some(start) = ready_to_start(sock, fd)? else { return Ok(()) };
+        let refusals = start.process.refusals.load(Ordering::Relaxed);
+        match greet(sock, &start, fd)? {
+            Greeting::Sent { token, knows_client } => {
+                meeting.has_claimed = knows_client;
                 begin_meeting(sock);
-                meeting.step = Step::AwaitReply { token, refusals };
+                meeting.step = Step::AwaitReply { token, refusals, knows_client };
             }
-            // Before the client's first byte it may not have bound its name yet.
-            Greeting::NobodyThere if after_data => return Err(Reason::PeerNotSmc),
+            Greeting::NobodyThere if messages >= MESSAGES_MAX => return Err(Reason::PeerNotSmc),
+            Greeting::NobodyThere => {
+                meeting.next_attempt = (2 * messages).max(1);
+                sock.note_reason(Reason::PeerNotSmc);
+                return Ok(());
+            }
             Greeting::NoRoom if meeting.looks >= LOOKS_MAX => return Err(Reason::Unanswered),
-            Greeting::NobodyThere | Greeting::NoRoom => return Ok(()),
+            Greeting::NoRoom => return Ok(()),
         }
     }
     match meeting.step {
-        Step::AwaitReply { token, refusals } => server_finishes(sock, fd, token, refusals),
+        Step::AwaitReply { token, refusals, knows_client } => {
+            let refusals = (!knows_client).then_some(refusals);
+            server_finishes(sock, fd, token, refusals)
+        }
         _ => Ok(()),
     }
 }
 
 fn begin_meeting(sock: &Sock) {
+    sock.note_reason(Reason::None);
     sock.set_phase(Phase::Meeting);
     sock.slot().inspect(|slot| slot.mode.store(mode::NEGOTIATING, Ordering::Release));
 }
 
 impl Meeting {
+    /// Client: what the server's process has left for us.
+    fn find_hello(
+        &mut self,
+        sock: &Sock,
+        fd: i32,
+        token: claim::Token,
+        moment: Moment,
+    ) -> Result<Option<Hello>, Reason> {
+        let Some(process) = sock.home() else { return Err(Reason::NoSlot) };
+        let has_received = moment == Moment::AfterReceive;
+        let greeting = self.has_claimed.then(|| claim::greeting(process, sock, token)).flatten();
+        if let Some(hello) = greeting {
+            // Who has got the answer may be about to close. It is early enough before the
+            // next request, or when more answers follow.
+            if has_received && sock.messages_received() < ANSWERS {
+                return Ok(None);
+            }
+            let is_open = switch::is_established(fd);
+            return if is_open { Ok(Some(hello)) } else { Err(Reason::Unanswered) };
+        }
+        if self.name_fd < 0 && has_received {
+            // Who has sent this would have greeted us, if it were one that we know.
+            let (local, peer) = sock::addresses(fd).map_err(|_| Reason::Unanswered)?;
+            self.name_fd = bind_name(&Start { process, local, peer })?;
+        }
+        let is_due = self.looks <= LOOKS_AT_NAME || self.looks.is_power_of_two();
+        if self.name_fd < 0 || !is_due {
+            return Ok(None);
+        }
+        receive_hello(sock, self.name_fd, fd)
+    }
+
     fn count_look(&mut self, sock: &Sock) -> Result<(), Reason> {
         self.looks += 1;
         match self.looks {
@@ -282,15 +362,19 @@ impl Meeting {
     }
 }
 
+/// What an attempt begins with.
+struct Start {
+    process: &'static Process,
+    local: SocketAddr,
+    peer: SocketAddr,
+}
+
 /// Whether the attempt may begin now: `Ok(None)` is "not yet".
-fn ready_to_start(sock: &'static Sock, fd: i32) -> Result<Option<&'static Process>, Reason> {
-    let options = process::options();
+fn ready_to_start(sock: &'static Sock, fd: i32) -> Result<Option<Start>, Reason> {
     sock.begin(fd);
     let Some(slot) = sock.slot() else { return Err(Reason::NoSlot) };
-    match options.promotion {
-        Promotion::Never => return Err(Reason::PromotionNever),
-        Promotion::Lazy if !has_proven_to_live(slot) => return Ok(None),
-        _ => {}
+    if process::options().promotion == Promotion::Never {
+        return Err(Reason::PromotionNever);
     }
     if sock.tcp_only.load(Ordering::Relaxed) {
         return Err(Reason::OptionUnsupported);
@@ -309,8 +393,7 @@ fn ready_to_start(sock: &'static Sock, fd: i32) -> Result<Option<&'static Proces
             Givers::Many => return Err(Reason::HandedOver),
         }
     }
-    let Ok((local, peer)) = sock::addresses(fd) else { return Ok(None) };
-    sock.note_addresses(local, peer);
+    let Some((local, peer)) = sock.learn_addresses(fd) else { return Ok(None) };
     if !is_same_host(local, peer) {
         return Err(Reason::RemotePeer);
     }
@@ -320,14 +403,7 @@ fn ready_to_start(sock: &'static Sock, fd: i32) -> Result<Option<&'static Proces
     if tcp_option::is_refused(sock, fd) {
         return Err(Reason::NoTcpOption);
     }
-    Ok(Some(process))
-}
-
-fn has_proven_to_live(slot: &Slot) -> bool {
-    let counters = &slot.counters;
-    let sum = |a: &AtomicU64, b: &AtomicU64| a.load(Ordering::Relaxed) + b.load(Ordering::Relaxed);
-    sum(&counters.messages_sent, &counters.messages_received) >= LAZY_MESSAGES
-        || sum(&counters.bytes_sent, &counters.bytes_received) >= LAZY_BYTES
+    Ok(Some(Start { process, local, peer }))
 }
 
 /// Both ends lie on this host: a loopback address, the same address twice, or a
@@ -363,8 +439,7 @@ fn storage(address: SocketAddr) -> (libc::sockaddr_storage, u32) {
 }
 
 /// Client: is the server's port marked, and if so, bind the connection's name.
-fn bind_name(process: &Process, fd: i32) -> Result<i32, Reason> {
-    let (local, peer) = sock::addresses(fd).map_err(|_| Reason::PeerNotSmc)?;
+fn bind_name(Start { process, local, peer }: &Start) -> Result<i32, Reason> {
     let marked = |index| {
         let name = UnixName::new(&listener_name(peer.port(), index));
         sys::connect_unix(process.probe, &name) != Err(Errno(libc::ECONNREFUSED))
@@ -373,7 +448,7 @@ fn bind_name(process: &Process, fd: i32) -> Result<i32, Reason> {
         return Err(Reason::PeerNotSmc);
     }
     let name_fd = sys::unix_datagram().map(sys::move_up).map_err(|_| Reason::NoMemory)?;
-    let name = UnixName::new(&connection_name(local, peer));
+    let name = UnixName::new(&connection_name(*local, *peer));
     let bound = sys::set_socket_option(name_fd, libc::SOL_SOCKET, libc::SO_PASSCRED, 1)
         .and_then(|_| sys::bind_unix(name_fd, &name));
     if bound.is_err() {
@@ -445,7 +520,7 @@ fn propose(
     let len = rendezvous::propose(&local).emit(&mut bytes).map_err(|_| Reason::NoCommonEid)?;
     group.slab().clc(index).put(&bytes[..len]);
     let record = group.record(index);
-    prepare(record, slot, fd, ring_at, size, our_rmbe(sock));
+    prepare(record, slot, fd, ring_at, size, sock.rmbe());
     record.identity.peer_slot.store(hello.slot, Ordering::Relaxed);
     let token = process::halves(&hello.token);
     record.identity.token[0].store(token[0], Ordering::Relaxed);
@@ -485,15 +560,6 @@ fn turn(record: &Record, slot: &Slot, to: u32) {
     record.identity.phase.store(generation | to, Ordering::Release);
 }
 
-/// Our receive buffer: the first size above `SO_RCVBUF` if the program set it
-/// before connecting or listening, else the configured default.
-fn our_rmbe(sock: &Sock) -> RmbeSize {
-    match sock.receive_buffer.load(Ordering::Relaxed) {
-        0 => process::options().rmbe,
-        bytes => RmbeSize::for_receive_buffer(bytes as usize),
-    }
-}
-
 /// Client: has the server answered?
 fn client_finishes(
     sock: &'static Sock,
@@ -524,7 +590,7 @@ fn client_finishes(
     let size = rendezvous::check_accept(&accept, group.peer.into(), &local)
         .map_err(|_| Reason::PeerMisbehaved)?;
     let ring_at = answer.identity.ring_at.load(Ordering::Relaxed);
-    let incoming = theirs.ring(ring_at, our_rmbe(sock).bytes() as u32);
+    let incoming = theirs.ring(ring_at, sock.rmbe().bytes() as u32);
     let (Some(incoming), true) = (incoming, size.bytes() == outgoing.len()) else {
         return Err(Reason::PeerMisbehaved);
     };
@@ -543,17 +609,33 @@ fn client_finishes(
 
 /// What became of a hello.
 enum Greeting {
-    /// It waits under the client's name, with this token.
-    Sent([u8; 16]),
+    /// It waits under the client's name, or in its memory, with this token.
+    Sent {
+        token: claim::Token,
+        knows_client: bool,
+    },
     NobodyThere,
     /// The buffer of our mailbox is full of hellos that other clients have not read:
     /// some 280 connections had their first bytes at once. A later call may do.
     NoRoom,
 }
 
-/// Server: sends the hello.
-fn send_hello(sock: &Sock, process: &Process, fd: i32) -> Result<Greeting, Reason> {
-    let (local, peer) = sock::addresses(fd).map_err(|_| Reason::PeerNotSmc)?;
+/// Server: greets the client if it has claimed the connection, or else sends the hello.
+fn greet(sock: &Sock, start: &Start, fd: i32) -> Result<Greeting, Reason> {
+    let Start { process, local, peer } = *start;
+    let token = connection_token(peer, local, process.netns_cookie);
+    let look = group::Look::at(process);
+    match claim::find(process, &look, token) {
+        Some(client) => {
+            claim::greet(process, sock, client, token);
+            Ok(Greeting::Sent { token, knows_client: true })
+        }
+        None => send_hello(sock, start, fd),
+    }
+}
+
+fn send_hello(sock: &Sock, start: &Start, fd: i32) -> Result<Greeting, Reason> {
+    let Start { process, local, peer } = *start;
     let slot = sock.slot().ok_or(Reason::NoSlot)?;
     let mut token = [0; 16];
     sys::random(&mut token).map_err(|_| Reason::NoMemory)?;
@@ -564,27 +646,28 @@ fn send_hello(sock: &Sock, process: &Process, fd: i32) -> Result<Greeting, Reaso
         token,
         socket_cookie: socket_cookie(fd),
         netns_cookie: process.netns_cookie,
-        rmbe_len: our_rmbe(sock).bytes() as u32,
+        rmbe_len: sock.rmbe().bytes() as u32,
     };
     let mut bytes = [0; EMITTED_LEN_MAX];
     let len = hello.emit(&mut bytes).map_err(|_| Reason::PeerMisbehaved)?;
     process.wake.cell(sock.slot_index()).clear();
     let name = UnixName::new(&connection_name(peer, local));
     match sys::send_with_fds(process.mailbox, &name, &bytes[..len], &[]) {
-        Ok(_) => Ok(Greeting::Sent(token)),
+        Ok(_) => Ok(Greeting::Sent { token, knows_client: false }),
         Err(Errno(libc::EAGAIN)) => Ok(Greeting::NoRoom),
         Err(_) => Ok(Greeting::NobodyThere),
     }
 }
 
-/// Server: has the client proposed? If instead some client and we had no room for each
-/// other's memory since the hello (`refusals` had been counted then), it is taken for
-/// this one: who it is would have been said by a proposal.
+/// Server: has the client proposed? A client that we do not know yet introduces itself
+/// before it does. If instead some client and we had no room for each other's memory since the
+/// hello (`refusals` had been counted then), it is taken for this one: who it is would have
+/// been said by a proposal.
 fn server_finishes(
     sock: &'static Sock,
     fd: i32,
     token: [u8; 16],
-    refusals: u32,
+    refusals: Option<u32>,
 ) -> Result<(), Reason> {
     let (Some(process), Some(slot)) = (sock.home(), sock.slot()) else {
         return Err(Reason::NoSlot);
@@ -594,6 +677,10 @@ fn server_finishes(
     let Some((group, peer_slot)) = find_proposal(process, &look, index, token) else {
         // Whoever has died meanwhile can be buried while letters are read.
         drop(look);
+        let Some(refusals) = refusals else {
+            process.read_mail_if_any();
+            return Ok(());
+        };
         process.read_mail();
         let refused = process.refusals.load(Ordering::Relaxed) != refusals;
         return if refused { Err(Reason::NoMemory) } else { Ok(()) };
@@ -647,7 +734,7 @@ fn accept(
     let wished = proposal.identity.rmbe_len.load(Ordering::Relaxed) as usize;
     let size = RmbeSize::from_bytes(wished).ok_or(Reason::PeerMisbehaved)?;
     let ring_at = proposal.identity.ring_at.load(Ordering::Relaxed);
-    let incoming = theirs.ring(ring_at, our_rmbe(sock).bytes() as u32);
+    let incoming = theirs.ring(ring_at, sock.rmbe().bytes() as u32);
     let incoming = incoming.ok_or(Reason::PeerMisbehaved)?;
     let accept = rendezvous::answer(&message, group.peer.into(), &local, buffer(sock, group, true))
         .map_err(|decline| match decline.diagnosis {
@@ -656,7 +743,7 @@ fn accept(
         })?;
     let (ring_at, outgoing) = group.take_ring(index, size).ok_or(Reason::NoMemory)?;
     let mine = group.record(index);
-    prepare(mine, slot, fd, ring_at, size, our_rmbe(sock));
+    prepare(mine, slot, fd, ring_at, size, sock.rmbe());
     mine.identity.peer_slot.store(peer_slot as u32, Ordering::Relaxed);
     put_clc(group, index, &accept);
     let conn = Conn { mine, theirs: proposal, outgoing, incoming, group, peer_slot };
@@ -690,7 +777,7 @@ fn buffer(sock: &Sock, group: &Group, asks_contact: bool) -> Buffer {
     let _ = sys::random(&mut token);
     Buffer {
         token: DmbToken(u64::from_ne_bytes(token)),
-        size: our_rmbe(sock),
+        size: sock.rmbe(),
         link_id: group.link_id,
         first_contact: asks_contact && group.is_first_contact(),
     }
@@ -733,6 +820,8 @@ pub(crate) fn check_confirm(sock: &Sock, conn: &Conn) -> bool {
 
 /// Writes down that the connection is in shared memory.
 pub(crate) fn note_smc(slot: &Slot) {
+    let messages = slot.counters.traffic().0;
+    slot.moved_after.store(messages + 1, Ordering::Relaxed);
     slot.reason.store(Reason::None as u8, Ordering::Relaxed);
     slot.mode.store(mode::SMC_D, Ordering::Release);
     crate::log!(Info, "connection is in shared memory");

@@ -18,16 +18,11 @@ pub const VARIABLE: &str = "SIDESTEP_OPTIONS";
 pub enum Promotion {
     /// From its first bytes.
     Early,
-    /// Once it has proven to live: after [`LAZY_MESSAGES`] calls or [`LAZY_BYTES`].
+    /// Once it has proven to live: see [`sidestep_proto::autosmc`].
     Lazy,
     /// Never.
     Never,
 }
-
-/// Calls after which a connection counts as long-lived.
-pub const LAZY_MESSAGES: u64 = 16;
-/// Bytes after which a connection counts as long-lived.
-pub const LAZY_BYTES: u64 = 64 << 10;
 
 /// What the operator decided.
 #[derive(Clone, Debug)]
@@ -36,6 +31,8 @@ pub struct Options {
     pub smc: bool,
     /// When to move.
     pub promotion: Promotion,
+    /// With [`Promotion::Lazy`]: to learn how long the connections of a port live.
+    pub autosmc: bool,
     /// Receive buffer of programs that set none.
     pub rmbe: RmbeSize,
     /// When waiters may spin.
@@ -54,7 +51,8 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             smc: true,
-            promotion: Promotion::Early,
+            promotion: Promotion::Lazy,
+            autosmc: true,
             rmbe: RmbeSize::DEFAULT,
             spin: SpinPolicy::Auto,
             memory_limit: 0,
@@ -93,6 +91,7 @@ impl Options {
             ("promotion", "early") => self.promotion = Promotion::Early,
             ("promotion", "lazy") => self.promotion = Promotion::Lazy,
             ("promotion", "never") => self.promotion = Promotion::Never,
+            ("autosmc", on) => self.autosmc = on != "off",
             ("rmbe", bytes) => {
                 let size = bytes.parse().ok().and_then(RmbeSize::from_bytes);
                 self.rmbe = size.unwrap_or(self.rmbe);

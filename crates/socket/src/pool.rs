@@ -3,6 +3,9 @@
 //! Memory of a pool is never given back and never changes its type. A pointer
 //! that has become stale therefore still points to an object of its type, whose
 //! own state tells that it is not the one that was meant.
+//!
+//! What is taken is best what the same CPU gave back last: another's would have to come out
+//! of that one's cache. So there are as many free lists as a few CPUs ([`lists`]).
 
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
@@ -10,7 +13,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use sidestep_device::lock::Lock;
 use sidestep_device::map;
-use sidestep_device::sys::Kernel;
+use sidestep_device::sys::{self, Kernel};
 
 /// Objects of one type, at most `MAX`.
 pub struct Pool<T, const MAX: usize> {
@@ -21,7 +24,16 @@ pub struct Pool<T, const MAX: usize> {
 
 struct Inner<T> {
     used: usize,
-    free: Option<NonNull<Link<T>>>,
+    free: [Option<NonNull<Link<T>>>; LISTS],
+}
+
+/// Free lists of whatever threads on several CPUs take and give back.
+pub(crate) const LISTS: usize = 8;
+
+/// All lists, that of this CPU first.
+pub(crate) fn lists() -> impl Iterator<Item = usize> {
+    let own = sys::cpu() as usize;
+    (own..own + LISTS).map(|list| list % LISTS)
 }
 
 /// What a free object holds.
@@ -65,7 +77,7 @@ impl<T, const MAX: usize> Pool<T, MAX> {
         Self {
             base: AtomicPtr::new(core::ptr::null_mut()),
             lock: SharedLock::new(),
-            inner: UnsafeCell::new(Inner { used: 0, free: None }),
+            inner: UnsafeCell::new(Inner { used: 0, free: [None; LISTS] }),
         }
     }
 
@@ -75,10 +87,12 @@ impl<T, const MAX: usize> Pool<T, MAX> {
         let _held = Held::enter(self.lock.get());
         // SAFETY: under the lock.
         let inner = unsafe { &mut *self.inner.get() };
-        if let Some(link) = inner.free {
-            // SAFETY: objects on the list are links.
-            inner.free = unsafe { link.as_ref().next };
-            return Some(link.cast());
+        for list in lists() {
+            if let Some(link) = inner.free[list] {
+                // SAFETY: objects on a list are links.
+                inner.free[list] = unsafe { link.as_ref().next };
+                return Some(link.cast());
+            }
         }
         if inner.used == MAX {
             return None;
@@ -98,9 +112,10 @@ impl<T, const MAX: usize> Pool<T, MAX> {
         // SAFETY: under the lock.
         let inner = unsafe { &mut *self.inner.get() };
         let link: NonNull<Link<T>> = object.cast();
+        let list = sys::cpu() as usize % LISTS;
         // SAFETY: the object is ours again, and large enough for a link.
-        unsafe { link.write(Link { next: inner.free }) };
-        inner.free = Some(link);
+        unsafe { link.write(Link { next: inner.free[list] }) };
+        inner.free[list] = Some(link);
     }
 
     /// The object at an address, if the address is that of one of ours.

@@ -6,8 +6,8 @@
 //! mappings it inherited.
 
 use crate::group::{self, Group};
-use crate::options::Options;
-use crate::pool::{Held, SharedLock};
+use crate::options::{Options, Promotion};
+use crate::pool::{self, Held, LISTS, SharedLock};
 use crate::sock::Sock;
 use core::cell::{Cell, UnsafeCell};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -19,6 +19,7 @@ use sidestep_device::slab::{self, phase};
 use sidestep_device::state::{self, Slot, State, mode};
 use sidestep_device::sys::{self, Kernel, UnixName};
 use sidestep_device::wake::{self, CHANNELS, Wake};
+use sidestep_proto::autosmc::{Patience, Traffic};
 use sidestep_proto::fallback::Reason;
 use sidestep_proto::rendezvous::Local;
 use sidestep_wire::clc::Hostname;
@@ -67,6 +68,8 @@ pub struct Process {
     /// Introductions that could not be answered yet because a mailbox was full.
     pub(crate) replies_pending: AtomicU32,
     pub(crate) groups: [AtomicPtr<Group>; GROUPS_MAX],
+    /// Places of them that were ever taken: nobody looks further.
+    pub(crate) groups_used: AtomicU32,
     /// Calls that look at groups now: see [`group::Look`].
     pub(crate) group_looks: AtomicU32,
     /// How often a process and this one had no room for each other's memory.
@@ -88,10 +91,27 @@ unsafe impl Sync for Process {}
 
 struct FreeSlots {
     used: usize,
-    count: usize,
-    stack: [u32; SLOTS],
+    /// The first free slot of each list + 1, 0 = none.
+    first: [u32; LISTS],
+    /// The one after each free slot, likewise.
+    next: [u32; SLOTS],
     sweep_at: usize,
     lingering: usize,
+}
+
+impl FreeSlots {
+    fn take(&mut self) -> Option<usize> {
+        let list = pool::lists().find(|list| self.first[*list] != 0)?;
+        let index = self.first[list] as usize - 1;
+        self.first[list] = self.next[index];
+        Some(index)
+    }
+
+    fn give(&mut self, index: usize) {
+        let first = &mut self.first[sys::cpu() as usize % LISTS];
+        self.next[index] = *first;
+        *first = index as u32 + 1;
+    }
 }
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(core::ptr::null_mut());
@@ -131,6 +151,7 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// Remembers whose memory this is.
 pub fn note_owner() {
+    BORROWERS.store(0, Ordering::Relaxed);
     OWNER.store(sys::pid(), Ordering::Relaxed);
 }
 
@@ -149,12 +170,27 @@ pub(crate) fn note_user(slot: &Slot) {
     }
 }
 
+/// Processes that may run in our memory beside ourselves.
+static BORROWERS: AtomicU32 = AtomicU32::new(0);
+
+/// Our memory is lent: to the child of a `vfork`, until that calls `exec` or ends, or to
+/// that of a `clone` of the kind, of which nobody tells us when it does.
+pub fn lend_memory() {
+    BORROWERS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The child of a `vfork` has called `exec` or ended.
+pub fn end_loan() {
+    BORROWERS.fetch_sub(1, Ordering::Relaxed);
+}
+
 /// Whether the calling process runs in the memory of another: the child of a
 /// `vfork`, which may close and duplicate descriptors (its own!) before it calls
-/// `exec`, and must leave its parent's tables alone.
+/// `exec`, and must leave its parent's tables alone. A borrower sees that the memory was
+/// lent, because the thread that it continues has said so before.
 #[must_use]
 pub fn is_borrowed_memory() -> bool {
-    OWNER.load(Ordering::Relaxed) != sys::pid()
+    BORROWERS.load(Ordering::Relaxed) != 0 && OWNER.load(Ordering::Relaxed) != sys::pid()
 }
 
 /// This process, made now if need be. `None` when something it needs is not to be
@@ -475,9 +511,8 @@ impl Process {
         // SAFETY: under the lock.
         let free = unsafe { &mut *self.free.get() };
         self.sweep(free);
-        let index = if free.count > 0 {
-            free.count -= 1;
-            free.stack[free.count] as usize
+        let index = if let Some(index) = free.take() {
+            index
         } else if free.used < SLOTS {
             free.used += 1;
             self.state.header().slots_used.store(free.used as u32, Ordering::Release);
@@ -559,10 +594,30 @@ impl Process {
             group.forget_connection(index);
         }
         self.group_of_slot[index].store(core::ptr::null_mut(), Ordering::Relaxed);
+        self.learn_from(self.state.slot(index));
         self.state.free_slot(index);
-        free.stack[free.count] = index as u32;
-        free.count += 1;
+        free.give(index);
         free.lingering -= 1;
+    }
+
+    /// AUTOSMC: a connection has ended. Under the lock.
+    fn learn_from(&self, slot: &Slot) {
+        let Options { promotion, autosmc, .. } = options();
+        let port = slot.server_port.load(Ordering::Relaxed) as u16;
+        let moved_after = slot.moved_after.load(Ordering::Relaxed).checked_sub(1);
+        let (Promotion::Lazy, true, 1.., Some(before)) = (promotion, autosmc, port, moved_after)
+        else {
+            return;
+        };
+        let counters = &slot.counters;
+        let moved = Traffic {
+            messages: counters.traffic().0.saturating_sub(before),
+            bytes: counters.ring_bytes_sent.load(Ordering::Relaxed)
+                + counters.ring_bytes_received.load(Ordering::Relaxed),
+        };
+        let header = self.state.header();
+        let patience = Patience::new(header.patience(port));
+        header.set_patience(port, patience.after(moved).doublings());
     }
 
     /// The socket that a bit of a channel means.
@@ -743,7 +798,7 @@ fn reset(slot: &Slot, pid: u32) {
     slot.mode.store(mode::TCP, Ordering::Release);
 }
 
-const _: () = assert!(slab::LAYOUT_VERSION == 3);
+const _: () = assert!(slab::LAYOUT_VERSION == 4);
 const _: () = assert!(Reason::ALL.len() <= state::REASONS_MAX);
 
 #[cfg(test)]
@@ -783,7 +838,8 @@ mod tests {
     fn ended() -> (u64, u64, u64) {
         let ended = &current().unwrap().state.header().ended;
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        (load(&ended.smc), load(&ended.tcp[0]), load(&ended.counters.bytes_sent))
+        let too_short = &ended.tcp[Reason::TooShort as usize];
+        (load(&ended.smc), load(too_short), load(&ended.counters.bytes_sent))
     }
 
     #[test]
@@ -798,6 +854,29 @@ mod tests {
         // Whoever takes and sweeps slots counts nothing anew.
         close(connect(&listener, 0).0);
         assert_eq!(ended(), (before.0 + 1, before.1 + 2, before.2 + 5));
+    }
+
+    #[test]
+    fn ends_of_moved_connections_teach_patience() {
+        let _alone = alone();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let patience = || current().unwrap().state.header().patience(port);
+        let end_after = |messages: u64| {
+            let (stream, sock) = connect(&listener, 0);
+            let slot = sock.slot().unwrap();
+            slot.server_port.store(port.into(), Ordering::Relaxed);
+            slot.moved_after.store(1 + 16, Ordering::Relaxed);
+            slot.counters.messages_sent.store(16 + messages, Ordering::Relaxed);
+            close(stream);
+        };
+        end_after(3);
+        end_after(3);
+        assert_eq!(patience(), 2, "two moves did not pay");
+        end_after(1000);
+        assert_eq!(patience(), 1, "one did");
+        close(connect(&listener, 0).0);
+        assert_eq!(patience(), 1, "who never moved teaches nothing");
     }
 
     #[test]

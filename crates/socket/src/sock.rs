@@ -13,6 +13,7 @@ use crate::descriptors::{self, Entry, Use};
 use crate::epoll;
 use crate::group::Group;
 use crate::meeting::{self, Meeting};
+use crate::options::{Options, Promotion};
 use crate::pool::{Held, Pool, SharedLock};
 use crate::process::{self, Process};
 use crate::{Errno, multiplex, past_libc, uring, wait};
@@ -21,14 +22,17 @@ use core::mem::MaybeUninit;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::ptr::NonNull;
 use core::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering,
 };
 use sidestep_device::copy::Choice;
 use sidestep_device::ring::Ring;
 use sidestep_device::slab::Record;
 use sidestep_device::state::{Slot, flag, mode};
 use sidestep_device::sys;
+use sidestep_proto::autosmc::{Patience, Traffic};
 use sidestep_proto::fallback::Reason;
+use sidestep_proto::policy::Policy;
+use sidestep_wire::RmbeSize;
 
 /// Sockets of a process that are tracked at once.
 const SOCKS_MAX: usize = 1 << 17;
@@ -72,6 +76,8 @@ pub struct Sock {
     nonblocking: AtomicBool,
     /// Set before connecting or listening, 0 = not set.
     pub receive_buffer: AtomicU32,
+    /// Port of the server's end, 0 = not known.
+    pub server_port: AtomicU16,
     /// An option was used that only TCP has.
     pub tcp_only: AtomicBool,
     /// It, or the listener it comes from, was marked for the TCP option of SMC, and what came
@@ -151,6 +157,7 @@ fn new(nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
         (&raw mut (*at).is_server).write(AtomicBool::new(is_server));
         (&raw mut (*at).nonblocking).write(AtomicBool::new(nonblocking));
         (&raw mut (*at).receive_buffer).write(AtomicU32::new(0));
+        (&raw mut (*at).server_port).write(AtomicU16::new(0));
         (&raw mut (*at).tcp_only).write(AtomicBool::new(false));
         (&raw mut (*at).has_tcp_option).write(AtomicBool::new(false));
         (&raw mut (*at).let_go).write(AtomicBool::new(false));
@@ -326,6 +333,15 @@ impl Sock {
             self.leave();
         } else {
             epoll::forget_descriptor(self, fd);
+            self.forget_descriptor(fd);
+        }
+    }
+
+    /// Another descriptor leads to it from now on.
+    fn forget_descriptor(&self, fd: i32) {
+        let Some(slot) = self.slot() else { return };
+        if slot.descriptor.load(Ordering::Relaxed) == fd {
+            slot.descriptor.store(descriptors::first_of(self).unwrap_or(-1), Ordering::Relaxed);
         }
     }
 
@@ -339,7 +355,7 @@ impl Sock {
     /// Nobody refers to the object: gives its slot back and itself to the pool.
     fn dissolve(&'static self) {
         // SAFETY: no calls are under way and no descriptor is left.
-        unsafe { &mut *self.meeting.get() }.abandon();
+        unsafe { &mut *self.meeting.get() }.abandon(self);
         let marker = self.marker.load(Ordering::Relaxed);
         if marker >= 0 {
             meeting::retire_marker(marker);
@@ -488,32 +504,47 @@ impl Sock {
             process.state.header().ended.count_tcp(Reason::NoSlot as u8);
             return self.set_phase(Phase::Plain);
         }
-        let addresses = addresses(fd).ok();
-        if let Some((local, peer)) = addresses {
-            self.note_addresses(local, peer);
+        if let Some(slot) = self.slot() {
+            slot.descriptor.store(fd, Ordering::Relaxed);
+            if process::options().promotion == Promotion::Lazy {
+                self.note_reason(Reason::TooShort);
+            }
         }
-        if let Some(reason) = self.objection(addresses) {
+        if let Some(reason) = self.objection(fd) {
             self.stay_plain(reason);
         }
     }
 
     /// Why the connection may not move, by the operator's rules or by what the program does.
-    fn objection(&self, addresses: Option<(SocketAddr, SocketAddr)>) -> Option<Reason> {
-        let options = process::options();
-        if !options.smc {
+    /// Without rules about ports and peers nobody has to know its addresses yet.
+    fn objection(&self, fd: i32) -> Option<Reason> {
+        let Options { smc, policy, .. } = process::options();
+        if !smc {
             return Some(Reason::ModeTcp);
         }
-        let by_policy = addresses.and_then(|(local, peer)| {
-            let is_server = self.is_server.load(Ordering::Relaxed);
-            let server_port = if is_server { local.port() } else { peer.port() };
-            options.policy.objection(server_port, peer.ip())
-        });
+        let by_policy = if policy.is_empty() { None } else { self.objection_to(fd, policy) };
         by_policy.or_else(unseen_use)
+    }
+
+    fn objection_to(&self, fd: i32, policy: &Policy) -> Option<Reason> {
+        let (local, peer) = self.learn_addresses(fd)?;
+        let is_server = self.is_server.load(Ordering::Relaxed);
+        let server_port = if is_server { local.port() } else { peer.port() };
+        policy.objection(server_port, peer.ip())
+    }
+
+    /// Its addresses, which from now on stand in its slot. `None` while it is not connected.
+    pub(crate) fn learn_addresses(&self, fd: i32) -> Option<(SocketAddr, SocketAddr)> {
+        let (local, peer) = addresses(fd).ok()?;
+        self.note_addresses(local, peer);
+        Some((local, peer))
     }
 
     /// A slot was taken for it. Under the process lock.
     pub(crate) fn settle(&self, process: &'static Process, index: usize) {
         let slot = process.state.slot(index);
+        let port = self.server_port.load(Ordering::Relaxed);
+        slot.server_port.store(u32::from(port), Ordering::Relaxed);
         slot.is_server.store(u8::from(self.is_server.load(Ordering::Relaxed)), Ordering::Relaxed);
         self.slot_index.store(index as u32, Ordering::Relaxed);
         self.home.store(core::ptr::from_ref(process).cast_mut(), Ordering::Release);
@@ -522,7 +553,7 @@ impl Sock {
     }
 
     /// Writes its addresses down for `sidestep ss`.
-    pub fn note_addresses(&self, local: SocketAddr, peer: SocketAddr) {
+    fn note_addresses(&self, local: SocketAddr, peer: SocketAddr) {
         let Some(slot) = self.slot() else { return };
         let words = |ip: IpAddr| match ip {
             IpAddr::V4(v4) => [u64::from(u32::from(v4)), 0],
@@ -570,6 +601,65 @@ impl Sock {
         self.tcp_only.store(listener.tcp_only.load(Ordering::Relaxed), Ordering::Relaxed);
         let has_tcp_option = listener.has_tcp_option.load(Ordering::Relaxed);
         self.has_tcp_option.store(has_tcp_option, Ordering::Relaxed);
+        let port = listener.server_port.load(Ordering::Relaxed);
+        self.server_port.store(port, Ordering::Relaxed);
+    }
+
+    /// The server that the program connects to.
+    ///
+    /// # Safety
+    /// `address` is null or a socket address of `len` bytes.
+    pub unsafe fn note_server(&self, address: *const libc::sockaddr, len: u32) {
+        let is_ip = |family| family == libc::AF_INET || family == libc::AF_INET6;
+        // SAFETY: the caller's promise; both kinds of address begin with family and port.
+        let port = unsafe {
+            if address.is_null() || len < 4 || !is_ip(i32::from((*address).sa_family)) {
+                return;
+            }
+            address.cast::<[u8; 4]>().read()
+        };
+        self.server_port.store(u16::from_be_bytes([port[2], port[3]]), Ordering::Relaxed);
+    }
+
+    /// Our receive buffer: the first size above `SO_RCVBUF` if the program set it
+    /// before connecting or listening, else the configured default.
+    pub(crate) fn rmbe(&self) -> RmbeSize {
+        match self.receive_buffer.load(Ordering::Relaxed) {
+            0 => process::options().rmbe,
+            bytes => RmbeSize::for_receive_buffer(bytes as usize),
+        }
+    }
+
+    /// What has passed on it.
+    pub(crate) fn traffic(&self) -> Traffic {
+        let (messages, bytes) = self.slot().map_or((0, 0), |slot| slot.counters.traffic());
+        Traffic { messages, bytes }
+    }
+
+    /// Receives that moved something.
+    pub(crate) fn messages_received(&self) -> u64 {
+        let count = |slot: &Slot| slot.counters.messages_received.load(Ordering::Relaxed);
+        self.slot().map_or(0, count)
+    }
+
+    /// Whether it has lived long enough: see [`sidestep_proto::autosmc`].
+    #[inline]
+    pub(crate) fn is_worth_moving(&self) -> bool {
+        let options = process::options();
+        if options.promotion != Promotion::Lazy {
+            return true;
+        }
+        let port = self.server_port.load(Ordering::Relaxed);
+        let doublings = match self.home() {
+            Some(home) if options.autosmc => home.state.header().patience(port),
+            _ => 0,
+        };
+        Patience::new(doublings).is_over(self.traffic())
+    }
+
+    /// Why it is on TCP as things stand.
+    pub(crate) fn note_reason(&self, reason: Reason) {
+        self.slot().inspect(|slot| slot.reason.store(reason as u8, Ordering::Relaxed));
     }
 
     /// Mirrors `O_NONBLOCK`.
@@ -724,9 +814,13 @@ pub fn before_exit() {
 /// every connection gets one more holder.
 pub fn before_fork() {
     process::about_to_fork();
-    descriptors::for_each_sock(|_, sock| {
+    descriptors::for_each_sock(|fd, sock| {
         // Whoever is in the middle of it finishes first.
         let _meeting = Held::enter(sock.meeting_lock.get());
+        // Afterwards a descriptor of one process may mean nothing to the other.
+        if sock.slot().is_some_and(|slot| slot.family.load(Ordering::Relaxed) == 0) {
+            sock.learn_addresses(fd);
+        }
         if sock.phase() == Phase::Meeting {
             sock.stay_plain(Reason::ForkedMeanwhile);
         }

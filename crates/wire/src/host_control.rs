@@ -50,10 +50,12 @@
 
 use core::{
     fmt::{self, Write},
+    hash::Hasher,
     net::{IpAddr, SocketAddr},
 };
 
 use arrayvec::ArrayVec;
+use siphasher::sip128::{Hasher128, SipHasher24};
 
 use crate::{Error, ExtendedGid, LinkId, field::Field, reader::Reader, writer::Writer};
 
@@ -432,6 +434,24 @@ pub fn given_name(cookie: u64, index: u8) -> AddressName {
 #[must_use]
 pub fn connection_name(client: SocketAddr, server: SocketAddr) -> AddressName {
     address_name(format_args!("sidestep/1/connection/{}-{}", Endpoint(client), Endpoint(server)))
+}
+
+/// What is left in shared memory in the place of [`connection_name`], between processes that
+/// share some already: the same, and the network namespace it is true in, as 128 bits.
+///
+/// That two connections of one namespace have the same token is as likely as guessing it.
+#[must_use]
+pub fn connection_token(client: SocketAddr, server: SocketAddr, netns_cookie: u64) -> [u8; 16] {
+    let mut hasher = SipHasher24::new();
+    for end in [client, server] {
+        match end.ip() {
+            IpAddr::V4(ip) => hasher.write(&ip.octets()),
+            IpAddr::V6(ip) => hasher.write(&ip.octets()),
+        }
+        hasher.write(&end.port().to_be_bytes());
+    }
+    hasher.write(&netns_cookie.to_be_bytes());
+    hasher.finish128().as_bytes()
 }
 
 /// What the name of a parcel says.

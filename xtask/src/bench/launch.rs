@@ -68,6 +68,8 @@ pub(crate) struct LaunchOptions {
 #[derive(Debug)]
 pub(crate) struct Launcher {
     smc: SmcStart,
+    /// Connections move from their first bytes, however short they are.
+    is_eager: bool,
     /// The `sidestep` command, when there is one.
     sidestep: Option<PathBuf>,
 }
@@ -95,7 +97,12 @@ impl Launcher {
             None => SmcStart::Command(existing(&sidestep)?),
         };
         let sidestep = sidestep.is_file().then_some(sidestep);
-        Ok(Self { smc, sidestep })
+        Ok(Self { smc, is_eager: false, sidestep })
+    }
+
+    /// The same, for tests: moves whatever can be moved.
+    pub(crate) fn eager(self) -> Self {
+        Self { is_eager: true, ..self }
     }
 
     /// The command that starts `program` over `transport`.
@@ -108,12 +115,19 @@ impl Launcher {
         let mut command = match (&self.smc, transport) {
             (SmcStart::Command(sidestep), Transport::Smc) => {
                 let mut command = Command::new(sidestep);
-                command.args(["run", "--"]).arg(program);
+                command.arg("run");
+                if self.is_eager {
+                    command.args(["--promotion", "early"]);
+                }
+                command.arg("--").arg(program);
                 command
             }
             (SmcStart::Library(library), Transport::Smc) => {
                 let mut command = Command::new(program);
                 command.env("LD_PRELOAD", library);
+                if self.is_eager {
+                    command.env("SIDESTEP_OPTIONS", "promotion=early");
+                }
                 command
             }
             (_, Transport::Tcp) | (SmcStart::Plain, Transport::Smc) => Command::new(program),

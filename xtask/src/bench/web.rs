@@ -18,6 +18,15 @@ pub(super) fn nginx(lab: &Lab, transport: Transport, connections: u32) -> Result
     Ok(load)
 }
 
+/// A connection for each request.
+pub(super) fn nginx_short(lab: &Lab, transport: Transport, connections: u32) -> Result<Load> {
+    let (port, mut server) = serve_page(lab, transport)?;
+    let close = ["-H", "Connection: close"];
+    let load = wrk_with(lab, transport, port, connections, &close, &[&server])?;
+    server.must_be_alive()?;
+    Ok(load)
+}
+
 /// The same through HAProxy, which passes bytes on and does not look at them.
 pub(super) fn haproxy(lab: &Lab, transport: Transport, connections: u32) -> Result<Load> {
     let (backend, mut server) = serve_page(lab, transport)?;
@@ -67,9 +76,21 @@ fn wrk(
     connections: u32,
     servers: &[&Program],
 ) -> Result<Load> {
+    wrk_with(lab, transport, port, connections, &[], servers)
+}
+
+fn wrk_with(
+    lab: &Lab,
+    transport: Transport,
+    port: u16,
+    connections: u32,
+    options: &[&str],
+    servers: &[&Program],
+) -> Result<Load> {
     let (connections, url) = (connections.to_string(), format!("http://127.0.0.1:{port}/page"));
     let duration = format!("{}s", lab.whole_seconds());
-    let words = ["wrk", "-t", "1", "-c", &connections, "-d", &duration, &url];
+    let words = ["wrk", "-t", "1", "-c", &connections, "-d", &duration];
+    let words = [&words[..], options, &[&url]].concat();
     let counted = lab.run_counted(lab.command(transport, &words)?, servers)?;
     let errors = counted.said.lines().find(|it| it.contains("Non-2xx") || it.contains("errors"));
     ensure!(errors.is_none(), "wrk reports {errors:?}");

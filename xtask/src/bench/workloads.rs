@@ -198,6 +198,42 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         sample: |lab, transport| request_response(lab, transport, "epoll"),
     },
     Workload {
+        name: "crr10",
+        packages: &[],
+        rows: &[Row::ratio("CRR10(64B/8kB)", "tran/s", Compare::SmcOverTcp, 0.97, 1.2)],
+        sample: |lab, transport| connect_request_response(lab, transport, 10, "lazy"),
+    },
+    Workload {
+        name: "crr40",
+        packages: &[],
+        rows: &[Row::ratio("CRR40(64B/8kB)", "tran/s", Compare::SmcOverTcp, 0.97, 1.2)],
+        sample: |lab, transport| connect_request_response(lab, transport, 40, "lazy"),
+    },
+    Workload {
+        name: "crr10-early",
+        packages: &[],
+        rows: &[Row::ratio("CRR10(64B/8kB), early", "tran/s", Compare::SmcOverTcp, 0.7, 1.0)],
+        sample: |lab, transport| connect_request_response(lab, transport, 10, "early"),
+    },
+    Workload {
+        name: "crr40-early",
+        packages: &[],
+        rows: &[Row::ratio("CRR40(64B/8kB), early", "tran/s", Compare::SmcOverTcp, 0.7, 1.0)],
+        sample: |lab, transport| connect_request_response(lab, transport, 40, "early"),
+    },
+    Workload {
+        name: "nginx-close",
+        packages: &["nginx-light", "wrk"],
+        rows: &[Row::ratio(
+            "nginx, one request each, -c 10",
+            "req/s",
+            Compare::SmcOverTcp,
+            0.97,
+            1.2,
+        )],
+        sample: |lab, transport| Ok(vec![web::nginx_short(lab, transport, 10)?.requests_per_s]),
+    },
+    Workload {
         name: "foreign",
         packages: &["gcc"],
         rows: &[Row::added("send/recv on a foreign fd, added", "ns", 10.0, 3.0)],
@@ -215,6 +251,34 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         sample: idle,
     },
 ];
+
+// ---- short connections ---------------------------------------------------
+
+/// A connection for each transaction, by the modeler: `sidestep run` starts its workers.
+fn connect_request_response(
+    lab: &Lab,
+    transport: Transport,
+    clients: u32,
+    promotion: &str,
+) -> Result<Vec<f64>> {
+    let sidestep = lab.launcher.observer().context("the modeler is in `sidestep`")?;
+    let config = lab.write("crr.toml", format!("[smc]\npromotion = \"{promotion}\"\n"))?;
+    let json = lab.path("crr.json");
+    let over = if transport == Transport::Tcp { "tcp" } else { "smc" };
+    let duration = format!("{}ms", (lab.seconds * 1e3).round());
+    let workload = format!("CRR{clients}(64B/8kB)");
+    let mut command = Command::new(sidestep);
+    command
+        .args(["bench", "--over", over, "--runs", "1", "--duration", &duration])
+        .args(["--json", &json, &workload])
+        .env("SIDESTEP_CONFIG", config);
+    // It fails when connections stay on TCP, as such short ones do.
+    let _ = launch::run(command, lab.patience());
+    let result: Value = serde_json::from_slice(&fs::read(&json)?)?;
+    fs::remove_file(&json)?;
+    let rate = result.pointer("/results/0/tps/median");
+    Ok(vec![rate.and_then(Value::as_f64).context("no rate in the result")?])
+}
 
 // ---- sockperf ------------------------------------------------------------
 

@@ -361,7 +361,7 @@ const MEMORY_LIMIT: &str = "[smc]\nmemory_limit = \"2MB\"\nrmbe_size = \"512KB\"
 
 /// The same for a library that was not started by the `sidestep` command, which
 /// would overwrite it.
-const MEMORY_LIMIT_OPTIONS: &str = "memory=2097152 rmbe=524288";
+const MEMORY_LIMIT_OPTIONS: &str = "promotion=early memory=2097152 rmbe=524288";
 
 fn memory_limit(stage: &Stage<'_>) -> Result<String> {
     let file = stage.house.scratch.join("memory-limit.toml");
@@ -401,7 +401,7 @@ fn little_memory(stage: &Stage<'_>) -> Result<String> {
 const NO_MEMORY: u64 = 20 << 20;
 const NO_MEMORY_CROWD: &str = "200";
 const NO_MEMORY_LIMIT: &str = "[smc]\nmemory_limit = \"8GB\"\n";
-const NO_MEMORY_OPTIONS: &str = "memory=8589934592";
+const NO_MEMORY_OPTIONS: &str = "promotion=early memory=8589934592";
 
 /// Where the operator allows more rings than there is memory, the kernel ends the server,
 /// and its clients are told at once, as they would be by TCP.

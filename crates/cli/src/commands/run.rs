@@ -128,6 +128,7 @@ fn command_line_settings(args: &RunArgs) -> Settings {
     };
     Settings {
         mode: args.mode,
+        promotion: args.promotion,
         log_level: args.log.as_ref().map(|log| log.level),
         log_file: args.log.as_ref().and_then(log_file),
         ..Settings::default()

@@ -52,6 +52,7 @@ fn list(args: &SsArgs) -> Result<String, SsError> {
         of_process && (args.all || connection.mode != Mode::Lingering)
     };
     snapshot.connections.retain(is_asked_for);
+    snapshot.find_addresses();
     let connections = &snapshot.connections;
 
     if let Some(pid) = args.pid.filter(|_| connections.is_empty()) {
@@ -366,6 +367,7 @@ mod tests {
                 wakeups: 3,
             },
             fallback: None,
+            descriptor: None,
         }
     }
 
@@ -381,6 +383,7 @@ mod tests {
             rmbe_peer: 0,
             counters: Counters::default(),
             fallback,
+            descriptor: None,
         }
     }
 

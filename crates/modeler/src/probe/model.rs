@@ -15,7 +15,7 @@
 //!   copies and cache lines that change their processor, and no wake-up. Where two
 //!   processors are far apart, threads do better to share them and yield.
 //! * **SMC on one processor**: the same copies, and yields in place of wake-ups.
-//! * **CRR** never gets as far as the rings: TCP's costs, and the agreement on top.
+//! * **CRR** never gets as far as the rings: TCP's costs, and the looks on top.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -425,8 +425,8 @@ const LIBRARY_CALL_NS: f64 = 70.0;
 const LIBRARY_EVENT_NS: f64 = 80.0;
 /// A search for events, or a yield, with the clock that is read around it.
 const LIBRARY_WAIT_NS: f64 = 200.0;
-/// The agreement takes sockets and datagrams, nearly as much as the connection did.
-const AGREEMENT_IN_CONNECTIONS: f64 = 0.8;
+/// A connection that ends before it is worth moving is looked at and left alone.
+const AGREEMENT_IN_CONNECTIONS: f64 = 0.03;
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,144 @@
+//! How two ends find each other when their processes share memory already.
+//!
+//! Then nobody needs a name in the kernel. Who connects to a port at which it has met servers
+//! before leaves a *claim* with each of them: "the connection of this token is the one of my
+//! slot c". The token says what the name would ([`connection_token`]): the four-tuple. The
+//! server's end looks for a claim on its own token, and *greets* by leaving its slot in the
+//! cell of the client's.
+//!
+//! ```text
+//!   client                                              server
+//!   record: CLAIMED, token
+//!          -- place of the token: key, slot --------->  wake memory
+//!                                                       record: GREETED, token, RMBE
+//!   wake memory  <------- cell of the slot: key, slot --
+//! ```
+//!
+//! It stands in the place of the hello, and what makes a hello certain makes a greeting
+//! certain. What lies in wake memory is a hint; the records that it leads to are written by
+//! processes that have introduced themselves. A claim may be out of date, when a process
+//! died or a program closed its socket behind our back: then it is greeted in vain, because only
+//! the end of a connection that is open goes on to propose. At the moment of the greeting
+//! each of the two held a socket of this four-tuple, in the namespace that is part of the
+//! token, and there is only one such pair.
+
+use crate::group::{self, Group, Look};
+use crate::process::{self, Process};
+use crate::sock::Sock;
+use core::sync::atomic::Ordering;
+use sidestep_device::channel::SLOTS;
+use sidestep_device::slab::{Identity, phase};
+use sidestep_device::state::Slot;
+use sidestep_wire::host_control::Hello;
+
+/// Says which connection it is: see [`sidestep_wire::host_control::connection_token`].
+pub(crate) type Token = [u8; 16];
+
+/// Client: claims the connection before every server that it has met at this port. False:
+/// it knows none.
+pub(crate) fn post(process: &'static Process, sock: &Sock, port: u16, token: Token) -> bool {
+    let Some(slot) = sock.slot() else { return false };
+    let index = sock.slot_index();
+    let look = Look::at(process);
+    let mut is_posted = false;
+    for group in group::serving(&look, port) {
+        let Some((_, wake)) = group.theirs() else { continue };
+        let [first, _] = show(&group.record(index).identity, slot, token, NOBODY, phase::CLAIMED);
+        wake.claim(first).put(process.key(), index as u32);
+        is_posted = true;
+    }
+    is_posted
+}
+
+/// Server: who claims the connection, and as which of its slots.
+pub(crate) fn find(
+    process: &Process,
+    look: &Look,
+    token: Token,
+) -> Option<(&'static Group, usize)> {
+    let hint = process.wake.claim(process::halves(&token)[0]).take();
+    let (group, peer_slot, _) = follow(look, hint, token, phase::CLAIMED)?;
+    Some((group, peer_slot))
+}
+
+/// Server: answers a claim.
+pub(crate) fn greet(
+    process: &Process,
+    sock: &Sock,
+    (group, peer_slot): (&Group, usize),
+    token: Token,
+) {
+    let (Some(slot), Some((_, wake))) = (sock.slot(), group.theirs()) else { return };
+    let index = sock.slot_index();
+    process.wake.cell(index).clear();
+    let identity = &group.record(index).identity;
+    identity.rmbe_len.store(sock.rmbe().bytes() as u32, Ordering::Relaxed);
+    show(identity, slot, token, peer_slot as u32, phase::GREETED);
+    wake.cell(peer_slot).put(process.key(), index as u32);
+}
+
+/// Client: the greeting of the server, as the hello it stands for.
+pub(crate) fn greeting(process: &'static Process, sock: &Sock, token: Token) -> Option<Hello> {
+    let index = sock.slot_index();
+    let look = Look::at(process);
+    let hint = process.wake.cell(index).take();
+    let (group, peer_slot, identity) = follow(&look, hint, token, phase::GREETED)?;
+    let is_for_us = identity.peer_slot.load(Ordering::Relaxed) as usize == index;
+    is_for_us.then(|| Hello {
+        instance: group.peer,
+        slot: peer_slot as u32,
+        generation: identity.phase.load(Ordering::Relaxed) >> 8,
+        token,
+        socket_cookie: NOT_SAID,
+        netns_cookie: process.netns_cookie,
+        rmbe_len: identity.rmbe_len.load(Ordering::Relaxed),
+    })
+}
+
+/// Takes back what a connection has shown that did not come to an agreement.
+pub(crate) fn withdraw(process: &'static Process, sock: &Sock) {
+    let Some(slot) = sock.slot() else { return };
+    let generation = slot.generation.load(Ordering::Relaxed) << 8;
+    for group in group::all(&Look::at(process)) {
+        let at = &group.record(sock.slot_index()).identity.phase;
+        for shown in [phase::CLAIMED, phase::GREETED] {
+            let (from, to) = (generation | shown, generation | phase::FREE);
+            let _ = at.compare_exchange(from, to, Ordering::Release, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The peer's slot in a claim: not known.
+const NOBODY: u32 = u32::MAX;
+/// The server's socket in a greeting.
+const NOT_SAID: u64 = 0;
+
+/// Fills a record of ours, and says so. The halves of the token.
+fn show(identity: &Identity, slot: &Slot, token: Token, peer_slot: u32, as_what: u32) -> [u64; 2] {
+    let halves = process::halves(&token);
+    identity.phase.store(phase::FREE, Ordering::Relaxed);
+    identity.peer_slot.store(peer_slot, Ordering::Relaxed);
+    identity.token[0].store(halves[0], Ordering::Relaxed);
+    identity.token[1].store(halves[1], Ordering::Relaxed);
+    let generation = slot.generation.load(Ordering::Relaxed) << 8;
+    // Release: pairs with the Acquire in `follow`.
+    identity.phase.store(generation | as_what, Ordering::Release);
+    halves
+}
+
+/// What a hint leads to: somebody's record, if it shows this token in this phase.
+fn follow(
+    look: &Look,
+    hint: Option<(u64, u32)>,
+    token: Token,
+    as_what: u32,
+) -> Option<(&'static Group, usize, &'static Identity)> {
+    let (key, peer_slot) = hint?;
+    let peer_slot = Some(peer_slot as usize).filter(|slot| *slot < SLOTS)?;
+    let group = group::find_by_key(look, key)?;
+    let identity = &group.theirs()?.0.record(peer_slot).identity;
+    let is_shown = identity.phase.load(Ordering::Acquire) & phase::MASK == as_what
+        && identity.token.each_ref().map(|half| half.load(Ordering::Relaxed))
+            == process::halves(&token);
+    is_shown.then_some((group, peer_slot, identity))
+}
