@@ -15,13 +15,14 @@ pub(crate) const ALL: &[&str] =
     &["redis-server", "sockperf", "iperf3", "nginx-light", "curl", "gcc"];
 
 /// What some end-to-end tests need, and not every machine can have.
-const FOR_OUTSIDERS: [&str; 4] = ["musl-tools", "liburing-dev", "gcc-multilib", "caddy"];
+const FOR_SOME: [&str; 6] =
+    ["musl-tools", "liburing-dev", "gcc-multilib", "caddy", "iproute2", "tshark"];
 
 /// Installs what the end-to-end tests need; without some of it, some are skipped.
 ///
 /// **Errors**: as for [`ensure`].
 pub(crate) fn ensure_for_e2e() -> Result<()> {
-    for package in FOR_OUTSIDERS {
+    for package in FOR_SOME {
         if let Err(error) = ensure(&[package]) {
             println!("{error:#}");
         }
@@ -54,6 +55,7 @@ fn command_of(package: &str) -> &str {
         "dpkg-dev" => "dpkg-source",
         "libmemcached-tools" => "memcaslap",
         "gcc-multilib" => "/usr/lib32/libc.so",
+        "iproute2" => "ip",
         "libevent-dev" => "/usr/include/event.h",
         "libpostgresql-jdbc-java" => "/usr/share/java/postgresql.jar",
         "libpython3.11-testsuite" => "/usr/lib/python3.11/test/__main__.py",

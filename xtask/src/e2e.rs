@@ -11,6 +11,7 @@ mod outsiders;
 mod policy;
 mod reload;
 mod stage;
+mod tcp_option;
 
 use std::path::Path;
 

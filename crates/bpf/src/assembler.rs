@@ -49,7 +49,10 @@ pub(crate) enum Register {
     R3,
     R4,
     R6 = 6,
-    R10 = 10,
+    R7,
+    R8,
+    R9,
+    R10,
 }
 
 /// Helper functions of the kernel (`enum bpf_func_id`).
@@ -68,8 +71,19 @@ pub(crate) enum Helper {
     /// Says that message `R1` goes to the socket in `R2` under key `*R3`, with flags
     /// `R4`; `R0` is the verdict: to pass, or to drop it if there is none.
     MsgRedirectHash = 71,
+    /// `R0` = what map `R1` keeps for the socket `R2`, or 0. With flag 1 in `R4` it is made
+    /// if there is none, from the value at `R3` or of zeroes.
+    SkStorageGet = 107,
     /// `R0` = cookie of the network namespace of `R1`.
     NetnsCookie = 122,
+    /// Looks for the TCP option `*R2` (of which `R3` bytes are told) in the packet that
+    /// `R1` (`bpf_sock_ops`) is about, or with flag 1 in `R4` in the SYN that is answered;
+    /// `R0` is negative if it is not there.
+    LoadHdrOpt = 142,
+    /// Writes the TCP option `*R2` of `R3` bytes into the packet; `R0` = 0 if it is there.
+    StoreHdrOpt = 143,
+    /// Asks for `R2` bytes in the header of the packet.
+    ReserveHdrOpt = 144,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +99,7 @@ struct Instruction {
 mod operation {
     const LD: u8 = 0x00;
     const LDX: u8 = 0x01;
+    const ST: u8 = 0x02;
     const STX: u8 = 0x03;
     const ALU: u8 = 0x04;
     const JMP: u8 = 0x05;
@@ -92,6 +107,7 @@ mod operation {
     const K: u8 = 0x00;
     const X: u8 = 0x08;
     const W: u8 = 0x00;
+    const B: u8 = 0x10;
     const DW: u8 = 0x18;
     const IMM: u8 = 0x00;
     const MEM: u8 = 0x60;
@@ -102,8 +118,12 @@ mod operation {
     pub(super) const MOV_IMMEDIATE: u8 = ALU64 | K | 0xb0;
     pub(super) const ADD_IMMEDIATE: u8 = ALU64 | K;
     pub(super) const OR_IMMEDIATE: u8 = ALU64 | K | 0x40;
+    pub(super) const AND: u8 = ALU64 | X | 0x50;
+    pub(super) const AND_IMMEDIATE: u8 = ALU64 | K | 0x50;
     pub(super) const END: u8 = ALU | TO_BIG_ENDIAN | 0xd0;
+    pub(super) const LOAD_8: u8 = LDX | MEM | B;
     pub(super) const LOAD_32: u8 = LDX | MEM | W;
+    pub(super) const STORE_IMMEDIATE_32: u8 = ST | MEM | W;
     pub(super) const STORE_32: u8 = STX | MEM | W;
     pub(super) const LOAD_64: u8 = LDX | MEM | DW;
     pub(super) const STORE_64: u8 = STX | MEM | DW;
@@ -112,6 +132,8 @@ mod operation {
     pub(super) const JUMP: u8 = JMP;
     pub(super) const JUMP_IF_EQUAL: u8 = JMP | K | 0x10;
     pub(super) const JUMP_IF_NOT_EQUAL: u8 = JMP | K | 0x50;
+    pub(super) const JUMP_IF_DIFFERENT: u8 = JMP | X | 0x50;
+    pub(super) const JUMP_IF_NEGATIVE: u8 = JMP | K | 0xc0;
     pub(super) const CALL: u8 = JMP | 0x80;
     pub(super) const EXIT: u8 = JMP | 0x90;
 }
@@ -138,9 +160,24 @@ impl Assembler {
         self.push(operation::OR_IMMEDIATE, to, Register::R0, 0, value);
     }
 
+    /// `to &= value`
+    pub(crate) fn and_immediate(&mut self, to: Register, value: i32) {
+        self.push(operation::AND_IMMEDIATE, to, Register::R0, 0, value);
+    }
+
+    /// `to &= from`
+    pub(crate) fn and(&mut self, to: Register, from: Register) {
+        self.push(operation::AND, to, from, 0, 0);
+    }
+
     /// The low 32 bits of `register` from the machine's order to big endian, or back.
     pub(crate) fn swap_to_big_endian_32(&mut self, register: Register) {
         self.push(operation::END, register, Register::R0, 0, 32);
+    }
+
+    /// `to = *(u8 *)(from + offset)`
+    pub(crate) fn load_8(&mut self, to: Register, from: Register, offset: i16) {
+        self.push(operation::LOAD_8, to, from, offset, 0);
     }
 
     /// `to = *(u32 *)(from + offset)`
@@ -151,6 +188,11 @@ impl Assembler {
     /// `*(u32 *)(to + offset) = from`
     pub(crate) fn store_32(&mut self, to: Register, offset: i16, from: Register) {
         self.push(operation::STORE_32, to, from, offset, 0);
+    }
+
+    /// `*(u32 *)(to + offset) = value`
+    pub(crate) fn store_immediate_32(&mut self, to: Register, offset: i16, value: i32) {
+        self.push(operation::STORE_IMMEDIATE_32, to, Register::R0, offset, value);
     }
 
     /// `to = *(u64 *)(from + offset)`
@@ -184,6 +226,22 @@ impl Assembler {
 
     pub(crate) fn jump(&mut self, label: &'static str) {
         self.push_jump(operation::JUMP, Register::R0, 0, label);
+    }
+
+    /// If `register`, as a signed number, is below 0.
+    pub(crate) fn jump_if_negative(&mut self, register: Register, label: &'static str) {
+        self.push_jump(operation::JUMP_IF_NEGATIVE, register, 0, label);
+    }
+
+    /// If `one` and `other` are not equal.
+    pub(crate) fn jump_if_different(
+        &mut self,
+        one: Register,
+        other: Register,
+        label: &'static str,
+    ) {
+        self.jumps.push((self.instructions.len(), label));
+        self.push(operation::JUMP_IF_DIFFERENT, one, other, 0, 0);
     }
 
     pub(crate) fn jump_if_equal(&mut self, register: Register, value: i32, label: &'static str) {
@@ -269,7 +327,8 @@ mod tests {
         assembler.finish()
     }
 
-    /// The bytes are those that clang 14 makes of the same instructions.
+    /// The bytes are those that clang 14 makes of the same instructions; it does not make
+    /// the last one.
     #[test]
     #[cfg(target_endian = "little")]
     fn instructions_are_those_of_the_standard() {
@@ -282,6 +341,13 @@ mod tests {
         is("r1 |= 4", |a| a.or_immediate(R1, 4), &[0x47, 1, 0, 0, 4, 0, 0, 0]);
         is("r1 = be32 r1", |a| a.swap_to_big_endian_32(R1), &[0xdc, 1, 0, 0, 0x20, 0, 0, 0]);
         is("r1 = *(u32 *)(r6 + 20)", |a| a.load_32(R1, R6, 20), &[0x61, 0x61, 0x14, 0, 0, 0, 0, 0]);
+        is("r1 &= 18", |a| a.and_immediate(R1, 18), &[0x57, 1, 0, 0, 18, 0, 0, 0]);
+        is("r2 &= r1", |a| a.and(R2, R1), &[0x5f, 0x12, 0, 0, 0, 0, 0, 0]);
+        is(
+            "r1 = *(u8 *)(r10 - 12)",
+            |a| a.load_8(R1, R10, -12),
+            &[0x71, 0xa1, 0xf4, 0xff, 0, 0, 0, 0],
+        );
         is(
             "*(u64 *)(r10 - 48) = r0",
             |a| a.store_64(R10, -48, R0),
@@ -297,6 +363,11 @@ mod tests {
             "r2 = r10; r2 += -48",
             |a| a.address(R2, R10, -48),
             &[0xbf, 0xa2, 0, 0, 0, 0, 0, 0, 7, 2, 0, 0, 0xd0, 0xff, 0xff, 0xff],
+        );
+        is(
+            "*(u32 *)(r6 + 32) = -1",
+            |a| a.store_immediate_32(R6, 32, -1),
+            &[0x62, 6, 32, 0, 0xff, 0xff, 0xff, 0xff],
         );
     }
 
@@ -314,6 +385,25 @@ mod tests {
             i16::from_ne_bytes([code.bytes[at], code.bytes[at + 1]])
         };
         assert_eq!((offset(0), offset(1)), (1, -2));
+    }
+
+    /// The bytes are those that clang 14 makes of the same instructions.
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn jumps_compare_as_the_standard_says() {
+        let jump = |write: fn(&mut Assembler)| {
+            code(|a| {
+                write(a);
+                a.exit();
+                a.label("end");
+            })
+            .bytes[..INSTRUCTION_LEN]
+                .to_vec()
+        };
+        let negative = jump(|a| a.jump_if_negative(Register::R0, "end"));
+        assert_eq!(negative, [0xc5, 0, 1, 0, 0, 0, 0, 0]);
+        let different = jump(|a| a.jump_if_different(Register::R1, Register::R2, "end"));
+        assert_eq!(different, [0x5d, 0x21, 1, 0, 0, 0, 0, 0]);
     }
 
     #[test]

@@ -34,6 +34,14 @@ impl Cgroup {
         unreachable!("one process has not made four thousand million groups")
     }
 
+    /// The directory of the group that has all processes.
+    ///
+    /// # Errors
+    /// No cgroup2 is mounted.
+    pub fn root() -> Result<PathBuf, BpfError> {
+        mount_in(&read("/proc/self/mountinfo")?).ok_or(BpfError::NoCgroup2)
+    }
+
     /// Its directory.
     #[must_use]
     pub fn path(&self) -> &Path {

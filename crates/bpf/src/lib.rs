@@ -11,8 +11,10 @@
 //! |---|---|
 //! | [`assembler`] | instructions, labels, references to maps |
 //! | [`object_file`] | the object file of maps and programs |
-//! | [`programs`] | our programs, instruction by instruction |
-//! | [`sockmap`] | [`Sockmap`]: connections whose messages skip TCP |
+//! | [`btf`] | the types of a map, where the kernel wants them |
+//! | [`key`] | the addresses of a socket, as programs see them |
+//! | [`sockmap`] | [`Sockmap`]: connections whose messages skip TCP, and the programs that do it |
+//! | [`tcp_option`] | [`TcpOption`]: the TCP option of SMC, and the programs that write it |
 //! | [`cgroup`] | [`Cgroup`]: the group of processes whose sockets are meant |
 //!
 //! All of this needs privilege (CAP_BPF and CAP_NET_ADMIN, and the right to make a
@@ -22,15 +24,21 @@
 #![forbid(unsafe_code)]
 
 mod assembler;
+mod btf;
 mod cgroup;
 mod error;
+mod key;
 mod object_file;
-mod programs;
 mod sockmap;
+mod tcp_option;
 
 pub use cgroup::Cgroup;
 pub use error::BpfError;
 pub use sockmap::{Counters, Sockmap};
+pub use tcp_option::TcpOption;
+
+use aya::Ebpf;
+use aya::programs::{Program, ProgramError};
 
 /// Whether [`Sockmap`] works here: does all of it once, for a cgroup without processes.
 ///
@@ -39,4 +47,12 @@ pub use sockmap::{Counters, Sockmap};
 pub fn available() -> Result<(), BpfError> {
     let cgroup = Cgroup::create_for_run()?;
     Sockmap::attach(cgroup.path()).map(drop)
+}
+
+/// One of our programs, by its name.
+fn program<'a, P>(loaded: &'a mut Ebpf, name: &str) -> Result<&'a mut P, ProgramError>
+where
+    &'a mut P: TryFrom<&'a mut Program, Error = ProgramError>,
+{
+    loaded.program_mut(name).expect("a program of ours").try_into()
 }

@@ -2,7 +2,8 @@
 //!
 //! An ELF file for the machine BPF: a section `maps` with a definition under each
 //! symbol, a section of code for each program, named after its kind, and relocations
-//! where code takes the address of a map.
+//! where code takes the address of a map. Of a map whose memory hangs on sockets the
+//! kernel wants to know the types; it is defined by them ([`btf`]).
 
 use object::write::{Object, Relocation, StandardSegment, Symbol, SymbolId, SymbolSection};
 use object::{
@@ -11,6 +12,7 @@ use object::{
 };
 
 use crate::assembler::Code;
+use crate::btf;
 
 /// A map to be made when the programs are loaded.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +34,9 @@ pub(crate) enum MapKind {
     Hash = 1,
     PerCpuArray = 6,
     SockHash = 18,
+    /// A value for each socket, kept with the socket. One that is accepted gets a copy of
+    /// its listener's.
+    SkStorage = 24,
 }
 
 /// A program and where it belongs.
@@ -68,11 +73,22 @@ fn add_license(file: &mut Object<'_>) {
 /// Returns their names and symbols.
 fn add_maps(file: &mut Object<'_>, maps: &[MapDefinition]) -> Vec<(&'static str, SymbolId)> {
     let data = file.segment_name(StandardSegment::Data).to_vec();
-    let section = file.add_section(data, b"maps".to_vec(), SectionKind::Data);
+    let (typed, untyped): (Vec<&MapDefinition>, Vec<_>) =
+        maps.iter().partition(|map| matches!(map.kind, MapKind::SkStorage));
     let mut symbols = Vec::new();
-    for map in maps {
+    let section = file.add_section(data.clone(), b"maps".to_vec(), SectionKind::Data);
+    for map in untyped {
         let symbol = file.add_symbol(symbol(map.name, SymbolKind::Data));
         file.add_symbol_data(symbol, section, &map.bytes(), 4);
+        symbols.push((map.name, symbol));
+    }
+    for map in typed {
+        let types = file.add_section(data.clone(), b".BTF".to_vec(), SectionKind::Other);
+        file.append_section_data(types, &btf::of_map(map), 4);
+        let section = file.add_section(data.clone(), b".maps".to_vec(), SectionKind::Data);
+        let symbol = file.add_symbol(symbol(map.name, SymbolKind::Data));
+        // What stands there is not read: the types say all.
+        file.add_symbol_data(symbol, section, &[0; btf::DEFINITION_LEN], 8);
         symbols.push((map.name, symbol));
     }
     symbols
@@ -107,10 +123,20 @@ fn symbol(name: &str, kind: SymbolKind) -> Symbol {
 }
 
 impl MapDefinition {
-    fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn flags(&self) -> u32 {
         /// `BPF_F_NO_PREALLOC`.
         const ON_DEMAND: u32 = 1;
-        let flags = if self.on_demand { ON_DEMAND } else { 0 };
+        /// `BPF_F_CLONE`.
+        const COPY_TO_ACCEPTED: u32 = 1 << 9;
+        let on_demand = if self.on_demand { ON_DEMAND } else { 0 };
+        match self.kind {
+            MapKind::SkStorage => on_demand | COPY_TO_ACCEPTED,
+            _ => on_demand,
+        }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let flags = self.flags();
         let fields = [self.kind as u32, self.key_len, self.value_len, self.entries_max, flags];
         fields.iter().flat_map(|field| field.to_ne_bytes()).collect()
     }

@@ -1,16 +1,18 @@
 //! Connections whose messages skip TCP.
 
+mod programs;
+
 use std::error::Error;
 use std::fs::File;
 use std::path::Path;
 
 use aya::maps::{MapError, PerCpuArray, SockHash};
-use aya::programs::{CgroupAttachMode, ProgramError, SkMsg, SockOps};
+use aya::programs::{CgroupAttachMode, SkMsg, SockOps};
 use aya::{Ebpf, EbpfError};
 
 use crate::error::BpfError;
-use crate::object_file;
-use crate::programs::{self, Counter};
+use crate::{object_file, program};
+use programs::Counter;
 
 /// The kernel's transparent redirect for the TCP connections of a cgroup.
 ///
@@ -108,11 +110,4 @@ fn attach_join(loaded: &mut Ebpf, cgroup: &File) -> Result<(), EbpfError> {
     // A link; `Single` is no more than its lack of flags. Links leave room for others.
     join.attach(cgroup, CgroupAttachMode::Single)?;
     Ok(())
-}
-
-fn program<'a, P>(loaded: &'a mut Ebpf, name: &str) -> Result<&'a mut P, ProgramError>
-where
-    &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
-{
-    loaded.program_mut(name).expect("a program of ours").try_into()
 }

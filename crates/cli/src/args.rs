@@ -35,6 +35,8 @@ pub(crate) enum Command {
     Config(ConfigArgs),
     /// Show how connections in a packet capture agreed on SMC, and which rules they broke
     Decode(DecodeArgs),
+    /// Do on this host what takes a privilege: have the TCP option of SMC written
+    Agent(AgentArgs),
     /// Measure workloads over TCP, shared memory and other transports, side by side
     Bench(Box<BenchArgs>),
     /// Measure in two seconds what this machine would gain
@@ -165,6 +167,15 @@ pub(crate) struct DecodeArgs {
     pub(crate) json: bool,
 }
 
+/// The arguments of `sidestep agent`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = AGENT_EXAMPLES)]
+pub(crate) struct AgentArgs {
+    /// Serve the programs of this control group only [default: all programs]
+    #[arg(long, value_name = "DIRECTORY")]
+    pub(crate) cgroup: Option<PathBuf>,
+}
+
 /// The value of `--log`: `LEVEL` or `LEVEL:FILE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogArg {
@@ -234,6 +245,18 @@ Examples:
   sidestep config apply --config web.toml
 
 Exit status: 0; 1 if a file has a mistake or cannot be written; 2 if the command line is wrong.";
+
+const AGENT_EXAMPLES: &str = "\
+It runs until SIGTERM or SIGINT, and needs CAP_BPF, CAP_NET_ADMIN and cgroup version 2. Programs
+under Sidestep use an agent if there is one, and go on without it when it ends. Others are not
+touched. docs/tcp-option.md tells more.
+
+Examples:
+  sidestep agent
+  sidestep agent --cgroup /sys/fs/cgroup/system.slice
+
+Exit status: 0 after a signal; 1 if a privilege or something of the kernel is lacking; 2 if the
+command line is wrong.";
 
 const SS_EXAMPLES: &str = "\
 A connection between two Sidestep programs has two lines, one for each end. SMC-D: its bytes go

@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+mod agent;
 mod bench;
 mod config;
 mod decode;
@@ -20,6 +21,7 @@ pub(crate) fn execute(args: Args) -> i32 {
         Command::Ss(args) => ss::execute(&args),
         Command::Config(args) => config::execute(&args),
         Command::Decode(args) => decode::execute(&args),
+        Command::Agent(args) => agent::execute(&args),
         Command::Bench(args) => bench::execute(&args),
         Command::Probe(args) => probe::execute(&args),
     }

@@ -17,7 +17,7 @@ use sidestep_socket::multiplex::{self, FdSets};
 use sidestep_socket::sock::{self, Phase};
 use sidestep_socket::stream::{self, Buffers, Outcome};
 use sidestep_socket::transfer::{self, Pipe, Source};
-use sidestep_socket::{Answer, Errno, epoll, meeting, parcel, process};
+use sidestep_socket::{Answer, Errno, epoll, meeting, parcel, process, tcp_option};
 
 type Address = *mut libc::sockaddr;
 type Length = *mut libc::socklen_t;
@@ -547,6 +547,11 @@ export! {
             // SAFETY: passed on.
             return disconnect(&sock, fd, || unsafe { real::connect(fd, address, len) });
         }
+        if let Some(sock) = descriptors::sock(fd).filter(|sock| sock.phase() == Phase::Fresh) {
+            // SAFETY: the program's address of `len` bytes.
+            let to = || unsafe { sock::address_at(address, len) };
+            quietly(|| tcp_option::before_connect(&sock, fd, to));
+        }
         // SAFETY: passed on.
         let result = unsafe { real::connect(fd, address, len) };
         if let Some(sock) = descriptors::sock(fd)
@@ -562,6 +567,9 @@ export! {
     }
 
     fn listen(fd: i32, backlog: i32) -> i32 {
+        if let Some(sock) = descriptors::sock(fd).filter(|sock| sock.phase() == Phase::Fresh) {
+            quietly(|| tcp_option::before_listen(&sock, fd));
+        }
         // SAFETY: passed on.
         let result = unsafe { real::listen(fd, backlog) };
         if let Some(sock) = descriptors::sock(fd)
@@ -569,7 +577,10 @@ export! {
             && sock.phase() == Phase::Fresh
         {
             sock.set_phase(Phase::Listener);
-            quietly(|| meeting::mark_listener(&sock, fd));
+            quietly(|| {
+                tcp_option::after_listen(&sock, fd);
+                meeting::mark_listener(&sock, fd);
+            });
         }
         result
     }

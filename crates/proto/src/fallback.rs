@@ -63,11 +63,13 @@ pub enum Reason {
     TooShort = 24,
     /// Agreeing with this server has failed lately: AUTOCACHE.
     FailedLately = 25,
+    /// An agent writes the TCP option of SMC, and one end has not sent it.
+    NoTcpOption = 26,
 }
 
 impl Reason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::None,
         Self::ModeTcp,
         Self::RemotePeer,
@@ -94,6 +96,7 @@ impl Reason {
         Self::Congested,
         Self::TooShort,
         Self::FailedLately,
+        Self::NoTcpOption,
     ];
 
     /// The reason with this number; unknown numbers are [`Reason::None`].
@@ -130,9 +133,11 @@ impl Reason {
             | Self::ProgramExcluded
             | Self::Congested
             | Self::TooShort => Diagnosis::CNFERR,
-            Self::RemotePeer | Self::PeerNotSmc | Self::Unanswered | Self::FailedLately => {
-                Diagnosis::PEERNOSMC
-            }
+            Self::RemotePeer
+            | Self::PeerNotSmc
+            | Self::Unanswered
+            | Self::FailedLately
+            | Self::NoTcpOption => Diagnosis::PEERNOSMC,
             Self::OtherNamespace => Diagnosis::NOSMCD2DEV,
             Self::NoMemory | Self::MemoryLimit => Diagnosis::MEM,
             Self::PeerDeclined => Diagnosis::PEERDECL,
@@ -178,6 +183,7 @@ impl Reason {
             Self::ProgramExcluded => "the program is excluded by policy.exclude_programs",
             Self::TooShort => "too short, so far, to be worth moving",
             Self::FailedLately => "agreeing with this server has failed lately",
+            Self::NoTcpOption => "SYN or SYN-ACK came without the SMC option",
         }
     }
 }

@@ -35,6 +35,7 @@ pub mod reload;
 pub mod sock;
 pub mod stream;
 pub mod switch;
+pub mod tcp_option;
 pub mod transfer;
 pub mod urgent;
 pub mod uring;

@@ -39,7 +39,7 @@ use crate::options::Promotion;
 use crate::process::{self, Process, netns_cookie, socket_cookie};
 use crate::reload;
 use crate::sock::{self, Conn, Phase, Sock};
-use crate::switch;
+use crate::{switch, tcp_option};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use sidestep_device::channel::SLOTS;
@@ -457,6 +457,9 @@ fn ready_to_start(sock: &'static Sock, fd: i32) -> Result<Option<Start>, Reason>
     }
     if netns_cookie(fd) != process.netns_cookie {
         return Err(Reason::OtherNamespace);
+    }
+    if tcp_option::is_refused(sock, fd) {
+        return Err(Reason::NoTcpOption);
     }
     Ok(Some(Start { process, local, peer }))
 }

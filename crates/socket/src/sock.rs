@@ -80,6 +80,9 @@ pub struct Sock {
     pub server_port: AtomicU16,
     /// An option was used that only TCP has.
     pub tcp_only: AtomicBool,
+    /// It, or the listener it comes from, was marked for the TCP option of SMC, and what came
+    /// of that was not asked yet (see [`crate::tcp_option`]).
+    pub(crate) has_tcp_option: AtomicBool,
     /// This process begins another program, and has let go of the slot.
     let_go: AtomicBool,
     /// This process begins another program, in which a descriptor stays open.
@@ -156,6 +159,7 @@ fn new(nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
         (&raw mut (*at).receive_buffer).write(AtomicU32::new(0));
         (&raw mut (*at).server_port).write(AtomicU16::new(0));
         (&raw mut (*at).tcp_only).write(AtomicBool::new(false));
+        (&raw mut (*at).has_tcp_option).write(AtomicBool::new(false));
         (&raw mut (*at).let_go).write(AtomicBool::new(false));
         (&raw mut (*at).stays_open).write(AtomicBool::new(false));
         (&raw mut (*at).is_received).write(AtomicBool::new(false));
@@ -593,6 +597,8 @@ impl Sock {
         let receive_buffer = listener.receive_buffer.load(Ordering::Relaxed);
         self.receive_buffer.store(receive_buffer, Ordering::Relaxed);
         self.tcp_only.store(listener.tcp_only.load(Ordering::Relaxed), Ordering::Relaxed);
+        let has_tcp_option = listener.has_tcp_option.load(Ordering::Relaxed);
+        self.has_tcp_option.store(has_tcp_option, Ordering::Relaxed);
         let port = listener.server_port.load(Ordering::Relaxed);
         self.server_port.store(port, Ordering::Relaxed);
     }
@@ -756,6 +762,24 @@ pub fn addresses(fd: i32) -> Result<(SocketAddr, SocketAddr), Errno> {
     match (address(&local), address(&peer)) {
         (Some(local), Some(peer)) => Ok((local, peer)),
         _ => Err(libc::EAFNOSUPPORT),
+    }
+}
+
+/// An address of the program.
+///
+/// # Safety
+/// `address` is null or has `len` bytes.
+#[must_use]
+pub unsafe fn address_at(address: *const libc::sockaddr, len: u32) -> Option<SocketAddr> {
+    let len = len as usize;
+    if address.is_null() || len > size_of::<libc::sockaddr_storage>() {
+        return None;
+    }
+    let mut storage = MaybeUninit::<libc::sockaddr_storage>::zeroed();
+    // SAFETY: the caller's promise; the storage is as long and apart from it.
+    unsafe {
+        storage.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(address.cast(), len);
+        self::address(&storage.assume_init())
     }
 }
 

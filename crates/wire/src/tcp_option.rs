@@ -28,6 +28,22 @@ pub const BYTES: [u8; 6] = {
     [KIND, 6, e, f, g, h]
 };
 
+/// What the library and the programs of the agent, which write the option, say to each other about a
+/// socket: options for `setsockopt` whose value does not matter. The programs hear them before the
+/// kernel does. Without them the kernel answers `ENOPROTOOPT`, as they do when they have nothing to
+/// say.
+pub mod question {
+    /// "SMCO". No protocol of Linux has this level.
+    pub const LEVEL: i32 = i32::from_be_bytes(*b"SMCO");
+    /// Before `connect` and `listen`: this socket wants the option.
+    pub const MARK: i32 = 1;
+    /// After `listen`: clients may be told to ask this listener.
+    pub const ANNOUNCE: i32 = 2;
+    /// Of a connection: have both ends sent the option? If one of them could have and has not, the
+    /// answer is `EPERM`.
+    pub const IS_AGREED: i32 = 3;
+}
+
 /// Looks for the option among `options`, those of a TCP header; returns its length, which should be
 /// that of [`BYTES`]. What comes after an option that is cut off or shorter than two bytes is not
 /// looked at.

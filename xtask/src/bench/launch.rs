@@ -197,7 +197,7 @@ impl Program {
     /// **Errors**: the program ended, or took too long.
     pub(crate) fn await_listener(&mut self, port: u16) -> Result<()> {
         let deadline = Instant::now() + START_PATIENCE;
-        while !listens(port) {
+        while !listens(self.pid(), port) {
             if let Some(status) = self.child.try_wait()? {
                 bail!("{} ended before it listened ({status}){}", self.name, self.tail());
             }
@@ -449,8 +449,9 @@ pub(crate) fn free_port() -> Result<u16> {
 /// How far from each other processes with neighbouring numbers begin.
 const PORTS_APART: u32 = 101;
 
-fn listens(port: u16) -> bool {
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+/// Whether somebody listens in the network namespace of a process.
+fn listens(pid: u32, port: u16) -> bool {
+    ["tcp", "tcp6"].map(|table| format!("/proc/{pid}/net/{table}")).iter().any(|table| {
         let Ok(file) = File::open(table) else {
             return false;
         };
@@ -531,7 +532,7 @@ mod tests {
         // which the port was tried, until its exec: then the next port will do.
         let bound = || TcpListener::bind(("127.0.0.1", free_port().ok()?)).ok();
         let listener = (0..10).find_map(|_| bound()).context("no port can be bound")?;
-        assert!(listens(listener.local_addr()?.port()));
+        assert!(listens(std::process::id(), listener.local_addr()?.port()));
         Ok(())
     }
 

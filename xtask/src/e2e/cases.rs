@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::stage::{CLIENT_PATIENCE, Mix, Stage};
-use super::{outsiders, policy, reload};
+use super::{outsiders, policy, reload, tcp_option};
 use crate::bench::launch::{self, Dialogue, Transport};
 use crate::bench::place;
 use crate::nginx;
@@ -73,6 +73,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("users", &["gcc"], policy::users),
     Case::alone("handshakes", &["python3"], policy::handshakes),
     Case::alone("reload", &["python3"], reload::reload),
+    Case::alone("tcp-option", &["gcc", "ip", "tshark"], tcp_option::option),
     Case::alone("instructions", &["gcc"], outsiders::instructions),
     Case::alone("modeler", &[], modeler),
     Case::new("death", &["gcc"], death),

@@ -120,9 +120,13 @@ fn sums(decoded: &Decoded, shown: &[Conversation<'_>]) -> String {
     let smc = count(|outcome| matches!(outcome, Outcome::Smc { .. }));
     let open = count(|outcome| matches!(outcome, Outcome::Open(_)));
     let all = decoded.connections.streams().len();
-    let tcp = all - smc - open;
+    let beside = count(|outcome| matches!(outcome, Outcome::Beside(_)));
+    let tcp = all - smc - open - beside;
     let broken: usize = shown.iter().map(Conversation::broken_rules).sum();
     let mut text = format!("Connections: {all}; SMC: {smc}, TCP: {tcp}");
+    if beside > 0 {
+        text += &format!(", agreed on beside the connection: {beside}");
+    }
     if open > 0 {
         text += &format!(", without agreement: {open}");
     }

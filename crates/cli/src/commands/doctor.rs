@@ -2,6 +2,7 @@
 
 mod machine;
 mod program;
+mod tcp_option;
 
 use serde::Serialize;
 
@@ -10,6 +11,7 @@ use crate::args::DoctorArgs;
 /// Prints the result of every check; 1 if one of them failed, otherwise 0.
 pub(crate) fn execute(args: &DoctorArgs) -> i32 {
     let mut checks = machine::checks();
+    checks.push(tcp_option::check());
     if let Some(program) = &args.program {
         checks.extend(program::checks(program));
     }

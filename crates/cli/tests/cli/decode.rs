@@ -116,6 +116,25 @@ fn everything_offered_and_declined() {
     check("decode-declined.txt", &broken, 1);
 }
 
+/// An agent has the option written, but CLC goes beside the connection.
+#[test]
+fn programs_of_sidestep_on_one_host_say_no_clc() {
+    let mut capture = Capture::new();
+    capture.open(true, true).say(Client, b"hello").say(Server, b"hello");
+    let local = |packet: &[u8]| {
+        let mut packet = packet.to_vec();
+        // Both addresses of IPv4, behind the header of Ethernet.
+        packet[26..34].copy_from_slice(&[127, 0, 0, 1, 127, 0, 0, 1]);
+        packet
+    };
+    let (status, text, _) = decode(&capture.pcap_of(1, local), &[]);
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("agreed on beside the connection"), "{text}");
+    assert!(text.contains("5 bytes by the client, 5 by the server; see `sidestep ss`"), "{text}");
+    let (status, text, _) = decode(&capture.pcap(), &[]);
+    assert_eq!(status, Some(1), "two hosts have to say it: {text}");
+}
+
 #[test]
 fn rules_that_are_broken_stand_below_what_breaks_them() {
     let mut capture = Capture::new();

@@ -34,6 +34,11 @@ fn of_run() {
 }
 
 #[test]
+fn of_agent() {
+    check("help-agent.txt", &["agent", "--help"]);
+}
+
+#[test]
 fn of_doctor() {
     check("help-doctor.txt", &["doctor", "--help"]);
 }

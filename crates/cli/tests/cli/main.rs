@@ -1,6 +1,7 @@
 //! The real `sidestep`, started as a user would: help, exit statuses, error texts, and what a
 //! program finds in its environment.
 
+mod agent;
 mod bench;
 mod capture;
 mod config;

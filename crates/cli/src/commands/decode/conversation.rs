@@ -52,6 +52,8 @@ pub(super) enum Outcome {
     Smc { kind: String, first_contact: bool },
     /// Plain TCP, for this reason.
     Tcp(String),
+    /// Programs of Sidestep on one host, which agree beside the connection.
+    Beside(String),
     /// A rule was broken so that nothing can come of it, or the capture ends before.
     Open(String),
 }
@@ -186,6 +188,11 @@ fn outcome(stream: &Stream, steps: &[Step]) -> Outcome {
     if steps.iter().any(|step| matches!(step.what, What::Fragment { .. })) {
         let advice = "whole packets are recorded by `tcpdump -s 0`";
         return Outcome::Open(format!("no agreement: a message is not all there; {advice}"));
+    }
+    let is_silent = messages().next().is_none();
+    if options == [Some(true); 2] && is_silent && stream.is_of_one_host() {
+        let words = "SMC is offered by both ends, and agreed on beside the connection";
+        return Outcome::Beside(words.into());
     }
     let missing = match options {
         _ if has(MessageType::Accept) => "Confirm",

@@ -81,6 +81,7 @@ impl Painter {
                 self.ink(Ink::Good, &format!("{kind}, {contact} contact"))
             }
             Outcome::Tcp(reason) => self.ink(Ink::Notice, &format!("plain TCP: {reason}")),
+            Outcome::Beside(words) => self.ink(Ink::Notice, words),
             Outcome::Open(reason) => self.ink(Ink::Alarm, reason),
         }
     }
@@ -175,6 +176,7 @@ fn what_follows(conversation: &Conversation<'_>) -> String {
         }
         Outcome::Smc { .. } => "SMC-D: the bytes go through shared memory".into(),
         Outcome::Tcp(_) => format!("TCP: {bytes}"),
+        Outcome::Beside(_) => format!("by TCP: {bytes}; see `sidestep ss`"),
         Outcome::Open(_) if client + server > 0 => format!("not understood: {bytes}"),
         Outcome::Open(_) => "nothing more in the capture".into(),
     }

@@ -81,7 +81,7 @@ fn connection<'a>(conversation: &'a Conversation<'_>) -> Connection<'a> {
     let (mode, result, first_contact) = match &conversation.outcome {
         Outcome::Smc { kind, first_contact } => (Some("SMC"), kind, Some(*first_contact)),
         Outcome::Tcp(reason) => (Some("TCP"), reason, None),
-        Outcome::Open(reason) => (None, reason, None),
+        Outcome::Beside(reason) | Outcome::Open(reason) => (None, reason, None),
     };
     let started = conversation.stream.started.at;
     let [client_bytes, server_bytes] = conversation.behind;

@@ -30,6 +30,8 @@ pub(super) struct Referee {
     has_spoken: bool,
     /// A message is not known, so what is due is not, either.
     is_lost: bool,
+    /// Programs of Sidestep on one host agree beside the connection.
+    may_be_silent: bool,
 }
 
 /// The message that comes next.
@@ -74,6 +76,7 @@ impl Referee {
             is_declined: false,
             has_spoken: false,
             is_lost: false,
+            may_be_silent: stream.is_of_one_host(),
         }
     }
 
@@ -213,7 +216,8 @@ impl Referee {
     /// The first bytes of a side that are no CLC message.
     fn bytes(&self) -> Option<String> {
         let is_agreed = self.options.iter().all(|option| *option == Some(true));
-        if self.is_declined || self.is_lost || !(is_agreed || self.has_spoken) {
+        let is_due = is_agreed && !self.may_be_silent || self.has_spoken;
+        if self.is_declined || self.is_lost || !is_due {
             return None;
         }
         Some(match self.due {

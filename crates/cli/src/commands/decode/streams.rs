@@ -67,6 +67,12 @@ impl Stream {
             Side::Server => &self.from_server,
         }
     }
+
+    /// Both ends are on one host, by their addresses.
+    pub(super) fn is_of_one_host(&self) -> bool {
+        let (client, server) = (self.client.ip(), self.server.ip());
+        client == server || client.is_loopback() && server.is_loopback()
+    }
 }
 
 /// One direction of a connection.

@@ -28,6 +28,7 @@
 
 use crate::assembler::Register::{R0, R1, R2, R3, R4, R6, R10};
 use crate::assembler::{Assembler, Helper, Register};
+use crate::key::{self, sock_ops};
 use crate::object_file::{MapDefinition, MapKind, Program};
 
 /// Sockets by the addresses of their ends.
@@ -84,70 +85,12 @@ pub(crate) const MAPS: [MapDefinition; 3] = [
 /// More sockets stay with TCP.
 const SOCKETS_MAX: u32 = 0x1_0000;
 
-/// The key of a socket: 48 bytes without a gap.
-///
-/// Addresses are those of IPv6, with IPv4 in its mapped form (`::ffff:a.b.c.d`): a
-/// connection may be IPv4 at one end and IPv6 at the other. The cookie keeps the same
-/// addresses in two network namespaces apart.
-mod key {
-    pub(super) const LEN: i16 = 48;
-    pub(super) const NETNS_COOKIE: i16 = 0;
-    pub(super) const LOCAL_ADDRESS: i16 = 8;
-    pub(super) const REMOTE_ADDRESS: i16 = 24;
-    pub(super) const LOCAL_PORT: i16 = 40;
-    pub(super) const REMOTE_PORT: i16 = 44;
-}
-
-/// Where the stack holds keys and what else goes by address, from `R10`.
-const OWN_KEY: i16 = -key::LEN;
-const PEER_KEY: i16 = OWN_KEY - key::LEN;
-const SCRATCH: i16 = PEER_KEY - 8;
-
-/// Offsets in what a program gets as its argument.
-struct Context {
-    family: i16,
-    remote_ip4: i16,
-    local_ip4: i16,
-    remote_ip6: i16,
-    local_ip6: i16,
-    /// In the network's order.
-    remote_port: i16,
-    /// In the machine's order.
-    local_port: i16,
-}
-
-/// `struct bpf_sock_ops` of `linux/bpf.h`.
-mod sock_ops {
-    use super::Context;
-
-    pub(super) const OP: i16 = 0;
-    /// `args[1]`: the new state, when the state changes.
-    pub(super) const NEW_STATE: i16 = 8;
-    pub(super) const CB_FLAGS: i16 = 84;
-    pub(super) const CONTEXT: Context = Context {
-        family: 20,
-        remote_ip4: 24,
-        local_ip4: 28,
-        remote_ip6: 32,
-        local_ip6: 48,
-        remote_port: 64,
-        local_port: 68,
-    };
-
-    pub(super) const ACTIVE_ESTABLISHED: i32 = 4;
-    pub(super) const PASSIVE_ESTABLISHED: i32 = 5;
-    pub(super) const STATE_CHANGED: i32 = 10;
-    /// `BPF_SOCK_OPS_STATE_CB_FLAG`: the socket reports changes of its state.
-    pub(super) const REPORT_STATE: i32 = 4;
-    /// The state of a socket that is closed.
-    pub(super) const TCP_CLOSE: i32 = 7;
-    /// What a program of this kind returns when it has nothing to say.
-    pub(super) const OK: i32 = 1;
-}
+/// Where the stack holds what goes by address, beside the keys.
+const SCRATCH: i16 = key::PEER - 8;
 
 /// `struct sk_msg_md` of `linux/bpf.h`.
 mod sk_msg {
-    use super::Context;
+    use crate::key::Context;
 
     pub(super) const CONTEXT: Context = Context {
         family: 16,
@@ -163,10 +106,6 @@ mod sk_msg {
     /// `SK_PASS`.
     pub(super) const PASS: i32 = 1;
 }
-
-/// `AF_INET` and `AF_INET6`.
-const IPV4: i32 = 2;
-const IPV6: i32 = 10;
 
 /// `BPF_ANY`: an entry is made or replaced.
 const ANY: i32 = 0;
@@ -185,7 +124,7 @@ fn join() -> Assembler {
     a.jump_if_equal(R1, sock_ops::ACTIVE_ESTABLISHED, "established");
     a.jump_if_equal(R1, sock_ops::PASSIVE_ESTABLISHED, "established");
     a.jump_if_not_equal(R1, sock_ops::STATE_CHANGED, "end");
-    a.load_32(R1, R6, sock_ops::NEW_STATE);
+    a.load_32(R1, R6, sock_ops::ARGS[1]);
     a.jump_if_not_equal(R1, sock_ops::TCP_CLOSE, "end");
     a.mov_immediate(R1, i32::from(true));
     a.jump("make key");
@@ -196,13 +135,13 @@ fn join() -> Assembler {
     // Both ways need the key; which one it is waits on the stack.
     a.label("make key");
     a.store_64(R10, SCRATCH, R1);
-    store_own_key(&mut a, &sock_ops::CONTEXT);
+    key::store_own(&mut a, &sock_ops::CONTEXT);
     a.load_64(R1, R10, SCRATCH);
     a.jump_if_equal(R1, i32::from(true), "closed");
 
     a.mov(R1, R6);
     a.load_map(R2, CONNECTIONS);
-    a.address(R3, R10, OWN_KEY);
+    a.address(R3, R10, key::OWN);
     a.mov_immediate(R4, ANY);
     a.call(Helper::SockHashUpdate);
     a.jump_if_not_equal(R0, 0, "end");
@@ -216,7 +155,7 @@ fn join() -> Assembler {
 
     a.label("closed");
     a.load_map(R1, BY_TCP);
-    a.address(R2, R10, OWN_KEY);
+    a.address(R2, R10, key::OWN);
     a.call(Helper::MapDelete);
 
     a.label("end");
@@ -228,16 +167,16 @@ fn join() -> Assembler {
 fn redirect() -> Assembler {
     let mut a = Assembler::default();
     a.mov(R6, R1);
-    store_own_key(&mut a, &sk_msg::CONTEXT);
+    key::store_own(&mut a, &sk_msg::CONTEXT);
     a.load_map(R1, BY_TCP);
-    a.address(R2, R10, OWN_KEY);
+    a.address(R2, R10, key::OWN);
     a.call(Helper::MapLookup);
     a.jump_if_not_equal(R0, 0, "by tcp");
 
-    store_peer_key(&mut a);
+    key::store_peer(&mut a);
     a.mov(R1, R6);
     a.load_map(R2, CONNECTIONS);
-    a.address(R3, R10, PEER_KEY);
+    a.address(R3, R10, key::PEER);
     a.mov_immediate(R4, sk_msg::INGRESS);
     a.call(Helper::MsgRedirectHash);
     a.jump_if_not_equal(R0, sk_msg::PASS, "no peer");
@@ -247,7 +186,7 @@ fn redirect() -> Assembler {
     a.label("no peer");
     a.store_64(R10, SCRATCH, R0);
     a.load_map(R1, BY_TCP);
-    a.address(R2, R10, OWN_KEY);
+    a.address(R2, R10, key::OWN);
     a.address(R3, R10, SCRATCH);
     a.mov_immediate(R4, ANY);
     a.call(Helper::MapUpdate);
@@ -259,67 +198,6 @@ fn redirect() -> Assembler {
     a.mov_immediate(R0, sk_msg::PASS);
     a.exit();
     a
-}
-
-/// Puts the key of the socket in context `R6` on the stack. A socket of another family
-/// goes to the label `end`.
-fn store_own_key(a: &mut Assembler, context: &Context) {
-    a.mov(R1, R6);
-    a.call(Helper::NetnsCookie);
-    a.store_64(R10, OWN_KEY + key::NETNS_COOKIE, R0);
-    a.load_32(R1, R6, context.local_port);
-    a.store_32(R10, OWN_KEY + key::LOCAL_PORT, R1);
-    a.load_32(R1, R6, context.remote_port);
-    a.swap_to_big_endian_32(R1);
-    a.store_32(R10, OWN_KEY + key::REMOTE_PORT, R1);
-    a.load_32(R1, R6, context.family);
-    a.jump_if_equal(R1, IPV4, "ipv4");
-    a.jump_if_not_equal(R1, IPV6, "end");
-    store_ipv6(a, OWN_KEY + key::LOCAL_ADDRESS, context.local_ip6);
-    store_ipv6(a, OWN_KEY + key::REMOTE_ADDRESS, context.remote_ip6);
-    a.jump("key");
-    a.label("ipv4");
-    store_mapped_ipv4(a, OWN_KEY + key::LOCAL_ADDRESS, context.local_ip4);
-    store_mapped_ipv4(a, OWN_KEY + key::REMOTE_ADDRESS, context.remote_ip4);
-    a.label("key");
-}
-
-fn store_ipv6(a: &mut Assembler, to: i16, from: i16) {
-    for word in [0, 4, 8, 12] {
-        a.load_32(R1, R6, from + word);
-        a.store_32(R10, to + word, R1);
-    }
-}
-
-fn store_mapped_ipv4(a: &mut Assembler, to: i16, from: i16) {
-    const MAPPED: i32 = i32::from_ne_bytes([0, 0, 0xff, 0xff]);
-    a.mov_immediate(R1, 0);
-    a.store_64(R10, to, R1);
-    a.mov_immediate(R1, MAPPED);
-    a.store_32(R10, to + 8, R1);
-    a.load_32(R1, R6, from);
-    a.store_32(R10, to + 12, R1);
-}
-
-/// Puts the key of the other end on the stack: the own key with its sides swapped.
-fn store_peer_key(a: &mut Assembler) {
-    copy_64(a, PEER_KEY + key::NETNS_COOKIE, OWN_KEY + key::NETNS_COOKIE);
-    for half in [0, 8] {
-        copy_64(a, PEER_KEY + key::LOCAL_ADDRESS + half, OWN_KEY + key::REMOTE_ADDRESS + half);
-        copy_64(a, PEER_KEY + key::REMOTE_ADDRESS + half, OWN_KEY + key::LOCAL_ADDRESS + half);
-    }
-    copy_32(a, PEER_KEY + key::LOCAL_PORT, OWN_KEY + key::REMOTE_PORT);
-    copy_32(a, PEER_KEY + key::REMOTE_PORT, OWN_KEY + key::LOCAL_PORT);
-}
-
-fn copy_64(a: &mut Assembler, to: i16, from: i16) {
-    a.load_64(R1, R10, from);
-    a.store_64(R10, to, R1);
-}
-
-fn copy_32(a: &mut Assembler, to: i16, from: i16) {
-    a.load_32(R1, R10, from);
-    a.store_32(R10, to, R1);
 }
 
 /// Adds one to a counter of this CPU. Atomically: another thread may take the CPU in

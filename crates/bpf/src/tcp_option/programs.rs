@@ -1,0 +1,571 @@
+//! The programs that write and read the TCP option of SMC, and the maps they share.
+//!
+//! ```text
+//!   setsockopt ──> "question"   hears what the library says about a socket, and answers
+//!   connect, listen, SYN,
+//!   SYN-ACK, established,
+//!   close      ──> "option"     writes the option, reads it, and remembers
+//! ```
+//!
+//! # Who is asked, and who is answered
+//!
+//! The option is a promise: what follows is CLC. A kernel that speaks SMC waits for it
+//! before the first byte of the program, so nobody may be asked, or answered, with whom
+//! the library cannot go on. It can with programs of Sidestep in the same network
+//! namespace, and these are known here:
+//!
+//! * A **SYN** has the option if the socket was marked, its two addresses can only be of
+//!   one host, and a listener that was announced has the address and port. It is noted in
+//!   `asking` under the addresses of the connection.
+//! * A **SYN-ACK** has it if the SYN had it and stands in `asking`. It is noted there.
+//!   Not with SYN cookies: nothing would remember that it was sent.
+//!
+//! # What is remembered
+//!
+//! A marked socket has a [`state`], kept by the kernel with the socket and gone with it.
+//! The accepted socket begins with a copy of its listener's. An entry of `asking` goes
+//! with the handshake, at the latest when the socket of the client is closed.
+//!
+//! # What it costs
+//!
+//! Sockets that are not marked end the program at its first look. Marked ones ask the
+//! program about each packet, from `connect` or `listen` on; once the connection is
+//! established this is switched off, for the accepted socket as well.
+
+use sidestep_wire::tcp_option::{BYTES, question};
+
+use crate::assembler::Register::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
+use crate::assembler::{Assembler, Helper};
+use crate::key::{self, sock_ops};
+use crate::object_file::{MapDefinition, MapKind, Program};
+
+/// What is known of each marked socket.
+const SOCKETS: &str = "sockets";
+/// How many listeners were announced, by address and port.
+const LISTENERS: &str = "listeners";
+/// Handshakes in which the client has asked, by its addresses.
+const ASKING: &str = "asking";
+
+/// The program of sock_ops.
+pub(super) const OPTION: &str = "option";
+/// The program of setsockopt.
+pub(super) const QUESTION: &str = "question";
+
+pub(super) const MAPS: [MapDefinition; 3] = [
+    MapDefinition {
+        name: SOCKETS,
+        kind: MapKind::SkStorage,
+        key_len: 4,
+        value_len: state::LEN,
+        entries_max: 0,
+        on_demand: true,
+    },
+    MapDefinition {
+        name: LISTENERS,
+        kind: MapKind::Hash,
+        key_len: listener::LEN as u32,
+        value_len: 8,
+        // Those beyond are not asked.
+        entries_max: 0x1_0000,
+        on_demand: true,
+    },
+    MapDefinition {
+        name: ASKING,
+        kind: MapKind::Hash,
+        key_len: key::LEN as u32,
+        value_len: 4,
+        // Handshakes at a time; those beyond are not answered.
+        entries_max: 0x1_0000,
+        on_demand: true,
+    },
+];
+
+/// What is kept with a socket.
+mod state {
+    pub(super) const LEN: u32 = 8;
+
+    /// What is known, one of:
+    pub(super) const KNOWN: i16 = 0;
+    /// Marked; nobody was asked.
+    pub(super) const SILENT: i32 = 0;
+    /// A listener that was announced.
+    pub(super) const LISTENER: i32 = 1;
+    /// The two ends have not both sent the option.
+    pub(super) const NOT_AGREED: i32 = 2;
+    /// They have.
+    pub(super) const AGREED: i32 = 3;
+
+    /// The reports to be left switched on, among them all that other programs have asked
+    /// for; 0 while we have asked for none.
+    pub(super) const REPORTS: i16 = 4;
+}
+
+/// The key of a listener.
+mod listener {
+    use crate::key;
+
+    pub(super) const LEN: i16 = 32;
+    pub(super) const NETNS_COOKIE: i16 = 0;
+    pub(super) const ADDRESS: i16 = 8;
+    pub(super) const PORT: i16 = 24;
+    /// Fills the key.
+    pub(super) const PADDING: i16 = 28;
+
+    /// Where the stack holds it.
+    pub(super) const KEY: i16 = key::PEER - LEN;
+}
+
+/// Values of [`ASKING`].
+mod handshake {
+    /// The SYN had the option.
+    pub(super) const ASKED: i32 = 1;
+    /// The SYN-ACK had it, too.
+    pub(super) const ANSWERED: i32 = 2;
+}
+
+/// Where the stack holds an option.
+const BUFFER: i16 = listener::KEY - 8;
+/// Where it holds what goes by address.
+const SCRATCH: i16 = BUFFER - 8;
+
+/// Flags of the TCP header.
+const SYN: i32 = 0x02;
+const ACK: i32 = 0x10;
+
+/// The first argument about a packet: it answers by a SYN cookie
+/// (`BPF_WRITE_HDR_TCP_SYNACK_COOKIE`).
+const IS_COOKIE: i32 = 2;
+/// `BPF_LOAD_HDR_OPT_TCP_SYN`: in the SYN that is answered.
+const IN_SYN: i32 = 1;
+/// `BPF_SK_STORAGE_GET_F_CREATE`.
+const CREATE: i32 = 1;
+/// `BPF_ANY` and `BPF_NOEXIST`.
+const ANY: i32 = 0;
+const NEW: i32 = 1;
+
+const REPORTS: i32 = sock_ops::REPORT_HEADER | sock_ops::REPORT_STATE;
+
+pub(super) fn all() -> [Program; 2] {
+    [
+        Program { name: OPTION, section: "sockops", code: option().finish() },
+        Program { name: QUESTION, section: "cgroup/setsockopt", code: question().finish() },
+    ]
+}
+
+/// `R6` is the context, `R7` what has happened, `R8` the state of the socket.
+fn option() -> Assembler {
+    let mut a = Assembler::default();
+    a.mov(R6, R1);
+    a.load_32(R7, R6, sock_ops::OP);
+    a.jump_if_equal(R7, sock_ops::HEADER_LEN, "packet");
+    a.jump_if_equal(R7, sock_ops::WRITE_HEADER, "packet");
+    a.jump_if_equal(R7, sock_ops::CONNECT, "socket");
+    a.jump_if_equal(R7, sock_ops::LISTEN, "socket");
+    a.jump_if_equal(R7, sock_ops::ACTIVE_ESTABLISHED, "socket");
+    a.jump_if_equal(R7, sock_ops::PASSIVE_ESTABLISHED, "socket");
+    a.jump_if_equal(R7, sock_ops::STATE_CHANGED, "socket");
+    a.jump("end");
+
+    a.label("packet");
+    a.load_32(R1, R6, sock_ops::SKB_TCP_FLAGS);
+    a.and_immediate(R1, SYN | ACK);
+    a.jump_if_equal(R1, SYN, "socket");
+    a.jump_if_not_equal(R1, SYN | ACK, "end");
+    // A SYN-ACK is not of a socket yet but of a request; the kernel asks about it because
+    // the listener was marked.
+    a.load_32(R1, R6, sock_ops::IS_FULLSOCK);
+    a.jump_if_not_equal(R1, 0, "end");
+    a.mov_immediate(R8, 0);
+    a.jump("addresses");
+
+    a.label("socket");
+    a.load_64(R2, R6, sock_ops::SK);
+    a.jump_if_equal(R2, 0, "end");
+    a.load_map(R1, SOCKETS);
+    a.mov_immediate(R3, 0);
+    a.mov_immediate(R4, 0);
+    a.call(Helper::SkStorageGet);
+    a.jump_if_equal(R0, 0, "end");
+    a.mov(R8, R0);
+
+    a.label("addresses");
+    key::store_own(&mut a, &sock_ops::CONTEXT);
+    a.jump_if_equal(R8, 0, "answer");
+    a.jump_if_equal(R7, sock_ops::CONNECT, "connect");
+    a.jump_if_equal(R7, sock_ops::LISTEN, "report");
+    a.jump_if_equal(R7, sock_ops::ACTIVE_ESTABLISHED, "active");
+    a.jump_if_equal(R7, sock_ops::PASSIVE_ESTABLISHED, "passive");
+    a.jump_if_equal(R7, sock_ops::STATE_CHANGED, "state");
+    ask(&mut a);
+    connect(&mut a);
+    answer(&mut a);
+    active(&mut a);
+    passive(&mut a);
+    compare_hosts(&mut a);
+    state_changed(&mut a);
+
+    a.label("end");
+    a.mov_immediate(R0, sock_ops::OK);
+    a.exit();
+    a
+}
+
+/// The SYN of a marked socket.
+fn ask(a: &mut Assembler) {
+    a.load_32(R1, R8, state::KNOWN);
+    a.jump_if_not_equal(R1, state::NOT_AGREED, "end");
+    a.jump_if_equal(R7, sock_ops::HEADER_LEN, "reserve");
+    store_option(a);
+    write_option(a);
+    a.jump_if_not_equal(R0, 0, "end");
+    a.store_immediate_32(R10, SCRATCH, handshake::ASKED);
+    a.load_map(R1, ASKING);
+    a.address(R2, R10, key::OWN);
+    a.address(R3, R10, SCRATCH);
+    a.mov_immediate(R4, ANY);
+    a.call(Helper::MapUpdate);
+    a.jump("end");
+}
+
+/// A marked socket connects: is it to one of our listeners?
+fn connect(a: &mut Assembler) {
+    a.label("connect");
+    a.store_immediate_32(R8, state::KNOWN, state::SILENT);
+    a.jump("hosts");
+    a.label("could ask");
+    key::copy_64(a, listener::KEY + listener::NETNS_COOKIE, key::OWN + key::NETNS_COOKIE);
+    key::copy_128(a, listener::KEY + listener::ADDRESS, key::OWN + key::REMOTE_ADDRESS);
+    key::copy_32(a, listener::KEY + listener::PORT, key::OWN + key::REMOTE_PORT);
+    a.store_immediate_32(R10, listener::KEY + listener::PADDING, 0);
+    look_for_listener(a, "ours", "not at this address");
+    // One that listens on all addresses of IPv4, ...
+    jump_unless_ipv4(a, key::OWN + key::REMOTE_ADDRESS, "not of ipv4");
+    a.store_immediate_32(R10, listener::KEY + listener::ADDRESS + 12, 0);
+    look_for_listener(a, "ours", "not of ipv4");
+    // ... or of IPv6, which mostly means both.
+    a.mov_immediate(R1, 0);
+    a.store_64(R10, listener::KEY + listener::ADDRESS, R1);
+    a.store_64(R10, listener::KEY + listener::ADDRESS + 8, R1);
+    look_for_listener(a, "ours", "nobody's");
+    a.jump("end");
+
+    a.label("ours");
+    a.store_immediate_32(R8, state::KNOWN, state::NOT_AGREED);
+
+    a.label("report");
+    a.load_32(R2, R6, sock_ops::CB_FLAGS);
+    a.load_32(R1, R8, state::REPORTS);
+    a.jump_if_not_equal(R1, 0, "is noted");
+    a.mov(R1, R2);
+    a.or_immediate(R1, !REPORTS);
+    a.store_32(R8, state::REPORTS, R1);
+    a.label("is noted");
+    a.or_immediate(R2, REPORTS);
+    a.mov(R1, R6);
+    a.call(Helper::SockOpsCbFlagsSet);
+    a.jump("end");
+}
+
+/// The SYN-ACK of a marked listener.
+fn answer(a: &mut Assembler) {
+    a.label("answer");
+    a.load_32(R1, R6, sock_ops::ARGS[0]);
+    a.jump_if_equal(R1, IS_COOKIE, "end");
+    look_for_question(a, "end");
+    a.load_32(R1, R9, 0);
+    // Sent again, when the SYN is not at hand any more.
+    a.jump_if_equal(R1, handshake::ANSWERED, "is asked");
+    store_option(a);
+    read_option(a, IN_SYN);
+    a.jump_if_negative(R0, "end");
+    a.label("is asked");
+    a.jump_if_equal(R7, sock_ops::HEADER_LEN, "reserve");
+    store_option(a);
+    write_option(a);
+    a.jump_if_not_equal(R0, 0, "end");
+    a.store_immediate_32(R9, 0, handshake::ANSWERED);
+    a.jump("end");
+
+    a.label("reserve");
+    a.mov(R1, R6);
+    a.mov_immediate(R2, BYTES.len() as i32);
+    a.mov_immediate(R3, 0);
+    // Without room for it the option is left out.
+    a.call(Helper::ReserveHdrOpt);
+    a.jump("end");
+}
+
+/// The SYN-ACK has reached a marked client.
+fn active(a: &mut Assembler) {
+    a.label("active");
+    stop_reports(a, sock_ops::REPORT_STATE, "client's reports");
+    a.load_32(R1, R8, state::KNOWN);
+    a.jump_if_not_equal(R1, state::NOT_AGREED, "end");
+    store_option(a);
+    read_option(a, 0);
+    a.jump_if_negative(R0, "not answered");
+    a.store_immediate_32(R8, state::KNOWN, state::AGREED);
+    // The server's end of the connection is about to look for the entry.
+    a.jump("end");
+    a.label("not answered");
+    a.load_map(R1, ASKING);
+    a.address(R2, R10, key::OWN);
+    a.call(Helper::MapDelete);
+    a.jump("end");
+}
+
+/// An accepted socket, whose state is still its listener's.
+fn passive(a: &mut Assembler) {
+    a.label("passive");
+    stop_reports(a, 0, "server's reports");
+    a.load_32(R1, R8, state::KNOWN);
+    a.jump_if_not_equal(R1, state::LISTENER, "end");
+    a.store_immediate_32(R8, state::KNOWN, state::SILENT);
+    look_for_question(a, "no question");
+    a.store_immediate_32(R8, state::KNOWN, state::NOT_AGREED);
+    a.load_32(R1, R9, 0);
+    a.jump_if_not_equal(R1, handshake::ANSWERED, "is over");
+    a.store_immediate_32(R8, state::KNOWN, state::AGREED);
+    a.label("is over");
+    a.load_map(R1, ASKING);
+    a.address(R2, R10, key::PEER);
+    a.call(Helper::MapDelete);
+    a.jump("end");
+    a.label("no question");
+    // Clients elsewhere could not.
+    a.jump("hosts");
+    a.label("could have asked");
+    a.store_immediate_32(R8, state::KNOWN, state::NOT_AGREED);
+    a.jump("end");
+}
+
+/// A listener or a client ends.
+fn state_changed(a: &mut Assembler) {
+    a.label("state");
+    a.load_32(R1, R6, sock_ops::ARGS[1]);
+    a.jump_if_not_equal(R1, sock_ops::TCP_CLOSE, "end");
+    a.load_32(R1, R6, sock_ops::ARGS[0]);
+    a.jump_if_equal(R1, sock_ops::TCP_LISTEN, "listened");
+    a.load_map(R1, ASKING);
+    a.address(R2, R10, key::OWN);
+    a.call(Helper::MapDelete);
+    a.jump("end");
+
+    a.label("listened");
+    a.load_32(R1, R8, state::KNOWN);
+    a.jump_if_not_equal(R1, state::LISTENER, "end");
+    a.store_immediate_32(R8, state::KNOWN, state::SILENT);
+    key::copy_64(a, listener::KEY + listener::NETNS_COOKIE, key::OWN + key::NETNS_COOKIE);
+    key::copy_128(a, listener::KEY + listener::ADDRESS, key::OWN + key::LOCAL_ADDRESS);
+    key::copy_32(a, listener::KEY + listener::PORT, key::OWN + key::LOCAL_PORT);
+    a.store_immediate_32(R10, listener::KEY + listener::PADDING, 0);
+    a.load_map(R1, LISTENERS);
+    a.address(R2, R10, listener::KEY);
+    a.call(Helper::MapLookup);
+    a.jump_if_equal(R0, 0, "end");
+    a.load_64(R1, R0, 0);
+    a.jump_if_equal(R1, 1, "last");
+    a.mov_immediate(R1, -1);
+    a.atomic_add_64(R0, R1);
+    a.jump("end");
+    a.label("last");
+    // One that is announced at this very moment would be forgotten; it is not asked then.
+    a.load_map(R1, LISTENERS);
+    a.address(R2, R10, listener::KEY);
+    a.call(Helper::MapDelete);
+}
+
+/// What the library says about a socket, and what it asks: see [`mod@question`]. Everything
+/// else goes to the kernel, which has no such options.
+///
+/// `R6` is the context, `R7` the name of the option, `R8` the socket, `R9` its state.
+fn question() -> Assembler {
+    let mut a = Assembler::default();
+    a.mov(R6, R1);
+    a.load_32(R1, R6, sockopt::LEVEL);
+    a.jump_if_not_equal(R1, question::LEVEL, "end");
+    a.load_32(R7, R6, sockopt::OPTNAME);
+    a.load_64(R8, R6, sockopt::SK);
+    a.mov_immediate(R4, 0);
+    a.jump_if_not_equal(R7, question::MARK, "find");
+    a.mov_immediate(R4, CREATE);
+    a.label("find");
+    a.load_map(R1, SOCKETS);
+    a.mov(R2, R8);
+    a.mov_immediate(R3, 0);
+    a.call(Helper::SkStorageGet);
+    a.jump_if_equal(R0, 0, "end");
+    a.mov(R9, R0);
+    a.jump_if_equal(R7, question::MARK, "yes");
+    a.jump_if_equal(R7, question::ANNOUNCE, "announce");
+    a.jump_if_not_equal(R7, question::IS_AGREED, "end");
+    a.load_32(R1, R9, state::KNOWN);
+    a.jump_if_equal(R1, state::AGREED, "yes");
+    a.jump_if_not_equal(R1, state::NOT_AGREED, "end");
+    a.mov_immediate(R0, sockopt::REFUSE);
+    a.exit();
+
+    a.label("announce");
+    a.load_32(R1, R8, sockopt::SOCKET_STATE);
+    a.jump_if_not_equal(R1, sock_ops::TCP_LISTEN, "end");
+    a.load_32(R1, R9, state::KNOWN);
+    a.jump_if_equal(R1, state::LISTENER, "yes");
+    // Marked too late, it would not answer.
+    a.load_32(R1, R9, state::REPORTS);
+    a.jump_if_equal(R1, 0, "end");
+    key::store_netns_cookie(&mut a, listener::KEY + listener::NETNS_COOKIE);
+    let address = listener::KEY + listener::ADDRESS;
+    key::store_local_address(&mut a, address, R8, &sockopt::SOCKET);
+    a.load_32(R1, R8, sockopt::SOCKET.local_port);
+    a.store_32(R10, listener::KEY + listener::PORT, R1);
+    a.store_immediate_32(R10, listener::KEY + listener::PADDING, 0);
+    a.load_map(R1, LISTENERS);
+    a.address(R2, R10, listener::KEY);
+    a.call(Helper::MapLookup);
+    a.mov_immediate(R1, 1);
+    a.jump_if_equal(R0, 0, "first");
+    a.atomic_add_64(R0, R1);
+    a.jump("counted");
+    a.label("first");
+    a.store_64(R10, SCRATCH, R1);
+    a.load_map(R1, LISTENERS);
+    a.address(R2, R10, listener::KEY);
+    a.address(R3, R10, SCRATCH);
+    a.mov_immediate(R4, NEW);
+    a.call(Helper::MapUpdate);
+    a.jump_if_not_equal(R0, 0, "end");
+    a.label("counted");
+    a.store_immediate_32(R9, state::KNOWN, state::LISTENER);
+
+    a.label("yes");
+    a.store_immediate_32(R6, sockopt::OPTLEN, sockopt::DONE);
+    a.label("end");
+    a.mov_immediate(R0, sockopt::GO_ON);
+    a.exit();
+    a
+}
+
+/// `struct bpf_sockopt` of `linux/bpf.h`, and the `struct bpf_sock` it points at.
+mod sockopt {
+    use crate::key::Context;
+
+    pub(super) const SK: i16 = 0;
+    pub(super) const LEVEL: i16 = 24;
+    pub(super) const OPTNAME: i16 = 28;
+    pub(super) const OPTLEN: i16 = 32;
+
+    pub(super) const SOCKET_STATE: i16 = 72;
+    pub(super) const SOCKET: Context = Context {
+        family: 4,
+        local_ip4: 24,
+        local_ip6: 28,
+        local_port: 44,
+        remote_port: 48,
+        remote_ip4: 52,
+        remote_ip6: 56,
+    };
+
+    /// The length by which a program says that the kernel need not look at the option.
+    pub(super) const DONE: i32 = -1;
+    /// What a program returns: the kernel goes on, or the call fails with EPERM.
+    pub(super) const GO_ON: i32 = 1;
+    pub(super) const REFUSE: i32 = 0;
+}
+
+/// Puts the option on the stack, with two bytes behind it that nobody reads.
+fn store_option(a: &mut Assembler) {
+    let [kind, length, b0, b1, b2, b3] = BYTES;
+    a.store_immediate_32(R10, BUFFER, i32::from_ne_bytes([kind, length, b0, b1]));
+    a.store_immediate_32(R10, BUFFER + 4, i32::from_ne_bytes([b2, b3, 0, 0]));
+}
+
+/// Writes what [`store_option`] has put on the stack into the packet; `R0` = 0: it is
+/// there.
+fn write_option(a: &mut Assembler) {
+    a.mov(R1, R6);
+    a.address(R2, R10, BUFFER);
+    a.mov_immediate(R3, BYTES.len() as i32);
+    a.mov_immediate(R4, 0);
+    a.call(Helper::StoreHdrOpt);
+}
+
+/// Looks for what [`store_option`] has put on the stack; `R0` is negative if it is not
+/// there, or is longer: then it is not of our programs.
+fn read_option(a: &mut Assembler, place: i32) {
+    a.mov(R1, R6);
+    a.address(R2, R10, BUFFER);
+    a.mov_immediate(R3, BUFFER_LEN);
+    a.mov_immediate(R4, place);
+    a.call(Helper::LoadHdrOpt);
+}
+
+/// Bytes that [`store_option`] uses.
+const BUFFER_LEN: i32 = 8;
+
+/// `R9` = the entry of the client in [`ASKING`], seen from the server.
+fn look_for_question(a: &mut Assembler, if_none: &'static str) {
+    key::store_peer(a);
+    a.load_map(R1, ASKING);
+    a.address(R2, R10, key::PEER);
+    a.call(Helper::MapLookup);
+    a.jump_if_equal(R0, 0, if_none);
+    a.mov(R9, R0);
+}
+
+/// Whether there is a listener under the key on the stack; without one it goes on.
+fn look_for_listener(a: &mut Assembler, if_one: &'static str, behind: &'static str) {
+    a.load_map(R1, LISTENERS);
+    a.address(R2, R10, listener::KEY);
+    a.call(Helper::MapLookup);
+    a.jump_if_equal(R0, 0, behind);
+    a.load_64(R1, R0, 0);
+    a.jump_if_not_equal(R1, 0, if_one);
+    a.label(behind);
+}
+
+/// Can the addresses only be of one host? They are the same, or one is of 127.0.0.0/8;
+/// IPv6 has one address for both ends of loopback.
+fn compare_hosts(a: &mut Assembler) {
+    a.label("hosts");
+    for half in [0, 8] {
+        a.load_64(R1, R10, key::OWN + key::LOCAL_ADDRESS + half);
+        a.load_64(R2, R10, key::OWN + key::REMOTE_ADDRESS + half);
+        a.jump_if_different(R1, R2, "two addresses");
+    }
+    a.jump("one host");
+    a.label("two addresses");
+    for (address, next) in [(key::LOCAL_ADDRESS, "not local"), (key::REMOTE_ADDRESS, "end")] {
+        jump_unless_ipv4(a, key::OWN + address, next);
+        a.load_8(R1, R10, key::OWN + address + 12);
+        a.jump_if_equal(R1, 127, "one host");
+        if next != "end" {
+            a.label(next);
+        }
+    }
+    a.jump("end");
+    a.label("one host");
+    a.jump_if_equal(R7, sock_ops::CONNECT, "could ask");
+    a.jump("could have asked");
+}
+
+/// Goes on with an address in the mapped form.
+fn jump_unless_ipv4(a: &mut Assembler, address: i16, label: &'static str) {
+    a.load_64(R1, R10, address);
+    a.jump_if_not_equal(R1, 0, label);
+    a.load_32(R1, R10, address + 8);
+    a.swap_to_big_endian_32(R1);
+    a.jump_if_not_equal(R1, 0xffff, label);
+}
+
+/// Switches off the reports that were switched on for the handshake, except for some.
+fn stop_reports(a: &mut Assembler, except: i32, behind: &'static str) {
+    a.load_32(R1, R8, state::REPORTS);
+    a.jump_if_equal(R1, 0, behind);
+    a.store_immediate_32(R8, state::REPORTS, 0);
+    a.load_32(R2, R6, sock_ops::CB_FLAGS);
+    a.and(R2, R1);
+    a.or_immediate(R2, except);
+    a.mov(R1, R6);
+    a.call(Helper::SockOpsCbFlagsSet);
+    a.label(behind);
+}

@@ -1,0 +1,166 @@
+//! The TCP option of SMC, where an agent writes it.
+//!
+//! An option takes a privilege that a library does not have. `sidestep agent` has it: its
+//! eBPF programs write the option into SYN and SYN-ACK of the sockets that are marked,
+//! and read it from the peer's. The library speaks with these programs about a socket by
+//! socket options that only they know ([`question`]):
+//!
+//! ```text
+//!   client   mark ─── connect                      is it agreed? ─── the meeting begins
+//!   server   mark ─── listen ─── announce          is it agreed? ─── the meeting begins
+//! ```
+//!
+//! The option decides *whether* two ends meet, as in the standard; how they meet is the
+//! same with and without it ([`crate::meeting`]). If nobody speaks for a socket, because
+//! there is no agent, because it came later or has ended, the option decides nothing.
+//!
+//! Without an agent this costs one system call for each process, and one more when a
+//! process connects or listens after [`ABSENT_NS`]. With one it is a call for each
+//! `connect`, two for each `listen`, and one when a meeting is about to begin.
+
+use crate::process;
+use crate::sock::{self, Sock};
+use core::net::SocketAddr;
+use core::sync::atomic::{AtomicU64, Ordering};
+use sidestep_device::sys::{self, Errno};
+use sidestep_wire::tcp_option::question;
+
+/// For how long nobody looks again whether there is an agent by now.
+const ABSENT_NS: u64 = 1_000_000_000;
+
+/// Until when, by [`sys::now_ns`].
+static ABSENT_UNTIL: AtomicU64 = AtomicU64::new(0);
+
+/// A socket is about to connect; `to` tells where.
+pub fn before_connect(sock: &Sock, fd: i32, to: impl FnOnce() -> Option<SocketAddr>) {
+    let policy = &process::options().policy;
+    mark(sock, fd, || to().is_none_or(|to| policy.objection(to.port(), to.ip()).is_none()));
+}
+
+/// A socket is about to listen.
+pub fn before_listen(sock: &Sock, fd: i32) {
+    // At which port may be decided by `listen`.
+    mark(sock, fd, || true);
+}
+
+fn mark(sock: &Sock, fd: i32, is_permitted: impl FnOnce() -> bool) {
+    sock.has_tcp_option.store(false, Ordering::Relaxed);
+    if is_absent() || !wants_option(sock) || !is_permitted() {
+        return;
+    }
+    let is_marked = say(fd, question::MARK).is_ok();
+    sock.has_tcp_option.store(is_marked, Ordering::Relaxed);
+    if !is_marked {
+        ABSENT_UNTIL.store(sys::now_ns() + ABSENT_NS, Ordering::Relaxed);
+    }
+}
+
+/// A socket listens: from now on clients may put the option into their SYN. Those that
+/// connect before do without.
+pub fn after_listen(sock: &Sock, fd: i32) {
+    let is_announced = sock.has_tcp_option.load(Ordering::Relaxed)
+        && is_permitted(fd)
+        && say(fd, question::ANNOUNCE).is_ok();
+    sock.has_tcp_option.store(is_announced, Ordering::Relaxed);
+}
+
+/// Whether the two ends could have agreed by the option and have not. Asked once.
+pub(crate) fn is_refused(sock: &Sock, fd: i32) -> bool {
+    sock.has_tcp_option.swap(false, Ordering::Relaxed)
+        && say(fd, question::IS_AGREED) == Err(Errno(libc::EPERM))
+}
+
+fn is_absent() -> bool {
+    let until = ABSENT_UNTIL.load(Ordering::Relaxed);
+    until != 0 && sys::now_ns() < until
+}
+
+fn wants_option(sock: &Sock) -> bool {
+    process::options().moves_connections()
+        && !sock.tcp_only.load(Ordering::Relaxed)
+        && sock::unseen_use().is_none()
+}
+
+/// Whether clients may be told of the address and port that a socket listens at: by the
+/// operator's rules, and because it serves all who would ask.
+fn is_permitted(fd: i32) -> bool {
+    let policy = &process::options().policy;
+    let local = sys::socket_name(fd, false).ok().and_then(|(local, _)| sock::address(&local));
+    local.is_some_and(|local| {
+        policy.objection_to_port(local.port()).is_none() && !is_of_ipv6_only(fd, local)
+    })
+}
+
+/// Whether it listens at all addresses of IPv6, and at none of IPv4: clients of IPv4 would
+/// ask it as well, and reach somebody else.
+fn is_of_ipv6_only(fd: i32, local: SocketAddr) -> bool {
+    let only = || sys::socket_option::<i32>(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
+    local.is_ipv6() && local.ip().is_unspecified() && only() != Ok(0)
+}
+
+fn say(fd: i32, what: i32) -> sys::Result {
+    sys::set_socket_option(fd, question::LEVEL, what, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::cell::Cell;
+    use std::net::TcpListener;
+    use std::os::fd::AsRawFd;
+
+    /// Whether or not an agent runs here: of a socket that nobody has marked none speaks.
+    #[test]
+    fn nobody_speaks_for_a_socket_that_was_not_marked() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        for what in [question::ANNOUNCE, question::IS_AGREED, 77] {
+            assert_eq!(say(listener.as_raw_fd(), what), Err(Errno(libc::ENOPROTOOPT)));
+        }
+    }
+
+    #[test]
+    fn listeners_for_all_of_ipv6_and_none_of_ipv4_are_told_apart() {
+        // SAFETY: three integers.
+        let fd = unsafe { libc::socket(libc::AF_INET6, libc::SOCK_STREAM, 0) };
+        if fd < 0 {
+            return println!("skipped: there is no IPv6");
+        }
+        let is_found = |only: i32, local: &str| {
+            sys::set_socket_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, only).unwrap();
+            is_of_ipv6_only(fd, local.parse().unwrap())
+        };
+        assert!(is_found(1, "[::]:80"));
+        assert!(!is_found(0, "[::]:80"));
+        assert!(!is_found(1, "[::1]:80"));
+        sys::close_number(fd);
+        let listener = TcpListener::bind("0.0.0.0:0").unwrap();
+        assert!(!is_of_ipv6_only(listener.as_raw_fd(), listener.local_addr().unwrap()));
+    }
+
+    #[test]
+    fn without_an_agent_the_kernel_is_not_asked_again_at_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let fd = listener.as_raw_fd();
+        let sock = sock::register(fd, false, false).unwrap();
+        before_listen(sock, fd);
+        if sock.has_tcp_option.load(Ordering::Relaxed) {
+            return println!("skipped: an agent runs here");
+        }
+        assert!(is_absent());
+        let is_asked = Cell::new(false);
+        before_connect(sock, fd, || {
+            is_asked.set(true);
+            None
+        });
+        assert!(!is_asked.get());
+        sock::forget_number(fd);
+    }
+
+    #[test]
+    fn options_of_other_levels_are_the_kernels() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let set = |level| sys::set_socket_option(listener.as_raw_fd(), level, question::MARK, 0);
+        assert_eq!(set(question::LEVEL + 1), Err(Errno(libc::ENOPROTOOPT)));
+        assert!(set(libc::IPPROTO_TCP).is_ok(), "TCP_NODELAY");
+    }
+}

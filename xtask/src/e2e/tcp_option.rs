@@ -1,0 +1,388 @@
+//! The TCP option of SMC: an agent, programs with and without Sidestep, and tshark, which
+//! looks at what they send.
+//!
+//! All of it lies in a network namespace and a control group of its own: nobody else on
+//! the machine sends the option, and nobody else's packets are looked at.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::outsiders::{command, ordinary};
+use super::stage::{CLIENT_PATIENCE, Stage};
+use crate::bench::launch::{self, Dialogue, Program, Transport};
+use crate::suite::Lacking;
+use crate::user;
+use crate::witness::Claim;
+
+/// The option, as tshark prints it. Linux with SMC in the kernel sends the same bytes,
+/// behind its padding where ours comes before.
+const OPTION: &str = "fe06e2d4c3d9";
+
+const NOT_AGREED: &str = "without the SMC option";
+const PEER_IS_PLAIN: &str = "the peer does not run Sidestep";
+
+/// For one of the tools to begin, or to do its work.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// For a packet to get from the interface into the file.
+const CAPTURE_DELAY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+pub(crate) fn option(stage: &Stage<'_>) -> Result<String> {
+    let scene = Scene::set(stage)?;
+    let capture = Capture::begin(&scene)?;
+    let mut seen = Vec::new();
+
+    let early = scene.serve(Transport::Smc)?;
+    let agent = scene.agent()?;
+    seen.push(early.talk(&scene, Transport::Smc, Claim::Smc, "")?.sends(NEITHER));
+
+    let both = scene.serve(Transport::Smc)?;
+    seen.push(both.talk(&scene, Transport::Smc, Claim::Smc, "")?.sends(BOTH));
+    let server_only = scene.serve(Transport::Smc)?;
+    seen.push(server_only.talk(&scene, Transport::Tcp, Claim::Tcp, NOT_AGREED)?.sends(NEITHER));
+    let client_only = scene.serve(Transport::Tcp)?;
+    seen.push(client_only.talk(&scene, Transport::Smc, Claim::Tcp, PEER_IS_PLAIN)?.sends(NEITHER));
+    seen.push(scene.serve(Transport::Tcp)?.talk_unseen(&scene)?.sends(NEITHER));
+
+    scene.set_syn_cookies("2")?;
+    let cookie = scene.serve(Transport::Smc)?;
+    seen.push(cookie.talk(&scene, Transport::Smc, Claim::Tcp, NOT_AGREED)?.sends(SYN_ONLY));
+    scene.set_syn_cookies("1")?;
+
+    let live = scene.serve(Transport::Smc)?;
+    let left = scene.serve(Transport::Smc)?;
+    seen.push(live.talk_while(&scene, || drop(agent))?.sends(BOTH));
+    seen.push(left.talk(&scene, Transport::Smc, Claim::Smc, "")?.sends(NEITHER));
+
+    let segments = capture.end(&scene)?;
+    for expected in &seen {
+        expected.compare(&segments)?;
+    }
+    Ok(format!("SYN and SYN-ACK of {} kinds of connections", seen.len()))
+}
+
+/// Whether SYN and SYN-ACK have the option.
+type Sent = (bool, bool);
+const BOTH: Sent = (true, true);
+const SYN_ONLY: Sent = (true, false);
+const NEITHER: Sent = (false, false);
+
+/// What a connection to a port has to send.
+struct Expected {
+    port: u16,
+    sent: Sent,
+}
+
+impl Expected {
+    fn compare(&self, segments: &[Segment]) -> Result<()> {
+        let port = self.port;
+        let find = |is_answer: bool| {
+            let mut of_port =
+                segments.iter().filter(|it| it.port == port && it.is_answer == is_answer);
+            of_port.next().with_context(|| format!("no SYN of port {port} (answer: {is_answer})"))
+        };
+        let sent = (find(false)?.has_option(), find(true)?.has_option());
+        ensure!(sent == self.sent, "port {port}: SYN, SYN-ACK {sent:?} and not {:?}", self.sent);
+        Ok(())
+    }
+}
+
+/// A SYN or SYN-ACK in the capture.
+struct Segment {
+    /// The server's.
+    port: u16,
+    is_answer: bool,
+    /// In hexadecimal digits.
+    options: String,
+}
+
+impl Segment {
+    /// A line of tshark: the flag ACK, both ports, the options.
+    fn parse(line: &str) -> Option<Self> {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let &[ack, from, to, options] = fields.as_slice() else { return None };
+        let is_answer = matches!(ack, "1" | "True");
+        let port = if is_answer { from } else { to }.parse().ok()?;
+        Some(Self { port, is_answer, options: options.to_owned() })
+    }
+
+    fn has_option(&self) -> bool {
+        self.options.contains(OPTION)
+    }
+}
+
+/// Where it is played.
+struct Scene<'a> {
+    stage: &'a Stage<'a>,
+    program: PathBuf,
+    namespace: Namespace,
+    group: Group,
+}
+
+impl<'a> Scene<'a> {
+    fn set(stage: &'a Stage<'a>) -> Result<Self> {
+        if !user::is_root() {
+            bail!(Lacking("an agent, a capture and a network namespace need root".to_owned()));
+        }
+        let program = ordinary(stage)?;
+        Ok(Self { stage, program, namespace: Namespace::make()?, group: Group::make()? })
+    }
+
+    /// `sidestep agent`, once it says that the option is written.
+    fn agent(&self) -> Result<Dialogue> {
+        let Some(sidestep) = self.stage.house.launcher.observer() else {
+            bail!(Lacking("there is no `sidestep` to be the agent".to_owned()));
+        };
+        let mut command = Command::new(sidestep);
+        command.arg("agent").arg("--cgroup").arg(&self.group.at);
+        let mut agent = Dialogue::start(command)?;
+        agent.await_line("sidestep agent: the TCP option", PATIENCE)?;
+        Ok(agent)
+    }
+
+    fn set_syn_cookies(&self, value: &str) -> Result<()> {
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(format!("echo {value} > /proc/sys/net/ipv4/tcp_syncookies"));
+        self.namespace.enclose(&mut command);
+        launch::run(command, PATIENCE).map(drop)
+    }
+
+    fn serve(&self, transport: Transport) -> Result<Server> {
+        let port = launch::free_port()?;
+        let command = self.command(transport, &["server", &port.to_string()]);
+        let mut program = Program::start(command, &self.stage.house.scratch)?;
+        program.await_listener(port)?;
+        Ok(Server { program, port })
+    }
+
+    fn command(&self, transport: Transport, words: &[&str]) -> Command {
+        let mut command = match transport {
+            Transport::Smc => command(self.stage, &self.program, "calls", words),
+            Transport::Tcp => {
+                let mut command = Command::new(&self.program);
+                command.arg("calls").args(words);
+                command
+            }
+        };
+        self.namespace.enclose(&mut command);
+        self.group.enclose(&mut command);
+        command
+    }
+}
+
+/// A server that waits for its one client.
+struct Server {
+    program: Program,
+    port: u16,
+}
+
+impl Server {
+    /// Has a client talk to it; `sidestep ss` must show what is claimed, for this reason if
+    /// it is TCP.
+    fn talk(
+        mut self,
+        scene: &Scene<'_>,
+        transport: Transport,
+        claim: Claim,
+        reason: &str,
+    ) -> Result<Self> {
+        let client = Dialogue::start(self.client(scene, transport))?;
+        let (_, seen) = scene.stage.observe(&mut self.program, [client], claim)?;
+        if scene.stage.house.witness.sees() {
+            seen.gives_reason(reason)?;
+        }
+        Ok(self)
+    }
+
+    /// The same without Sidestep.
+    fn talk_unseen(self, scene: &Scene<'_>) -> Result<Self> {
+        launch::run(self.client(scene, Transport::Tcp), CLIENT_PATIENCE)?;
+        Ok(self)
+    }
+
+    /// A connection in shared memory lives through what happens.
+    fn talk_while(self, scene: &Scene<'_>, happen: impl FnOnce()) -> Result<Self> {
+        let mut client = Dialogue::start(self.client(scene, Transport::Smc))?;
+        client.await_line("verified", CLIENT_PATIENCE)?;
+        happen();
+        let pids = [self.program.family(), client.program().family()].concat();
+        let seen = scene.stage.house.witness.look(&pids)?;
+        scene.stage.house.witness.judge(Claim::Smc, &seen)?;
+        client.finish(CLIENT_PATIENCE)?;
+        Ok(self)
+    }
+
+    fn sends(self, sent: Sent) -> Expected {
+        Expected { port: self.port, sent }
+    }
+
+    fn client(&self, scene: &Scene<'_>, transport: Transport) -> Command {
+        let seed = scene.stage.house.seed.to_string();
+        scene.command(transport, &["client", &self.port.to_string(), &seed])
+    }
+}
+
+/// tshark, which writes down what passes the loopback interface.
+struct Capture {
+    tshark: Program,
+    file: PathBuf,
+}
+
+impl Capture {
+    fn begin(scene: &Scene<'_>) -> Result<Self> {
+        let file = scene.stage.house.scratch.join("tcp-option.pcapng");
+        // A file of an earlier run would look like a capture that has begun.
+        let _ = fs::remove_file(&file);
+        let mut command = Command::new("tshark");
+        command.args(["-q", "-i", "lo", "-f", "tcp", "-w"]).arg(&file);
+        scene.namespace.enclose(&mut command);
+        let tshark = Program::start(command, &scene.stage.house.scratch)?;
+        let deadline = Instant::now() + PATIENCE;
+        while fs::metadata(&file).map_or(0, |it| it.len()) == 0 {
+            ensure!(Instant::now() < deadline, "tshark does not begin: {}", tshark.printed());
+            thread::sleep(POLL_INTERVAL);
+        }
+        Ok(Self { tshark, file })
+    }
+
+    /// What SYN and SYN-ACK had.
+    fn end(mut self, scene: &Scene<'_>) -> Result<Vec<Segment>> {
+        thread::sleep(CAPTURE_DELAY);
+        launch::signal(self.tshark.pid(), libc::SIGINT)?;
+        let deadline = Instant::now() + PATIENCE;
+        while !self.tshark.has_ended()? {
+            ensure!(Instant::now() < deadline, "tshark does not end: {}", self.tshark.printed());
+            thread::sleep(POLL_INTERVAL);
+        }
+        let mut command = Command::new("tshark");
+        command.arg("-r").arg(&self.file).args(["-Y", "tcp.flags.syn == 1", "-T", "fields"]);
+        for field in ["tcp.flags.ack", "tcp.srcport", "tcp.dstport", "tcp.options"] {
+            command.args(["-e", field]);
+        }
+        scene.namespace.enclose(&mut command);
+        let text = launch::run(command, PATIENCE)?;
+        let segments: Vec<Segment> = text.lines().filter_map(Segment::parse).collect();
+        ensure!(!segments.is_empty(), "tshark has seen nothing: {text}");
+        if let Some(sidestep) = scene.stage.house.launcher.observer() {
+            let mut decode = Command::new(sidestep);
+            decode.arg("decode").arg(&self.file);
+            launch::run(decode, PATIENCE).context("a rule is broken")?;
+        }
+        Ok(segments)
+    }
+}
+
+/// A network namespace with a loopback interface.
+struct Namespace {
+    name: String,
+    file: File,
+}
+
+impl Namespace {
+    fn make() -> Result<Self> {
+        let name = format!("sidestep-e2e-{}", std::process::id());
+        ip(&["netns", "add", &name])
+            .map_err(|error| Lacking(format!("no network namespace: {error:#}")))?;
+        let file = File::open(Path::new("/run/netns").join(&name))?;
+        let namespace = Self { name, file };
+        ip(&["-n", &namespace.name, "link", "set", "lo", "up"])?;
+        Ok(namespace)
+    }
+
+    /// Lets a program begin in it.
+    fn enclose(&self, command: &mut Command) {
+        let namespace = self.file.as_raw_fd();
+        let enter = move || {
+            // SAFETY: two integers; the file is open as long as the namespace.
+            match unsafe { libc::setns(namespace, libc::CLONE_NEWNET) } {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        };
+        // SAFETY: between fork and exec the closure makes one system call.
+        unsafe { command.pre_exec(enter) };
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // What is still in it keeps it; the name goes.
+        let _ = ip(&["netns", "delete", &self.name]);
+    }
+}
+
+fn ip(words: &[&str]) -> Result<()> {
+    let mut command = Command::new("ip");
+    command.args(words);
+    launch::run(command, PATIENCE).map(drop)
+}
+
+/// A control group of version 2.
+struct Group {
+    at: PathBuf,
+    entrance: File,
+}
+
+impl Group {
+    fn make() -> Result<Self> {
+        let mounts = fs::read_to_string("/proc/mounts")?;
+        let mount = mounts.lines().find_map(|line| {
+            let mut fields = line.split(' ').skip(1);
+            let at = fields.next()?;
+            (fields.next()? == "cgroup2").then_some(at)
+        });
+        let Some(mount) = mount else { bail!(Lacking("no cgroup2 is mounted".to_owned())) };
+        let at = Path::new(mount).join(format!("sidestep-e2e-{}", std::process::id()));
+        fs::create_dir(&at).map_err(|error| Lacking(format!("no control group: {error}")))?;
+        let entrance = OpenOptions::new().write(true).open(at.join("cgroup.procs"))?;
+        Ok(Self { at, entrance })
+    }
+
+    /// Lets a program begin in it.
+    fn enclose(&self, command: &mut Command) {
+        const ITSELF: &[u8] = b"0";
+        let entrance = self.entrance.as_raw_fd();
+        let enter = move || {
+            // SAFETY: the buffer is a constant, the file is open as long as the group.
+            let written = unsafe { libc::write(entrance, ITSELF.as_ptr().cast(), ITSELF.len()) };
+            if written < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        };
+        // SAFETY: between fork and exec the closure makes one system call.
+        unsafe { command.pre_exec(enter) };
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let deadline = Instant::now() + PATIENCE;
+        // The kernel may still be taking its programs apart.
+        while fs::remove_dir(&self.at).is_err() && Instant::now() < deadline {
+            thread::sleep(POLL_INTERVAL);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_tshark_are_syn_and_syn_ack() {
+        let syn = Segment::parse("0\t40000\t80\t0204ffd7fe06e2d4c3d90101").unwrap();
+        assert_eq!((syn.port, syn.is_answer, syn.has_option()), (80, false, true));
+        let answer = Segment::parse("True\t80\t40000\t0204ffd7").unwrap();
+        assert_eq!((answer.port, answer.is_answer, answer.has_option()), (80, true, false));
+        let segments = [syn, answer];
+        assert!(Expected { port: 80, sent: SYN_ONLY }.compare(&segments).is_ok());
+        assert!(Expected { port: 80, sent: BOTH }.compare(&segments).is_err());
+        assert!(Expected { port: 81, sent: NEITHER }.compare(&segments).is_err());
+    }
+}
