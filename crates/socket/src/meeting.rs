@@ -28,6 +28,7 @@
 //! kernel tells the sender's user with every datagram; both sides check that the
 //! TCP socket is established and lives in the namespace of the name.
 
+use crate::account;
 use crate::given::{self, Givers};
 use crate::group::{self, Group};
 use crate::options::{LAZY_BYTES, LAZY_MESSAGES, Promotion};
@@ -268,6 +269,7 @@ fn server_looks(
 }
 
 fn begin_meeting(sock: &Sock) {
+    account::attempted(sock);
     sock.set_phase(Phase::Meeting);
     sock.slot().inspect(|slot| slot.mode.store(mode::NEGOTIATING, Ordering::Release));
 }
@@ -329,7 +331,7 @@ fn has_proven_to_live(slot: &Slot) -> bool {
 
 /// Both ends lie on this host: a loopback address, the same address twice, or a
 /// peer address that this host could bind.
-fn is_same_host(local: SocketAddr, peer: SocketAddr) -> bool {
+pub(crate) fn is_same_host(local: SocketAddr, peer: SocketAddr) -> bool {
     if peer.ip().is_loopback() || peer.ip() == local.ip() {
         return true;
     }

@@ -46,9 +46,14 @@ pub struct Options {
     pub eid: Option<Eid>,
     /// Which connections stay on TCP.
     pub policy: Policy,
+    /// The abstract name of a `sidestep assess` that waits to be shown our state.
+    pub assessor: ArrayVec<u8, ASSESSOR_LEN_MAX>,
     /// How much to log.
     pub log: crate::log::Level,
 }
+
+/// Bytes of the name of an assessor.
+pub const ASSESSOR_LEN_MAX: usize = 64;
 
 impl Default for Options {
     fn default() -> Self {
@@ -60,6 +65,7 @@ impl Default for Options {
             memory_limit: 0,
             eid: Eid::ueid("SIDESTEP").ok(),
             policy: Policy::default(),
+            assessor: ArrayVec::new(),
             log: crate::log::Level::Warn,
         }
     }
@@ -105,6 +111,9 @@ impl Options {
             ("noport", ports) => self.policy.excluded_ports = list(ports, PortRange::from_str),
             ("peer", subnets) => self.policy.permitted_peers = list(subnets, policy::parse_subnet),
             ("nopeer", subnets) => self.policy.excluded_peers = list(subnets, policy::parse_subnet),
+            ("assessor", name) => {
+                self.assessor = name.bytes().take(ASSESSOR_LEN_MAX).collect();
+            }
             ("log", level) => self.log = crate::log::Level::parse(level).unwrap_or(self.log),
             ("logfile", path) => crate::log::set_file(path),
             _ => {}

@@ -9,6 +9,7 @@
 //! The object is private to the process (a forked child has its own copy); what
 //! two processes must agree on lies in its [`Slot`] and its [`Record`]s.
 
+use crate::account;
 use crate::descriptors::{self, Entry, Use};
 use crate::epoll;
 use crate::group::Group;
@@ -327,6 +328,7 @@ impl Sock {
 
     /// The last descriptor of this process is about to be closed.
     fn say_goodbye(&self, fd: i32) {
+        account::complete_tally(self, fd);
         if let Some(conn) = self.conn() {
             crate::control::before_last_close(self, &conn, fd);
         }
@@ -346,6 +348,7 @@ impl Sock {
         }
         if matches!(self.phase(), Phase::Candidate | Phase::Meeting) && self.slot().is_some() {
             crate::log!(Info, "connection ends on TCP before it was decided");
+            account::undecided(self);
         }
         self.release_slot();
         // SAFETY: it came from the pool and nobody refers to it.
@@ -454,6 +457,7 @@ impl Sock {
 
     /// Why it stays on TCP.
     pub fn stay_plain(&self, reason: Reason) {
+        account::stays(self, reason);
         if let Some(slot) = self.slot() {
             slot.reason.store(reason as u8, Ordering::Relaxed);
             slot.mode.store(mode::TCP, Ordering::Release);
@@ -481,7 +485,7 @@ impl Sock {
         }
         let Some(process) = process::current() else { return self.set_phase(Phase::Plain) };
         if process.take_slot(self).is_none() {
-            process.state.header().ended.count_tcp(Reason::NoSlot as u8);
+            account::without_slot(process, self, fd);
             return self.set_phase(Phase::Plain);
         }
         let addresses = addresses(fd).ok();
@@ -489,6 +493,9 @@ impl Sock {
             self.note_addresses(local, peer);
         }
         if let Some(reason) = self.objection(addresses) {
+            if reason == Reason::ModeTcp {
+                self.slot().inspect(|slot| account::begin_tally(slot, addresses));
+            }
             self.stay_plain(reason);
         }
     }
@@ -520,10 +527,6 @@ impl Sock {
     /// Writes its addresses down for `sidestep ss`.
     pub fn note_addresses(&self, local: SocketAddr, peer: SocketAddr) {
         let Some(slot) = self.slot() else { return };
-        let words = |ip: IpAddr| match ip {
-            IpAddr::V4(v4) => [u64::from(u32::from(v4)), 0],
-            IpAddr::V6(v6) => process::halves(&v6.octets()),
-        };
         let places = [(local.ip(), &slot.local_ip), (peer.ip(), &slot.peer_ip)];
         for (ip, place) in places {
             let [first, second] = words(ip);
@@ -650,6 +653,14 @@ pub(crate) fn unseen_use() -> Option<Reason> {
     }
 }
 
+/// An address as slots have it.
+pub(crate) fn words(ip: IpAddr) -> [u64; 2] {
+    match ip {
+        IpAddr::V4(v4) => [u64::from(u32::from(v4)), 0],
+        IpAddr::V6(v6) => process::halves(&v6.octets()),
+    }
+}
+
 /// Both addresses of a connected socket.
 ///
 /// # Errors
@@ -732,14 +743,18 @@ pub fn after_fork_in_child() {
 pub fn count_plain(sock: &Use, sent: bool, moved: isize) {
     if let (Some(slot), Ok(bytes)) = (sock.slot(), u64::try_from(moved)) {
         let counters = &slot.counters;
-        let (bytes_at, messages_at) = if sent {
-            (&counters.bytes_sent, &counters.messages_sent)
+        let (bytes_at, messages_at, sizes) = if sent {
+            (&counters.bytes_sent, &counters.messages_sent, &slot.sent)
         } else {
-            (&counters.bytes_received, &counters.messages_received)
+            (&counters.bytes_received, &counters.messages_received, &slot.received)
         };
         if bytes > 0 {
             bytes_at.fetch_add(bytes, Ordering::Relaxed);
             messages_at.fetch_add(1, Ordering::Relaxed);
+            sizes.count_among_others(bytes);
+            if slot.tally.is_on() {
+                slot.tally.note(sock.is_server.load(Ordering::Relaxed), sent);
+            }
         }
     }
 }

@@ -201,8 +201,8 @@ impl<'a> Row<'a> {
 impl ReasonRow {
     fn new(fallback: &Fallback) -> Self {
         Self {
-            code: format!("{:#010x}", fallback.diagnosis.0),
-            name: fallback.diagnosis.name(),
+            code: format!("{:#010x}", fallback.diagnosis().0),
+            name: fallback.diagnosis().name(),
             text: words(fallback),
         }
     }
@@ -215,8 +215,8 @@ fn mode(connection: &Connection) -> &'static str {
 /// The reason in words, with the peer's own if it was the peer that declined.
 fn words(fallback: &Fallback) -> Cow<'static, str> {
     match fallback.peer {
-        Some(diagnosis) => format!("{}: {diagnosis}", fallback.words).into(),
-        None => fallback.words.into(),
+        Some(diagnosis) => format!("{}: {diagnosis}", fallback.words()).into(),
+        None => fallback.words().into(),
     }
 }
 
@@ -339,7 +339,8 @@ pub(super) fn bytes(n: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sidestep_socket::inspect::{Counters, Totals};
+    use sidestep_proto::fallback::Reason;
+    use sidestep_socket::inspect::Counters;
     use sidestep_wire::diagnosis::Diagnosis;
 
     fn server() -> Connection {
@@ -385,19 +386,11 @@ mod tests {
     }
 
     fn plain_peer() -> Fallback {
-        Fallback {
-            diagnosis: Diagnosis::PEERNOSMC,
-            words: "the peer does not run Sidestep",
-            peer: None,
-        }
+        Fallback { reason: Reason::PeerNotSmc, peer: None }
     }
 
     fn declined() -> Fallback {
-        Fallback {
-            diagnosis: Diagnosis::PEERDECL,
-            words: "the peer declined",
-            peer: Some(Diagnosis::MEM),
-        }
+        Fallback { reason: Reason::PeerDeclined, peer: Some(Diagnosis::MEM) }
     }
 
     fn every_kind() -> Vec<Connection> {
@@ -510,7 +503,7 @@ Connections: 2; SMC-D: 1, TCP: 1
             nothing(&snapshot, true),
             "no Sidestep programs are running; processes not looked at: 3 (permission denied)\n"
         );
-        let program = Program { pids: vec![1], program: "a".into(), totals: Totals::default() };
+        let program = Program { pids: vec![1], program: "a".into(), ..Program::default() };
         let programs = vec![program.clone(), program];
         let snapshot = Snapshot { programs, incompatible: 1, ..Snapshot::default() };
         assert_eq!(

@@ -46,7 +46,7 @@ pub(super) fn to_json(programs: &[&Program]) -> String {
 }
 
 impl<'a> Row<'a> {
-    fn new(Program { pids, program, totals }: &'a Program) -> Self {
+    fn new(Program { pids, program, totals, .. }: &'a Program) -> Self {
         let counters = &totals.counters;
         let counted = |&(ref fallback, connections): &(Fallback, u64)| CountedReason {
             reason: ReasonRow::new(fallback),
@@ -92,7 +92,7 @@ const HEADER: [&str; 8] =
 /// The columns from "SMC-D" to "Spun", which are aligned to the right.
 const NUMBERS: RangeInclusive<usize> = 1..=6;
 
-fn cells(Program { pids, program, totals }: &Program) -> [String; HEADER.len()] {
+fn cells(Program { pids, program, totals, .. }: &Program) -> [String; HEADER.len()] {
     let counters = &totals.counters;
     let traffic = |n, messages: u64| format!("{} ({messages})", bytes(n));
     [
@@ -124,17 +124,12 @@ fn reasons(totals: &Totals) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sidestep_proto::fallback::Reason;
     use sidestep_socket::inspect::Counters;
-    use sidestep_wire::diagnosis::Diagnosis;
 
     fn server() -> Program {
-        let plain_peer = Fallback {
-            diagnosis: Diagnosis::PEERNOSMC,
-            words: "the peer does not run Sidestep",
-            peer: None,
-        };
-        let no_memory =
-            Fallback { diagnosis: Diagnosis::MEM, words: "no memory for the rings", peer: None };
+        let plain_peer = Fallback { reason: Reason::PeerNotSmc, peer: None };
+        let no_memory = Fallback { reason: Reason::NoMemory, peer: None };
         Program {
             pids: vec![4711, 4712, 4713],
             program: "redis-server".into(),
@@ -155,7 +150,9 @@ mod tests {
                     parks: 4,
                     wakeups: 3,
                 },
+                ..Totals::default()
             },
+            ..Program::default()
         }
     }
 
@@ -164,6 +161,7 @@ mod tests {
             pids: vec![99],
             program: "curl".into(),
             totals: Totals { smc: 1, ..Totals::default() },
+            ..Program::default()
         }
     }
 
@@ -172,7 +170,7 @@ mod tests {
         let expected = "\
 PID/Program             SMC-D  TCP         Sent     Received   Waits     Spun  Reasons for TCP
 4711/redis-server (+2)   1000   33  5 MB (5120)  1.5 KB (12)  90/4/3  1.235 s  30 x 0x03010000 the peer does not run Sidestep
-                                                                               2 x 0x01010000 no memory for the rings
+                                                                               2 x 0x01010000 no memory, address space or descriptors for the rings
                                                                                1 x no reason: not decided yet, or ended before
 99/curl                     1    0      0 B (0)      0 B (0)   0/0/0  0.000 s
 Programs: 2; connections so far: 1034; SMC-D: 1001, TCP: 33
@@ -197,7 +195,7 @@ Programs: 2; connections so far: 1034; SMC-D: 1001, TCP: 33
       {
         "code": "0x01010000",
         "name": "MEM",
-        "text": "no memory for the rings",
+        "text": "no memory, address space or descriptors for the rings",
         "connections": 2
       },
       {
