@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+mod assess;
 mod bench;
 mod config;
 mod decode;
@@ -7,6 +8,10 @@ mod doctor;
 mod probe;
 mod run;
 mod ss;
+mod stats;
+mod why;
+
+use std::io::{self, Write};
 
 use crate::args::{Args, Command};
 
@@ -18,9 +23,23 @@ pub(crate) fn execute(args: Args) -> i32 {
         Command::Run(args) => run::execute(&args),
         Command::Doctor(args) => doctor::execute(&args),
         Command::Ss(args) => ss::execute(&args),
+        Command::Stats(args) => stats::execute(&args),
+        Command::Assess(args) => assess::execute(&args),
+        Command::Why(args) => why::execute(&args),
         Command::Config(args) => config::execute(&args),
         Command::Decode(args) => decode::execute(&args),
         Command::Bench(args) => bench::execute(&args),
         Command::Probe(args) => probe::execute(&args),
+    }
+}
+
+/// Writes to standard output. A reader that has had enough (`| head`) is no error, but it wants
+/// no more: false.
+fn print(text: &str) -> io::Result<bool> {
+    let mut output = io::stdout().lock();
+    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error),
     }
 }

@@ -35,6 +35,8 @@ pub(crate) struct Options {
     pub(crate) permit_peers: Vec<IpNet>,
     pub(crate) exclude_peers: Vec<IpNet>,
     pub(crate) exclude_programs: Vec<ProgramName>,
+    /// The abstract name of a `sidestep assess` that is to be shown what the program counts.
+    pub(crate) assessor: Option<String>,
     pub(crate) log_level: LogLevel,
     /// Standard error if `None`; always absolute, because programs change directory.
     pub(crate) log_file: Option<PathBuf>,
@@ -61,6 +63,9 @@ impl fmt::Display for Options {
         ];
         for (key, list) in lists.iter().filter(|(_, list)| !list.is_empty()) {
             write!(f, " {key}={list}")?;
+        }
+        if let Some(assessor) = &self.assessor {
+            write!(f, " assessor={assessor}")?;
         }
         if let Some(file) = &self.log_file {
             write!(f, " logfile={}", percent_encode(file.as_os_str()))?;
@@ -118,6 +123,7 @@ impl Settings {
             permit_peers: self.permit_peers.unwrap_or_default(),
             exclude_peers: self.exclude_peers.unwrap_or_default(),
             exclude_programs: self.exclude_programs.unwrap_or_default(),
+            assessor: None,
             log_level: self.log_level.unwrap_or(LogLevel::Error),
             log_file: self.log_file,
         }

@@ -30,12 +30,14 @@ use sidestep_wire::diagnosis::Diagnosis;
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+mod assessor;
 mod recorded;
 
+pub use assessor::{Assessor, Shown};
 pub use recorded::{Decision, Handshakes, Rings, Service, Sizes, Verdict};
 
 /// What could be seen at one moment.
@@ -404,28 +406,6 @@ impl Program {
         let (totals, (services, services_untold)) = state.header().ended.read_in_peace(read);
         let (decisions, decisions_untold) = recorded::decisions(state.history());
         Self { pids, program, totals, decisions, decisions_untold, services, services_untold }
-    }
-}
-
-/// A state that its program has given us: it can be read after the program's end.
-pub struct Shown {
-    state: Mapped,
-    pid: u32,
-    program: String,
-}
-
-impl Shown {
-    /// The state in a file that process `pid` has sent. `None`: it is not one of this version.
-    #[must_use]
-    pub fn new(file: impl AsFd, pid: u32) -> Option<Self> {
-        let state = state::inspect(file.as_fd().as_raw_fd()).ok().map(Mapped)?;
-        Some(Self { state, pid, program: program(pid) })
-    }
-
-    /// What it says now.
-    #[must_use]
-    pub fn read(&self) -> Program {
-        Program::read(&self.state.0, vec![self.pid], self.program.clone())
     }
 }
 

@@ -27,7 +27,7 @@ pub(crate) fn execute(args: &RunArgs) -> i32 {
 
 /// Why the program does not run.
 #[derive(Debug, Error)]
-enum RunError {
+pub(super) enum RunError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error("{0}; {advice}", advice = .0.advice())]
@@ -42,7 +42,7 @@ enum RunError {
 
 impl RunError {
     /// The exit status that `env`, `nice` and the shells use for the same thing.
-    fn exit_status(&self) -> i32 {
+    pub(super) fn exit_status(&self) -> i32 {
         match self {
             Self::Config(_) | Self::Library(_) | Self::LogFile { .. } => 125,
             Self::Program(ProgramError::NotExecutable { .. }) | Self::Exec { .. } => 126,
@@ -52,7 +52,7 @@ impl RunError {
 }
 
 /// A program ready to be executed.
-struct Launch {
+pub(super) struct Launch {
     path: PathBuf,
     /// The words of the command line, the program's name first, as the user wrote it.
     words: Vec<OsString>,
@@ -64,7 +64,16 @@ struct Launch {
 impl Launch {
     /// Checks everything that can be checked, and warns if the program will stay on TCP.
     fn prepare(args: &RunArgs) -> Result<Self, RunError> {
-        let options = options(args)?;
+        Self::with_options(args, &options(args)?)
+    }
+
+    /// The same for a program that shows what it counts to the assessor of this name.
+    pub(super) fn prepare_for(args: &RunArgs, assessor: &str) -> Result<Self, RunError> {
+        let options = Options { assessor: Some(assessor.to_owned()), ..options(args)? };
+        Self::with_options(args, &options)
+    }
+
+    fn with_options(args: &RunArgs, options: &Options) -> Result<Self, RunError> {
         let library = library::find()?;
         let path_variable = std::env::var_os("PATH");
         let name = &args.command[0];
@@ -83,13 +92,13 @@ impl Launch {
         Ok(Self {
             path,
             words: args.command.clone(),
-            environment: environment(std::env::vars_os(), &options, preload.then_some(&library)),
+            environment: environment(std::env::vars_os(), options, preload.then_some(&library)),
             is_bare_script: examination.is_some_and(|found| found.is_bare_script),
         })
     }
 
     /// Becomes the program. Returns only if the system refuses.
-    fn exec(self) -> RunError {
+    pub(super) fn exec(self) -> RunError {
         let refused = |error: io::Error| RunError::Exec {
             path: self.path.clone(),
             reason: match error.raw_os_error() {

@@ -2,7 +2,7 @@
 //! `--totals` all that each program ever had.
 
 use std::borrow::Cow;
-use std::io::{self, Write};
+use std::io;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -18,9 +18,11 @@ use crate::terminal;
 
 mod totals;
 
+pub(super) use totals::{CountedReason, reasons_of};
+
 /// Prints the list; 1 if there cannot be one, otherwise 0.
 pub(crate) fn execute(args: &SsArgs) -> i32 {
-    match list(args).and_then(|list| print(&list)) {
+    match list(args).and_then(|list| super::print(&list).map(drop).map_err(SsError::Output)) {
         Ok(()) => 0,
         Err(error) => {
             eprintln!("sidestep ss: {error}");
@@ -91,16 +93,6 @@ fn check(pid: u32, snapshot: &Snapshot) -> Result<(), SsError> {
     Ok(())
 }
 
-/// Writes to standard output. A reader that has had enough (`| head`) is no error.
-fn print(text: &str) -> Result<(), SsError> {
-    let mut output = io::stdout().lock();
-    let written = output.write_all(text.as_bytes());
-    match written.and_then(|()| output.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(SsError::Output(error)),
-        Ok(()) | Err(_) => Ok(()),
-    }
-}
-
 /// What to say instead of an empty table.
 fn nothing(snapshot: &Snapshot, is_root: bool) -> String {
     let mut text = match snapshot.programs.len() {
@@ -120,11 +112,11 @@ fn nothing(snapshot: &Snapshot, is_root: bool) -> String {
 }
 
 /// Why a process was not looked at. Even root may be refused, in a container for example.
-fn refusal(is_root: bool) -> &'static str {
+pub(super) fn refusal(is_root: bool) -> &'static str {
     if is_root { "permission denied" } else { "permission denied; root sees all" }
 }
 
-fn is_root() -> bool {
+pub(super) fn is_root() -> bool {
     // SAFETY: geteuid takes nothing and cannot fail.
     unsafe { libc::geteuid() == 0 }
 }
@@ -155,7 +147,7 @@ struct Row<'a> {
 }
 
 #[derive(Serialize)]
-struct ReasonRow {
+pub(super) struct ReasonRow {
     code: String,
     name: &'static str,
     text: Cow<'static, str>,
@@ -230,7 +222,11 @@ fn to_text(connections: &[Connection], width: Option<u16>) -> String {
 /// The lines of a table whose last column has reasons and whose columns `numbers` are aligned
 /// to the right. Lines are as long as they need to be, but the reasons are broken to fit into
 /// `width` if that leaves room for them.
-fn aligned(mut table: Table, numbers: RangeInclusive<usize>, width: Option<u16>) -> String {
+pub(super) fn aligned(
+    mut table: Table,
+    numbers: RangeInclusive<usize>,
+    width: Option<u16>,
+) -> String {
     table.load_style(NOTHING);
     let widths = table.column_max_content_widths();
     let reason = widths.len() - 1;

@@ -1,6 +1,7 @@
 //! The real `sidestep`, started as a user would: help, exit statuses, error texts, and what a
 //! program finds in its environment.
 
+mod assess;
 mod bench;
 mod capture;
 mod config;
@@ -9,5 +10,8 @@ mod doctor;
 mod help;
 mod run;
 mod ss;
+mod stats;
 mod support;
+mod talk;
 mod tshark;
+mod why;

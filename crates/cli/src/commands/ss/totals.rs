@@ -31,8 +31,9 @@ struct Row<'a> {
     wakeups: u64,
 }
 
+/// How many connections stayed on TCP for a reason.
 #[derive(Serialize)]
-struct CountedReason {
+pub(in crate::commands) struct CountedReason {
     #[serde(flatten)]
     reason: ReasonRow,
     connections: u64,
@@ -48,17 +49,13 @@ pub(super) fn to_json(programs: &[&Program]) -> String {
 impl<'a> Row<'a> {
     fn new(Program { pids, program, totals, .. }: &'a Program) -> Self {
         let counters = &totals.counters;
-        let counted = |&(ref fallback, connections): &(Fallback, u64)| CountedReason {
-            reason: ReasonRow::new(fallback),
-            connections,
-        };
         Self {
             pids,
             program,
             smc_connections: totals.smc,
             tcp_connections: totals.tcp(),
             undecided: totals.undecided,
-            reasons: totals.fallbacks.iter().map(counted).collect(),
+            reasons: CountedReason::all_of(totals),
             bytes_sent: counters.bytes_sent,
             bytes_received: counters.bytes_received,
             messages_sent: counters.messages_sent,
@@ -71,6 +68,17 @@ impl<'a> Row<'a> {
             parks: counters.parks,
             wakeups: counters.wakeups,
         }
+    }
+}
+
+impl CountedReason {
+    /// All that a program has had.
+    pub(in crate::commands) fn all_of(totals: &Totals) -> Vec<Self> {
+        let counted = |&(ref fallback, connections): &(Fallback, u64)| Self {
+            reason: ReasonRow::new(fallback),
+            connections,
+        };
+        totals.fallbacks.iter().map(counted).collect()
     }
 }
 
@@ -112,13 +120,19 @@ fn cells(Program { pids, program, totals, .. }: &Program) -> [String; HEADER.len
 
 /// One line for each reason, the most frequent first.
 fn reasons(totals: &Totals) -> String {
+    let lines: Vec<_> =
+        reasons_of(totals).iter().map(|(n, text)| format!("{n} x {text}")).collect();
+    lines.join("\n")
+}
+
+/// How often each reason kept a connection on TCP, the most frequent first.
+pub(in crate::commands) fn reasons_of(totals: &Totals) -> Vec<(u64, String)> {
     let undecided = "no reason: not decided yet, or ended before";
     let mut reasons: Vec<_> =
         totals.fallbacks.iter().map(|(fallback, n)| (*n, fallback.to_string())).collect();
     reasons.extend((totals.undecided > 0).then(|| (totals.undecided, undecided.to_owned())));
     reasons.sort_by_key(|(n, _)| std::cmp::Reverse(*n));
-    let lines: Vec<_> = reasons.into_iter().map(|(n, text)| format!("{n} x {text}")).collect();
-    lines.join("\n")
+    reasons
 }
 
 #[cfg(test)]

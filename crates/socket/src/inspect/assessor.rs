@@ -1,0 +1,126 @@
+//! Being shown what programs count, from their first connection to beyond their end.
+//!
+//! A state goes with its process, and a short program is gone before anybody has looked into
+//! `/proc`. So whoever starts one to assess it binds a name, the library sends its state
+//! there as soon as there is one, and what was counted stays as long as we hold it.
+
+use super::{Mapped, Program, program};
+use core::sync::atomic::{AtomicU32, Ordering};
+use sidestep_device::state;
+use sidestep_device::sys::{self, Received, UnixName};
+use std::io;
+use std::os::fd::RawFd;
+
+/// A name to which programs send their states.
+pub struct Assessor {
+    fd: i32,
+    name: String,
+}
+
+/// A state that its program has sent us.
+pub struct Shown {
+    state: Mapped,
+    pid: u32,
+    program: String,
+}
+
+/// Names taken by this process.
+static NAMES: AtomicU32 = AtomicU32::new(0);
+
+impl Assessor {
+    /// Binds a name of its own.
+    ///
+    /// # Errors
+    /// As `socket` and `bind`.
+    pub fn bind() -> io::Result<Self> {
+        let number = NAMES.fetch_add(1, Ordering::Relaxed);
+        let name = format!("sidestep/1/assess/{}/{number}", sys::pid());
+        let fd = sys::unix_datagram().map_err(error)?;
+        let assessor = Self { fd, name };
+        let bound = sys::set_socket_option(fd, libc::SOL_SOCKET, libc::SO_PASSCRED, 1)
+            .and_then(|_| sys::bind_unix(fd, &UnixName::new(assessor.name.as_bytes())));
+        bound.map(|_| assessor).map_err(error)
+    }
+
+    /// Under which programs find it: the option `assessor`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Readable when somebody has sent a state.
+    #[must_use]
+    pub fn as_raw_fd(&self) -> RawFd {
+        self.fd
+    }
+
+    /// The states that have come since the last time. A stranger's are none.
+    pub fn receive(&self) -> Vec<Shown> {
+        let mut shown = Vec::new();
+        let mut bytes = [0; 16];
+        while let Ok(received) = sys::recv_with_fds(self.fd, &mut bytes) {
+            let is_ours = received.uid == Some(sys::uid()) || sys::uid() == 0;
+            shown.extend(is_ours.then(|| Shown::new(&received)).flatten());
+            received.close_fds();
+        }
+        shown
+    }
+}
+
+impl Drop for Assessor {
+    fn drop(&mut self) {
+        sys::close(self.fd);
+    }
+}
+
+impl Shown {
+    fn new(received: &Received) -> Option<Self> {
+        let state = state::inspect(*received.fds().first()?).ok().map(Mapped)?;
+        Some(Self { state, pid: received.pid, program: program(received.pid) })
+    }
+
+    /// What it says now.
+    #[must_use]
+    pub fn read(&self) -> Program {
+        Program::read(&self.state.0, vec![self.pid], self.program.clone())
+    }
+}
+
+fn error(errno: sys::Errno) -> io::Error {
+    io::Error::from_raw_os_error(errno.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn send(assessor: &Assessor, fds: &[i32]) {
+        let sender = sys::unix_datagram().unwrap();
+        let name = UnixName::new(assessor.name().as_bytes());
+        sys::send_with_fds(sender, &name, b"state", fds).unwrap();
+        sys::close(sender);
+    }
+
+    #[test]
+    fn a_state_can_be_read_when_its_program_has_let_go() {
+        let assessor = Assessor::bind().unwrap();
+        let (state, fd) = state::create(sys::pid(), [0, 0]).unwrap();
+        send(&assessor, &[fd]);
+        sys::close(fd);
+        state.header().ended.smc.store(7, Ordering::Relaxed);
+        // SAFETY: nothing of it is used again.
+        unsafe { state.unmap() };
+        let [shown] = assessor.receive().try_into().unwrap_or_else(|_| panic!("one state"));
+        let program = shown.read();
+        assert_eq!((program.pids, program.totals.smc), (vec![sys::pid()], 7));
+        assert!(assessor.receive().is_empty());
+    }
+
+    #[test]
+    fn what_is_no_state_is_none() {
+        let assessor = Assessor::bind().unwrap();
+        send(&assessor, &[]);
+        send(&assessor, &[assessor.as_raw_fd()]);
+        assert!(assessor.receive().is_empty());
+    }
+}
