@@ -18,13 +18,20 @@ use sidestep_proto::fallback::Reason;
 use sidestep_wire::RmbeSize;
 
 /// Gives our state to a `sidestep assess` that has asked for it: what is counted in there
-/// outlives us.
+/// outlives us. Nobody else is to have it: the assessor may have ended, and another user may
+/// have taken its name.
 pub(crate) fn show_state(process: &Process) {
     let assessor = &process::options().assessor;
-    if !assessor.is_empty() {
-        let name = UnixName::new(assessor);
-        let _ = sys::send_with_fds(process.mailbox, &name, b"state", &[process.state_fd]);
+    let Some(fd) = (!assessor.is_empty()).then(sys::unix_packet).and_then(Result::ok) else {
+        return;
+    };
+    let may_see = |(uid, _)| uid == process.uid || uid == 0;
+    if sys::connect_unix(fd, &UnixName::new(assessor)).is_ok()
+        && sys::peer_of(fd).is_ok_and(may_see)
+    {
+        let _ = sys::send_fds(fd, &[sys::seat(process.state_fd)]);
     }
+    sys::close_number(fd);
 }
 
 /// The two ends have begun to look for each other.

@@ -313,6 +313,10 @@ fn ready_to_start(sock: &'static Sock, fd: i32) -> Result<Option<&'static Proces
     }
     let Ok((local, peer)) = sock::addresses(fd) else { return Ok(None) };
     sock.note_addresses(local, peer);
+    // They were not known to `begin` if the connection was still being established.
+    if let Some(reason) = sock.objection(Some((local, peer))) {
+        return Err(reason);
+    }
     if !is_same_host(local, peer) {
         return Err(Reason::RemotePeer);
     }

@@ -501,7 +501,7 @@ impl Sock {
     }
 
     /// Why the connection may not move, by the operator's rules or by what the program does.
-    fn objection(&self, addresses: Option<(SocketAddr, SocketAddr)>) -> Option<Reason> {
+    pub(crate) fn objection(&self, addresses: Option<(SocketAddr, SocketAddr)>) -> Option<Reason> {
         let options = process::options();
         if !options.smc {
             return Some(Reason::ModeTcp);

@@ -1,5 +1,10 @@
 //! `sidestep why` about real programs: connections that are open, and those that have ended.
 
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
 use serde_json::Value;
 
 use crate::support::{Place, outcome};
@@ -113,6 +118,37 @@ fn the_command_line_is_a_source_as_well() {
     let counted = finding(&talk, &format!("pid:{}", server.pid()), "server", "TCP");
     assert!(text(&counted, "rule").starts_with("smc.mode: no file has it now"), "{counted:#}");
     assert!(text(&counted, "change").contains("--mode smc"), "{counted:#}");
+}
+
+/// A connection whose addresses are not known when it is begun is held to the rules as well. To
+/// keep it waiting, the queue of its listener is full until its first packet is sent again.
+#[test]
+fn the_rules_are_for_slow_connections_too() {
+    let Some(talk) = Talk::prepare() else { return };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // SAFETY: plain numbers.
+    assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+    let address = listener.local_addr().unwrap();
+    let _in_the_way = TcpStream::connect(address).unwrap();
+    let port = address.port();
+    let config = talk.place.file("rules.toml", &format!("[policy]\nexclude_ports = [{port}]\n"));
+    let mut client = talk.moved(&[], &["late", &port.to_string()]);
+    client.env("SIDESTEP_CONFIG", &config);
+    let server = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(500));
+        let _first = listener.accept().unwrap();
+        let mut stream = listener.accept().unwrap().0;
+        let mut bytes = [0; 5];
+        stream.read_exact(&mut bytes).unwrap();
+        stream.write_all(&bytes).unwrap();
+        stream
+    });
+    let client = Running::start(client);
+    let stays = finding(&talk, &format!("pid:{}", client.pid()), "client", "TCP");
+    assert_eq!(stays["code"]["name"], "CNFERR", "{stays:#}");
+    assert!(text(&stays, "rule").starts_with("policy.exclude_ports = "), "{stays:#}");
+    drop(server.join().unwrap());
+    client.finish();
 }
 
 #[test]

@@ -6,8 +6,9 @@
 
 use super::{Mapped, Program, program};
 use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
 use sidestep_device::state;
-use sidestep_device::sys::{self, Received, UnixName};
+use sidestep_device::sys::{self, UnixName};
 use std::io;
 use std::os::fd::RawFd;
 
@@ -31,15 +32,14 @@ impl Assessor {
     /// Binds a name of its own.
     ///
     /// # Errors
-    /// As `socket` and `bind`.
+    /// As `socket`, `bind` and `listen`.
     pub fn bind() -> io::Result<Self> {
         let number = NAMES.fetch_add(1, Ordering::Relaxed);
         let name = format!("sidestep/1/assess/{}/{number}", sys::pid());
-        let fd = sys::unix_datagram().map_err(error)?;
+        let fd = sys::unix_packet().map_err(error)?;
         let assessor = Self { fd, name };
-        let bound = sys::set_socket_option(fd, libc::SOL_SOCKET, libc::SO_PASSCRED, 1)
-            .and_then(|_| sys::bind_unix(fd, &UnixName::new(assessor.name.as_bytes())));
-        bound.map(|_| assessor).map_err(error)
+        let bound = sys::bind_unix(fd, &UnixName::new(assessor.name.as_bytes()));
+        bound.and_then(|_| sys::listen(fd, QUEUE_LEN)).map(|_| assessor).map_err(error)
     }
 
     /// Under which programs find it: the option `assessor`.
@@ -57,15 +57,19 @@ impl Assessor {
     /// The states that have come since the last time. A stranger's are none.
     pub fn receive(&self) -> Vec<Shown> {
         let mut shown = Vec::new();
-        let mut bytes = [0; 16];
-        while let Ok(received) = sys::recv_with_fds(self.fd, &mut bytes) {
-            let is_ours = received.uid == Some(sys::uid()) || sys::uid() == 0;
-            shown.extend(is_ours.then(|| Shown::new(&received)).flatten());
-            received.close_fds();
+        while let Ok(fd) = sys::accept(self.fd) {
+            shown.extend(Shown::receive(fd));
+            sys::close_number(fd);
         }
         shown
     }
 }
+
+/// How long a program may take from its connection to its state.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Programs that may have begun since we last looked; more are not counted.
+const QUEUE_LEN: i32 = 4096;
 
 impl Drop for Assessor {
     fn drop(&mut self) {
@@ -74,9 +78,17 @@ impl Drop for Assessor {
 }
 
 impl Shown {
-    fn new(received: &Received) -> Option<Self> {
-        let state = state::inspect(*received.fds().first()?).ok().map(Mapped)?;
-        Some(Self { state, pid: received.pid, program: program(received.pid) })
+    /// What is sent over a connection, of a program of ours: at once, unless it is stopped.
+    fn receive(connection: i32) -> Option<Self> {
+        let (uid, pid) = sys::peer_of(connection).ok()?;
+        let is_ours = uid == sys::uid() || sys::uid() == 0;
+        if !is_ours || sys::poll_until(connection, libc::POLLIN, Some(PATIENCE)).is_err() {
+            return None;
+        }
+        let received = sys::recv_with_fds(connection, &mut [0; 1]).ok()?;
+        let state = received.fds().first().and_then(|fd| state::inspect(*fd).ok());
+        received.close_fds();
+        Some(Self { state: Mapped(state?), pid, program: program(pid) })
     }
 
     /// What it says now.
@@ -95,9 +107,10 @@ mod tests {
     use super::*;
 
     fn send(assessor: &Assessor, fds: &[i32]) {
-        let sender = sys::unix_datagram().unwrap();
-        let name = UnixName::new(assessor.name().as_bytes());
-        sys::send_with_fds(sender, &name, b"state", fds).unwrap();
+        let sender = sys::unix_packet().unwrap();
+        sys::connect_unix(sender, &UnixName::new(assessor.name().as_bytes())).unwrap();
+        assert_eq!(sys::peer_of(sender), Ok((sys::uid(), sys::pid())));
+        sys::send_fds(sender, fds).unwrap();
         sys::close(sender);
     }
 
@@ -114,6 +127,25 @@ mod tests {
         let program = shown.read();
         assert_eq!((program.pids, program.totals.smc), (vec![sys::pid()], 7));
         assert!(assessor.receive().is_empty());
+    }
+
+    #[test]
+    fn a_state_that_is_sent_a_moment_later_is_waited_for() {
+        let assessor = Assessor::bind().unwrap();
+        let (state, fd) = state::create(sys::pid(), [0, 0]).unwrap();
+        let sender = sys::unix_packet().unwrap();
+        sys::connect_unix(sender, &UnixName::new(assessor.name().as_bytes())).unwrap();
+        let shown = std::thread::scope(|scope| {
+            let shown = scope.spawn(|| assessor.receive().len());
+            std::thread::sleep(Duration::from_millis(50));
+            sys::send_fds(sender, &[fd]).unwrap();
+            shown.join().unwrap()
+        });
+        assert_eq!(shown, 1);
+        sys::close(sender);
+        sys::close(fd);
+        // SAFETY: nothing of it is used again.
+        unsafe { state.unmap() };
     }
 
     #[test]
