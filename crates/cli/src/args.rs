@@ -176,10 +176,8 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
 #[derive(Debug, clap::Args)]
 #[command(after_help = WHY_EXAMPLES)]
 pub(crate) struct WhyArgs {
-    /// A process, the port of a server, or an address: 4711, 6379, :6379, pid:4711, 10.0.0.7,
-    /// 127.0.0.1:6379, [::1]:6379. A bare number is a process if one under Sidestep has it,
-    /// else a port
-    #[arg(value_name = "PID|PORT|ADDRESS")]
+    /// What is asked about.
+    #[arg(value_name = "PID|PORT|ADDRESS", help = SUBJECT_HELP)]
     pub(crate) subject: Subject,
 
     /// Print one JSON object instead of lines
@@ -337,6 +335,10 @@ Examples:
 
 Exit status: 0, also after ctrl-C or when the reader of a pipe leaves; 1 if there is nothing to
 count for PID; 2 if the command line is wrong.";
+
+const SUBJECT_HELP: &str = "\
+A process, the port of a server, or an address: 4711, 6379, :6379, pid:4711, 10.0.0.7, \
+127.0.0.1:6379, [::1]:6379. A bare number is a process if one under Sidestep has it, else a port";
 
 const WHY_EXAMPLES: &str = "\
 For each kind of decision: what was tried, who decided and by which rule, the standard's code, how

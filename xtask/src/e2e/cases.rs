@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::stage::{CLIENT_PATIENCE, Mix, Stage};
-use super::{outsiders, policy};
+use super::{figures, outsiders, policy};
 use crate::bench::launch::{self, Dialogue, Transport};
 use crate::bench::place;
 use crate::nginx;
@@ -70,6 +70,10 @@ pub(crate) const CASES: &[Case] = &[
         outsiders::io_uring_built_in,
     ),
     Case::alone("policy", &["gcc"], policy::rules),
+    Case {
+        mixes: &[Mix::Both, Mix::ServerOnly],
+        ..Case::new("figures", &["redis-server", "redis-benchmark"], figures::sums)
+    },
     Case::alone("instructions", &["gcc"], outsiders::instructions),
     Case::alone("modeler", &[], modeler),
     Case::new("death", &["gcc"], death),

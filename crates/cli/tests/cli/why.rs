@@ -175,6 +175,50 @@ fn a_plain_server_is_the_commonest_answer() {
     assert!(output.starts_with(&expected), "{output}");
 }
 
+/// Process numbers are port numbers as well, as long as they are small enough.
+#[test]
+fn a_number_that_is_both_says_how_to_ask_for_the_other() {
+    let Some(talk) = Talk::prepare() else { return };
+    let moved = Running::start(talk.moved(&[], &["serve", &free_port()]));
+    let plain = Running::start(talk.plain(&["serve", &free_port()]));
+    let [moved_at, plain_at] = [&moved, &plain].map(|program| {
+        let port = u16::try_from(program.pid()).ok()?;
+        TcpListener::bind(("127.0.0.1", port)).ok()
+    });
+    if moved_at.is_none() || plain_at.is_none() {
+        println!("skipped: the numbers of new processes are no free ports here");
+        return;
+    }
+    let [under, other] = [&moved, &plain].map(|program| program.pid().to_string());
+    // Without a connection it has no state: it is a plain process, and the port goes first.
+    let explanation = why(&talk, &under);
+    assert_eq!(explanation["subject"], format!("port {under}"));
+    assert_eq!(explanation["hint"], format!("{under} is a process as well: ask for pid:{under}"));
+    assert_eq!(why(&talk, &other)["subject"], format!("port {other}"));
+    drop(plain_at);
+    let explanation = why(&talk, &other);
+    assert!(text(&explanation, "subject").starts_with(&format!("process {other}: talker")));
+    assert!(explanation["hint"].is_null());
+}
+
+#[test]
+fn a_process_with_connections_goes_before_a_port() {
+    let Some(talk) = Talk::prepare() else { return };
+    let port = free_port();
+    let server = Running::start(talk.moved(&[], &["serve", &port]));
+    drop(connect(&port));
+    let pid = server.pid();
+    let at_port =
+        u16::try_from(pid).ok().and_then(|pid| TcpListener::bind(("127.0.0.1", pid)).ok());
+    if at_port.is_none() {
+        println!("skipped: the numbers of new processes are no free ports here");
+        return;
+    }
+    let explanation = why(&talk, &pid.to_string());
+    assert_eq!(explanation["subject"], format!("process {pid}: talker, under Sidestep"));
+    assert_eq!(explanation["hint"], format!("{pid} is a port as well: ask for :{pid}"));
+}
+
 #[test]
 fn a_server_that_waits_for_its_first_client_is_seen() {
     let Some(talk) = Talk::prepare() else { return };

@@ -111,7 +111,7 @@ fn indented(lines: &str) -> String {
 /// A line of rates; the heading before the first and every twentieth.
 pub(super) fn rates(now: &[Program], before: &[Program], seconds: f64, lines: usize) -> String {
     const HEADING: &str =
-        "   SMC-D/s     TCP/s     calls/s     rings/s       TCP/s  wake-ups/s   CPU spun\n";
+        "   SMC-D/s     TCP/s     calls/s  by rings/s    by TCP/s  wake-ups/s   CPU spun\n";
     const LINES: usize = 20;
     let per_second = |n: u64| (n as f64 / seconds).round() as u64;
     let grown = growth(now, before);
