@@ -315,25 +315,11 @@ pub fn unix_packet() -> Result<i32> {
     unsafe { call!(socket, libc::AF_UNIX, kind, 0) }.map(|fd| fd as i32)
 }
 
-/// Lets others connect to a bound socket.
-pub fn listen(fd: i32, queue_len: i32) -> Result {
-    // SAFETY: no memory operands.
-    unsafe { call!(listen, fd, queue_len) }
-}
-
-/// The next connection of a listener, without waiting.
-pub fn accept(fd: i32) -> Result<i32> {
-    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    let nothing = core::ptr::null_mut::<c_void>();
-    // SAFETY: no memory operands: the address is not asked for.
-    unsafe { call!(accept4, fd, nothing, nothing, flags) }.map(|fd| fd as i32)
-}
-
-/// The user and the process at the other end of a connected AF_UNIX socket, as they were
-/// when it connected or began to listen.
-pub fn peer_of(fd: i32) -> Result<(u32, u32)> {
+/// The user at the other end of a connected AF_UNIX socket, as it was when that connected
+/// or began to listen.
+pub fn peer_user(fd: i32) -> Result<u32> {
     let peer: libc::ucred = socket_option(fd, libc::SOL_SOCKET, libc::SO_PEERCRED)?;
-    Ok((peer.uid, peer.pid as u32))
+    Ok(peer.uid)
 }
 
 /// Two connected AF_UNIX sockets that keep messages apart.

@@ -34,11 +34,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-mod assessor;
 mod recorded;
+mod shown;
 
-pub use assessor::{Assessor, Shown};
 pub use recorded::{Decision, Handshakes, Rings, Service, Sizes, Verdict};
+pub use shown::Shown;
 
 /// What could be seen at one moment.
 #[derive(Debug, Default)]

@@ -12,16 +12,18 @@ use std::time::{Duration, Instant};
 
 use procfs::Current;
 use sidestep_modeler::probe::{self, ProbeError};
-use sidestep_socket::inspect::{Assessor, Program, Shown, Snapshot};
+use sidestep_socket::inspect::{Program, Shown, Snapshot};
 use thiserror::Error;
 
 use super::run::{Launch, RunError};
 use super::ss;
 use crate::args::{AssessArgs, RunArgs};
 use crate::options::Mode;
+use assessor::Assessor;
 use child::Child;
 use traffic::Traffic;
 
+mod assessor;
 mod child;
 mod forecast;
 mod report;

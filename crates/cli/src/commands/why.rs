@@ -1,23 +1,23 @@
 //! `sidestep why`: in plain words, why connections of a process, port or address are where they
 //! are, who decided it, and what to change.
 
-use std::fmt::Write as _;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-use serde::Serialize;
 use sidestep_socket::inspect::{Connection, Program, Role, Snapshot};
 use thiserror::Error;
 
 use super::ss;
 use crate::args::{Subject, WhyArgs, canonical};
-use findings::{Finding, Scope, Sight, Stranger};
+use findings::{Scope, Sight, Stranger};
 use host::{Holder, Host};
+use report::{Explanation, ListenerRow};
 
 mod advice;
 mod findings;
 mod host;
+mod report;
 mod setting;
 
 /// Prints the explanation; 1 if there is none, otherwise 0.
@@ -54,42 +54,18 @@ enum WhyError {
     )]
     UnknownNumber(u32),
     #[error(
-        "no program under Sidestep has had a connection with {0} in the last hour; `sidestep ss` \
-         lists those that are open{1}"
+        "no program under Sidestep has a connection with {0}, or had one with a server there in the \
+         last hour; `sidestep ss` lists those that are open{1}"
     )]
     UnknownAddress(Subject, &'static str),
     #[error("cannot write the explanation: {0}")]
     Output(io::Error),
 }
 
-/// What is said; the names are part of the command's interface.
-#[derive(Debug, Serialize)]
-struct Explanation {
-    /// What was asked about, as it was understood.
-    subject: String,
-    /// Whatever else the word could have meant, and how to ask for that.
-    hint: Option<String>,
-    /// Who listens, if a port was asked about.
-    listeners: Vec<ListenerRow>,
-    findings: Vec<Finding>,
-    /// Decisions of the last hour that were too many kinds to be told apart.
-    untold: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct ListenerRow {
-    address: SocketAddr,
-    pid: Option<u32>,
-    program: Option<String>,
-    under_sidestep: bool,
-    /// Why connections to a plain one stay on TCP.
-    state: Option<String>,
-    change: Option<String>,
-}
-
 /// Which connections the subject has.
 enum Asked {
-    Process(u32),
+    /// Of the processes that share a state.
+    Processes(Vec<u32>),
     Port(u16),
     Host(IpAddr),
     Address(SocketAddr),
@@ -98,20 +74,20 @@ enum Asked {
 impl Scope for Asked {
     fn has_connection(&self, connection: &Connection) -> bool {
         let ends = [connection.local, connection.peer];
-        match *self {
-            Self::Process(pid) => connection.pid == pid,
-            Self::Port(port) => server_of(connection).is_some_and(|end| end.port() == port),
-            Self::Host(ip) => ends.iter().flatten().any(|end| end.ip() == ip),
-            Self::Address(address) => ends.contains(&Some(address)),
+        match self {
+            Self::Processes(pids) => pids.contains(&connection.pid),
+            Self::Port(port) => server_of(connection).is_some_and(|end| end.port() == *port),
+            Self::Host(ip) => ends.iter().flatten().any(|end| end.ip() == *ip),
+            Self::Address(address) => ends.contains(&Some(*address)),
         }
     }
 
     fn has_decision(&self, program: &Program, server: Option<SocketAddr>) -> bool {
-        match *self {
-            Self::Process(pid) => program.pids.contains(&pid),
-            Self::Port(port) => server.is_some_and(|server| server.port() == port),
-            Self::Host(ip) => server.is_some_and(|server| server.ip() == ip),
-            Self::Address(address) => server == Some(address),
+        match self {
+            Self::Processes(pids) => program.pids == *pids,
+            Self::Port(port) => server.is_some_and(|server| server.port() == *port),
+            Self::Host(ip) => server.is_some_and(|server| server.ip() == *ip),
+            Self::Address(address) => server == Some(*address),
         }
     }
 }
@@ -172,21 +148,19 @@ impl Sight<'_> {
         }
         let program = host::name(pid);
         let of_program = self.snapshot.programs.iter().find(|known| known.pids.contains(&pid));
-        let subject = match of_program {
-            Some(_) => format!("process {pid}: {program}, under Sidestep"),
-            None => {
-                let stranger = Stranger::of(&Holder { pid, program: program.clone() });
-                let change = stranger.change.map(|change| format!("; {change}"));
-                let change = change.unwrap_or_default();
-                format!("process {pid}: {program}; {}{change}", stranger.words)
-            }
+        let Some(of_program) = of_program else {
+            let stranger = Stranger::of(&Holder { pid, program: program.clone() });
+            let change = stranger.change.map(|change| format!("; {change}"));
+            let change = change.unwrap_or_default();
+            let subject = format!("process {pid}: {program}; {}{change}", stranger.words);
+            return Ok(Explanation { subject, hint, ..Explanation::default() });
         };
         Ok(Explanation {
-            subject,
+            subject: format!("process {pid}: {program}, under Sidestep"),
             hint,
-            listeners: Vec::new(),
-            findings: self.findings(&Asked::Process(pid)),
-            untold: of_program.map_or(0, |program| program.decisions_untold),
+            findings: self.findings(&Asked::Processes(of_program.pids.clone())),
+            untold: of_program.decisions_untold,
+            ..Explanation::default()
         })
     }
 
@@ -252,101 +226,5 @@ impl Sight<'_> {
         }
         let Stranger { is_under_sidestep, words, change } = Stranger::of(&holder);
         ListenerRow { under_sidestep: is_under_sidestep, state: Some(words), change, ..known }
-    }
-}
-
-impl Explanation {
-    fn to_json(&self) -> String {
-        let json = serde_json::to_string_pretty(self);
-        json.expect("numbers and strings are always JSON") + "\n"
-    }
-
-    fn to_text(&self) -> String {
-        let mut text = format!("{}\n", self.subject);
-        let mut line = |indent: &str, words: &str| {
-            let _ = writeln!(text, "{indent}{words}");
-        };
-        if let Some(hint) = &self.hint {
-            line("  ", &format!("({hint})"));
-        }
-        for listener in &self.listeners {
-            line("  ", &listener.to_text());
-        }
-        if self.findings.is_empty() {
-            line("  ", "no connection of a program under Sidestep, now or in the last hour");
-        }
-        for finding in &self.findings {
-            line("", "");
-            finding.lines().iter().for_each(|words| line("", words));
-        }
-        if self.untold > 0 {
-            let untold = self.untold;
-            line("", "");
-            line(
-                "",
-                &format!(
-                    "The history was full: {untold} more decisions of the last hour are not told apart."
-                ),
-            );
-        }
-        text
-    }
-}
-
-impl ListenerRow {
-    fn to_text(&self) -> String {
-        let who = match (&self.program, self.pid) {
-            (Some(program), Some(pid)) => format!("{program} ({pid})"),
-            _ => "a process".into(),
-        };
-        let mut text = format!("{who} listens at {}", self.address);
-        match &self.state {
-            None => text += ", under Sidestep",
-            Some(state) => text += &format!("; {state}"),
-        }
-        if let Some(change) = &self.change {
-            text += &format!(". Change: {change}");
-        }
-        text
-    }
-}
-
-impl Finding {
-    fn lines(&self) -> Vec<String> {
-        let server = self.server.map_or("an unknown address".into(), |server| server.to_string());
-        let end = match self.role {
-            "server" => format!("server at {server}"),
-            _ => format!("client of {server}"),
-        };
-        let mut lines = vec![
-            format!("{}: {} ({}), {end}", self.mode, self.program, self.pid),
-            format!("  {:<12}{}", "Why", self.words),
-            format!("  {:<12}{}", "How often", self.how_often()),
-            format!("  {:<12}{}", "Tried", self.tried),
-            format!("  {:<12}{}", "Decided by", self.decided_by),
-        ];
-        if let Some(code) = &self.code {
-            lines.push(format!("  {:<12}{} {} ({})", "Code", code.code, code.name, code.text));
-        }
-        if let Some(rule) = &self.rule {
-            lines.push(format!("  {:<12}{rule}", "Rule"));
-        }
-        let change = self.change.as_deref().unwrap_or("nothing");
-        lines.push(format!("  {:<12}{change}", "Change"));
-        lines
-    }
-
-    fn how_often(&self) -> String {
-        let connections = if self.open == 1 { "connection" } else { "connections" };
-        let mut text =
-            format!("{} {connections} open; {} in the last hour", self.open, self.in_last_hour);
-        if let Some(seconds) = self.last_ago_s {
-            text += &match seconds {
-                0..=1 => ", the last just now".to_owned(),
-                2..=119 => format!(", the last {seconds} seconds ago"),
-                _ => format!(", the last {} minutes ago", seconds / 60),
-            };
-        }
-        text
     }
 }

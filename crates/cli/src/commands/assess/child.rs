@@ -4,8 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Instant;
 
-use sidestep_socket::inspect::Assessor;
-
+use super::assessor::Assessor;
 use crate::commands::run::Launch;
 
 /// A child of ours.
