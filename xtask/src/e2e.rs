@@ -7,6 +7,7 @@
 //! What a machine lacks is said and counts as skipped.
 
 mod cases;
+mod figures;
 mod outsiders;
 mod policy;
 mod reload;

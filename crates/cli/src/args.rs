@@ -1,13 +1,17 @@
 //! The command line of `sidestep`.
 
 mod bench;
+mod subject;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
 use crate::options::{LogLevel, Mode, Promotion};
+
+pub(crate) use subject::{Subject, canonical};
 
 pub(crate) use bench::{
     BenchArgs, BenchCommand, CompareArgs, MeasureArgs, ProbeArgs, ReportArgs, ServeArgs,
@@ -31,6 +35,12 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// List the connections of Sidestep programs: how they travel and, if by TCP, why
     Ss(SsArgs),
+    /// Count what Sidestep programs have had: connections, handshakes, rings, bytes, waits
+    Stats(StatsArgs),
+    /// Find out which server ports would profit, and by how much, while all stays on TCP
+    Assess(AssessArgs),
+    /// Explain why connections of a process, port or address are on TCP, and what to change
+    Why(WhyArgs),
     /// Check the configuration files, show what they come to, and apply changes
     Config(ConfigArgs),
     /// Show how connections in a packet capture agreed on SMC, and which rules they broke
@@ -110,6 +120,76 @@ pub(crate) struct SsArgs {
     /// List only the connections of this process, or its program
     #[arg(long, value_name = "PID")]
     pub(crate) pid: Option<u32>,
+}
+
+/// The arguments of `sidestep assess`.
+#[derive(Debug, clap::Args)]
+#[command(
+    override_usage = "sidestep assess [OPTIONS] [--] PROGRAM [ARGS]...\n       \
+                      sidestep assess [OPTIONS] [--pid PID]",
+    after_help = ASSESS_EXAMPLES
+)]
+pub(crate) struct AssessArgs {
+    /// Count for so long (10s, 5m, 1h); a program started here is then asked to end (SIGTERM)
+    #[arg(long = "for", value_name = "DURATION", value_parser = bench::parse_time)]
+    pub(crate) interval: Option<Duration>,
+
+    /// Only this process, of those that run in count-only mode already
+    #[arg(long, value_name = "PID", conflicts_with = "command")]
+    pub(crate) pid: Option<u32>,
+
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// A configuration file for the program that goes before the user's and the machine's
+    #[arg(long, value_name = "FILE", conflicts_with = "pid")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// A program to run in count-only mode, and its arguments: everything from the first word
+    /// that is not an option
+    #[arg(trailing_var_arg = true, value_names = ["PROGRAM", "ARGS"])]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// The arguments of `sidestep stats`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = STATS_EXAMPLES)]
+pub(crate) struct StatsArgs {
+    /// Only this process, or its program
+    pub(crate) pid: Option<u32>,
+
+    /// Print what comes in so many seconds, again and again, until ctrl-C
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        default_missing_value = "1",
+        value_parser = parse_seconds
+    )]
+    pub(crate) watch: Option<f64>,
+
+    /// Print a JSON object instead of text; with --watch one in each line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
+    seconds.ok_or_else(|| "use a number of seconds from 0.1 to 86400".into())
+}
+
+/// The arguments of `sidestep why`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = WHY_EXAMPLES)]
+pub(crate) struct WhyArgs {
+    /// What is asked about.
+    #[arg(value_name = "PID|PORT|ADDRESS", help = SUBJECT_HELP)]
+    pub(crate) subject: Subject,
+
+    /// Print one JSON object instead of lines
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// The arguments of `sidestep config`.
@@ -274,6 +354,58 @@ Examples:
 
 Exit status: 0, also if there is nothing to list; 1 if the list cannot be made or the process of
 --pid is gone or may not be looked at; 2 if the command line is wrong.";
+
+const ASSESS_EXAMPLES: &str = "\
+In count-only mode (smc.mode = \"tcp\") no byte is touched and no connection moves. What is counted
+for each server's address: connections and how long they live, messages and their lengths, round
+trips, and whether both ends are on this host. The figures of `sidestep probe`, measured
+afterwards, say what that would take over TCP and over SMC.
+
+Without PROGRAM: of programs that run in that mode already, since their start or in the interval.
+
+Examples:
+  sidestep assess --for 60s redis-server --port 6379
+  sidestep run --mode tcp nginx; sidestep assess --for 10m
+  sidestep assess --json --pid $(pidof redis-server)
+
+Exit status: 0, whatever the status of PROGRAM; 125, 126 or 127 if it could not be started; 1 if
+there is nothing to assess; 2 if the command line is wrong.";
+
+const STATS_EXAMPLES: &str = "\
+Sums since each program's start, connections that have ended included, and the sums of all
+programs. Handshakes: attempts to move a connection. Rings to send through are fresh (new memory)
+or reused (another connection's before). Messages are the calls that moved bytes, by their length.
+
+Root sees the programs of all users, everybody else their own.
+
+Examples:
+  sidestep stats
+  sidestep stats $(pidof redis-server)
+  sidestep stats --watch 5
+  sidestep stats --watch --json | jq .since
+
+Exit status: 0, also after ctrl-C or when the reader of a pipe leaves; 1 if there is nothing to
+count for PID; 2 if the command line is wrong.";
+
+const SUBJECT_HELP: &str = "\
+A process, the port of a server, or an address: 4711, 6379, :6379, pid:4711, 10.0.0.7, \
+127.0.0.1:6379, [::1]:6379. A bare number is a process if one under Sidestep has it, else a port";
+
+const WHY_EXAMPLES: &str = "\
+For each kind of decision: what was tried, who decided and by which rule, the standard's code, how
+often in the last hour, and what to change, if anything. It covers connections that are open and
+those that ended in the last hour, as long as their program runs.
+
+Root sees the programs of all users, everybody else their own.
+
+Examples:
+  sidestep why 6379                 connections with the server at port 6379
+  sidestep why $(pidof nginx)       connections of a process
+  sidestep why 10.0.0.7             connections with this address
+  sidestep why --json :443 | jq '.findings[] | {words, change}'
+
+Exit status: 0; 1 if nothing is known about the process, port or address; 2 if the command line is
+wrong.";
 
 const DECODE_EXAMPLES: &str = "\
 Each connection is a figure: the client at the left, the server at the right, time downwards. It

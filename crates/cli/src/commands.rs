@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 mod agent;
+mod assess;
 mod bench;
 mod config;
 mod decode;
@@ -8,6 +9,10 @@ mod doctor;
 mod probe;
 mod run;
 mod ss;
+mod stats;
+mod why;
+
+use std::io::{self, Write};
 
 use crate::args::{Args, Command};
 
@@ -19,10 +24,24 @@ pub(crate) fn execute(args: Args) -> i32 {
         Command::Run(args) => run::execute(&args),
         Command::Doctor(args) => doctor::execute(&args),
         Command::Ss(args) => ss::execute(&args),
+        Command::Stats(args) => stats::execute(&args),
+        Command::Assess(args) => assess::execute(&args),
+        Command::Why(args) => why::execute(&args),
         Command::Config(args) => config::execute(&args),
         Command::Decode(args) => decode::execute(&args),
         Command::Agent(args) => agent::execute(&args),
         Command::Bench(args) => bench::execute(&args),
         Command::Probe(args) => probe::execute(&args),
+    }
+}
+
+/// Writes to standard output. A reader that has had enough (`| head`) is no error, but it wants
+/// no more: false.
+fn print(text: &str) -> io::Result<bool> {
+    let mut output = io::stdout().lock();
+    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error),
     }
 }

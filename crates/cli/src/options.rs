@@ -44,6 +44,8 @@ pub(crate) struct Options {
     pub(crate) exclude_programs: Vec<ProgramName>,
     pub(crate) share_with_users: Vec<User>,
     pub(crate) share_with_groups: Vec<Group>,
+    /// The abstract name of a `sidestep assess` that is to be shown what the program counts.
+    pub(crate) assessor: Option<String>,
     pub(crate) log_level: LogLevel,
     /// Standard error if `None`; always absolute, because programs change directory.
     pub(crate) log_file: Option<PathBuf>,
@@ -83,6 +85,8 @@ pub(crate) struct Settings {
     pub(crate) exclude_programs: Option<Vec<ProgramName>>,
     pub(crate) share_with_users: Option<Vec<User>>,
     pub(crate) share_with_groups: Option<Vec<Group>>,
+    /// Has no key: see [`Options::assessor`].
+    pub(crate) assessor: Option<String>,
     pub(crate) log_level: Option<LogLevel>,
     pub(crate) log_file: Option<PathBuf>,
 }
@@ -124,6 +128,7 @@ impl Settings {
                 "member",
                 groups.map(|groups| ids(groups.iter().flat_map(Group::members).copied().collect())),
             ),
+            ("assessor", self.assessor.clone()),
             ("logfile", self.log_file.as_ref().map(|file| percent_encode(file.as_os_str()))),
         ];
         words.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
@@ -148,6 +153,7 @@ impl Settings {
             exclude_programs: self.exclude_programs.or(lower.exclude_programs),
             share_with_users: self.share_with_users.or(lower.share_with_users),
             share_with_groups: self.share_with_groups.or(lower.share_with_groups),
+            assessor: self.assessor.or(lower.assessor),
             log_level: self.log_level.or(lower.log_level),
             log_file: self.log_file.or(lower.log_file),
         }
@@ -172,6 +178,7 @@ impl Settings {
             exclude_programs: self.exclude_programs.unwrap_or_default(),
             share_with_users: self.share_with_users.unwrap_or_default(),
             share_with_groups: self.share_with_groups.unwrap_or_default(),
+            assessor: self.assessor,
             log_level: self.log_level.unwrap_or(LogLevel::Error),
             log_file: self.log_file,
         }
@@ -197,6 +204,7 @@ impl From<Options> for Settings {
             exclude_programs: Some(options.exclude_programs),
             share_with_users: Some(options.share_with_users),
             share_with_groups: Some(options.share_with_groups),
+            assessor: options.assessor,
             log_level: Some(options.log_level),
             log_file: options.log_file,
         }

@@ -11,7 +11,7 @@
 //!   wake   one per process               written by peers: hints only, never believed
 //!          mail flag | channels (sleeping word + ready bitmap) | reply cells
 //!   state  one per process               private; `sidestep ss` reads it through /proc
-//!          header | slots (locks, ledger, options, counters)
+//!          header | history | services | slots (locks, ledger, options, counters)
 //! ```
 //!
 //! *Each side writes only its own memory.* A DMB of ours therefore lies in the
@@ -37,11 +37,19 @@ pub mod cgroup;
 pub mod channel;
 pub mod copy;
 pub mod cursor;
+#[cfg(not(loom))]
+pub mod history;
+#[cfg(not(loom))]
+pub mod keyed;
 pub mod lock;
 #[cfg(not(loom))]
 pub mod map;
 #[cfg(not(loom))]
 pub mod ring;
+#[cfg(not(loom))]
+pub mod services;
+#[cfg(not(loom))]
+pub mod sizes;
 #[cfg(not(loom))]
 pub mod slab;
 #[cfg(not(loom))]

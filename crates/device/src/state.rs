@@ -9,8 +9,11 @@
 //! Peers never see this memory.
 
 use crate::channel::SLOTS;
+use crate::history::History;
 use crate::lock::Lock;
 use crate::map::{self, Created, Mapping};
+use crate::services::{Services, Tally};
+use crate::sizes::Sizes;
 use crate::sys::{Errno, Result};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
@@ -20,14 +23,18 @@ pub const STATE_NAME: &CStr = c"sidestep-state";
 /// Length in bytes; sparse.
 pub const STATE_LEN: usize = SLOTS_AT + SLOTS * size_of::<Slot>();
 
-const SLOTS_AT: usize = 4 << 10;
+const HISTORY_AT: usize = 4 << 10;
+const SERVICES_AT: usize = 40 << 10;
+const SLOTS_AT: usize = 92 << 10;
 const MAGIC: u64 = u64::from_be_bytes(*b"SIDESTAT");
 /// Bumped with every change of the layout. Not that of what peers share: programs
 /// whose states differ still talk to each other.
 const VERSION: u32 = 3;
 
-const _: () = assert!(size_of::<Slot>() <= 512);
-const _: () = assert!(size_of::<Header>() <= SLOTS_AT);
+const _: () = assert!(size_of::<Slot>() <= 640);
+const _: () = assert!(size_of::<Header>() <= HISTORY_AT);
+const _: () = assert!(HISTORY_AT + size_of::<History>() <= SERVICES_AT);
+const _: () = assert!(SERVICES_AT + size_of::<Services>() <= SLOTS_AT);
 
 /// Start of the state.
 #[repr(C)]
@@ -48,6 +55,10 @@ pub struct Header {
     pub ports: [Port; PORTS_MAX],
     /// What AUTOCACHE remembers: `proto::autocache`.
     pub failures: [Failure; FAILURES_MAX],
+    /// Attempts to move a connection.
+    pub handshakes: Handshakes,
+    /// Rings of its connections, by the code of their length (`wire::RmbeSize`).
+    pub rings: [Rings; RING_SIZES],
 }
 
 /// Servers that are remembered with which agreeing has failed.
@@ -120,6 +131,31 @@ impl Header {
     }
 }
 
+/// Attempts to move a connection: those that are in neither of the last two are under way.
+#[repr(C)]
+pub struct Handshakes {
+    /// This end has begun to look for the other.
+    pub attempted: AtomicU64,
+    /// Both ends have agreed.
+    pub agreed: AtomicU64,
+    /// They have not, or the connection ended before.
+    pub failed: AtomicU64,
+}
+
+/// Rings of one length that connections were given.
+#[repr(C)]
+pub struct Rings {
+    /// To send through: from memory that nobody had before.
+    pub fresh: AtomicU64,
+    /// To send through: one that another connection had.
+    pub reused: AtomicU64,
+    /// To receive from: it lies in the peer's memory, which knows if it is fresh.
+    pub incoming: AtomicU64,
+}
+
+/// Lengths of rings.
+pub const RING_SIZES: usize = 7;
+
 /// Heirs that are remembered; connections inherited by more are not reclaimed
 /// until the process ends.
 pub const HEIRS_MAX: usize = 256;
@@ -137,6 +173,10 @@ pub struct Totals {
     pub tcp: [AtomicU64; REASONS_MAX],
     /// Their counters.
     pub counters: Counters,
+    /// Lengths of what they sent.
+    pub sent: Sizes,
+    /// Lengths of what they received.
+    pub received: Sizes,
 }
 
 /// Reasons that are told apart; larger numbers count as 0.
@@ -282,6 +322,12 @@ pub struct Slot {
     pub receive_ring_len: AtomicU32,
     /// What `sidestep ss` shows.
     pub counters: Counters,
+    /// Lengths of what was sent.
+    pub sent: Sizes,
+    /// Lengths of what was received.
+    pub received: Sizes,
+    /// What counts for `sidestep assess`.
+    pub tally: Tally,
     /// Number of the parcel in which the connection was given away last, 0 = none.
     pub parcel: AtomicU64,
     /// `TCP_NOTSENT_LOWAT` of the program.
@@ -355,6 +401,21 @@ impl Slot {
         self.is_elsewhere.load(Ordering::Relaxed) == 0
     }
 
+    /// Address and port of the end that accepted; without the address while nobody has
+    /// needed it.
+    #[must_use]
+    pub fn server_address(&self) -> ([u64; 2], u16) {
+        let (ip, port) = match self.is_server.load(Ordering::Relaxed) {
+            0 => (&self.peer_ip, &self.peer_port),
+            _ => (&self.local_ip, &self.local_port),
+        };
+        if self.family.load(Ordering::Relaxed) == 0 {
+            return ([0; 2], self.server_port.load(Ordering::Relaxed) as u16);
+        }
+        let ip = ip.each_ref().map(|half| half.load(Ordering::Relaxed));
+        (ip, port.load(Ordering::Relaxed) as u16)
+    }
+
     /// Whether bytes of the connection went through shared memory.
     #[must_use]
     pub fn has_used_rings(&self) -> bool {
@@ -383,6 +444,8 @@ impl Totals {
                 sum.fetch_add(n, Ordering::Relaxed);
             }
         }
+        self.sent.add(&slot.sent);
+        self.received.add(&slot.received);
     }
 
     /// Reads without a slot being freed meanwhile, if that succeeds within a few
@@ -478,6 +541,20 @@ impl State {
         unsafe { self.0.get(0) }
     }
 
+    /// What was decided in the last hour.
+    #[must_use]
+    pub fn history(&self) -> &'static History {
+        // SAFETY: made of atomics, at an aligned place of its own.
+        unsafe { self.0.get(HISTORY_AT) }
+    }
+
+    /// What was counted by server port.
+    #[must_use]
+    pub fn services(&self) -> &'static Services {
+        // SAFETY: made of atomics, at an aligned place of its own.
+        unsafe { self.0.get(SERVICES_AT) }
+    }
+
     /// A slot.
     #[must_use]
     pub fn slot(&self, index: usize) -> &'static Slot {
@@ -497,6 +574,7 @@ impl State {
         // Release: what follows is seen with the odd sequence or a later one.
         fence(Ordering::Release);
         totals.count_slot(slot);
+        self.services().add(slot);
         slot.mode.store(mode::FREE, Ordering::Release);
         totals.sequence.fetch_add(1, Ordering::Release);
     }

@@ -319,6 +319,20 @@ pub fn unix_datagram() -> Result<i32> {
     unsafe { call!(socket, libc::AF_UNIX, kind, 0) }.map(|fd| fd as i32)
 }
 
+/// A non-blocking AF_UNIX socket that connects and keeps messages apart.
+pub fn unix_packet() -> Result<i32> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: no memory operands.
+    unsafe { call!(socket, libc::AF_UNIX, kind, 0) }.map(|fd| fd as i32)
+}
+
+/// The user at the other end of a connected AF_UNIX socket, as it was when that connected
+/// or began to listen.
+pub fn peer_user(fd: i32) -> Result<u32> {
+    let peer: libc::ucred = socket_option(fd, libc::SOL_SOCKET, libc::SO_PEERCRED)?;
+    Ok(peer.uid)
+}
+
 /// Two connected AF_UNIX sockets that keep messages apart.
 pub fn packet_pair() -> Result<[i32; 2]> {
     let (kind, mut pair) = (libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, [-1; 2]);
@@ -980,6 +994,28 @@ pub fn now_ns() -> u64 {
     // SAFETY: one live timespec; libc's clock_gettime is not hooked.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Monotonic time of the kernel's last tick: four milliseconds old at most, and a
+/// fraction of the price of [`now_ns`].
+fn coarse() -> libc::timespec {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: one live timespec; libc's clock_gettime is not hooked.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
+    now
+}
+
+/// Seconds since the machine started, from the last tick.
+#[must_use]
+pub fn coarse_seconds() -> u32 {
+    coarse().tv_sec as u32
+}
+
+/// Milliseconds from the last tick; comes round every 50 days.
+#[must_use]
+pub fn coarse_ms() -> u32 {
+    let now = coarse();
+    (now.tv_sec as u32).wrapping_mul(1000).wrapping_add(now.tv_nsec as u32 / 1_000_000)
 }
 
 /// The CPU this thread runs on; a hint that may be stale at once. Three

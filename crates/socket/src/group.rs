@@ -6,6 +6,7 @@
 //! memory, over UNIX datagrams whose sender the kernel vouches for. Later
 //! connections between the two find everything mapped.
 
+use crate::account;
 use crate::pool::{Held, SharedLock};
 use crate::process::{self, GROUPS_MAX, Process};
 use core::cell::UnsafeCell;
@@ -604,6 +605,7 @@ impl Group {
             // SAFETY: a free ring starts with the offset of the next one, written by
             // `forget_connection`; only we can write our slab.
             *first = unsafe { self.link(offset, size).ok_or(Reason::NoMemory)?.read() };
+            account::took_ring(self.process, size, false);
             return Ok(offset);
         }
         let offset = rings.next;
@@ -614,6 +616,7 @@ impl Group {
             return Err(Reason::MemoryLimit);
         }
         rings.next += memory_of(size);
+        account::took_ring(self.process, size, true);
         Ok(offset)
     }
 

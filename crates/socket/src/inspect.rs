@@ -8,6 +8,7 @@
 //! ```text
 //!   /proc/PID/fd/N ──> state ── header: process that made it, slots ever used,
 //!   /proc/PID/fd/N ──┘    │             sums over ended connections
+//!                         ├──── decisions of the last hour, traffic by server port
 //!                         └──── slots: one per connection
 //!   (parent and forked child hold the same one)
 //! ```
@@ -26,7 +27,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use core::time::Duration;
 use sidestep_device::channel::SLOTS;
-use sidestep_device::state::{self, Slot, State, mode};
+use sidestep_device::state::{self, RING_SIZES, Slot, State, mode};
 use sidestep_device::sys;
 use sidestep_proto::autosmc::Patience;
 use sidestep_proto::fallback::Reason;
@@ -37,6 +38,12 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+mod recorded;
+mod shown;
+
+pub use recorded::{Decision, Handshakes, Rings, Service, Sizes, Verdict};
+pub use shown::Shown;
 
 /// What could be seen at one moment.
 #[derive(Debug, Default)]
@@ -66,6 +73,14 @@ pub struct Program {
     pub patience: Vec<(u16, Patience)>,
     /// What AUTOCACHE remembers.
     pub left_alone: Vec<LeftAlone>,
+    /// What was decided in the last hour.
+    pub decisions: Vec<Decision>,
+    /// Decisions of the last hour that found no place among these.
+    pub decisions_untold: u64,
+    /// Its traffic by server, if it only counts.
+    pub services: Vec<Service>,
+    /// Connections that found no place among these.
+    pub services_untold: u64,
 }
 
 /// A server with which agreeing has failed, and that is not asked for now.
@@ -93,6 +108,14 @@ pub struct Totals {
     pub undecided: u64,
     /// Sums over all of them.
     pub counters: Counters,
+    /// Lengths of what was sent.
+    pub sent: Sizes,
+    /// Lengths of what was received.
+    pub received: Sizes,
+    /// Attempts to move them.
+    pub handshakes: Handshakes,
+    /// Rings they were given, by length: see [`Rings::len_at`].
+    pub rings: [Rings; RING_SIZES],
 }
 
 /// One end of a TCP connection of a Sidestep program.
@@ -147,12 +170,24 @@ pub enum Mode {
 /// Why a connection stays on TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fallback {
-    /// The standard's code for it.
-    pub diagnosis: Diagnosis,
-    /// In words.
-    pub words: &'static str,
+    /// Never [`Reason::None`].
+    pub reason: Reason,
     /// The peer's own reason, when it was the peer that declined.
     pub peer: Option<Diagnosis>,
+}
+
+impl Fallback {
+    /// The standard's code for it.
+    #[must_use]
+    pub fn diagnosis(&self) -> Diagnosis {
+        self.reason.diagnosis().unwrap_or(Diagnosis::INTERR)
+    }
+
+    /// In words.
+    #[must_use]
+    pub fn words(&self) -> &'static str {
+        self.reason.words()
+    }
 }
 
 /// Counters of a connection since its start; see [`state::Counters`] for each.
@@ -230,6 +265,12 @@ impl Totals {
             self.add_fallback(fallback, connections);
         }
         self.counters.add(&other.counters);
+        self.sent += other.sent;
+        self.received += other.received;
+        self.handshakes += other.handshakes;
+        for (sum, rings) in self.rings.iter_mut().zip(other.rings) {
+            *sum += rings;
+        }
     }
 
     fn add_fallback(&mut self, fallback: Fallback, connections: u64) {
@@ -240,13 +281,10 @@ impl Totals {
     }
 
     fn add_tcp(&mut self, reason: Reason, connections: u64) {
-        match reason.diagnosis() {
+        match reason {
             _ if connections == 0 => {}
-            None => self.undecided = self.undecided.saturating_add(connections),
-            Some(diagnosis) => {
-                let fallback = Fallback { diagnosis, words: reason.words(), peer: None };
-                self.add_fallback(fallback, connections);
-            }
+            Reason::None => self.undecided = self.undecided.saturating_add(connections),
+            reason => self.add_fallback(Fallback { reason, peer: None }, connections),
         }
     }
 }
@@ -291,7 +329,7 @@ impl Counters {
 /// peer that declined.
 impl fmt::Display for Fallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#010x} {}", self.diagnosis.0, self.words)?;
+        write!(f, "{:#010x} {}", self.diagnosis().0, self.words())?;
         match self.peer {
             Some(diagnosis) => write!(f, ": {diagnosis}"),
             None => Ok(()),
@@ -367,16 +405,8 @@ impl Found {
         let owner = state.header().pid.load(Ordering::Relaxed);
         let maker = self.holder(owner, owner)?;
         let others = self.holders.iter().map(|holder| holder.pid).filter(|pid| *pid != maker.pid);
-        Some((
-            self.number,
-            Program {
-                pids: [maker.pid].into_iter().chain(others).collect(),
-                program: maker.program.clone(),
-                totals: state.header().ended.read_in_peace(|| totals(state)),
-                patience: patience(state),
-                left_alone: left_alone(state),
-            },
-        ))
+        let pids = [maker.pid].into_iter().chain(others).collect();
+        Some((self.number, Program::read(state, pids, maker.program.clone())))
     }
 
     /// Its connections, each with the numbers of state and slot to sort by.
@@ -398,6 +428,25 @@ impl Found {
     fn holder(&self, user: u32, owner: u32) -> Option<&Holder> {
         let called = |pid| self.holders.iter().find(|holder| holder.own_pid == pid);
         called(user).or_else(|| called(owner)).or(self.holders.first())
+    }
+}
+
+impl Program {
+    fn read(state: &State, pids: Vec<u32>, program: String) -> Self {
+        let read = || (totals(state), recorded::services(state));
+        let (totals, (services, services_untold)) = state.header().ended.read_in_peace(read);
+        let (decisions, decisions_untold) = recorded::decisions(state.history());
+        Self {
+            pids,
+            program,
+            totals,
+            patience: patience(state),
+            left_alone: left_alone(state),
+            decisions,
+            decisions_untold,
+            services,
+            services_untold,
+        }
     }
 }
 
@@ -484,6 +533,10 @@ fn totals(state: &State) -> Totals {
     let mut totals = Totals {
         smc: ended.smc.load(Ordering::Relaxed),
         counters: Counters::read(&ended.counters),
+        sent: Sizes::read(&ended.sent),
+        received: Sizes::read(&ended.received),
+        handshakes: Handshakes::read(&state.header().handshakes),
+        rings: Rings::read(&state.header().rings),
         ..Totals::default()
     };
     for (number, connections) in (0..).zip(&ended.tcp) {
@@ -500,6 +553,8 @@ fn totals(state: &State) -> Totals {
             totals.add_tcp(Reason::from_number(slot.reason.load(Ordering::Relaxed)), 1);
         }
         totals.counters.add(&Counters::read(&slot.counters));
+        totals.sent += Sizes::read(&slot.sent);
+        totals.received += Sizes::read(&slot.received);
     }
     totals
 }
@@ -541,7 +596,9 @@ fn read_once(slot: &Slot) -> Option<Seen> {
     };
     let reason = Reason::from_number(slot.reason.load(Ordering::Relaxed));
     let fallback = match mode {
-        Mode::Tcp | Mode::Lingering => fallback(reason, &slot.peer_diagnosis),
+        Mode::Tcp | Mode::Lingering => {
+            fallback_of(reason, Diagnosis(slot.peer_diagnosis.load(Ordering::Relaxed)))
+        }
         Mode::Negotiating | Mode::SmcD => None,
     };
     // A connection that fell back may have been given rings that it never used.
@@ -568,25 +625,25 @@ fn read_once(slot: &Slot) -> Option<Seen> {
     })
 }
 
-fn fallback(reason: Reason, peer_diagnosis: &AtomicU32) -> Option<Fallback> {
-    let peer = match reason {
-        Reason::PeerDeclined => Some(Diagnosis(peer_diagnosis.load(Ordering::Relaxed))),
-        _ => None,
-    };
-    let peer = peer.filter(|diagnosis| diagnosis.0 != 0);
-    Some(Fallback { diagnosis: reason.diagnosis()?, words: reason.words(), peer })
+fn fallback_of(reason: Reason, peer_diagnosis: Diagnosis) -> Option<Fallback> {
+    let has_said = reason == Reason::PeerDeclined && peer_diagnosis.0 != 0;
+    let peer = has_said.then_some(peer_diagnosis);
+    (reason != Reason::None).then_some(Fallback { reason, peer })
 }
 
 /// The address in a slot's words, if they hold one.
 fn address(family: u8, ip: &[AtomicU64; 2], port: &AtomicU32) -> Option<SocketAddr> {
-    let [high, low] = ip.each_ref().map(|half| half.load(Ordering::Relaxed));
+    let ip = ip.each_ref().map(|half| half.load(Ordering::Relaxed));
+    address_of(family, ip, port.load(Ordering::Relaxed))
+}
+
+fn address_of(family: u8, [high, low]: [u64; 2], port: u32) -> Option<SocketAddr> {
     let ip = match family {
         4 => IpAddr::V4(Ipv4Addr::from(u32::try_from(high).ok()?)),
         6 => IpAddr::V6(Ipv6Addr::from(u128::from(high) << 64 | u128::from(low))),
         _ => return None,
     };
-    let port = u16::try_from(port.load(Ordering::Relaxed)).ok()?;
-    Some(SocketAddr::new(ip, port))
+    Some(SocketAddr::new(ip, u16::try_from(port).ok()?))
 }
 
 /// The processes of this host, in the order of their numbers.
@@ -824,25 +881,25 @@ mod tests {
     fn addresses_are_known_or_absent() {
         let program = Maker::new(sys::pid());
         let slot = program.connect(0, (1002, 2002), mode::TCP);
-        assert_eq!(address_of(slot).unwrap().to_string(), "10.0.0.0:1002");
+        assert_eq!(local_address(slot).unwrap().to_string(), "10.0.0.0:1002");
         // 2001:db8::7
         slot.local_ip[0].store(0x2001_0db8_0000_0000, Ordering::Relaxed);
         slot.local_ip[1].store(7, Ordering::Relaxed);
         set8(&slot.family, 6);
-        assert_eq!(address_of(slot).unwrap().to_string(), "[2001:db8::7]:1002");
+        assert_eq!(local_address(slot).unwrap().to_string(), "[2001:db8::7]:1002");
 
         for family in [0, 1, 5, 255] {
             set8(&slot.family, family);
-            assert_eq!(address_of(slot), None);
+            assert_eq!(local_address(slot), None);
         }
         set8(&slot.family, 4);
-        assert_eq!(address_of(slot), None, "more than 32 bits");
+        assert_eq!(local_address(slot), None, "more than 32 bits");
         slot.local_ip[0].store(1, Ordering::Relaxed);
         set(&slot.local_port, 65_536);
-        assert_eq!(address_of(slot), None, "no such port");
+        assert_eq!(local_address(slot), None, "no such port");
     }
 
-    fn address_of(slot: &Slot) -> Option<SocketAddr> {
+    fn local_address(slot: &Slot) -> Option<SocketAddr> {
         address(slot.family.load(Ordering::Relaxed), &slot.local_ip, &slot.local_port)
     }
 
@@ -857,8 +914,8 @@ mod tests {
         set8(&slot.reason, Reason::PeerNotSmc as u8);
         set(&slot.peer_diagnosis, 0x0303_0007);
         let fallback = read(slot).unwrap().fallback.unwrap();
-        assert_eq!(fallback.diagnosis, Diagnosis(0x0301_0000));
-        assert_eq!(fallback.words, "the peer does not run Sidestep");
+        assert_eq!(fallback.diagnosis(), Diagnosis(0x0301_0000));
+        assert_eq!(fallback.words(), "the peer does not run Sidestep");
         assert_eq!(fallback.peer, None, "nobody declined");
 
         set8(&slot.reason, Reason::PeerDeclined as u8);
@@ -984,7 +1041,7 @@ mod tests {
     }
 
     fn fallback(reason: Reason) -> Fallback {
-        Fallback { diagnosis: reason.diagnosis().unwrap(), words: reason.words(), peer: None }
+        Fallback { reason, peer: None }
     }
 
     #[test]
@@ -1018,7 +1075,7 @@ mod tests {
         ended.count_tcp(Reason::NoSlot as u8);
 
         let [program] = programs(&[sys::pid()], YIELDS + 90).try_into().unwrap();
-        let Totals { smc, fallbacks, undecided, counters } = program.totals;
+        let Totals { smc, fallbacks, undecided, counters, .. } = program.totals;
         assert_eq!((smc, undecided), (3, 2));
         let expected = [(Reason::PeerNotSmc, 2), (Reason::NoMemory, 1), (Reason::NoSlot, 1)];
         assert_eq!(fallbacks, expected.map(|(reason, n)| (fallback(reason), n)));
@@ -1033,6 +1090,7 @@ mod tests {
             fallbacks: fallbacks.iter().map(|(reason, n)| (fallback(*reason), *n)).collect(),
             undecided: smc,
             counters: Counters { spin_ns, ..Counters::default() },
+            ..Totals::default()
         };
         let mut sum = of(1, &[(Reason::NoSlot, 2)], 3);
         sum.add(&of(10, &[(Reason::OtherUser, 30), (Reason::NoSlot, 20)], u64::MAX));

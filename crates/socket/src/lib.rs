@@ -13,6 +13,7 @@
 //! Everything here runs inside other people's calls: no allocation by `malloc`, no
 //! standard I/O, no panics on any input, no lock held across a sleep.
 
+mod account;
 mod autocache;
 mod claim;
 pub mod control;

@@ -31,6 +31,7 @@
 //! kernel tells the sender's user with every datagram; both sides check that the
 //! TCP socket is established and lives in the namespace of the name.
 
+use crate::account;
 use crate::autocache;
 use crate::claim;
 use crate::given::{self, Givers};
@@ -347,6 +348,7 @@ fn begin_meeting(sock: &Sock, meeting: &mut Meeting) {
     (meeting.began, meeting.looks) = (sys::now_ns(), 0);
     PENDING.fetch_add(1, Ordering::Relaxed);
     sock.note_reason(Reason::None);
+    account::attempted(sock);
     sock.set_phase(Phase::Meeting);
     sock.slot().inspect(|slot| slot.mode.store(mode::NEGOTIATING, Ordering::Release));
 }
@@ -452,6 +454,10 @@ fn ready_to_start(sock: &'static Sock, fd: i32) -> Result<Option<Start>, Reason>
         }
     }
     let Some((local, peer)) = sock.learn_addresses(fd) else { return Ok(None) };
+    // They were not known to `begin` if the connection was still being established.
+    if let Some(reason) = sock.objection_by_policy(local, peer) {
+        return Err(reason);
+    }
     if !is_same_host(local, peer) {
         return Err(Reason::RemotePeer);
     }
@@ -466,7 +472,7 @@ fn ready_to_start(sock: &'static Sock, fd: i32) -> Result<Option<Start>, Reason>
 
 /// Both ends lie on this host: a loopback address, the same address twice, or a
 /// peer address that this host could bind.
-fn is_same_host(local: SocketAddr, peer: SocketAddr) -> bool {
+pub(crate) fn is_same_host(local: SocketAddr, peer: SocketAddr) -> bool {
     if peer.ip().is_loopback() || peer.ip() == local.ip() {
         return true;
     }

@@ -52,9 +52,14 @@ pub struct Options {
     pub handshake_limit: u32,
     /// Which connections stay on TCP.
     pub policy: Policy,
+    /// The abstract name of a `sidestep assess` that waits to be shown our state.
+    pub assessor: ArrayVec<u8, ASSESSOR_LEN_MAX>,
     /// How much to log.
     pub log: crate::log::Level,
 }
+
+/// Bytes of the name of an assessor.
+pub const ASSESSOR_LEN_MAX: usize = 64;
 
 impl Default for Options {
     fn default() -> Self {
@@ -71,6 +76,7 @@ impl Default for Options {
             ueids: Eid::ueid("SIDESTEP").into_iter().collect(),
             handshake_limit: 0,
             policy: Policy::default(),
+            assessor: ArrayVec::new(),
             log: crate::log::Level::Warn,
         }
     }
@@ -140,6 +146,9 @@ impl Options {
             ("member", users) => self.policy.members = list(users, u32::from_str),
             ("noprogram", names) => {
                 self.policy.excludes_program = names.split(',').any(|name| name == self.program);
+            }
+            ("assessor", name) => {
+                self.assessor = name.bytes().take(ASSESSOR_LEN_MAX).collect();
             }
             ("log", level) => self.log = crate::log::Level::parse(level).unwrap_or(self.log),
             ("logfile", path) => crate::log::set_file(path),

@@ -388,6 +388,7 @@ impl Process {
         // SAFETY: initialised above, never freed.
         let process = unsafe { &*room };
         crate::log!(Info, "instance {instance} ready");
+        crate::account::show_state(process);
         Ok(process)
     }
 

@@ -9,6 +9,7 @@
 //! The object is private to the process (a forked child has its own copy); what
 //! two processes must agree on lies in its [`Slot`] and its [`Record`]s.
 
+use crate::account;
 use crate::descriptors::{self, Entry, Use};
 use crate::epoll;
 use crate::group::Group;
@@ -31,7 +32,6 @@ use sidestep_device::state::{Slot, flag, mode};
 use sidestep_device::sys;
 use sidestep_proto::autosmc::{Patience, Traffic};
 use sidestep_proto::fallback::Reason;
-use sidestep_proto::policy::Policy;
 use sidestep_wire::RmbeSize;
 
 /// Sockets of a process that are tracked at once.
@@ -347,6 +347,7 @@ impl Sock {
 
     /// The last descriptor of this process is about to be closed.
     fn say_goodbye(&self, fd: i32) {
+        account::complete_tally(self, fd);
         if let Some(conn) = self.conn() {
             crate::control::before_last_close(self, &conn, fd);
         }
@@ -366,6 +367,7 @@ impl Sock {
         }
         if matches!(self.phase(), Phase::Candidate | Phase::Meeting) && self.slot().is_some() {
             crate::log!(Info, "connection ends on TCP before it was decided");
+            account::undecided(self);
         }
         self.release_slot();
         // SAFETY: it came from the pool and nobody refers to it.
@@ -474,6 +476,7 @@ impl Sock {
 
     /// Why it stays on TCP.
     pub fn stay_plain(&self, reason: Reason) {
+        account::stays(self, reason);
         if let Some(slot) = self.slot() {
             slot.reason.store(reason as u8, Ordering::Relaxed);
             slot.mode.store(mode::TCP, Ordering::Release);
@@ -502,7 +505,7 @@ impl Sock {
         reload::look();
         let Some(process) = process::current() else { return self.set_phase(Phase::Plain) };
         if process.take_slot(self).is_none() {
-            process.state.header().ended.count_tcp(Reason::NoSlot as u8);
+            account::without_slot(process, self, fd);
             return self.set_phase(Phase::Plain);
         }
         if let Some(slot) = self.slot() {
@@ -512,6 +515,10 @@ impl Sock {
             }
         }
         if let Some(reason) = self.objection(fd) {
+            if reason == Reason::ModeTcp {
+                let addresses = self.learn_addresses(fd);
+                self.slot().inspect(|slot| account::begin_tally(slot, addresses));
+            }
             self.stay_plain(reason);
         }
     }
@@ -523,15 +530,23 @@ impl Sock {
         if !smc {
             return Some(Reason::ModeTcp);
         }
-        let by_policy = if policy.is_empty() { None } else { self.objection_to(fd, policy) };
+        let by_policy = || {
+            let (local, peer) = self.learn_addresses(fd)?;
+            self.objection_by_policy(local, peer)
+        };
+        let by_policy = if policy.is_empty() { None } else { by_policy() };
         by_policy.or_else(unseen_use)
     }
 
-    fn objection_to(&self, fd: i32, policy: &Policy) -> Option<Reason> {
-        let (local, peer) = self.learn_addresses(fd)?;
+    /// What the operator has against it.
+    pub(crate) fn objection_by_policy(
+        &self,
+        local: SocketAddr,
+        peer: SocketAddr,
+    ) -> Option<Reason> {
         let is_server = self.is_server.load(Ordering::Relaxed);
         let server_port = if is_server { local.port() } else { peer.port() };
-        policy.objection(server_port, peer.ip())
+        process::options().policy.objection(server_port, peer.ip())
     }
 
     /// Its addresses, which from now on stand in its slot. `None` while it is not connected.
@@ -856,14 +871,18 @@ pub fn after_fork_in_child() {
 pub fn count_plain(sock: &Use, sent: bool, moved: isize) {
     if let (Some(slot), Ok(bytes)) = (sock.slot(), u64::try_from(moved)) {
         let counters = &slot.counters;
-        let (bytes_at, messages_at) = if sent {
-            (&counters.bytes_sent, &counters.messages_sent)
+        let (bytes_at, messages_at, sizes) = if sent {
+            (&counters.bytes_sent, &counters.messages_sent, &slot.sent)
         } else {
-            (&counters.bytes_received, &counters.messages_received)
+            (&counters.bytes_received, &counters.messages_received, &slot.received)
         };
         if bytes > 0 {
             bytes_at.fetch_add(bytes, Ordering::Relaxed);
             messages_at.fetch_add(1, Ordering::Relaxed);
+            sizes.count_among_others(bytes);
+            if slot.tally.is_on() {
+                slot.tally.note(sock.is_server.load(Ordering::Relaxed), sent);
+            }
         }
     }
 }

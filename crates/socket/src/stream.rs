@@ -293,6 +293,7 @@ impl RingSend<'_> {
         count(&counters.bytes_sent, done as u64);
         count(&counters.ring_bytes_sent, done as u64);
         count(&counters.messages_sent, 1);
+        self.slot.sent.count(done as u64);
         Ok(done)
     }
 
@@ -514,6 +515,7 @@ impl Receive<'_> {
         {
             count(&self.slot.counters.bytes_received, n as u64);
             count(&self.slot.counters.messages_received, 1);
+            self.slot.received.count(n as u64);
         }
         answer
     }

@@ -13,6 +13,7 @@
 //! *then* reads the offset knows which of them were bells: it gives the program the
 //! bytes before the offset and forgets the rest, in whatever order things happened.
 
+use crate::account;
 use crate::meeting;
 use crate::pool::Held;
 use crate::sock::{Conn, Phase, Sock};
@@ -130,6 +131,7 @@ pub(crate) fn read_by_ledger(sock: &Sock, slot: &Slot, fd: i32, conn: Conn) -> b
     crate::control::carry_options_over(slot, &conn, fd);
     slot.flags.fetch_or(flag::BY_LEDGER, Ordering::Release);
     meeting::note_smc(slot);
+    account::moved(sock);
     true
 }
 

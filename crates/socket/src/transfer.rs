@@ -81,6 +81,7 @@ pub fn send_from(sock: &Use, fd: i32, source: Source, len: usize) -> Answer {
     count(&slot.counters.bytes_sent, done as u64);
     count(&slot.counters.ring_bytes_sent, done as u64);
     count(&slot.counters.messages_sent, 1);
+    slot.sent.count(done as u64);
     Ok(done)
 }
 
@@ -173,7 +174,10 @@ pub fn receive_into(sock: &Use, fd: i32, pipe: Pipe, len: usize) -> Answer {
         match receive_part(slot, &conn, fd, pipe.fd, len)? {
             Part::Moved(n) => {
                 count(&slot.counters.bytes_received, n as u64);
-                count(&slot.counters.messages_received, u64::from(n > 0));
+                if n > 0 {
+                    count(&slot.counters.messages_received, 1);
+                    slot.received.count(n as u64);
+                }
                 wait::wake_writers(sock, slot, &conn, fd);
                 return Ok(n);
             }

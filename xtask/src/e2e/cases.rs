@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::stage::{CLIENT_PATIENCE, Mix, Stage};
-use super::{outsiders, policy, reload, tcp_option};
+use super::{figures, outsiders, policy, reload, tcp_option};
 use crate::bench::launch::{self, Dialogue, Transport};
 use crate::bench::place;
 use crate::nginx;
@@ -74,6 +74,10 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("handshakes", &["python3"], policy::handshakes),
     Case::alone("reload", &["python3"], reload::reload),
     Case::alone("tcp-option", &["gcc", "ip", "tshark"], tcp_option::option),
+    Case {
+        mixes: &[Mix::Both, Mix::ServerOnly],
+        ..Case::new("figures", &["redis-server", "redis-benchmark"], figures::sums)
+    },
     Case::alone("instructions", &["gcc"], outsiders::instructions),
     Case::alone("modeler", &[], modeler),
     Case::new("death", &["gcc"], death),

@@ -209,7 +209,7 @@ fn one_of<T: std::fmt::Display, const N: usize>(text: &str, all: [T; N]) -> Resu
         .ok_or_else(|| format!("`{text}` is not one of: {names}"))
 }
 
-fn parse_time(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
     let time: SignedDuration =
         text.parse().map_err(|_| format!("`{text}` is not a time; write 2s, 500ms or 1m"))?;
     Duration::try_from(time).map_err(|_| "a time cannot be negative".to_owned())

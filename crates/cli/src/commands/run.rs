@@ -28,7 +28,7 @@ pub(crate) fn execute(args: &RunArgs) -> i32 {
 
 /// Why the program does not run.
 #[derive(Debug, Error)]
-enum RunError {
+pub(super) enum RunError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error("{0}; {advice}", advice = .0.advice())]
@@ -43,7 +43,7 @@ enum RunError {
 
 impl RunError {
     /// The exit status that `env`, `nice` and the shells use for the same thing.
-    fn exit_status(&self) -> i32 {
+    pub(super) fn exit_status(&self) -> i32 {
         match self {
             Self::Config(_) | Self::Library(_) | Self::LogFile { .. } => 125,
             Self::Program(ProgramError::NotExecutable { .. }) | Self::Exec { .. } => 126,
@@ -53,7 +53,7 @@ impl RunError {
 }
 
 /// A program ready to be executed.
-struct Launch {
+pub(super) struct Launch {
     path: PathBuf,
     /// The words of the command line, the program's name first, as the user wrote it.
     words: Vec<OsString>,
@@ -65,7 +65,15 @@ struct Launch {
 impl Launch {
     /// Checks everything that can be checked, and warns if the program will stay on TCP.
     fn prepare(args: &RunArgs) -> Result<Self, RunError> {
-        let wishes = Wishes::gather(args)?;
+        Self::with_wishes(args, Wishes::gather(args, None)?)
+    }
+
+    /// The same for a program that shows what it counts to the assessor of this name.
+    pub(super) fn prepare_for(args: &RunArgs, assessor: &str) -> Result<Self, RunError> {
+        Self::with_wishes(args, Wishes::gather(args, Some(assessor))?)
+    }
+
+    fn with_wishes(args: &RunArgs, wishes: Wishes) -> Result<Self, RunError> {
         let library = library::find()?;
         let path_variable = std::env::var_os("PATH");
         let name = &args.command[0];
@@ -90,7 +98,7 @@ impl Launch {
     }
 
     /// Becomes the program. Returns only if the system refuses.
-    fn exec(self) -> RunError {
+    pub(super) fn exec(self) -> RunError {
         let refused = |error: io::Error| RunError::Exec {
             path: self.path.clone(),
             reason: match error.raw_os_error() {
@@ -118,13 +126,14 @@ struct Wishes {
 
 impl Wishes {
     /// From the command line, the configuration files and the defaults.
-    fn gather(args: &RunArgs) -> Result<Self, RunError> {
+    fn gather(args: &RunArgs, assessor: Option<&str>) -> Result<Self, RunError> {
         let candidates = config::candidates(args.config.as_deref(), |name| std::env::var_os(name));
         let (configuration, errors) = Configuration::of(candidates.clone());
         if let Some(error) = errors.into_iter().next() {
             return Err(error.into());
         }
-        let command_line = command_line_settings(args);
+        let assessor = assessor.map(str::to_owned);
+        let command_line = Settings { assessor, ..command_line_settings(args) };
         let sources = applied::sources(&candidates, &configuration, &command_line);
         let options = command_line.or(configuration.settings).into_options();
         if let Some(path) = &options.log_file {

@@ -2,7 +2,7 @@
 //! `--totals` all that each program ever had.
 
 use std::borrow::Cow;
-use std::io::{self, Write};
+use std::io;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -18,9 +18,11 @@ use crate::terminal;
 
 mod totals;
 
+pub(super) use totals::{CountedReason, reasons_of};
+
 /// Prints the list; 1 if there cannot be one, otherwise 0.
 pub(crate) fn execute(args: &SsArgs) -> i32 {
-    match list(args).and_then(|list| print(&list)) {
+    match list(args).and_then(|list| super::print(&list).map(drop).map_err(SsError::Output)) {
         Ok(()) => 0,
         Err(error) => {
             eprintln!("sidestep ss: {error}");
@@ -92,16 +94,6 @@ fn check(pid: u32, snapshot: &Snapshot) -> Result<(), SsError> {
     Ok(())
 }
 
-/// Writes to standard output. A reader that has had enough (`| head`) is no error.
-fn print(text: &str) -> Result<(), SsError> {
-    let mut output = io::stdout().lock();
-    let written = output.write_all(text.as_bytes());
-    match written.and_then(|()| output.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(SsError::Output(error)),
-        Ok(()) | Err(_) => Ok(()),
-    }
-}
-
 /// What to say instead of an empty table.
 fn nothing(snapshot: &Snapshot, is_root: bool) -> String {
     let mut text = match snapshot.programs.len() {
@@ -121,11 +113,11 @@ fn nothing(snapshot: &Snapshot, is_root: bool) -> String {
 }
 
 /// Why a process was not looked at. Even root may be refused, in a container for example.
-fn refusal(is_root: bool) -> &'static str {
+pub(super) fn refusal(is_root: bool) -> &'static str {
     if is_root { "permission denied" } else { "permission denied; root sees all" }
 }
 
-fn is_root() -> bool {
+pub(super) fn is_root() -> bool {
     // SAFETY: geteuid takes nothing and cannot fail.
     unsafe { libc::geteuid() == 0 }
 }
@@ -156,7 +148,7 @@ struct Row<'a> {
 }
 
 #[derive(Serialize)]
-struct ReasonRow {
+pub(super) struct ReasonRow {
     code: String,
     name: &'static str,
     text: Cow<'static, str>,
@@ -202,8 +194,8 @@ impl<'a> Row<'a> {
 impl ReasonRow {
     fn new(fallback: &Fallback) -> Self {
         Self {
-            code: format!("{:#010x}", fallback.diagnosis.0),
-            name: fallback.diagnosis.name(),
+            code: format!("{:#010x}", fallback.diagnosis().0),
+            name: fallback.diagnosis().name(),
             text: words(fallback),
         }
     }
@@ -216,8 +208,8 @@ fn mode(connection: &Connection) -> &'static str {
 /// The reason in words, with the peer's own if it was the peer that declined.
 fn words(fallback: &Fallback) -> Cow<'static, str> {
     match fallback.peer {
-        Some(diagnosis) => format!("{}: {diagnosis}", fallback.words).into(),
-        None => fallback.words.into(),
+        Some(diagnosis) => format!("{}: {diagnosis}", fallback.words()).into(),
+        None => fallback.words().into(),
     }
 }
 
@@ -231,7 +223,11 @@ fn to_text(connections: &[Connection], width: Option<u16>) -> String {
 /// The lines of a table whose last column has reasons and whose columns `numbers` are aligned
 /// to the right. Lines are as long as they need to be, but the reasons are broken to fit into
 /// `width` if that leaves room for them.
-fn aligned(mut table: Table, numbers: RangeInclusive<usize>, width: Option<u16>) -> String {
+pub(super) fn aligned(
+    mut table: Table,
+    numbers: RangeInclusive<usize>,
+    width: Option<u16>,
+) -> String {
     table.load_style(NOTHING);
     let widths = table.column_max_content_widths();
     let reason = widths.len() - 1;
@@ -340,6 +336,7 @@ pub(super) fn bytes(n: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sidestep_proto::fallback::Reason;
     use sidestep_socket::inspect::Counters;
     use sidestep_wire::diagnosis::Diagnosis;
 
@@ -388,19 +385,11 @@ mod tests {
     }
 
     fn plain_peer() -> Fallback {
-        Fallback {
-            diagnosis: Diagnosis::PEERNOSMC,
-            words: "the peer does not run Sidestep",
-            peer: None,
-        }
+        Fallback { reason: Reason::PeerNotSmc, peer: None }
     }
 
     fn declined() -> Fallback {
-        Fallback {
-            diagnosis: Diagnosis::PEERDECL,
-            words: "the peer declined",
-            peer: Some(Diagnosis::MEM),
-        }
+        Fallback { reason: Reason::PeerDeclined, peer: Some(Diagnosis::MEM) }
     }
 
     fn every_kind() -> Vec<Connection> {

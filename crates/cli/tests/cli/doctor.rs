@@ -99,3 +99,14 @@ fn a_script_is_followed_to_its_interpreter() {
     assert_eq!(interpreter["finding"], "a script, run by /bin/sh");
     assert_eq!(find(&report, "preloadable")["status"], "ok");
 }
+
+/// `sidestep bench` measures its own connections: it must not make calls past the C library, and
+/// neither must the crates it is made of.
+#[test]
+fn sidestep_itself_can_be_carried() {
+    let place = Place::new();
+    let own = env!("CARGO_BIN_EXE_sidestep");
+    let output = outcome(place.sidestep(None).args(["doctor", own])).1;
+    assert!(output.contains("preloadable"), "{output}");
+    assert!(!output.contains("past the C library"), "{output}");
+}

@@ -59,6 +59,21 @@ fn of_ss() {
 }
 
 #[test]
+fn of_stats() {
+    check("help-stats.txt", &["stats", "--help"]);
+}
+
+#[test]
+fn of_assess() {
+    check("help-assess.txt", &["assess", "--help"]);
+}
+
+#[test]
+fn of_why() {
+    check("help-why.txt", &["why", "--help"]);
+}
+
+#[test]
 fn of_decode() {
     check("help-decode.txt", &["decode", "--help"]);
 }

@@ -2,6 +2,7 @@
 //! program finds in its environment.
 
 mod agent;
+mod assess;
 mod bench;
 mod capture;
 mod config;
@@ -10,5 +11,8 @@ mod doctor;
 mod help;
 mod run;
 mod ss;
+mod stats;
 mod support;
+mod talk;
 mod tshark;
+mod why;

@@ -54,8 +54,9 @@ struct LeftAloneRow {
     again_in_s: u64,
 }
 
+/// How many connections stayed on TCP for a reason.
 #[derive(Serialize)]
-struct CountedReason {
+pub(in crate::commands) struct CountedReason {
     #[serde(flatten)]
     reason: ReasonRow,
     connections: u64,
@@ -69,19 +70,15 @@ pub(super) fn to_json(programs: &[&Program]) -> String {
 }
 
 impl<'a> Row<'a> {
-    fn new(Program { pids, program, totals, patience, left_alone }: &'a Program) -> Self {
+    fn new(Program { pids, program, totals, patience, left_alone, .. }: &'a Program) -> Self {
         let counters = &totals.counters;
-        let counted = |&(ref fallback, connections): &(Fallback, u64)| CountedReason {
-            reason: ReasonRow::new(fallback),
-            connections,
-        };
         Self {
             pids,
             program,
             smc_connections: totals.smc,
             tcp_connections: totals.tcp(),
             undecided: totals.undecided,
-            reasons: totals.fallbacks.iter().map(counted).collect(),
+            reasons: CountedReason::all_of(totals),
             bytes_sent: counters.bytes_sent,
             bytes_received: counters.bytes_received,
             messages_sent: counters.messages_sent,
@@ -113,6 +110,17 @@ impl LeftAloneRow {
             failures: it.failures,
             again_in_s: it.again_in.as_secs(),
         }
+    }
+}
+
+impl CountedReason {
+    /// All that a program has had.
+    pub(in crate::commands) fn all_of(totals: &Totals) -> Vec<Self> {
+        let counted = |&(ref fallback, connections): &(Fallback, u64)| Self {
+            reason: ReasonRow::new(fallback),
+            connections,
+        };
+        totals.fallbacks.iter().map(counted).collect()
     }
 }
 
@@ -177,13 +185,19 @@ fn cells(Program { pids, program, totals, .. }: &Program) -> [String; HEADER.len
 
 /// One line for each reason, the most frequent first.
 fn reasons(totals: &Totals) -> String {
+    let lines: Vec<_> =
+        reasons_of(totals).iter().map(|(n, text)| format!("{n} x {text}")).collect();
+    lines.join("\n")
+}
+
+/// How often each reason kept a connection on TCP, the most frequent first.
+pub(in crate::commands) fn reasons_of(totals: &Totals) -> Vec<(u64, String)> {
     let undecided = "no reason: not decided yet, or ended before";
     let mut reasons: Vec<_> =
         totals.fallbacks.iter().map(|(fallback, n)| (*n, fallback.to_string())).collect();
     reasons.extend((totals.undecided > 0).then(|| (totals.undecided, undecided.to_owned())));
     reasons.sort_by_key(|(n, _)| std::cmp::Reverse(*n));
-    let lines: Vec<_> = reasons.into_iter().map(|(n, text)| format!("{n} x {text}")).collect();
-    lines.join("\n")
+    reasons
 }
 
 #[cfg(test)]
@@ -191,16 +205,10 @@ mod tests {
     use super::*;
     use sidestep_proto::fallback::Reason;
     use sidestep_socket::inspect::Counters;
-    use sidestep_wire::diagnosis::Diagnosis;
 
     fn server() -> Program {
-        let plain_peer = Fallback {
-            diagnosis: Diagnosis::PEERNOSMC,
-            words: "the peer does not run Sidestep",
-            peer: None,
-        };
-        let no_memory =
-            Fallback { diagnosis: Diagnosis::MEM, words: "no memory for the rings", peer: None };
+        let plain_peer = Fallback { reason: Reason::PeerNotSmc, peer: None };
+        let no_memory = Fallback { reason: Reason::NoMemory, peer: None };
         Program {
             pids: vec![4711, 4712, 4713],
             program: "redis-server".into(),
@@ -221,6 +229,7 @@ mod tests {
                     parks: 4,
                     wakeups: 3,
                 },
+                ..Totals::default()
             },
             patience: vec![(6379, Patience::new(3))],
             left_alone: vec![LeftAlone {
@@ -229,6 +238,7 @@ mod tests {
                 failures: 2,
                 again_in: Duration::from_millis(59_900),
             }],
+            ..Program::default()
         }
     }
 
@@ -246,7 +256,7 @@ mod tests {
         let expected = "\
 PID/Program             SMC-D  TCP         Sent     Received   Waits     Spun  Reasons for TCP
 4711/redis-server (+2)   1000   33  5 MB (5120)  1.5 KB (12)  90/4/3  1.235 s  30 x 0x03010000 the peer does not run Sidestep
-                                                                               2 x 0x01010000 no memory for the rings
+                                                                               2 x 0x01010000 no memory, address space or descriptors for the rings
                                                                                1 x no reason: not decided yet, or ended before
 99/curl                     1    0      0 B (0)      0 B (0)   0/0/0  0.000 s
 4711/redis-server: AUTOSMC: connections of port 6379 move after 128 messages or 512 KB; shorter ones did not earn it
@@ -273,7 +283,7 @@ Programs: 2; connections so far: 1034; SMC-D: 1001, TCP: 33
       {
         "code": "0x01010000",
         "name": "MEM",
-        "text": "no memory for the rings",
+        "text": "no memory, address space or descriptors for the rings",
         "connections": 2
       },
       {

@@ -1,0 +1,165 @@
+//! `sidestep stats`: what programs have had so far, each by itself and all together, and with
+//! `--watch` how fast that grows.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use sidestep_socket::inspect::{Program, Snapshot, Totals};
+use thiserror::Error;
+
+use super::ss;
+use crate::args::StatsArgs;
+
+mod figures;
+mod report;
+
+use figures::Figures;
+
+/// Prints the statistics and says with which status to exit.
+pub(crate) fn execute(args: &StatsArgs) -> i32 {
+    let outcome = match args.watch {
+        None => once(args),
+        Some(seconds) => watch(args, Duration::from_secs_f64(seconds)),
+    };
+    match outcome {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("sidestep stats: {error}");
+            1
+        }
+    }
+}
+
+/// Why there are no statistics.
+#[derive(Debug, Error)]
+enum StatsError {
+    #[error("cannot list /proc: {0}")]
+    Processes(io::Error),
+    #[error("there is no process {0}")]
+    NoProcess(u32),
+    #[error("process {0}: {reason}", reason = ss::refusal(ss::is_root()))]
+    Unreadable(u32),
+    #[error("process {0} has had no connection under Sidestep; `sidestep why pid:{0}` says more")]
+    Stranger(u32),
+    #[error("cannot write the statistics: {0}")]
+    Output(io::Error),
+}
+
+fn once(args: &StatsArgs) -> Result<(), StatsError> {
+    let programs = look(args)?;
+    let text = match args.json {
+        true => report::json(&programs, None),
+        false => report::text(&programs),
+    };
+    super::print(&text).map(drop).map_err(StatsError::Output)
+}
+
+/// The programs that are asked for.
+fn look(args: &StatsArgs) -> Result<Vec<Program>, StatsError> {
+    let mut snapshot = Snapshot::take().map_err(StatsError::Processes)?;
+    let is_asked_for = |program: &Program| args.pid.is_none_or(|pid| program.pids.contains(&pid));
+    snapshot.programs.retain(is_asked_for);
+    match args.pid.filter(|_| snapshot.programs.is_empty()) {
+        None => Ok(snapshot.programs),
+        Some(pid) if snapshot.unreadable.contains(&pid) => Err(StatsError::Unreadable(pid)),
+        Some(pid) if Path::new(&format!("/proc/{pid}")).exists() => Err(StatsError::Stranger(pid)),
+        Some(pid) => Err(StatsError::NoProcess(pid)),
+    }
+}
+
+/// One line, or with `--json` one object a line, for each look until the user has seen enough
+/// or the program that was asked for has ended.
+fn watch(args: &StatsArgs, every: Duration) -> Result<(), StatsError> {
+    Interrupt::catch();
+    let (mut programs, mut taken) = (look(args)?, Instant::now());
+    let mut lines = 0;
+    while Interrupt::has_not_come_within(every) {
+        let (now, at) = match look(args) {
+            Err(StatsError::NoProcess(_)) if args.pid.is_some() => break,
+            looked => (looked?, Instant::now()),
+        };
+        let seconds = at.duration_since(taken).as_secs_f64();
+        let text = match args.json {
+            true => report::json(&now, Some((&programs, seconds))),
+            false => report::rates(&now, &programs, seconds, lines),
+        };
+        if !super::print(&text).map_err(StatsError::Output)? {
+            break;
+        }
+        (programs, taken, lines) = (now, at, lines + 1);
+    }
+    Ok(())
+}
+
+/// All of these programs together.
+fn sum(programs: &[Program]) -> Totals {
+    let mut sum = Totals::default();
+    programs.iter().for_each(|program| sum.add(&program.totals));
+    sum
+}
+
+/// What has come since the last look. Of a program that was not there then, everything; one
+/// that has ended meanwhile has none.
+fn growth(now: &[Program], before: &[Program]) -> Figures {
+    let of = |program: &Program| {
+        let known = before.iter().find(|known| known.pids[0] == program.pids[0]);
+        let old = known.map_or_else(Figures::default, |known| Figures::of(&known.totals));
+        Figures::of(&program.totals).since(&old)
+    };
+    now.iter().map(of).fold(Figures::default(), |sum, more| sum.plus(&more))
+}
+
+/// Ctrl-C ends a watch between two lines, as success.
+struct Interrupt;
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn on_interrupt(_: libc::c_int) {
+    INTERRUPTED.store(true, Ordering::Relaxed);
+}
+
+impl Interrupt {
+    fn catch() {
+        let handler = on_interrupt as extern "C" fn(libc::c_int);
+        // SAFETY: the handler only stores to an atomic. `signal` restarts calls, `poll` excepted.
+        unsafe {
+            libc::signal(libc::SIGINT, handler as libc::sighandler_t);
+            libc::signal(libc::SIGTERM, handler as libc::sighandler_t);
+        }
+    }
+
+    fn has_not_come_within(time: Duration) -> bool {
+        let end = Instant::now() + time;
+        while !INTERRUPTED.load(Ordering::Relaxed) {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            // Short enough that a signal between the look above and the sleep does not wait.
+            let ms = left.as_millis().clamp(1, 200) as libc::c_int;
+            // SAFETY: no descriptors.
+            unsafe { libc::poll(std::ptr::null_mut(), 0, ms) };
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(pid: u32, smc: u64) -> Program {
+        let totals = Totals { smc, ..Totals::default() };
+        Program { pids: vec![pid], program: "a".into(), totals, ..Program::default() }
+    }
+
+    #[test]
+    fn programs_come_and_go_between_two_looks() {
+        let before = [program(1, 10), program(2, 100)];
+        let now = [program(1, 13), program(3, 5)];
+        assert_eq!(growth(&now, &before).smc, 3 + 5);
+        assert_eq!(sum(&now).smc, 18);
+    }
+}

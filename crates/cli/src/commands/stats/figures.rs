@@ -1,0 +1,60 @@
+//! The figures of which `--watch` shows the growth.
+
+use sidestep_socket::inspect::Totals;
+
+/// Sums that only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Figures {
+    pub(super) smc: u64,
+    pub(super) tcp: u64,
+    pub(super) messages: u64,
+    pub(super) ring_bytes: u64,
+    pub(super) tcp_bytes: u64,
+    pub(super) spins: u64,
+    pub(super) parks: u64,
+    pub(super) wakeups: u64,
+    pub(super) spin_ns: u64,
+}
+
+impl Figures {
+    pub(super) fn of(totals: &Totals) -> Self {
+        let counters = &totals.counters;
+        let ring_bytes = counters.ring_bytes_sent.saturating_add(counters.ring_bytes_received);
+        let bytes = counters.bytes_sent.saturating_add(counters.bytes_received);
+        Self {
+            smc: totals.smc,
+            tcp: totals.tcp(),
+            messages: counters.messages_sent.saturating_add(counters.messages_received),
+            ring_bytes,
+            tcp_bytes: bytes.saturating_sub(ring_bytes),
+            spins: counters.spins,
+            parks: counters.parks,
+            wakeups: counters.wakeups,
+            spin_ns: counters.spin_ns,
+        }
+    }
+
+    /// What has been added to `before`. A connection is TCP until its first byte goes through
+    /// shared memory, so a sum may also fall: that counts as nothing.
+    pub(super) fn since(&self, before: &Self) -> Self {
+        self.with(before, u64::saturating_sub)
+    }
+
+    pub(super) fn plus(&self, other: &Self) -> Self {
+        self.with(other, u64::saturating_add)
+    }
+
+    fn with(&self, other: &Self, f: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            smc: f(self.smc, other.smc),
+            tcp: f(self.tcp, other.tcp),
+            messages: f(self.messages, other.messages),
+            ring_bytes: f(self.ring_bytes, other.ring_bytes),
+            tcp_bytes: f(self.tcp_bytes, other.tcp_bytes),
+            spins: f(self.spins, other.spins),
+            parks: f(self.parks, other.parks),
+            wakeups: f(self.wakeups, other.wakeups),
+            spin_ns: f(self.spin_ns, other.spin_ns),
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! The statistics as text and as JSON.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use comfy_table::Table;
+use serde::Serialize;
+use sidestep_socket::inspect::{Program, Rings, Sizes, Totals};
+
+use super::{Figures, growth, sum};
+use crate::commands::ss::{CountedReason, aligned, bytes, reasons_of};
+
+/// Each program, and all of them if there are several.
+pub(super) fn text(programs: &[Program]) -> String {
+    let mut blocks: Vec<_> =
+        programs.iter().map(|program| block(&name(program), &program.totals)).collect();
+    match programs.len() {
+        0 => return "no Sidestep programs are running\n".into(),
+        1 => {}
+        n => blocks.push(block(&format!("All {n} programs"), &sum(programs))),
+    }
+    blocks.join("\n")
+}
+
+fn name(Program { pids, program, .. }: &Program) -> String {
+    match &pids[1..] {
+        [] => format!("{program} ({})", pids[0]),
+        others => format!("{program} ({} and {} forked)", pids[0], others.len()),
+    }
+}
+
+fn block(name: &str, totals: &Totals) -> String {
+    let counters = &totals.counters;
+    let mut text = format!("{name}\n");
+    let mut line = |label: &str, words: String| {
+        let _ = writeln!(text, "  {label:<16}{words}");
+    };
+    line("Connections", format!("SMC-D {}, TCP {}", totals.smc, totals.tcp()));
+    let shakes = totals.handshakes;
+    let under_way = shakes.attempted.saturating_sub(shakes.agreed.saturating_add(shakes.failed));
+    line(
+        "Handshakes",
+        format!(
+            "attempted {}, agreed {}, failed {}, under way {under_way}",
+            shakes.attempted, shakes.agreed, shakes.failed
+        ),
+    );
+    for (n, reason) in reasons_of(totals) {
+        line("Stayed on TCP", format!("{n} x {reason}"));
+    }
+    let direction = |label, all: u64, by_ring: u64, messages: u64| {
+        let by_tcp = all.saturating_sub(by_ring);
+        format!("{label} {} by rings, {} by TCP, {messages} calls", bytes(by_ring), bytes(by_tcp))
+    };
+    let sent =
+        direction("sent", counters.bytes_sent, counters.ring_bytes_sent, counters.messages_sent);
+    let received = direction(
+        "received",
+        counters.bytes_received,
+        counters.ring_bytes_received,
+        counters.messages_received,
+    );
+    line("Bytes", sent);
+    line("", received);
+    let spun = Duration::from_nanos(counters.spin_ns).as_secs_f64();
+    line(
+        "Waits",
+        format!(
+            "spins {}, sleeps {}, wake-ups of the peer {}, yields {}; CPU spun {spun:.3} s",
+            counters.spins, counters.parks, counters.wakeups, counters.yields
+        ),
+    );
+    text + &rings(&totals.rings) + &sizes(&totals.sent, &totals.received)
+}
+
+/// Rings by their length; nothing if there were none.
+fn rings(rings: &[Rings]) -> String {
+    let used: Vec<_> = rings.iter().enumerate().filter(|(_, rings)| !rings.is_none()).collect();
+    let mut table = Table::new();
+    table.set_header(["RMBE", "To send: fresh", "reused", "To receive"]);
+    for (index, rings) in &used {
+        let numbers = [rings.fresh, rings.reused, rings.incoming].map(|n| n.to_string());
+        let [fresh, reused, incoming] = numbers;
+        table.add_row([bytes(Rings::len_at(*index) as u64), fresh, reused, incoming]);
+    }
+    if used.is_empty() { String::new() } else { indented(&aligned(table, 0..=3, None)) }
+}
+
+/// Messages by their length, from the shortest class that has any to the longest.
+fn sizes(sent: &Sizes, received: &Sizes) -> String {
+    let rows: Vec<_> = sent.classes().zip(received.classes()).collect();
+    let is_used = |((_, sent), (_, received)): &((_, u64), (_, u64))| sent + received > 0;
+    let (Some(first), Some(last)) = (rows.iter().position(is_used), rows.iter().rposition(is_used))
+    else {
+        return String::new();
+    };
+    let mut table = Table::new();
+    table.set_header(["Message up to", "Sent", "Received"]);
+    for ((longest, sent), (_, received)) in &rows[first..=last] {
+        let longest = longest.map_or("longer".into(), bytes);
+        table.add_row([longest, sent.to_string(), received.to_string()]);
+    }
+    indented(&aligned(table, 0..=2, None))
+}
+
+/// Below the name of a program.
+fn indented(lines: &str) -> String {
+    lines.lines().map(|line| format!("  {line}\n")).collect()
+}
+
+/// A line of rates; the heading before the first and every twentieth.
+pub(super) fn rates(now: &[Program], before: &[Program], seconds: f64, lines: usize) -> String {
+    const HEADING: &str =
+        "   SMC-D/s     TCP/s     calls/s  by rings/s    by TCP/s  wake-ups/s   CPU spun\n";
+    const LINES: usize = 20;
+    let per_second = |n: u64| (n as f64 / seconds).round() as u64;
+    let grown = growth(now, before);
+    let mut text = if lines.is_multiple_of(LINES) { HEADING.to_owned() } else { String::new() };
+    let spun = grown.spin_ns as f64 / 1e9 / seconds * 100.0;
+    let _ = writeln!(
+        text,
+        "{:>10}{:>10}{:>12}{:>12}{:>12}{:>12}{spun:>9.1} %",
+        per_second(grown.smc),
+        per_second(grown.tcp),
+        per_second(grown.messages),
+        bytes(per_second(grown.ring_bytes)),
+        bytes(per_second(grown.tcp_bytes)),
+        per_second(grown.wakeups),
+    );
+    text
+}
+
+/// The statistics in `--json`; the names are part of the command's interface.
+#[derive(Serialize)]
+struct Statistics<'a> {
+    programs: Vec<ProgramRow<'a>>,
+    all: Row,
+    /// With `--watch`: what has come since the last look.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<Since>,
+}
+
+#[derive(Serialize)]
+struct ProgramRow<'a> {
+    pids: &'a [u32],
+    program: &'a str,
+    #[serde(flatten)]
+    row: Row,
+}
+
+#[derive(Serialize)]
+struct Row {
+    smc_connections: u64,
+    tcp_connections: u64,
+    undecided: u64,
+    handshakes_attempted: u64,
+    handshakes_agreed: u64,
+    handshakes_failed: u64,
+    reasons: Vec<CountedReason>,
+    bytes_sent: u64,
+    bytes_received: u64,
+    ring_bytes_sent: u64,
+    ring_bytes_received: u64,
+    messages_sent: u64,
+    messages_received: u64,
+    rings: Vec<RingRow>,
+    sizes: Vec<SizeRow>,
+    spins: u64,
+    spin_ns: u64,
+    yields: u64,
+    parks: u64,
+    wakeups: u64,
+}
+
+#[derive(Serialize)]
+struct RingRow {
+    rmbe: usize,
+    send_fresh: u64,
+    send_reused: u64,
+    receive: u64,
+}
+
+#[derive(Serialize)]
+struct SizeRow {
+    /// `null`: longer than the class before.
+    up_to: Option<u64>,
+    sent: u64,
+    received: u64,
+}
+
+#[derive(Serialize)]
+struct Since {
+    seconds: f64,
+    smc_connections: u64,
+    tcp_connections: u64,
+    messages: u64,
+    ring_bytes: u64,
+    tcp_bytes: u64,
+    spins: u64,
+    parks: u64,
+    wakeups: u64,
+    spin_ns: u64,
+}
+
+/// All of it; in one line if it is one of many.
+pub(super) fn json(programs: &[Program], before: Option<(&[Program], f64)>) -> String {
+    let statistics = Statistics {
+        programs: programs
+            .iter()
+            .map(|program| ProgramRow {
+                pids: &program.pids,
+                program: &program.program,
+                row: Row::new(&program.totals),
+            })
+            .collect(),
+        all: Row::new(&sum(programs)),
+        since: before.map(|(before, seconds)| Since::new(&growth(programs, before), seconds)),
+    };
+    let json = match before {
+        Some(_) => serde_json::to_string(&statistics),
+        None => serde_json::to_string_pretty(&statistics),
+    };
+    json.expect("numbers and strings are always JSON") + "\n"
+}
+
+impl Row {
+    fn new(totals: &Totals) -> Self {
+        let counters = &totals.counters;
+        let sizes = totals.sent.classes().zip(totals.received.classes());
+        Self {
+            smc_connections: totals.smc,
+            tcp_connections: totals.tcp(),
+            undecided: totals.undecided,
+            handshakes_attempted: totals.handshakes.attempted,
+            handshakes_agreed: totals.handshakes.agreed,
+            handshakes_failed: totals.handshakes.failed,
+            reasons: CountedReason::all_of(totals),
+            bytes_sent: counters.bytes_sent,
+            bytes_received: counters.bytes_received,
+            ring_bytes_sent: counters.ring_bytes_sent,
+            ring_bytes_received: counters.ring_bytes_received,
+            messages_sent: counters.messages_sent,
+            messages_received: counters.messages_received,
+            rings: totals
+                .rings
+                .iter()
+                .enumerate()
+                .filter(|(_, rings)| !rings.is_none())
+                .map(|(index, rings)| RingRow {
+                    rmbe: Rings::len_at(index),
+                    send_fresh: rings.fresh,
+                    send_reused: rings.reused,
+                    receive: rings.incoming,
+                })
+                .collect(),
+            sizes: sizes
+                .map(|((up_to, sent), (_, received))| SizeRow { up_to, sent, received })
+                .collect(),
+            spins: counters.spins,
+            spin_ns: counters.spin_ns,
+            yields: counters.yields,
+            parks: counters.parks,
+            wakeups: counters.wakeups,
+        }
+    }
+}
+
+impl Since {
+    fn new(grown: &Figures, seconds: f64) -> Self {
+        Self {
+            seconds,
+            smc_connections: grown.smc,
+            tcp_connections: grown.tcp,
+            messages: grown.messages,
+            ring_bytes: grown.ring_bytes,
+            tcp_bytes: grown.tcp_bytes,
+            spins: grown.spins,
+            parks: grown.parks,
+            wakeups: grown.wakeups,
+            spin_ns: grown.spin_ns,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sidestep_proto::fallback::Reason;
+    use sidestep_socket::inspect::{Counters, Fallback, Handshakes};
+
+    fn program() -> Program {
+        let mut totals = Totals {
+            smc: 7,
+            fallbacks: vec![(Fallback { reason: Reason::PeerNotSmc, peer: None }, 2)],
+            undecided: 1,
+            counters: Counters {
+                bytes_sent: 3000,
+                bytes_received: 2048,
+                messages_sent: 12,
+                messages_received: 3,
+                ring_bytes_sent: 1976,
+                spins: 5,
+                spin_ns: 1_500_000_000,
+                parks: 4,
+                wakeups: 3,
+                yields: 2,
+                ..Counters::default()
+            },
+            handshakes: Handshakes { attempted: 10, agreed: 7, failed: 2 },
+            ..Totals::default()
+        };
+        totals.sent.0[1] = 12;
+        totals.received.0[3] = 3;
+        totals.rings[2] = Rings { fresh: 2, reused: 5, incoming: 7 };
+        Program { pids: vec![47, 48], program: "redis".into(), totals, ..Program::default() }
+    }
+
+    #[test]
+    fn a_program_has_a_block() {
+        let expected = "\
+redis (47 and 1 forked)
+  Connections     SMC-D 7, TCP 3
+  Handshakes      attempted 10, agreed 7, failed 2, under way 1
+  Stayed on TCP   2 x 0x03010000 the peer does not run Sidestep
+  Stayed on TCP   1 x no reason: not decided yet, or ended before
+  Bytes           sent 1.9 KB by rings, 1 KB by TCP, 12 calls
+                  received 0 B by rings, 2 KB by TCP, 3 calls
+  Waits           spins 5, sleeps 4, wake-ups of the peer 3, yields 2; CPU spun 1.500 s
+   RMBE  To send: fresh  reused  To receive
+  64 KB               2       5           7
+  Message up to  Sent  Received
+          128 B    12         0
+          256 B     0         0
+          512 B     0         3
+";
+        assert_eq!(text(&[program()]), expected);
+        let both = text(&[program(), program()]);
+        assert!(both.contains("\nAll 2 programs\n  Connections     SMC-D 14, TCP 6\n"), "{both}");
+        assert_eq!(text(&[]), "no Sidestep programs are running\n");
+    }
+
+    #[test]
+    fn rates_are_of_the_growth() {
+        let mut now = program();
+        now.totals.counters.messages_sent += 300;
+        now.totals.counters.spin_ns += 500_000_000;
+        now.totals.smc += 4;
+        let lines = rates(&[now.clone()], &[program()], 2.0, 0);
+        let last = lines.lines().last().unwrap();
+        let words: Vec<_> = last.split_whitespace().collect();
+        assert_eq!(words[..3], ["2", "0", "150"]);
+        assert_eq!(words[words.len() - 2..], ["25.0", "%"]);
+        assert_eq!(lines.lines().count(), 2);
+        assert_eq!(rates(&[now], &[program()], 2.0, 1).lines().count(), 1);
+    }
+
+    #[test]
+    fn json_has_programs_all_and_with_a_look_before_the_growth() {
+        let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+        let once = parse(&json(&[program(), program()], None));
+        assert_eq!(once["programs"][0]["pids"], serde_json::json!([47, 48]));
+        assert_eq!(once["all"]["smc_connections"], 14);
+        assert_eq!(once["all"]["sizes"][1]["up_to"], 128);
+        assert_eq!(once["all"]["sizes"][1]["sent"], 24);
+        assert_eq!(once["programs"][1]["rings"][0]["send_reused"], 5);
+        assert_eq!(once["all"]["reasons"][0]["connections"], 4);
+        assert!(once.get("since").is_none());
+        let again = json(&[program()], Some((&[program()], 1.0)));
+        assert_eq!(again.lines().count(), 1);
+        assert_eq!(parse(&again)["since"]["messages"], 0);
+    }
+}

@@ -1,0 +1,264 @@
+//! For each reason: what had been tried, who decided, by which setting, and what to change.
+
+use sidestep_proto::fallback::Reason;
+use sidestep_socket::inspect::Role;
+use sidestep_wire::Diagnosis;
+
+/// Who decided that a connection stays on TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decider {
+    /// The end that the finding is about.
+    This,
+    /// Its peer.
+    Peer,
+    /// Neither: that is how things are.
+    Nobody,
+}
+
+/// What is to be said about a reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Advice {
+    pub(super) tried: &'static str,
+    pub(super) decider: Decider,
+    /// Settings that may have decided, or a rule without a setting.
+    pub(super) rule: Rule,
+    /// `None`: nothing should be changed.
+    pub(super) change: Option<&'static str>,
+}
+
+/// What decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// One of these keys of the configuration.
+    Settings(&'static [&'static str]),
+    /// Something that cannot be chosen.
+    Given(&'static str),
+    /// Nothing of ours.
+    None,
+}
+
+const NOTHING: &str = "nothing: this was known before";
+const AGREEING: &str = "the ends had found each other and were agreeing";
+
+/// What to say about a reason, seen from an end in this role.
+pub(super) fn of(reason: Reason, role: Role, peer: Option<Diagnosis>) -> Advice {
+    use Decider::{Nobody, Peer, This};
+    let advice = |tried, decider, rule, change| Advice { tried, decider, rule, change };
+    match reason {
+        Reason::None => advice(NOTHING, Nobody, Rule::None, None),
+        Reason::ModeTcp => advice(
+            "nothing: connections are counted and left alone",
+            This,
+            Rule::Settings(&["smc.mode"]),
+            Some("start the program with `sidestep run --mode smc`, or set smc.mode = \"smc\""),
+        ),
+        Reason::RemotePeer => advice(
+            "nothing: shared memory does not reach another host",
+            Nobody,
+            Rule::Given("both ends must be on one host"),
+            None,
+        ),
+        Reason::PeerNotSmc => advice(
+            match role {
+                Role::Client => "looked for the marker of a listener under Sidestep: none",
+                Role::Server => "said hello at the name of the connection: nobody was there",
+            },
+            Peer,
+            Rule::None,
+            Some("start the peer with `sidestep run`"),
+        ),
+        Reason::OtherUser => advice(
+            "read the hello of the peer, whose user the kernel told",
+            This,
+            Rule::Settings(&["policy.share_with_users", "policy.share_with_groups"]),
+            Some(
+                "run both programs as the same user, or let each list the other's user in \
+                 policy.share_with_users",
+            ),
+        ),
+        Reason::OtherNamespace => advice(
+            "compared the network namespaces of the two sockets",
+            Nobody,
+            Rule::Given("both ends must be in one network namespace"),
+            Some("run both programs in one network namespace"),
+        ),
+        Reason::NoMemory => advice(
+            AGREEING,
+            This,
+            Rule::Settings(&["smc.memory_limit"]),
+            Some(
+                "raise smc.memory_limit or, if it is 0, the limit that is short: of the control \
+                 group, of address space or of descriptors",
+            ),
+        ),
+        Reason::PeerDeclined => advice(AGREEING, Peer, Rule::None, Some(change_of_peer(peer))),
+        Reason::OptionUnsupported => advice(
+            "nothing: the program has set an option that only TCP has",
+            This,
+            Rule::Given("fast open, kernel TLS, zero copy, pacing, time stamps and the like"),
+            Some("switch that option off in the program's own settings, if it has one for it"),
+        ),
+        Reason::PromotionNever => advice(
+            NOTHING,
+            This,
+            Rule::Settings(&["smc.promotion"]),
+            Some("set smc.promotion = \"early\" or \"lazy\""),
+        ),
+        Reason::ForkedMeanwhile => advice(
+            AGREEING,
+            This,
+            Rule::Given("a connection that is being moved must have one holder"),
+            None,
+        ),
+        Reason::PeerMisbehaved => advice(
+            AGREEING,
+            This,
+            Rule::Given("messages must be those of the standard"),
+            Some("install the same version of Sidestep for both programs"),
+        ),
+        Reason::NoSlot => advice(
+            NOTHING,
+            This,
+            Rule::Given("a process has 16 384 connections at a time, at most"),
+            Some("spread the connections over more processes"),
+        ),
+        Reason::NoCommonEid => advice(
+            AGREEING,
+            This,
+            Rule::Settings(&["smc.eid"]),
+            Some("give both programs the same smc.eid"),
+        ),
+        Reason::Unanswered => advice(
+            AGREEING,
+            Nobody,
+            Rule::Given("the ends agree at calls that the programs make"),
+            None,
+        ),
+        Reason::StandardStream => advice(
+            NOTHING,
+            This,
+            Rule::Given("what is standard input, output or error stays on TCP"),
+            None,
+        ),
+        Reason::HandedOver => advice(
+            NOTHING,
+            This,
+            Rule::Given("what is handed to another program undecided stays on TCP"),
+            None,
+        ),
+        Reason::IoUring => advice(
+            "nothing: the kernel reads and writes sockets in io_uring by itself",
+            This,
+            Rule::Given("sockets in io_uring stay on TCP"),
+            Some("choose epoll in the program's own settings, if it has one for that"),
+        ),
+        Reason::PastLibc => advice(
+            "nothing: calls past the C library would not be seen",
+            This,
+            Rule::Given("programs with system call instructions of their own stay on TCP"),
+            Some(
+                "use a build that calls the C library (Rust programs with rustix: \
+                 RUSTFLAGS=--cfg=rustix_use_libc)",
+            ),
+        ),
+        Reason::PortExcluded => advice(
+            NOTHING,
+            This,
+            Rule::Settings(&["policy.exclude_ports"]),
+            Some("take the port out of policy.exclude_ports, if it should move"),
+        ),
+        Reason::PeerExcluded => advice(
+            NOTHING,
+            This,
+            Rule::Settings(&["policy.permit_peers", "policy.exclude_peers"]),
+            Some(
+                "let policy.permit_peers and policy.exclude_peers have the peer, if it should move",
+            ),
+        ),
+        Reason::ProgramExcluded => advice(
+            NOTHING,
+            This,
+            Rule::Settings(&["policy.exclude_programs"]),
+            Some("take the program out of policy.exclude_programs, if it should move"),
+        ),
+        Reason::MemoryLimit => advice(
+            AGREEING,
+            This,
+            Rule::Settings(&["smc.memory_limit", "smc.user_memory_limit"]),
+            Some("raise the limit, or give connections smaller rings by smc.rmbe_size"),
+        ),
+        Reason::Congested => advice(
+            NOTHING,
+            This,
+            Rule::Settings(&["policy.handshake_limit"]),
+            Some("raise policy.handshake_limit, if the machine can bear it"),
+        ),
+        Reason::TooShort => advice(
+            "nothing yet: it has not lived long enough to be worth moving",
+            This,
+            Rule::Settings(&["smc.promotion", "smc.autosmc"]),
+            None,
+        ),
+        Reason::FailedLately => advice(
+            "nothing: agreeing with this server has failed, and it is left alone for a while",
+            This,
+            Rule::Settings(&["smc.autocache"]),
+            Some(
+                "remove the cause of the failure before, which `sidestep ss --totals` shows; \
+                 `sidestep config apply` forgets it",
+            ),
+        ),
+        Reason::NoTcpOption => advice(
+            "asked the agent whether SYN and SYN-ACK had the SMC option",
+            Peer,
+            Rule::Given("where an agent runs, both ends must have sent the option"),
+            Some("start the peer with `sidestep run`"),
+        ),
+    }
+}
+
+/// What a peer that sent this code should change.
+fn change_of_peer(diagnosis: Option<Diagnosis>) -> &'static str {
+    match diagnosis {
+        Some(Diagnosis::MEM) => "raise smc.memory_limit, or the limit that is short, for the peer",
+        Some(Diagnosis::NOUEID | Diagnosis::NOSMCDEV) => "give both programs the same smc.eid",
+        Some(Diagnosis::MAX_DMB) => "spread the peer's connections over more processes",
+        _ => "ask `sidestep why` about the peer's process",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_decides_by_a_setting_is_told_to_change_one() {
+        for reason in Reason::ALL {
+            let advice = of(reason, Role::Client, None);
+            if let Rule::Settings(keys) = advice.rule {
+                assert_eq!(advice.decider, Decider::This, "{reason:?}");
+                let change = advice.change.unwrap();
+                assert!(keys.iter().all(|key| change.contains(key)), "{reason:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn settings_are_keys_of_the_configuration() {
+        for reason in Reason::ALL {
+            if let Rule::Settings(keys) = of(reason, Role::Server, None).rule {
+                for key in keys {
+                    assert!(crate::config::keys().any(|(known, _)| known == **key), "{key}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_peers_code_says_what_it_should_change() {
+        let change = |code| of(Reason::PeerDeclined, Role::Client, code).change.unwrap();
+        assert!(change(Some(Diagnosis::MEM)).contains("memory_limit"));
+        assert!(change(Some(Diagnosis::NOUEID)).contains("smc.eid"));
+        assert!(change(None).contains("sidestep why"));
+    }
+}

@@ -1,0 +1,511 @@
+//! What was decided about connections, by kind: with whom it was tried, who decided, by which
+//! rule, how often, and what to change.
+//!
+//! Connections that are open and decisions of the last hour that have the same program, role,
+//! server and outcome are one finding. If an end says only that its peer was not there, the
+//! other end is looked for: a Sidestep program that had a reason of its own, or a plain one.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use serde::Serialize;
+use sidestep_proto::fallback::Reason;
+use sidestep_socket::inspect::{
+    Connection, Fallback, Mode, Program, Role, Snapshot, Verdict as Decided,
+};
+
+use super::advice::{self, Decider, Rule};
+use super::host::{Holder, Host};
+use super::setting::Environment;
+use crate::preloadable::{self, Caller};
+
+/// A kind of decision; the names are part of the command's interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Finding {
+    pub(super) pid: u32,
+    pub(super) program: String,
+    pub(super) role: &'static str,
+    /// The server's end; `None`: its address was not known.
+    pub(super) server: Option<SocketAddr>,
+    pub(super) mode: &'static str,
+    /// Why, in a few words.
+    pub(super) words: String,
+    /// What had been tried.
+    pub(super) tried: String,
+    /// Which side decided.
+    pub(super) decided_by: String,
+    /// The standard's code.
+    pub(super) code: Option<Code>,
+    /// The setting or rule that decided.
+    pub(super) rule: Option<String>,
+    /// Such connections that are open.
+    pub(super) open: u64,
+    pub(super) in_last_hour: u64,
+    /// Seconds since the last one was decided.
+    pub(super) last_ago_s: Option<u64>,
+    /// The one thing to change; `None`: nothing should be.
+    pub(super) change: Option<String>,
+}
+
+/// A diagnosis of the standard.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Code {
+    pub(super) code: String,
+    pub(super) name: &'static str,
+    pub(super) text: &'static str,
+}
+
+/// What is known about one kind before it is explained.
+#[derive(Clone, Debug)]
+struct Kind {
+    pid: u32,
+    program: String,
+    role: Role,
+    server: Option<SocketAddr>,
+    outcome: Outcome,
+    open: u64,
+    in_last_hour: u64,
+    last_ago_s: Option<u64>,
+    /// Both addresses of one that is open: ours, the peer's.
+    example: Option<(SocketAddr, SocketAddr)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Moved,
+    /// Nothing is decided, or was when it ended.
+    Undecided,
+    /// The ends are agreeing.
+    Agreeing,
+    Tcp(Fallback),
+}
+
+/// Everything that could be seen, to explain with.
+pub(super) struct Sight<'a> {
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) host: &'a Host,
+}
+
+/// Which connections and decisions are asked for.
+pub(super) trait Scope {
+    fn has_connection(&self, connection: &Connection) -> bool;
+    fn has_decision(&self, program: &Program, server: Option<SocketAddr>) -> bool;
+}
+
+impl Sight<'_> {
+    /// All findings about what `scope` has: TCP first, the most frequent of them first.
+    pub(super) fn findings(&self, scope: &impl Scope) -> Vec<Finding> {
+        let mut kinds: Vec<Kind> = Vec::new();
+        for program in &self.snapshot.programs {
+            for decision in &program.decisions {
+                if scope.has_decision(program, decision.server) {
+                    let ago = decision.last_ago.as_secs();
+                    enter(
+                        &mut kinds,
+                        Kind {
+                            pid: program.pids[0],
+                            program: program.program.clone(),
+                            role: decision.role,
+                            server: decision.server,
+                            outcome: match decision.verdict {
+                                Decided::Moved => Outcome::Moved,
+                                Decided::Undecided => Outcome::Undecided,
+                                Decided::Tcp(fallback) => Outcome::Tcp(fallback),
+                            },
+                            open: 0,
+                            in_last_hour: decision.in_last_hour,
+                            last_ago_s: Some(ago),
+                            example: None,
+                        },
+                    );
+                }
+            }
+        }
+        let open = |connection: &&Connection| connection.mode != Mode::Lingering;
+        for connection in self.snapshot.connections.iter().filter(open) {
+            if scope.has_connection(connection) {
+                enter(&mut kinds, self.kind_of(connection));
+            }
+        }
+        kinds.sort_by_key(|kind| {
+            let rank = match kind.outcome {
+                Outcome::Tcp(_) => 0,
+                Outcome::Agreeing | Outcome::Undecided => 1,
+                Outcome::Moved => 2,
+            };
+            (rank, std::cmp::Reverse(kind.open.saturating_add(kind.in_last_hour)))
+        });
+        kinds.iter().map(|kind| self.explain(kind)).collect()
+    }
+
+    /// The kind of an open connection. A child that uses its parent's counts as its parent: so
+    /// do its decisions.
+    fn kind_of(&self, connection: &Connection) -> Kind {
+        let of_child = |program: &&Program| program.pids.contains(&connection.pid);
+        let program = self.snapshot.programs.iter().find(of_child);
+        let server = match connection.role {
+            Role::Server => connection.local,
+            Role::Client => connection.peer,
+        };
+        Kind {
+            pid: program.map_or(connection.pid, |program| program.pids[0]),
+            program: program.map_or(&connection.program, |program| &program.program).clone(),
+            role: connection.role,
+            server,
+            outcome: match (connection.mode, connection.fallback) {
+                (Mode::SmcD | Mode::Lingering, _) => Outcome::Moved,
+                (Mode::Negotiating, _) => Outcome::Agreeing,
+                (Mode::Tcp, Some(fallback)) => Outcome::Tcp(fallback),
+                (Mode::Tcp, None) => Outcome::Undecided,
+            },
+            open: 1,
+            in_last_hour: 0,
+            last_ago_s: None,
+            example: connection.local.zip(connection.peer),
+        }
+    }
+
+    fn explain(&self, kind: &Kind) -> Finding {
+        let end = match kind.role {
+            Role::Server => "server",
+            Role::Client => "client",
+        };
+        let plain = |words: &str, tried: &str| Finding {
+            pid: kind.pid,
+            program: kind.program.clone(),
+            role: end,
+            server: kind.server,
+            mode: "TCP",
+            words: words.into(),
+            tried: tried.into(),
+            decided_by: "nobody".into(),
+            code: None,
+            rule: None,
+            open: kind.open,
+            in_last_hour: kind.in_last_hour,
+            last_ago_s: kind.last_ago_s,
+            change: None,
+        };
+        match kind.outcome {
+            Outcome::Moved => Finding {
+                mode: "SMC-D",
+                decided_by: "both ends".into(),
+                ..plain("its bytes go through shared memory", "the ends have met and agreed")
+            },
+            Outcome::Agreeing => plain(
+                "its ends are agreeing",
+                "the ends have begun to look for each other; they go on at their next calls",
+            ),
+            Outcome::Undecided if kind.open > 0 && kind.in_last_hour == 0 => plain(
+                "nothing is decided yet",
+                "nothing yet: the ends agree at calls that the programs make",
+            ),
+            Outcome::Undecided => Finding {
+                rule: Some(self.rule(kind.pid, Rule::Settings(&["smc.promotion"]))),
+                ..plain(
+                    "it ended before anything was decided",
+                    "what there was time for: such a connection is too short to gain",
+                )
+            },
+            Outcome::Tcp(fallback) => self.explain_tcp(kind, fallback, plain("", "")),
+        }
+    }
+
+    fn explain_tcp(&self, kind: &Kind, fallback: Fallback, blank: Finding) -> Finding {
+        let advice = advice::of(fallback.reason, kind.role, fallback.peer);
+        let diagnosis = fallback.peer.unwrap_or(fallback.diagnosis());
+        let finding = Finding {
+            words: fallback.words().into(),
+            tried: advice.tried.into(),
+            decided_by: match advice.decider {
+                Decider::This => format!("this end, {} ({})", kind.program, kind.pid),
+                Decider::Peer => format!("the peer, {}", self.peer_of(kind)),
+                Decider::Nobody => "nobody: that is how things are".into(),
+            },
+            code: Some(Code {
+                code: format!("{:#010x}", diagnosis.0),
+                name: diagnosis.name(),
+                text: diagnosis.meaning(),
+            }),
+            rule: match advice.rule {
+                Rule::None => None,
+                rule => Some(self.rule(kind.pid, rule)),
+            },
+            change: advice.change.map(Into::into),
+            ..blank
+        };
+        match fallback.reason {
+            Reason::PeerNotSmc => self.explain_absence(kind, finding),
+            _ => finding,
+        }
+    }
+
+    fn rule(&self, pid: u32, rule: Rule) -> String {
+        match rule {
+            Rule::Settings(keys) => Environment::of(pid).origin_of(keys),
+            Rule::Given(rule) => rule.into(),
+            Rule::None => String::new(),
+        }
+    }
+
+    /// The peer was not there: it had a reason, or it is a plain program.
+    fn explain_absence(&self, kind: &Kind, finding: Finding) -> Finding {
+        if let Some((pid, program, fallback)) = self.reason_of_peer(kind) {
+            let role = match kind.role {
+                Role::Server => Role::Client,
+                Role::Client => Role::Server,
+            };
+            let advice = advice::of(fallback.reason, role, None);
+            return Finding {
+                decided_by: format!("the peer, {program} ({pid}): {}", fallback.words()),
+                rule: match advice.rule {
+                    Rule::None => None,
+                    rule => Some(self.rule(pid, rule)),
+                },
+                change: advice.change.map(Into::into),
+                ..finding
+            };
+        }
+        match self.plain_peer(kind) {
+            Some(holder) => {
+                let Stranger { words, change, .. } = Stranger::of(&holder);
+                Finding {
+                    decided_by: format!("the peer, {} ({}): {words}", holder.program, holder.pid),
+                    change,
+                    ..finding
+                }
+            }
+            None => finding,
+        }
+    }
+
+    /// The reason that a Sidestep program at the other end has written down.
+    fn reason_of_peer(&self, kind: &Kind) -> Option<(u32, &str, Fallback)> {
+        let is_own = |fallback: &Fallback| fallback.reason != Reason::PeerNotSmc;
+        let of_twin = kind.example.and_then(|(local, peer)| {
+            let is_twin = |twin: &&Connection| {
+                (twin.local, twin.peer) == (Some(peer), Some(local)) && twin.role != kind.role
+            };
+            let twin = self.snapshot.connections.iter().find(is_twin)?;
+            Some((twin.pid, twin.program.as_str(), twin.fallback.filter(is_own)?))
+        });
+        of_twin.or_else(|| {
+            let server = kind.server?;
+            self.snapshot.programs.iter().find_map(|program| {
+                let fallback = program.decisions.iter().find_map(|decision| {
+                    let is_peer = decision.role != kind.role && decision.server == Some(server);
+                    match decision.verdict {
+                        Decided::Tcp(fallback) if is_peer && is_own(&fallback) => Some(fallback),
+                        _ => None,
+                    }
+                })?;
+                Some((program.pids[0], program.program.as_str(), fallback))
+            })
+        })
+    }
+
+    /// A program at the other end that is none of Sidestep's: of a connection that is open, or
+    /// the one that listens where a client has connected.
+    fn plain_peer(&self, kind: &Kind) -> Option<Holder> {
+        let is_plain = |holder: &Holder| !self.is_sidestep(holder.pid);
+        let of_open = kind.example.and_then(|(local, peer)| self.host.holder_of(peer, local));
+        if let Some(holder) = of_open {
+            return Some(holder.clone()).filter(is_plain);
+        }
+        let server = kind.server.filter(|_| kind.role == Role::Client)?;
+        let listeners = self.host.listeners(server.port());
+        let serves = |ip: IpAddr| ip == server.ip() || ip.is_unspecified();
+        let listener = listeners.into_iter().find(|listener| serves(listener.address.ip()))?;
+        listener.holder.filter(is_plain)
+    }
+
+    /// Whether a process has a state of ours.
+    pub(super) fn is_sidestep(&self, pid: u32) -> bool {
+        self.snapshot.programs.iter().any(|program| program.pids.contains(&pid))
+    }
+
+    fn peer_of(&self, kind: &Kind) -> String {
+        let twin = kind.example.and_then(|(local, peer)| self.host.holder_of(peer, local));
+        match twin {
+            Some(holder) => format!("{} ({})", holder.program, holder.pid),
+            None => "whose process is not known".into(),
+        }
+    }
+}
+
+/// A program without a state of ours.
+pub(super) struct Stranger {
+    pub(super) is_under_sidestep: bool,
+    /// What it is.
+    pub(super) words: String,
+    pub(super) change: Option<String>,
+}
+
+impl Stranger {
+    /// What can be said of it from outside.
+    pub(super) fn of(holder: &Holder) -> Self {
+        let path = PathBuf::from(format!("/proc/{}/exe", holder.pid));
+        let examination = preloadable::examine(&path, Caller::current(), None).ok();
+        let obstacle = examination.and_then(|examination| examination.obstacle);
+        let is_of_sidestep = Environment::of(holder.pid).is_of_sidestep();
+        match obstacle {
+            Some(obstacle) => Self {
+                is_under_sidestep: false,
+                words: obstacle.to_string(),
+                change: Some(obstacle.advice().to_owned()),
+            },
+            None if is_of_sidestep => Self {
+                is_under_sidestep: true,
+                words: "it runs under Sidestep, and has had no TCP connection yet".to_owned(),
+                change: None,
+            },
+            None => Self {
+                is_under_sidestep: false,
+                words: "it was not started with Sidestep".to_owned(),
+                change: Some(format!("start {} with `sidestep run`", holder.program)),
+            },
+        }
+    }
+}
+
+/// Adds what is known of a kind to what was known of it before.
+fn enter(kinds: &mut Vec<Kind>, more: Kind) {
+    let is_it = |known: &&mut Kind| {
+        (known.pid, known.role, known.server) == (more.pid, more.role, more.server)
+            && known.outcome == more.outcome
+    };
+    let Some(known) = kinds.iter_mut().find(is_it) else {
+        kinds.push(more);
+        return;
+    };
+    known.open += more.open;
+    known.in_last_hour += more.in_last_hour;
+    known.last_ago_s = match (known.last_ago_s, more.last_ago_s) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    };
+    known.example = known.example.or(more.example);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sidestep_socket::inspect::{Counters, Decision};
+    use std::time::Duration;
+
+    fn server_at() -> SocketAddr {
+        "127.0.0.1:80".parse().unwrap()
+    }
+
+    struct Everything;
+
+    impl Scope for Everything {
+        fn has_connection(&self, _: &Connection) -> bool {
+            true
+        }
+
+        fn has_decision(&self, _: &Program, _: Option<SocketAddr>) -> bool {
+            true
+        }
+    }
+
+    fn decision(role: Role, verdict: Decided, in_last_hour: u64) -> Decision {
+        let last_ago = Duration::from_secs(in_last_hour);
+        Decision { server: Some(server_at()), role, verdict, in_last_hour, last_ago }
+    }
+
+    fn tcp(reason: Reason) -> Decided {
+        Decided::Tcp(Fallback { reason, peer: None })
+    }
+
+    /// Numbers beyond the kernel's: nothing is known of such processes but what is said here.
+    fn program(pid: u32, decisions: Vec<Decision>) -> Program {
+        let program = format!("p{}", pid & 0xf);
+        Program { pids: vec![1 << 30 | pid], program, decisions, ..Program::default() }
+    }
+
+    fn open(pid: u32, role: Role, fallback: Option<Fallback>) -> Connection {
+        let ends = [Some(server_at()), Some("127.0.0.1:40000".parse().unwrap())];
+        let [local, peer] = if role == Role::Server { ends } else { [ends[1], ends[0]] };
+        Connection {
+            pid: 1 << 30 | pid,
+            program: format!("p{pid}"),
+            local,
+            peer,
+            role,
+            mode: if fallback.is_some() { Mode::Tcp } else { Mode::SmcD },
+            rmbe_local: 0,
+            rmbe_peer: 0,
+            counters: Counters::default(),
+            fallback,
+        }
+    }
+
+    fn findings(snapshot: &Snapshot) -> Vec<Finding> {
+        Sight { snapshot, host: &Host::default() }.findings(&Everything)
+    }
+
+    #[test]
+    fn open_connections_and_past_decisions_of_one_kind_are_one_finding() {
+        let plain = tcp(Reason::PeerNotSmc);
+        let decisions = vec![
+            decision(Role::Server, Decided::Moved, 90),
+            decision(Role::Server, plain, 5),
+            decision(Role::Server, tcp(Reason::NoMemory), 7),
+            decision(Role::Client, plain, 1),
+        ];
+        let fallback = Fallback { reason: Reason::PeerNotSmc, peer: None };
+        let snapshot = Snapshot {
+            connections: vec![
+                open(1, Role::Server, Some(fallback)),
+                open(1, Role::Server, Some(fallback)),
+                open(1, Role::Server, None),
+            ],
+            programs: vec![program(1, decisions)],
+            ..Snapshot::default()
+        };
+        let findings = findings(&snapshot);
+        let counts: Vec<_> =
+            findings.iter().map(|f| (f.role, f.mode, f.open, f.in_last_hour)).collect();
+        let expected = [
+            ("server", "TCP", 2, 5),
+            ("server", "TCP", 0, 7),
+            ("client", "TCP", 0, 1),
+            ("server", "SMC-D", 1, 90),
+        ];
+        assert_eq!(counts, expected);
+        assert_eq!(findings[0].last_ago_s, Some(5));
+        assert_eq!(findings[0].code.as_ref().unwrap().name, "PEERNOSMC");
+        assert_eq!(findings[0].change.as_deref(), Some("start the peer with `sidestep run`"));
+        assert!(findings[1].rule.as_ref().unwrap().starts_with("smc.memory_limit"));
+        assert_eq!(findings[3].change, None);
+    }
+
+    #[test]
+    fn a_peer_that_had_a_reason_of_its_own_is_who_decided() {
+        let client = program(1, vec![decision(Role::Client, tcp(Reason::PeerNotSmc), 3)]);
+        let server = program(2, vec![decision(Role::Server, tcp(Reason::PortExcluded), 3)]);
+        let snapshot = Snapshot { programs: vec![client, server], ..Snapshot::default() };
+        let finding = findings(&snapshot).into_iter().find(|f| f.role == "client").unwrap();
+        assert!(finding.decided_by.starts_with("the peer, p2 ("), "{finding:?}");
+        assert!(finding.decided_by.contains("policy.exclude_ports"), "{finding:?}");
+        assert!(finding.rule.unwrap().starts_with("policy.exclude_ports"));
+        assert!(finding.change.unwrap().contains("policy.exclude_ports"));
+    }
+
+    #[test]
+    fn the_twin_of_an_open_connection_says_more_than_others() {
+        let of = |reason| Some(Fallback { reason, peer: None });
+        let snapshot = Snapshot {
+            connections: vec![
+                open(1, Role::Server, of(Reason::PeerNotSmc)),
+                open(2, Role::Client, of(Reason::IoUring)),
+            ],
+            ..Snapshot::default()
+        };
+        let findings = findings(&snapshot);
+        let server = findings.iter().find(|f| f.role == "server").unwrap();
+        assert!(server.decided_by.contains("p2 (") && server.decided_by.contains("io_uring"));
+        assert!(server.change.as_ref().unwrap().contains("epoll"));
+    }
+}

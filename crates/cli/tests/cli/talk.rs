@@ -1,0 +1,135 @@
+//! Real programs under the real library: an echo server and its client.
+
+use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use crate::support::Place;
+
+/// A place with a program that talks and the library that moves it.
+pub(crate) struct Talk {
+    pub(crate) place: Place,
+    talker: PathBuf,
+    library: &'static Path,
+}
+
+/// A program that runs until it is dropped.
+pub(crate) struct Running {
+    child: Child,
+    said: BufReader<std::process::ChildStdout>,
+}
+
+impl Talk {
+    /// None, with a printed line, if there is no compiler or no library.
+    pub(crate) fn prepare() -> Option<Self> {
+        let place = Place::new();
+        let talker = place.compile("talker", include_str!("talker.c"), &["-Wall", "-Werror"])?;
+        Some(Self { place, talker, library: library()? })
+    }
+
+    /// `sidestep`, with the real library.
+    pub(crate) fn sidestep(&self) -> Command {
+        self.place.sidestep(Some(self.library))
+    }
+
+    /// The talker under `sidestep run OPTIONS`.
+    pub(crate) fn moved(&self, options: &[&str], words: &[&str]) -> Command {
+        let mut command = self.sidestep();
+        command.arg("run").args(options).arg(&self.talker).args(words);
+        command
+    }
+
+    /// The talker as it is.
+    pub(crate) fn plain(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(&self.talker);
+        command.args(words);
+        command
+    }
+
+    pub(crate) fn talker(&self) -> &Path {
+        &self.talker
+    }
+}
+
+impl Running {
+    /// Starts it and waits for its first line: a server listens, a client has talked.
+    pub(crate) fn start(mut command: Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        assert!(line == "ready\n" || line == "done\n", "{line:?}");
+        Self { child, said }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Closes its standard input: a client closes its connection and ends.
+    pub(crate) fn finish(mut self) {
+        drop(self.child.stdin.take());
+        let mut rest = String::new();
+        self.said.read_line(&mut rest).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{rest}");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A port at which nobody listens.
+pub(crate) fn free_port() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port().to_string()
+}
+
+/// Tries until it succeeds: what one program has done the other may still have to see.
+pub(crate) fn eventually<T>(what: &str, mut f: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..200 {
+        if let Some(value) = f() {
+            return value;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("{what}")
+}
+
+/// A connection of this very process, which does not run under Sidestep, with bytes both ways.
+pub(crate) fn connect(port: &str) -> TcpStream {
+    use std::io::{Read, Write};
+    let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
+    stream.write_all(b"hello").unwrap();
+    stream.read_exact(&mut [0; 5]).unwrap();
+    stream
+}
+
+/// `libsidestep.so` of this build. None, with a printed line, if cargo cannot build it here.
+fn library() -> Option<&'static Path> {
+    static LIBRARY: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let build = || {
+        let directory = Path::new(env!("CARGO_BIN_EXE_sidestep")).parent().unwrap();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "-q", "-p", "sidestep-preload", "--manifest-path"]);
+        cargo.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml"));
+        cargo.arg("--target-dir").arg(directory.parent().unwrap());
+        if directory.ends_with("release") {
+            cargo.arg("--release");
+        }
+        let built = cargo.status().is_ok_and(|status| status.success());
+        Some(directory.join("libsidestep.so")).filter(|path| built && path.exists())
+    };
+    let library = LIBRARY.get_or_init(build).as_deref();
+    if library.is_none() {
+        println!("skipped: cargo cannot build libsidestep.so here");
+    }
+    library
+}

@@ -1,0 +1,127 @@
+/* A server and a client that know nothing of Sidestep.
+ *
+ *   talker serve PORT                 echoes, one connection after the other, for ever
+ *   talker call PORT N TRIPS LEN      N connections, each with so many round trips of so many
+ *                                     bytes each way; between the last one and its close it
+ *                                     waits for the end of standard input
+ *   talker late PORT                  one such connection, begun without waiting, that is not
+ *                                     established at once */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static char bytes[1 << 20];
+
+static void check(int result, const char *what)
+{
+    if (result < 0) {
+        perror(what);
+        exit(1);
+    }
+}
+
+static int tcp(int port, struct sockaddr_in *address)
+{
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    check(fd, "socket");
+    memset(address, 0, sizeof *address);
+    address->sin_family = AF_INET;
+    address->sin_port = htons(port);
+    address->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return fd;
+}
+
+static void send_all(int fd, size_t len)
+{
+    for (size_t done = 0; done < len;) {
+        ssize_t n = send(fd, bytes + done, len - done, MSG_NOSIGNAL);
+        check(n, "send");
+        done += n;
+    }
+}
+
+static void serve(int port)
+{
+    struct sockaddr_in address;
+    int listener = tcp(port, &address), on = 1;
+    check(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on), "setsockopt");
+    check(bind(listener, (struct sockaddr *)&address, sizeof address), "bind");
+    check(listen(listener, 64), "listen");
+    puts("ready");
+    fflush(stdout);
+    for (;;) {
+        int fd = accept(listener, NULL, NULL);
+        check(fd, "accept");
+        ssize_t n;
+        while ((n = recv(fd, bytes, sizeof bytes, 0)) > 0)
+            send_all(fd, n);
+        close(fd);
+    }
+}
+
+static void talk(int fd, int trips, size_t len)
+{
+    for (int trip = 0; trip < trips; trip++) {
+        send_all(fd, len);
+        check(recv(fd, bytes, len, MSG_WAITALL) == (ssize_t)len ? 0 : -1, "recv");
+    }
+}
+
+static void linger(void)
+{
+    puts("done");
+    fflush(stdout);
+    while (getchar() != EOF) {
+    }
+}
+
+static void call(int port, int connections, int trips, size_t len)
+{
+    for (int i = 0; i < connections; i++) {
+        struct sockaddr_in address;
+        int fd = tcp(port, &address);
+        check(connect(fd, (struct sockaddr *)&address, sizeof address), "connect");
+        talk(fd, trips, len);
+        if (i + 1 == connections)
+            linger();
+        close(fd);
+    }
+}
+
+static void call_late(int port)
+{
+    struct sockaddr_in address;
+    socklen_t len = sizeof address;
+    int fd = tcp(port, &address);
+    check(fcntl(fd, F_SETFL, O_NONBLOCK), "fcntl");
+    int connected = connect(fd, (struct sockaddr *)&address, sizeof address);
+    check(connected < 0 && errno == EINPROGRESS ? 0 : -1, "connect");
+    if (getpeername(fd, (struct sockaddr *)&address, &len) == 0) {
+        puts("established at once");
+        exit(1);
+    }
+    struct pollfd room = { .fd = fd, .events = POLLOUT };
+    check(poll(&room, 1, -1), "poll");
+    check(fcntl(fd, F_SETFL, 0), "fcntl");
+    talk(fd, 1, 5);
+    linger();
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[1], "late") == 0) {
+        call_late(atoi(argv[2]));
+        return 0;
+    }
+    if (argc == 3)
+        serve(atoi(argv[2]));
+    if (argc == 6)
+        call(atoi(argv[2]), atoi(argv[3]), atoi(argv[4]), atoi(argv[5]));
+    return argc == 6 ? 0 : 2;
+}

@@ -1,0 +1,262 @@
+//! What was decided about connections in the last hour: by whom they were served, in which
+//! role, and why they stayed on TCP, if they did.
+//!
+//! Connections that have ended leave their slots; `sidestep why` is asked about them
+//! afterwards. Each decision counts in one entry, in the counter of the five minutes in which
+//! it was made. The counter carries the number of these minutes, so an old one is known as old
+//! and begins anew, and nobody has to clean up. The time is the kernel's coarse clock,
+//! read without a system call, at decisions only.
+
+use crate::keyed::{self, Entry, Key, Label};
+use crate::sys;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Decisions of one kind.
+#[repr(C, align(64))]
+pub struct Decided {
+    label: Label,
+    /// Second of the last one, by [`sys::coarse_seconds`].
+    last: AtomicU32,
+    /// Each a period and, in its lower half, the decisions of that period.
+    counts: [AtomicU64; PERIODS],
+}
+
+/// All of them.
+#[repr(C)]
+pub struct History {
+    entries: [Decided; ENTRIES],
+    /// Those that found the table full.
+    untold: Decided,
+}
+
+/// Kinds of decisions that are told apart.
+pub const ENTRIES: usize = 256;
+/// Counters of a kind.
+const PERIODS: usize = 12;
+/// Length of a period in seconds: all of them are an hour.
+const PERIOD: u32 = 300;
+
+const _: () = assert!(PERIODS as u32 * PERIOD == 3600);
+const _: () = assert!(size_of::<Decided>() == 128);
+
+/// A kind of decisions: all that `sidestep why` tells apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// Address of the server's end, as in a slot.
+    pub server_ip: [u64; 2],
+    /// Port of the server's end.
+    pub server_port: u16,
+    /// 4 or 6; 0: the address is not known.
+    pub family: u8,
+    /// This end accepted.
+    pub is_server: bool,
+    /// What was decided.
+    pub verdict: Verdict,
+}
+
+/// What was decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Shared memory.
+    Moved,
+    /// Nothing: it ended before.
+    Undecided,
+    /// TCP, for the reason of this number, with the code of a peer that declined.
+    Tcp {
+        /// `proto::fallback::Reason`.
+        reason: u8,
+        /// 0: none.
+        peer_diagnosis: u32,
+    },
+}
+
+/// Where the parts of a kind lie in its word. No word is 0 or all ones: one bit is always
+/// set, and the four above never are.
+const USED: u64 = 1 << 27;
+const SERVER: u64 = 1 << 24;
+const FAMILY_AT: u32 = 25;
+const REASON_AT: u32 = 16;
+const DIAGNOSIS_AT: u32 = 32;
+/// Numbers of verdicts that are no reasons.
+const MOVED: u8 = 255;
+const UNDECIDED: u8 = 0;
+
+impl Kind {
+    fn key(&self) -> Key {
+        let (reason, diagnosis) = match self.verdict {
+            Verdict::Moved => (MOVED, 0),
+            Verdict::Undecided => (UNDECIDED, 0),
+            Verdict::Tcp { reason, peer_diagnosis } => (reason, peer_diagnosis),
+        };
+        let family: u64 = match self.family {
+            4 => 1,
+            6 => 2,
+            _ => 0,
+        };
+        let word = USED
+            | u64::from(self.server_port)
+            | u64::from(reason) << REASON_AT
+            | if self.is_server { SERVER } else { 0 }
+            | family << FAMILY_AT
+            | u64::from(diagnosis) << DIAGNOSIS_AT;
+        Key { address: self.server_ip, word }
+    }
+
+    fn of(Key { address, word }: Key) -> Self {
+        Self {
+            server_ip: address,
+            server_port: word as u16,
+            family: [0, 4, 6, 0][(word >> FAMILY_AT & 3) as usize],
+            is_server: word & SERVER != 0,
+            verdict: match (word >> REASON_AT) as u8 {
+                MOVED => Verdict::Moved,
+                UNDECIDED => Verdict::Undecided,
+                reason => Verdict::Tcp { reason, peer_diagnosis: (word >> DIAGNOSIS_AT) as u32 },
+            },
+        }
+    }
+}
+
+/// How often, and when last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recent {
+    /// Decisions of the last hour, in steps of five minutes.
+    pub in_last_hour: u64,
+    /// Seconds since the last one.
+    pub last_ago: u32,
+}
+
+impl History {
+    /// Writes a decision down.
+    pub fn note(&self, kind: &Kind) {
+        let entry = keyed::enter(&self.entries, &kind.key());
+        entry.unwrap_or(&self.untold).count(sys::coarse_seconds());
+    }
+
+    /// What was decided in the last hour.
+    pub fn recent(&self) -> impl Iterator<Item = (Kind, Recent)> {
+        let now = sys::coarse_seconds();
+        let told = move |entry: &Decided| Some((Kind::of(entry.label.key()?), entry.recent(now)));
+        self.entries.iter().filter_map(told).filter(|(_, recent)| recent.in_last_hour > 0)
+    }
+
+    /// Decisions for which there was no place.
+    pub fn untold(&self) -> Recent {
+        self.untold.recent(sys::coarse_seconds())
+    }
+}
+
+impl Decided {
+    fn count(&self, now: u32) {
+        let period = now / PERIOD;
+        let counter = &self.counts[period as usize % PERIODS];
+        let _ = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
+            let (of, n) = ((old >> 32) as u32, old as u32);
+            // A later period: another thread's clock was read after ours.
+            Some(match of >= period {
+                true => u64::from(of) << 32 | u64::from(n.saturating_add(1)),
+                false => u64::from(period) << 32 | 1,
+            })
+        });
+        self.last.store(now, Ordering::Relaxed);
+    }
+
+    fn recent(&self, now: u32) -> Recent {
+        let is_recent = |of: u32| (now / PERIOD).saturating_sub(of) < PERIODS as u32;
+        let counts = self.counts.iter().map(|counter| counter.load(Ordering::Relaxed));
+        let recent = counts.filter(|count| is_recent((count >> 32) as u32));
+        Recent {
+            in_last_hour: recent.map(|count| u64::from(count as u32)).sum(),
+            last_ago: now.saturating_sub(self.last.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+impl Entry for Decided {
+    fn label(&self) -> &Label {
+        &self.label
+    }
+
+    fn is_outdated(&self) -> bool {
+        self.recent(sys::coarse_seconds()).in_last_hour == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::boxed::Box;
+    use std::vec::Vec;
+
+    fn history() -> Box<History> {
+        // SAFETY: atomics, for which zero bytes are valid.
+        unsafe { Box::<History>::new_zeroed().assume_init() }
+    }
+
+    fn kind(server_port: u16, verdict: Verdict) -> Kind {
+        Kind { server_ip: [0x7f00_0001, 0], server_port, family: 4, is_server: true, verdict }
+    }
+
+    #[test]
+    fn a_kind_survives_its_key() {
+        let declined = Verdict::Tcp { reason: 7, peer_diagnosis: 0xffff_ffff };
+        for verdict in [Verdict::Moved, Verdict::Undecided, declined] {
+            for (family, is_server) in [(4, true), (6, false), (0, true)] {
+                let kind = Kind {
+                    server_ip: [1 << 63, u64::MAX],
+                    server_port: 65_535,
+                    family,
+                    is_server,
+                    verdict,
+                };
+                assert_eq!(Kind::of(kind.key()), kind);
+                assert!(kind.key().word != 0 && kind.key().word != u64::MAX);
+            }
+        }
+    }
+
+    #[test]
+    fn decisions_are_counted_by_kind() {
+        let history = history();
+        let plain = Verdict::Tcp { reason: 3, peer_diagnosis: 0 };
+        for (kind, n) in [(kind(80, plain), 5), (kind(80, Verdict::Moved), 2)] {
+            (0..n).for_each(|_| history.note(&kind));
+        }
+        let mut found: Vec<_> =
+            history.recent().map(|(kind, recent)| (kind.verdict, recent.in_last_hour)).collect();
+        found.sort_by_key(|(_, n)| *n);
+        assert_eq!(found, [(Verdict::Moved, 2), (plain, 5)]);
+        assert_eq!(history.untold().in_last_hour, 0);
+    }
+
+    #[test]
+    fn an_hour_later_nothing_is_left() {
+        let decided = &history().entries[0];
+        let count = |now| decided.recent(now).in_last_hour;
+        let begin = 100 * PERIOD;
+        decided.count(begin);
+        decided.count(begin + 7);
+        decided.count(begin + PERIOD);
+        assert_eq!(decided.recent(begin + PERIOD + 9), Recent { in_last_hour: 3, last_ago: 9 });
+        assert_eq!(count(begin + 3600 - 1), 3);
+        assert_eq!(count(begin + 3600), 1);
+        assert_eq!(count(begin + 3600 + PERIOD), 0);
+        // The same counter serves again.
+        decided.count(begin + 3600);
+        assert_eq!(count(begin + 3600), 2);
+        // Somebody whose clock was read before that.
+        decided.count(begin);
+        assert_eq!(count(begin + 3600), 3);
+    }
+
+    #[test]
+    fn what_finds_no_place_is_counted_together() {
+        let history = history();
+        for port in 0..10_000 {
+            history.note(&kind(port, Verdict::Undecided));
+        }
+        let told: u64 = history.recent().map(|(_, recent)| recent.in_last_hour).sum();
+        assert!(told <= ENTRIES as u64);
+        assert_eq!(told + history.untold().in_last_hour, 10_000);
+    }
+}

@@ -1,0 +1,83 @@
+//! How long messages are: a histogram by powers of two.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// Counts of messages by their length. [`longest_of`] has what each counts.
+#[repr(C)]
+pub struct Sizes(pub [AtomicU64; CLASSES]);
+
+/// Classes of lengths: up to 64 bytes, 128 bytes and so on to 1 MiB, and longer.
+pub const CLASSES: usize = 16;
+
+/// The longest message of the first class, as a power of two.
+const FIRST_EXPONENT: u32 = 6;
+
+/// The longest message that a class has; `None`: there is none.
+#[must_use]
+pub const fn longest_of(class: usize) -> Option<u64> {
+    if class + 1 < CLASSES { Some(1 << (FIRST_EXPONENT as usize + class)) } else { None }
+}
+
+#[inline]
+const fn class_of(len: u64) -> usize {
+    // The exponent of the next power of two: 64 - zeros of (len - 1).
+    let exponent = u64::BITS - len.saturating_sub(1).leading_zeros();
+    let class = exponent.saturating_sub(FIRST_EXPONENT) as usize;
+    if class < CLASSES { class } else { CLASSES - 1 }
+}
+
+impl Sizes {
+    /// Counts a message. Exact with one writer at a time, as [`count`](crate::state::count).
+    #[inline]
+    pub fn count(&self, len: u64) {
+        crate::state::count(&self.0[class_of(len)], 1);
+    }
+
+    /// Counts a message, among writers that come at once.
+    #[inline]
+    pub fn count_among_others(&self, len: u64) {
+        self.0[class_of(len)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Adds what another has counted.
+    pub fn add(&self, other: &Self) {
+        for (sum, counter) in self.0.iter().zip(&other.0) {
+            let n = counter.load(Ordering::Relaxed);
+            if n > 0 {
+                sum.fetch_add(n, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_class_ends_at_its_longest() {
+        for class in 0..CLASSES - 1 {
+            let longest = longest_of(class).unwrap();
+            assert_eq!((class_of(longest), class_of(longest + 1)), (class, class + 1));
+        }
+        assert_eq!(longest_of(0), Some(64));
+        assert_eq!(longest_of(CLASSES - 2), Some(1 << 20));
+        assert_eq!(longest_of(CLASSES - 1), None);
+        assert_eq!([0, 1, 64, 65, u64::MAX].map(class_of), [0, 0, 0, 1, CLASSES - 1]);
+    }
+
+    #[test]
+    fn counts_and_adds_up() {
+        let sizes = || Sizes([const { AtomicU64::new(0) }; CLASSES]);
+        let (sum, one) = (sizes(), sizes());
+        one.count(100);
+        one.count_among_others(128);
+        one.count_among_others(2 << 20);
+        sum.add(&one);
+        sum.add(&one);
+        let counts = sum.0.each_ref().map(|n| n.load(Ordering::Relaxed));
+        let mut expected = [0; CLASSES];
+        (expected[1], expected[CLASSES - 1]) = (4, 2);
+        assert_eq!(counts, expected);
+    }
+}

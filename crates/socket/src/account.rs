@@ -1,0 +1,146 @@
+//! What is written down besides the counters of a connection: attempts and decisions, and
+//! traffic by server port if this process only counts.
+//!
+//! `sidestep why`, `stats` and `assess` read it from outside ([`crate::inspect`]). Decisions
+//! come once in the life of a connection; what every message costs is one counter of its
+//! length.
+
+use crate::meeting;
+use crate::process::{self, Process};
+use crate::sock::{self, Phase, Sock};
+use core::net::SocketAddr;
+use core::sync::atomic::{AtomicU64, Ordering};
+use sidestep_device::history::{Kind, Verdict};
+use sidestep_device::services::place;
+use sidestep_device::state::{Header, Slot};
+use sidestep_device::sys::{self, UnixName};
+use sidestep_proto::fallback::Reason;
+use sidestep_wire::RmbeSize;
+
+/// Gives our state to a `sidestep assess` that has asked for it: what is counted in there
+/// outlives us. Nobody else is to have it: the assessor may have ended, and another user may
+/// have taken its name.
+pub(crate) fn show_state(process: &Process) {
+    let assessor = &process::options().assessor;
+    let Some(fd) = (!assessor.is_empty()).then(sys::unix_packet).and_then(Result::ok) else {
+        return;
+    };
+    let may_see = |uid| uid == process.uid || uid == 0;
+    if sys::connect_unix(fd, &UnixName::new(assessor)).is_ok()
+        && sys::peer_user(fd).is_ok_and(may_see)
+    {
+        let _ = sys::send_fds(fd, &[sys::seat(process.state_fd)]);
+    }
+    sys::close_number(fd);
+}
+
+/// The two ends have begun to look for each other.
+pub(crate) fn attempted(sock: &Sock) {
+    with_header(sock, |header| add_one(&header.handshakes.attempted));
+}
+
+/// The connection reads by the ledger: it has moved.
+pub(crate) fn moved(sock: &Sock) {
+    let Some(slot) = sock.slot() else { return };
+    let incoming = slot.receive_ring_len.load(Ordering::Relaxed) as usize;
+    with_header(sock, |header| {
+        add_one(&header.handshakes.agreed);
+        if let Some(size) = RmbeSize::from_bytes(incoming) {
+            add_one(&header.rings[usize::from(size.code())].incoming);
+        }
+    });
+    note(sock, slot, Verdict::Moved);
+}
+
+/// The connection stays on TCP. Before its phase says so.
+pub(crate) fn stays(sock: &Sock, reason: Reason) {
+    let Some(slot) = sock.slot() else { return };
+    note_failure(sock);
+    let peer_diagnosis = match reason {
+        Reason::PeerDeclined => slot.peer_diagnosis.load(Ordering::Relaxed),
+        _ => 0,
+    };
+    note(sock, slot, Verdict::Tcp { reason: reason as u8, peer_diagnosis });
+}
+
+/// The connection has ended before anything was decided: for the reason for which it was on
+/// TCP so far, if there was one.
+pub(crate) fn undecided(sock: &Sock) {
+    let Some(slot) = sock.slot().filter(|slot| slot.is_counted_here()) else { return };
+    note_failure(sock);
+    let verdict = match slot.reason.load(Ordering::Relaxed) {
+        0 => Verdict::Undecided,
+        reason => Verdict::Tcp { reason, peer_diagnosis: 0 },
+    };
+    note(sock, slot, verdict);
+}
+
+/// A connection for which there is no slot stays on TCP.
+pub(crate) fn without_slot(process: &Process, sock: &Sock, fd: i32) {
+    process.state.header().ended.count_tcp(Reason::NoSlot as u8);
+    let is_server = sock.is_server.load(Ordering::Relaxed);
+    let server = sock::addresses(fd).ok().map(|(local, peer)| if is_server { local } else { peer });
+    let (server_ip, family) = server.map_or(([0; 2], 0), |server| sock::words(server.ip()));
+    process.state.history().note(&Kind {
+        server_ip,
+        server_port: server.map_or(0, |server| server.port()),
+        family,
+        is_server,
+        verdict: Verdict::Tcp { reason: Reason::NoSlot as u8, peer_diagnosis: 0 },
+    });
+}
+
+/// A ring to send through was taken.
+pub(crate) fn took_ring(process: &Process, size: RmbeSize, is_fresh: bool) {
+    let rings = &process.state.header().rings[usize::from(size.code())];
+    add_one(if is_fresh { &rings.fresh } else { &rings.reused });
+}
+
+/// From now on the traffic of a connection counts for its server's port.
+pub(crate) fn begin_tally(slot: &Slot, addresses: Option<(SocketAddr, SocketAddr)>) {
+    slot.tally.began.store(sys::coarse_ms(), Ordering::Relaxed);
+    slot.tally.place.store(addresses.map_or(place::PENDING, place_of), Ordering::Relaxed);
+}
+
+/// A connection is about to be closed: the last moment to ask where its peer was, if it
+/// was not connected yet when that was asked first.
+pub(crate) fn complete_tally(sock: &Sock, fd: i32) {
+    let is_pending = |slot: &&Slot| slot.tally.place.load(Ordering::Relaxed) == place::PENDING;
+    if let Some(slot) = sock.slot().filter(is_pending)
+        && let Some((local, peer)) = sock.learn_addresses(fd)
+    {
+        slot.tally.place.store(place_of((local, peer)), Ordering::Relaxed);
+    }
+}
+
+fn place_of((local, peer): (SocketAddr, SocketAddr)) -> u8 {
+    if meeting::is_same_host(local, peer) { place::HERE } else { place::ELSEWHERE }
+}
+
+fn note_failure(sock: &Sock) {
+    if sock.phase() == Phase::Meeting {
+        with_header(sock, |header| add_one(&header.handshakes.failed));
+    }
+}
+
+fn note(sock: &Sock, slot: &Slot, verdict: Verdict) {
+    let Some(home) = sock.home() else { return };
+    let (server_ip, server_port) = slot.server_address();
+    home.state.history().note(&Kind {
+        server_ip,
+        server_port,
+        family: slot.family.load(Ordering::Relaxed),
+        is_server: sock.is_server.load(Ordering::Relaxed),
+        verdict,
+    });
+}
+
+fn with_header(sock: &Sock, f: impl FnOnce(&Header)) {
+    if let Some(home) = sock.home() {
+        f(home.state.header());
+    }
+}
+
+fn add_one(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
