@@ -542,6 +542,7 @@ mod tests {
                 .into_iter()
                 .collect(),
             exclude_programs: ProgramName::new("sshd").map(|name| vec![name]),
+            assessor: None,
             log_level: Some(LogLevel::Debug),
             log_file: Some("/var/log/sidestep.log".into()),
         };

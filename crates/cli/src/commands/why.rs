@@ -100,7 +100,8 @@ fn server_of(connection: &Connection) -> Option<SocketAddr> {
 }
 
 fn explain(subject: Subject) -> Result<Explanation, WhyError> {
-    let snapshot = Snapshot::take().map_err(WhyError::Processes)?;
+    let mut snapshot = Snapshot::take().map_err(WhyError::Processes)?;
+    snapshot.find_addresses();
     let host = Host::look().map_err(WhyError::Processes)?;
     let sight = Sight { snapshot: &snapshot, host: &host };
     match subject {

@@ -35,10 +35,10 @@ impl Talk {
         self.place.sidestep(Some(self.library))
     }
 
-    /// The talker under `sidestep run OPTIONS`.
+    /// The talker under `sidestep run OPTIONS`. Its connections are short.
     pub(crate) fn moved(&self, options: &[&str], words: &[&str]) -> Command {
         let mut command = self.sidestep();
-        command.arg("run").args(options).arg(&self.talker).args(words);
+        command.args(["run", "--promotion", "early"]).args(options).arg(&self.talker).args(words);
         command
     }
 

@@ -72,8 +72,8 @@ pub(super) fn of(reason: Reason, role: Role, peer: Option<Diagnosis>) -> Advice 
             This,
             Rule::Settings(&["policy.share_with_users", "policy.share_with_groups"]),
             Some(
-                "run both programs as the same user, or let each list the other's user in \
-                 policy.share_with_users",
+                "run both programs as the same user, or let each list the other's in \
+                 policy.share_with_users or policy.share_with_groups",
             ),
         ),
         Reason::OtherNamespace => advice(
@@ -185,7 +185,10 @@ pub(super) fn of(reason: Reason, role: Role, peer: Option<Diagnosis>) -> Advice 
             AGREEING,
             This,
             Rule::Settings(&["smc.memory_limit", "smc.user_memory_limit"]),
-            Some("raise the limit, or give connections smaller rings by smc.rmbe_size"),
+            Some(
+                "raise smc.memory_limit or smc.user_memory_limit, whichever is reached, or give \
+                 connections smaller rings by smc.rmbe_size",
+            ),
         ),
         Reason::Congested => advice(
             NOTHING,
@@ -196,7 +199,10 @@ pub(super) fn of(reason: Reason, role: Role, peer: Option<Diagnosis>) -> Advice 
         Reason::TooShort => advice(
             "nothing yet: it has not lived long enough to be worth moving",
             This,
-            Rule::Settings(&["smc.promotion", "smc.autosmc"]),
+            Rule::Given(
+                "connections move after 16 messages or 64 KiB, later at ports whose connections \
+                 turned out to be short (smc.promotion, smc.autosmc)",
+            ),
             None,
         ),
         Reason::FailedLately => advice(
@@ -204,8 +210,8 @@ pub(super) fn of(reason: Reason, role: Role, peer: Option<Diagnosis>) -> Advice 
             This,
             Rule::Settings(&["smc.autocache"]),
             Some(
-                "remove the cause of the failure before, which `sidestep ss --totals` shows; \
-                 `sidestep config apply` forgets it",
+                "remove the cause of that failure, which `sidestep ss --totals` shows; the server \
+                 is asked again soon, or at once with smc.autocache = false",
             ),
         ),
         Reason::NoTcpOption => advice(

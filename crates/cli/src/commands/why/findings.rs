@@ -438,6 +438,7 @@ mod tests {
             rmbe_peer: 0,
             counters: Counters::default(),
             fallback,
+            descriptor: None,
         }
     }
 
