@@ -8,6 +8,7 @@
 
 mod cases;
 mod figures;
+mod learning;
 mod outsiders;
 mod policy;
 mod reload;

@@ -2,7 +2,8 @@
 //!
 //! Then nobody needs a name in the kernel. Who connects to a port at which it has met servers
 //! before leaves a *claim* with each of them: "the connection of this token is the one of my
-//! slot c". The token says what the name would ([`connection_token`]): the four-tuple. The
+//! slot c". The token says what the name would: the four-tuple
+//! ([`sidestep_wire::host_control::connection_token`]). The
 //! server's end looks for a claim on its own token, and *greets* by leaving its slot in the
 //! cell of the client's.
 //!

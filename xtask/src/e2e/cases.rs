@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::stage::{CLIENT_PATIENCE, Mix, Stage};
-use super::{figures, outsiders, policy, reload, tcp_option};
+use super::{figures, learning, outsiders, policy, reload, tcp_option};
 use crate::bench::launch::{self, Dialogue, Transport};
 use crate::bench::place;
 use crate::nginx;
@@ -73,6 +73,8 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("users", &["gcc"], policy::users),
     Case::alone("handshakes", &["python3"], policy::handshakes),
     Case::alone("reload", &["python3"], reload::reload),
+    Case::alone("autosmc", &["python3"], learning::autosmc),
+    Case::alone("autocache", &["python3"], learning::autocache),
     Case::alone("tcp-option", &["gcc", "ip", "tshark"], tcp_option::option),
     Case {
         mixes: &[Mix::Both, Mix::ServerOnly],
