@@ -94,10 +94,21 @@ class Connection:
             if time.monotonic() > end or not self.echo():
                 sys.exit("no Proposal")
 
+    def be_found(self):
+        """A client that knows us binds its name when our first answer was no greeting."""
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            data = self.tcp.recv(65536)
+            try:
+                return self.say_hello()
+            except ConnectionRefusedError:
+                if time.monotonic() > end:
+                    sys.exit("no name")
+            finally:
+                self.tcp.sendall(data)
+
     def play(self, make, phase, expected):
-        data = self.tcp.recv(65536)
-        self.say_hello()
-        self.tcp.sendall(data)
+        self.be_found()
         if self.server.peer_slab is None:
             self.server.introduce(self.server.await_introduction())
         client_slot = self.await_proposal()

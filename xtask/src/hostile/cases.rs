@@ -263,7 +263,11 @@ fn scripted_server(stage: &Stage<'_>) -> Result<String> {
     let mut server = Dialogue::start(script(&stage.house.scripted_server, port))?;
     server.program().await_listener(port)?;
     let words = ["cycles", &port.to_string(), "-c", SCENARIOS];
-    let client = stage.house.launcher.launch(Transport::Smc, &stage.house.client, words);
+    let mut client = stage.house.launcher.launch(Transport::Smc, &stage.house.client, words);
+    // It has to ask a server again that has failed it before.
+    let file = stage.house.scratch.join("scripted-server.toml");
+    fs::write(&file, "[smc]\nautocache = false\n")?;
+    client.env("SIDESTEP_CONFIG", file);
     let client = launch::run(client, PATIENCE).context("the client");
     // It knows better what went wrong.
     let played = server.finish(PATIENCE).context("the server")?;
