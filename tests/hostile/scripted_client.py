@@ -19,6 +19,12 @@ from scripted import (
 )
 
 
+# Between two messages that make the server look again.
+LOOK_S = 0.05
+# So long a server that has not given up needs at most to introduce itself.
+ACQUAINTANCE_S = 4
+
+
 def proposal(instance):
     base = bytes(30) + struct.pack(">H", 0)
     area = bytes(10) + struct.pack(">H", 28) + bytes(28)
@@ -49,20 +55,46 @@ class Connection:
         ends = [self.tcp.getsockname(), self.tcp.getpeername()]
         name = "-".join(f"{ip}:{port}" for ip, port in ends)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as place:
-            place.settimeout(PATIENCE_S)
+            place.settimeout(LOOK_S)
             place.bind(b"\0sidestep/1/connection/" + name.encode())
-            self.echo()
-            hello = place.recv(256)
+            hello = self.until_heard(lambda: place.recv(256))
         if struct.unpack_from(">H", hello, 6)[0] != HELLO:
             sys.exit("no hello")
         self.server = hello[12:28]
         self.server_slot, self.generation = struct.unpack_from(">II", hello, 28)
         self.token = hello[36:52]
-        if client.peer_slab is None:
-            client.introduce(self.server)
-            # Makes the server look.
+
+    @classmethod
+    def make(cls, client, port, slot):
+        """One on which the server has not given up. Whoever tells a server that there is no
+        room for its memory ends every attempt that is under way, and anybody may."""
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            connection = cls(client, port, slot)
+            try:
+                connection.get_acquainted()
+                return connection
+            except TimeoutError:
+                connection.tcp.close()
+                if time.monotonic() > end:
+                    raise
+
+    def get_acquainted(self):
+        if self.client.peer_slab is None:
+            self.client.introduce(self.server)
+            self.client.mailbox.settimeout(LOOK_S)
+            self.until_heard(self.client.await_introduction, ACQUAINTANCE_S)
+
+    def until_heard(self, listen, patience_s=PATIENCE_S):
+        """What is heard after messages. A server whose mailbox is full says it later."""
+        end = time.monotonic() + patience_s
+        while True:
             self.echo()
-            client.await_introduction()
+            try:
+                return listen()
+            except TimeoutError:
+                if time.monotonic() > end:
+                    raise
 
     def echo(self):
         """Messages by TCP. Each makes the server look, too."""
@@ -171,7 +203,7 @@ SCENARIOS = {
 def main():
     client = Process()
     for slot, (name, play) in enumerate(SCENARIOS.items()):
-        connection = Connection(client, int(sys.argv[1]), slot)
+        connection = Connection.make(client, int(sys.argv[1]), slot)
         play(connection)
         for _ in range(30):
             connection.echo()

@@ -29,7 +29,8 @@
  *             has the connection open (epoll(7), question 6); Sidestep does not. So what
  *             is closed after a fork is taken off the set first.
  *   edges     An edge may be told twice (the lines begin with `edge`; the reader
- *             of the trace judges), but what it tells must be true.
+ *             of the trace judges), but what it tells must be true. Into how many parts
+ *             a full stream was cut, and so the edges while it is drained, do not count.
  *
  * Whatever the oracle says, a small model of a stream must hold in every run: bytes come
  * in order and unchanged, the end comes after all of them, and nothing is sent after
@@ -59,6 +60,8 @@
 enum {
     SERVER, CLIENT, /* the first two players */
     PLAYERS_MAX = 5,
+    INTERVENTIONS_OUT = 198, /* descriptors of whoever intervenes */
+    INTERVENTIONS_IN = 199,
     SLOTS = 4,          /* places for an end in a player */
     CONNECTIONS_MAX = 64,
     LIST_MAX = 4096,    /* bytes */
@@ -131,6 +134,7 @@ struct end {
     int connection;
     int side; /* SERVER or CLIENT */
     bool edge; /* watched edge-triggered */
+    bool drained; /* after it was full, and nobody has waited since */
     bool watched;
 };
 
@@ -296,6 +300,7 @@ static void act_drain(struct end *end)
 {
     struct stream *stream = incoming(end);
     bool was_full = stream->full;
+    end->drained |= was_full;
     long n, total = 0;
     int left_ms = DRAIN_MS;
     say("drain");
@@ -424,7 +429,10 @@ static void act_wait(int timeout_ms)
     for (int i = 0; i < n; i++) {
         struct end *end = &ends[events[i].data.u32];
         events[i].events &= ~(unsigned)unknown_of(end);
-        *(end->edge ? &edge[end - ends] : &level[end - ends]) |= events[i].events;
+        if (!end->edge)
+            level[end - ends] |= events[i].events;
+        else if (!end->drained)
+            edge[end - ends] |= events[i].events;
         short all = POLLIN | POLLOUT | POLLPRI | POLLRDHUP;
         if (end->edge && (events[i].events & ~(unsigned short)mask_of(end, all)))
             say(" MODEL: an edge that is not true");
@@ -439,6 +447,8 @@ static void act_wait(int timeout_ms)
             say("\nedge %d:", slot);
             say_mask(edge[slot]);
         }
+    for (int slot = 0; slot < SLOTS; slot++)
+        ends[slot].drained = false;
 }
 
 /* What may sleep until somebody else does something. */
@@ -826,9 +836,23 @@ static void conclude(int step)
     }
 }
 
+/* Lets whoever started us do something between two operations: tells who plays, and waits
+   for a byte. */
+static void let_intervene(void)
+{
+    int pids[PLAYERS_MAX];
+    for (int player = 0; player < PLAYERS_MAX; player++)
+        pids[player] = player < player_count && alive[player] ? shared->pids[player] : 0;
+    char go_on;
+    if (write(INTERVENTIONS_OUT, pids, sizeof pids) != sizeof pids ||
+        read(INTERVENTIONS_IN, &go_on, 1) != 1)
+        exit(3);
+}
+
 int main(void)
 {
     static unsigned char list[LIST_MAX];
+    bool intervenes = getenv("PLAYER_INTERVENTIONS") != NULL;
     size_t len = fread(list, 1, sizeof list, stdin);
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED)
@@ -851,6 +875,8 @@ int main(void)
     close(listener);
     int step = 0;
     for (; (size_t)step < len / 4; step++) {
+        if (intervenes)
+            let_intervene();
         conduct(list + step * 4, step);
         note_sleeper(GRACE_MS);
     }

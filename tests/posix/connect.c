@@ -305,6 +305,51 @@ static void disconnect(struct pair *p)
     CHECK_EQ(peer_do(p, do_recv_once, 10, 0), 0);
 }
 
+/* An address that is not there is an error, before and after connect. */
+static void bad_address(struct pair *p)
+{
+    long page = sysconf(_SC_PAGESIZE);
+    int listener = make_listener(V4, &address, &len);
+    char *pages = mmap(NULL, 2 * (size_t)page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                       -1, 0);
+    CHECK(pages != MAP_FAILED);
+    CHECK_EQ(mprotect(pages + page, (size_t)page, PROT_NONE), 0);
+    struct sockaddr *absent = (struct sockaddr *)(pages + page);
+    struct sockaddr *half = (struct sockaddr *)(pages + page - sizeof(sa_family_t));
+    half->sa_family = AF_INET;
+    int fresh = socket(AF_INET, SOCK_STREAM, 0);
+    for (int i = 0; i < 2; i++) {
+        int fd = i == 0 ? fresh : p->self.fd;
+        CHECK_ERRNO(connect(fd, absent, len), EFAULT);
+        CHECK_ERRNO(connect(fd, half, len), EFAULT);
+        CHECK_ERRNO(connect(fd, NULL, len), EFAULT);
+        CHECK_ERRNO(connect(fd, absent, UINT_MAX), EINVAL);
+    }
+    /* Nothing has happened to either. */
+    CHECK_EQ(connect_to(fresh), 0);
+    int accepted = accept(listener, NULL, NULL);
+    talk(fresh, accepted);
+    CHECK_EQ(do_send(&p->self, 10, 0), 10);
+    CHECK_EQ(peer_do(p, do_recv, 10, 0), 10);
+    close(fresh), close(accepted), close(listener);
+    munmap(pages, 2 * (size_t)page);
+}
+
+/* A socket that was never connected has nothing to lose, and connects as ever afterwards. */
+static void disconnect_first(struct pair *p)
+{
+    (void)p;
+    struct sockaddr nowhere = {.sa_family = AF_UNSPEC};
+    int listener = make_listener(V4, &address, &len);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK_EQ(connect(fd, &nowhere, sizeof nowhere), 0);
+    CHECK_ERRNO(recv(fd, buffer, 1, 0), ENOTCONN);
+    CHECK_EQ(connect_to(fd), 0);
+    int accepted = accept(listener, NULL, NULL);
+    talk(fd, accepted);
+    close(fd), close(accepted), close(listener);
+}
+
 /* Many connections at once do not get mixed up. */
 static void many_at_once(struct pair *p)
 {
@@ -384,6 +429,8 @@ static const struct test tests[] = {
     {"listening", listening, ALONE},
     {"self_connect", self_connect, ALONE},
     {"disconnect", disconnect, 0},
+    {"bad_address", bad_address, 0},
+    {"disconnect_first", disconnect_first, ALONE},
     {"many_at_once", many_at_once, ALONE},
     {"again_and_again", again_and_again, ALONE},
 };

@@ -5,6 +5,9 @@
 
 static char line[70000];
 
+/* The argument with which the program is one that says something and returns. */
+#define LEAVE "--leave"
+
 static long do_send_text(struct end *end, long text, long b)
 {
     (void)b;
@@ -280,6 +283,57 @@ static void standard_streams(struct pair *p)
     CHECK_EQ(await_child(child), 0);
 }
 
+/* More than the stream's buffer, so that a part of it has gone and the rest is in there. */
+enum { LEFT = 10000 };
+
+/* Says LEFT bytes through a stream, and leaves the rest to the end of the process. */
+static void say_and_leave(int fd, uint64_t position, unsigned salt)
+{
+    static unsigned char bytes[LEFT];
+    FILE *stream = fdopen(fd, "w");
+    pattern_fill(bytes, LEFT, position, salt);
+    if (!stream || fwrite(bytes, 1, LEFT, stream) != LEFT) {
+        _exit(1);
+    }
+}
+
+static void hears_what_is_left(struct pair *p, pid_t child)
+{
+    self_close(p);
+    CHECK_EQ(peer_do(p, do_recv, LEFT, 0), LEFT);
+    CHECK_EQ(peer_do(p, do_recv_eof, 0, 0), 0);
+    CHECK_EQ(await_child(child), 0);
+}
+
+/* exit() flushes what nobody has flushed, and only then the connection ends. */
+static void left_by_exit(struct pair *p)
+{
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        say_and_leave(p->self.fd, p->self.sent, p->self.send_salt);
+        exit(0);
+    }
+    hears_what_is_left(p, child);
+}
+
+/* So does the end of main(), here in a program that was given the connection by exec. */
+static void left_by_return(struct pair *p)
+{
+    fflush(NULL);
+    char words[3][32];
+    snprintf(words[0], sizeof words[0], "%d", p->self.fd);
+    snprintf(words[1], sizeof words[1], "%llu", (unsigned long long)p->self.sent);
+    snprintf(words[2], sizeof words[2], "%u", p->self.send_salt);
+    pid_t child = fork();
+    if (child == 0) {
+        fcntl(p->self.fd, F_SETFD, 0);
+        execl("/proc/self/exe", "stdio", LEAVE, words[0], words[1], words[2], (char *)NULL);
+        _exit(1);
+    }
+    hears_what_is_left(p, child);
+}
+
 static const struct test tests[] = {
     {"read_lines", read_lines, FAMILIES},
     {"write_lines", write_lines, 0},
@@ -295,9 +349,15 @@ static const struct test tests[] = {
     {"reopened", reopened, 0},
     {"refused", refused, 0},
     {"standard_streams", standard_streams, PROCESS_ONLY},
+    {"left_by_exit", left_by_exit, PROCESS_ONLY},
+    {"left_by_return", left_by_return, PROCESS_ONLY},
 };
 
 int main(int argc, char **argv)
 {
+    if (argc == 5 && strcmp(argv[1], LEAVE) == 0) {
+        say_and_leave(atoi(argv[2]), strtoull(argv[3], NULL, 10), (unsigned)strtoul(argv[4], NULL, 10));
+        return 0;
+    }
     return RUN_TESTS(argc, argv, tests);
 }

@@ -594,7 +594,7 @@ int sigpipes(void)
 
 static const char *const place_names[] = {"same thread", "other thread", "other process"};
 static const char *const family_names[] = {"v4", "v6", "mapped", "dual"};
-static bool verbose, isolate;
+static bool verbose, isolate, witness;
 
 static void run_case(const struct test *test, struct setting setting)
 {
@@ -604,6 +604,9 @@ static void run_case(const struct test *test, struct setting setting)
     if (test->traits & ALONE) {
         test->run(&pair);
     } else if (CHECK(pair_open(&pair, setting))) {
+        if (witness && setting.warm)
+            fprintf(stderr, "witness %s (%s): %s\n", test->name, current_setting,
+                    is_moved(pair.self.fd) ? "moved" : "stayed");
         test->run(&pair);
         pair_close(&pair);
     }
@@ -673,8 +676,8 @@ static void run_settings(const struct test *test)
                                                 .family = (enum family)family});
 }
 
-/* Arguments: [-v] [-i] [part of a test's name]. -v names each case and its time, -i
- * runs each in a process of its own. */
+/* Arguments: [-v] [-i] [-w] [part of a test's name]. -v names each case and its time, -i
+ * runs each in a process of its own, -w says of each warm connection whether it has moved. */
 int run_tests(int argc, char **argv, const struct test *tests, size_t count)
 {
     const char *filter = "";
@@ -683,6 +686,8 @@ int run_tests(int argc, char **argv, const struct test *tests, size_t count)
             verbose = true;
         else if (strcmp(argv[i], "-i") == 0)
             isolate = true;
+        else if (strcmp(argv[i], "-w") == 0)
+            witness = true;
         else
             filter = argv[i];
     }

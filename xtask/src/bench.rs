@@ -1,9 +1,9 @@
 //! `cargo xtask bench`: the project's promises about speed and memory,
 //! measured with real programs.
 //!
-//! Every workload runs over TCP and over SMC in turn, TCP, SMC, TCP, SMC and
-//! so on, so that both see the same moods of the machine; what counts is the
-//! median of the pairs' ratios. The programs are unmodified and have their
+//! Every workload runs over TCP and over SMC in turn, TCP, SMC, SMC, TCP and
+//! so on, so that both see the same moods of the machine and neither always
+//! comes after the other; what counts is the median of the pairs' ratios. The programs are unmodified and have their
 //! default settings. Nothing here fails because of a number: numbers are for
 //! people, on a quiet machine.
 
@@ -12,6 +12,7 @@ mod files;
 mod lab;
 pub(crate) mod launch;
 mod measure;
+mod namespaces;
 pub(crate) mod place;
 mod report;
 mod web;
@@ -30,7 +31,7 @@ use report::{Measured, Pair};
 use workloads::{WORKLOADS, Workload};
 
 /// Our own programs, in `bench/`.
-const OWN_PROGRAMS: [&str; 3] = ["rr", "idle", "foreign"];
+const OWN_PROGRAMS: [&str; 4] = ["rr", "idle", "foreign", "setup"];
 
 /// Options of `cargo xtask bench`.
 #[derive(Args, Debug)]
@@ -136,15 +137,25 @@ fn measure<'a>(lab: &Lab, workload: &'a Workload, pairs: u32) -> Result<Vec<Meas
     }
     let mut measured: Vec<Measured<'a>> =
         workload.rows.iter().map(|row| Measured { row, pairs: Vec::new() }).collect();
-    for _ in 0..pairs {
-        let tcp = (workload.sample)(lab, Transport::Tcp)?;
-        let smc = (workload.sample)(lab, Transport::Smc)?;
+    for pair in 0..pairs {
+        let (tcp, smc) = sample_both(lab, workload, pair % 2 == 0)?;
         for ((row, tcp), smc) in measured.iter_mut().zip(tcp).zip(smc) {
             row.pairs.push(Pair { tcp, smc });
         }
     }
     measured.iter().for_each(Measured::print);
     Ok(measured)
+}
+
+/// What one pair of runs has measured: over TCP and over SMC.
+fn sample_both(lab: &Lab, workload: &Workload, tcp_first: bool) -> Result<(Vec<f64>, Vec<f64>)> {
+    let sample = |transport| (workload.sample)(lab, transport);
+    Ok(if tcp_first {
+        (sample(Transport::Tcp)?, sample(Transport::Smc)?)
+    } else {
+        let smc = sample(Transport::Smc)?;
+        (sample(Transport::Tcp)?, smc)
+    })
 }
 
 fn print_summary(lab: &Lab, noise: &Noise, rows: &[Measured<'_>]) -> Result<()> {

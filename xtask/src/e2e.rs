@@ -7,8 +7,11 @@
 //! What a machine lacks is said and counts as skipped.
 
 mod cases;
+mod demotion;
+mod distant;
 mod figures;
 mod learning;
+mod metrics;
 mod outsiders;
 mod policy;
 mod reload;

@@ -8,6 +8,7 @@
 
 mod cases;
 mod hardship;
+mod mixed;
 mod small_group;
 mod stage;
 mod vitals;
@@ -90,11 +91,14 @@ impl Options {
             witness: Witness::new(launcher.observer().map(Path::to_path_buf)),
             victim: place::compile_c(&sources.join("victim.c"), &scratch)?,
             client: place::compile_c(&sources.join("client.c"), &scratch)?,
+            doomed: place::compile_c(&sources.join("doomed.c"), &scratch)?,
             scribbler: place::compile_c_library(&sources.join("scribbler.c"), &scratch)?,
             library: place::target_dir(repo).join("release/libsidestep.so"),
+            late: Launcher::new(&self.launch, repo)?,
             datagrams: sources.join("datagrams.py"),
             scripted_client: sources.join("scripted_client.py"),
             scripted_server: sources.join("scripted_server.py"),
+            scripts: sources,
             scratch,
             launcher,
             seconds: self.seconds,

@@ -21,6 +21,7 @@ mod compat;
 mod debian;
 mod demo;
 mod e2e;
+mod enclosure;
 mod hostile;
 mod leftovers;
 mod nginx;
@@ -160,15 +161,27 @@ fn build() -> Result<()> {
     cargo(&["build", "--release", "--package", "sidestep-preload", "--package", "sidestep-cli"])
 }
 
+/// The targets, and whose seeds each begins with.
+const FUZZ_TARGETS: &[(&str, &[&str])] = &[
+    ("clc", &["clc"]),
+    ("host_control", &["host_control"]),
+    ("canonical", &["clc", "host_control"]),
+    ("tcp_option", &["tcp_option"]),
+    ("options", &["options"]),
+    ("ring", &[]),
+    ("operations", &["operations"]),
+];
+
 /// What is found goes into `fuzz/corpus`, and the next run begins with it and with the seeds.
 fn fuzz(seconds: u32) -> Result<()> {
     let fuzz = bench::place::repo_root()?.join("fuzz");
-    for target in ["clc", "host_control", "ring", "operations"] {
-        let (corpus, seeds) = (fuzz.join("corpus").join(target), fuzz.join("seeds").join(target));
+    for (target, seeds) in FUZZ_TARGETS {
+        let corpus = fuzz.join("corpus").join(target);
         std::fs::create_dir_all(&corpus)?;
         run(Command::new("cargo")
             .args(["+nightly", "fuzz", "run", target])
-            .args([Some(corpus), seeds.is_dir().then_some(seeds)].into_iter().flatten())
+            .arg(corpus)
+            .args(seeds.iter().map(|of| fuzz.join("seeds").join(of)))
             .args(["--", &format!("-max_total_time={seconds}")]))?;
     }
     Ok(())

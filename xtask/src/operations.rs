@@ -6,10 +6,15 @@
 //! same list shows plain. What is random in TCP itself makes several plain traces,
 //! so a list that seems wrong is played again, both ways, before it is called so.
 //! It is then made shorter for as long as it stays wrong, and its traces are shown.
+//!
+//! With `--demotions` an operator is at work meanwhile: between two operations he now and
+//! then takes the connections of a player back to TCP, or lets them move again.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{PipeReader, PipeWriter, Read as _, Write as _};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -61,6 +66,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "WHEN", default_value = "early", value_parser = ["early", "lazy"])]
     promotion: String,
 
+    /// Demote and promote the players' connections between operations
+    #[arg(long)]
+    demotions: bool,
+
     /// Go on after a list that is wrong
     #[arg(long)]
     keep_going: bool,
@@ -72,6 +81,10 @@ const ALWAYS: (u32, u32) = (2_000_000, 80);
 
 /// So many of them are played again with connections that move in the middle of the list.
 const LATE: u32 = 40;
+
+/// So many talkative lists of such a length are played while an operator demotes and
+/// promotes.
+const DEMOTED: (u32, u16) = (30, 120);
 
 /// Lists that were wrong once, shortened; they are played with every change, too.
 const ONCE_WRONG: [&str; 12] = [
@@ -101,6 +114,14 @@ impl Named {
         Self { argument: format!("--seed {seed}"), list: random_list(seed, length) }
     }
 
+    /// One in which few connections exchange much, so that an operator has something to move.
+    fn talkative(seed: u32, length: u16) -> Self {
+        Self {
+            argument: format!("--demotions --length {length} --seed {seed}"),
+            list: talkative_list(seed, length),
+        }
+    }
+
     fn of_hex(hex: &str) -> Result<Self> {
         Ok(Self { argument: format!("--list {hex}"), list: list_of_hex(hex)? })
     }
@@ -110,7 +131,7 @@ impl Named {
 ///
 /// **Errors**: a list is wrong.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let stage = Stage::new(&options.promotion)?;
+    let stage = Stage::new(&options.promotion, options.demotions)?;
     if let Some(hex) = &options.list {
         let list = list_of_hex(hex)?;
         print!("{}", stage.report(&list)?);
@@ -119,8 +140,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let seed = options.seed.map_or_else(suite::new_seed, Ok)?;
     println!("seed {seed} (repeat with --seed {seed})");
-    let lists =
-        (0..options.lists).map(|number| Named::random(seed.wrapping_add(number), options.length));
+    let list = if options.demotions { Named::talkative } else { Named::random };
+    let lists = (0..options.lists).map(|number| list(seed.wrapping_add(number), options.length));
     stage.play_all(lists, options.keep_going)
 }
 
@@ -133,9 +154,13 @@ pub(crate) fn run_always() -> Result<()> {
     let once_wrong = ONCE_WRONG.iter().map(|hex| Named::of_hex(hex));
     let mut all = once_wrong.collect::<Result<Vec<_>>>()?;
     all.extend((seed..seed + lists).map(|seed| Named::random(seed, length)));
-    Stage::new("early")?.play_all(all, true)?;
+    Stage::new("early", false)?.play_all(all, true)?;
     let late = (seed..seed + LATE).map(|seed| Named::random(seed, length));
-    Stage::new("lazy")?.play_all(late, true)
+    Stage::new("lazy", false)?.play_all(late, true)?;
+    println!("while an operator demotes and promotes:");
+    let (lists, length) = DEMOTED;
+    let demoted = (seed..seed + lists).map(|seed| Named::talkative(seed, length));
+    Stage::new("early", true)?.play_all(demoted, true)
 }
 
 /// The player and the library.
@@ -144,16 +169,19 @@ struct Stage {
     library: PathBuf,
     /// What the library is told.
     options: String,
+    /// The command of an operator who is at work.
+    operator: Option<PathBuf>,
 }
 
 impl Stage {
-    fn new(promotion: &str) -> Result<Self> {
+    fn new(promotion: &str, demotions: bool) -> Result<Self> {
         let repo = place::repo_root()?;
         let scratch = place::scratch_dir(&repo, "operations")?;
         Ok(Self {
             player: place::compile_c(&repo.join("tests/operations/player.c"), &scratch)?,
             library: place::target_dir(&repo).join("release/libsidestep.so"),
             options: format!("mode=smc promotion={promotion}"),
+            operator: demotions.then(|| place::target_dir(&repo).join("release/sidestep")),
         })
     }
 
@@ -235,8 +263,17 @@ impl Stage {
         if let Some(library) = library {
             command.env("LD_PRELOAD", library).env("SIDESTEP_OPTIONS", &self.options);
         }
+        let intervention = match (&self.operator, library) {
+            (Some(operator), Some(_)) => Some(Intervention::prepare(operator, &mut command)?),
+            _ => None,
+        };
         let mut child = command.spawn().context("starting the player")?;
+        // It keeps what the player has been given.
+        drop(command);
         child.stdin.take().context("standard input")?.write_all(list)?;
+        if let Some(intervention) = intervention {
+            intervention.go_on_until_the_end(list)?;
+        }
         let output = child.wait_with_output()?;
         let mut trace = String::from_utf8_lossy(&output.stdout).into_owned();
         if output.status.code().is_none_or(|code| code != 0) {
@@ -261,6 +298,70 @@ impl Stage {
             writeln!(text, "tcp {shown}")?;
         }
         Ok(text)
+    }
+}
+
+/// The operator, who is asked between two operations of a list.
+struct Intervention<'a> {
+    operator: &'a Path,
+    /// From the player: who plays, as [`PLAYERS`] numbers.
+    players: PipeReader,
+    go_on: PipeWriter,
+}
+
+/// Process numbers that the player sends, 0 for one who has left.
+const PLAYERS: usize = 5;
+
+impl<'a> Intervention<'a> {
+    /// Gives the player the other ends of the pipes, under the numbers that it knows.
+    fn prepare(operator: &'a Path, command: &mut Command) -> Result<Self> {
+        const OUT: i32 = 198;
+        const IN: i32 = 199;
+        let (players, out) = std::io::pipe()?;
+        let (input, go_on) = std::io::pipe()?;
+        command.env("PLAYER_INTERVENTIONS", "1");
+        let give = move || {
+            for (from, to) in [(out.as_raw_fd(), OUT), (input.as_raw_fd(), IN)] {
+                // SAFETY: no memory operands.
+                if unsafe { libc::dup2(from, to) } < 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+            }
+            Ok(())
+        };
+        // SAFETY: between fork and exec the closure makes two system calls.
+        unsafe { command.pre_exec(give) };
+        Ok(Self { operator, players, go_on })
+    }
+
+    /// Does something now and then: what and when depends on the list alone.
+    fn go_on_until_the_end(mut self, list: &[u8]) -> Result<()> {
+        let seed = list.iter().fold(0u32, |sum, byte| sum.rotate_left(5) ^ u32::from(*byte));
+        let mut dice = random_list(seed, u16::MAX).into_iter();
+        let mut throw = |sides: usize| usize::from(dice.next().unwrap_or(0)) % sides;
+        let mut players = [0; PLAYERS * 4];
+        while self.players.read_exact(&mut players).is_ok() {
+            let playing: Vec<_> = players
+                .chunks_exact(4)
+                .map(|pid| u32::from_ne_bytes([pid[0], pid[1], pid[2], pid[3]]))
+                .filter(|pid| *pid != 0)
+                .collect();
+            // Often enough, and seldom enough for a word to be followed before the next.
+            if throw(6) == 0 {
+                let word = ["demote", "promote"][throw(2)];
+                let (one, all) = (throw(PLAYERS), throw(2) == 0);
+                for (number, pid) in (0..).zip(&playing) {
+                    if all || number == one % playing.len() {
+                        // Who has no connection yet has nothing to be told.
+                        Command::new(self.operator).args([word, &format!("pid:{pid}")]).output()?;
+                    }
+                }
+            }
+            if self.go_on.write_all(b"!").is_err() {
+                break;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -304,6 +405,29 @@ fn random_list(seed: u32, length: u16) -> Vec<u8> {
         ((word ^ (word >> 31)) as u32).to_le_bytes()
     };
     (0..length).flat_map(|_| next()).collect()
+}
+
+/// The same, but mostly of messages on the first of four places, and with little that ends
+/// or begins a connection. The numbers are places in the deck of the player.
+fn talkative_list(seed: u32, length: u16) -> Vec<u8> {
+    const DECK: u8 = 40;
+    const OPEN: u8 = 0;
+    const SEND: u8 = 4;
+    const RECEIVE: u8 = 10;
+    let ends_or_begins = |what: u8| matches!(what, 0..4 | 16..22 | 26 | 39);
+    let mut list = random_list(seed, length);
+    for operation in list.as_chunks_mut::<OPERATION>().0 {
+        let [what, place, _, last] = operation;
+        *what %= DECK;
+        let is_rare = ends_or_begins(*what) && !last.is_multiple_of(8);
+        if is_rare || last.is_multiple_of(3) {
+            *what = if *what % 2 == 0 { SEND } else { RECEIVE };
+        }
+        if *last < 200 {
+            *place &= 0x0f;
+        }
+    }
+    [[OPEN, 0, 1, 0].as_slice(), &list].concat()
 }
 
 fn hex_of(list: &[u8]) -> String {

@@ -1,7 +1,8 @@
 //! `xtask posix`: the programs of `tests/posix`, plain and preloaded.
 //!
 //! Each program states what Linux TCP does and must pass both ways. It is
-//! compiled once; the two runs differ by the environment alone.
+//! compiled once; the two runs differ by the environment alone. Under Sidestep its
+//! connections have to have moved ([`moved`]).
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -14,8 +15,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::bench::place;
+use moved::Moved;
 use results::Tried;
 
+mod moved;
 mod results;
 
 /// A program that has not ended by then is killed with all its children. The
@@ -97,7 +100,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     };
     let programs = compile(&root, &names)?;
 
-    println!("{:<12} {:>24} {:>24}", "program", "plain", "preloaded");
+    println!("{:<12} {:>24} {:>24} {:>8}", "program", "plain", "preloaded", "moved");
     let (mut passed, mut failed) = (0, 0);
     let mut tried = Vec::new();
     for program in &programs {
@@ -113,7 +116,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             let preload = library.as_deref().filter(|_| way == Way::Preloaded);
             let outcome = run_repeatedly(program, preload, options)?;
             row += &format!(" {:>24}", outcome.summary());
-            if outcome.passed() {
+            let moved = Moved::parse(&outcome.output);
+            if way == Way::Preloaded {
+                row += &format!(" {:>8}", moved.count());
+            }
+            if let Some(complaint) = moved.complaint() {
+                failed += 1;
+                reports += &format!("--- {name}: {complaint}\n");
+            } else if outcome.passed() {
                 passed += 1;
             } else {
                 failed += 1;
@@ -203,6 +213,7 @@ fn run_once(program: &Path, preload: Option<&Path>, options: &Options) -> Result
     command
         .args(options.isolate.then_some("-i"))
         .args(options.write.then_some("-v"))
+        .args(preload.map(|_| "-w"))
         .args(&options.test)
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)

@@ -71,6 +71,8 @@ pub(crate) enum Helper {
     /// Says that message `R1` goes to the socket in `R2` under key `*R3`, with flags
     /// `R4`; `R0` is the verdict: to pass, or to drop it if there is none.
     MsgRedirectHash = 71,
+    /// `R0` = what TCP knows of socket `R1` (`bpf_tcp_sock`), or 0.
+    TcpSock = 96,
     /// `R0` = what map `R1` keeps for the socket `R2`, or 0. With flag 1 in `R4` it is made
     /// if there is none, from the value at `R3` or of zeroes.
     SkStorageGet = 107,
@@ -84,6 +86,8 @@ pub(crate) enum Helper {
     StoreHdrOpt = 143,
     /// Asks for `R2` bytes in the header of the packet.
     ReserveHdrOpt = 144,
+    /// The call that is asked about fails with error number `-R1`. Linux 5.18.
+    SetRetval = 187,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -118,6 +122,12 @@ mod operation {
     pub(super) const MOV_IMMEDIATE: u8 = ALU64 | K | 0xb0;
     pub(super) const ADD_IMMEDIATE: u8 = ALU64 | K;
     pub(super) const OR_IMMEDIATE: u8 = ALU64 | K | 0x40;
+    pub(super) const SUB: u8 = ALU64 | X | 0x10;
+    pub(super) const MUL_IMMEDIATE: u8 = ALU64 | K | 0x20;
+    pub(super) const OR: u8 = ALU64 | X | 0x40;
+    pub(super) const SHIFT_LEFT_IMMEDIATE: u8 = ALU64 | K | 0x60;
+    pub(super) const SHIFT_RIGHT_IMMEDIATE: u8 = ALU64 | K | 0x70;
+    pub(super) const SHIFT_RIGHT: u8 = ALU64 | X | 0x70;
     pub(super) const AND: u8 = ALU64 | X | 0x50;
     pub(super) const AND_IMMEDIATE: u8 = ALU64 | K | 0x50;
     pub(super) const END: u8 = ALU | TO_BIG_ENDIAN | 0xd0;
@@ -131,6 +141,7 @@ mod operation {
     pub(super) const LOAD_IMMEDIATE_64: u8 = LD | IMM | DW;
     pub(super) const JUMP: u8 = JMP;
     pub(super) const JUMP_IF_EQUAL: u8 = JMP | K | 0x10;
+    pub(super) const JUMP_IF_ABOVE: u8 = JMP | K | 0x20;
     pub(super) const JUMP_IF_NOT_EQUAL: u8 = JMP | K | 0x50;
     pub(super) const JUMP_IF_DIFFERENT: u8 = JMP | X | 0x50;
     pub(super) const JUMP_IF_NEGATIVE: u8 = JMP | K | 0xc0;
@@ -168,6 +179,36 @@ impl Assembler {
     /// `to &= from`
     pub(crate) fn and(&mut self, to: Register, from: Register) {
         self.push(operation::AND, to, from, 0, 0);
+    }
+
+    /// `to |= from`
+    pub(crate) fn or(&mut self, to: Register, from: Register) {
+        self.push(operation::OR, to, from, 0, 0);
+    }
+
+    /// `to -= from`
+    pub(crate) fn sub(&mut self, to: Register, from: Register) {
+        self.push(operation::SUB, to, from, 0, 0);
+    }
+
+    /// `to *= value`
+    pub(crate) fn mul_immediate(&mut self, to: Register, value: i32) {
+        self.push(operation::MUL_IMMEDIATE, to, Register::R0, 0, value);
+    }
+
+    /// `to <<= bits`
+    pub(crate) fn shift_left_immediate(&mut self, to: Register, bits: i32) {
+        self.push(operation::SHIFT_LEFT_IMMEDIATE, to, Register::R0, 0, bits);
+    }
+
+    /// `to >>= bits`, with zeroes from above
+    pub(crate) fn shift_right_immediate(&mut self, to: Register, bits: i32) {
+        self.push(operation::SHIFT_RIGHT_IMMEDIATE, to, Register::R0, 0, bits);
+    }
+
+    /// `to >>= bits`, with zeroes from above
+    pub(crate) fn shift_right(&mut self, to: Register, bits: Register) {
+        self.push(operation::SHIFT_RIGHT, to, bits, 0, 0);
     }
 
     /// The low 32 bits of `register` from the machine's order to big endian, or back.
@@ -246,6 +287,11 @@ impl Assembler {
 
     pub(crate) fn jump_if_equal(&mut self, register: Register, value: i32, label: &'static str) {
         self.push_jump(operation::JUMP_IF_EQUAL, register, value, label);
+    }
+
+    /// If `register`, as a number without a sign, is above `value`.
+    pub(crate) fn jump_if_above(&mut self, register: Register, value: i32, label: &'static str) {
+        self.push_jump(operation::JUMP_IF_ABOVE, register, value, label);
     }
 
     pub(crate) fn jump_if_not_equal(

@@ -26,6 +26,7 @@ use crate::{object_file, program};
 pub struct TcpOption {
     /// Programs, maps and links: descriptors, closed on drop.
     _loaded: Ebpf,
+    tells_identity: bool,
 }
 
 impl TcpOption {
@@ -35,12 +36,24 @@ impl TcpOption {
     /// The kernel refuses or cannot do it ([`BpfError::Privilege`],
     /// [`BpfError::Kernel`]); the path is not a cgroup's.
     pub fn attach(cgroup: &Path) -> Result<Self, BpfError> {
-        let mut loaded = Ebpf::load(&object_file::write(&programs::MAPS, &programs::all()))
-            .map_err(|error| BpfError::of_kernel("load BPF maps", &error))?;
         let group = File::open(cgroup).map_err(|error| BpfError::of_file(cgroup, error))?;
-        attach(&mut loaded, &group)
+        Self::load(&group, true).or_else(|_| Self::load(&group, false))
+    }
+
+    /// Whether the library is told which connection a socket is an end of
+    /// ([`sidestep_wire::tcp_option::Identity`]). It takes Linux 5.18.
+    #[must_use]
+    pub fn tells_identity(&self) -> bool {
+        self.tells_identity
+    }
+
+    fn load(group: &File, tells_identity: bool) -> Result<Self, BpfError> {
+        let object = object_file::write(&programs::MAPS, &programs::all(tells_identity));
+        let mut loaded =
+            Ebpf::load(&object).map_err(|error| BpfError::of_kernel("load BPF maps", &error))?;
+        attach(&mut loaded, group)
             .map_err(|error| BpfError::of_kernel("attach a program to a cgroup", &error))?;
-        Ok(Self { _loaded: loaded })
+        Ok(Self { _loaded: loaded, tells_identity })
     }
 }
 

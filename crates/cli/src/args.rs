@@ -2,16 +2,20 @@
 
 mod bench;
 mod subject;
+mod target;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
+use crate::metrics_address::MetricsAddress;
 use crate::options::{LogLevel, Mode, Promotion};
+use sidestep_socket::options::AGENT_SOCKET;
 
 pub(crate) use subject::{Subject, canonical};
+pub(crate) use target::Target;
 
 pub(crate) use bench::{
     BenchArgs, BenchCommand, CompareArgs, MeasureArgs, ProbeArgs, ReportArgs, ServeArgs,
@@ -24,6 +28,21 @@ pub(crate) struct Args {
     /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// The command line of this process, or the end of the process, with the reason. The name
+/// `sidestepd` stands for `sidestep agent`, so that service managers have a program of its own.
+pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Args {
+    Args::parse_from(with_command(words))
+}
+
+fn with_command(words: impl IntoIterator<Item = OsString>) -> impl Iterator<Item = OsString> {
+    let mut words = words.into_iter();
+    let name = words.next();
+    let is_agent =
+        name.as_ref().is_some_and(|name| Path::new(name).file_name() == Some("sidestepd".as_ref()));
+    let command = is_agent.then(|| "agent".into());
+    name.into_iter().chain(command).chain(words)
 }
 
 /// The commands of `sidestep`.
@@ -41,11 +60,16 @@ pub(crate) enum Command {
     Assess(AssessArgs),
     /// Explain why connections of a process, port or address are on TCP, and what to change
     Why(WhyArgs),
+    /// Take connections of running programs back to TCP, and keep them there
+    Demote(DemoteArgs),
+    /// Let connections that were demoted move to shared memory again
+    Promote(DemoteArgs),
     /// Check the configuration files, show what they come to, and apply changes
     Config(ConfigArgs),
     /// Show how connections in a packet capture agreed on SMC, and which rules they broke
     Decode(DecodeArgs),
-    /// Do on this host what takes a privilege: have the TCP option of SMC written
+    /// Do on this host what takes a privilege: have the TCP option of SMC written, and bring
+    /// programs of different network namespaces together
     Agent(AgentArgs),
     /// Measure workloads over TCP, shared memory and other transports, side by side
     Bench(Box<BenchArgs>),
@@ -192,6 +216,15 @@ pub(crate) struct WhyArgs {
     pub(crate) json: bool,
 }
 
+/// The arguments of `sidestep demote` and `sidestep promote`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = DEMOTE_EXAMPLES)]
+pub(crate) struct DemoteArgs {
+    /// Whose connections: a process (4711 or pid:4711), a server's port (6379 or :6379), or all
+    #[arg(value_name = "PID|PORT|all")]
+    pub(crate) target: Target,
+}
+
 /// The arguments of `sidestep config`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ConfigArgs {
@@ -254,6 +287,23 @@ pub(crate) struct AgentArgs {
     /// Serve the programs of this control group only [default: all programs]
     #[arg(long, value_name = "DIRECTORY")]
     pub(crate) cgroup: Option<PathBuf>,
+
+    /// Tell Prometheus, at /metrics of this address, what `sidestep stats` counts: a loopback
+    /// IP:PORT, or unix:PATH [default: agent.metrics of the configuration, else nowhere]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) metrics: Option<MetricsAddress>,
+
+    /// What the agent reports (error, warn, info, debug, trace), and the file it appends to
+    /// instead of standard error [default: info]
+    #[arg(long, value_name = "LEVEL[:FILE]", value_parser = parse_log)]
+    pub(crate) log: Option<LogArg>,
+
+    /// A configuration file that goes before the user's and the machine's
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Where programs of different network namespaces find the agent
+    #[arg(long, value_name = "PATH", default_value = AGENT_SOCKET)]
+    pub(crate) socket: PathBuf,
 }
 
 /// The value of `--log`: `LEVEL` or `LEVEL:FILE`.
@@ -326,17 +376,35 @@ Examples:
 
 Exit status: 0; 1 if a file has a mistake or cannot be written; 2 if the command line is wrong.";
 
+const DEMOTE_EXAMPLES: &str = "\
+`demote` takes live connections back to TCP without their programs noticing, each direction at its
+next messages, and keeps new ones there, until `promote` says otherwise. `sidestep ss` shows how far
+it has come. The programs of other users can be told by root.
+
+Examples:
+  sidestep demote 6379          all of a server's port, to look at them with tcpdump
+  sidestep promote 6379
+  sidestep demote pid:4711      all of one process
+  sidestep demote all           all of this host, before the library is replaced
+
+Exit status: 0; 1 if there is no such Sidestep program, or one could not be told; 2 if the command
+line is wrong.";
+
 const AGENT_EXAMPLES: &str = "\
 It runs until SIGTERM or SIGINT, and needs CAP_BPF, CAP_NET_ADMIN and cgroup version 2. Programs
 under Sidestep use an agent if there is one, and go on without it when it ends. Others are not
-touched. docs/tcp-option.md tells more.
+touched. Called as `sidestepd` it is the same program. docs/agent.md and docs/tcp-option.md tell
+more.
 
 Examples:
   sidestep agent
   sidestep agent --cgroup /sys/fs/cgroup/system.slice
+  sidestep agent --metrics 127.0.0.1:9464
+  sidestepd --metrics unix:/run/sidestep/metrics --log warn
+  sidestep agent --socket /run/sidestep/agent.sock
 
-Exit status: 0 after a signal; 1 if a privilege or something of the kernel is lacking; 2 if the
-command line is wrong.";
+Exit status: 0 after a signal; 1 if so much is lacking that there is nothing to do, or the control
+group is none; 2 if the command line is wrong.";
 
 const SS_EXAMPLES: &str = "\
 A connection between two Sidestep programs has two lines, one for each end. SMC-D: its bytes go
@@ -444,6 +512,14 @@ mod tests {
         let args = parse("--mode tcp server --mode smc --help --port 1").unwrap();
         assert_eq!(args.mode, Some(Mode::Tcp));
         assert_eq!(args.command, ["server", "--mode", "smc", "--help", "--port", "1"]);
+    }
+
+    #[test]
+    fn sidestepd_is_the_agent() {
+        let words = |line: &str| with_command(line.split(' ').map(Into::into)).collect::<Vec<_>>();
+        assert_eq!(words("/usr/sbin/sidestepd --help"), ["/usr/sbin/sidestepd", "agent", "--help"]);
+        assert_eq!(words("sidestep agent"), ["sidestep", "agent"]);
+        assert_eq!(words("/sidestepd/sidestep ss"), ["/sidestepd/sidestep", "ss"]);
     }
 
     #[test]

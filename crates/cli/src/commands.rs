@@ -5,6 +5,7 @@ mod assess;
 mod bench;
 mod config;
 mod decode;
+mod demote;
 mod doctor;
 mod probe;
 mod run;
@@ -27,6 +28,8 @@ pub(crate) fn execute(args: Args) -> i32 {
         Command::Stats(args) => stats::execute(&args),
         Command::Assess(args) => assess::execute(&args),
         Command::Why(args) => why::execute(&args),
+        Command::Demote(args) => demote::demote(&args),
+        Command::Promote(args) => demote::promote(&args),
         Command::Config(args) => config::execute(&args),
         Command::Decode(args) => decode::execute(&args),
         Command::Agent(args) => agent::execute(&args),

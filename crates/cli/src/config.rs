@@ -18,10 +18,12 @@ use clap::ValueEnum;
 use ipnet::IpNet;
 use sidestep_proto::policy::{self, ENTRIES_MAX, MEMBERS_MAX, PortRange};
 use sidestep_proto::rendezvous::UEIDS_MAX;
+use sidestep_socket::options::AGENT_SOCKET_LEN_MAX;
 use thiserror::Error;
 use toml::de::{DeTable, DeValue};
 
 use crate::accounts::{Group, User};
+use crate::metrics_address::{MetricsAddress, MetricsAddressError};
 use crate::options::{
     self, Eid, Eids, MemoryLimit, ProgramName, RmbeSize, Settings, listed, parse_keyword,
     parse_size, shown_size,
@@ -199,6 +201,11 @@ const TABLES: &[(&str, &[Key])] = &[
                 get: |s| s.user_memory_limit.map(|limit| shown_size(limit.bytes())),
             },
             Key {
+                name: "agent_socket",
+                set: |s, v| agent_socket(v).map(|v| s.agent_socket = Some(v)),
+                get: |s| s.agent_socket.as_ref().map(|path| path.display().to_string()),
+            },
+            Key {
                 name: "eid",
                 set: |s, v| eids(v).map(|v| s.eid = Some(v)),
                 get: |s| s.eid.as_ref().map(Eids::to_string),
@@ -259,6 +266,14 @@ const TABLES: &[(&str, &[Key])] = &[
                 get: |s| s.log_file.as_ref().map(|path| path.display().to_string()),
             },
         ],
+    ),
+    (
+        "agent",
+        &[Key {
+            name: "metrics",
+            set: |s, v| metrics_address(v).map(|v| s.agent_metrics = Some(v)),
+            get: |s| s.agent_metrics.as_ref().map(MetricsAddress::to_string),
+        }],
     ),
 ];
 
@@ -355,12 +370,26 @@ fn eid(value: &DeValue<'_>) -> Result<Eid, String> {
         .ok_or_else(|| format!("{} is not allowed; use {}", shown(value), Eid::ALLOWED))
 }
 
+fn agent_socket(value: &DeValue<'_>) -> Result<PathBuf, String> {
+    let path = log_file(value)?;
+    if path.as_os_str().len() > AGENT_SOCKET_LEN_MAX {
+        return Err(format!("{} is not allowed; use a shorter path", shown(value)));
+    }
+    Ok(path)
+}
+
 fn log_file(value: &DeValue<'_>) -> Result<PathBuf, String> {
     value
         .as_str()
         .map(PathBuf::from)
         .filter(|path| path.is_absolute())
         .ok_or_else(|| format!("{} is not allowed; use an absolute path", shown(value)))
+}
+
+fn metrics_address(value: &DeValue<'_>) -> Result<MetricsAddress, String> {
+    let not_text = || format!("{} is not allowed; use {}", shown(value), MetricsAddress::ALLOWED);
+    let text = value.as_str().ok_or_else(not_text)?;
+    text.parse().map_err(|error: MetricsAddressError| error.to_string())
 }
 
 /// An array, each of whose elements `entry` understands.
@@ -504,6 +533,7 @@ mod tests {
             spin = "never"
             memory_limit = "256 MiB"
             user_memory_limit = "1GB"
+            agent_socket = "/run/broker.sock"
             eid = ["PROD-1", "TEST"]
             [policy]
             handshake_limit = 64
@@ -516,6 +546,8 @@ mod tests {
             [log]
             level = "debug"
             file = "/var/log/sidestep.log"
+            [agent]
+            metrics = "127.0.0.1:9464"
             "#,
         );
         assert!(faults.is_empty(), "{faults:?}");
@@ -528,6 +560,7 @@ mod tests {
             spin: Some(Spin::Never),
             memory_limit: MemoryLimit::new(256 << 20),
             user_memory_limit: MemoryLimit::new(1 << 30),
+            agent_socket: Some("/run/broker.sock".into()),
             eid: Eids::new(["PROD-1", "TEST"].map(|name| Eid::new(name).unwrap()).to_vec()),
             handshake_limit: Some(64),
             exclude_ports: Some(vec!["22".parse().unwrap(), "6000-6010".parse().unwrap()]),
@@ -545,6 +578,7 @@ mod tests {
             assessor: None,
             log_level: Some(LogLevel::Debug),
             log_file: Some("/var/log/sidestep.log".into()),
+            agent_metrics: "127.0.0.1:9464".parse().ok(),
         };
         assert_eq!(settings, expected);
     }
@@ -568,7 +602,7 @@ mod tests {
         assert_eq!(
             error("[smc]\nmode = \"smc\"\nrmb_size = 1\n"),
             "sidestep.toml:3: smc.rmb_size: unknown key; did you mean `rmbe_size`? \
-             (known: mode, promotion, autosmc, autocache, rmbe_size, spin, memory_limit, user_memory_limit, eid)"
+             (known: mode, promotion, autosmc, autocache, rmbe_size, spin, memory_limit, user_memory_limit, agent_socket, eid)"
         );
         assert_eq!(
             error("[log]\ncolour = true\n"),
@@ -576,7 +610,7 @@ mod tests {
         );
         assert_eq!(
             error("\n[lgo]\n"),
-            "sidestep.toml:2: lgo: unknown table (known: smc, policy, log)"
+            "sidestep.toml:2: lgo: unknown table (known: smc, policy, log, agent)"
         );
     }
 
@@ -650,7 +684,7 @@ mod tests {
         let all = Settings::from(Settings::default().into_options());
         let unset: Vec<_> =
             keys().filter(|(_, get)| get(&all).is_none()).map(|(key, _)| key).collect();
-        assert_eq!(unset, ["log.file"]);
+        assert_eq!(unset, ["log.file", "agent.metrics"]);
     }
 
     #[test]

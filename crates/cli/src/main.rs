@@ -6,7 +6,8 @@
 //! * [`commands`]: one file for each command.
 //! * [`config`]: the configuration files; [`options`]: the values they and the command line
 //!   choose, and the text in which the library receives them; [`applied`]: how programs that
-//!   run already learn of changes; [`accounts`]: which users and groups names mean.
+//!   run already learn of changes; [`accounts`]: which users and groups names mean;
+//!   [`metrics_address`]: where the agent may tell its metrics.
 //! * [`library`]: where `libsidestep.so` is, and how it gets into `LD_PRELOAD`.
 //! * [`program`]: which file a command name means; [`preloadable`]: whether that file's loader
 //!   will take our library.
@@ -22,6 +23,7 @@ mod args;
 mod commands;
 mod config;
 mod library;
+mod metrics_address;
 mod options;
 mod preloadable;
 mod program;
@@ -31,5 +33,5 @@ mod terminal;
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn main() -> libc::c_int {
     // `exit` flushes what Rust's standard output still holds; returning from here would not.
-    std::process::exit(commands::execute(clap::Parser::parse()))
+    std::process::exit(commands::execute(args::parse(std::env::args_os())))
 }

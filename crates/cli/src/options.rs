@@ -5,7 +5,8 @@
 //! [`Settings::into_options`] fills the rest with defaults. [`Options`] is then written as
 //!
 //! ```text
-//! SIDESTEP_OPTIONS="mode=smc promotion=lazy autosmc=on autocache=on rmbe=65536 spin=auto memory=0 eid=SIDESTEP log=error"
+//! SIDESTEP_OPTIONS="mode=smc promotion=lazy autosmc=on autocache=on rmbe=65536 spin=auto memory=0
+//!     agent=/run/sidestep/agent.sock eid=SIDESTEP log=error"
 //! ```
 //!
 //! Every value there has been checked, holds no space, and is understood by the library as is.
@@ -19,8 +20,10 @@ use clap::ValueEnum;
 use ipnet::IpNet;
 use sidestep_proto::policy::PortRange;
 use sidestep_proto::rendezvous::UEIDS_MAX;
+use sidestep_socket::options::AGENT_SOCKET;
 
 use crate::accounts::{Group, User};
+use crate::metrics_address::MetricsAddress;
 
 /// The environment variable that carries [`Options`] to the library.
 pub(crate) const OPTIONS_VARIABLE: &str = "SIDESTEP_OPTIONS";
@@ -36,6 +39,7 @@ pub(crate) struct Options {
     pub(crate) spin: Spin,
     pub(crate) memory_limit: MemoryLimit,
     pub(crate) user_memory_limit: MemoryLimit,
+    pub(crate) agent_socket: PathBuf,
     pub(crate) eid: Eids,
     pub(crate) handshake_limit: u32,
     pub(crate) exclude_ports: Vec<PortRange>,
@@ -77,6 +81,7 @@ pub(crate) struct Settings {
     pub(crate) spin: Option<Spin>,
     pub(crate) memory_limit: Option<MemoryLimit>,
     pub(crate) user_memory_limit: Option<MemoryLimit>,
+    pub(crate) agent_socket: Option<PathBuf>,
     pub(crate) eid: Option<Eids>,
     pub(crate) handshake_limit: Option<u32>,
     pub(crate) exclude_ports: Option<Vec<PortRange>>,
@@ -89,6 +94,8 @@ pub(crate) struct Settings {
     pub(crate) assessor: Option<String>,
     pub(crate) log_level: Option<LogLevel>,
     pub(crate) log_file: Option<PathBuf>,
+    /// For `sidestep agent`; the library is not told.
+    pub(crate) agent_metrics: Option<MetricsAddress>,
 }
 
 impl Settings {
@@ -110,6 +117,7 @@ impl Settings {
             ("spin", self.spin.as_ref().map(keyword)),
             ("memory", self.memory_limit.map(|limit| limit.0.to_string())),
             ("usermemory", self.user_memory_limit.map(|limit| limit.0.to_string())),
+            ("agent", self.agent_socket.as_ref().map(|at| percent_encode(at.as_os_str()))),
             ("eid", self.eid.as_ref().map(|eids| listed(&eids.0, ","))),
             ("handshakes", self.handshake_limit.map(|limit| limit.to_string())),
             ("log", self.log_level.as_ref().map(keyword)),
@@ -145,6 +153,7 @@ impl Settings {
             spin: self.spin.or(lower.spin),
             memory_limit: self.memory_limit.or(lower.memory_limit),
             user_memory_limit: self.user_memory_limit.or(lower.user_memory_limit),
+            agent_socket: self.agent_socket.or(lower.agent_socket),
             eid: self.eid.or(lower.eid),
             handshake_limit: self.handshake_limit.or(lower.handshake_limit),
             exclude_ports: self.exclude_ports.or(lower.exclude_ports),
@@ -156,6 +165,7 @@ impl Settings {
             assessor: self.assessor.or(lower.assessor),
             log_level: self.log_level.or(lower.log_level),
             log_file: self.log_file.or(lower.log_file),
+            agent_metrics: self.agent_metrics.or(lower.agent_metrics),
         }
     }
 
@@ -170,6 +180,7 @@ impl Settings {
             spin: self.spin.unwrap_or(Spin::Auto),
             memory_limit: self.memory_limit.unwrap_or(MemoryLimit(0)),
             user_memory_limit: self.user_memory_limit.unwrap_or(MemoryLimit(0)),
+            agent_socket: self.agent_socket.unwrap_or_else(|| AGENT_SOCKET.into()),
             eid: self.eid.unwrap_or_else(|| Eids(vec![Eid("SIDESTEP".into())])),
             handshake_limit: self.handshake_limit.unwrap_or(0),
             exclude_ports: self.exclude_ports.unwrap_or_default(),
@@ -196,6 +207,7 @@ impl From<Options> for Settings {
             spin: Some(options.spin),
             memory_limit: Some(options.memory_limit),
             user_memory_limit: Some(options.user_memory_limit),
+            agent_socket: Some(options.agent_socket),
             eid: Some(options.eid),
             handshake_limit: Some(options.handshake_limit),
             exclude_ports: Some(options.exclude_ports),
@@ -207,6 +219,7 @@ impl From<Options> for Settings {
             assessor: options.assessor,
             log_level: Some(options.log_level),
             log_file: options.log_file,
+            agent_metrics: None,
         }
     }
 }
@@ -437,7 +450,7 @@ mod tests {
         assert_eq!(
             Settings::default().into_options().to_string(),
             "mode=smc promotion=lazy autosmc=on autocache=on rmbe=65536 spin=auto memory=0 \
-             usermemory=0 eid=SIDESTEP handshakes=0 log=error"
+             usermemory=0 agent=/run/sidestep/agent.sock eid=SIDESTEP handshakes=0 log=error"
         );
     }
 

@@ -6,8 +6,12 @@
 //! it was made. The counter carries the number of these minutes, so an old one is known as old
 //! and begins anew, and nobody has to clean up. The time is the kernel's coarse clock,
 //! read without a system call, at decisions only.
+//!
+//! Threads on several CPUs count the same kind at once, so there are [`LISTS`] tables, and
+//! whoever reads adds them up.
 
-use crate::keyed::{self, Entry, Key, Label};
+use crate::keyed::{self, Entry, Key, Label, Server};
+use crate::state::LISTS;
 use crate::sys;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -24,12 +28,12 @@ pub struct Decided {
 /// All of them.
 #[repr(C)]
 pub struct History {
-    entries: [Decided; ENTRIES],
-    /// Those that found the table full.
+    tables: [[Decided; ENTRIES]; LISTS],
+    /// Those that found a table full.
     untold: Decided,
 }
 
-/// Kinds of decisions that are told apart.
+/// Kinds of decisions that a table tells apart.
 pub const ENTRIES: usize = 256;
 /// Counters of a kind.
 const PERIODS: usize = 12;
@@ -70,11 +74,7 @@ pub enum Verdict {
     },
 }
 
-/// Where the parts of a kind lie in its word. No word is 0 or all ones: one bit is always
-/// set, and the four above never are.
-const USED: u64 = 1 << 27;
-const SERVER: u64 = 1 << 24;
-const FAMILY_AT: u32 = 25;
+/// Where the parts of a verdict lie in the word of its key.
 const REASON_AT: u32 = 16;
 const DIAGNOSIS_AT: u32 = 32;
 /// Numbers of verdicts that are no reasons.
@@ -88,26 +88,18 @@ impl Kind {
             Verdict::Undecided => (UNDECIDED, 0),
             Verdict::Tcp { reason, peer_diagnosis } => (reason, peer_diagnosis),
         };
-        let family: u64 = match self.family {
-            4 => 1,
-            6 => 2,
-            _ => 0,
-        };
-        let word = USED
-            | u64::from(self.server_port)
-            | u64::from(reason) << REASON_AT
-            | if self.is_server { SERVER } else { 0 }
-            | family << FAMILY_AT
-            | u64::from(diagnosis) << DIAGNOSIS_AT;
-        Key { address: self.server_ip, word }
+        let verdict = u64::from(reason) << REASON_AT | u64::from(diagnosis) << DIAGNOSIS_AT;
+        let Self { server_ip, server_port, family, is_server, .. } = *self;
+        Server { ip: server_ip, port: server_port, family, is_ours: is_server }.key(verdict)
     }
 
-    fn of(Key { address, word }: Key) -> Self {
+    fn of(key: Key) -> Self {
+        let (Server { ip, port, family, is_ours }, word) = (Server::of(&key), key.word);
         Self {
-            server_ip: address,
-            server_port: word as u16,
-            family: [0, 4, 6, 0][(word >> FAMILY_AT & 3) as usize],
-            is_server: word & SERVER != 0,
+            server_ip: ip,
+            server_port: port,
+            family,
+            is_server: is_ours,
             verdict: match (word >> REASON_AT) as u8 {
                 MOVED => Verdict::Moved,
                 UNDECIDED => Verdict::Undecided,
@@ -127,17 +119,21 @@ pub struct Recent {
 }
 
 impl History {
-    /// Writes a decision down.
-    pub fn note(&self, kind: &Kind) {
-        let entry = keyed::enter(&self.entries, &kind.key());
+    /// Writes a decision down, by a thread on this CPU.
+    pub fn note(&self, kind: &Kind, cpu: usize) {
+        let entry = keyed::enter(&self.tables[cpu % LISTS], &kind.key());
         entry.unwrap_or(&self.untold).count(sys::coarse_seconds());
     }
 
-    /// What was decided in the last hour.
+    /// What was decided in the last hour; one kind may come several times.
     pub fn recent(&self) -> impl Iterator<Item = (Kind, Recent)> {
         let now = sys::coarse_seconds();
         let told = move |entry: &Decided| Some((Kind::of(entry.label.key()?), entry.recent(now)));
-        self.entries.iter().filter_map(told).filter(|(_, recent)| recent.in_last_hour > 0)
+        self.tables
+            .as_flattened()
+            .iter()
+            .filter_map(told)
+            .filter(|(_, recent)| recent.in_last_hour > 0)
     }
 
     /// Decisions for which there was no place.
@@ -158,7 +154,10 @@ impl Decided {
                 false => u64::from(period) << 32 | 1,
             })
         });
-        self.last.store(now, Ordering::Relaxed);
+        // Once a second: what only tells apart stays in the caches of all CPUs meanwhile.
+        if self.last.load(Ordering::Relaxed) != now {
+            self.last.store(now, Ordering::Relaxed);
+        }
     }
 
     fn recent(&self, now: u32) -> Recent {
@@ -220,18 +219,19 @@ mod tests {
         let history = history();
         let plain = Verdict::Tcp { reason: 3, peer_diagnosis: 0 };
         for (kind, n) in [(kind(80, plain), 5), (kind(80, Verdict::Moved), 2)] {
-            (0..n).for_each(|_| history.note(&kind));
+            (0..n).for_each(|cpu| history.note(&kind, cpu % 2));
         }
         let mut found: Vec<_> =
             history.recent().map(|(kind, recent)| (kind.verdict, recent.in_last_hour)).collect();
         found.sort_by_key(|(_, n)| *n);
-        assert_eq!(found, [(Verdict::Moved, 2), (plain, 5)]);
+        let (moved, plain) = ((Verdict::Moved, 1), [(plain, 2), (plain, 3)]);
+        assert_eq!(found, [moved, moved, plain[0], plain[1]]);
         assert_eq!(history.untold().in_last_hour, 0);
     }
 
     #[test]
     fn an_hour_later_nothing_is_left() {
-        let decided = &history().entries[0];
+        let decided = &history().tables[0][0];
         let count = |now| decided.recent(now).in_last_hour;
         let begin = 100 * PERIOD;
         decided.count(begin);
@@ -253,7 +253,7 @@ mod tests {
     fn what_finds_no_place_is_counted_together() {
         let history = history();
         for port in 0..10_000 {
-            history.note(&kind(port, Verdict::Undecided));
+            history.note(&kind(port, Verdict::Undecided), 0);
         }
         let told: u64 = history.recent().map(|(_, recent)| recent.in_last_hour).sum();
         assert!(told <= ENTRIES as u64);

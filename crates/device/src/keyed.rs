@@ -20,6 +20,47 @@ pub struct Key {
     pub word: u64,
 }
 
+/// The end of a connection that accepted, and whether it is ours: what all keys have.
+#[derive(Clone, Copy)]
+pub(crate) struct Server {
+    pub(crate) ip: [u64; 2],
+    pub(crate) port: u16,
+    /// 4 or 6; 0: the address is not known.
+    pub(crate) family: u8,
+    pub(crate) is_ours: bool,
+}
+
+/// Where its parts lie in the word of a key. The bits from 16 to 23, and those from 28 on but
+/// for 31, are for what else is told apart. One bit is always set and bit 31 never is: no
+/// word is 0 or all ones.
+const OURS: u64 = 1 << 24;
+const FAMILY_AT: u32 = 25;
+const USED: u64 = 1 << 27;
+
+impl Server {
+    /// The key of this server and of what else is told apart.
+    pub(crate) fn key(&self, others: u64) -> Key {
+        let family: u64 = match self.family {
+            4 => 1,
+            6 => 2,
+            _ => 0,
+        };
+        let ours = if self.is_ours { OURS } else { 0 };
+        let word = USED | ours | u64::from(self.port) | family << FAMILY_AT | others;
+        Key { address: self.ip, word }
+    }
+
+    /// The server of a key.
+    pub(crate) fn of(&Key { address, word }: &Key) -> Self {
+        Self {
+            ip: address,
+            port: word as u16,
+            family: [0, 4, 6, 0][(word >> FAMILY_AT & 3) as usize],
+            is_ours: word & OURS != 0,
+        }
+    }
+}
+
 /// The key in an entry.
 #[repr(C)]
 pub struct Label {

@@ -59,3 +59,4 @@ mod sync;
 pub mod sys;
 #[cfg(not(loom))]
 pub mod wake;
+pub mod way;

@@ -3,7 +3,7 @@
 //! With `mode=tcp` no connection moves, and nobody reads [`state`](crate::state) while a
 //! short one lives. So each is added to the entry of its server's address when it ends.
 
-use crate::keyed::{self, Entry, Key, Label};
+use crate::keyed::{self, Entry, Key, Label, Server};
 use crate::sizes::Sizes;
 use crate::state::{Slot, count};
 use crate::sys;
@@ -109,10 +109,8 @@ pub struct Kind {
     pub is_here: bool,
 }
 
-const USED: u64 = 1 << 27;
-const SERVER: u64 = 1 << 24;
+/// In the word of a key.
 const HERE: u64 = 1 << 28;
-const FAMILY_AT: u32 = 25;
 
 impl Kind {
     /// What the connection of a slot belongs to.
@@ -129,26 +127,19 @@ impl Kind {
     }
 
     fn key(&self) -> Key {
-        let family: u64 = match self.family {
-            4 => 1,
-            6 => 2,
-            _ => 0,
-        };
-        let word = USED
-            | u64::from(self.server_port)
-            | if self.is_server { SERVER } else { 0 }
-            | if self.is_here { HERE } else { 0 }
-            | family << FAMILY_AT;
-        Key { address: self.server_ip, word }
+        let Self { server_ip, server_port, family, is_server, is_here } = *self;
+        let here = if is_here { HERE } else { 0 };
+        Server { ip: server_ip, port: server_port, family, is_ours: is_server }.key(here)
     }
 
-    fn of(Key { address, word }: Key) -> Self {
+    fn of(key: Key) -> Self {
+        let Server { ip, port, family, is_ours } = Server::of(&key);
         Self {
-            server_ip: address,
-            server_port: word as u16,
-            family: [0, 4, 6, 0][(word >> FAMILY_AT & 3) as usize],
-            is_server: word & SERVER != 0,
-            is_here: word & HERE != 0,
+            server_ip: ip,
+            server_port: port,
+            family,
+            is_server: is_ours,
+            is_here: key.word & HERE != 0,
         }
     }
 }
@@ -184,8 +175,8 @@ impl Service {
         add(&self.round_trips, load(&slot.tally.round_trips));
         add(&self.bytes_sent, load(&slot.counters.bytes_sent));
         add(&self.bytes_received, load(&slot.counters.bytes_received));
-        self.sent.add(&slot.sent);
-        self.received.add(&slot.received);
+        self.sent.add(&slot.sent, load(&slot.counters.messages_sent));
+        self.received.add(&slot.received, load(&slot.counters.messages_received));
     }
 }
 
@@ -249,6 +240,7 @@ mod tests {
         for (port, is_server) in [(80, 1), (80, 1), (80, 0), (443, 1)] {
             let slot = slot(port, is_server);
             slot.counters.bytes_sent.store(10, Ordering::Relaxed);
+            slot.counters.messages_sent.store(1, Ordering::Relaxed);
             slot.sent.count(10);
             services.add(&slot);
         }

@@ -39,12 +39,33 @@ impl Sizes {
         self.0[class_of(len)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Adds what another has counted.
-    pub fn add(&self, other: &Self) {
-        for (sum, counter) in self.0.iter().zip(&other.0) {
+    /// Moves here what another has counted, so many messages in all. Exact with one writer at
+    /// a time, as [`count`](crate::state::count).
+    pub fn take(&self, other: &Self, messages: u64) {
+        other.each(messages, |class, counter, n| {
+            crate::state::count(&self.0[class], n);
+            counter.store(0, Ordering::Relaxed);
+        });
+    }
+
+    /// Adds what another has counted, so many messages in all, among writers that come at
+    /// once.
+    pub fn add(&self, other: &Self, messages: u64) {
+        other.each(messages, |class, _, n| {
+            self.0[class].fetch_add(n, Ordering::Relaxed);
+        });
+    }
+
+    /// The classes of a short connection are few: who has found all messages looks no further.
+    fn each(&self, mut messages: u64, f: impl Fn(usize, &AtomicU64, u64)) {
+        for (class, counter) in self.0.iter().enumerate() {
+            if messages == 0 {
+                return;
+            }
             let n = counter.load(Ordering::Relaxed);
             if n > 0 {
-                sum.fetch_add(n, Ordering::Relaxed);
+                f(class, counter, n);
+                messages = messages.saturating_sub(n);
             }
         }
     }
@@ -73,8 +94,9 @@ mod tests {
         one.count(100);
         one.count_among_others(128);
         one.count_among_others(2 << 20);
-        sum.add(&one);
-        sum.add(&one);
+        sum.add(&one, 3);
+        sum.take(&one, 3);
+        assert!(one.0.iter().all(|n| n.load(Ordering::Relaxed) == 0));
         let counts = sum.0.each_ref().map(|n| n.load(Ordering::Relaxed));
         let mut expected = [0; CLASSES];
         (expected[1], expected[CLASSES - 1]) = (4, 2);

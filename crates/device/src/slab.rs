@@ -20,6 +20,7 @@ use crate::cursor::Cursor;
 use crate::map::{self, Created, Mapping};
 use crate::ring::{LAPS, Ring};
 use crate::sys::Result;
+use crate::way::{Permit, Way};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Address space of a slab in bytes; pages exist only where bytes were written.
@@ -33,7 +34,7 @@ const CLC_AT: usize = RECORDS_AT + SLOTS * size_of::<Record>();
 pub const RINGS_AT: usize = 16 << 20;
 const MAGIC: u64 = u64::from_be_bytes(*b"SIDESLAB");
 /// Bumped with every change of a layout that peers share.
-pub const LAYOUT_VERSION: u32 = 4;
+pub const LAYOUT_VERSION: u32 = 5;
 
 const _: () = assert!(size_of::<Record>() == 256);
 const _: () = assert!(size_of::<ClcBox>() == 512);
@@ -65,8 +66,8 @@ pub struct Record {
 pub struct Sending {
     /// Producer cursor: bytes ever put into the owner's ring.
     pub producer: Cursor,
-    /// 0, or 1 + the offset in the owner's TCP stream at which the ring took over.
-    pub switch: AtomicU64,
+    /// By TCP or through the ring, and since where.
+    pub way: Way,
     /// 0, or 1 + the ring position of the last urgent byte.
     pub urgent: AtomicU64,
     /// CPU from which the owner last moved a cursor.
@@ -74,8 +75,8 @@ pub struct Sending {
     /// [`flag`] bits.
     pub flags: AtomicU32,
     /// Raised by one after a process of the owner has closed its last descriptor, or
-    /// shut down both directions, and before one ends by itself: look at the flags and
-    /// the TCP connection.
+    /// shut down both directions, before one ends by itself, and when the owner permits
+    /// a turn or wants one: look at the flags, the permit and the TCP connection.
     pub closes: AtomicU32,
 }
 
@@ -84,6 +85,8 @@ pub struct Sending {
 pub struct Receiving {
     /// Consumer cursor: bytes ever taken out of the peer's ring.
     pub consumer: Cursor,
+    /// Which turn the peer's direction may take.
+    pub permit: Permit,
 }
 
 /// Who sleeps on the owner's side.
@@ -136,6 +139,8 @@ pub mod flag {
     /// The owner's process ends by itself, with nothing unread: what it has not read in
     /// the end was sent to it afterwards.
     pub const READ_ALL: u32 = 1 << 5;
+    /// The owner wants both directions to go by TCP.
+    pub const WANTS_TCP: u32 = 1 << 6;
 }
 
 /// Bits of [`Waiting::write_wanted`].

@@ -23,13 +23,13 @@ pub const STATE_NAME: &CStr = c"sidestep-state";
 /// Length in bytes; sparse.
 pub const STATE_LEN: usize = SLOTS_AT + SLOTS * size_of::<Slot>();
 
-const HISTORY_AT: usize = 4 << 10;
-const SERVICES_AT: usize = 40 << 10;
-const SLOTS_AT: usize = 92 << 10;
+const HISTORY_AT: usize = 8 << 10;
+const SERVICES_AT: usize = 268 << 10;
+const SLOTS_AT: usize = 320 << 10;
 const MAGIC: u64 = u64::from_be_bytes(*b"SIDESTAT");
 /// Bumped with every change of the layout. Not that of what peers share: programs
 /// whose states differ still talk to each other.
-const VERSION: u32 = 3;
+const VERSION: u32 = 5;
 
 const _: () = assert!(size_of::<Slot>() <= 640);
 const _: () = assert!(size_of::<Header>() <= HISTORY_AT);
@@ -49,8 +49,9 @@ pub struct Header {
     pub slots_used: AtomicU32,
     /// Processes that inherited this state by `fork`.
     pub heirs: [AtomicU32; HEIRS_MAX],
-    /// Connections that have ended.
-    pub ended: Totals,
+    /// Connections that have ended: where a CPU adds is in no other's cache, and what they
+    /// say together counts.
+    pub ended: [Totals; LISTS],
     /// What AUTOSMC has learned: `proto::autosmc`.
     pub ports: [Port; PORTS_MAX],
     /// What AUTOCACHE remembers: `proto::autocache`.
@@ -59,6 +60,70 @@ pub struct Header {
     pub handshakes: Handshakes,
     /// Rings of its connections, by the code of their length (`wire::RmbeSize`).
     pub rings: [Rings; RING_SIZES],
+    /// Which connections the operator wants on TCP.
+    pub holds: Holds,
+}
+
+/// Servers' ports whose connections an operator keeps on TCP (`sidestep demote`).
+///
+/// Each new connection asks, and nearly always nothing is held: that is one look.
+#[repr(C)]
+pub struct Holds {
+    /// Not 0: something is or was held.
+    ever: AtomicU32,
+    words: [AtomicU32; HOLDS_MAX],
+}
+
+/// Ports that can be held one by one.
+pub const HOLDS_MAX: usize = 16;
+/// In a word of [`Holds`]: all ports.
+const ALL_PORTS: u32 = 1 << 16;
+/// In a word of [`Holds`]: this port.
+const ONE_PORT: u32 = 1 << 17;
+
+impl Holds {
+    fn word(port: Option<u16>) -> u32 {
+        port.map_or(ALL_PORTS, |port| ONE_PORT | u32::from(port))
+    }
+
+    /// Whether connections of a server's port are held.
+    #[must_use]
+    pub fn has(&self, port: u16) -> bool {
+        self.ever.load(Ordering::Acquire) != 0
+            && self.iter().any(|held| held.is_none_or(|held| held == port))
+    }
+
+    /// What is held: a server's port, or all (`None`).
+    pub fn iter(&self) -> impl Iterator<Item = Option<u16>> {
+        let words =
+            self.words.iter().map(|word| word.load(Ordering::Acquire)).filter(|word| *word != 0);
+        words.map(|word| (word & ALL_PORTS == 0).then_some(word as u16))
+    }
+
+    /// Holds a port, or all. False: there is no place left.
+    #[must_use]
+    pub fn add(&self, port: Option<u16>) -> bool {
+        let word = Self::word(port);
+        let is_it = |place: &AtomicU32| place.load(Ordering::Relaxed) == word;
+        let take = |place: &AtomicU32| {
+            place.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        let is_held = self.words.iter().any(is_it) || self.words.iter().any(take);
+        // Release: whoever sees it sees the word.
+        self.ever.store(1, Ordering::Release);
+        is_held
+    }
+
+    /// Lets go of a port, or (`None`) of everything.
+    pub fn remove(&self, port: Option<u16>) {
+        let goes = |word: u32| port.is_none() || word == Self::word(port);
+        for place in &self.words {
+            let held = place.load(Ordering::Relaxed);
+            if goes(held) {
+                let _ = place.compare_exchange(held, 0, Ordering::AcqRel, Ordering::Relaxed);
+            }
+        }
+    }
 }
 
 /// Servers that are remembered with which agreeing has failed.
@@ -117,7 +182,7 @@ impl Header {
         }
     }
 
-    /// Writes them down. Under the lock of the process.
+    /// Writes them down.
     pub fn set_patience(&self, port: u16, doublings: u8) {
         let place = self.place_of(port);
         let (known, learned) = place.get();
@@ -128,6 +193,30 @@ impl Header {
 
     fn place_of(&self, port: u16) -> &Port {
         &self.ports[usize::from(port) % PORTS_MAX]
+    }
+
+    /// Reads without a slot being freed meanwhile, if that succeeds within a few
+    /// attempts; else what was read last, which may have a connection twice or not
+    /// at all. (A process that died in the middle leaves it so for good.)
+    pub fn read_in_peace<T>(&self, mut read: impl FnMut() -> T) -> T {
+        let in_peace = (1..READS_MAX).find_map(|_| self.read_once(&mut read));
+        in_peace.unwrap_or_else(read)
+    }
+
+    /// Reads; `None` if a slot was being freed meanwhile.
+    fn read_once<T>(&self, read: impl FnOnce() -> T) -> Option<T> {
+        // Acquire: what follows is of these sequences or later ones.
+        let sequences = self.ended.each_ref().map(|sums| sums.sequence.load(Ordering::Acquire));
+        let value = read();
+        // Acquire: what went before is of the next lines' sequences or earlier ones.
+        fence(Ordering::Acquire);
+        let in_peace = self.ended.iter().zip(sequences).all(|(sums, before)| {
+            before.is_multiple_of(2) && sums.sequence.load(Ordering::Relaxed) == before
+        });
+        if !in_peace {
+            core::hint::spin_loop();
+        }
+        in_peace.then_some(value)
     }
 }
 
@@ -160,9 +249,13 @@ pub const RING_SIZES: usize = 7;
 /// until the process ends.
 pub const HEIRS_MAX: usize = 256;
 
-/// Sums over the connections whose slots were freed: what is in a slot and what is
+/// Lists of what is taken and given back on several CPUs at once: more would hold more that
+/// nobody uses.
+pub const LISTS: usize = 8;
+
+/// Sums over connections whose slots were freed: what is in a slot and what is
 /// in here are together all that the process ever had.
-#[repr(C)]
+#[repr(C, align(64))]
 pub struct Totals {
     /// Odd while a slot is being freed.
     sequence: AtomicU32,
@@ -200,7 +293,7 @@ pub mod mode {
 pub mod flag {
     /// Our sends go into the ring.
     pub const SEND_SWITCHED: u32 = 1 << 0;
-    /// The peer's bytes come from its ring alone: TCP is drained up to the switch.
+    /// The peer's bytes come from its ring alone, and what comes by TCP is bells.
     pub const RECEIVE_SWITCHED: u32 = 1 << 1;
     /// `shutdown(SHUT_RD)`.
     pub const READ_SHUT: u32 = 1 << 2;
@@ -234,6 +327,12 @@ pub mod flag {
     pub const PEER_REFUSES: u32 = 1 << 15;
     /// `SO_PEEK_OFF` is not negative.
     pub const PEEK_OFFSET: u32 = 1 << 16;
+    /// The peer's direction is to go by TCP: the next receive permits it.
+    pub const TURN_WANTED: u32 = 1 << 17;
+    /// The peer permits that our direction goes by TCP: the next send turns.
+    pub const LEAVES_RING: u32 = 1 << 18;
+    /// A bell was not rung while a turn was tried.
+    pub const BELL_OWED: u32 = 1 << 19;
 }
 
 /// One TCP connection of the program.
@@ -289,6 +388,19 @@ pub struct Slot {
     /// 0, or 1 + the offset in the TCP stream at which a read has stopped before an
     /// urgent byte.
     pub tcp_mark: AtomicU64,
+    /// Turns of the peer's direction that were followed: [`crate::way`].
+    pub followed: AtomicU32,
+    /// Offset in the TCP stream from which on it carried bytes of the program last: what
+    /// lies before is bells.
+    pub tcp_from: AtomicU64,
+    /// The part of `tcp_consumed` that was bells, as far as they were counted.
+    pub tcp_bells: AtomicU64,
+    /// Bells being rung.
+    pub bells: AtomicU32,
+    /// Sends that have put a part into the ring and wait for room for the rest.
+    pub unfinished: AtomicU32,
+    /// Not 0: the operator wants the connection on TCP.
+    pub held: AtomicU32,
     /// Value of the peer's `closes` when TCP was last asked.
     pub closes_seen: AtomicU32,
     /// Process that used the connection last.
@@ -320,12 +432,6 @@ pub struct Slot {
     pub send_ring_len: AtomicU32,
     /// Length in bytes of the ring we receive from (our RMBE).
     pub receive_ring_len: AtomicU32,
-    /// What `sidestep ss` shows.
-    pub counters: Counters,
-    /// Lengths of what was sent.
-    pub sent: Sizes,
-    /// Lengths of what was received.
-    pub received: Sizes,
     /// What counts for `sidestep assess`.
     pub tally: Tally,
     /// Number of the parcel in which the connection was given away last, 0 = none.
@@ -336,6 +442,12 @@ pub struct Slot {
     pub server_port: AtomicU32,
     /// 0, or 1 + the messages that had passed when the connection moved.
     pub moved_after: AtomicU64,
+    /// What `sidestep ss` shows. From here on all is zero as long as the slot is free.
+    pub counters: Counters,
+    /// Lengths of what was sent.
+    pub sent: Sizes,
+    /// Lengths of what was received.
+    pub received: Sizes,
 }
 
 /// Counters of one connection, since its start.
@@ -425,54 +537,43 @@ impl Slot {
 }
 
 impl Totals {
-    /// Counts a connection that stays on TCP for the reason of this number.
+    /// Counts a connection that stays on TCP for the reason of this number, which no slot
+    /// has.
     pub fn count_tcp(&self, reason: u8) {
-        let place = self.tcp.get(usize::from(reason)).unwrap_or(&self.tcp[0]);
-        place.fetch_add(1, Ordering::Relaxed);
+        self.place_of(reason).fetch_add(1, Ordering::Relaxed);
     }
 
-    fn count_slot(&self, slot: &Slot) {
-        if slot.has_used_rings() {
-            self.smc.fetch_add(1, Ordering::Relaxed);
+    /// Takes what a slot has counted. One at a time: the sums have no other writer meanwhile.
+    fn take(&self, slot: &Slot) {
+        let has_used_rings = slot.has_used_rings();
+        if has_used_rings {
+            count(&self.smc, 1);
         } else if slot.is_counted_here() {
-            self.count_tcp(slot.reason.load(Ordering::Relaxed));
+            count(self.place_of(slot.reason.load(Ordering::Relaxed)), 1);
         }
+        // A message of a ring is counted in two steps, which a handler may interrupt.
+        let messages = |n: &AtomicU64| match has_used_rings {
+            true => u64::MAX,
+            false => n.load(Ordering::Relaxed),
+        };
+        self.sent.take(&slot.sent, messages(&slot.counters.messages_sent));
+        self.received.take(&slot.received, messages(&slot.counters.messages_received));
         for (sum, counter) in self.counters.all().into_iter().zip(slot.counters.all()) {
             // Most are 0 on a connection that never moved.
             let n = counter.load(Ordering::Relaxed);
             if n > 0 {
-                sum.fetch_add(n, Ordering::Relaxed);
+                count(sum, n);
+                counter.store(0, Ordering::Relaxed);
             }
         }
-        self.sent.add(&slot.sent);
-        self.received.add(&slot.received);
     }
 
-    /// Reads without a slot being freed meanwhile, if that succeeds within a few
-    /// attempts; else what was read last, which may have a connection twice or not
-    /// at all. (A process that died in the middle leaves it so for good.)
-    pub fn read_in_peace<T>(&self, mut read: impl FnMut() -> T) -> T {
-        let in_peace = (1..READS_MAX).find_map(|_| self.read_once(&mut read));
-        in_peace.unwrap_or_else(read)
-    }
-
-    /// Reads; `None` if a slot was being freed meanwhile.
-    fn read_once<T>(&self, read: impl FnOnce() -> T) -> Option<T> {
-        // Acquire: what follows is of this sequence or a later one.
-        let sequence = self.sequence.load(Ordering::Acquire);
-        let value = read();
-        // Acquire: what went before is of the next line's sequence or earlier.
-        fence(Ordering::Acquire);
-        let in_peace =
-            sequence.is_multiple_of(2) && self.sequence.load(Ordering::Relaxed) == sequence;
-        if !in_peace {
-            core::hint::spin_loop();
-        }
-        in_peace.then_some(value)
+    fn place_of(&self, reason: u8) -> &AtomicU64 {
+        self.tcp.get(usize::from(reason)).unwrap_or(&self.tcp[0])
     }
 }
 
-/// Attempts of [`Totals::read_in_peace`]. A busy server closes a connection every few
+/// Attempts of [`Header::read_in_peace`]. A busy server closes a connection every few
 /// microseconds and has hundreds of them, which are read in less.
 const READS_MAX: usize = 64;
 
@@ -563,20 +664,21 @@ impl State {
         unsafe { self.0.get(SLOTS_AT + index * size_of::<Slot>()) }
     }
 
-    /// Frees a slot: what it has counted goes to the totals. Whoever reads
-    /// [in peace](Totals::read_in_peace) sees it here or there.
+    /// Frees a slot: what it has counted goes to these of the totals. Whoever reads
+    /// [in peace](Header::read_in_peace) sees it here or there.
     ///
-    /// Called once for each use of a slot, by the process that made the state, which
-    /// alone knows when its heirs have let go, too.
-    pub fn free_slot(&self, index: usize) {
-        let (slot, totals) = (self.slot(index), &self.header().ended);
-        totals.sequence.fetch_add(1, Ordering::Relaxed);
+    /// Called once for each use of a slot, by the process that made the state, which alone
+    /// knows when its heirs have let go, too; and one call at a time for each of the totals.
+    pub fn free_slot(&self, index: usize, list: usize) {
+        let (slot, totals) = (self.slot(index), &self.header().ended[list]);
+        let sequence = totals.sequence.load(Ordering::Relaxed);
+        totals.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
         // Release: what follows is seen with the odd sequence or a later one.
         fence(Ordering::Release);
-        totals.count_slot(slot);
         self.services().add(slot);
+        totals.take(slot);
         slot.mode.store(mode::FREE, Ordering::Release);
-        totals.sequence.fetch_add(1, Ordering::Release);
+        totals.sequence.store(sequence.wrapping_add(2), Ordering::Release);
     }
 
     /// Gives the address range back (of an inspected state).
@@ -630,12 +732,12 @@ mod tests {
     #[test]
     fn what_a_slot_has_counted_stays_when_it_is_freed() {
         let made = Made::new();
-        let totals = &made.0.header().ended;
+        let totals = &made.0.header().ended[0];
         let slot = made.use_slot(0, 0, 7);
-        made.0.free_slot(0);
+        made.0.free_slot(0, 0);
         assert_eq!(slot.mode.load(Ordering::Relaxed), mode::FREE);
         made.use_slot(5, 0, 8);
-        made.0.free_slot(5);
+        made.0.free_slot(5, 0);
         assert_eq!((get(&totals.smc), get(&totals.tcp[0])), (2, 0));
         assert_eq!(totals.counters.all().map(get), [0, 2, 4, 6, 15, 0, 12, 14, 16, 18, 20]);
     }
@@ -643,10 +745,10 @@ mod tests {
     #[test]
     fn a_connection_without_ring_bytes_is_tcp_for_its_reason() {
         let made = Made::new();
-        let totals = &made.0.header().ended;
+        let totals = &made.0.header().ended[0];
         for reason in [3, 3, 0, 31, 32, 255] {
             made.use_slot(0, reason, 0);
-            made.0.free_slot(0);
+            made.0.free_slot(0, 0);
         }
         totals.count_tcp(12);
         assert_eq!(get(&totals.smc), 0);
@@ -659,9 +761,9 @@ mod tests {
     #[test]
     fn a_connection_that_a_child_counts_has_counters_only() {
         let made = Made::new();
-        let totals = &made.0.header().ended;
+        let totals = &made.0.header().ended[0];
         made.use_slot(0, 0, 0).is_elsewhere.store(1, Ordering::Relaxed);
-        made.0.free_slot(0);
+        made.0.free_slot(0, 0);
         assert_eq!((get(&totals.smc), totals.tcp.iter().map(get).sum()), (0, 0u64));
         assert_eq!(get(&totals.counters.wakeups), 10);
     }
@@ -681,7 +783,8 @@ mod tests {
                 |index: &usize| state.slot(*index).mode.load(Ordering::Acquire) != mode::FREE;
             let look = || {
                 let used = (0..CONNECTIONS).filter(is_used).count();
-                used + get(&state.header().ended.tcp[0]) as usize
+                let ended = state.header().ended.iter().map(|sums| get(&sums.tcp[0]) as usize);
+                used + ended.sum::<usize>()
             };
             std::thread::scope(|scope| {
                 let writer = scope.spawn(|| {
@@ -690,12 +793,12 @@ mod tests {
                         while looks.load(Ordering::Relaxed) == seen {
                             std::thread::yield_now();
                         }
-                        state.free_slot(index);
+                        state.free_slot(index, index % LISTS);
                     }
                 });
                 let mut wrong = None;
                 while !writer.is_finished() {
-                    let seen = state.header().ended.read_once(look);
+                    let seen = state.header().read_once(look);
                     wrong = wrong.or(seen.filter(|seen| *seen != CONNECTIONS));
                     looks.fetch_add(1, Ordering::Relaxed);
                 }
@@ -707,9 +810,9 @@ mod tests {
     #[test]
     fn a_writer_that_died_keeps_no_reader() {
         let made = Made::new();
-        let totals = &made.0.header().ended;
+        let totals = &made.0.header().ended[0];
         totals.sequence.store(1, Ordering::Relaxed);
         totals.count_tcp(1);
-        assert_eq!(totals.read_in_peace(|| get(&totals.tcp[1])), 1);
+        assert_eq!(made.0.header().read_in_peace(|| get(&totals.tcp[1])), 1);
     }
 }

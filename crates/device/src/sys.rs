@@ -29,7 +29,7 @@ macro_rules! call {
 /// descriptors.
 pub const FDS_MAX: usize = 8;
 
-/// Address of an abstract AF_UNIX socket and its length.
+/// Address of an AF_UNIX socket and its length.
 pub struct UnixName {
     address: libc::sockaddr_un,
     len: u32,
@@ -47,6 +47,18 @@ impl UnixName {
             *to = *from as libc::c_char;
         }
         Self { address, len: (size_of::<u16>() + 1 + len) as u32 }
+    }
+
+    /// That of a socket that is a file: its path, at most 107 bytes.
+    #[must_use]
+    pub fn of_file(path: &[u8]) -> Self {
+        let mut name = Self::new(&[]);
+        let len = path.len().min(name.address.sun_path.len() - 1);
+        for (to, from) in name.address.sun_path.iter_mut().zip(&path[..len]) {
+            *to = *from as libc::c_char;
+        }
+        name.len = (size_of::<u16>() + len + 1) as u32;
+        name
     }
 
     /// The abstract name in an address of the kernel, the bytes after the leading NUL.
@@ -440,7 +452,7 @@ pub fn bind_unix(fd: i32, name: &UnixName) -> Result {
     unsafe { call!(bind, fd, &raw const name.address, name.len) }
 }
 
-/// Connects a datagram socket: tells whether somebody is bound to `name`.
+/// Connects a socket: tells whether somebody is bound to `name`.
 pub fn connect_unix(fd: i32, name: &UnixName) -> Result {
     // SAFETY: as in `bind_unix`.
     unsafe { call!(connect, seat(fd), &raw const name.address, name.len) }
@@ -466,6 +478,21 @@ pub fn send_with_fds(fd: i32, name: &UnixName, bytes: &[u8], fds: &[i32]) -> Res
         *place = seat(*fd);
     }
     send_message(seat(fd), Some(name), bytes, &seats[..fds.len().min(FDS_MAX)])
+}
+
+/// Sends one message over a connected AF_UNIX socket, with descriptors beside it.
+pub fn send_over(fd: i32, bytes: &[u8], fds: &[i32]) -> Result {
+    let mut seats = [-1; FDS_MAX];
+    for (place, fd) in seats.iter_mut().zip(fds) {
+        *place = seat(*fd);
+    }
+    send_message(seat(fd), None, bytes, &seats[..fds.len().min(FDS_MAX)])
+}
+
+/// Whether the other end of a connected AF_UNIX socket is closed.
+#[must_use]
+pub fn is_hung_up(fd: i32) -> bool {
+    poll_now(seat(fd), 0).is_ok_and(|events| events & libc::POLLHUP as u32 != 0)
 }
 
 /// Sends descriptors, and no byte, over a connected AF_UNIX socket; all are named by the
@@ -1005,6 +1032,13 @@ fn coarse() -> libc::timespec {
     now
 }
 
+/// As [`now_ns`], from the last tick.
+#[must_use]
+pub fn coarse_ns() -> u64 {
+    let now = coarse();
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// Seconds since the machine started, from the last tick.
 #[must_use]
 pub fn coarse_seconds() -> u32 {
@@ -1106,6 +1140,17 @@ pub fn read_file(path: &core::ffi::CStr, into: &mut [u8]) -> Result {
     let len = unsafe { read(fd, into.as_mut_ptr(), into.len(), None) };
     close(fd);
     len
+}
+
+/// Copies memory of this process that may not be there: `EFAULT` where a load would be a
+/// fault. A sandbox may forbid the call: any other error.
+pub fn copy_own(from: *const u8, into: &mut [u8]) -> Result<()> {
+    let to = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    let from = libc::iovec { iov_base: from.cast_mut().cast(), iov_len: into.len() };
+    // SAFETY: `to` is the slice; what `from` leads to is the kernel's to find out.
+    let copied =
+        unsafe { call!(process_vm_readv, pid(), &raw const to, 1, &raw const from, 1, 0)? };
+    if copied == into.len() { Ok(()) } else { Err(Errno(libc::EFAULT)) }
 }
 
 /// Opens a file to read. A pipe without a writer does not keep us.

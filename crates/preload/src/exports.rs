@@ -14,7 +14,7 @@ use sidestep_device::sys;
 use sidestep_socket::control::{self, OptionAnswer};
 use sidestep_socket::descriptors::{self, Use};
 use sidestep_socket::multiplex::{self, FdSets};
-use sidestep_socket::sock::{self, Phase};
+use sidestep_socket::sock::{self, Phase, Sock};
 use sidestep_socket::stream::{self, Buffers, Outcome};
 use sidestep_socket::transfer::{self, Pipe, Source};
 use sidestep_socket::{Answer, Errno, epoll, meeting, parcel, process, tcp_option};
@@ -384,24 +384,28 @@ export! {
         const SENDFILE_MAX: usize = 0x7fff_f000;
         let plain = plain!(real::sendfile(out, file, offset, len));
         let Some(sock) = descriptors::sock(out) else { return plain() };
-        if let Some(n) = stream::send_by_tcp(&sock, out, plain) {
-            return n;
+        loop {
+            if let Some(n) = stream::send_by_tcp(&sock, out, plain) {
+                return n;
+            }
+            // A socket or pipe as the source: the kernel says what it thinks of it.
+            // SAFETY: no memory operands; a length of 0 moves nothing.
+            if unsafe { libc::lseek(file, 0, libc::SEEK_CUR) } < 0 {
+                // SAFETY: as above.
+                return unsafe { real::sendfile(out, file, offset, 0) };
+            }
+            // SAFETY: null or the program's offset.
+            let from = unsafe { offset.as_ref() }.copied();
+            let source = Source::File(file, from);
+            let result = transfer::send_from(&sock, out, source, len.min(SENDFILE_MAX));
+            if let (Some(Ok(n)), Some(from)) = (result, from) {
+                // SAFETY: the program's offset.
+                unsafe { offset.write(from + n as i64) };
+            }
+            if let Some(result) = result {
+                return sent(Outcome::Ours(result), 0);
+            }
         }
-        // A socket or pipe as the source: the kernel says what it thinks of it.
-        // SAFETY: no memory operands; a length of 0 moves nothing.
-        if unsafe { libc::lseek(file, 0, libc::SEEK_CUR) } < 0 {
-            // SAFETY: as above.
-            return unsafe { real::sendfile(out, file, offset, 0) };
-        }
-        // SAFETY: null or the program's offset.
-        let from = unsafe { offset.as_ref() }.copied();
-        let result =
-            transfer::send_from(&sock, out, Source::File(file, from), len.min(SENDFILE_MAX));
-        if let (Ok(n), Some(from)) = (result, from) {
-            // SAFETY: the program's offset.
-            unsafe { *offset = from + n as i64 };
-        }
-        sent(Outcome::Ours(result), 0)
     }
 
     fn splice(input: i32, in_at: *mut i64, out: i32, out_at: *mut i64, len: usize, flags: u32) -> isize {
@@ -413,11 +417,15 @@ export! {
         }
         let dont_wait = flags & libc::SPLICE_F_NONBLOCK != 0;
         if let Some(sock) = descriptors::sock(out).filter(|_| is_pipe(input, libc::O_WRONLY)) {
-            if let Some(n) = stream::send_by_tcp(&sock, out, plain) {
-                return n;
-            }
             let source = Source::Pipe(Pipe { fd: input, dont_wait });
-            return sent(Outcome::Ours(transfer::send_from(&sock, out, source, len)), 0);
+            loop {
+                if let Some(n) = stream::send_by_tcp(&sock, out, plain) {
+                    return n;
+                }
+                if let Some(result) = transfer::send_from(&sock, out, source, len) {
+                    return sent(Outcome::Ours(result), 0);
+                }
+            }
         }
         if let Some(sock) = descriptors::sock(input).filter(|_| is_pipe(out, libc::O_RDONLY)) {
             if let Some(n) = stream::receive_by_tcp(&sock, input, 0, plain) {
@@ -500,22 +508,31 @@ fn accepted(listener: i32, fd: i32, flags: i32) -> i32 {
     if fd < 0 {
         return fd;
     }
-    let known = descriptors::sock(listener);
+    let known = descriptors::peek(listener);
     let tcp = known.is_some() || is_tcp_listener(listener);
     if !tcp {
         return forget_stale(fd);
     }
     quietly(|| {
         if let Some(sock) = sock::register(fd, flags & libc::SOCK_NONBLOCK != 0, true) {
-            if let Some(known) = &known {
-                sock.inherit(known);
-                meeting::mark_listener(known, listener);
+            if let Some(known) = known {
+                inherit(sock, known, listener);
             }
             sock.set_phase(Phase::Candidate);
             sock.begin(fd);
         }
     });
     fd
+}
+
+/// What the listener was given is for the accepted socket as well.
+fn inherit(sock: &Sock, known: &Sock, listener: i32) {
+    sock.inherit(known);
+    let is_settled = known.is_marked() && descriptors::leads_to(listener, known);
+    if !is_settled && let Some(known) = descriptors::sock(listener) {
+        sock.inherit(&known);
+        meeting::mark_listener(&known, listener);
+    }
 }
 
 /// A listener that this library has not seen being made (inherited, received).
@@ -540,26 +557,32 @@ export! {
     }
 
     fn connect(fd: i32, address: *const libc::sockaddr, len: u32) -> i32 {
-        // SAFETY: the program's address of `len` bytes.
-        if unsafe { is_nowhere(address, len) }
-            && let Some(sock) = descriptors::sock(fd)
-        {
-            // SAFETY: passed on.
-            return disconnect(&sock, fd, || unsafe { real::connect(fd, address, len) });
-        }
-        if let Some(sock) = descriptors::sock(fd).filter(|sock| sock.phase() == Phase::Fresh) {
-            // SAFETY: the program's address of `len` bytes.
-            let to = || unsafe { sock::address_at(address, len) };
-            quietly(|| tcp_option::before_connect(&sock, fd, to));
+        // The address is the program's claim until the kernel has read it: a bad pointer is
+        // EFAULT and no fault. Before, it is read with the kernel's help, and only if need be.
+        match descriptors::sock(fd) {
+            Some(sock) if sock.phase() == Phase::Fresh => quietly(|| {
+                // SAFETY: the program's address of `len` bytes, if it is one.
+                let to = || unsafe { sock::claimed_address(address, len) };
+                tcp_option::before_connect(&sock, fd, to);
+            }),
+            // SAFETY: as above.
+            Some(sock) if unsafe { sock::is_claimed_nowhere(address, len) } => {
+                // SAFETY: passed on.
+                return disconnect(&sock, fd, || unsafe { real::connect(fd, address, len) });
+            }
+            Some(_) | None => {}
         }
         // SAFETY: passed on.
         let result = unsafe { real::connect(fd, address, len) };
         if let Some(sock) = descriptors::sock(fd)
             && (result == 0 || errno() == libc::EINPROGRESS)
             && sock.phase() == Phase::Fresh
+            // SAFETY: the kernel has read the address.
+            && !unsafe { sock::is_nowhere(address, len) }
         {
-            // SAFETY: the kernel has read the address, too.
-            unsafe { sock.note_server(address, len) };
+            // SAFETY: as above.
+            let to = unsafe { sock::address_at(address, len) };
+            sock.note_server(to.map_or(0, |server| server.port()));
             sock.set_phase(Phase::Candidate);
             quietly(|| sock.sock().begin(fd));
         }
@@ -733,16 +756,6 @@ const FIOASYNC: u64 = 0x5452;
 fn not_open() -> i32 {
     set_errno(libc::EBADF);
     -1
-}
-
-/// Whether an address is `AF_UNSPEC`.
-///
-/// # Safety
-/// `address` is null or has `len` bytes.
-unsafe fn is_nowhere(address: *const libc::sockaddr, len: u32) -> bool {
-    let has_family = !address.is_null() && len as usize >= size_of::<libc::sa_family_t>();
-    // SAFETY: the caller's promise; the family comes first.
-    has_family && unsafe { address.cast::<libc::sa_family_t>().read_unaligned() } == 0
 }
 
 /// `connect` to nowhere.

@@ -65,11 +65,18 @@ pub enum Reason {
     FailedLately = 25,
     /// An agent writes the TCP option of SMC, and one end has not sent it.
     NoTcpOption = 26,
+    /// An operator keeps it there for now.
+    Demoted = 27,
+    /// The peer is in another network namespace or on another host, and the agent, who would
+    /// know, cannot be reached from here.
+    AgentAway = 28,
+    /// The agent knows of no program at the other end that asks for us.
+    PetitionUnanswered = 29,
 }
 
 impl Reason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 30] = [
         Self::None,
         Self::ModeTcp,
         Self::RemotePeer,
@@ -97,6 +104,9 @@ impl Reason {
         Self::TooShort,
         Self::FailedLately,
         Self::NoTcpOption,
+        Self::Demoted,
+        Self::AgentAway,
+        Self::PetitionUnanswered,
     ];
 
     /// The reason with this number; unknown numbers are [`Reason::None`].
@@ -115,6 +125,7 @@ impl Reason {
                 | Self::NoCommonEid
                 | Self::PeerMisbehaved
                 | Self::Unanswered
+                | Self::PetitionUnanswered
         )
     }
 
@@ -132,12 +143,15 @@ impl Reason {
             | Self::PeerExcluded
             | Self::ProgramExcluded
             | Self::Congested
-            | Self::TooShort => Diagnosis::CNFERR,
+            | Self::TooShort
+            | Self::Demoted => Diagnosis::CNFERR,
             Self::RemotePeer
             | Self::PeerNotSmc
             | Self::Unanswered
             | Self::FailedLately
-            | Self::NoTcpOption => Diagnosis::PEERNOSMC,
+            | Self::NoTcpOption
+            | Self::AgentAway
+            | Self::PetitionUnanswered => Diagnosis::PEERNOSMC,
             Self::OtherNamespace => Diagnosis::NOSMCD2DEV,
             Self::NoMemory | Self::MemoryLimit => Diagnosis::MEM,
             Self::PeerDeclined => Diagnosis::PEERDECL,
@@ -184,6 +198,11 @@ impl Reason {
             Self::TooShort => "too short, so far, to be worth moving",
             Self::FailedLately => "agreeing with this server has failed lately",
             Self::NoTcpOption => "SYN or SYN-ACK came without the SMC option",
+            Self::Demoted => "kept on TCP by an operator, here or over there",
+            Self::AgentAway => "the peer is elsewhere, and the agent's socket cannot be reached",
+            Self::PetitionUnanswered => {
+                "the peer is elsewhere, and the agent knows of no Sidestep program there"
+            }
         }
     }
 }

@@ -12,7 +12,8 @@
 //! `sent` of one end is exactly the offset at which its next byte would have
 //! stood in the stream. It publishes that offset as its *switch offset* `X` and
 //! puts the next byte into the ring. The other end reads TCP up to `X`, then the
-//! ring; whatever else arrives on the TCP connection past `X` is a bell.
+//! ring; whatever else arrives on the TCP connection past `X` is a bell, until the
+//! direction goes back to TCP at an offset that is published in the same way.
 //!
 //! `tcpi_bytes_acked` is of no use here: on the side that connected it counts the
 //! SYN. `bytes_received` counts a FIN once it has arrived, so a connection whose
@@ -49,15 +50,22 @@ impl Reading {
     }
 }
 
-/// How many of `n` bytes just taken from the TCP stream at offset `consumed` are
-/// the program's, when the peer switched at `switch` (`None`: not yet). The rest
-/// are bells.
+/// What `n` bytes of the TCP stream are: bells, then data, then bells again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// Bells in front.
+    pub bells: u64,
+    /// Bytes of the program behind them.
+    pub data: u64,
+}
+
+/// What the `n` bytes of the TCP stream at offset `consumed` are, when it carries the
+/// program's bytes from `from` on, and up to `until` (`None`: as far as is known).
 #[must_use]
-pub fn data_in(consumed: u64, n: u64, switch: Option<u64>) -> u64 {
-    match switch {
-        None => n,
-        Some(x) => x.saturating_sub(consumed).min(n),
-    }
+pub fn parts(consumed: u64, n: u64, from: u64, until: Option<u64>) -> Parts {
+    let bells = from.saturating_sub(consumed).min(n);
+    let end = until.map_or(n, |until| until.saturating_sub(consumed).min(n));
+    Parts { bells, data: end.saturating_sub(bells) }
 }
 
 #[cfg(test)]
@@ -79,10 +87,21 @@ mod tests {
 
     #[test]
     fn bytes_past_the_switch_are_bells() {
-        assert_eq!(data_in(100, 30, None), 30);
-        assert_eq!(data_in(100, 30, Some(130)), 30);
-        assert_eq!(data_in(100, 30, Some(110)), 10);
-        assert_eq!(data_in(100, 30, Some(100)), 0);
-        assert_eq!(data_in(100, 1, Some(7)), 0);
+        let data_in = |n, until| parts(100, n, 0, until);
+        let data = |data| Parts { bells: 0, data };
+        assert_eq!(data_in(30, None), data(30));
+        assert_eq!(data_in(30, Some(130)), data(30));
+        assert_eq!(data_in(30, Some(110)), data(10));
+        assert_eq!(data_in(30, Some(100)), data(0));
+        assert_eq!(data_in(1, Some(7)), data(0));
+    }
+
+    #[test]
+    fn bytes_before_the_way_back_are_bells() {
+        assert_eq!(parts(100, 30, 110, None), Parts { bells: 10, data: 20 });
+        assert_eq!(parts(100, 30, 110, Some(115)), Parts { bells: 10, data: 5 });
+        assert_eq!(parts(100, 30, 130, Some(130)), Parts { bells: 30, data: 0 });
+        assert_eq!(parts(100, 3, 200, None), Parts { bells: 3, data: 0 });
+        assert_eq!(parts(100, 3, 90, Some(80)), Parts { bells: 0, data: 0 });
     }
 }

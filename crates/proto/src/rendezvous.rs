@@ -190,12 +190,10 @@ pub const CLC_WAIT_NS: u64 = 6_000_000_000;
 /// But a program that makes few calls, each after a long time, is given as many as it needs
 /// for all messages.
 pub const LOOKS_IN_TIME: u32 = 64;
-/// Looks for an answer before the attempt is given up, however quick they are.
-pub const LOOKS_MAX: u32 = 4_096;
 
 /// Whether an answer that was looked for so often has been waited for long enough (C.5).
 pub fn is_late(looks: u32, waited_ns: impl FnOnce() -> u64) -> bool {
-    looks >= LOOKS_MAX || (looks >= LOOKS_IN_TIME && waited_ns() > CLC_WAIT_NS)
+    looks >= LOOKS_IN_TIME && waited_ns() > CLC_WAIT_NS
 }
 
 /// Checks an Accept that came from the device `peer`; returns the size of the

@@ -77,17 +77,20 @@ pub(crate) fn undecided(sock: &Sock) {
 
 /// A connection for which there is no slot stays on TCP.
 pub(crate) fn without_slot(process: &Process, sock: &Sock, fd: i32) {
-    process.state.header().ended.count_tcp(Reason::NoSlot as u8);
+    process.state.header().ended[0].count_tcp(Reason::NoSlot as u8);
     let is_server = sock.is_server.load(Ordering::Relaxed);
     let server = sock::addresses(fd).ok().map(|(local, peer)| if is_server { local } else { peer });
     let (server_ip, family) = server.map_or(([0; 2], 0), |server| sock::words(server.ip()));
-    process.state.history().note(&Kind {
-        server_ip,
-        server_port: server.map_or(0, |server| server.port()),
-        family,
-        is_server,
-        verdict: Verdict::Tcp { reason: Reason::NoSlot as u8, peer_diagnosis: 0 },
-    });
+    note_kind(
+        process,
+        &Kind {
+            server_ip,
+            server_port: server.map_or(0, |server| server.port()),
+            family,
+            is_server,
+            verdict: Verdict::Tcp { reason: Reason::NoSlot as u8, peer_diagnosis: 0 },
+        },
+    );
 }
 
 /// A ring to send through was taken.
@@ -126,13 +129,20 @@ fn note_failure(sock: &Sock) {
 fn note(sock: &Sock, slot: &Slot, verdict: Verdict) {
     let Some(home) = sock.home() else { return };
     let (server_ip, server_port) = slot.server_address();
-    home.state.history().note(&Kind {
-        server_ip,
-        server_port,
-        family: slot.family.load(Ordering::Relaxed),
-        is_server: sock.is_server.load(Ordering::Relaxed),
-        verdict,
-    });
+    note_kind(
+        home,
+        &Kind {
+            server_ip,
+            server_port,
+            family: slot.family.load(Ordering::Relaxed),
+            is_server: sock.is_server.load(Ordering::Relaxed),
+            verdict,
+        },
+    );
+}
+
+fn note_kind(process: &Process, kind: &Kind) {
+    process.state.history().note(kind, sys::cpu() as usize);
 }
 
 fn with_header(sock: &Sock, f: impl FnOnce(&Header)) {

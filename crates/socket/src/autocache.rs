@@ -3,6 +3,7 @@
 //! They stand in the state of the process, where `sidestep ss --totals` shows them. If the
 //! server had said who it was, the failure is forgotten as soon as that process is gone.
 
+use crate::group;
 use crate::pool::Held;
 use crate::process::{self, Process};
 use crate::sock::{self, Sock};
@@ -15,7 +16,10 @@ use sidestep_proto::fallback::Reason;
 use sidestep_wire::host_control::{Instance, mailbox_name};
 
 /// Client: whether this server is to be left alone for now.
-pub(crate) fn is_to_be_left_alone(process: &Process, server: SocketAddr) -> bool {
+pub(crate) fn is_to_be_left_alone(process: &'static Process, server: SocketAddr) -> bool {
+    if !process::options().autocache {
+        return false;
+    }
     let Some(failure) = find(process, server) else { return false };
     if failure.until_ns.load(Ordering::Acquire) <= sys::now_ns() {
         return false;
@@ -34,6 +38,9 @@ pub(crate) fn note_failure(
     peer: Option<Instance>,
     reason: Reason,
 ) {
+    if !process::options().autocache {
+        return;
+    }
     let now = sys::now_ns();
     let _held = Held::enter(process.lock.get());
     let failures = &process.state.header().failures;
@@ -100,9 +107,12 @@ fn is_about(failure: &Failure, server: SocketAddr) -> bool {
 }
 
 /// The process that it failed with is gone: whoever serves there now is another.
-fn has_changed(process: &Process, failure: &Failure) -> bool {
+fn has_changed(process: &'static Process, failure: &Failure) -> bool {
     let [first, second] = failure.peer.each_ref().map(|half| half.load(Ordering::Relaxed));
     let peer = Instance((u128::from(first) << 64 | u128::from(second)).to_be_bytes());
+    if let Some(group) = group::find(&group::Look::at(process), peer) {
+        return !group.peer_lives();
+    }
     let mailbox = UnixName::new(&mailbox_name(&peer));
     peer.0 != [0; 16]
         && sys::connect_unix(process.probe, &mailbox) == Err(Errno(libc::ECONNREFUSED))

@@ -21,7 +21,8 @@
 //! died or a program closed its socket behind our back: then it is greeted in vain, because only
 //! the end of a connection that is open goes on to propose. At the moment of the greeting
 //! each of the two held a socket of this four-tuple, in the namespace that is part of the
-//! token, and there is only one such pair.
+//! token, and there is only one such pair. Between two namespaces the connection's identity
+//! is part of it instead ([`crate::distant`]).
 
 use crate::group::{self, Group, Look};
 use crate::process::{self, Process};
@@ -35,14 +36,20 @@ use sidestep_wire::host_control::Hello;
 /// Says which connection it is: see [`sidestep_wire::host_control::connection_token`].
 pub(crate) type Token = [u8; 16];
 
-/// Client: claims the connection before every server that it has met at this port. False:
-/// it knows none.
-pub(crate) fn post(process: &'static Process, sock: &Sock, port: u16, token: Token) -> bool {
+/// Client: claims the connection before every server that it has met at this port, of those
+/// that can be meant. False: it knows none.
+pub(crate) fn post(
+    process: &'static Process,
+    sock: &Sock,
+    port: u16,
+    token: Token,
+    can_be_meant: impl FnMut(&&'static Group) -> bool,
+) -> bool {
     let Some(slot) = sock.slot() else { return false };
     let index = sock.slot_index();
     let look = Look::at(process);
     let mut is_posted = false;
-    for group in group::serving(&look, port) {
+    for group in group::serving(&look, port, can_be_meant) {
         let Some((_, wake)) = group.theirs() else { continue };
         let [first, _] = show(&group.record(index).identity, slot, token, NOBODY, phase::CLAIMED);
         wake.claim(first).put(process.key(), index as u32);

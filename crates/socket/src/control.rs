@@ -303,9 +303,9 @@ pub fn has_no_peer(sock: &Use, fd: i32) -> bool {
 
 fn shut_writing(sock: &Sock, slot: &Slot, conn: &Conn, fd: i32) {
     {
-        let _sending = Held::enter(&slot.send_lock);
+        let sending = Held::enter(&slot.send_lock);
         let switched = slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0;
-        if switched || switch::send_into_ring(sock, slot, fd, conn) {
+        if switched || switch::send_into_ring(sock, slot, fd, conn, &sending) {
             // Release: the producer cursor is final for whoever sees the flag.
             conn.mine.sending.flags.fetch_or(said::DONE, Ordering::SeqCst);
         } else {
@@ -341,13 +341,9 @@ pub(crate) fn before_last_close(sock: &Sock, conn: &Conn, fd: i32) {
     if sock.home().is_some_and(|home| home.is_under_way(sock.slot_index())) {
         return end_by_reset_unless_received(slot, conn, fd);
     }
-    let unread = if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
-        has_unread(conn)
-    } else {
-        let consumed = slot.tcp_consumed.load(Ordering::Relaxed);
-        switch::queued(fd) > 0 && switch::peer_switch(conn).is_none_or(|at| consumed < at)
-    };
-    if unread {
+    let by_ring = switch::comes_by_ring(slot);
+    let blind = slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0;
+    if (by_ring && has_unread(conn)) || (!blind && switch::data_queued(slot, conn, fd) > 0) {
         conn.mine.sending.flags.fetch_or(said::ABORT, Ordering::SeqCst);
     }
     wait::drain_bells(slot, conn, fd);
@@ -415,10 +411,7 @@ pub fn unread_by_peer(sock: &Use) -> Option<usize> {
 /// `SIOCATMARK`. `None`: ask the kernel.
 pub fn at_mark(sock: &Use) -> Option<bool> {
     let (conn, slot) = (sock.conn()?, sock.slot()?);
-    if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED == 0 {
-        return None;
-    }
-    Some(urgent::is_at_mark(&conn))
+    switch::comes_by_ring(slot).then(|| urgent::is_at_mark(&conn))
 }
 
 /// What is to happen with a socket option.

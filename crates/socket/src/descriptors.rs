@@ -13,14 +13,36 @@
 use crate::epoll::Set;
 use crate::sock::Sock;
 use core::ops::Deref;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
 /// Descriptor numbers above this are never ours.
 const TABLE_LEN: usize = 1 << 20;
 const SET_TAG: usize = 1;
 
 /// Zero pages until a descriptor is entered.
-static TABLE: [AtomicUsize; TABLE_LEN] = [const { AtomicUsize::new(0) }; TABLE_LEN];
+static TABLE: Table = Table([const { AtomicUsize::new(0) }; TABLE_LEN]);
+
+#[repr(align(4096))]
+struct Table([AtomicUsize; TABLE_LEN]);
+
+impl Table {
+    /// The word of a descriptor.
+    #[inline]
+    fn get(&self, fd: usize) -> Option<&AtomicUsize> {
+        self.0.get(place(fd))
+    }
+}
+
+/// Where the word of a descriptor lies: in the page in which it would lie anyway, but not
+/// beside its neighbours. They are opened and closed by other threads, and each time all
+/// words of the cache line would be lost to the other CPUs.
+#[inline]
+const fn place(fd: usize) -> usize {
+    const PAGE: usize = 512;
+    const LINES: usize = 64;
+    let (line, word) = (fd % LINES, fd % PAGE / LINES);
+    (fd & !(PAGE - 1)) + line * (PAGE / LINES) + word
+}
 
 /// A socket in use by this call: it is not recycled meanwhile, even if another
 /// thread closes the descriptor.
@@ -68,6 +90,25 @@ pub fn sock(fd: i32) -> Option<Use> {
         return None;
     }
     enter(fd, word)
+}
+
+/// The same for a look: whoever accepts wants to know what his listener was given, and many
+/// may accept from it at once, each of whom would take it from the others by counting himself
+/// as a user. What is read was that listener's as long as [`leads_to`] says so afterwards.
+#[inline]
+pub fn peek(fd: i32) -> Option<&'static Sock> {
+    let word = load(fd);
+    // SAFETY: as in `enter`; it is all atomics to those who do not use it.
+    (word != 0 && word & SET_TAG == 0).then(|| unsafe { &*(word as *const Sock) })
+}
+
+/// Whether a descriptor is one of this socket's still, after something was read from it.
+#[inline]
+#[must_use]
+pub fn leads_to(fd: i32, sock: &Sock) -> bool {
+    // Acquire: what was read before is not of a later time than the word.
+    fence(Ordering::Acquire);
+    load(fd) == core::ptr::from_ref(sock) as usize
 }
 
 #[inline]
@@ -155,8 +196,8 @@ fn replace(fd: i32, word: usize) -> Entry {
 /// moments (fork, close_range) that concern them all.
 pub fn for_each_sock(mut f: impl FnMut(i32, &'static Sock)) {
     let highest = HIGHEST.load(Ordering::Relaxed);
-    for (fd, entry) in TABLE.iter().enumerate().take(highest + 1) {
-        let word = entry.load(Ordering::Acquire);
+    for fd in 0..=highest {
+        let word = load(fd as i32);
         if word != 0 && word & SET_TAG == 0 {
             // SAFETY: as in `enter`.
             f(fd as i32, unsafe { &*(word as *const Sock) });
@@ -183,7 +224,8 @@ static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 
 /// Notes that `fd` may be in the table; called where descriptors are entered.
 pub fn note_highest(fd: i32) {
-    if (fd as usize) < TABLE_LEN {
+    // Hardly ever: a write would take the line away from all others.
+    if (fd as usize) < TABLE_LEN && HIGHEST.load(Ordering::Relaxed) < fd as usize {
         HIGHEST.fetch_max(fd as usize, Ordering::Relaxed);
     }
 }
@@ -193,15 +235,14 @@ pub fn note_highest(fd: i32) {
 #[must_use]
 pub fn is_first_of(fd: i32, sock: &Sock) -> bool {
     let word = core::ptr::from_ref(sock) as usize;
-    sock.descriptors.load(Ordering::Relaxed) == 1
-        || (0..fd as usize).all(|lower| TABLE[lower].load(Ordering::Relaxed) != word)
+    sock.descriptors.load(Ordering::Relaxed) == 1 || (0..fd).all(|lower| load(lower) != word)
 }
 
 /// The lowest descriptor that refers to `sock`.
 pub fn first_of(sock: &Sock) -> Option<i32> {
     let word = core::ptr::from_ref(sock) as usize;
     let highest = HIGHEST.load(Ordering::Relaxed);
-    (0..=highest).find(|fd| TABLE[*fd].load(Ordering::Relaxed) == word).map(|fd| fd as i32)
+    (0..=highest as i32).find(|fd| load(*fd) == word)
 }
 
 /// Calls `f` with every descriptor of the table between two numbers, inclusive.
@@ -211,5 +252,19 @@ pub fn for_each(first: usize, last: usize, mut f: impl FnMut(i32)) {
         if is_ours(fd as i32) {
             f(fd as i32);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_lie_apart_and_no_two_in_one_place() {
+        let mut places: Vec<usize> = (512..1024).map(place).collect();
+        assert!(places.windows(2).all(|pair| pair[0] / 8 != pair[1] / 8));
+        places.sort_unstable();
+        assert!(places.into_iter().eq(512..1024));
+        assert!(TABLE.get(usize::MAX).is_none() && TABLE.get(TABLE_LEN).is_none());
     }
 }

@@ -448,8 +448,8 @@ pub fn note_edge(sock: &Sock) {
 /// In the child of a fork.
 pub fn after_fork_in_child() {
     STRUCTURE.get().reset();
-    REGISTRATIONS.reset_lock();
-    SETS.reset_lock();
+    REGISTRATIONS.reset_locks();
+    SETS.reset_locks();
     crate::descriptors::for_each_set(|set| set.lock.get().reset());
 }
 
@@ -656,6 +656,7 @@ impl Registration {
         let mut full = readiness::mask_of(slot, &conn, fd, interest);
         if events & mask::OUT != 0 && full & mask::OUT == 0 {
             wait::ask_for_room(&conn);
+            wait::prod_peer(sock, slot, fd);
             full = readiness::mask_of(slot, &conn, fd, interest);
         }
         let mask = full & interest;
@@ -968,10 +969,11 @@ impl Set {
     }
 
     /// How long a sleep may last at most. With several peers one of them may have
-    /// taken away, in the memory they share, what another has left there.
+    /// taken away, in the memory they share, what another has left there; and a peer that
+    /// has died may have to be prodded to say so.
     fn nap(&self) -> Option<Duration> {
         let partners = self.home().map_or(0, |home| home.partners.load(Ordering::Relaxed));
-        (partners > 1).then_some(wait::QUEUE_NAP)
+        (partners > 1 || wait::prods_peers()).then_some(wait::QUEUE_NAP)
     }
 
     /// Now and then looks at all members, whether or not somebody has said that they

@@ -5,10 +5,14 @@
 //! sends the other two descriptors, its slab (opened read-only) and its wake
 //! memory, over UNIX datagrams whose sender the kernel vouches for. Later
 //! connections between the two find everything mapped.
+//!
+//! A process of another network namespace has no name that we could send to. The two have a
+//! *line* instead, a pair of connected sockets that the agent has given them
+//! ([`crate::petition`]), with the users at its ends; all that would go to a mailbox goes there.
 
 use crate::account;
 use crate::pool::{Held, SharedLock};
-use crate::process::{self, GROUPS_MAX, Process};
+use crate::process::{self, GROUPS_MAX, LETTERS_MAX, Process};
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 use core::sync::atomic::{
@@ -20,7 +24,9 @@ use sidestep_device::slab::{self, RINGS_AT, Record, SLAB_LEN, Slab, phase};
 use sidestep_device::sys::{self, Errno, Received, Sender, UnixName};
 use sidestep_device::wake::{self, CHANNELS, Wake};
 use sidestep_proto::fallback::Reason;
-use sidestep_wire::host_control::{Channel, ControlMessage, Instance, Introduction, mailbox_name};
+use sidestep_wire::host_control::{
+    Channel, ControlMessage, EMITTED_LEN_MAX, Instance, Introduction, mailbox_name,
+};
 use sidestep_wire::{LinkId, RmbeSize};
 
 /// See the [module](self).
@@ -37,6 +43,8 @@ pub struct Group {
     ours: Slab,
     /// Descriptors for the peer: -1 once both sides know each other.
     twin: AtomicI32,
+    /// Our end of the line to the peer, or [`NEAR`] or [`LINE_LOST`].
+    line: AtomicI32,
     /// The files of this group, for processes to which connections are given: -1 where
     /// there was no room for one.
     files: [AtomicI32; FILES],
@@ -45,6 +53,8 @@ pub struct Group {
     peer_pid: AtomicU32,
     peer_uid: AtomicU32,
     peer_gid: AtomicU32,
+    /// Our own user: as the agent sees it, if that has told the peer's.
+    own_uid: AtomicU32,
     /// `theirs` may be read.
     established: AtomicBool,
     /// One of the two has no room for the other's memory.
@@ -74,6 +84,18 @@ const FILES: usize = 3;
 const OUR_SLAB: usize = 0;
 const THEIR_SLAB: usize = 1;
 const THEIR_WAKE: usize = 2;
+
+/// In the place of a line: the peer has a mailbox.
+const NEAR: i32 = -1;
+/// In the place of a line: there was no room for it.
+const LINE_LOST: i32 = -2;
+
+/// The users at the two ends of a line, as the agent sees them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Users {
+    pub(crate) own_uid: u32,
+    pub(crate) peer: Sender,
+}
 
 /// Places in [`Group::ports`].
 const PORTS: usize = 4;
@@ -142,6 +164,62 @@ pub fn begin(look: &Look, peer: Instance) -> sys::Result<&'static Group> {
     }
 }
 
+/// The link group with a process of another network namespace, to which this is a line; made
+/// and introduced if need be. What it needs of the line is copied.
+///
+/// # Errors
+/// As [`begin`], and `EEXIST` if what is left of an older one stands in the way.
+pub(crate) fn begin_distant(
+    look: &Look,
+    peer: Instance,
+    line: i32,
+    users: Users,
+) -> sys::Result<&'static Group> {
+    let process = look.0;
+    let _held = Held::enter(process.lock.get());
+    if peer != process.instance {
+        if let Some(group) = find(look, peer).filter(|group| group.peer_lives()) {
+            return Ok(group);
+        }
+        collect_dead(look);
+    }
+    match find(look, peer) {
+        Some(group) if group.is_self() => return Ok(group),
+        Some(_) => return Err(Errno(libc::EEXIST)),
+        None if !map::has_room(2 * SLAB_LEN) => return Err(Errno(libc::ENOMEM)),
+        None => {}
+    }
+    let place = free_place(process)?;
+    let line = sys::spare_copy(line).ok_or(Errno(libc::EMFILE))?;
+    let group = make(process, peer).inspect_err(|_| sys::close(line))?;
+    if group.is_self() {
+        sys::close(line);
+    } else {
+        group.line.store(line, Ordering::Relaxed);
+        group.own_uid.store(users.own_uid, Ordering::Relaxed);
+        group.peer_uid.store(users.peer.uid, Ordering::Relaxed);
+        group.peer_gid.store(users.peer.gid, Ordering::Relaxed);
+        process.acquainting.fetch_add(1, Ordering::Relaxed);
+    }
+    place.store(core::ptr::from_ref(group).cast_mut(), Ordering::Release);
+    crate::log!(Info, "link group with {peer} of another namespace begun");
+    group.introduce(false);
+    Ok(group)
+}
+
+/// Whether there is a line to a process: then only what comes by it is believed.
+pub(crate) fn has_line(process: &'static Process, peer: Instance) -> bool {
+    find(&Look::at(process), peer).is_some_and(Group::is_distant)
+}
+
+/// Reads what has come by lines.
+pub(crate) fn read_lines(process: &'static Process) {
+    for group in all(&Look::at(process)).filter(|group| group.is_distant()) {
+        group.introduce(false);
+        group.read_line();
+    }
+}
+
 /// The established or beginning link group with `peer`.
 pub fn find(look: &Look, peer: Instance) -> Option<&'static Group> {
     all(look).find(|group| group.peer == peer)
@@ -152,11 +230,16 @@ pub fn find_by_key(look: &Look, key: u64) -> Option<&'static Group> {
     all(look).find(|group| process::halves(&group.peer.0)[0] == key)
 }
 
-/// The established link groups with processes that we have met as servers at this port.
-pub(crate) fn serving(look: &Look, port: u16) -> impl Iterator<Item = &'static Group> {
+/// The established link groups with processes that we have met as servers at this port, of
+/// those that can be meant.
+pub(crate) fn serving(
+    look: &Look,
+    port: u16,
+    can_be_meant: impl FnMut(&&'static Group) -> bool,
+) -> impl Iterator<Item = &'static Group> {
     let serves =
         move |group: &&Group| group.ports.iter().any(|known| known.load(Ordering::Relaxed) == port);
-    all(look).filter(serves).take(SERVERS_MAX)
+    all(look).filter(serves).filter(can_be_meant).take(SERVERS_MAX)
 }
 
 /// Servers at one port before whom a connection is claimed.
@@ -229,6 +312,7 @@ pub(crate) fn inherit(
     look: &Look,
     peer: Instance,
     files: [i32; FILES],
+    line: Option<i32>,
 ) -> sys::Result<&'static Group> {
     let process = look.0;
     if let Some(group) = find(look, peer).filter(|group| group.theirs().is_some()) {
@@ -253,6 +337,9 @@ pub(crate) fn inherit(
         // SAFETY: nobody knows the slab.
         .inspect_err(|_| unsafe { ours.unmap() })?;
     group.introduced.store(true, Ordering::Relaxed);
+    if let Some(line) = line {
+        group.line.store(sys::spare_copy(line).unwrap_or(LINE_LOST), Ordering::Relaxed);
+    }
     for (at, file) in files.into_iter().enumerate() {
         group.keep(at, file);
     }
@@ -279,11 +366,13 @@ fn make_around(
         peer_link_id: AtomicU32::new(u32::from_ne_bytes(link_id)),
         ours,
         twin: AtomicI32::new(twin),
+        line: AtomicI32::new(NEAR),
         files: [const { AtomicI32::new(-1) }; FILES],
         theirs: UnsafeCell::new(is_self.then_some((ours, process.wake))),
         peer_pid: AtomicU32::new(0),
         peer_uid: AtomicU32::new(process.uid),
         peer_gid: AtomicU32::new(0),
+        own_uid: AtomicU32::new(process.uid),
         established: AtomicBool::new(is_self),
         refused: AtomicBool::new(false),
         introduced: AtomicBool::new(false),
@@ -371,7 +460,10 @@ pub fn refuse(look: &Look, peer: Instance) {
         slab_len: NO_ROOM,
         link_id: LinkId(0),
     });
-    process.write_to(&peer, &message, &[]);
+    match find(look, peer) {
+        Some(group) => _ = group.send(&message, &[]),
+        None => _ = process.write_to(&peer, &message, &[]),
+    }
     note_refusal(look, peer);
 }
 
@@ -448,6 +540,9 @@ impl Group {
         // Release: pairs with the Acquire in `theirs`.
         self.established.store(true, Ordering::Release);
         self.process.partners.fetch_add(1, Ordering::Relaxed);
+        if self.is_distant() && by.is_some() {
+            self.process.acquainting.fetch_sub(1, Ordering::Relaxed);
+        }
         crate::log!(Info, "link group with {} established", self.peer);
         true
     }
@@ -487,8 +582,59 @@ impl Group {
 
     /// Whether memory may still be shared with the peer's user: the rules can change.
     pub(crate) fn may_go_on(&self) -> bool {
+        let Sender { uid, gid } = self.peer_user();
+        let own = self.own_uid.load(Ordering::Relaxed);
+        process::options().policy.objection_to_user(own, uid, gid).is_none()
+    }
+
+    fn peer_user(&self) -> Sender {
         let [uid, gid] = [&self.peer_uid, &self.peer_gid].map(|id| id.load(Ordering::Relaxed));
-        self.process.shares_with(Sender { uid, gid })
+        Sender { uid, gid }
+    }
+
+    /// The peer lives in another network namespace.
+    pub(crate) fn is_distant(&self) -> bool {
+        self.line.load(Ordering::Relaxed) != NEAR
+    }
+
+    /// The peer is this process.
+    pub(crate) fn is_self(&self) -> bool {
+        self.peer == self.process.instance
+    }
+
+    /// Our end of the line to the peer.
+    pub(crate) fn line(&self) -> Option<i32> {
+        Some(self.line.load(Ordering::Relaxed)).filter(|line| *line >= 0)
+    }
+
+    /// Takes what has come by the line. The kernel knows who has the other end; who that is
+    /// the agent has said.
+    fn read_line(&self) {
+        let Some(line) = self.line() else { return };
+        let mut bytes = [0; EMITTED_LEN_MAX];
+        for _ in 0..LETTERS_MAX {
+            let Ok(mut received) = sys::recv_with_fds(line, &mut bytes) else { return };
+            if received.len == 0 {
+                return;
+            }
+            (received.sender, received.pid) = (Some(self.peer_user()), 0);
+            match ControlMessage::parse(&bytes[..received.len]) {
+                Ok(message) if message.instance() != self.peer => {
+                    crate::log!(Warn, "{} speaks in another's name", self.peer);
+                }
+                Ok(ControlMessage::Introduction(introduction)) => {
+                    on_introduction(self.process, &introduction, &received);
+                }
+                Ok(ControlMessage::Channel(channel)) => {
+                    if on_channel(self.process, &channel, &received) {
+                        continue;
+                    }
+                }
+                Ok(_) => {}
+                Err(error) => crate::log!(Warn, "message of {} ignored: {error}", self.peer),
+            }
+            received.close_fds();
+        }
     }
 
     /// Sends our memory to the peer's mailbox, once. False: try again later.
@@ -529,7 +675,15 @@ impl Group {
     }
 
     fn send(&self, message: &ControlMessage, fds: &[i32]) -> bool {
-        let sent = self.process.write_to(&self.peer, message, fds);
+        let sent = match self.line.load(Ordering::Relaxed) {
+            NEAR => self.process.write_to(&self.peer, message, fds),
+            LINE_LOST => false,
+            line => {
+                let mut bytes = [0; EMITTED_LEN_MAX];
+                let len = message.emit(&mut bytes);
+                len.is_ok_and(|len| sys::send_over(line, &bytes[..len], fds).is_ok())
+            }
+        };
         if let Some((_, wake)) = self.theirs().filter(|_| sent) {
             wake.mail().store(1, Ordering::Release);
         }
@@ -551,7 +705,13 @@ impl Group {
         }
     }
 
-    fn peer_lives(&self) -> bool {
+    pub(crate) fn peer_lives(&self) -> bool {
+        match self.line.load(Ordering::Relaxed) {
+            NEAR => {}
+            // Nobody tells; what it may still read stays.
+            LINE_LOST => return true,
+            line => return !sys::is_hung_up(line),
+        }
         let name = UnixName::new(&mailbox_name(&self.peer));
         sys::connect_unix(self.process.probe, &name) != Err(Errno(libc::ECONNREFUSED))
     }
@@ -721,6 +881,12 @@ impl Group {
         let twin = group.twin.swap(-1, Ordering::Relaxed);
         if twin >= 0 {
             sys::close(twin);
+        }
+        if let Some(line) = group.line() {
+            sys::close(line);
+        }
+        if group.is_distant() && group.theirs().is_none() {
+            group.process.acquainting.fetch_sub(1, Ordering::Relaxed);
         }
         for file in group.files.iter().map(|file| file.load(Ordering::Relaxed)) {
             if file >= 0 {

@@ -13,6 +13,8 @@
 //!   (parent and forked child hold the same one)
 //! ```
 //!
+//! It is only read, but for one word of an operator ([`hold`]).
+//!
 //! All of it is a stranger's memory: each word is read once and checked before it
 //! means anything, and a process number in it is believed only if that process
 //! holds this very state.
@@ -39,11 +41,16 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+mod holds;
 mod recorded;
 mod shown;
+mod sock_diag;
+mod watch;
 
+pub use holds::{Reached, Whose, hold, release};
 pub use recorded::{Decision, Handshakes, Rings, Service, Sizes, Verdict};
 pub use shown::Shown;
+pub use watch::{Watch, Watched};
 
 /// What could be seen at one moment.
 #[derive(Debug, Default)]
@@ -62,12 +69,16 @@ pub struct Snapshot {
 /// its end; children that have opened none of their own share their parent's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
+    /// Which state it is.
+    pub state: StateId,
     /// Who holds it: the process that made it first, if it lives. Never empty.
     pub pids: Vec<u32>,
     /// What the kernel calls the first of them, without control characters.
     pub program: String,
     /// All its connections since its start.
     pub totals: Totals,
+    /// Connections that have ended on TCP, by reason; [`Reason::None`]: nothing was decided.
+    pub ended_on_tcp: Vec<(Reason, u64)>,
     /// What AUTOSMC has learned: servers' ports at which connections have to live longer than
     /// elsewhere before they are moved.
     pub patience: Vec<(u16, Patience)>,
@@ -121,6 +132,8 @@ pub struct Totals {
 /// One end of a TCP connection of a Sidestep program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connection {
+    /// The state it is in.
+    pub state: StateId,
     /// The process that used it last or, if that one is gone, another that holds it.
     pub pid: u32,
     /// What the kernel calls this process, without control characters.
@@ -226,25 +239,36 @@ impl Snapshot {
     /// unreadable ones.
     #[must_use]
     pub fn of(pids: &[u32]) -> Self {
-        let mut survey = Survey::default();
-        let mut unreadable = Vec::new();
+        Survey::of(pids).snapshot()
+    }
+}
+
+impl Survey {
+    fn of(pids: &[u32]) -> Self {
+        let mut survey = Self::default();
         for &pid in pids {
             match survey.visit(pid) {
-                Err(error) if is_refusal(&error) && !is_kernel_thread(pid) => unreadable.push(pid),
+                Err(error) if is_refusal(&error) && !is_kernel_thread(pid) => {
+                    survey.unreadable.push(pid);
+                }
                 // Any other error: it has ended.
                 Ok(()) | Err(_) => {}
             }
         }
-        let found = survey.states.values();
+        survey
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let found = self.states.values();
         let mut programs: Vec<_> = found.clone().filter_map(Found::program).collect();
         programs.sort_by_key(|(state, program)| (program.pids[0], *state));
         let mut connections: Vec<_> = found.clone().flat_map(Found::connections).collect();
         connections.sort_by_key(|(state, slot, connection)| (connection.pid, *state, *slot));
-        Self {
+        Snapshot {
             connections: connections.into_iter().map(|(_, _, connection)| connection).collect(),
-            incompatible: survey.states.len() - programs.len(),
+            incompatible: self.states.len() - programs.len(),
             programs: programs.into_iter().map(|(_, program)| program).collect(),
-            unreadable,
+            unreadable: self.unreadable.clone(),
         }
     }
 }
@@ -338,6 +362,15 @@ impl fmt::Display for Fallback {
 }
 
 impl Connection {
+    /// The address of the end that accepted it, if it is known.
+    #[must_use]
+    pub fn server(&self) -> Option<SocketAddr> {
+        match self.role {
+            Role::Server => self.local,
+            Role::Client => self.peer,
+        }
+    }
+
     /// Whether its bytes go, or went until it was closed, through shared memory.
     #[must_use]
     pub fn is_smc(&self) -> bool {
@@ -352,13 +385,20 @@ impl Connection {
 /// The states found so far and who holds them.
 #[derive(Default)]
 struct Survey {
-    states: HashMap<FileId, Found>,
+    states: HashMap<StateId, Found>,
+    unreadable: Vec<u32>,
 }
 
-/// Device and inode: what makes two descriptors the same file.
-type FileId = (u64, u64);
+/// Which state something belongs to: device and inode of its file. As long as somebody holds
+/// the state, no other has the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct StateId {
+    device: u64,
+    inode: u64,
+}
 
 struct Found {
+    id: StateId,
     /// Its place in the order of discovery.
     number: usize,
     /// `None`: not a state of this version.
@@ -388,7 +428,7 @@ impl Survey {
             let number = self.states.len();
             let found = self.states.entry(id).or_insert_with(|| {
                 let mapped = state::inspect(file.as_raw_fd()).ok().map(Mapped);
-                Found { number, mapped, holders: Vec::new() }
+                Found { id, number, mapped, holders: Vec::new() }
             });
             if found.holders.last().is_none_or(|holder| holder.pid != pid) {
                 found.holders.push(Holder::new(pid));
@@ -406,7 +446,7 @@ impl Found {
         let maker = self.holder(owner, owner)?;
         let others = self.holders.iter().map(|holder| holder.pid).filter(|pid| *pid != maker.pid);
         let pids = [maker.pid].into_iter().chain(others).collect();
-        Some((self.number, Program::read(state, pids, maker.program.clone())))
+        Some((self.number, Program::read(state, self.id, pids, maker.program.clone())))
     }
 
     /// Its connections, each with the numbers of state and slot to sort by.
@@ -418,7 +458,7 @@ impl Found {
         let connection = |index| {
             let seen = read(state.slot(index))?;
             let holder = self.holder(seen.user_pid, owner)?;
-            Some((self.number, index, seen.into_connection(holder)))
+            Some((self.number, index, seen.into_connection(self.id, holder)))
         };
         (0..slots_used(state)).filter_map(connection).collect()
     }
@@ -432,14 +472,17 @@ impl Found {
 }
 
 impl Program {
-    fn read(state: &State, pids: Vec<u32>, program: String) -> Self {
-        let read = || (totals(state), recorded::services(state));
-        let (totals, (services, services_untold)) = state.header().ended.read_in_peace(read);
+    fn read(state: &State, id: StateId, pids: Vec<u32>, program: String) -> Self {
+        let read = || (totals(state), ended_on_tcp(state), recorded::services(state));
+        let (totals, ended_on_tcp, (services, services_untold)) =
+            state.header().read_in_peace(read);
         let (decisions, decisions_untold) = recorded::decisions(state.history());
         Self {
+            state: id,
             pids,
             program,
             totals,
+            ended_on_tcp,
             patience: patience(state),
             left_alone: left_alone(state),
             decisions,
@@ -484,8 +527,9 @@ struct Seen {
 }
 
 impl Seen {
-    fn into_connection(self, holder: &Holder) -> Connection {
+    fn into_connection(self, state: StateId, holder: &Holder) -> Connection {
         Connection {
+            state,
             pid: holder.pid,
             program: holder.program.clone(),
             local: self.local,
@@ -527,20 +571,31 @@ fn left_alone(state: &State) -> Vec<LeftAlone> {
     state.header().failures.iter().filter_map(failure).collect()
 }
 
+fn ended_on_tcp(state: &State) -> Vec<(Reason, u64)> {
+    let load = |number: usize| {
+        let ended = state.header().ended.iter().map(|ended| &ended.tcp[number]);
+        ended.fold(0u64, |sum, n| sum.saturating_add(n.load(Ordering::Relaxed)))
+    };
+    let numbers = 0..state::REASONS_MAX as u8;
+    let ended = numbers.map(|number| (Reason::from_number(number), load(usize::from(number))));
+    ended.filter(|(_, connections)| *connections > 0).collect()
+}
+
 /// All connections of a state: those that have ended and those in its slots.
 fn totals(state: &State) -> Totals {
-    let ended = &state.header().ended;
     let mut totals = Totals {
-        smc: ended.smc.load(Ordering::Relaxed),
-        counters: Counters::read(&ended.counters),
-        sent: Sizes::read(&ended.sent),
-        received: Sizes::read(&ended.received),
         handshakes: Handshakes::read(&state.header().handshakes),
         rings: Rings::read(&state.header().rings),
         ..Totals::default()
     };
-    for (number, connections) in (0..).zip(&ended.tcp) {
-        totals.add_tcp(Reason::from_number(number), connections.load(Ordering::Relaxed));
+    for ended in &state.header().ended {
+        totals.smc = totals.smc.saturating_add(ended.smc.load(Ordering::Relaxed));
+        totals.counters.add(&Counters::read(&ended.counters));
+        totals.sent += Sizes::read(&ended.sent);
+        totals.received += Sizes::read(&ended.received);
+    }
+    for (reason, connections) in ended_on_tcp(state) {
+        totals.add_tcp(reason, connections);
     }
     for slot in (0..slots_used(state)).map(|index| state.slot(index)) {
         // Acquire: pairs with the Release that sets the mode after what belongs to it.
@@ -595,6 +650,9 @@ fn read_once(slot: &Slot) -> Option<Seen> {
         _ => Role::Server,
     };
     let reason = Reason::from_number(slot.reason.load(Ordering::Relaxed));
+    // What has come back from shared memory still has its rings, and is on TCP all the same.
+    let is_back = mode == Mode::SmcD && reason != Reason::None;
+    let mode = if is_back { Mode::Tcp } else { mode };
     let fallback = match mode {
         Mode::Tcp | Mode::Lingering => {
             fallback_of(reason, Diagnosis(slot.peer_diagnosis.load(Ordering::Relaxed)))
@@ -675,11 +733,15 @@ fn state_descriptors(pid: u32) -> io::Result<Vec<PathBuf>> {
 
 /// Opens a file that was a state a moment ago: if it is a FIFO or terminal by now,
 /// nothing happens to it or to us.
-fn open(path: &Path) -> io::Result<(FileId, File)> {
+fn open(path: &Path) -> io::Result<(StateId, File)> {
+    open_with(path, false)
+}
+
+fn open_with(path: &Path, write: bool) -> io::Result<(StateId, File)> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let file = OpenOptions::new().read(true).write(write).custom_flags(flags).open(path)?;
     let metadata = file.metadata()?;
-    Ok(((metadata.dev(), metadata.ino()), file))
+    Ok((StateId { device: metadata.dev(), inode: metadata.ino() }, file))
 }
 
 /// The name of a process, fit for a terminal.
@@ -735,13 +797,13 @@ mod tests {
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
     /// A state as a Sidestep program has it; gone with the test.
-    struct Maker {
-        state: Mapped,
-        fd: i32,
+    pub(super) struct Maker {
+        pub(super) state: Mapped,
+        pub(super) fd: i32,
     }
 
     impl Maker {
-        fn new(pid: u32) -> Self {
+        pub(super) fn new(pid: u32) -> Self {
             let (state, fd) = state::create(pid, [1, 2]).unwrap();
             Self { state: Mapped(state), fd }
         }
@@ -754,7 +816,7 @@ mod tests {
 
         /// Fills a slot with an IPv4 connection from 10.0.0.`index` to 10.0.0.99, made
         /// known by its ports.
-        fn connect(&self, index: usize, ports: (u16, u16), mode: u32) -> &'static Slot {
+        pub(super) fn connect(&self, index: usize, ports: (u16, u16), mode: u32) -> &'static Slot {
             let slot = self.slot(index);
             set(&slot.user_pid, sys::pid());
             set(&slot.local_port, ports.0.into());
@@ -767,7 +829,7 @@ mod tests {
         }
 
         /// A process that holds this state, too, as a forked child does.
-        fn child(&self) -> Heir {
+        pub(super) fn child(&self) -> Heir {
             let _alone = alone();
             sys::fcntl(self.fd, libc::F_SETFD, 0).unwrap();
             let child = Command::new("sleep").arg("60").spawn().unwrap();
@@ -782,7 +844,7 @@ mod tests {
         }
     }
 
-    struct Heir(Child);
+    pub(super) struct Heir(pub(super) Child);
 
     impl Drop for Heir {
         fn drop(&mut self) {
@@ -850,6 +912,7 @@ mod tests {
         }
         let comm = fs::read_to_string("/proc/self/comm").unwrap();
         let expected = Connection {
+            state: only(1001).state,
             pid: sys::pid(),
             program: comm.trim_end().to_owned(),
             local: Some("10.0.0.0:1001".parse().unwrap()),
@@ -1048,7 +1111,7 @@ mod tests {
     fn totals_are_what_has_ended_and_what_is_there() {
         const YIELDS: u64 = 1011 << 32;
         let program = Maker::new(sys::pid());
-        let ended = &program.state.0.header().ended;
+        let ended = &program.state.0.header().ended[3];
         ended.counters.yields.store(YIELDS, Ordering::Relaxed);
         let connect = |index, mode, ring_bytes, reason| {
             let slot = program.connect(index, (1011, 2011), mode);
@@ -1064,7 +1127,7 @@ mod tests {
             [(5, Reason::None), (0, Reason::NoMemory), (0, Reason::PeerNotSmc), (0, Reason::None)]
         {
             connect(0, mode::LINGERING, ring_bytes, reason);
-            program.state.0.free_slot(0);
+            program.state.0.free_slot(0, 7);
         }
         connect(1, mode::SMC_D, 2, Reason::None);
         connect(2, mode::SMC_D, 0, Reason::None);
@@ -1107,7 +1170,7 @@ mod tests {
     fn a_program_is_everybody_who_holds_its_state() {
         const YIELDS: u64 = 1012 << 32;
         let maker = Maker::new(sys::pid());
-        maker.state.0.header().ended.counters.yields.store(YIELDS, Ordering::Relaxed);
+        maker.state.0.header().ended[0].counters.yields.store(YIELDS, Ordering::Relaxed);
         let child = maker.child();
         let [both] = programs(&[child.0.id(), sys::pid()], YIELDS).try_into().unwrap();
         assert_eq!(both.pids, [sys::pid(), child.0.id()], "the maker first");

@@ -24,7 +24,8 @@
 //! ```
 //!
 //! Processes that have met before do without the name and the hello: they leave the same
-//! in the memory that they share ([`crate::claim`]).
+//! in the memory that they share ([`crate::claim`]). So do the ends of a connection between
+//! two network namespaces, which have no name in common ([`crate::distant`]).
 //!
 //! Nobody waits: each arrow is looked for when the program makes its next call on
 //! the connection ([`Moment`]), and until then bytes flow by TCP as ever. The
@@ -34,6 +35,7 @@
 use crate::account;
 use crate::autocache;
 use crate::claim;
+use crate::distant::Seek;
 use crate::given::{self, Givers};
 use crate::group::{self, Group};
 use crate::options::Promotion;
@@ -52,21 +54,26 @@ use sidestep_proto::fallback::Reason;
 use sidestep_proto::rendezvous::{self, Buffer, Refusal};
 use sidestep_wire::clc::{AcceptConfirm, AcceptConfirmD, Decline, Message};
 use sidestep_wire::host_control::{
-    ControlMessage, EMITTED_LEN_MAX, Hello, Instance, connection_name, connection_token,
+    ControlMessage, EMITTED_LEN_MAX, Hello, Instance, Side, connection_name, connection_token,
     listener_name,
 };
+use sidestep_wire::tcp_option::Identity;
 use sidestep_wire::{Diagnosis, DmbToken, Error, PeerId, RmbeSize};
 
 /// Looks before an attempt is given up whose giver still has the connection open: it may
 /// never close it, and each look asks the kernel.
 const LOOKS_FOR_GIVER: u32 = 64;
-/// Looks that all read the client's name; then only each look whose number is a power of
-/// two does, because that asks the kernel.
+/// Looks that all read the client's name; then, because that asks the kernel, only some do
+/// ([`Meeting::is_due`]).
 const LOOKS_AT_NAME: u32 = 8;
+/// Looks of a server that all read its mailbox, or look for room in it; likewise.
+const LOOKS_AT_MAILBOX: u32 = 4_096;
+/// Later looks of which one asks the kernel.
+const LOOKS_BETWEEN: u32 = 1_024;
 /// Messages after which the server's end looks for the client no more. Until then it does
 /// each time their number has doubled: the other end may think that it has to live longer
 /// before it is worth moving.
-const MESSAGES_MAX: u64 = 4_096;
+pub(crate) const MESSAGES_MAX: u64 = 4_096;
 /// Receives that may have been the answer to the only request.
 const ANSWERS: u64 = 4;
 /// Markers of one port that a client looks for: the second is there while an old
@@ -97,7 +104,7 @@ pub struct Meeting {
     next_attempt: u64,
     /// The hello was another user's, who may not want to share memory with us.
     is_stranger: bool,
-    /// When it began, by [`sys::now_ns`], and it is one of [`PENDING`]; 0: neither.
+    /// When it began, by [`sys::coarse_ns`], and it is one of [`PENDING`]; 0: neither.
     began: u64,
 }
 
@@ -107,6 +114,8 @@ static PENDING: AtomicU32 = AtomicU32::new(0);
 enum Step {
     /// Nothing done.
     Start,
+    /// Looks for the other end in another network namespace.
+    Seek(Seek),
     /// Client: has claimed the connection, or is bound to its name, or both.
     AwaitHello(claim::Token),
     /// Client: the server's process has to introduce itself first.
@@ -134,12 +143,8 @@ impl Meeting {
 
     /// The connection ends, or the attempt does.
     pub(crate) fn abandon(&mut self, sock: &Sock) {
+        self.withdraw(sock);
         self.step = Step::Over;
-        if core::mem::take(&mut self.has_claimed)
-            && let Some(process) = sock.home()
-        {
-            claim::withdraw(process, sock);
-        }
         if self.began != 0 {
             self.began = 0;
             PENDING.fetch_sub(1, Ordering::Relaxed);
@@ -149,6 +154,32 @@ impl Meeting {
             self.name_fd = -1;
         }
     }
+
+    /// Takes back what may be left in the memory of processes that we know.
+    fn withdraw(&mut self, sock: &Sock) {
+        let has_claimed = match &mut self.step {
+            Step::Seek(seek) => core::mem::take(&mut seek.has_claimed),
+            _ => false,
+        };
+        if (core::mem::take(&mut self.has_claimed) || has_claimed)
+            && let Some(process) = sock.home()
+        {
+            claim::withdraw(process, sock);
+        }
+    }
+
+    /// An end that seeks begins anew if another process may use it as well, or it has become
+    /// that of a child.
+    fn check_seeker(&mut self, sock: &Sock) {
+        let is_alone = || {
+            let holders = sock.slot().map_or(0, |slot| slot.holders.load(Ordering::Acquire));
+            holders == 1 && sock.is_at_home()
+        };
+        if matches!(self.step, Step::Seek(_)) && !is_alone() {
+            self.withdraw(sock);
+            self.step = Step::Start;
+        }
+    }
 }
 
 /// A program listens on a port: leaves the marker that tells clients on this host
@@ -156,9 +187,11 @@ impl Meeting {
 /// is one: of many listeners on a port two leave markers, and others take over when
 /// those are gone.
 pub fn mark_listener(sock: &Sock, fd: i32) {
+    if sock.marker.load(Ordering::Relaxed) >= 0 {
+        return;
+    }
     reload::look();
-    let can_meet = process::options().moves_connections() && sock::unseen_use().is_none();
-    if !can_meet || sock.marker.load(Ordering::Relaxed) >= 0 {
+    if !process::options().moves_connections() || sock::unseen_use().is_some() {
         return;
     }
     clear_retired(sys::now_ns());
@@ -220,16 +253,18 @@ fn clear_retired(now: u64) {
 }
 
 /// Looks for progress. Called around every call on a connection that is a
-/// candidate or meeting; it never sleeps.
-pub fn look(sock: &'static Sock, fd: i32, moment: Moment) {
-    if sock.phase() == Phase::Candidate && !sock.is_worth_moving() {
-        return;
+/// candidate or meeting; it never sleeps. False: it is not to move now, so a look after this
+/// call would find nothing.
+pub fn look(sock: &'static Sock, fd: i32, moment: Moment) -> bool {
+    if sock.phase() == Phase::Candidate && (!sock.is_worth_moving() || sock.is_held()) {
+        return false;
     }
     sock.with_meeting(|meeting| {
         let undecided = matches!(sock.phase(), Phase::Candidate | Phase::Meeting);
         if !undecided {
             return meeting.abandon(sock);
         }
+        meeting.check_seeker(sock);
         let server = sock.is_server.load(Ordering::Relaxed);
         let outcome = if server {
             server_looks(sock, fd, meeting, moment)
@@ -251,6 +286,7 @@ pub fn look(sock: &'static Sock, fd: i32, moment: Moment) {
             autocache::note_success(sock, fd);
         }
     });
+    true
 }
 
 fn client_looks(
@@ -261,25 +297,33 @@ fn client_looks(
 ) -> Result<(), Reason> {
     meeting.count_look(sock)?;
     loop {
-        meeting.step = match &meeting.step {
+        meeting.step = match &mut meeting.step {
             Step::Start => {
                 let Some(start) = ready_to_start(sock, fd)? else { return Ok(()) };
-                let Start { process, local, peer } = start;
-                if process::options().autocache && autocache::is_to_be_left_alone(process, peer) {
+                if autocache::is_to_be_left_alone(start.process, start.peer) {
                     return Err(Reason::FailedLately);
                 }
-                let token = connection_token(local, peer, process.netns_cookie);
-                meeting.has_claimed = claim::post(process, sock, peer.port(), token);
-                if !meeting.has_claimed {
-                    meeting.name_fd = bind_name(&start)?;
+                match start.distant(Side::Client) {
+                    Some(seek) => Step::Seek(seek),
+                    None => claim_or_bind(sock, meeting, &start)?,
                 }
-                begin_meeting(sock, meeting);
-                Step::AwaitHello(token)
             }
-            Step::AwaitHello(token) => match meeting.find_hello(sock, fd, *token, moment)? {
-                Some(hello) => Step::AwaitIntroduction(hello),
-                None => return Ok(()),
-            },
+            Step::Seek(seek) => {
+                let Some(process) = sock.home() else { return Err(Reason::NoSlot) };
+                let Some(hello) = seek.find_greeting(process, sock, fd, moment)? else {
+                    return Ok(());
+                };
+                meeting.has_claimed = true;
+                begin_meeting(sock, meeting);
+                Step::AwaitIntroduction(hello)
+            }
+            Step::AwaitHello(token) => {
+                let token = *token;
+                match meeting.find_hello(sock, fd, token, moment)? {
+                    Some(hello) => Step::AwaitIntroduction(hello),
+                    None => return Ok(()),
+                }
+            }
             Step::AwaitIntroduction(hello) => {
                 let hello = *hello;
                 let Some(process) = sock.home() else { return Err(Reason::NoSlot) };
@@ -299,6 +343,19 @@ fn client_looks(
     }
 }
 
+/// Client: shows the connection in memory, if it knows servers at the port, or under its name.
+fn claim_or_bind(sock: &Sock, meeting: &mut Meeting, start: &Start) -> Result<Step, Reason> {
+    let Start { process, local, peer, .. } = *start;
+    let token = connection_token(local, peer, process.netns_cookie);
+    let is_near = |group: &&Group| !group.is_distant();
+    meeting.has_claimed = claim::post(process, sock, peer.port(), token, is_near);
+    if !meeting.has_claimed {
+        meeting.name_fd = bind_name(start)?;
+    }
+    begin_meeting(sock, meeting);
+    Ok(Step::AwaitHello(token))
+}
+
 fn server_looks(
     sock: &'static Sock,
     fd: i32,
@@ -316,6 +373,10 @@ fn server_looks(
             return Err(Reason::HandedOver);
         }
         let Some(start) = ready_to_start(sock, fd)? else { return Ok(()) };
+        if let Some(seek) = start.distant(Side::Server) {
+            meeting.step = Step::Seek(seek);
+            return server_seeks(sock, meeting, moment);
+        }
         let refusals = start.process.refusals.load(Ordering::Relaxed);
         match greet(sock, &start, fd)? {
             Greeting::Sent { token, knows_client } => {
@@ -329,28 +390,59 @@ fn server_looks(
                 sock.note_reason(Reason::PeerNotSmc);
                 return Ok(());
             }
-            Greeting::NoRoom if meeting.looks >= rendezvous::LOOKS_MAX => {
+            Greeting::NoRoom if meeting.looks >= LOOKS_AT_MAILBOX => {
                 return Err(Reason::Unanswered);
             }
             Greeting::NoRoom => return Ok(()),
         }
     }
     match meeting.step {
+        Step::Seek(_) => server_seeks(sock, meeting, moment),
         Step::AwaitReply { token, refusals, knows_client } => {
-            let refusals = (!knows_client).then_some(refusals);
+            let reads_mail = !knows_client && meeting.is_due(LOOKS_AT_MAILBOX);
+            let refusals = reads_mail.then_some(refusals);
             server_finishes(sock, fd, token, refusals)
         }
         _ => Ok(()),
     }
 }
 
+/// Server: looks for a client in another network namespace.
+fn server_seeks(sock: &Sock, meeting: &mut Meeting, moment: Moment) -> Result<(), Reason> {
+    let Some(process) = sock.home() else { return Err(Reason::NoSlot) };
+    let Step::Seek(seek) = &mut meeting.step else { return Ok(()) };
+    if !matches!(moment, Moment::AfterReceive | Moment::BeforeSend) || !seek.greet(process, sock)? {
+        return Ok(());
+    }
+    let token = seek.token();
+    meeting.has_claimed = true;
+    begin_meeting(sock, meeting);
+    meeting.step = Step::AwaitReply { token, refusals: 0, knows_client: true };
+    Ok(())
+}
+
 fn begin_meeting(sock: &Sock, meeting: &mut Meeting) {
-    (meeting.began, meeting.looks) = (sys::now_ns(), 0);
+    (meeting.began, meeting.looks) = (sys::coarse_ns(), 0);
     PENDING.fetch_add(1, Ordering::Relaxed);
     sock.note_reason(Reason::None);
     account::attempted(sock);
     sock.set_phase(Phase::Meeting);
     sock.slot().inspect(|slot| slot.mode.store(mode::NEGOTIATING, Ordering::Release));
+}
+
+/// Client: the greeting, if it is to be followed now.
+pub(crate) fn follow_greeting(
+    sock: &Sock,
+    fd: i32,
+    hello: Hello,
+    moment: Moment,
+) -> Result<Option<Hello>, Reason> {
+    // Who has got the answer may be about to close. It is early enough before the next
+    // request, or when more answers follow.
+    if moment == Moment::AfterReceive && sock.messages_received() < ANSWERS {
+        return Ok(None);
+    }
+    if switch::is_established(fd) { Ok(Some(hello)) } else { Err(Reason::Unanswered) }
 }
 
 impl Meeting {
@@ -366,21 +458,14 @@ impl Meeting {
         let has_received = moment == Moment::AfterReceive;
         let greeting = self.has_claimed.then(|| claim::greeting(process, sock, token)).flatten();
         if let Some(hello) = greeting {
-            // Who has got the answer may be about to close. It is early enough before the
-            // next request, or when more answers follow.
-            if has_received && sock.messages_received() < ANSWERS {
-                return Ok(None);
-            }
-            let is_open = switch::is_established(fd);
-            return if is_open { Ok(Some(hello)) } else { Err(Reason::Unanswered) };
+            return follow_greeting(sock, fd, hello, moment);
         }
         if self.name_fd < 0 && has_received {
             // Who has sent this would have greeted us, if it were one that we know.
             let (local, peer) = sock::addresses(fd).map_err(|_| Reason::Unanswered)?;
-            self.name_fd = bind_name(&Start { process, local, peer })?;
+            self.name_fd = bind_name(&Start { process, local, peer, identity: None })?;
         }
-        let is_due = self.looks <= LOOKS_AT_NAME || self.looks.is_power_of_two();
-        if self.name_fd < 0 || !is_due {
+        if self.name_fd < 0 || !self.is_due(LOOKS_AT_NAME) {
             return Ok(None);
         }
         let found = receive_hello(sock, self.name_fd, fd)?;
@@ -390,8 +475,19 @@ impl Meeting {
 
     /// A connection that ends before there is an answer says nothing about the server.
     fn is_likely_to_recur(&self, reason: Reason) -> bool {
-        let is_timeout = || rendezvous::is_late(self.looks, || sys::now_ns() - self.began);
-        reason.is_likely_to_recur() && (reason != Reason::Unanswered || is_timeout())
+        reason.is_likely_to_recur() && (reason != Reason::Unanswered || self.is_late())
+    }
+
+    /// Whether this look asks the kernel: so many first ones do, then those whose number is a
+    /// power of two, and one of [`LOOKS_BETWEEN`].
+    fn is_due(&self, first: u32) -> bool {
+        self.looks <= first
+            || self.looks.is_power_of_two()
+            || self.looks.is_multiple_of(LOOKS_BETWEEN)
+    }
+
+    fn is_late(&self) -> bool {
+        rendezvous::is_late(self.looks, || sys::coarse_ns() - self.began)
     }
 
     /// Client: remembers with whom it has failed.
@@ -408,9 +504,8 @@ impl Meeting {
     }
 
     fn count_look(&mut self, sock: &Sock) -> Result<(), Reason> {
-        self.looks += 1;
-        let is_late = || rendezvous::is_late(self.looks, || sys::now_ns() - self.began);
-        if sock.phase() != Phase::Meeting || !is_late() {
+        self.looks = self.looks.saturating_add(1);
+        if sock.phase() != Phase::Meeting || !self.is_late() {
             return Ok(());
         }
         Err(if self.is_stranger { Reason::OtherUser } else { Reason::Unanswered })
@@ -422,6 +517,15 @@ struct Start {
     process: &'static Process,
     local: SocketAddr,
     peer: SocketAddr,
+    /// Of a connection whose other end is in another network namespace, or on another host.
+    identity: Option<Identity>,
+}
+
+impl Start {
+    /// Looks for the other end elsewhere, if it is not here.
+    fn distant(&self, side: Side) -> Option<Seek> {
+        self.identity.map(|identity| Seek::new(side, self.local, self.peer, identity))
+    }
 }
 
 /// Whether the attempt may begin now: `Ok(None)` is "not yet".
@@ -458,16 +562,29 @@ fn ready_to_start(sock: &'static Sock, fd: i32) -> Result<Option<Start>, Reason>
     if let Some(reason) = sock.objection_by_policy(local, peer) {
         return Err(reason);
     }
-    if !is_same_host(local, peer) {
-        return Err(Reason::RemotePeer);
-    }
-    if netns_cookie(fd) != process.netns_cookie {
-        return Err(Reason::OtherNamespace);
-    }
+    let identity = match elsewhere(process, fd, local, peer) {
+        Some(reason) => {
+            let is_server = sock.is_server.load(Ordering::Relaxed);
+            Some(tcp_option::identity(fd, is_server).ok_or(reason)?)
+        }
+        None => None,
+    };
     if tcp_option::is_refused(sock, fd) {
         return Err(Reason::NoTcpOption);
     }
-    Ok(Some(Start { process, local, peer }))
+    Ok(Some(Start { process, local, peer, identity }))
+}
+
+/// Why the other end cannot be found by its name: it is not in the network namespace of the
+/// process.
+fn elsewhere(process: &Process, fd: i32, local: SocketAddr, peer: SocketAddr) -> Option<Reason> {
+    if !is_same_host(local, peer) {
+        Some(Reason::RemotePeer)
+    } else if netns_cookie(fd) != process.netns_cookie {
+        Some(Reason::OtherNamespace)
+    } else {
+        None
+    }
 }
 
 /// Both ends lie on this host: a loopback address, the same address twice, or a
@@ -503,7 +620,7 @@ fn storage(address: SocketAddr) -> (libc::sockaddr_storage, u32) {
 }
 
 /// Client: is the server's port marked, and if so, bind the connection's name.
-fn bind_name(Start { process, local, peer }: &Start) -> Result<i32, Reason> {
+fn bind_name(Start { process, local, peer, .. }: &Start) -> Result<i32, Reason> {
     let marked = |index| {
         let name = UnixName::new(&listener_name(peer.port(), index));
         sys::connect_unix(process.probe, &name) != Err(Errno(libc::ECONNREFUSED))
@@ -599,12 +716,13 @@ fn propose(
 fn prepare(record: &Record, slot: &Slot, fd: i32, ring_at: u64, ring: RmbeSize, rmbe: RmbeSize) {
     turn(record, slot, phase::FREE);
     record.sending.producer.reset();
-    record.sending.switch.store(0, Ordering::Relaxed);
+    record.sending.way.reset();
     record.sending.urgent.store(0, Ordering::Relaxed);
     record.sending.flags.store(0, Ordering::Relaxed);
     record.sending.closes.store(0, Ordering::Relaxed);
     record.sending.cpu.store(sys::cpu(), Ordering::Relaxed);
     record.receiving.consumer.reset();
+    record.receiving.permit.reset();
     record.waiting.read_arm.withdraw();
     record.waiting.write_arm.withdraw();
     record.waiting.channels.store(0, Ordering::Relaxed);
@@ -683,7 +801,7 @@ enum Greeting {
 
 /// Server: greets the client if it has claimed the connection, or else sends the hello.
 fn greet(sock: &Sock, start: &Start, fd: i32) -> Result<Greeting, Reason> {
-    let Start { process, local, peer } = *start;
+    let Start { process, local, peer, .. } = *start;
     let token = connection_token(peer, local, process.netns_cookie);
     let look = group::Look::at(process);
     match claim::find(process, &look, token) {
@@ -696,7 +814,7 @@ fn greet(sock: &Sock, start: &Start, fd: i32) -> Result<Greeting, Reason> {
 }
 
 fn send_hello(sock: &Sock, start: &Start, fd: i32) -> Result<Greeting, Reason> {
-    let Start { process, local, peer } = *start;
+    let Start { process, local, peer, .. } = *start;
     let slot = sock.slot().ok_or(Reason::NoSlot)?;
     let mut token = [0; 16];
     sys::random(&mut token).map_err(|_| Reason::NoMemory)?;

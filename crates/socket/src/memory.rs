@@ -162,6 +162,8 @@ mod tests {
     #[test]
     fn what_a_killed_process_had_is_free() {
         let uid = user(4);
+        // Not while another test's thread is at it: the child would wait for that one for ever.
+        process::options();
         // SAFETY: the child makes system calls of ours only, and is killed.
         let child = unsafe { libc::fork() };
         if child == 0 {

@@ -7,7 +7,7 @@
 //! `ppoll` on the very descriptors wakes.
 
 use crate::descriptors::{self, Use};
-use crate::sock::{Conn, Phase};
+use crate::sock::{Conn, Phase, Sock};
 use crate::{Errno, readiness, switch, wait};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -298,11 +298,11 @@ impl Armed<'_> {
     fn prepare(&mut self, copy: &mut [libc::pollfd], may_sleep: bool) -> bool {
         for (to, from) in copy.iter_mut().zip(self.entries) {
             *to = libc::pollfd { revents: 0, ..*from };
-            if let Some((_, slot, conn)) = connection(from.fd) {
+            if let Some((sock, slot, conn)) = connection(from.fd) {
                 // Even where there is room, and so something to tell, a peer may have died.
                 to.events = libc::POLLRDHUP | if may_sleep { libc::POLLIN } else { 0 };
                 if may_sleep {
-                    arm(from, to, slot, &conn);
+                    arm(from, to, &sock, slot, &conn);
                 }
             } else if let (Some(set), true) = (descriptors::set(from.fd), may_sleep) {
                 set.observe();
@@ -335,7 +335,7 @@ fn wants_to_read(entry: &libc::pollfd) -> bool {
     entry.events & (libc::POLLIN | libc::POLLPRI | libc::POLLRDHUP) != 0
 }
 
-fn arm(wish: &libc::pollfd, asked: &mut libc::pollfd, slot: &Slot, conn: &Conn) {
+fn arm(wish: &libc::pollfd, asked: &mut libc::pollfd, sock: &Sock, slot: &Slot, conn: &Conn) {
     use sidestep_device::state::flag;
     let flags = slot.flags.load(Ordering::Acquire);
     if wants_to_read(wish) {
@@ -343,6 +343,7 @@ fn arm(wish: &libc::pollfd, asked: &mut libc::pollfd, slot: &Slot, conn: &Conn) 
     }
     if wish.events & libc::POLLOUT != 0 {
         conn.mine.waiting.write_arm.ask(wait::next_arm(slot));
+        wait::prod_peer(sock, slot, wish.fd);
         if flags & flag::SEND_SWITCHED == 0 {
             asked.events |= libc::POLLOUT;
         }

@@ -14,6 +14,11 @@ use sidestep_wire::{Eid, RmbeSize};
 /// Name of the environment variable.
 pub const VARIABLE: &str = "SIDESTEP_OPTIONS";
 
+/// Where the agent of this host is found, if nothing else is said.
+pub const AGENT_SOCKET: &str = "/run/sidestep/agent.sock";
+/// Bytes of such a path: a socket's address has room for one more, which is 0.
+pub const AGENT_SOCKET_LEN_MAX: usize = 107;
+
 /// When a connection is moved to shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promotion {
@@ -46,6 +51,8 @@ pub struct Options {
     pub memory_limit: u64,
     /// The same for all processes of the user; 0 = none.
     pub user_memory_limit: u64,
+    /// Where the agent of this host is found.
+    pub agent: ArrayVec<u8, AGENT_SOCKET_LEN_MAX>,
     /// UEIDs of which a peer must have one, the preferred first.
     pub ueids: ArrayVec<Eid, UEIDS_MAX>,
     /// Connections that may be agreed on at a time; 0 = any number.
@@ -73,6 +80,7 @@ impl Default for Options {
             spin: SpinPolicy::Auto,
             memory_limit: 0,
             user_memory_limit: 0,
+            agent: AGENT_SOCKET.bytes().collect(),
             ueids: Eid::ueid("SIDESTEP").into_iter().collect(),
             handshake_limit: 0,
             policy: Policy::default(),
@@ -135,6 +143,9 @@ impl Options {
                     self.ueids = ueids;
                 }
             }
+            ("agent", path) => {
+                self.agent = crate::log::decoded(path).take(AGENT_SOCKET_LEN_MAX).collect();
+            }
             ("handshakes", limit) => {
                 self.handshake_limit = limit.parse().unwrap_or(self.handshake_limit);
             }
@@ -173,6 +184,8 @@ mod tests {
             "server",
         );
         assert!(!options.smc);
+        assert_eq!(options.agent[..], *AGENT_SOCKET.as_bytes());
+        assert_eq!(Options::parse("agent=/a%20b", "server").agent[..], *b"/a b");
         assert_eq!(options.promotion, Promotion::Lazy);
         assert_eq!(options.rmbe.bytes(), 131_072);
         assert_eq!(options.spin, SpinPolicy::Never);

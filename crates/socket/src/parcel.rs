@@ -28,6 +28,7 @@ use crate::pool::{Held, SharedLock};
 use crate::process::{self, Process, socket_cookie};
 use crate::sock::{self, Conn, Phase, Sock};
 use crate::{control, descriptors, given, past_libc, wait};
+use arrayvec::ArrayVec;
 use core::sync::atomic::Ordering;
 use sidestep_device::channel::SLOTS;
 use sidestep_device::state::{Slot, flag, mode};
@@ -67,13 +68,16 @@ fn fill(sock: &Sock, conn: &Conn, [parcel, other]: [i32; 2], fd: i32) -> Option<
     if files.iter().any(|fd| *fd < 0) {
         return None;
     }
-    let [state, wake, our_slab, their_slab, their_wake] = files.map(sys::seat);
+    let mut beside: ArrayVec<i32, { sys::FDS_MAX }> = [fd].into_iter().collect();
+    beside.extend(files.map(sys::seat));
+    // Only a peer in another network namespace has one.
+    beside.extend(conn.group.line().map(sys::seat));
     let mut number = [0; 8];
     sys::random(&mut number).ok()?;
     let number = u64::from_ne_bytes(number) | 1;
     let label = Parcel { slot: sock.slot_index() as u32, peer: conn.group.peer, number };
     sys::bind_unix(parcel, &UnixName::new(&label.name())).ok()?;
-    sys::send_fds(other, &[fd, state, wake, our_slab, their_slab, their_wake]).ok()?;
+    sys::send_fds(other, &beside).ok()?;
     slot.parcel.store(number, Ordering::Release);
     Some(())
 }
@@ -165,12 +169,18 @@ pub(crate) fn reset_lock() {
 /// the kernel vouches for is that a program of our user has packed them; a word that a
 /// flaw of it has put there is to cost this connection and nothing else.
 fn adopt(label: &Parcel, tcp: i32, files: &[i32]) -> Option<&'static Sock> {
-    let &[state, wake, our_slab, their_slab, their_wake] = files else { return None };
+    let (&[state, wake, our_slab, their_slab, their_wake], line) = files.split_first_chunk()?;
     let index = Some(label.slot as usize).filter(|index| *index < SLOTS)?;
     let _adopting = Held::enter(ADOPTING.get());
     let home = Process::of_giver(state, wake).ok()?;
     let look = Look::at(home);
-    let group = group::inherit(&look, label.peer, [our_slab, their_slab, their_wake]).ok()?;
+    let group = group::inherit(
+        &look,
+        label.peer,
+        [our_slab, their_slab, their_wake],
+        line.first().copied(),
+    )
+    .ok()?;
     let (mine, slot) = (group.record(index), home.state.slot(index));
     let cookie = Some(socket_cookie(tcp)).filter(|cookie| *cookie != 0)?;
     let is_it = mine.identity.cookie.load(Ordering::Relaxed) == cookie

@@ -5,30 +5,33 @@
 //! own state tells that it is not the one that was meant.
 //!
 //! What is taken is best what the same CPU gave back last: another's would have to come out
-//! of that one's cache. So there are as many free lists as a few CPUs ([`lists`]).
+//! of that one's cache. So there are as many free lists as a few CPUs ([`lists`]), each with a
+//! lock of its own. A signal handler that has interrupted a change of a list passes that list
+//! over.
 
-use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use sidestep_device::lock::Lock;
 use sidestep_device::map;
+use sidestep_device::state::LISTS;
 use sidestep_device::sys::{self, Kernel};
 
 /// Objects of one type, at most `MAX`.
 pub struct Pool<T, const MAX: usize> {
     base: AtomicPtr<T>,
+    /// Objects that were ever taken.
+    used: AtomicUsize,
+    lists: [List<T>; LISTS],
+}
+
+/// Objects that were given back on some of the CPUs.
+#[repr(align(64))]
+struct List<T> {
     lock: SharedLock,
-    inner: UnsafeCell<Inner<T>>,
+    /// Changed under the lock.
+    first: AtomicPtr<Link<T>>,
 }
-
-struct Inner<T> {
-    used: usize,
-    free: [Option<NonNull<Link<T>>>; LISTS],
-}
-
-/// Free lists of whatever threads on several CPUs take and give back.
-pub(crate) const LISTS: usize = 8;
 
 /// All lists, that of this CPU first.
 pub(crate) fn lists() -> impl Iterator<Item = usize> {
@@ -45,9 +48,6 @@ union Link<T> {
 
 /// A process-private lock with a constant constructor.
 pub struct SharedLock(MaybeUninit<Lock>);
-
-// SAFETY: the inside is only touched under the lock.
-unsafe impl<T: Send, const MAX: usize> Sync for Pool<T, MAX> {}
 
 impl SharedLock {
     /// A free lock: zeroed memory is one.
@@ -76,31 +76,24 @@ impl<T, const MAX: usize> Pool<T, MAX> {
     pub const fn new() -> Self {
         Self {
             base: AtomicPtr::new(core::ptr::null_mut()),
-            lock: SharedLock::new(),
-            inner: UnsafeCell::new(Inner { used: 0, free: [None; LISTS] }),
+            used: AtomicUsize::new(0),
+            lists: [const { List::new() }; LISTS],
         }
     }
 
     /// Room for one object, uninitialised; `None` when the pool is used up or
     /// there are no addresses left.
     pub fn take(&self) -> Option<NonNull<T>> {
-        let _held = Held::enter(self.lock.get());
-        // SAFETY: under the lock.
-        let inner = unsafe { &mut *self.inner.get() };
-        for list in lists() {
-            if let Some(link) = inner.free[list] {
-                // SAFETY: objects on a list are links.
-                inner.free[list] = unsafe { link.as_ref().next };
-                return Some(link.cast());
-            }
-        }
-        if inner.used == MAX {
-            return None;
-        }
+        let given_back = lists().find_map(|list| self.lists[list].take());
+        given_back.map(NonNull::cast).or_else(|| self.fresh())
+    }
+
+    fn fresh(&self) -> Option<NonNull<T>> {
         let base = self.base()?;
-        inner.used += 1;
-        // SAFETY: used < MAX objects fit into the reservation.
-        NonNull::new(unsafe { base.cast::<Link<T>>().add(inner.used - 1) }.cast())
+        let one_more = |used: usize| (used < MAX).then_some(used + 1);
+        let at = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        // SAFETY: MAX objects fit into the reservation.
+        NonNull::new(unsafe { base.cast::<Link<T>>().add(at) }.cast())
     }
 
     /// Takes an object back. The caller has dropped what was in it.
@@ -108,14 +101,10 @@ impl<T, const MAX: usize> Pool<T, MAX> {
     /// # Safety
     /// It came from [`Self::take`] of this pool, once.
     pub unsafe fn give(&self, object: NonNull<T>) {
-        let _held = Held::enter(self.lock.get());
-        // SAFETY: under the lock.
-        let inner = unsafe { &mut *self.inner.get() };
-        let link: NonNull<Link<T>> = object.cast();
-        let list = sys::cpu() as usize % LISTS;
-        // SAFETY: the object is ours again, and large enough for a link.
-        unsafe { link.write(Link { next: inner.free[list] }) };
-        inner.free[list] = Some(link);
+        // SAFETY: the object is ours again, and large enough for a link. There is a list that
+        // this thread is not changing already: it would be as many handlers deep.
+        let is_given = lists().any(|list| unsafe { self.lists[list].give(object.cast()) });
+        debug_assert!(is_given);
     }
 
     /// The object at an address, if the address is that of one of ours.
@@ -130,9 +119,11 @@ impl<T, const MAX: usize> Pool<T, MAX> {
         is_ours.then(|| unsafe { &*(address as *const T) })
     }
 
-    /// For a child process: whoever held the lock does not exist here.
-    pub fn reset_lock(&self) {
-        self.lock.get().reset();
+    /// For a child process: whoever held a lock does not exist here.
+    pub fn reset_locks(&self) {
+        for list in &self.lists {
+            list.lock.get().reset();
+        }
     }
 
     fn base(&self) -> Option<*mut T> {
@@ -140,10 +131,50 @@ impl<T, const MAX: usize> Pool<T, MAX> {
         if !base.is_null() {
             return Some(base);
         }
-        let reserved = map::reserve(MAX * size_of::<Link<T>>()).ok()?;
+        let len = MAX * size_of::<Link<T>>();
+        let reserved = map::reserve(len).ok()?;
         let base = reserved.at(0, 0).cast();
-        self.base.store(base, Ordering::Relaxed);
-        Some(base)
+        let ours = self.base.compare_exchange(
+            core::ptr::null_mut(),
+            base,
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
+        // SAFETY: nobody knows what was reserved second.
+        ours.inspect_err(|_| unsafe { reserved.unmap() }).map_or_else(Some, |_| Some(base))
+    }
+}
+
+impl<T> List<T> {
+    const fn new() -> Self {
+        Self { lock: SharedLock::new(), first: AtomicPtr::new(core::ptr::null_mut()) }
+    }
+
+    fn take(&self) -> Option<NonNull<Link<T>>> {
+        if self.first.load(Ordering::Relaxed).is_null() {
+            return None;
+        }
+        let _held = Some(Held::enter(self.lock.get())).filter(Held::is_outermost)?;
+        let link = NonNull::new(self.first.load(Ordering::Relaxed))?;
+        // SAFETY: objects on a list are links.
+        let next = unsafe { link.as_ref().next };
+        self.first.store(next.map_or(core::ptr::null_mut(), NonNull::as_ptr), Ordering::Relaxed);
+        Some(link)
+    }
+
+    /// False: this thread is in the middle of changing the list.
+    ///
+    /// # Safety
+    /// Nobody uses what is there.
+    unsafe fn give(&self, link: NonNull<Link<T>>) -> bool {
+        let held = Held::enter(self.lock.get());
+        if held.is_outermost() {
+            let next = NonNull::new(self.first.load(Ordering::Relaxed));
+            // SAFETY: the caller's promise.
+            unsafe { link.write(Link { next }) };
+            self.first.store(link.as_ptr(), Ordering::Relaxed);
+        }
+        held.is_outermost()
     }
 }
 
@@ -171,6 +202,11 @@ impl<'a> Held<'a> {
         // Not `then_some`: a guard that is made and not returned would unlock.
         let taken = lock.try_enter(crate::process::tid());
         taken.then(|| Self { lock, owned: true })
+    }
+
+    /// Whether this thread did not hold the lock before: nothing under it was interrupted.
+    pub fn is_outermost(&self) -> bool {
+        self.owned
     }
 }
 
@@ -203,5 +239,21 @@ mod tests {
         // SAFETY: taken from this pool, given back once.
         unsafe { POOL.give(taken[1]) };
         assert_eq!(POOL.take(), Some(taken[1]));
+    }
+
+    /// As a signal handler that has interrupted a change of them.
+    #[test]
+    fn lists_that_this_thread_is_changing_are_passed_over() {
+        static POOL: Pool<[u64; 4], 2> = Pool::new();
+        let first = POOL.take().unwrap();
+        {
+            let others = POOL.lists.iter().skip(1);
+            let _changing: Vec<_> = others.map(|list| Held::enter(list.lock.get())).collect();
+            // SAFETY: taken from this pool, given back once.
+            unsafe { POOL.give(first) };
+        }
+        let _changing = Held::enter(POOL.lists[0].lock.get());
+        assert_ne!(POOL.take(), Some(first));
+        assert_eq!(POOL.take(), None);
     }
 }

@@ -8,15 +8,16 @@
 use crate::group::{self, Group};
 use crate::memory::Budget;
 use crate::options::{Options, Promotion};
-use crate::pool::{self, Held, LISTS, SharedLock};
+use crate::petition::Desk;
+use crate::pool::{self, Held, SharedLock};
 use crate::sock::Sock;
 use core::cell::{Cell, UnsafeCell};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sidestep_device::channel::SLOTS;
-use sidestep_device::lock::Entry;
+use sidestep_device::lock::{Entry, Lock};
 use sidestep_device::map;
 use sidestep_device::slab::{self, phase};
-use sidestep_device::state::{self, Slot, State, mode};
+use sidestep_device::state::{self, LISTS, Slot, State, mode};
 use sidestep_device::sys::{self, Kernel, Sender, UnixName};
 use sidestep_device::wake::{self, CHANNELS, Wake};
 use sidestep_proto::autosmc::{Patience, Traffic};
@@ -32,7 +33,7 @@ use std::sync::OnceLock;
 pub const GROUPS_MAX: usize = 1024;
 /// Datagrams read in one look into the mailbox: whoever sends faster than we read
 /// keeps no call waiting.
-const LETTERS_MAX: usize = 64;
+pub(crate) const LETTERS_MAX: usize = 64;
 /// Slots looked at for reclaiming when one is taken.
 const SWEEP_LEN: usize = 64;
 
@@ -54,11 +55,13 @@ pub struct Process {
     pub(crate) wake_fd: i32,
     pub(crate) mailbox: i32,
     pub(crate) probe: i32,
-    /// Taken to change slots or link groups.
+    /// Taken to change link groups, channels, or what lingers. Before one of a list of free
+    /// slots, if both are needed.
     pub(crate) lock: SharedLock,
     /// The process this one was forked from, as seen by its heirs.
     forebear: AtomicPtr<Self>,
-    /// The thread that forks has taken the lock.
+    /// Which locks the thread that forks has taken: bit 0 the process's, then those of the
+    /// lists of free slots.
     held_for_fork: AtomicU32,
     /// For the rings in the slabs of its link groups: in use, or warm for the next
     /// connection.
@@ -74,41 +77,77 @@ pub struct Process {
     pub(crate) refusals: AtomicU32,
     /// Link groups that are established: who can write our wake memory.
     pub(crate) partners: AtomicU32,
-    /// The socket of each slot, for bits of a channel.
-    by_slot: [AtomicPtr<Sock>; SLOTS],
-    group_of_slot: [AtomicPtr<Group>; SLOTS],
+    /// Link groups with processes of other network namespaces that are not established yet.
+    pub(crate) acquainting: AtomicU32,
+    /// What it has of the agent.
+    pub(crate) desk: Desk,
+    /// What this process alone knows of each slot.
+    about: [About; SLOTS],
     bells: [AtomicI32; CHANNELS],
     /// Bit c: channel c has an eventfd and no event loop.
     idle_channels: AtomicU64,
-    free: UnsafeCell<FreeSlots>,
+    free: [FreeSlots; LISTS],
+    /// How many linger.
+    lingering: AtomicU32,
+    lingering_slots: UnsafeCell<Lingering>,
 }
 
-// SAFETY: `free` is touched under `lock` only; everything else is atomic or
+// SAFETY: `lingering_slots` is touched under `lock` only; everything else is atomic or
 // constant.
 unsafe impl Sync for Process {}
 
-struct FreeSlots {
-    used: usize,
-    /// The first free slot of each list + 1, 0 = none.
-    first: [u32; LISTS],
-    /// The one after each free slot, likewise.
-    next: [u32; SLOTS],
-    sweep_at: usize,
-    lingering: usize,
+/// What a process alone knows of one of its slots.
+struct About {
+    /// For bits of a channel; null: the slot is free, or lingers.
+    sock: AtomicPtr<Sock>,
+    /// With whose process the connection shares memory.
+    group: AtomicPtr<Group>,
+    /// The slot after it on a list of free ones + 1, 0 = none. Changed under that list's lock.
+    next_free: AtomicU32,
 }
 
-impl FreeSlots {
-    fn take(&mut self) -> Option<usize> {
-        let list = pool::lists().find(|list| self.first[*list] != 0)?;
-        let index = self.first[list] as usize - 1;
-        self.first[list] = self.next[index];
-        Some(index)
+/// Slots that were given back on some of the CPUs.
+#[repr(align(64))]
+struct FreeSlots {
+    lock: SharedLock,
+    /// The first + 1, 0 = none. Changed under the lock.
+    first: AtomicU32,
+}
+
+/// Slots that this process has let go of and somebody else still needs.
+struct Lingering {
+    /// A bit for each.
+    slots: [u64; SLOTS / 64],
+    /// Where they are looked at next.
+    sweep_at: usize,
+}
+
+impl Lingering {
+    fn add(&mut self, index: usize) {
+        self.slots[index / 64] |= 1 << (index % 64);
     }
 
-    fn give(&mut self, index: usize) {
-        let first = &mut self.first[sys::cpu() as usize % LISTS];
-        self.next[index] = *first;
-        *first = index as u32 + 1;
+    /// False: it was not one of them.
+    fn remove(&mut self, index: usize) -> bool {
+        let (word, bit) = (&mut self.slots[index / 64], 1 << (index % 64));
+        let was_one = *word & bit != 0;
+        *word &= !bit;
+        was_one
+    }
+
+    /// The next of them, around and around.
+    fn next(&mut self) -> Option<usize> {
+        let words = self.slots.len();
+        let (word, bit) = (self.sweep_at / 64 % words, self.sweep_at % 64);
+        let ahead = self.slots[word] & (u64::MAX << bit);
+        let in_word =
+            |at: usize, bits: u64| (bits != 0).then(|| at * 64 + bits.trailing_zeros() as usize);
+        let found = in_word(word, ahead).or_else(|| {
+            let others = (1..=words).map(|step| (word + step) % words);
+            others.into_iter().find_map(|at| in_word(at, self.slots[at]))
+        })?;
+        self.sweep_at = found + 1;
+        Some(found)
     }
 }
 
@@ -258,7 +297,7 @@ pub fn forget_after_fork() {
     FAILED.store(0, Ordering::Relaxed);
     // SAFETY: set once, never freed; this is the child's own copy.
     if let Some(parent) = unsafe { parent.as_ref() } {
-        parent.lock.get().reset();
+        parent.locks().for_each(Lock::reset);
         parent.held_for_fork.store(0, Ordering::Relaxed);
         parent.forebear.store(FOREBEAR.load(Ordering::Relaxed), Ordering::Relaxed);
         FOREBEAR.store(core::ptr::from_ref(parent).cast_mut(), Ordering::Relaxed);
@@ -295,10 +334,10 @@ pub(crate) fn count_heir() {
 /// In the parent after a fork.
 pub fn forked() {
     // SAFETY: as above.
-    if let Some(process) = unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
-        && process.held_for_fork.swap(0, Ordering::Relaxed) != 0
-    {
-        process.lock.get().leave(&Kernel);
+    if let Some(process) = unsafe { CURRENT.load(Ordering::Acquire).as_ref() } {
+        let held = process.held_for_fork.swap(0, Ordering::Relaxed);
+        let taken = process.locks().enumerate().filter(|(at, _)| held & 1 << at != 0);
+        taken.for_each(|(_, lock)| lock.leave(&Kernel));
     }
     FORKING.fetch_sub(1, Ordering::SeqCst);
 }
@@ -331,10 +370,19 @@ impl Process {
         let _ = self.state.header().heirs.iter().find(replaced);
     }
 
-    /// Takes the lock for the time of a fork; every slot gets one more holder.
+    /// All locks without which no slot is taken or given back, in the order in which they
+    /// are taken.
+    fn locks(&self) -> impl Iterator<Item = &Lock> {
+        let lists = self.free.iter().map(|list| list.lock.get());
+        core::iter::once(self.lock.get()).chain(lists)
+    }
+
+    /// Takes the locks for the time of a fork; every slot gets one more holder.
     fn count_heir(&self) {
-        if self.lock.get().enter(tid(), &Kernel) == Entry::Owned {
-            self.held_for_fork.store(1, Ordering::Relaxed);
+        for (at, lock) in self.locks().enumerate() {
+            if lock.enter(tid(), &Kernel) == Entry::Owned {
+                self.held_for_fork.fetch_or(1 << at, Ordering::Relaxed);
+            }
         }
         let used = self.state.header().slots_used.load(Ordering::Acquire) as usize;
         for index in (0..used).filter(|index| self.sock_of_slot(*index).is_some()) {
@@ -469,7 +517,7 @@ impl Process {
     /// It is ours no more: the group may end.
     pub(crate) fn forget_received(&self, index: usize) {
         if let Some(group) = self.group_of_slot(index).filter(|_| self.is_giver()) {
-            self.group_of_slot[index].store(core::ptr::null_mut(), Ordering::Release);
+            self.about[index].group.store(core::ptr::null_mut(), Ordering::Release);
             group.count_received(false);
         }
     }
@@ -487,12 +535,9 @@ impl Process {
     /// is another connection's by now.
     pub(crate) fn take_back(&self, index: usize, sock: &'static Sock) -> bool {
         let _held = Held::enter(self.lock.get());
-        let is_left = self.sock_of_slot(index).is_none()
-            && self.state.slot(index).mode.load(Ordering::Acquire) != mode::FREE;
+        let is_left = self.linger_no_more(index);
         if is_left {
             self.set_sock_of_slot(index, Some(sock));
-            // SAFETY: under the lock.
-            unsafe { &mut *self.free.get() }.lingering -= 1;
         }
         is_left
     }
@@ -501,7 +546,10 @@ impl Process {
     pub(crate) fn is_under_way(&self, index: usize) -> bool {
         let place = &self.state.slot(index).parcel;
         let number = place.load(Ordering::Acquire);
-        let Some(group) = self.group_of_slot(index).filter(|_| number != 0) else { return false };
+        if number == 0 {
+            return false;
+        }
+        let Some(group) = self.group_of_slot(index) else { return false };
         let parcel = Parcel { slot: index as u32, peer: group.peer, number };
         let is_under_way = sys::is_bound(&UnixName::new(&parcel.name()));
         if !is_under_way {
@@ -532,27 +580,57 @@ impl Process {
 
     /// Takes a slot for a new connection: its index.
     pub fn take_slot(&'static self, sock: &'static Sock) -> Option<usize> {
-        let _held = Held::enter(self.lock.get());
-        // SAFETY: under the lock.
-        let free = unsafe { &mut *self.free.get() };
-        self.sweep(free);
-        let index = if let Some(index) = free.take() {
-            index
-        } else if free.used < SLOTS {
-            free.used += 1;
-            self.state.header().slots_used.store(free.used as u32, Ordering::Release);
-            free.used - 1
-        } else {
-            return None;
+        self.sweep();
+        let has_any = |list: &usize| self.free[*list].first.load(Ordering::Relaxed) != 0;
+        let mut lists = pool::lists().filter(has_any);
+        lists.find_map(|list| self.take_from(list, sock, || None)).or_else(|| {
+            pool::lists().find_map(|list| self.take_from(list, sock, || self.begin_stretch(list)))
+        })
+    }
+
+    /// Takes a slot of a list, or, if that is empty, what `else_take` does under its lock.
+    /// `None` also if a signal handler asks that has interrupted a change of the list.
+    fn take_from(
+        &'static self,
+        list: usize,
+        sock: &'static Sock,
+        else_take: impl FnOnce() -> Option<usize>,
+    ) -> Option<usize> {
+        let free = &self.free[list];
+        let _held = Some(Held::enter(free.lock.get())).filter(Held::is_outermost)?;
+        let index = match free.first.load(Ordering::Relaxed).checked_sub(1) {
+            Some(first) => {
+                let next = self.about[first as usize].next_free.load(Ordering::Relaxed);
+                free.first.store(next, Ordering::Relaxed);
+                first as usize
+            }
+            None => else_take()?,
         };
-        let slot = self.state.slot(index);
-        // Under the lock: a slot in use that has no socket is one to reclaim.
         self.set_sock_of_slot(index, Some(sock));
-        reset(slot, self.pid);
+        reset(self.state.slot(index), self.pid);
         self.wake.cell(index).clear();
         // Whoever forks finds either no slot or one that is complete.
         sock.settle(self, index);
         Some(index)
+    }
+
+    /// The first of some slots that nobody has had; the others go to a list, which is empty.
+    /// What belongs to neighbours lies in the same cache lines, so neighbours serve one CPU.
+    /// Under the lock of the list.
+    fn begin_stretch(&self, list: usize) -> Option<usize> {
+        const STRETCH: u32 = 16;
+        const _: () = assert!(SLOTS.is_multiple_of(STRETCH as usize));
+        let used = &self.state.header().slots_used;
+        let more = |used: u32| (used < SLOTS as u32).then_some(used + STRETCH);
+        // Release: whoever looks so far finds free slots there, or what was written later.
+        let begin = used.fetch_update(Ordering::Release, Ordering::Relaxed, more).ok()?;
+        let last = begin + STRETCH - 1;
+        for index in begin + 1..last {
+            self.about[index as usize].next_free.store(index + 2, Ordering::Relaxed);
+        }
+        self.about[last as usize].next_free.store(0, Ordering::Relaxed);
+        self.free[list].first.store(begin + 2, Ordering::Relaxed);
+        Some(begin as usize)
     }
 
     /// Says that this end needs the peer's ring no more. By the last that holds the
@@ -567,28 +645,64 @@ impl Process {
     /// This process has let go of a slot. Frees it at once if nobody else needs what
     /// lies in it, else when its heirs and the peer have let go, too.
     pub fn release_slot(&self, index: usize) {
+        if self.free_slot(index) {
+            return;
+        }
         let _held = Held::enter(self.lock.get());
-        // SAFETY: under the lock.
-        let free = unsafe { &mut *self.free.get() };
         self.set_sock_of_slot(index, None);
-        free.lingering += 1;
-        if self.is_releasable(index) {
-            self.free_slot(index, free);
+        self.linger(index);
+    }
+
+    /// Under the lock.
+    fn linger(&self, index: usize) {
+        // SAFETY: under the lock.
+        unsafe { &mut *self.lingering_slots.get() }.add(index);
+        self.lingering.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Under the lock. False: the slot did not linger.
+    fn linger_no_more(&self, index: usize) -> bool {
+        // SAFETY: under the lock.
+        let did = unsafe { &mut *self.lingering_slots.get() }.remove(index);
+        if did {
+            self.lingering.fetch_sub(1, Ordering::Relaxed);
+        }
+        did
+    }
+
+    /// Frees some of the slots that linger for no reason any more.
+    fn sweep(&self) {
+        let lingering = self.lingering.load(Ordering::Relaxed) as usize;
+        if lingering == 0 {
+            return;
+        }
+        // Who does it already does it for us.
+        let Some(_held) = Held::try_enter(self.lock.get()) else { return };
+        for _ in 0..SWEEP_LEN.min(lingering) {
+            // SAFETY: under the lock.
+            let next = unsafe { &mut *self.lingering_slots.get() }.next();
+            // Freed, it is anybody's: it lingers no more before that.
+            if let Some(index) = next.filter(|index| self.linger_no_more(*index))
+                && !self.free_slot(index)
+            {
+                self.linger(index);
+            }
         }
     }
 
-    fn sweep(&self, free: &mut FreeSlots) {
-        if free.lingering == 0 {
-            return;
-        }
-        for _ in 0..SWEEP_LEN.min(free.used) {
-            free.sweep_at = (free.sweep_at + 1) % free.used;
-            let index = free.sweep_at;
-            let in_use = self.state.slot(index).mode.load(Ordering::Acquire) != mode::FREE;
-            if in_use && self.sock_of_slot(index).is_none() && self.is_releasable(index) {
-                self.free_slot(index, free);
+    /// Frees a slot that has no socket, or whose socket ends, if nobody needs it any more.
+    fn free_slot(&self, index: usize) -> bool {
+        for list in pool::lists() {
+            let held = Held::enter(self.free[list].lock.get());
+            if held.is_outermost() {
+                let is_releasable = self.is_releasable(index);
+                if is_releasable {
+                    self.free_slot_to(list, index);
+                }
+                return is_releasable;
             }
         }
+        false
     }
 
     fn is_releasable(&self, index: usize) -> bool {
@@ -614,18 +728,21 @@ impl Process {
         })
     }
 
-    fn free_slot(&self, index: usize, free: &mut FreeSlots) {
+    /// Under the lock of the list.
+    fn free_slot_to(&self, list: usize, index: usize) {
         if let Some(group) = self.group_of_slot(index) {
             group.forget_connection(index);
         }
-        self.group_of_slot[index].store(core::ptr::null_mut(), Ordering::Relaxed);
+        self.about[index].group.store(core::ptr::null_mut(), Ordering::Relaxed);
         self.learn_from(self.state.slot(index));
-        self.state.free_slot(index);
-        free.give(index);
-        free.lingering -= 1;
+        self.state.free_slot(index, list);
+        self.set_sock_of_slot(index, None);
+        let first = &self.free[list].first;
+        self.about[index].next_free.store(first.load(Ordering::Relaxed), Ordering::Relaxed);
+        first.store(index as u32 + 1, Ordering::Relaxed);
     }
 
-    /// AUTOSMC: a connection has ended. Under the lock.
+    /// AUTOSMC: a connection has ended. Of two that end at once one may teach nothing.
     fn learn_from(&self, slot: &Slot) {
         let Options { promotion, autosmc, .. } = options();
         let port = slot.server_port.load(Ordering::Relaxed) as u16;
@@ -648,22 +765,22 @@ impl Process {
     /// The socket that a bit of a channel means.
     pub fn sock_of_slot(&self, index: usize) -> Option<&'static Sock> {
         // SAFETY: Socks are never unmapped; the caller checks which slot it serves.
-        unsafe { self.by_slot.get(index)?.load(Ordering::Acquire).as_ref() }
+        unsafe { self.about.get(index)?.sock.load(Ordering::Acquire).as_ref() }
     }
 
     fn set_sock_of_slot(&self, index: usize, sock: Option<&'static Sock>) {
         let at = sock.map_or(core::ptr::null(), core::ptr::from_ref);
-        self.by_slot[index].store(at.cast_mut(), Ordering::Release);
+        self.about[index].sock.store(at.cast_mut(), Ordering::Release);
     }
 
     pub(crate) fn group_of_slot(&self, index: usize) -> Option<&'static Group> {
         // SAFETY: groups in use are not freed: a slot that names one keeps it.
-        unsafe { self.group_of_slot[index].load(Ordering::Acquire).as_ref() }
+        unsafe { self.about[index].group.load(Ordering::Acquire).as_ref() }
     }
 
     pub(crate) fn set_group_of_slot(&self, index: usize, group: &'static Group) {
         let at = core::ptr::from_ref(group).cast_mut();
-        self.group_of_slot[index].store(at, Ordering::Release);
+        self.about[index].group.store(at, Ordering::Release);
     }
 
     /// A channel for an event loop: its number and its eventfd. One that was given
@@ -714,6 +831,9 @@ impl Process {
             }
             if received.sender.is_some_and(|sender| self.shares_with(sender)) {
                 match ControlMessage::parse(&bytes[..received.len]) {
+                    Ok(message) if group::has_line(self, message.instance()) => {
+                        crate::log!(Warn, "mail of {} came past its line", message.instance());
+                    }
                     Ok(ControlMessage::Introduction(introduction)) => {
                         group::on_introduction(self, &introduction, &received);
                     }
@@ -722,12 +842,13 @@ impl Process {
                             continue;
                         }
                     }
-                    Ok(ControlMessage::Hello(_)) => {}
+                    Ok(_) => {}
                     Err(error) => crate::log!(Warn, "mail ignored: {error}"),
                 }
             }
             received.close_fds();
         }
+        group::read_lines(self);
         if self.replies_pending.load(Ordering::Relaxed) > 0 {
             group::answer_introductions(self);
         }
@@ -799,7 +920,8 @@ fn reset(slot: &Slot, pid: u32) {
         core::ptr::write_bytes(
             core::ptr::from_ref(slot).cast_mut().cast::<u8>(),
             0,
-            size_of::<Slot>(),
+            // The counters behind it were left at zero.
+            core::mem::offset_of!(Slot, counters),
         );
     }
     slot.generation.store(generation, Ordering::Relaxed);
@@ -809,7 +931,7 @@ fn reset(slot: &Slot, pid: u32) {
     slot.mode.store(mode::TCP, Ordering::Release);
 }
 
-const _: () = assert!(slab::LAYOUT_VERSION == 4);
+const _: () = assert!(slab::LAYOUT_VERSION == 5);
 const _: () = assert!(Reason::ALL.len() <= state::REASONS_MAX);
 
 #[cfg(test)]
@@ -846,11 +968,26 @@ mod tests {
         drop(closing);
     }
 
+    #[test]
+    fn what_lingers_is_looked_at_in_turn() {
+        let mut lingering = Lingering { slots: [0; SLOTS / 64], sweep_at: 0 };
+        assert_eq!(lingering.next(), None);
+        for index in [SLOTS - 1, 3, 64] {
+            lingering.add(index);
+        }
+        let round = [(); 4].map(|()| lingering.next());
+        assert_eq!(round, [Some(3), Some(64), Some(SLOTS - 1), Some(3)]);
+        assert!(lingering.remove(64) && !lingering.remove(64));
+        assert_eq!(lingering.next(), Some(SLOTS - 1));
+    }
+
     fn ended() -> (u64, u64, u64) {
         let ended = &current().unwrap().state.header().ended;
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let too_short = &ended.tcp[Reason::TooShort as usize];
-        (load(&ended.smc), load(too_short), load(&ended.counters.bytes_sent))
+        let sum = |counter: fn(&state::Totals) -> &AtomicU64| {
+            ended.iter().map(|ended| counter(ended).load(Ordering::Relaxed)).sum()
+        };
+        let too_short = sum(|ended| &ended.tcp[Reason::TooShort as usize]);
+        (sum(|ended| &ended.smc), too_short, sum(|ended| &ended.counters.bytes_sent))
     }
 
     #[test]

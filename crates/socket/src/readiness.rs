@@ -18,12 +18,13 @@ pub(crate) fn readable(slot: &Slot, conn: &Conn, fd: i32) -> usize {
     if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
         return in_ring - skipped(slot, conn, in_ring);
     }
-    let queued = switch::queued(fd);
-    let left_out = usize::from(queued > 0 && urgent::is_next_left_out(slot, fd));
-    match left_in_tcp(slot, conn) {
-        None => queued - left_out,
-        Some(left) => queued.min(left).saturating_sub(left_out) + in_ring,
+    let in_tcp = switch::data_queued(slot, conn, fd);
+    if switch::comes_by_ring(slot) {
+        return in_ring - skipped(slot, conn, in_ring) + in_tcp;
     }
+    let left_out = usize::from(in_tcp > 0 && urgent::is_next_left_out(slot, fd));
+    let behind = if switch::peer_turn(slot, conn).is_some() { in_ring } else { 0 };
+    in_tcp - left_out + behind
 }
 
 /// Bytes that `FIONREAD` counts: up to an urgent mark, if one lies ahead.
@@ -32,9 +33,12 @@ pub(crate) fn countable(slot: &Slot, conn: &Conn, fd: i32) -> usize {
     if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
         return in_ring;
     }
-    let in_tcp = urgent::before_mark_in_tcp(slot, fd);
-    match left_in_tcp(slot, conn) {
-        Some(left) if in_tcp >= left => left + in_ring,
+    let in_queue = urgent::before_mark_in_tcp(slot, fd);
+    let in_tcp = switch::parts_of_queue(slot, conn, in_queue).data as usize;
+    let is_all = in_tcp == switch::data_queued(slot, conn, fd);
+    match switch::peer_turn(slot, conn) {
+        _ if switch::comes_by_ring(slot) => in_ring + in_tcp,
+        Some(_) if is_all => in_tcp + in_ring,
         _ => in_tcp,
     }
 }
@@ -43,23 +47,19 @@ pub(crate) fn countable(slot: &Slot, conn: &Conn, fd: i32) -> usize {
 /// of this number.
 pub(crate) fn arrived(slot: &Slot, conn: &Conn, fd: i32) -> u64 {
     let in_ring = conn.theirs.sending.producer.claim();
+    let bells = slot.tcp_bells.load(Ordering::Relaxed);
+    let taken = slot.tcp_consumed.load(Ordering::Relaxed).saturating_sub(bells);
     if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
-        return in_ring + slot.tcp_consumed.load(Ordering::Relaxed);
+        return in_ring + taken;
     }
-    let by_tcp = slot.tcp_consumed.load(Ordering::Relaxed) + switch::queued(fd) as u64;
-    in_ring + by_tcp.min(switch::peer_switch(conn).unwrap_or(u64::MAX))
+    in_ring + taken + switch::data_queued(slot, conn, fd) as u64
 }
 
-fn in_ring(conn: &Conn) -> usize {
+/// Bytes in the ring that were not read.
+pub(crate) fn in_ring(conn: &Conn) -> usize {
     let consumer = conn.mine.receiving.consumer.position();
     let claim = conn.theirs.sending.producer.claim();
     cursor::readable(consumer, claim, conn.incoming.len()).unwrap_or(1)
-}
-
-/// Bytes of the program that TCP still carries, once the peer has switched.
-fn left_in_tcp(slot: &Slot, conn: &Conn) -> Option<usize> {
-    let at = switch::peer_switch(conn)?;
-    Some(at.saturating_sub(slot.tcp_consumed.load(Ordering::Relaxed)) as usize)
 }
 
 /// Bytes at the front of the ring that are not for the stream: a passed urgent byte.
@@ -76,14 +76,18 @@ pub(crate) fn has_input(slot: &Slot, conn: &Conn, fd: i32) -> bool {
     if may_have_ended(slot, conn) {
         return true;
     }
-    if slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED == 0 {
-        return match switch::peer_switch(conn) {
-            Some(at) if slot.tcp_consumed.load(Ordering::Relaxed) >= at => true,
-            _ => switch::queued(fd) > 0,
-        };
-    }
     let consumer = conn.mine.receiving.consumer.position();
-    conn.theirs.sending.producer.position() != consumer
+    let is_in_ring = || conn.theirs.sending.producer.position() != consumer;
+    if slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED != 0 {
+        return is_in_ring();
+    }
+    match switch::peer_turn(slot, conn) {
+        // It has to be followed before there is more.
+        Some(_) if switch::comes_by_ring(slot) => true,
+        Some(at) if slot.tcp_consumed.load(Ordering::Relaxed) >= at => true,
+        None if switch::comes_by_ring(slot) => is_in_ring(),
+        _ => switch::data_queued(slot, conn, fd) > 0,
+    }
 }
 
 /// Whether input has ended or may have: a receive finds out.

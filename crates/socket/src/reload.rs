@@ -53,7 +53,7 @@ pub fn stamp(file: &File) -> u64 {
 /// What the program was started with, kept by [`start`].
 static SOURCES: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
 static SOURCES_LEN: AtomicUsize = AtomicUsize::new(0);
-/// When somebody looked last, by [`sys::now_ns`].
+/// When somebody looked last, by [`sys::coarse_ns`].
 static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
 /// The stamps of all applied files at that time, in one number.
 static SEEN: AtomicU64 = AtomicU64::new(0);
@@ -85,9 +85,9 @@ fn sources() -> Option<&'static str> {
 /// what held then.
 pub fn look() {
     let Some(sources) = sources() else { return };
-    let now = sys::now_ns();
+    let now = sys::coarse_ns();
     let last = LOOKED_AT.load(Ordering::Relaxed);
-    let is_due = last == 0 || now - last >= INTERVAL_NS;
+    let is_due = last == 0 || now.saturating_sub(last) >= INTERVAL_NS;
     // Whoever is faster looks for all. Nobody holds anything that a fork could leave taken.
     let takes = || LOOKED_AT.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed);
     if !is_due || takes().is_err() {

@@ -63,6 +63,9 @@ impl Phase {
 }
 
 /// See the [module](self).
+///
+/// Neighbours share no cache line: they are used on different CPUs.
+#[repr(align(64))]
 pub struct Sock {
     /// Descriptors of this process that refer to it.
     pub descriptors: AtomicU32,
@@ -77,7 +80,7 @@ pub struct Sock {
     /// Set before connecting or listening, 0 = not set.
     pub receive_buffer: AtomicU32,
     /// Port of the server's end, 0 = not known.
-    pub server_port: AtomicU16,
+    pub(crate) server_port: AtomicU16,
     /// An option was used that only TCP has.
     pub tcp_only: AtomicBool,
     /// It, or the listener it comes from, was marked for the TCP option of SMC, and what came
@@ -103,6 +106,8 @@ pub struct Sock {
     pub(crate) copy_choice: Choice,
     /// A send found no room: the next room is news to an edge-triggered loop.
     pub(crate) out_blocked: AtomicBool,
+    /// When [`wait::prod_peer`] did so last, by [`sys::coarse_ns`].
+    pub(crate) prodded_ns: AtomicU64,
     /// A receive found nothing: if an edge-triggered loop was told that input has ended,
     /// the peer has taken that back, and the next end is news again.
     found_nothing: AtomicBool,
@@ -117,6 +122,9 @@ pub struct Sock {
     /// Epoll registrations of this socket.
     pub(crate) registrations: AtomicPtr<epoll::Registration>,
 }
+
+// A free object begins with a link, and whoever meets it late finds that it has no users.
+const _: () = assert!(core::mem::offset_of!(Sock, uses) >= size_of::<usize>());
 
 // SAFETY: `conn` is written once before phase becomes `Smc`, `meeting` under
 // `meeting_lock`; the rest is atomic.
@@ -171,6 +179,7 @@ fn new(nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
         (&raw mut (*at).send_limit).write(AtomicU64::new(0));
         (&raw mut (*at).copy_choice).write(Choice::new());
         (&raw mut (*at).out_blocked).write(AtomicBool::new(false));
+        (&raw mut (*at).prodded_ns).write(AtomicU64::new(0));
         (&raw mut (*at).found_nothing).write(AtomicBool::new(false));
         (&raw mut (*at).kernel_asked_ns).write(AtomicU64::new(0));
         (&raw mut (*at).poll_streak).write(multiplex::Streak::new());
@@ -556,16 +565,23 @@ impl Sock {
         Some((local, peer))
     }
 
-    /// A slot was taken for it. Under the process lock.
+    /// A slot was taken for it. Under the lock of a list of free slots.
     pub(crate) fn settle(&self, process: &'static Process, index: usize) {
         let slot = process.state.slot(index);
         let port = self.server_port.load(Ordering::Relaxed);
         slot.server_port.store(u32::from(port), Ordering::Relaxed);
         slot.is_server.store(u8::from(self.is_server.load(Ordering::Relaxed)), Ordering::Relaxed);
+        slot.held.store(u32::from(process.state.header().holds.has(port)), Ordering::Relaxed);
         self.slot_index.store(index as u32, Ordering::Relaxed);
         self.home.store(core::ptr::from_ref(process).cast_mut(), Ordering::Release);
+        let nonblocking = self.nonblocking.load(Ordering::Relaxed);
+        slot.flags.store(if nonblocking { flag::NONBLOCKING } else { 0 }, Ordering::Relaxed);
         self.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Release);
-        self.set_nonblocking(self.nonblocking.load(Ordering::Relaxed));
+        // Whoever changes it from now on finds the slot.
+        let is_now = self.nonblocking.load(Ordering::Relaxed);
+        if is_now != nonblocking {
+            self.set_nonblocking(is_now);
+        }
     }
 
     /// Writes its addresses down for `sidestep ss`.
@@ -618,20 +634,14 @@ impl Sock {
         self.server_port.store(port, Ordering::Relaxed);
     }
 
-    /// The server that the program connects to.
-    ///
-    /// # Safety
-    /// `address` is null or a socket address of `len` bytes.
-    pub unsafe fn note_server(&self, address: *const libc::sockaddr, len: u32) {
-        let is_ip = |family| family == libc::AF_INET || family == libc::AF_INET6;
-        // SAFETY: the caller's promise; both kinds of address begin with family and port.
-        let port = unsafe {
-            if address.is_null() || len < 4 || !is_ip(i32::from((*address).sa_family)) {
-                return;
-            }
-            address.cast::<[u8; 4]>().read()
-        };
-        self.server_port.store(u16::from_be_bytes([port[2], port[3]]), Ordering::Relaxed);
+    /// A listener: it has its marker (see [`meeting::mark_listener`]).
+    pub fn is_marked(&self) -> bool {
+        self.marker.load(Ordering::Relaxed) >= 0
+    }
+
+    /// The program connects to a server at this port.
+    pub fn note_server(&self, port: u16) {
+        self.server_port.store(port, Ordering::Relaxed);
     }
 
     /// Our receive buffer: the first size above `SO_RCVBUF` if the program set it
@@ -662,12 +672,25 @@ impl Sock {
         if options.promotion != Promotion::Lazy {
             return true;
         }
+        let traffic = self.traffic();
+        if !Patience::default().is_over(traffic) {
+            return false;
+        }
         let port = self.server_port.load(Ordering::Relaxed);
         let doublings = match self.home() {
             Some(home) if options.autosmc => home.state.header().patience(port),
             _ => 0,
         };
-        Patience::new(doublings).is_over(self.traffic())
+        Patience::new(doublings).is_over(traffic)
+    }
+
+    /// Whether an operator keeps it on TCP for now.
+    pub(crate) fn is_held(&self) -> bool {
+        let is_held = self.slot().is_some_and(|slot| slot.held.load(Ordering::Relaxed) != 0);
+        if is_held {
+            self.note_reason(Reason::Demoted);
+        }
+        is_held
     }
 
     /// Why it is on TCP as things stand.
@@ -798,6 +821,53 @@ pub unsafe fn address_at(address: *const libc::sockaddr, len: u32) -> Option<Soc
     }
 }
 
+/// An address of the program that may not be there: `None` then, too.
+///
+/// # Safety
+/// If the kernel may not be asked about memory (seccomp), as [`address_at`].
+#[must_use]
+pub unsafe fn claimed_address(address: *const libc::sockaddr, len: u32) -> Option<SocketAddr> {
+    let mut room = [0; size_of::<libc::sockaddr_storage>()];
+    let bytes = room.get_mut(..len as usize)?;
+    let copied = sys::copy_own(address.cast(), bytes);
+    match copied {
+        Err(error) if error.0 == libc::EFAULT => None,
+        // SAFETY: the caller's promise.
+        Err(_) => unsafe { address_at(address, len) },
+        // SAFETY: a copy of `len` bytes.
+        Ok(()) => unsafe { address_at(room.as_ptr().cast(), len) },
+    }
+}
+
+/// Whether an address of the program that may not be there is `AF_UNSPEC`.
+///
+/// # Safety
+/// As [`claimed_address`].
+#[must_use]
+pub unsafe fn is_claimed_nowhere(address: *const libc::sockaddr, len: u32) -> bool {
+    let mut family = [0; size_of::<libc::sa_family_t>()];
+    if (len as usize) < family.len() {
+        return false;
+    }
+    match sys::copy_own(address.cast(), &mut family) {
+        Err(error) if error.0 == libc::EFAULT => false,
+        // SAFETY: the caller's promise.
+        Err(_) => unsafe { is_nowhere(address, len) },
+        Ok(()) => libc::sa_family_t::from_ne_bytes(family) == 0,
+    }
+}
+
+/// Whether an address is `AF_UNSPEC`.
+///
+/// # Safety
+/// `address` is null or has `len` bytes.
+#[must_use]
+pub unsafe fn is_nowhere(address: *const libc::sockaddr, len: u32) -> bool {
+    let has_family = !address.is_null() && len as usize >= size_of::<libc::sa_family_t>();
+    // SAFETY: the caller's promise; the family comes first.
+    has_family && unsafe { address.cast::<libc::sa_family_t>().read_unaligned() } == 0
+}
+
 /// An address of the kernel as Rust knows it; IPv4-mapped ones become IPv4.
 #[must_use]
 pub fn address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
@@ -859,7 +929,7 @@ pub fn before_fork() {
 
 /// In the child of a fork.
 pub fn after_fork_in_child() {
-    POOL.reset_lock();
+    POOL.reset_locks();
     crate::parcel::reset_lock();
     descriptors::for_each_sock(|_, sock| {
         sock.uses.store(1, Ordering::Relaxed);

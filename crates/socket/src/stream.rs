@@ -18,6 +18,7 @@ use crate::descriptors::Use;
 use crate::meeting::{self, Moment};
 use crate::pool::Held;
 use crate::sock::{self, Conn, Phase, Sock};
+use crate::switch::Source;
 use crate::wait::{Counted, Sleep};
 use crate::{Answer, Errno, control, readiness, switch, urgent, wait};
 use core::cell::Cell;
@@ -27,8 +28,8 @@ use sidestep_device::map;
 use sidestep_device::ring::Ring;
 use sidestep_device::state::{Slot, count, flag};
 use sidestep_device::sys::{self, Errno as SysErrno};
+use sidestep_device::way;
 use sidestep_proto::cursor::{self, Spans};
-use sidestep_proto::ledger;
 
 /// What became of a call.
 pub enum Outcome {
@@ -116,6 +117,16 @@ impl<'a> Buffers<'a> {
         });
     }
 
+    /// Copies `bytes` in, behind the first `skip`.
+    fn fill(&self, skip: usize, bytes: &[u8]) {
+        let mut at = 0;
+        self.each(skip, bytes.len(), |to, len| {
+            // SAFETY: the program's buffer, writable by the call's contract.
+            unsafe { core::ptr::copy_nonoverlapping(bytes[at..].as_ptr(), to, len) };
+            at += len;
+        });
+    }
+
     /// Copies `n` bytes out of the ring, behind the first `skip`.
     #[inline]
     fn copy_out(&self, skip: usize, n: usize, ring: &Ring, mut position: u64) {
@@ -161,16 +172,20 @@ pub fn send_by_tcp(sock: &Use, fd: i32, plain: impl Fn() -> isize) -> Option<isi
         match sock.phase() {
             Phase::Smc => {
                 let (conn, slot) = (sock.conn()?, sock.slot()?);
+                const BY_RING: u32 = flag::SEND_SWITCHED;
                 // After a reset TCP has nothing more to say: its error was taken.
-                if slot.flags.load(Ordering::Acquire) & (flag::SEND_SWITCHED | flag::RESET) != 0 {
-                    return None;
+                match slot.flags.load(Ordering::Acquire) {
+                    flags if flags & (BY_RING | flag::LEAVES_RING) == BY_RING => return None,
+                    flags if flags & flag::RESET != 0 => return None,
+                    _ => return send_beside_ring(sock, slot, fd, &conn, &plain),
                 }
-                return send_before_switch(sock, slot, fd, &conn, &plain);
             }
             Phase::Candidate | Phase::Meeting => {
-                meeting::look(sock.sock(), fd, Moment::BeforeSend);
+                let may_move = meeting::look(sock.sock(), fd, Moment::BeforeSend);
                 if let Some(n) = plain_send(sock, &plain) {
-                    meeting::look(sock.sock(), fd, Moment::AfterSend);
+                    if may_move {
+                        meeting::look(sock.sock(), fd, Moment::AfterSend);
+                    }
                     return Some(n);
                 }
             }
@@ -201,16 +216,17 @@ fn smc_send(sock: &Use, fd: i32, buffers: &Buffers<'_>, flags: i32) -> Option<An
     let (conn, slot) = (sock.conn()?, sock.slot()?);
     let urgent = flags & libc::MSG_OOB != 0 && !buffers.is_empty();
     let send = RingSend { sock, slot, conn: &conn, fd, urgent };
-    let answer = send.all(buffers, flags & libc::MSG_DONTWAIT != 0);
+    let answer = send.all(buffers, flags & libc::MSG_DONTWAIT != 0)?;
     if urgent && answer == Ok(buffers.len()) {
         send.ring_urgently();
     }
     Some(answer)
 }
 
-/// Switches if it can be done now; else the bytes go by TCP: their number.
+/// Switches if it can be done now, or leaves the ring if that is wished; bytes that do not
+/// go through the ring then go by TCP: their number.
 #[cold]
-fn send_before_switch(
+fn send_beside_ring(
     sock: &Use,
     slot: &Slot,
     fd: i32,
@@ -222,9 +238,17 @@ fn send_before_switch(
         return None;
     }
     let under_way = {
-        let _sending = Held::enter(&slot.send_lock);
-        let switched = slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0;
-        if switched || switch::send_into_ring(sock, slot, fd, conn) {
+        let sending = Held::enter(&slot.send_lock);
+        let flags = slot.flags.load(Ordering::Acquire);
+        let stays = || {
+            let may_leave = flags & flag::LEAVES_RING != 0 && sending.is_outermost();
+            !(may_leave && switch::leave_ring(slot, fd, conn))
+        };
+        let goes_by_ring = match flags & flag::SEND_SWITCHED {
+            0 => switch::send_into_ring(sock, slot, fd, conn, &sending),
+            _ => stays(),
+        };
+        if goes_by_ring {
             return None;
         }
         // Under the lock: nobody switches while this call is under way.
@@ -242,6 +266,23 @@ fn send_before_switch(
     Some(n)
 }
 
+/// The direction has left the ring: not an error number of any system.
+pub(crate) const LEFT: Errno = -1;
+
+/// A send that has put a part into the ring keeps its direction there until it has put in
+/// the rest, or has given up.
+#[derive(Default)]
+pub(crate) struct Unfinished<'a>(Cell<Option<Counted<'a>>>);
+
+impl<'a> Unfinished<'a> {
+    /// A part is in the ring. Under the send lock.
+    #[cold]
+    pub(crate) fn begin(&self, slot: &'a Slot) {
+        let counted = self.0.take().unwrap_or_else(|| Counted::new(&slot.unfinished));
+        self.0.set(Some(counted));
+    }
+}
+
 /// Whoever sends into the ring of one connection.
 struct RingSend<'a> {
     sock: &'a Sock,
@@ -254,53 +295,64 @@ struct RingSend<'a> {
 
 impl RingSend<'_> {
     /// Sends everything, waiting for room unless the socket or the call says not to.
-    fn all(&self, buffers: &Buffers<'_>, dont_wait: bool) -> Answer {
+    /// `None`: the direction has left the ring.
+    fn all(&self, buffers: &Buffers<'_>, dont_wait: bool) -> Option<Answer> {
         let mut done = 0;
-        let deadline = Cell::new(None);
-        loop {
-            match self.some(buffers, done) {
-                Ok(n) => done += n,
-                Err(errno) if done == 0 => return Err(errno),
-                Err(_) => break,
-            }
-            if done == buffers.len() {
-                break;
-            }
-            if wait::has_room(self.conn) {
-                continue;
-            }
-            if dont_wait || !self.sock.may_block(self.fd) {
-                // Also after a part: many loops take a short write for EAGAIN.
-                wait::want_room(self.sock, self.conn);
-                if wait::has_room(self.conn) {
-                    continue;
-                }
-                if done > 0 {
-                    break;
-                }
-                if wait::peer_has_died(self.sock, self.slot, self.conn, self.fd) {
-                    continue;
-                }
-                return Err(libc::EAGAIN);
-            }
-            match self.wait(done > 0, &deadline) {
-                Ok(()) => {}
-                Err(errno) if done == 0 => return Err(errno),
-                Err(_) => break,
-            }
+        let unfinished = Unfinished::default();
+        match self.rest(buffers, &mut done, &unfinished, dont_wait) {
+            Err(LEFT) if done == 0 => return None,
+            Err(errno) if done == 0 => return Some(Err(errno)),
+            _ => {}
         }
         let counters = &self.slot.counters;
         count(&counters.bytes_sent, done as u64);
         count(&counters.ring_bytes_sent, done as u64);
         count(&counters.messages_sent, 1);
         self.slot.sent.count(done as u64);
-        Ok(done)
+        Some(Ok(done))
+    }
+
+    /// Sends what is not `done`, as far as it goes.
+    fn rest<'a>(
+        &'a self,
+        buffers: &Buffers<'_>,
+        done: &mut usize,
+        unfinished: &Unfinished<'a>,
+        dont_wait: bool,
+    ) -> Answer<()> {
+        let deadline = Cell::new(None);
+        loop {
+            *done += self.some(buffers, *done, unfinished)?;
+            if *done == buffers.len() {
+                return Ok(());
+            }
+            if wait::has_room(self.conn) {
+                continue;
+            }
+            if dont_wait || !self.sock.may_block(self.fd) {
+                // Also after a part: many loops take a short write for EAGAIN.
+                wait::want_room(self.sock, self.slot, self.conn, self.fd);
+                if wait::has_room(self.conn) {
+                    continue;
+                }
+                if *done == 0 && wait::peer_has_died(self.sock, self.slot, self.conn, self.fd) {
+                    continue;
+                }
+                return Err(libc::EAGAIN);
+            }
+            self.wait(*done > 0, &deadline)?;
+        }
     }
 
     /// Sends what there is room for, and nobody else's bytes come between: as Linux
     /// does, which gives its lock back only to wait for room.
     #[inline]
-    fn some(&self, buffers: &Buffers<'_>, done: usize) -> Answer {
+    fn some<'a>(
+        &'a self,
+        buffers: &Buffers<'_>,
+        done: usize,
+        unfinished: &Unfinished<'a>,
+    ) -> Answer {
         let conn = self.conn;
         let sending = Held::enter(&self.slot.send_lock);
         wait::follow_hint(self.slot, conn, self.fd);
@@ -312,6 +364,9 @@ impl RingSend<'_> {
             crate::epoll::note_change(self.sock);
             return answer;
         }
+        if !way::is_ring(conn.mine.sending.way.turns()) {
+            return Err(LEFT);
+        }
         let mut sent = self.part(buffers, done)?;
         // A long send is published in parts, so that the reader copies out while we
         // copy in.
@@ -322,6 +377,9 @@ impl RingSend<'_> {
                 // No room; an error is told to the next call.
                 _ => break,
             }
+        }
+        if (1..buffers.len()).contains(&(done + sent)) {
+            unfinished.begin(self.slot);
         }
         drop(sending);
         if sent > 0 {
@@ -419,9 +477,9 @@ pub fn receive_by_tcp(sock: &Use, fd: i32, flags: i32, plain: impl Fn() -> isize
     match sock.phase() {
         Phase::Smc => (flags & libc::MSG_ERRQUEUE != 0).then(plain),
         Phase::Candidate | Phase::Meeting => {
-            meeting::look(sock.sock(), fd, Moment::BeforeReceive);
+            let may_move = meeting::look(sock.sock(), fd, Moment::BeforeReceive);
             let n = plain_receive(sock, flags, &plain)?;
-            if n > 0 {
+            if n > 0 && may_move {
                 meeting::look(sock.sock(), fd, Moment::AfterReceive);
             }
             Some(n)
@@ -588,9 +646,9 @@ impl Receive<'_> {
                     if !self.peeks() {
                         continue;
                     }
-                    if readiness::may_have_ended(self.slot, self.conn)
-                        && !matches!(self.end(), Found::Nothing)
-                    {
+                    // What comes after the end is not asked here: that is told once.
+                    wait::follow_hint(self.slot, self.conn, self.fd);
+                    if readiness::may_have_ended(self.slot, self.conn) {
                         return Ok(done);
                     }
                 }
@@ -665,22 +723,18 @@ impl Receive<'_> {
     /// One look: the ring, or what is left in TCP before it.
     #[inline]
     fn some(&self, buffers: &Buffers<'_>, done: usize) -> Found {
+        const UNUSUAL: u32 = flag::RECEIVE_SWITCHED | flag::ASYNC | flag::TURN_WANTED;
         let receiving = Held::enter(&self.slot.receive_lock);
-        let flags = self.slot.flags.load(Ordering::Acquire);
-        if flags & (flag::RECEIVE_SWITCHED | flag::ASYNC) != flag::RECEIVE_SWITCHED {
-            if !switch::receive_from_ring(self.slot, self.conn) {
-                let found = self.some_from_tcp(buffers, done);
-                let was_last = || switch::receive_from_ring(self.slot, self.conn);
-                if self.peeks() || !matches!(found, Found::Nothing) || !was_last() {
-                    return found;
-                }
-            }
-            // With `O_ASYNC` every message has left a bell.
-            wait::drain_bells(self.slot, self.conn, self.fd);
-        }
         // A peek sees the same bytes again: it starts over.
         let done = if self.peeks() { 0 } else { done };
-        let mut found = self.take_from_ring(buffers, done, buffers.len() - done);
+        let flags = self.slot.flags.load(Ordering::Acquire);
+        let mut found = match flags & UNUSUAL {
+            flag::RECEIVE_SWITCHED => self.take_from_ring(buffers, done, buffers.len() - done),
+            _ => match self.some_from_either(buffers, done) {
+                (found, Source::Tcp) => return found,
+                (found, Source::Ring) => found,
+            },
+        };
         if let Found::Nothing = found {
             found = self.end();
         }
@@ -689,6 +743,60 @@ impl Receive<'_> {
             self.make_room_known(n);
         }
         found
+    }
+
+    /// The same while bytes of the program may come by TCP, or bells have to be cleared
+    /// away. Under the receive lock.
+    #[cold]
+    fn some_from_either(&self, buffers: &Buffers<'_>, done: usize) -> (Found, Source) {
+        let mut source = switch::settle(self.slot, self.conn, self.fd);
+        loop {
+            let found = match source {
+                Source::Tcp => self.some_from_tcp(buffers, done),
+                Source::Ring => {
+                    // With `O_ASYNC` every message has left a bell.
+                    wait::drain_bells(self.slot, self.conn, self.fd);
+                    self.some_from_ring(buffers, done)
+                }
+            };
+            if self.peeks() || !matches!(found, Found::Nothing) {
+                return (found, source);
+            }
+            let before =
+                core::mem::replace(&mut source, switch::settle(self.slot, self.conn, self.fd));
+            if before == source {
+                return (found, source);
+            }
+        }
+    }
+
+    /// What is in the ring and, for a peek that has seen all of it, in TCP behind it.
+    fn some_from_ring(&self, buffers: &Buffers<'_>, done: usize) -> Found {
+        let found = self.take_from_ring(buffers, done, buffers.len() - done);
+        let Found::Bytes(seen) = found else { return found };
+        let is_all = self.peeks() && seen == readiness::in_ring(self.conn);
+        if is_all && seen < buffers.len() && switch::peer_turn(self.slot, self.conn).is_some() {
+            let behind = self.peek_tcp(buffers, seen);
+            return Found::Bytes(seen + behind);
+        }
+        found
+    }
+
+    /// Peeks at bytes of the program that lie in TCP behind all bells: how many.
+    fn peek_tcp(&self, buffers: &Buffers<'_>, skip: usize) -> usize {
+        let mut chunk = [0u8; TCP_CHUNK];
+        let room = (buffers.len() - skip).min(chunk.len());
+        switch::skip_bells(self.slot, self.conn, self.fd);
+        let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
+        // SAFETY: `room` writable bytes.
+        let seen = unsafe { sys::recv(self.fd, chunk.as_mut_ptr(), room, flags) }.unwrap_or(0);
+        let parts = switch::parts_of_queue(self.slot, self.conn, seen);
+        if parts.bells > 0 {
+            // More have come meanwhile: the next look finds what is behind them.
+            return 0;
+        }
+        buffers.fill(skip, &chunk[..parts.data as usize]);
+        parts.data as usize
     }
 
     #[inline]
@@ -741,7 +849,7 @@ impl Receive<'_> {
 
     /// A read that has reached the urgent mark returns what it has.
     fn stops_at_mark(&self, done: usize) -> bool {
-        if self.slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED == 0 {
+        if !switch::comes_by_ring(self.slot) {
             return switch::queued(self.fd) > 0 && urgent::is_at_mark_in_tcp(self.slot, self.fd);
         }
         let peeked = if self.peeks() { done as u64 } else { 0 };
@@ -778,13 +886,12 @@ impl Receive<'_> {
             Ok(0) if is_full && switch::queued(self.fd) > 0 => return Found::Bytes(0),
             Ok(0) => {
                 wait::tcp_ended(self.slot, self.conn, self.fd);
-                return if switch::receive_from_ring(self.slot, self.conn) {
-                    Found::Bytes(0)
-                } else {
-                    match self.end() {
+                return match switch::settle(self.slot, self.conn, self.fd) {
+                    Source::Ring => Found::Bytes(0),
+                    Source::Tcp => match self.end() {
                         Found::Nothing => Found::End(None),
                         end => end,
-                    }
+                    },
                 };
             }
             Ok(n) => n,
@@ -795,21 +902,22 @@ impl Receive<'_> {
             }
         };
         let consumed = self.slot.tcp_consumed.load(Ordering::Relaxed);
-        let switch = switch::peer_switch(self.conn);
-        let data = ledger::data_in(consumed, taken as u64, switch) as usize;
-        let all_of_tcp = switch.is_some_and(|at| consumed + data as u64 >= at);
-        wait::check_bells(self.slot, self.conn, self.fd, &chunk[data..taken]);
+        let parts = switch::parts_of_queue(self.slot, self.conn, taken);
+        let [before, data] = [parts.bells, parts.data].map(|n| n as usize);
+        let end = before + data;
+        let turn = switch::peer_turn(self.slot, self.conn);
+        let all_of_tcp = turn.is_some_and(|at| consumed + end as u64 >= at);
+        wait::check_bells(self.slot, self.conn, self.fd, &chunk[..before]);
+        wait::check_bells(self.slot, self.conn, self.fd, &chunk[end..taken]);
         let left_out = left_out.min(data);
         let data = data - left_out;
-        let mut at = left_out;
-        let discards = self.flags & libc::MSG_TRUNC != 0;
-        buffers.each(skip, if discards { 0 } else { data }, |to, len| {
-            // SAFETY: the program's buffer, writable by the call's contract.
-            unsafe { core::ptr::copy_nonoverlapping(chunk[at..at + len].as_ptr(), to, len) };
-            at += len;
-        });
+        if self.flags & libc::MSG_TRUNC == 0 {
+            buffers.fill(skip, &chunk[end - data..end]);
+        }
         if !self.peeks() {
-            self.slot.tcp_consumed.store(consumed + taken as u64, Ordering::Relaxed);
+            let (taken, bells) = (taken as u64, (taken - left_out - data) as u64);
+            self.slot.tcp_consumed.fetch_add(taken, Ordering::Relaxed);
+            self.slot.tcp_bells.fetch_add(bells, Ordering::Relaxed);
             urgent::note_stop_in_tcp(self.slot, self.fd);
         }
         if self.peeks() && all_of_tcp && skip + data < buffers.len() {
@@ -837,6 +945,8 @@ impl Receive<'_> {
         let producer = conn.theirs.sending.producer.position();
         let left = producer.wrapping_sub(consumer) as usize;
         if left.saturating_add(n) > len / 2 {
+            // Who always finds something to read looks for hints here.
+            wait::follow_hint(self.slot, conn, self.fd);
             wait::note_cpu(conn.mine);
             fence(Ordering::SeqCst);
             if len.saturating_sub(left) >= cursor::writable_threshold(len) {
@@ -859,8 +969,7 @@ impl Receive<'_> {
         if urgent::is_in_line(self.slot) {
             return Err(libc::EINVAL);
         }
-        let switched = self.slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0;
-        if !switched && !urgent::is_marked(self.conn) {
+        if !switch::comes_by_ring(self.slot) && !urgent::is_marked(self.conn) {
             let byte = urgent::take_from_tcp(self.fd, self.peeks()).map_err(|errno| errno.0)?;
             let mut n = 0;
             buffers.each(0, 1, |at, _| {

@@ -1,4 +1,5 @@
-//! The switch: from which byte on a direction uses the ring.
+//! The switch: from which byte on a direction uses the ring, and from which it goes by TCP
+//! again.
 //!
 //! A direction moves in two steps, one on each side:
 //!
@@ -12,16 +13,34 @@
 //! the switch offset was published, so a receiver that took bytes from TCP and
 //! *then* reads the offset knows which of them were bells: it gives the program the
 //! bytes before the offset and forgets the rest, in whatever order things happened.
+//!
+//! An operator may want the connection on TCP (`sidestep demote`). It goes back by the
+//! same two steps, and as often as he likes ([`sidestep_device::way`]):
+//!
+//! 1. The receiver takes no byte from TCP any more without asking what it is, and
+//!    permits the turn ([`settle`]).
+//! 2. The sender, when it rings no bells, publishes the offset of its next byte in
+//!    the TCP stream, and sends that byte by TCP ([`leave_ring`]).
+//!
+//! The receiver reads the ring to its end, forgets the bells before that offset, and
+//! goes on with TCP. Whether or not both ends are asked, both directions go: an end that
+//! is to leave shows it in its record ([`follow_wishes`]). It stays a connection in
+//! [`Phase::Smc`], which has not switched, or not any more.
 
 use crate::account;
+use crate::control;
 use crate::meeting;
 use crate::pool::Held;
 use crate::sock::{Conn, Phase, Sock};
 use crate::urgent;
-use core::sync::atomic::{Ordering, fence};
+use crate::wait;
+use core::sync::atomic::{AtomicU32, Ordering, fence};
+use sidestep_device::slab::flag as said;
 use sidestep_device::state::{Slot, flag};
 use sidestep_device::sys;
-use sidestep_proto::ledger::Reading;
+use sidestep_device::way;
+use sidestep_proto::fallback::Reason;
+use sidestep_proto::ledger::{self, Parts, Reading};
 
 /// `tcpi_state`: both directions open.
 const TCP_ESTABLISHED: u8 = 1;
@@ -128,7 +147,7 @@ pub(crate) fn read_by_ledger(sock: &Sock, slot: &Slot, fd: i32, conn: Conn) -> b
         // A bell is one byte: it has to wake whoever sleeps in the kernel.
         let _ = sys::set_socket_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1);
     }
-    crate::control::carry_options_over(slot, &conn, fd);
+    control::carry_options_over(slot, &conn, fd);
     slot.flags.fetch_or(flag::BY_LEDGER, Ordering::Release);
     meeting::note_smc(slot);
     account::moved(sock);
@@ -137,24 +156,139 @@ pub(crate) fn read_by_ledger(sock: &Sock, slot: &Slot, fd: i32, conn: Conn) -> b
 
 /// Moves our sending direction into the ring if it can be done now. The caller
 /// holds the send lock.
-pub(crate) fn send_into_ring(sock: &Sock, slot: &Slot, fd: i32, conn: &Conn) -> bool {
+pub(crate) fn send_into_ring(
+    sock: &Sock,
+    slot: &Slot,
+    fd: i32,
+    conn: &Conn,
+    sending: &Held<'_>,
+) -> bool {
+    let turns = conn.mine.sending.way.turns();
+    if way::is_ring(turns) {
+        // Whoever has turned or was about to leave has died between two words, or is
+        // interrupted by us: then it is for him to say that bells may be rung.
+        if sending.is_outermost() {
+            slot.flags.fetch_or(flag::SEND_SWITCHED, Ordering::SeqCst);
+        }
+        return true;
+    }
     // A thread that receives may be trying to read by the ledger right now, and the
     // phase is `Smc` while it tries: without a Confirm of ours the peer would never
     // look into the ring.
     let settled = slot.flags.load(Ordering::Acquire) & flag::BY_LEDGER != 0;
-    if !settled || slot.plain_sends.load(Ordering::SeqCst) != 0 {
+    if !settled || slot.plain_sends.load(Ordering::SeqCst) != 0 || is_kept_on_tcp(slot, conn) {
         return false;
     }
     if sock.is_server.load(Ordering::Relaxed)
+        && turns == 0
         && !(meeting::is_confirmed(conn) && meeting::check_confirm(sock, conn))
     {
         return false;
     }
     let Some(reading) = read_ledger(fd) else { return false };
-    // Release: the ring is empty, and whoever sees the offset looks into it.
-    conn.mine.sending.switch.store(reading.sent() + 1, Ordering::Release);
-    slot.flags.fetch_or(flag::SEND_SWITCHED, Ordering::Release);
+    conn.mine.sending.way.turn(turns + 1, reading.sent());
+    slot.flags.fetch_or(flag::SEND_SWITCHED, Ordering::SeqCst);
+    note_ways(slot, conn);
     true
+}
+
+/// Whether the operator wants our direction on TCP, or the peer does: to come back from
+/// there takes its permission. The first turn it has permitted by agreeing.
+fn is_kept_on_tcp(slot: &Slot, conn: &Conn) -> bool {
+    let turns = conn.mine.sending.way.turns();
+    slot.held.load(Ordering::Relaxed) != 0
+        || (turns > 0 && !conn.theirs.receiving.permit.allows(turns + 1))
+}
+
+/// Moves our sending direction out of the ring, if the peer permits it and it can be done
+/// now. The caller holds the send lock, and has interrupted nobody who does.
+#[cold]
+pub(crate) fn leave_ring(slot: &Slot, fd: i32, conn: &Conn) -> bool {
+    let turn = conn.mine.sending.way.turns() + 1;
+    let flags = slot.flags.load(Ordering::Acquire);
+    let may_leave = flags & flag::SEND_SWITCHED != 0
+        && flags & control::SEND_OVER == 0
+        && conn.theirs.receiving.permit.allows(turn)
+        && !has_sent_urgently(conn)
+        && slot.unfinished.load(Ordering::SeqCst) == 0;
+    if !may_leave {
+        return false;
+    }
+    // Whoever has published bytes and not yet rung finds that nobody may ring any more.
+    wait::wake_readers(slot, conn, fd);
+    slot.flags.fetch_and(!flag::SEND_SWITCHED, Ordering::SeqCst);
+    // Pairs with the count in `wait::ring`: either a ringer sees that the flag is gone, or
+    // we see the ringer.
+    let reading = match slot.bells.load(Ordering::SeqCst) {
+        0 => read_ledger(fd),
+        _ => None,
+    };
+    let Some(reading) = reading else {
+        slot.flags.fetch_or(flag::SEND_SWITCHED, Ordering::SeqCst);
+        if slot.flags.fetch_and(!flag::BELL_OWED, Ordering::SeqCst) & flag::BELL_OWED != 0 {
+            wait::ring(slot, fd);
+        }
+        return false;
+    };
+    conn.mine.sending.way.turn(turn, reading.sent());
+    slot.flags.fetch_and(!(flag::LEAVES_RING | flag::BELL_OWED), Ordering::SeqCst);
+    note_ways(slot, conn);
+    true
+}
+
+/// An urgent mark is a place in the ring, or in TCP: a direction that has marked a byte of
+/// its ring stays there.
+fn has_sent_urgently(conn: &Conn) -> bool {
+    conn.mine.sending.urgent.load(Ordering::Relaxed) != 0
+}
+
+/// What the operator wishes, here and over there, and what the peer permits: to be called
+/// when there is a hint that it has changed.
+pub(crate) fn follow_wishes(slot: &Slot, conn: &Conn) {
+    let is_held = slot.held.load(Ordering::Relaxed) != 0;
+    let mine = &conn.mine.sending;
+    let mut has_news = set(&mine.flags, said::WANTS_TCP, is_held);
+    let peer = conn.theirs.sending.flags.load(Ordering::Acquire);
+    let is_wanted = is_held || peer & said::WANTS_TCP != 0;
+    let is_blind = slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0;
+    set(&slot.flags, flag::TURN_WANTED, is_wanted && is_blind);
+    let followed = slot.followed.load(Ordering::Relaxed);
+    if followed > 0 && !way::is_ring(followed) && !is_held {
+        has_news |= conn.mine.receiving.permit.grant(followed + 1);
+    }
+    let turns = mine.way.turns();
+    let leaves = way::is_ring(turns) && conn.theirs.receiving.permit.allows(turns + 1);
+    set(&slot.flags, flag::LEAVES_RING, leaves);
+    if has_news {
+        mine.closes.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// Sets or clears a flag. True: it was not so before.
+fn set(flags: &AtomicU32, bit: u32, on: bool) -> bool {
+    if (flags.load(Ordering::Relaxed) & bit != 0) == on {
+        return false;
+    }
+    match on {
+        true => flags.fetch_or(bit, Ordering::SeqCst),
+        false => flags.fetch_and(!bit, Ordering::SeqCst),
+    };
+    true
+}
+
+/// Writes down which way the connection goes: it has come back from the ring, or gone
+/// there again.
+fn note_ways(slot: &Slot, conn: &Conn) {
+    let (sent, followed) = (conn.mine.sending.way.turns(), slot.followed.load(Ordering::Relaxed));
+    if sent.max(followed) < 2 {
+        return;
+    }
+    let is_on_tcp = !way::is_ring(sent) && !way::is_ring(followed);
+    let reason = if is_on_tcp { Reason::Demoted } else { Reason::None };
+    if slot.reason.swap(reason as u8, Ordering::Relaxed) != reason as u8 {
+        let path = if is_on_tcp { "by TCP" } else { "through shared memory" };
+        crate::log!(Info, "connection goes {path} again");
+    }
 }
 
 /// Whether our TCP direction carries bells only, after switching it if need be. A
@@ -166,26 +300,149 @@ pub(crate) fn ensure_bells_only(sock: &Sock, slot: &Slot, fd: i32, conn: &Conn) 
     if slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0 {
         return true;
     }
-    let _sending = Held::enter(&slot.send_lock);
+    let sending = Held::enter(&slot.send_lock);
     slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0
-        || send_into_ring(sock, slot, fd, conn)
+        || send_into_ring(sock, slot, fd, conn, &sending)
 }
 
-/// The offset at which the peer has switched, if it has.
+/// Whether the next bytes of the peer are in its ring, as far as we have followed it.
 #[inline]
-pub(crate) fn peer_switch(conn: &Conn) -> Option<u64> {
-    // Acquire: pairs with the Release in `send_into_ring`.
-    conn.theirs.sending.switch.load(Ordering::Acquire).checked_sub(1)
+pub(crate) fn comes_by_ring(slot: &Slot) -> bool {
+    way::is_ring(slot.followed.load(Ordering::Relaxed))
 }
 
-/// If all of the program's bytes were taken from TCP, the rest comes from the ring.
-/// The caller holds the receive lock. True: only the ring is left.
-pub(crate) fn receive_from_ring(slot: &Slot, conn: &Conn) -> bool {
-    match peer_switch(conn) {
-        Some(at) if slot.tcp_consumed.load(Ordering::Relaxed) >= at => {
-            slot.flags.fetch_or(flag::RECEIVE_SWITCHED, Ordering::Release);
-            true
+/// The turn that the peer has taken and we have not followed yet: its offset in TCP.
+pub(crate) fn peer_turn(slot: &Slot, conn: &Conn) -> Option<u64> {
+    let followed = slot.followed.load(Ordering::Relaxed);
+    conn.theirs.sending.way.next(followed).unwrap_or_else(|lost| {
+        control::reset(slot, conn, &lost);
+        None
+    })
+}
+
+/// Whether the peer has been sending by TCP when it turned last.
+pub(crate) fn peer_sends_by_tcp(conn: &Conn) -> bool {
+    !way::is_ring(conn.theirs.sending.way.turns())
+}
+
+/// What `n` bytes at the front of the TCP queue are. Whoever asks has looked at them before:
+/// see [`sidestep_device::way`].
+pub(crate) fn parts_of_queue(slot: &Slot, conn: &Conn, n: usize) -> Parts {
+    let (consumed, n) = (slot.tcp_consumed.load(Ordering::Relaxed), n as u64);
+    let turn = peer_turn(slot, conn);
+    match (comes_by_ring(slot), turn) {
+        (true, None) => Parts { bells: n, data: 0 },
+        (true, Some(from)) => ledger::parts(consumed, n, from, None),
+        (false, until) => ledger::parts(consumed, n, slot.tcp_from.load(Ordering::Relaxed), until),
+    }
+}
+
+/// Bytes of the program in the TCP queue.
+pub(crate) fn data_queued(slot: &Slot, conn: &Conn, fd: i32) -> usize {
+    match queued(fd) {
+        0 => 0,
+        n => parts_of_queue(slot, conn, n).data as usize,
+    }
+}
+
+/// Where the next bytes of the program are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    Tcp,
+    Ring,
+}
+
+/// Where the next bytes of the program are, after following the turns of the peer that
+/// are due, and permitting the next. The caller holds the receive lock.
+#[cold]
+pub(crate) fn settle(slot: &Slot, conn: &Conn, fd: i32) -> Source {
+    if slot.flags.load(Ordering::Acquire) & flag::TURN_WANTED != 0 {
+        permit_tcp(slot, conn, fd);
+    }
+    loop {
+        if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
+            return Source::Ring;
         }
-        _ => false,
+        skip_bells(slot, conn, fd);
+        let (by_ring, turn) = (comes_by_ring(slot), peer_turn(slot, conn));
+        match turn {
+            Some(at) if by_ring && is_ring_empty(conn) => receive_from_tcp(slot, conn, at),
+            Some(at) if !by_ring && slot.tcp_consumed.load(Ordering::Relaxed) >= at => {
+                receive_from_ring(slot, conn);
+            }
+            _ if by_ring => return Source::Ring,
+            _ => return Source::Tcp,
+        }
+    }
+}
+
+/// After the peer's turn was seen: its producer cursor is final.
+fn is_ring_empty(conn: &Conn) -> bool {
+    conn.theirs.sending.producer.claim() == conn.mine.receiving.consumer.position()
+}
+
+/// All of the program's bytes were taken from TCP: the rest comes from the ring.
+fn receive_from_ring(slot: &Slot, conn: &Conn) {
+    slot.followed.fetch_add(1, Ordering::Relaxed);
+    slot.flags.fetch_or(flag::RECEIVE_SWITCHED, Ordering::Release);
+    note_ways(slot, conn);
+    follow_wishes(slot, conn);
+}
+
+/// All of the program's bytes were taken from the ring: the rest comes by TCP.
+fn receive_from_tcp(slot: &Slot, conn: &Conn, at: u64) {
+    if at < slot.tcp_consumed.load(Ordering::Relaxed) {
+        control::reset(slot, conn, &way::Lost);
+    }
+    slot.tcp_from.store(at, Ordering::Relaxed);
+    slot.followed.fetch_add(1, Ordering::Release);
+    note_ways(slot, conn);
+    follow_wishes(slot, conn);
+}
+
+/// Permits the peer to send by TCP, if nobody takes bytes from there as bells: from now on
+/// they are taken by the ledger. The caller holds the receive lock.
+fn permit_tcp(slot: &Slot, conn: &Conn, fd: i32) {
+    if !comes_by_ring(slot) || urgent::is_marked(conn) {
+        set(&slot.flags, flag::TURN_WANTED, false);
+        return;
+    }
+    let Some(_alone) = wait::Alone::on_tcp(slot) else { return };
+    let Some(reading) = read_ledger(fd) else { return };
+    let consumed = reading.consumed();
+    let bells = consumed.saturating_sub(slot.tcp_consumed.swap(consumed, Ordering::Relaxed));
+    slot.tcp_bells.fetch_add(bells, Ordering::Relaxed);
+    slot.flags.fetch_and(!(flag::RECEIVE_SWITCHED | flag::TURN_WANTED), Ordering::SeqCst);
+    conn.mine.receiving.permit.grant(slot.followed.load(Ordering::Relaxed) + 1);
+    conn.mine.sending.closes.fetch_add(1, Ordering::Release);
+}
+
+/// Takes the bells at the front of the TCP queue out of it, and nothing else: looks first.
+/// The caller holds the receive lock.
+pub(crate) fn skip_bells(slot: &Slot, conn: &Conn, fd: i32) {
+    let mut bytes = [0u8; 64];
+    let may_have_bells = || {
+        let consumed = slot.tcp_consumed.load(Ordering::Relaxed);
+        comes_by_ring(slot) || consumed < slot.tcp_from.load(Ordering::Relaxed)
+    };
+    while may_have_bells() {
+        let peek = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        // SAFETY: 64 writable bytes.
+        let seen = match unsafe { sys::recv(fd, bytes.as_mut_ptr(), bytes.len(), peek) } {
+            Ok(0) => return wait::tcp_ended(slot, conn, fd),
+            Ok(n) => n,
+            Err(sys::Errno(libc::EAGAIN | libc::EINTR)) => return,
+            Err(sys::Errno(errno)) => return control::note_tcp_error(slot, conn, errno),
+        };
+        let bells = parts_of_queue(slot, conn, seen).bells as usize;
+        if bells == 0 {
+            return;
+        }
+        // SAFETY: as above. They are there: under the lock nobody else takes them.
+        let taken = unsafe { sys::recv(fd, bytes.as_mut_ptr(), bells, libc::MSG_DONTWAIT) };
+        let Ok(taken @ 1..) = taken else { return };
+        slot.tcp_consumed.fetch_add(taken as u64, Ordering::Relaxed);
+        slot.tcp_bells.fetch_add(taken as u64, Ordering::Relaxed);
+        wait::check_bells(slot, conn, fd, &bytes[..taken]);
     }
 }

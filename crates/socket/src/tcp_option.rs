@@ -14,6 +14,9 @@
 //! same with and without it ([`crate::meeting`]). If nobody speaks for a socket, because
 //! there is no agent, because it came later or has ended, the option decides nothing.
 //!
+//! The same programs tell which connection a socket is an end of ([`identity`]), where its ends
+//! are in two network namespaces ([`crate::distant`]).
+//!
 //! Without an agent this costs one system call for each process, and one more when a
 //! process connects or listens after [`ABSENT_NS`]. With one it is a call for each
 //! `connect`, two for each `listen`, and one when a meeting is about to begin.
@@ -23,18 +26,22 @@ use crate::sock::{self, Sock};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use sidestep_device::sys::{self, Errno};
-use sidestep_wire::tcp_option::question;
+use sidestep_wire::tcp_option::{Identity, question};
 
 /// For how long nobody looks again whether there is an agent by now.
 const ABSENT_NS: u64 = 1_000_000_000;
 
-/// Until when, by [`sys::now_ns`].
+/// Until when, by [`sys::coarse_ns`].
 static ABSENT_UNTIL: AtomicU64 = AtomicU64::new(0);
+/// The same for who tells identities: an agent may do one without the other.
+static NAMELESS_UNTIL: AtomicU64 = AtomicU64::new(0);
 
 /// A socket is about to connect; `to` tells where.
 pub fn before_connect(sock: &Sock, fd: i32, to: impl FnOnce() -> Option<SocketAddr>) {
     let policy = &process::options().policy;
-    mark(sock, fd, || to().is_none_or(|to| policy.objection(to.port(), to.ip()).is_none()));
+    mark(sock, fd, || {
+        policy.is_empty() || to().is_none_or(|to| policy.objection(to.port(), to.ip()).is_none())
+    });
 }
 
 /// A socket is about to listen.
@@ -51,7 +58,7 @@ fn mark(sock: &Sock, fd: i32, is_permitted: impl FnOnce() -> bool) {
     let is_marked = say(fd, question::MARK).is_ok();
     sock.has_tcp_option.store(is_marked, Ordering::Relaxed);
     if !is_marked {
-        ABSENT_UNTIL.store(sys::now_ns() + ABSENT_NS, Ordering::Relaxed);
+        ABSENT_UNTIL.store(sys::coarse_ns() + ABSENT_NS, Ordering::Relaxed);
     }
 }
 
@@ -70,9 +77,30 @@ pub(crate) fn is_refused(sock: &Sock, fd: i32) -> bool {
         && say(fd, question::IS_AGREED) == Err(Errno(libc::EPERM))
 }
 
+/// Which connection this is, if somebody tells: six system calls.
+pub(crate) fn identity(fd: i32, is_server: bool) -> Option<Identity> {
+    if is_until(&NAMELESS_UNTIL) {
+        return None;
+    }
+    let mut answers = [0; Identity::PARTS];
+    for (what, answer) in (question::IDENTITY..).zip(&mut answers) {
+        let Err(Errno(errno)) = say(fd, what) else { return None };
+        if errno == libc::ENOPROTOOPT {
+            NAMELESS_UNTIL.store(sys::coarse_ns() + ABSENT_NS, Ordering::Relaxed);
+            return None;
+        }
+        *answer = errno;
+    }
+    Identity::from_answers(answers, is_server)
+}
+
 fn is_absent() -> bool {
-    let until = ABSENT_UNTIL.load(Ordering::Relaxed);
-    until != 0 && sys::now_ns() < until
+    is_until(&ABSENT_UNTIL)
+}
+
+fn is_until(time: &AtomicU64) -> bool {
+    let until = time.load(Ordering::Relaxed);
+    until != 0 && sys::coarse_ns() < until
 }
 
 fn wants_option(sock: &Sock) -> bool {

@@ -9,13 +9,13 @@
 use crate::descriptors::Use;
 use crate::pool::Held;
 use crate::sock::Conn;
-use crate::stream::Patience;
+use crate::stream::{LEFT, Patience, Unfinished};
 use crate::{Answer, Errno, control, switch, wait};
 use core::sync::atomic::Ordering;
-use sidestep_device::state::{Slot, count, flag};
+use sidestep_device::state::{Slot, count};
 use sidestep_device::sys;
+use sidestep_device::way;
 use sidestep_proto::cursor::{self, Spans};
-use sidestep_proto::ledger;
 
 /// Where bytes for a connection come from.
 #[derive(Clone, Copy)]
@@ -44,16 +44,20 @@ enum Part {
     SocketWaits,
 }
 
-/// Sends up to `len` bytes of a file or pipe. The connection sends into its ring.
+/// Sends up to `len` bytes of a file or pipe. The connection sends into its ring. `None`:
+/// not any more.
 ///
 /// # Errors
 /// As `sendfile` and `splice`.
-pub fn send_from(sock: &Use, fd: i32, source: Source, len: usize) -> Answer {
-    let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return Err(libc::EBADF) };
+pub fn send_from(sock: &Use, fd: i32, source: Source, len: usize) -> Option<Answer> {
+    let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else {
+        return Some(Err(libc::EBADF));
+    };
     let mut done = 0;
+    let unfinished = Unfinished::default();
     let deadline = control::send_deadline(fd);
     while done < len {
-        let step = match send_part(slot, &conn, fd, source, done, len - done) {
+        let step = match send_part(slot, &conn, fd, source, done, len - done, &unfinished) {
             Ok(Part::Moved(0)) => break,
             Ok(Part::Moved(n)) => {
                 done += n;
@@ -63,7 +67,7 @@ pub fn send_from(sock: &Use, fd: i32, source: Source, len: usize) -> Answer {
             Ok(Part::PipeWaits) if done > 0 => break,
             Ok(Part::PipeWaits) => source.wait(),
             Ok(Part::SocketWaits) if !sock.may_block(fd) => {
-                wait::want_room(sock, &conn);
+                wait::want_room(sock, slot, &conn, fd);
                 if wait::has_room(&conn) { Ok(()) } else { Err(libc::EAGAIN) }
             }
             Ok(Part::SocketWaits) => {
@@ -75,29 +79,35 @@ pub fn send_from(sock: &Use, fd: i32, source: Source, len: usize) -> Answer {
         match step {
             Ok(()) => {}
             Err(_) if done > 0 => break,
-            Err(errno) => return Err(errno),
+            Err(LEFT) => return None,
+            Err(errno) => return Some(Err(errno)),
         }
     }
     count(&slot.counters.bytes_sent, done as u64);
     count(&slot.counters.ring_bytes_sent, done as u64);
     count(&slot.counters.messages_sent, 1);
     slot.sent.count(done as u64);
-    Ok(done)
+    Some(Ok(done))
 }
 
-fn send_part(
-    slot: &Slot,
+fn send_part<'a>(
+    slot: &'a Slot,
     conn: &Conn,
     fd: i32,
     source: Source,
     done: usize,
     len: usize,
+    unfinished: &Unfinished<'a>,
 ) -> Answer<Part> {
     let n = {
         let _sending = Held::enter(&slot.send_lock);
         wait::follow_hint(slot, conn, fd);
-        if slot.flags.load(Ordering::Acquire) & control::SEND_OVER != 0 {
+        let flags = slot.flags.load(Ordering::Acquire);
+        if flags & control::SEND_OVER != 0 {
             return control::send_after_end(slot, conn, fd, len).map(Part::Moved);
+        }
+        if !way::is_ring(conn.mine.sending.way.turns()) {
+            return Err(LEFT);
         }
         let producer = conn.mine.sending.producer.position();
         let claim = conn.theirs.receiving.consumer.claim();
@@ -117,6 +127,9 @@ fn send_part(
             // A signal handler has sent on the same socket meanwhile, over what the
             // file had given; that cannot be read again from a pipe.
             return Err(libc::EIO);
+        }
+        if (1..len).contains(&n) {
+            unfinished.begin(slot);
         }
         n
     };
@@ -197,8 +210,7 @@ pub fn receive_into(sock: &Use, fd: i32, pipe: Pipe, len: usize) -> Answer {
 
 fn receive_part(slot: &Slot, conn: &Conn, fd: i32, pipe: i32, len: usize) -> Answer<Part> {
     let _receiving = Held::enter(&slot.receive_lock);
-    let switched = slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0;
-    if !switched && !switch::receive_from_ring(slot, conn) {
+    if switch::settle(slot, conn, fd) == switch::Source::Tcp {
         return receive_tcp_part(slot, conn, fd, pipe, len);
     }
     let consumer = conn.mine.receiving.consumer.position();
@@ -232,12 +244,14 @@ fn receive_tcp_part(slot: &Slot, conn: &Conn, fd: i32, pipe: i32, len: usize) ->
             wait::tcp_ended(slot, conn, fd);
             return match control::end_of_input(slot, conn) {
                 Some(control::End::Reset(errno)) => Err(errno),
-                _ if switch::receive_from_ring(slot, conn) => Ok(Part::SocketWaits),
+                _ if switch::settle(slot, conn, fd) == switch::Source::Ring => {
+                    Ok(Part::SocketWaits)
+                }
                 // Also when the peer claims to have sent more by TCP than ever came.
                 _ => Ok(Part::Moved(0)),
             };
         }
-        Ok(n) => n as u64,
+        Ok(n) => n,
         Err(sys::Errno(libc::EAGAIN | libc::EINTR)) => return Ok(Part::SocketWaits),
         Err(sys::Errno(errno)) => {
             control::note_tcp_error(slot, conn, errno);
@@ -247,9 +261,9 @@ fn receive_tcp_part(slot: &Slot, conn: &Conn, fd: i32, pipe: i32, len: usize) ->
             };
         }
     };
-    let consumed = slot.tcp_consumed.load(Ordering::Relaxed);
-    let data = ledger::data_in(consumed, seen, switch::peer_switch(conn)) as usize;
-    if data == 0 {
+    let parts = switch::parts_of_queue(slot, conn, seen);
+    let data = parts.data as usize;
+    if parts.bells > 0 || data == 0 {
         return Ok(Part::SocketWaits);
     }
     // SAFETY: `data` initialised bytes.
@@ -257,7 +271,7 @@ fn receive_tcp_part(slot: &Slot, conn: &Conn, fd: i32, pipe: i32, len: usize) ->
     if let Part::Moved(n) = wrote {
         // SAFETY: as above. They are there: under the lock nobody else takes them.
         let _ = unsafe { sys::recv(fd, chunk.as_mut_ptr(), n, libc::MSG_DONTWAIT) };
-        slot.tcp_consumed.store(consumed + n as u64, Ordering::Relaxed);
+        slot.tcp_consumed.fetch_add(n as u64, Ordering::Relaxed);
     }
     Ok(wrote)
 }

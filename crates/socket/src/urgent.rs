@@ -79,7 +79,7 @@ fn around(urgent: u64, consumer: u64, readable: usize, in_line: bool) -> (u64, u
 
 /// Whether `poll` shows an urgent byte, which may still be in the TCP queue.
 pub(crate) fn is_waiting(slot: &Slot, conn: &Conn, fd: i32) -> bool {
-    if is_marked(conn) || slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
+    if is_marked(conn) || switch::comes_by_ring(slot) {
         return waiting(slot, conn).is_some();
     }
     switch::queued(fd) > 0

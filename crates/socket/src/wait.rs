@@ -14,6 +14,7 @@
 //! may take bells from the queue, so nobody's bell is taken by somebody else;
 //! other readers of the same end queue behind it on a futex.
 
+use crate::pool::Held;
 use crate::process;
 use crate::sock::{Conn, Sock};
 use crate::switch;
@@ -34,6 +35,9 @@ use std::sync::OnceLock;
 pub(crate) const WRITER_NAP: Duration = Duration::from_millis(20);
 /// How long a second reader sleeps before it looks whether the sleeper still lives.
 pub(crate) const QUEUE_NAP: Duration = Duration::from_secs(1);
+/// How long somebody waits for room before he prods a peer that may be dead, and between two
+/// times ([`prod_peer`]).
+const PROD_INTERVAL_NS: u64 = 1_000_000_000;
 /// Looks at the cursor between two looks at clock and CPU.
 const LOOKS: u32 = 32;
 /// The byte that is a bell. Whatever else comes by TCP, no library has sent.
@@ -304,10 +308,20 @@ fn mark(slot: &Slot, conn: &Conn, channels: u32, cpu: u32) -> bool {
     unreachable
 }
 
-/// Rings the universal bell: one byte on the TCP connection, which has carried
-/// bells only since our direction switched.
+/// Rings the universal bell: one byte on the TCP connection, if that carries bells only.
+/// If it does not, the bytes of the program that it carries wake as well.
 #[cold]
 pub(crate) fn ring(slot: &Slot, fd: i32) {
+    // Whoever takes our direction back to TCP waits until nobody is in here, and looks for
+    // bells that he owes: see `switch::leave_ring`.
+    let _ringing = Counted::new(&slot.bells);
+    let carries_bells = || slot.flags.load(Ordering::SeqCst) & flag::SEND_SWITCHED != 0;
+    if !carries_bells() {
+        slot.flags.fetch_or(flag::BELL_OWED, Ordering::SeqCst);
+        if !carries_bells() {
+            return;
+        }
+    }
     count(&slot.counters.wakeups, 1);
     let _ = sys::send(fd, &BELL, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
 }
@@ -474,6 +488,23 @@ fn leave_sleeper(slot: &Slot) {
     }
 }
 
+/// The certainty that nobody takes bytes from the TCP connection without asking what they
+/// are, until it is dropped.
+pub(crate) struct Alone<'a>(&'a Slot);
+
+impl<'a> Alone<'a> {
+    /// `None`: somebody sleeps there.
+    pub(crate) fn on_tcp(slot: &'a Slot) -> Option<Self> {
+        become_sleeper(slot, process::tid()).then_some(Self(slot))
+    }
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        leave_sleeper(self.0);
+    }
+}
+
 /// A thread of this number is the sleeper no more: it has ended, and another has its
 /// number now.
 pub(crate) fn forget_sleeper(slot: &Slot, tid: u32) {
@@ -538,7 +569,8 @@ fn sleep_on_tcp(slot: &Slot, conn: &Conn, fd: i32, sleeps: bool) -> Answer<()> {
     match recv_byte(fd, peek | wait) {
         Ok(None) => tcp_ended(slot, conn, fd),
         Ok(Some(byte)) if switched => check_bells(slot, conn, fd, &[byte]),
-        Ok(Some(_)) => {}
+        // It is still there, and may be a bell: nobody can sleep while it is.
+        Ok(Some(_)) => skip_bells(slot, conn, fd),
         Err(Errno(libc::EAGAIN)) if !sleeps => {}
         Err(Errno(errno @ (libc::EINTR | libc::EAGAIN))) => return Err(errno),
         Err(Errno(errno)) => control::note_tcp_error(slot, conn, errno),
@@ -561,15 +593,25 @@ pub(crate) fn check_bells(slot: &Slot, conn: &Conn, fd: i32, bytes: &[u8]) {
 /// An event loop, whose bells come another way, was told that there are bytes on TCP. They
 /// stay there: they may be bells for somebody else.
 pub(crate) fn look_at_bells(slot: &Slot, conn: &Conn, fd: i32) {
-    if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED == 0 {
-        return;
+    let are_bells = || slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0;
+    if !are_bells() {
+        return skip_bells(slot, conn, fd);
     }
     let mut bytes = [0u8; 64];
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
     // SAFETY: 64 writable bytes.
-    if let Ok(n) = unsafe { sys::recv(fd, bytes.as_mut_ptr(), bytes.len(), flags) } {
+    if let Ok(n) = unsafe { sys::recv(fd, bytes.as_mut_ptr(), bytes.len(), flags) }
+        // The peer sends bytes of the program only after the flag has gone.
+        && are_bells()
+    {
         check_bells(slot, conn, fd, &bytes[..n]);
     }
+}
+
+/// As [`switch::skip_bells`].
+fn skip_bells(slot: &Slot, conn: &Conn, fd: i32) {
+    let _receiving = Held::enter(&slot.receive_lock);
+    switch::skip_bells(slot, conn, fd);
 }
 
 /// TCP has nothing more for us: the peer has closed, or shut down its sending side
@@ -581,11 +623,11 @@ pub(crate) fn tcp_ended(slot: &Slot, conn: &Conn, fd: i32) {
     if control::take_tcp_error(slot, conn, fd) {
         return;
     }
-    // While neither side has switched, TCP's own rules hold, and a FIN may be half a
-    // close; later a peer that only half closes says so.
+    // While neither side goes through its ring, TCP's own rules hold, and a FIN may be half
+    // a close; else a peer that only half closes says so.
     let by_tcp = slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED == 0;
     let half = conn.theirs.sending.flags.load(Ordering::Acquire) & said::FIN_BY_TCP != 0;
-    if (by_tcp || half) && switch::peer_switch(conn).is_none() {
+    if (by_tcp || half) && switch::peer_sends_by_tcp(conn) {
         slot.flags.fetch_or(flag::TCP_ENDED, Ordering::AcqRel);
     } else {
         control::peer_gone(slot, conn);
@@ -624,10 +666,12 @@ pub(crate) fn ask_kernel(slot: &Slot, conn: &Conn, fd: i32) {
     // gone means that another process of the peer holds the connection, too. One of `exit`
     // is left before; who asks too early learns of the end from TCP, as after a death.
     let closes = conn.theirs.sending.closes.load(Ordering::Acquire);
-    slot.closes_seen.store(closes, Ordering::Relaxed);
+    // AcqRel: what an operator wishes was written down before he has touched this word.
+    slot.closes_seen.swap(closes, Ordering::AcqRel);
     if conn.theirs.sending.flags.load(Ordering::Acquire) & said::REFUSES != 0 {
         slot.flags.fetch_or(flag::PEER_REFUSES, Ordering::AcqRel);
     }
+    switch::follow_wishes(slot, conn);
     if switch::is_peer_gone(fd) {
         tcp_ended(slot, conn, fd);
     }
@@ -636,10 +680,10 @@ pub(crate) fn ask_kernel(slot: &Slot, conn: &Conn, fd: i32) {
 /// Takes bells that nobody needs any more out of the TCP queue, unless somebody
 /// sleeps on it.
 pub(crate) fn drain_bells(slot: &Slot, conn: &Conn, fd: i32) {
-    if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED == 0
-        || !become_sleeper(slot, process::tid())
-    {
-        return;
+    let Some(_alone) = Alone::on_tcp(slot) else { return };
+    // Whoever clears the flag is alone, too.
+    if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED == 0 {
+        return skip_bells(slot, conn, fd);
     }
     let mut bytes = [0u8; 64];
     loop {
@@ -663,7 +707,6 @@ pub(crate) fn drain_bells(slot: &Slot, conn: &Conn, fd: i32) {
             }
         }
     }
-    leave_sleeper(slot);
 }
 
 /// Whether a send would find room in the ring, or something else to report than a full
@@ -677,11 +720,42 @@ pub(crate) fn has_room(conn: &Conn) -> bool {
 /// A send that may not wait has found the ring full: the next room is news to
 /// edge-triggered loops, and the peer marks our channels when there is some. What it
 /// has made before it knew, it does not mark: look again ([`has_room`]).
-pub(crate) fn want_room(sock: &Sock, conn: &Conn) {
+pub(crate) fn want_room(sock: &Sock, slot: &Slot, conn: &Conn, fd: i32) {
     sock.out_blocked.store(true, Ordering::Relaxed);
+    prod_peer(sock, slot, fd);
     if conn.mine.waiting.channels.load(Ordering::Relaxed) != 0 {
         ask_for_room(conn);
     }
+}
+
+/// When [`prod_peer`] was called last for a connection that needs it, by [`sys::coarse_ns`].
+static PRODDED_NS: AtomicU64 = AtomicU64::new(0);
+
+/// Somebody waits for room in a full ring. While bytes of the peer still come by TCP, its FIN
+/// comes behind them, and who waits for room does not read: when the peer is killed, no event
+/// would tell. So it is sent a bell now and then: for the dead its kernel answers, with a reset.
+pub(crate) fn prod_peer(sock: &Sock, slot: &Slot, fd: i32) {
+    let flags = slot.flags.load(Ordering::Acquire);
+    if flags & (flag::SEND_SWITCHED | flag::RECEIVE_SWITCHED) != flag::SEND_SWITCHED {
+        return;
+    }
+    let now = sys::coarse_ns();
+    PRODDED_NS.store(now, Ordering::Relaxed);
+    let last = sock.prodded_ns.load(Ordering::Relaxed);
+    if now.saturating_sub(last) < PROD_INTERVAL_NS {
+        return;
+    }
+    sock.prodded_ns.store(now, Ordering::Relaxed);
+    // The first time it has only begun to wait.
+    if last != 0 {
+        ring(slot, fd);
+    }
+}
+
+/// Whether peers have to be prodded: an event loop may not sleep for longer than that.
+pub(crate) fn prods_peers() -> bool {
+    let last = PRODDED_NS.load(Ordering::Relaxed);
+    last != 0 && sys::coarse_ns().saturating_sub(last) < 4 * PROD_INTERVAL_NS
 }
 
 /// Has the peer mark our channels when it has made room. Look for some afterwards.
@@ -737,6 +811,8 @@ pub(crate) fn writable(
         Err(Errno(libc::ETIMEDOUT)) => {
             if switch::is_peer_gone(fd) {
                 tcp_ended(slot, conn, fd);
+            } else {
+                prod_peer(sock, slot, fd);
             }
             match deadline {
                 Some(at) if sys::now_ns() >= at => Err(libc::EAGAIN),

@@ -10,6 +10,11 @@
 //! | [`Hello`] | the client's connection name | – | the server of this very TCP connection is one of us |
 //! | [`Introduction`] | a process's mailbox | 2 descriptors | here is the memory of my process, and my bell |
 //! | [`Channel`] | a process's mailbox | 1 eventfd | here is another bell |
+//! | [`Petition`] | the agent | – | I hold an end of this connection to another namespace |
+//! | [`Match`] | a process, from the agent | 1 socket | here is who holds the other end |
+//! | [`Refusal`] | a process, from the agent | – | I hang up |
+//!
+//! The last three are in a file of their own ([`petition`]).
 //!
 //! All integers are big-endian, so that a dump reads the same everywhere. Every datagram starts so:
 //!
@@ -17,7 +22,7 @@
 //! |---|---|---|---|
 //! | 0 | 4 | magic | `SSTP` |
 //! | 4 | 2 | version | 1 |
-//! | 6 | 2 | kind | 1 Hello, 2 Introduction, 3 Channel |
+//! | 6 | 2 | kind | 1 Hello, 2 Introduction, 3 Channel, 4 Petition, 5 Match, 6 Refusal |
 //! | 8 | 4 | length | of the whole datagram |
 //! | 12 | 16 | instance | the sender |
 //!
@@ -57,7 +62,13 @@ use core::{
 use arrayvec::ArrayVec;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-use crate::{Error, ExtendedGid, LinkId, field::Field, reader::Reader, writer::Writer};
+use crate::{
+    Error, ExtendedGid, LinkId, field::Field, reader::Reader, tcp_option::Identity, writer::Writer,
+};
+
+pub mod petition;
+
+pub use petition::{Match, Petition, Refusal, RefusalCause, Side};
 
 /// Longest datagram of this module; a receive buffer of this many bytes holds any of them.
 pub const EMITTED_LEN_MAX: usize = Hello::LEN;
@@ -110,6 +121,12 @@ pub enum ControlMessage {
     Introduction(Introduction),
     /// A process hands over another bell.
     Channel(Channel),
+    /// A process looks for the other end of a connection.
+    Petition(Petition),
+    /// The agent has found it.
+    Match(Match),
+    /// The agent hangs up.
+    Refusal(Refusal),
 }
 
 impl ControlMessage {
@@ -127,6 +144,9 @@ impl ControlMessage {
             Kind::Hello => Self::Hello(Hello::parse(&reader)?),
             Kind::Introduction => Self::Introduction(Introduction::parse(&reader)?),
             Kind::Channel => Self::Channel(Channel::parse(&reader)?),
+            Kind::Petition => Self::Petition(Petition::parse(&reader)?),
+            Kind::Match => Self::Match(Match::parse(&reader)?),
+            Kind::Refusal => Self::Refusal(Refusal::parse(&reader)?),
         })
     }
 
@@ -141,16 +161,22 @@ impl ControlMessage {
             Self::Hello(message) => message.emit(out),
             Self::Introduction(message) => message.emit(out),
             Self::Channel(message) => message.emit(out),
+            Self::Petition(message) => message.emit(out),
+            Self::Match(message) => message.emit(out),
+            Self::Refusal(message) => message.emit(out),
         }
     }
 
-    /// The sender.
+    /// The process it is from, or in a [`Match`] the one it is about; 0 in a [`Refusal`].
     #[must_use]
     pub const fn instance(&self) -> Instance {
         match self {
             Self::Hello(message) => message.instance,
             Self::Introduction(message) => message.instance,
             Self::Channel(message) => message.instance,
+            Self::Petition(message) => message.instance,
+            Self::Match(message) => message.instance,
+            Self::Refusal(_) => Instance([0; 16]),
         }
     }
 }
@@ -321,6 +347,9 @@ enum Kind {
     Hello,
     Introduction,
     Channel,
+    Petition,
+    Match,
+    Refusal,
 }
 
 impl Kind {
@@ -329,6 +358,9 @@ impl Kind {
             1 => Some(Self::Hello),
             2 => Some(Self::Introduction),
             3 => Some(Self::Channel),
+            4 => Some(Self::Petition),
+            5 => Some(Self::Match),
+            6 => Some(Self::Refusal),
             _ => None,
         }
     }
@@ -338,6 +370,9 @@ impl Kind {
             Self::Hello => 1,
             Self::Introduction => 2,
             Self::Channel => 3,
+            Self::Petition => 4,
+            Self::Match => 5,
+            Self::Refusal => 6,
         }
     }
 
@@ -346,6 +381,9 @@ impl Kind {
             Self::Hello => "Hello",
             Self::Introduction => "Introduction",
             Self::Channel => "Channel",
+            Self::Petition => "Petition",
+            Self::Match => "Match",
+            Self::Refusal => "Refusal",
         }
     }
 
@@ -354,6 +392,9 @@ impl Kind {
             Self::Hello => Hello::LEN,
             Self::Introduction => Introduction::LEN,
             Self::Channel => Channel::LEN,
+            Self::Petition => Petition::LEN,
+            Self::Match => Match::LEN,
+            Self::Refusal => Refusal::LEN,
         }
     }
 }
@@ -449,6 +490,25 @@ pub fn connection_name(client: SocketAddr, server: SocketAddr) -> AddressName {
 /// That two connections of one namespace have the same token is as likely as guessing it.
 #[must_use]
 pub fn connection_token(client: SocketAddr, server: SocketAddr, netns_cookie: u64) -> [u8; 16] {
+    token_of(client, server, |hasher| hasher.write(&netns_cookie.to_be_bytes()))
+}
+
+/// The same for a connection whose ends are in different network namespaces, where addresses say
+/// nothing alone: its identity stands in the place of the namespace.
+#[must_use]
+pub fn distant_token(client: SocketAddr, server: SocketAddr, identity: Identity) -> [u8; 16] {
+    token_of(client, server, |hasher| {
+        hasher.write(b"identity");
+        hasher.write(&identity.client.to_be_bytes());
+        hasher.write(&identity.server.to_be_bytes());
+    })
+}
+
+fn token_of(
+    client: SocketAddr,
+    server: SocketAddr,
+    place: impl FnOnce(&mut SipHasher24),
+) -> [u8; 16] {
     let mut hasher = SipHasher24::new();
     for end in [client, server] {
         match end.ip() {
@@ -457,7 +517,7 @@ pub fn connection_token(client: SocketAddr, server: SocketAddr, netns_cookie: u6
         }
         hasher.write(&end.port().to_be_bytes());
     }
-    hasher.write(&netns_cookie.to_be_bytes());
+    place(&mut hasher);
     hasher.finish128().as_bytes()
 }
 
@@ -621,5 +681,24 @@ mod tests {
     fn an_instance_is_a_gid() {
         let instance = Instance(core::array::from_fn(|index| index as u8));
         assert_eq!(Instance::from(ExtendedGid::from(instance)), instance);
+    }
+
+    #[test]
+    fn a_token_says_which_connection_it_is() {
+        let [client, server] = ["10.0.0.2:40000", "10.0.0.1:5000"].map(|end| end.parse().unwrap());
+        let identity = Identity { client: 1, server: 2 };
+        let tokens = [
+            connection_token(client, server, 7),
+            connection_token(server, client, 7),
+            connection_token(client, server, 8),
+            distant_token(client, server, identity),
+            distant_token(server, client, identity),
+            distant_token(client, server, Identity { client: 2, server: 1 }),
+            connection_token(client, server, 0x0000_0001_0000_0002),
+        ];
+        for (at, token) in tokens.iter().enumerate() {
+            assert!(!tokens[..at].contains(token), "{at}");
+        }
+        assert_eq!(tokens[3], distant_token(client, server, identity));
     }
 }

@@ -42,7 +42,58 @@ pub mod question {
     /// Of a connection: have both ends sent the option? If one of them could have and has not, the
     /// answer is `EPERM`.
     pub const IS_AGREED: i32 = 3;
+    /// Of a connection: part 0 of its [identity](super::Identity); the next numbers ask for the other
+    /// [`PARTS`](super::Identity::PARTS). The answer is an error number, [`super::Identity::ANSWER`]
+    /// and the part's bits.
+    pub const IDENTITY: i32 = 16;
 }
+
+/// Which connection it is, in the words of both kernels' TCP: the sequence numbers of the first byte in
+/// each direction, which both ends know from the handshake and nobody else has to.
+///
+/// They are what a segment must fit to belong to the connection, so they are the same at its two ends
+/// and at no other two: who stands between and makes two connections of one has two identities.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// Of the client's first byte.
+    pub client: u32,
+    /// Of the server's first byte.
+    pub server: u32,
+}
+
+impl Identity {
+    /// Questions for one identity.
+    pub const PARTS: usize = 6;
+    /// Bits of an answer: an error number has twelve, of which this leaves those below
+    /// [`ANSWER`](Self::ANSWER) to the kernel's own errors.
+    pub const PART_BITS: u32 = 11;
+    /// The answer whose bits are all 0.
+    pub const ANSWER: i32 = 1024;
+
+    /// Puts the answers to the questions together; `None` if one of them is none.
+    ///
+    /// The program tells `rcv_nxt - bytes_received`, which is the peer's first byte, above `snd_una -
+    /// bytes_acked`, which is the own first byte on the accepting side, and the SYN before it on the
+    /// connecting one: there the kernel counts that the SYN was acknowledged.
+    #[must_use]
+    pub fn from_answers(answers: [i32; Self::PARTS], is_server: bool) -> Option<Self> {
+        let mut bits = 0u128;
+        for (part, answer) in answers.into_iter().enumerate() {
+            let value = answer.checked_sub(Self::ANSWER).filter(|it| it >> Self::PART_BITS == 0)?;
+            bits |= (value as u128) << (part as u32 * Self::PART_BITS);
+        }
+        let (peer, own) = ((bits >> 32) as u32, bits as u32);
+        Some(if is_server {
+            Self { client: peer, server: own }
+        } else {
+            Self { client: own.wrapping_add(1), server: peer }
+        })
+    }
+}
+
+const _: () = assert!(Identity::PARTS as u32 * Identity::PART_BITS >= 64);
+// The kernel passes on error numbers up to 4095 (`MAX_ERRNO`).
+const _: () = assert!(Identity::ANSWER + (1 << Identity::PART_BITS) <= 4096);
 
 /// Looks for the option among `options`, those of a TCP header; returns its length, which should be
 /// that of [`BYTES`]. What comes after an option that is cut off or shorter than two bytes is not
@@ -102,6 +153,32 @@ mod tests {
         }
         for kind in 0..=u8::MAX {
             assert_eq!(find(&[kind]), None);
+        }
+    }
+
+    #[test]
+    fn both_ends_put_the_same_identity_together() {
+        let answers = |peer: u32, own: u32| {
+            let bits = u64::from(peer) << 32 | u64::from(own);
+            core::array::from_fn(|part| {
+                let bits = bits >> (part as u32 * Identity::PART_BITS);
+                Identity::ANSWER + (bits as i32 & ((1 << Identity::PART_BITS) - 1))
+            })
+        };
+        for (client, server) in [(0, 0), (1, u32::MAX), (0xdead_beef, 0x1234_5678)] {
+            let expected = Some(Identity { client, server });
+            let syn = client.wrapping_sub(1);
+            assert_eq!(Identity::from_answers(answers(server, syn), false), expected);
+            assert_eq!(Identity::from_answers(answers(client, server), true), expected);
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_answers_is_no_identity() {
+        for error in [0, 1, 92, Identity::ANSWER - 1, Identity::ANSWER + 0x800, -1, i32::MIN] {
+            let mut answers = [Identity::ANSWER; Identity::PARTS];
+            answers[3] = error;
+            assert_eq!(Identity::from_answers(answers, true), None, "{error}");
         }
     }
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::launch::{self, Launcher, Program, Transport};
+use super::namespaces::Networks;
 use crate::user;
 
 /// How long one run may take beyond the time it measures.
@@ -32,6 +33,7 @@ pub(crate) struct Lab {
     /// Requests per second seen last, by transport and clients: redis-benchmark
     /// wants a number of requests, not a time.
     pub(super) redis_rates: RefCell<HashMap<(bool, u32), f64>>,
+    pub(super) networks: Networks,
 }
 
 /// What a client said, and what it cost to all programs together.
@@ -58,7 +60,7 @@ impl From<Load> for Vec<f64> {
 impl Lab {
     pub(super) fn new(launcher: Launcher, seconds: f64, scratch: PathBuf) -> Self {
         let (notes, redis_rates) = (RefCell::default(), RefCell::default());
-        Self { launcher, seconds, scratch, notes, redis_rates }
+        Self { launcher, seconds, scratch, notes, redis_rates, networks: Networks::default() }
     }
 
     /// Starts a server and waits until it listens.

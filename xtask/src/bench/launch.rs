@@ -9,6 +9,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -420,6 +421,19 @@ fn end_with_parent(command: &mut Command) {
     // SAFETY: between fork and exec the closure makes one system call,
     // which is async-signal-safe, and allocates nothing.
     unsafe { command.pre_exec(end_with_parent) };
+}
+
+/// Lets a program begin in the control group whose `cgroup.procs` is open for writing.
+pub(crate) fn enclose(command: &mut Command, entrance: &File) {
+    const ITSELF: &[u8] = b"0";
+    let entrance = entrance.as_raw_fd();
+    let enter = move || {
+        // SAFETY: the buffer is a constant, the file is open as long as the group.
+        let written = unsafe { libc::write(entrance, ITSELF.as_ptr().cast(), ITSELF.len()) };
+        if written < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    };
+    // SAFETY: between fork and exec the closure makes one system call.
+    unsafe { command.pre_exec(enter) };
 }
 
 /// Sends a signal to a program that we have started, and not yet waited for, or to a process

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::lab::{Lab, RUN_PATIENCE};
 use super::launch::{self, Dialogue, Transport};
 use super::measure::{Bound, Compare};
-use super::{databases, files, web};
+use super::{databases, files, namespaces, web};
 
 /// One line of the table: a promise and how it is judged.
 #[derive(Debug)]
@@ -38,6 +38,11 @@ impl Row {
     /// For a cost, of which SMC may have this part of TCP's.
     const fn part(name: &'static str, unit: &'static str, must: f64, aim: f64) -> Self {
         Self { name, unit, compare: Compare::SmcOverTcp, bound: Bound::AtMost, must, aim }
+    }
+
+    /// For two ways that are to be equal: see [`namespaces`].
+    const fn same(name: &'static str) -> Self {
+        Self::ratio(name, "tran/s", Compare::SmcOverTcp, 0.95, 0.98)
     }
 
     const fn added(name: &'static str, unit: &'static str, must: f64, aim: f64) -> Self {
@@ -232,6 +237,30 @@ pub(crate) const WORKLOADS: &[Workload] = &[
             1.2,
         )],
         sample: |lab, transport| Ok(vec![web::nginx_short(lab, transport, 10)?.requests_per_s]),
+    },
+    Workload {
+        name: "namespaces-setup",
+        packages: &["gcc", "iproute2"],
+        rows: &[Row::part("set-up, two namespaces / one", "µs", 1.5, 1.1)],
+        sample: namespaces::set_up,
+    },
+    Workload {
+        name: "namespaces-rr10",
+        packages: &["iproute2"],
+        rows: &[Row::same("RR10(1kB/1kB), two / one")],
+        sample: |lab, transport| namespaces::modeled(lab, transport, "RR10(1kB/1kB)"),
+    },
+    Workload {
+        name: "namespaces-str3",
+        packages: &["iproute2"],
+        rows: &[Row::same("STR3(20MB/1B), two / one")],
+        sample: |lab, transport| namespaces::modeled(lab, transport, "STR3(20MB/1B)"),
+    },
+    Workload {
+        name: "namespaces-crr10",
+        packages: &["iproute2"],
+        rows: &[Row::same("CRR10(64B/8kB), two / one")],
+        sample: |lab, transport| namespaces::modeled(lab, transport, "CRR10(64B/8kB)"),
     },
     Workload {
         name: "foreign",

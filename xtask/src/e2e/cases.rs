@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::stage::{CLIENT_PATIENCE, Mix, Stage};
-use super::{figures, learning, outsiders, policy, reload, tcp_option};
+use super::{demotion, distant, figures, learning, metrics, outsiders, policy, reload, tcp_option};
 use crate::bench::launch::{self, Dialogue, Transport};
 use crate::bench::place;
 use crate::nginx;
@@ -75,6 +75,17 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("reload", &["python3"], reload::reload),
     Case::alone("autosmc", &["python3"], learning::autosmc),
     Case::alone("autocache", &["python3"], learning::autocache),
+    Case::alone("demotion", &["python3"], demotion::threads),
+    Case::alone("demotion-epoll", &["python3"], demotion::epoll),
+    Case::alone("metrics", &["/usr/bin/redis-server", "redis-benchmark"], metrics::metrics),
+    Case::alone("namespaces", &["ip", "python3"], distant::namespaces),
+    Case::alone("namespaces-late", &["ip", "python3"], distant::late),
+    Case::alone("namespaces-twins", &["ip", "python3"], distant::twins),
+    Case::alone("namespaces-nat", &["ip", "nft", "python3"], distant::translated),
+    Case::alone("namespaces-agent", &["ip", "python3"], distant::agent_ends),
+    Case::alone("namespaces-handed-on", &["ip", "python3"], distant::handed_on),
+    Case::alone("namespaces-users", &["ip", "setpriv", "python3"], distant::users),
+    Case::alone("container", &["ip", "setpriv", "unshare", "python3"], distant::container),
     Case::alone("tcp-option", &["gcc", "ip", "tshark"], tcp_option::option),
     Case {
         mixes: &[Mix::Both, Mix::ServerOnly],

@@ -48,7 +48,7 @@ pub(crate) fn sums(stage: &Stage<'_>) -> Result<String> {
 }
 
 /// Bytes that redis has read and written, the question and its answer included.
-fn redis_counted(port: u16) -> Result<[u64; 2]> {
+pub(super) fn redis_counted(port: u16) -> Result<[u64; 2]> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(CLIENT_PATIENCE))?;
     stream.write_all(b"INFO stats\r\n")?;

@@ -4,11 +4,8 @@
 //! All of it lies in a network namespace and a control group of its own: nobody else on
 //! the machine sends the option, and nobody else's packets are looked at.
 
-use std::fs::{self, File, OpenOptions};
-use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,6 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::outsiders::{command, ordinary};
 use super::stage::{CLIENT_PATIENCE, Stage};
 use crate::bench::launch::{self, Dialogue, Program, Transport};
+use crate::enclosure::{Group, Namespace};
 use crate::suite::Lacking;
 use crate::user;
 use crate::witness::Claim;
@@ -133,7 +131,7 @@ impl<'a> Scene<'a> {
             bail!(Lacking("an agent, a capture and a network namespace need root".to_owned()));
         }
         let program = ordinary(stage)?;
-        Ok(Self { stage, program, namespace: Namespace::make()?, group: Group::make()? })
+        Ok(Self { stage, program, namespace: Namespace::make("e2e")?, group: Group::make()? })
     }
 
     /// `sidestep agent`, once it says that the option is written.
@@ -142,7 +140,8 @@ impl<'a> Scene<'a> {
             bail!(Lacking("there is no `sidestep` to be the agent".to_owned()));
         };
         let mut command = Command::new(sidestep);
-        command.arg("agent").arg("--cgroup").arg(&self.group.at);
+        command.arg("agent").arg("--cgroup").arg(self.group.at());
+        command.arg("--socket").arg(self.stage.house.scratch.join("agent.sock"));
         let mut agent = Dialogue::start(command)?;
         agent.await_line("sidestep agent: the TCP option", PATIENCE)?;
         Ok(agent)
@@ -277,96 +276,6 @@ impl Capture {
             launch::run(decode, PATIENCE).context("a rule is broken")?;
         }
         Ok(segments)
-    }
-}
-
-/// A network namespace with a loopback interface.
-struct Namespace {
-    name: String,
-    file: File,
-}
-
-impl Namespace {
-    fn make() -> Result<Self> {
-        let name = format!("sidestep-e2e-{}", std::process::id());
-        ip(&["netns", "add", &name])
-            .map_err(|error| Lacking(format!("no network namespace: {error:#}")))?;
-        let file = File::open(Path::new("/run/netns").join(&name))?;
-        let namespace = Self { name, file };
-        ip(&["-n", &namespace.name, "link", "set", "lo", "up"])?;
-        Ok(namespace)
-    }
-
-    /// Lets a program begin in it.
-    fn enclose(&self, command: &mut Command) {
-        let namespace = self.file.as_raw_fd();
-        let enter = move || {
-            // SAFETY: two integers; the file is open as long as the namespace.
-            match unsafe { libc::setns(namespace, libc::CLONE_NEWNET) } {
-                0 => Ok(()),
-                _ => Err(io::Error::last_os_error()),
-            }
-        };
-        // SAFETY: between fork and exec the closure makes one system call.
-        unsafe { command.pre_exec(enter) };
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        // What is still in it keeps it; the name goes.
-        let _ = ip(&["netns", "delete", &self.name]);
-    }
-}
-
-fn ip(words: &[&str]) -> Result<()> {
-    let mut command = Command::new("ip");
-    command.args(words);
-    launch::run(command, PATIENCE).map(drop)
-}
-
-/// A control group of version 2.
-struct Group {
-    at: PathBuf,
-    entrance: File,
-}
-
-impl Group {
-    fn make() -> Result<Self> {
-        let mounts = fs::read_to_string("/proc/mounts")?;
-        let mount = mounts.lines().find_map(|line| {
-            let mut fields = line.split(' ').skip(1);
-            let at = fields.next()?;
-            (fields.next()? == "cgroup2").then_some(at)
-        });
-        let Some(mount) = mount else { bail!(Lacking("no cgroup2 is mounted".to_owned())) };
-        let at = Path::new(mount).join(format!("sidestep-e2e-{}", std::process::id()));
-        fs::create_dir(&at).map_err(|error| Lacking(format!("no control group: {error}")))?;
-        let entrance = OpenOptions::new().write(true).open(at.join("cgroup.procs"))?;
-        Ok(Self { at, entrance })
-    }
-
-    /// Lets a program begin in it.
-    fn enclose(&self, command: &mut Command) {
-        const ITSELF: &[u8] = b"0";
-        let entrance = self.entrance.as_raw_fd();
-        let enter = move || {
-            // SAFETY: the buffer is a constant, the file is open as long as the group.
-            let written = unsafe { libc::write(entrance, ITSELF.as_ptr().cast(), ITSELF.len()) };
-            if written < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-        };
-        // SAFETY: between fork and exec the closure makes one system call.
-        unsafe { command.pre_exec(enter) };
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let deadline = Instant::now() + PATIENCE;
-        // The kernel may still be taking its programs apart.
-        while fs::remove_dir(&self.at).is_err() && Instant::now() < deadline {
-            thread::sleep(POLL_INTERVAL);
-        }
     }
 }
 

@@ -9,6 +9,7 @@ use std::thread;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::hardship;
+use super::mixed::mixed;
 use super::small_group::SmallGroup;
 use super::stage::{PATIENCE, Stage, Style, Tally, Victim};
 use crate::bench::launch::{self, Dialogue, Transport};
@@ -58,10 +59,12 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("little-memory", &[], little_memory),
     Case::new("no-memory", &[], no_memory),
     Case::new("stopped", &[], stopped),
+    Case::new("doomed", &[], doomed),
     Case { styles: &[Style::Epoll], ..Case::new("crowd", &[], crowd) },
     Case { styles: &[Style::Epoll], ..Case::new("live", &[], live) },
     Case { styles: &[Style::Epoll], ..Case::new("clients", &[], clients) },
     Case::new("storm", &[], storm),
+    Case { styles: &[Style::Epoll], ..Case::new("mixed", &["python3"], mixed) },
     Case::new("leaks", &[], leaks),
 ];
 
@@ -515,6 +518,20 @@ fn stopped(stage: &Stage<'_>) -> Result<String> {
     stage.witness(client, Claim::Smc, PATIENCE + stage.seconds(4.0))?;
     victim.must_be_alive()?;
     Ok(format!("{:.1} s each", pause.as_secs_f64()))
+}
+
+/// How many times as long as another attack clients die in the middle of what they do.
+const DOOMED: f64 = 6.0;
+
+/// Clients that send, do not read and are killed, most of them while their connection moves.
+fn doomed(stage: &Stage<'_>) -> Result<String> {
+    let mut victim = stage.serve()?;
+    let attack_s = DOOMED * stage.house.seconds;
+    stage.attack(&mut victim, attack_s, |victim| {
+        let words = [victim.port.to_string(), stage.house.next_seed(), seconds(stage, DOOMED)];
+        let doomed = stage.house.launcher.launch(Transport::Smc, &stage.house.doomed, words);
+        Ok(launch::run(doomed, PATIENCE + stage.seconds(DOOMED))?.trim().to_owned())
+    })
 }
 
 // ---- crowds ----------------------------------------------------------------

@@ -1,9 +1,6 @@
 //! A control group with little memory, for programs that are to run out of it.
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -11,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
+use crate::bench::launch;
 use crate::suite::Lacking;
 
 /// Where groups may be made, and the files with a limit: of memory, and of memory and
@@ -56,15 +54,7 @@ impl SmallGroup {
 
     /// Lets the program begin in this group.
     pub(crate) fn enclose(&self, command: &mut Command) {
-        const ITSELF: &[u8] = b"0";
-        let entrance = self.entrance.as_raw_fd();
-        let enter = move || {
-            // SAFETY: the buffer is a constant, the file is open as long as the group.
-            let written = unsafe { libc::write(entrance, ITSELF.as_ptr().cast(), ITSELF.len()) };
-            if written < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-        };
-        // SAFETY: between fork and exec the closure makes one system call.
-        unsafe { command.pre_exec(enter) };
+        launch::enclose(command, &self.entrance);
     }
 }
 

@@ -56,9 +56,14 @@ pub(crate) struct House {
     pub(crate) witness: Witness,
     pub(crate) victim: PathBuf,
     pub(crate) client: PathBuf,
+    pub(crate) doomed: PathBuf,
     pub(crate) scribbler: PathBuf,
     /// What `sidestep run` preloads.
     pub(crate) library: PathBuf,
+    /// Moves connections once they are worth it.
+    pub(crate) late: Launcher,
+    /// `tests/hostile` of the repository.
+    pub(crate) scripts: PathBuf,
     /// The script that sends datagrams.
     pub(crate) datagrams: PathBuf,
     /// The scripts that break one rule after the other.
@@ -148,10 +153,25 @@ impl Stage<'_> {
 
     /// A client of the victim, plain or under Sidestep.
     pub(crate) fn client_over(&self, over: Transport, to: &Victim, words: &[&str]) -> Command {
+        self.client_by(&self.house.launcher, over, to, words)
+    }
+
+    fn client_by(
+        &self,
+        launcher: &Launcher,
+        over: Transport,
+        to: &Victim,
+        words: &[&str],
+    ) -> Command {
         let (mode, options) = words.split_first().unwrap_or((&"steady", &[]));
         let (port, seed) = (to.port.to_string(), self.house.next_seed());
         let words = [&[*mode, &port, "-s", &seed], options].concat();
-        self.house.launcher.launch(over, &self.house.client, words)
+        launcher.launch(over, &self.house.client, words)
+    }
+
+    /// A client whose connections move late, if they live so long.
+    pub(crate) fn late_client(&self, to: &Victim, words: &[&str]) -> Command {
+        self.client_by(&self.house.late, Transport::Smc, to, words)
     }
 
     /// Makes a program under Sidestep one that writes nonsense into the shared

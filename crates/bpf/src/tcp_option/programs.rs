@@ -32,7 +32,7 @@
 //! program about each packet, from `connect` or `listen` on; once the connection is
 //! established this is switched off, for the accepted socket as well.
 
-use sidestep_wire::tcp_option::{BYTES, question};
+use sidestep_wire::tcp_option::{BYTES, Identity, question};
 
 use crate::assembler::Register::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
 use crate::assembler::{Assembler, Helper};
@@ -145,10 +145,11 @@ const NEW: i32 = 1;
 
 const REPORTS: i32 = sock_ops::REPORT_HEADER | sock_ops::REPORT_STATE;
 
-pub(super) fn all() -> [Program; 2] {
+pub(super) fn all(tells_identity: bool) -> [Program; 2] {
+    let question = question(tells_identity).finish();
     [
         Program { name: OPTION, section: "sockops", code: option().finish() },
-        Program { name: QUESTION, section: "cgroup/setsockopt", code: question().finish() },
+        Program { name: QUESTION, section: "cgroup/setsockopt", code: question },
     ]
 }
 
@@ -376,16 +377,20 @@ fn state_changed(a: &mut Assembler) {
 }
 
 /// What the library says about a socket, and what it asks: see [`mod@question`]. Everything
-/// else goes to the kernel, which has no such options.
+/// else goes to the kernel, which has no such options. An older kernel cannot answer by
+/// numbers, and tells no identity.
 ///
 /// `R6` is the context, `R7` the name of the option, `R8` the socket, `R9` its state.
-fn question() -> Assembler {
+fn question(tells_identity: bool) -> Assembler {
     let mut a = Assembler::default();
     a.mov(R6, R1);
     a.load_32(R1, R6, sockopt::LEVEL);
     a.jump_if_not_equal(R1, question::LEVEL, "end");
     a.load_32(R7, R6, sockopt::OPTNAME);
     a.load_64(R8, R6, sockopt::SK);
+    if tells_identity {
+        tell_identity(&mut a);
+    }
     a.mov_immediate(R4, 0);
     a.jump_if_not_equal(R7, question::MARK, "find");
     a.mov_immediate(R4, CREATE);
@@ -445,6 +450,43 @@ fn question() -> Assembler {
     a
 }
 
+/// A part of the identity of a connection: see [`Identity`]. The kernel runs the program
+/// with the socket locked, so both counters of a difference are of the same moment.
+fn tell_identity(a: &mut Assembler) {
+    a.address(R9, R7, -(question::IDENTITY as i16));
+    a.jump_if_above(R9, Identity::PARTS as i32 - 1, "not of identity");
+    a.mul_immediate(R9, Identity::PART_BITS as i32);
+    a.mov(R1, R8);
+    a.call(Helper::TcpSock);
+    a.jump_if_equal(R0, 0, "end");
+    a.load_32(R1, R0, tcp_sock::RCV_NXT);
+    a.load_64(R2, R0, tcp_sock::BYTES_RECEIVED);
+    a.sub(R1, R2);
+    a.load_32(R3, R0, tcp_sock::SND_UNA);
+    a.load_64(R2, R0, tcp_sock::BYTES_ACKED);
+    a.sub(R3, R2);
+    a.shift_left_immediate(R1, 32);
+    a.shift_left_immediate(R3, 32);
+    a.shift_right_immediate(R3, 32);
+    a.or(R3, R1);
+    a.shift_right(R3, R9);
+    a.and_immediate(R3, (1 << Identity::PART_BITS) - 1);
+    a.mov_immediate(R1, -Identity::ANSWER);
+    a.sub(R1, R3);
+    a.call(Helper::SetRetval);
+    a.mov_immediate(R0, sockopt::REFUSE);
+    a.exit();
+    a.label("not of identity");
+}
+
+/// `struct bpf_tcp_sock` of `linux/bpf.h`.
+mod tcp_sock {
+    pub(super) const RCV_NXT: i16 = 16;
+    pub(super) const SND_UNA: i16 = 24;
+    pub(super) const BYTES_RECEIVED: i16 = 80;
+    pub(super) const BYTES_ACKED: i16 = 88;
+}
+
 /// `struct bpf_sockopt` of `linux/bpf.h`, and the `struct bpf_sock` it points at.
 mod sockopt {
     use crate::key::Context;
@@ -467,7 +509,8 @@ mod sockopt {
 
     /// The length by which a program says that the kernel need not look at the option.
     pub(super) const DONE: i32 = -1;
-    /// What a program returns: the kernel goes on, or the call fails with EPERM.
+    /// What a program returns: the kernel goes on, or the call fails, with EPERM if the
+    /// program has set no other error.
     pub(super) const GO_ON: i32 = 1;
     pub(super) const REFUSE: i32 = 0;
 }

@@ -5,6 +5,7 @@
 //! answer tells, and to a stranger a raw socket. The tests need privilege and say what
 //! they lacked when they skip.
 
+mod identity;
 mod namespace;
 mod socket;
 mod stranger;

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 
-use sidestep_wire::tcp_option::{self, question};
+use sidestep_wire::tcp_option::{self, Identity, question};
 use socket2::{Domain, Type};
 
 /// What the programs say about a connection.
@@ -110,6 +110,86 @@ impl Socket {
 
     pub(crate) fn is_agreed(&self) -> Answer {
         self.ask(question::IS_AGREED)
+    }
+
+    /// Which connection it is an end of, by what the programs say.
+    pub(crate) fn identity(&self, is_server: bool) -> Option<Identity> {
+        let mut answers = [0; Identity::PARTS];
+        for (what, answer) in (question::IDENTITY..).zip(&mut answers) {
+            let error = self.set(question::LEVEL, what, &0i32).unwrap_err();
+            *answer = error.raw_os_error().unwrap();
+        }
+        Identity::from_answers(answers, is_server)
+    }
+
+    pub(crate) fn take_fast_open(&self) {
+        self.set(libc::IPPROTO_TCP, libc::TCP_FASTOPEN, &8i32).unwrap();
+    }
+
+    /// The server's end of a connection in whose SYN a byte went and was taken.
+    pub(crate) fn has_syn_data(&self) -> bool {
+        // `tcpi_options`, and `TCPI_OPT_SYN_DATA` in it.
+        self.info()[5] & 32 != 0
+    }
+
+    /// The other end loses what is sent, until it was sent again.
+    pub(crate) fn talks_while_lost(&self, other: &Self) {
+        // SAFETY: all-zero is "return 0", which lets nothing pass.
+        let mut nothing: libc::sock_filter = unsafe { std::mem::zeroed() };
+        nothing.code = (libc::BPF_RET | libc::BPF_K) as u16;
+        let filter = libc::sock_fprog { len: 1, filter: &raw mut nothing };
+        other.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter).unwrap();
+        (&self.0).write_all(b"here").unwrap();
+        // `tcpi_total_retrans`.
+        while self.info()[100..104] == [0; 4] {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        other.set(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0i32).unwrap();
+        (&other.0).read_exact(&mut [0; 4]).unwrap();
+    }
+
+    /// The beginning of `struct tcp_info` of `linux/tcp.h`.
+    fn info(&self) -> [u8; 104] {
+        let mut info = [0u8; 104];
+        let mut len = info.len() as libc::socklen_t;
+        let (fd, at) = (self.0.as_raw_fd(), info.as_mut_ptr().cast());
+        // SAFETY: the kernel writes at most `len` bytes, the size of `info`.
+        let result =
+            unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, at, &raw mut len) };
+        assert_eq!(result, 0, "{}", io::Error::last_os_error());
+        info
+    }
+
+    pub(crate) fn shut_down_writing(&self) {
+        self.0.shutdown(std::net::Shutdown::Write).unwrap();
+    }
+
+    /// Sends so many bytes, which somebody else reads meanwhile.
+    pub(crate) fn stream_to(&self, other: &Self, len: usize) {
+        std::thread::scope(|scope| {
+            scope.spawn(|| (&self.0).write_all(&vec![7; len]).unwrap());
+            let mut bytes = vec![0; len];
+            (&other.0).read_exact(&mut bytes).unwrap();
+        });
+    }
+
+    /// Until the peer's FIN.
+    pub(crate) fn awaits_end(&self) {
+        assert_eq!((&self.0).read(&mut [0; 8]).unwrap(), 0);
+    }
+
+    pub(crate) fn local(&self) -> SocketAddr {
+        self.0.local_addr().unwrap().as_socket().unwrap()
+    }
+
+    /// May end in TIME_WAIT and leave its port to another.
+    pub(crate) fn reuse_address(&self) {
+        self.0.set_reuse_address(true).unwrap();
+    }
+
+    /// Ends by RST.
+    pub(crate) fn abort(self) {
+        self.0.set_linger(Some(std::time::Duration::ZERO)).unwrap();
     }
 
     fn ask(&self, what: i32) -> Answer {

@@ -1,23 +1,55 @@
 //! `sidestep agent`: does on a host what takes a privilege that programs do not have.
 //!
-//! It stays in the foreground until SIGTERM or SIGINT. Programs under Sidestep need no
-//! agent, and go on without it when it ends.
+//! It stays in the foreground until SIGTERM or SIGINT, and tells systemd, if that has started
+//! it, when it is ready. Programs under Sidestep need no agent, and go on without it when it ends.
 
+mod broker;
+mod logging;
+mod metrics;
+mod socket_file;
 mod tcp_option;
 
+use std::fmt;
 use std::io;
 
-use crate::args::AgentArgs;
+use libc::{SIGINT, SIGTERM};
+use sd_notify::NotifyState;
+use sidestep_bpf::BpfError;
+use signal_hook::iterator::Signals;
+use thiserror::Error;
 
-/// Works until it is told to end: 0, or 1 if it cannot begin.
+use crate::args::AgentArgs;
+use crate::config::{ConfigError, Configuration};
+use crate::metrics_address::MetricsAddress;
+use broker::Broker;
+use logging::LogError;
+use metrics::{ListenError, Listener};
+use tcp_option::Attached;
+
+/// Why there is no agent.
+#[derive(Debug, Error)]
+enum AgentError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error("metrics: {0}")]
+    Listen(#[from] ListenError),
+    #[error(transparent)]
+    Group(BpfError),
+    #[error("there is nothing to do: neither the TCP option nor the socket is to be had")]
+    Idle,
+    #[error("cannot wait for signals: {0}")]
+    Signals(io::Error),
+    #[error("cannot write to standard output: {0}")]
+    Output(io::Error),
+    #[error("cannot start the thread for metrics: {0}")]
+    Thread(io::Error),
+}
+
+/// Works until it is told to end: 0, or 1 if there is nothing that it can do.
 pub(crate) fn execute(args: &AgentArgs) -> i32 {
-    let end = End::hold_back();
-    let done = tcp_option::attach(args.cgroup.as_deref()).map_err(|error| error.to_string());
-    let done = done.and_then(|option| {
-        println!("sidestep agent: {option}");
-        end.sleep().map_err(|error| error.to_string())
-    });
-    match done {
+    match work(args) {
         Ok(()) => 0,
         Err(error) => {
             eprintln!("sidestep agent: {error}");
@@ -26,29 +58,89 @@ pub(crate) fn execute(args: &AgentArgs) -> i32 {
     }
 }
 
-/// SIGTERM and SIGINT, which from now on wait until somebody asks for them.
-struct End(libc::sigset_t);
+fn work(args: &AgentArgs) -> Result<(), AgentError> {
+    // First of all: a signal from now on ends the agent in order.
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(AgentError::Signals)?;
+    ignore_sigpipe();
+    logging::begin(args.log.as_ref())?;
+    let address = metrics_address(args)?;
+    let mut listener = address.as_ref().map(Listener::bind).transpose()?;
+    let _metrics_file = listener.as_mut().and_then(Listener::take_path);
+    let _duties = Duties::take_up(args)?;
+    if let Some(listener) = listener {
+        metrics::start(listener).map_err(AgentError::Thread)?;
+    }
+    if let Some(address) = address {
+        say(&format_args!("metrics are told at {address}"))?;
+    }
+    tell_systemd(NotifyState::Ready);
+    let signal = signals.forever().next();
+    tell_systemd(NotifyState::Stopping);
+    log::info!("ends, by signal {}", signal.unwrap_or_default());
+    Ok(())
+}
 
-impl End {
-    fn hold_back() -> Self {
-        // SAFETY: all-zero is a valid set, which the calls read and write.
-        unsafe {
-            let mut set: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&raw mut set);
-            libc::sigaddset(&raw mut set, libc::SIGTERM);
-            libc::sigaddset(&raw mut set, libc::SIGINT);
-            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
-            Self(set)
+/// What it does for programs, as long as this exists. Either may be lacking.
+struct Duties {
+    _option: Option<Attached>,
+    _broker: Option<Broker>,
+}
+
+impl Duties {
+    /// Begins what can be begun, and says what cannot.
+    fn take_up(args: &AgentArgs) -> Result<Self, AgentError> {
+        let option = tcp_option::attach(args.cgroup.as_deref());
+        let broker = Broker::start(&args.socket);
+        match &option {
+            Ok(option) => say(option)?,
+            Err(BpfError::File { .. }) => {}
+            Err(error) => {
+                eprintln!("sidestep agent: the TCP option of SMC is not written: {error}");
+            }
+        }
+        let (meet, at) = ("programs of different network namespaces", args.socket.display());
+        match &broker {
+            Ok(_) if option.as_ref().is_ok_and(Attached::tells_identity) => {
+                say(&format_args!("{meet} meet at {at}"))?;
+            }
+            Ok(_) => eprintln!(
+                "sidestep agent: {meet} stay on TCP: nobody tells them which connection is \
+                 which; that takes the privilege of the TCP option, and Linux 5.18"
+            ),
+            Err(error) => eprintln!("sidestep agent: {meet} stay on TCP: {at}: {error}"),
+        }
+        match (option, broker) {
+            (Err(error @ BpfError::File { .. }), _) => Err(AgentError::Group(error)),
+            (Err(_), Err(_)) => Err(AgentError::Idle),
+            (option, broker) => Ok(Self { _option: option.ok(), _broker: broker.ok() }),
         }
     }
+}
 
-    /// Sleeps until one of them.
-    fn sleep(&self) -> io::Result<()> {
-        let mut signal = 0;
-        // SAFETY: the set and the number live until the call returns.
-        match unsafe { libc::sigwait(&raw const self.0, &raw mut signal) } {
-            0 => Ok(()),
-            error => Err(io::Error::from_raw_os_error(error)),
-        }
+/// A line of standard output, for whoever still reads it.
+fn say(what: &impl fmt::Display) -> Result<(), AgentError> {
+    super::print(&format!("sidestep agent: {what}\n")).map(drop).map_err(AgentError::Output)
+}
+
+/// Nobody who asks for metrics and does not wait for them shall end the agent.
+fn ignore_sigpipe() {
+    // SAFETY: no handler, so nothing of ours runs.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+}
+
+/// That of the command line, or else of the configuration.
+fn metrics_address(args: &AgentArgs) -> Result<Option<MetricsAddress>, ConfigError> {
+    if args.metrics.is_some() {
+        return Ok(args.metrics.clone());
+    }
+    let environment = |name: &str| std::env::var_os(name);
+    let configuration = Configuration::load(args.config.as_deref(), environment)?;
+    Ok(configuration.settings.agent_metrics)
+}
+
+/// Nothing happens if systemd has not asked for it.
+fn tell_systemd(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        log::warn!("systemd does not hear: {error}");
     }
 }

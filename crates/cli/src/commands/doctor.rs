@@ -1,5 +1,6 @@
 //! `sidestep doctor`: what, on this machine or in a program, keeps connections on TCP.
 
+mod agent;
 mod machine;
 mod program;
 mod tcp_option;
@@ -12,6 +13,7 @@ use crate::args::DoctorArgs;
 pub(crate) fn execute(args: &DoctorArgs) -> i32 {
     let mut checks = machine::checks();
     checks.push(tcp_option::check());
+    checks.push(agent::check());
     if let Some(program) = &args.program {
         checks.extend(program::checks(program));
     }

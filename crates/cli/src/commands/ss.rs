@@ -337,11 +337,12 @@ pub(super) fn bytes(n: u64) -> String {
 mod tests {
     use super::*;
     use sidestep_proto::fallback::Reason;
-    use sidestep_socket::inspect::Counters;
+    use sidestep_socket::inspect::{Counters, StateId};
     use sidestep_wire::diagnosis::Diagnosis;
 
     fn server() -> Connection {
         Connection {
+            state: StateId::default(),
             pid: 4711,
             program: "redis-server".into(),
             local: Some("127.0.0.1:6379".parse().unwrap()),
@@ -370,6 +371,7 @@ mod tests {
 
     fn client(mode: Mode, fallback: Option<Fallback>) -> Connection {
         Connection {
+            state: StateId::default(),
             pid: 99,
             program: "curl".into(),
             local: Some("[::1]:40001".parse().unwrap()),

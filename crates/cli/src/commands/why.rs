@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-use sidestep_socket::inspect::{Connection, Program, Role, Snapshot};
+use sidestep_socket::inspect::{Connection, Program, Snapshot};
 use thiserror::Error;
 
 use super::ss;
@@ -76,7 +76,7 @@ impl Scope for Asked {
         let ends = [connection.local, connection.peer];
         match self {
             Self::Processes(pids) => pids.contains(&connection.pid),
-            Self::Port(port) => server_of(connection).is_some_and(|end| end.port() == *port),
+            Self::Port(port) => connection.server().is_some_and(|end| end.port() == *port),
             Self::Host(ip) => ends.iter().flatten().any(|end| end.ip() == *ip),
             Self::Address(address) => ends.contains(&Some(*address)),
         }
@@ -89,13 +89,6 @@ impl Scope for Asked {
             Self::Host(ip) => server.is_some_and(|server| server.ip() == *ip),
             Self::Address(address) => server == Some(*address),
         }
-    }
-}
-
-fn server_of(connection: &Connection) -> Option<SocketAddr> {
-    match connection.role {
-        Role::Server => connection.local,
-        Role::Client => connection.peer,
     }
 }
 

@@ -94,9 +94,11 @@ fn programs_that_run_already_are_read() {
     let service = eventually("both are counted", || {
         let (status, output, _) = assess(&[]);
         let [service] = services(&output).try_into().ok().filter(|_| status == Some(0))?;
-        (service["connections"] == 2 && service["open"] == 1).then_some(service)
+        // The client has its answer a moment before the server has counted it.
+        let is_all = service["round_trips"] == 2 && service["open"] == 1;
+        (service["connections"] == 2 && is_all).then_some(service)
     });
-    assert_eq!((&service["round_trips"], &service["request_bytes"]), (&2.into(), &10.into()));
+    assert_eq!(service["request_bytes"], 10);
     // In an interval in which nothing comes, there is the one that is open.
     let (status, output, _) = assess(&["--for", "200ms"]);
     assert_eq!(status, Some(0));

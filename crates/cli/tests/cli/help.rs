@@ -105,3 +105,8 @@ fn a_wrong_command_line_is_status_2() {
         assert!(errors.contains("Usage: sidestep"), "{errors}");
     }
 }
+
+#[test]
+fn of_demote() {
+    check("help-demote.txt", &["demote", "--help"]);
+}

@@ -4,9 +4,11 @@
 mod agent;
 mod assess;
 mod bench;
+mod broker;
 mod capture;
 mod config;
 mod decode;
+mod demote;
 mod doctor;
 mod help;
 mod run;

@@ -118,8 +118,8 @@ fn totals_include_connections_that_have_ended() {
     // How this test knows its own program among those of the others.
     let spin_ns = 3005 << 32;
     state.slot(0).counters.spin_ns.store(spin_ns, Ordering::Relaxed);
-    state.free_slot(0);
-    state.free_slot(1);
+    state.free_slot(0, 0);
+    state.free_slot(1, 0);
     let output = stdout(&mut ss(&place, &["--totals", "--json"]));
     let programs: Vec<Value> = serde_json::from_str(&output).unwrap();
     let own = programs.iter().find(|program| program["spin_ns"] == spin_ns).unwrap();

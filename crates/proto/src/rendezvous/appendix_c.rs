@@ -150,8 +150,7 @@ fn c4_an_accept_of_a_link_group_that_we_do_not_have_is_out_of_sync() {
 #[test]
 fn c5_an_answer_that_does_not_come_is_not_waited_for_for_ever() {
     let seconds = |s: u64| move || s * 1_000_000_000;
-    assert!(!is_late(LOOKS_MAX - 1, seconds(6)));
-    assert!(is_late(LOOKS_MAX, seconds(0)), "a program that looks all the time");
+    assert!(!is_late(1_000_000, seconds(6)), "a peer that gets no CPU while we send and send");
     assert!(is_late(LOOKS_IN_TIME, seconds(7)));
     assert!(!is_late(LOOKS_IN_TIME - 1, seconds(3600)), "a program that makes a call an hour");
 }

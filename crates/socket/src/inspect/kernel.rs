@@ -2,15 +2,19 @@
 //!
 //! A connection that nothing is decided about costs its program no system call, so its
 //! addresses do not stand in its slot. They are found from outside: the descriptor names
-//! the socket, and the kernel's table of TCP sockets has its addresses.
+//! the socket, and the kernel's table of TCP sockets has its addresses. Each network namespace
+//! has a table of its own, which is read once.
 
-use super::Connection;
-use core::net::{IpAddr, SocketAddr};
+use super::{Connection, sock_diag};
+use core::net::SocketAddr;
 use procfs::net::TcpNetEntry;
 use procfs::process::{FDInfo, FDTarget, Process};
 use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
 
-/// Both addresses of the TCP sockets that one process sees, by inode.
+/// Both addresses of the TCP sockets of one network namespace, by inode.
 type Table = HashMap<u64, [SocketAddr; 2]>;
 
 /// Fills in addresses that are not known. What cannot be found out stays so.
@@ -20,9 +24,11 @@ pub(super) fn fill_in_addresses(connections: &mut [Connection]) {
         let Some(fd) = connection.descriptor else { continue };
         let Ok(process) = Process::new(connection.pid.cast_signed()) else { continue };
         let Some(inode) = socket(&process, fd) else { continue };
-        let table = tables.entry(connection.pid).or_insert_with(|| table(&process));
-        if let Some([local, peer]) = table.get(&inode) {
-            (connection.local, connection.peer) = (Some(*local), Some(*peer));
+        let Ok(namespace) = namespace(connection.pid) else { continue };
+        let table = tables.entry(namespace).or_insert_with(|| table(&process, namespace));
+        if let Some(addresses) = table.get(&inode) {
+            let [local, peer] = addresses.map(canonical);
+            (connection.local, connection.peer) = (Some(local), Some(peer));
         }
     }
 }
@@ -35,24 +41,35 @@ fn socket(process: &Process, fd: i32) -> Option<u64> {
     }
 }
 
-fn table(process: &Process) -> Table {
+/// A network namespace: device and inode of its file.
+type Namespace = (u64, u64);
+
+fn namespace(pid: u32) -> io::Result<Namespace> {
+    fs::metadata(format!("/proc/{pid}/ns/net")).map(|file| (file.dev(), file.ino()))
+}
+
+/// What a process of this namespace sees.
+fn table(process: &Process, of: Namespace) -> Table {
+    let is_ours = namespace(std::process::id()).is_ok_and(|ours| ours == of);
+    let told = is_ours.then(|| sock_diag::connections().ok()).flatten();
+    told.unwrap_or_else(|| shown_by_proc(process))
+}
+
+fn shown_by_proc(process: &Process) -> Table {
     let lists = [process.tcp(), process.tcp6()];
+    let addresses = |entry: &TcpNetEntry| [entry.local_address, entry.remote_address];
     lists.into_iter().flatten().flatten().map(|entry| (entry.inode, addresses(&entry))).collect()
 }
 
-fn addresses(entry: &TcpNetEntry) -> [SocketAddr; 2] {
-    // IPv4-mapped ones as IPv4, as everywhere.
-    let plain = |address: SocketAddr| {
-        let ip: IpAddr = address.ip().to_canonical();
-        SocketAddr::new(ip, address.port())
-    };
-    [plain(entry.local_address), plain(entry.remote_address)]
+/// IPv4-mapped addresses as IPv4, as everywhere.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inspect::{Counters, Mode, Role};
+    use crate::inspect::{Counters, Mode, Role, StateId};
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
 
@@ -70,8 +87,21 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_kernel_and_proc_agree() {
+        let myself = Process::myself().unwrap();
+        for host in ["127.0.0.1", "::1", "::ffff:127.0.0.1"] {
+            let listener = TcpListener::bind((host, 0)).unwrap();
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let inode = socket(&myself, stream.as_raw_fd()).unwrap();
+            let (asked, shown) = (sock_diag::connections().unwrap(), shown_by_proc(&myself));
+            assert_eq!(asked[&inode], shown[&inode], "{host}");
+        }
+    }
+
     fn connection(fd: i32) -> Connection {
         Connection {
+            state: StateId::default(),
             pid: std::process::id(),
             program: String::new(),
             local: None,

@@ -89,6 +89,13 @@ pub struct Service {
     pub received: Sizes,
 }
 
+impl Decision {
+    fn add(&mut self, more: &Self) {
+        self.in_last_hour += more.in_last_hour;
+        self.last_ago = self.last_ago.min(more.last_ago);
+    }
+}
+
 impl Sizes {
     pub(super) fn read(from: &sizes::Sizes) -> Self {
         Self(from.0.each_ref().map(load))
@@ -174,7 +181,17 @@ pub(super) fn decisions(history: &History) -> (Vec<Decision>, u64) {
         in_last_hour: recent.in_last_hour,
         last_ago: Duration::from_secs(u64::from(recent.last_ago)),
     };
-    (history.recent().map(decision).collect(), history.untold().in_last_hour)
+    let mut decisions: Vec<Decision> = Vec::new();
+    for more in history.recent().map(decision) {
+        let is_same = |known: &&mut Decision| {
+            (known.server, known.role, &known.verdict) == (more.server, more.role, &more.verdict)
+        };
+        match decisions.iter_mut().find(is_same) {
+            Some(known) => known.add(&more),
+            None => decisions.push(more),
+        }
+    }
+    (decisions, history.untold().in_last_hour)
 }
 
 /// Traffic by server address, and how many connections found no place to be told apart.

@@ -1,6 +1,6 @@
 //! A state that its program has given away: it can be read after the program's end.
 
-use super::{Mapped, Program, program};
+use super::{Mapped, Program, StateId, program};
 use sidestep_device::state;
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -19,10 +19,12 @@ impl Shown {
         Some(Self { state, pid, program: program(pid) })
     }
 
-    /// What it says now.
+    /// What it says now. Who has it from here has no need to tell it from others: its
+    /// [`Program::state`] is nothing.
     #[must_use]
     pub fn read(&self) -> Program {
-        Program::read(&self.state.0, vec![self.pid], self.program.clone())
+        let program = self.program.clone();
+        Program::read(&self.state.0, StateId::default(), vec![self.pid], program)
     }
 }
 
@@ -37,7 +39,7 @@ mod tests {
     #[test]
     fn a_state_is_read_when_its_program_has_let_go() {
         let (state, fd) = state::create(sys::pid(), [0, 0]).unwrap();
-        state.header().ended.smc.store(7, Ordering::Relaxed);
+        state.header().ended[0].smc.store(7, Ordering::Relaxed);
         // SAFETY: just made, and used by nobody else.
         let file = unsafe { File::from_raw_fd(fd) };
         let shown = Shown::new(&file, sys::pid()).unwrap();

@@ -72,5 +72,8 @@ pub(crate) fn control_vectors() -> Vec<(&'static str, Vec<u8>)> {
         ("hand-hello", vector!("hand-hello")),
         ("hand-introduction", vector!("hand-introduction")),
         ("hand-channel", vector!("hand-channel")),
+        ("hand-petition", vector!("hand-petition")),
+        ("hand-match", vector!("hand-match")),
+        ("hand-refusal", vector!("hand-refusal")),
     ]
 }

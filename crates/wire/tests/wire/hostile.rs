@@ -367,7 +367,7 @@ fn lies_in_a_host_control_datagram_are_refused() {
         (0, &b"SSTQ"[..], "control magic"),
         (4, &[0, 2], "control version"),
         (6, &[0, 0], "control kind"),
-        (6, &[0, 4], "control kind"),
+        (6, &[0, 7], "control kind"),
         (6, &[0, 1], "control length"),
         (8, &[0, 0, 0, 49], "control length"),
         (8, &[0xFF; 4], "control length"),
@@ -375,6 +375,15 @@ fn lies_in_a_host_control_datagram_are_refused() {
     ] {
         let bytes = patched(introduction.clone(), at, new);
         let error = ControlMessage::parse(&bytes).expect_err(field);
+        assert_eq!(error.field(), field);
+    }
+    for (vector, at, new, field) in [
+        (vector!("hand-petition"), 44, 0, "Petition role"),
+        (vector!("hand-petition"), 44, 3, "Petition role"),
+        (vector!("hand-match"), 46, 0, "Match role"),
+        (vector!("hand-refusal"), 31, 3, "Refusal cause"),
+    ] {
+        let error = ControlMessage::parse(&patched(vector, at, &[new])).expect_err(field);
         assert_eq!(error.field(), field);
     }
 }

@@ -13,7 +13,10 @@ use sidestep_wire::{
         proposal::{GidEntry, IpPrefixes, Ipv6Prefix, IsmDevice, SmcDV2, Types, V1Offer},
         proposal::{V2Offer, V2Types},
     },
-    host_control::{self, Channel, ControlMessage, Hello, Instance, Introduction},
+    host_control::{
+        self, Channel, ControlMessage, Hello, Instance, Introduction, Match, Petition, Refusal,
+        RefusalCause, Side,
+    },
 };
 
 prop_compose! {
@@ -286,7 +289,32 @@ fn control_message() -> impl Strategy<Value = ControlMessage> {
         });
     let channel = (any::<[u8; 16]>(), any::<u16>())
         .prop_map(|(instance, channel)| Channel { instance: Instance(instance), channel });
+    let petition = (any::<[u8; 16]>(), any::<[u8; 16]>(), any::<bool>(), any::<u16>()).prop_map(
+        |(instance, token, is_server, port)| Petition {
+            instance: Instance(instance),
+            token,
+            side: if is_server { Side::Server } else { Side::Client },
+            port,
+        },
+    );
+    let side = prop_oneof![Just(Side::Client), Just(Side::Server)];
+    let ids = any::<[u32; 3]>();
+    let matched = (any::<[u8; 16]>(), any::<[u8; 16]>(), any::<u16>(), side, ids).prop_map(
+        |(instance, token, port, side, [own_uid, uid, gid])| Match {
+            instance: Instance(instance),
+            token,
+            port,
+            side,
+            own_uid,
+            uid,
+            gid,
+        },
+    );
+    let cause = prop_oneof![Just(RefusalCause::Malformed), Just(RefusalCause::NoRoom)];
     prop_oneof![
+        petition.prop_map(ControlMessage::Petition),
+        matched.prop_map(ControlMessage::Match),
+        cause.prop_map(|cause| ControlMessage::Refusal(Refusal { cause })),
         hello.prop_map(ControlMessage::Hello),
         introduction.prop_map(ControlMessage::Introduction),
         channel.prop_map(ControlMessage::Channel),

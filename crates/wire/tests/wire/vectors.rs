@@ -12,7 +12,10 @@ use sidestep_wire::{
         proposal::{GidEntry, IpPrefixes, Ipv6Prefix, IsmDevice, SmcDV2, Types, V1Offer},
         proposal::{V2Offer, V2Types},
     },
-    host_control::{Channel, ControlMessage, Hello, Instance, Introduction},
+    host_control::{
+        Channel, ControlMessage, Hello, Instance, Introduction, Match, Petition, Refusal,
+        RefusalCause, Side,
+    },
 };
 
 use crate::hex::{captures, clc_vectors, control_vectors, decode, vector};
@@ -462,17 +465,26 @@ fn reads_and_writes_host_control_datagrams() {
         link_id: LinkId(0x0101),
     };
     let channel = Channel { instance, channel: 258 };
+    let petition = Petition { instance, token: hello.token, side: Side::Server, port: 8080 };
+    let (own_uid, uid, gid) = (1000, 100_000, 100);
+    let (token, side) = (hello.token, Side::Client);
+    let matched = Match { instance, token, port: 8080, side, own_uid, uid, gid };
+    let refusal = Refusal { cause: RefusalCause::NoRoom };
     let messages = [
         ControlMessage::Hello(hello),
         ControlMessage::Introduction(introduction),
         ControlMessage::Channel(channel),
+        ControlMessage::Petition(petition),
+        ControlMessage::Match(matched),
+        ControlMessage::Refusal(refusal),
     ];
     for (message, (name, bytes)) in messages.into_iter().zip(control_vectors()) {
         assert_eq!(ControlMessage::parse(&bytes), Ok(message), "{name}");
         let mut out = [0; sidestep_wire::host_control::EMITTED_LEN_MAX];
         let len = message.emit(&mut out).unwrap();
         assert_eq!(&out[..len], bytes, "{name}");
-        assert_eq!(message.instance(), instance);
+        let is_agents = matches!(message, ControlMessage::Refusal(_));
+        assert_eq!(message.instance(), if is_agents { Instance([0; 16]) } else { instance });
     }
 }
 

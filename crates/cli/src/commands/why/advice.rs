@@ -53,10 +53,10 @@ pub(super) fn of(reason: Reason, role: Role, peer: Option<Diagnosis>) -> Advice 
             Some("start the program with `sidestep run --mode smc`, or set smc.mode = \"smc\""),
         ),
         Reason::RemotePeer => advice(
-            "nothing: shared memory does not reach another host",
+            "nothing: the peer's address is not this network namespace's, and no agent tells more",
             Nobody,
-            Rule::Given("both ends must be on one host"),
-            None,
+            Rule::Given("both ends must be on one host, and between namespaces with an agent"),
+            Some("if the peer is a container of this host, run `sidestep agent` on the host"),
         ),
         Reason::PeerNotSmc => advice(
             match role {
@@ -79,8 +79,8 @@ pub(super) fn of(reason: Reason, role: Role, peer: Option<Diagnosis>) -> Advice 
         Reason::OtherNamespace => advice(
             "compared the network namespaces of the two sockets",
             Nobody,
-            Rule::Given("both ends must be in one network namespace"),
-            Some("run both programs in one network namespace"),
+            Rule::Given("both ends must be in one network namespace, if no agent runs"),
+            Some("run `sidestep agent`, or both programs in one network namespace"),
         ),
         Reason::NoMemory => advice(
             AGREEING,
@@ -219,6 +219,30 @@ pub(super) fn of(reason: Reason, role: Role, peer: Option<Diagnosis>) -> Advice 
             Peer,
             Rule::Given("where an agent runs, both ends must have sent the option"),
             Some("start the peer with `sidestep run`"),
+        ),
+        Reason::Demoted => advice(
+            "taken back from shared memory, or not moved there",
+            This,
+            Rule::Given("an operator has said `sidestep demote`"),
+            Some("sidestep promote, with the same PID or port"),
+        ),
+        Reason::AgentAway => advice(
+            "called the agent at its socket: nobody was there",
+            This,
+            Rule::Settings(&["smc.agent_socket"]),
+            Some(
+                "let the program reach the agent: mount the directory of its socket into the \
+                 container, or say by smc.agent_socket where it is",
+            ),
+        ),
+        Reason::PetitionUnanswered => advice(
+            "asked the agent who holds the other end: nobody has asked for us",
+            Peer,
+            Rule::Given("both ends must be on this host, and reach the same agent"),
+            Some(
+                "if the peer is a container of this host, start it with `sidestep run`, and with \
+                 the agent's socket",
+            ),
         ),
     }
 }

@@ -390,7 +390,7 @@ fn enter(kinds: &mut Vec<Kind>, more: Kind) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sidestep_socket::inspect::{Counters, Decision};
+    use sidestep_socket::inspect::{Counters, Decision, StateId};
     use std::time::Duration;
 
     fn server_at() -> SocketAddr {
@@ -428,6 +428,7 @@ mod tests {
         let ends = [Some(server_at()), Some("127.0.0.1:40000".parse().unwrap())];
         let [local, peer] = if role == Role::Server { ends } else { [ends[1], ends[0]] };
         Connection {
+            state: StateId::default(),
             pid: 1 << 30 | pid,
             program: format!("p{pid}"),
             local,

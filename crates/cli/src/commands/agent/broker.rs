@@ -1,0 +1,287 @@
+//! The agent's part that brings programs of different network namespaces together.
+//!
+//! Within one namespace two programs find each other by abstract names. Where the ends of a connection are
+//! in two, each sends the agent a *petition*: "I hold this end of the connection with this token". When both
+//! have come, each gets one end of a new pair of sockets, with the user of the other as the kernel says it.
+//! By that line the two show each other their memory, and from then on they need the agent no more: it sees
+//! none of it, and none of the bytes.
+//!
+//! ```text
+//!   client ──petition──> agent <──petition── server       SOCK_SEQPACKET, a file
+//!   client <──match, socket── agent ──match, socket──> server
+//!   client <═══════════════ a line of their own ═══════════════> server
+//! ```
+//!
+//! Anybody may write to the socket. So each message has a fixed size and is checked; what is none is answered
+//! and hung up on; nobody is waited for; who does not read loses his answers; and all that is kept is bounded,
+//! for each user and in all. A line that says nothing for a while is hung up on: the libraries call again.
+
+mod petitions;
+
+use std::collections::HashMap;
+use std::fs::{self, Permissions};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use rustix::net::{
+    self, AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    SocketAddrUnix, SocketFlags, SocketType, sockopt,
+};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sidestep_wire::host_control::{
+    ControlMessage, EMITTED_LEN_MAX, Match, Petition, Refusal, RefusalCause,
+};
+
+use super::socket_file::{SocketFile, make_room};
+use petitions::{Petitioner, Petitions, Waiting};
+
+/// Processes of one user that may be connected.
+const LINES_OF_USER_MAX: usize = 256;
+/// Processes of all users; beyond, who was silent longest gives way.
+const LINES_MAX: usize = 2_048;
+/// After this a silent line is hung up on.
+const SILENCE_MAX: Duration = Duration::from_secs(15);
+/// How often is looked for what has waited or been silent too long.
+const TICK: Duration = Duration::from_secs(1);
+/// Messages taken from one line, and callers accepted, before others have their turn.
+const AT_ONCE: usize = 16;
+/// Callers that wait to be accepted; others try again.
+const BACKLOG: i32 = 256;
+/// Bytes of answers that may lie unread, by the kernel's count, about a thousand for each: as many
+/// connections may begin at once. Further ones are lost, and asked for again.
+const UNREAD_MAX: usize = 128 << 10;
+/// In the place of a line: the listening socket.
+const LISTENER: u64 = 0;
+
+/// The broker, as long as this exists.
+pub(super) struct Broker {
+    _file: SocketFile,
+}
+
+impl Broker {
+    /// Begins to serve at a path.
+    ///
+    /// **Errors**: another agent serves there, or no socket can be made there.
+    pub(super) fn start(at: &Path) -> io::Result<Self> {
+        let listener = listen(at)?;
+        let broker = Self { _file: SocketFile(at.to_owned()) };
+        let mut clerk = Clerk::new(listener)?;
+        thread::Builder::new().name("broker".to_owned()).spawn(move || {
+            let error = clerk.serve();
+            log::error!(
+                "programs of different network namespaces stay on TCP until the agent is \
+                 restarted: {error}"
+            );
+        })?;
+        Ok(broker)
+    }
+}
+
+/// A socket at a path; a file that a killed agent has left is replaced.
+fn listen(at: &Path) -> io::Result<OwnedFd> {
+    let address = SocketAddrUnix::new(at)?;
+    if let Some(directory) = at.parent().filter(|it| !it.exists()) {
+        fs::create_dir(directory)?;
+    }
+    make_room(at).map_err(io::Error::other)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let listener = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    net::bind(&listener, &address).map_err(|errno| match errno {
+        Errno::ADDRINUSE => io::Error::new(io::ErrorKind::AddrInUse, "another agent serves there"),
+        errno => errno.into(),
+    })?;
+    // Who may come is asked of the kernel when somebody does.
+    fs::set_permissions(at, Permissions::from_mode(0o666))?;
+    net::listen(&listener, BACKLOG)?;
+    Ok(listener)
+}
+
+/// A process that has called.
+struct Line {
+    socket: OwnedFd,
+    uid: u32,
+    gid: u32,
+    heard: Instant,
+}
+
+/// What the one thread of the broker has before it.
+struct Clerk {
+    events: OwnedFd,
+    listener: OwnedFd,
+    lines: HashMap<u64, Line>,
+    /// Numbers are not used again: a petition may outlive its line.
+    next_line: u64,
+    petitions: Petitions,
+    next_tick: Instant,
+}
+
+impl Clerk {
+    fn new(listener: OwnedFd) -> io::Result<Self> {
+        let limit = getrlimit(Resource::Nofile);
+        // Lines are descriptors; without more of them fewer fit.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+        let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        watch(&events, listener.as_fd(), LISTENER)?;
+        let (lines, petitions) = (HashMap::new(), Petitions::default());
+        let next_tick = Instant::now() + TICK;
+        Ok(Self { events, listener, lines, next_line: LISTENER + 1, petitions, next_tick })
+    }
+
+    /// Serves until that is impossible.
+    fn serve(&mut self) -> io::Error {
+        let tick = Timespec { tv_sec: TICK.as_secs() as i64, tv_nsec: 0 };
+        loop {
+            let timeout = (!self.lines.is_empty()).then_some(&tick);
+            let mut room = [MaybeUninit::uninit(); AT_ONCE];
+            let events = match epoll::wait(&self.events, &mut room, timeout) {
+                Ok((events, _)) => events,
+                Err(Errno::INTR) => continue,
+                Err(error) => return error.into(),
+            };
+            let now = Instant::now();
+            for event in events {
+                match event.data.u64() {
+                    LISTENER => self.welcome(now),
+                    line => self.hear(line, now),
+                }
+            }
+            if now >= self.next_tick {
+                self.next_tick = now + TICK;
+                self.petitions.expire(now);
+                self.lines.retain(|_, line| now.duration_since(line.heard) < SILENCE_MAX);
+            }
+        }
+    }
+
+    fn welcome(&mut self, now: Instant) {
+        for _ in 0..AT_ONCE {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            match net::accept_with(&self.listener, flags) {
+                Ok(socket) => self.admit(socket, now),
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    // Without this the one who waits would be reported again and again.
+                    return self.dismiss_quietest();
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn admit(&mut self, socket: OwnedFd, now: Instant) {
+        let Ok(caller) = sockopt::socket_peercred(&socket) else { return };
+        let (uid, gid) = (caller.uid.as_raw(), caller.gid.as_raw());
+        if self.lines.values().filter(|line| line.uid == uid).count() >= LINES_OF_USER_MAX {
+            return refuse(&socket, RefusalCause::NoRoom);
+        }
+        if self.lines.len() >= LINES_MAX {
+            self.dismiss_quietest();
+        }
+        let number = self.next_line;
+        let _ = sockopt::set_socket_send_buffer_size(&socket, UNREAD_MAX);
+        if watch(&self.events, socket.as_fd(), number).is_ok() {
+            self.next_line += 1;
+            self.lines.insert(number, Line { socket, uid, gid, heard: now });
+        }
+    }
+
+    fn dismiss_quietest(&mut self) {
+        let quietest = self.lines.iter().min_by_key(|(_, line)| line.heard).map(|(at, _)| *at);
+        if let Some(line) = quietest.and_then(|at| self.lines.remove(&at)) {
+            refuse(&line.socket, RefusalCause::NoRoom);
+        }
+    }
+
+    /// Takes what has come by a line.
+    fn hear(&mut self, number: u64, now: Instant) {
+        // One byte more than the longest message: what is longer does not look like one.
+        let mut bytes = [0; EMITTED_LEN_MAX + 1];
+        for _ in 0..AT_ONCE {
+            let Some(line) = self.lines.get_mut(&number) else { return };
+            // Descriptors beside it are closed by the kernel, as there is no place for them.
+            let len = match net::recv(&line.socket, &mut bytes, RecvFlags::DONTWAIT) {
+                Ok((len, _)) if len > 0 => len,
+                Err(Errno::AGAIN | Errno::INTR) => return,
+                Ok(_) | Err(_) => return self.hang_up(number),
+            };
+            let Ok(ControlMessage::Petition(petition)) = ControlMessage::parse(&bytes[..len])
+            else {
+                refuse(&line.socket, RefusalCause::Malformed);
+                return self.hang_up(number);
+            };
+            line.heard = now;
+            let petitioner = Petitioner { line: number, uid: line.uid, gid: line.gid };
+            self.consider(&petition, petitioner, now);
+        }
+    }
+
+    fn consider(&mut self, petition: &Petition, petitioner: Petitioner, now: Instant) {
+        let Self { lines, petitions, .. } = self;
+        let is_there = |line| lines.contains_key(&line);
+        if let Some(other) = petitions.submit(now, petitioner, petition, is_there) {
+            self.acquaint(petition, petitioner, &other);
+        }
+    }
+
+    /// Gives the two a line of their own. If only one gets its end, it finds the other end closed.
+    fn acquaint(&mut self, petition: &Petition, petitioner: Petitioner, other: &Waiting) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let pair = net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let Ok((one, another)) = pair else { return };
+        let to_one = news(petition, other, petitioner.uid);
+        let mirrored = Waiting { petitioner, instance: petition.instance, ..*other };
+        let its = Petition { side: petition.side.other(), ..*petition };
+        let to_other = news(&its, &mirrored, other.petitioner.uid);
+        self.tell(petitioner.line, &to_one, one.as_fd());
+        self.tell(other.petitioner.line, &to_other, another.as_fd());
+    }
+
+    fn tell(&mut self, number: u64, news: &Match, end: BorrowedFd<'_>) {
+        let Some(line) = self.lines.get(&number) else { return };
+        match send(&line.socket, &ControlMessage::Match(*news), &[end]) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => self.hang_up(number),
+        }
+    }
+
+    fn hang_up(&mut self, number: u64) {
+        // Closed, it is watched no more.
+        self.lines.remove(&number);
+    }
+}
+
+fn watch(events: &OwnedFd, socket: BorrowedFd<'_>, number: u64) -> rustix::io::Result<()> {
+    epoll::add(events, socket, epoll::EventData::new_u64(number), epoll::EventFlags::IN)
+}
+
+/// What is said about `other` to who has sent, or could have sent, the petition.
+fn news(petition: &Petition, other: &Waiting, own_uid: u32) -> Match {
+    let Petitioner { uid, gid, .. } = other.petitioner;
+    let Petition { token, port, side, .. } = *petition;
+    Match { instance: other.instance, token, port, side, own_uid, uid, gid }
+}
+
+/// Says why, before the line is closed. If it cannot be said, the end says enough.
+fn refuse(socket: &OwnedFd, cause: RefusalCause) {
+    let _ = send(socket, &ControlMessage::Refusal(Refusal { cause }), &[]);
+}
+
+fn send(socket: &OwnedFd, message: &ControlMessage, beside: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut bytes = [0; EMITTED_LEN_MAX];
+    let len = message.emit(&mut bytes).map_err(io::Error::other)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !beside.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(beside));
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    net::sendmsg(socket, &[io::IoSlice::new(&bytes[..len])], &mut control, flags)?;
+    Ok(())
+}

@@ -1,0 +1,340 @@
+//! The agent's socket: who is brought together, and what hostile callers get.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType,
+};
+use sidestep_wire::host_control::{
+    ControlMessage, EMITTED_LEN_MAX, Instance, Match, Petition, RefusalCause, Side,
+};
+
+use crate::support::Place;
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[test]
+fn two_ends_get_a_line_to_each_other() {
+    let agent = Agent::start();
+    let (client, server) = (agent.call(), agent.call());
+    client.petition(1, Side::Client);
+    server.petition(1, Side::Server);
+    let (to_client, clients_end) = client.awaits_match();
+    let (to_server, servers_end) = server.awaits_match();
+    assert_eq!(to_client.instance, Instance([Side::Server as u8; 16]));
+    assert_eq!(to_server.instance, Instance([Side::Client as u8; 16]));
+    for (news, side) in [(to_client, Side::Client), (to_server, Side::Server)] {
+        assert_eq!((news.token, news.port, news.side), ([1; 16], 80, side));
+        let own = rustix::process::getuid().as_raw();
+        assert_eq!((news.uid, news.own_uid), (own, own));
+    }
+    net::send(&clients_end, b"hello", SendFlags::empty()).unwrap();
+    let mut bytes = [0; 8];
+    assert_eq!(net::recv(&servers_end, &mut bytes, RecvFlags::empty()).unwrap().0, 5);
+}
+
+#[test]
+fn a_process_may_be_at_both_ends() {
+    let agent = Agent::start();
+    let line = agent.call();
+    line.petition(1, Side::Client);
+    line.petition(1, Side::Server);
+    let (news, _end) = line.awaits_match();
+    let (other_news, _other_end) = line.awaits_match();
+    assert_ne!(news.side, other_news.side);
+}
+
+#[test]
+fn what_is_no_petition_is_answered_and_ends_the_line() {
+    let agent = Agent::start();
+    let whole = petition(1, Side::Client);
+    let mut too_long = whole.clone();
+    too_long.resize(4_000, 0);
+    let mut of_another_kind = whole.clone();
+    of_another_kind[7] = 1;
+    for garbage in [&b"x"[..], &whole[..20], &too_long, &of_another_kind, &[0xff; 48]] {
+        let line = agent.call();
+        line.send(garbage, &[]);
+        assert_eq!(line.awaits_refusal(), RefusalCause::Malformed);
+        line.awaits_end();
+    }
+    agent.serves();
+}
+
+#[test]
+fn descriptors_beside_a_petition_are_not_taken() {
+    let agent = Agent::start();
+    let before = agent.descriptors();
+    let line = agent.call();
+    let file = File::open("/dev/null").unwrap();
+    for _ in 0..100 {
+        line.send(&petition(7, Side::Client), &[file.as_fd(), file.as_fd()]);
+    }
+    agent.serves();
+    // The line itself, and what was there before.
+    assert!(agent.descriptors() <= before + 8, "{}", agent.descriptors());
+}
+
+#[test]
+fn one_user_cannot_have_all_lines() {
+    let agent = Agent::start();
+    let mut lines = Vec::new();
+    let mut refused = 0;
+    for _ in 0..1_000 {
+        // One that is refused may be so while it still calls, or after.
+        let Some(line) = agent.try_call() else { continue };
+        lines.push(line);
+    }
+    for line in &lines {
+        refused += u32::from(line.has_ended());
+    }
+    assert!(refused >= 700, "{refused} of {}", lines.len());
+    drop(lines);
+    // Until it has seen that they are gone.
+    let deadline = Instant::now() + PATIENCE;
+    while agent.call().has_ended() {
+        assert!(Instant::now() < deadline, "there is no room again");
+    }
+    agent.serves();
+}
+
+#[test]
+fn who_never_reads_loses_answers_and_nobody_else_does() {
+    let agent = Agent::start();
+    let (deaf, other) = (agent.call(), agent.call());
+    let (mut to_other, mut to_deaf) = (0, 0);
+    for token in 0..2_000 {
+        deaf.send(&petition(token, Side::Client), &[]);
+        other.send(&petition(token, Side::Server), &[]);
+        other.awaits_match();
+        to_other += 1;
+    }
+    while deaf.try_match().is_some() {
+        to_deaf += 1;
+    }
+    assert!((1..500).contains(&to_deaf), "{to_deaf} answers lay unread, {to_other} were read");
+    agent.serves();
+}
+
+#[test]
+fn a_flood_does_not_keep_others_from_being_served() {
+    let agent = Agent::start();
+    thread::scope(|scope| {
+        let flood = scope.spawn(|| {
+            let line = agent.call();
+            let deadline = Instant::now() + Duration::from_secs(2);
+            for token in 0.. {
+                line.send(&petition(token, Side::Client), &[]);
+                if Instant::now() > deadline {
+                    break;
+                }
+            }
+        });
+        while !flood.is_finished() {
+            agent.serves();
+        }
+    });
+}
+
+#[test]
+fn the_socket_of_a_killed_agent_is_replaced_and_that_of_a_living_one_is_not() {
+    let mut agent = Agent::start();
+    let second = agent
+        .place
+        .sidestep(None)
+        .arg("agent")
+        .arg("--socket")
+        .arg(&agent.socket)
+        .args(["--cgroup", "/nowhere"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(said.contains("another agent serves there"), "{said}");
+    agent.serves();
+    agent.child.kill().unwrap();
+    agent.child.wait().unwrap();
+    assert!(agent.socket.exists());
+    agent.child = begin(&agent.place, &agent.socket);
+    agent.serves();
+}
+
+/// An agent; whether it may load programs does not matter here.
+struct Agent {
+    child: Child,
+    socket: PathBuf,
+    place: Place,
+}
+
+impl Agent {
+    fn start() -> Self {
+        let place = Place::new();
+        let socket = place.path().join("agent.sock");
+        let child = begin(&place, &socket);
+        Self { child, socket, place }
+    }
+
+    fn call(&self) -> Line {
+        self.try_call().expect("the agent is called")
+    }
+
+    fn try_call(&self) -> Option<Line> {
+        let socket = net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        net::connect(&socket, &SocketAddrUnix::new(&self.socket).unwrap()).ok()?;
+        Some(Line(socket))
+    }
+
+    /// It goes on bringing people together.
+    fn serves(&self) {
+        let (client, server) = (self.call(), self.call());
+        client.petition(0xee, Side::Client);
+        server.petition(0xee, Side::Server);
+        client.awaits_match();
+        server.awaits_match();
+    }
+
+    fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn begin(place: &Place, socket: &Path) -> Child {
+    let mut command = place.sidestep(None);
+    // A group of the test's own, if that may be made: nobody else's sockets are looked at.
+    let group = sidestep_bpf::Cgroup::create_for_run();
+    if let Ok(group) = &group {
+        command.arg("agent").arg("--cgroup").arg(group.path());
+    } else {
+        command.arg("agent");
+    }
+    command.arg("--socket").arg(socket).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let words = "programs of different network namespaces";
+    let says = |stream: Box<dyn io::Read>| {
+        BufReader::new(stream).lines().map_while(Result::ok).any(|line| line.contains(words))
+    };
+    let out: Box<dyn io::Read> = Box::new(child.stdout.take().unwrap());
+    let errors: Box<dyn io::Read> = Box::new(child.stderr.take().unwrap());
+    // It says so on the one or the other, by its privilege.
+    let is_there = if group.is_ok() { says(out) } else { says(errors) };
+    assert!(is_there, "the agent ended");
+    child
+}
+
+/// A caller.
+struct Line(OwnedFd);
+
+impl Line {
+    fn petition(&self, token: u8, side: Side) {
+        self.send(&petition(u32::from_ne_bytes([token; 4]), side), &[]);
+    }
+
+    /// What cannot be sent, is not.
+    fn send(&self, bytes: &[u8], beside: &[std::os::fd::BorrowedFd<'_>]) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !beside.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(beside));
+        }
+        let _ = net::sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);
+    }
+
+    fn awaits_match(&self) -> (Match, OwnedFd) {
+        self.await_news();
+        self.try_match().expect("a match")
+    }
+
+    /// One that has come.
+    fn try_match(&self) -> Option<(Match, OwnedFd)> {
+        let mut bytes = [0; EMITTED_LEN_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut place = [io::IoSliceMut::new(&mut bytes)];
+        let len = net::recvmsg(&self.0, &mut place, &mut control, RecvFlags::DONTWAIT).ok()?.bytes;
+        let end = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut ends) => ends.next(),
+            _ => None,
+        })?;
+        match ControlMessage::parse(&bytes[..len]) {
+            Ok(ControlMessage::Match(news)) => Some((news, end)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn awaits_refusal(&self) -> RefusalCause {
+        self.await_news();
+        let mut bytes = [0; EMITTED_LEN_MAX];
+        let (len, _) = net::recv(&self.0, &mut bytes, RecvFlags::DONTWAIT).unwrap();
+        match ControlMessage::parse(&bytes[..len]) {
+            Ok(ControlMessage::Refusal(refusal)) => refusal.cause,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn awaits_end(&self) {
+        self.await_news();
+        let mut bytes = [0; 1];
+        let end = net::recv(&self.0, &mut bytes, RecvFlags::DONTWAIT);
+        assert!(matches!(end, Ok((0, _)) | Err(rustix::io::Errno::CONNRESET)), "{end:?}");
+    }
+
+    fn await_news(&self) {
+        let mut entry = [PollFd::new(&self.0, PollFlags::IN)];
+        let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        assert_eq!(poll(&mut entry, Some(&patience)).unwrap(), 1, "nothing comes");
+    }
+
+    /// Whether it was refused; it is once the agent has come to it, and never later.
+    fn has_ended(&self) -> bool {
+        self.petition(0xaa, Side::Client);
+        let deadline = Instant::now() + Duration::from_millis(20);
+        while !self.is_hung_up() && Instant::now() < deadline {
+            thread::yield_now();
+        }
+        self.is_hung_up()
+    }
+
+    fn is_hung_up(&self) -> bool {
+        let mut entry = [PollFd::new(&self.0, PollFlags::empty())];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut entry, Some(&at_once)).unwrap();
+        entry[0].revents().contains(PollFlags::HUP)
+    }
+}
+
+fn petition(token: u32, side: Side) -> Vec<u8> {
+    let mut whole = [0; 16];
+    whole.chunks_mut(4).for_each(|chunk| chunk.copy_from_slice(&token.to_ne_bytes()));
+    let instance = Instance([side as u8; 16]);
+    let mut bytes = vec![0; Petition::LEN];
+    Petition { instance, token: whole, side, port: 80 }.emit(&mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn a_file_that_is_no_socket_stays() {
+    let place = Place::new();
+    let precious = place.path().join("precious");
+    std::fs::write(&precious, "precious").unwrap();
+    let mut command = place.sidestep(None);
+    command.arg("agent").arg("--socket").arg(&precious).args(["--cgroup", "/nowhere"]);
+    let said = String::from_utf8_lossy(&command.output().unwrap().stderr).into_owned();
+    assert!(said.contains("there is a file of this name that is no socket"), "{said}");
+    assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
+}

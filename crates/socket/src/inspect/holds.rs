@@ -1,0 +1,219 @@
+//! `sidestep demote` and `promote`: an operator's word to programs that run.
+//!
+//! What is held is written into the state of each program ([`state::Holds`]), the one thing
+//! that is ever written there from outside. New connections read it when they get their
+//! slot; those that exist have a word of their own in it, and a hint, which their next
+//! call follows ([`crate::switch`]). Nobody waits for that: a connection that nobody uses
+//! carries no bytes either way.
+
+use super::{StateId, is_refusal, open_with, processes, slots_used, state_descriptors};
+use core::sync::atomic::{AtomicU8, Ordering};
+use sidestep_device::state::{self, Slot, State, flag, mode};
+use sidestep_proto::fallback::Reason;
+use std::collections::{BTreeSet, HashSet};
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// Whose connections are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// All of one process.
+    Process(u32),
+    /// Those of a server's port, in all processes.
+    Port(u16),
+    /// All.
+    All,
+}
+
+/// Whom the word has reached.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Reached {
+    /// Processes.
+    pub pids: BTreeSet<u32>,
+    /// Connections whose way it changes, or will when they would have moved.
+    pub connections: usize,
+    /// Processes to which we may not say it.
+    pub refused: Vec<u32>,
+    /// Processes that hold as many ports as they can.
+    pub full: Vec<u32>,
+    /// Processes in which everything is held, so that one port cannot be let go.
+    pub all_held: Vec<u32>,
+}
+
+/// Keeps connections on TCP, and takes those back that have moved.
+///
+/// # Errors
+/// `/proc` cannot be listed.
+pub fn hold(whose: Whose) -> io::Result<Reached> {
+    tell(whose, |state, port| if state.header().holds.add(port) { Told::Yes } else { Told::Full })
+}
+
+/// Lets them move again.
+///
+/// # Errors
+/// `/proc` cannot be listed.
+pub fn release(whose: Whose) -> io::Result<Reached> {
+    tell(whose, |state, port| {
+        let holds = &state.header().holds;
+        if port.is_some() && holds.iter().any(|held| held.is_none()) {
+            return Told::AllHeld;
+        }
+        holds.remove(port);
+        Told::Yes
+    })
+}
+
+enum Told {
+    Yes,
+    Full,
+    AllHeld,
+}
+
+fn tell(whose: Whose, say: impl Fn(&State, Option<u16>) -> Told) -> io::Result<Reached> {
+    let (pids, port) = match whose {
+        Whose::Process(pid) => (vec![pid], None),
+        Whose::Port(port) => (processes()?, Some(port)),
+        Whose::All => (processes()?, None),
+    };
+    let (mut reached, mut known) = (Reached::default(), HashSet::new());
+    for pid in pids {
+        match tell_process(pid, port, &say, &mut known, &mut reached) {
+            Err(error) if is_refusal(&error) && !super::is_kernel_thread(pid) => {
+                reached.refused.push(pid);
+            }
+            // Any other error: it has ended.
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(reached)
+}
+
+fn tell_process(
+    pid: u32,
+    port: Option<u16>,
+    say: &impl Fn(&State, Option<u16>) -> Told,
+    known: &mut HashSet<StateId>,
+    reached: &mut Reached,
+) -> io::Result<()> {
+    for path in state_descriptors(pid)? {
+        let (id, file) = open_with(&path, true)?;
+        let Some(state) = state::adopt(file.as_raw_fd()).ok().map(super::Mapped) else { continue };
+        reached.pids.insert(pid);
+        if !known.insert(id) {
+            continue;
+        }
+        match say(&state.0, port) {
+            Told::Yes => {}
+            Told::Full => reached.full.push(pid),
+            Told::AllHeld => reached.all_held.push(pid),
+        }
+        reached.connections += (0..slots_used(&state.0))
+            .filter(|index| pass_on(&state.0, state.0.slot(*index)))
+            .count();
+    }
+    Ok(())
+}
+
+/// Writes what is held now into a slot, for the connection that has it in the end. True:
+/// that is news to it.
+fn pass_on(state: &State, slot: &Slot) -> bool {
+    loop {
+        // Acquire: what follows is of this generation or a later one.
+        let generation = slot.generation.load(Ordering::Acquire);
+        let is_news = slot.mode.load(Ordering::Acquire) != mode::FREE && pass_on_once(state, slot);
+        if slot.generation.load(Ordering::SeqCst) == generation {
+            return is_news;
+        }
+    }
+}
+
+fn pass_on_once(state: &State, slot: &Slot) -> bool {
+    let (_, port) = slot.server_address();
+    let is_held = state.header().holds.has(port);
+    if slot.held.swap(u32::from(is_held), Ordering::AcqRel) == u32::from(is_held) {
+        return false;
+    }
+    explain(&slot.reason, is_held);
+    if is_held && slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
+        slot.flags.fetch_or(flag::TURN_WANTED, Ordering::SeqCst);
+    }
+    // Any other value than before is a hint. Release: whoever follows it sees what is held.
+    slot.closes_seen.fetch_xor(1 << 31, Ordering::AcqRel);
+    true
+}
+
+/// What is on TCP is there because an operator keeps it there, or has just not moved yet. What
+/// goes through its ring has no reason, and gets one when it has left.
+fn explain(reason: &AtomicU8, is_held: bool) {
+    let (free, held) = (Reason::TooShort as u8, Reason::Demoted as u8);
+    let (from, to) = if is_held { (free, held) } else { (held, free) };
+    let _ = reason.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::AtomicU32;
+    use sidestep_device::sys;
+
+    fn used(state: &State, index: usize, port: u16) -> &'static Slot {
+        let slot = state.slot(index);
+        slot.mode.store(mode::TCP, Ordering::Relaxed);
+        slot.server_port.store(port.into(), Ordering::Relaxed);
+        state.header().slots_used.fetch_max(index as u32 + 1, Ordering::Relaxed);
+        slot
+    }
+
+    fn is_set(word: &AtomicU32) -> bool {
+        word.load(Ordering::Relaxed) != 0
+    }
+
+    #[test]
+    fn a_word_reaches_the_connections_that_it_is_for_and_new_ones() {
+        let (state, fd) = state::create(sys::pid(), [7, 7]).unwrap();
+        let [web, cache] = [(0, 80), (1, 6379)].map(|(index, port)| used(&state, index, port));
+        let say = |whose| hold(whose).unwrap();
+        let reached = say(Whose::Process(sys::pid()));
+        assert_eq!(reached.pids, BTreeSet::from([sys::pid()]));
+        assert!(is_set(&web.held) && is_set(&cache.held) && is_set(&web.closes_seen));
+        assert!(state.header().holds.has(1));
+        let refused = release(Whose::Port(80)).unwrap();
+        assert!(refused.all_held.contains(&sys::pid()), "one port of all cannot be let go");
+        release(Whose::Process(sys::pid())).unwrap();
+        assert!(!is_set(&web.held) && !state.header().holds.has(80));
+        say(Whose::Port(6379));
+        assert!(is_set(&cache.held) && !is_set(&web.held) && state.header().holds.has(6379));
+        sys::close(fd);
+    }
+
+    #[test]
+    fn what_is_held_again_before_it_has_moved_says_why_it_is_on_tcp() {
+        let (state, fd) = state::create(sys::pid(), [9, 9]).unwrap();
+        let [back, moved] = [(0, 80), (1, 80)].map(|(index, port)| used(&state, index, port));
+        for slot in [back, moved] {
+            slot.mode.store(mode::SMC_D, Ordering::Relaxed);
+        }
+        back.reason.store(Reason::Demoted as u8, Ordering::Relaxed);
+        let reasons =
+            || [back, moved].map(|it| Reason::from_number(it.reason.load(Ordering::Relaxed)));
+        hold(Whose::Process(sys::pid())).unwrap();
+        assert_eq!(reasons(), [Reason::Demoted, Reason::None]);
+        release(Whose::Process(sys::pid())).unwrap();
+        assert_eq!(reasons(), [Reason::TooShort, Reason::None]);
+        hold(Whose::Process(sys::pid())).unwrap();
+        assert_eq!(reasons(), [Reason::Demoted, Reason::None]);
+        sys::close(fd);
+    }
+
+    #[test]
+    fn there_is_room_for_so_many_ports() {
+        let (state, fd) = state::create(sys::pid(), [8, 8]).unwrap();
+        let holds = &state.header().holds;
+        assert!((0..state::HOLDS_MAX as u16).all(|port| holds.add(Some(port))));
+        assert!(holds.add(Some(3)), "held already");
+        assert!(!holds.add(Some(99)) && !holds.has(99));
+        holds.remove(Some(5));
+        assert!(holds.add(Some(99)) && !holds.has(5));
+        sys::close(fd);
+    }
+}

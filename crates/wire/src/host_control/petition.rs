@@ -1,0 +1,222 @@
+//! What a library and the agent of its host say to each other, where the two ends of a connection are in
+//! different network namespaces: see the [module above](super) for what all messages start with.
+//!
+//! | Petition, 48 bytes | Off | Len |
+//! |---|---|---|
+//! | token of the connection | 28 | 16 |
+//! | role: 1 client, 2 server | 44 | 1 |
+//! | reserved | 45 | 1 |
+//! | port of the server | 46 | 2 |
+//!
+//! | Match, 60 bytes | Off | Len |
+//! |---|---|---|
+//! | token of the connection | 28 | 16 |
+//! | port of the server | 44 | 2 |
+//! | role of the reader: 1 client, 2 server | 46 | 1 |
+//! | reserved | 47 | 1 |
+//! | user of the reader, as the agent sees it | 48 | 4 |
+//! | user of the other end, as the agent sees it | 52 | 4 |
+//! | group of the other end, as the agent sees it | 56 | 4 |
+//!
+//! | Refusal, 32 bytes | Off | Len |
+//! |---|---|---|
+//! | cause | 28 | 4 |
+//!
+//! The instance of a Match is that of the other end, and one descriptor lies beside it: a socket whose
+//! other end went to the other process in the same way. An agent has no instance: that of a Refusal is 0.
+
+use super::{Instance, Kind, emit_header, field};
+use crate::{Error, field::Field, reader::Reader};
+
+mod petition_field {
+    use super::Field;
+
+    pub(super) const TOKEN: Field<16> = Field::new("Petition token", 28);
+    pub(super) const ROLE: Field<1> = Field::new("Petition role", 44);
+    pub(super) const PORT: Field<2> = Field::new("Petition port", 46);
+}
+
+mod matched {
+    use super::Field;
+
+    pub(super) const TOKEN: Field<16> = Field::new("Match token", 28);
+    pub(super) const PORT: Field<2> = Field::new("Match port", 44);
+    pub(super) const ROLE: Field<1> = Field::new("Match role", 46);
+    pub(super) const OWN_UID: Field<4> = Field::new("Match user of the reader", 48);
+    pub(super) const UID: Field<4> = Field::new("Match user", 52);
+    pub(super) const GID: Field<4> = Field::new("Match group", 56);
+}
+
+mod refusal {
+    use super::Field;
+
+    pub(super) const CAUSE: Field<4> = Field::new("Refusal cause", 28);
+}
+
+/// Which end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// It has connected.
+    Client = 1,
+    /// It was accepted.
+    Server = 2,
+}
+
+impl Side {
+    /// That of the other end.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::Client => Self::Server,
+            Self::Server => Self::Client,
+        }
+    }
+
+    fn parse(reader: &Reader<'_>, field: Field<1>) -> Result<Self, Error> {
+        match reader.u8(field)? {
+            1 => Ok(Self::Client),
+            2 => Ok(Self::Server),
+            other => Err(Error::Invalid { field: field.name, value: other.into() }),
+        }
+    }
+}
+
+/// From a process to the agent: "I hold this end of the connection with this token".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Petition {
+    /// The process.
+    pub instance: Instance,
+    /// The connection: [`super::distant_token`].
+    pub token: [u8; 16],
+    /// Which end.
+    pub side: Side,
+    /// The server's, which the other end gets back with the answer.
+    pub port: u16,
+}
+
+impl Petition {
+    /// Bytes on the wire.
+    pub const LEN: usize = 48;
+
+    pub(super) fn parse(reader: &Reader<'_>) -> Result<Self, Error> {
+        Ok(Self {
+            instance: Instance(reader.bytes(field::INSTANCE)?),
+            token: reader.bytes(petition_field::TOKEN)?,
+            side: Side::parse(reader, petition_field::ROLE)?,
+            port: reader.u16(petition_field::PORT)?,
+        })
+    }
+
+    /// Writes it to the front of `out` and returns its length.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`] when `out` is shorter than [`LEN`](Self::LEN).
+    pub fn emit(&self, out: &mut [u8]) -> Result<usize, Error> {
+        let mut writer = emit_header(Kind::Petition, self.instance, out)?;
+        writer.put(petition_field::TOKEN, self.token)?;
+        writer.put(petition_field::ROLE, [self.side as u8])?;
+        writer.put(petition_field::PORT, self.port.to_be_bytes())?;
+        Ok(Self::LEN)
+    }
+}
+
+/// From the agent to a process: "this process holds the other end; here is a line to it".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Match {
+    /// The process at the other end.
+    pub instance: Instance,
+    /// The connection.
+    pub token: [u8; 16],
+    /// Its server's port.
+    pub port: u16,
+    /// The end that the reader holds.
+    pub side: Side,
+    /// The user of the process that reads this, as the agent sees it.
+    pub own_uid: u32,
+    /// The user of the other one.
+    pub uid: u32,
+    /// The group of the other one.
+    pub gid: u32,
+}
+
+impl Match {
+    /// Bytes on the wire.
+    pub const LEN: usize = 60;
+
+    pub(super) fn parse(reader: &Reader<'_>) -> Result<Self, Error> {
+        Ok(Self {
+            instance: Instance(reader.bytes(field::INSTANCE)?),
+            token: reader.bytes(matched::TOKEN)?,
+            port: reader.u16(matched::PORT)?,
+            side: Side::parse(reader, matched::ROLE)?,
+            own_uid: reader.u32(matched::OWN_UID)?,
+            uid: reader.u32(matched::UID)?,
+            gid: reader.u32(matched::GID)?,
+        })
+    }
+
+    /// Writes it to the front of `out` and returns its length.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`] when `out` is shorter than [`LEN`](Self::LEN).
+    pub fn emit(&self, out: &mut [u8]) -> Result<usize, Error> {
+        let mut writer = emit_header(Kind::Match, self.instance, out)?;
+        writer.put(matched::TOKEN, self.token)?;
+        writer.put(matched::PORT, self.port.to_be_bytes())?;
+        writer.put(matched::ROLE, [self.side as u8])?;
+        writer.put(matched::OWN_UID, self.own_uid.to_be_bytes())?;
+        writer.put(matched::UID, self.uid.to_be_bytes())?;
+        writer.put(matched::GID, self.gid.to_be_bytes())?;
+        Ok(Self::LEN)
+    }
+}
+
+/// From the agent to a process, before it hangs up: why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refusal {
+    /// The reason.
+    pub cause: RefusalCause,
+}
+
+/// Why the agent hangs up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefusalCause {
+    /// What came was no petition.
+    Malformed = 1,
+    /// Others of the same user, or of all, leave no room.
+    NoRoom = 2,
+}
+
+impl Refusal {
+    /// Bytes on the wire.
+    pub const LEN: usize = 32;
+
+    pub(super) fn parse(reader: &Reader<'_>) -> Result<Self, Error> {
+        let cause = match reader.u32(refusal::CAUSE)? {
+            1 => RefusalCause::Malformed,
+            2 => RefusalCause::NoRoom,
+            other => {
+                return Err(Error::Invalid { field: refusal::CAUSE.name, value: other.into() });
+            }
+        };
+        Ok(Self { cause })
+    }
+
+    /// Writes it to the front of `out` and returns its length.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`] when `out` is shorter than [`LEN`](Self::LEN).
+    pub fn emit(&self, out: &mut [u8]) -> Result<usize, Error> {
+        let mut writer = emit_header(Kind::Refusal, Instance([0; 16]), out)?;
+        writer.put(refusal::CAUSE, (self.cause as u32).to_be_bytes())?;
+        Ok(Self::LEN)
+    }
+}
+
+const _: () = assert!(petition_field::PORT.at + 2 == Petition::LEN);
+const _: () = assert!(matched::GID.at + 4 == Match::LEN);
+const _: () = assert!(refusal::CAUSE.at + 4 == Refusal::LEN);
+const _: () = assert!(Match::LEN <= super::EMITTED_LEN_MAX);

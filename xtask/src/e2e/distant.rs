@@ -1,0 +1,405 @@
+//! Programs of different network namespaces, brought together by an agent.
+//!
+//! Each test has namespaces, cables, a control group and an agent of its own. What must move has
+//! moved, at both ends, when the client has verified its bytes; what must not is TCP, without a byte
+//! wrong: an end whose like exists elsewhere, and one behind a translation of addresses.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::stage::{CLIENT_PATIENCE, Stage};
+use crate::bench::launch::{self, Dialogue, Program, Transport};
+use crate::enclosure::{CABLE, Group, Namespace};
+use crate::suite::Lacking;
+use crate::user;
+
+const SERVER: [&str; 2] = ["10.89.1.1", "fd89::1"];
+const CLIENT: [&str; 2] = ["10.89.1.2", "fd89::2"];
+const PORT: u16 = 7_000;
+
+/// For the agent, or a container, to begin.
+const PATIENCE: Duration = Duration::from_secs(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+pub(crate) fn namespaces(stage: &Stage<'_>) -> Result<String> {
+    let scene = Scene::set(stage)?;
+    let _agent = scene.agent()?;
+    for address in SERVER {
+        let server = scene.serve(&scene.left, Transport::Smc, address, "early")?;
+        let mut client = scene.client(&scene.right, Transport::Smc, address, "early", None)?;
+        client.talk("1 10")?;
+        client.talk("20 10")?;
+        scene.expect(&server, &mut client, (42, 0)).with_context(|| address.to_owned())?;
+    }
+    Ok("IPv4 and IPv6, 21 connections each".to_owned())
+}
+
+/// Nobody may stay behind, whatever end was ready first.
+pub(crate) fn late(stage: &Stage<'_>) -> Result<String> {
+    const ROUNDS: usize = 10;
+    let scene = Scene::set(stage)?;
+    let _agent = scene.agent()?;
+    for round in 0..ROUNDS {
+        let address = SERVER[round % SERVER.len()];
+        let server = scene.serve(&scene.left, Transport::Smc, address, "lazy")?;
+        let mut client = scene.client(&scene.right, Transport::Smc, address, "lazy", None)?;
+        client.talk("40 40")?;
+        scene.expect(&server, &mut client, (80, 0)).with_context(|| format!("round {round}"))?;
+    }
+    Ok(format!("40 connections, {ROUNDS} times"))
+}
+
+/// Two networks that know nothing of each other, with the same addresses and ports at the same time.
+/// Of each connection one end is plain: whoever took the two other ends for one connection would mix
+/// up their bytes.
+pub(crate) fn twins(stage: &Stage<'_>) -> Result<String> {
+    let scene = Scene::set(stage)?;
+    let _agent = scene.agent()?;
+    let others = [Namespace::make("left2")?, Namespace::make("right2")?];
+    cable(&others[0], &others[1])?;
+    let address = SERVER[0];
+    let [smc, tcp] = [Transport::Smc, Transport::Tcp];
+    let plain = scene.serve(&scene.left, tcp, address, "early")?;
+    let ours = scene.serve(&others[0], smc, address, "early")?;
+    for source in 41_000..41_005 {
+        let mut client = scene.client(&scene.right, smc, address, "early", Some(source))?;
+        let mut other = scene.client(&others[1], tcp, address, "early", Some(source))?;
+        client.say("1 40")?;
+        other.say("1 40")?;
+        client.verified()?;
+        other.verified()?;
+        scene.expect(&plain, &mut client, (0, 1))?;
+        scene.expect(&ours, &mut other, (0, 1))?;
+    }
+    Ok("same addresses in two networks stay apart".to_owned())
+}
+
+/// Who is called at one address and answers at another.
+pub(crate) fn translated(stage: &Stage<'_>) -> Result<String> {
+    const ALIAS: &str = "10.89.1.9";
+    let scene = Scene::set(stage)?;
+    let _agent = scene.agent()?;
+    let rules = format!(
+        "add table ip t; add chain ip t out {{ type nat hook output priority -100; }}; \
+         add rule ip t out ip daddr {ALIAS} dnat to {}",
+        SERVER[0]
+    );
+    let mut nft = Command::new("nft");
+    nft.arg(rules);
+    scene.right.enclose(&mut nft);
+    launch::run(nft, PATIENCE)
+        .map_err(|error| Lacking(format!("no translation of addresses: {error:#}")))?;
+    let server = scene.serve(&scene.left, Transport::Smc, SERVER[0], "early")?;
+    let mut client = scene.client(&scene.right, Transport::Smc, ALIAS, "early", None)?;
+    client.talk("3 40")?;
+    scene.expect(&server, &mut client, (0, 6))?;
+    let mut direct = scene.client(&scene.right, Transport::Smc, SERVER[0], "early", None)?;
+    direct.talk("3 40")?;
+    scene.expect(&server, &mut direct, (6, 3))?;
+    Ok("a translated connection stays on TCP, its neighbour moves".to_owned())
+}
+
+/// The agent is killed in the middle of it, and another one begins.
+pub(crate) fn agent_ends(stage: &Stage<'_>) -> Result<String> {
+    let scene = Scene::set(stage)?;
+    let agent = scene.agent()?;
+    let (server, mut client) = scene.five_connections()?;
+    client.say("0 2000")?;
+    drop(agent);
+    client.verified()?;
+    scene.expect(&server, &mut client, (10, 0)).context("what has moved stays moved")?;
+    client.talk("5 40")?;
+    scene.expect(&server, &mut client, (10, 10)).context("without an agent")?;
+
+    let _agent = scene.agent()?;
+    // Who has found none does not ask again at once.
+    thread::sleep(Duration::from_millis(1_100));
+    client.talk("5 40")?;
+    scene.expect(&server, &mut client, (20, 10)).context("with the next agent")?;
+    let mut newcomer = scene.client(&scene.right, Transport::Smc, SERVER[0], "early", None)?;
+    newcomer.talk("5 40")?;
+    scene.expect(&server, &mut newcomer, (20, 5)).context("who comes later")?;
+    Ok("what has moved lives on, and the next agent goes on".to_owned())
+}
+
+/// Connections that have moved go on in another process, by SCM_RIGHTS, and in another program, by
+/// `exec`, without an agent; and those are no strangers to the server afterwards.
+pub(crate) fn handed_on(stage: &Stage<'_>) -> Result<String> {
+    let scene = Scene::set(stage)?;
+    let agent = scene.agent()?;
+    let (server, mut client) = scene.five_connections()?;
+    drop(agent);
+    for way in ["give", "exec", "give"] {
+        client.talk(way)?;
+        client.talk("0 40")?;
+        scene.expect(&server, &mut client, (10, 0)).with_context(|| way.to_owned())?;
+    }
+    let _agent = scene.agent()?;
+    // As above.
+    thread::sleep(Duration::from_millis(1_100));
+    client.talk("5 40")?;
+    scene.expect(&server, &mut client, (20, 0)).context("its own connections")?;
+    Ok("5 connections, given away, taken along by exec, given away again".to_owned())
+}
+
+/// Programs of two users share memory if both ends list the other's, and only then.
+pub(crate) fn users(stage: &Stage<'_>) -> Result<String> {
+    let scene = Scene::set(stage)?;
+    let _agent = scene.agent()?;
+    let address = SERVER[0];
+    for (server_lists, client_lists, ends) in
+        [("", "65534", (0, 6)), ("0", "", (0, 6)), ("0", "65534", (6, 0))]
+    {
+        let words = ["server", address, &PORT.to_string()];
+        let mut server = scene.command(Transport::Smc, "early", &words);
+        server.env("SIDESTEP_CONFIG", scene.shared("server", server_lists)?);
+        let mut server = scene.serve_as_nobody(server)?;
+        let words = ["client", address, &PORT.to_string(), &stage.house.seed.to_string()];
+        let mut client = scene.command(Transport::Smc, "early", &words);
+        client.env("SIDESTEP_CONFIG", scene.shared("client", client_lists)?);
+        scene.enclose(&scene.right, &mut client);
+        let mut client = Talker(Dialogue::start(client)?);
+        client.talk("3 40")?;
+        scene
+            .expect(&server, &mut client, ends)
+            .with_context(|| format!("[{server_lists}] and [{client_lists}]"))?;
+        server.must_be_alive()?;
+    }
+    Ok("both ends have a say".to_owned())
+}
+
+/// A container without a privilege: a user, a network and a mount namespace that an ordinary user has
+/// made, a cable that root has laid, and the agent's directory mounted somewhere else.
+pub(crate) fn container(stage: &Stage<'_>) -> Result<String> {
+    let scene = Scene::set(stage)?;
+    let _agent = scene.agent()?;
+    let [gateway, own] = ["10.89.2.1", "10.89.2.2"];
+    let words = ["server", "0.0.0.0", &PORT.to_string()];
+    let server = scene.serve_as_nobody(scene.command(Transport::Smc, "early", &words))?;
+
+    let inside = scene.agent_directory.join("inside");
+    let words = ["client", gateway, &PORT.to_string(), &stage.house.seed.to_string()];
+    let mut client = scene.command(Transport::Smc, "early", &words);
+    client.env("SIDESTEP_CONFIG", scene.config("early-inside", &inside.join("agent.sock"))?);
+    let script = format!(
+        "mount --bind {agent} {inside} && while ! ip address add {own}/24 dev {CABLE}2 2>/dev/null; \
+         do sleep 0.05; done && ip link set {CABLE}2 up && exec \"$@\"",
+        agent = scene.agent_directory.join("run").display(),
+        inside = inside.display(),
+    );
+    prefix(&mut client, &[&AS_NOBODY[..], &CONTAINER, &["sh", "-c", &script, "sh"]].concat());
+    scene.group.enclose(&mut client);
+    let mut client = Talker(Dialogue::start(client)?);
+    let pid = client.0.program().pid();
+    await_own_network(pid)?;
+    scene.left.lead_to(pid, gateway)?;
+    client.0.say("5 40")?;
+    client.verified()?;
+    scene.expect(&server, &mut client, (10, 0))?;
+    Ok("5 connections of a container".to_owned())
+}
+
+/// The user without a name.
+const AS_NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+/// A user's own namespaces, in which it is root.
+const CONTAINER: [&str; 6] = ["unshare", "--user", "--map-root-user", "--net", "--mount", "--"];
+
+fn await_own_network(pid: u32) -> Result<()> {
+    let network = |of: &str| fs::read_link(format!("/proc/{of}/ns/net"));
+    let deadline = Instant::now() + PATIENCE;
+    while network(&pid.to_string())? == network("self")? {
+        if Instant::now() > deadline {
+            bail!(Lacking("no namespaces for ordinary users".to_owned()));
+        }
+        thread::sleep(POLL_INTERVAL);
+    }
+    Ok(())
+}
+
+/// Has a command begun by another one, whose last words it becomes.
+fn prefix(command: &mut Command, words: &[&str]) {
+    let mut whole = Command::new(words[0]);
+    whole.args(&words[1..]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => whole.env(name, value),
+            None => whole.env_remove(name),
+        };
+    }
+    // A user without a home has no files there.
+    whole.env_remove("HOME");
+    *command = whole;
+}
+
+fn cable(left: &Namespace, right: &Namespace) -> Result<()> {
+    left.join(right.name())?;
+    left.settle(&SERVER)?;
+    right.settle(&CLIENT)
+}
+
+/// Where it is played: two namespaces with a cable between them.
+struct Scene<'a> {
+    stage: &'a Stage<'a>,
+    left: Namespace,
+    right: Namespace,
+    group: Group,
+    /// `run` in it has the socket.
+    agent_directory: PathBuf,
+}
+
+impl<'a> Scene<'a> {
+    fn set(stage: &'a Stage<'a>) -> Result<Self> {
+        if !user::is_root() {
+            bail!(Lacking("network namespaces and an agent need root".to_owned()));
+        }
+        let [left, right] = [Namespace::make("left")?, Namespace::make("right")?];
+        cable(&left, &right)?;
+        let agent_directory = stage.house.scratch.join("distant");
+        fs::create_dir_all(agent_directory.join("run"))?;
+        fs::create_dir_all(agent_directory.join("inside"))?;
+        Ok(Self { stage, left, right, group: Group::make()?, agent_directory })
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.agent_directory.join("run/agent.sock")
+    }
+
+    /// `sidestep agent`, once it is there for both namespaces.
+    fn agent(&self) -> Result<Dialogue> {
+        let Some(sidestep) = self.stage.house.launcher.observer() else {
+            bail!(Lacking("there is no `sidestep` to be the agent".to_owned()));
+        };
+        let mut command = Command::new(sidestep);
+        command.arg("agent").arg("--cgroup").arg(self.group.at());
+        command.arg("--socket").arg(self.socket());
+        let mut agent = Dialogue::start(command)?;
+        agent.await_line("sidestep agent: programs of different", PATIENCE)?;
+        Ok(agent)
+    }
+
+    /// A configuration file.
+    fn config(&self, name: &str, socket: &std::path::Path) -> Result<PathBuf> {
+        let promotion = name.split('-').next().unwrap_or_default();
+        let file = self.agent_directory.join(format!("{name}.toml"));
+        let socket = socket.display();
+        let text = format!("[smc]\npromotion = \"{promotion}\"\nagent_socket = \"{socket}\"\n");
+        fs::write(&file, text)?;
+        Ok(file)
+    }
+
+    /// A configuration file that lists users.
+    fn shared(&self, name: &str, users: &str) -> Result<PathBuf> {
+        let file = self.config(&format!("early-{name}"), &self.socket())?;
+        let text = fs::read_to_string(&file)?;
+        fs::write(&file, format!("{text}[policy]\nshare_with_users = [{users}]\n"))?;
+        Ok(file)
+    }
+
+    fn command(&self, transport: Transport, promotion: &str, words: &[&str]) -> Command {
+        let script = self.stage.house.script("distant.py");
+        let words = [&["python3", &script], words].concat();
+        let Some(sidestep) =
+            self.stage.house.launcher.observer().filter(|_| transport == Transport::Smc)
+        else {
+            return self.stage.command(Transport::Tcp, &words);
+        };
+        // The launcher's own moves everything at once.
+        let mut command = Command::new(sidestep);
+        command.args(["run", "--promotion", promotion, "--"]).args(words);
+        command.env("PYTHONDONTWRITEBYTECODE", "1");
+        if let Ok(config) = self.config(promotion, &self.socket()) {
+            command.env("SIDESTEP_CONFIG", config);
+        }
+        command
+    }
+
+    fn enclose(&self, namespace: &Namespace, command: &mut Command) {
+        namespace.enclose(command);
+        self.group.enclose(command);
+    }
+
+    fn serve(
+        &self,
+        namespace: &Namespace,
+        transport: Transport,
+        address: &str,
+        promotion: &str,
+    ) -> Result<Program> {
+        let mut command =
+            self.command(transport, promotion, &["server", address, &PORT.to_string()]);
+        self.enclose(namespace, &mut command);
+        let mut server = Program::start(command, &self.stage.house.scratch)?;
+        server.await_listener(PORT)?;
+        Ok(server)
+    }
+
+    fn serve_as_nobody(&self, mut command: Command) -> Result<Program> {
+        prefix(&mut command, &AS_NOBODY);
+        self.enclose(&self.left, &mut command);
+        let mut server = Program::start(command, &self.stage.house.scratch)?;
+        server
+            .await_listener(PORT)
+            .map_err(|error| Lacking(format!("no other user: {error:#}")))?;
+        Ok(server)
+    }
+
+    fn client(
+        &self,
+        namespace: &Namespace,
+        transport: Transport,
+        address: &str,
+        promotion: &str,
+        source: Option<u16>,
+    ) -> Result<Talker> {
+        let (port, seed) = (PORT.to_string(), self.stage.house.seed.to_string());
+        let source = source.map(|port| port.to_string());
+        let mut words = vec!["client", address, &port, &seed];
+        words.extend(source.as_deref());
+        let mut command = self.command(transport, promotion, &words);
+        self.enclose(namespace, &mut command);
+        Ok(Talker(Dialogue::start(command)?))
+    }
+
+    /// A server and a client, all of whose connections have moved.
+    fn five_connections(&self) -> Result<(Program, Talker)> {
+        let server = self.serve(&self.left, Transport::Smc, SERVER[0], "early")?;
+        let mut client = self.client(&self.right, Transport::Smc, SERVER[0], "early", None)?;
+        client.talk("5 20")?;
+        self.expect(&server, &mut client, (10, 0))?;
+        Ok((server, client))
+    }
+
+    /// So many ends, of both programs, must be in shared memory and on TCP.
+    fn expect(&self, server: &Program, client: &mut Talker, ends: (usize, usize)) -> Result<()> {
+        if !self.stage.house.witness.sees() {
+            return Ok(());
+        }
+        let pids = [server.family(), client.0.program().family()].concat();
+        let seen = self.stage.house.witness.look(&pids)?;
+        ensure!(seen.counts() == ends, "(SMC-D, TCP) is not {ends:?}: {seen:?}");
+        Ok(())
+    }
+}
+
+/// A client that is told what to do.
+struct Talker(Dialogue);
+
+impl Talker {
+    fn talk(&mut self, turns: &str) -> Result<()> {
+        self.say(turns)?;
+        self.verified()
+    }
+
+    fn say(&mut self, turns: &str) -> Result<()> {
+        self.0.say(turns)
+    }
+
+    fn verified(&mut self) -> Result<()> {
+        self.0.await_line("verified", CLIENT_PATIENCE).map(drop)
+    }
+}
