@@ -15,8 +15,8 @@ pub(crate) const ALL: &[&str] =
     &["redis-server", "sockperf", "iperf3", "nginx-light", "curl", "gcc"];
 
 /// What some end-to-end tests need, and not every machine can have.
-const FOR_SOME: [&str; 6] =
-    ["musl-tools", "liburing-dev", "gcc-multilib", "caddy", "iproute2", "tshark"];
+const FOR_SOME: [&str; 7] =
+    ["musl-tools", "liburing-dev", "gcc-multilib", "caddy", "iproute2", "nftables", "tshark"];
 
 /// Installs what the end-to-end tests need; without some of it, some are skipped.
 ///
@@ -65,6 +65,7 @@ fn command_of(package: &str) -> &str {
         "mosquitto-clients" => "mosquitto_pub",
         "musl-tools" => "musl-gcc",
         "netcat-openbsd" => "nc.openbsd",
+        "nftables" => "nft",
         "nginx-light" => "nginx",
         "nodejs" => "node",
         "openjdk-17-jdk-headless" => "javac",

@@ -489,13 +489,6 @@ fn note_fast_open(sock: &Use, fd: i32, flags: i32) {
 
 // Sockets come and go.
 
-fn is_tcp(domain: i32, kind: i32, protocol: i32) -> bool {
-    const KIND: i32 = 0xf;
-    matches!(domain, libc::AF_INET | libc::AF_INET6)
-        && kind & KIND == libc::SOCK_STREAM
-        && matches!(protocol, 0 | libc::IPPROTO_TCP)
-}
-
 /// A number that libc has just handed out means what it means now.
 pub(crate) fn forget_stale(fd: i32) -> i32 {
     if fd >= 0 && descriptors::is_ours(fd) {
@@ -509,8 +502,8 @@ fn accepted(listener: i32, fd: i32, flags: i32) -> i32 {
         return fd;
     }
     let known = descriptors::peek(listener);
-    let tcp = known.is_some() || is_tcp_listener(listener);
-    if !tcp {
+    let is_tcp = known.is_some() || quietly(|| meeting::recognise_listener(listener));
+    if !is_tcp {
         return forget_stale(fd);
     }
     quietly(|| {
@@ -535,22 +528,11 @@ fn inherit(sock: &Sock, known: &Sock, listener: i32) {
     }
 }
 
-/// A listener that this library has not seen being made (inherited, received).
-fn is_tcp_listener(fd: i32) -> bool {
-    let option = |name| sys::socket_option::<i32>(fd, libc::SOL_SOCKET, name).unwrap_or(-1);
-    let tcp = is_tcp(option(libc::SO_DOMAIN), option(libc::SO_TYPE), option(libc::SO_PROTOCOL));
-    if tcp && let Some(sock) = quietly(|| sock::register(fd, false, false)) {
-        sock.set_phase(Phase::Listener);
-        quietly(|| meeting::mark_listener(sock, fd));
-    }
-    tcp
-}
-
 export! {
     fn socket(domain: i32, kind: i32, protocol: i32) -> i32 {
         // SAFETY: passed on.
         let fd = forget_stale(unsafe { real::socket(domain, kind, protocol) });
-        if fd >= 0 && is_tcp(domain, kind, protocol) {
+        if fd >= 0 && sock::is_tcp(domain, kind, protocol) {
             quietly(|| sock::register(fd, kind & libc::SOCK_NONBLOCK != 0, false));
         }
         fd
@@ -590,6 +572,11 @@ export! {
     }
 
     fn listen(fd: i32, backlog: i32) -> i32 {
+        if !descriptors::is_ours(fd) {
+            // One that another process has made and bound: clients that connect before the
+            // first `accept` are to find us, too.
+            quietly(|| sock::register_unseen(fd));
+        }
         if let Some(sock) = descriptors::sock(fd).filter(|sock| sock.phase() == Phase::Fresh) {
             quietly(|| tcp_option::before_listen(&sock, fd));
         }

@@ -210,6 +210,15 @@ pub fn mark_listener(sock: &Sock, fd: i32) {
     }
 }
 
+/// A listener that this library has not seen being made (inherited, received). False: it is
+/// not one of TCP.
+pub fn recognise_listener(fd: i32) -> bool {
+    let Some(sock) = sock::register_unseen(fd) else { return false };
+    sock.set_phase(Phase::Listener);
+    mark_listener(sock, fd);
+    true
+}
+
 /// Markers of listeners that were closed, + 1, and when they may go, by
 /// [`sys::now_ns`]. Many a server closes its listener once it has the connection it
 /// waited for, and the client of that connection still has to find the marker.

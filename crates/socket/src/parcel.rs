@@ -27,7 +27,7 @@ use crate::group::{self, Look};
 use crate::pool::{Held, SharedLock};
 use crate::process::{self, Process, socket_cookie};
 use crate::sock::{self, Conn, Phase, Sock};
-use crate::{control, descriptors, given, past_libc, wait};
+use crate::{control, descriptors, given, meeting, past_libc, wait};
 use arrayvec::ArrayVec;
 use core::sync::atomic::Ordering;
 use sidestep_device::channel::SLOTS;
@@ -92,6 +92,8 @@ enum Found {
     Stray,
     /// The TCP socket of a connection that was passed on undecided.
     Given,
+    /// A listener. Clients that connect before it accepts from it are to find this process.
+    Listener,
 }
 
 fn look_at(fd: i32) -> Found {
@@ -100,8 +102,13 @@ fn look_at(fd: i32) -> Found {
         Some(name) if Parcel::is_name(name) => Found::Parcel(Parcel::from_name(name)),
         None if control::is_marked(fd) => Found::Stray,
         None if control::is_given(fd) => Found::Given,
+        None if is_listening(fd) => Found::Listener,
         _ => Found::Nothing,
     }
+}
+
+fn is_listening(fd: i32) -> bool {
+    sys::socket_option::<i32>(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1)
 }
 
 /// The descriptors in a parcel. Its sender must be of our user, or root.
@@ -253,6 +260,7 @@ pub fn adopt_inherited(mut adopted: impl FnMut(i32)) {
             }
         }
         Found::Stray => any_strays = true,
+        Found::Listener => _ = meeting::recognise_listener(fd),
         // Whoever began this program may have it, too.
         Found::Given | Found::Nothing => {}
     });
@@ -540,6 +548,7 @@ pub unsafe fn receive_rights(header: &libc::msghdr) {
                 Found::Parcel(label) => unpack(fd, label),
                 Found::Stray => settle_stray(fd),
                 Found::Given => given::take_up(fd),
+                Found::Listener => _ = meeting::recognise_listener(fd),
                 Found::Nothing => {}
             }
         });

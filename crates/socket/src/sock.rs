@@ -147,6 +147,25 @@ pub struct Conn {
     pub peer_slot: usize,
 }
 
+/// Whether sockets of this kind are ours to serve: TCP over IPv4 or IPv6.
+#[must_use]
+pub fn is_tcp(domain: i32, kind: i32, protocol: i32) -> bool {
+    const KIND: i32 = 0xf;
+    matches!(domain, libc::AF_INET | libc::AF_INET6)
+        && kind & KIND == libc::SOCK_STREAM
+        && matches!(protocol, 0 | libc::IPPROTO_TCP)
+}
+
+/// Makes a socket object for a TCP socket that was not seen being made: it was inherited or
+/// received. `None`: it is something else, or there is no memory.
+pub fn register_unseen(fd: i32) -> Option<&'static Sock> {
+    let option = |name| sys::socket_option::<i32>(fd, libc::SOL_SOCKET, name).ok();
+    let is_one =
+        is_tcp(option(libc::SO_DOMAIN)?, option(libc::SO_TYPE)?, option(libc::SO_PROTOCOL)?);
+    let flags = Some(fd).filter(|_| is_one).and_then(|fd| sys::fcntl(fd, libc::F_GETFL, 0).ok())?;
+    register(fd, flags as i32 & libc::O_NONBLOCK != 0, false)
+}
+
 /// Makes a socket object for a new descriptor of the program.
 pub fn register(fd: i32, nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
     let sock = new(nonblocking, is_server)?;

@@ -51,6 +51,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("python-threads", &["python3"], python_threads),
     Case::new("python-asyncio", &["python3"], python_asyncio),
     Case::alone("one-listener", &["python3"], one_listener),
+    Case::alone("listener-handed-on", &["python3"], listener_handed_on),
     Case::new("redis", &["redis-server", "redis-benchmark", "python3"], redis),
     Case::new("nginx-curl", &["nginx", "curl"], nginx_curl),
     Case::new("sockperf", &["sockperf"], sockperf),
@@ -139,6 +140,24 @@ fn one_listener(stage: &Stage<'_>) -> Result<String> {
     let plain = Dialogue::start(stage.command(Transport::Tcp, &client))?;
     let ours = Dialogue::start(stage.command(Transport::Smc, &client))?;
     stage.converse_with(&mut server, [plain, ours], Claim::Both)
+}
+
+/// A listener that another process has made; its client is due to move before it is accepted.
+fn listener_handed_on(stage: &Stage<'_>) -> Result<String> {
+    let (script, seed) = (stage.house.script("hand_listener_on.py"), stage.house.seed.to_string());
+    let mut said = String::new();
+    for how in ["exec", "rights"] {
+        for when in ["before", "after"] {
+            let port = launch::free_port()?;
+            let text = port.to_string();
+            let mut server =
+                stage.serve(port, &["python3", &script, "server", &text, how, when])?;
+            said = stage
+                .converse(&mut server, &["python3", &script, "client", &text, &seed])
+                .with_context(|| format!("by {how}, listening {when}"))?;
+        }
+    }
+    Ok(said)
 }
 
 // ---- the workload modeler --------------------------------------------------
