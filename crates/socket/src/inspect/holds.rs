@@ -155,6 +155,13 @@ mod tests {
     use super::*;
     use core::sync::atomic::AtomicU32;
     use sidestep_device::sys;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    /// A word for this process reaches all its states: one test at a time has any.
+    fn alone() -> MutexGuard<'static, ()> {
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     fn used(state: &State, index: usize, port: u16) -> &'static Slot {
         let slot = state.slot(index);
@@ -170,6 +177,7 @@ mod tests {
 
     #[test]
     fn a_word_reaches_the_connections_that_it_is_for_and_new_ones() {
+        let _alone = alone();
         let (state, fd) = state::create(sys::pid(), [7, 7]).unwrap();
         let [web, cache] = [(0, 80), (1, 6379)].map(|(index, port)| used(&state, index, port));
         let say = |whose| hold(whose).unwrap();
@@ -188,6 +196,7 @@ mod tests {
 
     #[test]
     fn what_is_held_again_before_it_has_moved_says_why_it_is_on_tcp() {
+        let _alone = alone();
         let (state, fd) = state::create(sys::pid(), [9, 9]).unwrap();
         let [back, moved] = [(0, 80), (1, 80)].map(|(index, port)| used(&state, index, port));
         for slot in [back, moved] {
