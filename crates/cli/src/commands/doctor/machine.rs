@@ -117,7 +117,8 @@ fn configuration() -> Check {
     let here = interfaces(&fs::read_to_string("/proc/net/dev").unwrap_or_default());
     if !eligible.is_empty() && !eligible.iter().any(|one| here.contains(&one.to_string())) {
         let missing = listed(eligible, ", ");
-        let finding = format!("{finding}: by [pnet] only {missing} may move, and is not here");
+        let finding =
+            format!("{finding}: by [pnet] only what is on {missing} may move, and none is here");
         let advice = "list interfaces of the network namespace that the programs run in";
         return Check::warn(NAME, finding, advice);
     }
