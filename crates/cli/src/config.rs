@@ -7,8 +7,8 @@
 //! 3. the user's: `$XDG_CONFIG_HOME/sidestep/sidestep.toml`, or below `~/.config`,
 //! 4. the machine's: `/etc/sidestep/sidestep.toml`.
 //!
-//! The first two must exist when they are named. The keys are the entries of [`TABLES`];
-//! `docs/configuration.md` explains each.
+//! The first two must exist when they are named. The keys are the entries of [`TABLES`], and the
+//! table [`PNET`], whose keys are names of the user's; `docs/configuration.md` explains each.
 
 use std::ffi::OsString;
 use std::io;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use ipnet::IpNet;
-use sidestep_proto::policy::{self, ENTRIES_MAX, MEMBERS_MAX, PortRange};
+use sidestep_proto::policy::{self, ENTRIES_MAX, Interface, MEMBERS_MAX, PortRange};
 use sidestep_proto::rendezvous::UEIDS_MAX;
 use sidestep_socket::options::AGENT_SOCKET_LEN_MAX;
 use thiserror::Error;
@@ -28,6 +28,7 @@ use crate::options::{
     self, Eid, Eids, MemoryLimit, ProgramName, RmbeSize, Settings, listed, parse_keyword,
     parse_size, shown_size,
 };
+use crate::pnet::{Network, Networks, PnetId};
 
 /// A configuration file that cannot be used.
 #[derive(Debug, Error)]
@@ -152,7 +153,7 @@ pub(crate) struct Key {
     get: fn(&Settings) -> Option<String>,
 }
 
-/// Every table and key a file may hold.
+/// Every table and key a file may hold beside [`PNET`].
 const TABLES: &[(&str, &[Key])] = &[
     (
         "smc",
@@ -277,11 +278,20 @@ const TABLES: &[(&str, &[Key])] = &[
     ),
 ];
 
-/// All keys with their tables, as `smc.mode`, and how to read their values.
-pub(crate) fn keys() -> impl Iterator<Item = (String, fn(&Settings) -> Option<String>)> {
-    TABLES.iter().flat_map(|(table, keys)| {
-        keys.iter().map(move |key| (format!("{table}.{}", key.name), key.get))
-    })
+/// The table with a table for each PNET ID. A file that has it hides that of less important
+/// files as a whole, so it counts as one key.
+const PNET: &str = "pnet";
+
+/// A key with its table, as `smc.mode`, and how to read its value.
+type Shown = (String, fn(&Settings) -> Option<String>);
+
+/// All keys.
+pub(crate) fn keys() -> impl Iterator<Item = Shown> {
+    let fixed = TABLES.iter().flat_map(|(table, keys)| {
+        keys.iter().map(move |key| -> Shown { (format!("{table}.{}", key.name), key.get) })
+    });
+    let pnet: Shown = (PNET.to_owned(), |s| s.pnet.as_ref().map(Networks::to_string));
+    fixed.chain([pnet])
 }
 
 /// Reads what is right, and says what is not.
@@ -297,14 +307,17 @@ fn parse(text: &str) -> (Settings, Vec<Fault>) {
     let mut faults = Vec::new();
     for (name, value) in document.get_ref() {
         let mut fault = |offset, message| faults.push(Fault { offset, message });
-        let Some((table_name, keys)) = TABLES.iter().find(|(known, _)| known == name.get_ref())
-        else {
-            let known = TABLES.iter().map(|(known, _)| *known);
+        let known = TABLES.iter().map(|(known, _)| *known).chain([PNET]);
+        let Some(table_name) = known.clone().find(|known| known == name.get_ref()) else {
             fault(name.span().start, unknown("table", name.get_ref(), known));
             continue;
         };
         let DeValue::Table(table) = value.get_ref() else {
             fault(name.span().start, format!("{table_name}: expected a table: [{table_name}]"));
+            continue;
+        };
+        let Some((_, keys)) = TABLES.iter().find(|(known, _)| *known == table_name) else {
+            settings.pnet = Some(networks(table, &mut fault));
             continue;
         };
         for (name, value) in table {
@@ -320,6 +333,55 @@ fn parse(text: &str) -> (Settings, Vec<Fault>) {
     }
     faults.sort_by_key(|fault| fault.offset);
     (settings, faults)
+}
+
+/// Reads the table [`PNET`]; `fault` takes what is wrong in it.
+fn networks(table: &DeTable<'_>, mut fault: impl FnMut(usize, String)) -> Networks {
+    let mut networks = Networks::default();
+    for (name, value) in table {
+        let (at, path) = (name.span().start, format!("{PNET}.{}", name.get_ref()));
+        let Some(id) = PnetId::new(name.get_ref()) else {
+            fault(at, format!("{path}: not a PNET ID; use {}", PnetId::ALLOWED));
+            continue;
+        };
+        let DeValue::Table(table) = value.get_ref() else {
+            fault(at, format!("{path}: expected a table: [{path}]"));
+            continue;
+        };
+        let mut is_right = true;
+        let network = network(id, table, |at, message| {
+            is_right = false;
+            fault(at, format!("{path}.{message}"));
+        });
+        if is_right && let Err(message) = networks.add(network) {
+            fault(at, format!("{path}: {message}"));
+        }
+    }
+    networks
+}
+
+fn network(id: PnetId, table: &DeTable<'_>, mut fault: impl FnMut(usize, String)) -> Network {
+    const KEYS: [&str; 2] = ["interfaces", "devices"];
+    let mut network = Network { id, interfaces: Vec::new(), devices: Vec::new() };
+    for (name, value) in table {
+        let read = match name.get_ref().as_ref() {
+            "interfaces" => list(value.get_ref(), interface).map(|v| network.interfaces = v),
+            "devices" => list(value.get_ref(), keyword).map(|v| network.devices = v),
+            other => {
+                fault(name.span().start, unknown("key", other, KEYS.into_iter()));
+                continue;
+            }
+        };
+        if let Err(message) = read {
+            fault(value.span().start, format!("{}: {message}", name.get_ref()));
+        }
+    }
+    network
+}
+
+fn interface(value: &DeValue<'_>) -> Result<Interface, String> {
+    let text = value.as_str().unwrap_or_default();
+    text.parse().map_err(|error| format!("{} is not allowed; {error}", shown(value)))
 }
 
 fn keyword<T: ValueEnum>(value: &DeValue<'_>) -> Result<T, String> {
@@ -510,6 +572,7 @@ fn edit_distance(a: &str, b: &str) -> usize {
 mod tests {
     use super::*;
     use crate::options::{LogLevel, Mode, Promotion, Spin};
+    use crate::pnet::Device;
 
     /// The error text for a file with this content, without the directory.
     fn error(content: &str) -> String {
@@ -518,6 +581,14 @@ mod tests {
         std::fs::write(&path, content).unwrap();
         let error = Configuration::load(Some(&path), |_| None).unwrap_err();
         error.to_string().replace(&format!("{}/", directory.path().display()), "")
+    }
+
+    fn network_of_ism(interfaces: &[&str]) -> Networks {
+        let mut networks = Networks::default();
+        let interfaces = interfaces.iter().map(|name| name.parse().unwrap()).collect();
+        let id = PnetId::new("NET1").unwrap();
+        networks.add(Network { id, interfaces, devices: vec![Device::Ism] }).unwrap();
+        networks
     }
 
     #[test]
@@ -543,6 +614,9 @@ mod tests {
             share_with_users = ["root", 1001]
             share_with_groups = [0, 1002]
             exclude_programs = ["sshd"]
+            [pnet.net1]
+            interfaces = ["eth0", "lo"]
+            devices = ["ism"]
             [log]
             level = "debug"
             file = "/var/log/sidestep.log"
@@ -575,6 +649,7 @@ mod tests {
                 .into_iter()
                 .collect(),
             exclude_programs: ProgramName::new("sshd").map(|name| vec![name]),
+            pnet: Some(network_of_ism(&["eth0", "lo"])),
             assessor: None,
             log_level: Some(LogLevel::Debug),
             log_file: Some("/var/log/sidestep.log".into()),
@@ -610,7 +685,7 @@ mod tests {
         );
         assert_eq!(
             error("\n[lgo]\n"),
-            "sidestep.toml:2: lgo: unknown table (known: smc, policy, log, agent)"
+            "sidestep.toml:2: lgo: unknown table (known: smc, policy, log, agent, pnet)"
         );
     }
 
@@ -669,6 +744,48 @@ mod tests {
         );
         let many = format!("[policy]\nexclude_ports = [{}]\n", "1,".repeat(33));
         assert!(error(&many).ends_with("33 entries are too many; use at most 32"));
+    }
+
+    #[test]
+    fn wrong_pnet_ids_say_what_would_do() {
+        assert_eq!(
+            error("[pnet.NET-1]\ndevices = []\n"),
+            "sidestep.toml:1: pnet.NET-1: not a PNET ID; use 1 to 16 characters from A-Z and 0-9"
+        );
+        assert_eq!(
+            error("[pnet]\nNET1 = [\"eth0\"]\n"),
+            "sidestep.toml:2: pnet.NET1: expected a table: [pnet.NET1]"
+        );
+        assert_eq!(
+            error("[pnet.NET1]\ninterface = []\n"),
+            "sidestep.toml:2: pnet.NET1.interface: unknown key; did you mean `interfaces`? \
+             (known: interfaces, devices)"
+        );
+        assert_eq!(
+            error("[pnet.NET1]\ninterfaces = [\"eth0\"]\ndevices = [\"mlx5_0\"]\n"),
+            "sidestep.toml:3: pnet.NET1.devices: `mlx5_0` is not one of: ism"
+        );
+        assert_eq!(
+            error("[pnet.NET1]\ninterfaces = [\"eth0:1\"]\n"),
+            "sidestep.toml:2: pnet.NET1.interfaces: `eth0:1` is not allowed; use the name of a \
+             network interface, such as `eth0`: 15 characters at most, without spaces, commas, \
+             `:` and `/`"
+        );
+        assert_eq!(
+            error("[pnet.A]\ninterfaces = [\"lo\"]\n[pnet.B]\ninterfaces = [\"eth0\", \"lo\"]\n"),
+            "sidestep.toml:3: pnet.B: `lo` has the PNET ID A already, and one at most"
+        );
+        let nothing = error("[pnet.A]\ndevices = [\"ism\"]\n");
+        assert!(nothing.starts_with("sidestep.toml:1: pnet.A: devices without"), "{nothing}");
+    }
+
+    #[test]
+    fn a_table_of_pnet_ids_hides_a_less_important_one() {
+        let pnet = |text| parse(text).0.pnet;
+        let lower = pnet("[pnet.NET1]\ninterfaces = [\"lo\"]\ndevices = [\"ism\"]\n");
+        assert_eq!(lower, Some(network_of_ism(&["lo"])));
+        assert_eq!(pnet("[pnet]\n").or(lower), Some(Networks::default()));
+        assert_eq!(pnet(""), None);
     }
 
     #[test]

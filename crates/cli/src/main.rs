@@ -7,7 +7,7 @@
 //! * [`config`]: the configuration files; [`options`]: the values they and the command line
 //!   choose, and the text in which the library receives them; [`applied`]: how programs that
 //!   run already learn of changes; [`accounts`]: which users and groups names mean;
-//!   [`metrics_address`]: where the agent may tell its metrics.
+//!   [`pnet`]: which networks interfaces and devices are on; [`metrics_address`]: where the agent may tell its metrics.
 //! * [`library`]: where `libsidestep.so` is, and how it gets into `LD_PRELOAD`.
 //! * [`program`]: which file a command name means; [`preloadable`]: whether that file's loader
 //!   will take our library.
@@ -25,6 +25,7 @@ mod config;
 mod library;
 mod metrics_address;
 mod options;
+mod pnet;
 mod preloadable;
 mod program;
 mod terminal;

@@ -24,6 +24,7 @@ use sidestep_socket::options::AGENT_SOCKET;
 
 use crate::accounts::{Group, User};
 use crate::metrics_address::MetricsAddress;
+use crate::pnet::{Device, Networks};
 
 /// The environment variable that carries [`Options`] to the library.
 pub(crate) const OPTIONS_VARIABLE: &str = "SIDESTEP_OPTIONS";
@@ -48,6 +49,7 @@ pub(crate) struct Options {
     pub(crate) exclude_programs: Vec<ProgramName>,
     pub(crate) share_with_users: Vec<User>,
     pub(crate) share_with_groups: Vec<Group>,
+    pub(crate) pnet: Networks,
     /// The abstract name of a `sidestep assess` that is to be shown what the program counts.
     pub(crate) assessor: Option<String>,
     pub(crate) log_level: LogLevel,
@@ -90,6 +92,7 @@ pub(crate) struct Settings {
     pub(crate) exclude_programs: Option<Vec<ProgramName>>,
     pub(crate) share_with_users: Option<Vec<User>>,
     pub(crate) share_with_groups: Option<Vec<Group>>,
+    pub(crate) pnet: Option<Networks>,
     /// Has no key: see [`Options::assessor`].
     pub(crate) assessor: Option<String>,
     pub(crate) log_level: Option<LogLevel>,
@@ -136,6 +139,7 @@ impl Settings {
                 "member",
                 groups.map(|groups| ids(groups.iter().flat_map(Group::members).copied().collect())),
             ),
+            ("pnet", self.pnet.as_ref().map(|all| listed(all.interfaces_of(Device::Ism), ","))),
             ("assessor", self.assessor.clone()),
             ("logfile", self.log_file.as_ref().map(|file| percent_encode(file.as_os_str()))),
         ];
@@ -162,6 +166,7 @@ impl Settings {
             exclude_programs: self.exclude_programs.or(lower.exclude_programs),
             share_with_users: self.share_with_users.or(lower.share_with_users),
             share_with_groups: self.share_with_groups.or(lower.share_with_groups),
+            pnet: self.pnet.or(lower.pnet),
             assessor: self.assessor.or(lower.assessor),
             log_level: self.log_level.or(lower.log_level),
             log_file: self.log_file.or(lower.log_file),
@@ -189,6 +194,7 @@ impl Settings {
             exclude_programs: self.exclude_programs.unwrap_or_default(),
             share_with_users: self.share_with_users.unwrap_or_default(),
             share_with_groups: self.share_with_groups.unwrap_or_default(),
+            pnet: self.pnet.unwrap_or_default(),
             assessor: self.assessor,
             log_level: self.log_level.unwrap_or(LogLevel::Error),
             log_file: self.log_file,
@@ -216,6 +222,7 @@ impl From<Options> for Settings {
             exclude_programs: Some(options.exclude_programs),
             share_with_users: Some(options.share_with_users),
             share_with_groups: Some(options.share_with_groups),
+            pnet: Some(options.pnet),
             assessor: options.assessor,
             log_level: Some(options.log_level),
             log_file: options.log_file,
@@ -444,6 +451,7 @@ pub(crate) fn percent_encode(text: &OsStr) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pnet::{Network, PnetId};
 
     #[test]
     fn defaults_are_written_in_full() {
@@ -466,6 +474,18 @@ mod tests {
         let text = settings.into_options().to_string();
         let lists = " noport=22,6000-6010 nopeer=10.0.0.0/8 noprogram=sshd";
         assert!(text.ends_with(lists), "{text}");
+    }
+
+    #[test]
+    fn of_pnet_ids_the_library_is_told_the_interfaces_of_the_shared_memory() {
+        let mut networks = Networks::default();
+        let settings = Settings { pnet: Some(networks.clone()), ..Settings::default() };
+        assert_eq!(settings.to_words(), "pnet=", "it hides that of a less important source");
+        let id = PnetId::new("A").unwrap();
+        let interfaces = vec!["eth0".parse().unwrap(), "lo".parse().unwrap()];
+        networks.add(Network { id, interfaces, devices: vec![Device::Ism] }).unwrap();
+        let settings = Settings { pnet: Some(networks), ..Settings::default() };
+        assert_eq!(settings.to_words(), "pnet=eth0,lo");
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub mod map;
 #[cfg(not(loom))]
 pub mod ring;
 #[cfg(not(loom))]
+pub mod route;
+#[cfg(not(loom))]
 pub mod services;
 #[cfg(not(loom))]
 pub mod sizes;

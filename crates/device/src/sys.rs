@@ -678,6 +678,44 @@ pub fn ioctl_int(fd: i32, request: u64) -> Result<i32> {
     Ok(value)
 }
 
+/// The name of a network interface, as the kernel writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InterfaceName([u8; libc::IFNAMSIZ]);
+
+impl InterfaceName {
+    /// Its bytes, without the NUL at their end.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.split(|byte| *byte == 0).next().unwrap_or_default()
+    }
+}
+
+/// The name of the interface with this number, in the network namespace of a socket.
+pub fn interface_name(fd: i32, number: u32) -> Result<InterfaceName> {
+    /// `SIOCGIFNAME` of `linux/sockios.h`.
+    const NAME_OF_INTERFACE: usize = 0x8910;
+    /// `struct ifreq`.
+    #[repr(C, align(8))]
+    struct Request {
+        name: [u8; libc::IFNAMSIZ],
+        number: u32,
+        unused: [u8; 20],
+    }
+    const _: () = assert!(size_of::<Request>() == size_of::<libc::ifreq>());
+    let mut request = Request { name: [0; libc::IFNAMSIZ], number, unused: [0; 20] };
+    // SAFETY: the kernel reads and writes one ifreq.
+    unsafe { call!(ioctl, fd, NAME_OF_INTERFACE, &raw mut request) }?;
+    Ok(InterfaceName(request.name))
+}
+
+/// A socket that asks the kernel about routes and interfaces.
+pub fn rtnetlink() -> Result<i32> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    // SAFETY: no memory operands.
+    let fd = unsafe { call!(socket, libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
+    fd.map(|fd| fd as i32)
+}
+
 /// `recv` into `len` bytes at `at`.
 ///
 /// # Safety

@@ -72,11 +72,14 @@ pub enum Reason {
     AgentAway = 28,
     /// The agent knows of no program at the other end that asks for us.
     PetitionUnanswered = 29,
+    /// The shared memory has a PNET ID, and the interface of the connection's own address has
+    /// another one or none.
+    OtherPnet = 30,
 }
 
 impl Reason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::None,
         Self::ModeTcp,
         Self::RemotePeer,
@@ -107,6 +110,7 @@ impl Reason {
         Self::Demoted,
         Self::AgentAway,
         Self::PetitionUnanswered,
+        Self::OtherPnet,
     ];
 
     /// The reason with this number; unknown numbers are [`Reason::None`].
@@ -152,7 +156,7 @@ impl Reason {
             | Self::NoTcpOption
             | Self::AgentAway
             | Self::PetitionUnanswered => Diagnosis::PEERNOSMC,
-            Self::OtherNamespace => Diagnosis::NOSMCD2DEV,
+            Self::OtherNamespace | Self::OtherPnet => Diagnosis::NOSMCD2DEV,
             Self::NoMemory | Self::MemoryLimit => Diagnosis::MEM,
             Self::PeerDeclined => Diagnosis::PEERDECL,
             Self::OptionUnsupported | Self::StandardStream | Self::IoUring | Self::PastLibc => {
@@ -203,6 +207,7 @@ impl Reason {
             Self::PetitionUnanswered => {
                 "the peer is elsewhere, and the agent knows of no Sidestep program there"
             }
+            Self::OtherPnet => "its interface does not have the PNET ID of the shared memory",
         }
     }
 }

@@ -1,11 +1,16 @@
-//! Which connections an operator leaves on TCP: rules about ports, peers, programs and users.
+//! Which connections an operator leaves on TCP: rules about ports, peers, interfaces, programs
+//! and users.
 //!
 //! The port of a rule is always the server's, whichever end asks, so that one rule means the
 //! same to both. A peer has to be in one of the permitted subnets, if there are any, and in
 //! none of the excluded ones. z/OS has the same as `NOSMC` on a port and as lists of subnets.
+//!
+//! Interfaces follow from PNET IDs, the names of networks: where the shared memory of the host
+//! has one, a connection needs an interface with the same one. Each end looks at its own, because
+//! the standard has these names known on one host only.
 
 use crate::fallback::Reason;
-use arrayvec::ArrayVec;
+use arrayvec::{ArrayString, ArrayVec};
 use core::fmt;
 use core::net::IpAddr;
 use core::str::FromStr;
@@ -26,6 +31,8 @@ pub struct Policy {
     pub permitted_peers: ArrayVec<IpNet, ENTRIES_MAX>,
     /// Never their peers, permitted or not.
     pub excluded_peers: ArrayVec<IpNet, ENTRIES_MAX>,
+    /// If there are any, only connections whose own address is on one of them.
+    pub interfaces: ArrayVec<Interface, ENTRIES_MAX>,
     /// Users with whom memory is shared beside our own.
     pub users: ArrayVec<u32, ENTRIES_MAX>,
     /// Groups with whose users memory is shared.
@@ -38,7 +45,7 @@ pub struct Policy {
 pub const MEMBERS_MAX: usize = 256;
 
 impl Policy {
-    /// Whether there are no rules.
+    /// Whether there are no rules about ports, peers and the program.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let peers = self.permitted_peers.is_empty() && self.excluded_peers.is_empty();
@@ -62,6 +69,15 @@ impl Policy {
         let permitted = self.permitted_peers.is_empty() || is_in(&self.permitted_peers);
         let allowed = permitted && !is_in(&self.excluded_peers);
         self.objection_to_port(server_port).or((!allowed).then_some(Reason::PeerExcluded))
+    }
+
+    /// What the rules have against a connection whose own address is on the interface of this
+    /// name. `None`: nobody knows which one that is.
+    #[must_use]
+    pub fn objection_to_interface(&self, name: Option<&[u8]>) -> Option<Reason> {
+        let is_listed = self.interfaces.iter().any(|own| Some(own.0.as_bytes()) == name);
+        let is_eligible = self.interfaces.is_empty() || is_listed;
+        (!is_eligible).then_some(Reason::OtherPnet)
     }
 
     /// What the rules of a process of user `own` have against a peer process of another
@@ -114,6 +130,41 @@ impl fmt::Display for PortRange {
             true => write!(f, "{}", self.first),
             false => write!(f, "{}-{}", self.first, self.last),
         }
+    }
+}
+
+/// The name of a network interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interface(ArrayString<INTERFACE_LEN_MAX>);
+
+/// Bytes of the name of an interface: `IFNAMSIZ` of Linux without the NUL at its end.
+pub const INTERFACE_LEN_MAX: usize = 15;
+
+/// What the name of an interface may look like.
+///
+/// *Source*: `dev_valid_name` of Linux, which would take a comma and what is not ASCII, too.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error(
+    "use the name of a network interface, such as `eth0`: 15 characters at most, without spaces, \
+     commas, `:` and `/`"
+)]
+pub struct NotInterface;
+
+impl FromStr for Interface {
+    type Err = NotInterface;
+
+    fn from_str(text: &str) -> Result<Self, NotInterface> {
+        let allowed = |c: u8| c.is_ascii_graphic() && !b",:/".contains(&c);
+        if text.is_empty() || !text.bytes().all(allowed) {
+            return Err(NotInterface);
+        }
+        ArrayString::from(text).map(Self).map_err(|_| NotInterface)
+    }
+}
+
+impl fmt::Display for Interface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 
@@ -212,6 +263,23 @@ mod tests {
     }
 
     #[test]
+    fn only_connections_on_listed_interfaces_are_eligible() {
+        let policy = Policy {
+            interfaces: ["lo", "eth0"].iter().map(|name| name.parse().unwrap()).collect(),
+            ..Policy::default()
+        };
+        for name in ["lo", "eth0"] {
+            assert_eq!(policy.objection_to_interface(Some(name.as_bytes())), None, "{name}");
+        }
+        let others: [Option<&[u8]>; 4] = [None, Some(b""), Some(b"eth"), Some(b"eth01")];
+        for name in others {
+            let objection = policy.objection_to_interface(name);
+            assert_eq!(objection, Some(Reason::OtherPnet), "{name:?}");
+        }
+        assert_eq!(Policy::default().objection_to_interface(None), None);
+    }
+
+    #[test]
     fn an_excluded_program_has_that_reason() {
         let policy = Policy { excludes_program: true, ..Policy::default() };
         assert_eq!(policy.objection(80, address("::1")), Some(Reason::ProgramExcluded));
@@ -225,6 +293,9 @@ mod tests {
         for text in ["192.0.2.0/24", "::/0", "2001:db8::/32"] {
             assert_eq!(parse_subnet(text).unwrap().to_string(), text);
         }
+        for text in ["lo", "eth0.5", "enp0s31f6np1234"] {
+            assert_eq!(text.parse::<Interface>().unwrap().to_string(), text);
+        }
         assert_eq!(parse_subnet("::ffff:192.0.2.7").unwrap().to_string(), "192.0.2.7/32");
     }
 
@@ -235,6 +306,9 @@ mod tests {
         }
         for text in ["", "10.0.0", "10.0.0.0/33", "example.org"] {
             assert_eq!(parse_subnet(text), Err(NotSubnet::Malformed), "{text}");
+        }
+        for text in ["", "eth0:1", "a/b", "a b", "a,b", "\u{e4}", "sixteen-letters!"] {
+            assert_eq!(text.parse::<Interface>(), Err(NotInterface), "{text}");
         }
         let error = parse_subnet("10.1.2.3/8").unwrap_err().to_string();
         assert!(error.ends_with("the subnet is \"10.0.0.0/8\""), "{error}");

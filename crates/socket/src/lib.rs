@@ -31,6 +31,7 @@ pub mod options;
 pub mod parcel;
 mod past_libc;
 mod petition;
+mod pnet;
 pub mod pool;
 pub mod process;
 pub mod readiness;

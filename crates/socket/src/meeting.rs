@@ -39,6 +39,7 @@ use crate::distant::Seek;
 use crate::given::{self, Givers};
 use crate::group::{self, Group};
 use crate::options::Promotion;
+use crate::pnet;
 use crate::process::{self, Process, netns_cookie, socket_cookie};
 use crate::reload;
 use crate::sock::{self, Conn, Phase, Sock};
@@ -580,6 +581,9 @@ fn ready_to_start(sock: &'static Sock, fd: i32) -> Result<Option<Start>, Reason>
     };
     if tcp_option::is_refused(sock, fd) {
         return Err(Reason::NoTcpOption);
+    }
+    if let Some(reason) = pnet::objection(fd, local.ip()) {
+        return Err(reason);
     }
     Ok(Some(Start { process, local, peer, identity }))
 }

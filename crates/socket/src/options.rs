@@ -7,7 +7,7 @@
 use arrayvec::ArrayVec;
 use core::str::FromStr;
 use sidestep_proto::governor::SpinPolicy;
-use sidestep_proto::policy::{self, Policy, PortRange};
+use sidestep_proto::policy::{self, Interface, Policy, PortRange};
 use sidestep_proto::rendezvous::UEIDS_MAX;
 use sidestep_wire::{Eid, RmbeSize};
 
@@ -152,6 +152,7 @@ impl Options {
             ("noport", ports) => self.policy.excluded_ports = list(ports, PortRange::from_str),
             ("peer", subnets) => self.policy.permitted_peers = list(subnets, policy::parse_subnet),
             ("nopeer", subnets) => self.policy.excluded_peers = list(subnets, policy::parse_subnet),
+            ("pnet", names) => self.policy.interfaces = list(names, Interface::from_str),
             ("user", users) => self.policy.users = list(users, u32::from_str),
             ("group", groups) => self.policy.groups = list(groups, u32::from_str),
             ("member", users) => self.policy.members = list(users, u32::from_str),
@@ -205,11 +206,13 @@ mod tests {
     #[test]
     fn the_policy_is_read() {
         let text = "noport=22,6000-6010 peer=10.0.0.0/8 nopeer=10.1.0.0/16,::1/128 noprogram=a,b \
-                    user=1,2 group=33 member=7";
+                    pnet=eth0,veth1 user=1,2 group=33 member=7";
         let policy = Options::parse(text, "server").policy;
         let lists = [policy.permitted_peers.len(), policy.excluded_peers.len()];
         assert_eq!((policy.excluded_ports.len(), lists), (2, [1, 2]));
         assert_eq!([policy.users.len(), policy.groups.len(), policy.members.len()], [2, 1, 1]);
+        assert_eq!(policy.objection_to_interface(Some(b"veth1")), None);
+        assert!(policy.objection_to_interface(Some(b"lo")).is_some());
         assert!(!policy.excludes_program);
         assert!(Options::parse(text, "b").policy.excludes_program);
     }

@@ -86,6 +86,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("namespaces-agent", &["ip", "python3"], distant::agent_ends),
     Case::alone("namespaces-handed-on", &["ip", "python3"], distant::handed_on),
     Case::alone("namespaces-users", &["ip", "setpriv", "python3"], distant::users),
+    Case::alone("namespaces-pnet", &["ip", "python3"], distant::pnet_ids),
     Case::alone("container", &["ip", "setpriv", "unshare", "python3"], distant::container),
     Case::alone("tcp-option", &["gcc", "ip", "tshark"], tcp_option::option),
     Case {

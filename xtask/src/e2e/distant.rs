@@ -157,11 +157,11 @@ pub(crate) fn users(stage: &Stage<'_>) -> Result<String> {
     {
         let words = ["server", address, &PORT.to_string()];
         let mut server = scene.command(Transport::Smc, "early", &words);
-        server.env("SIDESTEP_CONFIG", scene.shared("server", server_lists)?);
+        server.env("SIDESTEP_CONFIG", scene.amended("server", &shared_with(server_lists))?);
         let mut server = scene.serve_as_nobody(server)?;
         let words = ["client", address, &PORT.to_string(), &stage.house.seed.to_string()];
         let mut client = scene.command(Transport::Smc, "early", &words);
-        client.env("SIDESTEP_CONFIG", scene.shared("client", client_lists)?);
+        client.env("SIDESTEP_CONFIG", scene.amended("client", &shared_with(client_lists))?);
         scene.enclose(&scene.right, &mut client);
         let mut client = Talker(Dialogue::start(client)?);
         client.talk("3 40")?;
@@ -171,6 +171,42 @@ pub(crate) fn users(stage: &Stage<'_>) -> Result<String> {
         server.must_be_alive()?;
     }
     Ok("both ends have a say".to_owned())
+}
+
+fn shared_with(users: &str) -> String {
+    format!("[policy]\nshare_with_users = [{users}]\n")
+}
+
+/// Each end asks for the PNET ID of the interface that it has itself.
+pub(crate) fn pnet_ids(stage: &Stage<'_>) -> Result<String> {
+    let scene = Scene::set(stage)?;
+    let _agent = scene.agent()?;
+    let port = PORT.to_string();
+    for address in SERVER {
+        for (server_has, client_has, ends) in
+            [("lo", CABLE, (0, 6)), (CABLE, "lo", (0, 6)), (CABLE, CABLE, (6, 0))]
+        {
+            let mut server = scene.command(Transport::Smc, "early", &["server", address, &port]);
+            server.env("SIDESTEP_CONFIG", scene.amended("server", &pnet_id_of(server_has))?);
+            scene.enclose(&scene.left, &mut server);
+            let mut server = Program::start(server, &stage.house.scratch)?;
+            server.await_listener(PORT)?;
+            let words = ["client", address, &port, &stage.house.seed.to_string()];
+            let mut client = scene.command(Transport::Smc, "early", &words);
+            client.env("SIDESTEP_CONFIG", scene.amended("client", &pnet_id_of(client_has))?);
+            scene.enclose(&scene.right, &mut client);
+            let mut client = Talker(Dialogue::start(client)?);
+            client.talk("3 40")?;
+            scene
+                .expect(&server, &mut client, ends)
+                .with_context(|| format!("{address}: {server_has} and {client_has}"))?;
+        }
+    }
+    Ok("IPv4 and IPv6, by the interfaces of both ends".to_owned())
+}
+
+fn pnet_id_of(interface: &str) -> String {
+    format!("[pnet.A]\ninterfaces = [\"{interface}\"]\ndevices = [\"ism\"]\n")
 }
 
 /// A container without a privilege: a user, a network and a mount namespace that an ordinary user has
@@ -292,11 +328,11 @@ impl<'a> Scene<'a> {
         Ok(file)
     }
 
-    /// A configuration file that lists users.
-    fn shared(&self, name: &str, users: &str) -> Result<PathBuf> {
+    /// A configuration file that says more.
+    fn amended(&self, name: &str, more: &str) -> Result<PathBuf> {
         let file = self.config(&format!("early-{name}"), &self.socket())?;
         let text = fs::read_to_string(&file)?;
-        fs::write(&file, format!("{text}[policy]\nshare_with_users = [{users}]\n"))?;
+        fs::write(&file, text + more)?;
         Ok(file)
     }
 

@@ -1,4 +1,4 @@
-//! The operator's rules: `[policy]` in the configuration of one end is enough.
+//! The operator's rules: `[policy]` or `[pnet]` in the configuration of one end is enough.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -14,7 +14,7 @@ use crate::user;
 use crate::witness::Claim;
 
 /// A rule, and why a connection on loopback to `PORT` stays on TCP. No reason: it moves.
-const RULES: [(&str, Option<&str>); 9] = [
+const RULES: [(&str, Option<&str>); 12] = [
     ("exclude_ports = [PORT]", Some("excluded by policy.exclude_ports")),
     ("exclude_ports = [\"1-65535\"]", Some("excluded by policy.exclude_ports")),
     ("exclude_ports = [1]\npermit_peers = [\"127.0.0.0/8\"]", None),
@@ -24,6 +24,9 @@ const RULES: [(&str, Option<&str>); 9] = [
     ("exclude_programs = [\"outsider\"]", None),
     ("[smc]\neid = [\"OTHER\", \"SIDESTEP\"]", None),
     ("[smc]\neid = [\"OTHER\", \"ANOTHER\"]", Some("no enterprise ID in common")),
+    ("[pnet.A]\ninterfaces = [\"eth9\", \"lo\"]\ndevices = [\"ism\"]", None),
+    ("[pnet.A]\ninterfaces = [\"eth9\"]\ndevices = [\"ism\"]", Some("have the PNET ID")),
+    ("[pnet.A]\ninterfaces = [\"eth9\"]", None),
 ];
 
 pub(crate) fn rules(stage: &Stage<'_>) -> Result<String> {

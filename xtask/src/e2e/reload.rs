@@ -59,9 +59,14 @@ fn of_one_end(stage: &Stage<'_>, is_server: bool) -> Result<()> {
     pair.connect()?;
     pair.must_have(2, 4)?;
 
-    file.change("[smc]\nmode = \"tcp\"\n")?;
+    file.change("[pnet.A]\ninterfaces = [\"eth9\"]\ndevices = [\"ism\"]\n")?;
     pair.connect()?;
     pair.must_have(2, 6)?;
+    pair.look()?.gives_reason("have the PNET ID")?;
+
+    file.change("[smc]\nmode = \"tcp\"\n")?;
+    pair.connect()?;
+    pair.must_have(2, 8)?;
     pair.look()?.gives_reason("smc.mode")?;
 
     file.change("")?;

@@ -37,6 +37,21 @@ fn every_mistake_is_told_with_its_line_and_what_is_allowed() {
 }
 
 #[test]
+fn pnet_ids_are_shown_with_what_is_on_them() {
+    let place = Place::new();
+    let text = "[pnet.net1]\ninterfaces = [\"eth0\", \"lo\"]\ndevices = [\"ism\"]\n\
+                [pnet.NET2]\ninterfaces = [\"eth1\"]\n";
+    let file = place.file("a.toml", text);
+    let mut command = place.sidestep(None);
+    let (status, text, _) = outcome(command.args(["config", "check", "--config"]).arg(&file));
+    assert_eq!(status, Some(0));
+    let row = text.lines().find(|line| line.starts_with("pnet ")).unwrap();
+    assert!(row.contains("NET1: interfaces eth0, lo, devices ism"), "{row}");
+    assert!(row.contains("NET2: interfaces eth1"), "{row}");
+    assert!(row.ends_with(&file.display().to_string()), "{row}");
+}
+
+#[test]
 fn the_same_as_json() {
     let place = Place::new();
     let (status, text, _) = outcome(place.sidestep(None).args(["config", "check", "--json"]));
@@ -53,14 +68,15 @@ fn the_same_as_json() {
 #[test]
 fn what_is_applied_is_the_file_in_the_librarys_words() {
     let place = Place::new();
-    let file = place.file("a.toml", "[policy]\nexclude_ports = [22]\n[smc]\nspin = \"never\"\n");
+    let file =
+        place.file("a.toml", "[policy]\nexclude_ports = [22]\n[smc]\nspin = \"never\"\n[pnet]\n");
     place.file(".config/sidestep/sidestep.toml", "");
     let mut command = place.sidestep(None);
     let (status, text, errors) = outcome(command.args(["config", "apply", "--config"]).arg(&file));
     assert_eq!((status, errors.as_str()), (Some(0), ""));
     assert!(text.contains(&format!("{}: applied\n", file.display())), "{text}");
     let applied = |name: &str| std::fs::read_to_string(place.path().join(name)).unwrap();
-    assert_eq!(applied("a.toml.applied"), "\nspin=never noport=22\n");
+    assert_eq!(applied("a.toml.applied"), "\nspin=never noport=22 pnet=\n");
     assert_eq!(applied(".config/sidestep/sidestep.toml.applied"), "\n\n");
 }
 

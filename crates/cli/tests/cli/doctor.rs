@@ -45,6 +45,22 @@ fn text_says_the_same_as_json() {
 }
 
 #[test]
+fn a_pnet_id_without_an_interface_of_this_machine_is_found() {
+    let place = Place::new();
+    let finding = |interface: &str| {
+        let text = format!("[pnet.A]\ninterfaces = [\"{interface}\"]\ndevices = [\"ism\"]\n");
+        place.file(".config/sidestep/sidestep.toml", &text);
+        let (_, output, _) = outcome(place.sidestep(None).args(["doctor", "--json"]));
+        let report: Value = serde_json::from_str(&output).unwrap();
+        find(&report, "configuration").clone()
+    };
+    let missing = finding("none0");
+    assert_eq!(missing["status"], "warn", "{missing}");
+    assert!(missing["finding"].as_str().unwrap().contains("none0"), "{missing}");
+    assert_eq!(finding("lo")["status"], "ok");
+}
+
+#[test]
 fn a_library_that_does_not_load_fails() {
     let place = Place::new();
     let library = place.file("broken.so", "not a library");

@@ -16,7 +16,8 @@ use std::time::Duration;
 use super::Check;
 use crate::config::Configuration;
 use crate::library::{self, PRELOAD_VARIABLE};
-use crate::options::{Mode, OPTIONS_VARIABLE, Promotion, Settings};
+use crate::options::{Mode, OPTIONS_VARIABLE, Promotion, Settings, listed};
+use crate::pnet::Device;
 
 /// All checks, in the order of the report.
 pub(super) fn checks() -> Vec<Check> {
@@ -112,7 +113,22 @@ fn configuration() -> Check {
         let advice = "set smc.promotion to \"early\" or \"lazy\"";
         return Check::warn(NAME, format!("{finding}: the promotion is never"), advice);
     }
+    let eligible = options.pnet.interfaces_of(Device::Ism);
+    let here = interfaces(&fs::read_to_string("/proc/net/dev").unwrap_or_default());
+    if !eligible.is_empty() && !eligible.iter().any(|one| here.contains(&one.to_string())) {
+        let missing = listed(eligible, ", ");
+        let finding =
+            format!("{finding}: by [pnet] only what is on {missing} may move, and none is here");
+        let advice = "list interfaces of the network namespace that the programs run in";
+        return Check::warn(NAME, finding, advice);
+    }
     Check::ok(NAME, finding)
+}
+
+/// The names in the table of network interfaces, two lines of head and one for each.
+fn interfaces(table: &str) -> Vec<String> {
+    let names = table.lines().filter_map(|line| line.split_once(':'));
+    names.map(|(name, _)| name.trim().to_owned()).collect()
 }
 
 /// Is the kernel new enough, and does it tell network namespaces apart?
@@ -441,6 +457,12 @@ mod tests {
         assert_eq!(version("5.14"), Some((5, 14)));
         assert!(version("5.9.1") < version("5.14.0"));
         assert_eq!(version(""), None);
+    }
+
+    #[test]
+    fn interfaces_are_named_before_their_figures() {
+        let table = "Inter-|   Receive\n face |bytes packets\n    lo: 9 1\n  eth0:12 1\n";
+        assert_eq!(interfaces(table), ["lo", "eth0"]);
     }
 
     #[test]

@@ -181,6 +181,15 @@ pub(super) fn of(reason: Reason, role: Role, peer: Option<Diagnosis>) -> Advice 
             Rule::Settings(&["policy.exclude_programs"]),
             Some("take the program out of policy.exclude_programs, if it should move"),
         ),
+        Reason::OtherPnet => advice(
+            "asked the kernel which interface the connection's own address is on",
+            This,
+            Rule::Settings(&["pnet"]),
+            Some(
+                "let the PNET ID of the device \"ism\", in a table of [pnet], list that interface, \
+                 if it should move",
+            ),
+        ),
         Reason::MemoryLimit => advice(
             AGREEING,
             This,
