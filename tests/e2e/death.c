@@ -531,13 +531,16 @@ static int memory_file_mappings(void)
 
 static void print_descriptors(void)
 {
-    for (int fd = 0; fd < 1024; fd++) {
-        char path[64], target[256];
-        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-        ssize_t len = readlink(path, target, sizeof target - 1);
+    DIR *descriptors = opendir("/proc/self/fd");
+    if (descriptors == NULL)
+        die("/proc/self/fd");
+    for (struct dirent *entry; (entry = readdir(descriptors)) != NULL;) {
+        char target[256];
+        ssize_t len = readlinkat(dirfd(descriptors), entry->d_name, target, sizeof target);
         if (len >= 0)
-            fprintf(stderr, "fd %d: %.*s\n", fd, (int)len, target);
+            fprintf(stderr, "fd %s: %.*s\n", entry->d_name, (int)len, target);
     }
+    closedir(descriptors);
 }
 
 /* Gives what is cleaned up behind the scenes time to be so. */
