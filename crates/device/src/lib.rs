@@ -11,7 +11,8 @@
 //!   wake   one per process               written by peers: hints only, never believed
 //!          mail flag | channels (sleeping word + ready bitmap) | reply cells
 //!   state  one per process               private; `sidestep ss` reads it through /proc
-//!          header | history | services | slots (locks, ledger, options, counters)
+//!          header | history | services | slots (locks, ledger, options, counters) | young
+//!          connections, which have no slot yet
 //! ```
 //!
 //! *Each side writes only its own memory.* A DMB of ours therefore lies in the
@@ -50,7 +51,6 @@ pub mod ring;
 pub mod route;
 #[cfg(not(loom))]
 pub mod services;
-#[cfg(not(loom))]
 pub mod sizes;
 #[cfg(not(loom))]
 pub mod slab;
@@ -62,3 +62,4 @@ pub mod sys;
 #[cfg(not(loom))]
 pub mod wake;
 pub mod way;
+pub mod young;

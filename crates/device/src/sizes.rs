@@ -1,6 +1,8 @@
 //! How long messages are: a histogram by powers of two.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
+#[cfg(not(loom))]
+use core::sync::atomic::Ordering;
 
 /// Counts of messages by their length. [`longest_of`] has what each counts.
 #[repr(C)]
@@ -19,13 +21,14 @@ pub const fn longest_of(class: usize) -> Option<u64> {
 }
 
 #[inline]
-const fn class_of(len: u64) -> usize {
+pub(crate) const fn class_of(len: u64) -> usize {
     // The exponent of the next power of two: 64 - zeros of (len - 1).
     let exponent = u64::BITS - len.saturating_sub(1).leading_zeros();
     let class = exponent.saturating_sub(FIRST_EXPONENT) as usize;
     if class < CLASSES { class } else { CLASSES - 1 }
 }
 
+#[cfg(not(loom))]
 impl Sizes {
     /// Counts a message. Exact with one writer at a time, as [`count`](crate::state::count).
     #[inline]
@@ -71,7 +74,7 @@ impl Sizes {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -15,21 +15,23 @@ use crate::map::{self, Created, Mapping};
 use crate::services::{Services, Tally};
 use crate::sizes::Sizes;
 use crate::sys::{Errno, Result};
+use crate::young::{Traffic, YOUNG_MAX, Young};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 /// Name of the memory file: how `sidestep ss` recognises it in `/proc/PID/fd`.
 pub const STATE_NAME: &CStr = c"sidestep-state";
 /// Length in bytes; sparse.
-pub const STATE_LEN: usize = SLOTS_AT + SLOTS * size_of::<Slot>();
+pub const STATE_LEN: usize = YOUNG_AT + YOUNG_MAX * size_of::<Young>();
 
 const HISTORY_AT: usize = 8 << 10;
 const SERVICES_AT: usize = 268 << 10;
 const SLOTS_AT: usize = 320 << 10;
+const YOUNG_AT: usize = (SLOTS_AT + SLOTS * size_of::<Slot>()).next_multiple_of(4096);
 const MAGIC: u64 = u64::from_be_bytes(*b"SIDESTAT");
 /// Bumped with every change of the layout. Not that of what peers share: programs
 /// whose states differ still talk to each other.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 
 const _: () = assert!(size_of::<Slot>() <= 640);
 const _: () = assert!(size_of::<Header>() <= HISTORY_AT);
@@ -47,6 +49,8 @@ pub struct Header {
     pub instance: [AtomicU64; 2],
     /// Slots that were ever used: readers look no further.
     pub slots_used: AtomicU32,
+    /// Places of young connections that were ever used: readers look no further.
+    pub young_used: AtomicU32,
     /// Processes that inherited this state by `fork`.
     pub heirs: [AtomicU32; HEIRS_MAX],
     /// Connections that have ended: where a CPU adds is in no other's cache, and what they
@@ -507,6 +511,13 @@ impl Counters {
 }
 
 impl Slot {
+    /// Goes on with a young connection, which ends. Nobody else uses the slot yet.
+    pub fn take_young(&self, young: &Young) {
+        if let Some(traffic) = young.close() {
+            add(&self.counters, [&self.sent, &self.received], traffic);
+        }
+    }
+
     /// Whether the connection is to be counted as one of this state's.
     #[must_use]
     pub fn is_counted_here(&self) -> bool {
@@ -568,8 +579,30 @@ impl Totals {
         }
     }
 
+    /// Takes what a young connection has carried, which has ended. One at a time, as
+    /// [`Totals::take`].
+    fn take_young(&self, young: &Young, reason: u8) -> bool {
+        let Some(traffic) = young.close() else { return false };
+        count(self.place_of(reason), 1);
+        add(&self.counters, [&self.sent, &self.received], traffic);
+        true
+    }
+
     fn place_of(&self, reason: u8) -> &AtomicU64 {
         self.tcp.get(usize::from(reason)).unwrap_or(&self.tcp[0])
+    }
+}
+
+/// Adds what a young connection has carried.
+fn add(counters: &Counters, [sent, received]: [&Sizes; 2], traffic: Traffic) {
+    let Counters { messages_sent, bytes_sent, messages_received, bytes_received, .. } = counters;
+    let places = [(messages_sent, bytes_sent, sent), (messages_received, bytes_received, received)];
+    for ((messages, bytes, sizes), carried) in
+        places.into_iter().zip([traffic.sent, traffic.received])
+    {
+        count(messages, carried.messages);
+        count(bytes, carried.bytes);
+        carried.each_class(|class, n| count(&sizes.0[class], n));
     }
 }
 
@@ -670,15 +703,41 @@ impl State {
     /// Called once for each use of a slot, by the process that made the state, which alone
     /// knows when its heirs have let go, too; and one call at a time for each of the totals.
     pub fn free_slot(&self, index: usize, list: usize) {
-        let (slot, totals) = (self.slot(index), &self.header().ended[list]);
+        let slot = self.slot(index);
+        self.change(list, |totals| {
+            self.services().add(slot);
+            totals.take(slot);
+            slot.mode.store(mode::FREE, Ordering::Release);
+        });
+    }
+
+    /// Changes what counts in two places at once; no reader in peace sees it in between. One
+    /// call at a time for each of the totals.
+    pub fn change<T>(&self, list: usize, f: impl FnOnce(&Totals) -> T) -> T {
+        let totals = &self.header().ended[list];
         let sequence = totals.sequence.load(Ordering::Relaxed);
         totals.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
         // Release: what follows is seen with the odd sequence or a later one.
         fence(Ordering::Release);
-        self.services().add(slot);
-        totals.take(slot);
-        slot.mode.store(mode::FREE, Ordering::Release);
+        let result = f(totals);
         totals.sequence.store(sequence.wrapping_add(2), Ordering::Release);
+        result
+    }
+
+    /// The place of a descriptor's young connection; large numbers have none.
+    #[must_use]
+    #[inline]
+    pub fn young(&self, fd: i32) -> Option<&'static Young> {
+        let index = usize::try_from(fd).ok().filter(|index| *index < YOUNG_MAX)?;
+        // SAFETY: Young is made of atomics; its size keeps it aligned.
+        Some(unsafe { self.0.get(YOUNG_AT + index * size_of::<Young>()) })
+    }
+
+    /// A young connection has ended, on TCP for the reason of this number: what it has counted
+    /// goes to these of the totals, as with [`State::free_slot`]. False: there was none.
+    #[must_use]
+    pub fn end_young(&self, young: &Young, list: usize, reason: u8) -> bool {
+        self.change(list, |totals| totals.take_young(young, reason))
     }
 
     /// Gives the address range back (of an inspected state).

@@ -17,7 +17,7 @@ use sidestep_socket::multiplex::{self, FdSets};
 use sidestep_socket::sock::{self, Phase, Sock};
 use sidestep_socket::stream::{self, Buffers, Outcome};
 use sidestep_socket::transfer::{self, Pipe, Source};
-use sidestep_socket::{Answer, Errno, epoll, meeting, parcel, process, tcp_option};
+use sidestep_socket::{Answer, Errno, epoll, meeting, parcel, process, tcp_option, young};
 
 type Address = *mut libc::sockaddr;
 type Length = *mut libc::socklen_t;
@@ -148,17 +148,21 @@ macro_rules! alias {
 
 export! {
     fn read(fd: i32, at: *mut c_void, len: usize) -> isize {
+        let plain = plain!(real::read(fd, at, len));
+        if let Some(n) = young::receive(fd, 0, plain) {
+            return n;
+        }
         match descriptors::sock(fd) {
-            Some(sock) if len > 0 => {
-                receive(&sock, fd, buffers(&[vector(at, len)]), 0, plain!(real::read(fd, at, len)))
-            }
-            // SAFETY: passed on.
-            _ => unsafe { real::read(fd, at, len) },
+            Some(sock) if len > 0 => receive(&sock, fd, buffers(&[vector(at, len)]), 0, plain),
+            _ => plain(),
         }
     }
 
     fn readv(fd: i32, list: *const libc::iovec, count: i32) -> isize {
         let plain = plain!(real::readv(fd, list, count));
+        if let Some(n) = young::receive(fd, 0, plain) {
+            return n;
+        }
         let Some(sock) = descriptors::sock(fd) else { return plain() };
         // SAFETY: the program's list.
         match unsafe { Buffers::new(list, count as usize) } {
@@ -180,21 +184,22 @@ export! {
     }
 
     fn recv(fd: i32, at: *mut c_void, len: usize, flags: i32) -> isize {
+        let plain = plain!(real::recv(fd, at, len, flags));
+        if let Some(n) = young::receive(fd, flags, plain) {
+            return n;
+        }
         match descriptors::sock(fd) {
-            Some(sock) => {
-                receive(&sock, fd, buffers(&[vector(at, len)]), flags, plain!(real::recv(fd, at, len, flags)))
-            }
-            // SAFETY: passed on.
-            None => unsafe { real::recv(fd, at, len, flags) },
+            Some(sock) => receive(&sock, fd, buffers(&[vector(at, len)]), flags, plain),
+            None => plain(),
         }
     }
 
     fn recvfrom(fd: i32, at: *mut c_void, len: usize, flags: i32, from: Address, size: Length) -> isize {
-        let Some(sock) = descriptors::sock(fd) else {
-            // SAFETY: passed on.
-            return unsafe { real::recvfrom(fd, at, len, flags, from, size) };
-        };
         let plain = plain!(real::recvfrom(fd, at, len, flags, from, size));
+        if let Some(n) = young::receive(fd, flags, plain) {
+            return n;
+        }
+        let Some(sock) = descriptors::sock(fd) else { return plain() };
         let part = vector(at, len);
         // SAFETY: one buffer, the program's.
         let Some(buffers) = (unsafe { Buffers::new(&raw const part, 1) }) else { return plain() };
@@ -207,14 +212,14 @@ export! {
     }
 
     fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32) -> isize {
+        let plain = plain!(real::recvmsg(fd, message, flags));
+        if let Some(n) = young::receive(fd, flags, plain) {
+            return n;
+        }
         let sock = match descriptors::sock(fd) {
             Some(sock) if !message.is_null() => sock,
             // SAFETY: passed on.
-            _ => return unsafe { received_rights(message, real::recvmsg(fd, message, flags)) },
-        };
-        let plain = || {
-            // SAFETY: the program's own call, passed on.
-            unsafe { real::recvmsg(fd, message, flags) }
+            _ => return unsafe { received_rights(message, plain()) },
         };
         // SAFETY: the program's message header.
         let header = unsafe { message.read() };
@@ -294,17 +299,21 @@ export! {
 
 export! {
     fn write(fd: i32, at: *const c_void, len: usize) -> isize {
+        let plain = plain!(real::write(fd, at, len));
+        if let Some(n) = young::send(fd, plain) {
+            return n;
+        }
         match descriptors::sock(fd) {
-            Some(sock) => {
-                send_from(&sock, fd, buffers(&[vector(at.cast_mut(), len)]), 0, plain!(real::write(fd, at, len)))
-            }
-            // SAFETY: passed on.
-            None => unsafe { real::write(fd, at, len) },
+            Some(sock) => send_from(&sock, fd, buffers(&[vector(at.cast_mut(), len)]), 0, plain),
+            None => plain(),
         }
     }
 
     fn writev(fd: i32, list: *const libc::iovec, count: i32) -> isize {
         let plain = plain!(real::writev(fd, list, count));
+        if let Some(n) = young::send(fd, plain) {
+            return n;
+        }
         let Some(sock) = descriptors::sock(fd) else { return plain() };
         // SAFETY: the program's list.
         let parts = unsafe { vector_to_send(list, count) };
@@ -324,37 +333,44 @@ export! {
     }
 
     fn send(fd: i32, at: *const c_void, len: usize, flags: i32) -> isize {
+        let plain = plain!(real::send(fd, at, len, flags));
+        if let Some(n) = young::send(fd, plain) {
+            return n;
+        }
         match descriptors::sock(fd) {
             Some(sock) => {
-                let plain = plain!(real::send(fd, at, len, flags));
                 send_from(&sock, fd, buffers(&[vector(at.cast_mut(), len)]), flags, plain)
             }
-            // SAFETY: passed on.
-            None => unsafe { real::send(fd, at, len, flags) },
+            None => plain(),
         }
     }
 
     fn sendto(fd: i32, at: *const c_void, len: usize, flags: i32, to: *const libc::sockaddr, size: u32) -> isize {
+        let plain = plain!(real::sendto(fd, at, len, flags, to, size));
+        if let Some(n) = young::send(fd, plain) {
+            return n;
+        }
         match descriptors::sock(fd) {
             Some(sock) => {
-                let plain = plain!(real::sendto(fd, at, len, flags, to, size));
                 let n = send_from(&sock, fd, buffers(&[vector(at.cast_mut(), len)]), flags, plain);
                 note_fast_open(&sock, fd, flags);
                 n
             }
-            // SAFETY: passed on.
-            None => unsafe { real::sendto(fd, at, len, flags, to, size) },
+            None => plain(),
         }
     }
 
     fn sendmsg(fd: i32, message: *const libc::msghdr, flags: i32) -> isize {
+        let plain = plain!(real::sendmsg(fd, message, flags));
+        if let Some(n) = young::send(fd, plain) {
+            return n;
+        }
         let (sock, header) = match (descriptors::sock(fd), message.is_null()) {
             // SAFETY: the program's message header.
             (Some(sock), false) => (sock, unsafe { &*message }),
             // SAFETY: passed on.
             _ => return unsafe { send_rights(fd, message, flags) },
         };
-        let plain = plain!(real::sendmsg(fd, message, flags));
         // SAFETY: the program's buffers.
         let buffers = unsafe { Buffers::new(header.msg_iov, header.msg_iovlen) };
         send_from(&sock, fd, buffers, flags, plain)
@@ -506,16 +522,35 @@ fn accepted(listener: i32, fd: i32, flags: i32) -> i32 {
     if !is_tcp {
         return forget_stale(fd);
     }
+    let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
     quietly(|| {
-        if let Some(sock) = sock::register(fd, flags & libc::SOCK_NONBLOCK != 0, true) {
-            if let Some(known) = known {
-                inherit(sock, known, listener);
-            }
-            sock.set_phase(Phase::Candidate);
-            sock.begin(fd);
+        if nonblocking || !young::begin_server(fd, listener) {
+            accept_with_object(fd, nonblocking, known, listener);
         }
     });
     fd
+}
+
+fn accept_with_object(fd: i32, nonblocking: bool, known: Option<&Sock>, listener: i32) {
+    if let Some(sock) = sock::register(fd, nonblocking, true) {
+        if let Some(known) = known {
+            inherit(sock, known, listener);
+        }
+        sock.set_phase(Phase::Candidate);
+        sock.begin(fd);
+    }
+}
+
+/// A socket was connected to a server at this port, or, if not `at_once`, it will be.
+fn connected(fd: i32, port: u16, at_once: bool) {
+    if at_once && young::begin_client(fd, port) {
+        return;
+    }
+    if let Some(sock) = descriptors::sock(fd).filter(|sock| sock.phase() == Phase::Fresh) {
+        sock.note_server(port);
+        sock.set_phase(Phase::Candidate);
+        sock.sock().begin(fd);
+    }
 }
 
 /// What the listener was given is for the accepted socket as well.
@@ -533,7 +568,10 @@ export! {
         // SAFETY: passed on.
         let fd = forget_stale(unsafe { real::socket(domain, kind, protocol) });
         if fd >= 0 && sock::is_tcp(domain, kind, protocol) {
-            quietly(|| sock::register(fd, kind & libc::SOCK_NONBLOCK != 0, false));
+            quietly(|| match kind & libc::SOCK_NONBLOCK {
+                0 => young::note_fresh(fd),
+                _ => _ = sock::register(fd, true, false),
+            });
         }
         fd
     }
@@ -541,7 +579,8 @@ export! {
     fn connect(fd: i32, address: *const libc::sockaddr, len: u32) -> i32 {
         // The address is the program's claim until the kernel has read it: a bad pointer is
         // EFAULT and no fault. Before, it is read with the kernel's help, and only if need be.
-        match descriptors::sock(fd) {
+        let sock = if young::may_connect(fd) { None } else { descriptors::sock(fd) };
+        match sock {
             Some(sock) if sock.phase() == Phase::Fresh => quietly(|| {
                 // SAFETY: the program's address of `len` bytes, if it is one.
                 let to = || unsafe { sock::claimed_address(address, len) };
@@ -556,17 +595,14 @@ export! {
         }
         // SAFETY: passed on.
         let result = unsafe { real::connect(fd, address, len) };
-        if let Some(sock) = descriptors::sock(fd)
+        if descriptors::is_ours(fd)
             && (result == 0 || errno() == libc::EINPROGRESS)
-            && sock.phase() == Phase::Fresh
             // SAFETY: the kernel has read the address.
             && !unsafe { sock::is_nowhere(address, len) }
         {
             // SAFETY: as above.
             let to = unsafe { sock::address_at(address, len) };
-            sock.note_server(to.map_or(0, |server| server.port()));
-            sock.set_phase(Phase::Candidate);
-            quietly(|| sock.sock().begin(fd));
+            quietly(|| connected(fd, to.map_or(0, |server| server.port()), result == 0));
         }
         result
     }
@@ -646,7 +682,12 @@ export! {
     }
 
     fn shutdown(fd: i32, how: i32) -> i32 {
-        if let Some(sock) = descriptors::sock(fd)
+        let sock = match how {
+            // The kernel's business alone, as long as nobody needs an object.
+            libc::SHUT_WR => descriptors::object(fd),
+            _ => descriptors::sock(fd),
+        };
+        if let Some(sock) = sock
             && let Some(result) = control::shutdown(&sock, fd, how)
         {
             return answer(result) as i32;
@@ -656,7 +697,7 @@ export! {
     }
 
     fn getpeername(fd: i32, peer: Address, size: Length) -> i32 {
-        if descriptors::sock(fd).is_some_and(|sock| control::has_no_peer(&sock, fd)) {
+        if descriptors::object(fd).is_some_and(|sock| control::has_no_peer(&sock, fd)) {
             set_errno(libc::ENOTCONN);
             return -1;
         }
@@ -845,7 +886,9 @@ export! {
 
 export! {
     fn setsockopt(fd: i32, level: i32, name: i32, value: *const c_void, len: u32) -> i32 {
-        let Some(sock) = descriptors::sock(fd) else {
+        let concerns_us = control::concerns_us(level, name);
+        let sock = if concerns_us { descriptors::sock(fd) } else { descriptors::object(fd) };
+        let Some(sock) = sock else {
             // SAFETY: passed on.
             return unsafe { real::setsockopt(fd, level, name, value, len) };
         };
@@ -878,7 +921,7 @@ export! {
     }
 
     fn getsockopt(fd: i32, level: i32, name: i32, value: *mut c_void, len: Length) -> i32 {
-        let ours = descriptors::sock(fd)
+        let ours = descriptors::object(fd)
             .map_or(OptionAnswer::Kernel, |sock| control::get_option(&sock, fd, level, name));
         // SAFETY: passed on; the kernel checks the program's pointers.
         let result = unsafe { real::getsockopt(fd, level, name, value, len) };

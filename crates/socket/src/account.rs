@@ -14,6 +14,7 @@ use sidestep_device::history::{Kind, Verdict};
 use sidestep_device::services::place;
 use sidestep_device::state::{Header, Slot};
 use sidestep_device::sys::{self, UnixName};
+use sidestep_device::young::About;
 use sidestep_proto::fallback::Reason;
 use sidestep_wire::RmbeSize;
 
@@ -73,6 +74,20 @@ pub(crate) fn undecided(sock: &Sock) {
         reason => Verdict::Tcp { reason, peer_diagnosis: 0 },
     };
     note(sock, slot, verdict);
+}
+
+/// A young connection has ended.
+pub(crate) fn ended_young(process: &Process, about: About) {
+    note_kind(
+        process,
+        &Kind {
+            server_ip: [0; 2],
+            server_port: about.server_port,
+            family: 0,
+            is_server: about.is_server,
+            verdict: Verdict::Tcp { reason: Reason::TooShort as u8, peer_diagnosis: 0 },
+        },
+    );
 }
 
 /// A connection for which there is no slot stays on TCP.

@@ -477,6 +477,19 @@ pub fn before_set_option(sock: &Use, level: i32, name: i32, value: i32) -> Optio
     OptionAnswer::Kernel
 }
 
+/// Whether an option may be one of those that [`before_set_option`] and [`after_set_option`]
+/// have to know of before the connection is in shared memory.
+#[must_use]
+pub fn concerns_us(level: i32, name: i32) -> bool {
+    match level {
+        libc::IPPROTO_TCP => TCP_ONLY.contains(&name),
+        libc::SOL_SOCKET => {
+            !matches!(name, libc::SO_REUSEADDR | libc::SO_REUSEPORT | libc::SO_KEEPALIVE)
+        }
+        _ => false,
+    }
+}
+
 /// Options that would delay bells: the program sees its own setting.
 fn delay_flag(name: i32) -> Option<u32> {
     match name {

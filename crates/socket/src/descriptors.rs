@@ -4,7 +4,11 @@
 //!   0             not ours: straight to libc
 //!   sock | 0      a TCP stream socket
 //!   set  | 1      an epoll descriptor with TCP sockets in it
+//!   2, 6          a TCP stream socket that has no object yet: a young connection, or a
+//!                 socket that is not connected
 //! ```
+//!
+//! Whoever needs the object of a young connection has it made by asking ([`crate::young`]).
 //!
 //! The table is a cache of what the kernel knows (the descriptor *is* a kernel
 //! socket); forgetting an entry costs speed on a connection that is still on TCP
@@ -12,12 +16,18 @@
 
 use crate::epoll::Set;
 use crate::sock::Sock;
+use crate::young;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
 /// Descriptor numbers above this are never ours.
 const TABLE_LEN: usize = 1 << 20;
 const SET_TAG: usize = 1;
+/// A socket without an object.
+const BARE_TAG: usize = 2;
+const TAGS: usize = SET_TAG | BARE_TAG;
+const YOUNG: usize = BARE_TAG;
+const FRESH: usize = BARE_TAG | 4;
 
 /// Zero pages until a descriptor is entered.
 static TABLE: Table = Table([const { AtomicUsize::new(0) }; TABLE_LEN]);
@@ -86,10 +96,60 @@ fn load(fd: i32) -> usize {
 #[inline]
 pub fn sock(fd: i32) -> Option<Use> {
     let word = load(fd);
-    if word == 0 || word & SET_TAG != 0 {
-        return None;
+    if word == 0 || word & TAGS != 0 {
+        return if word & BARE_TAG == 0 { None } else { grown(fd) };
     }
     enter(fd, word)
+}
+
+#[cold]
+fn grown(fd: i32) -> Option<Use> {
+    young::grow_up(fd);
+    object(fd)
+}
+
+/// The same, if it has an object: a young connection stays one.
+#[inline]
+pub fn object(fd: i32) -> Option<Use> {
+    let word = load(fd);
+    if word == 0 || word & TAGS != 0 { None } else { enter(fd, word) }
+}
+
+/// What a socket without an object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bare {
+    /// Neither connected nor listening.
+    Fresh,
+    /// A young connection.
+    Young,
+}
+
+/// The socket behind a descriptor, if it has no object.
+#[inline]
+pub(crate) fn bare(fd: i32) -> Option<Bare> {
+    match load(fd) {
+        YOUNG => Some(Bare::Young),
+        FRESH => Some(Bare::Fresh),
+        _ => None,
+    }
+}
+
+/// Whether a descriptor leads to a young connection.
+#[inline]
+pub(crate) fn is_young(fd: i32) -> bool {
+    load(fd) == YOUNG
+}
+
+/// Enters a socket without an object. `None`: the number is too large.
+#[must_use]
+pub(crate) fn insert_bare(fd: i32, bare: Bare) -> Option<Entry> {
+    entry(fd)?;
+    note_highest(fd);
+    let word = match bare {
+        Bare::Young => YOUNG,
+        Bare::Fresh => FRESH,
+    };
+    Some(replace(fd, word))
 }
 
 /// The same for a look: whoever accepts wants to know what his listener was given, and many
@@ -99,7 +159,7 @@ pub fn sock(fd: i32) -> Option<Use> {
 pub fn peek(fd: i32) -> Option<&'static Sock> {
     let word = load(fd);
     // SAFETY: as in `enter`; it is all atomics to those who do not use it.
-    (word != 0 && word & SET_TAG == 0).then(|| unsafe { &*(word as *const Sock) })
+    (word != 0 && word & TAGS == 0).then(|| unsafe { &*(word as *const Sock) })
 }
 
 /// Whether a descriptor is one of this socket's still, after something was read from it.
@@ -123,7 +183,7 @@ fn enter(fd: i32, word: usize) -> Option<Use> {
         sock.leave();
     }
     // Closed meanwhile, and perhaps opened anew.
-    self::sock(fd)
+    object(fd)
 }
 
 /// The epoll set behind a descriptor, if it is one of ours.
@@ -139,8 +199,10 @@ pub fn set(fd: i32) -> Option<&'static Set> {
 
 /// What a descriptor stood for.
 pub enum Entry {
-    /// Not ours.
+    /// Not ours, or a socket that was not connected.
     Nothing,
+    /// A young connection, at the place of this descriptor.
+    Young(i32),
     /// A TCP socket; one descriptor less refers to it.
     Sock(&'static Sock),
     /// An epoll set.
@@ -171,6 +233,20 @@ pub fn insert_sock(fd: i32, sock: &'static Sock) -> Entry {
     replace(fd, core::ptr::from_ref(sock) as usize)
 }
 
+/// Enters the object of a young connection in its place. False: it was closed meanwhile.
+#[must_use]
+pub(crate) fn grow_up(fd: i32, sock: &'static Sock) -> bool {
+    sock.descriptors.fetch_add(1, Ordering::Relaxed);
+    let word = core::ptr::from_ref(sock) as usize;
+    let is_in_place = entry(fd).is_some_and(|entry| {
+        entry.compare_exchange(YOUNG, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    });
+    if !is_in_place {
+        sock.descriptors.fetch_sub(1, Ordering::Relaxed);
+    }
+    is_in_place
+}
+
 /// Enters an epoll set.
 #[must_use]
 pub fn insert_set(fd: i32, set: &'static Set) -> Entry {
@@ -181,7 +257,9 @@ pub fn insert_set(fd: i32, set: &'static Set) -> Entry {
 fn replace(fd: i32, word: usize) -> Entry {
     let Some(entry) = entry(fd) else { return Entry::Nothing };
     let old = entry.swap(word, Ordering::AcqRel);
-    if old == 0 {
+    if old == YOUNG {
+        Entry::Young(fd)
+    } else if old == 0 || old & BARE_TAG != 0 {
         Entry::Nothing
     } else if old & SET_TAG != 0 {
         // SAFETY: as in `set`.
@@ -193,12 +271,24 @@ fn replace(fd: i32, word: usize) -> Entry {
 }
 
 /// Calls `f` with every descriptor that is a TCP socket of ours. For the rare
-/// moments (fork, close_range) that concern them all.
-pub fn for_each_sock(mut f: impl FnMut(i32, &'static Sock)) {
+/// moments (fork, close_range) that concern them all: young connections get their objects.
+pub fn for_each_sock(f: impl FnMut(i32, &'static Sock)) {
+    young::grow_all();
+    for_each_object(f);
+}
+
+/// Calls `f` with every descriptor of a socket that has no object.
+pub(crate) fn for_each_bare(mut f: impl FnMut(i32, Bare)) {
+    let highest = HIGHEST.load(Ordering::Relaxed) as i32;
+    (0..=highest).filter_map(|fd| Some((fd, bare(fd)?))).for_each(|(fd, bare)| f(fd, bare));
+}
+
+/// The same with every descriptor of a socket that has one.
+pub(crate) fn for_each_object(mut f: impl FnMut(i32, &'static Sock)) {
     let highest = HIGHEST.load(Ordering::Relaxed);
     for fd in 0..=highest {
         let word = load(fd as i32);
-        if word != 0 && word & SET_TAG == 0 {
+        if word != 0 && word & TAGS == 0 {
             // SAFETY: as in `enter`.
             f(fd as i32, unsafe { &*(word as *const Sock) });
         }

@@ -31,6 +31,7 @@ use core::time::Duration;
 use sidestep_device::channel::SLOTS;
 use sidestep_device::state::{self, RING_SIZES, Slot, State, mode};
 use sidestep_device::sys;
+use sidestep_device::young::{About, Traffic, YOUNG_MAX};
 use sidestep_proto::autosmc::Patience;
 use sidestep_proto::fallback::Reason;
 use sidestep_wire::diagnosis::Diagnosis;
@@ -314,6 +315,16 @@ impl Totals {
 }
 
 impl Counters {
+    fn of_young(traffic: Traffic) -> Self {
+        Self {
+            bytes_sent: traffic.sent.bytes,
+            bytes_received: traffic.received.bytes,
+            messages_sent: traffic.sent.messages,
+            messages_received: traffic.received.messages,
+            ..Self::default()
+        }
+    }
+
     fn read(from: &state::Counters) -> Self {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Self {
@@ -455,12 +466,16 @@ impl Found {
             return Vec::new();
         };
         let owner = state.header().pid.load(Ordering::Relaxed);
-        let connection = |index| {
-            let seen = read(state.slot(index))?;
+        let shown = |(place, seen): (usize, Seen)| {
             let holder = self.holder(seen.user_pid, owner)?;
-            Some((self.number, index, seen.into_connection(self.id, holder)))
+            Some((self.number, place, seen.into_connection(self.id, holder)))
         };
-        (0..slots_used(state)).filter_map(connection).collect()
+        let grown =
+            (0..slots_used(state)).filter_map(|index| Some((index, read(state.slot(index))?)));
+        let young = young(state).map(|(fd, about, traffic)| {
+            (SLOTS + fd as usize, Seen::young(owner, fd, about, &Counters::of_young(traffic)))
+        });
+        grown.chain(young).filter_map(shown).collect()
     }
 
     /// The process that is called `user` in this state, else the one called `owner`,
@@ -527,6 +542,21 @@ struct Seen {
 }
 
 impl Seen {
+    fn young(owner: u32, fd: i32, about: About, counters: &Counters) -> Self {
+        Self {
+            user_pid: owner,
+            descriptor: Some(fd),
+            local: None,
+            peer: None,
+            role: if about.is_server { Role::Server } else { Role::Client },
+            mode: Mode::Tcp,
+            rmbe_local: 0,
+            rmbe_peer: 0,
+            counters: *counters,
+            fallback: fallback_of(Reason::TooShort, Diagnosis(0)),
+        }
+    }
+
     fn into_connection(self, state: StateId, holder: &Holder) -> Connection {
         Connection {
             state,
@@ -611,7 +641,23 @@ fn totals(state: &State) -> Totals {
         totals.sent += Sizes::read(&slot.sent);
         totals.received += Sizes::read(&slot.received);
     }
+    for (_, _, traffic) in young(state) {
+        totals.add_tcp(Reason::TooShort, 1);
+        totals.counters.add(&Counters::of_young(traffic));
+        totals.sent += Sizes::of_young(traffic.sent);
+        totals.received += Sizes::of_young(traffic.received);
+    }
     totals
+}
+
+/// Connections that have no slot yet, with their descriptors.
+fn young(state: &State) -> impl Iterator<Item = (i32, About, Traffic)> {
+    // Relaxed: what is said there is believed only as far as it says of itself.
+    let used = state.header().young_used.load(Ordering::Relaxed).min(YOUNG_MAX as u32);
+    (0..used as i32).filter_map(|fd| {
+        let young = state.young(fd)?;
+        Some((fd, young.about()?, young.traffic()))
+    })
 }
 
 fn slots_used(state: &State) -> usize {

@@ -44,6 +44,7 @@ pub mod transfer;
 pub mod urgent;
 pub mod uring;
 pub mod wait;
+pub mod young;
 
 /// An error number for the program.
 pub type Errno = i32;

@@ -266,7 +266,8 @@ fn clear_retired(now: u64) {
 /// candidate or meeting; it never sleeps. False: it is not to move now, so a look after this
 /// call would find nothing.
 pub fn look(sock: &'static Sock, fd: i32, moment: Moment) -> bool {
-    if sock.phase() == Phase::Candidate && (!sock.is_worth_moving() || sock.is_held()) {
+    let has_to_stay = || !sock.is_worth_moving() || sock.is_held() || sock.has_young_calls();
+    if sock.phase() == Phase::Candidate && has_to_stay() {
         return false;
     }
     sock.with_meeting(|meeting| {

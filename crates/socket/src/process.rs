@@ -11,6 +11,7 @@ use crate::options::{Options, Promotion};
 use crate::petition::Desk;
 use crate::pool::{self, Held, SharedLock};
 use crate::sock::Sock;
+use crate::young;
 use core::cell::{Cell, UnsafeCell};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sidestep_device::channel::SLOTS;
@@ -20,6 +21,7 @@ use sidestep_device::slab::{self, phase};
 use sidestep_device::state::{self, LISTS, Slot, State, mode};
 use sidestep_device::sys::{self, Kernel, Sender, UnixName};
 use sidestep_device::wake::{self, CHANNELS, Wake};
+use sidestep_device::young::Young;
 use sidestep_proto::autosmc::{Patience, Traffic};
 use sidestep_proto::fallback::Reason;
 use sidestep_proto::rendezvous::Local;
@@ -233,6 +235,7 @@ static BORROWERS: AtomicU32 = AtomicU32::new(0);
 /// Our memory is lent: to the child of a `vfork`, until that calls `exec` or ends, or to
 /// that of a `clone` of the kind, of which nobody tells us when it does.
 pub fn lend_memory() {
+    young::grow_all();
     BORROWERS.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -578,13 +581,14 @@ impl Process {
         }
     }
 
-    /// Takes a slot for a new connection: its index.
-    pub fn take_slot(&'static self, sock: &'static Sock) -> Option<usize> {
+    /// Takes a slot for a new connection, or one that was young: its index.
+    pub fn take_slot(&'static self, sock: &'static Sock, young: Option<&Young>) -> Option<usize> {
         self.sweep();
         let has_any = |list: &usize| self.free[*list].first.load(Ordering::Relaxed) != 0;
         let mut lists = pool::lists().filter(has_any);
-        lists.find_map(|list| self.take_from(list, sock, || None)).or_else(|| {
-            pool::lists().find_map(|list| self.take_from(list, sock, || self.begin_stretch(list)))
+        lists.find_map(|list| self.take_from(list, sock, young, || None)).or_else(|| {
+            let stretch = |list| self.take_from(list, sock, young, || self.begin_stretch(list));
+            pool::lists().find_map(stretch)
         })
     }
 
@@ -594,6 +598,7 @@ impl Process {
         &'static self,
         list: usize,
         sock: &'static Sock,
+        young: Option<&Young>,
         else_take: impl FnOnce() -> Option<usize>,
     ) -> Option<usize> {
         let free = &self.free[list];
@@ -606,12 +611,44 @@ impl Process {
             }
             None => else_take()?,
         };
+        // Whoever forks finds either no slot or one that is complete.
+        match young {
+            // Whoever counts finds the connection here or there.
+            Some(young) => self.state.change(list, |_| {
+                self.settle(index, sock);
+                self.state.slot(index).take_young(young);
+            }),
+            None => self.settle(index, sock),
+        }
+        Some(index)
+    }
+
+    fn settle(&'static self, index: usize, sock: &'static Sock) {
         self.set_sock_of_slot(index, Some(sock));
         reset(self.state.slot(index), self.pid);
         self.wake.cell(index).clear();
-        // Whoever forks finds either no slot or one that is complete.
         sock.settle(self, index);
-        Some(index)
+    }
+
+    /// A descriptor has the place of a young connection from now on.
+    pub(crate) fn note_young(&self, fd: i32) {
+        let (used, more) = (&self.state.header().young_used, fd as u32 + 1);
+        // Hardly ever: a write would take the line away from all others.
+        if used.load(Ordering::Relaxed) < more {
+            used.fetch_max(more, Ordering::Relaxed);
+        }
+    }
+
+    /// A young connection has ended. False: it had grown up before.
+    pub(crate) fn end_young(&self, young: &Young) -> bool {
+        for list in pool::lists() {
+            let held = Held::enter(self.free[list].lock.get());
+            if held.is_outermost() {
+                return self.state.end_young(young, list, Reason::TooShort as u8);
+            }
+        }
+        // Handlers have interrupted one another on every list: nobody counts it.
+        young.close().is_some()
     }
 
     /// The first of some slots that nobody has had; the others go to a list, which is empty.

@@ -17,7 +17,7 @@ use crate::meeting::{self, Meeting};
 use crate::options::{Options, Promotion};
 use crate::pool::{Held, Pool, SharedLock};
 use crate::process::{self, Process};
-use crate::{Errno, multiplex, past_libc, reload, uring, wait};
+use crate::{Errno, multiplex, past_libc, reload, uring, wait, young};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -30,6 +30,7 @@ use sidestep_device::ring::Ring;
 use sidestep_device::slab::Record;
 use sidestep_device::state::{Slot, flag, mode};
 use sidestep_device::sys;
+use sidestep_device::young::{About, Young};
 use sidestep_proto::autosmc::{Patience, Traffic};
 use sidestep_proto::fallback::Reason;
 use sidestep_wire::RmbeSize;
@@ -119,6 +120,9 @@ pub struct Sock {
     pub(crate) send_wait: wait::Learned,
     meeting_lock: SharedLock,
     meeting: UnsafeCell<Meeting>,
+    /// The descriptor under which it was a young connection, as long as a call of that time may
+    /// not have returned; else -1.
+    was_young: AtomicI32,
     /// Epoll registrations of this socket.
     pub(crate) registrations: AtomicPtr<epoll::Registration>,
 }
@@ -206,6 +210,7 @@ fn new(nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
         (&raw mut (*at).send_wait).write(wait::Learned::new());
         (&raw mut (*at).meeting_lock).write(SharedLock::new());
         (&raw mut (*at).meeting).write(UnsafeCell::new(Meeting::new()));
+        (&raw mut (*at).was_young).write(AtomicI32::new(-1));
         (&raw mut (*at).registrations).write(AtomicPtr::new(core::ptr::null_mut()));
     }
     // SAFETY: every field is initialised (`conn` may be uninitialised); pool memory
@@ -219,6 +224,7 @@ fn new(nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
 pub fn forget_entry(entry: Entry, fd: i32) {
     match entry {
         Entry::Nothing => {}
+        Entry::Young(place) => young::end(place),
         Entry::Sock(sock) => sock.drop_descriptor(fd),
         Entry::Set(set) => set.drop_descriptor(),
     }
@@ -240,6 +246,10 @@ pub fn before_close(fd: i32) -> Option<Closing> {
     }
     match descriptors::remove(fd) {
         Entry::Nothing => None,
+        Entry::Young(place) => {
+            young::end(place);
+            None
+        }
         Entry::Set(set) => {
             set.drop_descriptor();
             None
@@ -321,7 +331,7 @@ pub fn start_anew(old: &Use) {
         new.inherit(old);
         epoll::hand_back(old, new);
     }
-    descriptors::for_each_sock(|fd, sock| {
+    descriptors::for_each_object(|fd, sock| {
         if core::ptr::eq(sock, old) {
             // Without memory for a new object the socket is the kernel's alone.
             let entry = new
@@ -332,6 +342,36 @@ pub fn start_anew(old: &Use) {
 }
 
 impl Sock {
+    /// The object of a young connection, which nobody else knows yet.
+    pub(crate) fn grown(fd: i32, about: About) -> Option<&'static Self> {
+        let sock = new(false, about.is_server)?;
+        sock.server_port.store(about.server_port, Ordering::Relaxed);
+        sock.was_young.store(fd, Ordering::Relaxed);
+        Some(sock)
+    }
+
+    /// Whether calls of the time when it was young have not returned yet: they still send or
+    /// receive by TCP.
+    pub(crate) fn has_young_calls(&self) -> bool {
+        let fd = self.was_young.load(Ordering::Relaxed);
+        let Some(young) = self.home().and_then(|home| home.state.young(fd)) else { return false };
+        let has_any = young.is_in_use();
+        if !has_any {
+            // Later ones are of the next connection of this descriptor.
+            self.was_young.store(-1, Ordering::Relaxed);
+        }
+        has_any
+    }
+
+    /// A listener's port, if what it was given is nothing that its connections would have to
+    /// be told of.
+    pub(crate) fn port_without_wishes(&self) -> Option<u16> {
+        let has_wishes = self.receive_buffer.load(Ordering::Relaxed) != 0
+            || self.tcp_only.load(Ordering::Relaxed)
+            || self.has_tcp_option.load(Ordering::Relaxed);
+        (!has_wishes).then(|| self.server_port.load(Ordering::Relaxed))
+    }
+
     /// Counts one more user; false when the object was dissolved.
     #[inline]
     pub(crate) fn enter(&self) -> bool {
@@ -527,12 +567,17 @@ impl Sock {
     /// Gives a connected socket its slot and writes down its addresses. Called
     /// when `connect` or `accept` has done its work.
     pub fn begin(&'static self, fd: i32) {
+        self.begin_with(fd, None);
+    }
+
+    /// The same; the slot goes on with what a young connection has carried.
+    pub(crate) fn begin_with(&'static self, fd: i32, young: Option<&Young>) {
         if self.slot().is_some() {
             return;
         }
         reload::look();
         let Some(process) = process::current() else { return self.set_phase(Phase::Plain) };
-        if process.take_slot(self).is_none() {
+        if process.take_slot(self, young).is_none() {
             account::without_slot(process, self, fd);
             return self.set_phase(Phase::Plain);
         }
@@ -913,7 +958,7 @@ pub fn before_exit() {
     if process::is_borrowed_memory() {
         return;
     }
-    descriptors::for_each_sock(|_, sock| {
+    descriptors::for_each_object(|_, sock| {
         if let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) {
             crate::control::before_exit(slot, &conn);
         }
@@ -923,8 +968,9 @@ pub fn before_exit() {
 /// Before a fork: connections whose ends are agreeing right now stay on TCP, and
 /// every connection gets one more holder.
 pub fn before_fork() {
+    young::grow_all();
     process::about_to_fork();
-    descriptors::for_each_sock(|fd, sock| {
+    descriptors::for_each_object(|fd, sock| {
         // Whoever is in the middle of it finishes first.
         let _meeting = Held::enter(sock.meeting_lock.get());
         // Afterwards a descriptor of one process may mean nothing to the other.
@@ -938,7 +984,7 @@ pub fn before_fork() {
     // After the meetings, which take slots themselves.
     process::count_heir();
     // Connections that we have inherited ourselves; ours were counted already.
-    descriptors::for_each_sock(|fd, sock| {
+    descriptors::for_each_object(|fd, sock| {
         let inherited = |_: &&Slot| !sock.is_at_home() && descriptors::is_first_of(fd, sock);
         if let Some(slot) = sock.slot().filter(inherited) {
             slot.holders.fetch_add(1, Ordering::AcqRel);
@@ -950,7 +996,9 @@ pub fn before_fork() {
 pub fn after_fork_in_child() {
     POOL.reset_locks();
     crate::parcel::reset_lock();
-    descriptors::for_each_sock(|_, sock| {
+    young::forget_all();
+    descriptors::for_each_object(|_, sock| {
+        sock.was_young.store(-1, Ordering::Relaxed);
         sock.uses.store(1, Ordering::Relaxed);
         sock.meeting_lock.get().reset();
     });

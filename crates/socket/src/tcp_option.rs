@@ -94,7 +94,9 @@ pub(crate) fn identity(fd: i32, is_server: bool) -> Option<Identity> {
     Identity::from_answers(answers, is_server)
 }
 
-fn is_absent() -> bool {
+/// Whether nobody would answer about a socket, as was seen a moment ago.
+#[must_use]
+pub fn is_absent() -> bool {
     is_until(&ABSENT_UNTIL)
 }
 

@@ -10,6 +10,7 @@ use sidestep_device::history::{self, History};
 use sidestep_device::services::{self, place};
 use sidestep_device::sizes::CLASSES;
 use sidestep_device::state::{self, RING_SIZES, State, mode};
+use sidestep_device::young::Carried;
 use sidestep_device::{sizes, sys};
 use sidestep_proto::fallback::Reason;
 use sidestep_wire::{Diagnosis, RmbeSize};
@@ -99,6 +100,12 @@ impl Decision {
 impl Sizes {
     pub(super) fn read(from: &sizes::Sizes) -> Self {
         Self(from.0.each_ref().map(load))
+    }
+
+    pub(super) fn of_young(carried: Carried) -> Self {
+        let mut sizes = Self::default();
+        carried.each_class(|class, n| sizes.0[class] = n);
+        sizes
     }
 
     /// The longest message of each class (`None`: there is none), and their number.

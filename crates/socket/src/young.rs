@@ -1,0 +1,290 @@
+//! Young connections: nothing is decided about them, and nothing is kept but a few words.
+//!
+//! A program that opens a connection for each request is to pay no more for us than a few
+//! instructions, and neither a slot nor a socket object fills its caches. So the table of
+//! descriptors says "young", and messages are counted in words of the state
+//! ([`sidestep_device::young`]).
+//!
+//! ```text
+//!   socket     fresh ──┐
+//!   connect, accept    ├──> young ── close: counted, forgotten
+//!                      │      │
+//!                      └──────┴── 16 messages, 64 KiB, or a call that needs more than
+//!                                 send, receive and close: an object and a slot
+//! ```
+//!
+//! Only connections that would be left alone at first anyway begin so: with promotion `lazy`,
+//! without rules that would have to be asked, without an agent that wants to know of them. Nor
+//! those that never wait: an event loop is about to ask for their object.
+
+use crate::descriptors::{self, Bare};
+use crate::options::Promotion;
+use crate::pool::{Held, SharedLock};
+use crate::process;
+use crate::sock::{self, Phase, Sock};
+use crate::{account, reload, tcp_option};
+use sidestep_device::lock::Lock;
+use sidestep_device::young::{About, Direction, Inside};
+use sidestep_proto::autosmc;
+
+const _: () = assert!(sidestep_device::young::MESSAGES == autosmc::MESSAGES);
+const _: () = assert!(sidestep_device::young::BYTES == autosmc::BYTES);
+
+/// A socket was made that is not connected.
+pub fn note_fresh(fd: i32) {
+    if let Some(entry) = descriptors::insert_bare(fd, Bare::Fresh) {
+        sock::forget_entry(entry, -1);
+    }
+}
+
+/// Whether a socket may connect without an object: it has none, and no agent wants to know of
+/// it before.
+#[must_use]
+pub fn may_connect(fd: i32) -> bool {
+    descriptors::bare(fd) == Some(Bare::Fresh) && tcp_option::is_absent()
+}
+
+/// A socket was connected to a server at this port. False: it has, or needs, an object.
+#[must_use]
+pub fn begin_client(fd: i32, server_port: u16) -> bool {
+    descriptors::bare(fd) == Some(Bare::Fresh) && begin(fd, About { is_server: false, server_port })
+}
+
+/// A connection was accepted from a listener of ours. False: it needs an object.
+#[must_use]
+pub fn begin_server(fd: i32, listener: i32) -> bool {
+    let Some(known) = descriptors::peek(listener) else { return false };
+    let port = known.port_without_wishes();
+    let is_settled = known.is_marked() && descriptors::leads_to(listener, known);
+    port.filter(|_| is_settled)
+        .is_some_and(|server_port| begin(fd, About { is_server: true, server_port }))
+}
+
+fn begin(fd: i32, about: About) -> bool {
+    reload::look();
+    let Some(process) = process::current().filter(|_| may_be_young()) else { return false };
+    let Some(young) = process.state.young(fd).filter(|young| young.open(about)) else {
+        return false;
+    };
+    process.note_young(fd);
+    match descriptors::insert_bare(fd, Bare::Young) {
+        Some(entry) => sock::forget_entry(entry, -1),
+        None => _ = young.close(),
+    }
+    true
+}
+
+fn may_be_young() -> bool {
+    let options = process::options();
+    options.smc
+        && options.promotion == Promotion::Lazy
+        && options.policy.is_empty()
+        && sock::unseen_use().is_none()
+}
+
+/// Makes the program's own call on a young connection. `None`: it is none, or not any more.
+#[inline]
+pub fn send(fd: i32, plain: impl Fn() -> isize) -> Option<isize> {
+    let inside = enter(fd)?;
+    let n = plain();
+    count(fd, inside, Direction::Sent, n);
+    Some(n)
+}
+
+/// The same.
+#[inline]
+pub fn receive(fd: i32, flags: i32, plain: impl Fn() -> isize) -> Option<isize> {
+    let inside = enter(fd)?;
+    let n = plain();
+    if flags & libc::MSG_PEEK == 0 {
+        count(fd, inside, Direction::Received, n);
+    }
+    Some(n)
+}
+
+#[inline]
+fn enter(fd: i32) -> Option<Inside<'static>> {
+    if !descriptors::is_young(fd) {
+        return None;
+    }
+    process::existing()?.state.young(fd)?.enter()
+}
+
+#[inline]
+fn count(fd: i32, inside: Inside<'_>, direction: Direction, moved: isize) {
+    if moved > 0 && !inside.count(direction, moved as u64) {
+        count_grown(fd, direction, moved);
+    }
+}
+
+/// One message too many: from now on the connection has an object.
+#[cold]
+fn count_grown(fd: i32, direction: Direction, moved: isize) {
+    if let Some(sock) = descriptors::sock(fd) {
+        sock::count_plain(&sock, direction == Direction::Sent, moved);
+    }
+}
+
+/// Taken by whoever makes an object, each for some of the descriptors.
+static GROWING: [Growing; 16] = [const { Growing(SharedLock::new()) }; 16];
+
+/// Neighbours share no cache line.
+#[repr(align(64))]
+struct Growing(SharedLock);
+
+fn growing(fd: i32) -> &'static Lock {
+    GROWING[fd as usize % GROWING.len()].0.get()
+}
+
+/// Makes the object of a socket that has none. In the child of a `vfork` it has none for the
+/// time being: the table is the parent's, who has had all of them made before.
+pub(crate) fn grow_up(fd: i32) {
+    let growing = Held::enter(growing(fd));
+    // A handler has interrupted whoever makes one: its call is one by TCP.
+    if !growing.is_outermost() || process::is_borrowed_memory() {
+        return;
+    }
+    match descriptors::bare(fd) {
+        Some(Bare::Fresh) => _ = sock::register(fd, false, false),
+        Some(Bare::Young) => grow(fd),
+        None => {}
+    }
+}
+
+fn grow(fd: i32) {
+    let Some(process) = process::existing() else { return };
+    let Some(young) = process.state.young(fd) else { return };
+    let Some(about) = young.about() else { return };
+    if let Some(sock) = Sock::grown(fd, about) {
+        sock.set_phase(Phase::Candidate);
+        sock.begin_with(fd, Some(young));
+        // Without a slot nobody has asked what it has carried.
+        let _ = young.close();
+        if !descriptors::grow_up(fd, sock) {
+            sock.leave();
+        }
+    } else {
+        // No memory for an object: the kernel's alone.
+        sock::forget_entry(descriptors::remove(fd), -1);
+    }
+}
+
+/// All young connections get their objects: this process is about to share them.
+pub(crate) fn grow_all() {
+    descriptors::for_each_bare(|fd, bare| {
+        if bare == Bare::Young {
+            grow_up(fd);
+        }
+    });
+}
+
+/// A young connection has ended, before anything was decided.
+pub(crate) fn end(fd: i32) {
+    let Some(process) = process::existing() else { return };
+    let Some(young) = process.state.young(fd) else { return };
+    let Some(about) = young.about() else { return };
+    if process.end_young(young) {
+        crate::log!(Info, "connection ends on TCP before it was decided");
+        account::ended_young(process, about);
+    }
+}
+
+/// In the child of a fork: what other threads began while the parent forked is the parent's,
+/// and so were the locks.
+pub(crate) fn forget_all() {
+    GROWING.iter().for_each(|growing| growing.0.get().reset());
+    descriptors::for_each_bare(|fd, bare| {
+        if bare == Bare::Young {
+            let _ = descriptors::remove(fd);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::Ordering;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    /// A connection that is young.
+    fn connect() -> (TcpStream, i32) {
+        process::note_owner();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = listener.local_addr().unwrap();
+        let stream = TcpStream::connect(server).unwrap();
+        let fd = stream.as_raw_fd();
+        note_fresh(fd);
+        assert!(begin_client(fd, server.port()) && descriptors::is_young(fd));
+        (stream, fd)
+    }
+
+    fn close(stream: TcpStream) {
+        drop(sock::before_close(stream.as_raw_fd()));
+        drop(stream);
+    }
+
+    fn carried(sock: &Sock) -> [u64; 4] {
+        let counters = &sock.slot().unwrap().counters;
+        [
+            &counters.messages_sent,
+            &counters.bytes_sent,
+            &counters.messages_received,
+            &counters.bytes_received,
+        ]
+        .map(|counter| counter.load(Ordering::Relaxed))
+    }
+
+    #[test]
+    fn a_connection_of_fifteen_messages_never_has_an_object() {
+        let (stream, fd) = connect();
+        for _ in 0..15 {
+            assert_eq!(send(fd, || 1), Some(1));
+        }
+        assert_eq!(receive(fd, libc::MSG_PEEK, || 9), Some(9), "does not count");
+        assert_eq!(receive(fd, 0, || -1), Some(-1), "does not either");
+        let young = process::existing().unwrap().state.young(fd).unwrap();
+        assert_eq!(young.traffic().sent.messages, 15);
+        assert!(descriptors::object(fd).is_none());
+        close(stream);
+        assert!(young.about().is_none() && descriptors::bare(fd).is_none());
+    }
+
+    #[test]
+    fn the_sixteenth_message_makes_one_that_goes_on_with_the_counts() {
+        let (stream, fd) = connect();
+        for _ in 0..15 {
+            assert_eq!(receive(fd, 0, || 10), Some(10));
+        }
+        assert_eq!(send(fd, || 100), Some(100));
+        assert_eq!(send(fd, || 100), None, "it has an object");
+        let sock = descriptors::object(fd).unwrap();
+        assert_eq!(carried(&sock), [1, 100, 15, 150]);
+        assert!(sock.phase() == Phase::Candidate && sock.is_worth_moving());
+        drop(sock);
+        close(stream);
+    }
+
+    #[test]
+    fn a_call_that_has_not_returned_keeps_it_where_it_is() {
+        let (stream, fd) = connect();
+        let inside = enter(fd).unwrap();
+        let sock = descriptors::sock(fd).expect("grown up");
+        assert!(sock.has_young_calls());
+        count(fd, inside, Direction::Received, 7);
+        assert!(!sock.has_young_calls());
+        assert_eq!(carried(&sock), [0, 0, 1, 7]);
+        drop(sock);
+        close(stream);
+    }
+
+    #[test]
+    fn what_is_asked_about_an_unconnected_socket_makes_an_object() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let fd = listener.as_raw_fd();
+        note_fresh(fd);
+        assert!(descriptors::object(fd).is_none());
+        assert!(descriptors::sock(fd).is_some_and(|sock| sock.phase() == Phase::Fresh));
+        drop(sock::before_close(fd));
+    }
+}
