@@ -466,12 +466,16 @@ fn foreign(lab: &Lab, transport: Transport) -> Result<Vec<f64>> {
 /// Connections of the promise about idle ones.
 const IDLE_CONNECTIONS: u64 = 10_000;
 
-/// CPU of both ends in µs per second, and memory per connection end in KB.
+/// CPU of both ends in µs per second, and memory per connection end in KB. They move early: idle
+/// ones would stay on TCP.
 fn idle(lab: &Lab, transport: Transport) -> Result<Vec<f64>> {
     let (program, seconds) = (lab.own("idle"), lab.seconds.to_string());
     let count = IDLE_CONNECTIONS.to_string();
     let words = [&program, "--connections", &count, "--seconds", &seconds, "--hold", "yes"];
-    let mut dialogue = Dialogue::start(lab.command(transport, &words)?)?;
+    let config = lab.write("idle.toml", "[smc]\npromotion = \"early\"\n")?;
+    let mut command = lab.command(transport, &words)?;
+    command.env("SIDESTEP_CONFIG", config);
+    let mut dialogue = Dialogue::start(command)?;
     let report: Value = serde_json::from_str(&dialogue.await_line("{", RUN_PATIENCE)?)?;
     if transport == Transport::Smc {
         note_proof(lab, &report)?;
