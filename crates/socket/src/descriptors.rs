@@ -270,21 +270,15 @@ fn replace(fd: i32, word: usize) -> Entry {
     }
 }
 
-/// Calls `f` with every descriptor that is a TCP socket of ours. For the rare
-/// moments (fork, close_range) that concern them all: young connections get their objects.
-pub fn for_each_sock(f: impl FnMut(i32, &'static Sock)) {
-    young::grow_all();
-    for_each_object(f);
-}
-
-/// Calls `f` with every descriptor of a socket that has no object.
-pub(crate) fn for_each_bare(mut f: impl FnMut(i32, Bare)) {
+/// Calls `f` with every descriptor of a young connection.
+pub(crate) fn for_each_young(f: impl FnMut(i32)) {
     let highest = HIGHEST.load(Ordering::Relaxed) as i32;
-    (0..=highest).filter_map(|fd| Some((fd, bare(fd)?))).for_each(|(fd, bare)| f(fd, bare));
+    (0..=highest).filter(|fd| is_young(*fd)).for_each(f);
 }
 
-/// The same with every descriptor of a socket that has one.
-pub(crate) fn for_each_object(mut f: impl FnMut(i32, &'static Sock)) {
+/// Calls `f` with every descriptor of a socket that has one. For the rare moments (fork, exec)
+/// that concern them all.
+pub fn for_each_sock(mut f: impl FnMut(i32, &'static Sock)) {
     let highest = HIGHEST.load(Ordering::Relaxed);
     for fd in 0..=highest {
         let word = load(fd as i32);
@@ -298,9 +292,8 @@ pub(crate) fn for_each_object(mut f: impl FnMut(i32, &'static Sock)) {
 /// Whether no descriptor is a TCP socket of ours.
 #[must_use]
 pub fn is_empty() -> bool {
-    let mut empty = true;
-    for_each_sock(|_, _| empty = false);
-    empty
+    let is_sock = |word| word != 0 && word & SET_TAG == 0;
+    !(0..=HIGHEST.load(Ordering::Relaxed)).any(|fd| is_sock(load(fd as i32)))
 }
 
 /// Calls `f` with the epoll set of every descriptor that is one of ours.

@@ -218,7 +218,7 @@ fn adopt(label: &Parcel, tcp: i32, files: &[i32]) -> Option<&'static Sock> {
 /// A socket of this process that has the slot.
 fn known(slot: &Slot) -> Option<&'static Sock> {
     let mut known = None;
-    descriptors::for_each_object(|_, sock| {
+    descriptors::for_each_sock(|_, sock| {
         if sock.slot().is_some_and(|other| core::ptr::eq(other, slot)) {
             known = Some(sock);
         }

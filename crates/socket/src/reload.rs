@@ -111,7 +111,7 @@ fn take_over(sources: &str) {
     crate::log!(Info, "the configuration has changed");
     crate::autocache::forget_all();
     // Whether clients may look for a listener is among what has changed.
-    descriptors::for_each_object(|fd, sock| {
+    descriptors::for_each_sock(|fd, sock| {
         if sock.phase() == Phase::Listener {
             meeting::withdraw_marker(sock);
             meeting::mark_listener(sock, fd);

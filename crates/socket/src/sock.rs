@@ -331,7 +331,7 @@ pub fn start_anew(old: &Use) {
         new.inherit(old);
         epoll::hand_back(old, new);
     }
-    descriptors::for_each_object(|fd, sock| {
+    descriptors::for_each_sock(|fd, sock| {
         if core::ptr::eq(sock, old) {
             // Without memory for a new object the socket is the kernel's alone.
             let entry = new
@@ -958,7 +958,7 @@ pub fn before_exit() {
     if process::is_borrowed_memory() {
         return;
     }
-    descriptors::for_each_object(|_, sock| {
+    descriptors::for_each_sock(|_, sock| {
         if let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) {
             crate::control::before_exit(slot, &conn);
         }
@@ -970,7 +970,7 @@ pub fn before_exit() {
 pub fn before_fork() {
     young::grow_all();
     process::about_to_fork();
-    descriptors::for_each_object(|fd, sock| {
+    descriptors::for_each_sock(|fd, sock| {
         // Whoever is in the middle of it finishes first.
         let _meeting = Held::enter(sock.meeting_lock.get());
         // Afterwards a descriptor of one process may mean nothing to the other.
@@ -984,7 +984,7 @@ pub fn before_fork() {
     // After the meetings, which take slots themselves.
     process::count_heir();
     // Connections that we have inherited ourselves; ours were counted already.
-    descriptors::for_each_object(|fd, sock| {
+    descriptors::for_each_sock(|fd, sock| {
         let inherited = |_: &&Slot| !sock.is_at_home() && descriptors::is_first_of(fd, sock);
         if let Some(slot) = sock.slot().filter(inherited) {
             slot.holders.fetch_add(1, Ordering::AcqRel);
@@ -997,7 +997,7 @@ pub fn after_fork_in_child() {
     POOL.reset_locks();
     crate::parcel::reset_lock();
     young::forget_all();
-    descriptors::for_each_object(|_, sock| {
+    descriptors::for_each_sock(|_, sock| {
         sock.was_young.store(-1, Ordering::Relaxed);
         sock.uses.store(1, Ordering::Relaxed);
         sock.meeting_lock.get().reset();

@@ -171,11 +171,7 @@ fn grow(fd: i32) {
 
 /// All young connections get their objects: this process is about to share them.
 pub(crate) fn grow_all() {
-    descriptors::for_each_bare(|fd, bare| {
-        if bare == Bare::Young {
-            grow_up(fd);
-        }
-    });
+    descriptors::for_each_young(grow_up);
 }
 
 /// A young connection has ended, before anything was decided.
@@ -193,11 +189,7 @@ pub(crate) fn end(fd: i32) {
 /// and so were the locks.
 pub(crate) fn forget_all() {
     GROWING.iter().for_each(|growing| growing.0.get().reset());
-    descriptors::for_each_bare(|fd, bare| {
-        if bare == Bare::Young {
-            let _ = descriptors::remove(fd);
-        }
-    });
+    descriptors::for_each_young(|fd| _ = descriptors::remove(fd));
 }
 
 #[cfg(test)]
