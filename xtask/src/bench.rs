@@ -28,7 +28,7 @@ use lab::Lab;
 use launch::{LaunchOptions, Launcher, Transport};
 use measure::{Noise, Verdict};
 use report::{Measured, Pair};
-use workloads::{WORKLOADS, Workload};
+use workloads::{Sampling, WORKLOADS, Workload};
 
 /// Our own programs, in `bench/`.
 const OWN_PROGRAMS: [&str; 4] = ["rr", "idle", "foreign", "setup"];
@@ -137,25 +137,33 @@ fn measure<'a>(lab: &Lab, workload: &'a Workload, pairs: u32) -> Result<Vec<Meas
     }
     let mut measured: Vec<Measured<'a>> =
         workload.rows.iter().map(|row| Measured { row, pairs: Vec::new() }).collect();
-    for pair in 0..pairs {
-        let (tcp, smc) = sample_both(lab, workload, pair % 2 == 0)?;
-        for ((row, tcp), smc) in measured.iter_mut().zip(tcp).zip(smc) {
-            row.pairs.push(Pair { tcp, smc });
-        }
+    match workload.sampling {
+        Sampling::Runs(run) => interleave(lab, run, pairs, &mut measured)?,
+        Sampling::Pairs(take) => measured[0].pairs = take(lab, pairs)?,
     }
     measured.iter().for_each(Measured::print);
     Ok(measured)
 }
 
-/// What one pair of runs has measured: over TCP and over SMC.
-fn sample_both(lab: &Lab, workload: &Workload, tcp_first: bool) -> Result<(Vec<f64>, Vec<f64>)> {
-    let sample = |transport| (workload.sample)(lab, transport);
-    Ok(if tcp_first {
-        (sample(Transport::Tcp)?, sample(Transport::Smc)?)
-    } else {
-        let smc = sample(Transport::Smc)?;
-        (sample(Transport::Tcp)?, smc)
-    })
+/// Neither transport always comes first.
+fn interleave(
+    lab: &Lab,
+    run: fn(&Lab, Transport) -> Result<Vec<f64>>,
+    pairs: u32,
+    measured: &mut [Measured<'_>],
+) -> Result<()> {
+    for pair in 0..pairs {
+        let (tcp, smc) = if pair % 2 == 0 {
+            (run(lab, Transport::Tcp)?, run(lab, Transport::Smc)?)
+        } else {
+            let smc = run(lab, Transport::Smc)?;
+            (run(lab, Transport::Tcp)?, smc)
+        };
+        for ((row, tcp), smc) in measured.iter_mut().zip(tcp).zip(smc) {
+            row.pairs.push(Pair { tcp, smc });
+        }
+    }
+    Ok(())
 }
 
 fn print_summary(lab: &Lab, noise: &Noise, rows: &[Measured<'_>]) -> Result<()> {

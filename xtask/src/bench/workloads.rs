@@ -1,8 +1,10 @@
 //! What is measured: every workload starts its own server, runs once over
 //! one transport, and answers with one number for each of its rows.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -10,6 +12,7 @@ use serde_json::Value;
 use super::lab::{Lab, RUN_PATIENCE};
 use super::launch::{self, Dialogue, Transport};
 use super::measure::{Bound, Compare};
+use super::report::Pair;
 use super::{databases, files, namespaces, web};
 
 /// One line of the table: a promise and how it is judged.
@@ -57,8 +60,17 @@ pub(crate) struct Workload {
     /// Debian packages without which it is skipped.
     pub(crate) packages: &'static [&'static str],
     pub(crate) rows: &'static [Row],
-    /// Runs once; the answer has a number for each row, in their order.
-    pub(crate) sample: fn(&Lab, Transport) -> Result<Vec<f64>>,
+    pub(crate) sampling: Sampling,
+}
+
+/// How the numbers of a workload come about.
+#[derive(Debug)]
+pub(crate) enum Sampling {
+    /// By single runs; the answer has a number for each row, in their order.
+    Runs(fn(&Lab, Transport) -> Result<Vec<f64>>),
+    /// By the modeler, which interleaves runs itself; asked for so many pairs, it may make
+    /// more that are shorter. For workloads of one row.
+    Pairs(fn(&Lab, u32) -> Result<Vec<Pair>>),
 }
 
 /// The table of the project's promises, in the order of its rows.
@@ -67,13 +79,13 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         name: "sockperf",
         packages: &["sockperf"],
         rows: &[Row::ratio("sockperf 64 B, p50 RTT", "µs", Compare::TcpOverSmc, 30.0, 100.0)],
-        sample: |lab, transport| sockperf(lab, transport, None),
+        sampling: Sampling::Runs(|lab, transport| sockperf(lab, transport, None)),
     },
     Workload {
         name: "sockperf-one-cpu",
         packages: &["sockperf"],
         rows: &[Row::ratio("sockperf 64 B, p50, one CPU", "µs", Compare::TcpOverSmc, 1.0, 2.5)],
-        sample: |lab, transport| sockperf(lab, transport, Some(first_cpu()?)),
+        sampling: Sampling::Runs(|lab, transport| sockperf(lab, transport, Some(first_cpu()?))),
     },
     Workload {
         name: "redis-c1",
@@ -82,7 +94,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
             Row::ratio("redis 2 KiB SET, -c 1", "req/s", Compare::SmcOverTcp, 5.0, 10.0),
             Row::ratio("redis 2 KiB GET, -c 1", "req/s", Compare::SmcOverTcp, 5.0, 10.0),
         ],
-        sample: |lab, transport| Ok(redis(lab, transport, 1)?.rates().into()),
+        sampling: Sampling::Runs(|lab, transport| Ok(redis(lab, transport, 1)?.rates().into())),
     },
     Workload {
         name: "redis-c10",
@@ -91,7 +103,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
             Row::ratio("redis 2 KiB SET, -c 10", "req/s", Compare::SmcOverTcp, 2.5, 4.0),
             Row::ratio("redis 2 KiB GET, -c 10", "req/s", Compare::SmcOverTcp, 2.5, 4.0),
         ],
-        sample: |lab, transport| Ok(redis(lab, transport, 10)?.rates().into()),
+        sampling: Sampling::Runs(|lab, transport| Ok(redis(lab, transport, 10)?.rates().into())),
     },
     Workload {
         name: "redis-c50",
@@ -101,17 +113,19 @@ pub(crate) const WORKLOADS: &[Workload] = &[
             Row::ratio("redis 2 KiB GET, -c 50", "req/s", Compare::SmcOverTcp, 2.5, 4.0),
             Row::part("redis server CPU/request, -c 50", "µs", 0.5, 0.3),
         ],
-        sample: |lab, transport| {
+        sampling: Sampling::Runs(|lab, transport| {
             let run = redis(lab, transport, 50)?;
             let [set, get] = run.rates();
             Ok(vec![set, get, run.server_cpu_us_per_request])
-        },
+        }),
     },
     Workload {
         name: "nginx-c10",
         packages: &["nginx-light", "wrk"],
         rows: &[Row::ratio("nginx 1 KiB, wrk -c 10", "req/s", Compare::SmcOverTcp, 1.7, 2.5)],
-        sample: |lab, transport| Ok(vec![web::nginx(lab, transport, 10)?.requests_per_s]),
+        sampling: Sampling::Runs(|lab, transport| {
+            Ok(vec![web::nginx(lab, transport, 10)?.requests_per_s])
+        }),
     },
     Workload {
         name: "nginx-c50",
@@ -120,13 +134,15 @@ pub(crate) const WORKLOADS: &[Workload] = &[
             Row::ratio("nginx 1 KiB, wrk -c 50", "req/s", Compare::SmcOverTcp, 1.7, 2.5),
             Row::part("  CPU/request, all programs", "µs", 1.0, 0.6),
         ],
-        sample: |lab, transport| Ok(web::nginx(lab, transport, 50)?.into()),
+        sampling: Sampling::Runs(|lab, transport| Ok(web::nginx(lab, transport, 50)?.into())),
     },
     Workload {
         name: "haproxy-c10",
         packages: &["haproxy", "nginx-light", "wrk"],
         rows: &[Row::ratio("wrk -c 10, HAProxy, nginx", "req/s", Compare::SmcOverTcp, 1.7, 2.5)],
-        sample: |lab, transport| Ok(vec![web::haproxy(lab, transport, 10)?.requests_per_s]),
+        sampling: Sampling::Runs(|lab, transport| {
+            Ok(vec![web::haproxy(lab, transport, 10)?.requests_per_s])
+        }),
     },
     Workload {
         name: "haproxy-c50",
@@ -135,13 +151,15 @@ pub(crate) const WORKLOADS: &[Workload] = &[
             Row::ratio("wrk -c 50, HAProxy, nginx", "req/s", Compare::SmcOverTcp, 1.7, 2.5),
             Row::part("  CPU/request, all programs", "µs", 1.0, 0.6),
         ],
-        sample: |lab, transport| Ok(web::haproxy(lab, transport, 50)?.into()),
+        sampling: Sampling::Runs(|lab, transport| Ok(web::haproxy(lab, transport, 50)?.into())),
     },
     Workload {
         name: "memcached-c10",
         packages: &["memcached", "libmemcached-tools"],
         rows: &[Row::ratio("memcached 1 KiB, -c 10", "op/s", Compare::SmcOverTcp, 2.0, 4.0)],
-        sample: |lab, transport| Ok(vec![databases::memcached(lab, transport, 10)?.requests_per_s]),
+        sampling: Sampling::Runs(|lab, transport| {
+            Ok(vec![databases::memcached(lab, transport, 10)?.requests_per_s])
+        }),
     },
     Workload {
         name: "memcached-c50",
@@ -150,7 +168,9 @@ pub(crate) const WORKLOADS: &[Workload] = &[
             Row::ratio("memcached 1 KiB, -c 50", "op/s", Compare::SmcOverTcp, 2.0, 4.0),
             Row::part("  CPU/operation, both ends", "µs", 1.0, 0.5),
         ],
-        sample: |lab, transport| Ok(databases::memcached(lab, transport, 50)?.into()),
+        sampling: Sampling::Runs(|lab, transport| {
+            Ok(databases::memcached(lab, transport, 50)?.into())
+        }),
     },
     Workload {
         name: "pgbench-c10",
@@ -160,7 +180,9 @@ pub(crate) const WORKLOADS: &[Workload] = &[
             Row::ratio("pgbench -S, -c 10", "tran/s", Compare::SmcOverTcp, 1.3, 1.5),
             Row::part("  CPU/transaction, both ends", "µs", 1.0, 0.8),
         ],
-        sample: |lab, transport| Ok(databases::pgbench(lab, transport, 10)?.into()),
+        sampling: Sampling::Runs(|lab, transport| {
+            Ok(databases::pgbench(lab, transport, 10)?.into())
+        }),
     },
     Workload {
         name: "pgbench-c50",
@@ -169,62 +191,64 @@ pub(crate) const WORKLOADS: &[Workload] = &[
             Row::ratio("pgbench -S, -c 50", "tran/s", Compare::SmcOverTcp, 1.0, 1.3),
             Row::part("  CPU/transaction, both ends", "µs", 1.0, 0.8),
         ],
-        sample: |lab, transport| Ok(databases::pgbench(lab, transport, 50)?.into()),
+        sampling: Sampling::Runs(|lab, transport| {
+            Ok(databases::pgbench(lab, transport, 50)?.into())
+        }),
     },
     Workload {
         name: "scp",
         packages: &["openssh-server", "openssh-client"],
         // "Not slower", as far as this can be told.
         rows: &[Row::ratio("scp, 1 GB", "GB/s", Compare::SmcOverTcp, 0.97, 1.0)],
-        sample: files::scp,
+        sampling: Sampling::Runs(files::scp),
     },
     Workload {
         name: "iperf3",
         packages: &["iperf3"],
         rows: &[Row::ratio("iperf3, one stream", "GB/s", Compare::SmcOverTcp, 1.5, 2.5)],
-        sample: |lab, transport| iperf3(lab, transport, &[]),
+        sampling: Sampling::Runs(|lab, transport| iperf3(lab, transport, &[])),
     },
     Workload {
         name: "iperf3-1m",
         packages: &["iperf3"],
         rows: &[Row::ratio("iperf3, one stream, -l 1M", "GB/s", Compare::SmcOverTcp, 1.5, 2.5)],
-        sample: |lab, transport| iperf3(lab, transport, &["-l", "1M"]),
+        sampling: Sampling::Runs(|lab, transport| iperf3(lab, transport, &["-l", "1M"])),
     },
     Workload {
         name: "rr-threads",
         packages: &["gcc"],
         rows: &[Row::ratio("RR10(2KB/2KB), threads", "tran/s", Compare::SmcOverTcp, 3.0, 8.3)],
-        sample: |lab, transport| request_response(lab, transport, "threads"),
+        sampling: Sampling::Runs(|lab, transport| request_response(lab, transport, "threads")),
     },
     Workload {
         name: "rr-epoll",
         packages: &["gcc"],
         rows: &[Row::ratio("RR10(2KB/2KB), epoll", "tran/s", Compare::SmcOverTcp, 8.3, 20.0)],
-        sample: |lab, transport| request_response(lab, transport, "epoll"),
+        sampling: Sampling::Runs(|lab, transport| request_response(lab, transport, "epoll")),
     },
     Workload {
         name: "crr10",
         packages: &[],
         rows: &[Row::ratio("CRR10(64B/8kB)", "tran/s", Compare::SmcOverTcp, 0.97, 1.2)],
-        sample: |lab, transport| connect_request_response(lab, transport, 10, "lazy"),
+        sampling: Sampling::Pairs(|lab, pairs| connect_request_response(lab, pairs, 10, "lazy")),
     },
     Workload {
         name: "crr40",
         packages: &[],
         rows: &[Row::ratio("CRR40(64B/8kB)", "tran/s", Compare::SmcOverTcp, 0.97, 1.2)],
-        sample: |lab, transport| connect_request_response(lab, transport, 40, "lazy"),
+        sampling: Sampling::Pairs(|lab, pairs| connect_request_response(lab, pairs, 40, "lazy")),
     },
     Workload {
         name: "crr10-early",
         packages: &[],
         rows: &[Row::ratio("CRR10(64B/8kB), early", "tran/s", Compare::SmcOverTcp, 0.7, 1.0)],
-        sample: |lab, transport| connect_request_response(lab, transport, 10, "early"),
+        sampling: Sampling::Pairs(|lab, pairs| connect_request_response(lab, pairs, 10, "early")),
     },
     Workload {
         name: "crr40-early",
         packages: &[],
         rows: &[Row::ratio("CRR40(64B/8kB), early", "tran/s", Compare::SmcOverTcp, 0.7, 1.0)],
-        sample: |lab, transport| connect_request_response(lab, transport, 40, "early"),
+        sampling: Sampling::Pairs(|lab, pairs| connect_request_response(lab, pairs, 40, "early")),
     },
     Workload {
         name: "nginx-close",
@@ -236,37 +260,45 @@ pub(crate) const WORKLOADS: &[Workload] = &[
             0.97,
             1.2,
         )],
-        sample: |lab, transport| Ok(vec![web::nginx_short(lab, transport, 10)?.requests_per_s]),
+        sampling: Sampling::Runs(|lab, transport| {
+            Ok(vec![web::nginx_short(lab, transport, 10)?.requests_per_s])
+        }),
     },
     Workload {
         name: "namespaces-setup",
         packages: &["gcc", "iproute2"],
         rows: &[Row::part("set-up, two namespaces / one", "µs", 1.5, 1.1)],
-        sample: namespaces::set_up,
+        sampling: Sampling::Runs(namespaces::set_up),
     },
     Workload {
         name: "namespaces-rr10",
         packages: &["iproute2"],
         rows: &[Row::same("RR10(1kB/1kB), two / one")],
-        sample: |lab, transport| namespaces::modeled(lab, transport, "RR10(1kB/1kB)"),
+        sampling: Sampling::Runs(|lab, transport| {
+            namespaces::modeled(lab, transport, "RR10(1kB/1kB)")
+        }),
     },
     Workload {
         name: "namespaces-str3",
         packages: &["iproute2"],
         rows: &[Row::same("STR3(20MB/1B), two / one")],
-        sample: |lab, transport| namespaces::modeled(lab, transport, "STR3(20MB/1B)"),
+        sampling: Sampling::Runs(|lab, transport| {
+            namespaces::modeled(lab, transport, "STR3(20MB/1B)")
+        }),
     },
     Workload {
         name: "namespaces-crr10",
         packages: &["iproute2"],
         rows: &[Row::same("CRR10(64B/8kB), two / one")],
-        sample: |lab, transport| namespaces::modeled(lab, transport, "CRR10(64B/8kB)"),
+        sampling: Sampling::Runs(|lab, transport| {
+            namespaces::modeled(lab, transport, "CRR10(64B/8kB)")
+        }),
     },
     Workload {
         name: "foreign",
         packages: &["gcc"],
         rows: &[Row::added("send/recv on a foreign fd, added", "ns", 10.0, 3.0)],
-        sample: foreign,
+        sampling: Sampling::Runs(foreign),
     },
     // Last: it leaves thousands of connections in TIME_WAIT behind.
     Workload {
@@ -277,36 +309,54 @@ pub(crate) const WORKLOADS: &[Workload] = &[
             Row::added("10 000 idle, CPU of both ends", "µs/s", 100.0, 100.0),
             Row::added("10 000 idle, memory per end", "KB", 16.0, 8.0),
         ],
-        sample: idle,
+        sampling: Sampling::Runs(idle),
     },
 ];
 
 // ---- short connections ---------------------------------------------------
 
+/// What is near 1 and scatters by a tenth needs many pairs: so many short ones for each.
+const SHORT_PAIRS: u32 = 20;
+/// The part of a run's time that a short one measures.
+const SHORT_PART: f64 = 0.25;
+
 /// A connection for each transaction, by the modeler: `sidestep run` starts its workers.
 fn connect_request_response(
     lab: &Lab,
-    transport: Transport,
+    pairs: u32,
     clients: u32,
     promotion: &str,
-) -> Result<Vec<f64>> {
+) -> Result<Vec<Pair>> {
     let sidestep = lab.launcher.observer().context("the modeler is in `sidestep`")?;
     let config = lab.write("crr.toml", format!("[smc]\npromotion = \"{promotion}\"\n"))?;
     let json = lab.path("crr.json");
-    let over = if transport == Transport::Tcp { "tcp" } else { "smc" };
-    let duration = format!("{}ms", (lab.seconds * 1e3).round());
+    let runs = pairs * SHORT_PAIRS;
+    let seconds = lab.seconds * SHORT_PART;
+    let (count, duration) = (runs.to_string(), format!("{}ms", (seconds * 1e3).round()));
     let workload = format!("CRR{clients}(64B/8kB)");
     let mut command = Command::new(sidestep);
     command
-        .args(["bench", "--over", over, "--runs", "1", "--duration", &duration])
+        .args(["bench", "--runs", &count, "--duration", &duration, "--warmup", "50ms"])
         .args(["--json", &json, &workload])
         .env("SIDESTEP_CONFIG", config);
     // It fails when connections stay on TCP, as such short ones do.
-    let _ = launch::run(command, lab.patience());
+    let _ = launch::run(command, RUN_PATIENCE + Duration::from_secs_f64(f64::from(runs) * 2.0));
     let result: Value = serde_json::from_slice(&fs::read(&json)?)?;
     fs::remove_file(&json)?;
-    let rate = result.pointer("/results/0/tps/median");
-    Ok(vec![rate.and_then(Value::as_f64).context("no rate in the result")?])
+    let (tcp, smc) = (rates(&result, "tcp")?, rates(&result, "smc")?);
+    let pair = |(number, tcp)| Some(Pair { tcp, smc: *smc.get(&number)? });
+    Ok(tcp.into_iter().filter_map(pair).collect())
+}
+
+/// Transactions per second of each of the modeler's runs over a transport, by their pair: a run
+/// that was given up is missing.
+fn rates(result: &Value, transport: &str) -> Result<BTreeMap<u64, f64>> {
+    let cells = result["results"].as_array().context("no results")?;
+    let cell = cells.iter().find(|cell| cell["transport"] == transport);
+    let samples = cell.and_then(|cell| cell["samples"].as_array());
+    let samples = samples.with_context(|| format!("no runs over {transport}"))?;
+    let rate = |sample: &Value| Some((sample["pair"].as_u64()?, sample["tps"].as_f64()?));
+    samples.iter().map(|sample| rate(sample).context("a run without a rate")).collect()
 }
 
 // ---- sockperf ------------------------------------------------------------
