@@ -28,7 +28,7 @@ use lab::Lab;
 use launch::{LaunchOptions, Launcher, Transport};
 use measure::{Noise, Verdict};
 use report::{Measured, Pair};
-use workloads::{Sampling, WORKLOADS, Workload};
+use workloads::{MANY, Sampling, WORKLOADS, Workload};
 
 /// Our own programs, in `bench/`.
 const OWN_PROGRAMS: [&str; 4] = ["rr", "idle", "foreign", "setup"];
@@ -139,6 +139,7 @@ fn measure<'a>(lab: &Lab, workload: &'a Workload, pairs: u32) -> Result<Vec<Meas
         workload.rows.iter().map(|row| Measured { row, pairs: Vec::new() }).collect();
     match workload.sampling {
         Sampling::Runs(run) => interleave(lab, run, pairs, &mut measured)?,
+        Sampling::ManyRuns(run) => interleave(lab, run, pairs * MANY, &mut measured)?,
         Sampling::Pairs(take) => measured[0].pairs = take(lab, pairs)?,
     }
     measured.iter().for_each(Measured::print);

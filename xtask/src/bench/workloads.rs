@@ -68,10 +68,15 @@ pub(crate) struct Workload {
 pub(crate) enum Sampling {
     /// By single runs; the answer has a number for each row, in their order.
     Runs(fn(&Lab, Transport) -> Result<Vec<f64>>),
+    /// The same for what scatters so much that it takes [`MANY`] times as many.
+    ManyRuns(fn(&Lab, Transport) -> Result<Vec<f64>>),
     /// By the modeler, which interleaves runs itself; asked for so many pairs, it may make
     /// more that are shorter. For workloads of one row.
     Pairs(fn(&Lab, u32) -> Result<Vec<Pair>>),
 }
+
+/// Runs for each that was asked for, of workloads that scatter.
+pub(crate) const MANY: u32 = 4;
 
 /// The table of the project's promises, in the order of its rows.
 pub(crate) const WORKLOADS: &[Workload] = &[
@@ -218,7 +223,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         name: "rr-threads",
         packages: &["gcc"],
         rows: &[Row::ratio("RR10(2KB/2KB), threads", "tran/s", Compare::SmcOverTcp, 3.0, 8.3)],
-        sampling: Sampling::Runs(|lab, transport| request_response(lab, transport, "threads")),
+        sampling: Sampling::ManyRuns(|lab, transport| request_response(lab, transport, "threads")),
     },
     Workload {
         name: "rr-epoll",
@@ -260,7 +265,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
             0.97,
             1.2,
         )],
-        sampling: Sampling::Runs(|lab, transport| {
+        sampling: Sampling::ManyRuns(|lab, transport| {
             Ok(vec![web::nginx_short(lab, transport, 10)?.requests_per_s])
         }),
     },
