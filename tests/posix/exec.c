@@ -81,6 +81,9 @@ static void image(struct pair *pair)
         CHECK_EQ(do_recv_eof(&end, 0, 0), 0);
     } else if (strcmp(role, "turn") == 0) {
         CHECK_EQ(do_echo(&end, a, b), 0);
+    } else if (strcmp(role, "later") == 0) {
+        CHECK_EQ(read((int)a, buffer, 1), 1);
+        CHECK_EQ(do_echo(&end, 50, b), 0);
     } else if (strcmp(role, "chain") == 0) {
         CHECK_EQ(do_echo(&end, a, 3), 0);
         if (b > 0)
@@ -458,6 +461,29 @@ static void spawned(struct pair *p)
     ends_in_order(p, child);
 }
 
+/* The program has it from the beginning, and uses it when much has gone over it. */
+static void spawned_and_shared(struct pair *p)
+{
+    int go[2];
+    CHECK_EQ(pipe2(go, O_CLOEXEC), 0);
+    fcntl(go[0], F_SETFD, 0);
+    struct end later = p->self;
+    later.sent += 20 * 30;
+    later.received += 20 * 30;
+    pid_t child = spawn_image(NULL, "later", &later, go[0], 8);
+    for (int i = 0; i < 20; i++) {
+        CHECK_EQ(peer_do(p, do_send, 30, 0), 30);
+        CHECK_EQ(do_recv(&p->self, 30, 0), 30);
+        CHECK_EQ(do_send(&p->self, 30, 0), 30);
+        CHECK_EQ(peer_do(p, do_recv, 30, 0), 30);
+    }
+    CHECK_EQ(write(go[1], "!", 1), 1);
+    ask(p, 50, 8);
+    CHECK_EQ(await_child(child), 0);
+    close(go[0]);
+    close(go[1]);
+}
+
 /* By file actions, from a descriptor that is closed itself. */
 static void spawned_on_standard_streams(struct pair *p)
 {
@@ -531,6 +557,7 @@ static const struct test tests[] = {
     {"first_thread_vanishes", first_thread_vanishes, PROCESS_ONLY | SLOW},
     {"in_a_shell", in_a_shell, PROCESS_ONLY},
     {"spawned", spawned, PROCESS_ONLY},
+    {"spawned_and_shared", spawned_and_shared, PROCESS_ONLY},
     {"spawned_on_standard_streams", spawned_on_standard_streams, PROCESS_ONLY},
     {"started_by_libc", started_by_libc, PROCESS_ONLY},
     {"without_environment", without_environment, PROCESS_ONLY | SLOW},

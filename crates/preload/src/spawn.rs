@@ -160,7 +160,11 @@ impl Drop for Plan<'_> {
 /// `listed` is null or file actions of libc.
 unsafe fn spawn(listed: Listed, call: impl Fn(Listed) -> i32) -> i32 {
     let concerns_us = !descriptors::is_empty() && !process::is_borrowed_memory();
-    if !concerns_us || !is_layout_known() {
+    if !concerns_us {
+        return call(listed);
+    }
+    parcel::give_all_plain();
+    if !is_layout_known() {
         return call(listed);
     }
     // SAFETY: null or the program's object, whose layout was just found out.

@@ -27,7 +27,7 @@ use crate::group::{self, Look};
 use crate::pool::{Held, SharedLock};
 use crate::process::{self, Process, socket_cookie};
 use crate::sock::{self, Conn, Phase, Sock};
-use crate::{control, descriptors, given, meeting, past_libc, wait};
+use crate::{control, descriptors, given, meeting, past_libc, wait, young};
 use arrayvec::ArrayVec;
 use core::sync::atomic::Ordering;
 use sidestep_device::channel::SLOTS;
@@ -290,11 +290,11 @@ impl Beside {
     /// Lays them out.
     #[must_use]
     pub fn lay_out() -> Self {
+        give_all_plain();
         let mut all = [-1; BESIDE_MAX];
         for (fd, place) in (0..).zip(&mut all) {
-            let stays = || sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags == 0);
             if descriptors::is_ours(fd)
-                && stays()
+                && stays_open(fd)
                 && let Some(parcel) = pack_hidden(fd)
             {
                 let _ = sys::fcntl(parcel, libc::F_SETFL, libc::O_NONBLOCK as usize);
@@ -340,16 +340,34 @@ pub fn give_plain(fd: i32) {
     }
 }
 
+/// A program begins that is given every descriptor that stays open, whether it wants them or
+/// not: what [`give_plain`] says of one.
+pub fn give_all_plain() {
+    descriptors::for_each_young(|fd| {
+        if stays_open(fd) {
+            young::grow_up(fd);
+        }
+    });
+    descriptors::for_each_sock(|fd, sock| {
+        if stays_open(fd) {
+            leave_to_others(sock);
+        }
+    });
+}
+
 /// Calls `f` with every descriptor of a connection in shared memory that stays open in a
 /// program that begins.
 pub fn for_each_that_stays(mut f: impl FnMut(i32)) {
     descriptors::for_each_sock(|fd, sock| {
-        if sock.phase() == Phase::Smc
-            && sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags == 0)
-        {
+        if sock.phase() == Phase::Smc && stays_open(fd) {
             f(fd);
         }
     });
+}
+
+/// Whether a program that begins has this descriptor, too.
+fn stays_open(fd: i32) -> bool {
+    sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags == 0)
 }
 
 /// Before `exec`: puts parcels in the place of connections that stay open, and lets go of
@@ -361,8 +379,7 @@ pub fn before_exec() {
     }
     let is_borrowed = process::is_borrowed_memory();
     sys::for_each_open(|fd| {
-        let stays = sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags == 0);
-        if stays && !sys::is_hidden(fd) {
+        if stays_open(fd) && !sys::is_hidden(fd) {
             hand_over(fd, is_borrowed);
         }
     });
