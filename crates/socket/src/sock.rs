@@ -819,12 +819,15 @@ impl Sock {
         self.found_nothing.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether a call may sleep: the mirror says at once that it may not, the
-    /// kernel has the last word when it may.
-    pub fn may_block(&self, fd: i32) -> bool {
-        if self.is_known_nonblocking() {
-            return false;
-        }
+    /// Whether a call may wait, as far as the mirror knows: enough to spin and to yield.
+    #[inline]
+    pub(crate) fn seems_blocking(&self) -> bool {
+        !self.is_known_nonblocking()
+    }
+
+    /// Whether a call may sleep: the kernel has the last word, and the mirror has it
+    /// afterwards.
+    pub(crate) fn may_sleep(&self, fd: i32) -> bool {
         let flags = sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0);
         let nonblocking = flags as i32 & libc::O_NONBLOCK != 0;
         if nonblocking {

@@ -329,7 +329,7 @@ impl RingSend<'_> {
             if wait::has_room(self.conn) {
                 continue;
             }
-            if dont_wait || !self.sock.may_block(self.fd) {
+            if dont_wait || !self.sock.seems_blocking() {
                 // Also after a part: many loops take a short write for EAGAIN.
                 wait::want_room(self.sock, self.slot, self.conn, self.fd);
                 if wait::has_room(self.conn) {
@@ -437,11 +437,13 @@ impl RingSend<'_> {
     }
 
     fn wait(&self, has_part: bool, deadline: &Cell<Option<u64>>) -> Answer<()> {
-        if deadline.get().is_none() {
-            deadline.set(control::send_deadline(self.fd));
-        }
-        let sleep = Sleep { has_part, deadline: deadline.get() };
-        wait::writable(self.sock, self.slot, self.conn, self.fd, &sleep)
+        let sleep = || {
+            if deadline.get().is_none() {
+                deadline.set(control::send_deadline(self.fd));
+            }
+            Sleep { has_part, deadline: deadline.get() }
+        };
+        wait::writable(self.sock, self.slot, self.conn, self.fd, sleep)
     }
 
     /// Lets the kernel raise SIGURG on the other side: an urgent bell.
@@ -661,7 +663,7 @@ impl Receive<'_> {
                 Found::Nothing if done > 0 && done >= wanted => return Ok(done),
                 Found::Nothing => {}
             }
-            if self.flags & libc::MSG_DONTWAIT != 0 || !self.sock.may_block(self.fd) {
+            if self.flags & libc::MSG_DONTWAIT != 0 || !self.sock.seems_blocking() {
                 if done == 0 && wait::peer_has_died(self.sock, self.slot, self.conn, self.fd) {
                     continue;
                 }
@@ -681,13 +683,14 @@ impl Receive<'_> {
         }
     }
 
-    /// Waits until there are `needed` bytes, which a call may do more than once.
+    /// Waits until there are `needed` bytes, which a call may do more than once, or it turns
+    /// out that it may not wait.
     fn wait(&self, needed: usize, has_part: bool, patience: &Patience) -> Answer<()> {
         let ready = || self.is_ready(needed);
         loop {
-            let sleep = Sleep { has_part, deadline: patience.deadline(self.fd) };
+            let sleep = || Sleep { has_part, deadline: patience.deadline(self.fd) };
             wait::readable(self.sock, self.slot, self.conn, self.fd, sleep, ready)?;
-            if ready() {
+            if ready() || !self.sock.seems_blocking() {
                 return Ok(());
             }
         }

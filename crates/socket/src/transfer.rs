@@ -66,13 +66,13 @@ pub fn send_from(sock: &Use, fd: i32, source: Source, len: usize) -> Option<Answ
             // What the pipe held is enough.
             Ok(Part::PipeWaits) if done > 0 => break,
             Ok(Part::PipeWaits) => source.wait(),
-            Ok(Part::SocketWaits) if !sock.may_block(fd) => {
+            Ok(Part::SocketWaits) if !sock.seems_blocking() => {
                 wait::want_room(sock, slot, &conn, fd);
                 if wait::has_room(&conn) { Ok(()) } else { Err(libc::EAGAIN) }
             }
             Ok(Part::SocketWaits) => {
-                let sleep = wait::Sleep { has_part: done > 0, deadline };
-                wait::writable(sock, slot, &conn, fd, &sleep)
+                let sleep = || wait::Sleep { has_part: done > 0, deadline };
+                wait::writable(sock, slot, &conn, fd, sleep)
             }
             Err(errno) => Err(errno),
         };
@@ -195,13 +195,13 @@ pub fn receive_into(sock: &Use, fd: i32, pipe: Pipe, len: usize) -> Answer {
                 return Ok(n);
             }
             Part::PipeWaits => pipe.wait(libc::POLLOUT)?,
-            Part::SocketWaits if !sock.may_block(fd) => {
+            Part::SocketWaits if !sock.seems_blocking() => {
                 sock.note_nothing();
                 return Err(libc::EAGAIN);
             }
             Part::SocketWaits => {
                 let ready = || crate::readiness::has_input(slot, &conn, fd);
-                let sleep = wait::Sleep { has_part: false, deadline: patience.deadline(fd) };
+                let sleep = || wait::Sleep { has_part: false, deadline: patience.deadline(fd) };
                 wait::readable(sock, slot, &conn, fd, sleep, ready)?;
             }
         }

@@ -346,7 +346,9 @@ pub(crate) struct Sleep {
     pub(crate) deadline: Option<u64>,
 }
 
-/// Waits until `ready`, the connection's end, a signal or `SO_RCVTIMEO`.
+/// Waits until `ready`, the connection's end, a signal or `SO_RCVTIMEO`. It returns without
+/// having slept, too, if the descriptor turns out not to wait ([`Sock::may_sleep`]): as long
+/// as the peer keeps up, no system call is made. `sleep` is asked when it comes to that.
 ///
 /// # Errors
 /// `EINTR`, and `EAGAIN` when the time is up, as `recv` on TCP.
@@ -355,17 +357,18 @@ pub(crate) fn readable(
     slot: &Slot,
     conn: &Conn,
     fd: i32,
-    sleep: Sleep,
+    sleep: impl FnOnce() -> Sleep,
     ready: impl Fn() -> bool,
 ) -> Answer<()> {
-    if sleep.deadline.is_some_and(|at| sys::now_ns() >= at) {
-        return Err(libc::EAGAIN);
-    }
     let (found, cost) = linger(&sock.receive_wait, || cpu_of(conn.theirs), &ready);
     cost.charge(slot);
     process::note_user(slot);
-    if found {
+    if found || !sock.may_sleep(fd) {
         return Ok(());
+    }
+    let sleep = sleep();
+    if sleep.deadline.is_some_and(|at| sys::now_ns() >= at) {
+        return Err(libc::EAGAIN);
     }
     count(&slot.counters.parks, 1);
     let Some(_sleeper) = Sleeper::become_it(slot) else {
@@ -764,7 +767,8 @@ pub(crate) fn ask_for_room(conn: &Conn) {
     fence(Ordering::SeqCst);
 }
 
-/// Waits for room in a full ring, as `sleep` says.
+/// Waits for room in a full ring, as `sleep` says. As [`readable`], it may return without
+/// having slept.
 ///
 /// # Errors
 /// `EINTR` when a handler ran, one with `SA_RESTART` only if there is a part or a
@@ -774,9 +778,8 @@ pub(crate) fn writable(
     slot: &Slot,
     conn: &Conn,
     fd: i32,
-    sleep: &Sleep,
+    sleep: impl FnOnce() -> Sleep,
 ) -> Answer<()> {
-    let deadline = sleep.deadline;
     let producer = conn.mine.sending.producer.position();
     let consumer = &conn.theirs.receiving.consumer;
     let full = |claim: u64| cursor::window(producer, claim, conn.outgoing.len()) == Ok(0);
@@ -784,9 +787,10 @@ pub(crate) fn writable(
     let (found, cost) = linger(&sock.send_wait, || cpu_of(conn.theirs), ready);
     cost.charge(slot);
     process::note_user(slot);
-    if found {
+    if found || !sock.may_sleep(fd) {
         return Ok(());
     }
+    let Sleep { has_part, deadline } = sleep();
     count(&slot.counters.parks, 1);
     let wants = &conn.mine.waiting.write_wanted;
     wants.fetch_or(wanted::FUTEX, Ordering::SeqCst);
@@ -796,7 +800,7 @@ pub(crate) fn writable(
         let word = futex_of(conn.theirs);
         let left = |at: u64| Duration::from_nanos(at.saturating_sub(sys::now_ns()));
         let nap = deadline.map_or(WRITER_NAP, |at| left(at).min(WRITER_NAP));
-        if sleep.has_part || deadline.is_some() {
+        if has_part || deadline.is_some() {
             sys::futex_wait(word, claim as u32, Some(nap))
         } else {
             restarting_nap(word, claim as u32, nap)
