@@ -15,7 +15,7 @@ use crate::map::{self, Created, Mapping};
 use crate::services::{Services, Tally};
 use crate::sizes::Sizes;
 use crate::sys::{Errno, Result};
-use crate::young::{Traffic, YOUNG_MAX, Young};
+use crate::young::{self, Traffic, YOUNG_MAX, Young};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
@@ -31,7 +31,7 @@ const YOUNG_AT: usize = (SLOTS_AT + SLOTS * size_of::<Slot>()).next_multiple_of(
 const MAGIC: u64 = u64::from_be_bytes(*b"SIDESTAT");
 /// Bumped with every change of the layout. Not that of what peers share: programs
 /// whose states differ still talk to each other.
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 
 const _: () = assert!(size_of::<Slot>() <= 640);
 const _: () = assert!(size_of::<Header>() <= HISTORY_AT);
@@ -728,7 +728,7 @@ impl State {
     #[must_use]
     #[inline]
     pub fn young(&self, fd: i32) -> Option<&'static Young> {
-        let index = usize::try_from(fd).ok().filter(|index| *index < YOUNG_MAX)?;
+        let index = usize::try_from(fd).ok().and_then(young::place_of)?;
         // SAFETY: Young is made of atomics; its size keeps it aligned.
         Some(unsafe { self.0.get(YOUNG_AT + index * size_of::<Young>()) })
     }

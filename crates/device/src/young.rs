@@ -27,7 +27,7 @@ pub const MESSAGES: u64 = 16;
 pub const BYTES: u64 = 64 << 10;
 
 /// The place of a descriptor.
-#[repr(C)]
+#[repr(C, align(32))]
 pub struct Young {
     about: AtomicU64,
     traffic: AtomicU64,
@@ -71,6 +71,20 @@ pub struct Traffic {
     pub sent: Carried,
     /// To the program.
     pub received: Carried,
+}
+
+const _: () = assert!(size_of::<Young>() == 32);
+
+/// The index of a descriptor's place: in the page in which it would lie anyway, but not in one
+/// cache line with its neighbours, which are opened and closed by other threads.
+#[must_use]
+#[inline]
+pub const fn place_of(fd: usize) -> Option<usize> {
+    const PAGE: usize = 4096 / size_of::<Young>();
+    const LINES: usize = PAGE / 2;
+    const _: () = assert!(YOUNG_MAX.is_multiple_of(PAGE));
+    let (line, word) = (fd % LINES, fd % PAGE / LINES);
+    if fd < YOUNG_MAX { Some((fd & !(PAGE - 1)) + line * 2 + word) } else { None }
 }
 
 // `traffic`, from its lowest bit: bytes sent and received, messages sent and received, the
@@ -209,10 +223,13 @@ impl Young {
 impl Carried {
     /// Calls `f` with each class of [`sizes::Sizes`] and the messages it has.
     pub fn each_class(self, mut f: impl FnMut(usize, u64)) {
-        let counts = |class: u32| part(self.lengths, class * MESSAGES_BITS, MESSAGES_BITS);
-        let classes = 0..sizes::CLASSES as u32;
-        let used = classes.map(|class| (class as usize, counts(class))).filter(|(_, n)| *n > 0);
-        used.for_each(|(class, n)| f(class, n));
+        let mut left = self.lengths;
+        while left != 0 {
+            let class = left.trailing_zeros() / MESSAGES_BITS;
+            let n = part(left, class * MESSAGES_BITS, MESSAGES_BITS);
+            f(class as usize, n);
+            left -= n << (class * MESSAGES_BITS);
+        }
     }
 }
 
@@ -261,6 +278,15 @@ mod tests {
     fn young() -> Young {
         let [about, traffic, sent, received] = [const { AtomicU64::new(0) }; 4];
         Young { about, traffic, sent, received }
+    }
+
+    #[test]
+    fn every_descriptor_has_a_place_and_a_line_apart_from_its_neighbour() {
+        let mut places: Vec<_> = (0..YOUNG_MAX).map(|fd| place_of(fd).unwrap()).collect();
+        assert!(places.windows(2).all(|pair| pair[0] / 2 != pair[1] / 2));
+        places.sort_unstable();
+        assert!(places.into_iter().eq(0..YOUNG_MAX));
+        assert_eq!(place_of(YOUNG_MAX), None);
     }
 
     fn pass(young: &Young, direction: Direction, len: u64) -> bool {

@@ -76,18 +76,16 @@ pub(crate) fn undecided(sock: &Sock) {
     note(sock, slot, verdict);
 }
 
-/// A young connection has ended.
-pub(crate) fn ended_young(process: &Process, about: About) {
-    note_kind(
-        process,
-        &Kind {
-            server_ip: [0; 2],
-            server_port: about.server_port,
-            family: 0,
-            is_server: about.is_server,
-            verdict: Verdict::Tcp { reason: Reason::TooShort as u8, peer_diagnosis: 0 },
-        },
-    );
+/// A young connection has ended, and was counted in this list.
+pub(crate) fn ended_young(process: &Process, about: About, list: usize) {
+    let kind = Kind {
+        server_ip: [0; 2],
+        server_port: about.server_port,
+        family: 0,
+        is_server: about.is_server,
+        verdict: Verdict::Tcp { reason: Reason::TooShort as u8, peer_diagnosis: 0 },
+    };
+    process.state.history().note(&kind, list);
 }
 
 /// A connection for which there is no slot stays on TCP.

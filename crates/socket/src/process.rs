@@ -639,16 +639,18 @@ impl Process {
         }
     }
 
-    /// A young connection has ended. False: it had grown up before.
-    pub(crate) fn end_young(&self, young: &Young) -> bool {
+    /// A young connection has ended; the list it was counted in. `None`: it had grown up
+    /// before, or handlers have interrupted one another on every list.
+    pub(crate) fn end_young(&self, young: &Young) -> Option<usize> {
         for list in pool::lists() {
             let held = Held::enter(self.free[list].lock.get());
             if held.is_outermost() {
-                return self.state.end_young(young, list, Reason::TooShort as u8);
+                let has_ended = self.state.end_young(young, list, Reason::TooShort as u8);
+                return has_ended.then_some(list);
             }
         }
-        // Handlers have interrupted one another on every list: nobody counts it.
-        young.close().is_some()
+        let _ = young.close();
+        None
     }
 
     /// The first of some slots that nobody has had; the others go to a list, which is empty.

@@ -179,9 +179,9 @@ pub(crate) fn end(fd: i32) {
     let Some(process) = process::existing() else { return };
     let Some(young) = process.state.young(fd) else { return };
     let Some(about) = young.about() else { return };
-    if process.end_young(young) {
+    if let Some(list) = process.end_young(young) {
         crate::log!(Info, "connection ends on TCP before it was decided");
-        account::ended_young(process, about);
+        account::ended_young(process, about, list);
     }
 }
 
