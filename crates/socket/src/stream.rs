@@ -19,7 +19,7 @@ use crate::meeting::{self, Moment};
 use crate::pool::Held;
 use crate::sock::{self, Conn, Phase, Sock};
 use crate::switch::Source;
-use crate::wait::{Counted, Sleep};
+use crate::wait::{Counted, Patience, Sleep};
 use crate::{Answer, Errno, control, readiness, switch, urgent, wait};
 use core::cell::Cell;
 use core::sync::atomic::{Ordering, fence};
@@ -542,25 +542,6 @@ struct Receive<'a> {
     flags: i32,
 }
 
-/// `SO_RCVTIMEO` is for the call as a whole. The first sleep of a call leaves it to
-/// the kernel; only a call that sleeps again has to know how much is left.
-pub(crate) struct Patience(Cell<Option<u64>>);
-
-impl Patience {
-    pub(crate) fn new() -> Self {
-        Self(Cell::new(None))
-    }
-
-    /// When the call gives up, by [`sys::now_ns`]. `None`: when the kernel says so.
-    pub(crate) fn deadline(&self, fd: i32) -> Option<u64> {
-        let Some(first_sleep) = self.0.get() else {
-            self.0.set(Some(sys::now_ns()));
-            return None;
-        };
-        control::time_out(fd, libc::SO_RCVTIMEO).map(|ns| first_sleep + ns)
-    }
-}
-
 impl Receive<'_> {
     fn peeks(&self) -> bool {
         self.flags & libc::MSG_PEEK != 0
@@ -688,8 +669,7 @@ impl Receive<'_> {
     fn wait(&self, needed: usize, has_part: bool, patience: &Patience) -> Answer<()> {
         let ready = || self.is_ready(needed);
         loop {
-            let sleep = || Sleep { has_part, deadline: patience.deadline(self.fd) };
-            wait::readable(self.sock, self.slot, self.conn, self.fd, sleep, ready)?;
+            wait::readable(self.sock, self.slot, self.conn, self.fd, patience, has_part, ready)?;
             if ready() || !self.sock.seems_blocking() {
                 return Ok(());
             }

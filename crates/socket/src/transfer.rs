@@ -9,7 +9,7 @@
 use crate::descriptors::Use;
 use crate::pool::Held;
 use crate::sock::Conn;
-use crate::stream::{LEFT, Patience, Unfinished};
+use crate::stream::{LEFT, Unfinished};
 use crate::{Answer, Errno, control, switch, wait};
 use core::sync::atomic::Ordering;
 use sidestep_device::state::{Slot, count};
@@ -182,7 +182,7 @@ impl Pipe {
 /// As `splice`.
 pub fn receive_into(sock: &Use, fd: i32, pipe: Pipe, len: usize) -> Answer {
     let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return Err(libc::EBADF) };
-    let patience = Patience::new();
+    let patience = wait::Patience::new();
     loop {
         match receive_part(slot, &conn, fd, pipe.fd, len)? {
             Part::Moved(n) => {
@@ -201,8 +201,7 @@ pub fn receive_into(sock: &Use, fd: i32, pipe: Pipe, len: usize) -> Answer {
             }
             Part::SocketWaits => {
                 let ready = || crate::readiness::has_input(slot, &conn, fd);
-                let sleep = || wait::Sleep { has_part: false, deadline: patience.deadline(fd) };
-                wait::readable(sock, slot, &conn, fd, sleep, ready)?;
+                wait::readable(sock, slot, &conn, fd, &patience, false, ready)?;
             }
         }
     }

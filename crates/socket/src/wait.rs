@@ -20,6 +20,7 @@ use crate::sock::{Conn, Sock};
 use crate::switch;
 use crate::urgent;
 use crate::{Answer, control};
+use core::cell::Cell;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use core::time::Duration;
@@ -335,20 +336,49 @@ fn futex_of(record: &Record) -> &AtomicU32 {
     unsafe { &*cursor.cast::<AtomicU32>().add(half) }
 }
 
-/// How a reader sleeps.
+/// `SO_RCVTIMEO` is for the call as a whole. The first sleep of a call leaves it to the
+/// kernel; only a call that sleeps again has to know how much is left. A call that waits
+/// once and finds something by then asks for no time at all.
+pub(crate) struct Patience {
+    has_waited: Cell<bool>,
+    /// When the first sleep began, or the second wait, by [`sys::now_ns`].
+    since: Cell<Option<u64>>,
+}
+
+impl Patience {
+    pub(crate) const fn new() -> Self {
+        Self { has_waited: Cell::new(false), since: Cell::new(None) }
+    }
+
+    /// A wait begins. False: the time is up.
+    fn lasts(&self, fd: i32) -> bool {
+        !self.has_waited.replace(true) || self.deadline(fd).is_none_or(|at| sys::now_ns() < at)
+    }
+
+    /// When the call gives up; `None`: when the kernel says so.
+    fn deadline(&self, fd: i32) -> Option<u64> {
+        let Some(since) = self.since.get() else {
+            self.since.set(Some(sys::now_ns()));
+            return None;
+        };
+        control::time_out(fd, libc::SO_RCVTIMEO).map(|ns| since + ns)
+    }
+}
+
+/// How a writer sleeps.
 #[derive(Clone, Copy)]
 pub(crate) struct Sleep {
-    /// The call has taken something already: a signal ends it, whatever its handler
+    /// The call has sent something already: a signal ends it, whatever its handler
     /// says of restarting.
     pub(crate) has_part: bool,
-    /// What is left of `SO_RCVTIMEO` ends then (by [`sys::now_ns`]); `None`: the whole
-    /// of it begins now.
+    /// When `SO_SNDTIMEO` is over, by [`sys::now_ns`].
     pub(crate) deadline: Option<u64>,
 }
 
 /// Waits until `ready`, the connection's end, a signal or `SO_RCVTIMEO`. It returns without
 /// having slept, too, if the descriptor turns out not to wait ([`Sock::may_sleep`]): as long
-/// as the peer keeps up, no system call is made. `sleep` is asked when it comes to that.
+/// as the peer keeps up, no system call is made. `has_part`: the call has taken something
+/// already, and a signal ends it, whatever its handler says of restarting.
 ///
 /// # Errors
 /// `EINTR`, and `EAGAIN` when the time is up, as `recv` on TCP.
@@ -357,19 +387,20 @@ pub(crate) fn readable(
     slot: &Slot,
     conn: &Conn,
     fd: i32,
-    sleep: impl FnOnce() -> Sleep,
+    patience: &Patience,
+    has_part: bool,
     ready: impl Fn() -> bool,
 ) -> Answer<()> {
+    if !patience.lasts(fd) {
+        return Err(libc::EAGAIN);
+    }
     let (found, cost) = linger(&sock.receive_wait, || cpu_of(conn.theirs), &ready);
     cost.charge(slot);
     process::note_user(slot);
     if found || !sock.may_sleep(fd) {
         return Ok(());
     }
-    let sleep = sleep();
-    if sleep.deadline.is_some_and(|at| sys::now_ns() >= at) {
-        return Err(libc::EAGAIN);
-    }
+    let deadline = patience.deadline(fd);
     count(&slot.counters.parks, 1);
     let Some(_sleeper) = Sleeper::become_it(slot) else {
         return queue_behind_sleeper(slot, &ready);
@@ -378,9 +409,9 @@ pub(crate) fn readable(
     if ready() {
         return Ok(());
     }
-    let restarts = !sleep.has_part && sleep.deadline.is_none();
+    let restarts = !has_part && deadline.is_none();
     if !restarts {
-        sleep_once(fd, sleep.deadline)?;
+        sleep_once(fd, deadline)?;
     }
     sleep_on_tcp(slot, conn, fd, restarts)
 }
@@ -767,8 +798,8 @@ pub(crate) fn ask_for_room(conn: &Conn) {
     fence(Ordering::SeqCst);
 }
 
-/// Waits for room in a full ring, as `sleep` says. As [`readable`], it may return without
-/// having slept.
+/// Waits for room in a full ring. As [`readable`], it may return without having slept; `sleep`
+/// is asked when it comes to that.
 ///
 /// # Errors
 /// `EINTR` when a handler ran, one with `SA_RESTART` only if there is a part or a
