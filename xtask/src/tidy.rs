@@ -20,7 +20,7 @@ use crate::bench::place;
 /// The floors of the workspace, from the ground up. A crate may use any lower
 /// floor, never its own or a higher one.
 const FLOORS: [&[&str]; 4] =
-    [&["wire"], &["proto", "device", "bpf"], &["socket", "modeler"], &["preload", "cli"]];
+    [&["wire"], &["proto", "device", "rdma", "bpf"], &["socket", "modeler"], &["preload", "cli"]];
 
 /// How the crates of [`FLOORS`] are called in a manifest.
 const CRATE_PREFIX: &str = "sidestep-";

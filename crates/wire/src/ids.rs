@@ -162,6 +162,40 @@ impl fmt::Display for QpNumber {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Psn(pub [u8; 3]);
 
+impl Psn {
+    /// The PSN in the low 24 bits of `bits`.
+    #[must_use]
+    pub const fn from_low_bits(bits: u32) -> Self {
+        let [_, low @ ..] = bits.to_be_bytes();
+        Self(low)
+    }
+
+    /// The number, below 2^24.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        let [high, middle, low] = self.0;
+        u32::from_be_bytes([0, high, middle, low])
+    }
+
+    /// The PSN of the packet `n` behind this one's.
+    #[must_use]
+    pub const fn plus(self, n: u32) -> Self {
+        Self::from_low_bits(self.bits().wrapping_add(n))
+    }
+
+    /// The PSN of the packet `n` before this one's.
+    #[must_use]
+    pub const fn minus(self, n: u32) -> Self {
+        Self::from_low_bits(self.bits().wrapping_sub(n))
+    }
+
+    /// How many packets it is behind another one, from -2^23 to 2^23 - 1.
+    #[must_use]
+    pub const fn since(self, other: Self) -> i32 {
+        (self.bits().wrapping_sub(other.bits()) << 8) as i32 >> 8
+    }
+}
+
 impl fmt::Display for Psn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt_24_bits(self.0, f)
@@ -402,6 +436,17 @@ mod tests {
         assert_eq!(QpNumber([0, 0, 0x11]).to_string(), "0x000011");
         assert_eq!(Psn([0xFF, 0, 1]).to_string(), "0xff0001");
         assert!(QpNumber([0, 0, 1]) < QpNumber::FIRST && QpNumber([0, 1, 0]) > QpNumber::FIRST);
+    }
+
+    #[test]
+    fn psns_go_round() {
+        let last = Psn([0xFF; 3]);
+        assert_eq!((last.plus(1), Psn::default().minus(1)), (Psn::default(), last));
+        assert_eq!((Psn::default().since(last), last.since(Psn::default())), (1, -1));
+        let half = Psn::from_low_bits(1 << 23);
+        assert_eq!(half.since(Psn::default()), -(1 << 23), "as far as it goes is before");
+        assert_eq!(half.minus(1).since(Psn::default()), (1 << 23) - 1);
+        assert_eq!(Psn::from_low_bits(0xAB12_3456).bits(), 0x0012_3456);
     }
 
     #[test]

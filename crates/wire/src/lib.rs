@@ -12,6 +12,7 @@
 //! | [`tcp_option`] | by which both ends of a connection show that they know SMC |
 //! | [`clc`] | the frame of all CLC messages, and [`clc::Message`], which tells them apart |
 //! | [`clc::proposal`], [`clc::accept_confirm`], [`clc::decline`] | one CLC message each |
+//! | [`roce`] | RDMA packets in UDP datagrams, and their check |
 //! | [`host_control`] | datagrams between two Sidestep libraries, and the names of their sockets |
 //! | [`ids`] | identifiers, one type each, so that two of them cannot be swapped in a call |
 //! | [`rmbe_size`] | how long a receive buffer is, as the four bits that say it |
@@ -46,6 +47,7 @@ pub mod error;
 pub mod host_control;
 pub mod ids;
 pub mod rmbe_size;
+pub mod roce;
 pub mod tcp_option;
 
 mod field;

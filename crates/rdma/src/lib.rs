@@ -1,0 +1,17 @@
+//! RDMA devices: what moves the bytes of SMC-R between two hosts.
+//!
+//! A link of SMC-R is a pair of *queue pairs* (QPs), one at either end. Over it go SENDs, short
+//! messages that the other side receives in order (LLC, CDC), and RDMA WRITEs, which put bytes into
+//! memory that the other side has registered, without anybody there doing anything. A WRITE is
+//! allowed by its key, and both kinds arrive once and in order, or the QP breaks.
+//!
+//! | Module | What |
+//! |---|---|
+//! | [`memory`] | memory that peers may write into, the keys to it, and what every WRITE is checked for |
+//! | [`soft`] | an adapter without hardware: RoCEv2 over a UDP socket, as Linux's `rdma_rxe` speaks it |
+//!
+//! Time comes in as an argument, a [`Duration`](core::time::Duration) since any moment, the same for
+//! all calls; nothing here reads a clock or opens a socket.
+
+pub mod memory;
+pub mod soft;

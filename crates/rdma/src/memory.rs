@@ -1,0 +1,219 @@
+//! Memory that peers write into, and the keys by which they may.
+//!
+//! A receive buffer (RMB) is registered once for each link that leads to it. The registration is a
+//! key and an address, both chosen at random: neither tells where the memory is in this process, and
+//! neither fits on another link. What a WRITE asks for is checked as a whole when it begins, and the
+//! registration again with each of its packets, so it can be withdrawn in the middle.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use sidestep_wire::{QpNumber, Rkey, RmbAddress};
+
+/// Memory that other processes, or this one, read and write at the same time.
+#[derive(Debug)]
+pub struct Shared {
+    base: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the bytes are only ever copied in and out, by whoever may; what is copied while somebody
+// else writes is any mixture, as with hardware.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    /// The `len` bytes at `base`.
+    ///
+    /// # Safety
+    ///
+    /// They stay mapped, readable and (for what is registered) writable as long as this value
+    /// lives, and Rust code refers to them by raw pointers only.
+    #[must_use]
+    pub const unsafe fn new(base: *mut u8, len: usize) -> Self {
+        Self { base, len }
+    }
+
+    /// Bytes in it.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn has(&self, at: usize, len: usize) -> bool {
+        at.checked_add(len).is_some_and(|end| end <= self.len)
+    }
+
+    /// Copies bytes in. False, and nothing is touched, if they do not fit.
+    #[must_use]
+    pub fn copy_in(&self, at: usize, bytes: &[u8]) -> bool {
+        let fits = self.has(at, bytes.len());
+        if fits {
+            // SAFETY: inside, as just checked; a slice of ours and memory that is reached by raw
+            // pointers do not overlap.
+            unsafe { self.base.add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        }
+        fits
+    }
+
+    /// Copies bytes out. False, and nothing is touched, if there are not so many.
+    #[must_use]
+    pub fn copy_out(&self, at: usize, bytes: &mut [u8]) -> bool {
+        let fits = self.has(at, bytes.len());
+        if fits {
+            // SAFETY: as in `copy_in`.
+            unsafe { self.base.add(at).copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
+        }
+        fits
+    }
+}
+
+/// What a peer is told of a registration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Registration {
+    /// The key; never 0.
+    pub rkey: Rkey,
+    /// Where the memory begins, in an address space of its own.
+    pub address: RmbAddress,
+}
+
+#[derive(Debug)]
+struct Region {
+    memory: Arc<Shared>,
+    address: u64,
+    /// The only QP over which it is reached.
+    qp: QpNumber,
+}
+
+/// All registrations of an adapter.
+#[derive(Debug, Default)]
+pub struct Regions(HashMap<Rkey, Arc<Region>>);
+
+/// Memory that a WRITE has been allowed to write into.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Gone when the registration is.
+    region: Weak<Region>,
+    at: usize,
+}
+
+/// A WRITE that is not allowed. It says no more, and neither does the answer: whoever tries keys is
+/// not to learn which were nearly right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused;
+
+/// Addresses are multiples of it, and of 48 bits as those of real memory are.
+const PAGE_MASK: u64 = 0x0000_FFFF_FFFF_F000;
+
+impl Regions {
+    /// Lets the peer of a QP write into memory.
+    pub fn register(&mut self, memory: Arc<Shared>, qp: QpNumber) -> Registration {
+        let rkey = loop {
+            let rkey = Rkey(rand::random());
+            if rkey != Rkey(0) && !self.0.contains_key(&rkey) {
+                break rkey;
+            }
+        };
+        let address = rand::random::<u64>() & PAGE_MASK;
+        self.0.insert(rkey, Arc::new(Region { memory, address, qp }));
+        Registration { rkey, address: RmbAddress(address) }
+    }
+
+    /// No peer writes there by this key any more. False: there was none.
+    pub fn deregister(&mut self, rkey: Rkey) -> bool {
+        self.0.remove(&rkey).is_some()
+    }
+
+    /// Where a WRITE over a QP goes, all `len` bytes of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`]: an unknown key, another QP's, or a range that is not all inside.
+    pub fn place(
+        &self,
+        qp: QpNumber,
+        rkey: Rkey,
+        address: RmbAddress,
+        len: u32,
+    ) -> Result<Place, Refused> {
+        let region = self.0.get(&rkey).filter(|region| region.qp == qp).ok_or(Refused)?;
+        let at = address.0.checked_sub(region.address).ok_or(Refused)?;
+        let at = usize::try_from(at).map_err(|_| Refused)?;
+        let len = usize::try_from(len).map_err(|_| Refused)?;
+        match region.memory.has(at, len) {
+            true => Ok(Place { region: Arc::downgrade(region), at }),
+            false => Err(Refused),
+        }
+    }
+}
+
+impl Place {
+    /// Writes a part of the message, so many bytes behind its beginning.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`]: the registration was withdrawn meanwhile.
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Refused> {
+        let region = self.region.upgrade().ok_or(Refused)?;
+        let at = self.at.checked_add(offset).ok_or(Refused)?;
+        if region.memory.copy_in(at, bytes) { Ok(()) } else { Err(Refused) }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Memory that is never given back.
+    pub(crate) fn memory(len: usize) -> Arc<Shared> {
+        let bytes = Box::leak(vec![0; len].into_boxed_slice());
+        // SAFETY: leaked, and not used otherwise.
+        Arc::new(unsafe { Shared::new(bytes.as_mut_ptr(), len) })
+    }
+
+    const QP: QpNumber = QpNumber([0, 0, 2]);
+    const OTHER_QP: QpNumber = QpNumber([0, 0, 3]);
+
+    #[test]
+    fn only_what_was_registered_is_reached() {
+        let mut regions = Regions::default();
+        let memory = memory(100);
+        let Registration { rkey, address } = regions.register(Arc::clone(&memory), QP);
+        let at = |offset: u64| RmbAddress(address.0.wrapping_add(offset));
+        let place = regions.place(QP, rkey, at(90), 10).unwrap();
+        assert_eq!(place.write(0, &[1; 10]), Ok(()));
+        assert_eq!(place.write(1, &[1; 10]), Err(Refused), "beyond the end");
+        for (qp, key, offset, len) in [
+            (OTHER_QP, rkey, 0, 1),
+            (QP, Rkey(rkey.0 ^ 1), 0, 1),
+            (QP, Rkey(0), 0, 1),
+            (QP, rkey, 91, 10),
+            (QP, rkey, 0, 101),
+            (QP, rkey, u64::MAX, 1),
+            (QP, rkey, 101, 0),
+            (QP, rkey, 1 << 63, u32::MAX),
+        ] {
+            assert!(regions.place(qp, key, at(offset), len).is_err(), "{offset} {len}");
+        }
+        let mut bytes = [0; 100];
+        assert!(memory.copy_out(0, &mut bytes));
+        assert_eq!((&bytes[..90], &bytes[90..]), (&[0; 90][..], &[1; 10][..]));
+    }
+
+    #[test]
+    fn a_withdrawn_registration_ends_what_has_begun() {
+        let mut regions = Regions::default();
+        let Registration { rkey, address } = regions.register(memory(10), QP);
+        let place = regions.place(QP, rkey, address, 10).unwrap();
+        assert!(regions.deregister(rkey) && !regions.deregister(rkey));
+        assert_eq!(place.write(0, &[1]), Err(Refused));
+        assert!(regions.place(QP, rkey, address, 1).is_err());
+    }
+}

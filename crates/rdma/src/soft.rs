@@ -1,0 +1,30 @@
+//! The soft RNIC: RoCEv2 without hardware and without a kernel module.
+//!
+//! It speaks what Linux's `rdma_rxe` speaks, so either may be at the other end. All of the
+//! transport is here as calculation: packets and moments come in, packets and events come out.
+//!
+//! ```text
+//!   post_send, post_write ──> requester ──> packets with ascending PSN ──┐
+//!                                 ^                                      │
+//!   Completed ── ACK, NAK ────────┘              the peer's responder <──┘
+//!
+//!   the peer's requester ──> responder ──> WRITEs into registered memory
+//!                                └──────> Received, in order; then one ACK for all of a batch
+//! ```
+//!
+//! | Module | What |
+//! |---|---|
+//! | [`adapter`] | the queue pairs behind an address: whose a datagram is, its check, tombstones |
+//! | [`queue_pair`] | one end of a reliable connection: both halves, and its states |
+//! | `requester` | what was posted, what is on its way, what is sent again, and when it gives up |
+//! | `responder` | what comes in: its order, its checks, where it goes, how it is answered |
+//!
+//! *Source*: InfiniBand Architecture Specification volume 1, §9.
+
+pub mod adapter;
+pub mod queue_pair;
+mod requester;
+mod responder;
+
+pub use adapter::Adapter;
+pub use queue_pair::{Event, Failure, PostError, QueuePair};

@@ -1,0 +1,486 @@
+//! An adapter: the queue pairs behind one address, and what comes in for them and goes out.
+//!
+//! ```text
+//!   datagram ──> length, headers ──> whose QP? from its peer? ──> ICRC ──> QueuePair
+//!                                          └─ one that was destroyed ──> its refusal
+//!   QueuePair ──> ICRC for identification 0 ──> datagram to its peer
+//! ```
+//!
+//! Nothing is answered that is not for a QP of ours from the address of its peer: another process
+//! may have the QP, and a stranger is to learn nothing. What is dropped is counted ([`Drops`]).
+//!
+//! A destroyed QP leaves a *tombstone* for a minute. Its peer may not have heard of the end, and
+//! Linux's `rdma_rxe` would repeat its last message for ever; so it is refused. Its number is not
+//! given to another QP meanwhile, which could take the peer's packets for its own.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use sidestep_wire::roce::icrc::{Addresses, Envelope, Rollback, Rollbacks, Verdict};
+use sidestep_wire::roce::{Aeth, Bth, Headers, ICRC_LEN, Nak, Opcode, PORT, Packet, Syndrome};
+use sidestep_wire::{Psn, QpNumber};
+
+use super::queue_pair::{Event, Peer, QueuePair};
+use crate::memory::Regions;
+
+/// How long a tombstone stands.
+const TOMBSTONE_LIFE: Duration = Duration::from_secs(60);
+/// Between two answers of a tombstone.
+const TOMBSTONE_INTERVAL: Duration = Duration::from_millis(50);
+/// Room for any datagram: the longest payload, headers and ICRC.
+pub const DATAGRAM_MAX: usize = 4096 + 64;
+
+/// Datagrams that were not for us, or not in order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drops {
+    /// Too short, or not what a reliable connection knows.
+    pub malformed: u64,
+    /// For a QP that is not here.
+    pub unknown_qp: u64,
+    /// From another address than the QP's peer.
+    pub stranger: u64,
+    /// Not as they were sent.
+    pub damaged: u64,
+}
+
+/// The queue pairs of an address.
+#[derive(Debug)]
+pub struct Adapter {
+    address: IpAddr,
+    source_port: u16,
+    links: HashMap<QpNumber, Link>,
+    regions: Regions,
+    /// QPs that may have something to send or to tell.
+    restless: VecDeque<QpNumber>,
+    tombstones: HashMap<QpNumber, Tombstone>,
+    /// Answers of tombstones: to whom, and the packet.
+    refusals: VecDeque<(IpAddr, Headers)>,
+    rollbacks: Cache,
+    drops: Drops,
+}
+
+#[derive(Debug)]
+struct Link {
+    qp: QueuePair,
+    /// The peer's QP and address, once they are known.
+    peer: Option<(QpNumber, IpAddr)>,
+    is_restless: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Tombstone {
+    peer: (QpNumber, IpAddr),
+    expected: Psn,
+    until: Duration,
+    /// When it may answer again.
+    next_answer: Duration,
+}
+
+/// Rollbacks by length.
+#[derive(Debug, Default)]
+struct Cache(BTreeMap<usize, Rollback>);
+
+impl Rollbacks for Cache {
+    fn over(&mut self, bytes: usize) -> Rollback {
+        *self.0.entry(bytes).or_insert_with(|| Rollback::over(bytes))
+    }
+}
+
+impl Adapter {
+    /// The adapter of an address, which sends from this UDP port.
+    #[must_use]
+    pub fn new(address: IpAddr, source_port: u16) -> Self {
+        Self {
+            address,
+            source_port,
+            links: HashMap::new(),
+            regions: Regions::default(),
+            restless: VecDeque::new(),
+            tombstones: HashMap::new(),
+            refusals: VecDeque::new(),
+            rollbacks: Cache::default(),
+            drops: Drops::default(),
+        }
+    }
+
+    /// A new queue pair. Its number cannot be guessed, and neither can the PSN it begins with.
+    pub fn create(&mut self) -> (QpNumber, Psn) {
+        let first_psn = Psn::from_low_bits(rand::random());
+        loop {
+            let [_, number @ ..] = rand::random::<u32>().to_be_bytes();
+            let number = QpNumber(number);
+            let is_usable = (QpNumber::FIRST..QpNumber([0xFF; 3])).contains(&number)
+                && !self.tombstones.contains_key(&number);
+            if let Entry::Vacant(place) = self.links.entry(number)
+                && is_usable
+            {
+                let qp = QueuePair::new(number, first_psn);
+                place.insert(Link { qp, peer: None, is_restless: false });
+                return (number, first_psn);
+            }
+        }
+    }
+
+    /// The peer's requests on a QP are carried out from now on. False: there is no such QP, or
+    /// the peer's address is of another family.
+    pub fn ready_to_receive(&mut self, number: QpNumber, address: IpAddr, peer: Peer) -> bool {
+        match self.links.get_mut(&number) {
+            Some(link) if address.is_ipv4() == self.address.is_ipv4() => {
+                link.peer = Some((peer.qp, address));
+                link.qp.ready_to_receive(peer);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A queue pair, to post to or to change. It is asked for packets and events afterwards.
+    pub fn queue_pair(&mut self, number: QpNumber) -> Option<&mut QueuePair> {
+        let link = self.links.get_mut(&number)?;
+        rouse(link, &mut self.restless);
+        Some(&mut link.qp)
+    }
+
+    /// What peers may write into.
+    pub fn regions(&mut self) -> &mut Regions {
+        &mut self.regions
+    }
+
+    /// What was dropped so far.
+    #[must_use]
+    pub const fn drops(&self) -> Drops {
+        self.drops
+    }
+
+    /// Destroys a queue pair; what it has not told is not told any more.
+    pub fn destroy(&mut self, number: QpNumber, now: Duration) {
+        self.tombstones.retain(|_, tombstone| now < tombstone.until);
+        let Some(link) = self.links.remove(&number) else { return };
+        if let (Some(peer), Some(expected)) = (link.peer, link.qp.expected_psn()) {
+            let until = now + TOMBSTONE_LIFE;
+            let tombstone = Tombstone { peer, expected, until, next_answer: now };
+            self.tombstones.insert(number, tombstone);
+        }
+    }
+
+    /// The payload of a UDP datagram has come in.
+    pub fn handle_datagram(&mut self, from: IpAddr, port: u16, bytes: &[u8], now: Duration) {
+        let Ok(packet) = Packet::parse(bytes) else {
+            self.drops.malformed += 1;
+            return;
+        };
+        let number = packet.headers.bth.destination;
+        let link = self.links.get_mut(&number);
+        let tombstone = self.tombstones.get_mut(&number);
+        let peer = match (&link, &tombstone) {
+            (Some(link), _) => link.peer,
+            (None, Some(tombstone)) => Some(tombstone.peer),
+            (None, None) => {
+                self.drops.unknown_qp += 1;
+                return;
+            }
+        };
+        if peer.is_none_or(|(_, address)| address != from) {
+            self.drops.stranger += 1;
+            return;
+        }
+        let verdict = envelope(from, port, self.address)
+            .map(|envelope| envelope.check(bytes, &mut self.rollbacks));
+        if !matches!(verdict, Some(Verdict::Intact { .. })) {
+            self.drops.damaged += 1;
+            return;
+        }
+        if let Some(link) = link {
+            link.qp.handle_packet(&packet, &self.regions, now);
+            rouse(link, &mut self.restless);
+        } else if let Some(tombstone) = tombstone {
+            self.refusals.extend(tombstone.refuse(&packet, now));
+        }
+    }
+
+    /// The time that [`poll_timeout`](Self::poll_timeout) has told may have come.
+    pub fn handle_timeout(&mut self, now: Duration) {
+        for link in self.links.values_mut() {
+            if link.qp.poll_timeout().is_some_and(|deadline| now >= deadline) {
+                link.qp.handle_timeout(now);
+                rouse(link, &mut self.restless);
+            }
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        self.links.values().filter_map(|link| link.qp.poll_timeout()).min()
+    }
+
+    /// Writes the next datagram to the front of `out`; to whom, at UDP port [`PORT`], and its
+    /// length. `out` has room for [`DATAGRAM_MAX`]. The QPs take turns.
+    pub fn poll_transmit(&mut self, out: &mut [u8], now: Duration) -> Option<(IpAddr, usize)> {
+        if let Some((to, headers)) = self.refusals.pop_front() {
+            let len = headers.emit(0, out).ok()?;
+            return self.seal(to, out, len);
+        }
+        for _ in 0..self.restless.len() {
+            let number = self.restless.pop_front()?;
+            let Some(link) = self.links.get_mut(&number) else { continue };
+            let room = out.len().checked_sub(ICRC_LEN)?;
+            match (link.peer, link.qp.poll_transmit(&mut out[..room], now)) {
+                (Some((_, to)), Some(len)) => {
+                    self.restless.push_back(number);
+                    return self.seal(to, out, len);
+                }
+                // It stays restless while it has something to tell.
+                _ if link.qp.has_events() => self.restless.push_back(number),
+                _ => link.is_restless = false,
+            }
+        }
+        None
+    }
+
+    fn seal(&self, to: IpAddr, out: &mut [u8], len: usize) -> Option<(IpAddr, usize)> {
+        let envelope = envelope(self.address, self.source_port, to)?;
+        let (packet, rest) = out.split_at_mut_checked(len)?;
+        rest.get_mut(..ICRC_LEN)?.copy_from_slice(&envelope.icrc(packet, 0));
+        Some((to, len + ICRC_LEN))
+    }
+
+    /// What has happened on some QP; of one QP in order.
+    pub fn poll_event(&mut self) -> Option<(QpNumber, Event)> {
+        self.restless.iter().find_map(|number| {
+            let event = self.links.get_mut(number)?.qp.poll_event()?;
+            Some((*number, event))
+        })
+    }
+}
+
+/// The QP may have something to send or to tell.
+fn rouse(link: &mut Link, restless: &mut VecDeque<QpNumber>) {
+    if !link.is_restless {
+        link.is_restless = true;
+        restless.push_back(link.qp.number());
+    }
+}
+
+fn envelope(from: IpAddr, port: u16, to: IpAddr) -> Option<Envelope> {
+    let addresses = Addresses::new(from, to)?;
+    Some(Envelope { addresses, source_port: port, destination_port: PORT })
+}
+
+impl Tombstone {
+    /// The answer to a packet for the QP that was. Of the expected PSN, or the packet's if that is
+    /// older: a later one would tell the peer that something has arrived that has not.
+    fn refuse(&mut self, packet: &Packet<'_>, now: Duration) -> Option<(IpAddr, Headers)> {
+        let Bth { opcode, psn, .. } = packet.headers.bth;
+        if opcode == Opcode::Acknowledge || now < self.next_answer || now >= self.until {
+            return None;
+        }
+        self.next_answer = now + TOMBSTONE_INTERVAL;
+        let (peer, address) = self.peer;
+        let psn = if psn.since(self.expected) < 0 { psn } else { self.expected };
+        let bth = Bth {
+            opcode: Opcode::Acknowledge,
+            solicited: false,
+            destination: peer,
+            ack_request: false,
+            psn,
+        };
+        let syndrome = Syndrome::Nak(Nak::InvalidRequest);
+        let aeth = Some(Aeth { syndrome, msn: 0 });
+        Some((address, Headers { bth, reth: None, aeth, immediate: None }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Failure;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::memory::tests::memory;
+
+    const PORTS: [u16; 2] = [0xC001, 0xC002];
+
+    /// Two adapters whose QPs are connected, and their clock.
+    struct Pair {
+        adapters: [Adapter; 2],
+        qps: [QpNumber; 2],
+        now: Duration,
+    }
+
+    fn addresses(family: u8) -> [IpAddr; 2] {
+        match family {
+            4 => ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap()),
+            _ => ["fd00::1", "fd00::2"].map(|text| text.parse().unwrap()),
+        }
+    }
+
+    impl Pair {
+        fn new(family: u8) -> Self {
+            let addresses = addresses(family);
+            let mut adapters = [0, 1].map(|end| Adapter::new(addresses[end], PORTS[end]));
+            let made = adapters.each_mut().map(Adapter::create);
+            for (end, adapter) in adapters.iter_mut().enumerate() {
+                let (qp, first_psn) = made[1 - end];
+                let (own, _) = made[end];
+                let peer = Peer { qp, first_psn, mtu: 1024 };
+                assert!(adapter.ready_to_receive(own, addresses[1 - end], peer));
+                adapter.queue_pair(own).unwrap().ready_to_send();
+            }
+            Self { adapters, qps: made.map(|(qp, _)| qp), now: Duration::ZERO }
+        }
+
+        /// What an adapter has to send.
+        fn datagrams(&mut self, from: usize) -> Vec<Vec<u8>> {
+            let mut all = Vec::new();
+            let mut out = [0; DATAGRAM_MAX];
+            while let Some((to, len)) = self.adapters[from].poll_transmit(&mut out, self.now) {
+                assert_eq!(to, self.adapters[1 - from].address);
+                all.push(out[..len].to_vec());
+            }
+            all
+        }
+
+        fn deliver(&mut self, from: usize, datagram: &[u8]) {
+            let source = self.adapters[from].address;
+            self.adapters[1 - from].handle_datagram(source, PORTS[from], datagram, self.now);
+        }
+
+        /// Until neither has anything to send.
+        fn settle(&mut self) {
+            loop {
+                let all = [0, 1].map(|from| self.datagrams(from));
+                if all.iter().all(Vec::is_empty) {
+                    return;
+                }
+                for (from, datagrams) in all.iter().enumerate() {
+                    datagrams.iter().for_each(|datagram| self.deliver(from, datagram));
+                }
+            }
+        }
+
+        fn events(&mut self, of: usize) -> Vec<Event> {
+            let next = || self.adapters[of].poll_event().map(|(_, event)| event);
+            std::iter::from_fn(next).collect()
+        }
+
+        fn send(&mut self, message: &[u8]) {
+            let qp = self.adapters[0].queue_pair(self.qps[0]).unwrap();
+            qp.post_send(1, message).unwrap();
+        }
+    }
+
+    fn received(bytes: &[u8]) -> Event {
+        Event::Received(bytes.iter().copied().collect())
+    }
+
+    #[test]
+    fn messages_and_writes_pass_by_both_families() {
+        for family in [4, 6] {
+            let mut pair = Pair::new(family);
+            let (source, target) = (memory(5000), memory(5000));
+            assert!(source.copy_in(0, &[7; 5000]));
+            let at = pair.adapters[1].regions().register(Arc::clone(&target), pair.qps[1]);
+            let qp = pair.adapters[0].queue_pair(pair.qps[0]).unwrap();
+            qp.post_write(0, (&source, 0, 5000), (at.rkey, at.address)).unwrap();
+            pair.send(b"it is there");
+            pair.settle();
+            assert_eq!(pair.events(1), [received(b"it is there")]);
+            let done = |id| Event::Completed { id, result: Ok(()) };
+            assert_eq!(pair.events(0), [done(0), done(1)]);
+            let mut bytes = [0; 5000];
+            assert!(target.copy_out(0, &mut bytes) && bytes == [7; 5000]);
+            assert_eq!(pair.adapters[1].drops(), Drops::default());
+        }
+    }
+
+    #[test]
+    fn what_is_not_for_us_is_dropped_and_counted() {
+        let mut pair = Pair::new(4);
+        pair.send(b"hello");
+        let [datagram] = &pair.datagrams(0)[..] else { panic!("not one datagram") };
+        let [own, _] = addresses(4);
+        let stranger = "10.0.0.3".parse().unwrap();
+        let now = pair.now;
+        let adapter = &mut pair.adapters[1];
+        let mut damaged = datagram.clone();
+        damaged[14] ^= 1;
+        let mut misdirected = datagram.clone();
+        misdirected[7] ^= 1;
+        adapter.handle_datagram(own, PORTS[0], &datagram[..10], now);
+        adapter.handle_datagram(own, PORTS[0], &misdirected, now);
+        adapter.handle_datagram(stranger, PORTS[0], datagram, now);
+        adapter.handle_datagram(own, PORTS[0], &damaged, now);
+        adapter.handle_datagram(own, PORTS[1], datagram, now);
+        let expected = Drops { malformed: 1, unknown_qp: 1, stranger: 1, damaged: 2 };
+        assert_eq!(adapter.drops(), expected);
+        assert!(pair.datagrams(1).is_empty() && pair.events(1).is_empty(), "and not answered");
+        let datagram = datagram.clone();
+        pair.deliver(0, &datagram);
+        assert_eq!(pair.events(1), [received(b"hello")]);
+    }
+
+    #[test]
+    fn the_peer_of_a_destroyed_queue_pair_is_refused_for_a_minute() {
+        let mut pair = Pair::new(4);
+        pair.send(b"before");
+        pair.settle();
+        pair.events(0);
+        let (number, now) = (pair.qps[1], pair.now);
+        pair.adapters[1].destroy(number, now);
+        pair.send(b"after");
+        pair.settle();
+        let failure = Failure::Refused(Nak::InvalidRequest);
+        let expected = [Event::Completed { id: 1, result: Err(failure) }, Event::Broken(failure)];
+        assert_eq!(pair.events(0), expected);
+
+        let mut late = Pair::new(4);
+        let (number, now) = (late.qps[1], late.now);
+        late.adapters[1].destroy(number, now);
+        late.send(b"too late");
+        let datagrams = late.datagrams(0);
+        late.now = TOMBSTONE_LIFE;
+        datagrams.iter().for_each(|datagram| late.deliver(0, datagram));
+        assert!(late.datagrams(1).is_empty());
+    }
+
+    #[test]
+    fn a_tombstone_answers_twenty_times_a_second() {
+        let mut pair = Pair::new(4);
+        let (number, now) = (pair.qps[1], pair.now);
+        pair.adapters[1].destroy(number, now);
+        pair.send(b"?");
+        let [datagram] = &pair.datagrams(0)[..] else { panic!("not one datagram") };
+        let mut answers = 0;
+        for ms in 0..1000 {
+            pair.now = Duration::from_millis(ms);
+            pair.deliver(0, datagram);
+            answers += pair.datagrams(1).len();
+        }
+        assert_eq!(answers, 20);
+    }
+
+    #[test]
+    fn queue_pairs_take_turns() {
+        let mut pair = Pair::new(4);
+        let (other, first_psn) = pair.adapters[0].create();
+        let peer = Peer { qp: pair.qps[1], first_psn, mtu: 1024 };
+        let address = addresses(4)[1];
+        assert!(pair.adapters[0].ready_to_receive(other, address, peer));
+        let first = pair.qps[0];
+        for number in [first, other] {
+            let qp = pair.adapters[0].queue_pair(number).unwrap();
+            qp.ready_to_send();
+            (0..3).for_each(|id| qp.post_send(id, b"").unwrap());
+        }
+        let mut out = [0; DATAGRAM_MAX];
+        let mut psns = Vec::new();
+        while let Some((_, len)) = pair.adapters[0].poll_transmit(&mut out, pair.now) {
+            psns.push(Packet::parse(&out[..len]).unwrap().headers.bth.psn);
+        }
+        assert_eq!(psns.len(), 6);
+        assert!(psns.windows(2).all(|two| two[0].plus(1) != two[1]), "{psns:?}");
+    }
+}

@@ -1,0 +1,296 @@
+//! A queue pair: one end of a reliable connection.
+//!
+//! ```text
+//!   new ──> ready_to_receive(peer) ──> ready_to_send ──> (broken)
+//!   deaf     answers requests           asks as well       answers with its refusal only
+//! ```
+//!
+//! The order of calls: any number of [`QueuePair::handle_packet`], the program's `post_…` and
+//! [`QueuePair::handle_timeout`], then [`QueuePair::poll_transmit`] and [`QueuePair::poll_event`]
+//! until each has nothing more, then sleep until [`QueuePair::poll_timeout`].
+//!
+//! One answer goes out for all that was handled before a `poll_transmit`.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sidestep_wire::roce::{self, Bth, Headers, Message, Nak, Opcode, Packet, Place, With};
+use sidestep_wire::{Psn, QpNumber, Rkey, RmbAddress};
+use smallvec::SmallVec;
+
+use super::requester::{Content, Part, Requester};
+use super::responder::{MESSAGE_LEN_MAX, Responder};
+use crate::memory::{Regions, Shared};
+
+/// What a queue pair has to tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A message that was posted under this number has arrived; or why it has not.
+    Completed {
+        /// As given to `post_send` or `post_write`.
+        id: u64,
+        /// In the order in which they were posted.
+        result: Result<(), Failure>,
+    },
+    /// A message of the peer.
+    Received(SmallVec<[u8; 64]>),
+    /// The queue pair is broken. The last event.
+    Broken(Failure),
+}
+
+/// Why a queue pair broke.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The peer has refused a message of ours.
+    Refused(Nak),
+    /// The peer does not answer.
+    PeerSilent,
+    /// The peer has asked for what it may not, or what makes no sense.
+    PeerMisbehaved(Nak),
+    /// The message came behind one that failed.
+    Flushed,
+}
+
+/// Why a message was not posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PostError {
+    /// Too many wait to be completed.
+    Full,
+    /// Longer than the peer receives, or than the memory it is to come from.
+    TooLong,
+    /// The queue pair does not send, or not any more.
+    NotReady,
+}
+
+/// The other end, as the peer has described it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its queue pair.
+    pub qp: QpNumber,
+    /// The first PSN it will send.
+    pub first_psn: Psn,
+    /// The longest payload of a packet, in bytes: the smaller of what both ends have offered.
+    pub mtu: u16,
+}
+
+#[derive(Debug)]
+enum State {
+    Deaf,
+    Receives(Box<Halves>),
+    Sends(Box<Halves>),
+    Broken(Box<Halves>),
+}
+
+#[derive(Debug)]
+struct Halves {
+    peer: QpNumber,
+    requester: Requester,
+    responder: Responder,
+}
+
+/// One end of a reliable connection.
+#[derive(Debug)]
+pub struct QueuePair {
+    number: QpNumber,
+    first_psn: Psn,
+    state: State,
+    events: VecDeque<Event>,
+}
+
+impl QueuePair {
+    /// A queue pair that hears nothing yet. `first_psn` is the first that it will send.
+    #[must_use]
+    pub const fn new(number: QpNumber, first_psn: Psn) -> Self {
+        Self { number, first_psn, state: State::Deaf, events: VecDeque::new() }
+    }
+
+    /// From now on the peer's requests are carried out.
+    pub fn ready_to_receive(&mut self, peer: Peer) {
+        let mtu = usize::from(peer.mtu);
+        let requester = Requester::new(self.first_psn, mtu);
+        let responder = Responder::new(self.number, peer.first_psn, mtu);
+        self.state = State::Receives(Box::new(Halves { peer: peer.qp, requester, responder }));
+    }
+
+    /// From now on messages can be posted, too. No effect but after
+    /// [`ready_to_receive`](Self::ready_to_receive).
+    pub fn ready_to_send(&mut self) {
+        self.state = match std::mem::replace(&mut self.state, State::Deaf) {
+            State::Receives(halves) => State::Sends(halves),
+            other => other,
+        };
+    }
+
+    /// Posts a message that the peer receives.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`]; nothing was posted.
+    pub fn post_send(&mut self, id: u64, message: &[u8]) -> Result<(), PostError> {
+        if message.len() > MESSAGE_LEN_MAX {
+            return Err(PostError::TooLong);
+        }
+        self.post(id, Content::Send(SmallVec::from_slice(message)))
+    }
+
+    /// Posts a WRITE of the `len` bytes at `at` of some memory, which stay as they are until it is
+    /// completed.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`]; nothing was posted.
+    pub fn post_write(
+        &mut self,
+        id: u64,
+        (from, at, len): (&Arc<Shared>, usize, u32),
+        (rkey, to): (Rkey, RmbAddress),
+    ) -> Result<(), PostError> {
+        let end = at.checked_add(len as usize);
+        if end.is_none_or(|end| end > from.len()) {
+            return Err(PostError::TooLong);
+        }
+        self.post(id, Content::Write { from: Arc::clone(from), at, len, to, rkey })
+    }
+
+    fn post(&mut self, id: u64, content: Content) -> Result<(), PostError> {
+        match &mut self.state {
+            State::Sends(halves) => halves.requester.post(id, content),
+            _ => Err(PostError::NotReady),
+        }
+    }
+
+    /// A packet has come in that is for this queue pair, from its peer's address, and undamaged.
+    pub fn handle_packet(&mut self, packet: &Packet<'_>, regions: &Regions, now: Duration) {
+        let Headers { bth, aeth, .. } = packet.headers;
+        let is_answer = bth.opcode == Opcode::Acknowledge;
+        let result = match &mut self.state {
+            State::Deaf => return,
+            State::Receives(_) if is_answer => return,
+            State::Sends(halves) if is_answer => {
+                let Some(aeth) = aeth else { return };
+                halves.requester.handle_answer(bth.psn, aeth.syndrome, now, &mut self.events)
+            }
+            State::Receives(halves) | State::Sends(halves) => halves
+                .responder
+                .handle_request(packet, regions, &mut self.events, now)
+                .map_err(Failure::PeerMisbehaved),
+            State::Broken(halves) => {
+                if !is_answer {
+                    halves.responder.repeat_refusal(now);
+                }
+                return;
+            }
+        };
+        if let Err(failure) = result {
+            self.break_down(failure);
+        }
+    }
+
+    /// The time that [`poll_timeout`](Self::poll_timeout) has told may have come.
+    pub fn handle_timeout(&mut self, now: Duration) {
+        if let State::Sends(halves) = &mut self.state
+            && let Err(failure) = halves.requester.handle_timeout(now, &mut self.events)
+        {
+            self.break_down(failure);
+        }
+    }
+
+    fn break_down(&mut self, failure: Failure) {
+        self.state = match std::mem::replace(&mut self.state, State::Deaf) {
+            State::Receives(mut halves) | State::Sends(mut halves) => {
+                halves.requester.fail(Failure::Flushed, &mut self.events);
+                self.events.push_back(Event::Broken(failure));
+                State::Broken(halves)
+            }
+            other => other,
+        };
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        match &self.state {
+            State::Sends(halves) => halves.requester.deadline(),
+            _ => None,
+        }
+    }
+
+    /// What has happened, in order.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Whether [`poll_event`](Self::poll_event) has something to tell.
+    #[must_use]
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// Writes the next packet to the front of `out`, without its ICRC, and returns its length.
+    /// `None`: there is none now. `out` has room for the MTU and 32 bytes of headers.
+    pub fn poll_transmit(&mut self, out: &mut [u8], now: Duration) -> Option<usize> {
+        let (halves, asks) = match &mut self.state {
+            State::Deaf => return None,
+            State::Receives(halves) | State::Broken(halves) => (halves, false),
+            State::Sends(halves) => (halves, true),
+        };
+        if let Some(len) = halves.answer(out) {
+            return Some(len);
+        }
+        let part = Some(()).filter(|()| asks).and_then(|()| halves.requester.next_part(now))?;
+        halves.request(&part, out)
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn number(&self) -> QpNumber {
+        self.number
+    }
+
+    /// Everything of the peer before this PSN was carried out; `None` before there is a peer.
+    #[must_use]
+    pub fn expected_psn(&self) -> Option<Psn> {
+        match &self.state {
+            State::Deaf => None,
+            State::Receives(halves) | State::Sends(halves) | State::Broken(halves) => {
+                Some(halves.responder.expected())
+            }
+        }
+    }
+}
+
+impl Halves {
+    fn answer(&mut self, out: &mut [u8]) -> Option<usize> {
+        let (psn, aeth) = self.responder.take_answer()?;
+        let bth = Bth {
+            opcode: Opcode::Acknowledge,
+            solicited: false,
+            destination: self.peer,
+            ack_request: false,
+            psn,
+        };
+        Headers { bth, reth: None, aeth: Some(aeth), immediate: None }.emit(0, out).ok()
+    }
+
+    fn request(&self, part: &Part, out: &mut [u8]) -> Option<usize> {
+        let is_end = matches!(part.place, Place::Last | Place::Only);
+        let bth = Bth {
+            opcode: Opcode::Part(part.message, part.place, With::Nothing),
+            solicited: is_end && part.message == Message::Send,
+            destination: self.peer,
+            ack_request: part.ack_request,
+            psn: part.psn,
+        };
+        let headers = Headers { bth, reth: part.reth, aeth: None, immediate: None };
+        let at = headers.emit(part.len, out).ok()?;
+        let (payload, rest) = out.get_mut(at..)?.split_at_mut_checked(part.len)?;
+        self.requester.copy_payload(part, payload);
+        let pad = roce::pad_len(part.len);
+        rest.get_mut(..pad)?.fill(0);
+        Some(at + part.len + pad)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,543 @@
+//! Two queue pairs on a table, and between them a network that does what it is told.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use sidestep_wire::roce::{Aeth, Headers, ICRC_LEN, Reth, Syndrome};
+
+use super::super::requester::{POSTED_MAX, SILENCE_FIRST};
+use super::super::responder::RECEIVED_MAX;
+use super::*;
+use crate::memory::Registration;
+use crate::memory::tests::memory;
+
+const MTU: u16 = 256;
+const MEMORY_LEN: usize = 64 << 10;
+/// One way.
+const DELAY: Duration = Duration::from_micros(50);
+const PSN: Psn = Psn([0xFF, 0xFF, 0xF0]);
+
+/// One end, and what it has heard.
+struct End {
+    qp: QueuePair,
+    regions: Regions,
+    registration: Registration,
+    memory: Arc<Shared>,
+    received: Vec<Vec<u8>>,
+    completed: Vec<(u64, Result<(), Failure>)>,
+    broken: Option<Failure>,
+    /// Takes what was received.
+    is_awake: bool,
+}
+
+impl End {
+    fn new(number: u8) -> Self {
+        let number = QpNumber([0, 0, number]);
+        let (mut regions, memory) = (Regions::default(), memory(MEMORY_LEN));
+        let registration = regions.register(Arc::clone(&memory), number);
+        Self {
+            qp: QueuePair::new(number, PSN),
+            regions,
+            registration,
+            memory,
+            received: Vec::new(),
+            completed: Vec::new(),
+            broken: None,
+            is_awake: true,
+        }
+    }
+
+    fn drain(&mut self) {
+        while self.is_awake
+            && let Some(event) = self.qp.poll_event()
+        {
+            assert!(self.broken.is_none(), "nothing comes behind the last event");
+            match event {
+                Event::Completed { id, result } => self.completed.push((id, result)),
+                Event::Received(bytes) => self.received.push(bytes.to_vec()),
+                Event::Broken(failure) => self.broken = Some(failure),
+            }
+        }
+    }
+
+    fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        assert!(self.memory.copy_out(at, &mut bytes));
+        bytes
+    }
+
+    fn fill(&self, at: usize, bytes: &[u8]) {
+        assert!(self.memory.copy_in(at, bytes));
+    }
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug)]
+struct Faults {
+    lost: f64,
+    doubled: f64,
+    /// Comes so much later at most.
+    late: Duration,
+}
+
+const NO_FAULTS: Faults = Faults { lost: 0.0, doubled: 0.0, late: Duration::ZERO };
+
+struct Table {
+    ends: [End; 2],
+    now: Duration,
+    /// By arrival and number: whom it is for, and the packet.
+    under_way: BTreeMap<(Duration, u64), (usize, Vec<u8>)>,
+    sent: u64,
+    faults: Faults,
+    random: StdRng,
+    /// Everything that was sent, for a look at it.
+    log: Vec<(usize, Headers)>,
+}
+
+const A: usize = 0;
+const B: usize = 1;
+
+impl Table {
+    fn new(faults: Faults, seed: u64) -> Self {
+        let mut ends = [End::new(0x11), End::new(0x22)];
+        let peers = [1, 0].map(|other: usize| Peer {
+            qp: ends[other].qp.number(),
+            first_psn: PSN,
+            mtu: MTU,
+        });
+        for (end, peer) in ends.iter_mut().zip(peers) {
+            end.qp.ready_to_receive(peer);
+            end.qp.ready_to_send();
+        }
+        Self {
+            ends,
+            now: Duration::ZERO,
+            under_way: BTreeMap::new(),
+            sent: 0,
+            faults,
+            random: StdRng::seed_from_u64(seed),
+            log: Vec::new(),
+        }
+    }
+
+    fn send(&mut self, from: usize, id: u64, message: &[u8]) {
+        assert_eq!(self.ends[from].qp.post_send(id, message), Ok(()));
+    }
+
+    /// Writes bytes of one's own memory to the same place of the other's.
+    fn write(&mut self, from: usize, id: u64, at: usize, len: usize) {
+        let Registration { rkey, address } = self.ends[1 - from].registration;
+        let to = (rkey, RmbAddress(address.0 + at as u64));
+        let source = Arc::clone(&self.ends[from].memory);
+        let posted = self.ends[from].qp.post_write(id, (&source, at, len as u32), to);
+        assert_eq!(posted, Ok(()));
+    }
+
+    fn transmit(&mut self) {
+        for from in [A, B] {
+            let mut out = [0; 4096];
+            while let Some(len) = self.ends[from].qp.poll_transmit(&mut out, self.now) {
+                let packet = [&out[..len], &[0; ICRC_LEN]].concat();
+                self.log.push((from, Packet::parse(&packet).unwrap().headers));
+                let copies = match self.random.random::<f64>() {
+                    luck if luck < self.faults.lost => 0,
+                    luck if luck < self.faults.lost + self.faults.doubled => 2,
+                    _ => 1,
+                };
+                for _ in 0..copies {
+                    let late = self.faults.late.mul_f64(self.random.random());
+                    self.sent += 1;
+                    let arrival = (self.now + DELAY + late, self.sent);
+                    self.under_way.insert(arrival, (1 - from, packet.clone()));
+                }
+            }
+        }
+    }
+
+    /// Goes on to the next moment at which something happens. False: nothing will.
+    fn step(&mut self) -> bool {
+        self.transmit();
+        let arrival = self.under_way.keys().next().map(|(at, _)| *at);
+        let timeouts = self.ends.iter().filter_map(|end| end.qp.poll_timeout());
+        let Some(next) = arrival.into_iter().chain(timeouts).min() else { return false };
+        self.now = self.now.max(next);
+        while let Some(entry) = self.under_way.first_entry()
+            && entry.key().0 <= self.now
+        {
+            let (to, packet) = entry.remove();
+            let end = &mut self.ends[to];
+            end.qp.handle_packet(&Packet::parse(&packet).unwrap(), &end.regions, self.now);
+            end.drain();
+        }
+        for end in &mut self.ends {
+            end.qp.handle_timeout(self.now);
+            end.drain();
+        }
+        true
+    }
+
+    /// Until everything is quiet.
+    fn run(&mut self) {
+        let end = self.now + Duration::from_secs(120);
+        while self.step() {
+            assert!(self.now < end, "it never ends");
+        }
+    }
+
+    fn sent_by(&self, from: usize, opcode: Opcode) -> usize {
+        self.log.iter().filter(|(by, headers)| *by == from && headers.bth.opcode == opcode).count()
+    }
+}
+
+fn pattern(len: usize, salt: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 31 + salt * 7 + at / 251) as u8).collect()
+}
+
+const fn ok(id: u64) -> (u64, Result<(), Failure>) {
+    (id, Ok(()))
+}
+
+#[test]
+fn messages_of_every_length_arrive() {
+    let mut table = Table::new(NO_FAULTS, 0);
+    let lengths = [0, 1, 44, 255, 256, 257, 512, 513, 8192];
+    for (id, len) in (0..).zip(lengths) {
+        table.send(A, id, &pattern(len, len));
+    }
+    table.run();
+    let expected: Vec<_> = lengths.iter().map(|len| pattern(*len, *len)).collect();
+    assert_eq!(table.ends[B].received, expected);
+    assert_eq!(table.ends[A].completed, (0..9).map(ok).collect::<Vec<_>>());
+    assert!(table.ends[B].completed.is_empty() && table.ends[A].received.is_empty());
+}
+
+#[test]
+fn a_message_is_cut_as_the_standard_says() {
+    let mut table = Table::new(NO_FAULTS, 0);
+    table.ends[A].fill(0, &pattern(600, 0));
+    table.write(A, 1, 0, 600);
+    table.send(A, 2, &[7; 44]);
+    table.run();
+    let parts: Vec<_> = table.log.iter().filter(|(from, _)| *from == A).collect();
+    let [first, middle, last, only] = parts[..] else { panic!("{} packets", parts.len()) };
+    let part = |message, place| Opcode::Part(message, place, With::Nothing);
+    assert_eq!(first.1.bth.opcode, part(Message::Write, Place::First));
+    assert_eq!(middle.1.bth.opcode, part(Message::Write, Place::Middle));
+    assert_eq!(last.1.bth.opcode, part(Message::Write, Place::Last));
+    assert_eq!(only.1.bth.opcode, part(Message::Send, Place::Only));
+    let Registration { rkey, address } = table.ends[B].registration;
+    assert_eq!(first.1.reth, Some(Reth { address, rkey, len: 600 }), "of the whole message");
+    assert!([middle, last, only].iter().all(|(_, headers)| headers.reth.is_none()));
+    let asks = [first, middle, last, only].map(|(_, headers)| headers.bth.ack_request);
+    assert_eq!(asks, [false, false, true, true]);
+    let wakes = [first, middle, last, only].map(|(_, headers)| headers.bth.solicited);
+    assert_eq!(wakes, [false, false, false, true]);
+    assert_eq!(table.ends[B].bytes(0, 600), pattern(600, 0));
+    assert_eq!(table.sent_by(B, Opcode::Acknowledge), 1, "one answer for what came at once");
+}
+
+#[test]
+fn a_lost_answer_costs_one_packet() {
+    let mut table = Table::new(NO_FAULTS, 0);
+    table.ends[A].fill(0, &pattern(2560, 1));
+    table.write(A, 1, 0, 2560);
+    table.transmit();
+    assert_eq!(table.log.len(), 10);
+    for (_, packet) in std::mem::take(&mut table.under_way).into_values() {
+        let end = &mut table.ends[B];
+        end.qp.handle_packet(&Packet::parse(&packet).unwrap(), &end.regions, table.now);
+    }
+    assert!(table.ends[B].qp.poll_transmit(&mut [0; 4096], table.now).is_some(), "and is lost");
+    table.run();
+    assert_eq!(table.ends[A].completed, [ok(1)]);
+    assert_eq!(table.log.iter().filter(|(from, _)| *from == A).count(), 11);
+    assert!(table.now >= SILENCE_FIRST);
+}
+
+#[test]
+fn a_gap_is_told_at_once_and_closed() {
+    let mut table = Table::new(NO_FAULTS, 0);
+    table.ends[A].fill(0, &pattern(2560, 2));
+    table.write(A, 1, 0, 2560);
+    table.transmit();
+    let third = table.under_way.keys().nth(2).copied().unwrap();
+    table.under_way.remove(&third);
+    table.run();
+    assert_eq!(table.ends[A].completed, [ok(1)]);
+    assert_eq!(table.ends[B].bytes(0, 2560), pattern(2560, 2));
+    assert!(table.now < SILENCE_FIRST, "no silence had to pass");
+    let gaps = table.log.iter().filter_map(|(_, headers)| headers.aeth);
+    let gaps = gaps.filter(|aeth| aeth.syndrome == Syndrome::Nak(Nak::SequenceError));
+    assert_eq!(gaps.count(), 1);
+}
+
+#[test]
+fn a_receiver_that_is_not_ready_is_waited_for() {
+    let mut table = Table::new(NO_FAULTS, 0);
+    table.ends[B].is_awake = false;
+    let messages = RECEIVED_MAX as u64 + 3;
+    for id in 0..messages {
+        table.send(A, id, &[id as u8]);
+    }
+    for _ in 0..100 {
+        assert!(table.step());
+    }
+    assert_eq!(table.ends[A].completed.len(), RECEIVED_MAX);
+    table.ends[B].is_awake = true;
+    table.ends[B].drain();
+    table.run();
+    let expected: Vec<_> = (0..messages).map(|id| vec![id as u8]).collect();
+    assert_eq!(table.ends[B].received, expected);
+    assert_eq!(table.ends[A].completed.len() as u64, messages);
+}
+
+#[test]
+fn a_silent_peer_is_given_up() {
+    let mut table = Table::new(Faults { lost: 1.0, ..NO_FAULTS }, 0);
+    table.send(A, 1, b"hello");
+    table.send(A, 2, b"anybody");
+    table.run();
+    let silent = Failure::PeerSilent;
+    let expected = [(1, Err(silent)), (2, Err(Failure::Flushed))];
+    assert_eq!(table.ends[A].completed, expected);
+    assert_eq!(table.ends[A].broken, Some(silent));
+    assert!((5..8).contains(&table.now.as_secs()), "{:?}", table.now);
+    assert_eq!(table.ends[A].qp.post_send(3, b""), Err(PostError::NotReady));
+}
+
+#[test]
+fn what_is_refused_breaks_both_ends_and_stays_refused() {
+    let mut table = Table::new(NO_FAULTS, 0);
+    table.send(A, 1, b"good");
+    let Registration { rkey, address } = table.ends[B].registration;
+    let source = Arc::clone(&table.ends[A].memory);
+    let beyond = RmbAddress(address.0 + MEMORY_LEN as u64 - 9);
+    table.ends[A].qp.post_write(2, (&source, 0, 10), (rkey, beyond)).unwrap();
+    table.send(A, 3, b"behind it");
+    table.run();
+    let refused = Failure::Refused(Nak::RemoteAccessError);
+    let expected = [ok(1), (2, Err(refused)), (3, Err(Failure::Flushed))];
+    // The oldest that is left is the one that was refused.
+    assert_eq!(table.ends[A].completed, expected);
+    assert_eq!(table.ends[A].broken, Some(refused));
+    assert_eq!(table.ends[B].broken, Some(Failure::PeerMisbehaved(Nak::RemoteAccessError)));
+    assert_eq!(table.ends[B].received, [b"good"]);
+    assert_eq!(table.ends[B].bytes(0, MEMORY_LEN), vec![0; MEMORY_LEN]);
+
+    // Somebody who has not heard it asks again and again.
+    let again = |end: &mut End, now: Duration| {
+        let headers = Headers {
+            bth: Bth {
+                opcode: Opcode::Part(Message::Send, Place::Only, With::Nothing),
+                solicited: false,
+                destination: end.qp.number(),
+                ack_request: true,
+                psn: PSN,
+            },
+            reth: None,
+            aeth: None,
+            immediate: None,
+        };
+        end.qp.handle_packet(&Packet { headers, payload: b"" }, &end.regions, now);
+        end.qp.poll_transmit(&mut [0; 4096], now).is_some()
+    };
+    let later = table.now + Duration::from_secs(1);
+    let told = (0..1000).filter(|ms| again(&mut table.ends[B], later + Duration::from_millis(*ms)));
+    assert_eq!(told.count(), 20, "twenty times a second");
+}
+
+#[test]
+fn answers_to_what_was_never_asked_change_nothing() {
+    let mut table = Table::new(NO_FAULTS, 0);
+    table.send(A, 1, b"one");
+    table.transmit();
+    let syndromes = [
+        Syndrome::ACK,
+        Syndrome::Nak(Nak::SequenceError),
+        Syndrome::Nak(Nak::InvalidRequest),
+        Syndrome::ReceiverNotReady { timer: 0 },
+    ];
+    for (psn, syndrome) in [1, 2, 1 << 22, 1 << 23, (1 << 24) - 1]
+        .into_iter()
+        .flat_map(|n| syndromes.map(|syndrome| (PSN.plus(n), syndrome)))
+    {
+        let bth = Bth {
+            opcode: Opcode::Acknowledge,
+            solicited: false,
+            destination: table.ends[A].qp.number(),
+            ack_request: false,
+            psn,
+        };
+        let aeth = Some(Aeth { syndrome, msn: 0 });
+        let headers = Headers { bth, reth: None, aeth, immediate: None };
+        let end = &mut table.ends[A];
+        end.qp.handle_packet(&Packet { headers, payload: b"" }, &end.regions, table.now);
+        end.drain();
+        assert!(end.completed.is_empty() && end.broken.is_none());
+    }
+    table.run();
+    assert_eq!(table.ends[A].completed, [ok(1)]);
+    assert_eq!(table.ends[B].received, [b"one"]);
+}
+
+#[test]
+fn a_withdrawn_registration_stops_a_write_in_the_middle() {
+    let mut table = Table::new(NO_FAULTS, 0);
+    table.ends[A].fill(0, &[9; 1024]);
+    table.write(A, 1, 0, 1024);
+    table.transmit();
+    let packets: Vec<_> = std::mem::take(&mut table.under_way).into_values().collect();
+    let end = &mut table.ends[B];
+    for (index, (_, packet)) in packets.into_iter().enumerate() {
+        if index == 2 {
+            assert!(end.regions.deregister(end.registration.rkey));
+        }
+        end.qp.handle_packet(&Packet::parse(&packet).unwrap(), &end.regions, table.now);
+    }
+    end.drain();
+    assert_eq!(end.broken, Some(Failure::PeerMisbehaved(Nak::RemoteAccessError)));
+    assert_eq!(end.bytes(0, 1024), [vec![9; 512], vec![0; 512]].concat());
+}
+
+#[test]
+fn no_more_is_posted_than_there_is_room_for() {
+    let mut table = Table::new(NO_FAULTS, 0);
+    for id in 0..POSTED_MAX as u64 {
+        table.send(A, id, b"");
+    }
+    let end = &mut table.ends[A];
+    assert_eq!(end.qp.post_send(0, b""), Err(PostError::Full));
+    assert_eq!(end.qp.post_send(0, &[0; 8193]), Err(PostError::TooLong));
+    let source = Arc::clone(&end.memory);
+    let to = (Rkey(1), RmbAddress(0));
+    assert_eq!(end.qp.post_write(0, (&source, 1, MEMORY_LEN as u32), to), Err(PostError::TooLong));
+    table.run();
+    assert_eq!(table.ends[A].completed.len(), POSTED_MAX);
+}
+
+#[test]
+fn before_it_is_ready_it_hears_and_says_nothing() {
+    let mut table = Table::new(NO_FAULTS, 0);
+    table.ends[B].qp = QueuePair::new(QpNumber([0, 0, 0x22]), PSN);
+    table.send(A, 1, b"early");
+    for _ in 0..5 {
+        table.step();
+    }
+    assert!(table.sent_by(B, Opcode::Acknowledge) == 0 && table.ends[B].received.is_empty());
+    table.ends[B].qp.ready_to_send();
+    assert_eq!(table.ends[B].qp.post_send(1, b""), Err(PostError::NotReady));
+    let peer = Peer { qp: table.ends[A].qp.number(), first_psn: PSN, mtu: MTU };
+    table.ends[B].qp.ready_to_receive(peer);
+    assert_eq!(table.ends[B].qp.post_send(1, b""), Err(PostError::NotReady));
+    table.run();
+    assert_eq!(table.ends[B].received, [b"early"], "answered before it may ask");
+}
+
+/// Something to post.
+#[derive(Clone, Debug)]
+enum Post {
+    Send(usize),
+    Write(usize),
+}
+
+fn posts() -> impl Strategy<Value = Vec<(usize, Post)>> {
+    let post =
+        prop_oneof![(0..2000usize).prop_map(Post::Send), (0..6000usize).prop_map(Post::Write),];
+    proptest::collection::vec((0..2usize, post), 1..40)
+}
+
+fn faults() -> impl Strategy<Value = Faults> {
+    (0.0..0.25, 0.0..0.2, 0..400u64).prop_map(|(lost, doubled, late)| Faults {
+        lost,
+        doubled,
+        late: Duration::from_micros(late),
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    /// Whatever the network does, short of silence: everything once, in order, where it belongs.
+    #[test]
+    fn every_message_once_and_in_order(posts in posts(), faults in faults(), seed: u64) {
+        let mut table = Table::new(faults, seed);
+        let mut expected = [Vec::new(), Vec::new()];
+        let mut written = [0, 0];
+        let mut images = [vec![0; MEMORY_LEN], vec![0; MEMORY_LEN]];
+        let mut ids = [0, 0];
+        for (from, post) in posts {
+            let id = ids[from];
+            ids[from] += 1;
+            match post {
+                Post::Send(len) => {
+                    let message = pattern(len, id as usize);
+                    table.send(from, id, &message);
+                    expected[1 - from].push(message);
+                }
+                // Each end writes into one half of both memories, the other into the other.
+                Post::Write(len) if written[from] + len <= MEMORY_LEN / 2 => {
+                    let at = from * (MEMORY_LEN / 2) + written[from];
+                    written[from] += len;
+                    let bytes = pattern(len, id as usize + 1);
+                    table.ends[from].fill(at, &bytes);
+                    images.iter_mut().for_each(|image| image[at..at + len].copy_from_slice(&bytes));
+                    table.write(from, id, at, len);
+                }
+                Post::Write(_) => ids[from] -= 1,
+            }
+            table.step();
+        }
+        table.run();
+        for (index, end) in table.ends.iter().enumerate() {
+            prop_assert_eq!(end.broken, None);
+            prop_assert_eq!(&end.received, &expected[index]);
+            prop_assert_eq!(&end.completed, &(0..ids[index]).map(ok).collect::<Vec<_>>());
+            prop_assert!(end.bytes(0, MEMORY_LEN) == images[index]);
+        }
+    }
+
+    /// Packets of a stranger who knows everything but the key change no memory, and the end of it
+    /// comes at once.
+    #[test]
+    fn no_packet_reaches_memory_without_its_key(
+        packets in proptest::collection::vec(
+            (any::<u8>(), 0..4u32, any::<[u8; 16]>(), 0..600usize, any::<bool>()), 1..60),
+    ) {
+        let mut table = Table::new(NO_FAULTS, 0);
+        let end = &mut table.ends[B];
+        for (code, skipped, reth, len, with_address) in packets {
+            let Ok(opcode) = Opcode::from_code(code % 0x20) else { continue };
+            let [address @ .., k0, k1, k2, k3, l0, l1, l2, l3] = reth;
+            let address = if with_address { end.registration.address.0 } else { u64::from_be_bytes(address) };
+            let rkey = Rkey(u32::from_be_bytes([k0, k1, k2, k3]));
+            prop_assume!(rkey != end.registration.rkey);
+            let reth = Reth {
+                address: RmbAddress(address),
+                rkey,
+                len: u32::from_be_bytes([l0, l1, l2, l3]),
+            };
+            let expected = end.qp.expected_psn().unwrap();
+            let bth = Bth {
+                opcode,
+                solicited: false,
+                destination: end.qp.number(),
+                ack_request: true,
+                psn: expected.plus(skipped).minus(1),
+            };
+            let headers = Headers {
+                bth,
+                reth: opcode.has_reth().then_some(reth),
+                aeth: opcode.has_aeth().then_some(Aeth { syndrome: Syndrome::ACK, msn: 0 }),
+                immediate: opcode.has_immediate().then_some(0),
+            };
+            let payload = vec![0xEE; len];
+            end.qp.handle_packet(&Packet { headers, payload: &payload }, &end.regions, Duration::ZERO);
+            while end.qp.poll_transmit(&mut [0; 4096], Duration::ZERO).is_some() {}
+        }
+        end.drain();
+        prop_assert!(end.received.iter().all(|message| message.len() <= MESSAGE_LEN_MAX));
+        prop_assert!(end.bytes(0, MEMORY_LEN) == vec![0; MEMORY_LEN]);
+    }
+}

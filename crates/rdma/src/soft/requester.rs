@@ -1,0 +1,355 @@
+//! The half of a queue pair that asks: what was posted, and what became of it.
+//!
+//! Each message gets its PSNs when it is posted, one for each packet, and a packet that is sent
+//! again is the same packet. So four numbers say everything:
+//!
+//! ```text
+//!   una          next            reached             tail
+//!    │ on their way │ sent before,   │ posted, never    │
+//!    │              │ to be repeated │ sent             │
+//! ```
+//!
+//! * `una <= next <= reached <= tail`, modulo 2^24.
+//! * An answer speaks about `una .. reached` only; any other is not believed.
+//! * A gap is told by the responder (NAK "sequence error"): go back to it. When nothing is told for
+//!   a while, only the oldest packet is sent again, as a probe: its answer says how far the
+//!   responder is, and a mere lost acknowledgement costs one packet.
+//! * Silence ends: [`EXPIRIES_MAX`] probes and [`PATIENCE`] without an answer, and the QP is broken.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sidestep_wire::roce::{self, Message, Nak, Place, Syndrome};
+use sidestep_wire::{Psn, Rkey, RmbAddress};
+use smallvec::SmallVec;
+
+use super::queue_pair::{Event, Failure, PostError};
+use crate::memory::Shared;
+
+/// Messages that may be posted and not completed. SMC-R has 16 SENDs on a link, and at most two
+/// WRITEs before each.
+pub(super) const POSTED_MAX: usize = 256;
+/// Packets that are on their way at first, at most, and at least. A Linux peer's socket or queue
+/// takes some hundred; `rdma_rxe` itself sends up to 129.
+const WINDOW_FIRST: u32 = 32;
+const WINDOW_MAX: u32 = 128;
+const WINDOW_MIN: u32 = 4;
+/// Of a long message every so many packets ask for an answer.
+const ACK_EVERY: u32 = 16;
+/// The time after which silence means loss; doubles up to the second. An answer of Linux may take
+/// 55 ms.
+pub(super) const SILENCE_FIRST: Duration = Duration::from_millis(40);
+const SILENCE_MAX: Duration = Duration::from_millis(640);
+/// When the peer is given up: after so many silences and so much time without progress.
+const EXPIRIES_MAX: u32 = 8;
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A gap that is told again so soon was told of packets that crossed our answer to it.
+const GAP_GUARD: Duration = Duration::from_millis(1);
+
+/// What a message carries.
+#[derive(Debug)]
+pub(super) enum Content {
+    /// Bytes of its own.
+    Send(SmallVec<[u8; 64]>),
+    /// Bytes that lie in memory and stay as they are until the message is completed.
+    Write { from: Arc<Shared>, at: usize, len: u32, to: RmbAddress, rkey: Rkey },
+}
+
+#[derive(Debug)]
+struct Work {
+    id: u64,
+    content: Content,
+    first: Psn,
+    packets: u32,
+}
+
+/// A packet to be sent: everything but the bytes, which [`Requester::copy_payload`] gets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub(super) psn: Psn,
+    pub(super) message: Message,
+    pub(super) place: Place,
+    pub(super) reth: Option<roce::Reth>,
+    pub(super) ack_request: bool,
+    work: usize,
+    offset: usize,
+    pub(super) len: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Requester {
+    mtu: usize,
+    posted: VecDeque<Work>,
+    una: Psn,
+    next: Psn,
+    reached: Psn,
+    tail: Psn,
+    window: u32,
+    /// Packets acknowledged since the window has grown.
+    acknowledged: u32,
+    silence: Silence,
+    /// The receiver was not ready: nothing is sent before.
+    pause_until: Option<Duration>,
+    /// The last gap that was answered, and when.
+    gap: Option<(Psn, Duration)>,
+}
+
+/// How long nothing was heard.
+#[derive(Debug)]
+struct Silence {
+    /// When it has lasted too long; `None`: nothing is on its way.
+    deadline: Option<Duration>,
+    expiries: u32,
+    /// When the first of them began.
+    since: Duration,
+    /// One packet is on its way, to ask.
+    is_probing: bool,
+}
+
+impl Silence {
+    const NONE: Self =
+        Self { deadline: None, expiries: 0, since: Duration::ZERO, is_probing: false };
+
+    fn limit(&self) -> Duration {
+        (SILENCE_FIRST * 2u32.pow(self.expiries.min(8))).min(SILENCE_MAX)
+    }
+
+    fn arm(&mut self, now: Duration) {
+        if self.expiries == 0 {
+            self.since = now;
+        }
+        self.deadline = Some(now + self.limit());
+    }
+}
+
+impl Requester {
+    pub(super) fn new(first: Psn, mtu: usize) -> Self {
+        Self {
+            mtu,
+            posted: VecDeque::new(),
+            una: first,
+            next: first,
+            reached: first,
+            tail: first,
+            window: WINDOW_FIRST,
+            acknowledged: 0,
+            silence: Silence::NONE,
+            pause_until: None,
+            gap: None,
+        }
+    }
+
+    pub(super) fn post(&mut self, id: u64, content: Content) -> Result<(), PostError> {
+        if self.posted.len() >= POSTED_MAX {
+            return Err(PostError::Full);
+        }
+        let packets = content.len().div_ceil(self.mtu).max(1) as u32;
+        self.posted.push_back(Work { id, content, first: self.tail, packets });
+        self.tail = self.tail.plus(packets);
+        Ok(())
+    }
+
+    /// The next packet that may be sent.
+    pub(super) fn next_part(&mut self, now: Duration) -> Option<Part> {
+        let in_flight = self.next.since(self.una) as u32;
+        let window = if self.silence.is_probing { 1 } else { self.window };
+        if self.pause_until.is_some() || self.next == self.tail || in_flight >= window {
+            return None;
+        }
+        let psn = self.next;
+        let part = self.part(psn, in_flight + 1 == window);
+        self.next = psn.plus(1);
+        if self.next.since(self.reached) > 0 {
+            self.reached = self.next;
+        }
+        if self.silence.deadline.is_none() {
+            self.silence.arm(now);
+        }
+        Some(part)
+    }
+
+    fn part(&self, psn: Psn, is_last_allowed: bool) -> Part {
+        // The works are in the order of their PSNs, and one of them has this one.
+        let work = self.posted.partition_point(|work| work.first.since(psn) <= 0) - 1;
+        let Work { ref content, first, packets, .. } = self.posted[work];
+        let index = psn.since(first) as u32;
+        let offset = index as usize * self.mtu;
+        let place = match (index, packets) {
+            (0, 1) => Place::Only,
+            (0, _) => Place::First,
+            _ if index + 1 == packets => Place::Last,
+            _ => Place::Middle,
+        };
+        let is_end = matches!(place, Place::Only | Place::Last);
+        let begins = matches!(place, Place::Only | Place::First);
+        Part {
+            psn,
+            message: content.message(),
+            place,
+            reth: content.reth().filter(|_| begins),
+            ack_request: is_end || (index + 1).is_multiple_of(ACK_EVERY) || is_last_allowed,
+            work,
+            offset,
+            len: self.mtu.min(content.len() - offset),
+        }
+    }
+
+    /// The bytes of a packet.
+    pub(super) fn copy_payload(&self, part: &Part, to: &mut [u8]) {
+        match &self.posted[part.work].content {
+            Content::Send(bytes) => to.copy_from_slice(&bytes[part.offset..][..part.len]),
+            Content::Write { from, at, .. } => {
+                let is_there = from.copy_out(at + part.offset, to);
+                debug_assert!(is_there, "checked when it was posted");
+            }
+        }
+    }
+
+    /// An answer has come. `Err`: the QP is broken, and everything is completed.
+    pub(super) fn handle_answer(
+        &mut self,
+        psn: Psn,
+        syndrome: Syndrome,
+        now: Duration,
+        events: &mut VecDeque<Event>,
+    ) -> Result<(), Failure> {
+        let is_about_us = psn.since(self.una) >= 0 && psn.since(self.reached) < 0;
+        if !is_about_us {
+            return Ok(());
+        }
+        match syndrome {
+            Syndrome::Ack { .. } => {
+                let was_probing = self.silence.is_probing;
+                self.complete_before(psn.plus(1), now, events);
+                if was_probing && self.una != self.reached {
+                    self.go_back(self.una);
+                }
+            }
+            Syndrome::ReceiverNotReady { timer } => {
+                self.complete_before(psn, now, events);
+                self.next = psn;
+                self.silence.deadline = None;
+                let delay = Duration::from_micros(roce::rnr_delay_us(timer).into());
+                self.pause_until = Some(now + delay);
+            }
+            Syndrome::Nak(Nak::SequenceError) => {
+                self.complete_before(psn, now, events);
+                let is_old = |(told, at): (Psn, Duration)| told == psn && now < at + GAP_GUARD;
+                if !self.gap.is_some_and(is_old) {
+                    self.gap = Some((psn, now));
+                    self.go_back(psn);
+                }
+            }
+            Syndrome::Nak(nak) => {
+                self.complete_before(psn, now, events);
+                return Err(self.fail(Failure::Refused(nak), events));
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything before this PSN has arrived.
+    fn complete_before(&mut self, psn: Psn, now: Duration, events: &mut VecDeque<Event>) {
+        let arrived = psn.since(self.una) as u32;
+        self.una = psn;
+        if self.next.since(psn) < 0 {
+            self.next = psn;
+        }
+        while let Some(work) = self.posted.front()
+            && work.first.plus(work.packets).since(psn) <= 0
+        {
+            events.push_back(Event::Completed { id: work.id, result: Ok(()) });
+            self.posted.pop_front();
+        }
+        if arrived > 0 {
+            self.silence = Silence::NONE;
+            self.widen(arrived);
+        } else {
+            self.silence.is_probing = false;
+        }
+        // Whoever answers without progress is not waited for any longer.
+        if self.una != self.reached && self.silence.deadline.is_none() {
+            self.silence.arm(now);
+        }
+    }
+
+    fn widen(&mut self, arrived: u32) {
+        self.acknowledged += arrived;
+        if self.acknowledged >= self.window {
+            self.acknowledged = 0;
+            self.window = (self.window + 1).min(WINDOW_MAX);
+        }
+    }
+
+    /// Packets from here on were lost.
+    fn go_back(&mut self, psn: Psn) {
+        self.next = psn;
+        self.window = (self.window / 2).max(WINDOW_MIN);
+        self.acknowledged = 0;
+    }
+
+    /// The time that [`Self::deadline`] has told may have come.
+    pub(super) fn handle_timeout(
+        &mut self,
+        now: Duration,
+        events: &mut VecDeque<Event>,
+    ) -> Result<(), Failure> {
+        if self.pause_until.is_some_and(|until| now >= until) {
+            self.pause_until = None;
+        }
+        if self.silence.deadline.is_none_or(|deadline| now < deadline) {
+            return Ok(());
+        }
+        let silence = &mut self.silence;
+        silence.expiries += 1;
+        if silence.expiries >= EXPIRIES_MAX && now >= silence.since + PATIENCE {
+            return Err(self.fail(Failure::PeerSilent, events));
+        }
+        silence.is_probing = true;
+        silence.deadline = Some(now + silence.limit());
+        self.next = self.una;
+        Ok(())
+    }
+
+    /// When it wants to be called next.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        self.pause_until.into_iter().chain(self.silence.deadline).min()
+    }
+
+    /// Completes the oldest message with this failure and the others as flushed.
+    pub(super) fn fail(&mut self, failure: Failure, events: &mut VecDeque<Event>) -> Failure {
+        let mut result = failure;
+        for work in self.posted.drain(..) {
+            events.push_back(Event::Completed { id: work.id, result: Err(result) });
+            result = Failure::Flushed;
+        }
+        (self.next, self.una, self.reached) = (self.tail, self.tail, self.tail);
+        self.silence = Silence::NONE;
+        self.pause_until = None;
+        failure
+    }
+}
+
+impl Content {
+    fn len(&self) -> usize {
+        match self {
+            Self::Send(bytes) => bytes.len(),
+            Self::Write { len, .. } => *len as usize,
+        }
+    }
+
+    const fn message(&self) -> Message {
+        match self {
+            Self::Send(_) => Message::Send,
+            Self::Write { .. } => Message::Write,
+        }
+    }
+
+    const fn reth(&self) -> Option<roce::Reth> {
+        match *self {
+            Self::Send(_) => None,
+            Self::Write { len, to, rkey, .. } => Some(roce::Reth { address: to, rkey, len }),
+        }
+    }
+}

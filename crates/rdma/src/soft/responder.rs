@@ -1,0 +1,266 @@
+//! The half of a queue pair that answers.
+//!
+//! Of all packets only one is ever carried out: the one with the expected PSN. One that comes early
+//! shows a gap, which is told once; one that comes late was carried out before, and is acknowledged
+//! again. So nothing happens twice or out of order, whatever the network does. Packets of one batch
+//! get one answer, and the answer to the last one is the answer to all before it.
+//!
+//! What makes no sense, or asks for memory that it may not have, breaks the QP. From then on each
+//! request gets the same refusal, not too often: the first one may have been lost, and a peer that
+//! hears nothing asks for ever.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use sidestep_wire::roce::{Aeth, Message, Nak, Opcode, Packet, Place as Part, Syndrome, With};
+use sidestep_wire::{Psn, QpNumber};
+use smallvec::SmallVec;
+
+use super::queue_pair::Event;
+use crate::memory::{Place, Regions};
+
+/// The longest message that is received: LLC of SMC-R version 2.
+pub(super) const MESSAGE_LEN_MAX: usize = 8192;
+/// Messages that wait to be taken. A Linux peer has 16 on their way.
+pub(super) const RECEIVED_MAX: usize = 64;
+/// The longest WRITE that the standard knows.
+const WRITE_LEN_MAX: u32 = 1 << 31;
+/// What a peer waits if there are more: 640 µs.
+const NOT_READY_TIMER: u8 = 12;
+/// Between two refusals of a broken QP.
+const REFUSAL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The message that is coming in.
+#[derive(Debug)]
+enum Open {
+    None,
+    Send(SmallVec<[u8; 64]>),
+    /// So much has come, so much is to come.
+    Write(Option<Place>, usize, usize),
+}
+
+#[derive(Debug)]
+pub(super) struct Responder {
+    qp: QpNumber,
+    mtu: usize,
+    expected: Psn,
+    /// Messages completed, modulo 2^24.
+    completed: u32,
+    open: Open,
+    /// What is to be answered: PSN and syndrome.
+    answer: Option<(Psn, Syndrome)>,
+    /// A gap was told, and the packet has not come yet.
+    has_told_gap: bool,
+    /// Why the QP is broken, at which PSN, and when that was told last.
+    refusal: Option<(Psn, Nak, Duration)>,
+}
+
+/// Why a packet is not carried out.
+enum Stop {
+    /// The QP is broken.
+    Refuse(Nak),
+    /// Nobody has room for the message: later.
+    NotReady,
+}
+
+impl Responder {
+    pub(super) const fn new(qp: QpNumber, expected: Psn, mtu: usize) -> Self {
+        Self {
+            qp,
+            mtu,
+            expected,
+            completed: 0,
+            open: Open::None,
+            answer: None,
+            has_told_gap: false,
+            refusal: None,
+        }
+    }
+
+    /// A request has come in. `Err`: it breaks the QP.
+    pub(super) fn handle_request(
+        &mut self,
+        packet: &Packet<'_>,
+        regions: &Regions,
+        events: &mut VecDeque<Event>,
+        now: Duration,
+    ) -> Result<(), Nak> {
+        let psn = packet.headers.bth.psn;
+        match psn.since(self.expected) {
+            0 => {}
+            1.. => {
+                self.tell_gap();
+                return Ok(());
+            }
+            _ => {
+                self.acknowledge();
+                return Ok(());
+            }
+        }
+        match self.carry_out(packet, regions, events) {
+            Ok(is_end) => {
+                self.expected = psn.plus(1);
+                self.completed = (self.completed + u32::from(is_end)) & 0x00FF_FFFF;
+                // The gap that may have been told is closed.
+                if packet.headers.bth.ack_request || self.has_told_gap {
+                    self.answer = None;
+                    self.acknowledge();
+                }
+                self.has_told_gap = false;
+                Ok(())
+            }
+            Err(Stop::NotReady) => {
+                self.answer = Some((psn, Syndrome::ReceiverNotReady { timer: NOT_READY_TIMER }));
+                Ok(())
+            }
+            Err(Stop::Refuse(nak)) => {
+                self.refuse(psn, nak, now);
+                Err(nak)
+            }
+        }
+    }
+
+    fn tell_gap(&mut self) {
+        // Whoever is told that nobody is ready comes again anyway.
+        let is_told = matches!(self.answer, Some((_, Syndrome::ReceiverNotReady { .. })));
+        if !self.has_told_gap && !is_told {
+            self.answer = Some((self.expected, Syndrome::Nak(Nak::SequenceError)));
+        }
+        self.has_told_gap = true;
+    }
+
+    /// Everything before the expected PSN.
+    fn acknowledge(&mut self) {
+        let is_more_urgent = self.answer.is_some_and(|(_, answer)| answer != Syndrome::ACK);
+        if !is_more_urgent {
+            self.answer = Some((self.expected.minus(1), Syndrome::ACK));
+        }
+    }
+
+    /// Breaks the QP.
+    pub(super) fn refuse(&mut self, psn: Psn, nak: Nak, now: Duration) {
+        self.open = Open::None;
+        self.refusal = Some((psn, nak, now));
+        self.answer = Some((psn, Syndrome::Nak(nak)));
+    }
+
+    /// A request has come for a broken QP.
+    pub(super) fn repeat_refusal(&mut self, now: Duration) {
+        let (psn, nak, told) = self.refusal.get_or_insert((
+            self.expected,
+            Nak::InvalidRequest,
+            // Not told yet.
+            now.saturating_sub(REFUSAL_INTERVAL),
+        ));
+        if now >= *told + REFUSAL_INTERVAL {
+            *told = now;
+            self.answer = Some((*psn, Syndrome::Nak(*nak)));
+        }
+    }
+
+    /// What is to be answered, once.
+    pub(super) fn take_answer(&mut self) -> Option<(Psn, Aeth)> {
+        let (psn, syndrome) = self.answer.take()?;
+        Some((psn, Aeth { syndrome, msn: self.completed }))
+    }
+
+    /// The expected PSN: everything before it has been carried out.
+    pub(super) const fn expected(&self) -> Psn {
+        self.expected
+    }
+
+    /// Carries a packet out. `Ok(true)`: it was the last one of its message.
+    fn carry_out(
+        &mut self,
+        packet: &Packet<'_>,
+        regions: &Regions,
+        events: &mut VecDeque<Event>,
+    ) -> Result<bool, Stop> {
+        let Opcode::Part(message, part, With::Nothing) = packet.headers.bth.opcode else {
+            return Err(Stop::Refuse(Nak::InvalidRequest));
+        };
+        let begins = matches!(part, Part::First | Part::Only);
+        let goes_on = match self.open {
+            Open::None => false,
+            Open::Send(_) => message == Message::Send,
+            Open::Write(..) => message == Message::Write,
+        };
+        let is_in_sequence = if begins { matches!(self.open, Open::None) } else { goes_on };
+        if !is_in_sequence || !self.is_of_right_len(part, packet.payload.len()) {
+            return Err(Stop::Refuse(Nak::InvalidRequest));
+        }
+        match message {
+            Message::Send => self.receive(part, packet.payload, events),
+            Message::Write => self.write(packet, part, regions),
+        }
+    }
+
+    fn is_of_right_len(&self, part: Part, len: usize) -> bool {
+        match part {
+            Part::First | Part::Middle => len == self.mtu,
+            Part::Last => (1..=self.mtu).contains(&len),
+            Part::Only => len <= self.mtu,
+        }
+    }
+
+    fn receive(
+        &mut self,
+        part: Part,
+        payload: &[u8],
+        events: &mut VecDeque<Event>,
+    ) -> Result<bool, Stop> {
+        if matches!(part, Part::First | Part::Only) {
+            let is_received = |event: &&Event| matches!(event, Event::Received(_));
+            if events.iter().filter(is_received).count() >= RECEIVED_MAX {
+                return Err(Stop::NotReady);
+            }
+            self.open = Open::Send(SmallVec::new());
+        }
+        let Open::Send(bytes) = &mut self.open else {
+            return Err(Stop::Refuse(Nak::InvalidRequest));
+        };
+        if bytes.len() + payload.len() > MESSAGE_LEN_MAX {
+            return Err(Stop::Refuse(Nak::RemoteOperationalError));
+        }
+        bytes.extend_from_slice(payload);
+        let is_end = matches!(part, Part::Last | Part::Only);
+        if is_end {
+            events.push_back(Event::Received(std::mem::take(bytes)));
+            self.open = Open::None;
+        }
+        Ok(is_end)
+    }
+
+    fn write(&mut self, packet: &Packet<'_>, part: Part, regions: &Regions) -> Result<bool, Stop> {
+        let refused = |_| Stop::Refuse(Nak::RemoteAccessError);
+        if let Some(reth) = packet.headers.reth {
+            if reth.len > WRITE_LEN_MAX {
+                return Err(Stop::Refuse(Nak::InvalidRequest));
+            }
+            // Nothing is written nowhere: such a WRITE needs no key.
+            let place = (reth.len > 0)
+                .then(|| regions.place(self.qp, reth.rkey, reth.address, reth.len))
+                .transpose()
+                .map_err(refused)?;
+            self.open = Open::Write(place, 0, reth.len as usize);
+        }
+        let Open::Write(place, done, owed) = &mut self.open else {
+            return Err(Stop::Refuse(Nak::InvalidRequest));
+        };
+        let is_end = matches!(part, Part::Last | Part::Only);
+        let len = packet.payload.len();
+        let is_what_is_owed = if is_end { len == *owed } else { len < *owed };
+        if !is_what_is_owed {
+            return Err(Stop::Refuse(Nak::InvalidRequest));
+        }
+        if let Some(place) = place {
+            place.write(*done, packet.payload).map_err(refused)?;
+        }
+        *done += len;
+        *owed -= len;
+        if is_end {
+            self.open = Open::None;
+        }
+        Ok(is_end)
+    }
+}
