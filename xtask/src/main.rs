@@ -164,6 +164,8 @@ fn build() -> Result<()> {
 /// The targets, and whose seeds each begins with.
 const FUZZ_TARGETS: &[(&str, &[&str])] = &[
     ("clc", &["clc"]),
+    ("llc", &["llc"]),
+    ("cdc", &["cdc"]),
     ("host_control", &["host_control"]),
     ("canonical", &["clc", "host_control"]),
     ("tcp_option", &["tcp_option"]),

@@ -17,6 +17,8 @@
 //! |---|---|
 //! | [`PeerId`] | one running SMC stack |
 //! | [`RoceGid`], [`Mac`] | an RDMA adapter (RNIC) of it |
+//! | [`LinkNumber`] | a link, within its link group |
+//! | [`LinkUserId`] | a link, in the naming of whoever sent it |
 //! | [`QpNumber`], [`Psn`] | one end of a link, and the first packet it will send |
 //! | [`Rkey`], [`RmbAddress`] | a receive buffer (RMB), as the peer's adapter is told to find it |
 //! | [`Mtu`] | the longest packet of a link |
@@ -140,6 +142,26 @@ pub struct RoceGid(pub [u8; 16]);
 impl fmt::Display for RoceGid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         core::net::Ipv6Addr::from(self.0).fmt(f)
+    }
+}
+
+/// A link, within its link group. The server gives it, from 1 on; both sides use it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct LinkNumber(pub u8);
+
+impl fmt::Display for LinkNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A link, in the naming of whoever sent it, for display. To everyone else it is opaque.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct LinkUserId(pub u32);
+
+impl fmt::Display for LinkUserId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}", self.0)
     }
 }
 
@@ -429,6 +451,12 @@ mod tests {
         eid.0[1] = 0x1B;
         eid.0[4] = 0xFF;
         assert_eq!(eid.to_string(), "A?B ?");
+    }
+
+    #[test]
+    fn a_link_shows_its_number_in_decimal_and_its_user_id_in_hexadecimal() {
+        assert_eq!(LinkNumber(17).to_string(), "17");
+        assert_eq!(LinkUserId(0x0102).to_string(), "00000102");
     }
 
     #[test]

@@ -7,12 +7,20 @@
 //! libraries on one host then exchange a few **host-control datagrams** of our own, to hand file
 //! descriptors over.
 //!
+//! Two hosts agree on SMC-R instead, which writes into the other's memory by RDMA. On the link
+//! between their RDMA adapters they send **LLC messages** ("link layer control"), about links and
+//! buffers, and **CDC messages** ("connection data control"), about the bytes of one connection.
+//!
 //! | Module | Bytes |
 //! |---|---|
 //! | [`tcp_option`] | by which both ends of a connection show that they know SMC |
 //! | [`clc`] | the frame of all CLC messages, and [`clc::Message`], which tells them apart |
 //! | [`clc::proposal`], [`clc::accept_confirm`], [`clc::decline`] | one CLC message each |
 //! | [`roce`] | RDMA packets in UDP datagrams, and their check |
+//! | [`llc`] | the frame of all LLC messages, and [`llc::Message`], which tells them apart |
+//! | [`llc::confirm_link`], [`llc::add_link`], [`llc::delete_link`], [`llc::request_add_link`], [`llc::test_link`] | LLC messages about links |
+//! | [`llc::confirm_rkey`], [`llc::delete_rkey`] | LLC messages about receive buffers |
+//! | [`cdc`] | how far a connection has written and read, and whether it ends |
 //! | [`host_control`] | datagrams between two Sidestep libraries, and the names of their sockets |
 //! | [`ids`] | identifiers, one type each, so that two of them cannot be swapped in a call |
 //! | [`rmbe_size`] | how long a receive buffer is, as the four bits that say it |
@@ -41,11 +49,13 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod cdc;
 pub mod clc;
 pub mod diagnosis;
 pub mod error;
 pub mod host_control;
 pub mod ids;
+pub mod llc;
 pub mod rmbe_size;
 pub mod roce;
 pub mod tcp_option;
@@ -57,7 +67,7 @@ mod writer;
 pub use diagnosis::Diagnosis;
 pub use error::Error;
 pub use ids::{
-    AlertToken, Chid, DmbToken, Eid, ExtendedGid, Gid, LinkId, Mac, Mtu, PeerId, Psn, QpNumber,
-    Rkey, RmbAddress, RoceGid,
+    AlertToken, Chid, DmbToken, Eid, ExtendedGid, Gid, LinkId, LinkNumber, LinkUserId, Mac, Mtu,
+    PeerId, Psn, QpNumber, Rkey, RmbAddress, RoceGid,
 };
 pub use rmbe_size::RmbeSize;

@@ -17,7 +17,12 @@ pub(crate) fn decode(text: &str) -> Vec<u8> {
 /// The bytes of `vectors/<name>.hex`.
 macro_rules! vector {
     ($name:expr) => {
-        crate::hex::decode(include_str!(concat!("../../../../vectors/", $name, ".hex")))
+        crate::hex::decode(include_str!(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../vectors/",
+            $name,
+            ".hex"
+        )))
     };
 }
 pub(crate) use vector;
@@ -57,6 +62,76 @@ pub(crate) fn captures() -> Vec<(&'static str, Vec<u8>)> {
     named![
         "abort-linger0",
         "decline-no-device",
+        "eight-connections",
+        "half-close",
+        "rr-first-contact",
+        "slow-rr-60",
+        "stream-300k",
+        "urgent",
+    ]
+}
+
+/// Every LLC vector with one message.
+pub(crate) fn llc_vectors() -> Vec<(&'static str, Vec<u8>)> {
+    macro_rules! named {
+        ($($name:literal),* $(,)?) => { vec![$(($name, vector!($name))),*] };
+    }
+    named![
+        "linux-confirm-link-request",
+        "linux-confirm-link-response",
+        "hand-confirm-link-v1",
+        "linux-add-link-request",
+        "linux-add-link-reject",
+        "hand-add-link-v1",
+        "hand-add-link-v1-reject",
+        "hand-add-link-v2-reject",
+        "hand-add-link-v2-two-pairs",
+        "hand-add-link-continuation",
+        "hand-add-link-continuation-empty",
+        "linux-delete-link-all",
+        "linux-delete-link-all-orderly",
+        "hand-delete-link-v1",
+        "hand-request-add-link",
+        "hand-request-add-link-reject",
+        "linux-confirm-rkey-request",
+        "linux-confirm-rkey-response",
+        "hand-confirm-rkey-v1-continued",
+        "hand-confirm-rkey-v2-retry",
+        "hand-confirm-rkey-continuation",
+        "hand-test-link-v1",
+        "hand-test-link-v2",
+        "linux-delete-rkey-request",
+        "linux-delete-rkey-response",
+        "hand-delete-rkey-v1-negative",
+        "hand-delete-rkey-v2-ten",
+    ]
+}
+
+/// Every CDC vector with one message.
+pub(crate) fn cdc_vectors() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
+        ("linux-cdc-first", vector!("linux-cdc-first")),
+        ("linux-cdc-wrapped", vector!("linux-cdc-wrapped")),
+        ("linux-cdc-urgent-byte", vector!("linux-cdc-urgent-byte")),
+        ("linux-cdc-done-writing", vector!("linux-cdc-done-writing")),
+        ("linux-cdc-closed", vector!("linux-cdc-closed")),
+        ("hand-cdc-failover", vector!("hand-cdc-failover")),
+    ]
+}
+
+/// The LLC messages of each capture, one behind the other, and its CDC messages.
+pub(crate) fn link_captures() -> Vec<(&'static str, Vec<u8>, Vec<u8>)> {
+    macro_rules! named {
+        ($($name:literal),* $(,)?) => {
+            vec![$((
+                $name,
+                vector!(concat!("linux-llc-", $name)),
+                vector!(concat!("linux-cdc-", $name)),
+            )),*]
+        };
+    }
+    named![
+        "abort-linger0",
         "eight-connections",
         "half-close",
         "rr-first-contact",

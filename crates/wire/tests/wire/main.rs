@@ -5,8 +5,10 @@
 //! | `vectors` | do recorded and hand-computed bytes parse to the fields they should, and back? |
 //! | `hostile` | is every lie in a message refused under the name of its field? |
 //! | `properties` | does that hold for messages and bytes no one thought of? |
+//! | `link` | the same three, of the messages on a link of SMC-R: LLC and CDC |
 
 mod hex;
 mod hostile;
+mod link;
 mod properties;
 mod vectors;
