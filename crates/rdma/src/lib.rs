@@ -9,9 +9,11 @@
 //! |---|---|
 //! | [`memory`] | memory that peers may write into, the keys to it, and what every WRITE is checked for |
 //! | [`soft`] | an adapter without hardware: RoCEv2 over a UDP socket, as Linux's `rdma_rxe` speaks it |
+//! | [`faults`] | a bad network in front of it: loss, duplication, delay, jitter, bandwidth, by a seed |
 //!
 //! Time comes in as an argument, a [`Duration`](core::time::Duration) since any moment, the same for
 //! all calls; nothing here reads a clock or opens a socket.
 
+pub mod faults;
 pub mod memory;
 pub mod soft;
