@@ -10,6 +10,7 @@ use crate::process::{self, Process};
 use crate::sock::{self, Phase, Sock};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
 use sidestep_device::history::{Kind, Verdict};
 use sidestep_device::services::place;
 use sidestep_device::state::{Header, Slot};
@@ -31,9 +32,15 @@ pub(crate) fn show_state(process: &Process) {
         && sys::peer_user(fd).is_ok_and(may_see)
     {
         let _ = sys::send_fds(fd, &[sys::seat(process.state_fd)]);
+        // It closes the connection when it has seen which program we are: we may be gone in a
+        // moment.
+        let _ = sys::poll_until(fd, libc::POLLIN, Some(ASSESSOR_PATIENCE));
     }
     sys::close_number(fd);
 }
+
+/// How long an assessor that is busy or stopped holds a program up.
+const ASSESSOR_PATIENCE: Duration = Duration::from_millis(200);
 
 /// The two ends have begun to look for each other.
 pub(crate) fn attempted(sock: &Sock) {
