@@ -32,6 +32,7 @@
 #[cfg(any(test, loom))]
 extern crate std;
 
+pub mod apart;
 pub mod arm;
 #[cfg(not(loom))]
 pub mod cgroup;

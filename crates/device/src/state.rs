@@ -8,6 +8,7 @@
 //!
 //! Peers never see this memory.
 
+use crate::apart;
 use crate::channel::SLOTS;
 use crate::history::History;
 use crate::lock::Lock;
@@ -15,7 +16,7 @@ use crate::map::{self, Created, Mapping};
 use crate::services::{Services, Tally};
 use crate::sizes::Sizes;
 use crate::sys::{Errno, Result};
-use crate::young::{self, Traffic, YOUNG_MAX, Young};
+use crate::young::{Traffic, YOUNG_MAX, Young};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
@@ -28,6 +29,7 @@ const HISTORY_AT: usize = 8 << 10;
 const SERVICES_AT: usize = 268 << 10;
 const SLOTS_AT: usize = 320 << 10;
 const YOUNG_AT: usize = (SLOTS_AT + SLOTS * size_of::<Slot>()).next_multiple_of(4096);
+const _: () = assert!((YOUNG_MAX * size_of::<Young>()).is_multiple_of(4096));
 const MAGIC: u64 = u64::from_be_bytes(*b"SIDESTAT");
 /// Bumped with every change of the layout. Not that of what peers share: programs
 /// whose states differ still talk to each other.
@@ -728,7 +730,8 @@ impl State {
     #[must_use]
     #[inline]
     pub fn young(&self, fd: i32) -> Option<&'static Young> {
-        let index = usize::try_from(fd).ok().and_then(young::place_of)?;
+        let index = usize::try_from(fd).ok().filter(|index| *index < YOUNG_MAX)?;
+        let index = apart::place::<{ size_of::<Young>() }>(index);
         // SAFETY: Young is made of atomics; its size keeps it aligned.
         Some(unsafe { self.0.get(YOUNG_AT + index * size_of::<Young>()) })
     }

@@ -73,20 +73,6 @@ pub struct Traffic {
     pub received: Carried,
 }
 
-const _: () = assert!(size_of::<Young>() == 32);
-
-/// The index of a descriptor's place: in the page in which it would lie anyway, but not in one
-/// cache line with its neighbours, which are opened and closed by other threads.
-#[must_use]
-#[inline]
-pub const fn place_of(fd: usize) -> Option<usize> {
-    const PAGE: usize = 4096 / size_of::<Young>();
-    const LINES: usize = PAGE / 2;
-    const _: () = assert!(YOUNG_MAX.is_multiple_of(PAGE));
-    let (line, word) = (fd % LINES, fd % PAGE / LINES);
-    if fd < YOUNG_MAX { Some((fd & !(PAGE - 1)) + line * 2 + word) } else { None }
-}
-
 // `traffic`, from its lowest bit: bytes sent and received, messages sent and received, the
 // open flag, calls inside.
 const BYTES_BITS: u32 = 16;
@@ -278,15 +264,6 @@ mod tests {
     fn young() -> Young {
         let [about, traffic, sent, received] = [const { AtomicU64::new(0) }; 4];
         Young { about, traffic, sent, received }
-    }
-
-    #[test]
-    fn every_descriptor_has_a_place_and_a_line_apart_from_its_neighbour() {
-        let mut places: Vec<_> = (0..YOUNG_MAX).map(|fd| place_of(fd).unwrap()).collect();
-        assert!(places.windows(2).all(|pair| pair[0] / 2 != pair[1] / 2));
-        places.sort_unstable();
-        assert!(places.into_iter().eq(0..YOUNG_MAX));
-        assert_eq!(place_of(YOUNG_MAX), None);
     }
 
     fn pass(young: &Young, direction: Direction, len: u64) -> bool {

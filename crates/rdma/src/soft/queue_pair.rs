@@ -39,6 +39,31 @@ pub enum Event {
     Broken(Failure),
 }
 
+/// What has not been told yet.
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    queue: VecDeque<Event>,
+    /// Messages among it.
+    received: usize,
+}
+
+impl Events {
+    pub(super) fn push(&mut self, event: Event) {
+        self.received += usize::from(matches!(event, Event::Received(_)));
+        self.queue.push_back(event);
+    }
+
+    fn pop(&mut self) -> Option<Event> {
+        let event = self.queue.pop_front()?;
+        self.received -= usize::from(matches!(event, Event::Received(_)));
+        Some(event)
+    }
+
+    pub(super) const fn received(&self) -> usize {
+        self.received
+    }
+}
+
 /// Why a queue pair broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
@@ -95,14 +120,14 @@ pub struct QueuePair {
     number: QpNumber,
     first_psn: Psn,
     state: State,
-    events: VecDeque<Event>,
+    events: Events,
 }
 
 impl QueuePair {
     /// A queue pair that hears nothing yet. `first_psn` is the first that it will send.
     #[must_use]
-    pub const fn new(number: QpNumber, first_psn: Psn) -> Self {
-        Self { number, first_psn, state: State::Deaf, events: VecDeque::new() }
+    pub fn new(number: QpNumber, first_psn: Psn) -> Self {
+        Self { number, first_psn, state: State::Deaf, events: Events::default() }
     }
 
     /// From now on the peer's requests are carried out.
@@ -200,7 +225,7 @@ impl QueuePair {
         self.state = match std::mem::replace(&mut self.state, State::Deaf) {
             State::Receives(mut halves) | State::Sends(mut halves) => {
                 halves.requester.fail(Failure::Flushed, &mut self.events);
-                self.events.push_back(Event::Broken(failure));
+                self.events.push(Event::Broken(failure));
                 State::Broken(halves)
             }
             other => other,
@@ -218,13 +243,13 @@ impl QueuePair {
 
     /// What has happened, in order.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        self.events.pop()
     }
 
     /// Whether [`poll_event`](Self::poll_event) has something to tell.
     #[must_use]
     pub fn has_events(&self) -> bool {
-        !self.events.is_empty()
+        !self.events.queue.is_empty()
     }
 
     /// Writes the next packet to the front of `out`, without its ICRC, and returns its length.

@@ -24,7 +24,7 @@ use sidestep_wire::roce::{self, Message, Nak, Place, Syndrome};
 use sidestep_wire::{Psn, Rkey, RmbAddress};
 use smallvec::SmallVec;
 
-use super::queue_pair::{Event, Failure, PostError};
+use super::queue_pair::{Event, Events, Failure, PostError};
 use crate::memory::Shared;
 
 /// Messages that may be posted and not completed. SMC-R has 16 SENDs on a link, and at most two
@@ -212,7 +212,7 @@ impl Requester {
         psn: Psn,
         syndrome: Syndrome,
         now: Duration,
-        events: &mut VecDeque<Event>,
+        events: &mut Events,
     ) -> Result<(), Failure> {
         let is_about_us = psn.since(self.una) >= 0 && psn.since(self.reached) < 0;
         if !is_about_us {
@@ -250,7 +250,7 @@ impl Requester {
     }
 
     /// Everything before this PSN has arrived.
-    fn complete_before(&mut self, psn: Psn, now: Duration, events: &mut VecDeque<Event>) {
+    fn complete_before(&mut self, psn: Psn, now: Duration, events: &mut Events) {
         let arrived = psn.since(self.una) as u32;
         self.una = psn;
         if self.next.since(psn) < 0 {
@@ -259,7 +259,7 @@ impl Requester {
         while let Some(work) = self.posted.front()
             && work.first.plus(work.packets).since(psn) <= 0
         {
-            events.push_back(Event::Completed { id: work.id, result: Ok(()) });
+            events.push(Event::Completed { id: work.id, result: Ok(()) });
             self.posted.pop_front();
         }
         if arrived > 0 {
@@ -293,7 +293,7 @@ impl Requester {
     pub(super) fn handle_timeout(
         &mut self,
         now: Duration,
-        events: &mut VecDeque<Event>,
+        events: &mut Events,
     ) -> Result<(), Failure> {
         if self.pause_until.is_some_and(|until| now >= until) {
             self.pause_until = None;
@@ -318,10 +318,10 @@ impl Requester {
     }
 
     /// Completes the oldest message with this failure and the others as flushed.
-    pub(super) fn fail(&mut self, failure: Failure, events: &mut VecDeque<Event>) -> Failure {
+    pub(super) fn fail(&mut self, failure: Failure, events: &mut Events) -> Failure {
         let mut result = failure;
         for work in self.posted.drain(..) {
-            events.push_back(Event::Completed { id: work.id, result: Err(result) });
+            events.push(Event::Completed { id: work.id, result: Err(result) });
             result = Failure::Flushed;
         }
         (self.next, self.una, self.reached) = (self.tail, self.tail, self.tail);

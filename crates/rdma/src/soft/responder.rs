@@ -9,14 +9,13 @@
 //! request gets the same refusal, not too often: the first one may have been lost, and a peer that
 //! hears nothing asks for ever.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use sidestep_wire::roce::{Aeth, Message, Nak, Opcode, Packet, Place as Part, Syndrome, With};
 use sidestep_wire::{Psn, QpNumber};
 use smallvec::SmallVec;
 
-use super::queue_pair::Event;
+use super::queue_pair::{Event, Events};
 use crate::memory::{Place, Regions};
 
 /// The longest message that is received: LLC of SMC-R version 2.
@@ -82,7 +81,7 @@ impl Responder {
         &mut self,
         packet: &Packet<'_>,
         regions: &Regions,
-        events: &mut VecDeque<Event>,
+        events: &mut Events,
         now: Duration,
     ) -> Result<(), Nak> {
         let psn = packet.headers.bth.psn;
@@ -174,7 +173,7 @@ impl Responder {
         &mut self,
         packet: &Packet<'_>,
         regions: &Regions,
-        events: &mut VecDeque<Event>,
+        events: &mut Events,
     ) -> Result<bool, Stop> {
         let Opcode::Part(message, part, With::Nothing) = packet.headers.bth.opcode else {
             return Err(Stop::Refuse(Nak::InvalidRequest));
@@ -203,15 +202,9 @@ impl Responder {
         }
     }
 
-    fn receive(
-        &mut self,
-        part: Part,
-        payload: &[u8],
-        events: &mut VecDeque<Event>,
-    ) -> Result<bool, Stop> {
+    fn receive(&mut self, part: Part, payload: &[u8], events: &mut Events) -> Result<bool, Stop> {
         if matches!(part, Part::First | Part::Only) {
-            let is_received = |event: &&Event| matches!(event, Event::Received(_));
-            if events.iter().filter(is_received).count() >= RECEIVED_MAX {
+            if events.received() >= RECEIVED_MAX {
                 return Err(Stop::NotReady);
             }
             self.open = Open::Send(SmallVec::new());
@@ -225,7 +218,7 @@ impl Responder {
         bytes.extend_from_slice(payload);
         let is_end = matches!(part, Part::Last | Part::Only);
         if is_end {
-            events.push_back(Event::Received(std::mem::take(bytes)));
+            events.push(Event::Received(std::mem::take(bytes)));
             self.open = Open::None;
         }
         Ok(is_end)

@@ -27,12 +27,14 @@ macro_rules! vector {
 }
 pub(crate) use vector;
 
+/// The bytes of some vectors, each with its name.
+macro_rules! vectors {
+    ($($name:literal),* $(,)?) => { vec![$(($name, vector!($name))),*] };
+}
+
 /// Every CLC vector with one message.
 pub(crate) fn clc_vectors() -> Vec<(&'static str, Vec<u8>)> {
-    macro_rules! named {
-        ($($name:literal),* $(,)?) => { vec![$(($name, vector!($name))),*] };
-    }
-    named![
+    vectors![
         "linux-proposal-smc-r-v2",
         "linux-decline-v1-no-device",
         "hand-proposal-smc-d-v2",
@@ -73,10 +75,7 @@ pub(crate) fn captures() -> Vec<(&'static str, Vec<u8>)> {
 
 /// Every LLC vector with one message.
 pub(crate) fn llc_vectors() -> Vec<(&'static str, Vec<u8>)> {
-    macro_rules! named {
-        ($($name:literal),* $(,)?) => { vec![$(($name, vector!($name))),*] };
-    }
-    named![
+    vectors![
         "linux-confirm-link-request",
         "linux-confirm-link-response",
         "hand-confirm-link-v1",
@@ -109,13 +108,13 @@ pub(crate) fn llc_vectors() -> Vec<(&'static str, Vec<u8>)> {
 
 /// Every CDC vector with one message.
 pub(crate) fn cdc_vectors() -> Vec<(&'static str, Vec<u8>)> {
-    vec![
-        ("linux-cdc-first", vector!("linux-cdc-first")),
-        ("linux-cdc-wrapped", vector!("linux-cdc-wrapped")),
-        ("linux-cdc-urgent-byte", vector!("linux-cdc-urgent-byte")),
-        ("linux-cdc-done-writing", vector!("linux-cdc-done-writing")),
-        ("linux-cdc-closed", vector!("linux-cdc-closed")),
-        ("hand-cdc-failover", vector!("hand-cdc-failover")),
+    vectors![
+        "linux-cdc-first",
+        "linux-cdc-wrapped",
+        "linux-cdc-urgent-byte",
+        "linux-cdc-done-writing",
+        "linux-cdc-closed",
+        "hand-cdc-failover",
     ]
 }
 
@@ -143,12 +142,24 @@ pub(crate) fn link_captures() -> Vec<(&'static str, Vec<u8>, Vec<u8>)> {
 
 /// Every host-control vector.
 pub(crate) fn control_vectors() -> Vec<(&'static str, Vec<u8>)> {
-    vec![
-        ("hand-hello", vector!("hand-hello")),
-        ("hand-introduction", vector!("hand-introduction")),
-        ("hand-channel", vector!("hand-channel")),
-        ("hand-petition", vector!("hand-petition")),
-        ("hand-match", vector!("hand-match")),
-        ("hand-refusal", vector!("hand-refusal")),
+    vectors![
+        "hand-hello",
+        "hand-introduction",
+        "hand-channel",
+        "hand-petition",
+        "hand-match",
+        "hand-refusal",
     ]
+}
+
+/// Calls `f` with the bytes, each of them in turn with every value.
+pub(crate) fn with_every_byte(bytes: &[u8], mut f: impl FnMut(&[u8])) {
+    let mut changed = bytes.to_vec();
+    for at in 0..bytes.len() {
+        for value in 0..=u8::MAX {
+            changed[at] = value;
+            f(&changed);
+        }
+        changed[at] = bytes[at];
+    }
 }

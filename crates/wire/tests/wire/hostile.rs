@@ -10,7 +10,7 @@ use sidestep_wire::{
     host_control::ControlMessage,
 };
 
-use crate::hex::{clc_vectors, control_vectors, vector};
+use crate::hex::{clc_vectors, control_vectors, vector, with_every_byte};
 
 /// The message with some of its bytes replaced.
 fn patched(mut bytes: Vec<u8>, at: usize, new: &[u8]) -> Vec<u8> {
@@ -462,28 +462,16 @@ fn reserved_bits_are_ignored() {
 #[test]
 fn no_single_byte_makes_a_parser_panic() {
     for (_, original) in clc_vectors() {
-        let mut bytes = original.clone();
-        for at in 0..bytes.len() {
-            for value in 0..=u8::MAX {
-                bytes[at] = value;
-                if let Ok(message) = Message::parse(&bytes) {
-                    let mut out = [0; EMITTED_LEN_MAX];
-                    let len = message.emit(&mut out).expect("what parsed can be emitted");
-                    assert_eq!(Message::parse(&out[..len]), Ok(message));
-                }
+        with_every_byte(&original, |bytes| {
+            if let Ok(message) = Message::parse(bytes) {
+                let mut out = [0; EMITTED_LEN_MAX];
+                let len = message.emit(&mut out).expect("what parsed can be emitted");
+                assert_eq!(Message::parse(&out[..len]), Ok(message));
             }
-            bytes[at] = original[at];
-        }
+        });
     }
     for (_, original) in control_vectors() {
-        let mut bytes = original.clone();
-        for at in 0..bytes.len() {
-            for value in 0..=u8::MAX {
-                bytes[at] = value;
-                let _ = ControlMessage::parse(&bytes);
-            }
-            bytes[at] = original[at];
-        }
+        with_every_byte(&original, |bytes| _ = ControlMessage::parse(bytes));
     }
 }
 

@@ -12,7 +12,7 @@ use sidestep_wire::{
     },
 };
 
-use crate::hex::{cdc_vectors, llc_vectors, vector};
+use crate::hex::{cdc_vectors, llc_vectors, vector, with_every_byte};
 
 /// The message with some of its bytes replaced.
 fn patched(mut bytes: Vec<u8>, at: usize, new: &[u8]) -> Vec<u8> {
@@ -332,32 +332,22 @@ fn reserved_bits_are_ignored() {
 #[test]
 fn no_single_byte_makes_a_parser_panic() {
     for (_, original) in llc_vectors() {
-        let mut bytes = original.clone();
-        for at in 0..bytes.len() {
-            for value in 0..=u8::MAX {
-                bytes[at] = value;
-                if let Ok(message) = Message::parse(&bytes) {
-                    let mut out = [0; EMITTED_LEN_MAX];
-                    let len = message.emit(&mut out).expect("what parsed can be emitted");
-                    assert_eq!(Message::parse(&out[..len]), Ok(message));
-                }
+        with_every_byte(&original, |bytes| {
+            if let Ok(message) = Message::parse(bytes) {
+                let mut out = [0; EMITTED_LEN_MAX];
+                let len = message.emit(&mut out).expect("what parsed can be emitted");
+                assert_eq!(Message::parse(&out[..len]), Ok(message));
             }
-            bytes[at] = original[at];
-        }
+        });
     }
     for (_, original) in cdc_vectors() {
-        let mut bytes = original.clone();
-        for at in 0..bytes.len() {
-            for value in 0..=u8::MAX {
-                bytes[at] = value;
-                if let Ok(message) = CdcMessage::parse(&bytes) {
-                    let mut out = [0; cdc::LEN];
-                    message.emit(&mut out).expect("what parsed can be emitted");
-                    assert_eq!(CdcMessage::parse(&out), Ok(message));
-                }
+        with_every_byte(&original, |bytes| {
+            if let Ok(message) = CdcMessage::parse(bytes) {
+                let mut out = [0; cdc::LEN];
+                message.emit(&mut out).expect("what parsed can be emitted");
+                assert_eq!(CdcMessage::parse(&out), Ok(message));
             }
-            bytes[at] = original[at];
-        }
+        });
     }
 }
 
