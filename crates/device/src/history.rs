@@ -38,7 +38,7 @@ pub const ENTRIES: usize = 256;
 /// Counters of a kind.
 const PERIODS: usize = 12;
 /// Length of a period in seconds: all of them are an hour.
-const PERIOD: u32 = 300;
+pub const PERIOD: u32 = 300;
 
 const _: () = assert!(PERIODS as u32 * PERIOD == 3600);
 const _: () = assert!(size_of::<Decided>() == 128);
@@ -121,8 +121,13 @@ pub struct Recent {
 impl History {
     /// Writes a decision down, by a thread on this CPU.
     pub fn note(&self, kind: &Kind, cpu: usize) {
+        self.note_all(kind, cpu, (1, sys::coarse_seconds()));
+    }
+
+    /// Writes so many decisions down, all of one period; with the second of the last one.
+    pub fn note_all(&self, kind: &Kind, cpu: usize, (decisions, last): (u32, u32)) {
         let entry = keyed::enter(&self.tables[cpu % LISTS], &kind.key());
-        entry.unwrap_or(&self.untold).count(sys::coarse_seconds());
+        entry.unwrap_or(&self.untold).count(decisions, last);
     }
 
     /// What was decided in the last hour; one kind may come several times.
@@ -143,32 +148,46 @@ impl History {
 }
 
 impl Decided {
-    fn count(&self, now: u32) {
-        let period = now / PERIOD;
+    fn count(&self, decisions: u32, last: u32) {
+        let period = last / PERIOD;
         let counter = &self.counts[period as usize % PERIODS];
         let _ = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
             let (of, n) = ((old >> 32) as u32, old as u32);
             // A later period: another thread's clock was read after ours.
             Some(match of >= period {
-                true => u64::from(of) << 32 | u64::from(n.saturating_add(1)),
-                false => u64::from(period) << 32 | 1,
+                true => u64::from(of) << 32 | u64::from(n.saturating_add(decisions)),
+                false => u64::from(period) << 32 | u64::from(decisions),
             })
         });
         // Once a second: what only tells apart stays in the caches of all CPUs meanwhile.
-        if self.last.load(Ordering::Relaxed) != now {
-            self.last.store(now, Ordering::Relaxed);
+        if self.last.load(Ordering::Relaxed) < last {
+            self.last.store(last, Ordering::Relaxed);
         }
     }
 
     fn recent(&self, now: u32) -> Recent {
-        let is_recent = |of: u32| (now / PERIOD).saturating_sub(of) < PERIODS as u32;
         let counts = self.counts.iter().map(|counter| counter.load(Ordering::Relaxed));
-        let recent = counts.filter(|count| is_recent((count >> 32) as u32));
+        let recent = counts.filter(|count| is_recent(now, (count >> 32) as u32));
         Recent {
             in_last_hour: recent.map(|count| u64::from(count as u32)).sum(),
             last_ago: now.saturating_sub(self.last.load(Ordering::Relaxed)),
         }
     }
+}
+
+impl Recent {
+    /// Decisions of one period, and the second of the last one.
+    #[must_use]
+    pub fn of(decisions: u32, last: u32) -> Self {
+        let now = sys::coarse_seconds();
+        let in_last_hour = if is_recent(now, last / PERIOD) { u64::from(decisions) } else { 0 };
+        Self { in_last_hour, last_ago: now.saturating_sub(last) }
+    }
+}
+
+/// Whether a period is one of the last hour.
+fn is_recent(now: u32, period: u32) -> bool {
+    (now / PERIOD).saturating_sub(period) < PERIODS as u32
 }
 
 impl Entry for Decided {
@@ -234,18 +253,18 @@ mod tests {
         let decided = &history().tables[0][0];
         let count = |now| decided.recent(now).in_last_hour;
         let begin = 100 * PERIOD;
-        decided.count(begin);
-        decided.count(begin + 7);
-        decided.count(begin + PERIOD);
+        decided.count(1, begin);
+        decided.count(1, begin + 7);
+        decided.count(1, begin + PERIOD);
         assert_eq!(decided.recent(begin + PERIOD + 9), Recent { in_last_hour: 3, last_ago: 9 });
         assert_eq!(count(begin + 3600 - 1), 3);
         assert_eq!(count(begin + 3600), 1);
         assert_eq!(count(begin + 3600 + PERIOD), 0);
         // The same counter serves again.
-        decided.count(begin + 3600);
+        decided.count(1, begin + 3600);
         assert_eq!(count(begin + 3600), 2);
         // Somebody whose clock was read before that.
-        decided.count(begin);
+        decided.count(1, begin);
         assert_eq!(count(begin + 3600), 3);
     }
 

@@ -8,7 +8,6 @@
 //!
 //! Peers never see this memory.
 
-use crate::apart;
 use crate::channel::SLOTS;
 use crate::history::History;
 use crate::lock::Lock;
@@ -16,7 +15,7 @@ use crate::map::{self, Created, Mapping};
 use crate::services::{Services, Tally};
 use crate::sizes::Sizes;
 use crate::sys::{Errno, Result};
-use crate::young::{Traffic, YOUNG_MAX, Young};
+use crate::young::{Batch, Traffic, YOUNG_MAX, Young};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
@@ -33,7 +32,7 @@ const _: () = assert!((YOUNG_MAX * size_of::<Young>()).is_multiple_of(4096));
 const MAGIC: u64 = u64::from_be_bytes(*b"SIDESTAT");
 /// Bumped with every change of the layout. Not that of what peers share: programs
 /// whose states differ still talk to each other.
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
 
 const _: () = assert!(size_of::<Slot>() <= 640);
 const _: () = assert!(size_of::<Header>() <= HISTORY_AT);
@@ -513,9 +512,9 @@ impl Counters {
 }
 
 impl Slot {
-    /// Goes on with a young connection, which ends. Nobody else uses the slot yet.
+    /// Goes on with a connection that grows. Nobody else uses the slot yet.
     pub fn take_young(&self, young: &Young) {
-        if let Some(traffic) = young.close() {
+        if let Some(traffic) = young.take() {
             add(&self.counters, [&self.sent, &self.received], traffic);
         }
     }
@@ -581,13 +580,11 @@ impl Totals {
         }
     }
 
-    /// Takes what a young connection has carried, which has ended. One at a time, as
-    /// [`Totals::take`].
-    fn take_young(&self, young: &Young, reason: u8) -> bool {
-        let Some(traffic) = young.close() else { return false };
-        count(self.place_of(reason), 1);
-        add(&self.counters, [&self.sent, &self.received], traffic);
-        true
+    /// Takes young connections that have ended, on TCP for the reason of this number. One at a
+    /// time, as [`Totals::take`].
+    pub fn take_young(&self, batch: &Batch, reason: u8) {
+        count(self.place_of(reason), u64::from(batch.connections));
+        add(&self.counters, [&self.sent, &self.received], batch.traffic);
     }
 
     fn place_of(&self, reason: u8) -> &AtomicU64 {
@@ -731,16 +728,8 @@ impl State {
     #[inline]
     pub fn young(&self, fd: i32) -> Option<&'static Young> {
         let index = usize::try_from(fd).ok().filter(|index| *index < YOUNG_MAX)?;
-        let index = apart::place::<{ size_of::<Young>() }>(index);
         // SAFETY: Young is made of atomics; its size keeps it aligned.
         Some(unsafe { self.0.get(YOUNG_AT + index * size_of::<Young>()) })
-    }
-
-    /// A young connection has ended, on TCP for the reason of this number: what it has counted
-    /// goes to these of the totals, as with [`State::free_slot`]. False: there was none.
-    #[must_use]
-    pub fn end_young(&self, young: &Young, list: usize, reason: u8) -> bool {
-        self.change(list, |totals| totals.take_young(young, reason))
     }
 
     /// Gives the address range back (of an inspected state).

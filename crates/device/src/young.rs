@@ -2,22 +2,28 @@
 //!
 //! Many a program opens a connection for one request and closes it. Until a connection has
 //! outlived the first patience of AUTOSMC ([`MESSAGES`], [`BYTES`]) all that is kept of it is
-//! four words, in the place of its descriptor:
+//! half a cache line, in the place of its descriptor:
 //!
 //! ```text
-//!   about            0, or that it is one · who accepted · the server's port
+//!   about            0, or that the socket is fresh, or one · who accepted · the server's port
 //!   traffic          open · messages and bytes of either direction · calls inside
 //!   sent, received   how many messages of each length
+//!   ended            those before it that were alike: how many, when last, what they carried
 //! ```
 //!
 //! It grows up when more is needed: a slot, a socket object. Then it could move, and a call
 //! that still sends or receives by TCP must not find itself beside a ring. So each call is
-//! *inside* while it lasts. [`Young::close`] and [`Young::enter`] change one word: a call
+//! *inside* while it lasts. [`Young::grow`] and [`Young::enter`] change one word: a call
 //! either comes before, and is seen [inside](Young::is_in_use) until it has returned, or it
-//! comes after, and turns back. Whoever has closed the place moves nothing before it is empty.
+//! comes after, and turns back. Whoever lets it grow moves nothing before the place is empty.
+//!
+//! The connections of a descriptor are mostly alike: the same server, the same messages. So one
+//! that ends is counted where it was, in a line that its CPU has anyway ([`Ending::join`]), and
+//! only the first that is different takes those before it to the sums of the process
+//! ([`Ending::begin_anew`]).
 
 use crate::sizes;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering, fence};
 
 /// Descriptors below this may lead to a young connection.
 pub const YOUNG_MAX: usize = 16_384;
@@ -26,13 +32,52 @@ pub const MESSAGES: u64 = 16;
 /// A connection of so many bytes, both directions together, is not young.
 pub const BYTES: u64 = 64 << 10;
 
-/// The place of a descriptor.
-#[repr(C, align(32))]
+/// Seconds of a period of the history, in which ends can be counted together.
+const PERIOD: u32 = 300;
+#[cfg(not(loom))]
+const _: () = assert!(PERIOD == crate::history::PERIOD);
+
+/// The place of a descriptor: a cache line, as its neighbours are other threads'.
+#[repr(C, align(64))]
 pub struct Young {
     about: AtomicU64,
     traffic: AtomicU64,
     sent: AtomicU64,
     received: AtomicU64,
+    ended: Ended,
+}
+
+/// Connections that have ended here, one like the other.
+#[repr(C)]
+struct Ended {
+    /// 0: none. What they are, as in `about`; how many; second of the last end, by
+    /// [`coarse_seconds`](crate::sys::coarse_seconds).
+    which: AtomicU64,
+    /// Of all together: sent, and in the upper half received.
+    bytes: AtomicU64,
+    /// Of each.
+    sent: AtomicU64,
+    /// Of each.
+    received: AtomicU64,
+}
+
+/// What is at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// A socket that is not connected.
+    Fresh,
+    /// A young connection, or one of which an object is being made.
+    Young,
+}
+
+/// What there was to end at a place.
+pub enum End<'a> {
+    /// No connection, or only a fresh socket.
+    Nothing,
+    /// A connection of which an object is being made: it has to be ended.
+    Grows,
+    /// A connection, which is to be counted.
+    Counts(Ending<'a>),
 }
 
 /// What is known when a connection begins.
@@ -60,8 +105,27 @@ pub struct Carried {
     pub messages: u64,
     /// Bytes.
     pub bytes: u64,
+    /// Of each connection.
     lengths: u64,
+    /// Connections.
+    times: u64,
 }
+
+/// Connections that have ended, one like the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// What each was.
+    pub about: About,
+    /// How many.
+    pub connections: u32,
+    /// Second of the last end, by [`coarse_seconds`](crate::sys::coarse_seconds).
+    pub last: u32,
+    /// What all have carried.
+    pub traffic: Traffic,
+}
+
+/// The connection at a place, if there is one, and those that have ended there.
+pub type Seen = (Option<(About, Traffic)>, Option<Batch>);
 
 /// What both directions have carried. A length may be among its lengths too early, or twice,
 /// if the call that moved it was counting while the place was closed.
@@ -74,22 +138,38 @@ pub struct Traffic {
 }
 
 // `traffic`, from its lowest bit: bytes sent and received, messages sent and received, the
-// open flag, calls inside.
+// open flag, flag of a connection that grows, flag of one whose end is being counted, calls
+// inside.
 const BYTES_BITS: u32 = 16;
 const MESSAGES_AT: u32 = 2 * BYTES_BITS;
 const MESSAGES_BITS: u32 = 4;
 const OPEN: u64 = 1 << (MESSAGES_AT + 2 * MESSAGES_BITS);
-const ONE_CALL: u64 = OPEN << 1;
+const GROWING: u64 = OPEN << 1;
+const ENDING: u64 = GROWING << 1;
+const ONE_CALL: u64 = ENDING << 1;
 const CALLS: u64 = !(ONE_CALL - 1);
 
 // Less than the limits fits into each part, and into the counts of lengths.
 const _: () = assert!(BYTES == 1 << BYTES_BITS && MESSAGES == 1 << MESSAGES_BITS);
 const _: () = assert!(sizes::CLASSES as u32 * MESSAGES_BITS <= u64::BITS);
 
-// `about`.
+// `about`. The first three are in `which` as well, with the number of connections between.
 const IS_ONE: u64 = 1;
 const IS_SERVER: u64 = 1 << 1;
 const PORT_AT: u32 = 16;
+const IS_FRESH: u64 = 1 << 2;
+
+// `which`.
+const KIND: u64 = IS_ONE | IS_SERVER | 0xFFFF << PORT_AT;
+const CONNECTIONS_AT: u32 = 2;
+const CONNECTIONS_BITS: u32 = PORT_AT - CONNECTIONS_AT;
+const LAST_AT: u32 = 32;
+// Their bytes fit into the halves of a word.
+const _: () = assert!(CONNECTIONS_BITS + BYTES_BITS <= 32);
+
+/// Looks of [`Young::look`] at a place that changes: one that stays so is that of a process
+/// that has died in the middle.
+const LOOKS_MAX: usize = 64;
 
 impl Direction {
     const fn index(self) -> u32 {
@@ -125,40 +205,77 @@ fn with(word: u64, direction: Direction, len: u64) -> Option<u64> {
 }
 
 impl Young {
-    /// A connection begins here. False: calls of the one before have not returned.
-    #[must_use]
-    pub fn open(&self, about: About) -> bool {
-        // As if by a call: who comes meanwhile finds it closed and counts nothing.
-        // Acquire: pairs with the last to leave; nobody counts lengths any more.
-        let (nobody, we) = (0, ONE_CALL);
-        let taken = self.traffic.compare_exchange(nobody, we, Ordering::Acquire, Ordering::Relaxed);
-        if taken.is_err() {
-            return false;
-        }
-        self.sent.store(0, Ordering::Relaxed);
-        self.received.store(0, Ordering::Relaxed);
-        let server = if about.is_server { IS_SERVER } else { 0 };
-        let port = u64::from(about.server_port) << PORT_AT;
-        self.about.store(IS_ONE | server | port, Ordering::Relaxed);
-        // Release: whoever comes in sees the words at their beginning.
-        self.traffic.fetch_sub(ONE_CALL - OPEN, Ordering::Release);
-        true
+    /// There is a socket that is not connected.
+    pub fn begin_fresh(&self) {
+        self.about.store(IS_FRESH, Ordering::Relaxed);
     }
 
-    /// What lives here, if anything does.
+    /// What is here.
+    #[must_use]
+    #[inline]
+    pub fn stage(&self) -> Option<Stage> {
+        match self.about.load(Ordering::Acquire) {
+            0 => None,
+            IS_FRESH => Some(Stage::Fresh),
+            _ => Some(Stage::Young),
+        }
+    }
+
+    /// A connection begins here. False, and it is a fresh socket's place: calls of the one
+    /// before have not returned.
+    #[must_use]
+    pub fn open(&self, about: About) -> bool {
+        // Acquire: pairs with the last to leave; nobody counts lengths any more. Whoever comes
+        // meanwhile finds it closed and counts nothing.
+        if self.traffic.load(Ordering::Acquire) == 0 {
+            self.sent.store(0, Ordering::Relaxed);
+            self.received.store(0, Ordering::Relaxed);
+            self.about.store(about.word(), Ordering::Relaxed);
+            // Release: whoever comes in sees the words at their beginning.
+            let opened =
+                self.traffic.compare_exchange(0, OPEN, Ordering::Release, Ordering::Relaxed);
+            if opened.is_ok() {
+                return true;
+            }
+        }
+        self.begin_fresh();
+        false
+    }
+
+    /// The young connection here, if there is one.
     #[must_use]
     pub fn about(&self) -> Option<About> {
-        let word = self.about.load(Ordering::Acquire);
-        (word & IS_ONE != 0).then_some(About {
-            is_server: word & IS_SERVER != 0,
-            server_port: (word >> PORT_AT) as u16,
-        })
+        About::of(self.about.load(Ordering::Acquire))
+    }
+
+    /// An object is to be made of the young connection here; `None`: it has ended. Calls turn
+    /// back from now on, and what it has carried stays until somebody [takes](Young::take) it.
+    #[must_use]
+    pub fn grow(&self) -> Option<About> {
+        let grow = |word: u64| (word & OPEN != 0).then(|| word - OPEN + GROWING);
+        self.traffic.fetch_update(Ordering::AcqRel, Ordering::Relaxed, grow).ok()?;
+        self.about()
+    }
+
+    /// What a connection that grows has carried, to the first who asks.
+    #[must_use]
+    pub fn take(&self) -> Option<Traffic> {
+        let word = self.traffic.fetch_and(CALLS, Ordering::AcqRel);
+        (word & GROWING != 0).then(|| self.carried(word))
+    }
+
+    /// Nothing is here any more: what was is known by its object, or has ended.
+    pub fn clear(&self) {
+        self.about.store(0, Ordering::Release);
     }
 
     /// A plain call begins. `None`: the connection is not young any more.
     #[inline]
     #[must_use]
     pub fn enter(&self) -> Option<Inside<'_>> {
+        if self.traffic.load(Ordering::Relaxed) & OPEN == 0 {
+            return None;
+        }
         // Acquire: whoever comes in sees the connection that was opened.
         let inside = self.traffic.fetch_add(ONE_CALL, Ordering::Acquire);
         let call = Inside(self);
@@ -172,15 +289,25 @@ impl Young {
         self.traffic.load(Ordering::Acquire) & CALLS != 0
     }
 
-    /// It is not young any more, or has ended: what it has carried, to the first who asks.
+    /// What is here has ended. The time is in seconds, by
+    /// [`coarse_seconds`](crate::sys::coarse_seconds).
     #[must_use]
-    pub fn close(&self) -> Option<Traffic> {
-        let word = self.traffic.fetch_and(CALLS, Ordering::AcqRel);
-        let was_open = word & OPEN != 0;
-        if was_open {
-            self.about.store(0, Ordering::Release);
+    pub fn end(&self, now: u32) -> End<'_> {
+        let ending = |word: u64| (word & OPEN != 0).then_some(word & CALLS | ENDING);
+        // Acquire: what calls have counted.
+        match self.traffic.fetch_update(Ordering::Acquire, Ordering::Relaxed, ending) {
+            Ok(word) => {
+                // Release: who sees what follows sees the flag or a later word.
+                fence(Ordering::Release);
+                let about = self.about.load(Ordering::Relaxed);
+                End::Counts(Ending { place: self, about, traffic: self.carried(word), now })
+            }
+            Err(_) if self.about().is_some() => End::Grows,
+            Err(_) => {
+                self.clear();
+                End::Nothing
+            }
         }
-        was_open.then(|| self.carried(word))
     }
 
     /// What it has carried so far.
@@ -189,11 +316,38 @@ impl Young {
         self.carried(self.traffic.load(Ordering::Relaxed))
     }
 
+    /// The connection that is here, if there is one, and those that have ended here, at one
+    /// moment: none is in neither or in both.
+    #[must_use]
+    pub fn look(&self) -> Seen {
+        let in_peace = (1..LOOKS_MAX).find_map(|_| {
+            let before = self.words();
+            let seen = self.seen();
+            // Acquire: what went before is of the next line's words or earlier ones.
+            fence(Ordering::Acquire);
+            (before[0] & ENDING == 0 && before == self.words()).then_some(seen)
+        });
+        in_peace.unwrap_or_else(|| self.seen())
+    }
+
+    /// The words that change whenever a connection begins, moves something or ends.
+    fn words(&self) -> [u64; 2] {
+        // Acquire: what follows is of these words or later ones.
+        [&self.traffic, &self.ended.which].map(|word| word.load(Ordering::Acquire))
+    }
+
+    fn seen(&self) -> Seen {
+        let word = self.traffic.load(Ordering::Relaxed);
+        let about = self.about().filter(|_| word & (OPEN | GROWING) != 0);
+        (about.map(|about| (about, self.carried(word))), self.ended.batch())
+    }
+
     fn carried(&self, word: u64) -> Traffic {
         let carried = |direction| Carried {
             messages: messages(word, direction),
             bytes: bytes(word, direction),
             lengths: self.lengths(direction).load(Ordering::Relaxed),
+            times: 1,
         };
         Traffic { sent: carried(Direction::Sent), received: carried(Direction::Received) }
     }
@@ -206,6 +360,105 @@ impl Young {
     }
 }
 
+impl About {
+    fn word(self) -> u64 {
+        let server = if self.is_server { IS_SERVER } else { 0 };
+        IS_ONE | server | u64::from(self.server_port) << PORT_AT
+    }
+
+    fn of(word: u64) -> Option<Self> {
+        (word & IS_ONE != 0).then_some(Self {
+            is_server: word & IS_SERVER != 0,
+            server_port: (word >> PORT_AT) as u16,
+        })
+    }
+}
+
+/// An end that is being counted. Nobody else begins or ends anything at the place meanwhile.
+pub struct Ending<'a> {
+    place: &'a Young,
+    about: u64,
+    traffic: Traffic,
+    now: u32,
+}
+
+impl Ending<'_> {
+    /// Counts it with those before it, if it was like them and ended in the same
+    /// five minutes.
+    ///
+    /// # Errors
+    /// Itself: it was not.
+    pub fn join(self) -> Result<(), Self> {
+        let ended = &self.place.ended;
+        let which = ended.which.load(Ordering::Relaxed);
+        let Traffic { sent, received } = self.traffic;
+        let is_like_them = which & KIND == self.about & KIND
+            && ended.sent.load(Ordering::Relaxed) == sent.lengths
+            && ended.received.load(Ordering::Relaxed) == received.lengths
+            && (which >> LAST_AT) as u32 / PERIOD == self.now / PERIOD;
+        let before = part(which, CONNECTIONS_AT, CONNECTIONS_BITS);
+        if !is_like_them || before == (1 << CONNECTIONS_BITS) - 1 {
+            return Err(self);
+        }
+        ended.bytes.store(ended.bytes.load(Ordering::Relaxed) + self.bytes(), Ordering::Relaxed);
+        ended.which.store(self.which(before + 1), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Counts it as the first of its kind. Those before it are to be counted elsewhere; who
+    /// reads both places is to be told ([`State::change`](crate::state::State::change)).
+    #[must_use]
+    pub fn begin_anew(self) -> Option<Batch> {
+        let ended = &self.place.ended;
+        let before = ended.batch();
+        ended.sent.store(self.traffic.sent.lengths, Ordering::Relaxed);
+        ended.received.store(self.traffic.received.lengths, Ordering::Relaxed);
+        ended.bytes.store(self.bytes(), Ordering::Relaxed);
+        ended.which.store(self.which(1), Ordering::Relaxed);
+        before
+    }
+
+    fn bytes(&self) -> u64 {
+        self.traffic.sent.bytes | self.traffic.received.bytes << 32
+    }
+
+    fn which(&self, connections: u64) -> u64 {
+        self.about & KIND | connections << CONNECTIONS_AT | u64::from(self.now) << LAST_AT
+    }
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.place.clear();
+        // Release: pairs with `look` and with the next to begin.
+        self.place.traffic.fetch_and(!ENDING, Ordering::Release);
+    }
+}
+
+impl Ended {
+    fn batch(&self) -> Option<Batch> {
+        let which = self.which.load(Ordering::Relaxed);
+        let about = About::of(which)?;
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        let times = part(which, CONNECTIONS_AT, CONNECTIONS_BITS);
+        let carried = |lengths: &AtomicU64, bytes: u64| {
+            let each =
+                Carried { messages: 0, bytes, lengths: lengths.load(Ordering::Relaxed), times };
+            let mut messages = 0;
+            each.each_class(|_, n| messages += n);
+            Carried { messages, ..each }
+        };
+        let sent = carried(&self.sent, u64::from(bytes as u32));
+        let received = carried(&self.received, bytes >> 32);
+        Some(Batch {
+            about,
+            connections: times as u32,
+            last: (which >> LAST_AT) as u32,
+            traffic: Traffic { sent, received },
+        })
+    }
+}
+
 impl Carried {
     /// Calls `f` with each class of [`sizes::Sizes`] and the messages it has.
     pub fn each_class(self, mut f: impl FnMut(usize, u64)) {
@@ -213,7 +466,7 @@ impl Carried {
         while left != 0 {
             let class = left.trailing_zeros() / MESSAGES_BITS;
             let n = part(left, class * MESSAGES_BITS, MESSAGES_BITS);
-            f(class as usize, n);
+            f(class as usize, n * self.times);
             left -= n << (class * MESSAGES_BITS);
         }
     }
@@ -262,8 +515,15 @@ mod tests {
     const CLIENT: About = About { is_server: false, server_port: 65_535 };
 
     fn young() -> Young {
-        let [about, traffic, sent, received] = [const { AtomicU64::new(0) }; 4];
-        Young { about, traffic, sent, received }
+        // SAFETY: atomics, for which zero bytes are valid.
+        unsafe { core::mem::zeroed() }
+    }
+
+    fn end(young: &Young) -> Option<Ending<'_>> {
+        match young.end(0) {
+            End::Counts(ending) => Some(ending),
+            End::Nothing | End::Grows => None,
+        }
     }
 
     fn pass(young: &Young, direction: Direction, len: u64) -> bool {
@@ -271,22 +531,28 @@ mod tests {
     }
 
     #[test]
-    fn lives_until_it_is_closed() {
+    fn lives_until_it_grows() {
         let young = young();
-        assert!(young.about().is_none() && young.enter().is_none() && young.close().is_none());
-        assert!(young.open(CLIENT) && !young.open(CLIENT));
-        assert_eq!(young.about(), Some(CLIENT));
+        assert!(young.about().is_none() && young.enter().is_none() && young.grow().is_none());
+        young.begin_fresh();
+        assert!(young.stage() == Some(Stage::Fresh) && young.about().is_none());
+        assert!(young.open(CLIENT));
+        assert_eq!((young.stage(), young.about()), (Some(Stage::Young), Some(CLIENT)));
         assert!(pass(&young, Direction::Sent, 100));
         assert!(pass(&young, Direction::Received, 65_435));
         assert!(!pass(&young, Direction::Received, 1), "64 KiB are too many");
-        let traffic = young.close().unwrap();
+        assert!(young.grow() == Some(CLIENT) && young.grow().is_none());
+        assert!(!pass(&young, Direction::Sent, 1) && matches!(young.end(0), End::Grows));
+        assert_eq!(young.look().0, Some((CLIENT, young.traffic())), "it has not gone yet");
+        let traffic = young.take().unwrap();
         assert_eq!((traffic.sent.messages, traffic.sent.bytes), (1, 100));
         assert_eq!((traffic.received.messages, traffic.received.bytes), (1, 65_435));
         let mut classes = Vec::new();
         traffic.received.each_class(|class, n| classes.push((class, n)));
         assert_eq!(classes, [(sizes::class_of(65_435), 1)]);
-        assert!(young.about().is_none() && young.close().is_none());
-        assert!(!pass(&young, Direction::Sent, 1));
+        assert!(young.take().is_none() && matches!(young.end(0), End::Grows), "until it is known");
+        young.clear();
+        assert!(matches!(young.end(0), End::Nothing) && young.look() == (None, None));
     }
 
     #[test]
@@ -294,11 +560,67 @@ mod tests {
         let young = young();
         assert!(young.open(CLIENT));
         let inside = young.enter().unwrap();
-        assert!(young.close().is_some());
+        assert!(young.grow().is_some() && young.take().is_some());
         assert!(young.is_in_use() && !young.open(CLIENT));
         assert!(!inside.count(Direction::Sent, 1), "it was closed");
         assert!(!young.is_in_use() && young.open(CLIENT));
-        assert_eq!(young.traffic(), Traffic::default());
+        assert_eq!(young.traffic(), young_traffic());
+    }
+
+    /// That of a connection that has carried nothing.
+    fn young_traffic() -> Traffic {
+        let nothing = Carried { times: 1, ..Carried::default() };
+        Traffic { sent: nothing, received: nothing }
+    }
+
+    /// One connection that has sent messages of these lengths, to its end at this second.
+    fn live<'a>(young: &'a Young, about: About, sent: &[u64], now: u32) -> Ending<'a> {
+        assert!(young.open(about));
+        assert!(sent.iter().all(|len| pass(young, Direction::Sent, *len)));
+        let End::Counts(ending) = young.end(now) else { panic!("it was open") };
+        assert!(young.about().is_some() && !young.open(about), "it is being counted");
+        ending
+    }
+
+    #[test]
+    fn ends_that_are_alike_are_counted_in_their_place() {
+        let young = young();
+        let first = live(&young, CLIENT, &[100, 5000], 7).join();
+        assert_eq!(first.err().unwrap().begin_anew(), None, "there was none before");
+        assert!(live(&young, CLIENT, &[120, 5000], 9).join().is_ok(), "lengths of one class");
+        let (now, batch) = young.look();
+        let batch = batch.unwrap();
+        assert_eq!((now, batch.about, batch.connections, batch.last), (None, CLIENT, 2, 9));
+        assert_eq!((batch.traffic.sent.messages, batch.traffic.sent.bytes), (4, 10_220));
+        let mut classes = Vec::new();
+        batch.traffic.sent.each_class(|class, n| classes.push((class, n)));
+        assert_eq!(classes, [(sizes::class_of(100), 2), (sizes::class_of(5000), 2)]);
+
+        let others = [
+            (CLIENT, &[100][..], 9),
+            (About { is_server: true, ..CLIENT }, &[100], 9),
+            (About { server_port: 1, ..CLIENT }, &[100], 9),
+            (CLIENT, &[100], 9),
+            (CLIENT, &[100], 9 + PERIOD),
+        ];
+        for (about, sent, now) in others {
+            let before = young.look().1;
+            let ending = live(&young, about, sent, now).join().err().expect("it is different");
+            assert_eq!(ending.begin_anew(), before);
+        }
+    }
+
+    #[test]
+    fn a_place_counts_no_further_than_its_words_reach() {
+        let young = young();
+        let mut taken = 0;
+        for _ in 0..40_000 {
+            if let Err(ending) = live(&young, CLIENT, &[65_535], 0).join() {
+                taken += ending.begin_anew().map_or(0, |batch| batch.traffic.sent.bytes);
+            }
+        }
+        let left = young.look().1.unwrap().traffic.sent.bytes;
+        assert_eq!(taken + left, 40_000 * 65_535);
     }
 
     proptest! {
@@ -320,7 +642,7 @@ mod tests {
                 }
             }
             let _ = kept;
-            let traffic = young.close().unwrap();
+            let traffic = end(&young).unwrap().traffic;
             for (carried, expected) in [traffic.sent, traffic.received].iter().zip(expected) {
                 prop_assert_eq!((carried.messages, carried.bytes), expected);
                 let mut messages = 0;
@@ -340,10 +662,21 @@ mod loom_tests {
 
     fn young() -> Young {
         let new = || AtomicU64::new(0);
-        Young { about: new(), traffic: new(), sent: new(), received: new() }
+        let ended = Ended { which: new(), bytes: new(), sent: new(), received: new() };
+        Young { about: new(), traffic: new(), sent: new(), received: new(), ended }
     }
 
     const ABOUT: About = About { is_server: true, server_port: 80 };
+
+    /// Ends what is here, counted at its place; what it has sent.
+    fn end(young: &Young) -> Option<u64> {
+        let End::Counts(ending) = young.end(0) else { return None };
+        let sent = ending.traffic.sent.messages;
+        if let Err(ending) = ending.join() {
+            let _ = ending.begin_anew();
+        }
+        Some(sent)
+    }
 
     /// A call on one CPU, somebody who needs more than a place on another: when he finds
     /// nobody inside, no plain call is under way, and the message is counted here or there.
@@ -364,7 +697,8 @@ mod loom_tests {
                     None => false,
                 })
             };
-            let traffic = young.close().unwrap();
+            assert_eq!(young.grow(), Some(ABOUT));
+            let traffic = young.take().unwrap();
             if !young.is_in_use() {
                 assert!(!in_call.load(Ordering::Relaxed));
             }
@@ -386,15 +720,61 @@ mod loom_tests {
                     young.enter().is_some_and(|inside| inside.count(Direction::Sent, 1))
                 })
             };
-            let first = young.close().unwrap().sent.messages;
+            let first = end(&young).unwrap();
             if young.open(ABOUT) {
                 let counted = caller.join().unwrap();
-                let second = young.close().unwrap();
-                assert_eq!(first + second.sent.messages, u64::from(counted));
                 let mut lengths = 0;
-                second.sent.each_class(|_, n| lengths += n);
-                assert_eq!(lengths, second.sent.messages);
+                young.traffic().sent.each_class(|_, n| lengths += n);
+                let second = end(&young).unwrap();
+                assert_eq!(first + second, u64::from(counted));
+                assert_eq!(lengths, second);
             }
+        });
+    }
+
+    /// One needs more than a place, another closes the descriptor: the connection is the one's
+    /// or the other's, and who loses knows it.
+    #[test]
+    fn it_grows_or_it_ends() {
+        loom::model(|| {
+            let young = Arc::new(young());
+            assert!(young.open(ABOUT));
+            let grower = {
+                let young = young.clone();
+                thread::spawn(move || {
+                    let grows = young.grow().is_some();
+                    if grows {
+                        assert!(young.take().is_some());
+                        young.clear();
+                    }
+                    grows
+                })
+            };
+            let ended = end(&young).is_some();
+            assert_ne!(grower.join().unwrap(), ended);
+            assert_eq!(young.look().1.is_some(), ended);
+        });
+    }
+
+    /// Connections begin and end while somebody looks: he sees each of them once.
+    #[test]
+    fn who_looks_sees_every_connection_once() {
+        loom::model(|| {
+            let young = Arc::new(young());
+            assert!(young.open(ABOUT));
+            let closer = {
+                let young = young.clone();
+                thread::spawn(move || end(&young))
+            };
+            let before = young.words();
+            let (open, ended) = young.seen();
+            fence(Ordering::Acquire);
+            if before[0] & ENDING == 0 && before == young.words() {
+                let seen = usize::from(open.is_some())
+                    + ended.map_or(0, |batch| batch.connections) as usize;
+                assert_eq!(seen, 1);
+            }
+            closer.join().unwrap();
         });
     }
 }

@@ -4,11 +4,13 @@
 //!   0             not ours: straight to libc
 //!   sock | 0      a TCP stream socket
 //!   set  | 1      an epoll descriptor with TCP sockets in it
-//!   2, 6          a TCP stream socket that has no object yet: a young connection, or a
-//!                 socket that is not connected
+//!   2             a TCP stream socket that has no object, if its place says so: a young
+//!                 connection, or a socket that is not connected
 //! ```
 //!
-//! Whoever needs the object of a young connection has it made by asking ([`crate::young`]).
+//! Whoever needs the object of a young connection has it made by asking ([`crate::young`]). The
+//! 2 stays when the descriptor is closed. Programs that open a connection for each request get
+//! the same few numbers again and again, on many CPUs, and none of these has to write here then.
 //!
 //! The table is a cache of what the kernel knows (the descriptor *is* a kernel
 //! socket); forgetting an entry costs speed on a connection that is still on TCP
@@ -24,11 +26,9 @@ use sidestep_device::apart;
 /// Descriptor numbers above this are never ours.
 const TABLE_LEN: usize = 1 << 20;
 const SET_TAG: usize = 1;
-/// A socket without an object.
-const BARE_TAG: usize = 2;
-const TAGS: usize = SET_TAG | BARE_TAG;
-const YOUNG: usize = BARE_TAG;
-const FRESH: usize = BARE_TAG | 4;
+/// A socket without an object, or what was one.
+const BARE: usize = 2;
+const TAGS: usize = SET_TAG | BARE;
 
 /// Zero pages until a descriptor is entered.
 static TABLE: Table = Table([const { AtomicUsize::new(0) }; TABLE_LEN]);
@@ -40,7 +40,7 @@ impl Table {
     /// The word of a descriptor.
     #[inline]
     fn get(&self, fd: usize) -> Option<&AtomicUsize> {
-        self.0.get(apart::place::<{ size_of::<AtomicUsize>() }>(fd))
+        self.0.get(apart::place(fd))
     }
 }
 
@@ -87,7 +87,7 @@ fn load(fd: i32) -> usize {
 pub fn sock(fd: i32) -> Option<Use> {
     let word = load(fd);
     if word == 0 || word & TAGS != 0 {
-        return if word & BARE_TAG == 0 { None } else { grown(fd) };
+        return if word == BARE && young::stage(fd).is_some() { grown(fd) } else { None };
     }
     enter(fd, word)
 }
@@ -105,41 +105,16 @@ pub fn object(fd: i32) -> Option<Use> {
     if word == 0 || word & TAGS != 0 { None } else { enter(fd, word) }
 }
 
-/// What a socket without an object is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Bare {
-    /// Neither connected nor listening.
-    Fresh,
-    /// A young connection.
-    Young,
-}
-
-/// The socket behind a descriptor, if it has no object.
+/// Whether the place of a descriptor says what it is, if anything.
 #[inline]
-pub(crate) fn bare(fd: i32) -> Option<Bare> {
-    match load(fd) {
-        YOUNG => Some(Bare::Young),
-        FRESH => Some(Bare::Fresh),
-        _ => None,
-    }
+pub(crate) fn is_bare(fd: i32) -> bool {
+    load(fd) == BARE
 }
 
-/// Whether a descriptor leads to a young connection.
-#[inline]
-pub(crate) fn is_young(fd: i32) -> bool {
-    load(fd) == YOUNG
-}
-
-/// Enters a socket without an object. `None`: the number is too large.
-#[must_use]
-pub(crate) fn insert_bare(fd: i32, bare: Bare) -> Option<Entry> {
-    entry(fd)?;
+/// From now on the place of a descriptor says what it is.
+pub(crate) fn insert_bare(fd: i32) -> Entry {
     note_highest(fd);
-    let word = match bare {
-        Bare::Young => YOUNG,
-        Bare::Fresh => FRESH,
-    };
-    Some(replace(fd, word))
+    if is_bare(fd) { Entry::Nothing } else { replace(fd, BARE) }
 }
 
 /// The same for a look: whoever accepts wants to know what his listener was given, and many
@@ -189,21 +164,25 @@ pub fn set(fd: i32) -> Option<&'static Set> {
 
 /// What a descriptor stood for.
 pub enum Entry {
-    /// Not ours, or a socket that was not connected.
+    /// Not ours.
     Nothing,
-    /// A young connection, at the place of this descriptor.
-    Young(i32),
+    /// What the place of this descriptor says.
+    Bare(i32),
     /// A TCP socket; one descriptor less refers to it.
     Sock(&'static Sock),
     /// An epoll set.
     Set(&'static Set),
 }
 
-/// Whether a descriptor is in the table at all.
+/// Whether a descriptor is a socket or an epoll set of ours.
 #[inline]
 #[must_use]
 pub fn is_ours(fd: i32) -> bool {
-    load(fd) != 0
+    match load(fd) {
+        0 => false,
+        BARE => young::stage(fd).is_some(),
+        _ => true,
+    }
 }
 
 /// Takes a descriptor out of the table.
@@ -223,13 +202,13 @@ pub fn insert_sock(fd: i32, sock: &'static Sock) -> Entry {
     replace(fd, core::ptr::from_ref(sock) as usize)
 }
 
-/// Enters the object of a young connection in its place. False: it was closed meanwhile.
+/// Enters the object of a socket that had none. False: the descriptor is another's meanwhile.
 #[must_use]
 pub(crate) fn grow_up(fd: i32, sock: &'static Sock) -> bool {
     sock.descriptors.fetch_add(1, Ordering::Relaxed);
     let word = core::ptr::from_ref(sock) as usize;
     let is_in_place = entry(fd).is_some_and(|entry| {
-        entry.compare_exchange(YOUNG, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        entry.compare_exchange(BARE, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     });
     if !is_in_place {
         sock.descriptors.fetch_sub(1, Ordering::Relaxed);
@@ -247,9 +226,9 @@ pub fn insert_set(fd: i32, set: &'static Set) -> Entry {
 fn replace(fd: i32, word: usize) -> Entry {
     let Some(entry) = entry(fd) else { return Entry::Nothing };
     let old = entry.swap(word, Ordering::AcqRel);
-    if old == YOUNG {
-        Entry::Young(fd)
-    } else if old == 0 || old & BARE_TAG != 0 {
+    if old == BARE {
+        Entry::Bare(fd)
+    } else if old == 0 {
         Entry::Nothing
     } else if old & SET_TAG != 0 {
         // SAFETY: as in `set`.
@@ -260,10 +239,11 @@ fn replace(fd: i32, word: usize) -> Entry {
     }
 }
 
-/// Calls `f` with every descriptor of a young connection.
-pub(crate) fn for_each_young(f: impl FnMut(i32)) {
+/// Calls `f` with every descriptor of a socket that has no object.
+pub(crate) fn for_each_bare(f: impl FnMut(i32)) {
     let highest = HIGHEST.load(Ordering::Relaxed) as i32;
-    (0..=highest).filter(|fd| is_young(*fd)).for_each(f);
+    let is_one = |fd: &i32| is_bare(*fd) && young::stage(*fd).is_some();
+    (0..=highest).filter(is_one).for_each(f);
 }
 
 /// Calls `f` with every descriptor of a socket that has one. For the rare moments (fork, exec)
@@ -282,8 +262,8 @@ pub fn for_each_sock(mut f: impl FnMut(i32, &'static Sock)) {
 /// Whether no descriptor is a TCP socket of ours.
 #[must_use]
 pub fn is_empty() -> bool {
-    let is_sock = |word| word != 0 && word & SET_TAG == 0;
-    !(0..=HIGHEST.load(Ordering::Relaxed)).any(|fd| is_sock(load(fd as i32)))
+    let is_sock = |fd| is_ours(fd) && load(fd) & SET_TAG == 0;
+    !(0..=HIGHEST.load(Ordering::Relaxed) as i32).any(is_sock)
 }
 
 /// Calls `f` with the epoll set of every descriptor that is one of ours.

@@ -31,7 +31,7 @@ use core::time::Duration;
 use sidestep_device::channel::SLOTS;
 use sidestep_device::state::{self, RING_SIZES, Slot, State, mode};
 use sidestep_device::sys;
-use sidestep_device::young::{About, Traffic, YOUNG_MAX};
+use sidestep_device::young::{self, About, Traffic, YOUNG_MAX};
 use sidestep_proto::autosmc::Patience;
 use sidestep_proto::fallback::Reason;
 use sidestep_wire::diagnosis::Diagnosis;
@@ -472,8 +472,10 @@ impl Found {
         };
         let grown =
             (0..slots_used(state)).filter_map(|index| Some((index, read(state.slot(index))?)));
-        let young = young(state).map(|(fd, about, traffic)| {
-            (SLOTS + fd as usize, Seen::young(owner, fd, about, &Counters::of_young(traffic)))
+        let young = young(state).filter_map(|(fd, (open, _))| {
+            let (about, traffic) = open?;
+            let counters = Counters::of_young(traffic);
+            Some((SLOTS + fd as usize, Seen::young(owner, fd, about, &counters)))
         });
         grown.chain(young).filter_map(shown).collect()
     }
@@ -488,10 +490,15 @@ impl Found {
 
 impl Program {
     fn read(state: &State, id: StateId, pids: Vec<u32>, program: String) -> Self {
-        let read = || (totals(state), ended_on_tcp(state), recorded::services(state));
+        let read = || {
+            // Looked at once: what ends meanwhile is in neither sum twice.
+            let young: Vec<_> = young(state).map(|(_, seen)| seen).collect();
+            let (totals, on_tcp) = (totals(state, &young), ended_on_tcp(state, &young));
+            (totals, on_tcp, recorded::services(state))
+        };
         let (totals, ended_on_tcp, (services, services_untold)) =
             state.header().read_in_peace(read);
-        let (decisions, decisions_untold) = recorded::decisions(state.history());
+        let (decisions, decisions_untold) = recorded::decisions(state);
         Self {
             state: id,
             pids,
@@ -601,18 +608,24 @@ fn left_alone(state: &State) -> Vec<LeftAlone> {
     state.header().failures.iter().filter_map(failure).collect()
 }
 
-fn ended_on_tcp(state: &State) -> Vec<(Reason, u64)> {
+fn ended_on_tcp(state: &State, young: &[young::Seen]) -> Vec<(Reason, u64)> {
     let load = |number: usize| {
         let ended = state.header().ended.iter().map(|ended| &ended.tcp[number]);
         ended.fold(0u64, |sum, n| sum.saturating_add(n.load(Ordering::Relaxed)))
     };
+    let young: u64 =
+        young.iter().flat_map(|(_, ended)| ended).map(|ended| u64::from(ended.connections)).sum();
     let numbers = 0..state::REASONS_MAX as u8;
-    let ended = numbers.map(|number| (Reason::from_number(number), load(usize::from(number))));
+    let ended = numbers.map(|number| {
+        let reason = Reason::from_number(number);
+        let more = if reason == Reason::TooShort { young } else { 0 };
+        (reason, load(usize::from(number)).saturating_add(more))
+    });
     ended.filter(|(_, connections)| *connections > 0).collect()
 }
 
 /// All connections of a state: those that have ended and those in its slots.
-fn totals(state: &State) -> Totals {
+fn totals(state: &State, young: &[young::Seen]) -> Totals {
     let mut totals = Totals {
         handshakes: Handshakes::read(&state.header().handshakes),
         rings: Rings::read(&state.header().rings),
@@ -624,7 +637,7 @@ fn totals(state: &State) -> Totals {
         totals.sent += Sizes::read(&ended.sent);
         totals.received += Sizes::read(&ended.received);
     }
-    for (reason, connections) in ended_on_tcp(state) {
+    for (reason, connections) in ended_on_tcp(state, young) {
         totals.add_tcp(reason, connections);
     }
     for slot in (0..slots_used(state)).map(|index| state.slot(index)) {
@@ -641,23 +654,25 @@ fn totals(state: &State) -> Totals {
         totals.sent += Sizes::read(&slot.sent);
         totals.received += Sizes::read(&slot.received);
     }
-    for (_, _, traffic) in young(state) {
-        totals.add_tcp(Reason::TooShort, 1);
-        totals.counters.add(&Counters::of_young(traffic));
-        totals.sent += Sizes::of_young(traffic.sent);
-        totals.received += Sizes::of_young(traffic.received);
+    for (open, ended) in young {
+        if open.is_some() {
+            totals.add_tcp(Reason::TooShort, 1);
+        }
+        let carried = [open.map(|(_, traffic)| traffic), ended.map(|ended| ended.traffic)];
+        for traffic in carried.into_iter().flatten() {
+            totals.counters.add(&Counters::of_young(traffic));
+            totals.sent += Sizes::of_young(traffic.sent);
+            totals.received += Sizes::of_young(traffic.received);
+        }
     }
     totals
 }
 
-/// Connections that have no slot yet, with their descriptors.
-fn young(state: &State) -> impl Iterator<Item = (i32, About, Traffic)> {
+/// Descriptors, and the connections at their places.
+fn young(state: &State) -> impl Iterator<Item = (i32, young::Seen)> {
     // Relaxed: what is said there is believed only as far as it says of itself.
     let used = state.header().young_used.load(Ordering::Relaxed).min(YOUNG_MAX as u32);
-    (0..used as i32).filter_map(|fd| {
-        let young = state.young(fd)?;
-        Some((fd, young.about()?, young.traffic()))
-    })
+    (0..used as i32).filter_map(|fd| Some((fd, state.young(fd)?.look())))
 }
 
 fn slots_used(state: &State) -> usize {

@@ -343,7 +343,7 @@ pub fn give_plain(fd: i32) {
 /// A program begins that is given every descriptor that stays open, whether it wants them or
 /// not: what [`give_plain`] says of one.
 pub fn give_all_plain() {
-    descriptors::for_each_young(|fd| {
+    descriptors::for_each_bare(|fd| {
         if stays_open(fd) {
             young::grow_up(fd);
         }

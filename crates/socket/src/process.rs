@@ -21,7 +21,7 @@ use sidestep_device::slab::{self, phase};
 use sidestep_device::state::{self, LISTS, Slot, State, mode};
 use sidestep_device::sys::{self, Kernel, Sender, UnixName};
 use sidestep_device::wake::{self, CHANNELS, Wake};
-use sidestep_device::young::Young;
+use sidestep_device::young::{Ending, Young};
 use sidestep_proto::autosmc::{Patience, Traffic};
 use sidestep_proto::fallback::Reason;
 use sidestep_proto::rendezvous::Local;
@@ -639,18 +639,22 @@ impl Process {
         }
     }
 
-    /// A young connection has ended; the list it was counted in. `None`: it had grown up
-    /// before, or handlers have interrupted one another on every list.
-    pub(crate) fn end_young(&self, young: &Young) -> Option<usize> {
+    /// A young connection has ended: counts it with those before it at its place. If it is
+    /// different they are counted here (unless handlers have interrupted one another on every
+    /// list).
+    pub(crate) fn count_young(&self, ending: Ending<'_>) {
+        let Err(ending) = ending.join() else { return };
         for list in pool::lists() {
             let held = Held::enter(self.free[list].lock.get());
             if held.is_outermost() {
-                let has_ended = self.state.end_young(young, list, Reason::TooShort as u8);
-                return has_ended.then_some(list);
+                return self.state.change(list, |totals| {
+                    if let Some(batch) = ending.begin_anew() {
+                        totals.take_young(&batch, Reason::TooShort as u8);
+                        crate::account::ended_young(self, &batch, list);
+                    }
+                });
             }
         }
-        let _ = young.close();
-        None
     }
 
     /// The first of some slots that nobody has had; the others go to a list, which is empty.
@@ -974,7 +978,7 @@ const _: () = assert!(slab::LAYOUT_VERSION == 5);
 const _: () = assert!(Reason::ALL.len() <= state::REASONS_MAX);
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::sock::{self, Phase};
     use std::net::{TcpListener, TcpStream};
@@ -983,7 +987,7 @@ mod tests {
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
     /// The process is the test program itself: one test at a time counts in it.
-    fn alone() -> MutexGuard<'static, ()> {
+    pub(crate) fn alone() -> MutexGuard<'static, ()> {
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         note_owner();
         ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)

@@ -224,7 +224,7 @@ fn new(nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
 pub fn forget_entry(entry: Entry, fd: i32) {
     match entry {
         Entry::Nothing => {}
-        Entry::Young(place) => young::end(place),
+        Entry::Bare(place) => _ = young::end(place),
         Entry::Sock(sock) => sock.drop_descriptor(fd),
         Entry::Set(set) => set.drop_descriptor(),
     }
@@ -244,12 +244,12 @@ pub fn before_close(fd: i32) -> Option<Closing> {
     if !descriptors::is_ours(fd) || process::is_borrowed_memory() {
         return None;
     }
+    // The word of a bare one stays.
+    if descriptors::is_bare(fd) && !young::end(fd) {
+        return None;
+    }
     match descriptors::remove(fd) {
-        Entry::Nothing => None,
-        Entry::Young(place) => {
-            young::end(place);
-            None
-        }
+        Entry::Nothing | Entry::Bare(_) => None,
         Entry::Set(set) => {
             set.drop_descriptor();
             None
@@ -999,7 +999,7 @@ pub fn before_fork() {
 pub fn after_fork_in_child() {
     POOL.reset_locks();
     crate::parcel::reset_lock();
-    young::forget_all();
+    young::reset_locks();
     descriptors::for_each_sock(|_, sock| {
         sock.was_young.store(-1, Ordering::Relaxed);
         sock.uses.store(1, Ordering::Relaxed);

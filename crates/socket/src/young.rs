@@ -1,9 +1,9 @@
 //! Young connections: nothing is decided about them, and nothing is kept but a few words.
 //!
 //! A program that opens a connection for each request is to pay no more for us than a few
-//! instructions, and neither a slot nor a socket object fills its caches. So the table of
-//! descriptors says "young", and messages are counted in words of the state
-//! ([`sidestep_device::young`]).
+//! instructions, and neither a slot nor a socket object fills its caches. So all that is known
+//! is in the place of the descriptor, a cache line of the state ([`sidestep_device::young`]),
+//! where the end is counted as well.
 //!
 //! ```text
 //!   socket     fresh ──┐
@@ -17,23 +17,40 @@
 //! without rules that would have to be asked, without an agent that wants to know of them. Nor
 //! those that never wait: an event loop is about to ask for their object.
 
-use crate::descriptors::{self, Bare};
+use crate::descriptors;
 use crate::options::Promotion;
 use crate::pool::{Held, SharedLock};
 use crate::process;
 use crate::sock::{self, Phase, Sock};
-use crate::{account, reload, tcp_option};
+use crate::{reload, tcp_option};
 use sidestep_device::lock::Lock;
-use sidestep_device::young::{About, Direction, Inside};
+use sidestep_device::sys;
+use sidestep_device::young::{About, Direction, End, Inside, Stage, Young};
 use sidestep_proto::autosmc;
 
 const _: () = assert!(sidestep_device::young::MESSAGES == autosmc::MESSAGES);
 const _: () = assert!(sidestep_device::young::BYTES == autosmc::BYTES);
 
+/// The place of a descriptor.
+#[inline]
+fn place(fd: i32) -> Option<&'static Young> {
+    process::existing()?.state.young(fd)
+}
+
+/// What the place of a descriptor says.
+#[inline]
+pub(crate) fn stage(fd: i32) -> Option<Stage> {
+    place(fd)?.stage()
+}
+
 /// A socket was made that is not connected.
 pub fn note_fresh(fd: i32) {
-    if let Some(entry) = descriptors::insert_bare(fd, Bare::Fresh) {
-        sock::forget_entry(entry, -1);
+    match process::current().and_then(|process| process.state.young(fd)) {
+        Some(place) => {
+            place.begin_fresh();
+            sock::forget_entry(descriptors::insert_bare(fd), -1);
+        }
+        None => _ = sock::register(fd, false, false),
     }
 }
 
@@ -41,13 +58,17 @@ pub fn note_fresh(fd: i32) {
 /// it before.
 #[must_use]
 pub fn may_connect(fd: i32) -> bool {
-    descriptors::bare(fd) == Some(Bare::Fresh) && tcp_option::is_absent()
+    is_fresh(fd) && tcp_option::is_absent()
+}
+
+fn is_fresh(fd: i32) -> bool {
+    descriptors::is_bare(fd) && stage(fd) == Some(Stage::Fresh)
 }
 
 /// A socket was connected to a server at this port. False: it has, or needs, an object.
 #[must_use]
 pub fn begin_client(fd: i32, server_port: u16) -> bool {
-    descriptors::bare(fd) == Some(Bare::Fresh) && begin(fd, About { is_server: false, server_port })
+    is_fresh(fd) && begin(fd, About { is_server: false, server_port })
 }
 
 /// A connection was accepted from a listener of ours. False: it needs an object.
@@ -63,14 +84,11 @@ pub fn begin_server(fd: i32, listener: i32) -> bool {
 fn begin(fd: i32, about: About) -> bool {
     reload::look();
     let Some(process) = process::current().filter(|_| may_be_young()) else { return false };
-    let Some(young) = process.state.young(fd).filter(|young| young.open(about)) else {
+    if !process.state.young(fd).is_some_and(|place| place.open(about)) {
         return false;
-    };
-    process.note_young(fd);
-    match descriptors::insert_bare(fd, Bare::Young) {
-        Some(entry) => sock::forget_entry(entry, -1),
-        None => _ = young.close(),
     }
+    process.note_young(fd);
+    sock::forget_entry(descriptors::insert_bare(fd), -1);
     true
 }
 
@@ -104,10 +122,10 @@ pub fn receive(fd: i32, flags: i32, plain: impl Fn() -> isize) -> Option<isize> 
 
 #[inline]
 fn enter(fd: i32) -> Option<Inside<'static>> {
-    if !descriptors::is_young(fd) {
+    if !descriptors::is_bare(fd) {
         return None;
     }
-    process::existing()?.state.young(fd)?.enter()
+    place(fd)?.enter()
 }
 
 #[inline]
@@ -144,70 +162,77 @@ pub(crate) fn grow_up(fd: i32) {
     if !growing.is_outermost() || process::is_borrowed_memory() {
         return;
     }
-    match descriptors::bare(fd) {
-        Some(Bare::Fresh) => _ = sock::register(fd, false, false),
-        Some(Bare::Young) => grow(fd),
+    match stage(fd).filter(|_| descriptors::is_bare(fd)) {
+        Some(Stage::Fresh) => _ = sock::register(fd, false, false),
+        Some(Stage::Young) => grow(fd),
         None => {}
     }
 }
 
 fn grow(fd: i32) {
-    let Some(process) = process::existing() else { return };
-    let Some(young) = process.state.young(fd) else { return };
-    let Some(about) = young.about() else { return };
+    // Nobody ends it from here on, or it has ended.
+    let Some(place) = place(fd) else { return };
+    let Some(about) = place.grow() else { return };
     if let Some(sock) = Sock::grown(fd, about) {
         sock.set_phase(Phase::Candidate);
-        sock.begin_with(fd, Some(young));
+        sock.begin_with(fd, Some(place));
         // Without a slot nobody has asked what it has carried.
-        let _ = young.close();
+        let _ = place.take();
         if !descriptors::grow_up(fd, sock) {
             sock.leave();
         }
     } else {
         // No memory for an object: the kernel's alone.
-        sock::forget_entry(descriptors::remove(fd), -1);
+        let _ = place.take();
     }
+    place.clear();
 }
 
-/// All young connections get their objects: this process is about to share them.
+/// All sockets without an object get one: this process is about to share them.
 pub(crate) fn grow_all() {
-    descriptors::for_each_young(grow_up);
+    descriptors::for_each_bare(grow_up);
 }
 
-/// A young connection has ended, before anything was decided.
-pub(crate) fn end(fd: i32) {
-    let Some(process) = process::existing() else { return };
-    let Some(young) = process.state.young(fd) else { return };
-    let Some(about) = young.about() else { return };
-    if let Some(list) = process.end_young(young) {
-        crate::log!(Info, "connection ends on TCP before it was decided");
-        account::ended_young(process, about, list);
+/// What the place of a descriptor says has ended. True: there is an object instead, as another
+/// thread's call has just made it.
+pub(crate) fn end(fd: i32) -> bool {
+    let (Some(process), Some(place)) = (process::existing(), place(fd)) else { return false };
+    match place.end(sys::coarse_seconds()) {
+        End::Nothing => false,
+        End::Counts(ending) => {
+            crate::log!(Info, "connection ends on TCP before it was decided");
+            process.count_young(ending);
+            false
+        }
+        End::Grows => {
+            drop(Held::enter(growing(fd)));
+            !descriptors::is_bare(fd)
+        }
     }
 }
 
-/// In the child of a fork: what other threads began while the parent forked is the parent's,
-/// and so were the locks.
-pub(crate) fn forget_all() {
+/// In the child of a fork: the locks were those of the parent's threads. What they began while
+/// it forked is in the parent's places.
+pub(crate) fn reset_locks() {
     GROWING.iter().for_each(|growing| growing.0.get().reset());
-    descriptors::for_each_young(|fd| _ = descriptors::remove(fd));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::tests::alone;
     use core::sync::atomic::Ordering;
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
 
     /// A connection that is young.
     fn connect() -> (TcpStream, i32) {
-        process::note_owner();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = listener.local_addr().unwrap();
         let stream = TcpStream::connect(server).unwrap();
         let fd = stream.as_raw_fd();
         note_fresh(fd);
-        assert!(begin_client(fd, server.port()) && descriptors::is_young(fd));
+        assert!(begin_client(fd, server.port()) && stage(fd) == Some(Stage::Young));
         (stream, fd)
     }
 
@@ -229,21 +254,24 @@ mod tests {
 
     #[test]
     fn a_connection_of_fifteen_messages_never_has_an_object() {
+        let _alone = alone();
         let (stream, fd) = connect();
         for _ in 0..15 {
             assert_eq!(send(fd, || 1), Some(1));
         }
         assert_eq!(receive(fd, libc::MSG_PEEK, || 9), Some(9), "does not count");
         assert_eq!(receive(fd, 0, || -1), Some(-1), "does not either");
-        let young = process::existing().unwrap().state.young(fd).unwrap();
+        let young = place(fd).unwrap();
         assert_eq!(young.traffic().sent.messages, 15);
         assert!(descriptors::object(fd).is_none());
         close(stream);
-        assert!(young.about().is_none() && descriptors::bare(fd).is_none());
+        assert!(stage(fd).is_none() && !descriptors::is_ours(fd));
+        assert!(young.look().1.is_some_and(|ended| ended.traffic.sent.messages == 15));
     }
 
     #[test]
     fn the_sixteenth_message_makes_one_that_goes_on_with_the_counts() {
+        let _alone = alone();
         let (stream, fd) = connect();
         for _ in 0..15 {
             assert_eq!(receive(fd, 0, || 10), Some(10));
@@ -259,6 +287,7 @@ mod tests {
 
     #[test]
     fn a_call_that_has_not_returned_keeps_it_where_it_is() {
+        let _alone = alone();
         let (stream, fd) = connect();
         let inside = enter(fd).unwrap();
         let sock = descriptors::sock(fd).expect("grown up");
@@ -272,6 +301,7 @@ mod tests {
 
     #[test]
     fn what_is_asked_about_an_unconnected_socket_makes_an_object() {
+        let _alone = alone();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let fd = listener.as_raw_fd();
         note_fresh(fd);

@@ -1,16 +1,17 @@
 //! What a program has written down besides its connections: decisions of the last hour,
 //! attempts, rings, lengths of messages, and traffic by server port if it only counts.
 
-use super::{Fallback, Role, address_of, fallback_of, slots_used};
+use super::{Fallback, Role, address_of, fallback_of, slots_used, young};
+use crate::account::kind_of_young;
 use core::net::SocketAddr;
 use core::ops::AddAssign;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use sidestep_device::history::{self, History};
+use sidestep_device::history;
 use sidestep_device::services::{self, place};
 use sidestep_device::sizes::CLASSES;
 use sidestep_device::state::{self, RING_SIZES, State, mode};
-use sidestep_device::young::Carried;
+use sidestep_device::young::{Batch, Carried};
 use sidestep_device::{sizes, sys};
 use sidestep_proto::fallback::Reason;
 use sidestep_wire::{Diagnosis, RmbeSize};
@@ -172,7 +173,7 @@ impl AddAssign for Rings {
 }
 
 /// The decisions of the last hour, and how many found no place to be told apart.
-pub(super) fn decisions(history: &History) -> (Vec<Decision>, u64) {
+pub(super) fn decisions(state: &State) -> (Vec<Decision>, u64) {
     let decision = |(kind, recent): (history::Kind, history::Recent)| Decision {
         server: address_of(kind.family, kind.server_ip, u32::from(kind.server_port)),
         role: role(kind.is_server),
@@ -189,7 +190,12 @@ pub(super) fn decisions(history: &History) -> (Vec<Decision>, u64) {
         last_ago: Duration::from_secs(u64::from(recent.last_ago)),
     };
     let mut decisions: Vec<Decision> = Vec::new();
-    for more in history.recent().map(decision) {
+    let young = young(state).filter_map(|(_, (_, ended))| {
+        let Batch { about, connections, last, .. } = ended?;
+        let recent = history::Recent::of(connections, last);
+        (recent.in_last_hour > 0).then(|| (kind_of_young(about), recent))
+    });
+    for more in state.history().recent().chain(young).map(decision) {
         let is_same = |known: &&mut Decision| {
             (known.server, known.role, &known.verdict) == (more.server, more.role, &more.verdict)
         };
@@ -198,7 +204,7 @@ pub(super) fn decisions(history: &History) -> (Vec<Decision>, u64) {
             None => decisions.push(more),
         }
     }
-    (decisions, history.untold().in_last_hour)
+    (decisions, state.history().untold().in_last_hour)
 }
 
 /// Traffic by server address, and how many connections found no place to be told apart.
