@@ -605,7 +605,7 @@ mod tests {
         ];
         for (about, sent, now) in others {
             let before = young.look().1;
-            let ending = live(&young, about, sent, now).join().err().expect("it is different");
+            let ending = live(&young, about, sent, now).join().expect_err("it is different");
             assert_eq!(ending.begin_anew(), before);
         }
     }

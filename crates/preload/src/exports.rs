@@ -399,6 +399,9 @@ export! {
     fn sendfile(out: i32, file: i32, offset: *mut i64, len: usize) -> isize {
         const SENDFILE_MAX: usize = 0x7fff_f000;
         let plain = plain!(real::sendfile(out, file, offset, len));
+        if let Some(n) = young::send(out, plain) {
+            return n;
+        }
         let Some(sock) = descriptors::sock(out) else { return plain() };
         loop {
             if let Some(n) = stream::send_by_tcp(&sock, out, plain) {
@@ -522,10 +525,9 @@ fn accepted(listener: i32, fd: i32, flags: i32) -> i32 {
     if !is_tcp {
         return forget_stale(fd);
     }
-    let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
     quietly(|| {
-        if nonblocking || !young::begin_server(fd, listener) {
-            accept_with_object(fd, nonblocking, known, listener);
+        if !young::begin_server(fd, listener) {
+            accept_with_object(fd, flags & libc::SOCK_NONBLOCK != 0, known, listener);
         }
     });
     fd
@@ -541,9 +543,9 @@ fn accept_with_object(fd: i32, nonblocking: bool, known: Option<&Sock>, listener
     }
 }
 
-/// A socket was connected to a server at this port, or, if not `at_once`, it will be.
-fn connected(fd: i32, port: u16, at_once: bool) {
-    if at_once && young::begin_client(fd, port) {
+/// A socket was connected to a server at this port, or will be.
+fn connected(fd: i32, port: u16) {
+    if young::begin_client(fd, port) {
         return;
     }
     if let Some(sock) = descriptors::sock(fd).filter(|sock| sock.phase() == Phase::Fresh) {
@@ -568,10 +570,7 @@ export! {
         // SAFETY: passed on.
         let fd = forget_stale(unsafe { real::socket(domain, kind, protocol) });
         if fd >= 0 && sock::is_tcp(domain, kind, protocol) {
-            quietly(|| match kind & libc::SOCK_NONBLOCK {
-                0 => young::note_fresh(fd),
-                _ => _ = sock::register(fd, true, false),
-            });
+            quietly(|| young::note_fresh(fd));
         }
         fd
     }
@@ -602,7 +601,7 @@ export! {
         {
             // SAFETY: as above.
             let to = unsafe { sock::address_at(address, len) };
-            quietly(|| connected(fd, to.map_or(0, |server| server.port()), result == 0));
+            quietly(|| connected(fd, to.map_or(0, |server| server.port())));
         }
         result
     }
@@ -732,7 +731,13 @@ export! {
         match command {
             libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, result),
             libc::F_SETFL if result == 0 => {
-                descriptors::sock(fd).inspect(|sock| sock.note_status_flags(argument as i32));
+                let flags = argument as i32;
+                // Whether a socket waits, the kernel can be asked later.
+                let sock = match flags & libc::O_ASYNC {
+                    0 => descriptors::object(fd),
+                    _ => descriptors::sock(fd),
+                };
+                sock.inspect(|sock| sock.note_status_flags(flags));
                 result
             }
             _ => result,
@@ -740,7 +745,12 @@ export! {
     }
 
     fn ioctl(fd: i32, request: u64, argument: usize) -> i32 {
-        let Some(sock) = descriptors::sock(fd) else {
+        // Whether a socket waits, the kernel can be asked later.
+        let sock = match request {
+            libc::FIONBIO => descriptors::object(fd),
+            _ => descriptors::sock(fd),
+        };
+        let Some(sock) = sock else {
             // SAFETY: passed on.
             return unsafe { real::ioctl(fd, request, argument) };
         };

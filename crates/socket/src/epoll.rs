@@ -14,6 +14,9 @@
 //!                                                    one-shot: until MOD
 //! ```
 //!
+//! A socket that has no object yet ([`crate::young`]) has no registration here: the kernel's is
+//! the program's, and a [`Watch`] remembers it for the time when there is an object.
+//!
 //! A set whose connections are out of its channel's reach (inherited by `fork`, in
 //! more than four sets, watched through another set) *arms* them one by one before
 //! it sleeps: slower, and always right.
@@ -21,7 +24,7 @@
 use crate::pool::{Held, Pool, SharedLock};
 use crate::process::{self, Process};
 use crate::sock::{Conn, Phase, Sock};
-use crate::{Errno, readiness, wait};
+use crate::{Errno, readiness, wait, young};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::ptr::{NonNull, null_mut};
@@ -32,6 +35,7 @@ use core::time::Duration;
 use sidestep_device::channel::{Channel, SLOTS};
 use sidestep_device::state::{Slot, count};
 use sidestep_device::sys;
+use sidestep_device::young::YOUNG_MAX;
 use sidestep_proto::readiness::mask;
 
 const EPOLLET: u32 = 1 << 31;
@@ -234,8 +238,7 @@ pub unsafe fn control(
         }
         return None;
     }
-    let sock = crate::descriptors::sock(fd)?;
-    if operation != libc::EPOLL_CTL_DEL && event.is_null() {
+    if !crate::descriptors::is_ours(fd) || operation != libc::EPOLL_CTL_DEL && event.is_null() {
         return None;
     }
     let wish = if event.is_null() {
@@ -244,6 +247,10 @@ pub unsafe fn control(
         // SAFETY: the caller's promise; epoll_event is packed, so read as a whole.
         unsafe { event.read_unaligned() }
     };
+    if let Some(answer) = watch(epfd, operation, fd, wish) {
+        return Some(answer);
+    }
+    let sock = crate::descriptors::sock(fd)?;
     let _structure = Held::enter(STRUCTURE.get());
     Some(match operation {
         libc::EPOLL_CTL_ADD => add(epfd, fd, sock.sock(), wish),
@@ -251,6 +258,104 @@ pub unsafe fn control(
         libc::EPOLL_CTL_DEL => remove(epfd, fd, sock.sock()),
         _ => Err(libc::EINVAL),
     })
+}
+
+/// What a program waits for on a socket that has no object.
+#[repr(align(64))]
+struct Watch {
+    /// The only set that has it; null: none.
+    set: AtomicPtr<Set>,
+    data: AtomicU64,
+    events: AtomicU32,
+}
+
+/// By descriptor. Changed under the lock of whoever [makes its object](crate::young::growing),
+/// but forgotten without.
+static WATCHES: [Watch; YOUNG_MAX] = [const { Watch::new() }; YOUNG_MAX];
+
+impl Watch {
+    const fn new() -> Self {
+        Self { set: AtomicPtr::new(null_mut()), data: AtomicU64::new(0), events: AtomicU32::new(0) }
+    }
+
+    fn of(fd: i32) -> Option<&'static Self> {
+        WATCHES.get(fd as usize)
+    }
+
+    fn is_of(&self, set: Option<&Set>) -> bool {
+        let of = self.set.load(Ordering::Relaxed);
+        set.is_some_and(|set| core::ptr::eq(set, of))
+    }
+
+    fn wish_for(&self, wish: libc::epoll_event) {
+        self.events.store(wish.events, Ordering::Relaxed);
+        self.data.store(wish.u64, Ordering::Relaxed);
+    }
+
+    fn forget(&self) {
+        // Mostly there is none, and the line stays as it is.
+        if !self.set.load(Ordering::Relaxed).is_null() {
+            self.set.store(null_mut(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// `epoll_ctl` on a socket that has no object and needs none for it: the kernel's answer.
+/// `None`: it is none, or it needs one, as it is to be in a second set.
+fn watch(
+    epfd: i32,
+    operation: i32,
+    fd: i32,
+    wish: libc::epoll_event,
+) -> Option<Result<usize, Errno>> {
+    let watch = Watch::of(fd).filter(|_| crate::descriptors::is_bare(fd))?;
+    let held = Held::enter(young::growing(fd));
+    let has_object = young::stage(fd).is_none() || !crate::descriptors::is_bare(fd);
+    if !held.is_outermost() || has_object || process::is_borrowed_memory() {
+        return None;
+    }
+    let is_watched = !watch.set.load(Ordering::Relaxed).is_null();
+    let is_here = watch.is_of(crate::descriptors::set(epfd));
+    if operation == libc::EPOLL_CTL_ADD && is_watched && !is_here {
+        return None;
+    }
+    let answer = kernel_control(epfd, operation, fd, wish.events, wish.u64);
+    if answer.is_ok() {
+        match operation {
+            libc::EPOLL_CTL_ADD => {
+                let set = set_of(epfd)?;
+                watch.wish_for(wish);
+                watch.set.store(core::ptr::from_ref(set).cast_mut(), Ordering::Relaxed);
+            }
+            libc::EPOLL_CTL_MOD if is_here => watch.wish_for(wish),
+            libc::EPOLL_CTL_DEL if is_here => watch.forget(),
+            _ => {}
+        }
+    }
+    Some(answer)
+}
+
+/// A socket gets its object: what was watched is registered. Under the lock of whoever makes
+/// it.
+pub(crate) fn take_over_watch(fd: i32, sock: &'static Sock) {
+    let Some(watch) = Watch::of(fd) else { return };
+    if watch.set.load(Ordering::Relaxed).is_null() {
+        return;
+    }
+    // Nobody dissolves the set meanwhile.
+    let _structure = Held::enter(STRUCTURE.get());
+    let set = watch.set.swap(null_mut(), Ordering::Relaxed);
+    // SAFETY: sets are pool memory, never unmapped.
+    if let Some(set) = unsafe { set.as_ref() } {
+        let events = watch.events.load(Ordering::Relaxed);
+        let wish = libc::epoll_event { events, u64: watch.data.load(Ordering::Relaxed) };
+        Registration::make(set, sock, fd, wish);
+    }
+}
+
+/// A socket without an object is closed: the kernel forgets it, so do we.
+pub(crate) fn forget_watch(fd: i32) {
+    Watch::of(fd).inspect(|watch| watch.forget());
 }
 
 fn add(epfd: i32, fd: i32, sock: &'static Sock, wish: libc::epoll_event) -> Result<usize, Errno> {
@@ -706,6 +811,9 @@ impl Set {
             return;
         }
         let _structure = Held::enter(STRUCTURE.get());
+        crate::descriptors::for_each_bare(|fd| {
+            Watch::of(fd).filter(|watch| watch.is_of(Some(self))).inspect(|watch| watch.forget());
+        });
         for registration in walk(self.registrations.load(Ordering::Acquire), |r| &r.next_of_set) {
             if let Some(sock) = registration.sock() {
                 self.unsubscribe(sock);

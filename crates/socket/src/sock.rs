@@ -342,11 +342,14 @@ pub fn start_anew(old: &Use) {
 }
 
 impl Sock {
-    /// The object of a young connection, which nobody else knows yet.
-    pub(crate) fn grown(fd: i32, about: About) -> Option<&'static Self> {
-        let sock = new(false, about.is_server)?;
-        sock.server_port.store(about.server_port, Ordering::Relaxed);
-        sock.was_young.store(fd, Ordering::Relaxed);
+    /// The object of a socket that had none: of a young connection, or of one that is not
+    /// connected. Nobody else knows it yet.
+    pub(crate) fn grown(fd: i32, about: Option<About>) -> Option<&'static Self> {
+        let sock = new(false, about.is_some_and(|about| about.is_server))?;
+        if let Some(about) = about {
+            sock.server_port.store(about.server_port, Ordering::Relaxed);
+            sock.was_young.store(fd, Ordering::Relaxed);
+        }
         Some(sock)
     }
 

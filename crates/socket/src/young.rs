@@ -14,15 +14,16 @@
 //! ```
 //!
 //! Only connections that would be left alone at first anyway begin so: with promotion `lazy`,
-//! without rules that would have to be asked, without an agent that wants to know of them. Nor
-//! those that never wait: an event loop is about to ask for their object.
+//! without rules that would have to be asked, without an agent that wants to know of them. An
+//! event loop may wait for one as well: the kernel reports it, as the program has asked, and
+//! what it has asked is kept for the object ([`crate::epoll`]).
 
 use crate::descriptors;
 use crate::options::Promotion;
 use crate::pool::{Held, SharedLock};
 use crate::process;
 use crate::sock::{self, Phase, Sock};
-use crate::{reload, tcp_option};
+use crate::{epoll, reload, tcp_option};
 use sidestep_device::lock::Lock;
 use sidestep_device::sys;
 use sidestep_device::young::{About, Direction, End, Inside, Stage, Young};
@@ -150,7 +151,8 @@ static GROWING: [Growing; 16] = [const { Growing(SharedLock::new()) }; 16];
 #[repr(align(64))]
 struct Growing(SharedLock);
 
-fn growing(fd: i32) -> &'static Lock {
+/// What is done to a socket without an object under it happens before it gets one, or not.
+pub(crate) fn growing(fd: i32) -> &'static Lock {
     GROWING[fd as usize % GROWING.len()].0.get()
 }
 
@@ -162,29 +164,31 @@ pub(crate) fn grow_up(fd: i32) {
     if !growing.is_outermost() || process::is_borrowed_memory() {
         return;
     }
-    match stage(fd).filter(|_| descriptors::is_bare(fd)) {
-        Some(Stage::Fresh) => _ = sock::register(fd, false, false),
-        Some(Stage::Young) => grow(fd),
-        None => {}
+    if descriptors::is_bare(fd) {
+        grow(fd);
     }
 }
 
 fn grow(fd: i32) {
-    // Nobody ends it from here on, or it has ended.
     let Some(place) = place(fd) else { return };
-    let Some(about) = place.grow() else { return };
+    // Nobody ends a connection from here on, or it has ended.
+    let about = place.grow();
+    if about.is_none() && place.stage() != Some(Stage::Fresh) {
+        return;
+    }
     if let Some(sock) = Sock::grown(fd, about) {
-        sock.set_phase(Phase::Candidate);
-        sock.begin_with(fd, Some(place));
-        // Without a slot nobody has asked what it has carried.
-        let _ = place.take();
+        if about.is_some() {
+            sock.set_phase(Phase::Candidate);
+            sock.begin_with(fd, Some(place));
+        }
+        epoll::take_over_watch(fd, sock);
         if !descriptors::grow_up(fd, sock) {
+            epoll::forget_sock(sock);
             sock.leave();
         }
-    } else {
-        // No memory for an object: the kernel's alone.
-        let _ = place.take();
     }
+    // Without a slot, or without memory for an object, nobody has asked what it has carried.
+    let _ = place.take();
     place.clear();
 }
 
@@ -197,6 +201,7 @@ pub(crate) fn grow_all() {
 /// thread's call has just made it.
 pub(crate) fn end(fd: i32) -> bool {
     let (Some(process), Some(place)) = (process::existing(), place(fd)) else { return false };
+    epoll::forget_watch(fd);
     match place.end(sys::coarse_seconds()) {
         End::Nothing => false,
         End::Counts(ending) => {
