@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`rendezvous`] | which CLC message is the answer to this one, or why is it Decline? |
 //! | [`ledger`] | at which byte of the TCP stream does the ring take over? |
+//! | [`connection`] | what do the CDC messages of a connection over RDMA say, and when are they sent? |
 //! | [`cursor`] | may the peer's cursor be believed, and where in the ring do bytes go? |
 //! | [`readiness`] | what would `poll` say about a connection in this state? |
 //! | [`governor`] | spin, yield or sleep? |
@@ -25,6 +26,7 @@ extern crate std;
 
 pub mod autocache;
 pub mod autosmc;
+pub mod connection;
 pub mod cursor;
 pub mod fallback;
 pub mod governor;
