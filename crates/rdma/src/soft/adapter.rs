@@ -31,6 +31,8 @@ const TOMBSTONE_LIFE: Duration = Duration::from_secs(60);
 const TOMBSTONE_INTERVAL: Duration = Duration::from_millis(50);
 /// Room for any datagram: the longest payload, headers and ICRC.
 pub const DATAGRAM_MAX: usize = 4096 + 64;
+/// The length of an acknowledgement: BTH, AETH, ICRC.
+const ANSWER_LEN: usize = 20;
 
 /// Datagrams that were not for us, or not in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,12 +63,70 @@ pub struct Adapter {
     drops: Drops,
 }
 
+/// Datagrams that leave together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// To this address.
+    pub to: IpAddr,
+    /// Bytes of all.
+    pub len: usize,
+    /// Bytes of each but the last, which may have less; `segment_len <= len`.
+    pub segment_len: usize,
+}
+
 #[derive(Debug)]
 struct Link {
     qp: QueuePair,
     /// The peer's QP and address, once they are known.
     peer: Option<(QpNumber, IpAddr)>,
     is_restless: bool,
+    /// Runs that left while an answer was to be given.
+    passed_over: u8,
+}
+
+/// An answer is the shortest packet there is, so it can close a run, and then costs nothing. It
+/// waits for one that it can close so many times.
+const PASSED_OVER_MAX: u8 = 3;
+
+impl Link {
+    /// Writes a run of packets, each with the ICRC of its place, and returns its length and theirs.
+    fn write_run(
+        &mut self,
+        envelope: &Envelope,
+        out: &mut [u8],
+        segments_max: usize,
+        now: Duration,
+    ) -> Option<(usize, usize)> {
+        let (mut at, mut segment_len, mut segments) = (0, 0, 0);
+        let mut is_open = self.passed_over < PASSED_OVER_MAX;
+        while is_open
+            && usize::from(segments) < segments_max
+            && let Some(part) = self.qp.next_request()
+        {
+            let len = part.packet_len() + ICRC_LEN;
+            if segments == 0 {
+                segment_len = len;
+            }
+            if len > segment_len || at + len > out.len() {
+                break;
+            }
+            let written = self.qp.write_request(&part, &mut out[at..], now)?;
+            at += seal(envelope, segments, &mut out[at..], written)?;
+            segments += 1;
+            is_open = len == segment_len;
+        }
+        // Only the last one may be shorter, and none longer.
+        let has_place = is_open && usize::from(segments) < segments_max;
+        let fits = at + ANSWER_LEN <= out.len() && ANSWER_LEN <= segment_len;
+        if (segments == 0 || has_place && fits)
+            && let Some(written) = self.qp.write_answer(&mut out[at..])
+        {
+            at += seal(envelope, segments, &mut out[at..], written)?;
+            segment_len = if segments == 0 { at } else { segment_len };
+        }
+        self.passed_over = if self.qp.has_answer() { self.passed_over + 1 } else { 0 };
+        (at > 0).then_some((at, segment_len))
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -117,7 +177,7 @@ impl Adapter {
                 && is_usable
             {
                 let qp = QueuePair::new(number, first_psn);
-                place.insert(Link { qp, peer: None, is_restless: false });
+                place.insert(Link { qp, peer: None, is_restless: false, passed_over: 0 });
                 return (number, first_psn);
             }
         }
@@ -216,35 +276,39 @@ impl Adapter {
         self.links.values().filter_map(|link| link.qp.poll_timeout()).min()
     }
 
-    /// Writes the next datagram to the front of `out`; to whom, at UDP port [`PORT`], and its
-    /// length. `out` has room for [`DATAGRAM_MAX`]. The QPs take turns.
-    pub fn poll_transmit(&mut self, out: &mut [u8], now: Duration) -> Option<(IpAddr, usize)> {
+    /// Writes the next run of datagrams to the front of `out`: of one QP, all to UDP port [`PORT`].
+    /// It has at most `segments_max` of them, and as many as there is room for; `out` has room for
+    /// [`DATAGRAM_MAX`]. The QPs take turns.
+    pub fn poll_transmit(
+        &mut self,
+        out: &mut [u8],
+        segments_max: usize,
+        now: Duration,
+    ) -> Option<Run> {
         if let Some((to, headers)) = self.refusals.pop_front() {
             let len = headers.emit(0, out).ok()?;
-            return self.seal(to, out, len);
+            return seal(&envelope(self.address, self.source_port, to)?, 0, out, len)
+                .map(|len| Run { to, len, segment_len: len });
         }
         for _ in 0..self.restless.len() {
             let number = self.restless.pop_front()?;
             let Some(link) = self.links.get_mut(&number) else { continue };
-            let room = out.len().checked_sub(ICRC_LEN)?;
-            match (link.peer, link.qp.poll_transmit(&mut out[..room], now)) {
-                (Some((_, to)), Some(len)) => {
-                    self.restless.push_back(number);
-                    return self.seal(to, out, len);
-                }
-                // It stays restless while it has something to tell.
-                _ if link.qp.has_events() => self.restless.push_back(number),
-                _ => link.is_restless = false,
+            let run = link.peer.and_then(|(_, to)| {
+                let envelope = envelope(self.address, self.source_port, to)?;
+                let (len, segment_len) = link.write_run(&envelope, out, segments_max, now)?;
+                Some(Run { to, len, segment_len })
+            });
+            // It stays restless while it has something to tell.
+            if run.is_some() || link.qp.has_events() {
+                self.restless.push_back(number);
+            } else {
+                link.is_restless = false;
+            }
+            if run.is_some() {
+                return run;
             }
         }
         None
-    }
-
-    fn seal(&self, to: IpAddr, out: &mut [u8], len: usize) -> Option<(IpAddr, usize)> {
-        let envelope = envelope(self.address, self.source_port, to)?;
-        let (packet, rest) = out.split_at_mut_checked(len)?;
-        rest.get_mut(..ICRC_LEN)?.copy_from_slice(&envelope.icrc(packet, 0));
-        Some((to, len + ICRC_LEN))
     }
 
     /// What has happened on some QP; of one QP in order.
@@ -254,6 +318,13 @@ impl Adapter {
             Some((*number, event))
         })
     }
+}
+
+/// Puts the ICRC behind a packet of `len` bytes, and returns the length of both.
+fn seal(envelope: &Envelope, identification: u16, out: &mut [u8], len: usize) -> Option<usize> {
+    let (packet, rest) = out.split_at_mut_checked(len)?;
+    rest.get_mut(..ICRC_LEN)?.copy_from_slice(&envelope.icrc(packet, identification));
+    Some(len + ICRC_LEN)
 }
 
 /// The QP may have something to send or to tell.
@@ -336,9 +407,10 @@ mod tests {
         fn datagrams(&mut self, from: usize) -> Vec<Vec<u8>> {
             let mut all = Vec::new();
             let mut out = [0; DATAGRAM_MAX];
-            while let Some((to, len)) = self.adapters[from].poll_transmit(&mut out, self.now) {
-                assert_eq!(to, self.adapters[1 - from].address);
-                all.push(out[..len].to_vec());
+            while let Some(run) = self.adapters[from].poll_transmit(&mut out, 1, self.now) {
+                assert_eq!(run.to, self.adapters[1 - from].address);
+                assert_eq!(run.len, run.segment_len);
+                all.push(out[..run.len].to_vec());
             }
             all
         }
@@ -477,8 +549,8 @@ mod tests {
         }
         let mut out = [0; DATAGRAM_MAX];
         let mut psns = Vec::new();
-        while let Some((_, len)) = pair.adapters[0].poll_transmit(&mut out, pair.now) {
-            psns.push(Packet::parse(&out[..len]).unwrap().headers.bth.psn);
+        while let Some(run) = pair.adapters[0].poll_transmit(&mut out, 1, pair.now) {
+            psns.push(Packet::parse(&out[..run.len]).unwrap().headers.bth.psn);
         }
         assert_eq!(psns.len(), 6);
         assert!(psns.windows(2).all(|two| two[0].plus(1) != two[1]), "{psns:?}");

@@ -77,6 +77,14 @@ pub(super) struct Part {
     pub(super) len: usize,
 }
 
+impl Part {
+    /// Bytes of the packet, without its ICRC.
+    pub(super) const fn packet_len(&self) -> usize {
+        let reth = if self.reth.is_some() { roce::RETH_LEN } else { 0 };
+        roce::BTH_LEN + reth + self.len + roce::pad_len(self.len)
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Requester {
     mtu: usize,
@@ -150,23 +158,25 @@ impl Requester {
         Ok(())
     }
 
-    /// The next packet that may be sent.
-    pub(super) fn next_part(&mut self, now: Duration) -> Option<Part> {
+    /// The next packet that may be sent. It counts as sent when [`Self::sent`] is told.
+    pub(super) fn next_part(&self) -> Option<Part> {
         let in_flight = self.next.since(self.una) as u32;
         let window = if self.silence.is_probing { 1 } else { self.window };
         if self.pause_until.is_some() || self.next == self.tail || in_flight >= window {
             return None;
         }
-        let psn = self.next;
-        let part = self.part(psn, in_flight + 1 == window);
-        self.next = psn.plus(1);
+        Some(self.part(self.next, in_flight + 1 == window))
+    }
+
+    /// The packet that [`Self::next_part`] has told is on its way.
+    pub(super) fn sent(&mut self, now: Duration) {
+        self.next = self.next.plus(1);
         if self.next.since(self.reached) > 0 {
             self.reached = self.next;
         }
         if self.silence.deadline.is_none() {
             self.silence.arm(now);
         }
-        Some(part)
     }
 
     fn part(&self, psn: Psn, is_last_allowed: bool) -> Part {
