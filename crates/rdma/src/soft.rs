@@ -17,6 +17,7 @@
 //! |---|---|
 //! | `rnic` | adapter and port as one object, and one call that makes progress |
 //! | [`port`] | the two UDP sockets of an address, and what the kernel must do with them |
+//! | [`sharing`] | several processes at one address: who gets a datagram |
 //! | [`adapter`] | the queue pairs behind an address: whose a datagram is, its check, tombstones |
 //! | [`queue_pair`] | one end of a reliable connection: both halves, and its states |
 //! | `requester` | what was posted, what is on its way, what is sent again, and when it gives up |
@@ -31,6 +32,7 @@ pub mod queue_pair;
 mod requester;
 mod responder;
 mod rnic;
+pub mod sharing;
 mod sys;
 
 pub use adapter::Adapter;

@@ -23,6 +23,7 @@ use sidestep_wire::roce::{Aeth, Bth, Headers, ICRC_LEN, Nak, Opcode, PORT, Packe
 use sidestep_wire::{Psn, QpNumber};
 
 use super::queue_pair::{Event, Peer, QueuePair};
+use super::sharing::{Slot, is_question};
 use crate::memory::Regions;
 
 /// How long a tombstone stands.
@@ -52,6 +53,7 @@ pub struct Drops {
 pub struct Adapter {
     address: IpAddr,
     source_port: u16,
+    slot: Option<Slot>,
     links: HashMap<QpNumber, Link>,
     regions: Regions,
     /// QPs that may have something to send or to tell.
@@ -155,6 +157,7 @@ impl Adapter {
         Self {
             address,
             source_port,
+            slot: None,
             links: HashMap::new(),
             regions: Regions::default(),
             restless: VecDeque::new(),
@@ -165,13 +168,21 @@ impl Adapter {
         }
     }
 
-    /// A new queue pair. Its number cannot be guessed, and neither can the PSN it begins with.
+    /// From now on new queue pairs have numbers of this slot: other processes have the others.
+    pub const fn keep_to(&mut self, slot: Slot) {
+        self.slot = Some(slot);
+    }
+
+    /// A new queue pair. Its number cannot be guessed, but for its slot, and neither can the PSN it
+    /// begins with.
     pub fn create(&mut self) -> (QpNumber, Psn) {
         let first_psn = Psn::from_low_bits(rand::random());
         loop {
             let [_, number @ ..] = rand::random::<u32>().to_be_bytes();
             let number = QpNumber(number);
-            let is_usable = (QpNumber::FIRST..QpNumber([0xFF; 3])).contains(&number)
+            let number = self.slot.map_or(number, |slot| slot.apply(number));
+            let is_usable = number >= QpNumber::FIRST
+                && !is_question(number)
                 && !self.tombstones.contains_key(&number);
             if let Entry::Vacant(place) = self.links.entry(number)
                 && is_usable

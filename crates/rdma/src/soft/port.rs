@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Two sockets, because they want opposite things. The receiver's port is the standard's, and
-//! several processes may share it. The sender has a port of its own, by which
+//! several processes may [share](super::sharing) it. The sender has a port of its own, by which
 //! interfaces and routers keep our packets on one way and in order, and options that make the kernel
 //! write the headers that the ICRC counts on ([`options`]).
 //!
@@ -57,7 +57,8 @@ pub struct Settings {
     pub device: Option<String>,
     /// Packets leave in runs.
     pub runs: bool,
-    /// Other processes may have the same address at the same time.
+    /// Other processes of the same user may have the same address at the same time. Not with a
+    /// device.
     pub is_shared: bool,
 }
 
@@ -76,7 +77,8 @@ pub enum OpenError {
     /// It is not an address of this host.
     #[error("{0} is not an address of this host")]
     NoSuchAddress(IpAddr),
-    /// All places of a group are taken, or none was found.
+    /// All slots of a group are taken, or our place in it was not found: something keeps datagrams
+    /// to ourselves from the loopback interface.
     #[error("no place among those who share UDP port {PORT} of {0}")]
     NoPlace(IpAddr),
     /// The kernel refuses something that it should not.

@@ -22,8 +22,9 @@ use std::time::Duration;
 
 use super::Adapter;
 use super::adapter::{DATAGRAM_MAX, Run};
-use super::port::batch::{Inbox, Outbox};
+use super::port::batch::{Datagram, Inbox, Outbox};
 use super::port::{OpenError, Port, Sent, Settings};
+use super::sharing::Membership;
 use super::sys;
 use crate::faults::{Faults, Plan};
 
@@ -39,6 +40,8 @@ pub struct Rnic {
     port: Port,
     inbox: Inbox,
     outbox: Outbox,
+    /// Others at the same address.
+    membership: Option<Membership>,
     /// What is between the adapter and the port, if the network is to be bad.
     network: Option<Faults<Parcel>>,
     /// Watches the sockets.
@@ -76,15 +79,24 @@ impl Rnic {
     /// [`OpenError`].
     pub fn open(address: IpAddr, settings: &Settings) -> Result<Self, OpenError> {
         let port = Port::open(address, settings)?;
+        let membership = settings.is_shared.then(|| Membership::join(&port)).transpose()?;
+        let mut adapter = Adapter::new(address, port.source_port());
         let watch = || {
             let epoll = sys::epoll()?;
             sys::watch(epoll.as_fd(), port.receiver(), libc::EPOLLIN)?;
+            if let Some(membership) = &membership {
+                sys::watch(epoll.as_fd(), membership.listener(), libc::EPOLLIN)?;
+            }
             Ok(epoll)
         };
         let epoll = watch().map_err(|error| OpenError::new(address, error))?;
+        if let Some(membership) = &membership {
+            adapter.keep_to(membership.slot());
+        }
         Ok(Self {
-            adapter: Adapter::new(address, port.source_port()),
+            adapter,
             port,
+            membership,
             inbox: Inbox::default(),
             outbox: Outbox::default(),
             network: None,
@@ -122,12 +134,22 @@ impl Rnic {
         let mut has_more = true;
         for _ in 0..BATCHES_MAX {
             has_more = self.port.receive(&mut self.inbox);
-            for datagram in self.inbox.datagrams() {
-                self.adapter.handle_datagram(datagram.from, datagram.port, datagram.bytes, now);
+            for Datagram { from, port, bytes } in self.inbox.datagrams() {
+                let membership = self.membership.as_mut();
+                if membership.is_none_or(|it| it.is_ours(&Datagram { from, port, bytes })) {
+                    self.adapter.handle_datagram(from, port, bytes, now);
+                }
             }
             if !has_more {
                 break;
             }
+        }
+        if let Some(membership) = &mut self.membership {
+            membership.take_handed_over(self.epoll.as_fd(), now, |datagram| {
+                self.adapter.handle_datagram(datagram.from, datagram.port, datagram.bytes, now);
+            });
+            // What fails is tried again with the next question.
+            let _ = membership.handle_timeout(&self.port, now);
         }
         // Only now: who was late looks first whether the answer has come meanwhile.
         self.adapter.handle_timeout(now);
@@ -204,7 +226,8 @@ impl Rnic {
             Some(Obstacle::Full) => None,
             None => self.network.as_ref().and_then(Faults::poll_timeout),
         };
-        self.adapter.poll_timeout().into_iter().chain(sending).min()
+        let question = self.membership.as_ref().map(Membership::poll_timeout);
+        [self.adapter.poll_timeout(), sending, question].into_iter().flatten().min()
     }
 }
 

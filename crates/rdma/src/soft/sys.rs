@@ -189,3 +189,98 @@ pub(super) fn watch(epoll: BorrowedFd<'_>, of: BorrowedFd<'_>, events: c_int) ->
     // SAFETY: the event is read during the call.
     unsafe { call!(epoll_ctl, fd, action, of.as_raw_fd(), &raw mut event) }.map(drop)
 }
+
+/// The abstract name of an AF_UNIX socket: the bytes after the leading NUL, at most 107.
+pub(super) fn bind_unix(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    let (address, len) = unix_name(name);
+    // SAFETY: the kernel reads as many bytes of the address as it has.
+    unsafe { call!(bind, socket.as_raw_fd(), &raw const address, len) }.map(drop)
+}
+
+/// Connects to whoever listens at an abstract name, if there is room in the queue.
+pub(super) fn connect_unix(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    let (address, len) = unix_name(name);
+    // SAFETY: as in `bind_unix`.
+    unsafe { call!(connect, socket.as_raw_fd(), &raw const address, len) }.map(drop)
+}
+
+fn unix_name(name: &str) -> (libc::sockaddr_un, u32) {
+    let mut address = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
+    for (to, from) in address.sun_path[1..].iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let len = name.len().min(address.sun_path.len() - 1);
+    (address, (size_of::<libc::sa_family_t>() + 1 + len) as u32)
+}
+
+pub(super) fn listen(socket: BorrowedFd<'_>, backlog: usize) -> io::Result<()> {
+    // SAFETY: two integers.
+    unsafe { call!(listen, socket.as_raw_fd(), backlog) }.map(drop)
+}
+
+/// The next connection that waits.
+pub(super) fn accept(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: nothing is to be written.
+    let fd = unsafe { call!(accept4, socket.as_raw_fd(), 0, 0, flags) }?;
+    // SAFETY: new, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Whether the other end of a connected AF_UNIX socket is a process of the same user.
+pub(super) fn is_same_user(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of::<libc::ucred>() as u32;
+    let (fd, level, option) = (socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED);
+    // SAFETY: the kernel writes at most `len` bytes, which are there.
+    unsafe { call!(getsockopt, fd, level, option, &raw mut peer, &raw mut len) }?;
+    // SAFETY: it has no arguments.
+    let own = unsafe { call!(geteuid) }?;
+    Ok(peer.uid as usize == own)
+}
+
+/// Sends a message by a connected socket.
+pub(super) fn send(socket: BorrowedFd<'_>, message: &[u8]) -> io::Result<usize> {
+    send_to_name(socket, message, std::ptr::null(), 0)
+}
+
+/// Sends a datagram.
+pub(super) fn send_to(
+    socket: BorrowedFd<'_>,
+    datagram: &[u8],
+    to: &SocketName,
+) -> io::Result<usize> {
+    send_to_name(socket, datagram, to.as_ptr(), to.len())
+}
+
+fn send_to_name(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    name: *const c_void,
+    name_len: u32,
+) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let fd = socket.as_raw_fd();
+    // SAFETY: the kernel reads as many bytes as there are, of both; the name is one of the two
+    // callers'.
+    unsafe { call!(sendto, fd, bytes.as_ptr(), bytes.len(), flags, name, name_len) }
+}
+
+/// Receives a message, cut to the length of the buffer; 0: there will be no more.
+pub(super) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
+    let (fd, flags) = (socket.as_raw_fd(), libc::MSG_DONTWAIT);
+    // SAFETY: the kernel writes at most as many bytes as there are.
+    unsafe { call!(recvfrom, fd, buffer.as_mut_ptr(), buffer.len(), flags, 0, 0) }
+}
+
+/// Lets a program of classic BPF choose the socket of a datagram in a reuseport group.
+pub(super) fn attach_chooser(
+    socket: BorrowedFd<'_>,
+    program: &[libc::sock_filter],
+) -> io::Result<()> {
+    let name = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+    let (fd, len) = (socket.as_raw_fd(), size_of::<libc::sock_fprog>());
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF);
+    // SAFETY: the kernel reads the program, which has this length, and copies it.
+    unsafe { call!(setsockopt, fd, level, option, &raw const name, len) }.map(drop)
+}

@@ -5,6 +5,8 @@
 //! |---|---|
 //! | `pair` | two RNICs with a link, and everything that passes over it compared |
 //! | `loopback` | both families, bad networks, hostile datagrams, sockets that are full |
+//! | `sharing` | several RNICs at one address, which come and go |
 
 mod loopback;
 mod pair;
+mod sharing;

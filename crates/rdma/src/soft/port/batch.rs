@@ -215,7 +215,7 @@ impl Default for Inbox {
 impl Inbox {
     /// Takes what has come instead of what was here. True: the inbox is full, and there may be
     /// more.
-    pub(super) fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<bool> {
+    pub(in crate::soft) fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<bool> {
         self.messages.clear();
         let mut names = [SocketName::EMPTY; MESSAGES_MAX];
         let mut iovecs = [NO_BYTES; MESSAGES_MAX];
