@@ -11,7 +11,7 @@
 //! write the headers that the ICRC counts on ([`options`]).
 //!
 //! **Runs.** Packets of equal length leave as one message of the kernel's ([`batch`]). The *k*-th of
-//! them has IP identification *k*; that is measured, and their ICRCs say so.
+//! them has IP identification *k*; that is measured (`tests/rnic/cable.rs`), and their ICRCs say so.
 //! Whoever parts runs in hardware is expected to count alike, as with TCP. Where that is wrong, or
 //! where a box on the way numbers packets anew, a peer that checks the identification hears only
 //! the first of each run. [`Port::stop_runs`] is for then: singles without a UDP checksum, which no
