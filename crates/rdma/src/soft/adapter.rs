@@ -65,6 +65,20 @@ pub struct Adapter {
     drops: Drops,
 }
 
+/// The payload of a UDP datagram that has come in.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'a> {
+    /// From this address.
+    pub from: IpAddr,
+    /// And this UDP port.
+    pub port: u16,
+    /// Its place in the run in which it has come; 0 alone. A hint: its sender has probably given
+    /// it this identification.
+    pub index: u16,
+    /// What it carries.
+    pub bytes: &'a [u8],
+}
+
 /// Datagrams that leave together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
@@ -236,38 +250,27 @@ impl Adapter {
         }
     }
 
-    /// The payload of a UDP datagram has come in.
-    pub fn handle_datagram(&mut self, from: IpAddr, port: u16, bytes: &[u8], now: Duration) {
-        let Ok(packet) = Packet::parse(bytes) else {
+    /// A datagram has come in.
+    pub fn handle_datagram(&mut self, datagram: &Datagram<'_>, now: Duration) {
+        let Ok(packet) = Packet::parse(datagram.bytes) else {
             self.drops.malformed += 1;
             return;
         };
         let number = packet.headers.bth.destination;
-        let link = self.links.get_mut(&number);
-        let tombstone = self.tombstones.get_mut(&number);
-        let peer = match (&link, &tombstone) {
-            (Some(link), _) => link.peer,
-            (None, Some(tombstone)) => Some(tombstone.peer),
-            (None, None) => {
-                self.drops.unknown_qp += 1;
-                return;
+        if let Some(link) = self.links.get_mut(&number) {
+            let peer = link.peer.map(|(_, address)| address);
+            match is_from(peer, datagram, self.address, &mut self.rollbacks, &mut self.drops) {
+                true => link.qp.handle_packet(&packet, &self.regions, now),
+                false => return,
             }
-        };
-        if peer.is_none_or(|(_, address)| address != from) {
-            self.drops.stranger += 1;
-            return;
-        }
-        let verdict = envelope(from, port, self.address)
-            .map(|envelope| envelope.check(bytes, &mut self.rollbacks));
-        if !matches!(verdict, Some(Verdict::Intact { .. })) {
-            self.drops.damaged += 1;
-            return;
-        }
-        if let Some(link) = link {
-            link.qp.handle_packet(&packet, &self.regions, now);
             rouse(link, &mut self.restless);
-        } else if let Some(tombstone) = tombstone {
-            self.refusals.extend(tombstone.refuse(&packet, now));
+        } else if let Some(tombstone) = self.tombstones.get_mut(&number) {
+            let peer = Some(tombstone.peer.1);
+            if is_from(peer, datagram, self.address, &mut self.rollbacks, &mut self.drops) {
+                self.refusals.extend(tombstone.refuse(&packet, now));
+            }
+        } else {
+            self.drops.unknown_qp += 1;
         }
     }
 
@@ -336,6 +339,25 @@ fn seal(envelope: &Envelope, identification: u16, out: &mut [u8], len: usize) ->
     let (packet, rest) = out.split_at_mut_checked(len)?;
     rest.get_mut(..ICRC_LEN)?.copy_from_slice(&envelope.icrc(packet, identification));
     Some(len + ICRC_LEN)
+}
+
+/// Whether a datagram comes from a peer as the peer has sent it; otherwise it is counted.
+fn is_from(
+    peer: Option<IpAddr>,
+    datagram: &Datagram<'_>,
+    own: IpAddr,
+    rollbacks: &mut Cache,
+    drops: &mut Drops,
+) -> bool {
+    let Datagram { from, port, index, bytes } = *datagram;
+    if peer != Some(from) {
+        drops.stranger += 1;
+        return false;
+    }
+    let verdict = envelope(from, port, own).map(|envelope| envelope.check(bytes, index, rollbacks));
+    let is_intact = matches!(verdict, Some(Verdict::Intact { .. }));
+    drops.damaged += u64::from(!is_intact);
+    is_intact
 }
 
 /// The QP may have something to send or to tell.
@@ -428,7 +450,8 @@ mod tests {
 
         fn deliver(&mut self, from: usize, datagram: &[u8]) {
             let source = self.adapters[from].address;
-            self.adapters[1 - from].handle_datagram(source, PORTS[from], datagram, self.now);
+            let datagram = received_from(source, PORTS[from], datagram);
+            self.adapters[1 - from].handle_datagram(&datagram, self.now);
         }
 
         /// Until neither has anything to send.
@@ -453,6 +476,10 @@ mod tests {
             let qp = self.adapters[0].queue_pair(self.qps[0]).unwrap();
             qp.post_send(1, message).unwrap();
         }
+    }
+
+    fn received_from(from: IpAddr, port: u16, bytes: &[u8]) -> Datagram<'_> {
+        Datagram { from, port, index: 0, bytes }
     }
 
     fn received(bytes: &[u8]) -> Event {
@@ -492,11 +519,11 @@ mod tests {
         damaged[14] ^= 1;
         let mut misdirected = datagram.clone();
         misdirected[7] ^= 1;
-        adapter.handle_datagram(own, PORTS[0], &datagram[..10], now);
-        adapter.handle_datagram(own, PORTS[0], &misdirected, now);
-        adapter.handle_datagram(stranger, PORTS[0], datagram, now);
-        adapter.handle_datagram(own, PORTS[0], &damaged, now);
-        adapter.handle_datagram(own, PORTS[1], datagram, now);
+        adapter.handle_datagram(&received_from(own, PORTS[0], &datagram[..10]), now);
+        adapter.handle_datagram(&received_from(own, PORTS[0], &misdirected), now);
+        adapter.handle_datagram(&received_from(stranger, PORTS[0], datagram), now);
+        adapter.handle_datagram(&received_from(own, PORTS[0], &damaged), now);
+        adapter.handle_datagram(&received_from(own, PORTS[1], datagram), now);
         let expected = Drops { malformed: 1, unknown_qp: 1, stranger: 1, damaged: 2 };
         assert_eq!(adapter.drops(), expected);
         assert!(pair.datagrams(1).is_empty() && pair.events(1).is_empty(), "and not answered");

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use super::Adapter;
 use super::adapter::{DATAGRAM_MAX, Run};
-use super::port::batch::{Datagram, Inbox, Outbox};
+use super::port::batch::{Inbox, Outbox};
 use super::port::{OpenError, Port, Sent, Settings};
 use super::sharing::Membership;
 use super::sys;
@@ -134,10 +134,10 @@ impl Rnic {
         let mut has_more = true;
         for _ in 0..BATCHES_MAX {
             has_more = self.port.receive(&mut self.inbox);
-            for Datagram { from, port, bytes } in self.inbox.datagrams() {
+            for datagram in self.inbox.datagrams() {
                 let membership = self.membership.as_mut();
-                if membership.is_none_or(|it| it.is_ours(&Datagram { from, port, bytes })) {
-                    self.adapter.handle_datagram(from, port, bytes, now);
+                if membership.is_none_or(|it| it.is_ours(&datagram)) {
+                    self.adapter.handle_datagram(&datagram, now);
                 }
             }
             if !has_more {
@@ -146,7 +146,7 @@ impl Rnic {
         }
         if let Some(membership) = &mut self.membership {
             membership.take_handed_over(self.epoll.as_fd(), now, |datagram| {
-                self.adapter.handle_datagram(datagram.from, datagram.port, datagram.bytes, now);
+                self.adapter.handle_datagram(&datagram, now);
             });
             // What fails is tried again with the next question.
             let _ = membership.handle_timeout(&self.port, now);

@@ -41,7 +41,8 @@ use std::time::Duration;
 
 use sidestep_wire::QpNumber;
 
-use super::port::batch::{Datagram, Inbox};
+use super::adapter::Datagram;
+use super::port::batch::Inbox;
 use super::port::{OpenError, Port};
 use super::sys::{self, SocketName};
 

@@ -22,7 +22,7 @@ use std::ptr;
 use sidestep_wire::roce::PORT;
 
 use super::sys::{self, SocketName};
-use crate::soft::adapter::{DATAGRAM_MAX, Run};
+use crate::soft::adapter::{DATAGRAM_MAX, Datagram, Run};
 
 /// Messages that are taken or sent by one call.
 const MESSAGES_MAX: usize = 16;
@@ -174,17 +174,6 @@ fn put_segment_len(control: &mut Control, segment_len: usize) -> usize {
     }
 }
 
-/// A datagram that has come in.
-#[derive(Clone, Copy, Debug)]
-pub struct Datagram<'a> {
-    /// From this address.
-    pub from: IpAddr,
-    /// And this UDP port.
-    pub port: u16,
-    /// What it carries.
-    pub bytes: &'a [u8],
-}
-
 /// What has come in.
 pub struct Inbox {
     bytes: Box<[u8]>,
@@ -251,8 +240,9 @@ impl Inbox {
     pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
         let pieces = self.bytes.chunks_exact(MESSAGE_ROOM);
         self.messages.iter().zip(pieces).flat_map(|(message, piece)| {
-            let datagrams = piece[..message.len].chunks(message.segment_len);
-            datagrams.map(|bytes| Datagram { from: message.from, port: message.port, bytes })
+            let Message { from, port, len, segment_len } = *message;
+            let datagrams = (0..).zip(piece[..len].chunks(segment_len));
+            datagrams.map(move |(index, bytes)| Datagram { from, port, index, bytes })
         })
     }
 }

@@ -12,8 +12,7 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::super::adapter::DATAGRAM_MAX;
-use super::super::port::batch::Datagram;
+use super::super::adapter::{DATAGRAM_MAX, Datagram};
 use super::super::sys;
 
 const ADDRESS_LEN: usize = 16;
@@ -77,5 +76,5 @@ fn read(message: &[u8]) -> Option<Datagram<'_>> {
     let (address, rest) = message.split_first_chunk::<ADDRESS_LEN>()?;
     let (port, bytes) = rest.split_first_chunk()?;
     let from = Ipv6Addr::from(*address).to_canonical();
-    Some(Datagram { from, port: u16::from_be_bytes(*port), bytes })
+    Some(Datagram { from, port: u16::from_be_bytes(*port), index: 0, bytes })
 }
