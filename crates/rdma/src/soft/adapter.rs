@@ -63,6 +63,7 @@ pub struct Adapter {
     refusals: VecDeque<(IpAddr, Headers)>,
     rollbacks: Cache,
     drops: Drops,
+    loses_runs: bool,
 }
 
 /// The payload of a UDP datagram that has come in.
@@ -179,6 +180,7 @@ impl Adapter {
             refusals: VecDeque::new(),
             rollbacks: Cache::default(),
             drops: Drops::default(),
+            loses_runs: false,
         }
     }
 
@@ -239,6 +241,13 @@ impl Adapter {
         self.drops
     }
 
+    /// Whether there is a peer that hears only the first datagram of each run: somebody on the way
+    /// numbers packets anew. To be sent one by one from then on.
+    #[must_use]
+    pub const fn loses_runs(&self) -> bool {
+        self.loses_runs
+    }
+
     /// Destroys a queue pair; what it has not told is not told any more.
     pub fn destroy(&mut self, number: QpNumber, now: Duration) {
         self.tombstones.retain(|_, tombstone| now < tombstone.until);
@@ -263,6 +272,7 @@ impl Adapter {
                 true => link.qp.handle_packet(&packet, &self.regions, now),
                 false => return,
             }
+            self.loses_runs |= link.qp.stumbles();
             rouse(link, &mut self.restless);
         } else if let Some(tombstone) = self.tombstones.get_mut(&number) {
             let peer = Some(tombstone.peer.1);
@@ -570,6 +580,33 @@ mod tests {
             answers += pair.datagrams(1).len();
         }
         assert_eq!(answers, 20);
+    }
+
+    #[test]
+    fn a_peer_that_hears_only_the_first_of_each_run_is_noticed() {
+        let mut pair = Pair::new(4);
+        let (source, target) = (memory(60_000), memory(60_000));
+        assert!(source.copy_in(0, &[7; 60_000]));
+        let at = pair.adapters[1].regions().register(Arc::clone(&target), pair.qps[1]);
+        let qp = pair.adapters[0].queue_pair(pair.qps[0]).unwrap();
+        qp.post_write(0, (&source, 0, 60_000), (at.rkey, at.address)).unwrap();
+        let mut out = vec![0; 1 << 16];
+        while pair.events(0).is_empty() {
+            let segments_max = if pair.adapters[0].loses_runs() { 1 } else { 64 };
+            while let Some(run) = pair.adapters[0].poll_transmit(&mut out, segments_max, pair.now) {
+                pair.deliver(0, &out[..run.segment_len]);
+            }
+            let answers = pair.datagrams(1);
+            if answers.is_empty() {
+                pair.now = pair.adapters[0].poll_timeout().unwrap();
+                pair.adapters[0].handle_timeout(pair.now);
+            }
+            answers.iter().for_each(|answer| pair.deliver(1, answer));
+        }
+        assert!(pair.adapters[0].loses_runs());
+        assert!(pair.now < Duration::from_secs(1), "{:?}", pair.now);
+        let mut bytes = vec![0; 60_000];
+        assert!(target.copy_out(0, &mut bytes) && bytes == [7; 60_000]);
     }
 
     #[test]

@@ -14,8 +14,9 @@
 //! them has IP identification *k*; that is measured (`tests/rnic/cable.rs`), and their ICRCs say so.
 //! Whoever parts runs in hardware is expected to count alike, as with TCP. Where that is wrong, or
 //! where a box on the way numbers packets anew, a peer that checks the identification hears only
-//! the first of each run. [`Port::stop_runs`] is for then: singles without a UDP checksum, which no
-//! such box touches.
+//! the first of each run. An adapter [notices](super::Adapter::loses_runs), and then it is
+//! [singles](Port::stop_runs) without a UDP checksum, which no such box touches. (A peer of our own
+//! kind takes any identification: it cannot see it, and reckons it from the ICRC.)
 //!
 //! **Nothing is lost here that the network did not lose.** What the kernel does with a datagram:
 //!

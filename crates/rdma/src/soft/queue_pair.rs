@@ -299,6 +299,15 @@ impl QueuePair {
         halves.request(part, out)
     }
 
+    /// Whether of packets that are sent together only the first arrives, again and again.
+    #[must_use]
+    pub const fn stumbles(&self) -> bool {
+        match &self.state {
+            State::Sends(halves) => halves.requester.stumbles(),
+            _ => false,
+        }
+    }
+
     /// Its number.
     #[must_use]
     pub const fn number(&self) -> QpNumber {

@@ -46,6 +46,10 @@ const EXPIRIES_MAX: u32 = 8;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A gap that is told again so soon was told of packets that crossed our answer to it.
 const GAP_GUARD: Duration = Duration::from_millis(1);
+/// If of each stretch of packets only the first one or two arrive, again and again, that is no
+/// chance: where one in twenty is lost, six such stretches in a row come once in a hundred thousand.
+const STUMBLE_PACKETS_MAX: i32 = 2;
+const STUMBLES_MAX: u32 = 6;
 
 /// What a message carries.
 #[derive(Debug)]
@@ -101,6 +105,10 @@ pub(super) struct Requester {
     pause_until: Option<Duration>,
     /// The last gap that was answered, and when.
     gap: Option<(Psn, Duration)>,
+    /// Where packets were last sent again from, and how often in a row that was hardly any further
+    /// than the time before.
+    stumbled_at: Psn,
+    stumbles: u32,
 }
 
 /// How long nothing was heard.
@@ -145,6 +153,8 @@ impl Requester {
             silence: Silence::NONE,
             pause_until: None,
             gap: None,
+            stumbled_at: first,
+            stumbles: 0,
         }
     }
 
@@ -294,6 +304,9 @@ impl Requester {
 
     /// Packets from here on were lost.
     fn go_back(&mut self, psn: Psn) {
+        let is_stumble = psn.since(self.stumbled_at) <= STUMBLE_PACKETS_MAX;
+        self.stumbles = if is_stumble { self.stumbles + 1 } else { 0 };
+        self.stumbled_at = psn;
         self.next = psn;
         self.window = (self.window / 2).max(WINDOW_MIN);
         self.acknowledged = 0;
@@ -320,6 +333,11 @@ impl Requester {
         silence.deadline = Some(now + silence.limit());
         self.next = self.una;
         Ok(())
+    }
+
+    /// Whether of what is sent together only the first arrives.
+    pub(super) const fn stumbles(&self) -> bool {
+        self.stumbles >= STUMBLES_MAX
     }
 
     /// When it wants to be called next.

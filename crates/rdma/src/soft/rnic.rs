@@ -164,6 +164,10 @@ impl Rnic {
         {
             return false;
         }
+        if self.adapter.loses_runs() && self.port.segments_max() > 1 {
+            // If the kernel keeps the checksum, runs are gone all the same.
+            let _ = self.port.stop_runs();
+        }
         for _ in 0..BATCHES_MAX {
             self.fill_outbox(now);
             if self.outbox.is_empty() {
