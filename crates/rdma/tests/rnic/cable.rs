@@ -1,6 +1,7 @@
 //! Over a cable between two network namespaces: what really leaves, and what fits through.
 
 use std::collections::BTreeMap;
+use std::os::fd::AsRawFd;
 use std::process::Command;
 
 use sidestep_rdma::soft::Rnic;
@@ -127,4 +128,61 @@ fn a_narrow_cable_is_told() {
     assert!(matches!(offered, Err(MtuError::TooNarrow { mtu: 300, .. })));
     let nowhere = cable.at(0, |_| pair.ends[0].rnic.port().mtu_to("192.0.2.1".parse().unwrap()));
     assert!(matches!(nowhere, Err(MtuError::NoWay { .. })));
+}
+
+#[test]
+fn a_full_socket_is_waited_for() {
+    let Some(cable) = Cable::lay(1500) else { return };
+    let slow = "tc qdisc add dev cable root tbf rate 100mbit burst 64kb limit 16mb";
+    if !cable.command(0, &slow.split(' ').collect::<Vec<_>>()) {
+        return;
+    }
+    let rnics = open(&cable, V4, &Settings::default());
+    let (socket, least) = (rnics[0].port().sender().as_raw_fd(), 1);
+    // SAFETY: the value is there, with its length.
+    let result = unsafe {
+        let (level, option, len) = (libc::SOL_SOCKET, libc::SO_SNDBUF, size_of_val(&least) as u32);
+        libc::setsockopt(socket, level, option, (&raw const least).cast(), len)
+    };
+    assert_eq!(result, 0);
+    let mut pair = Pair::new(rnics, 1024);
+    pair.exchange(20);
+    let counters = pair.ends[0].rnic.port().counters();
+    assert!(counters.full > 0, "{counters:?}");
+    assert_eq!((counters.stopped, counters.too_long), (0, 0));
+}
+
+#[test]
+fn what_a_firewall_stops_is_counted_and_comes_again() {
+    let Some(cable) = Cable::lay(1500) else { return };
+    if !cable.command(0, &["nft", "add table inet f"]) {
+        return;
+    }
+    let chain = "add chain inet f out { type filter hook output priority 0; }";
+    assert!(cable.command(0, &["nft", chain]));
+    assert!(cable.command(0, &["nft", "add rule inet f out udp dport 4791 drop"]));
+    let mut pair = Pair::new(open(&cable, V4, &Settings::default()), 1024);
+    pair.ends[0].post_send(0, b"let me through");
+    pair.turn();
+    assert_eq!(pair.ends[0].rnic.port().counters().stopped, 1);
+    assert!(cable.command(0, &["nft", "delete table inet f"]));
+    pair.run_until(|ends| ends[0].completed == [0]);
+    assert_eq!(pair.ends[1].received, [b"let me through"]);
+}
+
+#[test]
+fn runs_that_are_lost_as_a_whole_come_again() {
+    let Some(cable) = Cable::lay(1500) else { return };
+    for end in [0, 1] {
+        if !cable.command(end, &["nft", "add table inet f"]) {
+            return;
+        }
+        let chain = "add chain inet f in { type filter hook input priority 0; }";
+        let lose = "add rule inet f in udp dport 4791 numgen random mod 20 == 0 drop";
+        assert!(cable.command(end, &["nft", chain]));
+        if !cable.command(end, &["nft", lose]) {
+            return;
+        }
+    }
+    Pair::new(open(&cable, V4, &Settings::default()), 1024).exchange(25);
 }

@@ -49,6 +49,16 @@ impl Cable {
         ip(&[&["-n", &self.names[end], "link", "set", "cable"][..], words].concat())
     }
 
+    /// Lets a program of the system's do its work at one end. False, and a line that says so, if
+    /// it is not there or cannot.
+    pub(crate) fn command(&self, end: usize, words: &[&str]) -> bool {
+        let done = ip(&[&["netns", "exec", &self.names[end]][..], words].concat());
+        if !done {
+            eprintln!("skipped: this system does not know {words:?}");
+        }
+        done
+    }
+
     /// Does something at one end, with its addresses. Sockets that are made there stay there.
     pub(crate) fn at<T: Send>(&self, end: usize, act: impl FnOnce([IpAddr; 2]) -> T + Send) -> T {
         let file = File::open(format!("/run/netns/{}", self.names[end])).unwrap();
