@@ -13,7 +13,8 @@
 //!
 //! Time comes in as an argument, a [`Duration`](core::time::Duration) since any moment, the same for
 //! all calls; nothing here reads a clock, and nothing but [`soft::port`] and what is built on it
-//! opens a socket.
+//! opens a socket. How fast it is against TCP, `cargo run --release -p sidestep-rdma --example cable`
+//! tells.
 
 pub mod faults;
 pub mod memory;

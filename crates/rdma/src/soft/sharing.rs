@@ -21,7 +21,9 @@
 //! * **Until then nothing is answered wrongly.** A datagram for another slot is never looked at, but
 //!   [handed over](hand_over) to the process that has that slot; if there is none, it is
 //!   dropped in silence, and the peer gives up by itself. What is lost on the way was lost as on any
-//!   network, and comes again. This also holds where the kernel has joined datagrams for two
+//!   network, and comes again: at the latest after our next question, which is a second, while
+//!   peers have patience for five. So a process that sleeps or hangs breaks no connection but its
+//!   own. This also holds where the kernel has joined datagrams for two
 //!   processes that came from one port.
 //! * **The least place counts.** The kernel lets a question for a place that does not exist pass to
 //!   anybody, who may be the asker. But those that exist come before it.

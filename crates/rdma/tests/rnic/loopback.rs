@@ -95,6 +95,8 @@ fn a_port_that_is_taken_is_told() {
     let address: IpAddr = "127.0.6.1".parse().unwrap();
     let first = Rnic::open(address, &Settings::default()).unwrap();
     assert!(first.port().source_port() >= 0xC000);
+    // Less than was wanted only without privilege, and never nothing.
+    assert!(first.port().receive_buffer() >= 100_000);
     let second = Rnic::open(address, &Settings::default());
     assert!(matches!(second, Err(OpenError::InUse(it)) if it == address));
     let elsewhere = "192.0.2.1".parse().unwrap();

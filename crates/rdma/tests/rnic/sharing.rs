@@ -1,6 +1,8 @@
 //! Several RNICs at one address. For the kernel it makes no difference that one process has them.
 
+use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsRawFd;
+use std::process::{Child, Command, Stdio};
 
 use sidestep_rdma::soft::Rnic;
 use sidestep_rdma::soft::port::Settings;
@@ -59,6 +61,47 @@ fn exchange_beside(pair: &mut Pair) {
         end.post_send(id, b"still there?");
     }
     pair.run_until(|ends| ends.iter().zip(ids).all(|(end, id)| end.completed.len() as u64 > id));
+}
+
+/// Where [`member`] joins; and what it says when it has.
+const MEMBER_AT: &str = "RNIC_MEMBER_AT";
+const JOINED: &str = "joined";
+
+/// Not a test by itself: another process, that joins and waits for its end.
+#[test]
+#[ignore = "a process that others begin"]
+fn member() {
+    let Ok(address) = std::env::var(MEMBER_AT) else { return };
+    let rnic = open(&address);
+    println!("{JOINED}");
+    let _ = std::io::stdin().read(&mut [0]);
+    drop(rnic);
+}
+
+/// Begins one.
+fn begin_member(address: &str) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "sharing::member", "--ignored", "--nocapture"]);
+    command.env(MEMBER_AT, address).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let joined = lines.map_while(Result::ok).any(|line| line.contains(JOINED));
+    assert!(joined, "it has ended before");
+    child
+}
+
+#[test]
+fn a_process_that_is_killed_takes_nobody_with_it() {
+    let mut strangers = [0, 1].map(|_| begin_member("127.0.63.100"));
+    let mut pairs = pairs(63, 2);
+    assert_eq!(pairs.iter().map(slot).collect::<Vec<_>>(), [2, 3].map(|n| Slot::new(n).unwrap()));
+    pairs.iter_mut().for_each(exchange_beside);
+    for stranger in &mut strangers {
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
+        pairs.iter_mut().for_each(exchange_beside);
+    }
+    pairs.iter_mut().for_each(|pair| (0..20).for_each(|_| exchange_beside(pair)));
 }
 
 #[test]
