@@ -148,6 +148,9 @@ impl Rnic {
             membership.take_handed_over(self.epoll.as_fd(), now, |datagram| {
                 self.adapter.handle_datagram(&datagram, now);
             });
+            if self.adapter.poll_timeout().is_some_and(|deadline| deadline <= now) {
+                membership.hasten(now);
+            }
             // What fails is tried again with the next question.
             let _ = membership.handle_timeout(&self.port, now);
         }

@@ -15,7 +15,8 @@
 //! lets a *question* through to whatever place it names, and a process that hears a question of its
 //! own knows where it is. It [tells](registry) the others by a name, and attaches the program anew.
 //!
-//! * **Who asks.** Everybody, when joining, each second, and when something was handed over.
+//! * **Who asks.** Everybody: when joining, when something was handed over, when a peer does not
+//!   answer, and each second.
 //! * **Who attaches last is right**: one reads all places, attaches, and reads again until nothing
 //!   has changed. Whoever changes a place afterwards attaches himself.
 //! * **Until then nothing is answered wrongly.** A datagram for another slot is never looked at, but
@@ -256,9 +257,14 @@ impl Membership {
             })
         });
         if came {
-            let soon = (self.question.asked + HASTE).max(now);
-            self.question.next = self.question.next.min(soon);
+            self.hasten(now);
         }
+    }
+
+    /// There is a reason to ask: something was handed over, or a peer is silent.
+    pub(super) fn hasten(&mut self, now: Duration) {
+        let soon = (self.question.asked + HASTE).max(now);
+        self.question.next = self.question.next.min(soon);
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is to be called.
