@@ -340,3 +340,67 @@ fn bind_somewhere(socket: BorrowedFd<'_>, address: IpAddr) -> io::Result<u16> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use sidestep_wire::roce::icrc::{Uncached, Verdict};
+
+    use super::super::adapter::{Datagram, Run};
+    use super::*;
+
+    const PACKET_LEN: usize = 100;
+    const SEGMENT_LEN: usize = PACKET_LEN + ICRC_LEN;
+
+    fn ports(third: u8) -> [Port; 2] {
+        [1, 2].map(|last| {
+            let address = IpAddr::from([127, 0, third, last]);
+            Port::open(address, &Settings::default()).unwrap()
+        })
+    }
+
+    fn envelope(from: &Port, to: &Port) -> Envelope {
+        let addresses = Addresses::new(from.address(), to.address()).unwrap();
+        Envelope { addresses, source_port: from.source_port(), destination_port: PORT }
+    }
+
+    /// Sends a run of three, and returns what the receiver can tell of their identifications.
+    fn send_run([sender, receiver]: &mut [Port; 2]) -> Vec<Verdict> {
+        let envelope = envelope(sender, receiver);
+        let mut outbox = Outbox::default();
+        let room = outbox.room().unwrap();
+        for (index, datagram) in room.chunks_mut(SEGMENT_LEN).take(3).enumerate() {
+            let (packet, icrc) = datagram.split_last_chunk_mut().unwrap();
+            packet.fill(index as u8);
+            *icrc = envelope.icrc(packet, index as u16);
+        }
+        let len = 3 * SEGMENT_LEN;
+        outbox.push(Run { to: receiver.address(), len, segment_len: SEGMENT_LEN });
+        assert_eq!(sender.send(&mut outbox), Sent::All);
+        assert!(outbox.is_empty() && outbox.front().is_none());
+        let mut inbox = Inbox::default();
+        assert!(!receiver.receive(&mut inbox));
+        let check = |(index, datagram): (usize, Datagram<'_>)| {
+            assert_eq!((datagram.from, datagram.port), (sender.address(), sender.source_port()));
+            assert!(datagram.bytes[..PACKET_LEN] == [index as u8; PACKET_LEN]);
+            envelope.check(datagram.bytes, 0, &mut Uncached)
+        };
+        inbox.datagrams().enumerate().map(check).collect()
+    }
+
+    #[test]
+    fn a_run_arrives_as_its_datagrams() {
+        let expected = [0, 1, 2].map(|identification| Verdict::Intact { identification });
+        assert_eq!(send_run(&mut ports(10)), expected);
+    }
+
+    #[test]
+    fn a_run_that_the_kernel_refuses_leaves_one_by_one() {
+        let mut ports = ports(11);
+        // Runs must have a checksum.
+        options::leave_checksum_out(ports[0].sender(), ports[0].address()).unwrap();
+        let expected = [Verdict::Intact { identification: 0 }; 3];
+        assert_eq!(send_run(&mut ports), expected);
+        assert_eq!(ports[0].segments_max(), 1, "and no more are tried");
+        assert_eq!(ports[0].counters(), Counters { sent: 3, ..Counters::default() });
+    }
+}

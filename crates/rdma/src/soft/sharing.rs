@@ -120,8 +120,8 @@ pub(super) struct Membership {
     listener: OwnedFd,
     /// Those who do.
     visitors: Vec<OwnedFd>,
-    /// The last one we have handed over to.
-    way: Option<(Slot, OwnedFd)>,
+    /// The slot that the last datagram was handed over to, and the way, if somebody has it.
+    way: Option<(Slot, Option<OwnedFd>)>,
     /// Where our socket is.
     place: Option<u8>,
     /// Tells all others.
@@ -218,13 +218,11 @@ impl Membership {
     fn hand_over(&mut self, slot: Slot, datagram: &Datagram<'_>) {
         if self.way.as_ref().is_none_or(|(to, _)| *to != slot) {
             let way = hand_over::visit(&registry::name(self.address, slot));
-            self.way = way.ok().map(|way| (slot, way));
+            self.way = Some((slot, way.ok()));
         }
         // If nobody is there, or he is slow, it is lost, and comes again.
-        if let Some((_, way)) = &self.way
-            && hand_over::give(way, datagram).is_err()
-        {
-            self.way = None;
+        if let Some((_, way)) = &mut self.way {
+            way.take_if(|way| hand_over::give(way, datagram).is_err());
         }
     }
 
