@@ -12,7 +12,9 @@
 //! | [`faults`] | a bad network in front of it: loss, duplication, delay, jitter, bandwidth, by a seed |
 //!
 //! Time comes in as an argument, a [`Duration`](core::time::Duration) since any moment, the same for
-//! all calls; nothing here reads a clock or opens a socket.
+//! all calls; nothing here reads a clock, and nothing but [`soft::port`] and what is built on it
+//! opens a socket. How fast it is against TCP, `cargo run --release -p sidestep-rdma --example cable`
+//! tells.
 
 pub mod faults;
 pub mod memory;

@@ -1,7 +1,8 @@
 //! The soft RNIC: RoCEv2 without hardware and without a kernel module.
 //!
 //! It speaks what Linux's `rdma_rxe` speaks, so either may be at the other end. All of the
-//! transport is here as calculation: packets and moments come in, packets and events come out.
+//! transport is here as calculation: packets and moments come in, packets and events come out. A
+//! port joins it to the network.
 //!
 //! ```text
 //!   post_send, post_write ──> requester ──> packets with ascending PSN ──┐
@@ -14,17 +15,26 @@
 //!
 //! | Module | What |
 //! |---|---|
+//! | `rnic` | adapter and port as one object, and one call that makes progress |
+//! | [`port`] | the two UDP sockets of an address, and what the kernel must do with them |
+//! | [`sharing`] | several processes at one address: who gets a datagram |
 //! | [`adapter`] | the queue pairs behind an address: whose a datagram is, its check, tombstones |
 //! | [`queue_pair`] | one end of a reliable connection: both halves, and its states |
 //! | `requester` | what was posted, what is on its way, what is sent again, and when it gives up |
 //! | `responder` | what comes in: its order, its checks, where it goes, how it is answered |
+//! | `sys` | system calls |
 //!
 //! *Source*: InfiniBand Architecture Specification volume 1, §9.
 
 pub mod adapter;
+pub mod port;
 pub mod queue_pair;
 mod requester;
 mod responder;
+mod rnic;
+pub mod sharing;
+mod sys;
 
 pub use adapter::Adapter;
 pub use queue_pair::{Event, Failure, PostError, QueuePair};
+pub use rnic::Rnic;

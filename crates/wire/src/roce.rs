@@ -50,7 +50,8 @@ mod field {
 
 /// Bytes of the base transport header.
 pub const BTH_LEN: usize = 12;
-const RETH_LEN: usize = 16;
+/// Bytes of the header of a WRITE.
+pub const RETH_LEN: usize = 16;
 const AETH_LEN: usize = 4;
 const IMMEDIATE_LEN: usize = 4;
 /// Bytes of the check at the end.

@@ -23,6 +23,7 @@ use sidestep_wire::roce::{Aeth, Bth, Headers, ICRC_LEN, Nak, Opcode, PORT, Packe
 use sidestep_wire::{Psn, QpNumber};
 
 use super::queue_pair::{Event, Peer, QueuePair};
+use super::sharing::{Slot, is_question};
 use crate::memory::Regions;
 
 /// How long a tombstone stands.
@@ -31,6 +32,8 @@ const TOMBSTONE_LIFE: Duration = Duration::from_secs(60);
 const TOMBSTONE_INTERVAL: Duration = Duration::from_millis(50);
 /// Room for any datagram: the longest payload, headers and ICRC.
 pub const DATAGRAM_MAX: usize = 4096 + 64;
+/// The length of an acknowledgement: BTH, AETH, ICRC.
+const ANSWER_LEN: usize = 20;
 
 /// Datagrams that were not for us, or not in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,6 +53,7 @@ pub struct Drops {
 pub struct Adapter {
     address: IpAddr,
     source_port: u16,
+    slot: Option<Slot>,
     links: HashMap<QpNumber, Link>,
     regions: Regions,
     /// QPs that may have something to send or to tell.
@@ -59,6 +63,32 @@ pub struct Adapter {
     refusals: VecDeque<(IpAddr, Headers)>,
     rollbacks: Cache,
     drops: Drops,
+    loses_runs: bool,
+}
+
+/// The payload of a UDP datagram that has come in.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'a> {
+    /// From this address.
+    pub from: IpAddr,
+    /// And this UDP port.
+    pub port: u16,
+    /// Its place in the run in which it has come; 0 alone. A hint: its sender has probably given
+    /// it this identification.
+    pub index: u16,
+    /// What it carries.
+    pub bytes: &'a [u8],
+}
+
+/// Datagrams that leave together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// To this address.
+    pub to: IpAddr,
+    /// Bytes of all.
+    pub len: usize,
+    /// Bytes of each but the last, which may have less; `segment_len <= len`.
+    pub segment_len: usize,
 }
 
 #[derive(Debug)]
@@ -67,6 +97,54 @@ struct Link {
     /// The peer's QP and address, once they are known.
     peer: Option<(QpNumber, IpAddr)>,
     is_restless: bool,
+    /// Runs that left while an answer was to be given.
+    passed_over: u8,
+}
+
+/// An answer is the shortest packet there is, so it can close a run, and then costs nothing. It
+/// waits for one that it can close so many times.
+const PASSED_OVER_MAX: u8 = 3;
+
+impl Link {
+    /// Writes a run of packets, each with the ICRC of its place, and returns its length and theirs.
+    fn write_run(
+        &mut self,
+        envelope: &Envelope,
+        out: &mut [u8],
+        segments_max: usize,
+        now: Duration,
+    ) -> Option<(usize, usize)> {
+        let (mut at, mut segment_len, mut segments) = (0, 0, 0);
+        let mut is_open = self.passed_over < PASSED_OVER_MAX;
+        while is_open
+            && usize::from(segments) < segments_max
+            && let Some(part) = self.qp.next_request()
+        {
+            let len = part.packet_len() + ICRC_LEN;
+            if segments == 0 {
+                segment_len = len;
+            }
+            if len > segment_len || at + len > out.len() {
+                break;
+            }
+            let written = self.qp.write_request(&part, &mut out[at..], now)?;
+            at += seal(envelope, segments, &mut out[at..], written)?;
+            segments += 1;
+            is_open = len == segment_len;
+        }
+        // Only the last one may be shorter, and none longer.
+        let has_place = is_open && usize::from(segments) < segments_max;
+        let fits = at + ANSWER_LEN <= out.len() && ANSWER_LEN <= segment_len;
+        if (segments == 0 || has_place && fits)
+            && let Some(written) = self.qp.write_answer(&mut out[at..])
+        {
+            at += seal(envelope, segments, &mut out[at..], written)?;
+            segment_len = if segments == 0 { at } else { segment_len };
+        }
+        let waits = self.qp.has_answer();
+        self.passed_over = if waits { self.passed_over.saturating_add(1) } else { 0 };
+        (at > 0).then_some((at, segment_len))
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +173,7 @@ impl Adapter {
         Self {
             address,
             source_port,
+            slot: None,
             links: HashMap::new(),
             regions: Regions::default(),
             restless: VecDeque::new(),
@@ -102,22 +181,31 @@ impl Adapter {
             refusals: VecDeque::new(),
             rollbacks: Cache::default(),
             drops: Drops::default(),
+            loses_runs: false,
         }
     }
 
-    /// A new queue pair. Its number cannot be guessed, and neither can the PSN it begins with.
+    /// From now on new queue pairs have numbers of this slot: other processes have the others.
+    pub const fn keep_to(&mut self, slot: Slot) {
+        self.slot = Some(slot);
+    }
+
+    /// A new queue pair. Its number cannot be guessed, but for its slot, and neither can the PSN it
+    /// begins with.
     pub fn create(&mut self) -> (QpNumber, Psn) {
         let first_psn = Psn::from_low_bits(rand::random());
         loop {
             let [_, number @ ..] = rand::random::<u32>().to_be_bytes();
             let number = QpNumber(number);
-            let is_usable = (QpNumber::FIRST..QpNumber([0xFF; 3])).contains(&number)
+            let number = self.slot.map_or(number, |slot| slot.apply(number));
+            let is_usable = number >= QpNumber::FIRST
+                && !is_question(number)
                 && !self.tombstones.contains_key(&number);
             if let Entry::Vacant(place) = self.links.entry(number)
                 && is_usable
             {
                 let qp = QueuePair::new(number, first_psn);
-                place.insert(Link { qp, peer: None, is_restless: false });
+                place.insert(Link { qp, peer: None, is_restless: false, passed_over: 0 });
                 return (number, first_psn);
             }
         }
@@ -154,6 +242,14 @@ impl Adapter {
         self.drops
     }
 
+    /// Whether there is a peer that hears only the first datagram of each run: somebody on the way
+    /// numbers packets anew. To be sent one by one from then on; it is not taken back, for a false
+    /// alarm costs speed, and a missed one the connection.
+    #[must_use]
+    pub const fn loses_runs(&self) -> bool {
+        self.loses_runs
+    }
+
     /// Destroys a queue pair; what it has not told is not told any more.
     pub fn destroy(&mut self, number: QpNumber, now: Duration) {
         self.tombstones.retain(|_, tombstone| now < tombstone.until);
@@ -165,38 +261,28 @@ impl Adapter {
         }
     }
 
-    /// The payload of a UDP datagram has come in.
-    pub fn handle_datagram(&mut self, from: IpAddr, port: u16, bytes: &[u8], now: Duration) {
-        let Ok(packet) = Packet::parse(bytes) else {
+    /// A datagram has come in.
+    pub fn handle_datagram(&mut self, datagram: &Datagram<'_>, now: Duration) {
+        let Ok(packet) = Packet::parse(datagram.bytes) else {
             self.drops.malformed += 1;
             return;
         };
         let number = packet.headers.bth.destination;
-        let link = self.links.get_mut(&number);
-        let tombstone = self.tombstones.get_mut(&number);
-        let peer = match (&link, &tombstone) {
-            (Some(link), _) => link.peer,
-            (None, Some(tombstone)) => Some(tombstone.peer),
-            (None, None) => {
-                self.drops.unknown_qp += 1;
-                return;
+        if let Some(link) = self.links.get_mut(&number) {
+            let peer = link.peer.map(|(_, address)| address);
+            match is_from(peer, datagram, self.address, &mut self.rollbacks, &mut self.drops) {
+                true => link.qp.handle_packet(&packet, &self.regions, now),
+                false => return,
             }
-        };
-        if peer.is_none_or(|(_, address)| address != from) {
-            self.drops.stranger += 1;
-            return;
-        }
-        let verdict = envelope(from, port, self.address)
-            .map(|envelope| envelope.check(bytes, &mut self.rollbacks));
-        if !matches!(verdict, Some(Verdict::Intact { .. })) {
-            self.drops.damaged += 1;
-            return;
-        }
-        if let Some(link) = link {
-            link.qp.handle_packet(&packet, &self.regions, now);
+            self.loses_runs |= link.qp.stumbles();
             rouse(link, &mut self.restless);
-        } else if let Some(tombstone) = tombstone {
-            self.refusals.extend(tombstone.refuse(&packet, now));
+        } else if let Some(tombstone) = self.tombstones.get_mut(&number) {
+            let peer = Some(tombstone.peer.1);
+            if is_from(peer, datagram, self.address, &mut self.rollbacks, &mut self.drops) {
+                self.refusals.extend(tombstone.refuse(&packet, now));
+            }
+        } else {
+            self.drops.unknown_qp += 1;
         }
     }
 
@@ -216,35 +302,39 @@ impl Adapter {
         self.links.values().filter_map(|link| link.qp.poll_timeout()).min()
     }
 
-    /// Writes the next datagram to the front of `out`; to whom, at UDP port [`PORT`], and its
-    /// length. `out` has room for [`DATAGRAM_MAX`]. The QPs take turns.
-    pub fn poll_transmit(&mut self, out: &mut [u8], now: Duration) -> Option<(IpAddr, usize)> {
+    /// Writes the next run of datagrams to the front of `out`: of one QP, all to UDP port [`PORT`].
+    /// It has at most `segments_max` of them, and as many as there is room for; `out` has room for
+    /// [`DATAGRAM_MAX`]. The QPs take turns.
+    pub fn poll_transmit(
+        &mut self,
+        out: &mut [u8],
+        segments_max: usize,
+        now: Duration,
+    ) -> Option<Run> {
         if let Some((to, headers)) = self.refusals.pop_front() {
             let len = headers.emit(0, out).ok()?;
-            return self.seal(to, out, len);
+            return seal(&envelope(self.address, self.source_port, to)?, 0, out, len)
+                .map(|len| Run { to, len, segment_len: len });
         }
         for _ in 0..self.restless.len() {
             let number = self.restless.pop_front()?;
             let Some(link) = self.links.get_mut(&number) else { continue };
-            let room = out.len().checked_sub(ICRC_LEN)?;
-            match (link.peer, link.qp.poll_transmit(&mut out[..room], now)) {
-                (Some((_, to)), Some(len)) => {
-                    self.restless.push_back(number);
-                    return self.seal(to, out, len);
-                }
-                // It stays restless while it has something to tell.
-                _ if link.qp.has_events() => self.restless.push_back(number),
-                _ => link.is_restless = false,
+            let run = link.peer.and_then(|(_, to)| {
+                let envelope = envelope(self.address, self.source_port, to)?;
+                let (len, segment_len) = link.write_run(&envelope, out, segments_max, now)?;
+                Some(Run { to, len, segment_len })
+            });
+            // It stays restless while it has something to tell.
+            if run.is_some() || link.qp.has_events() {
+                self.restless.push_back(number);
+            } else {
+                link.is_restless = false;
+            }
+            if run.is_some() {
+                return run;
             }
         }
         None
-    }
-
-    fn seal(&self, to: IpAddr, out: &mut [u8], len: usize) -> Option<(IpAddr, usize)> {
-        let envelope = envelope(self.address, self.source_port, to)?;
-        let (packet, rest) = out.split_at_mut_checked(len)?;
-        rest.get_mut(..ICRC_LEN)?.copy_from_slice(&envelope.icrc(packet, 0));
-        Some((to, len + ICRC_LEN))
     }
 
     /// What has happened on some QP; of one QP in order.
@@ -254,6 +344,32 @@ impl Adapter {
             Some((*number, event))
         })
     }
+}
+
+/// Puts the ICRC behind a packet of `len` bytes, and returns the length of both.
+fn seal(envelope: &Envelope, identification: u16, out: &mut [u8], len: usize) -> Option<usize> {
+    let (packet, rest) = out.split_at_mut_checked(len)?;
+    rest.get_mut(..ICRC_LEN)?.copy_from_slice(&envelope.icrc(packet, identification));
+    Some(len + ICRC_LEN)
+}
+
+/// Whether a datagram comes from a peer as the peer has sent it; otherwise it is counted.
+fn is_from(
+    peer: Option<IpAddr>,
+    datagram: &Datagram<'_>,
+    own: IpAddr,
+    rollbacks: &mut Cache,
+    drops: &mut Drops,
+) -> bool {
+    let Datagram { from, port, index, bytes } = *datagram;
+    if peer != Some(from) {
+        drops.stranger += 1;
+        return false;
+    }
+    let verdict = envelope(from, port, own).map(|envelope| envelope.check(bytes, index, rollbacks));
+    let is_intact = matches!(verdict, Some(Verdict::Intact { .. }));
+    drops.damaged += u64::from(!is_intact);
+    is_intact
 }
 
 /// The QP may have something to send or to tell.
@@ -336,16 +452,18 @@ mod tests {
         fn datagrams(&mut self, from: usize) -> Vec<Vec<u8>> {
             let mut all = Vec::new();
             let mut out = [0; DATAGRAM_MAX];
-            while let Some((to, len)) = self.adapters[from].poll_transmit(&mut out, self.now) {
-                assert_eq!(to, self.adapters[1 - from].address);
-                all.push(out[..len].to_vec());
+            while let Some(run) = self.adapters[from].poll_transmit(&mut out, 1, self.now) {
+                assert_eq!(run.to, self.adapters[1 - from].address);
+                assert_eq!(run.len, run.segment_len);
+                all.push(out[..run.len].to_vec());
             }
             all
         }
 
         fn deliver(&mut self, from: usize, datagram: &[u8]) {
             let source = self.adapters[from].address;
-            self.adapters[1 - from].handle_datagram(source, PORTS[from], datagram, self.now);
+            let datagram = received_from(source, PORTS[from], datagram);
+            self.adapters[1 - from].handle_datagram(&datagram, self.now);
         }
 
         /// Until neither has anything to send.
@@ -370,6 +488,10 @@ mod tests {
             let qp = self.adapters[0].queue_pair(self.qps[0]).unwrap();
             qp.post_send(1, message).unwrap();
         }
+    }
+
+    fn received_from(from: IpAddr, port: u16, bytes: &[u8]) -> Datagram<'_> {
+        Datagram { from, port, index: 0, bytes }
     }
 
     fn received(bytes: &[u8]) -> Event {
@@ -409,11 +531,11 @@ mod tests {
         damaged[14] ^= 1;
         let mut misdirected = datagram.clone();
         misdirected[7] ^= 1;
-        adapter.handle_datagram(own, PORTS[0], &datagram[..10], now);
-        adapter.handle_datagram(own, PORTS[0], &misdirected, now);
-        adapter.handle_datagram(stranger, PORTS[0], datagram, now);
-        adapter.handle_datagram(own, PORTS[0], &damaged, now);
-        adapter.handle_datagram(own, PORTS[1], datagram, now);
+        adapter.handle_datagram(&received_from(own, PORTS[0], &datagram[..10]), now);
+        adapter.handle_datagram(&received_from(own, PORTS[0], &misdirected), now);
+        adapter.handle_datagram(&received_from(stranger, PORTS[0], datagram), now);
+        adapter.handle_datagram(&received_from(own, PORTS[0], &damaged), now);
+        adapter.handle_datagram(&received_from(own, PORTS[1], datagram), now);
         let expected = Drops { malformed: 1, unknown_qp: 1, stranger: 1, damaged: 2 };
         assert_eq!(adapter.drops(), expected);
         assert!(pair.datagrams(1).is_empty() && pair.events(1).is_empty(), "and not answered");
@@ -463,6 +585,33 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_that_hears_only_the_first_of_each_run_is_noticed() {
+        let mut pair = Pair::new(4);
+        let (source, target) = (memory(60_000), memory(60_000));
+        assert!(source.copy_in(0, &[7; 60_000]));
+        let at = pair.adapters[1].regions().register(Arc::clone(&target), pair.qps[1]);
+        let qp = pair.adapters[0].queue_pair(pair.qps[0]).unwrap();
+        qp.post_write(0, (&source, 0, 60_000), (at.rkey, at.address)).unwrap();
+        let mut out = vec![0; 1 << 16];
+        while pair.events(0).is_empty() {
+            let segments_max = if pair.adapters[0].loses_runs() { 1 } else { 64 };
+            while let Some(run) = pair.adapters[0].poll_transmit(&mut out, segments_max, pair.now) {
+                pair.deliver(0, &out[..run.segment_len]);
+            }
+            let answers = pair.datagrams(1);
+            if answers.is_empty() {
+                pair.now = pair.adapters[0].poll_timeout().unwrap();
+                pair.adapters[0].handle_timeout(pair.now);
+            }
+            answers.iter().for_each(|answer| pair.deliver(1, answer));
+        }
+        assert!(pair.adapters[0].loses_runs());
+        assert!(pair.now < Duration::from_secs(1), "{:?}", pair.now);
+        let mut bytes = vec![0; 60_000];
+        assert!(target.copy_out(0, &mut bytes) && bytes == [7; 60_000]);
+    }
+
+    #[test]
     fn queue_pairs_take_turns() {
         let mut pair = Pair::new(4);
         let (other, first_psn) = pair.adapters[0].create();
@@ -477,8 +626,8 @@ mod tests {
         }
         let mut out = [0; DATAGRAM_MAX];
         let mut psns = Vec::new();
-        while let Some((_, len)) = pair.adapters[0].poll_transmit(&mut out, pair.now) {
-            psns.push(Packet::parse(&out[..len]).unwrap().headers.bth.psn);
+        while let Some(run) = pair.adapters[0].poll_transmit(&mut out, 1, pair.now) {
+            psns.push(Packet::parse(&out[..run.len]).unwrap().headers.bth.psn);
         }
         assert_eq!(psns.len(), 6);
         assert!(psns.windows(2).all(|two| two[0].plus(1) != two[1]), "{psns:?}");

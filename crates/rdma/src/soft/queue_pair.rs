@@ -255,16 +255,57 @@ impl QueuePair {
     /// Writes the next packet to the front of `out`, without its ICRC, and returns its length.
     /// `None`: there is none now. `out` has room for the MTU and 32 bytes of headers.
     pub fn poll_transmit(&mut self, out: &mut [u8], now: Duration) -> Option<usize> {
-        let (halves, asks) = match &mut self.state {
-            State::Deaf => return None,
-            State::Receives(halves) | State::Broken(halves) => (halves, false),
-            State::Sends(halves) => (halves, true),
-        };
-        if let Some(len) = halves.answer(out) {
-            return Some(len);
+        let answer = self.write_answer(out);
+        answer.or_else(|| self.next_request().and_then(|part| self.write_request(&part, out, now)))
+    }
+
+    /// Whether there is something to answer.
+    pub(super) const fn has_answer(&self) -> bool {
+        match &self.state {
+            State::Deaf => false,
+            State::Receives(halves) | State::Sends(halves) | State::Broken(halves) => {
+                halves.responder.has_answer()
+            }
         }
-        let part = Some(()).filter(|()| asks).and_then(|()| halves.requester.next_part(now))?;
-        halves.request(&part, out)
+    }
+
+    /// The next packet that is no answer.
+    pub(super) fn next_request(&self) -> Option<Part> {
+        match &self.state {
+            State::Sends(halves) => halves.requester.next_part(),
+            _ => None,
+        }
+    }
+
+    /// Writes the answer, as [`poll_transmit`](Self::poll_transmit) does.
+    pub(super) fn write_answer(&mut self, out: &mut [u8]) -> Option<usize> {
+        match &mut self.state {
+            State::Deaf => None,
+            State::Receives(halves) | State::Sends(halves) | State::Broken(halves) => {
+                halves.answer(out)
+            }
+        }
+    }
+
+    /// Writes what [`next_request`](Self::next_request) has told.
+    pub(super) fn write_request(
+        &mut self,
+        part: &Part,
+        out: &mut [u8],
+        now: Duration,
+    ) -> Option<usize> {
+        let State::Sends(halves) = &mut self.state else { return None };
+        halves.requester.sent(now);
+        halves.request(part, out)
+    }
+
+    /// Whether of packets that are sent together only the first arrives, again and again.
+    #[must_use]
+    pub const fn stumbles(&self) -> bool {
+        match &self.state {
+            State::Sends(halves) => halves.requester.stumbles(),
+            _ => false,
+        }
     }
 
     /// Its number.

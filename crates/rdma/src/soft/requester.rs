@@ -46,6 +46,10 @@ const EXPIRIES_MAX: u32 = 8;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A gap that is told again so soon was told of packets that crossed our answer to it.
 const GAP_GUARD: Duration = Duration::from_millis(1);
+/// If of each stretch of packets only the first one or two arrive, again and again, that is no
+/// chance: where one in twenty is lost, six such stretches in a row come once in a hundred thousand.
+const STUMBLE_PACKETS_MAX: i32 = 2;
+const STUMBLES_MAX: u32 = 6;
 
 /// What a message carries.
 #[derive(Debug)]
@@ -77,6 +81,14 @@ pub(super) struct Part {
     pub(super) len: usize,
 }
 
+impl Part {
+    /// Bytes of the packet, without its ICRC.
+    pub(super) const fn packet_len(&self) -> usize {
+        let reth = if self.reth.is_some() { roce::RETH_LEN } else { 0 };
+        roce::BTH_LEN + reth + self.len + roce::pad_len(self.len)
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Requester {
     mtu: usize,
@@ -93,6 +105,10 @@ pub(super) struct Requester {
     pause_until: Option<Duration>,
     /// The last gap that was answered, and when.
     gap: Option<(Psn, Duration)>,
+    /// Where packets were last sent again from, and how often in a row that was hardly any further
+    /// than the time before.
+    stumbled_at: Psn,
+    stumbles: u32,
 }
 
 /// How long nothing was heard.
@@ -137,6 +153,8 @@ impl Requester {
             silence: Silence::NONE,
             pause_until: None,
             gap: None,
+            stumbled_at: first,
+            stumbles: 0,
         }
     }
 
@@ -150,23 +168,25 @@ impl Requester {
         Ok(())
     }
 
-    /// The next packet that may be sent.
-    pub(super) fn next_part(&mut self, now: Duration) -> Option<Part> {
+    /// The next packet that may be sent. It counts as sent when [`Self::sent`] is told.
+    pub(super) fn next_part(&self) -> Option<Part> {
         let in_flight = self.next.since(self.una) as u32;
         let window = if self.silence.is_probing { 1 } else { self.window };
         if self.pause_until.is_some() || self.next == self.tail || in_flight >= window {
             return None;
         }
-        let psn = self.next;
-        let part = self.part(psn, in_flight + 1 == window);
-        self.next = psn.plus(1);
+        Some(self.part(self.next, in_flight + 1 == window))
+    }
+
+    /// The packet that [`Self::next_part`] has told is on its way.
+    pub(super) fn sent(&mut self, now: Duration) {
+        self.next = self.next.plus(1);
         if self.next.since(self.reached) > 0 {
             self.reached = self.next;
         }
         if self.silence.deadline.is_none() {
             self.silence.arm(now);
         }
-        Some(part)
     }
 
     fn part(&self, psn: Psn, is_last_allowed: bool) -> Part {
@@ -284,6 +304,9 @@ impl Requester {
 
     /// Packets from here on were lost.
     fn go_back(&mut self, psn: Psn) {
+        let is_stumble = psn.since(self.stumbled_at) <= STUMBLE_PACKETS_MAX;
+        self.stumbles = if is_stumble { self.stumbles + 1 } else { 0 };
+        self.stumbled_at = psn;
         self.next = psn;
         self.window = (self.window / 2).max(WINDOW_MIN);
         self.acknowledged = 0;
@@ -310,6 +333,11 @@ impl Requester {
         silence.deadline = Some(now + silence.limit());
         self.next = self.una;
         Ok(())
+    }
+
+    /// Whether of what is sent together only the first arrives.
+    pub(super) const fn stumbles(&self) -> bool {
+        self.stumbles >= STUMBLES_MAX
     }
 
     /// When it wants to be called next.

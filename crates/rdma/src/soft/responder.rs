@@ -157,6 +157,11 @@ impl Responder {
         }
     }
 
+    /// Whether there is something to answer.
+    pub(super) const fn has_answer(&self) -> bool {
+        self.answer.is_some()
+    }
+
     /// What is to be answered, once.
     pub(super) fn take_answer(&mut self) -> Option<(Psn, Aeth)> {
         let (psn, syndrome) = self.answer.take()?;

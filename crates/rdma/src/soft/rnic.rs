@@ -1,0 +1,246 @@
+//! The soft RNIC as one object: an adapter, the port it is at, and one call that makes progress.
+//!
+//! ```text
+//!          ┌───────────────────── turn(now) ─────────────────────┐
+//!   Port ──> Inbox ──> Adapter::handle_datagram      receive(now)│
+//!                      Adapter::handle_timeout                   │
+//!                      Adapter::poll_transmit ──> Outbox ──> Port
+//!                                         └─> Faults ──┘    transmit(now)
+//! ```
+//!
+//! There is no thread in it. Its owner calls [`Rnic::receive`], takes the events of the
+//! [adapter](Rnic::adapter), posts what they call for, and calls [`Rnic::transmit`]: what was posted
+//! and the acknowledgements of what has come leave together. It does so again while either says that
+//! there is more; then it sleeps until [the descriptor](AsFd) is readable or the time of
+//! [`Rnic::poll_timeout`] has come. One that has nothing to post calls [`Rnic::turn`].
+//!
+//! Nothing is allocated for a datagram, unless the network is to be bad.
+
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use super::Adapter;
+use super::adapter::{DATAGRAM_MAX, Run};
+use super::port::batch::{Inbox, Outbox};
+use super::port::{OpenError, Port, Sent, Settings};
+use super::sharing::Membership;
+use super::sys;
+use crate::faults::{Faults, Plan};
+
+/// Inboxes and outboxes of one turn: whoever floods us does not keep us from our deadlines.
+const BATCHES_MAX: usize = 8;
+/// When the kernel is asked again that had no memory.
+const NO_MEMORY_PAUSE: Duration = Duration::from_millis(1);
+
+/// An adapter at its port.
+#[derive(Debug)]
+pub struct Rnic {
+    adapter: Adapter,
+    port: Port,
+    inbox: Inbox,
+    outbox: Outbox,
+    /// Others at the same address.
+    membership: Option<Membership>,
+    /// What is between the adapter and the port, if the network is to be bad.
+    network: Option<Faults<Parcel>>,
+    /// Watches the sockets.
+    epoll: OwnedFd,
+    /// Why the outbox is not empty.
+    obstacle: Option<Obstacle>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Obstacle {
+    /// The sender is full, and watched.
+    Full,
+    /// Until this time.
+    NoMemory(Duration),
+}
+
+/// A datagram on its way through a bad network.
+#[derive(Clone, Debug)]
+struct Parcel {
+    to: IpAddr,
+    bytes: Box<[u8]>,
+}
+
+impl AsRef<[u8]> for Parcel {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Rnic {
+    /// The soft RNIC of an address of this host.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`].
+    pub fn open(address: IpAddr, settings: &Settings) -> Result<Self, OpenError> {
+        let port = Port::open(address, settings)?;
+        let membership = settings.is_shared.then(|| Membership::join(&port)).transpose()?;
+        let mut adapter = Adapter::new(address, port.source_port());
+        let watch = || {
+            let epoll = sys::epoll()?;
+            sys::watch(epoll.as_fd(), port.receiver(), libc::EPOLLIN)?;
+            if let Some(membership) = &membership {
+                sys::watch(epoll.as_fd(), membership.listener(), libc::EPOLLIN)?;
+            }
+            Ok(epoll)
+        };
+        let epoll = watch().map_err(|error| OpenError::new(address, error))?;
+        if let Some(membership) = &membership {
+            adapter.keep_to(membership.slot());
+        }
+        Ok(Self {
+            adapter,
+            port,
+            membership,
+            inbox: Inbox::default(),
+            outbox: Outbox::default(),
+            network: None,
+            epoll,
+            obstacle: None,
+        })
+    }
+
+    /// What it sends goes through a bad network from now on.
+    pub fn spoil(&mut self, plan: Plan) {
+        self.network = Some(Faults::new(plan));
+    }
+
+    /// Its queue pairs, memory and events.
+    pub const fn adapter(&mut self) -> &mut Adapter {
+        &mut self.adapter
+    }
+
+    /// Its port, for addresses, MTUs and counters.
+    #[must_use]
+    pub const fn port(&self) -> &Port {
+        &self.port
+    }
+
+    /// Takes what has come, lets deadlines pass, sends what is to be sent. True: there is more to
+    /// do at once.
+    pub fn turn(&mut self, now: Duration) -> bool {
+        let has_come = self.receive(now);
+        self.transmit(now) | has_come
+    }
+
+    /// The first half of a [turn](Self::turn): takes what has come, and lets deadlines pass. True:
+    /// more may have come.
+    pub fn receive(&mut self, now: Duration) -> bool {
+        let mut has_more = true;
+        for _ in 0..BATCHES_MAX {
+            has_more = self.port.receive(&mut self.inbox);
+            for datagram in self.inbox.datagrams() {
+                let membership = self.membership.as_mut();
+                if membership.is_none_or(|it| it.is_ours(&datagram)) {
+                    self.adapter.handle_datagram(&datagram, now);
+                }
+            }
+            if !has_more {
+                break;
+            }
+        }
+        if let Some(membership) = &mut self.membership {
+            membership.take_handed_over(self.epoll.as_fd(), now, |datagram| {
+                self.adapter.handle_datagram(&datagram, now);
+            });
+            if self.adapter.poll_timeout().is_some_and(|deadline| deadline <= now) {
+                membership.hasten(now);
+            }
+            // What fails is tried again with the next question.
+            let _ = membership.handle_timeout(&self.port, now);
+        }
+        // Only now: who was late looks first whether the answer has come meanwhile.
+        self.adapter.handle_timeout(now);
+        has_more
+    }
+
+    /// The other half of a [turn](Self::turn): sends what is to be sent, as far as the kernel takes
+    /// it. True: there is more, and room for it.
+    pub fn transmit(&mut self, now: Duration) -> bool {
+        if let Some(Obstacle::NoMemory(until)) = self.obstacle
+            && now < until
+        {
+            return false;
+        }
+        if self.adapter.loses_runs() && self.port.segments_max() > 1 {
+            // If the kernel keeps the checksum, runs are gone all the same.
+            let _ = self.port.stop_runs();
+        }
+        for _ in 0..BATCHES_MAX {
+            self.fill_outbox(now);
+            if self.outbox.is_empty() {
+                return false;
+            }
+            let sent = self.port.send(&mut self.outbox);
+            self.meet(sent, now);
+            if self.obstacle.is_some() {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn fill_outbox(&mut self, now: Duration) {
+        if let Some(network) = &mut self.network {
+            let mut bytes = [0; DATAGRAM_MAX];
+            while let Some(run) = self.adapter.poll_transmit(&mut bytes, 1, now) {
+                network.push(Parcel { to: run.to, bytes: bytes[..run.len].into() }, now);
+            }
+            while let Some(room) = self.outbox.room()
+                && let Some(Parcel { to, bytes }) = network.pop(now)
+            {
+                let len = bytes.len();
+                room[..len].copy_from_slice(&bytes);
+                self.outbox.push(Run { to, len, segment_len: len });
+            }
+            return;
+        }
+        let segments_max = self.port.segments_max();
+        while let Some(room) = self.outbox.room()
+            && let Some(run) = self.adapter.poll_transmit(room, segments_max, now)
+        {
+            self.outbox.push(run);
+        }
+    }
+
+    /// Watches the sender as long as it is full.
+    fn meet(&mut self, sent: Sent, now: Duration) {
+        let was_full = matches!(self.obstacle, Some(Obstacle::Full));
+        self.obstacle = match sent {
+            Sent::All => None,
+            Sent::Full => Some(Obstacle::Full),
+            Sent::NoMemory => Some(Obstacle::NoMemory(now + NO_MEMORY_PAUSE)),
+        };
+        let is_full = sent == Sent::Full;
+        if is_full != was_full {
+            let events = if is_full { libc::EPOLLOUT } else { 0 };
+            // It has place for it, and if not, the next turn tries again.
+            let _ = sys::watch(self.epoll.as_fd(), self.port.sender(), events);
+        }
+    }
+
+    /// When [`turn`](Self::turn) is to be called though nothing has come.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        let sending = match self.obstacle {
+            Some(Obstacle::NoMemory(until)) => Some(until),
+            // The descriptor tells.
+            Some(Obstacle::Full) => None,
+            None => self.network.as_ref().and_then(Faults::poll_timeout),
+        };
+        let question = self.membership.as_ref().map(Membership::poll_timeout);
+        [self.adapter.poll_timeout(), sending, question].into_iter().flatten().min()
+    }
+}
+
+/// Readable when there is something for [`Rnic::turn`] to do.
+impl AsFd for Rnic {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}

@@ -1,0 +1,286 @@
+//! System calls of a socket, made directly.
+//!
+//! The library that programs are started with has hooks in the place of libc's `socket`, `sendmmsg`
+//! and `close`; an adapter inside such a program must not come back into them. So its calls are
+//! inline, as those of the other crates. Every function returns the kernel's answer or its error.
+
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::mem::size_of;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use syscalls::{Sysno, syscall};
+
+/// Makes a system call; arguments as in its manual page.
+macro_rules! call {
+    ($name:ident $(, $arg:expr)* $(,)?) => {
+        syscall!(Sysno::$name $(, $arg)*).map_err(|e| io::Error::from_raw_os_error(e.into_raw()))
+    };
+}
+
+/// The address of a UDP socket, as the kernel has it.
+#[derive(Clone, Copy)]
+pub(super) struct SocketName {
+    /// Has room for the one of IPv4, which begins with the same field.
+    name: libc::sockaddr_in6,
+    len: u32,
+}
+
+impl SocketName {
+    /// To be written to by the kernel.
+    pub(super) const EMPTY: Self = {
+        let name = libc::sockaddr_in6 {
+            sin6_family: 0,
+            sin6_port: 0,
+            sin6_flowinfo: 0,
+            sin6_addr: libc::in6_addr { s6_addr: [0; 16] },
+            sin6_scope_id: 0,
+        };
+        Self { name, len: size_of::<libc::sockaddr_in6>() as u32 }
+    };
+
+    pub(super) fn new(address: SocketAddr) -> Self {
+        let mut this = Self::EMPTY;
+        match address {
+            SocketAddr::V4(address) => {
+                let name = libc::sockaddr_in {
+                    sin_family: libc::AF_INET as u16,
+                    sin_port: address.port().to_be(),
+                    sin_addr: libc::in_addr { s_addr: u32::from(*address.ip()).to_be() },
+                    sin_zero: [0; 8],
+                };
+                this.len = size_of::<libc::sockaddr_in>() as u32;
+                // SAFETY: the place is longer, and no less aligned; any bytes are a value of it.
+                unsafe { (&raw mut this.name).cast::<libc::sockaddr_in>().write(name) };
+            }
+            SocketAddr::V6(address) => {
+                this.name.sin6_family = libc::AF_INET6 as u16;
+                this.name.sin6_port = address.port().to_be();
+                this.name.sin6_addr.s6_addr = address.ip().octets();
+            }
+        }
+        this
+    }
+
+    /// Address and port; `None` of another family.
+    pub(super) fn read(&self) -> Option<(IpAddr, u16)> {
+        match i32::from(self.name.sin6_family) {
+            libc::AF_INET => {
+                // SAFETY: as long, and the kernel says that it is one.
+                let name = unsafe { (&raw const self.name).cast::<libc::sockaddr_in>().read() };
+                let address = Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr));
+                Some((address.into(), u16::from_be(name.sin_port)))
+            }
+            libc::AF_INET6 => {
+                let address = Ipv6Addr::from(self.name.sin6_addr.s6_addr);
+                Some((address.into(), u16::from_be(self.name.sin6_port)))
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) const fn as_ptr(&self) -> *const c_void {
+        (&raw const self.name).cast()
+    }
+
+    pub(super) const fn as_mut_ptr(&mut self) -> *mut c_void {
+        (&raw mut self.name).cast()
+    }
+
+    pub(super) const fn len(&self) -> u32 {
+        self.len
+    }
+}
+
+/// A new socket that does not block and does not outlive `exec`.
+pub(super) fn socket(family: c_int, kind: c_int) -> io::Result<OwnedFd> {
+    let kind = kind | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: three integers.
+    let fd = unsafe { call!(socket, family, kind, 0) }?;
+    // SAFETY: new, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+pub(super) fn bind(socket: BorrowedFd<'_>, name: &SocketName) -> io::Result<()> {
+    // SAFETY: the kernel reads as many bytes of the name as it has.
+    unsafe { call!(bind, socket.as_raw_fd(), name.as_ptr(), name.len()) }.map(drop)
+}
+
+pub(super) fn connect(socket: BorrowedFd<'_>, name: &SocketName) -> io::Result<()> {
+    // SAFETY: as in `bind`.
+    unsafe { call!(connect, socket.as_raw_fd(), name.as_ptr(), name.len()) }.map(drop)
+}
+
+/// Sets an option whose value is these bytes.
+pub(super) fn set_option_bytes(
+    socket: BorrowedFd<'_>,
+    level: c_int,
+    name: c_int,
+    value: &[u8],
+) -> io::Result<()> {
+    let fd = socket.as_raw_fd();
+    // SAFETY: the kernel reads as many bytes of the value as it has.
+    unsafe { call!(setsockopt, fd, level, name, value.as_ptr(), value.len()) }.map(drop)
+}
+
+/// Sets an option whose value is a number.
+pub(super) fn set_option(
+    socket: BorrowedFd<'_>,
+    level: c_int,
+    name: c_int,
+    value: c_int,
+) -> io::Result<()> {
+    set_option_bytes(socket, level, name, &value.to_ne_bytes())
+}
+
+/// The value of an option that is a number.
+pub(super) fn option(socket: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<c_int> {
+    let mut value: c_int = 0;
+    let mut len = size_of::<c_int>() as u32;
+    let fd = socket.as_raw_fd();
+    // SAFETY: the kernel writes at most `len` bytes, which are there.
+    unsafe { call!(getsockopt, fd, level, name, &raw mut value, &raw mut len) }?;
+    Ok(value)
+}
+
+/// Sends messages, and returns how many; an error is that of the first one.
+///
+/// # Safety
+///
+/// What the headers point to is there, and long enough.
+pub(super) unsafe fn send_many(
+    socket: BorrowedFd<'_>,
+    messages: &mut [libc::mmsghdr],
+) -> io::Result<usize> {
+    let (fd, len) = (socket.as_raw_fd(), messages.len());
+    // SAFETY: the headers are the caller's word, and there are so many.
+    unsafe { call!(sendmmsg, fd, messages.as_mut_ptr(), len, libc::MSG_DONTWAIT) }
+}
+
+/// Receives messages that have come already, and returns how many; at least one.
+///
+/// # Safety
+///
+/// What the headers point to is there, long enough, and nobody else's.
+pub(super) unsafe fn receive_many(
+    socket: BorrowedFd<'_>,
+    messages: &mut [libc::mmsghdr],
+) -> io::Result<usize> {
+    let (fd, len) = (socket.as_raw_fd(), messages.len());
+    let no_limit: *const libc::timespec = std::ptr::null();
+    // SAFETY: the headers are the caller's word, and there are so many.
+    unsafe { call!(recvmmsg, fd, messages.as_mut_ptr(), len, libc::MSG_DONTWAIT, no_limit) }
+}
+
+/// A descriptor that is readable when one of those that were [watched](watch) is ready.
+pub(super) fn epoll() -> io::Result<OwnedFd> {
+    // SAFETY: an integer.
+    let fd = unsafe { call!(epoll_create1, libc::EPOLL_CLOEXEC) }?;
+    // SAFETY: new, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// From now on a descriptor counts, if one of these events is there; for none it does not.
+pub(super) fn watch(epoll: BorrowedFd<'_>, of: BorrowedFd<'_>, events: c_int) -> io::Result<()> {
+    let action = if events == 0 { libc::EPOLL_CTL_DEL } else { libc::EPOLL_CTL_ADD };
+    let mut event = libc::epoll_event { events: events as u32, u64: 0 };
+    let fd = epoll.as_raw_fd();
+    // SAFETY: the event is read during the call.
+    unsafe { call!(epoll_ctl, fd, action, of.as_raw_fd(), &raw mut event) }.map(drop)
+}
+
+/// The abstract name of an AF_UNIX socket: the bytes after the leading NUL, at most 107.
+pub(super) fn bind_unix(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    let (address, len) = unix_name(name);
+    // SAFETY: the kernel reads as many bytes of the address as it has.
+    unsafe { call!(bind, socket.as_raw_fd(), &raw const address, len) }.map(drop)
+}
+
+/// Connects to whoever listens at an abstract name, if there is room in the queue.
+pub(super) fn connect_unix(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    let (address, len) = unix_name(name);
+    // SAFETY: as in `bind_unix`.
+    unsafe { call!(connect, socket.as_raw_fd(), &raw const address, len) }.map(drop)
+}
+
+fn unix_name(name: &str) -> (libc::sockaddr_un, u32) {
+    let mut address = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
+    for (to, from) in address.sun_path[1..].iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let len = name.len().min(address.sun_path.len() - 1);
+    (address, (size_of::<libc::sa_family_t>() + 1 + len) as u32)
+}
+
+pub(super) fn listen(socket: BorrowedFd<'_>, backlog: usize) -> io::Result<()> {
+    // SAFETY: two integers.
+    unsafe { call!(listen, socket.as_raw_fd(), backlog) }.map(drop)
+}
+
+/// The next connection that waits.
+pub(super) fn accept(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: nothing is to be written.
+    let fd = unsafe { call!(accept4, socket.as_raw_fd(), 0, 0, flags) }?;
+    // SAFETY: new, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Whether the other end of a connected AF_UNIX socket is a process of the same user.
+pub(super) fn is_same_user(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of::<libc::ucred>() as u32;
+    let (fd, level, option) = (socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED);
+    // SAFETY: the kernel writes at most `len` bytes, which are there.
+    unsafe { call!(getsockopt, fd, level, option, &raw mut peer, &raw mut len) }?;
+    // SAFETY: it has no arguments.
+    let own = unsafe { call!(geteuid) }?;
+    Ok(peer.uid as usize == own)
+}
+
+/// Sends a message by a connected socket.
+pub(super) fn send(socket: BorrowedFd<'_>, message: &[u8]) -> io::Result<usize> {
+    send_to_name(socket, message, std::ptr::null(), 0)
+}
+
+/// Sends a datagram.
+pub(super) fn send_to(
+    socket: BorrowedFd<'_>,
+    datagram: &[u8],
+    to: &SocketName,
+) -> io::Result<usize> {
+    send_to_name(socket, datagram, to.as_ptr(), to.len())
+}
+
+fn send_to_name(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    name: *const c_void,
+    name_len: u32,
+) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let fd = socket.as_raw_fd();
+    // SAFETY: the kernel reads as many bytes as there are, of both; the name is one of the two
+    // callers'.
+    unsafe { call!(sendto, fd, bytes.as_ptr(), bytes.len(), flags, name, name_len) }
+}
+
+/// Receives a message, cut to the length of the buffer; 0: there will be no more.
+pub(super) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
+    let (fd, flags) = (socket.as_raw_fd(), libc::MSG_DONTWAIT);
+    // SAFETY: the kernel writes at most as many bytes as there are.
+    unsafe { call!(recvfrom, fd, buffer.as_mut_ptr(), buffer.len(), flags, 0, 0) }
+}
+
+/// Lets a program of classic BPF choose the socket of a datagram in a reuseport group.
+pub(super) fn attach_chooser(
+    socket: BorrowedFd<'_>,
+    program: &[libc::sock_filter],
+) -> io::Result<()> {
+    let name = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+    let (fd, len) = (socket.as_raw_fd(), size_of::<libc::sock_fprog>());
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF);
+    // SAFETY: the kernel reads the program, which has this length, and copies it.
+    unsafe { call!(setsockopt, fd, level, option, &raw const name, len) }.map(drop)
+}

@@ -1,0 +1,78 @@
+//! Once warm, an RNIC allocates nothing for what it sends and receives.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sidestep_rdma::memory::{Registration, Shared};
+use sidestep_rdma::soft::port::Settings;
+use sidestep_rdma::soft::queue_pair::Peer;
+use sidestep_rdma::soft::{Event, Rnic};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Counts for each thread.
+struct Counting;
+
+// SAFETY: everything is the system's.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's word.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's word.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const LEN: usize = 64 << 10;
+
+#[test]
+fn messages_and_writes_take_no_memory_once_warm() {
+    let addresses = ["127.0.9.1", "127.0.9.2"].map(|text| text.parse().unwrap());
+    let mut rnics = addresses.map(|address| Rnic::open(address, &Settings::default()).unwrap());
+    let made = rnics.each_mut().map(|rnic| rnic.adapter().create());
+    for (end, rnic) in rnics.iter_mut().enumerate() {
+        let ((own, _), (qp, first_psn)) = (made[end], made[1 - end]);
+        let peer = Peer { qp, first_psn, mtu: 1024 };
+        assert!(rnic.adapter().ready_to_receive(own, addresses[1 - end], peer));
+        rnic.adapter().queue_pair(own).unwrap().ready_to_send();
+    }
+    let bytes = Box::leak(vec![0; LEN].into_boxed_slice());
+    // SAFETY: leaked, and not used otherwise.
+    let memory = Arc::new(unsafe { Shared::new(bytes.as_mut_ptr(), LEN) });
+    let [(first, _), (second, _)] = made;
+    let Registration { rkey, address } =
+        rnics[1].adapter().regions().register(Arc::clone(&memory), second);
+    let begin = Instant::now();
+    let mut round = || {
+        let qp = rnics[0].adapter().queue_pair(first).unwrap();
+        qp.post_write(0, (&memory, 0, LEN as u32), (rkey, address)).unwrap();
+        qp.post_send(1, &[7; 44]).unwrap();
+        loop {
+            for rnic in &mut rnics {
+                rnic.turn(begin.elapsed());
+                while let Some((_, event)) = rnic.adapter().poll_event() {
+                    assert!(!matches!(event, Event::Broken(_)));
+                    if matches!(event, Event::Completed { id: 1, .. }) {
+                        return;
+                    }
+                }
+            }
+            assert!(begin.elapsed() < Duration::from_secs(30));
+        }
+    };
+    (0..20).for_each(|_| round());
+    let before = ALLOCATIONS.get();
+    (0..200).for_each(|_| round());
+    assert_eq!(ALLOCATIONS.get(), before);
+}
