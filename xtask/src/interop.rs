@@ -33,6 +33,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use sidestep_guest::{Play, Report, SocketKind, Talk};
 
+use crate::bench::launch::{LaunchOptions, Launcher, Transport};
 use crate::bench::place::{self, find_command};
 use crate::debian;
 use crate::leftovers::Leftovers;
@@ -40,7 +41,7 @@ use crate::suite::{self, Lacking, Outcome, Summary};
 use crate::user;
 use guest::{Boot, Guest};
 use kernel::Kernel;
-use lan::{Capture, Lan, Member};
+use lan::{Capture, Captured, Lan, Member};
 use talk::{HostTalk, Place};
 
 /// Packages without which there are no guests.
@@ -98,10 +99,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 struct Scene {
     guests: [Guest; 2],
     lan: Lan,
-    /// `sidestep-guest`, as it is in the guests.
-    program: PathBuf,
-    /// The `sidestep` command.
-    sidestep: PathBuf,
+    /// Starts programs of the host, plain or under Sidestep.
+    launcher: Launcher,
+    /// What plays the host's ends of talks.
+    talker: PathBuf,
     /// Where consoles, kernels' logs and captures of what failed are.
     logs: PathBuf,
 }
@@ -116,6 +117,7 @@ impl Scene {
         let logs = place::scratch_dir(&repo, "sidestep-interop")?;
         let kernel = Kernel::get(&logs)?;
         let program = build_program(&logs)?;
+        let talker = build_talker(&repo)?;
         let boot = Boot { kernel: kernel.image.clone(), initramfs: image::place(&logs), logs };
         let busybox = find_command("busybox").context("busybox")?;
         image::write(&boot.initramfs, &kernel, &program, &busybox)?;
@@ -126,37 +128,37 @@ impl Scene {
             guest.await_ready()?;
             guest.equip(&lan, PNET_ID, UEID)?;
         }
-        let sidestep = place::target_dir(&repo).join("release/sidestep");
+        let launcher = Launcher::new(&LaunchOptions::default(), &repo)?.eager();
         let about = format!("{}, MTU {mtu}", kernel.package);
-        Ok((Self { guests, lan, program, sidestep, logs: boot.logs }, about))
+        Ok((Self { guests, lan, launcher, talker, logs: boot.logs }, about))
     }
 
-    /// Plays a case while its packets are written to a file, which stays when it fails.
+    /// Plays a case while its packets are written to a file. When it fails, the file stays, with both
+    /// kernels' logs beside it.
     fn play(&mut self, name: &str, case: fn(&mut Self) -> Result<String>) -> Result<String> {
         let failed = match self.captured(name, case) {
             Ok((capture, remark)) => {
-                lan::forget(&capture)?;
+                capture.forget()?;
                 return Ok(remark);
             }
             Err(error) if error.is::<Lacking>() => return Err(error),
             Err(error) => error,
         };
-        let mut files = vec![ground::capture_file(&self.logs, name)];
+        let directory = self.logs.join(name);
         for guest in &mut self.guests {
-            files.push(guest.save_kernel_log()?);
+            guest.save_kernel_log(&directory)?;
         }
-        let files: Vec<String> = files.iter().map(|it| it.display().to_string()).collect();
-        bail!("{failed:#} (see {})", files.join(", "))
+        bail!("{failed:#} (see {})", directory.display())
     }
 
-    /// Has something done while the packets of the second guest are written to a file.
+    /// Has something done while the packets of the first guest are written to a file.
     fn captured<T>(
         &mut self,
         name: &str,
         action: impl FnOnce(&mut Self) -> Result<T>,
-    ) -> Result<(PathBuf, T)> {
-        let file = ground::capture_file(&self.logs, name);
-        let capture = Capture::start(&self.lan, self.guests[1].member(), file)?;
+    ) -> Result<(Captured, T)> {
+        let directory = self.logs.join(name);
+        let capture = Capture::start(&self.lan, self.guests[0].member(), directory)?;
         let done = action(self)?;
         Ok((capture.finish()?, done))
     }
@@ -189,7 +191,7 @@ impl Scene {
         let address = (self.member(server).v4(), PORT).into();
         let sockets = [server, client].map(|place| match place {
             Place::Guest(_) => socket,
-            Place::Host => SocketKind::Tcp,
+            Place::Host | Place::Sidestep => SocketKind::Tcp,
         });
         let [servers, clients] = talk::both_ends(address, connections, &play, sockets);
         let server = self.begin(server, servers)?;
@@ -211,17 +213,18 @@ impl Scene {
     fn member(&self, place: Place) -> Member {
         match place {
             Place::Guest(nth) => self.guests[nth].member(),
-            Place::Host => Member::HOST,
+            Place::Host | Place::Sidestep => Member::HOST,
         }
     }
 
     fn begin(&mut self, place: Place, talk: Talk) -> Result<Begun> {
-        Ok(match place {
-            Place::Guest(nth) => Begun::InGuest(nth, self.guests[nth].begin(talk)?),
-            Place::Host => {
-                Begun::OnHost(HostTalk::begin(&self.lan, talk::plain(&self.program), &talk)?)
-            }
-        })
+        let transport = match place {
+            Place::Guest(nth) => return Ok(Begun::InGuest(nth, self.guests[nth].begin(talk)?)),
+            Place::Host => Transport::Tcp,
+            Place::Sidestep => Transport::Smc,
+        };
+        let program = self.launcher.launch(transport, &self.talker, [] as [&str; 0]);
+        Ok(Begun::OnHost(HostTalk::begin(&self.lan, program, &talk)?))
     }
 
     fn report(&mut self, begun: Begun) -> Result<Report> {
@@ -267,6 +270,14 @@ fn must_be_possible() -> Result<()> {
         bail!(Lacking("this kernel has no tap devices".to_owned()));
     }
     debian::ensure(&PACKAGES).map_err(|error| Lacking(format!("{error:#}")).into())
+}
+
+/// Builds the same program as the host has it: with libraries, among which Sidestep's can be.
+fn build_talker(repo: &Path) -> Result<PathBuf> {
+    let mut build = Command::new("cargo");
+    build.args(["build", "--quiet", "--release", "--package", "sidestep-guest"]);
+    crate::run(&mut build)?;
+    Ok(place::target_dir(repo).join("release/sidestep-guest"))
 }
 
 /// Builds the guests' program, which finds no library there: statically.

@@ -3,7 +3,7 @@
 //! Linux against Linux proves nothing about Sidestep. It proves that a failure of Sidestep against
 //! Linux is not one of the machines, the network or the tests.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::bench::place::find_command;
 /// A case: its name, and what it does.
 pub(super) type Case = (&'static str, fn(&mut Scene) -> Result<String>);
 
-pub(super) const CASES: [Case; 11] = [
+pub(super) const CASES: [Case; 12] = [
     ("ping", ping),
     ("echo", echo),
     ("ipproto-smc", ipproto_smc),
@@ -31,6 +31,7 @@ pub(super) const CASES: [Case; 11] = [
     ("killed", killed),
     ("declined", declined),
     ("host", host),
+    ("sidestep", sidestep),
 ];
 
 /// One byte, a CDC's length, and more than a packet holds.
@@ -134,15 +135,16 @@ fn captured(scene: &mut Scene) -> Result<String> {
     scene.guests.swap(0, 1);
     let (capture, [server, client]) = talked?;
     must_be_smc_r(&server).and(must_be_smc_r(&client))?;
-    decoded_must_show(&["Proposal", "Accept", "Confirm"], &capture, scene)?;
-    let dissected = dissected(&capture)?;
-    super::lan::forget(&capture)?;
+    decoded_must_show(&["Proposal", "Accept", "Confirm"], &capture.packets(), scene)?;
+    let dissected = dissected(&capture.packets())?;
+    capture.forget()?;
     Ok(format!("sidestep decode shows the handshake; {dissected}"))
 }
 
 /// **Errors**: `sidestep decode` does not show all of these messages of the handshake.
 fn decoded_must_show(messages: &[&str], capture: &Path, scene: &Scene) -> Result<()> {
-    let mut command = Command::new(&scene.sidestep);
+    let sidestep = scene.launcher.observer().context("there is no `sidestep` command")?;
+    let mut command = Command::new(sidestep);
     command.arg("decode").arg(capture);
     let text = launch::run(command, PATIENCE).context("sidestep decode")?;
     let missing = messages.iter().find(|it| !text.contains(**it));
@@ -228,22 +230,30 @@ fn declined(scene: &mut Scene) -> Result<String> {
         reason == said && reason != 0,
         "server's reason {reason:#x}, client was told {said:#x}"
     );
-    decoded_must_show(&["Proposal", "Decline"], &capture, scene)?;
-    super::lan::forget(&capture)?;
+    decoded_must_show(&["Proposal", "Decline"], &capture.packets(), scene)?;
+    capture.forget()?;
     Ok(format!("TCP, Decline {reason:#010x}"))
 }
 
 /// Guests and ordinary programs of the host, which know nothing of SMC.
 fn host(scene: &mut Scene) -> Result<String> {
+    must_be_tcp_with(Place::Host, scene)
+}
+
+/// Guests and programs under Sidestep, which has no SMC-R yet: TCP, and nothing is disturbed.
+fn sidestep(scene: &mut Scene) -> Result<String> {
+    must_be_tcp_with(Place::Sidestep, scene)
+}
+
+fn must_be_tcp_with(place: Place, scene: &mut Scene) -> Result<String> {
     /// The peer has not sent the TCP option (`SMC_CLC_DECL_PEERNOSMC`).
     const PEER_NO_SMC: u32 = 0x0301_0000;
-    for (server, client) in [(Place::Guest(0), Place::Host), (Place::Host, Place::Guest(0))] {
+    for (server, client) in [(Place::Guest(0), place), (place, Place::Guest(0))] {
         let [server, client] =
             scene.between(server, client, SocketKind::AfSmc, 1, echo_of(&SIZES))?;
         let accounts = [&server.connections[0], &client.connections[0]];
-        let of_guest =
-            accounts.into_iter().find(|it| it.smc.is_some()).context("no socket of SMC")?;
-        let (reason, _) = fallback(of_guest)?;
+        let of_guest = accounts.into_iter().find(|it| it.smc.is_some());
+        let (reason, _) = fallback(of_guest.context("no socket of SMC")?)?;
         ensure!(reason == PEER_NO_SMC, "reason {reason:#x}");
     }
     Ok("TCP both ways".to_owned())
@@ -269,9 +279,4 @@ fn fallback(account: &Account) -> Result<(u32, u32)> {
         Some(Mode::Fallback { reason, peer_diagnosis }) => Ok((*reason, *peer_diagnosis)),
         other => bail!("no fallback: {other:?}"),
     }
-}
-
-/// For [`Scene::captured`].
-pub(super) fn capture_file(logs: &Path, case: &str) -> PathBuf {
-    logs.join(format!("{case}.pcap"))
 }

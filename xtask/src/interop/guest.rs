@@ -148,13 +148,12 @@ impl Guest {
         }
     }
 
-    /// Writes its kernel's log to a file beside its console, for people.
-    pub(crate) fn save_kernel_log(&mut self) -> Result<PathBuf> {
+    /// Writes its kernel's log to a file, for people.
+    pub(crate) fn save_kernel_log(&mut self, directory: &Path) -> Result<()> {
         match self.ask(Order::KernelLog)? {
             Answer::Text(log) => {
-                let file = self.console.with_extension("kernel");
-                fs::write(&file, log)?;
-                Ok(file)
+                let file = directory.join(format!("guest{}.kernel", self.member.0));
+                fs::write(&file, log).with_context(|| file.display().to_string())
             }
             other => bail!("{self}: {other:?} instead of a log"),
         }

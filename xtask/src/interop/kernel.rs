@@ -3,7 +3,7 @@
 //! Why this one: rdma_rxe carries SMC-R since 6.12 or so (that of 6.1 does not), it is the kernel of
 //! Debian 13, and Debian 12 has it among its security updates.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -18,14 +18,15 @@ const SUFFIX: &str = "-amd64-unsigned";
 /// Kernels for clouds lack RDMA, those for real time behave otherwise.
 const NOT: [&str; 2] = ["cloud", "-rt-"];
 
-/// What we take out: the kernel, its list of modules, and the directories in which ours are.
+/// What we take out: the kernel, its list of modules, and the directories in which ours are. Debian 13
+/// has them below `usr`.
 const WANTED: [&str; 6] = [
-    "./boot/vmlinuz-*",
-    "./lib/modules/*/modules.order",
-    "./lib/modules/*/kernel/crypto/*",
-    "./lib/modules/*/kernel/drivers/infiniband/*",
-    "./lib/modules/*/kernel/drivers/net/*net*",
-    "./lib/modules/*/kernel/net/*",
+    "boot/vmlinuz-*",
+    "lib/modules/*/modules.order",
+    "lib/modules/*/kernel/crypto/*",
+    "lib/modules/*/kernel/drivers/infiniband/*",
+    "lib/modules/*/kernel/drivers/net/*net*",
+    "lib/modules/*/kernel/net/*",
 ];
 
 /// An unpacked kernel.
@@ -52,7 +53,9 @@ impl Kernel {
         };
         let root = cache.join(&package);
         let image = only_entry(&root.join("boot"))?;
-        let modules = only_entry(&root.join("lib/modules"))?;
+        let merged = root.join("usr/lib/modules");
+        let modules = if merged.is_dir() { merged } else { root.join("lib/modules") };
+        let modules = only_entry(&modules)?;
         Ok(Self { package, image, modules })
     }
 
@@ -104,13 +107,13 @@ fn fetch(cache: &Path) -> Result<String> {
 fn unpack(package: &Path, into: &Path) -> Result<()> {
     let mut reader = Command::new("dpkg-deb")
         .arg("--fsys-tarfile")
-        .arg(File::open(package).map(|_| package)?)
+        .arg(package)
         .stdout(Stdio::piped())
         .spawn()
         .context("dpkg-deb")?;
     let tar = reader.stdout.take().context("dpkg-deb without output")?;
     let unpacked = Command::new("tar")
-        .args(["--extract", "--wildcards", "--directory"])
+        .args(["--extract", "--wildcards", "--no-anchored", "--directory"])
         .arg(into)
         .args(WANTED)
         .stdin(tar)

@@ -12,12 +12,12 @@
 use std::fs::{self, File};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::bench::launch::{self, Program};
 use crate::enclosure;
@@ -122,36 +122,39 @@ fn new_namespace() -> Result<File> {
     made.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?.context("unshare")
 }
 
-/// What goes through a guest's cable, written to a file as it goes.
+/// What goes through a guest's cable is being written to a file.
 pub(crate) struct Capture {
     program: Program,
-    file: PathBuf,
+    directory: PathBuf,
 }
 
 impl Capture {
-    /// Begins one; returns when it sees everything.
-    pub(crate) fn start(lan: &Lan, of: Member, file: PathBuf) -> Result<Self> {
+    /// Begins one, in a directory of its own; returns when it sees everything.
+    pub(crate) fn start(lan: &Lan, of: Member, directory: PathBuf) -> Result<Self> {
+        if directory.exists() {
+            fs::remove_dir_all(&directory)?;
+        }
+        fs::create_dir(&directory)?;
         let mut command = Command::new("tcpdump");
         // Written packet by packet, and by root, whose directory it may be.
         command.args(["-i", &of.tap(), "-n", "-U", "--immediate-mode", "-Z", "root"]);
         // KiB: a stream comes faster than one core can emulate two machines and write.
-        command.args(["-B", "65536", "-w"]).arg(&file);
+        command.args(["-B", "65536", "-w"]).arg(directory.join(PACKETS));
         lan.enclose(&mut command);
-        let logs = file.parent().context("a file in a directory")?;
-        let mut program = Program::start(command, logs)?;
+        let mut program = Program::start(command, &directory)?;
         let deadline = Instant::now() + PATIENCE;
         while !program.printed().contains("listening on") {
             program.must_be_alive()?;
             ensure!(Instant::now() < deadline, "tcpdump does not listen");
             thread::sleep(POLL_INTERVAL);
         }
-        Ok(Self { program, file })
+        Ok(Self { program, directory })
     }
 
-    /// Ends it; the file is complete.
+    /// Ends it.
     ///
     /// **Errors**: packets were missed.
-    pub(crate) fn finish(mut self) -> Result<PathBuf> {
+    pub(crate) fn finish(mut self) -> Result<Captured> {
         launch::signal(self.program.pid(), libc::SIGINT)?;
         let deadline = Instant::now() + PATIENCE;
         while !self.program.has_ended()? {
@@ -159,17 +162,26 @@ impl Capture {
             thread::sleep(POLL_INTERVAL);
         }
         let said = self.program.printed();
-        if !said.contains("\n0 packets dropped by kernel") {
-            bail!("the capture is not complete: {said}");
-        }
-        Ok(self.file)
+        let is_complete = said.contains("\n0 packets dropped by kernel");
+        ensure!(is_complete, "the capture is not complete: {said}");
+        Ok(Captured(self.directory))
     }
 }
 
-/// Removes a file that nobody needs, if it is there.
-pub(crate) fn forget(file: &Path) -> Result<()> {
-    if file.exists() {
-        fs::remove_file(file)?;
+/// The name of the file, in a format that everybody reads (pcap).
+const PACKETS: &str = "packets.pcap";
+
+/// A directory with what has gone through a guest's cable.
+pub(crate) struct Captured(PathBuf);
+
+impl Captured {
+    /// The packets.
+    pub(crate) fn packets(&self) -> PathBuf {
+        self.0.join(PACKETS)
     }
-    Ok(())
+
+    /// Removes it: nobody needs it any more.
+    pub(crate) fn forget(self) -> Result<()> {
+        Ok(fs::remove_dir_all(self.0)?)
+    }
 }

@@ -1,7 +1,6 @@
 //! Talks between any two places of the network: guests, and the host with whatever it starts programs
 //! with.
 
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -21,8 +20,10 @@ const CALL_PATIENCE_MS: u32 = 30_000;
 pub(crate) enum Place {
     /// One of the guests.
     Guest(usize),
-    /// The host.
+    /// The host, the program as it is.
     Host,
+    /// The host, the program under Sidestep.
+    Sidestep,
 }
 
 /// Both ends of a talk, the server's first.
@@ -58,8 +59,8 @@ pub(crate) fn must_agree(server: &Report, client: &Report) -> Result<()> {
 pub(crate) struct HostTalk(Dialogue);
 
 impl HostTalk {
-    /// Begins one with `program`, which is `sidestep-guest` or what starts it. A server listens when
-    /// this returns.
+    /// Begins one with `program`, which is `sidestep-guest` or starts it. A server listens when this
+    /// returns.
     pub(crate) fn begin(lan: &Lan, mut program: Command, talk: &Talk) -> Result<Self> {
         program.arg("talk").arg(serde_json::to_string(talk)?);
         lan.enclose(&mut program);
@@ -86,7 +87,32 @@ impl HostTalk {
     }
 }
 
-/// The host's program without anything around it.
-pub(crate) fn plain(program: &Path) -> Command {
-    Command::new(program)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sidestep_guest::{Account, Tally};
+
+    fn report(sent: &str, received: &str) -> Report {
+        let tally = |sha256: &str| Tally { bytes: 1, sha256: sha256.to_owned() };
+        let account =
+            Account { sent: tally(sent), received: tally(received), ..Account::default() };
+        Report { connections: vec![account], took_ms: 1 }
+    }
+
+    #[test]
+    fn what_one_end_has_sent_the_other_must_have_received() {
+        assert!(must_agree(&report("a", "b"), &report("b", "a")).is_ok());
+        assert!(must_agree(&report("a", "b"), &report("a", "b")).is_err());
+        let none = Report { connections: Vec::new(), took_ms: 1 };
+        assert!(must_agree(&report("a", "b"), &none).is_err());
+    }
+
+    #[test]
+    fn only_guests_have_sockets_of_smc_and_both_ends_the_same_play() {
+        let play = Play::Echo { sizes: vec![1], pause_ms: 0 };
+        let address = ([10, 91, 0, 2], 5_000).into();
+        let [server, client] = both_ends(address, 1, &play, [SocketKind::AfSmc, SocketKind::Tcp]);
+        assert_eq!((server.role, server.socket), (Role::Server, SocketKind::AfSmc));
+        assert_eq!((client.role, client.socket), (Role::Client, SocketKind::Tcp));
+    }
 }
