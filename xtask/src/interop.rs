@@ -145,10 +145,13 @@ impl Scene {
             Err(error) => error,
         };
         let directory = self.logs.join(name);
+        let mut remark = format!("see {}", directory.display());
         for guest in &mut self.guests {
-            guest.save_kernel_log(&directory)?;
+            if let Err(error) = guest.save_kernel_log(&directory) {
+                remark.push_str(&format!("; {error:#}"));
+            }
         }
-        bail!("{failed:#} (see {})", directory.display())
+        bail!("{failed:#} ({remark})")
     }
 
     /// Has something done while the packets of the first guest are written to a file.

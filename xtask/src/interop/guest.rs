@@ -63,7 +63,7 @@ impl Guest {
         match self.event(Job(0), BOOT_PATIENCE) {
             Ok(Event::Ready) => Ok(()),
             Ok(other) => bail!("{self}: {other:?} instead of being ready"),
-            Err(error) => Err(error.context(format!("{self} does not start{}", self.console()))),
+            Err(error) => Err(error.context("it does not start")),
         }
     }
 
@@ -173,7 +173,9 @@ impl Guest {
     fn order(&mut self, order: Order) -> Result<Job> {
         self.last_job += 1;
         let job = self.last_job;
-        self.machine.say(&serde_json::to_string(&Request { job, order })?)?;
+        let line = serde_json::to_string(&Request { job, order })?;
+        let said = self.machine.say(&line);
+        said.with_context(|| format!("{self} has ended{}", self.console()))?;
         Ok(Job(job))
     }
 
@@ -194,7 +196,7 @@ impl Guest {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             let line = self.machine.await_line("", left);
-            let line = line.with_context(|| format!("{self}, job {job}"))?;
+            let line = line.with_context(|| format!("{self}, job {job}{}", self.console()))?;
             let reply: Reply = serde_json::from_str(&line).with_context(|| line.clone())?;
             self.unread.entry(reply.job).or_default().push_back(reply.event);
         }

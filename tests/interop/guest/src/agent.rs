@@ -5,8 +5,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -120,17 +120,22 @@ impl Agent {
             .spawn()?;
         let output = child.stdout.take().context("a talk without output")?;
         self.lock_talks().insert(job, child);
-        let mut outcome = Err(anyhow::anyhow!("the process of the talk has ended"));
-        for line in BufReader::new(output).lines() {
-            match serde_json::from_str(&line?)? {
-                Event::Done(answer) => outcome = Ok(answer),
-                Event::Failed(reason) => outcome = Err(anyhow::anyhow!(reason)),
-                step => self.reply(job, step)?,
-            }
-        }
+        let outcome = self.follow(job, output);
         let child = self.lock_talks().remove(&job);
         child.map(|mut child| child.wait()).transpose()?;
         outcome
+    }
+
+    /// Reads what a talk prints, to its end.
+    fn follow(&self, job: u32, output: ChildStdout) -> Result<Answer> {
+        for line in BufReader::new(output).lines() {
+            match serde_json::from_str(&line?)? {
+                Event::Done(answer) => return Ok(answer),
+                Event::Failed(reason) => bail!(reason),
+                step => self.reply(job, step)?,
+            }
+        }
+        bail!("the process of the talk has ended")
     }
 
     fn kill(&self, job: u32) -> Result<()> {
@@ -140,7 +145,7 @@ impl Agent {
         }
     }
 
-    fn lock_talks(&self) -> std::sync::MutexGuard<'_, HashMap<u32, Child>> {
+    fn lock_talks(&self) -> MutexGuard<'_, HashMap<u32, Child>> {
         self.talks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -24,14 +24,13 @@ pub(crate) fn set_pnet_id(pnet_id: &str, has_rdma: bool) -> Result<()> {
     const INTERFACE_NAME: u16 = 2;
     const DEVICE_NAME: u16 = 3;
     const DEVICE_PORT: u16 = 4;
-    let table = Generic::open("SMC_PNETID")?;
-    // Entries of one message are stored together; the device's fails if it is there already, by hardware.
-    table.order(ADD, &[(NAME, pnet_id), (INTERFACE_NAME, INTERFACE)], &[])?;
+    let mut texts = vec![(NAME, pnet_id), (INTERFACE_NAME, INTERFACE)];
+    let mut bytes = Vec::new();
     if has_rdma {
-        let texts = [(NAME, pnet_id), (DEVICE_NAME, RDMA_DEVICE)];
-        table.order(ADD, &texts, &[(DEVICE_PORT, RDMA_PORT)])?;
+        texts.push((DEVICE_NAME, RDMA_DEVICE));
+        bytes.push((DEVICE_PORT, RDMA_PORT));
     }
-    Ok(())
+    Generic::open("SMC_PNETID")?.order(ADD, &texts, &bytes)
 }
 
 const FAMILY: &str = "SMC_GEN_NETLINK";
