@@ -198,8 +198,8 @@ impl Scene {
         });
         let [servers, clients] = talk::both_ends(address, connections, &play, sockets);
         let server = self.begin(server, servers)?;
-        let client = self.begin(client, clients).context("the client")?;
-        let client = match self.report(client).context("the client") {
+        let client = self.begin(client, clients).and_then(|client| self.report(client));
+        let client = match client.context("the client") {
             Ok(report) => report,
             Err(error) => {
                 self.end(server);

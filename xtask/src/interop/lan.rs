@@ -1,9 +1,9 @@
 //! The network between guests and host: a bridge in a network namespace of its own.
 //!
 //! ```text
-//!   host's programs          guest 1          guest 2
-//!   10.91.0.1, fd91::1       10.91.0.2        10.91.0.3
-//!     bridge "lan" ----------- tap1 ----------- tap2
+//!   host's programs          guest 2                  guest 3
+//!   10.91.0.1, fd91::1       10.91.0.2, fd91::2       10.91.0.3, fd91::3
+//!     bridge "lan" ----------- tap2 ------------------- tap3
 //! ```
 //!
 //! The namespace has no name: it is gone with the last process in it, however this one ends. Nothing
