@@ -9,9 +9,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use sidestep_guest::{Account, Impairment, Mode, Play, Report, Role, SocketKind};
+use sidestep_guest::{Account, Impairment, Mode, Play, Report, Role, SmcSocket, SocketKind};
 
 use super::Scene;
+use super::guest::{Failed, Guest};
 use super::lan::Member;
 use super::talk::{PATIENCE, Place};
 use crate::bench::launch;
@@ -206,21 +207,33 @@ fn impaired(scene: &mut Scene, impairment: Impairment, play: Play) -> Result<[Re
 fn killed(scene: &mut Scene) -> Result<String> {
     let play = Play::Echo { sizes: vec![100; 100], pause_ms: 50 };
     let [server, client] = scene.talks(SocketKind::AfSmc, 1, play);
-    let [first, second] = &mut scene.guests;
-    let server = first.begin(server)?;
-    let client = second.begin(client)?;
-    let deadline = Instant::now() + PATIENCE;
-    while !first.sockets()?.iter().any(|it| matches!(it.mode, Mode::SmcR(Some(_)))) {
-        ensure!(Instant::now() < deadline, "they have not met");
-        thread::sleep(POLL_INTERVAL);
+    let server = scene.guests[0].begin(server)?;
+    let client = scene.guests[1].begin(client)?;
+    for guest in &mut scene.guests {
+        await_connection(guest)?;
     }
+    let [first, second] = &mut scene.guests;
     second.kill(client)?;
     ensure!(second.report(client, PATIENCE).is_err(), "the client was not killed");
     let Err(noticed) = first.report(server, PATIENCE) else { bail!("the server had an answer") };
-    let noticed = format!("{noticed:#}");
+    ensure!(noticed.is::<Failed>(), "{noticed:#}");
     // Whatever it was told, by reading or by writing; not that it has waited in vain.
+    let noticed = noticed.to_string();
     ensure!(!noticed.contains("os error 11)"), "{noticed}");
     Ok(noticed)
+}
+
+/// Waits until a guest has a connection over RDMA that has been agreed upon.
+fn await_connection(guest: &mut Guest) -> Result<()> {
+    /// `SMC_ACTIVE`
+    const ACTIVE: u8 = 1;
+    let is_it = |it: &SmcSocket| it.state == ACTIVE && matches!(it.mode, Mode::SmcR(Some(_)));
+    let deadline = Instant::now() + PATIENCE;
+    while !guest.sockets()?.iter().any(is_it) {
+        ensure!(Instant::now() < deadline, "{guest} has not met the other");
+        thread::sleep(POLL_INTERVAL);
+    }
+    Ok(())
 }
 
 /// Guests without a UEID in common decline, and speak TCP.

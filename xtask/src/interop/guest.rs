@@ -2,6 +2,8 @@
 //! standard output answers come. (Those two are the guest's serial port; see `sidestep_guest`.)
 
 use std::collections::{BTreeMap, VecDeque};
+use std::error::Error;
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -46,6 +48,18 @@ pub(crate) struct Guest {
 /// A job that goes on in a guest.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Job(u32);
+
+/// The error of a job that its guest says has failed.
+#[derive(Debug)]
+pub(crate) struct Failed(String);
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Failed {}
 
 impl Guest {
     /// Turns the machine on. It is ready when [`Guest::await_ready`] returns; until then others can
@@ -109,6 +123,8 @@ impl Guest {
     }
 
     /// Waits for the end of a talk.
+    ///
+    /// **Errors**: [`Failed`], or it takes longer.
     pub(crate) fn report(&mut self, job: Job, patience: Duration) -> Result<Report> {
         match self.finish(job, patience)? {
             Answer::Talk(report) => Ok(report),
@@ -182,7 +198,7 @@ impl Guest {
     fn finish(&mut self, job: Job, patience: Duration) -> Result<Answer> {
         match self.event(job, patience)? {
             Event::Done(answer) => Ok(answer),
-            Event::Failed(reason) => bail!("{self}: {reason}"),
+            Event::Failed(reason) => bail!(Failed(format!("{self}: {reason}"))),
             other => bail!("{self}: {other:?} instead of an answer"),
         }
     }
@@ -212,8 +228,8 @@ impl Guest {
     }
 }
 
-impl std::fmt::Display for Guest {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Guest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "guest {}", self.member.0)
     }
 }

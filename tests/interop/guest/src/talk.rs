@@ -39,6 +39,8 @@ pub(crate) fn say(event: &Event) -> Result<()> {
 fn serve(talk: &Talk) -> Result<Report> {
     let listener = open(talk)?;
     listener.set_reuse_address(true)?;
+    // Of `accept` as well.
+    listener.set_read_timeout(Some(patience(talk)))?;
     listener.bind(&talk.address.into()).context("bind")?;
     listener.listen(i32::from(talk.connections)).context("listen")?;
     say(&Event::Listening)?;
@@ -87,6 +89,10 @@ fn open(talk: &Talk) -> Result<Socket> {
     Socket::new(domain, Type::STREAM, protocol).context("socket")
 }
 
+fn patience(talk: &Talk) -> Duration {
+    Duration::from_millis(talk.patience_ms.into())
+}
+
 /// One connection from one end.
 struct Conversation {
     socket: Socket,
@@ -104,7 +110,7 @@ const CHUNK_LEN: usize = 32 * 1024;
 
 impl Conversation {
     fn new(socket: Socket, talk: &Talk) -> Result<Self> {
-        let patience = Duration::from_millis(talk.patience_ms.into());
+        let patience = patience(talk);
         socket.set_read_timeout(Some(patience))?;
         socket.set_write_timeout(Some(patience))?;
         let [client, server] = [Direction::new(1), Direction::new(2)];
