@@ -55,13 +55,15 @@ fn call(talk: &Talk) -> Result<Report> {
     })
 }
 
-/// Makes the connections, each of which has a thread to itself, and waits until all are over.
+/// Makes all connections, gives each a thread to itself, and waits until all are over.
 fn report(talk: &Talk, connect: impl Fn() -> Result<Socket>) -> Result<Report> {
-    let mut start = None;
+    let mut sockets = vec![connect()?];
+    let start = Instant::now();
+    while sockets.len() < talk.connections.into() {
+        sockets.push(connect()?);
+    }
     let mut running = Vec::new();
-    for _ in 0..talk.connections {
-        let socket = connect()?;
-        start.get_or_insert_with(Instant::now);
+    for socket in sockets {
         let talk = talk.clone();
         running.push(thread::spawn(move || Conversation::new(socket, &talk)?.play(&talk)));
     }
@@ -70,8 +72,7 @@ fn report(talk: &Talk, connect: impl Fn() -> Result<Socket>) -> Result<Report> {
         let account = conversation.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
         connections.push(account);
     }
-    let took = start.map_or(Duration::ZERO, |start| start.elapsed());
-    Ok(Report { connections, took_ms: u64::try_from(took.as_millis())? })
+    Ok(Report { connections, took_ms: u64::try_from(start.elapsed().as_millis())? })
 }
 
 fn open(talk: &Talk) -> Result<Socket> {
