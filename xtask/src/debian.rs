@@ -1,8 +1,10 @@
 //! Debian packages of the programs that tests, demo and benchmarks run.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::bench::place::find_command;
 use crate::user;
@@ -73,9 +75,11 @@ fn command_of(package: &str) -> &str {
         "openssh-server" => "sshd",
         "postgresql-15" => "/usr/lib/postgresql/15/bin/postgres",
         "python3-pyftpdlib" => "/usr/lib/python3/dist-packages/pyftpdlib/__main__.py",
+        "qemu-system-x86" => "qemu-system-x86_64",
         "redis-tools" => "redis-benchmark",
         "rsyslog" => "rsyslogd",
         "tcl" => "tclsh",
+        "xz-utils" => "xz",
         same_name => same_name,
     }
 }
@@ -86,6 +90,49 @@ pub(crate) fn version(package: &str) -> Option<String> {
     let output = output.ok().filter(|output| output.status.success())?;
     let version = String::from_utf8(output.stdout).ok()?;
     (!version.is_empty()).then_some(version)
+}
+
+/// The newest package whose name matches a regular expression of apt's and contains none of `not`:
+/// the one of the highest number behind `prefix`. With package lists absent, none.
+pub(crate) fn newest(prefix: &str, suffix: &str, not: &[&str]) -> Option<String> {
+    let pattern = format!("^{}[0-9]+.*{suffix}$", prefix.replace('.', "[.]"));
+    let output = Command::new("apt-cache").args(["search", "--names-only", &pattern]).output();
+    let names = String::from_utf8(output.ok()?.stdout).ok()?;
+    let names = names.lines().filter_map(|line| line.split(' ').next());
+    let wanted = names.filter(|name| not.iter().all(|it| !name.contains(it)));
+    wanted.max_by_key(|name| number_behind(prefix, name)).map(str::to_owned)
+}
+
+/// 107 for `linux-image-6.12.107+deb12-amd64` behind `linux-image-6.12.`.
+pub(crate) fn number_behind(prefix: &str, name: &str) -> Option<u32> {
+    let rest = name.strip_prefix(prefix)?;
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..end].parse().ok()
+}
+
+/// Fetches a package into a directory, without installing it.
+///
+/// **Errors**: apt's.
+pub(crate) fn download(package: &str, directory: &Path) -> Result<PathBuf> {
+    let output = Command::new("apt-get")
+        .args(["-q", "download", package])
+        .current_dir(directory)
+        .output()
+        .context("apt-get")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        bail!("apt-get download {package}: {}", errors.trim());
+    }
+    let files = fs::read_dir(directory)?.flatten().map(|entry| entry.path());
+    let mut packages = files.filter(|file| file.extension().is_some_and(|it| it == "deb"));
+    packages.next().with_context(|| format!("apt-get has left no {package}"))
+}
+
+/// Brings the lists of packages up to date.
+///
+/// **Errors**: we may not, or nothing can be reached.
+pub(crate) fn update() -> Result<()> {
+    apt_get(root_prefix()?, &["update"])
 }
 
 fn install(packages: &[&str]) -> Result<()> {
@@ -137,6 +184,14 @@ fn apt_get(prefix: &[&str], args: &[&str]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kernels_are_compared_by_their_numbers() {
+        let number = |name| number_behind("linux-image-6.12.", name);
+        assert_eq!(number("linux-image-6.12.107+deb12-amd64-unsigned"), Some(107));
+        assert!(number("linux-image-6.12.9-amd64") < number("linux-image-6.12.48+deb13-amd64"));
+        assert_eq!(number("linux-image-6.12-amd64"), None);
+    }
 
     #[test]
     fn what_is_there_needs_no_installing() {

@@ -68,16 +68,7 @@ impl Namespace {
 
     /// Lets a program begin in it.
     pub(crate) fn enclose(&self, command: &mut Command) {
-        let namespace = self.file.as_raw_fd();
-        let enter = move || {
-            // SAFETY: two integers; the file is open as long as the namespace.
-            match unsafe { libc::setns(namespace, libc::CLONE_NEWNET) } {
-                0 => Ok(()),
-                _ => Err(io::Error::last_os_error()),
-            }
-        };
-        // SAFETY: between fork and exec the closure makes one system call.
-        unsafe { command.pre_exec(enter) };
+        enter(command, &self.file);
     }
 
     fn ip(&self, words: &[&str]) -> Result<()> {
@@ -90,6 +81,20 @@ impl Drop for Namespace {
         // What is still in it keeps it; the name goes.
         let _ = ip(&["netns", "delete", &self.name]);
     }
+}
+
+/// Lets a program begin in the network namespace of this file, which has to stay open until then.
+pub(crate) fn enter(command: &mut Command, namespace: &File) {
+    let namespace = namespace.as_raw_fd();
+    let enter = move || {
+        // SAFETY: two integers; the file is open as long as the namespace.
+        match unsafe { libc::setns(namespace, libc::CLONE_NEWNET) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: between fork and exec the closure makes one system call.
+    unsafe { command.pre_exec(enter) };
 }
 
 /// The name of both ends of a cable.

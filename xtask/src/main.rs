@@ -3,7 +3,7 @@
 //! | command | what it does |
 //! |---|---|
 //! | `check` | tidiness, format, lints, documentation |
-//! | `test` | everything that must pass: all of these for a short time, without the last three |
+//! | `test` | everything that must pass: all of these for a short time, without the last four |
 //! | `posix` | the POSIX programs of `tests/posix`, plain and preloaded |
 //! | `operations` | random lists of socket operations, with Linux TCP as the oracle |
 //! | `hostile` | hostile peers and exhausted resources: the victim lives |
@@ -15,6 +15,7 @@
 //! | `demo` | redis through TCP, then through shared memory |
 //! | `bench` | TCP against shared memory, interleaved |
 //! | `fuzz` | parsers, the ring and lists of operations, for a bounded time |
+//! | `interop` | a stock Linux kernel, in a virtual machine, is the peer |
 
 mod bench;
 mod compat;
@@ -23,6 +24,7 @@ mod demo;
 mod e2e;
 mod enclosure;
 mod hostile;
+mod interop;
 mod leftovers;
 mod nginx;
 mod operations;
@@ -73,6 +75,8 @@ enum Task {
     Demo,
     /// TCP against shared memory in interleaved runs.
     Bench(bench::BenchOptions),
+    /// A stock Linux kernel, in a virtual machine, is the peer (needs root; no KVM, no RDMA hardware).
+    Interop(interop::Options),
     /// The fuzz targets, each for some seconds (needs a nightly toolchain and cargo-fuzz).
     Fuzz {
         /// Seconds for each target.
@@ -119,6 +123,10 @@ fn main() -> Result<()> {
             debian::ensure(debian::ALL)?;
             build()?;
             bench::run(&options)
+        }
+        Task::Interop(options) => {
+            build()?;
+            interop::run(&options)
         }
         Task::Fuzz { seconds } => fuzz(seconds),
     }

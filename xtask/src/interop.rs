@@ -1,0 +1,299 @@
+//! `cargo xtask interop`: a stock Linux kernel is the peer.
+//!
+//! ```text
+//!   namespace of our own                     QEMU, all in software       QEMU
+//!   +------------------------------+        +--------------------+     +---------+
+//!   | programs of the host         |        | Debian's kernel    |     | guest 3 |
+//!   |   plain, or under Sidestep   |  tap2  |   rdma_rxe, smc    |     |         |
+//!   | bridge ----------------------+--------+ virtio-net         |     |         |
+//!   |        ----------------------+----------------- tap3 ------+-----+         |
+//!   | tcpdump                      |  pipe  | sidestep-guest     |     |         |
+//!   +------------------------------+--------+   is process 1     |     +---------+
+//!                                           +--------------------+
+//! ```
+//!
+//! No hardware, no KVM and no module of this machine's kernel is needed: a guest's processor is
+//! emulated, and so is its RDMA device, in the guest, by Linux. Nothing is installed in a guest
+//! either; it has no disk. What the host needs is root, for the namespace, and some packages.
+//!
+//! The first cases ([`ground`]) have Linux on both sides.
+
+mod ground;
+mod guest;
+mod image;
+mod kernel;
+mod lan;
+mod talk;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use sidestep_guest::{Play, Report, SocketKind, Talk};
+
+use crate::bench::launch::{LaunchOptions, Launcher, Transport};
+use crate::bench::place::{self, find_command};
+use crate::debian;
+use crate::leftovers::Leftovers;
+use crate::suite::{self, Lacking, Outcome, Summary};
+use crate::user;
+use guest::{Boot, Guest};
+use kernel::Kernel;
+use lan::{Capture, Captured, Lan, Member};
+use talk::{HostTalk, Place};
+
+/// Packages without which there are no guests.
+const PACKAGES: [&str; 5] =
+    ["qemu-system-x86", "busybox-static", "iproute2", "tcpdump", "xz-utils"];
+
+/// The target for which a guest's program is built; the kernel's architecture.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// The guests.
+const GUESTS: [Member; 2] = [Member(2), Member(3)];
+
+/// What all guests have in common, unless a case wants it otherwise.
+const PNET_ID: &str = "PNET1";
+const UEID: &str = "SMCV2-EID-1";
+
+/// Options of `cargo xtask interop`.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// Only cases with this text in their name
+    #[arg(value_name = "FILTER")]
+    filter: Option<String>,
+
+    /// Bytes of the longest packet; RDMA's have 1024 bytes of data with 1500, and 4096 with 9000
+    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=9000))]
+    mtu: u32,
+}
+
+/// Plays the cases; the last line is `N passed, N failed, N skipped`.
+///
+/// **Errors**: a case failed, or nothing matched.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let wanted = |name: &str| options.filter.as_ref().is_none_or(|it| name.contains(it.as_str()));
+    let chosen: Vec<_> = ground::CASES.iter().filter(|(name, _)| wanted(name)).collect();
+    ensure!(!chosen.is_empty(), "no case has that name");
+    let leftovers = Leftovers::note();
+    let mut summary = Summary::default();
+    let start = Instant::now();
+    match Scene::set(options.mtu) {
+        Ok((mut scene, about)) => {
+            summary.add("guests start", "", Outcome::Passed(about, start.elapsed()));
+            for (name, case) in chosen {
+                summary.add(name, "", suite::play(&[], || scene.play(name, *case)));
+            }
+            summary.add("guests end", "", suite::play(&[], || scene.clear()));
+        }
+        Err(error) => summary.add("guests start", "", Outcome::of(Err(error), start.elapsed())),
+    }
+    let nothing_left = || leftovers.check().map(|()| String::new());
+    summary.add("nothing left behind", "", suite::play(&[], nothing_left));
+    summary.conclude("interop", None)
+}
+
+/// Two guests on a network, and what the host has beside them.
+struct Scene {
+    guests: [Guest; 2],
+    lan: Lan,
+    /// Starts programs of the host, plain or under Sidestep.
+    launcher: Launcher,
+    /// What plays the host's ends of talks.
+    talker: PathBuf,
+    /// Where consoles, kernels' logs and captures of what failed are.
+    logs: PathBuf,
+}
+
+impl Scene {
+    /// Starts everything; what it is, for the report.
+    ///
+    /// **Errors**: [`Lacking`], if this machine cannot; or a guest does not start.
+    fn set(mtu: u32) -> Result<(Self, String)> {
+        must_be_possible()?;
+        let repo = place::repo_root()?;
+        let logs = place::scratch_dir(&repo, "sidestep-interop")?;
+        let kernel = Kernel::get(&logs)?;
+        let program = build_program(&logs)?;
+        let talker = build_talker(&repo)?;
+        let boot = Boot { kernel: kernel.image.clone(), initramfs: image::place(&logs), logs };
+        let busybox = find_command("busybox").context("busybox")?;
+        image::write(&boot.initramfs, &kernel, &program, &busybox)?;
+        let lan = Lan::make(&GUESTS, mtu)?;
+        let mut guests =
+            [Guest::turn_on(&boot, &lan, GUESTS[0])?, Guest::turn_on(&boot, &lan, GUESTS[1])?];
+        for guest in &mut guests {
+            guest.await_ready()?;
+            guest.equip(&lan, PNET_ID, UEID)?;
+        }
+        let launcher = Launcher::new(&LaunchOptions::default(), &repo)?.eager();
+        let about = format!("{}, MTU {mtu}", kernel.package);
+        Ok((Self { guests, lan, launcher, talker, logs: boot.logs }, about))
+    }
+
+    /// Plays a case while its packets are written to a file. When it fails, the file stays, with both
+    /// kernels' logs beside it.
+    fn play(&mut self, name: &str, case: fn(&mut Self) -> Result<String>) -> Result<String> {
+        let failed = match self.captured(name, case) {
+            Ok((capture, remark)) => {
+                capture.forget()?;
+                return Ok(remark);
+            }
+            Err(error) if error.is::<Lacking>() => return Err(error),
+            Err(error) => error,
+        };
+        let directory = self.logs.join(name);
+        let mut remark = format!("see {}", directory.display());
+        for guest in &mut self.guests {
+            if let Err(error) = guest.save_kernel_log(&directory) {
+                remark.push_str(&format!("; {error:#}"));
+            }
+        }
+        bail!("{failed:#} ({remark})")
+    }
+
+    /// Has something done while the packets of the first guest are written to a file.
+    fn captured<T>(
+        &mut self,
+        name: &str,
+        action: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<(Captured, T)> {
+        let directory = self.logs.join(name);
+        let capture = Capture::start(&self.lan, self.guests[0].member(), directory)?;
+        let done = action(self)?;
+        Ok((capture.finish()?, done))
+    }
+
+    /// Both ends of a talk whose server is the first guest.
+    fn talks(&self, socket: SocketKind, connections: u16, play: Play) -> [Talk; 2] {
+        let address = (self.guests[0].member().v4(), PORT).into();
+        talk::both_ends(address, connections, &play, [socket; 2])
+    }
+
+    /// Lets the guests talk, and compares what they say of it: the server's report first.
+    fn between_guests(
+        &mut self,
+        socket: SocketKind,
+        connections: u16,
+        play: Play,
+    ) -> Result<[Report; 2]> {
+        self.between(Place::Guest(0), Place::Guest(1), socket, connections, play)
+    }
+
+    /// The same for any two places. `socket`: the guests'; the host has TCP.
+    fn between(
+        &mut self,
+        server: Place,
+        client: Place,
+        socket: SocketKind,
+        connections: u16,
+        play: Play,
+    ) -> Result<[Report; 2]> {
+        let address = (self.member(server).v4(), PORT).into();
+        let sockets = [server, client].map(|place| match place {
+            Place::Guest(_) => socket,
+            Place::Host | Place::Sidestep => SocketKind::Tcp,
+        });
+        let [servers, clients] = talk::both_ends(address, connections, &play, sockets);
+        let server = self.begin(server, servers)?;
+        let client = self.begin(client, clients).and_then(|client| self.report(client));
+        let client = match client.context("the client") {
+            Ok(report) => report,
+            Err(error) => {
+                self.end(server);
+                return Err(error);
+            }
+        };
+        let server = self.report(server).context("the server")?;
+        if !matches!(play, Play::CloseUnread { .. }) {
+            talk::must_agree(&server, &client)?;
+        }
+        Ok([server, client])
+    }
+
+    fn member(&self, place: Place) -> Member {
+        match place {
+            Place::Guest(nth) => self.guests[nth].member(),
+            Place::Host | Place::Sidestep => Member::HOST,
+        }
+    }
+
+    fn begin(&mut self, place: Place, talk: Talk) -> Result<Begun> {
+        let transport = match place {
+            Place::Guest(nth) => return Ok(Begun::InGuest(nth, self.guests[nth].begin(talk)?)),
+            Place::Host => Transport::Tcp,
+            Place::Sidestep => Transport::Smc,
+        };
+        let program = self.launcher.launch(transport, &self.talker, [] as [&str; 0]);
+        Ok(Begun::OnHost(HostTalk::begin(&self.lan, program, &talk)?))
+    }
+
+    fn report(&mut self, begun: Begun) -> Result<Report> {
+        match begun {
+            Begun::InGuest(nth, job) => self.guests[nth].report(job, talk::PATIENCE),
+            Begun::OnHost(talk) => talk.report(),
+        }
+    }
+
+    /// Ends a talk of which nothing is expected any more: the next one needs the port.
+    fn end(&mut self, begun: Begun) {
+        if let Begun::InGuest(nth, job) = begun {
+            // Fails only if it has ended.
+            let _ = self.guests[nth].kill(job);
+        }
+    }
+
+    /// Turns the guests off.
+    fn clear(self) -> Result<String> {
+        self.guests.into_iter().try_for_each(Guest::turn_off)?;
+        Ok(String::new())
+    }
+}
+
+/// Where the servers of talks listen.
+const PORT: u16 = 5_000;
+
+/// An end of a talk that goes on.
+enum Begun {
+    InGuest(usize, guest::Job),
+    OnHost(HostTalk),
+}
+
+/// **Errors**: [`Lacking`], with what it is that this machine does not have.
+fn must_be_possible() -> Result<()> {
+    if std::env::consts::ARCH != "x86_64" {
+        bail!(Lacking("the guests' program is built on x86_64".to_owned()));
+    }
+    if !user::is_root() {
+        bail!(Lacking("a network namespace with tap devices needs root".to_owned()));
+    }
+    if !Path::new("/dev/net/tun").exists() {
+        bail!(Lacking("this kernel has no tap devices".to_owned()));
+    }
+    debian::ensure(&PACKAGES).map_err(|error| Lacking(format!("{error:#}")).into())
+}
+
+/// Builds the same program as the host has it: with libraries, among which Sidestep's can be.
+fn build_talker(repo: &Path) -> Result<PathBuf> {
+    let mut build = Command::new("cargo");
+    build.args(["build", "--quiet", "--release", "--package", "sidestep-guest"]);
+    crate::run(&mut build)?;
+    Ok(place::target_dir(repo).join("release/sidestep-guest"))
+}
+
+/// Builds the guests' program, which finds no library there: statically.
+fn build_program(scratch: &Path) -> Result<PathBuf> {
+    let directory = scratch.join("build");
+    let flags = format!("CARGO_TARGET_{}_RUSTFLAGS", TARGET.to_uppercase().replace('-', "_"));
+    let mut build = Command::new("cargo");
+    build
+        .args(["build", "--quiet", "--release", "--package", "sidestep-guest"])
+        // Said although it is the host's: what runs in the compiler is built without the flags.
+        .args(["--target", TARGET, "--target-dir"])
+        .arg(&directory)
+        .env(flags, "-C target-feature=+crt-static");
+    crate::run(&mut build)?;
+    Ok(directory.join(TARGET).join("release/sidestep-guest"))
+}

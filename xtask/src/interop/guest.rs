@@ -1,0 +1,267 @@
+//! A guest as its host sees it: a process of QEMU, to whose standard input orders go, and from whose
+//! standard output answers come. (Those two are the guest's serial port; see `sidestep_guest`.)
+
+use std::collections::{BTreeMap, VecDeque};
+use std::error::Error;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use sidestep_guest::{
+    Answer, Equipment, Event, Impairment, LinkGroup, Order, Reply, Report, Request, SmcSocket, Talk,
+};
+
+use super::lan::{Lan, Member};
+use crate::bench::launch::Dialogue;
+
+/// For a machine that is emulated to start, beside another.
+const BOOT_PATIENCE: Duration = Duration::from_secs(60);
+/// For an order that takes no time of its own.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Lines of a console worth showing.
+const TAIL_LINES: usize = 20;
+
+/// What a guest boots.
+#[derive(Debug)]
+pub(crate) struct Boot {
+    pub(crate) kernel: PathBuf,
+    pub(crate) initramfs: PathBuf,
+    /// Where its console is written to.
+    pub(crate) logs: PathBuf,
+}
+
+/// A virtual machine; ended when dropped.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    member: Member,
+    machine: Dialogue,
+    console: PathBuf,
+    last_job: u32,
+    /// What jobs have said that nobody has asked for yet.
+    unread: BTreeMap<u32, VecDeque<Event>>,
+}
+
+/// A job that goes on in a guest.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Job(u32);
+
+/// The error of a job that its guest says has failed.
+#[derive(Debug)]
+pub(crate) struct Failed(String);
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Failed {}
+
+impl Guest {
+    /// Turns the machine on. It is ready when [`Guest::await_ready`] returns; until then others can
+    /// start beside it.
+    pub(crate) fn turn_on(boot: &Boot, lan: &Lan, member: Member) -> Result<Self> {
+        let console = boot.logs.join(format!("guest{}.console", member.0));
+        let mut command = machine(boot, lan, member, &console);
+        lan.enclose(&mut command);
+        let machine = Dialogue::start(command)?;
+        Ok(Self { member, machine, console, last_job: 0, unread: BTreeMap::new() })
+    }
+
+    /// **Errors**: it has not started in time; the text has the end of its console.
+    pub(crate) fn await_ready(&mut self) -> Result<()> {
+        match self.event(Job(0), BOOT_PATIENCE) {
+            Ok(Event::Ready) => Ok(()),
+            Ok(other) => bail!("{self}: {other:?} instead of being ready"),
+            Err(error) => Err(error.context("it does not start")),
+        }
+    }
+
+    pub(crate) fn member(&self) -> Member {
+        self.member
+    }
+
+    /// Sets up its network and SMC; it has the addresses of its number.
+    pub(crate) fn equip(&mut self, lan: &Lan, pnet_id: &str, ueid: &str) -> Result<()> {
+        let equipment = Equipment {
+            addresses: self.member.addresses().to_vec(),
+            mtu: lan.mtu(),
+            has_rdma: true,
+            pnet_id: Some(pnet_id.to_owned()),
+            ueids: vec![ueid.to_owned()],
+        };
+        self.ask(Order::Equip(equipment)).map(drop)
+    }
+
+    /// Lets it leave one network of SMC-Rv2 for another.
+    pub(crate) fn change_ueid(&mut self, from: &str, to: &str) -> Result<()> {
+        self.ask(Order::RemoveUeid(from.to_owned()))?;
+        self.ask(Order::AddUeid(to.to_owned())).map(drop)
+    }
+
+    /// Makes what it sends suffer, until told otherwise.
+    pub(crate) fn impair(&mut self, impairment: Option<Impairment>) -> Result<()> {
+        self.ask(Order::Impair(impairment)).map(drop)
+    }
+
+    /// Begins its end of some connections. A server listens when this returns.
+    pub(crate) fn begin(&mut self, talk: Talk) -> Result<Job> {
+        let is_server = talk.role == sidestep_guest::Role::Server;
+        let job = self.order(Order::Talk(talk))?;
+        if is_server {
+            match self.event(job, PATIENCE)? {
+                Event::Listening => {}
+                Event::Failed(reason) => bail!("{self}: {reason}"),
+                other => bail!("{self}: {other:?} instead of listening"),
+            }
+        }
+        Ok(job)
+    }
+
+    /// Waits for the end of a talk.
+    ///
+    /// **Errors**: [`Failed`], or it takes longer.
+    pub(crate) fn report(&mut self, job: Job, patience: Duration) -> Result<Report> {
+        match self.finish(job, patience)? {
+            Answer::Talk(report) => Ok(report),
+            other => bail!("{self}: {other:?} instead of a report"),
+        }
+    }
+
+    /// Kills the process that plays a talk.
+    pub(crate) fn kill(&mut self, Job(job): Job) -> Result<()> {
+        self.ask(Order::Kill { job }).map(drop)
+    }
+
+    /// The sockets of its SMC.
+    pub(crate) fn sockets(&mut self) -> Result<Vec<SmcSocket>> {
+        match self.ask(Order::Sockets)? {
+            Answer::Sockets(sockets) => Ok(sockets),
+            other => bail!("{self}: {other:?} instead of sockets"),
+        }
+    }
+
+    /// Its link groups.
+    pub(crate) fn link_groups(&mut self) -> Result<Vec<LinkGroup>> {
+        match self.ask(Order::LinkGroups)? {
+            Answer::LinkGroups(groups) => Ok(groups),
+            other => bail!("{self}: {other:?} instead of link groups"),
+        }
+    }
+
+    /// Runs one of busybox's commands, and returns what it prints.
+    ///
+    /// **Errors**: it fails.
+    pub(crate) fn run(&mut self, words: &[&str]) -> Result<String> {
+        let words = words.iter().map(|word| (*word).to_owned()).collect();
+        match self.ask(Order::Run(words))? {
+            Answer::Text(text) => Ok(text),
+            other => bail!("{self}: {other:?} instead of a text"),
+        }
+    }
+
+    /// Writes its kernel's log to a file, for people.
+    pub(crate) fn save_kernel_log(&mut self, directory: &Path) -> Result<()> {
+        match self.ask(Order::KernelLog)? {
+            Answer::Text(log) => {
+                let file = directory.join(format!("guest{}.kernel", self.member.0));
+                fs::write(&file, log).with_context(|| file.display().to_string())
+            }
+            other => bail!("{self}: {other:?} instead of a log"),
+        }
+    }
+
+    /// Turns it off, and waits until it is.
+    pub(crate) fn turn_off(mut self) -> Result<()> {
+        self.order(Order::PowerOff)?;
+        self.machine.finish(PATIENCE).map(drop)
+    }
+
+    fn ask(&mut self, order: Order) -> Result<Answer> {
+        let job = self.order(order)?;
+        self.finish(job, PATIENCE)
+    }
+
+    fn order(&mut self, order: Order) -> Result<Job> {
+        self.last_job += 1;
+        let job = self.last_job;
+        let line = serde_json::to_string(&Request { job, order })?;
+        let said = self.machine.say(&line);
+        said.with_context(|| format!("{self} has ended{}", self.console()))?;
+        Ok(Job(job))
+    }
+
+    fn finish(&mut self, job: Job, patience: Duration) -> Result<Answer> {
+        match self.event(job, patience)? {
+            Event::Done(answer) => Ok(answer),
+            Event::Failed(reason) => bail!(Failed(format!("{self}: {reason}"))),
+            other => bail!("{self}: {other:?} instead of an answer"),
+        }
+    }
+
+    /// The next that a job says.
+    fn event(&mut self, Job(job): Job, patience: Duration) -> Result<Event> {
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Some(event) = self.unread.get_mut(&job).and_then(VecDeque::pop_front) {
+                return Ok(event);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            let line = self.machine.await_line("", left);
+            let line = line.with_context(|| format!("{self}, job {job}{}", self.console()))?;
+            let reply: Reply = serde_json::from_str(&line).with_context(|| line.clone())?;
+            self.unread.entry(reply.job).or_default().push_back(reply.event);
+        }
+    }
+
+    /// The end of its console, as a part of an error text.
+    fn console(&self) -> String {
+        let text = fs::read(&self.console).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        let tail = &lines[lines.len().saturating_sub(TAIL_LINES)..];
+        tail.iter().map(|line| format!("\n      | {line}")).collect()
+    }
+}
+
+impl fmt::Display for Guest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "guest {}", self.member.0)
+    }
+}
+
+/// The machine: one emulated processor, a serial port that is our pipe, a console that is a file, and
+/// a card at its cable.
+fn machine(boot: &Boot, lan: &Lan, member: Member, console: &Path) -> Command {
+    // With them the card would leave it to us to cut segments and to sum them up, and a capture would
+    // show what never goes over a wire.
+    const NO_OFFLOADS: &str = "csum=off,guest_csum=off,gso=off,host_tso4=off,host_tso6=off,\
+                               host_ecn=off,host_ufo=off,guest_tso4=off,guest_tso6=off,\
+                               guest_ecn=off,guest_ufo=off";
+    let mut command = Command::new("qemu-system-x86_64");
+    command
+        .args(["-accel", "tcg", "-machine", "pc", "-m", "512", "-smp", "1"])
+        .args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"])
+        .arg("-serial")
+        .arg(format!("file:{}", console.display()))
+        .arg("-kernel")
+        .arg(&boot.kernel)
+        .arg("-initrd")
+        .arg(&boot.initramfs)
+        // A kernel that panics ends the machine at once. Nothing is to be kept from its user.
+        .args(["-append", "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off"])
+        .args(["-chardev", "stdio,id=control,signal=off", "-device", "virtio-serial-pci"])
+        .args(["-device", "virtserialport,chardev=control,name=sidestep"])
+        .args(["-netdev", &format!("tap,id=lan,ifname={},script=no,downscript=no", member.tap())])
+        .arg("-device")
+        .arg(format!(
+            "virtio-net-pci,netdev=lan,mac={},host_mtu={},romfile=,{NO_OFFLOADS}",
+            member.mac(),
+            lan.mtu()
+        ));
+    command
+}

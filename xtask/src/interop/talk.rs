@@ -1,0 +1,118 @@
+//! Talks between any two places of the network: guests, and the host with whatever it starts programs
+//! with.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use sidestep_guest::{Answer, Event, Play, Report, Role, SocketKind, Talk};
+
+use super::lan::Lan;
+use crate::bench::launch::Dialogue;
+
+/// For a talk between emulated machines, all in all.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// For each call of a talk, so that the end that waits says what it was that did not come.
+const CALL_PATIENCE_MS: u32 = 30_000;
+
+/// Where a program runs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Place {
+    /// One of the guests.
+    Guest(usize),
+    /// The host, the program as it is.
+    Host,
+    /// The host, the program under Sidestep.
+    Sidestep,
+}
+
+/// Both ends of a talk, the server's first.
+pub(crate) fn both_ends(
+    address: std::net::SocketAddr,
+    connections: u16,
+    play: &Play,
+    sockets: [SocketKind; 2],
+) -> [Talk; 2] {
+    let [server, client] = sockets;
+    [(Role::Server, server), (Role::Client, client)].map(|(role, socket)| Talk {
+        role,
+        socket,
+        address,
+        connections,
+        play: play.clone(),
+        patience_ms: CALL_PATIENCE_MS,
+    })
+}
+
+/// **Errors**: the ends do not agree on what went between them.
+pub(crate) fn must_agree(server: &Report, client: &Report) -> Result<()> {
+    ensure!(server.connections.len() == client.connections.len(), "connections are missing");
+    // Each connection of a talk carries the same bytes.
+    for (one, other) in server.connections.iter().zip(&client.connections) {
+        ensure!(one.sent == other.received, "server: {one:?}, client: {other:?}");
+        ensure!(one.received == other.sent, "server: {one:?}, client: {other:?}");
+    }
+    Ok(())
+}
+
+/// An end of a talk on the host.
+pub(crate) struct HostTalk(Dialogue);
+
+impl HostTalk {
+    /// Begins one with `program`, which is `sidestep-guest` or starts it. A server listens when this
+    /// returns.
+    pub(crate) fn begin(lan: &Lan, mut program: Command, talk: &Talk) -> Result<Self> {
+        program.arg("talk").arg(serde_json::to_string(talk)?);
+        lan.enclose(&mut program);
+        let mut begun = Self(Dialogue::start(program)?);
+        if talk.role == Role::Server {
+            match begun.event()? {
+                Event::Listening => {}
+                other => bail!("the host's server: {other:?}"),
+            }
+        }
+        Ok(begun)
+    }
+
+    /// Waits for its end.
+    pub(crate) fn report(mut self) -> Result<Report> {
+        match self.event()? {
+            Event::Done(Answer::Talk(report)) => Ok(report),
+            other => bail!("the host: {other:?}"),
+        }
+    }
+
+    fn event(&mut self) -> Result<Event> {
+        Ok(serde_json::from_str(&self.0.await_line("", PATIENCE)?)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sidestep_guest::{Account, Tally};
+
+    fn report(sent: &str, received: &str) -> Report {
+        let tally = |sha256: &str| Tally { bytes: 1, sha256: sha256.to_owned() };
+        let account =
+            Account { sent: tally(sent), received: tally(received), ..Account::default() };
+        Report { connections: vec![account], took_ms: 1 }
+    }
+
+    #[test]
+    fn what_one_end_has_sent_the_other_must_have_received() {
+        assert!(must_agree(&report("a", "b"), &report("b", "a")).is_ok());
+        assert!(must_agree(&report("a", "b"), &report("a", "b")).is_err());
+        let none = Report { connections: Vec::new(), took_ms: 1 };
+        assert!(must_agree(&report("a", "b"), &none).is_err());
+    }
+
+    #[test]
+    fn only_guests_have_sockets_of_smc_and_both_ends_the_same_play() {
+        let play = Play::Echo { sizes: vec![1], pause_ms: 0 };
+        let address = ([10, 91, 0, 2], 5_000).into();
+        let [server, client] = both_ends(address, 1, &play, [SocketKind::AfSmc, SocketKind::Tcp]);
+        assert_eq!((server.role, server.socket), (Role::Server, SocketKind::AfSmc));
+        assert_eq!((client.role, client.socket), (Role::Client, SocketKind::Tcp));
+    }
+}
