@@ -227,9 +227,10 @@ pub enum Event {
     Established,
     /// The peer knows this buffer of ours.
     RmbReady(RmbId),
-    /// The buffer is in no group: it could not be registered, or the peer does not take it.
+    /// The buffer could not be registered, or the peer does not take it. [`Event::RmbRemoved`] will
+    /// follow.
     RmbFailed(RmbId),
-    /// The peer has let go of the buffer that we removed. It is in no group.
+    /// The buffer is in no group: the peer has let go of it.
     RmbRemoved(RmbId),
     /// The link carries connections from now on.
     LinkUp(LinkUserId),
@@ -289,6 +290,8 @@ pub struct LinkGroup {
     max_conns: u8,
     max_links: u8,
     peer_id: PeerId,
+    /// Server: what the Proposal said in its place, which may be nothing.
+    proposer: PeerId,
     phase: Phase,
     /// In the order in which they were made, which tells the symmetric ones.
     links: ArrayVec<Link, LINK_SLOTS>,
@@ -597,10 +600,21 @@ impl LinkGroup {
         self.events.push_back(event);
     }
 
-    /// Sends an LLC message over a link.
+    fn ready_to_send(&mut self, user_id: LinkUserId) {
+        if let Some(link) = self.link_mut(user_id) {
+            link.is_sending = true;
+            self.command(Command::ReadyToSend { link: user_id });
+        }
+    }
+
+    /// Sends an LLC message over a link. A peer that asks for an answer over one that is still in
+    /// the making gets none.
     fn send(&mut self, link: LinkUserId, message: impl Into<Message>) -> Ticket {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
+        if !self.link(link).is_some_and(|link| link.is_sending) {
+            return ticket;
+        }
         let mut room = [0; llc::EMITTED_LEN_MAX];
         match message.into().emit(&mut room) {
             Ok(len) => {

@@ -48,8 +48,8 @@ use super::timers::{
     CONFIRM_LINK_WAIT_CLIENT, DEVICE_WAIT, LLC_WAIT,
 };
 use super::{
-    Adapter, AdapterId, Command, Flow, LINK_SLOTS, Link, LinkEnd, LinkGroup, LinkState, Live,
-    Phase, RmbState, Role, Rtoken,
+    Adapter, AdapterId, Flow, LINK_SLOTS, Link, LinkEnd, LinkGroup, LinkState, Live, Phase,
+    RmbState, Role, Rtoken,
 };
 
 /// An ADD LINK under way.
@@ -206,7 +206,7 @@ impl LinkGroup {
                 }
             }
             Role::Server if is_connecting && is_receiving => {
-                self.command(Command::ReadyToSend { link: new });
+                self.ready_to_send(new);
                 self.confirm_link(new, llc::Role::Request);
                 self.step_add_link(Step::Confirming, now + CONFIRM_LINK_WAIT);
             }
@@ -336,7 +336,7 @@ impl LinkGroup {
             return self.abort_add_link(DeleteReason::PROTOCOL_VIOLATION, now);
         }
         if self.role == Role::Client {
-            self.command(Command::ReadyToSend { link: via });
+            self.ready_to_send(via);
             self.confirm_link(via, llc::Role::Response);
         }
         if let Some(link) = self.link_mut(via) {

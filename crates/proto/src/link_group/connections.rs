@@ -33,8 +33,8 @@ pub struct Connection {
 /// Why the group does not take a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// It is not established yet, or is ending.
-    NotEstablished,
+    /// Its first link is not confirmed yet, or it is ending.
+    NotLive,
     /// It has as many as were agreed.
     Full,
     /// No active link is called so.
@@ -52,7 +52,7 @@ impl Refusal {
     #[must_use]
     pub const fn diagnosis(self) -> Diagnosis {
         match self {
-            Self::NotEstablished => Diagnosis::NOACTLINK,
+            Self::NotLive => Diagnosis::NOACTLINK,
             Self::Full => Diagnosis::MEM,
             Self::NoLink => Diagnosis::NOSRVLINK,
             Self::NoRmb => Diagnosis::ERR_REGBUF,
@@ -64,7 +64,8 @@ impl Refusal {
 
 impl LinkGroup {
     /// Server: whether a connection with this Proposal can be one of the group. In version 2 the MAC
-    /// says nothing.
+    /// says nothing, and Linux proposes with a peer ID of zeros: so it must be that of the Proposal
+    /// which the group was made for, not the one that the Confirm told.
     #[must_use]
     pub fn fits(&self, proposer: PeerId, gid: RoceGid, mac: Mac, vlan: u16) -> bool {
         let leads_there = |link: &Link| {
@@ -74,7 +75,7 @@ impl LinkGroup {
         };
         self.role == Role::Server
             && self.is_established()
-            && self.peer_id == proposer
+            && self.proposer == proposer
             && self.local.vlan == vlan
             && self.active().any(leads_there)
             && self.connections.len() < usize::from(self.max_conns)
@@ -89,7 +90,7 @@ impl LinkGroup {
     /// the right one. [`Diagnosis::NOSRVLINK`]: it is this one, but it has no such link.
     pub fn link_of(&self, accept: &AcceptConfirmR, vlan: u16) -> Result<LinkUserId, Diagnosis> {
         let is_ours = self.role == Role::Client
-            && self.is_established()
+            && matches!(self.phase, Phase::Live(_))
             && self.peer_id == accept.peer_id
             && self.version() == accept.version()
             && self.local.vlan == vlan;
@@ -120,15 +121,15 @@ impl LinkGroup {
     /// Takes a connection into the group: `token` is ours, and so is the buffer. It is one of the
     /// group from now on, even if CLC is not through with it.
     ///
-    /// The connection of a first contact comes when the group is established, with the buffer that
-    /// it was made for.
+    /// The connection of a first contact has the buffer that the group was made with, and nothing is
+    /// sent over it before [`Event::Established`].
     ///
     /// # Errors
     ///
     /// [`Refusal`].
     pub fn open(&mut self, token: AlertToken, rmb: RmbId, link: LinkUserId) -> Result<(), Refusal> {
-        if !self.is_established() {
-            return Err(Refusal::NotEstablished);
+        if !matches!(self.phase, Phase::Live(_)) {
+            return Err(Refusal::NotLive);
         }
         if self.connections.len() >= usize::from(self.max_conns) {
             return Err(Refusal::Full);

@@ -149,6 +149,7 @@ impl LinkGroup {
             max_conns: agreement.max_conns,
             max_links: agreement.max_links.clamp(1, LINKS_MAX),
             peer_id,
+            proposer: peer_id,
             phase: Phase::FirstContact(FirstContact::Preparing),
             links: Default::default(),
             last_number: 0,
@@ -301,7 +302,7 @@ impl LinkGroup {
                 FirstContact::Confirming { until: now + FIRST_CONFIRM_LINK_WAIT, repeat: None }
             }
             (FirstContact::Connecting, _) if is_receiving => {
-                self.command(Command::ReadyToSend { link: user_id });
+                self.ready_to_send(user_id);
                 self.confirm_link(user_id, llc::Role::Request);
                 let repeat = Some(now + CONFIRM_LINK_REPEAT);
                 FirstContact::Confirming { until: now + LLC_WAIT, repeat }
@@ -330,7 +331,7 @@ impl LinkGroup {
         if self.role == Role::Client {
             self.links[0].number = message.link_number;
             self.max_links = self.max_links.min(message.max_links.max(1));
-            self.command(Command::ReadyToSend { link: user_id });
+            self.ready_to_send(user_id);
             unsent = self.confirm_link(user_id, llc::Role::Response);
             patience = Some(now + FIRST_ADD_LINK_WAIT).filter(|_| self.max_links > 1);
         }
@@ -371,12 +372,13 @@ impl LinkGroup {
     pub(super) fn establish(&mut self, now: Duration) {
         let will_grow = self.role == Role::Server && self.growth.is_due(now);
         let is_waiting = self.flow.is_some() || will_grow;
-        if let Phase::Live(Live { is_established: is_established @ false, patience, .. }) =
-            &mut self.phase
-            && patience.is_none()
+        if let Phase::Live(live) = &mut self.phase
+            && !live.is_established
+            && live.patience.is_none()
+            && live.unsent.is_none()
             && !is_waiting
         {
-            *is_established = true;
+            live.is_established = true;
             self.event(Event::Established);
             self.note_use(now);
         }

@@ -119,6 +119,8 @@ pub struct Link {
     pub(super) peer_user_id: LinkUserId,
     /// The device has said that the queue pair takes the peer's packets.
     pub(super) is_receiving: bool,
+    /// The device was told to let it send.
+    pub(super) is_sending: bool,
     pub(super) last_received: Duration,
     pub(super) test: Option<Test>,
     /// `Some` exactly in [`LinkState::Deleting`].
@@ -138,6 +140,7 @@ impl Link {
             peer: None,
             peer_user_id: LinkUserId(0),
             is_receiving: false,
+            is_sending: false,
             last_received: Duration::ZERO,
             test: None,
             farewell: None,

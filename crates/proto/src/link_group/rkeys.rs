@@ -97,19 +97,12 @@ impl LinkGroup {
         if self.connections.iter().any(|connection| connection.rmb == id) {
             return Err(RmbError::InUse);
         }
-        let is_being_confirmed =
-            matches!(&self.rkey_flow, Some(RkeyFlow { what: What::Confirm(it), .. }) if *it == id);
         match self.rmb_mut(id) {
             None => return Err(RmbError::Number),
-            // The peer has not heard of it.
-            Some(rmb) if rmb.state == RmbState::New && rmb.tries == 0 && !is_being_confirmed => {
-                self.drop_rmb(id);
-                self.event(Event::RmbRemoved(id));
-            }
+            Some(rmb) if !rmb.is_told => self.removed(id),
             Some(rmb) => {
                 rmb.state = RmbState::Leaving;
                 rmb.tries = 0;
-                rmb.not_before = now;
             }
         }
         self.settle(now);
@@ -139,8 +132,8 @@ impl LinkGroup {
             // On a link that is only in the making, the link is what does not come.
             None if !is_active => self.fail_link(link, DeleteReason::LOST_PATH, now),
             None => {
-                self.drop_rmb(rmb);
                 self.event(Event::RmbFailed(rmb));
+                self.removed(rmb);
             }
         }
         self.settle(now);
@@ -197,8 +190,14 @@ impl LinkGroup {
         let leaving = self.rmbs.iter().filter(|rmb| rmb.state == RmbState::Leaving);
         let leaving: ArrayVec<_, DELETED_MAX> =
             leaving.map(|rmb| rmb.id).take(DELETED_MAX).collect();
-        if !leaving.is_empty() {
-            self.send_delete_rkey(over, leaving, now);
+        // Of a link that was added meanwhile the peer knows no key of it.
+        let (known, unknown): (ArrayVec<_, DELETED_MAX>, ArrayVec<_, DELETED_MAX>) =
+            leaving.into_iter().partition(|id| self.rtoken(*id, over).is_some());
+        for id in unknown {
+            self.removed(id);
+        }
+        if !known.is_empty() {
+            self.send_delete_rkey(over, known, now);
         }
     }
 
@@ -219,6 +218,9 @@ impl LinkGroup {
             .collect();
         let (form, step, remaining) = (self.form, ConfirmRkeyStep::Request, entries.len() as u8);
         self.send(over, ConfirmRkey { form, step, rkey, address, remaining, entries });
+        if let Some(rmb) = self.rmb_mut(id) {
+            rmb.is_told = true;
+        }
         let what = What::Confirm(id);
         self.rkey_flow = Some(RkeyFlow { over, what, until: now + LLC_WAIT });
     }
@@ -271,7 +273,9 @@ impl LinkGroup {
         rmb.tries += 1;
         rmb.not_before = now + RKEY_RETRY;
         if rmb.tries >= RKEY_TRIES && rmb.state == RmbState::New {
-            self.drop_rmb(id);
+            // It may know it by now, if only its answers were lost.
+            rmb.state = RmbState::Leaving;
+            rmb.tries = 0;
             self.event(Event::RmbFailed(id));
         }
     }
@@ -306,7 +310,8 @@ impl LinkGroup {
 
     /// When an exchange that was refused begins again.
     pub(super) fn next_rkey_retry(&self) -> Option<Duration> {
-        let is_refused = |rmb: &&Rmb| rmb.state == RmbState::New && rmb.tries > 0;
+        let is_refused =
+            |rmb: &&Rmb| rmb.state == RmbState::New && rmb.tries > 0 && self.is_registered(rmb);
         let refused = self.rmbs.iter().filter(is_refused).map(|rmb| rmb.not_before);
         refused.min().filter(|_| self.has_turn())
     }

@@ -77,6 +77,8 @@ pub(super) struct Rmb {
     pub(super) keys: Keys,
     /// Links on which the device is registering it.
     pub(super) registering: ArrayVec<LinkUserId, LINK_SLOTS>,
+    /// The peer may know it.
+    pub(super) is_told: bool,
     /// How often the peer was told without success.
     pub(super) tries: u8,
     /// The peer wants to be left alone until then.
@@ -90,6 +92,7 @@ impl Rmb {
             state,
             keys: Keys::new(),
             registering: ArrayVec::new(),
+            is_told: state != RmbState::New,
             tries: 0,
             not_before: Duration::ZERO,
         }
