@@ -63,14 +63,16 @@ struct Setting {
     clients_adapters: u8,
     max_links: u8,
     keepalive: Option<Duration>,
-    /// How long devices think; 0 for one that answers within the call.
+    /// How long devices think, up to thrice that; 0 for one that answers within the call.
     device: Duration,
+    /// How many times longer a message takes over the next adapter than over the one before it.
+    skew: u32,
 }
 
 impl Setting {
     const fn new(version: Version, servers_adapters: u8, clients_adapters: u8) -> Self {
-        let (keepalive, device) = (None, Duration::ZERO);
-        Self { version, servers_adapters, clients_adapters, max_links: 2, keepalive, device }
+        let (keepalive, device, max_links, skew) = (None, Duration::ZERO, 2, 0);
+        Self { version, servers_adapters, clients_adapters, max_links, keepalive, device, skew }
     }
 }
 
@@ -118,6 +120,8 @@ struct Table {
     cuts: BTreeSet<(AdapterId, AdapterId)>,
     /// Messages that arrive without effect, by how what `describe` calls them begins.
     swallows: Vec<String>,
+    /// What is done to the next messages: at which byte, which bits.
+    mangles: VecDeque<(usize, u8)>,
     trace: Vec<String>,
 }
 
@@ -212,6 +216,7 @@ impl Table {
             count: 0,
             cuts: BTreeSet::new(),
             swallows: Vec::new(),
+            mangles: VecDeque::new(),
             trace: Vec::new(),
         }
     }
@@ -407,7 +412,9 @@ impl Table {
         if self.setting.device.is_zero() {
             self.happen(role, due);
         } else {
-            self.at(self.setting.device, role, due);
+            // Answers overtake each other.
+            let factor = (self.count * 7 % 5) as u32 % 3 + 1;
+            self.at(self.setting.device * factor, role, due);
         }
     }
 
@@ -456,7 +463,7 @@ impl Table {
         }
     }
 
-    fn transmit(&mut self, role: Role, link: LinkUserId, ticket: Ticket, bytes: Vec<u8>) {
+    fn transmit(&mut self, role: Role, link: LinkUserId, ticket: Ticket, mut bytes: Vec<u8>) {
         let host = &self.hosts[index(role)];
         let number = host.group.link(link).map_or(0, |link| link.number().0);
         let Some(qp) = host.queue_pairs.get(&link).copied() else { return };
@@ -478,13 +485,19 @@ impl Table {
         if !reaches {
             return self.at(RETRIES, role, Due::Broken(link));
         }
-        self.at(2 * LATENCY, role, Due::Sent(ticket));
+        let latency = LATENCY * (1 + self.setting.skew * u32::from(qp.adapter.0 - 1));
+        self.at(2 * latency, role, Due::Sent(ticket));
         let line = format!("{side} {words}");
         if let Some(at) = self.swallows.iter().position(|it| line.starts_with(it)) {
             self.swallows.remove(at);
             return;
         }
-        self.at(LATENCY, other(role), Due::Arrives { to: peer.qp, from: qp.gid, bytes });
+        if let Some((at, change)) = self.mangles.pop_front()
+            && let Some(byte) = bytes.get_mut(at)
+        {
+            *byte ^= change;
+        }
+        self.at(latency, other(role), Due::Arrives { to: peer.qp, from: qp.gid, bytes });
     }
 
     /// From now on nothing gets through between two adapters, not even what is on its way.

@@ -147,7 +147,7 @@ fn a_device_that_cannot_is_a_reason_to_decline() {
         let mut table = Table::lay(setting);
         if matches!(due, Due::Registered(..)) {
             table.host(Role::Server).refuses_registrations = true;
-            table.run(s(3));
+            table.run(s(9));
         } else {
             table.carry_out();
             table.happen(Role::Server, due);

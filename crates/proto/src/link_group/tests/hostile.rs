@@ -124,8 +124,11 @@ fn a_repeated_add_link_makes_one_link() {
         let slow = Setting { device: ms(50), ..table.setting };
         table.setting = slow;
         table.break_link(Role::Server, 2);
-        table.run(s(1) + ms(120));
-        let request = add_link(&mut table, AddLinkStep::Request, 3);
+        while table.client().flow.is_none() {
+            table.run(ms(1));
+        }
+        let number = table.client().links().last().unwrap().number();
+        let request = add_link(&mut table, AddLinkStep::Request, number.0);
         table.inject(Role::Client, 1, &request);
         table.inject(Role::Client, 1, &request);
         table.run(s(3));
