@@ -112,7 +112,7 @@ use link::{Farewell, symmetric};
 use rkeys::RkeyFlow;
 use rmb::{PeerRmbs, Rmb};
 
-/// Links that a group asks for, not counting an asymmetric one. RFC 7609 §2.2.1 allows up to 8;
+/// Links that a group asks for, not counting an asymmetric one. RFC 7609 §2.2.2 allows up to 8;
 /// Linux has 2, and a second one is what survives a failure.
 pub const LINKS_MAX: u8 = 2;
 
@@ -554,7 +554,7 @@ impl LinkGroup {
         Some(user_id)
     }
 
-    /// Server: the number of the next link. None is used again before all were (RFC 7609 §2.2.1).
+    /// Server: the number of the next link. None is used again before all were (RFC 7609 §2.2.4).
     fn next_number(&mut self) -> LinkNumber {
         loop {
             self.last_number = self.last_number.wrapping_add(1);

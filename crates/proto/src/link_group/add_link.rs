@@ -39,7 +39,7 @@ use sidestep_wire::llc::{
     self, AddLink, AddLinkContinuation, AddLinkExtension, AddLinkForm, AddLinkStep, ConfirmLink,
     DeleteReason, Form, RejectReason, RequestAddLink, RtokenPair,
 };
-use sidestep_wire::{LinkNumber, LinkUserId, Mac, Mtu, Psn, QpNumber, RoceGid};
+use sidestep_wire::{LinkNumber, LinkUserId, Mtu, Psn, QpNumber};
 
 use super::alloc::collections::VecDeque;
 use super::link::symmetric;
@@ -480,8 +480,7 @@ impl LinkGroup {
             // Our own ADD LINK is the answer (RFC 7609 §3.5.5.3.1).
             return;
         }
-        let may_grow = self.has_room(true) && self.prospect().is_some();
-        if may_grow {
+        if self.prospect().is_some() {
             // Now or after the flow under way.
             self.growth.due = Some(now);
         } else if let Form::V2(order) = self.form {
@@ -508,7 +507,7 @@ impl LinkGroup {
             return self.remove_link(new);
         }
         let peer = end_of(message);
-        if !peer.is_plausible() || self.would_be_parallel(new, &peer) {
+        if !self.is_plausible(&peer) || self.would_be_parallel(new, &peer) {
             return self.abort_add_link(DeleteReason::PROTOCOL_VIOLATION, now);
         }
         if let Some(link) = self.link_mut(new) {
@@ -590,7 +589,7 @@ impl LinkGroup {
         }
         let is_number_free = message.link_number != LinkNumber(0)
             && self.link_numbered(message.link_number).is_none();
-        if !peer.is_plausible() || !is_number_free {
+        if !self.is_plausible(&peer) || !is_number_free {
             return Err(none);
         }
         let is_shared_there = symmetric(&self.links, self.version())
@@ -659,6 +658,6 @@ impl LinkGroup {
 
 /// The sender's end of the new link.
 fn end_of(message: &AddLink) -> LinkEnd {
-    let (gid, mac): (RoceGid, Mac) = (message.gid, message.mac);
-    LinkEnd { gid, mac, qp: message.qp_number, psn: message.psn, mtu: message.mtu }
+    let AddLink { gid, mac, qp_number: qp, psn, mtu, .. } = *message;
+    LinkEnd { gid, mac, qp, psn, mtu }
 }

@@ -25,7 +25,9 @@ use sidestep_wire::clc::{AcceptConfirmR, OsType, Release, Role as ClcRole, Versi
 use sidestep_wire::llc::{self, ConfirmLink, Form, LengthOrder};
 use sidestep_wire::{Diagnosis, LinkNumber, LinkUserId, PeerId, Psn, QpNumber};
 
-use super::timers::{CONFIRM_LINK_REPEAT, FIRST_ADD_LINK_WAIT, FIRST_CONFIRM_LINK_WAIT, LLC_WAIT};
+use super::timers::{
+    CONFIRM_LINK_REPEAT, DEVICE_WAIT, FIRST_ADD_LINK_WAIT, FIRST_CONFIRM_LINK_WAIT, LLC_WAIT,
+};
 use super::{
     Adapter, CONNECTIONS_MAX, Command, Event, LINKS_MAX, LinkEnd, LinkGroup, LinkState, Live,
     Local, Phase, Rmb, RmbId, RmbState, Role, Rtoken, Ticket,
@@ -92,7 +94,7 @@ pub(super) enum FirstContact {
     /// Server: a Confirm is expected. CLC has the clock.
     Introduced,
     /// Server: the queue pair becomes ready.
-    Connecting,
+    Connecting { until: Duration },
     /// Client: the request is expected. Server: the response is.
     Confirming {
         until: Duration,
@@ -184,7 +186,7 @@ impl LinkGroup {
             psn: message.psn,
             mtu: message.mtu,
         };
-        if !peer.is_plausible() {
+        if !self.is_plausible(&peer) {
             return Err(Diagnosis::ERR_RDYLNK);
         }
         if let (Form::V2(order), Some(contact)) = (&mut self.form, message.first_contact()) {
@@ -197,6 +199,11 @@ impl LinkGroup {
             link.peer = Some(peer);
         }
         Ok(())
+    }
+
+    /// Whether the peer may have this end of a link.
+    pub(super) fn is_plausible(&self, peer: &LinkEnd) -> bool {
+        peer.is_plausible(&self.local.adapters, self.version())
     }
 
     /// What Accept and Confirm say of this link and this buffer. `None` until both are known to the
@@ -239,7 +246,8 @@ impl LinkGroup {
         let link = self.links[0].user_id;
         match self.check_confirm(confirm).and_then(|()| self.meet(link, confirm)) {
             Ok(()) => {
-                self.phase = Phase::FirstContact(FirstContact::Connecting);
+                let until = now + DEVICE_WAIT;
+                self.phase = Phase::FirstContact(FirstContact::Connecting { until });
                 self.connect_if_met(link);
                 self.advance(now);
             }
@@ -301,7 +309,7 @@ impl LinkGroup {
                 self.event(Event::Introduce(user_id));
                 FirstContact::Confirming { until: now + FIRST_CONFIRM_LINK_WAIT, repeat: None }
             }
-            (FirstContact::Connecting, _) if is_receiving => {
+            (FirstContact::Connecting { .. }, _) if is_receiving => {
                 self.ready_to_send(user_id);
                 self.confirm_link(user_id, llc::Role::Request);
                 let repeat = Some(now + CONFIRM_LINK_REPEAT);
@@ -328,9 +336,12 @@ impl LinkGroup {
             return self.decline(Diagnosis::SYNCERR);
         }
         let (mut patience, mut unsent) = (None, None);
+        // A client that tells no limit takes the server's (RFC 7609 §2.2.2).
+        if message.max_links > 0 {
+            self.max_links = self.max_links.min(message.max_links);
+        }
         if self.role == Role::Client {
             self.links[0].number = message.link_number;
-            self.max_links = self.max_links.min(message.max_links.max(1));
             self.ready_to_send(user_id);
             unsent = self.confirm_link(user_id, llc::Role::Response);
             patience = Some(now + FIRST_ADD_LINK_WAIT).filter(|_| self.max_links > 1);

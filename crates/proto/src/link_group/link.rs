@@ -55,13 +55,17 @@ pub struct LinkEnd {
 }
 
 impl LinkEnd {
-    /// Whether a link can lead there: a queue pair that programs can have, an address of one
-    /// adapter, and an MTU that has a meaning.
-    pub(super) fn is_plausible(&self) -> bool {
-        let RoceGid(gid) = self.gid;
+    /// Whether a link of ours can lead there: to a queue pair that programs can have, by the address
+    /// of one adapter that is not one of ours, and with an MTU that has a meaning.
+    pub(super) fn is_plausible(&self, ours: &[Adapter], version: Version) -> bool {
+        let (RoceGid(gid), Mac(mac)) = (self.gid, self.mac);
+        // In version 2 it is the IP layer that finds the MAC.
+        let is_mac = version == Version::V2 || (mac != [0; 6] && mac[0] & MULTICAST_MAC == 0);
         self.qp >= QpNumber::FIRST
             && gid != [0; 16]
-            && gid[0] != MULTICAST
+            && gid[0] != MULTICAST_GID
+            && !ours.iter().any(|adapter| adapter.gid == self.gid)
+            && is_mac
             && self.mtu.bytes().is_some()
     }
 
@@ -73,7 +77,9 @@ impl LinkEnd {
 }
 
 /// What the first byte of a multicast GID is, as of an IPv6 address.
-const MULTICAST: u8 = 0xFF;
+const MULTICAST_GID: u8 = 0xFF;
+/// Of the first byte of a MAC.
+const MULTICAST_MAC: u8 = 0x01;
 
 /// How far a link has got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

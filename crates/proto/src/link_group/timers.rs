@@ -69,6 +69,7 @@ impl LinkGroup {
             Phase::FirstContact(FirstContact::Confirming { until, repeat }) => {
                 Some(repeat.map_or(until, |repeat| repeat.min(until)))
             }
+            Phase::FirstContact(FirstContact::Connecting { until }) => Some(until),
             Phase::Ending(ending) => Some(ending.until),
             Phase::Live(Live { patience, .. }) => patience,
             Phase::FirstContact(_) | Phase::Ended => None,
@@ -111,10 +112,16 @@ impl LinkGroup {
     }
 
     fn first_contact_timeout(&mut self, stage: FirstContact, now: Duration) {
-        let FirstContact::Confirming { until, repeat } = stage else { return };
-        if until <= now {
-            return self.decline(Diagnosis::TIMEOUT_CL);
-        }
+        let (until, repeat) = match stage {
+            FirstContact::Connecting { until } if until <= now => {
+                return self.decline(Diagnosis::ERR_RDYLNK);
+            }
+            FirstContact::Confirming { until, .. } if until <= now => {
+                return self.decline(Diagnosis::TIMEOUT_CL);
+            }
+            FirstContact::Confirming { until, repeat } => (until, repeat),
+            _ => return,
+        };
         let link = self.links.first().map(Link::user_id);
         if let (Some(link), Some(at)) = (link, repeat)
             && at <= now

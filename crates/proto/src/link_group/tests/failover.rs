@@ -213,3 +213,38 @@ fn a_connection_without_a_key_on_the_other_link_is_lost() {
     table.break_link(Role::Server, 1);
     assert!(table.host(Role::Server).has(Event::Lost(AlertToken(1))));
 }
+
+#[test]
+fn a_device_that_cannot_make_another_link_leaves_the_group_as_it_was() {
+    for (role, trace) in [
+        (Role::Server, &[][..]),
+        (Role::Client, &["s1 ADD LINK request", "c1 ADD LINK reject 1"][..]),
+    ] {
+        let mut table = Table::established(Setting::new(Version::V1, 1, 1));
+        table.host(role).refuses_registrations = true;
+        table.adapter_up(Role::Server, 2);
+        table.run(s(1));
+        table.assert_trace(trace);
+        table.assert_agreement();
+        // Nor can a queue pair be made: it says no in the middle of the wait.
+        let mut table = Table::established(Setting::new(Version::V1, 1, 1));
+        table.setting.device = s(60);
+        table.adapter_up(Role::Server, 2);
+        if role == Role::Client {
+            let made = table.server().links()[1].user_id();
+            table.setting.device = Duration::ZERO;
+            table.happen(Role::Server, Due::Made(made, Some((QpNumber([9; 3]), Psn::default()))));
+            table.setting.device = s(60);
+            table.carry_out();
+            let (rmb, rtoken) = (RMB, Rtoken { rkey: Rkey(9), address: RmbAddress(9) });
+            table.happen(Role::Server, Due::Registered(made, rmb, Some(rtoken)));
+            table.run(ms(2));
+        }
+        let making = table.group(role).links()[1].user_id();
+        table.happen(role, Due::Made(making, None));
+        table.carry_out();
+        table.run(ms(50));
+        table.assert_trace(trace);
+        assert_eq!(table.links(role), [1]);
+    }
+}

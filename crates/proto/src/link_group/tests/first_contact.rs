@@ -190,11 +190,40 @@ fn a_confirm_of_another_agreement_is_declined() {
         (|it| it.qp_number = QpNumber([0, 0, 1]), Diagnosis::ERR_RDYLNK),
         (|it| it.gid = RoceGid([0; 16]), Diagnosis::ERR_RDYLNK),
         (|it| it.gid.0[0] = 0xFF, Diagnosis::ERR_RDYLNK),
+        (|it| it.gid = adapter(Role::Server, 1).gid, Diagnosis::ERR_RDYLNK),
         (|it| it.role = ClcRole::Accept, Diagnosis::MODEUNSUPP),
     ] {
         let events = confirm_with(change);
         assert!(events.contains(&Event::Declined(diagnosis)), "{diagnosis}: {events:?}");
     }
+}
+
+#[test]
+fn a_queue_pair_that_does_not_become_ready_is_a_reason_to_decline() {
+    let mut table = Table::lay(Setting::new(Version::V2, 1, 1));
+    table.setting.device = ms(1);
+    table.run(ms(50));
+    table.setting.device = Duration::ZERO;
+    let accept = table.introduce(Role::Server);
+    let local = Table::local(&table.setting, Role::Client);
+    table.hosts.push(Host::new(LinkGroup::client(local, &accept, RMB).unwrap()));
+    table.run(ms(50));
+    let (confirm, now) = (table.introduce(Role::Client), table.now);
+    table.setting.device = s(60);
+    table.server().handle_confirm(&confirm, now);
+    table.run(s(6));
+    assert!(table.host(Role::Server).has(Event::Declined(Diagnosis::ERR_RDYLNK)));
+    table.assert_gone(Role::Server);
+}
+
+#[test]
+fn a_client_may_want_fewer_links_than_the_server() {
+    let mut table = clc_of(Setting::new(Version::V1, 2, 2));
+    table.client().max_links = 1;
+    table.run(s(3));
+    assert_eq!(table.trace, ["s1 CONFIRM LINK request", "c1 CONFIRM LINK response"]);
+    assert_eq!((table.server().max_links(), table.server().is_established()), (1, true));
+    table.assert_agreement();
 }
 
 #[test]
