@@ -113,6 +113,8 @@ pub(super) struct Growth {
     due: Option<Duration>,
     /// Tries in a row that came to nothing.
     failures: u32,
+    /// Server: the client's hints bring nothing about before then.
+    deaf_until: Duration,
     /// Client: an adapter that the server is to be told of.
     fresh: Option<AdapterId>,
 }
@@ -133,6 +135,16 @@ impl Growth {
         let wait = ADD_LINK_RETRY_FIRST.saturating_mul(factor).min(ADD_LINK_RETRY_MAX);
         self.failures = self.failures.saturating_add(1);
         self.due = Some(now + wait);
+    }
+
+    fn begun(&mut self, now: Duration) {
+        self.due = None;
+        self.deaf_until = now + ADD_LINK_SOON;
+    }
+
+    /// A client that hints and rejects, and hints and rejects, does not keep us busy.
+    fn hinted(&mut self, now: Duration) {
+        self.due = Some(now.max(self.deaf_until));
     }
 
     fn succeeded(&mut self) {
@@ -385,10 +397,7 @@ impl LinkGroup {
                 link_number: number,
                 mtu: peer.mtu,
                 psn: peer.psn,
-                form: match self.form {
-                    Form::V1 => AddLinkForm::V1,
-                    Form::V2(order) => AddLinkForm::V2 { order, extension: None },
-                },
+                form: self.bare_form(),
             };
             self.send(over, message);
         }
@@ -411,6 +420,14 @@ impl LinkGroup {
             Form::V1 => reason,
             Form::V2(_) => RejectReason::NONE,
         })
+    }
+
+    /// Of a message that tells no keys.
+    const fn bare_form(&self) -> AddLinkForm {
+        match self.form {
+            Form::V1 => AddLinkForm::V1,
+            Form::V2(order) => AddLinkForm::V2 { order, extension: None },
+        }
     }
 
     /// The adapters that no symmetric link of ours uses.
@@ -446,13 +463,10 @@ impl LinkGroup {
 impl LinkGroup {
     /// Server: begins ADD LINK if it is time, and there is an adapter for it.
     pub(super) fn grow(&mut self, now: Duration) {
-        if self.role == Role::Client {
+        if self.role == Role::Client || !self.growth.is_due(now) || !self.has_turn() {
             return;
         }
-        if !self.growth.is_due(now) || !self.has_turn() {
-            return;
-        }
-        self.growth.due = None;
+        self.growth.begun(now);
         let Some((over, adapter)) = self.prospect() else { return };
         let number = self.next_number();
         if let Some(new) = self.allocate_link(number, adapter) {
@@ -482,7 +496,7 @@ impl LinkGroup {
         }
         if self.prospect().is_some() {
             // Now or after the flow under way.
-            self.growth.due = Some(now);
+            self.growth.hinted(now);
         } else if let Form::V2(order) = self.form {
             let step = self.rejection(RejectReason::NO_ALTERNATE_PATH);
             self.send(via, RequestAddLink { order, step, gids: Default::default() });
@@ -563,11 +577,8 @@ impl LinkGroup {
         match self.choose_adapter(via, &message) {
             Ok(adapter) => self.accept_link(via, &message, adapter, now),
             Err(reason) => {
-                let form = match message.form {
-                    AddLinkForm::V1 => AddLinkForm::V1,
-                    AddLinkForm::V2 { order, .. } => AddLinkForm::V2 { order, extension: None },
-                };
-                self.send(via, AddLink { step: self.rejection(reason), form, ..message });
+                let (step, form) = (self.rejection(reason), self.bare_form());
+                self.send(via, AddLink { step, form, ..message });
             }
         }
     }

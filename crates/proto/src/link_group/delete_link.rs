@@ -132,7 +132,7 @@ impl LinkGroup {
             }
         }
         if self.active().next().is_none() {
-            return self.die(DeleteReason::LOST_PATH);
+            return self.die(reason);
         }
         if self.role == Role::Client {
             self.ask(user_id, reason, now);
@@ -275,8 +275,11 @@ impl LinkGroup {
             (llc::Role::Request, Role::Server) => match link {
                 // It goes already, and the client will hear of it.
                 Some((_, LinkState::Deleting)) => {}
-                // In order, it has time until the flow under way is over.
-                Some((link, LinkState::Active)) if message.orderly => {
+                // In order, it has time until the flow under way is over. Linux calls even the end
+                // of a link orderly that it has lost.
+                Some((link, LinkState::Active))
+                    if message.orderly && message.reason != DeleteReason::LOST_PATH =>
+                {
                     self.resign(link, message.reason);
                 }
                 Some((link, _)) => self.fail_link(link, message.reason, now),

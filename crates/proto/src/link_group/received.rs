@@ -20,7 +20,7 @@ use sidestep_wire::llc::{
     self, AddLink, AddLinkStep, ConfirmLink, DeleteReason, DeleteScope, Form, Message,
     OPTIONAL_TYPES,
 };
-use sidestep_wire::{Error, LinkUserId, cdc};
+use sidestep_wire::{LinkUserId, cdc};
 
 use super::first_contact::FirstContact;
 use super::{LinkGroup, LinkState, Phase, Role};
@@ -32,12 +32,14 @@ impl LinkGroup {
         let version = self.version();
         let Some(link) = self.link_mut(via) else { return };
         link.last_received = now;
+        if bytes.first().is_some_and(is_optional) {
+            return;
+        }
         match Message::parse(bytes) {
             Ok(message) if message.form().version() == version => {
                 self.learn_form(message.form());
                 self.dispatch(via, message, now);
             }
-            Err(error) if is_optional(&error) => {}
             Ok(_) | Err(_) => self.fail_link(via, DeleteReason::PROTOCOL_VIOLATION, now),
         }
         self.settle(now);
@@ -131,11 +133,7 @@ impl LinkGroup {
     }
 }
 
-/// Whether a message that is not read may be ignored.
-fn is_optional(error: &Error) -> bool {
-    let is_optional_type = |value| {
-        u8::try_from(value).is_ok_and(|byte| byte == cdc::TYPE || OPTIONAL_TYPES.contains(&byte))
-    };
-    matches!(error, Error::Unsupported { value, what: "an optional message" | "a CDC message", .. }
-        if is_optional_type(*value))
+/// Whether messages of this type may be ignored by whoever does not know them, or are not for us.
+fn is_optional(message_type: &u8) -> bool {
+    *message_type == cdc::TYPE || OPTIONAL_TYPES.contains(message_type)
 }

@@ -248,3 +248,20 @@ fn a_device_that_cannot_make_another_link_leaves_the_group_as_it_was() {
         assert_eq!(table.links(role), [1]);
     }
 }
+
+#[test]
+fn a_lost_link_is_not_used_even_if_the_client_calls_its_end_orderly() {
+    // So does Linux. The server is in the middle of another flow.
+    let mut table = redundant(Version::V2);
+    table.swallow("s CONFIRM RKEY request +1");
+    let now = table.now;
+    table.server().add_rmb(RmbId(2), now).unwrap();
+    table.carry_out();
+    let form = table.server().form;
+    let (role, scope) = (llc::Role::Request, DeleteScope::Link(LinkNumber(2)));
+    let reason = DeleteReason::LOST_PATH;
+    let message = llc::DeleteLink { form, role, scope, orderly: true, reason };
+    table.inject(Role::Server, 1, &message.into());
+    assert_eq!(table.links(Role::Server), [1]);
+    assert_eq!(moved(&mut table, Role::Server), [(2, 1), (4, 1)]);
+}

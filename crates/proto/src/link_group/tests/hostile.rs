@@ -276,3 +276,15 @@ fn answers_of_the_device_that_come_too_late_do_nothing() {
     server.handle_adapter_down(AdapterId(7), now);
     assert_eq!(format!("{server:?}"), before);
 }
+
+#[test]
+fn hints_without_end_bring_one_try_a_second() {
+    let mut table = Table::established(Setting::new(Version::V1, 1, 1));
+    let hint = add_link(&mut table, AddLinkStep::Request, 0);
+    for _ in 0..100 {
+        table.inject(Role::Server, 1, &hint);
+        table.run(ms(50));
+    }
+    let tries = table.trace.iter().filter(|line| *line == "s1 ADD LINK request").count();
+    assert!((5..=6).contains(&tries), "{tries}");
+}
