@@ -226,3 +226,19 @@ pub(super) fn symmetric(links: &[Link], version: Version) -> impl Iterator<Item 
     }
     found.into_iter()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_version_1_adapters_with_one_gid_differ_by_their_mac() {
+        let (gid, mac) = (RoceGid([7; 16]), Mac([2; 6]));
+        let (qp, psn, mtu) = (QpNumber::FIRST, Psn::default(), Mtu::from_low_bits(3));
+        let end = LinkEnd { gid, mac, qp, psn, mtu };
+        let other = LinkEnd { mac: Mac([4; 6]), qp: QpNumber([9; 3]), ..end };
+        assert!(!end.shares_adapter(&other, Version::V1));
+        assert!(end.shares_adapter(&other, Version::V2));
+        assert!(end.shares_adapter(&LinkEnd { qp: other.qp, ..end }, Version::V1));
+    }
+}

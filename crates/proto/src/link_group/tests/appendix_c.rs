@@ -30,16 +30,20 @@ fn is_alive(table: &mut Table, links: &[u8]) {
 
 #[test]
 fn c2_a_confirm_link_response_that_cannot_be_sent_is_declined_by_the_client() {
-    let mut table = first_contact(Version::V1);
-    table.run(LATENCY / 2);
-    // The request is on its way and arrives; the way back is broken.
-    table.cuts.insert((AdapterId(1), AdapterId(1)));
-    table.run(s(1));
-    assert!(table.host(Role::Client).has(Event::Declined(Diagnosis::TIMEOUT_CL)));
-    // Its CLC tells the server.
-    table.server().abandon();
-    table.carry_out();
-    table.assert_gone(Role::Server);
+    for max_links in [1, 2] {
+        let mut table = Table::lay(Setting { max_links, ..Setting::new(Version::V1, 2, 2) });
+        table.exchange_clc();
+        table.run(LATENCY / 2);
+        // The request is on its way and arrives; the way back is broken.
+        table.cuts.insert((AdapterId(1), AdapterId(1)));
+        table.run(s(1));
+        assert!(table.host(Role::Client).has(Event::Declined(Diagnosis::TIMEOUT_CL)));
+        assert!(!table.host(Role::Client).has(Event::Established));
+        // Its CLC tells the server.
+        table.server().abandon();
+        table.carry_out();
+        table.assert_gone(Role::Server);
+    }
 }
 
 #[test]

@@ -177,6 +177,43 @@ fn a_server_that_refuses_confirm_rkey_meanwhile_is_asked_again() {
     table.assert_agreement();
 }
 
+#[test]
+fn a_parked_add_link_goes_with_the_link_it_came_over() {
+    let mut table = Table::established(Setting::new(Version::V1, 2, 1));
+    table.swallow("c CONFIRM RKEY request +1");
+    add_rmb(&mut table, Role::Client, 2);
+    let Adapter { gid, mac, mtu, .. } = adapter(Role::Server, 3);
+    let (qp_number, link_number, psn) = (QpNumber([9; 3]), LinkNumber(9), Psn::default());
+    let (step, form) = (AddLinkStep::Request, llc::AddLinkForm::V1);
+    let offer = llc::AddLink { step, mac, gid, qp_number, link_number, mtu, psn, form };
+    table.inject(Role::Client, 1, &offer.into());
+    assert!(table.client().parked.is_some());
+    table.break_link(Role::Client, 1);
+    assert!(table.client().parked.is_none());
+    assert!(table.client().link_numbered(LinkNumber(9)).is_none());
+}
+
+#[test]
+fn a_refused_buffer_waits_for_its_key_on_a_link_that_has_come_meanwhile() {
+    let mut table = Table::established(Setting::new(Version::V1, 1, 1));
+    table.swallow("c CONFIRM RKEY request +0");
+    add_rmb(&mut table, Role::Client, 2);
+    let link = table.client().links()[0].user_id();
+    let Rtoken { rkey, address } = table.client().rtoken(RmbId(2), link).unwrap();
+    let (form, step, entries) = (Form::V1, ConfirmRkeyStep::RetryLater, Default::default());
+    let refusal = llc::ConfirmRkey { form, step, rkey, address, remaining: 0, entries };
+    table.inject(Role::Client, 1, &refusal.into());
+    table.adapter_up(Role::Server, 2);
+    while !table.trace.contains(&"s3 CONFIRM LINK request".to_string()) {
+        table.run(LATENCY / 2);
+    }
+    // The device takes longer than the peer wants to be left alone.
+    table.setting.device = s(1);
+    table.run(s(5));
+    assert!(table.trace.contains(&"c1 CONFIRM RKEY request +1".to_string()));
+    table.assert_agreement();
+}
+
 // ---- §3.5.5.3.2, DELETE LINK --------------------------------------------------------------------
 
 #[test]

@@ -265,3 +265,88 @@ fn a_lost_link_is_not_used_even_if_the_client_calls_its_end_orderly() {
     assert_eq!(table.links(Role::Server), [1]);
     assert_eq!(moved(&mut table, Role::Server), [(2, 1), (4, 1)]);
 }
+
+/// A group whose asymmetric link 2 has just been replaced by link 3, and is about to go.
+fn three_links() -> Table {
+    let mut table = Table::established(Setting::new(Version::V2, 2, 1));
+    table.adapter_up(Role::Client, 2);
+    table.swallow("s DELETE LINK 2");
+    while !table.trace.contains(&"s1 DELETE LINK 2".to_string()) {
+        table.run(LATENCY / 2);
+    }
+    assert_eq!(table.links(Role::Client), [1, 2, 3]);
+    table.trace.clear();
+    table
+}
+
+#[test]
+fn a_delete_link_whose_link_fails_goes_over_another() {
+    let mut table = three_links();
+    table.break_link(Role::Server, 1);
+    table.run(ms(100));
+    table.assert_trace(&[
+        "s3 DELETE LINK 1",
+        "c3 DELETE LINK 1 response",
+        "s3 DELETE LINK 2",
+        "c3 DELETE LINK 2 response",
+    ]);
+    assert_eq!(table.links(Role::Client), [3]);
+    table.assert_agreement();
+}
+
+#[test]
+fn a_wish_whose_link_fails_goes_over_another() {
+    let mut table = three_links();
+    table.swallow("c DELETE LINK 3");
+    table.break_link(Role::Client, 3);
+    table.break_link(Role::Client, 1);
+    assert_eq!(table.trace, ["c1 DELETE LINK 3", "c2 DELETE LINK 1", "c2 DELETE LINK 3"]);
+}
+
+#[test]
+fn an_answer_over_the_link_that_goes_is_not_waited_for_when_it_fails() {
+    let mut table = redundant(Version::V1);
+    table.cut(2, 2);
+    let (role, scope) = (llc::Role::Request, DeleteScope::Link(LinkNumber(2)));
+    let reason = DeleteReason::OPERATOR;
+    let message = llc::DeleteLink { form: Form::V1, role, scope, orderly: true, reason };
+    table.inject(Role::Client, 2, &message.into());
+    assert_eq!(table.client().links().len(), 2);
+    table.run(RETRIES + ms(1));
+    assert_eq!(table.client().links().len(), 1);
+}
+
+#[test]
+fn an_answer_over_the_link_that_goes_arrives_before_it_does() {
+    let mut table = redundant(Version::V1);
+    let (role, scope) = (llc::Role::Request, DeleteScope::Link(LinkNumber(2)));
+    let reason = DeleteReason::OPERATOR;
+    let message = llc::DeleteLink { form: Form::V1, role, scope, orderly: true, reason };
+    table.inject(Role::Client, 2, &message.into());
+    table.assert_trace(&["c2 DELETE LINK 2 response"]);
+    table.run(LATENCY);
+    assert_eq!(table.client().links()[1].state(), LinkState::Deleting);
+    table.run(LATENCY);
+    assert_eq!(table.client().links().len(), 1);
+}
+
+#[test]
+fn a_buffer_that_was_leaving_when_a_link_came_needs_no_farewell_there() {
+    let mut table = Table::established(Setting::new(Version::V1, 1, 1));
+    let now = table.now;
+    table.server().add_rmb(RmbId(2), now).unwrap();
+    table.run(ms(50));
+    for _ in 0..2 {
+        table.swallow("s DELETE RKEY");
+    }
+    let now = table.now;
+    table.server().remove_rmb(RmbId(2), now).unwrap();
+    table.adapter_up(Role::Server, 2);
+    table.run(ms(2100));
+    assert_eq!(table.links(Role::Server), [1, 3], "{:#?}", table.trace);
+    assert!(!table.host(Role::Server).has(Event::RmbRemoved(RmbId(2))));
+    table.break_link(Role::Server, 1);
+    table.run(ms(100));
+    assert!(table.host(Role::Server).has(Event::RmbRemoved(RmbId(2))));
+    table.assert_agreement();
+}
