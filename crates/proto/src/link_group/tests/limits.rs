@@ -312,3 +312,40 @@ fn lengths_are_written_as_the_peer_writes_them() {
     table.inject(Role::Server, 1, &big.into());
     assert_eq!(table.server().form, Form::V2(order), "on another processor");
 }
+
+#[test]
+fn another_link_that_fails_does_not_announce_the_end_again() {
+    let mut table = Table::established(Setting::new(Version::V1, 2, 2));
+    let now = table.now;
+    table.server().end(DeleteReason::OPERATOR, false, now);
+    table.carry_out();
+    table.break_link(Role::Server, 2);
+    table.assert_trace(&["s1 DELETE LINK all"]);
+    table.run(ms(50));
+    table.assert_gone(Role::Server);
+}
+
+#[test]
+fn what_is_no_connection_keeps_no_group() {
+    let mut table = single();
+    table.run(s(500));
+    let now = table.now;
+    table.server().close(AlertToken(99), now);
+    table.run(s(101));
+    table.assert_gone(Role::Server);
+}
+
+#[test]
+fn a_link_that_came_makes_the_next_try_an_early_one_again() {
+    let mut table = Table::established(Setting::new(Version::V2, 1, 1));
+    table.connect(1);
+    table.run(s(500));
+    table.adapter_up(Role::Client, 2);
+    table.run(s(1));
+    assert_eq!(table.links(Role::Server).len(), 2);
+    table.adapter_down(Role::Client, 2);
+    table.run(s(3));
+    table.trace.clear();
+    table.run(s(61));
+    assert!(table.trace.contains(&"s1 ADD LINK request".to_string()), "{:?}", table.trace);
+}
