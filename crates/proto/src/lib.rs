@@ -15,8 +15,13 @@
 //! | [`fallback`] | why did a connection stay on TCP, in the standard's code and in words? |
 //! | [`autosmc`] | has a connection lived long enough to be worth moving? |
 //! | [`autocache`] | for how long is a server left alone after a failure? |
+//! | [`link_group`] | which links and buffers do two hosts share by SMC-R, and what is to be done about them? |
 //! | [`policy`] | may a connection move, by the operator's rules? |
 //! | [`machine_code`] | does this code make calls on sockets past libc? |
+//!
+//! Most of it runs inside the socket calls of other people's programs, where nothing may call
+//! `malloc`: so there is no `alloc` here. [`link_group`] is the exception and has it for itself. Who
+//! holds a link group has memory for queue pairs and buffers as well.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -31,6 +36,7 @@ pub mod cursor;
 pub mod fallback;
 pub mod governor;
 pub mod ledger;
+pub mod link_group;
 pub mod machine_code;
 pub mod policy;
 pub mod readiness;
