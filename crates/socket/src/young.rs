@@ -44,8 +44,12 @@ pub(crate) fn stage(fd: i32) -> Option<Stage> {
     place(fd)?.stage()
 }
 
-/// A socket was made that is not connected.
+/// A socket was made that is not connected. Not by the child of a `vfork`, whose number may be
+/// another socket's in this table.
 pub fn note_fresh(fd: i32) {
+    if process::is_borrowed_memory() {
+        return;
+    }
     match process::current().and_then(|process| process.state.young(fd)) {
         Some(place) => {
             place.begin_fresh();
