@@ -5,44 +5,6 @@
 
 enum { LONG_MS = 3000 };
 
-static int epoll_add(int set, int fd, uint32_t events, uint64_t data)
-{
-    struct epoll_event event = {.events = events, .data.u64 = data};
-    return epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
-}
-
-static int epoll_mod(int set, int fd, uint32_t events, uint64_t data)
-{
-    struct epoll_event event = {.events = events, .data.u64 = data};
-    return epoll_ctl(set, EPOLL_CTL_MOD, fd, &event);
-}
-
-/* Exactly one event with this data word; its mask. 0: none within the time. */
-static uint32_t one_event(int set, uint64_t data, int timeout_ms)
-{
-    struct epoll_event events[4];
-    int n = epoll_wait(set, events, 4, timeout_ms);
-    if (n == 0)
-        return 0;
-    CHECK_EQ(n, 1);
-    CHECK_EQ(events[0].data.u64, data);
-    return events[0].events;
-}
-
-#define CHECK_SILENT(set) CHECK_EQ(one_event(set, 0, 0), 0)
-
-/* Sends from the peer and waits for it to be here, so that what epoll says next is
- * about it. */
-static void arrive(struct pair *p, long len)
-{
-    int before = 0;
-    ioctl(p->self.fd, FIONREAD, &before);
-    peer_do(p, do_send, len, 0);
-    await_readable(p->self.fd, before + (int)len);
-}
-
-#define WORD 0x123456789abcdef0u /* all 64 bits come back */
-
 /* What a set was told of a connection before its bytes have moved holds afterwards. */
 static void told_before_the_first_message(struct pair *p)
 {

@@ -830,3 +830,36 @@ void signal_me_stop(void)
 {
     CHECK_EQ(timer_delete(signal_timer), 0);
 }
+
+/* ---- epoll ----------------------------------------------------------------------- */
+
+int epoll_add(int set, int fd, uint32_t events, uint64_t data)
+{
+    struct epoll_event event = {.events = events, .data.u64 = data};
+    return epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
+}
+
+int epoll_mod(int set, int fd, uint32_t events, uint64_t data)
+{
+    struct epoll_event event = {.events = events, .data.u64 = data};
+    return epoll_ctl(set, EPOLL_CTL_MOD, fd, &event);
+}
+
+uint32_t one_event(int set, uint64_t data, int timeout_ms)
+{
+    struct epoll_event events[4];
+    int n = epoll_wait(set, events, 4, timeout_ms);
+    if (n == 0)
+        return 0;
+    CHECK_EQ(n, 1);
+    CHECK_EQ(events[0].data.u64, data);
+    return events[0].events;
+}
+
+void arrive(struct pair *pair, long len)
+{
+    int before = 0;
+    ioctl(pair->self.fd, FIONREAD, &before);
+    peer_do(pair, do_send, len, 0);
+    await_readable(pair->self.fd, before + (int)len);
+}

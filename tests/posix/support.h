@@ -247,4 +247,17 @@ void *shared_scratch(void); /* 4096 bytes */
 void signal_me(int signal, int delay_ms, int every_ms);
 void signal_me_stop(void);
 
+/* ---- epoll ----------------------------------------------------------------------- */
+
+int epoll_add(int set, int fd, uint32_t events, uint64_t data);
+int epoll_mod(int set, int fd, uint32_t events, uint64_t data);
+/* Exactly one event with this data word; its mask. 0: none within the time. */
+uint32_t one_event(int set, uint64_t data, int timeout_ms);
+#define CHECK_SILENT(set) CHECK_EQ(one_event(set, 0, 0), 0)
+/* A data word of which all 64 bits must come back. */
+#define WORD 0x123456789abcdef0u
+/* Sends from the peer and waits for it to be here, so that what epoll says next is
+ * about it. */
+void arrive(struct pair *pair, long len);
+
 #endif
