@@ -478,8 +478,9 @@ wrong.";
 const DECODE_EXAMPLES: &str = "\
 Each connection is a figure: the client at the left, the server at the right, time downwards. It
 begins with the SMC option of SYN and SYN-ACK; the CLC messages follow with their fields, and then
-what became of it. Lines with !! are rules of RFC 7609, or of Linux, that are broken. What goes by
-RDMA (LLC, CDC, data) is counted, and not decoded yet.
+what became of it. What goes by RDMA comes behind: a figure for each link, with LLC and CDC messages,
+and the WRITEs of each connection. Lines with !! are rules of RFC 7609, of InfiniBand or of Linux,
+that are broken.
 
 Examples:
   tcpdump -i any -w smc.pcap 'tcp or udp port 4791'     in one terminal, until the end

@@ -1,21 +1,21 @@
-//! `sidestep decode`: what the two ends of connections said to each other before they talked SMC,
-//! from a packet capture.
+//! `sidestep decode`: what the two ends of connections said to each other before they talked SMC, and
+//! what they say by RDMA then, from a packet capture.
 //!
 //! A capture becomes segments ([`capture`]), segments become connections ([`streams`]), the first
-//! bytes of these a list of steps ([`conversation`]) that a [`referee`] watches. Then they are shown:
-//! [`figure`], [`json`], with [`fields`] in words.
+//! bytes of these a list of steps ([`conversation`]) that a [`referee`] watches. Packets of RoCEv2
+//! become messages of links ([`rdma`]). Then all are shown: [`figure`], [`json`], with [`fields`] in
+//! words.
 
 mod capture;
 mod conversation;
 mod fields;
 mod figure;
 mod json;
+mod rdma;
 mod referee;
 mod streams;
 
-use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
-use std::net::IpAddr;
 
 use thiserror::Error;
 
@@ -23,6 +23,7 @@ use crate::args::DecodeArgs;
 use capture::{Broken, CaptureError, Content, Extent};
 use conversation::{Conversation, Outcome};
 use figure::Painter;
+use rdma::Rdma;
 use streams::{Connections, Moment};
 
 /// Shows the conversations; 1 if a rule was broken or not all could be read, otherwise 0.
@@ -48,10 +49,10 @@ enum DecodeError {
     #[error(transparent)]
     Capture(#[from] CaptureError),
     #[error(
-        "has no TCP packets, of {0} in all; record those of the connection and of RDMA, from before it \
+        "has no packets of TCP or RoCEv2, of {0} in all; record those of the connection and of RDMA, from before it \
          begins:\n  tcpdump -i any -w FILE 'tcp or udp port 4791'"
     )]
-    NoTcp(u64),
+    NothingOfSmc(u64),
     #[error("{0} after {1} packets; what comes before is shown. Record it again, or copy it whole")]
     Broken(Broken, u64),
     #[error("{0}")]
@@ -62,16 +63,16 @@ enum DecodeError {
 struct Decoded {
     extent: Extent,
     connections: Connections,
-    /// Packets of RoCEv2 between two hosts.
-    roce: BTreeMap<[IpAddr; 2], u64>,
+    rdma: Rdma,
 }
 
 /// Shows what is in the capture and returns how many rules were broken.
 fn decode(args: &DecodeArgs) -> Result<usize, DecodeError> {
     let decoded = read(args)?;
     let packets = decoded.extent.packets;
-    if decoded.connections.streams().is_empty() && decoded.extent.broken.is_none() {
-        return Err(DecodeError::NoTcp(packets));
+    let is_empty = decoded.connections.streams().is_empty() && decoded.rdma.hosts().is_empty();
+    if is_empty && decoded.extent.broken.is_none() {
+        return Err(DecodeError::NothingOfSmc(packets));
     }
     let all = decoded.connections.streams().iter().map(Conversation::new);
     let shown: Vec<_> = all.filter(|it| args.all || it.is_about_smc()).collect();
@@ -79,24 +80,30 @@ fn decode(args: &DecodeArgs) -> Result<usize, DecodeError> {
     print(&text)?;
     match decoded.extent.broken {
         Some(broken) => Err(DecodeError::Broken(broken, packets)),
-        None => Ok(shown.iter().map(Conversation::broken_rules).sum()),
+        None => Ok(decoded.broken_rules(&shown)),
     }
 }
 
 fn read(args: &DecodeArgs) -> Result<Decoded, DecodeError> {
     let mut connections = Connections::default();
-    let mut roce = BTreeMap::new();
-    let extent = capture::read(&args.file, |packet| match packet.content {
-        Content::Tcp(segment) => {
-            let moment = Moment { packet: packet.number, at: packet.at };
-            connections.take(moment, &segment);
-        }
-        Content::Roce(source, destination) => {
-            let hosts = [source.min(destination), source.max(destination)];
-            *roce.entry(hosts).or_insert(0) += 1;
+    let mut rdma = Rdma::default();
+    let extent = capture::read(&args.file, |packet| {
+        let moment = Moment { packet: packet.number, at: packet.at };
+        match packet.content {
+            Content::Tcp(segment) => {
+                let place = connections.take(moment, &segment);
+                rdma.learn(place, &connections.streams()[place]);
+            }
+            Content::Roce(datagram) => rdma.take(moment, &datagram),
         }
     })?;
-    Ok(Decoded { extent, connections, roce })
+    Ok(Decoded { extent, connections, rdma })
+}
+
+impl Decoded {
+    fn broken_rules(&self, shown: &[Conversation<'_>]) -> usize {
+        shown.iter().map(Conversation::broken_rules).sum::<usize>() + self.rdma.broken_rules()
+    }
 }
 
 fn text(decoded: &Decoded, shown: &[Conversation<'_>]) -> String {
@@ -107,10 +114,16 @@ fn text(decoded: &Decoded, shown: &[Conversation<'_>]) -> String {
         text += &painter.figure(conversation);
         text.push('\n');
     }
-    for ([a, b], packets) in &decoded.roce {
-        text += &format!(
-            "RoCEv2 between {a} and {b}: packets {packets} (LLC, CDC and data, not decoded yet)\n"
-        );
+    for link in decoded.rdma.links() {
+        text += &painter.link(link, &decoded.rdma.connections(link));
+        text.push('\n');
+    }
+    for ([a, b], traffic) in decoded.rdma.hosts() {
+        text += &format!("RoCEv2 between {a} and {b}: packets {}", traffic.packets);
+        if traffic.strange > 0 {
+            text += &format!(", of no link: {}", traffic.strange);
+        }
+        text.push('\n');
     }
     text + &sums(decoded, shown)
 }
@@ -122,7 +135,7 @@ fn sums(decoded: &Decoded, shown: &[Conversation<'_>]) -> String {
     let all = decoded.connections.streams().len();
     let beside = count(|outcome| matches!(outcome, Outcome::Beside(_)));
     let tcp = all - smc - open - beside;
-    let broken: usize = shown.iter().map(Conversation::broken_rules).sum();
+    let broken = decoded.broken_rules(shown);
     let mut text = format!("Connections: {all}; SMC: {smc}, TCP: {tcp}");
     if beside > 0 {
         text += &format!(", agreed on beside the connection: {beside}");

@@ -11,6 +11,7 @@ mod decode;
 mod demote;
 mod doctor;
 mod help;
+mod rdma;
 mod run;
 mod ss;
 mod stats;

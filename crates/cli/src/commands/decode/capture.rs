@@ -1,5 +1,5 @@
-//! Reads a packet capture, pcap or pcapng, and hands on what matters: TCP segments, and the packets
-//! of RoCEv2 as mere counts.
+//! Reads a packet capture, pcap or pcapng, and hands on what matters: TCP segments and the datagrams
+//! of RoCEv2.
 //!
 //! What else is in it is passed over, and so is a packet that does not make sense: a capture may
 //! begin and end anywhere, and whoever recorded it may have kept only the first bytes of each packet.
@@ -12,10 +12,8 @@ use std::path::Path;
 use etherparse::{EtherType, LaxNetSlice, LaxSlicedPacket, TcpSlice, TransportSlice};
 use pcap_parser::traits::{PcapNGPacketBlock, PcapReaderIterator};
 use pcap_parser::{Block, Linktype, PcapBlockOwned, PcapError, create_reader};
+use sidestep_wire::roce;
 use thiserror::Error;
-
-/// The UDP port of RoCEv2.
-const ROCE_PORT: u16 = 4791;
 
 /// A packet that matters.
 pub(super) struct Packet<'a> {
@@ -28,8 +26,7 @@ pub(super) struct Packet<'a> {
 
 pub(super) enum Content<'a> {
     Tcp(Segment<'a>),
-    /// From one host to another.
-    Roce(IpAddr, IpAddr),
+    Roce(Datagram<'a>),
 }
 
 /// A TCP segment.
@@ -37,6 +34,18 @@ pub(super) struct Segment<'a> {
     pub(super) source: SocketAddr,
     pub(super) destination: SocketAddr,
     pub(super) tcp: TcpSlice<'a>,
+}
+
+/// A UDP datagram of RoCEv2.
+pub(super) struct Datagram<'a> {
+    pub(super) source: IpAddr,
+    pub(super) destination: IpAddr,
+    pub(super) source_port: u16,
+    /// Of IPv4; 0 by IPv6.
+    pub(super) identification: u16,
+    /// Bytes of the payload as it was sent. The capture may have fewer.
+    pub(super) len: usize,
+    pub(super) payload: &'a [u8],
 }
 
 /// How far a capture could be read.
@@ -221,12 +230,13 @@ impl<R: Read> Read for Whole<R> {
 /// What matters of a packet.
 fn dissect(linktype: Linktype, bytes: &[u8]) -> Option<Content<'_>> {
     let packet = below_ip(linktype, bytes)?;
-    let (source, destination): (IpAddr, IpAddr) = match packet.net? {
+    let (source, destination, identification): (IpAddr, IpAddr, u16) = match packet.net? {
         LaxNetSlice::Ipv4(ip) => {
-            (ip.header().source_addr().into(), ip.header().destination_addr().into())
+            let header = ip.header();
+            (header.source_addr().into(), header.destination_addr().into(), header.identification())
         }
         LaxNetSlice::Ipv6(ip) => {
-            (ip.header().source_addr().into(), ip.header().destination_addr().into())
+            (ip.header().source_addr().into(), ip.header().destination_addr().into(), 0)
         }
         LaxNetSlice::Arp(_) => return None,
     };
@@ -236,12 +246,21 @@ fn dissect(linktype: Linktype, bytes: &[u8]) -> Option<Content<'_>> {
             destination: SocketAddr::new(destination, tcp.destination_port()),
             tcp,
         })),
-        TransportSlice::Udp(udp) if udp.destination_port() == ROCE_PORT => {
-            Some(Content::Roce(source, destination))
+        TransportSlice::Udp(udp) if udp.destination_port() == roce::PORT => {
+            Some(Content::Roce(Datagram {
+                source,
+                destination,
+                source_port: udp.source_port(),
+                identification,
+                len: usize::from(udp.length()).saturating_sub(UDP_HEADER_LEN),
+                payload: udp.payload(),
+            }))
         }
         _ => None,
     }
 }
+
+const UDP_HEADER_LEN: usize = 8;
 
 /// Takes off what the network put in front.
 fn below_ip(linktype: Linktype, bytes: &[u8]) -> Option<LaxSlicedPacket<'_>> {

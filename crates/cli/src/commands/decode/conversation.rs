@@ -102,7 +102,7 @@ fn openings(stream: &Stream) -> Vec<Step> {
 }
 
 /// The CLC messages at the front of a direction, the first bytes behind them, and where these begin.
-fn read(half: &Half, from: Side) -> (Vec<Step>, usize) {
+pub(super) fn read(half: &Half, from: Side) -> (Vec<Step>, usize) {
     let mut steps = Vec::new();
     let mut at = 0;
     let mut push = |end, what| {

@@ -1,4 +1,5 @@
-//! Conversations as figures: the client at the left, the server at the right, time downwards.
+//! Conversations and links as figures: the client at the left, the server at the right, time
+//! downwards.
 
 use std::fmt::Write;
 
@@ -6,7 +7,8 @@ use sidestep_wire::clc::Header;
 
 use super::conversation::{Conversation, Outcome, Step, What};
 use super::fields::{self, Field};
-use super::streams::Side;
+use super::rdma::{End, Link};
+use super::streams::{Moment, Side};
 
 /// Columns of a figure.
 const WIDTH: usize = 100;
@@ -54,23 +56,66 @@ impl Painter {
     /// The figure of one conversation.
     pub(super) fn figure(&self, conversation: &Conversation<'_>) -> String {
         let stream = conversation.stream;
-        let title = format!("{} → {}", stream.client, stream.server);
-        let began = jiff::Timestamp::from_nanosecond(stream.started.at.into());
-        let began = began.map_or_else(|_| String::new(), |began| format!("{began:.6}"));
-        let blank = WIDTH.saturating_sub(title.chars().count());
-        let began = format!("{began:>blank$}");
-        let mut text = format!("{}{}\n", self.ink(Ink::Bold, &title), self.ink(Ink::Dim, &began));
+        let mut text =
+            self.title(&format!("{} → {}", stream.client, stream.server), stream.started);
         let _ = writeln!(text, "{}\n", self.result(conversation));
-        let client = format!("client {}", stream.client.ip());
-        let server = format!("server {}", stream.server.ip());
-        let heads = format!("{:>7} {:>9} ", "packet", "ms");
-        let line = format!("{heads}{client}{server:>width$}", width = INNER + 2 - client.len());
-        let _ = writeln!(text, "{}", self.ink(Ink::Dim, &line));
+        let ends = [stream.client.ip(), stream.server.ip()].map(|ip| ip.to_string());
+        self.heads(["client ", "server "], &ends, &mut text);
         for step in &conversation.steps {
             self.step(step, conversation, &mut text);
         }
         self.band(&what_follows(conversation), &mut text);
         text
+    }
+
+    /// The figure of one link, with the connections of its group.
+    pub(super) fn link(&self, link: &Link, connections: &[&str]) -> String {
+        let [client, server] = link.ends.each_ref().map(End::name);
+        let started = link.lines.first().map_or(Moment { packet: 0, at: 0 }, |line| line.moment);
+        let mut text = self.title(&format!("link {client} ↔ {server}"), started);
+        let number = link.number.map_or_else(String::new, |number| format!(" {number}"));
+        let of = match connections {
+            [] => "a link of which the capture has no handshake".into(),
+            [first, ..] => {
+                format!("link{number} of the group of {first}; connections {}", connections.len())
+            }
+        };
+        let _ = writeln!(text, "{of}; packets {}\n", link.packets);
+        let names = if link.is_known { ["client ", "server "] } else { [""; 2] };
+        self.heads(names, &[client, server], &mut text);
+        for line in &link.lines {
+            let gutter = gutter(line.moment, started);
+            self.event(&gutter, line.from, &line.label(), line.fields(), &line.broken, &mut text);
+        }
+        let rest = match link.hidden {
+            0 => "nothing more in the capture".into(),
+            hidden => format!("not shown, too many: {hidden}"),
+        };
+        self.band(&rest, &mut text);
+        text
+    }
+
+    /// The first line of a figure.
+    fn title(&self, title: &str, started: Moment) -> String {
+        let began = jiff::Timestamp::from_nanosecond(started.at.into());
+        let began = began.map_or_else(|_| String::new(), |began| format!("{began:.6}"));
+        let blank = WIDTH.saturating_sub(title.chars().count());
+        // A title may be so long that the time stands below it.
+        if blank < began.len() + 1 {
+            let began = format!("{began:>WIDTH$}");
+            return format!("{}\n{}\n", self.ink(Ink::Bold, title), self.ink(Ink::Dim, &began));
+        }
+        let began = format!("{began:>blank$}");
+        format!("{}{}\n", self.ink(Ink::Bold, title), self.ink(Ink::Dim, &began))
+    }
+
+    /// Who stands at the two life lines.
+    fn heads(&self, names: [&str; 2], ends: &[String; 2], text: &mut String) {
+        let [client, server] = [0, 1].map(|side| format!("{}{}", names[side], ends[side]));
+        let heads = format!("{:>7} {:>9} ", "packet", "ms");
+        let width = (INNER + 2).saturating_sub(client.len()).max(server.len() + 1);
+        let line = format!("{heads}{client}{server:>width$}");
+        let _ = writeln!(text, "{}", self.ink(Ink::Dim, &line));
     }
 
     /// What came of it, in one line.
@@ -87,15 +132,27 @@ impl Painter {
     }
 
     fn step(&self, step: &Step, conversation: &Conversation<'_>, text: &mut String) {
-        let nanos = step.moment.at.saturating_sub(conversation.stream.started.at);
-        let gutter = format!("{:>7} {:>9.3} ", step.moment.packet, nanos as f64 / 1e6);
+        let gutter = gutter(step.moment, conversation.stream.started);
         let (label, fields) = told(&step.what);
-        let arrow = self.arrow(step.from, &label, step.broken.is_empty());
-        let _ = writeln!(text, "{}{arrow}", self.ink(Ink::Dim, &gutter));
-        for row in rows(&fields) {
+        self.event(&gutter, step.from, &label, &fields, &step.broken, text);
+    }
+
+    /// An arrow with what is told of it, and the rules that it breaks.
+    fn event(
+        &self,
+        gutter: &str,
+        from: Side,
+        label: &str,
+        fields: &[Field],
+        broken: &[String],
+        text: &mut String,
+    ) {
+        let arrow = self.arrow(from, label, broken.is_empty());
+        let _ = writeln!(text, "{}{arrow}", self.ink(Ink::Dim, gutter));
+        for row in rows(fields) {
             self.between(&row, text);
         }
-        for rule in &step.broken {
+        for rule in broken {
             for (index, line) in wrapped(rule, INNER - 2 * INDENT - 3).into_iter().enumerate() {
                 let mark = if index == 0 { "!! " } else { "   " };
                 self.between(&[(Some(Ink::Alarm), format!("{mark}{line}"))], text);
@@ -135,6 +192,12 @@ impl Painter {
     }
 }
 
+/// Packet number, and milliseconds since the beginning.
+fn gutter(moment: Moment, started: Moment) -> String {
+    let nanos = moment.at.saturating_sub(started.at);
+    format!("{:>7} {:>9.3} ", moment.packet, nanos as f64 / 1e6)
+}
+
 /// Text, and how it looks.
 type Piece = (Option<Ink>, String);
 
@@ -172,7 +235,7 @@ fn what_follows(conversation: &Conversation<'_>) -> String {
     let bytes = format!("{client} bytes by the client, {server} by the server");
     match &conversation.outcome {
         Outcome::Smc { kind, .. } if kind.starts_with("SMC-R") => {
-            "SMC-R: the bytes go by RDMA, and are not decoded here".into()
+            "SMC-R: the bytes go by RDMA, see the links below".into()
         }
         Outcome::Smc { .. } => "SMC-D: the bytes go through shared memory".into(),
         Outcome::Tcp(_) => format!("TCP: {bytes}"),

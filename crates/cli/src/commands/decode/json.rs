@@ -1,12 +1,14 @@
-//! Conversations as JSON; the names are part of the command's interface.
+//! Conversations and links as JSON; the names are part of the command's interface.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use serde::Serialize;
+use serde_json::map::Entry;
 use serde_json::{Map, Value};
 
 use super::conversation::{Conversation, Outcome, Step, What};
+use super::fields::Field;
+use super::rdma::{self, Link};
 use super::{Decoded, fields};
 
 #[derive(Serialize)]
@@ -17,6 +19,7 @@ struct Document<'a> {
     connections: Vec<Connection<'a>>,
     /// Connections that are not listed: no sign of SMC.
     plain_connections: usize,
+    links: Vec<LinkLines<'a>>,
     roce: Vec<Roce>,
     broken_rules: usize,
 }
@@ -54,10 +57,46 @@ struct Line {
     broken_rules: Vec<String>,
 }
 
+/// A link of SMC-R.
+#[derive(Serialize)]
+struct LinkLines<'a> {
+    /// Null where CLC is not in the capture: the first end is then just that of the first packet.
+    number: Option<u8>,
+    ends: [LinkEnd; 2],
+    /// Connections of its group.
+    connections: Vec<&'a str>,
+    packets: u64,
+    lines: Vec<LinkLine>,
+    /// Lines too many to be listed.
+    hidden: u64,
+    broken_rules: usize,
+}
+
+#[derive(Serialize)]
+struct LinkEnd {
+    address: IpAddr,
+    qp_number: Option<String>,
+}
+
+#[derive(Serialize)]
+struct LinkLine {
+    packet: u64,
+    ms: f64,
+    from: &'static str,
+    psn: String,
+    kind: &'static str,
+    label: String,
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    fields: Map<String, Value>,
+    broken_rules: Vec<String>,
+}
+
 #[derive(Serialize)]
 struct Roce {
     hosts: [IpAddr; 2],
     packets: u64,
+    /// Packets that belong to no link.
+    strange: u64,
 }
 
 pub(super) fn document(decoded: &Decoded, shown: &[Conversation<'_>]) -> String {
@@ -66,15 +105,60 @@ pub(super) fn document(decoded: &Decoded, shown: &[Conversation<'_>]) -> String 
         complete: decoded.extent.broken.is_none(),
         connections: shown.iter().map(connection).collect(),
         plain_connections: decoded.connections.streams().len() - shown.len(),
-        roce: roce(&decoded.roce),
-        broken_rules: shown.iter().map(Conversation::broken_rules).sum(),
+        links: decoded.rdma.links().map(|it| link(it, decoded.rdma.connections(it))).collect(),
+        roce: decoded.rdma.hosts().iter().map(roce).collect(),
+        broken_rules: decoded.broken_rules(shown),
     };
     let text = serde_json::to_string_pretty(&document);
     text.expect("numbers and strings are always JSON") + "\n"
 }
 
-fn roce(counts: &BTreeMap<[IpAddr; 2], u64>) -> Vec<Roce> {
-    counts.iter().map(|(hosts, packets)| Roce { hosts: *hosts, packets: *packets }).collect()
+fn roce((hosts, traffic): (&[IpAddr; 2], &rdma::Traffic)) -> Roce {
+    Roce { hosts: *hosts, packets: traffic.packets, strange: traffic.strange }
+}
+
+fn link<'a>(link: &'a Link, connections: Vec<&'a str>) -> LinkLines<'a> {
+    let started = link.lines.first().map_or(0, |line| line.moment.at);
+    let end = |end: &rdma::End| LinkEnd {
+        address: end.address,
+        qp_number: end.qp_number.map(|it| it.to_string()),
+    };
+    let line = |line: &rdma::Line| LinkLine {
+        packet: line.moment.packet,
+        ms: line.moment.at.saturating_sub(started) as f64 / 1e6,
+        from: line.from.name(),
+        psn: line.psn.to_string(),
+        kind: line.kind(),
+        label: line.label(),
+        fields: keyed(line.fields().to_vec()),
+        broken_rules: line.broken.clone(),
+    };
+    LinkLines {
+        number: link.number.map(|number| number.0),
+        ends: link.ends.each_ref().map(end),
+        connections,
+        packets: link.packets,
+        lines: link.lines.iter().map(line).collect(),
+        hidden: link.hidden,
+        broken_rules: link.broken_rules,
+    }
+}
+
+/// Fields by their names, in the manner of JSON. Those that come several times are a list.
+fn keyed(fields: Vec<Field>) -> Map<String, Value> {
+    let mut map = Map::new();
+    for (name, value) in fields {
+        match map.entry(name.to_lowercase().replace(' ', "_")) {
+            Entry::Vacant(entry) => {
+                entry.insert(value.into());
+            }
+            Entry::Occupied(mut entry) => match entry.get_mut() {
+                Value::Array(list) => list.push(value.into()),
+                first => *first = vec![first.take(), value.into()].into(),
+            },
+        }
+    }
+    map
 }
 
 fn connection<'a>(conversation: &'a Conversation<'_>) -> Connection<'a> {
@@ -116,7 +200,6 @@ fn line(step: &Step, started: u64) -> Line {
         What::Clc { message: Ok(message), .. } => fields::of(message),
         _ => Vec::new(),
     };
-    let key = |name: &str| name.to_lowercase().replace(' ', "_");
     Line {
         packet: step.moment.packet,
         ms: step.moment.at.saturating_sub(started) as f64 / 1e6,
@@ -125,7 +208,7 @@ fn line(step: &Step, started: u64) -> Line {
         smc_option,
         version: header.map(|header| header.version.code()),
         length: header.map(|header| header.length),
-        fields: fields.into_iter().map(|(name, value)| (key(name), value.into())).collect(),
+        fields: keyed(fields),
         broken_rules: step.broken.clone(),
     }
 }

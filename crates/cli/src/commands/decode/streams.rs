@@ -38,6 +38,13 @@ impl Side {
             Self::Server => "server",
         }
     }
+
+    pub(super) fn other(self) -> Self {
+        match self {
+            Self::Client => Self::Server,
+            Self::Server => Self::Client,
+        }
+    }
 }
 
 /// A SYN or SYN-ACK.
@@ -156,9 +163,11 @@ impl Connections {
         &self.streams
     }
 
-    pub(super) fn take(&mut self, moment: Moment, segment: &Segment<'_>) {
+    /// Takes the next segment, and returns the place of its connection.
+    pub(super) fn take(&mut self, moment: Moment, segment: &Segment<'_>) -> usize {
         let tcp = &segment.tcp;
-        let stream = self.stream(moment, segment);
+        let index = self.stream(moment, segment);
+        let stream = &mut self.streams[index];
         let side = if segment.source == stream.client { Side::Client } else { Side::Server };
         let (opening, half) = match side {
             Side::Client => (&mut stream.syn, &mut stream.from_client),
@@ -171,10 +180,11 @@ impl Connections {
             sequence = sequence.wrapping_add(1);
         }
         half.take(sequence, tcp.payload(), moment);
+        index
     }
 
-    /// The connection of `segment`, which may be a new one.
-    fn stream(&mut self, moment: Moment, segment: &Segment<'_>) -> &mut Stream {
+    /// The place of the connection of `segment`, which may be a new one.
+    fn stream(&mut self, moment: Moment, segment: &Segment<'_>) -> usize {
         let (source, destination) = (segment.source, segment.destination);
         let addresses = (source.min(destination), source.max(destination));
         let known = self.newest.get(&addresses).copied();
@@ -195,7 +205,7 @@ impl Connections {
             self.streams.len() - 1
         });
         self.newest.insert(addresses, index);
-        &mut self.streams[index]
+        index
     }
 }
 
