@@ -7,7 +7,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use sidestep_engine::{Event, Holdings, Host, Proposer, Settings, Sizes, Wording};
-use sidestep_proto::link_group::{Adapter, AdapterId, KEEPALIVE};
+use sidestep_proto::link_group::{Adapter, AdapterId, KEEPALIVE, LinkGroup};
 use sidestep_rdma::faults::{Faults, Plan as NetworkPlan};
 use sidestep_rdma::soft::adapter::{DATAGRAM_MAX, Datagram};
 use sidestep_wire::clc::AcceptConfirmR;
@@ -120,7 +120,7 @@ impl Table {
 
     /// Whether both ends of all groups survive the loss of an adapter.
     pub(crate) fn is_redundant(&self) -> bool {
-        self.hosts.iter().flatten().flat_map(Host::groups).all(|group| group.is_redundant())
+        self.hosts.iter().flatten().flat_map(Host::groups).all(LinkGroup::is_redundant)
     }
 
     // ---- time -----------------------------------------------------------------------------------
