@@ -369,6 +369,9 @@ impl Host {
         }
         stream.stage = Stage::Open;
         stream.to = group.engine.destination(token);
+        if stream.to.is_none() {
+            return self.reset(token, Reset::Unreachable, now);
+        }
         let early = stream.early.take();
         self.events.push_back(Event::Established(token));
         if let Some((via, message)) = early {

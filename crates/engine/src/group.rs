@@ -232,7 +232,7 @@ impl Host {
                 }
             }
             GroupEvent::LinkUp(_) | GroupEvent::LinkDown(_) => {}
-            GroupEvent::Moved { connection, .. } => self.move_stream(connection),
+            GroupEvent::Moved { connection, .. } => self.move_stream(connection, now),
             GroupEvent::Lost(token) => self.cut_off(token, now),
             GroupEvent::Ending(_) => self.cut_off_all(id, now),
             GroupEvent::Ended => {

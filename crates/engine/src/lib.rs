@@ -63,6 +63,8 @@ mod event;
 mod group;
 mod host;
 mod stream;
+#[cfg(test)]
+mod tests;
 mod traffic;
 
 pub use contact::{Proposer, Sizes, Wording};

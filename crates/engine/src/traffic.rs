@@ -86,12 +86,12 @@ impl Host {
             self.events.push_back(Event::Writable(token));
         }
         if stream.under_way == 0 && stream.moving {
-            self.replay(token);
+            self.replay(token, now);
         }
         self.finish_if_agreed(token, now);
     }
 
-    fn received(&mut self, id: u32, link: LinkUserId, bytes: &[u8], now: Duration) {
+    pub(crate) fn received(&mut self, id: u32, link: LinkUserId, bytes: &[u8], now: Duration) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         if bytes.first() != Some(&cdc::TYPE) {
             return group.engine.handle_message(link, bytes, now);
@@ -229,23 +229,26 @@ impl Host {
     // ---- failover -------------------------------------------------------------------------------
 
     /// A connection is to go on over another link.
-    pub(crate) fn move_stream(&mut self, token: AlertToken) {
+    pub(crate) fn move_stream(&mut self, token: AlertToken, now: Duration) {
         let Some(stream) = self.streams.get_mut(&token).filter(|it| it.connection.is_some()) else {
             return;
         };
         stream.moving = true;
         if stream.under_way == 0 {
-            self.replay(token);
+            self.replay(token, now);
         }
     }
 
     /// It goes on, and sends again what is not known to have arrived.
-    fn replay(&mut self, token: AlertToken) {
+    fn replay(&mut self, token: AlertToken, now: Duration) {
         let Some(stream) = self.streams.get_mut(&token) else { return };
         let Some(group) = self.groups.get(&stream.group) else { return };
         stream.moving = false;
         stream.is_ready = false;
         stream.to = group.engine.destination(token);
+        if stream.to.is_none() {
+            return self.reset(token, Reset::Unreachable, now);
+        }
         if let Some(connection) = &mut stream.connection {
             connection.change_link();
         }

@@ -31,6 +31,8 @@ pub(crate) struct Program {
     pub(crate) side: usize,
     len: u64,
     aborts_at: Option<u64>,
+    /// So many more short messages are sent at once.
+    burst: u32,
     sent: u64,
     received: u64,
     pub(crate) is_established: bool,
@@ -57,6 +59,7 @@ impl Program {
             side,
             len,
             aborts_at,
+            burst: if (talk + side) % 4 == 3 { 400 } else { 0 },
             sent: 0,
             received: 0,
             is_established: false,
@@ -85,7 +88,10 @@ impl Program {
             host.abort(token, now);
             return false;
         }
-        let has_sent = self.send(host, token, random, now);
+        let mut has_sent = self.send(host, token, random, now);
+        for _ in 0..self.burst {
+            has_sent &= self.send(host, token, random, now);
+        }
         let has_received = self.receive(host, token, random, now);
         if self.has_shut && self.has_ended && self.reset.is_none() {
             self.has_closed = true;
@@ -107,7 +113,8 @@ impl Program {
             }
             return false;
         }
-        let n = random.random_range(1..20_000).min(self.len - self.sent);
+        let most = if self.burst > 0 { 50 } else { 20_000 };
+        let n = random.random_range(1..most).min(self.len - self.sent);
         let bytes: Vec<u8> =
             (self.sent..self.sent + n).map(|at| byte(self.talk, self.side, at)).collect();
         let result = match random.random_bool(0.02) {
