@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 use sidestep_proto::connection::Connection;
-use sidestep_proto::link_group::{self, AdapterId, LinkGroup};
+use sidestep_proto::link_group::{self, AdapterId, Link, LinkGroup};
 use sidestep_rdma::soft::adapter::{Adapter, Datagram, Run};
 use sidestep_wire::llc::DeleteReason;
 use sidestep_wire::{AlertToken, LinkUserId, PeerId, QpNumber};
@@ -119,6 +119,20 @@ impl Host {
         }
         for group in self.groups.values_mut() {
             group.engine.handle_adapter_down(id, now);
+        }
+        self.settle(now);
+    }
+
+    /// Takes the links over an adapter out of use, in order, where there are others for their
+    /// connections.
+    pub fn relieve_adapter(&mut self, id: AdapterId, now: Duration) {
+        for group in self.groups.values_mut() {
+            let links = group.engine.links().iter();
+            let over_it: Vec<LinkUserId> =
+                links.filter(|it| it.adapter().id == id).map(Link::user_id).collect();
+            for link in over_it {
+                group.engine.delete_link(link, now);
+            }
         }
         self.settle(now);
     }

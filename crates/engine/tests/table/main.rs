@@ -22,7 +22,9 @@ enum Story {
     Calm,
     /// One adapter is cut off in mid-traffic; another is left.
     CutOne,
-    /// All of them are.
+    /// The links over one adapter are taken out of use in order.
+    Relief,
+    /// All of them are cut off.
     CutAll,
     /// One host is there no more.
     Death,
@@ -43,12 +45,13 @@ impl World {
         let mut random = StdRng::seed_from_u64(seed);
         let story = match seed % 8 {
             0..4 => Story::Calm,
-            4 | 5 => Story::CutOne,
+            4 => Story::CutOne,
+            5 => Story::Relief,
             6 => Story::CutAll,
             _ => Story::Death,
         };
         let adapters = match story {
-            Story::CutOne => [2, 2],
+            Story::CutOne | Story::Relief => [2, 2],
             _ => [random.random_range(1..=2), random.random_range(1..=2)],
         };
         let is_bad = random.random_bool(0.5);
@@ -100,6 +103,7 @@ impl World {
             Story::Calm => {}
             Story::CutOne if table.is_redundant() => table.cut(CLIENT, adapter),
             Story::CutOne => {}
+            Story::Relief => table.relieve(SERVER, adapter),
             Story::CutAll => (1..=2).for_each(|adapter| table.cut(SERVER, adapter)),
             Story::Death => table.kill(CLIENT),
         }

@@ -113,6 +113,13 @@ impl Table {
         self.cut.insert(address(host, number).into());
     }
 
+    /// An operator takes an adapter out of use.
+    pub(crate) fn relieve(&mut self, host: usize, number: u8) {
+        if let Some(host) = &mut self.hosts[host] {
+            host.relieve_adapter(AdapterId(number), self.now);
+        }
+    }
+
     /// A host is there no more.
     pub(crate) fn kill(&mut self, host: usize) {
         self.hosts[host] = None;
