@@ -368,6 +368,7 @@ impl Host {
             return self.reset(token, Reset::Refused(refusal), now);
         }
         stream.stage = Stage::Open;
+        stream.heard_over = Some(link);
         stream.to = group.engine.destination(token);
         if stream.to.is_none() {
             return self.reset(token, Reset::Unreachable, now);

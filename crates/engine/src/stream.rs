@@ -73,9 +73,9 @@ pub(crate) struct Stream {
     pub(crate) connection: Option<Connection>,
     /// Where it writes to.
     pub(crate) to: Option<(LinkUserId, Rtoken)>,
-    /// The link that it will write over, once nothing is on its way over the one before.
+    /// It is to go on over another link, once nothing is on its way over this one.
     pub(crate) moving: bool,
-    /// The link that the peer sends over.
+    /// The link that the peer sends over, as far as it has told.
     pub(crate) heard_over: Option<LinkUserId>,
     /// The newest word of the peer, from before it was open.
     pub(crate) early: Option<(LinkUserId, CdcMessage)>,

@@ -210,3 +210,41 @@ fn a_buffer_is_used_again_and_begins_as_nothing() {
     let group = pair.hosts[SERVER].groups().next().unwrap();
     assert!(group.rmbs().all(|(_, state)| state == RmbState::Announced));
 }
+
+#[test]
+fn nothing_is_sent_over_another_link_before_all_has_left_the_old_one() {
+    let mut pair = Pair::new();
+    let [server, client] = pair.connect();
+    let now = pair.now;
+    let host = &mut pair.hosts[CLIENT];
+    host.send(client, b"one", now).unwrap();
+    let under_way = host.streams[&client].under_way;
+    assert!(under_way > 0);
+    host.move_stream(client, now);
+    host.send(client, b"two", now).unwrap();
+    assert!(host.streams[&client].moving);
+    assert_eq!(host.streams[&client].under_way, under_way, "the second waits");
+    pair.run(1);
+    assert!(!pair.hosts[CLIENT].streams[&client].moving);
+    let mut bytes = [0; 9];
+    assert_eq!(pair.hosts[SERVER].receive(server, &mut bytes, pair.now), Ok(6));
+    assert_eq!(&bytes[..6], b"onetwo");
+}
+
+#[test]
+fn who_hears_a_validation_over_another_link_withdraws_the_key_on_the_old_one() {
+    let mut pair = Pair::new();
+    let [server, _] = pair.connect();
+    let host = &mut pair.hosts[SERVER];
+    let old = host.streams[&server].heard_over.unwrap();
+    let before = host.holdings().registrations;
+    let mut validation = CdcMessage::parse(&message(server, Cursor::default())).unwrap();
+    validation.seqno = 0;
+    validation.producer_flags.failover_validation = true;
+    host.handle_cdc(server, old, &validation, pair.now);
+    assert_eq!(host.holdings().registrations, before, "it has not moved");
+    let new = sidestep_wire::LinkUserId(old.0 + 1);
+    host.handle_cdc(server, new, &validation, pair.now);
+    assert_eq!(host.holdings().registrations, before - 1);
+    assert_eq!(host.streams[&server].heard_over, Some(new));
+}
