@@ -108,28 +108,23 @@ impl Carrier {
         self.waiting.is_empty() && !self.is_broken
     }
 
-    /// Takes a message behind all before. False: the link is broken, and it goes nowhere.
-    pub(crate) fn take(&mut self, work: Work) -> bool {
+    /// Takes a message behind all before. If the link is broken it goes nowhere.
+    pub(crate) fn take(&mut self, work: Work) {
         if !self.is_broken {
             self.waiting.push_back(work);
         }
-        !self.is_broken
     }
 
-    /// Posts what there is a place for. False: the queue pair does not send, and nothing will.
-    pub(crate) fn post(&mut self, qp: &mut QueuePair) -> bool {
-        while let Some(work) = self.waiting.front() {
-            match work.post(self.next_id, qp) {
-                Ok(()) => {
-                    self.posted.push_back(work.as_posted());
-                    self.waiting.pop_front();
-                    self.next_id += 1;
-                }
-                Err(PostError::Full) => return true,
-                Err(PostError::TooLong | PostError::NotReady) => return false,
-            }
+    /// Posts what there is a place for. A queue pair that does not send any more takes nothing, and
+    /// says so.
+    pub(crate) fn post(&mut self, qp: &mut QueuePair) {
+        while let Some(work) = self.waiting.front()
+            && work.post(self.next_id, qp).is_ok()
+        {
+            self.posted.push_back(work.as_posted());
+            self.waiting.pop_front();
+            self.next_id += 1;
         }
-        true
     }
 
     /// What the queue pair has completed under this number.

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sidestep_proto::connection::{Connection, Receipt, SendError, State, Write};
+use sidestep_proto::connection::{Connection, SendError, State, Write};
 use sidestep_proto::link_group::{RmbId, Role, Rtoken};
 use sidestep_rdma::memory::Shared;
 use sidestep_wire::cdc::CdcMessage;
@@ -182,13 +182,9 @@ impl Stream {
         let mut bytes = [0; sidestep_wire::cdc::LEN];
         let emitted = transmit.message.emit(&mut bytes);
         debug_assert!(emitted.is_ok(), "there is room for any");
-        works.push(self.cdc(token, transmit.receipt, bytes));
+        works.push(Work::Cdc { of: token, receipt: transmit.receipt, bytes });
         self.under_way += works.len();
         Some(works)
-    }
-
-    fn cdc(&self, of: AlertToken, receipt: Receipt, bytes: [u8; sidestep_wire::cdc::LEN]) -> Work {
-        Work::Cdc { of, receipt, bytes }
     }
 
     /// A stretch of bytes is one piece, or two around the end of the send buffer.

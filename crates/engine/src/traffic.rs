@@ -221,7 +221,6 @@ impl Host {
         let Some(carrier) = group.carriers.get_mut(&link) else { return };
         let port = self.ports.get_mut(&carrier.adapter);
         if let Some(qp) = port.and_then(|port| port.device.queue_pair(carrier.qp)) {
-            // If it does not send any more, it says so.
             carrier.post(qp);
         }
     }

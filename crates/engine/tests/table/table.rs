@@ -10,8 +10,8 @@ use sidestep_engine::{Event, Holdings, Host, Proposer, Settings, Sizes, Wording}
 use sidestep_proto::link_group::{Adapter, AdapterId, KEEPALIVE, LinkGroup};
 use sidestep_rdma::faults::{Faults, Plan as NetworkPlan};
 use sidestep_rdma::soft::adapter::{DATAGRAM_MAX, Datagram};
-use sidestep_wire::clc::AcceptConfirmR;
-use sidestep_wire::{AlertToken, Mac, Mtu, PeerId, RmbeSize, RoceGid};
+use sidestep_wire::clc::{AcceptConfirmR, FirstContact, FirstContactR, Hostname, OsType, Release};
+use sidestep_wire::{AlertToken, Eid, Mac, Mtu, PeerId, RmbeSize, RoceGid};
 
 use crate::program::{Fate, Plan, Program};
 
@@ -57,6 +57,7 @@ pub(crate) struct Table {
     talks: Vec<[Program; 2]>,
     names: BTreeMap<(usize, AlertToken), usize>,
     random: StdRng,
+    wording: Wording,
 }
 
 fn address(host: usize, adapter: u8) -> Ipv4Addr {
@@ -74,6 +75,18 @@ fn adapter(host: usize, number: u8) -> Adapter {
 
 const fn peer_id(host: usize) -> PeerId {
     PeerId([host as u8 + 1; 8])
+}
+
+fn version_2() -> Wording {
+    let common = FirstContact {
+        os_type: OsType::LINUX,
+        release: Release::V2_1,
+        hostname: Hostname::new(b"host"),
+        feature_mask: 0,
+    };
+    let gids = Default::default();
+    let hello = FirstContactR { common, direct: true, max_conns: 255, max_links: 2, gids };
+    Wording::V2 { eid: Eid::ueid("TABLE").unwrap(), hello }
 }
 
 const SIZES: Sizes = Sizes { rmbe: RmbeSize::MIN, send_buffer: RmbeSize::MIN };
@@ -98,6 +111,7 @@ impl Table {
             talks: Vec::new(),
             names: BTreeMap::new(),
             random: StdRng::seed_from_u64(seed ^ 0xACE5),
+            wording: if seed % 16 < 8 { Wording::V1 } else { version_2() },
         }
     }
 
@@ -276,13 +290,13 @@ impl Table {
                 let Adapter { gid, mac, .. } = adapter(CLIENT, 1);
                 let proposer = Proposer { peer_id: peer_id(CLIENT), gid, mac };
                 let Some(host) = &mut self.hosts[SERVER] else { return };
-                let token = host.accept(proposer, Wording::V1, SIZES, now).unwrap();
+                let token = host.accept(proposer, self.wording.clone(), SIZES, now).unwrap();
                 self.name(talk, SERVER, token);
             }
             Due::Accept { talk, bytes } => {
                 let accept = AcceptConfirmR::parse(&bytes).unwrap();
                 let Some(host) = &mut self.hosts[CLIENT] else { return };
-                match host.connect(&accept, Wording::V1, SIZES, now) {
+                match host.connect(&accept, self.wording.clone(), SIZES, now) {
                     Ok(token) => self.name(talk, CLIENT, token),
                     Err(_) => {
                         let program = &mut self.talks[talk][CLIENT];
