@@ -105,7 +105,7 @@ impl World {
             Story::CutOne => {}
             Story::Relief => table.relieve(SERVER, adapter),
             Story::CutAll => (1..=2).for_each(|adapter| table.cut(SERVER, adapter)),
-            Story::Death => table.kill(CLIENT),
+            Story::Death => table.kill(self.random.random_range(SERVER..=CLIENT)),
         }
         table.run(Duration::from_secs(200));
         let is_fatal = matches!(self.story, Story::CutAll | Story::Death);
