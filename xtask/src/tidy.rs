@@ -19,14 +19,19 @@ use crate::bench::place;
 
 /// The floors of the workspace, from the ground up. A crate may use any lower
 /// floor, never its own or a higher one.
-const FLOORS: [&[&str]; 4] =
-    [&["wire"], &["proto", "device", "rdma", "bpf"], &["socket", "modeler"], &["preload", "cli"]];
+const FLOORS: [&[&str]; 5] = [
+    &["wire"],
+    &["proto", "device", "rdma", "bpf"],
+    &["engine"],
+    &["socket", "modeler"],
+    &["preload", "cli"],
+];
 
 /// How the crates of [`FLOORS`] are called in a manifest.
 const CRATE_PREFIX: &str = "sidestep-";
 
 /// Crates without `unsafe`.
-const SAFE_CRATES: [&str; 3] = ["wire", "proto", "bpf"];
+const SAFE_CRATES: [&str; 4] = ["wire", "proto", "bpf", "engine"];
 
 /// Directories with nothing of ours in them.
 const FOREIGN_DIRECTORIES: [&str; 5] = [".git", "target", "corpus", "artifacts", "__pycache__"];
@@ -316,9 +321,10 @@ mod tests {
         let wire = ("crates/wire/src/lib.rs", "//! w\n#![forbid(unsafe_code)]\n");
         let proto = ("crates/proto/src/lib.rs", "//! p\n#![forbid(unsafe_code)]\n");
         let bpf = ("crates/bpf/src/lib.rs", "//! b\n#![forbid(unsafe_code)]\n");
-        assert!(forbidden_unsafe(&tree(&[wire, proto, bpf])).is_empty());
+        let engine = ("crates/engine/src/lib.rs", "//! e\n#![forbid(unsafe_code)]\n");
+        assert!(forbidden_unsafe(&tree(&[wire, proto, bpf, engine])).is_empty());
         let denied = ("crates/proto/src/lib.rs", "//! p\n#![deny(unsafe_code)]\n");
-        assert_eq!(forbidden_unsafe(&tree(&[wire, denied, bpf])).len(), 1);
+        assert_eq!(forbidden_unsafe(&tree(&[wire, denied, bpf, engine])).len(), 1);
         assert_eq!(forbidden_unsafe(&tree(&[])).len(), SAFE_CRATES.len());
     }
 

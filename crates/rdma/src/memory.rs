@@ -15,6 +15,8 @@ use sidestep_wire::{QpNumber, Rkey, RmbAddress};
 pub struct Shared {
     base: *mut u8,
     len: usize,
+    /// It was allocated here, and ends with this value.
+    is_ours: bool,
 }
 
 // SAFETY: the bytes are only ever copied in and out, by whoever may; what is copied while somebody
@@ -32,7 +34,14 @@ impl Shared {
     /// lives, and Rust code refers to them by raw pointers only.
     #[must_use]
     pub const unsafe fn new(base: *mut u8, len: usize) -> Self {
-        Self { base, len }
+        Self { base, len, is_ours: false }
+    }
+
+    /// So many bytes of this process, all 0.
+    #[must_use]
+    pub fn zeroed(len: usize) -> Self {
+        let base = Box::into_raw(vec![0_u8; len].into_boxed_slice()).cast::<u8>();
+        Self { base, len, is_ours: true }
     }
 
     /// Bytes in it.
@@ -63,6 +72,12 @@ impl Shared {
         fits
     }
 
+    /// Makes all of it 0.
+    pub fn clear(&self) {
+        // SAFETY: all of it, which stays mapped as long as this value lives.
+        unsafe { self.base.write_bytes(0, self.len) };
+    }
+
     /// Copies bytes out. False, and nothing is touched, if there are not so many.
     #[must_use]
     pub fn copy_out(&self, at: usize, bytes: &mut [u8]) -> bool {
@@ -72,6 +87,16 @@ impl Shared {
             unsafe { self.base.add(at).copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
         }
         fits
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if self.is_ours {
+            let bytes = std::ptr::slice_from_raw_parts_mut(self.base, self.len);
+            // SAFETY: `zeroed` has it from a box of just these bytes, and nobody else frees it.
+            drop(unsafe { Box::from_raw(bytes) });
+        }
     }
 }
 
@@ -131,6 +156,18 @@ impl Regions {
         self.0.remove(&rkey).is_some()
     }
 
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether nobody may write anywhere.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Where a WRITE over a QP goes, all `len` bytes of it.
     ///
     /// # Errors
@@ -176,6 +213,17 @@ pub(crate) mod tests {
         let bytes = Box::leak(vec![0; len].into_boxed_slice());
         // SAFETY: leaked, and not used otherwise.
         Arc::new(unsafe { Shared::new(bytes.as_mut_ptr(), len) })
+    }
+
+    #[test]
+    fn memory_of_ours_begins_as_nothing_and_becomes_nothing_again() {
+        let memory = Shared::zeroed(5);
+        let mut bytes = [9; 5];
+        assert!(memory.copy_in(3, &[1, 2]) && memory.copy_out(0, &mut bytes));
+        assert_eq!(bytes, [0, 0, 0, 1, 2]);
+        memory.clear();
+        assert!(memory.copy_out(0, &mut bytes) && bytes == [0; 5]);
+        assert!(Shared::zeroed(0).is_empty());
     }
 
     const QP: QpNumber = QpNumber([0, 0, 2]);

@@ -236,6 +236,12 @@ impl Adapter {
         &mut self.regions
     }
 
+    /// How many queue pairs there are, and how many registrations.
+    #[must_use]
+    pub fn holdings(&self) -> (usize, usize) {
+        (self.links.len(), self.regions.len())
+    }
+
     /// What was dropped so far.
     #[must_use]
     pub const fn drops(&self) -> Drops {

@@ -1,0 +1,73 @@
+//! SMC-R of one host: link groups and connections, carried out on its RDMA adapters.
+//!
+//! `sidestep-proto` decides and knows no device, `sidestep-rdma` moves and knows no protocol. Here
+//! they meet, and neither has to know the other; so this is a crate of its own, above both, and has
+//! nothing else: no socket, no clock, no `unsafe`. [`Host`] is all of it.
+//!
+//! ```text
+//!   programs          send, receive, shut, close …      poll_event
+//!      │                            │                        ▲
+//!      v                            v                        │
+//!   ┌───────────────────────────────────────────────────────────────┐
+//!   │ Host     connections (proto::connection), with their buffers  │ <── Accept, Confirm ──> TCP
+//!   │             │ steps: WRITEs, then a CDC message               │
+//!   │          link groups (proto::link_group) ── LLC messages      │
+//!   │             │                                                 │
+//!   │          links: what waits for a queue pair, what is posted   │
+//!   │             │                                                 │
+//!   │          adapters (rdma::soft)                                │
+//!   └───────────────────────────────────────────────────────────────┘
+//!                 ▲ handle_datagram      │ poll_transmit
+//!                 │                      v
+//!                        the network
+//! ```
+//!
+//! | Module | What |
+//! |---|---|
+//! | [`Host`], module `host` | adapters, datagrams, time; what a program calls |
+//! | `contact` | Accept and Confirm: how a connection begins, with a group or in one |
+//! | `group` | what a link group wants, carried out; what it tells, passed on |
+//! | `traffic` | what comes over a link, and what connections send |
+//! | `ending` | how a connection gives back what it had |
+//! | `carrier`, `stream` | a link on its adapter; a connection with its buffers |
+//!
+//! # A failover without a race
+//!
+//! A connection that changes links sends again what is not known to have arrived. The same bytes may
+//! then come twice: late over the old link, when their place in the ring has other bytes by now. So
+//!
+//! - a connection begins on the new link when nothing of it is on its way over the old one: all has
+//!   arrived, or the queue pair is broken or gone and sends no more;
+//! - whoever hears the validation (F) over the new link withdraws the key of the buffer on the old
+//!   one: a packet that was still in the network then finds no door.
+//!
+//! # The end of a connection
+//!
+//! After C or A of both sides (RFC 7609 §4.8) nobody writes any more; the buffer is zeroed and may
+//! be another connection's, under the same key. A peer that says neither is waited for:
+//! [`PEER_PATIENCE`] after the last word of it the connection is over, and its buffer, into which the
+//! peer could still write, is not used again but taken out of the group (DELETE RKEY).
+//!
+//! What the peer says is checked where it is understood. A CDC message that cannot be ends its
+//! connection; one for no connection of the group that the link belongs to is dropped and counted
+//! ([`Drops`]).
+//!
+//! *Source*: RFC 7609 §2.3, §4.4, §4.6, §4.8.
+
+#![forbid(unsafe_code)]
+
+mod carrier;
+mod contact;
+mod ending;
+mod event;
+mod group;
+mod host;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod traffic;
+
+pub use contact::{Proposer, Sizes, Wording};
+pub use ending::PEER_PATIENCE;
+pub use event::{CallError, Event, Reset};
+pub use host::{Drops, Holdings, Host, Settings};

@@ -1,0 +1,240 @@
+//! A connection with its two buffers: what a program sends into, and what it receives from.
+//!
+//! ```text
+//!   send ──> [ send buffer, a ring ] ──WRITE──>   the peer's RMBE
+//!   receive <── [ our RMBE, a ring ] <──WRITE──   the peer's send buffer
+//! ```
+//!
+//! The copy into the send buffer is the only one on the sending side: the adapter takes the bytes
+//! from there, again if need be, and they stay until they are known to have arrived.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sidestep_proto::connection::{Connection, SendError, State, Write};
+use sidestep_proto::link_group::{RmbId, Role, Rtoken};
+use sidestep_rdma::memory::Shared;
+use sidestep_wire::cdc::CdcMessage;
+use sidestep_wire::clc::AcceptConfirmR;
+use sidestep_wire::{AlertToken, LinkUserId, RmbAddress, RmbeSize};
+
+use crate::carrier::Work;
+use crate::contact::Wording;
+use crate::event::Reset;
+
+/// How far a connection has got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// A queue pair or a buffer is in the making.
+    Preparing,
+    /// Our Accept or Confirm is on its way; the peer's Confirm, or the group, is waited for.
+    Introduced,
+    /// It carries bytes.
+    Open,
+    /// It has given all back but what the program may still read.
+    Over,
+}
+
+/// What the peer's Accept or Confirm says of its end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeerEnd {
+    pub(crate) token: AlertToken,
+    pub(crate) size: RmbeSize,
+    pub(crate) rtoken: Rtoken,
+    /// Where the RMBE begins in the RMB.
+    pub(crate) offset: u64,
+}
+
+impl PeerEnd {
+    /// `None`: there is no such element in any RMB.
+    pub(crate) fn of(message: &AcceptConfirmR) -> Option<Self> {
+        let before = u64::from(message.rmbe_index).checked_sub(1)?;
+        Some(Self {
+            token: message.alert_token,
+            size: message.size,
+            rtoken: Rtoken { rkey: message.rkey, address: message.rmb_address },
+            offset: before * message.size.bytes() as u64,
+        })
+    }
+}
+
+/// A connection, as its program and its group see it.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) group: u32,
+    pub(crate) role: Role,
+    pub(crate) is_first: bool,
+    pub(crate) wording: Wording,
+    pub(crate) stage: Stage,
+    /// The link that it was introduced with.
+    pub(crate) named: LinkUserId,
+    pub(crate) peer: Option<PeerEnd>,
+    /// What it says and hears, once it is open.
+    pub(crate) connection: Option<Connection>,
+    /// Where it writes to.
+    pub(crate) to: Option<(LinkUserId, Rtoken)>,
+    /// It is to go on over another link, once nothing is on its way over this one.
+    pub(crate) moving: bool,
+    /// The link that the peer sends over, as far as it has told.
+    pub(crate) heard_over: Option<LinkUserId>,
+    /// The newest word of the peer, from before it was open.
+    pub(crate) early: Option<(LinkUserId, CdcMessage)>,
+    /// Messages of it that wait or are posted.
+    pub(crate) under_way: usize,
+    pub(crate) is_ready: bool,
+    pub(crate) rmb: RmbId,
+    pub(crate) incoming: Arc<Shared>,
+    outgoing: Arc<Shared>,
+    /// Bytes that the program has sent.
+    queued: u64,
+    /// The program was told to wait for room.
+    pub(crate) wants_room: bool,
+    /// The program has not closed it yet.
+    pub(crate) is_held: bool,
+    pub(crate) reset: Option<Reset>,
+    /// When it is over without a word of the peer.
+    pub(crate) patience: Option<Duration>,
+}
+
+/// What is to be known of a connection to begin with.
+pub(crate) struct Beginning {
+    pub(crate) group: u32,
+    pub(crate) role: Role,
+    pub(crate) is_first: bool,
+    pub(crate) wording: Wording,
+    pub(crate) named: LinkUserId,
+    pub(crate) peer: Option<PeerEnd>,
+    pub(crate) rmb: RmbId,
+    pub(crate) incoming: Arc<Shared>,
+    pub(crate) send_buffer: RmbeSize,
+}
+
+impl Stream {
+    pub(crate) fn new(beginning: Beginning) -> Self {
+        let Beginning { group, role, is_first, wording, named, peer, rmb, incoming, send_buffer } =
+            beginning;
+        Self {
+            group,
+            role,
+            is_first,
+            wording,
+            stage: Stage::Preparing,
+            named,
+            peer,
+            connection: None,
+            to: None,
+            moving: false,
+            heard_over: None,
+            early: None,
+            under_way: 0,
+            is_ready: false,
+            rmb,
+            incoming,
+            outgoing: Arc::new(Shared::zeroed(send_buffer.bytes())),
+            queued: 0,
+            wants_room: false,
+            is_held: true,
+            reset: None,
+            patience: None,
+        }
+    }
+
+    /// Bytes that fit into the send buffer.
+    pub(crate) fn room(&self) -> usize {
+        let kept = self.connection.as_ref().map_or(0, Connection::kept);
+        self.outgoing.len() - kept as usize
+    }
+
+    /// Puts bytes into the send buffer, as many as fit, and returns how many. If all of them do and
+    /// `is_urgent`, the last is urgent.
+    pub(crate) fn queue(&mut self, bytes: &[u8], is_urgent: bool) -> Result<usize, SendError> {
+        let room = self.room();
+        let Some(connection) = &mut self.connection else { return Ok(0) };
+        connection.may_send()?;
+        let n = room.min(bytes.len());
+        copy_in(&self.outgoing, self.queued, &bytes[..n]);
+        self.queued += n as u64;
+        match is_urgent && n == bytes.len() {
+            true => connection.queue_urgent(n as u64)?,
+            false => connection.queue(n as u64)?,
+        }
+        Ok(n)
+    }
+
+    /// Takes bytes out of the RMBE.
+    pub(crate) fn take(&mut self, buffer: &mut [u8]) -> usize {
+        let Some(connection) = &mut self.connection else { return 0 };
+        let readable = usize::try_from(connection.readable()).unwrap_or(usize::MAX);
+        let n = readable.min(buffer.len());
+        copy_out(&self.incoming, connection.read_position(), &mut buffer[..n]);
+        connection.consume(n as u64);
+        n
+    }
+
+    /// The next step of the connection as messages for a queue pair. Without one: nothing is due.
+    pub(crate) fn next_step(&mut self, token: AlertToken) -> Option<Vec<Work>> {
+        let (_, rtoken) = self.to?;
+        let offset = self.peer?.offset;
+        let transmit = self.connection.as_mut()?.poll_transmit()?;
+        let writes = transmit.writes.into_iter().flatten();
+        let mut works: Vec<Work> =
+            writes.flat_map(|write| self.pieces(token, write, rtoken, offset)).collect();
+        let mut bytes = [0; sidestep_wire::cdc::LEN];
+        let emitted = transmit.message.emit(&mut bytes);
+        debug_assert!(emitted.is_ok(), "there is room for any");
+        works.push(Work::Cdc { of: token, receipt: transmit.receipt, bytes });
+        self.under_way += works.len();
+        Some(works)
+    }
+
+    /// A stretch of bytes is one piece, or two around the end of the send buffer.
+    fn pieces(
+        &self,
+        of: AlertToken,
+        write: Write,
+        rtoken: Rtoken,
+        offset: u64,
+    ) -> impl Iterator<Item = Work> + use<> {
+        let memory = &self.outgoing;
+        let at = (write.from % memory.len() as u64) as usize;
+        let first = (memory.len() - at).min(write.len as usize) as u32;
+        let to = rtoken.address.0.wrapping_add(offset + u64::from(write.to));
+        let piece = |at: usize, len: u32, to: u64| {
+            let from = (Arc::clone(memory), at, len);
+            (len > 0).then_some(Work::Write { of, from, to: (rtoken.rkey, RmbAddress(to)) })
+        };
+        let behind = to.wrapping_add(u64::from(first));
+        [piece(at, first, to), piece(0, write.len - first, behind)].into_iter().flatten()
+    }
+
+    /// Whether both sides have said the last word.
+    pub(crate) fn is_agreed(&self) -> bool {
+        self.connection.as_ref().is_some_and(|it| it.state() == State::Closed)
+    }
+
+    /// Whether there is nothing that the peer could still be needed for: all it had to say has come,
+    /// and all that we had has arrived, or is unwanted.
+    pub(crate) fn is_complete(&self) -> bool {
+        let Some(connection) = &self.connection else { return false };
+        let needs_no_sending = match connection.may_send() {
+            Err(SendError::PeerClosed) => true,
+            Err(SendError::Shut) => connection.kept() == 0,
+            Err(SendError::Aborted) | Ok(()) => false,
+        };
+        connection.has_ended() && needs_no_sending
+    }
+}
+
+fn copy_in(ring: &Shared, position: u64, bytes: &[u8]) {
+    let at = (position % ring.len() as u64) as usize;
+    let (first, second) = bytes.split_at(bytes.len().min(ring.len() - at));
+    let fits = ring.copy_in(at, first) && ring.copy_in(0, second);
+    debug_assert!(fits, "no more than the ring has room for");
+}
+
+fn copy_out(ring: &Shared, position: u64, bytes: &mut [u8]) {
+    let at = (position % ring.len() as u64) as usize;
+    let (first, second) = bytes.split_at_mut(bytes.len().min(ring.len() - at));
+    let fits = ring.copy_out(at, first) && ring.copy_out(0, second);
+    debug_assert!(fits, "no more than there is in the ring");
+}

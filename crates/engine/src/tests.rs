@@ -1,0 +1,250 @@
+//! Two hosts and nothing between them: what a peer may not say, and what it does not say.
+
+use std::time::Duration;
+
+use sidestep_proto::link_group::{Adapter, AdapterId, RmbState};
+use sidestep_rdma::soft::adapter::{DATAGRAM_MAX, Datagram};
+use sidestep_wire::cdc::{self, CdcMessage, Cursor, ProducerFlags, StateFlags};
+use sidestep_wire::{AlertToken, Mac, Mtu, PeerId, RmbeSize, RoceGid};
+
+use super::*;
+
+const SERVER: usize = 0;
+const CLIENT: usize = 1;
+
+struct Pair {
+    hosts: [Host; 2],
+    now: Duration,
+    /// The connection that the server has accepted last.
+    accepted: AlertToken,
+    /// What each has told, but what was said by CLC.
+    told: [Vec<Event>; 2],
+}
+
+fn adapter(host: usize) -> Adapter {
+    let mut gid = [0; 16];
+    gid[10..].copy_from_slice(&[0xFF, 0xFF, 10, 0, 0, host as u8 + 1]);
+    let mac = Mac([2, 0, 0, 0, 0, host as u8]);
+    Adapter { id: AdapterId(1), gid: RoceGid(gid), mac, mtu: Mtu::from_low_bits(3) }
+}
+
+const fn peer_id(host: usize) -> PeerId {
+    PeerId([host as u8 + 1; 8])
+}
+
+const SIZES: Sizes = Sizes { rmbe: RmbeSize::MIN, send_buffer: RmbeSize::MIN };
+
+impl Pair {
+    fn new() -> Self {
+        let hosts = [SERVER, CLIENT].map(|host| {
+            let (peer_id, keepalive) = (peer_id(host), None);
+            let mut it = Host::new(Settings { peer_id, vlan: 0, keepalive });
+            it.handle_adapter_up(adapter(host), 50_000, Duration::ZERO);
+            it
+        });
+        Self {
+            hosts,
+            now: Duration::from_secs(1),
+            accepted: AlertToken(0),
+            told: Default::default(),
+        }
+    }
+
+    /// A connection: what the server calls it, and the client.
+    fn connect(&mut self) -> [AlertToken; 2] {
+        let Adapter { gid, mac, .. } = adapter(CLIENT);
+        let proposer = Proposer { peer_id: peer_id(CLIENT), gid, mac };
+        let server = self.hosts[SERVER].accept(proposer, Wording::V1, SIZES, self.now).unwrap();
+        self.accepted = server;
+        self.run(3);
+        let is_established = |event: &Event| match event {
+            Event::Established(token) => Some(*token),
+            _ => None,
+        };
+        let client = self.told[CLIENT].iter().rev().find_map(is_established).unwrap();
+        assert!(self.told[SERVER].contains(&Event::Established(server)));
+        [server, client]
+    }
+
+    /// Lets so many seconds pass.
+    fn run(&mut self, seconds: u64) {
+        let end = self.now + Duration::from_secs(seconds);
+        loop {
+            while self.carry() {}
+            let next = self.hosts.iter().filter_map(Host::poll_timeout).min();
+            let Some(next) = next.filter(|next| *next <= end) else { break };
+            self.now = next;
+            self.hosts.iter_mut().for_each(|host| host.handle_timeout(next));
+        }
+        self.now = end;
+    }
+
+    fn carry(&mut self) -> bool {
+        let mut out = [0; DATAGRAM_MAX];
+        let mut is_some = false;
+        for at in [SERVER, CLIENT] {
+            while let Some(run) = self.hosts[at].poll_transmit(AdapterId(1), &mut out, 1, self.now)
+            {
+                let from = group::address_of(adapter(at).gid);
+                let datagram = Datagram { from, port: 50_000, index: 0, bytes: &out[..run.len] };
+                self.hosts[1 - at].handle_datagram(AdapterId(1), &datagram, self.now);
+                is_some = true;
+            }
+            while let Some(event) = self.hosts[at].poll_event() {
+                is_some = true;
+                let Event::Introduce(_, message) = event else {
+                    self.told[at].push(event);
+                    continue;
+                };
+                match at {
+                    SERVER => {
+                        let client = &mut self.hosts[CLIENT];
+                        client.connect(&message, Wording::V1, SIZES, self.now).unwrap();
+                    }
+                    _ => self.hosts[SERVER].handle_confirm(self.accepted, &message, self.now),
+                }
+            }
+        }
+        is_some
+    }
+
+    /// What one side makes of a message that its peer could send.
+    fn hear(&mut self, at: usize, bytes: &[u8]) {
+        let host = &mut self.hosts[at];
+        let (id, group) = host.groups.iter().next().unwrap();
+        let (id, link) = (*id, group.engine.links()[0].user_id());
+        host.received(id, link, bytes, self.now);
+        host.settle(self.now);
+        self.run(1);
+    }
+}
+
+fn message(alert_token: AlertToken, producer: Cursor) -> [u8; cdc::LEN] {
+    let message = CdcMessage {
+        seqno: 9,
+        alert_token,
+        producer,
+        consumer: Cursor::default(),
+        producer_flags: ProducerFlags::default(),
+        state_flags: StateFlags::default(),
+    };
+    let mut bytes = [0; cdc::LEN];
+    message.emit(&mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn an_impossible_cursor_ends_its_connection_and_no_other() {
+    let mut pair = Pair::new();
+    let [bad, bad_at_client] = pair.connect();
+    let [good, good_at_client] = pair.connect();
+    pair.hear(SERVER, &message(bad, Cursor { wrap: 0, count: 1 << 20 }));
+    let is_it =
+        |event: &Event| matches!(event, Event::Reset(token, Reset::Misbehaved(_)) if *token == bad);
+    assert!(pair.told[SERVER].iter().any(is_it), "{:?}", pair.told);
+    assert!(pair.told[CLIENT].contains(&Event::Reset(bad_at_client, Reset::ByPeer)));
+    let now = pair.now;
+    assert_eq!(pair.hosts[SERVER].send(bad, b"x", now), Err(CallError::Reset));
+    assert_eq!(pair.hosts[CLIENT].send(good_at_client, b"hello", now), Ok(5));
+    pair.run(1);
+    let mut bytes = [0; 9];
+    assert_eq!(pair.hosts[SERVER].receive(good, &mut bytes, pair.now), Ok(5));
+    assert_eq!(&bytes[..5], b"hello");
+}
+
+#[test]
+fn words_for_nobody_are_dropped_and_counted() {
+    let mut pair = Pair::new();
+    pair.connect();
+    pair.hear(SERVER, &message(AlertToken(77), Cursor::default()));
+    pair.hear(SERVER, &[cdc::TYPE, 44, 0]);
+    pair.hear(SERVER, &[cdc::TYPE]);
+    assert_eq!(pair.hosts[SERVER].drops(), Drops { malformed: 2, unknown: 1 });
+    assert!(!pair.told[SERVER].iter().any(|it| matches!(it, Event::Reset(..))));
+}
+
+/// RFC 7609 §4.8 leaves open how long.
+#[test]
+fn a_peer_that_never_closes_is_not_waited_for_for_ever() {
+    let mut pair = Pair::new();
+    let [server, client] = pair.connect();
+    let now = pair.now;
+    pair.hosts[SERVER].send(server, b"bye", now).unwrap();
+    pair.hosts[SERVER].close(server, now);
+    pair.run(PEER_PATIENCE.as_secs() - 5);
+    assert!(!pair.told[SERVER].contains(&Event::Gone(server)));
+    pair.run(10);
+    assert!(pair.told[SERVER].contains(&Event::Gone(server)));
+    let group = pair.hosts[SERVER].groups().next().unwrap();
+    assert_eq!(group.rmbs().count(), 0, "the peer could still write into it");
+    // Its program has all that was sent, and is not told of any disorder.
+    let mut bytes = [0; 9];
+    assert_eq!(pair.hosts[CLIENT].receive(client, &mut bytes, pair.now), Ok(3));
+    assert_eq!(pair.hosts[CLIENT].receive(client, &mut bytes, pair.now), Ok(0));
+    assert_eq!(pair.hosts[CLIENT].send(client, b"x", pair.now), Err(CallError::PeerClosed));
+    pair.hosts[CLIENT].close(client, pair.now);
+    pair.run(1);
+    assert!(pair.told[CLIENT].contains(&Event::Gone(client)));
+    assert_eq!(pair.hosts[CLIENT].holdings().connections, 0);
+}
+
+#[test]
+fn a_buffer_is_used_again_and_begins_as_nothing() {
+    let mut pair = Pair::new();
+    let [server, client] = pair.connect();
+    let now = pair.now;
+    pair.hosts[CLIENT].send(client, b"secret", now).unwrap();
+    pair.run(1);
+    pair.hosts[CLIENT].abort(client, pair.now);
+    pair.run(1);
+    pair.hosts[SERVER].close(server, pair.now);
+    pair.run(1);
+    let before = pair.hosts[SERVER].holdings();
+    let [again, _] = pair.connect();
+    let after = pair.hosts[SERVER].holdings();
+    assert_eq!((before.rmbs, after.rmbs), (1, 1));
+    assert_eq!(before.registrations, after.registrations);
+    let mut bytes = [9; 6];
+    assert!(pair.hosts[SERVER].streams[&again].incoming.copy_out(0, &mut bytes));
+    assert_eq!(bytes, [0; 6]);
+    let group = pair.hosts[SERVER].groups().next().unwrap();
+    assert!(group.rmbs().all(|(_, state)| state == RmbState::Announced));
+}
+
+#[test]
+fn nothing_is_sent_over_another_link_before_all_has_left_the_old_one() {
+    let mut pair = Pair::new();
+    let [server, client] = pair.connect();
+    let now = pair.now;
+    let host = &mut pair.hosts[CLIENT];
+    host.send(client, b"one", now).unwrap();
+    let under_way = host.streams[&client].under_way;
+    assert!(under_way > 0);
+    host.move_stream(client, now);
+    host.send(client, b"two", now).unwrap();
+    assert!(host.streams[&client].moving);
+    assert_eq!(host.streams[&client].under_way, under_way, "the second waits");
+    pair.run(1);
+    assert!(!pair.hosts[CLIENT].streams[&client].moving);
+    let mut bytes = [0; 9];
+    assert_eq!(pair.hosts[SERVER].receive(server, &mut bytes, pair.now), Ok(6));
+    assert_eq!(&bytes[..6], b"onetwo");
+}
+
+#[test]
+fn who_hears_a_validation_over_another_link_withdraws_the_key_on_the_old_one() {
+    let mut pair = Pair::new();
+    let [server, _] = pair.connect();
+    let host = &mut pair.hosts[SERVER];
+    let old = host.streams[&server].heard_over.unwrap();
+    let before = host.holdings().registrations;
+    let mut validation = CdcMessage::parse(&message(server, Cursor::default())).unwrap();
+    validation.seqno = 0;
+    validation.producer_flags.failover_validation = true;
+    host.handle_cdc(server, old, &validation, pair.now);
+    assert_eq!(host.holdings().registrations, before, "it has not moved");
+    let new = sidestep_wire::LinkUserId(old.0 + 1);
+    host.handle_cdc(server, new, &validation, pair.now);
+    assert_eq!(host.holdings().registrations, before - 1);
+    assert_eq!(host.streams[&server].heard_over, Some(new));
+}
