@@ -345,7 +345,10 @@ impl Sock {
     /// The object of a socket that had none: of a young connection, or of one that is not
     /// connected. Nobody else knows it yet.
     pub(crate) fn grown(fd: i32, about: Option<About>) -> Option<&'static Self> {
-        let sock = new(false, about.is_some_and(|about| about.is_server))?;
+        // A socket that does not wait must not spin for a while before that is found out.
+        let flags = sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0);
+        let nonblocking = flags as i32 & libc::O_NONBLOCK != 0;
+        let sock = new(nonblocking, about.is_some_and(|about| about.is_server))?;
         if let Some(about) = about {
             sock.server_port.store(about.server_port, Ordering::Relaxed);
             sock.was_young.store(fd, Ordering::Relaxed);
