@@ -346,9 +346,7 @@ impl Sock {
     /// connected. Nobody else knows it yet.
     pub(crate) fn grown(fd: i32, about: Option<About>) -> Option<&'static Self> {
         // A socket that does not wait must not spin for a while before that is found out.
-        let flags = sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0);
-        let nonblocking = flags as i32 & libc::O_NONBLOCK != 0;
-        let sock = new(nonblocking, about.is_some_and(|about| about.is_server))?;
+        let sock = new(is_nonblocking(fd), about.is_some_and(|about| about.is_server))?;
         if let Some(about) = about {
             sock.server_port.store(about.server_port, Ordering::Relaxed);
             sock.was_young.store(fd, Ordering::Relaxed);
@@ -834,8 +832,7 @@ impl Sock {
     /// Whether a call may sleep: the kernel has the last word, and the mirror has it
     /// afterwards.
     pub(crate) fn may_sleep(&self, fd: i32) -> bool {
-        let flags = sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0);
-        let nonblocking = flags as i32 & libc::O_NONBLOCK != 0;
+        let nonblocking = is_nonblocking(fd);
         if nonblocking {
             self.set_nonblocking(true);
         }
@@ -853,6 +850,12 @@ pub(crate) fn unseen_use() -> Option<Reason> {
     } else {
         None
     }
+}
+
+/// `O_NONBLOCK`, as the kernel has it.
+fn is_nonblocking(fd: i32) -> bool {
+    let flags = sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0);
+    flags as i32 & libc::O_NONBLOCK != 0
 }
 
 /// An address as it stands in the state: two words and the family, 4 or 6.
