@@ -211,7 +211,7 @@ pub enum Command {
     },
     /// Destroy the queue pair, made or in the making, and all its registrations. Has no answer.
     Destroy {
-        /// The link, which is gone.
+        /// The link, which is gone or has failed.
         link: LinkUserId,
     },
 }
@@ -576,16 +576,15 @@ impl LinkGroup {
 
     /// A link of which the peer knows nothing, or no longer, is gone.
     fn remove_link(&mut self, user_id: LinkUserId) {
-        let known = self.links.len();
-        self.links.retain(|link| link.user_id != user_id);
-        if self.links.len() == known {
-            return;
-        }
+        let Some(at) = self.links.iter().position(|link| link.user_id == user_id) else { return };
+        let link = self.links.remove(at);
         self.peer_rmbs.forget_link(user_id);
         for rmb in &mut self.rmbs {
             rmb.forget_link(user_id);
         }
-        self.command(Command::Destroy { link: user_id });
+        if !link.is_destroyed {
+            self.command(Command::Destroy { link: user_id });
+        }
     }
 }
 

@@ -35,6 +35,9 @@ pub enum Event {
     },
     /// A message of the peer.
     Received(SmallVec<[u8; 64]>),
+    /// Nothing was heard for some time of what was sent, though it was asked for several times. Told
+    /// again each time that it is asked for, until something is heard or the queue pair breaks.
+    Silent,
     /// The queue pair is broken. The last event.
     Broken(Failure),
 }
@@ -295,7 +298,7 @@ impl QueuePair {
         now: Duration,
     ) -> Option<usize> {
         let State::Sends(halves) = &mut self.state else { return None };
-        halves.requester.sent(now);
+        halves.requester.sent(part, now);
         halves.request(part, out)
     }
 
