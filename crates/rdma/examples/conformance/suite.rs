@@ -509,9 +509,10 @@ fn a_queue_pair_ends_with_work_outstanding(bench: &mut dyn Bench) {
     }
     let qp = link.ends[0].qp;
     bench.device(0).destroy(qp, Duration::ZERO);
-    // Nothing more of it is told. The other end learns that it is alone, and until then has received
-    // a beginning of what was sent.
+    // Nothing more of it is told. The other end learns that it is alone when it says something more,
+    // and until then has received a beginning of what was sent.
     link.ends[0].broken = Some(Failure::Flushed);
+    link.try_send(bench, 1, b"anybody?").expect("there is room");
     await_one(bench, &mut link, "the other end breaks", |link| link.ends[1].broken.is_some());
     let end = &link.ends[1];
     let refused = Failure::Refused(Nak::InvalidRequest);

@@ -64,10 +64,11 @@ const BATCH: usize = 16;
 
 /// The hop limit of RoCEv2, as IP's.
 const HOP_LIMIT: u8 = 64;
-/// Silence after which a packet is sent again: 4.096 µs times 2 to this power, 134 ms; so often; and
-/// if the peer has no room, for ever (that is what 7 means). Linux's SMC has the same.
+/// Silence after which a packet is sent again: 4.096 µs times 2 to this power, 134 ms.
 const TIMEOUT: u8 = 15;
-const RETRY_COUNT: u8 = 7;
+/// How often, before the peer is given up. Not 7, as Linux's SMC has it: for `rdma_rxe` that is for ever.
+const RETRY_COUNT: u8 = 6;
+/// How often if the peer has no room: for ever, that is what 7 means here.
 const RNR_RETRY: u8 = 7;
 /// What a peer waits if we have no room: 640 µs.
 const MIN_RNR_TIMER: u8 = 12;

@@ -814,7 +814,11 @@ unsafe extern "C" fn modify_qp(qp: *mut Qp, attributes: *mut QpAttr, fields: c_i
                 (pair.peer, pair.psns.1) = (attributes.dest_qp_num, attributes.rq_psn);
                 pair.mtu = attributes.path_mtu;
             }
-            state::RTS => pair.psns.0 = attributes.sq_psn,
+            state::RTS => {
+                // To `rdma_rxe` 7 would mean for ever.
+                assert!((1..7).contains(&attributes.retry_cnt) && attributes.timeout > 0);
+                pair.psns.0 = attributes.sq_psn;
+            }
             _ => {}
         }
         0
