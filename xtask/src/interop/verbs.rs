@@ -58,7 +58,44 @@ fn verbs(scene: &mut Scene) -> Result<String> {
         ensure!(said.lines().any(|line| line == format!("{case} ok")), "{said}");
         about = said.lines().next().unwrap_or_default().to_owned();
     }
-    Ok(format!("{} cases on {about}", cases.len()))
+    let notices = watch(scene)?;
+    Ok(format!("{} cases on {about}; {notices}", cases.len()))
+}
+
+/// What is done to the first guest's interface while the program watches the adapter above it. Each
+/// step is seen before the next one. The interface keeps its addresses while it is down.
+const CHANGES: &str = "\
+set -e
+export PATH=/bin
+await() {
+    until busybox grep -q \"$1\" /watched; do busybox sleep 0.1; done
+}
+ip() {
+    busybox ip \"$@\" dev INTERFACE
+}
+echo 1 > /proc/sys/net/ipv6/conf/INTERFACE/keep_addr_on_down
+/PROGRAM INTERFACE watch > /watched 2>&1 &
+await watching
+ip address add 10.91.0.200/24
+await 'has_ours: true'
+ip address del 10.91.0.200/24
+busybox ip link set INTERFACE down
+await PortDown
+busybox ip link set INTERFACE up
+await PortUp
+wait
+busybox cat /watched
+";
+
+/// Addresses that come and go, and a cable that is pulled.
+fn watch(scene: &mut Scene) -> Result<String> {
+    let script = CHANGES.replace("INTERFACE", INTERFACE).replace("PROGRAM", PROGRAM);
+    let said = scene.guests[0].run(&["sh", "-c", &script]).context("watching")?;
+    let at = |notice| said.find(notice).with_context(|| format!("no {notice}: {said}"));
+    ensure!(at("Addresses")? < at("PortDown")? && at("PortDown")? < at("PortUp")?, "{said}");
+    // The adapter can be used again.
+    run(scene, "messages")?;
+    Ok("addresses and port events".to_owned())
 }
 
 /// Runs one case of the suite in the first guest, and returns what it prints.

@@ -5,58 +5,34 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use sidestep_rdma::device::Device;
-use sidestep_rdma::soft::Rnic;
-use sidestep_rdma::verbs;
+use sidestep_rdma::device::{Device, Driven};
 
 use crate::suite::Bench;
 
-/// A device and what its owner has to do for it.
-pub(crate) trait Live: Device + AsFd {
-    /// Takes what has come, and sends. True: there is more to do at once.
-    fn turn(&mut self, now: Duration) -> bool;
-
-    /// When it is to be turned though nothing has come.
-    fn poll_timeout(&self) -> Option<Duration>;
-}
-
-impl Live for Rnic {
-    fn turn(&mut self, now: Duration) -> bool {
-        self.turn(now)
-    }
-
-    fn poll_timeout(&self) -> Option<Duration> {
-        self.poll_timeout()
-    }
-}
-
-impl Live for verbs::Adapter {
-    fn turn(&mut self, now: Duration) -> bool {
-        self.turn(now)
-    }
-
-    fn poll_timeout(&self) -> Option<Duration> {
-        self.poll_timeout()
-    }
-}
-
 /// Two devices that find each other by themselves.
-pub(crate) struct LiveBench<D> {
-    devices: [D; 2],
+pub(crate) struct LiveBench {
+    devices: [Box<dyn Driven>; 2],
     addresses: [IpAddr; 2],
     mtu: u16,
     begin: Instant,
 }
 
-impl<D: Live> LiveBench<D> {
-    pub(crate) fn new(devices: [D; 2], addresses: [IpAddr; 2], mtu: u16) -> Self {
+impl LiveBench {
+    pub(crate) fn new(devices: [Box<dyn Driven>; 2], addresses: [IpAddr; 2], mtu: u16) -> Self {
         Self { devices, addresses, mtu, begin: Instant::now() }
+    }
+
+    /// True: one has more to do at once.
+    fn turn(&mut self) -> bool {
+        let now = self.begin.elapsed();
+        let turn = |device: &mut Box<dyn Driven>| device.receive(now) | device.transmit(now);
+        self.devices.each_mut().map(turn).contains(&true)
     }
 
     /// Until one of them has something to do, but not long: the case may have something to say.
     fn sleep(&self) {
         const LONGEST: Duration = Duration::from_millis(20);
-        let deadline = self.devices.iter().filter_map(Live::poll_timeout).min();
+        let deadline = self.devices.iter().filter_map(|device| device.poll_timeout()).min();
         let now = self.begin.elapsed();
         let rest = deadline.map_or(LONGEST, |it| it.saturating_sub(now).min(LONGEST));
         let rest = Timespec { tv_sec: 0, tv_nsec: i64::from(rest.subsec_nanos()) };
@@ -67,7 +43,7 @@ impl<D: Live> LiveBench<D> {
     }
 }
 
-impl<D: Live> Bench for LiveBench<D> {
+impl Bench for LiveBench {
     fn device(&mut self, end: usize) -> &mut dyn Device {
         &mut self.devices[end]
     }
@@ -81,14 +57,9 @@ impl<D: Live> Bench for LiveBench<D> {
     }
 
     fn progress(&mut self) {
-        let now = self.begin.elapsed();
-        let [one, other] = &mut self.devices;
-        if !(one.turn(now) | other.turn(now)) {
+        if !self.turn() {
             self.sleep();
-            let now = self.begin.elapsed();
-            self.devices.iter_mut().for_each(|device| {
-                device.turn(now);
-            });
+            self.turn();
         }
     }
 }

@@ -43,7 +43,7 @@ use super::library::Verbs;
 use super::objects::{Channel, Context, Happening, Key};
 use super::ports::{Gid, Port, gids_of};
 use super::queue_pair::{Found, Origin, QueuePair, RECEIVE_DEPTH};
-use crate::device::{Device, Event, Failure, Holdings, Peer, PostError, Source};
+use crate::device::{Device, Driven, Event, Failure, Holdings, Peer, PostError, Source};
 use crate::memory::{PAGE_MASK, Registration, Shared};
 use crate::soft::sys;
 
@@ -461,5 +461,19 @@ impl Device for Adapter {
 
     fn retransmissions(&self, _: QpNumber) -> Option<u64> {
         None
+    }
+}
+
+impl Driven for Adapter {
+    fn receive(&mut self, now: Duration) -> bool {
+        self.receive(now)
+    }
+
+    fn transmit(&mut self, now: Duration) -> bool {
+        self.transmit(now)
+    }
+
+    fn poll_timeout(&self) -> Option<Duration> {
+        self.poll_timeout()
     }
 }

@@ -13,6 +13,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use live::LiveBench;
+use sidestep_rdma::device::Driven;
 use sidestep_rdma::faults::Plan;
 use sidestep_rdma::soft::Rnic;
 use sidestep_rdma::soft::port::Settings;
@@ -23,7 +24,8 @@ fn keeps(third: u8, mtu: u16, plan: Option<Plan>) {
     if let Some(plan) = plan {
         rnics.iter_mut().for_each(|rnic| rnic.spoil(plan));
     }
-    let mut bench = LiveBench::new(rnics, addresses, mtu);
+    let devices = rnics.map(|rnic| Box::new(rnic) as Box<dyn Driven>);
+    let mut bench = LiveBench::new(devices, addresses, mtu);
     for (_, case) in suite::CASES {
         case(&mut bench);
     }

@@ -16,6 +16,9 @@ use crate::pair::Pair;
 const DONE: [Event; 2] =
     [Event::Completed { id: 0, result: Ok(()) }, Event::Completed { id: 1, result: Ok(()) }];
 
+/// An owner may have its adapters in another thread than the one that has opened them.
+const _: fn(Adapter) -> Box<dyn Send> = |adapter| Box::new(adapter);
+
 fn is_readable(adapter: &Adapter) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(adapter.as_fd(), PollFlags::IN)];
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
