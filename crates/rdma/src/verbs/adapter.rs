@@ -42,7 +42,7 @@ use sidestep_wire::{Psn, QpNumber, Rkey, RmbAddress};
 use super::library::Verbs;
 use super::objects::{Channel, Context, Happening, Key};
 use super::ports::{Gid, Port, gids_of};
-use super::queue_pair::{Found, Origin, QueuePair, RECEIVE_DEPTH};
+use super::queue_pair::{Origin, QueuePair, RECEIVE_DEPTH};
 use crate::device::{Device, Driven, Event, Failure, Holdings, Peer, PostError, Source};
 use crate::memory::{PAGE_MASK, Registration, Shared};
 use crate::soft::sys;
@@ -303,14 +303,14 @@ impl QueuePair {
     /// come, and it is to be looked at again.
     fn settle(&mut self) -> bool {
         for nth in 0..BATCHES_MAX {
-            match self.poll() {
-                Found::Something => {}
-                Found::Nothing if nth == 0 => {
-                    self.arm();
-                    return self.poll() == Found::Nothing;
-                }
-                Found::Nothing | Found::Unread => return false,
+            if self.poll() {
+                continue;
             }
+            if nth > 0 {
+                return false;
+            }
+            self.arm();
+            return !self.poll();
         }
         false
     }

@@ -22,7 +22,8 @@
 //! # On the way in
 //!
 //! Room for [`RECEIVE_DEPTH`] messages is posted at the beginning, each for the longest there is, and
-//! again whenever a message was copied out. The peer's adapter waits when there is none.
+//! again when messages were taken: so many are in rooms or waiting at most, and the peer's adapter
+//! waits with any more.
 //!
 //! # The end
 //!
@@ -120,8 +121,13 @@ pub(super) struct QueuePair {
     /// The adapter's keys to memory that WRITEs come from, by the number of the source.
     sources: Vec<Option<Key>>,
     slots: Slots,
-    rooms: Key,
+    /// Rooms for messages.
+    memory: Key,
+    /// Those that are not posted.
+    empty_rooms: Vec<usize>,
     events: VecDeque<Event>,
+    /// Messages among them; `untold + rooms that are posted <= RECEIVE_DEPTH`.
+    untold: usize,
     /// Why it breaks, once it does.
     cause: Option<Failure>,
     token: usize,
@@ -173,7 +179,7 @@ impl QueuePair {
         let depth = SEND_DEPTH.min(origin.depth_max);
         let pair = create(origin, &domain, depth)?;
         let rooms = Arc::new(Shared::zeroed(RECEIVE_DEPTH as usize * MESSAGE_LEN_MAX));
-        let this = Self {
+        let mut this = Self {
             stage: Stage::Deaf,
             first_psn: Psn::from_low_bits(rand::random()),
             posted: 0,
@@ -183,9 +189,11 @@ impl QueuePair {
             chained: 0,
             sources: Vec::new(),
             slots: Slots::new(&domain)?,
-            rooms: Key::local(&domain, &rooms)?,
-            // Of one turn: what was received, what was completed, and the end.
-            events: VecDeque::with_capacity((2 * RECEIVE_DEPTH + depth + 1) as usize),
+            memory: Key::local(&domain, &rooms)?,
+            empty_rooms: (0..RECEIVE_DEPTH as usize).collect(),
+            // What was received, what was completed, and the end.
+            events: VecDeque::with_capacity((RECEIVE_DEPTH + depth + 1) as usize),
+            untold: 0,
             cause: None,
             token: origin.token,
             pair,
@@ -198,9 +206,8 @@ impl QueuePair {
         };
         this.pair
             .modify(attributes, mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS)?;
-        let rooms: Vec<usize> = (0..RECEIVE_DEPTH as usize).collect();
-        rooms.chunks(BATCH).try_for_each(|rooms| this.make_room(rooms))?;
-        Ok(this)
+        this.make_room();
+        if this.cause.is_some() { Err(io::ErrorKind::Other.into()) } else { Ok(this) }
     }
 
     /// The peer's requests are carried out from now on.
@@ -215,6 +222,9 @@ impl QueuePair {
         address: IpAddr,
         peer: Peer,
     ) -> io::Result<()> {
+        if self.stage != Stage::Deaf {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         let attributes = QpAttr {
             qp_state: state::RTR,
             path_mtu: mtu_code(peer.mtu).ok_or(io::ErrorKind::InvalidInput)?,
@@ -478,21 +488,15 @@ impl Work {
 
 // ---- completions --------------------------------------------------------------------------------
 
-/// What a look at the completion queue has brought.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    /// It is empty.
-    Nothing,
-    /// There were completions; there may be more.
-    Something,
-    /// What was told is to be taken first.
-    Unread,
-}
-
 impl QueuePair {
-    /// What it has to tell next.
+    /// What it has to tell next. When that was all, there is room for as many messages again.
     pub(super) fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        if self.events.is_empty() {
+            self.make_room();
+        }
+        let event = self.events.pop_front()?;
+        self.untold -= usize::from(matches!(event, Event::Received(_)));
+        Some(event)
     }
 
     /// Whether [`Self::poll_event`] has something to tell.
@@ -500,21 +504,20 @@ impl QueuePair {
         !self.events.is_empty()
     }
 
-    /// Takes a batch of completions.
-    pub(super) fn poll(&mut self) -> Found {
+    /// Takes a batch of completions. False: there were none.
+    pub(super) fn poll(&mut self) -> bool {
         if self.stage == Stage::Broken {
-            return Found::Nothing;
-        }
-        if self.events.len() >= RECEIVE_DEPTH as usize {
-            return Found::Unread;
+            return false;
         }
         match self.take_batch() {
             Err(_) => self.break_down(Failure::AdapterFailed),
             Ok(_) if self.cause.is_some() => self.break_down(Failure::Flushed),
-            Ok(true) => return Found::Something,
-            Ok(false) => {}
+            Ok(has_found) => {
+                self.make_room();
+                return has_found;
+            }
         }
-        Found::Nothing
+        false
     }
 
     /// Has the next completion announced.
@@ -525,21 +528,16 @@ impl QueuePair {
         }
     }
 
-    /// True: there were completions, and there may be more.
+    /// False: there were no completions.
     fn take_batch(&mut self) -> io::Result<bool> {
         let mut completions = [Wc::default(); BATCH];
         let count = self.pair.queue().poll(&mut completions)?;
-        let mut emptied = SmallVec::<[usize; BATCH]>::new();
         for completion in completions.iter().take(count) {
             if completion.wr_id & IS_RECEIVE == 0 {
                 self.sent(completion);
-            } else if let Some(room) = self.received(completion) {
-                emptied.push(room);
+            } else {
+                self.received(completion);
             }
-        }
-        // In its error state it takes none.
-        if self.cause.is_none() {
-            self.make_room(&emptied)?;
         }
         Ok(count > 0)
     }
@@ -566,21 +564,22 @@ impl QueuePair {
         self.completed = end;
     }
 
-    /// A message has come, or its room is given back unused. Which room is empty now.
-    fn received(&mut self, completion: &Wc) -> Option<usize> {
+    /// A message has come, or its room is given back unused.
+    fn received(&mut self, completion: &Wc) {
         let failure = failure_of(completion.status);
         self.note(failure);
-        let room = usize::try_from(completion.wr_id & !IS_RECEIVE).ok()?;
-        if failure.is_some() || room >= RECEIVE_DEPTH as usize {
-            return None;
+        let room = completion.wr_id & !IS_RECEIVE;
+        if failure.is_some() || room >= u64::from(RECEIVE_DEPTH) {
+            return;
         }
+        let room = room as usize;
         let len = (completion.byte_len as usize).min(MESSAGE_LEN_MAX);
         let mut message = SmallVec::from_elem(0, len);
-        let is_copied = self.rooms.memory().copy_out(room * MESSAGE_LEN_MAX, &mut message);
-        if is_copied {
+        if self.memory.memory().copy_out(room * MESSAGE_LEN_MAX, &mut message) {
             self.events.push_back(Event::Received(message));
+            self.untold += 1;
+            self.empty_rooms.push(room);
         }
-        is_copied.then_some(room)
     }
 
     /// The first reason counts, unless it is none.
@@ -590,14 +589,26 @@ impl QueuePair {
         }
     }
 
+    /// Posts rooms that are empty, but for as many as there are messages that nobody has taken.
+    fn make_room(&mut self) {
+        while self.empty_rooms.len() > self.untold && self.stage != Stage::Broken {
+            let count = (self.empty_rooms.len() - self.untold).min(BATCH);
+            let rooms = self.empty_rooms.len() - count;
+            if self.post_rooms(&self.empty_rooms[rooms..]).is_err() {
+                self.break_down(Failure::AdapterFailed);
+            }
+            self.empty_rooms.truncate(rooms);
+        }
+    }
+
     /// Posts rooms for messages, a batch at most.
-    fn make_room(&self, rooms: &[usize]) -> io::Result<()> {
+    fn post_rooms(&self, rooms: &[usize]) -> io::Result<()> {
         let mut pieces = [Sge::default(); BATCH];
         let mut works =
             [RecvWr { wr_id: 0, next: null_mut(), sg_list: null_mut(), num_sge: 0 }; BATCH];
         let mut next = null_mut();
         for (&room, (wr, sge)) in rooms.iter().zip(works.iter_mut().zip(&mut pieces)) {
-            *sge = piece(&self.rooms, room * MESSAGE_LEN_MAX, MESSAGE_LEN_MAX);
+            *sge = piece(&self.memory, room * MESSAGE_LEN_MAX, MESSAGE_LEN_MAX);
             *wr = RecvWr { wr_id: IS_RECEIVE | room as u64, next, sg_list: sge, num_sge: 1 };
             next = wr;
         }
