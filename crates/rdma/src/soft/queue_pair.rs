@@ -76,8 +76,11 @@ pub enum Failure {
     PeerSilent,
     /// The peer has asked for what it may not, or what makes no sense.
     PeerMisbehaved(Nak),
-    /// The message came behind one that failed.
+    /// The message came behind one that failed. Of a queue pair of hardware: it has stopped, and
+    /// nobody says why; most often its peer has asked for what it may not.
     Flushed,
+    /// The adapter is gone, or does what it should not.
+    AdapterFailed,
 }
 
 /// Why a message was not posted.
