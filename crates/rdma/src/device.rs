@@ -84,8 +84,8 @@ pub trait Device {
     ) -> Result<(), PostError>;
 
     /// What has happened next. Of one queue pair in order: [`Event::Completed`] for each number, as
-    /// posted; [`Event::Received`]; and at last [`Event::Broken`], when nothing more of what was
-    /// posted is read or sent.
+    /// posted; [`Event::Received`]; [`Event::Silent`], if the device can tell before it gives up; and
+    /// at last [`Event::Broken`], when nothing more of what was posted is read or sent.
     fn poll_event(&mut self) -> Option<(QpNumber, Event)>;
 
     /// Lets the peer of a queue pair write into memory, by a key that fits on no other queue pair.
