@@ -2,14 +2,16 @@
 //!
 //! ```text
 //!   host                                            guest
-//!   examples/conformance ─┐                        / /verbs/conformance eth0 CASE
-//!   its C library ────────┴─ program.tar ── http ─>│   │ dlopen
-//!   packages of libibverbs ─ library.tar ── http ─>\   libibverbs.so.1, librxe ── /dev/infiniband
+//!   examples of rdma, engine ─┐                     / /verbs/conformance eth0 CASE
+//!   their C library ──────────┴ programs.tar ─ http │ /verbs/verbs ADDRESS ADDRESS
+//!                                                   │   │ dlopen
+//!   packages of libibverbs ──── library.tar ── http \   libibverbs.so.1, librxe ── /dev/infiniband
 //! ```
 //!
-//! The program is the suite of all RDMA devices (`crates/rdma/examples/conformance`). It opens the
-//! guest's adapter twice and lets the two talk to each other; packets between them do not leave the
-//! guest. First it runs without the library, and must say what to install.
+//! One program is the suite of all RDMA devices (`crates/rdma/examples/conformance`), the other has
+//! two hosts of SMC-R with their link group and connections (`crates/engine/examples/verbs`). Either
+//! opens the guest's adapter twice and lets the two talk to each other; packets between them do not
+//! leave the guest. First the suite runs without the library, and must say what to install.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,8 +36,12 @@ const PACKAGES: [&str; 4] =
 
 /// The interface of a guest, above which its adapter is.
 const INTERFACE: &str = "eth0";
-/// Where the program lies in a guest.
-const PROGRAM: &str = "verbs/conformance";
+/// Where programs lie in a guest.
+const DIRECTORY: &str = "verbs";
+/// The suite, and the hosts.
+const PROGRAMS: [&str; 2] = ["conformance", "verbs"];
+/// An address that a guest gets besides its own, for a while.
+const OTHER: &str = "10.91.0.200";
 /// Where the host hands archives out.
 const PORT: u16 = 5_001;
 /// For tools of the host.
@@ -44,7 +50,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn verbs(scene: &mut Scene) -> Result<String> {
     let kit = Kit::gather(&scene.logs.join("verbs-kit"))?;
     let _server = kit.hand_out(scene)?;
-    take(scene, Kit::PROGRAM)?;
+    take(scene, Kit::PROGRAMS)?;
     let Err(without) = run(scene, "messages") else {
         anyhow::bail!("libibverbs was there before it was brought")
     };
@@ -58,8 +64,25 @@ fn verbs(scene: &mut Scene) -> Result<String> {
         ensure!(said.lines().any(|line| line == format!("{case} ok")), "{said}");
         about = said.lines().next().unwrap_or_default().to_owned();
     }
+    let hosts = hosts(scene)?;
     let notices = watch(scene)?;
-    Ok(format!("{} cases on {about}; {notices}", cases.len()))
+    Ok(format!("{} cases on {about}; {hosts}; {notices}", cases.len()))
+}
+
+/// Two hosts with a link group over the first guest's adapter, at two of its addresses.
+fn hosts(scene: &mut Scene) -> Result<String> {
+    let [suite, hosts] = PROGRAMS;
+    let own = scene.guests[0].member().v4();
+    // A case that there is not: the suite only looks for the adapter, which has the address soon.
+    let script = format!(
+        "set -e; export PATH=/bin; busybox ip address add {OTHER}/24 dev {INTERFACE}; \
+         until /{DIRECTORY}/{suite} {OTHER} none; do busybox sleep 0.1; done 2>&1; \
+         /{DIRECTORY}/{hosts} {own} {OTHER} 3 300000; \
+         busybox ip address del {OTHER}/24 dev {INTERFACE}"
+    );
+    let said = scene.guests[0].run(&["sh", "-c", &script]).context("two hosts")?;
+    let line = said.lines().find(|line| line.contains("there and back"));
+    Ok(line.with_context(|| said.clone())?.to_owned())
 }
 
 /// What is done to the first guest's interface while the program watches the adapter above it. Each
@@ -74,11 +97,11 @@ ip() {
     busybox ip \"$@\" dev INTERFACE
 }
 echo 1 > /proc/sys/net/ipv6/conf/INTERFACE/keep_addr_on_down
-/PROGRAM INTERFACE watch > /watched 2>&1 &
+/DIRECTORY/conformance INTERFACE watch > /watched 2>&1 &
 await watching
-ip address add 10.91.0.200/24
+ip address add OTHER/24
 await 'has_ours: true'
-ip address del 10.91.0.200/24
+ip address del OTHER/24
 busybox ip link set INTERFACE down
 await PortDown
 busybox ip link set INTERFACE up
@@ -89,7 +112,8 @@ busybox cat /watched
 
 /// Addresses that come and go, and a cable that is pulled.
 fn watch(scene: &mut Scene) -> Result<String> {
-    let script = CHANGES.replace("INTERFACE", INTERFACE).replace("PROGRAM", PROGRAM);
+    let script = CHANGES.replace("INTERFACE", INTERFACE).replace("DIRECTORY", DIRECTORY);
+    let script = script.replace("OTHER", OTHER);
     let said = scene.guests[0].run(&["sh", "-c", &script]).context("watching")?;
     let at = |notice| said.find(notice).with_context(|| format!("no {notice}: {said}"));
     ensure!(at("Addresses")? < at("PortDown")? && at("PortDown")? < at("PortUp")?, "{said}");
@@ -100,12 +124,15 @@ fn watch(scene: &mut Scene) -> Result<String> {
 
 /// Runs one case of the suite in the first guest, and returns what it prints.
 fn run(scene: &mut Scene, case: &str) -> Result<String> {
-    scene.guests[0].run(&["sh", "-c", &format!("/{PROGRAM} {INTERFACE} {case}")])
+    let [suite, _] = PROGRAMS;
+    scene.guests[0].run(&["sh", "-c", &format!("/{DIRECTORY}/{suite} {INTERFACE} {case}")])
 }
 
 /// What the suite says that its cases are: the end of its usage.
 fn cases(scene: &mut Scene) -> Result<Vec<String>> {
-    let usage = scene.guests[0].run(&["sh", "-c", &format!("/{PROGRAM} 2>&1 || true")])?;
+    let [suite, _] = PROGRAMS;
+    let usage =
+        scene.guests[0].run(&["sh", "-c", &format!("/{DIRECTORY}/{suite} 2>&1 || true")])?;
     let (_, names) = usage.split_once("cases: ").with_context(|| usage.clone())?;
     Ok(names.split_whitespace().map(str::to_owned).collect())
 }
@@ -122,10 +149,10 @@ fn take(scene: &mut Scene, archive: &str) -> Result<()> {
 struct Kit(PathBuf);
 
 impl Kit {
-    const PROGRAM: &str = "program.tar";
+    const PROGRAMS: &str = "programs.tar";
     const LIBRARY: &str = "library.tar";
 
-    /// Builds the program, and fetches the packages unless they are there.
+    /// Builds the programs, and fetches the packages unless they are there.
     ///
     /// **Errors**: [`Lacking`], if the packages cannot be had.
     fn gather(directory: &Path) -> Result<Self> {
@@ -135,7 +162,7 @@ impl Kit {
             let fetched = kit.fetch_library();
             fetched.map_err(|error| Lacking(format!("libibverbs for guests: {error:#}")))?;
         }
-        kit.build_program()?;
+        kit.build_programs()?;
         Ok(kit)
     }
 
@@ -154,23 +181,26 @@ impl Kit {
         self.pack(&root, Self::LIBRARY)
     }
 
-    /// The program finds the library when it runs, so it is not linked statically as the guests' own
-    /// one is, and brings its C library.
-    fn build_program(&self) -> Result<()> {
+    /// The programs find the library when they run, so they are not linked statically as the guests'
+    /// own one is, and bring their C library.
+    fn build_programs(&self) -> Result<()> {
         let mut build = Command::new("cargo");
-        build.args(["build", "--quiet", "--release", "--package", "sidestep-rdma"]);
-        build.args(["--example", "conformance"]);
+        build.args(["build", "--quiet", "--release"]);
+        build.args(["--package", "sidestep-rdma", "--package", "sidestep-engine"]);
+        build.args(PROGRAMS.iter().flat_map(|program| ["--example", program]));
         crate::run(&mut build)?;
-        let repo = place::repo_root()?;
-        let program = place::target_dir(&repo).join("release/examples/conformance");
-        let root = self.empty("program")?;
-        copy(&program, &root.join(PROGRAM))?;
-        let mut ask = Command::new("ldd");
-        ask.arg(&program);
-        for library in libraries(&launch::run(ask, PATIENCE)?) {
-            copy(&library, &root.join(library.strip_prefix("/")?))?;
+        let examples = place::target_dir(&place::repo_root()?).join("release/examples");
+        let root = self.empty("programs")?;
+        for name in PROGRAMS {
+            let program = examples.join(name);
+            copy(&program, &root.join(DIRECTORY).join(name))?;
+            let mut ask = Command::new("ldd");
+            ask.arg(&program);
+            for library in libraries(&launch::run(ask, PATIENCE)?) {
+                copy(&library, &root.join(library.strip_prefix("/")?))?;
+            }
         }
-        self.pack(&root, Self::PROGRAM)
+        self.pack(&root, Self::PROGRAMS)
     }
 
     /// A new directory.

@@ -269,7 +269,7 @@ fn what_is_not_there_cannot_be_opened() {
     let ports = verbs::ports(&verbs).unwrap();
     assert_eq!(
         (ports[0].device.as_str(), ports[0].mtu, ports[0].gids.len()),
-        (model::NAME, 1024, 2)
+        (model::NAME, 1024, 3)
     );
     let (port, gid) = verbs::choose(&ports, By::Interface(3), Kind::RoceV1).unwrap();
     assert_eq!((gid.index, gid.kind), (1, Kind::RoceV1));

@@ -174,7 +174,11 @@ impl World {
         Self {
             inline_max: 64,
             depth_max: 16_384,
-            gids: vec![gid(1, abi::GID_TYPE_ROCE_V1), gid(2, abi::GID_TYPE_ROCE_V2)],
+            gids: vec![
+                gid(1, abi::GID_TYPE_ROCE_V1),
+                gid(2, abi::GID_TYPE_ROCE_V2),
+                gid(3, abi::GID_TYPE_ROCE_V2),
+            ],
             is_port_up: true,
             is_stopped: false,
             keys_left: usize::MAX,
@@ -808,8 +812,9 @@ unsafe extern "C" fn modify_qp(qp: *mut Qp, attributes: *mut QpAttr, fields: c_i
             state::RTR => {
                 let way = attributes.ah_attr;
                 let own = &world.gids[usize::from(way.grh.sgid_index) - 1];
-                assert_eq!((way.is_global, way.port_num, own.gid_index), (1, 1, 2));
-                assert_eq!(way.grh.dgid, own.gid, "the model has one address");
+                assert_eq!((way.is_global, way.port_num), (1, 1));
+                let is_it = |it: &GidEntry| (it.gid, it.gid_type) == (way.grh.dgid, own.gid_type);
+                assert!(world.gids.iter().any(is_it), "the peer is at no address of the model");
                 assert!(way.grh.hop_limit > 1);
                 (pair.peer, pair.psns.1) = (attributes.dest_qp_num, attributes.rq_psn);
                 pair.mtu = attributes.path_mtu;
