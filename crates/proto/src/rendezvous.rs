@@ -22,6 +22,8 @@
 //! *Source*: RFC 7609 §3.5.1, Appendix A.1 and C; SMC version 2 as in the wire
 //! reference §2.5 and §2.10.
 
+pub mod hosts;
+
 #[cfg(test)]
 mod appendix_c;
 
