@@ -15,21 +15,30 @@
 //!   │             │                                                 │
 //!   │          links: what waits for a queue pair, what is posted   │
 //!   │             │                                                 │
-//!   │          adapters (rdma::soft)                                │
+//!   │          adapters (rdma::device::Device)                      │
 //!   └───────────────────────────────────────────────────────────────┘
-//!                 ▲ handle_datagram      │ poll_transmit
-//!                 │                      v
-//!                        the network
+//!        ▲ handle_device                 │ device: receive, transmit …
+//!        └────── their owner <───────────┘
 //! ```
 //!
 //! | Module | What |
 //! |---|---|
-//! | [`Host`], module `host` | adapters, datagrams, time; what a program calls |
+//! | [`Host`], module `host` | adapters and time; what a program calls |
 //! | `contact` | Accept and Confirm: how a connection begins, with a group or in one |
 //! | `group` | what a link group wants, carried out; what it tells, passed on |
 //! | `traffic` | what comes over a link, and what connections send |
 //! | `ending` | how a connection gives back what it had |
 //! | `carrier`, `stream` | a link on its adapter; a connection with its buffers |
+//! | `view` | what displays show |
+//!
+//! The owner of a host lets its devices make progress, as each of them has it, and says so:
+//!
+//! ```text
+//!   host.device(id).receive(now)     soft RNIC: datagrams in, deadlines pass
+//!   host.handle_device(id, now)      what that has led to
+//!   host.poll_event(), send …        programs
+//!   host.device(id).transmit(now)    datagrams out, acknowledgements among them
+//! ```
 //!
 //! # A failover without a race
 //!
@@ -66,8 +75,10 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod traffic;
+mod view;
 
 pub use contact::{Proposer, Sizes, Wording};
 pub use ending::PEER_PATIENCE;
 pub use event::{CallError, Event, Reset};
 pub use host::{Drops, Holdings, Host, Settings};
+pub use view::{AdapterView, ConnectionView, LinkView, Traffic, Usage};

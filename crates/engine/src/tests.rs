@@ -1,8 +1,10 @@
 //! Two hosts and nothing between them: what a peer may not say, and what it does not say.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use sidestep_proto::link_group::{Adapter, AdapterId, RmbState};
+use sidestep_rdma::soft;
 use sidestep_rdma::soft::adapter::{DATAGRAM_MAX, Datagram};
 use sidestep_wire::cdc::{self, CdcMessage, Cursor, ProducerFlags, StateFlags};
 use sidestep_wire::{AlertToken, Mac, Mtu, PeerId, RmbeSize, RoceGid};
@@ -13,7 +15,7 @@ const SERVER: usize = 0;
 const CLIENT: usize = 1;
 
 struct Pair {
-    hosts: [Host; 2],
+    hosts: [Host<soft::Adapter>; 2],
     now: Duration,
     /// The connection that the server has accepted last.
     accepted: AlertToken,
@@ -25,8 +27,16 @@ fn adapter(host: usize) -> Adapter {
     let mut gid = [0; 16];
     gid[10..].copy_from_slice(&[0xFF, 0xFF, 10, 0, 0, host as u8 + 1]);
     let mac = Mac([2, 0, 0, 0, 0, host as u8]);
-    Adapter { id: AdapterId(1), gid: RoceGid(gid), mac, mtu: Mtu::from_low_bits(3) }
+    Adapter { id: ID, gid: RoceGid(gid), mac, mtu: Mtu::from_low_bits(3) }
 }
+
+fn address(host: usize) -> IpAddr {
+    group::address_of(adapter(host).gid)
+}
+
+const ID: AdapterId = AdapterId(1);
+/// From which every adapter sends.
+const PORT: u16 = 50_000;
 
 const fn peer_id(host: usize) -> PeerId {
     PeerId([host as u8 + 1; 8])
@@ -39,7 +49,8 @@ impl Pair {
         let hosts = [SERVER, CLIENT].map(|host| {
             let (peer_id, keepalive) = (peer_id(host), None);
             let mut it = Host::new(Settings { peer_id, vlan: 0, keepalive });
-            it.handle_adapter_up(adapter(host), 50_000, Duration::ZERO);
+            let device = soft::Adapter::seeded(host as u64, address(host), PORT);
+            it.add_adapter(adapter(host), device, Duration::ZERO);
             it
         });
         Self {
@@ -71,10 +82,17 @@ impl Pair {
         let end = self.now + Duration::from_secs(seconds);
         loop {
             while self.carry() {}
-            let next = self.hosts.iter().filter_map(Host::poll_timeout).min();
+            let due = |host: &mut Host<soft::Adapter>| {
+                [host.poll_timeout(), host.device(ID).unwrap().poll_timeout()]
+            };
+            let next = self.hosts.iter_mut().flat_map(due).flatten().min();
             let Some(next) = next.filter(|next| *next <= end) else { break };
             self.now = next;
-            self.hosts.iter_mut().for_each(|host| host.handle_timeout(next));
+            for host in &mut self.hosts {
+                host.device(ID).unwrap().handle_timeout(next);
+                host.handle_device(ID, next);
+                host.handle_timeout(next);
+            }
         }
         self.now = end;
     }
@@ -83,13 +101,18 @@ impl Pair {
         let mut out = [0; DATAGRAM_MAX];
         let mut is_some = false;
         for at in [SERVER, CLIENT] {
-            while let Some(run) = self.hosts[at].poll_transmit(AdapterId(1), &mut out, 1, self.now)
-            {
-                let from = group::address_of(adapter(at).gid);
-                let datagram = Datagram { from, port: 50_000, index: 0, bytes: &out[..run.len] };
-                self.hosts[1 - at].handle_datagram(AdapterId(1), &datagram, self.now);
+            let [sender, receiver] = match &mut self.hosts {
+                [server, client] if at == SERVER => [server, client],
+                [server, client] => [client, server],
+            }
+            .map(|host| host.device(ID).unwrap());
+            while let Some(run) = sender.poll_transmit(&mut out, 1, self.now) {
+                let bytes = &out[..run.len];
+                let datagram = Datagram { from: address(at), port: PORT, index: 0, bytes };
+                receiver.handle_datagram(&datagram, self.now);
                 is_some = true;
             }
+            self.hosts[1 - at].handle_device(ID, self.now);
             while let Some(event) = self.hosts[at].poll_event() {
                 is_some = true;
                 let Event::Introduce(_, message) = event else {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use sidestep_engine::{CallError, Host, Reset};
+use sidestep_rdma::soft::Adapter;
 use sidestep_wire::AlertToken;
 
 /// What the two sides of a talk want: how many bytes to send, and after how many, sent and received,
@@ -74,7 +75,12 @@ impl Program {
     }
 
     /// Does what it can. True: it could do more.
-    pub(crate) fn act(&mut self, host: &mut Host, random: &mut StdRng, now: Duration) -> bool {
+    pub(crate) fn act(
+        &mut self,
+        host: &mut Host<Adapter>,
+        random: &mut StdRng,
+        now: Duration,
+    ) -> bool {
         let Some(token) = self.token.filter(|_| self.is_established && !self.has_closed) else {
             return false;
         };
@@ -102,7 +108,7 @@ impl Program {
 
     fn send(
         &mut self,
-        host: &mut Host,
+        host: &mut Host<Adapter>,
         token: AlertToken,
         random: &mut StdRng,
         now: Duration,
@@ -131,7 +137,7 @@ impl Program {
 
     fn receive(
         &mut self,
-        host: &mut Host,
+        host: &mut Host<Adapter>,
         token: AlertToken,
         random: &mut StdRng,
         now: Duration,

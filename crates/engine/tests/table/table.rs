@@ -9,6 +9,7 @@ use rand::{RngExt, SeedableRng};
 use sidestep_engine::{Event, Holdings, Host, Proposer, Settings, Sizes, Wording};
 use sidestep_proto::link_group::{Adapter, AdapterId, KEEPALIVE, LinkGroup};
 use sidestep_rdma::faults::{Faults, Plan as NetworkPlan};
+use sidestep_rdma::soft;
 use sidestep_rdma::soft::adapter::{DATAGRAM_MAX, Datagram};
 use sidestep_wire::clc::{AcceptConfirmR, FirstContact, FirstContactR, Hostname, OsType, Release};
 use sidestep_wire::{AlertToken, Eid, Mac, Mtu, PeerId, RmbeSize, RoceGid};
@@ -49,7 +50,7 @@ enum Due {
 
 pub(crate) struct Table {
     now: Duration,
-    hosts: [Option<Host>; 2],
+    hosts: [Option<Host<soft::Adapter>>; 2],
     network: Faults<Packet>,
     cut: BTreeSet<IpAddr>,
     due: BTreeMap<(Duration, u64), Due>,
@@ -89,6 +90,14 @@ fn version_2() -> Wording {
     Wording::V2 { eid: Eid::ueid("TABLE").unwrap(), hello }
 }
 
+const IDS: [AdapterId; 2] = [AdapterId(1), AdapterId(2)];
+
+/// When a host or one of its adapters is to be called.
+fn next_timeout(host: &mut Host<soft::Adapter>) -> Option<Duration> {
+    let of_devices = IDS.map(|id| host.device(id).and_then(|device| device.poll_timeout()));
+    of_devices.into_iter().chain([host.poll_timeout()]).flatten().min()
+}
+
 const SIZES: Sizes = Sizes { rmbe: RmbeSize::MIN, send_buffer: RmbeSize::MIN };
 
 impl Table {
@@ -97,7 +106,10 @@ impl Table {
             let peer_id = peer_id(number);
             let mut host = Host::new(Settings { peer_id, vlan: 0, keepalive: Some(KEEPALIVE) });
             for id in 1..=adapters[number] {
-                host.handle_adapter_up(adapter(number, id), SOURCE_PORT, Duration::ZERO);
+                let place = address(number, id);
+                let seed = seed << 8 | u64::from(u32::from(place) & 0xFFFF) << 40;
+                let device = soft::Adapter::seeded(seed, place.into(), SOURCE_PORT);
+                host.add_adapter(adapter(number, id), device, Duration::ZERO);
             }
             Some(host)
         });
@@ -168,9 +180,10 @@ impl Table {
     /// Whatever is next, unless it is later than `end`.
     fn step(&mut self, end: Duration) -> bool {
         self.carry();
-        let timeouts = self.hosts.iter().flatten().filter_map(Host::poll_timeout);
+        let timeouts: Vec<Duration> =
+            self.hosts.iter_mut().flatten().filter_map(next_timeout).collect();
         let due = self.due.keys().next().map(|(at, _)| *at);
-        let next = timeouts.chain(self.network.poll_timeout()).chain(due).min();
+        let next = timeouts.into_iter().chain(self.network.poll_timeout()).chain(due).min();
         let Some(next) = next.filter(|next| *next <= end) else { return false };
         self.now = self.now.max(next);
         let now = self.now;
@@ -182,9 +195,15 @@ impl Table {
             self.happen(due);
         }
         for host in self.hosts.iter_mut().flatten() {
-            if host.poll_timeout().is_some_and(|at| at <= now) {
+            if next_timeout(host).is_some_and(|at| at <= now) {
+                for id in IDS {
+                    if let Some(device) = host.device(id) {
+                        device.handle_timeout(now);
+                        host.handle_device(id, now);
+                    }
+                }
                 host.handle_timeout(now);
-                let next = host.poll_timeout();
+                let next = next_timeout(host);
                 assert!(next.is_none_or(|at| at > now), "a timer that does not stop");
             }
         }
@@ -202,7 +221,10 @@ impl Table {
                     && let Some(host) = &mut self.hosts[number]
                 {
                     let datagram = Datagram { from, port: SOURCE_PORT, index, bytes };
-                    host.handle_datagram(AdapterId(id), &datagram, self.now);
+                    if let Some(device) = host.device(AdapterId(id)) {
+                        device.handle_datagram(&datagram, self.now);
+                        host.handle_device(AdapterId(id), self.now);
+                    }
                 }
             }
         }
@@ -215,8 +237,8 @@ impl Table {
             for id in 1..=2 {
                 let from = IpAddr::from(address(number, id));
                 while let Some(host) = &mut self.hosts[number]
-                    && let Some(run) =
-                        host.poll_transmit(AdapterId(id), &mut out, SEGMENTS_MAX, self.now)
+                    && let Some(device) = host.device(AdapterId(id))
+                    && let Some(run) = device.poll_transmit(&mut out, SEGMENTS_MAX, self.now)
                 {
                     for (index, bytes) in out[..run.len].chunks(run.segment_len).enumerate() {
                         let (to, bytes) = (run.to, bytes.to_vec());

@@ -308,6 +308,17 @@ impl QueuePair {
         }
     }
 
+    /// Packets that were sent again.
+    #[must_use]
+    pub const fn retransmissions(&self) -> u64 {
+        match &self.state {
+            State::Deaf => 0,
+            State::Receives(halves) | State::Sends(halves) | State::Broken(halves) => {
+                halves.requester.repeated()
+            }
+        }
+    }
+
     /// Its number.
     #[must_use]
     pub const fn number(&self) -> QpNumber {

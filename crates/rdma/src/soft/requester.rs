@@ -109,6 +109,8 @@ pub(super) struct Requester {
     /// than the time before.
     stumbled_at: Psn,
     stumbles: u32,
+    /// Packets that were sent again.
+    repeated: u64,
 }
 
 /// How long nothing was heard.
@@ -155,6 +157,7 @@ impl Requester {
             gap: None,
             stumbled_at: first,
             stumbles: 0,
+            repeated: 0,
         }
     }
 
@@ -181,8 +184,9 @@ impl Requester {
     /// The packet that [`Self::next_part`] has told is on its way.
     pub(super) fn sent(&mut self, now: Duration) {
         self.next = self.next.plus(1);
-        if self.next.since(self.reached) > 0 {
-            self.reached = self.next;
+        match self.next.since(self.reached) > 0 {
+            true => self.reached = self.next,
+            false => self.repeated += 1,
         }
         if self.silence.deadline.is_none() {
             self.silence.arm(now);
@@ -333,6 +337,11 @@ impl Requester {
         silence.deadline = Some(now + silence.limit());
         self.next = self.una;
         Ok(())
+    }
+
+    /// Packets that were sent again.
+    pub(super) const fn repeated(&self) -> u64 {
+        self.repeated
     }
 
     /// Whether of what is sent together only the first arrives.

@@ -32,7 +32,7 @@ struct End {
 impl End {
     fn new(number: u8) -> Self {
         let number = QpNumber([0, 0, number]);
-        let (mut regions, memory) = (Regions::default(), memory(MEMORY_LEN));
+        let (mut regions, memory) = (Regions::new(rand::make_rng()), memory(MEMORY_LEN));
         let registration = regions.register(Arc::clone(&memory), number);
         Self {
             qp: QueuePair::new(number, PSN),
