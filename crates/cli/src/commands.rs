@@ -7,6 +7,8 @@ mod config;
 mod decode;
 mod demote;
 mod doctor;
+mod gateway;
+mod logging;
 mod probe;
 mod run;
 mod ss;
@@ -33,6 +35,7 @@ pub(crate) fn execute(args: Args) -> i32 {
         Command::Config(args) => config::execute(&args),
         Command::Decode(args) => decode::execute(&args),
         Command::Agent(args) => agent::execute(&args),
+        Command::Gateway(args) => gateway::execute(&args),
         Command::Bench(args) => bench::execute(&args),
         Command::Probe(args) => probe::execute(&args),
     }

@@ -73,7 +73,7 @@ mod greeting {
     pub(super) const RESERVED: Field<2> = Field::new("Greeting reserved", 14);
 }
 
-mod hand_over {
+mod handed {
     use super::Field;
 
     pub(super) const ROLE: Field<1> = Field::new("HandOver role", 12);
@@ -194,18 +194,18 @@ impl HandOver {
     pub const LEN: usize = 20;
 
     fn parse(reader: &Reader<'_>) -> Result<Self, Error> {
-        let len = reader.u32(hand_over::RMBE_LEN)?;
+        let len = reader.u32(handed::RMBE_LEN)?;
         let rmbe = RmbeSize::from_bytes(len as usize)
-            .ok_or(Error::Invalid { field: hand_over::RMBE_LEN.name, value: len.into() })?;
-        let side = Side::parse(reader, hand_over::ROLE)?;
-        Ok(Self { side, port: port(reader, hand_over::PORT)?, rmbe })
+            .ok_or(Error::Invalid { field: handed::RMBE_LEN.name, value: len.into() })?;
+        let side = Side::parse(reader, handed::ROLE)?;
+        Ok(Self { side, port: port(reader, handed::PORT)?, rmbe })
     }
 
     fn emit(&self, out: &mut [u8]) -> Result<usize, Error> {
         let mut writer = emit_header(Kind::HandOver, out)?;
-        writer.put(hand_over::ROLE, [self.side as u8])?;
-        writer.put(hand_over::PORT, self.port.to_be_bytes())?;
-        writer.put(hand_over::RMBE_LEN, (self.rmbe.bytes() as u32).to_be_bytes())?;
+        writer.put(handed::ROLE, [self.side as u8])?;
+        writer.put(handed::PORT, self.port.to_be_bytes())?;
+        writer.put(handed::RMBE_LEN, (self.rmbe.bytes() as u32).to_be_bytes())?;
         Ok(Self::LEN)
     }
 }
@@ -280,7 +280,7 @@ fn emit_header(kind: Kind, out: &mut [u8]) -> Result<Writer<'_>, Error> {
 }
 
 const _: () = assert!(greeting::RESERVED.at + 2 == Greeting::LEN);
-const _: () = assert!(hand_over::RMBE_LEN.at + 4 == HandOver::LEN);
+const _: () = assert!(handed::RMBE_LEN.at + 4 == HandOver::LEN);
 const _: () = assert!(Greeting::LEN <= EMITTED_LEN_MAX);
 
 #[cfg(test)]
