@@ -49,7 +49,22 @@
 //!
 //! A Decline leaves the TCP connection as if SMC had never been mentioned. Everything else that goes
 //! wrong here (a message that is none, a peer that is silent or leaves) has taken bytes out of the
-//! stream or left some in it, and ends the TCP connection: [`Outcome::Broken`].
+//! stream or left some in it, and ends the TCP connection: [`Outcome::Broken`]. There is one exception: a
+//! client that leaves before it has said anything has left the stream as it was.
+//!
+//! No CLC message may follow another of its side (the *no-chase rule*). When the links fail at first
+//! contact, both sides may want to decline at once, and each would take the other's Decline for
+//! bytes of the program. So who has only waited in vain for CONFIRM LINK waits a moment more for the
+//! peer's Decline, as Linux does.
+//!
+//! # Differences that are understood
+//!
+//! | | |
+//! |---|---|
+//! | a Proposal of version 2 that offers version 1 | answered in version 1 |
+//! | a Confirm of version 1 without the first contact flag | RFC 7609 has the flag only in the Accept |
+//! | a RoCEv2 GID with twelve zero bytes in front of an IPv4 address | as if it were IPv4-mapped |
+//! | a message of a version above 2, or with a reserved value | read over and declined (C.6) |
 //!
 //! *Source*: RFC 7609 §3.5.1, Appendix C.1 to C.6; SMC version 2 as in the wire reference §2.10,
 //! §2.11 and §9; Linux `net/smc/af_smc.c`.
@@ -57,20 +72,24 @@
 extern crate alloc;
 
 use alloc::boxed::Box;
-use alloc::vec::Vec;
-use core::time::Duration;
 
-use alloc::sync::Arc;
 use arrayvec::ArrayVec;
-use sidestep_wire::clc::{AcceptConfirmR, FirstContactR};
-use sidestep_wire::{Diagnosis, Eid, Mac, PeerId, RoceGid};
+use sidestep_wire::clc::{AcceptConfirmR, FEATURE_EMULATED_ISM, FirstContactR};
+use sidestep_wire::{Eid, Mac, PeerId, QpNumber, RoceGid};
 
 use crate::link_group::{ADAPTERS_MAX, AdapterId};
 
+mod client;
 mod eligibility;
+mod exchange;
+mod inbox;
 mod outcome;
+mod server;
+#[cfg(test)]
+mod tests;
 
 pub use eligibility::{Adapter, LocalHost, NETWORKS_MAX, PnetId, Roce, Route, Versions};
+pub use exchange::{CLC_WAIT, DECLINE_WAIT, Exchange};
 pub use outcome::{Cause, Failure, Fallback, Outcome};
 
 /// What the driver is to do, or to know.
@@ -121,96 +140,24 @@ pub enum Wording {
     },
 }
 
-/// One side of the rendezvous of one connection.
-#[derive(Debug)]
-pub struct Exchange {
-    local: Arc<LocalHost>,
-    route: Route,
-}
+/// What we can do besides, as Linux says it: of SMC-R as of SMC-D.
+const FEATURES: u16 = FEATURE_EMULATED_ISM;
 
-// ---- verbs --------------------------------------------------------------------------------------
+/// The fewest connections that a link group may be restricted to.
+const CONNS_MIN: u8 = 16;
 
-impl Exchange {
-    /// The client's side: a Proposal, or a Decline in its place, is to be sent.
-    #[must_use]
-    pub fn client(local: Arc<LocalHost>, route: Route, now: Duration) -> Self {
-        let _ = now;
-        Self { local, route }
+/// Whether an Accept or Confirm tells of an end of a link and of a buffer that can be.
+fn check_end(message: &AcceptConfirmR) -> Result<(), Cause> {
+    if message.mtu.bytes().is_none() {
+        return Err(Cause::Reserved);
     }
-
-    /// The server's side: a Proposal is expected.
-    #[must_use]
-    pub fn server(local: Arc<LocalHost>, route: Route, now: Duration) -> Self {
-        let _ = now;
-        Self { local, route }
+    if message.qp_number < QpNumber::FIRST {
+        return Err(Cause::NoLinkEnd);
     }
-
-    /// The engine's Accept, after [`Event::Accept`], or its Confirm, after [`Event::Connect`].
-    pub fn introduce(&mut self, message: &AcceptConfirmR, now: Duration) {
-        let _ = (message, now);
-        todo!()
-    }
-
-    /// This side does not want SMC for the connection any more: the engine cannot, or a policy
-    /// forbids it. The Decline goes out as soon as it may; when it is too late for one, the outcome
-    /// is [`Outcome::Broken`]. After the end it does nothing.
-    pub fn decline(&mut self, diagnosis: Diagnosis, now: Duration) {
-        let _ = (diagnosis, now);
-        todo!()
-    }
-
-    /// The engine's connection carries bytes.
-    pub fn established(&mut self, now: Duration) {
-        let _ = now;
-        todo!()
-    }
-}
-
-// ---- what happens on the socket -----------------------------------------------------------------
-
-impl Exchange {
-    /// How many bytes of the stream are the next to be read; 0: none, and none may be.
-    #[must_use]
-    pub fn wanted(&self) -> usize {
-        todo!()
-    }
-
-    /// The next bytes of the stream. Returns how many of them were taken; if it is not all, the
-    /// others are none of CLC's.
-    pub fn handle_bytes(&mut self, bytes: &[u8], now: Duration) -> usize {
-        let _ = (bytes, now);
-        todo!()
-    }
-
-    /// The stream has ended, in order or by a reset.
-    pub fn handle_end(&mut self, now: Duration) {
-        let _ = now;
-        todo!()
-    }
-
-    /// It is [`poll_timeout`](Self::poll_timeout), or later.
-    pub fn handle_timeout(&mut self, now: Duration) {
-        let _ = now;
-        todo!()
-    }
-}
-
-// ---- what is to be done -------------------------------------------------------------------------
-
-impl Exchange {
-    /// A message to be sent, whole.
-    pub fn poll_transmit(&mut self) -> Option<Vec<u8>> {
-        todo!()
-    }
-
-    /// What has happened.
-    pub fn poll_event(&mut self) -> Option<Event> {
-        todo!()
-    }
-
-    /// When to call [`handle_timeout`](Self::handle_timeout).
-    #[must_use]
-    pub fn poll_timeout(&self) -> Option<Duration> {
-        todo!()
+    // Elements count from 1, and the last byte of this one has an address.
+    let end = u64::from(message.rmbe_index) * message.size.bytes() as u64;
+    match message.rmb_address.0.checked_add(end) {
+        Some(_) if message.rmbe_index > 0 => Ok(()),
+        _ => Err(Cause::NoBuffer),
     }
 }

@@ -15,11 +15,14 @@
 use core::net::IpAddr;
 
 use arrayvec::ArrayVec;
-use ipnet::IpNet;
-use sidestep_wire::clc::Hostname;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use sidestep_wire::clc::accept_confirm::first_contact::GidList;
+use sidestep_wire::clc::proposal::{IpPrefixes, Ipv6Prefix};
+use sidestep_wire::clc::{FirstContact, FirstContactR, Hostname, OsType, Release};
 use sidestep_wire::{Eid, Mac, Mtu, PeerId, RoceGid};
 
-use crate::link_group::{ADAPTERS_MAX, AdapterId};
+use super::FEATURES;
+use crate::link_group::{ADAPTERS_MAX, AdapterId, CONNECTIONS_MAX, LINKS_MAX};
 use crate::rendezvous::UEIDS_MAX;
 
 /// Networks of an interface that are looked at: as many as a Proposal has room for, of IPv6.
@@ -101,6 +104,166 @@ pub struct Route {
     pub vlan: u16,
     /// Its physical network, if it has a name.
     pub pnet_id: Option<PnetId>,
+}
+
+// ---- the rules ----------------------------------------------------------------------------------
+
+impl LocalHost {
+    /// The adapters that the connection can go over, the preferred first: one whose GID is the
+    /// connection's own address, one on the same network, any other of the physical network.
+    ///
+    /// A server takes from the Proposal which adapter our packets come from: so the order is the
+    /// same whenever it is asked for.
+    pub(super) fn adapters(&self, route: &Route, roce: Roce) -> Eligible<'_> {
+        let is_eligible = |adapter: &&Adapter| adapter.roce == roce && adapter.serves(route);
+        let mut adapters: ArrayVec<_, ADAPTERS_MAX> =
+            self.adapters.iter().filter(is_eligible).collect();
+        let own = route.local.to_canonical();
+        adapters.sort_by_key(|adapter| match adapter {
+            it if address(it.gid) == own => 0,
+            it if it.networks.iter().any(|network| network.contains(&own)) => 1,
+            _ => 2,
+        });
+        Eligible(adapters)
+    }
+
+    /// Whether it is a GID of ours. Such a peer would be ourselves.
+    pub(super) fn has(&self, gid: RoceGid) -> bool {
+        self.adapters.iter().any(|adapter| adapter.gid == gid)
+    }
+
+    /// What we say of ourselves at first contact, but for what depends on the peer. At release 2.0
+    /// the limits are not told, but the standard's.
+    pub(super) fn hello(&self, release: Release) -> FirstContactR {
+        let (max_conns, max_links) = match release {
+            Release::V2_0 => (CONNECTIONS_MAX, LINKS_MAX),
+            _ => (self.max_conns, self.max_links),
+        };
+        FirstContactR {
+            common: FirstContact {
+                os_type: OsType::LINUX,
+                release,
+                hostname: self.hostname,
+                feature_mask: FEATURES,
+            },
+            direct: true,
+            max_conns,
+            max_links,
+            gids: GidList::new(),
+        }
+    }
+}
+
+/// The adapters for one connection, the preferred first.
+pub(super) struct Eligible<'a>(ArrayVec<&'a Adapter, ADAPTERS_MAX>);
+
+impl<'a> Eligible<'a> {
+    pub(super) fn preferred(&self) -> Option<&'a Adapter> {
+        self.0.first().copied()
+    }
+
+    pub(super) fn ids(&self) -> ArrayVec<AdapterId, ADAPTERS_MAX> {
+        self.0.iter().map(|adapter| adapter.id).collect()
+    }
+
+    pub(super) fn gids(&self) -> GidList {
+        self.0.iter().map(|adapter| adapter.gid).collect()
+    }
+}
+
+impl Adapter {
+    fn serves(&self, route: &Route) -> bool {
+        let is_there = match route.pnet_id {
+            Some(_) => self.pnet_id == route.pnet_id,
+            None => self.interface == route.interface,
+        };
+        is_there && self.vlan == route.vlan && route.reaches(self.gid, self.roce)
+    }
+
+    /// Whether no gateway lies between it and this one of the peer.
+    pub(super) fn is_neighbour(&self, gid: RoceGid) -> bool {
+        self.networks.iter().any(|network| network.contains(&address(gid)))
+    }
+}
+
+impl Route {
+    /// Whether packets between the two hosts can have such an address.
+    pub(super) fn reaches(&self, gid: RoceGid, roce: Roce) -> bool {
+        match roce {
+            Roce::V1 => !address(gid).is_unspecified() && !address(gid).is_multicast(),
+            Roce::V2 => {
+                let (gid, peer) = (address(gid), self.remote.to_canonical());
+                gid.is_ipv4() == peer.is_ipv4()
+                    && gid.is_loopback() == peer.is_loopback()
+                    && is_routed(gid)
+            }
+        }
+    }
+
+    /// The networks of our end, as they are told in version 1. `None`: they are not known.
+    pub(super) fn prefixes(&self) -> Option<IpPrefixes> {
+        let subnets = self.subnets();
+        match subnets.first()? {
+            IpNet::V4(subnet) => {
+                Some(IpPrefixes::V4 { subnet: subnet.network(), prefix_len: subnet.prefix_len() })
+            }
+            IpNet::V6(_) => {
+                let of_v6 = subnets.iter().filter_map(|subnet| match subnet {
+                    IpNet::V6(subnet) => Some(Ipv6Prefix {
+                        prefix: subnet.network(),
+                        prefix_len: subnet.prefix_len(),
+                    }),
+                    IpNet::V4(_) => None,
+                });
+                Some(IpPrefixes::V6(of_v6.collect()))
+            }
+        }
+    }
+
+    /// Whether the peer is in one of these networks.
+    pub(super) fn is_within_subnet(&self) -> bool {
+        let remote = self.remote.to_canonical();
+        self.subnets().iter().any(|subnet| subnet.contains(&remote))
+    }
+
+    /// Whether one of the client's networks is one of ours.
+    pub(super) fn shares_subnet(&self, prefixes: &IpPrefixes) -> bool {
+        let is_ours =
+            |network: IpNet| self.subnets().iter().any(|ours| ours.trunc() == network.trunc());
+        match prefixes {
+            IpPrefixes::V4 { subnet, prefix_len } => {
+                Ipv4Net::new(*subnet, *prefix_len).is_ok_and(|it| is_ours(IpNet::V4(it)))
+            }
+            IpPrefixes::V6(list) => list.iter().any(|it| {
+                Ipv6Net::new(it.prefix, it.prefix_len).is_ok_and(|it| is_ours(IpNet::V6(it)))
+            }),
+        }
+    }
+
+    /// The networks that tell whether two hosts are in one subnet: of IPv4 that of our address, of
+    /// IPv6 all of the interface, because a host has an address in each.
+    fn subnets(&self) -> ArrayVec<IpNet, NETWORKS_MAX> {
+        let local = self.local.to_canonical();
+        let counts = |network: &&IpNet| match network {
+            IpNet::V4(_) => network.contains(&local),
+            IpNet::V6(it) => local.is_ipv6() && !it.addr().is_unicast_link_local(),
+        };
+        self.networks.iter().filter(counts).copied().collect()
+    }
+}
+
+/// The IP address that a GID is.
+fn address(gid: RoceGid) -> IpAddr {
+    IpAddr::from(gid.0).to_canonical()
+}
+
+/// Whether packets to this address find their way beyond a link.
+fn is_routed(address: IpAddr) -> bool {
+    let is_local = match address {
+        IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    !is_local && !address.is_unspecified() && !address.is_multicast()
 }
 
 /// The name of a physical network, for use within one host.
