@@ -211,7 +211,7 @@ impl Passage {
                 match event {
                     EngineEvent::Introduce(_, message) => exchange.introduce(&message, now),
                     EngineEvent::Declined(_, diagnosis) => exchange.decline(diagnosis, now),
-                    EngineEvent::Established(_) => exchange.established(now),
+                    EngineEvent::Established(_) => exchange.established(),
                     EngineEvent::Reset(_, reset) => {
                         log::info!("connection {}: {reset}", self.number);
                         exchange.decline(Diagnosis::NOACTLINK, now);
@@ -340,7 +340,7 @@ impl Passage {
                 if self.say(Verdict::SmcR) { Fate::HasMore } else { Fate::Over(End::Reset) }
             }
             (Outcome::Tcp(fallback), _) => {
-                log::info!("connection {number}: stays TCP: {fallback:?}");
+                log::info!("connection {number}: stays TCP: {fallback}");
                 self.abandon(world);
                 self.stage = Stage::Returning(Kept::default());
                 if self.say(Verdict::Tcp) { Fate::HasMore } else { Fate::Over(End::Reset) }
@@ -390,9 +390,9 @@ impl Meeting {
         // What the exchange does not take is the program's.
         let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
         match net::recv(n, &mut world.chunk[..wanted], flags) {
-            Ok((_, 0)) => self.exchange.handle_end(world.now),
+            Ok((_, 0)) => self.exchange.handle_end(),
             Ok((_, count)) => {
-                let taken = self.exchange.handle_bytes(&world.chunk[..count], world.now);
+                let taken = self.exchange.handle_bytes(&world.chunk[..count]);
                 // They are there: they were just seen, and nobody else reads.
                 let _ = net::recv(n, &mut world.chunk[..taken], RecvFlags::DONTWAIT);
                 if taken == 0 {
@@ -404,7 +404,7 @@ impl Meeting {
                 return false;
             }
             Err(Errno::INTR) => {}
-            Err(_) => self.exchange.handle_end(world.now),
+            Err(_) => self.exchange.handle_reset(),
         }
         true
     }

@@ -23,6 +23,7 @@ use super::logging::{self, LogError};
 use super::run::{Launch, RunError};
 use crate::args::{GatewayArgs, RunArgs};
 use crate::config::{ConfigError, Configuration};
+use crate::fault_plan::FaultPlan;
 use crate::options::OPTIONS_VARIABLE;
 
 /// Why there is no gateway.
@@ -100,7 +101,7 @@ fn settings(args: &GatewayArgs) -> Result<Settings, ConfigError> {
         true => settings.adapters.clone().unwrap_or_default(),
         false => args.adapters.clone(),
     };
-    let faults = settings.faults.map(|plan| plan.plan());
+    let faults = settings.faults.map(FaultPlan::plan);
     let options = settings.into_options();
     let ueids = options.eid.names().filter_map(|name| Eid::ueid(name).ok()).collect();
     Ok(Settings { adapters, networks: options.pnet.of_interfaces().collect(), ueids, faults })
