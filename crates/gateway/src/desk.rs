@@ -18,12 +18,23 @@ use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags,
     SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
+use rustix::process::geteuid;
 use sidestep_wire::RmbeSize;
 use sidestep_wire::hand_over::{EMITTED_LEN_MAX, Greeting, HandOver, Message, gateway_name};
 use sidestep_wire::host_control::Side;
 
 use crate::limits::{AT_ONCE, BACKLOG, LINES_MAX, LINES_OF_USER_MAX};
 use crate::poller::{Poller, Source};
+use crate::status::Status;
+
+/// What is said at the desk.
+#[derive(Debug)]
+pub(crate) enum Request {
+    /// See to this connection.
+    Carry(Offer),
+    /// What have you got?
+    Status,
+}
 
 /// What a library hands over.
 #[derive(Debug)]
@@ -115,12 +126,12 @@ impl Desk {
         }
     }
 
-    /// The next that a process hands over, if there is something.
-    pub(crate) fn hear(&mut self, number: u64, now: Duration) -> Option<Offer> {
+    /// The next that a process says, if there is something.
+    pub(crate) fn hear(&mut self, number: u64, now: Duration) -> Option<Request> {
         let line = self.lines.get_mut(&number)?;
         line.heard = now;
         match receive(line) {
-            Ok(offer) => Some(offer),
+            Ok(request) => Some(request),
             Err(Heard::Nothing) => None,
             Err(Heard::End) => {
                 self.lines.remove(&number);
@@ -135,14 +146,24 @@ impl Desk {
     }
 }
 
-/// What came instead of an offer.
+impl Desk {
+    /// Answers who has asked for it. Nobody is waited for: who has no room for the answer has none.
+    pub(crate) fn tell(&self, number: u64, status: &Status) {
+        let Some(line) = self.lines.get(&number) else { return };
+        if let Err(error) = status.send(&line.socket) {
+            log::debug!("the status cannot be told: {error}");
+        }
+    }
+}
+
+/// What came instead of a request.
 enum Heard {
     Nothing,
     End,
     Nonsense(String),
 }
 
-fn receive(line: &Line) -> Result<Offer, Heard> {
+fn receive(line: &Line) -> Result<Request, Heard> {
     // One byte more than the longest message: what is longer does not look like one.
     let mut bytes = [0; EMITTED_LEN_MAX + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -163,14 +184,18 @@ fn receive(line: &Line) -> Result<Offer, Heard> {
     let nonsense = |what: String| Heard::Nonsense(what);
     let HandOver { side, port, rmbe } = match Message::parse(&bytes[..len]) {
         Ok(Message::HandOver(hand_over)) => hand_over,
-        Ok(Message::Greeting(_)) => return Err(nonsense("a greeting".to_owned())),
+        // It tells of all users.
+        Ok(Message::StatusRequest) if line.uid == 0 || line.uid == geteuid().as_raw() => {
+            return Ok(Request::Status);
+        }
+        Ok(other) => return Err(nonsense(format!("{other:?}"))),
         Err(error) => return Err(nonsense(error.to_string())),
     };
     let Ok([descriptor]) = <[OwnedFd; 1]>::try_from(descriptors) else {
         return Err(nonsense("not one descriptor beside it".to_owned()));
     };
     let connection = connection(descriptor).map_err(|error| nonsense(error.to_string()))?;
-    Ok(Offer { side, port, rmbe, connection, uid: line.uid })
+    Ok(Request::Carry(Offer { side, port, rmbe, connection, uid: line.uid }))
 }
 
 /// A descriptor as a TCP connection, if it is one.

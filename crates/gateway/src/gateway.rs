@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use sidestep_engine::{Event, Host};
+use sidestep_engine::{AdapterView, Event, Host};
 use sidestep_proto::link_group::{self, ADAPTERS_MAX, AdapterId};
 use sidestep_proto::rendezvous::hosts::{
     self, Exchange, LocalHost, NETWORKS_MAX, Roce, Route, Versions,
@@ -28,13 +28,14 @@ use sidestep_wire::host_control::Side;
 use sidestep_wire::{AlertToken, Mtu, PeerId, RoceGid};
 use thiserror::Error;
 
-use crate::desk::{Desk, Offer};
+use crate::desk::{Desk, Offer, Request};
 use crate::door::Door;
 use crate::interfaces::{self, Changes, Interface};
-use crate::limits::{CHUNK, FAREWELL, KEEPALIVE, PASSAGES_MAX, PASSAGES_OF_USER_MAX};
+use crate::limits::{AT_ONCE, CHUNK, FAREWELL, KEEPALIVE, PASSAGES_MAX, PASSAGES_OF_USER_MAX};
 use crate::passage::{Fate, Passage, World};
 use crate::poller::{Poller, Source};
 use crate::settings::{AdapterChoice, Settings};
+use crate::status::{self, Status};
 
 /// Why there is no gateway.
 #[derive(Debug, Error)]
@@ -365,10 +366,15 @@ impl Gateway {
             }
             Source::Desk => self.desk.welcome(&self.poller, now),
             Source::Line(number) => {
-                for _ in 0..crate::limits::AT_ONCE {
-                    let Some(offer) = self.desk.hear(number, now) else { break };
-                    let pairs = self.door.match_up(offer, now);
-                    self.begin_all(pairs, now);
+                for _ in 0..AT_ONCE {
+                    match self.desk.hear(number, now) {
+                        Some(Request::Carry(offer)) => {
+                            let pairs = self.door.match_up(offer, now);
+                            self.begin_all(pairs, now);
+                        }
+                        Some(Request::Status) => self.desk.tell(number, &self.status()),
+                        None => break,
+                    }
                 }
             }
             Source::Door => {
@@ -504,8 +510,9 @@ impl Gateway {
         let (number, uid) = (self.last_passage, offer.uid);
         let of_user = self.counts.get(&uid).copied().unwrap_or(0);
         let has_room = self.passages.len() < PASSAGES_MAX && of_user < PASSAGES_OF_USER_MAX;
-        let passage = match self.route(&offer.connection) {
-            Some(route) if has_room => {
+        let route = if has_room { self.route(&offer.connection) } else { None };
+        let passage = match route {
+            Some(route) => {
                 let begin = match offer.side {
                     Side::Client => Exchange::client,
                     Side::Server => Exchange::server,
@@ -513,9 +520,10 @@ impl Gateway {
                 let exchange = begin(Arc::clone(&self.local), route, now);
                 Passage::begin(number, offer, h, exchange)
             }
-            _ => {
-                log::warn!("connection {number} of user {uid} stays TCP: there are too many");
-                Passage::refuse(number, offer, h)
+            None => {
+                let reason = if has_room { "it has ended" } else { "there are too many" };
+                log::warn!("connection {number} of user {uid} stays TCP: {reason}");
+                Passage::refuse(number, offer, h, reason)
             }
         };
         let [h, n] = passage.sockets();
@@ -550,6 +558,36 @@ impl Gateway {
         }
         log::debug!("connection {number} is over: {end:?}");
         passage.end(end);
+    }
+}
+
+// ---- status -------------------------------------------------------------------------------------
+
+impl Gateway {
+    fn status(&self) -> Status {
+        Status {
+            adapters: self.host.adapters().filter_map(|it| self.adapter_status(&it)).collect(),
+            links: self.host.links().map(|it| status::Link::of(&it)).collect(),
+            connections: self.passages.values().map(|it| it.passage.status(&self.host)).collect(),
+        }
+    }
+
+    fn adapter_status(&self, adapter: &AdapterView) -> Option<status::Adapter> {
+        let place = self.places.iter().find(|place| place.id == adapter.description.id)?;
+        let interface = self.interfaces.iter().find(|it| it.index == place.interface);
+        let name = interface.map(|it| it.name.clone());
+        Some(status::Adapter {
+            address: place.address,
+            gid: adapter.description.gid.to_string(),
+            mac: adapter.description.mac.to_string(),
+            mtu: adapter.description.mtu.bytes(),
+            vlan: interface.map_or(0, |it| it.vlan),
+            pnet_id: name.as_deref().and_then(|it| self.settings.network(it)).map(str::to_owned),
+            interface: name,
+            is_up: adapter.is_up,
+            links: adapter.links,
+            usage: adapter.usage.into(),
+        })
     }
 }
 

@@ -23,6 +23,7 @@
 //! | `interfaces` | network interfaces, and what the kernel tells of them |
 //! | `netlink` | questions to the kernel |
 //! | `poller` | the epoll set, and what its numbers mean |
+//! | [`status`] | what it has, for displays |
 //! | [`Settings`], module `settings` | which adapters, networks and names |
 //!
 //! # The life of a connection
@@ -58,6 +59,7 @@ mod netlink;
 mod passage;
 mod poller;
 mod settings;
+pub mod status;
 
 pub use gateway::{Gateway, OpenError};
 pub use settings::{AdapterChoice, Settings};

@@ -38,6 +38,7 @@ use sidestep_wire::{AlertToken, Diagnosis};
 use crate::bytes::Kept;
 use crate::desk::Offer;
 use crate::limits::{LEAVE_PATIENCE, TURN};
+use crate::status::{self, Mode};
 
 /// What passages share.
 pub(crate) struct World<'a> {
@@ -101,7 +102,7 @@ pub(crate) struct Passage {
 enum Stage {
     Meeting(Box<Meeting>),
     Moved(Box<Moved>),
-    Returning(Kept),
+    Returning(Box<Returning>),
 }
 
 /// CLC is under way.
@@ -129,6 +130,13 @@ struct Moved {
     leave: Option<Leave>,
 }
 
+/// It stays TCP.
+#[derive(Debug)]
+struct Returning {
+    kept: Kept,
+    reason: String,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Leave {
     until: Duration,
@@ -143,8 +151,20 @@ struct Cut;
 
 impl Passage {
     pub(crate) fn begin(number: u64, offer: Offer, h: TcpStream, exchange: Exchange) -> Self {
-        let Offer { rmbe, connection, uid, .. } = offer;
         let meeting = Meeting { exchange, unsent: Kept::default() };
+        Self::new(number, offer, h, Stage::Meeting(Box::new(meeting)))
+    }
+
+    /// One that stays TCP without having been tried.
+    pub(crate) fn refuse(number: u64, offer: Offer, h: TcpStream, reason: &str) -> Self {
+        let this = Self::new(number, offer, h, Returning::because(reason.to_owned()));
+        // If that fails H has ended, which is seen when it is read.
+        this.say(Verdict::Tcp);
+        this
+    }
+
+    fn new(number: u64, offer: Offer, h: TcpStream, stage: Stage) -> Self {
+        let Offer { rmbe, connection, uid, .. } = offer;
         Self {
             number,
             uid,
@@ -154,26 +174,8 @@ impl Passage {
             h_is: Ready::ALL,
             sizes: Sizes { rmbe, send_buffer: rmbe },
             token: None,
-            stage: Stage::Meeting(Box::new(meeting)),
+            stage,
         }
-    }
-
-    /// One that stays TCP without having been tried.
-    pub(crate) fn refuse(number: u64, offer: Offer, h: TcpStream) -> Self {
-        let Offer { rmbe, connection, uid, .. } = offer;
-        let mut this = Self {
-            number,
-            uid,
-            n: connection,
-            h,
-            n_is: Ready::ALL,
-            h_is: Ready::ALL,
-            sizes: Sizes { rmbe, send_buffer: rmbe },
-            token: None,
-            stage: Stage::Returning(Kept::default()),
-        };
-        this.say(Verdict::Tcp);
-        this
     }
 
     pub(crate) const fn uid(&self) -> u32 {
@@ -182,6 +184,28 @@ impl Passage {
 
     pub(crate) const fn sockets(&self) -> [&TcpStream; 2] {
         [&self.h, &self.n]
+    }
+
+    /// What displays show of it.
+    pub(crate) fn status(&self, host: &Host<Rnic>) -> status::Connection {
+        let view = self.token.and_then(|token| host.connection(token));
+        let (mode, reason) = match &self.stage {
+            Stage::Meeting(_) => (Mode::Deciding, None),
+            Stage::Moved(_) => (Mode::SmcR, None),
+            Stage::Returning(returning) => (Mode::Tcp, Some(returning.reason.clone())),
+        };
+        status::Connection {
+            user: self.uid,
+            port: self.h.peer_addr().map_or(0, |address| address.port()),
+            local: self.n.local_addr().ok(),
+            remote: self.n.peer_addr().ok(),
+            mode,
+            reason,
+            link_group: view.map(|view| view.group_number),
+            link: view.and_then(|view| view.link).map(|link| link.0),
+            traffic: view.map(|view| view.traffic.into()).unwrap_or_default(),
+            moves: view.map_or(0, |view| view.moves),
+        }
     }
 
     /// Something has happened on H.
@@ -260,7 +284,7 @@ impl Passage {
         }
     }
 
-    fn say(&mut self, verdict: Verdict) -> bool {
+    fn say(&self, verdict: Verdict) -> bool {
         // It is the first byte on H, so there is room.
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         net::send(&self.h, &[verdict.byte()], flags) == Ok(1)
@@ -342,7 +366,7 @@ impl Passage {
             (Outcome::Tcp(fallback), _) => {
                 log::info!("connection {number}: stays TCP: {fallback}");
                 self.abandon(world);
-                self.stage = Stage::Returning(Kept::default());
+                self.stage = Returning::because(fallback.to_string());
                 if self.say(Verdict::Tcp) { Fate::HasMore } else { Fate::Over(End::Reset) }
             }
             (Outcome::Broken(failure), _) => {
@@ -613,10 +637,17 @@ impl Passage {
 
 // ---- Returning ----------------------------------------------------------------------------------
 
+impl Returning {
+    fn because(reason: String) -> Stage {
+        Stage::Returning(Box::new(Self { kept: Kept::default(), reason }))
+    }
+}
+
 impl Passage {
     /// What the program has sent on H meanwhile goes on N, up to the end.
     fn give_back(&mut self, world: &mut World<'_>) -> Fate {
-        let Stage::Returning(kept) = &mut self.stage else { return Fate::HasMore };
+        let Stage::Returning(returning) = &mut self.stage else { return Fate::HasMore };
+        let kept = &mut returning.kept;
         let mut moved = 0;
         loop {
             if !kept.is_empty() {

@@ -19,17 +19,19 @@
 //! | [`Greeting`] | the gateway, once, to whoever connects | – | at which TCP port it takes H |
 //! | [`HandOver`] | the library, any number | 1 descriptor: N | see to this connection |
 //! | [`Verdict`] | the gateway, on H | – | how its bytes travel |
+//! | [`Message::StatusRequest`] | root, or the gateway's user | – | what have you got? |
+//! | [`Message::Status`] | the gateway, as the answer | 1 descriptor: a memory file of JSON | this |
 //!
-//! All integers are big-endian. The first two start so:
+//! All integers are big-endian. All but the Verdict start so:
 //!
 //! | Off | Len | Field | Value |
 //! |---|---|---|---|
 //! | 0 | 4 | magic | `SSGW` |
 //! | 4 | 2 | version | 1 |
-//! | 6 | 2 | kind | 1 Greeting, 2 HandOver |
+//! | 6 | 2 | kind | 1 Greeting, 2 HandOver, 3 StatusRequest, 4 Status |
 //! | 8 | 4 | length | of the whole message |
 //!
-//! and go on:
+//! and the first two go on:
 //!
 //! | Greeting, 16 bytes | Off | Len |
 //! |---|---|---|
@@ -53,6 +55,9 @@ use crate::{Error, RmbeSize, field::Field, reader::Reader, writer::Writer};
 
 /// Longest message of this module; a receive buffer of this many bytes holds any of them.
 pub const EMITTED_LEN_MAX: usize = HandOver::LEN;
+
+/// Bytes that messages start with; some are no longer.
+const HEADER_LEN: usize = 12;
 
 const MAGIC: [u8; 4] = *b"SSGW";
 const VERSION: u16 = 1;
@@ -122,6 +127,10 @@ pub enum Message {
     Greeting(Greeting),
     /// A library hands a connection over.
     HandOver(HandOver),
+    /// Somebody asks what the gateway has.
+    StatusRequest,
+    /// The answer lies beside it.
+    Status,
 }
 
 impl Message {
@@ -138,6 +147,8 @@ impl Message {
         Ok(match parse_header(&reader)? {
             Kind::Greeting => Self::Greeting(Greeting::parse(&reader)?),
             Kind::HandOver => Self::HandOver(HandOver::parse(&reader)?),
+            Kind::StatusRequest => Self::StatusRequest,
+            Kind::Status => Self::Status,
         })
     }
 
@@ -151,6 +162,8 @@ impl Message {
         match self {
             Self::Greeting(message) => message.emit(out),
             Self::HandOver(message) => message.emit(out),
+            Self::StatusRequest => emit_header(Kind::StatusRequest, out).map(|_| HEADER_LEN),
+            Self::Status => emit_header(Kind::Status, out).map(|_| HEADER_LEN),
         }
     }
 }
@@ -215,6 +228,8 @@ impl HandOver {
 enum Kind {
     Greeting = 1,
     HandOver = 2,
+    StatusRequest = 3,
+    Status = 4,
 }
 
 impl Kind {
@@ -222,6 +237,8 @@ impl Kind {
         match self {
             Self::Greeting => "Greeting",
             Self::HandOver => "HandOver",
+            Self::StatusRequest => "StatusRequest",
+            Self::Status => "Status",
         }
     }
 
@@ -229,6 +246,7 @@ impl Kind {
         match self {
             Self::Greeting => Greeting::LEN,
             Self::HandOver => HandOver::LEN,
+            Self::StatusRequest | Self::Status => HEADER_LEN,
         }
     }
 }
@@ -258,6 +276,8 @@ fn parse_header(reader: &Reader<'_>) -> Result<Kind, Error> {
     let kind = match reader.u16(field::KIND)? {
         1 => Kind::Greeting,
         2 => Kind::HandOver,
+        3 => Kind::StatusRequest,
+        4 => Kind::Status,
         other => return Err(Error::Invalid { field: field::KIND.name, value: other.into() }),
     };
     let claimed = reader.u32(field::LENGTH)? as usize;
@@ -279,6 +299,7 @@ fn emit_header(kind: Kind, out: &mut [u8]) -> Result<Writer<'_>, Error> {
     Ok(writer)
 }
 
+const _: () = assert!(field::LENGTH.at + 4 == HEADER_LEN);
 const _: () = assert!(greeting::RESERVED.at + 2 == Greeting::LEN);
 const _: () = assert!(handed::RMBE_LEN.at + 4 == HandOver::LEN);
 const _: () = assert!(Greeting::LEN <= EMITTED_LEN_MAX);
@@ -303,6 +324,8 @@ mod tests {
         for (message, bytes) in [
             (Message::Greeting(Greeting { port: 12_345 }), &GREETING[..]),
             (Message::HandOver(hand_over), &HAND_OVER[..]),
+            (Message::StatusRequest, b"SSGW\0\x01\0\x03\0\0\0\x0C"),
+            (Message::Status, b"SSGW\0\x01\0\x04\0\0\0\x0C"),
         ] {
             assert_eq!(Message::parse(bytes), Ok(message));
             assert_eq!(emitted(&message), bytes);
@@ -327,7 +350,7 @@ mod tests {
         let changes: [(&[u8], usize, u8, &str); 9] = [
             (&GREETING, 0, b'X', "hand-over magic"),
             (&GREETING, 5, 2, "hand-over version"),
-            (&GREETING, 7, 3, "hand-over kind"),
+            (&GREETING, 7, 5, "hand-over kind"),
             (&GREETING, 7, 2, "hand-over length"),
             (&HAND_OVER, 11, 21, "hand-over length"),
             (&HAND_OVER, 12, 0, "HandOver role"),

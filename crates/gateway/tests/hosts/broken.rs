@@ -6,7 +6,7 @@ use std::net::Shutdown;
 use std::thread;
 use std::time::Duration;
 
-use crate::scene::{CLIENT, SERVER, Scene};
+use crate::scene::{CLIENT, SERVER, Scene, address};
 use crate::{receive, receive_end, receive_from, receive_reset, send};
 
 #[test]
@@ -53,11 +53,20 @@ fn a_program_that_is_killed_in_the_middle_resets_its_peer() {
     });
 }
 
-#[test]
-fn with_two_cables_one_may_be_cut() {
+/// Streams both ways over two cables, of which one is cut in the middle.
+fn cut_one_of_two(cut: impl Fn(&Scene)) {
     let Some(scene) = Scene::new(2) else { return };
     let [client, server] = scene.connect();
-    let len = 30 << 20;
+    for host in [CLIENT, SERVER] {
+        scene.await_status(host, |status| {
+            status.links.iter().filter(|link| link.state == "Active").count() == 2
+        });
+    }
+    let (before, len) = (1 << 20, 30 << 20);
+    let rest = |from: &_, salt| {
+        receive_from(from, salt, before, len);
+        receive_end(from);
+    };
     thread::scope(|scope| {
         for (end, salt) in [(&client, 1), (&server, 2)] {
             scope.spawn(move || {
@@ -65,15 +74,32 @@ fn with_two_cables_one_may_be_cut() {
                 end.shutdown(Shutdown::Write).unwrap();
             });
         }
-        receive(&client, 2, 1 << 20);
-        // TCP goes there, too, and is silent.
-        assert!(scene.ip(SERVER, &["link", "set", "cable0", "down"]));
-        scope.spawn(|| {
-            receive_from(&server, 1, 0, len);
-            receive_end(&server);
-        });
-        receive_from(&client, 2, 1 << 20, len);
-        receive_end(&client);
+        receive(&client, 2, before);
+        receive(&server, 1, before);
+        cut(&scene);
+        scope.spawn(|| rest(&server, 1));
+        scope.spawn(|| rest(&client, 2));
+        for host in [CLIENT, SERVER] {
+            scene.await_status(host, |status| status.connections.iter().any(|it| it.moves > 0));
+        }
+    });
+}
+
+/// TCP went there, too, and is silent.
+#[test]
+fn with_two_cables_one_may_be_cut() {
+    cut_one_of_two(|scene| assert!(scene.ip(SERVER, &["link", "set", "cable0", "down"])));
+}
+
+/// Only that nothing is acknowledged any more tells: packets go to nobody.
+#[test]
+fn with_two_cables_one_may_lead_nowhere() {
+    cut_one_of_two(|scene| {
+        for (host, other) in [(CLIENT, SERVER), (SERVER, CLIENT)] {
+            let to = address(other, 0).to_string();
+            let nobody = ["lladdr", "02:00:00:00:00:99", "dev", "cable0", "nud", "permanent"];
+            assert!(scene.ip(host, &[&["neigh", "replace", &to][..], &nobody].concat()));
+        }
     });
 }
 

@@ -3,6 +3,8 @@
 use std::net::Shutdown;
 use std::thread;
 
+use sidestep_gateway::status::{Connection, Mode};
+
 use crate::scene::{CLIENT, SERVER, Scene, adapters};
 use crate::{receive, receive_end, receive_reset, reset, send};
 
@@ -144,12 +146,27 @@ fn connections_share_a_link_group() {
         receive(server, nth as u8, 3000);
         receive(client, !(nth as u8), 3000);
     }
+    for host in [CLIENT, SERVER] {
+        let status = scene.status(host);
+        let [link] = &status.links[..] else { panic!("one adapter, one link: {status:#?}") };
+        assert_eq!(link.connections, 50);
+        assert_eq!(link.usage.traffic.bytes_sent, 150_000);
+        let [adapter] = &status.adapters[..] else { panic!("{status:#?}") };
+        assert_eq!((adapter.links, adapter.is_up), (1, true));
+        assert_eq!(adapter.pnet_id.as_deref(), Some("NET1"));
+        assert_eq!(status.connections.len(), 50);
+        let is_right = |it: &Connection| {
+            it.mode == Mode::SmcR && it.traffic.bytes_received == 3000 && it.link == Some(link.link)
+        };
+        assert!(status.connections.iter().all(is_right), "{status:#?}");
+    }
     for [client, server] in pairs {
         drop(client);
         receive_end(&server);
     }
     for host in [CLIENT, SERVER] {
         scene.await_log(host, "over: InOrder", 50);
+        scene.await_status(host, |status| status.connections.is_empty());
         let log = scene.log(host);
         assert_eq!(log.matches("first contact").count(), 1, "{log}");
         assert_eq!(log.matches("further contact").count(), 49, "{log}");

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use sidestep_gateway::status::Status;
 use sidestep_wire::RmbeSize;
 use sidestep_wire::hand_over::Verdict;
 use sidestep_wire::host_control::Side;
@@ -124,6 +125,20 @@ impl Scene {
         let end = Instant::now() + PATIENCE;
         while self.log(host).matches(text).count() < times {
             assert!(Instant::now() < end, "no {times} times {text:?} in\n{}", self.log(host));
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// What a gateway has.
+    pub(crate) fn status(&self, host: usize) -> Status {
+        self.at(host, || Status::ask().unwrap())
+    }
+
+    /// Waits until a gateway has this.
+    pub(crate) fn await_status(&self, host: usize, is_so: impl Fn(&Status) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !is_so(&self.status(host)) {
+            assert!(Instant::now() < end, "{:#?}", self.status(host));
             thread::sleep(Duration::from_millis(20));
         }
     }
