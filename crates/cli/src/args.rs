@@ -439,7 +439,7 @@ Examples:
   sidestep gateway --adapter eth0 --adapter eth1
 
 Exit status: 0 after a signal; 1 if an adapter cannot be had or another gateway is there; 2 if the
-command line is wrong.";
+command line is wrong; 125 to 127 if it cannot start itself, as of `sidestep run`.";
 
 const SS_EXAMPLES: &str = "\
 A connection between two Sidestep programs has two lines, one for each end. SMC-D: its bytes go

@@ -21,6 +21,7 @@ use sidestep_proto::link_group::{self, ADAPTERS_MAX, AdapterId};
 use sidestep_proto::rendezvous::hosts::{
     self, Exchange, LocalHost, NETWORKS_MAX, Roce, Route, Versions,
 };
+use sidestep_rdma::faults::Plan;
 use sidestep_rdma::soft::Rnic;
 use sidestep_rdma::soft::port::{self, mtu::roce_mtu};
 use sidestep_wire::clc::Hostname;
@@ -141,29 +142,38 @@ impl Gateway {
     ///
     /// [`OpenError`].
     pub fn open(settings: Settings) -> Result<Self, OpenError> {
-        let poller = Poller::new().map_err(OpenError::kernel("epoll"))?;
         let changes = Changes::listen().map_err(OpenError::kernel("rtnetlink"))?;
-        poller.watch(&changes, Source::Interfaces).map_err(OpenError::kernel("epoll"))?;
         let interfaces = interfaces::read().map_err(OpenError::kernel("rtnetlink"))?;
+        let chosen = choose(&settings.adapters, &interfaces)?;
+        let (_, first) = chosen.first().ok_or(OpenError::NoAdapter)?;
+        let (peer_id, vlan) = (peer_id(first), first.vlan);
+        let adapters = chosen
+            .iter()
+            .enumerate()
+            .map(|(at, (address, interface))| {
+                // By it links are told apart from those over no adapter, so 0 is none.
+                open_adapter(AdapterId(at as u8 + 1), *address, interface, settings.faults)
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        // Only now: who finds us finds all of it.
+        let poller = Poller::new().map_err(OpenError::kernel("epoll"))?;
         let door = Door::open(&poller).map_err(OpenError::kernel("127.0.0.1"))?;
         let desk = Desk::open(door.port(), &poller).map_err(|error| match error.kind() {
             io::ErrorKind::AddrInUse => OpenError::InUse,
             _ => OpenError::Kernel { what: "the abstract name of the gateway", error },
         })?;
-        let chosen = choose(&settings.adapters, &interfaces)?;
-        let (_, first) = chosen.first().ok_or(OpenError::NoAdapter)?;
-        let peer_id = peer_id(first);
-        let host_settings =
-            sidestep_engine::Settings { peer_id, vlan: first.vlan, keepalive: Some(KEEPALIVE) };
+        poller.watch(&changes, Source::Interfaces).map_err(OpenError::kernel("epoll"))?;
+        let keepalive = Some(KEEPALIVE);
         let mut this = Self {
             begin: Instant::now(),
             local: Arc::new(local_host(peer_id, &settings)),
             settings,
             poller,
             changes,
+            interfaces,
             desk,
             door,
-            host: Host::new(host_settings),
+            host: Host::new(sidestep_engine::Settings { peer_id, vlan, keepalive }),
             places: Vec::new(),
             passages: HashMap::new(),
             last_passage: 0,
@@ -172,34 +182,15 @@ impl Gateway {
             ready: VecDeque::new(),
             deadlines: BTreeSet::new(),
             chunk: vec![0; CHUNK].into_boxed_slice(),
-            interfaces: Vec::new(),
         };
-        for (address, interface) in &chosen {
-            this.add_adapter(*address, interface)?;
+        for (place, description, rnic) in adapters {
+            let watched = this.poller.watch(&rnic, Source::Adapter(place.id.0));
+            watched.map_err(OpenError::kernel("epoll"))?;
+            this.host.add_adapter(description, rnic, this.begin.elapsed());
+            this.places.push(place);
         }
-        this.interfaces = interfaces;
         this.look_at_interfaces();
         Ok(this)
-    }
-
-    fn add_adapter(&mut self, address: IpAddr, interface: &Interface) -> Result<(), OpenError> {
-        let choice = AdapterChoice::Address(address);
-        let too_narrow = OpenError::TooNarrow { choice, mtu: interface.mtu };
-        let mtu = mtu_of(interface).ok_or(too_narrow)?;
-        let mut rnic = Rnic::open(address, &port::Settings::default())?;
-        if let Some(plan) = self.settings.faults {
-            rnic.spoil(plan);
-        }
-        // Links are told apart from each other by it, so 0 is none.
-        let id = AdapterId(self.places.len() as u8 + 1);
-        self.poller.watch(&rnic, Source::Adapter(id.0)).map_err(OpenError::kernel("epoll"))?;
-        let gid = gid_of(address);
-        let description = link_group::Adapter { id, gid, mac: interface.mac, mtu };
-        let now = self.now();
-        self.host.add_adapter(description, rnic, now);
-        let interface = interface.index;
-        self.places.push(Place { id, address, interface, is_up: true, is_busy: false });
-        Ok(())
     }
 
     /// Its adapters, in words.
@@ -217,6 +208,23 @@ impl Gateway {
             format!("{address} at {name}, {mac}{vlan}{network}: {state}")
         })
     }
+}
+
+fn open_adapter(
+    id: AdapterId,
+    address: IpAddr,
+    interface: &Interface,
+    faults: Option<Plan>,
+) -> Result<(Place, link_group::Adapter, Rnic), OpenError> {
+    let choice = AdapterChoice::Address(address);
+    let mtu = mtu_of(interface).ok_or(OpenError::TooNarrow { choice, mtu: interface.mtu })?;
+    let mut rnic = Rnic::open(address, &port::Settings::default())?;
+    if let Some(plan) = faults {
+        rnic.spoil(plan);
+    }
+    let description = link_group::Adapter { id, gid: gid_of(address), mac: interface.mac, mtu };
+    let interface = interface.index;
+    Ok((Place { id, address, interface, is_up: true, is_busy: false }, description, rnic))
 }
 
 /// Where each adapter is, and its interface.

@@ -54,7 +54,10 @@ pub(crate) fn execute(args: &GatewayArgs) -> i32 {
         Ok(()) => 0,
         Err(error) => {
             eprintln!("sidestep gateway: {error}");
-            1
+            match error {
+                GatewayError::Start(error) => error.exit_status(),
+                _ => 1,
+            }
         }
     }
 }

@@ -99,9 +99,21 @@ fn nobody_can_hand_over_for_another_user() {
 }
 
 #[test]
+fn the_status_is_not_for_everybody() {
+    let Some(scene) = Scene::new(1) else { return };
+    assert_eq!(scene.status(CLIENT).adapters.len(), 1);
+    scene.at(CLIENT, || {
+        rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(65_534)).unwrap();
+        assert!(sidestep_gateway::status::Status::ask().is_err());
+    });
+    scene.await_log(CLIENT, "user 65534 hands over what is no connection: StatusRequest", 1);
+}
+
+#[test]
 fn a_namespace_has_one_gateway() {
     let Some(scene) = Scene::new(1) else { return };
-    let settings = sidestep_gateway::Settings::default();
+    let mut settings = sidestep_gateway::Settings::default();
+    settings.adapters.push("127.0.0.1".parse().unwrap());
     let error = scene.at(SERVER, || sidestep_gateway::Gateway::open(settings).unwrap_err());
     assert_eq!(error.to_string(), "there is a gateway in this network namespace already");
 }
