@@ -245,14 +245,20 @@ fn c3_a_confirm_that_does_not_agree_is_declined_only_at_first_contact() {
         for (engine, is_first) in [(Engine::SOUND, true), (KNOWN, false)] {
             let mut table = Table::neighbours(SLOW, engine);
             table.run();
-            change(table.client.pending.as_mut().unwrap());
-            table.client.answer(table.now);
-            if is_first {
-                table.assert_declined(Role::Accept, cause);
-            } else {
-                table.run();
-                assert_eq!(table.server.outcome, Some(Outcome::Broken(Failure::TooLate)));
-            }
+            let mut confirm = table.client.pending.take().unwrap();
+            change(&mut confirm);
+            let server = &mut table.server;
+            server.exchange.handle_bytes(&bytes(confirm));
+            let _ = server.act(table.now);
+            let declined = matches!(server.sent[..], [Message::Accept(_), Message::Decline(_)]);
+            assert_eq!(declined, is_first);
+            assert_eq!(
+                server.outcome,
+                Some(match is_first {
+                    true => Outcome::Tcp(Fallback::Ours(cause)),
+                    false => Outcome::Broken(Failure::TooLate),
+                })
+            );
         }
     }
 }
