@@ -185,6 +185,38 @@ fn c2_half_a_decline_is_waited_for() {
     assert_eq!(half, Some(Outcome::Broken(Failure::TimedOut)));
 }
 
+#[test]
+fn c2_declines_that_cross_are_no_bytes_of_the_programs() {
+    let failing = failing(Diagnosis::ERR_RDYLNK);
+    let slow = |engine| Engine { is_slow: true, ..engine };
+    let mut table = Table::neighbours(slow(failing.clone()), slow(failing));
+    table.run();
+    table.server.answer(table.now);
+    table.run();
+    table.client.answer(table.now);
+    table.run();
+    table.client.answer(table.now);
+    table.server.answer(table.now);
+    table.run();
+    let cause = Cause::Driver(Diagnosis::ERR_RDYLNK);
+    for (end, peer) in [(Role::Confirm, Role::Accept), (Role::Accept, Role::Confirm)] {
+        let end = if end == Role::Accept { &table.server } else { &table.client };
+        assert_eq!(end.outcome, Some(Outcome::Tcp(Fallback::Ours(cause))));
+        let stream: Vec<u8> = end.incoming.iter().copied().collect();
+        let crossed = end.exchange.crossed(&stream);
+        assert_eq!(&stream[crossed..], speech(peer));
+        assert_eq!(end.exchange.crossed(speech(peer)), 0, "or it has not declined");
+    }
+}
+
+#[test]
+fn c1_in_turn_no_declines_can_cross() {
+    let mut table = Table::neighbours(Engine::SOUND, refusing(Diagnosis::MEM));
+    table.run();
+    let decline = bytes(Decline::v2(PeerId::default(), Diagnosis::MEM));
+    assert_eq!(table.server.exchange.crossed(&decline), 0, "it is the program's");
+}
+
 // ---- C.3: the SMC Decline window ----------------------------------------------------------------
 
 #[test]
