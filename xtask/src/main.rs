@@ -178,6 +178,7 @@ const FUZZ_TARGETS: &[(&str, &[&str])] = &[
     ("roce", &[]),
     ("responder", &[]),
     ("connection", &[]),
+    ("rendezvous", &["rendezvous"]),
     ("canonical", &["clc", "host_control"]),
     ("tcp_option", &["tcp_option"]),
     ("options", &["options"]),

@@ -22,8 +22,8 @@
 //!
 //! 1. Read [`wanted`](Exchange::wanted) bytes from the socket, or fewer, never more: after the last
 //!    CLC message the stream is the program's. Give them to
-//!    [`handle_bytes`](Exchange::handle_bytes); the end of the stream to
-//!    [`handle_end`](Exchange::handle_end).
+//!    [`handle_bytes`](Exchange::handle_bytes); tell the end of the stream by
+//!    [`handle_end`](Exchange::handle_end), an error by [`handle_reset`](Exchange::handle_reset).
 //! 2. Call [`handle_timeout`](Exchange::handle_timeout) at [`poll_timeout`](Exchange::poll_timeout).
 //! 3. After any call, write all of [`poll_transmit`](Exchange::poll_transmit), then heed
 //!    [`poll_event`](Exchange::poll_event), until there are none.
@@ -49,13 +49,14 @@
 //!
 //! A Decline leaves the TCP connection as if SMC had never been mentioned. Everything else that goes
 //! wrong here (a message that is none, a peer that is silent or leaves) has taken bytes out of the
-//! stream or left some in it, and ends the TCP connection: [`Outcome::Broken`]. There is one exception: a
-//! client that leaves before it has said anything has left the stream as it was.
+//! stream or left some in it, and ends the TCP connection: [`Outcome::Broken`]. There is one
+//! exception: a client that leaves before it has said anything has left the stream as it was.
 //!
-//! No CLC message may follow another of its side (the *no-chase rule*). When the links fail at first
-//! contact, both sides may want to decline at once, and each would take the other's Decline for
-//! bytes of the program. So who has only waited in vain for CONFIRM LINK waits a moment more for the
-//! peer's Decline, as Linux does.
+//! No CLC message may follow another of its side (the *no-chase rule*), but for the Decline at first
+//! contact. There both sides may decline at once, and each would take the other's Decline for bytes
+//! of the program. So who has only waited in vain for CONFIRM LINK waits a moment more for the
+//! peer's Decline, as Linux does; and for those that cross all the same there is
+//! [`crossed`](Exchange::crossed).
 //!
 //! # Differences that are understood
 //!

@@ -16,8 +16,8 @@ use core::net::IpAddr;
 
 use arrayvec::ArrayVec;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use sidestep_wire::clc::accept_confirm::first_contact::GidList;
-use sidestep_wire::clc::proposal::{IpPrefixes, Ipv6Prefix};
+use sidestep_wire::clc::accept_confirm::first_contact::{GID_COUNT_MAX, GidList};
+use sidestep_wire::clc::proposal::{IPV6_PREFIX_COUNT_MAX, IpPrefixes, Ipv6Prefix, UEID_COUNT_MAX};
 use sidestep_wire::clc::{FirstContact, FirstContactR, Hostname, OsType, Release};
 use sidestep_wire::{Eid, Mac, Mtu, PeerId, RoceGid};
 
@@ -28,6 +28,10 @@ use crate::rendezvous::UEIDS_MAX;
 /// Networks of an interface that are looked at: as many as a Proposal has room for, of IPv6.
 pub const NETWORKS_MAX: usize = 8;
 
+const _: () = assert!(NETWORKS_MAX <= IPV6_PREFIX_COUNT_MAX);
+const _: () = assert!(ADAPTERS_MAX <= GID_COUNT_MAX, "a Confirm names them all");
+const _: () = assert!(UEIDS_MAX <= UEID_COUNT_MAX);
+
 /// What a host tells of itself, and what it has. It is the same for all connections, while no adapter
 /// comes or goes.
 #[derive(Clone, Debug)]
@@ -36,7 +40,8 @@ pub struct LocalHost {
     pub peer_id: PeerId,
     /// Shown to the peer on first contact.
     pub hostname: Hostname,
-    /// The UEIDs we admit, the preferred first. Without one there is no version 2.
+    /// The UEIDs we admit, the preferred first, by the rules of [`Eid::ueid`]. Without one there is
+    /// no version 2.
     pub ueids: ArrayVec<Eid, UEIDS_MAX>,
     /// Those that are up, the preferred first.
     pub adapters: ArrayVec<Adapter, ADAPTERS_MAX>,

@@ -19,8 +19,8 @@ use core::time::Duration;
 
 use sidestep_wire::Diagnosis;
 use sidestep_wire::clc::{
-    AcceptConfirm, AcceptConfirmR, Decline, EMITTED_LEN_MAX, Message, MessageType, Proposal,
-    Version,
+    AcceptConfirm, AcceptConfirmR, Decline, EMITTED_LEN_MAX, Header, Message, MessageType,
+    Proposal, Version,
 };
 
 use super::inbox::{Inbox, Unexpected};
@@ -46,6 +46,8 @@ pub struct Exchange {
     refused: Option<Cause>,
     /// Nothing comes from the peer any more.
     has_left: bool,
+    /// We have declined when the peer could do so, too.
+    may_be_crossed: bool,
     transmits: VecDeque<Vec<u8>>,
     events: VecDeque<Event>,
 }
@@ -102,6 +104,7 @@ impl Exchange {
             inbox: Inbox::default(),
             refused: None,
             has_left: false,
+            may_be_crossed: false,
             transmits: VecDeque::new(),
             events: VecDeque::new(),
         }
@@ -194,6 +197,20 @@ impl Exchange {
                 self.handle_message(received);
             }
         }
+    }
+
+    /// After [`Outcome::Tcp`], of the bytes that the peer sends next: how many of the first ones are
+    /// not its program's, but a Decline that has crossed ours. They are to be dropped.
+    ///
+    /// A Decline is so short that it comes in one piece.
+    #[must_use]
+    pub fn crossed(&self, bytes: &[u8]) -> usize {
+        if !self.may_be_crossed {
+            return 0;
+        }
+        let Some(Ok((_, len))) = bytes.get(..Header::LEN).map(Header::extent) else { return 0 };
+        let first = bytes.get(..len.into()).map(Message::parse);
+        if matches!(first, Some(Ok(Message::Decline(_)))) { len.into() } else { 0 }
     }
 
     /// The stream has ended in order (FIN).
@@ -331,6 +348,9 @@ impl Exchange {
     }
 
     fn refuse(&mut self, cause: Cause) {
+        // The client's Confirm is sent, and behind it either side may decline.
+        self.may_be_crossed =
+            matches!(self.stage, Stage::Accepted(_) | Stage::Linking { .. } | Stage::Yielding(_));
         let (peer_id, diagnosis) = (self.local.peer_id, cause.diagnosis());
         let decline = match self.version {
             Version::V1 => Decline::v1(peer_id, diagnosis),

@@ -185,6 +185,38 @@ fn c2_half_a_decline_is_waited_for() {
     assert_eq!(half, Some(Outcome::Broken(Failure::TimedOut)));
 }
 
+#[test]
+fn c2_declines_that_cross_are_no_bytes_of_the_programs() {
+    let failing = failing(Diagnosis::ERR_RDYLNK);
+    let slow = |engine| Engine { is_slow: true, ..engine };
+    let mut table = Table::neighbours(slow(failing.clone()), slow(failing));
+    table.run();
+    table.server.answer(table.now);
+    table.run();
+    table.client.answer(table.now);
+    table.run();
+    table.client.answer(table.now);
+    table.server.answer(table.now);
+    table.run();
+    let cause = Cause::Driver(Diagnosis::ERR_RDYLNK);
+    for (end, peer) in [(Role::Confirm, Role::Accept), (Role::Accept, Role::Confirm)] {
+        let end = if end == Role::Accept { &table.server } else { &table.client };
+        assert_eq!(end.outcome, Some(Outcome::Tcp(Fallback::Ours(cause))));
+        let stream: Vec<u8> = end.incoming.iter().copied().collect();
+        let crossed = end.exchange.crossed(&stream);
+        assert_eq!(&stream[crossed..], speech(peer));
+        assert_eq!(end.exchange.crossed(speech(peer)), 0, "or it has not declined");
+    }
+}
+
+#[test]
+fn c1_in_turn_no_declines_can_cross() {
+    let mut table = Table::neighbours(Engine::SOUND, refusing(Diagnosis::MEM));
+    table.run();
+    let decline = bytes(Decline::v2(PeerId::default(), Diagnosis::MEM));
+    assert_eq!(table.server.exchange.crossed(&decline), 0, "it is the program's");
+}
+
 // ---- C.3: the SMC Decline window ----------------------------------------------------------------
 
 #[test]
@@ -245,14 +277,20 @@ fn c3_a_confirm_that_does_not_agree_is_declined_only_at_first_contact() {
         for (engine, is_first) in [(Engine::SOUND, true), (KNOWN, false)] {
             let mut table = Table::neighbours(SLOW, engine);
             table.run();
-            change(table.client.pending.as_mut().unwrap());
-            table.client.answer(table.now);
-            if is_first {
-                table.assert_declined(Role::Accept, cause);
-            } else {
-                table.run();
-                assert_eq!(table.server.outcome, Some(Outcome::Broken(Failure::TooLate)));
-            }
+            let mut confirm = table.client.pending.take().unwrap();
+            change(&mut confirm);
+            let server = &mut table.server;
+            server.exchange.handle_bytes(&bytes(confirm));
+            let _ = server.act(table.now);
+            let declined = matches!(server.sent[..], [Message::Accept(_), Message::Decline(_)]);
+            assert_eq!(declined, is_first);
+            assert_eq!(
+                server.outcome,
+                Some(match is_first {
+                    true => Outcome::Tcp(Fallback::Ours(cause)),
+                    false => Outcome::Broken(Failure::TooLate),
+                })
+            );
         }
     }
 }

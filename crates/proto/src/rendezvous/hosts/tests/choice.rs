@@ -467,7 +467,8 @@ fn hello(accept: &mut AcceptConfirmR) -> &mut FirstContactR {
 #[test]
 fn a_client_checks_all_that_an_accept_says() {
     assert_eq!(check(|_| {}), Ok(()));
-    let cases: [(fn(&mut AcceptConfirmR), Cause, Diagnosis); 15] = [
+    type Case = (fn(&mut AcceptConfirmR), Cause, Diagnosis);
+    let cases: [Case; 15] = [
         (
             |it| it.form = FormR::V1 { first_contact: true },
             Cause::NotOffered,

@@ -17,8 +17,8 @@ fn any_adapter(n: u8) -> impl Strategy<Value = Adapter> {
         0_u16..2,
         prop_oneof![3 => Just(None), 1 => select(vec!["A", "B"]).prop_map(PnetId::new)],
     );
-    (1_u8..9, select(vec![Roce::V1, Roce::V2]), place, names).prop_map(
-        move |(id, roce, (subnet, last, is_v6), (interface, vlan, pnet_id))| {
+    (select(vec![Roce::V1, Roce::V2]), place, names).prop_map(
+        move |(roce, (subnet, last, is_v6), (interface, vlan, pnet_id))| {
             let last = 10 * n + last;
             let address = match (roce, is_v6) {
                 (Roce::V1, _) => format!("fe80::{n}:{last}"),
@@ -33,10 +33,15 @@ fn any_adapter(n: u8) -> impl Strategy<Value = Adapter> {
                 networks,
                 vlan,
                 pnet_id,
-                ..adapter(id, roce, n)
+                ..adapter(0, roce, n)
             }
         },
     )
+}
+
+fn numbered(adapters: Vec<Adapter>) -> ArrayVec<Adapter, ADAPTERS_MAX> {
+    let ids = (1..).map(AdapterId);
+    ids.zip(adapters).map(|(id, adapter)| Adapter { id, ..adapter }).collect()
 }
 
 fn any_host(n: u8) -> impl Strategy<Value = LocalHost> {
@@ -47,7 +52,7 @@ fn any_host(n: u8) -> impl Strategy<Value = LocalHost> {
     (vec(any_adapter(n), 0..5), ueids, limits, versions).prop_map(
         move |(adapters, ueids, (max_conns, max_links), (v1, v2))| LocalHost {
             ueids: ueids.into_iter().map(|name| Eid::ueid(name).unwrap()).collect(),
-            adapters: adapters.into_iter().collect(),
+            adapters: numbered(adapters),
             versions: Versions { v1, v2 },
             max_conns,
             max_links,
@@ -86,7 +91,7 @@ fn any_routes() -> impl Strategy<Value = [Route; 2]> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..Default::default() })]
 
     /// Whatever two hosts are, and however the stream is cut: they agree on the same version, EID and
     /// limits, or both go on at the first byte of the other's program.
@@ -209,7 +214,7 @@ fn peers_messages() -> Vec<Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..Default::default() })]
 
     /// Whatever a peer sends and the engine says: nothing panics; there is one end, and nothing is
     /// wanted, sent or waited for behind it; no Decline chases a message of ours that is not of a
