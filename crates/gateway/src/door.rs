@@ -122,6 +122,8 @@ impl Door {
         sockopt::set_socket_linger(h, Some(Duration::ZERO)).ok()?;
         h.set_nonblocking(true).ok()?;
         h.set_nodelay(true).ok()?;
+        // Whoever does not look for it has it all the same.
+        sockopt::set_socket_oobinline(h, true).ok()?;
         if from.ip() != LOCALHOST {
             return None;
         }

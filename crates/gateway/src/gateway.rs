@@ -319,13 +319,13 @@ impl Gateway {
             let rest = self.rest(end);
             let sources = self.poller.wait(rest)?;
             let now = self.now();
-            if sources.contains(&Source::Stop) && end.is_none() {
+            if sources.iter().any(|(source, _)| *source == Source::Stop) && end.is_none() {
                 self.poller.forget(stop);
                 self.host.end(true, now);
                 end = Some(now + FAREWELL);
             }
-            for source in sources {
-                self.attend(source, now);
+            for (source, is_urgent) in sources {
+                self.attend(source, is_urgent, now);
             }
             self.receive(now);
             self.pass_time(now);
@@ -357,7 +357,7 @@ impl Gateway {
         due.map(|due| due.saturating_sub(self.now()))
     }
 
-    fn attend(&mut self, source: Source, now: Duration) {
+    fn attend(&mut self, source: Source, is_urgent: bool, now: Duration) {
         match source {
             Source::Stop => {}
             Source::Interfaces => {
@@ -395,7 +395,7 @@ impl Gateway {
                 }
             }
             Source::Program(number) => {
-                self.rouse(number, Passage::handle_h);
+                self.rouse(number, |passage| passage.handle_h(is_urgent));
             }
             Source::Network(number) => {
                 self.rouse(number, Passage::handle_n);

@@ -19,15 +19,17 @@
 //! | SMC-R: reset, whatever the reason | RST on H |
 //! | both directions have ended | `close`, and H is closed in order |
 //! | H is full, or SMC-R is | the other side is not read |
+//! | an urgent byte | an urgent byte |
 //!
 //! N is shared with the program: its flags are not touched, so each call says that it does not wait.
 //! While the bytes go by SMC-R nothing may come on it, but its end tells that the peer is gone.
 
 use std::collections::HashMap;
+use std::mem;
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-use rustix::io::Errno;
+use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::{self, RecvFlags, SendFlags, sockopt};
 use sidestep_engine::{CallError, Event as EngineEvent, Host, Proposer, Sizes, Wording};
 use sidestep_proto::rendezvous::hosts::{self, Event, Exchange, Outcome, Terms};
@@ -77,10 +79,12 @@ pub(crate) enum End {
 struct Ready {
     read: bool,
     write: bool,
+    /// There is an urgent byte to be read.
+    urgent: bool,
 }
 
 impl Ready {
-    const ALL: Self = Self { read: true, write: true };
+    const ALL: Self = Self { read: true, write: true, urgent: false };
 }
 
 /// One connection of a program.
@@ -118,6 +122,9 @@ struct Moved {
     token: AlertToken,
     outward: Kept,
     inward: Kept,
+    /// The last byte of those that are kept is urgent.
+    outward_is_urgent: bool,
+    inward_is_urgent: bool,
     /// What may be done with the host's connection.
     host_is: Ready,
     /// The program sends no more.
@@ -208,9 +215,9 @@ impl Passage {
         }
     }
 
-    /// Something has happened on H.
-    pub(crate) const fn handle_h(&mut self) {
-        self.h_is = Ready::ALL;
+    /// Something has happened on H, and perhaps an urgent byte has come.
+    pub(crate) const fn handle_h(&mut self, is_urgent: bool) {
+        self.h_is = Ready { urgent: is_urgent || self.h_is.urgent, ..Ready::ALL };
     }
 
     /// Something has happened on N.
@@ -454,6 +461,8 @@ impl Moved {
             token,
             outward: Kept::default(),
             inward: Kept::default(),
+            outward_is_urgent: false,
+            inward_is_urgent: false,
             host_is: Ready::ALL,
             has_ended: false,
             peer_has_ended: false,
@@ -475,11 +484,9 @@ impl Moved {
                 if !self.host_is.write {
                     return Ok(false);
                 }
-                match world.host.send(self.token, self.outward.left(), world.now) {
-                    Ok(count) => self.outward.take(count),
-                    Err(CallError::WouldBlock) => self.host_is.write = false,
-                    Err(_) => return Err(Cut),
-                }
+                let mut kept = mem::take(&mut self.outward);
+                kept.take(self.send_to_host(kept.left(), world.host, world.now)?);
+                self.outward = kept;
                 continue;
             }
             if self.has_ended || !h_is.read {
@@ -488,28 +495,42 @@ impl Moved {
             if moved >= TURN {
                 return Ok(true);
             }
-            match net::recv(h, &mut *world.chunk, RecvFlags::DONTWAIT) {
+            let stretch = Stretch::next_on(h, h_is, world.chunk.len());
+            match net::recv(h, &mut world.chunk[..stretch.len], RecvFlags::DONTWAIT) {
                 Ok((_, 0)) => {
                     self.has_ended = true;
                     world.host.shut(self.token, world.now).map_err(|_| Cut)?;
                 }
                 Ok((_, count)) => {
                     moved += count;
-                    let bytes = &world.chunk[..count];
-                    let sent = match world.host.send(self.token, bytes, world.now) {
-                        Ok(sent) => sent,
-                        Err(CallError::WouldBlock) => {
-                            self.host_is.write = false;
-                            0
-                        }
-                        Err(_) => return Err(Cut),
-                    };
+                    self.outward_is_urgent = stretch.is_urgent;
+                    let sent = self.send_to_host(&world.chunk[..count], world.host, world.now)?;
                     self.outward.keep(&world.chunk[sent..count]);
                 }
                 Err(Errno::AGAIN) => h_is.read = false,
                 Err(Errno::INTR) => {}
                 Err(_) => return Err(Cut),
             }
+        }
+    }
+
+    /// Returns how many bytes it takes; if it is not all, it wants no more for now.
+    fn send_to_host(
+        &mut self,
+        bytes: &[u8],
+        host: &mut Host<Rnic>,
+        now: Duration,
+    ) -> Result<usize, Cut> {
+        let sent = match self.outward_is_urgent {
+            true => host.send_urgent(self.token, bytes, now),
+            false => host.send(self.token, bytes, now),
+        };
+        match sent {
+            Err(CallError::WouldBlock) => {
+                self.host_is.write = false;
+                Ok(0)
+            }
+            sent => sent.map_err(|_| Cut),
         }
     }
 
@@ -526,11 +547,8 @@ impl Moved {
                 if !h_is.write {
                     return Ok(false);
                 }
-                match send(h, self.inward.left()) {
-                    Ok(count) => self.inward.take(count),
-                    Err(Errno::AGAIN) => h_is.write = false,
-                    Err(_) => return Err(Cut),
-                }
+                let sent = send_to_program(h, h_is, self.inward.left(), self.inward_is_urgent)?;
+                self.inward.take(sent);
                 continue;
             }
             if self.peer_has_ended {
@@ -546,21 +564,18 @@ impl Moved {
             if moved >= TURN {
                 return Ok(true);
             }
-            match world.host.receive(self.token, world.chunk, world.now) {
+            let stretch = Stretch::next_of(world.host, self.token, world.chunk.len());
+            let room = &mut world.chunk[..stretch.len];
+            match world.host.receive(self.token, room, world.now) {
                 Ok(0) => self.peer_has_ended = true,
                 Ok(count) => {
                     moved += count;
                     if let Some(leave) = &mut self.leave {
                         leave.was_heard = true;
                     }
-                    let sent = match send(h, &world.chunk[..count]) {
-                        Ok(sent) => sent,
-                        Err(Errno::AGAIN) => {
-                            h_is.write = false;
-                            0
-                        }
-                        Err(_) => return Err(Cut),
-                    };
+                    self.inward_is_urgent = stretch.is_urgent;
+                    let bytes = &world.chunk[..count];
+                    let sent = send_to_program(h, h_is, bytes, stretch.is_urgent)?;
                     self.inward.keep(&world.chunk[sent..count]);
                 }
                 Err(CallError::WouldBlock) => self.host_is.read = false,
@@ -609,6 +624,66 @@ impl Moved {
     /// Both have ended, and each knows of the other.
     const fn is_over(&self) -> bool {
         self.has_ended && self.is_told
+    }
+}
+
+/// Bytes that are read in one call. An urgent byte is a stretch to itself.
+struct Stretch {
+    len: usize,
+    is_urgent: bool,
+}
+
+impl Stretch {
+    /// With the mark so many bytes ahead, if there is one.
+    fn before(mark: Option<u64>, most: usize) -> Self {
+        match mark {
+            Some(0) => Self { len: 1, is_urgent: true },
+            Some(before) => Self { len: most.min(before as usize), is_urgent: false },
+            None => Self { len: most, is_urgent: false },
+        }
+    }
+
+    /// What is next to be received.
+    fn next_of(host: &Host<Rnic>, token: AlertToken, most: usize) -> Self {
+        Self::before(host.urgent_mark(token), most)
+    }
+
+    /// What is next to be read on H. A mark that comes between an event and the reading may be passed
+    /// by; its byte is in line in any case.
+    fn next_on(h: &TcpStream, h_is: &mut Ready, most: usize) -> Self {
+        if !h_is.urgent {
+            return Self { len: most, is_urgent: false };
+        }
+        let stretch = Self::before(mark_on(h), most);
+        h_is.urgent = !stretch.is_urgent && stretch.len < most;
+        stretch
+    }
+}
+
+/// Bytes on a socket before its urgent byte. The kernel counts up to there while that byte is to be read
+/// out of line, and all if it is in line.
+fn mark_on(h: &TcpStream) -> Option<u64> {
+    let all = ioctl_fionread(h).ok()?;
+    sockopt::set_socket_oobinline(h, false).ok()?;
+    let before = ioctl_fionread(h);
+    sockopt::set_socket_oobinline(h, true).ok()?;
+    before.ok().filter(|before| *before < all)
+}
+
+/// Returns how many bytes H takes; if it is not all, it wants no more for now.
+fn send_to_program(
+    h: &TcpStream,
+    h_is: &mut Ready,
+    bytes: &[u8],
+    is_urgent: bool,
+) -> Result<usize, Cut> {
+    let flags = if is_urgent { SendFlags::OOB } else { SendFlags::empty() };
+    match send_with(h, bytes, flags) {
+        Err(Errno::AGAIN) => {
+            h_is.write = false;
+            Ok(0)
+        }
+        sent => sent.map_err(|_| Cut),
     }
 }
 
@@ -682,8 +757,12 @@ impl Passage {
 }
 
 fn send(socket: &TcpStream, bytes: &[u8]) -> Result<usize, Errno> {
+    send_with(socket, bytes, SendFlags::empty())
+}
+
+fn send_with(socket: &TcpStream, bytes: &[u8], flags: SendFlags) -> Result<usize, Errno> {
     loop {
-        match net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+        match net::send(socket, bytes, flags | SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
             Err(Errno::INTR) => {}
             result => return result,
         }

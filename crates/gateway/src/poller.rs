@@ -87,10 +87,12 @@ impl Poller {
         )
     }
 
-    /// Tells of a source whenever there is more to be read, or room, or it has ended.
+    /// Tells of a source whenever there is more to be read, or room, or it has ended, or an urgent
+    /// byte has come.
     pub(crate) fn watch_changes(&self, socket: impl AsFd, source: Source) -> io::Result<()> {
         let both = epoll::EventFlags::IN | epoll::EventFlags::OUT;
-        let flags = both | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
+        let urgent_or_end = epoll::EventFlags::PRI | epoll::EventFlags::RDHUP;
+        let flags = both | urgent_or_end | epoll::EventFlags::ET;
         epoll::add(&self.events, socket, epoll::EventData::new_u64(source.number()), flags)
     }
 
@@ -100,21 +102,26 @@ impl Poller {
         let _ = epoll::delete(&self.events, socket);
     }
 
-    /// Sleeps until something happens, at most so long; `None`: for ever.
-    pub(crate) fn wait(&self, at_most: Option<Duration>) -> io::Result<Vec<Source>> {
+    /// Sleeps until something happens, at most so long; `None`: for ever. True: an urgent byte has
+    /// come.
+    pub(crate) fn wait(&self, at_most: Option<Duration>) -> io::Result<Vec<(Source, bool)>> {
         let at_most = at_most.map(|time| Timespec {
             tv_sec: time.as_secs() as i64,
             tv_nsec: i64::from(time.subsec_nanos()),
         });
         let mut room = [MaybeUninit::uninit(); EVENTS_MAX];
         match epoll::wait(&self.events, &mut room, at_most.as_ref()) {
-            Ok((events, _)) => {
-                Ok(events.iter().map(|event| Source::of_number(event.data.u64())).collect())
-            }
+            Ok((events, _)) => Ok(events.iter().map(happened).collect()),
             Err(Errno::INTR) => Ok(Vec::new()),
             Err(error) => Err(error),
         }
     }
+}
+
+fn happened(event: &epoll::Event) -> (Source, bool) {
+    // The structure is packed.
+    let flags = event.flags;
+    (Source::of_number(event.data.u64()), flags.contains(epoll::EventFlags::PRI))
 }
 
 #[cfg(test)]

@@ -3,9 +3,11 @@
 use std::net::Shutdown;
 use std::thread;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{self, RecvFlags, SendFlags};
 use sidestep_gateway::status::{Connection, Mode};
 
-use crate::scene::{CLIENT, SERVER, Scene, adapters};
+use crate::scene::{CLIENT, PATIENCE, SERVER, Scene, adapters};
 use crate::{receive, receive_end, receive_reset, reset, send};
 
 #[test]
@@ -170,6 +172,25 @@ fn connections_share_a_link_group() {
         let log = scene.log(host);
         assert_eq!(log.matches("first contact").count(), 1, "{log}");
         assert_eq!(log.matches("further contact").count(), 49, "{log}");
+    }
+}
+
+#[test]
+fn an_urgent_byte_is_one_for_the_peer() {
+    let Some(scene) = Scene::new(1) else { return };
+    let [client, server] = scene.connect();
+    for (from, to) in [(&client, &server), (&server, &client)] {
+        send(from, 1, 3000);
+        receive(to, 1, 3000);
+        assert_eq!(net::send(from, b"!", SendFlags::OOB), Ok(1));
+        let mut fds = [PollFd::new(to, PollFlags::PRI)];
+        let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        assert_eq!(poll(&mut fds, Some(&patience)), Ok(1), "no urgent byte has come");
+        let mut byte = [0];
+        assert_eq!(net::recv(to, &mut byte, RecvFlags::OOB).map(|(_, len)| len), Ok(1));
+        assert_eq!(&byte, b"!");
+        send(from, 2, 3000);
+        receive(to, 2, 3000);
     }
 }
 
