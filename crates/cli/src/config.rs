@@ -723,7 +723,7 @@ mod tests {
         );
         assert_eq!(
             error("\n[lgo]\n"),
-            "sidestep.toml:2: lgo: unknown table (known: smc, policy, log, agent, pnet)"
+            "sidestep.toml:2: lgo: unknown table (known: smc, policy, log, agent, smc-r, pnet)"
         );
     }
 

@@ -63,22 +63,23 @@ impl Scene {
         NAMES.iter().for_each(|name| ip(&["netns", "add", name]));
         let [near, far] = NAMES;
         ip(&["-n", near, "link", "add", "cable", "type", "veth", "peer", "cable", "netns", far]);
-        let mut gateways = Vec::new();
         for (name, address) in NAMES.into_iter().zip(ADDRESSES) {
             ip(&["-n", name, "link", "set", "lo", "up"]);
             ip(&["-n", name, "link", "set", "cable", "up"]);
             ip(&["-n", name, "address", "add", &format!("{address}/24"), "dev", "cable"]);
-            let mut gateway = inside(name, &["gateway", "--adapter", address, "--log", "warn"])
-                .stdout(Stdio::piped())
-                .spawn()
-                .expect("a gateway");
-            let mut line = String::new();
-            let output = gateway.stdout.take().expect("piped");
-            BufReader::new(output).read_line(&mut line).expect("a line");
-            assert!(line.contains("up"), "{line}");
-            gateways.push(gateway);
         }
-        Self { gateways }
+        // What was started is ended, whatever fails.
+        let mut this = Self { gateways: Vec::new() };
+        for (name, address) in NAMES.into_iter().zip(ADDRESSES) {
+            let words = ["gateway", "--adapter", address, "--log", "warn"];
+            let mut gateway = inside(name, &words).stdout(Stdio::piped()).spawn().expect("one");
+            let output = gateway.stdout.take().expect("piped");
+            this.gateways.push(gateway);
+            let mut line = String::new();
+            BufReader::new(output).read_line(&mut line).expect("a line");
+            assert!(line.ends_with("up\n"), "{line}");
+        }
+        this
     }
 }
 

@@ -25,6 +25,7 @@ use sidestep_wire::host_control::Side;
 
 use crate::limits::{AT_ONCE, BACKLOG, LINES_MAX, LINES_OF_USER_MAX};
 use crate::poller::{Poller, Source};
+use crate::spare::Spare;
 use crate::status::Status;
 
 /// What is said at the desk.
@@ -61,6 +62,7 @@ struct Line {
 #[derive(Debug)]
 pub(crate) struct Desk {
     listener: OwnedFd,
+    spare: Spare,
     greeting: Greeting,
     lines: HashMap<u64, Line>,
     last_line: u64,
@@ -79,7 +81,7 @@ impl Desk {
         net::listen(&listener, BACKLOG)?;
         poller.watch(&listener, Source::Desk)?;
         let greeting = Greeting { port };
-        Ok(Self { listener, greeting, lines: HashMap::new(), last_line: 0 })
+        Ok(Self { listener, spare: Spare::new(), greeting, lines: HashMap::new(), last_line: 0 })
     }
 
     /// Takes calls.
@@ -88,8 +90,8 @@ impl Desk {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match net::accept_with(&self.listener, flags) {
                 Ok(socket) => self.admit(socket, poller, now),
-                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                    // Without this the one who waits would be reported again and again.
+                Err(Errno::MFILE | Errno::NFILE) => {
+                    self.spare.lend(|| drop(net::accept(&self.listener)));
                     return self.dismiss_quietest();
                 }
                 Err(_) => return,

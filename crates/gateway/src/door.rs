@@ -19,6 +19,7 @@ use crate::desk::Offer;
 use crate::limits::{AT_ONCE, BACKLOG, OTHER_HALF_PATIENCE, WAITING_MAX};
 use crate::netlink;
 use crate::poller::{Poller, Source};
+use crate::spare::Spare;
 
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -74,6 +75,7 @@ impl<T> Waiting<T> {
 pub(crate) struct Door {
     listener: TcpListener,
     port: u16,
+    spare: Spare,
     callers: Waiting<TcpStream>,
     offers: Waiting<Offer>,
 }
@@ -86,7 +88,8 @@ impl Door {
         net::listen(&listener, BACKLOG)?;
         poller.watch(&listener, Source::Door)?;
         let port = listener.local_addr()?.port();
-        Ok(Self { listener, port, callers: Waiting::new(), offers: Waiting::new() })
+        let (callers, offers) = (Waiting::new(), Waiting::new());
+        Ok(Self { listener, port, spare: Spare::new(), callers, offers })
     }
 
     /// Of 127.0.0.1.
@@ -103,8 +106,8 @@ impl Door {
                 Err(error) => {
                     let full = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);
                     if error.raw_os_error().is_some_and(|it| full.contains(&it)) {
-                        log::warn!("no descriptors for more connections: {error}");
-                        self.callers.expire(now + OTHER_HALF_PATIENCE);
+                        log::warn!("a connection is turned away: {error}");
+                        self.spare.lend(|| drop(self.listener.accept()));
                     }
                     break;
                 }

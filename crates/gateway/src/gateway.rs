@@ -26,13 +26,16 @@ use sidestep_rdma::soft::Rnic;
 use sidestep_rdma::soft::port::{self, mtu::roce_mtu};
 use sidestep_wire::clc::Hostname;
 use sidestep_wire::host_control::Side;
-use sidestep_wire::{AlertToken, Mtu, PeerId, RoceGid};
+use sidestep_wire::{AlertToken, Diagnosis, Mtu, PeerId, RoceGid};
 use thiserror::Error;
 
 use crate::desk::{Desk, Offer, Request};
 use crate::door::Door;
 use crate::interfaces::{self, Changes, Interface};
-use crate::limits::{AT_ONCE, CHUNK, FAREWELL, KEEPALIVE, PASSAGES_MAX, PASSAGES_OF_USER_MAX};
+use crate::limits::{
+    AT_ONCE, BUFFERS_OF_USER_MAX, CHUNK, FAREWELL, KEEPALIVE, PASSAGES_MAX, PASSAGES_OF_USER_MAX,
+    REFUSALS_OF_USER_MAX,
+};
 use crate::passage::{Fate, Passage, World};
 use crate::poller::{Poller, Source};
 use crate::settings::{AdapterChoice, Settings};
@@ -107,6 +110,37 @@ struct Known {
     due: Option<Duration>,
 }
 
+/// What a user has.
+#[derive(Clone, Copy, Debug, Default)]
+struct Share {
+    passages: usize,
+    /// Bytes.
+    buffers: usize,
+}
+
+/// What there is room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    Enough,
+    /// The connection stays TCP.
+    ToDecline,
+    /// Not even for that.
+    None,
+}
+
+impl Share {
+    /// Beside these, where there are so many of all users.
+    fn room_for(self, passage: &Passage, of_all: usize) -> Room {
+        let buffers = self.buffers + passage.buffers();
+        let has_room = self.passages < PASSAGES_OF_USER_MAX && of_all < PASSAGES_MAX;
+        match has_room && buffers <= BUFFERS_OF_USER_MAX {
+            true => Room::Enough,
+            false if self.passages < PASSAGES_OF_USER_MAX + REFUSALS_OF_USER_MAX => Room::ToDecline,
+            false => Room::None,
+        }
+    }
+}
+
 /// The gateway of a network namespace.
 #[derive(Debug)]
 pub struct Gateway {
@@ -123,8 +157,8 @@ pub struct Gateway {
     local: Arc<LocalHost>,
     passages: HashMap<u64, Known>,
     last_passage: u64,
-    /// Connections of users.
-    counts: HashMap<u32, usize>,
+    /// What users have.
+    shares: HashMap<u32, Share>,
     /// Passages by the host's name for them.
     owners: HashMap<AlertToken, u64>,
     /// Passages that may do something.
@@ -177,7 +211,7 @@ impl Gateway {
             places: Vec::new(),
             passages: HashMap::new(),
             last_passage: 0,
-            counts: HashMap::new(),
+            shares: HashMap::new(),
             owners: HashMap::new(),
             ready: VecDeque::new(),
             deadlines: BTreeSet::new(),
@@ -516,24 +550,25 @@ impl Gateway {
     fn begin(&mut self, offer: Offer, h: TcpStream, now: Duration) {
         self.last_passage += 1;
         let (number, uid) = (self.last_passage, offer.uid);
-        let of_user = self.counts.get(&uid).copied().unwrap_or(0);
-        let has_room = self.passages.len() < PASSAGES_MAX && of_user < PASSAGES_OF_USER_MAX;
-        let route = if has_room { self.route(&offer.connection) } else { None };
-        let passage = match route {
-            Some(route) => {
-                let begin = match offer.side {
-                    Side::Client => Exchange::client,
-                    Side::Server => Exchange::server,
-                };
-                let exchange = begin(Arc::clone(&self.local), route, now);
-                Passage::begin(number, offer, h, exchange)
-            }
-            None => {
-                let reason = if has_room { "it has ended" } else { "there are too many" };
-                log::warn!("connection {number} of user {uid} stays TCP: {reason}");
-                Passage::refuse(number, offer, h, reason)
-            }
+        // A connection that has ended meanwhile is let go, and so is H.
+        let Some(route) = self.route(&offer.connection) else { return };
+        let begin = match offer.side {
+            Side::Client => Exchange::client,
+            Side::Server => Exchange::server,
         };
+        let exchange = begin(Arc::clone(&self.local), route, now);
+        let mut passage = Passage::begin(number, offer, h, exchange);
+        let share = self.shares.get(&uid).copied().unwrap_or_default();
+        match share.room_for(&passage, self.passages.len()) {
+            Room::Enough => {}
+            Room::ToDecline => {
+                log::warn!("connection {number}: user {uid} has too many");
+                passage.decline(Diagnosis::MEM, now);
+            }
+            Room::None => {
+                return log::warn!("a connection of user {uid} is reset: there are too many");
+            }
+        }
         let [h, n] = passage.sockets();
         let watched = self
             .poller
@@ -544,7 +579,9 @@ impl Gateway {
             log::warn!("connection {number} of user {uid} cannot be watched: {error}");
             return self.poller.forget(n);
         }
-        *self.counts.entry(uid).or_insert(0) += 1;
+        let share = self.shares.entry(uid).or_default();
+        share.passages += 1;
+        share.buffers += passage.buffers();
         self.passages.insert(number, Known { passage, is_ready: false, due: None });
         self.rouse(number, |_| {});
     }
@@ -558,10 +595,11 @@ impl Gateway {
         self.poller.forget(h);
         // The program has it, too: closing ours would not take it out of the set.
         self.poller.forget(n);
-        if let Some(count) = self.counts.get_mut(&passage.uid()) {
-            *count -= 1;
-            if *count == 0 {
-                self.counts.remove(&passage.uid());
+        if let Some(share) = self.shares.get_mut(&passage.uid()) {
+            share.passages -= 1;
+            share.buffers -= passage.buffers();
+            if share.passages == 0 {
+                self.shares.remove(&passage.uid());
             }
         }
         log::debug!("connection {number} is over: {end:?}");

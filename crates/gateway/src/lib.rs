@@ -23,6 +23,7 @@
 //! | `interfaces` | network interfaces, and what the kernel tells of them |
 //! | `netlink` | questions to the kernel |
 //! | `poller` | the epoll set, and what its numbers mean |
+//! | `spare` | what is left when descriptors are used up |
 //! | [`status`] | what it has, for displays |
 //! | [`Settings`], module `settings` | which adapters, networks and names |
 //!
@@ -59,6 +60,7 @@ mod netlink;
 mod passage;
 mod poller;
 mod settings;
+mod spare;
 pub mod status;
 
 pub use gateway::{Gateway, OpenError};

@@ -158,20 +158,8 @@ struct Cut;
 
 impl Passage {
     pub(crate) fn begin(number: u64, offer: Offer, h: TcpStream, exchange: Exchange) -> Self {
-        let meeting = Meeting { exchange, unsent: Kept::default() };
-        Self::new(number, offer, h, Stage::Meeting(Box::new(meeting)))
-    }
-
-    /// One that stays TCP without having been tried.
-    pub(crate) fn refuse(number: u64, offer: Offer, h: TcpStream, reason: &str) -> Self {
-        let this = Self::new(number, offer, h, Returning::because(reason.to_owned()));
-        // If that fails H has ended, which is seen when it is read.
-        this.say(Verdict::Tcp);
-        this
-    }
-
-    fn new(number: u64, offer: Offer, h: TcpStream, stage: Stage) -> Self {
         let Offer { rmbe, connection, uid, .. } = offer;
+        let meeting = Meeting { exchange, unsent: Kept::default() };
         Self {
             number,
             uid,
@@ -181,12 +169,24 @@ impl Passage {
             h_is: Ready::ALL,
             sizes: Sizes { rmbe, send_buffer: rmbe },
             token: None,
-            stage,
+            stage: Stage::Meeting(Box::new(meeting)),
+        }
+    }
+
+    /// One that comes to nothing, of which the peer has to be told.
+    pub(crate) fn decline(&mut self, diagnosis: Diagnosis, now: Duration) {
+        if let Stage::Meeting(meeting) = &mut self.stage {
+            meeting.exchange.decline(diagnosis, now);
         }
     }
 
     pub(crate) const fn uid(&self) -> u32 {
         self.uid
+    }
+
+    /// Bytes of its buffers, or of those that it may get.
+    pub(crate) const fn buffers(&self) -> usize {
+        self.sizes.rmbe.bytes() + self.sizes.send_buffer.bytes()
     }
 
     pub(crate) const fn sockets(&self) -> [&TcpStream; 2] {
