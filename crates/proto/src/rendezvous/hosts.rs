@@ -66,6 +66,7 @@
 //! | a Confirm of version 1 without the first contact flag | RFC 7609 has the flag only in the Accept |
 //! | a RoCEv2 GID with twelve zero bytes in front of an IPv4 address | as if it were IPv4-mapped |
 //! | a message of a version above 2, or with a reserved value | read over and declined (C.6) |
+//! | no CONFIRM LINK in time | declined, as by Linux; RFC 7609 C.7 ends the TCP connection |
 //!
 //! *Source*: RFC 7609 §3.5.1, Appendix C.1 to C.6; SMC version 2 as in the wire reference §2.10,
 //! §2.11 and §9; Linux `net/smc/af_smc.c`.

@@ -73,7 +73,8 @@ pub struct Adapter {
     pub gid: RoceGid,
     /// Its Ethernet address.
     pub mac: Mac,
-    /// The longest packet it sends and takes.
+    /// The longest packet it sends and takes. Without one that a peer would understand, no connection
+    /// can go over it.
     pub mtu: Mtu,
     /// The index of its network interface.
     pub interface: u32,
@@ -182,7 +183,8 @@ impl Adapter {
             Some(_) => self.pnet_id == route.pnet_id,
             None => self.interface == route.interface,
         };
-        is_there && self.vlan == route.vlan && route.reaches(self.gid, self.roce)
+        let can_be_told = self.mtu.bytes().is_some() && route.reaches(self.gid, self.roce);
+        is_there && self.vlan == route.vlan && can_be_told
     }
 
     /// Whether no gateway lies between it and this one of the peer.

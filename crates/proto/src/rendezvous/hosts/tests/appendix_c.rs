@@ -453,6 +453,19 @@ fn c6_wrong_lengths_versions_and_eyecatchers_end_the_tcp_connection() {
 }
 
 #[test]
+fn c6_a_header_is_judged_before_the_rest_is_waited_for() {
+    let good = bytes(Decline::v2(PeerId::default(), Diagnosis::CNFERR));
+    for (at, value) in [(0, 0), (4, 0), (5, 0xFF), (6, 11), (7, 0x00)] {
+        for (stage, mut end) in waiting() {
+            let mut header = good[..Header::LEN].to_vec();
+            header[at] = value;
+            let broken = outcome(&mut end, |it| it.handle_bytes(&header));
+            assert_eq!(broken, PROTOCOL, "{stage}, byte {at}");
+        }
+    }
+}
+
+#[test]
 fn c6_a_reserved_value_is_declined() {
     // An MTU that only a later edition knows, in the Accept.
     let mut table = Table::neighbours(Engine::SOUND, SLOW);

@@ -100,6 +100,10 @@ fn version_2_goes_beyond_a_subnet() {
     let [Event::Accept(_, terms), ..] = &table.server.asked[..] else { panic!() };
     let Wording::V2 { hello, .. } = &terms.wording else { panic!() };
     assert!(!hello.direct, "there is a gateway");
+    let [_, Message::Confirm(AcceptConfirm::SmcR(confirm))] = &table.client.sent[..] else {
+        panic!()
+    };
+    assert!(!confirm.first_contact().unwrap().direct, "and the client goes by that");
 }
 
 #[test]
@@ -138,6 +142,31 @@ fn ipv4_in_a_socket_of_ipv6_is_ipv4() {
     facts().on_both(mapped).table().assert_agreed(Version::V2);
     let v1 = facts().on_both(mapped).on_both(|host, _| host.versions = V1_ONLY);
     v1.table().assert_agreed(Version::V1);
+}
+
+#[test]
+fn a_subnet_is_of_the_connections_family() {
+    let dual = |n: u8, peer: u8| {
+        let networks = format!("2001:db8::{n}/64 10.0.0.{n}/24");
+        let mut route = route(&networks, &format!("10.0.0.{peer}"));
+        route.local = format!("10.0.0.{n}").parse().unwrap();
+        route
+    };
+    let v4 = IpPrefixes::V4 { subnet: "10.0.0.0".parse().unwrap(), prefix_len: 24 };
+    assert_eq!(dual(2, 1).prefixes(), Some(v4));
+    let v6 = route("2001:db8::2/64", "2001:db8::1").prefixes().unwrap();
+    assert!(!dual(1, 2).shares_subnet(&v6), "the hosts share it, but not the connection");
+}
+
+#[test]
+fn a_subnet_may_be_told_with_the_hosts_part_of_an_address() {
+    let ours = route("10.0.0.1/24", "10.0.0.2");
+    let told =
+        |subnet: &str, prefix_len| IpPrefixes::V4 { subnet: subnet.parse().unwrap(), prefix_len };
+    assert!(ours.shares_subnet(&told("10.0.0.2", 24)));
+    assert!(
+        !ours.shares_subnet(&told("10.0.1.0", 24)) && !ours.shares_subnet(&told("10.0.0.0", 23))
+    );
 }
 
 // ---- adapters -----------------------------------------------------------------------------------
@@ -223,6 +252,14 @@ fn an_adapter_on_another_vlan_is_none() {
         host.adapters.iter_mut().for_each(|adapter| adapter.vlan = 7);
     });
     same.table().assert_agreed(Version::V2);
+}
+
+#[test]
+fn an_adapter_whose_mtu_nobody_understands_is_none() {
+    let odd = facts().at_client(|host, _| {
+        host.adapters.iter_mut().for_each(|adapter| adapter.mtu = Mtu::from_low_bits(6));
+    });
+    odd.table().assert_declined(Role::Confirm, Cause::NoAdapter);
 }
 
 #[test]
@@ -371,6 +408,32 @@ fn a_proposal_of_smc_d_alone_or_without_eids_is_declined() {
 }
 
 #[test]
+fn a_server_sends_to_no_gid_that_cannot_be_a_clients() {
+    let answer = |versions, change: fn(&mut Proposal)| {
+        let facts = facts().on_both(|host, _| host.versions = versions);
+        let mut proposal = facts.proposal();
+        change(&mut proposal);
+        server::choose(&proposal, &facts.server.0, &facts.server.1).map(drop)
+    };
+    let v2: [fn(&mut Proposal); 3] = [
+        |it| it.v2.as_mut().unwrap().roce_gid = gid("::"),
+        |it| it.v2.as_mut().unwrap().roce_gid = gid("2001:db8::2"),
+        |it| it.v2.as_mut().unwrap().roce_gid = gid("::ffff:224.0.0.1"),
+    ];
+    for change in v2 {
+        assert_eq!(answer(V2_ONLY, change), Err(Cause::NoRoutedAdapter));
+    }
+    let v1: [fn(&mut Proposal); 3] = [
+        |it| it.roce_gid = gid("::"),
+        |it| it.roce_gid = gid("ff02::1"),
+        |it| it.roce_gid = host(1).adapters[1].gid,
+    ];
+    for change in v1 {
+        assert_eq!(answer(V1_ONLY, change), Err(Cause::NoAdapter));
+    }
+}
+
+#[test]
 fn with_both_versions_offered_the_subnet_is_told_first() {
     let facts = facts().at_server(|host, route| {
         route.networks = networks("10.0.0.1/16");
@@ -445,16 +508,20 @@ fn a_gid_as_z_os_once_wrote_it_is_ipv4() {
 
 // ---- an Accept that was not asked for -----------------------------------------------------------
 
-/// The Accept that the neighbour's engine sends, changed.
-fn check(change: impl FnOnce(&mut AcceptConfirmR)) -> Result<(), Cause> {
-    let facts = facts();
-    let ((client, clients_route), (server, servers_route)) =
-        (facts.client.clone(), facts.server.clone());
-    let (_, terms) = server::choose(&facts.proposal(), &server, &servers_route).unwrap();
+/// What a client makes of the Accept that the neighbour's engine sends, changed.
+fn answer(facts: Facts, change: impl FnOnce(&mut AcceptConfirmR)) -> Result<Terms, Cause> {
+    let proposal = facts.proposal();
+    let ((client, clients_route), (server, servers_route)) = (facts.client, facts.server);
+    let (_, terms) = server::choose(&proposal, &server, &servers_route).unwrap();
     let mut accept = introduction(Role::Accept, &server, &terms, true);
     change(&mut accept);
     let offered = Versions { v1: false, v2: true };
-    client::check_accept(AcceptConfirm::SmcR(accept), offered, &client, &clients_route).map(|_| ())
+    let accept = AcceptConfirm::SmcR(accept);
+    client::check_accept(accept, offered, &client, &clients_route).map(|(_, terms)| terms)
+}
+
+fn check(change: impl FnOnce(&mut AcceptConfirmR)) -> Result<(), Cause> {
+    answer(facts(), change).map(drop)
 }
 
 fn hello(accept: &mut AcceptConfirmR) -> &mut FirstContactR {
@@ -517,11 +584,18 @@ fn an_accept_of_release_0_needs_no_limits() {
 }
 
 #[test]
+fn a_server_keeps_within_the_limits_of_the_client() {
+    let small = || facts().at_client(|host, _| (host.max_conns, host.max_links) = (20, 1));
+    assert!(answer(small(), |_| {}).is_ok());
+    assert_eq!(answer(small(), |it| hello(it).max_conns = 21), Err(Cause::Connections));
+    assert_eq!(answer(small(), |it| hello(it).max_links = 2), Err(Cause::Links));
+}
+
+#[test]
 fn features_are_those_that_both_have() {
-    let mut facts = facts().table();
-    facts.assert_agreed(Version::V2);
-    let [_, Message::Confirm(AcceptConfirm::SmcR(confirm))] = &facts.client.sent[..] else {
-        panic!()
-    };
-    assert_eq!(confirm.first_contact().unwrap().common.feature_mask, FEATURES);
+    for (theirs, both) in [(0, 0), (FEATURES, FEATURES), (0xFFFF, FEATURES)] {
+        let terms = answer(facts(), |it| hello(it).common.feature_mask = theirs).unwrap();
+        let Wording::V2 { hello, .. } = terms.wording else { panic!() };
+        assert_eq!(hello.common.feature_mask, both);
+    }
 }
