@@ -16,7 +16,8 @@
 //! emulated, and so is its RDMA device, in the guest, by Linux. Nothing is installed in a guest
 //! either; it has no disk. What the host needs is root, for the namespace, and some packages.
 //!
-//! The first cases ([`ground`]) have Linux on both sides.
+//! The first cases ([`ground`]) have Linux on both sides; [`verbs`] runs our own code in a guest, on
+//! the kernel's RDMA device.
 
 mod ground;
 mod guest;
@@ -24,6 +25,7 @@ mod image;
 mod kernel;
 mod lan;
 mod talk;
+mod verbs;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -75,7 +77,8 @@ pub(crate) struct Options {
 /// **Errors**: a case failed, or nothing matched.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let wanted = |name: &str| options.filter.as_ref().is_none_or(|it| name.contains(it.as_str()));
-    let chosen: Vec<_> = ground::CASES.iter().filter(|(name, _)| wanted(name)).collect();
+    let all = ground::CASES.iter().chain(&verbs::CASES);
+    let chosen: Vec<_> = all.filter(|(name, _)| wanted(name)).collect();
     ensure!(!chosen.is_empty(), "no case has that name");
     let leftovers = Leftovers::note();
     let mut summary = Summary::default();

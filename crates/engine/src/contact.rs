@@ -24,6 +24,7 @@ use sidestep_proto::link_group::{
 use sidestep_rdma::device::Device;
 use sidestep_rdma::memory::Shared;
 use sidestep_wire::clc::{AcceptConfirmR, FirstContactR, FormR, Role as ClcRole, Version};
+use sidestep_wire::llc::DeleteReason;
 use sidestep_wire::{AlertToken, Diagnosis, Eid, LinkUserId, Mac, PeerId, RmbeSize, RoceGid};
 
 use crate::event::{Event, Reset};
@@ -200,6 +201,18 @@ impl<D: Device> Host<D> {
             self.give_up(token, now);
             self.settle(now);
         }
+    }
+
+    /// Server: the peer has declined because it is out of sync: it does not know the group of this
+    /// connection. It has begun anew, or has ended the group and could not say so; nothing that is
+    /// in it can go on.
+    pub fn handle_out_of_sync(&mut self, token: AlertToken, now: Duration) {
+        let group = self.streams.get(&token).filter(|it| !it.is_first).map(|it| it.group);
+        self.abandon(token, now);
+        if let Some(engine) = group.and_then(|group| self.engine(group)) {
+            engine.end(DeleteReason::LOST_PATH, false, now);
+        }
+        self.settle(now);
     }
 }
 

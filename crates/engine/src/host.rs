@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use sidestep_proto::connection::Connection;
-use sidestep_proto::link_group::{self, AdapterId, Link, LinkGroup};
+use sidestep_proto::link_group::{self, AdapterId, Link, LinkGroup, LinkState};
 use sidestep_rdma::device::Device;
 use sidestep_wire::llc::DeleteReason;
 use sidestep_wire::{AlertToken, LinkUserId, PeerId, QpNumber};
@@ -154,9 +154,13 @@ impl<D: Device> Host<D> {
     /// connections.
     pub fn relieve_adapter(&mut self, id: AdapterId, now: Duration) {
         let relieve = |group: &mut LinkGroup| {
-            let links = group.links().iter();
-            let over_it: Vec<LinkUserId> =
-                links.filter(|it| it.adapter().id == id).map(Link::user_id).collect();
+            let active = group.links().iter().filter(|it| it.state() == LinkState::Active);
+            let (over_it, others): (Vec<&Link>, Vec<_>) =
+                active.partition(|link| link.adapter().id == id);
+            if others.is_empty() {
+                return;
+            }
+            let over_it: Vec<LinkUserId> = over_it.into_iter().map(Link::user_id).collect();
             for link in over_it {
                 group.delete_link(link, now);
             }

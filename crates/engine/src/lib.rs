@@ -50,6 +50,23 @@
 //! - whoever hears the validation (F) over the new link withdraws the key of the buffer on the old
 //!   one: a packet that was still in the network then finds no door.
 //!
+//! # How a failure is noticed
+//!
+//! | What happens | Who notices | After |
+//! |---|---|---|
+//! | an adapter goes, and its owner knows | [`Host::handle_adapter_down`] | nothing |
+//! | the peer's queue pair is gone, or refuses | the device: broken | a round trip |
+//! | a path is cut while something is sent | the device: silent, and the group hears the peer elsewhere | five times as long as an answer may take: 150 ms nearby |
+//! | all paths are cut, or the peer is gone | the device: broken | 5 s with the soft RNIC |
+//! | the same while nothing is sent | TEST LINK | [`Settings::keepalive`] and 2 s |
+//!
+//! # What a call costs
+//!
+//! A call touches what it is about and what that leads to: groups in which something has happened
+//! stand in a list ([`Host`] visits no others), connections that may send stand in the list of their
+//! link, and the next deadline is known. Once warm, messages take no memory: what waits and what is
+//! posted is in queues that keep theirs, and send buffers are used again as receive buffers are.
+//!
 //! # The end of a connection
 //!
 //! After C or A of both sides (RFC 7609 §4.8) nobody writes any more; the buffer is zeroed and may

@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use sidestep_proto::connection::Misbehaved;
 use sidestep_proto::link_group::{Adapter, AdapterId, RmbState};
+use sidestep_rdma::device::Device;
 use sidestep_rdma::soft;
 use sidestep_rdma::soft::adapter::{DATAGRAM_MAX, Datagram};
 use sidestep_wire::cdc::{self, CdcMessage, Cursor, ProducerFlags, StateFlags};
@@ -270,4 +272,104 @@ fn who_hears_a_validation_over_another_link_withdraws_the_key_on_the_old_one() {
     host.handle_cdc(server, new, &validation, pair.now);
     assert_eq!(host.holdings().registrations, before - 1);
     assert_eq!(host.streams[&server].heard_over, Some(new));
+}
+
+/// RFC 7609 §4.6.1: the link has failed after it had acknowledged what is not here.
+#[test]
+fn a_validation_of_what_never_came_resets_both_ends() {
+    let mut pair = Pair::new();
+    let [server, client] = pair.connect();
+    let mut validation = CdcMessage::parse(&message(server, Cursor::default())).unwrap();
+    validation.producer_flags.failover_validation = true;
+    let mut bytes = [0; cdc::LEN];
+    validation.emit(&mut bytes).unwrap();
+    pair.hear(SERVER, &bytes);
+    let lost = Misbehaved::DataLost { claimed: 9, last: 0 };
+    assert!(pair.told[SERVER].contains(&Event::Reset(server, Reset::Misbehaved(lost))));
+    assert!(pair.told[CLIENT].contains(&Event::Reset(client, Reset::ByPeer)));
+}
+
+#[test]
+fn a_client_that_does_not_know_the_group_ends_it() {
+    let mut pair = Pair::new();
+    let [old, _] = pair.connect();
+    let Adapter { gid, mac, .. } = adapter(CLIENT);
+    let proposer = Proposer { peer_id: peer_id(CLIENT), gid, mac };
+    let now = pair.now;
+    // It has begun anew, and knows nothing.
+    let settings = Settings { peer_id: peer_id(CLIENT), vlan: 0, keepalive: None };
+    pair.hosts[CLIENT] = Host::new(settings);
+    let device = soft::Adapter::seeded(9, address(CLIENT), PORT);
+    pair.hosts[CLIENT].add_adapter(adapter(CLIENT), device, now);
+    let token = pair.hosts[SERVER].accept(proposer, Wording::V1, SIZES, now).unwrap();
+    // The buffer of a new connection would be told over a link that leads nowhere.
+    pair.hosts[SERVER].handle_out_of_sync(token, now);
+    pair.run(1);
+    assert!(pair.told[SERVER].contains(&Event::Gone(token)));
+    assert!(pair.told[SERVER].contains(&Event::Reset(old, Reset::Unreachable)));
+    pair.hosts[SERVER].close(old, pair.now);
+    // The end of the group is announced to nobody.
+    pair.run(10);
+    assert_eq!(pair.hosts[SERVER].holdings(), Holdings::default());
+    pair.connect();
+}
+
+#[test]
+fn a_display_sees_what_was_used() {
+    let mut pair = Pair::new();
+    let [server, client] = pair.connect();
+    let now = pair.now;
+    pair.hosts[CLIENT].send(client, b"hello", now).unwrap();
+    pair.run(1);
+    let mut bytes = [0; 9];
+    assert_eq!(pair.hosts[SERVER].receive(server, &mut bytes, pair.now), Ok(5));
+    let view = pair.hosts[SERVER].connection(server).unwrap();
+    assert_eq!((view.peer_token, view.is_open, view.moves), (Some(client), true, 0));
+    assert_eq!((view.traffic.bytes_received, view.traffic.messages_received), (5, 1));
+    assert_eq!(pair.hosts[CLIENT].connection(client).unwrap().traffic.bytes_sent, 5);
+    let link = pair.hosts[SERVER].links().next().unwrap();
+    assert_eq!((link.connections, link.usage.traffic.bytes_received), (1, 5));
+    assert_eq!(view.link, Some(link.link.user_id()));
+    // CONFIRM LINK and its like are messages, too.
+    assert!(link.usage.traffic.messages_received > 1);
+    assert_eq!(link.usage.retransmissions, Some(0));
+    let sent = pair.hosts[CLIENT].links().next().unwrap().usage;
+    // What a link was used for outlives it.
+    pair.hosts[CLIENT].end(false, pair.now);
+    pair.run(5);
+    assert_eq!(pair.hosts[CLIENT].links().count(), 0);
+    let adapter = pair.hosts[CLIENT].adapters().next().unwrap();
+    assert_eq!((adapter.links, adapter.is_up), (0, true));
+    assert_eq!(adapter.usage.traffic.bytes_sent, sent.traffic.bytes_sent);
+    assert!(adapter.usage.traffic.messages_sent > sent.traffic.messages_sent, "and the end of all");
+}
+
+#[test]
+fn a_device_that_is_taken_out_has_nothing_of_ours() {
+    let mut pair = Pair::new();
+    let [server, client] = pair.connect();
+    let now = pair.now;
+    pair.hosts[CLIENT].send(client, b"under way", now).unwrap();
+    let device = pair.hosts[CLIENT].remove_adapter(ID, now).unwrap();
+    assert_eq!(Device::holdings(&device), sidestep_rdma::device::Holdings::default());
+    pair.hosts[CLIENT].add_adapter(adapter(CLIENT), device, now);
+    pair.run(8);
+    assert!(pair.told[CLIENT].contains(&Event::Reset(client, Reset::Unreachable)));
+    pair.hosts[CLIENT].close(client, pair.now);
+    pair.hosts[SERVER].close(server, pair.now);
+    pair.run(PEER_PATIENCE.as_secs() + 10);
+    assert_eq!(pair.hosts.each_ref().map(Host::holdings), [Holdings::default(); 2]);
+    pair.connect();
+}
+
+#[test]
+fn the_only_adapter_is_not_relieved() {
+    let mut pair = Pair::new();
+    let [server, client] = pair.connect();
+    let now = pair.now;
+    pair.hosts[SERVER].relieve_adapter(ID, now);
+    pair.run(5);
+    assert_eq!(pair.hosts[CLIENT].send(client, b"x", pair.now), Ok(1));
+    pair.run(1);
+    assert_eq!(pair.hosts[SERVER].receive(server, &mut [0; 9], pair.now), Ok(1));
 }

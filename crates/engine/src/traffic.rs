@@ -38,6 +38,11 @@ impl<D: Device> Host<D> {
             }
             // Told by what follows, of all that was posted.
             DeviceEvent::Completed { result: Err(_), .. } => {}
+            DeviceEvent::Silent => {
+                if let Some(engine) = self.engine(id) {
+                    engine.handle_silence(link, now);
+                }
+            }
             DeviceEvent::Received(bytes) => self.received(id, link, &bytes, now),
             DeviceEvent::Broken(_) => {
                 self.fail_carrier(id, link, now);

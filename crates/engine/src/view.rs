@@ -2,6 +2,7 @@
 
 use std::ops::AddAssign;
 
+use sidestep_proto::connection::Connection;
 use sidestep_proto::link_group::{Adapter, Link, LinkGroup, Role};
 use sidestep_rdma::device::Device;
 use sidestep_wire::{AlertToken, LinkUserId};
@@ -151,7 +152,7 @@ impl<D: Device> Host<D> {
 
 impl Stream {
     fn view(&self, token: AlertToken) -> ConnectionView {
-        let bytes_received = self.connection.as_ref().map_or(0, |it| it.read_position());
+        let bytes_received = self.connection.as_ref().map_or(0, Connection::read_position);
         ConnectionView {
             token,
             peer_token: self.peer.map(|peer| peer.token),

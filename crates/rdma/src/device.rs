@@ -10,12 +10,14 @@
 //! The engine calls, and asks for events; how packets come and go, how time passes and who is woken
 //! is between the device and its owner. The soft RNIC ([`Rnic`](crate::soft::Rnic), or its
 //! [`Adapter`](crate::soft::Adapter) alone) takes datagrams and moments, a device of hardware its
-//! completion channel. After the owner has let it make progress, it tells the engine.
+//! completion channel; the owner of either has a [`Driven`]. After the owner has let it make
+//! progress, it tells the engine.
 //!
 //! Nothing here waits. What a device cannot do it refuses; a queue pair that does not work any more
 //! says so by [`Event::Broken`].
 
 use std::net::IpAddr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,8 +84,8 @@ pub trait Device {
     ) -> Result<(), PostError>;
 
     /// What has happened next. Of one queue pair in order: [`Event::Completed`] for each number, as
-    /// posted; [`Event::Received`]; and at last [`Event::Broken`], when nothing more of what was
-    /// posted is read or sent.
+    /// posted; [`Event::Received`]; [`Event::Silent`], if the device can tell before it gives up; and
+    /// at last [`Event::Broken`], when nothing more of what was posted is read or sent.
     fn poll_event(&mut self) -> Option<(QpNumber, Event)>;
 
     /// Lets the peer of a queue pair write into memory, by a key that fits on no other queue pair.
@@ -108,4 +110,80 @@ pub trait Device {
 
     /// Packets that a queue pair has sent again; `None`: the device does not tell.
     fn retransmissions(&self, qp: QpNumber) -> Option<u64>;
+}
+
+/// A device at its place in this machine, as its owner sees it: the owner calls
+/// [`receive`](Self::receive), has the engine take the events and post what they call for, and calls
+/// [`transmit`](Self::transmit); again while either says that there is more. Then it sleeps until the
+/// descriptor is readable or the time of [`poll_timeout`](Self::poll_timeout) has come.
+pub trait Driven: Device + AsFd {
+    /// Takes what has come, and lets deadlines pass. True: there may be more.
+    fn receive(&mut self, now: Duration) -> bool;
+
+    /// Sends what is to be sent. True: there is more, and room for it.
+    fn transmit(&mut self, now: Duration) -> bool;
+
+    /// When it is to be called though nothing has come.
+    fn poll_timeout(&self) -> Option<Duration>;
+}
+
+/// An owner may have devices of several kinds.
+impl<D: Device + ?Sized> Device for Box<D> {
+    fn create(&mut self) -> Option<(QpNumber, Psn)> {
+        (**self).create()
+    }
+
+    fn ready_to_receive(&mut self, qp: QpNumber, address: IpAddr, peer: Peer) -> bool {
+        (**self).ready_to_receive(qp, address, peer)
+    }
+
+    fn ready_to_send(&mut self, qp: QpNumber) -> bool {
+        (**self).ready_to_send(qp)
+    }
+
+    fn post_send(&mut self, qp: QpNumber, id: u64, message: &[u8]) -> Result<(), PostError> {
+        (**self).post_send(qp, id, message)
+    }
+
+    fn post_write(
+        &mut self,
+        qp: QpNumber,
+        id: u64,
+        from: (&Source, usize, u32),
+        to: (Rkey, RmbAddress),
+    ) -> Result<(), PostError> {
+        (**self).post_write(qp, id, from, to)
+    }
+
+    fn poll_event(&mut self) -> Option<(QpNumber, Event)> {
+        (**self).poll_event()
+    }
+
+    fn register(&mut self, memory: &Arc<Shared>, qp: QpNumber) -> Option<Registration> {
+        (**self).register(memory, qp)
+    }
+
+    fn deregister(&mut self, rkey: Rkey) {
+        (**self).deregister(rkey);
+    }
+
+    fn lend(&mut self, memory: &Arc<Shared>) -> Option<Source> {
+        (**self).lend(memory)
+    }
+
+    fn take_back(&mut self, source: Source) {
+        (**self).take_back(source);
+    }
+
+    fn destroy(&mut self, qp: QpNumber, now: Duration) {
+        (**self).destroy(qp, now);
+    }
+
+    fn holdings(&self) -> Holdings {
+        (**self).holdings()
+    }
+
+    fn retransmissions(&self, qp: QpNumber) -> Option<u64> {
+        (**self).retransmissions(qp)
+    }
 }

@@ -10,6 +10,7 @@
 //! | [`device`] | what the engine uses of a device, whichever it is |
 //! | [`memory`] | memory that peers may write into, the keys to it, and what every WRITE is checked for |
 //! | [`soft`] | an adapter without hardware: RoCEv2 over a UDP socket, as Linux's `rdma_rxe` speaks it |
+//! | [`verbs`] | adapters of hardware, or of the kernel's `rdma_rxe`, by libibverbs, if it is installed |
 //! | [`faults`] | a bad network in front of it: loss, duplication, delay, jitter, bandwidth, by a seed |
 //!
 //! Time comes in as an argument, a [`Duration`](core::time::Duration) since any moment, the same for
@@ -21,3 +22,4 @@ pub mod device;
 pub mod faults;
 pub mod memory;
 pub mod soft;
+pub mod verbs;

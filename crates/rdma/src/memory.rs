@@ -58,6 +58,11 @@ impl Shared {
         self.len == 0
     }
 
+    /// Where it is in this process.
+    pub(crate) const fn base(&self) -> *mut u8 {
+        self.base
+    }
+
     fn has(&self, at: usize, len: usize) -> bool {
         at.checked_add(len).is_some_and(|end| end <= self.len)
     }
@@ -140,7 +145,7 @@ pub struct Place {
 pub struct Refused;
 
 /// Addresses are multiples of it, and of 48 bits as those of real memory are.
-const PAGE_MASK: u64 = 0x0000_FFFF_FFFF_F000;
+pub(crate) const PAGE_MASK: u64 = 0x0000_FFFF_FFFF_F000;
 
 impl Regions {
     /// None, whose keys and addresses will be drawn from this source.

@@ -30,7 +30,7 @@ use super::port::{OpenError, Port, Sent, Settings};
 use super::queue_pair::{Event, Peer, PostError};
 use super::sharing::Membership;
 use super::sys;
-use crate::device::{Device, Holdings, Source};
+use crate::device::{Device, Driven, Holdings, Source};
 use crate::faults::{Faults, Plan};
 use crate::memory::{Registration, Shared};
 
@@ -302,6 +302,20 @@ impl Device for Rnic {
 
     fn retransmissions(&self, qp: QpNumber) -> Option<u64> {
         self.adapter.retransmissions(qp)
+    }
+}
+
+impl Driven for Rnic {
+    fn receive(&mut self, now: Duration) -> bool {
+        self.receive(now)
+    }
+
+    fn transmit(&mut self, now: Duration) -> bool {
+        self.transmit(now)
+    }
+
+    fn poll_timeout(&self) -> Option<Duration> {
+        self.poll_timeout()
     }
 }
 

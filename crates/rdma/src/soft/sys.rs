@@ -177,7 +177,7 @@ pub(super) unsafe fn receive_many(
 }
 
 /// A descriptor that is readable when one of those that were [watched](watch) is ready.
-pub(super) fn epoll() -> io::Result<OwnedFd> {
+pub(crate) fn epoll() -> io::Result<OwnedFd> {
     // SAFETY: an integer.
     let fd = unsafe { call!(epoll_create1, libc::EPOLL_CLOEXEC) }?;
     // SAFETY: new, and nobody else's.
@@ -185,12 +185,21 @@ pub(super) fn epoll() -> io::Result<OwnedFd> {
 }
 
 /// From now on a descriptor counts, if one of these events is there; for none it does not.
-pub(super) fn watch(epoll: BorrowedFd<'_>, of: BorrowedFd<'_>, events: c_int) -> io::Result<()> {
+pub(crate) fn watch(epoll: BorrowedFd<'_>, of: BorrowedFd<'_>, events: c_int) -> io::Result<()> {
     let action = if events == 0 { libc::EPOLL_CTL_DEL } else { libc::EPOLL_CTL_ADD };
     let mut event = libc::epoll_event { events: events as u32, u64: 0 };
     let fd = epoll.as_raw_fd();
     // SAFETY: the event is read during the call.
     unsafe { call!(epoll_ctl, fd, action, of.as_raw_fd(), &raw mut event) }.map(drop)
+}
+
+/// Calls on a descriptor fail from now on where they would wait.
+pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: integers.
+    let flags = unsafe { call!(fcntl, fd.as_raw_fd(), libc::F_GETFL) }?;
+    let flags = flags as c_int | libc::O_NONBLOCK;
+    // SAFETY: integers.
+    unsafe { call!(fcntl, fd.as_raw_fd(), libc::F_SETFL, flags) }.map(drop)
 }
 
 /// The abstract name of an AF_UNIX socket: the bytes after the leading NUL, at most 107.
