@@ -87,6 +87,8 @@ pub struct Sock {
     /// It, or the listener it comes from, was marked for the TCP option of SMC, and what came
     /// of that was not asked yet (see [`crate::tcp_option`]).
     pub(crate) has_tcp_option: AtomicBool,
+    /// The mark was also for other hosts, and whether one of them has agreed was not asked yet.
+    pub(crate) is_for_hosts: AtomicBool,
     /// This process begins another program, and has let go of the slot.
     let_go: AtomicBool,
     /// This process begins another program, in which a descriptor stays open.
@@ -191,6 +193,7 @@ fn new(nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
         (&raw mut (*at).server_port).write(AtomicU16::new(0));
         (&raw mut (*at).tcp_only).write(AtomicBool::new(false));
         (&raw mut (*at).has_tcp_option).write(AtomicBool::new(false));
+        (&raw mut (*at).is_for_hosts).write(AtomicBool::new(false));
         (&raw mut (*at).let_go).write(AtomicBool::new(false));
         (&raw mut (*at).stays_open).write(AtomicBool::new(false));
         (&raw mut (*at).is_received).write(AtomicBool::new(false));
@@ -372,7 +375,8 @@ impl Sock {
     pub(crate) fn port_without_wishes(&self) -> Option<u16> {
         let has_wishes = self.receive_buffer.load(Ordering::Relaxed) != 0
             || self.tcp_only.load(Ordering::Relaxed)
-            || self.has_tcp_option.load(Ordering::Relaxed);
+            || self.has_tcp_option.load(Ordering::Relaxed)
+            || self.is_for_hosts.load(Ordering::Relaxed);
         (!has_wishes).then(|| self.server_port.load(Ordering::Relaxed))
     }
 
@@ -698,6 +702,8 @@ impl Sock {
         self.tcp_only.store(listener.tcp_only.load(Ordering::Relaxed), Ordering::Relaxed);
         let has_tcp_option = listener.has_tcp_option.load(Ordering::Relaxed);
         self.has_tcp_option.store(has_tcp_option, Ordering::Relaxed);
+        let is_for_hosts = listener.is_for_hosts.load(Ordering::Relaxed);
+        self.is_for_hosts.store(is_for_hosts, Ordering::Relaxed);
         let port = listener.server_port.load(Ordering::Relaxed);
         self.server_port.store(port, Ordering::Relaxed);
     }

@@ -24,9 +24,9 @@
 use crate::process;
 use crate::sock::{self, Sock};
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sidestep_device::sys::{self, Errno};
-use sidestep_wire::tcp_option::{Identity, question};
+use sidestep_wire::tcp_option::{IS_REMOTE, Identity, question};
 
 /// For how long nobody looks again whether there is an agent by now.
 const ABSENT_NS: u64 = 1_000_000_000;
@@ -35,6 +35,10 @@ const ABSENT_NS: u64 = 1_000_000_000;
 static ABSENT_UNTIL: AtomicU64 = AtomicU64::new(0);
 /// The same for who tells identities: an agent may do one without the other.
 static NAMELESS_UNTIL: AtomicU64 = AtomicU64::new(0);
+
+/// Whether there is somebody in this network namespace who goes on with connections that
+/// other hosts have agreed to. Without him nobody but this host is asked.
+pub static HAS_GATEWAY: AtomicBool = AtomicBool::new(false);
 
 /// A socket is about to connect; `to` tells where.
 pub fn before_connect(sock: &Sock, fd: i32, to: impl FnOnce() -> Option<SocketAddr>) {
@@ -52,10 +56,14 @@ pub fn before_listen(sock: &Sock, fd: i32) {
 
 fn mark(sock: &Sock, fd: i32, is_permitted: impl FnOnce() -> bool) {
     sock.has_tcp_option.store(false, Ordering::Relaxed);
+    sock.is_for_hosts.store(false, Ordering::Relaxed);
     if is_absent() || !wants_option(sock) || !is_permitted() {
         return;
     }
-    let is_marked = say(fd, question::MARK).is_ok();
+    let is_for_hosts =
+        HAS_GATEWAY.load(Ordering::Relaxed) && say(fd, question::MARK_FOR_HOSTS).is_ok();
+    let is_marked = is_for_hosts || say(fd, question::MARK).is_ok();
+    sock.is_for_hosts.store(is_for_hosts, Ordering::Relaxed);
     sock.has_tcp_option.store(is_marked, Ordering::Relaxed);
     if !is_marked {
         ABSENT_UNTIL.store(sys::coarse_ns() + ABSENT_NS, Ordering::Relaxed);
@@ -69,6 +77,21 @@ pub fn after_listen(sock: &Sock, fd: i32) {
         && is_permitted(fd)
         && say(fd, question::ANNOUNCE).is_ok();
     sock.has_tcp_option.store(is_announced, Ordering::Relaxed);
+}
+
+/// Whether the two ends have agreed by the option, and are of two hosts: from its first byte
+/// on the connection belongs to CLC, so the gateway has to be given it before the program does
+/// any I/O. To be asked once, of a connected or accepted socket whose handshake is over.
+pub fn is_agreed_with_host(sock: &Sock, fd: i32) -> bool {
+    if !sock.is_for_hosts.swap(false, Ordering::Relaxed) {
+        return false;
+    }
+    let answer = say(fd, question::IS_AGREED);
+    // What this host's ends have agreed is asked when they are about to meet, unless it is
+    // known by now that nothing speaks against it.
+    let is_refused = answer == Err(Errno(libc::EPERM));
+    sock.has_tcp_option.fetch_and(is_refused, Ordering::Relaxed);
+    answer == Err(Errno(IS_REMOTE))
 }
 
 /// Whether the two ends could have agreed by the option and have not. Asked once.
