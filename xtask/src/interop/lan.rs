@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The bridge, which is also the host's interface.
-const BRIDGE: &str = "lan";
+pub(super) const BRIDGE: &str = "lan";
 
 /// A member of the network: the host is 1, guests are 2 and more.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
