@@ -61,11 +61,6 @@ impl Host {
         enclose(command, &self.group, &self.scratch);
     }
 
-    /// What the gateway has said since it began.
-    pub(super) fn gateway_log(&self) -> String {
-        self.gateway.printed()
-    }
-
     /// **Errors**: the gateway has ended.
     pub(super) fn must_be_well(&mut self) -> Result<()> {
         self.gateway.must_be_alive()
