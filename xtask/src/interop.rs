@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use sidestep_guest::{Play, Report, SocketKind, Talk};
+use sidestep_guest::{LinkGroup, Play, Report, SocketKind, Talk};
 
 use crate::bench::launch::{LaunchOptions, Launcher, Transport};
 use crate::bench::place::{self, find_command};
@@ -261,13 +261,21 @@ impl Scene {
         }
         let deadline = Instant::now() + talk::PATIENCE;
         loop {
-            let groups = self.guests[0].link_groups()?;
+            let groups = self.link_groups()?;
             if groups.is_empty() {
                 return Ok(());
             }
             ensure!(Instant::now() < deadline, "the guest keeps {groups:?}");
             thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// The link groups of the first guest with the host.
+    fn link_groups(&mut self) -> Result<Vec<LinkGroup>> {
+        let gid = Member::HOST.gid();
+        let mut groups = self.guests[0].link_groups()?;
+        groups.retain(|group| group.links.iter().any(|link| link.peer_gid == gid));
+        Ok(groups)
     }
 
     /// Ends a talk of which nothing is expected any more: the next one needs the port.

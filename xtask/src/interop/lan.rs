@@ -50,6 +50,12 @@ impl Member {
         [format!("{}/24", self.v4()), format!("{}/64", self.v6())]
     }
 
+    /// The GID of its adapter, as the kernel writes it: the IPv4 address in its mapped form.
+    pub(crate) fn gid(self) -> String {
+        let mapped = Ipv4Addr::new(10, 91, 0, self.0).to_ipv6_mapped();
+        mapped.segments().map(|part| format!("{part:04x}")).join(":")
+    }
+
     pub(crate) fn mac(self) -> String {
         format!("52:54:00:91:00:{:02x}", self.0)
     }

@@ -301,11 +301,11 @@ fn of_guest(reports: &[Report; 2]) -> Option<&Account> {
     reports.iter().flat_map(|it| it.connections.first()).find(|it| it.smc.is_some())
 }
 
-/// The link group that the guest has, as soon as its connections have ended.
+/// The link group that the guest has with the host, as soon as its connections have ended.
 fn only_group(scene: &mut Scene) -> Result<LinkGroup> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let mut groups = scene.guests[0].link_groups()?;
+        let mut groups = scene.link_groups()?;
         match (groups.pop(), groups.len()) {
             (Some(group), 0) if group.connections == 0 || Instant::now() > deadline => {
                 return Ok(group);
