@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -121,7 +122,9 @@ impl Group {
             (fields.next()? == "cgroup2").then_some(at)
         });
         let Some(mount) = mount else { bail!(Lacking("no cgroup2 is mounted".to_owned())) };
-        let at = Path::new(mount).join(format!("sidestep-e2e-{}", std::process::id()));
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let at = Path::new(mount).join(format!("sidestep-e2e-{}-{number}", std::process::id()));
         fs::create_dir(&at).map_err(|error| Lacking(format!("no control group: {error}")))?;
         let entrance = OpenOptions::new().write(true).open(at.join("cgroup.procs"))?;
         Ok(Self { at, entrance })

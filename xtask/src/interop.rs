@@ -16,22 +16,27 @@
 //! emulated, and so is its RDMA device, in the guest, by Linux. Nothing is installed in a guest
 //! either; it has no disk. What the host needs is root, for the namespace, and some packages.
 //!
-//! The first cases ([`ground`]) have Linux on both sides.
+//! The first cases ([`ground`]) have Linux on both sides, the next ([`mod@sidestep`]) Sidestep on one;
+//! [`verbs`] runs our own code in a guest, on the kernel's RDMA device.
 
 mod ground;
 mod guest;
+mod host;
 mod image;
 mod kernel;
 mod lan;
+mod sidestep;
 mod talk;
+mod verbs;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use sidestep_guest::{Play, Report, SocketKind, Talk};
+use sidestep_guest::{LinkGroup, Play, Report, SocketKind, Talk};
 
 use crate::bench::launch::{LaunchOptions, Launcher, Transport};
 use crate::bench::place::{self, find_command};
@@ -40,6 +45,7 @@ use crate::leftovers::Leftovers;
 use crate::suite::{self, Lacking, Outcome, Summary};
 use crate::user;
 use guest::{Boot, Guest};
+use host::Host;
 use kernel::Kernel;
 use lan::{Capture, Captured, Lan, Member};
 use talk::{HostTalk, Place};
@@ -75,7 +81,8 @@ pub(crate) struct Options {
 /// **Errors**: a case failed, or nothing matched.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let wanted = |name: &str| options.filter.as_ref().is_none_or(|it| name.contains(it.as_str()));
-    let chosen: Vec<_> = ground::CASES.iter().filter(|(name, _)| wanted(name)).collect();
+    let all = ground::CASES.iter().chain(&sidestep::CASES).chain(&verbs::CASES);
+    let chosen: Vec<_> = all.filter(|(name, _)| wanted(name)).collect();
     ensure!(!chosen.is_empty(), "no case has that name");
     let leftovers = Leftovers::note();
     let mut summary = Summary::default();
@@ -98,6 +105,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 /// Two guests on a network, and what the host has beside them.
 struct Scene {
     guests: [Guest; 2],
+    /// What lets programs of the host speak SMC-R, once a case has asked for it.
+    host: Option<Host>,
     lan: Lan,
     /// Starts programs of the host, plain or under Sidestep.
     launcher: Launcher,
@@ -130,7 +139,7 @@ impl Scene {
         }
         let launcher = Launcher::new(&LaunchOptions::default(), &repo)?.eager();
         let about = format!("{}, MTU {mtu}", kernel.package);
-        Ok((Self { guests, lan, launcher, talker, logs: boot.logs }, about))
+        Ok((Self { guests, host: None, lan, launcher, talker, logs: boot.logs }, about))
     }
 
     /// Plays a case while its packets are written to a file. When it fails, the file stays, with both
@@ -192,10 +201,7 @@ impl Scene {
         play: Play,
     ) -> Result<[Report; 2]> {
         let address = (self.member(server).v4(), PORT).into();
-        let sockets = [server, client].map(|place| match place {
-            Place::Guest(_) => socket,
-            Place::Host | Place::Sidestep => SocketKind::Tcp,
-        });
+        let sockets = [server, client].map(|place| place.socket(socket));
         let [servers, clients] = talk::both_ends(address, connections, &play, sockets);
         let server = self.begin(server, servers)?;
         let client = self.begin(client, clients).and_then(|client| self.report(client));
@@ -226,7 +232,10 @@ impl Scene {
             Place::Host => Transport::Tcp,
             Place::Sidestep => Transport::Smc,
         };
-        let program = self.launcher.launch(transport, &self.talker, [] as [&str; 0]);
+        let mut program = self.launcher.launch(transport, &self.talker, [] as [&str; 0]);
+        if let Some(host) = self.host.as_ref().filter(|_| place == Place::Sidestep) {
+            host.enclose(&mut program);
+        }
         Ok(Begun::OnHost(HostTalk::begin(&self.lan, program, &talk)?))
     }
 
@@ -235,6 +244,40 @@ impl Scene {
             Begun::InGuest(nth, job) => self.guests[nth].report(job, talk::PATIENCE),
             Begun::OnHost(talk) => talk.report(),
         }
+    }
+
+    /// Lets programs of the host speak SMC-R from now on.
+    fn equip_host(&mut self) -> Result<&mut Host> {
+        if self.host.is_none() {
+            let sidestep = self.launcher.observer().context("there is no `sidestep` command")?;
+            self.host = Some(Host::equip(sidestep, &self.lan, self.logs.join("host"))?);
+        }
+        self.host.as_mut().context("the host was equipped")
+    }
+
+    /// Lets the host and the first guest meet for the first time.
+    fn forget_link_groups(&mut self) -> Result<()> {
+        self.equip_host()?;
+        if let Some(host) = &mut self.host {
+            host.restart_gateway(&self.lan)?;
+        }
+        let deadline = Instant::now() + talk::PATIENCE;
+        loop {
+            let groups = self.link_groups()?;
+            if groups.is_empty() {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "the guest keeps {groups:?}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The link groups of the first guest with the host.
+    fn link_groups(&mut self) -> Result<Vec<LinkGroup>> {
+        let gid = Member::HOST.gid();
+        let mut groups = self.guests[0].link_groups()?;
+        groups.retain(|group| group.links.iter().any(|link| link.peer_gid == gid));
+        Ok(groups)
     }
 
     /// Ends a talk of which nothing is expected any more: the next one needs the port.
@@ -246,7 +289,8 @@ impl Scene {
     }
 
     /// Turns the guests off.
-    fn clear(self) -> Result<String> {
+    fn clear(mut self) -> Result<String> {
+        self.host = None;
         self.guests.into_iter().try_for_each(Guest::turn_off)?;
         Ok(String::new())
     }

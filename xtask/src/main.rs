@@ -3,7 +3,7 @@
 //! | command | what it does |
 //! |---|---|
 //! | `check` | tidiness, format, lints, documentation |
-//! | `test` | everything that must pass: all of these for a short time, without the last four |
+//! | `test` | everything that must pass: all of these for a short time, without the last five |
 //! | `posix` | the POSIX programs of `tests/posix`, plain and preloaded |
 //! | `operations` | random lists of socket operations, with Linux TCP as the oracle |
 //! | `hostile` | hostile peers and exhausted resources: the victim lives |
@@ -15,6 +15,7 @@
 //! | `demo` | redis through TCP, then through shared memory |
 //! | `bench` | TCP against shared memory, interleaved |
 //! | `fuzz` | parsers, the ring and lists of operations, for a bounded time |
+//! | `sim` | ten thousand worlds of two hosts by their seeds, for the night |
 //! | `interop` | a stock Linux kernel, in a virtual machine, is the peer |
 
 mod bench;
@@ -31,6 +32,7 @@ mod operations;
 mod payload;
 mod posix;
 mod races;
+mod sim;
 mod sshd;
 mod suite;
 mod suites;
@@ -75,6 +77,8 @@ enum Task {
     Demo,
     /// TCP against shared memory in interleaved runs.
     Bench(bench::BenchOptions),
+    /// Worlds of two hosts that speak SMC-R, by their seeds.
+    Sim(sim::Options),
     /// A stock Linux kernel, in a virtual machine, is the peer (needs root; no KVM, no RDMA hardware).
     Interop(interop::Options),
     /// The fuzz targets, each for some seconds (needs a nightly toolchain and cargo-fuzz).
@@ -124,6 +128,7 @@ fn main() -> Result<()> {
             build()?;
             bench::run(&options)
         }
+        Task::Sim(options) => sim::run(&options),
         Task::Interop(options) => {
             build()?;
             interop::run(&options)
@@ -178,6 +183,7 @@ const FUZZ_TARGETS: &[(&str, &[&str])] = &[
     ("roce", &[]),
     ("responder", &[]),
     ("connection", &[]),
+    ("rendezvous", &["rendezvous"]),
     ("canonical", &["clc", "host_control"]),
     ("tcp_option", &["tcp_option"]),
     ("options", &["options"]),

@@ -23,7 +23,7 @@ const FLOORS: [&[&str]; 5] = [
     &["wire"],
     &["proto", "device", "rdma", "bpf"],
     &["engine"],
-    &["socket", "modeler"],
+    &["socket", "modeler", "gateway"],
     &["preload", "cli"],
 ];
 
@@ -31,7 +31,7 @@ const FLOORS: [&[&str]; 5] = [
 const CRATE_PREFIX: &str = "sidestep-";
 
 /// Crates without `unsafe`.
-const SAFE_CRATES: [&str; 4] = ["wire", "proto", "bpf", "engine"];
+const SAFE_CRATES: [&str; 5] = ["wire", "proto", "bpf", "engine", "gateway"];
 
 /// Directories with nothing of ours in them.
 const FOREIGN_DIRECTORIES: [&str; 5] = [".git", "target", "corpus", "artifacts", "__pycache__"];

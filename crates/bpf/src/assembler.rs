@@ -64,6 +64,8 @@ pub(crate) enum Helper {
     MapUpdate = 2,
     /// Removes key `*R2` from map `R1`.
     MapDelete = 3,
+    /// `R0` = nanoseconds of the monotonic clock.
+    KtimeGetNs = 5,
     /// Sets the events that connection `R1` (`bpf_sock_ops`) reports to `R2`.
     SockOpsCbFlagsSet = 59,
     /// Puts connection `R1` (`bpf_sock_ops`) into `R2` under key `*R3`, with flags `R4`.
@@ -144,6 +146,7 @@ mod operation {
     pub(super) const JUMP_IF_ABOVE: u8 = JMP | K | 0x20;
     pub(super) const JUMP_IF_NOT_EQUAL: u8 = JMP | K | 0x50;
     pub(super) const JUMP_IF_DIFFERENT: u8 = JMP | X | 0x50;
+    pub(super) const JUMP_IF_BEYOND: u8 = JMP | X | 0x20;
     pub(super) const JUMP_IF_NEGATIVE: u8 = JMP | K | 0xc0;
     pub(super) const CALL: u8 = JMP | 0x80;
     pub(super) const EXIT: u8 = JMP | 0x90;
@@ -246,9 +249,9 @@ impl Assembler {
         self.push(operation::STORE_64, to, from, offset, 0);
     }
 
-    /// `*(u64 *)to += from`, atomically
-    pub(crate) fn atomic_add_64(&mut self, to: Register, from: Register) {
-        self.push(operation::ATOMIC_64, to, from, 0, 0);
+    /// `*(u64 *)(to + offset) += from`, atomically
+    pub(crate) fn atomic_add_64(&mut self, to: Register, offset: i16, from: Register) {
+        self.push(operation::ATOMIC_64, to, from, offset, 0);
     }
 
     /// `to =` the address of a map
@@ -283,6 +286,12 @@ impl Assembler {
     ) {
         self.jumps.push((self.instructions.len(), label));
         self.push(operation::JUMP_IF_DIFFERENT, one, other, 0, 0);
+    }
+
+    /// If `one`, as a number without a sign, is above `other`.
+    pub(crate) fn jump_if_beyond(&mut self, one: Register, other: Register, label: &'static str) {
+        self.jumps.push((self.instructions.len(), label));
+        self.push(operation::JUMP_IF_BEYOND, one, other, 0, 0);
     }
 
     pub(crate) fn jump_if_equal(&mut self, register: Register, value: i32, label: &'static str) {
@@ -400,9 +409,9 @@ mod tests {
             &[0x7b, 0x0a, 0xd0, 0xff, 0, 0, 0, 0],
         );
         is(
-            "lock *(u64 *)(r0 + 0) += r1",
-            |a| a.atomic_add_64(R0, R1),
-            &[0xdb, 0x10, 0, 0, 0, 0, 0, 0],
+            "lock *(u64 *)(r0 + 8) += r1",
+            |a| a.atomic_add_64(R0, 8, R1),
+            &[0xdb, 0x10, 8, 0, 0, 0, 0, 0],
         );
         is("call 71", |a| a.call(Helper::MsgRedirectHash), &[0x85, 0, 0, 0, 71, 0, 0, 0]);
         is(
@@ -450,6 +459,8 @@ mod tests {
         assert_eq!(negative, [0xc5, 0, 1, 0, 0, 0, 0, 0]);
         let different = jump(|a| a.jump_if_different(Register::R1, Register::R2, "end"));
         assert_eq!(different, [0x5d, 0x21, 1, 0, 0, 0, 0, 0]);
+        let beyond = jump(|a| a.jump_if_beyond(Register::R1, Register::R2, "end"));
+        assert_eq!(beyond, [0x2d, 0x21, 1, 0, 0, 0, 0, 0]);
     }
 
     #[test]

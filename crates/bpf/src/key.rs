@@ -50,7 +50,11 @@ pub(crate) mod sock_ops {
     pub(crate) const ARGS: [i16; 2] = [4, 8];
     pub(crate) const IS_FULLSOCK: i16 = 72;
     pub(crate) const CB_FLAGS: i16 = 84;
+    pub(crate) const RCV_NXT: i16 = 100;
     pub(crate) const SK: i16 = 184;
+    /// The header of a packet that is about to be sent, up to its options.
+    pub(crate) const SKB_DATA: i16 = 192;
+    pub(crate) const SKB_DATA_END: i16 = 200;
     /// Flags of the packet that is about to be sent.
     pub(crate) const SKB_TCP_FLAGS: i16 = 212;
     pub(crate) const CONTEXT: Context = Context {
@@ -116,6 +120,13 @@ pub(crate) fn store_peer(a: &mut Assembler) {
     copy_128(a, PEER + REMOTE_ADDRESS, OWN + LOCAL_ADDRESS);
     copy_32(a, PEER + LOCAL_PORT, OWN + REMOTE_PORT);
     copy_32(a, PEER + REMOTE_PORT, OWN + LOCAL_PORT);
+}
+
+/// Makes the key on the stack one of all network namespaces: whoever has the same addresses
+/// finds it.
+pub(crate) fn leave_netns(a: &mut Assembler, key: i16) {
+    a.mov_immediate(R1, 0);
+    a.store_64(R10, key + NETNS_COOKIE, R1);
 }
 
 /// The network namespace of context `R6`.

@@ -35,7 +35,7 @@ mod tcp_option;
 pub use cgroup::Cgroup;
 pub use error::BpfError;
 pub use sockmap::{Counters, Sockmap};
-pub use tcp_option::TcpOption;
+pub use tcp_option::{Sweeper, TcpOption};
 
 use aya::Ebpf;
 use aya::programs::{Program, ProgramError};

@@ -4,19 +4,22 @@ mod programs;
 
 use std::fs::File;
 use std::path::Path;
+use std::time::Duration;
 
+use aya::maps::{HashMap, MapData};
 use aya::programs::{CgroupAttachMode, CgroupSockopt, SockOps};
 use aya::{Ebpf, EbpfError};
 
 use crate::error::BpfError;
-use crate::{object_file, program};
+use crate::{key, object_file, program};
+use programs::answer;
 
 /// The option on connections between Sidestep programs of a cgroup, and of those below.
 ///
 /// While it exists, a socket that the library marks before `connect` or `listen` sends
 /// the option in SYN and SYN-ACK, if the other end is another such socket of this host,
-/// and the library may ask of a connection whether both ends have sent it. Sockets that
-/// nobody marks are not touched.
+/// or of another host if the mark says so, and the library may ask of a connection whether
+/// both ends have sent it. Sockets that nobody marks are not touched.
 ///
 /// Nothing is pinned: with the process that holds this the programs go, whatever ends
 /// it. Connections stay what they are, and the library then hears that nobody speaks
@@ -25,8 +28,15 @@ use crate::{object_file, program};
 #[derive(Debug)]
 pub struct TcpOption {
     /// Programs, maps and links: descriptors, closed on drop.
-    _loaded: Ebpf,
-    tells_identity: bool,
+    loaded: Ebpf,
+    answers_by_numbers: bool,
+}
+
+/// Removes what the programs remember of handshakes with other hosts that have come to
+/// nothing, of which the kernel tells nobody: see [`TcpOption::sweeper`].
+#[derive(Debug)]
+pub struct Sweeper {
+    answered: HashMap<MapData, [u8; key::LEN as usize], [u8; answer::LEN as usize]>,
 }
 
 impl TcpOption {
@@ -41,20 +51,59 @@ impl TcpOption {
     }
 
     /// Whether the library is told which connection a socket is an end of
-    /// ([`sidestep_wire::tcp_option::Identity`]). It takes Linux 5.18.
+    /// ([`sidestep_wire::tcp_option::Identity`]), and may mark sockets for other hosts. It takes
+    /// Linux 5.18.
     #[must_use]
-    pub fn tells_identity(&self) -> bool {
-        self.tells_identity
+    pub fn answers_by_numbers(&self) -> bool {
+        self.answers_by_numbers
     }
 
-    fn load(group: &File, tells_identity: bool) -> Result<Self, BpfError> {
-        let object = object_file::write(&programs::MAPS, &programs::all(tells_identity));
+    /// Who holds the programs for long lets this sweep from time to time: 65 536 handshakes
+    /// that came to nothing, and no other host is answered any more. `None`: it was given
+    /// away before.
+    pub fn sweeper(&mut self) -> Option<Sweeper> {
+        let map = self.loaded.take_map(programs::ANSWERED)?;
+        Some(Sweeper { answered: map.try_into().ok()? })
+    }
+
+    fn load(group: &File, answers_by_numbers: bool) -> Result<Self, BpfError> {
+        let object = object_file::write(&programs::MAPS, &programs::all(answers_by_numbers));
         let mut loaded =
             Ebpf::load(&object).map_err(|error| BpfError::of_kernel("load BPF maps", &error))?;
         attach(&mut loaded, group)
             .map_err(|error| BpfError::of_kernel("attach a program to a cgroup", &error))?;
-        Ok(Self { _loaded: loaded, tells_identity })
+        Ok(Self { loaded, answers_by_numbers })
     }
+}
+
+impl Sweeper {
+    /// A handshake whose SYN-ACK was not sent for so long is over: the kernel waits for the
+    /// third segment, or sends again, for 120 s at most (`TCP_RTO_MAX`).
+    pub const DEAD_AFTER: Duration = Duration::from_secs(240);
+
+    /// Removes what was not needed for so long ([`Self::DEAD_AFTER`], or less if a test wants
+    /// to see it), and returns how many remain.
+    pub fn sweep(&mut self, dead_after: Duration) -> usize {
+        let now_ns = monotonic_ns();
+        let is_dead = |value: &[u8; answer::LEN as usize]| {
+            let sent_ns = value[answer::SENT_NS as usize..].try_into().map(u64::from_ne_bytes);
+            sent_ns
+                .is_ok_and(|sent_ns| now_ns.saturating_sub(sent_ns) >= dead_after.as_nanos() as u64)
+        };
+        // An entry that comes or goes meanwhile may be missed, or be met twice.
+        let (dead, alive): (Vec<_>, Vec<_>) =
+            self.answered.iter().filter_map(Result::ok).partition(|(_, value)| is_dead(value));
+        for (key, _) in dead {
+            _ = self.answered.remove(&key);
+        }
+        alive.len()
+    }
+}
+
+/// The clock of `bpf_ktime_get_ns`.
+fn monotonic_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 fn attach(loaded: &mut Ebpf, cgroup: &File) -> Result<(), EbpfError> {

@@ -12,6 +12,7 @@ use clap::{Parser, Subcommand};
 
 use crate::metrics_address::MetricsAddress;
 use crate::options::{LogLevel, Mode, Promotion};
+use sidestep_gateway::AdapterChoice;
 use sidestep_socket::options::AGENT_SOCKET;
 
 pub(crate) use subject::{Subject, canonical};
@@ -71,6 +72,12 @@ pub(crate) enum Command {
     /// Do on this host what takes a privilege: have the TCP option of SMC written, and bring
     /// programs of different network namespaces together
     Agent(AgentArgs),
+    /// Carry the connections of this host's Sidestep programs to other hosts, by SMC-R
+    Gateway(GatewayArgs),
+    /// List the links of the gateway of this network namespace, by link group
+    Links(StatusArgs),
+    /// List the RDMA adapters of the gateway of this network namespace
+    Devices(StatusArgs),
     /// Measure workloads over TCP, shared memory and other transports, side by side
     Bench(Box<BenchArgs>),
     /// Measure in two seconds what this machine would gain
@@ -306,6 +313,33 @@ pub(crate) struct AgentArgs {
     pub(crate) socket: PathBuf,
 }
 
+/// The arguments of `sidestep gateway`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = GATEWAY_EXAMPLES)]
+pub(crate) struct GatewayArgs {
+    /// Have an RDMA adapter at this address, or at that of this interface; the preferred first
+    /// [default: smc-r.adapters of the configuration]
+    #[arg(long = "adapter", value_name = "ADDRESS|INTERFACE")]
+    pub(crate) adapters: Vec<AdapterChoice>,
+
+    /// What the gateway reports (error, warn, info, debug, trace), and the file it appends to
+    /// instead of standard error [default: info]
+    #[arg(long, value_name = "LEVEL[:FILE]", value_parser = parse_log)]
+    pub(crate) log: Option<LogArg>,
+
+    /// A configuration file that goes before the user's and the machine's
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// The arguments of `sidestep links` and `sidestep devices`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StatusArgs {
+    /// Print a JSON array instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// The value of `--log`: `LEVEL` or `LEVEL:FILE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogArg {
@@ -405,6 +439,19 @@ Examples:
 
 Exit status: 0 after a signal; 1 if so much is lacking that there is nothing to do, or the control
 group is none; 2 if the command line is wrong.";
+
+const GATEWAY_EXAMPLES: &str = "\
+It runs until SIGTERM or SIGINT, one for each network namespace. Its adapters speak RoCEv2 at UDP
+port 4791 of their addresses; they need no hardware and no privilege. Programs under Sidestep hand
+it their connections to other hosts that know SMC-R, which `sidestep agent` finds out. When it ends,
+these are reset. docs/gateway.md tells more.
+
+Examples:
+  sidestep gateway --adapter 10.0.0.1
+  sidestep gateway --adapter eth0 --adapter eth1
+
+Exit status: 0 after a signal; 1 if an adapter cannot be had or another gateway is there; 2 if the
+command line is wrong; 125 to 127 if it cannot start itself, as of `sidestep run`.";
 
 const SS_EXAMPLES: &str = "\
 A connection between two Sidestep programs has two lines, one for each end. SMC-D: its bytes go

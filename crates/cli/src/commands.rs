@@ -7,6 +7,9 @@ mod config;
 mod decode;
 mod demote;
 mod doctor;
+mod gateway;
+mod gateway_status;
+mod logging;
 mod probe;
 mod run;
 mod ss;
@@ -33,6 +36,9 @@ pub(crate) fn execute(args: Args) -> i32 {
         Command::Config(args) => config::execute(&args),
         Command::Decode(args) => decode::execute(&args),
         Command::Agent(args) => agent::execute(&args),
+        Command::Gateway(args) => gateway::execute(&args),
+        Command::Links(args) => gateway_status::links(&args),
+        Command::Devices(args) => gateway_status::devices(&args),
         Command::Bench(args) => bench::execute(&args),
         Command::Probe(args) => probe::execute(&args),
     }

@@ -12,10 +12,12 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use ipnet::IpNet;
+use sidestep_gateway::AdapterChoice;
 use sidestep_proto::policy::{self, ENTRIES_MAX, Interface, MEMBERS_MAX, PortRange};
 use sidestep_proto::rendezvous::UEIDS_MAX;
 use sidestep_socket::options::AGENT_SOCKET_LEN_MAX;
@@ -23,6 +25,7 @@ use thiserror::Error;
 use toml::de::{DeTable, DeValue};
 
 use crate::accounts::{Group, User};
+use crate::fault_plan::FaultPlan;
 use crate::metrics_address::{MetricsAddress, MetricsAddressError};
 use crate::options::{
     self, Eid, Eids, MemoryLimit, ProgramName, RmbeSize, Settings, listed, parse_keyword,
@@ -276,6 +279,21 @@ const TABLES: &[(&str, &[Key])] = &[
             get: |s| s.agent_metrics.as_ref().map(MetricsAddress::to_string),
         }],
     ),
+    (
+        "smc-r",
+        &[
+            Key {
+                name: "adapters",
+                set: |s, v| list(v, adapter).map(|v| s.adapters = Some(v)),
+                get: |s| s.adapters.as_ref().map(|list| listed(list, ", ")),
+            },
+            Key {
+                name: "faults",
+                set: |s, v| fault_plan(v).map(|v| s.faults = Some(v)),
+                get: |s| s.faults.as_ref().map(FaultPlan::to_string),
+            },
+        ],
+    ),
 ];
 
 /// The table with a table for each PNET ID. A file that has it hides that of less important
@@ -454,6 +472,21 @@ fn metrics_address(value: &DeValue<'_>) -> Result<MetricsAddress, String> {
     text.parse().map_err(|error: MetricsAddressError| error.to_string())
 }
 
+/// What is no address is the name of an interface.
+fn adapter(value: &DeValue<'_>) -> Result<AdapterChoice, String> {
+    let text = value.as_str().unwrap_or_default();
+    let is_right = text.parse::<IpAddr>().is_ok() || text.parse::<Interface>().is_ok();
+    let choice = text.parse().ok().filter(|_| is_right);
+    choice.ok_or_else(|| {
+        format!("{} is not allowed; use an address of this host, or an interface", shown(value))
+    })
+}
+
+fn fault_plan(value: &DeValue<'_>) -> Result<FaultPlan, String> {
+    let plan = value.as_str().unwrap_or_default().parse();
+    plan.map_err(|reason| format!("{} is not allowed; {reason}", shown(value)))
+}
+
 /// An array, each of whose elements `entry` understands.
 fn list<T>(
     value: &DeValue<'_>,
@@ -622,6 +655,9 @@ mod tests {
             file = "/var/log/sidestep.log"
             [agent]
             metrics = "127.0.0.1:9464"
+            [smc-r]
+            adapters = ["10.0.0.1", "eth1"]
+            faults = "loss=1%"
             "#,
         );
         assert!(faults.is_empty(), "{faults:?}");
@@ -654,6 +690,8 @@ mod tests {
             log_level: Some(LogLevel::Debug),
             log_file: Some("/var/log/sidestep.log".into()),
             agent_metrics: "127.0.0.1:9464".parse().ok(),
+            adapters: Some(["10.0.0.1", "eth1"].map(|text| text.parse().unwrap()).to_vec()),
+            faults: "loss=1%".parse().ok(),
         };
         assert_eq!(settings, expected);
     }
@@ -685,7 +723,7 @@ mod tests {
         );
         assert_eq!(
             error("\n[lgo]\n"),
-            "sidestep.toml:2: lgo: unknown table (known: smc, policy, log, agent, pnet)"
+            "sidestep.toml:2: lgo: unknown table (known: smc, policy, log, agent, smc-r, pnet)"
         );
     }
 
@@ -801,7 +839,7 @@ mod tests {
         let all = Settings::from(Settings::default().into_options());
         let unset: Vec<_> =
             keys().filter(|(_, get)| get(&all).is_none()).map(|(key, _)| key).collect();
-        assert_eq!(unset, ["log.file", "agent.metrics"]);
+        assert_eq!(unset, ["log.file", "agent.metrics", "smc-r.adapters", "smc-r.faults"]);
     }
 
     #[test]

@@ -7,7 +7,8 @@
 //! * [`config`]: the configuration files; [`options`]: the values they and the command line
 //!   choose, and the text in which the library receives them; [`applied`]: how programs that
 //!   run already learn of changes; [`accounts`]: which users and groups names mean;
-//!   [`pnet`]: which networks interfaces and devices are on; [`metrics_address`]: where the agent may tell its metrics.
+//!   [`pnet`]: which networks interfaces and devices are on; [`metrics_address`]: where the agent may tell its metrics;
+//!   [`fault_plan`]: the bad network that the gateway may be tried in.
 //! * [`library`]: where `libsidestep.so` is, and how it gets into `LD_PRELOAD`.
 //! * [`program`]: which file a command name means; [`preloadable`]: whether that file's loader
 //!   will take our library.
@@ -22,6 +23,7 @@ mod applied;
 mod args;
 mod commands;
 mod config;
+mod fault_plan;
 mod library;
 mod metrics_address;
 mod options;

@@ -18,11 +18,13 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use ipnet::IpNet;
+use sidestep_gateway::AdapterChoice;
 use sidestep_proto::policy::PortRange;
 use sidestep_proto::rendezvous::UEIDS_MAX;
 use sidestep_socket::options::AGENT_SOCKET;
 
 use crate::accounts::{Group, User};
+use crate::fault_plan::FaultPlan;
 use crate::metrics_address::MetricsAddress;
 use crate::pnet::{Device, Networks};
 
@@ -99,6 +101,9 @@ pub(crate) struct Settings {
     pub(crate) log_file: Option<PathBuf>,
     /// For `sidestep agent`; the library is not told.
     pub(crate) agent_metrics: Option<MetricsAddress>,
+    /// These two for `sidestep gateway`.
+    pub(crate) adapters: Option<Vec<AdapterChoice>>,
+    pub(crate) faults: Option<FaultPlan>,
 }
 
 impl Settings {
@@ -171,6 +176,8 @@ impl Settings {
             log_level: self.log_level.or(lower.log_level),
             log_file: self.log_file.or(lower.log_file),
             agent_metrics: self.agent_metrics.or(lower.agent_metrics),
+            adapters: self.adapters.or(lower.adapters),
+            faults: self.faults.or(lower.faults),
         }
     }
 
@@ -227,6 +234,8 @@ impl From<Options> for Settings {
             log_level: Some(options.log_level),
             log_file: options.log_file,
             agent_metrics: None,
+            adapters: None,
+            faults: None,
         }
     }
 }
@@ -359,6 +368,11 @@ impl Eids {
     /// The EIDs if there are no more than a message of Linux has.
     pub(crate) fn new(eids: Vec<Eid>) -> Option<Self> {
         (1..=UEIDS_MAX).contains(&eids.len()).then_some(Self(eids))
+    }
+
+    /// Each as text.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|eid| eid.0.as_str())
     }
 }
 

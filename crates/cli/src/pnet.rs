@@ -104,6 +104,14 @@ impl Networks {
         let network = self.0.iter().find(|network| network.devices.contains(&device));
         network.map_or(&[], |network| &network.interfaces)
     }
+
+    /// The interfaces that have a PNET ID, each with it.
+    pub(crate) fn of_interfaces(&self) -> impl Iterator<Item = (String, String)> {
+        self.0.iter().flat_map(|network| {
+            let its = network.interfaces.iter();
+            its.map(|interface| (interface.to_string(), network.id.to_string()))
+        })
+    }
 }
 
 impl fmt::Display for Networks {

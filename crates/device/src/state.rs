@@ -32,7 +32,7 @@ const _: () = assert!((YOUNG_MAX * size_of::<Young>()).is_multiple_of(4096));
 const MAGIC: u64 = u64::from_be_bytes(*b"SIDESTAT");
 /// Bumped with every change of the layout. Not that of what peers share: programs
 /// whose states differ still talk to each other.
-const VERSION: u32 = 8;
+const VERSION: u32 = 9;
 
 const _: () = assert!(size_of::<Slot>() <= 640);
 const _: () = assert!(size_of::<Header>() <= HISTORY_AT);
@@ -445,6 +445,9 @@ pub struct Slot {
     pub not_sent_low_water: AtomicU32,
     /// Port of the server's end, 0 = not known.
     pub server_port: AtomicU32,
+    /// Of a connection to another host: our port on the way to the gateway, and above it
+    /// (`<< 16`) 1 if this end has accepted it. 0: it does not go by the gateway.
+    pub passage: AtomicU32,
     /// 0, or 1 + the messages that had passed when the connection moved.
     pub moved_after: AtomicU64,
     /// What `sidestep ss` shows. From here on all is zero as long as the slot is free.

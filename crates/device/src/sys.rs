@@ -338,6 +338,31 @@ pub fn unix_packet() -> Result<i32> {
     unsafe { call!(socket, libc::AF_UNIX, kind, 0) }.map(|fd| fd as i32)
 }
 
+/// A TCP socket of IPv4.
+pub fn tcp_socket() -> Result<i32> {
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+    // SAFETY: no memory operands.
+    unsafe { call!(socket, libc::AF_INET, kind, 0) }.map(|fd| fd as i32)
+}
+
+/// Connects it to a port of 127.0.0.1, and waits for that no longer than `patience`, which stays
+/// its `SO_SNDTIMEO`.
+pub fn connect_to_self(fd: i32, port: u16, patience: Duration) -> Result {
+    let address = libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: port.to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from(core::net::Ipv4Addr::LOCALHOST).to_be() },
+        sin_zero: [0; 8],
+    };
+    set_option(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &timeval(patience))?;
+    // SAFETY: an initialised address of this length.
+    unsafe { call!(connect, fd, &raw const address, size_of_val(&address)) }
+}
+
+const fn timeval(time: Duration) -> libc::timeval {
+    libc::timeval { tv_sec: time.as_secs() as i64, tv_usec: time.subsec_micros() as i64 }
+}
+
 /// The user at the other end of a connected AF_UNIX socket, as it was when that connected
 /// or began to listen.
 pub fn peer_user(fd: i32) -> Result<u32> {
@@ -653,8 +678,14 @@ pub fn socket_option<T: Copy>(fd: i32, level: i32, name: i32) -> Result<T> {
 
 /// Sets an integer socket option.
 pub fn set_socket_option(fd: i32, level: i32, name: i32, value: i32) -> Result {
-    // SAFETY: value outlives the call and its length is given.
-    unsafe { call!(setsockopt, fd, level, name, &raw const value, size_of::<i32>()) }
+    set_option(fd, level, name, &value)
+}
+
+/// Sets a socket option that is plain data.
+pub fn set_option<T: Copy>(fd: i32, level: i32, name: i32, value: &T) -> Result {
+    let at = core::ptr::from_ref(value);
+    // SAFETY: the value outlives the call and its length is given.
+    unsafe { call!(setsockopt, fd, level, name, at, size_of::<T>()) }
 }
 
 /// An address as the kernel fills it in.

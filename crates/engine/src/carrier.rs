@@ -11,13 +11,13 @@
 //! and what they say later says the newest.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 
 use sidestep_proto::connection::Receipt;
 use sidestep_proto::link_group::{AdapterId, RmbId, Ticket};
-use sidestep_rdma::memory::Shared;
-use sidestep_rdma::soft::queue_pair::{PostError, QueuePair};
+use sidestep_rdma::device::{Device, PostError, Source};
 use sidestep_wire::{AlertToken, QpNumber, Rkey, RmbAddress, cdc};
+
+use crate::view::{Traffic, Usage};
 
 /// A message for a queue pair.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) enum Work {
     /// An LLC message.
     Llc { ticket: Ticket, bytes: Vec<u8> },
     /// Bytes of a connection, out of its send buffer.
-    Write { of: AlertToken, from: (Arc<Shared>, usize, u32), to: (Rkey, RmbAddress) },
+    Write { of: AlertToken, from: (Source, usize, u32), to: (Rkey, RmbAddress) },
     /// Its CDC message behind them.
     Cdc { of: AlertToken, receipt: Receipt, bytes: [u8; cdc::LEN] },
 }
@@ -50,12 +50,12 @@ impl Work {
         }
     }
 
-    fn post(&self, id: u64, qp: &mut QueuePair) -> Result<(), PostError> {
+    fn post(&self, id: u64, qp: QpNumber, device: &mut impl Device) -> Result<(), PostError> {
         match self {
-            Self::Llc { bytes, .. } => qp.post_send(id, bytes),
-            Self::Cdc { bytes, .. } => qp.post_send(id, bytes),
-            Self::Write { from: (memory, at, len), to, .. } => {
-                qp.post_write(id, (memory, *at, *len), *to)
+            Self::Llc { bytes, .. } => device.post_send(qp, id, bytes),
+            Self::Cdc { bytes, .. } => device.post_send(qp, id, bytes),
+            Self::Write { from: (source, at, len), to, .. } => {
+                device.post_write(qp, id, (source, *at, *len), *to)
             }
         }
     }
@@ -80,6 +80,7 @@ pub(crate) struct Carrier {
     pub(crate) keys: BTreeMap<RmbId, Rkey>,
     /// Connections that may have something to send.
     pub(crate) ready: VecDeque<AlertToken>,
+    pub(crate) traffic: Traffic,
     waiting: VecDeque<Work>,
     posted: VecDeque<Posted>,
     /// Number of the first of `posted`, and of the next to come.
@@ -95,6 +96,7 @@ impl Carrier {
             qp,
             keys: BTreeMap::new(),
             ready: VecDeque::new(),
+            traffic: Traffic::NONE,
             waiting: VecDeque::new(),
             posted: VecDeque::new(),
             first_id: 0,
@@ -117,14 +119,23 @@ impl Carrier {
 
     /// Posts what there is a place for. A queue pair that does not send any more takes nothing, and
     /// says so.
-    pub(crate) fn post(&mut self, qp: &mut QueuePair) {
+    pub(crate) fn post(&mut self, device: &mut impl Device) {
         while let Some(work) = self.waiting.front()
-            && work.post(self.next_id, qp).is_ok()
+            && work.post(self.next_id, self.qp, device).is_ok()
         {
+            match work {
+                Work::Write { from: (.., len), .. } => self.traffic.bytes_sent += u64::from(*len),
+                Work::Llc { .. } | Work::Cdc { .. } => self.traffic.messages_sent += 1,
+            }
             self.posted.push_back(work.as_posted());
             self.waiting.pop_front();
             self.next_id += 1;
         }
+    }
+
+    /// How much it was used.
+    pub(crate) fn usage(&self, device: &impl Device) -> Usage {
+        Usage { traffic: self.traffic, retransmissions: device.retransmissions(self.qp) }
     }
 
     /// What the queue pair has completed under this number.

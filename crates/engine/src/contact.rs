@@ -21,8 +21,10 @@ use sidestep_proto::connection::Connection;
 use sidestep_proto::link_group::{
     Agreement, Introduction, LinkGroup, Local, Refusal, RmbId, RmbState, Role,
 };
+use sidestep_rdma::device::Device;
 use sidestep_rdma::memory::Shared;
 use sidestep_wire::clc::{AcceptConfirmR, FirstContactR, FormR, Role as ClcRole, Version};
+use sidestep_wire::llc::DeleteReason;
 use sidestep_wire::{AlertToken, Diagnosis, Eid, LinkUserId, Mac, PeerId, RmbeSize, RoceGid};
 
 use crate::event::{Event, Reset};
@@ -101,7 +103,7 @@ impl Wording {
 
 // ---- CLC ----------------------------------------------------------------------------------------
 
-impl Host {
+impl<D: Device> Host<D> {
     /// Server: a connection for this Proposal. [`Event::Introduce`] with the Accept follows, or
     /// [`Event::Declined`].
     ///
@@ -175,10 +177,15 @@ impl Host {
         let is_sound = stream.peer.is_some()
             && confirm.role == ClcRole::Confirm
             && confirm.is_first_contact() == stream.is_first;
-        let Some(group) = self.groups.get_mut(&stream.group) else { return };
+        let id = stream.group;
+        let Some(group) = self.groups.get(&id) else { return };
         match (is_sound, stream.is_first) {
             (false, _) => self.decline(token, Diagnosis::ERR_RTOK, now),
-            (true, true) => group.engine.handle_confirm(confirm, now),
+            (true, true) => {
+                if let Some(engine) = self.engine(id) {
+                    engine.handle_confirm(confirm, now);
+                }
+            }
             (true, false) => match group.link_to(confirm) {
                 Some(link) => self.begin(token, link, now),
                 None => self.reset(token, Reset::Refused(Refusal::NoLink), now),
@@ -195,11 +202,23 @@ impl Host {
             self.settle(now);
         }
     }
+
+    /// Server: the peer has declined because it is out of sync: it does not know the group of this
+    /// connection. It has begun anew, or has ended the group and could not say so; nothing that is
+    /// in it can go on.
+    pub fn handle_out_of_sync(&mut self, token: AlertToken, now: Duration) {
+        let group = self.streams.get(&token).filter(|it| !it.is_first).map(|it| it.group);
+        self.abandon(token, now);
+        if let Some(engine) = group.and_then(|group| self.engine(group)) {
+            engine.end(DeleteReason::LOST_PATH, false, now);
+        }
+        self.settle(now);
+    }
 }
 
 // ---- a connection begins ------------------------------------------------------------------------
 
-impl Host {
+impl<D: Device> Host<D> {
     fn local(&mut self) -> Local {
         self.last_group = (self.last_group + 1) & GROUP_MASK;
         let up = self.ports.values().filter(|port| port.is_up);
@@ -234,6 +253,9 @@ impl Host {
             .rmbs
             .insert(rmb, Rmb { memory: Arc::clone(&memory), size: sizes.rmbe, user: Some(token) });
         let id = self.last_group;
+        let outgoing = group.take_send_buffer(sizes.send_buffer.bytes());
+        group.has_changed = true;
+        group.rouse(id, &mut self.restless);
         self.groups.insert(id, group);
         let stream = Stream::new(Beginning {
             group: id,
@@ -244,7 +266,7 @@ impl Host {
             peer,
             rmb,
             incoming: memory,
-            send_buffer: sizes.send_buffer,
+            outgoing,
         });
         self.streams.insert(token, stream);
         self.settle(now);
@@ -266,6 +288,8 @@ impl Host {
             Some(rmb) => rmb,
             None => {
                 it.engine.add_rmb(number, now).map_err(|_| Diagnosis::MEM)?;
+                it.has_changed = true;
+                it.rouse(group, &mut self.restless);
                 let memory = Arc::new(Shared::zeroed(sizes.rmbe.bytes()));
                 it.rmbs.insert(number, Rmb { memory, size: sizes.rmbe, user: None });
                 number
@@ -273,6 +297,8 @@ impl Host {
         };
         let known = it.rmbs.get_mut(&rmb).ok_or(Diagnosis::INTERR)?;
         known.user = Some(token);
+        let incoming = Arc::clone(&known.memory);
+        let outgoing = it.take_send_buffer(sizes.send_buffer.bytes());
         let stream = Stream::new(Beginning {
             group,
             role,
@@ -281,8 +307,8 @@ impl Host {
             named,
             peer,
             rmb,
-            incoming: Arc::clone(&known.memory),
-            send_buffer: sizes.send_buffer,
+            incoming,
+            outgoing,
         });
         self.streams.insert(token, stream);
         self.introduce_joining(token, now);
@@ -293,7 +319,8 @@ impl Host {
     /// A connection of a group that exists says who it is, as soon as the peer knows its buffer.
     pub(crate) fn introduce_joining(&mut self, token: AlertToken, now: Duration) {
         let Some(stream) = self.streams.get_mut(&token) else { return };
-        let Some(group) = self.groups.get_mut(&stream.group) else { return };
+        let id = stream.group;
+        let Some(group) = self.groups.get_mut(&id) else { return };
         let is_known = group.engine.rmbs().any(|rmb| rmb == (stream.rmb, RmbState::Announced));
         if stream.stage != Stage::Preparing || stream.is_first || !is_known {
             return;
@@ -370,10 +397,10 @@ impl Host {
         stream.stage = Stage::Open;
         stream.heard_over = Some(link);
         stream.to = group.engine.destination(token);
-        if stream.to.is_none() {
+        let early = stream.early.take();
+        if !self.lend(token) {
             return self.reset(token, Reset::Unreachable, now);
         }
-        let early = stream.early.take();
         self.events.push_back(Event::Established(token));
         if let Some((via, message)) = early {
             self.handle_cdc(token, via, &message, now);

@@ -11,6 +11,7 @@
 
 use std::time::Duration;
 
+use sidestep_rdma::device::Device;
 use sidestep_wire::{AlertToken, Diagnosis};
 
 use crate::event::{Event, Reset};
@@ -37,7 +38,7 @@ impl Stream {
     }
 }
 
-impl Host {
+impl<D: Device> Host<D> {
     /// The program needs a connection no more.
     pub(crate) fn let_go(&mut self, token: AlertToken, is_abort: bool, now: Duration) {
         let Some(stream) = self.streams.get_mut(&token).filter(|stream| stream.is_held) else {
@@ -53,8 +54,8 @@ impl Host {
             None => {}
         }
         match stream.stage {
-            Stage::Over => self.forget(token),
-            _ => stream.patience = Some(now + PEER_PATIENCE),
+            Stage::Over => self.forget_if_done(token),
+            _ => self.set_patience(token, Some(now + PEER_PATIENCE)),
         }
         self.rouse(token);
         self.settle(now);
@@ -70,17 +71,15 @@ impl Host {
     pub(crate) fn give_up(&mut self, token: AlertToken, now: Duration) {
         let Some(stream) = self.streams.get_mut(&token) else { return };
         stream.is_held = false;
-        let is_first = stream.is_first;
-        if let Some(group) = self.groups.get_mut(&stream.group)
-            && is_first
-        {
-            group.engine.abandon();
-        }
         // A peer that was told of it may think otherwise.
         let buffer = match stream.stage {
             Stage::Introduced => Buffer::Suspect,
             _ => Buffer::Reusable,
         };
+        let (group, is_first) = (stream.group, stream.is_first);
+        if let Some(engine) = self.engine(group).filter(|_| is_first) {
+            engine.abandon();
+        }
         self.give_back(token, buffer, now);
     }
 
@@ -104,7 +103,7 @@ impl Host {
         if is_cut || matches!(reset, Reset::Refused(_)) {
             self.give_back(token, Buffer::Suspect, now);
         } else {
-            stream.patience = Some(now + PEER_PATIENCE);
+            self.set_patience(token, Some(now + PEER_PATIENCE));
             self.rouse(token);
         }
     }
@@ -118,51 +117,74 @@ impl Host {
         }
     }
 
+    /// How long the peer of a connection is waited for.
+    pub(crate) fn set_patience(&mut self, token: AlertToken, until: Option<Duration>) {
+        let Some(stream) = self.streams.get_mut(&token) else { return };
+        if let Some(before) = std::mem::replace(&mut stream.patience, until) {
+            self.patience.remove(&(before, token));
+        }
+        self.patience.extend(until.map(|until| (until, token)));
+    }
+
     /// Connections whose peers have been silent for too long are over.
     pub(crate) fn lose_patience(&mut self, now: Duration) {
-        let is_late = |stream: &Stream| stream.patience.is_some_and(|until| until <= now);
-        let late: Vec<AlertToken> =
-            self.streams.iter().filter(|(_, it)| is_late(it)).map(|(token, _)| *token).collect();
-        for token in late {
-            let Some(stream) = self.streams.get_mut(&token) else { continue };
-            stream.patience = None;
-            if let Some(connection) = &mut stream.connection {
+        while let Some((until, token)) = self.patience.first().copied()
+            && until <= now
+        {
+            self.set_patience(token, None);
+            let stream = self.streams.get_mut(&token);
+            if let Some(connection) = stream.and_then(|stream| stream.connection.as_mut()) {
                 connection.abort();
             }
             self.rouse(token);
             self.settle(now);
             self.give_back(token, Buffer::Suspect, now);
+            self.settle(now);
         }
     }
 
     /// A connection gives back its place in the group and its buffer. What the program may still
     /// receive it keeps.
     fn give_back(&mut self, token: AlertToken, buffer: Buffer, now: Duration) {
+        self.set_patience(token, None);
         let Some(stream) = self.streams.get_mut(&token) else { return };
         if stream.stage != Stage::Over {
             stream.stage = Stage::Over;
-            stream.patience = None;
             stream.to = None;
             stream.moving = false;
-            if let Some(group) = self.groups.get_mut(&stream.group) {
-                group.engine.close(token, now);
-                if let Some(rmb) = group.rmbs.get_mut(&stream.rmb) {
-                    rmb.user = None;
-                    match buffer {
-                        Buffer::Reusable => rmb.memory.clear(),
-                        // A group that is ending lets go of all its buffers by itself.
-                        Buffer::Suspect => drop(group.engine.remove_rmb(stream.rmb, now)),
-                    }
+            let (id, rmb) = (stream.group, stream.rmb);
+            if let Some(engine) = self.engine(id) {
+                engine.close(token, now);
+                if buffer == Buffer::Suspect {
+                    // A group that is ending lets go of all its buffers by itself.
+                    let _ = engine.remove_rmb(rmb, now);
+                }
+            }
+            if let Some(rmb) = self.groups.get_mut(&id).and_then(|it| it.rmbs.get_mut(&rmb)) {
+                rmb.user = None;
+                if buffer == Buffer::Reusable {
+                    rmb.memory.clear();
                 }
             }
         }
-        if !stream.is_held {
-            self.forget(token);
-        }
+        self.forget_if_done(token);
     }
 
-    fn forget(&mut self, token: AlertToken) {
-        if self.streams.remove(&token).is_some() {
+    /// A connection that is over keeps its send buffer while an adapter may read it, and its name
+    /// while its program has it, too.
+    pub(crate) fn forget_if_done(&mut self, token: AlertToken) {
+        let is_over = |stream: &&mut Stream| stream.stage == Stage::Over && stream.under_way == 0;
+        let Some(stream) = self.streams.get_mut(&token).filter(is_over) else { return };
+        stream.source = None;
+        let (id, is_held, buffer) = (stream.group, stream.is_held, stream.outgoing.take());
+        if let Some(buffer) = buffer {
+            match self.groups.get_mut(&id) {
+                Some(group) => group.send_buffers.push(buffer),
+                None => self.scrap(buffer),
+            }
+        }
+        if !is_held {
+            self.streams.remove(&token);
             self.events.push_back(Event::Gone(token));
         }
     }

@@ -1,6 +1,6 @@
 //! A link group with what it has of the host: its commands carried out, its events passed on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,14 +9,15 @@ use sidestep_proto::link_group::{
     AdapterId, Command, Event as GroupEvent, Link, LinkEnd, LinkGroup, RmbId, RmbState, Rtoken,
     Ticket,
 };
+use sidestep_rdma::device::{Device, Peer};
 use sidestep_rdma::memory::Shared;
-use sidestep_rdma::soft::queue_pair::Peer;
 use sidestep_wire::clc::{AcceptConfirmR, Version};
-use sidestep_wire::{AlertToken, Diagnosis, LinkUserId, RmbeSize, RoceGid};
+use sidestep_wire::{AlertToken, Diagnosis, LinkUserId, QpNumber, RmbeSize, RoceGid};
 
-use crate::carrier::{Carrier, Work};
+use crate::carrier::{Carrier, Posted, Work};
 use crate::event::Reset;
 use crate::host::Host;
+use crate::stream::SendBuffer;
 
 /// A receive buffer (RMB), of one element.
 #[derive(Debug)]
@@ -33,13 +34,43 @@ pub(crate) struct Group {
     pub(crate) engine: LinkGroup,
     pub(crate) carriers: BTreeMap<LinkUserId, Carrier>,
     pub(crate) rmbs: BTreeMap<RmbId, Rmb>,
+    /// Send buffers that no connection has.
+    pub(crate) send_buffers: Vec<SendBuffer>,
     /// The connection that it is made for, until it is established.
     pub(crate) first: Option<AlertToken>,
+    /// When the engine wants to be called, as of its last change.
+    pub(crate) deadline: Option<Duration>,
+    /// The engine was told something since.
+    pub(crate) has_changed: bool,
+    is_restless: bool,
 }
 
 impl Group {
     pub(crate) const fn new(engine: LinkGroup) -> Self {
-        Self { engine, carriers: BTreeMap::new(), rmbs: BTreeMap::new(), first: None }
+        Self {
+            engine,
+            carriers: BTreeMap::new(),
+            rmbs: BTreeMap::new(),
+            send_buffers: Vec::new(),
+            first: None,
+            deadline: None,
+            has_changed: false,
+            is_restless: false,
+        }
+    }
+
+    /// There is something to be done in it.
+    pub(crate) fn rouse(&mut self, id: u32, restless: &mut VecDeque<u32>) {
+        if !self.is_restless {
+            self.is_restless = true;
+            restless.push_back(id);
+        }
+    }
+
+    /// A send buffer of this length.
+    pub(crate) fn take_send_buffer(&mut self, len: usize) -> SendBuffer {
+        let free = self.send_buffers.iter().position(|buffer| buffer.memory.len() == len);
+        free.map_or_else(|| SendBuffer::new(len), |at| self.send_buffers.swap_remove(at))
     }
 
     /// A buffer of this size that no connection has, and that the peer knows.
@@ -68,28 +99,25 @@ pub(crate) fn address_of(gid: RoceGid) -> IpAddr {
 
 // ---- everything comes to rest -------------------------------------------------------------------
 
-impl Host {
-    /// Carries out and passes on until there is nothing more to do now. The end of every call.
+impl<D: Device> Host<D> {
+    /// Carries out and passes on what the call has led to, until there is nothing more to do now:
+    /// in groups in which something has happened, and no others. The end of every call.
     pub(crate) fn settle(&mut self, now: Duration) {
-        let ids: Vec<u32> = self.groups.keys().copied().collect();
-        loop {
-            let mut is_quiet = true;
-            for id in &ids {
-                while let Some(command) = self.next_command(*id) {
-                    self.carry_out(*id, command, now);
-                    is_quiet = false;
-                }
-                while let Some(event) = self.next_event(*id) {
-                    self.pass_on(*id, event, now);
-                    is_quiet = false;
-                }
-                self.send_ready(*id, now);
+        while let Some(id) = self.restless.pop_front() {
+            if let Some(group) = self.groups.get_mut(&id) {
+                group.is_restless = false;
             }
-            if self.take_device_events(now) {
-                is_quiet = false;
+            while let Some(command) = self.next_command(id) {
+                self.carry_out(id, command, now);
             }
-            if is_quiet {
-                break;
+            while let Some(event) = self.next_event(id) {
+                self.pass_on(id, event, now);
+            }
+            self.send_ready(id, now);
+            if let Some(group) = self.groups.get_mut(&id)
+                && std::mem::take(&mut group.has_changed)
+            {
+                group.deadline = group.engine.poll_timeout();
             }
         }
     }
@@ -105,14 +133,14 @@ impl Host {
 
 // ---- commands -----------------------------------------------------------------------------------
 
-impl Host {
+impl<D: Device> Host<D> {
     fn carry_out(&mut self, id: u32, command: Command, now: Duration) {
         match command {
             Command::CreateQueuePair { link, adapter } => {
                 self.create_queue_pair(id, link, adapter, now);
             }
             Command::ReadyToReceive { link, peer } => self.ready_to_receive(id, link, &peer, now),
-            Command::ReadyToSend { link } => self.ready_to_send(id, link),
+            Command::ReadyToSend { link } => self.ready_to_send(id, link, now),
             Command::Register { link, rmb } => self.register(id, link, rmb, now),
             Command::Deregister { link, rmb } => self.deregister(id, link, rmb),
             Command::Send { link, ticket, bytes } => self.send_llc(id, link, ticket, bytes),
@@ -122,50 +150,54 @@ impl Host {
 
     fn create_queue_pair(&mut self, id: u32, link: LinkUserId, adapter: AdapterId, now: Duration) {
         let Some(group) = self.groups.get_mut(&id) else { return };
-        let port = self.ports.get_mut(&adapter).filter(|port| port.is_up);
-        let made = port.map(|port| {
-            let (qp, first_psn) = port.device.create();
+        let made = self.ports.get_mut(&adapter).filter(|port| port.is_up).and_then(|port| {
+            let (qp, first_psn) = port.device.create()?;
             port.links.insert(qp, (id, link));
             group.carriers.insert(link, Carrier::new(adapter, qp));
-            (qp, first_psn)
+            Some((qp, first_psn))
         });
-        group.engine.handle_queue_pair(link, made, now);
+        if let Some(engine) = self.engine(id) {
+            engine.handle_queue_pair(link, made, now);
+        }
     }
 
     fn ready_to_receive(&mut self, id: u32, link: LinkUserId, peer: &LinkEnd, now: Duration) {
-        let Some(group) = self.groups.get_mut(&id) else { return };
-        let Some(carrier) = group.carriers.get(&link) else { return };
-        let Some(port) = self.ports.get_mut(&carrier.adapter) else { return };
+        let Some((qp, device)) = self.queue_pair(id, link) else { return };
         let is_ready = peer.mtu.bytes().is_some_and(|mtu| {
             let other = Peer { qp: peer.qp, first_psn: peer.psn, mtu };
-            port.device.ready_to_receive(carrier.qp, address_of(peer.gid), other)
+            device.ready_to_receive(qp, address_of(peer.gid), other)
         });
-        match is_ready {
-            true => group.engine.handle_ready_to_receive(link, now),
-            false => group.engine.handle_link_failed(link, now),
+        match (self.engine(id), is_ready) {
+            (Some(engine), true) => engine.handle_ready_to_receive(link, now),
+            (Some(engine), false) => engine.handle_link_failed(link, now),
+            (None, _) => {}
         }
     }
 
-    fn ready_to_send(&mut self, id: u32, link: LinkUserId) {
-        let Some(carrier) = self.groups.get(&id).and_then(|it| it.carriers.get(&link)) else {
-            return;
-        };
-        let port = self.ports.get_mut(&carrier.adapter);
-        if let Some(qp) = port.and_then(|port| port.device.queue_pair(carrier.qp)) {
-            qp.ready_to_send();
+    fn ready_to_send(&mut self, id: u32, link: LinkUserId, now: Duration) {
+        let is_refused = self.queue_pair(id, link).is_some_and(|(qp, it)| !it.ready_to_send(qp));
+        if let Some(engine) = self.engine(id).filter(|_| is_refused) {
+            engine.handle_link_failed(link, now);
         }
+    }
+
+    /// The queue pair of a link, and its device.
+    fn queue_pair(&mut self, id: u32, link: LinkUserId) -> Option<(QpNumber, &mut D)> {
+        let carrier = self.groups.get(&id)?.carriers.get(&link)?;
+        Some((carrier.qp, &mut self.ports.get_mut(&carrier.adapter)?.device))
     }
 
     fn register(&mut self, id: u32, link: LinkUserId, rmb: RmbId, now: Duration) {
-        let Some(Group { engine, carriers, rmbs, .. }) = self.groups.get_mut(&id) else { return };
+        let Some(Group { carriers, rmbs, .. }) = self.groups.get_mut(&id) else { return };
         let registered = carriers.get_mut(&link).and_then(|carrier| {
-            let memory = Arc::clone(&rmbs.get(&rmb)?.memory);
-            let regions = self.ports.get_mut(&carrier.adapter)?.device.regions();
-            let made = regions.register(memory, carrier.qp);
+            let device = &mut self.ports.get_mut(&carrier.adapter)?.device;
+            let made = device.register(&rmbs.get(&rmb)?.memory, carrier.qp)?;
             carrier.keys.insert(rmb, made.rkey);
             Some(Rtoken { rkey: made.rkey, address: made.address })
         });
-        engine.handle_registered(link, rmb, registered, now);
+        if let Some(engine) = self.engine(id) {
+            engine.handle_registered(link, rmb, registered, now);
+        }
     }
 
     /// The peer reaches a buffer no more over a link.
@@ -174,7 +206,7 @@ impl Host {
         let Some(carrier) = group.carriers.get_mut(&link) else { return };
         let port = self.ports.get_mut(&carrier.adapter);
         if let (Some(rkey), Some(port)) = (carrier.keys.remove(&rmb), port) {
-            port.device.regions().deregister(rkey);
+            port.device.deregister(rkey);
         }
     }
 
@@ -186,22 +218,45 @@ impl Host {
         self.post(id, link);
     }
 
-    fn destroy(&mut self, id: u32, link: LinkUserId, now: Duration) {
-        self.fail_carrier(id, link, now);
+    /// A link goes. Only when the device reads nothing more of what was posted, that is over.
+    pub(crate) fn destroy(&mut self, id: u32, link: LinkUserId, now: Duration) {
         let Some(group) = self.groups.get_mut(&id) else { return };
-        let Some(carrier) = group.carriers.remove(&link) else { return };
-        let Some(port) = self.ports.get_mut(&carrier.adapter) else { return };
-        port.links.remove(&carrier.qp);
-        port.device.destroy(carrier.qp, now);
-        for rkey in carrier.keys.values() {
-            port.device.regions().deregister(*rkey);
+        let Some(mut carrier) = group.carriers.remove(&link) else { return };
+        if let Some(port) = self.ports.get_mut(&carrier.adapter) {
+            port.links.remove(&carrier.qp);
+            port.past += carrier.usage(&port.device);
+            port.device.destroy(carrier.qp, now);
+            for rkey in carrier.keys.values() {
+                port.device.deregister(*rkey);
+            }
+        }
+        let lost = carrier.fail();
+        for token in lost.iter().filter_map(Posted::connection) {
+            self.arrived(token, now);
+        }
+    }
+
+    /// A group is gone: its free buffers, too.
+    fn remove_group(&mut self, id: u32) {
+        let Some(group) = self.groups.remove(&id) else { return };
+        for buffer in group.send_buffers {
+            self.scrap(buffer);
+        }
+    }
+
+    /// A send buffer that nobody needs any more.
+    pub(crate) fn scrap(&mut self, buffer: SendBuffer) {
+        for (adapter, source) in buffer.sources {
+            if let Some(port) = self.ports.get_mut(&adapter) {
+                port.device.take_back(source);
+            }
         }
     }
 }
 
 // ---- events -------------------------------------------------------------------------------------
 
-impl Host {
+impl<D: Device> Host<D> {
     fn pass_on(&mut self, id: u32, event: GroupEvent, now: Duration) {
         match event {
             GroupEvent::Introduce(link) => {
@@ -237,7 +292,7 @@ impl Host {
             GroupEvent::Ending(_) => self.cut_off_all(id, now),
             GroupEvent::Ended => {
                 self.cut_off_all(id, now);
-                self.groups.remove(&id);
+                self.remove_group(id);
             }
         }
     }

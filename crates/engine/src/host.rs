@@ -1,17 +1,18 @@
 //! The host: its adapters, and what programs call.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use sidestep_proto::connection::Connection;
-use sidestep_proto::link_group::{self, AdapterId, Link, LinkGroup};
-use sidestep_rdma::soft::adapter::{Adapter, Datagram, Run};
+use sidestep_proto::link_group::{self, AdapterId, Link, LinkGroup, LinkState};
+use sidestep_rdma::device::Device;
 use sidestep_wire::llc::DeleteReason;
 use sidestep_wire::{AlertToken, LinkUserId, PeerId, QpNumber};
 
 use crate::event::{CallError, Event};
-use crate::group::{Group, address_of};
+use crate::group::Group;
 use crate::stream::{Stage, Stream};
+use crate::view::Usage;
 
 /// Who a host is.
 #[derive(Clone, Copy, Debug)]
@@ -44,28 +45,38 @@ pub struct Holdings {
     pub connections: usize,
     /// Queue pairs.
     pub queue_pairs: usize,
-    /// Registrations of memory.
+    /// Keys by which peers write into memory.
     pub registrations: usize,
+    /// Permissions of devices to send from memory.
+    pub sources: usize,
 }
 
 /// An adapter and the links over it.
 #[derive(Debug)]
-pub(crate) struct Port {
+pub(crate) struct Port<D> {
     pub(crate) description: link_group::Adapter,
     pub(crate) is_up: bool,
-    pub(crate) device: Adapter,
-    pub(crate) links: HashMap<QpNumber, (u32, LinkUserId)>,
+    pub(crate) device: D,
+    pub(crate) links: BTreeMap<QpNumber, (u32, LinkUserId)>,
+    /// Of links that have gone.
+    pub(crate) past: Usage,
 }
 
-/// One host of SMC-R.
+/// One host of SMC-R, with adapters of this kind.
 ///
-/// After any call but a getter, poll datagrams of each adapter and events until there are none.
+/// It has the devices, and their owner reaches them by [`device`](Self::device): to let one make
+/// progress, and then to say so by [`handle_device`](Self::handle_device). After any call but a
+/// getter, poll events until there are none, and let the devices send.
 #[derive(Debug)]
-pub struct Host {
+pub struct Host<D> {
     pub(crate) settings: Settings,
-    pub(crate) ports: BTreeMap<AdapterId, Port>,
+    pub(crate) ports: BTreeMap<AdapterId, Port<D>>,
     pub(crate) groups: BTreeMap<u32, Group>,
     pub(crate) streams: BTreeMap<AlertToken, Stream>,
+    /// Groups in which something is to be done.
+    pub(crate) restless: VecDeque<u32>,
+    /// When the patience with the peers of connections ends.
+    pub(crate) patience: BTreeSet<(Duration, AlertToken)>,
     pub(crate) last_group: u32,
     pub(crate) last_token: u32,
     pub(crate) last_rmb: u32,
@@ -75,7 +86,7 @@ pub struct Host {
 
 // ---- the host and its adapters ------------------------------------------------------------------
 
-impl Host {
+impl<D: Device> Host<D> {
     /// A host without adapters.
     #[must_use]
     pub const fn new(settings: Settings) -> Self {
@@ -84,6 +95,8 @@ impl Host {
             ports: BTreeMap::new(),
             groups: BTreeMap::new(),
             streams: BTreeMap::new(),
+            restless: VecDeque::new(),
+            patience: BTreeSet::new(),
             last_group: 0,
             last_token: 0,
             last_rmb: 0,
@@ -92,93 +105,118 @@ impl Host {
         }
     }
 
-    /// An adapter has come, which sends from this UDP port; or it has come back.
-    pub fn handle_adapter_up(
-        &mut self,
-        description: link_group::Adapter,
-        source_port: u16,
-        now: Duration,
-    ) {
-        let port = self.ports.entry(description.id).or_insert_with(|| Port {
-            description,
-            is_up: true,
-            device: Adapter::new(address_of(description.gid), source_port),
-            links: HashMap::new(),
-        });
-        port.is_up = true;
-        for group in self.groups.values_mut() {
-            group.engine.handle_adapter_up(description, now);
-        }
-        self.settle(now);
+    /// An adapter has come, and this is its device. An earlier one of this number was
+    /// [removed](Self::remove_adapter).
+    pub fn add_adapter(&mut self, description: link_group::Adapter, device: D, now: Duration) {
+        let links = BTreeMap::new();
+        let port = Port { description, is_up: true, device, links, past: Usage::default() };
+        let before = self.ports.insert(description.id, port);
+        debug_assert!(before.is_none(), "two adapters of one number");
+        self.handle_adapter_up(description.id, now);
     }
 
-    /// An adapter has gone, as far as anybody can tell.
+    /// An adapter can be used again.
+    pub fn handle_adapter_up(&mut self, id: AdapterId, now: Duration) {
+        let Some(port) = self.ports.get_mut(&id) else { return };
+        port.is_up = true;
+        let description = port.description;
+        self.tell_groups(|group| group.handle_adapter_up(description, now), now);
+    }
+
+    /// An adapter cannot be used, as far as anybody can tell: its port is down, or its address is
+    /// gone. All links over it have failed.
     pub fn handle_adapter_down(&mut self, id: AdapterId, now: Duration) {
-        if let Some(port) = self.ports.get_mut(&id) {
-            port.is_up = false;
-        }
-        for group in self.groups.values_mut() {
-            group.engine.handle_adapter_down(id, now);
+        let Some(port) = self.ports.get_mut(&id) else { return };
+        port.is_up = false;
+        self.tell_groups(|group| group.handle_adapter_down(id, now), now);
+    }
+
+    /// An adapter is no more. What the host had of its device is given back, and the device
+    /// returned.
+    pub fn remove_adapter(&mut self, id: AdapterId, now: Duration) -> Option<D> {
+        self.handle_adapter_down(id, now);
+        let over_it: Vec<(u32, LinkUserId)> =
+            self.ports.get(&id)?.links.values().copied().collect();
+        for (group, link) in over_it {
+            self.destroy(group, link, now);
         }
         self.settle(now);
+        let mut port = self.ports.remove(&id)?;
+        let waiting = self.groups.values_mut().flat_map(|group| &mut group.send_buffers);
+        let used = self.streams.values_mut().filter_map(|stream| stream.outgoing.as_mut());
+        for buffer in waiting.chain(used) {
+            buffer.part_from(id).into_iter().for_each(|source| port.device.take_back(source));
+        }
+        Some(port.device)
     }
 
     /// Takes the links over an adapter out of use, in order, where there are others for their
     /// connections.
     pub fn relieve_adapter(&mut self, id: AdapterId, now: Duration) {
-        for group in self.groups.values_mut() {
-            let links = group.engine.links().iter();
-            let over_it: Vec<LinkUserId> =
-                links.filter(|it| it.adapter().id == id).map(Link::user_id).collect();
-            for link in over_it {
-                group.engine.delete_link(link, now);
+        let relieve = |group: &mut LinkGroup| {
+            let active = group.links().iter().filter(|it| it.state() == LinkState::Active);
+            let (over_it, others): (Vec<&Link>, Vec<_>) =
+                active.partition(|link| link.adapter().id == id);
+            if others.is_empty() {
+                return;
             }
-        }
+            let over_it: Vec<LinkUserId> = over_it.into_iter().map(Link::user_id).collect();
+            for link in over_it {
+                group.delete_link(link, now);
+            }
+        };
+        self.tell_groups(relieve, now);
+    }
+
+    /// The device of an adapter, to let it make progress. Queue pairs and keys are the host's.
+    pub fn device(&mut self, of: AdapterId) -> Option<&mut D> {
+        self.ports.get_mut(&of).map(|port| &mut port.device)
+    }
+
+    /// The device of an adapter may have something to tell.
+    pub fn handle_device(&mut self, of: AdapterId, now: Duration) {
+        self.take_device_events(of, now);
         self.settle(now);
     }
 
-    /// A datagram has come in for an adapter.
-    pub fn handle_datagram(&mut self, at: AdapterId, datagram: &Datagram<'_>, now: Duration) {
-        if let Some(port) = self.ports.get_mut(&at) {
-            port.device.handle_datagram(datagram, now);
-            self.settle(now);
-        }
-    }
-
-    /// Writes the next run of datagrams of an adapter to the front of `out`, as
-    /// [`Adapter::poll_transmit`] does.
-    pub fn poll_transmit(
-        &mut self,
-        from: AdapterId,
-        out: &mut [u8],
-        segments_max: usize,
-        now: Duration,
-    ) -> Option<Run> {
-        self.ports.get_mut(&from)?.device.poll_transmit(out, segments_max, now)
-    }
-
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called.
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called. Devices have times of their
+    /// own.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
-        let of_ports = self.ports.values().filter_map(|port| port.device.poll_timeout());
-        let of_groups = self.groups.values().filter_map(|group| group.engine.poll_timeout());
-        let of_streams = self.streams.values().filter_map(|stream| stream.patience);
-        of_ports.chain(of_groups).chain(of_streams).min()
+        let of_groups = self.groups.values().filter_map(|group| group.deadline);
+        let of_streams = self.patience.first().map(|(until, _)| *until);
+        of_groups.chain(of_streams).min()
     }
 
     /// The time that [`poll_timeout`](Self::poll_timeout) has told may have come.
     pub fn handle_timeout(&mut self, now: Duration) {
-        for port in self.ports.values_mut() {
-            port.device.handle_timeout(now);
-        }
-        for group in self.groups.values_mut() {
-            if group.engine.poll_timeout().is_some_and(|due| due <= now) {
+        for (id, group) in &mut self.groups {
+            if group.deadline.is_some_and(|due| due <= now) {
                 group.engine.handle_timeout(now);
+                group.has_changed = true;
+                group.rouse(*id, &mut self.restless);
             }
         }
         self.settle(now);
         self.lose_patience(now);
+    }
+
+    fn tell_groups(&mut self, mut tell: impl FnMut(&mut LinkGroup), now: Duration) {
+        for (id, group) in &mut self.groups {
+            tell(&mut group.engine);
+            group.has_changed = true;
+            group.rouse(*id, &mut self.restless);
+        }
         self.settle(now);
+    }
+
+    /// The engine of a group, to be told something. What that leads to is done when the call
+    /// [settles](Self::settle).
+    pub(crate) fn engine(&mut self, group: u32) -> Option<&mut LinkGroup> {
+        let it = self.groups.get_mut(&group)?;
+        it.has_changed = true;
+        it.rouse(group, &mut self.restless);
+        Some(&mut it.engine)
     }
 
     /// What has happened next.
@@ -189,10 +227,7 @@ impl Host {
     /// Ends all link groups, and with them their connections. In order, if the peers are to think
     /// nothing of it.
     pub fn end(&mut self, is_orderly: bool, now: Duration) {
-        for group in self.groups.values_mut() {
-            group.engine.end(DeleteReason::OPERATOR, is_orderly, now);
-        }
-        self.settle(now);
+        self.tell_groups(|group| group.end(DeleteReason::OPERATOR, is_orderly, now), now);
     }
 
     /// What was dropped so far.
@@ -211,9 +246,10 @@ impl Host {
             ..Holdings::default()
         };
         for port in self.ports.values() {
-            let (queue_pairs, registrations) = port.device.holdings();
-            holdings.queue_pairs += queue_pairs;
-            holdings.registrations += registrations;
+            let of_device = port.device.holdings();
+            holdings.queue_pairs += of_device.queue_pairs;
+            holdings.registrations += of_device.registrations;
+            holdings.sources += of_device.sources;
         }
         holdings
     }
@@ -226,7 +262,7 @@ impl Host {
 
 // ---- what programs call -------------------------------------------------------------------------
 
-impl Host {
+impl<D: Device> Host<D> {
     /// Sends bytes, as many as there is room for, and tells how many.
     ///
     /// # Errors

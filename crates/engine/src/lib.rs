@@ -15,21 +15,30 @@
 //!   │             │                                                 │
 //!   │          links: what waits for a queue pair, what is posted   │
 //!   │             │                                                 │
-//!   │          adapters (rdma::soft)                                │
+//!   │          adapters (rdma::device::Device)                      │
 //!   └───────────────────────────────────────────────────────────────┘
-//!                 ▲ handle_datagram      │ poll_transmit
-//!                 │                      v
-//!                        the network
+//!        ▲ handle_device                 │ device: receive, transmit …
+//!        └────── their owner <───────────┘
 //! ```
 //!
 //! | Module | What |
 //! |---|---|
-//! | [`Host`], module `host` | adapters, datagrams, time; what a program calls |
+//! | [`Host`], module `host` | adapters and time; what a program calls |
 //! | `contact` | Accept and Confirm: how a connection begins, with a group or in one |
 //! | `group` | what a link group wants, carried out; what it tells, passed on |
 //! | `traffic` | what comes over a link, and what connections send |
 //! | `ending` | how a connection gives back what it had |
 //! | `carrier`, `stream` | a link on its adapter; a connection with its buffers |
+//! | `view` | what displays show |
+//!
+//! The owner of a host lets its devices make progress, as each of them has it, and says so:
+//!
+//! ```text
+//!   host.device(id).receive(now)     soft RNIC: datagrams in, deadlines pass
+//!   host.handle_device(id, now)      what that has led to
+//!   host.poll_event(), send …        programs
+//!   host.device(id).transmit(now)    datagrams out, acknowledgements among them
+//! ```
 //!
 //! # A failover without a race
 //!
@@ -40,6 +49,23 @@
 //!   arrived, or the queue pair is broken or gone and sends no more;
 //! - whoever hears the validation (F) over the new link withdraws the key of the buffer on the old
 //!   one: a packet that was still in the network then finds no door.
+//!
+//! # How a failure is noticed
+//!
+//! | What happens | Who notices | After |
+//! |---|---|---|
+//! | an adapter goes, and its owner knows | [`Host::handle_adapter_down`] | nothing |
+//! | the peer's queue pair is gone, or refuses | the device: broken | a round trip |
+//! | a path is cut while something is sent | the device: silent, and the group hears the peer elsewhere | five times as long as an answer may take: 150 ms nearby |
+//! | all paths are cut, or the peer is gone | the device: broken | 5 s with the soft RNIC |
+//! | the same while nothing is sent | TEST LINK | [`Settings::keepalive`] and 2 s |
+//!
+//! # What a call costs
+//!
+//! A call touches what it is about and what that leads to: groups in which something has happened
+//! stand in a list ([`Host`] visits no others), connections that may send stand in the list of their
+//! link, and the next deadline is known. Once warm, messages take no memory: what waits and what is
+//! posted is in queues that keep theirs, and send buffers are used again as receive buffers are.
 //!
 //! # The end of a connection
 //!
@@ -66,8 +92,10 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod traffic;
+mod view;
 
 pub use contact::{Proposer, Sizes, Wording};
 pub use ending::PEER_PATIENCE;
 pub use event::{CallError, Event, Reset};
 pub use host::{Drops, Holdings, Host, Settings};
+pub use view::{AdapterView, ConnectionView, LinkView, Traffic, Usage};

@@ -12,13 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sidestep_proto::connection::{Connection, SendError, State, Write};
-use sidestep_proto::link_group::{RmbId, Role, Rtoken};
+use sidestep_proto::link_group::{AdapterId, RmbId, Role, Rtoken};
+use sidestep_rdma::device::{Device, Source};
 use sidestep_rdma::memory::Shared;
 use sidestep_wire::cdc::CdcMessage;
 use sidestep_wire::clc::AcceptConfirmR;
 use sidestep_wire::{AlertToken, LinkUserId, RmbAddress, RmbeSize};
 
-use crate::carrier::Work;
+use crate::carrier::{Carrier, Work};
 use crate::contact::Wording;
 use crate::event::Reset;
 
@@ -58,6 +59,40 @@ impl PeerEnd {
     }
 }
 
+/// What a program sends into.
+#[derive(Debug)]
+pub(crate) struct SendBuffer {
+    pub(crate) memory: Arc<Shared>,
+    /// For each adapter that may read it.
+    pub(crate) sources: Vec<(AdapterId, Source)>,
+}
+
+impl SendBuffer {
+    pub(crate) fn new(len: usize) -> Self {
+        Self { memory: Arc::new(Shared::zeroed(len)), sources: Vec::new() }
+    }
+
+    /// Lets an adapter read it, if none has asked for that one before. `None`: it refuses.
+    pub(crate) fn lend_to(
+        &mut self,
+        adapter: AdapterId,
+        device: &mut impl Device,
+    ) -> Option<Source> {
+        if let Some((_, source)) = self.sources.iter().find(|(id, _)| *id == adapter) {
+            return Some(source.clone());
+        }
+        let source = device.lend(&self.memory)?;
+        self.sources.push((adapter, source.clone()));
+        Some(source)
+    }
+
+    /// An adapter is to read it no more, if it could.
+    pub(crate) fn part_from(&mut self, adapter: AdapterId) -> Option<Source> {
+        let at = self.sources.iter().position(|(id, _)| *id == adapter)?;
+        Some(self.sources.swap_remove(at).1)
+    }
+}
+
 /// A connection, as its program and its group see it.
 #[derive(Debug)]
 pub(crate) struct Stream {
@@ -84,9 +119,12 @@ pub(crate) struct Stream {
     pub(crate) is_ready: bool,
     pub(crate) rmb: RmbId,
     pub(crate) incoming: Arc<Shared>,
-    outgoing: Arc<Shared>,
+    /// Until nothing of it is needed any more.
+    pub(crate) outgoing: Option<SendBuffer>,
+    /// By which the adapter of its link reads that.
+    pub(crate) source: Option<Source>,
     /// Bytes that the program has sent.
-    queued: u64,
+    pub(crate) queued: u64,
     /// The program was told to wait for room.
     pub(crate) wants_room: bool,
     /// The program has not closed it yet.
@@ -94,6 +132,11 @@ pub(crate) struct Stream {
     pub(crate) reset: Option<Reset>,
     /// When it is over without a word of the peer.
     pub(crate) patience: Option<Duration>,
+    /// CDC messages.
+    pub(crate) messages_sent: u64,
+    pub(crate) messages_received: u64,
+    /// How often it has gone over to another link.
+    pub(crate) moves: u64,
 }
 
 /// What is to be known of a connection to begin with.
@@ -106,12 +149,12 @@ pub(crate) struct Beginning {
     pub(crate) peer: Option<PeerEnd>,
     pub(crate) rmb: RmbId,
     pub(crate) incoming: Arc<Shared>,
-    pub(crate) send_buffer: RmbeSize,
+    pub(crate) outgoing: SendBuffer,
 }
 
 impl Stream {
     pub(crate) fn new(beginning: Beginning) -> Self {
-        let Beginning { group, role, is_first, wording, named, peer, rmb, incoming, send_buffer } =
+        let Beginning { group, role, is_first, wording, named, peer, rmb, incoming, outgoing } =
             beginning;
         Self {
             group,
@@ -130,19 +173,23 @@ impl Stream {
             is_ready: false,
             rmb,
             incoming,
-            outgoing: Arc::new(Shared::zeroed(send_buffer.bytes())),
+            outgoing: Some(outgoing),
+            source: None,
             queued: 0,
             wants_room: false,
             is_held: true,
             reset: None,
             patience: None,
+            messages_sent: 0,
+            messages_received: 0,
+            moves: 0,
         }
     }
 
     /// Bytes that fit into the send buffer.
     pub(crate) fn room(&self) -> usize {
         let kept = self.connection.as_ref().map_or(0, Connection::kept);
-        self.outgoing.len() - kept as usize
+        self.outgoing.as_ref().map_or(0, |buffer| buffer.memory.len() - kept as usize)
     }
 
     /// Puts bytes into the send buffer, as many as fit, and returns how many. If all of them do and
@@ -152,7 +199,9 @@ impl Stream {
         let Some(connection) = &mut self.connection else { return Ok(0) };
         connection.may_send()?;
         let n = room.min(bytes.len());
-        copy_in(&self.outgoing, self.queued, &bytes[..n]);
+        if let Some(buffer) = &self.outgoing {
+            copy_in(&buffer.memory, self.queued, &bytes[..n]);
+        }
         self.queued += n as u64;
         match is_urgent && n == bytes.len() {
             true => connection.queue_urgent(n as u64)?,
@@ -171,40 +220,46 @@ impl Stream {
         n
     }
 
-    /// The next step of the connection as messages for a queue pair. Without one: nothing is due.
-    pub(crate) fn next_step(&mut self, token: AlertToken) -> Option<Vec<Work>> {
-        let (_, rtoken) = self.to?;
-        let offset = self.peer?.offset;
-        let transmit = self.connection.as_mut()?.poll_transmit()?;
-        let writes = transmit.writes.into_iter().flatten();
-        let mut works: Vec<Work> =
-            writes.flat_map(|write| self.pieces(token, write, rtoken, offset)).collect();
+    /// Gives the next step of the connection to its link: WRITEs, and the CDC message behind them.
+    /// False: nothing is due.
+    pub(crate) fn take_step(&mut self, token: AlertToken, carrier: &mut Carrier) -> bool {
+        let (Some((_, rtoken)), Some(peer)) = (self.to, self.peer) else { return false };
+        let transmit = self.connection.as_mut().and_then(Connection::poll_transmit);
+        let Some(transmit) = transmit else { return false };
+        for write in transmit.writes.into_iter().flatten() {
+            self.under_way += self.take_write(token, write, (rtoken, peer.offset), carrier);
+        }
         let mut bytes = [0; sidestep_wire::cdc::LEN];
         let emitted = transmit.message.emit(&mut bytes);
         debug_assert!(emitted.is_ok(), "there is room for any");
-        works.push(Work::Cdc { of: token, receipt: transmit.receipt, bytes });
-        self.under_way += works.len();
-        Some(works)
+        carrier.take(Work::Cdc { of: token, receipt: transmit.receipt, bytes });
+        self.under_way += 1;
+        self.messages_sent += 1;
+        true
     }
 
-    /// A stretch of bytes is one piece, or two around the end of the send buffer.
-    fn pieces(
+    /// A stretch of bytes is one WRITE, or two around the end of the send buffer. How many it was.
+    fn take_write(
         &self,
         of: AlertToken,
         write: Write,
-        rtoken: Rtoken,
-        offset: u64,
-    ) -> impl Iterator<Item = Work> + use<> {
-        let memory = &self.outgoing;
-        let at = (write.from % memory.len() as u64) as usize;
-        let first = (memory.len() - at).min(write.len as usize) as u32;
+        (rtoken, offset): (Rtoken, u64),
+        carrier: &mut Carrier,
+    ) -> usize {
+        let Some(source) = &self.source else { return 0 };
+        let len = source.memory.len();
+        let at = (write.from % len as u64) as usize;
+        let first = (len - at).min(write.len as usize) as u32;
         let to = rtoken.address.0.wrapping_add(offset + u64::from(write.to));
-        let piece = |at: usize, len: u32, to: u64| {
-            let from = (Arc::clone(memory), at, len);
-            (len > 0).then_some(Work::Write { of, from, to: (rtoken.rkey, RmbAddress(to)) })
-        };
         let behind = to.wrapping_add(u64::from(first));
-        [piece(at, first, to), piece(0, write.len - first, behind)].into_iter().flatten()
+        let pieces = [(at, first, to), (0, write.len - first, behind)];
+        let mut count = 0;
+        for (at, len, to) in pieces.into_iter().filter(|(_, len, _)| *len > 0) {
+            let from = (source.clone(), at, len);
+            carrier.take(Work::Write { of, from, to: (rtoken.rkey, RmbAddress(to)) });
+            count += 1;
+        }
+        count
     }
 
     /// Whether both sides have said the last word.

@@ -1,8 +1,12 @@
 //! Two hosts and nothing between them: what a peer may not say, and what it does not say.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
+use sidestep_proto::connection::Misbehaved;
 use sidestep_proto::link_group::{Adapter, AdapterId, RmbState};
+use sidestep_rdma::device::Device;
+use sidestep_rdma::soft;
 use sidestep_rdma::soft::adapter::{DATAGRAM_MAX, Datagram};
 use sidestep_wire::cdc::{self, CdcMessage, Cursor, ProducerFlags, StateFlags};
 use sidestep_wire::{AlertToken, Mac, Mtu, PeerId, RmbeSize, RoceGid};
@@ -13,7 +17,7 @@ const SERVER: usize = 0;
 const CLIENT: usize = 1;
 
 struct Pair {
-    hosts: [Host; 2],
+    hosts: [Host<soft::Adapter>; 2],
     now: Duration,
     /// The connection that the server has accepted last.
     accepted: AlertToken,
@@ -25,8 +29,16 @@ fn adapter(host: usize) -> Adapter {
     let mut gid = [0; 16];
     gid[10..].copy_from_slice(&[0xFF, 0xFF, 10, 0, 0, host as u8 + 1]);
     let mac = Mac([2, 0, 0, 0, 0, host as u8]);
-    Adapter { id: AdapterId(1), gid: RoceGid(gid), mac, mtu: Mtu::from_low_bits(3) }
+    Adapter { id: ID, gid: RoceGid(gid), mac, mtu: Mtu::from_low_bits(3) }
 }
+
+fn address(host: usize) -> IpAddr {
+    group::address_of(adapter(host).gid)
+}
+
+const ID: AdapterId = AdapterId(1);
+/// From which every adapter sends.
+const PORT: u16 = 50_000;
 
 const fn peer_id(host: usize) -> PeerId {
     PeerId([host as u8 + 1; 8])
@@ -39,7 +51,8 @@ impl Pair {
         let hosts = [SERVER, CLIENT].map(|host| {
             let (peer_id, keepalive) = (peer_id(host), None);
             let mut it = Host::new(Settings { peer_id, vlan: 0, keepalive });
-            it.handle_adapter_up(adapter(host), 50_000, Duration::ZERO);
+            let device = soft::Adapter::seeded(host as u64, address(host), PORT);
+            it.add_adapter(adapter(host), device, Duration::ZERO);
             it
         });
         Self {
@@ -71,10 +84,17 @@ impl Pair {
         let end = self.now + Duration::from_secs(seconds);
         loop {
             while self.carry() {}
-            let next = self.hosts.iter().filter_map(Host::poll_timeout).min();
+            let due = |host: &mut Host<soft::Adapter>| {
+                [host.poll_timeout(), host.device(ID).unwrap().poll_timeout()]
+            };
+            let next = self.hosts.iter_mut().flat_map(due).flatten().min();
             let Some(next) = next.filter(|next| *next <= end) else { break };
             self.now = next;
-            self.hosts.iter_mut().for_each(|host| host.handle_timeout(next));
+            for host in &mut self.hosts {
+                host.device(ID).unwrap().handle_timeout(next);
+                host.handle_device(ID, next);
+                host.handle_timeout(next);
+            }
         }
         self.now = end;
     }
@@ -83,13 +103,18 @@ impl Pair {
         let mut out = [0; DATAGRAM_MAX];
         let mut is_some = false;
         for at in [SERVER, CLIENT] {
-            while let Some(run) = self.hosts[at].poll_transmit(AdapterId(1), &mut out, 1, self.now)
-            {
-                let from = group::address_of(adapter(at).gid);
-                let datagram = Datagram { from, port: 50_000, index: 0, bytes: &out[..run.len] };
-                self.hosts[1 - at].handle_datagram(AdapterId(1), &datagram, self.now);
+            let [sender, receiver] = match &mut self.hosts {
+                [server, client] if at == SERVER => [server, client],
+                [server, client] => [client, server],
+            }
+            .map(|host| host.device(ID).unwrap());
+            while let Some(run) = sender.poll_transmit(&mut out, 1, self.now) {
+                let bytes = &out[..run.len];
+                let datagram = Datagram { from: address(at), port: PORT, index: 0, bytes };
+                receiver.handle_datagram(&datagram, self.now);
                 is_some = true;
             }
+            self.hosts[1 - at].handle_device(ID, self.now);
             while let Some(event) = self.hosts[at].poll_event() {
                 is_some = true;
                 let Event::Introduce(_, message) = event else {
@@ -247,4 +272,104 @@ fn who_hears_a_validation_over_another_link_withdraws_the_key_on_the_old_one() {
     host.handle_cdc(server, new, &validation, pair.now);
     assert_eq!(host.holdings().registrations, before - 1);
     assert_eq!(host.streams[&server].heard_over, Some(new));
+}
+
+/// RFC 7609 §4.6.1: the link has failed after it had acknowledged what is not here.
+#[test]
+fn a_validation_of_what_never_came_resets_both_ends() {
+    let mut pair = Pair::new();
+    let [server, client] = pair.connect();
+    let mut validation = CdcMessage::parse(&message(server, Cursor::default())).unwrap();
+    validation.producer_flags.failover_validation = true;
+    let mut bytes = [0; cdc::LEN];
+    validation.emit(&mut bytes).unwrap();
+    pair.hear(SERVER, &bytes);
+    let lost = Misbehaved::DataLost { claimed: 9, last: 0 };
+    assert!(pair.told[SERVER].contains(&Event::Reset(server, Reset::Misbehaved(lost))));
+    assert!(pair.told[CLIENT].contains(&Event::Reset(client, Reset::ByPeer)));
+}
+
+#[test]
+fn a_client_that_does_not_know_the_group_ends_it() {
+    let mut pair = Pair::new();
+    let [old, _] = pair.connect();
+    let Adapter { gid, mac, .. } = adapter(CLIENT);
+    let proposer = Proposer { peer_id: peer_id(CLIENT), gid, mac };
+    let now = pair.now;
+    // It has begun anew, and knows nothing.
+    let settings = Settings { peer_id: peer_id(CLIENT), vlan: 0, keepalive: None };
+    pair.hosts[CLIENT] = Host::new(settings);
+    let device = soft::Adapter::seeded(9, address(CLIENT), PORT);
+    pair.hosts[CLIENT].add_adapter(adapter(CLIENT), device, now);
+    let token = pair.hosts[SERVER].accept(proposer, Wording::V1, SIZES, now).unwrap();
+    // The buffer of a new connection would be told over a link that leads nowhere.
+    pair.hosts[SERVER].handle_out_of_sync(token, now);
+    pair.run(1);
+    assert!(pair.told[SERVER].contains(&Event::Gone(token)));
+    assert!(pair.told[SERVER].contains(&Event::Reset(old, Reset::Unreachable)));
+    pair.hosts[SERVER].close(old, pair.now);
+    // The end of the group is announced to nobody.
+    pair.run(10);
+    assert_eq!(pair.hosts[SERVER].holdings(), Holdings::default());
+    pair.connect();
+}
+
+#[test]
+fn a_display_sees_what_was_used() {
+    let mut pair = Pair::new();
+    let [server, client] = pair.connect();
+    let now = pair.now;
+    pair.hosts[CLIENT].send(client, b"hello", now).unwrap();
+    pair.run(1);
+    let mut bytes = [0; 9];
+    assert_eq!(pair.hosts[SERVER].receive(server, &mut bytes, pair.now), Ok(5));
+    let view = pair.hosts[SERVER].connection(server).unwrap();
+    assert_eq!((view.peer_token, view.is_open, view.moves), (Some(client), true, 0));
+    assert_eq!((view.traffic.bytes_received, view.traffic.messages_received), (5, 1));
+    assert_eq!(pair.hosts[CLIENT].connection(client).unwrap().traffic.bytes_sent, 5);
+    let link = pair.hosts[SERVER].links().next().unwrap();
+    assert_eq!((link.connections, link.usage.traffic.bytes_received), (1, 5));
+    assert_eq!(view.link, Some(link.link.user_id()));
+    // CONFIRM LINK and its like are messages, too.
+    assert!(link.usage.traffic.messages_received > 1);
+    assert_eq!(link.usage.retransmissions, Some(0));
+    let sent = pair.hosts[CLIENT].links().next().unwrap().usage;
+    // What a link was used for outlives it.
+    pair.hosts[CLIENT].end(false, pair.now);
+    pair.run(5);
+    assert_eq!(pair.hosts[CLIENT].links().count(), 0);
+    let adapter = pair.hosts[CLIENT].adapters().next().unwrap();
+    assert_eq!((adapter.links, adapter.is_up), (0, true));
+    assert_eq!(adapter.usage.traffic.bytes_sent, sent.traffic.bytes_sent);
+    assert!(adapter.usage.traffic.messages_sent > sent.traffic.messages_sent, "and the end of all");
+}
+
+#[test]
+fn a_device_that_is_taken_out_has_nothing_of_ours() {
+    let mut pair = Pair::new();
+    let [server, client] = pair.connect();
+    let now = pair.now;
+    pair.hosts[CLIENT].send(client, b"under way", now).unwrap();
+    let device = pair.hosts[CLIENT].remove_adapter(ID, now).unwrap();
+    assert_eq!(Device::holdings(&device), sidestep_rdma::device::Holdings::default());
+    pair.hosts[CLIENT].add_adapter(adapter(CLIENT), device, now);
+    pair.run(8);
+    assert!(pair.told[CLIENT].contains(&Event::Reset(client, Reset::Unreachable)));
+    pair.hosts[CLIENT].close(client, pair.now);
+    pair.hosts[SERVER].close(server, pair.now);
+    pair.run(PEER_PATIENCE.as_secs() + 10);
+    assert_eq!(pair.hosts.each_ref().map(Host::holdings), [Holdings::default(); 2]);
+    pair.connect();
+}
+
+#[test]
+fn the_only_adapter_is_not_relieved() {
+    let mut pair = Pair::new();
+    let [server, client] = pair.connect();
+    let now = pair.now;
+    pair.hosts[SERVER].relieve_adapter(ID, now);
+    pair.run(5);
+    assert_eq!(pair.hosts[CLIENT].send(client, b"x", pair.now), Ok(1));
+    pair.run(1);
+    assert_eq!(pair.hosts[SERVER].receive(server, &mut [0; 9], pair.now), Ok(1));
 }

@@ -1,9 +1,10 @@
 //! What comes over a link, and what connections send.
 
+use std::ops::Bound;
 use std::time::Duration;
 
 use sidestep_proto::link_group::AdapterId;
-use sidestep_rdma::soft::queue_pair::Event as DeviceEvent;
+use sidestep_rdma::device::{Device, Event as DeviceEvent};
 use sidestep_wire::cdc::{self, CdcMessage};
 use sidestep_wire::{AlertToken, LinkUserId, QpNumber};
 
@@ -14,22 +15,12 @@ use crate::stream::Stage;
 
 // ---- from the adapters --------------------------------------------------------------------------
 
-impl Host {
-    /// Takes what the adapters have to tell. False: nothing.
-    pub(crate) fn take_device_events(&mut self, now: Duration) -> bool {
-        let mut is_some = false;
-        let ids: Vec<AdapterId> = self.ports.keys().copied().collect();
-        for id in ids {
-            while let Some((qp, event)) = self.next_device_event(id) {
-                self.take_device_event(id, qp, event, now);
-                is_some = true;
-            }
+impl<D: Device> Host<D> {
+    /// Takes what the device of an adapter has to tell.
+    pub(crate) fn take_device_events(&mut self, of: AdapterId, now: Duration) {
+        while let Some((qp, event)) = self.device(of).and_then(Device::poll_event) {
+            self.take_device_event(of, qp, event, now);
         }
-        is_some
-    }
-
-    fn next_device_event(&mut self, id: AdapterId) -> Option<(QpNumber, DeviceEvent)> {
-        self.ports.get_mut(&id)?.device.poll_event()
     }
 
     fn take_device_event(
@@ -47,11 +38,16 @@ impl Host {
             }
             // Told by what follows, of all that was posted.
             DeviceEvent::Completed { result: Err(_), .. } => {}
+            DeviceEvent::Silent => {
+                if let Some(engine) = self.engine(id) {
+                    engine.handle_silence(link, now);
+                }
+            }
             DeviceEvent::Received(bytes) => self.received(id, link, &bytes, now),
             DeviceEvent::Broken(_) => {
                 self.fail_carrier(id, link, now);
-                if let Some(group) = self.groups.get_mut(&id) {
-                    group.engine.handle_link_failed(link, now);
+                if let Some(engine) = self.engine(id) {
+                    engine.handle_link_failed(link, now);
                 }
             }
         }
@@ -62,25 +58,34 @@ impl Host {
         let Some(carrier) = group.carriers.get_mut(&link) else { return };
         let posted = carrier.completed(work);
         group.engine.handle_traffic(link, now);
+        group.rouse(id, &mut self.restless);
         match posted {
-            Some(Posted::Llc(ticket)) => group.engine.handle_sent(ticket, now),
-            Some(Posted::Write(token)) => self.arrived(token, 1, now),
+            Some(Posted::Llc(ticket)) => {
+                if let Some(engine) = self.engine(id) {
+                    engine.handle_sent(ticket, now);
+                }
+            }
+            Some(Posted::Write(token)) => self.arrived(token, now),
             Some(Posted::Cdc(token, receipt)) => {
                 let connection = self.streams.get_mut(&token).and_then(|it| it.connection.as_mut());
                 if let Some(connection) = connection {
                     connection.completed(receipt);
                 }
-                self.arrived(token, 1, now);
+                self.arrived(token, now);
             }
             None => {}
         }
         self.post(id, link);
     }
 
-    /// So many messages of a connection are on their way no more.
-    fn arrived(&mut self, token: AlertToken, count: usize, now: Duration) {
+    /// A message of a connection is on its way no more.
+    pub(crate) fn arrived(&mut self, token: AlertToken, now: Duration) {
         let Some(stream) = self.streams.get_mut(&token) else { return };
-        stream.under_way = stream.under_way.saturating_sub(count);
+        debug_assert!(stream.under_way > 0, "it was");
+        stream.under_way -= 1;
+        if stream.stage == Stage::Over {
+            return self.forget_if_done(token);
+        }
         if stream.wants_room && stream.room() > 0 && stream.reset.is_none() {
             stream.wants_room = false;
             self.events.push_back(Event::Writable(token));
@@ -93,10 +98,16 @@ impl Host {
 
     pub(crate) fn received(&mut self, id: u32, link: LinkUserId, bytes: &[u8], now: Duration) {
         let Some(group) = self.groups.get_mut(&id) else { return };
-        if bytes.first() != Some(&cdc::TYPE) {
-            return group.engine.handle_message(link, bytes, now);
+        if let Some(carrier) = group.carriers.get_mut(&link) {
+            carrier.traffic.messages_received += 1;
         }
         group.engine.handle_traffic(link, now);
+        if bytes.first() != Some(&cdc::TYPE) {
+            if let Some(engine) = self.engine(id) {
+                engine.handle_message(link, bytes, now);
+            }
+            return;
+        }
         let Ok(message) = CdcMessage::parse(bytes) else {
             self.drops.malformed += 1;
             return;
@@ -126,8 +137,10 @@ impl Host {
             }
             return;
         };
+        let before = connection.readable();
         let result = connection.handle(message);
-        stream.patience = stream.patience.map(|_| now + crate::PEER_PATIENCE);
+        let n = connection.readable() - before;
+        stream.messages_received += 1;
         let left = match stream.heard_over {
             Some(before) if before == via || !message.producer_flags.failover_validation => None,
             before => {
@@ -137,8 +150,16 @@ impl Host {
         };
         let (group, rmb, is_told) =
             (stream.group, stream.rmb, stream.is_held && stream.reset.is_none());
+        let is_waited_for = stream.patience.is_some();
+        if is_waited_for {
+            self.set_patience(token, Some(now + crate::PEER_PATIENCE));
+        }
         if let Some(before) = left {
             self.deregister(group, before, rmb);
+        }
+        if let Some(carrier) = self.groups.get_mut(&group).and_then(|it| it.carriers.get_mut(&via))
+        {
+            carrier.traffic.bytes_received += n;
         }
         match result {
             Ok(news) if news.aborted => self.reset(token, Reset::ByPeer, now),
@@ -158,14 +179,14 @@ impl Host {
         let carrier = self.groups.get_mut(&id).and_then(|group| group.carriers.get_mut(&link));
         let lost = carrier.map(Carrier::fail).unwrap_or_default();
         for token in lost.iter().filter_map(Posted::connection) {
-            self.arrived(token, 1, now);
+            self.arrived(token, now);
         }
     }
 }
 
 // ---- to the adapters ----------------------------------------------------------------------------
 
-impl Host {
+impl<D: Device> Host<D> {
     /// A connection may have something to send.
     pub(crate) fn rouse(&mut self, token: AlertToken) {
         let Some(stream) = self.streams.get_mut(&token) else { return };
@@ -176,18 +197,25 @@ impl Host {
         if let Some(carrier) = group.carriers.get_mut(&link) {
             stream.is_ready = true;
             carrier.ready.push_back(token);
+            group.rouse(stream.group, &mut self.restless);
         }
     }
 
     /// Lets the connections of a group send, in turn, as long as there is room.
     pub(crate) fn send_ready(&mut self, id: u32, now: Duration) {
-        let Some(group) = self.groups.get(&id) else { return };
-        let links: Vec<LinkUserId> = group.carriers.keys().copied().collect();
-        for link in links {
+        let mut last = None;
+        while let Some(link) = self.carrier_behind(id, last) {
             while let Some(token) = self.next_ready(id, link) {
                 self.send_step(id, link, token, now);
             }
+            last = Some(link);
         }
+    }
+
+    fn carrier_behind(&self, id: u32, last: Option<LinkUserId>) -> Option<LinkUserId> {
+        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut behind = self.groups.get(&id)?.carriers.range((from, Bound::Unbounded));
+        behind.next().map(|(link, _)| *link)
     }
 
     fn next_ready(&mut self, id: u32, link: LinkUserId) -> Option<AlertToken> {
@@ -202,14 +230,10 @@ impl Host {
             return;
         }
         stream.is_ready = false;
-        let Some(works) = stream.next_step(token) else {
-            return self.finish_if_agreed(token, now);
-        };
         let group = self.groups.get_mut(&id);
-        if let Some(carrier) = group.and_then(|group| group.carriers.get_mut(&link)) {
-            for work in works {
-                carrier.take(work);
-            }
+        let Some(carrier) = group.and_then(|group| group.carriers.get_mut(&link)) else { return };
+        if !stream.take_step(token, carrier) {
+            return self.finish_if_agreed(token, now);
         }
         self.post(id, link);
         self.rouse(token);
@@ -220,9 +244,22 @@ impl Host {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let Some(carrier) = group.carriers.get_mut(&link) else { return };
         let port = self.ports.get_mut(&carrier.adapter);
-        if let Some(qp) = port.and_then(|port| port.device.queue_pair(carrier.qp)) {
-            carrier.post(qp);
+        if let Some(port) = port {
+            carrier.post(&mut port.device);
         }
+    }
+
+    /// Lets the adapter of its link read what a connection sends. False: there is no such link, or
+    /// the device refuses.
+    pub(crate) fn lend(&mut self, token: AlertToken) -> bool {
+        self.streams.get_mut(&token).is_some_and(|stream| {
+            stream.source = stream.to.and_then(|(link, _)| {
+                let adapter = self.groups.get(&stream.group)?.carriers.get(&link)?.adapter;
+                let device = &mut self.ports.get_mut(&adapter)?.device;
+                stream.outgoing.as_mut()?.lend_to(adapter, device)
+            });
+            stream.source.is_some()
+        })
     }
 
     // ---- failover -------------------------------------------------------------------------------
@@ -245,9 +282,11 @@ impl Host {
         stream.moving = false;
         stream.is_ready = false;
         stream.to = group.engine.destination(token);
-        if stream.to.is_none() {
+        if !self.lend(token) {
             return self.reset(token, Reset::Unreachable, now);
         }
+        let Some(stream) = self.streams.get_mut(&token) else { return };
+        stream.moves += 1;
         if let Some(connection) = &mut stream.connection {
             connection.change_link();
         }

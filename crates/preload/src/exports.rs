@@ -17,7 +17,7 @@ use sidestep_socket::multiplex::{self, FdSets};
 use sidestep_socket::sock::{self, Phase, Sock};
 use sidestep_socket::stream::{self, Buffers, Outcome};
 use sidestep_socket::transfer::{self, Pipe, Source};
-use sidestep_socket::{Answer, Errno, epoll, meeting, parcel, process, tcp_option, young};
+use sidestep_socket::{Answer, Errno, epoll, gateway, meeting, parcel, process, tcp_option, young};
 
 type Address = *mut libc::sockaddr;
 type Length = *mut libc::socklen_t;
@@ -538,6 +538,9 @@ fn accept_with_object(fd: i32, nonblocking: bool, known: Option<&Sock>, listener
         if let Some(known) = known {
             inherit(sock, known, listener);
         }
+        if gateway::accepted(sock, fd) {
+            return;
+        }
         sock.set_phase(Phase::Candidate);
         sock.begin(fd);
     }
@@ -550,6 +553,9 @@ fn connected(fd: i32, port: u16) {
     }
     if let Some(sock) = descriptors::sock(fd).filter(|sock| sock.phase() == Phase::Fresh) {
         sock.note_server(port);
+        if gateway::offered(&sock, fd) {
+            return;
+        }
         sock.set_phase(Phase::Candidate);
         sock.sock().begin(fd);
     }
@@ -590,12 +596,13 @@ export! {
                 // SAFETY: passed on.
                 return disconnect(&sock, fd, || unsafe { real::connect(fd, address, len) });
             }
-            Some(_) | None => {}
+            Some(sock) => quietly(|| gateway::look(&sock, fd)),
+            None => {}
         }
         // SAFETY: passed on.
         let result = unsafe { real::connect(fd, address, len) };
         if descriptors::is_ours(fd)
-            && (result == 0 || errno() == libc::EINPROGRESS)
+            && (result == 0 || matches!(errno(), libc::EINPROGRESS | libc::EINTR))
             // SAFETY: the kernel has read the address.
             && !unsafe { sock::is_nowhere(address, len) }
         {
@@ -686,10 +693,11 @@ export! {
             libc::SHUT_WR => descriptors::object(fd),
             _ => descriptors::sock(fd),
         };
-        if let Some(sock) = sock
-            && let Some(result) = control::shutdown(&sock, fd, how)
-        {
-            return answer(result) as i32;
+        if let Some(sock) = sock {
+            quietly(|| gateway::look(&sock, fd));
+            if let Some(result) = control::shutdown(&sock, fd, how) {
+                return answer(result) as i32;
+            }
         }
         // SAFETY: passed on.
         unsafe { real::shutdown(fd, how) }
@@ -700,8 +708,11 @@ export! {
             set_errno(libc::ENOTCONN);
             return -1;
         }
-        // SAFETY: passed on.
-        unsafe { real::getpeername(fd, peer, size) }
+        named(fd, true, peer, size, plain!(real::getpeername(fd, peer, size)))
+    }
+
+    fn getsockname(fd: i32, local: Address, size: Length) -> i32 {
+        named(fd, false, local, size, plain!(real::getsockname(fd, local, size)))
     }
 
     fn dup(fd: i32) -> i32 {
@@ -782,6 +793,27 @@ export! {
             None => unsafe { real::sockatmark(fd) },
         }
     }
+}
+
+/// What `getsockname` or `getpeername` says, which of a connection to another host is where that
+/// leads.
+fn named(fd: i32, is_peer: bool, at: Address, size: Length, plain: impl Fn() -> i32) -> i32 {
+    let Some(name) = gateway::name(fd, is_peer) else { return plain() };
+    let bytes = name.bytes();
+    let mut room = [0; size_of::<libc::socklen_t>()];
+    // A bad pointer is for the kernel to refuse.
+    let is_readable = sys::copy_own(size.cast(), &mut room).is_ok();
+    let result = plain();
+    if result == 0 && is_readable {
+        let n = (u32::from_ne_bytes(room) as usize).min(bytes.len());
+        // SAFETY: the kernel has just written an address there, and its length. The room is as long
+        // as the program says.
+        unsafe {
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), at.cast::<u8>(), n);
+            size.write(bytes.len() as u32);
+        }
+    }
+    result
 }
 
 /// `SIOCOUTQNSD` and `SIOCATMARK` of `linux/sockios.h` and `asm-generic/sockios.h`.
@@ -931,6 +963,9 @@ export! {
     }
 
     fn getsockopt(fd: i32, level: i32, name: i32, value: *mut c_void, len: Length) -> i32 {
+        if let Some(sock) = descriptors::object(fd) {
+            quietly(|| gateway::look(&sock, fd));
+        }
         let ours = descriptors::object(fd)
             .map_or(OptionAnswer::Kernel, |sock| control::get_option(&sock, fd, level, name));
         // SAFETY: passed on; the kernel checks the program's pointers.

@@ -135,6 +135,7 @@ names! {
     fn splice(input: i32, in_at: *mut i64, out: i32, out_at: *mut i64, len: usize, flags: u32)
         -> isize;
     fn getpeername(fd: i32, peer: Address, size: Length) -> i32;
+    fn getsockname(fd: i32, local: Address, size: Length) -> i32;
     fn setsockopt(fd: i32, level: i32, name: i32, value: *const c_void, len: u32) -> i32;
     fn getsockopt(fd: i32, level: i32, name: i32, value: *mut c_void, len: Length) -> i32;
     fn sockatmark(fd: i32) -> i32;

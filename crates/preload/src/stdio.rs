@@ -15,8 +15,8 @@ use crate::{exports, real};
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use sidestep_proto::fallback::Reason;
-use sidestep_socket::descriptors;
 use sidestep_socket::sock::Phase;
+use sidestep_socket::{descriptors, gateway};
 
 /// Offset of `_fileno` in glibc's `struct _IO_FILE` on 64-bit machines, unchanged
 /// since 1999: part of the ABI through the old stdio macros.
@@ -99,6 +99,7 @@ pub(crate) fn note_standard(fd: i32) {
     match sock.phase() {
         Phase::Candidate | Phase::Meeting => return sock.stay_plain(Reason::StandardStream),
         Phase::Smc => {}
+        Phase::Offered => return gateway::look(&sock, fd),
         Phase::Fresh | Phase::Listener | Phase::Plain => return,
     }
     // SAFETY: libc's variables; programs that replace them in another thread at this

@@ -163,6 +163,7 @@ unsafe fn on_ours(number: i64, [a, b, c, d, e, f]: Words) -> Option<i64> {
                 i64::from(exports::setsockopt(fd, b as i32, c as i32, d as _, e as u32))
             }
             libc::SYS_getpeername => i64::from(exports::getpeername(fd, b as _, c as _)),
+            libc::SYS_getsockname => i64::from(exports::getsockname(fd, b as _, c as _)),
             libc::SYS_getsockopt => {
                 i64::from(exports::getsockopt(fd, b as i32, c as i32, d as _, e as _))
             }

@@ -7,6 +7,7 @@
 //! | module | the question it answers |
 //! |---|---|
 //! | [`rendezvous`] | which CLC message is the answer to this one, or why is it Decline? |
+//! | [`rendezvous::hosts`] | the same between hosts: which version of SMC-R, over which adapters, and whose bytes come next on the TCP connection? |
 //! | [`ledger`] | at which byte of the TCP stream does the ring take over? |
 //! | [`connection`] | what do the CDC messages of a connection over RDMA say, and when are they sent? |
 //! | [`cursor`] | may the peer's cursor be believed, and where in the ring do bytes go? |
@@ -20,8 +21,8 @@
 //! | [`machine_code`] | does this code make calls on sockets past libc? |
 //!
 //! Most of it runs inside the socket calls of other people's programs, where nothing may call
-//! `malloc`: so there is no `alloc` here. [`link_group`] is the exception and has it for itself. Who
-//! holds a link group has memory for queue pairs and buffers as well.
+//! `malloc`: so there is no `alloc` here. [`link_group`] and [`rendezvous::hosts`] are the exceptions
+//! and have it for themselves. Who holds a link group has memory for queue pairs and buffers as well.
 
 #![no_std]
 #![forbid(unsafe_code)]

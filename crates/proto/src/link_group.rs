@@ -63,11 +63,21 @@
 //! |---|---|---|---|
 //! | the client's CONFIRM RKEY during ADD LINK or DELETE LINK | refused, to be repeated | accepted | accepted; a refusal is answered by trying again |
 //! | ADD LINK crosses the client's CONFIRM RKEY | taken up at once | parked until the answer | parked: the answer is already on its way, and the pairs are then complete |
-//! | no answer to a flow | the link it went over has failed | the flow has failed | TEST LINK at once: whoever answers that has a link |
+//! | no answer to a flow | the link it went over has failed | the flow has failed | TEST LINK at once: whoever answers that, or says anything else, has a link |
+//! | a link is silent, another is not | – | – | it has failed, without waiting for the queue pair to break |
 //! | no ADD LINK at first contact | the TCP connection is reset | one link is enough | one link is enough, and is tried again (C.8) |
 //! | unknown type, wrong length | the link has failed (A.3) | ignored | the link has failed |
 //! | a client is told that the group ends | it complies | it also sends DELETE LINK | as Linux |
 //! | CONFIRM LINK comes before the client has looked | – | lost | repeated at first contact |
+//!
+//! An unknown type breaks the link although Linux lives without: §A.3 has a whole range of types for
+//! what may be ignored, so what is outside of it may have changed the peer's idea of the group. Two
+//! sides that disagree about links and keys cannot keep the promise that a WRITE goes where it should;
+//! a link that is made anew costs a second. Nobody is known to send such a message.
+//!
+//! When a link comes back, connections stay where they are and new ones go where there are fewest:
+//! §2.3 leaves that open, and Linux does so, too. Moving without need would withdraw the keys on a
+//! link that may be the last resort a moment later.
 //!
 //! Nothing here does I/O. This module and those below are the only ones of the crate that allocate:
 //! a link group is made once for many connections, by whoever has memory for its queue pairs.
@@ -211,7 +221,7 @@ pub enum Command {
     },
     /// Destroy the queue pair, made or in the making, and all its registrations. Has no answer.
     Destroy {
-        /// The link, which is gone.
+        /// The link, which is gone or has failed.
         link: LinkUserId,
     },
 }
@@ -576,16 +586,15 @@ impl LinkGroup {
 
     /// A link of which the peer knows nothing, or no longer, is gone.
     fn remove_link(&mut self, user_id: LinkUserId) {
-        let known = self.links.len();
-        self.links.retain(|link| link.user_id != user_id);
-        if self.links.len() == known {
-            return;
-        }
+        let Some(at) = self.links.iter().position(|link| link.user_id == user_id) else { return };
+        let link = self.links.remove(at);
         self.peer_rmbs.forget_link(user_id);
         for rmb in &mut self.rmbs {
             rmb.forget_link(user_id);
         }
-        self.command(Command::Destroy { link: user_id });
+        if !link.is_destroyed {
+            self.command(Command::Destroy { link: user_id });
+        }
     }
 }
 

@@ -13,6 +13,8 @@
 //! because there CLC messages are its bytes: what is lost in them, the program would miss.
 //! Here they go beside it, so it is as good as ever and just stays TCP.
 //!
+//! That is between two processes of one host. Between hosts there is no beside: [`hosts`].
+//!
 //! Two processes of one host speak SMC-D version 2, release 2.1, as two
 //! Emulated-ISM devices of the loopback kind: every process is a device with a
 //! random 128-bit GID, the channel is [`Chid::LOOPBACK`], and a common UEID admits
@@ -21,6 +23,8 @@
 //!
 //! *Source*: RFC 7609 §3.5.1, Appendix A.1 and C; SMC version 2 as in the wire
 //! reference §2.5 and §2.10.
+
+pub mod hosts;
 
 #[cfg(test)]
 mod appendix_c;

@@ -5,9 +5,11 @@
 //! neither fits on another link. What a WRITE asks for is checked as a whole when it begins, and the
 //! registration again with each of its packets, so it can be withdrawn in the middle.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
+use rand::RngExt;
+use rand::rngs::StdRng;
 use sidestep_wire::{QpNumber, Rkey, RmbAddress};
 
 /// Memory that other processes, or this one, read and write at the same time.
@@ -54,6 +56,11 @@ impl Shared {
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Where it is in this process.
+    pub(crate) const fn base(&self) -> *mut u8 {
+        self.base
     }
 
     fn has(&self, at: usize, len: usize) -> bool {
@@ -118,8 +125,11 @@ struct Region {
 }
 
 /// All registrations of an adapter.
-#[derive(Debug, Default)]
-pub struct Regions(HashMap<Rkey, Arc<Region>>);
+#[derive(Debug)]
+pub struct Regions {
+    by_key: BTreeMap<Rkey, Arc<Region>>,
+    random: StdRng,
+}
 
 /// Memory that a WRITE has been allowed to write into.
 #[derive(Clone, Debug)]
@@ -135,37 +145,43 @@ pub struct Place {
 pub struct Refused;
 
 /// Addresses are multiples of it, and of 48 bits as those of real memory are.
-const PAGE_MASK: u64 = 0x0000_FFFF_FFFF_F000;
+pub(crate) const PAGE_MASK: u64 = 0x0000_FFFF_FFFF_F000;
 
 impl Regions {
+    /// None, whose keys and addresses will be drawn from this source.
+    #[must_use]
+    pub const fn new(random: StdRng) -> Self {
+        Self { by_key: BTreeMap::new(), random }
+    }
+
     /// Lets the peer of a QP write into memory.
     pub fn register(&mut self, memory: Arc<Shared>, qp: QpNumber) -> Registration {
         let rkey = loop {
-            let rkey = Rkey(rand::random());
-            if rkey != Rkey(0) && !self.0.contains_key(&rkey) {
+            let rkey = Rkey(self.random.random());
+            if rkey != Rkey(0) && !self.by_key.contains_key(&rkey) {
                 break rkey;
             }
         };
-        let address = rand::random::<u64>() & PAGE_MASK;
-        self.0.insert(rkey, Arc::new(Region { memory, address, qp }));
+        let address = self.random.random::<u64>() & PAGE_MASK;
+        self.by_key.insert(rkey, Arc::new(Region { memory, address, qp }));
         Registration { rkey, address: RmbAddress(address) }
     }
 
     /// No peer writes there by this key any more. False: there was none.
     pub fn deregister(&mut self, rkey: Rkey) -> bool {
-        self.0.remove(&rkey).is_some()
+        self.by_key.remove(&rkey).is_some()
     }
 
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.by_key.len()
     }
 
     /// Whether nobody may write anywhere.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.by_key.is_empty()
     }
 
     /// Where a WRITE over a QP goes, all `len` bytes of it.
@@ -180,7 +196,7 @@ impl Regions {
         address: RmbAddress,
         len: u32,
     ) -> Result<Place, Refused> {
-        let region = self.0.get(&rkey).filter(|region| region.qp == qp).ok_or(Refused)?;
+        let region = self.by_key.get(&rkey).filter(|region| region.qp == qp).ok_or(Refused)?;
         let at = address.0.checked_sub(region.address).ok_or(Refused)?;
         let at = usize::try_from(at).map_err(|_| Refused)?;
         let len = usize::try_from(len).map_err(|_| Refused)?;
@@ -231,7 +247,7 @@ pub(crate) mod tests {
 
     #[test]
     fn only_what_was_registered_is_reached() {
-        let mut regions = Regions::default();
+        let mut regions = Regions::new(rand::make_rng());
         let memory = memory(100);
         let Registration { rkey, address } = regions.register(Arc::clone(&memory), QP);
         let at = |offset: u64| RmbAddress(address.0.wrapping_add(offset));
@@ -257,7 +273,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_withdrawn_registration_ends_what_has_begun() {
-        let mut regions = Regions::default();
+        let mut regions = Regions::new(rand::make_rng());
         let Registration { rkey, address } = regions.register(memory(10), QP);
         let place = regions.place(QP, rkey, address, 10).unwrap();
         assert!(regions.deregister(rkey) && !regions.deregister(rkey));

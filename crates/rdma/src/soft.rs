@@ -33,7 +33,7 @@ mod requester;
 mod responder;
 mod rnic;
 pub mod sharing;
-mod sys;
+pub(crate) mod sys;
 
 pub use adapter::Adapter;
 pub use queue_pair::{Event, Failure, PostError, QueuePair};

@@ -24,7 +24,7 @@
 use crate::pool::{Held, Pool, SharedLock};
 use crate::process::{self, Process};
 use crate::sock::{Conn, Phase, Sock};
-use crate::{Errno, readiness, wait, young};
+use crate::{Errno, gateway, readiness, wait, young};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::ptr::{NonNull, null_mut};
@@ -379,8 +379,10 @@ fn add(epfd: i32, fd: i32, sock: &'static Sock, wish: libc::epoll_event) -> Resu
     let Some(registration) = Registration::make(set, sock, fd, wish) else {
         return Ok(answer);
     };
-    if sock.phase() == Phase::Smc {
-        registration.take_over(set, sock);
+    match sock.phase() {
+        Phase::Smc => registration.take_over(set, sock),
+        Phase::Offered => registration.tag(set),
+        _ => {}
     }
     Ok(answer)
 }
@@ -454,6 +456,28 @@ pub fn adopt(sock: &'static Sock) {
     for registration in of_sock(sock) {
         if let Some(set) = registration.set() {
             registration.take_over(set, sock);
+        }
+    }
+}
+
+/// A socket waits to be connected: its sets tell us when it is.
+pub(crate) fn watch_connecting(sock: &'static Sock) {
+    let _structure = Held::enter(STRUCTURE.get());
+    for registration in of_sock(sock) {
+        if let Some(set) = registration.set() {
+            registration.tag(set);
+        }
+    }
+}
+
+/// Another file is about to come under the descriptors of a socket, which is open elsewhere: the
+/// kernel's sets forget it. The registrations wait for [`hand_back`].
+pub(crate) fn withdraw(sock: &'static Sock) {
+    let _structure = Held::enter(STRUCTURE.get());
+    for registration in of_sock(sock) {
+        if let Some(set) = registration.set() {
+            let epfd = set.epfd.load(Ordering::Relaxed);
+            let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, registration.open_fd(), 0, 0);
         }
     }
 }
@@ -674,6 +698,26 @@ impl Registration {
         if self.is_tagged() {
             return;
         }
+        self.tag(set);
+        let index = sock.slot_index();
+        {
+            let _held = Held::enter(set.lock.get());
+            let others = set.by_slot[index].load(Ordering::Relaxed);
+            self.next_of_slot.store(others, Ordering::Relaxed);
+            set.by_slot[index].store(core::ptr::from_ref(self).cast_mut(), Ordering::Release);
+        }
+        if let Some(conn) = sock.conn() {
+            let reached = set.subscribe(sock, &conn);
+            self.unreached.store(!reached, Ordering::Relaxed);
+            if !reached {
+                set.arms.store(true, Ordering::Relaxed);
+            }
+        }
+        set.queue_and_wake(self);
+    }
+
+    /// From now on the kernel reports to us what happens to the socket. Under the structure lock.
+    fn tag(&self, set: &Set) {
         let tag = core::ptr::from_ref(self) as u64;
         let fd = self.fd.load(Ordering::Relaxed);
         let epfd = set.epfd.load(Ordering::Relaxed);
@@ -691,21 +735,6 @@ impl Registration {
             let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, events, tag);
         }
         self.tagged.store(true, Ordering::Release);
-        let index = sock.slot_index();
-        {
-            let _held = Held::enter(set.lock.get());
-            let others = set.by_slot[index].load(Ordering::Relaxed);
-            self.next_of_slot.store(others, Ordering::Relaxed);
-            set.by_slot[index].store(core::ptr::from_ref(self).cast_mut(), Ordering::Release);
-        }
-        if let Some(conn) = sock.conn() {
-            let reached = set.subscribe(sock, &conn);
-            self.unreached.store(!reached, Ordering::Relaxed);
-            if !reached {
-                set.arms.store(true, Ordering::Relaxed);
-            }
-        }
-        set.queue_and_wake(self);
     }
 
     /// Gives the kernel's registration back to the program.
@@ -728,8 +757,9 @@ impl Registration {
         unlink(&sock.registrations, self, |r| &r.next_of_sock);
         let _held = Held::enter(set.lock.get());
         unlink(&set.registrations, self, |r| &r.next_of_set);
-        if self.is_tagged() {
-            unlink(&set.by_slot[sock.slot_index()], self, |r| &r.next_of_slot);
+        // One that is only connecting has no slot.
+        if let Some(of_slot) = set.by_slot.get(sock.slot_index()).filter(|_| self.is_tagged()) {
+            unlink(of_slot, self, |r| &r.next_of_slot);
         }
         self.set.store(null_mut(), Ordering::Release);
         self.sock.store(null_mut(), Ordering::Release);
@@ -1263,6 +1293,10 @@ impl Set {
         let Some(sock) = registration.sock().filter(|_| ours) else {
             return;
         };
+        if sock.phase() == Phase::Offered {
+            // The kernel has more to say of what becomes of it.
+            return gateway::settle(sock, registration.open_fd());
+        }
         if let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) {
             let fd = registration.open_fd();
             if events & (mask::RDHUP | mask::HUP | mask::ERR) == 0 {

@@ -157,6 +157,9 @@ pub struct Connection {
     pub fallback: Option<Fallback>,
     /// A descriptor of the process that leads to it, while its addresses are not known.
     pub descriptor: Option<i32>,
+    /// Of a connection to another host, that goes by the gateway: our port on the way there.
+    /// `mode` is about that way, the addresses and the role about where it leads.
+    pub passage: Option<u16>,
 }
 
 /// Who opened a connection.
@@ -546,6 +549,7 @@ struct Seen {
     rmbe_peer: u32,
     counters: Counters,
     fallback: Option<Fallback>,
+    passage: Option<u16>,
 }
 
 impl Seen {
@@ -561,6 +565,7 @@ impl Seen {
             rmbe_peer: 0,
             counters: *counters,
             fallback: fallback_of(Reason::TooShort, Diagnosis(0)),
+            passage: None,
         }
     }
 
@@ -578,6 +583,7 @@ impl Seen {
             counters: self.counters,
             fallback: self.fallback,
             descriptor: self.descriptor,
+            passage: self.passage,
         }
     }
 }
@@ -706,10 +712,12 @@ fn read_once(slot: &Slot) -> Option<Seen> {
         mode::LINGERING => Mode::Lingering,
         _ => return None,
     };
-    let role = match slot.is_server.load(Ordering::Relaxed) {
-        0 => Role::Client,
-        _ => Role::Server,
+    let passage = slot.passage.load(Ordering::Relaxed);
+    let has_accepted = match passage {
+        0 => slot.is_server.load(Ordering::Relaxed) != 0,
+        word => word >> 16 != 0,
     };
+    let role = if has_accepted { Role::Server } else { Role::Client };
     let reason = Reason::from_number(slot.reason.load(Ordering::Relaxed));
     // What has come back from shared memory still has its rings, and is on TCP all the same.
     let is_back = mode == Mode::SmcD && reason != Reason::None;
@@ -741,6 +749,7 @@ fn read_once(slot: &Slot) -> Option<Seen> {
         rmbe_peer: ring_len(&slot.send_ring_len),
         counters: Counters::read(&slot.counters),
         fallback,
+        passage: Some(passage as u16).filter(|port| *port != 0),
     })
 }
 
@@ -997,6 +1006,7 @@ mod tests {
             },
             fallback: None,
             descriptor: None,
+            passage: None,
         };
         assert_eq!(only(1001), expected);
     }

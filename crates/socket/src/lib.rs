@@ -20,6 +20,7 @@ pub mod control;
 pub mod descriptors;
 mod distant;
 pub mod epoll;
+pub mod gateway;
 mod given;
 pub mod group;
 pub mod inspect;

@@ -8,7 +8,7 @@
 
 use crate::descriptors::{self, Use};
 use crate::sock::{Conn, Phase, Sock};
-use crate::{Errno, readiness, switch, wait};
+use crate::{Errno, gateway, readiness, switch, wait};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
@@ -23,6 +23,8 @@ use sidestep_proto::readiness::mask;
 const ON_STACK: usize = 64;
 /// Always reported by `poll`.
 const ALWAYS: u32 = mask::ERR | mask::HUP;
+/// The same, and a descriptor that is none.
+const ALWAYS_REPORTED: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
 
 /// Whether any descriptor of the array needs us: a connection in shared memory, or
 /// an epoll set that holds one.
@@ -38,7 +40,8 @@ pub fn concerns(fd: i32) -> bool {
         return false;
     }
     descriptors::set(fd).is_some_and(crate::epoll::Set::is_tagged)
-        || descriptors::sock(fd).is_some_and(|sock| sock.phase() == Phase::Smc)
+        || descriptors::sock(fd)
+            .is_some_and(|sock| matches!(sock.phase(), Phase::Smc | Phase::Offered))
 }
 
 /// The program's `poll` or `ppoll`. Fills `revents`; returns how many are not 0.
@@ -168,6 +171,11 @@ fn set_mask(set: &'static crate::epoll::Set, entry: &libc::pollfd) -> i16 {
 fn first_busy(entries: &[libc::pollfd]) -> Option<Use> {
     let mut busy = entries.iter().filter(|entry| entry.revents != 0);
     busy.find_map(|entry| connection(entry.fd)).map(|(sock, ..)| sock)
+}
+
+/// Whether it is connecting to another host, and we have to see when that is over.
+fn is_offered(fd: i32) -> bool {
+    descriptors::object(fd).is_some_and(|sock| sock.phase() == Phase::Offered)
 }
 
 fn connection(fd: i32) -> Option<(Use, &'static Slot, Conn)> {
@@ -306,6 +314,9 @@ impl Armed<'_> {
                 }
             } else if let (Some(set), true) = (descriptors::set(from.fd), may_sleep) {
                 set.observe();
+            } else if is_offered(from.fd) {
+                // Whatever the program waits for, it comes after this.
+                to.events |= libc::POLLOUT;
             }
             self.count += usize::from(may_sleep);
         }
@@ -369,9 +380,14 @@ fn finish(entries: &mut [libc::pollfd], copy: &[libc::pollfd]) -> usize {
                 entry.revents = now as u16 as i16;
             }
             None => {
+                if kernel.revents != 0
+                    && let Some(sock) = descriptors::sock(entry.fd)
+                {
+                    gateway::look(&sock, entry.fd);
+                }
                 entry.revents = match descriptors::set(entry.fd).filter(|set| set.is_tagged()) {
                     Some(set) => set_mask(set, entry),
-                    None => kernel.revents,
+                    None => kernel.revents & (entry.events | ALWAYS_REPORTED),
                 };
             }
         }

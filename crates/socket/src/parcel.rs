@@ -27,7 +27,7 @@ use crate::group::{self, Look};
 use crate::pool::{Held, SharedLock};
 use crate::process::{self, Process, socket_cookie};
 use crate::sock::{self, Conn, Phase, Sock};
-use crate::{control, descriptors, given, meeting, past_libc, wait, young};
+use crate::{control, descriptors, gateway, given, meeting, past_libc, wait, young};
 use arrayvec::ArrayVec;
 use core::sync::atomic::Ordering;
 use sidestep_device::channel::SLOTS;
@@ -52,7 +52,7 @@ fn pack(sock: &Sock, conn: &Conn, fd: i32) -> Option<i32> {
 }
 
 /// A socket that says ECONNRESET. `prepare` gets both its ends before.
-fn dead_end(prepare: impl FnOnce([i32; 2])) -> Option<i32> {
+pub(crate) fn dead_end(prepare: impl FnOnce([i32; 2])) -> Option<i32> {
     let [end, other] = sys::packet_pair().ok()?;
     prepare([end, other]);
     // Unread when the other end is closed: a reset.
@@ -512,7 +512,12 @@ unsafe fn each_right(header: &libc::msghdr, mut f: impl FnMut(*mut i32)) {
 /// As `sendmsg`.
 pub unsafe fn send_rights(header: &libc::msghdr, send: impl Fn(&libc::msghdr) -> isize) -> isize {
     let mut control = [0u64; CONTROL_WORDS];
-    let is_ours = |fd| descriptors::sock(fd).is_some();
+    let is_ours = |fd| {
+        descriptors::sock(fd).is_some_and(|sock| {
+            gateway::look(&sock, fd);
+            true
+        })
+    };
     let mut concerns_us = false;
     if !header.msg_control.is_null() && header.msg_controllen <= size_of_val(&control) {
         // SAFETY: the caller's promise.

@@ -17,7 +17,7 @@ use crate::meeting::{self, Meeting};
 use crate::options::{Options, Promotion};
 use crate::pool::{Held, Pool, SharedLock};
 use crate::process::{self, Process};
-use crate::{Errno, multiplex, past_libc, reload, uring, wait, young};
+use crate::{Errno, gateway, multiplex, past_libc, reload, uring, wait, young};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -26,6 +26,7 @@ use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering,
 };
 use sidestep_device::copy::Choice;
+use sidestep_device::lock::Lock;
 use sidestep_device::ring::Ring;
 use sidestep_device::slab::Record;
 use sidestep_device::state::{Slot, flag, mode};
@@ -48,6 +49,9 @@ pub enum Phase {
     Fresh,
     /// Listening.
     Listener,
+    /// Connecting, with the TCP option for another host; what came of it is not known yet.
+    /// See [`crate::gateway`].
+    Offered,
     /// Connected (or connecting); nothing was decided.
     Candidate,
     /// The two libraries are agreeing.
@@ -59,8 +63,15 @@ pub enum Phase {
 }
 
 impl Phase {
-    const ALL: [Self; 6] =
-        [Self::Fresh, Self::Listener, Self::Candidate, Self::Meeting, Self::Plain, Self::Smc];
+    const ALL: [Self; 7] = [
+        Self::Fresh,
+        Self::Listener,
+        Self::Offered,
+        Self::Candidate,
+        Self::Meeting,
+        Self::Plain,
+        Self::Smc,
+    ];
 }
 
 /// See the [module](self).
@@ -87,6 +98,8 @@ pub struct Sock {
     /// It, or the listener it comes from, was marked for the TCP option of SMC, and what came
     /// of that was not asked yet (see [`crate::tcp_option`]).
     pub(crate) has_tcp_option: AtomicBool,
+    /// The mark was also for other hosts, and whether one of them has agreed was not asked yet.
+    pub(crate) is_for_hosts: AtomicBool,
     /// This process begins another program, and has let go of the slot.
     let_go: AtomicBool,
     /// This process begins another program, in which a descriptor stays open.
@@ -120,6 +133,8 @@ pub struct Sock {
     pub(crate) send_wait: wait::Learned,
     meeting_lock: SharedLock,
     meeting: UnsafeCell<Meeting>,
+    /// Of a connection to another host: constant, once others know the object.
+    passage: UnsafeCell<Option<Passage>>,
     /// The descriptor under which it was a young connection, as long as a call of that time may
     /// not have returned; else -1.
     was_young: AtomicI32,
@@ -130,8 +145,8 @@ pub struct Sock {
 // A free object begins with a link, and whoever meets it late finds that it has no users.
 const _: () = assert!(core::mem::offset_of!(Sock, uses) >= size_of::<usize>());
 
-// SAFETY: `conn` is written once before phase becomes `Smc`, `meeting` under
-// `meeting_lock`; the rest is atomic.
+// SAFETY: `conn` is written once before phase becomes `Smc`, `passage` before anybody else knows
+// the object, `meeting` under `meeting_lock`; the rest is atomic.
 unsafe impl Sync for Sock {}
 
 /// The two halves of a connection in shared memory.
@@ -149,6 +164,56 @@ pub struct Conn {
     pub group: &'static Group,
     /// The peer's slot.
     pub peer_slot: usize,
+}
+
+/// A connection to another host, that goes by the gateway.
+#[derive(Clone, Copy)]
+pub(crate) struct Passage {
+    /// The addresses of its ends, as the kernel has them.
+    pub(crate) local: Name,
+    pub(crate) peer: Name,
+    /// This end has accepted it.
+    pub(crate) is_server: bool,
+    /// Our port on the way to the gateway.
+    pub(crate) port: u16,
+}
+
+/// An address as the kernel has it.
+#[derive(Clone, Copy)]
+pub struct Name {
+    bytes: [u8; size_of::<libc::sockaddr_in6>()],
+    len: usize,
+}
+
+impl Passage {
+    /// As it stands in the slot: see [`Slot::passage`].
+    fn word(&self) -> u32 {
+        u32::from(self.port) | u32::from(self.is_server) << 16
+    }
+}
+
+impl Name {
+    /// One of the addresses of a connected socket.
+    pub(crate) fn of(fd: i32, peer: bool) -> Option<Self> {
+        let (storage, len) = sys::socket_name(fd, peer).ok()?;
+        let mut name = Self { bytes: [0; _], len: (len as usize).min(size_of_val(&storage)) };
+        let from = (&raw const storage).cast();
+        let room = name.bytes.get_mut(..name.len)?;
+        // SAFETY: initialised bytes of the storage, no more than it has.
+        unsafe { room.as_mut_ptr().copy_from_nonoverlapping(from, name.len) };
+        Some(name)
+    }
+
+    /// The bytes of the kernel's struct.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    fn address(&self) -> Option<SocketAddr> {
+        // SAFETY: so many bytes.
+        unsafe { address_at(self.bytes.as_ptr().cast(), self.len as u32) }
+    }
 }
 
 /// Whether sockets of this kind are ours to serve: TCP over IPv4 or IPv6.
@@ -191,6 +256,7 @@ fn new(nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
         (&raw mut (*at).server_port).write(AtomicU16::new(0));
         (&raw mut (*at).tcp_only).write(AtomicBool::new(false));
         (&raw mut (*at).has_tcp_option).write(AtomicBool::new(false));
+        (&raw mut (*at).is_for_hosts).write(AtomicBool::new(false));
         (&raw mut (*at).let_go).write(AtomicBool::new(false));
         (&raw mut (*at).stays_open).write(AtomicBool::new(false));
         (&raw mut (*at).is_received).write(AtomicBool::new(false));
@@ -210,6 +276,7 @@ fn new(nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
         (&raw mut (*at).send_wait).write(wait::Learned::new());
         (&raw mut (*at).meeting_lock).write(SharedLock::new());
         (&raw mut (*at).meeting).write(UnsafeCell::new(Meeting::new()));
+        (&raw mut (*at).passage).write(UnsafeCell::new(None));
         (&raw mut (*at).was_young).write(AtomicI32::new(-1));
         (&raw mut (*at).registrations).write(AtomicPtr::new(core::ptr::null_mut()));
     }
@@ -329,6 +396,47 @@ pub fn start_anew(old: &Use) {
     let new = new(old.nonblocking.load(Ordering::Relaxed), false);
     if let Some(new) = new {
         new.inherit(old);
+    }
+    replace(old, new);
+}
+
+/// An object for what the descriptors of another one will mean: a connection that begins now, by
+/// the gateway if it has a passage.
+pub(crate) fn renewed(old: &Sock, fd: i32, passage: Option<Passage>) -> Option<&'static Sock> {
+    let new = new(is_nonblocking(fd), false)?;
+    new.inherit(old);
+    // SAFETY: nobody else knows the object.
+    unsafe { *new.passage.get() = passage };
+    Some(new)
+}
+
+/// The connection of a new object begins, and its descriptors are another one's so far.
+pub(crate) fn succeed(old: &'static Sock, new: Option<&'static Sock>, fd: i32) {
+    replace(old, new);
+    if let Some(new) = new {
+        new.set_phase(Phase::Candidate);
+        new.begin(fd);
+        if let Some(passage) = new.passage()
+            && let (Some(local), Some(peer)) = (passage.local.address(), passage.peer.address())
+        {
+            new.note_addresses(local, peer);
+        }
+    }
+}
+
+/// Puts an open file under all descriptors of a socket.
+pub(crate) fn put_under(sock: &Sock, fd: i32) {
+    descriptors::for_each_sock(|number, other| {
+        if core::ptr::eq(sock, other) {
+            let is_kept = sys::fcntl(number, libc::F_GETFD, 0) == Ok(0);
+            let _ = sys::dup_onto(fd, number, !is_kept);
+        }
+    });
+}
+
+/// The descriptors of one object, and its places in epoll sets, are another's from now on.
+fn replace(old: &'static Sock, new: Option<&'static Sock>) {
+    if let Some(new) = new {
         epoll::hand_back(old, new);
     }
     descriptors::for_each_sock(|fd, sock| {
@@ -372,7 +480,8 @@ impl Sock {
     pub(crate) fn port_without_wishes(&self) -> Option<u16> {
         let has_wishes = self.receive_buffer.load(Ordering::Relaxed) != 0
             || self.tcp_only.load(Ordering::Relaxed)
-            || self.has_tcp_option.load(Ordering::Relaxed);
+            || self.has_tcp_option.load(Ordering::Relaxed)
+            || self.is_for_hosts.load(Ordering::Relaxed);
         (!has_wishes).then(|| self.server_port.load(Ordering::Relaxed))
     }
 
@@ -564,7 +673,8 @@ impl Sock {
         match self.phase() {
             Phase::Candidate | Phase::Meeting => self.stay_plain(reason),
             Phase::Listener => meeting::withdraw_marker(self),
-            Phase::Fresh | Phase::Plain | Phase::Smc => {}
+            // The other host waits for CLC.
+            Phase::Offered | Phase::Fresh | Phase::Plain | Phase::Smc => {}
         }
     }
 
@@ -629,8 +739,22 @@ impl Sock {
     /// Its addresses, which from now on stand in its slot. `None` while it is not connected.
     pub(crate) fn learn_addresses(&self, fd: i32) -> Option<(SocketAddr, SocketAddr)> {
         let (local, peer) = addresses(fd).ok()?;
-        self.note_addresses(local, peer);
+        // What is shown of one by the gateway is where it leads.
+        if self.passage().is_none() {
+            self.note_addresses(local, peer);
+        }
         Some((local, peer))
+    }
+
+    /// If it goes by the gateway.
+    pub(crate) fn passage(&self) -> Option<&Passage> {
+        // SAFETY: constant since before anybody knew the object.
+        unsafe { (*self.passage.get()).as_ref() }
+    }
+
+    /// Held by whoever finds out what becomes of it.
+    pub(crate) fn agreeing(&self) -> &Lock {
+        self.meeting_lock.get()
     }
 
     /// A slot was taken for it. Under the lock of a list of free slots.
@@ -640,6 +764,7 @@ impl Sock {
         slot.server_port.store(u32::from(port), Ordering::Relaxed);
         slot.is_server.store(u8::from(self.is_server.load(Ordering::Relaxed)), Ordering::Relaxed);
         slot.held.store(u32::from(process.state.header().holds.has(port)), Ordering::Relaxed);
+        slot.passage.store(self.passage().map_or(0, Passage::word), Ordering::Relaxed);
         self.slot_index.store(index as u32, Ordering::Relaxed);
         self.home.store(core::ptr::from_ref(process).cast_mut(), Ordering::Release);
         let nonblocking = self.nonblocking.load(Ordering::Relaxed);
@@ -698,6 +823,8 @@ impl Sock {
         self.tcp_only.store(listener.tcp_only.load(Ordering::Relaxed), Ordering::Relaxed);
         let has_tcp_option = listener.has_tcp_option.load(Ordering::Relaxed);
         self.has_tcp_option.store(has_tcp_option, Ordering::Relaxed);
+        let is_for_hosts = listener.is_for_hosts.load(Ordering::Relaxed);
+        self.is_for_hosts.store(is_for_hosts, Ordering::Relaxed);
         let port = listener.server_port.load(Ordering::Relaxed);
         self.server_port.store(port, Ordering::Relaxed);
     }
@@ -983,6 +1110,7 @@ pub fn before_fork() {
     young::grow_all();
     process::about_to_fork();
     descriptors::for_each_sock(|fd, sock| {
+        gateway::settle(sock, fd);
         // Whoever is in the middle of it finishes first.
         let _meeting = Held::enter(sock.meeting_lock.get());
         // Afterwards a descriptor of one process may mean nothing to the other.
@@ -1008,6 +1136,7 @@ pub fn before_fork() {
 pub fn after_fork_in_child() {
     POOL.reset_locks();
     crate::parcel::reset_lock();
+    gateway::after_fork_in_child();
     young::reset_locks();
     descriptors::for_each_sock(|_, sock| {
         sock.was_young.store(-1, Ordering::Relaxed);

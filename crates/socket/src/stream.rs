@@ -20,7 +20,7 @@ use crate::pool::Held;
 use crate::sock::{self, Conn, Phase, Sock};
 use crate::switch::Source;
 use crate::wait::{Counted, Patience, Sleep};
-use crate::{Answer, Errno, control, readiness, switch, urgent, wait};
+use crate::{Answer, Errno, control, gateway, readiness, switch, urgent, wait};
 use core::cell::Cell;
 use core::sync::atomic::{Ordering, fence};
 use sidestep_device::copy::{self, Choice, LONG_MIN, Manner};
@@ -189,6 +189,7 @@ pub fn send_by_tcp(sock: &Use, fd: i32, plain: impl Fn() -> isize) -> Option<isi
                     return Some(n);
                 }
             }
+            Phase::Offered => return Some(gateway::settled(sock, fd, false, plain)),
             _ => {
                 let n = plain();
                 sock::count_plain(sock, true, n);
@@ -486,6 +487,7 @@ pub fn receive_by_tcp(sock: &Use, fd: i32, flags: i32, plain: impl Fn() -> isize
             }
             Some(n)
         }
+        Phase::Offered => Some(gateway::settled(sock, fd, flags & libc::MSG_DONTWAIT != 0, plain)),
         _ => {
             let n = plain();
             if flags & libc::MSG_PEEK == 0 {

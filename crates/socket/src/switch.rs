@@ -44,6 +44,8 @@ use sidestep_proto::ledger::{self, Parts, Reading};
 
 /// `tcpi_state`: both directions open.
 const TCP_ESTABLISHED: u8 = 1;
+/// The client waits for SYN-ACK.
+const TCP_SYN_SENT: u8 = 2;
 /// States in which the peer's FIN or a RST has arrived: TIME_WAIT, CLOSE,
 /// CLOSE_WAIT, LAST_ACK, CLOSING of `net/tcp_states.h`.
 const TCP_PEER_GONE: [u8; 5] = [6, 7, 8, 9, 11];
@@ -78,6 +80,12 @@ fn tcp_info(fd: i32) -> Option<TcpInfo> {
 #[must_use]
 pub fn is_established(fd: i32) -> bool {
     tcp_info(fd).is_some_and(|info| info.state == TCP_ESTABLISHED)
+}
+
+/// Its handshake is under way.
+#[must_use]
+pub fn is_connecting(fd: i32) -> bool {
+    tcp_info(fd).is_some_and(|info| info.state == TCP_SYN_SENT)
 }
 
 /// The peer's end of the TCP connection is gone: FIN or RST was received.

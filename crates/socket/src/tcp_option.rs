@@ -21,12 +21,13 @@
 //! process connects or listens after [`ABSENT_NS`]. With one it is a call for each
 //! `connect`, two for each `listen`, and one when a meeting is about to begin.
 
+use crate::gateway;
 use crate::process;
 use crate::sock::{self, Sock};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use sidestep_device::sys::{self, Errno};
-use sidestep_wire::tcp_option::{Identity, question};
+use sidestep_wire::tcp_option::{IS_REMOTE, Identity, question};
 
 /// For how long nobody looks again whether there is an agent by now.
 const ABSENT_NS: u64 = 1_000_000_000;
@@ -37,28 +38,48 @@ static ABSENT_UNTIL: AtomicU64 = AtomicU64::new(0);
 static NAMELESS_UNTIL: AtomicU64 = AtomicU64::new(0);
 
 /// A socket is about to connect; `to` tells where.
-pub fn before_connect(sock: &Sock, fd: i32, to: impl FnOnce() -> Option<SocketAddr>) {
+pub fn before_connect(sock: &Sock, fd: i32, to: impl Fn() -> Option<SocketAddr>) {
     let policy = &process::options().policy;
-    mark(sock, fd, || {
+    let is_permitted = || {
         policy.is_empty() || to().is_none_or(|to| policy.objection(to.port(), to.ip()).is_none())
-    });
+    };
+    let leads_out = || to().is_some_and(|to| !to.ip().is_loopback());
+    mark(sock, fd, is_permitted, leads_out);
 }
 
 /// A socket is about to listen.
 pub fn before_listen(sock: &Sock, fd: i32) {
     // At which port may be decided by `listen`.
-    mark(sock, fd, || true);
+    mark(sock, fd, || true, || true);
 }
 
-fn mark(sock: &Sock, fd: i32, is_permitted: impl FnOnce() -> bool) {
+/// Marks a socket, also for other hosts if it may meet them and there is somebody who goes on
+/// with connections that they agree to.
+fn mark(
+    sock: &Sock,
+    fd: i32,
+    is_permitted: impl FnOnce() -> bool,
+    leads_out: impl FnOnce() -> bool,
+) {
     sock.has_tcp_option.store(false, Ordering::Relaxed);
+    sock.is_for_hosts.store(false, Ordering::Relaxed);
     if is_absent() || !wants_option(sock) || !is_permitted() {
         return;
     }
-    let is_marked = say(fd, question::MARK).is_ok();
+    let is_for_hosts =
+        leads_out() && gateway::is_present() && say(fd, question::MARK_FOR_HOSTS).is_ok();
+    let is_marked = is_for_hosts || say(fd, question::MARK).is_ok();
+    sock.is_for_hosts.store(is_for_hosts, Ordering::Relaxed);
     sock.has_tcp_option.store(is_marked, Ordering::Relaxed);
     if !is_marked {
         ABSENT_UNTIL.store(sys::coarse_ns() + ABSENT_NS, Ordering::Relaxed);
+    }
+}
+
+/// A socket is about to connect to the gateway, which would otherwise miss the option.
+pub(crate) fn mark_way(fd: i32) {
+    if !is_absent() {
+        let _ = say(fd, question::MARK);
     }
 }
 
@@ -69,6 +90,21 @@ pub fn after_listen(sock: &Sock, fd: i32) {
         && is_permitted(fd)
         && say(fd, question::ANNOUNCE).is_ok();
     sock.has_tcp_option.store(is_announced, Ordering::Relaxed);
+}
+
+/// Whether the two ends have agreed by the option, and are of two hosts: from its first byte
+/// on the connection belongs to CLC, so the gateway has to be given it before the program does
+/// any I/O. To be asked once, of a connected or accepted socket whose handshake is over.
+pub fn is_agreed_with_host(sock: &Sock, fd: i32) -> bool {
+    if !sock.is_for_hosts.swap(false, Ordering::Relaxed) {
+        return false;
+    }
+    let answer = say(fd, question::IS_AGREED);
+    // What this host's ends have agreed is asked when they are about to meet, unless it is
+    // known by now that nothing speaks against it.
+    let is_refused = answer == Err(Errno(libc::EPERM));
+    sock.has_tcp_option.fetch_and(is_refused, Ordering::Relaxed);
+    answer == Err(Errno(IS_REMOTE))
 }
 
 /// Whether the two ends could have agreed by the option and have not. Asked once.

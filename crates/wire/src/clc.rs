@@ -178,6 +178,23 @@ impl Header {
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
         let reader = Reader::new(bytes);
         let eyecatcher = Eyecatcher::read(&reader, field::EYECATCHER)?;
+        let (message_type, length) = Self::extent(bytes)?;
+
+        let version_flags = reader.u8(field::VERSION_FLAGS)?;
+        let version = Version::from_code(version_flags >> 4)?;
+        Ok(Self { eyecatcher, message_type, length, version, flags: version_flags & 0x0F })
+    }
+
+    /// The type and the length of the message that starts with `bytes`, whatever its version: a
+    /// message that cannot be read must be read over, because it is answered by a Decline and
+    /// nothing of it may be left to the program.
+    ///
+    /// # Errors
+    ///
+    /// As [`parse`](Self::parse), but for the version.
+    pub fn extent(bytes: &[u8]) -> Result<(MessageType, u16), Error> {
+        let reader = Reader::new(bytes);
+        Eyecatcher::read(&reader, field::EYECATCHER)?;
 
         let code = reader.u8(field::TYPE)?;
         let message_type = MessageType::from_code(code)
@@ -187,10 +204,7 @@ impl Header {
         if usize::from(length) < Self::LEN + TRAILER_LEN || length > LENGTH_MAX {
             return Err(Error::Invalid { field: field::LENGTH.name, value: length.into() });
         }
-
-        let version_flags = reader.u8(field::VERSION_FLAGS)?;
-        let version = Version::from_code(version_flags >> 4)?;
-        Ok(Self { eyecatcher, message_type, length, version, flags: version_flags & 0x0F })
+        Ok((message_type, length))
     }
 }
 

@@ -579,7 +579,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-fn address_name(text: fmt::Arguments<'_>) -> AddressName {
+pub(crate) fn address_name(text: fmt::Arguments<'_>) -> AddressName {
     let mut name = NameWriter(AddressName::new());
     let written = name.write_fmt(text);
     debug_assert!(written.is_ok(), "NAME_LEN_MAX bounds every name");

@@ -40,13 +40,21 @@ pub mod question {
     /// After `listen`: clients may be told to ask this listener.
     pub const ANNOUNCE: i32 = 2;
     /// Of a connection: have both ends sent the option? If one of them could have and has not, the
-    /// answer is `EPERM`.
+    /// answer is `EPERM`; if they have and the other one is another host's,
+    /// [`IS_REMOTE`](super::IS_REMOTE).
     pub const IS_AGREED: i32 = 3;
+    /// In place of [`MARK`]: this socket wants the option also with other hosts, because CLC can go
+    /// over its connection. Holds for one `connect`, or one `listen`. Whoever has said so of a
+    /// listener, announced or not, has to ask [`IS_AGREED`] of each accepted socket. Linux 5.18.
+    pub const MARK_FOR_HOSTS: i32 = 4;
     /// Of a connection: part 0 of its [identity](super::Identity); the next numbers ask for the other
     /// [`PARTS`](super::Identity::PARTS). The answer is an error number, [`super::Identity::ANSWER`]
     /// and the part's bits.
     pub const IDENTITY: i32 = 16;
 }
+
+/// The answer to [`question::IS_AGREED`] if the option was agreed with another host: `EREMOTE`.
+pub const IS_REMOTE: i32 = 66;
 
 /// Which connection it is, in the words of both kernels' TCP: the sequence numbers of the first byte in
 /// each direction, which both ends know from the handshake and nobody else has to.

@@ -10,7 +10,9 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::stage::{CLIENT_PATIENCE, Mix, Stage};
-use super::{demotion, distant, figures, learning, metrics, outsiders, policy, reload, tcp_option};
+use super::{
+    demotion, distant, figures, hosts, learning, metrics, outsiders, policy, reload, tcp_option,
+};
 use crate::bench::launch::{self, Dialogue, Transport};
 use crate::bench::place;
 use crate::nginx;
@@ -88,6 +90,10 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("namespaces-users", &["ip", "setpriv", "python3"], distant::users),
     Case::alone("namespaces-pnet", &["ip", "python3"], distant::pnet_ids),
     Case::alone("container", &["ip", "setpriv", "unshare", "python3"], distant::container),
+    Case::alone("hosts", &["ip", "python3"], hosts::echo),
+    Case::alone("hosts-redis", &["ip", "redis-server", "redis-benchmark"], hosts::redis),
+    Case::alone("hosts-nginx", &["ip", "nginx", "curl"], hosts::nginx),
+    Case::alone("hosts-iperf3", &["ip", "iperf3"], hosts::iperf3),
     Case::alone("tcp-option", &["gcc", "ip", "tshark"], tcp_option::option),
     Case {
         mixes: &[Mix::Both, Mix::ServerOnly],

@@ -57,7 +57,7 @@ fn ping(scene: &mut Scene) -> Result<String> {
     Ok(format!("{mtu} bytes"))
 }
 
-fn echo_of(sizes: &[u32]) -> Play {
+pub(super) fn echo_of(sizes: &[u32]) -> Play {
     Play::Echo { sizes: sizes.to_vec(), pause_ms: 0 }
 }
 
@@ -141,13 +141,13 @@ fn captured(scene: &mut Scene) -> Result<String> {
     let (capture, [server, client]) = talked?;
     must_be_smc_r(&server).and(must_be_smc_r(&client))?;
     decoded_must_show(&["Proposal", "Accept", "Confirm"], &capture.packets(), scene)?;
-    let dissected = dissected(&capture.packets())?;
+    let dissected = dissected(&capture.packets(), 2 * SIZES.len())?;
     capture.forget()?;
     Ok(format!("sidestep decode shows the handshake; {dissected}"))
 }
 
 /// **Errors**: `sidestep decode` does not show all of these messages of the handshake.
-fn decoded_must_show(messages: &[&str], capture: &Path, scene: &Scene) -> Result<()> {
+pub(super) fn decoded_must_show(messages: &[&str], capture: &Path, scene: &Scene) -> Result<()> {
     let sidestep = scene.launcher.observer().context("there is no `sidestep` command")?;
     let mut command = Command::new(sidestep);
     command.arg("decode").arg(capture);
@@ -157,8 +157,8 @@ fn decoded_must_show(messages: &[&str], capture: &Path, scene: &Scene) -> Result
     Ok(())
 }
 
-/// What Wireshark makes of it.
-fn dissected(capture: &Path) -> Result<String> {
+/// What Wireshark makes of it: at least so many packets of RDMA.
+pub(super) fn dissected(capture: &Path, packets: usize) -> Result<String> {
     if find_command("tshark").is_none() {
         return Ok("tshark is not installed".to_owned());
     }
@@ -169,7 +169,7 @@ fn dissected(capture: &Path) -> Result<String> {
     };
     let (clc, roce) = (count("smc && tcp")?, count("infiniband")?);
     ensure!(clc >= 3, "tshark sees {clc} CLC messages");
-    ensure!(roce >= 2 * SIZES.len(), "tshark sees {roce} RoCEv2 packets");
+    ensure!(roce >= packets, "tshark sees {roce} RoCEv2 packets");
     Ok(format!("tshark: {clc} CLC, {roce} RoCEv2"))
 }
 
@@ -224,7 +224,7 @@ fn killed(scene: &mut Scene) -> Result<String> {
 }
 
 /// Waits until a guest has a connection over RDMA that has been agreed upon.
-fn await_connection(guest: &mut Guest) -> Result<()> {
+pub(super) fn await_connection(guest: &mut Guest) -> Result<()> {
     /// `SMC_ACTIVE`
     const ACTIVE: u8 = 1;
     let is_it = |it: &SmcSocket| it.state == ACTIVE && matches!(it.mode, Mode::SmcR(Some(_)));
@@ -260,7 +260,7 @@ fn host(scene: &mut Scene) -> Result<String> {
     must_be_tcp_with(Place::Host, scene)
 }
 
-/// Guests and programs under Sidestep, which has no SMC-R yet: TCP, and nothing is disturbed.
+/// Guests and programs under Sidestep without a gateway: TCP, and nothing is disturbed.
 fn sidestep(scene: &mut Scene) -> Result<String> {
     must_be_tcp_with(Place::Sidestep, scene)
 }
@@ -280,7 +280,7 @@ fn must_be_tcp_with(place: Place, scene: &mut Scene) -> Result<String> {
 }
 
 /// **Errors**: a connection was not over RDMA. The receive buffer of the first one, in bytes.
-fn must_be_smc_r(report: &Report) -> Result<u32> {
+pub(super) fn must_be_smc_r(report: &Report) -> Result<u32> {
     for account in &report.connections {
         match account.smc.as_ref().map(|it| &it.mode) {
             Some(Mode::SmcR(Some(_))) => {}
@@ -294,7 +294,7 @@ fn must_be_smc_r(report: &Report) -> Result<u32> {
 }
 
 /// Why a connection was TCP after all, and what the peer said of it.
-fn fallback(account: &Account) -> Result<(u32, u32)> {
+pub(super) fn fallback(account: &Account) -> Result<(u32, u32)> {
     match account.smc.as_ref().map(|it| &it.mode) {
         Some(Mode::Fallback { reason, peer_diagnosis }) => Ok((*reason, *peer_diagnosis)),
         other => bail!("no fallback: {other:?}"),

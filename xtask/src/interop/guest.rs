@@ -15,7 +15,7 @@ use sidestep_guest::{
 };
 
 use super::lan::{Lan, Member};
-use crate::bench::launch::Dialogue;
+use crate::bench::launch::{self, Dialogue};
 
 /// For a machine that is emulated to start, beside another.
 const BOOT_PATIENCE: Duration = Duration::from_secs(60);
@@ -40,6 +40,7 @@ pub(crate) struct Guest {
     member: Member,
     machine: Dialogue,
     console: PathBuf,
+    is_cut_off: bool,
     last_job: u32,
     /// What jobs have said that nobody has asked for yet.
     unread: BTreeMap<u32, VecDeque<Event>>,
@@ -69,7 +70,14 @@ impl Guest {
         let mut command = machine(boot, lan, member, &console);
         lan.enclose(&mut command);
         let machine = Dialogue::start(command)?;
-        Ok(Self { member, machine, console, last_job: 0, unread: BTreeMap::new() })
+        Ok(Self {
+            member,
+            machine,
+            console,
+            is_cut_off: false,
+            last_job: 0,
+            unread: BTreeMap::new(),
+        })
     }
 
     /// **Errors**: it has not started in time; the text has the end of its console.
@@ -164,19 +172,32 @@ impl Guest {
         }
     }
 
-    /// Writes its kernel's log to a file, for people.
-    pub(crate) fn save_kernel_log(&mut self, directory: &Path) -> Result<()> {
+    /// What its kernel has logged since its start.
+    pub(crate) fn kernel_log(&mut self) -> Result<String> {
         match self.ask(Order::KernelLog)? {
-            Answer::Text(log) => {
-                let file = directory.join(format!("guest{}.kernel", self.member.0));
-                fs::write(&file, log).with_context(|| file.display().to_string())
-            }
+            Answer::Text(log) => Ok(log),
             other => bail!("{self}: {other:?} instead of a log"),
         }
     }
 
+    /// Writes its kernel's log to a file, for people.
+    pub(crate) fn save_kernel_log(&mut self, directory: &Path) -> Result<()> {
+        let log = self.kernel_log()?;
+        let file = directory.join(format!("guest{}.kernel", self.member.0));
+        fs::write(&file, log).with_context(|| file.display().to_string())
+    }
+
+    /// Takes the power away: it says nothing any more, to nobody.
+    pub(crate) fn cut_off(&mut self) -> Result<()> {
+        self.is_cut_off = true;
+        launch::signal(self.machine.program().pid(), libc::SIGKILL)
+    }
+
     /// Turns it off, and waits until it is.
     pub(crate) fn turn_off(mut self) -> Result<()> {
+        if self.is_cut_off {
+            return Ok(());
+        }
         self.order(Order::PowerOff)?;
         self.machine.finish(PATIENCE).map(drop)
     }

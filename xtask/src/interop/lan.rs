@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The bridge, which is also the host's interface.
-const BRIDGE: &str = "lan";
+pub(super) const BRIDGE: &str = "lan";
 
 /// A member of the network: the host is 1, guests are 2 and more.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -48,6 +48,12 @@ impl Member {
     /// The addresses as an interface gets them.
     pub(crate) fn addresses(self) -> [String; 2] {
         [format!("{}/24", self.v4()), format!("{}/64", self.v6())]
+    }
+
+    /// The GID of its adapter, as the kernel writes it: the IPv4 address in its mapped form.
+    pub(crate) fn gid(self) -> String {
+        let mapped = Ipv4Addr::new(10, 91, 0, self.0).to_ipv6_mapped();
+        mapped.segments().map(|part| format!("{part:04x}")).join(":")
     }
 
     pub(crate) fn mac(self) -> String {

@@ -26,6 +26,16 @@ pub(crate) enum Place {
     Sidestep,
 }
 
+impl Place {
+    /// What its program has for a socket, if it is `socket` in a guest.
+    pub(crate) const fn socket(self, socket: SocketKind) -> SocketKind {
+        match self {
+            Self::Guest(_) => socket,
+            Self::Host | Self::Sidestep => SocketKind::Tcp,
+        }
+    }
+}
+
 /// Both ends of a talk, the server's first.
 pub(crate) fn both_ends(
     address: std::net::SocketAddr,

@@ -212,6 +212,6 @@ fn count(a: &mut Assembler, counter: Counter, behind: &'static str) {
     // The verifier wants to see that the entry is there.
     a.jump_if_equal(R0, 0, behind);
     a.mov_immediate(R1, 1);
-    a.atomic_add_64(R0, R1);
+    a.atomic_add_64(R0, 0, R1);
     a.label(behind);
 }

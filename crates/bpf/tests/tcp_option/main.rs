@@ -5,6 +5,7 @@
 //! answer tells, and to a stranger a raw socket. The tests need privilege and say what
 //! they lacked when they skip.
 
+mod hosts;
 mod identity;
 mod namespace;
 mod socket;
@@ -15,7 +16,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
 
 use namespace::Namespace;
-use sidestep_bpf::{BpfError, Cgroup, TcpOption};
+use sidestep_bpf::{BpfError, Cgroup, Sweeper, TcpOption};
 use sidestep_wire::tcp_option;
 use socket::{Answer, Socket};
 use stranger::Stranger;
@@ -108,7 +109,7 @@ fn without_room_it_is_left_out() {
 fn a_stranger_who_asks_is_not_answered() {
     with_option(|_| {
         let listener = Socket::listening(LOOPBACK);
-        let mut stranger = Stranger::new();
+        let mut stranger = Stranger::new([Ipv4Addr::LOCALHOST; 2]);
         let answer = stranger.ask(listener.port(), &tcp_option::BYTES);
         assert_eq!(tcp_option::find(&answer), None, "{answer:02x?}");
     });
@@ -235,10 +236,23 @@ struct Agent {
 
 impl Agent {
     fn new() -> Result<Self, BpfError> {
-        let group = Cgroup::create_for_run()?;
+        Self::of(Cgroup::create_for_run()?)
+    }
+
+    /// Of this group, which the process enters; one made afterwards lies below it.
+    fn of(group: Cgroup) -> Result<Self, BpfError> {
         group.add(std::process::id())?;
         let option = Some(TcpOption::attach(group.path())?);
         Ok(Self { group, option })
+    }
+
+    /// It is he who serves the sockets that this process makes from now on.
+    fn enter(&self) {
+        self.group.add(std::process::id()).unwrap();
+    }
+
+    fn sweeper(&mut self) -> Option<Sweeper> {
+        self.option.as_mut()?.sweeper()
     }
 
     fn begin(&mut self) {
@@ -252,17 +266,24 @@ impl Agent {
 
 /// Runs a test in a network namespace, or says what that lacked.
 fn with_option(test: impl FnOnce(&mut Agent) + Send) {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut agent = match Agent::new() {
-        Ok(agent) => agent,
-        Err(lacking) => return println!("skipped: {lacking}"),
-    };
-    std::thread::scope(|scope| {
-        let run = scope.spawn(|| match Namespace::enter() {
+    alone(|| {
+        let mut agent = match Agent::new() {
+            Ok(agent) => agent,
+            Err(lacking) => return println!("skipped: {lacking}"),
+        };
+        match Namespace::enter() {
             Ok(()) => test(&mut agent),
             Err(lacking) => println!("skipped: no network namespace: {lacking}"),
-        });
+        }
+    });
+}
+
+/// Runs something that no other test is to run beside, on a thread of its own.
+fn alone(test: impl FnOnce() + Send) {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    std::thread::scope(|scope| {
+        let run = scope.spawn(test);
         run.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
 }

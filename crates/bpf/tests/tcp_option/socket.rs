@@ -16,6 +16,8 @@ pub(crate) enum Answer {
     No,
     /// Nobody speaks for it.
     None,
+    /// Both ends have, and they are of two hosts.
+    WithHost,
 }
 
 pub(crate) struct Socket(socket2::Socket);
@@ -40,6 +42,15 @@ impl Socket {
 
     pub(crate) fn listening_at(at: SocketAddr) -> Self {
         let socket = Self::marked(at.ip());
+        socket.listen(at);
+        assert!(socket.announce());
+        socket
+    }
+
+    /// The same, for other hosts as well.
+    pub(crate) fn listening_for_hosts(at: SocketAddr) -> Self {
+        let socket = Self::new(at.ip());
+        assert!(socket.mark_for_hosts());
         socket.listen(at);
         assert!(socket.announce());
         socket
@@ -85,6 +96,28 @@ impl Socket {
         Self(listener.0.accept().unwrap().0)
     }
 
+    /// The same; what the other end sends is lost until somebody has seen it.
+    pub(crate) fn connect_while_lost(
+        &self,
+        listener: &Self,
+        to: IpAddr,
+        see: impl FnOnce(),
+    ) -> Self {
+        self.lose(true);
+        self.0.set_nonblocking(true).unwrap();
+        let error = self.0.connect(&SocketAddr::new(to, listener.port()).into()).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EINPROGRESS));
+        see();
+        self.lose(false);
+        self.0.set_nonblocking(false).unwrap();
+        Self(listener.0.accept().unwrap().0)
+    }
+
+    /// Its listeners forget SYNs that they have answered.
+    pub(crate) fn saves_no_syn(&self) {
+        self.set(libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, &0i32).unwrap();
+    }
+
     pub(crate) fn is_refused_at(&self, at: SocketAddr) {
         let error = self.0.connect(&at.into()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
@@ -102,6 +135,10 @@ impl Socket {
 
     pub(crate) fn mark(&self) -> bool {
         self.ask(question::MARK) == Answer::Yes
+    }
+
+    pub(crate) fn mark_for_hosts(&self) -> bool {
+        self.ask(question::MARK_FOR_HOSTS) == Answer::Yes
     }
 
     pub(crate) fn announce(&self) -> bool {
@@ -134,18 +171,26 @@ impl Socket {
 
     /// The other end loses what is sent, until it was sent again.
     pub(crate) fn talks_while_lost(&self, other: &Self) {
-        // SAFETY: all-zero is "return 0", which lets nothing pass.
-        let mut nothing: libc::sock_filter = unsafe { std::mem::zeroed() };
-        nothing.code = (libc::BPF_RET | libc::BPF_K) as u16;
-        let filter = libc::sock_fprog { len: 1, filter: &raw mut nothing };
-        other.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter).unwrap();
+        other.lose(true);
         (&self.0).write_all(b"here").unwrap();
         // `tcpi_total_retrans`.
         while self.info()[100..104] == [0; 4] {
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
-        other.set(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0i32).unwrap();
+        other.lose(false);
         (&other.0).read_exact(&mut [0; 4]).unwrap();
+    }
+
+    /// Begins to lose, or loses no more, what comes for it.
+    fn lose(&self, is_lost: bool) {
+        if !is_lost {
+            return self.set(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0i32).unwrap();
+        }
+        // SAFETY: all-zero is "return 0", which lets nothing pass.
+        let mut nothing: libc::sock_filter = unsafe { std::mem::zeroed() };
+        nothing.code = (libc::BPF_RET | libc::BPF_K) as u16;
+        let filter = libc::sock_fprog { len: 1, filter: &raw mut nothing };
+        self.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter).unwrap();
     }
 
     /// The beginning of `struct tcp_info` of `linux/tcp.h`.
@@ -197,12 +242,18 @@ impl Socket {
             Ok(()) => Answer::Yes,
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => Answer::No,
             Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Answer::None,
+            Err(error) if error.raw_os_error() == Some(tcp_option::IS_REMOTE) => Answer::WithHost,
             Err(error) => panic!("{error}"),
         }
     }
 
     /// The length of the option in the SYN from which an accepted socket was made.
     pub(crate) fn option_in_syn(&self) -> Option<u8> {
+        tcp_option::find(&self.syn_options())
+    }
+
+    /// All options of that SYN.
+    pub(crate) fn syn_options(&self) -> Vec<u8> {
         let mut packet = [0u8; 256];
         let mut len = packet.len() as libc::socklen_t;
         let fd = self.0.as_raw_fd();
@@ -214,7 +265,7 @@ impl Socket {
         assert!(!packet.is_empty(), "the SYN was saved");
         let is_ipv4 = packet[0] >> 4 == 4;
         let tcp = &packet[if is_ipv4 { usize::from(packet[0] & 0xf) * 4 } else { 40 }..];
-        tcp_option::find(&tcp[20..])
+        tcp[20..].to_vec()
     }
 
     /// Signs all segments to and from this address (RFC 2385).
@@ -233,11 +284,15 @@ impl Socket {
         self.set(libc::IPPROTO_TCP, libc::TCP_MD5SIG, &signature).unwrap();
     }
 
+    pub(crate) fn receives(&self, expected: &[u8]) {
+        let mut bytes = vec![0; expected.len()];
+        (&self.0).read_exact(&mut bytes).unwrap();
+        assert_eq!(bytes, expected);
+    }
+
     pub(crate) fn talks_to(&self, other: &Self) {
         (&self.0).write_all(b"here").unwrap();
-        let mut bytes = [0; 4];
-        (&other.0).read_exact(&mut bytes).unwrap();
-        assert_eq!(&bytes, b"here");
+        other.receives(b"here");
     }
 
     fn set<T>(&self, level: i32, name: i32, value: &T) -> io::Result<()> {

@@ -4,7 +4,6 @@
 //! it, when it is ready. Programs under Sidestep need no agent, and go on without it when it ends.
 
 mod broker;
-mod logging;
 mod metrics;
 mod socket_file;
 mod tcp_option;
@@ -18,11 +17,11 @@ use sidestep_bpf::BpfError;
 use signal_hook::iterator::Signals;
 use thiserror::Error;
 
+use super::logging::{self, LogError};
 use crate::args::AgentArgs;
 use crate::config::{ConfigError, Configuration};
 use crate::metrics_address::MetricsAddress;
 use broker::Broker;
-use logging::LogError;
 use metrics::{ListenError, Listener};
 use tcp_option::Attached;
 
@@ -139,7 +138,7 @@ fn metrics_address(args: &AgentArgs) -> Result<Option<MetricsAddress>, ConfigErr
 }
 
 /// Nothing happens if systemd has not asked for it.
-fn tell_systemd(state: NotifyState<'_>) {
+pub(super) fn tell_systemd(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
         log::warn!("systemd does not hear: {error}");
     }

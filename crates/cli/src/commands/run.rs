@@ -64,7 +64,7 @@ pub(super) struct Launch {
 
 impl Launch {
     /// Checks everything that can be checked, and warns if the program will stay on TCP.
-    fn prepare(args: &RunArgs) -> Result<Self, RunError> {
+    pub(super) fn prepare(args: &RunArgs) -> Result<Self, RunError> {
         Self::with_wishes(args, Wishes::gather(args, None)?)
     }
 

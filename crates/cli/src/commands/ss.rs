@@ -16,7 +16,10 @@ use thiserror::Error;
 use crate::args::SsArgs;
 use crate::terminal;
 
+mod beyond;
 mod totals;
+
+use beyond::{Beyond, Path as Way};
 
 pub(super) use totals::{CountedReason, reasons_of};
 
@@ -56,15 +59,16 @@ fn list(args: &SsArgs) -> Result<String, SsError> {
     snapshot.connections.retain(is_asked_for);
     snapshot.find_addresses();
     let connections = &snapshot.connections;
+    let beyond = Beyond::of(connections);
 
     if let Some(pid) = args.pid.filter(|_| connections.is_empty()) {
         check(pid, &snapshot)?;
     }
     Ok(match (args.json, connections.is_empty(), args.pid) {
-        (true, ..) => to_json(connections),
+        (true, ..) => to_json(connections, &beyond),
         (false, true, Some(pid)) => format!("process {pid} has no Sidestep connections\n"),
         (false, true, None) => nothing(&snapshot, is_root()),
-        (false, false, _) => to_text(connections, terminal::width()),
+        (false, false, _) => to_text(connections, &beyond, terminal::width()),
     })
 }
 
@@ -154,15 +158,17 @@ pub(super) struct ReasonRow {
     text: Cow<'static, str>,
 }
 
-fn to_json(connections: &[Connection]) -> String {
-    let rows: Vec<_> = connections.iter().map(Row::new).collect();
+fn to_json(connections: &[Connection], beyond: &Beyond) -> String {
+    let rows: Vec<_> = connections.iter().map(|it| Row::new(it, beyond)).collect();
     let json = serde_json::to_string_pretty(&rows);
     json.expect("numbers and strings are always JSON") + "\n"
 }
 
 impl<'a> Row<'a> {
-    fn new(connection: &'a Connection) -> Self {
+    fn new(connection: &'a Connection, beyond: &'a Beyond) -> Self {
         let counters = &connection.counters;
+        let way = beyond.path(connection);
+        let fallback = connection.fallback.as_ref().map(ReasonRow::new);
         Self {
             pid: connection.pid,
             program: &connection.program,
@@ -172,7 +178,7 @@ impl<'a> Row<'a> {
                 Role::Client => "client",
                 Role::Server => "server",
             },
-            mode: mode(connection),
+            mode: mode(connection, way.as_ref()),
             rmbe_local: connection.rmbe_local,
             rmbe_peer: connection.rmbe_peer,
             bytes_sent: counters.bytes_sent,
@@ -181,7 +187,7 @@ impl<'a> Row<'a> {
             messages_received: counters.messages_received,
             ring_bytes_sent: counters.ring_bytes_sent,
             ring_bytes_received: counters.ring_bytes_received,
-            reason: connection.fallback.as_ref().map(ReasonRow::new),
+            reason: way.map_or(fallback, |way| way.fallback().map(ReasonRow::by_gateway)),
             spins: counters.spins,
             spin_ns: counters.spin_ns,
             yields: counters.yields,
@@ -199,10 +205,18 @@ impl ReasonRow {
             text: words(fallback),
         }
     }
+
+    fn by_gateway(words: &str) -> Self {
+        Self { code: String::new(), name: "", text: words.to_owned().into() }
+    }
 }
 
-fn mode(connection: &Connection) -> &'static str {
-    if connection.is_smc() { "SMC-D" } else { "TCP" }
+fn mode(connection: &Connection, way: Option<&Way<'_>>) -> &'static str {
+    match way {
+        Some(way) => way.mode(),
+        None if connection.is_smc() => "SMC-D",
+        None => "TCP",
+    }
 }
 
 /// The reason in words, with the peer's own if it was the peer that declined.
@@ -214,10 +228,10 @@ fn words(fallback: &Fallback) -> Cow<'static, str> {
 }
 
 /// The table and, in its last line, the sums.
-fn to_text(connections: &[Connection], width: Option<u16>) -> String {
+fn to_text(connections: &[Connection], beyond: &Beyond, width: Option<u16>) -> String {
     let mut table = Table::new();
-    table.set_header(HEADER).add_rows(connections.iter().map(cells));
-    aligned(table, NUMBERS, width) + &sums(connections) + "\n"
+    table.set_header(HEADER).add_rows(connections.iter().map(|it| cells(it, beyond)));
+    aligned(table, NUMBERS, width) + &sums(connections, beyond) + "\n"
 }
 
 /// The lines of a table whose last column has reasons and whose columns `numbers` are aligned
@@ -267,15 +281,16 @@ const REASON_WIDTH_MIN: u16 = 24;
 /// Blanks between columns.
 const GAP: u16 = 2;
 
-fn cells(connection: &Connection) -> [String; HEADER.len()] {
+fn cells(connection: &Connection, beyond: &Beyond) -> [String; HEADER.len()] {
     let counters = &connection.counters;
+    let way = beyond.path(connection);
     let address = |address: Option<SocketAddr>| match address {
         Some(address) => address.to_string(),
         None => "?".into(),
     };
     let traffic = |n, messages: u64| format!("{} ({messages})", bytes(n));
     [
-        mode(connection).into(),
+        mode(connection, way.as_ref()).into(),
         address(connection.local),
         address(connection.peer),
         format!("{}/{}", connection.pid, connection.program),
@@ -288,7 +303,7 @@ fn cells(connection: &Connection) -> [String; HEADER.len()] {
         traffic(counters.bytes_sent, counters.messages_sent),
         traffic(counters.bytes_received, counters.messages_received),
         format!("{}/{}/{}", counters.spins, counters.parks, counters.wakeups),
-        remark(connection),
+        way.map_or_else(|| remark(connection), |way| way.words().to_owned()),
     ]
 }
 
@@ -303,11 +318,17 @@ fn remark(connection: &Connection) -> String {
     }
 }
 
-fn sums(connections: &[Connection]) -> String {
+fn sums(connections: &[Connection], beyond: &Beyond) -> String {
     let all = connections.len();
-    let smc = connections.iter().filter(|c| c.is_smc()).count();
-    let tcp = all - smc;
-    let mut text = format!("Connections: {all}; SMC-D: {smc}, TCP: {tcp}");
+    let of = |path: &str| {
+        let has_it = |it: &&Connection| mode(it, beyond.path(it).as_ref()) == path;
+        connections.iter().filter(has_it).count()
+    };
+    let mut text = format!("Connections: {all}; SMC-D: {}, TCP: {}", of("SMC-D"), of("TCP"));
+    match of("SMC-R") {
+        0 => {}
+        smc_r => text += &format!(", SMC-R: {smc_r}"),
+    }
     let closed = connections.iter().filter(|c| c.mode == Mode::Lingering);
     match closed.count() {
         0 => {}
@@ -340,7 +361,7 @@ mod tests {
     use sidestep_socket::inspect::{Counters, StateId};
     use sidestep_wire::diagnosis::Diagnosis;
 
-    fn server() -> Connection {
+    pub(super) fn server() -> Connection {
         Connection {
             state: StateId::default(),
             pid: 4711,
@@ -366,6 +387,7 @@ mod tests {
             },
             fallback: None,
             descriptor: None,
+            passage: None,
         }
     }
 
@@ -383,6 +405,7 @@ mod tests {
             counters: Counters::default(),
             fallback,
             descriptor: None,
+            passage: None,
         }
     }
 
@@ -419,12 +442,12 @@ TCP    ?               ?                99/curl                     -      0 B (
 SMC-D  127.0.0.1:6379  127.0.0.1:40000  4711/redis-server  64 KB/1 MB  5 MB (5120)  1.5 KB (12)  90/4/3  closed; the peer still reads
 Connections: 6; SMC-D: 2, TCP: 4; closed: 1
 ";
-        assert_eq!(to_text(&every_kind(), None), expected);
+        assert_eq!(to_text(&every_kind(), &Beyond::default(), None), expected);
     }
 
     #[test]
     fn on_a_terminal_only_the_reason_is_broken() {
-        let text = to_text(&every_kind()[..2], Some(130));
+        let text = to_text(&every_kind()[..2], &Beyond::default(), Some(130));
         let expected = "\
 Mode   Local           Peer             PID/Program              RMBE         Sent     Received   Waits  Reason
 SMC-D  127.0.0.1:6379  127.0.0.1:40000  4711/redis-server  64 KB/1 MB  5 MB (5120)  1.5 KB (12)  90/4/3
@@ -434,8 +457,8 @@ Connections: 2; SMC-D: 1, TCP: 1
 ";
         assert_eq!(text, expected);
 
-        let narrow = to_text(&every_kind(), Some(80));
-        assert_eq!(narrow, to_text(&every_kind(), None));
+        let narrow = to_text(&every_kind(), &Beyond::default(), Some(80));
+        assert_eq!(narrow, to_text(&every_kind(), &Beyond::default(), None));
     }
 
     #[test]
@@ -465,13 +488,13 @@ Connections: 2; SMC-D: 1, TCP: 1
   }
 ]
 "#;
-        assert_eq!(to_json(&[server()]), expected);
-        assert_eq!(to_json(&[]), "[]\n");
+        assert_eq!(to_json(&[server()], &Beyond::default()), expected);
+        assert_eq!(to_json(&[], &Beyond::default()), "[]\n");
     }
 
     #[test]
     fn json_tells_tcp_and_its_reason() {
-        let json = to_json(&every_kind());
+        let json = to_json(&every_kind(), &Beyond::default());
         let rows: serde_json::Value = serde_json::from_str(&json).unwrap();
         let modes = ["SMC-D", "TCP", "TCP", "TCP", "TCP", "SMC-D"];
         for (row, mode) in rows.as_array().unwrap().iter().zip(modes) {

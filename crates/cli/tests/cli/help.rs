@@ -39,6 +39,11 @@ fn of_agent() {
 }
 
 #[test]
+fn of_gateway() {
+    check("help-gateway.txt", &["gateway", "--help"]);
+}
+
+#[test]
 fn of_doctor() {
     check("help-doctor.txt", &["doctor", "--help"]);
 }

@@ -10,6 +10,7 @@ mod config;
 mod decode;
 mod demote;
 mod doctor;
+mod gateway;
 mod help;
 mod rdma;
 mod run;

@@ -1,17 +1,32 @@
 //! A talk: two programs, one at either end of a connection, that send, receive and end as planned.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rand::RngExt;
 use rand::rngs::StdRng;
-use sidestep_engine::{CallError, Host, Reset};
+use sidestep_engine::{CallError, Host, Reset, Sizes};
+use sidestep_rdma::soft::Adapter;
 use sidestep_wire::AlertToken;
 
-/// What the two sides of a talk want: how many bytes to send, and after how many, sent and received,
-/// to abort.
+/// What a talk is to be.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
-    pub(crate) sides: [(u64, Option<u64>); 2],
+    /// The host that accepts it.
+    pub(crate) server: usize,
+    pub(crate) sides: [Side; 2],
+}
+
+/// What one side of a talk wants.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Side {
+    /// Bytes to send.
+    pub(crate) len: u64,
+    /// After how many, sent and received, to abort.
+    pub(crate) aborts_at: Option<u64>,
+    pub(crate) sizes: Sizes,
+    /// Between two short messages, instead of as fast as it goes.
+    pub(crate) pause: Option<Duration>,
 }
 
 /// What may have become of programs.
@@ -19,30 +34,51 @@ pub(crate) struct Plan {
 pub(crate) enum Fate {
     /// All that was sent has come, unless one of the two has aborted.
     MustFinish,
+    /// Or the connection has stayed TCP: both were told so before it began.
+    MayStayTcp,
     /// Or both were told that it has not.
     MayBeReset,
+}
+
+/// What a program does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Nothing, until it is told something.
+    Wait,
+    /// More, at once.
+    GoOn,
+    /// More, after a pause.
+    Pause(Duration),
 }
 
 /// The program at one end.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) token: Option<AlertToken>,
-    pub(crate) talk: usize,
-    pub(crate) side: usize,
-    len: u64,
-    aborts_at: Option<u64>,
+    talk: usize,
+    side: usize,
+    wish: Side,
     /// So many more short messages are sent at once.
     burst: u32,
     sent: u64,
+    /// Where urgent bytes are in what it has sent.
+    urgents: BTreeSet<u64>,
+    /// When the pause is over.
+    acts_at: Duration,
     received: u64,
+    /// When bytes came last, and the longest time without any.
+    received_at: Option<Duration>,
+    pub(crate) longest_gap: Duration,
     pub(crate) is_established: bool,
     has_shut: bool,
     has_ended: bool,
-    pub(crate) has_aborted: bool,
+    has_aborted: bool,
     pub(crate) has_closed: bool,
     pub(crate) reset: Option<Reset>,
     pub(crate) is_declined: bool,
     pub(crate) is_gone: bool,
+    /// Its host has died.
+    pub(crate) is_dead: bool,
 }
 
 /// The byte at a place of what one side sends.
@@ -51,17 +87,20 @@ fn byte(talk: usize, side: usize, at: u64) -> u8 {
 }
 
 impl Program {
-    pub(crate) fn new(talk: usize, side: usize, plan: &Plan) -> Self {
-        let (len, aborts_at) = plan.sides[side];
+    pub(crate) fn new(talk: usize, side: usize, wish: Side) -> Self {
+        let is_bursty = (talk + side) % 4 == 3 && wish.pause.is_none();
         Self {
             token: None,
             talk,
             side,
-            len,
-            aborts_at,
-            burst: if (talk + side) % 4 == 3 { 400 } else { 0 },
+            wish,
+            burst: if is_bursty { 400 } else { 0 },
             sent: 0,
+            urgents: BTreeSet::new(),
+            acts_at: Duration::ZERO,
             received: 0,
+            received_at: None,
+            longest_gap: Duration::ZERO,
             is_established: false,
             has_shut: false,
             has_ended: false,
@@ -70,25 +109,36 @@ impl Program {
             reset: None,
             is_declined: false,
             is_gone: false,
+            is_dead: false,
         }
     }
 
-    /// Does what it can. True: it could do more.
-    pub(crate) fn act(&mut self, host: &mut Host, random: &mut StdRng, now: Duration) -> bool {
-        let Some(token) = self.token.filter(|_| self.is_established && !self.has_closed) else {
-            return false;
+    pub(crate) const fn sizes(&self) -> Sizes {
+        self.wish.sizes
+    }
+
+    /// Does what it can.
+    pub(crate) fn act(
+        &mut self,
+        host: &mut Host<Adapter>,
+        random: &mut StdRng,
+        now: Duration,
+    ) -> Next {
+        let has_begun = self.is_established || self.reset.is_some();
+        let Some(token) = self.token.filter(|_| has_begun && !self.has_closed) else {
+            return Next::Wait;
         };
         if self.reset.is_some() {
             self.has_closed = true;
             host.close(token, now);
-            return false;
+            return Next::Wait;
         }
-        if self.aborts_at.is_some_and(|at| self.sent + self.received >= at) {
+        if self.wish.aborts_at.is_some_and(|at| self.sent + self.received >= at) {
             (self.has_closed, self.has_aborted) = (true, true);
             host.abort(token, now);
-            return false;
+            return Next::Wait;
         }
-        let mut has_sent = self.send(host, token, random, now);
+        let mut has_sent = now >= self.acts_at && self.send(host, token, random, now);
         for _ in 0..self.burst {
             has_sent &= self.send(host, token, random, now);
         }
@@ -97,32 +147,46 @@ impl Program {
             self.has_closed = true;
             host.close(token, now);
         }
-        has_sent || has_received
+        match self.wish.pause {
+            Some(_) if now < self.acts_at => Next::Wait,
+            Some(pause) if has_sent => {
+                self.acts_at = now + pause;
+                Next::Pause(pause)
+            }
+            _ if has_sent || has_received => Next::GoOn,
+            _ => Next::Wait,
+        }
     }
 
     fn send(
         &mut self,
-        host: &mut Host,
+        host: &mut Host<Adapter>,
         token: AlertToken,
         random: &mut StdRng,
         now: Duration,
     ) -> bool {
-        if self.sent == self.len {
+        if self.sent == self.wish.len {
             if !self.has_shut && host.shut(token, now).is_ok() {
                 self.has_shut = true;
             }
             return false;
         }
-        let most = if self.burst > 0 { 50 } else { 20_000 };
-        let n = random.random_range(1..most).min(self.len - self.sent);
+        let most = if self.burst > 0 || self.wish.pause.is_some() { 50 } else { 20_000 };
+        let n = random.random_range(1..most).min(self.wish.len - self.sent);
         let bytes: Vec<u8> =
             (self.sent..self.sent + n).map(|at| byte(self.talk, self.side, at)).collect();
-        let result = match random.random_bool(0.02) {
+        let is_urgent = random.random_bool(0.02);
+        let result = match is_urgent {
             true => host.send_urgent(token, &bytes, now),
             false => host.send(token, &bytes, now),
         };
         match result {
-            Ok(sent) => self.sent += sent as u64,
+            Ok(sent) => {
+                self.sent += sent as u64;
+                if is_urgent && sent as u64 == n {
+                    self.urgents.insert(self.sent - 1);
+                }
+            }
             Err(CallError::WouldBlock | CallError::Reset) => return false,
             Err(error) => panic!("talk {} side {}: {error}", self.talk, self.side),
         }
@@ -131,7 +195,7 @@ impl Program {
 
     fn receive(
         &mut self,
-        host: &mut Host,
+        host: &mut Host<Adapter>,
         token: AlertToken,
         random: &mut StdRng,
         now: Duration,
@@ -149,6 +213,8 @@ impl Program {
                     assert_eq!(*received, expected, "talk, side, place {place:?}");
                     self.received += 1;
                 }
+                let gap = now - self.received_at.replace(now).unwrap_or(now);
+                self.longest_gap = self.longest_gap.max(gap);
             }
             Err(CallError::WouldBlock | CallError::Reset) => return false,
             Err(error) => panic!("talk {} side {}: {error}", self.talk, self.side),
@@ -156,13 +222,21 @@ impl Program {
         true
     }
 
+    /// Whether a byte that is said to be urgent was sent as one by the other side.
+    pub(crate) fn check_urgent(&self, other: &Self, host: &Host<Adapter>) {
+        if let Some(mark) = self.token.and_then(|token| host.urgent_mark(token)) {
+            let place = self.received + mark;
+            assert!(other.urgents.contains(&place), "{place} is not urgent: {other:#?}");
+        }
+    }
+
     /// Whether it has received all that `other` wanted to send, and has sent all of its own.
     fn has_finished(&self, other: &Self) -> bool {
         self.has_closed
             && self.reset.is_none()
             && self.has_ended
-            && self.received == other.len
-            && self.sent == self.len
+            && self.received == other.wish.len
+            && self.sent == self.wish.len
     }
 
     /// Compares the ends of a talk.
@@ -172,7 +246,14 @@ impl Program {
         let ended = self.has_finished(other)
             || self.has_aborted
             || other.has_aborted && self.reset == Some(Reset::ByPeer);
+        let stays_tcp = fate == Fate::MayStayTcp
+            && [self, other].iter().all(|it| it.is_declined && !it.is_established);
         let cut = fate == Fate::MayBeReset && (self.reset.is_some() || self.is_declined);
-        assert!(ended || cut, "{self:#?} {other:#?}");
+        assert!(ended || stays_tcp || cut, "{self:#?} {other:#?}");
+        // An end in order is one on which both agree: nobody hears one that the other has not said,
+        // or before the last byte.
+        if self.has_ended {
+            assert!(other.has_shut && self.received == other.wish.len, "{self:#?} {other:#?}");
+        }
     }
 }

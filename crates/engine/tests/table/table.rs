@@ -1,19 +1,22 @@
 //! The table: hosts, the network between their adapters, the TCP connections beside it, and time.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use sidestep_engine::{Event, Holdings, Host, Proposer, Settings, Sizes, Wording};
-use sidestep_proto::link_group::{Adapter, AdapterId, KEEPALIVE, LinkGroup};
+use sidestep_engine::{Event, Holdings, Host, Proposer, Settings, Wording};
+use sidestep_proto::link_group::{Adapter, AdapterId, KEEPALIVE, LinkState};
 use sidestep_rdma::faults::{Faults, Plan as NetworkPlan};
-use sidestep_rdma::soft::adapter::{DATAGRAM_MAX, Datagram};
+use sidestep_rdma::soft;
+use sidestep_rdma::soft::adapter::{DATAGRAM_MAX, Datagram, Drops};
 use sidestep_wire::clc::{AcceptConfirmR, FirstContact, FirstContactR, Hostname, OsType, Release};
-use sidestep_wire::{AlertToken, Eid, Mac, Mtu, PeerId, RmbeSize, RoceGid};
+use sidestep_wire::{AlertToken, Diagnosis, Eid, Mac, Mtu, PeerId, RoceGid};
 
-use crate::program::{Fate, Plan, Program};
+use crate::program::{Fate, Next, Plan, Program};
 
 pub(crate) const SERVER: usize = 0;
 pub(crate) const CLIENT: usize = 1;
@@ -23,6 +26,8 @@ const TCP: Duration = Duration::from_millis(1);
 const SOURCE_PORT: u16 = 50_000;
 /// Datagrams that leave together.
 const SEGMENTS_MAX: usize = 16;
+/// How late a datagram is at most that is very late.
+const LATE_MAX: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug)]
 struct Packet {
@@ -40,24 +45,50 @@ impl AsRef<[u8]> for Packet {
 
 /// What is to happen beside the network.
 enum Due {
-    Propose { talk: usize },
-    Accept { talk: usize, bytes: Vec<u8> },
-    Confirm { talk: usize, bytes: Vec<u8> },
-    Decline { talk: usize, side: usize },
-    Act { talk: usize, side: usize },
+    Propose {
+        talk: usize,
+    },
+    Accept {
+        talk: usize,
+        bytes: Vec<u8>,
+    },
+    Confirm {
+        talk: usize,
+        bytes: Vec<u8>,
+    },
+    Decline {
+        talk: usize,
+        side: usize,
+        is_out_of_sync: bool,
+    },
+    Act {
+        talk: usize,
+        side: usize,
+    },
+    /// A datagram that is very late.
+    Deliver(Packet),
+}
+
+/// Two programs, and which of them has accepted.
+struct Talk {
+    server: usize,
+    programs: [Program; 2],
 }
 
 pub(crate) struct Table {
     now: Duration,
-    hosts: [Option<Host>; 2],
+    hosts: [Option<Host<soft::Adapter>>; 2],
+    adapters: [u8; 2],
     network: Faults<Packet>,
+    late: f64,
     cut: BTreeSet<IpAddr>,
     due: BTreeMap<(Duration, u64), Due>,
     count: u64,
-    talks: Vec<[Program; 2]>,
+    talks: Vec<Talk>,
     names: BTreeMap<(usize, AlertToken), usize>,
     random: StdRng,
     wording: Wording,
+    trace: DefaultHasher,
 }
 
 fn address(host: usize, adapter: u8) -> Ipv4Addr {
@@ -89,42 +120,97 @@ fn version_2() -> Wording {
     Wording::V2 { eid: Eid::ueid("TABLE").unwrap(), hello }
 }
 
-const SIZES: Sizes = Sizes { rmbe: RmbeSize::MIN, send_buffer: RmbeSize::MIN };
+const IDS: [AdapterId; 2] = [AdapterId(1), AdapterId(2)];
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for host in self.hosts.iter().flatten() {
+            for it in host.links() {
+                writeln!(f, "{:?} {:?} {:?}", it.link.number(), it.link.state(), it.usage)?;
+            }
+            for it in host.connections() {
+                writeln!(f, "{it:?}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// When a host or one of its adapters is to be called.
+fn next_timeout(host: &mut Host<soft::Adapter>) -> Option<Duration> {
+    let of_devices = IDS.map(|id| host.device(id).and_then(|device| device.poll_timeout()));
+    of_devices.into_iter().chain([host.poll_timeout()]).flatten().min()
+}
+
+// ---- hosts --------------------------------------------------------------------------------------
 
 impl Table {
-    pub(crate) fn lay(adapters: [u8; 2], network: NetworkPlan, seed: u64) -> Self {
-        let hosts = [SERVER, CLIENT].map(|number| {
-            let peer_id = peer_id(number);
-            let mut host = Host::new(Settings { peer_id, vlan: 0, keepalive: Some(KEEPALIVE) });
-            for id in 1..=adapters[number] {
-                host.handle_adapter_up(adapter(number, id), SOURCE_PORT, Duration::ZERO);
-            }
-            Some(host)
-        });
-        Self {
+    pub(crate) fn lay(adapters: [u8; 2], network: NetworkPlan, late: f64, seed: u64) -> Self {
+        let mut table = Self {
             now: Duration::from_secs(1),
-            hosts,
+            hosts: [None, None],
+            adapters,
             network: Faults::new(network),
+            late,
             cut: BTreeSet::new(),
             due: BTreeMap::new(),
             count: 0,
             talks: Vec::new(),
             names: BTreeMap::new(),
             random: StdRng::seed_from_u64(seed ^ 0xACE5),
-            wording: if seed % 16 < 8 { Wording::V1 } else { version_2() },
+            wording: if seed & 16 == 0 { Wording::V1 } else { version_2() },
+            trace: DefaultHasher::new(),
+        };
+        [SERVER, CLIENT].into_iter().for_each(|host| table.bear(host));
+        table
+    }
+
+    /// A host begins, or begins anew.
+    pub(crate) fn bear(&mut self, number: usize) {
+        let (peer_id, keepalive) = (peer_id(number), Some(KEEPALIVE));
+        self.hosts[number] = Some(Host::new(Settings { peer_id, vlan: 0, keepalive }));
+        (1..=self.adapters[number]).for_each(|id| self.put_in(number, id));
+    }
+
+    /// A host gets an adapter.
+    pub(crate) fn put_in(&mut self, number: usize, id: u8) {
+        let (seed, place) = (self.random.random(), address(number, id));
+        let device = soft::Adapter::seeded(seed, place.into(), SOURCE_PORT);
+        if let Some(host) = &mut self.hosts[number] {
+            host.add_adapter(adapter(number, id), device, self.now);
         }
     }
 
-    /// A connection, and two programs that talk over it.
-    pub(crate) fn begin_talk(&mut self, plan: Plan) {
-        let talk = self.talks.len();
-        self.talks.push([0, 1].map(|side| Program::new(talk, side, &plan)));
-        self.at(TCP, Due::Propose { talk });
+    /// And loses it.
+    pub(crate) fn take_out(&mut self, number: usize, id: u8) {
+        let Some(host) = &mut self.hosts[number] else { return };
+        let device = host.remove_adapter(AdapterId(id), self.now).expect("it was put in");
+        let left = sidestep_rdma::device::Device::holdings(&device);
+        assert_eq!(left, sidestep_rdma::device::Holdings::default());
     }
 
     /// Nothing comes to an adapter any more, and nothing leaves it.
     pub(crate) fn cut(&mut self, host: usize, number: u8) {
         self.cut.insert(address(host, number).into());
+    }
+
+    /// It does again.
+    pub(crate) fn mend(&mut self, host: usize, number: u8) {
+        self.cut.remove(&address(host, number).into());
+    }
+
+    /// An adapter goes or comes, and its host is told.
+    pub(crate) fn set_up(&mut self, host: usize, number: u8, is_up: bool) {
+        let id = AdapterId(number);
+        let Some(it) = &mut self.hosts[host] else { return };
+        match is_up {
+            true => it.handle_adapter_up(id, self.now),
+            false => it.handle_adapter_down(id, self.now),
+        }
+        match is_up {
+            true => self.mend(host, number),
+            false => self.cut(host, number),
+        }
     }
 
     /// An operator takes an adapter out of use.
@@ -134,18 +220,38 @@ impl Table {
         }
     }
 
-    /// A host is there no more.
+    /// A host is there no more, and neither are its programs.
     pub(crate) fn kill(&mut self, host: usize) {
         self.hosts[host] = None;
+        self.names.retain(|(side, _), _| *side != host);
+        self.talks.iter_mut().for_each(|talk| talk.programs[host].is_dead = true);
     }
 
-    /// Whether both ends of all groups survive the loss of an adapter.
-    pub(crate) fn is_redundant(&self) -> bool {
-        self.hosts.iter().flatten().flat_map(Host::groups).all(LinkGroup::is_redundant)
+    /// Whether all groups have another link than those over an adapter of a host.
+    pub(crate) fn survives_without(&self, host: usize, number: u8) -> bool {
+        let gid = adapter(host, number).gid;
+        self.hosts.iter().flatten().flat_map(Host::groups).all(|group| {
+            group.links().iter().any(|link| {
+                let uses_it =
+                    link.adapter().gid == gid || link.peer().is_some_and(|it| it.gid == gid);
+                link.state() == LinkState::Active && !uses_it
+            })
+        })
     }
 
-    // ---- time -----------------------------------------------------------------------------------
+    /// Whether all groups have two links.
+    fn is_redundant(&self) -> bool {
+        let mut groups = self.hosts.iter().flatten().flat_map(Host::groups);
+        groups.all(|group| {
+            let links = group.links().iter();
+            links.filter(|link| link.state() == LinkState::Active).count() > 1
+        })
+    }
+}
 
+// ---- time ---------------------------------------------------------------------------------------
+
+impl Table {
     fn at(&mut self, after: Duration, due: Due) {
         self.count += 1;
         self.due.insert((self.now + after, self.count), due);
@@ -161,30 +267,52 @@ impl Table {
     /// Lets time pass until every connection has begun or will not.
     pub(crate) fn run_until_settled(&mut self) {
         let end = self.now + Duration::from_secs(30);
-        let has_begun = |program: &Program| program.is_established || program.is_declined;
-        while !self.talks.iter().flatten().all(has_begun) && self.step(end) {}
+        let has_begun = |it: &Program| it.is_established || it.is_declined || it.is_dead;
+        let programs =
+            |table: &Self| table.talks.iter().flat_map(|talk| &talk.programs).all(has_begun);
+        while !programs(self) && self.step(end) {}
+    }
+
+    /// Lets time pass until all groups have two links. A server that has tried in vain tries again
+    /// after a minute, and then after two.
+    pub(crate) fn run_until_redundant(&mut self) {
+        let end = self.now + Duration::from_secs(400);
+        while !self.is_redundant() {
+            assert!(self.step(end), "there is no second link");
+        }
     }
 
     /// Whatever is next, unless it is later than `end`.
     fn step(&mut self, end: Duration) -> bool {
         self.carry();
-        let timeouts = self.hosts.iter().flatten().filter_map(Host::poll_timeout);
+        let of_hosts = self.hosts.iter_mut().flatten().filter_map(next_timeout).min();
         let due = self.due.keys().next().map(|(at, _)| *at);
-        let next = timeouts.chain(self.network.poll_timeout()).chain(due).min();
+        let next = [of_hosts, due, self.network.poll_timeout()].into_iter().flatten().min();
         let Some(next) = next.filter(|next| *next <= end) else { return false };
         self.now = self.now.max(next);
         let now = self.now;
         while let Some(packet) = self.network.pop(now) {
-            self.deliver(&packet);
+            if self.late > 0.0 && self.random.random_bool(self.late) {
+                let after = LATE_MAX.mul_f64(self.random.random());
+                self.at(after, Due::Deliver(packet));
+            } else {
+                self.deliver(&packet);
+            }
         }
         while let Some(entry) = self.due.first_entry().filter(|it| it.key().0 <= now) {
             let due = entry.remove();
             self.happen(due);
         }
         for host in self.hosts.iter_mut().flatten() {
-            if host.poll_timeout().is_some_and(|at| at <= now) {
+            if next_timeout(host).is_some_and(|at| at <= now) {
+                for id in IDS {
+                    if let Some(device) = host.device(id) {
+                        device.handle_timeout(now);
+                        host.handle_device(id, now);
+                    }
+                }
                 host.handle_timeout(now);
-                let next = host.poll_timeout();
+                let next = next_timeout(host);
                 assert!(next.is_none_or(|at| at > now), "a timer that does not stop");
             }
         }
@@ -196,13 +324,16 @@ impl Table {
         if self.cut.contains(&from) || self.cut.contains(&to) {
             return;
         }
+        (self.now, to, bytes).hash(&mut self.trace);
         for number in [SERVER, CLIENT] {
-            for id in 1..=2 {
-                if IpAddr::from(address(number, id)) == to
+            for id in IDS {
+                if IpAddr::from(address(number, id.0)) == to
                     && let Some(host) = &mut self.hosts[number]
+                    && let Some(device) = host.device(id)
                 {
                     let datagram = Datagram { from, port: SOURCE_PORT, index, bytes };
-                    host.handle_datagram(AdapterId(id), &datagram, self.now);
+                    device.handle_datagram(&datagram, self.now);
+                    host.handle_device(id, self.now);
                 }
             }
         }
@@ -212,11 +343,11 @@ impl Table {
     fn carry(&mut self) {
         let mut out = [0; SEGMENTS_MAX * DATAGRAM_MAX];
         for number in [SERVER, CLIENT] {
-            for id in 1..=2 {
-                let from = IpAddr::from(address(number, id));
+            for id in IDS {
+                let from = IpAddr::from(address(number, id.0));
                 while let Some(host) = &mut self.hosts[number]
-                    && let Some(run) =
-                        host.poll_transmit(AdapterId(id), &mut out, SEGMENTS_MAX, self.now)
+                    && let Some(device) = host.device(id)
+                    && let Some(run) = device.poll_transmit(&mut out, SEGMENTS_MAX, self.now)
                 {
                     for (index, bytes) in out[..run.len].chunks(run.segment_len).enumerate() {
                         let (to, bytes) = (run.to, bytes.to_vec());
@@ -232,10 +363,26 @@ impl Table {
             }
         }
     }
+}
 
-    // ---- programs -------------------------------------------------------------------------------
+// ---- programs -----------------------------------------------------------------------------------
+
+impl Table {
+    /// A connection, and two programs that talk over it.
+    pub(crate) fn begin_talk(&mut self, plan: Plan) {
+        let talk = self.talks.len();
+        let programs = [SERVER, CLIENT].map(|side| Program::new(talk, side, plan.sides[side]));
+        self.talks.push(Talk { server: plan.server, programs });
+        self.at(TCP, Due::Propose { talk });
+    }
+
+    /// How many there were.
+    pub(crate) fn talks(&self) -> usize {
+        self.talks.len()
+    }
 
     fn tell(&mut self, side: usize, event: Event) {
+        (self.now, side, format!("{event:?}")).hash(&mut self.trace);
         let token = match &event {
             Event::Introduce(token, _)
             | Event::Declined(token, _)
@@ -247,21 +394,22 @@ impl Table {
             | Event::Gone(token) => *token,
         };
         let talk = self.names[&(side, token)];
-        let program = &mut self.talks[talk][side];
+        let server = self.talks[talk].server;
+        let program = &mut self.talks[talk].programs[side];
         assert!(!program.is_gone, "{event:?} after the end");
         match event {
             Event::Introduce(_, message) => {
                 let mut bytes = vec![0; message.emitted_len()];
                 message.emit(&mut bytes).unwrap();
-                let due = match side {
-                    SERVER => Due::Accept { talk, bytes },
-                    _ => Due::Confirm { talk, bytes },
+                let due = match side == server {
+                    true => Due::Accept { talk, bytes },
+                    false => Due::Confirm { talk, bytes },
                 };
                 return self.at(TCP, due);
             }
             Event::Declined(..) => {
                 program.is_declined = true;
-                return self.at(TCP, Due::Decline { talk, side: 1 - side });
+                return self.at(TCP, Due::Decline { talk, side: 1 - side, is_out_of_sync: false });
             }
             Event::Established(_) => program.is_established = true,
             Event::Reset(_, reset) => {
@@ -275,71 +423,149 @@ impl Table {
             }
             Event::Readable(_) | Event::Writable(_) | Event::Urgent(_) => {}
         }
-        self.wake(talk, side);
-    }
-
-    fn wake(&mut self, talk: usize, side: usize) {
         let after = Duration::from_micros(self.random.random_range(0..2000));
         self.at(after, Due::Act { talk, side });
     }
 
     fn happen(&mut self, due: Due) {
-        let now = self.now;
         match due {
-            Due::Propose { talk } => {
-                let Adapter { gid, mac, .. } = adapter(CLIENT, 1);
-                let proposer = Proposer { peer_id: peer_id(CLIENT), gid, mac };
-                let Some(host) = &mut self.hosts[SERVER] else { return };
-                let token = host.accept(proposer, self.wording.clone(), SIZES, now).unwrap();
-                self.name(talk, SERVER, token);
-            }
-            Due::Accept { talk, bytes } => {
-                let accept = AcceptConfirmR::parse(&bytes).unwrap();
-                let Some(host) = &mut self.hosts[CLIENT] else { return };
-                match host.connect(&accept, self.wording.clone(), SIZES, now) {
-                    Ok(token) => self.name(talk, CLIENT, token),
-                    Err(_) => {
-                        let program = &mut self.talks[talk][CLIENT];
-                        (program.is_declined, program.is_gone) = (true, true);
-                        self.at(TCP, Due::Decline { talk, side: SERVER });
-                    }
-                }
-            }
+            Due::Propose { talk } => self.propose(talk),
+            Due::Accept { talk, bytes } => self.take_accept(talk, &bytes),
             Due::Confirm { talk, bytes } => {
                 let confirm = AcceptConfirmR::parse(&bytes).unwrap();
-                let token = self.talks[talk][SERVER].token.unwrap();
-                let Some(host) = &mut self.hosts[SERVER] else { return };
-                host.handle_confirm(token, &confirm, now);
+                let server = self.talks[talk].server;
+                if let Some((host, token)) = self.end_of(talk, server) {
+                    let now = self.now;
+                    self.hosts[host].as_mut().unwrap().handle_confirm(token, &confirm, now);
+                }
             }
-            Due::Decline { talk, side } => {
-                let Some(token) = self.talks[talk][side].token else { return };
-                let Some(host) = &mut self.hosts[side] else { return };
-                host.abandon(token, now);
-                self.talks[talk][side].is_declined = true;
+            Due::Decline { talk, side, is_out_of_sync } => {
+                let program = &mut self.talks[talk].programs[side];
+                program.is_declined = true;
+                program.is_gone |= program.token.is_none();
+                let Some((host, token)) = self.end_of(talk, side) else { return };
+                let (host, now) = (self.hosts[host].as_mut().unwrap(), self.now);
+                match is_out_of_sync {
+                    true => host.handle_out_of_sync(token, now),
+                    false => host.abandon(token, now),
+                }
             }
-            Due::Act { talk, side } => {
-                let Some(host) = &mut self.hosts[side] else { return };
-                if self.talks[talk][side].act(host, &mut self.random, now) {
-                    self.wake(talk, side);
+            Due::Act { talk, side } => self.act(talk, side),
+            Due::Deliver(packet) => self.deliver(&packet),
+        }
+    }
+
+    /// The host and the connection of a program, if both are still there.
+    fn end_of(&self, talk: usize, side: usize) -> Option<(usize, AlertToken)> {
+        let program = &self.talks[talk].programs[side];
+        Some((side, program.token.filter(|_| !program.is_dead)?))
+    }
+
+    fn propose(&mut self, talk: usize) {
+        let Talk { server, ref programs } = self.talks[talk];
+        let (client, sizes) = (1 - server, programs[server].sizes());
+        let Adapter { gid, mac, .. } = adapter(client, 1);
+        let proposer = Proposer { peer_id: peer_id(client), gid, mac };
+        let is_dead = programs.iter().any(|program| program.is_dead);
+        let Some(host) = self.hosts[server].as_mut().filter(|_| !is_dead) else {
+            return self.stays_tcp(talk, [SERVER, CLIENT]);
+        };
+        match host.accept(proposer, self.wording.clone(), sizes, self.now) {
+            Ok(token) => self.name(talk, server, token),
+            Err(_) => self.stays_tcp(talk, [SERVER, CLIENT]),
+        }
+    }
+
+    fn take_accept(&mut self, talk: usize, bytes: &[u8]) {
+        let accept = AcceptConfirmR::parse(bytes).unwrap();
+        let Talk { server, ref programs } = self.talks[talk];
+        let client = 1 - server;
+        let sizes = programs[client].sizes();
+        let is_dead = programs[client].is_dead;
+        let Some(host) = self.hosts[client].as_mut().filter(|_| !is_dead) else {
+            return self.at(TCP, Due::Decline { talk, side: server, is_out_of_sync: false });
+        };
+        match host.connect(&accept, self.wording.clone(), sizes, self.now) {
+            Ok(token) => self.name(talk, client, token),
+            Err(diagnosis) => {
+                self.stays_tcp(talk, [client]);
+                let is_out_of_sync = diagnosis == Diagnosis::SYNCERR;
+                self.at(TCP, Due::Decline { talk, side: server, is_out_of_sync });
+            }
+        }
+    }
+
+    /// There will be no connection of SMC-R, and a program has none.
+    fn stays_tcp<const N: usize>(&mut self, talk: usize, sides: [usize; N]) {
+        for side in sides {
+            let program = &mut self.talks[talk].programs[side];
+            (program.is_declined, program.is_gone) = (true, true);
+        }
+    }
+
+    fn act(&mut self, talk: usize, side: usize) {
+        let Talk { programs, .. } = &mut self.talks[talk];
+        let [program, other] = match programs {
+            [server, client] if side == SERVER => [server, client],
+            [server, client] => [client, server],
+        };
+        let Some(host) = self.hosts[side].as_mut().filter(|_| !program.is_dead) else { return };
+        program.check_urgent(other, host);
+        let after = match program.act(host, &mut self.random, self.now) {
+            Next::Wait => return,
+            Next::GoOn => Duration::from_micros(self.random.random_range(0..2000)),
+            Next::Pause(pause) => pause,
+        };
+        self.at(after, Due::Act { talk, side });
+    }
+
+    fn name(&mut self, talk: usize, side: usize, token: AlertToken) {
+        self.talks[talk].programs[side].token = Some(token);
+        let before = self.names.insert((side, token), talk);
+        assert!(before.is_none(), "two connections of one name");
+    }
+}
+
+// ---- checks -------------------------------------------------------------------------------------
+
+impl Table {
+    pub(crate) fn check_programs(&self, fate: Fate) {
+        for Talk { programs: [server, client], .. } in &self.talks {
+            for (program, other) in [(server, client), (client, server)] {
+                if !program.is_dead {
+                    program.check(other, fate);
                 }
             }
         }
     }
 
-    fn name(&mut self, talk: usize, side: usize, token: AlertToken) {
-        self.talks[talk][side].token = Some(token);
-        let before = self.names.insert((side, token), talk);
-        assert!(before.is_none(), "two connections of one name");
+    /// Both ends of all talks from this one on use SMC-R.
+    pub(crate) fn check_established(&self, first: usize) {
+        for program in self.talks[first..].iter().flat_map(|talk| &talk.programs) {
+            assert!(program.is_established, "{program:#?}");
+        }
     }
 
-    // ---- checks ---------------------------------------------------------------------------------
+    /// The connections that the server has accepted last are not all on one link.
+    pub(crate) fn check_spread(&self) {
+        let host = self.hosts[SERVER].as_ref().unwrap();
+        let links = host.links().filter(|it| it.usage.traffic.messages_sent > 0);
+        assert!(links.count() > 1, "one link for all: {:#?}", host.links().collect::<Vec<_>>());
+    }
 
-    pub(crate) fn check_programs(&self, fate: Fate) {
-        for [server, client] in &self.talks {
-            for (program, other, side) in [(server, client, SERVER), (client, server, CLIENT)] {
-                if self.hosts[side].is_some() {
-                    program.check(other, fate);
-                }
+    /// Everything that nobody took has its reason.
+    pub(crate) fn check_drops(&mut self, is_calm: bool, forgets: bool) {
+        for host in self.hosts.iter_mut().flatten() {
+            let drops = host.drops();
+            assert_eq!(drops.malformed, 0);
+            // After a failover, or to a peer that was given up, the same may be said twice.
+            assert!(!is_calm || drops.unknown == 0, "{drops:?}");
+            for device in IDS.map(|id| host.device(id).map(|device| device.drops())) {
+                let Drops { malformed, unknown_qp, stranger, damaged } = device.unwrap_or_default();
+                assert_eq!((malformed, stranger, damaged), (0, 0, 0));
+                // A queue pair that was destroyed is remembered for a minute, unless its adapter is
+                // another one by then.
+                assert!(forgets || unknown_qp == 0, "{unknown_qp}");
             }
         }
     }
@@ -348,6 +574,21 @@ impl Table {
         for host in self.hosts.iter().flatten() {
             assert_eq!(host.holdings(), Holdings::default());
         }
-        assert!(self.hosts.iter().any(Option::is_none) || self.names.is_empty());
+        assert!(self.names.is_empty(), "{:?}", self.names);
+    }
+
+    /// The longest time for which the program at one end of the last talk received nothing, once it
+    /// had begun to.
+    pub(crate) fn longest_gap(&self, side: usize) -> Duration {
+        self.talks.last().unwrap().programs[side].longest_gap
+    }
+
+    /// How often connections of a host have gone over to other links.
+    pub(crate) fn moves(&self, host: usize) -> u64 {
+        self.hosts[host].iter().flat_map(Host::connections).map(|it| it.moves).sum()
+    }
+
+    pub(crate) fn trace(&self) -> u64 {
+        self.trace.finish()
     }
 }

@@ -149,7 +149,8 @@ impl LinkGroup {
     }
 
     /// The peer's buffer for a connection, as its Accept or Confirm tells it, with the link that
-    /// this message names.
+    /// this message names. One that has failed since still tells which buffer it is, and the
+    /// connection has moved already.
     ///
     /// # Errors
     ///
@@ -160,7 +161,8 @@ impl LinkGroup {
         link: LinkUserId,
         rtoken: Rtoken,
     ) -> Result<(), Refusal> {
-        if !self.active().any(|active| active.user_id == link) {
+        let is_known = |link: &Link| matches!(link.state, LinkState::Active | LinkState::Deleting);
+        if !self.link(link).is_some_and(is_known) {
             return Err(Refusal::NoLink);
         }
         let learnt = match self.connections.iter().any(|it| it.token == token) {

@@ -32,7 +32,7 @@ use arrayvec::ArrayVec;
 use sidestep_wire::llc::{self, DeleteLink, DeleteReason, DeleteScope};
 use sidestep_wire::{Diagnosis, LinkUserId};
 
-use super::timers::{ASK_WAIT, DELETE_LINK_TRIES, LLC_WAIT};
+use super::timers::{ASK_WAIT, DELETE_LINK_TRIES, DELETE_LINK_TRIES_HEARD, LLC_WAIT};
 use super::{
     Command, Event, Farewell, Flow, LINK_SLOTS, Link, LinkGroup, LinkState, Live, Phase, Role,
     Ticket,
@@ -108,13 +108,25 @@ impl LinkGroup {
             (Phase::Live(_), LinkState::Allocated | LinkState::Activating) => {
                 self.abort_add_link(reason, now);
             }
-            (Phase::Live(_), LinkState::Active) => self.dismiss(user_id, reason, now),
+            (Phase::Live(_), LinkState::Active) => {
+                self.dismiss(user_id, reason, now);
+                self.destroy(user_id);
+            }
             (Phase::Live(_), LinkState::Deleting) => {
                 // What is agreed over other links goes on. What was to go over this one does not.
                 if matches!(farewell, Some(Farewell::Answered { .. })) {
                     self.remove_link(user_id);
                 }
             }
+        }
+    }
+
+    /// Nothing more travels over a link. Connections that have left it need not wait for what they
+    /// had posted there, and a peer that still uses it is refused, and learns it so.
+    fn destroy(&mut self, user_id: LinkUserId) {
+        if let Some(link) = self.link_mut(user_id) {
+            (link.is_sending, link.is_destroyed) = (false, true);
+            self.command(Command::Destroy { link: user_id });
         }
     }
 
@@ -243,11 +255,16 @@ impl LinkGroup {
 
     /// Server: no response.
     pub(super) fn delete_link_timed_out(&mut self, now: Duration) {
-        let Some(Flow::DeleteLink(DeleteLinkFlow { link, over, tries, .. })) = self.flow else {
+        let Some(Flow::DeleteLink(DeleteLinkFlow { link, over, tries, until })) = self.flow else {
             return;
         };
         self.flow = None;
-        if tries >= DELETE_LINK_TRIES {
+        let sent = until.saturating_sub(LLC_WAIT);
+        let tries_max = match self.link(over).is_some_and(|over| over.was_heard_since(sent)) {
+            true => DELETE_LINK_TRIES_HEARD,
+            false => DELETE_LINK_TRIES,
+        };
+        if tries >= tries_max {
             // "The link over which the server sent the DELETE LINK is no longer usable either",
             // RFC 7609 §C.7.1.
             return self.fail_link(over, DeleteReason::LOST_PATH, now);
@@ -452,8 +469,8 @@ impl LinkGroup {
 
     /// Gives everything back to the device.
     pub(super) fn finish(&mut self) {
-        while let Some(link) = self.links.pop() {
-            self.command(Command::Destroy { link: link.user_id });
+        while let Some(link) = self.links.last().map(Link::user_id) {
+            self.remove_link(link);
         }
         self.flow = None;
         self.rkey_flow = None;

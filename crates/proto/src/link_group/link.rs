@@ -128,6 +128,10 @@ pub struct Link {
     /// The device was told to let it send.
     pub(super) is_sending: bool,
     pub(super) last_received: Duration,
+    /// The device says that it hears nothing, since then.
+    pub(super) silent_since: Option<Duration>,
+    /// The device was told to destroy the queue pair.
+    pub(super) is_destroyed: bool,
     pub(super) test: Option<Test>,
     /// `Some` exactly in [`LinkState::Deleting`].
     pub(super) farewell: Option<Farewell>,
@@ -148,10 +152,23 @@ impl Link {
             is_receiving: false,
             is_sending: false,
             last_received: Duration::ZERO,
+            silent_since: None,
+            is_destroyed: false,
             test: None,
             farewell: None,
             resigns: None,
         }
+    }
+
+    /// Something has come over it.
+    pub(super) const fn heard(&mut self, now: Duration) {
+        self.last_received = now;
+        self.silent_since = None;
+    }
+
+    /// Whether something has come over it later than that.
+    pub(super) fn was_heard_since(&self, moment: Duration) -> bool {
+        self.last_received > moment
     }
 
     /// Our name for it. Commands and events name links so.

@@ -31,7 +31,7 @@ impl LinkGroup {
     pub fn handle_message(&mut self, via: LinkUserId, bytes: &[u8], now: Duration) {
         let version = self.version();
         let Some(link) = self.link_mut(via) else { return };
-        link.last_received = now;
+        link.heard(now);
         if bytes.first().is_some_and(is_optional) {
             return;
         }

@@ -11,19 +11,51 @@
 
 use core::time::Duration;
 
+use arrayvec::ArrayVec;
 use sidestep_wire::LinkUserId;
 use sidestep_wire::llc::{self, DeleteReason, TestLink};
 
 use super::link::Test;
 use super::timers::LLC_WAIT;
-use super::{Link, LinkGroup, LinkState};
+use super::{LINK_SLOTS, Link, LinkGroup, LinkState, Phase};
+
+/// What a call bears, and no test does: they are numbered from 1 on.
+const CALL: [u8; 16] = [0; 16];
 
 impl LinkGroup {
     /// Anything has come over a link that is no LLC message: it works.
     pub fn handle_traffic(&mut self, link: LinkUserId, now: Duration) {
         if let Some(link) = self.link_mut(link) {
-            link.last_received = now;
+            link.heard(now);
         }
+    }
+
+    /// The device hears nothing over a link, though it has asked several times; it says so each time
+    /// that it asks again.
+    ///
+    /// Either the path is cut, or the peer is busy or gone, and only where there is another link can
+    /// the two be told apart: over that one the peer is called. If it is heard there while this one
+    /// stays silent, this one has failed. So a cut path costs a fraction of a second and not the
+    /// patience that the only link deserves.
+    pub fn handle_silence(&mut self, link: LinkUserId, now: Duration) {
+        let is_live = matches!(self.phase, Phase::Live(_));
+        let is_active = |it: &&mut Link| is_live && it.state == LinkState::Active;
+        let Some(silent) = self.link_mut(link).filter(is_active) else { return };
+        let since = *silent.silent_since.get_or_insert(now);
+        let others = self.active().filter(|other| other.user_id != link);
+        let others: ArrayVec<_, LINK_SLOTS> =
+            others.map(|other| (other.user_id, other.was_heard_since(since))).collect();
+        match others.iter().any(|(_, was_heard)| *was_heard) {
+            true => self.fail_link(link, DeleteReason::LOST_PATH, now),
+            false => others.iter().for_each(|(other, _)| self.call(*other)),
+        }
+        self.settle(now);
+    }
+
+    /// Asks whether somebody is there. Nothing follows if there is no answer.
+    fn call(&mut self, link: LinkUserId) {
+        let (form, role) = (self.form, llc::Role::Request);
+        self.send(link, TestLink { form, role, user_data: CALL });
     }
 
     /// When a link that stays silent is tested.
@@ -47,6 +79,16 @@ impl LinkGroup {
         }
     }
 
+    /// A test had no answer. If other messages came, the link works, and the answer waits behind
+    /// them.
+    pub(super) fn test_timed_out(&mut self, user_id: LinkUserId, test: Test, now: Duration) {
+        let Some(link) = self.link_mut(user_id) else { return };
+        match link.was_heard_since(test.until.saturating_sub(LLC_WAIT)) {
+            true => link.test = None,
+            false => self.fail_link(user_id, DeleteReason::LOST_PATH, now),
+        }
+    }
+
     pub(super) fn take_test_link(&mut self, via: LinkUserId, message: &TestLink, now: Duration) {
         if message.role == llc::Role::Request {
             let response = TestLink { form: self.form, ..message.response() };
@@ -54,7 +96,7 @@ impl LinkGroup {
             return;
         }
         // One that nobody waits for is late.
-        let Some(link) = self.link_mut(via) else { return };
+        let Some(link) = self.link_mut(via).filter(|_| message.user_data != CALL) else { return };
         if let Some(test) = link.test.take()
             && test.user_data != message.user_data
         {

@@ -32,8 +32,10 @@ pub(super) const DEVICE_WAIT: Duration = Duration::from_secs(5);
 /// Client: for the server to delete a link when asked. The server may have another flow under way,
 /// and Linux gives those that wait for their turn as long.
 pub(super) const ASK_WAIT: Duration = Duration::from_secs(20);
-/// How often DELETE LINK is sent before the link it goes over is taken for failed.
+/// How often DELETE LINK is sent before the link it goes over is taken for failed …
 pub(super) const DELETE_LINK_TRIES: u8 = 2;
+/// … and if other messages come over it. On a slow path an answer waits behind the data.
+pub(super) const DELETE_LINK_TRIES_HEARD: u8 = 10;
 /// How often a peer is told of an RMB, or of its end.
 pub(super) const RKEY_TRIES: u8 = 3;
 /// Between two of these, when it refused.
@@ -166,9 +168,7 @@ impl LinkGroup {
             (Some(Farewell::Answered { until, .. }), _) if until <= now => {
                 self.remove_link(user_id);
             }
-            (None, Some(test)) if test.until <= now => {
-                self.fail_link(user_id, DeleteReason::LOST_PATH, now);
-            }
+            (None, Some(test)) if test.until <= now => self.test_timed_out(user_id, test, now),
             (None, None) if is_test_due => self.doubt(user_id, now),
             _ => {}
         }

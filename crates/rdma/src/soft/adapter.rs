@@ -13,18 +13,22 @@
 //! Linux's `rdma_rxe` would repeat its last message for ever; so it is refused. Its number is not
 //! given to another QP meanwhile, which could take the peer's packets for its own.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use sidestep_wire::roce::icrc::{Addresses, Envelope, Rollback, Rollbacks, Verdict};
 use sidestep_wire::roce::{Aeth, Bth, Headers, ICRC_LEN, Nak, Opcode, PORT, Packet, Syndrome};
-use sidestep_wire::{Psn, QpNumber};
+use sidestep_wire::{Psn, QpNumber, Rkey, RmbAddress};
 
-use super::queue_pair::{Event, Peer, QueuePair};
+use super::queue_pair::{Event, Peer, PostError, QueuePair};
 use super::sharing::{Slot, is_question};
-use crate::memory::Regions;
+use crate::device::{Device, Holdings, Source};
+use crate::memory::{Regions, Registration, Shared};
 
 /// How long a tombstone stands.
 const TOMBSTONE_LIFE: Duration = Duration::from_secs(60);
@@ -54,16 +58,20 @@ pub struct Adapter {
     address: IpAddr,
     source_port: u16,
     slot: Option<Slot>,
-    links: HashMap<QpNumber, Link>,
+    links: BTreeMap<QpNumber, Link>,
     regions: Regions,
     /// QPs that may have something to send or to tell.
     restless: VecDeque<QpNumber>,
-    tombstones: HashMap<QpNumber, Tombstone>,
+    tombstones: BTreeMap<QpNumber, Tombstone>,
     /// Answers of tombstones: to whom, and the packet.
     refusals: VecDeque<(IpAddr, Headers)>,
     rollbacks: Cache,
     drops: Drops,
     loses_runs: bool,
+    /// Sources that were lent and not taken back.
+    lent: usize,
+    /// Where numbers and PSNs come from.
+    random: StdRng,
 }
 
 /// The payload of a UDP datagram that has come in.
@@ -170,18 +178,31 @@ impl Adapter {
     /// The adapter of an address, which sends from this UDP port.
     #[must_use]
     pub fn new(address: IpAddr, source_port: u16) -> Self {
+        Self::drawing_from(rand::make_rng(), address, source_port)
+    }
+
+    /// One whose numbers, PSNs and keys come from a seed, so anybody can guess them: for simulated
+    /// worlds.
+    #[must_use]
+    pub fn seeded(seed: u64, address: IpAddr, source_port: u16) -> Self {
+        Self::drawing_from(StdRng::seed_from_u64(seed), address, source_port)
+    }
+
+    fn drawing_from(mut random: StdRng, address: IpAddr, source_port: u16) -> Self {
         Self {
             address,
             source_port,
             slot: None,
-            links: HashMap::new(),
-            regions: Regions::default(),
+            links: BTreeMap::new(),
+            regions: Regions::new(StdRng::from_rng(&mut random)),
             restless: VecDeque::new(),
-            tombstones: HashMap::new(),
+            tombstones: BTreeMap::new(),
             refusals: VecDeque::new(),
             rollbacks: Cache::default(),
             drops: Drops::default(),
             loses_runs: false,
+            lent: 0,
+            random,
         }
     }
 
@@ -193,9 +214,9 @@ impl Adapter {
     /// A new queue pair. Its number cannot be guessed, but for its slot, and neither can the PSN it
     /// begins with.
     pub fn create(&mut self) -> (QpNumber, Psn) {
-        let first_psn = Psn::from_low_bits(rand::random());
+        let first_psn = Psn::from_low_bits(self.random.random());
         loop {
-            let [_, number @ ..] = rand::random::<u32>().to_be_bytes();
+            let [_, number @ ..] = self.random.random::<u32>().to_be_bytes();
             let number = QpNumber(number);
             let number = self.slot.map_or(number, |slot| slot.apply(number));
             let is_usable = number >= QpNumber::FIRST
@@ -234,12 +255,6 @@ impl Adapter {
     /// What peers may write into.
     pub fn regions(&mut self) -> &mut Regions {
         &mut self.regions
-    }
-
-    /// How many queue pairs there are, and how many registrations.
-    #[must_use]
-    pub fn holdings(&self) -> (usize, usize) {
-        (self.links.len(), self.regions.len())
     }
 
     /// What was dropped so far.
@@ -349,6 +364,72 @@ impl Adapter {
             let event = self.links.get_mut(number)?.qp.poll_event()?;
             Some((*number, event))
         })
+    }
+}
+
+impl Device for Adapter {
+    fn create(&mut self) -> Option<(QpNumber, Psn)> {
+        Some(self.create())
+    }
+
+    fn ready_to_receive(&mut self, qp: QpNumber, address: IpAddr, peer: Peer) -> bool {
+        self.ready_to_receive(qp, address, peer)
+    }
+
+    fn ready_to_send(&mut self, qp: QpNumber) -> bool {
+        self.queue_pair(qp).map(QueuePair::ready_to_send).is_some()
+    }
+
+    fn post_send(&mut self, qp: QpNumber, id: u64, message: &[u8]) -> Result<(), PostError> {
+        self.queue_pair(qp).ok_or(PostError::NotReady)?.post_send(id, message)
+    }
+
+    fn post_write(
+        &mut self,
+        qp: QpNumber,
+        id: u64,
+        (source, at, len): (&Source, usize, u32),
+        to: (Rkey, RmbAddress),
+    ) -> Result<(), PostError> {
+        let qp = self.queue_pair(qp).ok_or(PostError::NotReady)?;
+        qp.post_write(id, (&source.memory, at, len), to)
+    }
+
+    fn poll_event(&mut self) -> Option<(QpNumber, Event)> {
+        self.poll_event()
+    }
+
+    fn register(&mut self, memory: &Arc<Shared>, qp: QpNumber) -> Option<Registration> {
+        Some(self.regions.register(Arc::clone(memory), qp))
+    }
+
+    fn deregister(&mut self, rkey: Rkey) {
+        self.regions.deregister(rkey);
+    }
+
+    fn lend(&mut self, memory: &Arc<Shared>) -> Option<Source> {
+        self.lent += 1;
+        Some(Source { memory: Arc::clone(memory), lkey: 0 })
+    }
+
+    fn take_back(&mut self, _: Source) {
+        self.lent -= 1;
+    }
+
+    fn destroy(&mut self, qp: QpNumber, now: Duration) {
+        self.destroy(qp, now);
+    }
+
+    fn holdings(&self) -> Holdings {
+        Holdings {
+            queue_pairs: self.links.len(),
+            registrations: self.regions.len(),
+            sources: self.lent,
+        }
+    }
+
+    fn retransmissions(&self, qp: QpNumber) -> Option<u64> {
+        Some(self.links.get(&qp)?.qp.retransmissions())
     }
 }
 

@@ -35,6 +35,9 @@ pub enum Event {
     },
     /// A message of the peer.
     Received(SmallVec<[u8; 64]>),
+    /// Nothing was heard for some time of what was sent, though it was asked for several times. Told
+    /// again each time that it is asked for, until something is heard or the queue pair breaks.
+    Silent,
     /// The queue pair is broken. The last event.
     Broken(Failure),
 }
@@ -73,8 +76,11 @@ pub enum Failure {
     PeerSilent,
     /// The peer has asked for what it may not, or what makes no sense.
     PeerMisbehaved(Nak),
-    /// The message came behind one that failed.
+    /// The message came behind one that failed. Of a queue pair of hardware: it has stopped, and
+    /// nobody says why; most often its peer has asked for what it may not.
     Flushed,
+    /// The adapter is gone, or does what it should not.
+    AdapterFailed,
 }
 
 /// Why a message was not posted.
@@ -295,7 +301,7 @@ impl QueuePair {
         now: Duration,
     ) -> Option<usize> {
         let State::Sends(halves) = &mut self.state else { return None };
-        halves.requester.sent(now);
+        halves.requester.sent(part, now);
         halves.request(part, out)
     }
 
@@ -305,6 +311,17 @@ impl QueuePair {
         match &self.state {
             State::Sends(halves) => halves.requester.stumbles(),
             _ => false,
+        }
+    }
+
+    /// Packets that were sent again.
+    #[must_use]
+    pub const fn retransmissions(&self) -> u64 {
+        match &self.state {
+            State::Deaf => 0,
+            State::Receives(halves) | State::Sends(halves) | State::Broken(halves) => {
+                halves.requester.repeated()
+            }
         }
     }
 

@@ -14,6 +14,9 @@
 //! * A gap is told by the responder (NAK "sequence error"): go back to it. When nothing is told for
 //!   a while, only the oldest packet is sent again, as a probe: its answer says how far the
 //!   responder is, and a mere lost acknowledgement costs one packet.
+//! * How long that while is, the peer teaches: its answers to packets that were sent once are timed,
+//!   as in RFC 6298.
+//! * Silence is told: after [`SUSPICIOUS`] times whoever has another way to the peer may look there.
 //! * Silence ends: [`EXPIRIES_MAX`] probes and [`PATIENCE`] without an answer, and the QP is broken.
 
 use std::collections::VecDeque;
@@ -37,10 +40,17 @@ const WINDOW_MAX: u32 = 128;
 const WINDOW_MIN: u32 = 4;
 /// Of a long message every so many packets ask for an answer.
 const ACK_EVERY: u32 = 16;
-/// The time after which silence means loss; doubles up to the second. An answer of Linux may take
-/// 55 ms.
+/// The time after which silence means loss: before the first answer, and at least and at most what
+/// is learnt from answers. One of Linux may take 55 ms.
 pub(super) const SILENCE_FIRST: Duration = Duration::from_millis(40);
+const SILENCE_MIN: Duration = Duration::from_millis(30);
 const SILENCE_MAX: Duration = Duration::from_millis(640);
+/// What is added to the time that answers take, at least.
+const SILENCE_MARGIN: Duration = Duration::from_millis(10);
+/// So many times in a row silence lasts as long, and is told from then on; after the next it doubles
+/// each time. Where one packet in a hundred is lost, five in a row have no answer by chance once in
+/// three hundred million times: that is when it is told for the second time.
+const SUSPICIOUS: u32 = 4;
 /// When the peer is given up: after so many silences and so much time without progress.
 const EXPIRIES_MAX: u32 = 8;
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -101,6 +111,7 @@ pub(super) struct Requester {
     /// Packets acknowledged since the window has grown.
     acknowledged: u32,
     silence: Silence,
+    pace: Pace,
     /// The receiver was not ready: nothing is sent before.
     pause_until: Option<Duration>,
     /// The last gap that was answered, and when.
@@ -109,6 +120,60 @@ pub(super) struct Requester {
     /// than the time before.
     stumbled_at: Psn,
     stumbles: u32,
+    /// Packets that were sent again.
+    repeated: u64,
+}
+
+/// How long answers take, as far as is known.
+#[derive(Debug)]
+struct Pace {
+    /// Smoothed, and how much they differ.
+    known: Option<(Duration, Duration)>,
+    /// What counts instead, until an answer can be timed again.
+    doubted: Option<Duration>,
+    /// The packet that is being timed, and when it was sent.
+    timed: Option<(Psn, Duration)>,
+}
+
+impl Pace {
+    /// A packet that asks for an answer leaves for the first time.
+    const fn begin(&mut self, psn: Psn, now: Duration) {
+        if self.timed.is_none() {
+            self.timed = Some((psn, now));
+        }
+    }
+
+    /// Everything before this PSN has arrived.
+    fn answered(&mut self, psn: Psn, now: Duration) {
+        let Some((_, sent)) = self.timed.take_if(|(timed, _)| timed.since(psn) < 0) else { return };
+        let took = now.saturating_sub(sent);
+        self.doubted = None;
+        self.known = Some(match self.known {
+            None => (took, took / 2),
+            Some((mean, deviation)) => {
+                ((mean * 7 + took) / 8, (deviation * 3 + mean.abs_diff(took)) / 4)
+            }
+        });
+    }
+
+    /// Packets are sent again, and nobody will know which one an answer is for.
+    const fn give_up(&mut self) {
+        self.timed = None;
+    }
+
+    /// An answer has come only after a probe. It was lost, or it takes longer than was thought; if
+    /// nothing changed, none could ever be timed.
+    fn doubt(&mut self) {
+        self.doubted = Some((self.silence() * 3 / 2).min(SILENCE_MAX));
+    }
+
+    fn silence(&self) -> Duration {
+        let learnt = self.known.map_or(SILENCE_FIRST, |(mean, deviation)| {
+            let silence = mean + (deviation * 4).max(SILENCE_MARGIN);
+            silence.clamp(SILENCE_MIN, SILENCE_MAX)
+        });
+        self.doubted.unwrap_or(learnt)
+    }
 }
 
 /// How long nothing was heard.
@@ -127,15 +192,17 @@ impl Silence {
     const NONE: Self =
         Self { deadline: None, expiries: 0, since: Duration::ZERO, is_probing: false };
 
-    fn limit(&self) -> Duration {
-        (SILENCE_FIRST * 2u32.pow(self.expiries.min(8))).min(SILENCE_MAX)
+    /// The next time it has lasted too long.
+    fn limit(&self, pace: &Pace) -> Duration {
+        let doublings = self.expiries.saturating_sub(SUSPICIOUS).min(8);
+        (pace.silence() * 2u32.pow(doublings)).min(SILENCE_MAX)
     }
 
-    fn arm(&mut self, now: Duration) {
+    fn arm(&mut self, pace: &Pace, now: Duration) {
         if self.expiries == 0 {
             self.since = now;
         }
-        self.deadline = Some(now + self.limit());
+        self.deadline = Some(now + self.limit(pace));
     }
 }
 
@@ -151,10 +218,12 @@ impl Requester {
             window: WINDOW_FIRST,
             acknowledged: 0,
             silence: Silence::NONE,
+            pace: Pace { known: None, doubted: None, timed: None },
             pause_until: None,
             gap: None,
             stumbled_at: first,
             stumbles: 0,
+            repeated: 0,
         }
     }
 
@@ -179,13 +248,22 @@ impl Requester {
     }
 
     /// The packet that [`Self::next_part`] has told is on its way.
-    pub(super) fn sent(&mut self, now: Duration) {
+    pub(super) fn sent(&mut self, part: &Part, now: Duration) {
         self.next = self.next.plus(1);
-        if self.next.since(self.reached) > 0 {
-            self.reached = self.next;
+        match self.next.since(self.reached) > 0 {
+            true => {
+                self.reached = self.next;
+                if part.ack_request {
+                    self.pace.begin(part.psn, now);
+                }
+            }
+            false => {
+                self.repeated += 1;
+                self.pace.give_up();
+            }
         }
         if self.silence.deadline.is_none() {
-            self.silence.arm(now);
+            self.silence.arm(&self.pace, now);
         }
     }
 
@@ -273,6 +351,7 @@ impl Requester {
     fn complete_before(&mut self, psn: Psn, now: Duration, events: &mut Events) {
         let arrived = psn.since(self.una) as u32;
         self.una = psn;
+        self.pace.answered(psn, now);
         if self.next.since(psn) < 0 {
             self.next = psn;
         }
@@ -283,6 +362,9 @@ impl Requester {
             self.posted.pop_front();
         }
         if arrived > 0 {
+            if self.silence.expiries > 0 {
+                self.pace.doubt();
+            }
             self.silence = Silence::NONE;
             self.widen(arrived);
         } else {
@@ -290,7 +372,7 @@ impl Requester {
         }
         // Whoever answers without progress is not waited for any longer.
         if self.una != self.reached && self.silence.deadline.is_none() {
-            self.silence.arm(now);
+            self.silence.arm(&self.pace, now);
         }
     }
 
@@ -330,9 +412,17 @@ impl Requester {
             return Err(self.fail(Failure::PeerSilent, events));
         }
         silence.is_probing = true;
-        silence.deadline = Some(now + silence.limit());
+        silence.deadline = Some(now + silence.limit(&self.pace));
+        if silence.expiries >= SUSPICIOUS {
+            events.push(Event::Silent);
+        }
         self.next = self.una;
         Ok(())
+    }
+
+    /// Packets that were sent again.
+    pub(super) const fn repeated(&self) -> u64 {
+        self.repeated
     }
 
     /// Whether of what is sent together only the first arrives.

@@ -18,15 +18,21 @@
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
+
+use sidestep_wire::{Psn, QpNumber, Rkey, RmbAddress};
 
 use super::Adapter;
 use super::adapter::{DATAGRAM_MAX, Run};
 use super::port::batch::{Inbox, Outbox};
 use super::port::{OpenError, Port, Sent, Settings};
+use super::queue_pair::{Event, Peer, PostError};
 use super::sharing::Membership;
 use super::sys;
+use crate::device::{Device, Driven, Holdings, Source};
 use crate::faults::{Faults, Plan};
+use crate::memory::{Registration, Shared};
 
 /// Inboxes and outboxes of one turn: whoever floods us does not keep us from our deadlines.
 const BATCHES_MAX: usize = 8;
@@ -235,6 +241,81 @@ impl Rnic {
         };
         let question = self.membership.as_ref().map(Membership::poll_timeout);
         [self.adapter.poll_timeout(), sending, question].into_iter().flatten().min()
+    }
+}
+
+/// Its adapter's.
+impl Device for Rnic {
+    fn create(&mut self) -> Option<(QpNumber, Psn)> {
+        Device::create(&mut self.adapter)
+    }
+
+    fn ready_to_receive(&mut self, qp: QpNumber, address: IpAddr, peer: Peer) -> bool {
+        self.adapter.ready_to_receive(qp, address, peer)
+    }
+
+    fn ready_to_send(&mut self, qp: QpNumber) -> bool {
+        self.adapter.ready_to_send(qp)
+    }
+
+    fn post_send(&mut self, qp: QpNumber, id: u64, message: &[u8]) -> Result<(), PostError> {
+        self.adapter.post_send(qp, id, message)
+    }
+
+    fn post_write(
+        &mut self,
+        qp: QpNumber,
+        id: u64,
+        from: (&Source, usize, u32),
+        to: (Rkey, RmbAddress),
+    ) -> Result<(), PostError> {
+        self.adapter.post_write(qp, id, from, to)
+    }
+
+    fn poll_event(&mut self) -> Option<(QpNumber, Event)> {
+        self.adapter.poll_event()
+    }
+
+    fn register(&mut self, memory: &Arc<Shared>, qp: QpNumber) -> Option<Registration> {
+        self.adapter.register(memory, qp)
+    }
+
+    fn deregister(&mut self, rkey: Rkey) {
+        self.adapter.deregister(rkey);
+    }
+
+    fn lend(&mut self, memory: &Arc<Shared>) -> Option<Source> {
+        self.adapter.lend(memory)
+    }
+
+    fn take_back(&mut self, source: Source) {
+        self.adapter.take_back(source);
+    }
+
+    fn destroy(&mut self, qp: QpNumber, now: Duration) {
+        self.adapter.destroy(qp, now);
+    }
+
+    fn holdings(&self) -> Holdings {
+        self.adapter.holdings()
+    }
+
+    fn retransmissions(&self, qp: QpNumber) -> Option<u64> {
+        self.adapter.retransmissions(qp)
+    }
+}
+
+impl Driven for Rnic {
+    fn receive(&mut self, now: Duration) -> bool {
+        self.receive(now)
+    }
+
+    fn transmit(&mut self, now: Duration) -> bool {
+        self.transmit(now)
+    }
+
+    fn poll_timeout(&self) -> Option<Duration> {
+        self.poll_timeout()
     }
 }
 

@@ -1,8 +1,9 @@
-//! System calls of a socket, made directly.
+//! System calls of a socket, by libc's names.
 //!
-//! The library that programs are started with has hooks in the place of libc's `socket`, `sendmmsg`
-//! and `close`; an adapter inside such a program must not come back into them. So its calls are
-//! inline, as those of the other crates. Every function returns the kernel's answer or its error.
+//! Adapters are in the gateway, which is itself a program with the library in front: that has to see
+//! by which calls a program reaches its sockets, and moves nothing of one that has calls of its own.
+//! What becomes of an adapter's own sockets it passes on, as no concern of it. Every function returns
+//! the kernel's answer or its error.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -10,12 +11,13 @@ use std::mem::size_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use syscalls::{Sysno, syscall};
-
 /// Makes a system call; arguments as in its manual page.
 macro_rules! call {
     ($name:ident $(, $arg:expr)* $(,)?) => {
-        syscall!(Sysno::$name $(, $arg)*).map_err(|e| io::Error::from_raw_os_error(e.into_raw()))
+        match libc::$name($($arg),*) {
+            -1 => Err(io::Error::last_os_error()),
+            answer => Ok(answer as usize),
+        }
     };
 }
 
@@ -80,7 +82,7 @@ impl SocketName {
         }
     }
 
-    pub(super) const fn as_ptr(&self) -> *const c_void {
+    pub(super) const fn as_ptr(&self) -> *const libc::sockaddr {
         (&raw const self.name).cast()
     }
 
@@ -120,8 +122,9 @@ pub(super) fn set_option_bytes(
     value: &[u8],
 ) -> io::Result<()> {
     let fd = socket.as_raw_fd();
+    let (value, len) = (value.as_ptr().cast(), value.len() as u32);
     // SAFETY: the kernel reads as many bytes of the value as it has.
-    unsafe { call!(setsockopt, fd, level, name, value.as_ptr(), value.len()) }.map(drop)
+    unsafe { call!(setsockopt, fd, level, name, value, len) }.map(drop)
 }
 
 /// Sets an option whose value is a number.
@@ -140,7 +143,7 @@ pub(super) fn option(socket: BorrowedFd<'_>, level: c_int, name: c_int) -> io::R
     let mut len = size_of::<c_int>() as u32;
     let fd = socket.as_raw_fd();
     // SAFETY: the kernel writes at most `len` bytes, which are there.
-    unsafe { call!(getsockopt, fd, level, name, &raw mut value, &raw mut len) }?;
+    unsafe { call!(getsockopt, fd, level, name, (&raw mut value).cast(), &raw mut len) }?;
     Ok(value)
 }
 
@@ -153,7 +156,7 @@ pub(super) unsafe fn send_many(
     socket: BorrowedFd<'_>,
     messages: &mut [libc::mmsghdr],
 ) -> io::Result<usize> {
-    let (fd, len) = (socket.as_raw_fd(), messages.len());
+    let (fd, len) = (socket.as_raw_fd(), messages.len() as u32);
     // SAFETY: the headers are the caller's word, and there are so many.
     unsafe { call!(sendmmsg, fd, messages.as_mut_ptr(), len, libc::MSG_DONTWAIT) }
 }
@@ -167,14 +170,14 @@ pub(super) unsafe fn receive_many(
     socket: BorrowedFd<'_>,
     messages: &mut [libc::mmsghdr],
 ) -> io::Result<usize> {
-    let (fd, len) = (socket.as_raw_fd(), messages.len());
-    let no_limit: *const libc::timespec = std::ptr::null();
+    let (fd, len) = (socket.as_raw_fd(), messages.len() as u32);
+    let no_limit = std::ptr::null_mut();
     // SAFETY: the headers are the caller's word, and there are so many.
     unsafe { call!(recvmmsg, fd, messages.as_mut_ptr(), len, libc::MSG_DONTWAIT, no_limit) }
 }
 
 /// A descriptor that is readable when one of those that were [watched](watch) is ready.
-pub(super) fn epoll() -> io::Result<OwnedFd> {
+pub(crate) fn epoll() -> io::Result<OwnedFd> {
     // SAFETY: an integer.
     let fd = unsafe { call!(epoll_create1, libc::EPOLL_CLOEXEC) }?;
     // SAFETY: new, and nobody else's.
@@ -182,7 +185,7 @@ pub(super) fn epoll() -> io::Result<OwnedFd> {
 }
 
 /// From now on a descriptor counts, if one of these events is there; for none it does not.
-pub(super) fn watch(epoll: BorrowedFd<'_>, of: BorrowedFd<'_>, events: c_int) -> io::Result<()> {
+pub(crate) fn watch(epoll: BorrowedFd<'_>, of: BorrowedFd<'_>, events: c_int) -> io::Result<()> {
     let action = if events == 0 { libc::EPOLL_CTL_DEL } else { libc::EPOLL_CTL_ADD };
     let mut event = libc::epoll_event { events: events as u32, u64: 0 };
     let fd = epoll.as_raw_fd();
@@ -190,18 +193,27 @@ pub(super) fn watch(epoll: BorrowedFd<'_>, of: BorrowedFd<'_>, events: c_int) ->
     unsafe { call!(epoll_ctl, fd, action, of.as_raw_fd(), &raw mut event) }.map(drop)
 }
 
+/// Calls on a descriptor fail from now on where they would wait.
+pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: integers.
+    let flags = unsafe { call!(fcntl, fd.as_raw_fd(), libc::F_GETFL) }?;
+    let flags = flags as c_int | libc::O_NONBLOCK;
+    // SAFETY: integers.
+    unsafe { call!(fcntl, fd.as_raw_fd(), libc::F_SETFL, flags) }.map(drop)
+}
+
 /// The abstract name of an AF_UNIX socket: the bytes after the leading NUL, at most 107.
 pub(super) fn bind_unix(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     let (address, len) = unix_name(name);
     // SAFETY: the kernel reads as many bytes of the address as it has.
-    unsafe { call!(bind, socket.as_raw_fd(), &raw const address, len) }.map(drop)
+    unsafe { call!(bind, socket.as_raw_fd(), (&raw const address).cast(), len) }.map(drop)
 }
 
 /// Connects to whoever listens at an abstract name, if there is room in the queue.
 pub(super) fn connect_unix(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     let (address, len) = unix_name(name);
     // SAFETY: as in `bind_unix`.
-    unsafe { call!(connect, socket.as_raw_fd(), &raw const address, len) }.map(drop)
+    unsafe { call!(connect, socket.as_raw_fd(), (&raw const address).cast(), len) }.map(drop)
 }
 
 fn unix_name(name: &str) -> (libc::sockaddr_un, u32) {
@@ -215,14 +227,15 @@ fn unix_name(name: &str) -> (libc::sockaddr_un, u32) {
 
 pub(super) fn listen(socket: BorrowedFd<'_>, backlog: usize) -> io::Result<()> {
     // SAFETY: two integers.
-    unsafe { call!(listen, socket.as_raw_fd(), backlog) }.map(drop)
+    unsafe { call!(listen, socket.as_raw_fd(), backlog as c_int) }.map(drop)
 }
 
 /// The next connection that waits.
 pub(super) fn accept(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    let nowhere: *mut u32 = std::ptr::null_mut();
     // SAFETY: nothing is to be written.
-    let fd = unsafe { call!(accept4, socket.as_raw_fd(), 0, 0, flags) }?;
+    let fd = unsafe { call!(accept4, socket.as_raw_fd(), nowhere.cast(), nowhere, flags) }?;
     // SAFETY: new, and nobody else's.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
@@ -233,10 +246,10 @@ pub(super) fn is_same_user(socket: BorrowedFd<'_>) -> io::Result<bool> {
     let mut len = size_of::<libc::ucred>() as u32;
     let (fd, level, option) = (socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED);
     // SAFETY: the kernel writes at most `len` bytes, which are there.
-    unsafe { call!(getsockopt, fd, level, option, &raw mut peer, &raw mut len) }?;
+    unsafe { call!(getsockopt, fd, level, option, (&raw mut peer).cast(), &raw mut len) }?;
     // SAFETY: it has no arguments.
-    let own = unsafe { call!(geteuid) }?;
-    Ok(peer.uid as usize == own)
+    let own = unsafe { libc::geteuid() };
+    Ok(peer.uid == own)
 }
 
 /// Sends a message by a connected socket.
@@ -256,21 +269,21 @@ pub(super) fn send_to(
 fn send_to_name(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
-    name: *const c_void,
+    name: *const libc::sockaddr,
     name_len: u32,
 ) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     let fd = socket.as_raw_fd();
     // SAFETY: the kernel reads as many bytes as there are, of both; the name is one of the two
     // callers'.
-    unsafe { call!(sendto, fd, bytes.as_ptr(), bytes.len(), flags, name, name_len) }
+    unsafe { call!(sendto, fd, bytes.as_ptr().cast(), bytes.len(), flags, name, name_len) }
 }
 
 /// Receives a message, cut to the length of the buffer; 0: there will be no more.
 pub(super) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
     let (fd, flags) = (socket.as_raw_fd(), libc::MSG_DONTWAIT);
     // SAFETY: the kernel writes at most as many bytes as there are.
-    unsafe { call!(recvfrom, fd, buffer.as_mut_ptr(), buffer.len(), flags, 0, 0) }
+    unsafe { call!(recv, fd, buffer.as_mut_ptr().cast(), buffer.len(), flags) }
 }
 
 /// Lets a program of classic BPF choose the socket of a datagram in a reuseport group.
@@ -281,6 +294,7 @@ pub(super) fn attach_chooser(
     let name = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
     let (fd, len) = (socket.as_raw_fd(), size_of::<libc::sock_fprog>());
     let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF);
+    let (value, len) = ((&raw const name).cast(), len as u32);
     // SAFETY: the kernel reads the program, which has this length, and copies it.
-    unsafe { call!(setsockopt, fd, level, option, &raw const name, len) }.map(drop)
+    unsafe { call!(setsockopt, fd, level, option, value, len) }.map(drop)
 }

@@ -133,7 +133,7 @@ fn a_narrow_cable_is_told() {
 #[test]
 fn a_full_socket_is_waited_for() {
     let Some(cable) = Cable::lay(1500) else { return };
-    let slow = "tc qdisc add dev cable root tbf rate 100mbit burst 64kb limit 16mb";
+    let slow = "tc qdisc add dev cable root tbf rate 20mbit burst 64kb limit 16mb";
     if !cable.command(0, &slow.split(' ').collect::<Vec<_>>()) {
         return;
     }

@@ -46,6 +46,8 @@ impl End {
                     assert_eq!(result, Ok(()));
                     self.completed.push(id);
                 }
+                // A busy machine.
+                Event::Silent => {}
                 Event::Broken(failure) => panic!("{failure:?}"),
             }
         }

@@ -113,6 +113,7 @@ mod tests {
             counters: Counters::default(),
             fallback: None,
             descriptor: Some(fd),
+            passage: None,
         }
     }
 }

@@ -72,7 +72,7 @@ impl Side {
         }
     }
 
-    fn parse(reader: &Reader<'_>, field: Field<1>) -> Result<Self, Error> {
+    pub(crate) fn parse(reader: &Reader<'_>, field: Field<1>) -> Result<Self, Error> {
         match reader.u8(field)? {
             1 => Ok(Self::Client),
             2 => Ok(Self::Server),

@@ -106,6 +106,26 @@ fn the_frame_is_checked() {
 }
 
 #[test]
+fn a_message_of_a_later_version_can_be_read_over() {
+    for (name, bytes) in clc_vectors() {
+        let later = patched(bytes.clone(), 7, &[0xF0]);
+        let (message_type, length) = Header::extent(&later[..Header::LEN]).expect(name);
+        assert_eq!((message_type.code(), usize::from(length)), (bytes[4], bytes.len()), "{name}");
+        let error = Header::parse(&later).expect_err(name);
+        assert!(error.is_reserved_value(), "{name}: {error}");
+    }
+    for (at, value) in [(0, 0), (4, 0), (4, 5), (5, 0x21)] {
+        let bad = patched(vector!("hand-decline-v2-out-of-sync"), at, &[value]);
+        assert!(Header::extent(&bad).is_err(), "{at}");
+    }
+    assert!(
+        Header::extent(&[0xE2, 0xD4, 0xC3, 0xD9, 4, 0, 28]).is_ok(),
+        "the version is not looked at"
+    );
+    assert!(Header::extent(&[0xE2, 0xD4, 0xC3, 0xD9, 4, 0]).is_err());
+}
+
+#[test]
 fn either_eyecatcher_is_read_at_either_end() {
     let (smc_r, smc_d) = ([0xE2, 0xD4, 0xC3, 0xD9], [0xE2, 0xD4, 0xC3, 0xC4]);
     for (name, bytes) in clc_vectors() {

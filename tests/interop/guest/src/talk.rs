@@ -164,9 +164,10 @@ impl Conversation {
             }
             Play::HalfClose { asked, answered } if is_client => {
                 self.send((*asked).into())?;
+                // Behind both ends there is nothing left to be seen.
+                self.witness()?;
                 self.socket.shutdown(std::net::Shutdown::Write)?;
                 self.receive((*answered).into())?;
-                self.witness()?;
                 self.receive_to_end();
             }
             Play::HalfClose { answered, .. } => {
@@ -288,10 +289,16 @@ impl Conversation {
         Ok(())
     }
 
-    /// Notes what the kernel's SMC says of the socket while it is still open.
+    /// Notes what the kernel's SMC says of the socket while it is still open. The kernel counts sockets
+    /// while it lists them, and passes over some if others go meanwhile.
     fn witness(&mut self) -> Result<()> {
-        if let Some([local, peer]) = self.smc_ports {
+        const LOOKS: usize = 20;
+        let Some([local, peer]) = self.smc_ports else { return Ok(()) };
+        for _ in 0..LOOKS {
             self.account.smc = smc::socket_between(local, peer)?;
+            if self.account.smc.is_some() {
+                break;
+            }
         }
         Ok(())
     }

@@ -440,6 +440,7 @@ mod tests {
             counters: Counters::default(),
             fallback,
             descriptor: None,
+            passage: None,
         }
     }
 

@@ -350,3 +350,70 @@ fn a_buffer_that_was_leaving_when_a_link_came_needs_no_farewell_there() {
     assert!(table.host(Role::Server).has(Event::RmbRemoved(RmbId(2))));
     table.assert_agreement();
 }
+
+/// The device of one side hears nothing over a link.
+fn silent(table: &mut Table, role: Role, number: u8) {
+    let now = table.now;
+    let group = table.group(role);
+    let link = group.links().iter().find(|it| it.number().0 == number).unwrap().user_id();
+    group.handle_silence(link, now);
+    table.carry_out();
+}
+
+#[test]
+fn a_link_that_stays_silent_while_the_peer_is_heard_elsewhere_is_left() {
+    for role in [Role::Server, Role::Client] {
+        let mut table = redundant(Version::V2);
+        table.cut(1, 1);
+        silent(&mut table, role, 1);
+        assert_eq!(moved(&mut table, role), [], "the peer may be busy");
+        table.run(ms(30));
+        silent(&mut table, role, 1);
+        assert_eq!(moved(&mut table, role), [(1, 2), (3, 2)]);
+        assert_eq!(table.host(role).queue_pairs.len(), 1, "nothing leaves by it any more");
+        table.run(ms(100));
+        table.assert_agreement();
+    }
+}
+
+#[test]
+fn a_peer_that_is_heard_nowhere_is_waited_for() {
+    let mut table = redundant(Version::V1);
+    for _ in 0..20 {
+        silent(&mut table, Role::Server, 1);
+        silent(&mut table, Role::Server, 2);
+    }
+    // It was away, and both links tell of it.
+    table.run(ms(30));
+    for number in [1, 2] {
+        let now = table.now;
+        let group = table.server();
+        let link = group.links()[number - 1].user_id();
+        group.handle_traffic(link, now);
+    }
+    silent(&mut table, Role::Server, 1);
+    assert_eq!(moved(&mut table, Role::Server), []);
+    assert_eq!(table.links(Role::Server), [1, 2]);
+}
+
+#[test]
+fn the_only_link_is_not_left_for_silence() {
+    let mut table = Table::established(Setting::new(Version::V2, 1, 1));
+    for _ in 0..20 {
+        silent(&mut table, Role::Client, 1);
+        table.run(ms(100));
+    }
+    assert_eq!(table.links(Role::Client), [1]);
+}
+
+#[test]
+fn a_test_without_an_answer_is_forgiven_if_anything_else_was_heard() {
+    let mut table = redundant(Version::V2);
+    table.swallow("c TEST LINK");
+    let link = table.server().links()[0].user_id();
+    table.run(KEEPALIVE + ms(500));
+    let now = table.now;
+    table.server().handle_traffic(link, now);
+    table.run(s(3));
+    assert_eq!(table.links(Role::Server), [1, 2]);
+}

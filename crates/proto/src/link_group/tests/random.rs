@@ -201,7 +201,9 @@ impl Play {
                 assert_eq!(same.count(), 1);
             }
             let at_device: Vec<_> = host.queue_pairs.keys().copied().collect();
-            let mut known: Vec<_> = group.links().iter().map(Link::user_id).collect();
+            let has_queue_pair = |link: &&Link| !link.is_destroyed;
+            let known = group.links().iter().filter(has_queue_pair);
+            let mut known: Vec<_> = known.map(Link::user_id).collect();
             known.sort_unstable();
             assert_eq!(at_device, known, "queue pairs are those of links");
             let is_live = group.is_established();

@@ -25,6 +25,8 @@ struct End {
     received: Vec<Vec<u8>>,
     completed: Vec<(u64, Result<(), Failure>)>,
     broken: Option<Failure>,
+    /// When silence was told.
+    silences: Vec<Duration>,
     /// Takes what was received.
     is_awake: bool,
 }
@@ -32,7 +34,7 @@ struct End {
 impl End {
     fn new(number: u8) -> Self {
         let number = QpNumber([0, 0, number]);
-        let (mut regions, memory) = (Regions::default(), memory(MEMORY_LEN));
+        let (mut regions, memory) = (Regions::new(rand::make_rng()), memory(MEMORY_LEN));
         let registration = regions.register(Arc::clone(&memory), number);
         Self {
             qp: QueuePair::new(number, PSN),
@@ -42,11 +44,12 @@ impl End {
             received: Vec::new(),
             completed: Vec::new(),
             broken: None,
+            silences: Vec::new(),
             is_awake: true,
         }
     }
 
-    fn drain(&mut self) {
+    fn drain(&mut self, now: Duration) {
         while self.is_awake
             && let Some(event) = self.qp.poll_event()
         {
@@ -54,6 +57,7 @@ impl End {
             match event {
                 Event::Completed { id, result } => self.completed.push((id, result)),
                 Event::Received(bytes) => self.received.push(bytes.to_vec()),
+                Event::Silent => self.silences.push(now),
                 Event::Broken(failure) => self.broken = Some(failure),
             }
         }
@@ -140,12 +144,12 @@ impl Table {
             let end = &mut self.ends[1 - from];
             while let Some(packet) = self.under_way[from].pop(self.now) {
                 end.qp.handle_packet(&Packet::parse(&packet).unwrap(), &end.regions, self.now);
-                end.drain();
+                end.drain(self.now);
             }
         }
         for end in &mut self.ends {
             end.qp.handle_timeout(self.now);
-            end.drain();
+            end.drain(self.now);
         }
         true
     }
@@ -260,7 +264,7 @@ fn a_receiver_that_is_not_ready_is_waited_for() {
     }
     assert_eq!(table.ends[A].completed.len(), RECEIVED_MAX);
     table.ends[B].is_awake = true;
-    table.ends[B].drain();
+    table.ends[B].drain(table.now);
     table.run();
     let expected: Vec<_> = (0..messages).map(|id| vec![id as u8]).collect();
     assert_eq!(table.ends[B].received, expected);
@@ -273,12 +277,39 @@ fn a_silent_peer_is_given_up() {
     table.send(A, 1, b"hello");
     table.send(A, 2, b"anybody");
     table.run();
+    // After four times as long as silence lasts that means loss; and again each time it is asked.
+    let silences = &table.ends[A].silences;
+    assert_eq!(silences[..2], [4 * SILENCE_FIRST, 5 * SILENCE_FIRST]);
+    assert!(silences.len() > 3);
     let silent = Failure::PeerSilent;
     let expected = [(1, Err(silent)), (2, Err(Failure::Flushed))];
     assert_eq!(table.ends[A].completed, expected);
     assert_eq!(table.ends[A].broken, Some(silent));
     assert!((5..8).contains(&table.now.as_secs()), "{:?}", table.now);
     assert_eq!(table.ends[A].qp.post_send(3, b""), Err(PostError::NotReady));
+}
+
+/// RFC 6298 §2.
+#[test]
+fn how_long_silence_lasts_is_learnt_from_answers() {
+    for (delay_ms, silence_ms) in [(1, 30..31), (50, 110..200)] {
+        let delay = Duration::from_millis(delay_ms);
+        let mut table = Table::new(Plan { delay, ..NEAR });
+        for id in 0..20 {
+            table.send(A, id, b"?");
+            table.run();
+        }
+        assert_eq!(table.ends[A].completed.len(), 20);
+        let begin = table.now;
+        // Whoever breaks answers no more.
+        table.ends[B] = End::new(0x33);
+        table.send(A, 20, b"?");
+        table.run();
+        let silence = (table.ends[A].silences[0] - begin) / 4;
+        assert!(silence_ms.contains(&silence.as_millis()), "{silence:?}");
+        let sent_again = table.ends[A].qp.retransmissions();
+        assert!((8..20).contains(&sent_again), "{sent_again}");
+    }
 }
 
 #[test]
@@ -348,7 +379,7 @@ fn answers_to_what_was_never_asked_change_nothing() {
         let headers = Headers { bth, reth: None, aeth, immediate: None };
         let end = &mut table.ends[A];
         end.qp.handle_packet(&Packet { headers, payload: b"" }, &end.regions, table.now);
-        end.drain();
+        end.drain(Duration::ZERO);
         assert!(end.completed.is_empty() && end.broken.is_none());
     }
     table.run();
@@ -370,7 +401,7 @@ fn a_withdrawn_registration_stops_a_write_in_the_middle() {
         }
         end.qp.handle_packet(&Packet::parse(&packet).unwrap(), &end.regions, table.now);
     }
-    end.drain();
+    end.drain(Duration::ZERO);
     assert_eq!(end.broken, Some(Failure::PeerMisbehaved(Nak::RemoteAccessError)));
     assert_eq!(end.bytes(0, 1024), [vec![9; 512], vec![0; 512]].concat());
 }
@@ -509,7 +540,7 @@ proptest! {
             end.qp.handle_packet(&Packet { headers, payload: &payload }, &end.regions, Duration::ZERO);
             while end.qp.poll_transmit(&mut [0; 4096], Duration::ZERO).is_some() {}
         }
-        end.drain();
+        end.drain(Duration::ZERO);
         prop_assert!(end.received.iter().all(|message| message.len() <= MESSAGE_LEN_MAX));
         prop_assert!(end.bytes(0, MEMORY_LEN) == vec![0; MEMORY_LEN]);
     }

@@ -1,4 +1,4 @@
-//! What the agent reports, and where.
+//! What the agent and the gateway report, and where.
 
 use std::fs::OpenOptions;
 use std::io;

@@ -1,0 +1,117 @@
+//! `sidestep gateway`: carries the connections of this host's programs to other hosts, by SMC-R.
+//!
+//! It is itself a program under Sidestep, so that between it and the programs bytes go through shared
+//! memory: at its start it becomes itself again, as `sidestep run` would start it. Then it stays in the
+//! foreground until SIGTERM or SIGINT.
+
+use std::env;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+
+use libc::{SIGINT, SIGTERM};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sd_notify::NotifyState;
+use sidestep_gateway::{Gateway, OpenError, Settings};
+use sidestep_wire::Eid;
+use signal_hook::low_level::pipe;
+use thiserror::Error;
+
+use super::agent::tell_systemd;
+use super::logging::{self, LogError};
+use super::run::{Launch, RunError};
+use crate::args::{GatewayArgs, RunArgs};
+use crate::config::{ConfigError, Configuration};
+use crate::fault_plan::FaultPlan;
+use crate::options::OPTIONS_VARIABLE;
+
+/// Why there is no gateway.
+#[derive(Debug, Error)]
+enum GatewayError {
+    #[error(transparent)]
+    Start(#[from] RunError),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error("cannot wait for signals: {0}")]
+    Signals(io::Error),
+    #[error("cannot write to standard output: {0}")]
+    Output(io::Error),
+    #[error("cannot wait for anything any more: {0}")]
+    Wait(io::Error),
+}
+
+/// Works until it is told to end: 0, or 1 if it cannot.
+pub(crate) fn execute(args: &GatewayArgs) -> i32 {
+    // Whoever has started us as a program of Sidestep has told us the options.
+    let is_started = env::var_os(OPTIONS_VARIABLE).is_some();
+    let result = if is_started { work(args) } else { start_again(args) };
+    match result {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("sidestep gateway: {error}");
+            match error {
+                GatewayError::Start(error) => error.exit_status(),
+                _ => 1,
+            }
+        }
+    }
+}
+
+/// Becomes itself, with the library. Returns only if that cannot be.
+fn start_again(args: &GatewayArgs) -> Result<(), GatewayError> {
+    let program = env::current_exe().map(OsString::from).unwrap_or_else(|_| "sidestep".into());
+    let run = RunArgs {
+        mode: None,
+        promotion: None,
+        log: None,
+        config: args.config.clone(),
+        command: [program].into_iter().chain(env::args_os().skip(1)).collect(),
+    };
+    Err(Launch::prepare(&run)?.exec().into())
+}
+
+fn work(args: &GatewayArgs) -> Result<(), GatewayError> {
+    // First of all: a signal from now on ends the gateway in order.
+    let (stop, stopper) = UnixStream::pair().map_err(GatewayError::Signals)?;
+    for signal in [SIGTERM, SIGINT] {
+        let stopper = stopper.try_clone().map_err(GatewayError::Signals)?;
+        pipe::register(signal, stopper).map_err(GatewayError::Signals)?;
+    }
+    logging::begin(args.log.as_ref())?;
+    raise_descriptor_limit();
+    let mut gateway = Gateway::open(settings(args)?)?;
+    for adapter in gateway.adapters() {
+        let line = format!("sidestep gateway: {adapter}\n");
+        super::print(&line).map_err(GatewayError::Output)?;
+    }
+    tell_systemd(NotifyState::Ready);
+    gateway.run(stop.as_fd()).map_err(GatewayError::Wait)?;
+    tell_systemd(NotifyState::Stopping);
+    log::info!("ends, by a signal");
+    Ok(())
+}
+
+fn settings(args: &GatewayArgs) -> Result<Settings, ConfigError> {
+    let environment = |name: &str| env::var_os(name);
+    let configuration = Configuration::load(args.config.as_deref(), environment)?;
+    let settings = configuration.settings;
+    let adapters = match args.adapters.is_empty() {
+        true => settings.adapters.clone().unwrap_or_default(),
+        false => args.adapters.clone(),
+    };
+    let faults = settings.faults.map(FaultPlan::plan);
+    let options = settings.into_options();
+    let ueids = options.eid.names().filter_map(|name| Eid::ueid(name).ok()).collect();
+    Ok(Settings { adapters, networks: options.pnet.of_interfaces().collect(), ueids, faults })
+}
+
+/// Each connection takes two descriptors; without more of them fewer fit.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}

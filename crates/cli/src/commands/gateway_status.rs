@@ -1,0 +1,217 @@
+//! `sidestep links` and `sidestep devices`: what the gateway of this network namespace has.
+
+use std::io;
+
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, Table};
+use serde::Serialize;
+use sidestep_gateway::status::{Adapter, Link, Status, Usage};
+use thiserror::Error;
+
+use super::ss::bytes;
+use crate::args::StatusArgs;
+
+/// Why there is nothing to be shown.
+#[derive(Debug, Error)]
+enum StatusError {
+    #[error("there is no gateway in this network namespace; start one: sidestep gateway")]
+    NoGateway,
+    #[error("cannot ask the gateway: {0}; root may ask any")]
+    Ask(io::Error),
+    #[error("cannot write the list: {0}")]
+    Output(io::Error),
+}
+
+/// Prints the links of all link groups: 0, or 1 if there cannot be a list.
+pub(crate) fn links(args: &StatusArgs) -> i32 {
+    show("links", args, |status| status.links, |links| table(&LINKS, links, link))
+}
+
+/// Prints the adapters: the same.
+pub(crate) fn devices(args: &StatusArgs) -> i32 {
+    show("devices", args, |status| status.adapters, |adapters| table(&DEVICES, adapters, device))
+}
+
+fn show<T: Serialize>(
+    command: &str,
+    args: &StatusArgs,
+    part: impl FnOnce(Status) -> Vec<T>,
+    to_text: impl FnOnce(&[T]) -> String,
+) -> i32 {
+    let list = || {
+        let status = Status::ask().map_err(|error| match error.kind() {
+            io::ErrorKind::ConnectionRefused => StatusError::NoGateway,
+            _ => StatusError::Ask(error),
+        })?;
+        let part = part(status);
+        let text = if args.json { to_json(&part) } else { to_text(&part) };
+        super::print(&text).map_err(StatusError::Output)
+    };
+    match list() {
+        Ok(_) => 0,
+        Err(error) => {
+            eprintln!("sidestep {command}: {error}");
+            1
+        }
+    }
+}
+
+fn to_json<T: Serialize>(list: &[T]) -> String {
+    let json = serde_json::to_string_pretty(list);
+    json.expect("numbers and strings are always JSON") + "\n"
+}
+
+const LINKS: [&str; 11] = [
+    "Group",
+    "Link",
+    "Role",
+    "SMC",
+    "State",
+    "Here",
+    "There",
+    "Peer",
+    "Connections",
+    "Sent",
+    "Received",
+];
+
+fn link(link: &Link) -> Vec<String> {
+    let Link { usage: Usage { traffic, .. }, .. } = link;
+    vec![
+        link.link_group.to_string(),
+        link.link.to_string(),
+        link.role.clone(),
+        format!("v{}", link.version),
+        link.state.clone(),
+        link.gid.clone(),
+        link.peer_gid.clone().unwrap_or_else(|| "?".to_owned()),
+        link.peer_id.clone(),
+        link.connections.to_string(),
+        format!("{} ({})", bytes(traffic.bytes_sent), traffic.messages_sent),
+        format!("{} ({})", bytes(traffic.bytes_received), traffic.messages_received),
+    ]
+}
+
+const DEVICES: [&str; 10] = [
+    "State",
+    "Interface",
+    "Address",
+    "GID",
+    "MAC",
+    "PNET ID",
+    "Links",
+    "Sent",
+    "Received",
+    "Sent again",
+];
+
+fn device(adapter: &Adapter) -> Vec<String> {
+    let Adapter { usage: Usage { traffic, retransmissions }, .. } = adapter;
+    let known = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+    vec![
+        if adapter.is_up { "up" } else { "down" }.to_owned(),
+        known(&adapter.interface),
+        adapter.address.to_string(),
+        adapter.gid.clone(),
+        adapter.mac.clone(),
+        known(&adapter.pnet_id),
+        adapter.links.to_string(),
+        format!("{} ({})", bytes(traffic.bytes_sent), traffic.messages_sent),
+        format!("{} ({})", bytes(traffic.bytes_received), traffic.messages_received),
+        retransmissions.map_or_else(|| "?".to_owned(), |packets| packets.to_string()),
+    ]
+}
+
+/// Blanks between columns.
+const GAP: u16 = 2;
+
+fn table<T>(header: &[&str], list: &[T], cells: impl Fn(&T) -> Vec<String>) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING);
+    table.set_header(header.to_vec()).add_rows(list.iter().map(cells));
+    for column in table.column_iter_mut() {
+        column.set_padding((0, GAP));
+        column.set_cell_alignment(CellAlignment::Left);
+    }
+    let lines = table.lines().map(|line| line.trim_end().to_owned() + "\n");
+    lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sidestep_gateway::status::Traffic;
+
+    fn usage() -> Usage {
+        let traffic = Traffic {
+            bytes_sent: 2048,
+            messages_sent: 3,
+            bytes_received: 10,
+            messages_received: 1,
+        };
+        Usage { traffic, retransmissions: Some(7) }
+    }
+
+    #[test]
+    fn links_are_lines_with_both_ends() {
+        let one = Link {
+            link_group: 1,
+            link: 2,
+            role: "server".to_owned(),
+            version: 2,
+            peer_id: "0001-020000000002".to_owned(),
+            peer_gid: None,
+            gid: "::ffff:10.0.0.1".to_owned(),
+            state: "Active".to_owned(),
+            connections: 5,
+            usage: usage(),
+        };
+        assert_eq!(
+            table(&LINKS, &[one], link),
+            "Group  Link  Role    SMC  State   Here             There  Peer               Connections  Sent      Received\n\
+             1      2     server  v2   Active  ::ffff:10.0.0.1  ?      0001-020000000002  5            2 KB (3)  10 B (1)\n"
+        );
+    }
+
+    #[test]
+    fn devices_are_lines_with_what_they_are_called() {
+        let one = Adapter {
+            address: "10.0.0.1".parse().unwrap(),
+            gid: "::ffff:10.0.0.1".to_owned(),
+            mac: "02:00:00:00:00:01".to_owned(),
+            mtu: Some(1024),
+            vlan: 0,
+            pnet_id: None,
+            interface: Some("eth0".to_owned()),
+            is_up: true,
+            links: 2,
+            usage: usage(),
+        };
+        let text = table(&DEVICES, &[one], device);
+        assert_eq!(text.lines().count(), 2);
+        let words: Vec<_> = text
+            .lines()
+            .nth(1)
+            .unwrap()
+            .split("  ")
+            .filter(|it| !it.is_empty())
+            .map(str::trim)
+            .collect();
+        assert_eq!(
+            words,
+            [
+                "up",
+                "eth0",
+                "10.0.0.1",
+                "::ffff:10.0.0.1",
+                "02:00:00:00:00:01",
+                "-",
+                "2",
+                "2 KB (3)",
+                "10 B (1)",
+                "7"
+            ]
+        );
+        assert_eq!(table(&DEVICES, &[], device).lines().count(), 1);
+    }
+}

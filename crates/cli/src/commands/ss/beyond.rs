@@ -1,0 +1,106 @@
+//! Connections to other hosts: how they travel beyond the gateway, which knows it.
+//!
+//! What is seen of a program ends at the gateway. There its connection is known by the port it comes
+//! from; a gateway of another network namespace has other connections of the same ports, so the
+//! peer has to be the same, too.
+
+use std::collections::HashMap;
+
+use sidestep_gateway::status::{self, Mode, Status};
+use sidestep_socket::inspect::Connection;
+
+/// What the gateway says of its connections, by port.
+#[derive(Debug, Default)]
+pub(super) struct Beyond(HashMap<u16, status::Connection>);
+
+/// How a connection to another host travels; `None`: nobody tells.
+#[derive(Debug)]
+pub(super) struct Path<'a>(Option<&'a status::Connection>);
+
+impl Beyond {
+    /// Asks the gateway, if one of these goes by it.
+    pub(super) fn of(connections: &[Connection]) -> Self {
+        if connections.iter().all(|connection| connection.passage.is_none()) {
+            return Self::default();
+        }
+        let known = Status::ask().map(|status| status.connections).unwrap_or_default();
+        Self(known.into_iter().map(|connection| (connection.port, connection)).collect())
+    }
+
+    /// `None`: it does not go by the gateway.
+    pub(super) fn path(&self, connection: &Connection) -> Option<Path<'_>> {
+        let port = connection.passage?;
+        let known = self.0.get(&port);
+        Some(Path(known.filter(|known| known.remote == connection.peer)))
+    }
+}
+
+impl Path<'_> {
+    pub(super) fn mode(&self) -> &'static str {
+        match self.0.map(|connection| connection.mode) {
+            Some(Mode::SmcR) => "SMC-R",
+            Some(Mode::Tcp) => "TCP",
+            Some(Mode::Deciding) | None => "gateway",
+        }
+    }
+
+    /// Why it travels by TCP.
+    pub(super) fn fallback(&self) -> Option<&str> {
+        self.0.filter(|connection| connection.mode == Mode::Tcp)?.reason.as_deref()
+    }
+
+    /// What stands in the column of reasons.
+    pub(super) fn words(&self) -> &str {
+        match self.0.map(|connection| connection.mode) {
+            Some(Mode::SmcR) => "",
+            Some(Mode::Tcp) => self.fallback().unwrap_or_default(),
+            Some(Mode::Deciding) => "the two hosts are agreeing",
+            None => "goes by the gateway, which cannot be asked from here",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sidestep_gateway::status::Traffic;
+
+    fn known(port: u16, mode: Mode, reason: Option<&str>) -> status::Connection {
+        status::Connection {
+            user: 0,
+            port,
+            local: Some("10.0.0.1:40000".parse().unwrap()),
+            remote: Some("127.0.0.1:40000".parse().unwrap()),
+            mode,
+            reason: reason.map(str::to_owned),
+            link_group: None,
+            link: None,
+            traffic: Traffic::default(),
+            moves: 0,
+        }
+    }
+
+    #[test]
+    fn a_connection_is_what_the_gateway_says_of_its_port_and_peer() {
+        let said = [
+            known(1, Mode::SmcR, None),
+            known(2, Mode::Tcp, Some("no common UEID")),
+            known(3, Mode::Deciding, None),
+        ];
+        let beyond = Beyond(said.into_iter().map(|it| (it.port, it)).collect());
+        let seen = |passage| Connection { passage, ..super::super::tests::server() };
+        let of = |passage| {
+            let connection = seen(passage);
+            let path = beyond.path(&connection)?;
+            Some((path.mode(), path.words().to_owned(), path.fallback().map(str::to_owned)))
+        };
+        assert_eq!(of(None), None);
+        assert_eq!(of(Some(1)), Some(("SMC-R", String::new(), None)));
+        let reason = "no common UEID".to_owned();
+        assert_eq!(of(Some(2)), Some(("TCP", reason.clone(), Some(reason))));
+        assert_eq!(of(Some(3)).unwrap().0, "gateway");
+        assert_eq!(of(Some(4)).unwrap().0, "gateway", "the gateway does not know it");
+        let other = Connection { peer: None, ..seen(Some(1)) };
+        assert_eq!(beyond.path(&other).unwrap().mode(), "gateway", "another one of that port");
+    }
+}

@@ -1,0 +1,62 @@
+//! How long a failover takes, and that there is none without a reason.
+
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use sidestep_engine::Sizes;
+use sidestep_rdma::faults;
+
+use crate::program::{Plan, Side};
+use crate::table::{CLIENT, SERVER, Table};
+
+/// A short message so often.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// The client sends short messages for so many seconds.
+fn chatter(seconds: u64) -> Plan {
+    let silent = Side { len: 0, aborts_at: None, sizes: Sizes::default(), pause: None };
+    // 25 bytes each, on the average.
+    let len = seconds * 1000 / PAUSE.as_millis() as u64 * 25;
+    Plan { server: SERVER, sides: [silent, Side { len, pause: Some(PAUSE), ..silent }] }
+}
+
+fn network(seed: u64, delay_ms: u64, loss: f64) -> faults::Plan {
+    let delay = Duration::from_micros(50 + 1000 * delay_ms);
+    faults::Plan { seed, loss, delay, ..faults::Plan::PERFECT }
+}
+
+/// For how long nothing arrives after a cut.
+fn outage(seed: u64, delay_ms: u64, loss: f64) -> Duration {
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut table = Table::lay([2, 2], network(seed, delay_ms, loss), 0.0, seed);
+    table.begin_talk(chatter(6));
+    table.run(Duration::from_secs(3) + Duration::from_micros(random.random_range(0..200_000)));
+    assert!(table.survives_without(SERVER, 1), "seed {seed}: {table}");
+    // The first link, which the connection uses, is over the first adapters.
+    table.cut(random.random_range(SERVER..=CLIENT), 1);
+    table.run(Duration::from_secs(1));
+    assert_eq!(table.moves(CLIENT), 1, "seed {seed}: {table}");
+    table.longest_gap(SERVER)
+}
+
+#[test]
+fn after_a_cut_data_flows_again_within_half_a_second() {
+    for (delay_ms, loss) in [(0, 0.0), (0, 0.01), (20, 0.0), (20, 0.01)] {
+        let mut outages: Vec<Duration> = (0..20).map(|seed| outage(seed, delay_ms, loss)).collect();
+        outages.sort_unstable();
+        let [least, median, most] = [0, 10, 19].map(|at| outages[at]);
+        println!("{delay_ms} ms, loss {loss}: {least:?} … {median:?} … {most:?}");
+        assert!(most <= Duration::from_millis(500), "{delay_ms} ms, loss {loss}: {outages:?}");
+    }
+}
+
+#[test]
+fn a_lossy_and_distant_network_is_no_failure() {
+    for seed in 0..10 {
+        let mut table = Table::lay([2, 2], network(seed, 20, 0.01), 0.0, seed);
+        (0..3).for_each(|_| table.begin_talk(chatter(30)));
+        table.run(Duration::from_secs(25));
+        assert_eq!((table.moves(SERVER), table.moves(CLIENT)), (0, 0), "seed {seed}");
+    }
+}

@@ -1,0 +1,248 @@
+//! A world: what befalls two hosts and the programs on them, by its seed.
+
+use std::fmt;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use sidestep_engine::Sizes;
+use sidestep_rdma::faults;
+use sidestep_wire::RmbeSize;
+
+use crate::program::{Fate, Plan, Side};
+use crate::table::{CLIENT, SERVER, Table};
+
+/// What befalls the hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Story {
+    /// Nothing but a bad network.
+    Calm,
+    /// One adapter is cut off in mid-traffic; another is left.
+    Cut,
+    /// It is cut off, and comes back some time later.
+    CutForAWhile,
+    /// An adapter goes, its host is told, and it comes back in mid-traffic; again and again.
+    DownAndUp,
+    /// An adapter is taken out, and another one put in its place.
+    Replaced,
+    /// The links over one adapter are taken out of use in order.
+    Relief,
+    /// All adapters are cut off.
+    CutAll,
+    /// One host is there no more.
+    Death,
+    /// One host dies, and begins anew.
+    Rebirth,
+}
+
+/// Of so many worlds, each so often as it stands here.
+pub(crate) const STORIES: [Story; 16] = [
+    Story::Calm,
+    Story::Calm,
+    Story::Cut,
+    Story::Calm,
+    Story::CutForAWhile,
+    Story::Relief,
+    Story::CutAll,
+    Story::Death,
+    Story::DownAndUp,
+    Story::Cut,
+    Story::Rebirth,
+    Story::Cut,
+    Story::DownAndUp,
+    Story::Replaced,
+    Story::CutForAWhile,
+    Story::Rebirth,
+];
+
+/// A world by its seed.
+pub(crate) struct World {
+    seed: u64,
+    story: Story,
+    adapters: [u8; 2],
+    network: faults::Plan,
+    /// The part of the datagrams that is very late.
+    late: f64,
+    connections: usize,
+    random: StdRng,
+}
+
+impl fmt::Display for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { story, adapters, connections, network, late, .. } = self;
+        write!(f, "{story:?}, {adapters:?} adapters, {connections} talks, {network:?}, {late} late")
+    }
+}
+
+impl World {
+    pub(crate) fn of(seed: u64) -> Self {
+        let mut random = StdRng::seed_from_u64(seed);
+        let story = STORIES[(seed % STORIES.len() as u64) as usize];
+        let needs_two = matches!(
+            story,
+            Story::Cut | Story::CutForAWhile | Story::DownAndUp | Story::Replaced | Story::Relief
+        );
+        let adapters = match (needs_two, random.random_range(0..4)) {
+            // Asymmetric: one side has one adapter for both links.
+            (true, 0) => [2, 1],
+            (true, 1) => [1, 2],
+            (true, _) => [2, 2],
+            (false, _) => [random.random_range(1..=2), random.random_range(1..=2)],
+        };
+        let is_bad = random.random_bool(0.5);
+        let mut sometimes = |most: f64| if is_bad { random.random_range(0.0..most) } else { 0.0 };
+        let (loss, duplication, late) = (sometimes(0.04), sometimes(0.05), sometimes(0.01));
+        let jitter = Duration::from_micros(if is_bad { random.random_range(0..1000) } else { 0 });
+        let delay = Duration::from_micros(random.random_range(10..3000));
+        let network = faults::Plan { seed, loss, duplication, delay, jitter, bandwidth: None };
+        let connections = random.random_range(1..=20);
+        Self { seed, story, adapters, network, late, connections, random }
+    }
+
+    /// What a talk is about, and which host serves it.
+    fn plan(&mut self) -> Plan {
+        let random = &mut self.random;
+        let server = if random.random_bool(0.2) { CLIENT } else { SERVER };
+        let mut side = || {
+            let most = if random.random_bool(0.05) { 400_000 } else { 40_000 };
+            let len = match random.random_range(0..4) {
+                0 => 0,
+                1 => random.random_range(0..100),
+                _ => random.random_range(0..most),
+            };
+            let aborts = random.random_bool(0.1);
+            let aborts_at = aborts.then(|| random.random_range(0..30_000));
+            // Long buffers are rare, as they are dear to make.
+            let mut size = || match random.random_range(0..20) {
+                0 => random.random_range(3..=6),
+                _ => random.random_range(0..=2),
+            };
+            let mut size = || RmbeSize::from_low_bits(size());
+            let sizes = Sizes { rmbe: size(), send_buffer: size() };
+            Side { len, aborts_at, sizes, pause: None }
+        };
+        Plan { server, sides: [side(), side()] }
+    }
+
+    fn begin_talks(&mut self, table: &mut Table, count: usize) {
+        for _ in 0..count {
+            let plan = self.plan();
+            table.begin_talk(plan);
+            self.wait(table, 5000);
+        }
+    }
+
+    /// For so many microseconds at most.
+    fn wait(&mut self, table: &mut Table, most: u64) {
+        table.run(Duration::from_micros(self.random.random_range(0..most)));
+    }
+
+    /// Plays it, and returns its trace.
+    pub(crate) fn play(mut self) -> u64 {
+        let mut table = Table::lay(self.adapters, self.network, self.late, self.seed);
+        self.begin_talks(&mut table, 1);
+        table.run(Duration::from_secs(3));
+        let more = self.connections - 1;
+        self.begin_talks(&mut table, more);
+        if self.story != Story::Calm {
+            table.run_until_settled();
+            self.wait(&mut table, 20_000);
+        }
+        self.befall(&mut table);
+        table.run(Duration::from_secs(200));
+        table.check_programs(match self.story {
+            Story::CutAll | Story::Death | Story::Rebirth => Fate::MayBeReset,
+            Story::Calm => Fate::MustFinish,
+            // Some talks begin while a link goes.
+            _ => Fate::MayStayTcp,
+        });
+        table.run(Duration::from_secs(1500));
+        let is_calm = self.story == Story::Calm;
+        let forgets = matches!(self.story, Story::Replaced | Story::Death | Story::Rebirth);
+        table.check_drops(is_calm, forgets);
+        table.check_nothing_is_left();
+        table.trace()
+    }
+
+    fn befall(&mut self, table: &mut Table) {
+        // Of the side that has two.
+        let host = match self.adapters {
+            [2, 1] => SERVER,
+            [1, 2] => CLIENT,
+            _ => self.random.random_range(SERVER..=CLIENT),
+        };
+        let adapter = self.random.random_range(1..=self.adapters[host]);
+        let survives = table.survives_without(host, adapter);
+        match self.story {
+            Story::Calm => {}
+            Story::Cut if survives => table.cut(host, adapter),
+            Story::CutForAWhile if survives => {
+                table.cut(host, adapter);
+                self.wait(table, 1_000_000);
+                table.mend(host, adapter);
+                self.spread_again(table);
+            }
+            Story::DownAndUp if survives => self.go_and_come(table, host, adapter),
+            Story::Replaced if survives => {
+                table.take_out(host, adapter);
+                self.wait(table, 3_000_000);
+                table.put_in(host, adapter);
+                self.spread_again(table);
+            }
+            Story::Cut | Story::CutForAWhile | Story::DownAndUp | Story::Replaced => {}
+            Story::Relief => table.relieve(SERVER, adapter),
+            Story::CutAll => (1..=2).for_each(|adapter| table.cut(SERVER, adapter)),
+            Story::Death => table.kill(self.random.random_range(SERVER..=CLIENT)),
+            Story::Rebirth => {
+                let host = self.random.random_range(SERVER..=CLIENT);
+                table.kill(host);
+                self.wait(table, 8_000_000);
+                table.bear(host);
+                self.begin_talks(table, 3);
+                // By then the survivor knows: it tests links that are silent.
+                table.run(Duration::from_secs(60));
+                self.talk_freshly(table, 3);
+            }
+        }
+    }
+
+    /// An adapter that goes and comes may do so while the last time is still being dealt with.
+    fn go_and_come(&mut self, table: &mut Table, host: usize, adapter: u8) {
+        for _ in 0..self.random.random_range(1..=3) {
+            if !table.survives_without(host, adapter) {
+                break;
+            }
+            table.set_up(host, adapter, false);
+            self.wait(table, 2_000_000);
+            self.begin_talks(table, 1);
+            table.set_up(host, adapter, true);
+            self.wait(table, 2_000_000);
+            self.begin_talks(table, 1);
+        }
+        self.spread_again(table);
+    }
+
+    /// An adapter is back: sooner or later there are two links again, and the next connections use
+    /// both.
+    fn spread_again(&mut self, table: &mut Table) {
+        // What it has led to may not be known yet.
+        table.run(Duration::from_secs(3));
+        table.run_until_redundant();
+        self.talk_freshly(table, 4);
+        if self.adapters == [2, 2] {
+            table.check_spread();
+        }
+    }
+
+    /// Talks of which none may fail to begin with SMC-R.
+    fn talk_freshly(&mut self, table: &mut Table, count: usize) {
+        let first = table.talks();
+        for _ in 0..count {
+            let plan = Plan { server: SERVER, ..self.plan() };
+            table.begin_talk(plan);
+            table.run(Duration::from_millis(20));
+        }
+        table.run(Duration::from_secs(5));
+        table.check_established(first);
+    }
+}

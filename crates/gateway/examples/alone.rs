@@ -1,0 +1,55 @@
+//! A gateway without the rest of Sidestep, for tests: `alone WORD…`, until standard input ends.
+//!
+//! | Word | Meaning |
+//! |---|---|
+//! | an address, an interface | an adapter |
+//! | `ueid=NAME` | the UEID, `SIDESTEP` without it |
+//! | `pnet=INTERFACE` | this interface is on the network `NET1` |
+//! | `loss=PERCENT` | so many of the adapters' datagrams are lost |
+//!
+//! It prints `ready`, and what it reports goes to standard error.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use log::{LevelFilter, Log, Metadata, Record};
+use sidestep_gateway::{Gateway, Settings};
+use sidestep_rdma::faults::Plan;
+use sidestep_wire::Eid;
+
+struct Lines;
+
+impl Log for Lines {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        eprintln!("{} {}", record.level(), record.args());
+    }
+
+    fn flush(&self) {}
+}
+
+fn main() {
+    log::set_logger(&Lines).expect("the only one");
+    log::set_max_level(LevelFilter::Debug);
+    let mut settings = Settings::default();
+    let mut ueid = "SIDESTEP".to_owned();
+    for word in std::env::args().skip(1) {
+        match word.split_once('=') {
+            Some(("ueid", name)) => ueid = name.to_owned(),
+            Some(("pnet", name)) => settings.networks.push((name.to_owned(), "NET1".to_owned())),
+            Some(("loss", percent)) => {
+                let loss = percent.parse::<f64>().expect("a number") / 100.0;
+                settings.faults = Some(Plan { loss, seed: 7, ..Plan::PERFECT });
+            }
+            _ => settings.adapters.push(word.parse().expect("anything is one")),
+        }
+    }
+    settings.ueids.push(Eid::ueid(&ueid).expect("a UEID"));
+    let mut gateway = Gateway::open(settings).unwrap_or_else(|error| panic!("{error}"));
+    gateway.adapters().for_each(|adapter| eprintln!("{adapter}"));
+    println!("ready");
+    gateway.run(io::stdin().as_fd()).expect("the kernel lets it wait");
+}

@@ -1,0 +1,222 @@
+//! The door: the TCP port at which H comes in, and where the two halves of a passage meet.
+//!
+//! H is known by the port that it comes from. Whose it is the kernel tells, and only what the same
+//! user hands over goes with it: nobody can have another one's bytes sent elsewhere.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use netlink_packet_sock_diag::SockDiagMessage;
+use netlink_packet_sock_diag::constants::{AF_INET, IPPROTO_TCP};
+use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, SocketId, StateFlags};
+use netlink_sys::protocols::NETLINK_SOCK_DIAG;
+use rustix::io::Errno;
+use rustix::net::{self, sockopt};
+
+use crate::desk::Offer;
+use crate::limits::{AT_ONCE, BACKLOG, OTHER_HALF_PATIENCE, WAITING_MAX};
+use crate::netlink;
+use crate::poller::{Poller, Source};
+use crate::spare::Spare;
+
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// Which H: the port that it comes from, and whose it is.
+type Key = (u16, u32);
+
+/// What waits for its other half, the oldest first.
+#[derive(Debug)]
+struct Waiting<T> {
+    halves: HashMap<Key, (T, Duration)>,
+    order: VecDeque<(Duration, Key)>,
+}
+
+impl<T> Waiting<T> {
+    fn new() -> Self {
+        Self { halves: HashMap::new(), order: VecDeque::new() }
+    }
+
+    fn put(&mut self, key: Key, half: T, now: Duration) {
+        let until = now + OTHER_HALF_PATIENCE;
+        self.halves.insert(key, (half, until));
+        self.order.push_back((until, key));
+        if self.halves.len() > WAITING_MAX {
+            let oldest = self.order.front().map_or(now, |(until, _)| *until);
+            self.expire(oldest);
+        }
+    }
+
+    fn take(&mut self, key: Key) -> Option<T> {
+        self.halves.remove(&key).map(|(half, _)| half)
+    }
+
+    fn poll_timeout(&self) -> Option<Duration> {
+        self.order.front().map(|(until, _)| *until)
+    }
+
+    /// Lets go of all that have waited until `now`.
+    fn expire(&mut self, now: Duration) {
+        while let Some((until, key)) = self.order.front().copied()
+            && until <= now
+        {
+            self.order.pop_front();
+            // Another one may have come by the same key since.
+            if self.halves.get(&key).is_some_and(|(_, its)| *its == until) {
+                self.halves.remove(&key);
+            }
+        }
+    }
+}
+
+/// The listening socket, and what waits.
+#[derive(Debug)]
+pub(crate) struct Door {
+    listener: TcpListener,
+    port: u16,
+    spare: Spare,
+    callers: Waiting<TcpStream>,
+    offers: Waiting<Offer>,
+}
+
+impl Door {
+    pub(crate) fn open(poller: &Poller) -> io::Result<Self> {
+        let listener = TcpListener::bind((LOCALHOST, 0))?;
+        listener.set_nonblocking(true)?;
+        // As many may wait as hand over at once.
+        net::listen(&listener, BACKLOG)?;
+        poller.watch(&listener, Source::Door)?;
+        let port = listener.local_addr()?.port();
+        let (callers, offers) = (Waiting::new(), Waiting::new());
+        Ok(Self { listener, port, spare: Spare::new(), callers, offers })
+    }
+
+    /// Of 127.0.0.1.
+    pub(crate) const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Takes what comes in, and returns what has its other half.
+    pub(crate) fn welcome(&mut self, now: Duration) -> Vec<(Offer, TcpStream)> {
+        let mut pairs = Vec::new();
+        for _ in 0..AT_ONCE {
+            let (h, from) = match self.listener.accept() {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    let full = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);
+                    if error.raw_os_error().is_some_and(|it| full.contains(&it)) {
+                        log::warn!("a connection is turned away: {error}");
+                        self.spare.lend(|| drop(self.listener.accept()));
+                    }
+                    break;
+                }
+            };
+            let Some(key) = self.admit(&h, from) else { continue };
+            match self.offers.take(key) {
+                Some(offer) => pairs.push((offer, h)),
+                None => self.callers.put(key, h, now),
+            }
+        }
+        pairs
+    }
+
+    fn admit(&self, h: &TcpStream, from: SocketAddr) -> Option<Key> {
+        sockopt::set_socket_linger(h, Some(Duration::ZERO)).ok()?;
+        h.set_nonblocking(true).ok()?;
+        h.set_nodelay(true).ok()?;
+        // Whoever does not look for it has it all the same.
+        sockopt::set_socket_oobinline(h, true).ok()?;
+        if from.ip() != LOCALHOST {
+            return None;
+        }
+        let owner = owner(from, SocketAddr::new(LOCALHOST, self.port));
+        owner
+            .inspect_err(|error| log::debug!("whose connection {from} is: {error}"))
+            .ok()
+            .map(|uid| (from.port(), uid))
+    }
+
+    /// What was handed over, with its H, if that is here.
+    pub(crate) fn match_up(&mut self, offer: Offer, now: Duration) -> Vec<(Offer, TcpStream)> {
+        let key = (offer.port, offer.uid);
+        if let Some(h) = self.callers.take(key) {
+            return vec![(offer, h)];
+        }
+        self.offers.put(key, offer, now);
+        // It has most likely come just now.
+        self.welcome(now)
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Duration> {
+        [self.callers.poll_timeout(), self.offers.poll_timeout()].into_iter().flatten().min()
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now: Duration) {
+        self.callers.expire(now);
+        self.offers.expire(now);
+    }
+}
+
+/// The user of the socket with these addresses, as the kernel says.
+fn owner(local: SocketAddr, peer: SocketAddr) -> io::Result<u32> {
+    let socket_id = SocketId {
+        source_address: local.ip(),
+        source_port: local.port(),
+        destination_address: peer.ip(),
+        destination_port: peer.port(),
+        interface_id: 0,
+        // Any.
+        cookie: [0xFF; 8],
+    };
+    let request = InetRequest {
+        family: AF_INET,
+        protocol: IPPROTO_TCP,
+        extensions: ExtensionFlags::empty(),
+        states: StateFlags::all(),
+        socket_id,
+    };
+    let mut owner = None;
+    netlink::ask(NETLINK_SOCK_DIAG, SockDiagMessage::InetRequest(request), |answer| {
+        if let SockDiagMessage::InetResponse(response) = answer {
+            owner = Some(response.header.uid);
+        }
+    })?;
+    owner.ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_tells_whose_a_connection_is() {
+        let listener = TcpListener::bind((LOCALHOST, 0)).unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let [local, peer] = [client.local_addr().unwrap(), client.peer_addr().unwrap()];
+        assert_eq!(owner(local, peer).unwrap(), rustix::process::geteuid().as_raw());
+        let nobody = SocketAddr::new(LOCALHOST, 1);
+        assert_eq!(owner(nobody, peer).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_half_waits_for_so_long_and_among_so_many() {
+        let mut waiting = Waiting::new();
+        let key = |port| (port, 0);
+        waiting.put(key(1), 'a', Duration::ZERO);
+        assert_eq!(waiting.poll_timeout(), Some(OTHER_HALF_PATIENCE));
+        // Taken and put again: the first time says nothing any more.
+        assert_eq!(waiting.take(key(1)), Some('a'));
+        waiting.put(key(1), 'b', Duration::from_secs(1));
+        waiting.expire(OTHER_HALF_PATIENCE);
+        assert_eq!(waiting.halves.len(), 1);
+        waiting.expire(OTHER_HALF_PATIENCE + Duration::from_secs(1));
+        assert_eq!((waiting.halves.len(), waiting.poll_timeout()), (0, None));
+        for n in 0..WAITING_MAX as u16 + 9 {
+            waiting.put(key(n), 'c', Duration::from_millis(n.into()));
+        }
+        assert_eq!(waiting.halves.len(), WAITING_MAX);
+        assert_eq!(waiting.take(key(8)), None);
+        assert_eq!(waiting.take(key(9)), Some('c'));
+    }
+}

@@ -1,0 +1,177 @@
+//! Network interfaces: what the kernel tells of them, and that something has changed.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use arrayvec::ArrayVec;
+use ipnet::IpNet;
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{
+    InfoData, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+use sidestep_proto::rendezvous::hosts::NETWORKS_MAX;
+use sidestep_wire::Mac;
+
+use crate::netlink;
+
+/// Multicast groups of rtnetlink, in which changes are told: links, addresses of IPv4 and of IPv6.
+///
+/// *Source*: Linux `include/uapi/linux/rtnetlink.h`.
+const GROUPS: u32 = 0x1 | 0x10 | 0x100;
+
+/// A network interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Interface {
+    pub(crate) index: u32,
+    pub(crate) name: String,
+    /// Zero where there is none, as of the loopback interface.
+    pub(crate) mac: Mac,
+    /// Bytes of a packet, the IP header included.
+    pub(crate) mtu: u32,
+    /// 0: none.
+    pub(crate) vlan: u16,
+    /// It is switched on, and there is something at the other end of its cable.
+    pub(crate) is_up: bool,
+    /// Its addresses, with their prefixes.
+    pub(crate) networks: ArrayVec<IpNet, NETWORKS_MAX>,
+}
+
+impl Interface {
+    fn of(link: &LinkMessage) -> Self {
+        let flags = link.header.flags;
+        let mut this = Self {
+            index: link.header.index,
+            name: String::new(),
+            mac: Mac([0; 6]),
+            mtu: 0,
+            vlan: 0,
+            is_up: flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
+            networks: ArrayVec::new(),
+        };
+        for attribute in &link.attributes {
+            match attribute {
+                LinkAttribute::IfName(name) => this.name.clone_from(name),
+                LinkAttribute::Mtu(mtu) => this.mtu = *mtu,
+                LinkAttribute::Address(address) => {
+                    if let Ok(mac) = address.as_slice().try_into() {
+                        this.mac = Mac(mac);
+                    }
+                }
+                LinkAttribute::LinkInfo(infos) => this.vlan = vlan(infos),
+                _ => {}
+            }
+        }
+        this
+    }
+
+    /// Whether it has this address.
+    pub(crate) fn has(&self, address: IpAddr) -> bool {
+        self.networks.iter().any(|network| network.addr() == address)
+    }
+}
+
+fn vlan(infos: &[LinkInfo]) -> u16 {
+    let of_info = |info: &LinkInfo| match info {
+        LinkInfo::Data(InfoData::Vlan(facts)) => facts.iter().find_map(|fact| match fact {
+            InfoVlan::Id(id) => Some(*id),
+            _ => None,
+        }),
+        _ => None,
+    };
+    infos.iter().find_map(of_info).unwrap_or(0)
+}
+
+/// The interfaces of this network namespace, with their addresses.
+///
+/// # Errors
+///
+/// The kernel does not tell.
+pub(crate) fn read() -> io::Result<Vec<Interface>> {
+    let mut interfaces = Vec::new();
+    let links = RouteNetlinkMessage::GetLink(LinkMessage::default());
+    netlink::ask_all(NETLINK_ROUTE, links, |answer| {
+        if let RouteNetlinkMessage::NewLink(link) = answer {
+            interfaces.push(Interface::of(&link));
+        }
+    })?;
+    let addresses = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+    netlink::ask_all(NETLINK_ROUTE, addresses, |answer| {
+        if let RouteNetlinkMessage::NewAddress(message) = answer {
+            let its = interfaces.iter_mut().find(|it| it.index == message.header.index);
+            if let (Some(interface), Some(network)) = (its, network(&message)) {
+                // Beyond the most there is room for, the others are as good.
+                let _ = interface.networks.try_push(network);
+            }
+        }
+    })?;
+    Ok(interfaces)
+}
+
+fn network(message: &AddressMessage) -> Option<IpNet> {
+    // On a line between two points, the address is the peer's, and the local one is told beside it.
+    let local = |it: &AddressAttribute| match it {
+        AddressAttribute::Local(address) => Some(*address),
+        _ => None,
+    };
+    let any = |it: &AddressAttribute| match it {
+        AddressAttribute::Address(address) => Some(*address),
+        _ => None,
+    };
+    let attributes = &message.attributes;
+    let address = attributes.iter().find_map(local).or_else(|| attributes.iter().find_map(any))?;
+    IpNet::new(address, message.header.prefix_len).ok()
+}
+
+/// Tells that interfaces have changed.
+#[derive(Debug)]
+pub(crate) struct Changes(Socket);
+
+impl Changes {
+    pub(crate) fn listen() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind(&SocketAddr::new(0, GROUPS))?;
+        socket.set_non_blocking(true)?;
+        Ok(Self(socket))
+    }
+
+    /// Takes all that was told. What exactly it was, [`read`] tells better: messages may be lost.
+    pub(crate) fn take(&self) {
+        let mut bytes = [0; 1];
+        let is_there = |result: io::Result<usize>| match result {
+            Ok(_) => true,
+            // The kernel had more to tell than there was room for.
+            Err(error) => error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()),
+        };
+        while is_there(self.0.recv(&mut &mut bytes[..], 0)) {}
+    }
+}
+
+impl AsFd for Changes {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_is_there() {
+        let interfaces = read().unwrap();
+        let loopback = interfaces.iter().find(|it| it.name == "lo").expect("there always is one");
+        assert_eq!((loopback.mac, loopback.vlan), (Mac([0; 6]), 0));
+        assert!(loopback.mtu > 1500);
+        assert!(loopback.has([127, 0, 0, 1].into()));
+    }
+
+    #[test]
+    fn without_changes_nothing_is_told() {
+        let changes = Changes::listen().unwrap();
+        changes.take();
+    }
+}

@@ -1,0 +1,67 @@
+//! The gateway: one process of a host that carries its programs' connections to other hosts, by
+//! SMC-R.
+//!
+//! A link group belongs to a host and not to a program: its links are queue pairs of the host's
+//! adapters, and connections of all programs to the same peer share them. So one process has the
+//! adapters, and programs reach it by TCP connections within the host, which are as any others of
+//! Sidestep: where it runs with the library preloaded they go through shared memory.
+//!
+//! ```text
+//!   program ──N── TCP to the other host: CLC, and then silence ────────────────────> its peer
+//!      │    └──(a duplicate of N)──> desk ─┐
+//!      │                                   v
+//!      └──H── 127.0.0.1 ──> door ──> passage ──> engine ──> adapters ══ RoCEv2 ═══> its gateway
+//! ```
+//!
+//! | Module | What |
+//! |---|---|
+//! | [`Gateway`], module `gateway` | the one thread: what has happened, what is to be done, sleep |
+//! | `desk` | the UNIX socket, where libraries hand connections over, and who may |
+//! | `door` | the TCP port, where H comes in, and what waits for its other half |
+//! | `passage` | one connection: CLC on N, then bytes between H and SMC-R, or back to TCP |
+//! | `bytes` | what was taken from one side, and not by the other yet |
+//! | `interfaces` | network interfaces, and what the kernel tells of them |
+//! | `netlink` | questions to the kernel |
+//! | `poller` | the epoll set, and what its numbers mean |
+//! | `spare` | what is left when descriptors are used up |
+//! | [`status`] | what it has, for displays |
+//! | [`Settings`], module `settings` | which adapters, networks and names |
+//!
+//! # The life of a connection
+//!
+//! ```text
+//!   hand-over and H ──> Meeting ── S ──> Moved ──> both directions have ended, or it is reset
+//!                          └────── T ──> Returning ──> all of H is on N
+//! ```
+//!
+//! H carries `SO_LINGER` of 0 until it is closed in order: whatever becomes of this process, the
+//! program sees a reset, and never an end that its peer has not said.
+//!
+//! # Whom it believes
+//!
+//! Nobody. Who hands over must own H, by what the kernel says of both. What a program sends or
+//! leaves unread stops that program alone: a passage keeps a bounded number of bytes, and reads no
+//! more until they are gone. Users have limits ([`limits`]), and beyond them connections stay TCP.
+//!
+//! It calls the kernel through libc only, so that the library, where it is preloaded, sees what
+//! becomes of H.
+//!
+//! *Source*: RFC 7609 §2, §3.5.
+
+#![forbid(unsafe_code)]
+
+mod bytes;
+mod desk;
+mod door;
+mod gateway;
+mod interfaces;
+pub mod limits;
+mod netlink;
+mod passage;
+mod poller;
+mod settings;
+mod spare;
+pub mod status;
+
+pub use gateway::{Gateway, OpenError};
+pub use settings::{AdapterChoice, Settings};

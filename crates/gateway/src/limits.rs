@@ -1,0 +1,40 @@
+//! How much anybody may have, and how long anything may take.
+
+use std::time::Duration;
+
+use sidestep_wire::RmbeSize;
+
+/// Processes of one user that are connected to the desk.
+pub const LINES_OF_USER_MAX: usize = 256;
+/// Processes of all users; beyond, who was silent longest is hung up on, and calls again.
+pub const LINES_MAX: usize = 2048;
+/// Connections of one user that may go by SMC-R; further ones are declined.
+pub const PASSAGES_OF_USER_MAX: usize = 4096;
+/// The same of all users.
+pub const PASSAGES_MAX: usize = 8192;
+/// Connections of one user that may be on their way back to TCP beside those; further ones are reset.
+pub const REFUSALS_OF_USER_MAX: usize = 1024;
+/// Bytes of buffers that connections of one user may have; those that want more are declined. As many
+/// as the most connections have with buffers of the usual length.
+pub const BUFFERS_OF_USER_MAX: usize = PASSAGES_OF_USER_MAX * 2 * RmbeSize::DEFAULT.bytes();
+/// Connections to the door whose hand-over has not come, and hand-overs whose H has not come;
+/// beyond, the oldest goes.
+pub const WAITING_MAX: usize = 1024;
+/// How long one half waits for the other. The library sends one right behind the other.
+pub const OTHER_HALF_PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes that move in one direction of a connection before others have their turn.
+pub const TURN: usize = 256 << 10;
+/// Bytes that are copied at once, and so the most that is kept of a direction.
+pub const CHUNK: usize = 64 << 10;
+/// Messages taken from one line, and callers accepted, before others have their turn.
+pub const AT_ONCE: usize = 16;
+/// Callers that wait to be accepted.
+pub const BACKLOG: i32 = 1024;
+/// After the peer has left N, RDMA packets of it may still be under way: so long is waited for an
+/// end by CDC.
+pub const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
+/// How long connections are given to end when the gateway ends.
+pub const FAREWELL: Duration = Duration::from_millis(500);
+/// How long a link may be silent before it is asked whether there is still somebody: a peer that
+/// has crashed says nothing.
+pub const KEEPALIVE: Duration = Duration::from_secs(5);

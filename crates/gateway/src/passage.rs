@@ -1,0 +1,880 @@
+//! A passage: one connection of a program, from the hand-over to its end.
+//!
+//! ```text
+//!             ┌── Meeting ── CLC on N; H is not read, so the program's bytes wait there
+//!             │      │ S                              │ T                    │ T, N is not kept
+//!             │      v                                v                      v
+//!             │   Moved                           Returning              Relayed: H <──> N
+//!   broken    │   H ──> outward ──> SMC-R         H ──> kept ──> N
+//!             │   H <── inward  <── SMC-R         until the end of H
+//!             v      │                                │
+//!         both reset └── over, in order or reset      └── over, in order
+//! ```
+//!
+//! | One side | becomes on the other |
+//! |---|---|
+//! | H ends (FIN) | the program sends no more: `shut`, D |
+//! | H is reset | `abort`, A |
+//! | SMC-R: the peer sends no more | FIN on H |
+//! | SMC-R: reset, whatever the reason | RST on H |
+//! | both directions have ended | `close`, and H is closed in order |
+//! | H is full, or SMC-R is | the other side is not read |
+//! | an urgent byte | an urgent byte |
+//!
+//! N is shared with the program: its flags are not touched, so each call says that it does not wait.
+//! While the bytes go by SMC-R nothing may come on it, but its end tells that the peer is gone.
+
+use std::collections::HashMap;
+use std::mem;
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+use rustix::io::{Errno, ioctl_fionread};
+use rustix::net::{self, RecvFlags, SendFlags, sockopt};
+use sidestep_engine::{CallError, Event as EngineEvent, Host, Proposer, Sizes, Wording};
+use sidestep_proto::rendezvous::hosts::{self, Event, Exchange, Outcome, Terms};
+use sidestep_rdma::soft::Rnic;
+use sidestep_wire::hand_over::Verdict;
+use sidestep_wire::{AlertToken, Diagnosis};
+
+use crate::bytes::Kept;
+use crate::desk::Offer;
+use crate::limits::{LEAVE_PATIENCE, TURN};
+use crate::status::{self, Mode};
+
+/// What passages share.
+pub(crate) struct World<'a> {
+    pub(crate) host: &'a mut Host<Rnic>,
+    /// Which passage has which of the host's connections.
+    pub(crate) owners: &'a mut HashMap<AlertToken, u64>,
+    /// For bytes on their way.
+    pub(crate) chunk: &'a mut [u8],
+    pub(crate) now: Duration,
+}
+
+/// How it goes on with a passage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// When something happens.
+    Waits,
+    /// At once, when others have had their turn.
+    HasMore,
+    /// Not at all.
+    Over(End),
+}
+
+/// How a passage ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// H is closed when all on it has been read.
+    InOrder,
+    /// H is reset.
+    Reset,
+    /// N is, too: it has lost bytes.
+    ResetBoth,
+}
+
+/// What may be done with a socket, as far as is known.
+#[derive(Clone, Copy, Debug)]
+struct Ready {
+    read: bool,
+    write: bool,
+    /// There is an urgent byte to be read.
+    urgent: bool,
+}
+
+impl Ready {
+    const ALL: Self = Self { read: true, write: true, urgent: false };
+}
+
+/// One connection of a program.
+#[derive(Debug)]
+pub(crate) struct Passage {
+    number: u64,
+    uid: u32,
+    /// The program goes on with N itself if its bytes stay on TCP.
+    keeps_n: bool,
+    n: TcpStream,
+    h: TcpStream,
+    n_is: Ready,
+    h_is: Ready,
+    sizes: Sizes,
+    /// The host's connection.
+    token: Option<AlertToken>,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Meeting(Box<Meeting>),
+    Moved(Box<Moved>),
+    Returning(Box<Returning>),
+    Relayed(Box<Relayed>),
+}
+
+/// CLC is under way.
+#[derive(Debug)]
+struct Meeting {
+    exchange: Exchange,
+    unsent: Kept,
+}
+
+/// Bytes go by SMC-R.
+#[derive(Debug)]
+struct Moved {
+    token: AlertToken,
+    outward: Kept,
+    inward: Kept,
+    /// The last byte of those that are kept is urgent.
+    outward_is_urgent: bool,
+    inward_is_urgent: bool,
+    /// What may be done with the host's connection.
+    host_is: Ready,
+    /// The program sends no more.
+    has_ended: bool,
+    /// The peer sends no more.
+    peer_has_ended: bool,
+    /// The program knows that.
+    is_told: bool,
+    /// The peer has left N.
+    leave: Option<Leave>,
+}
+
+/// It stays TCP, and the program goes on with N.
+#[derive(Debug)]
+struct Returning {
+    kept: Kept,
+    reason: String,
+}
+
+/// It stays TCP, and its bytes are passed on between H and N.
+#[derive(Debug)]
+struct Relayed {
+    outward: Direction,
+    inward: Direction,
+    /// Until the first bytes of the peer have come: they may be its Decline.
+    exchange: Option<Exchange>,
+    reason: String,
+}
+
+/// From one socket to the other.
+#[derive(Debug, Default)]
+struct Direction {
+    kept: Kept,
+    has_ended: bool,
+    /// The other side knows that.
+    is_told: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Leave {
+    until: Duration,
+    /// By a reset.
+    is_reset: bool,
+    /// It has sent something since.
+    was_heard: bool,
+}
+
+/// The connection cannot go on.
+struct Cut;
+
+impl Passage {
+    pub(crate) fn begin(number: u64, offer: Offer, h: TcpStream, exchange: Exchange) -> Self {
+        let Offer { rmbe, connection, uid, keeps_n, .. } = offer;
+        let meeting = Meeting { exchange, unsent: Kept::default() };
+        Self {
+            number,
+            uid,
+            keeps_n,
+            n: connection,
+            h,
+            n_is: Ready::ALL,
+            h_is: Ready::ALL,
+            sizes: Sizes { rmbe, send_buffer: rmbe },
+            token: None,
+            stage: Stage::Meeting(Box::new(meeting)),
+        }
+    }
+
+    /// One that comes to nothing, of which the peer has to be told.
+    pub(crate) fn decline(&mut self, diagnosis: Diagnosis, now: Duration) {
+        if let Stage::Meeting(meeting) = &mut self.stage {
+            meeting.exchange.decline(diagnosis, now);
+        }
+    }
+
+    pub(crate) const fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// Bytes of its buffers, or of those that it may get.
+    pub(crate) const fn buffers(&self) -> usize {
+        self.sizes.rmbe.bytes() + self.sizes.send_buffer.bytes()
+    }
+
+    pub(crate) const fn sockets(&self) -> [&TcpStream; 2] {
+        [&self.h, &self.n]
+    }
+
+    /// What displays show of it.
+    pub(crate) fn status(&self, host: &Host<Rnic>) -> status::Connection {
+        let view = self.token.and_then(|token| host.connection(token));
+        let (mode, reason) = match &self.stage {
+            Stage::Meeting(_) => (Mode::Deciding, None),
+            Stage::Moved(_) => (Mode::SmcR, None),
+            Stage::Returning(returning) => (Mode::Tcp, Some(returning.reason.clone())),
+            Stage::Relayed(relayed) => (Mode::Tcp, Some(relayed.reason.clone())),
+        };
+        status::Connection {
+            user: self.uid,
+            port: self.h.peer_addr().map_or(0, |address| address.port()),
+            local: self.n.local_addr().ok(),
+            remote: self.n.peer_addr().ok(),
+            mode,
+            reason,
+            link_group: view.map(|view| view.group_number),
+            link: view.and_then(|view| view.link).map(|link| link.0),
+            traffic: view.map(|view| view.traffic.into()).unwrap_or_default(),
+            moves: view.map_or(0, |view| view.moves),
+        }
+    }
+
+    /// Something has happened on H, and perhaps an urgent byte has come.
+    pub(crate) const fn handle_h(&mut self, is_urgent: bool) {
+        self.h_is = Ready { urgent: is_urgent || self.h_is.urgent, ..Ready::ALL };
+    }
+
+    /// Something has happened on N.
+    pub(crate) const fn handle_n(&mut self) {
+        self.n_is = Ready::ALL;
+    }
+
+    /// When it is to be looked after though nothing has happened.
+    pub(crate) fn poll_timeout(&self) -> Option<Duration> {
+        match &self.stage {
+            Stage::Meeting(meeting) => meeting.exchange.poll_timeout(),
+            Stage::Moved(moved) => moved.leave.map(|leave| leave.until),
+            Stage::Returning(_) | Stage::Relayed(_) => None,
+        }
+    }
+
+    /// The host tells something of its connection.
+    pub(crate) fn handle_event(&mut self, event: EngineEvent, now: Duration) {
+        match (&mut self.stage, event) {
+            (Stage::Meeting(meeting), event) => {
+                let exchange = &mut meeting.exchange;
+                match event {
+                    EngineEvent::Introduce(_, message) => exchange.introduce(&message, now),
+                    EngineEvent::Declined(_, diagnosis) => exchange.decline(diagnosis, now),
+                    EngineEvent::Established(_) => exchange.established(),
+                    EngineEvent::Reset(_, reset) => {
+                        log::info!("connection {}: {reset}", self.number);
+                        exchange.decline(Diagnosis::NOACTLINK, now);
+                    }
+                    _ => {}
+                }
+            }
+            (Stage::Moved(moved), EngineEvent::Readable(_)) => moved.host_is.read = true,
+            (Stage::Moved(moved), EngineEvent::Writable(_)) => moved.host_is.write = true,
+            (Stage::Moved(moved), EngineEvent::Reset(_, reset)) => {
+                log::info!("connection {}: reset: {reset}", self.number);
+                moved.host_is = Ready::ALL;
+            }
+            _ => {}
+        }
+    }
+
+    /// Does what can be done.
+    pub(crate) fn advance(&mut self, world: &mut World<'_>) -> Fate {
+        let fate = match &self.stage {
+            Stage::Meeting(_) => self.meet(world),
+            Stage::Moved(_) => self.carry(world),
+            Stage::Returning(_) => self.give_back(world),
+            Stage::Relayed(_) => self.relay(world),
+        };
+        if matches!(fate, Fate::Over(_)) {
+            self.let_go(world);
+        }
+        fate
+    }
+
+    /// The last thing that happens: H is closed in this way, and N let go.
+    pub(crate) fn end(self, end: End) {
+        if end == End::InOrder {
+            // If it fails, the program sees a reset.
+            let _ = sockopt::set_socket_linger(&self.h, None);
+        }
+        if end == End::ResetBoth {
+            // The program has N as well, and closing ours would say nothing.
+            let _ = net::connect_unspec(&self.n);
+        }
+    }
+
+    fn let_go(&mut self, world: &mut World<'_>) {
+        if let Some(token) = self.token.take() {
+            world.host.abort(token, world.now);
+        }
+    }
+
+    /// Tells who keeps N what has become of it. False: H has ended.
+    fn say(&self, verdict: Verdict) -> bool {
+        if !self.keeps_n {
+            return true;
+        }
+        // It is the first byte on H, so there is room.
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        net::send(&self.h, &[verdict.byte()], flags) == Ok(1)
+    }
+}
+
+// ---- Meeting ------------------------------------------------------------------------------------
+
+impl Passage {
+    fn meet(&mut self, world: &mut World<'_>) -> Fate {
+        loop {
+            let Stage::Meeting(meeting) = &mut self.stage else { return Fate::HasMore };
+            if meeting.exchange.poll_timeout().is_some_and(|due| due <= world.now) {
+                meeting.exchange.handle_timeout(world.now);
+            }
+            if !meeting.flush(&self.n, &mut self.n_is) {
+                return Fate::Waits;
+            }
+            if let Some(event) = meeting.exchange.poll_event() {
+                if let Some(fate) = self.heed(event, world) {
+                    return fate;
+                }
+                continue;
+            }
+            if !meeting.read(&self.n, &mut self.n_is, world) {
+                return Fate::Waits;
+            }
+        }
+    }
+
+    fn heed(&mut self, event: Event, world: &mut World<'_>) -> Option<Fate> {
+        match event {
+            Event::Accept(proposer, terms) => {
+                let proposer = engine_proposer(proposer);
+                let wording = engine_wording(terms);
+                let accepted = world.host.accept(proposer, wording, self.sizes, world.now);
+                self.asked(accepted, world);
+            }
+            Event::Connect(accept, terms) => {
+                let wording = engine_wording(terms);
+                let connected = world.host.connect(&accept, wording, self.sizes, world.now);
+                self.asked(connected, world);
+            }
+            Event::Confirmed(confirm) => {
+                if let Some(token) = self.token {
+                    world.host.handle_confirm(token, &confirm, world.now);
+                }
+            }
+            Event::Ended(outcome) => return Some(self.decide(outcome, world)),
+        }
+        None
+    }
+
+    /// What the host says to a connection that it was asked for.
+    fn asked(&mut self, answer: Result<AlertToken, Diagnosis>, world: &mut World<'_>) {
+        match answer {
+            Ok(token) => {
+                self.token = Some(token);
+                world.owners.insert(token, self.number);
+            }
+            Err(diagnosis) => {
+                if let Stage::Meeting(meeting) = &mut self.stage {
+                    meeting.exchange.decline(diagnosis, world.now);
+                }
+            }
+        }
+    }
+
+    fn decide(&mut self, outcome: Outcome, world: &mut World<'_>) -> Fate {
+        let number = self.number;
+        match (outcome, self.token) {
+            (Outcome::Agreed { version, first_contact }, Some(token)) => {
+                let contact = if first_contact { "first" } else { "further" };
+                log::info!("connection {number}: SMC-R, {version:?}, {contact} contact");
+                self.stage = Stage::Moved(Box::new(Moved::new(token)));
+                self.n_is = Ready::ALL;
+                if self.say(Verdict::SmcR) { Fate::HasMore } else { Fate::Over(End::Reset) }
+            }
+            (Outcome::Tcp(fallback), _) => {
+                log::info!("connection {number}: stays TCP: {fallback}");
+                self.abandon(world);
+                self.stay_tcp(fallback.to_string());
+                if self.say(Verdict::Tcp) { Fate::HasMore } else { Fate::Over(End::Reset) }
+            }
+            (Outcome::Broken(failure), _) => {
+                log::warn!("connection {number}: {failure}");
+                self.abandon(world);
+                Fate::Over(End::ResetBoth)
+            }
+            (Outcome::Agreed { .. }, None) => Fate::Over(End::ResetBoth),
+        }
+    }
+
+    fn stay_tcp(&mut self, reason: String) {
+        let relayed = stay_tcp(self.keeps_n, reason);
+        let before = mem::replace(&mut self.stage, relayed);
+        if let (Stage::Relayed(relayed), Stage::Meeting(meeting)) = (&mut self.stage, before) {
+            relayed.exchange = Some(meeting.exchange);
+        }
+        self.n_is = Ready::ALL;
+    }
+
+    fn abandon(&mut self, world: &mut World<'_>) {
+        if let Some(token) = self.token.take() {
+            world.host.abandon(token, world.now);
+        }
+    }
+}
+
+impl Meeting {
+    /// Sends what is to be sent. False: not all of it could be.
+    fn flush(&mut self, n: &TcpStream, n_is: &mut Ready) -> bool {
+        while let Some(message) = self.exchange.poll_transmit() {
+            self.unsent.keep(&message);
+        }
+        while !self.unsent.is_empty() {
+            if !n_is.write {
+                return false;
+            }
+            match send(n, self.unsent.left()) {
+                Ok(count) => self.unsent.take(count),
+                Err(Errno::AGAIN) => n_is.write = false,
+                // Reading tells, too.
+                Err(_) => self.unsent = Kept::default(),
+            }
+        }
+        true
+    }
+
+    /// Reads what the exchange wants, and no more. False: there is nothing.
+    fn read(&mut self, n: &TcpStream, n_is: &mut Ready, world: &mut World<'_>) -> bool {
+        let wanted = self.exchange.wanted().min(world.chunk.len());
+        if wanted == 0 || !n_is.read {
+            return false;
+        }
+        // What the exchange does not take is the program's.
+        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+        match net::recv(n, &mut world.chunk[..wanted], flags) {
+            Ok((_, 0)) => self.exchange.handle_end(),
+            Ok((_, count)) => {
+                let taken = self.exchange.handle_bytes(&world.chunk[..count]);
+                // They are there: they were just seen, and nobody else reads.
+                let _ = net::recv(n, &mut world.chunk[..taken], RecvFlags::DONTWAIT);
+                if taken == 0 {
+                    n_is.read = false;
+                }
+            }
+            Err(Errno::AGAIN) => {
+                n_is.read = false;
+                return false;
+            }
+            Err(Errno::INTR) => {}
+            Err(_) => self.exchange.handle_reset(),
+        }
+        true
+    }
+}
+
+fn engine_proposer(proposer: hosts::Proposer) -> Proposer {
+    let hosts::Proposer { peer_id, gid, mac } = proposer;
+    Proposer { peer_id, gid, mac }
+}
+
+fn engine_wording(terms: Terms) -> Wording {
+    match terms.wording {
+        hosts::Wording::V1 => Wording::V1,
+        hosts::Wording::V2 { eid, hello } => Wording::V2 { eid, hello },
+    }
+}
+
+// ---- Moved --------------------------------------------------------------------------------------
+
+impl Moved {
+    fn new(token: AlertToken) -> Self {
+        Self {
+            token,
+            outward: Kept::default(),
+            inward: Kept::default(),
+            outward_is_urgent: false,
+            inward_is_urgent: false,
+            host_is: Ready::ALL,
+            has_ended: false,
+            peer_has_ended: false,
+            is_told: false,
+            leave: None,
+        }
+    }
+
+    /// From the program to its peer. True: there is more.
+    fn carry_out(
+        &mut self,
+        h: &TcpStream,
+        h_is: &mut Ready,
+        world: &mut World<'_>,
+    ) -> Result<bool, Cut> {
+        let mut moved = 0;
+        loop {
+            if !self.outward.is_empty() {
+                if !self.host_is.write {
+                    return Ok(false);
+                }
+                let mut kept = mem::take(&mut self.outward);
+                kept.take(self.send_to_host(kept.left(), world.host, world.now)?);
+                self.outward = kept;
+                continue;
+            }
+            if self.has_ended || !h_is.read {
+                return Ok(false);
+            }
+            if moved >= TURN {
+                return Ok(true);
+            }
+            let stretch = Stretch::next_on(h, h_is, world.chunk.len());
+            match net::recv(h, &mut world.chunk[..stretch.len], RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => {
+                    self.has_ended = true;
+                    world.host.shut(self.token, world.now).map_err(|_| Cut)?;
+                }
+                Ok((_, count)) => {
+                    moved += count;
+                    self.outward_is_urgent = stretch.is_urgent;
+                    let sent = self.send_to_host(&world.chunk[..count], world.host, world.now)?;
+                    self.outward.keep(&world.chunk[sent..count]);
+                }
+                Err(Errno::AGAIN) => h_is.read = false,
+                Err(Errno::INTR) => {}
+                Err(_) => return Err(Cut),
+            }
+        }
+    }
+
+    /// Returns how many bytes it takes; if it is not all, it wants no more for now.
+    fn send_to_host(
+        &mut self,
+        bytes: &[u8],
+        host: &mut Host<Rnic>,
+        now: Duration,
+    ) -> Result<usize, Cut> {
+        let sent = match self.outward_is_urgent {
+            true => host.send_urgent(self.token, bytes, now),
+            false => host.send(self.token, bytes, now),
+        };
+        match sent {
+            Err(CallError::WouldBlock) => {
+                self.host_is.write = false;
+                Ok(0)
+            }
+            sent => sent.map_err(|_| Cut),
+        }
+    }
+
+    /// From the peer to the program. True: there is more.
+    fn carry_in(
+        &mut self,
+        h: &TcpStream,
+        h_is: &mut Ready,
+        world: &mut World<'_>,
+    ) -> Result<bool, Cut> {
+        let mut moved = 0;
+        loop {
+            if !self.inward.is_empty() {
+                if !h_is.write {
+                    return Ok(false);
+                }
+                let sent = send_to_program(h, h_is, self.inward.left(), self.inward_is_urgent)?;
+                self.inward.take(sent);
+                continue;
+            }
+            if self.peer_has_ended {
+                if !self.is_told {
+                    self.is_told = true;
+                    h.shutdown(Shutdown::Write).map_err(|_| Cut)?;
+                }
+                return Ok(false);
+            }
+            if !self.host_is.read {
+                return Ok(false);
+            }
+            if moved >= TURN {
+                return Ok(true);
+            }
+            let stretch = Stretch::next_of(world.host, self.token, world.chunk.len());
+            let room = &mut world.chunk[..stretch.len];
+            match world.host.receive(self.token, room, world.now) {
+                Ok(0) => self.peer_has_ended = true,
+                Ok(count) => {
+                    moved += count;
+                    if let Some(leave) = &mut self.leave {
+                        leave.was_heard = true;
+                    }
+                    self.inward_is_urgent = stretch.is_urgent;
+                    let bytes = &world.chunk[..count];
+                    let sent = send_to_program(h, h_is, bytes, stretch.is_urgent)?;
+                    self.inward.keep(&world.chunk[sent..count]);
+                }
+                Err(CallError::WouldBlock) => self.host_is.read = false,
+                Err(_) => return Err(Cut),
+            }
+        }
+    }
+
+    /// N is silent, unless its other end is gone.
+    fn look_at_n(&mut self, n: &TcpStream, n_is: &mut Ready, now: Duration) -> Result<(), Cut> {
+        if !n_is.read {
+            return Ok(());
+        }
+        n_is.read = false;
+        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+        let is_reset = match net::recv(n, &mut [0; 1], flags) {
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
+            Ok((_, 0)) => false,
+            // No byte of either program has been there since both sides agreed.
+            Ok(_) => return Err(Cut),
+            Err(_) => true,
+        };
+        let until = now + LEAVE_PATIENCE;
+        let leave = self.leave.get_or_insert(Leave { until, is_reset, was_heard: false });
+        leave.is_reset |= is_reset;
+        Ok(())
+    }
+
+    /// The peer has left N. If it says nothing by CDC either, it is gone.
+    fn lose_patience(&mut self, now: Duration) -> Result<(), Cut> {
+        let Some(leave) = self.leave.filter(|leave| leave.until <= now) else { return Ok(()) };
+        let is_under_way = leave.was_heard || !self.inward.is_empty();
+        if is_under_way {
+            let until = now + LEAVE_PATIENCE;
+            self.leave = Some(Leave { until, was_heard: false, ..leave });
+            return Ok(());
+        }
+        // Who has said D may end its half of N, too, as Linux does.
+        if leave.is_reset || !self.peer_has_ended {
+            return Err(Cut);
+        }
+        self.leave = None;
+        Ok(())
+    }
+
+    /// Both have ended, and each knows of the other.
+    const fn is_over(&self) -> bool {
+        self.has_ended && self.is_told
+    }
+}
+
+/// Bytes that are read in one call. An urgent byte is a stretch to itself.
+struct Stretch {
+    len: usize,
+    is_urgent: bool,
+}
+
+impl Stretch {
+    /// With the mark so many bytes ahead, if there is one.
+    fn before(mark: Option<u64>, most: usize) -> Self {
+        match mark {
+            Some(0) => Self { len: 1, is_urgent: true },
+            Some(before) => Self { len: most.min(before as usize), is_urgent: false },
+            None => Self { len: most, is_urgent: false },
+        }
+    }
+
+    /// What is next to be received.
+    fn next_of(host: &Host<Rnic>, token: AlertToken, most: usize) -> Self {
+        Self::before(host.urgent_mark(token), most)
+    }
+
+    /// What is next to be read on H. A mark that comes between an event and the reading may be passed
+    /// by; its byte is in line in any case.
+    fn next_on(h: &TcpStream, h_is: &mut Ready, most: usize) -> Self {
+        if !h_is.urgent {
+            return Self { len: most, is_urgent: false };
+        }
+        let stretch = Self::before(mark_on(h), most);
+        h_is.urgent = !stretch.is_urgent && stretch.len < most;
+        stretch
+    }
+}
+
+/// Bytes on a socket before its urgent byte. The kernel counts up to there while that byte is to be read
+/// out of line, and all if it is in line.
+fn mark_on(h: &TcpStream) -> Option<u64> {
+    let all = ioctl_fionread(h).ok()?;
+    sockopt::set_socket_oobinline(h, false).ok()?;
+    let before = ioctl_fionread(h);
+    sockopt::set_socket_oobinline(h, true).ok()?;
+    before.ok().filter(|before| *before < all)
+}
+
+/// Returns how many bytes H takes; if it is not all, it wants no more for now.
+fn send_to_program(
+    h: &TcpStream,
+    h_is: &mut Ready,
+    bytes: &[u8],
+    is_urgent: bool,
+) -> Result<usize, Cut> {
+    let flags = if is_urgent { SendFlags::OOB } else { SendFlags::empty() };
+    match send_with(h, bytes, flags) {
+        Err(Errno::AGAIN) => {
+            h_is.write = false;
+            Ok(0)
+        }
+        sent => sent.map_err(|_| Cut),
+    }
+}
+
+impl Passage {
+    fn carry(&mut self, world: &mut World<'_>) -> Fate {
+        let Self { n, h, n_is, h_is, .. } = self;
+        let Stage::Moved(moved) = &mut self.stage else { return Fate::HasMore };
+        let outward = moved.carry_out(h, h_is, world);
+        // Even if the way out is cut, the program is to have what has come.
+        let inward = moved.carry_in(h, h_is, world);
+        let watched = moved
+            .look_at_n(n, n_is, world.now)
+            .and_then(|()| moved.lose_patience(world.now))
+            .inspect_err(|Cut| log::warn!("connection {}: the peer has left", self.number));
+        let (Ok(more_outward), Ok(more_inward), Ok(())) = (outward, inward, watched) else {
+            return Fate::Over(End::Reset);
+        };
+        if moved.is_over() {
+            self.token = None;
+            world.host.close(moved.token, world.now);
+            return Fate::Over(End::InOrder);
+        }
+        if more_outward || more_inward { Fate::HasMore } else { Fate::Waits }
+    }
+}
+
+// ---- Returning ----------------------------------------------------------------------------------
+
+/// How it goes on by TCP.
+fn stay_tcp(keeps_n: bool, reason: String) -> Stage {
+    if keeps_n {
+        return Stage::Returning(Box::new(Returning { kept: Kept::default(), reason }));
+    }
+    let [outward, inward] = [Direction::default(), Direction::default()];
+    Stage::Relayed(Box::new(Relayed { outward, inward, exchange: None, reason }))
+}
+
+impl Passage {
+    /// What the program has sent on H meanwhile goes on N, up to the end.
+    fn give_back(&mut self, world: &mut World<'_>) -> Fate {
+        let Stage::Returning(returning) = &mut self.stage else { return Fate::HasMore };
+        let kept = &mut returning.kept;
+        let mut moved = 0;
+        loop {
+            if !kept.is_empty() {
+                if !self.n_is.write {
+                    return Fate::Waits;
+                }
+                match send(&self.n, kept.left()) {
+                    Ok(count) => kept.take(count),
+                    Err(Errno::AGAIN) => self.n_is.write = false,
+                    Err(_) => return Fate::Over(End::Reset),
+                }
+                continue;
+            }
+            if !self.h_is.read {
+                return Fate::Waits;
+            }
+            if moved >= TURN {
+                return Fate::HasMore;
+            }
+            match net::recv(&self.h, &mut *world.chunk, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return Fate::Over(End::InOrder),
+                Ok((_, count)) => {
+                    moved += count;
+                    kept.keep(&world.chunk[..count]);
+                }
+                Err(Errno::AGAIN) => self.h_is.read = false,
+                Err(Errno::INTR) => {}
+                Err(_) => return Fate::Over(End::Reset),
+            }
+        }
+    }
+}
+
+// ---- Relayed ------------------------------------------------------------------------------------
+
+impl Passage {
+    fn relay(&mut self, world: &mut World<'_>) -> Fate {
+        let Self { n, h, n_is, h_is, stage, .. } = self;
+        let Stage::Relayed(relayed) = stage else { return Fate::HasMore };
+        let outward = relayed.outward.pump((h, h_is), (n, n_is), world.chunk, |_| 0);
+        let exchange = &mut relayed.exchange;
+        // A Decline of the peer may have crossed ours.
+        let declines = |first: &[u8]| exchange.take().map_or(0, |exchange| exchange.crossed(first));
+        let inward = relayed.inward.pump((n, n_is), (h, h_is), world.chunk, declines);
+        let (Ok(more_outward), Ok(more_inward)) = (outward, inward) else {
+            return Fate::Over(End::ResetBoth);
+        };
+        if relayed.outward.is_told && relayed.inward.is_told {
+            return Fate::Over(End::InOrder);
+        }
+        if more_outward || more_inward { Fate::HasMore } else { Fate::Waits }
+    }
+}
+
+impl Direction {
+    /// Passes on what can be, but for as many bytes of each piece as `skip` says. True: there is
+    /// more.
+    fn pump(
+        &mut self,
+        (from, from_is): (&TcpStream, &mut Ready),
+        (to, to_is): (&TcpStream, &mut Ready),
+        chunk: &mut [u8],
+        mut skip: impl FnMut(&[u8]) -> usize,
+    ) -> Result<bool, Cut> {
+        let mut moved = 0;
+        loop {
+            if !self.kept.is_empty() {
+                if !to_is.write {
+                    return Ok(false);
+                }
+                match send(to, self.kept.left()) {
+                    Ok(count) => self.kept.take(count),
+                    Err(Errno::AGAIN) => to_is.write = false,
+                    Err(_) => return Err(Cut),
+                }
+                continue;
+            }
+            if self.has_ended && !self.is_told {
+                self.is_told = true;
+                to.shutdown(Shutdown::Write).map_err(|_| Cut)?;
+            }
+            if self.has_ended || !from_is.read {
+                return Ok(false);
+            }
+            if moved >= TURN {
+                return Ok(true);
+            }
+            match net::recv(from, &mut *chunk, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => self.has_ended = true,
+                Ok((_, count)) => {
+                    moved += count;
+                    let skipped = skip(&chunk[..count]);
+                    self.kept.keep(&chunk[skipped..count]);
+                }
+                Err(Errno::AGAIN) => from_is.read = false,
+                Err(Errno::INTR) => {}
+                Err(_) => return Err(Cut),
+            }
+        }
+    }
+}
+
+fn send(socket: &TcpStream, bytes: &[u8]) -> Result<usize, Errno> {
+    send_with(socket, bytes, SendFlags::empty())
+}
+
+fn send_with(socket: &TcpStream, bytes: &[u8], flags: SendFlags) -> Result<usize, Errno> {
+    loop {
+        match net::send(socket, bytes, flags | SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}

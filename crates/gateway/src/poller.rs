@@ -1,0 +1,139 @@
+//! The one epoll set, and what its numbers mean.
+//!
+//! Numbers of lines and passages are never used again, so an event that was reported for one that
+//! has gone since finds nobody.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{Timespec, epoll};
+use rustix::io::{self, Errno};
+
+/// Events taken at once.
+const EVENTS_MAX: usize = 128;
+
+/// What has an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The gateway is to end.
+    Stop,
+    /// Interfaces have changed.
+    Interfaces,
+    /// Somebody connects to the desk.
+    Desk,
+    /// A process at the desk has said something.
+    Line(u64),
+    /// Somebody connects to the door.
+    Door,
+    /// Something has come for an adapter.
+    Adapter(u8),
+    /// H of a passage.
+    Program(u64),
+    /// N of a passage.
+    Network(u64),
+}
+
+const KIND_BITS: u32 = 3;
+
+impl Source {
+    const fn number(self) -> u64 {
+        let (kind, of) = match self {
+            Self::Stop => (0, 0),
+            Self::Interfaces => (1, 0),
+            Self::Desk => (2, 0),
+            Self::Line(of) => (3, of),
+            Self::Door => (4, 0),
+            Self::Adapter(of) => (5, of as u64),
+            Self::Program(of) => (6, of),
+            Self::Network(of) => (7, of),
+        };
+        of << KIND_BITS | kind
+    }
+
+    const fn of_number(number: u64) -> Self {
+        let of = number >> KIND_BITS;
+        match number & ((1 << KIND_BITS) - 1) {
+            0 => Self::Stop,
+            1 => Self::Interfaces,
+            2 => Self::Desk,
+            3 => Self::Line(of),
+            4 => Self::Door,
+            5 => Self::Adapter(of as u8),
+            6 => Self::Program(of),
+            _ => Self::Network(of),
+        }
+    }
+}
+
+/// The epoll set.
+#[derive(Debug)]
+pub(crate) struct Poller {
+    events: OwnedFd,
+}
+
+impl Poller {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self { events: epoll::create(epoll::CreateFlags::CLOEXEC)? })
+    }
+
+    /// Tells of a source as long as there is something to be read.
+    pub(crate) fn watch(&self, socket: impl AsFd, source: Source) -> io::Result<()> {
+        epoll::add(
+            &self.events,
+            socket,
+            epoll::EventData::new_u64(source.number()),
+            epoll::EventFlags::IN,
+        )
+    }
+
+    /// Tells of a source whenever there is more to be read, or room, or it has ended, or an urgent
+    /// byte has come.
+    pub(crate) fn watch_changes(&self, socket: impl AsFd, source: Source) -> io::Result<()> {
+        let both = epoll::EventFlags::IN | epoll::EventFlags::OUT;
+        let urgent_or_end = epoll::EventFlags::PRI | epoll::EventFlags::RDHUP;
+        let flags = both | urgent_or_end | epoll::EventFlags::ET;
+        epoll::add(&self.events, socket, epoll::EventData::new_u64(source.number()), flags)
+    }
+
+    /// No more. One whose descriptors are not all closed would be told of for ever.
+    pub(crate) fn forget(&self, socket: impl AsFd) {
+        // It is there: it was watched.
+        let _ = epoll::delete(&self.events, socket);
+    }
+
+    /// Sleeps until something happens, at most so long; `None`: for ever. True: an urgent byte has
+    /// come.
+    pub(crate) fn wait(&self, at_most: Option<Duration>) -> io::Result<Vec<(Source, bool)>> {
+        let at_most = at_most.map(|time| Timespec {
+            tv_sec: time.as_secs() as i64,
+            tv_nsec: i64::from(time.subsec_nanos()),
+        });
+        let mut room = [MaybeUninit::uninit(); EVENTS_MAX];
+        match epoll::wait(&self.events, &mut room, at_most.as_ref()) {
+            Ok((events, _)) => Ok(events.iter().map(happened).collect()),
+            Err(Errno::INTR) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn happened(event: &epoll::Event) -> (Source, bool) {
+    // The structure is packed.
+    let flags = event.flags;
+    (Source::of_number(event.data.u64()), flags.contains(epoll::EventFlags::PRI))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_source_has_a_number_of_its_own() {
+        use Source::*;
+        for source in [Stop, Interfaces, Desk, Line(9), Door, Adapter(255), Program(9), Network(9)]
+        {
+            assert_eq!(Source::of_number(source.number()), source);
+        }
+    }
+}

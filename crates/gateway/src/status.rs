@@ -1,0 +1,258 @@
+//! What a gateway has, for displays: asked for at the desk, and told as JSON in a memory file.
+//!
+//! A memory file, because it has room for any number of connections, and nobody has to be waited for
+//! who reads slowly. Root may ask, and the gateway's own user.
+
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut, Read, Seek, Write};
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::{
+    self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+};
+use rustix::process::geteuid;
+use serde::{Deserialize, Serialize};
+use sidestep_engine::LinkView;
+use sidestep_proto::link_group::Role;
+use sidestep_wire::clc::Version;
+use sidestep_wire::hand_over::{EMITTED_LEN_MAX, Message, gateway_name};
+
+/// How long the answer is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A status is not longer: some hundred bytes for each connection that there may be.
+const LEN_MAX: u64 = 64 << 20;
+
+/// All of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// The adapters.
+    pub adapters: Vec<Adapter>,
+    /// The links of all link groups.
+    pub links: Vec<Link>,
+    /// The connections that were handed over and are not over.
+    pub connections: Vec<Connection>,
+}
+
+/// An adapter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Adapter {
+    /// Where it is.
+    pub address: IpAddr,
+    /// How peers call it.
+    pub gid: String,
+    /// Of its interface.
+    pub mac: String,
+    /// Bytes of the longest payload of a packet.
+    pub mtu: Option<u16>,
+    /// 0: none.
+    pub vlan: u16,
+    /// The name of its physical network.
+    pub pnet_id: Option<String>,
+    /// Its interface, if that is there.
+    pub interface: Option<String>,
+    /// It can be used.
+    pub is_up: bool,
+    /// Links over it.
+    pub links: usize,
+    /// How much it was used.
+    #[serde(flatten)]
+    pub usage: Usage,
+}
+
+/// A link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// The gateway's number for its group.
+    pub link_group: u32,
+    /// Its number on this host.
+    pub link: u32,
+    /// What this host is in the group: `client` or `server`.
+    pub role: String,
+    /// Of SMC: 1 or 2.
+    pub version: u8,
+    /// Who is at the other end.
+    pub peer_id: String,
+    /// The adapter there, once it is known.
+    pub peer_gid: Option<String>,
+    /// The adapter here.
+    pub gid: String,
+    /// How far it has got, such as `Active`.
+    pub state: String,
+    /// Connections that send over it.
+    pub connections: usize,
+    /// How much it was used.
+    #[serde(flatten)]
+    pub usage: Usage,
+}
+
+/// A connection of a program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Connection {
+    /// Whose program it is.
+    pub user: u32,
+    /// The program's port of its connection to the gateway.
+    pub port: u16,
+    /// The program's address on the way to its peer.
+    pub local: Option<SocketAddr>,
+    /// The peer's.
+    pub remote: Option<SocketAddr>,
+    /// How its bytes travel.
+    pub mode: Mode,
+    /// Why they travel by TCP.
+    pub reason: Option<String>,
+    /// The gateway's number for its group.
+    pub link_group: Option<u32>,
+    /// The link that it sends over.
+    pub link: Option<u32>,
+    /// What its program has sent and received by SMC-R.
+    #[serde(flatten)]
+    pub traffic: Traffic,
+    /// How often it has gone over to another link.
+    pub moves: u64,
+}
+
+/// How the bytes of a connection travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Mode {
+    /// That is not known yet.
+    Deciding,
+    /// By SMC-R.
+    #[serde(rename = "SMC-R")]
+    SmcR,
+    /// By TCP.
+    #[serde(rename = "TCP")]
+    Tcp,
+}
+
+/// What has gone to and fro.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "as of the engine's")]
+pub struct Traffic {
+    pub bytes_sent: u64,
+    pub messages_sent: u64,
+    pub bytes_received: u64,
+    pub messages_received: u64,
+}
+
+/// The same of a link or an adapter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// What has gone over it.
+    #[serde(flatten)]
+    pub traffic: Traffic,
+    /// Packets that were sent again, if that is known.
+    pub retransmissions: Option<u64>,
+}
+
+impl From<sidestep_engine::Traffic> for Traffic {
+    fn from(traffic: sidestep_engine::Traffic) -> Self {
+        let sidestep_engine::Traffic {
+            bytes_sent,
+            messages_sent,
+            bytes_received,
+            messages_received,
+        } = traffic;
+        Self { bytes_sent, messages_sent, bytes_received, messages_received }
+    }
+}
+
+impl From<sidestep_engine::Usage> for Usage {
+    fn from(usage: sidestep_engine::Usage) -> Self {
+        Self { traffic: usage.traffic.into(), retransmissions: usage.retransmissions }
+    }
+}
+
+impl Link {
+    pub(crate) fn of(view: &LinkView<'_>) -> Self {
+        let LinkView { group, link, .. } = view;
+        Self {
+            link_group: view.group_number,
+            link: link.user_id().0,
+            role: match group.role() {
+                Role::Client => "client",
+                Role::Server => "server",
+            }
+            .to_owned(),
+            version: match group.version() {
+                Version::V1 => 1,
+                Version::V2 => 2,
+            },
+            peer_id: group.peer_id().to_string(),
+            peer_gid: link.peer().map(|peer| peer.gid.to_string()),
+            gid: link.adapter().gid.to_string(),
+            state: format!("{:?}", link.state()),
+            connections: view.connections,
+            usage: view.usage.into(),
+        }
+    }
+}
+
+impl Status {
+    /// Asks the gateway of this network namespace.
+    ///
+    /// # Errors
+    ///
+    /// `ConnectionRefused`: there is none. Otherwise it is another user's, does not tell this one, or
+    /// not in time.
+    pub fn ask() -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC;
+        let line = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        net::connect(&line, &SocketAddrUnix::new_abstract_name(&gateway_name())?)?;
+        // Anybody may have bound the name.
+        let gateway = sockopt::socket_peercred(&line)?.uid;
+        if !gateway.is_root() && gateway != geteuid() {
+            return Err(io::Error::other(format!("the gateway is of user {}", gateway.as_raw())));
+        }
+        sockopt::set_socket_timeout(&line, sockopt::Timeout::Recv, Some(PATIENCE))?;
+        let mut bytes = [0; EMITTED_LEN_MAX];
+        let len = Message::StatusRequest.emit(&mut bytes).map_err(io::Error::other)?;
+        net::send(&line, &bytes[..len], SendFlags::NOSIGNAL)?;
+        loop {
+            match receive(&line)? {
+                (Message::Status, Some(file)) => return Self::read(file.into()),
+                (Message::Greeting(_), _) => {}
+                _ => return Err(io::Error::other("the gateway makes no sense")),
+            }
+        }
+    }
+
+    fn read(mut file: File) -> io::Result<Self> {
+        file.rewind()?;
+        let mut json = Vec::new();
+        file.take(LEN_MAX).read_to_end(&mut json)?;
+        Ok(serde_json::from_slice(&json)?)
+    }
+
+    /// Sends it to who has asked.
+    pub(crate) fn send(&self, line: &OwnedFd) -> io::Result<()> {
+        let mut file = File::from(memfd_create("sidestep-status", MemfdFlags::CLOEXEC)?);
+        file.write_all(&serde_json::to_vec(self)?)?;
+        let mut bytes = [0; EMITTED_LEN_MAX];
+        let len = Message::Status.emit(&mut bytes).map_err(io::Error::other)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut beside = SendAncillaryBuffer::new(&mut space);
+        let rights = [file.as_fd()];
+        beside.push(SendAncillaryMessage::ScmRights(&rights));
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        net::sendmsg(line, &[IoSlice::new(&bytes[..len])], &mut beside, flags)?;
+        Ok(())
+    }
+}
+
+fn receive(line: &OwnedFd) -> io::Result<(Message, Option<OwnedFd>)> {
+    let mut bytes = [0; EMITTED_LEN_MAX + 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(&mut bytes)];
+    let len = net::recvmsg(line, &mut parts, &mut beside, RecvFlags::CMSG_CLOEXEC)?.bytes;
+    let descriptor = beside.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
+        _ => None,
+    });
+    Ok((Message::parse(&bytes[..len]).map_err(io::Error::other)?, descriptor))
+}

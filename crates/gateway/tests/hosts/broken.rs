@@ -1,0 +1,123 @@
+//! Gateways and peers that die, cables that are cut.
+
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::thread;
+use std::time::Duration;
+
+use crate::scene::{CLIENT, SERVER, Scene, address};
+use crate::{receive, receive_end, receive_from, receive_reset, send};
+
+#[test]
+fn a_gateway_that_dies_resets_its_programs() {
+    let Some(mut scene) = Scene::new(1) else { return };
+    let ends = scene.hand_over(scene.connection());
+    scene.expect(&ends, sidestep_wire::hand_over::Verdict::SmcR);
+    send(&ends[0].h, 1, 1000);
+    receive(&ends[1].h, 1, 1000);
+    scene.kill(CLIENT);
+    let [client, server] = ends;
+    receive_reset(&client.h);
+    // Its program closes what is left.
+    drop(client);
+    receive_reset(&server.h);
+}
+
+#[test]
+fn a_gateway_that_ends_tells_everybody() {
+    let Some(mut scene) = Scene::new(1) else { return };
+    let [client, server] = scene.connect();
+    scene.stop(SERVER);
+    receive_reset(&server);
+    receive_reset(&client);
+}
+
+/// The library is not asked: the kernel closes what the program had.
+#[test]
+fn a_program_that_is_killed_in_the_middle_resets_its_peer() {
+    let Some(scene) = Scene::new(1) else { return };
+    let ends = scene.hand_over(scene.connection());
+    scene.expect(&ends, sidestep_wire::hand_over::Verdict::SmcR);
+    let [client, server] = ends;
+    thread::scope(|scope| {
+        let sending = scope.spawn(|| {
+            let bytes = vec![0; 64 << 20];
+            (&server.h).write_all(&bytes).unwrap_err()
+        });
+        assert!((&client.h).read(&mut [0; 1000]).unwrap() > 0);
+        drop(client);
+        let error = sending.join().unwrap();
+        let kinds = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
+        assert!(kinds.contains(&error.kind()), "{error}");
+    });
+}
+
+/// Streams both ways over two cables, of which one is cut in the middle.
+fn cut_one_of_two(cut: impl Fn(&Scene)) {
+    let Some(scene) = Scene::new(2) else { return };
+    let [client, server] = scene.connect();
+    for host in [CLIENT, SERVER] {
+        scene.await_status(host, |status| {
+            status.links.iter().filter(|link| link.state == "Active").count() == 2
+        });
+    }
+    let (before, len) = (1 << 20, 30 << 20);
+    let rest = |from: &_, salt| {
+        receive_from(from, salt, before, len);
+        receive_end(from);
+    };
+    thread::scope(|scope| {
+        for (end, salt) in [(&client, 1), (&server, 2)] {
+            scope.spawn(move || {
+                send(end, salt, len);
+                end.shutdown(Shutdown::Write).unwrap();
+            });
+        }
+        receive(&client, 2, before);
+        receive(&server, 1, before);
+        cut(&scene);
+        scope.spawn(|| rest(&server, 1));
+        scope.spawn(|| rest(&client, 2));
+        for host in [CLIENT, SERVER] {
+            scene.await_status(host, |status| status.connections.iter().any(|it| it.moves > 0));
+        }
+    });
+}
+
+/// TCP went there, too, and is silent.
+#[test]
+fn with_two_cables_one_may_be_cut() {
+    cut_one_of_two(|scene| assert!(scene.ip(SERVER, &["link", "set", "cable0", "down"])));
+}
+
+/// Only that nothing is acknowledged any more tells: packets go to nobody.
+#[test]
+fn with_two_cables_one_may_lead_nowhere() {
+    cut_one_of_two(|scene| {
+        for (host, other) in [(CLIENT, SERVER), (SERVER, CLIENT)] {
+            let to = address(other, 0).to_string();
+            let nobody = ["lladdr", "02:00:00:00:00:99", "dev", "cable0", "nud", "permanent"];
+            assert!(scene.ip(host, &[&["neigh", "replace", &to][..], &nobody].concat()));
+        }
+    });
+}
+
+#[test]
+fn who_has_nothing_to_do_sleeps() {
+    let Some(scene) = Scene::new(1) else { return };
+    let [client, server] = scene.connect();
+    send(&client, 1, 1000);
+    receive(&server, 1, 1000);
+    let before = ticks(scene.pid(CLIENT));
+    thread::sleep(Duration::from_secs(2));
+    let spent = ticks(scene.pid(CLIENT)) - before;
+    assert!(spent < 50, "{spent} hundredths of a second of two seconds");
+}
+
+/// CPU time of a process, in hundredths of a second.
+fn ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}

@@ -1,0 +1,242 @@
+//! Two hosts: network namespaces with cables between them, and a gateway in each.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use sidestep_gateway::status::Status;
+use sidestep_wire::RmbeSize;
+use sidestep_wire::hand_over::Verdict;
+use sidestep_wire::host_control::Side;
+
+use crate::by_hand;
+
+pub(crate) const CLIENT: usize = 0;
+pub(crate) const SERVER: usize = 1;
+
+/// Longer than anything takes that works.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Two hosts. Their cables are `cable0`, `cable1` …, with the addresses 10.93.0.1 and 10.93.0.2,
+/// 10.93.1.1 and 10.93.1.2 ….
+pub(crate) struct Scene {
+    names: [String; 2],
+    gateways: [Option<Child>; 2],
+    directory: tempfile::TempDir,
+}
+
+impl Scene {
+    /// With gateways that have an adapter at each cable. `None`, and a line that says why, where
+    /// there can be none.
+    pub(crate) fn new(cables: usize) -> Option<Self> {
+        let mut this = Self::without_gateways(cables)?;
+        for host in [CLIENT, SERVER] {
+            this.start(host, &adapters(host, cables));
+        }
+        Some(this)
+    }
+
+    pub(crate) fn without_gateways(cables: usize) -> Option<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let names = ["c", "s"].map(|host| format!("gw-{host}-{}-{count}", std::process::id()));
+        // What was made is deleted, whatever fails.
+        let directory = tempfile::tempdir().unwrap();
+        let this = Self { names, gateways: [None, None], directory };
+        let [client, server] = this.names.each_ref().map(String::as_str);
+        if !ip(&["netns", "add", client]) || !ip(&["netns", "add", server]) {
+            eprintln!("skipped: network namespaces need root and iproute2");
+            return None;
+        }
+        for host in [CLIENT, SERVER] {
+            assert!(this.ip(host, &["link", "set", "lo", "up"]));
+        }
+        for cable in 0..cables {
+            let cable = format!("cable{cable}");
+            let peer = ["type", "veth", "peer", &cable, "netns", server];
+            assert!(this.ip(CLIENT, &[&["link", "add", &cable][..], &peer].concat()));
+        }
+        for cable in 0..cables {
+            for host in [CLIENT, SERVER] {
+                let (name, at) = (format!("cable{cable}"), address(host, cable));
+                assert!(this.ip(host, &["link", "set", &name, "up"]));
+                assert!(this.ip(host, &["address", "add", &format!("{at}/24"), "dev", &name]));
+            }
+        }
+        Some(this)
+    }
+
+    /// Starts the gateway of a host, with these words.
+    pub(crate) fn start(&mut self, host: usize, words: &[String]) {
+        let program = example("alone");
+        let log = File::create(self.log_path(host)).unwrap();
+        let mut gateway = Command::new("ip")
+            .args(["netns", "exec", &self.names[host]])
+            .arg(program)
+            .args(words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(gateway.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n", "{}", self.log(host));
+        self.gateways[host] = Some(gateway);
+    }
+
+    /// As by SIGKILL: it has no time for anything.
+    pub(crate) fn kill(&mut self, host: usize) {
+        let mut gateway = self.gateways[host].take().unwrap();
+        gateway.kill().unwrap();
+        gateway.wait().unwrap();
+    }
+
+    /// Lets it end in order.
+    pub(crate) fn stop(&mut self, host: usize) {
+        let mut gateway = self.gateways[host].take().unwrap();
+        drop(gateway.stdin.take());
+        assert!(gateway.wait().unwrap().success(), "{}", self.log(host));
+    }
+
+    pub(crate) fn pid(&self, host: usize) -> u32 {
+        // `ip netns exec` becomes the program.
+        self.gateways[host].as_ref().unwrap().id()
+    }
+
+    fn log_path(&self, host: usize) -> PathBuf {
+        self.directory.path().join(format!("{host}.log"))
+    }
+
+    /// What a gateway has reported so far.
+    pub(crate) fn log(&self, host: usize) -> String {
+        std::fs::read_to_string(self.log_path(host)).unwrap()
+    }
+
+    /// Waits until a gateway has reported this so often.
+    pub(crate) fn await_log(&self, host: usize, text: &str, times: usize) {
+        let end = Instant::now() + PATIENCE;
+        while self.log(host).matches(text).count() < times {
+            assert!(Instant::now() < end, "no {times} times {text:?} in\n{}", self.log(host));
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// What a gateway has.
+    pub(crate) fn status(&self, host: usize) -> Status {
+        self.at(host, || Status::ask().unwrap())
+    }
+
+    /// Waits until a gateway has this.
+    pub(crate) fn await_status(&self, host: usize, is_so: impl Fn(&Status) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !is_so(&self.status(host)) {
+            assert!(Instant::now() < end, "{:#?}", self.status(host));
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Changes the network of a host.
+    pub(crate) fn ip(&self, host: usize, words: &[&str]) -> bool {
+        ip(&[&["-n", &self.names[host]], words].concat())
+    }
+
+    /// Does something at a host. Sockets that are made there stay there.
+    pub(crate) fn at<T: Send>(&self, host: usize, act: impl FnOnce() -> T + Send) -> T {
+        let file = File::open(format!("/run/netns/{}", self.names[host])).unwrap();
+        let work = move || {
+            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            act()
+        };
+        thread::scope(|scope| scope.spawn(work).join().unwrap())
+    }
+
+    /// A TCP connection: the client's end, and the server's.
+    pub(crate) fn connection(&self) -> [TcpStream; 2] {
+        let listen = || TcpListener::bind((address(SERVER, 0), 0)).unwrap();
+        let listener = self.at(SERVER, listen);
+        let to: SocketAddr = listener.local_addr().unwrap();
+        let client = self.at(CLIENT, || TcpStream::connect(to).unwrap());
+        let (server, _) = listener.accept().unwrap();
+        [client, server]
+    }
+
+    /// Hands both ends of a connection over; no verdict is waited for.
+    pub(crate) fn hand_over(&self, [client, server]: [TcpStream; 2]) -> [End; 2] {
+        [(CLIENT, Side::Client, client), (SERVER, Side::Server, server)].map(|(host, side, n)| {
+            let rmbe = RmbeSize::DEFAULT;
+            let h = self.at(host, || by_hand::hand_over(&n, side, rmbe).unwrap());
+            h.set_read_timeout(Some(PATIENCE)).unwrap();
+            h.set_write_timeout(Some(PATIENCE)).unwrap();
+            End { n, h }
+        })
+    }
+
+    /// A connection that goes by SMC-R: the client's end, and the server's.
+    pub(crate) fn connect(&self) -> [TcpStream; 2] {
+        let ends = self.hand_over(self.connection());
+        self.expect(&ends, Verdict::SmcR);
+        ends.map(|end| end.h)
+    }
+
+    /// Waits for both verdicts.
+    pub(crate) fn expect(&self, ends: &[End; 2], verdict: Verdict) {
+        for (host, end) in ends.iter().enumerate() {
+            match by_hand::verdict(&end.h) {
+                Ok(actual) if actual == verdict => {}
+                other => panic!("{other:?} at {host}\n{}\n{}", self.log(0), self.log(1)),
+            }
+        }
+    }
+}
+
+/// An end of a connection that was handed over.
+pub(crate) struct End {
+    pub(crate) n: TcpStream,
+    pub(crate) h: TcpStream,
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        for gateway in self.gateways.iter_mut().flatten() {
+            let _ = gateway.kill();
+            let _ = gateway.wait();
+        }
+        if thread::panicking() {
+            eprintln!("client's gateway:\n{}\nserver's:\n{}", self.log(0), self.log(1));
+        }
+        for name in &self.names {
+            ip(&["netns", "delete", name]);
+        }
+    }
+}
+
+pub(crate) fn address(host: usize, cable: usize) -> IpAddr {
+    IpAddr::from([10, 93, cable as u8, host as u8 + 1])
+}
+
+/// All adapters of a host, on one physical network.
+pub(crate) fn adapters(host: usize, cables: usize) -> Vec<String> {
+    let adapters = (0..cables).map(|cable| address(host, cable).to_string());
+    adapters.chain((0..cables).map(|cable| format!("pnet=cable{cable}"))).collect()
+}
+
+/// A program that was built with this test.
+fn example(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let target = test.parent().and_then(|deps| deps.parent()).unwrap();
+    let program = target.join("examples").join(name);
+    assert!(program.exists(), "{} is built by `cargo test`", program.display());
+    program
+}
+
+fn ip(words: &[&str]) -> bool {
+    Command::new("ip").args(words).output().is_ok_and(|output| output.status.success())
+}

@@ -1,0 +1,93 @@
+//! Connections that stay TCP, with every byte.
+
+use std::io::{ErrorKind, Read, Write};
+
+use sidestep_wire::RmbeSize;
+use sidestep_wire::hand_over::Verdict;
+use sidestep_wire::host_control::Side;
+
+use crate::scene::{CLIENT, PATIENCE, SERVER, Scene, adapters};
+use crate::{by_hand, receive, receive_end, send};
+
+/// Two gateways that have nothing in common.
+fn strangers() -> Option<Scene> {
+    let mut scene = Scene::without_gateways(1)?;
+    for (host, ueid) in [(CLIENT, "ueid=ONE"), (SERVER, "ueid=OTHER")] {
+        let words = adapters(host, 1);
+        scene.start(host, &[words, vec![ueid.to_owned()]].concat());
+    }
+    Some(scene)
+}
+
+#[test]
+fn a_declined_connection_goes_on_as_tcp() {
+    let Some(scene) = strangers() else { return };
+    let ends = scene.hand_over(scene.connection());
+    scene.expect(&ends, Verdict::Tcp);
+    for end in &ends {
+        by_hand::take_back(&end.h).unwrap();
+    }
+    let [client, server] = ends.map(|end| end.n);
+    send(&client, 1, 1000);
+    receive(&server, 1, 1000);
+    send(&server, 2, 1000);
+    receive(&client, 2, 1000);
+    drop(client);
+    receive_end(&server);
+}
+
+#[test]
+fn bytes_before_the_verdict_arrive_by_tcp() {
+    let Some(scene) = strangers() else { return };
+    let ends = scene.hand_over(scene.connection());
+    send(&ends[0].h, 1, 300_000);
+    send(&ends[1].h, 2, 1000);
+    scene.expect(&ends, Verdict::Tcp);
+    send(&ends[0].h, 7, 10);
+    std::thread::scope(|scope| {
+        // The server's program reads N, behind CLC.
+        scope.spawn(|| {
+            receive(&ends[1].n, 1, 300_000);
+            receive(&ends[1].n, 7, 10);
+        });
+        for end in &ends {
+            by_hand::take_back(&end.h).unwrap();
+        }
+    });
+    receive(&ends[0].n, 2, 1000);
+    send(&ends[0].n, 9, 10);
+    receive(&ends[1].n, 9, 10);
+}
+
+/// The peer has agreed by the option, and then says something else: that is no connection of CLC's, and
+/// none of TCP's any more.
+#[test]
+fn a_peer_that_speaks_no_clc_is_reset() {
+    let Some(scene) = Scene::new(1) else { return };
+    for (side, host) in [(Side::Client, CLIENT), (Side::Server, SERVER)] {
+        let mut ends = scene.connection();
+        if host == SERVER {
+            ends.reverse();
+        }
+        let [ours, mut theirs] = ends;
+        theirs.write_all(b"220 here is no CLC, but what the program says").unwrap();
+        let h = scene.at(host, || by_hand::hand_over(&ours, side, RmbeSize::DEFAULT).unwrap());
+        h.set_read_timeout(Some(PATIENCE)).unwrap();
+        let error = by_hand::verdict(&h).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+        theirs.set_read_timeout(Some(PATIENCE)).unwrap();
+        let error = theirs.read_to_end(&mut Vec::new()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+    }
+}
+
+#[test]
+fn a_peer_that_says_nothing_is_not_waited_for_for_ever() {
+    let Some(scene) = Scene::new(1) else { return };
+    let [client, _server] = scene.connection();
+    let hand_over = || by_hand::hand_over(&client, Side::Client, RmbeSize::DEFAULT).unwrap();
+    let h = scene.at(CLIENT, hand_over);
+    h.set_read_timeout(Some(PATIENCE)).unwrap();
+    let error = by_hand::verdict(&h).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+}

@@ -1,0 +1,476 @@
+//! Connections to other hosts: SMC-R, by the gateway of this host.
+//!
+//! SMC-R takes somebody who is always there: the other host tests its links, asks about buffers,
+//! and fails, whether or not a program makes a call. A library is there only while one does. So
+//! each host has a *gateway*, a process with the adapters and the link groups, and programs reach
+//! it as they reach each other.
+//!
+//! ```text
+//!   before   descriptor ──> N, TCP to the other host
+//!   after    descriptor ──> H, TCP to the gateway, and soon shared memory
+//!                           gateway ──> N: CLC, then silence; SMC-R beside it
+//! ```
+//!
+//! When the TCP option was agreed with another host, the number of the descriptor means H from
+//! then on, and the gateway has N. That holds for everybody whom the kernel serves by that number:
+//! `poll` and `epoll`, forked children, programs that are begun or that get it by `SCM_RIGHTS`. So
+//! bytes, readiness, errors and ends need nothing new. What is N's and shows are its addresses,
+//! which are kept ([`name`]), and the options that it had, which H is given.
+//!
+//! Nobody waits for CLC: what the program sends meanwhile is on its way in H. If the two hosts do
+//! not agree, the gateway passes the bytes on by TCP.
+//!
+//! After a `connect` that did not wait, nobody knows yet what came of the option, and the socket is
+//! [`Phase::Offered`]. Not a byte may go by N then, because the other host waits for CLC: whoever
+//! uses the socket, or waits for it, looks first ([`settle`]).
+
+use crate::descriptors::{self, Use};
+use crate::pool::{Held, SharedLock};
+use crate::sock::{self, Name, Passage, Phase, Sock};
+use crate::{epoll, parcel, process, switch, tcp_option};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::time::Duration;
+use sidestep_device::sys::{self, Errno, UnixName};
+use sidestep_wire::clc::Decline;
+use sidestep_wire::hand_over::{EMITTED_LEN_MAX, HandOver, Message, gateway_name};
+use sidestep_wire::host_control::Side;
+use sidestep_wire::{Diagnosis, PeerId};
+
+/// Between two attempts to reach a gateway.
+const CALL_INTERVAL_NS: u64 = 1_000_000_000;
+/// How long a gateway may take to greet, or to take a message. It does nothing else than wait for
+/// them, so one that takes longer is as good as none.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// A Decline of version 1.
+const DECLINE_LEN: usize = 28;
+
+/// The line to the gateway; a forked child goes on with its parent's.
+static LINE: Line = Line {
+    lock: SharedLock::new(),
+    fd: AtomicI32::new(0),
+    port: AtomicU32::new(0),
+    called: AtomicU64::new(0),
+};
+
+struct Line {
+    lock: SharedLock,
+    /// Its number + 1; under the lock.
+    fd: AtomicI32,
+    /// Where the gateway takes H.
+    port: AtomicU32,
+    /// When it was called last, by [`sys::coarse_ns`].
+    called: AtomicU64,
+}
+
+/// Whether connections may be offered to other hosts.
+pub(crate) fn is_present() -> bool {
+    let _held = Held::enter(LINE.lock.get());
+    LINE.reach().is_some()
+}
+
+impl Line {
+    /// The line, and the gateway's port. Under the lock.
+    fn reach(&self) -> Option<(i32, u16)> {
+        let fd = self.fd.load(Ordering::Relaxed) - 1;
+        if fd >= 0 && !sys::is_hung_up(fd) {
+            return Some((fd, self.port.load(Ordering::Relaxed) as u16));
+        }
+        if fd >= 0 {
+            self.fd.store(0, Ordering::Relaxed);
+            sys::close(fd);
+        }
+        let (now, called) = (sys::coarse_ns(), self.called.load(Ordering::Relaxed));
+        if called != 0 && now < called + CALL_INTERVAL_NS {
+            return None;
+        }
+        self.called.store(now, Ordering::Relaxed);
+        let (fd, port) = call()?;
+        self.port.store(u32::from(port), Ordering::Relaxed);
+        self.fd.store(fd + 1, Ordering::Relaxed);
+        Some((fd, port))
+    }
+}
+
+/// Calls the gateway, which says at which port it takes H.
+fn call() -> Option<(i32, u16)> {
+    let fd = sys::unix_packet().map(sys::move_up).ok()?;
+    let port = sys::connect_unix(fd, &UnixName::new(&gateway_name())).ok().and_then(|_| greet(fd));
+    if port.is_none() {
+        sys::close(fd);
+    }
+    port.map(|port| (fd, port))
+}
+
+fn greet(fd: i32) -> Option<u16> {
+    let gateway = sys::peer_user(sys::seat(fd)).ok()?;
+    if ![0, sys::effective_uid()].contains(&gateway) {
+        crate::log!(Warn, "a gateway of user {gateway} is not used");
+        return None;
+    }
+    let mut bytes = [0; EMITTED_LEN_MAX];
+    sys::poll_until(sys::seat(fd), libc::POLLIN, Some(PATIENCE)).ok()?;
+    let received = sys::recv_with_fds(fd, &mut bytes).ok()?;
+    received.close_fds();
+    match Message::parse(&bytes[..received.len]) {
+        Ok(Message::Greeting(greeting)) => Some(greeting.port),
+        other => {
+            crate::log!(Warn, "the gateway makes no sense: {other:?}");
+            None
+        }
+    }
+}
+
+// ---- a connection -------------------------------------------------------------------------------
+
+/// A connection was accepted that may be another host's. True: it was, and the descriptor means
+/// another one now.
+pub fn accepted(sock: &'static Sock, fd: i32) -> bool {
+    let is_one = tcp_option::is_agreed_with_host(sock, fd);
+    if is_one {
+        hand_over(sock, fd, Side::Server);
+    }
+    is_one
+}
+
+/// A socket is connected, or has begun to connect. True if the option was offered to another host:
+/// then what came of it decides, at once or when it is known.
+pub fn offered(sock: &Use, fd: i32) -> bool {
+    let is_offered = sock.is_for_hosts.load(Ordering::Relaxed);
+    if is_offered {
+        sock.set_phase(Phase::Offered);
+        epoll::watch_connecting(sock.sock());
+        settle(sock.sock(), fd);
+    }
+    is_offered
+}
+
+/// What came of the option, if that is known by now: then the descriptors stand for another object.
+pub fn settle(sock: &'static Sock, fd: i32) {
+    if sock.phase() != Phase::Offered || process::is_borrowed_memory() || !sock.enter() {
+        return;
+    }
+    if descriptors::leads_to(fd, sock) {
+        settle_in_turn(sock, fd);
+    }
+    sock.leave();
+}
+
+fn settle_in_turn(sock: &'static Sock, fd: i32) {
+    // Whoever comes second waits: by N nothing may go.
+    let _first = Held::enter(sock.agreeing());
+    if sock.phase() != Phase::Offered || switch::is_connecting(fd) {
+        return;
+    }
+    if tcp_option::is_agreed_with_host(sock, fd) {
+        hand_over(sock, fd, Side::Client);
+    } else {
+        sock::succeed(sock, sock::renewed(sock, fd, None), fd);
+    }
+    // Calls that found the old object go on with whatever the number means now.
+    sock.set_phase(Phase::Plain);
+}
+
+/// Makes the program's own call by what the number means once that is settled. Where it is not to
+/// wait for that, the answer is the kernel's to whoever sends or receives while TCP connects.
+pub(crate) fn settled(sock: &Use, fd: i32, dont_wait: bool, plain: impl Fn() -> isize) -> isize {
+    loop {
+        settle(sock.sock(), fd);
+        if sock.phase() != Phase::Offered {
+            return plain();
+        }
+        let refused = if dont_wait || !sock.may_sleep(fd) {
+            Err(Errno(libc::EAGAIN))
+        } else {
+            sys::poll_until(fd, libc::POLLOUT, None)
+        };
+        if let Err(errno) = refused {
+            let _ = sys::replace_libc_errno(errno.0);
+            return -1;
+        }
+    }
+}
+
+/// Settles it, where nothing else is to be done and nobody waits.
+#[inline]
+pub fn look(sock: &Use, fd: i32) {
+    if sock.phase() == Phase::Offered {
+        settle(sock.sock(), fd);
+    }
+}
+
+/// In the child of a fork: what became of the option only the parent is to learn. Two cannot hand
+/// over one connection.
+pub(crate) fn after_fork_in_child() {
+    LINE.lock.get().reset();
+    descriptors::for_each_sock(|fd, sock| {
+        if sock.phase() == Phase::Offered {
+            close_off(fd);
+            sock.set_phase(Phase::Plain);
+        }
+    });
+}
+
+/// The gateway gets the connection, and its descriptors stand for one to the gateway.
+fn hand_over(old: &'static Sock, fd: i32, side: Side) {
+    let Some((way, passage)) = open_passage(old, fd, side) else {
+        crate::log!(Warn, "the gateway has gone: a connection to another host is without SMC-R");
+        if side == Side::Client && decline(fd) {
+            return sock::succeed(old, sock::renewed(old, fd, None), fd);
+        }
+        close_off(fd);
+        return old.set_phase(Phase::Plain);
+    };
+    carry_options_over(fd, way);
+    let new = sock::renewed(old, fd, Some(passage));
+    epoll::withdraw(old);
+    sock::put_under(old, way);
+    sys::close_number(way);
+    sock::succeed(old, new, fd);
+}
+
+/// Connects to the gateway and gives it the connection.
+fn open_passage(sock: &Sock, fd: i32, side: Side) -> Option<(i32, Passage)> {
+    let _held = Held::enter(LINE.lock.get());
+    let (line, port) = LINE.reach()?;
+    let way = sys::tcp_socket().ok()?;
+    tcp_option::mark_way(way);
+    let passage = sys::connect_to_self(way, port, PATIENCE).ok().and_then(|_| {
+        let passage = describe(way, fd, side)?;
+        let hand_over = HandOver { side, keeps_n: false, port: passage.port, rmbe: sock.rmbe() };
+        give(line, hand_over, fd).map(|_| passage)
+    });
+    if passage.is_none() {
+        sys::close_number(way);
+    }
+    Some((way, passage?))
+}
+
+fn describe(way: i32, fd: i32, side: Side) -> Option<Passage> {
+    let (own, _) = sys::socket_name(way, false).ok()?;
+    Some(Passage {
+        local: Name::of(fd, false)?,
+        peer: Name::of(fd, true)?,
+        is_server: side == Side::Server,
+        port: sock::address(&own)?.port(),
+    })
+}
+
+fn give(line: i32, hand_over: HandOver, fd: i32) -> Option<usize> {
+    let mut bytes = [0; EMITTED_LEN_MAX];
+    let len = Message::HandOver(hand_over).emit(&mut bytes).ok()?;
+    sys::poll_until(sys::seat(line), libc::POLLOUT, Some(PATIENCE)).ok()?;
+    sys::send_over(line, &bytes[..len], &[fd]).ok()
+}
+
+/// Says to the server, in the place of a Proposal, that there will be none. Afterwards the
+/// connection is an ordinary one (RFC 7609 §3.5.1.3).
+fn decline(fd: i32) -> bool {
+    let mut bytes = [0; DECLINE_LEN];
+    let decline = Decline::v1(PeerId::default(), Diagnosis::MEM);
+    let Ok(len) = decline.emit(&mut bytes) else { return false };
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    sys::send(fd, &bytes[..len], flags).is_ok_and(|sent| sent == len)
+}
+
+/// Puts a socket that says ECONNRESET under the number of a connection that nobody can go on with:
+/// what comes by it would not be the program's bytes.
+fn close_off(fd: i32) {
+    if let Some(end) = parcel::dead_end(|_| ()) {
+        let is_kept = sys::fcntl(fd, libc::F_GETFD, 0) == Ok(0);
+        let _ = sys::dup_onto(end, fd, !is_kept);
+        sys::close_number(end);
+    }
+}
+
+/// Gives H what the program has set on N.
+fn carry_options_over(from: i32, to: i32) {
+    const NUMBERS: [(i32, i32); 8] = [
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE),
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
+        (libc::SOL_SOCKET, libc::SO_PRIORITY),
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+        (libc::IPPROTO_TCP, libc::TCP_CORK),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
+        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+    ];
+    for (level, name) in NUMBERS {
+        carry::<i32>(from, to, level, name);
+    }
+    carry::<libc::linger>(from, to, libc::SOL_SOCKET, libc::SO_LINGER);
+    carry::<libc::timeval>(from, to, libc::SOL_SOCKET, libc::SO_RCVTIMEO);
+    carry::<libc::timeval>(from, to, libc::SOL_SOCKET, libc::SO_SNDTIMEO);
+    for (get, set) in [(libc::F_GETFL, libc::F_SETFL), (libc::F_GETOWN, libc::F_SETOWN)] {
+        if let Ok(value) = sys::fcntl(from, get, 0) {
+            let _ = sys::fcntl(to, set, value);
+        }
+    }
+}
+
+fn carry<T: Copy>(from: i32, to: i32, level: i32, name: i32) {
+    if let Ok(value) = sys::socket_option::<T>(from, level, name) {
+        let _ = sys::set_option(to, level, name, &value);
+    }
+}
+
+/// What `getsockname`, or `getpeername`, is to say of a connection to another host.
+#[must_use]
+pub fn name(fd: i32, peer: bool) -> Option<Name> {
+    let passage = *descriptors::object(fd)?.passage()?;
+    Some(if peer { passage.peer } else { passage.local })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::tests::alone;
+    use sidestep_wire::hand_over::Greeting;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    use std::thread::JoinHandle;
+
+    /// A gateway for one connection, on which it answers what it hears. The end of the thread:
+    /// what was handed over.
+    fn gateway() -> JoinHandle<(HandOver, OwnedFd)> {
+        LINE.called.store(0, Ordering::Relaxed);
+        let ways = TcpListener::bind("127.0.0.1:0").unwrap();
+        let door = owned(sys::unix_packet().unwrap());
+        sys::bind_unix(door.as_raw_fd(), &UnixName::new(&gateway_name())).unwrap();
+        // SAFETY: no memory operands.
+        assert_eq!(unsafe { libc::listen(door.as_raw_fd(), 8) }, 0);
+        std::thread::spawn(move || {
+            let fd = sys::poll_until(door.as_raw_fd(), libc::POLLIN, None)
+                // SAFETY: no address is asked for.
+                .map(|_| unsafe {
+                    libc::accept(door.as_raw_fd(), core::ptr::null_mut(), core::ptr::null_mut())
+                });
+            let line = owned(fd.unwrap());
+            let mut bytes = [0; EMITTED_LEN_MAX];
+            let greeting = Greeting { port: ways.local_addr().unwrap().port() };
+            let len = Message::Greeting(greeting).emit(&mut bytes).unwrap();
+            sys::send_over(line.as_raw_fd(), &bytes[..len], &[]).unwrap();
+            let (mut way, library) = ways.accept().unwrap();
+            sys::poll_until(line.as_raw_fd(), libc::POLLIN, None).unwrap();
+            let received = sys::recv_with_fds(line.as_raw_fd(), &mut bytes).unwrap();
+            let Ok(Message::HandOver(said)) = Message::parse(&bytes[..received.len]) else {
+                panic!("no hand-over")
+            };
+            assert_eq!(said.port, library.port());
+            let [connection] = received.fds() else { panic!("no connection") };
+            let mut heard = [0; 3];
+            way.read_exact(&mut heard).unwrap();
+            way.write_all(&heard).unwrap();
+            assert_eq!(way.read(&mut heard).unwrap(), 0, "until the program closes it");
+            (said, owned(*connection))
+        })
+    }
+
+    fn owned(fd: i32) -> OwnedFd {
+        // SAFETY: whoever has opened it has told nobody else.
+        unsafe { OwnedFd::from_raw_fd(fd) }
+    }
+
+    /// A connection, and its other end on what is to be another host.
+    fn connection() -> (TcpStream, TcpStream, &'static Sock) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (peer, _) = listener.accept().unwrap();
+        let sock = sock::register(stream.as_raw_fd(), false, false).unwrap();
+        sock.set_phase(Phase::Offered);
+        (stream, peer, sock)
+    }
+
+    fn close(stream: TcpStream) {
+        drop(sock::before_close(stream.as_raw_fd()));
+        drop(stream);
+    }
+
+    /// Waits for it in a set, where the word 77 stands for it.
+    fn watch(fd: i32) -> OwnedFd {
+        // SAFETY: no memory operands.
+        let set = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
+        let event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 77 };
+        // SAFETY: one event.
+        let added =
+            unsafe { epoll::control(set.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw const event) };
+        assert_eq!(added, Some(Ok(0)));
+        set
+    }
+
+    /// The words of what the kernel reports.
+    fn reported(set: &OwnedFd) -> Option<u64> {
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        // SAFETY: room for one event.
+        match unsafe { libc::epoll_wait(set.as_raw_fd(), &raw mut event, 1, 5_000) } {
+            1 => Some(event.u64),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_connection_goes_by_the_gateway_and_shows_where_it_leads() {
+        let _alone = alone();
+        let thread = gateway();
+        let (mut stream, mut peer, sock) = connection();
+        let fd = stream.as_raw_fd();
+        stream.set_read_timeout(Some(Duration::from_secs(7))).unwrap();
+        let before = [false, true].map(|peer| Name::of(fd, peer).unwrap().bytes().to_vec());
+        let set = watch(fd);
+        hand_over(sock, fd, Side::Server);
+        stream.write_all(b"abc").unwrap();
+        assert_eq!(reported(&set), Some(77));
+        let mut answer = [0; 3];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"abc");
+        assert_eq!([false, true].map(|peer| name(fd, peer).unwrap().bytes().to_vec()), before);
+        assert_ne!(stream.peer_addr().unwrap(), peer.local_addr().unwrap(), "the kernel knows");
+        assert_eq!(stream.read_timeout().unwrap(), Some(Duration::from_secs(7)));
+        close(stream);
+        let (said, connection) = thread.join().unwrap();
+        assert_eq!(said.side, Side::Server);
+        // Nobody else has it.
+        drop(connection);
+        assert_eq!(peer.read(&mut answer).unwrap(), 0);
+    }
+
+    #[test]
+    fn without_a_gateway_a_client_declines_and_goes_on() {
+        let _alone = alone();
+        let (mut stream, mut peer, sock) = connection();
+        let fd = stream.as_raw_fd();
+        hand_over(sock, fd, Side::Client);
+        stream.write_all(b"abc").unwrap();
+        let mut heard = [0; DECLINE_LEN + 3];
+        peer.read_exact(&mut heard).unwrap();
+        let decline = Decline::parse(&heard[..DECLINE_LEN]).unwrap();
+        assert_eq!((decline.diagnosis, &heard[DECLINE_LEN..]), (Diagnosis::MEM, &b"abc"[..]));
+        assert!(name(fd, true).is_none());
+        close(stream);
+    }
+
+    #[test]
+    fn without_a_gateway_a_server_is_told_that_the_connection_has_ended() {
+        let _alone = alone();
+        let (mut stream, mut peer, sock) = connection();
+        peer.write_all(b"a Proposal").unwrap();
+        hand_over(sock, stream.as_raw_fd(), Side::Server);
+        let ended = stream.read(&mut [0; 16]).unwrap_err();
+        assert_eq!(ended.raw_os_error(), Some(libc::ECONNRESET));
+        close(stream);
+    }
+
+    #[test]
+    fn what_no_other_host_has_agreed_to_goes_on_as_it_is() {
+        let _alone = alone();
+        let (stream, mut peer, sock) = connection();
+        let fd = stream.as_raw_fd();
+        let set = watch(fd);
+        settle(sock, fd);
+        assert!(descriptors::object(fd).is_some_and(|sock| sock.phase() == Phase::Candidate));
+        peer.write_all(b"abc").unwrap();
+        assert_eq!(reported(&set), Some(77));
+        close(stream);
+    }
+}
