@@ -322,9 +322,10 @@ mod tests {
         let proto = ("crates/proto/src/lib.rs", "//! p\n#![forbid(unsafe_code)]\n");
         let bpf = ("crates/bpf/src/lib.rs", "//! b\n#![forbid(unsafe_code)]\n");
         let engine = ("crates/engine/src/lib.rs", "//! e\n#![forbid(unsafe_code)]\n");
-        assert!(forbidden_unsafe(&tree(&[wire, proto, bpf, engine])).is_empty());
+        let gateway = ("crates/gateway/src/lib.rs", "//! g\n#![forbid(unsafe_code)]\n");
+        assert!(forbidden_unsafe(&tree(&[wire, proto, bpf, engine, gateway])).is_empty());
         let denied = ("crates/proto/src/lib.rs", "//! p\n#![deny(unsafe_code)]\n");
-        assert_eq!(forbidden_unsafe(&tree(&[wire, denied, bpf, engine])).len(), 1);
+        assert_eq!(forbidden_unsafe(&tree(&[wire, denied, bpf, engine, gateway])).len(), 1);
         assert_eq!(forbidden_unsafe(&tree(&[])).len(), SAFE_CRATES.len());
     }
 
