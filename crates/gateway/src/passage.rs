@@ -143,7 +143,7 @@ struct Moved {
 /// It stays TCP, and the program goes on with N.
 #[derive(Debug)]
 struct Returning {
-    kept: Kept,
+    outward: Direction,
     reason: String,
 }
 
@@ -753,46 +753,22 @@ impl Passage {
 /// How it goes on by TCP.
 fn stay_tcp(keeps_n: bool, reason: String) -> Stage {
     if keeps_n {
-        return Stage::Returning(Box::new(Returning { kept: Kept::default(), reason }));
+        return Stage::Returning(Box::new(Returning { outward: Direction::default(), reason }));
     }
     let [outward, inward] = [Direction::default(), Direction::default()];
     Stage::Relayed(Box::new(Relayed { outward, inward, exchange: None, reason }))
 }
 
 impl Passage {
-    /// What the program has sent on H meanwhile goes on N, up to the end.
+    /// What the program has sent on H meanwhile goes on N, up to the end, of which only H has one.
     fn give_back(&mut self, world: &mut World<'_>) -> Fate {
-        let Stage::Returning(returning) = &mut self.stage else { return Fate::HasMore };
-        let kept = &mut returning.kept;
-        let mut moved = 0;
-        loop {
-            if !kept.is_empty() {
-                if !self.n_is.write {
-                    return Fate::Waits;
-                }
-                match send(&self.n, kept.left()) {
-                    Ok(count) => kept.take(count),
-                    Err(Errno::AGAIN) => self.n_is.write = false,
-                    Err(_) => return Fate::Over(End::Reset),
-                }
-                continue;
-            }
-            if !self.h_is.read {
-                return Fate::Waits;
-            }
-            if moved >= TURN {
-                return Fate::HasMore;
-            }
-            match net::recv(&self.h, &mut *world.chunk, RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => return Fate::Over(End::InOrder),
-                Ok((_, count)) => {
-                    moved += count;
-                    kept.keep(&world.chunk[..count]);
-                }
-                Err(Errno::AGAIN) => self.h_is.read = false,
-                Err(Errno::INTR) => {}
-                Err(_) => return Fate::Over(End::Reset),
-            }
+        let Self { n, h, n_is, h_is, stage, .. } = self;
+        let Stage::Returning(returning) = stage else { return Fate::HasMore };
+        match returning.outward.pump((h, h_is), (n, n_is), world.chunk, |_| 0) {
+            Ok(_) if returning.outward.is_over() => Fate::Over(End::InOrder),
+            Ok(true) => Fate::HasMore,
+            Ok(false) => Fate::Waits,
+            Err(Cut) => Fate::Over(End::Reset),
         }
     }
 }
@@ -804,10 +780,12 @@ impl Passage {
         let Self { n, h, n_is, h_is, stage, .. } = self;
         let Stage::Relayed(relayed) = stage else { return Fate::HasMore };
         let outward = relayed.outward.pump((h, h_is), (n, n_is), world.chunk, |_| 0);
+        let outward = outward.and_then(|more| relayed.outward.tell(n).map(|()| more));
         let exchange = &mut relayed.exchange;
         // A Decline of the peer may have crossed ours.
         let declines = |first: &[u8]| exchange.take().map_or(0, |exchange| exchange.crossed(first));
         let inward = relayed.inward.pump((n, n_is), (h, h_is), world.chunk, declines);
+        let inward = inward.and_then(|more| relayed.inward.tell(h).map(|()| more));
         let (Ok(more_outward), Ok(more_inward)) = (outward, inward) else {
             return Fate::Over(End::ResetBoth);
         };
@@ -819,6 +797,20 @@ impl Passage {
 }
 
 impl Direction {
+    /// One side has ended, and the other has all that came before.
+    fn is_over(&self) -> bool {
+        self.has_ended && self.kept.is_empty()
+    }
+
+    /// Ends the other side as well, once it is over.
+    fn tell(&mut self, to: &TcpStream) -> Result<(), Cut> {
+        if self.is_over() && !self.is_told {
+            self.is_told = true;
+            to.shutdown(Shutdown::Write).map_err(|_| Cut)?;
+        }
+        Ok(())
+    }
+
     /// Passes on what can be, but for as many bytes of each piece as `skip` says. True: there is
     /// more.
     fn pump(
@@ -840,10 +832,6 @@ impl Direction {
                     Err(_) => return Err(Cut),
                 }
                 continue;
-            }
-            if self.has_ended && !self.is_told {
-                self.is_told = true;
-                to.shutdown(Shutdown::Write).map_err(|_| Cut)?;
             }
             if self.has_ended || !from_is.read {
                 return Ok(false);

@@ -52,15 +52,15 @@ impl Line {
         Ok(h)
     }
 
-    /// Says what `h` is for.
+    /// Says what `h` is for, and whether the caller goes on with `n` if it stays TCP.
     pub(crate) fn say(
         &self,
-        n: &TcpStream,
+        (n, keeps_n): (&TcpStream, bool),
         h: &TcpStream,
         side: Side,
         rmbe: RmbeSize,
     ) -> io::Result<()> {
-        let hand_over = HandOver { side, keeps_n: true, port: h.local_addr()?.port(), rmbe };
+        let hand_over = HandOver { side, keeps_n, port: h.local_addr()?.port(), rmbe };
         let mut bytes = [0; EMITTED_LEN_MAX];
         let message = Message::HandOver(hand_over);
         let len = message.emit(&mut bytes).map_err(io::Error::other)?;
@@ -82,7 +82,7 @@ impl Line {
 pub(crate) fn hand_over(n: &TcpStream, side: Side, rmbe: RmbeSize) -> io::Result<TcpStream> {
     let line = Line::call()?;
     let h = line.connect()?;
-    line.say(n, &h, side, rmbe)?;
+    line.say((n, true), &h, side, rmbe)?;
     Ok(h)
 }
 

@@ -1,6 +1,7 @@
 //! Connections that stay TCP, with every byte.
 
 use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
 
 use sidestep_wire::RmbeSize;
 use sidestep_wire::hand_over::Verdict;
@@ -57,6 +58,34 @@ fn bytes_before_the_verdict_arrive_by_tcp() {
     receive(&ends[0].n, 2, 1000);
     send(&ends[0].n, 9, 10);
     receive(&ends[1].n, 9, 10);
+}
+
+/// As a program of the library, which keeps nothing but H.
+#[test]
+fn bytes_of_who_keeps_nothing_are_passed_on_both_ways() {
+    let Some(scene) = strangers() else { return };
+    let [client, server] = scene.connection();
+    let give = |host, side, n: TcpStream| {
+        let h = scene.at(host, || {
+            let line = by_hand::Line::call().unwrap();
+            let h = line.connect().unwrap();
+            line.say((&n, false), &h, side, RmbeSize::DEFAULT).unwrap();
+            h
+        });
+        h.set_read_timeout(Some(PATIENCE)).unwrap();
+        h
+    };
+    let [client, server] = [give(CLIENT, Side::Client, client), give(SERVER, Side::Server, server)];
+    std::thread::scope(|scope| {
+        scope.spawn(|| send(&client, 1, 300_000));
+        receive(&server, 1, 300_000);
+    });
+    client.shutdown(Shutdown::Write).unwrap();
+    receive_end(&server);
+    send(&server, 2, 1000);
+    drop(server);
+    receive(&client, 2, 1000);
+    receive_end(&client);
 }
 
 /// The peer has agreed by the option, and then says something else: that is no connection of CLC's, and
