@@ -257,7 +257,7 @@ pub fn after_disconnect(sock: &Use, fd: i32, had_ended: bool) {
             let _ = sys::socket_option::<i32>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
         }
     }
-    crate::sock::start_anew(sock);
+    crate::sock::start_anew(sock, fd);
 }
 
 /// Undoes what [`carry_options_over`] and its like have changed in the kernel.

@@ -224,7 +224,7 @@ fn hand_over(old: &'static Sock, fd: i32, side: Side) {
     carry_options_over(fd, way);
     let new = sock::renewed(old, fd, Some(passage));
     epoll::withdraw(old);
-    sock::put_under(old, way);
+    sock::put_under(old, fd, way);
     sys::close_number(way);
     sock::succeed(old, new, fd);
 }

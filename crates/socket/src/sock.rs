@@ -391,13 +391,13 @@ pub(crate) fn enter_descriptor(fd: i32, sock: &'static Sock) {
 /// The kernel has made a socket new (`connect` to nowhere): its descriptors stand for
 /// a new object from now on, and the old one ends as by `close`. Calls of other
 /// threads that are under way finish with the old one.
-pub fn start_anew(old: &Use) {
+pub fn start_anew(old: &Use, fd: i32) {
     let old = old.sock();
     let new = new(old.nonblocking.load(Ordering::Relaxed), false);
     if let Some(new) = new {
         new.inherit(old);
     }
-    replace(old, new);
+    replace(old, new, fd);
 }
 
 /// An object for what the descriptors of another one will mean: a connection that begins now, by
@@ -412,7 +412,7 @@ pub(crate) fn renewed(old: &Sock, fd: i32, passage: Option<Passage>) -> Option<&
 
 /// The connection of a new object begins, and its descriptors are another one's so far.
 pub(crate) fn succeed(old: &'static Sock, new: Option<&'static Sock>, fd: i32) {
-    replace(old, new);
+    replace(old, new, fd);
     if let Some(new) = new {
         new.set_phase(Phase::Candidate);
         new.begin(fd);
@@ -424,27 +424,38 @@ pub(crate) fn succeed(old: &'static Sock, new: Option<&'static Sock>, fd: i32) {
     }
 }
 
-/// Puts an open file under all descriptors of a socket.
-pub(crate) fn put_under(sock: &Sock, fd: i32) {
-    descriptors::for_each_sock(|number, other| {
-        if core::ptr::eq(sock, other) {
-            let is_kept = sys::fcntl(number, libc::F_GETFD, 0) == Ok(0);
-            let _ = sys::dup_onto(fd, number, !is_kept);
-        }
+/// Puts an open file under all descriptors of a socket, of which this is one.
+pub(crate) fn put_under(sock: &Sock, fd: i32, file: i32) {
+    each_number(sock, fd, |number| {
+        let is_kept = sys::fcntl(number, libc::F_GETFD, 0) == Ok(0);
+        let _ = sys::dup_onto(file, number, !is_kept);
     });
 }
 
 /// The descriptors of one object, and its places in epoll sets, are another's from now on.
-fn replace(old: &'static Sock, new: Option<&'static Sock>) {
+fn replace(old: &'static Sock, new: Option<&'static Sock>, fd: i32) {
     if let Some(new) = new {
         epoll::hand_back(old, new);
     }
-    descriptors::for_each_sock(|fd, sock| {
-        if core::ptr::eq(sock, old) {
-            // Without memory for a new object the socket is the kernel's alone.
-            let entry = new
-                .map_or_else(|| descriptors::remove(fd), |new| descriptors::insert_sock(fd, new));
-            forget_entry(entry, -1);
+    each_number(old, fd, |number| {
+        // Without memory for a new object the socket is the kernel's alone.
+        let entry = match new {
+            Some(new) => descriptors::insert_sock(number, new),
+            None => descriptors::remove(number),
+        };
+        forget_entry(entry, -1);
+    });
+}
+
+/// Calls `f` with every descriptor of a socket, of which `fd` is one. It mostly has no other, and
+/// nobody has to look through the table.
+fn each_number(sock: &Sock, fd: i32, mut f: impl FnMut(i32)) {
+    if sock.descriptors.load(Ordering::Relaxed) == 1 && descriptors::leads_to(fd, sock) {
+        return f(fd);
+    }
+    descriptors::for_each_sock(|number, other| {
+        if core::ptr::eq(sock, other) {
+            f(number);
         }
     });
 }
