@@ -32,7 +32,7 @@ const _: () = assert!((YOUNG_MAX * size_of::<Young>()).is_multiple_of(4096));
 const MAGIC: u64 = u64::from_be_bytes(*b"SIDESTAT");
 /// Bumped with every change of the layout. Not that of what peers share: programs
 /// whose states differ still talk to each other.
-const VERSION: u32 = 9;
+const VERSION: u32 = 10;
 
 const _: () = assert!(size_of::<Slot>() <= 640);
 const _: () = assert!(size_of::<Header>() <= HISTORY_AT);
@@ -374,6 +374,8 @@ pub struct Slot {
     pub read_rung: crate::arm::Rung,
     /// The peer's write arm that we answered last.
     pub write_rung: crate::arm::Rung,
+    /// The peer's nap arm that we answered last.
+    pub nap_rung: crate::arm::Rung,
     /// Error number that waits for `SO_ERROR` or the next call, 0 = none.
     pub error: AtomicU32,
     /// `SO_RCVLOWAT`.

@@ -517,6 +517,7 @@ impl Gateway {
     }
 
     fn transmit(&mut self, now: Duration) {
+        self.host.transmit(now);
         for place in &mut self.places {
             if let Some(device) = self.host.device(place.id) {
                 place.is_busy |= device.transmit(now);

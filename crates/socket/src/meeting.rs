@@ -739,6 +739,7 @@ fn prepare(record: &Record, slot: &Slot, fd: i32, ring_at: u64, ring: RmbeSize, 
     record.receiving.permit.reset();
     record.waiting.read_arm.withdraw();
     record.waiting.write_arm.withdraw();
+    record.waiting.nap_arm.withdraw();
     record.waiting.channels.store(0, Ordering::Relaxed);
     record.waiting.write_wanted.store(0, Ordering::Relaxed);
     record.identity.ring_at.store(ring_at, Ordering::Relaxed);
