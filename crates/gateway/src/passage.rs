@@ -26,7 +26,7 @@
 
 use std::collections::HashMap;
 use std::mem;
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use rustix::io::{Errno, ioctl_fionread};
@@ -35,10 +35,12 @@ use sidestep_engine::{CallError, Event as EngineEvent, Host, Proposer, Sizes, Wo
 use sidestep_proto::rendezvous::hosts::{self, Event, Exchange, Outcome, Terms};
 use sidestep_rdma::soft::Rnic;
 use sidestep_wire::hand_over::Verdict;
+use sidestep_wire::host_control::Side;
 use sidestep_wire::{AlertToken, Diagnosis};
 
 use crate::bytes::Kept;
 use crate::desk::Offer;
+use crate::failures::{self, Failures};
 use crate::limits::{LEAVE_PATIENCE, TURN};
 use crate::status::{self, Mode};
 
@@ -47,6 +49,7 @@ pub(crate) struct World<'a> {
     pub(crate) host: &'a mut Host<Rnic>,
     /// Which passage has which of the host's connections.
     pub(crate) owners: &'a mut HashMap<AlertToken, u64>,
+    pub(crate) failures: &'a Failures,
     /// For bytes on their way.
     pub(crate) chunk: &'a mut [u8],
     pub(crate) now: Duration,
@@ -94,6 +97,8 @@ pub(crate) struct Passage {
     uid: u32,
     /// The program goes on with N itself if its bytes stay on TCP.
     keeps_n: bool,
+    /// Where the program has connected to, if it is the client.
+    server: Option<SocketAddr>,
     n: TcpStream,
     h: TcpStream,
     n_is: Ready,
@@ -180,12 +185,14 @@ struct Cut;
 
 impl Passage {
     pub(crate) fn begin(number: u64, offer: Offer, h: TcpStream, exchange: Exchange) -> Self {
-        let Offer { rmbe, connection, uid, keeps_n, .. } = offer;
+        let Offer { side, rmbe, connection, uid, keeps_n, .. } = offer;
+        let server = (side == Side::Client).then(|| connection.peer_addr().ok()).flatten();
         let meeting = Meeting { exchange, unsent: Kept::default() };
         Self {
             number,
             uid,
             keeps_n,
+            server,
             n: connection,
             h,
             n_is: Ready::ALL,
@@ -391,6 +398,7 @@ impl Passage {
 
     fn decide(&mut self, outcome: Outcome, world: &mut World<'_>) -> Fate {
         let number = self.number;
+        self.remember(&outcome, world.failures);
         match (outcome, self.token) {
             (Outcome::Agreed { version, first_contact }, Some(token)) => {
                 let contact = if first_contact { "first" } else { "further" };
@@ -412,6 +420,16 @@ impl Passage {
             }
             (Outcome::Agreed { .. }, None) => Fate::Over(End::ResetBoth),
         }
+    }
+
+    /// Whether the next connection of this user's to this server is to be offered to it.
+    fn remember(&self, outcome: &Outcome, failures: &Failures) {
+        let Some(server) = self.server else { return };
+        if matches!(outcome, Outcome::Agreed { .. }) {
+            return failures.forget(server, self.uid);
+        }
+        let pause = failures.note(server, self.uid, failures::now());
+        log::info!("connection {}: {server} is left alone for {} s", self.number, pause.as_secs());
     }
 
     fn stay_tcp(&mut self, reason: String) {

@@ -18,7 +18,8 @@
 //! which are kept ([`name`]), and the options that it had, which H is given.
 //!
 //! Nobody waits for CLC: what the program sends meanwhile is on its way in H. If the two hosts do
-//! not agree, the gateway passes the bytes on by TCP.
+//! not agree, the gateway passes the bytes on by TCP, and remembers that server: the next connections
+//! to it are not offered ([`may_lead_to`]), and are TCP from their first byte.
 //!
 //! After a `connect` that did not wait, nobody knows yet what came of the option, and the socket is
 //! [`Phase::Offered`]. Not a byte may go by N then, because the other host waits for CLC: whoever
@@ -28,11 +29,14 @@ use crate::descriptors::{self, Use};
 use crate::pool::{Held, SharedLock};
 use crate::sock::{self, Name, Passage, Phase, Sock};
 use crate::{epoll, parcel, process, switch, tcp_option};
+use core::net::SocketAddr;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use sidestep_device::sys::{self, Errno, UnixName};
+use sidestep_proto::autocache;
 use sidestep_wire::clc::Decline;
-use sidestep_wire::hand_over::{EMITTED_LEN_MAX, HandOver, Message, gateway_name};
+use sidestep_wire::failed_lately::{self, Failure};
+use sidestep_wire::hand_over::{EMITTED_LEN_MAX, Greeting, HandOver, Message, gateway_name};
 use sidestep_wire::host_control::Side;
 use sidestep_wire::{Diagnosis, PeerId};
 
@@ -50,6 +54,8 @@ static LINE: Line = Line {
     lock: SharedLock::new(),
     fd: AtomicI32::new(0),
     port: AtomicU32::new(0),
+    failures: AtomicI32::new(0),
+    user: AtomicU32::new(0),
     called: AtomicU64::new(0),
 };
 
@@ -59,6 +65,10 @@ struct Line {
     fd: AtomicI32,
     /// Where the gateway takes H.
     port: AtomicU32,
+    /// The file in which the servers stand that are to be left alone: its number + 1.
+    failures: AtomicI32,
+    /// Who we are there.
+    user: AtomicU32,
     /// When it was called last, by [`sys::coarse_ns`].
     called: AtomicU64,
 }
@@ -69,6 +79,25 @@ pub(crate) fn is_present() -> bool {
     LINE.reach().is_some()
 }
 
+/// Whether a connection to this server may be offered to another host: there is a gateway, and it
+/// does not know that nothing would come of it.
+pub(crate) fn may_lead_to(server: SocketAddr) -> bool {
+    is_present() && !has_failed_lately(server)
+}
+
+/// Whether the gateway has this server left alone for now.
+pub(crate) fn has_failed_lately(server: SocketAddr) -> bool {
+    if !process::options().autocache {
+        return false;
+    }
+    let _held = Held::enter(LINE.lock.get());
+    LINE.failure(server).is_some_and(|failure| {
+        let left = failure.until.saturating_sub(Duration::from_nanos(sys::now_ns()));
+        // No pause is longer: the gateway's clock would be another one.
+        !left.is_zero() && left <= autocache::LONGEST
+    })
+}
+
 impl Line {
     /// The line, and the gateway's port. Under the lock.
     fn reach(&self) -> Option<(i32, u16)> {
@@ -76,33 +105,49 @@ impl Line {
         if fd >= 0 && !sys::is_hung_up(fd) {
             return Some((fd, self.port.load(Ordering::Relaxed) as u16));
         }
-        if fd >= 0 {
-            self.fd.store(0, Ordering::Relaxed);
-            sys::close(fd);
+        for place in [&self.fd, &self.failures] {
+            let old = place.swap(0, Ordering::Relaxed) - 1;
+            if old >= 0 {
+                sys::close(old);
+            }
         }
         let (now, called) = (sys::coarse_ns(), self.called.load(Ordering::Relaxed));
         if called != 0 && now < called + CALL_INTERVAL_NS {
             return None;
         }
         self.called.store(now, Ordering::Relaxed);
-        let (fd, port) = call()?;
+        let (fd, Greeting { port, user }, failures) = call()?;
         self.port.store(u32::from(port), Ordering::Relaxed);
+        self.user.store(user, Ordering::Relaxed);
+        self.failures.store(failures + 1, Ordering::Relaxed);
         self.fd.store(fd + 1, Ordering::Relaxed);
         Some((fd, port))
     }
+
+    /// What the gateway remembers of a server. Under the lock.
+    fn failure(&self, server: SocketAddr) -> Option<Failure> {
+        let file = self.failures.load(Ordering::Relaxed) - 1;
+        let user = self.user.load(Ordering::Relaxed);
+        let mut bytes = [0; Failure::LEN];
+        let at = failed_lately::offset(server, user);
+        let len = (file >= 0).then(|| sys::read_at(file, &mut bytes, at))?.ok()?;
+        let failure = Failure::parse(bytes.get(..len)?).ok()?;
+        failure.is_about(server, user).then_some(failure)
+    }
 }
 
-/// Calls the gateway, which says at which port it takes H.
-fn call() -> Option<(i32, u16)> {
+/// Calls the gateway, which says at which port it takes H, and has a file to look into.
+fn call() -> Option<(i32, Greeting, i32)> {
     let fd = sys::unix_packet().map(sys::move_up).ok()?;
-    let port = sys::connect_unix(fd, &UnixName::new(&gateway_name())).ok().and_then(|_| greet(fd));
-    if port.is_none() {
+    let greeted =
+        sys::connect_unix(fd, &UnixName::new(&gateway_name())).ok().and_then(|_| greet(fd));
+    if greeted.is_none() {
         sys::close(fd);
     }
-    port.map(|port| (fd, port))
+    greeted.map(|(greeting, failures)| (fd, greeting, failures))
 }
 
-fn greet(fd: i32) -> Option<u16> {
+fn greet(fd: i32) -> Option<(Greeting, i32)> {
     let gateway = sys::peer_user(sys::seat(fd)).ok()?;
     if ![0, sys::effective_uid()].contains(&gateway) {
         crate::log!(Warn, "a gateway of user {gateway} is not used");
@@ -111,10 +156,10 @@ fn greet(fd: i32) -> Option<u16> {
     let mut bytes = [0; EMITTED_LEN_MAX];
     sys::poll_until(sys::seat(fd), libc::POLLIN, Some(PATIENCE)).ok()?;
     let received = sys::recv_with_fds(fd, &mut bytes).ok()?;
-    received.close_fds();
-    match Message::parse(&bytes[..received.len]) {
-        Ok(Message::Greeting(greeting)) => Some(greeting.port),
-        other => {
+    match (Message::parse(&bytes[..received.len]), received.fds()) {
+        (Ok(Message::Greeting(greeting)), &[failures]) => Some((greeting, sys::move_up(failures))),
+        (other, _) => {
+            received.close_fds();
             crate::log!(Warn, "the gateway makes no sense: {other:?}");
             None
         }
@@ -233,9 +278,11 @@ fn hand_over(old: &'static Sock, fd: i32, side: Side) {
 fn open_passage(sock: &Sock, fd: i32, side: Side) -> Option<(i32, Passage)> {
     let _held = Held::enter(LINE.lock.get());
     let (line, port) = LINE.reach()?;
-    let way = sys::tcp_socket().ok()?;
+    // Who has a socket of IPv6 is to find one, whatever may be asked of it.
+    let is_ipv6 = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) == Ok(libc::AF_INET6);
+    let way = sys::tcp_socket(is_ipv6).ok()?;
     tcp_option::mark_way(way);
-    let passage = sys::connect_to_self(way, port, PATIENCE).ok().and_then(|_| {
+    let passage = sys::connect_to_self(way, is_ipv6, port, PATIENCE).ok().and_then(|_| {
         let passage = describe(way, fd, side)?;
         let hand_over = HandOver { side, keeps_n: false, port: passage.port, rmbe: sock.rmbe() };
         give(line, hand_over, fd).map(|_| passage)
@@ -285,7 +332,10 @@ fn close_off(fd: i32) {
 
 /// Gives H what the program has set on N.
 fn carry_options_over(from: i32, to: i32) {
-    const NUMBERS: [(i32, i32); 8] = [
+    const NUMBERS: [(i32, i32); 10] = [
+        // Before SO_PRIORITY, which it sets.
+        (libc::IPPROTO_IP, libc::IP_TOS),
+        (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
         (libc::SOL_SOCKET, libc::SO_OOBINLINE),
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
@@ -325,16 +375,29 @@ pub fn name(fd: i32, peer: bool) -> Option<Name> {
 mod tests {
     use super::*;
     use crate::process::tests::alone;
-    use sidestep_wire::hand_over::Greeting;
+    use std::fs::File;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    use std::os::unix::fs::FileExt;
     use std::thread::JoinHandle;
 
-    /// A gateway for one connection, on which it answers what it hears. The end of the thread:
-    /// what was handed over.
-    fn gateway() -> JoinHandle<(HandOver, OwnedFd)> {
+    /// Who this program is to the gateway.
+    const USER: u32 = 7;
+
+    /// A gateway to which one process comes, and what it does with its line. It knows of these
+    /// failures.
+    fn gateway<T: Send + 'static>(
+        failures: &[Failure],
+        serve: impl FnOnce(OwnedFd, &TcpListener) -> T + Send + 'static,
+    ) -> JoinHandle<T> {
         LINE.called.store(0, Ordering::Relaxed);
+        let file = File::from(owned(sys::memfd(c"failures").unwrap()));
+        file.set_len(failed_lately::FILE_LEN as u64).unwrap();
+        for failure in failures {
+            let at = failed_lately::offset(failure.server, failure.user);
+            file.write_all_at(&failure.emit().unwrap(), at).unwrap();
+        }
         let ways = TcpListener::bind("127.0.0.1:0").unwrap();
         let door = owned(sys::unix_packet().unwrap());
         sys::bind_unix(door.as_raw_fd(), &UnixName::new(&gateway_name())).unwrap();
@@ -348,9 +411,18 @@ mod tests {
                 });
             let line = owned(fd.unwrap());
             let mut bytes = [0; EMITTED_LEN_MAX];
-            let greeting = Greeting { port: ways.local_addr().unwrap().port() };
+            let greeting = Greeting { port: ways.local_addr().unwrap().port(), user: USER };
             let len = Message::Greeting(greeting).emit(&mut bytes).unwrap();
-            sys::send_over(line.as_raw_fd(), &bytes[..len], &[]).unwrap();
+            sys::send_over(line.as_raw_fd(), &bytes[..len], &[file.as_raw_fd()]).unwrap();
+            serve(line, &ways)
+        })
+    }
+
+    /// The same for one connection, on which it answers what it hears. The end of the thread: what
+    /// was handed over.
+    fn echoing_gateway() -> JoinHandle<(HandOver, OwnedFd)> {
+        gateway(&[], |line, ways| {
+            let mut bytes = [0; EMITTED_LEN_MAX];
             let (mut way, library) = ways.accept().unwrap();
             sys::poll_until(line.as_raw_fd(), libc::POLLIN, None).unwrap();
             let received = sys::recv_with_fds(line.as_raw_fd(), &mut bytes).unwrap();
@@ -374,7 +446,10 @@ mod tests {
 
     /// A connection, and its other end on what is to be another host.
     fn connection() -> (TcpStream, TcpStream, &'static Sock) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        connection_by(&TcpListener::bind("127.0.0.1:0").unwrap())
+    }
+
+    fn connection_by(listener: &TcpListener) -> (TcpStream, TcpStream, &'static Sock) {
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (peer, _) = listener.accept().unwrap();
         let sock = sock::register(stream.as_raw_fd(), false, false).unwrap();
@@ -412,7 +487,7 @@ mod tests {
     #[test]
     fn a_connection_goes_by_the_gateway_and_shows_where_it_leads() {
         let _alone = alone();
-        let thread = gateway();
+        let thread = echoing_gateway();
         let (mut stream, mut peer, sock) = connection();
         let fd = stream.as_raw_fd();
         stream.set_read_timeout(Some(Duration::from_secs(7))).unwrap();
@@ -433,6 +508,67 @@ mod tests {
         // Nobody else has it.
         drop(connection);
         assert_eq!(peer.read(&mut answer).unwrap(), 0);
+    }
+
+    /// Also one that leads to an address of IPv4.
+    #[test]
+    fn a_socket_of_ipv6_stays_one() {
+        let _alone = alone();
+        for address in ["[::1]:0", "[::ffff:127.0.0.1]:0"] {
+            let Ok(listener) = TcpListener::bind(address) else {
+                println!("skipped: there is no IPv6 for {address}");
+                continue;
+            };
+            let thread = echoing_gateway();
+            let (mut stream, _peer, sock) = connection_by(&listener);
+            let fd = stream.as_raw_fd();
+            let tclass = |fd| sys::socket_option(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS);
+            sys::set_socket_option(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, 0x28).unwrap();
+            let before = [false, true].map(|peer| Name::of(fd, peer).unwrap().bytes().to_vec());
+            hand_over(sock, fd, Side::Client);
+            let domain = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN);
+            assert_eq!((domain, tclass(fd)), (Ok(libc::AF_INET6), Ok(0x28)));
+            sys::set_socket_option(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, 0x48).unwrap();
+            assert_eq!(tclass(fd), Ok(0x48));
+            assert_eq!([false, true].map(|peer| name(fd, peer).unwrap().bytes().to_vec()), before);
+            let mut answer = [0; 3];
+            stream.write_all(b"abc").unwrap();
+            stream.read_exact(&mut answer).unwrap();
+            assert_eq!(&answer, b"abc");
+            close(stream);
+            thread.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn servers_that_have_failed_lately_are_left_alone() {
+        let _alone = alone();
+        let now = Duration::from_nanos(sys::now_ns());
+        let [failed, over, impossible, others, never] =
+            [1, 2, 3, 4, 5].map(|host| SocketAddr::from(([10, 0, 0, host], 80)));
+        let failure = |server, user, until| Failure { server, user, in_a_row: 1, until };
+        let failures = [
+            failure(failed, USER, now + Duration::from_secs(60)),
+            failure(over, USER, now),
+            failure(impossible, USER, now + 2 * autocache::LONGEST),
+            failure(others, USER + 1, now + Duration::from_secs(60)),
+        ];
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let thread = gateway(&failures, move |line, _| {
+            // Until the test is over.
+            let _ = ended.recv();
+            drop(line);
+        });
+        assert!(is_present());
+        assert_eq!(
+            [failed, over, impossible, others, never].map(may_lead_to),
+            [false, true, true, true, true]
+        );
+        assert!(has_failed_lately(failed));
+        drop(end);
+        thread.join().unwrap();
+        // What it knew went with it.
+        assert!(!is_present() && !has_failed_lately(failed));
     }
 
     #[test]
