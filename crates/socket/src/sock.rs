@@ -190,6 +190,11 @@ impl Passage {
     fn word(&self) -> u32 {
         u32::from(self.port) | u32::from(self.is_server) << 16
     }
+
+    /// Where it was accepted.
+    pub(crate) fn server(&self) -> Option<SocketAddr> {
+        if self.is_server { self.local.address() } else { self.peer.address() }
+    }
 }
 
 impl Name {
@@ -420,6 +425,7 @@ pub(crate) fn succeed(old: &'static Sock, new: Option<&'static Sock>, fd: i32) {
             && let (Some(local), Some(peer)) = (passage.local.address(), passage.peer.address())
         {
             new.note_addresses(local, peer);
+            account::handed_over(new, passage);
         }
     }
 }
