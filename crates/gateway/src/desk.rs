@@ -86,12 +86,12 @@ impl Desk {
         Ok(Self { listener, spare: Spare::new(), port, lines: HashMap::new(), last_line: 0 })
     }
 
-    /// Takes calls. Who calls is given the failures.
-    pub(crate) fn welcome(&mut self, poller: &Poller, failures: BorrowedFd<'_>, now: Duration) {
+    /// Takes calls. Who calls is given what connections have taught.
+    pub(crate) fn welcome(&mut self, poller: &Poller, lessons: BorrowedFd<'_>, now: Duration) {
         for _ in 0..AT_ONCE {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match net::accept_with(&self.listener, flags) {
-                Ok(socket) => self.admit(socket, poller, failures, now),
+                Ok(socket) => self.admit(socket, poller, lessons, now),
                 Err(Errno::MFILE | Errno::NFILE) => {
                     self.spare.lend(|| drop(net::accept(&self.listener)));
                     return self.dismiss_quietest();
@@ -101,7 +101,7 @@ impl Desk {
         }
     }
 
-    fn admit(&mut self, socket: OwnedFd, poller: &Poller, failures: BorrowedFd<'_>, now: Duration) {
+    fn admit(&mut self, socket: OwnedFd, poller: &Poller, lessons: BorrowedFd<'_>, now: Duration) {
         let Ok(caller) = sockopt::socket_peercred(&socket) else { return };
         let uid = caller.uid.as_raw();
         if self.lines.values().filter(|line| line.uid == uid).count() >= LINES_OF_USER_MAX {
@@ -111,7 +111,7 @@ impl Desk {
         if self.lines.len() >= LINES_MAX {
             self.dismiss_quietest();
         }
-        if greet(&socket, Greeting { port: self.port, user: uid }, failures).is_err() {
+        if greet(&socket, Greeting { port: self.port, user: uid }, lessons).is_err() {
             return;
         }
         self.last_line += 1;
@@ -157,12 +157,12 @@ impl Desk {
     }
 }
 
-fn greet(socket: &OwnedFd, greeting: Greeting, failures: BorrowedFd<'_>) -> io::Result<()> {
+fn greet(socket: &OwnedFd, greeting: Greeting, lessons: BorrowedFd<'_>) -> io::Result<()> {
     let mut bytes = [0; EMITTED_LEN_MAX];
     let len = Message::Greeting(greeting).emit(&mut bytes).map_err(io::Error::other)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
-    let rights = [failures];
+    let rights = [lessons];
     beside.push(SendAncillaryMessage::ScmRights(&rights));
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     net::sendmsg(socket, &[IoSlice::new(&bytes[..len])], &mut beside, flags)?;

@@ -18,8 +18,9 @@
 //! which are kept ([`name`]), and the options that it had, which H is given.
 //!
 //! Nobody waits for CLC: what the program sends meanwhile is on its way in H. If the two hosts do
-//! not agree, the gateway passes the bytes on by TCP, and remembers that server: the next connections
-//! to it are not offered ([`may_lead_to`]), and are TCP from their first byte.
+//! not agree, the gateway passes the bytes on by TCP, and remembers that server, as it does one whose
+//! connections are short: the next connections to it are not offered ([`may_lead_to`]), and are TCP
+//! from their first byte.
 //!
 //! After a `connect` that did not wait, nobody knows yet what came of the option, and the socket is
 //! [`Phase::Offered`]. Not a byte may go by N then, because the other host waits for CLC: whoever
@@ -34,10 +35,11 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use sidestep_device::sys::{self, Errno, UnixName};
 use sidestep_proto::autocache;
+use sidestep_proto::fallback::Reason;
 use sidestep_wire::clc::Decline;
-use sidestep_wire::failed_lately::{self, Failure};
 use sidestep_wire::hand_over::{EMITTED_LEN_MAX, Greeting, HandOver, Message, gateway_name};
 use sidestep_wire::host_control::Side;
+use sidestep_wire::lessons::{self, Cause, Lesson};
 use sidestep_wire::{Diagnosis, PeerId};
 
 /// Between two attempts to reach a gateway.
@@ -54,7 +56,7 @@ static LINE: Line = Line {
     lock: SharedLock::new(),
     fd: AtomicI32::new(0),
     port: AtomicU32::new(0),
-    failures: AtomicI32::new(0),
+    lessons: AtomicI32::new(0),
     user: AtomicU32::new(0),
     called: AtomicU64::new(0),
 };
@@ -66,7 +68,7 @@ struct Line {
     /// Where the gateway takes H.
     port: AtomicU32,
     /// The file in which the servers stand that are to be left alone: its number + 1.
-    failures: AtomicI32,
+    lessons: AtomicI32,
     /// Who we are there.
     user: AtomicU32,
     /// When it was called last, by [`sys::coarse_ns`].
@@ -80,22 +82,26 @@ pub(crate) fn is_present() -> bool {
 }
 
 /// Whether a connection to this server may be offered to another host: there is a gateway, and it
-/// does not know that nothing would come of it.
+/// has not learned that it would be in vain.
 pub(crate) fn may_lead_to(server: SocketAddr) -> bool {
-    is_present() && !has_failed_lately(server)
+    is_present() && objection(server).is_none()
 }
 
-/// Whether the gateway has this server left alone for now.
-pub(crate) fn has_failed_lately(server: SocketAddr) -> bool {
-    if !process::options().autocache {
-        return false;
+/// Why the gateway has this server left alone for now.
+pub(crate) fn objection(server: SocketAddr) -> Option<Reason> {
+    let lesson = {
+        let _held = Held::enter(LINE.lock.get());
+        LINE.lesson(server)?
+    };
+    let left = lesson.until.saturating_sub(Duration::from_nanos(sys::now_ns()));
+    // No pause is longer: the gateway's clock would be another one.
+    let is_left_alone = !left.is_zero() && left <= autocache::LONGEST;
+    let options = process::options();
+    match lesson.cause {
+        Cause::Failed if options.autocache && is_left_alone => Some(Reason::FailedLately),
+        Cause::Short if options.autosmc && is_left_alone => Some(Reason::ShortLately),
+        _ => None,
     }
-    let _held = Held::enter(LINE.lock.get());
-    LINE.failure(server).is_some_and(|failure| {
-        let left = failure.until.saturating_sub(Duration::from_nanos(sys::now_ns()));
-        // No pause is longer: the gateway's clock would be another one.
-        !left.is_zero() && left <= autocache::LONGEST
-    })
 }
 
 impl Line {
@@ -105,7 +111,7 @@ impl Line {
         if fd >= 0 && !sys::is_hung_up(fd) {
             return Some((fd, self.port.load(Ordering::Relaxed) as u16));
         }
-        for place in [&self.fd, &self.failures] {
+        for place in [&self.fd, &self.lessons] {
             let old = place.swap(0, Ordering::Relaxed) - 1;
             if old >= 0 {
                 sys::close(old);
@@ -116,23 +122,23 @@ impl Line {
             return None;
         }
         self.called.store(now, Ordering::Relaxed);
-        let (fd, Greeting { port, user }, failures) = call()?;
+        let (fd, Greeting { port, user }, lessons) = call()?;
         self.port.store(u32::from(port), Ordering::Relaxed);
         self.user.store(user, Ordering::Relaxed);
-        self.failures.store(failures + 1, Ordering::Relaxed);
+        self.lessons.store(lessons + 1, Ordering::Relaxed);
         self.fd.store(fd + 1, Ordering::Relaxed);
         Some((fd, port))
     }
 
-    /// What the gateway remembers of a server. Under the lock.
-    fn failure(&self, server: SocketAddr) -> Option<Failure> {
-        let file = self.failures.load(Ordering::Relaxed) - 1;
+    /// What the gateway has learned of a server. Under the lock.
+    fn lesson(&self, server: SocketAddr) -> Option<Lesson> {
+        let file = self.lessons.load(Ordering::Relaxed) - 1;
         let user = self.user.load(Ordering::Relaxed);
-        let mut bytes = [0; Failure::LEN];
-        let at = failed_lately::offset(server, user);
+        let mut bytes = [0; Lesson::LEN];
+        let at = lessons::offset(server, user);
         let len = (file >= 0).then(|| sys::read_at(file, &mut bytes, at))?.ok()?;
-        let failure = Failure::parse(bytes.get(..len)?).ok()?;
-        failure.is_about(server, user).then_some(failure)
+        let lesson = Lesson::parse(bytes.get(..len)?).ok()?;
+        lesson.is_about(server, user).then_some(lesson)
     }
 }
 
@@ -144,7 +150,7 @@ fn call() -> Option<(i32, Greeting, i32)> {
     if greeted.is_none() {
         sys::close(fd);
     }
-    greeted.map(|(greeting, failures)| (fd, greeting, failures))
+    greeted.map(|(greeting, lessons)| (fd, greeting, lessons))
 }
 
 fn greet(fd: i32) -> Option<(Greeting, i32)> {
@@ -157,7 +163,7 @@ fn greet(fd: i32) -> Option<(Greeting, i32)> {
     sys::poll_until(sys::seat(fd), libc::POLLIN, Some(PATIENCE)).ok()?;
     let received = sys::recv_with_fds(fd, &mut bytes).ok()?;
     match (Message::parse(&bytes[..received.len]), received.fds()) {
-        (Ok(Message::Greeting(greeting)), &[failures]) => Some((greeting, sys::move_up(failures))),
+        (Ok(Message::Greeting(greeting)), &[lessons]) => Some((greeting, sys::move_up(lessons))),
         (other, _) => {
             received.close_fds();
             crate::log!(Warn, "the gateway makes no sense: {other:?}");
@@ -385,18 +391,17 @@ mod tests {
     /// Who this program is to the gateway.
     const USER: u32 = 7;
 
-    /// A gateway to which one process comes, and what it does with its line. It knows of these
-    /// failures.
+    /// A gateway to which one process comes, and what it does with its line. It has learned this.
     fn gateway<T: Send + 'static>(
-        failures: &[Failure],
+        learned: &[Lesson],
         serve: impl FnOnce(OwnedFd, &TcpListener) -> T + Send + 'static,
     ) -> JoinHandle<T> {
         LINE.called.store(0, Ordering::Relaxed);
-        let file = File::from(owned(sys::memfd(c"failures").unwrap()));
-        file.set_len(failed_lately::FILE_LEN as u64).unwrap();
-        for failure in failures {
-            let at = failed_lately::offset(failure.server, failure.user);
-            file.write_all_at(&failure.emit().unwrap(), at).unwrap();
+        let file = File::from(owned(sys::memfd(c"lessons").unwrap()));
+        file.set_len(lessons::FILE_LEN as u64).unwrap();
+        for lesson in learned {
+            let at = lessons::offset(lesson.server, lesson.user);
+            file.write_all_at(&lesson.emit().unwrap(), at).unwrap();
         }
         let ways = TcpListener::bind("127.0.0.1:0").unwrap();
         let door = owned(sys::unix_packet().unwrap());
@@ -541,34 +546,38 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_have_failed_lately_are_left_alone() {
+    fn servers_that_are_not_worth_it_are_left_alone() {
         let _alone = alone();
         let now = Duration::from_nanos(sys::now_ns());
-        let [failed, over, impossible, others, never] =
-            [1, 2, 3, 4, 5].map(|host| SocketAddr::from(([10, 0, 0, host], 80)));
-        let failure = |server, user, until| Failure { server, user, in_a_row: 1, until };
-        let failures = [
-            failure(failed, USER, now + Duration::from_secs(60)),
-            failure(over, USER, now),
-            failure(impossible, USER, now + 2 * autocache::LONGEST),
-            failure(others, USER + 1, now + Duration::from_secs(60)),
+        let [failed, short, over, impossible, others, never] =
+            [1, 2, 3, 4, 5, 6].map(|host| SocketAddr::from(([10, 0, 0, host], 80)));
+        let lesson =
+            |server, user, cause, until| Lesson { server, user, in_vain: 16, cause, until };
+        let soon = now + Duration::from_secs(60);
+        let learned = [
+            lesson(failed, USER, Cause::Failed, soon),
+            lesson(short, USER, Cause::Short, soon),
+            lesson(over, USER, Cause::Failed, now),
+            lesson(impossible, USER, Cause::Failed, now + 2 * autocache::LONGEST),
+            lesson(others, USER + 1, Cause::Failed, soon),
         ];
         let (end, ended) = std::sync::mpsc::channel::<()>();
-        let thread = gateway(&failures, move |line, _| {
+        let thread = gateway(&learned, move |line, _| {
             // Until the test is over.
             let _ = ended.recv();
             drop(line);
         });
         assert!(is_present());
         assert_eq!(
-            [failed, over, impossible, others, never].map(may_lead_to),
-            [false, true, true, true, true]
+            [failed, short].map(objection),
+            [Reason::FailedLately, Reason::ShortLately].map(Some)
         );
-        assert!(has_failed_lately(failed));
+        assert!(!may_lead_to(failed) && !may_lead_to(short));
+        assert!([over, impossible, others, never].into_iter().all(may_lead_to));
         drop(end);
         thread.join().unwrap();
         // What it knew went with it.
-        assert!(!is_present() && !has_failed_lately(failed));
+        assert!(!is_present() && objection(failed).is_none());
     }
 
     #[test]

@@ -577,8 +577,11 @@ fn ready_to_start(sock: &'static Sock, fd: i32) -> Result<Option<Start>, Reason>
     let identity = match elsewhere(process, fd, local, peer) {
         Some(reason) => {
             let is_server = sock.is_server.load(Ordering::Relaxed);
-            if !is_server && reason == Reason::RemotePeer && gateway::has_failed_lately(peer) {
-                return Err(Reason::FailedLately);
+            if !is_server
+                && reason == Reason::RemotePeer
+                && let Some(objection) = gateway::objection(peer)
+            {
+                return Err(objection);
             }
             Some(tcp_option::identity(fd, is_server).ok_or(reason)?)
         }

@@ -16,7 +16,7 @@
 //!
 //! | Message | From | Beside it | Says |
 //! |---|---|---|---|
-//! | [`Greeting`] | the gateway, once, to whoever connects | 1 descriptor: a memory file, to be read | at which TCP port it takes H, and in the file [which servers are left alone](crate::failed_lately) |
+//! | [`Greeting`] | the gateway, once, to whoever connects | 1 descriptor: a memory file, to be read | at which TCP port it takes H, and in the file [which servers are left alone](crate::lessons) |
 //! | [`HandOver`] | the library, any number | 1 descriptor: N | see to this connection |
 //! | [`Verdict`] | the gateway, on H | – | how its bytes travel |
 //! | [`Message::StatusRequest`] | root, or the gateway's user | – | what have you got? |

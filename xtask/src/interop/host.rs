@@ -91,9 +91,9 @@ fn enclose(command: &mut Command, group: &Group, scratch: &Path) {
 
 const CONFIGURATION: &str = "sidestep.toml";
 
-/// The host is of the guests' network. With whom a case has come to nothing the next one is to agree.
+/// The host is of the guests' network. What one case teaches is not for the next.
 fn configuration() -> String {
     format!(
-        "[smc]\neid = \"{UEID}\"\nautocache = false\n\n[pnet.{PNET_ID}]\ninterfaces = [\"{BRIDGE}\"]\n"
+        "[smc]\neid = \"{UEID}\"\nautocache = false\nautosmc = false\n\n[pnet.{PNET_ID}]\ninterfaces = [\"{BRIDGE}\"]\n"
     )
 }

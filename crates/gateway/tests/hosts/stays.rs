@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{ErrorKind, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::FileExt;
 
 use rustix::net::{
@@ -11,11 +11,11 @@ use rustix::net::{
     SocketFlags, SocketType,
 };
 use sidestep_wire::RmbeSize;
-use sidestep_wire::failed_lately::{Failure, offset};
 use sidestep_wire::hand_over::{EMITTED_LEN_MAX, Verdict, gateway_name};
 use sidestep_wire::host_control::Side;
+use sidestep_wire::lessons::{Lesson, offset};
 
-use crate::scene::{CLIENT, PATIENCE, SERVER, Scene, adapters};
+use crate::scene::{CLIENT, PATIENCE, SERVER, Scene, adapters, address};
 use crate::{by_hand, receive, receive_end, send};
 
 /// Two gateways that have nothing in common.
@@ -151,16 +151,51 @@ fn a_server_that_has_declined_is_remembered() {
     assert!(!is_left_alone(&scene, CLIENT, ends[0].n.peer_addr().unwrap()));
 }
 
+/// As often as it takes for a server to be left alone.
+const SHORT_ONES: usize = 16;
+
+/// A server whose connections end after a few messages is left alone as well.
+#[test]
+fn a_server_of_short_connections_is_remembered() {
+    let Some(scene) = Scene::new(1) else { return };
+    let listen = || TcpListener::bind((address(SERVER, 0), 0)).unwrap();
+    let listener = scene.at(SERVER, listen);
+    let to = listener.local_addr().unwrap();
+    let talk = |messages: usize| {
+        let client = scene.at(CLIENT, || TcpStream::connect(to).unwrap());
+        let ends = scene.hand_over([client, listener.accept().unwrap().0]);
+        scene.expect(&ends, Verdict::SmcR);
+        let [client, server] = ends.map(|end| end.h);
+        for _ in 0..messages {
+            send(&client, 1, 10);
+            receive(&server, 1, 10);
+        }
+        drop(client);
+        receive_end(&server);
+    };
+    let talk_often = |times: usize, before: usize| {
+        (0..times).for_each(|_| talk(1));
+        scene.await_log(CLIENT, "over: InOrder", before + times);
+    };
+    talk_often(SHORT_ONES - 1, 0);
+    talk(20);
+    talk_often(SHORT_ONES - 1, SHORT_ONES);
+    assert!(!is_left_alone(&scene, CLIENT, to));
+    talk_often(1, 2 * SHORT_ONES - 1);
+    assert!(is_left_alone(&scene, CLIENT, to));
+}
+
 /// Whether the gateway tells this program to leave a server alone.
 fn is_left_alone(scene: &Scene, host: usize, server: SocketAddr) -> bool {
-    let (file, user) = scene.at(host, || (failures(), rustix::process::geteuid().as_raw()));
-    let mut bytes = [0; Failure::LEN];
+    let (file, user) = scene.at(host, || (lessons(), rustix::process::geteuid().as_raw()));
+    let mut bytes = [0; Lesson::LEN];
     file.read_exact_at(&mut bytes, offset(server, user)).unwrap();
-    Failure::parse(&bytes).is_ok_and(|failure| failure.is_about(server, user))
+    let lesson = Lesson::parse(&bytes).ok().filter(|lesson| lesson.is_about(server, user));
+    lesson.is_some_and(|lesson| !lesson.until.is_zero())
 }
 
 /// What lies beside the greeting.
-fn failures() -> File {
+fn lessons() -> File {
     let flags = SocketFlags::CLOEXEC;
     let line = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
     net::connect(&line, &SocketAddrUnix::new_abstract_name(&gateway_name()).unwrap()).unwrap();
