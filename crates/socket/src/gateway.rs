@@ -48,6 +48,10 @@ const CALL_INTERVAL_NS: u64 = 1_000_000_000;
 /// them, so one that takes longer is as good as none.
 const PATIENCE: Duration = Duration::from_millis(200);
 
+/// How long a program that is about to begin another one waits for a handshake of TCP: one SYN may
+/// be lost.
+const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(1500);
+
 /// A Decline of version 1.
 const DECLINE_LEN: usize = 28;
 
@@ -189,6 +193,7 @@ pub fn accepted(sock: &'static Sock, fd: i32) -> bool {
 pub fn offered(sock: &Use, fd: i32) -> bool {
     let is_offered = sock.is_for_hosts.load(Ordering::Relaxed);
     if is_offered {
+        sock.cookie.store(process::socket_cookie(fd), Ordering::Relaxed);
         sock.set_phase(Phase::Offered);
         epoll::watch_connecting(sock.sock());
         settle(sock.sock(), fd);
@@ -246,6 +251,24 @@ pub(crate) fn settled(sock: &Use, fd: i32, dont_wait: bool, plain: impl Fn() -> 
 #[inline]
 pub fn look(sock: &Use, fd: i32) {
     if sock.phase() == Phase::Offered {
+        settle(sock.sock(), fd);
+    }
+}
+
+/// A descriptor is about to go to another program, which knows nothing of the option: settles it, if
+/// the handshake ends soon. Not in borrowed memory.
+pub(crate) fn conclude(fd: i32) {
+    let Some(sock) = descriptors::object(fd).filter(|sock| sock.phase() == Phase::Offered) else {
+        return;
+    };
+    let end = sys::now_ns() + HANDSHAKE_PATIENCE.as_nanos() as u64;
+    settle(sock.sock(), fd);
+    while sock.phase() == Phase::Offered
+        && !process::is_borrowed_memory()
+        && let Some(left) = end.checked_sub(sys::now_ns())
+    {
+        // A signal changes nothing.
+        let _ = sys::poll_until(fd, libc::POLLOUT, Some(Duration::from_nanos(left)));
         settle(sock.sock(), fd);
     }
 }
@@ -603,6 +626,57 @@ mod tests {
         hand_over(sock, stream.as_raw_fd(), Side::Server);
         let ended = stream.read(&mut [0; 16]).unwrap_err();
         assert_eq!(ended.raw_os_error(), Some(libc::ECONNRESET));
+        close(stream);
+    }
+
+    /// A connection to a listener that has no room for it.
+    fn unfinished() -> (Vec<OwnedFd>, OwnedFd) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        // SAFETY: no memory operands.
+        assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+        let (address, len) = sys::socket_name(listener.as_raw_fd(), false).unwrap();
+        let mut others = vec![OwnedFd::from(listener)];
+        loop {
+            let stream = owned(sys::tcp_socket(false).unwrap());
+            sys::fcntl(stream.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK as usize).unwrap();
+            // SAFETY: an address of this length.
+            unsafe { libc::connect(stream.as_raw_fd(), (&raw const address).cast(), len) };
+            let is_connected = sys::poll_until(
+                stream.as_raw_fd(),
+                libc::POLLOUT,
+                Some(Duration::from_millis(200)),
+            );
+            if is_connected == Ok(0) {
+                return (others, stream);
+            }
+            others.push(stream);
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_yet_is_reset_in_another_program() {
+        let _alone = alone();
+        let (_others, stream) = unfinished();
+        let fd = stream.as_raw_fd();
+        let sock = sock::register(fd, true, false).unwrap();
+        sock.set_phase(Phase::Offered);
+        let other = File::from(owned(parcel::stand_in_hidden(fd).unwrap()));
+        let error = (&other).read(&mut [0; 8]).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
+        assert!(sock.phase() == Phase::Offered && switch::is_connecting(fd), "it goes on here");
+        drop(sock::before_close(fd));
+    }
+
+    #[test]
+    fn what_is_known_goes_to_another_program_as_it_is() {
+        let _alone = alone();
+        let (stream, mut peer, _) = connection();
+        let fd = stream.as_raw_fd();
+        conclude(fd);
+        assert!(descriptors::object(fd).is_some_and(|sock| sock.phase() == Phase::Candidate));
+        assert!(parcel::stand_in_hidden(fd).is_none());
+        peer.write_all(b"abc").unwrap();
+        assert_eq!((&stream).read(&mut [0; 8]).unwrap(), 3);
         close(stream);
     }
 
