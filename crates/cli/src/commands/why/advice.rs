@@ -227,7 +227,10 @@ pub(super) fn of(reason: Reason, role: Role, peer: Option<Diagnosis>) -> Advice 
         Reason::ShortLately => advice(
             "nothing: the server is on another host, and its connections have ended too soon for SMC-R",
             This,
-            Rule::Settings(&["smc.autosmc"]),
+            Rule::Given(
+                "servers on other hosts whose connections are short are left alone for a while \
+                 (smc.autosmc)",
+            ),
             None,
         ),
         Reason::NoTcpOption => advice(
