@@ -91,7 +91,9 @@ fn enclose(command: &mut Command, group: &Group, scratch: &Path) {
 
 const CONFIGURATION: &str = "sidestep.toml";
 
-/// The host is of the guests' network.
+/// The host is of the guests' network. What one case teaches is not for the next.
 fn configuration() -> String {
-    format!("[smc]\neid = \"{UEID}\"\n\n[pnet.{PNET_ID}]\ninterfaces = [\"{BRIDGE}\"]\n")
+    format!(
+        "[smc]\neid = \"{UEID}\"\nautocache = false\nautosmc = false\n\n[pnet.{PNET_ID}]\ninterfaces = [\"{BRIDGE}\"]\n"
+    )
 }
