@@ -42,7 +42,7 @@ impl<D: Device> Host<D> {
     /// The program needs a connection no more.
     pub(crate) fn let_go(&mut self, token: AlertToken, is_abort: bool, now: Duration) {
         let Some(stream) = self.streams.get_mut(&token).filter(|stream| stream.is_held) else {
-            return;
+            return self.withdraw(token);
         };
         if stream.is_beginning() {
             return self.abandon(token, now);

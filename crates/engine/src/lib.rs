@@ -94,8 +94,9 @@ mod tests;
 mod traffic;
 mod view;
 
-pub use contact::{Proposer, Sizes, Wording};
+pub use contact::{FIRST_CONTACT_PATIENCE, Sizes};
 pub use ending::PEER_PATIENCE;
 pub use event::{CallError, Event, Reset};
 pub use host::{Drops, Holdings, Host, Settings};
+pub use sidestep_proto::rendezvous::hosts::{Proposer, Terms, Wording};
 pub use view::{AdapterView, ConnectionView, LinkView, Traffic, Usage};

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use sidestep_proto::connection::{Connection, SendError, State, Write};
 use sidestep_proto::link_group::{AdapterId, RmbId, Role, Rtoken};
+use sidestep_proto::rendezvous::hosts::Wording;
 use sidestep_rdma::device::{Device, Source};
 use sidestep_rdma::memory::Shared;
 use sidestep_wire::cdc::CdcMessage;
@@ -20,7 +21,6 @@ use sidestep_wire::clc::AcceptConfirmR;
 use sidestep_wire::{AlertToken, LinkUserId, RmbAddress, RmbeSize};
 
 use crate::carrier::{Carrier, Work};
-use crate::contact::Wording;
 use crate::event::Reset;
 
 /// How far a connection has got.

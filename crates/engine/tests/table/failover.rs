@@ -18,7 +18,11 @@ fn chatter(seconds: u64) -> Plan {
     let silent = Side { len: 0, aborts_at: None, sizes: Sizes::default(), pause: None };
     // 25 bytes each, on the average.
     let len = seconds * 1000 / PAUSE.as_millis() as u64 * 25;
-    Plan { server: SERVER, sides: [silent, Side { len, pause: Some(PAUSE), ..silent }] }
+    Plan {
+        server: SERVER,
+        adapters: &[1, 2],
+        sides: [silent, Side { len, pause: Some(PAUSE), ..silent }],
+    }
 }
 
 fn network(seed: u64, delay_ms: u64, loss: f64) -> faults::Plan {

@@ -14,6 +14,8 @@ use sidestep_wire::AlertToken;
 pub(crate) struct Plan {
     /// The host that accepts it.
     pub(crate) server: usize,
+    /// The adapters that it may use, of both hosts, the preferred first.
+    pub(crate) adapters: &'static [u8],
     pub(crate) sides: [Side; 2],
 }
 
