@@ -219,7 +219,9 @@ impl<D: Device> Host<D> {
 
     /// Declines the Proposals that have waited too long.
     pub(crate) fn decline_waiting(&mut self, now: Duration) {
-        while let Some(late) = self.waiting.pop_front_if(|waiting| waiting.until <= now) {
+        while self.waiting.front().is_some_and(|waiting| waiting.until <= now)
+            && let Some(late) = self.waiting.pop_front()
+        {
             let token = late.proposal.token;
             let declined = Event::Declined(token, Diagnosis::TIMEOUT_CL);
             self.events.extend([declined, Event::Gone(token)]);
@@ -269,7 +271,12 @@ impl<D: Device> Host<D> {
 
     /// What this host brings to a new group: the adapters that it may use, in that order.
     fn local(&mut self, terms: &Terms) -> Local {
-        self.last_group = (self.last_group + 1) & GROUP_MASK;
+        loop {
+            self.last_group = (self.last_group + 1) & GROUP_MASK;
+            if !self.groups.contains_key(&self.last_group) {
+                break;
+            }
+        }
         let ports = terms.adapters.iter().filter_map(|id| self.ports.get(id));
         Local {
             peer_id: self.settings.peer_id,
@@ -313,7 +320,7 @@ impl<D: Device> Host<D> {
             outgoing,
         });
         self.streams.insert(token, stream);
-        Ok(self.groups.entry(id).insert_entry(group).into_mut())
+        Ok(self.groups.entry(id).or_insert(group))
     }
 
     /// A connection of a group that exists.

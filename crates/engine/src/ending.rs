@@ -151,7 +151,8 @@ impl<D: Device> Host<D> {
         if stream.stage != Stage::Over {
             stream.stage = Stage::Over;
             stream.to = None;
-            stream.moving = false;
+            (stream.moving, stream.probed) = (false, None);
+            stream.left.clear();
             let (id, rmb) = (stream.group, stream.rmb);
             if let Some(engine) = self.engine(id) {
                 engine.close(token, now);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sidestep_proto::link_group::{
-    AdapterId, Command, Event as GroupEvent, Link, LinkEnd, LinkGroup, RmbId, RmbState, Rtoken,
-    Ticket,
+    AdapterId, Command, Event as GroupEvent, Link, LinkEnd, LinkGroup, LinkState, RmbId, RmbState,
+    Rtoken, Ticket,
 };
 use sidestep_proto::rendezvous::hosts::Proposer;
 use sidestep_rdma::device::{Device, Peer};
@@ -85,6 +85,11 @@ impl Group {
         let is_free = |rmb: &Rmb| rmb.user.is_none() && rmb.size == size;
         let known = self.engine.rmbs().filter(|(_, state)| *state == RmbState::Announced);
         known.map(|(id, _)| id).find(|id| self.rmbs.get(id).is_some_and(is_free))
+    }
+
+    /// Whether a link carries connections.
+    pub(crate) fn has_active(&self, link: LinkUserId) -> bool {
+        self.engine.link(link).is_some_and(|link| link.state() == LinkState::Active)
     }
 
     /// The link whose other end a message of the peer names.
@@ -301,7 +306,10 @@ impl<D: Device> Host<D> {
                     group.rmbs.remove(&rmb);
                 }
             }
-            GroupEvent::LinkUp(_) | GroupEvent::LinkDown(_) => {}
+            GroupEvent::LinkUp(_) => {}
+            GroupEvent::LinkDown(link) | GroupEvent::Answered(link) => {
+                self.pass_fence(id, link, now);
+            }
             GroupEvent::Moved { connection, .. } => self.move_stream(connection, now),
             GroupEvent::Lost(token) => self.cut_off(token, now),
             GroupEvent::Ending(_) => self.cut_off_all(id, now),

@@ -261,7 +261,7 @@ fn nothing_is_sent_over_another_link_before_all_has_left_the_old_one() {
 }
 
 #[test]
-fn who_hears_a_validation_over_another_link_withdraws_the_key_on_the_old_one() {
+fn who_hears_a_validation_over_another_link_tells_of_no_room_before_the_old_one_is_done() {
     let mut pair = Pair::new();
     let [server, _] = pair.connect();
     let host = &mut pair.hosts[SERVER];
@@ -271,11 +271,44 @@ fn who_hears_a_validation_over_another_link_withdraws_the_key_on_the_old_one() {
     validation.seqno = 0;
     validation.producer_flags.failover_validation = true;
     host.handle_cdc(server, old, &validation, pair.now);
-    assert_eq!(host.holdings().registrations, before, "it has not moved");
+    assert!(host.streams[&server].left.is_empty(), "it has not moved");
     let new = sidestep_wire::LinkUserId(old.0 + 1);
     host.handle_cdc(server, new, &validation, pair.now);
+    let stream = &host.streams[&server];
+    assert_eq!((&stream.left[..], stream.heard_over), (&[old][..], Some(new)));
+    host.settle(pair.now);
+    pair.run(1);
+    let host = &mut pair.hosts[SERVER];
+    assert!(host.streams[&server].left.is_empty(), "the peer has answered");
+    assert_eq!(host.holdings().registrations, before, "it may come back");
+    // Now it leaves one that does not work (any more): what comes over that finds no door.
+    host.streams.get_mut(&server).unwrap().heard_over = Some(new);
+    let rmb = host.streams[&server].rmb;
+    let group = host.groups.values_mut().next().unwrap();
+    let (adapter, qp) = (group.carriers[&old].adapter, group.carriers[&old].qp);
+    let mut gone = carrier::Carrier::new(adapter, qp);
+    gone.keys.insert(rmb, group.carriers[&old].keys[&rmb]);
+    group.carriers.insert(new, gone);
+    host.handle_cdc(server, old, &validation, pair.now);
     assert_eq!(host.holdings().registrations, before - 1);
-    assert_eq!(host.streams[&server].heard_over, Some(new));
+}
+
+#[test]
+fn a_connection_leaves_a_link_that_works_when_the_peer_has_understood_all() {
+    let mut pair = Pair::new();
+    let [server, client] = pair.connect();
+    let now = pair.now;
+    let host = &mut pair.hosts[CLIENT];
+    host.move_stream(client, now);
+    host.send(client, b"late", now).unwrap();
+    let link = host.streams[&client].to.unwrap().0;
+    assert_eq!(host.streams[&client].probed, Some(link));
+    assert_eq!(host.connection(client).unwrap().traffic.bytes_sent, 4);
+    assert_eq!(host.connection(client).unwrap().moves, 0, "it has to wait");
+    pair.run(1);
+    assert_eq!(pair.hosts[CLIENT].connection(client).unwrap().moves, 1);
+    let mut bytes = [0; 9];
+    assert_eq!(pair.hosts[SERVER].receive(server, &mut bytes, pair.now), Ok(4));
 }
 
 /// RFC 7609 §4.6.1: the link has failed after it had acknowledged what is not here.

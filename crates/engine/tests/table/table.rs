@@ -296,6 +296,13 @@ impl Table {
         }
     }
 
+    /// Lets time pass until a connection has left a link though that works, or nobody wants to.
+    pub(crate) fn run_until_balancing(&mut self) {
+        let end = self.now + Duration::from_secs(10);
+        let moves = [SERVER, CLIENT].map(|host| self.moves(host));
+        while [SERVER, CLIENT].map(|host| self.moves(host)) == moves && self.step(end) {}
+    }
+
     /// Whatever is next, unless it is later than `end`.
     fn step(&mut self, end: Duration) -> bool {
         self.carry();
@@ -405,6 +412,12 @@ impl Table {
     /// Whether both ends of a talk stay TCP.
     pub(crate) fn is_declined(&self, talk: usize) -> bool {
         self.talks[talk].programs.iter().all(|program| program.is_declined)
+    }
+
+    /// How many connections a host has on each of its links.
+    pub(crate) fn loads(&self, host: usize) -> Vec<usize> {
+        let links = self.hosts[host].iter().flat_map(Host::links);
+        links.filter(|it| it.link.state() == LinkState::Active).map(|it| it.connections).collect()
     }
 
     /// How many there were.

@@ -139,6 +139,20 @@ impl World {
         }
     }
 
+    /// Connections that are there for so long that they move to the link that comes back.
+    fn begin_chatters(&mut self, table: &mut Table) {
+        for _ in 0..self.random.random_range(2..6) {
+            let Plan { server, adapters, .. } = self.plan();
+            let pause = Duration::from_millis(self.random.random_range(5..40));
+            let mut plan = Plan::chatter(server, adapters, pause, Duration::from_secs(8));
+            if self.random.random_bool(0.5) {
+                plan.sides.swap(SERVER, CLIENT);
+            }
+            table.begin_talk(plan);
+            self.wait(table, 5000);
+        }
+    }
+
     /// For so many microseconds at most.
     fn wait(&mut self, table: &mut Table, most: u64) {
         table.run(Duration::from_micros(self.random.random_range(0..most)));
@@ -189,6 +203,7 @@ impl World {
             Story::CutForAWhile if survives => {
                 table.cut(host, adapter);
                 self.wait(table, 1_000_000);
+                self.begin_chatters(table);
                 table.mend(host, adapter);
                 self.spread_again(table);
             }
@@ -196,6 +211,7 @@ impl World {
             Story::Replaced if survives => {
                 table.take_out(host, adapter);
                 self.wait(table, 3_000_000);
+                self.begin_chatters(table);
                 table.put_in(host, adapter);
                 self.spread_again(table);
             }
@@ -225,8 +241,9 @@ impl World {
             table.set_up(host, adapter, false);
             self.wait(table, 2_000_000);
             self.begin_talks(table, 1);
+            self.begin_chatters(table);
             table.set_up(host, adapter, true);
-            self.wait(table, 2_000_000);
+            self.wait(table, 5_000_000);
             self.begin_talks(table, 1);
         }
         self.spread_again(table);

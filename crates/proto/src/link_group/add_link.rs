@@ -357,6 +357,7 @@ impl LinkGroup {
         self.activate(via, now);
         self.flow = None;
         self.growth.succeeded();
+        self.balance_soon(now);
     }
 
     /// Whether CONFIRM LINK is expected over this link.
