@@ -109,6 +109,36 @@ fn with_two_cables_one_may_lead_nowhere() {
 }
 
 #[test]
+fn a_cable_that_is_mended_takes_its_share_again() {
+    let Some(scene) = Scene::new(2) else { return };
+    let ends: Vec<_> = (0..6).map(|_| scene.connect()).collect();
+    let await_loads = |expected: &[usize]| {
+        for host in [CLIENT, SERVER] {
+            scene.await_status(host, |status| {
+                let active = status.links.iter().filter(|link| link.state == "Active");
+                active.map(|link| link.connections).eq(expected.iter().copied())
+            });
+        }
+    };
+    let converse = |salt| {
+        for [client, server] in &ends {
+            send(client, salt, 100_000);
+            receive(server, salt, 100_000);
+            send(server, salt, 1000);
+            receive(client, salt, 1000);
+        }
+    };
+    await_loads(&[3, 3]);
+    converse(1);
+    assert!(scene.ip(SERVER, &["link", "set", "cable1", "down"]));
+    await_loads(&[6]);
+    converse(2);
+    assert!(scene.ip(SERVER, &["link", "set", "cable1", "up"]));
+    await_loads(&[3, 3]);
+    converse(3);
+}
+
+#[test]
 fn who_has_nothing_to_do_sleeps() {
     let Some(scene) = Scene::new(1) else { return };
     let [client, server] = scene.connect();
