@@ -10,6 +10,7 @@ mod contacts;
 mod failover;
 mod program;
 mod table;
+mod termination;
 mod world;
 
 use std::ops::Range;

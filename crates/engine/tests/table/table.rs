@@ -234,6 +234,13 @@ impl Table {
         }
     }
 
+    /// A host ends all its link groups, in order.
+    pub(crate) fn end(&mut self, host: usize) {
+        if let Some(host) = &mut self.hosts[host] {
+            host.end(true, self.now);
+        }
+    }
+
     /// A host is there no more, and neither are its programs.
     pub(crate) fn kill(&mut self, host: usize) {
         self.hosts[host] = None;
