@@ -183,6 +183,7 @@ const FUZZ_TARGETS: &[(&str, &[&str])] = &[
     ("roce", &[]),
     ("responder", &[]),
     ("connection", &[]),
+    ("link_group", &[]),
     ("rendezvous", &["rendezvous"]),
     ("canonical", &["clc", "host_control"]),
     ("tcp_option", &["tcp_option"]),

@@ -7,7 +7,8 @@
 //!   Event::Established                            Event::Established
 //! ```
 //!
-//! At *first contact* a link group is made with it, and both are established when the group is. Any
+//! At *first contact* a link group is made with it, and both are established when the group is; until
+//! then the server lets further Proposals of this client wait. Any
 //! further connection is one of a group that exists: it takes a buffer that an earlier one has left,
 //! or a new one, of which the peer is told first; the client can then begin when it has sent its
 //! Confirm, and the server when it has that. What the client has said meanwhile is kept.
@@ -19,29 +20,19 @@ use std::time::Duration;
 
 use sidestep_proto::connection::Connection;
 use sidestep_proto::link_group::{
-    Agreement, Introduction, LinkGroup, Local, Refusal, RmbId, RmbState, Role,
+    AdapterId, Introduction, Link, LinkGroup, LinkState, Local, Refusal, RmbId, RmbState, Role,
 };
+use sidestep_proto::rendezvous::hosts::{Proposer, Terms, Wording};
 use sidestep_rdma::device::Device;
 use sidestep_rdma::memory::Shared;
-use sidestep_wire::clc::{AcceptConfirmR, FirstContactR, FormR, Role as ClcRole, Version};
+use sidestep_wire::clc::{AcceptConfirmR, Role as ClcRole};
 use sidestep_wire::llc::DeleteReason;
-use sidestep_wire::{AlertToken, Diagnosis, Eid, LinkUserId, Mac, PeerId, RmbeSize, RoceGid};
+use sidestep_wire::{AlertToken, Diagnosis, LinkUserId, PeerId, RmbeSize};
 
 use crate::event::{Event, Reset};
 use crate::group::{Group, Rmb};
 use crate::host::Host;
 use crate::stream::{Beginning, PeerEnd, Stage, Stream};
-
-/// The client, as its Proposal tells.
-#[derive(Clone, Copy, Debug)]
-pub struct Proposer {
-    /// Who it is.
-    pub peer_id: PeerId,
-    /// Its adapter.
-    pub gid: RoceGid,
-    /// The same.
-    pub mac: Mac,
-}
 
 /// How long the buffers of a connection are.
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,60 +43,34 @@ pub struct Sizes {
     pub send_buffer: RmbeSize,
 }
 
-/// What Accept and Confirm say beyond links and buffers.
-#[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "there is one for each connection")]
-pub enum Wording {
-    /// Nothing.
-    V1,
-    /// In version 2.
-    V2 {
-        /// The EID that both sides have.
-        eid: Eid,
-        /// What is said at first contact. A server's limits hold, and a client says the same.
-        hello: FirstContactR,
-    },
+/// How long a Proposal waits for the first contact before it. A client waits six seconds for its
+/// Accept, and the preparations for that take time, too.
+pub const FIRST_CONTACT_PATIENCE: Duration = Duration::from_secs(3);
+
+/// A client's Proposal, and what we call its connection.
+#[derive(Debug)]
+pub(crate) struct Proposal {
+    token: AlertToken,
+    proposer: Proposer,
+    terms: Terms,
+    sizes: Sizes,
 }
 
-impl Wording {
-    const fn version(&self) -> Version {
-        match self {
-            Self::V1 => Version::V1,
-            Self::V2 { .. } => Version::V2,
-        }
-    }
-
-    fn agreement(&self) -> Agreement {
-        let standard = Agreement::standard(self.version());
-        match self {
-            Self::V1 => standard,
-            Self::V2 { hello, .. } => {
-                Agreement { max_conns: hello.max_conns, max_links: hello.max_links, ..standard }
-            }
-        }
-    }
-
-    fn form(&self, is_first: bool, group: &LinkGroup) -> FormR {
-        let (max_conns, max_links) = (group.max_conns(), group.max_links());
-        match self {
-            Self::V1 => FormR::V1 { first_contact: is_first },
-            Self::V2 { eid, hello } => FormR::V2 {
-                eid: *eid,
-                first_contact: is_first.then(|| FirstContactR {
-                    max_conns,
-                    max_links,
-                    ..hello.clone()
-                }),
-            },
-        }
-    }
+/// A Proposal that waits until the first contact with its client is over.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    proposal: Proposal,
+    pub(crate) until: Duration,
 }
 
 // ---- CLC ----------------------------------------------------------------------------------------
 
 impl<D: Device> Host<D> {
-    /// Server: a connection for this Proposal. [`Event::Introduce`] with the Accept follows, or
-    /// [`Event::Declined`].
+    /// Server: a connection for this Proposal, on these terms. [`Event::Introduce`] with the Accept
+    /// follows, or [`Event::Declined`].
+    ///
+    /// While a first contact with this client is under way, that comes first: for
+    /// [`FIRST_CONTACT_PATIENCE`] at most, after which the connection is declined.
     ///
     /// # Errors
     ///
@@ -113,29 +78,24 @@ impl<D: Device> Host<D> {
     pub fn accept(
         &mut self,
         proposer: Proposer,
-        wording: Wording,
+        terms: Terms,
         sizes: Sizes,
         now: Duration,
     ) -> Result<AlertToken, Diagnosis> {
-        let Proposer { peer_id, gid, mac } = proposer;
-        let vlan = self.settings.vlan;
-        let fits = |group: &Group| {
-            group.engine.version() == wording.version()
-                && group.engine.fits(peer_id, gid, mac, vlan)
-        };
-        let known = self.groups.iter().find(|(_, group)| fits(group)).map(|(id, _)| *id);
-        if let Some(group) = known {
-            let begins = (group, Role::Server, LinkUserId(0), None);
-            return self.join(begins, wording, sizes, now);
+        let token = self.next_token();
+        let proposal = Proposal { token, proposer, terms, sizes };
+        if self.is_behind_first_contact(&proposal) {
+            let until = now + FIRST_CONTACT_PATIENCE;
+            self.waiting.push_back(Waiting { proposal, until });
+        } else {
+            self.serve(proposal, now)?;
+            self.settle(now);
         }
-        let local = self.local();
-        let agreement = wording.agreement();
-        let make = |rmb| LinkGroup::server(local, agreement, peer_id, rmb);
-        self.found(make, (Role::Server, None), wording, sizes, now)
+        Ok(token)
     }
 
-    /// Client: a connection by this Accept. [`Event::Introduce`] with the Confirm follows, or
-    /// [`Event::Declined`].
+    /// Client: a connection by this Accept, on these terms. [`Event::Introduce`] with the Confirm
+    /// follows, or [`Event::Declined`].
     ///
     /// # Errors
     ///
@@ -143,23 +103,32 @@ impl<D: Device> Host<D> {
     pub fn connect(
         &mut self,
         accept: &AcceptConfirmR,
-        wording: Wording,
+        terms: Terms,
         sizes: Sizes,
         now: Duration,
     ) -> Result<AlertToken, Diagnosis> {
-        let peer = PeerEnd::of(accept).ok_or(Diagnosis::ERR_RTOK)?;
+        let peer = Some(PeerEnd::of(accept).ok_or(Diagnosis::ERR_RTOK)?);
+        let token = self.next_token();
         if accept.is_first_contact() {
-            let local = self.local();
+            // The server waits for the adapter that the Proposal has named, and for no other.
+            let is_there = terms.adapters.first().is_some_and(|named| self.is_up(*named));
+            let local = is_there.then(|| self.local(&terms)).ok_or(Diagnosis::NOSMCRDEV)?;
             let make = |rmb| LinkGroup::client(local, accept, rmb);
-            return self.found(make, (Role::Client, Some(peer)), wording, sizes, now);
+            self.found(token, make, (Role::Client, peer), terms, sizes)?;
+        } else {
+            let (group, link) = self.group_of(accept)?;
+            self.join(token, (group, Role::Client, link, peer), terms.wording, sizes, now)?;
         }
+        self.settle(now);
+        Ok(token)
+    }
+
+    /// Client: which link of which group an Accept names.
+    fn group_of(&self, accept: &AcceptConfirmR) -> Result<(u32, LinkUserId), Diagnosis> {
         let mut refused = Diagnosis::SYNCERR;
         for (id, group) in &self.groups {
             match group.engine.link_of(accept, self.settings.vlan) {
-                Ok(link) => {
-                    let begins = (*id, Role::Client, link, Some(peer));
-                    return self.join(begins, wording, sizes, now);
-                }
+                Ok(link) => return Ok((*id, link)),
                 Err(Diagnosis::SYNCERR) => {}
                 Err(nearer) => refused = nearer,
             }
@@ -201,6 +170,7 @@ impl<D: Device> Host<D> {
             self.give_up(token, now);
             self.settle(now);
         }
+        self.withdraw(token);
     }
 
     /// Server: the peer has declined because it is out of sync: it does not know the group of this
@@ -216,52 +186,133 @@ impl<D: Device> Host<D> {
     }
 }
 
+// ---- first contacts, one after the other --------------------------------------------------------
+
+impl<D: Device> Host<D> {
+    /// Whether there will soon be a group for a Proposal, or no such group.
+    ///
+    /// Two first contacts at once would make two groups. So they are made one after the other, as by
+    /// Linux: who comes second is one of the first one's group, or begins it if that has failed. Who
+    /// waits, waits for nothing but that one exchange with its own client: hosts that are clients of
+    /// each other do not wait for each other.
+    fn is_behind_first_contact(&self, Proposal { proposer, terms, .. }: &Proposal) -> bool {
+        self.groups.values().any(|group| {
+            group.first.is_some()
+                && group.proposer.is_some_and(|other| are_of_one_client(proposer, &other))
+                && group.engine.version() == terms.wording.version()
+        })
+    }
+
+    /// A first contact is decided: each Proposal that is not behind another one now is served.
+    pub(crate) fn serve_waiting(&mut self, now: Duration) {
+        for waiting in std::mem::take(&mut self.waiting) {
+            if self.is_behind_first_contact(&waiting.proposal) {
+                self.waiting.push_back(waiting);
+                continue;
+            }
+            let token = waiting.proposal.token;
+            if let Err(diagnosis) = self.serve(waiting.proposal, now) {
+                self.events.extend([Event::Declined(token, diagnosis), Event::Gone(token)]);
+            }
+        }
+    }
+
+    /// Declines the Proposals that have waited too long.
+    pub(crate) fn decline_waiting(&mut self, now: Duration) {
+        while self.waiting.front().is_some_and(|waiting| waiting.until <= now)
+            && let Some(late) = self.waiting.pop_front()
+        {
+            let token = late.proposal.token;
+            let declined = Event::Declined(token, Diagnosis::TIMEOUT_CL);
+            self.events.extend([declined, Event::Gone(token)]);
+        }
+    }
+
+    /// A Proposal that waits is not to be served any more.
+    pub(crate) fn withdraw(&mut self, token: AlertToken) {
+        let waits = |waiting: &Waiting| waiting.proposal.token == token;
+        if let Some(at) = self.waiting.iter().position(waits) {
+            self.waiting.remove(at);
+            self.events.push_back(Event::Gone(token));
+        }
+    }
+}
+
 // ---- a connection begins ------------------------------------------------------------------------
 
 impl<D: Device> Host<D> {
-    fn local(&mut self) -> Local {
-        self.last_group = (self.last_group + 1) & GROUP_MASK;
-        let up = self.ports.values().filter(|port| port.is_up);
+    /// A connection for a Proposal: one of a group that fits, or else of a new one.
+    fn serve(&mut self, proposal: Proposal, now: Duration) -> Result<(), Diagnosis> {
+        let Proposal { token, proposer, terms, sizes } = proposal;
+        let Proposer { peer_id, gid, mac } = proposer;
+        let is_eligible = |link: &Link| {
+            link.state() == LinkState::Active && terms.adapters.contains(&link.adapter().id)
+        };
+        let fits = |group: &Group| {
+            group.engine.version() == terms.wording.version()
+                && group.engine.fits(peer_id, gid, mac, self.settings.vlan)
+                && group.engine.links().iter().any(is_eligible)
+        };
+        let known = self.groups.iter().find(|(_, group)| fits(group)).map(|(id, _)| *id);
+        if let Some(group) = known {
+            let begins = (group, Role::Server, LinkUserId(0), None);
+            return self.join(token, begins, terms.wording, sizes, now);
+        }
+        let (local, agreement) = (self.local(&terms), terms.wording.agreement());
+        let make = |rmb| LinkGroup::server(local, agreement, peer_id, rmb);
+        let group = self.found(token, make, (Role::Server, None), terms, sizes)?;
+        group.proposer = Some(proposer);
+        Ok(())
+    }
+
+    fn is_up(&self, adapter: AdapterId) -> bool {
+        self.ports.get(&adapter).is_some_and(|port| port.is_up)
+    }
+
+    /// What this host brings to a new group: the adapters that it may use, in that order.
+    fn local(&mut self, terms: &Terms) -> Local {
+        loop {
+            self.last_group = (self.last_group + 1) & GROUP_MASK;
+            if !self.groups.contains_key(&self.last_group) {
+                break;
+            }
+        }
+        let ports = terms.adapters.iter().filter_map(|id| self.ports.get(id));
         Local {
             peer_id: self.settings.peer_id,
             vlan: self.settings.vlan,
             group: self.last_group,
             direct: true,
             keepalive: self.settings.keepalive,
-            adapters: up
-                .map(|port| port.description)
-                .take(sidestep_proto::link_group::ADAPTERS_MAX)
-                .collect(),
+            adapters: ports.filter(|port| port.is_up).map(|port| port.description).collect(),
         }
     }
 
     /// A connection that a group is made for.
     fn found(
         &mut self,
+        token: AlertToken,
         make: impl FnOnce(RmbId) -> Result<LinkGroup, Diagnosis>,
         (role, peer): (Role, Option<PeerEnd>),
-        wording: Wording,
+        terms: Terms,
         sizes: Sizes,
-        now: Duration,
-    ) -> Result<AlertToken, Diagnosis> {
-        let rmb = self.next_rmb();
+    ) -> Result<&mut Group, Diagnosis> {
+        let (id, rmb) = (self.last_group, self.next_rmb());
         let mut group = Group::new(make(rmb)?);
         let memory = Arc::new(Shared::zeroed(sizes.rmbe.bytes()));
-        let token = self.next_token();
+        let user = Some(token);
+        group.rmbs.insert(rmb, Rmb { memory: Arc::clone(&memory), size: sizes.rmbe, user });
         group.first = Some(token);
-        group
-            .rmbs
-            .insert(rmb, Rmb { memory: Arc::clone(&memory), size: sizes.rmbe, user: Some(token) });
-        let id = self.last_group;
+        let up = self.ports.iter().filter(|(_, port)| port.is_up).map(|(id, _)| *id);
+        group.strangers = up.filter(|id| !terms.adapters.contains(id)).collect();
         let outgoing = group.take_send_buffer(sizes.send_buffer.bytes());
         group.has_changed = true;
         group.rouse(id, &mut self.restless);
-        self.groups.insert(id, group);
         let stream = Stream::new(Beginning {
             group: id,
             role,
             is_first: true,
-            wording,
+            wording: terms.wording,
             named: LinkUserId(0),
             peer,
             rmb,
@@ -269,19 +320,18 @@ impl<D: Device> Host<D> {
             outgoing,
         });
         self.streams.insert(token, stream);
-        self.settle(now);
-        Ok(token)
+        Ok(self.groups.entry(id).or_insert(group))
     }
 
     /// A connection of a group that exists.
     fn join(
         &mut self,
+        token: AlertToken,
         (group, role, named, peer): (u32, Role, LinkUserId, Option<PeerEnd>),
         wording: Wording,
         sizes: Sizes,
         now: Duration,
-    ) -> Result<AlertToken, Diagnosis> {
-        let token = self.next_token();
+    ) -> Result<(), Diagnosis> {
         let number = self.next_rmb();
         let it = self.groups.get_mut(&group).ok_or(Diagnosis::INTERR)?;
         let rmb = match it.free_rmb(sizes.rmbe) {
@@ -312,8 +362,7 @@ impl<D: Device> Host<D> {
         });
         self.streams.insert(token, stream);
         self.introduce_joining(token, now);
-        self.settle(now);
-        Ok(token)
+        Ok(())
     }
 
     /// A connection of a group that exists says who it is, as soon as the peer knows its buffer.
@@ -367,7 +416,11 @@ impl<D: Device> Host<D> {
             mtu: end.mtu,
             rmb_address: rtoken.address,
             psn: end.psn,
-            form: stream.wording.form(stream.is_first, &group.engine),
+            form: stream.wording.form(
+                stream.is_first,
+                group.engine.max_conns(),
+                group.engine.max_links(),
+            ),
         };
         self.events.push_back(Event::Introduce(token, Box::new(message)));
     }
@@ -412,7 +465,9 @@ impl<D: Device> Host<D> {
         loop {
             self.last_token = self.last_token.wrapping_add(1);
             let token = AlertToken(self.last_token);
-            if self.last_token != 0 && !self.streams.contains_key(&token) {
+            let waits = |waiting: &Waiting| waiting.proposal.token == token;
+            let is_used = self.streams.contains_key(&token) || self.waiting.iter().any(waits);
+            if self.last_token != 0 && !is_used {
                 return token;
             }
         }
@@ -423,6 +478,11 @@ impl<D: Device> Host<D> {
         self.last_rmb = self.last_rmb.wrapping_add(1);
         RmbId(self.last_rmb)
     }
+}
+
+/// Linux leaves its peer ID out where it offers version 2 alone; its adapter tells then who it is.
+fn are_of_one_client(one: &Proposer, other: &Proposer) -> bool {
+    one.peer_id == other.peer_id && (one.peer_id != PeerId::default() || one.gid == other.gid)
 }
 
 /// The number of a group is in the user IDs of its links, above their own number.

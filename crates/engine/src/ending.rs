@@ -42,7 +42,7 @@ impl<D: Device> Host<D> {
     /// The program needs a connection no more.
     pub(crate) fn let_go(&mut self, token: AlertToken, is_abort: bool, now: Duration) {
         let Some(stream) = self.streams.get_mut(&token).filter(|stream| stream.is_held) else {
-            return;
+            return self.withdraw(token);
         };
         if stream.is_beginning() {
             return self.abandon(token, now);
@@ -151,7 +151,8 @@ impl<D: Device> Host<D> {
         if stream.stage != Stage::Over {
             stream.stage = Stage::Over;
             stream.to = None;
-            stream.moving = false;
+            (stream.moving, stream.probed) = (false, None);
+            stream.left.clear();
             let (id, rmb) = (stream.group, stream.rmb);
             if let Some(engine) = self.engine(id) {
                 engine.close(token, now);

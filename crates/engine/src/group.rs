@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sidestep_proto::link_group::{
-    AdapterId, Command, Event as GroupEvent, Link, LinkEnd, LinkGroup, RmbId, RmbState, Rtoken,
-    Ticket,
+    AdapterId, Command, Event as GroupEvent, Link, LinkEnd, LinkGroup, LinkState, RmbId, RmbState,
+    Rtoken, Ticket,
 };
+use sidestep_proto::rendezvous::hosts::Proposer;
 use sidestep_rdma::device::{Device, Peer};
 use sidestep_rdma::memory::Shared;
 use sidestep_wire::clc::{AcceptConfirmR, Version};
@@ -38,6 +39,10 @@ pub(crate) struct Group {
     pub(crate) send_buffers: Vec<SendBuffer>,
     /// The connection that it is made for, until it is established.
     pub(crate) first: Option<AlertToken>,
+    /// Server: the Proposal that it was made for.
+    pub(crate) proposer: Option<Proposer>,
+    /// Adapters that were up when it was made, and were not among those that it may use.
+    pub(crate) strangers: Vec<AdapterId>,
     /// When the engine wants to be called, as of its last change.
     pub(crate) deadline: Option<Duration>,
     /// The engine was told something since.
@@ -55,6 +60,8 @@ impl Group {
             rmbs: BTreeMap::new(),
             send_buffers: Vec::new(),
             first: None,
+            proposer: None,
+            strangers: Vec::new(),
             deadline: None,
             has_changed: false,
             is_restless: false,
@@ -91,6 +98,11 @@ impl Group {
         known.map(|(id, _)| id).find(|id| self.rmbs.get(id).is_some_and(is_free))
     }
 
+    /// Whether a link carries connections.
+    pub(crate) fn has_active(&self, link: LinkUserId) -> bool {
+        self.engine.link(link).is_some_and(|link| link.state() == LinkState::Active)
+    }
+
     /// The link whose other end a message of the peer names.
     pub(crate) fn link_to(&self, message: &AcceptConfirmR) -> Option<LinkUserId> {
         let is_named = |end: LinkEnd| {
@@ -115,6 +127,14 @@ impl<D: Device> Host<D> {
     /// in groups in which something has happened, and no others. The end of every call. What
     /// connections have to send waits for [`transmit`](Self::transmit).
     pub(crate) fn settle(&mut self, now: Duration) {
+        self.settle_groups(now);
+        while std::mem::take(&mut self.contact_is_over) {
+            self.serve_waiting(now);
+            self.settle_groups(now);
+        }
+    }
+
+    fn settle_groups(&mut self, now: Duration) {
         while let Some(id) = self.restless.pop_front() {
             if let Some(group) = self.groups.get_mut(&id) {
                 group.is_restless = false;
@@ -264,6 +284,7 @@ impl<D: Device> Host<D> {
     /// A group is gone: its free buffers, too.
     fn remove_group(&mut self, id: u32) {
         let Some(group) = self.groups.remove(&id) else { return };
+        self.contact_is_over |= group.first.is_some();
         for buffer in group.send_buffers {
             self.scrap(buffer);
         }
@@ -291,8 +312,7 @@ impl<D: Device> Host<D> {
             }
             GroupEvent::Declined(diagnosis) => self.first_contact_failed(id, diagnosis, now),
             GroupEvent::Established => {
-                let first = self.groups.get_mut(&id).and_then(|group| group.first.take());
-                if let Some(token) = first {
+                if let Some(token) = self.end_first_contact(id) {
                     self.begin_first(token, now);
                 }
             }
@@ -311,7 +331,10 @@ impl<D: Device> Host<D> {
                     group.rmbs.remove(&rmb);
                 }
             }
-            GroupEvent::LinkUp(_) | GroupEvent::LinkDown(_) => {}
+            GroupEvent::LinkUp(_) => {}
+            GroupEvent::LinkDown(link) | GroupEvent::Answered(link) => {
+                self.pass_fence(id, link, now);
+            }
             GroupEvent::Moved { connection, .. } => self.move_stream(connection, now),
             GroupEvent::Lost(token) => self.cut_off(token, now),
             GroupEvent::Ending(_) => self.cut_off_all(id, now),
@@ -331,10 +354,16 @@ impl<D: Device> Host<D> {
     }
 
     fn first_contact_failed(&mut self, id: u32, diagnosis: Diagnosis, now: Duration) {
-        let first = self.groups.get_mut(&id).and_then(|group| group.first.take());
-        if let Some(token) = first {
+        if let Some(token) = self.end_first_contact(id) {
             self.decline(token, diagnosis, now);
         }
+    }
+
+    /// The connection that a group was made for, if that is only decided now.
+    fn end_first_contact(&mut self, id: u32) -> Option<AlertToken> {
+        let first = self.groups.get_mut(&id)?.first.take();
+        self.contact_is_over |= first.is_some();
+        first
     }
 
     /// All connections of a group.

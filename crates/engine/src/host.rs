@@ -9,6 +9,7 @@ use sidestep_rdma::device::Device;
 use sidestep_wire::llc::DeleteReason;
 use sidestep_wire::{AlertToken, LinkUserId, PeerId, QpNumber};
 
+use crate::contact::Waiting;
 use crate::event::{CallError, Event};
 use crate::group::Group;
 use crate::stream::{Stage, Stream};
@@ -73,6 +74,10 @@ pub struct Host<D> {
     pub(crate) ports: BTreeMap<AdapterId, Port<D>>,
     pub(crate) groups: BTreeMap<u32, Group>,
     pub(crate) streams: BTreeMap<AlertToken, Stream>,
+    /// Server: Proposals behind a first contact, in their order.
+    pub(crate) waiting: VecDeque<Waiting>,
+    /// One of those that they may wait for is decided.
+    pub(crate) contact_is_over: bool,
     /// Groups in which something is to be done.
     pub(crate) restless: VecDeque<u32>,
     /// Groups with something to send.
@@ -97,6 +102,8 @@ impl<D: Device> Host<D> {
             ports: BTreeMap::new(),
             groups: BTreeMap::new(),
             streams: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            contact_is_over: false,
             restless: VecDeque::new(),
             loaded: VecDeque::new(),
             patience: BTreeSet::new(),
@@ -118,12 +125,18 @@ impl<D: Device> Host<D> {
         self.handle_adapter_up(description.id, now);
     }
 
-    /// An adapter can be used again.
+    /// An adapter can be used again: by groups whose first contact it was eligible for, and by those
+    /// that were made while it was down, of which nobody knows.
     pub fn handle_adapter_up(&mut self, id: AdapterId, now: Duration) {
         let Some(port) = self.ports.get_mut(&id) else { return };
         port.is_up = true;
         let description = port.description;
-        self.tell_groups(|group| group.handle_adapter_up(description, now), now);
+        let tell = |group: &mut Group| {
+            if !group.strangers.contains(&id) {
+                group.engine.handle_adapter_up(description, now);
+            }
+        };
+        self.tell_groups(tell, now);
     }
 
     /// An adapter cannot be used, as far as anybody can tell: its port is down, or its address is
@@ -131,7 +144,7 @@ impl<D: Device> Host<D> {
     pub fn handle_adapter_down(&mut self, id: AdapterId, now: Duration) {
         let Some(port) = self.ports.get_mut(&id) else { return };
         port.is_up = false;
-        self.tell_groups(|group| group.handle_adapter_down(id, now), now);
+        self.tell_groups(|group| group.engine.handle_adapter_down(id, now), now);
     }
 
     /// An adapter is no more. What the host had of its device is given back, and the device
@@ -156,7 +169,7 @@ impl<D: Device> Host<D> {
     /// Takes the links over an adapter out of use, in order, where there are others for their
     /// connections.
     pub fn relieve_adapter(&mut self, id: AdapterId, now: Duration) {
-        let relieve = |group: &mut LinkGroup| {
+        let relieve = |Group { engine: group, .. }: &mut Group| {
             let active = group.links().iter().filter(|it| it.state() == LinkState::Active);
             let (over_it, others): (Vec<&Link>, Vec<_>) =
                 active.partition(|link| link.adapter().id == id);
@@ -188,7 +201,8 @@ impl<D: Device> Host<D> {
     pub fn poll_timeout(&self) -> Option<Duration> {
         let of_groups = self.groups.values().filter_map(|group| group.deadline);
         let of_streams = self.patience.first().map(|(until, _)| *until);
-        of_groups.chain(of_streams).min()
+        let of_waiting = self.waiting.front().map(|waiting| waiting.until);
+        of_groups.chain(of_streams).chain(of_waiting).min()
     }
 
     /// The time that [`poll_timeout`](Self::poll_timeout) has told may have come.
@@ -202,11 +216,12 @@ impl<D: Device> Host<D> {
         }
         self.settle(now);
         self.lose_patience(now);
+        self.decline_waiting(now);
     }
 
-    fn tell_groups(&mut self, mut tell: impl FnMut(&mut LinkGroup), now: Duration) {
+    fn tell_groups(&mut self, mut tell: impl FnMut(&mut Group), now: Duration) {
         for (id, group) in &mut self.groups {
-            tell(&mut group.engine);
+            tell(group);
             group.has_changed = true;
             group.rouse(*id, &mut self.restless);
         }
@@ -230,7 +245,8 @@ impl<D: Device> Host<D> {
     /// Ends all link groups, and with them their connections. In order, if the peers are to think
     /// nothing of it.
     pub fn end(&mut self, is_orderly: bool, now: Duration) {
-        self.tell_groups(|group| group.end(DeleteReason::OPERATOR, is_orderly, now), now);
+        self.decline_waiting(Duration::MAX);
+        self.tell_groups(|group| group.engine.end(DeleteReason::OPERATOR, is_orderly, now), now);
     }
 
     /// What was dropped so far.
@@ -245,7 +261,7 @@ impl<D: Device> Host<D> {
         let mut holdings = Holdings {
             groups: self.groups.len(),
             rmbs: self.groups.values().map(|group| group.rmbs.len()).sum(),
-            connections: self.streams.len(),
+            connections: self.streams.len() + self.waiting.len(),
             ..Holdings::default()
         };
         for port in self.ports.values() {

@@ -51,6 +51,17 @@
 //! - whoever hears the validation (F) over the new link withdraws the key of the buffer on the old
 //!   one: a packet that was still in the network then finds no door.
 //!
+//! Connections also leave links that work, when another has come, and may come back. Both adapters
+//! have their own queues of what has arrived, and the peer may look into that of the new link first:
+//! it would hear the validation before the message that this counts, and think that data was lost.
+//! And a key that was withdrawn would be missed. So
+//!
+//! - the peer is first asked over the old link (TEST LINK), and when it answers it has understood all
+//!   that was sent there;
+//! - whoever hears the validation cannot know that the old link works at the other end, too: so it
+//!   keeps the key, asks over that link, and until there is an answer, or the link goes, it tells of
+//!   no room in its buffer. What comes late then only writes the bytes that are there.
+//!
 //! # How a failure is noticed
 //!
 //! | What happens | Who notices | After |
@@ -95,8 +106,9 @@ mod tests;
 mod traffic;
 mod view;
 
-pub use contact::{Proposer, Sizes, Wording};
+pub use contact::{FIRST_CONTACT_PATIENCE, Sizes};
 pub use ending::PEER_PATIENCE;
 pub use event::{CallError, Event, Reset};
 pub use host::{Drops, Holdings, Host, Settings};
+pub use sidestep_proto::rendezvous::hosts::{Proposer, Terms, Wording};
 pub use view::{AdapterView, ConnectionView, LinkView, Traffic, Usage};

@@ -11,8 +11,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
 use sidestep_proto::connection::{Connection, SendError, State, Write};
-use sidestep_proto::link_group::{AdapterId, RmbId, Role, Rtoken};
+use sidestep_proto::link_group::{AdapterId, LINK_SLOTS, RmbId, Role, Rtoken};
+use sidestep_proto::rendezvous::hosts::Wording;
 use sidestep_rdma::device::{Device, Source};
 use sidestep_rdma::memory::Shared;
 use sidestep_wire::cdc::CdcMessage;
@@ -20,7 +22,6 @@ use sidestep_wire::clc::AcceptConfirmR;
 use sidestep_wire::{AlertToken, LinkUserId, RmbAddress, RmbeSize};
 
 use crate::carrier::{Carrier, Work};
-use crate::contact::Wording;
 use crate::event::Reset;
 
 /// How far a connection has got.
@@ -110,8 +111,12 @@ pub(crate) struct Stream {
     pub(crate) to: Option<(LinkUserId, Rtoken)>,
     /// It is to go on over another link, once nothing is on its way over this one.
     pub(crate) moving: bool,
+    /// It leaves a link that works, and the peer is asked whether it has understood all over that.
+    pub(crate) probed: Option<LinkUserId>,
     /// The link that the peer sends over, as far as it has told.
     pub(crate) heard_over: Option<LinkUserId>,
+    /// Links that it has sent over before, as long as they work and more of that may come.
+    pub(crate) left: ArrayVec<LinkUserId, LINK_SLOTS>,
     /// The newest word of the peer, from before it was open.
     pub(crate) early: Option<(LinkUserId, CdcMessage)>,
     /// Messages of it that wait or are posted.
@@ -167,7 +172,9 @@ impl Stream {
             connection: None,
             to: None,
             moving: false,
+            probed: None,
             heard_over: None,
+            left: ArrayVec::new(),
             early: None,
             under_way: 0,
             is_ready: false,

@@ -9,7 +9,7 @@ use sidestep_rdma::device::Device;
 use sidestep_rdma::soft;
 use sidestep_rdma::soft::adapter::{DATAGRAM_MAX, Datagram};
 use sidestep_wire::cdc::{self, CdcMessage, Cursor, ProducerFlags, StateFlags};
-use sidestep_wire::{AlertToken, Mac, Mtu, PeerId, RmbeSize, RoceGid};
+use sidestep_wire::{AlertToken, Diagnosis, Mac, Mtu, PeerId, RmbeSize, RoceGid};
 
 use super::*;
 
@@ -46,6 +46,10 @@ const fn peer_id(host: usize) -> PeerId {
 
 const SIZES: Sizes = Sizes { rmbe: RmbeSize::MIN, send_buffer: RmbeSize::MIN };
 
+fn terms() -> Terms {
+    Terms { adapters: [ID].into_iter().collect(), wording: Wording::V1 }
+}
+
 impl Pair {
     fn new() -> Self {
         let hosts = [SERVER, CLIENT].map(|host| {
@@ -67,7 +71,7 @@ impl Pair {
     fn connect(&mut self) -> [AlertToken; 2] {
         let Adapter { gid, mac, .. } = adapter(CLIENT);
         let proposer = Proposer { peer_id: peer_id(CLIENT), gid, mac };
-        let server = self.hosts[SERVER].accept(proposer, Wording::V1, SIZES, self.now).unwrap();
+        let server = self.hosts[SERVER].accept(proposer, terms(), SIZES, self.now).unwrap();
         self.accepted = server;
         self.run(3);
         let is_established = |event: &Event| match event {
@@ -125,7 +129,7 @@ impl Pair {
                 match at {
                     SERVER => {
                         let client = &mut self.hosts[CLIENT];
-                        client.connect(&message, Wording::V1, SIZES, self.now).unwrap();
+                        client.connect(&message, terms(), SIZES, self.now).unwrap();
                     }
                     _ => self.hosts[SERVER].handle_confirm(self.accepted, &message, self.now),
                 }
@@ -260,7 +264,7 @@ fn nothing_is_sent_over_another_link_before_all_has_left_the_old_one() {
 }
 
 #[test]
-fn who_hears_a_validation_over_another_link_withdraws_the_key_on_the_old_one() {
+fn who_hears_a_validation_over_another_link_tells_of_no_room_before_the_old_one_is_done() {
     let mut pair = Pair::new();
     let [server, _] = pair.connect();
     let host = &mut pair.hosts[SERVER];
@@ -270,11 +274,44 @@ fn who_hears_a_validation_over_another_link_withdraws_the_key_on_the_old_one() {
     validation.seqno = 0;
     validation.producer_flags.failover_validation = true;
     host.handle_cdc(server, old, &validation, pair.now);
-    assert_eq!(host.holdings().registrations, before, "it has not moved");
+    assert!(host.streams[&server].left.is_empty(), "it has not moved");
     let new = sidestep_wire::LinkUserId(old.0 + 1);
     host.handle_cdc(server, new, &validation, pair.now);
+    let stream = &host.streams[&server];
+    assert_eq!((&stream.left[..], stream.heard_over), (&[old][..], Some(new)));
+    host.settle(pair.now);
+    pair.run(1);
+    let host = &mut pair.hosts[SERVER];
+    assert!(host.streams[&server].left.is_empty(), "the peer has answered");
+    assert_eq!(host.holdings().registrations, before, "it may come back");
+    // Now it leaves one that does not work (any more): what comes over that finds no door.
+    host.streams.get_mut(&server).unwrap().heard_over = Some(new);
+    let rmb = host.streams[&server].rmb;
+    let group = host.groups.values_mut().next().unwrap();
+    let (adapter, qp) = (group.carriers[&old].adapter, group.carriers[&old].qp);
+    let mut gone = carrier::Carrier::new(adapter, qp);
+    gone.keys.insert(rmb, group.carriers[&old].keys[&rmb]);
+    group.carriers.insert(new, gone);
+    host.handle_cdc(server, old, &validation, pair.now);
     assert_eq!(host.holdings().registrations, before - 1);
-    assert_eq!(host.streams[&server].heard_over, Some(new));
+}
+
+#[test]
+fn a_connection_leaves_a_link_that_works_when_the_peer_has_understood_all() {
+    let mut pair = Pair::new();
+    let [server, client] = pair.connect();
+    let now = pair.now;
+    let host = &mut pair.hosts[CLIENT];
+    host.move_stream(client, now);
+    host.send(client, b"late", now).unwrap();
+    let link = host.streams[&client].to.unwrap().0;
+    assert_eq!(host.streams[&client].probed, Some(link));
+    assert_eq!(host.connection(client).unwrap().traffic.bytes_sent, 4);
+    assert_eq!(host.connection(client).unwrap().moves, 0, "it has to wait");
+    pair.run(1);
+    assert_eq!(pair.hosts[CLIENT].connection(client).unwrap().moves, 1);
+    let mut bytes = [0; 9];
+    assert_eq!(pair.hosts[SERVER].receive(server, &mut bytes, pair.now), Ok(4));
 }
 
 /// RFC 7609 §4.6.1: the link has failed after it had acknowledged what is not here.
@@ -304,7 +341,7 @@ fn a_client_that_does_not_know_the_group_ends_it() {
     pair.hosts[CLIENT] = Host::new(settings);
     let device = soft::Adapter::seeded(9, address(CLIENT), PORT);
     pair.hosts[CLIENT].add_adapter(adapter(CLIENT), device, now);
-    let token = pair.hosts[SERVER].accept(proposer, Wording::V1, SIZES, now).unwrap();
+    let token = pair.hosts[SERVER].accept(proposer, terms(), SIZES, now).unwrap();
     // The buffer of a new connection would be told over a link that leads nowhere.
     pair.hosts[SERVER].handle_out_of_sync(token, now);
     pair.run(1);
@@ -375,4 +412,69 @@ fn the_only_adapter_is_not_relieved() {
     assert_eq!(pair.hosts[CLIENT].send(client, b"x", pair.now), Ok(1));
     pair.run(1);
     assert_eq!(pair.hosts[SERVER].receive(server, &mut [0; 9], pair.now), Ok(1));
+}
+
+impl Pair {
+    /// A Proposal of the client, of which it hears nothing.
+    fn propose(&mut self) -> AlertToken {
+        let Adapter { gid, mac, .. } = adapter(CLIENT);
+        let proposer = Proposer { peer_id: peer_id(CLIENT), gid, mac };
+        self.hosts[SERVER].accept(proposer, terms(), SIZES, self.now).unwrap()
+    }
+
+    /// What the server has told, and nobody else has heard.
+    fn servers_events(&mut self) -> Vec<Event> {
+        std::iter::from_fn(|| self.hosts[SERVER].poll_event()).collect()
+    }
+}
+
+#[test]
+fn a_proposal_waits_for_the_first_contact_before_it_but_not_for_ever() {
+    let mut pair = Pair::new();
+    let [first, second] = [(); 2].map(|()| pair.propose());
+    let introduced = pair.servers_events();
+    assert!(matches!(&introduced[..], [Event::Introduce(token, _)] if *token == first));
+    let until = pair.now + FIRST_CONTACT_PATIENCE;
+    assert_eq!(pair.hosts[SERVER].poll_timeout(), Some(until));
+    pair.hosts[SERVER].handle_timeout(until);
+    let late = Event::Declined(second, Diagnosis::TIMEOUT_CL);
+    assert_eq!(pair.servers_events(), [late, Event::Gone(second)]);
+    // The first one is none of its business.
+    assert_eq!(pair.hosts[SERVER].holdings().connections, 1);
+}
+
+#[test]
+fn who_waits_can_be_withdrawn_and_is_served_when_the_first_is() {
+    let mut pair = Pair::new();
+    let [first, second, third] = [(); 3].map(|()| pair.propose());
+    let now = pair.now;
+    pair.hosts[SERVER].abandon(second, now);
+    assert!(pair.servers_events().contains(&Event::Gone(second)));
+    pair.hosts[SERVER].abandon(first, now);
+    let events = pair.servers_events();
+    let introduced = events.iter().find_map(|event| match event {
+        Event::Introduce(token, accept) => Some((*token, accept.is_first_contact())),
+        _ => None,
+    });
+    assert_eq!(introduced, Some((third, true)), "{events:?}");
+    pair.hosts[SERVER].end(false, now);
+    pair.run(1);
+    assert_eq!(pair.hosts[SERVER].holdings(), Holdings::default());
+}
+
+/// A Linux server waits for packets of the adapter that the Proposal has named.
+#[test]
+fn a_first_contact_over_an_adapter_that_has_gone_is_declined() {
+    let mut pair = Pair::new();
+    pair.propose();
+    let Some(Event::Introduce(_, accept)) = pair.servers_events().pop() else { unreachable!() };
+    let other = Adapter { id: AdapterId(2), ..adapter(2) };
+    let device = soft::Adapter::seeded(2, address(2), PORT);
+    let (client, now) = (&mut pair.hosts[CLIENT], pair.now);
+    client.add_adapter(other, device, now);
+    client.handle_adapter_down(ID, now);
+    let terms = Terms { adapters: [ID, other.id].into_iter().collect(), wording: Wording::V1 };
+    let refused = client.connect(&accept, terms, SIZES, now);
+    assert_eq!(refused, Err(Diagnosis::NOSMCRDEV));
+    assert_eq!(client.holdings(), Holdings::default());
 }

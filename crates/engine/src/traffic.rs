@@ -11,7 +11,7 @@ use sidestep_wire::{AlertToken, LinkUserId, QpNumber};
 use crate::carrier::{Carrier, Posted};
 use crate::event::{Event, Reset};
 use crate::host::Host;
-use crate::stream::Stage;
+use crate::stream::{Stage, Stream};
 
 // ---- from the adapters --------------------------------------------------------------------------
 
@@ -91,7 +91,7 @@ impl<D: Device> Host<D> {
             self.events.push_back(Event::Writable(token));
         }
         if stream.under_way == 0 && stream.moving {
-            self.replay(token, now);
+            self.change_link(token, now);
         }
         self.finish_if_agreed(token, now);
     }
@@ -148,14 +148,13 @@ impl<D: Device> Host<D> {
                 before
             }
         };
-        let (group, rmb, is_told) =
-            (stream.group, stream.rmb, stream.is_held && stream.reset.is_none());
+        let (group, is_told) = (stream.group, stream.is_held && stream.reset.is_none());
         let is_waited_for = stream.patience.is_some();
         if is_waited_for {
             self.set_patience(token, Some(now + crate::PEER_PATIENCE));
         }
         if let Some(before) = left {
-            self.deregister(group, before, rmb);
+            self.fence(token, (before, via), now);
         }
         if let Some(carrier) = self.groups.get_mut(&group).and_then(|it| it.carriers.get_mut(&via))
         {
@@ -284,7 +283,72 @@ impl<D: Device> Host<D> {
         };
         stream.moving = true;
         if stream.under_way == 0 {
-            self.replay(token, now);
+            self.change_link(token, now);
+        }
+    }
+
+    /// Nothing of it is on its way over its link any more. If that link works, the peer may still
+    /// have the last message before it, and must not hear the validation first.
+    fn change_link(&mut self, token: AlertToken, now: Duration) {
+        let Some(stream) = self.streams.get_mut(&token) else { return };
+        let before = stream.to.map(|(link, _)| link);
+        let Some(group) = self.groups.get_mut(&stream.group) else { return };
+        match before.filter(|link| group.has_active(*link)) {
+            Some(_) if stream.probed.is_some() => {}
+            Some(before) => {
+                stream.probed = Some(before);
+                let id = stream.group;
+                if let Some(engine) = self.engine(id) {
+                    engine.probe(before, now);
+                }
+            }
+            None => self.replay(token, now),
+        }
+    }
+
+    /// The peer has changed links. As long as the old one works, writes of before may still come
+    /// over it; so nothing may be written in their place. If it does not work, they find no door.
+    fn fence(&mut self, token: AlertToken, (before, via): (LinkUserId, LinkUserId), now: Duration) {
+        let Some(stream) = self.streams.get_mut(&token) else { return };
+        let (id, rmb) = (stream.group, stream.rmb);
+        // What has come over this one since has come behind them.
+        stream.left.retain(|link| *link != via);
+        let is_active = self.groups.get(&id).is_some_and(|group| group.has_active(before));
+        if is_active && stream.left.try_push(before).is_ok() {
+            if let Some(connection) = &mut stream.connection {
+                connection.hold_window(true);
+            }
+            if let Some(engine) = self.engine(id) {
+                engine.probe(before, now);
+            }
+        } else {
+            self.deregister(id, before, rmb);
+        }
+    }
+
+    /// The peer has answered over a link, or that is gone: nothing comes over it any more that was
+    /// sent before connections have left it.
+    pub(crate) fn pass_fence(&mut self, id: u32, link: LinkUserId, now: Duration) {
+        let is_active = self.groups.get(&id).is_some_and(|group| group.has_active(link));
+        let concerned = |stream: &Stream| {
+            stream.group == id && (stream.probed == Some(link) || stream.left.contains(&link))
+        };
+        let tokens = self.streams.iter().filter(|(_, stream)| concerned(stream));
+        for token in tokens.map(|(token, _)| *token).collect::<Vec<_>>() {
+            let Some(stream) = self.streams.get_mut(&token) else { continue };
+            let (has_answer, was_left) = (stream.probed == Some(link), stream.left.contains(&link));
+            let rmb = stream.rmb;
+            stream.left.retain(|left| *left != link);
+            if let Some(connection) = &mut stream.connection {
+                connection.hold_window(!stream.left.is_empty());
+            }
+            if was_left && !is_active {
+                self.deregister(id, link, rmb);
+            }
+            match has_answer {
+                true => self.replay(token, now),
+                false => self.rouse(token),
+            }
         }
     }
 
@@ -292,7 +356,7 @@ impl<D: Device> Host<D> {
     fn replay(&mut self, token: AlertToken, now: Duration) {
         let Some(stream) = self.streams.get_mut(&token) else { return };
         let Some(group) = self.groups.get(&stream.group) else { return };
-        stream.moving = false;
+        (stream.moving, stream.probed) = (false, None);
         stream.is_ready = false;
         stream.to = group.engine.destination(token);
         if !self.lend(token) {

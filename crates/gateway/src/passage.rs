@@ -31,9 +31,9 @@ use std::time::Duration;
 
 use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::{self, RecvFlags, SendFlags, sockopt};
-use sidestep_engine::{CallError, Event as EngineEvent, Host, Proposer, Sizes, Wording};
+use sidestep_engine::{CallError, Event as EngineEvent, Host, Sizes};
 use sidestep_proto::autosmc::{self, Traffic};
-use sidestep_proto::rendezvous::hosts::{self, Event, Exchange, Outcome, Terms};
+use sidestep_proto::rendezvous::hosts::{Event, Exchange, Fallback, Outcome};
 use sidestep_rdma::soft::Rnic;
 use sidestep_wire::hand_over::Verdict;
 use sidestep_wire::host_control::Side;
@@ -363,14 +363,11 @@ impl Passage {
     fn heed(&mut self, event: Event, world: &mut World<'_>) -> Option<Fate> {
         match event {
             Event::Accept(proposer, terms) => {
-                let proposer = engine_proposer(proposer);
-                let wording = engine_wording(terms);
-                let accepted = world.host.accept(proposer, wording, self.sizes, world.now);
+                let accepted = world.host.accept(proposer, terms, self.sizes, world.now);
                 self.asked(accepted, world);
             }
             Event::Connect(accept, terms) => {
-                let wording = engine_wording(terms);
-                let connected = world.host.connect(&accept, wording, self.sizes, world.now);
+                let connected = world.host.connect(&accept, terms, self.sizes, world.now);
                 self.asked(connected, world);
             }
             Event::Confirmed(confirm) => {
@@ -411,7 +408,10 @@ impl Passage {
             }
             (Outcome::Tcp(fallback), _) => {
                 log::info!("connection {number}: stays TCP: {fallback}");
-                self.abandon(world);
+                match &fallback {
+                    Fallback::Peers(decline) if decline.out_of_sync => self.leave_group(world),
+                    _ => self.abandon(world),
+                }
                 self.stay_tcp(fallback.to_string());
                 if self.say(Verdict::Tcp) { Fate::HasMore } else { Fate::Over(End::Reset) }
             }
@@ -469,6 +469,17 @@ impl Passage {
             world.host.abandon(token, world.now);
         }
     }
+
+    /// The peer does not know the link group that our Accept has named.
+    fn leave_group(&mut self, world: &mut World<'_>) {
+        if let Some(token) = self.token.take() {
+            log::warn!(
+                "connection {}: the peer does not know the link group: it ends",
+                self.number
+            );
+            world.host.handle_out_of_sync(token, world.now);
+        }
+    }
 }
 
 impl Meeting {
@@ -517,18 +528,6 @@ impl Meeting {
             Err(_) => self.exchange.handle_reset(),
         }
         true
-    }
-}
-
-fn engine_proposer(proposer: hosts::Proposer) -> Proposer {
-    let hosts::Proposer { peer_id, gid, mac } = proposer;
-    Proposer { peer_id, gid, mac }
-}
-
-fn engine_wording(terms: Terms) -> Wording {
-    match terms.wording {
-        hosts::Wording::V1 => Wording::V1,
-        hosts::Wording::V2 { eid, hello } => Wording::V2 { eid, hello },
     }
 }
 

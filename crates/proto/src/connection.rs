@@ -112,6 +112,8 @@ struct Incoming {
     urgent: Option<u64>,
     /// The program has read an urgent byte, and the peer is to know.
     has_read_urgent: bool,
+    /// The peer is told of nothing that was read.
+    is_held: bool,
 }
 
 /// Both ends of what is to be sent now, all on one link and in this order.
@@ -222,6 +224,7 @@ impl Connection {
             urgent_is_pending: false,
             urgent: None,
             has_read_urgent: false,
+            is_held: false,
         };
         Self {
             peer,
@@ -405,6 +408,14 @@ impl Connection {
         outgoing.written = outgoing.completed;
     }
 
+    /// From now on, or no longer, the peer is not told what the program has read: of what it has
+    /// written it will write again the same bytes to the same places, and nothing else.
+    ///
+    /// So writes that were under way when it has changed links, and come late, do no harm.
+    pub const fn hold_window(&mut self, is_held: bool) {
+        self.incoming.is_held = is_held;
+    }
+
     /// Takes a message of the peer.
     ///
     /// # Errors
@@ -491,11 +502,10 @@ impl Connection {
             seqno: self.sent_seqno,
             alert_token: self.peer,
             producer: position::cursor(self.outgoing.written, self.outgoing.len),
-            consumer: position::cursor(self.incoming.consumed, self.incoming.len),
+            consumer: position::cursor(self.incoming.tell(), self.incoming.len),
             producer_flags,
             state_flags: flags,
         };
-        self.incoming.has_told();
         let receipt = Receipt { seqno: self.sent_seqno, written: self.outgoing.written };
         Transmit { writes, message, receipt }
     }
@@ -580,13 +590,17 @@ impl Incoming {
         let window = len - (self.produced - self.told);
         let is_worth_it = window < len.div_ceil(2) && gain * 10 >= len;
         let is_wanted = self.writer_is_blocked || self.update_requested || self.has_read_urgent;
-        gain > 0 && (is_worth_it || is_wanted) || self.has_read_urgent
+        !self.is_held && (gain > 0 && (is_worth_it || is_wanted) || self.has_read_urgent)
     }
 
-    const fn has_told(&mut self) {
-        self.told = self.consumed;
-        self.update_requested = false;
-        self.has_read_urgent = false;
+    /// What the peer is told to have been read.
+    const fn tell(&mut self) -> u64 {
+        if !self.is_held {
+            self.told = self.consumed;
+            self.update_requested = false;
+            self.has_read_urgent = false;
+        }
+        self.told
     }
 
     /// Bytes that the peer has written more than was known.

@@ -75,9 +75,8 @@
 //! sides that disagree about links and keys cannot keep the promise that a WRITE goes where it should;
 //! a link that is made anew costs a second. Nobody is known to send such a message.
 //!
-//! When a link comes back, connections stay where they are and new ones go where there are fewest:
-//! §2.3 leaves that open, and Linux does so, too. Moving without need would withdraw the keys on a
-//! link that may be the last resort a moment later.
+//! When a link comes back, new connections go where there are fewest, and some of the old ones move
+//! there (`balance`); §2.3 leaves that open, and those of Linux stay where they are.
 //!
 //! Nothing here does I/O. This module and those below are the only ones of the crate that allocate:
 //! a link group is made once for many connections, by whoever has memory for its queue pairs.
@@ -96,6 +95,7 @@ use sidestep_wire::llc::{self, DeleteReason, Form, Message};
 use sidestep_wire::{AlertToken, Diagnosis, LinkNumber, LinkUserId, PeerId};
 
 mod add_link;
+mod balance;
 mod connections;
 mod delete_link;
 mod first_contact;
@@ -246,11 +246,14 @@ pub enum Event {
     LinkUp(LinkUserId),
     /// The link carries none any more.
     LinkDown(LinkUserId),
+    /// The peer has answered [`LinkGroup::probe`]: whatever had come to its adapter over the link it has
+    /// understood.
+    Answered(LinkUserId),
     /// What this connection sends goes over another link from now on (RFC 7609 §4.6).
     Moved {
         /// The connection.
         connection: AlertToken,
-        /// The link that is gone.
+        /// The link that is gone; or, if it is active, has too many.
         from: LinkUserId,
         /// The one to use.
         to: LinkUserId,
@@ -316,6 +319,8 @@ pub struct LinkGroup {
     /// Client: an ADD LINK that came while `rkey_flow` was open, and the link it came over.
     parked: Option<(LinkUserId, llc::AddLink)>,
     growth: add_link::Growth,
+    /// When connections move to a link that has come.
+    balance_due: Option<Duration>,
     /// When the group ends unless there is a connection.
     idle_until: Option<Duration>,
     tests: u64,

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use sidestep_engine::{CallError, Event, Host, Proposer, Settings, Sizes, Wording};
+use sidestep_engine::{CallError, Event, Host, Proposer, Settings, Sizes, Terms, Wording};
 use sidestep_proto::link_group::{Adapter, AdapterId};
 use sidestep_rdma::device::Driven;
 use sidestep_wire::{AlertToken, Mac, Mtu, PeerId, RmbeSize, RoceGid};
@@ -56,6 +56,10 @@ struct Pair<'a> {
     told: [Vec<Event>; 2],
 }
 
+fn terms() -> Terms {
+    Terms { adapters: [ID].into_iter().collect(), wording: Wording::V1 }
+}
+
 impl<'a> Pair<'a> {
     fn new(places: [Place; 2], wait: &'a mut dyn FnMut()) -> Self {
         let peer_id = |host: usize| PeerId([host as u8 + 1; 8]);
@@ -105,7 +109,7 @@ impl<'a> Pair<'a> {
     fn hear(&mut self, at: usize, event: Event, now: Duration) {
         match event {
             Event::Introduce(_, message) if at == SERVER => {
-                self.hosts[CLIENT].connect(&message, Wording::V1, SIZES, now).expect("an Accept");
+                self.hosts[CLIENT].connect(&message, terms(), SIZES, now).expect("an Accept");
             }
             Event::Introduce(_, message) => {
                 self.hosts[SERVER].handle_confirm(self.accepted, &message, now);
@@ -127,7 +131,7 @@ impl<'a> Pair<'a> {
     fn connect(&mut self) -> [AlertToken; 2] {
         self.told.iter_mut().for_each(Vec::clear);
         let now = self.now();
-        let server = self.hosts[SERVER].accept(self.proposer, Wording::V1, SIZES, now);
+        let server = self.hosts[SERVER].accept(self.proposer, terms(), SIZES, now);
         self.accepted = server.expect("a Proposal");
         let established = |pair: &Self, at: usize| {
             pair.told[at].iter().find_map(|event| match event {

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use sidestep_engine::{Event, Host, Proposer, Settings, Sizes, Wording};
+use sidestep_engine::{Event, Host, Proposer, Settings, Sizes, Terms, Wording};
 use sidestep_proto::link_group::{Adapter, AdapterId};
 use sidestep_rdma::soft;
 use sidestep_rdma::soft::adapter::{DATAGRAM_MAX, Datagram};
@@ -38,6 +38,10 @@ fn adapter(host: usize) -> Adapter {
     }
 }
 
+fn terms() -> Terms {
+    Terms { adapters: [ID].into_iter().collect(), wording: Wording::V1 }
+}
+
 impl Pair {
     pub(crate) fn with_connections(count: usize) -> Self {
         let now = Duration::from_secs(1);
@@ -58,7 +62,7 @@ impl Pair {
         let Adapter { gid, mac, .. } = adapter(CLIENT);
         let proposer = Proposer { peer_id: PeerId([CLIENT as u8 + 1; 8]), gid, mac };
         let (sizes, now) = (Sizes::default(), self.now);
-        let server = self.hosts[SERVER].accept(proposer, Wording::V1, sizes, now).unwrap();
+        let server = self.hosts[SERVER].accept(proposer, terms(), sizes, now).unwrap();
         let mut established = [false; 2];
         let mut client = None;
         while established != [true; 2] {
@@ -70,7 +74,7 @@ impl Pair {
                     match (at, event) {
                         (SERVER, Event::Introduce(_, accept)) => {
                             let host = &mut self.hosts[CLIENT];
-                            client = Some(host.connect(&accept, Wording::V1, sizes, now).unwrap());
+                            client = Some(host.connect(&accept, terms(), sizes, now).unwrap());
                         }
                         (_, Event::Introduce(_, confirm)) => {
                             self.hosts[SERVER].handle_confirm(server, &confirm, self.now);

@@ -4,21 +4,16 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use sidestep_engine::Sizes;
 use sidestep_rdma::faults;
 
-use crate::program::{Plan, Side};
+use crate::program::Plan;
 use crate::table::{CLIENT, SERVER, Table};
 
 /// A short message so often.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The client sends short messages for so many seconds.
 fn chatter(seconds: u64) -> Plan {
-    let silent = Side { len: 0, aborts_at: None, sizes: Sizes::default(), pause: None };
-    // 25 bytes each, on the average.
-    let len = seconds * 1000 / PAUSE.as_millis() as u64 * 25;
-    Plan { server: SERVER, sides: [silent, Side { len, pause: Some(PAUSE), ..silent }] }
+    Plan::chatter(SERVER, &[1, 2], PAUSE, Duration::from_secs(seconds))
 }
 
 fn network(seed: u64, delay_ms: u64, loss: f64) -> faults::Plan {

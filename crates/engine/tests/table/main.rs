@@ -5,9 +5,12 @@
 //! The same seed plays the same world, to the last bit of each packet, so a failure comes again.
 //! `SIDESTEP_TABLE_SEEDS=first..last` plays other seeds than the usual ones.
 
+mod balance;
+mod contacts;
 mod failover;
 mod program;
 mod table;
+mod termination;
 mod world;
 
 use std::ops::Range;

@@ -14,7 +14,26 @@ use sidestep_wire::AlertToken;
 pub(crate) struct Plan {
     /// The host that accepts it.
     pub(crate) server: usize,
+    /// The adapters that it may use, of both hosts, the preferred first.
+    pub(crate) adapters: &'static [u8],
     pub(crate) sides: [Side; 2],
+}
+
+impl Plan {
+    /// The client sends a short message after each pause, for about so long.
+    pub(crate) fn chatter(
+        server: usize,
+        adapters: &'static [u8],
+        pause: Duration,
+        time: Duration,
+    ) -> Self {
+        let silent = Side { len: 0, aborts_at: None, sizes: Sizes::default(), pause: None };
+        // 25 bytes each, on the average.
+        let len = (time.as_micros() / pause.as_micros()) as u64 * 25;
+        let talkative = Side { len, pause: Some(pause), ..silent };
+        let sides = [0, 1].map(|side| if side == server { silent } else { talkative });
+        Self { server, adapters, sides }
+    }
 }
 
 /// What one side of a talk wants.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use sidestep_engine::{Event, Holdings, Host, Proposer, Settings, Wording};
+use sidestep_engine::{Event, Holdings, Host, Proposer, Settings, Terms, Wording};
 use sidestep_proto::link_group::{Adapter, AdapterId, KEEPALIVE, LinkState};
 use sidestep_rdma::faults::{Faults, Plan as NetworkPlan};
 use sidestep_rdma::soft;
@@ -72,6 +72,9 @@ enum Due {
 /// Two programs, and which of them has accepted.
 struct Talk {
     server: usize,
+    adapters: &'static [u8],
+    /// Those of the client, when it has proposed.
+    proposed: Vec<AdapterId>,
     programs: [Program; 2],
 }
 
@@ -82,6 +85,8 @@ pub(crate) struct Table {
     network: Faults<Packet>,
     late: f64,
     cut: BTreeSet<IpAddr>,
+    /// The first adapters of both hosts are on one network, the second on another.
+    is_split: bool,
     due: BTreeMap<(Duration, u64), Due>,
     count: u64,
     talks: Vec<Talk>,
@@ -93,6 +98,14 @@ pub(crate) struct Table {
 
 fn address(host: usize, adapter: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, adapter, host as u8 + 1)
+}
+
+/// The number of the adapter that has an address.
+fn network_of(address: IpAddr) -> u8 {
+    IDS.map(|AdapterId(number)| number)
+        .into_iter()
+        .find(|number| [SERVER, CLIENT].iter().any(|host| self::address(*host, *number) == address))
+        .unwrap()
 }
 
 fn adapter(host: usize, number: u8) -> Adapter {
@@ -153,6 +166,7 @@ impl Table {
             network: Faults::new(network),
             late,
             cut: BTreeSet::new(),
+            is_split: false,
             due: BTreeMap::new(),
             count: 0,
             talks: Vec::new(),
@@ -220,6 +234,13 @@ impl Table {
         }
     }
 
+    /// A host ends all its link groups, in order.
+    pub(crate) fn end(&mut self, host: usize) {
+        if let Some(host) = &mut self.hosts[host] {
+            host.end(true, self.now);
+        }
+    }
+
     /// A host is there no more, and neither are its programs.
     pub(crate) fn kill(&mut self, host: usize) {
         self.hosts[host] = None;
@@ -282,6 +303,13 @@ impl Table {
         }
     }
 
+    /// Lets time pass until a connection has left a link though that works, or nobody wants to.
+    pub(crate) fn run_until_balancing(&mut self) {
+        let end = self.now + Duration::from_secs(10);
+        let moves = [SERVER, CLIENT].map(|host| self.moves(host));
+        while [SERVER, CLIENT].map(|host| self.moves(host)) == moves && self.step(end) {}
+    }
+
     /// Whatever is next, unless it is later than `end`.
     fn step(&mut self, end: Duration) -> bool {
         self.carry();
@@ -321,6 +349,7 @@ impl Table {
 
     fn deliver(&mut self, packet: &Packet) {
         let Packet { from, to, index, ref bytes } = *packet;
+        assert!(!self.is_split || network_of(from) == network_of(to), "{from} to {to}");
         if self.cut.contains(&from) || self.cut.contains(&to) {
             return;
         }
@@ -375,8 +404,30 @@ impl Table {
     pub(crate) fn begin_talk(&mut self, plan: Plan) {
         let talk = self.talks.len();
         let programs = [SERVER, CLIENT].map(|side| Program::new(talk, side, plan.sides[side]));
-        self.talks.push(Talk { server: plan.server, programs });
+        let Plan { server, adapters, .. } = plan;
+        self.talks.push(Talk { server, adapters, proposed: Vec::new(), programs });
         self.at(TCP, Due::Propose { talk });
+    }
+
+    /// From now on no way leads from one adapter to those of another number.
+    pub(crate) fn split(&mut self) {
+        self.is_split = true;
+    }
+
+    /// How many link groups a host has.
+    pub(crate) fn groups(&self, host: usize) -> usize {
+        self.hosts[host].iter().flat_map(Host::groups).count()
+    }
+
+    /// Whether both ends of a talk stay TCP.
+    pub(crate) fn is_declined(&self, talk: usize) -> bool {
+        self.talks[talk].programs.iter().all(|program| program.is_declined)
+    }
+
+    /// How many connections a host has on each of its links.
+    pub(crate) fn loads(&self, host: usize) -> Vec<usize> {
+        let links = self.hosts[host].iter().flat_map(Host::links);
+        links.filter(|it| it.link.state() == LinkState::Active).map(|it| it.connections).collect()
     }
 
     /// How many there were.
@@ -402,6 +453,10 @@ impl Table {
         assert!(!program.is_gone, "{event:?} after the end");
         match event {
             Event::Introduce(_, message) => {
+                if side != server && message.is_first_contact() {
+                    let AdapterId(proposed) = self.talks[talk].proposed[0];
+                    assert_eq!(message.gid, adapter(side, proposed).gid, "as proposed");
+                }
                 let mut bytes = vec![0; message.emitted_len()];
                 message.emit(&mut bytes).unwrap();
                 let due = match side == server {
@@ -465,30 +520,49 @@ impl Table {
     }
 
     fn propose(&mut self, talk: usize) {
-        let Talk { server, ref programs } = self.talks[talk];
+        let Talk { server, ref programs, .. } = self.talks[talk];
         let (client, sizes) = (1 - server, programs[server].sizes());
-        let Adapter { gid, mac, .. } = adapter(client, 1);
-        let proposer = Proposer { peer_id: peer_id(client), gid, mac };
         let is_dead = programs.iter().any(|program| program.is_dead);
-        let Some(host) = self.hosts[server].as_mut().filter(|_| !is_dead) else {
+        let [proposed, accepted] = [client, server].map(|host| self.eligible(host, talk));
+        let Some(AdapterId(preferred)) = proposed.first().copied().filter(|_| !is_dead) else {
             return self.stays_tcp(talk, [SERVER, CLIENT]);
         };
-        match host.accept(proposer, self.wording.clone(), sizes, self.now) {
+        self.talks[talk].proposed = proposed;
+        let Adapter { gid, mac, .. } = adapter(client, preferred);
+        let proposer = Proposer { peer_id: peer_id(client), gid, mac };
+        let terms = self.terms(&accepted);
+        let Some(host) = self.hosts[server].as_mut() else {
+            return self.stays_tcp(talk, [SERVER, CLIENT]);
+        };
+        match host.accept(proposer, terms, sizes, self.now) {
             Ok(token) => self.name(talk, server, token),
             Err(_) => self.stays_tcp(talk, [SERVER, CLIENT]),
         }
     }
 
+    /// The adapters of a host that a talk may use now.
+    fn eligible(&self, host: usize, talk: usize) -> Vec<AdapterId> {
+        let adapters = || self.hosts[host].iter().flat_map(Host::adapters);
+        let is_up = |id: &AdapterId| adapters().any(|it| it.description.id == *id && it.is_up);
+        self.talks[talk].adapters.iter().copied().map(AdapterId).filter(is_up).collect()
+    }
+
+    fn terms(&self, adapters: &[AdapterId]) -> Terms {
+        let adapters = adapters.iter().copied().collect();
+        Terms { adapters, wording: self.wording.clone() }
+    }
+
     fn take_accept(&mut self, talk: usize, bytes: &[u8]) {
         let accept = AcceptConfirmR::parse(bytes).unwrap();
-        let Talk { server, ref programs } = self.talks[talk];
+        let Talk { server, ref programs, ref proposed, .. } = self.talks[talk];
+        let terms = self.terms(proposed);
         let client = 1 - server;
         let sizes = programs[client].sizes();
         let is_dead = programs[client].is_dead;
         let Some(host) = self.hosts[client].as_mut().filter(|_| !is_dead) else {
             return self.at(TCP, Due::Decline { talk, side: server, is_out_of_sync: false });
         };
-        match host.connect(&accept, self.wording.clone(), sizes, self.now) {
+        match host.connect(&accept, terms, sizes, self.now) {
             Ok(token) => self.name(talk, client, token),
             Err(diagnosis) => {
                 self.stays_tcp(talk, [client]);

@@ -2,18 +2,23 @@
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpStream};
 use std::thread;
 use std::time::Duration;
 
+use sidestep_wire::clc::{Decline, EMITTED_LEN_MAX, Header, Message};
+use sidestep_wire::hand_over::Verdict;
+use sidestep_wire::host_control::Side;
+use sidestep_wire::{Diagnosis, PeerId, RmbeSize};
+
 use crate::scene::{CLIENT, SERVER, Scene, address};
-use crate::{receive, receive_end, receive_from, receive_reset, send};
+use crate::{by_hand, receive, receive_end, receive_from, receive_reset, send};
 
 #[test]
 fn a_gateway_that_dies_resets_its_programs() {
     let Some(mut scene) = Scene::new(1) else { return };
     let ends = scene.hand_over(scene.connection());
-    scene.expect(&ends, sidestep_wire::hand_over::Verdict::SmcR);
+    scene.expect(&ends, Verdict::SmcR);
     send(&ends[0].h, 1, 1000);
     receive(&ends[1].h, 1, 1000);
     scene.kill(CLIENT);
@@ -38,7 +43,7 @@ fn a_gateway_that_ends_tells_everybody() {
 fn a_program_that_is_killed_in_the_middle_resets_its_peer() {
     let Some(scene) = Scene::new(1) else { return };
     let ends = scene.hand_over(scene.connection());
-    scene.expect(&ends, sidestep_wire::hand_over::Verdict::SmcR);
+    scene.expect(&ends, Verdict::SmcR);
     let [client, server] = ends;
     thread::scope(|scope| {
         let sending = scope.spawn(|| {
@@ -104,6 +109,36 @@ fn with_two_cables_one_may_lead_nowhere() {
 }
 
 #[test]
+fn a_cable_that_is_mended_takes_its_share_again() {
+    let Some(scene) = Scene::new(2) else { return };
+    let ends: Vec<_> = (0..6).map(|_| scene.connect()).collect();
+    let await_loads = |expected: &[usize]| {
+        for host in [CLIENT, SERVER] {
+            scene.await_status(host, |status| {
+                let active = status.links.iter().filter(|link| link.state == "Active");
+                active.map(|link| link.connections).eq(expected.iter().copied())
+            });
+        }
+    };
+    let converse = |salt| {
+        for [client, server] in &ends {
+            send(client, salt, 100_000);
+            receive(server, salt, 100_000);
+            send(server, salt, 1000);
+            receive(client, salt, 1000);
+        }
+    };
+    await_loads(&[3, 3]);
+    converse(1);
+    assert!(scene.ip(SERVER, &["link", "set", "cable1", "down"]));
+    await_loads(&[6]);
+    converse(2);
+    assert!(scene.ip(SERVER, &["link", "set", "cable1", "up"]));
+    await_loads(&[3, 3]);
+    converse(3);
+}
+
+#[test]
 fn who_has_nothing_to_do_sleeps() {
     let Some(scene) = Scene::new(1) else { return };
     let [client, server] = scene.connect();
@@ -120,4 +155,46 @@ fn ticks(pid: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+/// The test is the client of the second connection, and says what a client says that has begun
+/// anew; its Proposal is that of the gateway.
+#[test]
+fn a_client_that_does_not_know_the_link_group_ends_it() {
+    let Some(scene) = Scene::new(1) else { return };
+    let [client, server] = scene.connect();
+    let [proposing, to_us] = scene.connection();
+    let [from_us, accepting] = scene.connection();
+    let hand_over = |host, side, n: &TcpStream| {
+        scene.at(host, || by_hand::hand_over(n, side, RmbeSize::DEFAULT).unwrap())
+    };
+    let _proposing = hand_over(CLIENT, Side::Client, &proposing);
+    let accepting = hand_over(SERVER, Side::Server, &accepting);
+    (&from_us).write_all(&receive_clc(&to_us)).unwrap();
+    let Ok(Message::Accept(accept)) = Message::parse(&receive_clc(&from_us)) else {
+        panic!("no Accept\n{}", scene.log(SERVER));
+    };
+    assert!(!accept.is_first_contact());
+    let decline = Decline::v2(PeerId::default(), Diagnosis::SYNCERR);
+    let mut bytes = [0; EMITTED_LEN_MAX];
+    let decline = Message::from(Decline { out_of_sync: true, ..decline });
+    let len = decline.emit(&mut bytes).unwrap();
+    (&from_us).write_all(&bytes[..len]).unwrap();
+    assert_eq!(by_hand::verdict(&accepting).unwrap(), Verdict::Tcp);
+    receive_reset(&server);
+    receive_reset(&client);
+    scene.await_log(SERVER, "the link groups of the peers are out of sync", 1);
+    let [client, server] = scene.connect();
+    send(&client, 1, 1000);
+    receive(&server, 1, 1000);
+}
+
+/// One CLC message.
+fn receive_clc(mut from: &TcpStream) -> Vec<u8> {
+    let mut bytes = vec![0; Header::LEN];
+    from.read_exact(&mut bytes).unwrap();
+    let (_, len) = Header::extent(&bytes).unwrap();
+    bytes.resize(len.into(), 0);
+    from.read_exact(&mut bytes[Header::LEN..]).unwrap();
+    bytes
 }

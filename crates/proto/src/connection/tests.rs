@@ -475,6 +475,26 @@ fn failover_finds_bytes_that_were_acknowledged_and_lost() {
 
 // Claims.
 
+/// Writes of before a failover may come late: nothing else is where they go.
+#[test]
+fn failover_is_told_of_no_room_before_the_old_link_is_done() {
+    let mut pair = Pair::new(100);
+    pair.queue(0, 150);
+    pair.post(0);
+    pair.deliver(0, true);
+    pair.at(1).hold_window(true);
+    pair.read(1, 100);
+    assert!(pair.is_silent(1));
+    // What it says for another reason tells nothing of it either.
+    pair.queue(1, 5);
+    let (message, news) = pair.one(1);
+    assert_eq!((message.consumer, news.writable), (at(0, 0), false));
+    assert!(pair.is_silent(0));
+    pair.at(1).hold_window(false);
+    let (message, news) = pair.one(1);
+    assert_eq!((message.consumer, news.writable), (at(1, 0), true));
+}
+
 #[test]
 fn impossible_cursors_change_nothing() {
     let mut pair = Pair::new(10_000);

@@ -129,12 +129,13 @@ impl Growth {
         self.due = Some(now);
     }
 
-    /// RFC 7609 §C.8: the retry timer, the longer the more often it was in vain.
+    /// RFC 7609 §C.8: the retry timer, the longer the more often it was in vain. What has happened
+    /// during the try may be a reason for an earlier one.
     fn failed(&mut self, now: Duration) {
         let factor = 1_u32.checked_shl(self.failures).unwrap_or(u32::MAX);
         let wait = ADD_LINK_RETRY_FIRST.saturating_mul(factor).min(ADD_LINK_RETRY_MAX);
         self.failures = self.failures.saturating_add(1);
-        self.due = Some(now + wait);
+        self.due = Some(self.due.map_or(now + wait, |due| due.min(now + wait)));
     }
 
     fn begun(&mut self, now: Duration) {
@@ -357,6 +358,7 @@ impl LinkGroup {
         self.activate(via, now);
         self.flow = None;
         self.growth.succeeded();
+        self.balance_soon(now);
     }
 
     /// Whether CONFIRM LINK is expected over this link.
@@ -491,8 +493,9 @@ impl LinkGroup {
     /// expect an answer; in version 2 by REQUEST ADD LINK, and gets one if there will be no link.
     pub(super) fn take_hint(&mut self, via: LinkUserId, now: Duration) {
         if self.add_link_flow().is_some() {
-            // Our own ADD LINK is the answer (RFC 7609 §3.5.5.3.1).
-            return;
+            // Our own ADD LINK is the answer (RFC 7609 §3.5.5.3.1). But it may have been for another
+            // adapter, and come to nothing.
+            return self.growth.hinted(now);
         }
         if self.prospect().is_some() {
             // Now or after the flow under way.

@@ -2,7 +2,7 @@
 //!
 //! The server spreads connections over the symmetric links; the client uses the link that the Accept
 //! names. When a link goes, each side moves its own connections to another (RFC 7609 §4.6), where
-//! the same buffer of the peer has another key.
+//! the same buffer of the peer has another key; when one has come, so it does with some (`balance`).
 //!
 //! *Source*: RFC 7609 §2.3, §3.5.2, §4.6; Linux `net/smc/smc_core.c`.
 
@@ -237,7 +237,7 @@ impl LinkGroup {
         }
     }
 
-    fn move_connection(&mut self, token: AlertToken, to: LinkUserId) {
+    pub(super) fn move_connection(&mut self, token: AlertToken, to: LinkUserId) {
         for connection in &mut self.connections {
             if connection.token == token {
                 connection.link = to;

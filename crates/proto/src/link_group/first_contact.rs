@@ -163,6 +163,7 @@ impl LinkGroup {
             rkey_flow: None,
             parked: None,
             growth: Default::default(),
+            balance_due: None,
             idle_until: None,
             tests: 0,
             tickets: 0,

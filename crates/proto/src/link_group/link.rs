@@ -109,7 +109,10 @@ pub(super) enum Farewell {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Test {
     pub(super) until: Duration,
-    pub(super) user_data: [u8; 16],
+    /// Which of the group's tests it is.
+    pub(super) number: u64,
+    /// Somebody waits for the answer.
+    pub(super) is_probe: bool,
 }
 
 /// A link of a group.
@@ -133,6 +136,8 @@ pub struct Link {
     /// The device was told to destroy the queue pair.
     pub(super) is_destroyed: bool,
     pub(super) test: Option<Test>,
+    /// Another test is to follow, whose answer somebody waits for.
+    pub(super) probe_is_due: bool,
     /// `Some` exactly in [`LinkState::Deleting`].
     pub(super) farewell: Option<Farewell>,
     /// Server: the client wants it deleted in order, when there is time.
@@ -155,6 +160,7 @@ impl Link {
             silent_since: None,
             is_destroyed: false,
             test: None,
+            probe_is_due: false,
             farewell: None,
             resigns: None,
         }

@@ -17,10 +17,20 @@ use sidestep_wire::llc::{self, DeleteReason, TestLink};
 
 use super::link::Test;
 use super::timers::LLC_WAIT;
-use super::{LINK_SLOTS, Link, LinkGroup, LinkState, Phase};
+use super::{Event, LINK_SLOTS, Link, LinkGroup, LinkState, Phase};
 
 /// What a call bears, and no test does: they are numbered from 1 on.
-const CALL: [u8; 16] = [0; 16];
+const CALL: u64 = 0;
+
+/// What is sent and comes back.
+fn user_data(number: u64) -> [u8; 16] {
+    u128::from(number).to_be_bytes()
+}
+
+/// Of which test that is, if it is of any.
+fn number(user_data: &[u8; 16]) -> Option<u64> {
+    u128::from_be_bytes(*user_data).try_into().ok()
+}
 
 impl LinkGroup {
     /// Anything has come over a link that is no LLC message: it works.
@@ -55,13 +65,26 @@ impl LinkGroup {
     /// Asks whether somebody is there. Nothing follows if there is no answer.
     fn call(&mut self, link: LinkUserId) {
         let (form, role) = (self.form, llc::Role::Request);
-        self.send(link, TestLink { form, role, user_data: CALL });
+        self.send(link, TestLink { form, role, user_data: user_data(CALL) });
     }
 
     /// When a link that stays silent is tested.
     pub(super) fn test_due(&self, link: &Link) -> Option<Duration> {
         let is_untested = link.state == LinkState::Active && link.test.is_none();
         self.local.keepalive.filter(|_| is_untested).map(|interval| link.last_received + interval)
+    }
+
+    /// Asks the peer over a link that works, to know that it has understood all that has come to its
+    /// adapter over this link before: messages of one link are taken in their order, those of two are
+    /// not. [`Event::Answered`] follows, or [`Event::LinkDown`].
+    ///
+    /// If there is no answer, but other messages come, that counts as one: who has had
+    /// [`LLC_WAIT`](super::timers) for it has understood it.
+    pub fn probe(&mut self, link: LinkUserId, now: Duration) {
+        if let Some(link) = self.link_mut(link) {
+            link.probe_is_due = true;
+        }
+        self.doubt(link, now);
     }
 
     /// A flow had no answer over this link.
@@ -71,11 +94,23 @@ impl LinkGroup {
             return;
         }
         self.tests += 1;
-        let mut user_data = [0; 16];
-        user_data[8..].copy_from_slice(&self.tests.to_be_bytes());
-        self.send(user_id, TestLink { form: self.form, role: llc::Role::Request, user_data });
+        let (form, role, number) = (self.form, llc::Role::Request, self.tests);
+        self.send(user_id, TestLink { form, role, user_data: user_data(number) });
         if let Some(link) = self.link_mut(user_id) {
-            link.test = Some(Test { until: now + LLC_WAIT, user_data });
+            let is_probe = core::mem::take(&mut link.probe_is_due);
+            link.test = Some(Test { until: now + LLC_WAIT, number, is_probe });
+        }
+    }
+
+    /// A test is over, and the link works.
+    fn tested(&mut self, user_id: LinkUserId, test: Test, now: Duration) {
+        if test.is_probe {
+            self.event(Event::Answered(user_id));
+        }
+        let Some(link) = self.link_mut(user_id) else { return };
+        link.test = None;
+        if link.probe_is_due {
+            self.doubt(user_id, now);
         }
     }
 
@@ -84,7 +119,7 @@ impl LinkGroup {
     pub(super) fn test_timed_out(&mut self, user_id: LinkUserId, test: Test, now: Duration) {
         let Some(link) = self.link_mut(user_id) else { return };
         match link.was_heard_since(test.until.saturating_sub(LLC_WAIT)) {
-            true => link.test = None,
+            true => self.tested(user_id, test, now),
             false => self.fail_link(user_id, DeleteReason::LOST_PATH, now),
         }
     }
@@ -96,11 +131,11 @@ impl LinkGroup {
             return;
         }
         // One that nobody waits for is late.
-        let Some(link) = self.link_mut(via).filter(|_| message.user_data != CALL) else { return };
-        if let Some(test) = link.test.take()
-            && test.user_data != message.user_data
-        {
-            self.fail_link(via, DeleteReason::PROTOCOL_VIOLATION, now);
+        let Some(test) = self.link(via).and_then(|link| link.test) else { return };
+        match number(&message.user_data) {
+            Some(answered) if answered == test.number => self.tested(via, test, now),
+            Some(earlier) if earlier < test.number => {}
+            _ => self.fail_link(via, DeleteReason::PROTOCOL_VIOLATION, now),
         }
     }
 }

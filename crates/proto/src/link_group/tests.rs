@@ -22,6 +22,7 @@ use std::format;
 use std::string::{String, ToString};
 
 mod appendix_c;
+mod balance;
 mod collisions;
 mod failover;
 mod first_contact;

@@ -46,12 +46,20 @@ pub(super) const ADD_LINK_SOON: Duration = Duration::from_secs(1);
 pub(super) const ADD_LINK_RETRY_FIRST: Duration = Duration::from_secs(60);
 /// … up to this.
 pub(super) const ADD_LINK_RETRY_MAX: Duration = Duration::from_secs(3600);
+/// A link has come: until connections move to it. Longer than [`ADD_LINK_SOON`], so a link that fails
+/// and comes again and again is not used by more than the new ones.
+pub(super) const BALANCE_AFTER: Duration = Duration::from_secs(2);
+/// Connections that move at once …
+pub(super) const BALANCE_STEP: usize = 8;
+/// … and until the next do.
+pub(super) const BALANCE_PAUSE: Duration = Duration::from_millis(100);
 /// How long a group lives without connections at the server, as in Linux.
 pub(super) const IDLE_SERVER: Duration = Duration::from_secs(600);
 /// At the client: a little longer, so that the server ends it.
 pub(super) const IDLE_CLIENT: Duration = Duration::from_secs(610);
 
 const _: () = assert!(CONFIRM_LINK_WAIT_CLIENT.as_secs() > CONFIRM_LINK_WAIT.as_secs());
+const _: () = assert!(BALANCE_AFTER.as_secs() > ADD_LINK_SOON.as_secs());
 const _: () = assert!(IDLE_CLIENT.as_secs() > IDLE_SERVER.as_secs());
 const _: () = assert!(
     ASK_WAIT.as_secs()
@@ -87,7 +95,7 @@ impl LinkGroup {
         let of_links = self.links.iter().filter_map(|link| self.deadline_of(link)).min();
         let of_rkeys = self.rkey_flow.as_ref().map(|flow| flow.until).or(self.next_rkey_retry());
         let of_growth = self.growth.due().filter(|_| self.role == Role::Server && self.has_turn());
-        [of_phase, of_flow, of_links, of_rkeys, of_growth, self.idle_until]
+        [of_phase, of_flow, of_links, of_rkeys, of_growth, self.balance_due, self.idle_until]
             .into_iter()
             .flatten()
             .min()
@@ -149,6 +157,9 @@ impl LinkGroup {
         let links: ArrayVec<_, LINK_SLOTS> = self.links.iter().map(Link::user_id).collect();
         for link in links {
             self.link_timeout(link, now);
+        }
+        if matches!(self.phase, Phase::Live(_)) {
+            self.balance(now);
         }
         if self.idle_until.is_some_and(|until| until <= now) {
             self.begin_ending(DeleteReason::PROGRAM, true, false, now);

@@ -76,10 +76,10 @@ extern crate alloc;
 use alloc::boxed::Box;
 
 use arrayvec::ArrayVec;
-use sidestep_wire::clc::{AcceptConfirmR, FEATURE_EMULATED_ISM, FirstContactR};
+use sidestep_wire::clc::{AcceptConfirmR, FEATURE_EMULATED_ISM, FirstContactR, FormR, Version};
 use sidestep_wire::{Eid, Mac, PeerId, QpNumber, RoceGid};
 
-use crate::link_group::{ADAPTERS_MAX, AdapterId};
+use crate::link_group::{ADAPTERS_MAX, AdapterId, Agreement};
 
 mod client;
 mod eligibility;
@@ -137,9 +137,47 @@ pub enum Wording {
     V2 {
         /// The EID that both sides have.
         eid: Eid,
-        /// What is said at first contact.
+        /// What is said at first contact. A server's limits hold, and a client says the same.
         hello: FirstContactR,
     },
+}
+
+impl Wording {
+    /// The version of CLC, LLC and CDC.
+    #[must_use]
+    pub const fn version(&self) -> Version {
+        match self {
+            Self::V1 => Version::V1,
+            Self::V2 { .. } => Version::V2,
+        }
+    }
+
+    /// Server: what a new link group is to be like.
+    #[must_use]
+    pub const fn agreement(&self) -> Agreement {
+        match self {
+            Self::V1 => Agreement::standard(Version::V1),
+            Self::V2 { hello: FirstContactR { max_conns, max_links, .. }, .. } => {
+                Agreement { version: Version::V2, max_conns: *max_conns, max_links: *max_links }
+            }
+        }
+    }
+
+    /// The end of an Accept or Confirm. The limits are those of its link group.
+    #[must_use]
+    pub fn form(&self, is_first_contact: bool, max_conns: u8, max_links: u8) -> FormR {
+        match self {
+            Self::V1 => FormR::V1 { first_contact: is_first_contact },
+            Self::V2 { eid, hello } => FormR::V2 {
+                eid: *eid,
+                first_contact: is_first_contact.then(|| FirstContactR {
+                    max_conns,
+                    max_links,
+                    ..hello.clone()
+                }),
+            },
+        }
+    }
 }
 
 /// What we can do besides, as Linux says it: of SMC-R as of SMC-D.

@@ -344,6 +344,40 @@ fn c7_incorrect_link_information_in_the_first_confirm_link_is_declined() {
     }
 }
 
+/// "The link must be brought down by sending a DELETE LINK for the link over another link in the link
+/// group if one exists."
+#[test]
+fn c7_incorrect_link_information_in_the_confirm_link_of_another_link_brings_that_down() {
+    for role in [Role::Server, Role::Client] {
+        let mut table = growing(Version::V2);
+        let line = if role == Role::Client { "s CONFIRM" } else { "c CONFIRM" };
+        table.swallow(line);
+        table.adapter_up(Role::Server, 2);
+        table.run(ms(100));
+        let sender = table.group(other(role));
+        let link = sender.links().last().unwrap().clone();
+        let end = link.end().unwrap();
+        let message = llc::ConfirmLink {
+            form: sender.form,
+            role: if role == Role::Client { llc::Role::Request } else { llc::Role::Response },
+            no_eyecatcher: true,
+            mac: end.mac,
+            gid: end.gid,
+            qp_number: QpNumber([1, 1, 1]),
+            link_number: link.number(),
+            link_user_id: link.user_id(),
+            max_links: 2,
+            max_conns: 255,
+        };
+        table.inject(role, link.number().0, &message.into());
+        table.run(s(1));
+        let number = link.number();
+        let announced = table.trace.contains(&format!("s1 DELETE LINK {number}"));
+        assert!(announced, "{:#?}", table.trace);
+        is_alive(&mut table, &[1]);
+    }
+}
+
 #[test]
 fn c7_eyecatchers_are_declined() {
     let mut table = first_contact(Version::V2);
@@ -630,6 +664,21 @@ fn c8_a_second_link_is_tried_again_when_the_client_says_so() {
     table.run(s(1));
     assert_eq!(table.trace[..2], ["c1 ADD LINK hint", "s1 ADD LINK request"]);
     is_alive(&mut table, &[1, 3]);
+}
+
+/// A server that does not hear of it finds out by its timer.
+#[test]
+fn c8_a_second_link_is_tried_again_though_the_client_was_not_heard() {
+    for (version, hint) in [(Version::V1, "c ADD LINK hint"), (Version::V2, "c REQUEST ADD LINK")] {
+        let mut table = Table::established(Setting::new(version, 1, 1));
+        table.swallow(hint);
+        table.adapter_up(Role::Client, 2);
+        table.run(s(5));
+        is_alive(&mut table, &[1]);
+        table.run(s(120));
+        assert_eq!(table.links(Role::Client).len(), 2, "{:#?}", table.trace);
+        table.assert_agreement();
+    }
 }
 
 #[test]

@@ -427,3 +427,84 @@ fn confirm_rkey_meets_delete_rkey() {
     assert!(table.host(Role::Server).has(Event::RmbRemoved(RMB)));
     table.assert_agreement();
 }
+
+// ---- DELETE RKEY: "see CONFIRM RKEY" -------------------------------------------------------------
+
+/// Two links, and a DELETE RKEY of this side is on its way, of a buffer without connections.
+fn withdrawing(version: Version, role: Role) -> Table {
+    let mut table = confirming(version, role);
+    table.run(ms(50));
+    table.trace.clear();
+    let now = table.now;
+    table.group(role).remove_rmb(RmbId(2), now).unwrap();
+    table.carry_out();
+    assert!(table.trace[0].ends_with("DELETE RKEY request 1"), "{:?}", table.trace);
+    table.trace.clear();
+    table
+}
+
+#[test]
+fn delete_rkey_meets_test_link() {
+    let mut table = withdrawing(Version::V2, Role::Server);
+    assert_eq!(test_link(&mut table, Role::Server, 1), "s1 TEST LINK response");
+    assert_eq!(test_link(&mut table, Role::Client, 1), "c1 TEST LINK response");
+    table.run(ms(50));
+    assert!(table.host(Role::Server).has(Event::RmbRemoved(RmbId(2))));
+    table.assert_agreement();
+}
+
+#[test]
+fn delete_rkey_meets_add_link_from_the_server() {
+    let mut table = Table::established(Setting::new(Version::V1, 1, 2));
+    add_rmb(&mut table, Role::Client, 2);
+    table.run(ms(50));
+    table.trace.clear();
+    // They cross.
+    table.adapter_up(Role::Server, 2);
+    let now = table.now;
+    table.client().remove_rmb(RmbId(2), now).unwrap();
+    table.carry_out();
+    assert_eq!(table.trace, ["s1 ADD LINK request", "c1 DELETE RKEY request 1"]);
+    table.run(s(1));
+    assert!(table.host(Role::Client).has(Event::RmbRemoved(RmbId(2))));
+    assert!(table.server().is_redundant());
+    table.assert_agreement();
+}
+
+#[test]
+fn delete_rkey_meets_delete_link_of_the_link_it_goes_over() {
+    for role in [Role::Server, Role::Client] {
+        for notices in [Role::Server, Role::Client] {
+            let mut table = withdrawing(Version::V1, role);
+            table.break_link(notices, 1);
+            table.run(s(1));
+            assert!(table.host(role).has(Event::RmbRemoved(RmbId(2))), "{:?}", table.trace);
+            assert_eq!(table.links(Role::Server).first(), Some(&2));
+            table.run(s(3));
+            table.assert_agreement();
+        }
+    }
+}
+
+#[test]
+fn delete_rkey_meets_the_end_of_the_group() {
+    for (ours, ends) in [(Role::Server, Role::Client), (Role::Client, Role::Server)] {
+        let mut table = withdrawing(Version::V2, ours);
+        end(&mut table, ends);
+        both_gone(table);
+    }
+}
+
+#[test]
+fn delete_rkey_meets_delete_rkey() {
+    let mut table = withdrawing(Version::V1, Role::Client);
+    add_rmb(&mut table, Role::Server, 3);
+    table.run(ms(50));
+    let now = table.now;
+    table.server().remove_rmb(RmbId(3), now).unwrap();
+    add_rmb(&mut table, Role::Client, 4);
+    table.run(ms(50));
+    assert!(table.host(Role::Server).has(Event::RmbRemoved(RmbId(3))));
+    assert!(table.host(Role::Client).has(Event::RmbReady(RmbId(4))));
+    table.assert_agreement();
+}

@@ -132,6 +132,22 @@ fn an_adapter_that_comes_at_the_client_is_told_to_the_server() {
     }
 }
 
+/// It comes while the server tries in vain to reach the client's other one: no minute is lost.
+#[test]
+fn an_adapter_that_comes_at_the_client_while_a_link_is_added_in_vain() {
+    for version in [Version::V1, Version::V2] {
+        let mut table = Table::established(Setting::new(version, 1, 1));
+        table.cut(2, 1);
+        table.adapter_up(Role::Server, 2);
+        table.run(ms(50));
+        assert!(table.trace.iter().any(|line| line.ends_with("ADD LINK response")));
+        table.adapter_up(Role::Client, 2);
+        table.run(s(15));
+        assert!(table.server().is_redundant(), "{:#?}", table.trace);
+        table.assert_agreement();
+    }
+}
+
 #[test]
 fn the_last_link_takes_the_group_with_it() {
     for role in [Role::Server, Role::Client] {

@@ -26,7 +26,7 @@ pub enum Fallback {
     #[error("declined here: {0}")]
     Ours(Cause),
     /// The peer has. If it is out of sync, the link group that our Accept named is to be ended.
-    #[error("declined by the peer: {}", .0.diagnosis.meaning())]
+    #[error("declined by the peer: {}", .0.diagnosis)]
     Peers(Decline),
 }
 

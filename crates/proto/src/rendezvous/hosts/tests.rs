@@ -430,7 +430,7 @@ fn the_outcome_says_why_in_plain_words() {
     assert_eq!(String::from("declined here: no UEID in common"), format!("{ours}"));
     assert_eq!(ours.diagnosis(), Diagnosis::NOSMCDEV);
     let peers = Fallback::Peers(Decline::v2(PeerId::default(), Diagnosis::MEM));
-    let words = "declined by the peer: out of memory for a buffer or a link group";
+    let words = "declined by the peer: 0x01010000 MEM (out of memory for a buffer or a link group)";
     assert_eq!(format!("{peers}"), words);
     let ours = Fallback::Ours(Cause::Driver(Diagnosis::MEM));
     assert_eq!(format!("{ours}"), "declined here: out of memory for a buffer or a link group");
