@@ -25,6 +25,7 @@ mod demo;
 mod e2e;
 mod enclosure;
 mod hostile;
+mod hosts;
 mod interop;
 mod leftovers;
 mod nginx;

@@ -273,9 +273,9 @@ fn prefix(command: &mut Command, words: &[&str]) {
 }
 
 fn cable(left: &Namespace, right: &Namespace) -> Result<()> {
-    left.join(right.name())?;
-    left.settle(&SERVER)?;
-    right.settle(&CLIENT)
+    left.join(CABLE, right.name())?;
+    left.settle(CABLE, &SERVER)?;
+    right.settle(CABLE, &CLIENT)
 }
 
 /// Where it is played: two namespaces with a cable between them.
