@@ -19,6 +19,7 @@
 //! | `interop` | a stock Linux kernel, in a virtual machine, is the peer |
 
 mod bench;
+mod capture;
 mod compat;
 mod debian;
 mod demo;

@@ -54,7 +54,7 @@ fn made<'a>(
     place: &'a OnceCell<Hosts>,
     lab: &Lab,
     name: &str,
-    ground: Ground,
+    ground: Ground<'_>,
 ) -> Result<&'a Hosts> {
     if place.get().is_none() {
         let hosts = Hosts::set(lab.launcher.observer(), lab.scratch.join(name), ground)?;
@@ -127,7 +127,7 @@ const LINKS_PATIENCE: Duration = Duration::from_secs(20);
 fn longest_wait_ms(lab: &Lab, hosts: &Hosts, cut: impl FnOnce(usize) -> Result<()>) -> Result<f64> {
     let lasts = CUT_RUN.max(lab.duration());
     let run = Run::begin(lab, hosts, lasts, &["--over", "smc", "RR4(1KB/1KB)"])?;
-    hosts.await_two_links(LINKS_PATIENCE)?;
+    hosts.await_links(2, LINKS_PATIENCE)?;
     thread::sleep(CUT_AFTER);
     cut(hosts.busiest_cable()?)?;
     let outcome = run.end(lab);

@@ -241,7 +241,8 @@ pub(crate) fn container(stage: &Stage<'_>) -> Result<String> {
 }
 
 /// The user without a name.
-const AS_NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+pub(super) const AS_NOBODY: [&str; 4] =
+    ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
 /// A user's own namespaces, in which it is root.
 const CONTAINER: [&str; 6] = ["unshare", "--user", "--map-root-user", "--net", "--mount", "--"];
 
