@@ -1,10 +1,11 @@
 """A client of an echo server that talks until it is told to end.
 
-    steady_talk.py PORT SEED
+    steady_talk.py PORT SEED [ADDRESS]
 
 Some of its connections wait for each echo, with messages of all sizes; others stream in both
-directions at once; one uses poll and never blocks. Every byte is verified. It ends with its
-standard input, when all streams have come to their ends.
+directions at once; one uses poll and never blocks. Every byte is verified. For each number on its
+standard input it says "went on" when each stream has got so many bytes further, and the others have by
+no more than a few messages. It ends with its standard input, when all streams have come to their ends.
 """
 
 import random
@@ -12,6 +13,7 @@ import select
 import socket
 import sys
 import threading
+import time
 
 from common import Pattern
 from connect_again import receive_exactly
@@ -22,16 +24,16 @@ TURNS, STREAMS = 4, 2
 MESSAGE_LEN_MAX = 30_000
 CHUNK_LEN_MAX = 200_000
 
-verified = 0
+# Some messages more.
+FURTHER_MAX = 2 * MESSAGE_LEN_MAX
+
+verified = {}
 failed = threading.Event()
 ends = threading.Event()
-counting = threading.Lock()
 
 
-def count(n):
-    global verified
-    with counting:
-        verified += n
+def count(seed, n):
+    verified[seed] += n
 
 
 def some_len(rng, most):
@@ -47,7 +49,7 @@ def take_turns(connection, pattern, seed):
         connection.sendall(pattern.at(position, length))
         pattern.check(position, receive_exactly(connection, length), f"turns {seed}")
         position += length
-        count(length)
+        count(seed, length)
 
 
 def stream(connection, pattern, seed):
@@ -58,7 +60,7 @@ def stream(connection, pattern, seed):
     while data := connection.recv(some_len(rng, CHUNK_LEN_MAX)):
         pattern.check(position, data, f"stream {seed}")
         position += len(data)
-        count(len(data))
+        count(seed, len(data))
     writer.join()
     if position != sent[seed]:
         sys.exit(f"stream {seed}: {position} of {sent[seed]} bytes came back")
@@ -92,7 +94,7 @@ def poll(connection, pattern, seed):
                     data = connection.recv(some_len(rng, CHUNK_LEN_MAX))
                     pattern.check(back, data, "poll")
                     back += len(data)
-                    count(len(data))
+                    count(seed, len(data))
                 if said & select.POLLOUT:
                     out += connection.send(pattern.at(out, some_len(rng, MESSAGE_LEN_MAX)))
             except BlockingIOError:
@@ -113,23 +115,36 @@ def guard(act, *args):
         ends.set()
 
 
+def go_on(acts, length):
+    """Waits until each connection has got further."""
+    further = [length if act is stream else min(length, FURTHER_MAX) for act in acts]
+    goals = [verified[seed] + n for seed, n in enumerate(further)]
+    while not ends.is_set() and any(verified[seed] < goal for seed, goal in enumerate(goals)):
+        time.sleep(0.01)
+
+
 def main():
     port, pattern = int(sys.argv[1]), Pattern(int(sys.argv[2]))
+    address = sys.argv[3] if len(sys.argv) > 3 else "127.0.0.1"
     acts = [take_turns] * TURNS + [stream] * STREAMS + [poll]
     threads = []
     for seed, act in enumerate(acts):
-        connection = socket.create_connection(("127.0.0.1", port))
+        verified[seed] = 0
+        connection = socket.create_connection((address, port))
         threads.append(threading.Thread(target=guard, args=(act, connection, pattern, seed)))
     for thread in threads:
         thread.start()
     print(f"talking on {len(acts)} connections", flush=True)
-    sys.stdin.read()
+    for line in sys.stdin:
+        go_on(acts, int(line))
+        if not ends.is_set():
+            print("went on", flush=True)
     ends.set()
     for thread in threads:
         thread.join()
     if failed.is_set():
         sys.exit(1)
-    print(f"verified {verified} bytes", flush=True)
+    print(f"verified {sum(verified.values())} bytes", flush=True)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@
 
 mod databases;
 mod files;
+mod hosts;
 mod lab;
 pub(crate) mod launch;
 mod measure;

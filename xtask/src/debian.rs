@@ -17,8 +17,16 @@ pub(crate) const ALL: &[&str] =
     &["redis-server", "sockperf", "iperf3", "nginx-light", "curl", "gcc"];
 
 /// What some end-to-end tests need, and not every machine can have.
-const FOR_SOME: [&str; 7] =
-    ["musl-tools", "liburing-dev", "gcc-multilib", "caddy", "iproute2", "nftables", "tshark"];
+const FOR_SOME: [&str; 8] = [
+    "musl-tools",
+    "liburing-dev",
+    "gcc-multilib",
+    "caddy",
+    "iproute2",
+    "nftables",
+    "tshark",
+    "wrk",
+];
 
 /// Installs what the end-to-end tests need; without some of it, some are skipped.
 ///

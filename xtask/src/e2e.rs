@@ -51,6 +51,10 @@ pub(crate) struct E2eOptions {
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
 
+    /// Have tshark look at what goes between hosts in all tests that have any, not in `hosts` only
+    #[arg(long)]
+    captures: bool,
+
     #[command(flatten)]
     launch: LaunchOptions,
 }
@@ -92,6 +96,7 @@ impl E2eOptions {
             scratch: place::scratch_dir(&repo, "sidestep-e2e")?,
             seed: self.seed.map_or_else(suite::new_seed, Ok)?,
             rounds: self.rounds,
+            captures: self.captures,
         })
     }
 

@@ -37,19 +37,20 @@ impl Namespace {
     }
 
     /// Puts a cable between this one and `other`, a name or the number of a process there.
-    pub(crate) fn join(&self, other: &str) -> Result<()> {
-        let peer = ["peer", "name", CABLE, "netns", other];
-        self.ip(&[&["link", "add", CABLE, "type", "veth"][..], &peer].concat())
+    /// Both ends have its name.
+    pub(crate) fn join(&self, cable: &str, other: &str) -> Result<()> {
+        let peer = ["peer", "name", cable, "netns", other];
+        self.ip(&[&["link", "add", cable, "type", "veth"][..], &peer].concat())
     }
 
-    /// Gives this end of the cable its addresses.
-    pub(crate) fn settle(&self, addresses: &[&str]) -> Result<()> {
-        self.ip(&["link", "set", CABLE, "up"])?;
+    /// Gives this end of a cable its addresses.
+    pub(crate) fn settle(&self, cable: &str, addresses: &[&str]) -> Result<()> {
+        self.ip(&["link", "set", cable, "up"])?;
         addresses.iter().try_for_each(|address| {
             let (network, tail) =
                 if address.contains(':') { ("/64", &["nodad"][..]) } else { ("/24", &[][..]) };
             let address = format!("{address}{network}");
-            self.ip(&[&["address", "add", &address, "dev", CABLE][..], tail].concat())
+            self.ip(&[&["address", "add", &address, "dev", cable][..], tail].concat())
         })
     }
 
@@ -72,7 +73,8 @@ impl Namespace {
         enter(command, &self.file);
     }
 
-    fn ip(&self, words: &[&str]) -> Result<()> {
+    /// Has `ip` do something in it.
+    pub(crate) fn ip(&self, words: &[&str]) -> Result<()> {
         ip(&[&["-n", &self.name], words].concat())
     }
 }
@@ -98,7 +100,7 @@ pub(crate) fn enter(command: &mut Command, namespace: &File) {
     unsafe { command.pre_exec(enter) };
 }
 
-/// The name of both ends of a cable.
+/// The name of a cable where there is one.
 pub(crate) const CABLE: &str = "cable";
 
 fn ip(words: &[&str]) -> Result<()> {

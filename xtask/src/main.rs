@@ -19,12 +19,14 @@
 //! | `interop` | a stock Linux kernel, in a virtual machine, is the peer |
 
 mod bench;
+mod capture;
 mod compat;
 mod debian;
 mod demo;
 mod e2e;
 mod enclosure;
 mod hostile;
+mod hosts;
 mod interop;
 mod leftovers;
 mod nginx;

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use super::hosts::Grounds;
 use super::launch::{self, Launcher, Program, Transport};
 use super::namespaces::Networks;
 use crate::user;
@@ -34,6 +35,7 @@ pub(crate) struct Lab {
     /// wants a number of requests, not a time.
     pub(super) redis_rates: RefCell<HashMap<(bool, u32), f64>>,
     pub(super) networks: Networks,
+    pub(super) hosts: Grounds,
 }
 
 /// What a client said, and what it cost to all programs together.
@@ -60,7 +62,8 @@ impl From<Load> for Vec<f64> {
 impl Lab {
     pub(super) fn new(launcher: Launcher, seconds: f64, scratch: PathBuf) -> Self {
         let (notes, redis_rates) = (RefCell::default(), RefCell::default());
-        Self { launcher, seconds, scratch, notes, redis_rates, networks: Networks::default() }
+        let (networks, hosts) = (Networks::default(), Grounds::default());
+        Self { launcher, seconds, scratch, notes, redis_rates, networks, hosts }
     }
 
     /// Starts a server and waits until it listens.
@@ -92,9 +95,14 @@ impl Lab {
         Ok(self.launcher.launch(transport, program, args))
     }
 
+    /// How long one run measures.
+    pub(super) fn duration(&self) -> Duration {
+        Duration::from_secs_f64(self.seconds)
+    }
+
     /// How long a client may take.
     pub(super) fn patience(&self) -> Duration {
-        RUN_PATIENCE + Duration::from_secs_f64(self.seconds)
+        RUN_PATIENCE + self.duration()
     }
 
     /// For programs that count whole seconds.

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::lab::Lab;
 use super::launch::{Dialogue, Program, Transport};
-use crate::enclosure::{Group, Namespace};
+use crate::enclosure::{CABLE, Group, Namespace};
 use crate::suite::Lacking;
 use crate::user;
 
@@ -62,9 +62,9 @@ impl Scene {
             bail!(Lacking("network namespaces and an agent need root".to_owned()));
         }
         let [left, right] = [Namespace::make("near")?, Namespace::make("far")?];
-        left.join(right.name())?;
-        left.settle(&[SERVER])?;
-        right.settle(&[CLIENT])?;
+        left.join(CABLE, right.name())?;
+        left.settle(CABLE, &[SERVER])?;
+        right.settle(CABLE, &[CLIENT])?;
         let group = Group::make()?;
         let socket = PathBuf::from(lab.path("agent.sock"));
         let mut command = Command::new(observer(lab)?);

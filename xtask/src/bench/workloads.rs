@@ -13,7 +13,7 @@ use super::lab::{Lab, RUN_PATIENCE};
 use super::launch::{self, Dialogue, Transport};
 use super::measure::{Bound, Compare};
 use super::report::Pair;
-use super::{databases, files, namespaces, web};
+use super::{databases, files, hosts, namespaces, web};
 
 /// One line of the table: a promise and how it is judged.
 #[derive(Debug)]
@@ -298,6 +298,41 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         sampling: Sampling::Runs(|lab, transport| {
             namespaces::modeled(lab, transport, "CRR10(64B/8kB)")
         }),
+    },
+    // Between hosts, over soft RNICs, which are a convenience and not the fast path.
+    Workload {
+        name: "hosts-rr10",
+        packages: &["iproute2"],
+        rows: &[Row::ratio("RR10(2KB/2KB), two hosts", "tran/s", Compare::SmcOverTcp, 0.5, 0.8)],
+        sampling: Sampling::Runs(hosts::requests),
+    },
+    Workload {
+        name: "hosts-stream",
+        packages: &["iproute2"],
+        rows: &[Row::ratio("STR1(1B/20MB), two hosts", "MB/s", Compare::SmcOverTcp, 0.3, 0.5)],
+        sampling: Sampling::Runs(hosts::stream),
+    },
+    Workload {
+        name: "hosts-loss",
+        packages: &["iproute2"],
+        rows: &[Row::ratio("  0.1 % of loss / none", "MB/s", Compare::SmcOverTcp, 0.5, 0.8)],
+        sampling: Sampling::Runs(hosts::loss),
+    },
+    Workload {
+        name: "hosts-rmbe",
+        packages: &["iproute2"],
+        // IBM saw 18 % less, with RDMA adapters.
+        rows: &[Row::part("  sender, RMBE 1 MB / 256 KB", "µs/MB", 1.0, 0.82)],
+        sampling: Sampling::Runs(hosts::rmbe),
+    },
+    Workload {
+        name: "hosts-failover",
+        packages: &["iproute2"],
+        rows: &[
+            Row::added("longest wait, cable unplugged", "ms", 500.0, 200.0),
+            Row::added("longest wait, cable silent", "ms", 500.0, 200.0),
+        ],
+        sampling: Sampling::Runs(hosts::failover),
     },
     Workload {
         name: "foreign",

@@ -48,6 +48,8 @@ impl Case {
     }
 }
 
+const POSTGRES: &str = "/usr/lib/postgresql/15/bin/postgres";
+
 /// All tests, quick ones first.
 pub(crate) const CASES: &[Case] = &[
     Case::new("python-threads", &["python3"], python_threads),
@@ -90,10 +92,15 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("namespaces-users", &["ip", "setpriv", "python3"], distant::users),
     Case::alone("namespaces-pnet", &["ip", "python3"], distant::pnet_ids),
     Case::alone("container", &["ip", "setpriv", "unshare", "python3"], distant::container),
-    Case::alone("hosts", &["ip", "python3"], hosts::echo),
+    Case::alone("hosts", &["ip", "python3", "tshark"], hosts::echo),
     Case::alone("hosts-redis", &["ip", "redis-server", "redis-benchmark"], hosts::redis),
     Case::alone("hosts-nginx", &["ip", "nginx", "curl"], hosts::nginx),
+    Case::alone("hosts-wrk", &["ip", "nginx", "wrk"], hosts::wrk),
+    Case::alone("hosts-pgbench", &["ip", "setpriv", POSTGRES], hosts::pgbench),
     Case::alone("hosts-iperf3", &["ip", "iperf3"], hosts::iperf3),
+    Case::alone("hosts-failover", &["ip", "python3"], hosts::failover),
+    Case::alone("hosts-faults", &["ip", "python3", "nginx", "curl"], hosts::faults),
+    Case::alone("hosts-attack", &["ip", "python3"], hosts::attack),
     Case::alone("tcp-option", &["gcc", "ip", "tshark"], tcp_option::option),
     Case {
         mixes: &[Mix::Both, Mix::ServerOnly],

@@ -241,7 +241,8 @@ pub(crate) fn container(stage: &Stage<'_>) -> Result<String> {
 }
 
 /// The user without a name.
-const AS_NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+pub(super) const AS_NOBODY: [&str; 4] =
+    ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
 /// A user's own namespaces, in which it is root.
 const CONTAINER: [&str; 6] = ["unshare", "--user", "--map-root-user", "--net", "--mount", "--"];
 
@@ -273,9 +274,9 @@ fn prefix(command: &mut Command, words: &[&str]) {
 }
 
 fn cable(left: &Namespace, right: &Namespace) -> Result<()> {
-    left.join(right.name())?;
-    left.settle(&SERVER)?;
-    right.settle(&CLIENT)
+    left.join(CABLE, right.name())?;
+    left.settle(CABLE, &SERVER)?;
+    right.settle(CABLE, &CLIENT)
 }
 
 /// Where it is played: two namespaces with a cable between them.

@@ -1,214 +1,352 @@
 //! Programs of two hosts, by SMC-R.
 //!
-//! The hosts are two network namespaces with a cable, and nothing in common but the kernel: each has
-//! an agent for a control group of its own, which writes the TCP option, and a gateway with a soft
-//! RNIC. What the gateways have sent by RDMA must be at least what the programs have sent.
+//! What the gateways have sent by RDMA must be at least what the programs have sent. Where the cable is looked at, tshark
+//! has to know each packet and to find no fault in it, and `sidestep decode` no broken rule.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use super::distant::AS_NOBODY;
 use super::stage::{CLIENT_PATIENCE, Stage};
 use crate::bench::launch::{self, Dialogue, Program};
-use crate::enclosure::{CABLE, Group, Namespace};
+use crate::capture::{Capture, Captured};
+use crate::debian::POSTGRESQL;
+use crate::hosts::{CLIENT, Ground, Host, Hosts, SERVER};
 use crate::nginx;
 use crate::payload::{must_be_equal, random_bytes};
-use crate::suite::Lacking;
 use crate::user;
 
-const SERVER: &str = "10.92.1.1";
-const CLIENT: &str = "10.92.1.2";
-const PORT: u16 = 7_000;
-
-/// For an agent or a gateway to begin.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Not 7000: tshark takes what goes there for something else.
+const PORT: u16 = 7_609;
 
 /// Connections that live long, seen by `sidestep ss` at both ends.
 pub(crate) fn echo(stage: &Stage<'_>) -> Result<String> {
     const CONNECTIONS: usize = 20;
-    let hosts = Hosts::set(stage)?;
-    let script = stage.house.script("distant.py");
-    let (port, seed) = (PORT.to_string(), stage.house.seed.to_string());
-    let server = hosts.server.program(&["python3", &script, "server", SERVER, &port]);
-    let _server = hosts.server.serve(server)?;
-    let client = hosts.client.program(&["python3", &script, "client", SERVER, &port, &seed]);
-    let mut client = Dialogue::start(client)?;
-    client.say(&format!("{CONNECTIONS} 50"))?;
-    client.await_line("verified", CLIENT_PATIENCE)?;
-    for host in [&hosts.server, &hosts.client] {
-        let by_smc_r = host.ask("ss")?;
-        let by_smc_r = by_smc_r.as_array().into_iter().flatten();
-        let by_smc_r = by_smc_r.filter(|row| row["mode"] == "SMC-R").count();
-        ensure!(by_smc_r >= CONNECTIONS, "{by_smc_r} by SMC-R at {}", host.address);
-    }
-    client.hang_up();
-    client.finish(CLIENT_PATIENCE)?;
-    hosts.must_have_sent(CONNECTIONS * 50 * 300)?;
-    Ok(format!("{CONNECTIONS} connections, SMC-R at both ends"))
+    let mut scene = Scene::set(stage, Ground::ONE_CABLE, true)?;
+    let bytes = scene.exchange(CONNECTIONS, 20)?;
+    let seen = scene.conclude(bytes)?;
+    Ok(format!("{CONNECTIONS} connections, SMC-R at both ends{seen}"))
 }
 
 /// An event loop that does not wait for `connect`, and one that serves.
 pub(crate) fn redis(stage: &Stage<'_>) -> Result<String> {
-    let hosts = Hosts::set(stage)?;
+    let mut scene = Scene::set(stage, Ground::ONE_CABLE, stage.house.captures)?;
     let port = PORT.to_string();
     let words = ["redis-server", "--bind", SERVER, "--port", &port, "--save", ""];
-    let server = [&words[..], &["--protected-mode", "no"]].concat();
-    let _server = hosts.server.serve(hosts.server.program(&server))?;
+    let _server = scene.serve(&[&words[..], &["--protected-mode", "no"]].concat())?;
     let words = ["redis-benchmark", "-h", SERVER, "-p", &port, "-c", "10", "-d", "2048"];
-    let client = [&words[..], &["-n", "5000", "-t", "set,get", "-q"]].concat();
-    launch::run(hosts.client.program(&client), CLIENT_PATIENCE)?;
-    hosts.must_have_sent(2 * 5_000 * 2_048)?;
-    Ok("redis-benchmark, 10 connections".to_owned())
+    scene.run(&[&words[..], &["-n", "5000", "-t", "set,get", "-q"]].concat())?;
+    let seen = scene.conclude(2 * 5_000 * 2_048)?;
+    Ok(format!("redis-benchmark, 10 connections{seen}"))
 }
 
 /// A file, compared byte for byte.
 pub(crate) fn nginx(stage: &Stage<'_>) -> Result<String> {
     const LEN: usize = 8 << 20;
-    let hosts = Hosts::set(stage)?;
-    let file = hosts.directory.join("file");
-    fs::write(&file, random_bytes(LEN)?)?;
-    let (user, temporary) = nginx::settings(&hosts.directory)?;
-    let directory = hosts.directory.display();
-    let settings = format!(
-        "daemon off; worker_processes 1; pid {directory}/nginx.pid; {user}\n\
-         events {{}}\n\
-         http {{ access_log off; {temporary}\
-         server {{ listen {SERVER}:{PORT}; location / {{ root {directory}; }} }} }}\n"
-    );
-    let settings_file = hosts.directory.join("nginx.conf");
-    fs::write(&settings_file, settings)?;
-    let words = ["nginx", "-e", "stderr", "-c", &settings_file.display().to_string()];
-    let _server = hosts.server.serve(hosts.server.program(&words))?;
-    let got = hosts.directory.join("got");
-    let url = format!("http://{SERVER}:{PORT}/file");
-    let words = ["curl", "--silent", "--show-error", "--output", &got.display().to_string(), &url];
-    launch::run(hosts.client.program(&words), CLIENT_PATIENCE)?;
-    must_be_equal(&got, &file)?;
-    hosts.must_have_sent(LEN)?;
-    Ok("8 MiB, the same bytes".to_owned())
+    let mut scene = Scene::set(stage, Ground::ONE_CABLE, stage.house.captures)?;
+    scene.fetch(LEN)?;
+    let seen = scene.conclude(LEN)?;
+    Ok(format!("8 MiB, the same bytes{seen}"))
+}
+
+/// Many requests on connections that stay.
+pub(crate) fn wrk(stage: &Stage<'_>) -> Result<String> {
+    const LEN: usize = 1_000;
+    let mut scene = Scene::set(stage, Ground::ONE_CABLE, stage.house.captures)?;
+    let _server = scene.nginx(LEN)?;
+    let said = scene.run(&["wrk", "-t", "1", "-c", "10", "-d", "1", &url()])?;
+    let is_clean = !said.contains("Socket errors") && !said.contains("Non-2xx");
+    let mut words = said.lines().find(|line| line.contains("requests in")).unwrap_or("").split(' ');
+    let requests = words.find_map(|word| word.parse::<usize>().ok()).unwrap_or(0);
+    ensure!(is_clean && requests > 0, "wrk: {said}");
+    let seen = scene.conclude(requests * LEN)?;
+    Ok(format!("{requests} requests{seen}"))
+}
+
+/// A process for each connection, all of a user that the gateway is not.
+pub(crate) fn pgbench(stage: &Stage<'_>) -> Result<String> {
+    const TRANSACTIONS: &str = "100";
+    let mut scene = Scene::set(stage, Ground::ONE_CABLE, stage.house.captures)?;
+    let directory = scene.hosts.directory.join("postgresql");
+    // Left by an earlier run.
+    let _ = fs::remove_dir_all(&directory);
+    fs::create_dir(&directory)?;
+    std::os::unix::fs::chown(&directory, Some(user::NOBODY), Some(user::NOBODY))?;
+    let (port, data) = (PORT.to_string(), directory.join("data").display().to_string());
+    let [initdb, postgres, is_ready, pgbench, control] =
+        ["initdb", "postgres", "pg_isready", "pgbench", "pg_ctl"]
+            .map(|it| format!("{POSTGRESQL}/{it}"));
+    let plain = |host: &Host, words: &[&str]| {
+        launch::run(host.command(&[&AS_NOBODY, words].concat()), CLIENT_PATIENCE)
+    };
+    let [server, client] = [&scene.hosts.server, &scene.hosts.client];
+    let options = ["-D", &data, "-U", "postgres", "-A", "trust", "-N"];
+    plain(server, &[&[initdb.as_str()][..], &options].concat())?;
+    fs::write(directory.join("data/pg_hba.conf"), format!("host all all {CLIENT}/32 trust\n"))?;
+
+    let words = ["-D", &data, "-p", &port, "-k", "", "-F", "-c", "max_connections=30"];
+    let listen = format!("listen_addresses={SERVER}");
+    let words = [&[postgres.as_str()][..], &words, &["-c", &listen]].concat();
+    let _server = server.serve(PORT, server.program_as(&AS_NOBODY, &words))?;
+    let deadline = Instant::now() + CLIENT_PATIENCE;
+    // It listens before it takes clients.
+    while plain(client, &[&is_ready, "-q", "-h", SERVER, "-p", &port]).is_err() {
+        ensure!(Instant::now() < deadline, "PostgreSQL takes no clients");
+    }
+    let load = |words: &[&str]| {
+        let address = [pgbench.as_str(), "-h", SERVER, "-p", &port, "-U", "postgres"];
+        let words = [&address, words, &["postgres"]].concat();
+        launch::run(client.program_as(&AS_NOBODY, &words), CLIENT_PATIENCE)
+    };
+    load(&["-i", "-q"])?;
+    let said = load(&["-n", "-S", "-c", "10", "-j", "2", "-t", TRANSACTIONS])?;
+    ensure!(said.contains("number of transactions actually processed: 1000/1000"), "{said}");
+    plain(server, &[&control, "stop", "-D", &data, "-m", "fast"])?;
+    // Each row is copied in as a line of at least ten characters.
+    let seen = scene.conclude(100_000 * 10)?;
+    Ok(format!("100 000 rows, 10 connections{seen}"))
 }
 
 /// Streams in both directions.
 pub(crate) fn iperf3(stage: &Stage<'_>) -> Result<String> {
-    let hosts = Hosts::set(stage)?;
+    let mut scene = Scene::set(stage, Ground::ONE_CABLE, stage.house.captures)?;
     let port = PORT.to_string();
-    let server = hosts.server.program(&["iperf3", "-s", "-B", SERVER, "-p", &port]);
-    let _server = hosts.server.serve(server)?;
+    let _server = scene.serve(&["iperf3", "-s", "-B", SERVER, "-p", &port])?;
     for direction in [&[][..], &["-R"]] {
-        let words = [&["iperf3", "-c", SERVER, "-p", &port, "-n", "64M"][..], direction].concat();
-        launch::run(hosts.client.program(&words), CLIENT_PATIENCE)?;
+        scene
+            .run(&[&["iperf3", "-c", SERVER, "-p", &port, "-n", "64M"][..], direction].concat())?;
     }
-    hosts.must_have_sent(128 << 20)?;
-    Ok("64 MiB each way".to_owned())
+    // A server that is told of the end reads no further.
+    let seen = scene.conclude((64 << 20) + (63 << 20))?;
+    Ok(format!("64 MiB each way{seen}"))
 }
 
-/// Two hosts and the cable between them.
-struct Hosts {
-    server: Host,
-    client: Host,
-    directory: PathBuf,
+/// Each of two cables goes down and comes back, under streams and requests; then one goes silent.
+pub(crate) fn failover(stage: &Stage<'_>) -> Result<String> {
+    let mut scene = Scene::set(stage, Ground::TWO_CABLES, false)?;
+    let _server = scene.echo_server()?;
+    let mut talk = scene.steady_talk()?;
+    let hosts = &scene.hosts;
+    hosts.await_links(2, LINKS_PATIENCE)?;
+    for cable in 0..2 {
+        hosts.unplug(cable)?;
+        hosts.await_links(1, LINKS_PATIENCE).with_context(|| format!("cut of cable {cable}"))?;
+        go_on(&mut talk, ALL_THE_WAY).with_context(|| format!("without cable {cable}"))?;
+        hosts.mend(cable)?;
+        hosts.await_links(2, LINKS_PATIENCE).with_context(|| format!("cable {cable} is back"))?;
+        go_on(&mut talk, ALL_THE_WAY).with_context(|| format!("with cable {cable} again"))?;
+    }
+    let cable = hosts.busiest_cable()?;
+    hosts.silence(cable)?;
+    go_on(&mut talk, ALL_THE_WAY).context("a cable is silent")?;
+    ensure!(hosts.busiest_cable()? != cable, "a silent cable has traffic");
+    hosts.mend(cable)?;
+    hosts.await_links(2, LINKS_PATIENCE).context("the silent cable is back")?;
+    let said = end(talk)?;
+    scene.conclude(0)?;
+    Ok(format!("{said}; two cables unplugged, one silent"))
 }
 
-impl Hosts {
-    fn set(stage: &Stage<'_>) -> Result<Self> {
-        if !user::is_root() {
-            bail!(Lacking("network namespaces and an agent need root".to_owned()));
-        }
-        let Some(sidestep) = stage.house.launcher.observer() else {
-            bail!(Lacking("there is no `sidestep` to be agent and gateway".to_owned()));
-        };
-        let [left, right] = [Namespace::make("host1")?, Namespace::make("host2")?];
-        left.join(right.name())?;
-        left.settle(&[SERVER])?;
-        right.settle(&[CLIENT])?;
+/// A bad network costs time only.
+pub(crate) fn faults(stage: &Stage<'_>) -> Result<String> {
+    const LEN: usize = 100 << 10;
+    let seed = stage.house.seed;
+    // Each packet that is overtaken costs those behind it, so there is little to be carried.
+    let faults = format!("loss=1% duplication=1% delay=500us jitter=200us seed={seed}");
+    let mut scene = Scene::set(stage, Ground { cables: 1, faults: &faults }, false)?;
+    let bytes = scene.exchange(5, 8)? + LEN;
+    scene.fetch(LEN)?;
+    let again = scene.hosts.packets_sent_again()?;
+    ensure!(again > 0, "no packet was lost");
+    scene.conclude(bytes)?;
+    Ok(format!("{bytes} bytes compared; {again} packets sent again"))
+}
+
+/// Somebody who sees the packets of both gateways forges more of them.
+pub(crate) fn attack(stage: &Stage<'_>) -> Result<String> {
+    const PACKETS: usize = 4_000;
+    let mut scene = Scene::set(stage, Ground::ONE_CABLE, false)?;
+    scene.hosts.part_runs()?;
+    let _server = scene.echo_server()?;
+    let mut talk = scene.steady_talk()?;
+    go_on(&mut talk, ALL_THE_WAY)?;
+    let links = scene.hosts.links()?;
+    let (script, count) = (stage.house.script("forge.py"), PACKETS.to_string());
+    let seed = stage.house.seed.to_string();
+    let forge = |host: &Host, from, to| {
+        let words = ["python3", &script, host.cable(), from, to, &count, &seed];
+        Dialogue::start(host.command(&words))
+    };
+    let forgers =
+        [forge(&scene.hosts.client, CLIENT, SERVER)?, forge(&scene.hosts.server, SERVER, CLIENT)?];
+    go_on(&mut talk, ALL_THE_WAY).context("under attack")?;
+    for forger in forgers {
+        forger.finish(CLIENT_PATIENCE)?;
+    }
+    go_on(&mut talk, ALL_THE_WAY).context("after the attack")?;
+    ensure!(scene.hosts.links()? == links, "links have changed");
+    let said = end(talk)?;
+    scene.conclude(0)?;
+    Ok(format!("{said}; {PACKETS} forged packets each way"))
+}
+
+/// For a link group to have as many links as it can.
+const LINKS_PATIENCE: Duration = Duration::from_secs(20);
+
+/// More than all buffers between two programs hold.
+const ALL_THE_WAY: usize = 1_000_000;
+
+/// Waits until streams have got so many bytes further, and others some messages.
+fn go_on(talk: &mut Dialogue, bytes: usize) -> Result<()> {
+    talk.say(&bytes.to_string())?;
+    talk.await_line("went on", CLIENT_PATIENCE).map(drop)
+}
+
+fn end(mut talk: Dialogue) -> Result<String> {
+    talk.hang_up();
+    let said = talk.await_line("verified", CLIENT_PATIENCE)?;
+    talk.finish(CLIENT_PATIENCE)?;
+    Ok(said)
+}
+
+fn url() -> String {
+    format!("http://{SERVER}:{PORT}/file")
+}
+
+/// Where it is played.
+struct Scene<'a> {
+    stage: &'a Stage<'a>,
+    hosts: Hosts,
+    capture: Option<Capture>,
+}
+
+impl<'a> Scene<'a> {
+    fn set(stage: &'a Stage<'a>, ground: Ground<'_>, is_captured: bool) -> Result<Self> {
         let directory = stage.house.scratch.join("hosts");
-        fs::create_dir_all(&directory)?;
-        let begin = |namespace, address: &'static str| {
-            Host::begin(sidestep.to_owned(), namespace, address, directory.join(address))
-        };
-        Ok(Self { server: begin(left, SERVER)?, client: begin(right, CLIENT)?, directory })
+        let hosts = Hosts::set(stage.house.launcher.observer(), directory, ground)?;
+        let capture = is_captured.then(|| hosts.capture(PORT)).transpose()?;
+        Ok(Self { stage, hosts, capture })
     }
 
-    /// **Errors**: the two adapters have sent fewer bytes than this to each other.
-    fn must_have_sent(&self, bytes: usize) -> Result<()> {
-        let mut sent = 0;
-        for host in [&self.server, &self.client] {
-            let devices = host.ask("devices")?;
-            let of_one = |device: &Value| device["bytes_sent"].as_u64().unwrap_or(0);
-            sent += devices.as_array().into_iter().flatten().map(of_one).sum::<u64>();
+    fn serve(&self, words: &[&str]) -> Result<Program> {
+        self.hosts.server.serve(PORT, self.hosts.server.program(words))
+    }
+
+    fn run(&self, words: &[&str]) -> Result<String> {
+        launch::run(self.hosts.client.program(words), CLIENT_PATIENCE)
+    }
+
+    fn echo_server(&self) -> Result<Program> {
+        let script = self.stage.house.script("distant.py");
+        self.serve(&["python3", &script, "server", SERVER, &PORT.to_string()])
+    }
+
+    /// Has messages echoed on connections that are by SMC-R, and compares them; returns how many bytes
+    /// they had.
+    fn exchange(&self, connections: usize, messages: usize) -> Result<usize> {
+        const MESSAGE_LEN: usize = 300;
+        let _server = self.echo_server()?;
+        let (script, port) = (self.stage.house.script("distant.py"), PORT.to_string());
+        let seed = self.stage.house.seed.to_string();
+        let words = ["python3", &script, "client", SERVER, &port, &seed];
+        let mut client = Dialogue::start(self.hosts.client.program(&words))?;
+        client.say(&format!("{connections} {messages}"))?;
+        client.await_line("verified", CLIENT_PATIENCE)?;
+        self.must_be_smc_r(connections)?;
+        client.finish(CLIENT_PATIENCE)?;
+        Ok(2 * connections * messages * MESSAGE_LEN)
+    }
+
+    /// Fetches a file of so many bytes, and compares it.
+    fn fetch(&self, len: usize) -> Result<()> {
+        let (_server, file) = self.nginx(len)?;
+        let got = self.hosts.directory.join("got");
+        let words = ["curl", "--silent", "--show-error", "--output", &got.display().to_string()];
+        self.run(&[&words[..], &[&url()]].concat())?;
+        must_be_equal(&got, &file)
+    }
+
+    /// Seven connections, all by SMC-R, over which bytes go to and fro until the end.
+    fn steady_talk(&self) -> Result<Dialogue> {
+        const CONNECTIONS: usize = 7;
+        let (script, port) = (self.stage.house.script("steady_talk.py"), PORT.to_string());
+        let seed = self.stage.house.seed.to_string();
+        let client = self.hosts.client.program(&["python3", &script, &port, &seed, SERVER]);
+        let mut client = Dialogue::start(client)?;
+        client.await_line("talking", CLIENT_PATIENCE)?;
+        go_on(&mut client, 1)?;
+        self.must_be_smc_r(CONNECTIONS)?;
+        Ok(client)
+    }
+
+    /// A server of one file, which has so many bytes.
+    fn nginx(&self, len: usize) -> Result<(Program, PathBuf)> {
+        let directory = &self.hosts.directory;
+        let file = directory.join("file");
+        fs::write(&file, random_bytes(len)?)?;
+        let (user, temporary) = nginx::settings(directory)?;
+        let directory = directory.display();
+        let settings = format!(
+            "daemon off; worker_processes 1; pid {directory}/nginx.pid; {user}\n\
+             events {{}}\n\
+             http {{ access_log off; {temporary}\
+             server {{ listen {SERVER}:{PORT}; location / {{ root {directory}; }} }} }}\n"
+        );
+        let settings_file = self.hosts.directory.join("nginx.conf");
+        fs::write(&settings_file, settings)?;
+        let words = ["nginx", "-e", "stderr", "-c", &settings_file.display().to_string()];
+        Ok((self.serve(&words)?, file))
+    }
+
+    fn must_be_smc_r(&self, connections: usize) -> Result<()> {
+        for (host, end) in [(&self.hosts.server, "server"), (&self.hosts.client, "client")] {
+            let shown = host.ask("ss")?;
+            let rows = shown.as_array().into_iter().flatten();
+            let by_smc_r = rows.filter(|row| row["mode"] == "SMC-R").count();
+            ensure!(by_smc_r >= connections, "{by_smc_r} by SMC-R at the {end}");
         }
-        ensure!(sent >= bytes as u64, "{sent} bytes by RDMA, of {bytes}");
         Ok(())
     }
-}
 
-/// A network namespace that is a host, until this is dropped.
-struct Host {
-    // In this order: a group can only go without programs.
-    _gateway: Dialogue,
-    _agent: Dialogue,
-    group: Group,
-    namespace: Namespace,
-    address: &'static str,
-    sidestep: PathBuf,
-    directory: PathBuf,
-}
-
-impl Host {
-    fn begin(
-        sidestep: PathBuf,
-        namespace: Namespace,
-        address: &'static str,
-        directory: PathBuf,
-    ) -> Result<Self> {
-        fs::create_dir_all(&directory)?;
-        let settings = format!("[pnet.CABLE]\ninterfaces = [\"{CABLE}\"]\n");
-        fs::write(directory.join("sidestep.toml"), settings)?;
-        let group = Group::make()?;
-        let mut agent = Command::new(&sidestep);
-        agent.arg("agent").arg("--cgroup").arg(group.at());
-        agent.arg("--socket").arg(directory.join("agent.sock"));
-        let mut agent = Dialogue::start(agent)?;
-        agent.await_line("sidestep agent: the TCP option", PATIENCE)?;
-        let mut gateway = Command::new(&sidestep);
-        gateway.args(["gateway", "--adapter", address]);
-        enclose(&mut gateway, &group, &namespace, &directory);
-        let mut gateway = Dialogue::start(gateway)?;
-        gateway.await_line("sidestep gateway:", PATIENCE)?;
-        let (_gateway, _agent) = (gateway, agent);
-        Ok(Self { _gateway, _agent, group, namespace, address, sidestep, directory })
-    }
-
-    /// A program of this host.
-    fn program(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(&self.sidestep);
-        command.args(["run", "--"]).args(words).env("PYTHONDONTWRITEBYTECODE", "1");
-        enclose(&mut command, &self.group, &self.namespace, &self.directory);
-        command
-    }
-
-    fn serve(&self, command: Command) -> Result<Program> {
-        let mut server = Program::start(command, &self.directory)?;
-        server.await_listener(PORT)?;
-        Ok(server)
-    }
-
-    /// What one of the displays says here.
-    fn ask(&self, display: &str) -> Result<Value> {
-        let mut command = Command::new(&self.sidestep);
-        command.args([display, "--json"]);
-        self.namespace.enclose(&mut command);
-        let said = launch::run(command, PATIENCE)?;
-        serde_json::from_str(&said).with_context(|| format!("sidestep {display}: {said}"))
+    /// Says what was seen on the cable, if it was looked at.
+    ///
+    /// **Errors**: the adapters have sent fewer bytes than this to each other, or not by the rules.
+    fn conclude(&mut self, bytes: usize) -> Result<String> {
+        let sent = self.hosts.bytes_sent()?;
+        ensure!(sent >= bytes as u64, "{sent} bytes by RDMA, of {bytes}");
+        let Some(capture) = self.capture.take() else { return Ok(String::new()) };
+        let captured = capture.end()?;
+        let packets = must_be_sound(&captured)?;
+        if let Some(sidestep) = self.stage.house.launcher.observer() {
+            let figures: Value = serde_json::from_str(&captured.must_keep_rules(sidestep)?)?;
+            let links = figures["links"].as_array().map_or(0, Vec::len);
+            ensure!(links > 0, "`sidestep decode` has seen no link");
+        }
+        Ok(format!("; {packets} packets, of which nobody complains"))
     }
 }
 
-fn enclose(command: &mut Command, group: &Group, namespace: &Namespace, directory: &Path) {
-    namespace.enclose(command);
-    group.enclose(command);
-    command.env("SIDESTEP_CONFIG", directory.join("sidestep.toml"));
+/// How tshark calls an error among its remarks.
+const EXPERT_ERROR: &str = "8388608";
+
+/// Counts the packets of RoCEv2.
+///
+/// **Errors**: one is malformed or has another fault, or messages of a kind that SMC-R has are missing.
+fn must_be_sound(captured: &Captured) -> Result<usize> {
+    let fields = ["frame.number", "frame.protocols", "_ws.expert.severity", "_ws.expert.message"];
+    let text = captured.fields("infiniband || smc || _ws.expert.severity == 8388608", &fields)?;
+    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split('\t').collect()).collect();
+    let faulty = rows.iter().find(|row| row[2].split(',').any(|it| it == EXPERT_ERROR));
+    ensure!(faulty.is_none(), "tshark complains: {faulty:?}");
+    let count = |words: &[&str]| {
+        rows.iter().filter(|row| words.iter().all(|word| row[1].contains(word))).count()
+    };
+    let (clc, messages, packets) =
+        (count(&["tcp", "smc"]), count(&["infiniband", "smc"]), count(&["infiniband"]));
+    ensure!(clc > 0 && messages > 0, "tshark sees {clc} CLC messages, and {messages} by RDMA");
+    Ok(packets)
 }

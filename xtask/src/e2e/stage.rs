@@ -72,6 +72,8 @@ pub(crate) struct House {
     pub(crate) seed: u32,
     /// Rounds of the test with deaths.
     pub(crate) rounds: u32,
+    /// What goes between hosts is looked at in all tests that have any, and not in one.
+    pub(crate) captures: bool,
 }
 
 impl House {

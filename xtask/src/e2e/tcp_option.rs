@@ -4,17 +4,16 @@
 //! All of it lies in a network namespace and a control group of its own: nobody else on
 //! the machine sends the option, and nobody else's packets are looked at.
 
-use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use super::outsiders::{command, ordinary};
 use super::stage::{CLIENT_PATIENCE, Stage};
 use crate::bench::launch::{self, Dialogue, Program, Transport};
+use crate::capture::{Capture, Captured};
 use crate::enclosure::{Group, Namespace};
 use crate::suite::Lacking;
 use crate::user;
@@ -29,13 +28,11 @@ const PEER_IS_PLAIN: &str = "the peer does not run Sidestep";
 
 /// For one of the tools to begin, or to do its work.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// For a packet to get from the interface into the file.
-const CAPTURE_DELAY: Duration = Duration::from_secs(1);
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 pub(crate) fn option(stage: &Stage<'_>) -> Result<String> {
     let scene = Scene::set(stage)?;
-    let capture = Capture::begin(&scene)?;
+    let file = stage.house.scratch.join("tcp-option.pcapng");
+    let capture = Capture::begin(&scene.namespace, "lo", "tcp", file)?;
     let mut seen = Vec::new();
 
     let early = scene.serve(Transport::Smc)?;
@@ -60,7 +57,7 @@ pub(crate) fn option(stage: &Stage<'_>) -> Result<String> {
     seen.push(live.talk_while(&scene, || drop(agent))?.sends(BOTH));
     seen.push(left.talk(&scene, Transport::Smc, Claim::Smc, "")?.sends(NEITHER));
 
-    let segments = capture.end(&scene)?;
+    let segments = segments(&capture.end()?, &scene)?;
     for expected in &seen {
         expected.compare(&segments)?;
     }
@@ -229,54 +226,16 @@ impl Server {
     }
 }
 
-/// tshark, which writes down what passes the loopback interface.
-struct Capture {
-    tshark: Program,
-    file: PathBuf,
-}
-
-impl Capture {
-    fn begin(scene: &Scene<'_>) -> Result<Self> {
-        let file = scene.stage.house.scratch.join("tcp-option.pcapng");
-        // A file of an earlier run would look like a capture that has begun.
-        let _ = fs::remove_file(&file);
-        let mut command = Command::new("tshark");
-        command.args(["-q", "-i", "lo", "-f", "tcp", "-w"]).arg(&file);
-        scene.namespace.enclose(&mut command);
-        let tshark = Program::start(command, &scene.stage.house.scratch)?;
-        let deadline = Instant::now() + PATIENCE;
-        while fs::metadata(&file).map_or(0, |it| it.len()) == 0 {
-            ensure!(Instant::now() < deadline, "tshark does not begin: {}", tshark.printed());
-            thread::sleep(POLL_INTERVAL);
-        }
-        Ok(Self { tshark, file })
+/// What SYN and SYN-ACK had; what the rules say of the rest is asked, too.
+fn segments(captured: &Captured, scene: &Scene<'_>) -> Result<Vec<Segment>> {
+    let fields = ["tcp.flags.ack", "tcp.srcport", "tcp.dstport", "tcp.options"];
+    let text = captured.fields("tcp.flags.syn == 1", &fields)?;
+    let segments: Vec<Segment> = text.lines().filter_map(Segment::parse).collect();
+    ensure!(!segments.is_empty(), "tshark has seen nothing: {text}");
+    if let Some(sidestep) = scene.stage.house.launcher.observer() {
+        captured.must_keep_rules(sidestep)?;
     }
-
-    /// What SYN and SYN-ACK had.
-    fn end(mut self, scene: &Scene<'_>) -> Result<Vec<Segment>> {
-        thread::sleep(CAPTURE_DELAY);
-        launch::signal(self.tshark.pid(), libc::SIGINT)?;
-        let deadline = Instant::now() + PATIENCE;
-        while !self.tshark.has_ended()? {
-            ensure!(Instant::now() < deadline, "tshark does not end: {}", self.tshark.printed());
-            thread::sleep(POLL_INTERVAL);
-        }
-        let mut command = Command::new("tshark");
-        command.arg("-r").arg(&self.file).args(["-Y", "tcp.flags.syn == 1", "-T", "fields"]);
-        for field in ["tcp.flags.ack", "tcp.srcport", "tcp.dstport", "tcp.options"] {
-            command.args(["-e", field]);
-        }
-        scene.namespace.enclose(&mut command);
-        let text = launch::run(command, PATIENCE)?;
-        let segments: Vec<Segment> = text.lines().filter_map(Segment::parse).collect();
-        ensure!(!segments.is_empty(), "tshark has seen nothing: {text}");
-        if let Some(sidestep) = scene.stage.house.launcher.observer() {
-            let mut decode = Command::new(sidestep);
-            decode.arg("decode").arg(&self.file);
-            launch::run(decode, PATIENCE).context("a rule is broken")?;
-        }
-        Ok(segments)
-    }
+    Ok(segments)
 }
 
 #[cfg(test)]

@@ -1,0 +1,90 @@
+//! Captures of what passes a network interface, and what others make of them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::bench::launch::{self, Program};
+use crate::enclosure::Namespace;
+
+/// For tshark to begin, to end, or to read a file.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// For a packet to get from the interface into the file.
+const CAPTURE_DELAY: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// tshark, which writes down what passes an interface.
+pub(crate) struct Capture {
+    tshark: Program,
+    file: PathBuf,
+}
+
+impl Capture {
+    /// Begins with the packets of a filter of pcap's; `file` lies in a directory that may have a log, too.
+    pub(crate) fn begin(
+        namespace: &Namespace,
+        interface: &str,
+        filter: &str,
+        file: PathBuf,
+    ) -> Result<Self> {
+        // A file of an earlier run would look like a capture that has begun.
+        let _ = fs::remove_file(&file);
+        let mut command = Command::new("tshark");
+        command.args(["-q", "-i", interface, "-f", filter, "-w"]).arg(&file);
+        namespace.enclose(&mut command);
+        let tshark = Program::start(command, file.parent().context("a file in a directory")?)?;
+        let deadline = Instant::now() + PATIENCE;
+        while fs::metadata(&file).map_or(0, |it| it.len()) == 0 {
+            ensure!(Instant::now() < deadline, "tshark does not begin: {}", tshark.printed());
+            thread::sleep(POLL_INTERVAL);
+        }
+        Ok(Self { tshark, file })
+    }
+
+    pub(crate) fn end(mut self) -> Result<Captured> {
+        thread::sleep(CAPTURE_DELAY);
+        launch::signal(self.tshark.pid(), libc::SIGINT)?;
+        let deadline = Instant::now() + PATIENCE;
+        while !self.tshark.has_ended()? {
+            ensure!(Instant::now() < deadline, "tshark does not end: {}", self.tshark.printed());
+            thread::sleep(POLL_INTERVAL);
+        }
+        Ok(Captured { file: self.file })
+    }
+}
+
+/// A capture that has ended.
+pub(crate) struct Captured {
+    file: PathBuf,
+}
+
+impl Captured {
+    /// What tshark says of the packets that `only` filters, a line with tabs for each.
+    pub(crate) fn fields(&self, only: &str, fields: &[&str]) -> Result<String> {
+        let mut command = Command::new("tshark");
+        command.arg("-r").arg(&self.file).args(["-Y", only, "-T", "fields"]);
+        for field in fields {
+            command.args(["-e", field]);
+        }
+        // Of these it would look for signs in payloads, which are not of their kinds.
+        for protocol in STRANGERS {
+            command.args(["--disable-protocol", protocol]);
+        }
+        launch::run(command, PATIENCE)
+    }
+
+    /// **Errors**: `sidestep decode` finds a broken rule, or cannot read it.
+    pub(crate) fn must_keep_rules(&self, sidestep: &Path) -> Result<String> {
+        let mut decode = Command::new(sidestep);
+        decode.arg("decode").arg("--json").arg(&self.file);
+        launch::run(decode, PATIENCE).with_context(|| format!("in {}", self.file.display()))
+    }
+}
+
+/// Protocols over InfiniBand that tshark knows.
+const STRANGERS: [&str; 7] =
+    ["rpcordma", "smb_direct", "nvme-rdma", "lnet", "iser", "infiniband_sdp", "fcoib"];

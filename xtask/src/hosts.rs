@@ -1,0 +1,322 @@
+//! Two hosts that are network namespaces, for tests and measurements of SMC-R.
+//!
+//! They have nothing in common but the kernel and their cables. Each has an agent for a control
+//! group of its own, which writes the TCP option, and a gateway with a soft RNIC at each cable. All
+//! adapters have one PNET ID, so with two cables each link group has two links.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::bench::launch::{self, Dialogue, Program};
+use crate::capture::Capture;
+use crate::enclosure::{Group, Namespace};
+use crate::suite::Lacking;
+use crate::user;
+
+/// The addresses at the first cable; by the server's it is called.
+pub(crate) const SERVER: &str = ADDRESSES[0][0];
+pub(crate) const CLIENT: &str = ADDRESSES[0][1];
+
+/// The names of both ends of each cable, and the addresses of the server's and the client's.
+const CABLES: [&str; 2] = ["cable", "cable2"];
+const ADDRESSES: [[&str; 2]; 2] = [["10.92.1.1", "10.92.1.2"], ["10.92.2.1", "10.92.2.2"]];
+
+/// An address of the link layer that nobody has.
+const NOBODY: &str = "02:00:00:00:ff:ff";
+
+const ROCE_PORT: u16 = 4791;
+
+/// For an agent or a gateway to begin, or a display to be shown.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// What lies between the hosts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ground<'a> {
+    /// 1 or 2.
+    pub(crate) cables: usize,
+    /// `smc-r.faults` of both gateways; nothing for a good network.
+    pub(crate) faults: &'a str,
+}
+
+impl Ground<'_> {
+    pub(crate) const ONE_CABLE: Self = Self { cables: 1, faults: "" };
+    pub(crate) const TWO_CABLES: Self = Self { cables: 2, faults: "" };
+}
+
+/// Two hosts and the cables between them.
+pub(crate) struct Hosts {
+    pub(crate) server: Host,
+    pub(crate) client: Host,
+    /// For what programs read and write.
+    pub(crate) directory: PathBuf,
+}
+
+impl Hosts {
+    /// Makes them; `directory` is theirs alone, and its last part is a part of the namespaces' names.
+    ///
+    /// **Errors**: [`Lacking`] if the machine does not let us.
+    pub(crate) fn set(
+        sidestep: Option<&Path>,
+        directory: PathBuf,
+        ground: Ground<'_>,
+    ) -> Result<Self> {
+        if !user::is_root() {
+            bail!(Lacking("network namespaces and an agent need root".to_owned()));
+        }
+        let Some(sidestep) = sidestep else {
+            bail!(Lacking("there is no `sidestep` to be agent and gateway".to_owned()));
+        };
+        let name = directory.file_name().and_then(|name| name.to_str()).unwrap_or("hosts");
+        let [server, client] = ["server", "client"].map(|end| format!("{name}-{end}"));
+        let [server, client] = [Namespace::make(&server)?, Namespace::make(&client)?];
+        for (cable, addresses) in CABLES.iter().zip(ADDRESSES).take(ground.cables) {
+            server.join(cable, client.name())?;
+            server.settle(cable, &addresses[..1])?;
+            client.settle(cable, &addresses[1..])?;
+        }
+        // An agent has to write its program into the kernel first, so both begin at once.
+        let prepare = |namespace, end: usize| {
+            let addresses = ADDRESSES.iter().map(|of_cable| of_cable[end]).take(ground.cables);
+            let directory = directory.join(ADDRESSES[0][end]);
+            let settings = settings(&directory, &addresses.collect::<Vec<_>>(), ground);
+            Site::prepare(sidestep, namespace, directory, &settings)
+        };
+        let sites = [prepare(server, 0)?, prepare(client, 1)?];
+        let [server, client] = sites.map(|site| Host::begin(sidestep, site));
+        let (mut server, mut client) = (server?, client?);
+        server.await_gateway()?;
+        client.await_gateway()?;
+        Ok(Self { server, client, directory })
+    }
+
+    /// Bytes of programs that adapters have sent by RDMA.
+    pub(crate) fn bytes_sent(&self) -> Result<u64> {
+        self.sum_of_adapters("bytes_sent")
+    }
+
+    /// Packets that adapters have sent more than once.
+    pub(crate) fn packets_sent_again(&self) -> Result<u64> {
+        self.sum_of_adapters("retransmissions")
+    }
+
+    fn sum_of_adapters(&self, key: &str) -> Result<u64> {
+        let devices = [self.server.ask("devices")?, self.client.ask("devices")?];
+        let adapters = devices.iter().flat_map(Value::as_array).flatten();
+        Ok(adapters.filter_map(|adapter| adapter[key].as_u64()).sum())
+    }
+
+    /// The links that are active, by the numbers that the server has given them.
+    pub(crate) fn links(&self) -> Result<Vec<Value>> {
+        let links = self.server.active_links()?;
+        Ok(links.into_iter().map(|mut link| link["link"].take()).collect())
+    }
+
+    /// Waits until each link group has as many links as this at both ends, whatever happened before.
+    pub(crate) fn await_links(&self, count: usize, patience: Duration) -> Result<()> {
+        let deadline = Instant::now() + patience;
+        for host in [&self.server, &self.client] {
+            while !host.has_links(count)? {
+                ensure!(Instant::now() < deadline, "not {count} links: {}", host.ask("links")?);
+                thread::sleep(POLL_INTERVAL);
+            }
+        }
+        Ok(())
+    }
+
+    /// The cable by which most of the client's connections send.
+    pub(crate) fn busiest_cable(&self) -> Result<usize> {
+        let links = self.client.active_links()?;
+        let mut connections = HashMap::new();
+        for link in &links {
+            let of_adapter = connections.entry(link["gid"].as_str()).or_insert(0);
+            *of_adapter += link["connections"].as_u64().unwrap_or(0);
+        }
+        let (gid, _) = connections.into_iter().max_by_key(|(_, n)| *n).context("no link")?;
+        let devices = self.client.ask("devices")?;
+        let mut adapters = devices.as_array().into_iter().flatten();
+        let adapter =
+            adapters.find(|it| it["gid"].as_str() == gid).context("no adapter has that GID")?;
+        let at = ADDRESSES.iter().position(|[_, client]| adapter["address"] == *client);
+        at.with_context(|| format!("no cable leads to {adapter}"))
+    }
+
+    /// Begins to look at CLC of connections to a port, and at all of RoCEv2.
+    pub(crate) fn capture(&self, port: u16) -> Result<Capture> {
+        self.part_runs()?;
+        let filter = format!("tcp port {port} or udp port {ROCE_PORT}");
+        let file = self.directory.join("cable.pcapng");
+        Capture::begin(&self.client.site.namespace, CABLES[0], &filter, file)
+    }
+
+    /// The first cable has each packet by itself: the kernel parts runs before.
+    pub(crate) fn part_runs(&self) -> Result<()> {
+        [&self.server, &self.client].into_iter().try_for_each(|host| {
+            host.site.namespace.ip(&["link", "set", CABLES[0], "gso_max_segs", "1"])
+        })
+    }
+
+    /// Both ends of a cable are told.
+    pub(crate) fn unplug(&self, cable: usize) -> Result<()> {
+        self.client.site.namespace.ip(&["link", "set", CABLES[cable], "down"])
+    }
+
+    /// Nothing arrives any more by a cable, and nobody is told.
+    pub(crate) fn silence(&self, cable: usize) -> Result<()> {
+        let [server, client] = ADDRESSES[cable];
+        let device = ["lladdr", NOBODY, "dev", CABLES[cable], "nud", "permanent"];
+        let mislead = |host: &Host, peer| {
+            host.site.namespace.ip(&[&["neighbour", "replace", peer][..], &device].concat())
+        };
+        mislead(&self.server, client)?;
+        mislead(&self.client, server)
+    }
+
+    /// The cable is as good as new.
+    pub(crate) fn mend(&self, cable: usize) -> Result<()> {
+        for host in [&self.server, &self.client] {
+            host.site.namespace.ip(&["link", "set", CABLES[cable], "up"])?;
+            host.site.namespace.ip(&[
+                "neighbour",
+                "flush",
+                "dev",
+                CABLES[cable],
+                "nud",
+                "permanent",
+            ])?;
+        }
+        Ok(())
+    }
+}
+
+fn settings(directory: &Path, addresses: &[&str], ground: Ground<'_>) -> String {
+    let socket = directory.join("agent.sock");
+    let (faults, interfaces) = (ground.faults, &CABLES[..ground.cables]);
+    format!(
+        "[smc]\nagent_socket = {socket:?}\n\
+         [smc-r]\nadapters = {addresses:?}\nfaults = {faults:?}\n\
+         [pnet.CABLE]\ninterfaces = {interfaces:?}\n"
+    )
+}
+
+/// A network namespace and a control group with an agent.
+struct Site {
+    // In this order: a group can only go without programs.
+    agent: Dialogue,
+    group: Group,
+    namespace: Namespace,
+    directory: PathBuf,
+}
+
+impl Site {
+    fn prepare(
+        sidestep: &Path,
+        namespace: Namespace,
+        directory: PathBuf,
+        settings: &str,
+    ) -> Result<Self> {
+        fs::create_dir_all(&directory)?;
+        fs::write(directory.join("sidestep.toml"), settings)?;
+        let group = Group::make()?;
+        let mut agent = Command::new(sidestep);
+        agent.arg("agent").arg("--cgroup").arg(group.at());
+        agent.arg("--socket").arg(directory.join("agent.sock"));
+        let agent = Dialogue::start(agent)?;
+        Ok(Self { agent, group, namespace, directory })
+    }
+
+    /// A command of this host.
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).env("PYTHONDONTWRITEBYTECODE", "1");
+        command.env("SIDESTEP_CONFIG", self.directory.join("sidestep.toml"));
+        self.namespace.enclose(&mut command);
+        self.group.enclose(&mut command);
+        command
+    }
+}
+
+/// A network namespace that is a host, until this is dropped.
+pub(crate) struct Host {
+    // In this order: its control group can only go without programs.
+    gateway: Dialogue,
+    site: Site,
+    sidestep: PathBuf,
+    gateway_pid: u32,
+}
+
+impl Host {
+    fn begin(sidestep: &Path, mut site: Site) -> Result<Self> {
+        site.agent.await_line("sidestep agent: the TCP option", PATIENCE)?;
+        let mut gateway = Dialogue::start(site.command(&[&sidestep.to_string_lossy(), "gateway"]))?;
+        let gateway_pid = gateway.program().pid();
+        Ok(Self { gateway, site, sidestep: sidestep.to_owned(), gateway_pid })
+    }
+
+    fn await_gateway(&mut self) -> Result<()> {
+        self.gateway.await_line("sidestep gateway:", PATIENCE).map(drop)
+    }
+
+    /// A program of this host, under Sidestep.
+    pub(crate) fn program(&self, words: &[&str]) -> Command {
+        self.program_as(&[], words)
+    }
+
+    /// The same, begun by `before`, which makes it another user's.
+    pub(crate) fn program_as(&self, before: &[&str], words: &[&str]) -> Command {
+        let sidestep = self.sidestep.to_string_lossy();
+        self.command(&[before, &[&sidestep, "run", "--"], words].concat())
+    }
+
+    /// The `sidestep` command on this host.
+    pub(crate) fn sidestep(&self, words: &[&str]) -> Command {
+        self.command(&[&[&*self.sidestep.to_string_lossy()], words].concat())
+    }
+
+    /// A command of this host as it is.
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
+        self.site.command(words)
+    }
+
+    /// The interface at the first cable.
+    pub(crate) fn cable(&self) -> &'static str {
+        CABLES[0]
+    }
+
+    /// Starts a server and waits until it listens.
+    pub(crate) fn serve(&self, port: u16, command: Command) -> Result<Program> {
+        let mut server = Program::start(command, &self.site.directory)?;
+        server.await_listener(port)?;
+        Ok(server)
+    }
+
+    /// What one of the displays says here.
+    pub(crate) fn ask(&self, display: &str) -> Result<Value> {
+        let said = launch::run(self.sidestep(&[display, "--json"]), PATIENCE)?;
+        serde_json::from_str(&said).with_context(|| format!("sidestep {display}: {said}"))
+    }
+
+    fn has_links(&self, count: usize) -> Result<bool> {
+        let links = self.active_links()?;
+        let of_group = |group: &Value| links.iter().filter(|it| &it["link_group"] == group).count();
+        Ok(!links.is_empty() && links.iter().all(|link| of_group(&link["link_group"]) == count))
+    }
+
+    fn active_links(&self) -> Result<Vec<Value>> {
+        let Value::Array(links) = self.ask("links")? else { bail!("`sidestep links`: no list") };
+        Ok(links.into_iter().filter(|link| link["state"] == "Active").collect())
+    }
+
+    /// CPU time that the gateway has taken so far, in seconds.
+    pub(crate) fn gateway_cpu_s(&self) -> f64 {
+        launch::cpu_s(&launch::family_of(self.gateway_pid))
+    }
+}
