@@ -33,7 +33,7 @@ impl Host {
     /// `scratch`.
     pub(super) fn equip(sidestep: &Path, lan: &Lan, scratch: PathBuf) -> Result<Self> {
         fs::create_dir_all(&scratch)?;
-        fs::write(scratch.join(CONFIGURATION), configuration())?;
+        fs::write(scratch.join(CONFIGURATION), configuration(None))?;
         let group = Group::make()?;
         let mut agent = Command::new(sidestep);
         agent.arg("agent").arg("--cgroup").arg(group.at());
@@ -44,14 +44,16 @@ impl Host {
         Ok(Self { gateway, _agent: agent, group, sidestep: sidestep.to_owned(), scratch })
     }
 
-    /// Ends the gateway, and starts another: it knows no link group any more.
-    pub(super) fn restart_gateway(&mut self, lan: &Lan) -> Result<()> {
+    /// Ends the gateway, and starts another, which knows no link group. In front of its adapter is a
+    /// network with these faults, in the words of `smc-r.faults`.
+    pub(super) fn restart_gateway(&mut self, lan: &Lan, faults: Option<&str>) -> Result<()> {
         launch::signal(self.gateway.pid(), libc::SIGTERM)?;
         let deadline = Instant::now() + PATIENCE;
         while !self.gateway.has_ended()? {
             ensure!(Instant::now() < deadline, "the gateway does not end");
             thread::sleep(POLL_INTERVAL);
         }
+        fs::write(self.scratch.join(CONFIGURATION), configuration(faults))?;
         self.gateway = start_gateway(&self.sidestep, &self.group, lan, &self.scratch)?;
         Ok(())
     }
@@ -92,6 +94,8 @@ fn enclose(command: &mut Command, group: &Group, scratch: &Path) {
 const CONFIGURATION: &str = "sidestep.toml";
 
 /// The host is of the guests' network.
-fn configuration() -> String {
-    format!("[smc]\neid = \"{UEID}\"\n\n[pnet.{PNET_ID}]\ninterfaces = [\"{BRIDGE}\"]\n")
+fn configuration(faults: Option<&str>) -> String {
+    let faults = faults.map(|words| format!("[smc-r]\nfaults = \"{words}\"\n\n"));
+    let faults = faults.unwrap_or_default();
+    format!("{faults}[smc]\neid = \"{UEID}\"\n\n[pnet.{PNET_ID}]\ninterfaces = [\"{BRIDGE}\"]\n")
 }

@@ -93,6 +93,10 @@ impl Lan {
             self.ip(&["link", "set", &tap, "mtu", &mtu, "master", BRIDGE, "up"])?;
         }
         self.ip(&["link", "set", BRIDGE, "mtu", &mtu, "up"])?;
+        // A cable that nobody pulls: the bridge stays up when the last guest is turned off.
+        self.ip(&["link", "add", "end", "type", "veth", "peer", "name", "other-end"])?;
+        self.ip(&["link", "set", "other-end", "up"])?;
+        self.ip(&["link", "set", "end", "mtu", &mtu, "master", BRIDGE, "up"])?;
         let [v4, v6] = Member::HOST.addresses();
         self.ip(&["address", "add", &v4, "dev", BRIDGE])?;
         self.ip(&["address", "add", &v6, "dev", BRIDGE, "nodad"])
