@@ -37,7 +37,7 @@ const TRIALS: usize = 6;
 const SHRINKING_TRIALS: usize = 2;
 
 /// Lists that are played at the same time.
-const BESIDE_EACH_OTHER: usize = 3;
+const BESIDE_EACH_OTHER: usize = 4;
 
 /// What marks a line that breaks the player's own model of a stream.
 const MODEL_MARK: &str = "MODEL";
