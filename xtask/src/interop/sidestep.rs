@@ -19,6 +19,7 @@ use super::ground::{
     Case, await_connection, await_connections, decoded_must_show, dissected, echo_of, fallback,
     must_be_smc_r, must_be_tcp_with,
 };
+use super::host::Network;
 use super::lan::Member;
 use super::talk::{self, PATIENCE, Place};
 use super::{Begun, PORT, Scene};
@@ -51,7 +52,7 @@ pub(super) const CASES: [Case; 19] = [
 const SIZES: [u32; 9] = [1, 44, 100, 1_024, 2_048, 8_000, 65_536, 200_001, 1_000_000];
 
 /// Who is the server, and who is the client.
-const WAYS: [[Place; 2]; 2] =
+pub(super) const WAYS: [[Place; 2]; 2] =
     [[Place::Guest(0), Place::Sidestep], [Place::Sidestep, Place::Guest(0)]];
 
 /// Programs under Sidestep without a gateway: TCP, and nothing is disturbed.
@@ -320,7 +321,8 @@ fn loss_at_guest(scene: &mut Scene) -> Result<String> {
 
 /// What the host loses, Sidestep has to send again, because Linux asks for it.
 fn loss_at_host(scene: &mut Scene) -> Result<String> {
-    scene.meet_anew(Some("loss=1% duplication=0.5% seed=7"))?;
+    let faults = Some("loss=1% duplication=0.5% seed=7");
+    scene.meet_anew(Network { faults, ..Network::default() })?;
     let talked = lossy_streams(scene, "out_of_seq_request");
     scene.forget_link_groups()?;
     Ok(format!("1 MB each way with 1 % lost, {} times asked again by Linux", talked?))
@@ -391,13 +393,13 @@ fn guest_dies(scene: &mut Scene) -> Result<String> {
 }
 
 /// Both ends of a talk.
-fn talks([server, client]: [Place; 2], scene: &Scene, play: Play) -> [Talk; 2] {
+pub(super) fn talks([server, client]: [Place; 2], scene: &Scene, play: Play) -> [Talk; 2] {
     let sockets = [server, client].map(|place| place.socket(SocketKind::AfSmc));
     talk::both_ends((scene.member(server).v4(), PORT).into(), 1, &play, sockets)
 }
 
 /// Lets the two talk, and looks at what Linux says of its end.
-fn talk_by_rdma(
+pub(super) fn talk_by_rdma(
     scene: &mut Scene,
     [server, client]: [Place; 2],
     connections: u16,
@@ -418,7 +420,7 @@ fn of_guest(reports: &[Report; 2]) -> Option<&Account> {
 }
 
 /// The link group that the guest has with the host, as soon as its connections have ended.
-fn only_group(scene: &mut Scene) -> Result<LinkGroup> {
+pub(super) fn only_group(scene: &mut Scene) -> Result<LinkGroup> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let mut groups = scene.link_groups()?;
