@@ -175,6 +175,7 @@ impl Scene {
     /// Plays a case while its packets are written to a file. When it fails, the file stays, with both
     /// kernels' logs beside it.
     fn play(&mut self, name: &str, case: fn(&mut Self) -> Result<String>) -> Result<String> {
+        self.guests.iter_mut().try_for_each(|guest| guest.note(&mark_of(name)))?;
         let failed = match self.captured(name, case) {
             Ok((capture, remark)) => {
                 capture.forget()?;
@@ -199,19 +200,8 @@ impl Scene {
         name: &str,
         action: impl FnOnce(&mut Self) -> Result<T>,
     ) -> Result<(Captured, T)> {
-        let interface = self.guests[0].member().tap();
-        self.captured_at(&interface, name, action)
-    }
-
-    /// The same at any interface of the host's end.
-    fn captured_at<T>(
-        &mut self,
-        interface: &str,
-        name: &str,
-        action: impl FnOnce(&mut Self) -> Result<T>,
-    ) -> Result<(Captured, T)> {
         let directory = self.logs.join(name);
-        let capture = Capture::start(&self.lan, interface, directory)?;
+        let capture = Capture::start(&self.lan, self.guests[0].member(), directory)?;
         let done = action(self)?;
         Ok((capture.finish()?, done))
     }
@@ -356,6 +346,11 @@ impl Scene {
         self.guests.into_iter().try_for_each(Guest::turn_off)?;
         Ok(String::new())
     }
+}
+
+/// What is in kernels' logs where a case begins.
+fn mark_of(case: &str) -> String {
+    format!("case {case}")
 }
 
 /// Where the servers of talks listen.

@@ -180,6 +180,11 @@ impl Guest {
         }
     }
 
+    /// Adds a line to its kernel's log.
+    pub(crate) fn note(&mut self, line: &str) -> Result<()> {
+        self.run(&["sh", "-c", &format!("echo {line} > /dev/kmsg")]).map(drop)
+    }
+
     /// What its kernel has logged since its start.
     pub(crate) fn kernel_log(&mut self) -> Result<String> {
         match self.ask(Order::KernelLog)? {

@@ -160,14 +160,14 @@ pub(crate) struct Capture {
 
 impl Capture {
     /// Begins one, in a directory of its own; returns when it sees everything.
-    pub(crate) fn start(lan: &Lan, interface: &str, directory: PathBuf) -> Result<Self> {
+    pub(crate) fn start(lan: &Lan, of: Member, directory: PathBuf) -> Result<Self> {
         if directory.exists() {
             fs::remove_dir_all(&directory)?;
         }
         fs::create_dir(&directory)?;
         let mut command = Command::new("tcpdump");
         // Written packet by packet, and by root, whose directory it may be.
-        command.args(["-i", interface, "-n", "-U", "--immediate-mode", "-Z", "root"]);
+        command.args(["-i", &of.tap(), "-n", "-U", "--immediate-mode", "-Z", "root"]);
         // KiB: a stream comes faster than one core can emulate two machines and write.
         command.args(["-B", "65536", "-w"]).arg(directory.join(PACKETS));
         lan.enclose(&mut command);

@@ -7,9 +7,12 @@
 //!   10.91.0.101  lan2 ───────┴──────────── eth1, rxe1   10.91.0.103
 //! ```
 //!
+//! A group is asymmetric if one end has one adapter for both links (RFC 7609 §2.2.2): here the host has.
+//!
 //! All four are in one network: Linux takes a second RDMA device only if it has an address in the
 //! network of the first.
 
+use std::collections::BTreeSet;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,7 +22,7 @@ use sidestep_guest::{Link, LinkGroup, Play};
 use super::Scene;
 use super::ground::{Case, await_connection, echo_of, must_be_smc_r};
 use super::host::Network;
-use super::lan::BRIDGE;
+use super::lan::SECOND;
 use super::sidestep::{WAYS, only_group, talk_by_rdma, talks};
 use super::talk::{self, Place};
 
@@ -40,30 +43,46 @@ fn two_adapters(scene: &mut Scene) -> Result<String> {
 
 fn plays(scene: &mut Scene) -> Result<String> {
     scene.guests[0].equip_second(&scene.lan, super::PNET_ID)?;
-    let mut seen = Vec::new();
+    let mut took = Vec::new();
     for way in WAYS {
         scene.meet_anew(Network { has_second: true, ..Network::default() })?;
-        // Everything that goes over the network.
-        let name = format!("two-adapters-{:?}", way[0]);
-        let (capture, group) = scene.captured_at(BRIDGE, &name, |scene| {
-            talk_by_rdma(scene, way, 1, echo_of(&[100, 9_000]))?;
-            await_links(scene, 2)
-        })?;
-        capture.forget()?;
-        ensure!(is_symmetric(&group), "{way:?}: {group:?}");
-        let took = fail_over(scene, way).with_context(|| format!("{way:?}"))?;
-        await_links(scene, 2)?;
-        talk_by_rdma(scene, way, 8, echo_of(&[100, 9_000]))?;
-        seen.push(format!("{:.1} s", took.as_secs_f64()));
+        let group = meet(scene, way)?;
+        ensure!(adapters(&group) == [2, 2], "{way:?}: {group:?}");
+        for cable in [Cable::OfGuest, Cable::OfHost] {
+            took.push(fail_over(scene, way, cable).with_context(|| format!("{way:?}, {cable:?}"))?);
+            await_links(scene, 2).with_context(|| format!("{way:?}, {cable:?} is back"))?;
+            talk_by_rdma(scene, way, 8, echo_of(&[100, 9_000]))?;
+        }
+        scene.meet_anew(Network::default())?;
+        let group = meet(scene, way)?;
+        ensure!(adapters(&group) == [2, 1], "{way:?}: {group:?}");
     }
     scene.forget_link_groups()?;
-    Ok(format!("two links each way; talks of 2 s with a cable pulled took {}", seen.join(", ")))
+    Ok(format!(
+        "two links both ways, also if the host has one adapter; a cable was pulled in talks of {took:.1?}"
+    ))
 }
 
-/// Whether both ends have an adapter for each link.
-fn is_symmetric(group: &LinkGroup) -> bool {
-    let [one, other] = &group.links[..] else { return false };
-    one.gid != other.gid && one.peer_gid != other.peer_gid
+/// Lets the two meet for the first time, and waits for the second link.
+fn meet(scene: &mut Scene, way: [Place; 2]) -> Result<LinkGroup> {
+    talk_by_rdma(scene, way, 1, echo_of(&[100, 9_000]))?;
+    await_links(scene, 2).with_context(|| format!("{way:?}"))
+}
+
+/// What is pulled.
+#[derive(Clone, Copy, Debug)]
+enum Cable {
+    /// The guest's, below the link that the connection has.
+    OfGuest,
+    /// The host's second one: whichever link the connection has, it is not reset.
+    OfHost,
+}
+
+/// How many adapters the links of a group are over, in the guest and at the host.
+fn adapters(group: &LinkGroup) -> [usize; 2] {
+    let number =
+        |gid: fn(&Link) -> &String| group.links.iter().map(gid).collect::<BTreeSet<_>>().len();
+    [number(|link| &link.gid), number(|link| &link.peer_gid)]
 }
 
 /// Waits until the link group has so many links in use.
@@ -71,8 +90,7 @@ fn await_links(scene: &mut Scene, count: usize) -> Result<LinkGroup> {
     let deadline = Instant::now() + talk::PATIENCE;
     loop {
         let group = only_group(scene)?;
-        let is_active = |link: &&Link| link.state == ACTIVE;
-        if group.links.iter().filter(is_active).count() == count {
+        if group.links.iter().filter(|link| link.state == ACTIVE).count() == count {
             return Ok(group);
         }
         ensure!(Instant::now() < deadline, "not {count} links: {group:?}");
@@ -80,24 +98,29 @@ fn await_links(scene: &mut Scene, count: usize) -> Result<LinkGroup> {
     }
 }
 
-/// Pulls the guest's cable below a connection's link in the middle of a talk, and puts it back behind its
-/// end. How long the talk took.
-fn fail_over(scene: &mut Scene, way: [Place; 2]) -> Result<Duration> {
+/// Pulls a cable in the middle of a talk, and puts it back when the talk has ended and Linux knows one link
+/// less. How long the talk took.
+fn fail_over(scene: &mut Scene, way: [Place; 2], cable: Cable) -> Result<Duration> {
     // Messages there and back, with a pause before each: some seconds.
     let play = Play::Echo { sizes: vec![3_000; 100], pause_ms: 20 };
     let [server, client] = talks(way, scene, play);
     let server = scene.begin(way[0], server)?;
     let client = scene.begin(way[1], client)?;
     await_connection(&mut scene.guests[0])?;
-    let used = link_in_use(scene)?;
     let member = scene.guests[0].member();
-    let cable = if used.gid == member.gid() { member.tap() } else { member.second().tap() };
+    let cable = match cable {
+        Cable::OfGuest if link_in_use(scene)?.gid == member.gid() => member.tap(),
+        Cable::OfGuest => member.second().tap(),
+        Cable::OfHost => SECOND.to_owned(),
+    };
     let start = Instant::now();
     scene.lan.set_cable(&cable, false)?;
     let reports = scene.report(client).and_then(|client| Ok([scene.report(server)?, client]));
     let took = start.elapsed();
+    let left = await_links(scene, 1);
     scene.lan.set_cable(&cable, true)?;
     let [server, client] = reports?;
+    left?;
     talk::must_agree(&server, &client)?;
     must_be_smc_r(if way[0] == Place::Sidestep { &client } else { &server })?;
     Ok(took)
