@@ -63,6 +63,8 @@ pub struct Kind {
 pub enum Verdict {
     /// Shared memory.
     Moved,
+    /// Of another host: it goes by the gateway.
+    HandedOver,
     /// Nothing: it ended before.
     Undecided,
     /// TCP, for the reason of this number, with the code of a peer that declined.
@@ -79,12 +81,14 @@ const REASON_AT: u32 = 16;
 const DIAGNOSIS_AT: u32 = 32;
 /// Numbers of verdicts that are no reasons.
 const MOVED: u8 = 255;
+const HANDED_OVER: u8 = 254;
 const UNDECIDED: u8 = 0;
 
 impl Kind {
     fn key(&self) -> Key {
         let (reason, diagnosis) = match self.verdict {
             Verdict::Moved => (MOVED, 0),
+            Verdict::HandedOver => (HANDED_OVER, 0),
             Verdict::Undecided => (UNDECIDED, 0),
             Verdict::Tcp { reason, peer_diagnosis } => (reason, peer_diagnosis),
         };
@@ -102,6 +106,7 @@ impl Kind {
             is_server: is_ours,
             verdict: match (word >> REASON_AT) as u8 {
                 MOVED => Verdict::Moved,
+                HANDED_OVER => Verdict::HandedOver,
                 UNDECIDED => Verdict::Undecided,
                 reason => Verdict::Tcp { reason, peer_diagnosis: (word >> DIAGNOSIS_AT) as u32 },
             },
@@ -218,7 +223,7 @@ mod tests {
     #[test]
     fn a_kind_survives_its_key() {
         let declined = Verdict::Tcp { reason: 7, peer_diagnosis: 0xffff_ffff };
-        for verdict in [Verdict::Moved, Verdict::Undecided, declined] {
+        for verdict in [Verdict::Moved, Verdict::HandedOver, Verdict::Undecided, declined] {
             for (family, is_server) in [(4, true), (6, false), (0, true)] {
                 let kind = Kind {
                     server_ip: [1 << 63, u64::MAX],

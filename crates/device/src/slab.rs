@@ -34,7 +34,7 @@ const CLC_AT: usize = RECORDS_AT + SLOTS * size_of::<Record>();
 pub const RINGS_AT: usize = 16 << 20;
 const MAGIC: u64 = u64::from_be_bytes(*b"SIDESLAB");
 /// Bumped with every change of a layout that peers share.
-pub const LAYOUT_VERSION: u32 = 5;
+pub const LAYOUT_VERSION: u32 = 6;
 
 const _: () = assert!(size_of::<Record>() == 256);
 const _: () = assert!(size_of::<ClcBox>() == 512);
@@ -96,6 +96,8 @@ pub struct Waiting {
     pub read_arm: Arm,
     /// A writer (or `poll`) asks for a bell when there is room to write.
     pub write_arm: Arm,
+    /// A reader sleeps on the futex in the low half of the peer's producer cursor.
+    pub nap_arm: Arm,
     /// Up to four channels (number + 1, one byte each, 0 = none) that want a mark
     /// when there is something to read.
     pub channels: AtomicU32,

@@ -32,7 +32,7 @@ const _: () = assert!((YOUNG_MAX * size_of::<Young>()).is_multiple_of(4096));
 const MAGIC: u64 = u64::from_be_bytes(*b"SIDESTAT");
 /// Bumped with every change of the layout. Not that of what peers share: programs
 /// whose states differ still talk to each other.
-const VERSION: u32 = 9;
+const VERSION: u32 = 10;
 
 const _: () = assert!(size_of::<Slot>() <= 640);
 const _: () = assert!(size_of::<Header>() <= HISTORY_AT);
@@ -264,8 +264,10 @@ pub const LISTS: usize = 8;
 pub struct Totals {
     /// Odd while a slot is being freed.
     sequence: AtomicU32,
-    /// Connections of which bytes went through shared memory.
+    /// Connections within the host of which bytes went through shared memory.
     pub smc: AtomicU64,
+    /// Connections to other hosts that were handed to the gateway.
+    pub handed_over: AtomicU64,
     /// All others, by the number of their reason (`proto::fallback::Reason`); with 0
     /// nothing was decided, or no byte followed.
     pub tcp: [AtomicU64; REASONS_MAX],
@@ -374,6 +376,8 @@ pub struct Slot {
     pub read_rung: crate::arm::Rung,
     /// The peer's write arm that we answered last.
     pub write_rung: crate::arm::Rung,
+    /// The peer's nap arm that we answered last.
+    pub nap_rung: crate::arm::Rung,
     /// Error number that waits for `SO_ERROR` or the next call, 0 = none.
     pub error: AtomicU32,
     /// `SO_RCVLOWAT`.
@@ -543,6 +547,13 @@ impl Slot {
         (ip, port.load(Ordering::Relaxed) as u16)
     }
 
+    /// Whether it is a connection to another host, of which this is the way to the gateway, and is
+    /// counted here.
+    #[must_use]
+    pub fn is_handed_over(&self) -> bool {
+        self.passage.load(Ordering::Relaxed) != 0 && self.is_counted_here()
+    }
+
     /// Whether bytes of the connection went through shared memory.
     #[must_use]
     pub fn has_used_rings(&self) -> bool {
@@ -561,7 +572,9 @@ impl Totals {
     /// Takes what a slot has counted. One at a time: the sums have no other writer meanwhile.
     fn take(&self, slot: &Slot) {
         let has_used_rings = slot.has_used_rings();
-        if has_used_rings {
+        if slot.is_handed_over() {
+            count(&self.handed_over, 1);
+        } else if has_used_rings {
             count(&self.smc, 1);
         } else if slot.is_counted_here() {
             count(self.place_of(slot.reason.load(Ordering::Relaxed)), 1);
@@ -810,6 +823,22 @@ mod tests {
         let mut expected = [0; REASONS_MAX];
         (expected[0], expected[3], expected[12], expected[31]) = (3, 2, 1, 1);
         assert_eq!(counted, expected);
+    }
+
+    #[test]
+    fn a_connection_to_another_host_is_one_whatever_the_way_to_the_gateway() {
+        let made = Made::new();
+        let totals = &made.0.header().ended[0];
+        for (ring_bytes, is_elsewhere) in [(7, 0), (0, 0), (0, 1)] {
+            let slot = made.use_slot(0, 0, ring_bytes);
+            slot.passage.store(40_000, Ordering::Relaxed);
+            slot.is_elsewhere.store(is_elsewhere, Ordering::Relaxed);
+            made.0.free_slot(0, 0);
+            slot.passage.store(0, Ordering::Relaxed);
+            slot.is_elsewhere.store(0, Ordering::Relaxed);
+        }
+        assert_eq!((get(&totals.handed_over), get(&totals.smc)), (2, 0));
+        assert_eq!(totals.tcp.iter().map(get).sum::<u64>(), 0);
     }
 
     #[test]

@@ -338,23 +338,38 @@ pub fn unix_packet() -> Result<i32> {
     unsafe { call!(socket, libc::AF_UNIX, kind, 0) }.map(|fd| fd as i32)
 }
 
-/// A TCP socket of IPv4.
-pub fn tcp_socket() -> Result<i32> {
+/// A TCP socket of IPv4, or of IPv6.
+pub fn tcp_socket(is_ipv6: bool) -> Result<i32> {
+    let domain = if is_ipv6 { libc::AF_INET6 } else { libc::AF_INET };
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
     // SAFETY: no memory operands.
-    unsafe { call!(socket, libc::AF_INET, kind, 0) }.map(|fd| fd as i32)
+    unsafe { call!(socket, domain, kind, 0) }.map(|fd| fd as i32)
 }
 
 /// Connects it to a port of 127.0.0.1, and waits for that no longer than `patience`, which stays
-/// its `SO_SNDTIMEO`.
-pub fn connect_to_self(fd: i32, port: u16, patience: Duration) -> Result {
+/// its `SO_SNDTIMEO`. One of IPv6 gets there, too, also where this host has no address of IPv6.
+pub fn connect_to_self(fd: i32, is_ipv6: bool, port: u16, patience: Duration) -> Result {
+    set_option(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &timeval(patience))?;
+    let localhost = core::net::Ipv4Addr::LOCALHOST;
+    if is_ipv6 {
+        set_socket_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0)?;
+        let s6_addr = localhost.to_ipv6_mapped().octets();
+        let address = libc::sockaddr_in6 {
+            sin6_family: libc::AF_INET6 as libc::sa_family_t,
+            sin6_port: port.to_be(),
+            sin6_flowinfo: 0,
+            sin6_addr: libc::in6_addr { s6_addr },
+            sin6_scope_id: 0,
+        };
+        // SAFETY: an initialised address of this length.
+        return unsafe { call!(connect, fd, &raw const address, size_of_val(&address)) };
+    }
     let address = libc::sockaddr_in {
         sin_family: libc::AF_INET as libc::sa_family_t,
         sin_port: port.to_be(),
-        sin_addr: libc::in_addr { s_addr: u32::from(core::net::Ipv4Addr::LOCALHOST).to_be() },
+        sin_addr: libc::in_addr { s_addr: u32::from(localhost).to_be() },
         sin_zero: [0; 8],
     };
-    set_option(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &timeval(patience))?;
     // SAFETY: an initialised address of this length.
     unsafe { call!(connect, fd, &raw const address, size_of_val(&address)) }
 }
@@ -774,6 +789,12 @@ pub unsafe fn read(fd: i32, at: *mut u8, len: usize, offset: Option<i64>) -> Res
             None => call!(read, fd, at, len),
         }
     }
+}
+
+/// Reads what a file has at an offset: how many bytes.
+pub fn read_at(fd: i32, bytes: &mut [u8], offset: u64) -> Result {
+    // SAFETY: a live buffer.
+    unsafe { read(seat(fd), bytes.as_mut_ptr(), bytes.len(), Some(offset as i64)) }
 }
 
 /// `write` of `len` bytes at `at`.

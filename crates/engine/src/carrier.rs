@@ -7,8 +7,15 @@
 //! ```
 //!
 //! A queue pair takes so many messages and no more. What it refuses waits here, in order. Connections
-//! are asked for more only while nothing waits, so there is never more than one step of one of them,
-//! and what they say later says the newest.
+//! are asked for more only while nothing waits, and what they say later says the newest.
+//!
+//! ```text
+//!   connections 1, 2, 3 ──> W1 W2 W3 C1 C2 C3      WRITEs, then CDC messages: a batch
+//! ```
+//!
+//! A CDC message has to follow its own WRITEs, and may follow others, too. In a batch packets of one
+//! length stand one behind the other, and a soft RNIC gives the kernel so many of them as one; an
+//! adapter of hardware is indifferent.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,6 +25,11 @@ use sidestep_rdma::device::{Device, PostError, Source};
 use sidestep_wire::{AlertToken, QpNumber, Rkey, RmbAddress, cdc};
 
 use crate::view::{Traffic, Usage};
+
+/// A batch is closed behind so many bytes of WRITEs: a run of a soft RNIC has no more.
+const BATCH_BYTES_MAX: usize = 1 << 16;
+/// Or so many CDC messages.
+const BATCH_MESSAGES_MAX: usize = 16;
 
 /// A message for a queue pair.
 #[derive(Debug)]
@@ -82,6 +94,9 @@ pub(crate) struct Carrier {
     pub(crate) ready: VecDeque<AlertToken>,
     pub(crate) traffic: Traffic,
     waiting: VecDeque<Work>,
+    /// CDC messages of the batch that is open, and the bytes of its WRITEs.
+    behind: VecDeque<Work>,
+    batch_bytes: usize,
     posted: VecDeque<Posted>,
     /// Number of the first of `posted`, and of the next to come.
     first_id: u64,
@@ -98,6 +113,8 @@ impl Carrier {
             ready: VecDeque::new(),
             traffic: Traffic::NONE,
             waiting: VecDeque::new(),
+            behind: VecDeque::new(),
+            batch_bytes: 0,
             posted: VecDeque::new(),
             first_id: 0,
             next_id: 0,
@@ -110,11 +127,36 @@ impl Carrier {
         self.waiting.is_empty() && !self.is_broken
     }
 
-    /// Takes a message behind all before. If the link is broken it goes nowhere.
+    /// Whether a connection has something to send that it would post at once.
+    pub(crate) fn may_send(&self) -> bool {
+        !self.ready.is_empty() && self.has_room()
+    }
+
+    /// Takes a message behind all before, or to the end of the batch if it is of CDC. If the link is
+    /// broken it goes nowhere.
     pub(crate) fn take(&mut self, work: Work) {
-        if !self.is_broken {
-            self.waiting.push_back(work);
+        if self.is_broken {
+            return;
         }
+        match work {
+            Work::Cdc { .. } => self.behind.push_back(work),
+            Work::Write { from: (.., len), .. } => {
+                self.batch_bytes += len as usize;
+                self.waiting.push_back(work);
+            }
+            Work::Llc { .. } => self.waiting.push_back(work),
+        }
+    }
+
+    /// Whether there is enough for a batch.
+    pub(crate) fn is_batch(&self) -> bool {
+        self.batch_bytes >= BATCH_BYTES_MAX || self.behind.len() >= BATCH_MESSAGES_MAX
+    }
+
+    /// The CDC messages of the batch follow its WRITEs.
+    pub(crate) fn close_batch(&mut self) {
+        self.waiting.append(&mut self.behind);
+        self.batch_bytes = 0;
     }
 
     /// Posts what there is a place for. A queue pair that does not send any more takes nothing, and
@@ -150,6 +192,7 @@ impl Carrier {
     pub(crate) fn fail(&mut self) -> Vec<Posted> {
         self.is_broken = true;
         self.ready.clear();
+        debug_assert!(self.behind.is_empty(), "a batch is closed before anything else happens");
         let waiting = self.waiting.drain(..).map(|work| work.as_posted());
         self.posted.drain(..).chain(waiting).collect()
     }

@@ -43,6 +43,8 @@ pub(crate) struct Group {
     /// The engine was told something since.
     pub(crate) has_changed: bool,
     is_restless: bool,
+    /// Connections of it may have something to send, and a place for it.
+    is_loaded: bool,
 }
 
 impl Group {
@@ -56,6 +58,7 @@ impl Group {
             deadline: None,
             has_changed: false,
             is_restless: false,
+            is_loaded: false,
         }
     }
 
@@ -64,6 +67,14 @@ impl Group {
         if !self.is_restless {
             self.is_restless = true;
             restless.push_back(id);
+        }
+    }
+
+    /// There may be something to be sent in it.
+    fn load(&mut self, id: u32, loaded: &mut VecDeque<u32>) {
+        if !self.is_loaded && self.carriers.values().any(Carrier::may_send) {
+            self.is_loaded = true;
+            loaded.push_back(id);
         }
     }
 
@@ -101,7 +112,8 @@ pub(crate) fn address_of(gid: RoceGid) -> IpAddr {
 
 impl<D: Device> Host<D> {
     /// Carries out and passes on what the call has led to, until there is nothing more to do now:
-    /// in groups in which something has happened, and no others. The end of every call.
+    /// in groups in which something has happened, and no others. The end of every call. What
+    /// connections have to send waits for [`transmit`](Self::transmit).
     pub(crate) fn settle(&mut self, now: Duration) {
         while let Some(id) = self.restless.pop_front() {
             if let Some(group) = self.groups.get_mut(&id) {
@@ -113,12 +125,25 @@ impl<D: Device> Host<D> {
             while let Some(event) = self.next_event(id) {
                 self.pass_on(id, event, now);
             }
-            self.send_ready(id, now);
-            if let Some(group) = self.groups.get_mut(&id)
-                && std::mem::take(&mut group.has_changed)
-            {
-                group.deadline = group.engine.poll_timeout();
+            if let Some(group) = self.groups.get_mut(&id) {
+                group.load(id, &mut self.loaded);
+                if std::mem::take(&mut group.has_changed) {
+                    group.deadline = group.engine.poll_timeout();
+                }
             }
+        }
+    }
+
+    /// Posts what connections have to send, as far as there is room. To be called before the devices
+    /// send: what programs have sent and received since the last time is told in one message of each
+    /// connection, and what many connections write leaves together.
+    pub fn transmit(&mut self, now: Duration) {
+        while let Some(id) = self.loaded.pop_front() {
+            if let Some(group) = self.groups.get_mut(&id) {
+                group.is_loaded = false;
+            }
+            self.send_ready(id, now);
+            self.settle(now);
         }
     }
 

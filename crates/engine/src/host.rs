@@ -75,6 +75,8 @@ pub struct Host<D> {
     pub(crate) streams: BTreeMap<AlertToken, Stream>,
     /// Groups in which something is to be done.
     pub(crate) restless: VecDeque<u32>,
+    /// Groups with something to send.
+    pub(crate) loaded: VecDeque<u32>,
     /// When the patience with the peers of connections ends.
     pub(crate) patience: BTreeSet<(Duration, AlertToken)>,
     pub(crate) last_group: u32,
@@ -96,6 +98,7 @@ impl<D: Device> Host<D> {
             groups: BTreeMap::new(),
             streams: BTreeMap::new(),
             restless: VecDeque::new(),
+            loaded: VecDeque::new(),
             patience: BTreeSet::new(),
             last_group: 0,
             last_token: 0,

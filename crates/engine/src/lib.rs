@@ -37,6 +37,7 @@
 //!   host.device(id).receive(now)     soft RNIC: datagrams in, deadlines pass
 //!   host.handle_device(id, now)      what that has led to
 //!   host.poll_event(), send …        programs
+//!   host.transmit(now)               what they have sent is posted
 //!   host.device(id).transmit(now)    datagrams out, acknowledgements among them
 //! ```
 //!

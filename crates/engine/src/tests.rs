@@ -103,6 +103,7 @@ impl Pair {
         let mut out = [0; DATAGRAM_MAX];
         let mut is_some = false;
         for at in [SERVER, CLIENT] {
+            self.hosts[at].transmit(self.now);
             let [sender, receiver] = match &mut self.hosts {
                 [server, client] if at == SERVER => [server, client],
                 [server, client] => [client, server],
@@ -243,10 +244,12 @@ fn nothing_is_sent_over_another_link_before_all_has_left_the_old_one() {
     let now = pair.now;
     let host = &mut pair.hosts[CLIENT];
     host.send(client, b"one", now).unwrap();
+    host.transmit(now);
     let under_way = host.streams[&client].under_way;
     assert!(under_way > 0);
     host.move_stream(client, now);
     host.send(client, b"two", now).unwrap();
+    host.transmit(now);
     assert!(host.streams[&client].moving);
     assert_eq!(host.streams[&client].under_way, under_way, "the second waits");
     pair.run(1);

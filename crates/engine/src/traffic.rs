@@ -205,11 +205,24 @@ impl<D: Device> Host<D> {
     pub(crate) fn send_ready(&mut self, id: u32, now: Duration) {
         let mut last = None;
         while let Some(link) = self.carrier_behind(id, last) {
-            while let Some(token) = self.next_ready(id, link) {
-                self.send_step(id, link, token, now);
-            }
+            while self.send_batch(id, link, now) {}
             last = Some(link);
         }
+    }
+
+    /// Lets connections of a link send until their messages are a batch. False: none has anything,
+    /// or there is no room.
+    fn send_batch(&mut self, id: u32, link: LinkUserId, now: Duration) -> bool {
+        let mut is_some = false;
+        while let Some(token) = self.next_ready(id, link) {
+            is_some = true;
+            self.send_step(id, link, token, now);
+        }
+        if let Some(carrier) = self.groups.get_mut(&id).and_then(|it| it.carriers.get_mut(&link)) {
+            carrier.close_batch();
+        }
+        self.post(id, link);
+        is_some
     }
 
     fn carrier_behind(&self, id: u32, last: Option<LinkUserId>) -> Option<LinkUserId> {
@@ -220,7 +233,7 @@ impl<D: Device> Host<D> {
 
     fn next_ready(&mut self, id: u32, link: LinkUserId) -> Option<AlertToken> {
         let carrier = self.groups.get_mut(&id)?.carriers.get_mut(&link)?;
-        if carrier.has_room() { carrier.ready.pop_front() } else { None }
+        if carrier.has_room() && !carrier.is_batch() { carrier.ready.pop_front() } else { None }
     }
 
     fn send_step(&mut self, id: u32, link: LinkUserId, token: AlertToken, now: Duration) {

@@ -7,16 +7,16 @@
 //! [door](crate::door) that the kernel says is the same user's.
 
 use std::collections::HashMap;
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::TcpStream;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{
-    self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags,
-    SocketAddrUnix, SocketFlags, SocketType, sockopt,
+    self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 use rustix::process::geteuid;
 use sidestep_wire::RmbeSize;
@@ -65,7 +65,8 @@ struct Line {
 pub(crate) struct Desk {
     listener: OwnedFd,
     spare: Spare,
-    greeting: Greeting,
+    /// Where H is to come to.
+    port: u16,
     lines: HashMap<u64, Line>,
     last_line: u64,
 }
@@ -82,16 +83,15 @@ impl Desk {
         net::bind(&listener, &SocketAddrUnix::new_abstract_name(&gateway_name())?)?;
         net::listen(&listener, BACKLOG)?;
         poller.watch(&listener, Source::Desk)?;
-        let greeting = Greeting { port };
-        Ok(Self { listener, spare: Spare::new(), greeting, lines: HashMap::new(), last_line: 0 })
+        Ok(Self { listener, spare: Spare::new(), port, lines: HashMap::new(), last_line: 0 })
     }
 
-    /// Takes calls.
-    pub(crate) fn welcome(&mut self, poller: &Poller, now: Duration) {
+    /// Takes calls. Who calls is given what connections have taught.
+    pub(crate) fn welcome(&mut self, poller: &Poller, lessons: BorrowedFd<'_>, now: Duration) {
         for _ in 0..AT_ONCE {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match net::accept_with(&self.listener, flags) {
-                Ok(socket) => self.admit(socket, poller, now),
+                Ok(socket) => self.admit(socket, poller, lessons, now),
                 Err(Errno::MFILE | Errno::NFILE) => {
                     self.spare.lend(|| drop(net::accept(&self.listener)));
                     return self.dismiss_quietest();
@@ -101,7 +101,7 @@ impl Desk {
         }
     }
 
-    fn admit(&mut self, socket: OwnedFd, poller: &Poller, now: Duration) {
+    fn admit(&mut self, socket: OwnedFd, poller: &Poller, lessons: BorrowedFd<'_>, now: Duration) {
         let Ok(caller) = sockopt::socket_peercred(&socket) else { return };
         let uid = caller.uid.as_raw();
         if self.lines.values().filter(|line| line.uid == uid).count() >= LINES_OF_USER_MAX {
@@ -111,10 +111,7 @@ impl Desk {
         if self.lines.len() >= LINES_MAX {
             self.dismiss_quietest();
         }
-        let mut bytes = [0; EMITTED_LEN_MAX];
-        let Ok(len) = Message::Greeting(self.greeting).emit(&mut bytes) else { return };
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        if net::send(&socket, &bytes[..len], flags).is_err() {
+        if greet(&socket, Greeting { port: self.port, user: uid }, lessons).is_err() {
             return;
         }
         self.last_line += 1;
@@ -158,6 +155,18 @@ impl Desk {
             log::debug!("the status cannot be told: {error}");
         }
     }
+}
+
+fn greet(socket: &OwnedFd, greeting: Greeting, lessons: BorrowedFd<'_>) -> io::Result<()> {
+    let mut bytes = [0; EMITTED_LEN_MAX];
+    let len = Message::Greeting(greeting).emit(&mut bytes).map_err(io::Error::other)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    let rights = [lessons];
+    beside.push(SendAncillaryMessage::ScmRights(&rights));
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    net::sendmsg(socket, &[IoSlice::new(&bytes[..len])], &mut beside, flags)?;
+    Ok(())
 }
 
 /// What came instead of a request.

@@ -195,6 +195,13 @@ mod tests {
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let [local, peer] = [client.local_addr().unwrap(), client.peer_addr().unwrap()];
         assert_eq!(owner(local, peer).unwrap(), rustix::process::geteuid().as_raw());
+        // A socket of IPv6 gets here, too.
+        let mapped = (Ipv4Addr::LOCALHOST.to_ipv6_mapped(), peer.port());
+        if let Ok(client) = TcpStream::connect(mapped) {
+            let (_server, local) = listener.accept().unwrap();
+            assert_ne!(client.local_addr().unwrap(), local, "in another form");
+            assert_eq!(owner(local, peer).unwrap(), rustix::process::geteuid().as_raw());
+        }
         let nobody = SocketAddr::new(LOCALHOST, 1);
         assert_eq!(owner(nobody, peer).unwrap_err().kind(), io::ErrorKind::NotFound);
     }

@@ -32,6 +32,7 @@ use thiserror::Error;
 use crate::desk::{Desk, Offer, Request};
 use crate::door::Door;
 use crate::interfaces::{self, Changes, Interface};
+use crate::lessons::Lessons;
 use crate::limits::{
     AT_ONCE, BUFFERS_OF_USER_MAX, CHUNK, FAREWELL, KEEPALIVE, PASSAGES_MAX, PASSAGES_OF_USER_MAX,
     REFUSALS_OF_USER_MAX,
@@ -151,6 +152,7 @@ pub struct Gateway {
     interfaces: Vec<Interface>,
     desk: Desk,
     door: Door,
+    lessons: Lessons,
     host: Host<Rnic>,
     places: Vec<Place>,
     /// What CLC tells of us, as of now.
@@ -197,6 +199,7 @@ impl Gateway {
             _ => OpenError::Kernel { what: "the abstract name of the gateway", error },
         })?;
         poller.watch(&changes, Source::Interfaces).map_err(OpenError::kernel("epoll"))?;
+        let lessons = Lessons::new().map_err(OpenError::kernel("a memory file"))?;
         let keepalive = Some(KEEPALIVE);
         let mut this = Self {
             begin: Instant::now(),
@@ -207,6 +210,7 @@ impl Gateway {
             interfaces,
             desk,
             door,
+            lessons,
             host: Host::new(sidestep_engine::Settings { peer_id, vlan, keepalive }),
             places: Vec::new(),
             passages: HashMap::new(),
@@ -406,7 +410,7 @@ impl Gateway {
                     }
                 }
             }
-            Source::Desk => self.desk.welcome(&self.poller, now),
+            Source::Desk => self.desk.welcome(&self.poller, self.lessons.read_only(), now),
             Source::Line(number) => {
                 for _ in 0..AT_ONCE {
                     match self.desk.hear(number, now) {
@@ -497,6 +501,7 @@ impl Gateway {
             let mut world = World {
                 host: &mut self.host,
                 owners: &mut self.owners,
+                lessons: &self.lessons,
                 chunk: &mut self.chunk,
                 now,
             };
@@ -517,6 +522,7 @@ impl Gateway {
     }
 
     fn transmit(&mut self, now: Duration) {
+        self.host.transmit(now);
         for place in &mut self.places {
             if let Some(device) = self.host.device(place.id) {
                 place.is_busy |= device.transmit(now);
@@ -655,6 +661,7 @@ impl Gateway {
                 }
                 (false, true) => {
                     log::info!("the adapter at {} is up", place.address);
+                    self.lessons.forget_all();
                     self.host.handle_adapter_up(place.id, now);
                 }
                 _ => {}

@@ -20,6 +20,7 @@
 //! | `door` | the TCP port, where H comes in, and what waits for its other half |
 //! | `passage` | one connection: CLC on N, then bytes between H and SMC-R, or back to TCP |
 //! | `bytes` | what was taken from one side, and not by the other yet |
+//! | `lessons` | servers with which SMC-R was not worth it, for libraries to leave alone |
 //! | `interfaces` | network interfaces, and what the kernel tells of them |
 //! | `netlink` | questions to the kernel |
 //! | `poller` | the epoll set, and what its numbers mean |
@@ -55,6 +56,7 @@ mod desk;
 mod door;
 mod gateway;
 mod interfaces;
+mod lessons;
 pub mod limits;
 mod netlink;
 mod passage;

@@ -26,19 +26,23 @@
 
 use std::collections::HashMap;
 use std::mem;
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::{self, RecvFlags, SendFlags, sockopt};
 use sidestep_engine::{CallError, Event as EngineEvent, Host, Proposer, Sizes, Wording};
+use sidestep_proto::autosmc::{self, Traffic};
 use sidestep_proto::rendezvous::hosts::{self, Event, Exchange, Outcome, Terms};
 use sidestep_rdma::soft::Rnic;
 use sidestep_wire::hand_over::Verdict;
+use sidestep_wire::host_control::Side;
+use sidestep_wire::lessons::Cause;
 use sidestep_wire::{AlertToken, Diagnosis};
 
 use crate::bytes::Kept;
 use crate::desk::Offer;
+use crate::lessons::{self, Lessons};
 use crate::limits::{LEAVE_PATIENCE, TURN};
 use crate::status::{self, Mode};
 
@@ -47,6 +51,7 @@ pub(crate) struct World<'a> {
     pub(crate) host: &'a mut Host<Rnic>,
     /// Which passage has which of the host's connections.
     pub(crate) owners: &'a mut HashMap<AlertToken, u64>,
+    pub(crate) lessons: &'a Lessons,
     /// For bytes on their way.
     pub(crate) chunk: &'a mut [u8],
     pub(crate) now: Duration,
@@ -94,6 +99,8 @@ pub(crate) struct Passage {
     uid: u32,
     /// The program goes on with N itself if its bytes stay on TCP.
     keeps_n: bool,
+    /// Where the program has connected to, if it is the client.
+    server: Option<SocketAddr>,
     n: TcpStream,
     h: TcpStream,
     n_is: Ready,
@@ -180,12 +187,14 @@ struct Cut;
 
 impl Passage {
     pub(crate) fn begin(number: u64, offer: Offer, h: TcpStream, exchange: Exchange) -> Self {
-        let Offer { rmbe, connection, uid, keeps_n, .. } = offer;
+        let Offer { side, rmbe, connection, uid, keeps_n, .. } = offer;
+        let server = (side == Side::Client).then(|| connection.peer_addr().ok()).flatten();
         let meeting = Meeting { exchange, unsent: Kept::default() };
         Self {
             number,
             uid,
             keeps_n,
+            server,
             n: connection,
             h,
             n_is: Ready::ALL,
@@ -391,6 +400,7 @@ impl Passage {
 
     fn decide(&mut self, outcome: Outcome, world: &mut World<'_>) -> Fate {
         let number = self.number;
+        self.remember(&outcome, world.lessons);
         match (outcome, self.token) {
             (Outcome::Agreed { version, first_contact }, Some(token)) => {
                 let contact = if first_contact { "first" } else { "further" };
@@ -411,6 +421,37 @@ impl Passage {
                 Fate::Over(End::ResetBoth)
             }
             (Outcome::Agreed { .. }, None) => Fate::Over(End::ResetBoth),
+        }
+    }
+
+    /// Whether the next connection of this user's to this server is to be offered to it.
+    fn remember(&self, outcome: &Outcome, lessons: &Lessons) {
+        let Some(server) = self.server else { return };
+        match outcome {
+            Outcome::Agreed { .. } => lessons.note_success(server, self.uid),
+            _ => self.note_in_vain(server, Cause::Failed, lessons),
+        }
+    }
+
+    /// It has ended in order: whether it was long enough.
+    fn measure(&self, token: AlertToken, world: &World<'_>) {
+        let view = world.host.connection(token);
+        let Some((server, view)) = self.server.zip(view) else { return };
+        let traffic = Traffic {
+            messages: view.traffic.messages_sent + view.traffic.messages_received,
+            bytes: view.traffic.bytes_sent + view.traffic.bytes_received,
+        };
+        if autosmc::has_paid(traffic) {
+            world.lessons.forget(server, self.uid);
+        } else {
+            self.note_in_vain(server, Cause::Short, world.lessons);
+        }
+    }
+
+    fn note_in_vain(&self, server: SocketAddr, cause: Cause, lessons: &Lessons) {
+        if let Some(pause) = lessons.note(server, self.uid, cause, lessons::now()) {
+            let (number, pause) = (self.number, pause.as_secs());
+            log::info!("connection {number}: {server} is left alone for {pause} s");
         }
     }
 
@@ -740,8 +781,10 @@ impl Passage {
             return Fate::Over(End::Reset);
         };
         if moved.is_over() {
+            let token = moved.token;
             self.token = None;
-            world.host.close(moved.token, world.now);
+            self.measure(token, world);
+            world.host.close(token, world.now);
             return Fate::Over(End::InOrder);
         }
         if more_outward || more_inward { Fate::HasMore } else { Fate::Waits }

@@ -102,7 +102,7 @@ impl<'a> Plan<'a> {
         parcel::for_each_that_stays(|fd| {
             // Descriptors may have come since they were counted.
             if self.used + self.theirs.len() < self.most
-                && let Some(parcel) = parcel::pack_hidden(fd)
+                && let Some(parcel) = parcel::stand_in_hidden(fd)
             {
                 self.push(Action { tag: DUP2, padding: 0, words: [parcel, fd, 0, 0, 0, 0] });
             }
@@ -113,7 +113,8 @@ impl<'a> Plan<'a> {
             // A descriptor that is closed on `exec` under its own number.
             if action.tag == DUP2 && !self.has_placed(own, action.words[0]) {
                 parcel::give_plain(action.words[0]);
-                action.words[0] = parcel::pack_hidden(action.words[0]).unwrap_or(action.words[0]);
+                let other = parcel::stand_in_hidden(action.words[0]);
+                action.words[0] = other.unwrap_or(action.words[0]);
             }
             self.push(action);
         }

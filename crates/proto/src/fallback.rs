@@ -75,11 +75,13 @@ pub enum Reason {
     /// The shared memory has a PNET ID, and the interface of the connection's own address has
     /// another one or none.
     OtherPnet = 30,
+    /// Connections to this server of another host have ended too soon lately: AUTOSMC.
+    ShortLately = 31,
 }
 
 impl Reason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::None,
         Self::ModeTcp,
         Self::RemotePeer,
@@ -111,6 +113,7 @@ impl Reason {
         Self::AgentAway,
         Self::PetitionUnanswered,
         Self::OtherPnet,
+        Self::ShortLately,
     ];
 
     /// The reason with this number; unknown numbers are [`Reason::None`].
@@ -148,6 +151,7 @@ impl Reason {
             | Self::ProgramExcluded
             | Self::Congested
             | Self::TooShort
+            | Self::ShortLately
             | Self::Demoted => Diagnosis::CNFERR,
             Self::RemotePeer
             | Self::PeerNotSmc
@@ -208,6 +212,7 @@ impl Reason {
                 "the peer is elsewhere, and the agent knows of no Sidestep program there"
             }
             Self::OtherPnet => "its interface does not have the PNET ID of the shared memory",
+            Self::ShortLately => "connections to this server have been too short lately for SMC-R",
         }
     }
 }

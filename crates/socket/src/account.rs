@@ -7,7 +7,7 @@
 
 use crate::meeting;
 use crate::process::{self, Process};
-use crate::sock::{self, Phase, Sock};
+use crate::sock::{self, Passage, Phase, Sock};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -58,6 +58,23 @@ pub(crate) fn moved(sock: &Sock) {
         }
     });
     note(sock, slot, Verdict::Moved);
+}
+
+/// The connection is another host's, and goes by the gateway from now on. What becomes of the way
+/// there decides nothing.
+pub(crate) fn handed_over(sock: &Sock, passage: &Passage) {
+    let Some((home, server)) = sock.home().zip(passage.server()) else { return };
+    let (server_ip, family) = sock::words(server.ip());
+    note_kind(
+        home,
+        &Kind {
+            server_ip,
+            server_port: server.port(),
+            family,
+            is_server: passage.is_server,
+            verdict: Verdict::HandedOver,
+        },
+    );
 }
 
 /// The connection stays on TCP. Before its phase says so.
@@ -152,7 +169,7 @@ fn note_failure(sock: &Sock) {
 }
 
 fn note(sock: &Sock, slot: &Slot, verdict: Verdict) {
-    let Some(home) = sock.home() else { return };
+    let Some(home) = sock.home().filter(|_| sock.passage().is_none()) else { return };
     let (server_ip, server_port) = slot.server_address();
     note_kind(
         home,

@@ -18,7 +18,9 @@
 //! which are kept ([`name`]), and the options that it had, which H is given.
 //!
 //! Nobody waits for CLC: what the program sends meanwhile is on its way in H. If the two hosts do
-//! not agree, the gateway passes the bytes on by TCP.
+//! not agree, the gateway passes the bytes on by TCP, and remembers that server, as it does one whose
+//! connections are short: the next connections to it are not offered ([`may_lead_to`]), and are TCP
+//! from their first byte.
 //!
 //! After a `connect` that did not wait, nobody knows yet what came of the option, and the socket is
 //! [`Phase::Offered`]. Not a byte may go by N then, because the other host waits for CLC: whoever
@@ -28,12 +30,16 @@ use crate::descriptors::{self, Use};
 use crate::pool::{Held, SharedLock};
 use crate::sock::{self, Name, Passage, Phase, Sock};
 use crate::{epoll, parcel, process, switch, tcp_option};
+use core::net::SocketAddr;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use sidestep_device::sys::{self, Errno, UnixName};
+use sidestep_proto::autocache;
+use sidestep_proto::fallback::Reason;
 use sidestep_wire::clc::Decline;
-use sidestep_wire::hand_over::{EMITTED_LEN_MAX, HandOver, Message, gateway_name};
+use sidestep_wire::hand_over::{EMITTED_LEN_MAX, Greeting, HandOver, Message, gateway_name};
 use sidestep_wire::host_control::Side;
+use sidestep_wire::lessons::{self, Cause, Lesson};
 use sidestep_wire::{Diagnosis, PeerId};
 
 /// Between two attempts to reach a gateway.
@@ -41,6 +47,10 @@ const CALL_INTERVAL_NS: u64 = 1_000_000_000;
 /// How long a gateway may take to greet, or to take a message. It does nothing else than wait for
 /// them, so one that takes longer is as good as none.
 const PATIENCE: Duration = Duration::from_millis(200);
+
+/// How long a program that is about to begin another one waits for a handshake of TCP: one SYN may
+/// be lost.
+const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(1500);
 
 /// A Decline of version 1.
 const DECLINE_LEN: usize = 28;
@@ -50,6 +60,8 @@ static LINE: Line = Line {
     lock: SharedLock::new(),
     fd: AtomicI32::new(0),
     port: AtomicU32::new(0),
+    lessons: AtomicI32::new(0),
+    user: AtomicU32::new(0),
     called: AtomicU64::new(0),
 };
 
@@ -59,6 +71,10 @@ struct Line {
     fd: AtomicI32,
     /// Where the gateway takes H.
     port: AtomicU32,
+    /// The file in which the servers stand that are to be left alone: its number + 1.
+    lessons: AtomicI32,
+    /// Who we are there.
+    user: AtomicU32,
     /// When it was called last, by [`sys::coarse_ns`].
     called: AtomicU64,
 }
@@ -69,6 +85,29 @@ pub(crate) fn is_present() -> bool {
     LINE.reach().is_some()
 }
 
+/// Whether a connection to this server may be offered to another host: there is a gateway, and it
+/// has not learned that it would be in vain.
+pub(crate) fn may_lead_to(server: SocketAddr) -> bool {
+    is_present() && objection(server).is_none()
+}
+
+/// Why the gateway has this server left alone for now.
+pub(crate) fn objection(server: SocketAddr) -> Option<Reason> {
+    let lesson = {
+        let _held = Held::enter(LINE.lock.get());
+        LINE.lesson(server)?
+    };
+    let left = lesson.until.saturating_sub(Duration::from_nanos(sys::now_ns()));
+    // No pause is longer: the gateway's clock would be another one.
+    let is_left_alone = !left.is_zero() && left <= autocache::LONGEST;
+    let options = process::options();
+    match lesson.cause {
+        Cause::Failed if options.autocache && is_left_alone => Some(Reason::FailedLately),
+        Cause::Short if options.autosmc && is_left_alone => Some(Reason::ShortLately),
+        _ => None,
+    }
+}
+
 impl Line {
     /// The line, and the gateway's port. Under the lock.
     fn reach(&self) -> Option<(i32, u16)> {
@@ -76,33 +115,49 @@ impl Line {
         if fd >= 0 && !sys::is_hung_up(fd) {
             return Some((fd, self.port.load(Ordering::Relaxed) as u16));
         }
-        if fd >= 0 {
-            self.fd.store(0, Ordering::Relaxed);
-            sys::close(fd);
+        for place in [&self.fd, &self.lessons] {
+            let old = place.swap(0, Ordering::Relaxed) - 1;
+            if old >= 0 {
+                sys::close(old);
+            }
         }
         let (now, called) = (sys::coarse_ns(), self.called.load(Ordering::Relaxed));
         if called != 0 && now < called + CALL_INTERVAL_NS {
             return None;
         }
         self.called.store(now, Ordering::Relaxed);
-        let (fd, port) = call()?;
+        let (fd, Greeting { port, user }, lessons) = call()?;
         self.port.store(u32::from(port), Ordering::Relaxed);
+        self.user.store(user, Ordering::Relaxed);
+        self.lessons.store(lessons + 1, Ordering::Relaxed);
         self.fd.store(fd + 1, Ordering::Relaxed);
         Some((fd, port))
     }
+
+    /// What the gateway has learned of a server. Under the lock.
+    fn lesson(&self, server: SocketAddr) -> Option<Lesson> {
+        let file = self.lessons.load(Ordering::Relaxed) - 1;
+        let user = self.user.load(Ordering::Relaxed);
+        let mut bytes = [0; Lesson::LEN];
+        let at = lessons::offset(server, user);
+        let len = (file >= 0).then(|| sys::read_at(file, &mut bytes, at))?.ok()?;
+        let lesson = Lesson::parse(bytes.get(..len)?).ok()?;
+        lesson.is_about(server, user).then_some(lesson)
+    }
 }
 
-/// Calls the gateway, which says at which port it takes H.
-fn call() -> Option<(i32, u16)> {
+/// Calls the gateway, which says at which port it takes H, and has a file to look into.
+fn call() -> Option<(i32, Greeting, i32)> {
     let fd = sys::unix_packet().map(sys::move_up).ok()?;
-    let port = sys::connect_unix(fd, &UnixName::new(&gateway_name())).ok().and_then(|_| greet(fd));
-    if port.is_none() {
+    let greeted =
+        sys::connect_unix(fd, &UnixName::new(&gateway_name())).ok().and_then(|_| greet(fd));
+    if greeted.is_none() {
         sys::close(fd);
     }
-    port.map(|port| (fd, port))
+    greeted.map(|(greeting, lessons)| (fd, greeting, lessons))
 }
 
-fn greet(fd: i32) -> Option<u16> {
+fn greet(fd: i32) -> Option<(Greeting, i32)> {
     let gateway = sys::peer_user(sys::seat(fd)).ok()?;
     if ![0, sys::effective_uid()].contains(&gateway) {
         crate::log!(Warn, "a gateway of user {gateway} is not used");
@@ -111,10 +166,10 @@ fn greet(fd: i32) -> Option<u16> {
     let mut bytes = [0; EMITTED_LEN_MAX];
     sys::poll_until(sys::seat(fd), libc::POLLIN, Some(PATIENCE)).ok()?;
     let received = sys::recv_with_fds(fd, &mut bytes).ok()?;
-    received.close_fds();
-    match Message::parse(&bytes[..received.len]) {
-        Ok(Message::Greeting(greeting)) => Some(greeting.port),
-        other => {
+    match (Message::parse(&bytes[..received.len]), received.fds()) {
+        (Ok(Message::Greeting(greeting)), &[lessons]) => Some((greeting, sys::move_up(lessons))),
+        (other, _) => {
+            received.close_fds();
             crate::log!(Warn, "the gateway makes no sense: {other:?}");
             None
         }
@@ -138,6 +193,7 @@ pub fn accepted(sock: &'static Sock, fd: i32) -> bool {
 pub fn offered(sock: &Use, fd: i32) -> bool {
     let is_offered = sock.is_for_hosts.load(Ordering::Relaxed);
     if is_offered {
+        sock.cookie.store(process::socket_cookie(fd), Ordering::Relaxed);
         sock.set_phase(Phase::Offered);
         epoll::watch_connecting(sock.sock());
         settle(sock.sock(), fd);
@@ -199,6 +255,24 @@ pub fn look(sock: &Use, fd: i32) {
     }
 }
 
+/// A descriptor is about to go to another program, which knows nothing of the option: settles it, if
+/// the handshake ends soon. Not in borrowed memory.
+pub(crate) fn conclude(fd: i32) {
+    let Some(sock) = descriptors::object(fd).filter(|sock| sock.phase() == Phase::Offered) else {
+        return;
+    };
+    let end = sys::now_ns() + HANDSHAKE_PATIENCE.as_nanos() as u64;
+    settle(sock.sock(), fd);
+    while sock.phase() == Phase::Offered
+        && !process::is_borrowed_memory()
+        && let Some(left) = end.checked_sub(sys::now_ns())
+    {
+        // A signal changes nothing.
+        let _ = sys::poll_until(fd, libc::POLLOUT, Some(Duration::from_nanos(left)));
+        settle(sock.sock(), fd);
+    }
+}
+
 /// In the child of a fork: what became of the option only the parent is to learn. Two cannot hand
 /// over one connection.
 pub(crate) fn after_fork_in_child() {
@@ -233,9 +307,11 @@ fn hand_over(old: &'static Sock, fd: i32, side: Side) {
 fn open_passage(sock: &Sock, fd: i32, side: Side) -> Option<(i32, Passage)> {
     let _held = Held::enter(LINE.lock.get());
     let (line, port) = LINE.reach()?;
-    let way = sys::tcp_socket().ok()?;
+    // Who has a socket of IPv6 is to find one, whatever may be asked of it.
+    let is_ipv6 = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) == Ok(libc::AF_INET6);
+    let way = sys::tcp_socket(is_ipv6).ok()?;
     tcp_option::mark_way(way);
-    let passage = sys::connect_to_self(way, port, PATIENCE).ok().and_then(|_| {
+    let passage = sys::connect_to_self(way, is_ipv6, port, PATIENCE).ok().and_then(|_| {
         let passage = describe(way, fd, side)?;
         let hand_over = HandOver { side, keeps_n: false, port: passage.port, rmbe: sock.rmbe() };
         give(line, hand_over, fd).map(|_| passage)
@@ -285,7 +361,10 @@ fn close_off(fd: i32) {
 
 /// Gives H what the program has set on N.
 fn carry_options_over(from: i32, to: i32) {
-    const NUMBERS: [(i32, i32); 8] = [
+    const NUMBERS: [(i32, i32); 10] = [
+        // Before SO_PRIORITY, which it sets.
+        (libc::IPPROTO_IP, libc::IP_TOS),
+        (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
         (libc::SOL_SOCKET, libc::SO_OOBINLINE),
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
@@ -325,16 +404,28 @@ pub fn name(fd: i32, peer: bool) -> Option<Name> {
 mod tests {
     use super::*;
     use crate::process::tests::alone;
-    use sidestep_wire::hand_over::Greeting;
+    use std::fs::File;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    use std::os::unix::fs::FileExt;
     use std::thread::JoinHandle;
 
-    /// A gateway for one connection, on which it answers what it hears. The end of the thread:
-    /// what was handed over.
-    fn gateway() -> JoinHandle<(HandOver, OwnedFd)> {
+    /// Who this program is to the gateway.
+    const USER: u32 = 7;
+
+    /// A gateway to which one process comes, and what it does with its line. It has learned this.
+    fn gateway<T: Send + 'static>(
+        learned: &[Lesson],
+        serve: impl FnOnce(OwnedFd, &TcpListener) -> T + Send + 'static,
+    ) -> JoinHandle<T> {
         LINE.called.store(0, Ordering::Relaxed);
+        let file = File::from(owned(sys::memfd(c"lessons").unwrap()));
+        file.set_len(lessons::FILE_LEN as u64).unwrap();
+        for lesson in learned {
+            let at = lessons::offset(lesson.server, lesson.user);
+            file.write_all_at(&lesson.emit().unwrap(), at).unwrap();
+        }
         let ways = TcpListener::bind("127.0.0.1:0").unwrap();
         let door = owned(sys::unix_packet().unwrap());
         sys::bind_unix(door.as_raw_fd(), &UnixName::new(&gateway_name())).unwrap();
@@ -348,9 +439,18 @@ mod tests {
                 });
             let line = owned(fd.unwrap());
             let mut bytes = [0; EMITTED_LEN_MAX];
-            let greeting = Greeting { port: ways.local_addr().unwrap().port() };
+            let greeting = Greeting { port: ways.local_addr().unwrap().port(), user: USER };
             let len = Message::Greeting(greeting).emit(&mut bytes).unwrap();
-            sys::send_over(line.as_raw_fd(), &bytes[..len], &[]).unwrap();
+            sys::send_over(line.as_raw_fd(), &bytes[..len], &[file.as_raw_fd()]).unwrap();
+            serve(line, &ways)
+        })
+    }
+
+    /// The same for one connection, on which it answers what it hears. The end of the thread: what
+    /// was handed over.
+    fn echoing_gateway() -> JoinHandle<(HandOver, OwnedFd)> {
+        gateway(&[], |line, ways| {
+            let mut bytes = [0; EMITTED_LEN_MAX];
             let (mut way, library) = ways.accept().unwrap();
             sys::poll_until(line.as_raw_fd(), libc::POLLIN, None).unwrap();
             let received = sys::recv_with_fds(line.as_raw_fd(), &mut bytes).unwrap();
@@ -374,7 +474,10 @@ mod tests {
 
     /// A connection, and its other end on what is to be another host.
     fn connection() -> (TcpStream, TcpStream, &'static Sock) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        connection_by(&TcpListener::bind("127.0.0.1:0").unwrap())
+    }
+
+    fn connection_by(listener: &TcpListener) -> (TcpStream, TcpStream, &'static Sock) {
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (peer, _) = listener.accept().unwrap();
         let sock = sock::register(stream.as_raw_fd(), false, false).unwrap();
@@ -412,7 +515,7 @@ mod tests {
     #[test]
     fn a_connection_goes_by_the_gateway_and_shows_where_it_leads() {
         let _alone = alone();
-        let thread = gateway();
+        let thread = echoing_gateway();
         let (mut stream, mut peer, sock) = connection();
         let fd = stream.as_raw_fd();
         stream.set_read_timeout(Some(Duration::from_secs(7))).unwrap();
@@ -433,6 +536,71 @@ mod tests {
         // Nobody else has it.
         drop(connection);
         assert_eq!(peer.read(&mut answer).unwrap(), 0);
+    }
+
+    /// Also one that leads to an address of IPv4.
+    #[test]
+    fn a_socket_of_ipv6_stays_one() {
+        let _alone = alone();
+        for address in ["[::1]:0", "[::ffff:127.0.0.1]:0"] {
+            let Ok(listener) = TcpListener::bind(address) else {
+                println!("skipped: there is no IPv6 for {address}");
+                continue;
+            };
+            let thread = echoing_gateway();
+            let (mut stream, _peer, sock) = connection_by(&listener);
+            let fd = stream.as_raw_fd();
+            let tclass = |fd| sys::socket_option(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS);
+            sys::set_socket_option(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, 0x28).unwrap();
+            let before = [false, true].map(|peer| Name::of(fd, peer).unwrap().bytes().to_vec());
+            hand_over(sock, fd, Side::Client);
+            let domain = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN);
+            assert_eq!((domain, tclass(fd)), (Ok(libc::AF_INET6), Ok(0x28)));
+            sys::set_socket_option(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, 0x48).unwrap();
+            assert_eq!(tclass(fd), Ok(0x48));
+            assert_eq!([false, true].map(|peer| name(fd, peer).unwrap().bytes().to_vec()), before);
+            let mut answer = [0; 3];
+            stream.write_all(b"abc").unwrap();
+            stream.read_exact(&mut answer).unwrap();
+            assert_eq!(&answer, b"abc");
+            close(stream);
+            thread.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn servers_that_are_not_worth_it_are_left_alone() {
+        let _alone = alone();
+        let now = Duration::from_nanos(sys::now_ns());
+        let [failed, short, over, impossible, others, never] =
+            [1, 2, 3, 4, 5, 6].map(|host| SocketAddr::from(([10, 0, 0, host], 80)));
+        let lesson =
+            |server, user, cause, until| Lesson { server, user, in_vain: 16, cause, until };
+        let soon = now + Duration::from_secs(60);
+        let learned = [
+            lesson(failed, USER, Cause::Failed, soon),
+            lesson(short, USER, Cause::Short, soon),
+            lesson(over, USER, Cause::Failed, now),
+            lesson(impossible, USER, Cause::Failed, now + 2 * autocache::LONGEST),
+            lesson(others, USER + 1, Cause::Failed, soon),
+        ];
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let thread = gateway(&learned, move |line, _| {
+            // Until the test is over.
+            let _ = ended.recv();
+            drop(line);
+        });
+        assert!(is_present());
+        assert_eq!(
+            [failed, short].map(objection),
+            [Reason::FailedLately, Reason::ShortLately].map(Some)
+        );
+        assert!(!may_lead_to(failed) && !may_lead_to(short));
+        assert!([over, impossible, others, never].into_iter().all(may_lead_to));
+        drop(end);
+        thread.join().unwrap();
+        // What it knew went with it.
+        assert!(!is_present() && objection(failed).is_none());
     }
 
     #[test]
@@ -458,6 +626,57 @@ mod tests {
         hand_over(sock, stream.as_raw_fd(), Side::Server);
         let ended = stream.read(&mut [0; 16]).unwrap_err();
         assert_eq!(ended.raw_os_error(), Some(libc::ECONNRESET));
+        close(stream);
+    }
+
+    /// A connection to a listener that has no room for it.
+    fn unfinished() -> (Vec<OwnedFd>, OwnedFd) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        // SAFETY: no memory operands.
+        assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+        let (address, len) = sys::socket_name(listener.as_raw_fd(), false).unwrap();
+        let mut others = vec![OwnedFd::from(listener)];
+        loop {
+            let stream = owned(sys::tcp_socket(false).unwrap());
+            sys::fcntl(stream.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK as usize).unwrap();
+            // SAFETY: an address of this length.
+            unsafe { libc::connect(stream.as_raw_fd(), (&raw const address).cast(), len) };
+            let is_connected = sys::poll_until(
+                stream.as_raw_fd(),
+                libc::POLLOUT,
+                Some(Duration::from_millis(200)),
+            );
+            if is_connected == Ok(0) {
+                return (others, stream);
+            }
+            others.push(stream);
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_yet_is_reset_in_another_program() {
+        let _alone = alone();
+        let (_others, stream) = unfinished();
+        let fd = stream.as_raw_fd();
+        let sock = sock::register(fd, true, false).unwrap();
+        sock.set_phase(Phase::Offered);
+        let other = File::from(owned(parcel::stand_in_hidden(fd).unwrap()));
+        let error = (&other).read(&mut [0; 8]).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
+        assert!(sock.phase() == Phase::Offered && switch::is_connecting(fd), "it goes on here");
+        drop(sock::before_close(fd));
+    }
+
+    #[test]
+    fn what_is_known_goes_to_another_program_as_it_is() {
+        let _alone = alone();
+        let (stream, mut peer, _) = connection();
+        let fd = stream.as_raw_fd();
+        conclude(fd);
+        assert!(descriptors::object(fd).is_some_and(|sock| sock.phase() == Phase::Candidate));
+        assert!(parcel::stand_in_hidden(fd).is_none());
+        peer.write_all(b"abc").unwrap();
+        assert_eq!((&stream).read(&mut [0; 8]).unwrap(), 3);
         close(stream);
     }
 

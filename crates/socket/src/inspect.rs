@@ -113,6 +113,8 @@ pub struct LeftAlone {
 pub struct Totals {
     /// Connections of which bytes went through shared memory.
     pub smc: u64,
+    /// Connections to other hosts that were handed to the gateway: by SMC-R, if it came to that.
+    pub handed_over: u64,
     /// Connections on TCP for a reason, with their number; the reasons all differ.
     pub fallbacks: Vec<(Fallback, u64)>,
     /// Connections on TCP without a reason: where they go is not decided yet, or no
@@ -288,6 +290,7 @@ impl Totals {
     /// What two programs had together.
     pub fn add(&mut self, other: &Self) {
         self.smc = self.smc.saturating_add(other.smc);
+        self.handed_over = self.handed_over.saturating_add(other.handed_over);
         self.undecided = self.undecided.saturating_add(other.undecided);
         for &(fallback, connections) in &other.fallbacks {
             self.add_fallback(fallback, connections);
@@ -639,6 +642,8 @@ fn totals(state: &State, young: &[young::Seen]) -> Totals {
     };
     for ended in &state.header().ended {
         totals.smc = totals.smc.saturating_add(ended.smc.load(Ordering::Relaxed));
+        let handed_over = ended.handed_over.load(Ordering::Relaxed);
+        totals.handed_over = totals.handed_over.saturating_add(handed_over);
         totals.counters.add(&Counters::read(&ended.counters));
         totals.sent += Sizes::read(&ended.sent);
         totals.received += Sizes::read(&ended.received);
@@ -651,7 +656,9 @@ fn totals(state: &State, young: &[young::Seen]) -> Totals {
         if slot.mode.load(Ordering::Acquire) == mode::FREE {
             continue;
         }
-        if slot.has_used_rings() {
+        if slot.is_handed_over() {
+            totals.handed_over = totals.handed_over.saturating_add(1);
+        } else if slot.has_used_rings() {
             totals.smc = totals.smc.saturating_add(1);
         } else if slot.is_counted_here() {
             totals.add_tcp(Reason::from_number(slot.reason.load(Ordering::Relaxed)), 1);
@@ -1221,6 +1228,7 @@ mod tests {
     fn totals_of_two_programs_add_up() {
         let of = |smc, fallbacks: &[(Reason, u64)], spin_ns| Totals {
             smc,
+            handed_over: 2 * smc,
             fallbacks: fallbacks.iter().map(|(reason, n)| (fallback(*reason), *n)).collect(),
             undecided: smc,
             counters: Counters { spin_ns, ..Counters::default() },

@@ -36,6 +36,7 @@ use crate::account;
 use crate::autocache;
 use crate::claim;
 use crate::distant::Seek;
+use crate::gateway;
 use crate::given::{self, Givers};
 use crate::group::{self, Group};
 use crate::options::Promotion;
@@ -576,6 +577,12 @@ fn ready_to_start(sock: &'static Sock, fd: i32) -> Result<Option<Start>, Reason>
     let identity = match elsewhere(process, fd, local, peer) {
         Some(reason) => {
             let is_server = sock.is_server.load(Ordering::Relaxed);
+            if !is_server
+                && reason == Reason::RemotePeer
+                && let Some(objection) = gateway::objection(peer)
+            {
+                return Err(objection);
+            }
             Some(tcp_option::identity(fd, is_server).ok_or(reason)?)
         }
         None => None,
@@ -739,6 +746,7 @@ fn prepare(record: &Record, slot: &Slot, fd: i32, ring_at: u64, ring: RmbeSize, 
     record.receiving.permit.reset();
     record.waiting.read_arm.withdraw();
     record.waiting.write_arm.withdraw();
+    record.waiting.nap_arm.withdraw();
     record.waiting.channels.store(0, Ordering::Relaxed);
     record.waiting.write_wanted.store(0, Ordering::Relaxed);
     record.identity.ring_at.store(ring_at, Ordering::Relaxed);

@@ -295,7 +295,7 @@ impl Beside {
         for (fd, place) in (0..).zip(&mut all) {
             if descriptors::is_ours(fd)
                 && stays_open(fd)
-                && let Some(parcel) = pack_hidden(fd)
+                && let Some(parcel) = pack_one(fd).and_then(at_hidden_number)
             {
                 let _ = sys::fcntl(parcel, libc::F_SETFL, libc::O_NONBLOCK as usize);
                 let _ = sys::fcntl(parcel, libc::F_SETFD, 0);
@@ -323,12 +323,25 @@ fn pack_one(fd: i32) -> Option<i32> {
     pack(&sock, &sock.conn()?, fd)
 }
 
+/// What another program is given in the place of a connection, if it is not the TCP socket: a
+/// parcel, or a socket that says ECONNRESET if nobody knows yet to whom the next byte belongs.
+fn stand_in(sock: &Sock, fd: i32) -> Option<i32> {
+    if sock.phase() == Phase::Offered {
+        crate::log!(Warn, "a connection that is being made cannot go to another program");
+        return dead_end(|_| ());
+    }
+    pack(sock, &sock.conn()?, fd)
+}
+
 /// The same at a hidden number. The caller closes it.
 #[must_use]
-pub fn pack_hidden(fd: i32) -> Option<i32> {
-    let parcel = pack_one(fd)?;
-    let hidden = sys::spare_copy(parcel);
-    sys::close_number(parcel);
+pub fn stand_in_hidden(fd: i32) -> Option<i32> {
+    at_hidden_number(stand_in(&*descriptors::sock(fd)?, fd)?)
+}
+
+fn at_hidden_number(fd: i32) -> Option<i32> {
+    let hidden = sys::spare_copy(fd);
+    sys::close_number(fd);
     hidden
 }
 
@@ -355,11 +368,11 @@ pub fn give_all_plain() {
     });
 }
 
-/// Calls `f` with every descriptor of a connection in shared memory that stays open in a
-/// program that begins.
+/// Calls `f` with every descriptor of a connection that stays open in a program that begins, and
+/// for which that is to be given something else.
 pub fn for_each_that_stays(mut f: impl FnMut(i32)) {
     descriptors::for_each_sock(|fd, sock| {
-        if sock.phase() == Phase::Smc && stays_open(fd) {
+        if matches!(sock.phase(), Phase::Smc | Phase::Offered) && stays_open(fd) {
             f(fd);
         }
     });
@@ -395,11 +408,12 @@ pub fn before_exec() {
 
 /// A descriptor stays open in the program that begins.
 fn hand_over(fd: i32, is_borrowed: bool) {
+    gateway::conclude(fd);
     let Some(sock) = sock_behind(fd, is_borrowed) else { return };
-    if let Some(conn) = sock.conn() {
-        if let Some(parcel) = pack(sock, &conn, fd) {
-            let _ = sys::dup_onto(parcel, fd, false);
-            sys::close_number(parcel);
+    if matches!(sock.phase(), Phase::Smc | Phase::Offered) {
+        if let Some(other) = stand_in(sock, fd) {
+            let _ = sys::dup_onto(other, fd, false);
+            sys::close_number(other);
         }
     } else if is_borrowed {
         leave_to_others(sock);
@@ -466,14 +480,16 @@ fn sock_behind(fd: i32, table_is_old: bool) -> Option<&'static Sock> {
         return known;
     }
     let cookie = Some(socket_cookie(fd)).filter(|cookie| *cookie != 0)?;
-    let ports = sock::addresses(fd).map(|(local, peer)| [local.port(), peer.port()]).ok()?;
+    let ports = sock::addresses(fd).map(|(local, peer)| [local.port(), peer.port()]).ok();
     let is_it = |sock: &Sock| match (sock.conn(), sock.slot()) {
         (Some(conn), _) => conn.mine.identity.cookie.load(Ordering::Relaxed) == cookie,
-        (None, Some(slot)) => {
+        (None, Some(slot)) => ports.is_some_and(|ports| {
             [&slot.local_port, &slot.peer_port].map(|port| port.load(Ordering::Relaxed))
                 == ports.map(u32::from)
+        }),
+        (None, None) => {
+            sock.phase() == Phase::Offered && sock.cookie.load(Ordering::Relaxed) == cookie
         }
-        (None, None) => false,
     };
     let mut found = known.filter(|sock| is_it(sock));
     if found.is_none() {
@@ -513,10 +529,8 @@ unsafe fn each_right(header: &libc::msghdr, mut f: impl FnMut(*mut i32)) {
 pub unsafe fn send_rights(header: &libc::msghdr, send: impl Fn(&libc::msghdr) -> isize) -> isize {
     let mut control = [0u64; CONTROL_WORDS];
     let is_ours = |fd| {
-        descriptors::sock(fd).is_some_and(|sock| {
-            gateway::look(&sock, fd);
-            true
-        })
+        gateway::conclude(fd);
+        descriptors::sock(fd).is_some()
     };
     let mut concerns_us = false;
     if !header.msg_control.is_null() && header.msg_controllen <= size_of_val(&control) {
@@ -537,7 +551,7 @@ pub unsafe fn send_rights(header: &libc::msghdr, send: impl Fn(&libc::msghdr) ->
         core::ptr::copy_nonoverlapping(from, to, header.msg_controllen);
         each_right(&copy, |place| {
             let fd = place.read_unaligned();
-            if let Some(parcel) = pack_one(fd) {
+            if let Some(parcel) = descriptors::sock(fd).and_then(|sock| stand_in(&sock, fd)) {
                 place.write_unaligned(parcel);
                 free.next().map_or_else(|| sys::close_number(parcel), |place| *place = parcel);
             } else {

@@ -100,6 +100,8 @@ pub struct Sock {
     pub(crate) has_tcp_option: AtomicBool,
     /// The mark was also for other hosts, and whether one of them has agreed was not asked yet.
     pub(crate) is_for_hosts: AtomicBool,
+    /// The kernel's name of the socket while it is [`Phase::Offered`].
+    pub(crate) cookie: AtomicU64,
     /// This process begins another program, and has let go of the slot.
     let_go: AtomicBool,
     /// This process begins another program, in which a descriptor stays open.
@@ -190,6 +192,11 @@ impl Passage {
     fn word(&self) -> u32 {
         u32::from(self.port) | u32::from(self.is_server) << 16
     }
+
+    /// Where it was accepted.
+    pub(crate) fn server(&self) -> Option<SocketAddr> {
+        if self.is_server { self.local.address() } else { self.peer.address() }
+    }
 }
 
 impl Name {
@@ -257,6 +264,7 @@ fn new(nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
         (&raw mut (*at).tcp_only).write(AtomicBool::new(false));
         (&raw mut (*at).has_tcp_option).write(AtomicBool::new(false));
         (&raw mut (*at).is_for_hosts).write(AtomicBool::new(false));
+        (&raw mut (*at).cookie).write(AtomicU64::new(0));
         (&raw mut (*at).let_go).write(AtomicBool::new(false));
         (&raw mut (*at).stays_open).write(AtomicBool::new(false));
         (&raw mut (*at).is_received).write(AtomicBool::new(false));
@@ -420,6 +428,7 @@ pub(crate) fn succeed(old: &'static Sock, new: Option<&'static Sock>, fd: i32) {
             && let (Some(local), Some(peer)) = (passage.local.address(), passage.peer.address())
         {
             new.note_addresses(local, peer);
+            account::handed_over(new, passage);
         }
     }
 }

@@ -43,31 +43,29 @@ pub fn before_connect(sock: &Sock, fd: i32, to: impl Fn() -> Option<SocketAddr>)
     let is_permitted = || {
         policy.is_empty() || to().is_none_or(|to| policy.objection(to.port(), to.ip()).is_none())
     };
-    let leads_out = || to().is_some_and(|to| !to.ip().is_loopback());
-    mark(sock, fd, is_permitted, leads_out);
+    let may_lead_out = || to().is_some_and(|to| !to.ip().is_loopback() && gateway::may_lead_to(to));
+    mark(sock, fd, is_permitted, may_lead_out);
 }
 
 /// A socket is about to listen.
 pub fn before_listen(sock: &Sock, fd: i32) {
     // At which port may be decided by `listen`.
-    mark(sock, fd, || true, || true);
+    mark(sock, fd, || true, gateway::is_present);
 }
 
-/// Marks a socket, also for other hosts if it may meet them and there is somebody who goes on
-/// with connections that they agree to.
+/// Marks a socket, also for other hosts if it may meet them.
 fn mark(
     sock: &Sock,
     fd: i32,
     is_permitted: impl FnOnce() -> bool,
-    leads_out: impl FnOnce() -> bool,
+    may_lead_out: impl FnOnce() -> bool,
 ) {
     sock.has_tcp_option.store(false, Ordering::Relaxed);
     sock.is_for_hosts.store(false, Ordering::Relaxed);
     if is_absent() || !wants_option(sock) || !is_permitted() {
         return;
     }
-    let is_for_hosts =
-        leads_out() && gateway::is_present() && say(fd, question::MARK_FOR_HOSTS).is_ok();
+    let is_for_hosts = may_lead_out() && say(fd, question::MARK_FOR_HOSTS).is_ok();
     let is_marked = is_for_hosts || say(fd, question::MARK).is_ok();
     sock.is_for_hosts.store(is_for_hosts, Ordering::Relaxed);
     sock.has_tcp_option.store(is_marked, Ordering::Relaxed);

@@ -7,6 +7,10 @@
 //!   with `SA_RESTART` restarts it, `SO_RCVTIMEO` ends it, `shutdown` by another
 //!   thread wakes it, a FIN or RST wakes it, all by the kernel itself; and the
 //!   peer wakes it with one byte, because it said that it sleeps.
+//! * Before that it *naps*: on the futex in the peer's producer cursor, for some
+//!   milliseconds at most ([`NAP_NS`]). Then data wake it for half of what the byte
+//!   through TCP costs both sides, and signals act as in `recv`. Of all else it
+//!   learns when the nap is over. A reader whose data take longer does not nap.
 //! * A writer whose ring is full sleeps on the futex in the peer's consumer cursor
 //!   ([`writable`]), and looks at the TCP connection every [`WRITER_NAP`].
 //!
@@ -24,11 +28,12 @@ use core::cell::Cell;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use core::time::Duration;
+use sidestep_device::cursor::Cursor;
 use sidestep_device::slab::{Record, flag as said, wanted};
 use sidestep_device::state::{Slot, count, flag};
 use sidestep_device::sys::{self, Errno};
 use sidestep_proto::cursor;
-use sidestep_proto::governor::{Circumstances, Governor, SpinPolicy, Step};
+use sidestep_proto::governor::{Circumstances, Governor, NAP_NS, SpinPolicy, Step};
 use std::sync::OnceLock;
 
 /// How long a writer sleeps before it looks whether the peer still lives. A full
@@ -116,25 +121,27 @@ pub(crate) unsafe fn ppoll(
     usize::try_from(n).map_err(|_| Errno(sys::replace_libc_errno(before)))
 }
 
-/// What a waiter has learned, in two words that any thread may replace.
-pub struct Learned([AtomicU64; 2]);
+/// What a waiter has learned, in three words that any thread may replace.
+pub struct Learned([AtomicU64; 3]);
 
 impl Learned {
     pub(crate) fn new() -> Self {
-        let learned = Self([AtomicU64::new(0), AtomicU64::new(0)]);
+        let learned = Self([const { AtomicU64::new(0) }; 3]);
         learned.keep(Governor::new());
         learned
     }
 
     fn recall(&self) -> Governor {
-        let [a, b] = [&self.0[0], &self.0[1]].map(|word| word.load(Ordering::Relaxed));
-        Governor::from_words([a as u32, (a >> 32) as u32, b as u32, (b >> 32) as u32])
+        let words = self.0.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let [[a, b], [c, d], [e, f]] = words.map(|word| [word as u32, (word >> 32) as u32]);
+        Governor::from_words([a, b, c, d, e, f])
     }
 
     fn keep(&self, governor: Governor) {
-        let [a, b, c, d] = governor.to_words().map(u64::from);
-        self.0[0].store(a | b << 32, Ordering::Relaxed);
-        self.0[1].store(c | d << 32, Ordering::Relaxed);
+        let [a, b, c, d, e, f] = governor.to_words().map(u64::from);
+        for (word, halves) in self.0.iter().zip([a | b << 32, c | d << 32, e | f << 32]) {
+            word.store(halves, Ordering::Relaxed);
+        }
     }
 }
 
@@ -268,9 +275,18 @@ pub(crate) fn wake_readers(slot: &Slot, conn: &Conn, fd: i32) {
     if channels != 0 {
         unreachable = mark(slot, conn, channels, cpu);
     }
+    if slot.nap_rung.answer(&waiting.nap_arm) {
+        end_nap(slot, conn);
+    }
     if slot.read_rung.answer(&waiting.read_arm) || unreachable {
         ring(slot, fd);
     }
+}
+
+#[cold]
+fn end_nap(slot: &Slot, conn: &Conn) {
+    count(&slot.counters.wakeups, 1);
+    sys::futex_wake(low_half(&conn.mine.sending.producer), 1);
 }
 
 /// After making room (with a sequentially consistent operation): wakes the other
@@ -281,7 +297,7 @@ pub(crate) fn wake_writers(sock: &Sock, slot: &Slot, conn: &Conn, fd: i32) {
     let wants = waiting.write_wanted.load(Ordering::Relaxed);
     if wants & wanted::FUTEX != 0 {
         count(&slot.counters.wakeups, 1);
-        sys::futex_wake(futex_of(conn.mine), i32::MAX);
+        sys::futex_wake(low_half(&conn.mine.receiving.consumer), i32::MAX);
     }
     let mut unreachable = false;
     if wants & wanted::CHANNELS != 0 {
@@ -327,9 +343,9 @@ pub(crate) fn ring(slot: &Slot, fd: i32) {
     let _ = sys::send(fd, &BELL, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
 }
 
-/// The futex behind a consumer cursor: its low half.
-fn futex_of(record: &Record) -> &AtomicU32 {
-    let cursor = core::ptr::from_ref(&record.receiving.consumer);
+/// The futex behind a cursor: its low half.
+fn low_half(cursor: &Cursor) -> &AtomicU32 {
+    let cursor = core::ptr::from_ref(cursor);
     let half = if cfg!(target_endian = "big") { 1 } else { 0 };
     // SAFETY: both halves of an aligned 64-bit atomic are aligned 32-bit words; the
     // kernel only compares it, and we only ever name its address.
@@ -400,11 +416,17 @@ pub(crate) fn readable(
     if found || !sock.may_sleep(fd) {
         return Ok(());
     }
-    let deadline = patience.deadline(fd);
+    let mut deadline = patience.deadline(fd);
     count(&slot.counters.parks, 1);
     let Some(_sleeper) = Sleeper::become_it(slot) else {
         return queue_behind_sleeper(slot, &ready);
     };
+    if may_nap(sock, slot) {
+        if nap(sock, slot, conn, (fd, deadline), has_part, &ready)? {
+            return Ok(());
+        }
+        deadline = patience.deadline(fd);
+    }
     let _armed = ReadArmed::ask(slot, conn);
     if ready() {
         return Ok(());
@@ -414,6 +436,68 @@ pub(crate) fn readable(
         sleep_once(fd, deadline)?;
     }
     sleep_on_tcp(slot, conn, fd, restarts)
+}
+
+/// Whether the sleeper naps first: what wakes it must come through the ring.
+fn may_nap(sock: &Sock, slot: &Slot) -> bool {
+    let mut governor = sock.receive_wait.recall();
+    let may =
+        slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED != 0 && governor.may_nap();
+    sock.receive_wait.keep(governor);
+    may
+}
+
+/// The sleeper sleeps on the futex in the peer's producer cursor, not for long. True: it was
+/// woken, and there is something to look at.
+fn nap(
+    sock: &Sock,
+    slot: &Slot,
+    conn: &Conn,
+    (fd, deadline): (i32, Option<u64>),
+    has_part: bool,
+    ready: &impl Fn() -> bool,
+) -> Answer<bool> {
+    let limit = match deadline {
+        Some(at) => Some(at.saturating_sub(sys::now_ns())),
+        None => control::time_out(fd, libc::SO_RCVTIMEO),
+    };
+    let time = Duration::from_nanos(limit.unwrap_or(NAP_NS).min(NAP_NS));
+    let _armed = NapArmed::ask(slot, conn);
+    let word = low_half(&conn.theirs.sending.producer);
+    // What is published from here on changes it, and what was before is seen now.
+    let seen = word.load(Ordering::Acquire);
+    if ready() {
+        return Ok(true);
+    }
+    let slept = match has_part || limit.is_some() {
+        true => sys::futex_wait(word, seen, Some(time)),
+        false => restarting_nap(word, seen, time),
+    };
+    test_cancel();
+    let is_over = matches!(slept, Err(Errno(libc::ETIMEDOUT)));
+    let mut governor = sock.receive_wait.recall();
+    governor.napped(!is_over);
+    sock.receive_wait.keep(governor);
+    match slept {
+        Err(Errno(libc::EINTR)) => Err(libc::EINTR),
+        _ => Ok(!is_over),
+    }
+}
+
+/// A wake-up from the nap is asked for when there is something to read, until it is dropped.
+struct NapArmed<'a>(&'a Conn);
+
+impl<'a> NapArmed<'a> {
+    fn ask(slot: &Slot, conn: &'a Conn) -> Self {
+        conn.mine.waiting.nap_arm.ask(next_arm(slot));
+        Self(conn)
+    }
+}
+
+impl Drop for NapArmed<'_> {
+    fn drop(&mut self) {
+        self.0.mine.waiting.nap_arm.withdraw();
+    }
 }
 
 /// The role of the sleeper, until it is dropped.
@@ -828,7 +912,7 @@ pub(crate) fn writable(
     fence(Ordering::SeqCst);
     let claim = consumer.claim();
     let slept = if full(claim) && !has_ended(slot, conn) {
-        let word = futex_of(conn.theirs);
+        let word = low_half(&conn.theirs.receiving.consumer);
         let left = |at: u64| Duration::from_nanos(at.saturating_sub(sys::now_ns()));
         let nap = deadline.map_or(WRITER_NAP, |at| left(at).min(WRITER_NAP));
         if has_part || deadline.is_some() {

@@ -16,7 +16,7 @@
 //!
 //! | Message | From | Beside it | Says |
 //! |---|---|---|---|
-//! | [`Greeting`] | the gateway, once, to whoever connects | – | at which TCP port it takes H |
+//! | [`Greeting`] | the gateway, once, to whoever connects | 1 descriptor: a memory file, to be read | at which TCP port it takes H, and in the file [which servers are left alone](crate::lessons) |
 //! | [`HandOver`] | the library, any number | 1 descriptor: N | see to this connection |
 //! | [`Verdict`] | the gateway, on H | – | how its bytes travel |
 //! | [`Message::StatusRequest`] | root, or the gateway's user | – | what have you got? |
@@ -33,10 +33,11 @@
 //!
 //! and the first two go on:
 //!
-//! | Greeting, 16 bytes | Off | Len |
+//! | Greeting, 20 bytes | Off | Len |
 //! |---|---|---|
 //! | TCP port of the gateway, not 0 | 12 | 2 |
 //! | reserved | 14 | 2 |
+//! | the user of whoever has connected, as the gateway sees it | 16 | 4 |
 //!
 //! | HandOver, 20 bytes | Off | Len |
 //! |---|---|---|
@@ -77,6 +78,7 @@ mod greeting {
 
     pub(super) const PORT: Field<2> = Field::new("Greeting port", 12);
     pub(super) const RESERVED: Field<2> = Field::new("Greeting reserved", 14);
+    pub(super) const USER: Field<4> = Field::new("Greeting user", 16);
 }
 
 mod handed {
@@ -175,19 +177,22 @@ impl Message {
 pub struct Greeting {
     /// Of 127.0.0.1.
     pub port: u16,
+    /// Who has connected, as the gateway sees it: in another user namespace the number is another.
+    pub user: u32,
 }
 
 impl Greeting {
     /// Bytes on the wire.
-    pub const LEN: usize = 16;
+    pub const LEN: usize = 20;
 
     fn parse(reader: &Reader<'_>) -> Result<Self, Error> {
-        Ok(Self { port: port(reader, greeting::PORT)? })
+        Ok(Self { port: port(reader, greeting::PORT)?, user: reader.u32(greeting::USER)? })
     }
 
     fn emit(&self, out: &mut [u8]) -> Result<usize, Error> {
         let mut writer = emit_header(Kind::Greeting, out)?;
         writer.put(greeting::PORT, self.port.to_be_bytes())?;
+        writer.put(greeting::USER, self.user.to_be_bytes())?;
         Ok(Self::LEN)
     }
 }
@@ -313,7 +318,8 @@ fn emit_header(kind: Kind, out: &mut [u8]) -> Result<Writer<'_>, Error> {
 }
 
 const _: () = assert!(field::LENGTH.at + 4 == HEADER_LEN);
-const _: () = assert!(greeting::RESERVED.at + 2 == Greeting::LEN);
+const _: () = assert!(greeting::RESERVED.at + 2 == greeting::USER.at);
+const _: () = assert!(greeting::USER.at + 4 == Greeting::LEN);
 const _: () = assert!(handed::RMBE_LEN.at + 4 == HandOver::LEN);
 const _: () = assert!(Greeting::LEN <= EMITTED_LEN_MAX);
 
@@ -321,7 +327,7 @@ const _: () = assert!(Greeting::LEN <= EMITTED_LEN_MAX);
 mod tests {
     use super::*;
 
-    const GREETING: [u8; Greeting::LEN] = *b"SSGW\0\x01\0\x01\0\0\0\x10\x30\x39\0\0";
+    const GREETING: [u8; Greeting::LEN] = *b"SSGW\0\x01\0\x01\0\0\0\x14\x30\x39\0\0\0\0\x03\xE8";
     const HAND_OVER: [u8; HandOver::LEN] = *b"SSGW\0\x01\0\x02\0\0\0\x14\x02\x01\xC0\x01\0\x02\0\0";
 
     fn emitted(message: &Message) -> std::vec::Vec<u8> {
@@ -335,7 +341,7 @@ mod tests {
         let rmbe = RmbeSize::from_bytes(128 << 10).unwrap();
         let hand_over = HandOver { side: Side::Server, keeps_n: true, port: 0xC001, rmbe };
         for (message, bytes) in [
-            (Message::Greeting(Greeting { port: 12_345 }), &GREETING[..]),
+            (Message::Greeting(Greeting { port: 12_345, user: 1000 }), &GREETING[..]),
             (Message::HandOver(hand_over), &HAND_OVER[..]),
             (Message::StatusRequest, b"SSGW\0\x01\0\x03\0\0\0\x0C"),
             (Message::Status, b"SSGW\0\x01\0\x04\0\0\0\x0C"),
@@ -364,7 +370,7 @@ mod tests {
             (&GREETING, 0, b'X', "hand-over magic"),
             (&GREETING, 5, 2, "hand-over version"),
             (&GREETING, 7, 5, "hand-over kind"),
-            (&GREETING, 7, 2, "hand-over length"),
+            (&GREETING, 7, 3, "hand-over length"),
             (&HAND_OVER, 11, 21, "hand-over length"),
             (&HAND_OVER, 13, 2, "HandOver keeps N"),
             (&HAND_OVER, 12, 0, "HandOver role"),
@@ -389,7 +395,7 @@ mod tests {
     #[test]
     fn what_is_reserved_is_passed_over() {
         let mut bytes = GREETING;
-        bytes[14..].fill(0xFF);
+        bytes[14..16].fill(0xFF);
         assert_eq!(Message::parse(&bytes), Message::parse(&GREETING));
     }
 

@@ -23,6 +23,7 @@
 //! | [`cdc`] | how far a connection has written and read, and whether it ends |
 //! | [`host_control`] | datagrams between two Sidestep libraries, and the names of their sockets |
 //! | [`hand_over`] | how a library hands a connection to the gateway of its host |
+//! | [`lessons`] | servers that the gateway has libraries leave alone |
 //! | [`ids`] | identifiers, one type each, so that two of them cannot be swapped in a call |
 //! | [`rmbe_size`] | how long a receive buffer is, as the four bits that say it |
 //! | [`diagnosis`] | why a peer declined |
@@ -57,6 +58,7 @@ pub mod error;
 pub mod hand_over;
 pub mod host_control;
 pub mod ids;
+pub mod lessons;
 pub mod llc;
 pub mod rmbe_size;
 pub mod roce;

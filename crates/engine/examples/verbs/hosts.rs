@@ -94,6 +94,7 @@ impl<'a> Pair<'a> {
             while let Some(event) = self.hosts[at].poll_event() {
                 self.hear(at, event, now);
             }
+            self.hosts[at].transmit(now);
             if let Some(device) = self.hosts[at].device(ID) {
                 device.transmit(now);
             }

@@ -113,6 +113,7 @@ impl Pair {
             [server, client] => [client, server],
         };
         let source = IpAddr::from(address(from));
+        sender.transmit(self.now);
         let (device, peer) = (sender.device(ID).unwrap(), receiver.device(ID).unwrap());
         let mut is_some = false;
         while let Some(run) = device.poll_transmit(&mut self.out, SEGMENTS_MAX, self.now) {

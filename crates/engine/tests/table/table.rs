@@ -343,6 +343,9 @@ impl Table {
     fn carry(&mut self) {
         let mut out = [0; SEGMENTS_MAX * DATAGRAM_MAX];
         for number in [SERVER, CLIENT] {
+            if let Some(host) = &mut self.hosts[number] {
+                host.transmit(self.now);
+            }
             for id in IDS {
                 let from = IpAddr::from(address(number, id.0));
                 while let Some(host) = &mut self.hosts[number]

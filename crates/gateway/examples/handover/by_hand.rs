@@ -40,7 +40,7 @@ impl Line {
         let mut bytes = [0; EMITTED_LEN_MAX];
         let (_, len) = net::recv(&socket, &mut bytes, RecvFlags::empty())?;
         match Message::parse(&bytes[..len]) {
-            Ok(Message::Greeting(Greeting { port })) => Ok(Self { socket, port }),
+            Ok(Message::Greeting(Greeting { port, .. })) => Ok(Self { socket, port }),
             other => Err(io::Error::other(format!("the gateway says {other:?}"))),
         }
     }

@@ -1,13 +1,21 @@
 //! Connections that stay TCP, with every byte.
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::fs::File;
+use std::io::{ErrorKind, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::FileExt;
 
+use rustix::net::{
+    self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
 use sidestep_wire::RmbeSize;
-use sidestep_wire::hand_over::Verdict;
+use sidestep_wire::hand_over::{EMITTED_LEN_MAX, Verdict, gateway_name};
 use sidestep_wire::host_control::Side;
+use sidestep_wire::lessons::{Lesson, offset};
 
-use crate::scene::{CLIENT, PATIENCE, SERVER, Scene, adapters};
+use crate::scene::{CLIENT, PATIENCE, SERVER, Scene, adapters, address};
 use crate::{by_hand, receive, receive_end, send};
 
 /// Two gateways that have nothing in common.
@@ -119,4 +127,86 @@ fn a_peer_that_says_nothing_is_not_waited_for_for_ever() {
     h.set_read_timeout(Some(PATIENCE)).unwrap();
     let error = by_hand::verdict(&h).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+}
+
+/// A server with which it came to nothing is left alone, and one with which it did not is not.
+#[test]
+fn a_server_that_has_declined_is_remembered() {
+    let Some(mut scene) = strangers() else { return };
+    let connection = scene.connection();
+    let declining = connection[0].peer_addr().unwrap();
+    assert!(!is_left_alone(&scene, CLIENT, declining));
+    let ends = scene.hand_over(connection);
+    scene.expect(&ends, Verdict::Tcp);
+    assert!(is_left_alone(&scene, CLIENT, declining));
+    let client = ends[1].n.peer_addr().unwrap();
+    assert!(!is_left_alone(&scene, SERVER, client), "servers leave nobody alone");
+    // Another gateway may agree.
+    scene.stop(CLIENT);
+    let words = adapters(CLIENT, 1);
+    scene.start(CLIENT, &[words, vec!["ueid=OTHER".to_owned()]].concat());
+    assert!(!is_left_alone(&scene, CLIENT, declining));
+    let ends = scene.hand_over(scene.connection());
+    scene.expect(&ends, Verdict::SmcR);
+    assert!(!is_left_alone(&scene, CLIENT, ends[0].n.peer_addr().unwrap()));
+}
+
+/// As often as it takes for a server to be left alone.
+const SHORT_ONES: usize = 16;
+
+/// A server whose connections end after a few messages is left alone as well.
+#[test]
+fn a_server_of_short_connections_is_remembered() {
+    let Some(scene) = Scene::new(1) else { return };
+    let listen = || TcpListener::bind((address(SERVER, 0), 0)).unwrap();
+    let listener = scene.at(SERVER, listen);
+    let to = listener.local_addr().unwrap();
+    let talk = |messages: usize| {
+        let client = scene.at(CLIENT, || TcpStream::connect(to).unwrap());
+        let ends = scene.hand_over([client, listener.accept().unwrap().0]);
+        scene.expect(&ends, Verdict::SmcR);
+        let [client, server] = ends.map(|end| end.h);
+        for _ in 0..messages {
+            send(&client, 1, 10);
+            receive(&server, 1, 10);
+        }
+        drop(client);
+        receive_end(&server);
+    };
+    let talk_often = |times: usize, before: usize| {
+        (0..times).for_each(|_| talk(1));
+        scene.await_log(CLIENT, "over: InOrder", before + times);
+    };
+    talk_often(SHORT_ONES - 1, 0);
+    talk(20);
+    talk_often(SHORT_ONES - 1, SHORT_ONES);
+    assert!(!is_left_alone(&scene, CLIENT, to));
+    talk_often(1, 2 * SHORT_ONES - 1);
+    assert!(is_left_alone(&scene, CLIENT, to));
+}
+
+/// Whether the gateway tells this program to leave a server alone.
+fn is_left_alone(scene: &Scene, host: usize, server: SocketAddr) -> bool {
+    let (file, user) = scene.at(host, || (lessons(), rustix::process::geteuid().as_raw()));
+    let mut bytes = [0; Lesson::LEN];
+    file.read_exact_at(&mut bytes, offset(server, user)).unwrap();
+    let lesson = Lesson::parse(&bytes).ok().filter(|lesson| lesson.is_about(server, user));
+    lesson.is_some_and(|lesson| !lesson.until.is_zero())
+}
+
+/// What lies beside the greeting.
+fn lessons() -> File {
+    let flags = SocketFlags::CLOEXEC;
+    let line = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    net::connect(&line, &SocketAddrUnix::new_abstract_name(&gateway_name()).unwrap()).unwrap();
+    let mut bytes = [0; EMITTED_LEN_MAX];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(&mut bytes)];
+    net::recvmsg(&line, &mut parts, &mut beside, RecvFlags::CMSG_CLOEXEC).unwrap();
+    let mut rights = beside.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
+        _ => None,
+    });
+    File::from(rights.next().unwrap())
 }

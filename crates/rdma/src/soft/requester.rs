@@ -9,6 +9,10 @@
 //!    │              │ to be repeated │ sent             │
 //! ```
 //!
+//! A WRITE of several packets leaves as so many WRITEs of one: each says where its bytes go, and
+//! needs none before it. They are all of one length, and so are those of the next WRITE that is as
+//! long, so the kernel takes them as one run; and none of them is lost because the first was.
+//!
 //! * `una <= next <= reached <= tail`, modulo 2^24.
 //! * An answer speaks about `una .. reached` only; any other is not believed.
 //! * A gap is told by the responder (NAK "sequence error"): go back to it. When nothing is told for
@@ -272,25 +276,19 @@ impl Requester {
         let work = self.posted.partition_point(|work| work.first.since(psn) <= 0) - 1;
         let Work { ref content, first, packets, .. } = self.posted[work];
         let index = psn.since(first) as u32;
-        let offset = index as usize * self.mtu;
-        let place = match (index, packets) {
-            (0, 1) => Place::Only,
-            (0, _) => Place::First,
-            _ if index + 1 == packets => Place::Last,
-            _ => Place::Middle,
+        let piece = match content {
+            Content::Send(_) => self.mtu,
+            Content::Write { len, .. } => len.div_ceil(packets) as usize,
         };
-        let is_end = matches!(place, Place::Only | Place::Last);
-        let begins = matches!(place, Place::Only | Place::First);
-        Part {
-            psn,
-            message: content.message(),
-            place,
-            reth: content.reth().filter(|_| begins),
-            ack_request: is_end || (index + 1).is_multiple_of(ACK_EVERY) || is_last_allowed,
-            work,
-            offset,
-            len: self.mtu.min(content.len() - offset),
-        }
+        let offset = index as usize * piece;
+        let len = piece.min(content.len() - offset);
+        let (place, reth) = match content.reth_of(offset, len) {
+            Some(reth) => (Place::Only, Some(reth)),
+            None => (Place::of(index, packets), None),
+        };
+        let is_last = psn.plus(1) == self.tail || is_last_allowed;
+        let ack_request = is_last || (index + 1).is_multiple_of(ACK_EVERY);
+        Part { psn, message: content.message(), place, reth, ack_request, work, offset, len }
     }
 
     /// The bytes of a packet.
@@ -464,10 +462,14 @@ impl Content {
         }
     }
 
-    const fn reth(&self) -> Option<roce::Reth> {
+    /// Where so many bytes at this place of a WRITE go.
+    fn reth_of(&self, offset: usize, len: usize) -> Option<roce::Reth> {
         match *self {
             Self::Send(_) => None,
-            Self::Write { len, to, rkey, .. } => Some(roce::Reth { address: to, rkey, len }),
+            Self::Write { to, rkey, .. } => {
+                let address = RmbAddress(to.0.wrapping_add(offset as u64));
+                Some(roce::Reth { address, rkey, len: len as u32 })
+            }
         }
     }
 }

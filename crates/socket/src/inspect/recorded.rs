@@ -36,6 +36,8 @@ pub struct Decision {
 pub enum Verdict {
     /// It moved to shared memory.
     Moved,
+    /// Of another host: it was handed to the gateway.
+    HandedOver,
     /// Nothing: it ended before.
     Undecided,
     /// It stays on TCP.
@@ -179,6 +181,7 @@ pub(super) fn decisions(state: &State) -> (Vec<Decision>, u64) {
         role: role(kind.is_server),
         verdict: match kind.verdict {
             history::Verdict::Moved => Verdict::Moved,
+            history::Verdict::HandedOver => Verdict::HandedOver,
             history::Verdict::Undecided => Verdict::Undecided,
             history::Verdict::Tcp { reason, peer_diagnosis } => {
                 let reason = Reason::from_number(reason);

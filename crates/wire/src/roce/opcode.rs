@@ -49,6 +49,19 @@ pub enum Place {
     Only,
 }
 
+impl Place {
+    /// That of packet number `index`, from 0, of a message of so many.
+    #[must_use]
+    pub const fn of(index: u32, packets: u32) -> Self {
+        match (index, packets) {
+            (0, 1) => Self::Only,
+            (0, _) => Self::First,
+            _ if index + 1 == packets => Self::Last,
+            _ => Self::Middle,
+        }
+    }
+}
+
 /// What is added to the end of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum With {

@@ -17,6 +17,7 @@ struct Row<'a> {
     pids: &'a [u32],
     program: &'a str,
     smc_connections: u64,
+    smc_r_connections: u64,
     tcp_connections: u64,
     undecided: u64,
     reasons: Vec<CountedReason>,
@@ -76,6 +77,7 @@ impl<'a> Row<'a> {
             pids,
             program,
             smc_connections: totals.smc,
+            smc_r_connections: totals.handed_over,
             tcp_connections: totals.tcp(),
             undecided: totals.undecided,
             reasons: CountedReason::all_of(totals),
@@ -130,12 +132,16 @@ pub(super) fn to_text(programs: &[&Program], width: Option<u16>) -> String {
     table.set_header(HEADER).add_rows(programs.iter().map(|program| cells(program)));
     let mut sum = Totals::default();
     programs.iter().for_each(|program| sum.add(&program.totals));
-    let (all, smc, tcp) = (sum.smc.saturating_add(sum.tcp()), sum.smc, sum.tcp());
+    let (smc, handed_over, tcp) = (sum.smc, sum.handed_over, sum.tcp());
+    let all = smc.saturating_add(handed_over).saturating_add(tcp);
     let lessons: String = programs.iter().flat_map(|program| lessons(program)).collect();
     let programs = programs.len();
     aligned(table, NUMBERS, width)
         + &lessons
-        + &format!("Programs: {programs}; connections so far: {all}; SMC-D: {smc}, TCP: {tcp}\n")
+        + &format!(
+            "Programs: {programs}; connections so far: {all}; \
+             SMC-D: {smc}, SMC-R: {handed_over}, TCP: {tcp}\n"
+        )
 }
 
 /// A line for each.
@@ -159,11 +165,20 @@ fn lessons(Program { pids, program, patience, left_alone, .. }: &Program) -> Vec
     ports.chain(servers).collect()
 }
 
-const HEADER: [&str; 8] =
-    ["PID/Program", "SMC-D", "TCP", "Sent", "Received", "Waits", "Spun", "Reasons for TCP"];
+const HEADER: [&str; 9] = [
+    "PID/Program",
+    "SMC-D",
+    "SMC-R",
+    "TCP",
+    "Sent",
+    "Received",
+    "Waits",
+    "Spun",
+    "Reasons for TCP",
+];
 
 /// The columns from "SMC-D" to "Spun", which are aligned to the right.
-const NUMBERS: RangeInclusive<usize> = 1..=6;
+const NUMBERS: RangeInclusive<usize> = 1..=7;
 
 fn cells(Program { pids, program, totals, .. }: &Program) -> [String; HEADER.len()] {
     let counters = &totals.counters;
@@ -174,6 +189,7 @@ fn cells(Program { pids, program, totals, .. }: &Program) -> [String; HEADER.len
             others => format!("{}/{program} (+{})", pids[0], others.len()),
         },
         totals.smc.to_string(),
+        totals.handed_over.to_string(),
         totals.tcp().to_string(),
         traffic(counters.bytes_sent, counters.messages_sent),
         traffic(counters.bytes_received, counters.messages_received),
@@ -214,6 +230,7 @@ mod tests {
             program: "redis-server".into(),
             totals: Totals {
                 smc: 1000,
+                handed_over: 20,
                 fallbacks: vec![(no_memory, 2), (plain_peer, 30)],
                 undecided: 1,
                 counters: Counters {
@@ -254,14 +271,14 @@ mod tests {
     #[test]
     fn the_table_has_a_line_for_each_reason_and_ends_with_sums() {
         let expected = "\
-PID/Program             SMC-D  TCP         Sent     Received   Waits     Spun  Reasons for TCP
-4711/redis-server (+2)   1000   33  5 MB (5120)  1.5 KB (12)  90/4/3  1.235 s  30 x 0x03010000 the peer does not run Sidestep
-                                                                               2 x 0x01010000 no memory, address space or descriptors for the rings
-                                                                               1 x no reason: not decided yet, or ended before
-99/curl                     1    0      0 B (0)      0 B (0)   0/0/0  0.000 s
+PID/Program             SMC-D  SMC-R  TCP         Sent     Received   Waits     Spun  Reasons for TCP
+4711/redis-server (+2)   1000     20   33  5 MB (5120)  1.5 KB (12)  90/4/3  1.235 s  30 x 0x03010000 the peer does not run Sidestep
+                                                                                      2 x 0x01010000 no memory, address space or descriptors for the rings
+                                                                                      1 x no reason: not decided yet, or ended before
+99/curl                     1      0    0      0 B (0)      0 B (0)   0/0/0  0.000 s
 4711/redis-server: AUTOSMC: connections of port 6379 move after 128 messages or 512 KB; shorter ones did not earn it
 4711/redis-server: AUTOCACHE: 127.0.0.1:5000 is left alone for 59 s more: the peer declined (failures in a row: 2)
-Programs: 2; connections so far: 1034; SMC-D: 1001, TCP: 33
+Programs: 2; connections so far: 1054; SMC-D: 1001, SMC-R: 20, TCP: 33
 ";
         assert_eq!(to_text(&[&server(), &client()], None), expected);
     }
@@ -277,6 +294,7 @@ Programs: 2; connections so far: 1034; SMC-D: 1001, TCP: 33
     ],
     "program": "redis-server",
     "smc_connections": 1000,
+    "smc_r_connections": 20,
     "tcp_connections": 33,
     "undecided": 1,
     "reasons": [

@@ -6,6 +6,7 @@ use sidestep_socket::inspect::Totals;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Figures {
     pub(super) smc: u64,
+    pub(super) handed_over: u64,
     pub(super) tcp: u64,
     pub(super) messages: u64,
     pub(super) ring_bytes: u64,
@@ -23,6 +24,7 @@ impl Figures {
         let bytes = counters.bytes_sent.saturating_add(counters.bytes_received);
         Self {
             smc: totals.smc,
+            handed_over: totals.handed_over,
             tcp: totals.tcp(),
             messages: counters.messages_sent.saturating_add(counters.messages_received),
             ring_bytes,
@@ -47,6 +49,7 @@ impl Figures {
     fn with(&self, other: &Self, f: impl Fn(u64, u64) -> u64) -> Self {
         Self {
             smc: f(self.smc, other.smc),
+            handed_over: f(self.handed_over, other.handed_over),
             tcp: f(self.tcp, other.tcp),
             messages: f(self.messages, other.messages),
             ring_bytes: f(self.ring_bytes, other.ring_bytes),

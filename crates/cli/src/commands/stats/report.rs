@@ -35,7 +35,8 @@ fn block(name: &str, totals: &Totals) -> String {
     let mut line = |label: &str, words: String| {
         let _ = writeln!(text, "  {label:<16}{words}");
     };
-    line("Connections", format!("SMC-D {}, TCP {}", totals.smc, totals.tcp()));
+    let Totals { smc, handed_over, .. } = totals;
+    line("Connections", format!("SMC-D {smc}, SMC-R {handed_over}, TCP {}", totals.tcp()));
     let shakes = totals.handshakes;
     let under_way = shakes.attempted.saturating_sub(shakes.agreed.saturating_add(shakes.failed));
     line(
@@ -110,8 +111,7 @@ fn indented(lines: &str) -> String {
 
 /// A line of rates; the heading before the first and every twentieth.
 pub(super) fn rates(now: &[Program], before: &[Program], seconds: f64, lines: usize) -> String {
-    const HEADING: &str =
-        "   SMC-D/s     TCP/s     calls/s  by rings/s    by TCP/s  wake-ups/s   CPU spun\n";
+    const HEADING: &str = "   SMC-D/s   SMC-R/s     TCP/s     calls/s  by rings/s    by TCP/s  wake-ups/s   CPU spun\n";
     const LINES: usize = 20;
     let per_second = |n: u64| (n as f64 / seconds).round() as u64;
     let grown = growth(now, before);
@@ -119,8 +119,9 @@ pub(super) fn rates(now: &[Program], before: &[Program], seconds: f64, lines: us
     let spun = grown.spin_ns as f64 / 1e9 / seconds * 100.0;
     let _ = writeln!(
         text,
-        "{:>10}{:>10}{:>12}{:>12}{:>12}{:>12}{spun:>9.1} %",
+        "{:>10}{:>10}{:>10}{:>12}{:>12}{:>12}{:>12}{spun:>9.1} %",
         per_second(grown.smc),
+        per_second(grown.handed_over),
         per_second(grown.tcp),
         per_second(grown.messages),
         bytes(per_second(grown.ring_bytes)),
@@ -151,6 +152,7 @@ struct ProgramRow<'a> {
 #[derive(Serialize)]
 struct Row {
     smc_connections: u64,
+    smc_r_connections: u64,
     tcp_connections: u64,
     undecided: u64,
     handshakes_attempted: u64,
@@ -192,6 +194,7 @@ struct SizeRow {
 struct Since {
     seconds: f64,
     smc_connections: u64,
+    smc_r_connections: u64,
     tcp_connections: u64,
     messages: u64,
     ring_bytes: u64,
@@ -229,6 +232,7 @@ impl Row {
         let sizes = totals.sent.classes().zip(totals.received.classes());
         Self {
             smc_connections: totals.smc,
+            smc_r_connections: totals.handed_over,
             tcp_connections: totals.tcp(),
             undecided: totals.undecided,
             handshakes_attempted: totals.handshakes.attempted,
@@ -270,6 +274,7 @@ impl Since {
         Self {
             seconds,
             smc_connections: grown.smc,
+            smc_r_connections: grown.handed_over,
             tcp_connections: grown.tcp,
             messages: grown.messages,
             ring_bytes: grown.ring_bytes,
@@ -291,6 +296,7 @@ mod tests {
     fn program() -> Program {
         let mut totals = Totals {
             smc: 7,
+            handed_over: 2,
             fallbacks: vec![(Fallback { reason: Reason::PeerNotSmc, peer: None }, 2)],
             undecided: 1,
             counters: Counters {
@@ -319,7 +325,7 @@ mod tests {
     fn a_program_has_a_block() {
         let expected = "\
 redis (47 and 1 forked)
-  Connections     SMC-D 7, TCP 3
+  Connections     SMC-D 7, SMC-R 2, TCP 3
   Handshakes      attempted 10, agreed 7, failed 2, under way 1
   Stayed on TCP   2 x 0x03010000 the peer does not run Sidestep
   Stayed on TCP   1 x no reason: not decided yet, or ended before
@@ -335,7 +341,10 @@ redis (47 and 1 forked)
 ";
         assert_eq!(text(&[program()]), expected);
         let both = text(&[program(), program()]);
-        assert!(both.contains("\nAll 2 programs\n  Connections     SMC-D 14, TCP 6\n"), "{both}");
+        assert!(
+            both.contains("\nAll 2 programs\n  Connections     SMC-D 14, SMC-R 4, TCP 6\n"),
+            "{both}"
+        );
         assert_eq!(text(&[]), "no Sidestep programs are running\n");
     }
 
@@ -345,10 +354,11 @@ redis (47 and 1 forked)
         now.totals.counters.messages_sent += 300;
         now.totals.counters.spin_ns += 500_000_000;
         now.totals.smc += 4;
+        now.totals.handed_over += 6;
         let lines = rates(&[now.clone()], &[program()], 2.0, 0);
         let last = lines.lines().last().unwrap();
         let words: Vec<_> = last.split_whitespace().collect();
-        assert_eq!(words[..3], ["2", "0", "150"]);
+        assert_eq!(words[..4], ["2", "3", "0", "150"]);
         assert_eq!(words[words.len() - 2..], ["25.0", "%"]);
         assert_eq!(lines.lines().count(), 2);
         assert_eq!(rates(&[now], &[program()], 2.0, 1).lines().count(), 1);
@@ -360,6 +370,7 @@ redis (47 and 1 forked)
         let once = parse(&json(&[program(), program()], None));
         assert_eq!(once["programs"][0]["pids"], serde_json::json!([47, 48]));
         assert_eq!(once["all"]["smc_connections"], 14);
+        assert_eq!(once["all"]["smc_r_connections"], 4);
         assert_eq!(once["all"]["sizes"][1]["up_to"], 128);
         assert_eq!(once["all"]["sizes"][1]["sent"], 24);
         assert_eq!(once["programs"][1]["rings"][0]["send_reused"], 5);

@@ -219,9 +219,19 @@ pub(super) fn of(reason: Reason, role: Role, peer: Option<Diagnosis>) -> Advice 
             This,
             Rule::Settings(&["smc.autocache"]),
             Some(
-                "remove the cause of that failure, which `sidestep ss --totals` shows; the server \
-                 is asked again soon, or at once with smc.autocache = false",
+                "remove the cause of that failure, which `sidestep ss --totals` shows, or, of a server \
+                 on another host, the gateway's log; the server is asked again soon, or at once with \
+                 smc.autocache = false",
             ),
+        ),
+        Reason::ShortLately => advice(
+            "nothing: the server is on another host, and its connections have ended too soon for SMC-R",
+            This,
+            Rule::Given(
+                "servers on other hosts whose connections are short are left alone for a while \
+                 (smc.autosmc)",
+            ),
+            None,
         ),
         Reason::NoTcpOption => advice(
             "asked the agent whether SYN and SYN-ACK had the SMC option",

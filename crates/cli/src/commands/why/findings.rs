@@ -73,6 +73,8 @@ struct Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Moved,
+    /// It is another host's, and goes by the gateway.
+    HandedOver,
     /// Nothing is decided, or was when it ended.
     Undecided,
     /// The ends are agreeing.
@@ -109,6 +111,7 @@ impl Sight<'_> {
                             server: decision.server,
                             outcome: match decision.verdict {
                                 Decided::Moved => Outcome::Moved,
+                                Decided::HandedOver => Outcome::HandedOver,
                                 Decided::Undecided => Outcome::Undecided,
                                 Decided::Tcp(fallback) => Outcome::Tcp(fallback),
                             },
@@ -131,7 +134,7 @@ impl Sight<'_> {
             let rank = match kind.outcome {
                 Outcome::Tcp(_) => 0,
                 Outcome::Agreeing | Outcome::Undecided => 1,
-                Outcome::Moved => 2,
+                Outcome::Moved | Outcome::HandedOver => 2,
             };
             (rank, std::cmp::Reverse(kind.open.saturating_add(kind.in_last_hour)))
         });
@@ -153,6 +156,7 @@ impl Sight<'_> {
             role: connection.role,
             server,
             outcome: match (connection.mode, connection.fallback) {
+                _ if connection.passage.is_some() => Outcome::HandedOver,
                 (Mode::SmcD | Mode::Lingering, _) => Outcome::Moved,
                 (Mode::Negotiating, _) => Outcome::Agreeing,
                 (Mode::Tcp, Some(fallback)) => Outcome::Tcp(fallback),
@@ -191,6 +195,15 @@ impl Sight<'_> {
                 mode: "SMC-D",
                 decided_by: "both ends".into(),
                 ..plain("its bytes go through shared memory", "the ends have met and agreed")
+            },
+            Outcome::HandedOver => Finding {
+                mode: "SMC-R",
+                decided_by: "both hosts".into(),
+                ..plain(
+                    "the peer is on another host; its bytes go to the gateway, and by SMC-R from there \
+                     unless the hosts do not agree (see `sidestep ss`)",
+                    "both ends have shown by the TCP option that they know SMC",
+                )
             },
             Outcome::Agreeing => plain(
                 "its ends are agreeing",
@@ -446,6 +459,21 @@ mod tests {
 
     fn findings(snapshot: &Snapshot) -> Vec<Finding> {
         Sight { snapshot, host: &Host::default() }.findings(&Everything)
+    }
+
+    #[test]
+    fn a_connection_to_another_host_is_one_whatever_the_way_to_the_gateway() {
+        let other_user = Fallback { reason: Reason::OtherUser, peer: None };
+        let by_the_gateway =
+            |fallback| Connection { passage: Some(1), ..open(1, Role::Client, fallback) };
+        let snapshot = Snapshot {
+            connections: vec![by_the_gateway(None), by_the_gateway(Some(other_user))],
+            programs: vec![program(1, vec![decision(Role::Client, Decided::HandedOver, 3)])],
+            ..Snapshot::default()
+        };
+        let [finding] = findings(&snapshot).try_into().unwrap();
+        assert_eq!((finding.mode, finding.open, finding.in_last_hour), ("SMC-R", 2, 3));
+        assert!(finding.words.contains("gateway") && finding.code.is_none());
     }
 
     #[test]

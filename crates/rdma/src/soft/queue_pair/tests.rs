@@ -190,27 +190,31 @@ fn messages_of_every_length_arrive() {
 }
 
 #[test]
-fn a_message_is_cut_as_the_standard_says() {
+fn a_write_is_cut_into_writes_and_a_send_into_parts() {
     let mut table = Table::new(NEAR);
-    table.ends[A].fill(0, &pattern(600, 0));
-    table.write(A, 1, 0, 600);
-    table.send(A, 2, &[7; 44]);
+    table.ends[A].fill(0, &pattern(601, 0));
+    table.write(A, 1, 0, 601);
+    table.send(A, 2, &pattern(300, 1));
     table.run();
     let parts: Vec<_> = table.log.iter().filter(|(from, _)| *from == A).collect();
-    let [first, middle, last, only] = parts[..] else { panic!("{} packets", parts.len()) };
+    let [.., first, last] = parts[..] else { panic!("{} packets", parts.len()) };
     let part = |message, place| Opcode::Part(message, place, With::Nothing);
-    assert_eq!(first.1.bth.opcode, part(Message::Write, Place::First));
-    assert_eq!(middle.1.bth.opcode, part(Message::Write, Place::Middle));
-    assert_eq!(last.1.bth.opcode, part(Message::Write, Place::Last));
-    assert_eq!(only.1.bth.opcode, part(Message::Send, Place::Only));
     let Registration { rkey, address } = table.ends[B].registration;
-    assert_eq!(first.1.reth, Some(Reth { address, rkey, len: 600 }), "of the whole message");
-    assert!([middle, last, only].iter().all(|(_, headers)| headers.reth.is_none()));
-    let asks = [first, middle, last, only].map(|(_, headers)| headers.bth.ack_request);
-    assert_eq!(asks, [false, false, true, true]);
-    let wakes = [first, middle, last, only].map(|(_, headers)| headers.bth.solicited);
-    assert_eq!(wakes, [false, false, false, true]);
-    assert_eq!(table.ends[B].bytes(0, 600), pattern(600, 0));
+    for (index, (_, write)) in parts[..3].iter().enumerate() {
+        assert_eq!(write.bth.opcode, part(Message::Write, Place::Only));
+        let address = RmbAddress(address.0 + index as u64 * 201);
+        let len = [201, 201, 199][index];
+        assert_eq!(write.reth, Some(Reth { address, rkey, len }), "as equal as can be");
+    }
+    assert_eq!(first.1.bth.opcode, part(Message::Send, Place::First));
+    assert_eq!(last.1.bth.opcode, part(Message::Send, Place::Last));
+    assert!([first, last].iter().all(|(_, headers)| headers.reth.is_none()));
+    let asks: Vec<_> = parts.iter().map(|(_, headers)| headers.bth.ack_request).collect();
+    assert_eq!(asks, [false, false, false, false, true], "the last of all");
+    let wakes: Vec<_> = parts.iter().map(|(_, headers)| headers.bth.solicited).collect();
+    assert_eq!(wakes, [false, false, false, false, true]);
+    assert_eq!(table.ends[B].bytes(0, 601), pattern(601, 0));
+    assert_eq!(table.ends[B].received, [pattern(300, 1)]);
     assert_eq!(table.sent_by(B, Opcode::Acknowledge), 1, "one answer for what came at once");
 }
 

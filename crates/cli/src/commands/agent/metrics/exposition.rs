@@ -25,17 +25,20 @@ pub(super) fn gauges(snapshot: &Snapshot, ledger: &Ledger, took: Duration) -> Ve
         let Some(name) = ledger.name_of(program.state) else { continue };
         gauges.add(&PROGRAMS, &[("program", name)], 1.0);
         // A mode that nobody has at the moment is 0, and not absent.
-        for mode in [Mode::Tcp, Mode::Negotiating, Mode::SmcD, Mode::Lingering] {
-            gauges.add(&OPEN, &[("program", name), ("mode", word(mode))], 0.0);
+        for mode in [Mode::Tcp, Mode::Negotiating, Mode::SmcD, Mode::Lingering].map(word) {
+            gauges.add(&OPEN, &[("program", name), ("mode", mode)], 0.0);
         }
+        gauges.add(&OPEN, &[("program", name), ("mode", HANDED_OVER)], 0.0);
         for direction in [RECEIVE, SEND] {
             gauges.add(&OPEN_RING_BYTES, &[("program", name), direction], 0.0);
         }
     }
     for connection in &snapshot.connections {
         let Some(name) = ledger.name_of(connection.state) else { continue };
-        gauges.add(&OPEN, &[("program", name), ("mode", word(connection.mode))], 1.0);
-        if connection.mode == Mode::Tcp {
+        let is_handed_over = connection.passage.is_some();
+        let mode = if is_handed_over { HANDED_OVER } else { word(connection.mode) };
+        gauges.add(&OPEN, &[("program", name), ("mode", mode)], 1.0);
+        if connection.mode == Mode::Tcp && !is_handed_over {
             let reason = connection.fallback.map_or(Reason::None, |fallback| fallback.reason);
             let labels = figures::labels_of(reason);
             let [(_, reason), (_, code)] = &labels[..] else { continue };
@@ -172,6 +175,9 @@ fn word(mode: Mode) -> &'static str {
     }
 }
 
+/// The mode of a connection to another host.
+const HANDED_OVER: &str = "smc-r";
+
 const RECEIVE: (&str, &str) = ("direction", "receive");
 const SEND: (&str, &str) = ("direction", "send");
 
@@ -219,7 +225,7 @@ mod tests {
         };
         let program = Program {
             program: "a\"b\\".into(),
-            totals: Totals { smc: 3, counters, sent, ..Totals::default() },
+            totals: Totals { smc: 3, handed_over: 2, counters, sent, ..Totals::default() },
             ended_on_tcp: vec![(Reason::PeerNotSmc, 4)],
             ..Program::default()
         };
@@ -249,11 +255,13 @@ mod tests {
             }
         };
         assert_eq!(value("sidestep_connections_total", ("mode", "smc-d")), 3.0);
+        assert_eq!(value("sidestep_connections_total", ("mode", "smc-r")), 2.0);
         assert_eq!(value("sidestep_connections_total", ("mode", "tcp")), 4.0);
         assert_eq!(value("sidestep_fallbacks_total", ("reason", "PeerNotSmc")), 4.0);
         assert_eq!(value("sidestep_fallbacks_total", ("code", "0x03010000")), 4.0);
         assert_eq!(value("sidestep_bytes_total", ("path", "tcp")), 1e6);
         assert_eq!(value("sidestep_connections", ("mode", "smc-d")), 0.0);
+        assert_eq!(value("sidestep_connections", ("mode", "smc-r")), 0.0);
         let name = ("program", "a\\\"b\\\\");
         assert_eq!(value("sidestep_spin_cpu_seconds_total", name), 1.5);
         assert_eq!(value("sidestep_programs", name), 1.0);

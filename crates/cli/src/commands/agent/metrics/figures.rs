@@ -30,7 +30,7 @@ pub(super) const FAMILIES: [Family; 13] = [
 
 const CONNECTIONS: Family = Family {
     name: "sidestep_connections_total",
-    help: "Connections: smc-d once a byte went through shared memory, tcp when they ended.",
+    help: "Connections: smc-d once a byte went through shared memory, smc-r once the gateway has them, tcp when they ended.",
 };
 const FALLBACKS: Family = Family {
     name: "sidestep_fallbacks_total",
@@ -82,6 +82,7 @@ pub(super) const MESSAGE_SIZE: Family = Family {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Figure {
     MovedConnections,
+    HandedOverConnections,
     TcpConnections,
     /// By number of the [`Reason`].
     Fallback(u8),
@@ -130,6 +131,7 @@ impl Figure {
         };
         Some(match self {
             Self::MovedConnections => (CONNECTIONS, by("mode", "smc-d")),
+            Self::HandedOverConnections => (CONNECTIONS, by("mode", "smc-r")),
             Self::TcpConnections => (CONNECTIONS, by("mode", "tcp")),
             Self::Fallback(number) => (FALLBACKS, labels_of(Reason::from_number(number))),
             Self::Attempts => (ATTEMPTS, Labels::new()),
@@ -218,9 +220,10 @@ fn fallbacks(ended: impl Iterator<Item = (Reason, u64)>) -> Vec<(Figure, u64)> {
     figures
 }
 
-fn handshakes(totals: &Totals) -> [(Figure, u64); 4] {
+fn handshakes(totals: &Totals) -> [(Figure, u64); 5] {
     [
         (Figure::MovedConnections, totals.smc),
+        (Figure::HandedOverConnections, totals.handed_over),
         (Figure::Attempts, totals.handshakes.attempted),
         (Figure::Agreed, totals.handshakes.agreed),
         (Figure::Failed, totals.handshakes.failed),
