@@ -20,9 +20,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::Scene;
 use super::ground::Case;
 use super::lan::Member;
+use super::{Scene, image};
 use crate::bench::launch::{self, Program};
 use crate::bench::place;
 use crate::debian;
@@ -194,9 +194,7 @@ impl Kit {
         for name in PROGRAMS {
             let program = examples.join(name);
             copy(&program, &root.join(DIRECTORY).join(name))?;
-            let mut ask = Command::new("ldd");
-            ask.arg(&program);
-            for library in libraries(&launch::run(ask, PATIENCE)?) {
+            for library in image::libraries(&program)? {
                 copy(&library, &root.join(library.strip_prefix("/")?))?;
             }
         }
@@ -237,26 +235,4 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to.parent().context("a file in a directory")?)?;
     // What a link leads to.
     fs::copy(from, to).with_context(|| from.display().to_string()).map(drop)
-}
-
-/// The files that `ldd` names: `libc.so.6 => /lib/libc.so.6 (0x…)`, and the dynamic linker without
-/// an arrow.
-fn libraries(said: &str) -> Vec<PathBuf> {
-    let words = said.lines().flat_map(str::split_whitespace);
-    words.filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn libraries_are_those_that_are_files() {
-        let said = "\tlinux-vdso.so.1 (0x00007ffd)\n\
-                    \tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f12)\n\
-                    \t/lib64/ld-linux-x86-64.so.2 (0x00007f34)\n";
-        let expected = ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"];
-        assert_eq!(libraries(said), expected.map(PathBuf::from));
-        assert!(libraries("\tstatically linked\n").is_empty());
-    }
 }
