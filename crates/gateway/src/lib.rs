@@ -19,6 +19,8 @@
 //! | `desk` | the UNIX socket, where libraries hand connections over, and who may |
 //! | `door` | the TCP port, where H comes in, and what waits for its other half |
 //! | `passage` | one connection: CLC on N, then bytes between H and SMC-R, or back to TCP |
+//! | `adapters` | which adapters are meant by their names, and opening them |
+//! | `nic` | a device of either kind: a soft RNIC, or an RDMA device by libibverbs |
 //! | `bytes` | what was taken from one side, and not by the other yet |
 //! | `interfaces` | network interfaces, and what the kernel tells of them |
 //! | `netlink` | questions to the kernel |
@@ -50,6 +52,7 @@
 
 #![forbid(unsafe_code)]
 
+mod adapters;
 mod bytes;
 mod desk;
 mod door;
@@ -57,11 +60,13 @@ mod gateway;
 mod interfaces;
 pub mod limits;
 mod netlink;
+mod nic;
 mod passage;
 mod poller;
 mod settings;
 mod spare;
 pub mod status;
 
+pub use adapters::NoRdma;
 pub use gateway::{Gateway, OpenError};
 pub use settings::{AdapterChoice, Settings};

@@ -33,18 +33,18 @@ use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::{self, RecvFlags, SendFlags, sockopt};
 use sidestep_engine::{CallError, Event as EngineEvent, Host, Proposer, Sizes, Wording};
 use sidestep_proto::rendezvous::hosts::{self, Event, Exchange, Outcome, Terms};
-use sidestep_rdma::soft::Rnic;
 use sidestep_wire::hand_over::Verdict;
 use sidestep_wire::{AlertToken, Diagnosis};
 
 use crate::bytes::Kept;
 use crate::desk::Offer;
 use crate::limits::{LEAVE_PATIENCE, TURN};
+use crate::nic::Nic;
 use crate::status::{self, Mode};
 
 /// What passages share.
 pub(crate) struct World<'a> {
-    pub(crate) host: &'a mut Host<Rnic>,
+    pub(crate) host: &'a mut Host<Nic>,
     /// Which passage has which of the host's connections.
     pub(crate) owners: &'a mut HashMap<AlertToken, u64>,
     /// For bytes on their way.
@@ -217,7 +217,7 @@ impl Passage {
     }
 
     /// What displays show of it.
-    pub(crate) fn status(&self, host: &Host<Rnic>) -> status::Connection {
+    pub(crate) fn status(&self, host: &Host<Nic>) -> status::Connection {
         let view = self.token.and_then(|token| host.connection(token));
         let (mode, reason) = match &self.stage {
             Stage::Meeting(_) => (Mode::Deciding, None),
@@ -556,7 +556,7 @@ impl Moved {
     fn send_to_host(
         &mut self,
         bytes: &[u8],
-        host: &mut Host<Rnic>,
+        host: &mut Host<Nic>,
         now: Duration,
     ) -> Result<usize, Cut> {
         let sent = match self.outward_is_urgent {
@@ -682,7 +682,7 @@ impl Stretch {
     }
 
     /// What is next to be received.
-    fn next_of(host: &Host<Rnic>, token: AlertToken, most: usize) -> Self {
+    fn next_of(host: &Host<Nic>, token: AlertToken, most: usize) -> Self {
         Self::before(host.urgent_mark(token), most)
     }
 

@@ -103,6 +103,8 @@ pub struct Adapter {
     /// QPs that have something to tell.
     restless: VecDeque<QpNumber>,
     notices: VecDeque<Notice>,
+    /// Posting was in vain, and the owner does not know.
+    has_failed: bool,
     turns: u32,
     is_gone: bool,
     name: String,
@@ -152,6 +154,7 @@ impl Adapter {
             awake: VecDeque::new(),
             restless: VecDeque::new(),
             notices: VecDeque::new(),
+            has_failed: false,
             turns: 0,
             is_gone: false,
             name: port.device.clone(),
@@ -201,6 +204,7 @@ impl Adapter {
     /// more.
     pub fn receive(&mut self, _now: Duration) -> bool {
         self.turns = self.turns.wrapping_add(1);
+        self.has_failed = false;
         if self.awake.is_empty() || self.turns.is_multiple_of(TURNS_PER_QUESTION) {
             self.take_happenings();
             self.take_announcements();
@@ -225,14 +229,15 @@ impl Adapter {
         }
     }
 
-    /// The other half of a [turn](Self::turn): WRITEs that wait for a SEND do so no longer. False:
-    /// the adapter takes all at once.
+    /// The other half of a [turn](Self::turn): WRITEs that wait for a SEND do so no longer. True:
+    /// posting has failed since [`receive`](Self::receive), and there are events that nothing else
+    /// would announce.
     pub fn transmit(&mut self, _now: Duration) -> bool {
         for (number, link) in &mut self.links {
             link.qp.flush();
-            rouse(link, &mut self.restless, *number);
+            self.has_failed |= rouse(link, &mut self.restless, *number);
         }
-        false
+        self.has_failed
     }
 
     /// When [`turn`](Self::turn) is to be called though nothing has come: never, for the adapter
@@ -326,12 +331,14 @@ fn wake(links: &mut BTreeMap<QpNumber, Link>, awake: &mut VecDeque<QpNumber>, nu
     }
 }
 
-/// A QP may have something to tell.
-fn rouse(link: &mut Link, restless: &mut VecDeque<QpNumber>, number: QpNumber) {
-    if !link.is_restless && link.qp.has_events() {
+/// A QP may have something to tell. True: it has, and nobody knew.
+fn rouse(link: &mut Link, restless: &mut VecDeque<QpNumber>, number: QpNumber) -> bool {
+    let is_new = !link.is_restless && link.qp.has_events();
+    if is_new {
         link.is_restless = true;
         restless.push_back(number);
     }
+    is_new
 }
 
 /// Readable when there is something for [`Adapter::turn`] to do.
@@ -378,7 +385,7 @@ impl Device for Adapter {
     fn post_send(&mut self, qp: QpNumber, _: u64, message: &[u8]) -> Result<(), PostError> {
         let link = self.links.get_mut(&qp).ok_or(PostError::NotReady)?;
         let posted = link.qp.post_send(message);
-        rouse(link, &mut self.restless, qp);
+        self.has_failed |= rouse(link, &mut self.restless, qp);
         posted
     }
 
@@ -391,7 +398,7 @@ impl Device for Adapter {
     ) -> Result<(), PostError> {
         let link = self.links.get_mut(&qp).ok_or(PostError::NotReady)?;
         let posted = link.qp.post_write(from, to);
-        rouse(link, &mut self.restless, qp);
+        self.has_failed |= rouse(link, &mut self.restless, qp);
         posted
     }
 

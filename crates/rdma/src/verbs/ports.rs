@@ -69,6 +69,23 @@ pub enum By {
     Interface(u32),
 }
 
+impl Port {
+    /// Adapter and number, as `rdma link` shows them: `mlx5_0/1`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("{}/{}", self.device, self.number)
+    }
+
+    /// The entry of its table for an address of a network interface.
+    #[must_use]
+    pub fn gid(&self, address: IpAddr, interface: u32, kind: Kind) -> Option<Gid> {
+        let is_it = |gid: &&Gid| {
+            gid.kind == kind && gid.interface == interface && gid.address == address.to_canonical()
+        };
+        self.gids.iter().find(is_it).copied()
+    }
+}
+
 /// All ports of Ethernet adapters. An adapter that cannot be opened has none.
 ///
 /// # Errors

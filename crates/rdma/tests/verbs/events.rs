@@ -127,6 +127,10 @@ fn a_driver_that_refuses_breaks_the_queue_pair() {
     let mut pair = Pair::new();
     model::world(|world| world.refuses_posts = true);
     pair.post((0, 10), b"lost");
+    let adapter = &mut pair.adapters[0];
+    assert!(adapter.transmit(Duration::ZERO), "nobody is woken for it");
+    adapter.receive(Duration::ZERO);
+    assert!(!adapter.transmit(Duration::ZERO));
     let flushed = |id| Event::Completed { id, result: Err(Failure::Flushed) };
     let broken = Event::Broken(Failure::AdapterFailed);
     assert_eq!(pair.events(0), [flushed(0), flushed(1), broken]);
