@@ -10,8 +10,8 @@
 //! can be at its address: the packets of RoCE that arrive there are its own. A soft RNIC is for
 //! interfaces without one.
 //!
-//! The kernel gives each port a table of addresses (GIDs), one for each address of the network
-//! interface above it. It names interfaces by their index, which another network namespace may have
+//! The kernel gives each port a table of addresses (GIDs): one for each address of the network
+//! interface above it, and for each kind of RoCE that the device speaks. It names interfaces by their index, which another network namespace may have
 //! as well; so an entry counts if its address is one of the interface here, too.
 
 use std::fs;
@@ -38,7 +38,7 @@ use crate::settings::AdapterChoice;
 #[derive(Debug, Error)]
 pub enum NoRdma {
     /// It has none.
-    #[error("the kernel has no RDMA device")]
+    #[error("the kernel has no RDMA device; `rdma link` would list it")]
     None,
     /// It has, but programs reach them by a library.
     #[error(transparent)]
@@ -85,14 +85,17 @@ impl Hardware {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// The port that has an address of RoCEv2 at an interface.
+    /// The port that has an address at an interface.
     pub(crate) fn at(&self, address: IpAddr, interface: u32) -> Option<(Port, Gid)> {
         self.ports().iter().find_map(|port| {
-            let gid = port.gid(address, interface, Kind::RoceV2)?;
+            let gid = KINDS.iter().find_map(|kind| port.gid(address, interface, *kind))?;
             Some((port.clone(), gid))
         })
     }
 }
+
+/// The preferred first.
+const KINDS: [Kind; 2] = [Kind::RoceV2, Kind::RoceV1];
 
 fn device_names() -> Vec<String> {
     let entries = fs::read_dir(DEVICES).into_iter().flatten().flatten();
@@ -116,13 +119,19 @@ pub(crate) fn choose(
     interfaces: &[Interface],
     hardware: &Hardware,
 ) -> Result<ArrayVec<Site, ADAPTERS_MAX>, OpenError> {
+    if choices.len() > ADAPTERS_MAX {
+        return Err(OpenError::TooMany(choices.len()));
+    }
     let mut chosen = ArrayVec::<Site, ADAPTERS_MAX>::new();
     for choice in choices {
         let site = Site::meant(choice, interfaces, hardware)?;
+        if chosen.iter().any(|before| before.address == site.address) {
+            return Err(OpenError::Twice(choice.clone()));
+        }
         if chosen.first().is_some_and(|first| first.interface.vlan != site.interface.vlan) {
             return Err(OpenError::OtherVlan(choice.clone()));
         }
-        chosen.try_push(site).map_err(|_| OpenError::TooMany(choices.len()))?;
+        chosen.push(site);
     }
     Ok(chosen)
 }
@@ -159,9 +168,9 @@ impl Site {
             let is_its = |it: &&Interface| it.index == gid.interface && it.has(gid.address);
             Some((*gid, interfaces.iter().find(is_its)?.clone()))
         };
-        let gids = port.gids.iter().filter(|it| it.kind == Kind::RoceV2 && is_useful(it.address));
-        let (gid, interface) =
-            gids.filter_map(with_interface).min_by_key(|(gid, _)| gid.address.is_ipv6())?;
+        let gids = port.gids.iter().filter(|gid| is_useful(gid.address)).filter_map(with_interface);
+        let rank = |(gid, _): &(Gid, Interface)| (gid.kind != KINDS[0], gid.address.is_ipv6());
+        let (gid, interface) = gids.min_by_key(rank)?;
         Some(Self { address: gid.address, interface, rdma: Some((port.clone(), gid)) })
     }
 }
@@ -200,6 +209,8 @@ pub(crate) struct Place {
     pub(crate) interface: u32,
     /// The port of an RDMA device, as `rdma link` names it; `None`: it is a soft RNIC.
     pub(crate) port: Option<String>,
+    /// How its packets can look, the preferred first.
+    pub(crate) kinds: ArrayVec<Kind, 2>,
     /// The longest payload of a packet, as peers are told it.
     mtu: Mtu,
     /// What it has told of itself.
@@ -252,12 +263,17 @@ impl Place {
         let mtu = bytes.and_then(mtu_of_bytes).ok_or(narrow)?;
         let description =
             link_group::Adapter { id, gid: gid_of(*address), mac: interface.mac, mtu };
+        let speaks = |kind: &Kind| match rdma {
+            Some((port, _)) => port.gid(*address, interface.index, *kind).is_some(),
+            None => *kind == Kind::RoceV2,
+        };
         let is_active = rdma.as_ref().is_none_or(|(port, _)| port.is_active);
         let place = Self {
             id,
             address: *address,
             interface: interface.index,
             port: rdma.as_ref().map(|(port, _)| port.name()),
+            kinds: KINDS.into_iter().filter(speaks).collect(),
             mtu,
             health: if is_active { Health::Well } else { Health::PortDown },
             is_up: true,
@@ -355,10 +371,12 @@ mod tests {
                 "10.0.0.2",
                 "10.0.0.2: there is no such interface or address in this network namespace",
             ),
-            ("mlx5_0/1", "mlx5_0/1: the kernel has no RDMA device"),
+            ("mlx5_0/1", "mlx5_0/1: the kernel has no RDMA device; `rdma link` would list it"),
         ] {
             assert_eq!(chosen(&[choice], &interfaces).unwrap_err(), error);
         }
+        let twice = chosen(&["eth0", "10.0.0.1"], &interfaces).unwrap_err();
+        assert_eq!(twice, "10.0.0.1: another name of the same adapter stands before it");
         let many = chosen(&["eth0"; ADAPTERS_MAX + 1], &interfaces).unwrap_err();
         assert_eq!(many, "9 adapters are too many; use at most 8");
     }
@@ -418,8 +436,8 @@ mod tests {
         for (choice, says) in [
             ("rocep1/2", "there is no such port"),
             ("rocep4/1", "there is no such port"),
-            ("rocep2/1", "give it an IP address"),
-            ("rocep3/1", "give it an IP address"),
+            ("rocep2/1", "give it one"),
+            ("rocep3/1", "give it one"),
         ] {
             let error = chosen_with(&hardware(), &[choice], &interfaces).unwrap_err();
             assert!(error.starts_with(choice) && error.contains(says), "{error}");
@@ -433,6 +451,7 @@ mod tests {
             address: [10, 0, 0, 1].into(),
             interface: 7,
             port: Some("rocep1/1".to_owned()),
+            kinds: KINDS.into(),
             mtu: Mtu::from_low_bits(3),
             health: Health::Well,
             is_up: true,

@@ -21,7 +21,7 @@ use sidestep_proto::link_group::{ADAPTERS_MAX, AdapterId};
 use sidestep_proto::rendezvous::hosts::{
     self, Exchange, LocalHost, NETWORKS_MAX, Roce, Route, Versions,
 };
-use sidestep_rdma::device::Driven;
+use sidestep_rdma::device::{Driven, Kind};
 use sidestep_rdma::soft::port;
 use sidestep_rdma::verbs;
 use sidestep_wire::clc::Hostname;
@@ -67,8 +67,8 @@ pub enum OpenError {
          user has to be allowed to open /dev/infiniband/uverbs*"
     )]
     NoPort(AdapterChoice),
-    /// Its port has no address of RoCEv2 that programs here could have.
-    #[error("{0}: its interface is not in this network namespace, or give it an IP address")]
+    /// Its port has no address that programs here could have.
+    #[error("{0}: none of its interfaces has an address in this network namespace; give it one")]
     NoGid(AdapterChoice),
     /// RoCE needs longer packets.
     #[error("{choice}: the interface carries packets of {mtu} bytes, and RoCE needs 336")]
@@ -78,6 +78,9 @@ pub enum OpenError {
         /// Of its interface.
         mtu: u32,
     },
+    /// Two links over it would fail together.
+    #[error("{0}: another name of the same adapter stands before it")]
+    Twice(AdapterChoice),
     /// A host has one.
     #[error("{0}: the adapters are on different VLANs")]
     OtherVlan(AdapterChoice),
@@ -587,6 +590,7 @@ impl Gateway {
         Some(status::Adapter {
             address: place.address,
             port: place.port.clone(),
+            roce: place.kinds.iter().map(|kind| version_of(*kind)).collect(),
             gid: adapter.description.gid.to_string(),
             mac: adapter.description.mac.to_string(),
             mtu: adapter.description.mtu.bytes(),
@@ -625,10 +629,16 @@ impl Gateway {
                 _ => {}
             }
             place.is_up = interface.is_some();
-            let described = interface.and_then(|it| describe(place, it, &self.settings));
-            if let Some(adapter) = described {
-                // There are no more than these.
-                let _ = local.adapters.try_push(adapter);
+        }
+        // Those of version 1 last: where there is no room for all, they are missed least.
+        for kind in [Kind::RoceV2, Kind::RoceV1] {
+            let up = self.places.iter().filter(|place| place.is_up && place.kinds.contains(&kind));
+            for place in up {
+                let interface = self.interfaces.iter().find(|it| it.index == place.interface);
+                let described = interface.and_then(|it| describe(place, kind, it, &self.settings));
+                if let Some(adapter) = described {
+                    let _ = local.adapters.try_push(adapter);
+                }
             }
         }
         self.local = Arc::new(local);
@@ -659,6 +669,7 @@ impl Gateway {
                 Ok((found, description, nic)) => {
                     self.host.remove_adapter(place.id, now);
                     self.host.add_adapter(description, nic, now);
+                    log::info!("the adapter at {address} is up");
                     *place = found;
                 }
                 Err(error) => log::warn!("the adapter at {address} is not used again: {error}"),
@@ -684,10 +695,25 @@ impl Gateway {
     }
 }
 
-fn describe(place: &Place, interface: &Interface, settings: &Settings) -> Option<hosts::Adapter> {
+const fn version_of(kind: Kind) -> u8 {
+    match kind {
+        Kind::RoceV1 => 1,
+        Kind::RoceV2 => 2,
+    }
+}
+
+fn describe(
+    place: &Place,
+    kind: Kind,
+    interface: &Interface,
+    settings: &Settings,
+) -> Option<hosts::Adapter> {
     Some(hosts::Adapter {
         id: place.id,
-        roce: Roce::V2,
+        roce: match kind {
+            Kind::RoceV1 => Roce::V1,
+            Kind::RoceV2 => Roce::V2,
+        },
         gid: gid_of(place.address),
         mac: interface.mac,
         mtu: place.mtu(interface)?,

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sidestep_rdma::device::{Device, Driven, Event, Holdings, Peer, PostError, Source};
+use sidestep_rdma::device::{Device, Driven, Event, Holdings, Kind, Peer, PostError, Source};
 use sidestep_rdma::memory::{Registration, Shared};
 use sidestep_rdma::soft::Rnic;
 use sidestep_rdma::verbs::{Adapter, Notice};
@@ -48,6 +48,10 @@ impl Nic {
 impl Device for Nic {
     fn create(&mut self) -> Option<(QpNumber, Psn)> {
         either!(self, device => Device::create(device))
+    }
+
+    fn agree_on(&mut self, qp: QpNumber, kind: Kind) {
+        either!(self, device => device.agree_on(qp, kind));
     }
 
     fn ready_to_receive(&mut self, qp: QpNumber, address: IpAddr, peer: Peer) -> bool {

@@ -45,6 +45,8 @@ pub struct Adapter {
     pub address: IpAddr,
     /// The port of an RDMA device, as `rdma link` names it: `mlx5_0/1`. None: it is a soft RNIC.
     pub port: Option<String>,
+    /// The versions of RoCE that it speaks, the preferred first. SMC-Rv1 needs 1, and SMC-Rv2 needs 2.
+    pub roce: Vec<u8>,
     /// How peers call it.
     pub gid: String,
     /// Of its interface.

@@ -99,9 +99,10 @@ fn kind(port: Option<&str>) -> String {
     port.unwrap_or("soft RNIC").to_owned()
 }
 
-const DEVICES: [&str; 11] = [
+const DEVICES: [&str; 12] = [
     "State",
     "Device",
+    "RoCE",
     "Interface",
     "Address",
     "GID",
@@ -119,6 +120,7 @@ fn device(adapter: &Adapter) -> Vec<String> {
     vec![
         if adapter.is_up { "up" } else { "down" }.to_owned(),
         kind(adapter.port.as_deref()),
+        adapter.roce.iter().map(|version| format!("v{version}")).collect::<Vec<_>>().join(", "),
         known(&adapter.interface),
         adapter.address.to_string(),
         adapter.gid.clone(),
@@ -188,6 +190,7 @@ mod tests {
         let one = Adapter {
             address: "10.0.0.1".parse().unwrap(),
             port: None,
+            roce: vec![2, 1],
             gid: "::ffff:10.0.0.1".to_owned(),
             mac: "02:00:00:00:00:01".to_owned(),
             mtu: Some(1024),
@@ -213,6 +216,7 @@ mod tests {
             [
                 "up",
                 "soft RNIC",
+                "v2, v1",
                 "eth0",
                 "10.0.0.1",
                 "::ffff:10.0.0.1",

@@ -43,7 +43,7 @@ use super::library::Verbs;
 use super::objects::{Channel, Context, Happening, Key};
 use super::ports::{Gid, Port, gids_of};
 use super::queue_pair::{Origin, QueuePair, RECEIVE_DEPTH};
-use crate::device::{Device, Driven, Event, Failure, Holdings, Peer, PostError, Source};
+use crate::device::{Device, Driven, Event, Failure, Holdings, Kind, Peer, PostError, Source};
 use crate::memory::{PAGE_MASK, Registration, Shared};
 use crate::soft::sys;
 
@@ -109,6 +109,8 @@ pub struct Adapter {
     is_gone: bool,
     name: String,
     gid: Gid,
+    /// The same address by the other kind of RoCE, if the port has that.
+    twin: Option<Gid>,
     mtu: u16,
     depth_max: u32,
     channel: Arc<Channel>,
@@ -120,12 +122,15 @@ pub struct Adapter {
 #[derive(Debug)]
 struct Link {
     qp: QueuePair,
+    /// What it sends by.
+    gid: Gid,
     is_awake: bool,
     is_restless: bool,
 }
 
 impl Adapter {
     /// Opens an adapter, to be used at an address of one of its ports ([`choose`](super::choose)).
+    /// If the port has the address by the other kind of RoCE, too, queue pairs may have that.
     ///
     /// # Errors
     ///
@@ -159,6 +164,7 @@ impl Adapter {
             is_gone: false,
             name: port.device.clone(),
             gid,
+            twin: port.twin_of(gid),
             mtu: port.mtu,
             depth_max: works.min(completions.saturating_sub(RECEIVE_DEPTH)).max(1),
             channel,
@@ -177,6 +183,11 @@ impl Adapter {
     #[must_use]
     pub const fn gid(&self) -> Gid {
         self.gid
+    }
+
+    /// What it sends by: the address by one kind of RoCE, or by both.
+    fn own_gids(&self) -> impl Iterator<Item = Gid> + use<> {
+        [Some(self.gid), self.twin].into_iter().flatten()
     }
 
     /// The longest payload of a packet that it sends, in bytes.
@@ -229,15 +240,15 @@ impl Adapter {
         }
     }
 
-    /// The other half of a [turn](Self::turn): WRITEs that wait for a SEND do so no longer. True:
-    /// posting has failed since [`receive`](Self::receive), and there are events that nothing else
-    /// would announce.
+    /// The other half of a [turn](Self::turn): WRITEs that wait for a SEND do so no longer. True: the
+    /// first half is due, of which nothing else would tell. Since it was done, a queue pair was made,
+    /// whose queue is not armed yet, or posting has failed.
     pub fn transmit(&mut self, _now: Duration) -> bool {
         for (number, link) in &mut self.links {
             link.qp.flush();
             self.has_failed |= rouse(link, &mut self.restless, *number);
         }
-        self.has_failed
+        self.has_failed || !self.awake.is_empty()
     }
 
     /// When [`turn`](Self::turn) is to be called though nothing has come: never, for the adapter
@@ -281,7 +292,8 @@ impl Adapter {
     }
 
     fn look_for_address(&mut self) {
-        let has_ours = gids_of(&self.context).is_ok_and(|gids| gids.contains(&self.gid));
+        let has_ours =
+            gids_of(&self.context).is_ok_and(|gids| self.own_gids().all(|own| gids.contains(&own)));
         self.notices.push_back(Notice::Addresses { has_ours });
     }
 
@@ -366,16 +378,25 @@ impl Device for Adapter {
         let qp = qp.ok()?;
         let (number, first_psn) = (qp.number(), qp.first_psn());
         self.tokens.insert(self.last_token, number);
-        self.links.insert(number, Link { qp, is_awake: false, is_restless: false });
+        self.links.insert(number, Link { qp, gid: self.gid, is_awake: false, is_restless: false });
         // It was never armed.
         wake(&mut self.links, &mut self.awake, number);
         Some((number, first_psn))
     }
 
+    fn agree_on(&mut self, qp: QpNumber, kind: Kind) {
+        let agreed = self.own_gids().find(|gid| gid.kind == kind);
+        if let (Some(link), Some(gid)) = (self.links.get_mut(&qp), agreed) {
+            link.gid = gid;
+        }
+    }
+
     fn ready_to_receive(&mut self, qp: QpNumber, address: IpAddr, peer: Peer) -> bool {
-        let is_reachable = address.is_ipv4() == self.gid.address.is_ipv4() && peer.mtu <= self.mtu;
-        let Some(link) = self.links.get_mut(&qp).filter(|_| is_reachable) else { return false };
-        link.qp.ready_to_receive(&self.gid, address, peer).is_ok()
+        let Some(link) = self.links.get_mut(&qp) else { return false };
+        let gid = link.gid;
+        // Over Ethernet addresses are only names.
+        let is_near = gid.kind == Kind::RoceV1 || address.is_ipv4() == gid.address.is_ipv4();
+        is_near && peer.mtu <= self.mtu && link.qp.ready_to_receive(&gid, address, peer).is_ok()
     }
 
     fn ready_to_send(&mut self, qp: QpNumber) -> bool {

@@ -20,15 +20,7 @@ use std::sync::Arc;
 use super::abi::{self, GidEntry};
 use super::library::Verbs;
 use super::objects::{self, Context};
-
-/// How packets to and from an address look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// Directly over Ethernet.
-    RoceV1,
-    /// Over UDP.
-    RoceV2,
-}
+use crate::device::Kind;
 
 /// An address of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +75,15 @@ impl Port {
             gid.kind == kind && gid.interface == interface && gid.address == address.to_canonical()
         };
         self.gids.iter().find(is_it).copied()
+    }
+
+    /// The same address by the other kind of RoCE.
+    pub(super) fn twin_of(&self, gid: Gid) -> Option<Gid> {
+        let kind = match gid.kind {
+            Kind::RoceV1 => Kind::RoceV2,
+            Kind::RoceV2 => Kind::RoceV1,
+        };
+        self.gid(gid.address, gid.interface, kind)
     }
 }
 
