@@ -18,7 +18,8 @@
 //!
 //! The first cases ([`ground`]) have Linux on both sides; [`verbs`] runs our own code in a guest, on the
 //! kernel's RDMA device, and [`over_verbs`] all of Sidestep, with Linux as the peer. The last
-//! ([`mod@sidestep`]) have Sidestep on the host.
+//! ([`mod@sidestep`]) have Sidestep on the host. The short half, which every change has to pass, has one
+//! guest: Sidestep is on the host, and streams and silence are shorter.
 
 mod ground;
 mod guest;
@@ -30,8 +31,10 @@ mod lan;
 mod over_verbs;
 mod sidestep;
 mod talk;
+mod two_adapters;
 mod verbs;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -47,8 +50,9 @@ use crate::debian;
 use crate::leftovers::Leftovers;
 use crate::suite::{self, Lacking, Outcome, Summary};
 use crate::user;
+use ground::Case;
 use guest::{Boot, Guest};
-use host::Host;
+use host::{Host, Network};
 use kernel::Kernel;
 use lan::{Capture, Captured, Lan, Member};
 use talk::{HostTalk, Place};
@@ -57,9 +61,6 @@ use talk::{HostTalk, Place};
 const PACKAGES: [&str; 5] =
     ["qemu-system-x86", "busybox-static", "iproute2", "tcpdump", "xz-utils"];
 
-/// The target for which a guest's program is built; the kernel's architecture.
-const TARGET: &str = "x86_64-unknown-linux-gnu";
-
 /// The guests.
 const GUESTS: [Member; 2] = [Member(2), Member(3)];
 
@@ -67,7 +68,7 @@ const GUESTS: [Member; 2] = [Member(2), Member(3)];
 const PNET_ID: &str = "PNET1";
 const UEID: &str = "SMCV2-EID-1";
 
-/// Options of `cargo xtask interop`.
+/// Options of `cargo xtask interop`; without any, it is the long half.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     /// Only cases with this text in their name
@@ -75,24 +76,53 @@ pub(crate) struct Options {
     filter: Option<String>,
 
     /// Bytes of the longest packet; RDMA's have 1024 bytes of data with 1500, and 4096 with 9000
-    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1280..=9000))]
+    #[arg(long, default_value_t = MTU, value_parser = clap::value_parser!(u32).range(1280..=9000))]
     mtu: u32,
+
+    /// Only cases with Sidestep on one side, each as short as it can be: two minutes
+    #[arg(long)]
+    short: bool,
+}
+
+/// Ethernet's.
+const MTU: u32 = 1500;
+
+impl Options {
+    /// The half that every change has to pass.
+    pub(crate) fn short() -> Self {
+        Self { filter: None, mtu: MTU, short: true }
+    }
+
+    fn cases(&self) -> Vec<&'static Case> {
+        let wanted = |name: &str| self.filter.as_ref().is_none_or(|it| name.contains(it.as_str()));
+        // Guest 2 does not live to see the end of Sidestep's cases.
+        let all: [&[Case]; 5] = [
+            &ground::CASES,
+            &verbs::CASES,
+            &over_verbs::CASES,
+            &two_adapters::CASES,
+            &sidestep::CASES,
+        ];
+        let of_half: &[&[Case]] = if self.short { &all[4..] } else { &all };
+        let all = of_half.iter().flat_map(|cases| cases.iter());
+        all.filter(|(name, _)| wanted(name)).collect()
+    }
+
+    fn guests(&self) -> &'static [Member] {
+        if self.short { &GUESTS[..1] } else { &GUESTS }
+    }
 }
 
 /// Plays the cases; the last line is `N passed, N failed, N skipped`.
 ///
 /// **Errors**: a case failed, or nothing matched.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let wanted = |name: &str| options.filter.as_ref().is_none_or(|it| name.contains(it.as_str()));
-    // Guest 2 does not live to see the end of Sidestep's cases.
-    let all = ground::CASES.iter().chain(&verbs::CASES).chain(&over_verbs::CASES);
-    let all = all.chain(&sidestep::CASES);
-    let chosen: Vec<_> = all.filter(|(name, _)| wanted(name)).collect();
+    let chosen = options.cases();
     ensure!(!chosen.is_empty(), "no case has that name");
     let leftovers = Leftovers::note();
     let mut summary = Summary::default();
     let start = Instant::now();
-    match Scene::set(options.mtu) {
+    match Scene::set(options) {
         Ok((mut scene, about)) => {
             summary.add("guests start", "", Outcome::Passed(about, start.elapsed()));
             for (name, case) in chosen {
@@ -107,9 +137,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     summary.conclude("interop", None)
 }
 
-/// Two guests on a network, and what the host has beside them.
+/// Guests on a network, and what the host has beside them.
 struct Scene {
-    guests: [Guest; 2],
+    /// One in the short half, and two otherwise.
+    guests: Vec<Guest>,
     /// What lets programs of the host speak SMC-R, once a case has asked for it.
     host: Option<Host>,
     lan: Lan,
@@ -117,6 +148,7 @@ struct Scene {
     launcher: Launcher,
     /// What plays the host's ends of talks.
     talker: PathBuf,
+    is_short: bool,
     /// Where consoles, kernels' logs and captures of what failed are.
     logs: PathBuf,
 }
@@ -125,26 +157,27 @@ impl Scene {
     /// Starts everything; what it is, for the report.
     ///
     /// **Errors**: [`Lacking`], if this machine cannot; or a guest does not start.
-    fn set(mtu: u32) -> Result<(Self, String)> {
-        must_be_possible()?;
+    fn set(options: &Options) -> Result<(Self, String)> {
+        let (logs, kernel) = fetch()?;
         let repo = place::repo_root()?;
-        let logs = place::scratch_dir(&repo, "sidestep-interop")?;
-        let kernel = Kernel::get(&logs)?;
-        let program = build_program(&logs)?;
-        let talker = build_talker(&repo)?;
+        let talker = build_program(&repo)?;
         let boot = Boot { kernel: kernel.image.clone(), initramfs: image::place(&logs), logs };
         let busybox = find_command("busybox").context("busybox")?;
-        image::write(&boot.initramfs, &kernel, &program, &busybox)?;
-        let lan = Lan::make(&GUESTS, mtu)?;
-        let mut guests =
-            [Guest::turn_on(&boot, &lan, GUESTS[0])?, Guest::turn_on(&boot, &lan, GUESTS[1])?];
+        image::write(&boot.initramfs, &kernel, &talker, &busybox)?;
+        let members = options.guests();
+        let lan = Lan::make(members, options.mtu)?;
+        let mut guests = members
+            .iter()
+            .map(|member| Guest::turn_on(&boot, &lan, *member))
+            .collect::<Result<Vec<_>>>()?;
         for guest in &mut guests {
             guest.await_ready()?;
             guest.equip(&lan, PNET_ID, UEID)?;
         }
         let launcher = Launcher::new(&LaunchOptions::default(), &repo)?.eager();
-        let about = format!("{}, MTU {mtu}", kernel.package);
-        Ok((Self { guests, host: None, lan, launcher, talker, logs: boot.logs }, about))
+        let about = format!("{}, MTU {}", kernel.package, options.mtu);
+        let (is_short, logs) = (options.short, boot.logs);
+        Ok((Self { guests, host: None, lan, launcher, talker, is_short, logs }, about))
     }
 
     /// Plays a case while its packets are written to a file. When it fails, the file stays, with both
@@ -174,8 +207,19 @@ impl Scene {
         name: &str,
         action: impl FnOnce(&mut Self) -> Result<T>,
     ) -> Result<(Captured, T)> {
+        let interface = self.guests[0].member().tap();
+        self.captured_at(&interface, name, action)
+    }
+
+    /// The same at any interface of the host's end.
+    fn captured_at<T>(
+        &mut self,
+        interface: &str,
+        name: &str,
+        action: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<(Captured, T)> {
         let directory = self.logs.join(name);
-        let capture = Capture::start(&self.lan, self.guests[0].member(), directory)?;
+        let capture = Capture::start(&self.lan, interface, directory)?;
         let done = action(self)?;
         Ok((capture.finish()?, done))
     }
@@ -206,6 +250,18 @@ impl Scene {
         play: Play,
     ) -> Result<[Report; 2]> {
         let address = (self.member(server).v4(), PORT).into();
+        self.between_at(address, [server, client], socket, connections, play)
+    }
+
+    /// The same at any address of the server's.
+    fn between_at(
+        &mut self,
+        address: SocketAddr,
+        [server, client]: [Place; 2],
+        socket: SocketKind,
+        connections: u16,
+        play: Play,
+    ) -> Result<[Report; 2]> {
         let sockets = [server, client].map(|place| place.socket(socket));
         let [servers, clients] = talk::both_ends(address, connections, &play, sockets);
         let server = self.begin(server, servers)?;
@@ -213,7 +269,7 @@ impl Scene {
         let client = match client.context("the client") {
             Ok(report) => report,
             Err(error) => {
-                self.end(server);
+                self.kill(server);
                 return Err(error);
             }
         };
@@ -232,8 +288,11 @@ impl Scene {
     }
 
     fn begin(&mut self, place: Place, talk: Talk) -> Result<Begun> {
+        let patience = talk::patience(&talk.play);
         let transport = match place {
-            Place::Guest(nth) => return Ok(Begun::InGuest(nth, self.guests[nth].begin(talk)?)),
+            Place::Guest(nth) => {
+                return Ok(Begun::InGuest(nth, self.guests[nth].begin(talk)?, patience));
+            }
             Place::Host => Transport::Tcp,
             Place::Sidestep => Transport::Smc,
         };
@@ -246,7 +305,7 @@ impl Scene {
 
     fn report(&mut self, begun: Begun) -> Result<Report> {
         match begun {
-            Begun::InGuest(nth, job) => self.guests[nth].report(job, talk::PATIENCE),
+            Begun::InGuest(nth, job, patience) => self.guests[nth].report(job, patience),
             Begun::OnHost(talk) => talk.report(),
         }
     }
@@ -262,9 +321,14 @@ impl Scene {
 
     /// Lets the host and the first guest meet for the first time.
     fn forget_link_groups(&mut self) -> Result<()> {
+        self.meet_anew(Network::default())
+    }
+
+    /// The same in another network.
+    fn meet_anew(&mut self, network: Network) -> Result<()> {
         self.equip_host()?;
         if let Some(host) = &mut self.host {
-            host.restart_gateway(&self.lan)?;
+            host.restart_gateway(&self.lan, network)?;
         }
         let deadline = Instant::now() + talk::PATIENCE;
         loop {
@@ -279,17 +343,18 @@ impl Scene {
 
     /// The link groups of the first guest with the host.
     fn link_groups(&mut self) -> Result<Vec<LinkGroup>> {
-        let gid = Member::HOST.gid();
+        let gids = [Member::HOST, Member::HOST.second()].map(Member::gid);
         let mut groups = self.guests[0].link_groups()?;
-        groups.retain(|group| group.links.iter().any(|link| link.peer_gid == gid));
+        groups.retain(|group| group.links.iter().any(|link| gids.contains(&link.peer_gid)));
         Ok(groups)
     }
 
-    /// Ends a talk of which nothing is expected any more: the next one needs the port.
-    fn end(&mut self, begun: Begun) {
-        if let Begun::InGuest(nth, job) = begun {
+    /// Kills an end of a talk of which nothing is expected any more: the next one needs the port.
+    fn kill(&mut self, begun: Begun) {
+        match begun {
             // Fails only if it has ended.
-            let _ = self.guests[nth].kill(job);
+            Begun::InGuest(nth, job, _) => drop(self.guests[nth].kill(job)),
+            Begun::OnHost(talk) => drop(talk),
         }
     }
 
@@ -306,8 +371,19 @@ const PORT: u16 = 5_000;
 
 /// An end of a talk that goes on.
 enum Begun {
-    InGuest(usize, guest::Job),
+    /// The guest, its job, and how long that may take.
+    InGuest(usize, guest::Job, Duration),
     OnHost(HostTalk),
+}
+
+/// Gets what guests need and is not built here, unless it is there. Returns where to work, and the kernel.
+///
+/// **Errors**: [`Lacking`], with what cannot be had.
+pub(crate) fn fetch() -> Result<(PathBuf, Kernel)> {
+    must_be_possible()?;
+    let scratch = place::scratch_dir(&place::repo_root()?, "sidestep-interop")?;
+    let kernel = Kernel::get(&scratch)?;
+    Ok((scratch, kernel))
 }
 
 /// **Errors**: [`Lacking`], with what it is that this machine does not have.
@@ -324,25 +400,11 @@ fn must_be_possible() -> Result<()> {
     debian::ensure(&PACKAGES).map_err(|error| Lacking(format!("{error:#}")).into())
 }
 
-/// Builds the same program as the host has it: with libraries, among which Sidestep's can be.
-fn build_talker(repo: &Path) -> Result<PathBuf> {
+/// Builds the program of guests, which plays the host's ends of talks as well. It finds its libraries
+/// in a guest, too ([`image`]); to bring them along costs less than to build it a second time.
+fn build_program(repo: &Path) -> Result<PathBuf> {
     let mut build = Command::new("cargo");
-    build.args(["build", "--quiet", "--release", "--package", "sidestep-guest"]);
+    build.args(["build", "--quiet", "--package", "sidestep-guest"]);
     crate::run(&mut build)?;
-    Ok(place::target_dir(repo).join("release/sidestep-guest"))
-}
-
-/// Builds the guests' program, which finds no library there: statically.
-fn build_program(scratch: &Path) -> Result<PathBuf> {
-    let directory = scratch.join("build");
-    let flags = format!("CARGO_TARGET_{}_RUSTFLAGS", TARGET.to_uppercase().replace('-', "_"));
-    let mut build = Command::new("cargo");
-    build
-        .args(["build", "--quiet", "--release", "--package", "sidestep-guest"])
-        // Said although it is the host's: what runs in the compiler is built without the flags.
-        .args(["--target", TARGET, "--target-dir"])
-        .arg(&directory)
-        .env(flags, "-C target-feature=+crt-static");
-    crate::run(&mut build)?;
-    Ok(directory.join(TARGET).join("release/sidestep-guest"))
+    Ok(place::target_dir(repo).join("debug/sidestep-guest"))
 }

@@ -43,6 +43,7 @@ mod witness;
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
 use std::process::Command;
+use std::thread;
 
 #[derive(Parser)]
 #[command(about = "Developer tasks of Sidestep")]
@@ -148,30 +149,45 @@ fn check() -> Result<()> {
 
 fn test() -> Result<()> {
     check()?;
-    cargo(&["test", "--quiet", "--workspace"])?;
-    loom()?;
-    races::run()?;
-    debian::ensure_for_e2e()?;
-    build()?;
+    thread::scope(|scope| {
+        let prepared = scope.spawn(prepare);
+        cargo(&["test", "--quiet", "--workspace"])?;
+        loom()?;
+        races::run()?;
+        prepared.join().expect("it does not panic")
+    })?;
     posix::run(&parse::<posix::Options>())?;
     operations::run_always()?;
     hostile::run(&parse::<hostile::Options>())?;
     e2e::run(&parse::<e2e::E2eOptions>())?;
     compat::run(&compat::Options::short())?;
-    suites::run(&suites::Options::short())
+    suites::run(&suites::Options::short())?;
+    interop::run(&interop::Options::short())
+}
+
+/// What tests with unmodified programs need, made on the time that other tests leave when they wait.
+fn prepare() -> Result<()> {
+    debian::ensure_for_e2e()?;
+    run(Command::new("nice").arg("cargo").args(BUILD))?;
+    // What cannot be had is said when it is needed.
+    let _ = interop::fetch();
+    Ok(())
 }
 
 fn loom() -> Result<()> {
     run(Command::new("cargo")
-        .args(["test", "--package", "sidestep-device", "--lib", "--release", "loom"])
+        .args(["test", "--package", "sidestep-device", "--lib", "--profile", "quick", "loom"])
         .args(["--target-dir", "target/loom"])
         .env("RUSTFLAGS", "--cfg loom")
         .env("LOOM_MAX_PREEMPTIONS", "3"))
 }
 
-/// The library and the tool, as they are shipped.
+/// Builds the library and the tool, as they are shipped.
+const BUILD: &[&str] =
+    &["build", "--release", "--package", "sidestep-preload", "--package", "sidestep-cli"];
+
 fn build() -> Result<()> {
-    cargo(&["build", "--release", "--package", "sidestep-preload", "--package", "sidestep-cli"])
+    cargo(BUILD)
 }
 
 /// The targets, and whose seeds each begins with.

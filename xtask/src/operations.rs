@@ -17,6 +17,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -33,6 +35,9 @@ const TRIALS: usize = 6;
 /// A shorter list must be wrong this often to replace the longer one: less than
 /// [`TRIALS`], because there are hundreds of them.
 const SHRINKING_TRIALS: usize = 2;
+
+/// Lists that are played at the same time.
+const BESIDE_EACH_OTHER: usize = 4;
 
 /// What marks a line that breaks the player's own model of a stream.
 const MODEL_MARK: &str = "MODEL";
@@ -163,6 +168,19 @@ pub(crate) fn run_always() -> Result<()> {
     Stage::new("early", true)?.play_all(demoted, true)
 }
 
+/// What came out of lists.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    passed: u32,
+    failed: u32,
+    /// How many of those that passed did not at the first play.
+    unsteady: u32,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The player and the library.
 struct Stage {
     player: PathBuf,
@@ -185,28 +203,49 @@ impl Stage {
         })
     }
 
-    /// Plays lists, and prints the shortest form of one that is wrong.
-    fn play_all(&self, lists: impl IntoIterator<Item = Named>, keep_going: bool) -> Result<()> {
+    /// Plays lists, some beside each other because they mostly wait, and prints the shortest form of
+    /// those that are wrong.
+    fn play_all(
+        &self,
+        lists: impl IntoIterator<Item = Named, IntoIter: Send>,
+        keep_going: bool,
+    ) -> Result<()> {
         let start = Instant::now();
-        let (mut passed, mut failed, mut unsteady) = (0, 0, 0);
-        for Named { argument, list } in lists {
-            let agrees = self.agrees(&list)?;
-            if agrees || !self.is_wrong(&list, TRIALS)? {
-                passed += 1;
-                unsteady += u32::from(!agrees);
-                continue;
+        let (lists, tally) = (Mutex::new(lists.into_iter()), Mutex::new(Tally::default()));
+        let play = || -> Result<()> {
+            while keep_going || lock(&tally).failed == 0 {
+                // A statement of its own: while a list is played, others can be taken.
+                let next = lock(&lists).next();
+                let Some(named) = next else { break };
+                self.judge(named, &tally)?;
             }
-            failed += 1;
-            let short = self.shorten(list)?;
-            println!("--- the list of {argument} is wrong; shortened:\n{}", hex_of(&short));
-            print!("{}", self.report(&short)?);
-            if !keep_going {
-                break;
-            }
-        }
+            Ok(())
+        };
+        thread::scope(|scope| {
+            let players = [(); BESIDE_EACH_OTHER].map(|()| scope.spawn(play));
+            players.into_iter().try_for_each(|it| it.join().expect("no player panics"))
+        })?;
+        let Tally { passed, failed, unsteady } = *lock(&tally);
         println!("{:.0} s, {unsteady} lists agreed when repeated", start.elapsed().as_secs_f64());
         println!("{passed} passed, {failed} failed");
         ensure!(failed == 0, "{failed} lists of operations are wrong");
+        Ok(())
+    }
+
+    /// Plays a list, again if need be, and counts it.
+    fn judge(&self, Named { argument, list }: Named, tally: &Mutex<Tally>) -> Result<()> {
+        let agrees = self.agrees(&list)?;
+        if agrees || !self.is_wrong(&list, TRIALS)? {
+            let mut tally = lock(tally);
+            tally.passed += 1;
+            tally.unsteady += u32::from(!agrees);
+            return Ok(());
+        }
+        lock(tally).failed += 1;
+        let short = self.shorten(list)?;
+        let report = self.report(&short)?;
+        // In one call: reports do not come between each other.
+        print!("--- the list of {argument} is wrong; shortened:\n{}\n{report}", hex_of(&short));
         Ok(())
     }
 

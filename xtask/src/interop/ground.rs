@@ -21,7 +21,7 @@ use crate::bench::place::find_command;
 /// A case: its name, and what it does.
 pub(super) type Case = (&'static str, fn(&mut Scene) -> Result<String>);
 
-pub(super) const CASES: [Case; 12] = [
+pub(super) const CASES: [Case; 11] = [
     ("ping", ping),
     ("echo", echo),
     ("ipproto-smc", ipproto_smc),
@@ -33,7 +33,6 @@ pub(super) const CASES: [Case; 12] = [
     ("killed", killed),
     ("declined", declined),
     ("host", host),
-    ("sidestep", sidestep),
 ];
 
 /// How often a guest is asked for what is to come.
@@ -212,7 +211,7 @@ fn killed(scene: &mut Scene) -> Result<String> {
     for guest in &mut scene.guests {
         await_connection(guest)?;
     }
-    let [first, second] = &mut scene.guests;
+    let [first, second] = &mut scene.guests[..] else { bail!("it takes two guests") };
     second.kill(client)?;
     ensure!(second.report(client, PATIENCE).is_err(), "the client was not killed");
     let Err(noticed) = first.report(server, PATIENCE) else { bail!("the server had an answer") };
@@ -225,11 +224,16 @@ fn killed(scene: &mut Scene) -> Result<String> {
 
 /// Waits until a guest has a connection over RDMA that has been agreed upon.
 pub(super) fn await_connection(guest: &mut Guest) -> Result<()> {
+    await_connections(guest, 1)
+}
+
+/// The same for some connections.
+pub(super) fn await_connections(guest: &mut Guest, count: usize) -> Result<()> {
     /// `SMC_ACTIVE`
     const ACTIVE: u8 = 1;
     let is_it = |it: &SmcSocket| it.state == ACTIVE && matches!(it.mode, Mode::SmcR(Some(_)));
     let deadline = Instant::now() + PATIENCE;
-    while !guest.sockets()?.iter().any(is_it) {
+    while guest.sockets()?.into_iter().filter(is_it).count() < count {
         ensure!(Instant::now() < deadline, "{guest} has not met the other");
         thread::sleep(POLL_INTERVAL);
     }
@@ -260,12 +264,7 @@ fn host(scene: &mut Scene) -> Result<String> {
     must_be_tcp_with(Place::Host, scene)
 }
 
-/// Guests and programs under Sidestep without a gateway: TCP, and nothing is disturbed.
-fn sidestep(scene: &mut Scene) -> Result<String> {
-    must_be_tcp_with(Place::Sidestep, scene)
-}
-
-fn must_be_tcp_with(place: Place, scene: &mut Scene) -> Result<String> {
+pub(super) fn must_be_tcp_with(place: Place, scene: &mut Scene) -> Result<String> {
     /// The peer has not sent the TCP option (`SMC_CLC_DECL_PEERNOSMC`).
     const PEER_NO_SMC: u32 = 0x0301_0000;
     for (server, client) in [(Place::Guest(0), place), (place, Place::Guest(0))] {

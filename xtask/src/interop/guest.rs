@@ -95,14 +95,22 @@ impl Guest {
 
     /// Sets up its network and SMC; it has the addresses of its number.
     pub(crate) fn equip(&mut self, lan: &Lan, pnet_id: &str, ueid: &str) -> Result<()> {
-        let equipment = Equipment {
-            addresses: self.member.addresses().to_vec(),
-            mtu: lan.mtu(),
-            has_rdma: true,
-            pnet_id: Some(pnet_id.to_owned()),
-            ueids: vec![ueid.to_owned()],
-        };
+        let addresses = self.member.addresses().to_vec();
+        let equipment =
+            Equipment { ueids: vec![ueid.to_owned()], ..card(0, addresses, lan, pnet_id) };
         self.ask(Order::Equip(equipment)).map(drop)
+    }
+
+    /// Sets up its second card, which has another address of the same network, and is in the same
+    /// physical network for SMC.
+    pub(crate) fn equip_second(&mut self, lan: &Lan, pnet_id: &str) -> Result<()> {
+        // Or either card would answer for both, and the RDMA device above it would not know the other's
+        // packets.
+        for rule in ["net.ipv4.conf.all.arp_ignore=1", "net.ipv4.conf.all.arp_announce=2"] {
+            self.run(&["sysctl", "-w", rule])?;
+        }
+        let addresses = vec![self.member.second().addresses()[0].clone()];
+        self.ask(Order::Equip(card(1, addresses, lan, pnet_id))).map(drop)
     }
 
     /// Lets it leave one network of SMC-Rv2 for another.
@@ -255,8 +263,14 @@ impl fmt::Display for Guest {
     }
 }
 
+/// A network card of a guest with these addresses.
+fn card(card: u8, addresses: Vec<String>, lan: &Lan, pnet_id: &str) -> Equipment {
+    let pnet_id = Some(pnet_id.to_owned());
+    Equipment { card, addresses, mtu: lan.mtu(), has_rdma: true, pnet_id, ueids: Vec::new() }
+}
+
 /// The machine: one emulated processor, a serial port that is our pipe, a console that is a file, and
-/// a card at its cable.
+/// two cards at their cables.
 fn machine(boot: &Boot, lan: &Lan, member: Member, console: &Path) -> Command {
     // With them the card would leave it to us to cut segments and to sum them up, and a capture would
     // show what never goes over a wire.
@@ -273,16 +287,20 @@ fn machine(boot: &Boot, lan: &Lan, member: Member, console: &Path) -> Command {
         .arg(&boot.kernel)
         .arg("-initrd")
         .arg(&boot.initramfs)
-        // A kernel that panics ends the machine at once. Nothing is to be kept from its user.
-        .args(["-append", "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off"])
+        // A kernel that panics ends the machine at once. Nothing is to be kept from its user. Where the
+        // host is busy, its timer may seem to be broken.
+        .arg("-append")
+        .arg("console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off no_timer_check")
         .args(["-chardev", "stdio,id=control,signal=off", "-device", "virtio-serial-pci"])
-        .args(["-device", "virtserialport,chardev=control,name=sidestep"])
-        .args(["-netdev", &format!("tap,id=lan,ifname={},script=no,downscript=no", member.tap())])
-        .arg("-device")
-        .arg(format!(
-            "virtio-net-pci,netdev=lan,mac={},host_mtu={},romfile=,{NO_OFFLOADS}",
-            member.mac(),
-            lan.mtu()
-        ));
+        .args(["-device", "virtserialport,chardev=control,name=sidestep"]);
+    for card in [member, member.second()] {
+        let (tap, mac, mtu) = (card.tap(), card.mac(), lan.mtu());
+        command
+            .args(["-netdev", &format!("tap,id={tap},ifname={tap},script=no,downscript=no")])
+            .arg("-device")
+            .arg(format!(
+                "virtio-net-pci,netdev={tap},mac={mac},host_mtu={mtu},romfile=,{NO_OFFLOADS}"
+            ));
+    }
     command
 }

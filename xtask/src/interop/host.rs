@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 
-use super::lan::{BRIDGE, Lan};
+use super::lan::{BRIDGE, Lan, SECOND};
 use super::{PNET_ID, UEID};
 use crate::bench::launch::{self, Dialogue, Program};
 use crate::enclosure::Group;
@@ -33,7 +33,7 @@ impl Host {
     /// `scratch`.
     pub(super) fn equip(sidestep: &Path, lan: &Lan, scratch: PathBuf) -> Result<Self> {
         fs::create_dir_all(&scratch)?;
-        fs::write(scratch.join(CONFIGURATION), configuration())?;
+        fs::write(scratch.join(CONFIGURATION), Network::default().configuration())?;
         let group = Group::make()?;
         let mut agent = Command::new(sidestep);
         agent.arg("agent").arg("--cgroup").arg(group.at());
@@ -44,14 +44,15 @@ impl Host {
         Ok(Self { gateway, _agent: agent, group, sidestep: sidestep.to_owned(), scratch })
     }
 
-    /// Ends the gateway, and starts another: it knows no link group any more.
-    pub(super) fn restart_gateway(&mut self, lan: &Lan) -> Result<()> {
+    /// Ends the gateway, and starts another, which knows no link group.
+    pub(super) fn restart_gateway(&mut self, lan: &Lan, network: Network) -> Result<()> {
         launch::signal(self.gateway.pid(), libc::SIGTERM)?;
         let deadline = Instant::now() + PATIENCE;
         while !self.gateway.has_ended()? {
             ensure!(Instant::now() < deadline, "the gateway does not end");
             thread::sleep(POLL_INTERVAL);
         }
+        fs::write(self.scratch.join(CONFIGURATION), network.configuration())?;
         self.gateway = start_gateway(&self.sidestep, &self.group, lan, &self.scratch)?;
         Ok(())
     }
@@ -69,7 +70,7 @@ impl Host {
 
 fn start_gateway(sidestep: &Path, group: &Group, lan: &Lan, scratch: &Path) -> Result<Program> {
     let mut command = Command::new(sidestep);
-    command.args(["gateway", "--adapter", BRIDGE, "--log", "debug"]);
+    command.args(["gateway", "--log", "debug"]);
     lan.enclose(&mut command);
     enclose(&mut command, group, scratch);
     let mut gateway = Program::start(command, scratch)?;
@@ -91,7 +92,23 @@ fn enclose(command: &mut Command, group: &Group, scratch: &Path) {
 
 const CONFIGURATION: &str = "sidestep.toml";
 
-/// The host is of the guests' network.
-fn configuration() -> String {
-    format!("[smc]\neid = \"{UEID}\"\n\n[pnet.{PNET_ID}]\ninterfaces = [\"{BRIDGE}\"]\n")
+/// What the gateway's adapters are in.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Network {
+    /// Whether it has two.
+    pub(super) has_second: bool,
+    /// What they send suffers, in the words of `smc-r.faults`.
+    pub(super) faults: Option<&'static str>,
+}
+
+impl Network {
+    /// The host is of the guests' network, with either interface.
+    fn configuration(self) -> String {
+        let faults = self.faults.map(|words| format!("faults = \"{words}\"\n")).unwrap_or_default();
+        let second = if self.has_second { format!(", \"{SECOND}\"") } else { String::new() };
+        format!(
+            "[smc-r]\nadapters = [\"{BRIDGE}\"{second}]\n{faults}\n[smc]\neid = \"{UEID}\"\n\n\
+             [pnet.{PNET_ID}]\ninterfaces = [\"{BRIDGE}\", \"{SECOND}\"]\n"
+        )
+    }
 }

@@ -1,21 +1,27 @@
-//! What a guest boots with: an initramfs that has the modules, busybox and our own program, and no
-//! disk besides.
+//! What a guest boots with: an initramfs that has the modules, busybox and our own program with the
+//! libraries that it has on the host, and no disk besides.
 //!
 //! Modules stand in it in the order in which they must be loaded, unpacked: to do either in the guest,
 //! whose processor is emulated, takes seconds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use super::kernel::Kernel;
+use crate::bench::launch;
 
 /// The modules that a guest needs, besides those that these need. Their order is free, but for
 /// one that another finds by what it does: `rdma_rxe` asks the kernel for any CRC-32.
 const MODULES: [&str; 7] =
     ["virtio_net", "crc32_generic", "rdma_rxe", "smc", "smc_diag", "tcp_diag", "sch_netem"];
+
+/// For a tool of the host.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Writes an initramfs.
 ///
@@ -25,6 +31,10 @@ pub(crate) fn write(to: &Path, kernel: &Kernel, program: &Path, busybox: &Path) 
     archive.directory("bin");
     archive.directory("modules");
     archive.file("init", &fs::read(program).context("the guests' program")?);
+    for library in libraries(program)? {
+        let content = fs::read(&library).with_context(|| library.display().to_string())?;
+        archive.file_below_directories(&library, &content)?;
+    }
     archive.file("bin/busybox", &fs::read(busybox).context("busybox")?);
     let mut list = String::new();
     for (name, module) in modules(kernel)? {
@@ -33,6 +43,22 @@ pub(crate) fn write(to: &Path, kernel: &Kernel, program: &Path, busybox: &Path) 
     }
     archive.file("modules/list", list.as_bytes());
     fs::write(to, archive.finish()).with_context(|| to.display().to_string())
+}
+
+/// The libraries of a program, and the dynamic linker: what `ldd` says.
+///
+/// **Errors**: `ldd`'s: it is no such program.
+pub(super) fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
+    let mut ask = Command::new("ldd");
+    ask.arg(program);
+    Ok(files_in(&launch::run(ask, PATIENCE)?))
+}
+
+/// The files that `ldd` names: `libc.so.6 => /lib/libc.so.6 (0x…)`, and the dynamic linker without
+/// an arrow.
+fn files_in(said: &str) -> Vec<PathBuf> {
+    let words = said.lines().flat_map(str::split_whitespace);
+    words.filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
 }
 
 /// [`MODULES`] and those they need, in the order of loading.
@@ -90,6 +116,8 @@ fn needs(module: &[u8]) -> Vec<String> {
 struct Archive {
     bytes: Vec<u8>,
     entries: u32,
+    /// Those below which there are files that have brought them along.
+    directories: BTreeSet<PathBuf>,
 }
 
 impl Archive {
@@ -102,6 +130,20 @@ impl Archive {
 
     fn file(&mut self, name: &str, content: &[u8]) {
         self.entry(name, Self::FILE, content);
+    }
+
+    /// The same for a file of the host at its place, an absolute path, with the directories above it.
+    fn file_below_directories(&mut self, at: &Path, content: &[u8]) -> Result<()> {
+        let at = at.strip_prefix("/")?;
+        let mut above: Vec<&Path> = at.ancestors().skip(1).collect();
+        above.retain(|it| !it.as_os_str().is_empty());
+        for directory in above.into_iter().rev() {
+            if self.directories.insert(directory.to_owned()) {
+                self.directory(&directory.to_string_lossy());
+            }
+        }
+        self.file(&at.to_string_lossy(), content);
+        Ok(())
     }
 
     /// The archive, with the entry that says that it was the last.
@@ -157,6 +199,30 @@ mod tests {
         let names: Vec<&str> = ordered.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["ib_core", "smc", "smc_diag"]);
         assert!(add_with_needs("netem", &paths, &read, &mut ordered).is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn libraries_are_those_that_are_files() {
+        let said = "\tlinux-vdso.so.1 (0x00007ffd)\n\
+                    \tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f12)\n\
+                    \t/lib64/ld-linux-x86-64.so.2 (0x00007f34)\n";
+        let expected = ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"];
+        assert_eq!(files_in(said), expected.map(PathBuf::from));
+        assert!(files_in("\tstatically linked\n").is_empty());
+    }
+
+    #[test]
+    fn a_file_brings_its_directories_along_once() -> Result<()> {
+        let mut archive = Archive::default();
+        for library in ["/lib/here/a", "/lib/here/b"] {
+            archive.file_below_directories(Path::new(library), b"")?;
+        }
+        assert_eq!(archive.entries, 4);
+        let text = String::from_utf8_lossy(&archive.bytes).into_owned();
+        let at = |name: &str| text.find(name).unwrap();
+        assert!(at("lib\0") < at("lib/here\0") && at("lib/here\0") < at("lib/here/a\0"));
+        assert!(archive.file_below_directories(Path::new("lib/a"), b"").is_err());
         Ok(())
     }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::guest::Guest;
+use super::image;
 use super::lan::{Lan, Member};
 use crate::bench::launch::{self, Program};
 use crate::debian;
@@ -65,15 +66,12 @@ impl Kit {
     }
 
     /// Adds an archive of files that will be in the directory of its name, with the libraries that
-    /// they are linked with. (They find libibverbs when they run, so they are not linked statically as
-    /// the guests' own program is, and bring their C library.)
+    /// they are linked with.
     pub(super) fn add(&self, name: &str, files: &[PathBuf]) -> Result<()> {
         let root = self.empty(name)?;
         for file in files {
             copy(file, &root.join(name).join(file.file_name().context("a file has a name")?))?;
-            let mut ask = Command::new("ldd");
-            ask.arg(file);
-            for library in libraries(&launch::run(ask, PATIENCE)?) {
+            for library in image::libraries(file)? {
                 copy(&library, &root.join(library.strip_prefix("/")?))?;
             }
         }
@@ -126,26 +124,4 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to.parent().context("a file in a directory")?)?;
     // What a link leads to.
     fs::copy(from, to).with_context(|| from.display().to_string()).map(drop)
-}
-
-/// The files that `ldd` names: `libc.so.6 => /lib/libc.so.6 (0x…)`, and the dynamic linker without
-/// an arrow.
-fn libraries(said: &str) -> Vec<PathBuf> {
-    let words = said.lines().flat_map(str::split_whitespace);
-    words.filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn libraries_are_those_that_are_files() {
-        let said = "\tlinux-vdso.so.1 (0x00007ffd)\n\
-                    \tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f12)\n\
-                    \t/lib64/ld-linux-x86-64.so.2 (0x00007f34)\n";
-        let expected = ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"];
-        assert_eq!(libraries(said), expected.map(PathBuf::from));
-        assert!(libraries("\tstatically linked\n").is_empty());
-    }
 }

@@ -6,6 +6,9 @@
 //!     bridge "lan" ----------- tap2 ------------------- tap3
 //! ```
 //!
+//! Each member has a second interface in the same network, at the number 100 higher, of which nothing is
+//! seen before a case wants it: `lan2` at the host.
+//!
 //! The namespace has no name: it is gone with the last process in it, however this one ends. Nothing
 //! leads out of it.
 
@@ -29,6 +32,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The bridge, which is also the host's interface.
 pub(super) const BRIDGE: &str = "lan";
+/// The host's second interface. Its cable is one that no guest's end pulls: the bridge stays up when the
+/// last guest is turned off.
+pub(super) const SECOND: &str = "lan2";
 
 /// A member of the network: the host is 1, guests are 2 and more.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -36,6 +42,11 @@ pub(crate) struct Member(pub(crate) u8);
 
 impl Member {
     pub(crate) const HOST: Self = Self(1);
+
+    /// A member's second interface.
+    pub(crate) fn second(self) -> Self {
+        Self(self.0 + 100)
+    }
 
     pub(crate) fn v4(self) -> IpAddr {
         Ipv4Addr::new(10, 91, 0, self.0).into()
@@ -88,11 +99,19 @@ impl Lan {
         let mtu = self.mtu.to_string();
         self.ip(&["link", "set", "lo", "up"])?;
         self.ip(&["link", "add", BRIDGE, "address", &Member::HOST.mac(), "type", "bridge"])?;
-        for tap in guests.iter().map(|guest| guest.tap()) {
+        for tap in guests.iter().flat_map(|guest| [guest.tap(), guest.second().tap()]) {
             self.ip(&["tuntap", "add", "dev", &tap, "mode", "tap"])?;
             self.ip(&["link", "set", &tap, "mtu", &mtu, "master", BRIDGE, "up"])?;
         }
         self.ip(&["link", "set", BRIDGE, "mtu", &mtu, "up"])?;
+        let mac = Member::HOST.second().mac();
+        self.ip(&[
+            "link", "add", SECOND, "address", &mac, "type", "veth", "peer", "name", "port2",
+        ])?;
+        self.ip(&["link", "set", "port2", "mtu", &mtu, "master", BRIDGE, "up"])?;
+        self.ip(&["link", "set", SECOND, "mtu", &mtu, "up"])?;
+        let [v4, _] = Member::HOST.second().addresses();
+        self.ip(&["address", "add", &v4, "dev", SECOND])?;
         let [v4, v6] = Member::HOST.addresses();
         self.ip(&["address", "add", &v4, "dev", BRIDGE])?;
         self.ip(&["address", "add", &v6, "dev", BRIDGE, "nodad"])
@@ -103,6 +122,11 @@ impl Lan {
         command.args(words);
         self.enclose(&mut command);
         launch::run(command, PATIENCE).map(drop)
+    }
+
+    /// Pulls the cable of an interface of the host's end, or puts it back.
+    pub(crate) fn set_cable(&self, interface: &str, is_up: bool) -> Result<()> {
+        self.ip(&["link", "set", interface, if is_up { "up" } else { "down" }])
     }
 
     /// Lets a program of the host begin in the network.
@@ -136,14 +160,14 @@ pub(crate) struct Capture {
 
 impl Capture {
     /// Begins one, in a directory of its own; returns when it sees everything.
-    pub(crate) fn start(lan: &Lan, of: Member, directory: PathBuf) -> Result<Self> {
+    pub(crate) fn start(lan: &Lan, interface: &str, directory: PathBuf) -> Result<Self> {
         if directory.exists() {
             fs::remove_dir_all(&directory)?;
         }
         fs::create_dir(&directory)?;
         let mut command = Command::new("tcpdump");
         // Written packet by packet, and by root, whose directory it may be.
-        command.args(["-i", &of.tap(), "-n", "-U", "--immediate-mode", "-Z", "root"]);
+        command.args(["-i", interface, "-n", "-U", "--immediate-mode", "-Z", "root"]);
         // KiB: a stream comes faster than one core can emulate two machines and write.
         command.args(["-B", "65536", "-w"]).arg(directory.join(PACKETS));
         lan.enclose(&mut command);

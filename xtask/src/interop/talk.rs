@@ -10,10 +10,31 @@ use sidestep_guest::{Answer, Event, Play, Report, Role, SocketKind, Talk};
 use super::lan::Lan;
 use crate::bench::launch::Dialogue;
 
-/// For a talk between emulated machines, all in all.
+/// For a talk between emulated machines, all in all, without pauses and but a few bytes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// For each call of a talk, so that the end that waits says what it was that did not come.
 const CALL_PATIENCE_MS: u32 = 30_000;
+
+/// For a talk of this kind, all in all.
+pub(crate) fn patience(play: &Play) -> Duration {
+    /// Bytes that come in a second, also when some are lost.
+    const SLOWEST: u64 = 200_000;
+    match play {
+        Play::Echo { sizes, pause_ms } => {
+            PATIENCE + Duration::from_millis((*pause_ms).into()) * sizes.len() as u32
+        }
+        Play::Stream { bytes, .. } => PATIENCE + Duration::from_secs(bytes / SLOWEST),
+        _ => PATIENCE,
+    }
+}
+
+/// For each call: the other end may pause in between.
+fn call_patience_ms(play: &Play) -> u32 {
+    match play {
+        Play::Echo { pause_ms, .. } => CALL_PATIENCE_MS + pause_ms,
+        _ => CALL_PATIENCE_MS,
+    }
+}
 
 /// Where a program runs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -50,7 +71,7 @@ pub(crate) fn both_ends(
         address,
         connections,
         play: play.clone(),
-        patience_ms: CALL_PATIENCE_MS,
+        patience_ms: call_patience_ms(play),
     })
 }
 
@@ -65,8 +86,11 @@ pub(crate) fn must_agree(server: &Report, client: &Report) -> Result<()> {
     Ok(())
 }
 
-/// An end of a talk on the host.
-pub(crate) struct HostTalk(Dialogue);
+/// An end of a talk on the host; killed when dropped.
+pub(crate) struct HostTalk {
+    program: Dialogue,
+    patience: Duration,
+}
 
 impl HostTalk {
     /// Begins one with `program`, which is `sidestep-guest` or starts it. A server listens when this
@@ -74,7 +98,8 @@ impl HostTalk {
     pub(crate) fn begin(lan: &Lan, mut program: Command, talk: &Talk) -> Result<Self> {
         program.arg("talk").arg(serde_json::to_string(talk)?);
         lan.enclose(&mut program);
-        let mut begun = Self(Dialogue::start(program)?);
+        let patience = patience(&talk.play);
+        let mut begun = Self { program: Dialogue::start(program)?, patience };
         if talk.role == Role::Server {
             match begun.event()? {
                 Event::Listening => {}
@@ -93,7 +118,7 @@ impl HostTalk {
     }
 
     fn event(&mut self) -> Result<Event> {
-        Ok(serde_json::from_str(&self.0.await_line("", PATIENCE)?)?)
+        Ok(serde_json::from_str(&self.program.await_line("", self.patience)?)?)
     }
 }
 
@@ -119,10 +144,11 @@ mod tests {
 
     #[test]
     fn only_guests_have_sockets_of_smc_and_both_ends_the_same_play() {
-        let play = Play::Echo { sizes: vec![1], pause_ms: 0 };
+        let play = Play::Echo { sizes: vec![1], pause_ms: 40_000 };
         let address = ([10, 91, 0, 2], 5_000).into();
         let [server, client] = both_ends(address, 1, &play, [SocketKind::AfSmc, SocketKind::Tcp]);
         assert_eq!((server.role, server.socket), (Role::Server, SocketKind::AfSmc));
         assert_eq!((client.role, client.socket), (Role::Client, SocketKind::Tcp));
+        assert!(client.patience_ms > 40_000 && patience(&play) >= Duration::from_secs(100));
     }
 }

@@ -153,7 +153,7 @@ impl Agent {
 fn equip(equipment: &Equipment) -> Result<()> {
     network::set_up(equipment)?;
     if let Some(pnet_id) = &equipment.pnet_id {
-        smc::set_pnet_id(pnet_id, equipment.has_rdma).context("PNET ID")?;
+        smc::set_pnet_id(pnet_id, equipment.card, equipment.has_rdma).context("PNET ID")?;
     }
     equipment.ueids.iter().try_for_each(|ueid| smc::add_ueid(ueid)).context("UEID")
 }

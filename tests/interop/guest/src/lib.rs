@@ -36,7 +36,7 @@ pub struct Request {
 /// What a guest can be told to do.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub enum Order {
-    /// Set up the network interface, the RDMA device and SMC: [`Answer::Nothing`], once they are usable.
+    /// Set up a network interface, its RDMA device and SMC: [`Answer::Nothing`], once they are usable.
     Equip(Equipment),
     /// Belong to a network of SMC-Rv2 as well: a UEID, at most 32 characters.
     AddUeid(String),
@@ -66,6 +66,8 @@ pub enum Order {
 /// What the guest needs before it can speak SMC-R.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Equipment {
+    /// Which network card: 0 is `eth0`, above which the RDMA device is `rxe0`.
+    pub card: u8,
     /// Addresses of the interface, with the lengths of their prefixes: `10.0.0.2/24`, `fd00::2/64`.
     pub addresses: Vec<String>,
     /// The longest packet of the interface, in bytes; 68 to what the machine's card can do.

@@ -13,10 +13,16 @@ use sidestep_guest::{Equipment, Impairment};
 
 use crate::netlink::{Netlink, attribute, text_attribute};
 
-/// The only network card, by the name that the kernel gives it.
-pub(crate) const INTERFACE: &str = "eth0";
-/// The RDMA device above it.
-pub(crate) const RDMA_DEVICE: &str = "rxe0";
+/// A network card, by the name that the kernel gives it.
+pub(crate) fn interface(card: u8) -> String {
+    format!("eth{card}")
+}
+
+/// The RDMA device above a network card.
+pub(crate) fn rdma_device(card: u8) -> String {
+    format!("rxe{card}")
+}
+
 /// An RDMA device has ports; soft ones have this.
 pub(crate) const RDMA_PORT: u8 = 1;
 
@@ -30,7 +36,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 pub(crate) fn set_up(equipment: &Equipment) -> Result<()> {
     let routes = Netlink::open(NETLINK_ROUTE)?;
     routes.order(RTM_NEWLINK, 0, up(index_of("lo")?))?;
-    let card = index_of(INTERFACE)?;
+    let card = index_of(&interface(equipment.card))?;
     let mut link = up(card);
     attribute(&mut link, IFLA_MTU, &equipment.mtu.to_ne_bytes());
     routes.order(RTM_NEWLINK, 0, link).context("bringing the card up")?;
@@ -40,8 +46,8 @@ pub(crate) fn set_up(equipment: &Equipment) -> Result<()> {
         routes.order(RTM_NEWADDR, flags, address.message(card)).context(text.clone())?;
     }
     if equipment.has_rdma {
-        add_rdma_device().context("the RDMA device")?;
-        await_gids(equipment.addresses.len())?;
+        add_rdma_device(equipment.card).context("the RDMA device")?;
+        await_gids(&rdma_device(equipment.card), equipment.addresses.len())?;
     }
     Ok(())
 }
@@ -99,7 +105,7 @@ impl Address {
 }
 
 /// What `rdma link add rxe0 type rxe netdev eth0` does.
-fn add_rdma_device() -> Result<()> {
+fn add_rdma_device(card: u8) -> Result<()> {
     // Numbers of uapi/rdma/rdma_netlink.h: a kind is a client of RDMA's netlink and its command.
     const NLDEV: u16 = 5;
     const NEWLINK: u16 = 3;
@@ -107,16 +113,16 @@ fn add_rdma_device() -> Result<()> {
     const INTERFACE_NAME: u16 = 51;
     const LINK_TYPE: u16 = 65;
     let mut body = Vec::new();
-    text_attribute(&mut body, DEVICE_NAME, RDMA_DEVICE);
+    text_attribute(&mut body, DEVICE_NAME, &rdma_device(card));
     text_attribute(&mut body, LINK_TYPE, "rxe");
-    text_attribute(&mut body, INTERFACE_NAME, INTERFACE);
+    text_attribute(&mut body, INTERFACE_NAME, &interface(card));
     Netlink::open(NETLINK_RDMA)?.order((NLDEV << 10) | NEWLINK, 0, body)
 }
 
 /// Waits until the device's port is active and has a GID for each address: the kernel adds them in
 /// its own time. (Another GID is made of the card's MAC.)
-fn await_gids(addresses: usize) -> Result<()> {
-    let port = Path::new("/sys/class/infiniband").join(RDMA_DEVICE).join("ports/1");
+fn await_gids(device: &str, addresses: usize) -> Result<()> {
+    let port = Path::new("/sys/class/infiniband").join(device).join("ports/1");
     let deadline = Instant::now() + PATIENCE;
     loop {
         let state = fs::read_to_string(port.join("state")).unwrap_or_default();
@@ -126,19 +132,19 @@ fn await_gids(addresses: usize) -> Result<()> {
         if state.contains("ACTIVE") && known >= addresses {
             return Ok(());
         }
-        ensure!(Instant::now() < deadline, "{RDMA_DEVICE}: {state:?}, {known} GIDs");
+        ensure!(Instant::now() < deadline, "{device}: {state:?}, {known} GIDs");
         thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Puts netem in the place of the card's queueing discipline, or takes it away.
+/// Puts netem in the place of the first card's queueing discipline, or takes it away.
 ///
 /// **Errors**: the kernel's; there was nothing to take away.
 pub(crate) fn impair(impairment: Option<Impairment>) -> Result<()> {
     const TCA_KIND: u16 = 1;
     const TCA_OPTIONS: u16 = 2;
     let routes = Netlink::open(NETLINK_ROUTE)?;
-    let mut message = queueing_discipline(index_of(INTERFACE)?);
+    let mut message = queueing_discipline(index_of(&interface(0))?);
     let Some(impairment) = impairment else {
         return routes.order(RTM_DELQDISC, 0, message);
     };

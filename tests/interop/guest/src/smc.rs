@@ -13,21 +13,22 @@ use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use sidestep_guest::{Link, LinkGroup, Mode, Role, SmcR, SmcSocket};
 
 use crate::netlink::{Attributes, Generic, Netlink, text_of};
-use crate::network::{INTERFACE, RDMA_DEVICE, RDMA_PORT};
+use crate::network::{self, RDMA_PORT};
 
-/// Puts the interface, and the RDMA device if there is one, into the network of this name.
+/// Puts a card's interface, and its RDMA device if there is one, into the network of this name.
 ///
 /// **Errors**: the kernel's: it is no PNET ID.
-pub(crate) fn set_pnet_id(pnet_id: &str, has_rdma: bool) -> Result<()> {
+pub(crate) fn set_pnet_id(pnet_id: &str, card: u8, has_rdma: bool) -> Result<()> {
     const ADD: u8 = 2;
     const NAME: u16 = 1;
     const INTERFACE_NAME: u16 = 2;
     const DEVICE_NAME: u16 = 3;
     const DEVICE_PORT: u16 = 4;
-    let mut texts = vec![(NAME, pnet_id), (INTERFACE_NAME, INTERFACE)];
+    let (interface, device) = (network::interface(card), network::rdma_device(card));
+    let mut texts = vec![(NAME, pnet_id), (INTERFACE_NAME, interface.as_str())];
     let mut bytes = Vec::new();
     if has_rdma {
-        texts.push((DEVICE_NAME, RDMA_DEVICE));
+        texts.push((DEVICE_NAME, device.as_str()));
         bytes.push((DEVICE_PORT, RDMA_PORT));
     }
     Generic::open("SMC_PNETID")?.order(ADD, &texts, &bytes)
