@@ -16,16 +16,19 @@
 //! emulated, and so is its RDMA device, in the guest, by Linux. Nothing is installed in a guest
 //! either; it has no disk. What the host needs is root, for the namespace, and some packages.
 //!
-//! The first cases ([`ground`]) have Linux on both sides, the next ([`mod@sidestep`]) Sidestep on one;
-//! [`verbs`] runs our own code in a guest, on the kernel's RDMA device. The short half, which every
-//! change has to pass, has one guest: Sidestep is on the other side, and streams and silence are shorter.
+//! The first cases ([`ground`]) have Linux on both sides; [`verbs`] runs our own code in a guest, on the
+//! kernel's RDMA device, and [`over_verbs`] all of Sidestep, with Linux as the peer. The last
+//! ([`mod@sidestep`]) have Sidestep on the host. The short half, which every change has to pass, has one
+//! guest: Sidestep is on the host, and streams and silence are shorter.
 
 mod ground;
 mod guest;
 mod host;
 mod image;
 mod kernel;
+mod kit;
 mod lan;
+mod over_verbs;
 mod sidestep;
 mod talk;
 mod two_adapters;
@@ -93,9 +96,14 @@ impl Options {
     fn cases(&self) -> Vec<&'static Case> {
         let wanted = |name: &str| self.filter.as_ref().is_none_or(|it| name.contains(it.as_str()));
         // Guest 2 does not live to see the end of Sidestep's cases.
-        let all: [&[Case]; 4] =
-            [&ground::CASES, &verbs::CASES, &two_adapters::CASES, &sidestep::CASES];
-        let of_half: &[&[Case]] = if self.short { &all[3..] } else { &all };
+        let all: [&[Case]; 5] = [
+            &ground::CASES,
+            &verbs::CASES,
+            &over_verbs::CASES,
+            &two_adapters::CASES,
+            &sidestep::CASES,
+        ];
+        let of_half: &[&[Case]] = if self.short { &all[4..] } else { &all };
         let all = of_half.iter().flat_map(|cases| cases.iter());
         all.filter(|(name, _)| wanted(name)).collect()
     }

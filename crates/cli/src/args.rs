@@ -317,9 +317,9 @@ pub(crate) struct AgentArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = GATEWAY_EXAMPLES)]
 pub(crate) struct GatewayArgs {
-    /// Have an RDMA adapter at this address, or at that of this interface; the preferred first
-    /// [default: smc-r.adapters of the configuration]
-    #[arg(long = "adapter", value_name = "ADDRESS|INTERFACE")]
+    /// Have an RDMA adapter at this address, at that of this interface, or this port of an RDMA
+    /// device (`mlx5_0/1`); the preferred first [default: smc-r.adapters of the configuration]
+    #[arg(long = "adapter", value_name = "ADDRESS|INTERFACE|PORT")]
     pub(crate) adapters: Vec<AdapterChoice>,
 
     /// What the gateway reports (error, warn, info, debug, trace), and the file it appends to
@@ -441,13 +441,15 @@ Exit status: 0 after a signal; 1 if so much is lacking that there is nothing to 
 group is none; 2 if the command line is wrong.";
 
 const GATEWAY_EXAMPLES: &str = "\
-It runs until SIGTERM or SIGINT, one for each network namespace. Its adapters speak RoCEv2 at UDP
-port 4791 of their addresses; they need no hardware and no privilege. Programs under Sidestep hand
-it their connections to other hosts that know SMC-R, which `sidestep agent` finds out. When it ends,
-these are reset. docs/gateway.md tells more.
+It runs until SIGTERM or SIGINT, one for each network namespace. Where the kernel has an RDMA device
+of Ethernet (`rdma link`) and libibverbs is installed, that device is used; elsewhere an adapter is
+in software: it speaks RoCEv2 at UDP port 4791 of its address, without hardware and privilege.
+Programs under Sidestep hand the gateway their connections to other hosts that know SMC-R, which
+`sidestep agent` finds out. When it ends, these are reset. docs/gateway.md tells more.
 
 Examples:
   sidestep gateway --adapter 10.0.0.1
+  sidestep gateway --adapter mlx5_0/1
   sidestep gateway --adapter eth0 --adapter eth1
 
 Exit status: 0 after a signal; 1 if an adapter cannot be had or another gateway is there; 2 if the

@@ -12,7 +12,6 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
@@ -472,13 +471,18 @@ fn metrics_address(value: &DeValue<'_>) -> Result<MetricsAddress, String> {
     text.parse().map_err(|error: MetricsAddressError| error.to_string())
 }
 
-/// What is no address is the name of an interface.
 fn adapter(value: &DeValue<'_>) -> Result<AdapterChoice, String> {
-    let text = value.as_str().unwrap_or_default();
-    let is_right = text.parse::<IpAddr>().is_ok() || text.parse::<Interface>().is_ok();
-    let choice = text.parse().ok().filter(|_| is_right);
+    let choice = value.as_str().and_then(|text| text.parse().ok());
+    let choice = choice.filter(|choice| match choice {
+        AdapterChoice::Address(_) | AdapterChoice::Port { .. } => true,
+        AdapterChoice::Interface(name) => name.parse::<Interface>().is_ok(),
+    });
     choice.ok_or_else(|| {
-        format!("{} is not allowed; use an address of this host, or an interface", shown(value))
+        format!(
+            "{} is not allowed; use an address of this host, an interface, or a port of an RDMA \
+             device as `rdma link` names it, such as \"mlx5_0/1\"",
+            shown(value)
+        )
     })
 }
 

@@ -10,7 +10,7 @@ use sidestep_proto::link_group::{
     Rtoken, Ticket,
 };
 use sidestep_proto::rendezvous::hosts::Proposer;
-use sidestep_rdma::device::{Device, Peer};
+use sidestep_rdma::device::{Device, Kind, Peer};
 use sidestep_rdma::memory::Shared;
 use sidestep_wire::clc::{AcceptConfirmR, Version};
 use sidestep_wire::{AlertToken, Diagnosis, LinkUserId, QpNumber, RmbeSize, RoceGid};
@@ -195,8 +195,13 @@ impl<D: Device> Host<D> {
 
     fn create_queue_pair(&mut self, id: u32, link: LinkUserId, adapter: AdapterId, now: Duration) {
         let Some(group) = self.groups.get_mut(&id) else { return };
+        let kind = match group.engine.version() {
+            Version::V1 => Kind::RoceV1,
+            Version::V2 => Kind::RoceV2,
+        };
         let made = self.ports.get_mut(&adapter).filter(|port| port.is_up).and_then(|port| {
             let (qp, first_psn) = port.device.create()?;
+            port.device.agree_on(qp, kind);
             port.links.insert(qp, (id, link));
             group.carriers.insert(link, Carrier::new(adapter, qp));
             Some((qp, first_psn))

@@ -10,33 +10,35 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
-use std::net::{IpAddr, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use sidestep_engine::{AdapterView, Event, Host};
-use sidestep_proto::link_group::{self, ADAPTERS_MAX, AdapterId};
+use sidestep_engine::{AdapterView, Event, Host, LinkView};
+use sidestep_proto::link_group::{ADAPTERS_MAX, AdapterId};
 use sidestep_proto::rendezvous::hosts::{
     self, Exchange, LocalHost, NETWORKS_MAX, Roce, Route, Versions,
 };
-use sidestep_rdma::faults::Plan;
-use sidestep_rdma::soft::Rnic;
-use sidestep_rdma::soft::port::{self, mtu::roce_mtu};
+use sidestep_rdma::device::{Driven, Kind};
+use sidestep_rdma::soft::port;
+use sidestep_rdma::verbs;
 use sidestep_wire::clc::Hostname;
 use sidestep_wire::host_control::Side;
-use sidestep_wire::{AlertToken, Diagnosis, Mtu, PeerId, RoceGid};
+use sidestep_wire::{AlertToken, Diagnosis, PeerId};
 use thiserror::Error;
 
+use crate::adapters::{self, Hardware, Health, Place, Site, gid_of};
 use crate::desk::{Desk, Offer, Request};
 use crate::door::Door;
 use crate::interfaces::{self, Changes, Interface};
 use crate::lessons::Lessons;
 use crate::limits::{
     AT_ONCE, BUFFERS_OF_USER_MAX, CHUNK, FAREWELL, KEEPALIVE, PASSAGES_MAX, PASSAGES_OF_USER_MAX,
-    REFUSALS_OF_USER_MAX,
+    REFUSALS_OF_USER_MAX, SEARCH_INTERVAL,
 };
+use crate::nic::Nic;
 use crate::passage::{Fate, Passage, World};
 use crate::poller::{Poller, Source};
 use crate::settings::{AdapterChoice, Settings};
@@ -57,6 +59,18 @@ pub enum OpenError {
     /// The interface has nothing that an adapter could be at.
     #[error("{0}: the interface has no address")]
     NoAddress(AdapterChoice),
+    /// An RDMA device is named, and none can be used.
+    #[error("{0}: {1}")]
+    NoRdma(AdapterChoice, String),
+    /// It is not among those that can be used.
+    #[error(
+        "{0}: there is no such port of an RDMA device of Ethernet; `rdma link` lists them, and this \
+         user has to be allowed to open /dev/infiniband/uverbs*"
+    )]
+    NoPort(AdapterChoice),
+    /// Its port has no address that programs here could have.
+    #[error("{0}: none of its interfaces has an address in this network namespace; give it one")]
+    NoGid(AdapterChoice),
     /// RoCE needs longer packets.
     #[error("{choice}: the interface carries packets of {mtu} bytes, and RoCE needs 336")]
     TooNarrow {
@@ -65,12 +79,21 @@ pub enum OpenError {
         /// Of its interface.
         mtu: u32,
     },
+    /// Two links over it would fail together.
+    #[error("{0}: another name of the same adapter stands before it")]
+    Twice(AdapterChoice),
     /// A host has one.
     #[error("{0}: the adapters are on different VLANs")]
     OtherVlan(AdapterChoice),
     /// Its UDP port cannot be had.
     #[error(transparent)]
     Adapter(#[from] port::OpenError),
+    /// Its RDMA device cannot be used.
+    #[error(transparent)]
+    Rdma(#[from] verbs::OpenError),
+    /// The library that RDMA devices are used by is not there any more.
+    #[error(transparent)]
+    Library(#[from] verbs::Unavailable),
     /// The name is taken.
     #[error("there is a gateway in this network namespace already")]
     InUse,
@@ -88,17 +111,6 @@ impl OpenError {
     fn kernel<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
         move |error| Self::Kernel { what, error: error.into() }
     }
-}
-
-/// An adapter of ours, and where it is.
-#[derive(Debug)]
-struct Place {
-    id: AdapterId,
-    address: IpAddr,
-    interface: u32,
-    is_up: bool,
-    /// It has more to do at once.
-    is_busy: bool,
 }
 
 /// A passage, and what the loop has noted of it.
@@ -153,8 +165,10 @@ pub struct Gateway {
     desk: Desk,
     door: Door,
     lessons: Lessons,
-    host: Host<Rnic>,
+    host: Host<Nic>,
     places: Vec<Place>,
+    /// When adapters that were lost are looked for.
+    search: Option<Duration>,
     /// What CLC tells of us, as of now.
     local: Arc<LocalHost>,
     passages: HashMap<u64, Known>,
@@ -180,16 +194,16 @@ impl Gateway {
     pub fn open(settings: Settings) -> Result<Self, OpenError> {
         let changes = Changes::listen().map_err(OpenError::kernel("rtnetlink"))?;
         let interfaces = interfaces::read().map_err(OpenError::kernel("rtnetlink"))?;
-        let chosen = choose(&settings.adapters, &interfaces)?;
-        let (_, first) = chosen.first().ok_or(OpenError::NoAdapter)?;
+        let hardware = Hardware::find();
+        hardware.report_unusable();
+        let sites = adapters::choose(&settings.adapters, &interfaces, &hardware)?;
+        let Site { interface: first, .. } = sites.first().ok_or(OpenError::NoAdapter)?;
         let (peer_id, vlan) = (peer_id(first), first.vlan);
-        let adapters = chosen
+        let adapters = sites
             .iter()
-            .enumerate()
-            .map(|(at, (address, interface))| {
-                // By it links are told apart from those over no adapter, so 0 is none.
-                open_adapter(AdapterId(at as u8 + 1), *address, interface, settings.faults)
-            })
+            // By it links are told apart from those over no adapter, so 0 is none.
+            .zip((1..).map(AdapterId))
+            .map(|(site, id)| Place::open(id, site, settings.faults))
             .collect::<Result<Vec<_>, _>>()?;
         // Only now: who finds us finds all of it.
         let poller = Poller::new().map_err(OpenError::kernel("epoll"))?;
@@ -213,6 +227,7 @@ impl Gateway {
             lessons,
             host: Host::new(sidestep_engine::Settings { peer_id, vlan, keepalive }),
             places: Vec::new(),
+            search: None,
             passages: HashMap::new(),
             last_passage: 0,
             shares: HashMap::new(),
@@ -221,10 +236,10 @@ impl Gateway {
             deadlines: BTreeSet::new(),
             chunk: vec![0; CHUNK].into_boxed_slice(),
         };
-        for (place, description, rnic) in adapters {
-            let watched = this.poller.watch(&rnic, Source::Adapter(place.id.0));
+        for (place, description, nic) in adapters {
+            let watched = this.poller.watch(&nic, Source::Adapter(place.id.0));
             watched.map_err(OpenError::kernel("epoll"))?;
-            this.host.add_adapter(description, rnic, this.begin.elapsed());
+            this.host.add_adapter(description, nic, this.begin.elapsed());
             this.places.push(place);
         }
         this.look_at_interfaces();
@@ -237,83 +252,16 @@ impl Gateway {
             |place: &Place| self.interfaces.iter().find(|it| it.index == place.interface);
         self.places.iter().map(move |place| {
             let (address, state) = (place.address, if place.is_up { "up" } else { "down" });
+            let device = place.port.as_deref().unwrap_or("soft RNIC");
             let Some(Interface { name, mac, vlan, .. }) = interface(place) else {
-                return format!("{address}: {state}");
+                return format!("{address}, {device}: {state}");
             };
             let vlan = if *vlan == 0 { String::new() } else { format!(", VLAN {vlan}") };
             let network = self.settings.network(name);
             let network = network.map_or(String::new(), |id| format!(", PNET ID {id}"));
-            format!("{address} at {name}, {mac}{vlan}{network}: {state}")
+            format!("{address} at {name}, {device}, {mac}{vlan}{network}: {state}")
         })
     }
-}
-
-fn open_adapter(
-    id: AdapterId,
-    address: IpAddr,
-    interface: &Interface,
-    faults: Option<Plan>,
-) -> Result<(Place, link_group::Adapter, Rnic), OpenError> {
-    let choice = AdapterChoice::Address(address);
-    let mtu = mtu_of(interface).ok_or(OpenError::TooNarrow { choice, mtu: interface.mtu })?;
-    let mut rnic = Rnic::open(address, &port::Settings::default())?;
-    if let Some(plan) = faults {
-        rnic.spoil(plan);
-    }
-    let description = link_group::Adapter { id, gid: gid_of(address), mac: interface.mac, mtu };
-    let interface = interface.index;
-    Ok((Place { id, address, interface, is_up: true, is_busy: false }, description, rnic))
-}
-
-/// Where each adapter is, and its interface.
-fn choose(
-    choices: &[AdapterChoice],
-    interfaces: &[Interface],
-) -> Result<ArrayVec<(IpAddr, Interface), ADAPTERS_MAX>, OpenError> {
-    let mut chosen = ArrayVec::<_, ADAPTERS_MAX>::new();
-    for choice in choices {
-        let has = |it: &&Interface| match choice {
-            AdapterChoice::Address(address) => it.has(*address),
-            AdapterChoice::Interface(name) => it.name == *name,
-        };
-        let interface = interfaces.iter().find(has);
-        let interface = interface.ok_or_else(|| OpenError::Unknown(choice.clone()))?;
-        let address = match choice {
-            AdapterChoice::Address(address) => Some(*address),
-            AdapterChoice::Interface(_) => first_address(interface),
-        };
-        let address = address.ok_or_else(|| OpenError::NoAddress(choice.clone()))?;
-        let first: Option<&(IpAddr, Interface)> = chosen.first();
-        if first.is_some_and(|(_, first)| first.vlan != interface.vlan) {
-            return Err(OpenError::OtherVlan(choice.clone()));
-        }
-        let another = (address, interface.clone());
-        chosen.try_push(another).map_err(|_| OpenError::TooMany(choices.len()))?;
-    }
-    Ok(chosen)
-}
-
-/// Of IPv4, if there is one. A link-local one of IPv6 is of no use: it needs an interface beside it.
-fn first_address(interface: &Interface) -> Option<IpAddr> {
-    let is_useful = |address: &IpAddr| match address {
-        IpAddr::V4(_) => true,
-        IpAddr::V6(address) => !address.is_unicast_link_local(),
-    };
-    let addresses = || interface.networks.iter().map(ipnet::IpNet::addr).filter(is_useful);
-    addresses().find(IpAddr::is_ipv4).or_else(|| addresses().next())
-}
-
-fn mtu_of(interface: &Interface) -> Option<Mtu> {
-    let bytes = roce_mtu(interface.mtu)?;
-    (0..=0xF).map(Mtu::from_low_bits).find(|mtu| mtu.bytes() == Some(bytes))
-}
-
-/// An address as a GID of RoCE: one of IPv4 as the IPv6 address that is mapped to it.
-fn gid_of(address: IpAddr) -> RoceGid {
-    RoceGid(match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
-    })
 }
 
 /// Two bytes of our own choice, by which a gateway that was started anew is another one, and the
@@ -384,7 +332,8 @@ impl Gateway {
             return Some(Duration::ZERO);
         }
         let of_passages = self.deadlines.first().map(|(due, _)| *due);
-        let mut due = [end, self.host.poll_timeout(), self.door.poll_timeout(), of_passages]
+        let of_engine = self.host.poll_timeout();
+        let mut due = [end, of_engine, self.door.poll_timeout(), of_passages, self.search]
             .into_iter()
             .flatten()
             .min();
@@ -443,12 +392,20 @@ impl Gateway {
 
     /// Lets adapters take what has come, and what is late.
     fn receive(&mut self, now: Duration) {
+        let mut has_news = false;
         for place in &mut self.places {
             let Some(device) = self.host.device(place.id) else { continue };
             if place.is_busy || device.poll_timeout().is_some_and(|due| due <= now) {
                 place.is_busy = device.receive(now);
+                while let Some(notice) = device.poll_notice() {
+                    place.heed(notice);
+                    has_news = true;
+                }
                 self.host.handle_device(place.id, now);
             }
+        }
+        if has_news {
+            self.look_at_interfaces();
         }
     }
 
@@ -458,6 +415,9 @@ impl Gateway {
         }
         if self.door.poll_timeout().is_some_and(|due| due <= now) {
             self.door.handle_timeout(now);
+        }
+        if self.search.is_some_and(|due| due <= now) {
+            self.find_lost_adapters(now);
         }
         while let Some((due, number)) = self.deadlines.first().copied()
             && due <= now
@@ -619,9 +579,14 @@ impl Gateway {
     fn status(&self) -> Status {
         Status {
             adapters: self.host.adapters().filter_map(|it| self.adapter_status(&it)).collect(),
-            links: self.host.links().map(|it| status::Link::of(&it)).collect(),
+            links: self.host.links().map(|it| self.link_status(&it)).collect(),
             connections: self.passages.values().map(|it| it.passage.status(&self.host)).collect(),
         }
+    }
+
+    fn link_status(&self, link: &LinkView<'_>) -> status::Link {
+        let place = self.places.iter().find(|place| place.id == link.link.adapter().id);
+        status::Link::of(link, place.and_then(|place| place.port.clone()))
     }
 
     fn adapter_status(&self, adapter: &AdapterView) -> Option<status::Adapter> {
@@ -630,6 +595,8 @@ impl Gateway {
         let name = interface.map(|it| it.name.clone());
         Some(status::Adapter {
             address: place.address,
+            port: place.port.clone(),
+            roce: place.kinds.iter().map(|kind| version_of(*kind)).collect(),
             gid: adapter.description.gid.to_string(),
             mac: adapter.description.mac.to_string(),
             mtu: adapter.description.mtu.bytes(),
@@ -653,7 +620,9 @@ impl Gateway {
         local.adapters.clear();
         for place in &mut self.places {
             let interface = self.interfaces.iter().find(|it| it.index == place.interface);
-            let interface = interface.filter(|it| it.is_up && it.has(place.address));
+            let interface = interface
+                .filter(|it| it.is_up && it.has(place.address))
+                .filter(|_| place.health == Health::Well);
             match (place.is_up, interface.is_some()) {
                 (true, false) => {
                     log::warn!("the adapter at {} is down", place.address);
@@ -667,13 +636,53 @@ impl Gateway {
                 _ => {}
             }
             place.is_up = interface.is_some();
-            let described = interface.and_then(|it| describe(place, it, &self.settings));
-            if let Some(adapter) = described {
-                // There are no more than these.
-                let _ = local.adapters.try_push(adapter);
+        }
+        // Those of version 1 last: where there is no room for all, they are missed least.
+        for kind in [Kind::RoceV2, Kind::RoceV1] {
+            let up = self.places.iter().filter(|place| place.is_up && place.kinds.contains(&kind));
+            for place in up {
+                let interface = self.interfaces.iter().find(|it| it.index == place.interface);
+                let described = interface.and_then(|it| describe(place, kind, it, &self.settings));
+                if let Some(adapter) = described {
+                    let _ = local.adapters.try_push(adapter);
+                }
             }
         }
         self.local = Arc::new(local);
+        if self.search.is_none() && self.places.iter().any(|it| it.health == Health::Lost) {
+            self.search = Some(now + SEARCH_INTERVAL);
+        }
+    }
+
+    /// Opens adapters anew that had gone, or whose address had, and that are there again.
+    fn find_lost_adapters(&mut self, now: Duration) {
+        self.search = None;
+        let hardware = Hardware::find();
+        for place in self.places.iter_mut().filter(|it| it.health == Health::Lost) {
+            // Its interface may have been gone, too, and have another number now.
+            let interface = self.interfaces.iter().find(|it| it.has(place.address));
+            let rdma = interface.and_then(|it| hardware.at(place.address, it.index));
+            let (Some(interface), Some(rdma)) = (interface, rdma) else { continue };
+            let (address, interface) = (place.address, interface.clone());
+            let site = Site { address, interface, rdma: Some(rdma) };
+            let opened = Place::open(place.id, &site, None);
+            let watched = opened.and_then(|(found, description, nic)| {
+                self.poller
+                    .watch(&nic, Source::Adapter(place.id.0))
+                    .map_err(OpenError::kernel("epoll"))?;
+                Ok((found, description, nic))
+            });
+            match watched {
+                Ok((found, description, nic)) => {
+                    self.host.remove_adapter(place.id, now);
+                    self.host.add_adapter(description, nic, now);
+                    log::info!("the adapter at {address} is up");
+                    *place = found;
+                }
+                Err(error) => log::warn!("the adapter at {address} is not used again: {error}"),
+            }
+        }
+        self.look_at_interfaces();
     }
 
     /// Where a connection goes. `None`: it is none any more.
@@ -693,79 +702,31 @@ impl Gateway {
     }
 }
 
-fn describe(place: &Place, interface: &Interface, settings: &Settings) -> Option<hosts::Adapter> {
+const fn version_of(kind: Kind) -> u8 {
+    match kind {
+        Kind::RoceV1 => 1,
+        Kind::RoceV2 => 2,
+    }
+}
+
+fn describe(
+    place: &Place,
+    kind: Kind,
+    interface: &Interface,
+    settings: &Settings,
+) -> Option<hosts::Adapter> {
     Some(hosts::Adapter {
         id: place.id,
-        roce: Roce::V2,
+        roce: match kind {
+            Kind::RoceV1 => Roce::V1,
+            Kind::RoceV2 => Roce::V2,
+        },
         gid: gid_of(place.address),
         mac: interface.mac,
-        mtu: mtu_of(interface)?,
+        mtu: place.mtu(interface)?,
         interface: interface.index,
         networks: interface.networks.clone(),
         vlan: interface.vlan,
         pnet_id: settings.pnet_id(&interface.name),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use sidestep_wire::Mac;
-
-    fn interface(name: &str, networks: &[&str]) -> Interface {
-        Interface {
-            index: 7,
-            name: name.to_owned(),
-            mac: Mac([2, 0, 0, 0, 0, 1]),
-            mtu: 1500,
-            vlan: 0,
-            is_up: true,
-            networks: networks.iter().map(|it| it.parse().unwrap()).collect(),
-        }
-    }
-
-    fn chosen(choices: &[&str], interfaces: &[Interface]) -> Result<Vec<IpAddr>, String> {
-        let choices: Vec<AdapterChoice> = choices.iter().map(|it| it.parse().unwrap()).collect();
-        let chosen = choose(&choices, interfaces).map_err(|error| error.to_string())?;
-        Ok(chosen.into_iter().map(|(address, _)| address).collect())
-    }
-
-    #[test]
-    fn adapters_are_named_by_address_or_interface() {
-        let interfaces = [
-            interface("eth0", &["fe80::1/64", "fd00::1/64", "10.0.0.1/24"]),
-            interface("eth1", &["fe80::2/64", "fd00::2/64"]),
-            interface("eth2", &["fe80::3/64"]),
-        ];
-        let all = chosen(&["eth1", "eth0", "fd00::1"], &interfaces).unwrap();
-        let expected: [IpAddr; 3] =
-            ["fd00::2", "10.0.0.1", "fd00::1"].map(|it| it.parse().unwrap());
-        assert_eq!(all, expected);
-        for (choice, error) in [
-            ("eth2", "eth2: the interface has no address"),
-            ("eth3", "eth3: there is no such interface or address in this network namespace"),
-            (
-                "10.0.0.2",
-                "10.0.0.2: there is no such interface or address in this network namespace",
-            ),
-        ] {
-            assert_eq!(chosen(&[choice], &interfaces).unwrap_err(), error);
-        }
-        let many = chosen(&["eth0"; ADAPTERS_MAX + 1], &interfaces).unwrap_err();
-        assert_eq!(many, "9 adapters are too many; use at most 8");
-    }
-
-    #[test]
-    fn adapters_are_on_one_vlan() {
-        let tagged = Interface { vlan: 3, ..interface("eth1", &["10.0.1.1/24"]) };
-        let interfaces = [interface("eth0", &["10.0.0.1/24"]), tagged];
-        let error = chosen(&["eth0", "eth1"], &interfaces).unwrap_err();
-        assert_eq!(error, "eth1: the adapters are on different VLANs");
-    }
-
-    #[test]
-    fn the_mtu_of_roce_fits_into_that_of_the_interface() {
-        let of = |mtu| mtu_of(&Interface { mtu, ..interface("eth0", &[]) }).and_then(Mtu::bytes);
-        assert_eq!([1500, 9000, 300].map(of), [Some(1024), Some(4096), None]);
-    }
 }

@@ -19,6 +19,8 @@
 //! | `desk` | the UNIX socket, where libraries hand connections over, and who may |
 //! | `door` | the TCP port, where H comes in, and what waits for its other half |
 //! | `passage` | one connection: CLC on N, then bytes between H and SMC-R, or back to TCP |
+//! | `adapters` | which adapters are meant by their names, and opening them |
+//! | `nic` | a device of either kind: a soft RNIC, or an RDMA device by libibverbs |
 //! | `bytes` | what was taken from one side, and not by the other yet |
 //! | `lessons` | servers with which SMC-R was not worth it, for libraries to leave alone |
 //! | `interfaces` | network interfaces, and what the kernel tells of them |
@@ -51,6 +53,7 @@
 
 #![forbid(unsafe_code)]
 
+mod adapters;
 mod bytes;
 mod desk;
 mod door;
@@ -59,11 +62,13 @@ mod interfaces;
 mod lessons;
 pub mod limits;
 mod netlink;
+mod nic;
 mod passage;
 mod poller;
 mod settings;
 mod spare;
 pub mod status;
 
+pub use adapters::NoRdma;
 pub use gateway::{Gateway, OpenError};
 pub use settings::{AdapterChoice, Settings};

@@ -38,3 +38,5 @@ pub const FAREWELL: Duration = Duration::from_millis(500);
 /// How long a link may be silent before it is asked whether there is still somebody: a peer that
 /// has crashed says nothing.
 pub const KEEPALIVE: Duration = Duration::from_secs(5);
+/// How often RDMA devices that were lost are looked for: nobody tells of one that comes.
+pub const SEARCH_INTERVAL: Duration = Duration::from_secs(1);

@@ -34,7 +34,6 @@ use rustix::net::{self, RecvFlags, SendFlags, sockopt};
 use sidestep_engine::{CallError, Event as EngineEvent, Host, Sizes};
 use sidestep_proto::autosmc::{self, Traffic};
 use sidestep_proto::rendezvous::hosts::{Event, Exchange, Fallback, Outcome};
-use sidestep_rdma::soft::Rnic;
 use sidestep_wire::hand_over::Verdict;
 use sidestep_wire::host_control::Side;
 use sidestep_wire::lessons::Cause;
@@ -44,11 +43,12 @@ use crate::bytes::Kept;
 use crate::desk::Offer;
 use crate::lessons::{self, Lessons};
 use crate::limits::{LEAVE_PATIENCE, TURN};
+use crate::nic::Nic;
 use crate::status::{self, Mode};
 
 /// What passages share.
 pub(crate) struct World<'a> {
-    pub(crate) host: &'a mut Host<Rnic>,
+    pub(crate) host: &'a mut Host<Nic>,
     /// Which passage has which of the host's connections.
     pub(crate) owners: &'a mut HashMap<AlertToken, u64>,
     pub(crate) lessons: &'a Lessons,
@@ -226,7 +226,7 @@ impl Passage {
     }
 
     /// What displays show of it.
-    pub(crate) fn status(&self, host: &Host<Rnic>) -> status::Connection {
+    pub(crate) fn status(&self, host: &Host<Nic>) -> status::Connection {
         let view = self.token.and_then(|token| host.connection(token));
         let (mode, reason) = match &self.stage {
             Stage::Meeting(_) => (Mode::Deciding, None),
@@ -596,7 +596,7 @@ impl Moved {
     fn send_to_host(
         &mut self,
         bytes: &[u8],
-        host: &mut Host<Rnic>,
+        host: &mut Host<Nic>,
         now: Duration,
     ) -> Result<usize, Cut> {
         let sent = match self.outward_is_urgent {
@@ -722,7 +722,7 @@ impl Stretch {
     }
 
     /// What is next to be received.
-    fn next_of(host: &Host<Rnic>, token: AlertToken, most: usize) -> Self {
+    fn next_of(host: &Host<Nic>, token: AlertToken, most: usize) -> Self {
         Self::before(host.urgent_mark(token), most)
     }
 

@@ -43,6 +43,10 @@ pub struct Status {
 pub struct Adapter {
     /// Where it is.
     pub address: IpAddr,
+    /// The port of an RDMA device, as `rdma link` names it: `mlx5_0/1`. None: it is a soft RNIC.
+    pub port: Option<String>,
+    /// The versions of RoCE that it speaks, the preferred first. SMC-Rv1 needs 1, and SMC-Rv2 needs 2.
+    pub roce: Vec<u8>,
     /// How peers call it.
     pub gid: String,
     /// Of its interface.
@@ -81,6 +85,8 @@ pub struct Link {
     pub peer_gid: Option<String>,
     /// The adapter here.
     pub gid: String,
+    /// The port of an RDMA device that the adapter is; none: it is a soft RNIC.
+    pub port: Option<String>,
     /// How far it has got, such as `Active`.
     pub state: String,
     /// Connections that send over it.
@@ -168,7 +174,7 @@ impl From<sidestep_engine::Usage> for Usage {
 }
 
 impl Link {
-    pub(crate) fn of(view: &LinkView<'_>) -> Self {
+    pub(crate) fn of(view: &LinkView<'_>, port: Option<String>) -> Self {
         let LinkView { group, link, .. } = view;
         Self {
             link_group: view.group_number,
@@ -185,6 +191,7 @@ impl Link {
             peer_id: group.peer_id().to_string(),
             peer_gid: link.peer().map(|peer| peer.gid.to_string()),
             gid: link.adapter().gid.to_string(),
+            port,
             state: format!("{:?}", link.state()),
             connections: view.connections,
             usage: view.usage.into(),

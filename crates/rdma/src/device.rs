@@ -1,10 +1,10 @@
 //! What an RDMA device is to the engine: queue pairs, keys to memory, and events.
 //!
 //! ```text
-//!   create ──> ready_to_receive ──> ready_to_send ──> post_write, post_send ──> destroy
-//!                                                          │
-//!   register, deregister: what the peer writes into        v
-//!   lend, take_back: what WRITEs are sent from         poll_event
+//!   create ──> agree_on ──> ready_to_receive ──> ready_to_send ──> post_write, post_send ──> destroy
+//!                                                                       │
+//!   register, deregister: what the peer writes into                     v
+//!   lend, take_back: what WRITEs are sent from                      poll_event
 //! ```
 //!
 //! The engine calls, and asks for events; how packets come and go, how time passes and who is woken
@@ -35,6 +35,15 @@ pub struct Source {
     pub lkey: u32,
 }
 
+/// How packets look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Directly over Ethernet, as SMC version 1 has them.
+    RoceV1,
+    /// Over UDP, as SMC version 2 has them.
+    RoceV2,
+}
+
 /// How many objects a device has for its owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
@@ -51,6 +60,10 @@ pub trait Device {
     /// Makes a queue pair, and chooses the first PSN that it will send; neither can be guessed.
     /// `None`: the device has no more.
     fn create(&mut self) -> Option<(QpNumber, Psn)>;
+
+    /// Packets between a queue pair and its peer will look like this; before
+    /// [`ready_to_receive`](Self::ready_to_receive). A device that knows one kind only keeps to that.
+    fn agree_on(&mut self, _qp: QpNumber, _kind: Kind) {}
 
     /// Carries out what the peer at this address asks for, from now on. False: it cannot be reached,
     /// or there is no such queue pair.
@@ -131,6 +144,10 @@ pub trait Driven: Device + AsFd {
 impl<D: Device + ?Sized> Device for Box<D> {
     fn create(&mut self) -> Option<(QpNumber, Psn)> {
         (**self).create()
+    }
+
+    fn agree_on(&mut self, qp: QpNumber, kind: Kind) {
+        (**self).agree_on(qp, kind);
     }
 
     fn ready_to_receive(&mut self, qp: QpNumber, address: IpAddr, peer: Peer) -> bool {

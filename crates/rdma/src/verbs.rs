@@ -39,7 +39,8 @@ mod objects;
 mod ports;
 mod queue_pair;
 
+pub use crate::device::Kind;
 pub use adapter::{Adapter, Notice, OpenError};
 pub use library::{Unavailable, Verbs};
-pub use ports::{By, Gid, Kind, Port, choose, ports};
+pub use ports::{By, Gid, Port, choose, ports};
 pub use queue_pair::{MESSAGE_LEN_MAX, RECEIVE_DEPTH, SEND_DEPTH};

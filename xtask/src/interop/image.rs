@@ -17,8 +17,8 @@ use crate::bench::launch;
 
 /// The modules that a guest needs, besides those that these need. Their order is free, but for
 /// one that another finds by what it does: `rdma_rxe` asks the kernel for any CRC-32.
-const MODULES: [&str; 6] =
-    ["virtio_net", "crc32_generic", "rdma_rxe", "smc", "smc_diag", "sch_netem"];
+const MODULES: [&str; 7] =
+    ["virtio_net", "crc32_generic", "rdma_rxe", "smc", "smc_diag", "tcp_diag", "sch_netem"];
 
 /// For a tool of the host.
 const PATIENCE: Duration = Duration::from_secs(20);

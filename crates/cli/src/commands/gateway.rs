@@ -83,7 +83,7 @@ fn work(args: &GatewayArgs) -> Result<(), GatewayError> {
         pipe::register(signal, stopper).map_err(GatewayError::Signals)?;
     }
     logging::begin(args.log.as_ref())?;
-    raise_descriptor_limit();
+    raise_limits();
     let mut gateway = Gateway::open(settings(args)?)?;
     for adapter in gateway.adapters() {
         let line = format!("sidestep gateway: {adapter}\n");
@@ -110,8 +110,11 @@ fn settings(args: &GatewayArgs) -> Result<Settings, ConfigError> {
     Ok(Settings { adapters, networks: options.pnet.of_interfaces().collect(), ueids, faults })
 }
 
-/// Each connection takes two descriptors; without more of them fewer fit.
-fn raise_descriptor_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+/// Each connection takes two descriptors, and with an RDMA device its buffers may not leave memory;
+/// without more of either, fewer connections fit.
+fn raise_limits() {
+    for resource in [Resource::Nofile, Resource::Memlock] {
+        let limit = getrlimit(resource);
+        let _ = setrlimit(resource, Rlimit { current: limit.maximum, ..limit });
+    }
 }

@@ -61,12 +61,13 @@ fn to_json<T: Serialize>(list: &[T]) -> String {
     json.expect("numbers and strings are always JSON") + "\n"
 }
 
-const LINKS: [&str; 11] = [
+const LINKS: [&str; 12] = [
     "Group",
     "Link",
     "Role",
     "SMC",
     "State",
+    "Device",
     "Here",
     "There",
     "Peer",
@@ -83,6 +84,7 @@ fn link(link: &Link) -> Vec<String> {
         link.role.clone(),
         format!("v{}", link.version),
         link.state.clone(),
+        kind(link.port.as_deref()),
         link.gid.clone(),
         link.peer_gid.clone().unwrap_or_else(|| "?".to_owned()),
         link.peer_id.clone(),
@@ -92,8 +94,15 @@ fn link(link: &Link) -> Vec<String> {
     ]
 }
 
-const DEVICES: [&str; 10] = [
+/// What an adapter is: the port of an RDMA device, or none of the kernel's.
+fn kind(port: Option<&str>) -> String {
+    port.unwrap_or("soft RNIC").to_owned()
+}
+
+const DEVICES: [&str; 12] = [
     "State",
+    "Device",
+    "RoCE",
     "Interface",
     "Address",
     "GID",
@@ -110,6 +119,8 @@ fn device(adapter: &Adapter) -> Vec<String> {
     let known = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
     vec![
         if adapter.is_up { "up" } else { "down" }.to_owned(),
+        kind(adapter.port.as_deref()),
+        adapter.roce.iter().map(|version| format!("v{version}")).collect::<Vec<_>>().join(", "),
         known(&adapter.interface),
         adapter.address.to_string(),
         adapter.gid.clone(),
@@ -162,14 +173,15 @@ mod tests {
             peer_id: "0001-020000000002".to_owned(),
             peer_gid: None,
             gid: "::ffff:10.0.0.1".to_owned(),
+            port: Some("mlx5_0/1".to_owned()),
             state: "Active".to_owned(),
             connections: 5,
             usage: usage(),
         };
         assert_eq!(
             table(&LINKS, &[one], link),
-            "Group  Link  Role    SMC  State   Here             There  Peer               Connections  Sent      Received\n\
-             1      2     server  v2   Active  ::ffff:10.0.0.1  ?      0001-020000000002  5            2 KB (3)  10 B (1)\n"
+            "Group  Link  Role    SMC  State   Device    Here             There  Peer               Connections  Sent      Received\n\
+             1      2     server  v2   Active  mlx5_0/1  ::ffff:10.0.0.1  ?      0001-020000000002  5            2 KB (3)  10 B (1)\n"
         );
     }
 
@@ -177,6 +189,8 @@ mod tests {
     fn devices_are_lines_with_what_they_are_called() {
         let one = Adapter {
             address: "10.0.0.1".parse().unwrap(),
+            port: None,
+            roce: vec![2, 1],
             gid: "::ffff:10.0.0.1".to_owned(),
             mac: "02:00:00:00:00:01".to_owned(),
             mtu: Some(1024),
@@ -201,6 +215,8 @@ mod tests {
             words,
             [
                 "up",
+                "soft RNIC",
+                "v2, v1",
                 "eth0",
                 "10.0.0.1",
                 "::ffff:10.0.0.1",

@@ -43,7 +43,7 @@ use super::library::Verbs;
 use super::objects::{Channel, Context, Happening, Key};
 use super::ports::{Gid, Port, gids_of};
 use super::queue_pair::{Origin, QueuePair, RECEIVE_DEPTH};
-use crate::device::{Device, Driven, Event, Failure, Holdings, Peer, PostError, Source};
+use crate::device::{Device, Driven, Event, Failure, Holdings, Kind, Peer, PostError, Source};
 use crate::memory::{PAGE_MASK, Registration, Shared};
 use crate::soft::sys;
 
@@ -103,10 +103,14 @@ pub struct Adapter {
     /// QPs that have something to tell.
     restless: VecDeque<QpNumber>,
     notices: VecDeque<Notice>,
+    /// Posting was in vain, and the owner does not know.
+    has_failed: bool,
     turns: u32,
     is_gone: bool,
     name: String,
     gid: Gid,
+    /// The same address by the other kind of RoCE, if the port has that.
+    twin: Option<Gid>,
     mtu: u16,
     depth_max: u32,
     channel: Arc<Channel>,
@@ -118,12 +122,15 @@ pub struct Adapter {
 #[derive(Debug)]
 struct Link {
     qp: QueuePair,
+    /// What it sends by.
+    gid: Gid,
     is_awake: bool,
     is_restless: bool,
 }
 
 impl Adapter {
     /// Opens an adapter, to be used at an address of one of its ports ([`choose`](super::choose)).
+    /// If the port has the address by the other kind of RoCE, too, queue pairs may have that.
     ///
     /// # Errors
     ///
@@ -152,10 +159,12 @@ impl Adapter {
             awake: VecDeque::new(),
             restless: VecDeque::new(),
             notices: VecDeque::new(),
+            has_failed: false,
             turns: 0,
             is_gone: false,
             name: port.device.clone(),
             gid,
+            twin: port.twin_of(gid),
             mtu: port.mtu,
             depth_max: works.min(completions.saturating_sub(RECEIVE_DEPTH)).max(1),
             channel,
@@ -174,6 +183,11 @@ impl Adapter {
     #[must_use]
     pub const fn gid(&self) -> Gid {
         self.gid
+    }
+
+    /// What it sends by: the address by one kind of RoCE, or by both.
+    fn own_gids(&self) -> impl Iterator<Item = Gid> + use<> {
+        [Some(self.gid), self.twin].into_iter().flatten()
     }
 
     /// The longest payload of a packet that it sends, in bytes.
@@ -201,6 +215,7 @@ impl Adapter {
     /// more.
     pub fn receive(&mut self, _now: Duration) -> bool {
         self.turns = self.turns.wrapping_add(1);
+        self.has_failed = false;
         if self.awake.is_empty() || self.turns.is_multiple_of(TURNS_PER_QUESTION) {
             self.take_happenings();
             self.take_announcements();
@@ -225,14 +240,15 @@ impl Adapter {
         }
     }
 
-    /// The other half of a [turn](Self::turn): WRITEs that wait for a SEND do so no longer. False:
-    /// the adapter takes all at once.
+    /// The other half of a [turn](Self::turn): WRITEs that wait for a SEND do so no longer. True: the
+    /// first half is due, of which nothing else would tell. Since it was done, a queue pair was made,
+    /// whose queue is not armed yet, or posting has failed.
     pub fn transmit(&mut self, _now: Duration) -> bool {
         for (number, link) in &mut self.links {
             link.qp.flush();
-            rouse(link, &mut self.restless, *number);
+            self.has_failed |= rouse(link, &mut self.restless, *number);
         }
-        false
+        self.has_failed || !self.awake.is_empty()
     }
 
     /// When [`turn`](Self::turn) is to be called though nothing has come: never, for the adapter
@@ -276,7 +292,8 @@ impl Adapter {
     }
 
     fn look_for_address(&mut self) {
-        let has_ours = gids_of(&self.context).is_ok_and(|gids| gids.contains(&self.gid));
+        let has_ours =
+            gids_of(&self.context).is_ok_and(|gids| self.own_gids().all(|own| gids.contains(&own)));
         self.notices.push_back(Notice::Addresses { has_ours });
     }
 
@@ -326,12 +343,14 @@ fn wake(links: &mut BTreeMap<QpNumber, Link>, awake: &mut VecDeque<QpNumber>, nu
     }
 }
 
-/// A QP may have something to tell.
-fn rouse(link: &mut Link, restless: &mut VecDeque<QpNumber>, number: QpNumber) {
-    if !link.is_restless && link.qp.has_events() {
+/// A QP may have something to tell. True: it has, and nobody knew.
+fn rouse(link: &mut Link, restless: &mut VecDeque<QpNumber>, number: QpNumber) -> bool {
+    let is_new = !link.is_restless && link.qp.has_events();
+    if is_new {
         link.is_restless = true;
         restless.push_back(number);
     }
+    is_new
 }
 
 /// Readable when there is something for [`Adapter::turn`] to do.
@@ -359,16 +378,25 @@ impl Device for Adapter {
         let qp = qp.ok()?;
         let (number, first_psn) = (qp.number(), qp.first_psn());
         self.tokens.insert(self.last_token, number);
-        self.links.insert(number, Link { qp, is_awake: false, is_restless: false });
+        self.links.insert(number, Link { qp, gid: self.gid, is_awake: false, is_restless: false });
         // It was never armed.
         wake(&mut self.links, &mut self.awake, number);
         Some((number, first_psn))
     }
 
+    fn agree_on(&mut self, qp: QpNumber, kind: Kind) {
+        let agreed = self.own_gids().find(|gid| gid.kind == kind);
+        if let (Some(link), Some(gid)) = (self.links.get_mut(&qp), agreed) {
+            link.gid = gid;
+        }
+    }
+
     fn ready_to_receive(&mut self, qp: QpNumber, address: IpAddr, peer: Peer) -> bool {
-        let is_reachable = address.is_ipv4() == self.gid.address.is_ipv4() && peer.mtu <= self.mtu;
-        let Some(link) = self.links.get_mut(&qp).filter(|_| is_reachable) else { return false };
-        link.qp.ready_to_receive(&self.gid, address, peer).is_ok()
+        let Some(link) = self.links.get_mut(&qp) else { return false };
+        let gid = link.gid;
+        // Over Ethernet addresses are only names.
+        let is_near = gid.kind == Kind::RoceV1 || address.is_ipv4() == gid.address.is_ipv4();
+        is_near && peer.mtu <= self.mtu && link.qp.ready_to_receive(&gid, address, peer).is_ok()
     }
 
     fn ready_to_send(&mut self, qp: QpNumber) -> bool {
@@ -378,7 +406,7 @@ impl Device for Adapter {
     fn post_send(&mut self, qp: QpNumber, _: u64, message: &[u8]) -> Result<(), PostError> {
         let link = self.links.get_mut(&qp).ok_or(PostError::NotReady)?;
         let posted = link.qp.post_send(message);
-        rouse(link, &mut self.restless, qp);
+        self.has_failed |= rouse(link, &mut self.restless, qp);
         posted
     }
 
@@ -391,7 +419,7 @@ impl Device for Adapter {
     ) -> Result<(), PostError> {
         let link = self.links.get_mut(&qp).ok_or(PostError::NotReady)?;
         let posted = link.qp.post_write(from, to);
-        rouse(link, &mut self.restless, qp);
+        self.has_failed |= rouse(link, &mut self.restless, qp);
         posted
     }
 

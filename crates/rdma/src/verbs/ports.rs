@@ -20,15 +20,7 @@ use std::sync::Arc;
 use super::abi::{self, GidEntry};
 use super::library::Verbs;
 use super::objects::{self, Context};
-
-/// How packets to and from an address look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// Directly over Ethernet.
-    RoceV1,
-    /// Over UDP.
-    RoceV2,
-}
+use crate::device::Kind;
 
 /// An address of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +59,32 @@ pub enum By {
     Address(IpAddr),
     /// It is below the network interface of this number.
     Interface(u32),
+}
+
+impl Port {
+    /// Adapter and number, as `rdma link` shows them: `mlx5_0/1`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("{}/{}", self.device, self.number)
+    }
+
+    /// The entry of its table for an address of a network interface.
+    #[must_use]
+    pub fn gid(&self, address: IpAddr, interface: u32, kind: Kind) -> Option<Gid> {
+        let is_it = |gid: &&Gid| {
+            gid.kind == kind && gid.interface == interface && gid.address == address.to_canonical()
+        };
+        self.gids.iter().find(is_it).copied()
+    }
+
+    /// The same address by the other kind of RoCE.
+    pub(super) fn twin_of(&self, gid: Gid) -> Option<Gid> {
+        let kind = match gid.kind {
+            Kind::RoceV1 => Kind::RoceV2,
+            Kind::RoceV2 => Kind::RoceV1,
+        };
+        self.gid(gid.address, gid.interface, kind)
+    }
 }
 
 /// All ports of Ethernet adapters. An adapter that cannot be opened has none.

@@ -4,14 +4,14 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use sidestep_rdma::device::{Device, Event, Failure, Holdings, PostError};
+use sidestep_rdma::device::{Device, Event, Failure, Holdings, Peer, PostError};
 use sidestep_rdma::verbs::abi::event;
 use sidestep_rdma::verbs::{self, Adapter, By, Kind, Notice, OpenError};
 use sidestep_wire::Psn;
 use sidestep_wire::roce::Nak;
 
-use crate::model;
 use crate::pair::Pair;
+use crate::{model, open};
 
 const DONE: [Event; 2] =
     [Event::Completed { id: 0, result: Ok(()) }, Event::Completed { id: 1, result: Ok(()) }];
@@ -42,6 +42,16 @@ fn whoever_sleeps_is_woken_for_each_message() {
         assert_eq!(pair.events(0).len(), 2);
         assert_eq!(pair.events(1), [Event::Received(b"wake up"[..].into())]);
     }
+}
+
+/// An owner that only looks when it is woken, or told that there is more to do.
+#[test]
+fn the_queue_of_a_new_queue_pair_is_looked_at() {
+    let mut adapter = open();
+    adapter.create().unwrap();
+    assert!(!is_readable(&adapter));
+    assert!(adapter.transmit(Duration::ZERO), "it is not armed");
+    assert!(!adapter.turn(Duration::ZERO));
 }
 
 #[test]
@@ -127,6 +137,10 @@ fn a_driver_that_refuses_breaks_the_queue_pair() {
     let mut pair = Pair::new();
     model::world(|world| world.refuses_posts = true);
     pair.post((0, 10), b"lost");
+    let adapter = &mut pair.adapters[0];
+    assert!(adapter.transmit(Duration::ZERO), "nobody is woken for it");
+    adapter.receive(Duration::ZERO);
+    assert!(!adapter.transmit(Duration::ZERO));
     let flushed = |id| Event::Completed { id, result: Err(Failure::Flushed) };
     let broken = Event::Broken(Failure::AdapterFailed);
     assert_eq!(pair.events(0), [flushed(0), flushed(1), broken]);
@@ -185,10 +199,39 @@ fn addresses_change() {
     model::happens(event::GID_CHANGE, None);
     pair.settle();
     assert_eq!(notices(&mut pair.adapters[0]), [Notice::Addresses { has_ours: true }]);
-    model::world(|world| world.gids.truncate(1));
-    model::happens(event::GID_CHANGE, None);
-    pair.settle();
-    assert_eq!(notices(&mut pair.adapters[1]).last(), Some(&Notice::Addresses { has_ours: false }));
+    // Either is ours: the address by RoCEv1, and by RoCEv2.
+    for index in [4, 2] {
+        model::world(|world| world.gids.retain(|entry| entry.gid_index != index));
+        model::happens(event::GID_CHANGE, None);
+        pair.settle();
+        assert_eq!(notices(&mut pair.adapters[0]), [Notice::Addresses { has_ours: false }]);
+    }
+}
+
+#[test]
+fn queue_pairs_send_by_the_kind_that_was_agreed_on() {
+    let adapter = &mut open();
+    let mut way_to = |address: &str, kind| {
+        let (own, first_psn) = adapter.create().unwrap();
+        adapter.agree_on(own, kind);
+        let peer = Peer { qp: own, first_psn, mtu: adapter.mtu() };
+        let is_ready = adapter.ready_to_receive(own, address.parse().unwrap(), peer);
+        is_ready.then(|| model::world(|world| world.ways.pop().unwrap()))
+    };
+    assert_eq!(way_to("10.9.0.3", Kind::RoceV2), Some(2));
+    assert_eq!(way_to("10.9.0.1", Kind::RoceV1), Some(4), "its twin");
+    assert_eq!(way_to("fd00::1", Kind::RoceV2), None, "IP does not lead there");
+    // An address that the model has by RoCEv1 only.
+    let verbs = model::verbs();
+    let ports = verbs::ports(&verbs).unwrap();
+    let by = By::Address("10.9.0.1".parse().unwrap());
+    let (port, gid) = verbs::choose(&ports, by, Kind::RoceV1).unwrap();
+    let mut single = Adapter::open(&verbs, port, gid).unwrap();
+    let (own, first_psn) = single.create().unwrap();
+    single.agree_on(own, Kind::RoceV2);
+    let peer = Peer { qp: own, first_psn, mtu: 1024 };
+    assert!(single.ready_to_receive(own, gid.address, peer));
+    assert_eq!(model::world(|world| world.ways.pop()), Some(1));
 }
 
 #[test]
@@ -269,7 +312,7 @@ fn what_is_not_there_cannot_be_opened() {
     let ports = verbs::ports(&verbs).unwrap();
     assert_eq!(
         (ports[0].device.as_str(), ports[0].mtu, ports[0].gids.len()),
-        (model::NAME, 1024, 3)
+        (model::NAME, 1024, 5)
     );
     let (port, gid) = verbs::choose(&ports, By::Interface(3), Kind::RoceV1).unwrap();
     assert_eq!((gid.index, gid.kind), (1, Kind::RoceV1));

@@ -84,6 +84,8 @@ pub(crate) struct World {
     pub(crate) keys_left: usize,
     /// Calls of `post_send`, and works that they had.
     pub(crate) posts: (u64, u64),
+    /// The entries of the table that queue pairs send by.
+    pub(crate) ways: Vec<u8>,
     /// Where the pieces of WRITEs were that were posted.
     pub(crate) pieces: VecDeque<Sge>,
     /// Calls that ask the kernel: for announcements, and for events.
@@ -178,11 +180,14 @@ impl World {
                 gid(1, abi::GID_TYPE_ROCE_V1),
                 gid(2, abi::GID_TYPE_ROCE_V2),
                 gid(3, abi::GID_TYPE_ROCE_V2),
+                GidEntry { gid_index: 4, ..gid(2, abi::GID_TYPE_ROCE_V1) },
+                GidEntry { gid_index: 5, ..gid(3, abi::GID_TYPE_ROCE_V1) },
             ],
             is_port_up: true,
             is_stopped: false,
             keys_left: usize::MAX,
             posts: (0, 0),
+            ways: Vec::new(),
             pieces: VecDeque::with_capacity(1024),
             questions: 0,
             refuses_posts: false,
@@ -816,6 +821,7 @@ unsafe extern "C" fn modify_qp(qp: *mut Qp, attributes: *mut QpAttr, fields: c_i
                 let is_it = |it: &GidEntry| (it.gid, it.gid_type) == (way.grh.dgid, own.gid_type);
                 assert!(world.gids.iter().any(is_it), "the peer is at no address of the model");
                 assert!(way.grh.hop_limit > 1);
+                world.ways.push(way.grh.sgid_index);
                 (pair.peer, pair.psns.1) = (attributes.dest_qp_num, attributes.rq_psn);
                 pair.mtu = attributes.path_mtu;
             }

@@ -1,0 +1,478 @@
+//! Adapters: which one is meant by a name, and what is there.
+//!
+//! | Named | Where it is | What it is |
+//! |---|---|---|
+//! | an address of this host | there | the RDMA device that has the address, or else a soft RNIC |
+//! | an interface | at its first address | the same |
+//! | `mlx5_0/1`, a port as `rdma link` names it | at the first address of its interface | that device |
+//!
+//! An RDMA device is preferred, because it is what the operator has paid for, and because nothing else
+//! can be at its address: the packets of RoCE that arrive there are its own. A soft RNIC is for
+//! interfaces without one.
+//!
+//! The kernel gives each port a table of addresses (GIDs): one for each address of the network
+//! interface above it, and for each kind of RoCE that the device speaks. It names interfaces by their index, which another network namespace may have
+//! as well; so an entry counts if its address is one of the interface here, too.
+
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+
+use arrayvec::ArrayVec;
+use sidestep_proto::link_group::{self, ADAPTERS_MAX, AdapterId};
+use sidestep_rdma::faults::Plan;
+use sidestep_rdma::soft::Rnic;
+use sidestep_rdma::soft::port::{self, mtu::roce_mtu};
+use sidestep_rdma::verbs::{self, Gid, Kind, Notice, Port, Unavailable, Verbs};
+use sidestep_wire::{Mtu, RoceGid};
+use thiserror::Error;
+
+use crate::gateway::OpenError;
+use crate::interfaces::Interface;
+use crate::nic::Nic;
+use crate::settings::AdapterChoice;
+
+// ---- what the host has --------------------------------------------------------------------------
+
+/// Why no RDMA device of the kernel can be used.
+#[derive(Debug, Error)]
+pub enum NoRdma {
+    /// It has none.
+    #[error("the kernel has no RDMA device; `rdma link` would list it")]
+    None,
+    /// It has, but programs reach them by a library.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+    /// The library refuses.
+    #[error("libibverbs does not list them: {0}")]
+    List(#[from] io::Error),
+}
+
+/// The ports of RDMA devices that can be used.
+pub(crate) struct Hardware(Result<Vec<Port>, NoRdma>);
+
+/// Where the kernel lists its RDMA devices, for everybody to read.
+const DEVICES: &str = "/sys/class/infiniband";
+
+impl Hardware {
+    /// Looks for them. The library is not asked where there is nothing to be found.
+    pub(crate) fn find() -> Self {
+        let find = || match device_names().is_empty() {
+            true => Err(NoRdma::None),
+            false => Ok(verbs::ports(&Verbs::load()?)?),
+        };
+        Self(find())
+    }
+
+    /// Tells the operator of devices that stay unused though they are there.
+    pub(crate) fn report_unusable(&self) {
+        match &self.0 {
+            Err(NoRdma::None) => {}
+            Err(reason) => log::warn!("RDMA devices of this host are not used: {reason}"),
+            Ok(ports) => {
+                let is_unusable = |name: &String| ports.iter().all(|port| port.device != *name);
+                for name in device_names().into_iter().filter(is_unusable) {
+                    log::warn!(
+                        "the RDMA device {name} is not used: it is not of Ethernet, or this user \
+                         may not open /dev/infiniband/uverbs*"
+                    );
+                }
+            }
+        }
+    }
+
+    fn ports(&self) -> &[Port] {
+        self.0.as_deref().unwrap_or_default()
+    }
+
+    /// The port that has an address at an interface.
+    pub(crate) fn at(&self, address: IpAddr, interface: u32) -> Option<(Port, Gid)> {
+        self.ports().iter().find_map(|port| {
+            let gid = KINDS.iter().find_map(|kind| port.gid(address, interface, *kind))?;
+            Some((port.clone(), gid))
+        })
+    }
+}
+
+/// The preferred first.
+const KINDS: [Kind; 2] = [Kind::RoceV2, Kind::RoceV1];
+
+fn device_names() -> Vec<String> {
+    let entries = fs::read_dir(DEVICES).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+// ---- what is meant ------------------------------------------------------------------------------
+
+/// Where an adapter is to be.
+#[derive(Clone, Debug)]
+pub(crate) struct Site {
+    pub(crate) address: IpAddr,
+    pub(crate) interface: Interface,
+    /// The RDMA device that has the address, if there is one.
+    pub(crate) rdma: Option<(Port, Gid)>,
+}
+
+/// Where each adapter is to be.
+pub(crate) fn choose(
+    choices: &[AdapterChoice],
+    interfaces: &[Interface],
+    hardware: &Hardware,
+) -> Result<ArrayVec<Site, ADAPTERS_MAX>, OpenError> {
+    if choices.len() > ADAPTERS_MAX {
+        return Err(OpenError::TooMany(choices.len()));
+    }
+    let mut chosen = ArrayVec::<Site, ADAPTERS_MAX>::new();
+    for choice in choices {
+        let site = Site::meant(choice, interfaces, hardware)?;
+        if chosen.iter().any(|before| before.address == site.address) {
+            return Err(OpenError::Twice(choice.clone()));
+        }
+        if chosen.first().is_some_and(|first| first.interface.vlan != site.interface.vlan) {
+            return Err(OpenError::OtherVlan(choice.clone()));
+        }
+        chosen.push(site);
+    }
+    Ok(chosen)
+}
+
+impl Site {
+    fn meant(
+        choice: &AdapterChoice,
+        interfaces: &[Interface],
+        hardware: &Hardware,
+    ) -> Result<Self, OpenError> {
+        let (address, interface) = match choice {
+            AdapterChoice::Port { device, number } => {
+                let port = hardware.named(choice, device, *number)?;
+                return Self::of_port(port, interfaces)
+                    .ok_or_else(|| OpenError::NoGid(choice.clone()));
+            }
+            AdapterChoice::Address(address) => {
+                (Some(*address), interfaces.iter().find(|it| it.has(*address)))
+            }
+            AdapterChoice::Interface(name) => {
+                let interface = interfaces.iter().find(|it| it.name == *name);
+                (interface.and_then(first_address), interface)
+            }
+        };
+        let interface = interface.ok_or_else(|| OpenError::Unknown(choice.clone()))?.clone();
+        let address = address.ok_or_else(|| OpenError::NoAddress(choice.clone()))?;
+        let rdma = hardware.at(address, interface.index);
+        Ok(Self { address, interface, rdma })
+    }
+
+    /// At the first address of a port: of IPv4, if it has one.
+    fn of_port(port: &Port, interfaces: &[Interface]) -> Option<Self> {
+        let with_interface = |gid: &Gid| {
+            let is_its = |it: &&Interface| it.index == gid.interface && it.has(gid.address);
+            Some((*gid, interfaces.iter().find(is_its)?.clone()))
+        };
+        let gids = port.gids.iter().filter(|gid| is_useful(gid.address)).filter_map(with_interface);
+        let rank = |(gid, _): &(Gid, Interface)| (gid.kind != KINDS[0], gid.address.is_ipv6());
+        let (gid, interface) = gids.min_by_key(rank)?;
+        Some(Self { address: gid.address, interface, rdma: Some((port.clone(), gid)) })
+    }
+}
+
+impl Hardware {
+    fn named(&self, choice: &AdapterChoice, device: &str, number: u8) -> Result<&Port, OpenError> {
+        let unusable = |reason: &NoRdma| OpenError::NoRdma(choice.clone(), reason.to_string());
+        let ports = self.0.as_ref().map_err(unusable)?;
+        let port = ports.iter().find(|port| port.device == device && port.number == number);
+        port.ok_or_else(|| OpenError::NoPort(choice.clone()))
+    }
+}
+
+fn first_address(interface: &Interface) -> Option<IpAddr> {
+    let addresses =
+        || interface.networks.iter().map(ipnet::IpNet::addr).filter(|it| is_useful(*it));
+    addresses().find(IpAddr::is_ipv4).or_else(|| addresses().next())
+}
+
+/// A link-local address of IPv6 is of no use: it needs an interface beside it.
+const fn is_useful(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(address) => !address.is_unicast_link_local(),
+    }
+}
+
+// ---- opening it ---------------------------------------------------------------------------------
+
+/// An adapter of ours, and where it is.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) id: AdapterId,
+    pub(crate) address: IpAddr,
+    /// The number of its interface.
+    pub(crate) interface: u32,
+    /// The port of an RDMA device, as `rdma link` names it; `None`: it is a soft RNIC.
+    pub(crate) port: Option<String>,
+    /// How its packets can look, the preferred first.
+    pub(crate) kinds: ArrayVec<Kind, 2>,
+    /// The longest payload of a packet, as peers are told it.
+    mtu: Mtu,
+    /// What it has told of itself.
+    pub(crate) health: Health,
+    /// It can be used.
+    pub(crate) is_up: bool,
+    /// It has more to do at once.
+    pub(crate) is_busy: bool,
+}
+
+/// What an RDMA device has told of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Health {
+    /// Nothing bad.
+    Well,
+    /// Its port carries no packets.
+    PortDown,
+    /// It is gone, or its address: it is to be opened anew.
+    Lost,
+}
+
+impl Place {
+    /// Opens an adapter.
+    pub(crate) fn open(
+        id: AdapterId,
+        site: &Site,
+        faults: Option<Plan>,
+    ) -> Result<(Self, link_group::Adapter, Nic), OpenError> {
+        let Site { address, interface, rdma } = site;
+        let choice = AdapterChoice::Address(*address);
+        let narrow = OpenError::TooNarrow { choice, mtu: interface.mtu };
+        let (nic, bytes) = match rdma {
+            Some((port, gid)) => {
+                let adapter = verbs::Adapter::open(&Verbs::load()?, port, *gid)?;
+                log::info!("the RDMA device {} is used at {address}", port.name());
+                if faults.is_some() {
+                    log::warn!("what {} sends does not suffer: it is no soft RNIC", port.name());
+                }
+                (Nic::Verbs(adapter), Some(port.mtu))
+            }
+            None => {
+                let mut rnic = Rnic::open(*address, &port::Settings::default())?;
+                if let Some(plan) = faults {
+                    rnic.spoil(plan);
+                }
+                log::info!("no RDMA device has the address {address}: there is a soft RNIC");
+                (Nic::Soft(rnic), roce_mtu(interface.mtu))
+            }
+        };
+        let mtu = bytes.and_then(mtu_of_bytes).ok_or(narrow)?;
+        let description =
+            link_group::Adapter { id, gid: gid_of(*address), mac: interface.mac, mtu };
+        let speaks = |kind: &Kind| match rdma {
+            Some((port, _)) => port.gid(*address, interface.index, *kind).is_some(),
+            None => *kind == Kind::RoceV2,
+        };
+        let is_active = rdma.as_ref().is_none_or(|(port, _)| port.is_active);
+        let place = Self {
+            id,
+            address: *address,
+            interface: interface.index,
+            port: rdma.as_ref().map(|(port, _)| port.name()),
+            kinds: KINDS.into_iter().filter(speaks).collect(),
+            mtu,
+            health: if is_active { Health::Well } else { Health::PortDown },
+            is_up: true,
+            is_busy: false,
+        };
+        Ok((place, description, nic))
+    }
+
+    /// What peers are told of its MTU: not more than its interface has at the moment.
+    pub(crate) fn mtu(&self, interface: &Interface) -> Option<Mtu> {
+        Some(self.mtu.min(mtu_of(interface)?))
+    }
+
+    /// Its device has told something.
+    pub(crate) fn heed(&mut self, notice: Notice) {
+        self.health = match (notice, self.health) {
+            (Notice::Gone | Notice::Addresses { has_ours: false }, _) | (_, Health::Lost) => {
+                Health::Lost
+            }
+            (Notice::PortUp, _) => Health::Well,
+            (Notice::PortDown, _) => Health::PortDown,
+            (Notice::Addresses { has_ours: true }, before) => before,
+        };
+    }
+}
+
+fn mtu_of(interface: &Interface) -> Option<Mtu> {
+    roce_mtu(interface.mtu).and_then(mtu_of_bytes)
+}
+
+fn mtu_of_bytes(bytes: u16) -> Option<Mtu> {
+    (0..=0xF).map(Mtu::from_low_bits).find(|mtu| mtu.bytes() == Some(bytes))
+}
+
+/// An address as a GID of RoCE: one of IPv4 as the IPv6 address that is mapped to it.
+pub(crate) fn gid_of(address: IpAddr) -> RoceGid {
+    RoceGid(match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sidestep_wire::Mac;
+
+    fn interface(index: u32, name: &str, networks: &[&str]) -> Interface {
+        Interface {
+            index,
+            name: name.to_owned(),
+            mac: Mac([2, 0, 0, 0, 0, 1]),
+            mtu: 1500,
+            vlan: 0,
+            is_up: true,
+            networks: networks.iter().map(|it| it.parse().unwrap()).collect(),
+        }
+    }
+
+    fn gid(address: &str, kind: Kind, index: u8, interface: u32) -> Gid {
+        Gid { address: address.parse().unwrap(), kind, index, port: 1, interface }
+    }
+
+    fn chosen_with(
+        hardware: &Hardware,
+        choices: &[&str],
+        interfaces: &[Interface],
+    ) -> Result<Vec<Site>, String> {
+        let choices: Vec<AdapterChoice> = choices.iter().map(|it| it.parse().unwrap()).collect();
+        let chosen = choose(&choices, interfaces, hardware).map_err(|error| error.to_string())?;
+        Ok(chosen.into_iter().collect())
+    }
+
+    fn chosen(choices: &[&str], interfaces: &[Interface]) -> Result<Vec<IpAddr>, String> {
+        let sites = chosen_with(&Hardware(Err(NoRdma::None)), choices, interfaces)?;
+        assert!(sites.iter().all(|site| site.rdma.is_none()));
+        Ok(sites.into_iter().map(|site| site.address).collect())
+    }
+
+    #[test]
+    fn adapters_are_named_by_address_or_interface() {
+        let interfaces = [
+            interface(7, "eth0", &["fe80::1/64", "fd00::1/64", "10.0.0.1/24"]),
+            interface(8, "eth1", &["fe80::2/64", "fd00::2/64"]),
+            interface(9, "eth2", &["fe80::3/64"]),
+        ];
+        let all = chosen(&["eth1", "eth0", "fd00::1"], &interfaces).unwrap();
+        let expected: [IpAddr; 3] =
+            ["fd00::2", "10.0.0.1", "fd00::1"].map(|it| it.parse().unwrap());
+        assert_eq!(all, expected);
+        for (choice, error) in [
+            ("eth2", "eth2: the interface has no address"),
+            ("eth3", "eth3: there is no such interface or address in this network namespace"),
+            (
+                "10.0.0.2",
+                "10.0.0.2: there is no such interface or address in this network namespace",
+            ),
+            ("mlx5_0/1", "mlx5_0/1: the kernel has no RDMA device; `rdma link` would list it"),
+        ] {
+            assert_eq!(chosen(&[choice], &interfaces).unwrap_err(), error);
+        }
+        let twice = chosen(&["eth0", "10.0.0.1"], &interfaces).unwrap_err();
+        assert_eq!(twice, "10.0.0.1: another name of the same adapter stands before it");
+        let many = chosen(&["eth0"; ADAPTERS_MAX + 1], &interfaces).unwrap_err();
+        assert_eq!(many, "9 adapters are too many; use at most 8");
+    }
+
+    #[test]
+    fn adapters_are_on_one_vlan() {
+        let tagged = Interface { vlan: 3, ..interface(8, "eth1", &["10.0.1.1/24"]) };
+        let interfaces = [interface(7, "eth0", &["10.0.0.1/24"]), tagged];
+        let error = chosen(&["eth0", "eth1"], &interfaces).unwrap_err();
+        assert_eq!(error, "eth1: the adapters are on different VLANs");
+    }
+
+    /// One port with two addresses at `eth0`, one with an address of another namespace's interface,
+    /// and one without.
+    fn hardware() -> Hardware {
+        let port = |device: &str, gids| Port {
+            device: device.to_owned(),
+            number: 1,
+            is_active: true,
+            mtu: 1024,
+            gids,
+        };
+        let used = vec![
+            gid("fe80::1", Kind::RoceV2, 0, 7),
+            gid("10.0.0.1", Kind::RoceV1, 1, 7),
+            gid("fd00::1", Kind::RoceV2, 2, 7),
+            gid("10.0.0.1", Kind::RoceV2, 3, 7),
+        ];
+        Hardware(Ok(vec![
+            port("rocep1", used),
+            port("rocep2", vec![gid("10.9.9.9", Kind::RoceV2, 0, 8)]),
+            port("rocep3", vec![]),
+        ]))
+    }
+
+    #[test]
+    fn an_rdma_device_goes_before_a_soft_rnic() {
+        let interfaces = [
+            interface(7, "eth0", &["fe80::1/64", "fd00::1/64", "10.0.0.1/24"]),
+            interface(8, "eth1", &["10.0.1.1/24"]),
+        ];
+        let of = |choice: &str| {
+            let sites = chosen_with(&hardware(), &[choice], &interfaces).unwrap();
+            let rdma = sites[0].rdma.as_ref().map(|(port, gid)| (port.name(), gid.index));
+            (sites[0].address.to_string(), rdma)
+        };
+        let entry = |index| Some(("rocep1/1".to_owned(), index));
+        assert_eq!(of("eth0"), ("10.0.0.1".to_owned(), entry(3)));
+        assert_eq!(of("fd00::1"), ("fd00::1".to_owned(), entry(2)));
+        assert_eq!(of("rocep1/1"), ("10.0.0.1".to_owned(), entry(3)));
+        assert_eq!(of("eth1"), ("10.0.1.1".to_owned(), None), "that index is somebody else's");
+    }
+
+    #[test]
+    fn a_port_that_is_named_must_be_usable_here() {
+        let interfaces = [interface(8, "eth1", &["10.0.1.1/24"])];
+        for (choice, says) in [
+            ("rocep1/2", "there is no such port"),
+            ("rocep4/1", "there is no such port"),
+            ("rocep2/1", "give it one"),
+            ("rocep3/1", "give it one"),
+        ] {
+            let error = chosen_with(&hardware(), &[choice], &interfaces).unwrap_err();
+            assert!(error.starts_with(choice) && error.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_was_lost_stays_lost_until_it_is_opened_anew() {
+        let mut place = Place {
+            id: AdapterId(1),
+            address: [10, 0, 0, 1].into(),
+            interface: 7,
+            port: Some("rocep1/1".to_owned()),
+            kinds: KINDS.into(),
+            mtu: Mtu::from_low_bits(3),
+            health: Health::Well,
+            is_up: true,
+            is_busy: false,
+        };
+        let mut after = |notice| {
+            place.heed(notice);
+            place.health
+        };
+        assert_eq!(after(Notice::Addresses { has_ours: true }), Health::Well);
+        assert_eq!(after(Notice::PortDown), Health::PortDown);
+        assert_eq!(after(Notice::Addresses { has_ours: true }), Health::PortDown);
+        assert_eq!(after(Notice::PortUp), Health::Well);
+        assert_eq!(after(Notice::Addresses { has_ours: false }), Health::Lost);
+        assert_eq!(after(Notice::PortUp), Health::Lost);
+        assert_eq!(after(Notice::Gone), Health::Lost);
+    }
+
+    #[test]
+    fn the_mtu_of_roce_fits_into_that_of_the_interface() {
+        let of = |mtu| mtu_of(&Interface { mtu, ..interface(7, "eth0", &[]) }).and_then(Mtu::bytes);
+        assert_eq!([1500, 9000, 300].map(of), [Some(1024), Some(4096), None]);
+    }
+}
