@@ -167,7 +167,7 @@ pub struct MachineCpu {
 /// connections included.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// Connections whose bytes went through shared memory.
+    /// Connections whose bytes went through shared memory, or to the gateway.
     pub smc_connections: u64,
     /// Connections whose bytes went by TCP.
     pub tcp_connections: u64,

@@ -174,7 +174,7 @@ pub struct Waits {
 /// What the connections were, counted at the clients' end, over all runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Proof {
-    /// Connections whose bytes went through shared memory.
+    /// Connections whose bytes went through shared memory, or to the gateway.
     pub smc_connections: u64,
     /// Connections whose bytes went by TCP.
     pub tcp_connections: u64,

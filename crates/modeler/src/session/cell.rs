@@ -142,7 +142,7 @@ impl<'a> Series<'a> {
         self.fell_back().into_iter().chain(self.overloaded()).chain(series).collect()
     }
 
-    /// A run over `smc` of which not every connection was SMC-D.
+    /// A run over `smc` of which not every connection was SMC.
     fn fell_back(&self) -> Option<Remark> {
         let Proof { smc_connections: smc, tcp_connections: tcp, fallbacks } = &self.proof;
         if self.transport != Transport::Smc || (*tcp == 0 && *smc > 0) {

@@ -25,7 +25,7 @@ fn evidence(totals: &Totals) -> Evidence {
     let undecided = (UNDECIDED.to_owned(), totals.undecided);
     let counters = &totals.counters;
     Evidence {
-        smc_connections: totals.smc,
+        smc_connections: totals.smc + totals.handed_over,
         tcp_connections: totals.tcp(),
         fallbacks: reasons.chain([undecided]).filter(|(_, count)| *count > 0).collect(),
         spin_ns: counters.spin_ns,

@@ -267,7 +267,7 @@ const GROUPS: &[(&str, &[Line])] = &[
         "What was measured",
         &[
             line("Runs", |c| c.runs.to_string()),
-            line("Connections by shared memory", |c| c.transport_proof.smc_connections.to_string()),
+            line("Connections by SMC", |c| c.transport_proof.smc_connections.to_string()),
             line("Connections by TCP", |c| c.transport_proof.tcp_connections.to_string()),
         ],
     ),
