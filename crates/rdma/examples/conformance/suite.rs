@@ -382,21 +382,19 @@ fn a_region_is_reached_to_its_edges_and_no_further(bench: &mut dyn Bench) {
     assert!(link.ends[0].completed.iter().all(Result::is_ok));
     link.end(bench);
 
-    for (offset, len) in [
-        (1, BUFFER_LEN as u32),
-        (end, 1),
-        (end - 10, 11),
-        (u64::MAX, 2),
-        (u64::MAX, 1),
-        (1 << 40, 8),
-    ] {
+    let all = BUFFER_LEN as u32;
+    for (offset, len) in
+        [(1, all), (end, 1), (end - 10, 11), (u64::MAX, 2), (u64::MAX, 1), (1 << 40, 8)]
+    {
         let mut link = Link::new(bench);
         let door = link.door(0, offset);
         link.write(bench, 0, len, door);
         link.send(bench, 0, b"not to be heard");
         must_be_refused(bench, &mut link, 0);
         assert!(link.ends[1].received.is_empty(), "offset {offset:#x}, {len} bytes");
-        assert!(link.ends[1].target.read(0, BUFFER_LEN).iter().all(|byte| *byte == 0));
+        // A device may make several WRITEs of a long one, of which the first are inside.
+        let untouched = if len == all { offset as usize } else { BUFFER_LEN };
+        assert!(link.ends[1].target.read(0, untouched).iter().all(|byte| *byte == 0));
         link.end(bench);
     }
     must_hold_nothing(bench);
