@@ -42,7 +42,7 @@ def memory_file(length, seals=LENGTH_SEALS, magic=b"", flags=0):
 
 def slab(**how):
     """Magic and layout version of crates/device/src/slab.rs."""
-    magic = struct.pack("=QI", int.from_bytes(b"SIDESLAB", "big"), 5)
+    magic = struct.pack("=QI", int.from_bytes(b"SIDESLAB", "big"), 6)
     return memory_file(SLAB_LEN, magic=magic, **how)
 
 

@@ -96,13 +96,13 @@ pub struct Waiting {
     pub read_arm: Arm,
     /// A writer (or `poll`) asks for a bell when there is room to write.
     pub write_arm: Arm,
-    /// A reader sleeps on the futex in the low half of the peer's producer cursor.
-    pub nap_arm: Arm,
     /// Up to four channels (number + 1, one byte each, 0 = none) that want a mark
     /// when there is something to read.
     pub channels: AtomicU32,
     /// [`wanted`] bits: who besides `write_arm` waits for room to write.
     pub write_wanted: AtomicU32,
+    /// A reader sleeps on the futex in the low half of the peer's producer cursor.
+    pub nap_arm: Arm,
 }
 
 /// Where things are and how far the agreement has come.
