@@ -199,10 +199,15 @@ impl Hosts {
 
 fn settings(directory: &Path, addresses: &[&str], ground: Ground<'_>) -> String {
     let socket = directory.join("agent.sock");
-    let (faults, interfaces) = (ground.faults, &CABLES[..ground.cables]);
+    let interfaces = &CABLES[..ground.cables];
+    // Even a network without faults takes packets one by one.
+    let faults = match ground.faults {
+        "" => String::new(),
+        faults => format!("faults = {faults:?}\n"),
+    };
     format!(
         "[smc]\nagent_socket = {socket:?}\n\
-         [smc-r]\nadapters = {addresses:?}\nfaults = {faults:?}\n\
+         [smc-r]\nadapters = {addresses:?}\n{faults}\
          [pnet.CABLE]\ninterfaces = {interfaces:?}\n"
     )
 }
