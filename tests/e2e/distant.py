@@ -6,7 +6,8 @@
 For each line "CONNECTIONS MESSAGES" of its standard input the client makes so many more
 connections, and exchanges so many messages on each that it has, in turns. With "give" it hands its
 connections to a child, which obeys from then on; with "exec" it becomes another program that has
-them. The server ends a connection when the client does.
+them. With "reset" it waits until each of its connections is reset, and goes on without them. The
+server ends a connection when the client does.
 """
 
 import os
@@ -41,6 +42,12 @@ def talk(to, seed, source=None, connections=(), position=0):
                 connection.set_inheritable(True)
             numbers = [str(connection.fileno()) for connection in connections]
             os.execv(sys.executable, child("heir", to, seed, position, *numbers))
+        if line == "reset\n":
+            for connection in connections:
+                await_reset(connection)
+            connections.clear()
+            print("all were reset", flush=True)
+            continue
         more, messages = map(int, line.split())
         for _ in range(more):
             connections.append(socket.create_connection(to, source_address=source))
@@ -50,6 +57,13 @@ def talk(to, seed, source=None, connections=(), position=0):
                 pattern.check(position, receive_exactly(connection, MESSAGE_LEN), "message")
                 position += MESSAGE_LEN
         print(f"verified {position} bytes", flush=True)
+
+
+def await_reset(connection):
+    try:
+        sys.exit(f"{connection.recv(1)!r} in place of a reset")
+    except ConnectionResetError:
+        connection.close()
 
 
 def child(role, to, seed, position, *rest):

@@ -44,6 +44,10 @@ class Packet:
     def set_opcode(self, opcode):
         self.data[IP_LEN + UDP_LEN] = opcode
 
+    def queue_pair(self):
+        at = IP_LEN + UDP_LEN + 5
+        return int.from_bytes(self.data[at : at + 3], "big")
+
     def set_queue_pair(self, number):
         at = IP_LEN + UDP_LEN + 5
         self.data[at : at + 3] = number.to_bytes(3, "big")

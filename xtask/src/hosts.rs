@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::bench::launch::{self, Dialogue, Program};
 use crate::capture::Capture;
@@ -21,12 +21,15 @@ use crate::suite::Lacking;
 use crate::user;
 
 /// The addresses at the first cable; by the server's it is called.
-pub(crate) const SERVER: &str = ADDRESSES[0][0];
-pub(crate) const CLIENT: &str = ADDRESSES[0][1];
+pub(crate) const SERVER: &str = Family::V4.server();
+pub(crate) const CLIENT: &str = ADDRESSES[0][Family::V4 as usize][1];
 
-/// The names of both ends of each cable, and the addresses of the server's and the client's.
+/// The names of both ends of each cable, and by family the addresses of the server's and the client's.
 const CABLES: [&str; 2] = ["cable", "cable2"];
-const ADDRESSES: [[&str; 2]; 2] = [["10.92.1.1", "10.92.1.2"], ["10.92.2.1", "10.92.2.2"]];
+const ADDRESSES: [[[&str; 2]; 2]; 2] = [
+    [["10.92.1.1", "10.92.1.2"], ["fd92:1::1", "fd92:1::2"]],
+    [["10.92.2.1", "10.92.2.2"], ["fd92:2::1", "fd92:2::2"]],
+];
 
 /// An address of the link layer that nobody has.
 const NOBODY: &str = "02:00:00:00:ff:ff";
@@ -38,18 +41,47 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What lies between the hosts.
+/// Of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    /// The server's address at the first cable.
+    pub(crate) const fn server(self) -> &'static str {
+        ADDRESSES[0][self as usize][0]
+    }
+}
+
+/// What lies between the hosts, and how they are set up. Both ends of a cable have an address of each
+/// family.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ground<'a> {
     /// 1 or 2.
     pub(crate) cables: usize,
+    /// Of which families each end of a cable has an adapter, the preferred first.
+    pub(crate) families: &'a [Family],
     /// `smc-r.faults` of both gateways; nothing for a good network.
     pub(crate) faults: &'a str,
+    /// `smc.eid` of the server and of the client.
+    pub(crate) eids: [&'a str; 2],
 }
 
 impl Ground<'_> {
-    pub(crate) const ONE_CABLE: Self = Self { cables: 1, faults: "" };
-    pub(crate) const TWO_CABLES: Self = Self { cables: 2, faults: "" };
+    pub(crate) const ONE_CABLE: Self =
+        Self { cables: 1, families: &[Family::V4], faults: "", eids: ["SIDESTEP"; 2] };
+    pub(crate) const TWO_CABLES: Self = Self { cables: 2, ..Self::ONE_CABLE };
+
+    /// The addresses of the adapters at one end.
+    fn adapters(&self, end: usize) -> Vec<&'static str> {
+        let of_cable = |cable: &[[&'static str; 2]; 2]| {
+            let cable = *cable;
+            self.families.iter().map(move |family| cable[*family as usize][end])
+        };
+        ADDRESSES.iter().take(self.cables).flat_map(of_cable).collect()
+    }
 }
 
 /// Two hosts and the cables between them.
@@ -80,14 +112,14 @@ impl Hosts {
         let [server, client] = [Namespace::make(&server)?, Namespace::make(&client)?];
         for (cable, addresses) in CABLES.iter().zip(ADDRESSES).take(ground.cables) {
             server.join(cable, client.name())?;
-            server.settle(cable, &addresses[..1])?;
-            client.settle(cable, &addresses[1..])?;
+            for (end, namespace) in [&server, &client].into_iter().enumerate() {
+                namespace.settle(cable, &addresses.map(|of_family| of_family[end]))?;
+            }
         }
         // An agent has to write its program into the kernel first, so both begin at once.
         let prepare = |namespace, end: usize| {
-            let addresses = ADDRESSES.iter().map(|of_cable| of_cable[end]).take(ground.cables);
-            let directory = directory.join(ADDRESSES[0][end]);
-            let settings = settings(&directory, &addresses.collect::<Vec<_>>(), ground);
+            let directory = directory.join(["server", "client"][end]);
+            let settings = settings(&directory, end, ground);
             Site::prepare(sidestep, namespace, directory, &settings)
         };
         let sites = [prepare(server, 0)?, prepare(client, 1)?];
@@ -108,6 +140,29 @@ impl Hosts {
         self.sum_of_adapters("retransmissions")
     }
 
+    /// Waits until the links are other ones than these.
+    pub(crate) fn await_other_links(&self, before: &[Value], patience: Duration) -> Result<()> {
+        let deadline = Instant::now() + patience;
+        while self.links()? == before {
+            ensure!(Instant::now() < deadline, "the links are still {before:?}");
+            thread::sleep(POLL_INTERVAL);
+        }
+        Ok(())
+    }
+
+    /// A third host, behind a cable of its own to the server, and the address that it has there. It has
+    /// neither agent nor gateway.
+    pub(crate) fn neighbour(&self) -> Result<(Namespace, &'static str)> {
+        const LANE: &str = "lane";
+        let [ours, its] = ["10.92.3.1", "10.92.3.2"];
+        let neighbour = Namespace::make("hosts-neighbour")?;
+        neighbour.join(LANE, self.server.site.namespace.name())?;
+        self.server.site.namespace.settle(LANE, &[ours])?;
+        neighbour.settle(LANE, &[its])?;
+        neighbour.ip(&["route", "add", "default", "via", ours])?;
+        Ok((neighbour, its))
+    }
+
     fn sum_of_adapters(&self, key: &str) -> Result<u64> {
         let devices = [self.server.ask("devices")?, self.client.ask("devices")?];
         let adapters = devices.iter().flat_map(Value::as_array).flatten();
@@ -118,6 +173,18 @@ impl Hosts {
     pub(crate) fn links(&self) -> Result<Vec<Value>> {
         let links = self.server.active_links()?;
         Ok(links.into_iter().map(|mut link| link["link"].take()).collect())
+    }
+
+    /// Waits until neither end has a link group.
+    pub(crate) fn await_no_links(&self, patience: Duration) -> Result<()> {
+        let deadline = Instant::now() + patience;
+        for host in [&self.server, &self.client] {
+            while host.ask("links")? != json!([]) {
+                ensure!(Instant::now() < deadline, "links are left: {}", host.ask("links")?);
+                thread::sleep(POLL_INTERVAL);
+            }
+        }
+        Ok(())
     }
 
     /// Waits until each link group has as many links as this at both ends, whatever happened before.
@@ -145,7 +212,8 @@ impl Hosts {
         let mut adapters = devices.as_array().into_iter().flatten();
         let adapter =
             adapters.find(|it| it["gid"].as_str() == gid).context("no adapter has that GID")?;
-        let at = ADDRESSES.iter().position(|[_, client]| adapter["address"] == *client);
+        let is_its = |cable: &[[&str; 2]; 2]| cable.iter().any(|it| adapter["address"] == it[1]);
+        let at = ADDRESSES.iter().position(is_its);
         at.with_context(|| format!("no cable leads to {adapter}"))
     }
 
@@ -164,6 +232,39 @@ impl Hosts {
         })
     }
 
+    /// The first cable loses its addresses of a family.
+    pub(crate) fn take_addresses(&self, family: Family) -> Result<()> {
+        let [server, client] = ADDRESSES[0][family as usize];
+        for (host, address) in [(&self.server, server), (&self.client, client)] {
+            host.site.namespace.ip(&["address", "flush", "to", address, "dev", CABLES[0]])?;
+        }
+        Ok(())
+    }
+
+    /// It has them again.
+    pub(crate) fn give_addresses(&self, family: Family) -> Result<()> {
+        let [server, client] = ADDRESSES[0][family as usize];
+        self.server.site.namespace.settle(CABLES[0], &[server])?;
+        self.client.site.namespace.settle(CABLES[0], &[client])
+    }
+
+    /// Waits until so many adapters are up at both ends.
+    pub(crate) fn await_adapters(&self, count: usize, patience: Duration) -> Result<()> {
+        let deadline = Instant::now() + patience;
+        for host in [&self.server, &self.client] {
+            loop {
+                let devices = host.ask("devices")?;
+                let up = devices.as_array().into_iter().flatten();
+                if up.filter(|it| it["is_up"] == true).count() == count {
+                    break;
+                }
+                ensure!(Instant::now() < deadline, "not {count} adapters are up: {devices}");
+                thread::sleep(POLL_INTERVAL);
+            }
+        }
+        Ok(())
+    }
+
     /// Both ends of a cable are told.
     pub(crate) fn unplug(&self, cable: usize) -> Result<()> {
         self.client.site.namespace.ip(&["link", "set", CABLES[cable], "down"])
@@ -171,13 +272,14 @@ impl Hosts {
 
     /// Nothing arrives any more by a cable, and nobody is told.
     pub(crate) fn silence(&self, cable: usize) -> Result<()> {
-        let [server, client] = ADDRESSES[cable];
         let device = ["lladdr", NOBODY, "dev", CABLES[cable], "nud", "permanent"];
         let mislead = |host: &Host, peer| {
             host.site.namespace.ip(&[&["neighbour", "replace", peer][..], &device].concat())
         };
-        mislead(&self.server, client)?;
-        mislead(&self.client, server)
+        ADDRESSES[cable].into_iter().try_for_each(|[server, client]| {
+            mislead(&self.server, client)?;
+            mislead(&self.client, server)
+        })
     }
 
     /// The cable is as good as new.
@@ -197,17 +299,17 @@ impl Hosts {
     }
 }
 
-fn settings(directory: &Path, addresses: &[&str], ground: Ground<'_>) -> String {
-    let socket = directory.join("agent.sock");
-    let interfaces = &CABLES[..ground.cables];
+fn settings(directory: &Path, end: usize, ground: Ground<'_>) -> String {
+    let (socket, eid) = (directory.join("agent.sock"), ground.eids[end]);
+    let (interfaces, adapters) = (&CABLES[..ground.cables], ground.adapters(end));
     // Even a network without faults takes packets one by one.
     let faults = match ground.faults {
         "" => String::new(),
         faults => format!("faults = {faults:?}\n"),
     };
     format!(
-        "[smc]\nagent_socket = {socket:?}\n\
-         [smc-r]\nadapters = {addresses:?}\n{faults}\
+        "[smc]\nagent_socket = {socket:?}\neid = {eid:?}\n\
+         [smc-r]\nadapters = {adapters:?}\n{faults}\
          [pnet.CABLE]\ninterfaces = {interfaces:?}\n"
     )
 }
@@ -307,6 +409,22 @@ impl Host {
     pub(crate) fn ask(&self, display: &str) -> Result<Value> {
         let said = launch::run(self.sidestep(&[display, "--json"]), PATIENCE)?;
         serde_json::from_str(&said).with_context(|| format!("sidestep {display}: {said}"))
+    }
+
+    /// What `sidestep why` says of a program here.
+    pub(crate) fn why(&self, pid: u32) -> Result<Vec<Value>> {
+        let words = ["why", "--json", &format!("pid:{pid}")];
+        let said = launch::run(self.sidestep(&words), PATIENCE)?;
+        let mut explained: Value = serde_json::from_str(&said).context("sidestep why")?;
+        serde_json::from_value(explained["findings"].take()).context("sidestep why")
+    }
+
+    /// What `sidestep ss --totals` says of a program here.
+    pub(crate) fn totals(&self, pid: u32) -> Result<Value> {
+        let words = ["ss", "--totals", "--json", "--pid", &pid.to_string()];
+        let said = launch::run(self.sidestep(&words), PATIENCE)?;
+        let programs: Value = serde_json::from_str(&said).context("sidestep ss --totals")?;
+        programs.get(0).cloned().context("`ss --totals` does not show the program")
     }
 
     fn has_links(&self, count: usize) -> Result<bool> {

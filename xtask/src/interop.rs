@@ -184,15 +184,17 @@ impl Scene {
     /// kernels' logs beside it.
     fn play(&mut self, name: &str, case: fn(&mut Self) -> Result<String>) -> Result<String> {
         self.guests.iter_mut().try_for_each(|guest| guest.note(&mark_of(name)))?;
-        let failed = match self.captured(name, case) {
-            Ok((capture, remark)) => {
-                capture.forget()?;
+        let directory = self.logs.join(name);
+        let capture = Capture::start(&self.lan, self.guests[0].member(), directory.clone())?;
+        let failed = match case(self) {
+            Ok(remark) => {
+                // Who wants to look into it has one of their own; this may lack some of a stream.
+                capture.end()?.forget()?;
                 return Ok(remark);
             }
             Err(error) if error.is::<Lacking>() => return Err(error),
             Err(error) => error,
         };
-        let directory = self.logs.join(name);
         let mut remark = format!("see {}", directory.display());
         for guest in &mut self.guests {
             if let Err(error) = guest.save_kernel_log(&directory) {
@@ -256,14 +258,7 @@ impl Scene {
         let [servers, clients] = talk::both_ends(address, connections, &play, sockets);
         let server = self.begin(server, servers)?;
         let client = self.begin(client, clients).and_then(|client| self.report(client));
-        let client = match client.context("the client") {
-            Ok(report) => report,
-            Err(error) => {
-                self.kill(server);
-                return Err(error);
-            }
-        };
-        let server = self.report(server).context("the server")?;
+        let [server, client] = talk::both(self.report(server), client)?;
         if !matches!(play, Play::CloseUnread { .. }) {
             talk::must_agree(&server, &client)?;
         }

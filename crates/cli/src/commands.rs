@@ -3,6 +3,7 @@
 mod agent;
 mod assess;
 mod bench;
+mod beyond;
 mod config;
 mod decode;
 mod demote;

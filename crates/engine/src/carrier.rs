@@ -31,6 +31,9 @@ const BATCH_BYTES_MAX: usize = 1 << 16;
 /// Or so many CDC messages.
 const BATCH_MESSAGES_MAX: usize = 16;
 
+/// LLC messages that wait for a place, at most. The exchanges of both sides are a few at a time.
+const LLC_WAITING_MAX: usize = 64;
+
 /// A message for a queue pair.
 #[derive(Debug)]
 pub(crate) enum Work {
@@ -146,6 +149,13 @@ impl Carrier {
             }
             Work::Llc { .. } => self.waiting.push_back(work),
         }
+    }
+
+    /// Whether more LLC messages wait than anybody has a reason to ask for: the peer asks, and does not
+    /// take the answers.
+    pub(crate) fn is_flooded(&self) -> bool {
+        let is_llc = |work: &&Work| matches!(work, Work::Llc { .. });
+        self.waiting.iter().filter(is_llc).count() >= LLC_WAITING_MAX
     }
 
     /// Whether there is enough for a batch.

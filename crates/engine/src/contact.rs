@@ -20,7 +20,8 @@ use std::time::Duration;
 
 use sidestep_proto::connection::Connection;
 use sidestep_proto::link_group::{
-    AdapterId, Introduction, Link, LinkGroup, LinkState, Local, Refusal, RmbId, RmbState, Role,
+    AdapterId, Introduction, Link, LinkGroup, LinkState, Local, Refusal, RmbError, RmbId, RmbState,
+    Role,
 };
 use sidestep_proto::rendezvous::hosts::{Proposer, Terms, Wording};
 use sidestep_rdma::device::Device;
@@ -46,6 +47,11 @@ pub struct Sizes {
 /// How long a Proposal waits for the first contact before it. A client waits six seconds for its
 /// Accept, and the preparations for that take time, too.
 pub const FIRST_CONTACT_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Link groups of a host, but for those that are ending: one for each peer, and as many again where
+/// both are each other's clients. A peer that says with each connection that it is another one gets no
+/// more of our memory.
+pub const GROUPS_MAX: usize = 1024;
 
 /// A client's Proposal, and what we call its connection.
 #[derive(Debug)]
@@ -114,7 +120,7 @@ impl<D: Device> Host<D> {
             let is_there = terms.adapters.first().is_some_and(|named| self.is_up(*named));
             let local = is_there.then(|| self.local(&terms)).ok_or(Diagnosis::NOSMCRDEV)?;
             let make = |rmb| LinkGroup::client(local, accept, rmb);
-            self.found(token, make, (Role::Client, peer), terms, sizes)?;
+            self.found(token, make, (Role::Client, peer), terms, sizes, now)?;
         } else {
             let (group, link) = self.group_of(accept)?;
             self.join(token, (group, Role::Client, link, peer), terms.wording, sizes, now)?;
@@ -251,6 +257,7 @@ impl<D: Device> Host<D> {
         let fits = |group: &Group| {
             group.engine.version() == terms.wording.version()
                 && group.engine.fits(peer_id, gid, mac, self.settings.vlan)
+                && group.users() < usize::from(group.engine.max_conns())
                 && group.engine.links().iter().any(is_eligible)
         };
         let known = self.groups.iter().find(|(_, group)| fits(group)).map(|(id, _)| *id);
@@ -260,7 +267,7 @@ impl<D: Device> Host<D> {
         }
         let (local, agreement) = (self.local(&terms), terms.wording.agreement());
         let make = |rmb| LinkGroup::server(local, agreement, peer_id, rmb);
-        let group = self.found(token, make, (Role::Server, None), terms, sizes)?;
+        let group = self.found(token, make, (Role::Server, None), terms, sizes, now)?;
         group.proposer = Some(proposer);
         Ok(())
     }
@@ -288,6 +295,20 @@ impl<D: Device> Host<D> {
         }
     }
 
+    /// Room for another group. Where there are as many as there can be, the one that was idle longest
+    /// ends for it.
+    fn make_room(&mut self, now: Duration) -> Result<(), Diagnosis> {
+        if self.groups.len() < GROUPS_MAX {
+            return Ok(());
+        }
+        let idle = self.groups.iter().filter_map(|(id, it)| Some((it.engine.idle_until()?, *id)));
+        let (_, longest) = idle.min().ok_or(Diagnosis::MEM)?;
+        if let Some(engine) = self.engine(longest) {
+            engine.end(DeleteReason::PROGRAM, true, now);
+        }
+        Ok(())
+    }
+
     /// A connection that a group is made for.
     fn found(
         &mut self,
@@ -296,15 +317,17 @@ impl<D: Device> Host<D> {
         (role, peer): (Role, Option<PeerEnd>),
         terms: Terms,
         sizes: Sizes,
+        now: Duration,
     ) -> Result<&mut Group, Diagnosis> {
+        self.make_room(now)?;
         let (id, rmb) = (self.last_group, self.next_rmb());
         let mut group = Group::new(make(rmb)?);
         let memory = Arc::new(Shared::zeroed(sizes.rmbe.bytes()));
         let user = Some(token);
         group.rmbs.insert(rmb, Rmb { memory: Arc::clone(&memory), size: sizes.rmbe, user });
         group.first = Some(token);
-        let up = self.ports.iter().filter(|(_, port)| port.is_up).map(|(id, _)| *id);
-        group.strangers = up.filter(|id| !terms.adapters.contains(id)).collect();
+        let known = self.ports.keys().copied();
+        group.strangers = known.filter(|id| !terms.adapters.contains(id)).collect();
         let outgoing = group.take_send_buffer(sizes.send_buffer.bytes());
         group.has_changed = true;
         group.rouse(id, &mut self.restless);
@@ -336,14 +359,18 @@ impl<D: Device> Host<D> {
         let it = self.groups.get_mut(&group).ok_or(Diagnosis::INTERR)?;
         let rmb = match it.free_rmb(sizes.rmbe) {
             Some(rmb) => rmb,
-            None => {
-                it.engine.add_rmb(number, now).map_err(|_| Diagnosis::MEM)?;
-                it.has_changed = true;
-                it.rouse(group, &mut self.restless);
-                let memory = Arc::new(Shared::zeroed(sizes.rmbe.bytes()));
-                it.rmbs.insert(number, Rmb { memory, size: sizes.rmbe, user: None });
-                number
-            }
+            None => match it.engine.add_rmb(number, now) {
+                Ok(()) => {
+                    it.has_changed = true;
+                    it.rouse(group, &mut self.restless);
+                    let memory = Arc::new(Shared::zeroed(sizes.rmbe.bytes()));
+                    it.rmbs.insert(number, Rmb { memory, size: sizes.rmbe, user: None });
+                    number
+                }
+                // Those before it have left as many as there can be, of other sizes.
+                Err(RmbError::Full) => it.free_rmb_instead_of(sizes.rmbe).ok_or(Diagnosis::MEM)?,
+                Err(_) => return Err(Diagnosis::MEM),
+            },
         };
         let known = it.rmbs.get_mut(&rmb).ok_or(Diagnosis::INTERR)?;
         known.user = Some(token);

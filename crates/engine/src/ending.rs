@@ -3,6 +3,7 @@
 //! | What happens | The program is told | The buffer |
 //! |---|---|---|
 //! | C or A of both sides | `Gone`, once it has closed | zeroed, and free for the next |
+//! | the same, and the peer has just changed links | the same | taken out of the group |
 //! | the peer aborts, or says what cannot be | `Reset` | as above, when our A has arrived |
 //! | no link leads to the peer any more | `Reset`, unless all was said and done | goes with the group |
 //! | the program has closed, and the peer says nothing | `Gone` | taken out of the group |
@@ -113,7 +114,10 @@ impl<D: Device> Host<D> {
         let Some(stream) = self.streams.get(&token) else { return };
         let is_idle = stream.under_way == 0 && !stream.moving && !stream.is_ready;
         if stream.stage == Stage::Open && is_idle && stream.is_agreed() {
-            self.give_back(token, Buffer::Reusable, now);
+            // Over a link that the peer has left something may still come that it has sent before.
+            let is_reusable = stream.left.is_empty();
+            let buffer = if is_reusable { Buffer::Reusable } else { Buffer::Suspect };
+            self.give_back(token, buffer, now);
         }
     }
 

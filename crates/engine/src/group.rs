@@ -41,7 +41,7 @@ pub(crate) struct Group {
     pub(crate) first: Option<AlertToken>,
     /// Server: the Proposal that it was made for.
     pub(crate) proposer: Option<Proposer>,
-    /// Adapters that were up when it was made, and were not among those that it may use.
+    /// Adapters that were there when it was made, and are not among those that it may use.
     pub(crate) strangers: Vec<AdapterId>,
     /// When the engine wants to be called, as of its last change.
     pub(crate) deadline: Option<Duration>,
@@ -93,9 +93,27 @@ impl Group {
 
     /// A buffer of this size that no connection has, and that the peer knows.
     pub(crate) fn free_rmb(&self, size: RmbeSize) -> Option<RmbId> {
-        let is_free = |rmb: &Rmb| rmb.user.is_none() && rmb.size == size;
+        self.free_rmbs().find(|(_, its)| *its == size).map(|(id, _)| id)
+    }
+
+    /// The same where a group can have no more: one of the next longer size that there is, or else of
+    /// the next shorter.
+    pub(crate) fn free_rmb_instead_of(&self, size: RmbeSize) -> Option<RmbId> {
+        let how_far = |its: RmbeSize| (its < size, its.code().abs_diff(size.code()));
+        self.free_rmbs().min_by_key(|(_, its)| how_far(*its)).map(|(id, _)| id)
+    }
+
+    fn free_rmbs(&self) -> impl Iterator<Item = (RmbId, RmbeSize)> {
         let known = self.engine.rmbs().filter(|(_, state)| *state == RmbState::Announced);
-        known.map(|(id, _)| id).find(|id| self.rmbs.get(id).is_some_and(is_free))
+        known.filter_map(|(id, _)| {
+            let rmb = self.rmbs.get(&id).filter(|rmb| rmb.user.is_none())?;
+            Some((id, rmb.size))
+        })
+    }
+
+    /// Connections that have a buffer, also those that CLC is not through with.
+    pub(crate) fn users(&self) -> usize {
+        self.rmbs.values().filter(|rmb| rmb.user.is_some()).count()
     }
 
     /// Whether a link carries connections.
@@ -188,7 +206,9 @@ impl<D: Device> Host<D> {
             Command::ReadyToSend { link } => self.ready_to_send(id, link, now),
             Command::Register { link, rmb } => self.register(id, link, rmb, now),
             Command::Deregister { link, rmb } => self.deregister(id, link, rmb),
-            Command::Send { link, ticket, bytes } => self.send_llc(id, link, ticket, bytes),
+            Command::Send { link, ticket, bytes } => {
+                self.send_llc(id, link, (ticket, bytes), now);
+            }
             Command::Destroy { link } => self.destroy(id, link, now),
         }
     }
@@ -260,12 +280,21 @@ impl<D: Device> Host<D> {
         }
     }
 
-    fn send_llc(&mut self, id: u32, link: LinkUserId, ticket: Ticket, bytes: Vec<u8>) {
+    fn send_llc(
+        &mut self,
+        id: u32,
+        link: LinkUserId,
+        (ticket, bytes): (Ticket, Vec<u8>),
+        now: Duration,
+    ) {
         let Some(group) = self.groups.get_mut(&id) else { return };
-        if let Some(carrier) = group.carriers.get_mut(&link) {
+        let Some(carrier) = group.carriers.get_mut(&link) else { return };
+        if !carrier.is_flooded() {
             carrier.take(Work::Llc { ticket, bytes });
+            self.post(id, link);
+        } else if let Some(engine) = self.engine(id) {
+            engine.handle_link_failed(link, now);
         }
-        self.post(id, link);
     }
 
     /// A link goes. Only when the device reads nothing more of what was posted, that is over.

@@ -125,8 +125,7 @@ impl<D: Device> Host<D> {
         self.handle_adapter_up(description.id, now);
     }
 
-    /// An adapter can be used again: by groups whose first contact it was eligible for, and by those
-    /// that were made while it was down, of which nobody knows.
+    /// An adapter can be used again, by groups whose first contact it was eligible for.
     pub fn handle_adapter_up(&mut self, id: AdapterId, now: Duration) {
         let Some(port) = self.ports.get_mut(&id) else { return };
         port.is_up = true;

@@ -106,7 +106,7 @@ mod tests;
 mod traffic;
 mod view;
 
-pub use contact::{FIRST_CONTACT_PATIENCE, Sizes};
+pub use contact::{FIRST_CONTACT_PATIENCE, GROUPS_MAX, Sizes};
 pub use ending::PEER_PATIENCE;
 pub use event::{CallError, Event, Reset};
 pub use host::{Drops, Holdings, Host, Settings};

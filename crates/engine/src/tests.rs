@@ -4,11 +4,12 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use sidestep_proto::connection::Misbehaved;
-use sidestep_proto::link_group::{Adapter, AdapterId, RmbState};
+use sidestep_proto::link_group::{Adapter, AdapterId, RMBS_MAX, RmbState};
 use sidestep_rdma::device::Device;
 use sidestep_rdma::soft;
 use sidestep_rdma::soft::adapter::{DATAGRAM_MAX, Datagram};
 use sidestep_wire::cdc::{self, CdcMessage, Cursor, ProducerFlags, StateFlags};
+use sidestep_wire::llc::{self, Form, TestLink};
 use sidestep_wire::{AlertToken, Diagnosis, Mac, Mtu, PeerId, RmbeSize, RoceGid};
 
 use super::*;
@@ -19,6 +20,8 @@ const CLIENT: usize = 1;
 struct Pair {
     hosts: [Host<soft::Adapter>; 2],
     now: Duration,
+    /// Of the next connections.
+    sizes: [Sizes; 2],
     /// The connection that the server has accepted last.
     accepted: AlertToken,
     /// What each has told, but what was said by CLC.
@@ -62,6 +65,7 @@ impl Pair {
         Self {
             hosts,
             now: Duration::from_secs(1),
+            sizes: [SIZES; 2],
             accepted: AlertToken(0),
             told: Default::default(),
         }
@@ -71,7 +75,8 @@ impl Pair {
     fn connect(&mut self) -> [AlertToken; 2] {
         let Adapter { gid, mac, .. } = adapter(CLIENT);
         let proposer = Proposer { peer_id: peer_id(CLIENT), gid, mac };
-        let server = self.hosts[SERVER].accept(proposer, terms(), SIZES, self.now).unwrap();
+        let sizes = self.sizes[SERVER];
+        let server = self.hosts[SERVER].accept(proposer, terms(), sizes, self.now).unwrap();
         self.accepted = server;
         self.run(3);
         let is_established = |event: &Event| match event {
@@ -129,7 +134,7 @@ impl Pair {
                 match at {
                     SERVER => {
                         let client = &mut self.hosts[CLIENT];
-                        client.connect(&message, terms(), SIZES, self.now).unwrap();
+                        client.connect(&message, terms(), self.sizes[CLIENT], self.now).unwrap();
                     }
                     _ => self.hosts[SERVER].handle_confirm(self.accepted, &message, self.now),
                 }
@@ -241,6 +246,97 @@ fn a_buffer_is_used_again_and_begins_as_nothing() {
     assert!(group.rmbs().all(|(_, state)| state == RmbState::Announced));
 }
 
+/// What it has sent over the link that it has left may come late, and would be in the next one's bytes.
+#[test]
+fn a_buffer_whose_peer_has_just_changed_links_is_not_used_again() {
+    let mut pair = Pair::new();
+    let [server, client] = pair.connect();
+    let stream = pair.hosts[SERVER].streams.get_mut(&server).unwrap();
+    stream.left.push(stream.heard_over.unwrap());
+    pair.hosts[SERVER].close(server, pair.now);
+    pair.hosts[CLIENT].close(client, pair.now);
+    pair.run(1);
+    let rmbs = |host: usize| pair.hosts[host].holdings().rmbs;
+    assert_eq!([SERVER, CLIENT].map(rmbs), [0, 1]);
+}
+
+/// A group has 255 buffers of a side at most, and connections before may have left as many of another
+/// size.
+#[test]
+fn where_there_can_be_no_more_buffers_one_of_another_size_will_do() {
+    let mut pair = Pair::new();
+    let sizes = [1, 2, 3].map(|above| RmbeSize::from_low_bits(RmbeSize::MIN.code() + above));
+    for (rmbe, count) in sizes.into_iter().zip([100, 100, RMBS_MAX - 200]) {
+        pair.sizes[SERVER].rmbe = rmbe;
+        let ends: Vec<_> = (0..count).map(|_| pair.connect()).collect();
+        for [server, client] in ends {
+            pair.hosts[SERVER].close(server, pair.now);
+            pair.hosts[CLIENT].close(client, pair.now);
+        }
+        pair.run(1);
+    }
+    // The next longer one goes first, and after those the next shorter.
+    for (rmbe, expected) in [(RmbeSize::MIN, sizes[0]), (RmbeSize::MAX, sizes[2])] {
+        pair.sizes[SERVER].rmbe = rmbe;
+        let [server, client] = pair.connect();
+        let view = pair.hosts[SERVER].connection(server).unwrap();
+        assert_eq!(view.rmbe_len, expected.bytes());
+        let view = pair.hosts[CLIENT].connection(client).unwrap();
+        assert_eq!(view.peer_rmbe_len, Some(expected.bytes()));
+    }
+    assert_eq!(pair.hosts[SERVER].holdings().rmbs, RMBS_MAX);
+    assert_eq!(pair.hosts[SERVER].groups().count(), 1);
+}
+
+/// A peer may say with each connection that it is another one.
+#[test]
+fn for_one_group_too_many_the_one_that_was_idle_longest_ends() {
+    let mut pair = Pair::new();
+    let [server, client] = pair.connect();
+    pair.hosts[SERVER].close(server, pair.now);
+    pair.hosts[CLIENT].close(client, pair.now);
+    pair.run(1);
+    let now = pair.now;
+    let host = &mut pair.hosts[SERVER];
+    assert_eq!((host.holdings().groups, host.holdings().connections), (1, 0));
+    let Adapter { gid, mac, .. } = adapter(CLIENT);
+    let accept = |host: &mut Host<soft::Adapter>, nth: usize| {
+        let peer_id = PeerId((0x0100_0000_0000_0000 + nth as u64).to_be_bytes());
+        host.accept(Proposer { peer_id, gid, mac }, terms(), SIZES, now).map(|_| ())
+    };
+    for nth in 1..GROUPS_MAX {
+        assert_eq!(accept(host, nth), Ok(()));
+    }
+    let is_idle = |host: &Host<soft::Adapter>| host.groups().any(|it| it.idle_until().is_some());
+    assert!(is_idle(host) && host.groups().count() == GROUPS_MAX);
+    assert_eq!(accept(host, GROUPS_MAX), Ok(()));
+    assert!(!is_idle(host), "it ends");
+    // The others are in use.
+    assert_eq!(accept(host, GROUPS_MAX + 1), Err(Diagnosis::MEM));
+}
+
+/// Whoever asks without end and takes no answer does not fill our memory.
+#[test]
+fn a_peer_that_asks_and_does_not_listen_loses_the_link() {
+    let mut pair = Pair::new();
+    let [server, _] = pair.connect();
+    let user_data = [9; 16];
+    let test = TestLink { form: Form::V1, role: llc::Role::Request, user_data };
+    let mut bytes = [0; llc::LEN];
+    test.emit(&mut bytes).unwrap();
+    let host = &mut pair.hosts[SERVER];
+    let (id, group) = host.groups.iter().next().unwrap();
+    let (id, link) = (*id, group.engine.links()[0].user_id());
+    // Nothing leaves meanwhile.
+    for _ in 0..10_000 {
+        host.received(id, link, &bytes, pair.now);
+        host.settle(pair.now);
+    }
+    let events: Vec<Event> = std::iter::from_fn(|| host.poll_event()).collect();
+    assert!(events.contains(&Event::Reset(server, Reset::Unreachable)), "{events:?}");
+    assert_eq!(host.groups().count(), 0, "it was the only link");
+}
+
 #[test]
 fn nothing_is_sent_over_another_link_before_all_has_left_the_old_one() {
     let mut pair = Pair::new();
@@ -294,6 +390,32 @@ fn who_hears_a_validation_over_another_link_tells_of_no_room_before_the_old_one_
     group.carriers.insert(new, gone);
     host.handle_cdc(server, old, &validation, pair.now);
     assert_eq!(host.holdings().registrations, before - 1);
+}
+
+/// It comes back to the old one before that has answered, because the other one has gone.
+#[test]
+fn who_hears_the_peer_over_the_old_link_again_tells_of_room_again() {
+    let mut pair = Pair::new();
+    let [server, client] = pair.connect();
+    let host = &mut pair.hosts[SERVER];
+    let old = host.streams[&server].heard_over.unwrap();
+    let mut validation = CdcMessage::parse(&message(server, Cursor::default())).unwrap();
+    validation.seqno = 0;
+    validation.producer_flags.failover_validation = true;
+    let gone = sidestep_wire::LinkUserId(old.0 + 1);
+    host.handle_cdc(server, gone, &validation, pair.now);
+    host.handle_cdc(server, old, &validation, pair.now);
+    assert!(host.streams[&server].left.is_empty());
+    // The urgent byte is the last until the writer is told that it was read.
+    let now = pair.now;
+    pair.hosts[CLIENT].send_urgent(client, b"urgent", now).unwrap();
+    pair.hosts[CLIENT].send(client, b"more", now).unwrap();
+    let mut bytes = [0; 10];
+    for expected in [&b"urgent"[..], b"more"] {
+        pair.run(1);
+        let received = pair.hosts[SERVER].receive(server, &mut bytes, pair.now);
+        assert_eq!((received, &bytes[..expected.len()]), (Ok(expected.len()), expected));
+    }
 }
 
 #[test]
@@ -473,8 +595,34 @@ fn a_first_contact_over_an_adapter_that_has_gone_is_declined() {
     let (client, now) = (&mut pair.hosts[CLIENT], pair.now);
     client.add_adapter(other, device, now);
     client.handle_adapter_down(ID, now);
-    let terms = Terms { adapters: [ID, other.id].into_iter().collect(), wording: Wording::V1 };
+    let terms = Terms { adapters: [ID, other.id].into_iter().collect(), ..terms() };
     let refused = client.connect(&accept, terms, SIZES, now);
     assert_eq!(refused, Err(Diagnosis::NOSMCRDEV));
     assert_eq!(client.holdings(), Holdings::default());
+}
+
+/// What comes up later is not known to lead to the peer.
+#[test]
+fn an_adapter_that_is_not_eligible_stays_out_of_a_group_that_was_made_while_it_was_down() {
+    let mut pair = Pair::new();
+    let other = AdapterId(2);
+    let now = pair.now;
+    for (at, host) in pair.hosts.iter_mut().enumerate() {
+        let nth = at + 2;
+        let device = soft::Adapter::seeded(nth as u64, address(nth), PORT);
+        host.add_adapter(Adapter { id: other, ..adapter(nth) }, device, now);
+        host.handle_adapter_down(other, now);
+    }
+    pair.connect();
+    let now = pair.now;
+    pair.hosts.iter_mut().for_each(|host| host.handle_adapter_up(other, now));
+    // Time enough to begin with another link, and not to give it up.
+    pair.run(3);
+    let links = |host: &Host<soft::Adapter>, id| {
+        let adapter = host.adapters().find(|it| it.description.id == id);
+        adapter.map(|it| it.links)
+    };
+    for host in &pair.hosts {
+        assert_eq!([ID, other].map(|id| links(host, id)), [Some(1), Some(0)]);
+    }
 }

@@ -314,15 +314,15 @@ impl<D: Device> Host<D> {
         // What has come over this one since has come behind them.
         stream.left.retain(|link| *link != via);
         let is_active = self.groups.get(&id).is_some_and(|group| group.has_active(before));
-        if is_active && stream.left.try_push(before).is_ok() {
-            if let Some(connection) = &mut stream.connection {
-                connection.hold_window(true);
-            }
-            if let Some(engine) = self.engine(id) {
-                engine.probe(before, now);
-            }
-        } else {
+        let is_asked = is_active && stream.left.try_push(before).is_ok();
+        // It may have come back to the only link that was left, while the other one has gone.
+        if let Some(connection) = &mut stream.connection {
+            connection.hold_window(!stream.left.is_empty());
+        }
+        if !is_asked {
             self.deregister(id, before, rmb);
+        } else if let Some(engine) = self.engine(id) {
+            engine.probe(before, now);
         }
     }
 

@@ -9,7 +9,6 @@
 //! that `sidestep run` has started. Runs go TCP, SMC-R, TCP, SMC-R; what is printed is the median of the
 //! ratios of neighbours. Needs root.
 
-#[expect(dead_code, reason = "nothing stays TCP here")]
 #[path = "handover/by_hand.rs"]
 mod by_hand;
 
@@ -20,8 +19,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use sidestep_gateway::status::Mode;
 use sidestep_wire::RmbeSize;
-use sidestep_wire::hand_over::Verdict;
 use sidestep_wire::host_control::Side;
 
 /// Bytes of a request, and of its answer.
@@ -139,7 +138,7 @@ fn work(words: &[String]) {
                 return (n, None);
             }
             let h = by_hand::hand_over(&n, side, RmbeSize::MAX).expect("a gateway");
-            assert_eq!(by_hand::verdict(&h).expect("a verdict"), Verdict::SmcR);
+            assert_eq!(by_hand::decided(&h).expect("a decision"), Mode::SmcR);
             (h, Some(n))
         })
         .collect();

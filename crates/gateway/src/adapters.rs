@@ -282,6 +282,18 @@ impl Place {
         Ok((place, description, nic))
     }
 
+    /// A soft RNIC is where its address is. Its interface may have gone, and one have come with that
+    /// address; an RDMA device is opened anew then.
+    pub(crate) fn follow(&mut self, interfaces: &[Interface]) {
+        let is_gone = interfaces.iter().all(|it| it.index != self.interface);
+        if self.port.is_none()
+            && is_gone
+            && let Some(other) = interfaces.iter().find(|it| it.has(self.address))
+        {
+            self.interface = other.index;
+        }
+    }
+
     /// What peers are told of its MTU: not more than its interface has at the moment.
     pub(crate) fn mtu(&self, interface: &Interface) -> Option<Mtu> {
         Some(self.mtu.min(mtu_of(interface)?))
@@ -444,19 +456,39 @@ mod tests {
         }
     }
 
-    #[test]
-    fn what_was_lost_stays_lost_until_it_is_opened_anew() {
-        let mut place = Place {
+    /// One at 10.0.0.1 of interface 7.
+    fn place(port: Option<&str>) -> Place {
+        Place {
             id: AdapterId(1),
             address: [10, 0, 0, 1].into(),
             interface: 7,
-            port: Some("rocep1/1".to_owned()),
+            port: port.map(str::to_owned),
             kinds: KINDS.into(),
             mtu: Mtu::from_low_bits(3),
             health: Health::Well,
             is_up: true,
             is_busy: false,
+        }
+    }
+
+    #[test]
+    fn a_soft_rnic_goes_where_its_address_goes() {
+        let after = |port, interfaces: &[Interface]| {
+            let mut place = place(port);
+            place.follow(interfaces);
+            place.interface
         };
+        let [old, new] = [7, 9].map(|index| interface(index, "eth0", &["10.0.0.1/24"]));
+        let other = interface(8, "eth1", &["10.0.1.1/24"]);
+        assert_eq!(after(None, &[other.clone(), new.clone()]), 9);
+        assert_eq!(after(None, &[new.clone(), old]), 7, "the one that is there");
+        assert_eq!(after(None, &[other]), 7, "nobody has it");
+        assert_eq!(after(Some("rocep1/1"), &[new]), 7);
+    }
+
+    #[test]
+    fn what_was_lost_stays_lost_until_it_is_opened_anew() {
+        let mut place = place(Some("rocep1/1"));
         let mut after = |notice| {
             place.heed(notice);
             place.health

@@ -42,8 +42,6 @@ pub(crate) enum Request {
 pub(crate) struct Offer {
     /// Which end of N the program has.
     pub(crate) side: Side,
-    /// It goes on with N itself, if the bytes stay on TCP.
-    pub(crate) keeps_n: bool,
     /// Where H comes from.
     pub(crate) port: u16,
     pub(crate) rmbe: RmbeSize,
@@ -195,7 +193,7 @@ fn receive(line: &Line) -> Result<Request, Heard> {
         }
     }
     let nonsense = |what: String| Heard::Nonsense(what);
-    let HandOver { side, keeps_n, port, rmbe } = match Message::parse(&bytes[..len]) {
+    let HandOver { side, port, rmbe } = match Message::parse(&bytes[..len]) {
         Ok(Message::HandOver(hand_over)) => hand_over,
         // It tells of all users.
         Ok(Message::StatusRequest) if line.uid == 0 || line.uid == geteuid().as_raw() => {
@@ -208,7 +206,7 @@ fn receive(line: &Line) -> Result<Request, Heard> {
         return Err(nonsense("not one descriptor beside it".to_owned()));
     };
     let connection = connection(descriptor).map_err(|error| nonsense(error.to_string()))?;
-    Ok(Request::Carry(Offer { side, keeps_n, port, rmbe, connection, uid: line.uid }))
+    Ok(Request::Carry(Offer { side, port, rmbe, connection, uid: line.uid }))
 }
 
 /// A descriptor as a TCP connection, if it is one.

@@ -3,7 +3,7 @@
 //! H is known by the port that it comes from. Whose it is the kernel tells, and only what the same
 //! user hands over goes with it: nobody can have another one's bytes sent elsewhere.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -26,46 +26,66 @@ const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// Which H: the port that it comes from, and whose it is.
 type Key = (u16, u32);
 
-/// What waits for its other half, the oldest first.
+/// When a half is let go, and which of those of that moment it is.
+type Place = (Duration, u64);
+
+/// What waits for its other half.
 #[derive(Debug)]
 struct Waiting<T> {
-    halves: HashMap<Key, (T, Duration)>,
-    order: VecDeque<(Duration, Key)>,
+    halves: HashMap<Key, (T, Place)>,
+    /// The oldest first.
+    order: BTreeMap<Place, Key>,
+    count: u64,
 }
 
 impl<T> Waiting<T> {
     fn new() -> Self {
-        Self { halves: HashMap::new(), order: VecDeque::new() }
+        Self { halves: HashMap::new(), order: BTreeMap::new(), count: 0 }
     }
 
+    /// Where there are too many, one of the user goes who has most: nobody's flood washes away what
+    /// is others'.
     fn put(&mut self, key: Key, half: T, now: Duration) {
-        let until = now + OTHER_HALF_PATIENCE;
-        self.halves.insert(key, (half, until));
-        self.order.push_back((until, key));
-        if self.halves.len() > WAITING_MAX {
-            let oldest = self.order.front().map_or(now, |(until, _)| *until);
-            self.expire(oldest);
+        self.take(key);
+        self.count += 1;
+        let place = (now + OTHER_HALF_PATIENCE, self.count);
+        self.halves.insert(key, (half, place));
+        self.order.insert(place, key);
+        if self.halves.len() > WAITING_MAX
+            && let Some(key) = self.oldest_of(self.greediest())
+        {
+            self.take(key);
         }
     }
 
     fn take(&mut self, key: Key) -> Option<T> {
-        self.halves.remove(&key).map(|(half, _)| half)
+        let (half, place) = self.halves.remove(&key)?;
+        self.order.remove(&place);
+        Some(half)
+    }
+
+    /// The user who has most of them.
+    fn greediest(&self) -> Option<u32> {
+        let mut counts = HashMap::<u32, usize>::new();
+        self.halves.keys().for_each(|(_, user)| *counts.entry(*user).or_default() += 1);
+        counts.into_iter().max_by_key(|(_, count)| *count).map(|(user, _)| user)
+    }
+
+    fn oldest_of(&self, user: Option<u32>) -> Option<Key> {
+        self.order.values().find(|(_, its)| Some(*its) == user).copied()
     }
 
     fn poll_timeout(&self) -> Option<Duration> {
-        self.order.front().map(|(until, _)| *until)
+        self.order.keys().next().map(|(until, _)| *until)
     }
 
     /// Lets go of all that have waited until `now`.
     fn expire(&mut self, now: Duration) {
-        while let Some((until, key)) = self.order.front().copied()
-            && until <= now
+        while let Some(((until, _), key)) = self.order.first_key_value()
+            && *until <= now
         {
-            self.order.pop_front();
-            // Another one may have come by the same key since.
-            if self.halves.get(&key).is_some_and(|(_, its)| *its == until) {
-                self.halves.remove(&key);
-            }
+            let key = *key;
+            self.take(key);
         }
     }
 }
@@ -206,6 +226,10 @@ mod tests {
         assert_eq!(owner(nobody, peer).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
+    fn waiting_of_user(waiting: &Waiting<char>, user: u32) -> usize {
+        waiting.halves.keys().filter(|(_, its)| *its == user).count()
+    }
+
     #[test]
     fn a_half_waits_for_so_long_and_among_so_many() {
         let mut waiting = Waiting::new();
@@ -225,5 +249,28 @@ mod tests {
         assert_eq!(waiting.halves.len(), WAITING_MAX);
         assert_eq!(waiting.take(key(8)), None);
         assert_eq!(waiting.take(key(9)), Some('c'));
+    }
+
+    #[test]
+    fn those_that_have_met_make_no_room_for_a_flood() {
+        let mut waiting = Waiting::new();
+        for n in 0..5000 {
+            waiting.put((n, 0), 'a', Duration::ZERO);
+            assert_eq!(waiting.take((n, 0)), Some('a'));
+        }
+        (0..5000).for_each(|n| waiting.put((n, 0), 'b', Duration::from_millis(n.into())));
+        assert_eq!((waiting.halves.len(), waiting.order.len()), (WAITING_MAX, WAITING_MAX));
+    }
+
+    #[test]
+    fn a_flood_of_one_user_takes_nothing_of_another() {
+        let mut waiting = Waiting::new();
+        (0..9).for_each(|n| waiting.put((n, 7), 'a', Duration::ZERO));
+        (0..5000).for_each(|n| waiting.put((n, 8), 'b', Duration::from_millis(n.into())));
+        assert_eq!([7, 8].map(|user| waiting_of_user(&waiting, user)), [9, WAITING_MAX - 9]);
+        // Of two floods, each has half.
+        (0..5000).for_each(|n| waiting.put((n, 9), 'c', Duration::from_secs(5)));
+        assert!(waiting_of_user(&waiting, 8).abs_diff(waiting_of_user(&waiting, 9)) <= 1);
+        assert_eq!(waiting_of_user(&waiting, 7), 9);
     }
 }

@@ -18,9 +18,7 @@ use std::time::{Duration, Instant};
 use arrayvec::ArrayVec;
 use sidestep_engine::{AdapterView, Event, Host, LinkView};
 use sidestep_proto::link_group::{ADAPTERS_MAX, AdapterId};
-use sidestep_proto::rendezvous::hosts::{
-    self, Exchange, LocalHost, NETWORKS_MAX, Roce, Route, Versions,
-};
+use sidestep_proto::rendezvous::hosts::{self, Exchange, LocalHost, Roce, Route, Versions};
 use sidestep_rdma::device::{Driven, Kind};
 use sidestep_rdma::soft::port;
 use sidestep_rdma::verbs;
@@ -385,7 +383,7 @@ impl Gateway {
                 self.rouse(number, |passage| passage.handle_h(is_urgent));
             }
             Source::Network(number) => {
-                self.rouse(number, Passage::handle_n);
+                self.rouse(number, |passage| passage.handle_n(is_urgent));
             }
         }
     }
@@ -619,6 +617,7 @@ impl Gateway {
         let mut local = LocalHost::clone(&self.local);
         local.adapters.clear();
         for place in &mut self.places {
+            place.follow(&self.interfaces);
             let interface = self.interfaces.iter().find(|it| it.index == place.interface);
             let interface = interface
                 .filter(|it| it.is_up && it.has(place.address))
@@ -639,8 +638,7 @@ impl Gateway {
         }
         // Those of version 1 last: where there is no room for all, they are missed least.
         for kind in [Kind::RoceV2, Kind::RoceV1] {
-            let up = self.places.iter().filter(|place| place.is_up && place.kinds.contains(&kind));
-            for place in up {
+            for place in self.places.iter().filter(|place| place.kinds.contains(&kind)) {
                 let interface = self.interfaces.iter().find(|it| it.index == place.interface);
                 let described = interface.and_then(|it| describe(place, kind, it, &self.settings));
                 if let Some(adapter) = described {
@@ -694,8 +692,7 @@ impl Gateway {
             local,
             remote,
             interface: interface.map_or(0, |it| it.index),
-            networks: interface
-                .map_or_else(ArrayVec::<_, NETWORKS_MAX>::new, |it| it.networks.clone()),
+            networks: interface.map_or_else(ArrayVec::new, |it| it.networks_around(local)),
             vlan: interface.map_or(0, |it| it.vlan),
             pnet_id: interface.and_then(|it| self.settings.pnet_id(&it.name)),
         })
@@ -725,8 +722,9 @@ fn describe(
         mac: interface.mac,
         mtu: place.mtu(interface)?,
         interface: interface.index,
-        networks: interface.networks.clone(),
+        networks: interface.networks_around(place.address),
         vlan: interface.vlan,
         pnet_id: settings.pnet_id(&interface.name),
+        is_up: place.is_up,
     })
 }

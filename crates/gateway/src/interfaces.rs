@@ -37,7 +37,7 @@ pub(crate) struct Interface {
     /// It is switched on, and there is something at the other end of its cable.
     pub(crate) is_up: bool,
     /// Its addresses, with their prefixes.
-    pub(crate) networks: ArrayVec<IpNet, NETWORKS_MAX>,
+    pub(crate) networks: Vec<IpNet>,
 }
 
 impl Interface {
@@ -50,7 +50,7 @@ impl Interface {
             mtu: 0,
             vlan: 0,
             is_up: flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
-            networks: ArrayVec::new(),
+            networks: Vec::new(),
         };
         for attribute in &link.attributes {
             match attribute {
@@ -71,6 +71,14 @@ impl Interface {
     /// Whether it has this address.
     pub(crate) fn has(&self, address: IpAddr) -> bool {
         self.networks.iter().any(|network| network.addr() == address)
+    }
+
+    /// As many of its networks as CLC has room for: that of this address first, and then those of its
+    /// family.
+    pub(crate) fn networks_around(&self, address: IpAddr) -> ArrayVec<IpNet, NETWORKS_MAX> {
+        let mut networks: Vec<&IpNet> = self.networks.iter().collect();
+        networks.sort_by_key(|it| (it.addr() != address, it.addr().is_ipv4() != address.is_ipv4()));
+        networks.into_iter().take(NETWORKS_MAX).copied().collect()
     }
 }
 
@@ -103,8 +111,7 @@ pub(crate) fn read() -> io::Result<Vec<Interface>> {
         if let RouteNetlinkMessage::NewAddress(message) = answer {
             let its = interfaces.iter_mut().find(|it| it.index == message.header.index);
             if let (Some(interface), Some(network)) = (its, network(&message)) {
-                // Beyond the most there is room for, the others are as good.
-                let _ = interface.networks.try_push(network);
+                interface.networks.push(network);
             }
         }
     })?;
@@ -167,6 +174,23 @@ mod tests {
         assert_eq!((loopback.mac, loopback.vlan), (Mac([0; 6]), 0));
         assert!(loopback.mtu > 1500);
         assert!(loopback.has([127, 0, 0, 1].into()));
+    }
+
+    #[test]
+    fn of_many_addresses_the_one_that_is_asked_for_comes_first() {
+        let text = |host: usize| format!("10.0.{host}.1/24");
+        let mut networks: Vec<IpNet> = (0..20).map(|host| text(host).parse().unwrap()).collect();
+        networks.insert(0, "fd00::1/64".parse().unwrap());
+        let (index, name, mac, mtu) = (7, "eth0".to_owned(), Mac([2; 6]), 1500);
+        let interface = Interface { index, name, mac, mtu, vlan: 0, is_up: true, networks };
+        let around = |address: &str| {
+            let networks = interface.networks_around(address.parse().unwrap());
+            networks.iter().map(IpNet::to_string).collect::<Vec<_>>()
+        };
+        let of_last = around("10.0.19.1");
+        assert_eq!(of_last[..3], [text(19), text(0), text(1)]);
+        assert_eq!(of_last.len(), NETWORKS_MAX);
+        assert_eq!(around("fd00::1")[..2], ["fd00::1/64".to_owned(), text(0)]);
     }
 
     #[test]

@@ -18,7 +18,7 @@
 //! | [`Gateway`], module `gateway` | the one thread: what has happened, what is to be done, sleep |
 //! | `desk` | the UNIX socket, where libraries hand connections over, and who may |
 //! | `door` | the TCP port, where H comes in, and what waits for its other half |
-//! | `passage` | one connection: CLC on N, then bytes between H and SMC-R, or back to TCP |
+//! | `passage` | one connection: CLC on N, then bytes between H and SMC-R, or between H and N |
 //! | `adapters` | which adapters are meant by their names, and opening them |
 //! | `nic` | a device of either kind: a soft RNIC, or an RDMA device by libibverbs |
 //! | `bytes` | what was taken from one side, and not by the other yet |
@@ -33,8 +33,8 @@
 //! # The life of a connection
 //!
 //! ```text
-//!   hand-over and H ──> Meeting ── S ──> Moved ──> both directions have ended, or it is reset
-//!                          └────── T ──> Returning ──> all of H is on N
+//!   hand-over and H ──> Meeting ── agreed ────> Moved ────┬──> both directions have ended, or it is reset
+//!                          └────── declined ──> Relayed ──┘
 //! ```
 //!
 //! H carries `SO_LINGER` of 0 until it is closed in order: whatever becomes of this process, the

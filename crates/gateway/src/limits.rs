@@ -12,13 +12,13 @@ pub const LINES_MAX: usize = 2048;
 pub const PASSAGES_OF_USER_MAX: usize = 4096;
 /// The same of all users.
 pub const PASSAGES_MAX: usize = 8192;
-/// Connections of one user that may be on their way back to TCP beside those; further ones are reset.
+/// Connections of one user that may be passed on by TCP beside those; further ones are reset.
 pub const REFUSALS_OF_USER_MAX: usize = 1024;
 /// Bytes of buffers that connections of one user may have; those that want more are declined. As many
 /// as the most connections have with buffers of the usual length.
 pub const BUFFERS_OF_USER_MAX: usize = PASSAGES_OF_USER_MAX * 2 * RmbeSize::DEFAULT.bytes();
 /// Connections to the door whose hand-over has not come, and hand-overs whose H has not come;
-/// beyond, the oldest goes.
+/// beyond, the oldest of the user who has most goes.
 pub const WAITING_MAX: usize = 1024;
 /// How long one half waits for the other. The library sends one right behind the other.
 pub const OTHER_HALF_PATIENCE: Duration = Duration::from_secs(5);

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!             ┌── Meeting ── CLC on N; H is not read, so the program's bytes wait there
-//!             │      │ S                              │ T                    │ T, N is not kept
-//!             │      v                                v                      v
-//!             │   Moved                           Returning              Relayed: H <──> N
-//!   broken    │   H ──> outward ──> SMC-R         H ──> kept ──> N
-//!             │   H <── inward  <── SMC-R         until the end of H
+//!             │      │ agreed                         │ declined
+//!             │      v                                v
+//!   broken    │   Moved                            Relayed
+//!             │   H ──> outward ──> SMC-R          H ──> outward ──> N
+//!             │   H <── inward  <── SMC-R          H <── inward  <── N
 //!             v      │                                │
-//!         both reset └── over, in order or reset      └── over, in order
+//!         both reset └── over, in order or reset      └── over, in order or both reset
 //! ```
 //!
 //! | One side | becomes on the other |
@@ -19,7 +19,7 @@
 //! | SMC-R: reset, whatever the reason | RST on H |
 //! | both directions have ended | `close`, and H is closed in order |
 //! | H is full, or SMC-R is | the other side is not read |
-//! | an urgent byte | an urgent byte |
+//! | an urgent byte | an urgent byte, also where the bytes stay on TCP |
 //!
 //! N is shared with the program: its flags are not touched, so each call says that it does not wait.
 //! While the bytes go by SMC-R nothing may come on it, but its end tells that the peer is gone.
@@ -34,7 +34,6 @@ use rustix::net::{self, RecvFlags, SendFlags, sockopt};
 use sidestep_engine::{CallError, Event as EngineEvent, Host, Sizes};
 use sidestep_proto::autosmc::{self, Traffic};
 use sidestep_proto::rendezvous::hosts::{Event, Exchange, Fallback, Outcome};
-use sidestep_wire::hand_over::Verdict;
 use sidestep_wire::host_control::Side;
 use sidestep_wire::lessons::Cause;
 use sidestep_wire::{AlertToken, Diagnosis};
@@ -97,8 +96,6 @@ impl Ready {
 pub(crate) struct Passage {
     number: u64,
     uid: u32,
-    /// The program goes on with N itself if its bytes stay on TCP.
-    keeps_n: bool,
     /// Where the program has connected to, if it is the client.
     server: Option<SocketAddr>,
     n: TcpStream,
@@ -115,7 +112,6 @@ pub(crate) struct Passage {
 enum Stage {
     Meeting(Box<Meeting>),
     Moved(Box<Moved>),
-    Returning(Box<Returning>),
     Relayed(Box<Relayed>),
 }
 
@@ -147,13 +143,6 @@ struct Moved {
     leave: Option<Leave>,
 }
 
-/// It stays TCP, and the program goes on with N.
-#[derive(Debug)]
-struct Returning {
-    outward: Direction,
-    reason: String,
-}
-
 /// It stays TCP, and its bytes are passed on between H and N.
 #[derive(Debug)]
 struct Relayed {
@@ -161,13 +150,15 @@ struct Relayed {
     inward: Direction,
     /// Until the first bytes of the peer have come: they may be its Decline.
     exchange: Option<Exchange>,
-    reason: String,
+    fallback: Fallback,
 }
 
 /// From one socket to the other.
 #[derive(Debug, Default)]
 struct Direction {
     kept: Kept,
+    /// The last byte of those that are kept is urgent.
+    is_urgent: bool,
     has_ended: bool,
     /// The other side knows that.
     is_told: bool,
@@ -187,13 +178,12 @@ struct Cut;
 
 impl Passage {
     pub(crate) fn begin(number: u64, offer: Offer, h: TcpStream, exchange: Exchange) -> Self {
-        let Offer { side, rmbe, connection, uid, keeps_n, .. } = offer;
+        let Offer { side, rmbe, connection, uid, .. } = offer;
         let server = (side == Side::Client).then(|| connection.peer_addr().ok()).flatten();
         let meeting = Meeting { exchange, unsent: Kept::default() };
         Self {
             number,
             uid,
-            keeps_n,
             server,
             n: connection,
             h,
@@ -231,8 +221,7 @@ impl Passage {
         let (mode, reason) = match &self.stage {
             Stage::Meeting(_) => (Mode::Deciding, None),
             Stage::Moved(_) => (Mode::SmcR, None),
-            Stage::Returning(returning) => (Mode::Tcp, Some(returning.reason.clone())),
-            Stage::Relayed(relayed) => (Mode::Tcp, Some(relayed.reason.clone())),
+            Stage::Relayed(relayed) => (Mode::Tcp, Some((&relayed.fallback).into())),
         };
         status::Connection {
             user: self.uid,
@@ -253,9 +242,9 @@ impl Passage {
         self.h_is = Ready { urgent: is_urgent || self.h_is.urgent, ..Ready::ALL };
     }
 
-    /// Something has happened on N.
-    pub(crate) const fn handle_n(&mut self) {
-        self.n_is = Ready::ALL;
+    /// The same on N.
+    pub(crate) const fn handle_n(&mut self, is_urgent: bool) {
+        self.n_is = Ready { urgent: is_urgent || self.n_is.urgent, ..Ready::ALL };
     }
 
     /// When it is to be looked after though nothing has happened.
@@ -263,7 +252,7 @@ impl Passage {
         match &self.stage {
             Stage::Meeting(meeting) => meeting.exchange.poll_timeout(),
             Stage::Moved(moved) => moved.leave.map(|leave| leave.until),
-            Stage::Returning(_) | Stage::Relayed(_) => None,
+            Stage::Relayed(_) => None,
         }
     }
 
@@ -298,7 +287,6 @@ impl Passage {
         let fate = match &self.stage {
             Stage::Meeting(_) => self.meet(world),
             Stage::Moved(_) => self.carry(world),
-            Stage::Returning(_) => self.give_back(world),
             Stage::Relayed(_) => self.relay(world),
         };
         if matches!(fate, Fate::Over(_)) {
@@ -323,16 +311,6 @@ impl Passage {
         if let Some(token) = self.token.take() {
             world.host.abort(token, world.now);
         }
-    }
-
-    /// Tells who keeps N what has become of it. False: H has ended.
-    fn say(&self, verdict: Verdict) -> bool {
-        if !self.keeps_n {
-            return true;
-        }
-        // It is the first byte on H, so there is room.
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        net::send(&self.h, &[verdict.byte()], flags) == Ok(1)
     }
 }
 
@@ -404,7 +382,7 @@ impl Passage {
                 log::info!("connection {number}: SMC-R, {version:?}, {contact} contact");
                 self.stage = Stage::Moved(Box::new(Moved::new(token)));
                 self.n_is = Ready::ALL;
-                if self.say(Verdict::SmcR) { Fate::HasMore } else { Fate::Over(End::Reset) }
+                Fate::HasMore
             }
             (Outcome::Tcp(fallback), _) => {
                 log::info!("connection {number}: stays TCP: {fallback}");
@@ -412,8 +390,8 @@ impl Passage {
                     Fallback::Peers(decline) if decline.out_of_sync => self.leave_group(world),
                     _ => self.abandon(world),
                 }
-                self.stay_tcp(fallback.to_string());
-                if self.say(Verdict::Tcp) { Fate::HasMore } else { Fate::Over(End::Reset) }
+                self.stay_tcp(fallback);
+                Fate::HasMore
             }
             (Outcome::Broken(failure), _) => {
                 log::warn!("connection {number}: {failure}");
@@ -429,6 +407,8 @@ impl Passage {
         let Some(server) = self.server else { return };
         match outcome {
             Outcome::Agreed { .. } => lessons.note_success(server, self.uid),
+            // Of a link group that has just ended: the next connection begins another one.
+            Outcome::Tcp(fallback) if self.token.is_none() && has_passed(fallback) => {}
             _ => self.note_in_vain(server, Cause::Failed, lessons),
         }
     }
@@ -455,13 +435,17 @@ impl Passage {
         }
     }
 
-    fn stay_tcp(&mut self, reason: String) {
-        let relayed = stay_tcp(self.keeps_n, reason);
-        let before = mem::replace(&mut self.stage, relayed);
+    fn stay_tcp(&mut self, fallback: Fallback) {
+        let [outward, inward] = [Direction::default(), Direction::default()];
+        let relayed = Relayed { outward, inward, exchange: None, fallback };
+        let before = mem::replace(&mut self.stage, Stage::Relayed(Box::new(relayed)));
         if let (Stage::Relayed(relayed), Stage::Meeting(meeting)) = (&mut self.stage, before) {
             relayed.exchange = Some(meeting.exchange);
+            // Nobody else reads it, so an urgent byte is to come in line. If it cannot be, the
+            // connection has failed, and says so.
+            let _ = sockopt::set_socket_oobinline(&self.n, true);
         }
-        self.n_is = Ready::ALL;
+        self.n_is = Ready { urgent: self.n_is.urgent, ..Ready::ALL };
     }
 
     fn abandon(&mut self, world: &mut World<'_>) {
@@ -480,6 +464,12 @@ impl Passage {
             world.host.handle_out_of_sync(token, world.now);
         }
     }
+}
+
+/// Whether a connection was declined only because one host knew sooner than the other that their link
+/// group has ended.
+fn has_passed(fallback: &Fallback) -> bool {
+    [Diagnosis::NOACTLINK, Diagnosis::SYNCERR].contains(&fallback.diagnosis())
 }
 
 impl Meeting {
@@ -625,7 +615,7 @@ impl Moved {
                 if !h_is.write {
                     return Ok(false);
                 }
-                let sent = send_to_program(h, h_is, self.inward.left(), self.inward_is_urgent)?;
+                let sent = pass_on(h, h_is, self.inward.left(), self.inward_is_urgent)?;
                 self.inward.take(sent);
                 continue;
             }
@@ -653,7 +643,7 @@ impl Moved {
                     }
                     self.inward_is_urgent = stretch.is_urgent;
                     let bytes = &world.chunk[..count];
-                    let sent = send_to_program(h, h_is, bytes, stretch.is_urgent)?;
+                    let sent = pass_on(h, h_is, bytes, stretch.is_urgent)?;
                     self.inward.keep(&world.chunk[sent..count]);
                 }
                 Err(CallError::WouldBlock) => self.host_is.read = false,
@@ -726,39 +716,34 @@ impl Stretch {
         Self::before(host.urgent_mark(token), most)
     }
 
-    /// What is next to be read on H. A mark that comes between an event and the reading may be passed
-    /// by; its byte is in line in any case.
-    fn next_on(h: &TcpStream, h_is: &mut Ready, most: usize) -> Self {
-        if !h_is.urgent {
+    /// What is next to be read on a socket. A mark that comes between an event and the reading may be
+    /// passed by; its byte is in line in any case.
+    fn next_on(socket: &TcpStream, it_is: &mut Ready, most: usize) -> Self {
+        if !it_is.urgent {
             return Self { len: most, is_urgent: false };
         }
-        let stretch = Self::before(mark_on(h), most);
-        h_is.urgent = !stretch.is_urgent && stretch.len < most;
+        let stretch = Self::before(mark_on(socket), most);
+        it_is.urgent = !stretch.is_urgent && stretch.len < most;
         stretch
     }
 }
 
 /// Bytes on a socket before its urgent byte. The kernel counts up to there while that byte is to be read
 /// out of line, and all if it is in line.
-fn mark_on(h: &TcpStream) -> Option<u64> {
-    let all = ioctl_fionread(h).ok()?;
-    sockopt::set_socket_oobinline(h, false).ok()?;
-    let before = ioctl_fionread(h);
-    sockopt::set_socket_oobinline(h, true).ok()?;
+fn mark_on(socket: &TcpStream) -> Option<u64> {
+    let all = ioctl_fionread(socket).ok()?;
+    sockopt::set_socket_oobinline(socket, false).ok()?;
+    let before = ioctl_fionread(socket);
+    sockopt::set_socket_oobinline(socket, true).ok()?;
     before.ok().filter(|before| *before < all)
 }
 
-/// Returns how many bytes H takes; if it is not all, it wants no more for now.
-fn send_to_program(
-    h: &TcpStream,
-    h_is: &mut Ready,
-    bytes: &[u8],
-    is_urgent: bool,
-) -> Result<usize, Cut> {
+/// Returns how many bytes a socket takes; if it is not all, it wants no more for now.
+fn pass_on(to: &TcpStream, to_is: &mut Ready, bytes: &[u8], is_urgent: bool) -> Result<usize, Cut> {
     let flags = if is_urgent { SendFlags::OOB } else { SendFlags::empty() };
-    match send_with(h, bytes, flags) {
+    match send_with(to, bytes, flags) {
         Err(Errno::AGAIN) => {
-            h_is.write = false;
+            to_is.write = false;
             Ok(0)
         }
         sent => sent.map_err(|_| Cut),
@@ -787,31 +772,6 @@ impl Passage {
             return Fate::Over(End::InOrder);
         }
         if more_outward || more_inward { Fate::HasMore } else { Fate::Waits }
-    }
-}
-
-// ---- Returning ----------------------------------------------------------------------------------
-
-/// How it goes on by TCP.
-fn stay_tcp(keeps_n: bool, reason: String) -> Stage {
-    if keeps_n {
-        return Stage::Returning(Box::new(Returning { outward: Direction::default(), reason }));
-    }
-    let [outward, inward] = [Direction::default(), Direction::default()];
-    Stage::Relayed(Box::new(Relayed { outward, inward, exchange: None, reason }))
-}
-
-impl Passage {
-    /// What the program has sent on H meanwhile goes on N, up to the end, of which only H has one.
-    fn give_back(&mut self, world: &mut World<'_>) -> Fate {
-        let Self { n, h, n_is, h_is, stage, .. } = self;
-        let Stage::Returning(returning) = stage else { return Fate::HasMore };
-        match returning.outward.pump((h, h_is), (n, n_is), world.chunk, |_| 0) {
-            Ok(_) if returning.outward.is_over() => Fate::Over(End::InOrder),
-            Ok(true) => Fate::HasMore,
-            Ok(false) => Fate::Waits,
-            Err(Cut) => Fate::Over(End::Reset),
-        }
     }
 }
 
@@ -868,11 +828,8 @@ impl Direction {
                 if !to_is.write {
                     return Ok(false);
                 }
-                match send(to, self.kept.left()) {
-                    Ok(count) => self.kept.take(count),
-                    Err(Errno::AGAIN) => to_is.write = false,
-                    Err(_) => return Err(Cut),
-                }
+                let sent = pass_on(to, to_is, self.kept.left(), self.is_urgent)?;
+                self.kept.take(sent);
                 continue;
             }
             if self.has_ended || !from_is.read {
@@ -881,10 +838,12 @@ impl Direction {
             if moved >= TURN {
                 return Ok(true);
             }
-            match net::recv(from, &mut *chunk, RecvFlags::DONTWAIT) {
+            let stretch = Stretch::next_on(from, from_is, chunk.len());
+            match net::recv(from, &mut chunk[..stretch.len], RecvFlags::DONTWAIT) {
                 Ok((_, 0)) => self.has_ended = true,
                 Ok((_, count)) => {
                     moved += count;
+                    self.is_urgent = stretch.is_urgent;
                     let skipped = skip(&chunk[..count]);
                     self.kept.keep(&chunk[skipped..count]);
                 }

@@ -1,17 +1,29 @@
-//! The one epoll set, and what its numbers mean.
+//! The one epoll set, what its numbers mean, and how the gateway waits for it.
+//!
+//! A message passes two gateways on its way and two on the way back. Each time that one of them
+//! sleeps, the one before it has to wake it, and a CPU that has nothing else to do falls asleep as
+//! well; that takes longer than the work. So a gateway *lingers* before it sleeps: for a moment it
+//! looks again and again, and gives its CPU to whoever wants it in between, so that nobody else is
+//! slower for it. If nothing comes in that time, it does so less and less often: one that has little
+//! to do sleeps at once.
 //!
 //! Numbers of lines and passages are never used again, so an event that was reported for one that
 //! has gone since finds nobody.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
 use rustix::io::{self, Errno};
+use sidestep_proto::governor::{Bar, YIELD_COST_NS_MAX};
 
 /// Events taken at once.
 const EVENTS_MAX: usize = 128;
+
+/// How long it lingers: about what it costs to wake a CPU and the gateway on it.
+const LINGER: Duration = Duration::from_micros(50);
 
 /// What has an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,15 +78,32 @@ impl Source {
     }
 }
 
+/// What happened: where, and whether an urgent byte has come.
+pub(crate) type Happened = Vec<(Source, bool)>;
+
 /// The epoll set.
 #[derive(Debug)]
 pub(crate) struct Poller {
     events: OwnedFd,
+    /// Up while lingering is not worth it.
+    bar: Bar,
+}
+
+/// How lingering has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LingerEnd {
+    /// Something has happened.
+    Fruitful,
+    /// The time is up.
+    InVain,
+    /// Somebody who computes has got the CPU, and kept it.
+    Dear,
 }
 
 impl Poller {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { events: epoll::create(epoll::CreateFlags::CLOEXEC)? })
+        let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Self { events, bar: Bar::LIFTED })
     }
 
     /// Tells of a source as long as there is something to be read.
@@ -102,9 +131,42 @@ impl Poller {
         let _ = epoll::delete(&self.events, socket);
     }
 
-    /// Sleeps until something happens, at most so long; `None`: for ever. True: an urgent byte has
-    /// come.
-    pub(crate) fn wait(&self, at_most: Option<Duration>) -> io::Result<Vec<(Source, bool)>> {
+    /// Waits until something happens, at most so long; `None`: for ever.
+    pub(crate) fn wait(&mut self, at_most: Option<Duration>) -> io::Result<Happened> {
+        if at_most.is_some_and(|time| time <= LINGER) || !self.bar.admits() {
+            return self.sleep(at_most);
+        }
+        let begin = Instant::now();
+        let (found, end) = self.linger(begin)?;
+        match end {
+            LingerEnd::Dear => self.bar.was_dear(),
+            end => self.bar.ended(end == LingerEnd::Fruitful),
+        }
+        if end == LingerEnd::Fruitful {
+            return Ok(found);
+        }
+        self.sleep(at_most.map(|time| time.saturating_sub(begin.elapsed())))
+    }
+
+    fn linger(&self, begin: Instant) -> io::Result<(Happened, LingerEnd)> {
+        let mut passed = Duration::ZERO;
+        loop {
+            let found = self.sleep(Some(Duration::ZERO))?;
+            if !found.is_empty() {
+                return Ok((found, LingerEnd::Fruitful));
+            }
+            if passed >= LINGER {
+                return Ok((found, LingerEnd::InVain));
+            }
+            thread::yield_now();
+            let before = std::mem::replace(&mut passed, begin.elapsed());
+            if passed - before > Duration::from_nanos(YIELD_COST_NS_MAX) {
+                return Ok((found, LingerEnd::Dear));
+            }
+        }
+    }
+
+    fn sleep(&self, at_most: Option<Duration>) -> io::Result<Happened> {
         let at_most = at_most.map(|time| Timespec {
             tv_sec: time.as_secs() as i64,
             tv_nsec: i64::from(time.subsec_nanos()),

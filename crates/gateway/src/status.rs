@@ -19,6 +19,7 @@ use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use sidestep_engine::LinkView;
 use sidestep_proto::link_group::Role;
+use sidestep_proto::rendezvous::hosts::Fallback;
 use sidestep_wire::clc::Version;
 use sidestep_wire::hand_over::{EMITTED_LEN_MAX, Message, gateway_name};
 
@@ -110,7 +111,7 @@ pub struct Connection {
     /// How its bytes travel.
     pub mode: Mode,
     /// Why they travel by TCP.
-    pub reason: Option<String>,
+    pub reason: Option<Reason>,
     /// The gateway's number for its group.
     pub link_group: Option<u32>,
     /// The link that it sends over.
@@ -120,6 +121,17 @@ pub struct Connection {
     pub traffic: Traffic,
     /// How often it has gone over to another link.
     pub moves: u64,
+}
+
+/// Why a connection travels by TCP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reason {
+    /// The standard's code for it.
+    pub diagnosis: u32,
+    /// In words.
+    pub text: String,
+    /// The peer has declined, and not this host.
+    pub by_peer: bool,
 }
 
 /// How the bytes of a connection travel.
@@ -153,6 +165,16 @@ pub struct Usage {
     pub traffic: Traffic,
     /// Packets that were sent again, if that is known.
     pub retransmissions: Option<u64>,
+}
+
+impl From<&Fallback> for Reason {
+    fn from(fallback: &Fallback) -> Self {
+        Self {
+            diagnosis: fallback.diagnosis().0,
+            text: fallback.to_string(),
+            by_peer: matches!(fallback, Fallback::Peers(_)),
+        }
+    }
 }
 
 impl From<sidestep_engine::Traffic> for Traffic {

@@ -366,12 +366,13 @@ impl Connection {
 
     /// What to send now; `None`: nothing.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
-        if self.said.closed || self.said.abnormal_close {
-            return None;
-        }
+        // Also behind the last word: that may be what was lost with the link.
         if self.must_validate {
             self.must_validate = false;
             return Some(self.validation());
+        }
+        if self.said.closed || self.said.abnormal_close {
+            return None;
         }
         if self.must_abort() {
             return Some(self.abortion());

@@ -43,8 +43,8 @@ pub const YIELDS_MAX: u32 = 12;
 pub const YIELD_COST_NS_MAX: u64 = 150_000;
 /// Longest nap in nanoseconds: so much later a waiter may learn that its peer was killed.
 pub const NAP_NS: u64 = 4_000_000;
-/// Longest time without a nap, in waits.
-const NAP_PENALTY_MAX: u32 = 64;
+/// Longest time that a [`Bar`] is up, in waits.
+const BARRED_MAX: u32 = 64;
 /// Waits without a yield after the first dear one; doubles up to the maximum.
 const PENALTY_FIRST: u32 = 16;
 /// Longest penalty, in waits.
@@ -95,8 +95,39 @@ pub struct Governor {
     waits: u32,
     yield_penalty: u32,
     yields_barred_for: u32,
-    nap_penalty: u32,
-    naps_barred_for: u32,
+    naps: Bar,
+}
+
+/// Bars what was in vain: for one wait, and for twice as many each time that it is in vain again,
+/// up to 64. One that was fruitful lifts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bar {
+    penalty: u32,
+    barred_for: u32,
+}
+
+impl Bar {
+    /// Not up.
+    pub const LIFTED: Self = Self { penalty: 0, barred_for: 0 };
+
+    /// Whether it may be tried in this wait; one wait less is barred afterwards.
+    pub fn admits(&mut self) -> bool {
+        let is_up = self.barred_for > 0;
+        self.barred_for = self.barred_for.saturating_sub(1);
+        !is_up
+    }
+
+    /// It was tried.
+    pub fn ended(&mut self, fruitful: bool) {
+        let longer = (self.penalty * 2).clamp(1, BARRED_MAX);
+        self.penalty = if fruitful { 0 } else { longer };
+        self.barred_for = self.penalty;
+    }
+
+    /// It was so dear that it is barred for as long as can be.
+    pub fn was_dear(&mut self) {
+        *self = Self { penalty: BARRED_MAX, barred_for: BARRED_MAX };
+    }
 }
 
 impl Default for Governor {
@@ -114,8 +145,7 @@ impl Governor {
             waits: 0,
             yield_penalty: 0,
             yields_barred_for: 0,
-            nap_penalty: 0,
-            naps_barred_for: 0,
+            naps: Bar::LIFTED,
         }
     }
 
@@ -123,22 +153,20 @@ impl Governor {
     #[must_use]
     pub const fn to_words(self) -> [u32; 6] {
         let Self { spin_budget_ns, waits, yield_penalty, yields_barred_for, .. } = self;
-        let Self { nap_penalty, naps_barred_for, .. } = self;
-        [spin_budget_ns, waits, yield_penalty, yields_barred_for, nap_penalty, naps_barred_for]
+        let Bar { penalty, barred_for } = self.naps;
+        [spin_budget_ns, waits, yield_penalty, yields_barred_for, penalty, barred_for]
     }
 
     /// The inverse of [`Self::to_words`].
     #[must_use]
     pub const fn from_words(words: [u32; 6]) -> Self {
-        let [spin_budget_ns, waits, yield_penalty, yields_barred_for, nap_penalty, naps_barred_for] =
-            words;
+        let [spin_budget_ns, waits, yield_penalty, yields_barred_for, penalty, barred_for] = words;
         Self {
             spin_budget_ns,
             waits,
             yield_penalty,
             yields_barred_for,
-            nap_penalty,
-            naps_barred_for,
+            naps: Bar { penalty, barred_for },
         }
     }
 
@@ -186,16 +214,12 @@ impl Governor {
 
     /// Whether a wait that has come to its end without data may nap before it parks.
     pub fn may_nap(&mut self) -> bool {
-        let is_barred = self.naps_barred_for > 0;
-        self.naps_barred_for = self.naps_barred_for.saturating_sub(1);
-        !is_barred
+        self.naps.admits()
     }
 
     /// A nap has ended. `fruitful`: something had happened on the connection.
     pub fn napped(&mut self, fruitful: bool) {
-        let longer = (self.nap_penalty * 2).clamp(1, NAP_PENALTY_MAX);
-        self.nap_penalty = if fruitful { 0 } else { longer };
-        self.naps_barred_for = self.nap_penalty;
+        self.naps.ended(fruitful);
     }
 }
 
@@ -280,6 +304,15 @@ mod tests {
         }
         g.napped(true);
         assert!(g.may_nap() && g.may_nap());
+    }
+
+    #[test]
+    fn what_was_dear_is_barred_for_as_long_as_can_be() {
+        let mut bar = Bar::LIFTED;
+        bar.was_dear();
+        assert_eq!((0..1000).take_while(|_| !bar.admits()).count() as u32, BARRED_MAX);
+        bar.ended(true);
+        assert!(bar.admits() && bar.admits());
     }
 
     #[test]

@@ -64,6 +64,7 @@
 //! | the client's CONFIRM RKEY during ADD LINK or DELETE LINK | refused, to be repeated | accepted | accepted; a refusal is answered by trying again |
 //! | ADD LINK crosses the client's CONFIRM RKEY | taken up at once | parked until the answer | parked: the answer is already on its way, and the pairs are then complete |
 //! | no answer to a flow | the link it went over has failed | the flow has failed | TEST LINK at once: whoever answers that, or says anything else, has a link |
+//! | the client's DELETE LINK is not obeyed | the link it went over has failed, too | waits for what it has sent over the broken link, if need be for ever | asked again, and TEST LINK |
 //! | a link is silent, another is not | – | – | it has failed, without waiting for the queue pair to break |
 //! | no ADD LINK at first contact | the TCP connection is reset | one link is enough | one link is enough, and is tried again (C.8) |
 //! | unknown type, wrong length | the link has failed (A.3) | ignored | the link has failed |
@@ -413,6 +414,13 @@ impl LinkGroup {
     #[must_use]
     pub const fn is_established(&self) -> bool {
         matches!(self.phase, Phase::Live(Live { is_established: true, .. }))
+    }
+
+    /// When it ends unless there is a connection; `None`: there is one, or it is not there yet, or ends
+    /// already.
+    #[must_use]
+    pub const fn idle_until(&self) -> Option<Duration> {
+        self.idle_until
     }
 
     /// Whether it is gone. Nothing changes any more.

@@ -1,4 +1,4 @@
-//! Once warm, an RNIC allocates nothing for what it sends and receives.
+//! Once warm, an RNIC allocates nothing for what it sends and receives, in order or not.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sidestep_rdma::memory::{Registration, Shared};
+use sidestep_rdma::soft::adapter::{DATAGRAM_MAX, Datagram};
 use sidestep_rdma::soft::port::Settings;
 use sidestep_rdma::soft::queue_pair::Peer;
-use sidestep_rdma::soft::{Event, Rnic};
+use sidestep_rdma::soft::{Adapter, Event, Rnic};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -74,5 +75,49 @@ fn messages_and_writes_take_no_memory_once_warm() {
     (0..20).for_each(|_| round());
     let before = ALLOCATIONS.get();
     (0..200).for_each(|_| round());
+    assert_eq!(ALLOCATIONS.get(), before);
+}
+
+const PORTS: [u16; 2] = [0xC001, 0xC002];
+
+#[test]
+fn packets_that_overtake_each_other_take_no_memory_once_warm() {
+    let addresses = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap());
+    let mut adapters = [0, 1].map(|end| Adapter::new(addresses[end], PORTS[end]));
+    let made = adapters.each_mut().map(Adapter::create);
+    for (end, adapter) in adapters.iter_mut().enumerate() {
+        let ((own, _), (qp, first_psn)) = (made[end], made[1 - end]);
+        let peer = Peer { qp, first_psn, mtu: 1024 };
+        assert!(adapter.ready_to_receive(own, addresses[1 - end], peer));
+        adapter.queue_pair(own).unwrap().ready_to_send();
+    }
+    let [(first, _), _] = made;
+    let mut bytes = [[0; DATAGRAM_MAX]; 2];
+    let mut now = Duration::ZERO;
+    let mut round = |message: u8| {
+        let [asking, answering] = &mut adapters;
+        let qp = asking.queue_pair(first).unwrap();
+        (0..2).for_each(|id| qp.post_send(id, &[message; 44]).unwrap());
+        // The second is there first.
+        let lens = bytes.each_mut().map(|out| asking.poll_transmit(out, 1, now).unwrap().len);
+        for at in [1, 0] {
+            let bytes = &bytes[at][..lens[at]];
+            let datagram = Datagram { from: addresses[0], port: PORTS[0], index: 0, bytes };
+            answering.handle_datagram(&datagram, now);
+        }
+        let received = std::iter::from_fn(|| answering.poll_event());
+        assert_eq!(received.filter(|(_, event)| matches!(event, Event::Received(_))).count(), 2);
+        let answer = answering.poll_transmit(&mut bytes[0], 1, now).unwrap();
+        let bytes = &bytes[0][..answer.len];
+        let datagram = Datagram { from: addresses[1], port: PORTS[1], index: 0, bytes };
+        asking.handle_datagram(&datagram, now);
+        let completed = std::iter::from_fn(|| asking.poll_event());
+        assert_eq!(completed.count(), 2);
+        assert!(answering.poll_transmit(&mut [0; DATAGRAM_MAX], 1, now).is_none());
+        now += Duration::from_micros(10);
+    };
+    (0..20).for_each(&mut round);
+    let before = ALLOCATIONS.get();
+    (0..200).for_each(&mut round);
     assert_eq!(ALLOCATIONS.get(), before);
 }

@@ -313,7 +313,7 @@ fn open_passage(sock: &Sock, fd: i32, side: Side) -> Option<(i32, Passage)> {
     tcp_option::mark_way(way);
     let passage = sys::connect_to_self(way, is_ipv6, port, PATIENCE).ok().and_then(|_| {
         let passage = describe(way, fd, side)?;
-        let hand_over = HandOver { side, keeps_n: false, port: passage.port, rmbe: sock.rmbe() };
+        let hand_over = HandOver { side, port: passage.port, rmbe: sock.rmbe() };
         give(line, hand_over, fd).map(|_| passage)
     });
     if passage.is_none() {

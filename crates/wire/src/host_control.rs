@@ -62,6 +62,7 @@ use core::{
 use arrayvec::ArrayVec;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
+use crate::header::{self, Family};
 use crate::{
     Error, ExtendedGid, LinkId, field::Field, reader::Reader, tcp_option::Identity, writer::Writer,
 };
@@ -73,16 +74,12 @@ pub use petition::{Match, Petition, Refusal, RefusalCause, Side};
 /// Longest datagram of this module; a receive buffer of this many bytes holds any of them.
 pub const EMITTED_LEN_MAX: usize = Hello::LEN;
 
-const MAGIC: [u8; 4] = *b"SSTP";
-const VERSION: u16 = 1;
+const HEADER: Family =
+    Family::new(*b"SSTP", ["control magic", "control version", "control kind", "control length"]);
 
 mod field {
     use super::Field;
 
-    pub(super) const MAGIC: Field<4> = Field::new("control magic", 0);
-    pub(super) const VERSION: Field<2> = Field::new("control version", 4);
-    pub(super) const KIND: Field<2> = Field::new("control kind", 6);
-    pub(super) const LENGTH: Field<4> = Field::new("control length", 8);
     pub(super) const INSTANCE: Field<16> = Field::new("control instance", 12);
 }
 
@@ -139,8 +136,7 @@ impl ControlMessage {
     /// or a truth value that is neither 0 nor 1; [`Error::Unsupported`] for another version.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
         let reader = Reader::new(bytes);
-        let kind = parse_header(&reader)?;
-        Ok(match kind {
+        Ok(match HEADER.parse(&reader)? {
             Kind::Hello => Self::Hello(Hello::parse(&reader)?),
             Kind::Introduction => Self::Introduction(Introduction::parse(&reader)?),
             Kind::Channel => Self::Channel(Channel::parse(&reader)?),
@@ -344,39 +340,32 @@ impl Channel {
 /// Which datagram it is.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
-    Hello,
-    Introduction,
-    Channel,
-    Petition,
-    Match,
-    Refusal,
+    Hello = 1,
+    Introduction = 2,
+    Channel = 3,
+    Petition = 4,
+    Match = 5,
+    Refusal = 6,
 }
 
-impl Kind {
-    const fn from_code(code: u16) -> Option<Self> {
-        match code {
-            1 => Some(Self::Hello),
-            2 => Some(Self::Introduction),
-            3 => Some(Self::Channel),
-            4 => Some(Self::Petition),
-            5 => Some(Self::Match),
-            6 => Some(Self::Refusal),
-            _ => None,
-        }
+impl header::Kind for Kind {
+    fn from_code(code: u16) -> Option<Self> {
+        let kinds = [
+            Self::Hello,
+            Self::Introduction,
+            Self::Channel,
+            Self::Petition,
+            Self::Match,
+            Self::Refusal,
+        ];
+        kinds.into_iter().find(|kind| kind.code() == code)
     }
 
-    const fn code(self) -> u16 {
-        match self {
-            Self::Hello => 1,
-            Self::Introduction => 2,
-            Self::Channel => 3,
-            Self::Petition => 4,
-            Self::Match => 5,
-            Self::Refusal => 6,
-        }
+    fn code(self) -> u16 {
+        self as u16
     }
 
-    const fn name(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Self::Hello => "Hello",
             Self::Introduction => "Introduction",
@@ -387,7 +376,7 @@ impl Kind {
         }
     }
 
-    const fn len(self) -> usize {
+    fn len(self) -> usize {
         match self {
             Self::Hello => Hello::LEN,
             Self::Introduction => Introduction::LEN,
@@ -399,41 +388,9 @@ impl Kind {
     }
 }
 
-/// Checks magic, version, kind and length.
-fn parse_header(reader: &Reader<'_>) -> Result<Kind, Error> {
-    let magic = reader.bytes(field::MAGIC)?;
-    if magic != MAGIC {
-        let value = u32::from_be_bytes(magic).into();
-        return Err(Error::Invalid { field: field::MAGIC.name, value });
-    }
-    let version = reader.u16(field::VERSION)?;
-    if version != VERSION {
-        return Err(Error::Unsupported {
-            field: field::VERSION.name,
-            value: version.into(),
-            what: "another version of Sidestep",
-        });
-    }
-    let code = reader.u16(field::KIND)?;
-    let kind = Kind::from_code(code)
-        .ok_or(Error::Invalid { field: field::KIND.name, value: code.into() })?;
-
-    let claimed = reader.u32(field::LENGTH)? as usize;
-    for expected in [kind.len(), reader.len()] {
-        if claimed != expected {
-            return Err(Error::Mismatch { field: field::LENGTH.name, claimed, expected });
-        }
-    }
-    Ok(kind)
-}
-
 /// Claims the room for a datagram and writes what all of them start with.
 fn emit_header(kind: Kind, instance: Instance, out: &mut [u8]) -> Result<Writer<'_>, Error> {
-    let mut writer = Writer::new(kind.name(), out, kind.len())?;
-    writer.put(field::MAGIC, MAGIC)?;
-    writer.put(field::VERSION, VERSION.to_be_bytes())?;
-    writer.put(field::KIND, kind.code().to_be_bytes())?;
-    writer.put(field::LENGTH, (kind.len() as u32).to_be_bytes())?;
+    let mut writer = HEADER.emit(kind, out)?;
     writer.put(field::INSTANCE, instance.0)?;
     Ok(writer)
 }
@@ -598,6 +555,7 @@ impl Write for NameWriter {
 /// The longest name there is: a connection between two IPv6 addresses with five-digit ports.
 const NAME_LEN_MAX: usize = "sidestep/1/connection/".len() + 2 * (32 + ":65535".len()) + "-".len();
 const _: () = assert!(NAME_LEN_MAX < SUN_PATH_LEN, "one byte of sun_path is the leading NUL");
+const _: () = assert!(field::INSTANCE.at == header::LEN);
 const _: () = assert!(hello::RMBE_LEN.at + 4 == Hello::LEN);
 const _: () = assert!(introduction::LINK_ID.at + 4 == Introduction::LEN);
 const _: () = assert!(channel::CHANNEL.at + 4 == Channel::LEN);

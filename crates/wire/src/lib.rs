@@ -65,6 +65,7 @@ pub mod roce;
 pub mod tcp_option;
 
 mod field;
+mod header;
 mod reader;
 mod writer;
 

@@ -94,6 +94,13 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("container", &["ip", "setpriv", "unshare", "python3"], distant::container),
     Case::alone("hosts", &["ip", "python3", "tshark"], hosts::echo),
     Case::alone("hosts-redis", &["ip", "redis-server", "redis-benchmark"], hosts::redis),
+    Case::alone(
+        "hosts-ipv6",
+        &["ip", "python3", "redis-server", "redis-benchmark", "tshark"],
+        hosts::ipv6,
+    ),
+    Case::alone("hosts-families", &["ip", "python3"], hosts::families),
+    Case::alone("hosts-declined", &["ip", "python3", "tshark"], hosts::declined),
     Case::alone("hosts-nginx", &["ip", "nginx", "curl"], hosts::nginx),
     Case::alone("hosts-wrk", &["ip", "nginx", "wrk"], hosts::wrk),
     Case::alone("hosts-pgbench", &["ip", "setpriv", POSTGRES], hosts::pgbench),
@@ -101,6 +108,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("hosts-failover", &["ip", "python3"], hosts::failover),
     Case::alone("hosts-faults", &["ip", "python3", "nginx", "curl"], hosts::faults),
     Case::alone("hosts-attack", &["ip", "python3"], hosts::attack),
+    Case::alone("hosts-attack-next", &["ip", "python3"], hosts::next_forged),
     Case::alone("tcp-option", &["gcc", "ip", "tshark"], tcp_option::option),
     Case {
         mixes: &[Mix::Both, Mix::ServerOnly],

@@ -4,18 +4,19 @@
 //! has to know each packet and to find no fault in it, and `sidestep decode` no broken rule.
 
 use std::fs;
+use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
 
 use super::distant::AS_NOBODY;
 use super::stage::{CLIENT_PATIENCE, Stage};
 use crate::bench::launch::{self, Dialogue, Program};
 use crate::capture::{Capture, Captured};
 use crate::debian::POSTGRESQL;
-use crate::hosts::{CLIENT, Ground, Host, Hosts, SERVER};
+use crate::hosts::{CLIENT, Family, Ground, Host, Hosts, SERVER};
 use crate::nginx;
 use crate::payload::{must_be_equal, random_bytes};
 use crate::user;
@@ -35,13 +36,116 @@ pub(crate) fn echo(stage: &Stage<'_>) -> Result<String> {
 /// An event loop that does not wait for `connect`, and one that serves.
 pub(crate) fn redis(stage: &Stage<'_>) -> Result<String> {
     let mut scene = Scene::set(stage, Ground::ONE_CABLE, stage.house.captures)?;
-    let port = PORT.to_string();
-    let words = ["redis-server", "--bind", SERVER, "--port", &port, "--save", ""];
-    let _server = scene.serve(&[&words[..], &["--protected-mode", "no"]].concat())?;
-    let words = ["redis-benchmark", "-h", SERVER, "-p", &port, "-c", "10", "-d", "2048"];
-    scene.run(&[&words[..], &["-n", "5000", "-t", "set,get", "-q"]].concat())?;
-    let seen = scene.conclude(2 * 5_000 * 2_048)?;
+    let bytes = scene.redis(SERVER)?;
+    let seen = scene.conclude(bytes)?;
     Ok(format!("redis-benchmark, 10 connections{seen}"))
+}
+
+/// By IPv6 alone: TCP, and RoCEv2 below.
+pub(crate) fn ipv6(stage: &Stage<'_>) -> Result<String> {
+    let server = Family::V6.server();
+    let ground = Ground { families: &[Family::V6], ..Ground::ONE_CABLE };
+    let mut scene = Scene::set(stage, ground, true)?;
+    let bytes = scene.exchange_at(server, 5, 20)? + scene.redis(server)?;
+    scene.must_have_links(&[Family::V6])?;
+    let seen = scene.conclude(bytes)?;
+    Ok(format!("redis-benchmark, and 5 connections that were looked at{seen}"))
+}
+
+/// Where an interface has an adapter of each family, each connection goes over that of its own: whatever
+/// came first, and which is preferred.
+pub(crate) fn families(stage: &Stage<'_>) -> Result<String> {
+    const CONNECTIONS: usize = 5;
+    let orders = [[Family::V4, Family::V6], [Family::V6, Family::V4]];
+    for preferred in orders {
+        for order in orders {
+            let ground = Ground { families: &preferred, ..Ground::ONE_CABLE };
+            let mut scene = Scene::set(stage, ground, false)?;
+            let mut bytes = 0;
+            for family in order {
+                bytes += scene
+                    .exchange_at(family.server(), CONNECTIONS, 20)
+                    .with_context(|| format!("adapters {preferred:?}, {family:?} of {order:?}"))?;
+            }
+            scene.must_have_links(&order)?;
+            scene.conclude(bytes)?;
+        }
+    }
+    each_stays_in_its_family(stage)?;
+    Ok(format!("{CONNECTIONS} connections of each family, in four orders"))
+}
+
+/// An adapter that was down when the link group of the other family was made is not for that one when it
+/// comes up.
+fn each_stays_in_its_family(stage: &Stage<'_>) -> Result<()> {
+    const CONNECTIONS: usize = 5;
+    let ground = Ground { families: &[Family::V4, Family::V6], ..Ground::ONE_CABLE };
+    let mut scene = Scene::set(stage, ground, false)?;
+    let [early, late] = [Family::V4, Family::V6];
+    scene.hosts.take_addresses(late)?;
+    scene.hosts.await_adapters(1, LINKS_PATIENCE)?;
+    let mut bytes = scene.exchange_at(early.server(), CONNECTIONS, 20)?;
+    scene.hosts.give_addresses(late)?;
+    scene.hosts.await_adapters(2, LINKS_PATIENCE)?;
+    for family in [late, early, late] {
+        bytes += scene
+            .exchange_at(family.server(), CONNECTIONS, 20)
+            .with_context(|| format!("{family:?}, when {late:?} has come up"))?;
+    }
+    scene.must_have_links(&[early, late])?;
+    scene.conclude(bytes).map(drop)
+}
+
+/// Hosts without a UEID in common: the bytes go by TCP, both ends say why, and nobody asks again.
+pub(crate) fn declined(stage: &Stage<'_>) -> Result<String> {
+    const FURTHER: usize = 3;
+    let ground = Ground { eids: ["ONE", "OTHER"], ..Ground::ONE_CABLE };
+    let mut scene = Scene::set(stage, ground, true)?;
+    let mut server = scene.echo_server()?;
+    let mut client = scene.echo_client(SERVER)?;
+    talk(&mut client, "1 20")?;
+    let hosts = &scene.hosts;
+    for (host, pid, says) in [
+        (&hosts.server, server.pid(), "declined here: no UEID in common"),
+        (&hosts.client, client.program().pid(), "declined by the peer: "),
+    ] {
+        let [found] = &host.why(pid)?[..] else { bail!("not one finding: {:?}", host.why(pid)?) };
+        let is_it = found["mode"] == "TCP" && found["open"] == 1;
+        let says_why = found["words"].as_str().is_some_and(|words| words.contains(says));
+        ensure!(is_it && says_why && found["code"]["name"] == "NOSMCDEV", "{found:#}");
+    }
+
+    talk(&mut client, &format!("{FURTHER} 20"))?;
+    let mut another = scene.echo_client(SERVER)?;
+    talk(&mut another, "1 20")?;
+    for (program, asked, left) in [(&mut client, 1, FURTHER), (&mut another, 0, 1)] {
+        let totals = hosts.client.totals(program.program().pid())?;
+        let counts = (&totals["smc_r_connections"], &totals["tcp_connections"]);
+        ensure!(counts == (&json!(asked), &json!(left)), "{totals:#}");
+        let found = hosts.client.why(program.program().pid())?;
+        let lately = "agreeing with this server has failed lately";
+        ensure!(found.iter().any(|it| it["words"] == lately && it["open"] == left), "{found:#?}");
+    }
+    for client in [client, another] {
+        client.finish(CLIENT_PATIENCE)?;
+    }
+    server.must_be_alive()?;
+
+    ensure!(scene.hosts.bytes_sent()? == 0, "bytes have gone by RDMA");
+    let capture = scene.capture.take().context("it was begun")?;
+    let said = capture.end()?.fields("smc", &["smc.clc_msg"])?;
+    let number = |line: &str| u8::from_str_radix(line.trim_start_matches("0x"), 16);
+    let said: Vec<u8> = said.lines().map(number).collect::<Result<_, _>>()?;
+    ensure!(said == CLC_DECLINED, "by CLC: {said:?}");
+    Ok(format!("one connection was declined, {} not offered; all by TCP", FURTHER + 1))
+}
+
+/// A Proposal, and a Decline.
+const CLC_DECLINED: [u8; 2] = [1, 4];
+
+fn talk(client: &mut Dialogue, turns: &str) -> Result<()> {
+    client.say(turns)?;
+    client.await_line("verified", CLIENT_PATIENCE).map(drop)
 }
 
 /// A file, compared byte for byte.
@@ -157,7 +261,7 @@ pub(crate) fn faults(stage: &Stage<'_>) -> Result<String> {
     let seed = stage.house.seed;
     // Each packet that is overtaken costs those behind it, so there is little to be carried.
     let faults = format!("loss=1% duplication=1% delay=500us jitter=200us seed={seed}");
-    let mut scene = Scene::set(stage, Ground { cables: 1, faults: &faults }, false)?;
+    let mut scene = Scene::set(stage, Ground { faults: &faults, ..Ground::ONE_CABLE }, false)?;
     let bytes = scene.exchange(5, 8)? + LEN;
     scene.fetch(LEN)?;
     let again = scene.hosts.packets_sent_again()?;
@@ -192,6 +296,83 @@ pub(crate) fn attack(stage: &Stage<'_>) -> Result<String> {
     let said = end(talk)?;
     scene.conclude(0)?;
     Ok(format!("{said}; {PACKETS} forged packets each way"))
+}
+
+/// Somebody who sees each packet sends the next one in the place of its sender.
+///
+/// From the sender's address nobody can tell whose it is. If it asks for what no peer may have, it breaks the
+/// queue pair, as the standard says: connections go on over the other link, and where there is none, they
+/// are reset. From another address it is nothing.
+pub(crate) fn next_forged(stage: &Stage<'_>) -> Result<String> {
+    connections_go_over(stage)?;
+    connections_are_reset(stage)?;
+    Ok(format!("{} forgeries, each from elsewhere, and in the peer's place", REFUSED.len()))
+}
+
+fn connections_go_over(stage: &Stage<'_>) -> Result<()> {
+    let scene = Scene::set(stage, Ground::TWO_CABLES, false)?;
+    let _server = scene.echo_server()?;
+    let mut client = scene.echo_client(SERVER)?;
+    // Those who look on see each packet by itself, and from the beginning.
+    scene.hosts.part_runs()?;
+    let (stranger, address) = scene.hosts.neighbour()?;
+    let mut stranger = scene.forger(CLIENT, &[stranger.name(), address])?;
+    let mut forgers = [scene.forger(CLIENT, &[])?, scene.forger(SERVER, &[])?];
+    talk(&mut client, "6 20")?;
+    scene.must_be_smc_r(6)?;
+    let hosts = &scene.hosts;
+    hosts.await_links(2, LINKS_PATIENCE)?;
+
+    let links = hosts.links()?;
+    for forgery in REFUSED.iter().chain(&["right"]) {
+        forge(&mut stranger, forgery)?;
+        talk(&mut client, "0 10").with_context(|| format!("{forgery} from elsewhere"))?;
+    }
+    ensure!(hosts.links()? == links, "links have changed, and nobody has sent anything");
+
+    for (nth, forgery) in REFUSED.iter().enumerate() {
+        let forger = &mut forgers[nth % 2];
+        let links = hosts.links()?;
+        // Some of them are over the link that is attacked.
+        talk(&mut client, "2 10")?;
+        forge(forger, forgery)?;
+        let attacked = || format!("{forgery}, {}", ["to the server", "to the client"][nth % 2]);
+        hosts.await_other_links(&links, LINKS_PATIENCE).with_context(attacked)?;
+        talk(&mut client, "0 10").with_context(attacked)?;
+        hosts.await_links(2, LINKS_PATIENCE).with_context(attacked)?;
+    }
+    talk(&mut client, "0 10")?;
+    client.finish(CLIENT_PATIENCE).map(drop)
+}
+
+/// The same, where there is no other link.
+fn connections_are_reset(stage: &Stage<'_>) -> Result<()> {
+    const CONNECTIONS: usize = 3;
+    let scene = Scene::set(stage, Ground::ONE_CABLE, false)?;
+    let _server = scene.echo_server()?;
+    scene.hosts.part_runs()?;
+    let mut forgers = [scene.forger(CLIENT, &[])?, scene.forger(SERVER, &[])?];
+    let mut client = scene.echo_client(SERVER)?;
+    for forger in &mut forgers {
+        talk(&mut client, &format!("{CONNECTIONS} 20"))?;
+        scene.must_be_smc_r(CONNECTIONS)?;
+        forge(forger, REFUSED[0])?;
+        client.say("reset")?;
+        client.await_line("all were reset", CLIENT_PATIENCE)?;
+        // One end knows before the other, and what begins meanwhile stays TCP.
+        scene.hosts.await_no_links(LINKS_PATIENCE)?;
+    }
+    talk(&mut client, &format!("{CONNECTIONS} 20"))?;
+    scene.must_be_smc_r(CONNECTIONS)?;
+    client.finish(CLIENT_PATIENCE).map(drop)
+}
+
+/// What `forge_next.py` can ask for that no peer is given.
+const REFUSED: [&str; 6] = ["key", "beyond", "before", "length", "middle", "read"];
+
+fn forge(forger: &mut Dialogue, forgery: &str) -> Result<()> {
+    forger.say(forgery)?;
+    forger.await_line("forged", CLIENT_PATIENCE).map(drop)
 }
 
 /// For a link group to have as many links as it can.
@@ -241,21 +422,58 @@ impl<'a> Scene<'a> {
     }
 
     fn echo_server(&self) -> Result<Program> {
+        self.echo_server_at(SERVER)
+    }
+
+    fn echo_server_at(&self, address: &str) -> Result<Program> {
         let script = self.stage.house.script("distant.py");
-        self.serve(&["python3", &script, "server", SERVER, &PORT.to_string()])
+        self.serve(&["python3", &script, "server", address, &PORT.to_string()])
+    }
+
+    fn echo_client(&self, address: &str) -> Result<Dialogue> {
+        let (script, port) = (self.stage.house.script("distant.py"), PORT.to_string());
+        let seed = self.stage.house.seed.to_string();
+        let words = ["python3", &script, "client", address, &port, &seed];
+        Dialogue::start(self.hosts.client.program(&words))
+    }
+
+    /// Somebody at the host with the first of the two addresses who knows what it sends to the other one;
+    /// `from` is where the forgeries come from, if not there: a network namespace, and its address.
+    fn forger(&self, source: &str, from: &[&str]) -> Result<Dialogue> {
+        let script = self.stage.house.script("forge_next.py");
+        let (host, destination) = match source {
+            CLIENT => (&self.hosts.client, SERVER),
+            _ => (&self.hosts.server, CLIENT),
+        };
+        let words = ["python3", &script, host.cable(), source, destination];
+        let mut forger = Dialogue::start(host.command(&[&words, from].concat()))?;
+        forger.await_line("ready", CLIENT_PATIENCE)?;
+        Ok(forger)
+    }
+
+    /// A server of keys, and a client that has many connections; returns how many bytes they have
+    /// exchanged at least.
+    fn redis(&self, address: &str) -> Result<usize> {
+        const REQUESTS: usize = 5_000;
+        let (port, requests) = (PORT.to_string(), REQUESTS.to_string());
+        let words = ["redis-server", "--bind", address, "--port", &port, "--save", ""];
+        let _server = self.serve(&[&words[..], &["--protected-mode", "no"]].concat())?;
+        let words = ["redis-benchmark", "-h", address, "-p", &port, "-c", "10", "-d", "2048"];
+        self.run(&[&words[..], &["-n", &requests, "-t", "set,get", "-q"]].concat())?;
+        Ok(2 * REQUESTS * 2_048)
+    }
+
+    fn exchange(&self, connections: usize, messages: usize) -> Result<usize> {
+        self.exchange_at(SERVER, connections, messages)
     }
 
     /// Has messages echoed on connections that are by SMC-R, and compares them; returns how many bytes
     /// they had.
-    fn exchange(&self, connections: usize, messages: usize) -> Result<usize> {
+    fn exchange_at(&self, address: &str, connections: usize, messages: usize) -> Result<usize> {
         const MESSAGE_LEN: usize = 300;
-        let _server = self.echo_server()?;
-        let (script, port) = (self.stage.house.script("distant.py"), PORT.to_string());
-        let seed = self.stage.house.seed.to_string();
-        let words = ["python3", &script, "client", SERVER, &port, &seed];
-        let mut client = Dialogue::start(self.hosts.client.program(&words))?;
-        client.say(&format!("{connections} {messages}"))?;
-        client.await_line("verified", CLIENT_PATIENCE)?;
+        let _server = self.echo_server_at(address)?;
+        let mut client = self.echo_client(address)?;
+        talk(&mut client, &format!("{connections} {messages}"))?;
         self.must_be_smc_r(connections)?;
         client.finish(CLIENT_PATIENCE)?;
         Ok(2 * connections * messages * MESSAGE_LEN)
@@ -308,6 +526,28 @@ impl<'a> Scene<'a> {
             let rows = shown.as_array().into_iter().flatten();
             let by_smc_r = rows.filter(|row| row["mode"] == "SMC-R").count();
             ensure!(by_smc_r >= connections, "{by_smc_r} by SMC-R at the {end}");
+        }
+        Ok(())
+    }
+
+    /// **Errors**: the links are not between adapters of these families, one of each.
+    fn must_have_links(&self, families: &[Family]) -> Result<()> {
+        for host in [&self.hosts.server, &self.hosts.client] {
+            let links = host.ask("links")?;
+            let links = links.as_array().context("`sidestep links`: no list")?;
+            let of = |link: &Value, end: &str| {
+                let gid: Ipv6Addr = link[end].as_str()?.parse().ok()?;
+                Some(if gid.to_ipv4_mapped().is_some() { Family::V4 } else { Family::V6 })
+            };
+            let is_there = |family: &Family| {
+                let ends =
+                    |link: &&Value| [of(link, "gid"), of(link, "peer_gid")] == [Some(*family); 2];
+                links.iter().filter(ends).count() == 1
+            };
+            ensure!(
+                links.len() == families.len() && families.iter().all(is_there),
+                "not one link of each of {families:?}: {links:#?}"
+            );
         }
         Ok(())
     }

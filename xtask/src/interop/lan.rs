@@ -184,34 +184,43 @@ impl Capture {
     /// Ends it.
     ///
     /// **Errors**: packets were missed.
-    pub(crate) fn finish(mut self) -> Result<Captured> {
+    pub(crate) fn finish(self) -> Result<Captured> {
+        let captured = self.end()?;
+        let is_complete = captured.said.contains("\n0 packets dropped by kernel");
+        ensure!(is_complete, "the capture is not complete: {}", captured.said);
+        Ok(captured)
+    }
+
+    /// Ends it, be it complete or not.
+    pub(crate) fn end(mut self) -> Result<Captured> {
         launch::signal(self.program.pid(), libc::SIGINT)?;
         let deadline = Instant::now() + PATIENCE;
         while !self.program.has_ended()? {
             ensure!(Instant::now() < deadline, "tcpdump does not end");
             thread::sleep(POLL_INTERVAL);
         }
-        let said = self.program.printed();
-        let is_complete = said.contains("\n0 packets dropped by kernel");
-        ensure!(is_complete, "the capture is not complete: {said}");
-        Ok(Captured(self.directory))
+        Ok(Captured { directory: self.directory, said: self.program.printed() })
     }
 }
 
 /// The name of the file, in a format that everybody reads (pcap).
 const PACKETS: &str = "packets.pcap";
 
-/// A directory with what has gone through a guest's cable.
-pub(crate) struct Captured(PathBuf);
+/// What has gone through a guest's cable.
+pub(crate) struct Captured {
+    directory: PathBuf,
+    /// What tcpdump says of it.
+    said: String,
+}
 
 impl Captured {
     /// The packets.
     pub(crate) fn packets(&self) -> PathBuf {
-        self.0.join(PACKETS)
+        self.directory.join(PACKETS)
     }
 
-    /// Removes it: nobody needs it any more.
+    /// Removes its directory: nobody needs it any more.
     pub(crate) fn forget(self) -> Result<()> {
-        Ok(fs::remove_dir_all(self.0)?)
+        Ok(fs::remove_dir_all(self.directory)?)
     }
 }

@@ -165,8 +165,26 @@ fn hundred_connections(scene: &mut Scene) -> Result<String> {
         ensure!(ends == [usize::from(COUNT); 2], "{ends:?} connections");
         let group = only_group(scene)?;
         ensure!(group.connections == 0, "after their end: {group:?}");
+        await_own_end(scene)?;
     }
     Ok("in one link group; none is left".to_owned())
+}
+
+/// Waits until `sidestep links` has one link, which no connection uses.
+fn await_own_end(scene: &Scene) -> Result<()> {
+    let sidestep = scene.launcher.observer().context("there is no `sidestep` command")?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut command = Command::new(sidestep);
+        command.args(["links", "--json"]);
+        scene.lan.enclose(&mut command);
+        let links: Vec<Value> = serde_json::from_str(&launch::run(command, PATIENCE)?)?;
+        match &links[..] {
+            [link] if link["connections"] == 0 => return Ok(()),
+            _ => ensure!(Instant::now() < deadline, "the gateway has {links:?}"),
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Whoever hears nothing tests the link, is answered, and does not take silence for death: at first

@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use sidestep_guest::{Answer, Event, Play, Report, Role, SocketKind, Talk};
 
 use super::lan::Lan;
@@ -75,6 +75,17 @@ pub(crate) fn both_ends(
     })
 }
 
+/// What both ends have said, the server's first.
+///
+/// **Errors**: one or both have failed. Either may know why.
+pub(crate) fn both(server: Result<Report>, client: Result<Report>) -> Result<[Report; 2]> {
+    match (server.context("the server"), client.context("the client")) {
+        (Ok(server), Ok(client)) => Ok([server, client]),
+        (Err(server), Err(client)) => bail!("{client:#}; {server:#}"),
+        (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
+    }
+}
+
 /// **Errors**: the ends do not agree on what went between them.
 pub(crate) fn must_agree(server: &Report, client: &Report) -> Result<()> {
     ensure!(server.connections.len() == client.connections.len(), "connections are missing");
@@ -140,6 +151,16 @@ mod tests {
         assert!(must_agree(&report("a", "b"), &report("a", "b")).is_err());
         let none = Report { connections: Vec::new(), took_ms: 1 };
         assert!(must_agree(&report("a", "b"), &none).is_err());
+    }
+
+    #[test]
+    fn of_ends_that_fail_each_is_heard() {
+        let failed = |why: &str| Err(anyhow::anyhow!(why.to_owned()));
+        assert!(both(Ok(report("a", "b")), Ok(report("b", "a"))).is_ok());
+        let one = both(failed("no data"), Ok(report("b", "a"))).unwrap_err();
+        assert_eq!(format!("{one:#}"), "the server: no data");
+        let two = both(failed("no data"), failed("reset")).unwrap_err();
+        assert_eq!(format!("{two:#}"), "the client: reset; the server: no data");
     }
 
     #[test]

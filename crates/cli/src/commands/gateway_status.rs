@@ -61,7 +61,7 @@ fn to_json<T: Serialize>(list: &[T]) -> String {
     json.expect("numbers and strings are always JSON") + "\n"
 }
 
-const LINKS: [&str; 12] = [
+const LINKS: [&str; 13] = [
     "Group",
     "Link",
     "Role",
@@ -74,10 +74,11 @@ const LINKS: [&str; 12] = [
     "Connections",
     "Sent",
     "Received",
+    "Sent again",
 ];
 
 fn link(link: &Link) -> Vec<String> {
-    let Link { usage: Usage { traffic, .. }, .. } = link;
+    let Link { usage: Usage { traffic, retransmissions }, .. } = link;
     vec![
         link.link_group.to_string(),
         link.link.to_string(),
@@ -91,7 +92,13 @@ fn link(link: &Link) -> Vec<String> {
         link.connections.to_string(),
         format!("{} ({})", bytes(traffic.bytes_sent), traffic.messages_sent),
         format!("{} ({})", bytes(traffic.bytes_received), traffic.messages_received),
+        sent_again(*retransmissions),
     ]
+}
+
+/// Packets; those of RDMA devices are not known.
+fn sent_again(packets: Option<u64>) -> String {
+    packets.map_or_else(|| "?".to_owned(), |packets| packets.to_string())
 }
 
 /// What an adapter is: the port of an RDMA device, or none of the kernel's.
@@ -129,7 +136,7 @@ fn device(adapter: &Adapter) -> Vec<String> {
         adapter.links.to_string(),
         format!("{} ({})", bytes(traffic.bytes_sent), traffic.messages_sent),
         format!("{} ({})", bytes(traffic.bytes_received), traffic.messages_received),
-        retransmissions.map_or_else(|| "?".to_owned(), |packets| packets.to_string()),
+        sent_again(*retransmissions),
     ]
 }
 
@@ -180,8 +187,8 @@ mod tests {
         };
         assert_eq!(
             table(&LINKS, &[one], link),
-            "Group  Link  Role    SMC  State   Device    Here             There  Peer               Connections  Sent      Received\n\
-             1      2     server  v2   Active  mlx5_0/1  ::ffff:10.0.0.1  ?      0001-020000000002  5            2 KB (3)  10 B (1)\n"
+            "Group  Link  Role    SMC  State   Device    Here             There  Peer               Connections  Sent      Received  Sent again\n\
+             1      2     server  v2   Active  mlx5_0/1  ::ffff:10.0.0.1  ?      0001-020000000002  5            2 KB (3)  10 B (1)  7\n"
         );
     }
 

@@ -10,16 +10,16 @@ use std::path::Path;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table};
 use serde::Serialize;
+use sidestep_gateway::status;
 use sidestep_socket::inspect::{Connection, Fallback, Mode, Program, Role, Snapshot};
+use sidestep_wire::Diagnosis;
 use thiserror::Error;
 
+use super::beyond::{Beyond, Path as Way};
 use crate::args::SsArgs;
 use crate::terminal;
 
-mod beyond;
 mod totals;
-
-use beyond::{Beyond, Path as Way};
 
 pub(super) use totals::{CountedReason, reasons_of};
 
@@ -206,8 +206,13 @@ impl ReasonRow {
         }
     }
 
-    fn by_gateway(words: &str) -> Self {
-        Self { code: String::new(), name: "", text: words.to_owned().into() }
+    fn by_gateway(reason: &status::Reason) -> Self {
+        let diagnosis = Diagnosis(reason.diagnosis);
+        Self {
+            code: format!("{:#010x}", diagnosis.0),
+            name: diagnosis.name(),
+            text: reason.text.clone().into(),
+        }
     }
 }
 
@@ -355,13 +360,12 @@ pub(super) fn bytes(n: u64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use sidestep_proto::fallback::Reason;
     use sidestep_socket::inspect::{Counters, StateId};
-    use sidestep_wire::diagnosis::Diagnosis;
 
-    pub(super) fn server() -> Connection {
+    pub(in crate::commands) fn server() -> Connection {
         Connection {
             state: StateId::default(),
             pid: 4711,

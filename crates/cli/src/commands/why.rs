@@ -8,6 +8,7 @@ use std::path::Path;
 use sidestep_socket::inspect::{Connection, Program, Snapshot};
 use thiserror::Error;
 
+use super::beyond::Beyond;
 use super::ss;
 use crate::args::{Subject, WhyArgs, canonical};
 use findings::{Scope, Sight, Stranger};
@@ -96,7 +97,8 @@ fn explain(subject: Subject) -> Result<Explanation, WhyError> {
     let mut snapshot = Snapshot::take().map_err(WhyError::Processes)?;
     snapshot.find_addresses();
     let host = Host::look().map_err(WhyError::Processes)?;
-    let sight = Sight { snapshot: &snapshot, host: &host };
+    let beyond = Beyond::of(&snapshot.connections);
+    let sight = Sight { snapshot: &snapshot, host: &host, beyond: &beyond };
     match subject {
         Subject::Process(pid) => sight.explain_process(pid, None),
         Subject::Port(port) => sight.explain_port(port, None),

@@ -1,12 +1,12 @@
-//! Two hosts in one process, each with an adapter of any kind: connections are made, bytes go there
+//! Two hosts in one process, each with an RDMA adapter: connections are made, bytes go there
 //! and come back, and everything is given back at the end.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use sidestep_engine::{CallError, Event, Host, Proposer, Settings, Sizes, Terms, Wording};
-use sidestep_proto::link_group::{Adapter, AdapterId};
-use sidestep_rdma::device::Driven;
+use sidestep_proto::link_group::{self, AdapterId};
+use sidestep_rdma::verbs::Adapter;
 use sidestep_wire::{AlertToken, Mac, Mtu, PeerId, RmbeSize, RoceGid};
 
 const SERVER: usize = 0;
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(25);
 
 /// A host's adapter.
 pub(crate) struct Place {
-    pub(crate) device: Box<dyn Driven>,
+    pub(crate) device: Adapter,
     pub(crate) gid: RoceGid,
     pub(crate) mtu: Mtu,
 }
@@ -45,7 +45,7 @@ pub(crate) fn converse(
 }
 
 struct Pair<'a> {
-    hosts: [Host<Box<dyn Driven>>; 2],
+    hosts: [Host<Adapter>; 2],
     /// What a client says of itself.
     proposer: Proposer,
     begin: Instant,
@@ -71,7 +71,8 @@ impl<'a> Pair<'a> {
             number += 1;
             let settings = Settings { peer_id: peer_id(host), vlan: 0, keepalive: None };
             let mut it = Host::new(settings);
-            it.add_adapter(Adapter { id: ID, gid, mac: mac(host), mtu }, device, Duration::ZERO);
+            let described = link_group::Adapter { id: ID, gid, mac: mac(host), mtu };
+            it.add_adapter(described, device, Duration::ZERO);
             it
         });
         let proposer = Proposer { peer_id: peer_id(CLIENT), gid: client_gid, mac: mac(CLIENT) };

@@ -47,6 +47,6 @@ fn place(verbs: &Arc<Verbs>, address: IpAddr) -> Result<Place, Box<dyn Error>> {
     };
     // 1 for 256 bytes, each more for twice as many.
     let mtu = Mtu::from_low_bits((port.mtu / 128).ilog2() as u8);
-    let device = Box::new(Adapter::open(verbs, port, gid)?);
+    let device = Adapter::open(verbs, port, gid)?;
     Ok(Place { device, gid: RoceGid(octets), mtu })
 }

@@ -30,6 +30,17 @@ fn proposals_at_once_make_one_group_for_each_direction() {
     assert_eq!([SERVER, CLIENT].map(|host| table.groups(host)), [2, 2]);
 }
 
+/// A group has room for 255. Those that CLC is not through with have a place, too.
+#[test]
+fn more_proposals_at_once_than_a_group_has_room_for_make_another_group() {
+    let mut table = table([1, 1]);
+    let (pause, time) = (Duration::from_secs(1), Duration::from_secs(20));
+    (0..300).for_each(|_| table.begin_talk(Plan::chatter(SERVER, &[1], pause, time)));
+    table.run(Duration::from_secs(10));
+    table.check_established(0);
+    assert_eq!([SERVER, CLIENT].map(|host| table.groups(host)), [2, 2]);
+}
+
 /// Nothing comes through, and so the first contact comes to nothing. Who has waited behind it is the
 /// next, and who is behind that one is of its group.
 #[test]
@@ -43,6 +54,20 @@ fn after_a_first_contact_in_vain_there_is_another() {
     table.run(Duration::from_secs(5));
     table.check_established(1);
     assert_eq!(table.groups(SERVER), 1);
+}
+
+/// It comes up between the client's Proposal and the server's Accept, and nobody says so again.
+#[test]
+fn an_adapter_that_comes_up_meanwhile_is_used() {
+    let mut table = table([1, 2]);
+    table.set_up(CLIENT, 2, false);
+    let (pause, time) = (Duration::from_millis(10), Duration::from_secs(60));
+    table.begin_talk(Plan::chatter(SERVER, &[1, 2], pause, time));
+    table.run(Duration::from_micros(1500));
+    table.set_up(CLIENT, 2, true);
+    table.run(Duration::from_secs(5));
+    table.check_established(0);
+    assert_eq!([SERVER, CLIENT].map(|host| table.loads(host).len()), [2, 2]);
 }
 
 #[test]

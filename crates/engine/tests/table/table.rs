@@ -85,6 +85,8 @@ pub(crate) struct Table {
     network: Faults<Packet>,
     late: f64,
     cut: BTreeSet<IpAddr>,
+    /// Nothing that these send arrives.
+    unheard: BTreeSet<IpAddr>,
     /// The first adapters of both hosts are on one network, the second on another.
     is_split: bool,
     due: BTreeMap<(Duration, u64), Due>,
@@ -166,6 +168,7 @@ impl Table {
             network: Faults::new(network),
             late,
             cut: BTreeSet::new(),
+            unheard: BTreeSet::new(),
             is_split: false,
             due: BTreeMap::new(),
             count: 0,
@@ -211,6 +214,11 @@ impl Table {
     /// It does again.
     pub(crate) fn mend(&mut self, host: usize, number: u8) {
         self.cut.remove(&address(host, number).into());
+    }
+
+    /// Nothing leaves an adapter any more, but all that is sent to it arrives.
+    pub(crate) fn silence(&mut self, host: usize, number: u8) {
+        self.unheard.insert(address(host, number).into());
     }
 
     /// An adapter goes or comes, and its host is told.
@@ -350,7 +358,7 @@ impl Table {
     fn deliver(&mut self, packet: &Packet) {
         let Packet { from, to, index, ref bytes } = *packet;
         assert!(!self.is_split || network_of(from) == network_of(to), "{from} to {to}");
-        if self.cut.contains(&from) || self.cut.contains(&to) {
+        if [from, to].iter().any(|end| self.cut.contains(end)) || self.unheard.contains(&from) {
             return;
         }
         (self.now, to, bytes).hash(&mut self.trace);
@@ -524,7 +532,8 @@ impl Table {
         let (client, sizes) = (1 - server, programs[server].sizes());
         let is_dead = programs.iter().any(|program| program.is_dead);
         let [proposed, accepted] = [client, server].map(|host| self.eligible(host, talk));
-        let Some(AdapterId(preferred)) = proposed.first().copied().filter(|_| !is_dead) else {
+        let preferred = proposed.first().copied().filter(|id| !is_dead && self.is_up(client, *id));
+        let Some(AdapterId(preferred)) = preferred else {
             return self.stays_tcp(talk, [SERVER, CLIENT]);
         };
         self.talks[talk].proposed = proposed;
@@ -540,11 +549,17 @@ impl Table {
         }
     }
 
-    /// The adapters of a host that a talk may use now.
+    /// The adapters of a host that a talk may use, those that are up first.
     fn eligible(&self, host: usize, talk: usize) -> Vec<AdapterId> {
-        let adapters = || self.hosts[host].iter().flat_map(Host::adapters);
-        let is_up = |id: &AdapterId| adapters().any(|it| it.description.id == *id && it.is_up);
-        self.talks[talk].adapters.iter().copied().map(AdapterId).filter(is_up).collect()
+        let mut adapters: Vec<_> =
+            self.talks[talk].adapters.iter().copied().map(AdapterId).collect();
+        adapters.sort_by_key(|id| !self.is_up(host, *id));
+        adapters
+    }
+
+    fn is_up(&self, host: usize, id: AdapterId) -> bool {
+        let mut adapters = self.hosts[host].iter().flat_map(Host::adapters);
+        adapters.any(|it| it.description.id == id && it.is_up)
     }
 
     fn terms(&self, adapters: &[AdapterId]) -> Terms {

@@ -19,6 +19,8 @@ pub(crate) enum Story {
     Calm,
     /// One adapter is cut off in mid-traffic; another is left.
     Cut,
+    /// The same, but only nothing leaves it any more.
+    CutOneWay,
     /// It is cut off, and comes back some time later.
     CutForAWhile,
     /// An adapter goes, its host is told, and it comes back in mid-traffic; again and again.
@@ -46,7 +48,7 @@ pub(crate) const STORIES: [Story; 16] = [
     Story::CutAll,
     Story::Death,
     Story::DownAndUp,
-    Story::Cut,
+    Story::CutOneWay,
     Story::Rebirth,
     Story::Cut,
     Story::DownAndUp,
@@ -84,7 +86,12 @@ impl World {
         let story = STORIES[(seed % STORIES.len() as u64) as usize];
         let needs_two = matches!(
             story,
-            Story::Cut | Story::CutForAWhile | Story::DownAndUp | Story::Replaced | Story::Relief
+            Story::Cut
+                | Story::CutOneWay
+                | Story::CutForAWhile
+                | Story::DownAndUp
+                | Story::Replaced
+                | Story::Relief
         );
         let adapters = match (needs_two, random.random_range(0..4)) {
             // Asymmetric: one side has one adapter for both links.
@@ -200,6 +207,7 @@ impl World {
         match self.story {
             Story::Calm => {}
             Story::Cut if survives => table.cut(host, adapter),
+            Story::CutOneWay if survives => table.silence(host, adapter),
             Story::CutForAWhile if survives => {
                 table.cut(host, adapter);
                 self.wait(table, 1_000_000);
@@ -215,7 +223,11 @@ impl World {
                 table.put_in(host, adapter);
                 self.spread_again(table);
             }
-            Story::Cut | Story::CutForAWhile | Story::DownAndUp | Story::Replaced => {}
+            Story::Cut
+            | Story::CutOneWay
+            | Story::CutForAWhile
+            | Story::DownAndUp
+            | Story::Replaced => {}
             Story::Relief => table.relieve(SERVER, adapter),
             Story::CutAll => (1..=2).for_each(|adapter| table.cut(SERVER, adapter)),
             Story::Death => table.kill(self.random.random_range(SERVER..=CLIENT)),

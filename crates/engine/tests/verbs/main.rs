@@ -18,7 +18,7 @@ fn place(last: u8) -> Place {
     let ports = verbs::ports(&verbs).unwrap();
     let (port, gid) =
         verbs::choose(&ports, By::Address([10, 9, 0, last].into()), Kind::RoceV2).unwrap();
-    let device = Box::new(Adapter::open(&verbs, port, gid).unwrap());
+    let device = Adapter::open(&verbs, port, gid).unwrap();
     let gid = RoceGid(model::world(|world| world.gids[usize::from(last) - 1].gid));
     Place { device, gid, mtu: Mtu::from_low_bits(3) }
 }

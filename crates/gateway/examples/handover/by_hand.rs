@@ -1,24 +1,27 @@
 //! What the library does with a connection to another host, by hand: to try a gateway without the
 //! library, and from plain programs.
 
-use std::io::{self, IoSlice, Read};
+use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
-use std::net::{Ipv4Addr, Shutdown, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::net::{
     self, AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     SocketAddrUnix, SocketFlags, SocketType,
 };
+use sidestep_gateway::status::{Mode, Status};
 use sidestep_wire::RmbeSize;
-use sidestep_wire::hand_over::{
-    EMITTED_LEN_MAX, Greeting, HandOver, Message, Verdict, gateway_name,
-};
+use sidestep_wire::hand_over::{EMITTED_LEN_MAX, Greeting, HandOver, Message, gateway_name};
 use sidestep_wire::host_control::Side;
 
 /// A gateway that has not greeted by then is none.
 const GREETING_PATIENCE: Duration = Duration::from_secs(10);
+/// Longer than CLC takes, whatever the peer does.
+const DECISION_PATIENCE: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A line to the gateway of this network namespace.
 pub(crate) struct Line {
@@ -52,15 +55,15 @@ impl Line {
         Ok(h)
     }
 
-    /// Says what `h` is for, and whether the caller goes on with `n` if it stays TCP.
+    /// Says what `h` is for.
     pub(crate) fn say(
         &self,
-        (n, keeps_n): (&TcpStream, bool),
+        n: &TcpStream,
         h: &TcpStream,
         side: Side,
         rmbe: RmbeSize,
     ) -> io::Result<()> {
-        let hand_over = HandOver { side, keeps_n, port: h.local_addr()?.port(), rmbe };
+        let hand_over = HandOver { side, port: h.local_addr()?.port(), rmbe };
         let mut bytes = [0; EMITTED_LEN_MAX];
         let message = Message::HandOver(hand_over);
         let len = message.emit(&mut bytes).map_err(io::Error::other)?;
@@ -78,27 +81,25 @@ impl Line {
     }
 }
 
-/// Hands a connection over, and returns H. The verdict comes on it.
+/// Hands a connection over, and returns H.
 pub(crate) fn hand_over(n: &TcpStream, side: Side, rmbe: RmbeSize) -> io::Result<TcpStream> {
     let line = Line::call()?;
     let h = line.connect()?;
-    line.say((n, true), &h, side, rmbe)?;
+    line.say(n, &h, side, rmbe)?;
     Ok(h)
 }
 
-/// Waits for the verdict.
-pub(crate) fn verdict(mut h: &TcpStream) -> io::Result<Verdict> {
-    let mut byte = [0];
-    h.read_exact(&mut byte)?;
-    let unknown = || io::Error::other(format!("a verdict of {byte:?}"));
-    Verdict::from_byte(byte[0]).ok_or_else(unknown)
-}
-
-/// After [`Verdict::Tcp`]: waits until all that was sent on H is on N.
-pub(crate) fn take_back(mut h: &TcpStream) -> io::Result<()> {
-    h.shutdown(Shutdown::Write)?;
-    match h.read(&mut [0])? {
-        0 => Ok(()),
-        _ => Err(io::Error::other("bytes behind the verdict to stay on TCP")),
+/// Waits until it is decided how the bytes of H travel. The gateway says so to root and to its own user.
+pub(crate) fn decided(h: &TcpStream) -> io::Result<Mode> {
+    let port = h.local_addr()?.port();
+    let end = Instant::now() + DECISION_PATIENCE;
+    while Instant::now() < end {
+        let known = Status::ask()?.connections.into_iter().find(|it| it.port == port);
+        match known.map(|it| it.mode) {
+            Some(mode @ (Mode::SmcR | Mode::Tcp)) => return Ok(mode),
+            // It may not have come there yet.
+            Some(Mode::Deciding) | None => thread::sleep(POLL_INTERVAL),
+        }
     }
+    Err(io::Error::other("the gateway does not know, or has not decided"))
 }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! LISTEN and TARGET are `ADDRESS:PORT`. Each connection has a line on standard output: `SmcR` or
-//! `Tcp`, the verdict of the gateway. It runs until it is killed. Ends are passed on as they come: FIN
+//! `Tcp`, as the gateway has decided. It runs until it is killed. Ends are passed on as they come: FIN
 //! as FIN, RST as RST.
 
 mod by_hand;
@@ -18,7 +18,6 @@ use std::sync::Arc;
 use std::thread;
 
 use sidestep_wire::RmbeSize;
-use sidestep_wire::hand_over::Verdict;
 use sidestep_wire::host_control::Side;
 
 /// Bytes that are copied at once.
@@ -54,16 +53,8 @@ fn forward(accepted: TcpStream, target: SocketAddr, side: Side) -> io::Result<()
     };
     near.set_nodelay(true)?;
     let h = by_hand::hand_over(&n, side, RmbeSize::DEFAULT)?;
-    let verdict = by_hand::verdict(&h)?;
-    println!("{verdict:?}");
-    let far = match verdict {
-        Verdict::SmcR => h,
-        Verdict::Tcp => {
-            by_hand::take_back(&h)?;
-            n.try_clone()?
-        }
-    };
-    let (near, far) = (Arc::new(near), Arc::new(far));
+    println!("{:?}", by_hand::decided(&h)?);
+    let (near, far) = (Arc::new(near), Arc::new(h));
     let [one, other] = [(Arc::clone(&near), Arc::clone(&far)), (far, near)]
         .map(|(from, to)| thread::spawn(move || copy(&from, &to)));
     let _ = (one.join(), other.join());

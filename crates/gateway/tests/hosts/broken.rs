@@ -6,8 +6,8 @@ use std::net::{Shutdown, TcpStream};
 use std::thread;
 use std::time::Duration;
 
+use sidestep_gateway::status::Mode;
 use sidestep_wire::clc::{Decline, EMITTED_LEN_MAX, Header, Message};
-use sidestep_wire::hand_over::Verdict;
 use sidestep_wire::host_control::Side;
 use sidestep_wire::{Diagnosis, PeerId, RmbeSize};
 
@@ -18,7 +18,7 @@ use crate::{by_hand, receive, receive_end, receive_from, receive_reset, send};
 fn a_gateway_that_dies_resets_its_programs() {
     let Some(mut scene) = Scene::new(1) else { return };
     let ends = scene.hand_over(scene.connection());
-    scene.expect(&ends, Verdict::SmcR);
+    scene.expect(&ends, Mode::SmcR);
     send(&ends[0].h, 1, 1000);
     receive(&ends[1].h, 1, 1000);
     scene.kill(CLIENT);
@@ -43,7 +43,7 @@ fn a_gateway_that_ends_tells_everybody() {
 fn a_program_that_is_killed_in_the_middle_resets_its_peer() {
     let Some(scene) = Scene::new(1) else { return };
     let ends = scene.hand_over(scene.connection());
-    scene.expect(&ends, Verdict::SmcR);
+    scene.expect(&ends, Mode::SmcR);
     let [client, server] = ends;
     thread::scope(|scope| {
         let sending = scope.spawn(|| {
@@ -138,6 +138,25 @@ fn a_cable_that_is_mended_takes_its_share_again() {
     converse(3);
 }
 
+/// As when a container is given its network anew: the interface has another number then.
+#[test]
+fn an_interface_that_is_made_anew_is_used_again() {
+    let Some(scene) = Scene::new(1) else { return };
+    let _before = scene.connect();
+    let await_all = |is_up| {
+        for host in [CLIENT, SERVER] {
+            scene.await_status(host, |it| it.adapters.iter().all(|it| it.is_up == is_up));
+        }
+    };
+    assert!(scene.ip(CLIENT, &["link", "delete", "cable0"]));
+    await_all(false);
+    scene.lay(0);
+    await_all(true);
+    let [client, server] = scene.connect();
+    send(&client, 1, 100_000);
+    receive(&server, 1, 100_000);
+}
+
 #[test]
 fn who_has_nothing_to_do_sleeps() {
     let Some(scene) = Scene::new(1) else { return };
@@ -180,7 +199,7 @@ fn a_client_that_does_not_know_the_link_group_ends_it() {
     let decline = Message::from(Decline { out_of_sync: true, ..decline });
     let len = decline.emit(&mut bytes).unwrap();
     (&from_us).write_all(&bytes[..len]).unwrap();
-    assert_eq!(by_hand::verdict(&accepting).unwrap(), Verdict::Tcp);
+    scene.expect_at(SERVER, &accepting, Mode::Tcp);
     receive_reset(&server);
     receive_reset(&client);
     scene.await_log(SERVER, "the link groups of the peers are out of sync", 1);
@@ -190,7 +209,7 @@ fn a_client_that_does_not_know_the_link_group_ends_it() {
 }
 
 /// One CLC message.
-fn receive_clc(mut from: &TcpStream) -> Vec<u8> {
+pub(crate) fn receive_clc(mut from: &TcpStream) -> Vec<u8> {
     let mut bytes = vec![0; Header::LEN];
     from.read_exact(&mut bytes).unwrap();
     let (_, len) = Header::extent(&bytes).unwrap();

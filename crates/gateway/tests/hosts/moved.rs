@@ -1,6 +1,6 @@
 //! Bytes by SMC-R: requests, streams, ends of all kinds, many connections.
 
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpStream};
 use std::thread;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -181,36 +181,40 @@ fn connections_share_a_link_group() {
 fn an_urgent_byte_is_one_for_the_peer() {
     let Some(scene) = Scene::new(1) else { return };
     let [client, server] = scene.connect();
-    for (from, to) in [(&client, &server), (&server, &client)] {
-        let mut marked = 0;
-        for _ in 0..50 {
-            send(from, 1, 3000);
-            receive(to, 1, 3000);
-            assert_eq!(net::send(from, b"!", SendFlags::OOB), Ok(1));
-            let mut fds = [PollFd::new(to, PollFlags::PRI | PollFlags::IN)];
-            let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-            assert_eq!(poll(&mut fds, Some(&patience)), Ok(1), "no byte has come");
-            let is_marked = fds[0].revents().contains(PollFlags::PRI);
-            let flags = if is_marked { RecvFlags::OOB } else { RecvFlags::empty() };
-            let mut byte = [0];
-            assert_eq!(net::recv(to, &mut byte, flags).map(|(_, len)| len), Ok(1));
-            assert_eq!(&byte, b"!");
-            marked += u32::from(is_marked);
-        }
-        assert!(marked > 0);
-        send(from, 2, 3000);
-        receive(to, 2, 3000);
+    send_urgent_bytes(&client, &server);
+    send_urgent_bytes(&server, &client);
+}
+
+/// Each with others before and behind it.
+pub(crate) fn send_urgent_bytes(from: &TcpStream, to: &TcpStream) {
+    let mut marked = 0;
+    for _ in 0..50 {
+        send(from, 1, 3000);
+        receive(to, 1, 3000);
+        assert_eq!(net::send(from, b"!", SendFlags::OOB), Ok(1));
+        let mut fds = [PollFd::new(to, PollFlags::PRI | PollFlags::IN)];
+        let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        assert_eq!(poll(&mut fds, Some(&patience)), Ok(1), "no byte has come");
+        let is_marked = fds[0].revents().contains(PollFlags::PRI);
+        let flags = if is_marked { RecvFlags::OOB } else { RecvFlags::empty() };
+        let mut byte = [0];
+        assert_eq!(net::recv(to, &mut byte, flags).map(|(_, len)| len), Ok(1));
+        assert_eq!(&byte, b"!");
+        marked += u32::from(is_marked);
     }
+    assert!(marked > 0);
+    send(from, 2, 3000);
+    receive(to, 2, 3000);
 }
 
 /// Who has handed over may send at once.
 #[test]
-fn bytes_before_the_verdict_are_the_first() {
+fn bytes_from_before_the_agreement_are_the_first() {
     let Some(scene) = Scene::new(1) else { return };
     let ends = scene.hand_over(scene.connection());
     send(&ends[0].h, 1, 50_000);
     send(&ends[1].h, 2, 50_000);
-    scene.expect(&ends, sidestep_wire::hand_over::Verdict::SmcR);
+    scene.expect(&ends, Mode::SmcR);
     receive(&ends[1].h, 1, 50_000);
     receive(&ends[0].h, 2, 50_000);
 }

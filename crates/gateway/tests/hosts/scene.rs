@@ -11,9 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use sidestep_gateway::status::Status;
+use sidestep_gateway::status::{Mode, Status};
 use sidestep_wire::RmbeSize;
-use sidestep_wire::hand_over::Verdict;
 use sidestep_wire::host_control::Side;
 
 use crate::by_hand;
@@ -58,19 +57,20 @@ impl Scene {
         for host in [CLIENT, SERVER] {
             assert!(this.ip(host, &["link", "set", "lo", "up"]));
         }
-        for cable in 0..cables {
-            let cable = format!("cable{cable}");
-            let peer = ["type", "veth", "peer", &cable, "netns", server];
-            assert!(this.ip(CLIENT, &[&["link", "add", &cable][..], &peer].concat()));
-        }
-        for cable in 0..cables {
-            for host in [CLIENT, SERVER] {
-                let (name, at) = (format!("cable{cable}"), address(host, cable));
-                assert!(this.ip(host, &["link", "set", &name, "up"]));
-                assert!(this.ip(host, &["address", "add", &format!("{at}/24"), "dev", &name]));
-            }
-        }
+        (0..cables).for_each(|cable| this.lay(cable));
         Some(this)
+    }
+
+    /// A cable, with an address at either end.
+    pub(crate) fn lay(&self, cable: usize) {
+        let name = format!("cable{cable}");
+        let peer = ["type", "veth", "peer", &name, "netns", &self.names[SERVER]];
+        assert!(self.ip(CLIENT, &[&["link", "add", &name][..], &peer].concat()));
+        for host in [CLIENT, SERVER] {
+            let at = address(host, cable);
+            assert!(self.ip(host, &["link", "set", &name, "up"]));
+            assert!(self.ip(host, &["address", "add", &format!("{at}/24"), "dev", &name]));
+        }
     }
 
     /// Starts the gateway of a host, with these words.
@@ -168,7 +168,7 @@ impl Scene {
         [client, server]
     }
 
-    /// Hands both ends of a connection over; no verdict is waited for.
+    /// Hands both ends of a connection over; nothing is waited for.
     pub(crate) fn hand_over(&self, [client, server]: [TcpStream; 2]) -> [End; 2] {
         [(CLIENT, Side::Client, client), (SERVER, Side::Server, server)].map(|(host, side, n)| {
             let rmbe = RmbeSize::DEFAULT;
@@ -182,17 +182,21 @@ impl Scene {
     /// A connection that goes by SMC-R: the client's end, and the server's.
     pub(crate) fn connect(&self) -> [TcpStream; 2] {
         let ends = self.hand_over(self.connection());
-        self.expect(&ends, Verdict::SmcR);
+        self.expect(&ends, Mode::SmcR);
         ends.map(|end| end.h)
     }
 
-    /// Waits for both verdicts.
-    pub(crate) fn expect(&self, ends: &[End; 2], verdict: Verdict) {
+    /// Waits until both ends travel so.
+    pub(crate) fn expect(&self, ends: &[End; 2], mode: Mode) {
         for (host, end) in ends.iter().enumerate() {
-            match by_hand::verdict(&end.h) {
-                Ok(actual) if actual == verdict => {}
-                other => panic!("{other:?} at {host}\n{}\n{}", self.log(0), self.log(1)),
-            }
+            self.expect_at(host, &end.h, mode);
+        }
+    }
+
+    pub(crate) fn expect_at(&self, host: usize, h: &TcpStream, mode: Mode) {
+        match self.at(host, || by_hand::decided(h)) {
+            Ok(actual) if actual == mode => {}
+            other => panic!("{other:?} at {host}\n{}\n{}", self.log(0), self.log(1)),
         }
     }
 }

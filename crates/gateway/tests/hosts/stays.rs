@@ -5,18 +5,23 @@ use std::io::{ErrorKind, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::FileExt;
+use std::thread;
 
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix,
     SocketFlags, SocketType,
 };
-use sidestep_wire::RmbeSize;
-use sidestep_wire::hand_over::{EMITTED_LEN_MAX, Verdict, gateway_name};
+use sidestep_gateway::status::Mode;
+use sidestep_wire::clc::{self, Decline, Message};
+use sidestep_wire::hand_over::{EMITTED_LEN_MAX, gateway_name};
 use sidestep_wire::host_control::Side;
 use sidestep_wire::lessons::{Lesson, offset};
+use sidestep_wire::{Diagnosis, PeerId, RmbeSize};
 
+use crate::broken::receive_clc;
+use crate::moved::send_urgent_bytes;
 use crate::scene::{CLIENT, PATIENCE, SERVER, Scene, adapters, address};
-use crate::{by_hand, receive, receive_end, send};
+use crate::{by_hand, receive, receive_end, receive_reset, send};
 
 /// Two gateways that have nothing in common.
 fn strangers() -> Option<Scene> {
@@ -29,71 +34,40 @@ fn strangers() -> Option<Scene> {
 }
 
 #[test]
-fn a_declined_connection_goes_on_as_tcp() {
+fn bytes_of_a_declined_connection_are_passed_on_both_ways() {
     let Some(scene) = strangers() else { return };
     let ends = scene.hand_over(scene.connection());
-    scene.expect(&ends, Verdict::Tcp);
-    for end in &ends {
-        by_hand::take_back(&end.h).unwrap();
-    }
-    let [client, server] = ends.map(|end| end.n);
-    send(&client, 1, 1000);
-    receive(&server, 1, 1000);
-    send(&server, 2, 1000);
-    receive(&client, 2, 1000);
-    drop(client);
-    receive_end(&server);
-}
-
-#[test]
-fn bytes_before_the_verdict_arrive_by_tcp() {
-    let Some(scene) = strangers() else { return };
-    let ends = scene.hand_over(scene.connection());
-    send(&ends[0].h, 1, 300_000);
-    send(&ends[1].h, 2, 1000);
-    scene.expect(&ends, Verdict::Tcp);
-    send(&ends[0].h, 7, 10);
-    std::thread::scope(|scope| {
-        // The server's program reads N, behind CLC.
-        scope.spawn(|| {
-            receive(&ends[1].n, 1, 300_000);
-            receive(&ends[1].n, 7, 10);
-        });
-        for end in &ends {
-            by_hand::take_back(&end.h).unwrap();
-        }
+    let [client, server] = ends.each_ref().map(|end| &end.h);
+    thread::scope(|scope| {
+        // It begins before anything is decided.
+        scope.spawn(|| send(client, 1, 300_000));
+        receive(server, 1, 300_000);
     });
-    receive(&ends[0].n, 2, 1000);
-    send(&ends[0].n, 9, 10);
-    receive(&ends[1].n, 9, 10);
-}
-
-/// As a program of the library, which keeps nothing but H.
-#[test]
-fn bytes_of_who_keeps_nothing_are_passed_on_both_ways() {
-    let Some(scene) = strangers() else { return };
-    let [client, server] = scene.connection();
-    let give = |host, side, n: TcpStream| {
-        let h = scene.at(host, || {
-            let line = by_hand::Line::call().unwrap();
-            let h = line.connect().unwrap();
-            line.say((&n, false), &h, side, RmbeSize::DEFAULT).unwrap();
-            h
-        });
-        h.set_read_timeout(Some(PATIENCE)).unwrap();
-        h
-    };
-    let [client, server] = [give(CLIENT, Side::Client, client), give(SERVER, Side::Server, server)];
-    std::thread::scope(|scope| {
-        scope.spawn(|| send(&client, 1, 300_000));
-        receive(&server, 1, 300_000);
-    });
+    scene.expect(&ends, Mode::Tcp);
+    let [client, server] = ends.map(|end| end.h);
     client.shutdown(Shutdown::Write).unwrap();
     receive_end(&server);
     send(&server, 2, 1000);
     drop(server);
     receive(&client, 2, 1000);
     receive_end(&client);
+}
+
+/// The peer is a program of a host without a gateway, and says its urgent bytes as TCP does.
+#[test]
+fn urgent_bytes_are_passed_on_both_ways() {
+    let Some(scene) = Scene::new(1) else { return };
+    let [n, peer] = scene.connection();
+    let hand_over = || by_hand::hand_over(&n, Side::Client, RmbeSize::DEFAULT).unwrap();
+    let h = scene.at(CLIENT, hand_over);
+    [&h, &peer].into_iter().for_each(|it| it.set_read_timeout(Some(PATIENCE)).unwrap());
+    receive_clc(&peer);
+    let decline = Message::from(Decline::v2(PeerId::default(), Diagnosis::PEERNOSMC));
+    let mut bytes = [0; clc::EMITTED_LEN_MAX];
+    let len = decline.emit(&mut bytes).unwrap();
+    (&peer).write_all(&bytes[..len]).unwrap();
+    send_urgent_bytes(&h, &peer);
+    send_urgent_bytes(&peer, &h);
 }
 
 /// The peer has agreed by the option, and then says something else: that is no connection of CLC's, and
@@ -110,8 +84,7 @@ fn a_peer_that_speaks_no_clc_is_reset() {
         theirs.write_all(b"220 here is no CLC, but what the program says").unwrap();
         let h = scene.at(host, || by_hand::hand_over(&ours, side, RmbeSize::DEFAULT).unwrap());
         h.set_read_timeout(Some(PATIENCE)).unwrap();
-        let error = by_hand::verdict(&h).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+        receive_reset(&h);
         theirs.set_read_timeout(Some(PATIENCE)).unwrap();
         let error = theirs.read_to_end(&mut Vec::new()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
@@ -125,8 +98,7 @@ fn a_peer_that_says_nothing_is_not_waited_for_for_ever() {
     let hand_over = || by_hand::hand_over(&client, Side::Client, RmbeSize::DEFAULT).unwrap();
     let h = scene.at(CLIENT, hand_over);
     h.set_read_timeout(Some(PATIENCE)).unwrap();
-    let error = by_hand::verdict(&h).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+    receive_reset(&h);
 }
 
 /// A server with which it came to nothing is left alone, and one with which it did not is not.
@@ -137,7 +109,7 @@ fn a_server_that_has_declined_is_remembered() {
     let declining = connection[0].peer_addr().unwrap();
     assert!(!is_left_alone(&scene, CLIENT, declining));
     let ends = scene.hand_over(connection);
-    scene.expect(&ends, Verdict::Tcp);
+    scene.expect(&ends, Mode::Tcp);
     assert!(is_left_alone(&scene, CLIENT, declining));
     let client = ends[1].n.peer_addr().unwrap();
     assert!(!is_left_alone(&scene, SERVER, client), "servers leave nobody alone");
@@ -147,7 +119,7 @@ fn a_server_that_has_declined_is_remembered() {
     scene.start(CLIENT, &[words, vec!["ueid=OTHER".to_owned()]].concat());
     assert!(!is_left_alone(&scene, CLIENT, declining));
     let ends = scene.hand_over(scene.connection());
-    scene.expect(&ends, Verdict::SmcR);
+    scene.expect(&ends, Mode::SmcR);
     assert!(!is_left_alone(&scene, CLIENT, ends[0].n.peer_addr().unwrap()));
 }
 
@@ -164,7 +136,7 @@ fn a_server_of_short_connections_is_remembered() {
     let talk = |messages: usize| {
         let client = scene.at(CLIENT, || TcpStream::connect(to).unwrap());
         let ends = scene.hand_over([client, listener.accept().unwrap().0]);
-        scene.expect(&ends, Verdict::SmcR);
+        scene.expect(&ends, Mode::SmcR);
         let [client, server] = ends.map(|end| end.h);
         for _ in 0..messages {
             send(&client, 1, 10);

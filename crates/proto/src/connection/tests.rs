@@ -473,6 +473,22 @@ fn failover_finds_bytes_that_were_acknowledged_and_lost() {
     assert_eq!(pair.deliver(0, true), Some(Err(lost)));
 }
 
+/// The last word is acknowledged by the adapter and lost behind it, too.
+#[test]
+fn failover_validates_behind_the_last_word() {
+    let mut pair = Pair::new(10_000);
+    pair.at(0).close();
+    pair.post(0);
+    let lost = pair.0[0].under_way.pop_front().unwrap();
+    pair.at(0).completed(lost.receipt);
+    assert!(pair.is_silent(0));
+    pair.at(0).change_link();
+    pair.post(0);
+    let lost = Misbehaved::DataLost { claimed: 1, last: 0 };
+    assert_eq!(pair.deliver(0, true), Some(Err(lost)));
+    assert!(pair.is_silent(0), "nothing else is left to say");
+}
+
 // Claims.
 
 /// Writes of before a failover may come late: nothing else is where they go.

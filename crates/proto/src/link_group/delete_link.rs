@@ -193,11 +193,17 @@ impl LinkGroup {
     }
 
     /// Client: the server was asked to delete this link, and did not.
+    ///
+    /// RFC 7609 §C.7.1 takes the link over which it was asked for failed, too. But a server of Linux
+    /// deletes a link only when it knows what became of all that it has sent over it, and where the path
+    /// is cut its soft adapter repeats that for ever; meanwhile it answers over the other link. So it is
+    /// asked again, and that link has failed if it does not answer a test either.
     pub(super) fn ask_timed_out(&mut self, user_id: LinkUserId, now: Duration) {
-        if let Some(Farewell::Asked { over, .. }) = self.link(user_id).and_then(|it| it.farewell) {
-            // "The surviving link over which the client sent the DELETE LINK is no longer usable
-            // either", RFC 7609 §C.7.1. What was asked over it is asked again.
-            self.fail_link(over, DeleteReason::LOST_PATH, now);
+        if let Some(Farewell::Asked { over, reason, .. }) =
+            self.link(user_id).and_then(|it| it.farewell)
+        {
+            self.ask(user_id, reason, now);
+            self.doubt(over, now);
         }
     }
 

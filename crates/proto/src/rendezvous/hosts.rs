@@ -121,7 +121,8 @@ pub struct Proposer {
 /// What the two sides have agreed on, and which of our adapters go with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// The adapters that links can be over, that of the first link first. One at least.
+    /// The adapters that links can be over: that of the first link, others that are up, and last those that
+    /// are down, for when they are up again. One at least.
     pub adapters: ArrayVec<AdapterId, ADAPTERS_MAX>,
     /// What our Accept or Confirm says.
     pub wording: Wording,

@@ -45,7 +45,7 @@ impl LiveBench {
 
 impl Bench for LiveBench {
     fn device(&mut self, end: usize) -> &mut dyn Device {
-        &mut self.devices[end]
+        &mut *self.devices[end]
     }
 
     fn address(&self, end: usize) -> IpAddr {

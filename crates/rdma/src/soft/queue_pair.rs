@@ -220,9 +220,9 @@ impl QueuePair {
 
     /// The time that [`poll_timeout`](Self::poll_timeout) has told may have come.
     pub fn handle_timeout(&mut self, now: Duration) {
-        if let State::Sends(halves) = &mut self.state
-            && let Err(failure) = halves.requester.handle_timeout(now, &mut self.events)
-        {
+        let (State::Receives(halves) | State::Sends(halves)) = &mut self.state else { return };
+        halves.responder.handle_timeout(now);
+        if let Err(failure) = halves.requester.handle_timeout(now, &mut self.events) {
             self.break_down(failure);
         }
     }
@@ -242,8 +242,10 @@ impl QueuePair {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
         match &self.state {
-            State::Sends(halves) => halves.requester.deadline(),
-            _ => None,
+            State::Receives(halves) | State::Sends(halves) => {
+                halves.requester.deadline().into_iter().chain(halves.responder.deadline()).min()
+            }
+            State::Deaf | State::Broken(_) => None,
         }
     }
 

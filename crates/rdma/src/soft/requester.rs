@@ -15,11 +15,12 @@
 //!
 //! * `una <= next <= reached <= tail`, modulo 2^24.
 //! * An answer speaks about `una .. reached` only; any other is not believed.
-//! * A gap is told by the responder (NAK "sequence error"): go back to it. When nothing is told for
-//!   a while, only the oldest packet is sent again, as a probe: its answer says how far the
-//!   responder is, and a mere lost acknowledgement costs one packet.
-//! * How long that while is, the peer teaches: its answers to packets that were sent once are timed,
-//!   as in RFC 6298.
+//! * A gap is told by the responder (NAK "sequence error"): the packet that is missing is sent again,
+//!   alone, and new ones go on. Its answer says whether those behind it were kept. If it alone has
+//!   arrived, they were dropped (`rdma_rxe` does so), and are all sent again.
+//! * When an answer is [late](pace), the oldest packet is sent again in the same way: its answer says
+//!   how far the responder is, and a mere lost acknowledgement costs one packet. In silence nothing
+//!   else is sent.
 //! * Silence is told: after [`SUSPICIOUS`] times whoever has another way to the peer may look there.
 //! * Silence ends: [`EXPIRIES_MAX`] probes and [`PATIENCE`] without an answer, and the QP is broken.
 
@@ -31,8 +32,14 @@ use sidestep_wire::roce::{self, Message, Nak, Place, Syndrome};
 use sidestep_wire::{Psn, Rkey, RmbAddress};
 use smallvec::SmallVec;
 
+use self::pace::{Pace, SILENCE_MAX};
 use super::queue_pair::{Event, Events, Failure, PostError};
 use crate::memory::Shared;
+
+mod pace;
+
+#[cfg(test)]
+pub(super) use pace::SILENCE_FIRST;
 
 /// Messages that may be posted and not completed. SMC-R has 16 SENDs on a link, and at most two
 /// WRITEs before each.
@@ -44,13 +51,6 @@ const WINDOW_MAX: u32 = 128;
 const WINDOW_MIN: u32 = 4;
 /// Of a long message every so many packets ask for an answer.
 const ACK_EVERY: u32 = 16;
-/// The time after which silence means loss: before the first answer, and at least and at most what
-/// is learnt from answers. One of Linux may take 55 ms.
-pub(super) const SILENCE_FIRST: Duration = Duration::from_millis(40);
-const SILENCE_MIN: Duration = Duration::from_millis(30);
-const SILENCE_MAX: Duration = Duration::from_millis(640);
-/// What is added to the time that answers take, at least.
-const SILENCE_MARGIN: Duration = Duration::from_millis(10);
 /// So many times in a row silence lasts as long, and is told from then on; after the next it doubles
 /// each time. Where one packet in a hundred is lost, five in a row have no answer by chance once in
 /// three hundred million times: that is when it is told for the second time.
@@ -58,7 +58,8 @@ const SUSPICIOUS: u32 = 4;
 /// When the peer is given up: after so many silences and so much time without progress.
 const EXPIRIES_MAX: u32 = 8;
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A gap that is told again so soon was told of packets that crossed our answer to it.
+/// A gap that is told so soon after packets from there on were sent again was told of those before;
+/// or as long as answers take, if that is more.
 const GAP_GUARD: Duration = Duration::from_millis(1);
 /// If of each stretch of packets only the first one or two arrive, again and again, that is no
 /// chance: where one in twenty is lost, six such stretches in a row come once in a hundred thousand.
@@ -118,8 +119,13 @@ pub(super) struct Requester {
     pace: Pace,
     /// The receiver was not ready: nothing is sent before.
     pause_until: Option<Duration>,
-    /// The last gap that was answered, and when.
-    gap: Option<(Psn, Duration)>,
+    question: Option<Question>,
+    /// The peer keeps packets that come early, as far as we know.
+    peer_keeps: bool,
+    /// The window was narrowed, and of the packets that were on their way then some still are.
+    slowed_until: Option<Psn>,
+    /// Where it has gone back to last, and when.
+    went_back: Option<(Psn, Duration)>,
     /// Where packets were last sent again from, and how often in a row that was hardly any further
     /// than the time before.
     stumbled_at: Psn,
@@ -128,56 +134,22 @@ pub(super) struct Requester {
     repeated: u64,
 }
 
-/// How long answers take, as far as is known.
-#[derive(Debug)]
-struct Pace {
-    /// Smoothed, and how much they differ.
-    known: Option<(Duration, Duration)>,
-    /// What counts instead, until an answer can be timed again.
-    doubted: Option<Duration>,
-    /// The packet that is being timed, and when it was sent.
-    timed: Option<(Psn, Duration)>,
+/// Why the oldest packet is sent again, alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason {
+    /// The responder has told that it is missing.
+    Gap,
+    /// Its answer is late.
+    Late,
+    /// Nothing was heard for too long. Nothing else is sent before something is.
+    Silence,
 }
 
-impl Pace {
-    /// A packet that asks for an answer leaves for the first time.
-    const fn begin(&mut self, psn: Psn, now: Duration) {
-        if self.timed.is_none() {
-            self.timed = Some((psn, now));
-        }
-    }
-
-    /// Everything before this PSN has arrived.
-    fn answered(&mut self, psn: Psn, now: Duration) {
-        let Some((_, sent)) = self.timed.take_if(|(timed, _)| timed.since(psn) < 0) else { return };
-        let took = now.saturating_sub(sent);
-        self.doubted = None;
-        self.known = Some(match self.known {
-            None => (took, took / 2),
-            Some((mean, deviation)) => {
-                ((mean * 7 + took) / 8, (deviation * 3 + mean.abs_diff(took)) / 4)
-            }
-        });
-    }
-
-    /// Packets are sent again, and nobody will know which one an answer is for.
-    const fn give_up(&mut self) {
-        self.timed = None;
-    }
-
-    /// An answer has come only after a probe. It was lost, or it takes longer than was thought; if
-    /// nothing changed, none could ever be timed.
-    fn doubt(&mut self) {
-        self.doubted = Some((self.silence() * 3 / 2).min(SILENCE_MAX));
-    }
-
-    fn silence(&self) -> Duration {
-        let learnt = self.known.map_or(SILENCE_FIRST, |(mean, deviation)| {
-            let silence = mean + (deviation * 4).max(SILENCE_MARGIN);
-            silence.clamp(SILENCE_MIN, SILENCE_MAX)
-        });
-        self.doubted.unwrap_or(learnt)
-    }
+/// The oldest packet is sent again: how far is the responder?
+#[derive(Clone, Copy, Debug)]
+struct Question {
+    reason: Reason,
+    is_sent: bool,
 }
 
 /// How long nothing was heard.
@@ -185,16 +157,15 @@ impl Pace {
 struct Silence {
     /// When it has lasted too long; `None`: nothing is on its way.
     deadline: Option<Duration>,
+    /// When it is asked before that.
+    hurry: Option<Duration>,
     expiries: u32,
     /// When the first of them began.
     since: Duration,
-    /// One packet is on its way, to ask.
-    is_probing: bool,
 }
 
 impl Silence {
-    const NONE: Self =
-        Self { deadline: None, expiries: 0, since: Duration::ZERO, is_probing: false };
+    const NONE: Self = Self { deadline: None, hurry: None, expiries: 0, since: Duration::ZERO };
 
     /// The next time it has lasted too long.
     fn limit(&self, pace: &Pace) -> Duration {
@@ -207,6 +178,14 @@ impl Silence {
             self.since = now;
         }
         self.deadline = Some(now + self.limit(pace));
+        self.arm_hurry(pace, now);
+    }
+
+    /// As long as silence is not near: then it is asked anyway.
+    fn arm_hurry(&mut self, pace: &Pace, now: Duration) {
+        let (is_open, deadline) = (self.expiries == 0, self.deadline);
+        let hurry = pace.hurry().filter(|_| is_open).map(|hurry| now + hurry);
+        self.hurry = hurry.filter(|hurry| deadline.is_some_and(|deadline| *hurry < deadline));
     }
 }
 
@@ -222,9 +201,12 @@ impl Requester {
             window: WINDOW_FIRST,
             acknowledged: 0,
             silence: Silence::NONE,
-            pace: Pace { known: None, doubted: None, timed: None },
+            pace: Pace::UNKNOWN,
             pause_until: None,
-            gap: None,
+            question: None,
+            peer_keeps: false,
+            slowed_until: None,
+            went_back: None,
             stumbled_at: first,
             stumbles: 0,
             repeated: 0,
@@ -243,16 +225,28 @@ impl Requester {
 
     /// The next packet that may be sent. It counts as sent when [`Self::sent`] is told.
     pub(super) fn next_part(&self) -> Option<Part> {
-        let in_flight = self.next.since(self.una) as u32;
-        let window = if self.silence.is_probing { 1 } else { self.window };
-        if self.pause_until.is_some() || self.next == self.tail || in_flight >= window {
+        if self.pause_until.is_some() {
             return None;
         }
-        Some(self.part(self.next, in_flight + 1 == window))
+        match self.question {
+            Some(Question { is_sent: false, .. }) => return Some(self.part(self.una, true)),
+            Some(Question { reason: Reason::Silence, .. }) => return None,
+            _ => {}
+        }
+        let in_flight = self.next.since(self.una) as u32;
+        let is_allowed = self.next != self.tail && in_flight < self.window;
+        is_allowed.then(|| self.part(self.next, in_flight + 1 == self.window))
     }
 
     /// The packet that [`Self::next_part`] has told is on its way.
     pub(super) fn sent(&mut self, part: &Part, now: Duration) {
+        if let Some(question) = self.question.as_mut().filter(|question| !question.is_sent) {
+            question.is_sent = true;
+            self.repeated += 1;
+            self.pace.give_up();
+            self.silence.arm_hurry(&self.pace, now);
+            return;
+        }
         self.next = self.next.plus(1);
         match self.next.since(self.reached) > 0 {
             true => {
@@ -316,26 +310,26 @@ impl Requester {
         }
         match syndrome {
             Syndrome::Ack { .. } => {
-                let was_probing = self.silence.is_probing;
+                let oldest = self.una;
+                let question = self.question.filter(|question| question.is_sent);
                 self.complete_before(psn.plus(1), now, events);
-                if was_probing && self.una != self.reached {
-                    self.go_back(self.una);
+                if let Some(Question { reason, .. }) = question
+                    && self.una != self.reached
+                {
+                    self.proceed(reason, psn == oldest, now);
                 }
             }
             Syndrome::ReceiverNotReady { timer } => {
                 self.complete_before(psn, now, events);
+                self.question = None;
                 self.next = psn;
-                self.silence.deadline = None;
+                self.silence = Silence { deadline: None, hurry: None, ..self.silence };
                 let delay = Duration::from_micros(roce::rnr_delay_us(timer).into());
                 self.pause_until = Some(now + delay);
             }
             Syndrome::Nak(Nak::SequenceError) => {
                 self.complete_before(psn, now, events);
-                let is_old = |(told, at): (Psn, Duration)| told == psn && now < at + GAP_GUARD;
-                if !self.gap.is_some_and(is_old) {
-                    self.gap = Some((psn, now));
-                    self.go_back(psn);
-                }
+                self.close_gap(now);
             }
             Syndrome::Nak(nak) => {
                 self.complete_before(psn, now, events);
@@ -364,9 +358,9 @@ impl Requester {
                 self.pace.doubt();
             }
             self.silence = Silence::NONE;
+            self.question = None;
+            self.slowed_until.take_if(|until| psn.since(*until) >= 0);
             self.widen(arrived);
-        } else {
-            self.silence.is_probing = false;
         }
         // Whoever answers without progress is not waited for any longer.
         if self.una != self.reached && self.silence.deadline.is_none() {
@@ -382,14 +376,53 @@ impl Requester {
         }
     }
 
-    /// Packets from here on were lost.
-    fn go_back(&mut self, psn: Psn) {
-        let is_stumble = psn.since(self.stumbled_at) <= STUMBLE_PACKETS_MAX;
+    /// The oldest packet is missing, and others behind it have come.
+    fn close_gap(&mut self, now: Duration) {
+        // Told of packets that crossed those that are sent again.
+        let guard = self.pace.mean().unwrap_or_default().max(GAP_GUARD);
+        let is_old = |(psn, at): (Psn, Duration)| psn == self.una && now < at + guard;
+        if self.question.is_none() && self.next != self.una && !self.went_back.is_some_and(is_old) {
+            self.ask(Reason::Gap);
+            self.slow_down();
+        }
+    }
+
+    /// The question was answered: the oldest packet has arrived, but not all of those behind it. If it
+    /// `alone` has, they have not come before it, or the peer keeps none that come early.
+    fn proceed(&mut self, reason: Reason, alone: bool, now: Duration) {
+        match (reason, alone) {
+            (Reason::Gap, true) if self.peer_keeps => {}
+            (Reason::Gap, false) => self.peer_keeps = true,
+            (_, true) => {
+                self.peer_keeps = false;
+                self.go_back(now);
+            }
+            (_, false) => self.ask(Reason::Late),
+        }
+    }
+
+    const fn ask(&mut self, reason: Reason) {
+        self.question = Some(Question { reason, is_sent: false });
+    }
+
+    /// Of packets that were on their way, all from the oldest on were lost, or dropped.
+    fn go_back(&mut self, now: Duration) {
+        let is_stumble = self.una.since(self.stumbled_at) <= STUMBLE_PACKETS_MAX;
         self.stumbles = if is_stumble { self.stumbles + 1 } else { 0 };
-        self.stumbled_at = psn;
-        self.next = psn;
-        self.window = (self.window / 2).max(WINDOW_MIN);
-        self.acknowledged = 0;
+        self.stumbled_at = self.una;
+        self.next = self.una;
+        self.went_back = Some((self.una, now));
+        self.slow_down();
+    }
+
+    /// Once for all that was on its way together, and by a quarter: CUBIC takes little more (RFC 9438
+    /// §4.6), and half would leave little of a window that never grows beyond [`WINDOW_MAX`].
+    fn slow_down(&mut self) {
+        if self.slowed_until.is_none() {
+            self.slowed_until = Some(self.reached);
+            self.window = (self.window - self.window / 4).max(WINDOW_MIN);
+            self.acknowledged = 0;
+        }
     }
 
     /// The time that [`Self::deadline`] has told may have come.
@@ -401,6 +434,10 @@ impl Requester {
         if self.pause_until.is_some_and(|until| now >= until) {
             self.pause_until = None;
         }
+        if self.silence.hurry.take_if(|hurry| now >= *hurry).is_some() {
+            self.pace.ask();
+            self.ask(Reason::Late);
+        }
         if self.silence.deadline.is_none_or(|deadline| now < deadline) {
             return Ok(());
         }
@@ -409,12 +446,12 @@ impl Requester {
         if silence.expiries >= EXPIRIES_MAX && now >= silence.since + PATIENCE {
             return Err(self.fail(Failure::PeerSilent, events));
         }
-        silence.is_probing = true;
         silence.deadline = Some(now + silence.limit(&self.pace));
+        silence.hurry = None;
         if silence.expiries >= SUSPICIOUS {
             events.push(Event::Silent);
         }
-        self.next = self.una;
+        self.ask(Reason::Silence);
         Ok(())
     }
 
@@ -430,7 +467,8 @@ impl Requester {
 
     /// When it wants to be called next.
     pub(super) fn deadline(&self) -> Option<Duration> {
-        self.pause_until.into_iter().chain(self.silence.deadline).min()
+        let Silence { deadline, hurry, .. } = self.silence;
+        [self.pause_until, hurry, deadline].into_iter().flatten().min()
     }
 
     /// Completes the oldest message with this failure and the others as flushed.
@@ -442,6 +480,7 @@ impl Requester {
         }
         (self.next, self.una, self.reached) = (self.tail, self.tail, self.tail);
         self.silence = Silence::NONE;
+        self.question = None;
         self.pause_until = None;
         failure
     }

@@ -1,9 +1,12 @@
 //! The half of a queue pair that answers.
 //!
 //! Of all packets only one is ever carried out: the one with the expected PSN. One that comes early
-//! shows a gap, which is told once; one that comes late was carried out before, and is acknowledged
+//! is [kept](early) for its turn; one that comes late was carried out before, and is acknowledged
 //! again. So nothing happens twice or out of order, whatever the network does. Packets of one batch
 //! get one answer, and the answer to the last one is the answer to all before it.
+//!
+//! One that comes early shows a gap. Perhaps the missing one was only overtaken, so the gap is told
+//! after [some time](patience), and once.
 //!
 //! What makes no sense, or asks for memory that it may not have, breaks the QP. From then on each
 //! request gets the same refusal, not too often: the first one may have been lost, and a peer that
@@ -15,8 +18,13 @@ use sidestep_wire::roce::{Aeth, Message, Nak, Opcode, Packet, Place as Part, Syn
 use sidestep_wire::{Psn, QpNumber};
 use smallvec::SmallVec;
 
+use self::early::Early;
+use self::patience::Patience;
 use super::queue_pair::{Event, Events};
 use crate::memory::{Place, Regions};
+
+mod early;
+mod patience;
 
 /// The longest message that is received: LLC of SMC-R version 2.
 pub(super) const MESSAGE_LEN_MAX: usize = 8192;
@@ -38,6 +46,26 @@ enum Open {
     Write(Option<Place>, usize, usize),
 }
 
+/// What is to be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    /// Everything before the packet that is expected then has been carried out.
+    Acknowledge,
+    /// Something is wrong with the packet of this PSN.
+    Complain(Psn, Syndrome),
+}
+
+/// Whether the expected packet is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gap {
+    /// Not that we know.
+    None,
+    /// One behind it has come, and the peer is told at this time.
+    Seen(Duration),
+    /// The peer knows that it has to come again.
+    Told,
+}
+
 #[derive(Debug)]
 pub(super) struct Responder {
     qp: QpNumber,
@@ -46,10 +74,11 @@ pub(super) struct Responder {
     /// Messages completed, modulo 2^24.
     completed: u32,
     open: Open,
-    /// What is to be answered: PSN and syndrome.
-    answer: Option<(Psn, Syndrome)>,
-    /// A gap was told, and the packet has not come yet.
-    has_told_gap: bool,
+    answer: Option<Answer>,
+    gap: Gap,
+    patience: Patience,
+    /// Packets behind the gap. `None` before the first one.
+    early: Option<Box<Early>>,
     /// Why the QP is broken, at which PSN, and when that was told last.
     refusal: Option<(Psn, Nak, Duration)>,
 }
@@ -71,7 +100,9 @@ impl Responder {
             completed: 0,
             open: Open::None,
             answer: None,
-            has_told_gap: false,
+            gap: Gap::None,
+            patience: Patience::NEW,
+            early: None,
             refusal: None,
         }
     }
@@ -84,33 +115,81 @@ impl Responder {
         events: &mut Events,
         now: Duration,
     ) -> Result<(), Nak> {
-        let psn = packet.headers.bth.psn;
-        match psn.since(self.expected) {
-            0 => {}
-            1.. => {
-                self.tell_gap();
-                return Ok(());
+        match packet.headers.bth.psn.since(self.expected) {
+            0 => self.go_on(packet, regions, events, now),
+            ahead @ 1.. => {
+                self.keep(packet, ahead as usize, now);
+                Ok(())
             }
             _ => {
-                self.acknowledge();
-                return Ok(());
+                self.patience.learn(packet.headers.bth.psn);
+                // A complaint says as much.
+                self.answer.get_or_insert(Answer::Acknowledge);
+                Ok(())
             }
         }
+    }
+
+    /// The expected packet has come.
+    fn go_on(
+        &mut self,
+        packet: &Packet<'_>,
+        regions: &Regions,
+        events: &mut Events,
+        now: Duration,
+    ) -> Result<(), Nak> {
+        // Whoever was told of the gap wants to hear that it is closed.
+        let is_awaited = self.gap == Gap::Told;
+        self.gap = Gap::None;
+        let has_gone_on = self.take_turn(packet, is_awaited, regions, events, now)?;
+        if has_gone_on && let Some(early) = self.early.take_if(|early| !early.is_empty()) {
+            self.catch_up(early, regions, events, now)?;
+        }
+        Ok(())
+    }
+
+    /// Carries out those that have come early, up to the next gap.
+    fn catch_up(
+        &mut self,
+        mut early: Box<Early>,
+        regions: &Regions,
+        events: &mut Events,
+        now: Duration,
+    ) -> Result<(), Nak> {
+        while let Some(packet) = early.take(self.expected)
+            && self.take_turn(&packet, false, regions, events, now)?
+        {}
+        if self.gap == Gap::None && !early.is_empty() {
+            self.gap = Gap::Seen(now + self.patience.time());
+        }
+        self.early = Some(early);
+        Ok(())
+    }
+
+    /// Carries out the packet whose turn it is. `Ok(false)`: it has to come again.
+    fn take_turn(
+        &mut self,
+        packet: &Packet<'_>,
+        is_awaited: bool,
+        regions: &Regions,
+        events: &mut Events,
+        now: Duration,
+    ) -> Result<bool, Nak> {
+        let psn = self.expected;
         match self.carry_out(packet, regions, events) {
             Ok(is_end) => {
                 self.expected = psn.plus(1);
                 self.completed = (self.completed + u32::from(is_end)) & 0x00FF_FFFF;
-                // The gap that may have been told is closed.
-                if packet.headers.bth.ack_request || self.has_told_gap {
-                    self.answer = None;
-                    self.acknowledge();
+                if packet.headers.bth.ack_request || is_awaited {
+                    self.answer = Some(Answer::Acknowledge);
                 }
-                self.has_told_gap = false;
-                Ok(())
+                Ok(true)
             }
             Err(Stop::NotReady) => {
-                self.answer = Some((psn, Syndrome::ReceiverNotReady { timer: NOT_READY_TIMER }));
-                Ok(())
+                let not_ready = Syndrome::ReceiverNotReady { timer: NOT_READY_TIMER };
+                self.answer = Some(Answer::Complain(psn, not_ready));
+                self.gap = Gap::Told;
+                Ok(false)
             }
             Err(Stop::Refuse(nak)) => {
                 self.refuse(psn, nak, now);
@@ -119,20 +198,30 @@ impl Responder {
         }
     }
 
-    fn tell_gap(&mut self) {
-        // Whoever is told that nobody is ready comes again anyway.
-        let is_told = matches!(self.answer, Some((_, Syndrome::ReceiverNotReady { .. })));
-        if !self.has_told_gap && !is_told {
-            self.answer = Some((self.expected, Syndrome::Nak(Nak::SequenceError)));
+    /// A packet has come before its turn.
+    fn keep(&mut self, packet: &Packet<'_>, ahead: usize, now: Duration) {
+        let early = self.early.get_or_insert_with(|| Box::new(Early::new(self.mtu)));
+        early.keep(packet, ahead);
+        if self.gap == Gap::None {
+            self.gap = Gap::Seen(now + self.patience.time());
         }
-        self.has_told_gap = true;
     }
 
-    /// Everything before the expected PSN.
-    fn acknowledge(&mut self) {
-        let is_more_urgent = self.answer.is_some_and(|(_, answer)| answer != Syndrome::ACK);
-        if !is_more_urgent {
-            self.answer = Some((self.expected.minus(1), Syndrome::ACK));
+    /// When it wants to be called next.
+    pub(super) const fn deadline(&self) -> Option<Duration> {
+        match self.gap {
+            Gap::Seen(until) => Some(until),
+            Gap::None | Gap::Told => None,
+        }
+    }
+
+    /// The time that [`Self::deadline`] has told may have come.
+    pub(super) fn handle_timeout(&mut self, now: Duration) {
+        if self.deadline().is_some_and(|deadline| now >= deadline) {
+            let missing = Syndrome::Nak(Nak::SequenceError);
+            self.answer = Some(Answer::Complain(self.expected, missing));
+            self.gap = Gap::Told;
+            self.patience.tell(self.expected);
         }
     }
 
@@ -140,7 +229,7 @@ impl Responder {
     pub(super) fn refuse(&mut self, psn: Psn, nak: Nak, now: Duration) {
         self.open = Open::None;
         self.refusal = Some((psn, nak, now));
-        self.answer = Some((psn, Syndrome::Nak(nak)));
+        self.answer = Some(Answer::Complain(psn, Syndrome::Nak(nak)));
     }
 
     /// A request has come for a broken QP.
@@ -153,7 +242,7 @@ impl Responder {
         ));
         if now >= *told + REFUSAL_INTERVAL {
             *told = now;
-            self.answer = Some((*psn, Syndrome::Nak(*nak)));
+            self.answer = Some(Answer::Complain(*psn, Syndrome::Nak(*nak)));
         }
     }
 
@@ -164,7 +253,10 @@ impl Responder {
 
     /// What is to be answered, once.
     pub(super) fn take_answer(&mut self) -> Option<(Psn, Aeth)> {
-        let (psn, syndrome) = self.answer.take()?;
+        let (psn, syndrome) = match self.answer.take()? {
+            Answer::Acknowledge => (self.expected.minus(1), Syndrome::ACK),
+            Answer::Complain(psn, syndrome) => (psn, syndrome),
+        };
         Some((psn, Aeth { syndrome, msn: self.completed }))
     }
 

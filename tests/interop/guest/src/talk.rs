@@ -44,7 +44,7 @@ fn serve(talk: &Talk) -> Result<Report> {
     listener.bind(&talk.address.into()).context("bind")?;
     listener.listen(i32::from(talk.connections)).context("listen")?;
     say(&Event::Listening)?;
-    report(talk, || Ok(listener.accept().context("accept")?.0))
+    report(talk, || Ok(uninterrupted(|| listener.accept()).context("accept")?.0))
 }
 
 fn call(talk: &Talk) -> Result<Report> {
@@ -232,7 +232,7 @@ impl Conversation {
         let mut chunk = [0; CHUNK_LEN];
         while left > 0 {
             let most = CHUNK_LEN.min(usize::try_from(left)?);
-            let got = self.socket.read(&mut chunk[..most]).context("receive")?;
+            let got = uninterrupted(|| self.socket.read(&mut chunk[..most])).context("receive")?;
             ensure!(got > 0, "end of file, {left} of {len} bytes missing");
             self.theirs.check(&chunk[..got])?;
             left -= got as u64;
@@ -244,7 +244,7 @@ impl Conversation {
     fn receive_to_end(&mut self) {
         let mut chunk = [0; CHUNK_LEN];
         let end = loop {
-            match self.socket.read(&mut chunk) {
+            match uninterrupted(|| self.socket.read(&mut chunk)) {
                 Ok(0) => break "end of file".to_owned(),
                 Ok(got) => {
                     if let Err(wrong) = self.theirs.check(&chunk[..got]) {
@@ -284,7 +284,8 @@ impl Conversation {
 
     fn await_readable(&self) -> Result<()> {
         let mut byte = [0];
-        let (got, _) = rustix::net::recv(&self.socket, &mut byte[..], RecvFlags::PEEK)?;
+        let peek = || rustix::net::recv(&self.socket, &mut byte[..], RecvFlags::PEEK);
+        let (got, _) = rustix::io::retry_on_intr(peek)?;
         ensure!(got == 1, "end of file instead of what is not to be read");
         Ok(())
     }
@@ -301,6 +302,17 @@ impl Conversation {
             }
         }
         Ok(())
+    }
+}
+
+/// Calls until nothing interrupts it. A program that is stopped and goes on, as on a machine that somebody
+/// wants for a while, finds calls on sockets with a time limit interrupted, signal(7).
+fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
     }
 }
 

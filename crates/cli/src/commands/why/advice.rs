@@ -40,6 +40,24 @@ pub(super) enum Rule {
 const NOTHING: &str = "nothing: this was known before";
 const AGREEING: &str = "the ends had found each other and were agreeing";
 
+/// What decides between the gateways of two hosts, and what to change there if they have not agreed.
+pub(super) fn between_hosts(diagnosis: Diagnosis) -> (&'static str, Option<&'static str>) {
+    let change = match diagnosis {
+        Diagnosis::NOSMCDEV | Diagnosis::NOSMCRDEV | Diagnosis::NOUEID => Some(
+            "let both gateways have an adapter on the network of the connection, of its family \
+             (`sidestep devices`), and a name of smc.eid in common",
+        ),
+        Diagnosis::DIFFPREFIX => {
+            Some("let both gateways have adapters with RoCEv2, which is routed")
+        }
+        _ => None,
+    };
+    (
+        "both hosts need adapters of one network, and a UEID in common (smc-r.adapters, smc.eid)",
+        change,
+    )
+}
+
 /// What to say about a reason, seen from an end in this role.
 pub(super) fn of(reason: Reason, role: Role, peer: Option<Diagnosis>) -> Advice {
     use Decider::{Nobody, Peer, This};

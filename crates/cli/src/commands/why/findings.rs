@@ -3,20 +3,24 @@
 //!
 //! Connections that are open and decisions of the last hour that have the same program, role,
 //! server and outcome are one finding. If an end says only that its peer was not there, the
-//! other end is looked for: a Sidestep program that had a reason of its own, or a plain one.
+//! other end is looked for: a Sidestep program that had a reason of its own, or a plain one. What has
+//! become of a connection to another host, the gateway is asked.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use serde::Serialize;
+use sidestep_gateway::status;
 use sidestep_proto::fallback::Reason;
 use sidestep_socket::inspect::{
     Connection, Fallback, Mode, Program, Role, Snapshot, Verdict as Decided,
 };
+use sidestep_wire::Diagnosis;
 
 use super::advice::{self, Decider, Rule};
 use super::host::{Holder, Host};
 use super::setting::Environment;
+use crate::commands::beyond::Beyond;
 use crate::preloadable::{self, Caller};
 
 /// A kind of decision; the names are part of the command's interface.
@@ -55,6 +59,16 @@ pub(super) struct Code {
     pub(super) text: &'static str,
 }
 
+impl Code {
+    fn of(diagnosis: Diagnosis) -> Self {
+        Self {
+            code: format!("{:#010x}", diagnosis.0),
+            name: diagnosis.name(),
+            text: diagnosis.meaning(),
+        }
+    }
+}
+
 /// What is known about one kind before it is explained.
 #[derive(Clone, Debug)]
 struct Kind {
@@ -70,11 +84,13 @@ struct Kind {
     example: Option<(SocketAddr, SocketAddr)>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
     Moved,
     /// It is another host's, and goes by the gateway.
     HandedOver,
+    /// So it is, and the gateway passes its bytes on by TCP.
+    PassedOn(status::Reason),
     /// Nothing is decided, or was when it ended.
     Undecided,
     /// The ends are agreeing.
@@ -86,6 +102,7 @@ enum Outcome {
 pub(super) struct Sight<'a> {
     pub(super) snapshot: &'a Snapshot,
     pub(super) host: &'a Host,
+    pub(super) beyond: &'a Beyond,
 }
 
 /// Which connections and decisions are asked for.
@@ -130,9 +147,10 @@ impl Sight<'_> {
                 enter(&mut kinds, self.kind_of(connection));
             }
         }
+        tell_apart(&mut kinds);
         kinds.sort_by_key(|kind| {
             let rank = match kind.outcome {
-                Outcome::Tcp(_) => 0,
+                Outcome::Tcp(_) | Outcome::PassedOn(_) => 0,
                 Outcome::Agreeing | Outcome::Undecided => 1,
                 Outcome::Moved | Outcome::HandedOver => 2,
             };
@@ -156,7 +174,11 @@ impl Sight<'_> {
             role: connection.role,
             server,
             outcome: match (connection.mode, connection.fallback) {
-                _ if connection.passage.is_some() => Outcome::HandedOver,
+                _ if connection.passage.is_some() => {
+                    let path = self.beyond.path(connection);
+                    let reason = path.and_then(|path| path.fallback().cloned());
+                    reason.map_or(Outcome::HandedOver, Outcome::PassedOn)
+                }
                 (Mode::SmcD | Mode::Lingering, _) => Outcome::Moved,
                 (Mode::Negotiating, _) => Outcome::Agreeing,
                 (Mode::Tcp, Some(fallback)) => Outcome::Tcp(fallback),
@@ -190,7 +212,7 @@ impl Sight<'_> {
             last_ago_s: kind.last_ago_s,
             change: None,
         };
-        match kind.outcome {
+        match &kind.outcome {
             Outcome::Moved => Finding {
                 mode: "SMC-D",
                 decided_by: "both ends".into(),
@@ -205,6 +227,7 @@ impl Sight<'_> {
                     "both ends have shown by the TCP option that they know SMC",
                 )
             },
+            Outcome::PassedOn(reason) => Self::explain_passed_on(reason, plain("", "")),
             Outcome::Agreeing => plain(
                 "its ends are agreeing",
                 "the ends have begun to look for each other; they go on at their next calls",
@@ -220,7 +243,22 @@ impl Sight<'_> {
                     "what there was time for: such a connection is too short to gain",
                 )
             },
-            Outcome::Tcp(fallback) => self.explain_tcp(kind, fallback, plain("", "")),
+            Outcome::Tcp(fallback) => self.explain_tcp(kind, *fallback, plain("", "")),
+        }
+    }
+
+    /// The two hosts have not agreed.
+    fn explain_passed_on(reason: &status::Reason, blank: Finding) -> Finding {
+        let diagnosis = Diagnosis(reason.diagnosis);
+        let (rule, change) = advice::between_hosts(diagnosis);
+        Finding {
+            words: format!("the gateway passes its bytes on by TCP: {}", reason.text),
+            tried: "both ends have shown by the TCP option that they know SMC".into(),
+            decided_by: if reason.by_peer { "the peer's host" } else { "this host" }.into(),
+            code: Some(Code::of(diagnosis)),
+            rule: Some(rule.into()),
+            change: change.map(Into::into),
+            ..blank
         }
     }
 
@@ -235,11 +273,7 @@ impl Sight<'_> {
                 Decider::Peer => format!("the peer, {}", self.peer_of(kind)),
                 Decider::Nobody => "nobody: that is how things are".into(),
             },
-            code: Some(Code {
-                code: format!("{:#010x}", diagnosis.0),
-                name: diagnosis.name(),
-                text: diagnosis.meaning(),
-            }),
+            code: Some(Code::of(diagnosis)),
             rule: match advice.rule {
                 Rule::None => None,
                 rule => Some(self.rule(kind.pid, rule)),
@@ -400,6 +434,27 @@ fn enter(kinds: &mut Vec<Kind>, more: Kind) {
     known.example = known.example.or(more.example);
 }
 
+/// A program decides only to hand a connection over. Of those that are passed on, that decision was about
+/// them.
+fn tell_apart(kinds: &mut Vec<Kind>) {
+    let passed_on = |kind: &Kind| matches!(kind.outcome, Outcome::PassedOn(_));
+    for at in (0..kinds.len()).filter(|at| passed_on(&kinds[*at])).collect::<Vec<_>>() {
+        let Kind { pid, role, server, open, .. } = kinds[at];
+        let is_decision = |kind: &&mut Kind| {
+            (kind.pid, kind.role, kind.server) == (pid, role, server)
+                && kind.outcome == Outcome::HandedOver
+        };
+        let Some(decision) = kinds.iter_mut().find(is_decision) else { continue };
+        let moved = open.min(decision.in_last_hour);
+        decision.in_last_hour -= moved;
+        let ago = decision.last_ago_s;
+        kinds[at].in_last_hour += moved;
+        kinds[at].last_ago_s = ago;
+    }
+    let is_empty = |kind: &Kind| kind.open == 0 && kind.in_last_hour == 0;
+    kinds.retain(|kind| kind.outcome != Outcome::HandedOver || !is_empty(kind));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -458,7 +513,34 @@ mod tests {
     }
 
     fn findings(snapshot: &Snapshot) -> Vec<Finding> {
-        Sight { snapshot, host: &Host::default() }.findings(&Everything)
+        findings_with(snapshot, &Beyond::default())
+    }
+
+    fn findings_with(snapshot: &Snapshot, beyond: &Beyond) -> Vec<Finding> {
+        Sight { snapshot, host: &Host::default(), beyond }.findings(&Everything)
+    }
+
+    #[test]
+    fn a_connection_that_is_passed_on_is_tcp_for_the_reason_that_the_gateway_gives() {
+        let handed_over = Connection { passage: Some(2), ..open(1, Role::Client, None) };
+        let snapshot = Snapshot {
+            connections: vec![handed_over.clone()],
+            programs: vec![program(1, vec![decision(Role::Client, Decided::HandedOver, 3)])],
+            ..Snapshot::default()
+        };
+        let reason = status::Reason {
+            diagnosis: Diagnosis::NOSMCDEV.0,
+            text: "no UEID in common".to_owned(),
+            by_peer: true,
+        };
+        let beyond = Beyond::with(2, handed_over.peer, reason);
+        let [passed_on, others] = findings_with(&snapshot, &beyond).try_into().unwrap();
+        assert_eq!((passed_on.mode, passed_on.open, passed_on.in_last_hour), ("TCP", 1, 1));
+        assert!(passed_on.words.ends_with("no UEID in common"), "{}", passed_on.words);
+        assert_eq!(passed_on.code.unwrap().name, "NOSMCDEV");
+        assert_eq!(passed_on.decided_by, "the peer's host");
+        assert!(passed_on.change.unwrap().contains("smc.eid"));
+        assert_eq!((others.mode, others.open, others.in_last_hour), ("SMC-R", 0, 2));
     }
 
     #[test]

@@ -179,12 +179,45 @@ fn c7_the_client_waits_in_vain_for_confirm_link_over_the_new_link() {
 fn c7_delete_link_from_the_client_has_no_answer() {
     let mut table = pair(Version::V1);
     table.swallow("c DELETE LINK 2");
+    table.swallow("c TEST LINK request");
+    table.swallow("c DELETE LINK 2");
     table.break_link(Role::Client, 2);
     table.run(s(19));
     table.assert_trace(&["c1 DELETE LINK 2"]);
+    table.run(s(2));
+    // It is asked once more, and the link is tested.
+    table.assert_trace(&["c1 DELETE LINK 2", "c1 TEST LINK request"]);
     table.run(s(1));
     assert_eq!(table.links(Role::Client), [0; 0], "the link it was sent over has failed as well");
     table.assert_gone(Role::Client);
+}
+
+/// As Linux, which deletes a link only when it knows what became of all that it has sent over it, and may
+/// not learn that as long as the path is cut.
+#[test]
+fn c7_delete_link_from_the_client_has_no_answer_over_a_link_that_works() {
+    let mut table = pair(Version::V2);
+    // One of them is over the link that stays.
+    let links = [table.connect(10), table.connect(11)];
+    assert_ne!(links[0], links[1]);
+    (0..5).for_each(|_| table.swallow("c DELETE LINK 2"));
+    table.break_link(Role::Client, 2);
+    table.run(s(99));
+    assert_eq!(table.links(Role::Client), [1], "{:#?}", table.trace);
+    assert_eq!(table.client().connections().len(), 2);
+    table.trace.clear();
+    // The path is whole again, and the server sees to what it was asked for.
+    table.run(s(2));
+    table.assert_trace(&[
+        "c1 DELETE LINK 2",
+        "c1 TEST LINK request",
+        "s1 DELETE LINK 2",
+        "s1 TEST LINK response",
+        "c1 DELETE LINK 2 response",
+    ]);
+    is_alive(&mut table, &[1]);
+    table.run(s(1));
+    is_alive(&mut table, &[1, 3]);
 }
 
 #[test]

@@ -33,7 +33,7 @@ const _: () = assert!(ADAPTERS_MAX <= GID_COUNT_MAX, "a Confirm names them all")
 const _: () = assert!(UEIDS_MAX <= UEID_COUNT_MAX);
 
 /// What a host tells of itself, and what it has. It is the same for all connections, while no adapter
-/// comes or goes.
+/// comes up or goes down.
 #[derive(Clone, Debug)]
 pub struct LocalHost {
     /// Who we are: the same in all messages to all peers.
@@ -43,7 +43,7 @@ pub struct LocalHost {
     /// The UEIDs we admit, the preferred first, by the rules of [`Eid::ueid`]. Without one there is
     /// no version 2.
     pub ueids: ArrayVec<Eid, UEIDS_MAX>,
-    /// Those that are up, the preferred first.
+    /// What it has, the preferred first.
     pub adapters: ArrayVec<Adapter, ADAPTERS_MAX>,
     /// What the operator allows.
     pub versions: Versions,
@@ -84,6 +84,9 @@ pub struct Adapter {
     pub vlan: u16,
     /// Its physical network, if it has a name.
     pub pnet_id: Option<PnetId>,
+    /// It can be used now. Of one that is down, a connection only tells whether its link group may use it
+    /// later.
+    pub is_up: bool,
 }
 
 /// What carries the packets of an adapter.
@@ -116,7 +119,8 @@ pub struct Route {
 
 impl LocalHost {
     /// The adapters that the connection can go over, the preferred first: one whose GID is the
-    /// connection's own address, one on the same network, any other of the physical network.
+    /// connection's own address, one on the same network, any other of the physical network; and behind
+    /// those that are up the others.
     ///
     /// A server takes from the Proposal which adapter our packets come from: so the order is the
     /// same whenever it is asked for.
@@ -125,10 +129,13 @@ impl LocalHost {
         let mut adapters: ArrayVec<_, ADAPTERS_MAX> =
             self.adapters.iter().filter(is_eligible).collect();
         let own = route.local.to_canonical();
-        adapters.sort_by_key(|adapter| match adapter {
-            it if address(it.gid) == own => 0,
-            it if it.networks.iter().any(|network| network.contains(&own)) => 1,
-            _ => 2,
+        adapters.sort_by_key(|adapter| {
+            let distance = match adapter {
+                it if address(it.gid) == own => 0,
+                it if it.networks.iter().any(|network| network.contains(&own)) => 1,
+                _ => 2,
+            };
+            (!adapter.is_up, distance)
         });
         Eligible(adapters)
     }
@@ -164,16 +171,18 @@ impl LocalHost {
 pub(super) struct Eligible<'a>(ArrayVec<&'a Adapter, ADAPTERS_MAX>);
 
 impl<'a> Eligible<'a> {
+    /// `None`: none is up.
     pub(super) fn preferred(&self) -> Option<&'a Adapter> {
-        self.0.first().copied()
+        self.0.first().copied().filter(|adapter| adapter.is_up)
     }
 
     pub(super) fn ids(&self) -> ArrayVec<AdapterId, ADAPTERS_MAX> {
         self.0.iter().map(|adapter| adapter.id).collect()
     }
 
+    /// Of those that are up.
     pub(super) fn gids(&self) -> GidList {
-        self.0.iter().map(|adapter| adapter.gid).collect()
+        self.0.iter().filter(|adapter| adapter.is_up).map(|adapter| adapter.gid).collect()
     }
 }
 

@@ -58,6 +58,7 @@ fn adapter(id: u8, roce: Roce, n: u8) -> Adapter {
         networks: networks(&format!("10.0.0.{n}/24")),
         vlan: 0,
         pnet_id: None,
+        is_up: true,
     }
 }
 

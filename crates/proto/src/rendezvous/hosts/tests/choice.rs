@@ -193,6 +193,27 @@ fn the_adapter_of_the_connections_own_address_is_preferred() {
 }
 
 #[test]
+fn adapters_that_are_down_are_for_later() {
+    let down = |host: &mut LocalHost, _: &mut Route| {
+        host.versions = V2_ONLY;
+        host.adapters.clear();
+        let [one, other] = [1, 2].map(|id| adapter(id, Roce::V2, 2));
+        host.adapters.push(Adapter { is_up: false, ..one });
+        host.adapters.push(Adapter { gid: gid("::ffff:10.0.0.3"), ..other });
+    };
+    let Facts { client: (mut local, route), .. } = facts().at_client(down);
+    let named = |local: &LocalHost| {
+        let eligible = local.adapters(&route, Roce::V2);
+        (eligible.ids(), eligible.gids())
+    };
+    let (ids, gids) = named(&local);
+    assert_eq!(ids[..], [AdapterId(2), AdapterId(1)]);
+    assert_eq!(gids[..], [gid("::ffff:10.0.0.3")]);
+    local.adapters[1].is_up = false;
+    assert_eq!(client::propose(&local, &route), Err(Cause::NoAdapter));
+}
+
+#[test]
 fn a_confirm_names_all_gids_and_that_of_the_first_link_first() {
     let facts = facts().at_client(|host, _| {
         let second = Adapter { gid: gid("::ffff:10.0.0.3"), ..adapter(3, Roce::V2, 2) };

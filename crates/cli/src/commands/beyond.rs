@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use sidestep_gateway::status::{self, Mode, Status};
+use sidestep_gateway::status::{self, Mode, Reason, Status};
 use sidestep_socket::inspect::Connection;
 
 /// What the gateway says of its connections, by port.
@@ -45,15 +45,15 @@ impl Path<'_> {
     }
 
     /// Why it travels by TCP.
-    pub(super) fn fallback(&self) -> Option<&str> {
-        self.0.filter(|connection| connection.mode == Mode::Tcp)?.reason.as_deref()
+    pub(super) fn fallback(&self) -> Option<&Reason> {
+        self.0.filter(|connection| connection.mode == Mode::Tcp)?.reason.as_ref()
     }
 
     /// What stands in the column of reasons.
     pub(super) fn words(&self) -> &str {
         match self.0.map(|connection| connection.mode) {
             Some(Mode::SmcR) => "",
-            Some(Mode::Tcp) => self.fallback().unwrap_or_default(),
+            Some(Mode::Tcp) => self.fallback().map_or("", |reason| &reason.text),
             Some(Mode::Deciding) => "the two hosts are agreeing",
             None => "goes by the gateway, which cannot be asked from here",
         }
@@ -62,17 +62,32 @@ impl Path<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
     use sidestep_gateway::status::Traffic;
+    use sidestep_wire::Diagnosis;
 
-    fn known(port: u16, mode: Mode, reason: Option<&str>) -> status::Connection {
+    impl Beyond {
+        /// A gateway that passes on one connection.
+        pub(in crate::commands) fn with(
+            port: u16,
+            remote: Option<SocketAddr>,
+            reason: Reason,
+        ) -> Self {
+            let known = known(port, Mode::Tcp, Some(reason));
+            Self([(port, status::Connection { remote, ..known })].into())
+        }
+    }
+
+    fn known(port: u16, mode: Mode, reason: Option<Reason>) -> status::Connection {
         status::Connection {
             user: 0,
             port,
             local: Some("10.0.0.1:40000".parse().unwrap()),
             remote: Some("127.0.0.1:40000".parse().unwrap()),
             mode,
-            reason: reason.map(str::to_owned),
+            reason,
             link_group: None,
             link: None,
             traffic: Traffic::default(),
@@ -82,22 +97,26 @@ mod tests {
 
     #[test]
     fn a_connection_is_what_the_gateway_says_of_its_port_and_peer() {
+        let reason = Reason {
+            diagnosis: Diagnosis::NOSMCDEV.0,
+            text: "no common UEID".to_owned(),
+            by_peer: false,
+        };
         let said = [
             known(1, Mode::SmcR, None),
-            known(2, Mode::Tcp, Some("no common UEID")),
+            known(2, Mode::Tcp, Some(reason.clone())),
             known(3, Mode::Deciding, None),
         ];
         let beyond = Beyond(said.into_iter().map(|it| (it.port, it)).collect());
-        let seen = |passage| Connection { passage, ..super::super::tests::server() };
+        let seen = |passage| Connection { passage, ..super::super::ss::tests::server() };
         let of = |passage| {
             let connection = seen(passage);
             let path = beyond.path(&connection)?;
-            Some((path.mode(), path.words().to_owned(), path.fallback().map(str::to_owned)))
+            Some((path.mode(), path.words().to_owned(), path.fallback().cloned()))
         };
         assert_eq!(of(None), None);
         assert_eq!(of(Some(1)), Some(("SMC-R", String::new(), None)));
-        let reason = "no common UEID".to_owned();
-        assert_eq!(of(Some(2)), Some(("TCP", reason.clone(), Some(reason))));
+        assert_eq!(of(Some(2)), Some(("TCP", reason.text.clone(), Some(reason))));
         assert_eq!(of(Some(3)).unwrap().0, "gateway");
         assert_eq!(of(Some(4)).unwrap().0, "gateway", "the gateway does not know it");
         let other = Connection { peer: None, ..seen(Some(1)) };
