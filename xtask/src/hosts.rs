@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::bench::launch::{self, Dialogue, Program};
 use crate::capture::Capture;
-use crate::enclosure::{Group, Namespace};
+use crate::enclosure::{Cpus, Group, Namespace};
 use crate::suite::Lacking;
 use crate::user;
 
@@ -67,11 +67,18 @@ pub(crate) struct Ground<'a> {
     pub(crate) faults: &'a str,
     /// `smc.eid` of the server and of the client.
     pub(crate) eids: [&'a str; 2],
+    /// Each host has CPUs of its own: half of this machine's.
+    pub(crate) is_divided: bool,
 }
 
 impl Ground<'_> {
-    pub(crate) const ONE_CABLE: Self =
-        Self { cables: 1, families: &[Family::V4], faults: "", eids: ["SIDESTEP"; 2] };
+    pub(crate) const ONE_CABLE: Self = Self {
+        cables: 1,
+        families: &[Family::V4],
+        faults: "",
+        eids: ["SIDESTEP"; 2],
+        is_divided: false,
+    };
     pub(crate) const TWO_CABLES: Self = Self { cables: 2, ..Self::ONE_CABLE };
 
     /// The addresses of the adapters at one end.
@@ -116,11 +123,13 @@ impl Hosts {
                 namespace.settle(cable, &addresses.map(|of_family| of_family[end]))?;
             }
         }
+        let cpus = ground.is_divided.then(Cpus::halves).transpose()?;
         // An agent has to write its program into the kernel first, so both begin at once.
         let prepare = |namespace, end: usize| {
             let directory = directory.join(["server", "client"][end]);
             let settings = settings(&directory, end, ground);
-            Site::prepare(sidestep, namespace, directory, &settings)
+            let cpus = cpus.map(|halves| halves[end]);
+            Site::prepare(sidestep, namespace, cpus, directory, &settings)
         };
         let sites = [prepare(server, 0)?, prepare(client, 1)?];
         let [server, client] = sites.map(|site| Host::begin(sidestep, site));
@@ -320,6 +329,8 @@ struct Site {
     agent: Dialogue,
     group: Group,
     namespace: Namespace,
+    /// Those of its gateway and programs, if not all.
+    cpus: Option<Cpus>,
     directory: PathBuf,
 }
 
@@ -327,6 +338,7 @@ impl Site {
     fn prepare(
         sidestep: &Path,
         namespace: Namespace,
+        cpus: Option<Cpus>,
         directory: PathBuf,
         settings: &str,
     ) -> Result<Self> {
@@ -337,7 +349,7 @@ impl Site {
         agent.arg("agent").arg("--cgroup").arg(group.at());
         agent.arg("--socket").arg(directory.join("agent.sock"));
         let agent = Dialogue::start(agent)?;
-        Ok(Self { agent, group, namespace, directory })
+        Ok(Self { agent, group, namespace, cpus, directory })
     }
 
     /// A command of this host.
@@ -347,6 +359,9 @@ impl Site {
         command.env("SIDESTEP_CONFIG", self.directory.join("sidestep.toml"));
         self.namespace.enclose(&mut command);
         self.group.enclose(&mut command);
+        if let Some(cpus) = self.cpus {
+            cpus.enclose(&mut command);
+        }
         command
     }
 }

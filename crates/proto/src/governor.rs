@@ -39,8 +39,12 @@ pub const SPIN_BUDGET_NS_MIN: u32 = 1_000;
 pub const PROBE_EVERY: u32 = 128;
 /// Yields in one wait.
 pub const YIELDS_MAX: u32 = 12;
-/// A yield that took longer than this many nanoseconds served a stranger.
-pub const YIELD_COST_NS_MAX: u64 = 150_000;
+/// A yield that took longer than this many nanoseconds served a stranger: one who computes keeps
+/// the CPU for a slice of the scheduler, a millisecond or more. A dozen waiters and a gateway that
+/// share a CPU take 150 µs and more for one round, and yields still are the best for them: with
+/// 150 µs as the limit ten connections between two hosts fell back to sleeping and waking, which
+/// halved their rate.
+pub const YIELD_COST_NS_MAX: u64 = 500_000;
 /// Longest nap in nanoseconds: so much later a waiter may learn that its peer was killed.
 pub const NAP_NS: u64 = 4_000_000;
 /// Longest time that a [`Bar`] is up, in waits.

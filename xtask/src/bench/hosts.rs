@@ -26,6 +26,7 @@ const STREAM_RUN: Duration = Duration::from_secs(3);
 #[derive(Default)]
 pub(super) struct Grounds {
     plain: OnceCell<Hosts>,
+    divided: OnceCell<Hosts>,
     lossless: OnceCell<Hosts>,
     lossy: OnceCell<Hosts>,
     doubled: OnceCell<Hosts>,
@@ -40,6 +41,12 @@ impl std::fmt::Debug for Grounds {
 impl Grounds {
     fn plain<'a>(&'a self, lab: &Lab) -> Result<&'a Hosts> {
         made(&self.plain, lab, "plain", Ground::ONE_CABLE)
+    }
+
+    /// As hosts are: what one does takes no CPU from the other, and no program of one is on the CPU
+    /// on which the other's has just sent.
+    fn divided<'a>(&'a self, lab: &Lab) -> Result<&'a Hosts> {
+        made(&self.divided, lab, "divided", Ground { is_divided: true, ..Ground::ONE_CABLE })
     }
 
     /// As lossy as not at all: what makes packets go astray takes them one by one, and that costs,
@@ -71,11 +78,15 @@ fn made<'a>(
     place.get().context("they were made before")
 }
 
-/// Transactions per second of ten clients, by TCP and by SMC-R.
+/// Transactions per second of ten clients, by TCP and by SMC-R: of hosts that share their CPUs, and of
+/// hosts with CPUs of their own.
 pub(super) fn requests(lab: &Lab, transport: Transport) -> Result<Vec<f64>> {
     let words = ["--over", name_of(transport), "RR10(2KB/2KB)"];
-    let run = Run::begin(lab, lab.hosts.plain(lab)?, lab.duration(), &words)?;
-    Ok(vec![run.end(lab)?.number("/tps/median")?])
+    let rate = |hosts| {
+        let run = Run::begin(lab, hosts, lab.duration(), &words)?;
+        run.end(lab)?.number("/tps/median")
+    };
+    Ok(vec![rate(lab.hosts.plain(lab)?)?, rate(lab.hosts.divided(lab)?)?])
 }
 
 /// Megabytes per second of a stream, by TCP and by SMC-R.
