@@ -41,7 +41,7 @@ use sidestep_wire::{AlertToken, Diagnosis};
 use crate::bytes::Kept;
 use crate::desk::Offer;
 use crate::lessons::{self, Lessons};
-use crate::limits::{LEAVE_PATIENCE, TURN};
+use crate::limits::{LEAVE_PATIENCE, SEND_BUFFER_MAX, TURN};
 use crate::nic::Nic;
 use crate::status::{self, Mode};
 
@@ -189,7 +189,7 @@ impl Passage {
             h,
             n_is: Ready::ALL,
             h_is: Ready::ALL,
-            sizes: Sizes { rmbe, send_buffer: rmbe },
+            sizes: Sizes { rmbe, send_buffer: rmbe.min(SEND_BUFFER_MAX) },
             token: None,
             stage: Stage::Meeting(Box::new(meeting)),
         }

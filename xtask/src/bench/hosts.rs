@@ -114,7 +114,7 @@ pub(super) fn loss(lab: &Lab, transport: Transport) -> Result<Vec<f64>> {
 /// receiver's RMBE of 256 KB and of 1 MB.
 pub(super) fn rmbe(lab: &Lab, transport: Transport) -> Result<Vec<f64>> {
     let len = if transport == Transport::Smc { "1MB" } else { "256KB" };
-    let hosts = lab.hosts.plain(lab)?;
+    let hosts = lab.hosts.divided(lab)?;
     let gateway_before_s = hosts.server.gateway_cpu_s();
     let run = Run::stream(lab, hosts, &["--over", "smc", "--rmbe", len])?;
     let outcome = run.end(lab)?;
