@@ -34,7 +34,7 @@ use crate::interfaces::{self, Changes, Interface};
 use crate::lessons::Lessons;
 use crate::limits::{
     AT_ONCE, BUFFERS_OF_USER_MAX, CHUNK, FAREWELL, KEEPALIVE, PASSAGES_MAX, PASSAGES_OF_USER_MAX,
-    REFUSALS_OF_USER_MAX, SEARCH_INTERVAL,
+    REFUSALS_OF_USER_MAX, ROUND, SEARCH_INTERVAL,
 };
 use crate::nic::Nic;
 use crate::passage::{Fate, Passage, World};
@@ -451,9 +451,14 @@ impl Gateway {
         }
     }
 
-    /// Gives each passage that may do something its turn.
+    /// Gives each passage that may do something its turn, and breaks off when that takes so long
+    /// that acknowledgements would be late: those behind are the first of the next round.
     fn advance(&mut self, now: Duration) {
+        let end = self.now() + ROUND;
         for _ in 0..self.ready.len() {
+            if self.now() > end {
+                return;
+            }
             let Some(number) = self.ready.pop_front() else { return };
             let Some(known) = self.passages.get_mut(&number) else { continue };
             let mut world = World {

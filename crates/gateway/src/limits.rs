@@ -29,6 +29,9 @@ pub const OTHER_HALF_PATIENCE: Duration = Duration::from_secs(5);
 pub const SEND_BUFFER_MAX: RmbeSize = RmbeSize::from_low_bits(4);
 /// Bytes that move in one direction of a connection before others have their turn.
 pub const TURN: usize = 256 << 10;
+/// How long connections have their turns before adapters are looked at again. A peer sends again
+/// what is not acknowledged for a few milliseconds.
+pub const ROUND: Duration = Duration::from_millis(1);
 /// Bytes that are copied at once, and so the most that is kept of a direction.
 pub const CHUNK: usize = 64 << 10;
 /// Messages taken from one line, and callers accepted, before others have their turn.
