@@ -70,6 +70,8 @@ impl Captured {
         for field in fields {
             command.args(["-e", field]);
         }
+        // A client's port may be that of some other protocol.
+        command.args(["-o", "tcp.try_heuristic_first:TRUE"]);
         // Of these it would look for signs in payloads, which are not of their kinds.
         for protocol in STRANGERS {
             command.args(["--disable-protocol", protocol]);

@@ -164,6 +164,8 @@ pub(super) fn dissected(capture: &Path, packets: usize) -> Result<String> {
     let count = |filter: &str| -> Result<usize> {
         let mut command = Command::new("tshark");
         command.arg("-r").arg(capture).args(["-Y", filter]);
+        // A client's port may be that of some other protocol.
+        command.args(["-o", "tcp.try_heuristic_first:TRUE"]);
         Ok(launch::run(command, PATIENCE).context("tshark")?.lines().count())
     };
     let (clc, roce) = (count("smc && tcp")?, count("infiniband")?);

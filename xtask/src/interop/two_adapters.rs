@@ -22,7 +22,7 @@ use sidestep_guest::{Link, LinkGroup, Play};
 use super::Scene;
 use super::ground::{Case, await_connection, echo_of, must_be_smc_r};
 use super::host::Network;
-use super::lan::SECOND;
+use super::lan::{Member, SECOND};
 use super::sidestep::{WAYS, only_group, talk_by_rdma, talks};
 use super::talk::{self, Place};
 
@@ -97,15 +97,30 @@ fn adapters(group: &LinkGroup) -> [usize; 2] {
 
 /// Waits until the link group has so many links in use.
 fn await_links(scene: &mut Scene, count: usize) -> Result<LinkGroup> {
+    await_group(scene, |links| links.len() == count).with_context(|| format!("not {count} links"))
+}
+
+/// Waits until no link is in use over the adapter with this GID at either end. There may be two
+/// again by then: Linux soon has the second of its adapters find another one.
+fn await_none_over(scene: &mut Scene, gid: &str) -> Result<LinkGroup> {
+    let is_over = |link: &&Link| link.gid == gid || link.peer_gid == gid;
+    await_group(scene, |links| !links.is_empty() && !links.iter().any(is_over))
+        .with_context(|| format!("not without a link over {gid}"))
+}
+
+/// Waits until there is one link group, and the links that it has in use are as they should be.
+fn await_group(scene: &mut Scene, is_it: impl Fn(&[&Link]) -> bool) -> Result<LinkGroup> {
     let deadline = Instant::now() + talk::PATIENCE;
     loop {
         let mut groups = scene.link_groups()?;
-        let is_it = |group: &LinkGroup| {
-            group.links.iter().filter(|link| link.state == ACTIVE).count() == count
+        let in_use = |group: &LinkGroup| {
+            let links: Vec<&Link> =
+                group.links.iter().filter(|link| link.state == ACTIVE).collect();
+            is_it(&links)
         };
         match (groups.pop(), groups.len()) {
-            (Some(group), 0) if is_it(&group) => return Ok(group),
-            other => ensure!(Instant::now() < deadline, "not {count} links: {other:?}"),
+            (Some(group), 0) if in_use(&group) => return Ok(group),
+            other => ensure!(Instant::now() < deadline, "{other:?}"),
         }
         thread::sleep(POLL_INTERVAL);
     }
@@ -116,7 +131,7 @@ fn await_links(scene: &mut Scene, count: usize) -> Result<LinkGroup> {
 /// With a client of Linux the talk comes to its end before the cable is back. A server of Linux deletes a
 /// link only when it knows what became of all that it has sent over it, and until then sends hardly
 /// anything over another; but its soft RDMA device repeats it as long as the path is cut. So there the
-/// cable is back as soon as Linux has one link less.
+/// cable is back as soon as Linux has no link over it.
 fn fail_over(scene: &mut Scene, way: [Place; 2], cable: Cable) -> Result<Duration> {
     // Messages there and back, with a pause before each: some seconds.
     let play = Play::Echo { sizes: vec![3_000; 100], pause_ms: 20 };
@@ -125,14 +140,14 @@ fn fail_over(scene: &mut Scene, way: [Place; 2], cable: Cable) -> Result<Duratio
     let client = scene.begin(way[1], client)?;
     await_connection(&mut scene.guests[0])?;
     let member = scene.guests[0].member();
-    let cable = match cable {
-        Cable::OfGuest if link_in_use(scene)?.gid == member.gid() => member.tap(),
-        Cable::OfGuest => member.second().tap(),
-        Cable::OfHost => SECOND.to_owned(),
+    let (cable, gid) = match cable {
+        Cable::OfGuest if link_in_use(scene)?.gid == member.gid() => (member.tap(), member.gid()),
+        Cable::OfGuest => (member.second().tap(), member.second().gid()),
+        Cable::OfHost => (SECOND.to_owned(), Member::HOST.second().gid()),
     };
     let start = Instant::now();
     scene.lan.set_cable(&cable, false)?;
-    let left = await_links(scene, 1);
+    let left = await_none_over(scene, &gid);
     let linux_waits = way[0] != Place::Sidestep;
     if linux_waits {
         scene.lan.set_cable(&cable, true)?;
