@@ -41,8 +41,10 @@ pub(crate) fn ncat(site: &Site<'_>) -> Result<String> {
 }
 
 /// Behind the program that receives: neither end outlives the connection, which
-/// therefore has to last until somebody has looked at it.
-const LATE_READER: &str = "(sleep 1; cat)";
+/// therefore has to last until somebody has looked at it. A sender who fills TCP's buffers before
+/// the receiver's process has told its name looks for it again when it has sent twice as much, so
+/// the reader waits another time.
+const LATE_READER: &str = "(sleep 1; head -c 16000000; sleep 1; cat)";
 
 /// A file between one that listens and one that connects.
 fn copy(site: &Site<'_>, port: u16, listen: &str, connect: &str) -> Result<String> {
