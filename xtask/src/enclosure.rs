@@ -2,7 +2,6 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::mem;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, bail};
 
 use crate::bench::launch;
 use crate::suite::Lacking;
@@ -99,50 +98,6 @@ pub(crate) fn enter(command: &mut Command, namespace: &File) {
     };
     // SAFETY: between fork and exec the closure makes one system call.
     unsafe { command.pre_exec(enter) };
-}
-
-/// CPUs on which programs are to run.
-#[derive(Clone, Copy)]
-pub(crate) struct Cpus(libc::cpu_set_t);
-
-impl Cpus {
-    /// Two halves of those that we may use.
-    ///
-    /// **Errors**: [`Lacking`] if there is only one.
-    pub(crate) fn halves() -> Result<[Self; 2]> {
-        // SAFETY: all bits zero is the empty set.
-        let empty: libc::cpu_set_t = unsafe { mem::zeroed() };
-        let mut ours = empty;
-        // SAFETY: `ours` has as many bytes as are told.
-        let got = unsafe { libc::sched_getaffinity(0, size_of_val(&ours), &raw mut ours) };
-        ensure!(got == 0, "which CPUs are ours: {}", io::Error::last_os_error());
-        // SAFETY: the numbers are below the size of a set, here and in the loop.
-        let is_ours = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, &ours) };
-        let ours: Vec<usize> = (0..libc::CPU_SETSIZE as usize).filter(is_ours).collect();
-        if ours.len() < 2 {
-            bail!(Lacking("there is one CPU, and two hosts have more".to_owned()));
-        }
-        let (first, second) = ours.split_at(ours.len() / 2);
-        Ok([first, second].map(|half| {
-            let mut cpus = empty;
-            // SAFETY: as above.
-            half.iter().for_each(|cpu| unsafe { libc::CPU_SET(*cpu, &mut cpus) });
-            Self(cpus)
-        }))
-    }
-
-    /// Lets a program run on these only.
-    pub(crate) fn enclose(self, command: &mut Command) {
-        let confine = move || {
-            // SAFETY: the set has as many bytes as are told.
-            match unsafe { libc::sched_setaffinity(0, size_of_val(&self.0), &raw const self.0) } {
-                0 => Ok(()),
-                _ => Err(io::Error::last_os_error()),
-            }
-        };
-        // SAFETY: between fork and exec the closure makes one system call.
-        unsafe { command.pre_exec(confine) };
-    }
 }
 
 /// The name of a cable where there is one.

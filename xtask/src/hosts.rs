@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 
 use crate::bench::launch::{self, Dialogue, Program};
 use crate::capture::Capture;
-use crate::enclosure::{Cpus, Group, Namespace};
+use crate::cpus;
+use crate::enclosure::{Group, Namespace};
 use crate::suite::Lacking;
 use crate::user;
 
@@ -123,12 +124,12 @@ impl Hosts {
                 namespace.settle(cable, &addresses.map(|of_family| of_family[end]))?;
             }
         }
-        let cpus = ground.is_divided.then(Cpus::halves).transpose()?;
+        let cpus = ground.is_divided.then(cpus::halves).transpose()?;
         // An agent has to write its program into the kernel first, so both begin at once.
         let prepare = |namespace, end: usize| {
             let directory = directory.join(["server", "client"][end]);
             let settings = settings(&directory, end, ground);
-            let cpus = cpus.map(|halves| halves[end]);
+            let cpus = cpus.as_ref().map(|halves| halves[end].clone());
             Site::prepare(sidestep, namespace, cpus, directory, &settings)
         };
         let sites = [prepare(server, 0)?, prepare(client, 1)?];
@@ -151,12 +152,9 @@ impl Hosts {
 
     /// Waits until the links are other ones than these.
     pub(crate) fn await_other_links(&self, before: &[Value], patience: Duration) -> Result<()> {
-        let deadline = Instant::now() + patience;
-        while self.links()? == before {
-            ensure!(Instant::now() < deadline, "the links are still {before:?}");
-            thread::sleep(POLL_INTERVAL);
-        }
-        Ok(())
+        wait_while(patience, || {
+            Ok((self.links()? == before).then(|| format!("the links are still {before:?}")))
+        })
     }
 
     /// A third host, behind a cable of its own to the server, and the address that it has there. It has
@@ -186,26 +184,28 @@ impl Hosts {
 
     /// Waits until neither end has a link group.
     pub(crate) fn await_no_links(&self, patience: Duration) -> Result<()> {
-        let deadline = Instant::now() + patience;
-        for host in [&self.server, &self.client] {
-            while host.ask("links")? != json!([]) {
-                ensure!(Instant::now() < deadline, "links are left: {}", host.ask("links")?);
-                thread::sleep(POLL_INTERVAL);
-            }
-        }
-        Ok(())
+        self.wait_at_both(patience, |host| {
+            let links = host.ask("links")?;
+            Ok((links != json!([])).then(|| format!("links are left: {links}")))
+        })
     }
 
     /// Waits until each link group has as many links as this at both ends, whatever happened before.
     pub(crate) fn await_links(&self, count: usize, patience: Duration) -> Result<()> {
-        let deadline = Instant::now() + patience;
-        for host in [&self.server, &self.client] {
-            while !host.has_links(count)? {
-                ensure!(Instant::now() < deadline, "not {count} links: {}", host.ask("links")?);
-                thread::sleep(POLL_INTERVAL);
-            }
-        }
-        Ok(())
+        self.wait_at_both(patience, |host| match host.has_links(count)? {
+            true => Ok(None),
+            false => Ok(Some(format!("not {count} links: {}", host.ask("links")?))),
+        })
+    }
+
+    /// Waits at one end and then at the other, as [`wait_while`] does.
+    fn wait_at_both(
+        &self,
+        patience: Duration,
+        wrong: impl Fn(&Host) -> Result<Option<String>>,
+    ) -> Result<()> {
+        wait_while(patience, || wrong(&self.server))?;
+        wait_while(patience, || wrong(&self.client))
     }
 
     /// The cable by which most of the client's connections send.
@@ -259,19 +259,12 @@ impl Hosts {
 
     /// Waits until so many adapters are up at both ends.
     pub(crate) fn await_adapters(&self, count: usize, patience: Duration) -> Result<()> {
-        let deadline = Instant::now() + patience;
-        for host in [&self.server, &self.client] {
-            loop {
-                let devices = host.ask("devices")?;
-                let up = devices.as_array().into_iter().flatten();
-                if up.filter(|it| it["is_up"] == true).count() == count {
-                    break;
-                }
-                ensure!(Instant::now() < deadline, "not {count} adapters are up: {devices}");
-                thread::sleep(POLL_INTERVAL);
-            }
-        }
-        Ok(())
+        self.wait_at_both(patience, |host| {
+            let devices = host.ask("devices")?;
+            let up = devices.as_array().into_iter().flatten().filter(|it| it["is_up"] == true);
+            let is_wrong = up.count() != count;
+            Ok(is_wrong.then(|| format!("not {count} adapters are up: {devices}")))
+        })
     }
 
     /// Both ends of a cable are told.
@@ -308,6 +301,18 @@ impl Hosts {
     }
 }
 
+/// Waits as long as something is wrong.
+///
+/// **Errors**: what is still wrong in the end.
+fn wait_while(patience: Duration, mut wrong: impl FnMut() -> Result<Option<String>>) -> Result<()> {
+    let deadline = Instant::now() + patience;
+    while let Some(wrong) = wrong()? {
+        ensure!(Instant::now() < deadline, wrong);
+        thread::sleep(POLL_INTERVAL);
+    }
+    Ok(())
+}
+
 fn settings(directory: &Path, end: usize, ground: Ground<'_>) -> String {
     let (socket, eid) = (directory.join("agent.sock"), ground.eids[end]);
     let (interfaces, adapters) = (&CABLES[..ground.cables], ground.adapters(end));
@@ -330,7 +335,7 @@ struct Site {
     group: Group,
     namespace: Namespace,
     /// Those of its gateway and programs, if not all.
-    cpus: Option<Cpus>,
+    cpus: Option<String>,
     directory: PathBuf,
 }
 
@@ -338,7 +343,7 @@ impl Site {
     fn prepare(
         sidestep: &Path,
         namespace: Namespace,
-        cpus: Option<Cpus>,
+        cpus: Option<String>,
         directory: PathBuf,
         settings: &str,
     ) -> Result<Self> {
@@ -354,14 +359,13 @@ impl Site {
 
     /// A command of this host.
     fn command(&self, words: &[&str]) -> Command {
+        let confined = self.cpus.as_ref().map(|cpus| ["taskset", "-c", cpus]);
+        let words = [confined.as_ref().map_or(&[][..], |it| it), words].concat();
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).env("PYTHONDONTWRITEBYTECODE", "1");
         command.env("SIDESTEP_CONFIG", self.directory.join("sidestep.toml"));
         self.namespace.enclose(&mut command);
         self.group.enclose(&mut command);
-        if let Some(cpus) = self.cpus {
-            cpus.enclose(&mut command);
-        }
         command
     }
 }

@@ -21,6 +21,7 @@
 mod bench;
 mod capture;
 mod compat;
+mod cpus;
 mod debian;
 mod demo;
 mod e2e;

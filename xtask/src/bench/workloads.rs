@@ -14,6 +14,7 @@ use super::launch::{self, Dialogue, Transport};
 use super::measure::{Bound, Compare};
 use super::report::Pair;
 use super::{databases, files, hosts, namespaces, web};
+use crate::cpus;
 
 /// One line of the table: a promise and how it is judged.
 #[derive(Debug)]
@@ -90,7 +91,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         name: "sockperf-one-cpu",
         packages: &["sockperf"],
         rows: &[Row::ratio("sockperf 64 B, p50, one CPU", "µs", Compare::TcpOverSmc, 1.0, 2.5)],
-        sampling: Sampling::Runs(|lab, transport| sockperf(lab, transport, Some(first_cpu()?))),
+        sampling: Sampling::Runs(|lab, transport| sockperf(lab, transport, Some(cpus::first()?))),
     },
     Workload {
         name: "redis-c1",
@@ -442,16 +443,6 @@ fn sockperf(lab: &Lab, transport: Transport, cpu: Option<String>) -> Result<Vec<
 fn median_us(output: &str) -> Option<f64> {
     let line = output.lines().find(|line| line.contains("percentile 50.000"))?;
     line.rsplit_once('=')?.1.trim().parse().ok()
-}
-
-/// The first CPU this process may use.
-fn first_cpu() -> Result<String> {
-    let status = fs::read_to_string("/proc/self/status").context("/proc/self/status")?;
-    let list = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
-        .context("no Cpus_allowed_list in /proc/self/status")?;
-    Ok(list.trim().split(['-', ',']).next().unwrap_or("0").to_owned())
 }
 
 // ---- redis ---------------------------------------------------------------
