@@ -78,15 +78,16 @@ fn made<'a>(
     place.get().context("they were made before")
 }
 
-/// Transactions per second of ten clients, by TCP and by SMC-R: of hosts that share their CPUs, and of
-/// hosts with CPUs of their own.
+/// Transactions per second of ten clients, by TCP and by SMC-R: of threads and of event loops on hosts
+/// that share their CPUs, and of threads on hosts with CPUs of their own.
 pub(super) fn requests(lab: &Lab, transport: Transport) -> Result<Vec<f64>> {
-    let words = ["--over", name_of(transport), "RR10(2KB/2KB)"];
-    let rate = |hosts| {
+    let (shared, divided) = (lab.hosts.plain(lab)?, lab.hosts.divided(lab)?);
+    let rate = |hosts, model| {
+        let words = ["--over", name_of(transport), "--model", model, "RR10(2KB/2KB)"];
         let run = Run::begin(lab, hosts, lab.duration(), &words)?;
         run.end(lab)?.number("/tps/median")
     };
-    Ok(vec![rate(lab.hosts.plain(lab)?)?, rate(lab.hosts.divided(lab)?)?])
+    Ok(vec![rate(shared, "threads")?, rate(shared, "event-loop")?, rate(divided, "threads")?])
 }
 
 /// Megabytes per second of a stream, by TCP and by SMC-R.

@@ -306,6 +306,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         packages: &["iproute2"],
         rows: &[
             Row::ratio("RR10(2KB/2KB), two hosts", "tran/s", Compare::SmcOverTcp, 0.5, 0.8),
+            Row::ratio("  by event loops", "tran/s", Compare::SmcOverTcp, 0.5, 0.8),
             Row::ratio("  each with its own CPUs", "tran/s", Compare::SmcOverTcp, 0.5, 0.8),
         ],
         sampling: Sampling::Runs(hosts::requests),
