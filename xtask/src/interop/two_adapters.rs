@@ -132,6 +132,10 @@ fn await_group(scene: &mut Scene, is_it: impl Fn(&[&Link]) -> bool) -> Result<Li
 /// link only when it knows what became of all that it has sent over it, and until then sends hardly
 /// anything over another; but its soft RDMA device repeats it as long as the path is cut. So there the
 /// cable is back as soon as Linux has no link over it.
+///
+/// Where only Linux has something under way, for it speaks first and the guest's cable is pulled before
+/// that has come, the talk takes 5 s more: its device would repeat for ever, and a gateway that waits for
+/// nothing tests a silent link only every 5 s (TEST LINK).
 fn fail_over(scene: &mut Scene, way: [Place; 2], cable: Cable) -> Result<Duration> {
     // Messages there and back, with a pause before each: some seconds.
     let play = Play::Echo { sizes: vec![3_000; 100], pause_ms: 20 };
