@@ -10,7 +10,7 @@ use sidestep_proto::link_group::{
     Rtoken, Ticket,
 };
 use sidestep_proto::rendezvous::hosts::Proposer;
-use sidestep_rdma::device::{Device, Kind, Peer};
+use sidestep_rdma::device::{Device, Kind, Peer, Readiness};
 use sidestep_rdma::memory::Shared;
 use sidestep_wire::clc::{AcceptConfirmR, Version};
 use sidestep_wire::{AlertToken, Diagnosis, LinkUserId, QpNumber, RmbeSize, RoceGid};
@@ -233,14 +233,15 @@ impl<D: Device> Host<D> {
 
     fn ready_to_receive(&mut self, id: u32, link: LinkUserId, peer: &LinkEnd, now: Duration) {
         let Some((qp, device)) = self.queue_pair(id, link) else { return };
-        let is_ready = peer.mtu.bytes().is_some_and(|mtu| {
+        let readiness = peer.mtu.bytes().map_or(Readiness::Refused, |mtu| {
             let other = Peer { qp: peer.qp, first_psn: peer.psn, mtu };
             device.ready_to_receive(qp, address_of(peer.gid), other)
         });
-        match (self.engine(id), is_ready) {
-            (Some(engine), true) => engine.handle_ready_to_receive(link, now),
-            (Some(engine), false) => engine.handle_link_failed(link, now),
-            (None, _) => {}
+        let Some(engine) = self.engine(id) else { return };
+        match readiness {
+            Readiness::Ready => engine.handle_ready_to_receive(link, now),
+            Readiness::Pending => {}
+            Readiness::Refused => engine.handle_link_failed(link, now),
         }
     }
 

@@ -33,6 +33,11 @@ impl<D: Device> Host<D> {
         let link = self.ports.get(&adapter).and_then(|port| port.links.get(&qp)).copied();
         let Some((id, link)) = link else { return };
         match event {
+            DeviceEvent::Ready => {
+                if let Some(engine) = self.engine(id) {
+                    engine.handle_ready_to_receive(link, now);
+                }
+            }
             DeviceEvent::Completed { id: work, result: Ok(()) } => {
                 self.completed(id, link, work, now);
             }

@@ -8,7 +8,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sidestep_rdma::device::{Device, Driven, Event, Holdings, Kind, Peer, PostError, Source};
+use sidestep_rdma::device::{
+    Device, Driven, Event, Holdings, Kind, Peer, PostError, Readiness, Source,
+};
 use sidestep_rdma::memory::{Registration, Shared};
 use sidestep_rdma::soft::Rnic;
 use sidestep_rdma::verbs::{Adapter, Notice};
@@ -54,7 +56,7 @@ impl Device for Nic {
         either!(self, device => device.agree_on(qp, kind));
     }
 
-    fn ready_to_receive(&mut self, qp: QpNumber, address: IpAddr, peer: Peer) -> bool {
+    fn ready_to_receive(&mut self, qp: QpNumber, address: IpAddr, peer: Peer) -> Readiness {
         either!(self, device => device.ready_to_receive(qp, address, peer))
     }
 

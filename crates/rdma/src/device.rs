@@ -44,6 +44,23 @@ pub enum Kind {
     RoceV2,
 }
 
+/// What has become of a queue pair that is to hear its peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// It does.
+    Ready,
+    /// It has to be found out where the peer is; [`Event::Ready`] or [`Event::Broken`] tells.
+    Pending,
+    /// It cannot, or there is no such queue pair.
+    Refused,
+}
+
+impl From<bool> for Readiness {
+    fn from(is_ready: bool) -> Self {
+        if is_ready { Self::Ready } else { Self::Refused }
+    }
+}
+
 /// How many objects a device has for its owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
@@ -65,9 +82,8 @@ pub trait Device {
     /// [`ready_to_receive`](Self::ready_to_receive). A device that knows one kind only keeps to that.
     fn agree_on(&mut self, _qp: QpNumber, _kind: Kind) {}
 
-    /// Carries out what the peer at this address asks for, from now on. False: it cannot be reached,
-    /// or there is no such queue pair.
-    fn ready_to_receive(&mut self, qp: QpNumber, address: IpAddr, peer: Peer) -> bool;
+    /// Carries out what the peer at this address asks for, from now on or from [`Event::Ready`] on.
+    fn ready_to_receive(&mut self, qp: QpNumber, address: IpAddr, peer: Peer) -> Readiness;
 
     /// Takes what is posted, from now on; after [`ready_to_receive`](Self::ready_to_receive). False:
     /// the device refuses.
@@ -96,7 +112,8 @@ pub trait Device {
         to: (Rkey, RmbAddress),
     ) -> Result<(), PostError>;
 
-    /// What has happened next. Of one queue pair in order: [`Event::Completed`] for each number, as
+    /// What has happened next. Of one queue pair in order: [`Event::Ready`], if the owner was told to
+    /// wait for it; [`Event::Completed`] for each number, as
     /// posted; [`Event::Received`]; [`Event::Silent`], if the device can tell before it gives up; and
     /// at last [`Event::Broken`], when nothing more of what was posted is read or sent.
     fn poll_event(&mut self) -> Option<(QpNumber, Event)>;

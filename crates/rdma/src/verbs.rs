@@ -20,6 +20,7 @@
 //! | `objects` | what it hands out, as values that give it back |
 //! | `ports` | adapters, ports and addresses, and which one is meant |
 //! | `queue_pair` | chains of works, completions in order, the end |
+//! | `search` | peers are looked for, and nobody waits for it |
 //! | `adapter` | queue pairs and keys of an address, wake-ups, events |
 //!
 //! # What a message costs
@@ -38,6 +39,7 @@ mod library;
 mod objects;
 mod ports;
 mod queue_pair;
+mod search;
 
 pub use crate::device::Kind;
 pub use adapter::{Adapter, Notice, OpenError};

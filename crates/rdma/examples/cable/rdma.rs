@@ -122,7 +122,7 @@ pub(crate) fn run(scene: &Scene, workload: Workload, time: Duration) -> f64 {
                 true
             }
             Event::Completed { result, .. } => result.is_ok(),
-            Event::Silent => true,
+            Event::Ready | Event::Silent => true,
             Event::Broken(failure) => panic!("{failure:?}"),
         });
         barrier.wait();

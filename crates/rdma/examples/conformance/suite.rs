@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sidestep_rdma::device::{Device, Event, Failure, Holdings, Peer, PostError, Source};
+use sidestep_rdma::device::{Device, Event, Failure, Holdings, Peer, PostError, Readiness, Source};
 use sidestep_rdma::memory::{Registration, Shared};
 use sidestep_wire::roce::Nak;
 use sidestep_wire::{Psn, QpNumber, Rkey, RmbAddress};
@@ -119,7 +119,8 @@ impl Link {
             let (own, other) = (&ends[end], &ends[1 - end]);
             let (address, mtu) = (bench.address(1 - end), bench.mtu());
             let peer = Peer { qp: other.qp, first_psn: other.first_psn, mtu };
-            assert!(bench.device(end).ready_to_receive(own.qp, address, peer));
+            let readiness = bench.device(end).ready_to_receive(own.qp, address, peer);
+            assert!(await_ready(bench, end, own.qp, readiness));
         }
         for (end, own) in ends.iter().enumerate() {
             assert!(bench.device(end).ready_to_send(own.qp));
@@ -222,11 +223,29 @@ impl End {
             }
             // It may be told of before, by a device that can.
             Event::Silent => {}
+            Event::Ready => panic!("nobody waits for it any more"),
             Event::Broken(failure) => {
                 assert_eq!(self.completed.len() as u64, self.posted, "nothing is left over");
                 self.broken = Some(failure);
             }
         }
+    }
+}
+
+/// Waits until a queue pair hears its peer, which nobody else has anything to tell of meanwhile.
+/// False: it will not.
+fn await_ready(bench: &mut dyn Bench, end: usize, qp: QpNumber, readiness: Readiness) -> bool {
+    if readiness != Readiness::Pending {
+        return readiness == Readiness::Ready;
+    }
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        bench.progress();
+        if let Some(event) = bench.device(end).poll_event() {
+            let is_all = bench.device(end).poll_event().is_none();
+            return is_all && event == (qp, Event::Ready);
+        }
+        assert!(Instant::now() < deadline, "nothing becomes of it");
     }
 }
 
@@ -475,7 +494,7 @@ fn what_cannot_be_posted_is_not(bench: &mut dyn Bench) {
     assert_eq!(bench.device(0).post_send(unknown, 0, b""), Err(PostError::NotReady));
     let (address, mtu) = (bench.address(1), bench.mtu());
     let peer = Peer { qp: unknown, first_psn: Psn::from_low_bits(0), mtu };
-    assert!(!bench.device(0).ready_to_receive(unknown, address, peer));
+    assert_eq!(bench.device(0).ready_to_receive(unknown, address, peer), Readiness::Refused);
 
     let early = End::new(bench.device(0));
     assert_eq!(bench.device(0).post_send(early.qp, 0, b"deaf"), Err(PostError::NotReady));

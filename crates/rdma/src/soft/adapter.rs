@@ -27,7 +27,7 @@ use sidestep_wire::{Psn, QpNumber, Rkey, RmbAddress};
 
 use super::queue_pair::{Event, Peer, PostError, QueuePair};
 use super::sharing::{Slot, is_question};
-use crate::device::{Device, Holdings, Source};
+use crate::device::{Device, Holdings, Readiness, Source};
 use crate::memory::{Regions, Registration, Shared};
 
 /// How long a tombstone stands.
@@ -372,8 +372,8 @@ impl Device for Adapter {
         Some(self.create())
     }
 
-    fn ready_to_receive(&mut self, qp: QpNumber, address: IpAddr, peer: Peer) -> bool {
-        self.ready_to_receive(qp, address, peer)
+    fn ready_to_receive(&mut self, qp: QpNumber, address: IpAddr, peer: Peer) -> Readiness {
+        self.ready_to_receive(qp, address, peer).into()
     }
 
     fn ready_to_send(&mut self, qp: QpNumber) -> bool {

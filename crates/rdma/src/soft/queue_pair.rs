@@ -26,6 +26,9 @@ use crate::memory::{Regions, Shared};
 /// What a queue pair has to tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
+    /// The peer was found, and is heard from now on
+    /// ([`Readiness::Pending`](crate::device::Readiness::Pending)).
+    Ready,
     /// A message that was posted under this number has arrived; or why it has not.
     Completed {
         /// As given to `post_send` or `post_write`.

@@ -30,7 +30,7 @@ use super::port::{OpenError, Port, Sent, Settings};
 use super::queue_pair::{Event, Peer, PostError};
 use super::sharing::Membership;
 use super::sys;
-use crate::device::{Device, Driven, Holdings, Source};
+use crate::device::{Device, Driven, Holdings, Readiness, Source};
 use crate::faults::{Faults, Plan};
 use crate::memory::{Registration, Shared};
 
@@ -250,8 +250,8 @@ impl Device for Rnic {
         Device::create(&mut self.adapter)
     }
 
-    fn ready_to_receive(&mut self, qp: QpNumber, address: IpAddr, peer: Peer) -> bool {
-        self.adapter.ready_to_receive(qp, address, peer)
+    fn ready_to_receive(&mut self, qp: QpNumber, address: IpAddr, peer: Peer) -> Readiness {
+        self.adapter.ready_to_receive(qp, address, peer).into()
     }
 
     fn ready_to_send(&mut self, qp: QpNumber) -> bool {

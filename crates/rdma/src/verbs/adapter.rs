@@ -43,7 +43,10 @@ use super::library::Verbs;
 use super::objects::{Channel, Context, Happening, Key};
 use super::ports::{Gid, Port, gids_of};
 use super::queue_pair::{Origin, QueuePair, RECEIVE_DEPTH};
-use crate::device::{Device, Driven, Event, Failure, Holdings, Kind, Peer, PostError, Source};
+use super::search::Searches;
+use crate::device::{
+    Device, Driven, Event, Failure, Holdings, Kind, Peer, PostError, Readiness, Source,
+};
 use crate::memory::{PAGE_MASK, Registration, Shared};
 use crate::soft::sys;
 
@@ -92,6 +95,7 @@ pub enum Notice {
 pub struct Adapter {
     // Before the context, the channel and the descriptor that they were made from.
     links: BTreeMap<QpNumber, Link>,
+    searches: Searches,
     keys: BTreeMap<Rkey, Key>,
     /// Whose queue announces itself by which token.
     tokens: BTreeMap<usize, QpNumber>,
@@ -115,7 +119,7 @@ pub struct Adapter {
     depth_max: u32,
     channel: Arc<Channel>,
     context: Arc<Context>,
-    /// Watches the channel and the adapter's events.
+    /// Watches the channel, the adapter's events, and the ends of searches.
     epoll: OwnedFd,
 }
 
@@ -150,8 +154,11 @@ impl Adapter {
         let epoll = sys::epoll()?;
         sys::watch(epoll.as_fd(), context.async_fd(), libc::EPOLLIN)?;
         sys::watch(epoll.as_fd(), channel.fd(), libc::EPOLLIN)?;
+        let searches = Searches::new()?;
+        sys::watch(epoll.as_fd(), searches.bell(), libc::EPOLLIN)?;
         Ok(Self {
             links: BTreeMap::new(),
+            searches,
             keys: BTreeMap::new(),
             tokens: BTreeMap::new(),
             last_token: 0,
@@ -216,6 +223,7 @@ impl Adapter {
     pub fn receive(&mut self, _now: Duration) -> bool {
         self.turns = self.turns.wrapping_add(1);
         self.has_failed = false;
+        self.take_found();
         if self.awake.is_empty() || self.turns.is_multiple_of(TURNS_PER_QUESTION) {
             self.take_happenings();
             self.take_announcements();
@@ -230,6 +238,19 @@ impl Adapter {
             rouse(link, &mut self.restless, number);
         }
         !self.awake.is_empty()
+    }
+
+    fn take_found(&mut self) {
+        while let Some(found) = self.searches.next() {
+            if let Some(number) = self.tokens.get(&found.token)
+                && let Some(link) = self.links.get_mut(number)
+            {
+                link.qp.found(&found.result);
+                rouse(link, &mut self.restless, *number);
+                // Something may have come since.
+                wake(&mut self.links, &mut self.awake, *number);
+            }
+        }
     }
 
     fn take_announcements(&mut self) {
@@ -391,12 +412,16 @@ impl Device for Adapter {
         }
     }
 
-    fn ready_to_receive(&mut self, qp: QpNumber, address: IpAddr, peer: Peer) -> bool {
-        let Some(link) = self.links.get_mut(&qp) else { return false };
+    fn ready_to_receive(&mut self, qp: QpNumber, address: IpAddr, peer: Peer) -> Readiness {
+        let Some(link) = self.links.get_mut(&qp) else { return Readiness::Refused };
         let gid = link.gid;
         // Over Ethernet addresses are only names.
         let is_near = gid.kind == Kind::RoceV1 || address.is_ipv4() == gid.address.is_ipv4();
-        is_near && peer.mtu <= self.mtu && link.qp.ready_to_receive(&gid, address, peer).is_ok()
+        let is_possible = is_near && peer.mtu <= self.mtu;
+        match is_possible && link.qp.seek(&gid, (address, peer), &mut self.searches).is_ok() {
+            true => Readiness::Pending,
+            false => Readiness::Refused,
+        }
     }
 
     fn ready_to_send(&mut self, qp: QpNumber) -> bool {

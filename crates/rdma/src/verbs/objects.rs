@@ -452,14 +452,23 @@ pub(super) struct Pair {
     /// What it really has room for.
     cap: QpCap,
     queue: Queue,
+    /// Where messages come to.
+    rooms: Key,
 }
 
 // SAFETY: as `Context`.
 unsafe impl Send for Pair {}
+// SAFETY: as above.
+unsafe impl Sync for Pair {}
 
 impl Pair {
     /// A reliable connection that has at least this much room.
-    pub(super) fn new(domain: &Arc<Domain>, queue: Queue, cap: QpCap) -> io::Result<Self> {
+    pub(super) fn new(
+        domain: &Arc<Domain>,
+        queue: Queue,
+        cap: QpCap,
+        rooms: Key,
+    ) -> io::Result<Self> {
         let mut wanted = QpInitAttr {
             qp_context: null_mut(),
             send_cq: queue.raw.as_ptr(),
@@ -473,7 +482,7 @@ impl Pair {
         // SAFETY: a domain and a queue of the same adapter; what it has room for is written back.
         let raw = unsafe { (verbs.create_qp)(domain.raw.as_ptr(), &raw mut wanted) };
         let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
-        Ok(Self { domain: Arc::clone(domain), raw, cap: wanted.cap, queue })
+        Ok(Self { domain: Arc::clone(domain), raw, cap: wanted.cap, queue, rooms })
     }
 
     pub(super) fn number(&self) -> QpNumber {
@@ -490,6 +499,11 @@ impl Pair {
 
     pub(super) const fn queue(&self) -> &Queue {
         &self.queue
+    }
+
+    /// The memory that messages come to.
+    pub(super) const fn rooms(&self) -> &Key {
+        &self.rooms
     }
 
     /// Gives the fields of `attributes` that `mask` names to the queue pair.

@@ -45,6 +45,7 @@ use super::abi::{
 };
 use super::objects::{Channel, Context, Domain, Key, Pair, Queue};
 use super::ports::{Gid, octets};
+use super::search::Searches;
 use crate::device::{Event, Failure, Peer, PostError, Source};
 use crate::memory::Shared;
 
@@ -93,6 +94,8 @@ pub(super) struct Origin<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Deaf,
+    /// Its peer is looked for.
+    Seeks,
     Receives,
     Sends,
     Broken,
@@ -108,8 +111,9 @@ enum Work {
 /// One end of a reliable connection.
 #[derive(Debug)]
 pub(super) struct QueuePair {
-    /// First, so it is gone before the memory that it reads and writes.
-    pair: Pair,
+    /// First, so it is gone before the memory that it reads. While its peer is looked for, when it
+    /// reads nothing yet, a thread has it, too.
+    pair: Arc<Pair>,
     stage: Stage,
     first_psn: Psn,
     /// Messages posted, and of those completed: the numbers of the next ones.
@@ -121,9 +125,7 @@ pub(super) struct QueuePair {
     /// The adapter's keys to memory that WRITEs come from, by the number of the source.
     sources: Vec<Option<Key>>,
     slots: Slots,
-    /// Rooms for messages.
-    memory: Key,
-    /// Those that are not posted.
+    /// Rooms for messages that are not posted.
     empty_rooms: Vec<usize>,
     events: VecDeque<Event>,
     /// Messages among them; `untold + rooms that are posted <= RECEIVE_DEPTH`.
@@ -177,8 +179,7 @@ impl QueuePair {
     pub(super) fn new(origin: &Origin<'_>) -> io::Result<Self> {
         let domain = Arc::new(Domain::new(origin.context)?);
         let depth = SEND_DEPTH.min(origin.depth_max);
-        let pair = create(origin, &domain, depth)?;
-        let rooms = Arc::new(Shared::zeroed(RECEIVE_DEPTH as usize * MESSAGE_LEN_MAX));
+        let pair = Arc::new(create(origin, &domain, depth)?);
         let mut this = Self {
             stage: Stage::Deaf,
             first_psn: Psn::from_low_bits(rand::random()),
@@ -189,10 +190,9 @@ impl QueuePair {
             chained: 0,
             sources: Vec::new(),
             slots: Slots::new(&domain)?,
-            memory: Key::local(&domain, &rooms)?,
             empty_rooms: (0..RECEIVE_DEPTH as usize).collect(),
-            // What was received, what was completed, and the end.
-            events: VecDeque::with_capacity((RECEIVE_DEPTH + depth + 1) as usize),
+            // That the peer was found, what was received, what was completed, and the end.
+            events: VecDeque::with_capacity((RECEIVE_DEPTH + depth + 2) as usize),
             untold: 0,
             cause: None,
             token: origin.token,
@@ -210,17 +210,16 @@ impl QueuePair {
         if this.cause.is_some() { Err(io::ErrorKind::Other.into()) } else { Ok(this) }
     }
 
-    /// The peer's requests are carried out from now on.
+    /// Looks for the peer, whose requests are to be carried out.
     ///
     /// # Errors
     ///
-    /// The library's: most of all if the peer cannot be reached. Nobody answers for its address; that
-    /// may have taken seconds.
-    pub(super) fn ready_to_receive(
+    /// The search cannot begin.
+    pub(super) fn seek(
         &mut self,
         gid: &Gid,
-        address: IpAddr,
-        peer: Peer,
+        (address, peer): (IpAddr, Peer),
+        searches: &mut Searches,
     ) -> io::Result<()> {
         if self.stage != Stage::Deaf {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -253,9 +252,22 @@ impl QueuePair {
             | mask::RQ_PSN
             | mask::MAX_DEST_RD_ATOMIC
             | mask::MIN_RNR_TIMER;
-        self.pair.modify(attributes, what)?;
-        self.stage = Stage::Receives;
+        searches.begin(self.token, &self.pair, (attributes, what))?;
+        self.stage = Stage::Seeks;
         Ok(())
+    }
+
+    /// The search is over. If the peer was found, its requests are carried out.
+    pub(super) fn found(&mut self, result: &io::Result<()>) {
+        match result {
+            _ if self.stage != Stage::Seeks => {}
+            Ok(()) => {
+                self.stage = Stage::Receives;
+                self.events.push_back(Event::Ready);
+            }
+            // Nobody answers for its address.
+            Err(_) => self.break_down(Failure::PeerSilent),
+        }
     }
 
     /// Messages can be posted from now on.
@@ -300,14 +312,16 @@ impl QueuePair {
     }
 
     /// The domain whose keys its peer may use.
-    pub(super) const fn domain(&self) -> &Arc<Domain> {
+    pub(super) fn domain(&self) -> &Arc<Domain> {
         self.pair.domain()
     }
 }
 
 /// Makes the queue pair and its completion queue, inline if the adapter can.
 fn create(origin: &Origin<'_>, domain: &Arc<Domain>, depth: u32) -> io::Result<Pair> {
+    let memory = Arc::new(Shared::zeroed(RECEIVE_DEPTH as usize * MESSAGE_LEN_MAX));
     let with = |max_inline_data| {
+        let rooms = Key::local(domain, &memory)?;
         let queue = Queue::new(origin.channel, depth + RECEIVE_DEPTH, origin.token)?;
         let cap = QpCap {
             max_send_wr: depth,
@@ -316,7 +330,7 @@ fn create(origin: &Origin<'_>, domain: &Arc<Domain>, depth: u32) -> io::Result<P
             max_recv_sge: 1,
             max_inline_data,
         };
-        Pair::new(domain, queue, cap)
+        Pair::new(domain, queue, cap, rooms)
     };
     with(INLINE_LEN).or_else(|_| with(0))
 }
@@ -504,9 +518,10 @@ impl QueuePair {
         !self.events.is_empty()
     }
 
-    /// Takes a batch of completions. False: there were none.
+    /// Takes a batch of completions. False: there were none, or they have to wait. The peer may send
+    /// before its search has told us that it is found, and that is told first.
     pub(super) fn poll(&mut self) -> bool {
-        if self.stage == Stage::Broken {
+        if matches!(self.stage, Stage::Broken | Stage::Seeks) {
             return false;
         }
         match self.take_batch() {
@@ -575,7 +590,7 @@ impl QueuePair {
         let room = room as usize;
         let len = (completion.byte_len as usize).min(MESSAGE_LEN_MAX);
         let mut message = SmallVec::from_elem(0, len);
-        if self.memory.memory().copy_out(room * MESSAGE_LEN_MAX, &mut message) {
+        if self.pair.rooms().memory().copy_out(room * MESSAGE_LEN_MAX, &mut message) {
             self.events.push_back(Event::Received(message));
             self.untold += 1;
             self.empty_rooms.push(room);
@@ -608,7 +623,7 @@ impl QueuePair {
             [RecvWr { wr_id: 0, next: null_mut(), sg_list: null_mut(), num_sge: 0 }; BATCH];
         let mut next = null_mut();
         for (&room, (wr, sge)) in rooms.iter().zip(works.iter_mut().zip(&mut pieces)) {
-            *sge = piece(&self.memory, room * MESSAGE_LEN_MAX, MESSAGE_LEN_MAX);
+            *sge = piece(self.pair.rooms(), room * MESSAGE_LEN_MAX, MESSAGE_LEN_MAX);
             *wr = RecvWr { wr_id: IS_RECEIVE | room as u64, next, sg_list: sge, num_sge: 1 };
             next = wr;
         }

@@ -48,7 +48,7 @@ impl End {
                 }
                 // A busy machine.
                 Event::Silent => {}
-                Event::Broken(failure) => panic!("{failure:?}"),
+                event @ (Event::Ready | Event::Broken(_)) => panic!("{event:?}"),
             }
         }
     }

@@ -10,7 +10,7 @@ use sidestep_rdma::verbs::{self, Adapter, By, Kind, Notice, OpenError};
 use sidestep_wire::Psn;
 use sidestep_wire::roce::Nak;
 
-use crate::pair::Pair;
+use crate::pair::{Pair, hears};
 use crate::{model, open};
 
 const DONE: [Event; 2] =
@@ -215,7 +215,7 @@ fn queue_pairs_send_by_the_kind_that_was_agreed_on() {
         let (own, first_psn) = adapter.create().unwrap();
         adapter.agree_on(own, kind);
         let peer = Peer { qp: own, first_psn, mtu: adapter.mtu() };
-        let is_ready = adapter.ready_to_receive(own, address.parse().unwrap(), peer);
+        let is_ready = hears(adapter, own, address.parse().unwrap(), peer);
         is_ready.then(|| model::world(|world| world.ways.pop().unwrap()))
     };
     assert_eq!(way_to("10.9.0.3", Kind::RoceV2), Some(2));
@@ -230,7 +230,7 @@ fn queue_pairs_send_by_the_kind_that_was_agreed_on() {
     let (own, first_psn) = single.create().unwrap();
     single.agree_on(own, Kind::RoceV2);
     let peer = Peer { qp: own, first_psn, mtu: 1024 };
-    assert!(single.ready_to_receive(own, gid.address, peer));
+    assert!(hears(&mut single, own, gid.address, peer));
     assert_eq!(model::world(|world| world.ways.pop()), Some(1));
 }
 

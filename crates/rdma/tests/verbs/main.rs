@@ -6,6 +6,7 @@
 //! | `model` | an adapter in software, which is strict with its user |
 //! | `pair` | two adapters over the model, connected |
 //! | `way` | what a message costs: calls, allocations, system calls |
+//! | `search` | peers that are looked for, and are not there |
 //! | `events` | wake-ups, ports, addresses, the end of an adapter |
 //! | `suite` | what every device promises (`examples/conformance`), over the model |
 
@@ -13,6 +14,7 @@ mod events;
 mod layouts;
 mod model;
 mod pair;
+mod search;
 #[path = "../../examples/conformance/suite.rs"]
 mod suite;
 mod way;

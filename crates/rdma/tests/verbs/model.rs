@@ -15,14 +15,15 @@
 //! has a key to it, an object that is destroyed before what was made from it: each is a panic. Since
 //! no panic leaves a function that C calls, each is the end of the test program, too, with its text.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::{dangling_mut, null_mut};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
 
 use sidestep_rdma::verbs::Verbs;
 use sidestep_rdma::verbs::abi::{
@@ -66,7 +67,28 @@ pub(crate) const NAME: &str = "model0";
 // ---- the world ----------------------------------------------------------------------------------
 
 thread_local! {
-    static WORLD: RefCell<World> = RefCell::new(World::new());
+    static WORLD: Arc<Held> = Arc::new(Held(Mutex::new(World::new())));
+}
+
+/// A world, which searches see from threads of their own.
+struct Held(Mutex<World>);
+
+// SAFETY: what it points to is its own, and is used by who holds the lock.
+unsafe impl Send for Held {}
+// SAFETY: as above.
+unsafe impl Sync for Held {}
+
+/// Whose queue pairs are whose, by their addresses: a search is made by a thread of its own.
+static OWNERS: Mutex<BTreeMap<usize, Arc<Held>>> = Mutex::new(BTreeMap::new());
+
+/// What becomes of a search for a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Comes,
+    /// The call does not return.
+    IsAwaited,
+    /// It fails.
+    Never,
 }
 
 /// What a test may ask of the model.
@@ -78,6 +100,8 @@ pub(crate) struct World {
     /// Entries of the port's table.
     pub(crate) gids: Vec<GidEntry>,
     pub(crate) is_port_up: bool,
+    /// To the question whose a peer's address is.
+    pub(crate) answer: Answer,
     /// What was posted stays where it is.
     pub(crate) is_stopped: bool,
     /// Registrations that are still granted.
@@ -184,6 +208,7 @@ impl World {
                 GidEntry { gid_index: 5, ..gid(3, abi::GID_TYPE_ROCE_V1) },
             ],
             is_port_up: true,
+            answer: Answer::Comes,
             is_stopped: false,
             keys_left: usize::MAX,
             posts: (0, 0),
@@ -350,7 +375,13 @@ impl World {
 
 /// Looks at the world, or changes it.
 pub(crate) fn world<T>(change: impl FnOnce(&mut World) -> T) -> T {
-    WORLD.with_borrow_mut(change)
+    WORLD.with(|world| change(&mut world.0.lock().unwrap()))
+}
+
+/// The same with the world of a queue pair, from any thread.
+fn world_of<T>(qp: *mut Qp, change: impl FnOnce(&mut World) -> T) -> T {
+    let world = Arc::clone(&OWNERS.lock().unwrap()[&(qp as usize)]);
+    change(&mut world.0.lock().unwrap())
 }
 
 /// Carries out everything that was posted, as far as it can be. True: there was something.
@@ -750,6 +781,7 @@ unsafe extern "C" fn create_qp(domain: *mut Pd, wanted: *mut QpInitAttr) -> *mut
             handle: 0,
             qp_num: world.last_number,
         }));
+        OWNERS.lock().unwrap().insert(raw as usize, WORLD.with(Arc::clone));
         let queue = world.queues.get_mut(&wanted.send_cq).unwrap();
         queue.users += 1;
         assert!(queue.len_max >= (cap.max_send_wr + cap.max_recv_wr) as usize);
@@ -800,7 +832,15 @@ unsafe extern "C" fn modify_qp(qp: *mut Qp, attributes: *mut QpAttr, fields: c_i
     // SAFETY: the caller's.
     let (attributes, number) = unsafe { (*attributes, (*qp).qp_num) };
     assert_eq!(fields, needed(attributes.qp_state));
-    world(|world| {
+    if attributes.qp_state == state::RTR {
+        while world_of(qp, |world| world.answer) == Answer::IsAwaited {
+            thread::sleep(Duration::from_millis(1));
+        }
+        if world_of(qp, |world| world.answer) == Answer::Never {
+            return libc::ETIMEDOUT;
+        }
+    }
+    world_of(qp, |world| {
         if world.is_gone {
             return libc::EIO;
         }
@@ -837,6 +877,7 @@ unsafe extern "C" fn modify_qp(qp: *mut Qp, attributes: *mut QpAttr, fields: c_i
 }
 
 unsafe extern "C" fn destroy_qp(qp: *mut Qp) -> c_int {
+    OWNERS.lock().unwrap().remove(&(qp as usize));
     world(|world| {
         // SAFETY: as it was given.
         let qp = unsafe { Box::from_raw(qp) };

@@ -1,9 +1,11 @@
 //! Two adapters over the model with a link between them, for tests that look closer than the suite.
 
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
-use sidestep_rdma::device::{Device, Event, Peer, Source};
+use sidestep_rdma::device::{Device, Event, Peer, Readiness, Source};
 use sidestep_rdma::memory::{Registration, Shared};
 use sidestep_rdma::verbs::Adapter;
 use sidestep_wire::QpNumber;
@@ -11,6 +13,25 @@ use sidestep_wire::QpNumber;
 use crate::{model, open};
 
 pub(crate) const MEMORY_LEN: usize = 1 << 16;
+
+/// Has a queue pair look for its peer, and waits for what becomes of that.
+pub(crate) fn hears(adapter: &mut Adapter, qp: QpNumber, address: IpAddr, peer: Peer) -> bool {
+    match adapter.ready_to_receive(qp, address, peer) {
+        Readiness::Pending => is_found(adapter, qp),
+        readiness => readiness == Readiness::Ready,
+    }
+}
+
+/// Waits for the end of a search.
+pub(crate) fn is_found(adapter: &mut Adapter, qp: QpNumber) -> bool {
+    loop {
+        adapter.turn(Duration::ZERO);
+        if let Some(event) = adapter.poll_event() {
+            return event == (qp, Event::Ready) && adapter.poll_event().is_none();
+        }
+        thread::yield_now();
+    }
+}
 
 pub(crate) struct Pair {
     pub(crate) adapters: [Adapter; 2],
@@ -29,7 +50,7 @@ impl Pair {
         for (end, adapter) in adapters.iter_mut().enumerate() {
             let ((own, _), (qp, first_psn)) = (made[end], made[1 - end]);
             let (address, mtu) = (adapter.gid().address, adapter.mtu());
-            assert!(adapter.ready_to_receive(own, address, Peer { qp, first_psn, mtu }));
+            assert!(hears(adapter, own, address, Peer { qp, first_psn, mtu }));
             assert!(adapter.ready_to_send(own));
         }
         let qps = made.map(|(qp, _)| qp);

@@ -57,6 +57,7 @@ impl End {
             match event {
                 Event::Completed { id, result } => self.completed.push((id, result)),
                 Event::Received(bytes) => self.received.push(bytes.to_vec()),
+                Event::Ready => panic!("nobody waits for it"),
                 Event::Silent => self.silences.push(now),
                 Event::Broken(failure) => self.broken = Some(failure),
             }
