@@ -65,18 +65,9 @@ pub(crate) struct Captured {
 impl Captured {
     /// What tshark says of the packets that `only` filters, a line with tabs for each.
     pub(crate) fn fields(&self, only: &str, fields: &[&str]) -> Result<String> {
-        let mut command = Command::new("tshark");
-        command.arg("-r").arg(&self.file).args(["-Y", only, "-T", "fields"]);
-        for field in fields {
-            command.args(["-e", field]);
-        }
-        // A client's port may be that of some other protocol.
-        command.args(["-o", "tcp.try_heuristic_first:TRUE"]);
-        // Of these it would look for signs in payloads, which are not of their kinds.
-        for protocol in STRANGERS {
-            command.args(["--disable-protocol", protocol]);
-        }
-        launch::run(command, PATIENCE)
+        let fields = fields.iter().flat_map(|field| ["-e", field]);
+        let words: Vec<&str> = ["-T", "fields"].into_iter().chain(fields).collect();
+        dissect(&self.file, only, &words)
     }
 
     /// **Errors**: `sidestep decode` finds a broken rule, or cannot read it.
@@ -85,6 +76,19 @@ impl Captured {
         decode.arg("decode").arg("--json").arg(&self.file);
         launch::run(decode, PATIENCE).with_context(|| format!("in {}", self.file.display()))
     }
+}
+
+/// What tshark prints of the packets in a file that `only` filters.
+pub(crate) fn dissect(file: &Path, only: &str, words: &[&str]) -> Result<String> {
+    let mut command = Command::new("tshark");
+    command.arg("-r").arg(file).args(["-Y", only]).args(words);
+    // A client's port may be that of some other protocol.
+    command.args(["-o", "tcp.try_heuristic_first:TRUE"]);
+    // Of these it would look for signs in payloads, which are not of their kinds.
+    for protocol in STRANGERS {
+        command.args(["--disable-protocol", protocol]);
+    }
+    launch::run(command, PATIENCE).context("tshark")
 }
 
 /// Protocols over InfiniBand that tshark knows.

@@ -17,6 +17,7 @@ use super::lan::Member;
 use super::talk::{PATIENCE, Place};
 use crate::bench::launch;
 use crate::bench::place::find_command;
+use crate::capture::dissect;
 
 /// A case: its name, and what it does.
 pub(super) type Case = (&'static str, fn(&mut Scene) -> Result<String>);
@@ -161,13 +162,8 @@ pub(super) fn dissected(capture: &Path, packets: usize) -> Result<String> {
     if find_command("tshark").is_none() {
         return Ok("tshark is not installed".to_owned());
     }
-    let count = |filter: &str| -> Result<usize> {
-        let mut command = Command::new("tshark");
-        command.arg("-r").arg(capture).args(["-Y", filter]);
-        // A client's port may be that of some other protocol.
-        command.args(["-o", "tcp.try_heuristic_first:TRUE"]);
-        Ok(launch::run(command, PATIENCE).context("tshark")?.lines().count())
-    };
+    let count =
+        |filter: &str| Ok::<_, anyhow::Error>(dissect(capture, filter, &[])?.lines().count());
     let (clc, roce) = (count("smc && tcp")?, count("infiniband")?);
     ensure!(clc >= 3, "tshark sees {clc} CLC messages");
     ensure!(roce >= packets, "tshark sees {roce} RoCEv2 packets");

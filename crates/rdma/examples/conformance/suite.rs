@@ -232,8 +232,8 @@ impl End {
     }
 }
 
-/// Waits until a queue pair hears its peer, which nobody else has anything to tell of meanwhile.
-/// False: it will not.
+/// Waits until a queue pair hears its peer; nobody has anything else to tell meanwhile. False: it
+/// never will.
 fn await_ready(bench: &mut dyn Bench, end: usize, qp: QpNumber, readiness: Readiness) -> bool {
     if readiness != Readiness::Pending {
         return readiness == Readiness::Ready;
