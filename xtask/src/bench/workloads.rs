@@ -413,6 +413,10 @@ fn rates(result: &Value, transport: &str) -> Result<BTreeMap<u64, f64>> {
 
 // ---- sockperf ------------------------------------------------------------
 
+/// How fast sockperf asks at most. It gives up beyond 600 000 requests a second, which it is
+/// answered in shared memory; over TCP the pace is never reached.
+pub(crate) const SOCKPERF_PACE: &str = "--mps=250000";
+
 fn sockperf(lab: &Lab, transport: Transport, cpu: Option<String>) -> Result<Vec<f64>> {
     let port = launch::free_port()?;
     let port_text = port.to_string();
@@ -429,9 +433,7 @@ fn sockperf(lab: &Lab, transport: Transport, cpu: Option<String>) -> Result<Vec<
         "-m",
         "64",
         "--full-rtt",
-        // It refuses sequence numbers beyond 600 000 a second, so it must not be
-        // answered faster than that; over TCP the pace is never reached.
-        "--mps=250000",
+        SOCKPERF_PACE,
         "-t",
         &seconds,
     ];

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::site::Site;
 use crate::bench::launch;
+use crate::bench::workloads::SOCKPERF_PACE;
 
 /// What the tools that copy carry.
 const COPIED_LEN: usize = 50_000_000;
@@ -101,7 +102,7 @@ pub(crate) fn sockperf(site: &Site<'_>) -> Result<String> {
     let address = ["--tcp", "-i", "127.0.0.1", "-p", &text];
     let mut server = site.serve(port, &[&["sockperf", "sr"], &address[..]].concat())?;
     let client = ["sockperf", "ping-pong", "-t", "1", "-m", "1400", "--data-integrity"];
-    let said = site.run(&[&client[..], &address].concat())?;
+    let said = site.run(&[&client[..], &[SOCKPERF_PACE], &address].concat())?;
     ensure!(!said.contains("integrity test failed"), "sockperf saw a wrong byte");
     server.must_be_alive()?;
     Ok("sockperf's data integrity test".to_owned())

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::bench::launch::{self, Dialogue, Transport};
 use crate::bench::place;
+use crate::bench::workloads::SOCKPERF_PACE;
 use crate::nginx;
 use crate::payload::{must_be_equal, must_be_prefix, random_bytes};
 use crate::witness::Claim;
@@ -340,8 +341,7 @@ fn sockperf(stage: &Stage<'_>) -> Result<String> {
     let address = ["--tcp", "-i", "127.0.0.1", "-p", &text];
     let mut server = stage.serve(port, &[&["sockperf", "sr"], &address[..]].concat())?;
     let pingpong = ["sockperf", "ping-pong", "-t", "1", "-m", "1400", "--data-integrity"];
-    // It gives up when it is answered more often than 600 000 times a second.
-    let pingpong = [&pingpong[..], &["--mps=250000"]].concat();
+    let pingpong = [&pingpong[..], &[SOCKPERF_PACE]].concat();
     let said = stage.watch(&server, &[&pingpong[..], &address].concat())?;
     ensure!(!said.contains("integrity test failed"), "sockperf saw a wrong byte");
     let stream = ["sockperf", "throughput", "-t", "1", "-m", "1400"];
