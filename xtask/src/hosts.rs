@@ -25,8 +25,9 @@ use crate::user;
 pub(crate) const SERVER: &str = Family::V4.server();
 pub(crate) const CLIENT: &str = ADDRESSES[0][Family::V4 as usize][1];
 
-/// The names of both ends of each cable, and by family the addresses of the server's and the client's.
-const CABLES: [&str; 2] = ["cable", "cable2"];
+/// The names of both ends of each cable.
+pub(crate) const CABLES: [&str; 2] = ["cable", "cable2"];
+/// By cable and family, the addresses of the server's end and the client's.
 const ADDRESSES: [[[&str; 2]; 2]; 2] = [
     [["10.92.1.1", "10.92.1.2"], ["fd92:1::1", "fd92:1::2"]],
     [["10.92.2.1", "10.92.2.2"], ["fd92:2::1", "fd92:2::2"]],

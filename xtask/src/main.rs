@@ -12,7 +12,7 @@
 //! | `suites` | the test suites of other projects, plain and under Sidestep |
 //! | `loom` | every interleaving of every shared word |
 //! | `races` | many threads on one socket, under ThreadSanitizer |
-//! | `demo` | redis through TCP, then through shared memory |
+//! | `demo` | redis through TCP, then through shared memory, or by RDMA between two hosts |
 //! | `bench` | TCP against shared memory, interleaved |
 //! | `fuzz` | parsers, the ring and lists of operations, for a bounded time |
 //! | `sim` | ten thousand worlds of two hosts by their seeds, for the night |
@@ -77,8 +77,8 @@ enum Task {
     Loom,
     /// Many threads on one socket, under ThreadSanitizer (needs a nightly toolchain).
     Races,
-    /// Redis through TCP, then through shared memory, with the proof.
-    Demo,
+    /// Redis through TCP, then through Sidestep, with the proof.
+    Demo(demo::Options),
     /// TCP against shared memory in interleaved runs.
     Bench(bench::BenchOptions),
     /// Worlds of two hosts that speak SMC-R, by their seeds.
@@ -126,7 +126,7 @@ fn main() -> Result<()> {
         }
         Task::Loom => loom(),
         Task::Races => races::run(),
-        Task::Demo => demo::run(),
+        Task::Demo(options) => demo::run(&options),
         Task::Bench(options) => {
             debian::ensure(debian::ALL)?;
             build()?;

@@ -22,7 +22,7 @@ pub(crate) use bench::{
     BenchArgs, BenchCommand, CompareArgs, MeasureArgs, ProbeArgs, ReportArgs, ServeArgs,
 };
 
-/// Lets unmodified TCP programs on one host talk through shared memory.
+/// Lets unmodified TCP programs talk through shared memory on one host, and through RDMA between hosts.
 #[derive(Debug, Parser)]
 #[command(name = "sidestep", version, max_term_width = 100, after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -49,7 +49,7 @@ fn with_command(words: impl IntoIterator<Item = OsString>) -> impl Iterator<Item
 /// The commands of `sidestep`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a program with its TCP connections moved to shared memory where possible
+    /// Run a program with its TCP connections moved to shared memory or RDMA where possible
     Run(RunArgs),
     /// Check this machine, and a program, for what would keep connections on TCP
     Doctor(DoctorArgs),

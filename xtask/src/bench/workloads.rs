@@ -427,16 +427,7 @@ fn sockperf(lab: &Lab, transport: Transport, cpu: Option<String>) -> Result<Vec<
 
     let server = [&pin[..], &["sockperf", "sr"], &address].concat();
     let mut server = lab.serve(port, lab.command(transport, &server)?)?;
-    let client = [
-        "sockperf",
-        "ping-pong",
-        "-m",
-        "64",
-        "--full-rtt",
-        SOCKPERF_PACE,
-        "-t",
-        &seconds,
-    ];
+    let client = ["sockperf", "ping-pong", "-m", "64", "--full-rtt", SOCKPERF_PACE, "-t", &seconds];
     let output = lab.run(transport, &[&pin[..], &client, &address].concat())?;
     server.must_be_alive()?;
     Ok(vec![median_us(&output).context("sockperf printed no percentile 50")?])
