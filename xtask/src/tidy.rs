@@ -31,7 +31,7 @@ const FLOORS: [&[&str]; 5] = [
 const CRATE_PREFIX: &str = "sidestep-";
 
 /// Crates without `unsafe`.
-const SAFE_CRATES: [&str; 5] = ["wire", "proto", "bpf", "engine", "gateway"];
+const SAFE_CRATES: [&str; 4] = ["wire", "proto", "bpf", "engine"];
 
 /// Directories with nothing of ours in them.
 const FOREIGN_DIRECTORIES: [&str; 5] = [".git", "target", "corpus", "artifacts", "__pycache__"];

@@ -303,13 +303,13 @@ impl Gateway {
             let rest = self.rest(end);
             let sources = self.poller.wait(rest)?;
             let now = self.now();
-            if sources.iter().any(|(source, _)| *source == Source::Stop) && end.is_none() {
+            if sources.contains(&Source::Stop) && end.is_none() {
                 self.poller.forget(stop);
                 self.host.end(true, now);
                 end = Some(now + FAREWELL);
             }
-            for (source, is_urgent) in sources {
-                self.attend(source, is_urgent, now);
+            for source in sources {
+                self.attend(source, now);
             }
             self.receive(now);
             self.pass_time(now);
@@ -342,7 +342,7 @@ impl Gateway {
         due.map(|due| due.saturating_sub(self.now()))
     }
 
-    fn attend(&mut self, source: Source, is_urgent: bool, now: Duration) {
+    fn attend(&mut self, source: Source, now: Duration) {
         match source {
             Source::Stop => {}
             Source::Interfaces => {
@@ -379,12 +379,8 @@ impl Gateway {
                     place.is_busy = true;
                 }
             }
-            Source::Program(number) => {
-                self.rouse(number, |passage| passage.handle_h(is_urgent));
-            }
-            Source::Network(number) => {
-                self.rouse(number, |passage| passage.handle_n(is_urgent));
-            }
+            Source::Program(number) => self.rouse(number, Passage::handle_h),
+            Source::Network(number) => self.rouse(number, Passage::handle_n),
         }
     }
 

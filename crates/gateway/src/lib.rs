@@ -51,13 +51,14 @@
 //!
 //! *Source*: RFC 7609 §2, §3.5.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod adapters;
 mod bytes;
 mod desk;
 mod door;
 mod gateway;
+mod intake;
 mod interfaces;
 mod lessons;
 pub mod limits;

@@ -29,7 +29,7 @@ use std::mem;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use rustix::io::{Errno, ioctl_fionread};
+use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendFlags, sockopt};
 use sidestep_engine::{CallError, Event as EngineEvent, Host, Sizes};
 use sidestep_proto::autosmc::{self, Traffic};
@@ -40,6 +40,7 @@ use sidestep_wire::{AlertToken, Diagnosis};
 
 use crate::bytes::Kept;
 use crate::desk::Offer;
+use crate::intake::{self, Intake};
 use crate::lessons::{self, Lessons};
 use crate::limits::{LEAVE_PATIENCE, SEND_BUFFER_MAX, TURN};
 use crate::nic::Nic;
@@ -83,12 +84,10 @@ pub(crate) enum End {
 struct Ready {
     read: bool,
     write: bool,
-    /// There is an urgent byte to be read.
-    urgent: bool,
 }
 
 impl Ready {
-    const ALL: Self = Self { read: true, write: true, urgent: false };
+    const ALL: Self = Self { read: true, write: true };
 }
 
 /// One connection of a program.
@@ -237,14 +236,14 @@ impl Passage {
         }
     }
 
-    /// Something has happened on H, and perhaps an urgent byte has come.
-    pub(crate) const fn handle_h(&mut self, is_urgent: bool) {
-        self.h_is = Ready { urgent: is_urgent || self.h_is.urgent, ..Ready::ALL };
+    /// Something has happened on H.
+    pub(crate) const fn handle_h(&mut self) {
+        self.h_is = Ready::ALL;
     }
 
     /// The same on N.
-    pub(crate) const fn handle_n(&mut self, is_urgent: bool) {
-        self.n_is = Ready { urgent: is_urgent || self.n_is.urgent, ..Ready::ALL };
+    pub(crate) const fn handle_n(&mut self) {
+        self.n_is = Ready::ALL;
     }
 
     /// When it is to be looked after though nothing has happened.
@@ -445,7 +444,7 @@ impl Passage {
             // connection has failed, and says so.
             let _ = sockopt::set_socket_oobinline(&self.n, true);
         }
-        self.n_is = Ready { urgent: self.n_is.urgent, ..Ready::ALL };
+        self.n_is = Ready::ALL;
     }
 
     fn abandon(&mut self, world: &mut World<'_>) {
@@ -563,21 +562,18 @@ impl Moved {
             if moved >= TURN {
                 return Ok(true);
             }
-            let stretch = Stretch::next_on(h, h_is, world.chunk.len());
-            match net::recv(h, &mut world.chunk[..stretch.len], RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => {
-                    self.has_ended = true;
-                    world.host.shut(self.token, world.now).map_err(|_| Cut)?;
-                }
-                Ok((_, count)) => {
+            match intake::take(h, world.chunk).map_err(|_| Cut)? {
+                Intake::Bytes { count, is_urgent } => {
                     moved += count;
-                    self.outward_is_urgent = stretch.is_urgent;
+                    self.outward_is_urgent = is_urgent;
                     let sent = self.send_to_host(&world.chunk[..count], world.host, world.now)?;
                     self.outward.keep(&world.chunk[sent..count]);
                 }
-                Err(Errno::AGAIN) => h_is.read = false,
-                Err(Errno::INTR) => {}
-                Err(_) => return Err(Cut),
+                Intake::End => {
+                    self.has_ended = true;
+                    world.host.shut(self.token, world.now).map_err(|_| Cut)?;
+                }
+                Intake::Nothing => h_is.read = false,
             }
         }
     }
@@ -695,47 +691,21 @@ impl Moved {
     }
 }
 
-/// Bytes that are read in one call. An urgent byte is a stretch to itself.
+/// Bytes that are received in one call. An urgent byte is a stretch to itself.
 struct Stretch {
     len: usize,
     is_urgent: bool,
 }
 
 impl Stretch {
-    /// With the mark so many bytes ahead, if there is one.
-    fn before(mark: Option<u64>, most: usize) -> Self {
-        match mark {
+    /// What is next to be received.
+    fn next_of(host: &Host<Nic>, token: AlertToken, most: usize) -> Self {
+        match host.urgent_mark(token) {
             Some(0) => Self { len: 1, is_urgent: true },
             Some(before) => Self { len: most.min(before as usize), is_urgent: false },
             None => Self { len: most, is_urgent: false },
         }
     }
-
-    /// What is next to be received.
-    fn next_of(host: &Host<Nic>, token: AlertToken, most: usize) -> Self {
-        Self::before(host.urgent_mark(token), most)
-    }
-
-    /// What is next to be read on a socket. A mark that comes between an event and the reading may be
-    /// passed by; its byte is in line in any case.
-    fn next_on(socket: &TcpStream, it_is: &mut Ready, most: usize) -> Self {
-        if !it_is.urgent {
-            return Self { len: most, is_urgent: false };
-        }
-        let stretch = Self::before(mark_on(socket), most);
-        it_is.urgent = !stretch.is_urgent && stretch.len < most;
-        stretch
-    }
-}
-
-/// Bytes on a socket before its urgent byte. The kernel counts up to there while that byte is to be read
-/// out of line, and all if it is in line.
-fn mark_on(socket: &TcpStream) -> Option<u64> {
-    let all = ioctl_fionread(socket).ok()?;
-    sockopt::set_socket_oobinline(socket, false).ok()?;
-    let before = ioctl_fionread(socket);
-    sockopt::set_socket_oobinline(socket, true).ok()?;
-    before.ok().filter(|before| *before < all)
 }
 
 /// Returns how many bytes a socket takes; if it is not all, it wants no more for now.
@@ -838,18 +808,15 @@ impl Direction {
             if moved >= TURN {
                 return Ok(true);
             }
-            let stretch = Stretch::next_on(from, from_is, chunk.len());
-            match net::recv(from, &mut chunk[..stretch.len], RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => self.has_ended = true,
-                Ok((_, count)) => {
+            match intake::take(from, chunk).map_err(|_| Cut)? {
+                Intake::Bytes { count, is_urgent } => {
                     moved += count;
-                    self.is_urgent = stretch.is_urgent;
+                    self.is_urgent = is_urgent;
                     let skipped = skip(&chunk[..count]);
                     self.kept.keep(&chunk[skipped..count]);
                 }
-                Err(Errno::AGAIN) => from_is.read = false,
-                Err(Errno::INTR) => {}
-                Err(_) => return Err(Cut),
+                Intake::End => self.has_ended = true,
+                Intake::Nothing => from_is.read = false,
             }
         }
     }

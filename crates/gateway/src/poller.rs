@@ -78,9 +78,6 @@ impl Source {
     }
 }
 
-/// What happened: where, and whether an urgent byte has come.
-pub(crate) type Happened = Vec<(Source, bool)>;
-
 /// The epoll set.
 #[derive(Debug)]
 pub(crate) struct Poller {
@@ -116,12 +113,10 @@ impl Poller {
         )
     }
 
-    /// Tells of a source whenever there is more to be read, or room, or it has ended, or an urgent
-    /// byte has come.
+    /// Tells of a source whenever there is more to be read, or room, or it has ended.
     pub(crate) fn watch_changes(&self, socket: impl AsFd, source: Source) -> io::Result<()> {
         let both = epoll::EventFlags::IN | epoll::EventFlags::OUT;
-        let urgent_or_end = epoll::EventFlags::PRI | epoll::EventFlags::RDHUP;
-        let flags = both | urgent_or_end | epoll::EventFlags::ET;
+        let flags = both | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
         epoll::add(&self.events, socket, epoll::EventData::new_u64(source.number()), flags)
     }
 
@@ -132,7 +127,7 @@ impl Poller {
     }
 
     /// Waits until something happens, at most so long; `None`: for ever.
-    pub(crate) fn wait(&mut self, at_most: Option<Duration>) -> io::Result<Happened> {
+    pub(crate) fn wait(&mut self, at_most: Option<Duration>) -> io::Result<Vec<Source>> {
         if at_most.is_some_and(|time| time <= LINGER) || !self.bar.admits() {
             return self.sleep(at_most);
         }
@@ -148,7 +143,7 @@ impl Poller {
         self.sleep(at_most.map(|time| time.saturating_sub(begin.elapsed())))
     }
 
-    fn linger(&self, begin: Instant) -> io::Result<(Happened, LingerEnd)> {
+    fn linger(&self, begin: Instant) -> io::Result<(Vec<Source>, LingerEnd)> {
         let mut passed = Duration::ZERO;
         loop {
             let found = self.sleep(Some(Duration::ZERO))?;
@@ -166,24 +161,24 @@ impl Poller {
         }
     }
 
-    fn sleep(&self, at_most: Option<Duration>) -> io::Result<Happened> {
+    fn sleep(&self, at_most: Option<Duration>) -> io::Result<Vec<Source>> {
         let at_most = at_most.map(|time| Timespec {
             tv_sec: time.as_secs() as i64,
             tv_nsec: i64::from(time.subsec_nanos()),
         });
         let mut room = [MaybeUninit::uninit(); EVENTS_MAX];
         match epoll::wait(&self.events, &mut room, at_most.as_ref()) {
-            Ok((events, _)) => Ok(events.iter().map(happened).collect()),
+            Ok((events, _)) => Ok(events.iter().map(source_of).collect()),
             Err(Errno::INTR) => Ok(Vec::new()),
             Err(error) => Err(error),
         }
     }
 }
 
-fn happened(event: &epoll::Event) -> (Source, bool) {
+fn source_of(event: &epoll::Event) -> Source {
     // The structure is packed.
-    let flags = event.flags;
-    (Source::of_number(event.data.u64()), flags.contains(epoll::EventFlags::PRI))
+    let data = event.data;
+    Source::of_number(data.u64())
 }
 
 #[cfg(test)]

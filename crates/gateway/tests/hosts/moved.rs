@@ -2,6 +2,7 @@
 
 use std::net::{Shutdown, TcpStream};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{self, RecvFlags, SendFlags};
@@ -175,8 +176,7 @@ fn connections_share_a_link_group() {
     }
 }
 
-/// Each comes once and in its place. A mark that comes while the gateway is reading may be lost, but
-/// not that of all of them.
+/// Each comes once, marked and in its place, whenever it comes.
 #[test]
 fn an_urgent_byte_is_one_for_the_peer() {
     let Some(scene) = Scene::new(1) else { return };
@@ -185,26 +185,40 @@ fn an_urgent_byte_is_one_for_the_peer() {
     send_urgent_bytes(&server, &client);
 }
 
-/// Each with others before and behind it.
+/// Each with others right before and behind it: the gateway may be about to read when it comes.
 pub(crate) fn send_urgent_bytes(from: &TcpStream, to: &TcpStream) {
-    let mut marked = 0;
-    for _ in 0..50 {
-        send(from, 1, 3000);
-        receive(to, 1, 3000);
+    for before in 0..400 {
+        send(from, 1, before);
         assert_eq!(net::send(from, b"!", SendFlags::OOB), Ok(1));
-        let mut fds = [PollFd::new(to, PollFlags::PRI | PollFlags::IN)];
-        let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-        assert_eq!(poll(&mut fds, Some(&patience)), Ok(1), "no byte has come");
-        let is_marked = fds[0].revents().contains(PollFlags::PRI);
-        let flags = if is_marked { RecvFlags::OOB } else { RecvFlags::empty() };
-        let mut byte = [0];
-        assert_eq!(net::recv(to, &mut byte, flags).map(|(_, len)| len), Ok(1));
-        assert_eq!(&byte, b"!");
-        marked += u32::from(is_marked);
+        receive(to, 1, before);
+        receive_urgent_byte(to);
     }
-    assert!(marked > 0);
     send(from, 2, 3000);
     receive(to, 2, 3000);
+}
+
+fn receive_urgent_byte(to: &TcpStream) {
+    let mut fds = [PollFd::new(to, PollFlags::PRI)];
+    let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    assert_eq!(poll(&mut fds, Some(&patience)), Ok(1), "no urgent byte has come");
+    let mut byte = [0];
+    assert_eq!(net::recv(to, &mut byte, RecvFlags::OOB).map(|(_, len)| len), Ok(1));
+    assert_eq!(&byte, b"!");
+}
+
+/// The gateway agrees with the peer meanwhile, and reads what has come.
+#[test]
+fn an_urgent_byte_may_come_before_the_agreement() {
+    let Some(scene) = Scene::new(1) else { return };
+    for pause_us in (0..300).step_by(3) {
+        let ends = scene.hand_over(scene.connection());
+        send(&ends[0].h, 1, 1);
+        let sent = Instant::now();
+        while sent.elapsed() < Duration::from_micros(pause_us) {}
+        assert_eq!(net::send(&ends[0].h, b"!", SendFlags::OOB), Ok(1));
+        receive(&ends[1].h, 1, 1);
+        receive_urgent_byte(&ends[1].h);
+    }
 }
 
 /// Who has handed over may send at once.
