@@ -317,7 +317,6 @@ fn wait_while(patience: Duration, mut wrong: impl FnMut() -> Result<Option<Strin
 fn settings(directory: &Path, end: usize, ground: Ground<'_>) -> String {
     let (socket, eid) = (directory.join("agent.sock"), ground.eids[end]);
     let (interfaces, adapters) = (&CABLES[..ground.cables], ground.adapters(end));
-    // Even a network without faults takes packets one by one.
     let faults = match ground.faults {
         "" => String::new(),
         faults => format!("faults = {faults:?}\n"),

@@ -6,6 +6,9 @@
 //!
 //! All chances come from one seed: the same datagrams at the same moments have the same fate. Jitter
 //! is drawn for each datagram, so it changes their order.
+//!
+//! A network that holds nothing up is asked for [fates](Faults::draw) alone: what has none but to go its
+//! way need not enter it.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::OccupiedEntry;
@@ -43,6 +46,17 @@ impl Plan {
     };
 }
 
+/// What becomes of a datagram that is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It is lost.
+    Lost,
+    /// It goes its way.
+    Once,
+    /// Two of it go their ways.
+    Twice,
+}
+
 /// Datagrams under way; any more are lost.
 pub const UNDER_WAY_MAX: usize = 4096;
 
@@ -73,19 +87,47 @@ impl<T: AsRef<[u8]> + Clone> Faults<T> {
 
     /// A datagram is sent.
     pub fn push(&mut self, datagram: T, now: Duration) {
+        let fate = self.draw();
+        self.submit(datagram, fate, now);
+    }
+
+    /// The fate of the next datagram.
+    pub fn draw(&mut self) -> Fate {
         // Drawn whatever comes of it: a plan with less loss has the same fate otherwise.
         let [loss, duplication]: [f64; 2] = self.random.random();
         if loss < self.plan.loss {
-            return;
+            Fate::Lost
+        } else if duplication < self.plan.duplication {
+            Fate::Twice
+        } else {
+            Fate::Once
         }
-        if duplication < self.plan.duplication {
-            self.carry(datagram.clone(), now);
+    }
+
+    /// A datagram with this fate is sent.
+    pub fn submit(&mut self, datagram: T, fate: Fate, now: Duration) {
+        match fate {
+            Fate::Lost => {}
+            Fate::Once => self.carry(datagram, now),
+            Fate::Twice => {
+                self.carry(datagram.clone(), now);
+                self.carry(datagram, now);
+            }
         }
-        self.carry(datagram, now);
+    }
+
+    /// What is not lost arrives at once, in order.
+    #[must_use]
+    pub const fn is_instant(&self) -> bool {
+        let Plan { delay, jitter, bandwidth, .. } = &self.plan;
+        delay.is_zero() && jitter.is_zero() && bandwidth.is_none()
     }
 
     fn carry(&mut self, datagram: T, now: Duration) {
-        let late = self.plan.jitter.mul_f64(self.random.random());
+        let late = match self.plan.jitter {
+            Duration::ZERO => Duration::ZERO,
+            jitter => jitter.mul_f64(self.random.random()),
+        };
         if self.under_way.len() >= UNDER_WAY_MAX {
             return;
         }

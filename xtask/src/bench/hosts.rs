@@ -27,7 +27,6 @@ const STREAM_RUN: Duration = Duration::from_secs(3);
 pub(super) struct Grounds {
     plain: OnceCell<Hosts>,
     divided: OnceCell<Hosts>,
-    lossless: OnceCell<Hosts>,
     lossy: OnceCell<Hosts>,
     doubled: OnceCell<Hosts>,
 }
@@ -47,13 +46,6 @@ impl Grounds {
     /// on which the other's has just sent.
     fn divided<'a>(&'a self, lab: &Lab) -> Result<&'a Hosts> {
         made(&self.divided, lab, "divided", Ground { is_divided: true, ..Ground::ONE_CABLE })
-    }
-
-    /// As lossy as not at all: what makes packets go astray takes them one by one, and that costs,
-    /// too.
-    fn lossless<'a>(&'a self, lab: &Lab) -> Result<&'a Hosts> {
-        let ground = Ground { faults: "loss=0% seed=7", ..Ground::ONE_CABLE };
-        made(&self.lossless, lab, "lossless", ground)
     }
 
     fn lossy<'a>(&'a self, lab: &Lab) -> Result<&'a Hosts> {
@@ -106,7 +98,7 @@ fn name_of(transport: Transport) -> &'static str {
 /// Megabytes per second of a stream, without and with loss.
 pub(super) fn loss(lab: &Lab, transport: Transport) -> Result<Vec<f64>> {
     let is_lossy = transport == Transport::Smc;
-    let hosts = if is_lossy { lab.hosts.lossy(lab)? } else { lab.hosts.lossless(lab)? };
+    let hosts = if is_lossy { lab.hosts.lossy(lab)? } else { lab.hosts.plain(lab)? };
     let run = Run::stream(lab, hosts, &["--over", "smc"])?;
     Ok(vec![run.end(lab)?.number("/mb_per_s")?])
 }

@@ -36,6 +36,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sidestep_wire::roce::icrc::{Addresses, Envelope};
 use sidestep_wire::roce::{ICRC_LEN, PORT};
 
+use super::adapter::Run;
 use super::sys::{self, SocketName};
 
 pub mod batch;
@@ -297,15 +298,19 @@ impl Port {
         if run.len == run.segment_len {
             return false;
         }
-        if let Some(addresses) = Addresses::new(self.address, run.to) {
-            let source_port = self.source_port;
-            let envelope = Envelope { addresses, source_port, destination_port: PORT };
-            bytes.chunks_mut(run.segment_len).for_each(|datagram| seal(datagram, &envelope));
-        }
+        self.seal_singles(run, bytes);
         outbox.part_front();
         // If it fails, datagrams still leave one by one.
         let _ = self.stop_runs();
         true
+    }
+
+    /// Seals the datagrams of a run as those that leave one by one.
+    pub fn seal_singles(&self, run: Run, bytes: &mut [u8]) {
+        let Some(addresses) = Addresses::new(self.address, run.to) else { return };
+        let source_port = self.source_port;
+        let envelope = Envelope { addresses, source_port, destination_port: PORT };
+        bytes.chunks_mut(run.segment_len).for_each(|datagram| seal(datagram, &envelope));
     }
 }
 

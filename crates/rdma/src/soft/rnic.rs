@@ -14,7 +14,7 @@
 //! there is more; then it sleeps until [the descriptor](AsFd) is readable or the time of
 //! [`Rnic::poll_timeout`] has come. One that has nothing to post calls [`Rnic::turn`].
 //!
-//! Nothing is allocated for a datagram, unless the network is to be bad.
+//! Nothing is allocated for a datagram, unless it meets a bad network.
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,14 +24,14 @@ use std::time::Duration;
 use sidestep_wire::{Psn, QpNumber, Rkey, RmbAddress};
 
 use super::Adapter;
-use super::adapter::{DATAGRAM_MAX, Run};
-use super::port::batch::{Inbox, Outbox};
+use super::adapter::Run;
+use super::port::batch::{Inbox, Outbox, SEGMENTS_MAX};
 use super::port::{OpenError, Port, Sent, Settings};
 use super::queue_pair::{Event, Peer, PostError};
 use super::sharing::Membership;
 use super::sys;
 use crate::device::{Device, Driven, Holdings, Readiness, Source};
-use crate::faults::{Faults, Plan};
+use crate::faults::{Fate, Faults, Plan};
 use crate::memory::{Registration, Shared};
 
 /// Inboxes and outboxes of one turn: whoever floods us does not keep us from our deadlines.
@@ -192,25 +192,27 @@ impl Rnic {
     }
 
     fn fill_outbox(&mut self, now: Duration) {
-        if let Some(network) = &mut self.network {
-            let mut bytes = [0; DATAGRAM_MAX];
-            while let Some(run) = self.adapter.poll_transmit(&mut bytes, 1, now) {
-                network.push(Parcel { to: run.to, bytes: bytes[..run.len].into() }, now);
-            }
-            while let Some(room) = self.outbox.room()
-                && let Some(Parcel { to, bytes }) = network.pop(now)
-            {
+        let segments_max = match &self.network {
+            Some(network) if !network.is_instant() => 1,
+            _ => self.port.segments_max(),
+        };
+        while let Some(room) = self.outbox.room() {
+            // It has left before whatever is next.
+            if let Some(Parcel { to, bytes }) = self.network.as_mut().and_then(|it| it.pop(now)) {
                 let len = bytes.len();
                 room[..len].copy_from_slice(&bytes);
                 self.outbox.push(Run { to, len, segment_len: len });
+                continue;
             }
-            return;
-        }
-        let segments_max = self.port.segments_max();
-        while let Some(room) = self.outbox.room()
-            && let Some(run) = self.adapter.poll_transmit(room, segments_max, now)
-        {
-            self.outbox.push(run);
+            let Some(run) = self.adapter.poll_transmit(room, segments_max, now) else { return };
+            let bytes = &mut room[..run.len];
+            let leaves = match &mut self.network {
+                Some(network) => passes(network, &self.port, run, bytes, now),
+                None => true,
+            };
+            if leaves {
+                self.outbox.push(run);
+            }
         }
     }
 
@@ -242,6 +244,28 @@ impl Rnic {
         let question = self.membership.as_ref().map(Membership::poll_timeout);
         [self.adapter.poll_timeout(), sending, question].into_iter().flatten().min()
     }
+}
+
+/// A run meets the network. True: it leaves as it is. Where one of its datagrams has another fate, or
+/// they take their time, they are all in the network now, one by one.
+fn passes(
+    network: &mut Faults<Parcel>,
+    port: &Port,
+    run: Run,
+    bytes: &mut [u8],
+    now: Duration,
+) -> bool {
+    let Run { to, len, segment_len } = run;
+    let mut fates = [Fate::Once; SEGMENTS_MAX];
+    fates[..len.div_ceil(segment_len)].fill_with(|| network.draw());
+    if network.is_instant() && fates.iter().all(|fate| *fate == Fate::Once) {
+        return true;
+    }
+    port.seal_singles(run, bytes);
+    for (datagram, fate) in bytes.chunks(segment_len).zip(fates) {
+        network.submit(Parcel { to, bytes: datagram.into() }, fate, now);
+    }
+    false
 }
 
 /// Its adapter's.

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use sidestep_wire::Psn;
 
-/// What it begins with, and at least is: by so much do the ways of a small network differ, and so soon
-/// wakes a process.
-const LEAST: Duration = Duration::from_micros(100);
+/// What it begins with, and at least is. A host that is busy with a stream is still awake then: with 100 µs
+/// everybody on both sides had fallen asleep when the packet was told, and a stream that loses one in a
+/// thousand had 0.34 times the bytes of one that loses none, instead of 0.53.
+const LEAST: Duration = Duration::from_micros(20);
 const MOST: Duration = Duration::from_millis(5);
 /// After so many that were really missing less will do.
 const CONFIRMED: u32 = 16;
