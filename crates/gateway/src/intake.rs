@@ -69,8 +69,10 @@ fn is_at_mark(socket: &TcpStream) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
+    use std::net::{Shutdown, TcpListener};
+    use std::thread;
 
+    use rustix::io::ioctl_fionread;
     use rustix::net::{SendFlags, send, sockopt};
 
     use super::*;
@@ -79,6 +81,7 @@ mod tests {
         Ok(Intake::Bytes { count, is_urgent: false })
     }
 
+    const PLAIN: SendFlags = SendFlags::empty();
     const URGENT: Result<Intake, Errno> = Ok(Intake::Bytes { count: 1, is_urgent: true });
 
     /// The sender, and the reader, who has urgent bytes in line.
@@ -91,42 +94,57 @@ mod tests {
         [sender, reader]
     }
 
+    /// Sends, and waits until so many bytes are to be read.
+    fn say([sender, reader]: &[TcpStream; 2], words: &[(&[u8], SendFlags)]) {
+        let mut len = ioctl_fionread(reader).unwrap();
+        for (bytes, flags) in words {
+            assert_eq!(send(sender, bytes, *flags), Ok(bytes.len()));
+            len += bytes.len() as u64;
+        }
+        while ioctl_fionread(reader).unwrap() < len {
+            thread::yield_now();
+        }
+    }
+
     #[test]
     fn an_urgent_byte_comes_by_itself_wherever_reading_has_stopped() {
-        let [sender, reader] = pair();
+        let pair = pair();
+        let reader = &pair[1];
         let mut room = [0; 16];
         for before in [&b""[..], b"a", b"abc"] {
-            assert_eq!(take(&reader, &mut room), Ok(Intake::Nothing));
-            send(&sender, before, SendFlags::empty()).unwrap();
-            send(&sender, b"!", SendFlags::OOB).unwrap();
-            send(&sender, b"de", SendFlags::empty()).unwrap();
+            assert_eq!(take(reader, &mut room), Ok(Intake::Nothing));
+            say(&pair, &[(before, PLAIN), (b"!", SendFlags::OOB), (b"de", PLAIN)]);
             if !before.is_empty() {
-                assert_eq!(take(&reader, &mut room), ordinary(before.len()));
+                assert_eq!(take(reader, &mut room), ordinary(before.len()));
             }
-            assert_eq!((take(&reader, &mut room), room[0]), (URGENT, b'!'));
-            assert_eq!(take(&reader, &mut room), ordinary(2));
+            assert_eq!((take(reader, &mut room), room[0]), (URGENT, b'!'));
+            assert_eq!(take(reader, &mut room), ordinary(2));
         }
     }
 
     #[test]
     fn a_mark_that_comes_behind_what_was_read_is_seen() {
-        let [sender, reader] = pair();
+        let pair = pair();
+        let reader = &pair[1];
         let mut room = [0; 16];
-        send(&sender, b"a", SendFlags::empty()).unwrap();
-        assert_eq!(take(&reader, &mut room), ordinary(1));
-        send(&sender, b"!", SendFlags::OOB).unwrap();
-        assert_eq!(take(&reader, &mut room), URGENT);
-        assert_eq!(take(&reader, &mut room), Ok(Intake::Nothing));
+        say(&pair, &[(b"a", PLAIN)]);
+        assert_eq!(take(reader, &mut room), ordinary(1));
+        say(&pair, &[(b"!", SendFlags::OOB)]);
+        assert_eq!(take(reader, &mut room), URGENT);
+        assert_eq!(take(reader, &mut room), Ok(Intake::Nothing));
     }
 
     #[test]
     fn the_end_comes_behind_the_last_byte() {
-        let [sender, reader] = pair();
+        let pair = pair();
+        let reader = &pair[1];
         let mut room = [0; 2];
-        send(&sender, b"abc", SendFlags::empty()).unwrap();
-        drop(sender);
-        assert_eq!(take(&reader, &mut room), ordinary(2));
-        assert_eq!(take(&reader, &mut room), ordinary(1));
-        assert_eq!(take(&reader, &mut room), Ok(Intake::End));
+        say(&pair, &[(b"abc", PLAIN)]);
+        pair[0].shutdown(Shutdown::Write).unwrap();
+        assert_eq!(take(reader, &mut room), ordinary(2));
+        assert_eq!(take(reader, &mut room), ordinary(1));
+        // The end has come when a call that waits says so.
+        assert_eq!(recv(reader, &mut room, RecvFlags::PEEK).map(|(_, len)| len), Ok(0));
+        assert_eq!(take(reader, &mut room), Ok(Intake::End));
     }
 }

@@ -261,7 +261,9 @@ fn passes(
     if network.is_instant() && fates.iter().all(|fate| *fate == Fate::Once) {
         return true;
     }
-    port.seal_singles(run, bytes);
+    if len > segment_len {
+        port.seal_singles(run, bytes);
+    }
     for (datagram, fate) in bytes.chunks(segment_len).zip(fates) {
         network.submit(Parcel { to, bytes: datagram.into() }, fate, now);
     }
