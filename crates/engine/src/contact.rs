@@ -13,22 +13,41 @@
 //! or a new one, of which the peer is told first; the client can then begin when it has sent its
 //! Confirm, and the server when it has that. What the client has said meanwhile is kept.
 //!
-//! *Source*: RFC 7609 §3.5.1, §3.5.2.
+//! # What TCP does not prove
+//!
+//! CLC messages come over a TCP connection, and any local user of the peer's host, or of ours, can
+//! be at the other end of one and repeat what it has seen in another exchange. So none of them is
+//! believed where it could harm other connections:
+//!
+//! - a connection joins a group only if its TCP connection goes to an address of the group's peer
+//!   ([`Group::leads_to`]), as the kernel tells it;
+//! - it writes only into a buffer that the peer has told of over a link ([`LinkGroup::peer_rmb`]) and that
+//!   no other connection writes into;
+//! - what the peer's host is to be told by CDC bears the peer's alert token, which is random, so who
+//!   has not seen that very exchange cannot name the connection of another;
+//! - a buffer keeps its key as long as it belongs to one user, and no longer, so the keys that a
+//!   local user has seen open no other user's memory;
+//! - "out of sync" is a reason to ask over the links, not to end them.
+//!
+//! *Source*: RFC 7609 §3.5.1, §3.5.2, §4.4.2.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
+use rand::RngExt;
 use sidestep_proto::connection::Connection;
 use sidestep_proto::link_group::{
-    AdapterId, Introduction, Link, LinkGroup, LinkState, Local, Refusal, RmbError, RmbId, RmbState,
-    Role,
+    ADAPTERS_MAX, AdapterId, Introduction, LINK_SLOTS, Link, LinkGroup, LinkState, Local, Refusal,
+    RmbError, RmbId, RmbState, Role,
 };
-use sidestep_proto::rendezvous::hosts::{Proposer, Terms, Wording};
+use sidestep_proto::rendezvous::hosts::{Proposer, Terms};
 use sidestep_rdma::device::Device;
 use sidestep_rdma::memory::Shared;
 use sidestep_wire::clc::{AcceptConfirmR, Role as ClcRole};
 use sidestep_wire::llc::DeleteReason;
-use sidestep_wire::{AlertToken, Diagnosis, LinkUserId, PeerId, RmbeSize};
+use sidestep_wire::{AlertToken, Diagnosis, LinkUserId, RmbeSize};
 
 use crate::event::{Event, Reset};
 use crate::group::{Group, Rmb};
@@ -44,6 +63,37 @@ pub struct Sizes {
     pub send_buffer: RmbeSize,
 }
 
+/// Whose connection it is. The kernel tells all of it, and the peer none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The user of the program on this host.
+    pub(crate) uid: u32,
+    /// This host's address of the TCP connection.
+    pub(crate) local: IpAddr,
+    /// The peer's.
+    pub(crate) remote: IpAddr,
+}
+
+impl Caller {
+    /// A program of the user `uid`, at one end of the TCP connection between these addresses. An
+    /// IPv4-mapped address is the IPv4 address.
+    #[must_use]
+    pub const fn new(uid: u32, local: IpAddr, remote: IpAddr) -> Self {
+        Self { uid, local: local.to_canonical(), remote: remote.to_canonical() }
+    }
+}
+
+/// A connection that a host is asked for.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Whose it is.
+    pub caller: Caller,
+    /// On these terms.
+    pub terms: Terms,
+    /// With buffers of these lengths.
+    pub sizes: Sizes,
+}
+
 /// How long a Proposal waits for the first contact before it. A client waits six seconds for its
 /// Accept, and the preparations for that take time, too.
 pub const FIRST_CONTACT_PATIENCE: Duration = Duration::from_secs(3);
@@ -53,13 +103,17 @@ pub const FIRST_CONTACT_PATIENCE: Duration = Duration::from_secs(3);
 /// more of our memory.
 pub const GROUPS_MAX: usize = 1024;
 
+/// Of these, groups that were made beside TCP connections with one address: enough for 16 000
+/// connections with that host. So a host that says with each connection that it is another one
+/// leaves room for the others.
+pub const GROUPS_OF_ADDRESS_MAX: usize = 64;
+
 /// A client's Proposal, and what we call its connection.
 #[derive(Debug)]
 pub(crate) struct Proposal {
     token: AlertToken,
     proposer: Proposer,
-    terms: Terms,
-    sizes: Sizes,
+    request: Request,
 }
 
 /// A Proposal that waits until the first contact with its client is over.
@@ -72,10 +126,10 @@ pub(crate) struct Waiting {
 // ---- CLC ----------------------------------------------------------------------------------------
 
 impl<D: Device> Host<D> {
-    /// Server: a connection for this Proposal, on these terms. [`Event::Introduce`] with the Accept
-    /// follows, or [`Event::Declined`].
+    /// Server: a connection for this Proposal. [`Event::Introduce`] with the Accept follows, or
+    /// [`Event::Declined`].
     ///
-    /// While a first contact with this client is under way, that comes first: for
+    /// While a first contact with a client at this address is under way, that comes first: for
     /// [`FIRST_CONTACT_PATIENCE`] at most, after which the connection is declined.
     ///
     /// # Errors
@@ -84,24 +138,24 @@ impl<D: Device> Host<D> {
     pub fn accept(
         &mut self,
         proposer: Proposer,
-        terms: Terms,
-        sizes: Sizes,
+        request: Request,
         now: Duration,
     ) -> Result<AlertToken, Diagnosis> {
         let token = self.next_token();
-        let proposal = Proposal { token, proposer, terms, sizes };
+        let proposal = Proposal { token, proposer, request };
         if self.is_behind_first_contact(&proposal) {
             let until = now + FIRST_CONTACT_PATIENCE;
             self.waiting.push_back(Waiting { proposal, until });
         } else {
-            self.serve(proposal, now)?;
+            let served = self.serve(proposal, now);
             self.settle(now);
+            served?;
         }
         Ok(token)
     }
 
-    /// Client: a connection by this Accept, on these terms. [`Event::Introduce`] with the Confirm
-    /// follows, or [`Event::Declined`].
+    /// Client: a connection by this Accept. [`Event::Introduce`] with the Confirm follows, or
+    /// [`Event::Declined`].
     ///
     /// # Errors
     ///
@@ -109,37 +163,82 @@ impl<D: Device> Host<D> {
     pub fn connect(
         &mut self,
         accept: &AcceptConfirmR,
-        terms: Terms,
-        sizes: Sizes,
+        request: Request,
         now: Duration,
     ) -> Result<AlertToken, Diagnosis> {
-        let peer = Some(PeerEnd::of(accept).ok_or(Diagnosis::ERR_RTOK)?);
+        let peer = PeerEnd::of(accept).ok_or(Diagnosis::ERR_RTOK)?;
         let token = self.next_token();
         if accept.is_first_contact() {
             // The server waits for the adapter that the Proposal has named, and for no other.
+            let terms = &request.terms;
             let is_there = terms.adapters.first().is_some_and(|named| self.is_up(*named));
-            let local = is_there.then(|| self.local(&terms)).ok_or(Diagnosis::NOSMCRDEV)?;
+            let local = is_there.then(|| self.local(terms)).ok_or(Diagnosis::NOSMCRDEV)?;
             let make = |rmb| LinkGroup::client(local, accept, rmb);
-            self.found(token, make, (Role::Client, peer), terms, sizes, now)?;
+            self.found(token, make, (Role::Client, Some(peer)), request, now)?;
+            self.settle(now);
         } else {
-            let (group, link) = self.group_of(accept)?;
-            self.join(token, (group, Role::Client, link, peer), terms.wording, sizes, now)?;
+            self.hear_devices(now);
+            let (group, link) = self.group_of(accept, request.caller.remote)?;
+            let joined = self.join(token, (group, Role::Client, link, Some(peer)), request, now);
+            self.settle(now);
+            joined?;
         }
-        self.settle(now);
         Ok(token)
     }
 
-    /// Client: which link of which group an Accept names.
-    fn group_of(&self, accept: &AcceptConfirmR) -> Result<(u32, LinkUserId), Diagnosis> {
+    /// What devices have to tell is heard before a further connection begins. The peer gives a buffer
+    /// to the next connection when it knows that our last word about the one before has arrived, and
+    /// it has said its own by then: that word is with our device at the latest.
+    fn hear_devices(&mut self, now: Duration) {
+        let adapters: ArrayVec<AdapterId, ADAPTERS_MAX> =
+            self.ports.keys().copied().take(ADAPTERS_MAX).collect();
+        for adapter in adapters {
+            self.take_device_events(adapter, now);
+        }
+        self.settle(now);
+    }
+
+    /// Client: which link of which group an Accept names. The peer of the group is at this address.
+    fn group_of(
+        &self,
+        accept: &AcceptConfirmR,
+        remote: IpAddr,
+    ) -> Result<(u32, LinkUserId), Diagnosis> {
         let mut refused = Diagnosis::SYNCERR;
         for (id, group) in &self.groups {
             match group.engine.link_of(accept, self.settings.vlan) {
-                Ok(link) => return Ok((*id, link)),
+                Ok(link) if group.leads_to(remote) => return Ok((*id, link)),
+                // Of another host, or of one that has another address as well: the group is not to
+                // blame, as "out of sync" would say.
+                Ok(_) => refused = Diagnosis::NOSRVLINK,
                 Err(Diagnosis::SYNCERR) => {}
                 Err(nearer) => refused = nearer,
             }
         }
         Err(refused)
+    }
+
+    /// Whether a further connection of a group may write where the peer's message says.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::PeerRmb`], [`Refusal::Taken`].
+    fn check_target(&self, token: AlertToken, link: LinkUserId) -> Result<(), Refusal> {
+        let stream = self.streams.get(&token).ok_or(Refusal::Token)?;
+        let group = self.groups.get(&stream.group).ok_or(Refusal::NotLive)?;
+        let peer = stream.peer.ok_or(Refusal::PeerRmb)?;
+        let rmb = group.engine.peer_rmb(link, peer.rtoken).ok_or(Refusal::PeerRmb)?;
+        // One that has said its last word writes no more, though the peer's may not have come.
+        let writes_there = |other: &Stream| {
+            other.peer.is_some_and(|end| end.offset == peer.offset)
+                && !other.connection.as_ref().is_some_and(Connection::has_left)
+        };
+        let mut others = group.engine.connections().iter().filter(|other| {
+            other.token != token
+                && other.peer_rmb == Some(rmb)
+                && self.streams.get(&other.token).is_some_and(writes_there)
+        });
+        others.next().map_or(Ok(()), |_| Err(Refusal::Taken))
     }
 
     /// Server: the Confirm of a connection.
@@ -161,12 +260,22 @@ impl<D: Device> Host<D> {
                     engine.handle_confirm(confirm, now);
                 }
             }
-            (true, false) => match group.link_to(confirm) {
-                Some(link) => self.begin(token, link, now),
-                None => self.reset(token, Reset::Refused(Refusal::NoLink), now),
-            },
+            (true, false) => {
+                let link = group.link_to(confirm);
+                self.begin_further(token, link, now);
+            }
         }
         self.settle(now);
+    }
+
+    /// Server: a further connection of a group begins, if its Confirm names what there is.
+    fn begin_further(&mut self, token: AlertToken, link: Option<LinkUserId>, now: Duration) {
+        self.hear_devices(now);
+        let link = link.ok_or(Refusal::NoLink);
+        match link.and_then(|link| self.check_target(token, link).map(|()| link)) {
+            Ok(link) => self.begin(token, link, now),
+            Err(refusal) => self.reset(token, Reset::Refused(refusal), now),
+        }
     }
 
     /// The peer has declined, or TCP has failed before Confirm: there will be no such connection.
@@ -180,13 +289,21 @@ impl<D: Device> Host<D> {
     }
 
     /// Server: the peer has declined because it is out of sync: it does not know the group of this
-    /// connection. It has begun anew, or has ended the group and could not say so; nothing that is
-    /// in it can go on.
+    /// connection. It has begun anew, or has ended the group and could not say so; or a local user
+    /// there says so in its name. The links know: if the peer does not answer over one, it fails, and
+    /// the group ends with its last link. Meanwhile the next connection is another first contact.
     pub fn handle_out_of_sync(&mut self, token: AlertToken, now: Duration) {
-        let group = self.streams.get(&token).filter(|it| !it.is_first).map(|it| it.group);
+        let id = self.streams.get(&token).filter(|it| !it.is_first).map(|it| it.group);
         self.abandon(token, now);
-        if let Some(engine) = group.and_then(|group| self.engine(group)) {
-            engine.end(DeleteReason::LOST_PATH, false, now);
+        if let Some(id) = id
+            && let Some(group) = self.groups.get_mut(&id)
+        {
+            group.is_doubted = true;
+            let links: ArrayVec<LinkUserId, LINK_SLOTS> =
+                group.active().map(Link::user_id).collect();
+            if let Some(engine) = self.engine(id) {
+                links.into_iter().for_each(|link| engine.probe(link, now));
+            }
         }
         self.settle(now);
     }
@@ -201,11 +318,15 @@ impl<D: Device> Host<D> {
     /// Linux: who comes second is one of the first one's group, or begins it if that has failed. Who
     /// waits, waits for nothing but that one exchange with its own client: hosts that are clients of
     /// each other do not wait for each other.
-    fn is_behind_first_contact(&self, Proposal { proposer, terms, .. }: &Proposal) -> bool {
+    ///
+    /// A client is told by its address. What a Proposal says of itself anybody can repeat, and would
+    /// let the client wait behind him.
+    fn is_behind_first_contact(&self, Proposal { request, .. }: &Proposal) -> bool {
         self.groups.values().any(|group| {
             group.first.is_some()
-                && group.proposer.is_some_and(|other| are_of_one_client(proposer, &other))
-                && group.engine.version() == terms.wording.version()
+                && group.proposer.is_some()
+                && group.founder.remote == request.caller.remote
+                && group.engine.version() == request.terms.wording.version()
         })
     }
 
@@ -249,13 +370,17 @@ impl<D: Device> Host<D> {
 impl<D: Device> Host<D> {
     /// A connection for a Proposal: one of a group that fits, or else of a new one.
     fn serve(&mut self, proposal: Proposal, now: Duration) -> Result<(), Diagnosis> {
-        let Proposal { token, proposer, terms, sizes } = proposal;
+        let Proposal { token, proposer, request } = proposal;
         let Proposer { peer_id, gid, mac } = proposer;
+        let Request { caller, ref terms, .. } = request;
         let is_eligible = |link: &Link| {
             link.state() == LinkState::Active && terms.adapters.contains(&link.adapter().id)
         };
         let fits = |group: &Group| {
             group.engine.version() == terms.wording.version()
+                && !group.is_doubted
+                && group.leads_to(caller.remote)
+                && group.is_known_at(caller.local)
                 && group.engine.fits(peer_id, gid, mac, self.settings.vlan)
                 && group.users() < usize::from(group.engine.max_conns())
                 && group.engine.links().iter().any(is_eligible)
@@ -263,11 +388,11 @@ impl<D: Device> Host<D> {
         let known = self.groups.iter().find(|(_, group)| fits(group)).map(|(id, _)| *id);
         if let Some(group) = known {
             let begins = (group, Role::Server, LinkUserId(0), None);
-            return self.join(token, begins, terms.wording, sizes, now);
+            return self.join(token, begins, request, now);
         }
-        let (local, agreement) = (self.local(&terms), terms.wording.agreement());
+        let (local, agreement) = (self.local(terms), terms.wording.agreement());
         let make = |rmb| LinkGroup::server(local, agreement, peer_id, rmb);
-        let group = self.found(token, make, (Role::Server, None), terms, sizes, now)?;
+        let group = self.found(token, make, (Role::Server, None), request, now)?;
         group.proposer = Some(proposer);
         Ok(())
     }
@@ -295,13 +420,17 @@ impl<D: Device> Host<D> {
         }
     }
 
-    /// Room for another group. Where there are as many as there can be, the one that was idle longest
-    /// ends for it.
-    fn make_room(&mut self, now: Duration) -> Result<(), Diagnosis> {
-        if self.groups.len() < GROUPS_MAX {
+    /// Room for another group with the host at this address. Where there are as many as there can be,
+    /// with that host or in all, the one of them that was idle longest ends for it.
+    fn make_room(&mut self, remote: IpAddr, now: Duration) -> Result<(), Diagnosis> {
+        let is_of_address = |group: &Group| group.founder.remote == remote;
+        let of_address = self.groups.values().filter(|group| is_of_address(group)).count();
+        let is_full_for_address = of_address >= GROUPS_OF_ADDRESS_MAX;
+        if self.groups.len() < GROUPS_MAX && !is_full_for_address {
             return Ok(());
         }
-        let idle = self.groups.iter().filter_map(|(id, it)| Some((it.engine.idle_until()?, *id)));
+        let may_go = self.groups.iter().filter(|(_, it)| !is_full_for_address || is_of_address(it));
+        let idle = may_go.filter_map(|(id, it)| Some((it.engine.idle_until()?, *id)));
         let (_, longest) = idle.min().ok_or(Diagnosis::MEM)?;
         if let Some(engine) = self.engine(longest) {
             engine.end(DeleteReason::PROGRAM, true, now);
@@ -315,16 +444,15 @@ impl<D: Device> Host<D> {
         token: AlertToken,
         make: impl FnOnce(RmbId) -> Result<LinkGroup, Diagnosis>,
         (role, peer): (Role, Option<PeerEnd>),
-        terms: Terms,
-        sizes: Sizes,
+        Request { caller, terms, sizes }: Request,
         now: Duration,
     ) -> Result<&mut Group, Diagnosis> {
-        self.make_room(now)?;
+        self.make_room(caller.remote, now)?;
         let (id, rmb) = (self.last_group, self.next_rmb());
-        let mut group = Group::new(make(rmb)?);
+        let mut group = Group::new(make(rmb)?, caller);
         let memory = Arc::new(Shared::zeroed(sizes.rmbe.bytes()));
-        let user = Some(token);
-        group.rmbs.insert(rmb, Rmb { memory: Arc::clone(&memory), size: sizes.rmbe, user });
+        let (uid, user) = (caller.uid, Some(token));
+        group.rmbs.insert(rmb, Rmb { memory: Arc::clone(&memory), size: sizes.rmbe, uid, user });
         group.first = Some(token);
         let known = self.ports.keys().copied();
         group.strangers = known.filter(|id| !terms.adapters.contains(id)).collect();
@@ -351,27 +479,11 @@ impl<D: Device> Host<D> {
         &mut self,
         token: AlertToken,
         (group, role, named, peer): (u32, Role, LinkUserId, Option<PeerEnd>),
-        wording: Wording,
-        sizes: Sizes,
+        Request { caller, terms, sizes }: Request,
         now: Duration,
     ) -> Result<(), Diagnosis> {
-        let number = self.next_rmb();
+        let rmb = self.rmb_for(group, caller.uid, sizes.rmbe, now)?;
         let it = self.groups.get_mut(&group).ok_or(Diagnosis::INTERR)?;
-        let rmb = match it.free_rmb(sizes.rmbe) {
-            Some(rmb) => rmb,
-            None => match it.engine.add_rmb(number, now) {
-                Ok(()) => {
-                    it.has_changed = true;
-                    it.rouse(group, &mut self.restless);
-                    let memory = Arc::new(Shared::zeroed(sizes.rmbe.bytes()));
-                    it.rmbs.insert(number, Rmb { memory, size: sizes.rmbe, user: None });
-                    number
-                }
-                // Those before it have left as many as there can be, of other sizes.
-                Err(RmbError::Full) => it.free_rmb_instead_of(sizes.rmbe).ok_or(Diagnosis::MEM)?,
-                Err(_) => return Err(Diagnosis::MEM),
-            },
-        };
         let known = it.rmbs.get_mut(&rmb).ok_or(Diagnosis::INTERR)?;
         known.user = Some(token);
         let incoming = Arc::clone(&known.memory);
@@ -380,7 +492,7 @@ impl<D: Device> Host<D> {
             group,
             role,
             is_first: false,
-            wording,
+            wording: terms.wording,
             named,
             peer,
             rmb,
@@ -390,6 +502,44 @@ impl<D: Device> Host<D> {
         self.streams.insert(token, stream);
         self.introduce_joining(token, now);
         Ok(())
+    }
+
+    /// A buffer for a further connection of a user: one that an earlier connection of the same user has
+    /// left, or a new one.
+    ///
+    /// # Errors
+    ///
+    /// [`Diagnosis::MEM`]: the group can have no more. If another user's connections have left one, that
+    /// one goes, and there is room when the peer has let go of it.
+    fn rmb_for(
+        &mut self,
+        group: u32,
+        uid: u32,
+        size: RmbeSize,
+        now: Duration,
+    ) -> Result<RmbId, Diagnosis> {
+        let number = self.next_rmb();
+        let it = self.groups.get_mut(&group).ok_or(Diagnosis::INTERR)?;
+        if let Some(free) = it.free_rmb(uid, size) {
+            return Ok(free);
+        }
+        it.has_changed = true;
+        it.rouse(group, &mut self.restless);
+        match it.engine.add_rmb(number, now) {
+            Ok(()) => {
+                let memory = Arc::new(Shared::zeroed(size.bytes()));
+                it.rmbs.insert(number, Rmb { memory, size, uid, user: None });
+                Ok(number)
+            }
+            // Those before it have left as many as there can be, of other sizes or other users.
+            Err(RmbError::Full) => it.free_rmb_instead_of(uid, size).ok_or_else(|| {
+                if let Some(other) = it.free_rmb_of_another(uid) {
+                    let _ = it.engine.remove_rmb(other, now);
+                }
+                Diagnosis::MEM
+            }),
+            Err(_) => Err(Diagnosis::MEM),
+        }
     }
 
     /// A connection of a group that exists says who it is, as soon as the peer knows its buffer.
@@ -407,12 +557,17 @@ impl<D: Device> Host<D> {
             };
             stream.named = link;
         }
-        let link = stream.named;
-        if let Err(refusal) = group.engine.open(token, stream.rmb, link) {
+        let (link, is_client) = (stream.named, stream.role == Role::Client);
+        let opened = group.engine.open(token, stream.rmb, link);
+        let checked = opened.and_then(|()| match is_client {
+            true => self.check_target(token, link),
+            false => Ok(()),
+        });
+        if let Err(refusal) = checked {
             return self.decline(token, refusal.diagnosis(), now);
         }
         self.introduce(token, link, now);
-        if self.streams.get(&token).is_some_and(|it| it.role == Role::Client) {
+        if is_client {
             self.begin(token, link, now);
         }
     }
@@ -488,13 +643,12 @@ impl<D: Device> Host<D> {
         self.rouse(token);
     }
 
-    fn next_token(&mut self) -> AlertToken {
+    pub(crate) fn next_token(&mut self) -> AlertToken {
         loop {
-            self.last_token = self.last_token.wrapping_add(1);
-            let token = AlertToken(self.last_token);
+            let token = AlertToken(self.random.random());
             let waits = |waiting: &Waiting| waiting.proposal.token == token;
             let is_used = self.streams.contains_key(&token) || self.waiting.iter().any(waits);
-            if self.last_token != 0 && !is_used {
+            if token != AlertToken(0) && !is_used {
                 return token;
             }
         }
@@ -505,11 +659,6 @@ impl<D: Device> Host<D> {
         self.last_rmb = self.last_rmb.wrapping_add(1);
         RmbId(self.last_rmb)
     }
-}
-
-/// Linux leaves its peer ID out where it offers version 2 alone; its adapter tells then who it is.
-fn are_of_one_client(one: &Proposer, other: &Proposer) -> bool {
-    one.peer_id == other.peer_id && (one.peer_id != PeerId::default() || one.gid == other.gid)
 }
 
 /// The number of a group is in the user IDs of its links, above their own number.

@@ -16,6 +16,7 @@ use sidestep_wire::clc::{AcceptConfirmR, Version};
 use sidestep_wire::{AlertToken, Diagnosis, LinkUserId, QpNumber, RmbeSize, RoceGid};
 
 use crate::carrier::{Carrier, Posted, Work};
+use crate::contact::Caller;
 use crate::event::Reset;
 use crate::host::Host;
 use crate::stream::SendBuffer;
@@ -25,6 +26,9 @@ use crate::stream::SendBuffer;
 pub(crate) struct Rmb {
     pub(crate) memory: Arc<Shared>,
     pub(crate) size: RmbeSize,
+    /// The user of the host whose connections have it, one after the other. The peers of these
+    /// connections know its keys, so no other user gets it.
+    pub(crate) uid: u32,
     /// The connection that has it.
     pub(crate) user: Option<AlertToken>,
 }
@@ -33,6 +37,11 @@ pub(crate) struct Rmb {
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) engine: LinkGroup,
+    /// The addresses of the TCP connection that it was made beside.
+    pub(crate) founder: Caller,
+    /// The peer, or somebody in its place, has said that it knows no such group: no connection joins
+    /// it before the peer has answered over a link.
+    pub(crate) is_doubted: bool,
     pub(crate) carriers: BTreeMap<LinkUserId, Carrier>,
     pub(crate) rmbs: BTreeMap<RmbId, Rmb>,
     /// Send buffers that no connection has.
@@ -53,9 +62,11 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    pub(crate) const fn new(engine: LinkGroup) -> Self {
+    pub(crate) const fn new(engine: LinkGroup, founder: Caller) -> Self {
         Self {
             engine,
+            founder,
+            is_doubted: false,
             carriers: BTreeMap::new(),
             rmbs: BTreeMap::new(),
             send_buffers: Vec::new(),
@@ -91,24 +102,49 @@ impl Group {
         free.map_or_else(|| SendBuffer::new(len), |at| self.send_buffers.swap_remove(at))
     }
 
-    /// A buffer of this size that no connection has, and that the peer knows.
-    pub(crate) fn free_rmb(&self, size: RmbeSize) -> Option<RmbId> {
-        self.free_rmbs().find(|(_, its)| *its == size).map(|(id, _)| id)
+    /// A buffer of this user and size that no connection has, and that the peer knows.
+    pub(crate) fn free_rmb(&self, uid: u32, size: RmbeSize) -> Option<RmbId> {
+        let mut fitting = self.free_rmbs().filter(|(_, rmb)| rmb.uid == uid && rmb.size == size);
+        fitting.next().map(|(id, _)| id)
     }
 
-    /// The same where a group can have no more: one of the next longer size that there is, or else of
-    /// the next shorter.
-    pub(crate) fn free_rmb_instead_of(&self, size: RmbeSize) -> Option<RmbId> {
+    /// A buffer of this user in a group that can have no more: one of the next longer size that there
+    /// is, or else of the next shorter.
+    pub(crate) fn free_rmb_instead_of(&self, uid: u32, size: RmbeSize) -> Option<RmbId> {
         let how_far = |its: RmbeSize| (its < size, its.code().abs_diff(size.code()));
-        self.free_rmbs().min_by_key(|(_, its)| how_far(*its)).map(|(id, _)| id)
+        let own = self.free_rmbs().filter(|(_, rmb)| rmb.uid == uid);
+        own.min_by_key(|(_, rmb)| how_far(rmb.size)).map(|(id, _)| id)
     }
 
-    fn free_rmbs(&self) -> impl Iterator<Item = (RmbId, RmbeSize)> {
+    /// A free buffer of another user.
+    pub(crate) fn free_rmb_of_another(&self, uid: u32) -> Option<RmbId> {
+        self.free_rmbs().find(|(_, rmb)| rmb.uid != uid).map(|(id, _)| id)
+    }
+
+    fn free_rmbs(&self) -> impl Iterator<Item = (RmbId, &Rmb)> {
         let known = self.engine.rmbs().filter(|(_, state)| *state == RmbState::Announced);
         known.filter_map(|(id, _)| {
             let rmb = self.rmbs.get(&id).filter(|rmb| rmb.user.is_none())?;
-            Some((id, rmb.size))
+            Some((id, rmb))
         })
+    }
+
+    /// Whether a TCP connection to this address leads to the peer: the group was made beside one, or
+    /// a link of it goes there. What the other end of a connection says of itself proves nothing,
+    /// but the kernel knows where it is.
+    pub(crate) fn leads_to(&self, remote: IpAddr) -> bool {
+        let is_there = |link: &Link| link.peer().is_some_and(|end| address_of(end.gid) == remote);
+        self.founder.remote == remote || self.active().any(is_there)
+    }
+
+    /// Whether the peer can tell that this address is ours, by the same rule.
+    pub(crate) fn is_known_at(&self, local: IpAddr) -> bool {
+        let is_here = |link: &Link| address_of(link.adapter().gid) == local;
+        self.founder.local == local || self.active().any(is_here)
+    }
+
+    pub(crate) fn active(&self) -> impl Iterator<Item = &Link> {
+        self.engine.links().iter().filter(|link| link.state() == LinkState::Active)
     }
 
     /// Connections that have a buffer, also those that CLC is not through with.
@@ -367,7 +403,11 @@ impl<D: Device> Host<D> {
                 }
             }
             GroupEvent::LinkUp(_) => {}
-            GroupEvent::LinkDown(link) | GroupEvent::Answered(link) => {
+            GroupEvent::LinkDown(link) => self.pass_fence(id, link, now),
+            GroupEvent::Answered(link) => {
+                if let Some(group) = self.groups.get_mut(&id) {
+                    group.is_doubted = false;
+                }
                 self.pass_fence(id, link, now);
             }
             GroupEvent::Moved { connection, .. } => self.move_stream(connection, now),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use rand::rngs::StdRng;
 use sidestep_proto::connection::Connection;
 use sidestep_proto::link_group::{self, AdapterId, Link, LinkGroup, LinkState};
 use sidestep_rdma::device::Device;
@@ -85,7 +86,8 @@ pub struct Host<D> {
     /// When the patience with the peers of connections ends.
     pub(crate) patience: BTreeSet<(Duration, AlertToken)>,
     pub(crate) last_group: u32,
-    pub(crate) last_token: u32,
+    /// Alert tokens come from it: who knows those of the past does not know the next.
+    pub(crate) random: StdRng,
     pub(crate) last_rmb: u32,
     pub(crate) events: VecDeque<Event>,
     pub(crate) drops: Drops,
@@ -94,9 +96,9 @@ pub struct Host<D> {
 // ---- the host and its adapters ------------------------------------------------------------------
 
 impl<D: Device> Host<D> {
-    /// A host without adapters.
+    /// A host without adapters, whose secrets come from this generator.
     #[must_use]
-    pub const fn new(settings: Settings) -> Self {
+    pub const fn new(settings: Settings, random: StdRng) -> Self {
         Self {
             settings,
             ports: BTreeMap::new(),
@@ -108,7 +110,7 @@ impl<D: Device> Host<D> {
             loaded: VecDeque::new(),
             patience: BTreeSet::new(),
             last_group: 0,
-            last_token: 0,
+            random,
             last_rmb: 0,
             events: VecDeque::new(),
             drops: Drops { malformed: 0, unknown: 0 },

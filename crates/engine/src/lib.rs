@@ -106,7 +106,9 @@ mod tests;
 mod traffic;
 mod view;
 
-pub use contact::{FIRST_CONTACT_PATIENCE, GROUPS_MAX, Sizes};
+pub use contact::{
+    Caller, FIRST_CONTACT_PATIENCE, GROUPS_MAX, GROUPS_OF_ADDRESS_MAX, Request, Sizes,
+};
 pub use ending::PEER_PATIENCE;
 pub use event::{CallError, Event, Reset};
 pub use host::{Drops, Holdings, Host, Settings};

@@ -1,18 +1,23 @@
 //! Two hosts and nothing between them: what a peer may not say, and what it does not say.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
+use rand::SeedableRng;
+use rand::rngs::StdRng;
 use sidestep_proto::connection::Misbehaved;
 use sidestep_proto::link_group::{Adapter, AdapterId, RMBS_MAX, RmbState};
 use sidestep_rdma::device::Device;
 use sidestep_rdma::soft;
 use sidestep_rdma::soft::adapter::{DATAGRAM_MAX, Datagram};
 use sidestep_wire::cdc::{self, CdcMessage, Cursor, ProducerFlags, StateFlags};
+use sidestep_wire::clc::AcceptConfirmR;
 use sidestep_wire::llc::{self, Form, TestLink};
-use sidestep_wire::{AlertToken, Diagnosis, Mac, Mtu, PeerId, RmbeSize, RoceGid};
+use sidestep_wire::{AlertToken, Diagnosis, Mac, Mtu, PeerId, Rkey, RmbAddress, RmbeSize, RoceGid};
 
 use super::*;
+
+mod forged;
 
 const SERVER: usize = 0;
 const CLIENT: usize = 1;
@@ -22,10 +27,13 @@ struct Pair {
     now: Duration,
     /// Of the next connections.
     sizes: [Sizes; 2],
+    uids: [u32; 2],
     /// The connection that the server has accepted last.
     accepted: AlertToken,
     /// What each has told, but what was said by CLC.
     told: [Vec<Event>; 2],
+    /// The Accepts and the Confirms.
+    said: [Vec<AcceptConfirmR>; 2],
 }
 
 fn adapter(host: usize) -> Adapter {
@@ -53,11 +61,28 @@ fn terms() -> Terms {
     Terms { adapters: [ID].into_iter().collect(), wording: Wording::V1 }
 }
 
+/// A user of both hosts.
+const USER: u32 = 1000;
+
+/// What a program of one host asks for, at a TCP connection with the other.
+fn request(host: usize, sizes: Sizes) -> Request {
+    request_of(USER, host, sizes)
+}
+
+fn request_of(uid: u32, host: usize, sizes: Sizes) -> Request {
+    let caller = Caller::new(uid, address(host), address(1 - host));
+    Request { caller, terms: terms(), sizes }
+}
+
+fn random(seed: u64) -> StdRng {
+    StdRng::seed_from_u64(seed)
+}
+
 impl Pair {
     fn new() -> Self {
         let hosts = [SERVER, CLIENT].map(|host| {
             let (peer_id, keepalive) = (peer_id(host), None);
-            let mut it = Host::new(Settings { peer_id, vlan: 0, keepalive });
+            let mut it = Host::new(Settings { peer_id, vlan: 0, keepalive }, random(host as u64));
             let device = soft::Adapter::seeded(host as u64, address(host), PORT);
             it.add_adapter(adapter(host), device, Duration::ZERO);
             it
@@ -66,8 +91,10 @@ impl Pair {
             hosts,
             now: Duration::from_secs(1),
             sizes: [SIZES; 2],
+            uids: [USER; 2],
             accepted: AlertToken(0),
             told: Default::default(),
+            said: Default::default(),
         }
     }
 
@@ -76,7 +103,8 @@ impl Pair {
         let Adapter { gid, mac, .. } = adapter(CLIENT);
         let proposer = Proposer { peer_id: peer_id(CLIENT), gid, mac };
         let sizes = self.sizes[SERVER];
-        let server = self.hosts[SERVER].accept(proposer, terms(), sizes, self.now).unwrap();
+        let request = request_of(self.uids[SERVER], SERVER, sizes);
+        let server = self.hosts[SERVER].accept(proposer, request, self.now).unwrap();
         self.accepted = server;
         self.run(3);
         let is_established = |event: &Event| match event {
@@ -109,6 +137,29 @@ impl Pair {
     }
 
     fn carry(&mut self) -> bool {
+        let mut is_some = self.carry_datagrams();
+        for at in [SERVER, CLIENT] {
+            while let Some(event) = self.hosts[at].poll_event() {
+                is_some = true;
+                let Event::Introduce(_, message) = event else {
+                    self.told[at].push(event);
+                    continue;
+                };
+                self.said[at].push((*message).clone());
+                match at {
+                    SERVER => {
+                        let client = &mut self.hosts[CLIENT];
+                        let request = request_of(self.uids[CLIENT], CLIENT, self.sizes[CLIENT]);
+                        client.connect(&message, request, self.now).unwrap();
+                    }
+                    _ => self.hosts[SERVER].handle_confirm(self.accepted, &message, self.now),
+                }
+            }
+        }
+        is_some
+    }
+
+    fn carry_datagrams(&mut self) -> bool {
         let mut out = [0; DATAGRAM_MAX];
         let mut is_some = false;
         for at in [SERVER, CLIENT] {
@@ -125,20 +176,6 @@ impl Pair {
                 is_some = true;
             }
             self.hosts[1 - at].handle_device(ID, self.now);
-            while let Some(event) = self.hosts[at].poll_event() {
-                is_some = true;
-                let Event::Introduce(_, message) = event else {
-                    self.told[at].push(event);
-                    continue;
-                };
-                match at {
-                    SERVER => {
-                        let client = &mut self.hosts[CLIENT];
-                        client.connect(&message, terms(), self.sizes[CLIENT], self.now).unwrap();
-                    }
-                    _ => self.hosts[SERVER].handle_confirm(self.accepted, &message, self.now),
-                }
-            }
         }
         is_some
     }
@@ -302,7 +339,10 @@ fn for_one_group_too_many_the_one_that_was_idle_longest_ends() {
     let Adapter { gid, mac, .. } = adapter(CLIENT);
     let accept = |host: &mut Host<soft::Adapter>, nth: usize| {
         let peer_id = PeerId((0x0100_0000_0000_0000 + nth as u64).to_be_bytes());
-        host.accept(Proposer { peer_id, gid, mac }, terms(), SIZES, now).map(|_| ())
+        let remote = Ipv4Addr::from_bits(0x0B00_0000 + nth as u32).into();
+        let caller = Caller::new(USER, address(SERVER), remote);
+        let request = Request { caller, terms: terms(), sizes: SIZES };
+        host.accept(Proposer { peer_id, gid, mac }, request, now).map(|_| ())
     };
     for nth in 1..GROUPS_MAX {
         assert_eq!(accept(host, nth), Ok(()));
@@ -452,7 +492,7 @@ fn a_validation_of_what_never_came_resets_both_ends() {
 }
 
 #[test]
-fn a_client_that_does_not_know_the_group_ends_it() {
+fn a_client_that_has_begun_anew_does_not_answer_and_the_group_ends() {
     let mut pair = Pair::new();
     let [old, _] = pair.connect();
     let Adapter { gid, mac, .. } = adapter(CLIENT);
@@ -460,13 +500,13 @@ fn a_client_that_does_not_know_the_group_ends_it() {
     let now = pair.now;
     // It has begun anew, and knows nothing.
     let settings = Settings { peer_id: peer_id(CLIENT), vlan: 0, keepalive: None };
-    pair.hosts[CLIENT] = Host::new(settings);
+    pair.hosts[CLIENT] = Host::new(settings, random(9));
     let device = soft::Adapter::seeded(9, address(CLIENT), PORT);
     pair.hosts[CLIENT].add_adapter(adapter(CLIENT), device, now);
-    let token = pair.hosts[SERVER].accept(proposer, terms(), SIZES, now).unwrap();
+    let token = pair.hosts[SERVER].accept(proposer, request(SERVER, SIZES), now).unwrap();
     // The buffer of a new connection would be told over a link that leads nowhere.
     pair.hosts[SERVER].handle_out_of_sync(token, now);
-    pair.run(1);
+    pair.run(6);
     assert!(pair.told[SERVER].contains(&Event::Gone(token)));
     assert!(pair.told[SERVER].contains(&Event::Reset(old, Reset::Unreachable)));
     pair.hosts[SERVER].close(old, pair.now);
@@ -541,7 +581,7 @@ impl Pair {
     fn propose(&mut self) -> AlertToken {
         let Adapter { gid, mac, .. } = adapter(CLIENT);
         let proposer = Proposer { peer_id: peer_id(CLIENT), gid, mac };
-        self.hosts[SERVER].accept(proposer, terms(), SIZES, self.now).unwrap()
+        self.hosts[SERVER].accept(proposer, request(SERVER, SIZES), self.now).unwrap()
     }
 
     /// What the server has told, and nobody else has heard.
@@ -596,7 +636,7 @@ fn a_first_contact_over_an_adapter_that_has_gone_is_declined() {
     client.add_adapter(other, device, now);
     client.handle_adapter_down(ID, now);
     let terms = Terms { adapters: [ID, other.id].into_iter().collect(), ..terms() };
-    let refused = client.connect(&accept, terms, SIZES, now);
+    let refused = client.connect(&accept, Request { terms, ..request(CLIENT, SIZES) }, now);
     assert_eq!(refused, Err(Diagnosis::NOSMCRDEV));
     assert_eq!(client.holdings(), Holdings::default());
 }

@@ -223,7 +223,10 @@ impl Gateway {
             desk,
             door,
             lessons,
-            host: Host::new(sidestep_engine::Settings { peer_id, vlan, keepalive }),
+            host: Host::new(
+                sidestep_engine::Settings { peer_id, vlan, keepalive },
+                rand::make_rng(),
+            ),
             places: Vec::new(),
             search: None,
             passages: HashMap::new(),

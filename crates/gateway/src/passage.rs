@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendFlags, sockopt};
-use sidestep_engine::{CallError, Event as EngineEvent, Host, Sizes};
+use sidestep_engine::{CallError, Caller, Event as EngineEvent, Host, Request, Sizes, Terms};
 use sidestep_proto::autosmc::{self, Traffic};
 use sidestep_proto::rendezvous::hosts::{Event, Exchange, Fallback, Outcome};
 use sidestep_wire::host_control::Side;
@@ -340,11 +340,13 @@ impl Passage {
     fn heed(&mut self, event: Event, world: &mut World<'_>) -> Option<Fate> {
         match event {
             Event::Accept(proposer, terms) => {
-                let accepted = world.host.accept(proposer, terms, self.sizes, world.now);
+                let request = self.request(terms);
+                let accepted = request.and_then(|it| world.host.accept(proposer, it, world.now));
                 self.asked(accepted, world);
             }
             Event::Connect(accept, terms) => {
-                let connected = world.host.connect(&accept, terms, self.sizes, world.now);
+                let request = self.request(terms);
+                let connected = request.and_then(|it| world.host.connect(&accept, it, world.now));
                 self.asked(connected, world);
             }
             Event::Confirmed(confirm) => {
@@ -355,6 +357,18 @@ impl Passage {
             Event::Ended(outcome) => return Some(self.decide(outcome, world)),
         }
         None
+    }
+
+    /// What the host is asked for: whose connection it is, the kernel says.
+    ///
+    /// # Errors
+    ///
+    /// The TCP connection is gone.
+    fn request(&self, terms: Terms) -> Result<Request, Diagnosis> {
+        let ends = self.n.local_addr().and_then(|local| Ok((local, self.n.peer_addr()?)));
+        let (local, remote) = ends.map_err(|_| Diagnosis::INTERR)?;
+        let caller = Caller::new(self.uid, local.ip(), remote.ip());
+        Ok(Request { caller, terms, sizes: self.sizes })
     }
 
     /// What the host says to a connection that it was asked for.
@@ -453,11 +467,13 @@ impl Passage {
         }
     }
 
-    /// The peer does not know the link group that our Accept has named.
+    /// The peer, or a local user in its place, says that it does not know the link group that our Accept
+    /// has named. Whether the peer is there, the links tell.
     fn leave_group(&mut self, world: &mut World<'_>) {
         if let Some(token) = self.token.take() {
             log::warn!(
-                "connection {}: the peer does not know the link group: it ends",
+                "connection {}: the peer says that it does not know the link group, and is asked over \
+                 its links",
                 self.number
             );
             world.host.handle_out_of_sync(token, world.now);

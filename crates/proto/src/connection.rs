@@ -247,6 +247,12 @@ impl Connection {
         self.ending.state()
     }
 
+    /// Whether we have said C or A, behind which we write no more into the peer's RMBE.
+    #[must_use]
+    pub const fn has_left(&self) -> bool {
+        self.ending.ours.closed || self.ending.ours.abnormal_close
+    }
+
     // The program sends.
 
     /// The program has put `n` more bytes into the send buffer, behind those before.

@@ -2,9 +2,12 @@
 //! and come back, and everything is given back at the end.
 
 use std::collections::VecDeque;
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use sidestep_engine::{CallError, Event, Host, Proposer, Settings, Sizes, Terms, Wording};
+use sidestep_engine::{
+    CallError, Caller, Event, Host, Proposer, Request, Settings, Sizes, Terms, Wording,
+};
 use sidestep_proto::link_group::{self, AdapterId};
 use sidestep_rdma::verbs::Adapter;
 use sidestep_wire::{AlertToken, Mac, Mtu, PeerId, RmbeSize, RoceGid};
@@ -56,8 +59,11 @@ struct Pair<'a> {
     told: [Vec<Event>; 2],
 }
 
-fn terms() -> Terms {
-    Terms { adapters: [ID].into_iter().collect(), wording: Wording::V1 }
+/// What a program of one host asks for.
+fn request(host: usize) -> Request {
+    let [local, remote] = [host, 1 - host].map(|host| Ipv4Addr::new(10, 0, 0, host as u8 + 1));
+    let terms = Terms { adapters: [ID].into_iter().collect(), wording: Wording::V1 };
+    Request { caller: Caller::new(0, local.into(), remote.into()), terms, sizes: SIZES }
 }
 
 impl<'a> Pair<'a> {
@@ -70,7 +76,7 @@ impl<'a> Pair<'a> {
             let host = number;
             number += 1;
             let settings = Settings { peer_id: peer_id(host), vlan: 0, keepalive: None };
-            let mut it = Host::new(settings);
+            let mut it = Host::new(settings, rand::make_rng());
             let described = link_group::Adapter { id: ID, gid, mac: mac(host), mtu };
             it.add_adapter(described, device, Duration::ZERO);
             it
@@ -110,7 +116,7 @@ impl<'a> Pair<'a> {
     fn hear(&mut self, at: usize, event: Event, now: Duration) {
         match event {
             Event::Introduce(_, message) if at == SERVER => {
-                self.hosts[CLIENT].connect(&message, terms(), SIZES, now).expect("an Accept");
+                self.hosts[CLIENT].connect(&message, request(CLIENT), now).expect("an Accept");
             }
             Event::Introduce(_, message) => {
                 self.hosts[SERVER].handle_confirm(self.accepted, &message, now);
@@ -132,7 +138,7 @@ impl<'a> Pair<'a> {
     fn connect(&mut self) -> [AlertToken; 2] {
         self.told.iter_mut().for_each(Vec::clear);
         let now = self.now();
-        let server = self.hosts[SERVER].accept(self.proposer, terms(), SIZES, now);
+        let server = self.hosts[SERVER].accept(self.proposer, request(SERVER), now);
         self.accepted = server.expect("a Proposal");
         let established = |pair: &Self, at: usize| {
             pair.told[at].iter().find_map(|event| match event {

@@ -3,7 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use sidestep_engine::{Event, Host, Proposer, Settings, Sizes, Terms, Wording};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use sidestep_engine::{Caller, Event, Host, Proposer, Request, Settings, Sizes, Terms, Wording};
 use sidestep_proto::link_group::{Adapter, AdapterId};
 use sidestep_rdma::soft;
 use sidestep_rdma::soft::adapter::{DATAGRAM_MAX, Datagram};
@@ -38,8 +40,11 @@ fn adapter(host: usize) -> Adapter {
     }
 }
 
-fn terms() -> Terms {
-    Terms { adapters: [ID].into_iter().collect(), wording: Wording::V1 }
+/// What a program of one host asks for.
+fn request(host: usize) -> Request {
+    let [local, remote] = [host, 1 - host].map(|host| address(host).into());
+    let terms = Terms { adapters: [ID].into_iter().collect(), wording: Wording::V1 };
+    Request { caller: Caller::new(0, local, remote), terms, sizes: Sizes::default() }
 }
 
 impl Pair {
@@ -47,7 +52,8 @@ impl Pair {
         let now = Duration::from_secs(1);
         let hosts = [SERVER, CLIENT].map(|number| {
             let peer_id = PeerId([number as u8 + 1; 8]);
-            let mut host = Host::new(Settings { peer_id, vlan: 0, keepalive: None });
+            let settings = Settings { peer_id, vlan: 0, keepalive: None };
+            let mut host = Host::new(settings, StdRng::seed_from_u64(number as u64));
             let device = soft::Adapter::seeded(number as u64, address(number).into(), PORT);
             host.add_adapter(adapter(number), device, now);
             host
@@ -61,8 +67,8 @@ impl Pair {
     fn connect(&mut self) {
         let Adapter { gid, mac, .. } = adapter(CLIENT);
         let proposer = Proposer { peer_id: PeerId([CLIENT as u8 + 1; 8]), gid, mac };
-        let (sizes, now) = (Sizes::default(), self.now);
-        let server = self.hosts[SERVER].accept(proposer, terms(), sizes, now).unwrap();
+        let now = self.now;
+        let server = self.hosts[SERVER].accept(proposer, request(SERVER), now).unwrap();
         let mut established = [false; 2];
         let mut client = None;
         while established != [true; 2] {
@@ -74,7 +80,7 @@ impl Pair {
                     match (at, event) {
                         (SERVER, Event::Introduce(_, accept)) => {
                             let host = &mut self.hosts[CLIENT];
-                            client = Some(host.connect(&accept, terms(), sizes, now).unwrap());
+                            client = Some(host.connect(&accept, request(CLIENT), now).unwrap());
                         }
                         (_, Event::Introduce(_, confirm)) => {
                             self.hosts[SERVER].handle_confirm(server, &confirm, self.now);

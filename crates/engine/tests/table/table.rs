@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use sidestep_engine::{Event, Holdings, Host, Proposer, Settings, Terms, Wording};
+use sidestep_engine::{
+    Caller, Event, Holdings, Host, Proposer, Request, Settings, Sizes, Terms, Wording,
+};
 use sidestep_proto::link_group::{Adapter, AdapterId, KEEPALIVE, LinkState};
 use sidestep_rdma::faults::{Faults, Plan as NetworkPlan};
 use sidestep_rdma::soft;
@@ -135,6 +137,9 @@ fn version_2() -> Wording {
     Wording::V2 { eid: Eid::ueid("TABLE").unwrap(), hello }
 }
 
+/// Of all programs.
+const USER: u32 = 1000;
+
 const IDS: [AdapterId; 2] = [AdapterId(1), AdapterId(2)];
 
 impl fmt::Display for Table {
@@ -185,7 +190,8 @@ impl Table {
     /// A host begins, or begins anew.
     pub(crate) fn bear(&mut self, number: usize) {
         let (peer_id, keepalive) = (peer_id(number), Some(KEEPALIVE));
-        self.hosts[number] = Some(Host::new(Settings { peer_id, vlan: 0, keepalive }));
+        let secrets = StdRng::seed_from_u64(self.random.random());
+        self.hosts[number] = Some(Host::new(Settings { peer_id, vlan: 0, keepalive }, secrets));
         (1..=self.adapters[number]).for_each(|id| self.put_in(number, id));
     }
 
@@ -539,11 +545,11 @@ impl Table {
         self.talks[talk].proposed = proposed;
         let Adapter { gid, mac, .. } = adapter(client, preferred);
         let proposer = Proposer { peer_id: peer_id(client), gid, mac };
-        let terms = self.terms(&accepted);
+        let request = self.request(server, &accepted, sizes);
         let Some(host) = self.hosts[server].as_mut() else {
             return self.stays_tcp(talk, [SERVER, CLIENT]);
         };
-        match host.accept(proposer, terms, sizes, self.now) {
+        match host.accept(proposer, request, self.now) {
             Ok(token) => self.name(talk, server, token),
             Err(_) => self.stays_tcp(talk, [SERVER, CLIENT]),
         }
@@ -562,22 +568,25 @@ impl Table {
         adapters.any(|it| it.description.id == id && it.is_up)
     }
 
-    fn terms(&self, adapters: &[AdapterId]) -> Terms {
+    /// What a program asks its host for. Its TCP connection is with the first adapter's address of the
+    /// other host.
+    fn request(&self, host: usize, adapters: &[AdapterId], sizes: Sizes) -> Request {
+        let [local, remote] = [host, 1 - host].map(|host| address(host, 1).into());
         let adapters = adapters.iter().copied().collect();
-        Terms { adapters, wording: self.wording.clone() }
+        let terms = Terms { adapters, wording: self.wording.clone() };
+        Request { caller: Caller::new(USER, local, remote), terms, sizes }
     }
 
     fn take_accept(&mut self, talk: usize, bytes: &[u8]) {
         let accept = AcceptConfirmR::parse(bytes).unwrap();
         let Talk { server, ref programs, ref proposed, .. } = self.talks[talk];
-        let terms = self.terms(proposed);
         let client = 1 - server;
-        let sizes = programs[client].sizes();
+        let request = self.request(client, proposed, programs[client].sizes());
         let is_dead = programs[client].is_dead;
         let Some(host) = self.hosts[client].as_mut().filter(|_| !is_dead) else {
             return self.at(TCP, Due::Decline { talk, side: server, is_out_of_sync: false });
         };
-        match host.connect(&accept, terms, sizes, self.now) {
+        match host.connect(&accept, request, self.now) {
             Ok(token) => self.name(talk, client, token),
             Err(diagnosis) => {
                 self.stays_tcp(talk, [client]);

@@ -177,35 +177,79 @@ fn ticks(pid: u32) -> u64 {
 }
 
 /// The test is the client of the second connection, and says what a client says that has begun
-/// anew; its Proposal is that of the gateway.
+/// anew, as any local user of its host can; its Proposal is that of the gateway. The client's gateway
+/// knows the group and says so over the link.
 #[test]
-fn a_client_that_does_not_know_the_link_group_ends_it() {
+fn out_of_sync_from_a_local_user_ends_no_link_group() {
     let Some(scene) = Scene::new(1) else { return };
     let [client, server] = scene.connect();
-    let [proposing, to_us] = scene.connection();
-    let [from_us, accepting] = scene.connection();
-    let hand_over = |host, side, n: &TcpStream| {
-        scene.at(host, || by_hand::hand_over(n, side, RmbeSize::DEFAULT).unwrap())
-    };
-    let _proposing = hand_over(CLIENT, Side::Client, &proposing);
-    let accepting = hand_over(SERVER, Side::Server, &accepting);
-    (&from_us).write_all(&receive_clc(&to_us)).unwrap();
-    let Ok(Message::Accept(accept)) = Message::parse(&receive_clc(&from_us)) else {
-        panic!("no Accept\n{}", scene.log(SERVER));
-    };
-    assert!(!accept.is_first_contact());
+    let overheard = Overheard::new(&scene);
     let decline = Decline::v2(PeerId::default(), Diagnosis::SYNCERR);
     let mut bytes = [0; EMITTED_LEN_MAX];
     let decline = Message::from(Decline { out_of_sync: true, ..decline });
     let len = decline.emit(&mut bytes).unwrap();
-    (&from_us).write_all(&bytes[..len]).unwrap();
-    scene.expect_at(SERVER, &accepting, Mode::Tcp);
-    receive_reset(&server);
-    receive_reset(&client);
+    (&overheard.from_us).write_all(&bytes[..len]).unwrap();
+    scene.expect_at(SERVER, &overheard.accepting, Mode::Tcp);
+    scene.await_log(SERVER, "is asked over its links", 1);
     scene.await_log(SERVER, "the link groups of the peers are out of sync", 1);
+    for (from, to) in [(&client, &server), (&server, &client)] {
+        send(from, 1, 1000);
+        receive(to, 1, 1000);
+    }
     let [client, server] = scene.connect();
     send(&client, 1, 1000);
     receive(&server, 1, 1000);
+}
+
+/// A local user of the client's host answers at a listener of its own with what the server has said
+/// elsewhere. With the connection the gateway would write this user's bytes into memory of others.
+#[test]
+fn an_accept_of_another_host_joins_no_link_group() {
+    let Some(scene) = Scene::new(1) else { return };
+    let [client, server] = scene.connect();
+    let overheard = Overheard::new(&scene);
+    let [n, listening] = scene.connection_within_client();
+    let _h = scene.at(CLIENT, || by_hand::hand_over(&n, Side::Client, RmbeSize::DEFAULT).unwrap());
+    receive_clc(&listening);
+    (&listening).write_all(&overheard.accept).unwrap();
+    let Ok(Message::Decline(decline)) = Message::parse(&receive_clc(&listening)) else {
+        panic!("no Decline\n{}", scene.log(CLIENT));
+    };
+    assert_eq!((decline.diagnosis, decline.out_of_sync), (Diagnosis::NOSRVLINK, false));
+    for (from, to) in [(&client, &server), (&server, &client)] {
+        send(from, 1, 1000);
+        receive(to, 1, 1000);
+    }
+}
+
+/// What two gateways say to each other of a further connection, heard by the test, which stands
+/// between them: their programs' ends of the TCP connections are its own.
+struct Overheard {
+    /// To the server's gateway, which has answered here.
+    from_us: TcpStream,
+    /// The program's end of that.
+    accepting: TcpStream,
+    accept: Vec<u8>,
+    _proposing: TcpStream,
+}
+
+impl Overheard {
+    fn new(scene: &Scene) -> Self {
+        let [proposing, to_us] = scene.connection();
+        let [from_us, accepting] = scene.connection();
+        let hand_over = |host, side, n: &TcpStream| {
+            scene.at(host, || by_hand::hand_over(n, side, RmbeSize::DEFAULT).unwrap())
+        };
+        let _proposing = hand_over(CLIENT, Side::Client, &proposing);
+        let accepting = hand_over(SERVER, Side::Server, &accepting);
+        (&from_us).write_all(&receive_clc(&to_us)).unwrap();
+        let accept = receive_clc(&from_us);
+        let Ok(Message::Accept(parsed)) = Message::parse(&accept) else {
+            panic!("no Accept\n{}", scene.log(SERVER));
+        };
+        assert!(!parsed.is_first_contact());
+        Self { from_us, accepting, accept, _proposing }
+    }
 }
 
 /// One CLC message.

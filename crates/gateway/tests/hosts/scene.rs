@@ -160,8 +160,17 @@ impl Scene {
 
     /// A TCP connection: the client's end, and the server's.
     pub(crate) fn connection(&self) -> [TcpStream; 2] {
-        let listen = || TcpListener::bind((address(SERVER, 0), 0)).unwrap();
-        let listener = self.at(SERVER, listen);
+        self.connection_with(SERVER)
+    }
+
+    /// A TCP connection of which the client's host has both ends.
+    pub(crate) fn connection_within_client(&self) -> [TcpStream; 2] {
+        self.connection_with(CLIENT)
+    }
+
+    fn connection_with(&self, host: usize) -> [TcpStream; 2] {
+        let listen = || TcpListener::bind((address(host, 0), 0)).unwrap();
+        let listener = self.at(host, listen);
         let to: SocketAddr = listener.local_addr().unwrap();
         let client = self.at(CLIENT, || TcpStream::connect(to).unwrap());
         let (server, _) = listener.accept().unwrap();

@@ -13,7 +13,6 @@ use sidestep_wire::clc::{AcceptConfirmR, Version};
 use sidestep_wire::{AlertToken, Diagnosis, LinkUserId, Mac, PeerId, RoceGid};
 
 use super::link::symmetric;
-use super::rmb::NotTaken;
 use super::timers::{IDLE_CLIENT, IDLE_SERVER};
 use super::{Event, Link, LinkGroup, LinkState, PeerRmbId, Phase, RmbId, RmbState, Role, Rtoken};
 
@@ -43,8 +42,10 @@ pub enum Refusal {
     NoRmb,
     /// The group has a connection with this token, or none.
     Token,
-    /// The peer's buffer contradicts what it said before, or is one too many.
+    /// The peer has told of no such buffer over a link.
     PeerRmb,
+    /// Another connection writes into this element of the peer's buffer.
+    Taken,
 }
 
 impl Refusal {
@@ -57,7 +58,7 @@ impl Refusal {
             Self::NoLink => Diagnosis::NOSRVLINK,
             Self::NoRmb => Diagnosis::ERR_REGBUF,
             Self::Token => Diagnosis::INTERR,
-            Self::PeerRmb => Diagnosis::ERR_RTOK,
+            Self::PeerRmb | Self::Taken => Diagnosis::ERR_RTOK,
         }
     }
 }
@@ -148,9 +149,20 @@ impl LinkGroup {
         Ok(())
     }
 
-    /// The peer's buffer for a connection, as its Accept or Confirm tells it, with the link that
-    /// this message names. One that has failed since still tells which buffer it is, and the
+    /// The buffer of the peer with this RToken, if the peer has told of it over a link, or has made the
+    /// group with it.
+    #[must_use]
+    pub fn peer_rmb(&self, link: LinkUserId, rtoken: Rtoken) -> Option<PeerRmbId> {
+        self.peer_rmbs.known_as(link, rtoken)
+    }
+
+    /// The peer's buffer for a connection, as its Accept or Confirm names it, with the link that
+    /// this message names. A link that has failed since still tells which buffer it is, and the
     /// connection has moved already.
+    ///
+    /// A name is all that the message gives. TCP does not prove that the peer's host speaks, so a
+    /// buffer of which no link has told is none: a write with a wrong key would break the link for
+    /// all connections.
     ///
     /// # Errors
     ///
@@ -165,16 +177,10 @@ impl LinkGroup {
         if !self.link(link).is_some_and(is_known) {
             return Err(Refusal::NoLink);
         }
-        let learnt = match self.connections.iter().any(|it| it.token == token) {
-            true => self.peer_rmbs.learn(link, rtoken),
-            false => return Err(Refusal::Token),
-        };
-        let id = learnt.map_err(|_: NotTaken| Refusal::PeerRmb)?;
-        for connection in &mut self.connections {
-            if connection.token == token {
-                connection.peer_rmb = Some(id);
-            }
-        }
+        let id = self.peer_rmb(link, rtoken);
+        let connection = self.connections.iter_mut().find(|it| it.token == token);
+        let connection = connection.ok_or(Refusal::Token)?;
+        connection.peer_rmb = Some(id.ok_or(Refusal::PeerRmb)?);
         Ok(())
     }
 

@@ -11,8 +11,10 @@
 //!
 //! The RMB of a first contact begins as `Announced`: Accept and Confirm tell its key.
 //!
-//! Of the peer's RMBs there is a table of *RTokens* (key and address), by link. It holds, whatever
-//! the peer says:
+//! Of the peer's RMBs there is a table of *RTokens* (key and address), by link. Only what comes over
+//! a link, and the exchange that makes the group, enters it: an Accept or Confirm of a further contact
+//! comes over TCP, where a local user of the peer's host can speak as well, and merely names an entry.
+//! It holds, whatever the peer says:
 //!
 //! - an RMB has at most one RToken on a link, and no two RMBs have the same key on a link;
 //! - an RMB without any RToken is not in the table;
@@ -143,9 +145,8 @@ impl PeerRmbs {
         link: LinkUserId,
         rtoken: Rtoken,
     ) -> Result<PeerRmbId, NotTaken> {
-        if let Some(id) = self.find(link, rtoken.rkey) {
-            let is_same = self.rtoken(id, link) == Some(rtoken);
-            return if is_same { Ok(id) } else { Err(NotTaken::Contradiction) };
+        if self.find(link, rtoken.rkey).is_some() {
+            return self.known_as(link, rtoken).ok_or(NotTaken::Contradiction);
         }
         if self.known.len() >= RMBS_MAX {
             return Err(NotTaken::Full);
@@ -177,6 +178,11 @@ impl PeerRmbs {
         let known = self.known.iter_mut().find(|(known, _)| *known == id);
         let is_set = known.is_some_and(|(_, keys)| set_key(keys, link, rtoken));
         if is_set { Ok(()) } else { Err(NotTaken::Full) }
+    }
+
+    /// The RMB that has exactly this RToken on the link.
+    pub(super) fn known_as(&self, link: LinkUserId, rtoken: Rtoken) -> Option<PeerRmbId> {
+        self.find(link, rtoken.rkey).filter(|id| self.rtoken(*id, link) == Some(rtoken))
     }
 
     /// The RMB that this key opens on the link.
