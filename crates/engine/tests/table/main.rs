@@ -8,6 +8,7 @@
 mod balance;
 mod contacts;
 mod failover;
+mod liar;
 mod program;
 mod table;
 mod termination;

@@ -18,6 +18,7 @@ use sidestep_rdma::soft::adapter::{DATAGRAM_MAX, Datagram, Drops};
 use sidestep_wire::clc::{AcceptConfirmR, FirstContact, FirstContactR, Hostname, OsType, Release};
 use sidestep_wire::{AlertToken, Diagnosis, Eid, Mac, Mtu, PeerId, RoceGid};
 
+use crate::liar::{Liar, Lie};
 use crate::program::{Fate, Next, Plan, Program};
 
 pub(crate) const SERVER: usize = 0;
@@ -67,6 +68,7 @@ enum Due {
         talk: usize,
         side: usize,
     },
+    Lie(Lie),
     /// A datagram that is very late.
     Deliver(Packet),
 }
@@ -95,12 +97,13 @@ pub(crate) struct Table {
     count: u64,
     talks: Vec<Talk>,
     names: BTreeMap<(usize, AlertToken), usize>,
+    pub(crate) liar: Option<Liar>,
     random: StdRng,
     wording: Wording,
     trace: DefaultHasher,
 }
 
-fn address(host: usize, adapter: u8) -> Ipv4Addr {
+pub(crate) fn address(host: usize, adapter: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, adapter, host as u8 + 1)
 }
 
@@ -123,6 +126,12 @@ fn adapter(host: usize, number: u8) -> Adapter {
 
 const fn peer_id(host: usize) -> PeerId {
     PeerId([host as u8 + 1; 8])
+}
+
+/// What a client says of itself.
+fn proposer(host: usize, number: u8) -> Proposer {
+    let Adapter { gid, mac, .. } = adapter(host, number);
+    Proposer { peer_id: peer_id(host), gid, mac }
 }
 
 fn version_2() -> Wording {
@@ -179,6 +188,7 @@ impl Table {
             count: 0,
             talks: Vec::new(),
             names: BTreeMap::new(),
+            liar: None,
             random: StdRng::seed_from_u64(seed ^ 0xACE5),
             wording: if seed & 16 == 0 { Wording::V1 } else { version_2() },
             trace: DefaultHasher::new(),
@@ -461,6 +471,9 @@ impl Table {
             | Event::Reset(token, _)
             | Event::Gone(token) => *token,
         };
+        if self.liar.as_ref().is_some_and(|liar| liar.has(side, token)) {
+            return self.tell_liar(side, token, event);
+        }
         let talk = self.names[&(side, token)];
         let server = self.talks[talk].server;
         let program = &mut self.talks[talk].programs[side];
@@ -523,6 +536,7 @@ impl Table {
                 }
             }
             Due::Act { talk, side } => self.act(talk, side),
+            Due::Lie(lie) => self.lie(lie),
             Due::Deliver(packet) => self.deliver(&packet),
         }
     }
@@ -543,8 +557,7 @@ impl Table {
             return self.stays_tcp(talk, [SERVER, CLIENT]);
         };
         self.talks[talk].proposed = proposed;
-        let Adapter { gid, mac, .. } = adapter(client, preferred);
-        let proposer = Proposer { peer_id: peer_id(client), gid, mac };
+        let proposer = proposer(client, preferred);
         let request = self.request(server, &accepted, sizes);
         let Some(host) = self.hosts[server].as_mut() else {
             return self.stays_tcp(talk, [SERVER, CLIENT]);
@@ -566,6 +579,31 @@ impl Table {
     fn is_up(&self, host: usize, id: AdapterId) -> bool {
         let mut adapters = self.hosts[host].iter().flat_map(Host::adapters);
         adapters.any(|it| it.description.id == id && it.is_up)
+    }
+
+    /// What a host is asked for by a program that holds a TCP connection with this address.
+    pub(crate) fn request_of(&self, uid: u32, host: usize, remote: IpAddr) -> Request {
+        let caller = Caller::new(uid, address(host, 1).into(), remote);
+        let adapters = (1..=self.adapters[host]).map(AdapterId).collect::<Vec<_>>();
+        Request { caller, ..self.request(host, &adapters, Sizes::default()) }
+    }
+
+    /// What a server is asked for by a Proposal in the name of a host, over a TCP connection with this
+    /// address.
+    pub(crate) fn proposal_from(&self, host: usize, remote: IpAddr) -> (Proposer, Request) {
+        (proposer(host, 1), self.request_of(USER, 1 - host, remote))
+    }
+
+    /// A host, if it is there, and what time it is.
+    pub(crate) fn host_at(
+        &mut self,
+        number: usize,
+    ) -> Option<(&mut Host<soft::Adapter>, Duration)> {
+        Some((self.hosts[number].as_mut()?, self.now))
+    }
+
+    pub(crate) fn lie_after(&mut self, after: Duration, lie: Lie) {
+        self.at(after, Due::Lie(lie));
     }
 
     /// What a program asks its host for. Its TCP connection is with the first adapter's address of the
@@ -663,7 +701,9 @@ impl Table {
             assert!(!is_calm || drops.unknown == 0, "{drops:?}");
             for device in IDS.map(|id| host.device(id).map(|device| device.drops())) {
                 let Drops { malformed, unknown_qp, stranger, damaged } = device.unwrap_or_default();
-                assert_eq!((malformed, stranger, damaged), (0, 0, 0));
+                assert_eq!((malformed, damaged), (0, 0));
+                // The liar has links made that lead from one end to another one's.
+                assert!(self.liar.is_some() || stranger == 0, "{stranger}");
                 // A queue pair that was destroyed is remembered for a minute, unless its adapter is
                 // another one by then.
                 assert!(forgets || unknown_qp == 0, "{unknown_qp}");

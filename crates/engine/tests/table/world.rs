@@ -9,6 +9,7 @@ use sidestep_engine::Sizes;
 use sidestep_rdma::faults;
 use sidestep_wire::RmbeSize;
 
+use crate::liar::Liar;
 use crate::program::{Fate, Plan, Side};
 use crate::table::{CLIENT, SERVER, Table};
 
@@ -35,10 +36,12 @@ pub(crate) enum Story {
     Death,
     /// One host dies, and begins anew.
     Rebirth,
+    /// Somebody speaks CLC in the name of either host.
+    Liar,
 }
 
 /// Of so many worlds, each so often as it stands here.
-pub(crate) const STORIES: [Story; 16] = [
+pub(crate) const STORIES: [Story; 18] = [
     Story::Calm,
     Story::Calm,
     Story::Cut,
@@ -55,6 +58,8 @@ pub(crate) const STORIES: [Story; 16] = [
     Story::Replaced,
     Story::CutForAWhile,
     Story::Rebirth,
+    Story::Liar,
+    Story::Liar,
 ];
 
 /// A world by its seed.
@@ -173,6 +178,9 @@ impl World {
         }
         self.begin_talks(&mut table, 1);
         table.run(Duration::from_secs(3));
+        if self.story == Story::Liar {
+            table.let_in(Liar::new(self.random.random(), 100));
+        }
         let more = self.connections - 1;
         self.begin_talks(&mut table, more);
         if self.story != Story::Calm {
@@ -189,8 +197,10 @@ impl World {
         });
         table.run(Duration::from_secs(1500));
         let is_calm = self.story == Story::Calm;
-        let forgets = matches!(self.story, Story::Replaced | Story::Death | Story::Rebirth);
+        let forgets =
+            matches!(self.story, Story::Replaced | Story::Death | Story::Rebirth | Story::Liar);
         table.check_drops(is_calm, forgets);
+        table.check_liar();
         table.check_nothing_is_left();
         table.trace()
     }
@@ -206,6 +216,12 @@ impl World {
         let survives = table.survives_without(host, adapter);
         match self.story {
             Story::Calm => {}
+            Story::Liar => {
+                for _ in 0..10 {
+                    self.wait(table, 200_000);
+                    self.begin_talks(table, 2);
+                }
+            }
             Story::Cut if survives => table.cut(host, adapter),
             Story::CutOneWay if survives => table.silence(host, adapter),
             Story::CutForAWhile if survives => {
