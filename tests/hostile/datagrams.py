@@ -225,4 +225,5 @@ def main():
     print(f"sent {sent}", flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

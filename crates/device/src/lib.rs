@@ -47,6 +47,7 @@ pub mod lock;
 #[cfg(not(loom))]
 pub mod map;
 #[cfg(not(loom))]
+pub mod rights;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod route;

@@ -627,6 +627,49 @@ pub fn peek_fds(fd: i32) -> Result<Received> {
     receive_message(fd, &mut [], libc::MSG_PEEK)
 }
 
+/// Who has sent the first message in an AF_UNIX socket that has `SO_PASSCRED`, and whether descriptors
+/// lie beside it. The message stays, and no descriptor is made.
+pub fn peek_sender(fd: i32) -> Result<(Option<Sender>, bool)> {
+    // The credentials come first and fill it.
+    let mut control = [0u64; room_for(size_of::<libc::ucred>()) / size_of::<u64>()];
+    let message = peek(fd, control.as_mut_ptr().cast(), size_of_val(&control))?;
+    let mut received = Received { len: 0, sender: None, pid: 0, fds: [-1; FDS_MAX], fd_count: 0 };
+    // SAFETY: the kernel has filled the control buffer, which is alive, with whole messages.
+    unsafe {
+        let at = libc::CMSG_FIRSTHDR(&raw const message);
+        if !at.is_null() {
+            read_control(at, &mut received);
+        }
+    }
+    Ok((received.sender, message.msg_flags & libc::MSG_CTRUNC != 0))
+}
+
+/// Whether descriptors lie beside the first message in an AF_UNIX socket. The message stays, and no
+/// descriptor is made.
+pub fn peek_has_fds(fd: i32) -> Result<bool> {
+    let pass_credentials = socket_option::<i32>(seat(fd), libc::SOL_SOCKET, libc::SO_PASSCRED)?;
+    if pass_credentials != 0 {
+        return peek_sender(fd).map(|(_, has_fds)| has_fds);
+    }
+    Ok(peek(fd, core::ptr::null_mut(), 0)?.msg_flags & libc::MSG_CTRUNC != 0)
+}
+
+/// Looks at the first message, of which no byte is copied.
+fn peek(fd: i32, control: *mut c_void, len: usize) -> Result<libc::msghdr> {
+    // SAFETY: all-zero is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    (message.msg_control, message.msg_controllen) = (control, len);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC | libc::MSG_PEEK;
+    // SAFETY: the control buffer is the caller's, with room for so many bytes; there is no other.
+    unsafe { call!(recvmsg, seat(fd), &raw mut message, flags) }?;
+    Ok(message)
+}
+
+/// Bytes that a control message with so long a payload takes.
+const fn room_for(payload: usize) -> usize {
+    (size_of::<libc::cmsghdr>() + payload).next_multiple_of(align_of::<libc::cmsghdr>())
+}
+
 fn receive_message(fd: i32, bytes: &mut [u8], more_flags: i32) -> Result<Received> {
     let mut control = ControlBuffer::default();
     let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::TcpStream;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -19,14 +19,19 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 use rustix::process::geteuid;
+use sidestep_device::rights;
 use sidestep_wire::RmbeSize;
 use sidestep_wire::hand_over::{EMITTED_LEN_MAX, Greeting, HandOver, Message, gateway_name};
 use sidestep_wire::host_control::Side;
 
+use crate::foreign::{Foreign, RIGHTS_MAX};
 use crate::limits::{AT_ONCE, BACKLOG, LINES_MAX, LINES_OF_USER_MAX};
 use crate::poller::{Poller, Source};
 use crate::spare::Spare;
 use crate::status::Status;
+
+/// In the place of a user whom the kernel does not tell.
+const NOBODY: u32 = 65_534;
 
 /// What is said at the desk.
 #[derive(Debug)]
@@ -46,14 +51,14 @@ pub(crate) struct Offer {
     pub(crate) port: u16,
     pub(crate) rmbe: RmbeSize,
     /// N.
-    pub(crate) connection: TcpStream,
+    pub(crate) connection: Foreign<TcpStream>,
     pub(crate) uid: u32,
 }
 
 /// A process that has called.
 #[derive(Debug)]
 struct Line {
-    socket: OwnedFd,
+    socket: Foreign,
     uid: u32,
     heard: Duration,
 }
@@ -79,6 +84,8 @@ impl Desk {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let listener = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         net::bind(&listener, &SocketAddrUnix::new_abstract_name(&gateway_name())?)?;
+        // From those that are admitted only.
+        rights::refuse(listener.as_raw_fd());
         net::listen(&listener, BACKLOG)?;
         poller.watch(&listener, Source::Desk)?;
         Ok(Self { listener, spare: Spare::new(), port, lines: HashMap::new(), last_line: 0 })
@@ -91,7 +98,7 @@ impl Desk {
             match net::accept_with(&self.listener, flags) {
                 Ok(socket) => self.admit(socket, poller, lessons, now),
                 Err(Errno::MFILE | Errno::NFILE) => {
-                    self.spare.lend(|| drop(net::accept(&self.listener)));
+                    self.spare.lend(|| drop(net::accept(&self.listener).map(foreign)));
                     return self.dismiss_quietest();
                 }
                 Err(_) => return,
@@ -100,8 +107,11 @@ impl Desk {
     }
 
     fn admit(&mut self, socket: OwnedFd, poller: &Poller, lessons: BorrowedFd<'_>, now: Duration) {
-        let Ok(caller) = sockopt::socket_peercred(&socket) else { return };
-        let uid = caller.uid.as_raw();
+        let socket = foreign(socket);
+        let uid = socket.uid();
+        if Foreign::is_flooded(uid) {
+            return log::warn!("user {uid} has sent what cannot be closed, and is not served");
+        }
         if self.lines.values().filter(|line| line.uid == uid).count() >= LINES_OF_USER_MAX {
             log::warn!("user {uid} has {LINES_OF_USER_MAX} processes at the desk, and no more");
             return;
@@ -109,6 +119,7 @@ impl Desk {
         if self.lines.len() >= LINES_MAX {
             self.dismiss_quietest();
         }
+        rights::admit(socket.as_raw_fd());
         if greet(&socket, Greeting { port: self.port, user: uid }, lessons).is_err() {
             return;
         }
@@ -155,7 +166,7 @@ impl Desk {
     }
 }
 
-fn greet(socket: &OwnedFd, greeting: Greeting, lessons: BorrowedFd<'_>) -> io::Result<()> {
+fn greet(socket: &Foreign, greeting: Greeting, lessons: BorrowedFd<'_>) -> io::Result<()> {
     let mut bytes = [0; EMITTED_LEN_MAX];
     let len = Message::Greeting(greeting).emit(&mut bytes).map_err(io::Error::other)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -174,10 +185,19 @@ enum Heard {
     Nonsense(String),
 }
 
+/// Whom a caller's socket belongs to, the kernel says.
+fn foreign(socket: OwnedFd) -> Foreign {
+    let uid = sockopt::socket_peercred(&socket).map_or(NOBODY, |caller| caller.uid.as_raw());
+    Foreign::new(socket, uid)
+}
+
 fn receive(line: &Line) -> Result<Request, Heard> {
+    if Foreign::is_flooded(line.uid) {
+        return Err(Heard::Nonsense("more than can be closed".to_owned()));
+    }
     // One byte more than the longest message: what is longer does not look like one.
     let mut bytes = [0; EMITTED_LEN_MAX + 1];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(RIGHTS_MAX))];
     let mut beside = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let mut parts = [IoSliceMut::new(&mut bytes)];
@@ -189,7 +209,7 @@ fn receive(line: &Line) -> Result<Request, Heard> {
     let mut descriptors = Vec::new();
     for message in beside.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
-            descriptors.extend(rights);
+            descriptors.extend(rights.map(|it| Foreign::new(it, line.uid)));
         }
     }
     let nonsense = |what: String| Heard::Nonsense(what);
@@ -202,15 +222,16 @@ fn receive(line: &Line) -> Result<Request, Heard> {
         Ok(other) => return Err(nonsense(format!("{other:?}"))),
         Err(error) => return Err(nonsense(error.to_string())),
     };
-    let Ok([descriptor]) = <[OwnedFd; 1]>::try_from(descriptors) else {
+    let Ok([descriptor]) = <[Foreign; 1]>::try_from(descriptors) else {
         return Err(nonsense("not one descriptor beside it".to_owned()));
     };
     let connection = connection(descriptor).map_err(|error| nonsense(error.to_string()))?;
     Ok(Request::Carry(Offer { side, port, rmbe, connection, uid: line.uid }))
 }
 
-/// A descriptor as a TCP connection, if it is one.
-fn connection(descriptor: OwnedFd) -> io::Result<TcpStream> {
+/// A descriptor as a TCP connection, if it is one. Its `SO_LINGER` is the program's, which has it on
+/// H; here it would only hold up who closes it.
+fn connection(descriptor: Foreign) -> io::Result<Foreign<TcpStream>> {
     let family = sockopt::socket_domain(&descriptor)?;
     let is_tcp = matches!(family, AddressFamily::INET | AddressFamily::INET6)
         && sockopt::socket_type(&descriptor)? == SocketType::STREAM
@@ -218,7 +239,8 @@ fn connection(descriptor: OwnedFd) -> io::Result<TcpStream> {
     if !is_tcp {
         return Err(io::Error::other("the descriptor is no TCP socket"));
     }
-    let connection = TcpStream::from(descriptor);
+    sockopt::set_socket_linger(&descriptor, None)?;
+    let connection = descriptor.map(TcpStream::from);
     connection.peer_addr()?;
     Ok(connection)
 }

@@ -23,6 +23,7 @@
 //! | `nic` | a device of either kind: a soft RNIC, or an RDMA device by libibverbs |
 //! | `bytes` | what was taken from one side, and not by the other yet |
 //! | `lessons` | servers with which SMC-R was not worth it, for libraries to leave alone |
+//! | [`foreign`] | what users have sent, and how it is closed |
 //! | `interfaces` | network interfaces, and what the kernel tells of them |
 //! | `netlink` | questions to the kernel |
 //! | `poller` | the epoll set, and what its numbers mean |
@@ -57,6 +58,7 @@ mod adapters;
 mod bytes;
 mod desk;
 mod door;
+pub mod foreign;
 mod gateway;
 mod intake;
 mod interfaces;

@@ -40,6 +40,7 @@ use sidestep_wire::{AlertToken, Diagnosis};
 
 use crate::bytes::Kept;
 use crate::desk::Offer;
+use crate::foreign::Foreign;
 use crate::intake::{self, Intake};
 use crate::lessons::{self, Lessons};
 use crate::limits::{LEAVE_PATIENCE, SEND_BUFFER_MAX, TURN};
@@ -97,7 +98,7 @@ pub(crate) struct Passage {
     uid: u32,
     /// Where the program has connected to, if it is the client.
     server: Option<SocketAddr>,
-    n: TcpStream,
+    n: Foreign<TcpStream>,
     h: TcpStream,
     n_is: Ready,
     h_is: Ready,
@@ -210,7 +211,7 @@ impl Passage {
         self.sizes.rmbe.bytes() + self.sizes.send_buffer.bytes()
     }
 
-    pub(crate) const fn sockets(&self) -> [&TcpStream; 2] {
+    pub(crate) fn sockets(&self) -> [&TcpStream; 2] {
         [&self.h, &self.n]
     }
 

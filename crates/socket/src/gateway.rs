@@ -33,6 +33,7 @@ use crate::{epoll, parcel, process, switch, tcp_option};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
+use sidestep_device::rights;
 use sidestep_device::sys::{self, Errno, UnixName};
 use sidestep_proto::autocache;
 use sidestep_proto::fallback::Reason;
@@ -152,7 +153,8 @@ fn call() -> Option<(i32, Greeting, i32)> {
     let greeted =
         sys::connect_unix(fd, &UnixName::new(&gateway_name())).ok().and_then(|_| greet(fd));
     if greeted.is_none() {
-        sys::close(fd);
+        // It may be a stranger's.
+        rights::close(fd);
     }
     greeted.map(|(greeting, lessons)| (fd, greeting, lessons))
 }

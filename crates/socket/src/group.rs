@@ -19,6 +19,7 @@ use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering,
 };
 use sidestep_device::map::{self, Mapping};
+use sidestep_device::rights;
 use sidestep_device::ring::{LAPS, Ring};
 use sidestep_device::slab::{self, RINGS_AT, Record, SLAB_LEN, Slab, phase};
 use sidestep_device::sys::{self, Errno, Received, Sender, UnixName};
@@ -159,9 +160,19 @@ pub fn with(look: &Look, peer: Instance) -> sys::Result<&'static Group> {
 pub fn begin(look: &Look, peer: Instance) -> sys::Result<&'static Group> {
     match find(look, peer) {
         Some(group) => Ok(group),
+        None if look.0.is_beset() => {
+            bury(look);
+            Err(Errno(libc::EPERM))
+        }
         None if map::has_room(2 * SLAB_LEN) => with(look, peer),
         None => Err(Errno(libc::ENOMEM)),
     }
+}
+
+/// Gives back what belongs to dead peers, where no new peer comes that would see to it.
+pub(crate) fn bury(look: &Look) {
+    let _held = Held::enter(look.0.lock.get());
+    collect_dead(look);
 }
 
 /// The link group with a process of another network namespace, to which this is a line; made
@@ -195,6 +206,7 @@ pub(crate) fn begin_distant(
     if group.is_self() {
         sys::close(line);
     } else {
+        rights::admit(line);
         group.line.store(line, Ordering::Relaxed);
         group.own_uid.store(users.own_uid, Ordering::Relaxed);
         group.peer_uid.store(users.peer.uid, Ordering::Relaxed);

@@ -48,10 +48,11 @@ use crate::{switch, tcp_option};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use sidestep_device::channel::SLOTS;
+use sidestep_device::rights::{self, NotTaken};
 use sidestep_device::ring::Ring;
 use sidestep_device::slab::{CLC_LEN_MAX, Record, phase};
 use sidestep_device::state::{Slot, mode};
-use sidestep_device::sys::{self, Errno, UnixName};
+use sidestep_device::sys::{self, Errno, Sender, UnixName};
 use sidestep_proto::fallback::Reason;
 use sidestep_proto::rendezvous::{self, Buffer, Refusal};
 use sidestep_wire::clc::{AcceptConfirm, AcceptConfirmD, Decline, Message};
@@ -152,7 +153,7 @@ impl Meeting {
             PENDING.fetch_sub(1, Ordering::Relaxed);
         }
         if self.name_fd >= 0 {
-            sys::close(self.name_fd);
+            rights::close(self.name_fd);
             self.name_fd = -1;
         }
     }
@@ -649,7 +650,12 @@ fn bind_name(Start { process, local, peer, .. }: &Start) -> Result<i32, Reason> 
     if !(0..MARKERS).any(marked) {
         return Err(Reason::PeerNotSmc);
     }
+    if rights::is_beset() {
+        return Err(Reason::OtherUser);
+    }
     let name_fd = sys::unix_datagram().map(sys::move_up).map_err(|_| Reason::NoMemory)?;
+    // A Hello has none.
+    rights::refuse(name_fd);
     let name = UnixName::new(&connection_name(*local, *peer));
     let bound = sys::set_socket_option(name_fd, libc::SOL_SOCKET, libc::SO_PASSCRED, 1)
         .and_then(|_| sys::bind_unix(name_fd, &name));
@@ -663,10 +669,15 @@ fn bind_name(Start { process, local, peer, .. }: &Start) -> Result<i32, Reason> 
 /// Client: has the server's process said hello, and is it another user's?
 fn receive_hello(sock: &Sock, name_fd: i32, fd: i32) -> Result<Option<(Hello, bool)>, Reason> {
     let mut bytes = [0; 256];
-    let Ok(received) = sys::recv_with_fds(name_fd, &mut bytes) else { return Ok(None) };
-    received.close_fds();
     let Some(process) = sock.home() else { return Err(Reason::NoSlot) };
-    let sender = received.sender.filter(|sender| process.shares_with(*sender));
+    let is_friend = |sender: &Sender| process.shares_with(*sender);
+    let received = match rights::receive(name_fd, &mut bytes, |sender| is_friend(&sender)) {
+        Ok(received) => received,
+        Err(NotTaken::Errno(_)) => return Ok(None),
+        Err(NotTaken::Foreign) => return Err(Reason::OtherUser),
+    };
+    received.close_fds();
+    let sender = received.sender.filter(is_friend);
     let is_stranger = sender.ok_or(Reason::OtherUser)?.uid != process.uid;
     match ControlMessage::parse(&bytes[..received.len]) {
         Ok(ControlMessage::Hello(hello)) if hello.netns_cookie != process.netns_cookie => {
@@ -699,7 +710,7 @@ fn introduced(
         None => {
             // The server waits for our proposal on this connection, too.
             group::refuse(look, peer);
-            Err(Reason::NoMemory)
+            Err(if process.is_beset() { Reason::OtherUser } else { Reason::NoMemory })
         }
     }
 }
@@ -830,6 +841,11 @@ fn greet(sock: &Sock, start: &Start, fd: i32) -> Result<Greeting, Reason> {
         Some(client) => {
             claim::greet(process, sock, client, token);
             Ok(Greeting::Sent { token, knows_client: true })
+        }
+        None if process.is_beset() => {
+            // Its introduction would not be read.
+            group::bury(&look);
+            Err(Reason::OtherUser)
         }
         None => send_hello(sock, start, fd),
     }

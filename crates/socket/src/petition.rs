@@ -18,6 +18,7 @@ use crate::group::{self, Look};
 use crate::pool::{Held, SharedLock};
 use crate::process::{self, Process, halves};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use sidestep_device::rights;
 use sidestep_device::sys::{self, Errno, Sender, UnixName};
 use sidestep_wire::host_control::{ControlMessage, EMITTED_LEN_MAX, Match, Petition, Side};
 
@@ -94,6 +95,11 @@ pub(crate) fn take_answers(process: &'static Process) {
         match sys::recv_with_fds(line, &mut bytes) {
             Ok(received) if received.len > 0 => {
                 match ControlMessage::parse(&bytes[..received.len]) {
+                    Ok(ControlMessage::Match(answer)) if desk.is_strangers(&answer) => {
+                        // The stranger may have sent something by then.
+                        received.fds().iter().copied().for_each(rights::close);
+                        continue;
+                    }
                     Ok(ControlMessage::Match(answer)) => {
                         desk.meet(process, &answer, received.fds())
                     }
@@ -160,15 +166,22 @@ impl Desk {
         self.count.fetch_add(1, Ordering::Relaxed) < PETITIONS_MAX
     }
 
-    /// Somebody holds the other end of a connection of ours.
-    fn meet(&self, process: &'static Process, answer: &Match, fds: &[i32]) {
+    /// Whether the other end of a connection of ours is of a user with whom no memory is shared; such
+    /// connections are remembered.
+    fn is_strangers(&self, answer: &Match) -> bool {
         let Match { uid, gid, own_uid, .. } = *answer;
-        let policy = &process::options().policy;
-        if policy.objection_to_user(own_uid, uid, gid).is_some() {
+        let objection = process::options().policy.objection_to_user(own_uid, uid, gid);
+        if objection.is_some() {
             let place = self.next_stranger.fetch_add(1, Ordering::Relaxed) as usize % STRANGERS_MAX;
             let [first, _] = halves(&answer.token);
-            return self.strangers[place].store(first, Ordering::Relaxed);
+            self.strangers[place].store(first, Ordering::Relaxed);
         }
+        objection.is_some()
+    }
+
+    /// A friend holds the other end of a connection of ours.
+    fn meet(&self, process: &'static Process, answer: &Match, fds: &[i32]) {
+        let Match { uid, gid, own_uid, .. } = *answer;
         let &[line] = fds else { return };
         let look = Look::at(process);
         let users = group::Users { own_uid, peer: Sender { uid, gid } };

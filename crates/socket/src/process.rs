@@ -13,10 +13,11 @@ use crate::pool::{self, Held, SharedLock};
 use crate::sock::Sock;
 use crate::young;
 use core::cell::{Cell, UnsafeCell};
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sidestep_device::channel::SLOTS;
 use sidestep_device::lock::{Entry, Lock};
 use sidestep_device::map;
+use sidestep_device::rights::{self, NotTaken};
 use sidestep_device::slab::{self, phase};
 use sidestep_device::state::{self, LISTS, Slot, State, mode};
 use sidestep_device::sys::{self, Kernel, Sender, UnixName};
@@ -60,6 +61,10 @@ pub struct Process {
     /// Taken to change link groups, channels, or what lingers. Before one of a list of free
     /// slots, if both are needed.
     pub(crate) lock: SharedLock,
+    /// Taken to read the mailbox.
+    mail_lock: SharedLock,
+    /// A stranger's descriptor lies in the mailbox, which is read no more.
+    is_beset: AtomicBool,
     /// The process this one was forked from, as seen by its heirs.
     forebear: AtomicPtr<Self>,
     /// Which locks the thread that forks has taken: bit 0 the process's, then those of the
@@ -865,14 +870,31 @@ impl Process {
 
     /// Reads what other processes have sent to our mailbox.
     pub fn read_mail(&'static self) {
+        // Between the look at a message and its taking the next one must stay the next.
+        if let Some(_held) = Held::try_enter(self.mail_lock.get()) {
+            self.read_mailbox();
+        }
+        group::read_lines(self);
+        if self.replies_pending.load(Ordering::Relaxed) > 0 {
+            group::answer_introductions(self);
+        }
+    }
+
+    fn read_mailbox(&'static self) {
         self.wake.mail().store(0, Ordering::Relaxed);
         let mut bytes = [0; 256];
+        let is_friend = |sender| self.shares_with(sender);
         for looks_left in (0..LETTERS_MAX).rev() {
-            let Ok(received) = sys::recv_with_fds(self.mailbox, &mut bytes) else { break };
+            let received = match rights::receive(self.mailbox, &mut bytes, is_friend) {
+                Ok(received) => received,
+                Err(NotTaken::Errno(_)) => break,
+                // New peers stay on TCP; those with which memory is shared need no mail.
+                Err(NotTaken::Foreign) => return self.note_beset(),
+            };
             if looks_left == 0 {
                 self.wake.mail().store(1, Ordering::Relaxed);
             }
-            if received.sender.is_some_and(|sender| self.shares_with(sender)) {
+            if received.sender.is_some_and(is_friend) {
                 match ControlMessage::parse(&bytes[..received.len]) {
                     Ok(message) if group::has_line(self, message.instance()) => {
                         crate::log!(Warn, "mail of {} came past its line", message.instance());
@@ -891,9 +913,20 @@ impl Process {
             }
             received.close_fds();
         }
-        group::read_lines(self);
-        if self.replies_pending.load(Ordering::Relaxed) > 0 {
-            group::answer_introductions(self);
+    }
+
+    /// Whether a stranger's descriptor lies in the mailbox, which is not read any more.
+    pub(crate) fn is_beset(&self) -> bool {
+        self.is_beset.load(Ordering::Relaxed)
+    }
+
+    /// Says once that no mail comes any more.
+    fn note_beset(&self) {
+        if !self.is_beset.swap(true, Ordering::Relaxed) {
+            crate::log!(
+                Warn,
+                "another user has sent a descriptor to the mailbox: new peers stay on TCP"
+            );
         }
     }
 

@@ -2,8 +2,9 @@
 //! resources does.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -47,6 +48,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("valgrind", &["valgrind"], valgrind),
     Case::new("datagrams", &["python3"], datagrams),
     Case::new("strange-datagrams", &["python3"], strange_datagrams),
+    Case::new("sleepers", &["python3"], sleepers),
     Case::new("scripted-client", &["python3"], scripted_client),
     Case { styles: &[Style::Epoll], ..Case::new("scripted-server", &["python3"], scripted_server) },
     Case::new("other-user", &[], other_user),
@@ -239,6 +241,39 @@ fn send_datagrams(stage: &Stage<'_>, options: &[&str]) -> Result<String> {
         let sent = launch::run(sender, stage.seconds(1.0) + PATIENCE)?;
         ensure!(sent.trim() != "sent 0", "no datagram was taken");
         storm.finish(PATIENCE).context("honest clients that come and go")?;
+        Ok(sent.trim().to_owned())
+    })
+}
+
+/// Descriptors whose last close sleeps for a minute: who drops them waits for longer than anybody may.
+fn sleepers(stage: &Stage<'_>) -> Result<String> {
+    if stage.house.launcher.is_plain() {
+        bail!(Lacking("nobody has a mailbox".to_owned()));
+    }
+    must_be_root("sending as another user")?;
+    let mut victim = stage.serve()?;
+    stage.attack(&mut victim, stage.house.seconds, |victim| {
+        // Each is a process that the victim does not know: for it mail is read.
+        let newcomers = || {
+            (0..5).try_for_each(|_| {
+                launch::run(stage.client(victim, &["cycles", "-c", "2"]), PATIENCE).map(drop)
+            })
+        };
+        let mut sender = Command::new("python3");
+        sender.env("PYTHONDONTWRITEBYTECODE", "1").arg(stage.house.scripts.join("sleepers.py"));
+        sender.args(["--pid", &victim.pid().to_string(), "--seconds", &seconds(stage, 1.0)]);
+        sender.args(["--uid", &hardship::STRANGER.to_string()]);
+        sender.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut sender = sender.spawn().context("python3")?;
+        let mut sent = String::new();
+        let told = sender.stdout.take().context("its output")?;
+        BufReader::new(told).read_line(&mut sent)?;
+        // The sockets that sleep live as long as it does, which is until its input ends.
+        let came = newcomers().context("newcomers");
+        drop(sender.stdin.take());
+        ensure!(sender.wait()?.success(), "the sender has failed");
+        came?;
+        ensure!(!sent.starts_with("sent 0,"), "no descriptor was taken");
         Ok(sent.trim().to_owned())
     })
 }

@@ -1,7 +1,11 @@
 //! Callers that say what they should not: nobody else notices.
 
+use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};
+use std::time::{Duration, Instant};
 
+use rustix::net::sockopt;
+use rustix::process::{Pid, Signal, kill_process};
 use sidestep_gateway::status::Mode;
 use sidestep_wire::RmbeSize;
 use sidestep_wire::hand_over::{EMITTED_LEN_MAX, HandOver, Message};
@@ -40,6 +44,45 @@ fn nonsense_is_hung_up_on() {
     send(&client, 1, 1000);
     receive(&server, 1, 1000);
 }
+
+/// The last close of a TCP connection with unsent bytes and `SO_LINGER` sleeps: that of what is no
+/// hand-over, and that of a line in which such a message lies unread.
+#[test]
+fn what_sleeps_when_it_is_closed_holds_up_nobody() {
+    let Some(scene) = Scene::new(1) else { return };
+    let [client, server] = scene.connect();
+    let sleeper = || {
+        let [n, peer] = scene.connection();
+        n.set_nonblocking(true).unwrap();
+        while (&n).write(&[0; 1 << 16]).is_ok() {}
+        sockopt::set_socket_linger(&n, Some(LINGER)).unwrap();
+        (n, peer)
+    };
+    // The gateway is to have the last descriptor of each, so it reads when all others are closed.
+    let lines = scene.at(CLIENT, || [(); 2].map(|()| Line::call().unwrap()));
+    let gateway = Pid::from_raw(scene.pid(CLIENT) as i32).unwrap();
+    kill_process(gateway, Signal::STOP).unwrap();
+    let said = [b"nonsense".to_vec(), message(1)];
+    let _peers = lines.each_ref().map(|line| {
+        let [(first, peer), (second, other_peer)] = [(); 2].map(|()| sleeper());
+        line.send(&said[0], &[&first]).unwrap();
+        // Behind what is hung up on, this is not read any more.
+        line.send(&said[1], &[&second]).unwrap();
+        (peer, other_peer)
+    });
+    drop(lines);
+    kill_process(gateway, Signal::CONT).unwrap();
+    scene.await_log(CLIENT, "hands over what is no connection", 1);
+    let begin = Instant::now();
+    send(&client, 1, 1000);
+    receive(&server, 1, 1000);
+    let ends = scene.hand_over(scene.connection());
+    scene.expect(&ends, Mode::SmcR);
+    assert!(begin.elapsed() < LINGER, "{:?}", begin.elapsed());
+}
+
+/// Longer than anything else takes.
+const LINGER: Duration = Duration::from_secs(120);
 
 /// Each half waits for the other, in vain.
 #[test]

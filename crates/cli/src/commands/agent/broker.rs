@@ -20,9 +20,9 @@ mod petitions;
 
 use std::collections::HashMap;
 use std::fs::{self, Permissions};
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::thread;
@@ -31,10 +31,12 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{
-    self, AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    SocketAddrUnix, SocketFlags, SocketType, sockopt,
+    self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sidestep_device::rights;
+use sidestep_gateway::foreign::{Foreign, RIGHTS_MAX};
 use sidestep_wire::host_control::{
     ControlMessage, EMITTED_LEN_MAX, Match, Petition, Refusal, RefusalCause,
 };
@@ -99,13 +101,16 @@ fn listen(at: &Path) -> io::Result<OwnedFd> {
     })?;
     // Who may come is asked of the kernel when somebody does.
     fs::set_permissions(at, Permissions::from_mode(0o666))?;
+    // Petitions have none. Where the kernel cannot refuse them, whoever has sent them waits for
+    // their end, and not the clerk: see `Foreign`.
+    rights::refuse(listener.as_raw_fd());
     net::listen(&listener, BACKLOG)?;
     Ok(listener)
 }
 
 /// A process that has called.
 struct Line {
-    socket: OwnedFd,
+    socket: Foreign,
     uid: u32,
     gid: u32,
     heard: Instant,
@@ -177,6 +182,10 @@ impl Clerk {
     fn admit(&mut self, socket: OwnedFd, now: Instant) {
         let Ok(caller) = sockopt::socket_peercred(&socket) else { return };
         let (uid, gid) = (caller.uid.as_raw(), caller.gid.as_raw());
+        let socket = Foreign::new(socket, uid);
+        if Foreign::is_flooded(uid) {
+            return refuse(&socket, RefusalCause::NoRoom);
+        }
         if self.lines.values().filter(|line| line.uid == uid).count() >= LINES_OF_USER_MAX {
             return refuse(&socket, RefusalCause::NoRoom);
         }
@@ -204,9 +213,11 @@ impl Clerk {
         let mut bytes = [0; EMITTED_LEN_MAX + 1];
         for _ in 0..AT_ONCE {
             let Some(line) = self.lines.get_mut(&number) else { return };
-            // Descriptors beside it are closed by the kernel, as there is no place for them.
-            let len = match net::recv(&line.socket, &mut bytes, RecvFlags::DONTWAIT) {
-                Ok((len, _)) if len > 0 => len,
+            if Foreign::is_flooded(line.uid) {
+                return self.hang_up(number);
+            }
+            let len = match receive(line, &mut bytes) {
+                Ok(len) if len > 0 => len,
                 Err(Errno::AGAIN | Errno::INTR) => return,
                 Ok(_) | Err(_) => return self.hang_up(number),
             };
@@ -234,6 +245,10 @@ impl Clerk {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let pair = net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
         let Ok((one, another)) = pair else { return };
+        // Each decides whether it takes what the other sends.
+        for end in [&one, &another] {
+            rights::refuse(end.as_raw_fd());
+        }
         let to_one = news(petition, other, petitioner.uid);
         let mirrored = Waiting { petitioner, instance: petition.instance, ..*other };
         let its = Petition { side: petition.side.other(), ..*petition };
@@ -261,6 +276,20 @@ fn watch(events: &OwnedFd, socket: BorrowedFd<'_>, number: u64) -> rustix::io::R
     epoll::add(events, socket, epoll::EventData::new_u64(number), epoll::EventFlags::IN)
 }
 
+/// The next message of a line. Descriptors beside it are taken, so that they are not closed here.
+fn receive(line: &Line, bytes: &mut [u8]) -> rustix::io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(RIGHTS_MAX))];
+    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let received = net::recvmsg(&line.socket, &mut [IoSliceMut::new(bytes)], &mut beside, flags);
+    for message in beside.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            rights.for_each(|it| drop(Foreign::new(it, line.uid)));
+        }
+    }
+    received.map(|received| received.bytes)
+}
+
 /// What is said about `other` to who has sent, or could have sent, the petition.
 fn news(petition: &Petition, other: &Waiting, own_uid: u32) -> Match {
     let Petitioner { uid, gid, .. } = other.petitioner;
@@ -269,11 +298,11 @@ fn news(petition: &Petition, other: &Waiting, own_uid: u32) -> Match {
 }
 
 /// Says why, before the line is closed. If it cannot be said, the end says enough.
-fn refuse(socket: &OwnedFd, cause: RefusalCause) {
+fn refuse(socket: &Foreign, cause: RefusalCause) {
     let _ = send(socket, &ControlMessage::Refusal(Refusal { cause }), &[]);
 }
 
-fn send(socket: &OwnedFd, message: &ControlMessage, beside: &[BorrowedFd<'_>]) -> io::Result<()> {
+fn send(socket: &Foreign, message: &ControlMessage, beside: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut bytes = [0; EMITTED_LEN_MAX];
     let len = message.emit(&mut bytes).map_err(io::Error::other)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
