@@ -22,6 +22,7 @@
 //! | [`queue_pair`] | one end of a reliable connection: both halves, and its states |
 //! | `requester` | what was posted, what is on its way, what is sent again, and when it gives up |
 //! | `responder` | what comes in: its order, its checks, where it goes, how it is answered |
+//! | `reorder` | packets that have come before their turn, and how many of them are kept |
 //! | `sys` | system calls |
 //!
 //! *Source*: InfiniBand Architecture Specification volume 1, §9.
@@ -29,6 +30,7 @@
 pub mod adapter;
 pub mod port;
 pub mod queue_pair;
+mod reorder;
 mod requester;
 mod responder;
 mod rnic;

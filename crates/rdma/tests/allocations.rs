@@ -1,4 +1,5 @@
-//! Once warm, an RNIC allocates nothing for what it sends and receives, in order or not.
+//! Once warm, an RNIC allocates nothing for what it sends and receives, in order or not; and what it
+//! keeps for a peer has an end.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -13,6 +14,11 @@ use sidestep_rdma::soft::{Adapter, Event, Rnic};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    static BYTES: Cell<isize> = const { Cell::new(0) };
+}
+
+fn add_bytes(bytes: isize) {
+    let _ = BYTES.try_with(|sum| sum.set(sum.get() + bytes));
 }
 
 /// Counts for each thread.
@@ -22,11 +28,13 @@ struct Counting;
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        add_bytes(layout.size() as isize);
         // SAFETY: the caller's word.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        add_bytes(-(layout.size() as isize));
         // SAFETY: the caller's word.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -120,4 +128,32 @@ fn packets_that_overtake_each_other_take_no_memory_once_warm() {
     let before = ALLOCATIONS.get();
     (0..200).for_each(&mut round);
     assert_eq!(ALLOCATIONS.get(), before);
+}
+
+/// A peer that leaves a gap on each of its queue pairs has us keep packets, but not without end.
+#[test]
+fn gaps_that_are_never_closed_take_little_memory() {
+    let addresses = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap());
+    let mut adapters = [0, 1].map(|end| Adapter::new(addresses[end], PORTS[end]));
+    let mut bytes = [[0; DATAGRAM_MAX]; 2];
+    let before = BYTES.get();
+    for _ in 0..1000 {
+        let made = adapters.each_mut().map(Adapter::create);
+        for (end, adapter) in adapters.iter_mut().enumerate() {
+            let ((own, _), (qp, first_psn)) = (made[end], made[1 - end]);
+            let peer = Peer { qp, first_psn, mtu: 1024 };
+            assert!(adapter.ready_to_receive(own, addresses[1 - end], peer));
+            adapter.queue_pair(own).unwrap().ready_to_send();
+        }
+        let [asking, answering] = &mut adapters;
+        let qp = asking.queue_pair(made[0].0).unwrap();
+        (0..2).for_each(|id| qp.post_send(id, &[7; 44]).unwrap());
+        let [_, len] =
+            bytes.each_mut().map(|out| asking.poll_transmit(out, 1, Duration::ZERO).unwrap().len);
+        let bytes = &bytes[1][..len];
+        let datagram = Datagram { from: addresses[0], port: PORTS[0], index: 0, bytes };
+        answering.handle_datagram(&datagram, Duration::ZERO);
+    }
+    let taken = BYTES.get() - before;
+    assert!(taken < 16 << 20, "{taken} bytes");
 }

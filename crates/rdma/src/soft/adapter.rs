@@ -26,6 +26,7 @@ use sidestep_wire::roce::{Aeth, Bth, Headers, ICRC_LEN, Nak, Opcode, PORT, Packe
 use sidestep_wire::{Psn, QpNumber, Rkey, RmbAddress};
 
 use super::queue_pair::{Event, Peer, PostError, QueuePair};
+use super::reorder::ReorderBuffers;
 use super::sharing::{Slot, is_question};
 use crate::device::{Device, Holdings, Readiness, Source};
 use crate::memory::{Regions, Registration, Shared};
@@ -60,6 +61,7 @@ pub struct Adapter {
     slot: Option<Slot>,
     links: BTreeMap<QpNumber, Link>,
     regions: Regions,
+    early: ReorderBuffers,
     /// QPs that may have something to send or to tell.
     restless: VecDeque<QpNumber>,
     tombstones: BTreeMap<QpNumber, Tombstone>,
@@ -195,6 +197,7 @@ impl Adapter {
             slot: None,
             links: BTreeMap::new(),
             regions: Regions::new(StdRng::from_rng(&mut random)),
+            early: ReorderBuffers::default(),
             restless: VecDeque::new(),
             tombstones: BTreeMap::new(),
             refusals: VecDeque::new(),
@@ -237,6 +240,7 @@ impl Adapter {
     pub fn ready_to_receive(&mut self, number: QpNumber, address: IpAddr, peer: Peer) -> bool {
         match self.links.get_mut(&number) {
             Some(link) if address.is_ipv4() == self.address.is_ipv4() => {
+                self.early.release(number);
                 link.peer = Some((peer.qp, address));
                 link.qp.ready_to_receive(peer);
                 true
@@ -274,6 +278,7 @@ impl Adapter {
     /// Destroys a queue pair; what it has not told is not told any more.
     pub fn destroy(&mut self, number: QpNumber, now: Duration) {
         self.tombstones.retain(|_, tombstone| now < tombstone.until);
+        self.early.release(number);
         let Some(link) = self.links.remove(&number) else { return };
         if let (Some(peer), Some(expected)) = (link.peer, link.qp.expected_psn()) {
             let until = now + TOMBSTONE_LIFE;
@@ -291,10 +296,11 @@ impl Adapter {
         let number = packet.headers.bth.destination;
         if let Some(link) = self.links.get_mut(&number) {
             let peer = link.peer.map(|(_, address)| address);
-            match is_from(peer, datagram, self.address, &mut self.rollbacks, &mut self.drops) {
-                true => link.qp.handle_packet(&packet, &self.regions, now),
-                false => return,
+            if !is_from(peer, datagram, self.address, &mut self.rollbacks, &mut self.drops) {
+                return;
             }
+            let mut early = self.early.of(number, datagram.from);
+            link.qp.handle_packet(&packet, &self.regions, &mut early, now);
             self.loses_runs |= link.qp.stumbles();
             rouse(link, &mut self.restless);
         } else if let Some(tombstone) = self.tombstones.get_mut(&number) {

@@ -5,7 +5,7 @@
 //!   deaf     answers requests           asks as well       answers with its refusal only
 //! ```
 //!
-//! The order of calls: any number of [`QueuePair::handle_packet`], the program's `post_…` and
+//! The order of calls: any number of `handle_packet`, the program's `post_…` and
 //! [`QueuePair::handle_timeout`], then [`QueuePair::poll_transmit`] and [`QueuePair::poll_event`]
 //! until each has nothing more, then sleep until [`QueuePair::poll_timeout`].
 //!
@@ -19,6 +19,7 @@ use sidestep_wire::roce::{self, Bth, Headers, Message, Nak, Opcode, Packet, Plac
 use sidestep_wire::{Psn, QpNumber, Rkey, RmbAddress};
 use smallvec::SmallVec;
 
+use super::reorder::Reorder;
 use super::requester::{Content, Part, Requester};
 use super::responder::{MESSAGE_LEN_MAX, Responder};
 use crate::memory::{Regions, Shared};
@@ -195,7 +196,13 @@ impl QueuePair {
     }
 
     /// A packet has come in that is for this queue pair, from its peer's address, and undamaged.
-    pub fn handle_packet(&mut self, packet: &Packet<'_>, regions: &Regions, now: Duration) {
+    pub(super) fn handle_packet(
+        &mut self,
+        packet: &Packet<'_>,
+        regions: &Regions,
+        early: &mut Reorder<'_>,
+        now: Duration,
+    ) {
         let Headers { bth, aeth, .. } = packet.headers;
         let is_answer = bth.opcode == Opcode::Acknowledge;
         let result = match &mut self.state {
@@ -207,7 +214,7 @@ impl QueuePair {
             }
             State::Receives(halves) | State::Sends(halves) => halves
                 .responder
-                .handle_request(packet, regions, &mut self.events, now)
+                .handle_request(packet, regions, early, &mut self.events, now)
                 .map_err(Failure::PeerMisbehaved),
             State::Broken(halves) => {
                 if !is_answer {

@@ -1,7 +1,7 @@
 //! The half of a queue pair that answers.
 //!
 //! Of all packets only one is ever carried out: the one with the expected PSN. One that comes early
-//! is [kept](early) for its turn; one that comes late was carried out before, and is acknowledged
+//! is [kept](super::reorder) for its turn; one that comes late was carried out before, and is acknowledged
 //! again. So nothing happens twice or out of order, whatever the network does. Packets of one batch
 //! get one answer, and the answer to the last one is the answer to all before it.
 //!
@@ -18,12 +18,11 @@ use sidestep_wire::roce::{Aeth, Message, Nak, Opcode, Packet, Place as Part, Syn
 use sidestep_wire::{Psn, QpNumber};
 use smallvec::SmallVec;
 
-use self::early::Early;
 use self::patience::Patience;
 use super::queue_pair::{Event, Events};
+use super::reorder::Reorder;
 use crate::memory::{Place, Regions};
 
-mod early;
 mod patience;
 
 /// The longest message that is received: LLC of SMC-R version 2.
@@ -77,8 +76,8 @@ pub(super) struct Responder {
     answer: Option<Answer>,
     gap: Gap,
     patience: Patience,
-    /// Packets behind the gap. `None` before the first one.
-    early: Option<Box<Early>>,
+    /// Packets behind the gap are kept, if their buffer was not taken away since.
+    keeps: bool,
     /// Why the QP is broken, at which PSN, and when that was told last.
     refusal: Option<(Psn, Nak, Duration)>,
 }
@@ -102,7 +101,7 @@ impl Responder {
             answer: None,
             gap: Gap::None,
             patience: Patience::NEW,
-            early: None,
+            keeps: false,
             refusal: None,
         }
     }
@@ -112,13 +111,14 @@ impl Responder {
         &mut self,
         packet: &Packet<'_>,
         regions: &Regions,
+        early: &mut Reorder<'_>,
         events: &mut Events,
         now: Duration,
     ) -> Result<(), Nak> {
         match packet.headers.bth.psn.since(self.expected) {
-            0 => self.go_on(packet, regions, events, now),
+            0 => self.go_on(packet, regions, early, events, now),
             ahead @ 1.. => {
-                self.keep(packet, ahead as usize, now);
+                self.keep(packet, ahead as usize, early, now);
                 Ok(())
             }
             _ => {
@@ -135,6 +135,7 @@ impl Responder {
         &mut self,
         packet: &Packet<'_>,
         regions: &Regions,
+        early: &mut Reorder<'_>,
         events: &mut Events,
         now: Duration,
     ) -> Result<(), Nak> {
@@ -142,7 +143,7 @@ impl Responder {
         let is_awaited = self.gap == Gap::Told;
         self.gap = Gap::None;
         let has_gone_on = self.take_turn(packet, is_awaited, regions, events, now)?;
-        if has_gone_on && let Some(early) = self.early.take_if(|early| !early.is_empty()) {
+        if has_gone_on && self.keeps {
             self.catch_up(early, regions, events, now)?;
         }
         Ok(())
@@ -151,7 +152,7 @@ impl Responder {
     /// Carries out those that have come early, up to the next gap.
     fn catch_up(
         &mut self,
-        mut early: Box<Early>,
+        early: &mut Reorder<'_>,
         regions: &Regions,
         events: &mut Events,
         now: Duration,
@@ -159,10 +160,10 @@ impl Responder {
         while let Some(packet) = early.take(self.expected)
             && self.take_turn(&packet, false, regions, events, now)?
         {}
-        if self.gap == Gap::None && !early.is_empty() {
+        self.keeps = !early.is_over();
+        if self.gap == Gap::None && self.keeps {
             self.gap = Gap::Seen(now + self.patience.time());
         }
-        self.early = Some(early);
         Ok(())
     }
 
@@ -199,9 +200,9 @@ impl Responder {
     }
 
     /// A packet has come before its turn.
-    fn keep(&mut self, packet: &Packet<'_>, ahead: usize, now: Duration) {
-        let early = self.early.get_or_insert_with(|| Box::new(Early::new(self.mtu)));
-        early.keep(packet, ahead);
+    fn keep(&mut self, packet: &Packet<'_>, ahead: usize, early: &mut Reorder<'_>, now: Duration) {
+        early.keep(packet, ahead, self.mtu);
+        self.keeps = true;
         if self.gap == Gap::None {
             self.gap = Gap::Seen(now + self.patience.time());
         }

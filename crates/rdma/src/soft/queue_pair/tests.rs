@@ -1,8 +1,11 @@
 //! Two queue pairs on a table, and between them a network that does what it is told.
 
+use std::net::IpAddr;
+
 use proptest::prelude::*;
 use sidestep_wire::roce::{Aeth, Headers, ICRC_LEN, Reth, Syndrome};
 
+use super::super::reorder::ReorderBuffers;
 use super::super::requester::{POSTED_MAX, SILENCE_FIRST};
 use super::super::responder::RECEIVED_MAX;
 use super::*;
@@ -20,6 +23,7 @@ const PSN: Psn = Psn([0xFF, 0xFF, 0xF0]);
 struct End {
     qp: QueuePair,
     regions: Regions,
+    early: ReorderBuffers,
     registration: Registration,
     memory: Arc<Shared>,
     received: Vec<Vec<u8>>,
@@ -39,6 +43,7 @@ impl End {
         Self {
             qp: QueuePair::new(number, PSN),
             regions,
+            early: ReorderBuffers::default(),
             registration,
             memory,
             received: Vec::new(),
@@ -47,6 +52,11 @@ impl End {
             silences: Vec::new(),
             is_awake: true,
         }
+    }
+
+    fn handle_packet(&mut self, packet: &Packet<'_>, now: Duration) {
+        let mut early = self.early.of(self.qp.number(), IpAddr::from([10, 0, 0, 1]));
+        self.qp.handle_packet(packet, &self.regions, &mut early, now);
     }
 
     fn drain(&mut self, now: Duration) {
@@ -88,6 +98,9 @@ struct Table {
     /// B drops what comes early, as `rdma_rxe` does: the last gap that it has told.
     drops_early: bool,
     told_gap: Option<Psn>,
+    /// After each so many packets that arrive, other queue pairs want the buffer of what is kept.
+    loses_buffer_after: Option<usize>,
+    arrived: usize,
     /// Everything that was sent, for a look at it.
     log: Vec<(usize, Headers)>,
 }
@@ -119,6 +132,8 @@ impl Table {
             sent: 0,
             drops_early: false,
             told_gap: None,
+            loses_buffer_after: None,
+            arrived: 0,
             log: Vec::new(),
         }
     }
@@ -178,8 +193,13 @@ impl Table {
             }
             return;
         }
-        end.qp.handle_packet(&packet, &end.regions, self.now);
+        end.handle_packet(&packet, self.now);
         end.drain(self.now);
+        self.arrived += 1;
+        if self.loses_buffer_after.is_some_and(|count| self.arrived.is_multiple_of(count)) {
+            let end = &mut self.ends[at];
+            end.early.release(end.qp.number());
+        }
     }
 
     /// Goes on to the next moment at which something happens. False: nothing will.
@@ -302,7 +322,7 @@ fn a_lost_answer_costs_one_packet() {
     assert_eq!(table.log.len(), 10);
     let end = &mut table.ends[B];
     while let Some(packet) = table.under_way[A].pop(Duration::MAX) {
-        end.qp.handle_packet(&Packet::parse(&packet).unwrap(), &end.regions, table.now);
+        end.handle_packet(&Packet::parse(&packet).unwrap(), table.now);
     }
     assert!(table.ends[B].qp.poll_transmit(&mut [0; 4096], table.now).is_some(), "and is lost");
     table.run();
@@ -475,6 +495,20 @@ fn a_stream_survives_loss_and_disorder() {
 }
 
 #[test]
+fn a_stream_survives_that_what_is_kept_is_taken_away() {
+    for loses_buffer_after in [1, 2, 3, 7, 20] {
+        for seed in 0..10 {
+            let plan = Plan { loss: 0.05, jitter: Duration::from_micros(100), seed, ..NEAR };
+            let mut table = Table::new(plan);
+            table.loses_buffer_after = Some(loses_buffer_after);
+            converse(&mut table, 50);
+            assert_eq!(table.ends[B].bytes(0, 1024), pattern(10_240, 2)[..1024]);
+            assert!(table.ends[A].broken.is_none());
+        }
+    }
+}
+
+#[test]
 fn what_is_too_far_ahead_is_not_kept() {
     let mut table = Table::new(NEAR);
     table.send(A, 0, b"here");
@@ -591,7 +625,7 @@ fn what_is_refused_breaks_both_ends_and_stays_refused() {
             aeth: None,
             immediate: None,
         };
-        end.qp.handle_packet(&Packet { headers, payload: b"" }, &end.regions, now);
+        end.handle_packet(&Packet { headers, payload: b"" }, now);
         end.qp.poll_transmit(&mut [0; 4096], now).is_some()
     };
     let later = table.now + Duration::from_secs(1);
@@ -616,7 +650,7 @@ fn answers_to_what_was_never_asked_change_nothing() {
     {
         let headers = answer(psn, syndrome, table.ends[A].qp.number());
         let end = &mut table.ends[A];
-        end.qp.handle_packet(&Packet { headers, payload: b"" }, &end.regions, table.now);
+        end.handle_packet(&Packet { headers, payload: b"" }, table.now);
         end.drain(Duration::ZERO);
         assert!(end.completed.is_empty() && end.broken.is_none());
     }
@@ -637,7 +671,7 @@ fn a_withdrawn_registration_stops_a_write_in_the_middle() {
         if index == 2 {
             assert!(end.regions.deregister(end.registration.rkey));
         }
-        end.qp.handle_packet(&Packet::parse(&packet).unwrap(), &end.regions, table.now);
+        end.handle_packet(&Packet::parse(&packet).unwrap(), table.now);
     }
     end.drain(Duration::ZERO);
     assert_eq!(end.broken, Some(Failure::PeerMisbehaved(Nak::RemoteAccessError)));
@@ -775,7 +809,7 @@ proptest! {
                 immediate: opcode.has_immediate().then_some(0),
             };
             let payload = vec![0xEE; len];
-            end.qp.handle_packet(&Packet { headers, payload: &payload }, &end.regions, Duration::ZERO);
+            end.handle_packet(&Packet { headers, payload: &payload }, Duration::ZERO);
             while end.qp.poll_transmit(&mut [0; 4096], Duration::ZERO).is_some() {}
         }
         end.drain(Duration::ZERO);
