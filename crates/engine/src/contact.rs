@@ -31,6 +31,7 @@
 //!
 //! *Source*: RFC 7609 §3.5.1, §3.5.2, §4.4.2.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -116,6 +117,14 @@ pub(crate) struct Proposal {
     request: Request,
 }
 
+/// What becomes of a Proposal.
+enum Place {
+    /// Its connection begins: in this group, or in one of its own.
+    Served(Option<u32>),
+    /// It waits: there will soon be a group for it, or no such group.
+    BehindFirstContact,
+}
+
 /// A Proposal that waits until the first contact with its client is over.
 #[derive(Debug)]
 pub(crate) struct Waiting {
@@ -129,8 +138,8 @@ impl<D: Device> Host<D> {
     /// Server: a connection for this Proposal. [`Event::Introduce`] with the Accept follows, or
     /// [`Event::Declined`].
     ///
-    /// While a first contact with a client at this address is under way, that comes first: for
-    /// [`FIRST_CONTACT_PATIENCE`] at most, after which the connection is declined.
+    /// If there is no group for it, and a first contact with a client at this address is under way, that
+    /// comes first: for [`FIRST_CONTACT_PATIENCE`] at most, after which the connection is declined.
     ///
     /// # Errors
     ///
@@ -143,13 +152,16 @@ impl<D: Device> Host<D> {
     ) -> Result<AlertToken, Diagnosis> {
         let token = self.next_token();
         let proposal = Proposal { token, proposer, request };
-        if self.is_behind_first_contact(&proposal) {
-            let until = now + FIRST_CONTACT_PATIENCE;
-            self.waiting.push_back(Waiting { proposal, until });
-        } else {
-            let served = self.serve(proposal, now);
-            self.settle(now);
-            served?;
+        match self.place_for(&proposal, &self.groups_at(proposal.request.caller.remote)) {
+            Place::BehindFirstContact => {
+                let until = now + FIRST_CONTACT_PATIENCE;
+                self.waiting.push_back(Waiting { proposal, until });
+            }
+            Place::Served(in_group) => {
+                let served = self.serve(proposal, in_group, now);
+                self.settle(now);
+                served?;
+            }
         }
         Ok(token)
     }
@@ -312,7 +324,7 @@ impl<D: Device> Host<D> {
 // ---- first contacts, one after the other --------------------------------------------------------
 
 impl<D: Device> Host<D> {
-    /// Whether there will soon be a group for a Proposal, or no such group.
+    /// Where the connection of a Proposal belongs now; `near` are the groups at its client's address.
     ///
     /// Two first contacts at once would make two groups. So they are made one after the other, as by
     /// Linux: who comes second is one of the first one's group, or begins it if that has failed. Who
@@ -320,26 +332,51 @@ impl<D: Device> Host<D> {
     /// each other do not wait for each other.
     ///
     /// A client is told by its address. What a Proposal says of itself anybody can repeat, and would
-    /// let the client wait behind him.
-    fn is_behind_first_contact(&self, Proposal { request, .. }: &Proposal) -> bool {
-        self.groups.values().any(|group| {
+    /// let the client wait behind him. A local user of the client's host has its address, and can begin
+    /// first contacts that come to nothing; but a connection for which there is a group waits for none.
+    fn place_for(&self, proposal: &Proposal, near: &[u32]) -> Place {
+        let near = || near.iter().filter_map(|id| Some((*id, self.groups.get(id)?)));
+        let fitting = near().find(|(_, group)| self.fits(group, proposal));
+        let Request { caller, terms, .. } = &proposal.request;
+        let is_under_way = |group: &Group| {
             group.first.is_some()
                 && group.proposer.is_some()
-                && group.founder.remote == request.caller.remote
-                && group.engine.version() == request.terms.wording.version()
-        })
+                && group.founder.remote == caller.remote
+                && group.engine.version() == terms.wording.version()
+        };
+        match fitting {
+            None if near().any(|(_, group)| is_under_way(group)) => Place::BehindFirstContact,
+            fitting => Place::Served(fitting.map(|(id, _)| id)),
+        }
+    }
+
+    /// The groups whose peer is at this address, or says so in a first contact.
+    fn groups_at(&self, remote: IpAddr) -> Vec<u32> {
+        let near = self.groups.iter().filter(|(_, group)| group.leads_to(remote));
+        near.map(|(id, _)| *id).collect()
     }
 
     /// A first contact is decided: each Proposal that is not behind another one now is served.
+    ///
+    /// A client can have as many of them waiting as it has TCP connections, and end first contacts as
+    /// fast as they begin. So for each only the few groups at its address are looked at.
     pub(crate) fn serve_waiting(&mut self, now: Duration) {
+        let mut near = BTreeMap::new();
         for waiting in std::mem::take(&mut self.waiting) {
-            if self.is_behind_first_contact(&waiting.proposal) {
+            let (token, remote) = (waiting.proposal.token, waiting.proposal.request.caller.remote);
+            let near = near.entry(remote).or_insert_with(|| self.groups_at(remote));
+            let Place::Served(in_group) = self.place_for(&waiting.proposal, near) else {
                 self.waiting.push_back(waiting);
                 continue;
-            }
-            let token = waiting.proposal.token;
-            if let Err(diagnosis) = self.serve(waiting.proposal, now) {
-                self.events.extend([Event::Declined(token, diagnosis), Event::Gone(token)]);
+            };
+            match self.serve(waiting.proposal, in_group, now) {
+                Ok(()) if in_group.is_none() => {
+                    near.extend(self.streams.get(&token).map(|it| it.group))
+                }
+                Ok(()) => {}
+                Err(diagnosis) => {
+                    self.events.extend([Event::Declined(token, diagnosis), Event::Gone(token)]);
+                }
             }
         }
     }
@@ -368,30 +405,36 @@ impl<D: Device> Host<D> {
 // ---- a connection begins ------------------------------------------------------------------------
 
 impl<D: Device> Host<D> {
-    /// A connection for a Proposal: one of a group that fits, or else of a new one.
-    fn serve(&mut self, proposal: Proposal, now: Duration) -> Result<(), Diagnosis> {
-        let Proposal { token, proposer, request } = proposal;
-        let Proposer { peer_id, gid, mac } = proposer;
-        let Request { caller, ref terms, .. } = request;
+    /// Whether the connection of a Proposal can be one of this group.
+    fn fits(&self, group: &Group, Proposal { proposer, request, .. }: &Proposal) -> bool {
+        let Proposer { peer_id, gid, mac } = *proposer;
+        let Request { caller, terms, .. } = request;
         let is_eligible = |link: &Link| {
             link.state() == LinkState::Active && terms.adapters.contains(&link.adapter().id)
         };
-        let fits = |group: &Group| {
-            group.engine.version() == terms.wording.version()
-                && !group.is_doubted
-                && group.leads_to(caller.remote)
-                && group.is_known_at(caller.local)
-                && group.engine.fits(peer_id, gid, mac, self.settings.vlan)
-                && group.users() < usize::from(group.engine.max_conns())
-                && group.engine.links().iter().any(is_eligible)
-        };
-        let known = self.groups.iter().find(|(_, group)| fits(group)).map(|(id, _)| *id);
-        if let Some(group) = known {
+        group.engine.version() == terms.wording.version()
+            && !group.is_doubted
+            && group.leads_to(caller.remote)
+            && group.is_known_at(caller.local)
+            && group.engine.fits(peer_id, gid, mac, self.settings.vlan)
+            && group.users() < usize::from(group.engine.max_conns())
+            && group.engine.links().iter().any(is_eligible)
+    }
+
+    /// A connection for a Proposal: one of this group, or else of a new one.
+    fn serve(
+        &mut self,
+        Proposal { token, proposer, request }: Proposal,
+        in_group: Option<u32>,
+        now: Duration,
+    ) -> Result<(), Diagnosis> {
+        if let Some(group) = in_group {
             let begins = (group, Role::Server, LinkUserId(0), None);
             return self.join(token, begins, request, now);
         }
+        let terms = &request.terms;
         let (local, agreement) = (self.local(terms), terms.wording.agreement());
-        let make = |rmb| LinkGroup::server(local, agreement, peer_id, rmb);
+        let make = |rmb| LinkGroup::server(local, agreement, proposer.peer_id, rmb);
         let group = self.found(token, make, (Role::Server, None), request, now)?;
         group.proposer = Some(proposer);
         Ok(())

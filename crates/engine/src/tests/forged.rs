@@ -277,6 +277,55 @@ fn a_first_contact_waits_for_those_with_its_own_address_only() {
     assert!(events.iter().any(is_its), "{events:?}");
 }
 
+impl Pair {
+    /// A local user of the client's host begins a first contact in another's name, and never goes on with it.
+    fn stall(&mut self) {
+        let Adapter { gid, mac, .. } = adapter(CLIENT);
+        let invented = Proposer { peer_id: peer_id(7), gid, mac };
+        let now = self.now;
+        self.hosts[SERVER].accept(invented, request(SERVER, SIZES), now).unwrap();
+    }
+}
+
+#[test]
+fn a_connection_of_a_group_waits_for_no_first_contact() {
+    let mut it = Bystander::new();
+    (0..3).for_each(|_| it.pair.stall());
+    let now = it.pair.now;
+    it.overheard_accept();
+    assert_eq!(it.pair.now, now);
+    it.lives();
+}
+
+/// It has had to wait for the first contact with its host, behind one that comes to nothing.
+#[test]
+fn a_connection_that_waits_is_in_the_group_as_soon_as_there_is_one() {
+    let mut pair = Pair::new();
+    let first = pair.propose();
+    pair.stall();
+    let second = pair.propose();
+    let now = pair.now;
+    let mut introduced = None;
+    for _ in 0..16 {
+        pair.carry_datagrams();
+        for event in pair.servers_events() {
+            match event {
+                Event::Introduce(of, accept) if of == first => {
+                    pair.hosts[CLIENT].connect(&accept, request(CLIENT, SIZES), now).unwrap();
+                }
+                Event::Introduce(of, accept) if of == second => introduced = Some(accept),
+                _ => {}
+            }
+        }
+        while let Some(event) = pair.hosts[CLIENT].poll_event() {
+            if let Event::Introduce(_, confirm) = event {
+                pair.hosts[SERVER].handle_confirm(first, &confirm, now);
+            }
+        }
+    }
+    assert!(!introduced.expect("an Accept").is_first_contact());
+}
+
 /// One that says with each connection that it is another one leaves room for others.
 #[test]
 fn one_address_has_a_part_of_the_groups() {
