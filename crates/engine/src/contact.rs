@@ -109,6 +109,11 @@ pub const GROUPS_MAX: usize = 1024;
 /// leaves room for the others.
 pub const GROUPS_OF_ADDRESS_MAX: usize = 64;
 
+/// Of these, groups of clients that have not shown yet that they speak RDMA. For another one, the oldest
+/// first contact ends, and its connection stays TCP. So who only proposes, from as many addresses as it
+/// likes, has half of the groups at most, and none for long.
+pub const FIRST_CONTACTS_MAX: usize = GROUPS_MAX / 2;
+
 /// A client's Proposal, and what we call its connection.
 #[derive(Debug)]
 pub(crate) struct Proposal {
@@ -463,22 +468,45 @@ impl<D: Device> Host<D> {
         }
     }
 
-    /// Room for another group with the host at this address. Where there are as many as there can be,
-    /// with that host or in all, the one of them that was idle longest ends for it.
-    fn make_room(&mut self, remote: IpAddr, now: Duration) -> Result<(), Diagnosis> {
-        let is_of_address = |group: &Group| group.founder.remote == remote;
-        let of_address = self.groups.values().filter(|group| is_of_address(group)).count();
-        let is_full_for_address = of_address >= GROUPS_OF_ADDRESS_MAX;
-        if self.groups.len() < GROUPS_MAX && !is_full_for_address {
+    /// Room for another group. Where there are as many as there can be, in all or of one holder, the one
+    /// of them that was idle longest ends for it.
+    ///
+    /// A holder is the host at the other end or, as the client, the user of this one. It has no more
+    /// groups than it leaves free: *n* holders that take all they can get leave one part in *n* + 1, so
+    /// there is room for the first group of anybody else.
+    fn make_room(&mut self, role: Role, caller: &Caller, now: Duration) -> Result<(), Diagnosis> {
+        let free = GROUPS_MAX.saturating_sub(self.groups.len());
+        let is_of_address = |group: &&Group| group.founder.remote == caller.remote;
+        let is_of_user =
+            |group: &&Group| group.proposer.is_none() && group.founder.uid == caller.uid;
+        let of_address = self.groups.values().filter(is_of_address).count();
+        let of_user = self.groups.values().filter(is_of_user).count();
+        let has_address_enough = of_address >= GROUPS_OF_ADDRESS_MAX || of_address > free;
+        let has_user_enough = role == Role::Client && of_user > free;
+        if free > 0 && !has_address_enough && !has_user_enough {
             return Ok(());
         }
-        let may_go = self.groups.iter().filter(|(_, it)| !is_full_for_address || is_of_address(it));
+        let may_go = self.groups.iter().filter(|(_, group)| {
+            (!has_address_enough || is_of_address(group)) && (!has_user_enough || is_of_user(group))
+        });
         let idle = may_go.filter_map(|(id, it)| Some((it.engine.idle_until()?, *id)));
         let (_, longest) = idle.min().ok_or(Diagnosis::MEM)?;
         if let Some(engine) = self.engine(longest) {
             engine.end(DeleteReason::PROGRAM, true, now);
         }
         Ok(())
+    }
+
+    /// Room for another first contact of a client.
+    fn limit_first_contacts(&mut self, now: Duration) {
+        let is_under_way = |group: &Group| group.first.is_some() && group.proposer.is_some();
+        let under_way = self.groups.iter().filter(|(_, group)| is_under_way(group));
+        let under_way = under_way.map(|(id, group)| (group.founded, *id));
+        if under_way.clone().count() >= FIRST_CONTACTS_MAX
+            && let Some((_, oldest)) = under_way.min()
+        {
+            self.first_contact_failed(oldest, Diagnosis::MEM, now);
+        }
     }
 
     /// A connection that a group is made for.
@@ -490,9 +518,12 @@ impl<D: Device> Host<D> {
         Request { caller, terms, sizes }: Request,
         now: Duration,
     ) -> Result<&mut Group, Diagnosis> {
-        self.make_room(caller.remote, now)?;
+        self.make_room(role, &caller, now)?;
         let (id, rmb) = (self.last_group, self.next_rmb());
-        let mut group = Group::new(make(rmb)?, caller);
+        let mut group = Group::new(make(rmb)?, caller, now);
+        if role == Role::Server {
+            self.limit_first_contacts(now);
+        }
         let memory = Arc::new(Shared::zeroed(sizes.rmbe.bytes()));
         let (uid, user) = (caller.uid, Some(token));
         group.rmbs.insert(rmb, Rmb { memory: Arc::clone(&memory), size: sizes.rmbe, uid, user });

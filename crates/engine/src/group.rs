@@ -39,6 +39,7 @@ pub(crate) struct Group {
     pub(crate) engine: LinkGroup,
     /// The addresses of the TCP connection that it was made beside.
     pub(crate) founder: Caller,
+    pub(crate) founded: Duration,
     /// The peer, or somebody in its place, has said that it knows no such group: no connection joins
     /// it before the peer has answered over a link.
     pub(crate) is_doubted: bool,
@@ -62,10 +63,11 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    pub(crate) const fn new(engine: LinkGroup, founder: Caller) -> Self {
+    pub(crate) const fn new(engine: LinkGroup, founder: Caller, founded: Duration) -> Self {
         Self {
             engine,
             founder,
+            founded,
             is_doubted: false,
             carriers: BTreeMap::new(),
             rmbs: BTreeMap::new(),
@@ -428,7 +430,7 @@ impl<D: Device> Host<D> {
         self.groups.get(&group)?.rmbs.get(&rmb)?.user
     }
 
-    fn first_contact_failed(&mut self, id: u32, diagnosis: Diagnosis, now: Duration) {
+    pub(crate) fn first_contact_failed(&mut self, id: u32, diagnosis: Diagnosis, now: Duration) {
         if let Some(token) = self.end_first_contact(id) {
             self.decline(token, diagnosis, now);
         }

@@ -107,7 +107,8 @@ mod traffic;
 mod view;
 
 pub use contact::{
-    Caller, FIRST_CONTACT_PATIENCE, GROUPS_MAX, GROUPS_OF_ADDRESS_MAX, Request, Sizes,
+    Caller, FIRST_CONTACT_PATIENCE, FIRST_CONTACTS_MAX, GROUPS_MAX, GROUPS_OF_ADDRESS_MAX, Request,
+    Sizes,
 };
 pub use ending::PEER_PATIENCE;
 pub use event::{CallError, Event, Reset};

@@ -349,9 +349,63 @@ fn one_address_has_a_part_of_the_groups() {
     pair.connect();
 }
 
-impl Host<soft::Adapter> {
-    /// First contacts are taken for decided, though they have not said so yet.
-    fn ripen_first_contacts(&mut self) {
-        self.groups.values_mut().for_each(|group| group.first = None);
+/// The `nth` of many hosts: who it says it is, and where its TCP connection comes from.
+fn stranger(nth: usize) -> (Proposer, IpAddr) {
+    let Adapter { gid, mac, .. } = adapter(CLIENT);
+    let peer_id = PeerId((0x0100_0000_0000_0000 + nth as u64).to_be_bytes());
+    (Proposer { peer_id, gid, mac }, Ipv4Addr::from_bits(0x0B00_0000 + nth as u32).into())
+}
+
+/// Strangers with as many addresses as they like propose, and never speak RDMA.
+#[test]
+fn who_only_proposes_takes_no_group_from_others() {
+    let mut pair = Pair::new();
+    let now = pair.now;
+    for nth in 0..2 * GROUPS_MAX {
+        let (proposer, remote) = stranger(nth);
+        let caller = Caller::new(USER, address(SERVER), remote);
+        let request = Request { caller, ..request(SERVER, SIZES) };
+        assert!(pair.hosts[SERVER].accept(proposer, request, now).is_ok());
     }
+    assert_eq!(pair.hosts[SERVER].groups().count(), FIRST_CONTACTS_MAX);
+    let is_declined = |event: &Event| matches!(event, Event::Declined(_, Diagnosis::MEM));
+    let declined = pair.servers_events().iter().filter(|event| is_declined(event)).count();
+    assert_eq!(declined, 2 * GROUPS_MAX - FIRST_CONTACTS_MAX, "the oldest");
+    pair.connect();
+}
+
+/// Hosts that do speak RDMA, and say with each connection that they are another one.
+#[test]
+fn who_takes_all_groups_that_can_be_had_leaves_some_to_others() {
+    let mut pair = Pair::new();
+    let now = pair.now;
+    for nth in 0..20 * GROUPS_OF_ADDRESS_MAX {
+        pair.hosts[SERVER].ripen_first_contacts();
+        let (proposer, _) = stranger(nth);
+        let (_, remote) = stranger(nth / GROUPS_OF_ADDRESS_MAX);
+        let caller = Caller::new(USER, address(SERVER), remote);
+        let request = Request { caller, ..request(SERVER, SIZES) };
+        let accepted = pair.hosts[SERVER].accept(proposer, request, now);
+        assert!(matches!(accepted, Ok(_) | Err(Diagnosis::MEM)));
+    }
+    pair.servers_events();
+    pair.connect();
+}
+
+/// A user of our own host has servers of his own at any number of addresses.
+#[test]
+fn who_takes_all_groups_as_a_client_leaves_some_to_other_users() {
+    let mut pair = Pair::new();
+    pair.connect();
+    let accept = pair.said[SERVER][0].clone();
+    let now = pair.now;
+    let mut connect = |uid: u32, nth: usize| {
+        let caller = Caller::new(uid, address(CLIENT), stranger(nth).1);
+        let request = Request { caller, ..request(CLIENT, SIZES) };
+        pair.hosts[CLIENT].connect(&accept, request, now).map(|_| ())
+    };
+    let connected = (0..GROUPS_MAX).filter(|nth| connect(USER + 1, *nth).is_ok()).count();
+    assert!((GROUPS_MAX / 2 - 1..GROUPS_MAX * 2 / 3).contains(&connected), "{connected}");
+    assert_eq!(connect(USER + 1, GROUPS_MAX), Err(Diagnosis::MEM));
+    assert_eq!(connect(USER + 2, GROUPS_MAX), Ok(()));
 }
