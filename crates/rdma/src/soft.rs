@@ -23,6 +23,7 @@
 //! | `requester` | what was posted, what is on its way, what is sent again, and when it gives up |
 //! | `responder` | what comes in: its order, its checks, where it goes, how it is answered |
 //! | `reorder` | packets that have come before their turn, and how many of them are kept |
+//! | `tombstones` | queue pairs that were destroyed, and what their peers are told |
 //! | `sys` | system calls |
 //!
 //! *Source*: InfiniBand Architecture Specification volume 1, §9.
@@ -36,6 +37,7 @@ mod responder;
 mod rnic;
 pub mod sharing;
 pub(crate) mod sys;
+mod tombstones;
 
 pub use adapter::Adapter;
 pub use queue_pair::{Event, Failure, PostError, QueuePair};

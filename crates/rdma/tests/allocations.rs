@@ -157,3 +157,19 @@ fn gaps_that_are_never_closed_take_little_memory() {
     let taken = BYTES.get() - before;
     assert!(taken < 16 << 20, "{taken} bytes");
 }
+
+/// A peer can have queue pairs made and destroyed as fast as it likes.
+#[test]
+fn queue_pairs_that_are_destroyed_leave_little_behind() {
+    let addresses = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap());
+    let mut adapter = Adapter::new(addresses[0], PORTS[0]);
+    let before = BYTES.get();
+    for _ in 0..20_000 {
+        let (own, first_psn) = adapter.create();
+        let peer = Peer { qp: own, first_psn, mtu: 1024 };
+        assert!(adapter.ready_to_receive(own, addresses[1], peer));
+        adapter.destroy(own, Duration::ZERO);
+    }
+    let taken = BYTES.get() - before;
+    assert!(taken < 256 << 10, "{taken} bytes");
+}

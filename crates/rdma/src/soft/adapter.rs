@@ -9,9 +9,7 @@
 //! Nothing is answered that is not for a QP of ours from the address of its peer: another process
 //! may have the QP, and a stranger is to learn nothing. What is dropped is counted ([`Drops`]).
 //!
-//! A destroyed QP leaves a *tombstone* for a minute. Its peer may not have heard of the end, and
-//! Linux's `rdma_rxe` would repeat its last message for ever; so it is refused. Its number is not
-//! given to another QP meanwhile, which could take the peer's packets for its own.
+//! The peer of a QP that was destroyed is [refused](super::tombstones) for a while.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -22,19 +20,16 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use sidestep_wire::roce::icrc::{Addresses, Envelope, Rollback, Rollbacks, Verdict};
-use sidestep_wire::roce::{Aeth, Bth, Headers, ICRC_LEN, Nak, Opcode, PORT, Packet, Syndrome};
+use sidestep_wire::roce::{Headers, ICRC_LEN, PORT, Packet};
 use sidestep_wire::{Psn, QpNumber, Rkey, RmbAddress};
 
 use super::queue_pair::{Event, Peer, PostError, QueuePair};
 use super::reorder::ReorderBuffers;
 use super::sharing::{Slot, is_question};
+use super::tombstones::Tombstones;
 use crate::device::{Device, Holdings, Readiness, Source};
 use crate::memory::{Regions, Registration, Shared};
 
-/// How long a tombstone stands.
-const TOMBSTONE_LIFE: Duration = Duration::from_secs(60);
-/// Between two answers of a tombstone.
-const TOMBSTONE_INTERVAL: Duration = Duration::from_millis(50);
 /// Room for any datagram: the longest payload, headers and ICRC.
 pub const DATAGRAM_MAX: usize = 4096 + 64;
 /// The length of an acknowledgement: BTH, AETH, ICRC.
@@ -64,7 +59,7 @@ pub struct Adapter {
     early: ReorderBuffers,
     /// QPs that may have something to send or to tell.
     restless: VecDeque<QpNumber>,
-    tombstones: BTreeMap<QpNumber, Tombstone>,
+    tombstones: Tombstones,
     /// Answers of tombstones: to whom, and the packet.
     refusals: VecDeque<(IpAddr, Headers)>,
     rollbacks: Cache,
@@ -157,15 +152,6 @@ impl Link {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Tombstone {
-    peer: (QpNumber, IpAddr),
-    expected: Psn,
-    until: Duration,
-    /// When it may answer again.
-    next_answer: Duration,
-}
-
 /// Rollbacks by length.
 #[derive(Debug, Default)]
 struct Cache(BTreeMap<usize, Rollback>);
@@ -199,7 +185,7 @@ impl Adapter {
             regions: Regions::new(StdRng::from_rng(&mut random)),
             early: ReorderBuffers::default(),
             restless: VecDeque::new(),
-            tombstones: BTreeMap::new(),
+            tombstones: Tombstones::default(),
             refusals: VecDeque::new(),
             rollbacks: Cache::default(),
             drops: Drops::default(),
@@ -224,7 +210,7 @@ impl Adapter {
             let number = self.slot.map_or(number, |slot| slot.apply(number));
             let is_usable = number >= QpNumber::FIRST
                 && !is_question(number)
-                && !self.tombstones.contains_key(&number);
+                && !self.tombstones.contain(number);
             if let Entry::Vacant(place) = self.links.entry(number)
                 && is_usable
             {
@@ -277,13 +263,10 @@ impl Adapter {
 
     /// Destroys a queue pair; what it has not told is not told any more.
     pub fn destroy(&mut self, number: QpNumber, now: Duration) {
-        self.tombstones.retain(|_, tombstone| now < tombstone.until);
         self.early.release(number);
         let Some(link) = self.links.remove(&number) else { return };
         if let (Some(peer), Some(expected)) = (link.peer, link.qp.expected_psn()) {
-            let until = now + TOMBSTONE_LIFE;
-            let tombstone = Tombstone { peer, expected, until, next_answer: now };
-            self.tombstones.insert(number, tombstone);
+            self.tombstones.put_up(number, peer, expected, now);
         }
     }
 
@@ -303,10 +286,10 @@ impl Adapter {
             link.qp.handle_packet(&packet, &self.regions, &mut early, now);
             self.loses_runs |= link.qp.stumbles();
             rouse(link, &mut self.restless);
-        } else if let Some(tombstone) = self.tombstones.get_mut(&number) {
-            let peer = Some(tombstone.peer.1);
+        } else if let Some(peer) = self.tombstones.peer_of(number) {
+            let peer = Some(peer);
             if is_from(peer, datagram, self.address, &mut self.rollbacks, &mut self.drops) {
-                self.refusals.extend(tombstone.refuse(&packet, now));
+                self.refusals.extend(self.tombstones.refuse(&packet, now));
             }
         } else {
             self.drops.unknown_qp += 1;
@@ -478,35 +461,13 @@ fn envelope(from: IpAddr, port: u16, to: IpAddr) -> Option<Envelope> {
     Some(Envelope { addresses, source_port: port, destination_port: PORT })
 }
 
-impl Tombstone {
-    /// The answer to a packet for the QP that was. Of the expected PSN, or the packet's if that is
-    /// older: a later one would tell the peer that something has arrived that has not.
-    fn refuse(&mut self, packet: &Packet<'_>, now: Duration) -> Option<(IpAddr, Headers)> {
-        let Bth { opcode, psn, .. } = packet.headers.bth;
-        if opcode == Opcode::Acknowledge || now < self.next_answer || now >= self.until {
-            return None;
-        }
-        self.next_answer = now + TOMBSTONE_INTERVAL;
-        let (peer, address) = self.peer;
-        let psn = if psn.since(self.expected) < 0 { psn } else { self.expected };
-        let bth = Bth {
-            opcode: Opcode::Acknowledge,
-            solicited: false,
-            destination: peer,
-            ack_request: false,
-            psn,
-        };
-        let syndrome = Syndrome::Nak(Nak::InvalidRequest);
-        let aeth = Some(Aeth { syndrome, msn: 0 });
-        Some((address, Headers { bth, reth: None, aeth, immediate: None }))
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::Failure;
     use std::sync::Arc;
 
+    use sidestep_wire::roce::Nak;
+
+    use super::super::{Failure, tombstones};
     use super::*;
     use crate::memory::tests::memory;
 
@@ -656,7 +617,7 @@ mod tests {
         late.adapters[1].destroy(number, now);
         late.send(b"too late");
         let datagrams = late.datagrams(0);
-        late.now = TOMBSTONE_LIFE;
+        late.now = tombstones::LIFE;
         datagrams.iter().for_each(|datagram| late.deliver(0, datagram));
         assert!(late.datagrams(1).is_empty());
     }
