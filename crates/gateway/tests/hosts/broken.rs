@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpStream};
 use std::thread;
 use std::time::Duration;
 
@@ -250,6 +250,34 @@ impl Overheard {
         assert!(!parsed.is_first_contact());
         Self { from_us, accepting, accept, _proposing }
     }
+}
+
+/// Another host, here another address of the client's, repeats the client's Proposal and goes no further. The
+/// client's first contact does not wait for it.
+#[test]
+fn a_stranger_that_repeats_a_proposal_delays_nobody() {
+    let Some(scene) = Scene::new(1) else { return };
+    let stranger = IpAddr::from([10, 93, 0, 9]);
+    assert!(scene.ip(CLIENT, &["address", "add", &format!("{stranger}/24"), "dev", "cable0"]));
+    let hand_over = |host, side, n: &TcpStream| {
+        scene.at(host, || by_hand::hand_over(n, side, RmbeSize::DEFAULT).unwrap())
+    };
+    let [proposing, to_us] = scene.connection();
+    let _proposing = hand_over(CLIENT, Side::Client, &proposing);
+    let proposal = receive_clc(&to_us);
+    let repeated = [(); 3].map(|()| {
+        let [from_stranger, accepting] = scene.connection_from(stranger);
+        let h = hand_over(SERVER, Side::Server, &accepting);
+        (&from_stranger).write_all(&proposal).unwrap();
+        (from_stranger, h)
+    });
+    let Ok(Message::Accept(accept)) = Message::parse(&receive_clc(&repeated[0].0)) else {
+        panic!("no Accept\n{}", scene.log(SERVER));
+    };
+    assert!(accept.is_first_contact());
+    let [client, server] = scene.connect();
+    send(&client, 1, 1000);
+    receive(&server, 1, 1000);
 }
 
 /// One CLC message.

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::net::{self, AddressFamily, SocketType};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use sidestep_gateway::status::{Mode, Status};
 use sidestep_wire::RmbeSize;
@@ -160,19 +161,29 @@ impl Scene {
 
     /// A TCP connection: the client's end, and the server's.
     pub(crate) fn connection(&self) -> [TcpStream; 2] {
-        self.connection_with(SERVER)
+        self.connection_with(address(CLIENT, 0), SERVER)
+    }
+
+    /// The same, from another address of the client.
+    pub(crate) fn connection_from(&self, from: IpAddr) -> [TcpStream; 2] {
+        self.connection_with(from, SERVER)
     }
 
     /// A TCP connection of which the client's host has both ends.
     pub(crate) fn connection_within_client(&self) -> [TcpStream; 2] {
-        self.connection_with(CLIENT)
+        self.connection_with(address(CLIENT, 0), CLIENT)
     }
 
-    fn connection_with(&self, host: usize) -> [TcpStream; 2] {
+    fn connection_with(&self, from: IpAddr, host: usize) -> [TcpStream; 2] {
         let listen = || TcpListener::bind((address(host, 0), 0)).unwrap();
         let listener = self.at(host, listen);
         let to: SocketAddr = listener.local_addr().unwrap();
-        let client = self.at(CLIENT, || TcpStream::connect(to).unwrap());
+        let client = self.at(CLIENT, || {
+            let client = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+            net::bind(&client, &SocketAddr::new(from, 0)).unwrap();
+            net::connect(&client, &to).unwrap();
+            TcpStream::from(client)
+        });
         let (server, _) = listener.accept().unwrap();
         [client, server]
     }
