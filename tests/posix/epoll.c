@@ -2,6 +2,7 @@
 #include "support.h"
 
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/timerfd.h>
 
 enum { BRIEF_MS = 10, LONG_MS = 3000 };
@@ -368,6 +369,94 @@ static void nested_wakes(struct pair *p)
         peer_finish(p);
         do_recv(&p->self, 1, 0);
     }
+    close(inner), close(outer);
+}
+
+/* What the kernel has refused, or has let go of again, is no circle. */
+static void nested_the_other_way_round(struct pair *p)
+{
+    int a = epoll_create1(0), b = epoll_create1(0);
+    struct epoll_event event;
+    CHECK_EQ(epoll_add(a, b, EPOLLIN, 2), 0);
+    CHECK_ERRNO(epoll_add(b, a, EPOLLIN, 3), ELOOP);
+    CHECK_ERRNO(epoll_add(a, a, EPOLLIN, 3), EINVAL);
+    CHECK_EQ(epoll_ctl(a, EPOLL_CTL_DEL, b, &event), 0);
+    CHECK_ERRNO(epoll_ctl(a, EPOLL_CTL_DEL, b, &event), ENOENT);
+    CHECK_EQ(epoll_add(b, a, EPOLLIN, 4), 0);
+    CHECK_SILENT(b);
+    CHECK_EQ(poll_once(b, POLLIN, 0), 0);
+    CHECK_EQ(epoll_add(a, p->self.fd, EPOLLIN, 1), 0);
+    arrive(p, 10);
+    CHECK_EQ(one_event(b, 4, LONG_MS), EPOLLIN);
+    CHECK_EQ(poll_once(b, POLLIN, 0), POLLIN);
+    do_recv(&p->self, 10, 0);
+    CHECK_SILENT(b);
+    close(a), close(b);
+}
+
+/* Linux takes five sets in a row, and tells through all of them. */
+static void nested_deeply(struct pair *p)
+{
+    enum { DEPTH = 5 };
+    int sets[DEPTH + 1];
+    for (int i = 0; i <= DEPTH; i++)
+        sets[i] = epoll_create1(0);
+    CHECK_EQ(epoll_add(sets[0], p->self.fd, EPOLLIN, 1), 0);
+    for (int i = 1; i < DEPTH; i++)
+        CHECK_EQ(epoll_add(sets[i], sets[i - 1], EPOLLIN, 2), 0);
+    CHECK_ERRNO(epoll_add(sets[DEPTH], sets[DEPTH - 1], EPOLLIN, 2), ELOOP);
+    CHECK_SILENT(sets[DEPTH - 1]);
+    arrive(p, 10);
+    CHECK_EQ(one_event(sets[DEPTH - 1], 2, LONG_MS), EPOLLIN);
+    CHECK_SILENT(sets[DEPTH]);
+    do_recv(&p->self, 10, 0);
+    CHECK_SILENT(sets[DEPTH - 1]);
+    for (int i = 0; i <= DEPTH; i++)
+        close(sets[i]);
+}
+
+/* However many there were before, and under whatever number and data the live one stands. */
+static void nested_again_and_again(struct pair *p)
+{
+    int live = epoll_create1(0), outer = epoll_create1(0);
+    struct epoll_event event = {EPOLLIN, {.u64 = 7}};
+    CHECK_EQ(epoll_add(live, p->self.fd, EPOLLIN, 1), 0);
+    for (int i = 0; i < 40; i++) {
+        int passing = epoll_create1(0);
+        CHECK_EQ(epoll_add(outer, passing, EPOLLIN, 100 + i), 0);
+        if (i % 2)
+            CHECK_EQ(epoll_ctl(outer, EPOLL_CTL_DEL, passing, &event), 0);
+        close(passing);
+    }
+    CHECK_EQ(epoll_add(outer, live, EPOLLIN, 2), 0);
+    CHECK_SILENT(outer);
+    arrive(p, 1);
+    CHECK_EQ(one_event(outer, 2, LONG_MS), EPOLLIN);
+    CHECK_EQ(poll_once(outer, POLLIN, 0), POLLIN);
+    CHECK_EQ(epoll_ctl(outer, EPOLL_CTL_MOD, live, &event), 0);
+    CHECK_EQ(one_event(outer, 7, LONG_MS), EPOLLIN);
+    do_recv(&p->self, 1, 0);
+    CHECK_SILENT(outer);
+    CHECK_EQ(epoll_ctl(outer, EPOLL_CTL_DEL, live, &event), 0);
+    arrive(p, 1);
+    CHECK_SILENT(outer);
+    CHECK_EQ(one_event(live, 1, LONG_MS), EPOLLIN);
+    do_recv(&p->self, 1, 0);
+    close(live), close(outer);
+}
+
+/* A pointer that leads nowhere is the kernel's to refuse. */
+static void nested_without_an_event(struct pair *p)
+{
+    (void)p;
+    int inner = epoll_create1(0), outer = epoll_create1(0);
+    void *nowhere = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK_ERRNO(epoll_ctl(outer, EPOLL_CTL_ADD, inner, NULL), EFAULT);
+    CHECK_ERRNO(epoll_ctl(outer, EPOLL_CTL_ADD, inner, nowhere), EFAULT);
+    CHECK_ERRNO(epoll_ctl(outer, EPOLL_CTL_MOD, inner, nowhere), EFAULT);
+    CHECK_EQ(epoll_add(outer, inner, EPOLLIN, 1), 0);
+    CHECK_EQ(epoll_ctl(outer, EPOLL_CTL_DEL, inner, nowhere), 0);
+    munmap(nowhere, 4096);
     close(inner), close(outer);
 }
 
@@ -899,6 +988,10 @@ static const struct test tests[] = {
     {"one_shot", one_shot, 0},
     {"exclusive", exclusive, 0},
     {"nested", nested, 0},
+    {"nested_the_other_way_round", nested_the_other_way_round, 0},
+    {"nested_deeply", nested_deeply, 0},
+    {"nested_again_and_again", nested_again_and_again, 0},
+    {"nested_without_an_event", nested_without_an_event, 0},
     {"nested_wakes", nested_wakes, ACTIVE_PEER | SLOW},
     {"set_is_polled", set_is_polled, ACTIVE_PEER | SLOW},
     {"in_two_sets", in_two_sets, 0},

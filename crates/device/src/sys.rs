@@ -1078,6 +1078,15 @@ pub fn epoll_ctl(epfd: i32, operation: i32, fd: i32, events: u32, data: u64) -> 
     unsafe { call!(epoll_ctl, epfd, operation, fd, &raw mut event) }
 }
 
+/// `epoll_ctl` with an event that only the kernel reads: a pointer that leads nowhere is `EFAULT`.
+///
+/// # Errors
+/// As the system call.
+pub fn epoll_ctl_at(epfd: i32, operation: i32, fd: i32, event: *const libc::epoll_event) -> Result {
+    // SAFETY: the kernel only reads the event, and checks where it is.
+    unsafe { call!(epoll_ctl, epfd, operation, fd, event) }
+}
+
 /// libc's `errno` of this thread.
 #[must_use]
 pub fn libc_errno() -> i32 {

@@ -11,7 +11,7 @@
 //! | threads | one for each user with something to close, [`CLOSERS_MAX`]; they end when there was nothing for [`IDLE`] |
 //! | descriptors that wait to be closed | [`Foreign::is_flooded`] says of a user that it has sent enough |
 //!
-//! A socket that lets no descriptors in ([`rights::refuse`], Linux 6.16) has none in its queue; before,
+//! A socket that lets no descriptors in ([`refuse`](sidestep_device::rights::refuse), Linux 6.16) has none in its queue; before,
 //! they go with the socket.
 
 use std::collections::HashMap;

@@ -21,6 +21,8 @@
 //! more than four sets, watched through another set) *arms* them one by one before
 //! it sleeps: slower, and always right.
 
+mod nesting;
+
 use crate::pool::{Held, Pool, SharedLock};
 use crate::process::{self, Process};
 use crate::sock::{Conn, Phase, Sock};
@@ -32,6 +34,7 @@ use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 use core::time::Duration;
+use nesting::Nesting;
 use sidestep_device::channel::{Channel, SLOTS};
 use sidestep_device::state::{Slot, count};
 use sidestep_device::sys;
@@ -56,8 +59,6 @@ const EXCLUSIVE_ALLOWED: u32 = EPOLLEXCLUSIVE
     | mask::ERR
     | mask::HUP
     | libc::EPOLLWAKEUP as u32;
-/// Epoll sets in one epoll set that are watched.
-const INNER_MAX: usize = 16;
 /// Every how many waits that find ring events the kernel is asked, too, and first:
 /// nobody starves behind a busy connection.
 const KERNEL_LOOK_EVERY: u32 = 4;
@@ -183,9 +184,10 @@ pub struct Set {
     /// Somebody sleeps on the epoll descriptor itself, so that the kernel object
     /// must tell what the rings have.
     observed: AtomicBool,
-    /// Epoll descriptors in this set, + 1, and the data they are reported with.
-    inner: [AtomicI32; INNER_MAX],
-    inner_data: [AtomicU64; INNER_MAX],
+    /// The sets in this one.
+    nestings: AtomicPtr<Nesting>,
+    /// In how many places this one is in others.
+    outers: AtomicU32,
     /// Under `lock`.
     carried: UnsafeCell<Carried>,
     /// Empty whenever the set is in the pool.
@@ -227,16 +229,7 @@ pub unsafe fn control(
     event: *const libc::epoll_event,
 ) -> Option<Result<usize, Errno>> {
     if let Some(inner) = crate::descriptors::set(fd) {
-        // A set inside a set: whoever sleeps on the outer one must be woken by the
-        // kernel object of the inner one.
-        if operation != libc::EPOLL_CTL_DEL
-            && let (Some(outer), false) = (set_of(epfd), event.is_null())
-        {
-            inner.observed.store(true, Ordering::Relaxed);
-            // SAFETY: the caller's promise.
-            outer.note_inner(fd, unsafe { event.read_unaligned() }.u64);
-        }
-        return None;
+        return Some(nesting::control(epfd, operation, (fd, inner), event));
     }
     if !crate::descriptors::is_ours(fd) || operation != libc::EPOLL_CTL_DEL && event.is_null() {
         return None;
@@ -579,6 +572,7 @@ pub fn after_fork_in_child() {
     STRUCTURE.get().reset();
     REGISTRATIONS.reset_locks();
     SETS.reset_locks();
+    nesting::reset_locks();
     crate::descriptors::for_each_set(|set| set.lock.get().reset());
 }
 
@@ -851,6 +845,7 @@ impl Set {
             registration.dissolve();
         }
         self.drop_dead();
+        self.leave_nestings();
         if let (Some(home), Some(channel), true) =
             (self.home(), self.channel_number(), self.is_at_home())
         {
@@ -893,35 +888,19 @@ impl Set {
     pub fn is_tagged(&self) -> bool {
         self.tagged.load(Ordering::Acquire)
             || self.channel.load(Ordering::Relaxed) != 0
-            || self.inner[0].load(Ordering::Relaxed) != 0
-    }
-
-    fn note_inner(&self, epfd: i32, data: u64) {
-        let free = |place: &&AtomicI32| {
-            let known = place.load(Ordering::Relaxed);
-            known == epfd + 1
-                || place.compare_exchange(0, epfd + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        };
-        let places = self.inner.iter().zip(&self.inner_data);
-        if let Some((_, place)) = places.into_iter().find(|(place, _)| free(place)) {
-            place.store(data, Ordering::Relaxed);
-        }
-    }
-
-    /// The set inside this one that is reported with `data`.
-    fn inner_of(&self, data: u64) -> Option<&'static Self> {
-        let places = self.inner.iter().zip(&self.inner_data);
-        places
-            .filter(|(place, known)| {
-                place.load(Ordering::Relaxed) != 0 && known.load(Ordering::Relaxed) == data
-            })
-            .find_map(|(place, _)| crate::descriptors::set(place.load(Ordering::Relaxed) - 1))
+            || self.has_nested()
     }
 
     /// Whether `epoll_wait` on the set would report something now: for `poll` on the
     /// epoll descriptor, and for a set around it. What the kernel reports meanwhile
     /// is kept for whoever waits in the set.
     pub(crate) fn is_ready(&'static self) -> bool {
+        self.is_ready_within(nesting::DEPTH_MAX)
+    }
+
+    /// At most so many sets deep; beyond, the kernel is believed.
+    fn is_ready_within(&'static self, depth: u32) -> bool {
+        let Some(depth) = depth.checked_sub(1) else { return true };
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; CARRIED_MAX];
         let room = {
             let _held = Held::enter(self.lock.get());
@@ -934,7 +913,7 @@ impl Set {
             let (at, now) = (events.as_mut_ptr(), Some(Duration::ZERO));
             // SAFETY: room for `room` events; no signal mask.
             let asked = unsafe { sys::epoll_wait(epfd, at, room as i32, now, core::ptr::null()) };
-            kept = self.translate(&mut events[..asked.unwrap_or(0)]);
+            kept = self.translate_within(&mut events[..asked.unwrap_or(0)], depth);
             self.carry(&events[..kept]);
         }
         let held = Held::enter(self.lock.get());
@@ -962,7 +941,7 @@ impl Set {
     /// reports again as long as it holds. (What is not a TCP socket is not known here,
     /// and carried: better twice than never.) Under the lock.
     fn is_level_triggered(&self, data: u64) -> bool {
-        self.inner_of(data).is_some()
+        self.nested_as(data).is_some()
             || walk(self.registrations.load(Ordering::Acquire), |r| &r.next_of_set).any(
                 |registration| {
                     registration.data.load(Ordering::Relaxed) == data
@@ -987,7 +966,12 @@ impl Set {
     /// around it): from now on news ring its eventfd, which is in the kernel's set
     /// and makes the descriptor readable.
     pub(crate) fn observe(&'static self) {
-        if !self.tagged.load(Ordering::Acquire) && self.inner[0].load(Ordering::Relaxed) == 0 {
+        self.observe_within(nesting::DEPTH_MAX);
+    }
+
+    fn observe_within(&'static self, depth: u32) {
+        let Some(depth) = depth.checked_sub(1) else { return };
+        if !self.tagged.load(Ordering::Acquire) && !self.has_nested() {
             return;
         }
         self.observed.store(true, Ordering::Relaxed);
@@ -1002,19 +986,12 @@ impl Set {
         if news || self.has_something() {
             let _ = sys::ring_eventfd(self.bell.load(Ordering::Relaxed));
         }
-        self.observe_inner();
+        self.nested().for_each(|inner| inner.observe_within(depth));
     }
 
-    fn observe_inner(&self) {
-        for place in &self.inner {
-            let Some(epfd) = place.load(Ordering::Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
-            else {
-                return;
-            };
-            if let Some(inner) = crate::descriptors::set(epfd) {
-                inner.observe();
-            }
-        }
+    /// The same for the sets in this one.
+    fn observe_nested(&self) {
+        self.nested().for_each(|inner| inner.observe_within(nesting::DEPTH_MAX - 1));
     }
 
     /// Makes the peer mark our channel. False: out of reach, arm it.
@@ -1270,6 +1247,11 @@ impl Set {
     /// Sorts what the kernel reported: ours goes on the ready list, the rest stays
     /// in `events`; returns how many.
     fn translate(&'static self, events: &mut [libc::epoll_event]) -> usize {
+        self.translate_within(events, nesting::DEPTH_MAX - 1)
+    }
+
+    /// Asks sets in this one that are at most so deep.
+    fn translate_within(&'static self, events: &mut [libc::epoll_event], depth: u32) -> usize {
         let mut kept = 0;
         for i in 0..events.len() {
             let event = events[i];
@@ -1278,7 +1260,7 @@ impl Set {
             }
             match registration_of(event.u64) {
                 Some(registration) => self.on_kernel_event(registration, event.events),
-                None if self.inner_of(event.u64).is_some_and(|inner| !inner.is_ready()) => {}
+                None if self.is_quiet(event.u64, depth) => {}
                 None => {
                     events[kept] = event;
                     kept += 1;
@@ -1286,6 +1268,11 @@ impl Set {
             }
         }
         kept
+    }
+
+    /// Whether it is a set in this one that has nothing to report any more.
+    fn is_quiet(&self, data: u64, depth: u32) -> bool {
+        self.nested_as(data).is_some_and(|inner| !inner.is_ready_within(depth))
     }
 
     fn on_kernel_event(&'static self, registration: &'static Registration, events: u32) {
@@ -1364,7 +1351,7 @@ pub unsafe fn wait(
             continue;
         }
         let kept = if now {
-            set.observe_inner();
+            set.observe_nested();
             waiter.ask_kernel(events, Some(Duration::ZERO))?
         } else {
             waiter.sleep(events, [set.nap(), left].into_iter().flatten().min())?
@@ -1433,7 +1420,7 @@ impl Waiter {
         if arms {
             set.arm();
         }
-        set.observe_inner();
+        set.observe_nested();
         set.sleepers.fetch_add(1, Ordering::SeqCst);
         set.owed.parks.fetch_add(1, Ordering::Relaxed);
         let news = match set.channel() {

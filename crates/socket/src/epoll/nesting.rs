@@ -1,0 +1,183 @@
+//! Epoll sets in epoll sets.
+//!
+//! A set inside another one is reported by the kernel when it is readable, and of what its rings have
+//! the kernel knows only what [`Set::observe`] has it told. So each set lists the sets inside it, to
+//! observe them before somebody sleeps, and to ask them whether a report of the kernel still holds.
+//!
+//! The list is what the kernel has accepted, and is changed behind its answer: an ADD that it refuses
+//! (a circle, ELOOP; too deep, EINVAL) never stands in it, and a DEL takes one out. So it has no
+//! circle, and walking it ends at the kernel's own depth. [`DEPTH_MAX`] bounds the walk all the same: a
+//! program can change a set by a system call of its own, or in another process.
+//!
+//! An entry stays in its list as long as the set lives, and is used again there when it is free: who
+//! walks without a lock never comes into another set's list.
+//!
+//! *Source*: epoll_ctl(2); Linux `fs/eventpoll.c` (`EP_MAX_NESTS`, `ep_loop_check`).
+
+use super::{STRUCTURE, Set, set_of};
+use crate::pool::{Held, Pool};
+use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use sidestep_device::sys;
+
+type Errno = i32;
+
+/// Sets in a row: Linux takes a set of which four more are inside of one another.
+pub(super) const DEPTH_MAX: u32 = 5;
+/// Entries of a process. Beyond, ADD says ENOSPC, as the kernel does beyond its own limit.
+const NESTINGS_MAX: usize = 1 << 16;
+
+static NESTINGS: Pool<Nesting, NESTINGS_MAX> = Pool::new();
+
+/// A set in a set.
+pub(super) struct Nesting {
+    /// The one inside; null: the entry is free.
+    inner: AtomicPtr<Set>,
+    /// The number under which the program has registered it.
+    fd: AtomicI32,
+    /// With which it is reported.
+    data: AtomicU64,
+    next: AtomicPtr<Self>,
+}
+
+/// In the child of a fork.
+pub(super) fn reset_locks() {
+    NESTINGS.reset_locks();
+}
+
+/// The program's `epoll_ctl` on a set in a set: the kernel's answer, and then what we make of it.
+pub(super) fn control(
+    epfd: i32,
+    operation: i32,
+    (fd, inner): (i32, &'static Set),
+    event: *const libc::epoll_event,
+) -> Result<usize, Errno> {
+    let _structure = Held::enter(STRUCTURE.get());
+    let spare = match operation {
+        libc::EPOLL_CTL_ADD => Some(NESTINGS.take().ok_or(libc::ENOSPC)?),
+        _ => None,
+    };
+    let give_back = |spare: Option<NonNull<Nesting>>| {
+        // SAFETY: just taken, and nobody knows it.
+        spare.into_iter().for_each(|it| unsafe { NESTINGS.give(it) });
+    };
+    if let Err(errno) = sys::epoll_ctl_at(epfd, operation, fd, event) {
+        give_back(spare);
+        return Err(errno.0);
+    }
+    let Some(outer) = set_of(epfd) else {
+        // Without it nobody could be woken by the rings. It is not there for the program, either.
+        give_back(spare);
+        let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
+        return Err(libc::ENOSPC);
+    };
+    // SAFETY: the kernel has just read it, which it does for ADD and MOD.
+    let data = || unsafe { event.read_unaligned() }.u64;
+    match (operation, spare) {
+        (libc::EPOLL_CTL_ADD, Some(spare)) => outer.nest(spare, (fd, inner), data()),
+        (libc::EPOLL_CTL_MOD, _) => outer
+            .nestings()
+            .filter(|it| it.is_of(fd, inner))
+            .for_each(|it| it.data.store(data(), Ordering::Relaxed)),
+        (libc::EPOLL_CTL_DEL, _) => {
+            outer.nestings().filter(|it| it.is_of(fd, inner)).for_each(Nesting::free);
+        }
+        _ => {}
+    }
+    Ok(0)
+}
+
+impl Nesting {
+    fn is_of(&self, fd: i32, inner: &Set) -> bool {
+        self.fd.load(Ordering::Relaxed) == fd && self.is_about(inner)
+    }
+
+    fn is_about(&self, inner: &Set) -> bool {
+        core::ptr::eq(self.inner.load(Ordering::Relaxed), inner)
+    }
+
+    fn inner(&self) -> Option<&'static Set> {
+        // SAFETY: sets are pool memory, never unmapped.
+        unsafe { self.inner.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Under [`STRUCTURE`].
+    fn free(&self) {
+        if let Some(inner) = self.inner() {
+            inner.outers.fetch_sub(1, Ordering::Relaxed);
+            self.inner.store(null_mut(), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Set {
+    /// Whether there were ever sets in it.
+    #[inline]
+    pub(super) fn has_nested(&self) -> bool {
+        !self.nestings.load(Ordering::Relaxed).is_null()
+    }
+
+    fn nestings(&self) -> impl Iterator<Item = &'static Nesting> {
+        let mut at = self.nestings.load(Ordering::Acquire);
+        core::iter::from_fn(move || {
+            // SAFETY: entries are pool memory, never unmapped.
+            let nesting: &'static Nesting = unsafe { at.as_ref() }?;
+            at = nesting.next.load(Ordering::Acquire);
+            Some(nesting)
+        })
+    }
+
+    /// The sets in it.
+    pub(super) fn nested(&self) -> impl Iterator<Item = &'static Self> {
+        self.nestings().filter_map(Nesting::inner)
+    }
+
+    /// The set in it that is reported with `data`.
+    pub(super) fn nested_as(&self, data: u64) -> Option<&'static Self> {
+        let mut known = self.nestings().filter(|it| it.data.load(Ordering::Relaxed) == data);
+        known.find_map(Nesting::inner)
+    }
+
+    /// Notes a set in this one, in an entry that is free or else in `spare`. Under [`STRUCTURE`].
+    fn nest(&self, spare: NonNull<Nesting>, (fd, inner): (i32, &'static Self), data: u64) {
+        inner.observed.store(true, Ordering::Relaxed);
+        inner.outers.fetch_add(1, Ordering::Relaxed);
+        let inner = core::ptr::from_ref(inner).cast_mut();
+        if let Some(free) = self.nestings().find(|it| it.inner().is_none()) {
+            free.fd.store(fd, Ordering::Relaxed);
+            free.data.store(data, Ordering::Relaxed);
+            // Release: pairs with the Acquire in `inner`, so that the data are this one's.
+            free.inner.store(inner, Ordering::Release);
+            // SAFETY: taken for this, and nobody knows it.
+            return unsafe { NESTINGS.give(spare) };
+        }
+        let nesting = Nesting {
+            inner: AtomicPtr::new(inner),
+            fd: AtomicI32::new(fd),
+            data: AtomicU64::new(data),
+            next: AtomicPtr::new(self.nestings.load(Ordering::Relaxed)),
+        };
+        // SAFETY: room for one, and nobody knows it yet.
+        unsafe { spare.write(nesting) };
+        // Release: pairs with the Acquire in `nestings`.
+        self.nestings.store(spare.as_ptr(), Ordering::Release);
+    }
+
+    /// The set goes: it is in no other one any more, and no other one is in it. Under [`STRUCTURE`].
+    pub(super) fn leave_nestings(&self) {
+        if self.outers.load(Ordering::Relaxed) != 0 {
+            crate::descriptors::for_each_set(|outer| {
+                outer.nestings().filter(|it| it.is_about(self)).for_each(Nesting::free);
+            });
+        }
+        let mut at = self.nestings.swap(null_mut(), Ordering::Relaxed);
+        while let Some(nesting) = NonNull::new(at) {
+            // SAFETY: of this list, which has no other way to it any more.
+            let entry = unsafe { nesting.as_ref() };
+            entry.free();
+            at = entry.next.load(Ordering::Relaxed);
+            // SAFETY: it came from the pool, and goes back once.
+            unsafe { NESTINGS.give(nesting) };
+        }
+    }
+}
