@@ -6,7 +6,7 @@
 //! one, in whose encoding the bit is turned, too. A field that is read at the wrong place, cut
 //! off or forgotten by one of the two sides breaks that.
 //!
-//! `cargo +nightly fuzz run canonical fuzz/corpus/canonical fuzz/seeds/clc fuzz/seeds/host_control`
+//! `cargo xtask fuzz canonical`
 
 #![no_main]
 

@@ -1,6 +1,6 @@
 //! No bytes make the CDC parser panic, and what it understood it can say again.
 //!
-//! `cargo +nightly fuzz run cdc fuzz/corpus/cdc fuzz/seeds/cdc`
+//! `cargo xtask fuzz cdc`
 
 #![no_main]
 

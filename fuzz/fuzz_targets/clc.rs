@@ -1,7 +1,7 @@
 //! No bytes make a CLC parser panic, or the search for the TCP option, and what was understood can
 //! be said again: Proposal and Decline, Accept and Confirm of SMC-R and SMC-D, in both versions.
 //!
-//! `cargo +nightly fuzz run clc fuzz/corpus/clc fuzz/seeds/clc`
+//! `cargo xtask fuzz clc`
 
 #![no_main]
 

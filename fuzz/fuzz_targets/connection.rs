@@ -1,7 +1,7 @@
 //! A connection of SMC-R whose peer says anything in its CDC messages: what is readable lies in the
 //! ring, and what is written lies in the peer's.
 //!
-//! `cargo +nightly fuzz run connection fuzz/corpus/connection`
+//! `cargo xtask fuzz connection`
 
 #![no_main]
 

@@ -1,6 +1,6 @@
 //! No bytes make the host-control parser panic, and what it understood it can say again.
 //!
-//! `cargo +nightly fuzz run host_control fuzz/corpus/host_control fuzz/seeds/host_control`
+//! `cargo xtask fuzz host_control`
 
 #![no_main]
 

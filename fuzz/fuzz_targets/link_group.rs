@@ -5,7 +5,7 @@
 //! So that more than the first message is understood, the peer can also answer what was said to it,
 //! with some bits changed.
 //!
-//! `cargo +nightly fuzz run link_group fuzz/corpus/link_group`
+//! `cargo xtask fuzz link_group`
 
 #![no_main]
 

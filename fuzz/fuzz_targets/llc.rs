@@ -1,7 +1,7 @@
 //! No bytes make an LLC parser panic, and what was understood can be said again: links and receive
 //! buffers of SMC-R, in both versions and both byte orders.
 //!
-//! `cargo +nightly fuzz run llc fuzz/corpus/llc fuzz/seeds/llc`
+//! `cargo xtask fuzz llc`
 
 #![no_main]
 

@@ -8,7 +8,7 @@
 //! What TCP does later than at once is not compared: a list is played again when it
 //! seems wrong, and is wrong if it always is.
 //!
-//! `cargo +nightly fuzz run operations fuzz/corpus/operations`
+//! `cargo xtask fuzz operations`
 
 #![no_main]
 

@@ -4,7 +4,7 @@
 //! * The same words a second time change nothing.
 //! * Words in one text are the same as in two, one read after the other.
 //!
-//! `cargo +nightly fuzz run options fuzz/corpus/options fuzz/seeds/options`
+//! `cargo xtask fuzz options`
 
 #![no_main]
 

@@ -5,7 +5,7 @@
 //! whether the server knows the client's link group (bit 3), and how long the pieces are (bits 4 to
 //! 7); the rest is what the peer sends, until it closes.
 //!
-//! `cargo +nightly fuzz run rendezvous fuzz/corpus/rendezvous fuzz/seeds/rendezvous`
+//! `cargo xtask fuzz rendezvous`
 
 #![no_main]
 
@@ -100,6 +100,7 @@ fn host(role: Role, versions: Versions) -> LocalHost {
         networks: route(role).networks,
         vlan: 0,
         pnet_id: None,
+        is_up: true,
     };
     let mapped = Ipv4Addr::new(10, 0, 0, n).to_ipv6_mapped();
     let link_local = Ipv6Addr::new(0xFE80, 0, 0, 0, 0, 0, 0, n.into());

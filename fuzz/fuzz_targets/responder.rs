@@ -2,7 +2,7 @@
 //! near the expected ones, the key, and a right ICRC. It may break the connection, and touches
 //! nothing but what was registered.
 //!
-//! `cargo +nightly fuzz run responder fuzz/corpus/responder`
+//! `cargo xtask fuzz responder`
 
 #![no_main]
 

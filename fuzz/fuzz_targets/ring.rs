@@ -2,7 +2,7 @@
 //! sizes and the order, every byte comes out once and in order, and a lying cursor is
 //! refused or harmless.
 //!
-//! `cargo +nightly fuzz run ring fuzz/corpus/ring`
+//! `cargo xtask fuzz ring`
 
 #![no_main]
 

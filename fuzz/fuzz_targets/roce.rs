@@ -1,6 +1,6 @@
 //! No bytes make the RoCEv2 parser panic, and what it understood it can say again.
 //!
-//! `cargo +nightly fuzz run roce fuzz/corpus/roce`
+//! `cargo xtask fuzz roce`
 
 #![no_main]
 

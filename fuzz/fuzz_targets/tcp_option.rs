@@ -1,7 +1,7 @@
 //! The search among the options of a TCP header finds the option of SMC exactly where a second
 //! reader does, who goes through them by index, as RFC 9293 §3.2 tells it.
 //!
-//! `cargo +nightly fuzz run tcp_option fuzz/corpus/tcp_option fuzz/seeds/tcp_option`
+//! `cargo xtask fuzz tcp_option`
 
 #![no_main]
 

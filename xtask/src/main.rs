@@ -3,7 +3,7 @@
 //! | command | what it does |
 //! |---|---|
 //! | `check` | tidiness, format, lints, documentation |
-//! | `test` | everything that must pass: all of these for a short time, without the last five |
+//! | `test` | everything that must pass: all of these for a short time, without the last three |
 //! | `posix` | the POSIX programs of `tests/posix`, plain and preloaded |
 //! | `operations` | random lists of socket operations, with Linux TCP as the oracle |
 //! | `hostile` | hostile peers and exhausted resources: the victim lives |
@@ -12,11 +12,11 @@
 //! | `suites` | the test suites of other projects, plain and under Sidestep |
 //! | `loom` | every interleaving of every shared word |
 //! | `races` | many threads on one socket, under ThreadSanitizer |
+//! | `fuzz` | parsers, the ring and lists of operations, for a bounded time |
+//! | `interop` | a stock Linux kernel, in a virtual machine, is the peer |
 //! | `demo` | redis through TCP, then through shared memory, or by RDMA between two hosts |
 //! | `bench` | TCP against shared memory, interleaved |
-//! | `fuzz` | parsers, the ring and lists of operations, for a bounded time |
 //! | `sim` | ten thousand worlds of two hosts by their seeds, for the night |
-//! | `interop` | a stock Linux kernel, in a virtual machine, is the peer |
 
 mod bench;
 mod capture;
@@ -26,6 +26,7 @@ mod debian;
 mod demo;
 mod e2e;
 mod enclosure;
+mod fuzz;
 mod hostile;
 mod hosts;
 mod interop;
@@ -85,12 +86,8 @@ enum Task {
     Sim(sim::Options),
     /// A stock Linux kernel, in a virtual machine, is the peer (needs root; no KVM, no RDMA hardware).
     Interop(interop::Options),
-    /// The fuzz targets, each for some seconds (needs a nightly toolchain and cargo-fuzz).
-    Fuzz {
-        /// Seconds for each target.
-        #[arg(long, default_value_t = 60)]
-        seconds: u32,
-    },
+    /// The fuzz targets, each for some seconds.
+    Fuzz(fuzz::Options),
 }
 
 fn main() -> Result<()> {
@@ -137,7 +134,7 @@ fn main() -> Result<()> {
             build()?;
             interop::run(&options)
         }
-        Task::Fuzz { seconds } => fuzz(seconds),
+        Task::Fuzz(options) => fuzz::run(&options),
     }
 }
 
@@ -157,6 +154,7 @@ fn test() -> Result<()> {
         cargo(&["test", "--quiet", "--workspace"])?;
         loom()?;
         races::run()?;
+        fuzz::run(&fuzz::Options::short())?;
         prepared.join().expect("it does not panic")
     })?;
     posix::run(&parse::<posix::Options>())?;
@@ -191,39 +189,6 @@ const BUILD: &[&str] =
 
 fn build() -> Result<()> {
     cargo(BUILD)
-}
-
-/// The targets, and whose seeds each begins with.
-const FUZZ_TARGETS: &[(&str, &[&str])] = &[
-    ("clc", &["clc"]),
-    ("llc", &["llc"]),
-    ("cdc", &["cdc"]),
-    ("host_control", &["host_control"]),
-    ("roce", &[]),
-    ("responder", &[]),
-    ("connection", &[]),
-    ("link_group", &[]),
-    ("rendezvous", &["rendezvous"]),
-    ("canonical", &["clc", "host_control"]),
-    ("tcp_option", &["tcp_option"]),
-    ("options", &["options"]),
-    ("ring", &[]),
-    ("operations", &["operations"]),
-];
-
-/// What is found goes into `fuzz/corpus`, and the next run begins with it and with the seeds.
-fn fuzz(seconds: u32) -> Result<()> {
-    let fuzz = bench::place::repo_root()?.join("fuzz");
-    for (target, seeds) in FUZZ_TARGETS {
-        let corpus = fuzz.join("corpus").join(target);
-        std::fs::create_dir_all(&corpus)?;
-        run(Command::new("cargo")
-            .args(["+nightly", "fuzz", "run", target])
-            .arg(corpus)
-            .args(seeds.iter().map(|of| fuzz.join("seeds").join(of)))
-            .args(["--", &format!("-max_total_time={seconds}")]))?;
-    }
-    Ok(())
 }
 
 /// For the commands that some distributions leave out of their Rust.
