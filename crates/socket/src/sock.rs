@@ -859,8 +859,8 @@ impl Sock {
         self.server_port.store(port, Ordering::Relaxed);
     }
 
-    /// Our receive buffer: the first size above `SO_RCVBUF` if the program set it
-    /// before connecting or listening, else the configured default.
+    /// Our receive buffer: by z/OS's rule ([`RmbeSize::for_receive_buffer`]) if the program set
+    /// `SO_RCVBUF` before connecting or listening, else the configured default.
     pub(crate) fn rmbe(&self) -> RmbeSize {
         match self.receive_buffer.load(Ordering::Relaxed) {
             0 => process::options().rmbe,

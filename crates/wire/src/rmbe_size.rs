@@ -47,13 +47,16 @@ impl RmbeSize {
         None
     }
 
-    /// The buffer for a program that set `SO_RCVBUF` to `rcvbuf` bytes: the first of 32 KiB,
-    /// 64 KiB … 1 MiB that is above it, or 1 MiB when none is.
+    /// The buffer for a program that set `SO_RCVBUF` to `rcvbuf` bytes: the first of 32, 64, 128
+    /// and 256 KiB and 1 MiB that is above it, or 1 MiB when none is. z/OS gives its programs
+    /// these five sizes and no others, so 256 KiB gets 1 MiB.
+    ///
+    /// *Source*: IBM's performance paper on SMC-R of 2013.
     #[must_use]
     pub const fn for_receive_buffer(rcvbuf: usize) -> Self {
         let mut code = 1;
         while code < Self::CODE_MAX && Self(code).bytes() <= rcvbuf {
-            code += 1;
+            code += if Self(code).bytes() == 256 * 1024 { 2 } else { 1 };
         }
         Self(code)
     }
@@ -114,12 +117,20 @@ mod tests {
             (32 * KIB, 64),
             (65_536, 128),
             (131_071, 128),
-            (512 * KIB - 1, 512),
+            (128 * KIB, 256),
+            (256 * KIB - 1, 256),
+            (256 * KIB + 1, 1024),
             (512 * KIB, 1024),
             (1024 * KIB, 1024),
             (usize::MAX, 1024),
         ] {
             assert_eq!(RmbeSize::for_receive_buffer(rcvbuf).bytes(), kib * KIB, "{rcvbuf}");
         }
+    }
+
+    /// The example of IBM's paper: a program with 256 KB has an RMBE of 1 MB.
+    #[test]
+    fn a_receive_buffer_of_256_kb_gets_a_megabyte_as_on_z_os() {
+        assert_eq!(RmbeSize::for_receive_buffer(256 * KIB), RmbeSize::MAX);
     }
 }
