@@ -167,10 +167,13 @@ pub struct MachineCpu {
 /// connections included.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// Connections whose bytes went through shared memory, or to the gateway.
+    /// Connections whose bytes went through shared memory, or between hosts by SMC-R.
     pub smc_connections: u64,
-    /// Connections whose bytes went by TCP.
+    /// Connections whose bytes went by TCP, or of which nothing else is known.
     pub tcp_connections: u64,
+    /// Those among them that were too short to be worth moving, as AUTOSMC has it.
+    #[serde(default)]
+    pub too_short: u64,
     /// Why connections stayed on TCP, each with their number: the standard's code and
     /// words.
     pub fallbacks: BTreeMap<String, u64>,

@@ -174,12 +174,24 @@ pub struct Waits {
 /// What the connections were, counted at the clients' end, over all runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Proof {
-    /// Connections whose bytes went through shared memory, or to the gateway.
+    /// Connections whose bytes went through shared memory, or between hosts by SMC-R.
     pub smc_connections: u64,
-    /// Connections whose bytes went by TCP.
+    /// Connections whose bytes went by TCP, or of which nothing else is known.
     pub tcp_connections: u64,
-    /// Why those that should have been SMC-D were TCP, with their number.
+    /// Those among them that were too short to be worth moving, as AUTOSMC has it.
+    #[serde(default)]
+    pub too_short: u64,
+    /// Why those that should have been SMC were TCP, with their number.
     pub fallbacks: BTreeMap<String, u64>,
+}
+
+impl Proof {
+    /// Connections were to be SMC and were not, or none was seen at all. Those that AUTOSMC
+    /// leaves on TCP are as they should be: their figures are not SMC's, but nothing has failed.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.tcp_connections > self.too_short || self.smc_connections + self.tcp_connections == 0
+    }
 }
 
 /// Something a reader must know before using the figures.
@@ -201,8 +213,7 @@ pub enum RemarkKind {
     Drifting,
     /// The runs are too far apart for a small difference to be seen.
     Noisy,
-    /// Connections that should have been SMC-D stayed on TCP: this is not a figure of
-    /// SMC.
+    /// Connections stayed on TCP, whatever the reason: this is not a figure of SMC.
     FellBack,
     /// An open loop in which the server did not keep up.
     Overloaded,

@@ -19,9 +19,10 @@ use sidestep_modeler::agent;
 use sidestep_modeler::certificate::{Certificate, own_cpu_us};
 use sidestep_modeler::compare::{self, CompareError};
 use sidestep_modeler::launch::Launcher;
+use sidestep_modeler::plan::Transport;
 use sidestep_modeler::report::json::{self, ReadError};
 use sidestep_modeler::report::{Output, OutputError, html, table};
-use sidestep_modeler::result::{Document, RemarkKind};
+use sidestep_modeler::result::Document;
 use sidestep_modeler::session::Session;
 use sidestep_modeler::worker;
 use thiserror::Error;
@@ -104,13 +105,13 @@ fn measure(args: &MeasureArgs) -> Result<i32, Failure> {
         output.write(html::render(slice::from_ref(&document)).as_bytes())?;
     }
     show(slice::from_ref(&document))?;
-    Ok(i32::from(incomplete || fell_back(&document)))
+    Ok(i32::from(incomplete || has_failed_to_move(&document)))
 }
 
-/// Whether something in the SMC column is not SMC.
-fn fell_back(document: &Document) -> bool {
-    let remarks = document.results.iter().flat_map(|cell| &cell.remarks);
-    remarks.into_iter().any(|remark| remark.kind == RemarkKind::FellBack)
+/// Whether something in the SMC column was to be SMC and is not.
+fn has_failed_to_move(document: &Document) -> bool {
+    let mut of_smc = document.results.iter().filter(|cell| cell.transport == Transport::Smc);
+    of_smc.any(|cell| cell.transport_proof.has_failed())
 }
 
 /// `sidestep bench serve`

@@ -44,6 +44,11 @@ impl Path<'_> {
         }
     }
 
+    /// The gateway says so.
+    pub(super) fn is_smc_r(&self) -> bool {
+        self.0.is_some_and(|connection| connection.mode == Mode::SmcR)
+    }
+
     /// Why it travels by TCP.
     pub(super) fn fallback(&self) -> Option<&Reason> {
         self.0.filter(|connection| connection.mode == Mode::Tcp)?.reason.as_ref()

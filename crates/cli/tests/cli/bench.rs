@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 
 use crate::support::{Place, outcome};
+use crate::talk::Talk;
 
 /// A few transactions of each client, every byte compared.
 const SHORT: [&str; 5] = ["--verify", "--runs", "2", "--count", "40"];
@@ -69,6 +70,20 @@ fn an_smc_figure_that_is_none_is_called_that() {
     assert_eq!(smc["transport"], "smc");
     assert_eq!(smc["transport_proof"]["smc_connections"], 0);
     assert_eq!(smc["remarks"][0]["kind"], "fell-back", "{smc:#}");
+}
+
+#[test]
+fn connections_that_autosmc_leaves_on_tcp_are_no_failure() {
+    let Some(talk) = Talk::prepare() else { return };
+    let mut command = talk.sidestep();
+    command.arg("bench").args(SHORT).args(["CRR2(64B/8KB)", "RR2(1B/1B)"]);
+    let (status, result) = measure(&mut command, &talk.place);
+    assert_eq!(status, Some(0), "{:#}", result["results"]);
+    let [crr, rr] = [1, 3].map(|cell| &result["results"][cell]["transport_proof"]);
+    assert_eq!(crr["smc_connections"], 0);
+    assert!(crr["too_short"].as_u64() > Some(0), "{crr:#}");
+    assert_eq!(crr["too_short"], crr["tcp_connections"]);
+    assert_eq!((&rr["smc_connections"], &rr["too_short"]), (&4.into(), &0.into()));
 }
 
 #[test]

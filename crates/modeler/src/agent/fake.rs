@@ -20,6 +20,7 @@ impl Witness for FakeWitness {
         Ok(Evidence {
             smc_connections: 10 * n,
             tcp_connections: n,
+            too_short: 0,
             fallbacks: fallbacks.into(),
             spin_ns: 1000 * n * n,
             spins: 1,

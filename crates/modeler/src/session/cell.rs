@@ -60,6 +60,7 @@ impl<'a> Series<'a> {
         self.unfinished.push(outcome.unfinished);
         self.proof.smc_connections += outcome.proof.smc_connections;
         self.proof.tcp_connections += outcome.proof.tcp_connections;
+        self.proof.too_short += outcome.proof.too_short;
         for (reason, number) in outcome.proof.fallbacks {
             *self.proof.fallbacks.entry(reason).or_default() += number;
         }
@@ -144,7 +145,8 @@ impl<'a> Series<'a> {
 
     /// A run over `smc` of which not every connection was SMC.
     fn fell_back(&self) -> Option<Remark> {
-        let Proof { smc_connections: smc, tcp_connections: tcp, fallbacks } = &self.proof;
+        let Proof { smc_connections: smc, tcp_connections: tcp, too_short, fallbacks } =
+            &self.proof;
         if self.transport != Transport::Smc || (*tcp == 0 && *smc > 0) {
             return None;
         }
@@ -152,6 +154,12 @@ impl<'a> Series<'a> {
             "Sidestep has seen no connection of these programs: THESE ARE NOT FIGURES OF SMC; see \
              `sidestep doctor`"
                 .to_owned()
+        } else if !self.proof.has_failed() {
+            format!(
+                "{too_short} of {} connections were too short to be worth moving, as AUTOSMC has \
+                 it, and stayed on TCP: THESE ARE NOT FIGURES OF SMC",
+                smc + tcp
+            )
         } else {
             let reasons: Vec<String> = fallbacks
                 .iter()

@@ -165,6 +165,7 @@ fn proof(evidence: &Evidence) -> Proof {
     Proof {
         smc_connections: evidence.smc_connections,
         tcp_connections: evidence.tcp_connections,
+        too_short: evidence.too_short,
         fallbacks: evidence.fallbacks.clone(),
     }
 }
@@ -380,9 +381,11 @@ mod tests {
         let mut parts = measured(vec![report(&[10])]);
         let fallbacks = BTreeMap::from([("0x03010000 the peer does not run Sidestep".into(), 2)]);
         parts.client.evidence.tcp_connections = 2;
+        parts.client.evidence.too_short = 1;
         parts.client.evidence.fallbacks = fallbacks.clone();
         let proof = RunOutcome::from_parts(&parts).unwrap().proof;
-        assert_eq!(proof, Proof { smc_connections: 2, tcp_connections: 2, fallbacks });
+        let expected = Proof { smc_connections: 2, tcp_connections: 2, too_short: 1, fallbacks };
+        assert_eq!(proof, expected);
     }
 
     #[test]

@@ -384,6 +384,34 @@ fn connections_that_fell_back_are_remarked_upon_loudly() {
 }
 
 #[test]
+fn what_autosmc_leaves_on_tcp_is_no_figure_of_smc_and_no_failure() {
+    let mut short = smc_outcome(1000, 0, 10);
+    short.proof.too_short = 10;
+    let mut executor = mock(|_, _| Ok(short.clone()));
+    let cell = run(&plan(vec![entry(10)], &[SMC], 2), &mut executor).results.remove(0);
+    assert_eq!(cell.remarks[0].kind, RemarkKind::FellBack);
+    assert_eq!(
+        cell.remarks[0].text,
+        "20 of 20 connections were too short to be worth moving, as AUTOSMC has it, and stayed on \
+         TCP: THESE ARE NOT FIGURES OF SMC"
+    );
+    assert!(!cell.transport_proof.has_failed());
+}
+
+#[test]
+fn one_connection_that_was_to_be_smc_and_is_not_is_a_failure() {
+    let proof = |smc_connections, tcp_connections, too_short| result::Proof {
+        smc_connections,
+        tcp_connections,
+        too_short,
+        ..result::Proof::default()
+    };
+    assert!(proof(9, 1, 0).has_failed() && proof(0, 10, 9).has_failed());
+    assert!(proof(0, 0, 0).has_failed(), "the library was not there");
+    assert!(!proof(10, 0, 0).has_failed() && !proof(5, 5, 5).has_failed());
+}
+
+#[test]
 fn runs_over_smc_without_any_connection_are_not_believed() {
     let remarks = remarks_of(entry(10), SMC, smc_outcome(1000, 0, 0));
     assert_eq!(remarks[0].kind, RemarkKind::FellBack);

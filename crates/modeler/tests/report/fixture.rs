@@ -210,6 +210,7 @@ fn cell(workload: &str, model: Model, transport: Transport, mean: f64) -> Cell {
         transport_proof: Proof {
             smc_connections: if smc { 50 } else { 0 },
             tcp_connections: if smc || transport == Transport::Unix { 0 } else { 50 },
+            too_short: 0,
             fallbacks: BTreeMap::new(),
         },
         remarks: Vec::new(),
