@@ -24,8 +24,9 @@
 //! its ready bitmap and one eventfd ([`channel`]) for event loops, one byte on the
 //! TCP connection ([`arm`]) for everybody else.
 //!
-//! `unsafe` lives here and in `preload`: mapping, system calls, and the copy in
-//! and out of ring memory ([`ring`]).
+//! `unsafe` stands here for mapping, system calls, and the copy in and out of ring
+//! memory ([`ring`]). Which other crates have it, and for what, is said in
+//! `docs/threat-model.md`.
 
 #![no_std]
 

@@ -283,6 +283,15 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
+    fn every_reason_is_explained_to_operators() {
+        let page = include_str!("../../../../../../docs/agent.md");
+        for reason in Reason::ALL {
+            let label = format!("`{}`", labels_of(reason)[0].1);
+            assert!(page.contains(&label), "docs/agent.md does not know {label}");
+        }
+    }
+
+    #[test]
     fn every_figure_has_a_family_and_labels_of_its_own() {
         let totals = Totals { undecided: 1, ..Totals::default() };
         let program = Program { totals, ..Program::default() };
