@@ -286,11 +286,17 @@ pub struct Published {
     pub figure: Figure,
     /// Where it was published.
     pub source: String,
+    /// What was set against what, on our side.
+    #[serde(default)]
+    pub compared: String,
+    /// What theirs had and ours has not: then nothing was measured that could be set beside it.
+    #[serde(default)]
+    pub lacking: Option<String>,
     /// The published change.
     pub theirs: f64,
     /// Our change.
     pub ours: f64,
-    /// Ours is at least as good.
+    /// Ours is at least as good, and of the same thing.
     pub beaten: bool,
 }
 

@@ -79,6 +79,15 @@ fn the_page() {
 }
 
 #[test]
+fn what_was_not_measured_has_no_verdict_on_the_page() {
+    let mut document = fixture::document();
+    document.comparisons.retain(|comparison| comparison.published.len() == 1);
+    let page = html::render(&[document]);
+    assert!(page.contains("not measured: theirs is SMC-R between two hosts"), "{page}");
+    assert!(!page.contains("not reached") && !page.contains("✓ reached"), "{page}");
+}
+
+#[test]
 fn the_page_for_several_documents() {
     let page = html::render(&[fixture::document(), fixture::another()]);
     let start = page.find("<main>").expect("a main part");

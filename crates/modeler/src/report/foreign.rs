@@ -38,7 +38,11 @@ fn clean_cell(cell: &mut Cell) {
 
 fn clean_comparison(comparison: &mut Comparison) {
     clean(&mut comparison.workload);
-    comparison.published.iter_mut().for_each(|published| clean(&mut published.source));
+    for published in &mut comparison.published {
+        clean(&mut published.source);
+        clean(&mut published.compared);
+        published.lacking.iter_mut().for_each(clean);
+    }
 }
 
 /// In place, and only if there is something to replace: almost never.

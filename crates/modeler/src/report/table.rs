@@ -73,16 +73,23 @@ impl Page {
 
     fn published(&self, published: &Published, ours: &str) -> String {
         let figure = units::figure(published.figure);
+        if let Some(lacking) = &published.lacking {
+            let theirs = units::change(1.0 + published.theirs);
+            let verdict = Ink::Warning.mark("not measured");
+            let text = format!("{figure} {theirs}: {verdict}, {lacking}  ({})", &published.source);
+            return self.paragraph("IBM", Ink::Dim, &text);
+        }
         let verdict = if published.beaten {
             Ink::Good.mark("reached")
         } else {
             Ink::Alarm.mark("not reached")
         };
         let text = format!(
-            "{figure} {}, {ours} {}: {verdict}  ({})",
+            "{figure} {}, {ours} {}: {verdict}  ({}; ours: {})",
             units::change(1.0 + published.theirs),
             units::change(1.0 + published.ours),
             &published.source,
+            &published.compared,
         );
         self.paragraph("IBM", Ink::Dim, &text)
     }

@@ -346,7 +346,15 @@ fn what_is_published_is_asked_for_with_our_changes() {
             .iter()
             .map(|&(figure, ours)| {
                 let beaten = figure.more_is_better();
-                Published { figure, source: "a paper".into(), theirs: 7.32, ours, beaten }
+                Published {
+                    figure,
+                    source: "a paper".into(),
+                    compared: String::new(),
+                    lacking: None,
+                    theirs: 7.32,
+                    ours,
+                    beaten,
+                }
             })
             .collect()
     };

@@ -421,7 +421,7 @@ mod tests {
         ];
         assert_snapshot!(errors.join("\n"), @r"
         line 8: entry 2: unknown field `modle`, expected one of `workload`, `model`, `rmbe`, `connections_per_loop`, `chunk`, `think`, `rate`, `wait_all`, `blocking`, `warmup`, `duration`, `published`
-        line 8: entry 2, published: unknown field `year`, expected one of `source`, `rmbe`, `against_rmbe`, `changes`
+        line 8: entry 2, published: unknown field `year`, expected one of `source`, `rmbe`, `against_rmbe`, `setup`, `changes`
         line 6: unknown field `entries`, expected one of `name`, `title`, `context`, `entry`
         ");
     }

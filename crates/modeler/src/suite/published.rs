@@ -13,6 +13,11 @@
 //! and, if the figure names a receive buffer, with that buffer. It need not have been
 //! asked for by the suite: who measures `RR10(2KB/2KB)` by name gets the same verdicts.
 //!
+//! Where theirs was measured decides what ours can be compared with: SMC-R between two hosts is not
+//! SMC-D on one, and a distributor that SMC leaves out has to be there for TCP. A figure says so
+//! with `setup`, and where ours was measured in another set-up there is no verdict: it is *not
+//! measured*, whatever ours is.
+//!
 //! With `against_rmbe` they are changes of SMC with one receive buffer against SMC with
 //! another, and say something when both were measured ([`compare_buffers`]).
 
@@ -40,9 +45,53 @@ pub struct Publication {
     /// against TCP.
     #[serde(rename = "against_rmbe", default, deserialize_with = "file::rmbe_len")]
     pub against_rmbe_len: Option<u32>,
+    /// What ours must have in common with theirs; `None`: any place will do.
+    #[serde(default)]
+    pub setup: Option<Setup>,
     /// The changes: at least -1, finite.
     #[serde(deserialize_with = "file::changes")]
     pub changes: BTreeMap<Figure, f64>,
+}
+
+/// Between what figures were published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Setup {
+    /// A client and a server on two hosts: SMC-R.
+    TwoHosts,
+    /// TCP passed a distributor, which SMC leaves out after the handshake. There is none to be
+    /// measured with here, so this is never met.
+    Distributor,
+}
+
+/// Between what ours was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Both ends on this host: SMC-D, and TCP by loopback.
+    OneHost,
+    /// The server is elsewhere (`--server`).
+    TwoHosts,
+}
+
+impl Setup {
+    /// What theirs had and a measurement at this place has not.
+    fn lacking(self, place: Place) -> Option<&'static str> {
+        match (self, place) {
+            (Self::TwoHosts, Place::TwoHosts) => None,
+            (Self::TwoHosts, Place::OneHost) => Some("theirs is SMC-R between two hosts"),
+            (Self::Distributor, _) => Some("their TCP passed a distributor"),
+        }
+    }
+}
+
+impl Place {
+    /// What was set against what.
+    fn compared(self) -> &'static str {
+        match self {
+            Self::OneHost => "SMC-D against TCP by loopback, on one host",
+            Self::TwoHosts => "SMC against TCP, between two hosts",
+        }
+    }
 }
 
 /// What the suites that come with the program have for a measurement of `workload`
@@ -57,17 +106,18 @@ pub fn verdicts(
     rmbe_len: Option<u32>,
     a: Transport,
     b: Transport,
+    place: Place,
     ours: &[(Figure, f64)],
 ) -> Vec<Published> {
-    let of = |suite: &Suite| suite.verdicts(workload, rmbe_len, a, b, ours);
+    let of = |suite: &Suite| suite.verdicts(workload, rmbe_len, a, b, place, ours);
     builtins().iter().flat_map(of).collect()
 }
 
 /// Adds what the suites that come with the program have about SMC with one receive buffer
 /// against SMC with another, where `document` has both, to the comparison of the former
 /// with TCP. Ask only for a [`comparable`] conduct.
-pub fn compare_buffers(document: &mut Document) {
-    builtins().iter().for_each(|suite| suite.compare_buffers(document));
+pub fn compare_buffers(document: &mut Document, place: Place) {
+    builtins().iter().for_each(|suite| suite.compare_buffers(document, place));
 }
 
 /// Whether a measurement of this conduct can be set beside published figures. Those
@@ -88,6 +138,7 @@ impl Suite {
         rmbe_len: Option<u32>,
         a: Transport,
         b: Transport,
+        place: Place,
         ours: &[(Figure, f64)],
     ) -> Vec<Published> {
         if (a, b) != SMC_AGAINST_TCP {
@@ -101,12 +152,12 @@ impl Suite {
             .filter(|publication| {
                 publication.rmbe_len.is_none() || publication.rmbe_len == rmbe_len
             })
-            .flat_map(|publication| publication.verdicts(ours))
+            .flat_map(|publication| publication.verdicts(place.compared(), place, ours))
             .collect()
     }
 
     /// [`compare_buffers`] from the figures of this suite alone.
-    pub fn compare_buffers(&self, document: &mut Document) {
+    pub fn compare_buffers(&self, document: &mut Document, place: Place) {
         let Document { results, comparisons, .. } = document;
         for comparison in comparisons.iter_mut().filter(|it| (it.a, it.b) == SMC_AGAINST_TCP) {
             let of_workload =
@@ -117,7 +168,8 @@ impl Suite {
                     let cell = |rmbe| smc_cell(results, comparison, rmbe);
                     let pair = cell(comparison.rmbe).zip(cell(Some(other)));
                     let ours = pair.map_or_else(Vec::new, |(one, other)| changes(one, other));
-                    comparison.published.extend(publication.verdicts(&ours));
+                    let compared = "SMC with this receive buffer against SMC with another";
+                    comparison.published.extend(publication.verdicts(compared, place, &ours));
                 }
             }
         }
@@ -151,15 +203,24 @@ fn changes(one: &Cell, other: &Cell) -> Vec<(Figure, f64)> {
 
 impl Publication {
     /// One for each figure that was published and measured.
-    fn verdicts(&self, ours: &[(Figure, f64)]) -> impl Iterator<Item = Published> {
-        self.changes.iter().filter_map(|(&figure, &theirs)| {
+    fn verdicts(
+        &self,
+        compared: &str,
+        place: Place,
+        ours: &[(Figure, f64)],
+    ) -> impl Iterator<Item = Published> {
+        let lacking = self.setup.and_then(|setup| setup.lacking(place));
+        self.changes.iter().filter_map(move |(&figure, &theirs)| {
             let &(_, ours) = ours.iter().find(|(measured, _)| *measured == figure)?;
+            let is_as_good = if figure.more_is_better() { ours >= theirs } else { ours <= theirs };
             ours.is_finite().then(|| Published {
                 figure,
                 source: self.source.clone(),
+                compared: compared.to_owned(),
+                lacking: lacking.map(str::to_owned),
                 theirs,
                 ours,
-                beaten: if figure.more_is_better() { ours >= theirs } else { ours <= theirs },
+                beaten: lacking.is_none() && is_as_good,
             })
         })
     }
@@ -180,7 +241,7 @@ mod tests {
     ];
 
     fn published(workload: &str, a: Transport, b: Transport) -> Vec<Published> {
-        verdicts(workload.parse().unwrap(), None, a, b, &ALL)
+        verdicts(workload.parse().unwrap(), None, a, b, Place::TwoHosts, &ALL)
     }
 
     /// Figure, published change, verdict.
@@ -214,6 +275,32 @@ mod tests {
         }
     }
 
+    /// Not even where ours is as good: it is another thing.
+    #[test]
+    fn what_was_published_of_two_hosts_is_not_measured_on_one() {
+        let workload = "RR10(2KB/2KB)".parse().unwrap();
+        let (smc, tcp) = SMC_AGAINST_TCP;
+        let at = |place| verdicts(workload, None, smc, tcp, place, &ALL).swap_remove(0);
+        let here = at(Place::OneHost);
+        assert_eq!(here.lacking.as_deref(), Some("theirs is SMC-R between two hosts"));
+        assert_eq!((here.ours, here.beaten), (7.32, false));
+        assert_eq!(here.compared, "SMC-D against TCP by loopback, on one host");
+        let elsewhere = at(Place::TwoHosts);
+        assert_eq!((elsewhere.lacking, elsewhere.beaten), (None, true));
+        assert_eq!(elsewhere.compared, "SMC against TCP, between two hosts");
+    }
+
+    #[test]
+    fn nothing_is_measured_through_a_distributor() {
+        let workload = "RR20(100B/800B)".parse().unwrap();
+        let (smc, tcp) = SMC_AGAINST_TCP;
+        for place in [Place::OneHost, Place::TwoHosts] {
+            let all = verdicts(workload, None, smc, tcp, place, &ALL);
+            assert_eq!(all.len(), 2);
+            assert!(all.iter().all(|one| one.lacking.is_some() && !one.beaten));
+        }
+    }
+
     #[test]
     fn another_workload_has_no_published_figures() {
         assert_eq!(published("RR11(2KB/2KB)", Transport::Smc, Transport::Tcp), []);
@@ -237,8 +324,8 @@ mod tests {
         let ours = [(Figure::Throughput, 1.0), (Figure::CpuServer, f64::NAN)];
         let sources = |rmbe_len| -> Vec<(String, bool)> {
             let workload = "STR1(1B/20MB)".parse().unwrap();
-            let verdicts =
-                suite.verdicts(workload, rmbe_len, Transport::Smc, Transport::Tcp, &ours);
+            let (smc, tcp) = SMC_AGAINST_TCP;
+            let verdicts = suite.verdicts(workload, rmbe_len, smc, tcp, Place::OneHost, &ours);
             verdicts.into_iter().map(|one| (one.source, one.beaten)).collect()
         };
         let any = || ("any".to_owned(), true);
@@ -299,7 +386,7 @@ mod tests {
             results,
             comparisons: [1 << 20, 256 << 10].map(against_tcp).to_vec(),
         };
-        compare_buffers(&mut document);
+        compare_buffers(&mut document, Place::TwoHosts);
         assert_eq!(document.comparisons[1].published, []);
         short(&document.comparisons[0].published)
     }
@@ -332,11 +419,17 @@ mod tests {
     #[test]
     fn every_figure_is_in_one_suite_only() {
         for workload in builtins().iter().flat_map(|suite| &suite.entries) {
-            let mut figures: Vec<_> =
-                verdicts(workload.workload, None, Transport::Smc, Transport::Tcp, &ALL)
-                    .into_iter()
-                    .map(|one| (one.figure, one.source))
-                    .collect();
+            let mut figures: Vec<_> = verdicts(
+                workload.workload,
+                None,
+                Transport::Smc,
+                Transport::Tcp,
+                Place::OneHost,
+                &ALL,
+            )
+            .into_iter()
+            .map(|one| (one.figure, one.source))
+            .collect();
             let all = figures.len();
             figures.sort();
             figures.dedup();

@@ -37,7 +37,9 @@ pub(crate) fn document() -> Document {
         published(Figure::Response, -0.88, -0.89, true),
         published(Figure::Cpu, -0.09, 0.04, false),
     ];
-    document.comparisons[2].published = vec![published(Figure::Throughput, 0.54, 0.92, true)];
+    let lacking = Some("theirs is SMC-R between two hosts".to_owned());
+    document.comparisons[2].published =
+        vec![Published { lacking, ..published(Figure::Throughput, 0.54, 0.92, false) }];
     document
 }
 
@@ -108,6 +110,8 @@ pub(crate) fn hostile() -> Document {
         comparison.published = vec![Published {
             figure: Figure::Cpu,
             source: ATTACK.to_owned(),
+            compared: ATTACK.to_owned(),
+            lacking: (i % 2 == 1).then(|| ATTACK.to_owned()),
             theirs: bad(1),
             ours: bad(2),
             beaten: true,
@@ -277,7 +281,15 @@ fn slices(tps: f64, run: u32) -> Vec<f64> {
 }
 
 fn published(figure: Figure, theirs: f64, ours: f64, beaten: bool) -> Published {
-    Published { figure, source: "IBM, a paper of the fixture".to_owned(), theirs, ours, beaten }
+    Published {
+        figure,
+        source: "IBM, a paper of the fixture".to_owned(),
+        compared: "SMC against TCP, between two hosts".to_owned(),
+        lacking: None,
+        theirs,
+        ours,
+        beaten,
+    }
 }
 
 fn remark(kind: RemarkKind, text: &str) -> Remark {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use sidestep_modeler::plan::{Conduct, Entry, Extent, Model, Pace, Plan, Transport};
 use sidestep_modeler::result::{Document, Figure, Published};
-use sidestep_modeler::suite::{Suite, SuiteError, published};
+use sidestep_modeler::suite::published::{self, Place};
+use sidestep_modeler::suite::{Suite, SuiteError};
 use sidestep_modeler::workload::{NameError, Units, Workload};
 use thiserror::Error;
 
@@ -36,6 +37,8 @@ pub(super) struct Chosen {
     suite: Option<Suite>,
     /// Ours may be set beside published figures.
     is_comparable: bool,
+    /// Where the server is.
+    place: Place,
 }
 
 impl Chosen {
@@ -64,6 +67,7 @@ impl Chosen {
             options: options(args),
             suite,
             is_comparable,
+            place: if args.server.is_some() { Place::TwoHosts } else { Place::OneHost },
         })
     }
 
@@ -80,17 +84,19 @@ impl Chosen {
         if !self.is_comparable {
             return Vec::new();
         }
-        let mut all = published::verdicts(*workload, rmbe, a, b, ours);
+        let place = self.place;
+        let mut all = published::verdicts(*workload, rmbe, a, b, place, ours);
         let users = self.users_suite().into_iter();
-        all.extend(users.flat_map(|it| it.verdicts(*workload, rmbe, a, b, ours)));
+        all.extend(users.flat_map(|it| it.verdicts(*workload, rmbe, a, b, place, ours)));
         all
     }
 
     /// The same about one receive buffer against another.
     pub(super) fn compare_buffers(&self, document: &mut Document) {
         if self.is_comparable {
-            published::compare_buffers(document);
-            self.users_suite().into_iter().for_each(|suite| suite.compare_buffers(document));
+            let place = self.place;
+            published::compare_buffers(document, place);
+            self.users_suite().into_iter().for_each(|suite| suite.compare_buffers(document, place));
         }
     }
 

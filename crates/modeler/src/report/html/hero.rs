@@ -121,6 +121,7 @@ fn beside_ibm(blocks: &[Block<'_>]) -> Markup {
         .iter()
         .flat_map(Block::compared)
         .flat_map(|(_, comparison)| &comparison.published)
+        .filter(|figure| figure.lacking.is_none())
         .map(|figure| figure.beaten)
         .collect();
     let beaten = published.iter().filter(|beaten| **beaten).count();

@@ -47,12 +47,16 @@ fn row(block: &Block<'_>, cell: &Cell, published: &Published) -> Markup {
             td class="over" { span class={ "dot " (chart::class(cell.transport)) } {} (units::name(cell.transport)) }
             td class="what" { (units::figure(published.figure)) }
             td class="num" data-label="IBM" { (units::change(1.0 + published.theirs)) }
-            td class="num" data-label="Ours" { b { (units::change(1.0 + published.ours)) } }
+            td class="num" data-label="Ours" {
+                @if published.lacking.is_none() { b { (units::change(1.0 + published.ours)) } }
+                @else { "–" }
+            }
             td class="judged" {
-                @if published.beaten { span class="badge good" { "✓ reached" } }
+                @if let Some(lacking) = &published.lacking { "not measured: " (lacking) }
+                @else if published.beaten { span class="badge good" { "✓ reached" } }
                 @else { span class="badge bad" { "✕ not reached" } }
             }
-            td class="source" { (published.source) }
+            td class="source" { (published.source) small { (published.compared) } }
         }
     }
 }
