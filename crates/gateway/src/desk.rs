@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::TcpStream;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -19,12 +19,11 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 use rustix::process::geteuid;
-use sidestep_device::rights;
 use sidestep_wire::RmbeSize;
 use sidestep_wire::hand_over::{EMITTED_LEN_MAX, Greeting, HandOver, Message, gateway_name};
 use sidestep_wire::host_control::Side;
 
-use crate::foreign::{Foreign, RIGHTS_MAX};
+use crate::foreign::{Foreign, RIGHTS_MAX, admit_rights, refuse_rights};
 use crate::limits::{AT_ONCE, BACKLOG, LINES_MAX, LINES_OF_USER_MAX};
 use crate::poller::{Poller, Source};
 use crate::spare::Spare;
@@ -85,7 +84,7 @@ impl Desk {
         let listener = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         net::bind(&listener, &SocketAddrUnix::new_abstract_name(&gateway_name())?)?;
         // From those that are admitted only.
-        rights::refuse(listener.as_raw_fd());
+        refuse_rights(&listener);
         net::listen(&listener, BACKLOG)?;
         poller.watch(&listener, Source::Desk)?;
         Ok(Self { listener, spare: Spare::new(), port, lines: HashMap::new(), last_line: 0 })
@@ -119,7 +118,7 @@ impl Desk {
         if self.lines.len() >= LINES_MAX {
             self.dismiss_quietest();
         }
-        rights::admit(socket.as_raw_fd());
+        admit_rights(&*socket);
         if greet(&socket, Greeting { port: self.port, user: uid }, lessons).is_err() {
             return;
         }

@@ -11,8 +11,8 @@
 //! | threads | one for each user with something to close, [`CLOSERS_MAX`]; they end when there was nothing for [`IDLE`] |
 //! | descriptors that wait to be closed | [`Foreign::is_flooded`] says of a user that it has sent enough |
 //!
-//! A socket that lets no descriptors in ([`refuse`](sidestep_device::rights::refuse), Linux 6.16) has none in its queue; before,
-//! they go with the socket.
+//! A socket that lets no descriptors in ([`refuse_rights`], Linux 6.16) has none in its queue; before, they go with the socket.
+//! That option is set through libc. `sidestep` is a program that the library carries, so it makes no system call of its own on a socket.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -22,6 +22,21 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
+
+use nix::sys::socket::SetSockOpt;
+use nix::{setsockopt_impl, sockopt_impl};
+
+/// `SO_PASSRIGHTS` of `asm-generic/socket.h`; Linux 6.16.
+const SO_PASSRIGHTS: i32 = 83;
+
+sockopt_impl!(
+    /// Whether descriptors can be sent to an AF_UNIX socket.
+    PassRights,
+    SetOnly,
+    libc::SOL_SOCKET,
+    SO_PASSRIGHTS,
+    bool
+);
 
 /// Descriptors beside one message, as many as Linux takes: `SCM_MAX_FD` of `net/scm.h`. What there is no
 /// room for the kernel would close in the thread that receives.
@@ -91,6 +106,17 @@ impl<T: Into<OwnedFd>> Drop for Foreign<T> {
             close(self.uid, it.into());
         }
     }
+}
+
+/// No descriptor can be sent to this socket from now on, where the kernel lets a socket say so: older kernels answer
+/// `ENOPROTOOPT`, and a [`Foreign`] closes what comes.
+pub fn refuse_rights(socket: &impl AsFd) {
+    let _ = PassRights.set(socket, &false);
+}
+
+/// Descriptors can be sent to this socket, which has the refusal of the listening socket that it came by.
+pub fn admit_rights(socket: &impl AsFd) {
+    let _ = PassRights.set(socket, &true);
 }
 
 /// A thread that closes.

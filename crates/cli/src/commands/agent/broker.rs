@@ -22,7 +22,7 @@ use std::collections::HashMap;
 use std::fs::{self, Permissions};
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::thread;
@@ -35,8 +35,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use sidestep_device::rights;
-use sidestep_gateway::foreign::{Foreign, RIGHTS_MAX};
+use sidestep_gateway::foreign::{Foreign, RIGHTS_MAX, refuse_rights};
 use sidestep_wire::host_control::{
     ControlMessage, EMITTED_LEN_MAX, Match, Petition, Refusal, RefusalCause,
 };
@@ -103,7 +102,7 @@ fn listen(at: &Path) -> io::Result<OwnedFd> {
     fs::set_permissions(at, Permissions::from_mode(0o666))?;
     // Petitions have none. Where the kernel cannot refuse them, whoever has sent them waits for
     // their end, and not the clerk: see `Foreign`.
-    rights::refuse(listener.as_raw_fd());
+    refuse_rights(&listener);
     net::listen(&listener, BACKLOG)?;
     Ok(listener)
 }
@@ -247,7 +246,7 @@ impl Clerk {
         let Ok((one, another)) = pair else { return };
         // Each decides whether it takes what the other sends.
         for end in [&one, &another] {
-            rights::refuse(end.as_raw_fd());
+            refuse_rights(end);
         }
         let to_one = news(petition, other, petitioner.uid);
         let mirrored = Waiting { petitioner, instance: petition.instance, ..*other };
