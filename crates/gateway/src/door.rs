@@ -79,13 +79,14 @@ impl<T> Waiting<T> {
         self.order.keys().next().map(|(until, _)| *until)
     }
 
-    /// Lets go of all that have waited until `now`.
-    fn expire(&mut self, now: Duration) {
+    /// Lets go of all that have waited until `now`, and calls `forget` with each.
+    fn expire(&mut self, now: Duration, forget: impl Fn(Key)) {
         while let Some(((until, _), key)) = self.order.first_key_value()
             && *until <= now
         {
             let key = *key;
             self.take(key);
+            forget(key);
         }
     }
 }
@@ -173,8 +174,10 @@ impl Door {
     }
 
     pub(crate) fn handle_timeout(&mut self, now: Duration) {
-        self.callers.expire(now);
-        self.offers.expire(now);
+        self.callers.expire(now, |_| ());
+        self.offers.expire(now, |(port, uid)| {
+            log::warn!("user {uid} handed over a connection, but port {port} is no socket of that user: it is reset");
+        });
     }
 }
 
@@ -239,9 +242,9 @@ mod tests {
         // Taken and put again: the first time says nothing any more.
         assert_eq!(waiting.take(key(1)), Some('a'));
         waiting.put(key(1), 'b', Duration::from_secs(1));
-        waiting.expire(OTHER_HALF_PATIENCE);
+        waiting.expire(OTHER_HALF_PATIENCE, |_| ());
         assert_eq!(waiting.halves.len(), 1);
-        waiting.expire(OTHER_HALF_PATIENCE + Duration::from_secs(1));
+        waiting.expire(OTHER_HALF_PATIENCE + Duration::from_secs(1), |_| ());
         assert_eq!((waiting.halves.len(), waiting.poll_timeout()), (0, None));
         for n in 0..WAITING_MAX as u16 + 9 {
             waiting.put(key(n), 'c', Duration::from_millis(n.into()));

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use sidestep_wire::RmbeSize;
 
-/// Processes of one user that are connected to the desk.
-pub const LINES_OF_USER_MAX: usize = 256;
+/// Processes of one user that are connected to the desk, half of all: each worker of a server that
+/// becomes another user calls by itself, and one that is turned away cannot hand over.
+pub const LINES_OF_USER_MAX: usize = LINES_MAX / 2;
 /// Processes of all users; beyond, who was silent longest is hung up on, and calls again.
 pub const LINES_MAX: usize = 2048;
 /// Connections of one user that may go by SMC-R; further ones are declined.

@@ -43,7 +43,7 @@ use sidestep_wire::host_control::Side;
 use sidestep_wire::lessons::{self, Cause, Lesson};
 use sidestep_wire::{Diagnosis, PeerId};
 
-/// Between two attempts to reach a gateway.
+/// From an attempt to reach a gateway that was in vain to the next.
 const CALL_INTERVAL_NS: u64 = 1_000_000_000;
 /// How long a gateway may take to greet, or to take a message. It does nothing else than wait for
 /// them, so one that takes longer is as good as none.
@@ -56,28 +56,32 @@ const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(1500);
 /// A Decline of version 1.
 const DECLINE_LEN: usize = 28;
 
-/// The line to the gateway; a forked child goes on with its parent's.
+/// The line to the gateway; a forked child goes on with its parent's, as long as it is the same user.
 static LINE: Line = Line {
     lock: SharedLock::new(),
     fd: AtomicI32::new(0),
+    caller: AtomicU32::new(0),
     port: AtomicU32::new(0),
     lessons: AtomicI32::new(0),
     user: AtomicU32::new(0),
-    called: AtomicU64::new(0),
+    in_vain: AtomicU64::new(0),
 };
 
 struct Line {
     lock: SharedLock,
     /// Its number + 1; under the lock.
     fd: AtomicI32,
+    /// The effective user who has called, or called in vain. The kernel names that one to the gateway
+    /// for as long as the line lives; H is of the user who makes it.
+    caller: AtomicU32,
     /// Where the gateway takes H.
     port: AtomicU32,
     /// The file in which the servers stand that are to be left alone: its number + 1.
     lessons: AtomicI32,
     /// Who we are there.
     user: AtomicU32,
-    /// When it was called last, by [`sys::coarse_ns`].
-    called: AtomicU64,
+    /// When it was last called in vain, by [`sys::coarse_ns`].
+    in_vain: AtomicU64,
 }
 
 /// Whether connections may be offered to other hosts.
@@ -111,9 +115,14 @@ pub(crate) fn objection(server: SocketAddr) -> Option<Reason> {
 
 impl Line {
     /// The line, and the gateway's port. Under the lock.
+    ///
+    /// A program that becomes another user (a server that is root until it listens) calls again as that
+    /// one: what it hands over by the old line would not be taken with an H of the new user.
     fn reach(&self) -> Option<(i32, u16)> {
+        let caller = sys::effective_uid();
+        let is_same = self.caller.swap(caller, Ordering::Relaxed) == caller;
         let fd = self.fd.load(Ordering::Relaxed) - 1;
-        if fd >= 0 && !sys::is_hung_up(fd) {
+        if fd >= 0 && is_same && !sys::is_hung_up(fd) {
             return Some((fd, self.port.load(Ordering::Relaxed) as u16));
         }
         for place in [&self.fd, &self.lessons] {
@@ -122,12 +131,13 @@ impl Line {
                 sys::close(old);
             }
         }
-        let (now, called) = (sys::coarse_ns(), self.called.load(Ordering::Relaxed));
-        if called != 0 && now < called + CALL_INTERVAL_NS {
+        let (now, in_vain) = (sys::coarse_ns(), self.in_vain.load(Ordering::Relaxed));
+        if is_same && in_vain != 0 && now < in_vain + CALL_INTERVAL_NS {
             return None;
         }
-        self.called.store(now, Ordering::Relaxed);
+        self.in_vain.store(now, Ordering::Relaxed);
         let (fd, Greeting { port, user }, lessons) = call()?;
+        self.in_vain.store(0, Ordering::Relaxed);
         self.port.store(u32::from(port), Ordering::Relaxed);
         self.user.store(user, Ordering::Relaxed);
         self.lessons.store(lessons + 1, Ordering::Relaxed);
@@ -410,7 +420,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-    use std::os::unix::fs::FileExt;
+    use std::os::unix::fs::{FileExt, MetadataExt};
     use std::thread::JoinHandle;
 
     /// Who this program is to the gateway.
@@ -421,7 +431,7 @@ mod tests {
         learned: &[Lesson],
         serve: impl FnOnce(OwnedFd, &TcpListener) -> T + Send + 'static,
     ) -> JoinHandle<T> {
-        LINE.called.store(0, Ordering::Relaxed);
+        LINE.in_vain.store(0, Ordering::Relaxed);
         let file = File::from(owned(sys::memfd(c"lessons").unwrap()));
         file.set_len(lessons::FILE_LEN as u64).unwrap();
         for lesson in learned {
@@ -538,6 +548,39 @@ mod tests {
         // Nobody else has it.
         drop(connection);
         assert_eq!(peer.read(&mut answer).unwrap(), 0);
+    }
+
+    /// A server that is root until it listens, as nginx is.
+    #[test]
+    fn who_becomes_another_user_hands_over_as_that_one() {
+        const OTHER: u32 = 4711;
+        if sys::effective_uid() != 0 {
+            return println!("skipped: only root becomes another user");
+        }
+        let _alone = alone();
+        let thread = gateway(&[], |line, _| line);
+        assert!(is_present());
+        // It goes on serving whom it has greeted.
+        let line_of_root = thread.join().unwrap();
+        let thread = gateway(&[], |line, ways| {
+            let way = ways.accept().unwrap();
+            (sys::peer_user(line.as_raw_fd()), line, way)
+        });
+        let (stream, _peer, sock) = connection();
+        let fd = stream.as_raw_fd();
+        let as_other = std::thread::spawn(move || {
+            // SAFETY: no memory operands. Unlike libc's function, the call is about this thread alone.
+            let changed = unsafe { libc::syscall(libc::SYS_setresuid, -1, OTHER, -1) };
+            assert_eq!(changed, 0);
+            hand_over(sock, fd, Side::Server);
+        });
+        as_other.join().unwrap();
+        let owner = File::from(OwnedFd::from(stream.try_clone().unwrap())).metadata().unwrap();
+        assert_eq!(owner.uid(), OTHER, "the descriptor means no H of the new user");
+        let (caller, _line, _way) = thread.join().unwrap();
+        assert_eq!(caller, Ok(OTHER), "H and the line are one user's");
+        close(stream);
+        drop(line_of_root);
     }
 
     /// Also one that leads to an address of IPv4.

@@ -53,7 +53,7 @@ fn serve_page(lab: &Lab, transport: Transport) -> Result<(u16, Program)> {
     let port = launch::free_port()?;
     // In there nginx makes its folders.
     lab.write("nginx/.keep", "")?;
-    let (user, temporary) = nginx::settings(&lab.scratch.join("nginx"))?;
+    let (user, temporary) = nginx::settings_of_one_user(&lab.scratch.join("nginx"))?;
     let (www, pid_file) = (lab.path("www"), lab.path("nginx/pid"));
     let config = format!(
         "daemon off; worker_processes 1; pid {pid_file}; {user}\n\

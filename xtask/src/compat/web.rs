@@ -74,6 +74,9 @@ fn serve_files(site: &Site<'_>, workers: u32, listen: &str) -> Result<(u16, Prog
     // In there nginx makes its folders.
     site.write("temporary/.keep", "")?;
     let (user, temporary) = nginx::settings(Path::new(&site.path("temporary")))?;
+    // Its home has the rules of the whole site.
+    let rules = site.write(".config/sidestep/sidestep.toml", "")?;
+    nginx::sharing(Path::new(&rules))?;
     let (www, pid_file) = (site.path("www"), site.path("nginx.pid"));
     let config = format!(
         "daemon off; worker_processes {workers}; pid {pid_file}; {user}\n\

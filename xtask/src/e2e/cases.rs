@@ -18,6 +18,7 @@ use crate::bench::place;
 use crate::bench::workloads::SOCKPERF_PACE;
 use crate::nginx;
 use crate::payload::{must_be_equal, must_be_prefix, random_bytes};
+use crate::user;
 use crate::witness::Claim;
 
 /// A test; what it returns is worth reading when it has passed.
@@ -246,18 +247,38 @@ fn nginx_curl(stage: &Stage<'_>) -> Result<String> {
     let port = launch::free_port()?;
     let site = Site::create(&stage.house.scratch.join("nginx"), port)?;
     let config = site.config_file()?;
+    let rules = nginx::sharing(&site.dir.join("sidestep.toml"))?;
     let words = [OsString::from("nginx"), "-e".into(), "stderr".into(), "-c".into()];
-    let mut server = stage.serve(port, &[&words[..], &[config.into()]].concat())?;
+    let mut server = stage.server_command(&[&words[..], &[config.into()]].concat());
+    server.env("SIDESTEP_CONFIG", &rules);
+    let mut server = stage.serve_command(port, server)?;
+    let client = |words: &[OsString]| {
+        let mut client = stage.client_command(words);
+        client.env("SIDESTEP_CONFIG", &rules);
+        client
+    };
 
-    let connects = site.fetch(&KEEP_ALIVE_ORDER, |words| stage.run(words))?;
+    let run = |words: &[OsString]| launch::run(client(words), CLIENT_PATIENCE);
+    let connects = site.fetch(&KEEP_ALIVE_ORDER, run)?;
     let connects: u32 = connects.split_whitespace().flat_map(str::parse::<u32>).sum();
     ensure!(connects == 1, "curl opened {connects} connections, not one with keep-alive");
-    site.fetch(&[3, 2, 1, 0, 2, 1], |words| stage.run(&[words, &["-Z".into()]].concat()))?;
+    site.fetch(&[3, 2, 1, 0, 2, 1], |words| run(&[words, &["-Z".into()]].concat()))?;
+    let slowly = |words: &[OsString]| [words, &["--limit-rate".into(), SLOW_RATE.into()]].concat();
+    site.fetch(&[3], |words| stage.watch_command(Some(&server), client(&slowly(words))))?;
+    if !user::is_root() {
+        server.must_be_alive()?;
+        return Ok("15 files compared".to_owned());
+    }
+    // The workers are not who has listened, and share with their own user without any rule.
+    let worker = nginx::worker()?;
+    worker.give(&site.dir)?;
     site.fetch(&[3], |words| {
-        stage.watch(&server, &[words, &["--limit-rate".into(), SLOW_RATE.into()]].concat())
+        let mut client = stage.client_command(&slowly(words));
+        worker.own(&mut client);
+        stage.watch_command(Some(&server), client)
     })?;
     server.must_be_alive()?;
-    Ok("15 files compared".to_owned())
+    Ok("16 files compared, one fetched by the user of the workers".to_owned())
 }
 
 /// Static files, a configuration to serve them, and what was fetched of them.

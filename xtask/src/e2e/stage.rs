@@ -113,7 +113,12 @@ impl Stage<'_> {
 
     /// Starts the server and waits until it listens.
     pub(crate) fn serve<S: AsRef<OsStr>>(&self, port: u16, words: &[S]) -> Result<Program> {
-        let mut server = Program::start(self.server_command(words), &self.house.scratch)?;
+        self.serve_command(port, self.server_command(words))
+    }
+
+    /// The same for any command.
+    pub(crate) fn serve_command(&self, port: u16, command: Command) -> Result<Program> {
+        let mut server = Program::start(command, &self.house.scratch)?;
         server.await_listener(port)?;
         Ok(server)
     }
