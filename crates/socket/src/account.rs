@@ -27,7 +27,7 @@ pub(crate) fn show_state(process: &Process) {
     let Some(fd) = (!assessor.is_empty()).then(sys::unix_packet).and_then(Result::ok) else {
         return;
     };
-    let may_see = |uid| uid == process.uid || uid == 0;
+    let may_see = |uid| uid == sys::uid() || uid == 0;
     if sys::connect_unix(fd, &UnixName::new(assessor)).is_ok()
         && sys::peer_user(fd).is_ok_and(may_see)
     {

@@ -54,8 +54,10 @@ pub struct Group {
     peer_pid: AtomicU32,
     peer_uid: AtomicU32,
     peer_gid: AtomicU32,
-    /// Our own user: as the agent sees it, if that has told the peer's.
+    /// Our own user as the agent sees it, if that has told the peer's.
     own_uid: AtomicU32,
+    /// Our own user when the group was begun.
+    begun_by: u32,
     /// `theirs` may be read.
     established: AtomicBool,
     /// One of the two has no room for the other's memory.
@@ -85,6 +87,9 @@ const FILES: usize = 3;
 const OUR_SLAB: usize = 0;
 const THEIR_SLAB: usize = 1;
 const THEIR_WAKE: usize = 2;
+
+/// Whom no rule means: `INVALID_UID` of `linux/uidgid.h`.
+const NO_USER: u32 = u32::MAX;
 
 /// In the place of a line: the peer has a mailbox.
 const NEAR: i32 = -1;
@@ -382,9 +387,10 @@ fn make_around(
         files: [const { AtomicI32::new(-1) }; FILES],
         theirs: UnsafeCell::new(is_self.then_some((ours, process.wake))),
         peer_pid: AtomicU32::new(0),
-        peer_uid: AtomicU32::new(process.uid),
+        peer_uid: AtomicU32::new(sys::uid()),
         peer_gid: AtomicU32::new(0),
-        own_uid: AtomicU32::new(process.uid),
+        own_uid: AtomicU32::new(0),
+        begun_by: sys::uid(),
         established: AtomicBool::new(is_self),
         refused: AtomicBool::new(false),
         introduced: AtomicBool::new(false),
@@ -592,10 +598,15 @@ impl Group {
         LinkId(self.peer_link_id.load(Ordering::Relaxed))
     }
 
-    /// Whether memory may still be shared with the peer's user: the rules can change.
+    /// Whether memory may still be shared with the peer's user: the rules can change, and our user.
     pub(crate) fn may_go_on(&self) -> bool {
         let Sender { uid, gid } = self.peer_user();
-        let own = self.own_uid.load(Ordering::Relaxed);
+        let own = match self.is_distant() {
+            // Who we have become since, the agent has not said.
+            true if self.begun_by != sys::uid() => NO_USER,
+            true => self.own_uid.load(Ordering::Relaxed),
+            false => sys::uid(),
+        };
         process::options().policy.objection_to_user(own, uid, gid).is_none()
     }
 

@@ -52,7 +52,7 @@ use sidestep_device::rights::{self, NotTaken};
 use sidestep_device::ring::Ring;
 use sidestep_device::slab::{CLC_LEN_MAX, Record, phase};
 use sidestep_device::state::{Slot, mode};
-use sidestep_device::sys::{self, Errno, Sender, UnixName};
+use sidestep_device::sys::{self, Errno, UnixName};
 use sidestep_proto::fallback::Reason;
 use sidestep_proto::rendezvous::{self, Buffer, Refusal};
 use sidestep_wire::clc::{AcceptConfirm, AcceptConfirmD, Decline, Message};
@@ -670,15 +670,14 @@ fn bind_name(Start { process, local, peer, .. }: &Start) -> Result<i32, Reason> 
 fn receive_hello(sock: &Sock, name_fd: i32, fd: i32) -> Result<Option<(Hello, bool)>, Reason> {
     let mut bytes = [0; 256];
     let Some(process) = sock.home() else { return Err(Reason::NoSlot) };
-    let is_friend = |sender: &Sender| process.shares_with(*sender);
-    let received = match rights::receive(name_fd, &mut bytes, |sender| is_friend(&sender)) {
+    let received = match rights::receive(name_fd, &mut bytes, Process::shares_with) {
         Ok(received) => received,
         Err(NotTaken::Errno(_)) => return Ok(None),
         Err(NotTaken::Foreign) => return Err(Reason::OtherUser),
     };
     received.close_fds();
-    let sender = received.sender.filter(is_friend);
-    let is_stranger = sender.ok_or(Reason::OtherUser)?.uid != process.uid;
+    let sender = received.sender.filter(|sender| Process::shares_with(*sender));
+    let is_stranger = sender.ok_or(Reason::OtherUser)?.uid != sys::uid();
     match ControlMessage::parse(&bytes[..received.len]) {
         Ok(ControlMessage::Hello(hello)) if hello.netns_cookie != process.netns_cookie => {
             Err(Reason::OtherNamespace)

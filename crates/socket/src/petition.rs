@@ -37,6 +37,9 @@ pub(crate) struct Desk {
     lock: SharedLock,
     /// The line to the agent + 1; under the lock.
     line: AtomicI32,
+    /// The effective user who has called. The kernel names that one to the agent for as long as the
+    /// line lives.
+    caller: AtomicU32,
     /// When it was called last, by [`sys::coarse_ns`].
     called: AtomicU64,
     /// The second of the latest petitions, and how many there were in it.
@@ -70,6 +73,7 @@ pub(crate) fn submit(
     if !desk.has_room() {
         return Submitted::Later;
     }
+    desk.follow_user();
     let petition = Petition { instance: process.instance, token, side, port };
     let mut bytes = [0; EMITTED_LEN_MAX];
     let Ok(len) = petition.emit(&mut bytes) else { return Submitted::Later };
@@ -129,6 +133,15 @@ pub(crate) fn is_strangers(process: &Process, token: [u8; 16]) -> bool {
 impl Desk {
     fn line(&self) -> Option<i32> {
         self.line.load(Ordering::Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
+    }
+
+    /// A program that has become another user since it called is to be known as that one.
+    fn follow_user(&self) {
+        let caller = sys::effective_uid();
+        if self.caller.swap(caller, Ordering::Relaxed) != caller && self.line().is_some() {
+            self.hang_up();
+            self.called.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Calls the agent, unless that was tried just now.

@@ -44,8 +44,6 @@ const SWEEP_LEN: usize = 64;
 pub struct Process {
     /// Its number when it was made.
     pub pid: u32,
-    /// Real user: peers run as the same, or as one whom the operator has listed.
-    pub uid: u32,
     /// Its 128-bit GID.
     pub instance: Instance,
     /// Slots.
@@ -437,7 +435,7 @@ impl Process {
         // SAFETY: nobody else knows it yet.
         unsafe {
             (&raw mut (*room).netns_cookie).write(netns_cookie);
-            (&raw mut (*room).budget).write(Budget::new((*room).uid, options().user_memory_limit));
+            (&raw mut (*room).budget).write(Budget::new(sys::uid(), options().user_memory_limit));
             (&raw mut (*room).mailbox).write(mailbox.settle());
             (&raw mut (*room).probe).write(probe.settle());
         }
@@ -460,7 +458,6 @@ impl Process {
         // (atomics, lock, free list) is valid when zero. Nobody else knows it yet.
         unsafe {
             (&raw mut (*room).pid).write(pid);
-            (&raw mut (*room).uid).write(sys::uid());
             (&raw mut (*room).instance).write(instance);
             (&raw mut (*room).state).write(state);
             (&raw mut (*room).wake).write(wake);
@@ -883,7 +880,7 @@ impl Process {
     fn read_mailbox(&'static self) {
         self.wake.mail().store(0, Ordering::Relaxed);
         let mut bytes = [0; 256];
-        let is_friend = |sender| self.shares_with(sender);
+        let is_friend = Self::shares_with;
         for looks_left in (0..LETTERS_MAX).rev() {
             let received = match rights::receive(self.mailbox, &mut bytes, is_friend) {
                 Ok(received) => received,
@@ -930,9 +927,10 @@ impl Process {
         }
     }
 
-    /// Whether memory may be shared with the processes of a user.
-    pub(crate) fn shares_with(&self, Sender { uid, gid }: Sender) -> bool {
-        options().policy.objection_to_user(self.uid, uid, gid).is_none()
+    /// Whether memory may be shared with the processes of a user, by whom we are now: a server may have
+    /// become another user since it began.
+    pub(crate) fn shares_with(Sender { uid, gid }: Sender) -> bool {
+        options().policy.objection_to_user(sys::uid(), uid, gid).is_none()
     }
 
     /// Reads the mailbox if somebody has left a hint that there is mail.

@@ -19,4 +19,5 @@ mod stats;
 mod support;
 mod talk;
 mod tshark;
+mod users;
 mod why;

@@ -2,6 +2,8 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -49,9 +51,32 @@ impl Talk {
         command
     }
 
+    /// Whether programs of [`USERS`] can run here. None, with a printed line, if not.
+    pub(crate) fn has_other_users(&self) -> Option<()> {
+        let readable = PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(self.place.path(), readable).unwrap();
+        let mut reach = self.sidestep();
+        reach.args(["run", "--"]).arg(&self.talker);
+        // It complains of its words.
+        let reached = as_user(USERS[0], reach).status().is_ok_and(|it| it.code() == Some(2));
+        if !reached {
+            println!("skipped: programs of other users need root, and a build that they can reach");
+        }
+        reached.then_some(())
+    }
+
     pub(crate) fn talker(&self) -> &Path {
         &self.talker
     }
+}
+
+/// Users for whom no system has a name.
+pub(crate) const USERS: [u32; 2] = [4711, 4712];
+
+/// The command, of this user and the group of the same number.
+pub(crate) fn as_user(user: u32, mut command: Command) -> Command {
+    command.uid(user).gid(user);
+    command
 }
 
 impl Running {

@@ -4,6 +4,8 @@
  *   talker call PORT N TRIPS LEN      N connections, each with so many round trips of so many
  *                                     bytes each way; between the last one and its close it
  *                                     waits for the end of standard input
+ *   talker turn USER PORT             serves as this user, who it becomes after it has had a
+ *                                     connection with itself
  *   talker late PORT                  one such connection, begun without waiting, that is not
  *                                     established at once */
 #include <arpa/inet.h>
@@ -113,8 +115,32 @@ static void call_late(int port)
     linger();
 }
 
+static void turn(int user)
+{
+    struct sockaddr_in address;
+    socklen_t len = sizeof address;
+    int listener = tcp(0, &address), client = tcp(0, &address);
+    check(bind(listener, (struct sockaddr *)&address, len), "bind");
+    check(listen(listener, 1), "listen");
+    check(getsockname(listener, (struct sockaddr *)&address, &len), "getsockname");
+    check(connect(client, (struct sockaddr *)&address, len), "connect");
+    int server = accept(listener, NULL, NULL);
+    check(server, "accept");
+    send_all(client, 5);
+    check(recv(server, bytes, 5, MSG_WAITALL) == 5 ? 0 : -1, "recv");
+    close(client);
+    close(server);
+    close(listener);
+    check(setgid(user), "setgid");
+    check(setuid(user), "setuid");
+}
+
 int main(int argc, char **argv)
 {
+    if (argc == 4 && strcmp(argv[1], "turn") == 0) {
+        turn(atoi(argv[2]));
+        serve(atoi(argv[3]));
+    }
     if (argc == 3 && strcmp(argv[1], "late") == 0) {
         call_late(atoi(argv[2]));
         return 0;

@@ -1,0 +1,38 @@
+//! Programs of several users: with whom memory is shared.
+
+use serde_json::Value;
+
+use crate::support::outcome;
+use crate::talk::{Running, Talk, USERS, as_user, eventually, free_port};
+
+/// How a client's connection travels, and why, once that is decided.
+fn outcome_of(talk: &Talk, client: &Running) -> (String, String) {
+    eventually("nothing is decided about the client's connection", || {
+        let subject = format!("pid:{}", client.pid());
+        let why = outcome(talk.sidestep().args(["why", "--json", &subject])).1;
+        let explanation: Value = serde_json::from_str(&why).ok()?;
+        let finding = explanation["findings"].as_array()?.first()?;
+        let words = finding["words"].as_str()?.to_owned();
+        let is_decided = finding["mode"] == "SMC-D" || finding["code"]["code"].is_string();
+        is_decided.then(|| (finding["mode"].as_str().unwrap().to_owned(), words))
+    })
+}
+
+/// A server that is root until it has begun to work, and then nobody much.
+#[test]
+fn a_program_is_judged_by_who_it_has_become() {
+    let Some(talk) = Talk::prepare() else { return };
+    if talk.has_other_users().is_none() {
+        return;
+    }
+    let (port, user) = (free_port(), USERS[0].to_string());
+    let _server = Running::start(talk.moved(&[], &["turn", &user, &port]));
+    let call = || talk.moved(&[], &["call", &port, "1", "50", "100"]);
+    let friend = Running::start(as_user(USERS[0], call()));
+    assert_eq!(outcome_of(&talk, &friend).0, "SMC-D");
+    friend.finish();
+    let root = Running::start(call());
+    let (mode, words) = outcome_of(&talk, &root);
+    assert!(mode == "TCP" && words.contains("another user"), "{mode}: {words}");
+    root.finish();
+}
