@@ -33,6 +33,12 @@ impl fmt::Display for User {
     }
 }
 
+/// What a user is called: by name, if this system has one for the number.
+pub(crate) fn name_of(uid: u32) -> String {
+    let known = unistd::User::from_uid(Uid::from_raw(uid)).ok().flatten();
+    known.map_or_else(|| format!("user {uid}"), |user| user.name)
+}
+
 /// A group of this system and its members, or just a number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
@@ -84,6 +90,7 @@ mod tests {
         assert_eq!(User::find("root", None).map(|user| user.uid()), Some(0));
         assert_eq!(User::find("4711", Some(4711)).map(|user| user.uid()), Some(4711));
         assert_eq!(User::find("no-such-user", None), None);
+        assert_eq!([0, 4711].map(name_of), ["root", "user 4711"]);
         assert_eq!(Group::find("root", None).map(|group| group.gid()), Some(0));
         let number = Group::find("4711", Some(4711)).unwrap();
         assert_eq!((number.gid(), number.members()), (4711, &[][..]));

@@ -1,6 +1,7 @@
 //! `sidestep doctor`: what, on this machine or in a program, keeps connections on TCP.
 
 mod agent;
+mod gateway;
 mod machine;
 mod program;
 mod tcp_option;
@@ -14,6 +15,7 @@ pub(crate) fn execute(args: &DoctorArgs) -> i32 {
     let mut checks = machine::checks();
     checks.push(tcp_option::check());
     checks.push(agent::check());
+    checks.extend(gateway::checks(machine::limit(libc::RLIMIT_MEMLOCK)));
     if let Some(program) = &args.program {
         checks.extend(program::checks(program));
     }

@@ -1,5 +1,7 @@
 //! `sidestep doctor`: a line for each check, and a status that scripts can use.
 
+use std::net::UdpSocket;
+
 use serde_json::Value;
 
 use crate::support::{Place, outcome};
@@ -27,6 +29,31 @@ fn every_line_has_a_status_and_bad_ones_have_advice() {
     }
     assert_eq!(find(&report, "library")["status"], "ok");
     assert_eq!(find(&report, "preloadable")["status"], "ok");
+}
+
+#[test]
+fn what_other_hosts_need_is_looked_for() {
+    let place = Place::new();
+    let (_, output, _) = outcome(place.sidestep(None).args(["doctor", "--json"]));
+    let report: Value = serde_json::from_str(&output).unwrap();
+    let finding = |name| find(&report, name)["finding"].as_str().unwrap();
+    for name in ["gateway", "rdma devices", "port 4791"] {
+        assert!(!finding(name).is_empty(), "{name}");
+    }
+    let memory = finding("locked memory");
+    let is_told =
+        memory == "unlimited" || ["CAP_IPC_LOCK", "gateway"].iter().any(|it| memory.contains(it));
+    assert!(is_told, "{memory}");
+    // Whoever has the port at any address is in the way, unless it is a gateway.
+    if let (Ok(_held), "ok") =
+        (UdpSocket::bind("127.0.0.1:4791"), find(&report, "port 4791")["status"].as_str().unwrap())
+    {
+        let (_, output, _) = outcome(place.sidestep(None).args(["doctor", "--json"]));
+        let report: Value = serde_json::from_str(&output).unwrap();
+        let port = find(&report, "port 4791");
+        let is_of_gateway = port["finding"].as_str().unwrap().contains("gateway");
+        assert!(port["status"] == "warn" || is_of_gateway, "{port}");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::support::{Place, outcome};
-use crate::talk::{Running, Talk, connect, eventually, free_port};
+use crate::talk::{Running, Talk, USERS, as_user, connect, eventually, free_port};
 
 fn why(talk: &Talk, subject: &str) -> Value {
     let (status, output, errors) = outcome(talk.sidestep().args(["why", "--json", subject]));
@@ -64,6 +64,53 @@ fn a_plain_client_is_named_and_remembered() {
     let lines = outcome(talk.sidestep().args(["why", &subject])).1;
     assert!(lines.contains("Code        0x03010000 PEERNOSMC ("), "{lines}");
     assert!(lines.contains("0 connections open; 2 in the last hour"), "{lines}");
+}
+
+/// A server of one user and a client of another, both under Sidestep; the server's port. None, with a
+/// printed line, if there cannot be any.
+fn two_users(talk: &Talk, connections: &str) -> Option<(String, [Running; 2])> {
+    talk.has_other_users()?;
+    let port = free_port();
+    let server = Running::start(as_user(USERS[0], talk.moved(&[], &["serve", &port])));
+    let call = ["call", &port, connections, "50", "100"];
+    let client = Running::start(as_user(USERS[1], talk.moved(&[], &call)));
+    Some((port, [server, client]))
+}
+
+#[test]
+fn a_client_of_another_user_is_not_said_to_lack_sidestep() {
+    let Some(talk) = Talk::prepare() else { return };
+    // After the first the client does not ask again for a while.
+    let Some((port, programs)) = two_users(&talk, "2") else { return };
+    let stays = eventually("no finding of the server", || {
+        let mut why = talk.sidestep();
+        why.args(["why", "--json", &format!(":{port}")]);
+        let why = outcome(&mut as_user(USERS[0], why)).1;
+        let explanation: Value = serde_json::from_str(&why).ok()?;
+        let is_it = |finding: &&Value| finding["role"] == "server" && finding["open"] == 1;
+        explanation["findings"].as_array()?.iter().find(is_it).cloned()
+    });
+    // The server's user may not look at the client's process.
+    assert_eq!(
+        text(&stays, "words"),
+        "the client is of another user, user 4712, and has not answered"
+    );
+    assert_eq!(text(&stays, "decided_by"), "the peer, a program of user 4712");
+    assert!(text(&stays, "rule").contains("policy.share_with_users"), "{stays:#}");
+    assert!(text(&stays, "change").contains("policy.share_with_users"), "{stays:#}");
+    drop(programs);
+}
+
+#[test]
+fn root_sees_what_the_client_of_another_user_has_decided() {
+    let Some(talk) = Talk::prepare() else { return };
+    let Some((port, programs)) = two_users(&talk, "1") else { return };
+    let stays = finding(&talk, &format!(":{port}"), "server", "TCP");
+    assert_eq!(text(&stays, "words"), "the peer runs Sidestep, and stays on TCP");
+    let decider =
+        format!("the peer, talker ({}): the peer runs as another user", programs[1].pid());
+    assert!(text(&stays, "decided_by").starts_with(&decider), "{stays:#}");
+    assert!(text(&stays, "change").contains("policy.share_with_users"), "{stays:#}");
 }
 
 #[test]

@@ -32,7 +32,6 @@ pub(super) fn checks() -> Vec<Check> {
         open_files(limit(libc::RLIMIT_NOFILE)),
         address_space(limit(libc::RLIMIT_AS)),
         file_size(limit(libc::RLIMIT_FSIZE)),
-        locked_memory(limit(libc::RLIMIT_MEMLOCK)),
         cpus(),
     ];
     checks.extend(cpu_quota());
@@ -281,9 +280,9 @@ fn eventfd_round_trip() -> io::Result<()> {
 }
 
 /// A soft resource limit of this process; `None` is unlimited.
-type Limit = Option<u64>;
+pub(super) type Limit = Option<u64>;
 
-fn limit(resource: libc::__rlimit_resource_t) -> Limit {
+pub(super) fn limit(resource: libc::__rlimit_resource_t) -> Limit {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: the kernel writes one `rlimit`, which lives until the call returns.
     unsafe { libc::getrlimit(resource, &raw mut limit) };
@@ -344,17 +343,6 @@ fn file_size(limit: Limit) -> Check {
         ),
         Some(bytes) => Check::ok(NAME, format!("limited to {}, which is enough", in_words(bytes))),
     }
-}
-
-/// Shared rings are not locked, so this limit binds only programs that lock all they map.
-fn locked_memory(limit: Limit) -> Check {
-    let finding = match limit {
-        None => "unlimited".to_owned(),
-        Some(bytes) => {
-            format!("limited to {}; matters only to programs that call mlockall", in_words(bytes))
-        }
-    };
-    Check::ok("locked memory", finding)
 }
 
 /// How many CPUs may this process use?
@@ -437,7 +425,7 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     Ok(result)
 }
 
-fn in_words(bytes: u64) -> String {
+pub(super) fn in_words(bytes: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     match UNITS.iter().find(|(unit, _)| bytes >= *unit) {
         Some((unit, name)) if bytes.is_multiple_of(*unit) => format!("{} {name}", bytes / unit),
@@ -484,7 +472,6 @@ mod tests {
         assert!(large.finding.contains("16 peer processes"), "{}", large.finding);
         assert_eq!(file_size(Some(SLAB_RESERVED_BYTES - 1)).status, Status::Fail);
         assert_eq!(file_size(Some(SLAB_RESERVED_BYTES)).status, Status::Ok);
-        assert_eq!(locked_memory(Some(0)).status, Status::Ok);
     }
 
     #[test]

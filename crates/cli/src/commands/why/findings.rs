@@ -20,6 +20,7 @@ use sidestep_wire::Diagnosis;
 use super::advice::{self, Decider, Rule};
 use super::host::{Holder, Host};
 use super::setting::Environment;
+use crate::accounts;
 use crate::commands::beyond::Beyond;
 use crate::preloadable::{self, Caller};
 
@@ -228,10 +229,14 @@ impl Sight<'_> {
                 )
             },
             Outcome::PassedOn(reason) => Self::explain_passed_on(reason, plain("", "")),
-            Outcome::Agreeing => plain(
-                "its ends are agreeing",
-                "the ends have begun to look for each other; they go on at their next calls",
-            ),
+            Outcome::Agreeing => {
+                let finding = plain(
+                    "its ends are agreeing",
+                    "the ends have begun to look for each other; they go on at their next calls",
+                );
+                // An end that waits has not heard yet what the other has decided.
+                self.explain_by_peer(kind, &finding).unwrap_or(finding)
+            }
             Outcome::Undecided if kind.open > 0 && kind.in_last_hour == 0 => plain(
                 "nothing is decided yet",
                 "nothing yet: the ends agree at calls that the programs make",
@@ -297,21 +302,8 @@ impl Sight<'_> {
 
     /// The peer was not there: it had a reason, or it is a plain program.
     fn explain_absence(&self, kind: &Kind, finding: Finding) -> Finding {
-        if let Some((pid, program, fallback)) = self.reason_of_peer(kind) {
-            let role = match kind.role {
-                Role::Server => Role::Client,
-                Role::Client => Role::Server,
-            };
-            let advice = advice::of(fallback.reason, role, None);
-            return Finding {
-                decided_by: format!("the peer, {program} ({pid}): {}", fallback.words()),
-                rule: match advice.rule {
-                    Rule::None => None,
-                    rule => Some(self.rule(pid, rule)),
-                },
-                change: advice.change.map(Into::into),
-                ..finding
-            };
+        if let Some(finding) = self.explain_by_peer(kind, &finding) {
+            return finding;
         }
         match self.plain_peer(kind) {
             Some(holder) => {
@@ -322,8 +314,57 @@ impl Sight<'_> {
                     ..finding
                 }
             }
-            None => finding,
+            None => match self.stranger_at_peer(kind) {
+                Some(user) => self.explain_stranger(kind, &user, finding),
+                None => finding,
+            },
         }
+    }
+
+    /// The same, if a Sidestep program at the other end has said why it stays on TCP.
+    fn explain_by_peer(&self, kind: &Kind, finding: &Finding) -> Option<Finding> {
+        let (pid, program, fallback) = self.reason_of_peer(kind)?;
+        let role = match kind.role {
+            Role::Server => Role::Client,
+            Role::Client => Role::Server,
+        };
+        let advice = advice::of(fallback.reason, role, None);
+        Some(Finding {
+            words: "the peer runs Sidestep, and stays on TCP".into(),
+            decided_by: format!("the peer, {program} ({pid}): {}", fallback.words()),
+            rule: match advice.rule {
+                Rule::None => None,
+                rule => Some(self.rule(pid, rule)),
+            },
+            change: advice.change.map(Into::into),
+            ..finding.clone()
+        })
+    }
+
+    /// Nobody has answered, and the other end is another user's: whether that one runs Sidestep is not
+    /// known, and makes no difference as long as no memory is shared with it.
+    fn explain_stranger(&self, kind: &Kind, user: &str, finding: Finding) -> Finding {
+        let advice = advice::of(Reason::OtherUser, kind.role, None);
+        let role = match kind.role {
+            Role::Server => "client",
+            Role::Client => "server",
+        };
+        Finding {
+            words: format!("the {role} is of another user, {user}, and has not answered"),
+            decided_by: format!("the peer, a program of {user}"),
+            rule: Some(self.rule(kind.pid, advice.rule)),
+            change: advice.change.map(|change| format!("under Sidestep, {change}")),
+            ..finding
+        }
+    }
+
+    /// The user of the other end of an open connection, if that is not whose this end is, and no
+    /// process that has it can be seen.
+    fn stranger_at_peer(&self, kind: &Kind) -> Option<String> {
+        let (local, peer) = kind.example?;
+        let [own, other] = [(local, peer), (peer, local)].map(|(at, to)| self.host.user_of(at, to));
+        let other = other.filter(|other| own.is_some_and(|own| own != *other))?;
+        Some(accounts::name_of(other))
     }
 
     /// The reason that a Sidestep program at the other end has written down.

@@ -67,11 +67,19 @@ impl Host {
 
     /// Who has the end of a connection that has this address.
     pub(super) fn holder_of(&self, local: SocketAddr, peer: SocketAddr) -> Option<&Holder> {
+        self.holders.get(&self.socket(local, peer)?.inode)
+    }
+
+    /// Whose that end is: the user who has made it. The kernel tells that of any socket.
+    pub(super) fn user_of(&self, local: SocketAddr, peer: SocketAddr) -> Option<u32> {
+        self.socket(local, peer).map(|socket| socket.uid)
+    }
+
+    fn socket(&self, local: SocketAddr, peer: SocketAddr) -> Option<&TcpNetEntry> {
         let is_it = |socket: &&TcpNetEntry| {
             canonical(socket.local_address) == local && canonical(socket.remote_address) == peer
         };
-        let socket = self.sockets.iter().find(is_it)?;
-        self.holders.get(&socket.inode)
+        self.sockets.iter().find(is_it)
     }
 }
 
@@ -125,6 +133,8 @@ mod tests {
         let local = client.local_addr().unwrap();
         assert_eq!(host.holder_of(local, address), Some(&holder));
         assert_eq!(host.holder_of(address, address), None);
+        // SAFETY: no memory operands.
+        assert_eq!(host.user_of(local, address), Some(unsafe { libc::geteuid() }));
         drop(listener);
         assert_eq!(Host::look().unwrap().listeners(address.port()), []);
     }
