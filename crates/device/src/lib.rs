@@ -58,6 +58,8 @@ pub mod sizes;
 #[cfg(not(loom))]
 pub mod slab;
 #[cfg(not(loom))]
+pub mod sparse;
+#[cfg(not(loom))]
 pub mod state;
 mod sync;
 #[cfg(not(loom))]

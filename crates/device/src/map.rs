@@ -91,12 +91,22 @@ pub fn adopt(fd: i32, len: usize, writable: bool) -> Result<Mapping> {
     Ok(Mapping::new(base, len))
 }
 
-/// Private zeroed memory, reserved and not touched: room for tables.
+/// Private zeroed memory. All of it counts against `RLIMIT_DATA`; a table that may stay
+/// empty is a [`crate::sparse::Sparse`].
 ///
 /// # Errors
 /// `ENOMEM` as the kernel says.
 pub fn reserve(len: usize) -> Result<Mapping> {
     Ok(Mapping::new(sys::map(None, len, true)?, len))
+}
+
+/// Addresses that read as zeroes and are not to be written yet: they count against `RLIMIT_AS`
+/// alone.
+///
+/// # Errors
+/// `ENOMEM` as the kernel says.
+pub(crate) fn reserve_unwritten(len: usize) -> Result<Mapping> {
+    Ok(Mapping::new(sys::map(None, len, false)?, len))
 }
 
 /// Whether so many bytes of address space are to be had, at this moment.

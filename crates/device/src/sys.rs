@@ -297,6 +297,15 @@ pub fn map(fd: Option<i32>, len: usize, writable: bool) -> Result<*mut u8> {
     Ok(address as *mut u8)
 }
 
+/// Lets memory that was mapped to be read be written, too.
+///
+/// # Errors
+/// `ENOMEM`: it would exceed `RLIMIT_DATA`, or what the host has promised.
+pub fn make_writable(address: *mut u8, len: usize) -> Result {
+    // SAFETY: callers pass their own mapping; more rights break no reference into it.
+    unsafe { call!(mprotect, address as usize, len, libc::PROT_READ | libc::PROT_WRITE) }
+}
+
 /// Unmaps what [`map`] returned.
 ///
 /// # Safety

@@ -22,6 +22,7 @@ use crate::young;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
 use sidestep_device::apart;
+use sidestep_device::sparse::Sparse;
 
 /// Descriptor numbers above this are never ours.
 const TABLE_LEN: usize = 1 << 20;
@@ -30,17 +31,25 @@ const SET_TAG: usize = 1;
 const BARE: usize = 2;
 const TAGS: usize = SET_TAG | BARE;
 
-/// Zero pages until a descriptor is entered.
-static TABLE: Table = Table([const { AtomicUsize::new(0) }; TABLE_LEN]);
+/// One for each descriptor.
+static TABLE: Table = Table(Sparse::new());
 
-#[repr(align(4096))]
-struct Table([AtomicUsize; TABLE_LEN]);
+struct Table(Sparse<AtomicUsize, TABLE_LEN>);
 
 impl Table {
-    /// The word of a descriptor.
+    /// The word of a descriptor, to be looked at; `None`: it is 0.
     #[inline]
     fn get(&self, fd: usize) -> Option<&AtomicUsize> {
-        self.0.get(apart::place(fd))
+        // SAFETY: an atomic word, and only looked at.
+        unsafe { self.0.get(apart::place(fd)) }
+    }
+
+    /// The word of a descriptor, to be changed; `None`: it has no place, or there is no
+    /// memory for it.
+    #[inline]
+    fn writable(&self, fd: usize) -> Option<&AtomicUsize> {
+        // SAFETY: an atomic word of a mapping that is never given back.
+        self.0.writable(apart::place(fd)).map(|word| unsafe { &*word })
     }
 }
 
@@ -73,13 +82,13 @@ impl Drop for Use {
 
 #[inline]
 fn entry(fd: i32) -> Option<&'static AtomicUsize> {
-    TABLE.get(fd as usize)
+    TABLE.writable(fd as usize)
 }
 
 #[inline]
 fn load(fd: i32) -> usize {
     // Acquire: pairs with the Release in `replace`.
-    entry(fd).map_or(0, |entry| entry.load(Ordering::Acquire))
+    TABLE.get(fd as usize).map_or(0, |entry| entry.load(Ordering::Acquire))
 }
 
 /// The TCP socket behind a descriptor, if it is one.
@@ -174,6 +183,12 @@ pub enum Entry {
     Set(&'static Set),
 }
 
+/// Whether a descriptor can be entered: its number is not too high, and there is memory.
+#[must_use]
+pub(crate) fn has_place(fd: i32) -> bool {
+    entry(fd).is_some()
+}
+
 /// Whether a descriptor is a socket or an epoll set of ours.
 #[inline]
 #[must_use]
@@ -194,11 +209,10 @@ pub fn remove(fd: i32) -> Entry {
 /// Enters a TCP socket; the entry counts as one of its descriptors.
 #[must_use]
 pub fn insert_sock(fd: i32, sock: &'static Sock) -> Entry {
-    sock.descriptors.fetch_add(1, Ordering::Relaxed);
-    if entry(fd).is_none() {
-        sock.descriptors.fetch_sub(1, Ordering::Relaxed);
+    if !has_place(fd) {
         return Entry::Nothing;
     }
+    sock.descriptors.fetch_add(1, Ordering::Relaxed);
     replace(fd, core::ptr::from_ref(sock) as usize)
 }
 
@@ -219,11 +233,17 @@ pub(crate) fn grow_up(fd: i32, sock: &'static Sock) -> bool {
 /// Enters an epoll set.
 #[must_use]
 pub fn insert_set(fd: i32, set: &'static Set) -> Entry {
+    if !has_place(fd) {
+        return Entry::Nothing;
+    }
     set.descriptors.fetch_add(1, Ordering::Relaxed);
     replace(fd, core::ptr::from_ref(set) as usize | SET_TAG)
 }
 
 fn replace(fd: i32, word: usize) -> Entry {
+    if word == 0 && load(fd) == 0 {
+        return Entry::Nothing;
+    }
     let Some(entry) = entry(fd) else { return Entry::Nothing };
     let old = entry.swap(word, Ordering::AcqRel);
     if old == BARE {
@@ -315,5 +335,6 @@ mod tests {
     #[test]
     fn what_is_no_descriptor_has_no_word() {
         assert!(TABLE.get(usize::MAX).is_none() && TABLE.get(TABLE_LEN).is_none());
+        assert!(TABLE.writable(usize::MAX).is_none() && TABLE.writable(TABLE_LEN).is_none());
     }
 }

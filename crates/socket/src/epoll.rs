@@ -36,9 +36,11 @@ use core::sync::atomic::{
 use core::time::Duration;
 use nesting::Nesting;
 use sidestep_device::channel::{Channel, SLOTS};
+use sidestep_device::sparse::Sparse;
 use sidestep_device::state::{Slot, count};
 use sidestep_device::sys;
 use sidestep_device::young::YOUNG_MAX;
+use sidestep_proto::fallback::Reason;
 use sidestep_proto::readiness::mask;
 
 const EPOLLET: u32 = 1 << 31;
@@ -196,7 +198,8 @@ pub struct Set {
 
 /// Makes an epoll descriptor known.
 pub fn register(epfd: i32) -> Option<&'static Set> {
-    let room: NonNull<Set> = SETS.take()?;
+    let has_place = crate::descriptors::has_place(epfd);
+    let room: NonNull<Set> = Some(()).filter(|_| has_place).and_then(|()| SETS.take())?;
     let at = room.as_ptr();
     // SAFETY: the room is ours. Everything before `by_slot` is valid when zero,
     // except what is written here; `by_slot` is empty (fresh memory, or every
@@ -240,17 +243,43 @@ pub unsafe fn control(
         // SAFETY: the caller's promise; epoll_event is packed, so read as a whole.
         unsafe { event.read_unaligned() }
     };
-    if let Some(answer) = watch(epfd, operation, fd, wish) {
-        return Some(answer);
+    let answer = match watch(epfd, operation, fd, wish) {
+        Some(answer) => answer,
+        None => {
+            let sock = crate::descriptors::sock(fd)?;
+            let _structure = Held::enter(STRUCTURE.get());
+            match operation {
+                libc::EPOLL_CTL_ADD => add(epfd, fd, sock.sock(), wish),
+                libc::EPOLL_CTL_MOD => modify(epfd, fd, sock.sock(), wish),
+                libc::EPOLL_CTL_DEL => remove(epfd, fd, sock.sock()),
+                _ => Err(libc::EINVAL),
+            }
+        }
+    };
+    Some(if answer == Err(UNTRACKED) { leave_untracked(epfd, fd) } else { answer })
+}
+
+/// The kernel has accepted a registration, and there is no room to remember it: not an error
+/// number of any system.
+const UNTRACKED: Errno = -1;
+
+/// Rings could not wake a loop that waits for this socket: it stays on TCP. One that has moved
+/// is not in the set, for the program as if the kernel had no memory.
+#[cold]
+fn leave_untracked(epfd: i32, fd: i32) -> Result<usize, Errno> {
+    let Some(sock) = crate::descriptors::sock(fd) else { return Ok(0) };
+    keep_on_tcp(sock.sock());
+    if matches!(sock.phase(), Phase::Smc | Phase::Offered) {
+        let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
+        return Err(libc::ENOMEM);
     }
-    let sock = crate::descriptors::sock(fd)?;
-    let _structure = Held::enter(STRUCTURE.get());
-    Some(match operation {
-        libc::EPOLL_CTL_ADD => add(epfd, fd, sock.sock(), wish),
-        libc::EPOLL_CTL_MOD => modify(epfd, fd, sock.sock(), wish),
-        libc::EPOLL_CTL_DEL => remove(epfd, fd, sock.sock()),
-        _ => Err(libc::EINVAL),
-    })
+    Ok(0)
+}
+
+fn keep_on_tcp(sock: &'static Sock) {
+    // One that is not connected yet does not begin to agree.
+    sock.tcp_only.store(true, Ordering::Relaxed);
+    sock.keep_plain(Reason::NoMemory);
 }
 
 /// What a program waits for on a socket that has no object.
@@ -264,15 +293,19 @@ struct Watch {
 
 /// By descriptor. Changed under the lock of whoever [makes its object](crate::young::growing),
 /// but forgotten without.
-static WATCHES: [Watch; YOUNG_MAX] = [const { Watch::new() }; YOUNG_MAX];
+static WATCHES: Sparse<Watch, YOUNG_MAX> = Sparse::new();
 
 impl Watch {
-    const fn new() -> Self {
-        Self { set: AtomicPtr::new(null_mut()), data: AtomicU64::new(0), events: AtomicU32::new(0) }
+    /// Where it is kept what a program waits for on a descriptor.
+    fn place(fd: i32) -> Option<&'static Self> {
+        // SAFETY: zeroes are a valid watch, and it is all atomics; never unmapped.
+        WATCHES.writable(fd as usize).map(|at| unsafe { &*at })
     }
 
+    /// What a program waits for on a descriptor, if it ever has.
     fn of(fd: i32) -> Option<&'static Self> {
-        WATCHES.get(fd as usize)
+        // SAFETY: as above; only one that names a set is written, and that was written before.
+        unsafe { WATCHES.get(fd as usize) }
     }
 
     fn is_of(&self, set: Option<&Set>) -> bool {
@@ -301,7 +334,7 @@ fn watch(
     fd: i32,
     wish: libc::epoll_event,
 ) -> Option<Result<usize, Errno>> {
-    let watch = Watch::of(fd).filter(|_| crate::descriptors::is_bare(fd))?;
+    let watch = Some(fd).filter(|fd| crate::descriptors::is_bare(*fd)).and_then(Watch::place)?;
     let held = Held::enter(young::growing(fd));
     let has_object = young::stage(fd).is_none() || !crate::descriptors::is_bare(fd);
     if !held.is_outermost() || has_object || process::is_borrowed_memory() {
@@ -316,7 +349,7 @@ fn watch(
     if answer.is_ok() {
         match operation {
             libc::EPOLL_CTL_ADD => {
-                let set = set_of(epfd)?;
+                let Some(set) = set_of(epfd) else { return Some(Err(UNTRACKED)) };
                 watch.wish_for(wish);
                 watch.set.store(core::ptr::from_ref(set).cast_mut(), Ordering::Relaxed);
             }
@@ -336,13 +369,17 @@ pub(crate) fn take_over_watch(fd: i32, sock: &'static Sock) {
         return;
     }
     // Nobody dissolves the set meanwhile.
-    let _structure = Held::enter(STRUCTURE.get());
+    let structure = Held::enter(STRUCTURE.get());
     let set = watch.set.swap(null_mut(), Ordering::Relaxed);
     // SAFETY: sets are pool memory, never unmapped.
     if let Some(set) = unsafe { set.as_ref() } {
         let events = watch.events.load(Ordering::Relaxed);
         let wish = libc::epoll_event { events, u64: watch.data.load(Ordering::Relaxed) };
-        Registration::make(set, sock, fd, wish);
+        let made = Registration::make(set, sock, fd, wish);
+        drop(structure);
+        if made.is_none() {
+            keep_on_tcp(sock);
+        }
     }
 }
 
@@ -366,12 +403,8 @@ fn add(epfd: i32, fd: i32, sock: &'static Sock, wish: libc::epoll_event) -> Resu
         return Ok(0);
     }
     let answer = kernel_control(epfd, libc::EPOLL_CTL_ADD, fd, wish.events, wish.u64)?;
-    let Some(set) = set_of(epfd) else {
-        return Ok(answer);
-    };
-    let Some(registration) = Registration::make(set, sock, fd, wish) else {
-        return Ok(answer);
-    };
+    let set = set_of(epfd).ok_or(UNTRACKED)?;
+    let registration = Registration::make(set, sock, fd, wish).ok_or(UNTRACKED)?;
     match sock.phase() {
         Phase::Smc => registration.take_over(set, sock),
         Phase::Offered => registration.tag(set),

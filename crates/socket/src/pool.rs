@@ -1,5 +1,7 @@
 //! Objects without `malloc`: a reserved range of addresses and a free list.
 //!
+//! The range takes memory as far as objects were ever taken ([`Sparse`]).
+//!
 //! Memory of a pool is never given back and never changes its type. A pointer
 //! that has become stale therefore still points to an object of its type, whose
 //! own state tells that it is not the one that was meant.
@@ -13,13 +15,13 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use sidestep_device::lock::Lock;
-use sidestep_device::map;
+use sidestep_device::sparse::Sparse;
 use sidestep_device::state::LISTS;
 use sidestep_device::sys::{self, Kernel};
 
 /// Objects of one type, at most `MAX`.
 pub struct Pool<T, const MAX: usize> {
-    base: AtomicPtr<T>,
+    objects: Sparse<Link<T>, MAX>,
     /// Objects that were ever taken.
     used: AtomicUsize,
     lists: [List<T>; LISTS],
@@ -75,25 +77,30 @@ impl<T, const MAX: usize> Pool<T, MAX> {
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            base: AtomicPtr::new(core::ptr::null_mut()),
+            objects: Sparse::new(),
             used: AtomicUsize::new(0),
             lists: [const { List::new() }; LISTS],
         }
     }
 
     /// Room for one object, uninitialised; `None` when the pool is used up or
-    /// there are no addresses left.
+    /// there are no addresses or no memory left.
     pub fn take(&self) -> Option<NonNull<T>> {
         let given_back = lists().find_map(|list| self.lists[list].take());
         given_back.map(NonNull::cast).or_else(|| self.fresh())
     }
 
     fn fresh(&self) -> Option<NonNull<T>> {
-        let base = self.base()?;
-        let one_more = |used: usize| (used < MAX).then_some(used + 1);
-        let at = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
-        // SAFETY: MAX objects fit into the reservation.
-        NonNull::new(unsafe { base.cast::<Link<T>>().add(at) }.cast())
+        loop {
+            let used = self.used.load(Ordering::Relaxed);
+            // Before it is taken: without memory, none is lost.
+            let at = self.objects.writable(used)?;
+            let taken =
+                self.used.compare_exchange(used, used + 1, Ordering::Relaxed, Ordering::Relaxed);
+            if taken.is_ok() {
+                return NonNull::new(at.cast());
+            }
+        }
     }
 
     /// Takes an object back. The caller has dropped what was in it.
@@ -109,14 +116,10 @@ impl<T, const MAX: usize> Pool<T, MAX> {
 
     /// The object at an address, if the address is that of one of ours.
     pub fn at(&self, address: usize) -> Option<&'static T> {
-        let base = self.base.load(Ordering::Relaxed) as usize;
-        let offset = address.checked_sub(base)?;
-        let is_ours = base != 0
-            && offset < MAX * size_of::<Link<T>>()
-            && offset.is_multiple_of(size_of::<Link<T>>());
+        self.objects.index_of(address)?;
         // SAFETY: an object of the reservation: zeroed, in use, or free. Callers look
         // at atomic fields only, and check which it is.
-        is_ours.then(|| unsafe { &*(address as *const T) })
+        Some(unsafe { &*(address as *const T) })
     }
 
     /// For a child process: whoever held a lock does not exist here.
@@ -124,24 +127,6 @@ impl<T, const MAX: usize> Pool<T, MAX> {
         for list in &self.lists {
             list.lock.get().reset();
         }
-    }
-
-    fn base(&self) -> Option<*mut T> {
-        let base = self.base.load(Ordering::Relaxed);
-        if !base.is_null() {
-            return Some(base);
-        }
-        let len = MAX * size_of::<Link<T>>();
-        let reserved = map::reserve(len).ok()?;
-        let base = reserved.at(0, 0).cast();
-        let ours = self.base.compare_exchange(
-            core::ptr::null_mut(),
-            base,
-            Ordering::Relaxed,
-            Ordering::Relaxed,
-        );
-        // SAFETY: nobody knows what was reserved second.
-        ours.inspect_err(|_| unsafe { reserved.unmap() }).map_or_else(Some, |_| Some(base))
     }
 }
 

@@ -244,7 +244,8 @@ pub fn register_unseen(fd: i32) -> Option<&'static Sock> {
 
 /// Makes a socket object for a new descriptor of the program.
 pub fn register(fd: i32, nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
-    let sock = new(nonblocking, is_server)?;
+    let has_place = descriptors::has_place(fd);
+    let sock = Some(()).filter(|()| has_place).and_then(|()| new(nonblocking, is_server))?;
     enter_descriptor(fd, sock);
     Some(sock)
 }
