@@ -58,6 +58,14 @@ impl<T, const LEN: usize> Sparse<T, LEN> {
         Some(unsafe { &*base.add(index) })
     }
 
+    /// Whether an entry was ever to be written.
+    #[inline]
+    #[must_use]
+    pub fn is_begun(&self) -> bool {
+        // Relaxed: a word that was written since is news to whoever asks next.
+        self.writable.load(Ordering::Relaxed) != 0
+    }
+
     /// Where an entry is, after making it writable. `None`: there are not so many, or the
     /// kernel has no addresses or no memory for it.
     #[inline]

@@ -1304,6 +1304,41 @@ pub fn copy_own(from: *const u8, into: &mut [u8]) -> Result<()> {
     if copied == into.len() { Ok(()) } else { Err(Errno(libc::EFAULT)) }
 }
 
+/// Whether memory of this process can be read: a range that is not empty. The cheapest call that
+/// says so is one that reads a word and refuses what is to be done with it; a word of each page
+/// stands for the page.
+#[must_use]
+pub fn is_readable(at: *const u8, len: usize) -> bool {
+    const WORD: usize = 8;
+    const PAGE: usize = 4096;
+    const NO_CHANGE: i32 = -1;
+    let first = at as usize;
+    let Some(last) = len.checked_sub(1).and_then(|more| first.checked_add(more)) else {
+        return false;
+    };
+    (first / PAGE..=last / PAGE).all(|page| {
+        // Not the null, which would be no set of signals.
+        let word = (page * PAGE).max(first & !(WORD - 1)).max(WORD);
+        // SAFETY: whether the word is there is the kernel's to find out; it knows no change of
+        // signal masks of this name.
+        let refused = unsafe { call!(rt_sigprocmask, NO_CHANGE, word, 0usize, WORD) };
+        refused != Err(Errno(libc::EFAULT))
+    })
+}
+
+/// Writes memory of this process that may not be there, or is not to be written.
+///
+/// # Errors
+/// `EFAULT`, or what a sandbox says that forbids the call.
+pub fn write_own(at: *mut u8, bytes: &[u8]) -> Result<()> {
+    let from = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let to = libc::iovec { iov_base: at.cast(), iov_len: bytes.len() };
+    // SAFETY: `from` is the slice; what `to` leads to is the program's own to be written.
+    let copied =
+        unsafe { call!(process_vm_writev, pid(), &raw const from, 1, &raw const to, 1, 0)? };
+    if copied == bytes.len() { Ok(()) } else { Err(Errno(libc::EFAULT)) }
+}
+
 /// Opens a file to read. A pipe without a writer does not keep us.
 pub fn open_read(path: &core::ffi::CStr) -> Result<i32> {
     let flags = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_CLOEXEC;
@@ -1406,6 +1441,34 @@ mod tests {
         for_each_open(|fd| listed += usize::from(ours.contains(&fd)));
         for_each_open_before_gap(|fd| polled += usize::from(ours.contains(&fd)));
         assert_eq!((listed, polled), (2, 2));
+    }
+
+    #[test]
+    fn memory_can_be_read_to_the_end_of_its_last_page_and_no_further() {
+        const PAGE: usize = 4096;
+        let base = map(None, 3 * PAGE, true).unwrap();
+        // SAFETY: no reference into it; its last page is given back.
+        unsafe { unmap(base.wrapping_add(2 * PAGE), PAGE) };
+        let is_readable = |at: usize, len| is_readable(base.wrapping_add(at), len);
+        assert!(is_readable(0, 1) && is_readable(0, 2 * PAGE) && is_readable(PAGE - 1, 2));
+        assert!(is_readable(2 * PAGE - 1, 1) && is_readable(2 * PAGE - 3, 3));
+        assert!(!is_readable(2 * PAGE - 1, 2) && !is_readable(0, 2 * PAGE + 1));
+        assert!(!is_readable(2 * PAGE, 1) && !is_readable(0, 0));
+        for nowhere in [0, 1, 7, 8, usize::MAX, usize::MAX - 7] {
+            assert!(!super::is_readable(nowhere as *const u8, 4), "{nowhere:#x}");
+        }
+        // SAFETY: as above.
+        unsafe { unmap(base, 2 * PAGE) };
+    }
+
+    #[test]
+    fn memory_that_is_only_to_be_read_is_not_written() {
+        static CONSTANT: u64 = 7;
+        let mut variable = 7u64;
+        let eight = 8u64.to_ne_bytes();
+        assert_eq!(write_own((&raw mut variable).cast(), &eight), Ok(()));
+        let refused = write_own((&raw const CONSTANT).cast_mut().cast(), &eight);
+        assert_eq!((variable, refused), (8, Err(Errno(libc::EFAULT))));
     }
 
     #[test]

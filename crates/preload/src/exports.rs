@@ -17,7 +17,9 @@ use sidestep_socket::multiplex::{self, FdSets};
 use sidestep_socket::sock::{self, Phase, Sock};
 use sidestep_socket::stream::{self, Buffers, Outcome};
 use sidestep_socket::transfer::{self, Pipe, Source};
-use sidestep_socket::{Answer, Errno, epoll, gateway, meeting, parcel, process, tcp_option, young};
+use sidestep_socket::{
+    Answer, Errno, claims, epoll, gateway, meeting, parcel, process, tcp_option, young,
+};
 
 type Address = *mut libc::sockaddr;
 type Length = *mut libc::socklen_t;
@@ -77,44 +79,12 @@ macro_rules! plain {
     };
 }
 
-/// The buffers of a call; `None` when the kernel would refuse them: let it.
-fn buffers(list: &[libc::iovec]) -> Option<Buffers<'_>> {
-    // SAFETY: the buffers of the program's call.
-    unsafe { Buffers::new(list.as_ptr(), list.len()) }
-}
-
-fn receive(
-    sock: &Use,
-    fd: i32,
-    buffers: Option<Buffers<'_>>,
-    flags: i32,
-    plain: impl Fn() -> isize,
-) -> isize {
-    match buffers {
-        Some(buffers) => received(stream::receive(sock, fd, &buffers, flags, plain)),
-        None => plain(),
-    }
-}
-
-fn send_from(
-    sock: &Use,
-    fd: i32,
-    buffers: Option<Buffers<'_>>,
-    flags: i32,
-    plain: impl Fn() -> isize,
-) -> isize {
-    match buffers {
-        Some(buffers) => sent(stream::send(sock, fd, &buffers, flags, plain), flags),
-        None => plain(),
-    }
-}
-
-/// What `writev` and its like are to send; `None` for the kernel to answer: it refuses
-/// the list, or has nothing to write, and then it never asks the socket.
+/// What `readv`, `writev` and their like are about; `None` for the kernel to answer: it refuses
+/// the list, or has nothing to do, and then it never asks the socket.
 ///
 /// # Safety
 /// As for [`Buffers::new`].
-unsafe fn vector_to_send<'a>(list: *const libc::iovec, count: i32) -> Option<Buffers<'a>> {
+unsafe fn vector_to_move<'a>(list: *const libc::iovec, count: i32) -> Option<Buffers<'a>> {
     // SAFETY: the caller's promise.
     unsafe { Buffers::new(list, count as usize) }.filter(|parts| !parts.is_empty())
 }
@@ -153,7 +123,12 @@ export! {
             return n;
         }
         match descriptors::sock(fd) {
-            Some(sock) if len > 0 => receive(&sock, fd, buffers(&[vector(at, len)]), 0, plain),
+            Some(sock) if len > 0 => {
+                let part = vector(at, len);
+                // SAFETY: one buffer, the program's.
+                let buffers = || unsafe { Buffers::new(&raw const part, 1) };
+                received(stream::receive(&sock, fd, buffers, 0, plain))
+            }
             _ => plain(),
         }
     }
@@ -165,10 +140,8 @@ export! {
         }
         let Some(sock) = descriptors::sock(fd) else { return plain() };
         // SAFETY: the program's list.
-        match unsafe { Buffers::new(list, count as usize) } {
-            Some(parts) if !parts.is_empty() => receive(&sock, fd, Some(parts), 0, plain),
-            _ => plain(),
-        }
+        let parts = || unsafe { vector_to_move(list, count) };
+        received(stream::receive(&sock, fd, parts, 0, plain))
     }
 
     fn preadv2(fd: i32, list: *const libc::iovec, count: i32, offset: i64, flags: i32) -> isize {
@@ -179,8 +152,8 @@ export! {
         };
         let dont_wait = if flags != 0 { libc::MSG_DONTWAIT } else { 0 };
         // SAFETY: the program's list.
-        let parts = unsafe { Buffers::new(list, count as usize) };
-        receive(&sock, fd, parts, dont_wait, plain)
+        let parts = || unsafe { Buffers::new(list, count as usize) };
+        received(stream::receive(&sock, fd, parts, dont_wait, plain))
     }
 
     fn recv(fd: i32, at: *mut c_void, len: usize, flags: i32) -> isize {
@@ -189,7 +162,12 @@ export! {
             return n;
         }
         match descriptors::sock(fd) {
-            Some(sock) => receive(&sock, fd, buffers(&[vector(at, len)]), flags, plain),
+            Some(sock) => {
+                let part = vector(at, len);
+                // SAFETY: one buffer, the program's.
+                let buffers = || unsafe { Buffers::new(&raw const part, 1) };
+                received(stream::receive(&sock, fd, buffers, flags, plain))
+            }
             None => plain(),
         }
     }
@@ -202,8 +180,8 @@ export! {
         let Some(sock) = descriptors::sock(fd) else { return plain() };
         let part = vector(at, len);
         // SAFETY: one buffer, the program's.
-        let Some(buffers) = (unsafe { Buffers::new(&raw const part, 1) }) else { return plain() };
-        let outcome = stream::receive(&sock, fd, &buffers, flags, plain);
+        let buffers = || unsafe { Buffers::new(&raw const part, 1) };
+        let outcome = stream::receive(&sock, fd, buffers, flags, plain);
         if matches!(outcome, Outcome::Ours(Ok(_))) && !from.is_null() && !size.is_null() {
             // SAFETY: TCP gives no address; the program's length word.
             unsafe { *size = 0 };
@@ -221,13 +199,9 @@ export! {
             // SAFETY: passed on.
             _ => return unsafe { received_rights(message, plain()) },
         };
-        // SAFETY: the program's message header.
-        let header = unsafe { message.read() };
-        // SAFETY: the program's buffers.
-        let Some(buffers) = (unsafe { Buffers::new(header.msg_iov, header.msg_iovlen) }) else {
-            return plain();
-        };
-        let outcome = stream::receive(&sock, fd, &buffers, flags, plain);
+        // SAFETY: the program's message header and its buffers.
+        let buffers = || unsafe { Buffers::new((*message).msg_iov, (*message).msg_iovlen) };
+        let outcome = stream::receive(&sock, fd, buffers, flags, plain);
         if matches!(outcome, Outcome::Ours(Ok(_))) {
             // SAFETY: the program's message header.
             unsafe {
@@ -249,18 +223,24 @@ export! {
             }
             return n;
         }
-        // SAFETY: null or the program's time.
-        let deadline = unsafe { time.as_ref() }.map(|t| sys::now_ns() + duration(t).as_nanos() as u64);
+        // SAFETY: any two words.
+        let limit = unsafe { claims::value(time) };
+        if limit.is_none() && !time.is_null() {
+            // SAFETY: passed on.
+            return unsafe { real::recvmmsg(fd, list, count, flags, time) };
+        }
+        let deadline = limit.map(|t| sys::now_ns() + duration(&t).as_nanos() as u64);
+        let count = count.min(MESSAGES_MAX);
         let mut flags = flags;
         for i in 0..count as usize {
-            // SAFETY: the program's list.
-            let entry = unsafe { &mut *list.add(i) };
-            // SAFETY: an entry of it.
-            let n = unsafe { recvmsg(fd, &raw mut entry.msg_hdr, flags & !libc::MSG_WAITFORONE) };
+            let entry = list.wrapping_add(i);
+            // SAFETY: an entry of the program's list.
+            let n = unsafe { recvmsg(fd, &raw mut (*entry).msg_hdr, flags & !libc::MSG_WAITFORONE) };
             if n < 0 {
                 return if i > 0 { i as i32 } else { -1 };
             }
-            entry.msg_len = n as u32;
+            // SAFETY: as above; its header was read.
+            unsafe { (*entry).msg_len = n as u32 };
             if flags & libc::MSG_WAITFORONE != 0 {
                 flags |= libc::MSG_DONTWAIT;
             }
@@ -304,7 +284,12 @@ export! {
             return n;
         }
         match descriptors::sock(fd) {
-            Some(sock) => send_from(&sock, fd, buffers(&[vector(at.cast_mut(), len)]), 0, plain),
+            Some(sock) => {
+                let part = vector(at.cast_mut(), len);
+                // SAFETY: one buffer, the program's.
+                let buffers = || unsafe { Buffers::new(&raw const part, 1) };
+                sent(stream::send(&sock, fd, buffers, 0, plain), 0)
+            }
             None => plain(),
         }
     }
@@ -316,8 +301,8 @@ export! {
         }
         let Some(sock) = descriptors::sock(fd) else { return plain() };
         // SAFETY: the program's list.
-        let parts = unsafe { vector_to_send(list, count) };
-        send_from(&sock, fd, parts, 0, plain)
+        let parts = || unsafe { vector_to_move(list, count) };
+        sent(stream::send(&sock, fd, parts, 0, plain), 0)
     }
 
     fn pwritev2(fd: i32, list: *const libc::iovec, count: i32, offset: i64, flags: i32) -> isize {
@@ -328,8 +313,8 @@ export! {
         };
         let dont_wait = if flags != 0 { libc::MSG_DONTWAIT } else { 0 };
         // SAFETY: the program's list.
-        let parts = unsafe { vector_to_send(list, count) };
-        send_from(&sock, fd, parts, dont_wait, plain)
+        let parts = || unsafe { vector_to_move(list, count) };
+        sent(stream::send(&sock, fd, parts, dont_wait, plain), dont_wait)
     }
 
     fn send(fd: i32, at: *const c_void, len: usize, flags: i32) -> isize {
@@ -339,7 +324,10 @@ export! {
         }
         match descriptors::sock(fd) {
             Some(sock) => {
-                send_from(&sock, fd, buffers(&[vector(at.cast_mut(), len)]), flags, plain)
+                let part = vector(at.cast_mut(), len);
+                // SAFETY: one buffer, the program's.
+                let buffers = || unsafe { Buffers::new(&raw const part, 1) };
+                sent(stream::send(&sock, fd, buffers, flags, plain), flags)
             }
             None => plain(),
         }
@@ -352,7 +340,10 @@ export! {
         }
         match descriptors::sock(fd) {
             Some(sock) => {
-                let n = send_from(&sock, fd, buffers(&[vector(at.cast_mut(), len)]), flags, plain);
+                let part = vector(at.cast_mut(), len);
+                // SAFETY: one buffer, the program's.
+                let buffers = || unsafe { Buffers::new(&raw const part, 1) };
+                let n = sent(stream::send(&sock, fd, buffers, flags, plain), flags);
                 note_fast_open(&sock, fd, flags);
                 n
             }
@@ -365,33 +356,31 @@ export! {
         if let Some(n) = young::send(fd, plain) {
             return n;
         }
-        let (sock, header) = match (descriptors::sock(fd), message.is_null()) {
-            // SAFETY: the program's message header.
-            (Some(sock), false) => (sock, unsafe { &*message }),
+        let sock = match descriptors::sock(fd) {
+            Some(sock) if !message.is_null() => sock,
             // SAFETY: passed on.
             _ => return unsafe { send_rights(fd, message, flags) },
         };
-        // SAFETY: the program's buffers.
-        let buffers = unsafe { Buffers::new(header.msg_iov, header.msg_iovlen) };
-        send_from(&sock, fd, buffers, flags, plain)
+        // SAFETY: the program's message header and its buffers.
+        let buffers = || unsafe { Buffers::new((*message).msg_iov, (*message).msg_iovlen) };
+        sent(stream::send(&sock, fd, buffers, flags, plain), flags)
     }
 
     fn sendmmsg(fd: i32, list: *mut libc::mmsghdr, count: u32, flags: i32) -> i32 {
-        // SAFETY: the program's list.
-        let has_control = |i| unsafe { (*list.add(i)).msg_hdr.msg_controllen != 0 };
-        if descriptors::sock(fd).is_none() && !(0..count as usize).any(has_control) {
+        let count = count.min(MESSAGES_MAX);
+        if descriptors::sock(fd).is_none() && !has_rights(list, count as usize) {
             // SAFETY: passed on.
             return unsafe { real::sendmmsg(fd, list, count, flags) };
         }
         for i in 0..count as usize {
-            // SAFETY: the program's list.
-            let entry = unsafe { &mut *list.add(i) };
-            // SAFETY: an entry of it.
-            let n = unsafe { sendmsg(fd, &raw const entry.msg_hdr, flags) };
+            let entry = list.wrapping_add(i);
+            // SAFETY: an entry of the program's list.
+            let n = unsafe { sendmsg(fd, &raw const (*entry).msg_hdr, flags) };
             if n < 0 {
                 return if i > 0 { i as i32 } else { -1 };
             }
-            entry.msg_len = n as u32;
+            // SAFETY: as above; its header was read.
+            unsafe { (*entry).msg_len = n as u32 };
         }
         count as i32
     }
@@ -456,13 +445,36 @@ export! {
     }
 }
 
+/// Messages of which `sendmmsg` and `recvmmsg` take no more: `UIO_MAXIOV`.
+const MESSAGES_MAX: u32 = 1024;
+
+/// Whether there may be descriptors beside any of the messages that are to be sent on a socket
+/// that is not ours, and one of them ours.
+fn has_rights(list: *const libc::mmsghdr, count: usize) -> bool {
+    // SAFETY: only asked of what can be read.
+    let has_control = |at: *const libc::mmsghdr| unsafe { (*at).msg_hdr.msg_controllen != 0 };
+    let entry = |i| list.wrapping_add(i);
+    if !descriptors::are_any() {
+        return false;
+    }
+    if claims::holds(claims::Of::Message, list, count * size_of::<libc::mmsghdr>()) {
+        return (0..count).map(entry).any(has_control);
+    }
+    // The kernel sends those before the one that cannot be read.
+    let is_there =
+        |at: &*const libc::mmsghdr| sys::is_readable(at.cast(), size_of::<libc::mmsghdr>());
+    (0..count).map(entry).take_while(is_there).any(has_control)
+}
+
 /// `sendmsg` on a socket that is not ours: descriptors may lie beside the message.
 ///
 /// # Safety
 /// As `sendmsg`.
 unsafe fn send_rights(fd: i32, message: *const libc::msghdr, flags: i32) -> isize {
-    // SAFETY: null or the program's message header.
-    match unsafe { message.as_ref() } {
+    let may_have_rights = descriptors::are_any()
+        && claims::holds(claims::Of::Message, message, size_of::<libc::msghdr>());
+    // SAFETY: the program's message header, which can be read.
+    match may_have_rights.then(|| unsafe { &*message }) {
         Some(header) if header.msg_controllen != 0 => {
             // SAFETY: the caller's promise.
             unsafe { parcel::send_rights(header, |header| real::sendmsg(fd, header, flags)) }
@@ -938,8 +950,16 @@ export! {
             // SAFETY: passed on.
             return unsafe { real::setsockopt(fd, level, name, value, len) };
         }
-        // SAFETY: the program promises `len` readable bytes.
-        let first = unsafe { value.cast::<i32>().read_unaligned() };
+        let first = match sock.phase() {
+            // SAFETY: any word is a number.
+            Phase::Smc => unsafe { claims::value(value.cast::<i32>()) },
+            // Before it has moved, the value changes nothing.
+            _ => Some(0),
+        };
+        let Some(first) = first else {
+            // SAFETY: passed on.
+            return unsafe { real::setsockopt(fd, level, name, value, len) };
+        };
         match control::before_set_option(&sock, level, name, first) {
             OptionAnswer::Kernel | OptionAnswer::FirstByte(_) => {}
             OptionAnswer::Value(result) => return result,
@@ -1004,26 +1024,10 @@ fn milliseconds(timeout: i32) -> Option<Duration> {
     u64::try_from(timeout).ok().map(Duration::from_millis)
 }
 
-/// The array, if it holds a descriptor that needs us.
-///
-/// # Safety
-/// As `poll`.
-pub(crate) unsafe fn poll_entries<'a>(
-    fds: *mut libc::pollfd,
-    count: u64,
-) -> Option<&'a mut [libc::pollfd]> {
-    if fds.is_null() || count > i32::MAX as u64 {
-        return None;
-    }
-    // SAFETY: the program's array.
-    let entries = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
-    multiplex::concerns_us(entries).then_some(entries)
-}
-
 export! {
     fn poll(fds: *mut libc::pollfd, count: u64, timeout: i32) -> i32 {
         // SAFETY: the program's array.
-        match unsafe { poll_entries(fds, count) } {
+        match unsafe { multiplex::entries(fds, count) } {
             // SAFETY: no signal mask.
             Some(entries) => answer(unsafe {
                 multiplex::poll(entries, milliseconds(timeout), core::ptr::null())
@@ -1034,13 +1038,14 @@ export! {
     }
 
     fn ppoll(fds: *mut libc::pollfd, count: u64, time: *const libc::timespec, mask: Mask) -> i32 {
-        // SAFETY: null or the program's time.
-        let timeout = unsafe { time.as_ref() };
         // SAFETY: the program's array.
-        match unsafe { poll_entries(fds, count) } {
-            Some(entries) if timeout.is_none_or(is_valid) => {
+        let entries = unsafe { multiplex::entries(fds, count) };
+        // SAFETY: null or the program's time.
+        let timeout = || unsafe { time.as_ref() };
+        match entries {
+            Some(entries) if timeout().is_none_or(is_valid) => {
                 // SAFETY: the program's signal set, of which the kernel reads 8 bytes.
-                answer(unsafe { multiplex::poll(entries, timeout.map(duration), mask) }) as i32
+                answer(unsafe { multiplex::poll(entries, timeout().map(duration), mask) }) as i32
             }
             // SAFETY: passed on.
             _ => unsafe { real::ppoll(fds, count, time, mask) },
@@ -1070,16 +1075,16 @@ export! {
     }
 
     fn select(nfds: i32, read: *mut c_void, write: *mut c_void, except: *mut c_void, time: *mut libc::timeval) -> i32 {
-        let sets = fd_sets(nfds, read, write, except);
         // SAFETY: null or the program's time.
-        let timeout = unsafe { time.as_ref() };
-        let valid = timeout.is_none_or(|t| t.tv_sec >= 0 && t.tv_usec >= 0);
+        let timeout = || unsafe { time.as_ref() };
+        let is_valid = || timeout().is_none_or(|t| t.tv_sec >= 0 && t.tv_usec >= 0);
+        let sets = fd_sets(nfds, read, write, except);
         // SAFETY: the program's sets.
-        let Some(sets) = sets.filter(|sets| valid && unsafe { sets.concern_us() }) else {
+        let Some(sets) = sets.filter(|sets| unsafe { sets.concern_us() } && is_valid()) else {
             // SAFETY: passed on.
             return unsafe { real::select(nfds, read, write, except, time) };
         };
-        let left = timeout.map(|t| Duration::new(t.tv_sec as u64, 0) + Duration::from_micros(t.tv_usec as u64));
+        let left = timeout().map(|t| Duration::new(t.tv_sec as u64, 0) + Duration::from_micros(t.tv_usec as u64));
         let start = sys::now_ns();
         // SAFETY: the program's sets, no signal mask.
         let result = unsafe { multiplex::select(sets, left, core::ptr::null()) };
@@ -1097,12 +1102,12 @@ export! {
     fn pselect(nfds: i32, read: *mut c_void, write: *mut c_void, except: *mut c_void, time: *const libc::timespec, mask: Mask) -> i32 {
         let sets = fd_sets(nfds, read, write, except);
         // SAFETY: null or the program's time.
-        let timeout = unsafe { time.as_ref() };
+        let timeout = || unsafe { time.as_ref() };
         // SAFETY: the program's sets.
-        match sets.filter(|sets| timeout.is_none_or(is_valid) && unsafe { sets.concern_us() }) {
+        match sets.filter(|sets| unsafe { sets.concern_us() } && timeout().is_none_or(is_valid)) {
             // SAFETY: the program's sets and mask.
             Some(sets) => answer(unsafe {
-                multiplex::select(sets, timeout.map(duration), mask)
+                multiplex::select(sets, timeout().map(duration), mask)
             }) as i32,
             // SAFETY: passed on.
             None => unsafe { real::pselect(nfds, read, write, except, time, mask) },
@@ -1131,30 +1136,33 @@ export! {
     fn epoll_wait(epfd: i32, events: *mut libc::epoll_event, max: i32, timeout: i32) -> i32 {
         let mask = core::ptr::null();
         let plain = plain!(real::epoll_wait(epfd, events, max, timeout));
-        wait_in(epfd, events, max, milliseconds(timeout), mask, plain)
+        wait_in(epfd, events, max, || milliseconds(timeout), mask, plain)
     }
 
     fn epoll_pwait(epfd: i32, events: *mut libc::epoll_event, max: i32, timeout: i32, mask: Mask) -> i32 {
         let plain = plain!(real::epoll_pwait(epfd, events, max, timeout, mask));
-        wait_in(epfd, events, max, milliseconds(timeout), mask, plain)
+        wait_in(epfd, events, max, || milliseconds(timeout), mask, plain)
     }
 
     fn epoll_pwait2(epfd: i32, events: *mut libc::epoll_event, max: i32, time: *const libc::timespec, mask: Mask) -> i32 {
         let plain = plain!(real::epoll_pwait2(epfd, events, max, time, mask));
         // SAFETY: null or the program's time.
-        match unsafe { time.as_ref() } {
-            Some(time) if !is_valid(time) => plain(),
-            time => wait_in(epfd, events, max, time.map(duration), mask, plain),
+        let limit = || unsafe { time.as_ref() };
+        let is_answered_here = descriptors::set(epfd).is_some_and(epoll::Set::is_tagged);
+        if is_answered_here && !limit().is_none_or(is_valid) {
+            return plain();
         }
+        wait_in(epfd, events, max, || limit().map(duration), mask, plain)
     }
 }
 
-/// `epoll_wait` and its kin.
+/// `epoll_wait` and its kin. `timeout` is asked for when the kernel has taken it, or is not to
+/// be asked.
 fn wait_in(
     epfd: i32,
     events: *mut libc::epoll_event,
     max: i32,
-    timeout: Option<Duration>,
+    timeout: impl Fn() -> Option<Duration>,
     mask: Mask,
     plain: impl Fn() -> i32,
 ) -> i32 {
@@ -1173,7 +1181,7 @@ fn wait_in(
         }
     }
     // SAFETY: the program's array and mask.
-    answer(unsafe { epoll::wait(set, epfd, events, max as usize, timeout, mask) }) as i32
+    answer(unsafe { epoll::wait(set, epfd, events, max as usize, timeout(), mask) }) as i32
 }
 
 pub(crate) fn fd_sets(

@@ -15,7 +15,7 @@ use crate::{fork, real, uring};
 use core::ffi::c_void;
 use core::time::Duration;
 use sidestep_device::sys;
-use sidestep_socket::{descriptors, process};
+use sidestep_socket::{claims, descriptors, multiplex, process};
 
 /// The arguments of a call.
 type Words = [usize; 6];
@@ -82,13 +82,11 @@ unsafe fn on_any(number: i64, words: Words) -> Option<i64> {
                 i64::from(exports::execveat(fd, b as _, c as _, d as _, e as i32))
             }
             libc::SYS_clone if fork::is_fork(a as u64) => fork::around(|| pass_on(number, words)),
-            // SAFETY: the kernel demands at least the first word of `struct clone_args`.
-            libc::SYS_clone3 if a != 0 && fork::is_fork(*(a as *const u64)) => {
+            libc::SYS_clone3 if clone_flags(a).is_some_and(fork::is_fork) => {
                 fork::around(|| pass_on(number, words))
             }
             libc::SYS_clone if fork::lends_memory(a as u64) => lend(number, words),
-            // SAFETY: as above.
-            libc::SYS_clone3 if a != 0 && fork::lends_memory(*(a as *const u64)) => {
+            libc::SYS_clone3 if clone_flags(a).is_some_and(fork::lends_memory) => {
                 lend(number, words)
             }
             libc::SYS_io_uring_setup if uring::is_refused() => {
@@ -98,6 +96,12 @@ unsafe fn on_any(number: i64, words: Words) -> Option<i64> {
             _ => return None,
         }
     })
+}
+
+/// The first word of `struct clone_args`, which the kernel demands.
+fn clone_flags(arguments: usize) -> Option<u64> {
+    // SAFETY: any word is a number.
+    unsafe { claims::value(arguments as *const u64) }
 }
 
 /// A clone whose child runs in our memory.
@@ -110,14 +114,14 @@ unsafe fn lend(number: i64, words: Words) -> i64 {
 /// Calls that AArch64 never had.
 #[cfg(target_arch = "x86_64")]
 unsafe fn on_old_number(number: i64, words: Words) -> Option<i64> {
-    let [a, b, c, d, e, _] = words;
+    let [a, b, c, d, ..] = words;
     let fd = a as i32;
     // SAFETY: as in `on_any`.
     Some(unsafe {
         match number {
             libc::SYS_dup2 => i64::from(exports::dup2(fd, b as i32)),
             libc::SYS_poll => i64::from(exports::poll(a as _, b as u64, c as i32)),
-            libc::SYS_select => i64::from(exports::select(fd, b as _, c as _, d as _, e as _)),
+            libc::SYS_select => return old_select(words),
             libc::SYS_epoll_create => i64::from(exports::epoll_create(fd)),
             libc::SYS_epoll_wait => i64::from(exports::epoll_wait(fd, b as _, c as i32, d as i32)),
             libc::SYS_pipe => i64::from(exports::pipe(a as _)),
@@ -192,12 +196,35 @@ fn is_mask(at: usize, size: usize) -> bool {
     at == 0 || size == size_of::<u64>()
 }
 
+/// Whether there is no limit of time, or one that can be read: libc's own functions read it
+/// before the kernel is asked.
+fn is_time<T: Copy>(at: usize) -> bool {
+    // SAFETY: any words are numbers.
+    at == 0 || unsafe { claims::value(at as *const T) }.is_some()
+}
+
+/// `select`, before it was `pselect6`.
+#[cfg(target_arch = "x86_64")]
+unsafe fn old_select([nfds, read, write, except, time, _]: Words) -> Option<i64> {
+    let nfds = nfds as i32;
+    let [read, write, except] = [read, write, except].map(|set| set as *mut c_void);
+    // SAFETY: the program's sets and time.
+    unsafe {
+        let sets = exports::fd_sets(nfds, read, write, except);
+        if !sets.is_some_and(|sets| sets.concern_us()) || !is_time::<libc::timeval>(time) {
+            return None;
+        }
+        Some(i64::from(exports::select(nfds, read, write, except, time as _)))
+    }
+}
+
 /// `ppoll`, which writes back the time that is left.
 unsafe fn poll([fds, count, time, mask, size, _]: Words) -> Option<i64> {
     let fds = fds as *mut libc::pollfd;
     // SAFETY: the program's array, time and mask.
     unsafe {
-        if !is_mask(mask, size) || exports::poll_entries(fds, count as u64).is_none() {
+        let concerns_us = multiplex::entries(fds, count as u64).is_some();
+        if !is_mask(mask, size) || !concerns_us || !is_time::<libc::timespec>(time) {
             return None;
         }
         Some(counting_down(time as *mut libc::timespec, |time| {
@@ -208,15 +235,19 @@ unsafe fn poll([fds, count, time, mask, size, _]: Words) -> Option<i64> {
 
 /// `pselect6`: the last argument points to the mask and its size.
 unsafe fn select([nfds, read, write, except, time, sized_mask]: Words) -> Option<i64> {
-    // SAFETY: null or the program's two words.
-    let [mask, size] =
-        unsafe { (sized_mask as *const [usize; 2]).as_ref() }.map_or([0; 2], |it| *it);
+    // SAFETY: any two words are numbers.
+    let claimed = unsafe { claims::value(sized_mask as *const [usize; 2]) };
+    if claimed.is_none() && sized_mask != 0 {
+        return None;
+    }
+    let [mask, size] = claimed.unwrap_or_default();
     let nfds = nfds as i32;
     let [read, write, except] = [read, write, except].map(|set| set as *mut c_void);
     // SAFETY: the program's sets, time and mask.
     unsafe {
         let sets = exports::fd_sets(nfds, read, write, except);
-        if !is_mask(mask, size) || !sets.is_some_and(|sets| sets.concern_us()) {
+        let concerns_us = sets.is_some_and(|sets| sets.concern_us());
+        if !is_mask(mask, size) || !concerns_us || !is_time::<libc::timespec>(time) {
             return None;
         }
         Some(counting_down(time as *mut libc::timespec, |time| {
@@ -235,10 +266,14 @@ unsafe fn counting_down(
 ) -> i64 {
     let start = sys::now_ns();
     let result = call(time);
-    // SAFETY: the caller's promise.
-    if let Some(time) = unsafe { time.as_mut() }.filter(|time| exports::is_valid(time)) {
+    // SAFETY: any two words are numbers.
+    let limit = unsafe { claims::value(time) };
+    if let Some(limit) = limit.filter(exports::is_valid) {
         let passed = Duration::from_nanos(sys::now_ns() - start);
-        *time = sys::timespec(exports::duration(time).saturating_sub(passed));
+        let left = sys::timespec(exports::duration(&limit).saturating_sub(passed));
+        let words = [left.tv_sec.to_ne_bytes(), left.tv_nsec.to_ne_bytes()];
+        // A time that is not to be written stays as it is, as with the kernel.
+        let _ = sys::write_own(time.cast(), words.as_flattened());
     }
     i64::from(result)
 }

@@ -303,6 +303,20 @@ pub fn note_highest(fd: i32) {
     }
 }
 
+/// Whether any descriptor was ever entered.
+#[inline]
+#[must_use]
+pub fn are_any() -> bool {
+    TABLE.0.is_begun()
+}
+
+/// Highest descriptor that was ever entered, 0 if none was.
+#[inline]
+#[must_use]
+pub fn highest() -> usize {
+    HIGHEST.load(Ordering::Relaxed)
+}
+
 /// Whether `fd` is the lowest descriptor that refers to `sock`: so that a walk over
 /// all descriptors meets each socket once.
 #[must_use]

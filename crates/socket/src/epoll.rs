@@ -237,12 +237,7 @@ pub unsafe fn control(
     if !crate::descriptors::is_ours(fd) || operation != libc::EPOLL_CTL_DEL && event.is_null() {
         return None;
     }
-    let wish = if event.is_null() {
-        libc::epoll_event { events: 0, u64: 0 }
-    } else {
-        // SAFETY: the caller's promise; epoll_event is packed, so read as a whole.
-        unsafe { event.read_unaligned() }
-    };
+    let wish = Wish(event);
     let answer = match watch(epfd, operation, fd, wish) {
         Some(answer) => answer,
         None => {
@@ -257,6 +252,24 @@ pub unsafe fn control(
         }
     };
     Some(if answer == Err(UNTRACKED) { leave_untracked(epfd, fd) } else { answer })
+}
+
+/// What the program wants to be told, where it says so. DEL never looks there.
+#[derive(Clone, Copy)]
+struct Wish(*const libc::epoll_event);
+
+impl Wish {
+    /// The kernel's answer: it looks first, and refuses a bad pointer.
+    fn ask_kernel(self, epfd: i32, operation: i32, fd: i32) -> Result<usize, Errno> {
+        sys::epoll_ctl_at(epfd, operation, fd, self.0).map_err(|errno| errno.0)
+    }
+
+    /// What is there: the kernel has looked, or is not asked.
+    fn read(self) -> libc::epoll_event {
+        // SAFETY: the promise of the caller of `control`; epoll_event is packed, so read as a
+        // whole.
+        unsafe { self.0.read_unaligned() }
+    }
 }
 
 /// The kernel has accepted a registration, and there is no room to remember it: not an error
@@ -328,12 +341,7 @@ impl Watch {
 
 /// `epoll_ctl` on a socket that has no object and needs none for it: the kernel's answer.
 /// `None`: it is none, or it needs one, as it is to be in a second set.
-fn watch(
-    epfd: i32,
-    operation: i32,
-    fd: i32,
-    wish: libc::epoll_event,
-) -> Option<Result<usize, Errno>> {
+fn watch(epfd: i32, operation: i32, fd: i32, wish: Wish) -> Option<Result<usize, Errno>> {
     let watch = Some(fd).filter(|fd| crate::descriptors::is_bare(*fd)).and_then(Watch::place)?;
     let held = Held::enter(young::growing(fd));
     let has_object = young::stage(fd).is_none() || !crate::descriptors::is_bare(fd);
@@ -345,15 +353,15 @@ fn watch(
     if operation == libc::EPOLL_CTL_ADD && is_watched && !is_here {
         return None;
     }
-    let answer = kernel_control(epfd, operation, fd, wish.events, wish.u64);
+    let answer = wish.ask_kernel(epfd, operation, fd);
     if answer.is_ok() {
         match operation {
             libc::EPOLL_CTL_ADD => {
                 let Some(set) = set_of(epfd) else { return Some(Err(UNTRACKED)) };
-                watch.wish_for(wish);
+                watch.wish_for(wish.read());
                 watch.set.store(core::ptr::from_ref(set).cast_mut(), Ordering::Relaxed);
             }
-            libc::EPOLL_CTL_MOD if is_here => watch.wish_for(wish),
+            libc::EPOLL_CTL_MOD if is_here => watch.wish_for(wish.read()),
             libc::EPOLL_CTL_DEL if is_here => watch.forget(),
             _ => {}
         }
@@ -388,13 +396,14 @@ pub(crate) fn forget_watch(fd: i32) {
     Watch::of(fd).inspect(|watch| watch.forget());
 }
 
-fn add(epfd: i32, fd: i32, sock: &'static Sock, wish: libc::epoll_event) -> Result<usize, Errno> {
+fn add(epfd: i32, fd: i32, sock: &'static Sock, wish: Wish) -> Result<usize, Errno> {
     if let Some((set, registration)) = find(epfd, fd, sock)
         && registration.is_tagged()
     {
         if registration.state.load(Ordering::Relaxed) & PARKED == 0 {
             return Err(libc::EEXIST);
         }
+        let wish = wish.read();
         if wish.events & EPOLLEXCLUSIVE != 0 && wish.events & !EXCLUSIVE_ALLOWED != 0 {
             return Err(libc::EINVAL);
         }
@@ -402,9 +411,9 @@ fn add(epfd: i32, fd: i32, sock: &'static Sock, wish: libc::epoll_event) -> Resu
         registration.wish_for(set, wish);
         return Ok(0);
     }
-    let answer = kernel_control(epfd, libc::EPOLL_CTL_ADD, fd, wish.events, wish.u64)?;
+    let answer = wish.ask_kernel(epfd, libc::EPOLL_CTL_ADD, fd)?;
     let set = set_of(epfd).ok_or(UNTRACKED)?;
-    let registration = Registration::make(set, sock, fd, wish).ok_or(UNTRACKED)?;
+    let registration = Registration::make(set, sock, fd, wish.read()).ok_or(UNTRACKED)?;
     match sock.phase() {
         Phase::Smc => registration.take_over(set, sock),
         Phase::Offered => registration.tag(set),
@@ -413,16 +422,16 @@ fn add(epfd: i32, fd: i32, sock: &'static Sock, wish: libc::epoll_event) -> Resu
     Ok(answer)
 }
 
-fn modify(
-    epfd: i32,
-    fd: i32,
-    sock: &'static Sock,
-    wish: libc::epoll_event,
-) -> Result<usize, Errno> {
+fn modify(epfd: i32, fd: i32, sock: &'static Sock, wish: Wish) -> Result<usize, Errno> {
     let Some((set, registration)) = find(epfd, fd, sock) else {
-        return kernel_control(epfd, libc::EPOLL_CTL_MOD, fd, wish.events, wish.u64);
+        return wish.ask_kernel(epfd, libc::EPOLL_CTL_MOD, fd);
     };
-    if registration.is_tagged() {
+    let is_tagged = registration.is_tagged();
+    if !is_tagged {
+        wish.ask_kernel(epfd, libc::EPOLL_CTL_MOD, fd)?;
+    }
+    let wish = wish.read();
+    if is_tagged {
         if registration.state.load(Ordering::Relaxed) & PARKED != 0 {
             return Err(libc::ENOENT);
         }
@@ -430,8 +439,6 @@ fn modify(
         if (wish.events | before) & EPOLLEXCLUSIVE != 0 {
             return Err(libc::EINVAL);
         }
-    } else {
-        kernel_control(epfd, libc::EPOLL_CTL_MOD, fd, wish.events, wish.u64)?;
     }
     registration.wish_for(set, wish);
     Ok(0)

@@ -16,6 +16,7 @@
 mod account;
 mod autocache;
 mod claim;
+pub mod claims;
 pub mod control;
 pub mod descriptors;
 mod distant;

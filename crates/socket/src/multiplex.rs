@@ -8,9 +8,9 @@
 
 use crate::descriptors::{self, Use};
 use crate::sock::{Conn, Phase, Sock};
-use crate::{Errno, gateway, readiness, switch, wait};
+use crate::{Errno, claims, gateway, readiness, switch, wait};
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use sidestep_device::map::{self, Mapping};
 use sidestep_device::slab::Record;
@@ -26,11 +26,34 @@ const ALWAYS: u32 = mask::ERR | mask::HUP;
 /// The same, and a descriptor that is none.
 const ALWAYS_REPORTED: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
 
-/// Whether any descriptor of the array needs us: a connection in shared memory, or
-/// an epoll set that holds one.
-#[must_use]
-pub fn concerns_us(entries: &[libc::pollfd]) -> bool {
-    entries.iter().any(|entry| concerns(entry.fd))
+/// Whether any descriptor may need us: some connection of this process has moved, or is
+/// connecting to another host. Until then nothing of the program is looked at here.
+static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
+
+/// A socket is in a phase in which its readiness is not the kernel's.
+pub(crate) fn begin() {
+    // Hardly ever: a write would take the line away from all others.
+    if !HAS_BEGUN.load(Ordering::Relaxed) {
+        HAS_BEGUN.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The program's array, if any descriptor in it needs us: a connection in shared memory, or an
+/// epoll set that holds one. `None` for the kernel to answer, `EFAULT` included.
+///
+/// # Safety
+/// As `poll`.
+pub unsafe fn entries<'a>(fds: *mut libc::pollfd, count: u64) -> Option<&'a mut [libc::pollfd]> {
+    if !HAS_BEGUN.load(Ordering::Relaxed) || count > i32::MAX as u64 {
+        return None;
+    }
+    let len = count as usize * size_of::<libc::pollfd>();
+    if !claims::holds(claims::Of::Entries, fds, len) {
+        return None;
+    }
+    // SAFETY: the program's array, which can be read.
+    let entries = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
+    entries.iter().any(|entry| concerns(entry.fd)).then_some(entries)
 }
 
 /// Whether a descriptor needs us.
@@ -426,18 +449,26 @@ pub struct FdSets {
 }
 
 impl FdSets {
-    /// Whether any descriptor in them needs us.
+    /// Whether any descriptor in them needs us. No for the kernel to answer, `EFAULT` included.
     ///
     /// # Safety
-    /// Each set is null or has room for `nfds` bits.
+    /// As `select`.
     #[must_use]
     pub unsafe fn concern_us(&self) -> bool {
-        // SAFETY: the caller's promise.
-        (0..self.nfds).any(|fd| unsafe { self.events(fd) } != 0 && concerns(fd as i32))
+        // The kernel looks no further than there are descriptors, and so do we.
+        let nfds = self.nfds.min(descriptors::highest() + 1);
+        let len = nfds.div_ceil(64) * size_of::<u64>();
+        let holds = |of, set: *mut u64| set.is_null() || claims::holds(of, set, len);
+        HAS_BEGUN.load(Ordering::Relaxed)
+            && holds(claims::Of::Read, self.read)
+            && holds(claims::Of::Write, self.write)
+            && holds(claims::Of::Except, self.except)
+            // SAFETY: what is looked at can be read.
+            && (0..nfds).any(|fd| unsafe { self.events(fd) } != 0 && concerns(fd as i32))
     }
 
     /// # Safety
-    /// As [`Self::concern_us`].
+    /// Each set is null or has room for this bit.
     unsafe fn events(&self, fd: usize) -> i16 {
         // SAFETY: the caller's promise.
         let (read, write, except) =
@@ -447,7 +478,7 @@ impl FdSets {
     }
 
     /// # Safety
-    /// As [`Self::concern_us`].
+    /// Each set is null or has room for this entry's bit.
     unsafe fn answer(&self, entry: &libc::pollfd) -> usize {
         const READABLE: i16 = libc::POLLIN | libc::POLLHUP | libc::POLLERR;
         const WRITABLE: i16 = libc::POLLOUT | libc::POLLERR;
@@ -469,7 +500,7 @@ impl FdSets {
     }
 
     /// # Safety
-    /// As [`Self::concern_us`].
+    /// Each set is null or has room for `nfds` bits.
     unsafe fn clear(&self) {
         for set in [self.read, self.write, self.except] {
             if !set.is_null() {

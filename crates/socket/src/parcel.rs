@@ -533,8 +533,9 @@ pub unsafe fn send_rights(header: &libc::msghdr, send: impl Fn(&libc::msghdr) ->
         descriptors::sock(fd).is_some()
     };
     let mut concerns_us = false;
-    if !header.msg_control.is_null() && header.msg_controllen <= size_of_val(&control) {
-        // SAFETY: the caller's promise.
+    let fits = header.msg_controllen <= size_of_val(&control);
+    if fits && sys::is_readable(header.msg_control.cast(), header.msg_controllen) {
+        // SAFETY: the caller's promise; it can be read.
         unsafe { each_right(header, |place| concerns_us |= is_ours(place.read_unaligned())) };
     }
     if !concerns_us {

@@ -637,6 +637,9 @@ impl Sock {
 
     /// Moves on.
     pub fn set_phase(&self, phase: Phase) {
+        if matches!(phase, Phase::Smc | Phase::Offered) {
+            multiplex::begin();
+        }
         self.phase.store(phase as u8, Ordering::SeqCst);
     }
 

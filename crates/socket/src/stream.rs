@@ -146,11 +146,13 @@ impl<'a> Buffers<'a> {
 }
 
 /// Sends the buffers, by whichever path the connection uses. `plain` makes the
-/// program's own call.
-pub fn send(
+/// program's own call. The buffers are asked for when they are to be copied, so what goes by
+/// TCP is looked at by the kernel alone; `None`: it would refuse them, or has nothing to do
+/// with them, and answers itself.
+pub fn send<'a>(
     sock: &Use,
     fd: i32,
-    buffers: &Buffers<'_>,
+    buffers: impl Fn() -> Option<Buffers<'a>>,
     flags: i32,
     plain: impl Fn() -> isize,
 ) -> Outcome {
@@ -158,7 +160,8 @@ pub fn send(
         if let Some(n) = send_by_tcp(sock, fd, &plain) {
             return Outcome::Plain(n);
         }
-        if let Some(answer) = smc_send(sock, fd, buffers, flags) {
+        let Some(buffers) = buffers() else { return Outcome::Plain(plain()) };
+        if let Some(answer) = smc_send(sock, fd, &buffers, flags) {
             return Outcome::Ours(answer);
         }
     }
@@ -455,11 +458,12 @@ impl RingSend<'_> {
     }
 }
 
-/// Receives into the buffers, by whichever path the connection uses.
-pub fn receive(
+/// Receives into the buffers, by whichever path the connection uses. They are asked for as
+/// in [`send`].
+pub fn receive<'a>(
     sock: &Use,
     fd: i32,
-    buffers: &Buffers<'_>,
+    buffers: impl Fn() -> Option<Buffers<'a>>,
     flags: i32,
     plain: impl Fn() -> isize,
 ) -> Outcome {
@@ -467,7 +471,8 @@ pub fn receive(
         if let Some(n) = receive_by_tcp(sock, fd, flags, &plain) {
             return Outcome::Plain(n);
         }
-        if let Some(answer) = smc_receive(sock, fd, buffers, flags) {
+        let Some(buffers) = buffers() else { return Outcome::Plain(plain()) };
+        if let Some(answer) = smc_receive(sock, fd, &buffers, flags) {
             return Outcome::Ours(answer);
         }
     }

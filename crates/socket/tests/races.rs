@@ -240,20 +240,20 @@ impl End {
     fn send(&self, bytes: &[u8]) {
         let part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         // SAFETY: one buffer, which is only read.
-        let buffers = unsafe { Buffers::new(&raw const part, 1) }.expect("short enough");
+        let buffers = || unsafe { Buffers::new(&raw const part, 1) };
         // SAFETY: the same buffer.
         let plain = || unsafe { libc::send(self.fd, part.iov_base, part.iov_len, 0) };
-        let sent = answered(stream::send(&self.sock(), self.fd, &buffers, 0, plain));
+        let sent = answered(stream::send(&self.sock(), self.fd, buffers, 0, plain));
         assert_eq!(sent, bytes.len(), "a blocking send sends all");
     }
 
     fn receive(&self, bytes: &mut [u8]) -> usize {
         let part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         // SAFETY: one buffer, writable.
-        let buffers = unsafe { Buffers::new(&raw const part, 1) }.expect("short enough");
+        let buffers = || unsafe { Buffers::new(&raw const part, 1) };
         // SAFETY: the same buffer.
         let plain = || unsafe { libc::recv(self.fd, part.iov_base, part.iov_len, 0) };
-        answered(stream::receive(&self.sock(), self.fd, &buffers, 0, plain))
+        answered(stream::receive(&self.sock(), self.fd, buffers, 0, plain))
     }
 }
 

@@ -1,0 +1,90 @@
+//! Memory that the program names in a call: a claim until the kernel has read it.
+//!
+//! A system call with a bad pointer fails with `EFAULT`, where a load of ours would be a fault.
+//! What is passed on untouched needs nothing. What we have to read before it is known whose
+//! the call is (the array of `poll`, the sets of `select`, the header of `sendmsg`) is tried
+//! first by a call that touches one word of each page, and if that says `EFAULT` the program's
+//! own call is left to the kernel, which says it as well.
+//!
+//! A loop makes the same call with the same array again and again. So what a thread has tried
+//! last is not tried again, and such a loop pays nothing. The price: an array that was good in
+//! the call before, and that the program has unmapped since, is a fault.
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+use sidestep_device::sys;
+
+/// What a claim is about; each has a memory of its own of what was tried last.
+#[derive(Clone, Copy)]
+pub enum Of {
+    /// The array of `poll`.
+    Entries,
+    /// A set of `select`: to read from, to write to, with urgent data.
+    Read,
+    /// See [`Self::Read`].
+    Write,
+    /// See [`Self::Read`].
+    Except,
+    /// What `sendmsg` is to send.
+    Message,
+}
+
+/// Kinds of claims.
+const KINDS: usize = 5;
+
+std::thread_local! {
+    static LAST: [Tried; KINDS] = const { [const { Tried::new() }; KINDS] };
+}
+
+/// A range that could be read.
+struct Tried {
+    /// 0: none.
+    at: AtomicUsize,
+    len: AtomicUsize,
+}
+
+impl Tried {
+    const fn new() -> Self {
+        Self { at: AtomicUsize::new(0), len: AtomicUsize::new(0) }
+    }
+
+    fn is(&self, at: usize, len: usize) -> bool {
+        // Acquire: the length is that of this address, also in a handler that interrupts `note`.
+        self.at.load(Ordering::Acquire) == at && self.len.load(Ordering::Relaxed) == len
+    }
+
+    fn note(&self, at: usize, len: usize) {
+        self.at.store(0, Ordering::Release);
+        self.len.store(len, Ordering::Release);
+        self.at.store(at, Ordering::Release);
+    }
+}
+
+/// Whether `len` bytes of the program can be read, as far as is known or the kernel says. No, if
+/// there are none.
+#[must_use]
+pub fn holds<T>(of: Of, at: *const T, len: usize) -> bool {
+    LAST.with(|last| {
+        let last = &last[of as usize];
+        if at.is_null() || len == 0 {
+            return false;
+        }
+        if last.is(at as usize, len) {
+            return true;
+        }
+        let holds = sys::is_readable(at.cast(), len);
+        if holds {
+            last.note(at as usize, len);
+        }
+        holds
+    })
+}
+
+/// The `T` that the program claims to have at an address, read with the kernel's help.
+///
+/// # Safety
+/// Any bytes are a valid `T`.
+#[must_use]
+pub unsafe fn value<T: Copy>(at: *const T) -> Option<T> {
+    // SAFETY: it can be read; any bytes will do.
+    sys::is_readable(at.cast(), size_of::<T>()).then(|| unsafe { at.read_unaligned() })
+}
