@@ -3,6 +3,7 @@
 
 #include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
 static char buffer[1000];
 
@@ -369,6 +370,76 @@ static void two_sleepers(struct pair *p)
     CHECK_EQ(do_recv(&p->self, 1, 0), 1);
 }
 
+/* A thread that waits for input, by poll() or select(), while another one only sends: what
+ * comes in the end wakes it, whatever became of the connection meanwhile. */
+struct waiter {
+    pthread_t thread;
+    int fd;
+    bool selects;
+    pid_t tid; /* 0 until it runs */
+    long result;
+    volatile bool done;
+};
+
+static void *wait_for_input(void *argument)
+{
+    struct waiter *waiter = argument;
+    __atomic_store_n(&waiter->tid, (pid_t)syscall(SYS_gettid), __ATOMIC_RELEASE);
+    if (waiter->selects) {
+        fd_set set;
+        FD_ZERO(&set);
+        FD_SET(waiter->fd, &set);
+        struct timeval time = {20, 0};
+        waiter->result = select(waiter->fd + 1, &set, NULL, NULL, &time);
+    } else {
+        waiter->result = poll_once(waiter->fd, POLLIN, 20000) == POLLIN;
+    }
+    waiter->done = true;
+    return NULL;
+}
+
+/* Whether a thread of this process sleeps. */
+static bool sleeps(pid_t tid)
+{
+    char path[64], text[256] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
+    int file = open(path, O_RDONLY);
+    CHECK(read(file, text, sizeof text - 1) > 0);
+    close(file);
+    const char *state = strrchr(text, ')');
+    return state != NULL && state[2] == 'S';
+}
+
+static void sleeps_while_another_thread_sends(struct pair *p, bool selects)
+{
+    struct waiter waiter = {.fd = p->self.fd, .selects = selects};
+    CHECK_EQ(pthread_create(&waiter.thread, NULL, wait_for_input, &waiter), 0);
+    pid_t tid;
+    while ((tid = __atomic_load_n(&waiter.tid, __ATOMIC_ACQUIRE)) == 0 || !sleeps(tid))
+        sleep_ms(1);
+    for (int i = 0; i < 200; i++) {
+        CHECK_EQ(do_send(&p->self, 1, 0), 1);
+        CHECK_EQ(peer_do(p, do_recv, 1, 0), 1);
+    }
+    CHECK(!waiter.done);
+    uint64_t start = now_ms();
+    peer_do(p, do_send, 1, 0);
+    pthread_join(waiter.thread, NULL);
+    CHECK_EQ(waiter.result, 1);
+    CHECK_BETWEEN(now_ms() - start, 0, 10000);
+    CHECK_EQ(do_recv(&p->self, 1, 0), 1);
+}
+
+static void polls_while_another_thread_sends(struct pair *p)
+{
+    sleeps_while_another_thread_sends(p, false);
+}
+
+static void selects_while_another_thread_sends(struct pair *p)
+{
+    sleeps_while_another_thread_sends(p, true);
+}
+
 /* Before the connection is there, poll() tells when it is. */
 static void wakes_for_the_connection(struct pair *p)
 {
@@ -406,6 +477,8 @@ static const struct test tests[] = {
     {"mask_is_atomic", mask_is_atomic, 0},
     {"many_sockets", many_sockets, ALONE},
     {"two_sleepers", two_sleepers, SLOW},
+    {"polls_while_another_thread_sends", polls_while_another_thread_sends, 0},
+    {"selects_while_another_thread_sends", selects_while_another_thread_sends, 0},
     {"wakes_for_the_connection", wakes_for_the_connection, ALONE},
 };
 

@@ -5,6 +5,10 @@
 //! answer is complete. Else every connection in shared memory is *armed*: its peer
 //! then sends one byte on the TCP connection when there is news, and the real
 //! `ppoll` on the very descriptors wakes.
+//!
+//! A connection that is still undecided may move while a thread sleeps here, by another
+//! thread's call. So the sleeper is counted before ([`wait::Waiting`]), and the end that
+//! moves asks for a bell in its place.
 
 use crate::descriptors::{self, Use};
 use crate::sock::{Conn, Phase, Sock};
@@ -26,11 +30,11 @@ const ALWAYS: u32 = mask::ERR | mask::HUP;
 /// The same, and a descriptor that is none.
 const ALWAYS_REPORTED: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
 
-/// Whether any descriptor may need us: some connection of this process has moved, or is
-/// connecting to another host. Until then nothing of the program is looked at here.
+/// Whether any descriptor may need us: some connection of this process is undecided, has moved, or
+/// is connecting to another host. Until then nothing of the program is looked at here.
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// A socket is in a phase in which its readiness is not the kernel's.
+/// A socket is in a phase in which its readiness is not the kernel's, or may cease to be.
 pub(crate) fn begin() {
     // Hardly ever: a write would take the line away from all others.
     if !HAS_BEGUN.load(Ordering::Relaxed) {
@@ -38,8 +42,8 @@ pub(crate) fn begin() {
     }
 }
 
-/// The program's array, if any descriptor in it needs us: a connection in shared memory, or an
-/// epoll set that holds one. `None` for the kernel to answer, `EFAULT` included.
+/// The program's array, if any descriptor in it needs us: a connection in shared memory, one that
+/// may move there while we wait, or an epoll set that holds one. `None` for the kernel to answer, `EFAULT` included.
 ///
 /// # Safety
 /// As `poll`.
@@ -63,8 +67,14 @@ pub fn concerns(fd: i32) -> bool {
         return false;
     }
     descriptors::set(fd).is_some_and(crate::epoll::Set::is_tagged)
-        || descriptors::sock(fd)
-            .is_some_and(|sock| matches!(sock.phase(), Phase::Smc | Phase::Offered))
+        || descriptors::sock(fd).is_some_and(|sock| {
+            matches!(sock.phase(), Phase::Smc | Phase::Offered) || is_undecided(&sock)
+        })
+}
+
+/// Whether it may move to shared memory while we wait.
+fn is_undecided(sock: &Sock) -> bool {
+    matches!(sock.phase(), Phase::Candidate | Phase::Meeting)
 }
 
 /// The program's `poll` or `ppoll`. Fills `revents`; returns how many are not 0.
@@ -95,9 +105,9 @@ pub unsafe fn poll(
         if waits && linger(entries) {
             continue;
         }
-        let nap = nap(entries).min(left.unwrap_or(Duration::MAX));
+        let nap = [nap(entries), left].into_iter().flatten().min();
         // SAFETY: the caller's promise.
-        let count = unsafe { ask_kernel(entries, Some(nap), sigmask, ours == 0) }?;
+        let count = unsafe { ask_kernel(entries, nap, sigmask, ours == 0) }?;
         if let Some(sock) = busy {
             sock.poll_streak.note(count > ours);
         }
@@ -160,13 +170,18 @@ impl Streak {
     }
 }
 
-/// How long a sleep may last before the rings are looked at again: bells are shared
-/// by all who sleep on a connection, and in a race another may take the one that was
-/// meant for us. Whoever waits for room in a full ring does not wait for long.
-fn nap(entries: &[libc::pollfd]) -> Duration {
+/// How long a sleep may last before the rings are looked at again, if there are any: bells
+/// are shared by all who sleep on a connection, and in a race another may take the one that
+/// was meant for us. Whoever waits for room in a full ring does not wait for long.
+fn nap(entries: &[libc::pollfd]) -> Option<Duration> {
     let wants_room =
         |entry: &libc::pollfd| entry.events & libc::POLLOUT != 0 && connection(entry.fd).is_some();
-    if entries.iter().any(wants_room) { wait::WRITER_NAP } else { wait::QUEUE_NAP }
+    if entries.iter().any(wants_room) {
+        return Some(wait::WRITER_NAP);
+    }
+    let is_undecided = |fd| descriptors::object(fd).is_some_and(|sock| is_undecided(&sock));
+    let has_rings = |entry: &libc::pollfd| concerns(entry.fd) && !is_undecided(entry.fd);
+    entries.iter().any(has_rings).then_some(wait::QUEUE_NAP)
 }
 
 /// Writes what the rings say into `revents`; returns how many have something.
@@ -280,20 +295,19 @@ unsafe fn ask_kernel(
     sigmask: *const c_void,
     may_sleep: bool,
 ) -> Result<usize, Errno> {
-    let mut stack = [libc::pollfd { fd: -1, events: 0, revents: 0 }; ON_STACK];
-    let heap = if entries.len() > ON_STACK {
-        Some(Room(map::reserve(size_of_val(entries)).map_err(|errno| errno.0)?))
+    const NOT_ARMED: Option<Waiter> = None;
+    let mut entries_here = [libc::pollfd { fd: -1, events: 0, revents: 0 }; ON_STACK];
+    let mut waiters_here = [NOT_ARMED; ON_STACK];
+    let (copy_room, waiter_room);
+    let (copy, waiters) = if entries.len() > ON_STACK {
+        copy_room = Room::new::<libc::pollfd>(entries.len())?;
+        waiter_room = Room::new::<Option<Waiter>>(entries.len())?;
+        // SAFETY: both are all-zero: no event of descriptor 0, and (a null reference) `None`.
+        unsafe { (copy_room.slice(entries.len()), waiter_room.slice(entries.len())) }
     } else {
-        None
+        (&mut entries_here[..entries.len()], &mut waiters_here[..entries.len()])
     };
-    let copy: &mut [libc::pollfd] = match &heap {
-        // SAFETY: zeroed private memory of exactly this length.
-        Some(room) => unsafe {
-            core::slice::from_raw_parts_mut(room.0.at(0, room.0.len()).cast(), entries.len())
-        },
-        None => &mut stack[..entries.len()],
-    };
-    let mut armed = Armed { entries, count: 0 };
+    let mut armed = Armed { entries, waiters };
     let news = armed.prepare(copy, may_sleep);
     let timeout = if news { Some(Duration::ZERO) } else { timeout };
     // SAFETY: the mask comes from the caller.
@@ -306,8 +320,22 @@ unsafe fn ask_kernel(
     }
 }
 
-/// Memory for a copy that is too long for the stack.
+/// Memory for what is too long for the stack.
 struct Room(Mapping);
+
+impl Room {
+    fn new<T>(len: usize) -> Result<Self, Errno> {
+        map::reserve(len * size_of::<T>()).map(Self).map_err(|errno| errno.0)
+    }
+
+    /// # Safety
+    /// Room for `len` of these, of which all-zero is one; the only slice there is.
+    #[expect(clippy::mut_from_ref, reason = "the mapping lies elsewhere")]
+    unsafe fn slice<T>(&self, len: usize) -> &mut [T] {
+        // SAFETY: zeroed private memory, page-aligned; the caller's promise.
+        unsafe { core::slice::from_raw_parts_mut(self.0.at(0, self.0.len()).cast(), len) }
+    }
+}
 
 impl Drop for Room {
     fn drop(&mut self) {
@@ -316,32 +344,44 @@ impl Drop for Room {
     }
 }
 
+/// Who sleeps for one entry: the socket that the descriptor led to when the sleep began.
+struct Waiter {
+    sock: Use,
+    slot: &'static Slot,
+}
+
 /// The connections of an array that are armed, however the sleep ends.
 struct Armed<'a> {
     entries: &'a [libc::pollfd],
-    /// So many entries, from the first on, were looked at.
-    count: usize,
+    waiters: &'a mut [Option<Waiter>],
 }
 
 impl Armed<'_> {
     /// Copies the array for the kernel. Our connections are asked for bells and for
     /// the end only. True: something happened while they were armed.
     fn prepare(&mut self, copy: &mut [libc::pollfd], may_sleep: bool) -> bool {
-        for (to, from) in copy.iter_mut().zip(self.entries) {
+        for ((to, from), waiter) in copy.iter_mut().zip(self.entries).zip(&mut *self.waiters) {
             *to = libc::pollfd { revents: 0, ..*from };
-            if let Some((sock, slot, conn)) = connection(from.fd) {
-                // Even where there is room, and so something to tell, a peer may have died.
-                to.events = libc::POLLRDHUP | if may_sleep { libc::POLLIN } else { 0 };
-                if may_sleep {
-                    arm(from, to, &sock, slot, &conn);
+            let known = descriptors::sock(from.fd).and_then(|sock| Some((sock.slot()?, sock)));
+            if let Some((slot, sock)) = known {
+                if let Some(conn) = sock.conn() {
+                    // Even where there is room, and so something to tell, a peer may have died.
+                    to.events = libc::POLLRDHUP | if may_sleep { libc::POLLIN } else { 0 };
+                    if may_sleep {
+                        arm(from, to, &sock, slot, &conn);
+                        *waiter = Some(Waiter { sock, slot });
+                    }
+                } else if may_sleep && is_undecided(&sock) && wants_to_read(from) {
+                    wait::ask_for_readers_once_moved(&sock, slot);
+                    *waiter = Some(Waiter { sock, slot });
                 }
             } else if let (Some(set), true) = (descriptors::set(from.fd), may_sleep) {
                 set.observe();
-            } else if is_offered(from.fd) {
+            }
+            if is_offered(from.fd) {
                 // Whatever the program waits for, it comes after this.
                 to.events |= libc::POLLOUT;
             }
-            self.count += usize::from(may_sleep);
         }
         may_sleep && has_news(self.entries)
     }
@@ -349,12 +389,15 @@ impl Armed<'_> {
 
 impl Drop for Armed<'_> {
     fn drop(&mut self) {
-        for entry in &self.entries[..self.count] {
-            let Some((_, slot, conn)) = connection(entry.fd) else { continue };
+        for (entry, waiter) in self.entries.iter().zip(&mut *self.waiters) {
+            let Some(Waiter { sock, slot }) = waiter.take() else { continue };
+            let conn = sock.conn();
             if wants_to_read(entry) {
-                wait::stop_asking_for_readers(slot, &conn);
+                wait::stop_asking_for_readers(slot, conn.as_ref());
             }
-            conn.mine.waiting.write_arm.withdraw();
+            if let Some(conn) = conn {
+                conn.mine.waiting.write_arm.withdraw();
+            }
         }
     }
 }
@@ -526,11 +569,9 @@ pub unsafe fn select(
     sigmask: *const c_void,
 ) -> Result<usize, Errno> {
     let mut stack = [libc::pollfd { fd: -1, events: 0, revents: 0 }; ON_STACK];
-    let heap = if sets.nfds > ON_STACK {
-        let len = sets.nfds * size_of::<libc::pollfd>();
-        Some(Room(map::reserve(len).map_err(|errno| errno.0)?))
-    } else {
-        None
+    let heap = match sets.nfds {
+        0..=ON_STACK => None,
+        nfds => Some(Room::new::<libc::pollfd>(nfds)?),
     };
     let at = match &heap {
         Some(room) => room.0.at(0, room.0.len()).cast::<libc::pollfd>(),

@@ -637,7 +637,7 @@ impl Sock {
 
     /// Moves on.
     pub fn set_phase(&self, phase: Phase) {
-        if matches!(phase, Phase::Smc | Phase::Offered) {
+        if !matches!(phase, Phase::Fresh | Phase::Listener | Phase::Plain) {
             multiplex::begin();
         }
         self.phase.store(phase as u8, Ordering::SeqCst);

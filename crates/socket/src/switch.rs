@@ -132,8 +132,8 @@ pub(crate) fn read_by_ledger(sock: &Sock, slot: &Slot, fd: i32, conn: Conn) -> b
     // when it is tried again.
     unsafe { sock.set_conn(conn) };
     sock.set_phase(Phase::Smc);
-    // Pairs with the increment of `plain_receives`: either a plain receiver sees
-    // the phase and turns back, or we see it here.
+    // Pairs with the increments of `plain_receives` and `read_waiters`: either a plain
+    // receiver (or a sleeper in `poll`) sees the phase and turns back, or we see it here.
     fence(Ordering::SeqCst);
     let reading = match slot.plain_receives.load(Ordering::SeqCst) {
         0 => {
@@ -156,6 +156,7 @@ pub(crate) fn read_by_ledger(sock: &Sock, slot: &Slot, fd: i32, conn: Conn) -> b
         let _ = sys::set_socket_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1);
     }
     control::carry_options_over(slot, &conn, fd);
+    wait::ring_who_waits(slot, &conn);
     slot.flags.fetch_or(flag::BY_LEDGER, Ordering::Release);
     meeting::note_smc(slot);
     account::moved(sock);

@@ -550,7 +550,7 @@ impl<'a> ReadArmed<'a> {
 
 impl Drop for ReadArmed<'_> {
     fn drop(&mut self) {
-        stop_asking_for_readers(self.slot, self.conn);
+        stop_asking_for_readers(self.slot, Some(self.conn));
     }
 }
 
@@ -560,12 +560,34 @@ pub(crate) fn ask_for_readers(slot: &Slot, conn: &Conn) {
     conn.mine.waiting.read_arm.ask(next_arm(slot));
 }
 
-/// The end of [`ask_for_readers`].
-pub(crate) fn stop_asking_for_readers(slot: &Slot, conn: &Conn) {
-    // A descriptor may have become another connection's meanwhile: never below 0.
+/// The same for a connection that may move while the caller sleeps: [`ring_who_waits`] asks
+/// then.
+pub(crate) fn ask_for_readers_once_moved(sock: &Sock, slot: &Slot) {
+    slot.read_waiters.fetch_add(1, Ordering::SeqCst);
+    // Pairs with the fence in `switch::read_by_ledger`: either the end that moves sees the
+    // count, or we see that it has moved.
+    fence(Ordering::SeqCst);
+    if let Some(conn) = sock.conn() {
+        conn.mine.waiting.read_arm.ask(next_arm(slot));
+    }
+}
+
+/// The connection has moved: the threads that have been sleeping since before need a bell for
+/// the first byte in the ring. The peer is not told before this that it may use the ring.
+pub(crate) fn ring_who_waits(slot: &Slot, conn: &Conn) {
+    if slot.read_waiters.load(Ordering::SeqCst) != 0 {
+        conn.mine.waiting.read_arm.ask(next_arm(slot));
+    }
+}
+
+/// The end of [`ask_for_readers`], and of [`ask_for_readers_once_moved`] if it has not moved.
+pub(crate) fn stop_asking_for_readers(slot: &Slot, conn: Option<&Conn>) {
+    // The slot of a connection that came from another process was set to 0: never below.
     let less = |count: u32| count.checked_sub(1);
     let _ = slot.read_waiters.fetch_update(Ordering::SeqCst, Ordering::Relaxed, less);
-    withdraw_readers(slot, conn);
+    if let Some(conn) = conn {
+        withdraw_readers(slot, conn);
+    }
 }
 
 /// A number for an arm, never 0.
