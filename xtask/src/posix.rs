@@ -5,6 +5,7 @@
 //! connections have to have moved from the beginning ([`moved`]), and in a run of its own they
 //! move late.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -151,6 +152,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             *output = outcome.output;
         }
         println!("{row}");
+        // What the machine lacks, each once.
+        let lines = outputs.iter().flat_map(|output| output.lines());
+        let lacking: BTreeSet<&str> = lines.filter(|line| line.starts_with("skipped: ")).collect();
+        lacking.iter().for_each(|line| println!("    {line}"));
         print!("{reports}");
         let [plain, preloaded, _] = outputs;
         tried.push(Tried { name, plain, preloaded });

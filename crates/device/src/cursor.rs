@@ -53,6 +53,11 @@ impl Cursor {
         self.0.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
+    /// The word, to sleep on.
+    pub fn word(&self) -> &AtomicU64 {
+        &self.0
+    }
+
     /// Owner: back to the start, for a new connection that nobody sees yet.
     pub fn reset(&self) {
         self.0.store(0, Ordering::Relaxed);

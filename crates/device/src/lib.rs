@@ -43,6 +43,8 @@ pub mod cursor;
 #[cfg(not(loom))]
 pub mod history;
 #[cfg(not(loom))]
+pub mod holders;
+#[cfg(not(loom))]
 pub mod keyed;
 pub mod lock;
 #[cfg(not(loom))]

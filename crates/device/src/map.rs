@@ -134,6 +134,13 @@ impl Mapping {
         self.len == 0
     }
 
+    /// Whether an address lies in it.
+    #[must_use]
+    pub fn contains(&self, at: *const u8) -> bool {
+        let offset = (at as usize).wrapping_sub(self.base.as_ptr() as usize);
+        offset < self.len
+    }
+
     /// Address of the byte at `offset`, with `room` bytes behind it.
     ///
     /// # Panics

@@ -32,7 +32,7 @@ const _: () = assert!((YOUNG_MAX * size_of::<Young>()).is_multiple_of(4096));
 const MAGIC: u64 = u64::from_be_bytes(*b"SIDESTAT");
 /// Bumped with every change of the layout. Not that of what peers share: programs
 /// whose states differ still talk to each other.
-const VERSION: u32 = 10;
+const VERSION: u32 = 11;
 
 const _: () = assert!(size_of::<Slot>() <= 640);
 const _: () = assert!(size_of::<Header>() <= HISTORY_AT);
@@ -52,8 +52,8 @@ pub struct Header {
     pub slots_used: AtomicU32,
     /// Places of young connections that were ever used: readers look no further.
     pub young_used: AtomicU32,
-    /// Processes that inherited this state by `fork`.
-    pub heirs: [AtomicU32; HEIRS_MAX],
+    /// Forked children of its holders that have not entered it yet ([`crate::holders`]).
+    pub unborn: AtomicU32,
     /// Connections that have ended: where a CPU adds is in no other's cache, and what they
     /// say together counts.
     pub ended: [Totals; LISTS],
@@ -250,10 +250,6 @@ pub struct Rings {
 /// Lengths of rings.
 pub const RING_SIZES: usize = 7;
 
-/// Heirs that are remembered; connections inherited by more are not reclaimed
-/// until the process ends.
-pub const HEIRS_MAX: usize = 256;
-
 /// Lists of what is taken and given back on several CPUs at once: more would hold more that
 /// nobody uses.
 pub const LISTS: usize = 8;
@@ -353,9 +349,9 @@ pub struct Slot {
     pub send_lock: Lock,
     /// Taken by whoever receives.
     pub receive_lock: Lock,
-    /// The thread that sleeps on the TCP connection, 0 = none. Only it may take
-    /// bells from the TCP queue.
-    pub sleeper: AtomicU32,
+    /// The thread that sleeps on the TCP connection ([`crate::lock::Owner`]), 0 = none.
+    /// Only it may take bells from the TCP queue.
+    pub sleeper: AtomicU64,
     /// Where on its stack the sleeper sleeps: tells a handler that has interrupted the
     /// sleep from a later call of a thread that jumped out of it.
     pub sleeper_at: AtomicU64,
@@ -688,6 +684,12 @@ impl State {
     pub fn header(&self) -> &'static Header {
         // SAFETY: atomics at the aligned start.
         unsafe { self.0.get(0) }
+    }
+
+    /// Whether something lies in it.
+    #[must_use]
+    pub fn contains(&self, at: *const u8) -> bool {
+        self.0.contains(at)
     }
 
     /// What was decided in the last hour.

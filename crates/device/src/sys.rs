@@ -216,12 +216,46 @@ pub fn chmod(fd: i32, mode: u32) -> Result {
 
 /// Opens the file behind `fd` once more, read-only, through `/proc`.
 pub fn reopen_read_only(fd: i32) -> Result<i32> {
+    open_again(fd, libc::O_RDONLY)
+}
+
+/// Opens a memory file of ours once more, to read and write, through `/proc`.
+pub fn reopen(fd: i32) -> Result<i32> {
+    open_again(seat(fd), libc::O_RDWR)
+}
+
+fn open_again(fd: i32, access: i32) -> Result<i32> {
     let path = path_of(fd);
     // SAFETY: path is NUL-terminated and outlives the call.
-    let opened = unsafe {
-        call!(openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC, 0)
-    };
+    let opened =
+        unsafe { call!(openat, libc::AT_FDCWD, path.as_ptr(), access | libc::O_CLOEXEC, 0) };
     opened.map(|fd| fd as i32)
+}
+
+/// Locks one byte of a file of ours against all others, without waiting; `command` says
+/// whose the lock is, the description's (`F_OFD_SETLK`) or the process's (`F_SETLK`).
+pub fn lock_byte(fd: i32, command: i32, at: u64) -> Result {
+    let mut range = range(at, 1);
+    // SAFETY: the kernel reads one flock.
+    unsafe { call!(fcntl, seat(fd), command, &raw mut range) }
+}
+
+/// Whether anybody else than this open file description has locked a byte of this range of a
+/// file of ours. A length of 0 goes to the end of all offsets.
+pub fn is_locked(fd: i32, at: u64, len: u64) -> Result<bool> {
+    let mut range = range(at, len);
+    // SAFETY: the kernel reads and writes one flock.
+    unsafe { call!(fcntl, seat(fd), libc::F_OFD_GETLK, &raw mut range) }?;
+    Ok(i32::from(range.l_type) != libc::F_UNLCK)
+}
+
+fn range(at: u64, len: u64) -> libc::flock {
+    // SAFETY: all-zero is valid for integers; `l_pid` has to be 0.
+    let mut range: libc::flock = unsafe { core::mem::zeroed() };
+    range.l_type = libc::F_WRLCK as libc::c_short;
+    range.l_whence = libc::SEEK_SET as libc::c_short;
+    (range.l_start, range.l_len) = (at as i64, len as i64);
+    range
 }
 
 /// Whether a descriptor is an event counter, as `/proc` says.
@@ -1023,6 +1057,15 @@ pub fn soft_limit(resource: u32) -> u64 {
     }
 }
 
+/// The half of a word that a futex has room for.
+#[must_use]
+pub fn low_half(word: &AtomicU64) -> &AtomicU32 {
+    let half = if cfg!(target_endian = "big") { 1 } else { 0 };
+    // SAFETY: both halves of an aligned 64-bit atomic are aligned 32-bit words; the
+    // kernel only compares it, and we only ever name its address.
+    unsafe { &*word.as_ptr().cast::<AtomicU32>().add(half) }
+}
+
 /// Sleeps while `word == value`, at most `timeout`; shared between processes.
 pub fn futex_wait(word: &AtomicU32, value: u32, timeout: Option<Duration>) -> Result {
     let time = timeout.map(timespec);
@@ -1123,6 +1166,19 @@ pub fn pid() -> u32 {
     unsafe { call!(getpid) }.unwrap_or(0) as u32
 }
 
+/// This process as `/proc` numbers it: in one PID namespace, whichever the process is in. 0
+/// without `/proc`.
+#[must_use]
+pub fn number_in_proc() -> u32 {
+    let (path, mut target) = (c"/proc/self", [0u8; 16]);
+    // SAFETY: path is NUL-terminated, target writable; both outlive the call.
+    let len = unsafe {
+        call!(readlinkat, libc::AT_FDCWD, path.as_ptr(), target.as_mut_ptr(), target.len())
+    };
+    let digits = &target[..len.unwrap_or(0)];
+    digits.iter().fold(0, |number, digit| number * 10 + u32::from(digit.wrapping_sub(b'0')))
+}
+
 /// This thread.
 #[must_use]
 pub fn tid() -> u32 {
@@ -1149,6 +1205,14 @@ pub fn effective_uid() -> u32 {
 pub fn exists(id: u32) -> bool {
     // SAFETY: signal 0 sends nothing.
     let asked = unsafe { call!(kill, id, 0) };
+    asked != Err(Errno(libc::ESRCH))
+}
+
+/// Whether this process has a thread of this number.
+#[must_use]
+pub fn has_thread(tid: u32) -> bool {
+    // SAFETY: signal 0 sends nothing.
+    let asked = unsafe { call!(tgkill, pid(), tid, 0) };
     asked != Err(Errno(libc::ESRCH))
 }
 
@@ -1259,29 +1323,6 @@ pub unsafe fn epoll_wait(
     let ms = timeout.map_or(-1, |t| t.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32);
     // SAFETY: the caller's promise.
     unsafe { call!(epoll_pwait, epfd, events, max, ms, mask, 8usize) }
-}
-
-/// The kernel as a [`crate::lock::Lock`] needs it.
-#[derive(Clone, Copy, Debug)]
-pub struct Kernel;
-
-impl crate::lock::Patience for Kernel {
-    fn sleep(&self, word: &AtomicU32, value: u32) {
-        let patience = Duration::from_millis(crate::lock::PATIENCE_MS);
-        let _ = futex_wait(word, value, Some(patience));
-    }
-
-    fn wake_one(&self, word: &AtomicU32) {
-        futex_wake(word, 1);
-    }
-
-    fn is_alive(&self, tid: u32) -> bool {
-        exists(tid)
-    }
-
-    fn pause(&self) {
-        core::hint::spin_loop();
-    }
 }
 
 /// Reads the begin of a file: how many bytes.

@@ -160,7 +160,8 @@ pub struct Set {
     /// Descriptors of this process that refer to it.
     pub descriptors: AtomicU32,
     epfd: AtomicI32,
-    home_pid: AtomicU32,
+    /// In which process it was made: [`process::forks`].
+    forks: AtomicU32,
     lock: SharedLock,
     home: AtomicPtr<Process>,
     /// Channel number + 1.
@@ -207,7 +208,7 @@ pub fn register(epfd: i32) -> Option<&'static Set> {
     unsafe {
         core::ptr::write_bytes(at.cast::<u8>(), 0, core::mem::offset_of!(Set, by_slot));
         (&raw mut (*at).epfd).write(AtomicI32::new(epfd));
-        (&raw mut (*at).home_pid).write(AtomicU32::new(process::owner()));
+        (&raw mut (*at).forks).write(AtomicU32::new(process::forks()));
         (&raw mut (*at).learned).write(wait::Learned::new());
     }
     // SAFETY: initialised; pool memory is never unmapped.
@@ -906,7 +907,7 @@ impl Set {
     }
 
     fn is_at_home(&self) -> bool {
-        self.home_pid.load(Ordering::Relaxed) == process::owner()
+        self.forks.load(Ordering::Relaxed) == process::forks()
     }
 
     fn home(&self) -> Option<&'static Process> {

@@ -336,7 +336,7 @@ pub(crate) fn inherit(
         return Ok(group);
     }
     // Nobody else says who our own peers are.
-    if process.pid == process::owner() {
+    if process.is_current() {
         return Err(Errno(libc::EINVAL));
     }
     let _held = Held::enter(process.lock.get());
@@ -877,7 +877,7 @@ impl Group {
             let known = || self.bells[number].load(Ordering::Acquire).checked_sub(1);
             known().filter(|fd| *fd >= 0).or_else(|| {
                 // The mail of a forebear is not ours to read.
-                if self.process.pid == process::owner() {
+                if self.process.is_current() {
                     self.process.read_mail();
                 }
                 known().filter(|fd| *fd >= 0)

@@ -30,6 +30,7 @@ pub mod meeting;
 mod memory;
 pub mod multiplex;
 pub mod options;
+mod owner;
 pub mod parcel;
 mod past_libc;
 mod petition;

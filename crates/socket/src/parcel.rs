@@ -154,6 +154,15 @@ fn settle_stray(fd: i32) {
     }
 }
 
+/// In the child of a fork: a connection that it has inherited is reset there.
+pub(crate) fn give_up(fd: i32) {
+    if let Some(end) = dead_end(|_| ()) {
+        let _closing = sock::before_close(fd);
+        take_place(fd, end, None);
+        sys::close_number(end);
+    }
+}
+
 /// Puts a TCP socket under the number of the parcel it came in.
 fn take_place(fd: i32, tcp: i32, sock: Option<&'static Sock>) {
     let flags = sys::fcntl(fd, libc::F_GETFD, 0).unwrap_or(0) as i32;
@@ -207,7 +216,6 @@ fn adopt(label: &Parcel, tcp: i32, files: &[i32]) -> Option<&'static Sock> {
     let [outgoing, incoming] = [outgoing, incoming]
         .map(|(at, len, slab)| slab.ring(at.load(Ordering::Relaxed), len.load(Ordering::Relaxed)));
     let (outgoing, incoming) = (outgoing?, incoming?);
-    home.count_in(process::owner());
     let is_first = slot.holders.load(Ordering::SeqCst) == 0;
     let conn = Conn { mine, theirs: peer, outgoing, incoming, group, peer_slot };
     let sock = sock::receive(home, index, conn)?;
@@ -226,13 +234,10 @@ fn known(slot: &Slot) -> Option<&'static Sock> {
     known
 }
 
-/// Clears away what threads have left that `exec` has ended in the middle of something.
-/// `is_first`: no other process holds the connection.
+/// Clears away what threads have left that `exec` has ended in the middle of something. (Their
+/// locks are taken over when they are needed, as from the dead.) `is_first`: no other process
+/// holds the connection.
 fn settle_in(slot: &Slot, conn: &Conn, tcp: i32, is_first: bool) {
-    let tid = process::tid();
-    slot.send_lock.forget(tid);
-    slot.receive_lock.forget(tid);
-    wait::forget_sleeper(slot, tid);
     if is_first {
         for counter in [&slot.read_waiters, &slot.queued, &slot.plain_sends] {
             counter.store(0, Ordering::Relaxed);

@@ -11,13 +11,14 @@
 //! lock of its own. A signal handler that has interrupted a change of a list passes that list
 //! over.
 
+use crate::owner::{self, Waiting};
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use sidestep_device::lock::Lock;
 use sidestep_device::sparse::Sparse;
 use sidestep_device::state::LISTS;
-use sidestep_device::sys::{self, Kernel};
+use sidestep_device::sys;
 
 /// Objects of one type, at most `MAX`.
 pub struct Pool<T, const MAX: usize> {
@@ -178,14 +179,14 @@ pub struct Held<'a> {
 impl<'a> Held<'a> {
     /// Waits for the lock.
     pub fn enter(lock: &'a Lock) -> Self {
-        let entry = lock.enter(crate::process::tid(), &Kernel);
+        let entry = lock.enter(owner::me(), &Waiting);
         Self { lock, owned: entry == sidestep_device::lock::Entry::Owned }
     }
 
     /// Takes the lock if it is free.
     pub fn try_enter(lock: &'a Lock) -> Option<Self> {
         // Not `then_some`: a guard that is made and not returned would unlock.
-        let taken = lock.try_enter(crate::process::tid());
+        let taken = lock.try_enter(owner::me());
         taken.then(|| Self { lock, owned: true })
     }
 
@@ -198,7 +199,7 @@ impl<'a> Held<'a> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         if self.owned {
-            self.lock.leave(&Kernel);
+            self.lock.leave(&Waiting);
         }
     }
 }

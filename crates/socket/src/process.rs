@@ -8,19 +8,21 @@
 use crate::group::{self, Group};
 use crate::memory::Budget;
 use crate::options::{Options, Promotion};
+use crate::owner::{self, Waiting};
 use crate::petition::Desk;
 use crate::pool::{self, Held, SharedLock};
 use crate::sock::Sock;
 use crate::young;
-use core::cell::{Cell, UnsafeCell};
+use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sidestep_device::channel::SLOTS;
+use sidestep_device::holders::{self, Membership};
 use sidestep_device::lock::{Entry, Lock};
 use sidestep_device::map;
 use sidestep_device::rights::{self, NotTaken};
 use sidestep_device::slab::{self, phase};
 use sidestep_device::state::{self, LISTS, Slot, State, mode};
-use sidestep_device::sys::{self, Kernel, Sender, UnixName};
+use sidestep_device::sys::{self, Sender, UnixName};
 use sidestep_device::wake::{self, CHANNELS, Wake};
 use sidestep_device::young::{Ending, Young};
 use sidestep_proto::autosmc::{Patience, Traffic};
@@ -53,6 +55,9 @@ pub struct Process {
     /// Network namespace in which it can be reached.
     pub netns_cookie: u64,
     pub(crate) state_fd: i32,
+    /// What keeps this process among the holders of the state: a descriptor of its own, or
+    /// [`OF_PROCESS`]; [`NO_MEMBER`]: it has not entered.
+    membership: AtomicI32,
     pub(crate) wake_fd: i32,
     pub(crate) mailbox: i32,
     pub(crate) probe: i32,
@@ -161,21 +166,6 @@ static MAKING: SharedLock = SharedLock::new();
 static FAILED: AtomicU32 = AtomicU32::new(0);
 static OPTIONS: OnceLock<Options> = OnceLock::new();
 
-std::thread_local! {
-    static TID: Cell<u32> = const { Cell::new(0) };
-}
-
-/// This thread's number, asked of the kernel once.
-#[inline]
-pub fn tid() -> u32 {
-    TID.with(|cell| {
-        if cell.get() == 0 {
-            cell.set(sys::tid());
-        }
-        cell.get()
-    })
-}
-
 /// Sets what the operator decided; the first call counts.
 pub fn configure(options: Options) {
     crate::log::set_level(options.log);
@@ -208,7 +198,8 @@ pub(crate) fn replace_options(options: Options) -> bool {
     true
 }
 
-/// The process whose memory this is. Not set until the library has started.
+/// The process whose memory this is, as it knows itself. Not set until the library has
+/// started.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// Remembers whose memory this is.
@@ -217,10 +208,15 @@ pub fn note_owner() {
     OWNER.store(sys::pid(), Ordering::Relaxed);
 }
 
-/// The process whose memory this is, without asking the kernel.
+/// Forks between the program's begin and this process: tells what a process has made from
+/// what it has inherited. (Its number does not: a child in a PID namespace of its own can have
+/// its parent's.)
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// See [`FORKS`].
 #[inline]
-pub fn owner() -> u32 {
-    OWNER.load(Ordering::Relaxed)
+pub(crate) fn forks() -> u32 {
+    FORKS.load(Ordering::Relaxed)
 }
 
 /// Says in a slot which process uses the connection, if that has changed: a child
@@ -234,11 +230,15 @@ pub(crate) fn note_user(slot: &Slot) {
 
 /// Processes that may run in our memory beside ourselves.
 static BORROWERS: AtomicU32 = AtomicU32::new(0);
+/// What [`sys::number_in_proc`] was when memory was lent last. A borrower in a PID namespace of
+/// its own can have our [`OWNER`], and has not this one.
+static OWNER_IN_PROC: AtomicU32 = AtomicU32::new(0);
 
 /// Our memory is lent: to the child of a `vfork`, until that calls `exec` or ends, or to
 /// that of a `clone` of the kind, of which nobody tells us when it does.
 pub fn lend_memory() {
     young::grow_all();
+    OWNER_IN_PROC.store(sys::number_in_proc(), Ordering::Relaxed);
     BORROWERS.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -253,7 +253,11 @@ pub fn end_loan() {
 /// lent, because the thread that it continues has said so before.
 #[must_use]
 pub fn is_borrowed_memory() -> bool {
-    BORROWERS.load(Ordering::Relaxed) != 0 && OWNER.load(Ordering::Relaxed) != sys::pid()
+    let is_owner = || {
+        OWNER.load(Ordering::Relaxed) == sys::pid()
+            && OWNER_IN_PROC.load(Ordering::Relaxed) == sys::number_in_proc()
+    };
+    BORROWERS.load(Ordering::Relaxed) != 0 && !is_owner()
 }
 
 /// This process, if it was made.
@@ -295,7 +299,8 @@ pub fn current() -> Option<&'static Process> {
 /// In the child of a fork, before anything else: it has no process object yet,
 /// and other threads' locks are nobody's.
 pub fn forget_after_fork() {
-    TID.with(|cell| cell.set(sys::tid()));
+    owner::forget();
+    FORKS.fetch_add(1, Ordering::Relaxed);
     note_owner();
     MAKING.get().reset();
     FORKING.store(0, Ordering::SeqCst);
@@ -308,8 +313,7 @@ pub fn forget_after_fork() {
         parent.forebear.store(FOREBEAR.load(Ordering::Relaxed), Ordering::Relaxed);
         FOREBEAR.store(core::ptr::from_ref(parent).cast_mut(), Ordering::Relaxed);
     }
-    let me = sys::pid();
-    forebears().for_each(|process| process.replace_heir(|pid| pid == UNBORN, me));
+    forebears().for_each(Process::be_born);
 }
 
 /// Forks under way in this process.
@@ -330,9 +334,9 @@ pub(crate) fn about_to_fork() {
 pub(crate) fn count_heir() {
     // SAFETY: set once, never freed.
     let process = unsafe { CURRENT.load(Ordering::Acquire).as_ref() };
-    // The child may be slower to say who it is than others are to look for it.
-    for process in forebears().chain(process) {
-        process.replace_heir(|pid| pid == 0 || (pid != UNBORN && !sys::exists(pid)), UNBORN);
+    // The child may be slower to enter than others are to look for it.
+    for process in all() {
+        process.state.header().unborn.fetch_add(1, Ordering::AcqRel);
     }
     process.inspect(|process| process.count_heir());
 }
@@ -343,7 +347,7 @@ pub fn forked() {
     if let Some(process) = unsafe { CURRENT.load(Ordering::Acquire).as_ref() } {
         let held = process.held_for_fork.swap(0, Ordering::Relaxed);
         let taken = process.locks().enumerate().filter(|(at, _)| held & 1 << at != 0);
-        taken.for_each(|(_, lock)| lock.leave(&Kernel));
+        taken.for_each(|(_, lock)| lock.leave(&Waiting));
     }
     FORKING.fetch_sub(1, Ordering::SeqCst);
 }
@@ -361,19 +365,55 @@ fn forebears() -> impl Iterator<Item = &'static Process> {
     })
 }
 
+/// This process, if it was made, and those of which it has connections.
+pub(crate) fn all() -> impl Iterator<Item = &'static Process> {
+    forebears().chain(existing())
+}
+
 /// The number of a process that runs nowhere, as far as we know: see
 /// [`Process::of_giver`].
 const NOBODY: u32 = 0;
-/// In the place of an heir that is about to be forked: it lives.
-const UNBORN: u32 = u32::MAX;
+/// In [`Process::membership`]: the lock is the process's.
+const OF_PROCESS: i32 = -2;
+/// In [`Process::membership`]: there is none.
+const NO_MEMBER: i32 = -1;
 
 impl Process {
-    fn replace_heir(&self, old: impl Fn(u32) -> bool, new: u32) {
-        let replaced = |heir: &&AtomicU32| {
-            let pid = heir.load(Ordering::Relaxed);
-            old(pid) && heir.compare_exchange(pid, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    /// Enters this process into the state, as one who works on its slots.
+    fn enter(&self) -> sys::Result<()> {
+        let membership = match holders::enter(self.state_fd, owner::holder())? {
+            Membership::OfDescription(own) => own,
+            Membership::OfProcess => OF_PROCESS,
         };
-        let _ = self.state.header().heirs.iter().find(replaced);
+        self.membership.store(membership, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// In the child of a fork, of a state that it has inherited: what keeps its parent among
+    /// the holders does not keep the child, and must not keep the parent there for longer than it
+    /// lives.
+    fn be_born(&self) {
+        let parents = self.membership.swap(NO_MEMBER, Ordering::Relaxed);
+        if parents >= 0 {
+            sys::close(parents);
+        }
+        if let Err(errno) = self.enter() {
+            crate::log!(Error, "inherited connections are reset (errno {})", errno.0);
+        }
+        // Release: whoever finds it born finds it entered.
+        let born = |unborn: u32| unborn.checked_sub(1);
+        let _ = self.state.header().unborn.fetch_update(Ordering::Release, Ordering::Relaxed, born);
+    }
+
+    /// Whether this process may work on its slots: others would take the locks of one that
+    /// has not entered.
+    pub(crate) fn has_entered(&self) -> bool {
+        self.membership.load(Ordering::Relaxed) != NO_MEMBER
+    }
+
+    /// Whether it is the one that runs, and not a forebear or a giver.
+    pub(crate) fn is_current(&self) -> bool {
+        core::ptr::eq(self, CURRENT.load(Ordering::Acquire))
     }
 
     /// All locks without which no slot is taken or given back, in the order in which they
@@ -386,7 +426,7 @@ impl Process {
     /// Takes the locks for the time of a fork; every slot gets one more holder.
     fn count_heir(&self) {
         for (at, lock) in self.locks().enumerate() {
-            if lock.enter(tid(), &Kernel) == Entry::Owned {
+            if lock.enter(owner::me(), &Waiting) == Entry::Owned {
                 self.held_for_fork.fetch_or(1 << at, Ordering::Relaxed);
             }
         }
@@ -441,6 +481,7 @@ impl Process {
         }
         // SAFETY: initialised above, never freed.
         let process = unsafe { &*room };
+        process.enter()?;
         crate::log!(Info, "instance {instance} ready");
         crate::account::show_state(process);
         Ok(process)
@@ -462,6 +503,7 @@ impl Process {
             (&raw mut (*room).state).write(state);
             (&raw mut (*room).wake).write(wake);
             (&raw mut (*room).state_fd).write(state_fd);
+            (&raw mut (*room).membership).write(AtomicI32::new(NO_MEMBER));
             (&raw mut (*room).wake_fd).write(wake_fd);
             (&raw mut (*room).mailbox).write(-1);
             (&raw mut (*room).probe).write(-1);
@@ -494,8 +536,16 @@ impl Process {
             let [state_file, wake_file] = files.map(|file| file.unwrap_or(-1));
             let instance = Instance(id.to_be_bytes());
             Self::lay_out(instance, NOBODY, (state, state_file), (wake, wake_file))
-                // SAFETY: nobody knows it.
-                .inspect_err(|_| unsafe { wake.unmap() })
+                // SAFETY: laid out just now.
+                .and_then(|room| unsafe { &*room }.enter().map(|()| room))
+                .inspect_err(|_| {
+                    [state_file, wake_file]
+                        .into_iter()
+                        .filter(|file| *file >= 0)
+                        .for_each(sys::close);
+                    // SAFETY: nobody knows it.
+                    unsafe { wake.unmap() }
+                })
         });
         // SAFETY: nobody knows the state.
         let room = made.inspect_err(|_| unsafe { state.unmap() })?;
@@ -524,15 +574,6 @@ impl Process {
         if let Some(group) = self.group_of_slot(index).filter(|_| self.is_giver()) {
             self.about[index].group.store(core::ptr::null_mut(), Ordering::Release);
             group.count_received(false);
-        }
-    }
-
-    /// Enters a process into the heirs, if it is not the one that made the state.
-    pub(crate) fn count_in(&self, pid: u32) {
-        let header = self.state.header();
-        let is_heir = |heir: &AtomicU32| heir.load(Ordering::Relaxed) == pid;
-        if self.pid != pid && !header.heirs.iter().any(is_heir) {
-            self.replace_heir(|old| old == 0 || (old != UNBORN && !sys::exists(old)), pid);
         }
     }
 
@@ -767,10 +808,9 @@ impl Process {
     }
 
     fn has_living_heirs(&self) -> bool {
-        self.state.header().heirs.iter().any(|heir| {
-            let pid = heir.load(Ordering::Relaxed);
-            pid != 0 && (pid == UNBORN || !sys::is_gone(pid))
-        })
+        // Acquire: pairs with `be_born`, so the look at the unborn is the first.
+        self.state.header().unborn.load(Ordering::Acquire) != 0
+            || holders::has_others(self.membership.load(Ordering::Relaxed))
     }
 
     /// Under the lock of the list.
@@ -1014,7 +1054,6 @@ pub(crate) mod tests {
     use crate::sock::{self, Phase};
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
-    use std::process::Command;
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
     /// The process is the test program itself: one test at a time counts in it.
@@ -1120,9 +1159,23 @@ pub(crate) mod tests {
         let _alone = alone();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (stream, sock) = connect(&listener, 5);
-        let mut heir = Command::new("sleep").arg("60").spawn().unwrap();
-        let heirs = &current().unwrap().state.header().heirs;
-        heirs[0].store(heir.id(), Ordering::Relaxed);
+        let process = current().unwrap();
+        // SAFETY: the child makes system calls only.
+        let heir = unsafe { libc::fork() };
+        if heir == 0 {
+            let entered = holders::enter(process.state_fd, holders::draw()).is_ok();
+            // SAFETY: as above.
+            unsafe {
+                if entered {
+                    libc::pause();
+                }
+                libc::_exit(1)
+            }
+        }
+        while !process.has_living_heirs() {
+            assert!(!sys::is_gone(heir as u32));
+            std::thread::yield_now();
+        }
         let slot = sock.slot().unwrap();
         slot.holders.fetch_add(1, Ordering::Relaxed);
         let before = ended();
@@ -1131,11 +1184,13 @@ pub(crate) mod tests {
         slot.counters.bytes_sent.store(8, Ordering::Relaxed);
 
         // It is killed and says nothing: the next connection finds that out.
-        heir.kill().unwrap();
-        heir.wait().unwrap();
+        // SAFETY: a child of ours.
+        unsafe {
+            libc::kill(heir, libc::SIGKILL);
+            libc::waitpid(heir, core::ptr::null_mut(), 0);
+        }
         let (stream, _) = connect(&listener, 0);
         assert_eq!(ended(), (before.0 + 1, before.1, before.2 + 8));
-        heirs[0].store(0, Ordering::Relaxed);
         close(stream);
         assert_eq!(ended(), (before.0 + 1, before.1 + 1, before.2 + 8));
     }

@@ -376,7 +376,7 @@ pub(crate) fn receive(home: &'static Process, index: usize, conn: Conn) -> Optio
     let slot = home.state.slot(index);
     let nonblocking = slot.flags.load(Ordering::Relaxed) & flag::NONBLOCKING != 0;
     let sock = new(nonblocking, slot.is_server.load(Ordering::Relaxed) != 0)?;
-    if home.pid == process::owner() && !home.take_back(index, sock) {
+    if home.is_current() && !home.take_back(index, sock) {
         sock.leave();
         return None;
     }
@@ -623,7 +623,7 @@ impl Sock {
 
     /// Whether its slot belongs to the process that runs, not to a forebear.
     pub fn is_at_home(&self) -> bool {
-        self.home().is_some_and(|home| home.pid == process::owner())
+        self.home().is_some_and(Process::is_current)
     }
 
     /// How far it has come.
@@ -1166,6 +1166,11 @@ pub fn after_fork_in_child() {
         sock.was_young.store(-1, Ordering::Relaxed);
         sock.uses.store(1, Ordering::Relaxed);
         sock.meeting_lock.get().reset();
+    });
+    descriptors::for_each_sock(|fd, sock| {
+        if sock.home().is_some_and(|home| !home.has_entered()) {
+            crate::parcel::give_up(fd);
+        }
     });
 }
 

@@ -18,6 +18,7 @@
 //! may take bells from the queue, so nobody's bell is taken by somebody else;
 //! other readers of the same end queue behind it on a futex.
 
+use crate::owner;
 use crate::pool::Held;
 use crate::process;
 use crate::sock::{Conn, Sock};
@@ -29,6 +30,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use core::time::Duration;
 use sidestep_device::cursor::Cursor;
+use sidestep_device::lock::Owner;
 use sidestep_device::slab::{Record, flag as said, wanted};
 use sidestep_device::state::{Slot, count, flag};
 use sidestep_device::sys::{self, Errno};
@@ -343,13 +345,9 @@ pub(crate) fn ring(slot: &Slot, fd: i32) {
     let _ = sys::send(fd, &BELL, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
 }
 
-/// The futex behind a cursor: its low half.
+/// The futex behind a cursor.
 fn low_half(cursor: &Cursor) -> &AtomicU32 {
-    let cursor = core::ptr::from_ref(cursor);
-    let half = if cfg!(target_endian = "big") { 1 } else { 0 };
-    // SAFETY: both halves of an aligned 64-bit atomic are aligned 32-bit words; the
-    // kernel only compares it, and we only ever name its address.
-    unsafe { &*cursor.cast::<AtomicU32>().add(half) }
+    sys::low_half(cursor.word())
 }
 
 /// `SO_RCVTIMEO` is for the call as a whole. The first sleep of a call leaves it to the
@@ -514,10 +512,10 @@ impl<'a> Sleeper<'a> {
     /// than that one, and the role is taken as if it were free.
     fn become_it(slot: &'a Slot) -> Option<Self> {
         let here = 0u8;
-        let (tid, depth) = (process::tid(), (&raw const here) as u64);
-        let holder = slot.sleeper.load(Ordering::Relaxed);
-        let nested = holder == tid && depth < slot.sleeper_at.load(Ordering::Relaxed);
-        if holder != tid && !become_sleeper(slot, tid) {
+        let (me, depth) = (owner::me(), (&raw const here) as u64);
+        let is_it = slot.sleeper.load(Ordering::Relaxed) == me.word();
+        let nested = is_it && depth < slot.sleeper_at.load(Ordering::Relaxed);
+        if !is_it && !become_sleeper(slot, me) {
             return None;
         }
         if !nested {
@@ -609,14 +607,16 @@ pub(crate) fn withdraw_readers(slot: &Slot, conn: &Conn) {
     }
 }
 
-fn become_sleeper(slot: &Slot, tid: u32) -> bool {
-    let taken = slot.sleeper.compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed);
-    match taken {
-        Ok(_) => true,
-        Err(other) if !sys::exists(other) => {
-            slot.sleeper.compare_exchange(other, tid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        }
-        Err(_) => false,
+fn become_sleeper(slot: &Slot, me: Owner) -> bool {
+    let place = &slot.sleeper;
+    let replace = |old| {
+        // AcqRel: what the last sleeper has done is seen, and what we do comes after.
+        place.compare_exchange(old, me.word(), Ordering::AcqRel, Ordering::Relaxed)
+    };
+    replace(0).is_ok_and(|_| true) || {
+        let other = place.load(Ordering::Relaxed);
+        let has_died = |owner| !owner::is_alive(core::ptr::from_ref(place).cast(), owner);
+        Owner::from_word(other).is_some_and(has_died) && replace(other).is_ok()
     }
 }
 
@@ -635,21 +635,13 @@ pub(crate) struct Alone<'a>(&'a Slot);
 impl<'a> Alone<'a> {
     /// `None`: somebody sleeps there.
     pub(crate) fn on_tcp(slot: &'a Slot) -> Option<Self> {
-        become_sleeper(slot, process::tid()).then_some(Self(slot))
+        become_sleeper(slot, owner::me()).then_some(Self(slot))
     }
 }
 
 impl Drop for Alone<'_> {
     fn drop(&mut self) {
         leave_sleeper(self.0);
-    }
-}
-
-/// A thread of this number is the sleeper no more: it has ended, and another has its
-/// number now.
-pub(crate) fn forget_sleeper(slot: &Slot, tid: u32) {
-    if slot.sleeper.load(Ordering::Relaxed) == tid {
-        leave_sleeper(slot);
     }
 }
 
