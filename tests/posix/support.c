@@ -596,6 +596,13 @@ static const char *const place_names[] = {"same thread", "other thread", "other 
 static const char *const family_names[] = {"v4", "v6", "mapped", "dual"};
 static bool verbose, isolate, witness;
 
+void witness_move(int fd)
+{
+    if (witness)
+        fprintf(stderr, "witness %s (%s): %s\n", current_test, current_setting,
+                is_moved(fd) ? "moved" : "stayed");
+}
+
 static void run_case(const struct test *test, struct setting setting)
 {
     alarm(isolate ? WATCHDOG_SECONDS / 4 : WATCHDOG_SECONDS);
@@ -604,9 +611,8 @@ static void run_case(const struct test *test, struct setting setting)
     if (test->traits & ALONE) {
         test->run(&pair);
     } else if (CHECK(pair_open(&pair, setting))) {
-        if (witness && setting.warm)
-            fprintf(stderr, "witness %s (%s): %s\n", test->name, current_setting,
-                    is_moved(pair.self.fd) ? "moved" : "stayed");
+        if (setting.warm)
+            witness_move(pair.self.fd);
         test->run(&pair);
         pair_close(&pair);
     }

@@ -239,6 +239,8 @@ long past_libc(long number, long a, long b, long c, long d, long e);
 /* Whether a connection's bytes have left TCP, so that what goes past the library goes
  * astray. Plainly never. */
 bool is_moved(int fd);
+/* Says with `-w` whether it has: for connections that a test makes itself. */
+void witness_move(int fd);
 /* A listener on a free port; its address and length in *address. */
 int make_listener(enum family family, struct sockaddr_storage *address, socklen_t *len);
 /* Memory that stays shared across fork, zeroed at the start of each test. */

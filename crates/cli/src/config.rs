@@ -253,6 +253,11 @@ const TABLES: &[(&str, &[Key])] = &[
                 set: |s, v| list(v, program_name).map(|v| s.exclude_programs = Some(v)),
                 get: |s| s.exclude_programs.as_ref().map(|list| listed(list, ", ")),
             },
+            Key {
+                name: "trust_filters",
+                set: |s, v| boolean(v).map(|v| s.trust_filters = Some(v)),
+                get: |s| s.trust_filters.map(|trust| trust.to_string()),
+            },
         ],
     ),
     (
@@ -651,6 +656,7 @@ mod tests {
             share_with_users = ["root", 1001]
             share_with_groups = [0, 1002]
             exclude_programs = ["sshd"]
+            trust_filters = true
             [pnet.net1]
             interfaces = ["eth0", "lo"]
             devices = ["ism"]
@@ -689,6 +695,7 @@ mod tests {
                 .into_iter()
                 .collect(),
             exclude_programs: ProgramName::new("sshd").map(|name| vec![name]),
+            trust_filters: Some(true),
             pnet: Some(network_of_ism(&["eth0", "lo"])),
             assessor: None,
             log_level: Some(LogLevel::Debug),

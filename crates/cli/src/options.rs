@@ -49,6 +49,7 @@ pub(crate) struct Options {
     pub(crate) permit_peers: Vec<IpNet>,
     pub(crate) exclude_peers: Vec<IpNet>,
     pub(crate) exclude_programs: Vec<ProgramName>,
+    pub(crate) trust_filters: bool,
     pub(crate) share_with_users: Vec<User>,
     pub(crate) share_with_groups: Vec<Group>,
     pub(crate) pnet: Networks,
@@ -92,6 +93,7 @@ pub(crate) struct Settings {
     pub(crate) permit_peers: Option<Vec<IpNet>>,
     pub(crate) exclude_peers: Option<Vec<IpNet>>,
     pub(crate) exclude_programs: Option<Vec<ProgramName>>,
+    pub(crate) trust_filters: Option<bool>,
     pub(crate) share_with_users: Option<Vec<User>>,
     pub(crate) share_with_groups: Option<Vec<Group>>,
     pub(crate) pnet: Option<Networks>,
@@ -134,6 +136,10 @@ impl Settings {
             ("nopeer", self.exclude_peers.as_ref().map(|list| listed(list, ","))),
             ("noprogram", self.exclude_programs.as_ref().map(|list| listed(list, ","))),
             (
+                "filters",
+                self.trust_filters.map(|trust| if trust { "trust" } else { "" }.to_owned()),
+            ),
+            (
                 "user",
                 self.share_with_users
                     .as_ref()
@@ -169,6 +175,7 @@ impl Settings {
             permit_peers: self.permit_peers.or(lower.permit_peers),
             exclude_peers: self.exclude_peers.or(lower.exclude_peers),
             exclude_programs: self.exclude_programs.or(lower.exclude_programs),
+            trust_filters: self.trust_filters.or(lower.trust_filters),
             share_with_users: self.share_with_users.or(lower.share_with_users),
             share_with_groups: self.share_with_groups.or(lower.share_with_groups),
             pnet: self.pnet.or(lower.pnet),
@@ -199,6 +206,7 @@ impl Settings {
             permit_peers: self.permit_peers.unwrap_or_default(),
             exclude_peers: self.exclude_peers.unwrap_or_default(),
             exclude_programs: self.exclude_programs.unwrap_or_default(),
+            trust_filters: self.trust_filters.unwrap_or(false),
             share_with_users: self.share_with_users.unwrap_or_default(),
             share_with_groups: self.share_with_groups.unwrap_or_default(),
             pnet: self.pnet.unwrap_or_default(),
@@ -227,6 +235,7 @@ impl From<Options> for Settings {
             permit_peers: Some(options.permit_peers),
             exclude_peers: Some(options.exclude_peers),
             exclude_programs: Some(options.exclude_programs),
+            trust_filters: Some(options.trust_filters),
             share_with_users: Some(options.share_with_users),
             share_with_groups: Some(options.share_with_groups),
             pnet: Some(options.pnet),
@@ -483,6 +492,7 @@ mod tests {
             permit_peers: Some(Vec::new()),
             exclude_peers: Some(vec!["10.0.0.0/8".parse().unwrap()]),
             exclude_programs: ProgramName::new("sshd").map(|name| vec![name]),
+            trust_filters: Some(true),
             ..Settings::default()
         };
         let text = settings.into_options().to_string();

@@ -39,6 +39,9 @@ pub(crate) struct Examination {
     /// Whether it is linked with liburing: what it does with its sockets through io_uring
     /// stays on TCP.
     pub(crate) uses_io_uring: bool,
+    /// Whether it is linked with libseccomp, by which it can install a filter of system calls: its
+    /// connections stay on TCP.
+    pub(crate) uses_seccomp: bool,
 }
 
 /// What keeps our library out of a program, or without effect in it.
@@ -160,6 +163,7 @@ pub(crate) fn examine(
         is_bare_script: false,
         obstacle: None,
         uses_io_uring: false,
+        uses_seccomp: false,
     };
     let mut current = path.to_owned();
     loop {
@@ -170,7 +174,10 @@ pub(crate) fn examine(
                 Some(obstacle) => Some(obstacle),
                 None => privilege(&file.metadata()?, has_capabilities(&current), caller),
             };
-            examination.uses_io_uring = obstacle.is_none() && is_linked_with_liburing(&file)?;
+            if obstacle.is_none() {
+                examination.uses_io_uring = is_linked_with(b"liburing.so.", &file)?;
+                examination.uses_seccomp = is_linked_with(b"libseccomp.so.", &file)?;
+            }
             examination.obstacle = obstacle;
             return Ok(examination);
         }
@@ -378,15 +385,15 @@ fn named_sections(file: &File, header: &Header) -> io::Result<Vec<(Vec<u8>, Sect
     Ok(sections.into_iter().map(|section| (name_of(&section), section)).collect())
 }
 
-/// Whether the names of libraries that the loader is to find have liburing's among them.
-fn is_linked_with_liburing(file: &File) -> io::Result<bool> {
+/// Whether the names of libraries that the loader is to find have one among them that begins like this.
+fn is_linked_with(library: &[u8], file: &File) -> io::Result<bool> {
     let sections = named_sections(file, &header(file)?)?;
     let Some((_, names)) = sections.iter().find(|(name, _)| name == b".dynstr") else {
         return Ok(false);
     };
     let len = usize::try_from(names.sh_size).map_err(invalid)?.min(TABLE_LEN_MAX);
     let names = read_exactly(file, names.sh_offset, len)?;
-    Ok(names.split(|&byte| byte == 0).any(|name| name.starts_with(b"liburing.so.")))
+    Ok(names.split(|&byte| byte == 0).any(|name| name.starts_with(library)))
 }
 
 /// The Go linker writes both, unless it is asked for no build ID.
@@ -559,19 +566,24 @@ mod tests {
     }
 
     #[test]
-    fn programs_that_are_linked_with_liburing_are_told_by_a_name() {
-        let directory = tempfile::tempdir().unwrap();
-        let library = directory.path().join("liburing.so");
-        let flags = ["-shared", "-fPIC", "-Wl,-soname,liburing.so.2"];
-        let Some(made) = compile(directory.path(), EMPTY, &flags) else {
-            return;
-        };
-        std::fs::rename(made, &library).unwrap();
-        let library = library.to_str().unwrap();
-        for (flag, linked) in [("-Wl,--no-as-needed", true), ("-Wl,--as-needed", false)] {
-            let path = compile(directory.path(), EMPTY, &[flag, library]).unwrap();
-            let examination = examine(&path, STRANGER, None).unwrap();
-            assert_eq!(examination.uses_io_uring, linked, "{flag}");
+    fn libraries_that_a_program_is_linked_with_are_told_by_a_name() {
+        for (name, expected) in [("liburing", (true, false)), ("libseccomp", (false, true))] {
+            let directory = tempfile::tempdir().unwrap();
+            let library = directory.path().join(format!("{name}.so"));
+            let flags = ["-shared", "-fPIC", &format!("-Wl,-soname,{name}.so.2")];
+            let Some(made) = compile(directory.path(), EMPTY, &flags) else {
+                return;
+            };
+            std::fs::rename(made, &library).unwrap();
+            let library = library.to_str().unwrap();
+            for (flag, linked) in
+                [("-Wl,--no-as-needed", expected), ("-Wl,--as-needed", (false, false))]
+            {
+                let path = compile(directory.path(), EMPTY, &[flag, library]).unwrap();
+                let examination = examine(&path, STRANGER, None).unwrap();
+                let found = (examination.uses_io_uring, examination.uses_seccomp);
+                assert_eq!(found, linked, "{name}, {flag}");
+            }
         }
     }
 

@@ -38,6 +38,8 @@ pub mod arm;
 #[cfg(not(loom))]
 pub mod cgroup;
 pub mod channel;
+#[cfg(not(loom))]
+pub mod confinement;
 pub mod copy;
 pub mod cursor;
 #[cfg(not(loom))]

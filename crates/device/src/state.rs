@@ -24,9 +24,9 @@ pub const STATE_NAME: &CStr = c"sidestep-state";
 /// Length in bytes; sparse.
 pub const STATE_LEN: usize = YOUNG_AT + YOUNG_MAX * size_of::<Young>();
 
-const HISTORY_AT: usize = 8 << 10;
-const SERVICES_AT: usize = 268 << 10;
-const SLOTS_AT: usize = 320 << 10;
+const HISTORY_AT: usize = 12 << 10;
+const SERVICES_AT: usize = 272 << 10;
+const SLOTS_AT: usize = 324 << 10;
 const YOUNG_AT: usize = (SLOTS_AT + SLOTS * size_of::<Slot>()).next_multiple_of(4096);
 const _: () = assert!((YOUNG_MAX * size_of::<Young>()).is_multiple_of(4096));
 const MAGIC: u64 = u64::from_be_bytes(*b"SIDESTAT");
@@ -276,7 +276,7 @@ pub struct Totals {
 }
 
 /// Reasons that are told apart; larger numbers count as 0.
-pub const REASONS_MAX: usize = 32;
+pub const REASONS_MAX: usize = 48;
 
 /// What a slot describes: [`Slot::mode`].
 pub mod mode {

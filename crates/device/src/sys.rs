@@ -5,6 +5,7 @@
 //! own calls are inline system calls; only what the program itself asked for goes
 //! through libc. Every function returns the kernel's answer or [`Errno`].
 
+use crate::confinement;
 use core::ffi::c_void;
 use core::mem::{MaybeUninit, size_of};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -18,10 +19,15 @@ pub struct Errno(pub i32);
 /// The kernel's answer.
 pub type Result<T = usize> = core::result::Result<T, Errno>;
 
-/// Makes a system call; arguments as in its manual page.
+/// Makes a system call; arguments as in its manual page. Under a filter it is made only if it is an
+/// ordinary one ([`confinement`]); others fail with `ENOSYS`.
 macro_rules! call {
     ($name:ident $(, $arg:expr)* $(,)?) => {
-        syscall!(Sysno::$name $(, $arg)*).map_err(|e| Errno(e.into_raw()))
+        if confinement::permits(Sysno::$name) {
+            syscall!(Sysno::$name $(, $arg)*).map_err(|e| Errno(e.into_raw()))
+        } else {
+            Err(Errno(libc::ENOSYS))
+        }
     };
 }
 
@@ -853,12 +859,32 @@ pub fn rtnetlink() -> Result<i32> {
 /// # Safety
 /// `at` is valid for writes of `len` bytes.
 pub unsafe fn recv(fd: i32, at: *mut u8, len: usize, flags: i32) -> Result {
+    if confinement::is_strict() {
+        if flags != 0 {
+            // Who would look, or not wait, finds nothing.
+            return Err(Errno(libc::EAGAIN));
+        }
+        // SAFETY: the caller's promise. Without flags `read` does the same.
+        return unsafe { read(fd, at, len, None) };
+    }
     // SAFETY: the caller's promise.
     unsafe { call!(recvfrom, fd, at, len, flags, 0usize, 0usize) }
 }
 
+/// How many bytes a `recv` of TCP would find, as `FIONREAD` tells: counted, and not copied.
+#[must_use]
+pub fn count_queued(fd: i32) -> usize {
+    let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT;
+    // SAFETY: with MSG_TRUNC TCP copies nothing, so there need be no place for it.
+    unsafe { recv(fd, core::ptr::null_mut(), i32::MAX as usize, flags) }.unwrap_or(0)
+}
+
 /// `send` of some bytes.
 pub fn send(fd: i32, bytes: &[u8], flags: i32) -> Result {
+    if confinement::is_strict() {
+        // SAFETY: the slice is readable.
+        return unsafe { write(fd, bytes.as_ptr(), bytes.len()) };
+    }
     // SAFETY: the slice is readable.
     unsafe { call!(sendto, fd, bytes.as_ptr(), bytes.len(), flags, 0usize, 0usize) }
 }
@@ -1117,6 +1143,11 @@ pub fn timespec(time: Duration) -> libc::timespec {
 /// `poll` of one descriptor without waiting: its mask.
 pub fn poll_now(fd: i32, events: i16) -> Result<u32> {
     let mut entry = libc::pollfd { fd, events, revents: 0 };
+    if confinement::is_confined() {
+        // SAFETY: one live entry.
+        unsafe { poll(&raw mut entry, 1, Some(Duration::ZERO)) }?;
+        return Ok(u32::from(entry.revents as u16));
+    }
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: one pollfd and one timespec, both live.
     unsafe { call!(ppoll, &raw mut entry, 1, &raw const now, 0usize, 8usize) }?;
@@ -1228,10 +1259,14 @@ pub fn random(bytes: &mut [u8]) -> Result {
     unsafe { call!(getrandom, bytes.as_mut_ptr(), bytes.len(), 0) }
 }
 
-/// Monotonic time in nanoseconds (vDSO, no system call).
+/// Monotonic time in nanoseconds (vDSO, no system call). Under a strict filter the processor's clock is
+/// out of bounds, too, and the kernel's last tick has to do.
 #[inline]
 #[must_use]
 pub fn now_ns() -> u64 {
+    if confinement::is_strict() {
+        return coarse_ns();
+    }
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: one live timespec; libc's clock_gettime is not hooked.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
@@ -1289,10 +1324,37 @@ pub unsafe fn ppoll(
     mask: *const c_void,
     mask_len: usize,
 ) -> Result {
+    if mask.is_null() && confinement::is_confined() {
+        // SAFETY: the caller's promise.
+        return unsafe { poll(entries, count, timeout) };
+    }
     let time = timeout.map(timespec);
     let time_at = time.as_ref().map_or(0, |t| core::ptr::from_ref(t) as usize);
     // SAFETY: the caller's promise.
     unsafe { call!(ppoll, entries, count, time_at, mask, mask_len) }
+}
+
+/// `poll`, which filters of system calls let pass more often than `ppoll`. It may sleep for up to a
+/// millisecond longer than `timeout`.
+///
+/// # Safety
+/// `entries` points to `count` pollfds.
+pub unsafe fn poll(entries: *mut libc::pollfd, count: usize, timeout: Option<Duration>) -> Result {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller's promise.
+    return unsafe { call!(poll, entries, count, in_ms(timeout)) };
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let time = timeout.map(timespec);
+        let time_at = time.as_ref().map_or(0, |t| core::ptr::from_ref(t) as usize);
+        // SAFETY: the caller's promise.
+        unsafe { call!(ppoll, entries, count, time_at, 0usize, 0usize) }
+    }
+}
+
+/// Whole milliseconds, rounded up; -1: for ever.
+fn in_ms(timeout: Option<Duration>) -> i32 {
+    timeout.map_or(-1, |t| t.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32)
 }
 
 /// Whether the kernel knows `epoll_pwait2`, as far as it was asked. Valgrind does not,
@@ -1310,7 +1372,7 @@ pub unsafe fn epoll_wait(
     timeout: Option<Duration>,
     mask: *const c_void,
 ) -> Result {
-    if HAS_EPOLL_PWAIT2.load(Ordering::Relaxed) {
+    if HAS_EPOLL_PWAIT2.load(Ordering::Relaxed) && !confinement::is_confined() {
         let time = timeout.map(timespec);
         let time_at = time.as_ref().map_or(0, |t| core::ptr::from_ref(t) as usize);
         // SAFETY: the caller's promise.
@@ -1320,7 +1382,12 @@ pub unsafe fn epoll_wait(
         }
         HAS_EPOLL_PWAIT2.store(false, Ordering::Relaxed);
     }
-    let ms = timeout.map_or(-1, |t| t.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32);
+    let ms = in_ms(timeout);
+    #[cfg(target_arch = "x86_64")]
+    if mask.is_null() && confinement::is_confined() {
+        // SAFETY: the caller's promise.
+        return unsafe { call!(epoll_wait, epfd, events, max, ms) };
+    }
     // SAFETY: the caller's promise.
     unsafe { call!(epoll_pwait, epfd, events, max, ms, mask, 8usize) }
 }

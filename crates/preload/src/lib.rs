@@ -5,7 +5,7 @@
 //! behind us, `start` runs before the program's first constructor, `fork` is called around
 //! all that copies a process, `vfork` is the one that does not, `exit` before it ends by itself, `stdio` gives `fdopen` a
 //! stream that goes through the names above, `spawn` sees to programs that libc begins by
-//! itself, `syscall` to calls by number, and `uring` to what liburing gives to the kernel.
+//! itself, `syscall` to calls by number, `seccomp` to filters of system calls, and `uring` to what liburing gives to the kernel.
 //!
 //! No function here allocates, or changes `errno` on success. What unwinds through
 //! them is the cancellation of a thread; panics abort.
@@ -14,6 +14,7 @@ mod exit;
 mod exports;
 mod fork;
 mod real;
+mod seccomp;
 mod spawn;
 mod start;
 mod stdio;

@@ -179,5 +179,6 @@ names! {
         -> i32;
     fn system(command: Path) -> i32;
     fn popen(command: Path, kind: Path) -> *mut libc::FILE;
+    fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> i32;
     fn syscall(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> i64;
 }

@@ -4,7 +4,7 @@ use crate::{fork, real, stdio};
 use core::ffi::{CStr, c_char};
 use sidestep_socket::options::{self, Options};
 use sidestep_socket::wait::Sleeps;
-use sidestep_socket::{parcel, process, reload};
+use sidestep_socket::{parcel, process, reload, seccomp};
 
 /// Run by the loader; `-z initfirst` puts it before all other constructors.
 #[used]
@@ -25,7 +25,9 @@ unsafe extern "C" fn start(_: i32, _: *const *const c_char, environment: *const 
     // SAFETY: the loader's environment block.
     let [options, sources] =
         [options::VARIABLE, reload::VARIABLE].map(|name| unsafe { variable(environment, name) });
-    process::configure(Options::parse(options, program_name()));
+    let options = Options::parse(options, program_name());
+    seccomp::start(options.trust_filters);
+    process::configure(options);
     reload::start(sources);
     parcel::adopt_inherited(stdio::note_standard);
     fork::watch();

@@ -11,10 +11,11 @@
 //! is written back, a signal set comes with its size), and that is kept.
 
 use crate::exports;
-use crate::{fork, real, uring};
+use crate::{fork, real, seccomp, uring};
 use core::ffi::c_void;
 use core::time::Duration;
 use sidestep_device::sys;
+use sidestep_socket::seccomp::confine;
 use sidestep_socket::{claims, descriptors, multiplex, process};
 
 /// The arguments of a call.
@@ -88,6 +89,11 @@ unsafe fn on_any(number: i64, words: Words) -> Option<i64> {
             libc::SYS_clone if fork::lends_memory(a as u64) => lend(number, words),
             libc::SYS_clone3 if clone_flags(a).is_some_and(fork::lends_memory) => {
                 lend(number, words)
+            }
+            libc::SYS_prctl => i64::from(seccomp::prctl(fd, b, c, d, e)),
+            libc::SYS_seccomp => {
+                let to = seccomp::of_system_call(a, c)?;
+                confine(to, || pass_on(number, words))
             }
             libc::SYS_io_uring_setup if uring::is_refused() => {
                 exports::set_errno(libc::ENOSYS);

@@ -77,11 +77,13 @@ pub enum Reason {
     OtherPnet = 30,
     /// Connections to this server of another host have ended too soon lately: AUTOSMC.
     ShortLately = 31,
+    /// The program has a filter of system calls (seccomp), or will install one.
+    Filtered = 32,
 }
 
 impl Reason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 33] = [
         Self::None,
         Self::ModeTcp,
         Self::RemotePeer,
@@ -114,6 +116,7 @@ impl Reason {
         Self::PetitionUnanswered,
         Self::OtherPnet,
         Self::ShortLately,
+        Self::Filtered,
     ];
 
     /// The reason with this number; unknown numbers are [`Reason::None`].
@@ -163,9 +166,11 @@ impl Reason {
             Self::OtherNamespace | Self::OtherPnet => Diagnosis::NOSMCD2DEV,
             Self::NoMemory | Self::MemoryLimit => Diagnosis::MEM,
             Self::PeerDeclined => Diagnosis::PEERDECL,
-            Self::OptionUnsupported | Self::StandardStream | Self::IoUring | Self::PastLibc => {
-                Diagnosis::OPTUNSUPP
-            }
+            Self::OptionUnsupported
+            | Self::StandardStream
+            | Self::IoUring
+            | Self::PastLibc
+            | Self::Filtered => Diagnosis::OPTUNSUPP,
             Self::ForkedMeanwhile | Self::PeerMisbehaved | Self::HandedOver => Diagnosis::INTERR,
             Self::NoSlot => Diagnosis::MAX_DMB,
             // NOUEID is for a Proposal without any, as Linux has it.
@@ -213,6 +218,7 @@ impl Reason {
             }
             Self::OtherPnet => "its interface does not have the PNET ID of the shared memory",
             Self::ShortLately => "connections to this server have been too short lately for SMC-R",
+            Self::Filtered => "the program has a filter of system calls (seccomp)",
         }
     }
 }

@@ -39,6 +39,7 @@ pub mod pool;
 pub mod process;
 pub mod readiness;
 pub mod reload;
+pub mod seccomp;
 pub mod sock;
 pub mod stream;
 pub mod switch;

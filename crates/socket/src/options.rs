@@ -59,6 +59,8 @@ pub struct Options {
     pub handshake_limit: u32,
     /// Which connections stay on TCP.
     pub policy: Policy,
+    /// Filters of system calls that a program has from its parent let our calls pass.
+    pub trust_filters: bool,
     /// The abstract name of a `sidestep assess` that waits to be shown our state.
     pub assessor: ArrayVec<u8, ASSESSOR_LEN_MAX>,
     /// How much to log.
@@ -84,6 +86,7 @@ impl Default for Options {
             ueids: Eid::ueid("SIDESTEP").into_iter().collect(),
             handshake_limit: 0,
             policy: Policy::default(),
+            trust_filters: false,
             assessor: ArrayVec::new(),
             log: crate::log::Level::Warn,
         }
@@ -159,6 +162,7 @@ impl Options {
             ("noprogram", names) => {
                 self.policy.excludes_program = names.split(',').any(|name| name == self.program);
             }
+            ("filters", trust) => self.trust_filters = trust == "trust",
             ("assessor", name) => {
                 self.assessor = name.bytes().take(ASSESSOR_LEN_MAX).collect();
             }

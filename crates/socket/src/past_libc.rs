@@ -18,11 +18,19 @@ use sidestep_proto::machine_code;
 static LOOKED: AtomicBool = AtomicBool::new(false);
 /// There was such a call.
 static FOUND: AtomicBool = AtomicBool::new(false);
+/// libseccomp was among the objects.
+static HAS_LIBSECCOMP: AtomicBool = AtomicBool::new(false);
 
 /// Objects that call the kernel because that is what they are for. Their calls on the
 /// program's behalf go through us; liburing's do by [`crate::uring`].
 const KNOWN: [&[u8]; 6] =
     [b"ld-linux", b"libc.so.", b"libpthread.so.", b"librt.so.", b"liburing.so.", b"linux-vdso.so."];
+
+/// Whether the program has libseccomp, by which it can install a filter of system calls.
+pub(crate) fn has_libseccomp() -> bool {
+    is_found();
+    HAS_LIBSECCOMP.load(Ordering::Relaxed)
+}
 
 /// Whether the program has such instructions.
 pub(crate) fn is_found() -> bool {
@@ -59,6 +67,9 @@ unsafe extern "C" fn look_at(
         (object, CStr::from_ptr(object.dlpi_name).to_bytes(), segments)
     };
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+    if name.starts_with(b"libseccomp.so.") {
+        HAS_LIBSECCOMP.store(true, Ordering::Relaxed);
+    }
     if KNOWN.iter().any(|known| name.starts_with(known)) {
         return 0;
     }

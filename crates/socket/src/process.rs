@@ -16,6 +16,7 @@ use crate::young;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sidestep_device::channel::SLOTS;
+use sidestep_device::confinement;
 use sidestep_device::holders::{self, Membership};
 use sidestep_device::lock::{Entry, Lock};
 use sidestep_device::map;
@@ -274,7 +275,8 @@ pub fn current() -> Option<&'static Process> {
         // SAFETY: set once below, never freed.
         return Some(unsafe { &*at });
     }
-    if FAILED.load(Ordering::Relaxed) != 0 {
+    // What it takes is no ordinary call.
+    if FAILED.load(Ordering::Relaxed) != 0 || confinement::is_confined() {
         return None;
     }
     let _making = Held::enter(MAKING.get());

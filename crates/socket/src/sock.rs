@@ -17,7 +17,7 @@ use crate::meeting::{self, Meeting};
 use crate::options::{Options, Promotion};
 use crate::pool::{Held, Pool, SharedLock};
 use crate::process::{self, Process};
-use crate::{Errno, gateway, multiplex, past_libc, reload, uring, wait, young};
+use crate::{Errno, gateway, multiplex, past_libc, reload, seccomp, uring, wait, young};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -25,6 +25,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering,
 };
+use sidestep_device::confinement;
 use sidestep_device::copy::Choice;
 use sidestep_device::lock::Lock;
 use sidestep_device::ring::Ring;
@@ -983,6 +984,9 @@ impl Sock {
     /// Whether a call may sleep: the kernel has the last word, and the mirror has it
     /// afterwards.
     pub(crate) fn may_sleep(&self, fd: i32) -> bool {
+        if confinement::is_confined() {
+            return self.seems_blocking();
+        }
         let nonblocking = is_nonblocking(fd);
         if nonblocking {
             self.set_nonblocking(true);
@@ -994,7 +998,9 @@ impl Sock {
 /// Why the program's sockets are used without our seeing it, if they are: then none of its
 /// connections may move.
 pub(crate) fn unseen_use() -> Option<Reason> {
-    if uring::is_used() {
+    if seccomp::is_in_the_way() {
+        Some(Reason::Filtered)
+    } else if uring::is_used() {
         Some(Reason::IoUring)
     } else if past_libc::is_found() {
         Some(Reason::PastLibc)

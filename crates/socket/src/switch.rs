@@ -35,6 +35,7 @@ use crate::sock::{Conn, Phase, Sock};
 use crate::urgent;
 use crate::wait;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
+use sidestep_device::confinement;
 use sidestep_device::slab::flag as said;
 use sidestep_device::state::{Slot, flag};
 use sidestep_device::sys;
@@ -91,12 +92,19 @@ pub fn is_connecting(fd: i32) -> bool {
 /// The peer's end of the TCP connection is gone: FIN or RST was received.
 #[must_use]
 pub fn is_peer_gone(fd: i32) -> bool {
+    if confinement::is_confined() {
+        let gone = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+        return sys::poll_now(fd, gone).is_ok_and(|seen| seen & gone as u32 != 0);
+    }
     tcp_info(fd).is_some_and(|info| TCP_PEER_GONE.contains(&info.state))
 }
 
 /// Bytes in the TCP receive queue.
 #[must_use]
 pub fn queued(fd: i32) -> usize {
+    if confinement::is_confined() {
+        return sys::count_queued(fd);
+    }
     sys::ioctl_int(fd, SIOCINQ).unwrap_or(0).max(0) as usize
 }
 

@@ -90,6 +90,13 @@ pub fn after_listen(sock: &Sock, fd: i32) {
     sock.has_tcp_option.store(is_announced, Ordering::Relaxed);
 }
 
+/// A listener is to answer other hosts no more, because what they would send cannot be handed over.
+pub(crate) fn withdraw(sock: &Sock, fd: i32) {
+    if sock.is_for_hosts.load(Ordering::Relaxed) {
+        let _ = say(fd, question::MARK);
+    }
+}
+
 /// Whether the two ends have agreed by the option, and are of two hosts: from its first byte
 /// on the connection belongs to CLC, so the gateway has to be given it before the program does
 /// any I/O. To be asked once, of a connected or accepted socket whose handshake is over.

@@ -10,6 +10,7 @@ mod config;
 mod decode;
 mod demote;
 mod doctor;
+mod filters;
 mod gateway;
 mod help;
 mod rdma;

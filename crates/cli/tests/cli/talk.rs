@@ -9,7 +9,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::support::Place;
+use serde_json::Value;
+
+use crate::support::{Place, outcome};
 
 /// A place with a program that talks and the library that moves it.
 pub(crate) struct Talk {
@@ -126,6 +128,19 @@ pub(crate) fn eventually<T>(what: &str, mut f: impl FnMut() -> Option<T>) -> T {
         std::thread::sleep(Duration::from_millis(50));
     }
     panic!("{what}")
+}
+
+/// How a client's connection travels, and why, once that is decided.
+pub(crate) fn outcome_of(talk: &Talk, client: &Running) -> (String, String) {
+    eventually("nothing is decided about the client's connection", || {
+        let subject = format!("pid:{}", client.pid());
+        let why = outcome(talk.sidestep().args(["why", "--json", &subject])).1;
+        let explanation: Value = serde_json::from_str(&why).ok()?;
+        let finding = explanation["findings"].as_array()?.first()?;
+        let words = finding["words"].as_str()?.to_owned();
+        let is_decided = finding["mode"] == "SMC-D" || finding["code"]["code"].is_string();
+        is_decided.then(|| (finding["mode"].as_str().unwrap().to_owned(), words))
+    })
 }
 
 /// A connection of this very process, which does not run under Sidestep, with bytes both ways.

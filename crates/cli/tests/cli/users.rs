@@ -1,22 +1,6 @@
 //! Programs of several users: with whom memory is shared.
 
-use serde_json::Value;
-
-use crate::support::outcome;
-use crate::talk::{Running, Talk, USERS, as_user, eventually, free_port};
-
-/// How a client's connection travels, and why, once that is decided.
-fn outcome_of(talk: &Talk, client: &Running) -> (String, String) {
-    eventually("nothing is decided about the client's connection", || {
-        let subject = format!("pid:{}", client.pid());
-        let why = outcome(talk.sidestep().args(["why", "--json", &subject])).1;
-        let explanation: Value = serde_json::from_str(&why).ok()?;
-        let finding = explanation["findings"].as_array()?.first()?;
-        let words = finding["words"].as_str()?.to_owned();
-        let is_decided = finding["mode"] == "SMC-D" || finding["code"]["code"].is_string();
-        is_decided.then(|| (finding["mode"].as_str().unwrap().to_owned(), words))
-    })
-}
+use crate::talk::{Running, Talk, USERS, as_user, free_port, outcome_of};
 
 /// A server that is root until it has begun to work, and then nobody much.
 #[test]

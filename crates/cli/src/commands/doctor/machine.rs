@@ -407,14 +407,31 @@ fn quota(cpu_max: &str) -> Option<f64> {
 
 /// Is a system-call filter active? Nothing to say if /proc does not tell.
 fn seccomp() -> Option<Check> {
-    const NAME: &str = "seccomp";
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:"))?;
-    Some(match mode.trim() {
-        "0" => Check::ok(NAME, "no filter"),
+    let trusts = Configuration::load(None, |name| std::env::var_os(name))
+        .is_ok_and(|configuration| configuration.settings.trust_filters == Some(true));
+    Some(judge_filter(mode.trim() != "0", trusts))
+}
+
+/// A filter is left to all that is begun under it.
+fn judge_filter(is_active: bool, trusts: bool) -> Check {
+    const NAME: &str = "seccomp";
+    match (is_active, trusts) {
+        (false, _) => Check::ok(NAME, "no filter"),
         // The checks above went through the same filter, so it has shown what it refuses.
-        _ => Check::ok(NAME, "a filter is active; the checks above ran under it"),
-    })
+        (true, true) => Check::ok(
+            NAME,
+            "a filter is active, under which the checks above ran; policy.trust_filters says that it \
+             lets all pass",
+        ),
+        (true, false) => Check::warn(
+            NAME,
+            "a filter is active: programs that begin under it stay on TCP",
+            "if all checks above are well, the filter lets Sidestep's calls pass, as the default \
+             profiles of Docker and Podman do: set policy.trust_filters = true",
+        ),
+    }
 }
 
 /// The error that the C library reports by a negative result.
@@ -472,6 +489,15 @@ mod tests {
         assert!(large.finding.contains("16 peer processes"), "{}", large.finding);
         assert_eq!(file_size(Some(SLAB_RESERVED_BYTES - 1)).status, Status::Fail);
         assert_eq!(file_size(Some(SLAB_RESERVED_BYTES)).status, Status::Ok);
+    }
+
+    #[test]
+    fn a_filter_is_in_the_way_unless_it_is_trusted() {
+        let status = |is_active, trusts| judge_filter(is_active, trusts).status;
+        assert_eq!([status(false, false), status(true, true)], [Status::Ok; 2]);
+        let warning = judge_filter(true, false);
+        assert_eq!(warning.status, Status::Warn);
+        assert!(warning.advice.unwrap().contains("policy.trust_filters"));
     }
 
     #[test]

@@ -33,6 +33,14 @@ pub(super) fn checks(name: &OsStr) -> Vec<Check> {
             if examination.obstacle.is_none() {
                 checks.extend(calls_past_libc(examination.executable(&path)));
             }
+            if examination.uses_seccomp {
+                checks.push(Check::warn(
+                    "system call filter",
+                    "it is linked with libseccomp and may install a filter, so its connections stay \
+                     on TCP",
+                    "use a build without libseccomp, if you can do without its sandbox",
+                ));
+            }
             if examination.uses_io_uring {
                 checks.push(Check::warn(
                     "io_uring",

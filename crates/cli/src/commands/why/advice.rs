@@ -179,6 +179,12 @@ pub(super) fn of(reason: Reason, role: Role, peer: Option<Diagnosis>) -> Advice 
                  RUSTFLAGS=--cfg=rustix_use_libc)",
             ),
         ),
+        Reason::Filtered => advice(
+            "nothing: a filter may kill the program for calls that it does not know",
+            This,
+            Rule::Given("programs with a filter of system calls, or with libseccomp, stay on TCP"),
+            Some("switch the sandbox off in the program's own settings, if you can do without it"),
+        ),
         Reason::PortExcluded => advice(
             NOTHING,
             This,

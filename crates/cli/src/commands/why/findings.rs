@@ -442,6 +442,16 @@ impl Stranger {
                 words: obstacle.to_string(),
                 change: Some(obstacle.advice().to_owned()),
             },
+            None if is_of_sidestep && is_filtered(holder.pid) => Self {
+                is_under_sidestep: true,
+                words: "it runs under a filter of system calls (seccomp), and stays on TCP"
+                    .to_owned(),
+                change: Some(
+                    "if the filter lets Sidestep's calls pass (`sidestep doctor` under it), set \
+                     policy.trust_filters = true"
+                        .to_owned(),
+                ),
+            },
             None if is_of_sidestep => Self {
                 is_under_sidestep: true,
                 words: "it runs under Sidestep, and has had no TCP connection yet".to_owned(),
@@ -454,6 +464,12 @@ impl Stranger {
             },
         }
     }
+}
+
+/// Whether a process runs under a filter of system calls, as `/proc` tells of any.
+fn is_filtered(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.lines().filter_map(|line| line.strip_prefix("Seccomp:")).any(|mode| mode.trim() != "0")
 }
 
 /// Adds what is known of a kind to what was known of it before.
