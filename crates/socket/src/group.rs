@@ -827,6 +827,12 @@ impl Group {
         self.connections.fetch_sub(1, Ordering::Release);
     }
 
+    /// The agreement about a connection is put off: the peer has not been told of its ring.
+    pub(crate) fn give_ring_back(&self, index: usize) {
+        self.forget_connection(index);
+        self.process.forget_group_of_slot(index);
+    }
+
     /// Whether the peer needs our ring of this slot no more.
     pub(crate) fn peer_is_done_with(&self, index: usize) -> bool {
         let Some((theirs, _)) = self.theirs() else { return !self.peer_lives() };

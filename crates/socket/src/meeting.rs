@@ -54,7 +54,7 @@ use sidestep_device::slab::{CLC_LEN_MAX, Record, phase};
 use sidestep_device::state::{Slot, mode};
 use sidestep_device::sys::{self, Errno, UnixName};
 use sidestep_proto::fallback::Reason;
-use sidestep_proto::rendezvous::{self, Buffer, Refusal};
+use sidestep_proto::rendezvous::{self, AnswerWait, Buffer, Refusal};
 use sidestep_wire::clc::{AcceptConfirm, AcceptConfirmD, Decline, Message};
 use sidestep_wire::host_control::{
     ControlMessage, EMITTED_LEN_MAX, Hello, Instance, Side, connection_name, connection_token,
@@ -107,8 +107,8 @@ pub struct Meeting {
     next_attempt: u64,
     /// The hello was another user's, who may not want to share memory with us.
     is_stranger: bool,
-    /// When it began, by [`sys::coarse_ns`], and it is one of [`PENDING`]; 0: neither.
-    began: u64,
+    /// It has begun, and is one of [`PENDING`].
+    waiting: Option<AnswerWait>,
 }
 
 /// Meetings that have begun and are not over.
@@ -140,7 +140,7 @@ impl Meeting {
             has_claimed: false,
             next_attempt: 0,
             is_stranger: false,
-            began: 0,
+            waiting: None,
         }
     }
 
@@ -148,8 +148,7 @@ impl Meeting {
     pub(crate) fn abandon(&mut self, sock: &Sock) {
         self.withdraw(sock);
         self.step = Step::Over;
-        if self.began != 0 {
-            self.began = 0;
+        if self.waiting.take().is_some() {
             PENDING.fetch_sub(1, Ordering::Relaxed);
         }
         if self.name_fd >= 0 {
@@ -435,7 +434,8 @@ fn server_seeks(sock: &Sock, meeting: &mut Meeting, moment: Moment) -> Result<()
 }
 
 fn begin_meeting(sock: &Sock, meeting: &mut Meeting) {
-    (meeting.began, meeting.looks) = (sys::coarse_ns(), 0);
+    let waiting = AnswerWait::begin(sock.traffic().messages, sys::coarse_ns());
+    (meeting.waiting, meeting.looks) = (Some(waiting), 0);
     PENDING.fetch_add(1, Ordering::Relaxed);
     sock.note_reason(Reason::None);
     account::attempted(sock);
@@ -500,7 +500,7 @@ impl Meeting {
     }
 
     fn is_late(&self) -> bool {
-        rendezvous::is_late(self.looks, || sys::coarse_ns() - self.began)
+        self.waiting.is_some_and(|waiting| waiting.is_late())
     }
 
     /// Client: remembers with whom it has failed.
@@ -518,6 +518,9 @@ impl Meeting {
 
     fn count_look(&mut self, sock: &Sock) -> Result<(), Reason> {
         self.looks = self.looks.saturating_add(1);
+        if let Some(waiting) = &mut self.waiting {
+            waiting.look(sys::coarse_ns());
+        }
         if sock.phase() != Phase::Meeting || !self.is_late() {
             return Ok(());
         }
@@ -944,6 +947,8 @@ fn answer(
         .map_err(|refusal| refuse(sock, group, peer_slot, &refusal))
 }
 
+/// Server: takes its part in the connection, unless that has to be done later: then the phase
+/// is what it was.
 fn accept(
     sock: &'static Sock,
     fd: i32,
@@ -970,8 +975,13 @@ fn accept(
     mine.identity.peer_slot.store(peer_slot as u32, Ordering::Relaxed);
     put_clc(group, index, answer);
     let conn = Conn { mine, theirs: proposal, outgoing, incoming, group, peer_slot };
-    if !switch::is_established(fd) || !switch::read_by_ledger(sock, slot, fd, conn) {
+    if !switch::is_established(fd) {
         return Err(Reason::Unanswered);
+    }
+    if !switch::read_by_ledger(sock, slot, fd, conn) {
+        // Another thread has begun a plain receive since we looked: the proposal stays where
+        // it is, for a later look.
+        group.give_ring_back(index);
     }
     Ok(())
 }

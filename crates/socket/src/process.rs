@@ -574,7 +574,7 @@ impl Process {
     /// It is ours no more: the group may end.
     pub(crate) fn forget_received(&self, index: usize) {
         if let Some(group) = self.group_of_slot(index).filter(|_| self.is_giver()) {
-            self.about[index].group.store(core::ptr::null_mut(), Ordering::Release);
+            self.forget_group_of_slot(index);
             group.count_received(false);
         }
     }
@@ -820,7 +820,7 @@ impl Process {
         if let Some(group) = self.group_of_slot(index) {
             group.forget_connection(index);
         }
-        self.about[index].group.store(core::ptr::null_mut(), Ordering::Relaxed);
+        self.forget_group_of_slot(index);
         self.learn_from(self.state.slot(index));
         self.state.free_slot(index, list);
         self.set_sock_of_slot(index, None);
@@ -868,6 +868,10 @@ impl Process {
     pub(crate) fn set_group_of_slot(&self, index: usize, group: &'static Group) {
         let at = core::ptr::from_ref(group).cast_mut();
         self.about[index].group.store(at, Ordering::Release);
+    }
+
+    pub(crate) fn forget_group_of_slot(&self, index: usize) {
+        self.about[index].group.store(core::ptr::null_mut(), Ordering::Release);
     }
 
     /// A channel for an event loop: its number and its eventfd. One that was given

@@ -147,12 +147,37 @@ fn c4_an_accept_of_a_link_group_that_we_do_not_have_is_out_of_sync() {
     }
 }
 
+/// Waits for so many looks, each after such a pause.
+fn waited(mut wait: AnswerWait, looks: u32, pause_ns: u64) -> bool {
+    (1..=u64::from(looks)).for_each(|look| wait.look(look * pause_ns));
+    wait.is_late()
+}
+
 #[test]
 fn c5_an_answer_that_does_not_come_is_not_waited_for_for_ever() {
-    let seconds = |s: u64| move || s * 1_000_000_000;
-    assert!(!is_late(1_000_000, seconds(6)), "a peer that gets no CPU while we send and send");
-    assert!(is_late(LOOKS_IN_TIME, seconds(7)));
-    assert!(!is_late(LOOKS_IN_TIME - 1, seconds(3600)), "a program that makes a call an hour");
+    const MS: u64 = 1_000_000;
+    let wait = AnswerWait::begin(16, 0);
+    assert!(!waited(wait, 1_000_000, 6_000), "a peer that gets no CPU while we send and send");
+    assert!(waited(wait, LOOKS_IN_TIME, 100 * MS));
+    assert!(
+        !waited(wait, LOOKS_IN_TIME - 1, 3_600_000 * MS),
+        "a program that makes a call an hour"
+    );
+}
+
+#[test]
+fn c5_while_the_program_rests_no_answer_is_waited_for() {
+    let mut wait = AnswerWait::begin(16, 0);
+    wait.look(3_600_000_000_000);
+    assert!(!waited(wait, 1_000, 1), "it has just come back");
+}
+
+#[test]
+fn c5_a_peer_that_looks_again_after_as_many_messages_is_given_them() {
+    let wait = AnswerWait::begin(1_000, 0);
+    assert!(!waited(wait, 2_000, 10_000_000), "a thousand more, twenty seconds");
+    assert!(waited(wait, 4_000, 10_000_000));
+    assert!(waited(AnswerWait::begin(u64::MAX, 0), 16_384, 1_000_000), "never for ever");
 }
 
 #[test]
