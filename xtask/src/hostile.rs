@@ -10,6 +10,7 @@ mod cases;
 mod hardship;
 mod mixed;
 mod small_group;
+mod sparse;
 mod stage;
 mod vitals;
 

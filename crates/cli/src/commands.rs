@@ -7,6 +7,7 @@ mod beyond;
 mod config;
 mod decode;
 mod demote;
+mod descriptors;
 mod doctor;
 mod gateway;
 mod gateway_status;

@@ -52,6 +52,8 @@ pub mod lock;
 #[cfg(not(loom))]
 pub mod map;
 #[cfg(not(loom))]
+pub mod mirror;
+#[cfg(not(loom))]
 pub mod rights;
 pub mod ring;
 #[cfg(not(loom))]

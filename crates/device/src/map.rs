@@ -71,13 +71,12 @@ pub fn read_only_twin(fd: i32) -> Result<i32> {
     Ok(sys::move_up(twin))
 }
 
-/// Maps a memory file that a peer has sent, after checking that it cannot change
-/// its length under us.
+/// Makes sure that a memory file of another process has `len` bytes, and always will.
 ///
 /// # Errors
 /// `EPERM` when seals are missing, `EINVAL` when the length is not `len` or the file
 /// is made of huge pages, of which there may be none when one is touched.
-pub fn adopt(fd: i32, len: usize, writable: bool) -> Result<Mapping> {
+pub fn check(fd: i32, len: usize) -> Result<()> {
     let seals = sys::fcntl(fd, libc::F_GET_SEALS, 0)? as i32;
     let needed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
     if seals & needed != needed {
@@ -86,6 +85,15 @@ pub fn adopt(fd: i32, len: usize, writable: bool) -> Result<Mapping> {
     if sys::file_len(fd)? != len || !sys::is_on_tmpfs(fd)? {
         return Err(Errno(libc::EINVAL));
     }
+    Ok(())
+}
+
+/// Maps a memory file that a peer has sent, after [checking](check) it.
+///
+/// # Errors
+/// As [`check`], else as the kernel says.
+pub fn adopt(fd: i32, len: usize, writable: bool) -> Result<Mapping> {
+    check(fd, len)?;
     let base = sys::map(Some(fd), len, writable)?;
     let _ = sys::advise(base, len, libc::MADV_DONTDUMP);
     Ok(Mapping::new(base, len))

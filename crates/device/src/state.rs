@@ -26,8 +26,8 @@ pub const STATE_LEN: usize = YOUNG_AT + YOUNG_MAX * size_of::<Young>();
 
 const HISTORY_AT: usize = 12 << 10;
 const SERVICES_AT: usize = 272 << 10;
-const SLOTS_AT: usize = 324 << 10;
-const YOUNG_AT: usize = (SLOTS_AT + SLOTS * size_of::<Slot>()).next_multiple_of(4096);
+pub(crate) const SLOTS_AT: usize = 324 << 10;
+pub(crate) const YOUNG_AT: usize = (SLOTS_AT + SLOTS * size_of::<Slot>()).next_multiple_of(4096);
 const _: () = assert!((YOUNG_MAX * size_of::<Young>()).is_multiple_of(4096));
 const MAGIC: u64 = u64::from_be_bytes(*b"SIDESTAT");
 /// Bumped with every change of the layout. Not that of what peers share: programs
@@ -200,28 +200,13 @@ impl Header {
         &self.ports[usize::from(port) % PORTS_MAX]
     }
 
-    /// Reads without a slot being freed meanwhile, if that succeeds within a few
-    /// attempts; else what was read last, which may have a connection twice or not
-    /// at all. (A process that died in the middle leaves it so for good.)
-    pub fn read_in_peace<T>(&self, mut read: impl FnMut() -> T) -> T {
-        let in_peace = (1..READS_MAX).find_map(|_| self.read_once(&mut read));
-        in_peace.unwrap_or_else(read)
-    }
-
-    /// Reads; `None` if a slot was being freed meanwhile.
-    fn read_once<T>(&self, read: impl FnOnce() -> T) -> Option<T> {
-        // Acquire: what follows is of these sequences or later ones.
-        let sequences = self.ended.each_ref().map(|sums| sums.sequence.load(Ordering::Acquire));
-        let value = read();
-        // Acquire: what went before is of the next lines' sequences or earlier ones.
-        fence(Ordering::Acquire);
-        let in_peace = self.ended.iter().zip(sequences).all(|(sums, before)| {
-            before.is_multiple_of(2) && sums.sequence.load(Ordering::Relaxed) == before
-        });
-        if !in_peace {
-            core::hint::spin_loop();
-        }
-        in_peace.then_some(value)
+    /// Whether no slot was being freed when this header was read, nor has been until it was read
+    /// once more (`later`).
+    pub(crate) fn is_in_peace_until(&self, later: &Self) -> bool {
+        let sequence = |sums: &Totals| sums.sequence.load(Ordering::Relaxed);
+        self.ended.iter().zip(&later.ended).all(|(before, after)| {
+            sequence(before).is_multiple_of(2) && sequence(before) == sequence(after)
+        })
     }
 }
 
@@ -559,6 +544,15 @@ impl Slot {
 }
 
 impl Totals {
+    /// Makes the sequence odd; what it was.
+    pub(crate) fn begin_change(&self) -> u32 {
+        let sequence = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
+        // Release: what follows is seen with the odd sequence or a later one.
+        fence(Ordering::Release);
+        sequence
+    }
+
     /// Counts a connection that stays on TCP for the reason of this number, which no slot
     /// has.
     pub fn count_tcp(&self, reason: u8) {
@@ -617,10 +611,6 @@ fn add(counters: &Counters, [sent, received]: [&Sizes; 2], traffic: Traffic) {
     }
 }
 
-/// Attempts of [`Header::read_in_peace`]. A busy server closes a connection every few
-/// microseconds and has hundreds of them, which are read in less.
-const READS_MAX: usize = 64;
-
 /// Adds to a counter that nobody reads in order: exact with one writer at a time,
 /// which the direction locks give.
 #[inline]
@@ -628,8 +618,10 @@ pub fn count(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
 
-/// Mapped state, ours or, read-only, another process's.
+/// Mapped state: ours, that of a process which has given us a connection, or a
+/// [mirrored](crate::mirror) one.
 #[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
 pub struct State(Mapping);
 
 /// Creates the state of this process; returns it and its descriptor, which stays
@@ -649,28 +641,15 @@ pub fn create(pid: u32, instance: [u64; 2]) -> Result<(State, i32)> {
     Ok((state, fd))
 }
 
-/// Maps the state behind `fd` read-only, to look at it.
+/// Maps the state behind `fd`, to go on with a connection that lies in it. Who only looks reads it
+/// by a [`Mirror`](crate::mirror::Mirror).
 ///
 /// # Errors
 /// `EINVAL` when it is not a state of this version, else as [`map::adopt`].
-pub fn inspect(fd: i32) -> Result<State> {
-    open(fd, false)
-}
-
-/// Maps the state behind `fd`, to go on with a connection that lies in it.
-///
-/// # Errors
-/// As [`inspect`].
 pub fn adopt(fd: i32) -> Result<State> {
-    open(fd, true)
-}
-
-fn open(fd: i32, writable: bool) -> Result<State> {
-    let mapping = map::adopt(fd, STATE_LEN, writable)?;
+    let mapping = map::adopt(fd, STATE_LEN, true)?;
     let state = State(mapping);
-    let header = state.header();
-    let version = header.version.load(Ordering::Relaxed);
-    if header.magic.load(Ordering::Acquire) == MAGIC && version == VERSION {
+    if state.is_of_this_version() {
         return Ok(state);
     }
     // SAFETY: the header is not used again.
@@ -679,6 +658,21 @@ fn open(fd: i32, writable: bool) -> Result<State> {
 }
 
 impl State {
+    /// The state that lies in a mapping.
+    ///
+    /// # Safety
+    /// The mapping has [`STATE_LEN`] bytes, and nothing of the state is used when it is unmapped.
+    pub(crate) unsafe fn at(mapping: &Mapping) -> &Self {
+        // SAFETY: a transparent wrapper.
+        unsafe { &*core::ptr::from_ref(mapping).cast() }
+    }
+
+    pub(crate) fn is_of_this_version(&self) -> bool {
+        let header = self.header();
+        let version = header.version.load(Ordering::Relaxed);
+        header.magic.load(Ordering::Acquire) == MAGIC && version == VERSION
+    }
+
     /// The header.
     #[must_use]
     pub fn header(&self) -> &'static Header {
@@ -714,8 +708,8 @@ impl State {
         unsafe { self.0.get(SLOTS_AT + index * size_of::<Slot>()) }
     }
 
-    /// Frees a slot: what it has counted goes to these of the totals. Whoever reads
-    /// [in peace](Header::read_in_peace) sees it here or there.
+    /// Frees a slot: what it has counted goes to these of the totals. A
+    /// [`Mirror`](crate::mirror::Mirror) shows it here or there.
     ///
     /// Called once for each use of a slot, by the process that made the state, which alone
     /// knows when its heirs have let go, too; and one call at a time for each of the totals.
@@ -728,14 +722,11 @@ impl State {
         });
     }
 
-    /// Changes what counts in two places at once; no reader in peace sees it in between. One
+    /// Changes what counts in two places at once; no mirror shows it in between. One
     /// call at a time for each of the totals.
     pub fn change<T>(&self, list: usize, f: impl FnOnce(&Totals) -> T) -> T {
         let totals = &self.header().ended[list];
-        let sequence = totals.sequence.load(Ordering::Relaxed);
-        totals.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
-        // Release: what follows is seen with the odd sequence or a later one.
-        fence(Ordering::Release);
+        let sequence = totals.begin_change();
         let result = f(totals);
         totals.sequence.store(sequence.wrapping_add(2), Ordering::Release);
         result
@@ -750,7 +741,7 @@ impl State {
         Some(unsafe { self.0.get(YOUNG_AT + index * size_of::<Young>()) })
     }
 
-    /// Gives the address range back (of an inspected state).
+    /// Gives the address range back.
     ///
     /// # Safety
     /// Nothing obtained from it is used again.
@@ -851,53 +842,5 @@ mod tests {
         made.0.free_slot(0, 0);
         assert_eq!((get(&totals.smc), totals.tcp.iter().map(get).sum()), (0, 0u64));
         assert_eq!(get(&totals.counters.wakeups), 10);
-    }
-
-    /// All slots are in use at first and are freed one by one while somebody counts
-    /// what is in use and what has ended: always as many as there were.
-    #[test]
-    fn a_reader_in_peace_sees_every_connection_once() {
-        const CONNECTIONS: usize = 64;
-        for _ in 0..50 {
-            let made = Made::new();
-            let (state, looks) = (made.0, AtomicU32::new(0));
-            for index in 0..CONNECTIONS {
-                state.slot(index).mode.store(mode::TCP, Ordering::Relaxed);
-            }
-            let is_used =
-                |index: &usize| state.slot(*index).mode.load(Ordering::Acquire) != mode::FREE;
-            let look = || {
-                let used = (0..CONNECTIONS).filter(is_used).count();
-                let ended = state.header().ended.iter().map(|sums| get(&sums.tcp[0]) as usize);
-                used + ended.sum::<usize>()
-            };
-            std::thread::scope(|scope| {
-                let writer = scope.spawn(|| {
-                    for index in 0..CONNECTIONS {
-                        let seen = looks.load(Ordering::Relaxed);
-                        while looks.load(Ordering::Relaxed) == seen {
-                            std::thread::yield_now();
-                        }
-                        state.free_slot(index, index % LISTS);
-                    }
-                });
-                let mut wrong = None;
-                while !writer.is_finished() {
-                    let seen = state.header().read_once(look);
-                    wrong = wrong.or(seen.filter(|seen| *seen != CONNECTIONS));
-                    looks.fetch_add(1, Ordering::Relaxed);
-                }
-                assert_eq!(wrong, None);
-            });
-        }
-    }
-
-    #[test]
-    fn a_writer_that_died_keeps_no_reader() {
-        let made = Made::new();
-        let totals = &made.0.header().ended[0];
-        totals.sequence.store(1, Ordering::Relaxed);
-        totals.count_tcp(1);
-        assert_eq!(made.0.header().read_in_peace(|| get(&totals.tcp[1])), 1);
     }
 }

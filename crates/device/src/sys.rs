@@ -897,9 +897,29 @@ pub unsafe fn read(fd: i32, at: *mut u8, len: usize, offset: Option<i64>) -> Res
     // SAFETY: the caller's promise.
     unsafe {
         match offset {
-            Some(offset) => call!(pread64, fd, at, len, offset),
+            Some(offset) => pread(fd, at, len, offset),
             None => call!(read, fd, at, len),
         }
+    }
+}
+
+/// `pread` into `len` bytes at `at`. For itself, because a program that only reads files is to have
+/// no instruction that could read a socket.
+///
+/// # Safety
+/// `at` is valid for writes of `len` bytes.
+pub unsafe fn pread(fd: i32, at: *mut u8, len: usize, offset: i64) -> Result {
+    // SAFETY: the caller's promise.
+    unsafe { call!(pread64, fd, at, len, offset) }
+}
+
+/// Where the first byte of a file at or behind `at` lies that was ever written (a page of it);
+/// `None`: nothing was.
+pub fn next_data(fd: i32, at: usize) -> Result<Option<usize>> {
+    // SAFETY: no memory operands.
+    match unsafe { call!(lseek, fd, at, libc::SEEK_DATA) } {
+        Err(Errno(libc::ENXIO)) => Ok(None),
+        other => other.map(Some),
     }
 }
 

@@ -330,6 +330,20 @@ impl Young {
         in_peace.unwrap_or_else(|| self.seen())
     }
 
+    /// Whether nothing is or was at this place.
+    #[cfg(not(loom))]
+    pub(crate) fn is_blank(&self) -> bool {
+        let Ended { which, .. } = &self.ended;
+        [&self.about, &self.traffic, which].iter().all(|word| word.load(Ordering::Relaxed) == 0)
+    }
+
+    /// Whether what was read between these two looks at a place is of one moment.
+    #[cfg(not(loom))]
+    pub(crate) fn is_of_one_moment(before: &Self, after: &Self) -> bool {
+        let words = before.words();
+        words[0] & ENDING == 0 && words == after.words()
+    }
+
     /// The words that change whenever a connection begins, moves something or ends.
     fn words(&self) -> [u64; 2] {
         // Acquire: what follows is of these words or later ones.

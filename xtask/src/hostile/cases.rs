@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::hardship;
 use super::mixed::mixed;
 use super::small_group::SmallGroup;
+use super::sparse::sparse_states;
 use super::stage::{PATIENCE, Stage, Style, Tally, Victim};
 use crate::bench::launch::{self, Dialogue, Transport};
 use crate::suite::Lacking;
@@ -52,6 +53,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("scripted-client", &["python3"], scripted_client),
     Case { styles: &[Style::Epoll], ..Case::new("scripted-server", &["python3"], scripted_server) },
     Case::new("other-user", &[], other_user),
+    Case { styles: &[Style::Threads], ..Case::new("sparse-states", &["python3"], sparse_states) },
     Case::new("few-descriptors", &[], few_descriptors),
     Case::new("few-addresses", &[], few_addresses),
     Case::new("no-files", &[], no_files),

@@ -18,6 +18,9 @@ const PLACES: [(&str, &str, &str, bool); 2] = [
     ("/sys/fs/cgroup", "memory.max", "memory.swap.max", false),
 ];
 
+/// The files that say how much it has had at most, of either version.
+const PEAKS: [&str; 2] = ["memory.max_usage_in_bytes", "memory.peak"];
+
 /// Looks for the end of its last program, and the pause between two.
 const ENDS_MAX: u32 = 100;
 const END_INTERVAL: Duration = Duration::from_millis(20);
@@ -50,6 +53,17 @@ impl SmallGroup {
             fs::remove_dir(&at)?;
         }
         bail!(Lacking("no control group with a limit of memory can be made".to_owned()));
+    }
+
+    /// The most that its programs have had together, in bytes.
+    ///
+    /// **Errors**: this kernel does not say.
+    pub(crate) fn peak(&self) -> Result<u64> {
+        let text = PEAKS.iter().find_map(|file| fs::read_to_string(self.at.join(file)).ok());
+        let Some(text) = text else {
+            bail!(Lacking("this kernel does not say how much memory a group has had".to_owned()));
+        };
+        Ok(text.trim().parse()?)
     }
 
     /// Lets the program begin in this group.

@@ -15,6 +15,7 @@ use sidestep_modeler::probe::{self, ProbeError};
 use sidestep_socket::inspect::{Program, Shown, Snapshot};
 use thiserror::Error;
 
+use super::descriptors;
 use super::run::{Launch, RunError};
 use super::ss;
 use crate::args::{AssessArgs, RunArgs};
@@ -101,13 +102,16 @@ fn of_started(args: &AssessArgs) -> Result<Traffic, AssessError> {
     let launch = Launch::prepare_for(&run, assessor.name())?;
     let start = Instant::now();
     let mut child = Child::start(launch).map_err(AssessError::Fork)?;
+    // Only now: the program has the limits that it would have had. Each program that it begins
+    // shows a file.
+    descriptors::allow_as_many_as_may_be();
     let mut shown: Vec<Shown> = Vec::new();
     while child.is_running() {
         child.wait_for(&assessor, args.interval.map(|interval| start + interval));
         shown.extend(assessor.receive());
     }
     shown.extend(assessor.receive());
-    let programs: Vec<_> = shown.iter().map(Shown::read).collect();
+    let programs = Shown::read_all(&shown).map_err(AssessError::Assessor)?;
     Ok(Traffic::of(&programs, start.elapsed()))
 }
 

@@ -6,6 +6,7 @@ use std::io;
 use sidestep_socket::inspect::{self, Connection, Reached, Snapshot, Whose};
 use thiserror::Error;
 
+use super::ss;
 use crate::args::{DemoteArgs, Target};
 
 /// Takes connections back to TCP; 1 if not all could be told, otherwise 0.
@@ -18,13 +19,13 @@ pub(crate) fn demote(args: &DemoteArgs) -> i32 {
             args.target
         )
     };
-    report("demote", tell(args.target, inspect::hold).map(|reached| done(&reached)))
+    report("demote", tell("demote", args.target, inspect::hold).map(|reached| done(&reached)))
 }
 
 /// Lets them move again; 1 if not all could be told, otherwise 0.
 pub(crate) fn promote(args: &DemoteArgs) -> i32 {
     let done = |reached: &Reached| format!("{}: they may move again", count(reached));
-    report("promote", tell(args.target, inspect::release).map(|reached| done(&reached)))
+    report("promote", tell("promote", args.target, inspect::release).map(|reached| done(&reached)))
 }
 
 fn report(command: &str, done: Result<String, Untold>) -> i32 {
@@ -61,9 +62,14 @@ enum Untold {
     Output(io::Error),
 }
 
-fn tell(target: Target, say: impl Fn(Whose) -> io::Result<Reached>) -> Result<Reached, Untold> {
+fn tell(
+    command: &str,
+    target: Target,
+    say: impl Fn(Whose) -> io::Result<Reached>,
+) -> Result<Reached, Untold> {
     let whose = whose(target)?;
     let reached = say(whose).map_err(Untold::Processes)?;
+    ss::say_curtailed(command, &reached.curtailed);
     let is_process = matches!(whose, Whose::Process(_));
     if !reached.full.is_empty() {
         Err(Untold::Full(reached.full))
@@ -132,7 +138,7 @@ mod tests {
 
     #[test]
     fn who_is_not_there_is_said_to_be_not_there() {
-        let error = tell(Target::Process(u32::MAX), inspect::hold).unwrap_err();
+        let error = tell("demote", Target::Process(u32::MAX), inspect::hold).unwrap_err();
         assert!(error.to_string().starts_with("there is no Sidestep program pid:4294967295"));
     }
 }

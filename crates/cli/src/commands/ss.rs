@@ -49,6 +49,7 @@ enum SsError {
 
 fn list(args: &SsArgs) -> Result<String, SsError> {
     let mut snapshot = Snapshot::take().map_err(SsError::Processes)?;
+    say_curtailed("ss", &snapshot.curtailed);
     if args.totals {
         return list_totals(args, &snapshot);
     }
@@ -114,6 +115,23 @@ fn nothing(snapshot: &Snapshot, is_root: bool) -> String {
         text += &format!("; processes not looked at: {processes} ({reason})");
     }
     text + "\n"
+}
+
+/// Says of whom not all is shown.
+pub(super) fn say_curtailed(command: &str, users: &[u32]) {
+    if !users.is_empty() {
+        eprintln!("sidestep {command}: {}", curtailed(users));
+    }
+}
+
+fn curtailed(users: &[u32]) -> String {
+    let numbers: Vec<_> = users.iter().map(u32::to_string).collect();
+    let users = if users.len() == 1 { "user" } else { "users" };
+    format!(
+        "not all of {users} {} is here: there is more than one look reads of another user's \
+         programs; they see it themselves",
+        numbers.join(", ")
+    )
 }
 
 /// Why a process was not looked at. Even root may be refused, in a container for example.

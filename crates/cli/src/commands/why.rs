@@ -95,6 +95,7 @@ impl Scope for Asked {
 
 fn explain(subject: Subject) -> Result<Explanation, WhyError> {
     let mut snapshot = Snapshot::take().map_err(WhyError::Processes)?;
+    ss::say_curtailed("why", &snapshot.curtailed);
     snapshot.find_addresses();
     let host = Host::look().map_err(WhyError::Processes)?;
     let beyond = Beyond::of(&snapshot.connections);

@@ -6,9 +6,15 @@
 //! call follows ([`crate::switch`]). Nobody waits for that: a connection that nobody uses
 //! carries no bytes either way.
 
-use super::{StateId, is_refusal, open_with, processes, slots_used, state_descriptors};
+use super::allowance::Allowances;
+use super::{
+    StateId, is_refusal, mirror, open_with, processes, read_state, slots_used, state_descriptors,
+    user,
+};
 use core::sync::atomic::{AtomicU8, Ordering};
+use sidestep_device::mirror::Mirror;
 use sidestep_device::state::{self, Slot, State, flag, mode};
+use sidestep_device::sys;
 use sidestep_proto::fallback::Reason;
 use std::collections::{BTreeSet, HashSet};
 use std::io;
@@ -38,6 +44,8 @@ pub struct Reached {
     pub full: Vec<u32>,
     /// Processes in which everything is held, so that one port cannot be let go.
     pub all_held: Vec<u32>,
+    /// Users of whom there was more than it may cost to tell, so that not all of it was reached.
+    pub curtailed: Vec<u32>,
 }
 
 /// Keeps connections on TCP, and takes those back that have moved.
@@ -75,57 +83,94 @@ fn tell(whose: Whose, say: impl Fn(&State, Option<u16>) -> Told) -> io::Result<R
         Whose::Port(port) => (processes()?, Some(port)),
         Whose::All => (processes()?, None),
     };
-    let (mut reached, mut known) = (Reached::default(), HashSet::new());
+    let mut teller = Teller {
+        known: HashSet::new(),
+        reached: Reached::default(),
+        allowances: Allowances::new(sys::effective_uid()),
+        mirror: mirror()?,
+    };
     for pid in pids {
-        match tell_process(pid, port, &say, &mut known, &mut reached) {
+        match teller.tell(pid, port, &say) {
             Err(error) if is_refusal(&error) && !super::is_kernel_thread(pid) => {
-                reached.refused.push(pid);
+                teller.reached.refused.push(pid);
             }
             // Any other error: it has ended.
             Ok(()) | Err(_) => {}
         }
     }
-    Ok(reached)
+    Ok(Reached { curtailed: teller.allowances.exceeded(), ..teller.reached })
 }
 
-fn tell_process(
-    pid: u32,
-    port: Option<u16>,
-    say: &impl Fn(&State, Option<u16>) -> Told,
-    known: &mut HashSet<StateId>,
-    reached: &mut Reached,
-) -> io::Result<()> {
-    for path in state_descriptors(pid)? {
-        let (id, file) = open_with(&path, true)?;
-        let Some(state) = state::adopt(file.as_raw_fd()).ok().map(super::Mapped) else { continue };
-        reached.pids.insert(pid);
-        if !known.insert(id) {
-            continue;
+struct Teller {
+    known: HashSet<StateId>,
+    reached: Reached,
+    allowances: Allowances,
+    mirror: Mirror,
+}
+
+impl Teller {
+    fn tell(
+        &mut self,
+        pid: u32,
+        port: Option<u16>,
+        say: &impl Fn(&State, Option<u16>) -> Told,
+    ) -> io::Result<()> {
+        let allowance = self.allowances.of(user(pid)?);
+        for path in state_descriptors(pid, allowance)? {
+            let (id, file, user) = open_with(&path, true)?;
+            if self.known.contains(&id) {
+                self.reached.pids.insert(pid);
+                continue;
+            }
+            // Read first, which makes no page, so that it is known for a state.
+            let allowance = self.allowances.of(user);
+            if read_state(&file, &mut self.mirror, allowance).is_err() {
+                continue;
+            }
+            let Ok(state) = state::adopt(file.as_raw_fd()) else { continue };
+            self.known.insert(id);
+            self.reached.pids.insert(pid);
+            match say(&state, port) {
+                Told::Yes => {}
+                Told::Full => self.reached.full.push(pid),
+                Told::AllHeld => self.reached.all_held.push(pid),
+            }
+            // A connection that takes a slot from now on reads what is held by itself. Of the others
+            // only slots are touched that were there a moment ago: a program that takes their pages
+            // away meanwhile makes us pay for no more than what was read.
+            if let Ok(seen) = read_state(&file, &mut self.mirror, allowance) {
+                let is_used =
+                    |index: &usize| seen.slot(*index).mode.load(Ordering::Relaxed) != mode::FREE;
+                self.reached.connections += (0..slots_used(seen))
+                    .filter(is_used)
+                    .filter(|index| pass_on(&state, state.slot(*index)))
+                    .count();
+            }
+            // SAFETY: nothing of it is used again.
+            unsafe { state.unmap() };
         }
-        match say(&state.0, port) {
-            Told::Yes => {}
-            Told::Full => reached.full.push(pid),
-            Told::AllHeld => reached.all_held.push(pid),
-        }
-        reached.connections += (0..slots_used(&state.0))
-            .filter(|index| pass_on(&state.0, state.0.slot(*index)))
-            .count();
+        Ok(())
     }
-    Ok(())
 }
 
 /// Writes what is held now into a slot, for the connection that has it in the end. True:
 /// that is news to it.
 fn pass_on(state: &State, slot: &Slot) -> bool {
-    loop {
+    let mut is_news = false;
+    for _ in 0..READS_MAX {
         // Acquire: what follows is of this generation or a later one.
         let generation = slot.generation.load(Ordering::Acquire);
-        let is_news = slot.mode.load(Ordering::Acquire) != mode::FREE && pass_on_once(state, slot);
+        is_news = slot.mode.load(Ordering::Acquire) != mode::FREE && pass_on_once(state, slot);
         if slot.generation.load(Ordering::SeqCst) == generation {
-            return is_news;
+            break;
         }
     }
+    is_news
 }
+
+/// Connections in a row that may have a slot while it is written to: a later one reads what is held
+/// by itself, and no program keeps an operator waiting.
+const READS_MAX: usize = 64;
 
 fn pass_on_once(state: &State, slot: &Slot) -> bool {
     let (_, port) = slot.server_address();
@@ -154,7 +199,7 @@ fn explain(reason: &AtomicU8, is_held: bool) {
 mod tests {
     use super::*;
     use core::sync::atomic::AtomicU32;
-    use sidestep_device::sys;
+    use std::os::unix::fs::MetadataExt;
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
     /// A word for this process reaches all its states: one test at a time has any.
@@ -191,6 +236,22 @@ mod tests {
         assert!(!is_set(&web.held) && !state.header().holds.has(80));
         say(Whose::Port(6379));
         assert!(is_set(&cache.held) && !is_set(&web.held) && state.header().holds.has(6379));
+        sys::close(fd);
+    }
+
+    #[test]
+    fn a_word_makes_no_page_where_no_connection_is() {
+        let _alone = alone();
+        let (state, fd) = state::create(sys::pid(), [6, 6]).unwrap();
+        state.header().slots_used.store(u32::MAX, Ordering::Relaxed);
+        used(&state, 9000, 80);
+        // The word itself has a page.
+        state.header().holds.remove(None);
+        let blocks = || std::fs::metadata(format!("/proc/self/fd/{fd}")).unwrap().blocks();
+        let before = blocks();
+        hold(Whose::Process(sys::pid())).unwrap();
+        assert!(is_set(&state.slot(9000).held));
+        assert_eq!(blocks(), before);
         sys::close(fd);
     }
 

@@ -1,30 +1,45 @@
 //! A state that its program has given away: it can be read after the program's end.
 
-use super::{Mapped, Program, StateId, program};
-use sidestep_device::state;
-use std::os::fd::{AsFd, AsRawFd};
+use super::allowance::Allowances;
+use super::{Program, StateId, mirror, program, read_state};
+use sidestep_device::{map, state, sys};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// See the [module](self).
 pub struct Shown {
-    state: Mapped,
+    file: File,
     pid: u32,
     program: String,
 }
 
 impl Shown {
-    /// The state in a file that process `pid` has sent. `None`: it is not one of this version.
+    /// The file that process `pid` has sent. `None`: it can be no state.
     #[must_use]
-    pub fn new(file: impl AsFd, pid: u32) -> Option<Self> {
-        let state = state::inspect(file.as_fd().as_raw_fd()).ok().map(Mapped)?;
-        Some(Self { state, pid, program: program(pid) })
+    pub fn new(file: OwnedFd, pid: u32) -> Option<Self> {
+        map::check(file.as_raw_fd(), state::STATE_LEN).ok()?;
+        // Read-only, as others who look have it: who could write would be taken for a holder.
+        let file = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+        Some(Self { file, pid, program: program(pid) })
     }
 
-    /// What it says now. Who has it from here has no need to tell it from others: its
-    /// [`Program::state`] is nothing.
-    #[must_use]
-    pub fn read(&self) -> Program {
-        let program = self.program.clone();
-        Program::read(&self.state.0, StateId::default(), vec![self.pid], program)
+    /// What they say now; those of another version say nothing. Who has them from here has no need
+    /// to tell them from others: their [`Program::state`] is nothing.
+    ///
+    /// # Errors
+    /// There is no address space.
+    pub fn read_all(all: &[Self]) -> io::Result<Vec<Program>> {
+        let mut mirror = mirror()?;
+        // They are one user's, or it is root who looks.
+        let user = sys::effective_uid();
+        let mut allowances = Allowances::new(user);
+        let read = |shown: &Self| {
+            let state = read_state(&shown.file, &mut mirror, allowances.of(user)).ok()?;
+            let program = shown.program.clone();
+            Some(Program::read(state, StateId::default(), vec![shown.pid], program))
+        };
+        Ok(all.iter().filter_map(read).collect())
     }
 }
 
@@ -42,16 +57,20 @@ mod tests {
         state.header().ended[0].smc.store(7, Ordering::Relaxed);
         // SAFETY: just made, and used by nobody else.
         let file = unsafe { File::from_raw_fd(fd) };
-        let shown = Shown::new(&file, sys::pid()).unwrap();
-        drop(file);
+        let shown = Shown::new(file.into(), sys::pid()).unwrap();
         // SAFETY: nothing of it is used again.
         unsafe { state.unmap() };
-        let program = shown.read();
+        let [program] = Shown::read_all(&[shown]).unwrap().try_into().unwrap();
         assert_eq!((program.pids, program.totals.smc), (vec![sys::pid()], 7));
     }
 
     #[test]
     fn another_file_is_no_state() {
-        assert!(Shown::new(File::open("/dev/null").unwrap(), 1).is_none());
+        assert!(Shown::new(File::open("/dev/null").unwrap().into(), 1).is_none());
+        let other = map::create(state::STATE_NAME, state::STATE_LEN).unwrap();
+        // SAFETY: just made, and used by nobody else.
+        let file = unsafe { OwnedFd::from_raw_fd(other.fd) };
+        let shown = Shown::new(file, 1).unwrap();
+        assert_eq!(Shown::read_all(&[shown]).unwrap(), [], "it is of another version");
     }
 }

@@ -1,11 +1,13 @@
 //! Looking again and again, so that nothing is lost that a program counted before it ended.
 //!
 //! A state goes with the last process that holds it, and so does what was counted since
-//! somebody looked. A [`Watch`] keeps the states that it has seen mapped until the next look:
-//! those that nobody is found to hold by then have ended, and can be read once more.
+//! somebody looked. A [`Watch`] keeps the states that it has seen open until the next look:
+//! those that nobody is found to hold by then have ended, and can be read once more. It has
+//! opened them read-only, by which others who look know that it is no program of theirs.
 
-use super::{Found, Program, Snapshot, StateId, Survey, processes};
-use std::collections::{HashMap, HashSet};
+use super::{Content, Found, Program, Snapshot, StateId, Survey, processes, read_all};
+use sidestep_device::sys;
+use std::collections::HashMap;
 use std::io;
 
 /// Looks, and holds on to what it has seen.
@@ -36,25 +38,42 @@ impl Watch {
     /// # Errors
     /// As [`Snapshot::take`].
     pub fn look(&mut self) -> io::Result<Watched> {
-        Ok(self.look_at(&processes()?))
+        self.look_at(&processes()?)
     }
 
-    fn look_at(&mut self, pids: &[u32]) -> Watched {
-        let survey = Survey::of(pids);
-        let snapshot = survey.snapshot();
-        let there: HashSet<StateId> = survey.states.keys().copied().collect();
-        let before = std::mem::take(&mut self.held);
-        let found = survey.states.into_iter().take(HELD_MAX);
-        self.held = found.map(|(id, found)| (id, Held { found, missed: 0 })).collect();
+    fn look_at(&mut self, pids: &[u32]) -> io::Result<Watched> {
+        let mut survey = Survey::of(pids)?;
         let mut gone = Vec::new();
-        for (id, mut held) in before.into_iter().filter(|(id, _)| !there.contains(id)) {
-            gone.extend(held.found.program().map(|(_, program)| program));
+        let before = std::mem::take(&mut self.held);
+        for (id, mut held) in before {
+            if survey.states.contains_key(&id) {
+                continue;
+            }
+            gone.extend(survey.read_again(&held.found));
             held.missed += 1;
             if held.missed < MISSES_MAX {
                 self.held.insert(id, held);
             }
         }
-        Watched { snapshot, gone }
+        let (snapshot, found) = survey.end();
+        self.hold(found);
+        Ok(Watched { snapshot, gone })
+    }
+
+    /// Keeps what was found open, as far as there may be so much.
+    fn hold(&mut self, found: Vec<Found>) {
+        let most = HELD_MAX.min(sys::soft_limit(libc::RLIMIT_NOFILE) as usize / PARTS);
+        let mut of_users: HashMap<u32, usize> = HashMap::new();
+        for held in self.held.values() {
+            *of_users.entry(held.found.user).or_default() += 1;
+        }
+        for found in found {
+            let of_user = of_users.entry(found.user).or_default();
+            if self.held.len() < most && *of_user < most / USERS {
+                *of_user += 1;
+                self.held.insert(found.id, Held { found, missed: 0 });
+            }
+        }
     }
 
     /// Lets go of the states: until the next look no memory is kept for programs that end.
@@ -74,21 +93,35 @@ impl Watch {
 /// were listed, and have ended before its turn came.
 const MISSES_MAX: u8 = 2;
 
-/// States held at a time. Each takes address space and one of the mappings that a process may
-/// have, of which the kernel allows 65 530 (`vm.max_map_count`).
+/// States held at a time, at most: each takes a descriptor.
 const HELD_MAX: usize = 8192;
+/// One part of the descriptors that there may be: a look opens those that are held once more, and
+/// who watches needs some for itself.
+const PARTS: usize = 4;
+/// Of so many users, all find room for as many states as each may have held.
+const USERS: usize = 4;
+
+impl Survey {
+    /// What is in a state that nobody was found to hold.
+    fn read_again(&mut self, found: &Found) -> Option<Program> {
+        let allowance = self.allowances.of(found.user);
+        match read_all(&found.file, found.id, &mut self.mirror, allowance) {
+            Content::Read(seen) => found.program_of(seen.owner, seen.program),
+            Content::Other | Content::NotRead => None,
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inspect::Mapped;
     use crate::inspect::tests::{Heir, Maker};
     use core::sync::atomic::Ordering;
     use sidestep_device::state::{self, mode};
     use sidestep_device::sys;
 
     fn count(maker: &Maker, n: u64) {
-        let ended = &maker.state.0.header().ended[0];
+        let ended = &maker.state.header().ended[0];
         ended.counters.bytes_sent.store(n, Ordering::Relaxed);
     }
 
@@ -102,7 +135,7 @@ mod tests {
     fn childs(maker: Maker) -> (Heir, StateId) {
         let child = maker.child();
         drop(maker);
-        let programs = Snapshot::of(&[child.0.id()]).programs;
+        let programs = Snapshot::of(&[child.0.id()]).unwrap().programs;
         let [program] = programs.try_into().unwrap();
         (child, program.state)
     }
@@ -112,15 +145,15 @@ mod tests {
         let maker = Maker::new(sys::pid());
         maker.connect(0, (1021, 2021), mode::TCP);
         count(&maker, 1);
-        let mapped = Mapped(state::adopt(maker.fd).unwrap());
+        let mapped = state::adopt(maker.fd).unwrap();
         let (child, id) = childs(maker);
         let pids = [child.0.id()];
         let mut watch = Watch::default();
-        assert_eq!(sent(&watch.look_at(&pids).snapshot.programs, id), [1]);
-        mapped.0.header().ended[0].counters.bytes_sent.store(5, Ordering::Relaxed);
-        drop((child, mapped));
+        assert_eq!(sent(&watch.look_at(&pids).unwrap().snapshot.programs, id), [1]);
+        mapped.header().ended[0].counters.bytes_sent.store(5, Ordering::Relaxed);
+        drop(child);
         for _ in 0..MISSES_MAX {
-            let watched = watch.look_at(&pids);
+            let watched = watch.look_at(&pids).unwrap();
             assert_eq!(sent(&watched.snapshot.programs, id), []);
             assert_eq!(sent(&watched.gone, id), [5]);
             assert_eq!(watched.gone[0].totals.undecided, 1, "open to the end");
@@ -131,12 +164,12 @@ mod tests {
     fn a_program_that_was_overlooked_once_is_no_new_one() {
         let (child, id) = childs(Maker::new(sys::pid()));
         let mut watch = Watch::default();
-        watch.look_at(&[child.0.id()]);
-        assert_eq!(watch.look_at(&[]).gone.len(), 1);
-        assert_eq!(sent(&watch.look_at(&[child.0.id()]).snapshot.programs, id), [0]);
-        assert_eq!(watch.look_at(&[]).gone.len(), 1, "counted from the start again");
+        watch.look_at(&[child.0.id()]).unwrap();
+        assert_eq!(watch.look_at(&[]).unwrap().gone.len(), 1);
+        assert_eq!(sent(&watch.look_at(&[child.0.id()]).unwrap().snapshot.programs, id), [0]);
+        assert_eq!(watch.look_at(&[]).unwrap().gone.len(), 1, "counted from the start again");
         watch.let_go();
-        assert!(watch.look_at(&[]).gone.is_empty());
+        assert!(watch.look_at(&[]).unwrap().gone.is_empty());
         assert!(!watch.is_holding());
     }
 }

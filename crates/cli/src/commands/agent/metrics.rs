@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Nobody collects while nobody asks. What a program counted between the last scrape and its
-//! end is not lost: its state stays mapped until the next look ([`Watch`]). When
+//! end is not lost: its state stays open until the next look ([`Watch`]). When
 //! there has been no scrape for some minutes, the agent looks once more and then lets go, so
 //! it keeps no memory of ended programs for a reader who does not come.
 
@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use sidestep_socket::inspect::Watch;
 
+use crate::commands::descriptors;
 use ledger::Ledger;
 pub(super) use server::{ListenError, Listener};
 
@@ -34,6 +35,7 @@ pub(super) use server::{ListenError, Listener};
 /// There can be no thread, or nothing to wait with.
 pub(super) fn start(listener: Listener) -> io::Result<()> {
     let server = server::Server::new(listener)?;
+    descriptors::allow_as_many_as_may_be();
     let thread = thread::Builder::new().name("metrics".to_owned());
     thread.spawn(move || server.run(Collector::default())).map(drop)
 }

@@ -16,7 +16,7 @@ pub(super) struct LibraryWitness;
 
 impl Witness for LibraryWitness {
     fn look(&self, pids: &[u32]) -> io::Result<Evidence> {
-        let snapshot = Snapshot::of(pids);
+        let snapshot = Snapshot::of(pids)?;
         let mut totals = Totals::default();
         for program in &snapshot.programs {
             totals.add(&program.totals);

@@ -21,6 +21,7 @@ pub(super) fn gauges(snapshot: &Snapshot, ledger: &Ledger, took: Duration) -> Ve
     gauges.add(&LOOK_SECONDS, &[], took.as_secs_f64());
     gauges.add(&UNREADABLE, &[], snapshot.unreadable.len() as f64);
     gauges.add(&INCOMPATIBLE, &[], snapshot.incompatible as f64);
+    gauges.add(&CURTAILED, &[], snapshot.curtailed.len() as f64);
     for program in &snapshot.programs {
         let Some(name) = ledger.name_of(program.state) else { continue };
         gauges.add(&PROGRAMS, &[("program", name)], 1.0);
@@ -187,6 +188,10 @@ const LOOK_SECONDS: Family =
 const UNREADABLE: Family = Family {
     name: "sidestep_unreadable_processes",
     help: "Processes at which the agent may not look: it lacks CAP_SYS_PTRACE.",
+};
+const CURTAILED: Family = Family {
+    name: "sidestep_curtailed_users",
+    help: "Users of whom there is more than one look reads, and who are counted in part.",
 };
 const INCOMPATIBLE: Family = Family {
     name: "sidestep_incompatible_programs",
