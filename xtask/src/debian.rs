@@ -17,13 +17,14 @@ pub(crate) const ALL: &[&str] =
     &["redis-server", "sockperf", "iperf3", "nginx-light", "curl", "gcc"];
 
 /// What some end-to-end tests need, and not every machine can have.
-const FOR_SOME: [&str; 8] = [
+const FOR_SOME: [&str; 9] = [
     "musl-tools",
     "liburing-dev",
     "gcc-multilib",
     "caddy",
     "iproute2",
     "nftables",
+    "systemd-container",
     "tshark",
     "wrk",
 ];
@@ -86,6 +87,7 @@ fn command_of(package: &str) -> &str {
         "qemu-system-x86" => "qemu-system-x86_64",
         "redis-tools" => "redis-benchmark",
         "rsyslog" => "rsyslogd",
+        "systemd-container" => "systemd-nspawn",
         "tcl" => "tclsh",
         "xz-utils" => "xz",
         same_name => same_name,

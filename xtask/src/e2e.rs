@@ -18,6 +18,7 @@ mod policy;
 mod reload;
 mod stage;
 mod tcp_option;
+mod units;
 
 use std::path::Path;
 

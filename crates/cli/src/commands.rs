@@ -16,6 +16,7 @@ mod probe;
 mod run;
 mod ss;
 mod stats;
+mod systemd;
 mod why;
 
 use std::io::{self, Write};

@@ -13,6 +13,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 use log::{LevelFilter, Log, Metadata, Record};
+use sidestep_gateway::watchdog::Watchdog;
 use sidestep_gateway::{Gateway, Settings};
 use sidestep_rdma::faults::Plan;
 use sidestep_wire::Eid;
@@ -51,5 +52,5 @@ fn main() {
     let mut gateway = Gateway::open(settings).unwrap_or_else(|error| panic!("{error}"));
     gateway.adapters().for_each(|adapter| eprintln!("{adapter}"));
     println!("ready");
-    gateway.run(io::stdin().as_fd()).expect("the kernel lets it wait");
+    gateway.run(io::stdin().as_fd(), Watchdog::default().pulse()).expect("the kernel lets it wait");
 }

@@ -41,6 +41,7 @@ use crate::passage::{Fate, Passage, World};
 use crate::poller::{Poller, Source};
 use crate::settings::{AdapterChoice, Settings};
 use crate::status::{self, Status};
+use crate::watchdog::Pulse;
 
 /// Why there is no gateway.
 #[derive(Debug, Error)]
@@ -290,12 +291,12 @@ fn local_host(peer_id: PeerId, settings: &Settings) -> LocalHost {
 
 impl Gateway {
     /// Works until something can be read from `stop`, and then a moment longer, in which peers are
-    /// told that it ends. What is still open then is reset.
+    /// told that it ends. What is still open then is reset. `pulse` beats in each round.
     ///
     /// # Errors
     ///
     /// The kernel does not let it wait any more.
-    pub fn run(&mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
+    pub fn run(&mut self, stop: BorrowedFd<'_>, mut pulse: Pulse) -> io::Result<()> {
         self.poller.watch(stop, Source::Stop)?;
         let mut end = None;
         loop {
@@ -303,7 +304,8 @@ impl Gateway {
             if end.is_some_and(|end| end <= now || self.host.holdings().groups == 0) {
                 return Ok(());
             }
-            let rest = self.rest(end);
+            let of_pulse = pulse.beat(self.begin + now);
+            let rest = [self.rest(end), of_pulse].into_iter().flatten().min();
             let sources = self.poller.wait(rest)?;
             let now = self.now();
             if sources.contains(&Source::Stop) && end.is_none() {

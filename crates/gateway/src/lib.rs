@@ -30,6 +30,7 @@
 //! | `spare` | what is left when descriptors are used up |
 //! | [`status`] | what it has, for displays |
 //! | [`Settings`], module `settings` | which adapters, networks and names |
+//! | [`watchdog`] | what the service manager is told |
 //!
 //! # The life of a connection
 //!
@@ -71,6 +72,7 @@ mod poller;
 mod settings;
 mod spare;
 pub mod status;
+pub mod watchdog;
 
 pub use adapters::NoRdma;
 pub use gateway::{Gateway, OpenError};

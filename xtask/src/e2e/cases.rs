@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::stage::{CLIENT_PATIENCE, Mix, Stage};
 use super::{
     demotion, distant, figures, hosts, learning, metrics, outsiders, policy, reload, tcp_option,
+    units,
 };
 use crate::bench::launch::{self, Dialogue, Transport};
 use crate::bench::place;
@@ -51,6 +52,10 @@ impl Case {
 }
 
 const POSTGRES: &str = "/usr/lib/postgresql/15/bin/postgres";
+
+/// For a machine with systemd in a container.
+const UNITS: [&str; 7] =
+    ["systemd-nspawn", "nsenter", "unshare", "setpriv", "ip", "curl", "python3"];
 
 /// All tests, quick ones first.
 pub(crate) const CASES: &[Case] = &[
@@ -119,6 +124,9 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("instructions", &["gcc"], outsiders::instructions),
     Case::alone("modeler", &[], modeler),
     Case::new("death", &["gcc"], death),
+    Case::alone("units", &UNITS, units::start),
+    Case::alone("units-container", &UNITS, units::container),
+    Case::alone("units-watchdog", &UNITS, units::watchdog),
 ];
 
 // ---- echo servers ----------------------------------------------------------

@@ -2,6 +2,12 @@
 //!
 //! It stays in the foreground until SIGTERM or SIGINT, and tells systemd, if that has started
 //! it, when it is ready. Programs under Sidestep need no agent, and go on without it when it ends.
+//!
+//! Two loops must go round for it to be of use, the main one and the broker's: systemd hears of both
+//! ([`Watchdog`](sidestep_gateway::watchdog::Watchdog)), and restarts an agent in which one stands still.
+//! The thread for metrics is not among them. It reads what the kernel tells of other users' processes, and
+//! how long that takes those users have a say in; the rest of the agent must not be restarted for it, and
+//! the reader of metrics sees that they do not come.
 
 mod broker;
 mod metrics;
@@ -10,20 +16,27 @@ mod tcp_option;
 
 use std::fmt;
 use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
 
 use libc::{SIGINT, SIGTERM};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use sd_notify::NotifyState;
 use sidestep_bpf::BpfError;
-use signal_hook::iterator::Signals;
+use sidestep_gateway::watchdog::{Pulse, Watchdog};
+use signal_hook::low_level::pipe;
 use thiserror::Error;
 
 use super::logging::{self, LogError};
+use super::systemd::{tell_systemd, watchdog};
 use crate::args::AgentArgs;
 use crate::config::{ConfigError, Configuration};
 use crate::metrics_address::MetricsAddress;
 use broker::Broker;
 use metrics::{ListenError, Listener};
-use tcp_option::Attached;
+use tcp_option::{Attached, Sweeps};
 
 /// Why there is no agent.
 #[derive(Debug, Error)]
@@ -59,37 +72,44 @@ pub(crate) fn execute(args: &AgentArgs) -> i32 {
 
 fn work(args: &AgentArgs) -> Result<(), AgentError> {
     // First of all: a signal from now on ends the agent in order.
-    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(AgentError::Signals)?;
+    let (stop, stopper) = UnixStream::pair().map_err(AgentError::Signals)?;
+    for signal in [SIGTERM, SIGINT] {
+        let stopper = stopper.try_clone().map_err(AgentError::Signals)?;
+        pipe::register(signal, stopper).map_err(AgentError::Signals)?;
+    }
     ignore_sigpipe();
     logging::begin(args.log.as_ref())?;
     let address = metrics_address(args)?;
     let mut listener = address.as_ref().map(Listener::bind).transpose()?;
     let _metrics_file = listener.as_mut().and_then(Listener::take_path);
-    let _duties = Duties::take_up(args)?;
+    let watchdog = watchdog();
+    let mut duties = Duties::take_up(args, &watchdog)?;
     if let Some(listener) = listener {
         metrics::start(listener).map_err(AgentError::Thread)?;
     }
     if let Some(address) = address {
         say(&format_args!("metrics are told at {address}"))?;
     }
+    let pulse = watchdog.pulse();
     tell_systemd(NotifyState::Ready);
-    let signal = signals.forever().next();
+    duties.work_until(&stop, pulse).map_err(AgentError::Signals)?;
     tell_systemd(NotifyState::Stopping);
-    log::info!("ends, by signal {}", signal.unwrap_or_default());
+    log::info!("ends, by a signal");
     Ok(())
 }
 
 /// What it does for programs, as long as this exists. Either may be lacking.
 struct Duties {
     _option: Option<Attached>,
+    sweeps: Option<Sweeps>,
     _broker: Option<Broker>,
 }
 
 impl Duties {
     /// Begins what can be begun, and says what cannot.
-    fn take_up(args: &AgentArgs) -> Result<Self, AgentError> {
+    fn take_up(args: &AgentArgs, watchdog: &Watchdog) -> Result<Self, AgentError> {
         let option = tcp_option::attach(args.cgroup.as_deref());
-        let broker = Broker::start(&args.socket);
+        let broker = Broker::start(&args.socket, watchdog);
         match &option {
             Ok(option) => say(option)?,
             Err(BpfError::File { .. }) => {}
@@ -111,7 +131,30 @@ impl Duties {
         match (option, broker) {
             (Err(error @ BpfError::File { .. }), _) => Err(AgentError::Group(error)),
             (Err(_), Err(_)) => Err(AgentError::Idle),
-            (option, broker) => Ok(Self { _option: option.ok(), _broker: broker.ok() }),
+            (option, broker) => {
+                let mut option = option.ok();
+                let sweeps = option.as_mut().and_then(|option| option.sweeps(Instant::now()));
+                Ok(Self { _option: option, sweeps, _broker: broker.ok() })
+            }
+        }
+    }
+
+    /// Sweeps when it is time, until something can be read from `stop`.
+    fn work_until(&mut self, stop: &UnixStream, mut pulse: Pulse) -> io::Result<()> {
+        loop {
+            let now = Instant::now();
+            let to_sweep = self.sweeps.as_mut().map(|sweeps| sweeps.sweep_if_due(now));
+            let rest = [pulse.beat(now), to_sweep].into_iter().flatten().min();
+            let rest = rest.map(|rest| Timespec {
+                tv_sec: rest.as_secs() as i64,
+                tv_nsec: i64::from(rest.subsec_nanos()),
+            });
+            let mut stop = [PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN)];
+            match poll(&mut stop, rest.as_ref()) {
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
         }
     }
 }
@@ -135,11 +178,4 @@ fn metrics_address(args: &AgentArgs) -> Result<Option<MetricsAddress>, ConfigErr
     let environment = |name: &str| std::env::var_os(name);
     let configuration = Configuration::load(args.config.as_deref(), environment)?;
     Ok(configuration.settings.agent_metrics)
-}
-
-/// Nothing happens if systemd has not asked for it.
-pub(super) fn tell_systemd(state: NotifyState<'_>) {
-    if let Err(error) = sd_notify::notify(&[state]) {
-        log::warn!("systemd does not hear: {error}");
-    }
 }

@@ -18,9 +18,9 @@ use sidestep_wire::Eid;
 use signal_hook::low_level::pipe;
 use thiserror::Error;
 
-use super::agent::tell_systemd;
 use super::logging::{self, LogError};
 use super::run::{Launch, RunError};
+use super::systemd::{tell_systemd, watchdog};
 use crate::args::{GatewayArgs, RunArgs};
 use crate::config::{ConfigError, Configuration};
 use crate::fault_plan::FaultPlan;
@@ -89,8 +89,9 @@ fn work(args: &GatewayArgs) -> Result<(), GatewayError> {
         let line = format!("sidestep gateway: {adapter}\n");
         super::print(&line).map_err(GatewayError::Output)?;
     }
+    let pulse = watchdog().pulse();
     tell_systemd(NotifyState::Ready);
-    gateway.run(stop.as_fd()).map_err(GatewayError::Wait)?;
+    gateway.run(stop.as_fd(), pulse).map_err(GatewayError::Wait)?;
     tell_systemd(NotifyState::Stopping);
     log::info!("ends, by a signal");
     Ok(())

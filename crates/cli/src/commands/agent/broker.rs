@@ -36,6 +36,7 @@ use rustix::net::{
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sidestep_gateway::foreign::{Foreign, RIGHTS_MAX, refuse_rights};
+use sidestep_gateway::watchdog::{Pulse, Watchdog};
 use sidestep_wire::host_control::{
     ControlMessage, EMITTED_LEN_MAX, Match, Petition, Refusal, RefusalCause,
 };
@@ -70,12 +71,13 @@ impl Broker {
     /// Begins to serve at a path.
     ///
     /// **Errors**: another agent serves there, or no socket can be made there.
-    pub(super) fn start(at: &Path) -> io::Result<Self> {
+    pub(super) fn start(at: &Path, watchdog: &Watchdog) -> io::Result<Self> {
         let listener = listen(at)?;
         let broker = Self { _file: SocketFile(at.to_owned()) };
         let mut clerk = Clerk::new(listener)?;
+        let pulse = watchdog.pulse();
         thread::Builder::new().name("broker".to_owned()).spawn(move || {
-            let error = clerk.serve();
+            let error = clerk.serve(pulse);
             log::error!(
                 "programs of different network namespaces stay on TCP until the agent is \
                  restarted: {error}"
@@ -139,12 +141,16 @@ impl Clerk {
     }
 
     /// Serves until that is impossible.
-    fn serve(&mut self) -> io::Error {
-        let tick = Timespec { tv_sec: TICK.as_secs() as i64, tv_nsec: 0 };
+    fn serve(&mut self, mut pulse: Pulse) -> io::Error {
         loop {
-            let timeout = (!self.lines.is_empty()).then_some(&tick);
+            let to_tick = (!self.lines.is_empty()).then_some(TICK);
+            let rest = [to_tick, pulse.beat(Instant::now())].into_iter().flatten().min();
+            let rest = rest.map(|rest| Timespec {
+                tv_sec: rest.as_secs() as i64,
+                tv_nsec: i64::from(rest.subsec_nanos()),
+            });
             let mut room = [MaybeUninit::uninit(); AT_ONCE];
-            let events = match epoll::wait(&self.events, &mut room, timeout) {
+            let events = match epoll::wait(&self.events, &mut room, rest.as_ref()) {
                 Ok((events, _)) => events,
                 Err(Errno::INTR) => continue,
                 Err(error) => return error.into(),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::thread;
+use std::time::{Duration, Instant};
 
 use sidestep_bpf::{BpfError, Cgroup, Sweeper, TcpOption};
 
@@ -17,29 +17,38 @@ impl Attached {
     pub(super) fn tells_identity(&self) -> bool {
         self.programs.answers_by_numbers()
     }
+
+    /// What has to be done beside it.
+    pub(super) fn sweeps(&mut self, now: Instant) -> Option<Sweeps> {
+        let sweeper = self.programs.sweeper()?;
+        Some(Sweeps { sweeper, due: now + Sweeps::INTERVAL })
+    }
 }
 
 /// For the programs of a control group, or of all.
 pub(super) fn attach(cgroup: Option<&Path>) -> Result<Attached, BpfError> {
     let cgroup = cgroup.map_or_else(Cgroup::root, |path| Ok(path.to_owned()))?;
-    let mut programs = TcpOption::attach(&cgroup)?;
-    if let Some(sweeper) = programs.sweeper() {
-        keep_swept(sweeper);
-    }
+    let programs = TcpOption::attach(&cgroup)?;
     Ok(Attached { cgroup, programs })
 }
 
-/// Has what is dead swept as long as this process runs. Without a thread for that, other hosts
-/// are answered for a while, and then no more.
-fn keep_swept(mut sweeper: Sweeper) {
-    let sweep = move || {
-        loop {
-            thread::sleep(Sweeper::DEAD_AFTER / 4);
-            sweeper.sweep(Sweeper::DEAD_AFTER);
+/// Handshakes that have come to nothing, swept from time to time. Without it other hosts are answered for
+/// a while, and then no more.
+pub(super) struct Sweeps {
+    sweeper: Sweeper,
+    due: Instant,
+}
+
+impl Sweeps {
+    const INTERVAL: Duration = Sweeper::DEAD_AFTER.checked_div(4).unwrap();
+
+    /// Sweeps if it is time, and says how long it is until the next time.
+    pub(super) fn sweep_if_due(&mut self, now: Instant) -> Duration {
+        if now >= self.due {
+            self.sweeper.sweep(Sweeper::DEAD_AFTER);
+            self.due = now + Self::INTERVAL;
         }
-    };
-    if let Err(error) = thread::Builder::new().name("sweeper".to_owned()).spawn(sweep) {
-        log::warn!("handshakes that come to nothing are not swept: {error}");
+        self.due - now
     }
 }
 
