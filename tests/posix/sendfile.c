@@ -251,6 +251,24 @@ static long do_expect_salt(struct end *end, long salt, long b)
     return 0;
 }
 
+/* What is no file is not read, with an offset or without. */
+static void not_from_streams(struct pair *p)
+{
+    int ends[2];
+    CHECK_EQ(pipe(ends), 0);
+    CHECK_EQ(write(ends[1], "abc", 3), 3);
+    peer_do(p, do_send, 3, 0);
+    await_readable(p->self.fd, 3);
+    off_t offset = 0;
+    CHECK_ERRNO(sendfile(p->self.fd, ends[0], &offset, 3), ESPIPE);
+    CHECK_ERRNO(sendfile(p->self.fd, p->self.fd, &offset, 3), ESPIPE);
+    CHECK_ERRNO(sendfile(p->self.fd, -1, &offset, 3), EBADF);
+    CHECK_ERRNO(sendfile(p->self.fd, -1, NULL, 3), EBADF);
+    CHECK_EQ(offset, 0);
+    CHECK_EQ(do_recv(&p->self, 3, 0), 3);
+    close(ends[0]), close(ends[1]);
+}
+
 /* A proxy's loop: from one connection through a pipe to another. */
 static void splice_through(struct pair *p)
 {
@@ -312,6 +330,7 @@ static const struct test tests[] = {
     {"nonblocking", nonblocking, ACTIVE_PEER},
     {"edge_of_room", edge_of_room, ACTIVE_PEER},
     {"errors", errors, 0},
+    {"not_from_streams", not_from_streams, 0},
     {"splice_to_pipe", splice_to_pipe, 0},
     {"splice_from_pipe", splice_from_pipe, 0},
     {"splice_end_and_emptiness", splice_end_and_emptiness, 0},

@@ -396,16 +396,21 @@ export! {
             if let Some(n) = stream::send_by_tcp(&sock, out, plain) {
                 return n;
             }
-            // A socket or pipe as the source: the kernel says what it thinks of it.
-            // SAFETY: no memory operands; a length of 0 moves nothing.
-            if unsafe { libc::lseek(file, 0, libc::SEEK_CUR) } < 0 {
-                // SAFETY: as above.
-                return unsafe { real::sendfile(out, file, offset, 0) };
-            }
             // SAFETY: null or the program's offset.
             let from = unsafe { offset.as_ref() }.copied();
-            let source = Source::File(file, from);
-            let result = transfer::send_from(&sock, out, source, len.min(SENDFILE_MAX));
+            // Without an offset a socket or pipe as the source would be read, and so it is
+            // asked before; with one that fails by itself.
+            // SAFETY: no memory operands.
+            let is_stream = from.is_none() && unsafe { libc::lseek(file, 0, libc::SEEK_CUR) } < 0;
+            let result = match is_stream {
+                true => Some(Err(libc::ESPIPE)),
+                false => transfer::send_from(&sock, out, Source::File(file, from), len.min(SENDFILE_MAX)),
+            };
+            if let Some(Err(libc::ESPIPE)) = result {
+                // The kernel says what it thinks of it: a length of 0 moves nothing.
+                // SAFETY: the program's own call.
+                return unsafe { real::sendfile(out, file, offset, 0) };
+            }
             if let (Some(Ok(n)), Some(from)) = (result, from) {
                 // SAFETY: the program's offset.
                 unsafe { offset.write(from + n as i64) };

@@ -55,7 +55,7 @@ pub fn send_from(sock: &Use, fd: i32, source: Source, len: usize) -> Option<Answ
     };
     let mut done = 0;
     let unfinished = Unfinished::default();
-    let deadline = control::send_deadline(fd);
+    let mut deadline = None;
     while done < len {
         let step = match send_part(slot, &conn, fd, source, done, len - done, &unfinished) {
             Ok(Part::Moved(0)) => break,
@@ -71,7 +71,10 @@ pub fn send_from(sock: &Use, fd: i32, source: Source, len: usize) -> Option<Answ
                 if wait::has_room(&conn) { Ok(()) } else { Err(libc::EAGAIN) }
             }
             Ok(Part::SocketWaits) => {
-                let sleep = || wait::Sleep { has_part: done > 0, deadline };
+                let sleep = || {
+                    let deadline = *deadline.get_or_insert_with(|| control::send_deadline(fd));
+                    wait::Sleep { has_part: done > 0, deadline }
+                };
                 wait::writable(sock, slot, &conn, fd, sleep)
             }
             Err(errno) => Err(errno),
