@@ -34,7 +34,7 @@ const CLC_AT: usize = RECORDS_AT + SLOTS * size_of::<Record>();
 pub const RINGS_AT: usize = 16 << 20;
 const MAGIC: u64 = u64::from_be_bytes(*b"SIDESLAB");
 /// Bumped with every change of a layout that peers share.
-pub const LAYOUT_VERSION: u32 = 6;
+pub const LAYOUT_VERSION: u32 = 7;
 
 const _: () = assert!(size_of::<Record>() == 256);
 const _: () = assert!(size_of::<ClcBox>() == 512);
@@ -143,6 +143,9 @@ pub mod flag {
     pub const READ_ALL: u32 = 1 << 5;
     /// The owner wants both directions to go by TCP.
     pub const WANTS_TCP: u32 = 1 << 6;
+    /// The owner closes its last descriptor. How its end of the TCP connection goes from here
+    /// on, with a reset for a bell that lies unread, says nothing about the connection.
+    pub const CLOSED: u32 = 1 << 7;
 }
 
 /// Bits of [`Waiting::write_wanted`].

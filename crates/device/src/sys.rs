@@ -1481,6 +1481,40 @@ pub fn open_append(path: &core::ffi::CStr) -> Result<i32> {
     unsafe { call!(openat, libc::AT_FDCWD, path.as_ptr(), flags, 0o600) }.map(|fd| fd as i32)
 }
 
+/// Whether a process has ended or is ending. The kernel says that it is before it closes the
+/// process's descriptors. Where `/proc` does not tell, one that still has its number is not.
+#[must_use]
+pub fn is_ending(pid: u32) -> bool {
+    /// `PF_EXITING` of the kernel's `linux/sched.h`.
+    const EXITING: u32 = 4;
+    let mut path = [0; 24];
+    let mut stat = [0; 512];
+    let Ok(len) = read_file(stat_path(pid, &mut path), &mut stat) else { return !exists(pid) };
+    // The name comes second, in parentheses, and may hold any letter; behind it stand state,
+    // parent, group, session, terminal, its group, and the flags.
+    let name_ends = stat[..len].iter().rposition(|byte| *byte == b')').unwrap_or(0);
+    let mut words = stat[name_ends..len].split(|byte| *byte == b' ').skip(1);
+    let is_dead = words.next().is_some_and(|state| matches!(state, b"Z" | b"X"));
+    let flags = words.nth(5).and_then(|word| core::str::from_utf8(word).ok()?.parse::<u32>().ok());
+    is_dead || flags.is_some_and(|flags| flags & EXITING != 0)
+}
+
+/// The path of a process's `stat`, written into `room`.
+fn stat_path(pid: u32, room: &mut [u8; 24]) -> &core::ffi::CStr {
+    let mut digits = [0; 10];
+    let mut at = digits.len();
+    let mut left = pid;
+    while left > 0 || at == digits.len() {
+        at -= 1;
+        digits[at] = b'0' + (left % 10) as u8;
+        left /= 10;
+    }
+    let parts: [&[u8]; 4] = [b"/proc/", &digits[at..], b"/stat", b"\0"];
+    let mut bytes = parts.iter().flat_map(|part| part.iter());
+    room.fill_with(|| bytes.next().copied().unwrap_or(0));
+    core::ffi::CStr::from_bytes_until_nul(room).unwrap_or(c"")
+}
+
 /// Whether a process has ended: it does not exist, or is a zombie child of ours.
 #[must_use]
 pub fn is_gone(pid: u32) -> bool {
@@ -1587,6 +1621,19 @@ mod tests {
         }
         // SAFETY: as above.
         unsafe { unmap(base, 2 * PAGE) };
+    }
+
+    #[test]
+    fn a_process_is_ending_when_it_is_killed_and_not_before() {
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        assert!(!is_ending(pid()) && !is_ending(child.id()));
+        child.kill().unwrap();
+        while !is_ending(child.id()) {
+            std::thread::yield_now();
+        }
+        assert!(exists(child.id()), "not reaped yet");
+        child.wait().unwrap();
+        assert!(is_ending(child.id()) && is_ending(u32::MAX >> 1));
     }
 
     #[test]

@@ -33,16 +33,27 @@ pub fn reset(slot: &Slot, conn: &Conn, what: &dyn Display) -> Errno {
     libc::ECONNRESET
 }
 
+/// The peer says that the connection was torn down. What our own kernel says of that comes
+/// first: it may have been this end.
+fn follow_abort(slot: &Slot, conn: &Conn, fd: i32) {
+    let peer = conn.theirs.sending.flags.load(Ordering::Acquire);
+    if peer & said::ABORT != 0 && slot.flags.load(Ordering::Acquire) & flag::RESET == 0 {
+        take_tcp_error(slot, conn, fd);
+    }
+}
+
 /// With the ring drained: whether and how input has ended.
-pub(crate) fn end_of_input(slot: &Slot, conn: &Conn) -> Option<End> {
+pub(crate) fn end_of_input(slot: &Slot, conn: &Conn, fd: i32) -> Option<End> {
+    follow_abort(slot, conn, fd);
     let flags = slot.flags.load(Ordering::Acquire);
     let error = slot.error.load(Ordering::Relaxed) as Errno;
-    // A reset behind the peer's FIN (`EPIPE`) is for whoever sends.
-    let is_for_readers = error != 0 && error != libc::EPIPE;
+    let theirs = &conn.theirs.sending;
+    // What comes behind the peer's FIN is for whoever sends (`tcp_recvmsg`, `SOCK_DONE`).
+    let has_fin = has_sent_fin(theirs.flags.load(Ordering::Acquire), flags);
+    let is_for_readers = error != 0 && error != libc::EPIPE && !has_fin;
     if is_for_readers && slot.error.swap(0, Ordering::Relaxed) != 0 {
         return Some(End::Reset(error));
     }
-    let theirs = &conn.theirs.sending;
     // Acquire: the producer cursor read afterwards is the last one.
     let peer = theirs.flags.load(Ordering::Acquire);
     let consumer = conn.mine.receiving.consumer.position();
@@ -96,6 +107,7 @@ fn is_unread_by_peer(conn: &Conn) -> bool {
 
 /// A send on a connection that is over for sending. `len`: bytes it wanted to send.
 pub(crate) fn send_after_end(slot: &Slot, conn: &Conn, fd: i32, len: usize) -> Answer {
+    follow_abort(slot, conn, fd);
     let error = slot.error.swap(0, Ordering::AcqRel) as Errno;
     if error != 0 {
         return Err(error);
@@ -141,15 +153,14 @@ pub(crate) fn peer_gone(slot: &Slot, conn: &Conn) {
 /// answered with a reset, as a late write is by [`send_after_end`].
 pub(crate) fn follow_late_reset(slot: &Slot, conn: &Conn, fd: i32) {
     let flags = slot.flags.load(Ordering::Acquire);
-    if flags & (flag::TCP_ENDED | flag::PEER_GONE) != 0 {
+    if flags & (flag::TCP_ENDED | flag::PEER_GONE) != 0 && sends_by_tcp(slot) {
         take_tcp_error(slot, conn, fd);
     }
 }
 
-/// Takes the error of the TCP connection, if our direction still goes by it, for the
-/// program's next call. True: there was one.
+/// Takes the error of the TCP connection for the program's next call. True: there was one.
 pub(crate) fn take_tcp_error(slot: &Slot, conn: &Conn, fd: i32) -> bool {
-    if slot.flags.load(Ordering::Acquire) & flag::RESET != 0 || !sends_by_tcp(slot) {
+    if slot.flags.load(Ordering::Acquire) & flag::RESET != 0 {
         return false;
     }
     let error = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
@@ -159,19 +170,45 @@ pub(crate) fn take_tcp_error(slot: &Slot, conn: &Conn, fd: i32) -> bool {
     error != 0
 }
 
-/// TCP has told us an error: the peer's end is gone. Once our direction has switched, the
-/// error is about bells, and what it means for the program the rings know. Before, it is
-/// the program's own, for its next call.
+/// TCP has told us an error: the connection is over. Unless that is how an end in order looks
+/// once bells go by TCP, it is the program's, for its next call; and the peer, whose TCP may
+/// know nothing of it, finds a reset.
 pub(crate) fn note_tcp_error(slot: &Slot, conn: &Conn, errno: Errno) {
-    peer_gone(slot, conn);
-    if sends_by_tcp(slot) {
-        // Of a FIN that went by the ring, TCP does not know.
-        let errno = if errno == libc::ECONNRESET { error_of_reset(slot, conn) } else { errno };
-        let before = slot.flags.fetch_or(flag::LATE_WRITE | flag::RESET, Ordering::AcqRel);
-        // A reset that both TCP and the rings know of is told once.
-        if before & flag::RESET == 0 {
-            slot.error.store(errno as u32, Ordering::Release);
+    if !sends_by_tcp(slot) {
+        if is_end_in_order(slot, conn, errno) {
+            return peer_gone(slot, conn);
         }
+        conn.mine.sending.flags.fetch_or(said::ABORT, Ordering::SeqCst);
+    }
+    peer_gone(slot, conn);
+    // Of a FIN that went by the ring, TCP does not know.
+    let errno = if errno == libc::ECONNRESET { error_of_reset(slot, conn) } else { errno };
+    let before = slot.flags.fetch_or(flag::LATE_WRITE | flag::RESET, Ordering::AcqRel);
+    // A reset that both TCP and the rings know of is told once.
+    if before & flag::RESET == 0 {
+        slot.error.store(errno as u32, Ordering::Release);
+    }
+}
+
+/// Whether an error of TCP says no more than that the peer has ended, and the rings say how.
+///
+/// A peer that closes or dies with a bell unread ends with a reset. So does one whose connection
+/// was torn down from outside (`ss -K`, BPF, a forged RST), in which a program could take the
+/// half of a message for the whole. The first has said that it closes, or is no more; the
+/// second runs, and has said nothing. All other errors are our own kernel's: our end was torn
+/// down (`ECONNABORTED`), or the peer's did not answer (`ETIMEDOUT`).
+#[cold]
+fn is_end_in_order(slot: &Slot, conn: &Conn, errno: Errno) -> bool {
+    let flags = slot.flags.load(Ordering::Acquire);
+    let peer = conn.theirs.sending.flags.load(Ordering::Acquire);
+    if has_sent_fin(peer, flags) && flags & flag::WRITE_SHUT != 0 {
+        return true;
+    }
+    match errno {
+        // Behind a FIN; or no word about the connection.
+        libc::EPIPE | libc::EBADF | libc::ENOTSOCK | libc::ENOTCONN => true,
+        libc::ECONNRESET => peer & said::CLOSED != 0 || !conn.group.peer_runs(),
+        _ => false,
     }
 }
 
@@ -347,6 +384,20 @@ pub(crate) fn before_last_close(sock: &Sock, conn: &Conn, fd: i32) {
         conn.mine.sending.flags.fetch_or(said::ABORT, Ordering::SeqCst);
     }
     wait::drain_bells(slot, conn, fd);
+    note_close(slot, conn);
+}
+
+/// The last descriptor is about to be closed: how, the record says from now on, and not TCP. Of
+/// a connection that was torn down before, it says that.
+pub(crate) fn note_close(slot: &Slot, conn: &Conn) {
+    if slot.flags.load(Ordering::Acquire) & flag::RESET == 0 {
+        conn.mine.sending.flags.fetch_or(said::CLOSED, Ordering::SeqCst);
+    }
+}
+
+/// It is not closed after all.
+pub(crate) fn withdraw_close(conn: &Conn) {
+    conn.mine.sending.flags.fetch_and(!said::CLOSED, Ordering::SeqCst);
 }
 
 /// The process is about to end with this connection open. What it has not read in the end

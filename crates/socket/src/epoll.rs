@@ -826,7 +826,7 @@ impl Registration {
         let mut full = readiness::mask_of(slot, &conn, fd, interest);
         if events & mask::OUT != 0 && full & mask::OUT == 0 {
             wait::ask_for_room(&conn);
-            wait::prod_peer(sock, slot, fd);
+            wait::prod_peer(sock, slot, &conn, fd);
             full = readiness::mask_of(slot, &conn, fd, interest);
         }
         let mask = full & interest;

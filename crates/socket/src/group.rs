@@ -739,6 +739,16 @@ impl Group {
         sys::connect_unix(self.process.probe, &name) != Err(Errno(libc::ECONNREFUSED))
     }
 
+    /// Whether the peer runs, as far as can be known, and is not about to end. Its mailbox and
+    /// its lines live longer than its connections, so its number is asked where that is known.
+    pub(crate) fn peer_runs(&self) -> bool {
+        match self.peer_pid.load(Ordering::Relaxed) {
+            _ if self.is_self() => true,
+            0 => self.peer_lives(),
+            pid => !sys::is_ending(pid),
+        }
+    }
+
     /// The peer serves us at this port.
     pub(crate) fn note_port(&self, port: u16) {
         let is_known = self.ports.iter().any(|known| known.load(Ordering::Relaxed) == port);

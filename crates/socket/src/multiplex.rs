@@ -420,7 +420,7 @@ fn arm(wish: &libc::pollfd, asked: &mut libc::pollfd, sock: &Sock, slot: &Slot, 
     }
     if wish.events & libc::POLLOUT != 0 {
         conn.mine.waiting.write_arm.ask(wait::next_arm(slot));
-        wait::prod_peer(sock, slot, wish.fd);
+        wait::prod_peer(sock, slot, conn, wish.fd);
         if flags & flag::SEND_SWITCHED == 0 {
             asked.events |= libc::POLLOUT;
         }

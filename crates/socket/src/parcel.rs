@@ -446,8 +446,13 @@ fn part_with(sock: &Sock) {
     };
     let is_under_way = sock.home().is_some_and(|home| home.is_under_way(sock.slot_index()));
     let left = sock.let_go(u32::from(!is_under_way));
-    if sock.stays_open() && matches!(left, None | Some(0)) {
-        control::end_by_reset(&conn);
+    match sock.slot() {
+        Some(_) if sock.stays_open() && matches!(left, None | Some(0)) => {
+            control::end_by_reset(&conn);
+        }
+        // The kernel closes it.
+        Some(slot) if left.is_none() && !is_under_way => control::note_close(slot, &conn),
+        _ => {}
     }
 }
 
@@ -473,6 +478,7 @@ pub fn after_failed_exec() {
         sock.hold_again();
         if let Some(conn) = sock.conn() {
             control::follow_linger_option(&conn, fd);
+            control::withdraw_close(&conn);
         }
     });
 }

@@ -1051,7 +1051,7 @@ fn reset(slot: &Slot, pid: u32) {
     slot.mode.store(mode::TCP, Ordering::Release);
 }
 
-const _: () = assert!(slab::LAYOUT_VERSION == 6);
+const _: () = assert!(slab::LAYOUT_VERSION == 7);
 const _: () = assert!(Reason::ALL.len() <= state::REASONS_MAX);
 
 #[cfg(test)]

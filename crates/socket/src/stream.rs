@@ -454,7 +454,7 @@ impl RingSend<'_> {
     #[cold]
     fn ring_urgently(&self) {
         let flags = libc::MSG_OOB | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        let _ = sys::send(self.fd, b"!", flags);
+        wait::note_rung(self.slot, self.conn, sys::send(self.fd, b"!", flags));
     }
 }
 
@@ -850,7 +850,7 @@ impl Receive<'_> {
     /// The ring is empty: has the connection ended?
     fn end(&self) -> Found {
         wait::follow_hint(self.slot, self.conn, self.fd);
-        match control::end_of_input(self.slot, self.conn) {
+        match control::end_of_input(self.slot, self.conn, self.fd) {
             Some(control::End::Input) => Found::End(None),
             Some(control::End::Reset(errno)) => Found::End(Some(errno)),
             None => Found::Nothing,

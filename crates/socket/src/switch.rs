@@ -243,7 +243,7 @@ pub(crate) fn leave_ring(slot: &Slot, fd: i32, conn: &Conn) -> bool {
     let Some(reading) = reading else {
         slot.flags.fetch_or(flag::SEND_SWITCHED, Ordering::SeqCst);
         if slot.flags.fetch_and(!flag::BELL_OWED, Ordering::SeqCst) & flag::BELL_OWED != 0 {
-            wait::ring(slot, fd);
+            wait::ring(slot, conn, fd);
         }
         return false;
     };

@@ -221,7 +221,7 @@ fn receive_part(slot: &Slot, conn: &Conn, fd: i32, pipe: i32, len: usize) -> Ans
         .map_err(|misbehaved| control::reset(slot, conn, &misbehaved))?;
     if readable == 0 {
         wait::follow_hint(slot, conn, fd);
-        return end_or_wait(slot, conn);
+        return end_or_wait(slot, conn, fd);
     }
     let span = Spans::cut(consumer, readable.min(len), conn.incoming.memory_len()).first;
     // SAFETY: the span lies in the peer's ring, which stays mapped.
@@ -244,7 +244,7 @@ fn receive_tcp_part(slot: &Slot, conn: &Conn, fd: i32, pipe: i32, len: usize) ->
     let seen = match unsafe { sys::recv(fd, chunk.as_mut_ptr(), room, peek) } {
         Ok(0) => {
             wait::tcp_ended(slot, conn, fd);
-            return match control::end_of_input(slot, conn) {
+            return match control::end_of_input(slot, conn, fd) {
                 Some(control::End::Reset(errno)) => Err(errno),
                 _ if switch::settle(slot, conn, fd) == switch::Source::Ring => {
                     Ok(Part::SocketWaits)
@@ -257,7 +257,7 @@ fn receive_tcp_part(slot: &Slot, conn: &Conn, fd: i32, pipe: i32, len: usize) ->
         Err(sys::Errno(libc::EAGAIN | libc::EINTR)) => return Ok(Part::SocketWaits),
         Err(sys::Errno(errno)) => {
             control::note_tcp_error(slot, conn, errno);
-            return match control::end_of_input(slot, conn) {
+            return match control::end_of_input(slot, conn, fd) {
                 Some(control::End::Reset(errno)) => Err(errno),
                 _ => Ok(Part::Moved(0)),
             };
@@ -278,8 +278,8 @@ fn receive_tcp_part(slot: &Slot, conn: &Conn, fd: i32, pipe: i32, len: usize) ->
     Ok(wrote)
 }
 
-fn end_or_wait(slot: &Slot, conn: &Conn) -> Answer<Part> {
-    match control::end_of_input(slot, conn) {
+fn end_or_wait(slot: &Slot, conn: &Conn, fd: i32) -> Answer<Part> {
+    match control::end_of_input(slot, conn, fd) {
         Some(control::End::Input) => Ok(Part::Moved(0)),
         Some(control::End::Reset(errno)) => Err(errno),
         None => Ok(Part::SocketWaits),

@@ -290,7 +290,7 @@ pub(crate) fn wake_readers(slot: &Slot, conn: &Conn, fd: i32) {
         end_nap(slot, conn);
     }
     if slot.read_rung.answer(&waiting.read_arm) || unreachable {
-        ring(slot, fd);
+        ring(slot, conn, fd);
     }
 }
 
@@ -318,7 +318,7 @@ pub(crate) fn wake_writers(sock: &Sock, slot: &Slot, conn: &Conn, fd: i32) {
     if (slot.write_rung.answer(&waiting.write_arm) || unreachable)
         && switch::ensure_bells_only(sock, slot, fd, conn)
     {
-        ring(slot, fd);
+        ring(slot, conn, fd);
     }
 }
 
@@ -339,7 +339,7 @@ fn mark(slot: &Slot, conn: &Conn, channels: u32, cpu: u32) -> bool {
 /// Rings the universal bell: one byte on the TCP connection, if that carries bells only.
 /// If it does not, the bytes of the program that it carries wake as well.
 #[cold]
-pub(crate) fn ring(slot: &Slot, fd: i32) {
+pub(crate) fn ring(slot: &Slot, conn: &Conn, fd: i32) {
     // Whoever takes our direction back to TCP waits until nobody is in here, and looks for
     // bells that he owes: see `switch::leave_ring`.
     let _ringing = Counted::new(&slot.bells);
@@ -351,7 +351,18 @@ pub(crate) fn ring(slot: &Slot, fd: i32) {
         }
     }
     count(&slot.counters.wakeups, 1);
-    let _ = sys::send(fd, &BELL, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+    note_rung(slot, conn, sys::send(fd, &BELL, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL));
+}
+
+/// What a bell was answered with: an error of the connection is told to one call only, and
+/// this was it.
+pub(crate) fn note_rung(slot: &Slot, conn: &Conn, rung: sys::Result) {
+    match rung {
+        Ok(_) => {}
+        // No room for one more: the peer will find those before it.
+        Err(Errno(libc::EAGAIN | libc::EINTR | libc::ENOMEM | libc::ENOBUFS)) => {}
+        Err(Errno(errno)) => control::note_tcp_error(slot, conn, errno),
+    }
 }
 
 /// The futex behind a cursor.
@@ -864,7 +875,7 @@ pub(crate) fn has_room(conn: &Conn) -> bool {
 /// has made before it knew, it does not mark: look again ([`has_room`]).
 pub(crate) fn want_room(sock: &Sock, slot: &Slot, conn: &Conn, fd: i32) {
     sock.out_blocked.store(true, Ordering::Relaxed);
-    prod_peer(sock, slot, fd);
+    prod_peer(sock, slot, conn, fd);
     if conn.mine.waiting.channels.load(Ordering::Relaxed) != 0 {
         ask_for_room(conn);
     }
@@ -876,7 +887,7 @@ static PRODDED_NS: AtomicU64 = AtomicU64::new(0);
 /// Somebody waits for room in a full ring. While bytes of the peer still come by TCP, its FIN
 /// comes behind them, and who waits for room does not read: when the peer is killed, no event
 /// would tell. So it is sent a bell now and then: for the dead its kernel answers, with a reset.
-pub(crate) fn prod_peer(sock: &Sock, slot: &Slot, fd: i32) {
+pub(crate) fn prod_peer(sock: &Sock, slot: &Slot, conn: &Conn, fd: i32) {
     let flags = slot.flags.load(Ordering::Acquire);
     if flags & (flag::SEND_SWITCHED | flag::RECEIVE_SWITCHED) != flag::SEND_SWITCHED {
         return;
@@ -890,7 +901,7 @@ pub(crate) fn prod_peer(sock: &Sock, slot: &Slot, fd: i32) {
     sock.prodded_ns.store(now, Ordering::Relaxed);
     // The first time it has only begun to wait.
     if last != 0 {
-        ring(slot, fd);
+        ring(slot, conn, fd);
     }
 }
 
@@ -963,7 +974,7 @@ pub(crate) fn writable(
             if switch::is_peer_gone(fd) {
                 tcp_ended(slot, conn, fd);
             } else {
-                prod_peer(sock, slot, fd);
+                prod_peer(sock, slot, conn, fd);
             }
             match deadline {
                 Some(at) if sys::now_ns() >= at => Err(libc::EAGAIN),
