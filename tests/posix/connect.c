@@ -59,7 +59,7 @@ static void nonblocking(struct pair *p)
     int listener = make_listener(V4, &address, &len);
     int client = tcp_socket(SOCK_NONBLOCK);
     CHECK_ERRNO(connect_to(client), EINPROGRESS);
-    CHECK_EQ(poll_once(client, POLLOUT, 2000), POLLOUT);
+    CHECK_EQ(poll_once(client, POLLOUT, HANG_MS), POLLOUT);
     CHECK_EQ(get_int(client, SOL_SOCKET, SO_ERROR), 0);
     CHECK_EQ(connect_to(client), 0);
     CHECK_ERRNO(connect_to(client), EISCONN);
@@ -189,7 +189,7 @@ static void refused_is_reported_once(struct pair *p)
         free_port();
         int fd = tcp_socket(SOCK_NONBLOCK);
         CHECK_ERRNO(connect_to(fd), EINPROGRESS);
-        CHECK_EQ(poll_once(fd, POLLOUT, 2000) & POLLERR, POLLERR);
+        CHECK_EQ(poll_once(fd, POLLOUT, HANG_MS) & POLLERR, POLLERR);
         if (way == 0)
             CHECK_ERRNO(connect_to(fd), ECONNREFUSED);
         else if (way == 1)
@@ -298,7 +298,7 @@ static void disconnect(struct pair *p)
     CHECK_ERRNO(recv(p->self.fd, buffer, 1, 0), ECONNRESET);
     CHECK_ERRNO(recv(p->self.fd, buffer, 1, 0), ENOTCONN);
     CHECK_ERRNO(send(p->self.fd, "x", 1, MSG_NOSIGNAL), EPIPE);
-    CHECK_EQ(peer_do(p, do_poll, POLLIN | POLLOUT | POLLRDHUP, 2000) & (POLLERR | POLLHUP),
+    CHECK_EQ(peer_do(p, do_poll, POLLIN | POLLOUT | POLLRDHUP, HANG_MS) & (POLLERR | POLLHUP),
              POLLERR | POLLHUP);
     CHECK_EQ(peer_do(p, do_recv_once, 10, 0), -1);
     CHECK_EQ(errno, ECONNRESET);

@@ -3,8 +3,6 @@
  * epoll(7), epoll_ctl(2). */
 #include "support.h"
 
-enum { LONG_MS = 3000 };
-
 /* What a set was told of a connection before its bytes have moved holds afterwards. */
 static void told_before_the_first_message(struct pair *p)
 {
@@ -19,13 +17,13 @@ static void told_before_the_first_message(struct pair *p)
     pair_warm(p);
     CHECK_SILENT(set);
     arrive(p, 3);
-    CHECK_EQ(one_event(set, WORD, LONG_MS), EPOLLIN);
+    CHECK_EQ(one_event(set, WORD, HANG_MS), EPOLLIN);
     CHECK_SILENT(other);
     CHECK_ERRNO(epoll_add(set, p->self.fd, EPOLLIN, 2), EEXIST);
     CHECK_EQ(epoll_ctl(set, EPOLL_CTL_DEL, p->self.fd, NULL), 0);
     CHECK_SILENT(set);
     CHECK_EQ(epoll_add(other, p->self.fd, EPOLLIN, 4), 0);
-    CHECK_EQ(one_event(other, 4, LONG_MS), EPOLLIN);
+    CHECK_EQ(one_event(other, 4, HANG_MS), EPOLLIN);
     close(set);
     close(other);
 }
@@ -38,8 +36,8 @@ static void two_sets_before_the_first_message(struct pair *p)
     CHECK_EQ(epoll_add(second, p->self.fd, EPOLLIN, 2), 0);
     pair_warm(p);
     arrive(p, 1);
-    CHECK_EQ(one_event(first, 1, LONG_MS), EPOLLIN);
-    CHECK_EQ(one_event(second, 2, LONG_MS), EPOLLIN);
+    CHECK_EQ(one_event(first, 1, HANG_MS), EPOLLIN);
+    CHECK_EQ(one_event(second, 2, HANG_MS), EPOLLIN);
     close(first);
     CHECK_EQ(one_event(second, 2, 0), EPOLLIN);
     close(second);
@@ -58,7 +56,7 @@ static void set_closed_before_the_first_message(struct pair *p)
     CHECK_SILENT(next);
     CHECK_ERRNO(epoll_mod(next, p->self.fd, EPOLLIN, 2), ENOENT);
     CHECK_EQ(epoll_add(next, p->self.fd, EPOLLIN, 2), 0);
-    CHECK_EQ(one_event(next, 2, LONG_MS), EPOLLIN);
+    CHECK_EQ(one_event(next, 2, HANG_MS), EPOLLIN);
     close(next);
 }
 
@@ -154,7 +152,7 @@ static void *serve(void *at)
     struct server *s = at;
     while (s->closed < CONNECTIONS) {
         struct epoll_event events[8];
-        int n = epoll_wait(s->set, events, 8, LONG_MS);
+        int n = epoll_wait(s->set, events, 8, HANG_MS);
         if (!CHECK(n > 0))
             break;
         for (int i = 0; i < n; i++) {
@@ -240,11 +238,11 @@ static void changed_while_it_moves(struct pair *p)
     changes.done = true;
     pthread_join(thread, NULL);
     arrive(p, 5);
-    CHECK_EQ(one_event(changes.set, WORD, LONG_MS), EPOLLIN);
+    CHECK_EQ(one_event(changes.set, WORD, HANG_MS), EPOLLIN);
     do_recv(&p->self, 5, 0);
     CHECK_SILENT(changes.set);
     peer_do(p, do_shutdown, SHUT_WR, 0);
-    CHECK_EQ(one_event(changes.set, WORD, LONG_MS), EPOLLIN);
+    CHECK_EQ(one_event(changes.set, WORD, HANG_MS), EPOLLIN);
     close(changes.set);
 }
 

@@ -54,7 +54,7 @@ static void wait_by_epoll(struct end *end, long rounds, uint32_t events)
     struct epoll_event event = {.events = events, .data.u64 = 55};
     CHECK_EQ(epoll_ctl(set, EPOLL_CTL_ADD, end->fd, &event), 0);
     for (long i = 0; i < rounds; i++) {
-        CHECK_EQ(epoll_wait(set, &event, 1, 3000), 1);
+        CHECK_EQ(epoll_wait(set, &event, 1, HANG_MS), 1);
         CHECK_EQ(event.data.u64, 55);
         CHECK_EQ(event.events, EPOLLIN);
         CHECK_EQ(do_recv(end, 10, 0), 10);
@@ -111,7 +111,7 @@ static void image(struct pair *pair)
         wait_by_epoll(&end, b, EPOLLIN | EPOLLET);
     } else if (strcmp(role, "poll") == 0) {
         for (long i = 0; i < b; i++) {
-            CHECK_EQ(poll_once(end.fd, POLLIN, 3000), POLLIN);
+            CHECK_EQ(poll_once(end.fd, POLLIN, HANG_MS), POLLIN);
             CHECK_EQ(do_echo(&end, 10, 1), 0);
         }
         CHECK_EQ(poll_once(end.fd, POLLIN, 0), 0);
@@ -335,7 +335,7 @@ static void in_epoll(struct pair *p)
     static const char *const roles[] = {"level", "edge", "poll"};
     for (int i = 0; i < 3; i++) {
         pid_t child = run_image(roles[i], &p->self, 0, 6);
-        sleep_ms(20); /* asleep in its set */
+        await_asleep(child); /* in its set, or on the way there */
         ask(p, 10, 6);
         CHECK_EQ(await_child(child), 0);
         p->self.sent += 60;
@@ -351,25 +351,43 @@ static void keeps_options(struct pair *p)
     CHECK_EQ(await_child(child), 0);
 }
 
+static volatile pid_t reader_id; /* 0: not yet at its call */
+
 static void *read_for_ever(void *argument)
 {
     struct end *end = argument;
+    reader_id = thread_id();
     recv(end->fd, buffer, 10, 0);
     return NULL;
+}
+
+/* Waits until a child that had this pipe has begun a program: what it had for itself is closed. */
+static void await_image(int gate[2])
+{
+    char byte;
+    close(gate[1]);
+    CHECK_EQ(read(gate[0], &byte, 1), 0);
+    close(gate[0]);
 }
 
 /* Other threads end in the middle of their calls. */
 static void threads_vanish(struct pair *p)
 {
+    int gate[2];
+    CHECK_EQ(pipe2(gate, O_CLOEXEC), 0);
     pid_t child = IN_CHILD({
         pthread_t thread;
-        for (int i = 0; i < 3; i++)
+        for (int i = 0; i < 3; i++) {
+            reader_id = 0;
             pthread_create(&thread, NULL, read_for_ever, &p->self);
-        sleep_ms(30);
+            while (reader_id == 0)
+                sleep_ms(1);
+            await_asleep(reader_id);
+        }
         begin_image("echo", &p->self, 70, 10, environ);
     });
     self_close(p);
-    sleep_ms(100);
+    await_image(gate);
     ask(p, 70, 10);
     ends_in_order(p, child);
 }
@@ -377,7 +395,7 @@ static void threads_vanish(struct pair *p)
 static void *begin_elsewhere(void *argument)
 {
     struct end *end = argument;
-    sleep_ms(30);
+    await_asleep(getpid());
     begin_image("echo", end, 70, 10, environ);
     return NULL;
 }
@@ -386,13 +404,15 @@ static void *begin_elsewhere(void *argument)
  * number of the first. */
 static void first_thread_vanishes(struct pair *p)
 {
+    int gate[2];
+    CHECK_EQ(pipe2(gate, O_CLOEXEC), 0);
     pid_t child = IN_CHILD({
         pthread_t thread;
         pthread_create(&thread, NULL, begin_elsewhere, &p->self);
         read_for_ever(&p->self);
     });
     self_close(p);
-    sleep_ms(100);
+    await_image(gate);
     ask(p, 70, 10);
     ends_in_order(p, child);
 }
@@ -530,11 +550,15 @@ static void without_environment(struct pair *p)
     }
     if (!is_moved(p->self.fd))
         return;
+    int gate[2];
+    CHECK_EQ(pipe2(gate, O_CLOEXEC), 0);
     pid_t child = IN_CHILD({
-        sleep_ms(50); /* alone with it */
+        close(gate[1]);
+        CHECK_EQ(read(gate[0], buffer, 1), 0); /* until it is alone with the connection */
         begin_image("unaware", &p->self, 0, 0, nothing);
     });
     self_close(p);
+    close(gate[0]), close(gate[1]);
     CHECK_EQ(await_child(child), 0);
     CHECK_ERRNO(peer_do(p, do_recv_once, 10, 0), ECONNRESET);
 }

@@ -202,7 +202,7 @@ static void other_is_killed(struct pair *p)
         do_recv(end, 1, 0); /* asleep in a receive when killed */
     });
     CHECK_EQ(peer_do(p, do_recv, 500, 0), 500);
-    sleep_ms(5);
+    await_asleep(child);
     kill(child, SIGKILL);
     CHECK_EQ(await_child(child), SIGKILL);
     still_open(p);
@@ -223,7 +223,7 @@ static void shutdown_by_child(struct pair *p)
 static void shutdown_wakes_the_other(struct pair *p)
 {
     pid_t child = IN_CHILD(CHECK_EQ(recv(p->self.fd, buffer, 10, 0), 0));
-    sleep_ms(20);
+    await_asleep(child);
     CHECK_EQ(shutdown(p->self.fd, SHUT_RD), 0);
     CHECK_EQ(await_child(child), 0);
 }
@@ -337,17 +337,17 @@ static void epoll_over_fork(struct pair *p)
     CHECK_EQ(epoll_ctl(set, EPOLL_CTL_ADD, p->self.fd, &event), 0);
     peer_do(p, do_send, 10, 0);
     pid_t child = IN_CHILD({
-        CHECK_EQ(epoll_wait(set, &event, 1, 2000), 1);
+        CHECK_EQ(epoll_wait(set, &event, 1, HANG_MS), 1);
         CHECK_EQ(event.data.u64, 77);
         CHECK_EQ(event.events, EPOLLIN);
     });
     CHECK_EQ(await_child(child), 0);
-    CHECK_EQ(epoll_wait(set, &event, 1, 2000), 1);
+    CHECK_EQ(epoll_wait(set, &event, 1, HANG_MS), 1);
     CHECK_EQ(event.data.u64, 77);
     CHECK_EQ(do_recv(&p->self, 10, 0), 10);
     /* Asleep in the child, woken by the peer. */
-    child = IN_CHILD(CHECK_EQ(epoll_wait(set, &event, 1, 3000), 1));
-    sleep_ms(20);
+    child = IN_CHILD(CHECK_EQ(epoll_wait(set, &event, 1, HANG_MS), 1));
+    await_asleep(child);
     peer_do(p, do_send, 10, 0);
     CHECK_EQ(await_child(child), 0);
     CHECK_EQ(do_recv(&p->self, 10, 0), 10);
@@ -397,7 +397,7 @@ static void watched_number_is_reused(struct pair *p)
         end->fd = dup(number);
         CHECK_EQ(dup2(strangers[0], number), number);
         CHECK_EQ(write(strangers[1], "!!!", 3), 3);
-        CHECK_EQ(epoll_wait(set, &event, 1, 100), 1);
+        CHECK_EQ(epoll_wait(set, &event, 1, HANG_MS), 1);
         CHECK_EQ(event.data.u64, 77);
         CHECK_EQ(do_echo(end, 10, 1), 0);
         CHECK_EQ(epoll_wait(set, &event, 1, 10), 0);

@@ -98,7 +98,7 @@ static void poll_sleeps_for_it(struct pair *p)
     peer_do(p, do_send, LOWAT - 20, 0);
     CHECK_EQ(poll_once(p->self.fd, POLLIN, 30), 0);
     peer_start(p, 20, do_send, 20, 0);
-    CHECK_EQ(poll_once(p->self.fd, POLLIN, 5000), POLLIN);
+    CHECK_EQ(poll_once(p->self.fd, POLLIN, HANG_MS), POLLIN);
     CHECK_EQ(peer_finish(p), 20);
     CHECK_EQ(do_recv(&p->self, LOWAT, 0), LOWAT);
 }
@@ -114,7 +114,7 @@ static void epoll_edge_is_the_crossing(struct pair *p)
     await_readable(p->self.fd, LOWAT - 1);
     CHECK_EQ(epoll_wait(set, &event, 1, 10), 0);
     peer_do(p, do_send, 1, 0);
-    CHECK_EQ(epoll_wait(set, &event, 1, 2000), 1);
+    CHECK_EQ(epoll_wait(set, &event, 1, HANG_MS), 1);
     CHECK_EQ(event.events, EPOLLIN);
     CHECK_EQ(event.data.u32, 9);
     do_recv(&p->self, LOWAT, 0);
@@ -129,7 +129,7 @@ static void setting_it_is_an_edge(struct pair *p)
     CHECK_EQ(epoll_ctl(set, EPOLL_CTL_ADD, p->self.fd, &event), 0);
     peer_do(p, do_send, LOWAT, 0);
     await_readable(p->self.fd, LOWAT);
-    CHECK_EQ(epoll_wait(set, &event, 1, 2000), 1);
+    CHECK_EQ(epoll_wait(set, &event, 1, HANG_MS), 1);
     CHECK_EQ(epoll_wait(set, &event, 1, 10), 0);
     set_int(p->self.fd, SOL_SOCKET, SO_RCVLOWAT, LOWAT + 1);
     CHECK_EQ(epoll_wait(set, &event, 1, 10), 0);
@@ -158,7 +158,7 @@ static void mark_beyond_the_buffers(struct pair *p)
     enum { LEN = 200000 };
     CHECK_EQ(set_int(p->self.fd, SOL_SOCKET, SO_RCVLOWAT, LEN), 0);
     peer_start(p, 0, do_send, LEN, 0);
-    CHECK_EQ(poll_once(p->self.fd, POLLIN, 5000), POLLIN);
+    CHECK_EQ(poll_once(p->self.fd, POLLIN, HANG_MS), POLLIN);
     set_int(p->self.fd, SOL_SOCKET, SO_RCVLOWAT, 1);
     CHECK_EQ(do_recv(&p->self, LEN, MSG_WAITALL), LEN);
     CHECK_EQ(peer_finish(p), LEN);

@@ -71,7 +71,7 @@ static void by_socket_and_accept4(struct pair *p)
         CHECK_EQ(fcntl(client, F_GETFD), FD_CLOEXEC);
         CHECK_ERRNO(connect(client, (struct sockaddr *)&address, len), EINPROGRESS);
         CHECK_MASK(client, POLLOUT);
-        CHECK_EQ(poll_once(listener, POLLIN, 1000), POLLIN);
+        CHECK_EQ(poll_once(listener, POLLIN, HANG_MS), POLLIN);
         int server = round ? accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)
                            : accept(listener, NULL, NULL);
         CHECK_EQ(fcntl(server, F_GETFL) & O_NONBLOCK, round ? O_NONBLOCK : 0);
@@ -115,7 +115,7 @@ static void fill_and_drain(struct pair *p)
                 return;
             drained += part;
         }
-        CHECK_EQ(poll_once(p->self.fd, POLLOUT, 2000), POLLOUT);
+        CHECK_EQ(poll_once(p->self.fd, POLLOUT, HANG_MS), POLLOUT);
         CHECK_EQ(peer_do(p, do_recv_once, 1, MSG_DONTWAIT), -1);
     }
 }
@@ -146,7 +146,7 @@ static void poll_out_wakes(struct pair *p)
 {
     long total = do_fill(&p->self, 8192, 0);
     peer_start(p, 20, do_recv, total, 0);
-    CHECK_EQ(poll_once(p->self.fd, POLLOUT, 5000), POLLOUT);
+    CHECK_EQ(poll_once(p->self.fd, POLLOUT, HANG_MS), POLLOUT);
     CHECK_EQ(peer_finish(p), total);
 }
 
@@ -161,7 +161,7 @@ static void everyday_loop(struct pair *p)
         long n = do_send_once(&p->self, left < 50000 ? left : 50000, 0);
         if (n < 0) {
             if (!CHECK_EQ(errno, EAGAIN) ||
-                !CHECK_EQ(poll_once(p->self.fd, POLLOUT, 5000), POLLOUT))
+                !CHECK_EQ(poll_once(p->self.fd, POLLOUT, HANG_MS), POLLOUT))
                 break;
             continue;
         }
@@ -173,7 +173,7 @@ static void everyday_loop(struct pair *p)
     while (left > 0) {
         long n = do_recv_once(&p->self, left < 50000 ? left : 50000, 0);
         if (n < 0) {
-            if (!CHECK_EQ(errno, EAGAIN) || !CHECK_EQ(poll_once(p->self.fd, POLLIN, 5000), POLLIN))
+            if (!CHECK_EQ(errno, EAGAIN) || !CHECK_EQ(poll_once(p->self.fd, POLLIN, HANG_MS), POLLIN))
                 break;
             continue;
         }

@@ -11,10 +11,10 @@ static int ask(int fd, unsigned long request)
     return ioctl(fd, request, &value) < 0 ? -1 : value;
 }
 
-/* Waits (at most 2 s) until TIOCOUTQ says 0: acknowledgements take their time. */
+/* Waits until TIOCOUTQ says 0: acknowledgements take their time. */
 static int output_after_a_while(int fd)
 {
-    uint64_t deadline = now_ms() + 2000;
+    uint64_t deadline = now_ms() + HANG_MS;
     int queued;
     while ((queued = ask(fd, TIOCOUTQ)) > 0 && now_ms() < deadline)
         sleep_ms(1);

@@ -258,7 +258,7 @@ static void lost_on_its_way(struct pair *p)
     CHECK_EQ(peer_do(p, do_poll, POLLIN | POLLRDHUP, 0), 0);
     close(ways[0]);
     close(ways[1]);
-    CHECK_EQ(peer_do(p, do_poll, POLLIN, 2000) & POLLIN, POLLIN);
+    CHECK_EQ(peer_do(p, do_poll, POLLIN, HANG_MS) & POLLIN, POLLIN);
 }
 
 /* Among others, with close-on-exec asked for. */

@@ -4,7 +4,7 @@
 #include <sys/epoll.h>
 #include <sys/sendfile.h>
 
-enum { FILE_LEN = 1 << 20, LONG_MS = 3000 };
+enum { FILE_LEN = 1 << 20 };
 
 /* A file that continues this end's outgoing pattern. */
 static int pattern_file(const struct end *end)
@@ -135,7 +135,7 @@ static void edge_of_room(struct pair *p)
     struct epoll_event event = {.events = EPOLLOUT | EPOLLET};
     set_nonblock(p->self.fd, true);
     CHECK_EQ(epoll_ctl(set, EPOLL_CTL_ADD, p->self.fd, &event), 0);
-    CHECK_EQ(epoll_wait(set, &event, 1, LONG_MS), 1);
+    CHECK_EQ(epoll_wait(set, &event, 1, HANG_MS), 1);
     for (int round = 0; round < 6 && position(file) < FILE_LEN; round++) {
         long total = 0, n, most = round % 2 ? FILE_LEN : 4096;
         while ((n = sendfile(p->self.fd, file, NULL, most)) == most)
@@ -144,7 +144,7 @@ static void edge_of_room(struct pair *p)
         p->self.sent += total;
         CHECK_EQ(peer_do(p, do_recv, total, 0), total);
         if (position(file) < FILE_LEN)
-            CHECK_EQ(epoll_wait(set, &event, 1, LONG_MS), 1);
+            CHECK_EQ(epoll_wait(set, &event, 1, HANG_MS), 1);
     }
     close(set);
     close(file);

@@ -40,7 +40,7 @@ static void peer_wr_with_data_queued(struct pair *p)
 static void peer_wr_wakes(struct pair *p)
 {
     peer_start(p, 20, do_shutdown, SHUT_WR, 0);
-    CHECK_EQ(poll_once(p->self.fd, POLLIN | POLLRDHUP, 5000), POLLIN | POLLRDHUP);
+    CHECK_EQ(poll_once(p->self.fd, POLLIN | POLLRDHUP, HANG_MS), POLLIN | POLLRDHUP);
     CHECK_EQ(peer_finish(p), 0);
     CHECK_EQ(recv(p->self.fd, buffer, 10, 0), 0);
 }
@@ -165,7 +165,7 @@ static void late_data_after_rdwr(struct pair *p)
     CHECK_MASK(p->self.fd, POLLIN | POLLOUT | POLLERR | POLLHUP | POLLRDHUP);
     CHECK_ERRNO(recv(p->self.fd, buffer, 10, 0), ECONNRESET);
     CHECK_EQ(recv(p->self.fd, buffer, 10, 0), 0);
-    CHECK_EQ(peer_do(p, do_poll, POLLIN | POLLOUT | POLLRDHUP, 1000),
+    CHECK_EQ(peer_do(p, do_poll, POLLIN | POLLOUT | POLLRDHUP, HANG_MS),
              POLLIN | POLLOUT | POLLERR | POLLHUP | POLLRDHUP);
     CHECK_EQ(peer_do(p, do_send_once, 1, MSG_NOSIGNAL), -1);
     CHECK_EQ(errno, EPIPE);

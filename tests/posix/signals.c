@@ -89,7 +89,7 @@ static void recv_restarts(struct pair *p)
 /* A time-out makes the call one of those that never restart. */
 static void recv_with_timeout_does_not_restart(struct pair *p)
 {
-    struct timeval time = {5, 0};
+    struct timeval time = {HANG_MS / 1000, 0};
     setsockopt(p->self.fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time);
     CHECK_INTERRUPTED(SA_RESTART, recv(p->self.fd, buffer, 10, 0));
     CHECK_INTERRUPTED(0, recv(p->self.fd, buffer, 10, 0));
@@ -173,7 +173,7 @@ static void send_returns_the_part(struct pair *p)
 static void waits_never_restart(struct pair *p)
 {
     struct pollfd entry = {p->self.fd, POLLIN, 0};
-    struct timespec long_time = {5, 0};
+    struct timespec long_time = {HANG_MS / 1000, 0};
     int set = epoll_create1(0);
     struct epoll_event event = {.events = EPOLLIN};
     epoll_ctl(set, EPOLL_CTL_ADD, p->self.fd, &event);
@@ -181,15 +181,15 @@ static void waits_never_restart(struct pair *p)
     FD_ZERO(&in);
     FD_SET(p->self.fd, &in);
     for (int flags = 0; flags <= SA_RESTART; flags += SA_RESTART) {
-        CHECK_INTERRUPTED(flags, poll(&entry, 1, 5000));
+        CHECK_INTERRUPTED(flags, poll(&entry, 1, HANG_MS));
         CHECK_INTERRUPTED(flags, poll(&entry, 1, -1));
         CHECK_INTERRUPTED(flags, ppoll(&entry, 1, &long_time, NULL));
         CHECK_INTERRUPTED(flags, select(p->self.fd + 1, &in, NULL, NULL, NULL));
         CHECK(FD_ISSET(p->self.fd, &in));
         CHECK_INTERRUPTED(flags, pselect(p->self.fd + 1, &in, NULL, NULL, &long_time, NULL));
         CHECK_INTERRUPTED(flags, epoll_wait(set, &event, 1, -1));
-        CHECK_INTERRUPTED(flags, epoll_wait(set, &event, 1, 5000));
-        CHECK_INTERRUPTED(flags, epoll_pwait(set, &event, 1, 5000, NULL));
+        CHECK_INTERRUPTED(flags, epoll_wait(set, &event, 1, HANG_MS));
+        CHECK_INTERRUPTED(flags, epoll_pwait(set, &event, 1, HANG_MS, NULL));
         CHECK_INTERRUPTED(flags, epoll_pwait2(set, &event, 1, &long_time, NULL));
     }
     close(set);
@@ -315,7 +315,7 @@ static void handler_jumps_out(struct pair *p)
         if (sigsetjmp(way_out, 1) == 0) {
             inside = 1;
             long n = way == 0   ? recv(p->self.fd, buffer, 10, 0)
-                     : way == 1 ? poll_once(p->self.fd, POLLIN, 5000)
+                     : way == 1 ? poll_once(p->self.fd, POLLIN, HANG_MS)
                                 : recv(p->self.fd, buffer, 10, MSG_PEEK);
             CHECK_EQ(n, -2); /* not reached */
         }
@@ -341,7 +341,7 @@ static void signal_driven_io(struct pair *p)
     for (int i = 0; i < 3; i++) {
         int before = signals;
         peer_do(p, do_send, 10, 0);
-        uint64_t deadline = now_ms() + 2000;
+        uint64_t deadline = now_ms() + HANG_MS;
         while (signals == before && now_ms() < deadline)
             sleep_ms(1);
         CHECK(signals > before);
@@ -376,7 +376,7 @@ static void signal_says_what(struct pair *p)
     for (int i = 0; i < 3; i++) {
         signals = 0;
         peer_do(p, do_send, 10, 0);
-        for (uint64_t deadline = now_ms() + 2000; !signals && now_ms() < deadline;)
+        for (uint64_t deadline = now_ms() + HANG_MS; !signals && now_ms() < deadline;)
             sleep_ms(1);
         CHECK_EQ(signal_fd_number, fd);
         CHECK(signal_band & POLLIN);
@@ -391,12 +391,12 @@ static void signal_says_what(struct pair *p)
 
 enum { SOCKET, SIGNALS, TIME };
 
-/* What the set shows within a second, as bits by SOCKET, SIGNALS and TIME. */
+/* What the set shows, as bits by SOCKET, SIGNALS and TIME. */
 static unsigned shown(int set)
 {
     struct epoll_event events[3];
     unsigned seen = 0;
-    int n = epoll_wait(set, events, 3, 1000);
+    int n = epoll_wait(set, events, 3, HANG_MS);
     for (int i = 0; i < n; i++)
         seen |= 1u << events[i].data.u32;
     return seen;

@@ -5,10 +5,8 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
-/* A script that hangs is ended after this many seconds. */
-#define WATCHDOG_SECONDS 20
-/* What may be needed for a segment to arrive on a loaded machine. */
-#define ARRIVAL_MS 2000
+/* A script that hangs is ended after this many seconds: waits that fail have said so before. */
+#define WATCHDOG_SECONDS 150
 /* Messages each way that make a connection warm. */
 #define WARM_ROUNDS 8
 /* A broken build should not print for ever. */
@@ -86,7 +84,7 @@ static const char *mask_text(short mask, char *text, size_t size)
 
 bool check_mask(int fd, short interest, short want, const char *file, int line)
 {
-    uint64_t deadline = now_ms() + ARRIVAL_MS;
+    uint64_t deadline = now_ms() + HANG_MS;
     short mask;
     while ((mask = poll_once(fd, interest, 0)) != want && now_ms() < deadline)
         sleep_ms(1);
@@ -354,6 +352,7 @@ static in_port_t port_of(const struct sockaddr_storage *address)
 struct order {
     peer_action *action; /* NULL: end */
     int delay_ms;
+    pid_t script; /* the thread that gives it */
     long a, b;
 };
 
@@ -368,7 +367,7 @@ static void peer_main(int control, struct end *end)
 {
     struct order order;
     while (recv(control, &order, sizeof order, 0) == sizeof order && order.action) {
-        if (order.delay_ms)
+        if (order.delay_ms && await_asleep(order.script))
             sleep_ms(order.delay_ms);
         errno = 0;
         long result = order.action(end, order.a, order.b);
@@ -432,14 +431,14 @@ long peer_do(struct pair *pair, peer_action *action, long a, long b)
 {
     if (pair->setting.place == SAME_THREAD)
         return action(&pair->peer, a, b);
-    order_send(pair, (struct order){action, 0, a, b});
+    order_send(pair, (struct order){.action = action, .a = a, .b = b});
     return peer_finish(pair);
 }
 
 void peer_start(struct pair *pair, int delay_ms, peer_action *action, long a, long b)
 {
     if (CHECK(pair->setting.place != SAME_THREAD))
-        order_send(pair, (struct order){action, delay_ms, a, b});
+        order_send(pair, (struct order){action, delay_ms, thread_id(), a, b});
 }
 
 long peer_finish(struct pair *pair)
@@ -460,7 +459,7 @@ void peer_end(struct pair *pair, peer_action *action)
 {
     if (!CHECK(pair->process != 0))
         return;
-    order_send(pair, (struct order){action, 0, 0, 0});
+    order_send(pair, (struct order){.action = action});
     await_child(pair->process);
     pair->process = current_peer = 0;
 }
@@ -605,7 +604,7 @@ void witness_move(int fd)
 
 static void run_case(const struct test *test, struct setting setting)
 {
-    alarm(isolate ? WATCHDOG_SECONDS / 4 : WATCHDOG_SECONDS);
+    alarm(WATCHDOG_SECONDS);
     struct pair pair = {.self.fd = -1, .peer.fd = -1, .peer_fd = -1, .control = -1};
     pair.setting = setting;
     if (test->traits & ALONE) {
@@ -736,11 +735,43 @@ void sleep_ms(int ms)
 
 bool await_readable(int fd, int len)
 {
-    uint64_t deadline = now_ms() + ARRIVAL_MS;
+    uint64_t deadline = now_ms() + HANG_MS;
     int queued = 0;
     while (ioctl(fd, FIONREAD, &queued) == 0 && queued < len && now_ms() < deadline)
         sleep_ms(1);
     return CHECK_BETWEEN(queued, len, INT_MAX);
+}
+
+pid_t thread_id(void)
+{
+    return (pid_t)syscall(SYS_gettid);
+}
+
+/* The letter of proc(5): R runs or would like to, S sleeps. 0: it is gone. */
+static char state_of(pid_t id)
+{
+    char path[40], text[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)id);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return 0;
+    ssize_t n = read(file, text, sizeof text - 1);
+    close(file);
+    text[n > 0 ? n : 0] = 0;
+    const char *name_end = strrchr(text, ')');
+    return name_end && name_end[1] ? name_end[2] : 0;
+}
+
+bool await_asleep(pid_t id)
+{
+    uint64_t deadline = now_ms() + HANG_MS;
+    char state;
+    while ((state = state_of(id)) != 'S' && now_ms() < deadline) {
+        if (state == 0 || state == 'Z' || state == 'X')
+            return false;
+        sleep_ms(1);
+    }
+    return CHECK_EQ(state, 'S');
 }
 
 int await_child(pid_t child)

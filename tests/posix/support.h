@@ -125,6 +125,10 @@ bool take_bytes(struct end *end, const void *buffer, size_t len);
 
 /* ---- what a peer can be told to do ----------------------------------------------- */
 
+/* Only a hang takes so long, however busy the machine is. No wait for what has to come is
+ * shorter: a verdict that rests on being quick is one on the machine. */
+enum { HANG_MS = 60000 };
+
 /* Runs on the peer's side; the result and errno travel back. */
 typedef long peer_action(struct end *peer, long a, long b);
 
@@ -187,8 +191,9 @@ void pair_warm(struct pair *pair);
 
 /* The peer does it now; returns when it has. errno is the peer's. */
 long peer_do(struct pair *pair, peer_action *action, long a, long b);
-/* The peer does it `delay_ms` from now, while the script goes on; one at a time,
- * collected by peer_finish. Not in SAME_THREAD. */
+/* The peer does it while the script goes on; one at a time, collected by peer_finish. Not in
+ * SAME_THREAD. With a delay the peer first waits until the script sleeps in its call, and then
+ * for so long: the script is woken, however late it came to sleep. */
 void peer_start(struct pair *pair, int delay_ms, peer_action *action, long a, long b);
 long peer_finish(struct pair *pair);
 /* For actions that end the peer's process: nothing comes back. Waits for its death. */
@@ -223,8 +228,13 @@ int run_tests(int argc, char **argv, const struct test *tests, size_t count);
 
 uint64_t now_ms(void);
 void sleep_ms(int ms);
-/* Waits (at most 2 s) until FIONREAD reports at least `len`. */
+/* Waits until FIONREAD reports at least `len`. */
 bool await_readable(int fd, int len);
+/* Waits until a thread, or the only thread of a process, sleeps in the kernel. False: it has
+ * ended instead. */
+bool await_asleep(pid_t id);
+/* The number of this thread, for await_asleep. */
+pid_t thread_id(void);
 /* Waits until the child ends; its wait status, or -1. */
 int await_child(pid_t child);
 /* How many SIGPIPEs this process has received so far. */

@@ -103,14 +103,14 @@ static void polled(struct pair *p)
     CHECK_EQ(time.tv_sec, 0);
     CHECK_EQ(time.tv_nsec, 0);
     peer_do(p, do_send, 10, 0);
-    time.tv_sec = 5;
+    time.tv_sec = HANG_MS / 1000;
     CHECK_EQ(syscall(SYS_ppoll, &entry, 1, &time, NULL, MASK_SIZE), 1);
     CHECK_EQ(entry.revents, POLLIN);
     /* The kernel says how much of the time is left. */
-    CHECK_BETWEEN(time.tv_sec, 2, 4);
+    CHECK_BETWEEN(time.tv_sec, 1, HANG_MS / 1000 - 1);
     CHECK_ERRNO(syscall(SYS_ppoll, &entry, 1, NULL, &time, MASK_SIZE - 1), EINVAL);
 #ifdef SYS_poll
-    CHECK_EQ(syscall(SYS_poll, &entry, 1, 5000), 1);
+    CHECK_EQ(syscall(SYS_poll, &entry, 1, HANG_MS), 1);
     CHECK_EQ(entry.revents, POLLIN);
 #endif
     CHECK_EQ(do_recv(&p->self, 10, 0), 10);
@@ -122,7 +122,7 @@ static void selected(struct pair *p)
     fd_set set;
     FD_ZERO(&set);
     FD_SET(fd, &set);
-    struct timespec time = {.tv_sec = 5};
+    struct timespec time = {.tv_sec = HANG_MS / 1000};
     peer_do(p, do_send, 10, 0);
     struct {
         void *mask;
@@ -130,14 +130,14 @@ static void selected(struct pair *p)
     } mask = {NULL, MASK_SIZE};
     CHECK_EQ(syscall(SYS_pselect6, fd + 1, &set, NULL, NULL, &time, &mask), 1);
     CHECK(FD_ISSET(fd, &set));
-    CHECK_BETWEEN(time.tv_sec, 2, 4);
+    CHECK_BETWEEN(time.tv_sec, 1, HANG_MS / 1000 - 1);
     CHECK_EQ(syscall(SYS_pselect6, fd + 1, &set, NULL, NULL, &time, NULL), 1);
     CHECK(FD_ISSET(fd, &set));
 #ifdef SYS_select
-    struct timeval left = {.tv_sec = 5};
+    struct timeval left = {.tv_sec = HANG_MS / 1000};
     CHECK_EQ(syscall(SYS_select, fd + 1, &set, NULL, NULL, &left), 1);
     CHECK(FD_ISSET(fd, &set));
-    CHECK_BETWEEN(left.tv_sec, 2, 4);
+    CHECK_BETWEEN(left.tv_sec, 1, HANG_MS / 1000 - 1);
 #endif
     CHECK_EQ(do_recv(&p->self, 10, 0), 10);
     time = (struct timespec){.tv_nsec = 1000};
@@ -153,15 +153,15 @@ static void awaited(struct pair *p)
     CHECK_EQ(syscall(SYS_epoll_pwait, set, &event, 1, 0, NULL, MASK_SIZE), 0);
     peer_do(p, do_send, 10, 0);
     event = (struct epoll_event){0};
-    CHECK_EQ(syscall(SYS_epoll_pwait, set, &event, 1, 5000, NULL, MASK_SIZE), 1);
+    CHECK_EQ(syscall(SYS_epoll_pwait, set, &event, 1, HANG_MS, NULL, MASK_SIZE), 1);
     CHECK_EQ(event.events, EPOLLIN);
     CHECK_EQ(event.data.u64, 77);
 #ifdef SYS_epoll_pwait2
-    struct timespec time = {.tv_sec = 5};
+    struct timespec time = {.tv_sec = HANG_MS / 1000};
     CHECK_EQ(syscall(SYS_epoll_pwait2, set, &event, 1, &time, NULL, MASK_SIZE), 1);
 #endif
 #ifdef SYS_epoll_wait
-    CHECK_EQ(syscall(SYS_epoll_wait, set, &event, 1, 5000), 1);
+    CHECK_EQ(syscall(SYS_epoll_wait, set, &event, 1, HANG_MS), 1);
 #endif
     CHECK_EQ(do_recv(&p->self, 10, 0), 10);
     CHECK_EQ(syscall(SYS_epoll_ctl, set, EPOLL_CTL_DEL, p->self.fd, NULL), 0);
@@ -305,7 +305,7 @@ static long await_reset(struct end *end, long a, long b)
     int set = epoll_create1(EPOLL_CLOEXEC);
     struct epoll_event event = {.events = EPOLLIN};
     CHECK_EQ(epoll_ctl(set, EPOLL_CTL_ADD, end->fd, &event), 0);
-    CHECK_EQ(epoll_wait(set, &event, 1, 3000), 1);
+    CHECK_EQ(epoll_wait(set, &event, 1, HANG_MS), 1);
     close(set);
     return event.events;
 }
@@ -313,7 +313,7 @@ static long await_reset(struct end *end, long a, long b)
 static long poll_reset(struct end *end, long a, long b)
 {
     (void)a, (void)b;
-    return poll_once(end->fd, POLLIN, 3000);
+    return poll_once(end->fd, POLLIN, HANG_MS);
 }
 
 /* What is written past the library resets the connection for a peer that waits. */

@@ -4,12 +4,14 @@
  */
 #include "support.h"
 
+/* Time for what must not happen. */
 enum { SETTLE_MS = 20 };
 
 static unsigned char buffer[1000];
 
 struct reader {
     pthread_t thread;
+    volatile pid_t id; /* 0: not yet at its call */
     int fd;
     int flags;
     long result;
@@ -21,19 +23,28 @@ static void *read_once(void *argument)
 {
     struct reader *reader = argument;
     char bytes[100];
+    reader->id = thread_id();
     reader->result = recv(reader->fd, bytes, sizeof bytes, reader->flags);
     reader->error = errno;
     reader->done = true;
     return NULL;
 }
 
-/* A thread asleep in recv(), or as good as. */
+/* A thread that sleeps in its call. */
+static void start(struct reader *reader, void *(*call)(void *))
+{
+    CHECK_EQ(pthread_create(&reader->thread, NULL, call, reader), 0);
+    while (reader->id == 0)
+        sleep_ms(1);
+    await_asleep(reader->id);
+    CHECK(!reader->done);
+}
+
+/* A thread asleep in recv(). */
 static void start_reader(struct reader *reader, int fd, int flags)
 {
     *reader = (struct reader){.fd = fd, .flags = flags};
-    CHECK_EQ(pthread_create(&reader->thread, NULL, read_once, reader), 0);
-    sleep_ms(SETTLE_MS);
-    CHECK(!reader->done);
+    start(reader, read_once);
 }
 
 static void finish_reader(struct reader *reader, long want)
@@ -80,6 +91,7 @@ static void *send_all(void *argument)
 {
     struct reader *writer = argument;
     static char bytes[32 << 20];
+    writer->id = thread_id();
     writer->result = send(writer->fd, bytes, sizeof bytes, MSG_NOSIGNAL);
     writer->error = errno;
     writer->done = true;
@@ -91,9 +103,7 @@ static void *send_all(void *argument)
 static void shutdown_wakes_writer(struct pair *p)
 {
     struct reader writer = {.fd = p->self.fd};
-    CHECK_EQ(pthread_create(&writer.thread, NULL, send_all, &writer), 0);
-    sleep_ms(2 * SETTLE_MS);
-    CHECK(!writer.done);
+    start(&writer, send_all);
     CHECK_EQ(shutdown(p->self.fd, SHUT_RDWR), 0);
     pthread_join(writer.thread, NULL);
     CHECK_BETWEEN(writer.result, 1, (32 << 20) - 1);
@@ -103,7 +113,8 @@ static void shutdown_wakes_writer(struct pair *p)
 static void *poll_for_input(void *argument)
 {
     struct reader *reader = argument;
-    reader->result = poll_once(reader->fd, POLLIN | POLLRDHUP, 5000);
+    reader->id = thread_id();
+    reader->result = poll_once(reader->fd, POLLIN | POLLRDHUP, HANG_MS);
     reader->done = true;
     return NULL;
 }
@@ -111,8 +122,7 @@ static void *poll_for_input(void *argument)
 static void shutdown_wakes_poll(struct pair *p)
 {
     struct reader reader = {.fd = p->self.fd};
-    CHECK_EQ(pthread_create(&reader.thread, NULL, poll_for_input, &reader), 0);
-    sleep_ms(SETTLE_MS);
+    start(&reader, poll_for_input);
     CHECK_EQ(shutdown(p->self.fd, SHUT_RD), 0);
     finish_reader(&reader, POLLIN | POLLRDHUP);
 }
@@ -121,7 +131,8 @@ static void *wait_for_input(void *argument)
 {
     struct reader *reader = argument;
     struct epoll_event event;
-    reader->result = epoll_wait(reader->fd, &event, 1, 5000) == 1 ? (long)event.events : -1;
+    reader->id = thread_id();
+    reader->result = epoll_wait(reader->fd, &event, 1, HANG_MS) == 1 ? (long)event.events : -1;
     reader->done = true;
     return NULL;
 }
@@ -132,8 +143,7 @@ static void shutdown_wakes_epoll(struct pair *p)
     struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET};
     epoll_ctl(set, EPOLL_CTL_ADD, p->self.fd, &event);
     struct reader reader = {.fd = set};
-    CHECK_EQ(pthread_create(&reader.thread, NULL, wait_for_input, &reader), 0);
-    sleep_ms(SETTLE_MS);
+    start(&reader, wait_for_input);
     CHECK_EQ(shutdown(p->self.fd, SHUT_RD), 0);
     finish_reader(&reader, EPOLLIN | EPOLLRDHUP);
     close(set);
@@ -231,14 +241,13 @@ static void cancelled_reader(struct pair *p)
 static void cancelled_poll(struct pair *p)
 {
     struct reader reader = {.fd = p->self.fd};
-    CHECK_EQ(pthread_create(&reader.thread, NULL, poll_for_input, &reader), 0);
-    sleep_ms(SETTLE_MS);
+    start(&reader, poll_for_input);
     CHECK_EQ(pthread_cancel(reader.thread), 0);
     void *result;
     pthread_join(reader.thread, &result);
     CHECK(result == PTHREAD_CANCELED);
     peer_do(p, do_send, 10, 0);
-    CHECK_EQ(poll_once(p->self.fd, POLLIN, 2000), POLLIN);
+    CHECK_EQ(poll_once(p->self.fd, POLLIN, HANG_MS), POLLIN);
     CHECK_EQ(do_recv(&p->self, 10, 0), 10);
 }
 
@@ -251,7 +260,10 @@ static void one_message_one_reader(struct pair *p)
     for (int i = 0; i < 2; i++)
         start_reader(&readers[i], p->self.fd, 0);
     peer_do(p, do_send, 1, 0);
-    sleep_ms(SETTLE_MS);
+    uint64_t deadline = now_ms() + HANG_MS;
+    while (readers[0].done + readers[1].done == 0 && now_ms() < deadline)
+        sleep_ms(1);
+    sleep_ms(SETTLE_MS); /* for a second one, which must not come */
     CHECK_EQ(readers[0].done + readers[1].done, 1);
     peer_do(p, do_send, 1, 0);
     finish_reader(&readers[0], 1);

@@ -27,7 +27,7 @@ static bool received(ssize_t n, const char *text)
 /* POLLPRI stays until the byte was taken or the stream read past it. */
 static bool await_urgent(int fd)
 {
-    return CHECK_EQ(poll_once(fd, POLLPRI, 2000), POLLPRI);
+    return CHECK_EQ(poll_once(fd, POLLPRI, HANG_MS), POLLPRI);
 }
 
 static int at_mark(int fd)
@@ -169,7 +169,7 @@ static void second_replaces_first(struct pair *p)
     peer_sends(p, "b", 0);
     peer_sends(p, "2", MSG_OOB);
     /* Until the second has arrived the first may still be seen. */
-    uint64_t deadline = now_ms() + 2000;
+    uint64_t deadline = now_ms() + HANG_MS;
     do
         CHECK_EQ(recv(fd, buffer, 1, MSG_OOB | MSG_PEEK), 1);
     while (buffer[0] == '1' && now_ms() < deadline);
@@ -212,7 +212,7 @@ static void many_in_a_stream(struct pair *p)
         char text[2] = {(char)('a' + i % 26), 0}, urgent[2] = {(char)('A' + i % 26), 0};
         CHECK_EQ(send(fd, text, 1, 0), 1);
         CHECK_EQ(send(fd, urgent, 1, MSG_OOB), 1);
-        CHECK_EQ(peer_do(p, do_poll, POLLPRI, 2000), POLLPRI);
+        CHECK_EQ(peer_do(p, do_poll, POLLPRI, HANG_MS), POLLPRI);
         CHECK_EQ(peer_do(p, do_recv_text, (long)urgent[0], MSG_OOB), 1);
         CHECK_EQ(peer_do(p, do_recv_text, (long)text[0], 0), 1);
     }
@@ -242,7 +242,7 @@ static void signal_to_the_owner(struct pair *p)
     for (int i = 1; i <= 3; i++) {
         peer_sends(p, "!", MSG_OOB);
         await_urgent(fd);
-        uint64_t deadline = now_ms() + 2000;
+        uint64_t deadline = now_ms() + HANG_MS;
         while (urgent_signals < i && now_ms() < deadline)
             sleep_ms(1);
         CHECK_EQ(urgent_signals, i);
@@ -266,7 +266,7 @@ static void no_signal_without_owner(struct pair *p)
 static void poll_wakes(struct pair *p)
 {
     peer_start(p, 20, do_send_text, (long)"!", MSG_OOB);
-    CHECK_EQ(poll_once(p->self.fd, POLLPRI, 5000), POLLPRI);
+    CHECK_EQ(poll_once(p->self.fd, POLLPRI, HANG_MS), POLLPRI);
     CHECK_EQ(peer_finish(p), 1);
     CHECK(received(recv(p->self.fd, buffer, 1, MSG_OOB), "!"));
     CHECK_EQ(poll_once(p->self.fd, POLLPRI, 0), 0);
@@ -278,13 +278,13 @@ static void select_and_epoll_see_it(struct pair *p)
     struct epoll_event event = {.events = EPOLLPRI};
     CHECK_EQ(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
     peer_sends(p, "!", MSG_OOB);
-    CHECK_EQ(epoll_wait(set, &event, 1, 2000), 1);
+    CHECK_EQ(epoll_wait(set, &event, 1, HANG_MS), 1);
     CHECK_EQ(event.events, EPOLLPRI);
     fd_set exceptions;
     FD_ZERO(&exceptions);
     FD_SET(fd, &exceptions);
-    struct timeval two_seconds = {2, 0};
-    CHECK_EQ(select(fd + 1, NULL, NULL, &exceptions, &two_seconds), 1);
+    struct timeval patience = {HANG_MS / 1000, 0};
+    CHECK_EQ(select(fd + 1, NULL, NULL, &exceptions, &patience), 1);
     CHECK(FD_ISSET(fd, &exceptions));
     recv(fd, buffer, 1, MSG_OOB);
     CHECK_EQ(epoll_wait(set, &event, 1, 0), 0);
