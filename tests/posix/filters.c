@@ -168,6 +168,7 @@ static void wait_in(int set, struct pair *p)
 struct script {
     struct setting setting;
     bool (*confine)(void);
+    bool half_closes;
 };
 
 static void play_all(void *with)
@@ -188,17 +189,42 @@ static void play_all(void *with)
     talk(&made);
     wait_for_the_peer(&made);
     wait_in(set, &made);
+    if (script->half_closes) {
+        CHECK_EQ(shutdown(made.self.fd, SHUT_WR), 0);
+        CHECK_EQ(peer_do(&made, do_recv_eof, 0, 0), 0);
+        CHECK_EQ(peer_do(&made, do_send, 10, 0), 10);
+        CHECK_EQ(do_recv(&made.self, 10, 0), 10);
+    }
     CHECK_EQ(peer_do(&made, do_close, 0, 0), 0);
-    CHECK_EQ(poll_once(made.self.fd, POLLIN | POLLRDHUP, -1), POLLIN | POLLRDHUP);
+    short end = POLLIN | POLLRDHUP;
+    CHECK_EQ(poll_once(made.self.fd, end, -1), script->half_closes ? end | POLLHUP : end);
     CHECK_EQ(do_recv_eof(&made.self, 0, 0), 0);
     CHECK_EQ(close(made.self.fd), 0);
 }
 
 static void confined(bool warm, enum peer_place place, bool confine(void))
 {
-    struct script script = {{.place = place, .client = true, .warm = warm}, confine};
+    struct script script = {{.place = place, .client = true, .warm = warm}, confine, false};
     in_a_child(play_all, &script);
     script.setting.client = false;
+    in_a_child(play_all, &script);
+}
+
+static bool by_prctl_with_shutdown(void)
+{
+    static const int to_close[] = {SYS_shutdown};
+    begin_filter();
+    ALLOW(to_close);
+    return end_filter() && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+static void half_closed(struct pair *p)
+{
+    (void)p;
+    struct script script = {
+        {.place = OTHER_PROCESS, .client = true, .warm = true}, by_prctl_with_shutdown, true};
+    in_a_child(play_all, &script);
+    script.setting.warm = false;
     in_a_child(play_all, &script);
 }
 
@@ -387,6 +413,7 @@ static void asking_is_nothing(struct pair *p)
 static const struct test tests[] = {
     {"moved_before", moved_before, ALONE},
     {"moved_before_by_number", moved_before_by_number, ALONE},
+    {"half_closed", half_closed, ALONE},
     {"fresh", fresh, ALONE},
     {"with_all_threads", with_all_threads, ALONE},
     {"made_afterwards", made_afterwards, ALONE},

@@ -496,7 +496,7 @@ mod tests {
             ..Settings::default()
         };
         let text = settings.into_options().to_string();
-        let lists = " noport=22,6000-6010 nopeer=10.0.0.0/8 noprogram=sshd";
+        let lists = " noport=22,6000-6010 nopeer=10.0.0.0/8 noprogram=sshd filters=trust";
         assert!(text.ends_with(lists), "{text}");
     }
 

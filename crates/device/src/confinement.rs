@@ -7,7 +7,7 @@
 //! | Confinement | Calls |
 //! |---|---|
 //! | none | all |
-//! | a filter (`SECCOMP_MODE_FILTER`) | [`is_ordinary`] |
+//! | a filter (`SECCOMP_MODE_FILTER`) | [`is_ordinary`], and what the program has asked for itself ([`admit`]) |
 //! | strict (`SECCOMP_MODE_STRICT`) | `read` and `write` |
 //!
 //! A strict one forbids the processor's clock as well (`PR_SET_TSC`), so time is that of the last tick.
@@ -77,9 +77,43 @@ pub(crate) fn permits(number: Sysno) -> bool {
 fn is_permitted(number: Sysno) -> bool {
     match now() {
         Confinement::None => true,
-        Confinement::Filtered => is_ordinary(number),
+        Confinement::Filtered => is_ordinary(number) || is_admitted(number),
         Confinement::Strict => matches!(number, Sysno::read | Sysno::write),
     }
+}
+
+/// Calls that the program makes on its sockets now and then, and that ours serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[expect(missing_docs, reason = "their names")]
+pub enum Call {
+    Shutdown = 1 << 0,
+    GetOption = 1 << 1,
+    SetOption = 1 << 2,
+    Fcntl = 1 << 3,
+    Ioctl = 1 << 4,
+}
+
+static ADMITTED: AtomicU8 = AtomicU8::new(0);
+
+/// The program makes this call itself: if its filter did not let it pass, it would end anyway.
+#[inline]
+pub fn admit(call: Call) {
+    if is_confined() {
+        ADMITTED.fetch_or(call as u8, Ordering::Relaxed);
+    }
+}
+
+fn is_admitted(number: Sysno) -> bool {
+    let call = match number {
+        Sysno::shutdown => Call::Shutdown,
+        Sysno::getsockopt => Call::GetOption,
+        Sysno::setsockopt => Call::SetOption,
+        Sysno::fcntl => Call::Fcntl,
+        Sysno::ioctl => Call::Ioctl,
+        _ => return false,
+    };
+    ADMITTED.load(Ordering::Relaxed) & call as u8 != 0
 }
 
 /// What a program with TCP connections calls itself, or libc for it: to transfer, to wait, to lock and

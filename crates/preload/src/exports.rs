@@ -10,6 +10,7 @@ use crate::fork::{self, Begin};
 use crate::{real, stdio};
 use core::ffi::{c_char, c_void};
 use core::time::Duration;
+use sidestep_device::confinement::{self, Call};
 use sidestep_device::sys;
 use sidestep_socket::control::{self, OptionAnswer};
 use sidestep_socket::descriptors::{self, Use};
@@ -705,6 +706,7 @@ export! {
     }
 
     fn shutdown(fd: i32, how: i32) -> i32 {
+        confinement::admit(Call::Shutdown);
         let sock = match how {
             // The kernel's business alone, as long as nobody needs an object.
             libc::SHUT_WR => descriptors::object(fd),
@@ -751,6 +753,7 @@ export! {
     }
 
     fn fcntl(fd: i32, command: i32, argument: usize) -> i32 {
+        confinement::admit(Call::Fcntl);
         if sys::is_hidden(fd) {
             return not_open();
         }
@@ -773,6 +776,7 @@ export! {
     }
 
     fn ioctl(fd: i32, request: u64, argument: usize) -> i32 {
+        confinement::admit(Call::Ioctl);
         // Whether a socket waits, the kernel can be asked later.
         let sock = match request {
             libc::FIONBIO => descriptors::object(fd),
@@ -945,6 +949,7 @@ export! {
 
 export! {
     fn setsockopt(fd: i32, level: i32, name: i32, value: *const c_void, len: u32) -> i32 {
+        confinement::admit(Call::SetOption);
         let concerns_us = control::concerns_us(level, name);
         let sock = if concerns_us { descriptors::sock(fd) } else { descriptors::object(fd) };
         let Some(sock) = sock else {
@@ -988,6 +993,7 @@ export! {
     }
 
     fn getsockopt(fd: i32, level: i32, name: i32, value: *mut c_void, len: Length) -> i32 {
+        confinement::admit(Call::GetOption);
         if let Some(sock) = descriptors::object(fd) {
             quietly(|| gateway::look(&sock, fd));
         }

@@ -12,7 +12,7 @@ use crate::owner::{self, Waiting};
 use crate::petition::Desk;
 use crate::pool::{self, Held, SharedLock};
 use crate::sock::Sock;
-use crate::young;
+use crate::{seccomp, young};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sidestep_device::channel::SLOTS;
@@ -246,6 +246,7 @@ pub fn lend_memory() {
 /// The child of a `vfork` has called `exec` or ended.
 pub fn end_loan() {
     BORROWERS.fetch_sub(1, Ordering::Relaxed);
+    seccomp::end_loan();
 }
 
 /// Whether the calling process runs in the memory of another: the child of a

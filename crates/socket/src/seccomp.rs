@@ -18,8 +18,8 @@
 //! beginning: nothing has moved then that a filter could be in the way of.
 
 use crate::sock::Phase;
-use crate::{control, descriptors, gateway, owner, past_libc, tcp_option, wait};
-use core::sync::atomic::{AtomicU32, Ordering};
+use crate::{control, descriptors, gateway, owner, past_libc, process, tcp_option, wait};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sidestep_device::confinement::{self, Confinement};
 use sidestep_device::state::flag;
 use sidestep_device::sys;
@@ -46,7 +46,7 @@ pub(crate) fn is_in_the_way() -> bool {
 pub fn confine(to: Confinement, call: impl FnOnce() -> i64) -> i64 {
     let before = confinement::now();
     COMING.fetch_add(1, Ordering::SeqCst);
-    if before == Confinement::None {
+    if before == Confinement::None && !process::is_borrowed_memory() {
         prepare(to);
     }
     confinement::set(before.max(to));
@@ -54,8 +54,21 @@ pub fn confine(to: Confinement, call: impl FnOnce() -> i64) -> i64 {
     if result < 0 {
         confinement::set(before);
         COMING.fetch_sub(1, Ordering::SeqCst);
+    } else if process::is_borrowed_memory() {
+        IS_LENT.store(true, Ordering::SeqCst);
     }
     result
+}
+
+/// It is the child of a `vfork` that has confined itself, in memory that is not its own.
+static IS_LENT: AtomicBool = AtomicBool::new(false);
+
+/// The child of a `vfork` has called `exec` or ended, and took its filter with it.
+pub(crate) fn end_loan() {
+    if IS_LENT.swap(false, Ordering::SeqCst) {
+        confinement::set(Confinement::None);
+        COMING.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// While all calls can still be made: what is undecided stays on TCP, and what will be asked later is

@@ -23,7 +23,7 @@ fn a_program_that_begins_under_a_filter_stays_on_tcp_and_why_says_so() {
     let server = talk.moved(&[], &["serve", &port]);
     let server = Running::start(under_a_filter(&talk, &server));
     let client = Running::start(talk.moved(&[], &["call", &port, "1", "50", "100"]));
-    let (mode, words) = outcome_of(&talk, &client);
+    let (mode, words) = outcome_of(&talk, &format!("pid:{}", client.pid()), "client");
     assert_eq!(mode, "TCP", "{words}");
     let listener = eventually("the server is not listed", || {
         let why = outcome(talk.sidestep().args(["why", "--json", &format!(":{port}")])).1;
@@ -45,6 +45,6 @@ fn a_filter_that_the_operator_trusts_is_in_nobodys_way() {
     let _server = Running::start(under_a_filter(&talk, &server));
     let client = talk.moved(&[], &["call", &port, "1", "50", "100"]);
     let client = Running::start(under_a_filter(&talk, &client));
-    assert_eq!(outcome_of(&talk, &client).0, "SMC-D");
+    assert_eq!(outcome_of(&talk, &format!("pid:{}", client.pid()), "client").0, "SMC-D");
     client.finish();
 }
