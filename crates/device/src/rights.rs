@@ -23,7 +23,7 @@
 //! *Source*: Linux `net/unix/af_unix.c` (`unix_dgram_recvmsg`), `net/core/scm.c`, `net/ipv4/af_inet.c`
 //! (`inet_release`); unix(7), socket(7).
 
-use crate::sys::{self, Errno, Received, Result, Sender};
+use crate::sys::{self, Errno, Received, Result};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Sockets that may be left open with a stranger's descriptors in them. Each costs the program a
@@ -32,6 +32,9 @@ pub const LEFT_OPEN_MAX: u32 = 16;
 
 /// `SO_PASSRIGHTS` of `asm-generic/socket.h`; Linux 6.16.
 const SO_PASSRIGHTS: i32 = 83;
+
+/// The user whose number says least.
+const ROOT: u32 = 0;
 
 static LEFT_OPEN: AtomicU32 = AtomicU32::new(0);
 
@@ -65,13 +68,22 @@ pub fn admit(fd: i32) {
 pub fn receive(
     fd: i32,
     bytes: &mut [u8],
-    is_friend: impl FnOnce(Sender) -> bool,
+    is_friend: impl FnOnce(&Received) -> bool,
 ) -> core::result::Result<Received, NotTaken> {
-    let (sender, has_descriptors) = sys::peek_sender(fd).map_err(NotTaken::Errno)?;
-    if has_descriptors && !sender.is_some_and(is_friend) {
+    let (first, has_descriptors) = sys::peek_sender(fd).map_err(NotTaken::Errno)?;
+    if has_descriptors && !is_friend(&first) {
         return Err(NotTaken::Foreign);
     }
-    sys::recv_with_fds(fd, bytes).map_err(NotTaken::Errno)
+    // Root is more than its number: where it sends from, the kernel tells of the process itself.
+    let is_root = first.sender.is_some_and(|sender| sender.uid == ROOT);
+    if is_root {
+        sys::pass_pidfd(fd, true);
+    }
+    let received = sys::recv_with_fds(fd, bytes).map_err(NotTaken::Errno);
+    if is_root {
+        sys::pass_pidfd(fd, false);
+    }
+    received
 }
 
 /// Closes a socket by which strangers could send, or leaves it open for good if one has sent
@@ -192,6 +204,7 @@ mod tests {
         sys::send_with_fds(sender.as_raw_fd(), &name, b"here", &[0]).unwrap();
         let received = receive(mailbox.as_raw_fd(), &mut [0; 16], |_| true).unwrap();
         assert_eq!((received.len, received.fds().len()), (4, 1));
+        assert!(received.is_near(), "it is this very process");
         received.close_fds();
     }
 

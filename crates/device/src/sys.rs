@@ -276,12 +276,21 @@ pub fn is_eventfd(fd: i32) -> bool {
     len.is_ok_and(|len| &target[..len] == NAME)
 }
 
-/// The name of a descriptor of this process, with NULs behind it.
-fn path_of(fd: i32) -> [u8; 26] {
-    let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0\0";
-    let start = 14;
+/// The name of a descriptor of this process.
+fn path_of(fd: i32) -> ProcPath {
+    proc_path(b"/proc/self/fd/", fd)
+}
+
+/// A path in `/proc` with NULs behind it.
+type ProcPath = [u8; 32];
+
+/// The path of an entry with a number, below a directory with a short name.
+fn proc_path(directory: &[u8], number: i32) -> ProcPath {
+    let mut path = [0; size_of::<ProcPath>()];
+    let start = directory.len();
+    path[..start].copy_from_slice(directory);
     let mut digits = [0u8; 10];
-    let (mut n, mut rest) = (0, fd);
+    let (mut n, mut rest) = (0, number);
     loop {
         digits[n] = b'0' + (rest % 10) as u8;
         (n, rest) = (n + 1, rest / 10);
@@ -625,6 +634,8 @@ pub struct Received {
     pub sender: Option<Sender>,
     /// Process that sent it, as this process knows it; 0 = it does not.
     pub pid: u32,
+    /// A descriptor of that process, if it was asked for ([`pass_pidfd`]).
+    pidfd: Option<i32>,
     fds: [i32; FDS_MAX],
     fd_count: usize,
 }
@@ -637,7 +648,14 @@ pub struct Sender {
     pub gid: u32,
 }
 
+/// `SCM_PIDFD` of `linux/socket.h`.
+const SCM_PIDFD: i32 = 4;
+
 impl Received {
+    const fn of_bytes(len: usize) -> Self {
+        Self { len, sender: None, pid: 0, pidfd: None, fds: [-1; FDS_MAX], fd_count: 0 }
+    }
+
     /// The descriptors that came; the receiver owns them.
     #[must_use]
     pub fn fds(&self) -> &[i32] {
@@ -646,14 +664,32 @@ impl Received {
 
     /// Closes whatever descriptors came.
     pub fn close_fds(&self) {
-        self.fds().iter().copied().for_each(close_number);
+        self.fds().iter().copied().chain(self.pidfd).for_each(close_number);
+    }
+
+    /// Whether the sender is in our own PID namespace, as the kernel says: neither in one above or beside
+    /// ours, of which we see no process, nor in one below. Before Linux 6.5 the process is looked for by its
+    /// number, which another one may have by then.
+    #[must_use]
+    pub fn is_near(&self) -> bool {
+        if self.pid == 0 {
+            return false;
+        }
+        if let Some(pidfd) = self.pidfd {
+            return is_known_by_one_number(pidfd, self.pid);
+        }
+        // SAFETY: no memory operands.
+        let Ok(pidfd) = (unsafe { call!(pidfd_open, self.pid, 0) }) else { return false };
+        let is_near = is_known_by_one_number(pidfd as i32, self.pid);
+        close_number(pidfd as i32);
+        is_near
     }
 }
 
 #[repr(C, align(8))]
 struct ControlBuffer {
     header: libc::cmsghdr,
-    /// Room for the descriptors, then for one SCM_CREDENTIALS message.
+    /// Room for the descriptors, then for one SCM_CREDENTIALS message and one SCM_PIDFD.
     words: [i32; 24],
 }
 
@@ -662,6 +698,35 @@ impl Default for ControlBuffer {
         // SAFETY: all-zero is valid for integers.
         unsafe { MaybeUninit::zeroed().assume_init() }
     }
+}
+
+/// Whether the process of a pidfd has this number here and no other one below, by what the kernel tells
+/// of the descriptor. It tells of the PID namespace that `/proc` was mounted for; if that is not ours, the
+/// number is another one, or there are more.
+fn is_known_by_one_number(pidfd: i32, pid: u32) -> bool {
+    let mut about = [0; 512];
+    let path = proc_path(b"/proc/self/fdinfo/", pidfd);
+    let path = core::ffi::CStr::from_bytes_until_nul(&path);
+    let len = path.map_or(0, |path| read_file(path, &mut about).unwrap_or(0));
+    let mut lines = about[..len].split(|byte| *byte == b'\n');
+    let number = |line: &[u8], key: &[u8]| {
+        let digits = core::str::from_utf8(line.strip_prefix(key)?).ok()?;
+        digits.parse::<u32>().ok()
+    };
+    let is_it = lines.any(|line| number(line, b"Pid:\t") == Some(pid));
+    // A kernel without PID namespaces has no such line.
+    is_it
+        && lines.next().is_none_or(|line| {
+            !line.starts_with(b"NSpid:") || number(line, b"NSpid:\t") == Some(pid)
+        })
+}
+
+/// Has the kernel give a descriptor of the sender with each message of a socket, or not any more: it is
+/// of the very process that has sent, whoever has its number by now. Nothing happens before Linux 6.5.
+pub fn pass_pidfd(fd: i32, on: bool) {
+    /// `SO_PASSPIDFD` of `asm-generic/socket.h`.
+    const SO_PASSPIDFD: i32 = 76;
+    let _ = set_socket_option(seat(fd), libc::SOL_SOCKET, SO_PASSPIDFD, on.into());
 }
 
 /// Receives one datagram without waiting, its descriptors (close-on-exec) and its
@@ -678,11 +743,11 @@ pub fn peek_fds(fd: i32) -> Result<Received> {
 
 /// Who has sent the first message in an AF_UNIX socket that has `SO_PASSCRED`, and whether descriptors
 /// lie beside it. The message stays, and no descriptor is made.
-pub fn peek_sender(fd: i32) -> Result<(Option<Sender>, bool)> {
+pub fn peek_sender(fd: i32) -> Result<(Received, bool)> {
     // The credentials come first and fill it.
     let mut control = [0u64; room_for(size_of::<libc::ucred>()) / size_of::<u64>()];
     let message = peek(fd, control.as_mut_ptr().cast(), size_of_val(&control))?;
-    let mut received = Received { len: 0, sender: None, pid: 0, fds: [-1; FDS_MAX], fd_count: 0 };
+    let mut received = Received::of_bytes(0);
     // SAFETY: the kernel has filled the control buffer, which is alive, with whole messages.
     unsafe {
         let at = libc::CMSG_FIRSTHDR(&raw const message);
@@ -690,7 +755,7 @@ pub fn peek_sender(fd: i32) -> Result<(Option<Sender>, bool)> {
             read_control(at, &mut received);
         }
     }
-    Ok((received.sender, message.msg_flags & libc::MSG_CTRUNC != 0))
+    Ok((received, message.msg_flags & libc::MSG_CTRUNC != 0))
 }
 
 /// Whether descriptors lie beside the first message in an AF_UNIX socket. The message stays, and no
@@ -731,7 +796,7 @@ fn receive_message(fd: i32, bytes: &mut [u8], more_flags: i32) -> Result<Receive
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC | more_flags;
     // SAFETY: every pointer in message refers to a live local.
     let len = unsafe { call!(recvmsg, seat(fd), &raw mut message, flags) }?;
-    let mut received = Received { len, sender: None, pid: 0, fds: [-1; FDS_MAX], fd_count: 0 };
+    let mut received = Received::of_bytes(len);
     // SAFETY: the kernel filled message.msg_control with msg_controllen bytes of
     // well-formed control messages; CMSG_* stay inside them.
     unsafe {
@@ -762,6 +827,10 @@ unsafe fn read_control(at: *const libc::cmsghdr, received: &mut Received) {
                         close_number(fd);
                     }
                 }
+            }
+            (libc::SOL_SOCKET, SCM_PIDFD) if payload >= size_of::<i32>() => {
+                let fd = data.cast::<i32>().read_unaligned();
+                received.pidfd = (fd >= 0).then_some(fd);
             }
             (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if payload >= size_of::<libc::ucred>() => {
                 let libc::ucred { pid, uid, gid } = data.cast::<libc::ucred>().read_unaligned();

@@ -15,7 +15,8 @@ pub enum Reason {
     RemotePeer = 2,
     /// Nobody answered beside the connection: a plain program.
     PeerNotSmc = 3,
-    /// The peer runs as another user, which one of the two ends does not list.
+    /// The peer runs as another user, or as root of other namespaces, which one of the two ends does not
+    /// list.
     OtherUser = 4,
     /// The peer lives in another network namespace.
     OtherNamespace = 5,
@@ -186,7 +187,9 @@ impl Reason {
             Self::ModeTcp => "smc.mode is tcp, by --mode or the configuration",
             Self::RemotePeer => "the peer is not on this host",
             Self::PeerNotSmc => "the peer does not run Sidestep",
-            Self::OtherUser => "the peer runs as another user, with whom no memory is shared",
+            Self::OtherUser => {
+                "the peer runs as another user or as root elsewhere, with whom no memory is shared"
+            }
             Self::OtherNamespace => "the peer lives in another network namespace",
             Self::NoMemory => "no memory, address space or descriptors for the rings",
             Self::PeerDeclined => "the peer declined",

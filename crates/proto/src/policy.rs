@@ -41,6 +41,9 @@ pub struct Policy {
     pub members: ArrayVec<u32, MEMBERS_MAX>,
 }
 
+/// The user who may do everything where it is.
+pub const ROOT: u32 = 0;
+
 /// Members of groups, at most.
 pub const MEMBERS_MAX: usize = 256;
 
@@ -81,11 +84,19 @@ impl Policy {
     }
 
     /// What the rules of a process of user `own` have against a peer process of another
-    /// user and group.
+    /// user and group. `is_near`: it is in the same namespaces. Root of others is another user: a
+    /// container's root has the number of the host's, and not its power.
     #[must_use]
-    pub fn objection_to_user(&self, own: u32, user: u32, group: u32) -> Option<Reason> {
+    pub fn objection_to_user(
+        &self,
+        own: u32,
+        user: u32,
+        group: u32,
+        is_near: bool,
+    ) -> Option<Reason> {
         let is_listed = self.users.contains(&user) || self.members.contains(&user);
-        let may_share = user == own || is_listed || self.groups.contains(&group);
+        let is_own = user == own && (is_near || user != ROOT);
+        let may_share = is_own || is_listed || self.groups.contains(&group);
         (!may_share).then_some(Reason::OtherUser)
     }
 }
@@ -246,7 +257,8 @@ mod tests {
 
     #[test]
     fn memory_is_shared_with_ones_own_user_and_those_listed() {
-        let objection = |policy: &Policy, user, group| policy.objection_to_user(7, user, group);
+        let objection =
+            |policy: &Policy, user, group| policy.objection_to_user(7, user, group, true);
         let nobody = Policy::default();
         assert_eq!(objection(&nobody, 7, 7), None);
         assert_eq!(objection(&nobody, 0, 7), Some(Reason::OtherUser), "root is no exception");
@@ -260,6 +272,18 @@ mod tests {
             assert_eq!(objection(&policy, user, group), None, "{user}, {group}");
         }
         assert_eq!(objection(&policy, 20, 1), Some(Reason::OtherUser));
+    }
+
+    #[test]
+    fn root_of_other_namespaces_is_another_user() {
+        let objection =
+            |policy: &Policy, user, is_near| policy.objection_to_user(user, user, 9, is_near);
+        let nobody = Policy::default();
+        assert_eq!(objection(&nobody, ROOT, true), None);
+        assert_eq!(objection(&nobody, ROOT, false), Some(Reason::OtherUser));
+        assert_eq!(objection(&nobody, 7, false), None, "others have no more power elsewhere");
+        let policy = Policy { users: [ROOT].into_iter().collect(), ..Policy::default() };
+        assert_eq!(objection(&policy, ROOT, false), None);
     }
 
     #[test]

@@ -25,6 +25,7 @@ use sidestep_device::slab::{self, RINGS_AT, Record, SLAB_LEN, Slab, phase};
 use sidestep_device::sys::{self, Errno, Received, Sender, UnixName};
 use sidestep_device::wake::{self, CHANNELS, Wake};
 use sidestep_proto::fallback::Reason;
+use sidestep_proto::policy;
 use sidestep_wire::host_control::{
     Channel, ControlMessage, EMITTED_LEN_MAX, Instance, Introduction, mailbox_name,
 };
@@ -54,6 +55,8 @@ pub struct Group {
     peer_pid: AtomicU32,
     peer_uid: AtomicU32,
     peer_gid: AtomicU32,
+    /// That process is in our namespaces, if that makes a difference.
+    peer_is_near: AtomicBool,
     /// Our own user as the agent sees it, if that has told the peer's.
     own_uid: AtomicU32,
     /// Our own user when the group was begun.
@@ -389,6 +392,7 @@ fn make_around(
         peer_pid: AtomicU32::new(0),
         peer_uid: AtomicU32::new(sys::uid()),
         peer_gid: AtomicU32::new(0),
+        peer_is_near: AtomicBool::new(is_self),
         own_uid: AtomicU32::new(0),
         begun_by: sys::uid(),
         established: AtomicBool::new(is_self),
@@ -553,6 +557,8 @@ impl Group {
             if let Some(sender) = letter.sender {
                 self.peer_uid.store(sender.uid, Ordering::Relaxed);
                 self.peer_gid.store(sender.gid, Ordering::Relaxed);
+                let is_near = sender.uid != policy::ROOT || letter.is_near();
+                self.peer_is_near.store(is_near && !self.is_distant(), Ordering::Relaxed);
             }
         }
         // Release: pairs with the Acquire in `theirs`.
@@ -607,7 +613,8 @@ impl Group {
             true => self.own_uid.load(Ordering::Relaxed),
             false => sys::uid(),
         };
-        process::options().policy.objection_to_user(own, uid, gid).is_none()
+        let is_near = self.peer_is_near.load(Ordering::Relaxed);
+        process::options().policy.objection_to_user(own, uid, gid, is_near).is_none()
     }
 
     fn peer_user(&self) -> Sender {

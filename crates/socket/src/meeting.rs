@@ -678,9 +678,12 @@ fn receive_hello(sock: &Sock, name_fd: i32, fd: i32) -> Result<Option<(Hello, bo
         Err(NotTaken::Errno(_)) => return Ok(None),
         Err(NotTaken::Foreign) => return Err(Reason::OtherUser),
     };
+    let is_friend = Process::shares_with(&received);
+    let is_stranger = received.sender.is_none_or(|sender| sender.uid != sys::uid());
     received.close_fds();
-    let sender = received.sender.filter(|sender| Process::shares_with(*sender));
-    let is_stranger = sender.ok_or(Reason::OtherUser)?.uid != sys::uid();
+    if !is_friend {
+        return Err(Reason::OtherUser);
+    }
     match ControlMessage::parse(&bytes[..received.len]) {
         Ok(ControlMessage::Hello(hello)) if hello.netns_cookie != process.netns_cookie => {
             Err(Reason::OtherNamespace)

@@ -183,7 +183,8 @@ impl Desk {
     /// connections are remembered.
     fn is_strangers(&self, answer: &Match) -> bool {
         let Match { uid, gid, own_uid, .. } = *answer;
-        let objection = process::options().policy.objection_to_user(own_uid, uid, gid);
+        // Whoever is met here is of another network namespace.
+        let objection = process::options().policy.objection_to_user(own_uid, uid, gid, false);
         if objection.is_some() {
             let place = self.next_stranger.fetch_add(1, Ordering::Relaxed) as usize % STRANGERS_MAX;
             let [first, _] = halves(&answer.token);

@@ -23,11 +23,12 @@ use sidestep_device::map;
 use sidestep_device::rights::{self, NotTaken};
 use sidestep_device::slab::{self, phase};
 use sidestep_device::state::{self, LISTS, Slot, State, mode};
-use sidestep_device::sys::{self, Sender, UnixName};
+use sidestep_device::sys::{self, Received, Sender, UnixName};
 use sidestep_device::wake::{self, CHANNELS, Wake};
 use sidestep_device::young::{Ending, Young};
 use sidestep_proto::autosmc::{Patience, Traffic};
 use sidestep_proto::fallback::Reason;
+use sidestep_proto::policy;
 use sidestep_proto::rendezvous::Local;
 use sidestep_wire::clc::Hostname;
 use sidestep_wire::host_control::{
@@ -938,7 +939,7 @@ impl Process {
             if looks_left == 0 {
                 self.wake.mail().store(1, Ordering::Relaxed);
             }
-            if received.sender.is_some_and(is_friend) {
+            if is_friend(&received) {
                 match ControlMessage::parse(&bytes[..received.len]) {
                     Ok(message) if group::has_line(self, message.instance()) => {
                         crate::log!(Warn, "mail of {} came past its line", message.instance());
@@ -974,10 +975,13 @@ impl Process {
         }
     }
 
-    /// Whether memory may be shared with the processes of a user, by whom we are now: a server may have
+    /// Whether memory may be shared with who has sent a letter, by whom we are now: a server may have
     /// become another user since it began.
-    pub(crate) fn shares_with(Sender { uid, gid }: Sender) -> bool {
-        options().policy.objection_to_user(sys::uid(), uid, gid).is_none()
+    pub(crate) fn shares_with(letter: &Received) -> bool {
+        let Some(Sender { uid, gid }) = letter.sender else { return false };
+        // Of others it makes no difference, and it takes some system calls.
+        let is_near = uid != policy::ROOT || letter.is_near();
+        options().policy.objection_to_user(sys::uid(), uid, gid, is_near).is_none()
     }
 
     /// Reads the mailbox if somebody has left a hint that there is mail.

@@ -84,7 +84,11 @@ impl Scene {
     /// Settings with which programs find the agent.
     fn config(&self, lab: &Lab, promotion: &str) -> Result<String> {
         let socket = self.socket.display();
-        let text = format!("[smc]\npromotion = \"{promotion}\"\nagent_socket = \"{socket}\"\n");
+        // Both ends are root's, of two namespaces.
+        let text = format!(
+            "[smc]\npromotion = \"{promotion}\"\nagent_socket = \"{socket}\"\n\
+             [policy]\nshare_with_users = [\"root\"]\n"
+        );
         lab.write(&format!("namespaces-{promotion}.toml"), text)
     }
 }

@@ -97,6 +97,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("namespaces-agent", &["ip", "python3"], distant::agent_ends),
     Case::alone("namespaces-handed-on", &["ip", "python3"], distant::handed_on),
     Case::alone("namespaces-users", &["ip", "setpriv", "python3"], distant::users),
+    Case::alone("namespaces-roots", &["ip", "python3"], distant::roots),
     Case::alone("namespaces-pnet", &["ip", "python3"], distant::pnet_ids),
     Case::alone("container", &["ip", "setpriv", "unshare", "python3"], distant::container),
     Case::alone("hosts", &["ip", "python3", "tshark"], hosts::echo),

@@ -173,6 +173,32 @@ pub(crate) fn users(stage: &Stage<'_>) -> Result<String> {
     Ok("both ends have a say".to_owned())
 }
 
+/// Root of two namespaces is two users, as long as not both list it.
+pub(crate) fn roots(stage: &Stage<'_>) -> Result<String> {
+    let scene = Scene::set(stage)?;
+    let _agent = scene.agent()?;
+    let (address, port) = (SERVER[0], PORT.to_string());
+    for (server_lists, client_lists, ends) in
+        [("", "", (0, 6)), ("0", "", (0, 6)), ("", "0", (0, 6)), ("0", "0", (6, 0))]
+    {
+        let mut server = scene.command(Transport::Smc, "early", &["server", address, &port]);
+        server.env("SIDESTEP_CONFIG", scene.amended("server", &shared_with(server_lists))?);
+        scene.enclose(&scene.left, &mut server);
+        let mut server = Program::start(server, &stage.house.scratch)?;
+        server.await_listener(PORT)?;
+        let words = ["client", address, &port, &stage.house.seed.to_string()];
+        let mut client = scene.command(Transport::Smc, "early", &words);
+        client.env("SIDESTEP_CONFIG", scene.amended("client", &shared_with(client_lists))?);
+        scene.enclose(&scene.right, &mut client);
+        let mut client = Talker(Dialogue::start(client)?);
+        client.talk("3 40")?;
+        scene
+            .expect(&server, &mut client, ends)
+            .with_context(|| format!("[{server_lists}] and [{client_lists}]"))?;
+    }
+    Ok("root shares with root elsewhere if both list it".to_owned())
+}
+
 fn shared_with(users: &str) -> String {
     format!("[policy]\nshare_with_users = [{users}]\n")
 }
@@ -206,7 +232,8 @@ pub(crate) fn pnet_ids(stage: &Stage<'_>) -> Result<String> {
 }
 
 fn pnet_id_of(interface: &str) -> String {
-    format!("[pnet.A]\ninterfaces = [\"{interface}\"]\ndevices = [\"ism\"]\n")
+    let rules = shared_with("0");
+    format!("{rules}[pnet.A]\ninterfaces = [\"{interface}\"]\ndevices = [\"ism\"]\n")
 }
 
 /// A container without a privilege: a user, a network and a mount namespace that an ordinary user has
@@ -319,22 +346,25 @@ impl<'a> Scene<'a> {
         Ok(agent)
     }
 
-    /// A configuration file.
+    /// A configuration file, by which root shares memory with root elsewhere.
     fn config(&self, name: &str, socket: &std::path::Path) -> Result<PathBuf> {
+        self.configured(name, socket, &shared_with("0"))
+    }
+
+    /// A configuration file with these rules.
+    fn configured(&self, name: &str, socket: &std::path::Path, rules: &str) -> Result<PathBuf> {
         let promotion = name.split('-').next().unwrap_or_default();
         let file = self.agent_directory.join(format!("{name}.toml"));
         let socket = socket.display();
-        let text = format!("[smc]\npromotion = \"{promotion}\"\nagent_socket = \"{socket}\"\n");
+        let text =
+            format!("[smc]\npromotion = \"{promotion}\"\nagent_socket = \"{socket}\"\n{rules}");
         fs::write(&file, text)?;
         Ok(file)
     }
 
-    /// A configuration file that says more.
-    fn amended(&self, name: &str, more: &str) -> Result<PathBuf> {
-        let file = self.config(&format!("early-{name}"), &self.socket())?;
-        let text = fs::read_to_string(&file)?;
-        fs::write(&file, text + more)?;
-        Ok(file)
+    /// The same, for one end of a test about them.
+    fn amended(&self, end: &str, rules: &str) -> Result<PathBuf> {
+        self.configured(&format!("early-{end}"), &self.socket(), rules)
     }
 
     fn command(&self, transport: Transport, promotion: &str, words: &[&str]) -> Command {

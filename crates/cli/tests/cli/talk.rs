@@ -130,13 +130,13 @@ pub(crate) fn eventually<T>(what: &str, mut f: impl FnMut() -> Option<T>) -> T {
     panic!("{what}")
 }
 
-/// How a client's connection travels, and why, once that is decided.
-pub(crate) fn outcome_of(talk: &Talk, client: &Running) -> (String, String) {
-    eventually("nothing is decided about the client's connection", || {
-        let subject = format!("pid:{}", client.pid());
-        let why = outcome(talk.sidestep().args(["why", "--json", &subject])).1;
+/// How the connection of an end in this role travels, and why, once that is decided.
+pub(crate) fn outcome_of(talk: &Talk, subject: &str, role: &str) -> (String, String) {
+    eventually("nothing is decided about the connection", || {
+        let why = outcome(talk.sidestep().args(["why", "--json", subject])).1;
         let explanation: Value = serde_json::from_str(&why).ok()?;
-        let finding = explanation["findings"].as_array()?.first()?;
+        let is_it = |finding: &&Value| finding["role"] == role;
+        let finding = explanation["findings"].as_array()?.iter().find(is_it)?;
         let words = finding["words"].as_str()?.to_owned();
         let is_decided = finding["mode"] == "SMC-D" || finding["code"]["code"].is_string();
         is_decided.then(|| (finding["mode"].as_str().unwrap().to_owned(), words))

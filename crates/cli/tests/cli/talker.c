@@ -130,8 +130,13 @@ static void turn(int user)
     check(connect(client, (struct sockaddr *)&address, len), "connect");
     int server = accept(listener, NULL, NULL);
     check(server, "accept");
-    send_all(client, 5);
-    check(recv(server, bytes, 5, MSG_WAITALL) == 5 ? 0 : -1, "recv");
+    /* Long enough to be worth moving. */
+    for (int trip = 0; trip < 40; trip++) {
+        send_all(client, 5);
+        check(recv(server, bytes, 5, MSG_WAITALL) == 5 ? 0 : -1, "recv");
+        send_all(server, 5);
+        check(recv(client, bytes, 5, MSG_WAITALL) == 5 ? 0 : -1, "recv");
+    }
     close(client);
     close(server);
     close(listener);
