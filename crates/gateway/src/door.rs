@@ -176,7 +176,9 @@ impl Door {
     pub(crate) fn handle_timeout(&mut self, now: Duration) {
         self.callers.expire(now, |_| ());
         self.offers.expire(now, |(port, uid)| {
-            log::warn!("user {uid} handed over a connection, but port {port} is no socket of that user: it is reset");
+            log::warn!(
+                "a connection of user {uid} is reset: port {port} is no socket of that user"
+            );
         });
     }
 }

@@ -17,6 +17,7 @@
 //! A program with libseccomp will install one, most likely, so its connections stay on TCP from the
 //! beginning: nothing has moved then that a filter could be in the way of.
 
+use crate::pool::{Held, SharedLock};
 use crate::sock::Phase;
 use crate::{control, descriptors, gateway, owner, past_libc, process, tcp_option, wait};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -44,9 +45,11 @@ pub(crate) fn is_in_the_way() -> bool {
 /// Makes the program's call by which it confines itself. If that fails, as it does for a program that only asks
 /// what the kernel can, connections that are made afterwards may move.
 pub fn confine(to: Confinement, call: impl FnOnce() -> i64) -> i64 {
-    let before = confinement::now();
+    // One at a time: who fails must not take back what another has got.
+    let _confining = Held::enter(CONFINING.get());
+    let (before, is_lent) = (confinement::now(), process::is_borrowed_memory());
     COMING.fetch_add(1, Ordering::SeqCst);
-    if before == Confinement::None && !process::is_borrowed_memory() {
+    if before == Confinement::None && !is_lent {
         prepare(to);
     }
     confinement::set(before.max(to));
@@ -54,11 +57,13 @@ pub fn confine(to: Confinement, call: impl FnOnce() -> i64) -> i64 {
     if result < 0 {
         confinement::set(before);
         COMING.fetch_sub(1, Ordering::SeqCst);
-    } else if process::is_borrowed_memory() {
+    } else if is_lent {
         IS_LENT.store(true, Ordering::SeqCst);
     }
     result
 }
+
+static CONFINING: SharedLock = SharedLock::new();
 
 /// It is the child of a `vfork` that has confined itself, in memory that is not its own.
 static IS_LENT: AtomicBool = AtomicBool::new(false);
