@@ -35,6 +35,9 @@ static const int to_pause[] = {SYS_clock_nanosleep};
 /* To make a connection with oneself. */
 static const int to_connect[] = {SYS_socket, SYS_connect, SYS_accept};
 
+/* To make an epoll set. */
+static const int to_watch[] = {SYS_epoll_create1};
+
 /* To begin a program, as the loader does. */
 static const int to_begin[] = {
     SYS_execve,          SYS_openat,          SYS_newfstatat, SYS_fstat,     SYS_mprotect,
@@ -253,6 +256,41 @@ static void with_all_threads(struct pair *p)
     confined(true, OTHER_THREAD, for_all_threads);
 }
 
+/* New sets, too, can wait for a connection that was there before. */
+static void play_watching(void *with)
+{
+    enum { SETS = 12 };
+    struct pair made;
+    if (!CHECK(pair_open(&made, *(struct setting *)with)))
+        return;
+    take_memory(&made);
+    begin_filter();
+    ALLOW(to_watch);
+    if (!CHECK(end_filter()) || !CHECK_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0))
+        return;
+    int sets[SETS];
+    for (int i = 0; i < SETS; i++) {
+        sets[i] = epoll_create1(EPOLL_CLOEXEC);
+        CHECK_EQ(epoll_add(sets[i], made.self.fd, EPOLLIN, WORD), 0);
+    }
+    for (int i = 0; i < SETS; i++)
+        wait_in(sets[i], &made);
+    CHECK_EQ(peer_do(&made, do_close, 0, 0), 0);
+    for (int i = 0; i < SETS; i++) {
+        CHECK_EQ(one_event(sets[i], WORD, -1), EPOLLIN);
+        CHECK_EQ(close(sets[i]), 0);
+    }
+}
+
+static void watched_afterwards(struct pair *p)
+{
+    (void)p;
+    struct setting setting = {.place = OTHER_PROCESS, .client = true, .warm = true};
+    in_a_child(play_watching, &setting);
+    setting.client = false;
+    in_a_child(play_watching, &setting);
+}
+
 /* ---- connections that are made under a filter ------------------------------------------- */
 
 static bool talk_on(int client, int server)
@@ -416,6 +454,7 @@ static const struct test tests[] = {
     {"half_closed", half_closed, ALONE},
     {"fresh", fresh, ALONE},
     {"with_all_threads", with_all_threads, ALONE},
+    {"watched_afterwards", watched_afterwards, ALONE},
     {"made_afterwards", made_afterwards, ALONE},
     {"begun_afterwards", begun_afterwards, ALONE},
     {"strict", strict, ALONE},

@@ -197,6 +197,19 @@ pub struct Set {
     by_slot: [AtomicPtr<Registration>; SLOTS],
 }
 
+/// Makes room for the sets and registrations of a program that confines itself. Connections
+/// that have moved are in them, or will be.
+pub(crate) fn make_room() {
+    SETS.make_room(SETS_AHEAD);
+    REGISTRATIONS.make_room(REGISTRATIONS_AHEAD);
+    nesting::make_room(SETS_AHEAD);
+}
+
+/// Sets that a confined program can make and have moved connections in, 2 MiB.
+const SETS_AHEAD: usize = 16;
+/// And registrations, 128 KiB.
+const REGISTRATIONS_AHEAD: usize = 1024;
+
 /// Makes an epoll descriptor known.
 pub fn register(epfd: i32) -> Option<&'static Set> {
     let has_place = crate::descriptors::has_place(epfd);

@@ -42,13 +42,18 @@ pub(crate) fn begin() {
     }
 }
 
+/// Whether any connection of this process has moved, or was to.
+pub(crate) fn has_begun() -> bool {
+    HAS_BEGUN.load(Ordering::Relaxed)
+}
+
 /// The program's array, if any descriptor in it needs us: a connection in shared memory, one that
 /// may move there while we wait, or an epoll set that holds one. `None` for the kernel to answer, `EFAULT` included.
 ///
 /// # Safety
 /// As `poll`.
 pub unsafe fn entries<'a>(fds: *mut libc::pollfd, count: u64) -> Option<&'a mut [libc::pollfd]> {
-    if !HAS_BEGUN.load(Ordering::Relaxed) || count > i32::MAX as u64 {
+    if !has_begun() || count > i32::MAX as u64 {
         return None;
     }
     let len = count as usize * size_of::<libc::pollfd>();
@@ -502,7 +507,7 @@ impl FdSets {
         let nfds = self.nfds.min(descriptors::highest() + 1);
         let len = nfds.div_ceil(64) * size_of::<u64>();
         let holds = |of, set: *mut u64| set.is_null() || claims::holds(of, set, len);
-        HAS_BEGUN.load(Ordering::Relaxed)
+        has_begun()
             && holds(claims::Of::Read, self.read)
             && holds(claims::Of::Write, self.write)
             && holds(claims::Of::Except, self.except)

@@ -91,6 +91,13 @@ impl<T, const MAX: usize> Pool<T, MAX> {
         given_back.map(NonNull::cast).or_else(|| self.fresh())
     }
 
+    /// Makes room for so many objects more, where taking one may ask the kernel for nothing.
+    /// What there is no memory for is missing then.
+    pub fn make_room(&self, more: usize) {
+        let last = (self.used.load(Ordering::Relaxed) + more).min(MAX) - 1;
+        let _ = self.objects.writable(last);
+    }
+
     fn fresh(&self) -> Option<NonNull<T>> {
         loop {
             let used = self.used.load(Ordering::Relaxed);
@@ -215,6 +222,16 @@ mod tests {
         assert!(held.is_some());
         assert!(Held::try_enter(lock.get()).is_none());
         assert!(Held::try_enter(lock.get()).is_none());
+    }
+
+    #[test]
+    fn there_is_room_for_no_more_than_all() {
+        static POOL: Pool<[u64; 1024], 30> = Pool::new();
+        POOL.make_room(12);
+        assert!(POOL.take().is_some());
+        POOL.make_room(1000);
+        assert_eq!((0..).take_while(|_| POOL.take().is_some()).count(), 29);
+        POOL.make_room(1);
     }
 
     #[test]

@@ -19,7 +19,9 @@
 
 use crate::pool::{Held, SharedLock};
 use crate::sock::Phase;
-use crate::{control, descriptors, gateway, owner, past_libc, process, tcp_option, wait};
+use crate::{
+    control, descriptors, epoll, gateway, multiplex, owner, past_libc, process, tcp_option, wait,
+};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sidestep_device::confinement::{self, Confinement};
 use sidestep_device::state::flag;
@@ -89,6 +91,9 @@ fn prepare(to: Confinement) {
         }
         sock.keep_plain(Reason::Filtered);
     });
+    if multiplex::has_begun() {
+        epoll::make_room();
+    }
     if to == Confinement::Strict {
         descriptors::for_each_sock(|fd, sock| {
             let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return };

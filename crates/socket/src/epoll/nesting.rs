@@ -29,6 +29,11 @@ const NESTINGS_MAX: usize = 1 << 16;
 
 static NESTINGS: Pool<Nesting, NESTINGS_MAX> = Pool::new();
 
+/// As [`super::make_room`].
+pub(super) fn make_room(more: usize) {
+    NESTINGS.make_room(more);
+}
+
 /// A set in a set.
 pub(super) struct Nesting {
     /// The one inside; null: the entry is free.
