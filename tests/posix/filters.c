@@ -29,8 +29,8 @@ static const int ordinary[] = {
 #endif
 };
 
-/* What the peer sleeps by, where it is a thread. */
-static const int to_pause[] = {SYS_clock_nanosleep};
+/* What the peer needs where it is a thread, to see that the script sleeps. */
+static const int to_pause[] = {SYS_clock_nanosleep, SYS_openat};
 
 /* To make a connection with oneself. */
 static const int to_connect[] = {SYS_socket, SYS_connect, SYS_accept};
