@@ -45,16 +45,16 @@
 #define WARMUP_ROUNDS 6
 
 /* Who has not noticed by then never will. */
-#define NOTICE_PATIENCE_S 10
+#define NOTICE_PATIENCE_S 120
 
 /* How often we look whether it was told to us. */
 #define LOOK_INTERVAL_S 0.0005
 
 /* How long a victim may take to start and connect. */
-#define START_PATIENCE_MS 20000
+#define START_PATIENCE_MS 300000
 
 /* How long after a death the library may take to put away what it had. */
-#define SETTLE_PATIENCE_S 3
+#define SETTLE_PATIENCE_S 120
 
 /* The latest random moment: enough for some hundred megabytes. */
 #define LIFE_MAX_US 100000

@@ -17,7 +17,7 @@ import sys
 from forge import PAYLOAD, Packet, is_template
 
 CLOSED_PORT = 9
-PATIENCE_S = 10
+PATIENCE_S = 300
 SILENCE_S = 0.1
 
 WRITE_MIDDLE, WRITE_ONLY, READ = 0x07, 0x0A, 0x0C

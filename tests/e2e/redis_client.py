@@ -17,7 +17,7 @@ PIPELINE_DEPTH = 200
 PIPELINE_VALUE_LEN_MAX = 4_000
 
 # No answer takes this long unless something hangs.
-PATIENCE_S = 30
+PATIENCE_S = 300
 
 
 class Redis:

@@ -88,7 +88,7 @@ def poll(connection, pattern, seed):
     while not ends.is_set() or back < out:
         wants_out = not ends.is_set() and out - back < MESSAGE_LEN_MAX
         events.register(connection, select.POLLIN | (select.POLLOUT if wants_out else 0))
-        for _, said in events.poll(10_000) or sys.exit("poll: nothing for ten seconds"):
+        for _, said in events.poll(300_000) or sys.exit("poll: nothing for five minutes"):
             try:
                 if said & select.POLLIN:
                     data = connection.recv(some_len(rng, CHUNK_LEN_MAX))

@@ -28,7 +28,7 @@ HELLO, INTRODUCTION = 1, 2
 EYECATCHER = bytes.fromhex("e2d4c3d9")
 LOOPBACK_CHID = 0xFFFF
 CNFERR, SYNCERR = 0x03000000, 0x04000000
-PATIENCE_S = 20
+PATIENCE_S = 300
 
 
 def memory_file(name, length):

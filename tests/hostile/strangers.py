@@ -18,7 +18,7 @@ import threading
 import time
 
 THREADS = 8
-PATIENCE_S = 20
+PATIENCE_S = 300
 LOOPBACKS = 16
 # What begins and ends a CLC message.
 EYECATCHER = bytes.fromhex("e2d4c3d9")

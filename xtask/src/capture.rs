@@ -10,9 +10,8 @@ use anyhow::{Context, Result, ensure};
 
 use crate::bench::launch::{self, Program};
 use crate::enclosure::Namespace;
+use crate::suite::HANG;
 
-/// For tshark to begin, to end, or to read a file.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// For a packet to get from the interface into the file.
 const CAPTURE_DELAY: Duration = Duration::from_millis(500);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -37,7 +36,7 @@ impl Capture {
         command.args(["-q", "-i", interface, "-f", filter, "-w"]).arg(&file);
         namespace.enclose(&mut command);
         let tshark = Program::start(command, file.parent().context("a file in a directory")?)?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + HANG;
         while fs::metadata(&file).map_or(0, |it| it.len()) == 0 {
             ensure!(Instant::now() < deadline, "tshark does not begin: {}", tshark.printed());
             thread::sleep(POLL_INTERVAL);
@@ -48,7 +47,7 @@ impl Capture {
     pub(crate) fn end(mut self) -> Result<Captured> {
         thread::sleep(CAPTURE_DELAY);
         launch::signal(self.tshark.pid(), libc::SIGINT)?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + HANG;
         while !self.tshark.has_ended()? {
             ensure!(Instant::now() < deadline, "tshark does not end: {}", self.tshark.printed());
             thread::sleep(POLL_INTERVAL);
@@ -74,7 +73,7 @@ impl Captured {
     pub(crate) fn must_keep_rules(&self, sidestep: &Path) -> Result<String> {
         let mut decode = Command::new(sidestep);
         decode.arg("decode").arg("--json").arg(&self.file);
-        launch::run(decode, PATIENCE).with_context(|| format!("in {}", self.file.display()))
+        launch::run(decode, HANG).with_context(|| format!("in {}", self.file.display()))
     }
 }
 
@@ -88,7 +87,7 @@ pub(crate) fn dissect(file: &Path, only: &str, words: &[&str]) -> Result<String>
     for protocol in STRANGERS {
         command.args(["--disable-protocol", protocol]);
     }
-    launch::run(command, PATIENCE).context("tshark")
+    launch::run(command, HANG).context("tshark")
 }
 
 /// Protocols over InfiniBand that tshark knows.

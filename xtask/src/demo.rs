@@ -18,6 +18,7 @@ use crate::bench::place;
 use crate::bench::workloads::redis_rate;
 use crate::debian;
 use crate::hosts::{CABLES, Ground, Host, Hosts, SERVER};
+use crate::suite::HANG;
 
 /// How the demonstration is to be.
 #[derive(Args, Debug)]
@@ -60,12 +61,6 @@ const LOADS: [Load; 2] = [
 /// The one in which a cable is unplugged. There is no second test, whose connections would have to be
 /// made, by TCP, over a cable that is not there.
 const LOAD_WITH_CUT: Load = Load { tests: "set", clients: "50", requests: "800000" };
-
-/// Longest time for one run of the benchmark.
-const PATIENCE: Duration = Duration::from_secs(120);
-
-/// Longest time for links to come and go.
-const LINKS_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Pause between two looks at the connections.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
@@ -199,7 +194,7 @@ impl Demo {
             if transport == Transport::Smc {
                 self.show_connections(&server, &mut client)?;
             }
-            let report = client.finish(PATIENCE)?;
+            let report = client.finish(HANG)?;
             server.must_be_alive()?;
             for (test, rate) in TESTS.iter().zip(rates) {
                 *rate = show_rate(test, &report)?;
@@ -214,15 +209,15 @@ impl Demo {
         let mut server = self.serve(Transport::Smc)?;
         let mut client = self.begin(Transport::Smc, &LOAD_WITH_CUT)?;
         self.proof(&server, &mut client)?;
-        hosts.await_links(CABLES.len(), LINKS_PATIENCE)?;
+        hosts.await_links(CABLES.len(), HANG)?;
         let before = hosts.links()?;
         self.show(End::Client, &["links"])?;
         let cable = hosts.busiest_cable()?;
         println!("client $ ip link set {} down", CABLES[cable]);
         hosts.unplug(cable)?;
-        hosts.await_other_links(&before, LINKS_PATIENCE)?;
+        hosts.await_other_links(&before, HANG)?;
         self.show(End::Client, &["links"])?;
-        show_rate(TESTS[0], &client.finish(PATIENCE)?)?;
+        show_rate(TESTS[0], &client.finish(HANG)?)?;
         server.must_be_alive()
     }
 
@@ -256,7 +251,7 @@ impl Demo {
     /// Shows a display of Sidestep.
     fn show(&self, end: End, words: &[&str]) -> Result<()> {
         println!("{} sidestep {}", self.site.prompt(end), words.join(" "));
-        print!("{}", launch::run(self.site.sidestep(end, words)?, PATIENCE)?);
+        print!("{}", launch::run(self.site.sidestep(end, words)?, HANG)?);
         Ok(())
     }
 
@@ -270,11 +265,11 @@ impl Demo {
     /// none is still with the gateway that has to agree about it.
     fn proof(&self, server: &Program, client: &mut Dialogue) -> Result<String> {
         let (mode, pid) = (self.site.mode(), server.pid().to_string());
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + HANG;
         let mut table = String::new();
         while Instant::now() < deadline {
             let look = self.site.sidestep(End::Server, &["ss", "--pid", &pid])?;
-            table = launch::run(look, PATIENCE)?;
+            table = launch::run(look, HANG)?;
             let has = |mode| table.lines().any(|line| is_in(mode, line));
             if has(mode) && !has("gateway") {
                 return Ok(table);

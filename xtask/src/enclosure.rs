@@ -13,10 +13,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::bench::launch;
-use crate::suite::Lacking;
+use crate::suite::{HANG, Lacking};
 
-/// For one of the tools to do its work.
-const PATIENCE: Duration = Duration::from_secs(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A network namespace with a loopback interface.
@@ -106,7 +104,7 @@ pub(crate) const CABLE: &str = "cable";
 fn ip(words: &[&str]) -> Result<()> {
     let mut command = Command::new("ip");
     command.args(words);
-    launch::run(command, PATIENCE).map(drop)
+    launch::run(command, HANG).map(drop)
 }
 
 /// A control group of version 2.
@@ -144,7 +142,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + HANG;
         // The kernel may still be taking its programs apart.
         while fs::remove_dir(&self.at).is_err() && Instant::now() < deadline {
             thread::sleep(POLL_INTERVAL);

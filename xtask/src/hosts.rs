@@ -18,7 +18,7 @@ use crate::bench::launch::{self, Dialogue, Program};
 use crate::capture::Capture;
 use crate::cpus;
 use crate::enclosure::{Group, Namespace};
-use crate::suite::Lacking;
+use crate::suite::{HANG, Lacking};
 use crate::user;
 
 /// The addresses at the first cable; by the server's it is called.
@@ -37,9 +37,6 @@ const ADDRESSES: [[[&str; 2]; 2]; 2] = [
 const NOBODY: &str = "02:00:00:00:ff:ff";
 
 const ROCE_PORT: u16 = 4791;
-
-/// For an agent or a gateway to begin, or a display to be shown.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -381,14 +378,14 @@ pub(crate) struct Host {
 
 impl Host {
     fn begin(sidestep: &Path, mut site: Site) -> Result<Self> {
-        site.agent.await_line("sidestep agent: the TCP option", PATIENCE)?;
+        site.agent.await_line("sidestep agent: the TCP option", HANG)?;
         let mut gateway = Dialogue::start(site.command(&[&sidestep.to_string_lossy(), "gateway"]))?;
         let gateway_pid = gateway.program().pid();
         Ok(Self { gateway, site, sidestep: sidestep.to_owned(), gateway_pid })
     }
 
     fn await_gateway(&mut self) -> Result<()> {
-        self.gateway.await_line("sidestep gateway:", PATIENCE).map(drop)
+        self.gateway.await_line("sidestep gateway:", HANG).map(drop)
     }
 
     /// A program of this host, under Sidestep.
@@ -426,14 +423,14 @@ impl Host {
 
     /// What one of the displays says here.
     pub(crate) fn ask(&self, display: &str) -> Result<Value> {
-        let said = launch::run(self.sidestep(&[display, "--json"]), PATIENCE)?;
+        let said = launch::run(self.sidestep(&[display, "--json"]), HANG)?;
         serde_json::from_str(&said).with_context(|| format!("sidestep {display}: {said}"))
     }
 
     /// What `sidestep why` says of a program here.
     pub(crate) fn why(&self, pid: u32) -> Result<Vec<Value>> {
         let words = ["why", "--json", &format!("pid:{pid}")];
-        let said = launch::run(self.sidestep(&words), PATIENCE)?;
+        let said = launch::run(self.sidestep(&words), HANG)?;
         let mut explained: Value = serde_json::from_str(&said).context("sidestep why")?;
         serde_json::from_value(explained["findings"].take()).context("sidestep why")
     }
@@ -441,7 +438,7 @@ impl Host {
     /// What `sidestep ss --totals` says of a program here.
     pub(crate) fn totals(&self, pid: u32) -> Result<Value> {
         let words = ["ss", "--totals", "--json", "--pid", &pid.to_string()];
-        let said = launch::run(self.sidestep(&words), PATIENCE)?;
+        let said = launch::run(self.sidestep(&words), HANG)?;
         let programs: Value = serde_json::from_str(&said).context("sidestep ss --totals")?;
         programs.get(0).cloned().context("`ss --totals` does not show the program")
     }

@@ -12,9 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use crate::bench::launch;
-
-/// The kernel may still be taking killed programs apart.
-const PATIENCE: Duration = Duration::from_secs(3);
+use crate::suite::HANG;
 
 const INTERVAL: Duration = Duration::from_millis(50);
 
@@ -37,7 +35,7 @@ impl Leftovers {
     /// **Errors**: something is there that was not before, and stays: it was seen in
     /// every look. What others make and give up meanwhile is not.
     pub(crate) fn check(&self) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + HANG;
         let mut left = self.new_names();
         while !left.is_empty() && Instant::now() < deadline {
             thread::sleep(INTERVAL);

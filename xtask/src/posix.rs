@@ -24,10 +24,9 @@ mod moved;
 mod results;
 
 /// A program that has not ended by then is killed with all its children. The
-/// programs watch themselves, test by test, so this is the second net.
-const PROGRAM_TIMEOUT: Duration = Duration::from_secs(60);
-/// The same with `--isolate`, where each case may hang for its five seconds.
-const ISOLATED_TIMEOUT: Duration = Duration::from_secs(600);
+/// programs watch themselves, test by test, so this is the second net, also where
+/// each of many cases hangs (`--isolate`).
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(3600);
 /// How often a running program is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The most lines of a failing program's output that are shown.
@@ -259,7 +258,6 @@ fn run_once(
     if let (Some(library), Some(words)) = (library, way.library_options()) {
         command.env("LD_PRELOAD", library).env("SIDESTEP_OPTIONS", words);
     }
-    let timeout = if options.isolate { ISOLATED_TIMEOUT } else { PROGRAM_TIMEOUT };
     let start = Instant::now();
     let mut child =
         command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
@@ -267,7 +265,7 @@ fn run_once(
         if let Some(status) = child.try_wait()? {
             break Some(status);
         }
-        if start.elapsed() > timeout {
+        if start.elapsed() > PROGRAM_TIMEOUT {
             kill_group(child.id());
             child.wait()?;
             break None;

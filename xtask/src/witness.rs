@@ -5,15 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::bench::launch;
-
-/// `sidestep ss` asks processes that may be busy; it never needs this long.
-const LOOK_PATIENCE: Duration = Duration::from_secs(10);
+use crate::suite::HANG;
 
 /// What a pair of programs has to show for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +42,13 @@ impl Witness {
         };
         let mut command = Command::new(sidestep);
         command.args(["ss", "--json"]);
-        let table = launch::run(command, LOOK_PATIENCE)?;
+        let table = launch::run(command, HANG)?;
         Evidence::parse(&table, pids)
+    }
+
+    /// What these processes' programs have had so far, as evidence.
+    pub(crate) fn ended(&self, pids: &[u32]) -> Result<Evidence> {
+        Ok(self.tally(pids)?.into())
     }
 
     /// What these processes' programs have had so far, ended connections
@@ -57,7 +59,7 @@ impl Witness {
         };
         let mut command = Command::new(sidestep);
         command.args(["ss", "--totals", "--json"]);
-        let table = launch::run(command, LOOK_PATIENCE)?;
+        let table = launch::run(command, HANG)?;
         Tally::parse(&table, pids)
     }
 
@@ -232,6 +234,13 @@ impl Tally {
     /// Why connections stayed on TCP.
     pub(crate) fn reasons(&self) -> String {
         self.reasons.iter().map(String::as_str).collect::<Vec<_>>().join("; ")
+    }
+}
+
+impl From<Tally> for Evidence {
+    fn from(tally: Tally) -> Self {
+        let sum = |of: fn(&Sums) -> u64| tally.programs.values().map(of).sum::<u64>() as usize;
+        Self { smc: sum(|it| it.smc), tcp: sum(|it| it.tcp), reasons: tally.reasons }
     }
 }
 

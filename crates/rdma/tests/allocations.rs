@@ -77,7 +77,7 @@ fn messages_and_writes_take_no_memory_once_warm() {
                     }
                 }
             }
-            assert!(begin.elapsed() < Duration::from_secs(30));
+            assert!(begin.elapsed() < Duration::from_secs(300));
         }
     };
     (0..20).for_each(|_| round());

@@ -133,10 +133,10 @@ mod tests {
         0x8000_0000 + sys::pid() * 8 + n
     }
 
-    /// Whether it is so within ten seconds. A name is free when its last holder is gone, and children
+    /// Whether it is so within five minutes, which only a hang takes. A name is free when its last holder is gone, and children
     /// that other tests have forked hold for a moment what this process has closed.
     fn comes_true(is_so: impl Fn() -> bool) -> bool {
-        (0..2000).any(|_| {
+        (0..60_000).any(|_| {
             let is_so = is_so();
             if !is_so {
                 thread::sleep(Duration::from_millis(5));

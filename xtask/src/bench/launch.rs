@@ -22,10 +22,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use super::place;
-
-/// How long a server may take until it listens. A JVM compiling its program
-/// on a busy machine needs some seconds.
-const START_PATIENCE: Duration = Duration::from_secs(20);
+use crate::suite::HANG;
 
 /// How often the state of a process or a port is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -197,7 +194,7 @@ impl Program {
     ///
     /// **Errors**: the program ended, or took too long.
     pub(crate) fn await_listener(&mut self, port: u16) -> Result<()> {
-        let deadline = Instant::now() + START_PATIENCE;
+        let deadline = Instant::now() + HANG;
         while !listens(self.pid(), port) {
             if let Some(status) = self.child.try_wait()? {
                 bail!("{} ended before it listened ({status}){}", self.name, self.tail());

@@ -17,17 +17,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::bench::launch::{self, Dialogue, Launcher, Program, Transport};
 use crate::payload;
+use crate::suite::HANG;
 use crate::user;
 use crate::witness::{Tally, Witness};
-
-/// Longest time for one client from start to end.
-const CLIENT_PATIENCE: Duration = Duration::from_secs(120);
-
-/// How long what a client said last may take to arrive.
-const LAST_LINES_PATIENCE: Duration = Duration::from_secs(5);
-
-/// How long a program may take to do what it was told.
-const SETTLE_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Pause between two looks: each is a process that takes CPU from the program.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -128,13 +120,13 @@ impl<'a> Site<'a> {
 
     /// Waits for the end of what was started.
     pub(crate) fn finish(&self, mut client: Dialogue) -> Result<String> {
-        let deadline = Instant::now() + CLIENT_PATIENCE;
+        let deadline = Instant::now() + HANG;
         client.hang_up();
         while !client.program().has_ended()? && Instant::now() < deadline {
             self.look()?;
             thread::sleep(LOOK_INTERVAL);
         }
-        let said = client.finish(LAST_LINES_PATIENCE)?;
+        let said = client.finish(HANG)?;
         // Once more: the server keeps the sums of connections that have ended.
         self.look()?;
         Ok(said)
@@ -142,7 +134,7 @@ impl<'a> Site<'a> {
 
     /// Runs a command that prepares something, without Sidestep.
     pub(crate) fn prepare<S: AsRef<OsStr>>(&self, words: &[S]) -> Result<String> {
-        launch::run(self.command(Transport::Tcp, words), CLIENT_PATIENCE)
+        launch::run(self.command(Transport::Tcp, words), HANG)
     }
 
     /// Waits until `is_done`, looking at the connections meanwhile.
@@ -153,7 +145,7 @@ impl<'a> Site<'a> {
         what: &str,
         mut is_done: impl FnMut() -> Result<bool>,
     ) -> Result<()> {
-        let deadline = Instant::now() + SETTLE_PATIENCE;
+        let deadline = Instant::now() + HANG;
         while !is_done()? {
             if Instant::now() > deadline {
                 bail!("waited in vain until {what}");

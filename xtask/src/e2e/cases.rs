@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::stage::{CLIENT_PATIENCE, Mix, Stage};
+use super::stage::{Mix, Stage};
 use super::{
     demotion, distant, figures, hosts, learning, metrics, outsiders, policy, reload, tcp_option,
     units,
@@ -19,6 +19,7 @@ use crate::bench::place;
 use crate::bench::workloads::SOCKPERF_PACE;
 use crate::nginx;
 use crate::payload::{must_be_equal, must_be_prefix, random_bytes};
+use crate::suite::HANG;
 use crate::user;
 use crate::witness::Claim;
 
@@ -208,7 +209,7 @@ fn modeler(stage: &Stage<'_>) -> Result<String> {
     command.args(["--model", "threads,processes,event-loop"]);
     command.args(["--duration", "100ms", "--warmup", "50ms", "--json"]);
     command.arg(&file).args(workloads);
-    launch::run(command, CLIENT_PATIENCE)?;
+    launch::run(command, HANG)?;
 
     let result: Value = serde_json::from_slice(&fs::read(&file)?)?;
     let cells = result["results"].as_array().context("the result has no cells")?;
@@ -267,7 +268,7 @@ fn nginx_curl(stage: &Stage<'_>) -> Result<String> {
         client
     };
 
-    let run = |words: &[OsString]| launch::run(client(words), CLIENT_PATIENCE);
+    let run = |words: &[OsString]| launch::run(client(words), HANG);
     let connects = site.fetch(&KEEP_ALIVE_ORDER, run)?;
     let connects: u32 = connects.split_whitespace().flat_map(str::parse::<u32>).sum();
     ensure!(connects == 1, "curl opened {connects} connections, not one with keep-alive");

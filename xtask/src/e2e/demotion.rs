@@ -8,16 +8,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::stage::{CLIENT_PATIENCE, Stage};
+use super::stage::Stage;
 use crate::bench::launch::{self, Dialogue};
-use crate::suite::Lacking;
+use crate::suite::{HANG, Lacking};
 
 /// How long the operator is at work.
 const AT_WORK: Duration = Duration::from_secs(6);
-
-/// Within which all connections have followed his word: each has exchanged hundreds of messages
-/// by then, unless the machine is very busy.
-const FOLLOWED_WITHIN: Duration = Duration::from_secs(20);
 
 /// With an echo server of blocking threads.
 pub(crate) fn threads(stage: &Stage<'_>) -> Result<String> {
@@ -39,7 +35,7 @@ fn demotion(stage: &Stage<'_>, script: &str) -> Result<String> {
         stage.house.seed.to_string(),
     ];
     let mut client = Dialogue::start(stage.client_command(&words))?;
-    client.await_line("talking", CLIENT_PATIENCE)?;
+    client.await_line("talking", HANG)?;
     let operator = Operator { stage, port, client: client.program().pid(), server: server.pid() };
     operator.wait_for("SMC-D")?;
     let words = operator.work(stage.house.seed)?;
@@ -51,7 +47,7 @@ fn demotion(stage: &Stage<'_>, script: &str) -> Result<String> {
     operator.say("promote", "all")?;
     operator.wait_for("SMC-D")?;
     client.hang_up();
-    let said = client.await_line("verified", CLIENT_PATIENCE)?;
+    let said = client.await_line("verified", HANG)?;
     server.must_be_alive()?;
     Ok(format!("{said}; {words} words of an operator"))
 }
@@ -118,7 +114,7 @@ impl Operator<'_> {
     }
 
     fn wait_for(&self, mode: &str) -> Result<()> {
-        let deadline = Instant::now() + FOLLOWED_WITHIN;
+        let deadline = Instant::now() + HANG;
         loop {
             let ends = self.ends()?;
             let others: Vec<_> = ends.iter().filter(|end| end["mode"] != mode).collect();

@@ -12,18 +12,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::stage::{CLIENT_PATIENCE, Stage};
+use super::stage::Stage;
 use crate::bench::launch::{self, Dialogue, Program, Transport};
 use crate::enclosure::{CABLE, Group, Namespace};
-use crate::suite::Lacking;
+use crate::suite::{HANG, Lacking};
 use crate::user;
 
 const SERVER: [&str; 2] = ["10.89.1.1", "fd89::1"];
 const CLIENT: [&str; 2] = ["10.89.1.2", "fd89::2"];
 const PORT: u16 = 7_000;
 
-/// For the agent, or a container, to begin.
-const PATIENCE: Duration = Duration::from_secs(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 pub(crate) fn namespaces(stage: &Stage<'_>) -> Result<String> {
@@ -92,7 +90,7 @@ pub(crate) fn translated(stage: &Stage<'_>) -> Result<String> {
     let mut nft = Command::new("nft");
     nft.arg(rules);
     scene.right.enclose(&mut nft);
-    launch::run(nft, PATIENCE)
+    launch::run(nft, HANG)
         .map_err(|error| Lacking(format!("no translation of addresses: {error:#}")))?;
     let server = scene.serve(&scene.left, Transport::Smc, SERVER[0], "early")?;
     let mut client = scene.client(&scene.right, Transport::Smc, ALIAS, "early", None)?;
@@ -275,7 +273,7 @@ const CONTAINER: [&str; 6] = ["unshare", "--user", "--map-root-user", "--net", "
 
 fn await_own_network(pid: u32) -> Result<()> {
     let network = |of: &str| fs::read_link(format!("/proc/{of}/ns/net"));
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + HANG;
     while network(&pid.to_string())? == network("self")? {
         if Instant::now() > deadline {
             bail!(Lacking("no namespaces for ordinary users".to_owned()));
@@ -342,7 +340,7 @@ impl<'a> Scene<'a> {
         command.arg("agent").arg("--cgroup").arg(self.group.at());
         command.arg("--socket").arg(self.socket());
         let mut agent = Dialogue::start(command)?;
-        agent.await_line("sidestep agent: programs of different", PATIENCE)?;
+        agent.await_line("sidestep agent: programs of different", HANG)?;
         Ok(agent)
     }
 
@@ -467,6 +465,6 @@ impl Talker {
     }
 
     fn verified(&mut self) -> Result<()> {
-        self.0.await_line("verified", CLIENT_PATIENCE).map(drop)
+        self.0.await_line("verified", HANG).map(drop)
     }
 }

@@ -10,8 +10,9 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::stage::{CLIENT_PATIENCE, Mix, Stage};
+use super::stage::{Mix, Stage};
 use crate::bench::launch;
+use crate::suite::HANG;
 
 pub(crate) fn sums(stage: &Stage<'_>) -> Result<String> {
     let port = launch::free_port()?;
@@ -27,7 +28,7 @@ pub(crate) fn sums(stage: &Stage<'_>) -> Result<String> {
     let [read, written] = redis_counted(port)?;
     let mut command = Command::new(sidestep);
     command.args(["stats", "--json", &server.pid().to_string()]);
-    let statistics: Value = serde_json::from_str(&launch::run(command, CLIENT_PATIENCE)?)?;
+    let statistics: Value = serde_json::from_str(&launch::run(command, HANG)?)?;
     let row = &statistics["all"];
     let number = |key: &str| row[key].as_u64().with_context(|| format!("no {key}: {row}"));
 
@@ -50,7 +51,7 @@ pub(crate) fn sums(stage: &Stage<'_>) -> Result<String> {
 /// Bytes that redis has read and written, the question and its answer included.
 pub(super) fn redis_counted(port: u16) -> Result<[u64; 2]> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-    stream.set_read_timeout(Some(CLIENT_PATIENCE))?;
+    stream.set_read_timeout(Some(HANG))?;
     stream.write_all(b"INFO stats\r\n")?;
     let mut reply = BufReader::new(stream);
     let mut header = String::new();

@@ -6,19 +6,20 @@
 use std::fs;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::distant::AS_NOBODY;
-use super::stage::{CLIENT_PATIENCE, Stage};
+use super::stage::Stage;
 use crate::bench::launch::{self, Dialogue, Program};
 use crate::capture::{Capture, Captured};
 use crate::debian::POSTGRESQL;
 use crate::hosts::{CLIENT, Family, Ground, Host, Hosts, SERVER};
 use crate::nginx;
 use crate::payload::{must_be_equal, random_bytes};
+use crate::suite::HANG;
 use crate::user;
 
 /// Not 7000: tshark takes what goes there for something else.
@@ -83,10 +84,10 @@ fn each_stays_in_its_family(stage: &Stage<'_>) -> Result<()> {
     let mut scene = Scene::set(stage, ground, false)?;
     let [early, late] = [Family::V4, Family::V6];
     scene.hosts.take_addresses(late)?;
-    scene.hosts.await_adapters(1, LINKS_PATIENCE)?;
+    scene.hosts.await_adapters(1, HANG)?;
     let mut bytes = scene.exchange_at(early.server(), CONNECTIONS, 20)?;
     scene.hosts.give_addresses(late)?;
-    scene.hosts.await_adapters(2, LINKS_PATIENCE)?;
+    scene.hosts.await_adapters(2, HANG)?;
     for family in [late, early, late] {
         bytes += scene
             .exchange_at(family.server(), CONNECTIONS, 20)
@@ -127,7 +128,7 @@ pub(crate) fn declined(stage: &Stage<'_>) -> Result<String> {
         ensure!(found.iter().any(|it| it["words"] == lately && it["open"] == left), "{found:#?}");
     }
     for client in [client, another] {
-        client.finish(CLIENT_PATIENCE)?;
+        client.finish(HANG)?;
     }
     server.must_be_alive()?;
 
@@ -145,7 +146,7 @@ const CLC_DECLINED: [u8; 2] = [1, 4];
 
 fn talk(client: &mut Dialogue, turns: &str) -> Result<()> {
     client.say(turns)?;
-    client.await_line("verified", CLIENT_PATIENCE).map(drop)
+    client.await_line("verified", HANG).map(drop)
 }
 
 /// A file, compared byte for byte.
@@ -185,7 +186,7 @@ pub(crate) fn pgbench(stage: &Stage<'_>) -> Result<String> {
         ["initdb", "postgres", "pg_isready", "pgbench", "pg_ctl"]
             .map(|it| format!("{POSTGRESQL}/{it}"));
     let plain = |host: &Host, words: &[&str]| {
-        launch::run(host.command(&[&AS_NOBODY, words].concat()), CLIENT_PATIENCE)
+        launch::run(host.command(&[&AS_NOBODY, words].concat()), HANG)
     };
     let [server, client] = [&scene.hosts.server, &scene.hosts.client];
     let options = ["-D", &data, "-U", "postgres", "-A", "trust", "-N"];
@@ -196,7 +197,7 @@ pub(crate) fn pgbench(stage: &Stage<'_>) -> Result<String> {
     let listen = format!("listen_addresses={SERVER}");
     let words = [&[postgres.as_str()][..], &words, &["-c", &listen]].concat();
     let _server = server.serve(PORT, server.program_as(&AS_NOBODY, &words))?;
-    let deadline = Instant::now() + CLIENT_PATIENCE;
+    let deadline = Instant::now() + HANG;
     // It listens before it takes clients.
     while plain(client, &[&is_ready, "-q", "-h", SERVER, "-p", &port]).is_err() {
         ensure!(Instant::now() < deadline, "PostgreSQL takes no clients");
@@ -204,7 +205,7 @@ pub(crate) fn pgbench(stage: &Stage<'_>) -> Result<String> {
     let load = |words: &[&str]| {
         let address = [pgbench.as_str(), "-h", SERVER, "-p", &port, "-U", "postgres"];
         let words = [&address, words, &["postgres"]].concat();
-        launch::run(client.program_as(&AS_NOBODY, &words), CLIENT_PATIENCE)
+        launch::run(client.program_as(&AS_NOBODY, &words), HANG)
     };
     load(&["-i", "-q"])?;
     let said = load(&["-n", "-S", "-c", "10", "-j", "2", "-t", TRANSACTIONS])?;
@@ -235,13 +236,13 @@ pub(crate) fn failover(stage: &Stage<'_>) -> Result<String> {
     let _server = scene.echo_server()?;
     let mut talk = scene.steady_talk()?;
     let hosts = &scene.hosts;
-    hosts.await_links(2, LINKS_PATIENCE)?;
+    hosts.await_links(2, HANG)?;
     for cable in 0..2 {
         hosts.unplug(cable)?;
-        hosts.await_links(1, LINKS_PATIENCE).with_context(|| format!("cut of cable {cable}"))?;
+        hosts.await_links(1, HANG).with_context(|| format!("cut of cable {cable}"))?;
         go_on(&mut talk, ALL_THE_WAY).with_context(|| format!("without cable {cable}"))?;
         hosts.mend(cable)?;
-        hosts.await_links(2, LINKS_PATIENCE).with_context(|| format!("cable {cable} is back"))?;
+        hosts.await_links(2, HANG).with_context(|| format!("cable {cable} is back"))?;
         go_on(&mut talk, ALL_THE_WAY).with_context(|| format!("with cable {cable} again"))?;
     }
     let cable = hosts.busiest_cable()?;
@@ -249,7 +250,7 @@ pub(crate) fn failover(stage: &Stage<'_>) -> Result<String> {
     go_on(&mut talk, ALL_THE_WAY).context("a cable is silent")?;
     ensure!(hosts.busiest_cable()? != cable, "a silent cable has traffic");
     hosts.mend(cable)?;
-    hosts.await_links(2, LINKS_PATIENCE).context("the silent cable is back")?;
+    hosts.await_links(2, HANG).context("the silent cable is back")?;
     let said = end(talk)?;
     scene.conclude(0)?;
     Ok(format!("{said}; two cables unplugged, one silent"))
@@ -290,7 +291,7 @@ pub(crate) fn attack(stage: &Stage<'_>) -> Result<String> {
         [forge(&scene.hosts.client, CLIENT, SERVER)?, forge(&scene.hosts.server, SERVER, CLIENT)?];
     go_on(&mut talk, ALL_THE_WAY).context("under attack")?;
     for forger in forgers {
-        forger.finish(CLIENT_PATIENCE)?;
+        forger.finish(HANG)?;
     }
     go_on(&mut talk, ALL_THE_WAY).context("after the attack")?;
     ensure!(scene.hosts.links()? == links, "links have changed");
@@ -322,7 +323,7 @@ fn connections_go_over(stage: &Stage<'_>) -> Result<()> {
     talk(&mut client, "6 20")?;
     scene.must_be_smc_r(6)?;
     let hosts = &scene.hosts;
-    hosts.await_links(2, LINKS_PATIENCE)?;
+    hosts.await_links(2, HANG)?;
 
     let links = hosts.links()?;
     for forgery in REFUSED.iter().chain(&["right"]) {
@@ -338,12 +339,12 @@ fn connections_go_over(stage: &Stage<'_>) -> Result<()> {
         talk(&mut client, "2 10")?;
         forge(forger, forgery)?;
         let attacked = || format!("{forgery}, {}", ["to the server", "to the client"][nth % 2]);
-        hosts.await_other_links(&links, LINKS_PATIENCE).with_context(attacked)?;
+        hosts.await_other_links(&links, HANG).with_context(attacked)?;
         talk(&mut client, "0 10").with_context(attacked)?;
-        hosts.await_links(2, LINKS_PATIENCE).with_context(attacked)?;
+        hosts.await_links(2, HANG).with_context(attacked)?;
     }
     talk(&mut client, "0 10")?;
-    client.finish(CLIENT_PATIENCE).map(drop)
+    client.finish(HANG).map(drop)
 }
 
 /// The same, where there is no other link.
@@ -359,13 +360,13 @@ fn connections_are_reset(stage: &Stage<'_>) -> Result<()> {
         scene.must_be_smc_r(CONNECTIONS)?;
         forge(forger, REFUSED[0])?;
         client.say("reset")?;
-        client.await_line("all were reset", CLIENT_PATIENCE)?;
+        client.await_line("all were reset", HANG)?;
         // One end knows before the other, and what begins meanwhile stays TCP.
-        scene.hosts.await_no_links(LINKS_PATIENCE)?;
+        scene.hosts.await_no_links(HANG)?;
     }
     talk(&mut client, &format!("{CONNECTIONS} 20"))?;
     scene.must_be_smc_r(CONNECTIONS)?;
-    client.finish(CLIENT_PATIENCE).map(drop)
+    client.finish(HANG).map(drop)
 }
 
 /// What `forge_next.py` can ask for that no peer is given.
@@ -373,11 +374,8 @@ const REFUSED: [&str; 6] = ["key", "beyond", "before", "length", "middle", "read
 
 fn forge(forger: &mut Dialogue, forgery: &str) -> Result<()> {
     forger.say(forgery)?;
-    forger.await_line("forged", CLIENT_PATIENCE).map(drop)
+    forger.await_line("forged", HANG).map(drop)
 }
-
-/// For a link group to have as many links as it can.
-const LINKS_PATIENCE: Duration = Duration::from_secs(20);
 
 /// More than all buffers between two programs hold.
 const ALL_THE_WAY: usize = 1_000_000;
@@ -385,13 +383,13 @@ const ALL_THE_WAY: usize = 1_000_000;
 /// Waits until streams have got so many bytes further, and others some messages.
 fn go_on(talk: &mut Dialogue, bytes: usize) -> Result<()> {
     talk.say(&bytes.to_string())?;
-    talk.await_line("went on", CLIENT_PATIENCE).map(drop)
+    talk.await_line("went on", HANG).map(drop)
 }
 
 fn end(mut talk: Dialogue) -> Result<String> {
     talk.hang_up();
-    let said = talk.await_line("verified", CLIENT_PATIENCE)?;
-    talk.finish(CLIENT_PATIENCE)?;
+    let said = talk.await_line("verified", HANG)?;
+    talk.finish(HANG)?;
     Ok(said)
 }
 
@@ -419,7 +417,7 @@ impl<'a> Scene<'a> {
     }
 
     fn run(&self, words: &[&str]) -> Result<String> {
-        launch::run(self.hosts.client.program(words), CLIENT_PATIENCE)
+        launch::run(self.hosts.client.program(words), HANG)
     }
 
     fn echo_server(&self) -> Result<Program> {
@@ -448,7 +446,7 @@ impl<'a> Scene<'a> {
         };
         let words = ["python3", &script, host.cable(), source, destination];
         let mut forger = Dialogue::start(host.command(&[&words, from].concat()))?;
-        forger.await_line("ready", CLIENT_PATIENCE)?;
+        forger.await_line("ready", HANG)?;
         Ok(forger)
     }
 
@@ -476,7 +474,7 @@ impl<'a> Scene<'a> {
         let mut client = self.echo_client(address)?;
         talk(&mut client, &format!("{connections} {messages}"))?;
         self.must_be_smc_r(connections)?;
-        client.finish(CLIENT_PATIENCE)?;
+        client.finish(HANG)?;
         Ok(2 * connections * messages * MESSAGE_LEN)
     }
 
@@ -496,7 +494,7 @@ impl<'a> Scene<'a> {
         let seed = self.stage.house.seed.to_string();
         let client = self.hosts.client.program(&["python3", &script, &port, &seed, SERVER]);
         let mut client = Dialogue::start(client)?;
-        client.await_line("talking", CLIENT_PATIENCE)?;
+        client.await_line("talking", HANG)?;
         go_on(&mut client, 1)?;
         self.must_be_smc_r(CONNECTIONS)?;
         Ok(client)

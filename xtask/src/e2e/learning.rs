@@ -9,9 +9,9 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::stage::{CLIENT_PATIENCE, Stage};
+use super::stage::Stage;
 use crate::bench::launch::{self, Dialogue, Program};
-use crate::suite::Lacking;
+use crate::suite::{HANG, Lacking};
 
 /// Connections that are too short move once, and not again; when they have become long, they
 /// all do.
@@ -93,14 +93,14 @@ impl<'a> Client<'a> {
         let (script, seed) = (stage.house.script("by_turns.py"), stage.house.seed.to_string());
         let words = ["python3", &script, &port.to_string(), &seed];
         let mut dialogue = Dialogue::start(command(stage, settings, "client", &words)?)?;
-        dialogue.await_line("ready", CLIENT_PATIENCE)?;
+        dialogue.await_line("ready", HANG)?;
         Ok(Self { stage, dialogue })
     }
 
     /// So many connections, for so many messages each.
     fn talk(&mut self, turns: &str) -> Result<()> {
         self.dialogue.say(turns)?;
-        self.dialogue.await_line("verified", CLIENT_PATIENCE).map(drop)
+        self.dialogue.await_line("verified", HANG).map(drop)
     }
 
     /// What `sidestep ss --totals` says about it.

@@ -7,22 +7,20 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use prometheus_parse::{Scrape, Value};
 
 use super::figures::redis_counted;
-use super::stage::{CLIENT_PATIENCE, Stage};
+use super::stage::Stage;
 use crate::bench::launch::{self, Dialogue, Transport};
 use crate::enclosure::Group;
-use crate::suite::Lacking;
+use crate::suite::{HANG, Lacking};
 use crate::user;
 
 /// Between two scrapes an agent answers what it has said before.
 const INTERVAL: Duration = Duration::from_millis(1100);
-/// Programs that have ended are told as such at the second scrape at the latest.
-const SCRAPES_MAX: u32 = 10;
 
 pub(crate) fn metrics(stage: &Stage<'_>) -> Result<String> {
     let agent = Agent::start(stage)?;
@@ -45,14 +43,15 @@ pub(crate) fn metrics(stage: &Stage<'_>) -> Result<String> {
         scrapes += 1;
         thread::sleep(INTERVAL);
     }
-    load.finish(CLIENT_PATIENCE)?;
+    load.finish(HANG)?;
     let counted = redis_counted(port)?;
     // However fast the load was: the agent has to see the server once.
     thread::sleep(INTERVAL);
     last = agent.scrape()?.must_not_have_fallen(&last)?;
     ensure!(!last.0.is_empty(), "no counters of a server that runs");
     drop(server);
-    for _ in 0..SCRAPES_MAX {
+    let deadline = Instant::now() + HANG;
+    while Instant::now() < deadline {
         thread::sleep(INTERVAL);
         last = agent.scrape()?.must_not_have_fallen(&last)?;
         let told = ["received", "sent"].map(|direction| last.sum(&name, "bytes_total", direction));
@@ -88,13 +87,13 @@ impl Agent {
         command.arg("--socket").arg(stage.house.scratch.join("agent.sock"));
         command.arg("--metrics").arg(format!("127.0.0.1:{port}"));
         let mut program = Dialogue::start(command)?;
-        program.await_line("sidestep agent: metrics are told", CLIENT_PATIENCE)?;
+        program.await_line("sidestep agent: metrics are told", HANG)?;
         Ok(Self { _program: program, _group: group, port })
     }
 
     fn scrape(&self) -> Result<Figures> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
-        stream.set_read_timeout(Some(CLIENT_PATIENCE))?;
+        stream.set_read_timeout(Some(HANG))?;
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;

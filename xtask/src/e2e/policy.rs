@@ -7,9 +7,9 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use super::outsiders::{Maker, command, converse, ordinary};
-use super::stage::{CLIENT_PATIENCE, Stage};
+use super::stage::Stage;
 use crate::bench::launch::{self, Dialogue, Transport};
-use crate::suite::Lacking;
+use crate::suite::{HANG, Lacking};
 use crate::user;
 use crate::witness::Claim;
 
@@ -66,13 +66,13 @@ pub(crate) fn handshakes(stage: &Stage<'_>) -> Result<String> {
         let mut command = stage.command(Transport::Smc, &["python3", &script, &seed]);
         command.env("SIDESTEP_CONFIG", &config);
         let mut program = Dialogue::start(command)?;
-        said = program.await_line("verified", CLIENT_PATIENCE)?;
+        said = program.await_line("verified", HANG)?;
         if stage.house.witness.sees() {
             let seen = stage.house.witness.look(&program.program().family())?;
             stage.house.witness.judge(claim, &seen).with_context(|| format!("limit {limit}"))?;
             seen.gives_reason(reason)?;
         }
-        program.finish(CLIENT_PATIENCE)?;
+        program.finish(HANG)?;
     }
     Ok(said)
 }

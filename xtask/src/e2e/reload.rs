@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::stage::{CLIENT_PATIENCE, Stage};
+use super::stage::Stage;
 use crate::bench::launch::{self, Dialogue, Program, Transport};
-use crate::suite::Lacking;
+use crate::suite::{HANG, Lacking};
 use crate::witness::Evidence;
 
 /// A running program looks at most once a second.
@@ -92,7 +92,7 @@ fn of_a_child(stage: &Stage<'_>) -> Result<()> {
     let mut client = Dialogue::start(client)?;
     file.change(&format!("[policy]\nexclude_ports = [{port}]\n"))?;
     client.say("go")?;
-    client.await_line("verified", CLIENT_PATIENCE)?;
+    client.await_line("verified", HANG)?;
     let mut pair = Pair { stage, server: program, client };
     pair.must_have(0, 2)?;
     pair.look()?.gives_reason("policy.exclude_ports")
@@ -151,14 +151,14 @@ impl<'a> Pair<'a> {
         let mut server = Program::start(server, &stage.house.scratch)?;
         server.await_listener(port)?;
         let mut client = Dialogue::start(client)?;
-        client.await_line("verified", CLIENT_PATIENCE)?;
+        client.await_line("verified", HANG)?;
         Ok(Self { stage, server, client })
     }
 
     /// One more connection, and every byte right on all.
     fn connect(&mut self) -> Result<()> {
         self.client.say("again")?;
-        self.client.await_line("verified", CLIENT_PATIENCE).map(drop)
+        self.client.await_line("verified", HANG).map(drop)
     }
 
     fn look(&mut self) -> Result<Evidence> {

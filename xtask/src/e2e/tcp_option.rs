@@ -6,16 +6,15 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use super::outsiders::{command, ordinary};
-use super::stage::{CLIENT_PATIENCE, Stage};
+use super::stage::Stage;
 use crate::bench::launch::{self, Dialogue, Program, Transport};
 use crate::capture::{Capture, Captured};
 use crate::enclosure::{Group, Namespace};
-use crate::suite::Lacking;
+use crate::suite::{HANG, Lacking};
 use crate::user;
 use crate::witness::Claim;
 
@@ -25,9 +24,6 @@ const OPTION: &str = "fe06e2d4c3d9";
 
 const NOT_AGREED: &str = "without the SMC option";
 const PEER_IS_PLAIN: &str = "the peer does not run Sidestep";
-
-/// For one of the tools to begin, or to do its work.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn option(stage: &Stage<'_>) -> Result<String> {
     let scene = Scene::set(stage)?;
@@ -140,7 +136,7 @@ impl<'a> Scene<'a> {
         command.arg("agent").arg("--cgroup").arg(self.group.at());
         command.arg("--socket").arg(self.stage.house.scratch.join("agent.sock"));
         let mut agent = Dialogue::start(command)?;
-        agent.await_line("sidestep agent: the TCP option", PATIENCE)?;
+        agent.await_line("sidestep agent: the TCP option", HANG)?;
         Ok(agent)
     }
 
@@ -148,7 +144,7 @@ impl<'a> Scene<'a> {
         let mut command = Command::new("sh");
         command.arg("-c").arg(format!("echo {value} > /proc/sys/net/ipv4/tcp_syncookies"));
         self.namespace.enclose(&mut command);
-        launch::run(command, PATIENCE).map(drop)
+        launch::run(command, HANG).map(drop)
     }
 
     fn serve(&self, transport: Transport) -> Result<Server> {
@@ -200,19 +196,19 @@ impl Server {
 
     /// The same without Sidestep.
     fn talk_unseen(self, scene: &Scene<'_>) -> Result<Self> {
-        launch::run(self.client(scene, Transport::Tcp), CLIENT_PATIENCE)?;
+        launch::run(self.client(scene, Transport::Tcp), HANG)?;
         Ok(self)
     }
 
     /// A connection in shared memory lives through what happens.
     fn talk_while(self, scene: &Scene<'_>, happen: impl FnOnce()) -> Result<Self> {
         let mut client = Dialogue::start(self.client(scene, Transport::Smc))?;
-        client.await_line("verified", CLIENT_PATIENCE)?;
+        client.await_line("verified", HANG)?;
         happen();
         let pids = [self.program.family(), client.program().family()].concat();
         let seen = scene.stage.house.witness.look(&pids)?;
         scene.stage.house.witness.judge(Claim::Smc, &seen)?;
-        client.finish(CLIENT_PATIENCE)?;
+        client.finish(HANG)?;
         Ok(self)
     }
 

@@ -12,8 +12,9 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::stage::{CLIENT_PATIENCE, Stage};
+use super::stage::Stage;
 use crate::bench::launch::Dialogue;
+use crate::suite::HANG;
 use machine::{AGENT, GATEWAY, Machine, PATIENCE, Unit, WATCHDOG};
 use standstill::Standstill;
 
@@ -34,7 +35,7 @@ pub(crate) fn start(stage: &Stage<'_>) -> Result<String> {
     let server = machine.serve()?;
     let mut client = machine.client("127.0.0.1")?;
     client.say("2 3")?;
-    client.await_line("verified", CLIENT_PATIENCE)?;
+    client.await_line("verified", HANG)?;
     let metrics = machine.metrics()?;
     let is_wanted = |line: &str| line.contains("program=\"python3\"") && line.contains("\"ring\"");
     ensure!(metrics.lines().any(is_wanted), "nothing of user 65534's programs:\n{metrics}");
@@ -92,7 +93,7 @@ fn must_move(machine: &Machine, container: &mut Dialogue) -> Result<()> {
             bail!("no connection moves: {why}");
         }
         container.say(&machine.talk(SERVER, "2 100"))?;
-        container.await_line("verified", CLIENT_PATIENCE)?;
+        container.await_line("verified", HANG)?;
     }
     Ok(())
 }

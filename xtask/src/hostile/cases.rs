@@ -13,9 +13,9 @@ use super::hardship;
 use super::mixed::mixed;
 use super::small_group::SmallGroup;
 use super::sparse::sparse_states;
-use super::stage::{PATIENCE, Stage, Style, Tally, Victim};
+use super::stage::{Stage, Style, Tally, Victim};
 use crate::bench::launch::{self, Dialogue, Transport};
-use crate::suite::Lacking;
+use crate::suite::{HANG, Lacking};
 use crate::user;
 use crate::witness::Claim;
 
@@ -240,9 +240,9 @@ fn send_datagrams(stage: &Stage<'_>, options: &[&str]) -> Result<String> {
         sender.env("PYTHONDONTWRITEBYTECODE", "1").arg(&stage.house.datagrams);
         sender.args(["--pid", &victim.pid().to_string(), "--seed", &stage.house.next_seed()]);
         sender.args(["--seconds", &seconds(stage, 1.0)]).args(options);
-        let sent = launch::run(sender, stage.seconds(1.0) + PATIENCE)?;
+        let sent = launch::run(sender, stage.seconds(1.0) + HANG)?;
         ensure!(sent.trim() != "sent 0", "no datagram was taken");
-        storm.finish(PATIENCE).context("honest clients that come and go")?;
+        storm.finish(HANG).context("honest clients that come and go")?;
         Ok(sent.trim().to_owned())
     })
 }
@@ -258,7 +258,7 @@ fn sleepers(stage: &Stage<'_>) -> Result<String> {
         // Each is a process that the victim does not know: for it mail is read.
         let newcomers = || {
             (0..5).try_for_each(|_| {
-                launch::run(stage.client(victim, &["cycles", "-c", "2"]), PATIENCE).map(drop)
+                launch::run(stage.client(victim, &["cycles", "-c", "2"]), HANG).map(drop)
             })
         };
         let mut sender = Command::new("python3");
@@ -288,7 +288,7 @@ fn scripted_client(stage: &Stage<'_>) -> Result<String> {
     let mut victim = stage.serve()?;
     stage.attack(&mut victim, stage.house.seconds, |victim| {
         let client = script(&stage.house.scripted_client, victim.port);
-        let played = launch::run(client, PATIENCE)?;
+        let played = launch::run(client, HANG)?;
         Ok(format!("{} scenarios", played.lines().count()))
     })
 }
@@ -308,9 +308,9 @@ fn scripted_server(stage: &Stage<'_>) -> Result<String> {
     let file = stage.house.scratch.join("scripted-server.toml");
     fs::write(&file, "[smc]\nautocache = false\n")?;
     client.env("SIDESTEP_CONFIG", file);
-    let client = launch::run(client, PATIENCE).context("the client");
+    let client = launch::run(client, HANG).context("the client");
     // It knows better what went wrong.
-    let played = server.finish(PATIENCE).context("the server")?;
+    let played = server.finish(HANG).context("the server")?;
     client?;
     Ok(format!("{} scenarios", played.lines().count()))
 }
@@ -337,7 +337,7 @@ fn other_user(stage: &Stage<'_>) -> Result<String> {
     let words = ["steady", "-h", "-t", &seconds(stage, 2.0)];
     let mut client = stage.client(&victim, &words);
     hardship::estrange(&mut client);
-    let seen = stage.witness(Dialogue::start(client)?, Claim::Tcp, PATIENCE)?;
+    let seen = stage.witness(Dialogue::start(client)?, Claim::Tcp, HANG)?;
     victim.must_be_alive()?;
     if stage.house.launcher.observer().is_some() {
         seen.gives_reason("the peer runs as another user")?;
@@ -393,7 +393,7 @@ fn must_say_no_memory(
     let server = stage.serve_with(prepare_server)?;
     let mut client = stage.client(&server, &["steady", "-h", "-t", &seconds(stage, 0.4)]);
     prepare_client(&mut client);
-    let seen = stage.look_at_both(vec![Dialogue::start(client)?], &server, PATIENCE)?;
+    let seen = stage.look_at_both(vec![Dialogue::start(client)?], &server, HANG)?;
     if stage.house.launcher.observer().is_some() {
         stage.house.witness.judge(Claim::Tcp, &seen)?;
         seen.gives_no_other_reason("no memory, address space or descriptors")?;
@@ -458,7 +458,7 @@ fn memory_limit(stage: &Stage<'_>) -> Result<String> {
     let words = ["steady", "-n", "8", "-h", "-t", &seconds(stage, 0.5)];
     let mut client = stage.client(&victim, &words);
     configure(&mut client);
-    stage.witness(Dialogue::start(client)?, Claim::Both, PATIENCE)?;
+    stage.witness(Dialogue::start(client)?, Claim::Both, HANG)?;
     victim.must_be_alive()?;
     Ok("some on TCP".to_owned())
 }
@@ -479,7 +479,7 @@ fn user_memory(stage: &Stage<'_>) -> Result<String> {
         let words = ["steady", "-n", "8", "-h", "-t", &seconds(stage, 0.5)];
         let mut client = stage.client(&victim, &words);
         configure(&mut client);
-        let seen = stage.witness(Dialogue::start(client)?, Claim::Both, PATIENCE)?;
+        let seen = stage.witness(Dialogue::start(client)?, Claim::Both, HANG)?;
         if stage.house.launcher.observer().is_some() {
             // Whoever came too late for a share: the client itself, or the server that declined.
             let declined = |_| seen.gives_reason("the peer declined: 0x01010000 MEM");
@@ -499,10 +499,10 @@ const LITTLE_MEMORY_CROWD: &str = "250";
 fn little_memory(stage: &Stage<'_>) -> Result<String> {
     let group = SmallGroup::new(LITTLE_MEMORY)?;
     let mut victim = stage.serve_with(|command| group.enclose(command))?;
-    let words = ["steady", "-n", LITTLE_MEMORY_CROWD, "-h", "-p", "20"];
+    let words = ["steady", "-n", LITTLE_MEMORY_CROWD, "-h"];
     let mut client = stage.client(&victim, &[&words[..], &["-t", &seconds(stage, 3.0)]].concat());
     group.enclose(&mut client);
-    let patience = PATIENCE + stage.seconds(3.0);
+    let patience = HANG + stage.seconds(3.0);
     stage.witness(Dialogue::start(client)?, Claim::Both, patience)?;
     victim.must_be_alive()?;
     Ok("some on TCP".to_owned())
@@ -527,12 +527,12 @@ fn no_memory(stage: &Stage<'_>) -> Result<String> {
         command.env("SIDESTEP_CONFIG", &file).env("SIDESTEP_OPTIONS", NO_MEMORY_OPTIONS);
         group.enclose(command);
     })?;
-    let words = ["steady", "-n", NO_MEMORY_CROWD, "-f", "-p", "2"];
+    let words = ["steady", "-n", NO_MEMORY_CROWD, "-f"];
     let client = stage.client(&victim, &[&words[..], &["-t", &seconds(stage, 3.0)]].concat());
     let tally = stage.visit(client)?;
     tally.must_be_true()?;
     ensure!(tally.bytes > 0, "the server has never answered");
-    victim.must_end(PATIENCE)?;
+    victim.must_end(HANG)?;
     Ok(tally.to_string())
 }
 
@@ -543,7 +543,7 @@ fn no_memory(stage: &Stage<'_>) -> Result<String> {
 fn stopped(stage: &Stage<'_>) -> Result<String> {
     let mut victim = stage.serve()?;
     let pause = stage.seconds(1.0);
-    let patience = (PATIENCE + pause).as_secs().to_string();
+    let patience = (HANG + pause).as_secs().to_string();
     let words = ["steady", "-n", "4", "-h", "-p", &patience, "-t", &seconds(stage, 4.0)];
     let mut client = Dialogue::start(stage.client(&victim, &words))?;
     for pid in [victim.pid(), client.program().pid()] {
@@ -552,7 +552,7 @@ fn stopped(stage: &Stage<'_>) -> Result<String> {
         thread::sleep(pause);
         launch::signal(pid, libc::SIGCONT)?;
     }
-    stage.witness(client, Claim::Smc, PATIENCE + stage.seconds(4.0))?;
+    stage.witness(client, Claim::Smc, HANG + stage.seconds(4.0))?;
     victim.must_be_alive()?;
     Ok(format!("{:.1} s each", pause.as_secs_f64()))
 }
@@ -567,7 +567,7 @@ fn doomed(stage: &Stage<'_>) -> Result<String> {
     stage.attack(&mut victim, attack_s, |victim| {
         let words = [victim.port.to_string(), stage.house.next_seed(), seconds(stage, DOOMED)];
         let doomed = stage.house.launcher.launch(Transport::Smc, &stage.house.doomed, words);
-        Ok(launch::run(doomed, PATIENCE + stage.seconds(DOOMED))?.trim().to_owned())
+        Ok(launch::run(doomed, HANG + stage.seconds(DOOMED))?.trim().to_owned())
     })
 }
 
@@ -580,7 +580,7 @@ fn storm(stage: &Stage<'_>) -> Result<String> {
         let words = ["storm", "-n", "8", "-t", &seconds(stage, 1.0)];
         let plain = Dialogue::start(stage.client_over(Transport::Tcp, victim, &words))?;
         let mut sum = must_do_well(stage, stage.client(victim, &words))?;
-        let said = plain.finish(PATIENCE).context("plain clients")?;
+        let said = plain.finish(HANG).context("plain clients")?;
         sum.add(&Tally::parse(said.trim())?);
         Ok(sum.to_string())
     })
@@ -596,7 +596,7 @@ fn crowd(stage: &Stage<'_>) -> Result<String> {
     let count = (CROWD * stage.house.seconds) as u32;
     let words = ["crowd", "-n", &count.to_string(), "-h", "-t", &seconds(stage, 2.0)];
     let client = Dialogue::start(stage.client(&victim, &words))?;
-    stage.witness(client, Claim::Smc, PATIENCE + stage.seconds(4.0))?;
+    stage.witness(client, Claim::Smc, HANG + stage.seconds(4.0))?;
     victim.must_be_alive()?;
     Ok(format!("{count} connections"))
 }
@@ -632,14 +632,14 @@ fn all_must_move(stage: &Stage<'_>, clients: u32, each: u32) -> Result<String> {
     let allow = |command: &mut Command| hardship::limit(command, libc::RLIMIT_NOFILE, descriptors);
     let mut victim = stage.serve_with(allow)?;
     let each_word = each.to_string();
-    let words = ["crowd", "-n", &each_word, "-h", "-p", "20", "-t", &seconds(stage, 4.0)];
+    let words = ["crowd", "-n", &each_word, "-h", "-t", &seconds(stage, 4.0)];
     let start = |_| {
         let mut client = stage.client(&victim, &words);
         allow(&mut client);
         Dialogue::start(client)
     };
     let dialogues = (0..clients).map(start).collect::<Result<Vec<_>>>()?;
-    let seen = stage.look_at_both(dialogues, &victim, PATIENCE + stage.seconds(10.0))?;
+    let seen = stage.look_at_both(dialogues, &victim, HANG + stage.seconds(10.0))?;
     let count = clients * each;
     if stage.house.launcher.observer().is_some() {
         seen.must_all_be_smc(2 * count as usize)?;
@@ -667,7 +667,7 @@ fn leaks(stage: &Stage<'_>) -> Result<String> {
     let words = ["cycles", "-c", &cycles.to_string()];
     launch::run(stage.client(&victim, &words), stage.seconds(CYCLES_PATIENCE))?;
     for _ in 0..visitors {
-        launch::run(stage.client(&victim, &["cycles", "-c", "2"]), PATIENCE)?;
+        launch::run(stage.client(&victim, &["cycles", "-c", "2"]), HANG)?;
     }
     let after = stage.await_rest(&mut victim, &before, LEAK_KB)?;
     Ok(format!("{cycles} connections, {visitors} processes: {before}, then {after}"))

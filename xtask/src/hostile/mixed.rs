@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::stage::{PATIENCE, Stage, Tally, Victim};
+use super::stage::{Stage, Tally, Victim};
 use crate::bench::launch::{self, Dialogue, Transport};
-use crate::suite::Lacking;
+use crate::suite::{HANG, Lacking};
 
 /// So many times as long as another attack: a minute, if nothing else was said.
 const TIMES: f64 = 120.0;
@@ -48,7 +48,7 @@ pub(super) fn mixed(stage: &Stage<'_>) -> Result<String> {
 }
 
 fn must_have_no_connection(stage: &Stage<'_>, victim: &Victim) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + HANG;
     loop {
         let (smc, tcp) = stage.house.witness.look(&[victim.pid()])?.counts();
         if smc + tcp == 0 {
@@ -67,11 +67,11 @@ fn all_at_once(stage: &Stage<'_>, victim: &mut Victim) -> Result<String> {
     while Instant::now() < end {
         kill_one(stage, victim)?;
         killed += 1;
-        launch::run(scripted(stage, victim), PATIENCE).context("the scripted client")?;
-        launch::run(datagrams(stage, victim), PATIENCE).context("the datagrams")?;
+        launch::run(scripted(stage, victim), HANG).context("the scripted client")?;
+        launch::run(datagrams(stage, victim), HANG).context("the datagrams")?;
         victim.must_be_alive()?;
     }
-    let patience = PATIENCE + duration / 4;
+    let patience = HANG + duration / 4;
     let mut sum = Tally::default();
     for (name, client) in honest {
         let said = client.finish(patience).context(name)?;
@@ -91,7 +91,7 @@ type Named = (&'static str, Dialogue);
 /// Those that must do well, to the last byte.
 fn honest_clients(stage: &Stage<'_>, victim: &Victim, duration: Duration) -> Result<Vec<Named>> {
     let seconds = duration.as_secs_f64().to_string();
-    let words = ["storm", "-n", THREADS, "-p", "20", "-t", &seconds];
+    let words = ["storm", "-n", THREADS, "-t", &seconds];
     let late = stage.late_client(victim, &words);
     let early = stage.client(victim, &words);
     let plain = stage.client_over(Transport::Tcp, victim, &words);

@@ -5,8 +5,9 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::small_group::SmallGroup;
-use super::stage::{PATIENCE, Stage};
+use super::stage::Stage;
 use crate::bench::launch::{self, Dialogue, Transport};
+use crate::suite::HANG;
 use crate::suite::Lacking;
 
 /// States of one process that are looked at. One is 11 MiB, if it is full.
@@ -26,17 +27,17 @@ pub(super) fn sparse_states(stage: &Stage<'_>) -> Result<String> {
     let words = [script.as_os_str(), STATES.to_string().as_ref()].map(ToOwned::to_owned);
     let mut claimant =
         Dialogue::start(stage.house.launcher.launch(Transport::Smc, "python3", words))?;
-    claimant.await_line("ready", PATIENCE)?;
+    claimant.await_line("ready", HANG)?;
     let mut peak = 0;
     for words in COMMANDS {
         let group = SmallGroup::new(OBSERVER_MEMORY)?;
         let mut command = Command::new(sidestep);
         command.args(words);
         group.enclose(&mut command);
-        launch::run(command, PATIENCE).with_context(|| format!("sidestep {}", words.join(" ")))?;
+        launch::run(command, HANG).with_context(|| format!("sidestep {}", words.join(" ")))?;
         peak = peak.max(group.peak()?);
     }
-    let exists: u64 = claimant.finish(PATIENCE)?.trim().parse()?;
+    let exists: u64 = claimant.finish(HANG)?.trim().parse()?;
     // A page for each, and one for the word of `demote`.
     ensure!(exists <= STATES * 8, "{exists} KiB of the states exist");
     Ok(format!("{} MiB at most for {STATES} states, of which {exists} KiB exist", peak >> 20))

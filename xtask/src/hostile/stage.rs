@@ -13,13 +13,8 @@ use anyhow::{Context, Result, bail, ensure};
 use super::hardship;
 use super::vitals::Vitals;
 use crate::bench::launch::{self, Dialogue, Launcher, Program, Transport};
+use crate::suite::HANG;
 use crate::witness::{Claim, Evidence, Witness};
-
-/// Added to what a program takes anyway: beyond that it hangs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-
-/// How long a victim may take to get over an attack.
-const REST_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Pause between two looks at it.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -188,7 +183,7 @@ impl Stage<'_> {
     /// **Errors**: it hangs or crashes, or a connection ended as none may: any
     /// way but well, or, if it forgives (`-f`), in a call that did not return.
     pub(crate) fn visit(&self, command: Command) -> Result<Tally> {
-        let said = launch::run(command, PATIENCE + self.seconds(1.0))?;
+        let said = launch::run(command, HANG + self.seconds(1.0))?;
         Tally::parse(said.lines().last().unwrap_or_default())
     }
 
@@ -208,7 +203,7 @@ impl Stage<'_> {
         let honest = ["steady", "-n", HONEST, "-h", "-t", &seconds.to_string()];
         let honest = Dialogue::start(self.client(victim, &honest))?;
         let remark = attack(victim)?;
-        let patience = PATIENCE + Duration::from_secs_f64(seconds);
+        let patience = HANG + Duration::from_secs_f64(seconds);
         self.witness(honest, Claim::Smc, patience).context("the honest client")?;
         victim.must_be_alive()?;
         self.await_rest(victim, &before, GROWTH_KB)?;
@@ -258,7 +253,7 @@ impl Stage<'_> {
         }
         let seen = self.house.witness.look(&pids)?;
         for client in clients {
-            client.finish(PATIENCE)?;
+            client.finish(HANG)?;
         }
         Ok(seen)
     }
@@ -283,7 +278,7 @@ impl Stage<'_> {
         before: &Vitals,
         growth_kb: u64,
     ) -> Result<Vitals> {
-        let deadline = Instant::now() + REST_PATIENCE;
+        let deadline = Instant::now() + HANG;
         loop {
             // What belongs to dead peers is given back when another one comes.
             self.pass_by(victim)?;
@@ -297,7 +292,7 @@ impl Stage<'_> {
     }
 
     fn pass_by(&self, victim: &mut Victim) -> Result<()> {
-        let said = launch::run(self.client(victim, &["cycles", "-c", "2"]), PATIENCE);
+        let said = launch::run(self.client(victim, &["cycles", "-c", "2"]), HANG);
         victim.must_be_alive()?;
         said.context("a client at rest").map(drop)
     }

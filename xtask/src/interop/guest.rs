@@ -16,11 +16,7 @@ use sidestep_guest::{
 
 use super::lan::{Lan, Member};
 use crate::bench::launch::{self, Dialogue};
-
-/// For a machine that is emulated to start, beside another.
-const BOOT_PATIENCE: Duration = Duration::from_secs(60);
-/// For an order that takes no time of its own.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+use crate::suite::HANG;
 
 /// Lines of a console worth showing.
 const TAIL_LINES: usize = 20;
@@ -82,7 +78,7 @@ impl Guest {
 
     /// **Errors**: it has not started in time; the text has the end of its console.
     pub(crate) fn await_ready(&mut self) -> Result<()> {
-        match self.event(Job(0), BOOT_PATIENCE) {
+        match self.event(Job(0), HANG) {
             Ok(Event::Ready) => Ok(()),
             Ok(other) => bail!("{self}: {other:?} instead of being ready"),
             Err(error) => Err(error.context("it does not start")),
@@ -129,7 +125,7 @@ impl Guest {
         let is_server = talk.role == sidestep_guest::Role::Server;
         let job = self.order(Order::Talk(talk))?;
         if is_server {
-            match self.event(job, PATIENCE)? {
+            match self.event(job, HANG)? {
                 Event::Listening => {}
                 Event::Failed(reason) => bail!("{self}: {reason}"),
                 other => bail!("{self}: {other:?} instead of listening"),
@@ -212,12 +208,12 @@ impl Guest {
             return Ok(());
         }
         self.order(Order::PowerOff)?;
-        self.machine.finish(PATIENCE).map(drop)
+        self.machine.finish(HANG).map(drop)
     }
 
     fn ask(&mut self, order: Order) -> Result<Answer> {
         let job = self.order(order)?;
-        self.finish(job, PATIENCE)
+        self.finish(job, HANG)
     }
 
     fn order(&mut self, order: Order) -> Result<Job> {

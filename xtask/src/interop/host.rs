@@ -13,9 +13,8 @@ use super::lan::{BRIDGE, Lan, SECOND};
 use super::{PNET_ID, UEID};
 use crate::bench::launch::{self, Dialogue, Program};
 use crate::enclosure::Group;
+use crate::suite::HANG;
 
-/// For one of them to begin, or to end.
-const PATIENCE: Duration = Duration::from_secs(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Both, until this is dropped, for the programs of a control group.
@@ -39,7 +38,7 @@ impl Host {
         agent.arg("agent").arg("--cgroup").arg(group.at());
         agent.arg("--socket").arg(scratch.join("agent.sock"));
         let mut agent = Dialogue::start(agent)?;
-        agent.await_line("sidestep agent: the TCP option", PATIENCE)?;
+        agent.await_line("sidestep agent: the TCP option", HANG)?;
         let gateway = start_gateway(sidestep, &group, lan, &scratch)?;
         Ok(Self { gateway, _agent: agent, group, sidestep: sidestep.to_owned(), scratch })
     }
@@ -47,7 +46,7 @@ impl Host {
     /// Ends the gateway, and starts another, which knows no link group.
     pub(super) fn restart_gateway(&mut self, lan: &Lan, network: Network) -> Result<()> {
         launch::signal(self.gateway.pid(), libc::SIGTERM)?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + HANG;
         while !self.gateway.has_ended()? {
             ensure!(Instant::now() < deadline, "the gateway does not end");
             thread::sleep(POLL_INTERVAL);
@@ -74,7 +73,7 @@ fn start_gateway(sidestep: &Path, group: &Group, lan: &Lan, scratch: &Path) -> R
     lan.enclose(&mut command);
     enclose(&mut command, group, scratch);
     let mut gateway = Program::start(command, scratch)?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + HANG;
     while !gateway.printed().contains("sidestep gateway: ") {
         gateway.must_be_alive()?;
         if Instant::now() > deadline {

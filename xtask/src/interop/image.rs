@@ -8,20 +8,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use super::kernel::Kernel;
 use crate::bench::launch;
+use crate::suite::HANG;
 
 /// The modules that a guest needs, besides those that these need. Their order is free, but for
 /// one that another finds by what it does: `rdma_rxe` asks the kernel for any CRC-32.
 const MODULES: [&str; 7] =
     ["virtio_net", "crc32_generic", "rdma_rxe", "smc", "smc_diag", "tcp_diag", "sch_netem"];
-
-/// For a tool of the host.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Writes an initramfs.
 ///
@@ -51,7 +48,7 @@ pub(crate) fn write(to: &Path, kernel: &Kernel, program: &Path, busybox: &Path) 
 pub(super) fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     let mut ask = Command::new("ldd");
     ask.arg(program);
-    Ok(files_in(&launch::run(ask, PATIENCE)?))
+    Ok(files_in(&launch::run(ask, HANG)?))
 }
 
 /// The files that `ldd` names: `libc.so.6 => /lib/libc.so.6 (0x…)`, and the dynamic linker without

@@ -10,7 +10,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 
@@ -19,7 +18,7 @@ use super::image;
 use super::lan::{Lan, Member};
 use crate::bench::launch::{self, Program};
 use crate::debian;
-use crate::suite::Lacking;
+use crate::suite::{HANG, Lacking};
 
 /// libibverbs, its drivers, and what it uses; none of it is installed on the host.
 const PACKAGES: [&str; 4] =
@@ -30,9 +29,6 @@ pub(super) const LIBRARY: &str = "library";
 
 /// Where the host hands archives out.
 const PORT: u16 = 5_001;
-/// For tools of the host.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// Archives, in a directory.
 pub(super) struct Kit(PathBuf);
 
@@ -60,7 +56,7 @@ impl Kit {
             })?;
             let mut unpack = Command::new("dpkg-deb");
             unpack.arg("-x").arg(&file).arg(&root);
-            launch::run(unpack, PATIENCE)?;
+            launch::run(unpack, HANG)?;
         }
         self.pack(LIBRARY)
     }
@@ -93,7 +89,7 @@ impl Kit {
         let unfinished = self.0.join("unfinished.tar");
         let mut pack = Command::new("tar");
         pack.arg("-c").arg("-f").arg(&unfinished).arg("-C").arg(self.0.join(name)).arg(".");
-        launch::run(pack, PATIENCE)?;
+        launch::run(pack, HANG)?;
         Ok(fs::rename(&unfinished, self.archive(name))?)
     }
 

@@ -24,10 +24,8 @@ use anyhow::{Context, Result, ensure};
 
 use crate::bench::launch::{self, Program};
 use crate::enclosure;
-use crate::suite::Lacking;
+use crate::suite::{HANG, Lacking};
 
-/// For a tool to do its work.
-const PATIENCE: Duration = Duration::from_secs(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The bridge, which is also the host's interface.
@@ -121,7 +119,7 @@ impl Lan {
         let mut command = Command::new("ip");
         command.args(words);
         self.enclose(&mut command);
-        launch::run(command, PATIENCE).map(drop)
+        launch::run(command, HANG).map(drop)
     }
 
     /// Pulls the cable of an interface of the host's end, or puts it back.
@@ -172,7 +170,7 @@ impl Capture {
         command.args(["-B", "65536", "-w"]).arg(directory.join(PACKETS));
         lan.enclose(&mut command);
         let mut program = Program::start(command, &directory)?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + HANG;
         while !program.printed().contains("listening on") {
             program.must_be_alive()?;
             ensure!(Instant::now() < deadline, "tcpdump does not listen");
@@ -194,7 +192,7 @@ impl Capture {
     /// Ends it, be it complete or not.
     pub(crate) fn end(mut self) -> Result<Captured> {
         launch::signal(self.program.pid(), libc::SIGINT)?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + HANG;
         while !self.program.has_ended()? {
             ensure!(Instant::now() < deadline, "tcpdump does not end");
             thread::sleep(POLL_INTERVAL);

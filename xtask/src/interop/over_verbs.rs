@@ -17,9 +17,10 @@ use anyhow::{Context, Result, bail, ensure};
 use sidestep_guest::{Answer, Event, Mode, Play, Report, Role, SocketKind, Talk};
 
 use super::ground::{Case, decoded_must_show, dissected, echo_of, must_be_smc_r};
-use super::guest::{Guest, PATIENCE};
+use super::guest::Guest;
 use super::kit::{self, Kit};
 use super::{PNET_ID, PORT, Scene, UEID, talk};
+use crate::suite::HANG;
 
 pub(super) const CASES: [Case; 1] = [("verbs-sidestep", verbs_sidestep)];
 
@@ -271,7 +272,7 @@ fn text(guest: &mut Guest, file: &str) -> Result<String> {
 
 /// Waits until a file has a text so many times.
 fn await_text(guest: &mut Guest, file: &str, wanted: &str, times: usize) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + HANG;
     loop {
         let said = text(guest, file)?;
         if said.matches(wanted).count() >= times {

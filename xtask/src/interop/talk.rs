@@ -9,11 +9,12 @@ use sidestep_guest::{Answer, Event, Play, Report, Role, SocketKind, Talk};
 
 use super::lan::Lan;
 use crate::bench::launch::Dialogue;
+use crate::suite::HANG;
 
 /// For a talk between emulated machines, all in all, without pauses and but a few bytes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = HANG;
 /// For each call of a talk, so that the end that waits says what it was that did not come.
-const CALL_PATIENCE_MS: u32 = 30_000;
+const CALL_PATIENCE_MS: u32 = 120_000;
 
 /// For a talk of this kind, all in all.
 pub(crate) fn patience(play: &Play) -> Duration {

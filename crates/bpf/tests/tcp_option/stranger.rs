@@ -20,7 +20,7 @@ const SYN_ACK: u8 = 0x12;
 impl Stranger {
     pub(crate) fn new(addresses: [Ipv4Addr; 2]) -> Self {
         let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::TCP)).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(300))).unwrap();
         Self { socket, addresses }
     }
 

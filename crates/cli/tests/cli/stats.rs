@@ -2,7 +2,6 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -122,9 +121,7 @@ fn a_watch_ends_when_nobody_reads_it() {
     command.args(["stats", "--watch", "0.1"]).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     drop(child.stdout.take());
-    let begun = Instant::now();
     child.wait().unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(30));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -83,14 +83,19 @@ pub(crate) fn as_user(user: u32, mut command: Command) -> Command {
 
 impl Running {
     /// Starts it and waits for its first line: a server listens, a client has talked.
-    pub(crate) fn start(mut command: Command) -> Self {
+    pub(crate) fn start(command: Command) -> Self {
+        Self::try_start(command).expect("it is ready, or done")
+    }
+
+    /// None: it could not do what it was told.
+    pub(crate) fn try_start(mut command: Command) -> Option<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let mut said = BufReader::new(child.stdout.take().unwrap());
+        let said = BufReader::new(child.stdout.take().unwrap());
+        let mut it = Self { child, said };
         let mut line = String::new();
-        said.read_line(&mut line).unwrap();
-        assert!(line == "ready\n" || line == "done\n", "{line:?}");
-        Self { child, said }
+        it.said.read_line(&mut line).unwrap();
+        (line == "ready\n" || line == "done\n").then_some(it)
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -119,15 +124,17 @@ pub(crate) fn free_port() -> String {
     listener.local_addr().unwrap().port().to_string()
 }
 
-/// Tries until it succeeds: what one program has done the other may still have to see.
+/// Tries until it succeeds: what one program has done the other may still have to see. Only a hang
+/// takes as long as it waits, however busy the machine is.
 pub(crate) fn eventually<T>(what: &str, mut f: impl FnMut() -> Option<T>) -> T {
-    for _ in 0..200 {
+    let deadline = Instant::now() + Duration::from_secs(300);
+    loop {
         if let Some(value) = f() {
             return value;
         }
+        assert!(Instant::now() < deadline, "in vain: {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
-    panic!("{what}")
 }
 
 /// How the connection of an end in this role travels, and why, once that is decided.

@@ -3,7 +3,6 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
-use std::time::Duration;
 
 use serde_json::Value;
 
@@ -183,7 +182,7 @@ fn the_rules_are_for_slow_connections_too() {
     let mut client = talk.moved(&[], &["late", &port.to_string()]);
     client.env("SIDESTEP_CONFIG", &config);
     let server = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(500));
+        eventually("the client waits", || waits_for(port).then_some(()));
         let _first = listener.accept().unwrap();
         let mut stream = listener.accept().unwrap().0;
         let mut bytes = [0; 5];
@@ -197,6 +196,14 @@ fn the_rules_are_for_slow_connections_too() {
     assert!(text(&stays, "rule").starts_with("policy.exclude_ports = "), "{stays:#}");
     drop(server.join().unwrap());
     client.finish();
+}
+
+/// Whether a connection to this port has sent its first packet and has no answer.
+fn waits_for(port: u16) -> bool {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    // The addresses of both ends, and `TCP_SYN_SENT`.
+    let words = format!(":{port:04X} 02 ");
+    table.lines().any(|line| line.contains(&words))
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn what_sleeps_when_it_is_closed_holds_up_nobody() {
 }
 
 /// Longer than anything else takes.
-const LINGER: Duration = Duration::from_secs(120);
+const LINGER: Duration = Duration::from_secs(600);
 
 /// Each half waits for the other, in vain.
 #[test]

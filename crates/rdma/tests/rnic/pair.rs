@@ -12,7 +12,7 @@ use sidestep_rdma::soft::{Event, Rnic};
 use sidestep_wire::{QpNumber, RmbAddress};
 
 pub(crate) const MEMORY_LEN: usize = 256 << 10;
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Memory that is never given back.
 pub(crate) fn memory(len: usize) -> Arc<Shared> {
