@@ -53,6 +53,7 @@ pub mod lock;
 pub mod map;
 #[cfg(not(loom))]
 pub mod mirror;
+pub mod names;
 #[cfg(not(loom))]
 pub mod rights;
 pub mod ring;

@@ -278,29 +278,19 @@ pub fn is_eventfd(fd: i32) -> bool {
 
 /// The name of a descriptor of this process.
 fn path_of(fd: i32) -> ProcPath {
-    proc_path(b"/proc/self/fd/", fd)
+    proc_path(b"/proc/self/fd/", fd as u32, b"")
 }
 
 /// A path in `/proc` with NULs behind it.
 type ProcPath = [u8; 32];
 
-/// The path of an entry with a number, below a directory with a short name.
-fn proc_path(directory: &[u8], number: i32) -> ProcPath {
+/// The path of an entry with a number, below a directory and with a name behind it, both short.
+fn proc_path(directory: &[u8], number: u32, name: &[u8]) -> ProcPath {
     let mut path = [0; size_of::<ProcPath>()];
     let start = directory.len();
     path[..start].copy_from_slice(directory);
-    let mut digits = [0u8; 10];
-    let (mut n, mut rest) = (0, number);
-    loop {
-        digits[n] = b'0' + (rest % 10) as u8;
-        (n, rest) = (n + 1, rest / 10);
-        if rest == 0 {
-            break;
-        }
-    }
-    for i in 0..n {
-        path[start + i] = digits[n - 1 - i];
-    }
+    let end = start + write_decimal(number, &mut path[start..]);
+    path[end..end + name.len()].copy_from_slice(name);
     path
 }
 
@@ -705,7 +695,7 @@ impl Default for ControlBuffer {
 /// number is another one, or there are more.
 fn is_known_by_one_number(pidfd: i32, pid: u32) -> bool {
     let mut about = [0; 512];
-    let path = proc_path(b"/proc/self/fdinfo/", pidfd);
+    let path = proc_path(b"/proc/self/fdinfo/", pidfd as u32, b"");
     let path = core::ffi::CStr::from_bytes_until_nul(&path);
     let len = path.map_or(0, |path| read_file(path, &mut about).unwrap_or(0));
     let mut lines = about[..len].split(|byte| *byte == b'\n');
@@ -1116,20 +1106,33 @@ pub fn ring_eventfd(fd: i32) -> Result {
 /// Keeps the old number when there is none free up there.
 #[must_use]
 pub fn move_up(fd: i32) -> i32 {
-    let mut floor = hidden_fd_floor();
-    while let Ok(high) = fcntl(fd, libc::F_DUPFD_CLOEXEC, floor) {
-        let high = high as i32;
-        if is_name_of_moved(high) {
-            close_number(high);
-            floor = high as usize + 1;
-            continue;
+    match copy_up(fd) {
+        Ok(high) => {
+            close_number(fd);
+            high
         }
-        close_number(fd);
-        hide(high, true);
-        return high;
+        Err(_) => {
+            hide(fd, true);
+            fd
+        }
     }
-    hide(fd, true);
-    fd
+}
+
+/// A copy of a descriptor at a high number, out of the program's sight.
+///
+/// # Errors
+/// `EINVAL` or `EMFILE` where there is none free up there.
+pub fn copy_up(fd: i32) -> Result<i32> {
+    let mut floor = hidden_fd_floor();
+    loop {
+        let high = fcntl(fd, libc::F_DUPFD_CLOEXEC, floor)? as i32;
+        if !is_name_of_moved(high) {
+            hide(high, true);
+            return Ok(high);
+        }
+        close_number(high);
+        floor = high as usize + 1;
+    }
 }
 
 /// A copy of a descriptor at a high number that is not needed in any case: `None` where
@@ -1334,6 +1337,45 @@ pub fn has_thread(tid: u32) -> bool {
     // SAFETY: signal 0 sends nothing.
     let asked = unsafe { call!(tgkill, pid(), tid, 0) };
     asked != Err(Errno(libc::ESRCH))
+}
+
+/// CPU time that a thread of this process has used, in nanoseconds.
+///
+/// # Errors
+/// `EINVAL` if there is no such thread.
+pub fn thread_ns(tid: u32) -> Result<u64> {
+    /// `CPUCLOCK_SCHED`, and `CPUCLOCK_PERTHREAD_MASK`: `linux/posix-timers.h`.
+    const RUN_TIME_OF_THREAD: i32 = 2 | 4;
+    let clock = !(tid as i32) << 3 | RUN_TIME_OF_THREAD;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel fills one timespec.
+    unsafe { call!(clock_gettime, clock, &raw mut time) }?;
+    Ok(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// Whether a thread of this process is blocked in the kernel, in a sleep that signals end.
+///
+/// # Errors
+/// There is no such thread, or no `/proc`.
+pub fn is_asleep(tid: u32) -> Result<bool> {
+    let path = proc_path(b"/proc/self/task/", tid, b"/stat");
+    let mut stat = [0; 128];
+    let path = core::ffi::CStr::from_bytes_until_nul(&path).map_err(|_| Errno(libc::EINVAL))?;
+    let len = read_file(path, &mut stat)?;
+    // The name of the thread comes before its state, in parentheses, and may hold some.
+    let name_end = stat[..len].iter().rposition(|byte| *byte == b')');
+    Ok(name_end.and_then(|at| stat.get(at + 2)) == Some(&b'S'))
+}
+
+/// Writes a number in decimal: how many digits.
+fn write_decimal(number: u32, into: &mut [u8]) -> usize {
+    let len = number.checked_ilog10().unwrap_or(0) as usize + 1;
+    let mut rest = number;
+    for place in into[..len].iter_mut().rev() {
+        *place = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    len
 }
 
 /// Sends `signal` to the calling thread, as the kernel does with SIGPIPE.
@@ -1556,9 +1598,10 @@ pub fn open_append(path: &core::ffi::CStr) -> Result<i32> {
 pub fn is_ending(pid: u32) -> bool {
     /// `PF_EXITING` of the kernel's `linux/sched.h`.
     const EXITING: u32 = 4;
-    let mut path = [0; 24];
+    let path = proc_path(b"/proc/", pid, b"/stat");
     let mut stat = [0; 512];
-    let Ok(len) = read_file(stat_path(pid, &mut path), &mut stat) else { return !exists(pid) };
+    let read = core::ffi::CStr::from_bytes_until_nul(&path).map(|path| read_file(path, &mut stat));
+    let Ok(Ok(len)) = read else { return !exists(pid) };
     // The name comes second, in parentheses, and may hold any letter; behind it stand state,
     // parent, group, session, terminal, its group, and the flags.
     let name_ends = stat[..len].iter().rposition(|byte| *byte == b')').unwrap_or(0);
@@ -1566,22 +1609,6 @@ pub fn is_ending(pid: u32) -> bool {
     let is_dead = words.next().is_some_and(|state| matches!(state, b"Z" | b"X"));
     let flags = words.nth(5).and_then(|word| core::str::from_utf8(word).ok()?.parse::<u32>().ok());
     is_dead || flags.is_some_and(|flags| flags & EXITING != 0)
-}
-
-/// The path of a process's `stat`, written into `room`.
-fn stat_path(pid: u32, room: &mut [u8; 24]) -> &core::ffi::CStr {
-    let mut digits = [0; 10];
-    let mut at = digits.len();
-    let mut left = pid;
-    while left > 0 || at == digits.len() {
-        at -= 1;
-        digits[at] = b'0' + (left % 10) as u8;
-        left /= 10;
-    }
-    let parts: [&[u8]; 4] = [b"/proc/", &digits[at..], b"/stat", b"\0"];
-    let mut bytes = parts.iter().flat_map(|part| part.iter());
-    room.fill_with(|| bytes.next().copied().unwrap_or(0));
-    core::ffi::CStr::from_bytes_until_nul(room).unwrap_or(c"")
 }
 
 /// Whether a process has ended: it does not exist, or is a zombie child of ours.

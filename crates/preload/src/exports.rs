@@ -534,17 +534,26 @@ pub(crate) fn forget_stale(fd: i32) -> i32 {
     fd
 }
 
-fn accepted(listener: i32, fd: i32, flags: i32) -> i32 {
+/// Accepts by `call`, which may sleep: the listener is the one that the number meant before.
+fn accepting(listener: i32, flags: i32, call: impl FnOnce() -> i32) -> i32 {
+    let known = descriptors::peek(listener);
+    let fd = call();
     if fd < 0 {
         return fd;
     }
-    let known = descriptors::peek(listener);
-    let is_tcp = known.is_some() || quietly(|| meeting::recognise_listener(listener));
+    // One that is not known yet cannot be by a number that is another's now.
+    let is_tcp = known.is_some()
+        || descriptors::peek(listener).is_none()
+            && quietly(|| meeting::recognise_listener(listener));
+    let known = match known {
+        None => descriptors::peek(listener),
+        known => known,
+    };
     if !is_tcp {
         return forget_stale(fd);
     }
     quietly(|| {
-        if !young::begin_server(fd, listener) {
+        if !young::begin_server(fd, known, listener) {
             accept_with_object(fd, flags & libc::SOCK_NONBLOCK != 0, known, listener);
         }
     });
@@ -581,9 +590,16 @@ fn connected(fd: i32, port: u16) {
 
 /// What the listener was given is for the accepted socket as well.
 fn inherit(sock: &Sock, known: &Sock, listener: i32) {
+    if !descriptors::leads_to(listener, known) {
+        // Closed while its `accept` slept: another object may be there by now.
+        return;
+    }
     sock.inherit(known);
     let is_settled = known.is_marked() && descriptors::leads_to(listener, known);
-    if !is_settled && let Some(known) = descriptors::sock(listener) {
+    if !is_settled
+        && let Some(known) =
+            descriptors::sock(listener).filter(|now| core::ptr::eq(now.sock(), known))
+    {
         sock.inherit(&known);
         meeting::mark_listener(&known, listener);
     }
@@ -656,13 +672,11 @@ export! {
     }
 
     fn accept(fd: i32, address: Address, len: Length) -> i32 {
-        // SAFETY: passed on.
-        accepted(fd, unsafe { real::accept(fd, address, len) }, 0)
+        accepting(fd, 0, plain!(real::accept(fd, address, len)))
     }
 
     fn accept4(fd: i32, address: Address, len: Length, flags: i32) -> i32 {
-        // SAFETY: passed on.
-        accepted(fd, unsafe { real::accept4(fd, address, len, flags) }, flags)
+        accepting(fd, flags, plain!(real::accept4(fd, address, len, flags)))
     }
 
     fn close(fd: i32) -> i32 {

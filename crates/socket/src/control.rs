@@ -1,6 +1,7 @@
 //! How connections end, and what options, `ioctl` and `shutdown` do to them.
 
 use crate::descriptors::Use;
+use crate::file::File;
 use crate::pool::Held;
 use crate::sock::{Conn, Phase, Sock};
 use crate::{Answer, Errno, switch, urgent, wait};
@@ -35,16 +36,16 @@ pub fn reset(slot: &Slot, conn: &Conn, what: &dyn Display) -> Errno {
 
 /// The peer says that the connection was torn down. What our own kernel says of that comes
 /// first: it may have been this end.
-fn follow_abort(slot: &Slot, conn: &Conn, fd: i32) {
+fn follow_abort(slot: &Slot, conn: &Conn, file: File<'_>) {
     let peer = conn.theirs.sending.flags.load(Ordering::Acquire);
     if peer & said::ABORT != 0 && slot.flags.load(Ordering::Acquire) & flag::RESET == 0 {
-        take_tcp_error(slot, conn, fd);
+        take_tcp_error(slot, conn, file);
     }
 }
 
 /// With the ring drained: whether and how input has ended.
-pub(crate) fn end_of_input(slot: &Slot, conn: &Conn, fd: i32) -> Option<End> {
-    follow_abort(slot, conn, fd);
+pub(crate) fn end_of_input(slot: &Slot, conn: &Conn, file: File<'_>) -> Option<End> {
+    follow_abort(slot, conn, file);
     let flags = slot.flags.load(Ordering::Acquire);
     let error = slot.error.load(Ordering::Relaxed) as Errno;
     let theirs = &conn.theirs.sending;
@@ -106,8 +107,8 @@ fn is_unread_by_peer(conn: &Conn) -> bool {
 }
 
 /// A send on a connection that is over for sending. `len`: bytes it wanted to send.
-pub(crate) fn send_after_end(slot: &Slot, conn: &Conn, fd: i32, len: usize) -> Answer {
-    follow_abort(slot, conn, fd);
+pub(crate) fn send_after_end(slot: &Slot, conn: &Conn, file: File<'_>, len: usize) -> Answer {
+    follow_abort(slot, conn, file);
     let error = slot.error.swap(0, Ordering::AcqRel) as Errno;
     if error != 0 {
         return Err(error);
@@ -128,7 +129,7 @@ pub(crate) fn send_after_end(slot: &Slot, conn: &Conn, fd: i32, len: usize) -> A
     if flags & flag::PEER_GONE == 0 {
         // The peer refuses it: the reset that its TCP would answer with is for both.
         conn.mine.sending.flags.fetch_or(said::ABORT, Ordering::SeqCst);
-        wait::wake_readers(slot, conn, fd);
+        wait::wake_readers(slot, conn, file);
     }
     note_late_write(slot);
     Ok(len)
@@ -151,19 +152,19 @@ pub(crate) fn peer_gone(slot: &Slot, conn: &Conn) {
 
 /// Our direction goes by TCP and the peer's has ended: what we sent after that is
 /// answered with a reset, as a late write is by [`send_after_end`].
-pub(crate) fn follow_late_reset(slot: &Slot, conn: &Conn, fd: i32) {
+pub(crate) fn follow_late_reset(slot: &Slot, conn: &Conn, file: File<'_>) {
     let flags = slot.flags.load(Ordering::Acquire);
     if flags & (flag::TCP_ENDED | flag::PEER_GONE) != 0 && sends_by_tcp(slot) {
-        take_tcp_error(slot, conn, fd);
+        take_tcp_error(slot, conn, file);
     }
 }
 
 /// Takes the error of the TCP connection for the program's next call. True: there was one.
-pub(crate) fn take_tcp_error(slot: &Slot, conn: &Conn, fd: i32) -> bool {
+pub(crate) fn take_tcp_error(slot: &Slot, conn: &Conn, file: File<'_>) -> bool {
     if slot.flags.load(Ordering::Acquire) & flag::RESET != 0 {
         return false;
     }
-    let error = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
+    let error = file.option(libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
     if error != 0 {
         note_tcp_error(slot, conn, error);
     }
@@ -174,6 +175,10 @@ pub(crate) fn take_tcp_error(slot: &Slot, conn: &Conn, fd: i32) -> bool {
 /// once bells go by TCP, it is the program's, for its next call; and the peer, whose TCP may
 /// know nothing of it, finds a reset.
 pub(crate) fn note_tcp_error(slot: &Slot, conn: &Conn, errno: Errno) {
+    if errno == libc::EBADF {
+        // The number is gone, which says nothing of the connection.
+        return;
+    }
     if !sends_by_tcp(slot) {
         if is_end_in_order(slot, conn, errno) {
             return peer_gone(slot, conn);
@@ -206,27 +211,32 @@ fn is_end_in_order(slot: &Slot, conn: &Conn, errno: Errno) -> bool {
     }
     match errno {
         // Behind a FIN; or no word about the connection.
-        libc::EPIPE | libc::EBADF | libc::ENOTSOCK | libc::ENOTCONN => true,
+        libc::EPIPE | libc::ENOTSOCK | libc::ENOTCONN => true,
         libc::ECONNRESET => peer & said::CLOSED != 0 || !conn.group.peer_runs(),
         _ => false,
     }
 }
 
 /// A call by TCP has failed: if that was a reset, the program knows of it now.
-pub(crate) fn note_reset_by_tcp(slot: &Slot, fd: i32) {
-    if sends_by_tcp(slot) && sys::socket_name(fd, true).is_err() {
+pub(crate) fn note_reset_by_tcp(slot: &Slot, file: File<'_>) {
+    if sends_by_tcp(slot) && !is_connected(file) {
         slot.flags.fetch_or(flag::RESET | flag::PEER_GONE, Ordering::AcqRel);
     }
 }
 
+/// Whether the kernel still knows a peer, or the number leads nowhere any more.
+fn is_connected(file: File<'_>) -> bool {
+    !matches!(file.call(|fd| sys::socket_name(fd, true)), Err(sys::Errno(libc::ENOTCONN)))
+}
+
 /// When a blocking send gives up: `SO_SNDTIMEO` from now on.
-pub(crate) fn send_deadline(fd: i32) -> Option<u64> {
-    time_out(fd, libc::SO_SNDTIMEO).map(|ns| sys::now_ns() + ns)
+pub(crate) fn send_deadline(file: File<'_>) -> Option<u64> {
+    time_out(file, libc::SO_SNDTIMEO).map(|ns| sys::now_ns() + ns)
 }
 
 /// `SO_SNDTIMEO` or `SO_RCVTIMEO` in nanoseconds.
-pub(crate) fn time_out(fd: i32, name: i32) -> Option<u64> {
-    let time: libc::timeval = sys::socket_option(fd, libc::SOL_SOCKET, name).ok()?;
+pub(crate) fn time_out(file: File<'_>, name: i32) -> Option<u64> {
+    let time: libc::timeval = file.option(libc::SOL_SOCKET, name).ok()?;
     let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000;
     (ns != 0).then_some(ns)
 }
@@ -244,19 +254,20 @@ pub fn shutdown(sock: &Use, fd: i32, how: i32) -> Option<Answer> {
     if !(libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
         return Some(Err(libc::EINVAL));
     }
-    wait::ask_kernel(slot, &conn, fd);
+    let file = File::of(sock, fd);
+    wait::ask_kernel(slot, &conn, file);
     // A connection that has ended is not connected any more.
-    let has_ended_by_tcp = || sends_by_tcp(slot) && sys::socket_name(fd, true).is_err();
+    let has_ended_by_tcp = || sends_by_tcp(slot) && !is_connected(file);
     if tcp_state(slot, &conn) == TCP_CLOSE || has_ended_by_tcp() {
         return Some(Err(libc::ENOTCONN));
     }
     if how != libc::SHUT_RD {
-        shut_writing(sock, slot, &conn, fd);
+        shut_writing(sock, slot, &conn, file);
     }
     if how != libc::SHUT_WR {
         slot.flags.fetch_or(flag::READ_SHUT, Ordering::SeqCst);
         // Wakes everybody who sleeps in `recv`, `poll` or `epoll_wait` on it.
-        kernel_shutdown(fd, libc::SHUT_RD);
+        kernel_shutdown(file, libc::SHUT_RD);
         sys::futex_wake(&slot.turn, i32::MAX);
     }
     let both = flag::READ_SHUT | flag::WRITE_SHUT;
@@ -287,25 +298,25 @@ pub fn after_disconnect(sock: &Use, fd: i32, had_ended: bool) {
         return;
     }
     if let (Some(_), Some(slot)) = (sock.conn(), sock.slot()) {
-        give_options_back(slot, fd);
+        give_options_back(slot, File::of(sock, fd));
         if had_ended {
             // The kernel's connection was open still, so it reports a reset that the
             // program's was beyond.
-            let _ = sys::socket_option::<i32>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
+            let _ = File::of(sock, fd).option::<i32>(libc::SOL_SOCKET, libc::SO_ERROR);
         }
     }
     crate::sock::start_anew(sock, fd);
 }
 
 /// Undoes what [`carry_options_over`] and its like have changed in the kernel.
-fn give_options_back(slot: &Slot, fd: i32) {
+fn give_options_back(slot: &Slot, file: File<'_>) {
     let set = |name, value| {
-        let _ = sys::set_socket_option(fd, libc::SOL_SOCKET, name, value);
+        let _ = file.set_option(libc::SOL_SOCKET, name, value);
     };
-    urgent::end_in_line(slot, fd);
+    urgent::end_in_line(slot, file);
     set(libc::SO_RCVLOWAT, slot.low_water.load(Ordering::Relaxed) as i32);
     let not_sent = slot.not_sent_low_water.load(Ordering::Relaxed) as i32;
-    let _ = sys::set_socket_option(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, not_sent);
+    let _ = file.set_option(libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, not_sent);
     if slot.flags.load(Ordering::Relaxed) & flag::PEEK_OFFSET != 0 {
         set(libc::SO_PEEK_OFF, slot.peek_offset.load(Ordering::Relaxed));
     }
@@ -334,25 +345,25 @@ fn tcp_state(slot: &Slot, conn: &Conn) -> u8 {
 /// Whether the connection has ended and `getpeername` says `ENOTCONN`.
 pub fn has_no_peer(sock: &Use, fd: i32) -> bool {
     let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return false };
-    wait::ask_kernel(slot, &conn, fd);
+    wait::ask_kernel(slot, &conn, File::of(sock, fd));
     tcp_state(slot, &conn) == TCP_CLOSE
 }
 
-fn shut_writing(sock: &Sock, slot: &Slot, conn: &Conn, fd: i32) {
+fn shut_writing(sock: &Sock, slot: &Slot, conn: &Conn, file: File<'_>) {
     {
         let sending = Held::enter(&slot.send_lock);
         let switched = slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0;
-        if switched || switch::send_into_ring(sock, slot, fd, conn, &sending) {
+        if switched || switch::send_into_ring(sock, slot, file, conn, &sending) {
             // Release: the producer cursor is final for whoever sees the flag.
             conn.mine.sending.flags.fetch_or(said::DONE, Ordering::SeqCst);
         } else {
             // Before the FIN, so that whoever sees the FIN sees the flag.
             conn.mine.sending.flags.fetch_or(said::FIN_BY_TCP, Ordering::SeqCst);
-            kernel_shutdown(fd, libc::SHUT_WR);
+            kernel_shutdown(file, libc::SHUT_WR);
         }
         slot.flags.fetch_or(flag::WRITE_SHUT, Ordering::SeqCst);
     }
-    wait::wake_readers(slot, conn, fd);
+    wait::wake_readers(slot, conn, file);
 }
 
 /// Both directions are shut down. TCP answers data that still arrives with a reset
@@ -364,26 +375,26 @@ fn refuse_data(conn: &Conn) {
     sending.closes.fetch_add(1, Ordering::Release);
 }
 
-fn kernel_shutdown(fd: i32, how: i32) {
-    let _ = sys::shutdown(fd, how);
+fn kernel_shutdown(file: File<'_>, how: i32) {
+    let _ = file.call(|fd| sys::shutdown(fd, how));
 }
 
-/// The last descriptor of this process goes. What TCP would do with unread bytes,
+/// The last descriptor of this process goes, and no call is under way. What TCP would do with unread bytes,
 /// the record says; stale bells are taken so that the kernel can send FIN.
-pub(crate) fn before_last_close(sock: &Sock, conn: &Conn, fd: i32) {
+pub(crate) fn before_last_close(sock: &Sock, conn: &Conn, file: File<'_>) {
     let Some(slot) = sock.slot() else { return };
     if slot.holders.load(Ordering::Acquire) > 1 {
         return;
     }
     if sock.home().is_some_and(|home| home.is_under_way(sock.slot_index())) {
-        return end_by_reset_unless_received(slot, conn, fd);
+        return file.call(|fd| end_by_reset_unless_received(slot, conn, fd));
     }
     let by_ring = switch::comes_by_ring(slot);
     let blind = slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0;
-    if (by_ring && has_unread(conn)) || (!blind && switch::data_queued(slot, conn, fd) > 0) {
+    if (by_ring && has_unread(conn)) || (!blind && switch::data_queued(slot, conn, file) > 0) {
         conn.mine.sending.flags.fetch_or(said::ABORT, Ordering::SeqCst);
     }
-    wait::drain_bells(slot, conn, fd);
+    wait::drain_bells(slot, conn, file);
     note_close(slot, conn);
 }
 
@@ -445,7 +456,7 @@ pub(crate) fn follow_linger_option(conn: &Conn, fd: i32) {
 /// `FIONREAD`: bytes that a receive would find now.
 pub fn readable_bytes(sock: &Use, fd: i32) -> Option<usize> {
     let (conn, slot) = (sock.conn()?, sock.slot()?);
-    Some(crate::readiness::countable(slot, &conn, fd))
+    Some(crate::readiness::countable(slot, &conn, File::of(sock, fd)))
 }
 
 /// `TIOCOUTQ`: bytes sent that the peer has not read. `None`: ask the kernel.
@@ -568,21 +579,22 @@ pub fn after_set_option(sock: &Use, fd: i32, level: i32, name: i32, value: i32, 
         sock.receive_buffer.store(value.max(0) as u32, Ordering::Relaxed);
     }
     let Some(slot) = sock.slot() else { return };
+    let file = File::of(sock, fd);
     match name {
         libc::SO_RCVLOWAT => {
             slot.low_water.store(value.max(1) as u32, Ordering::Relaxed);
             if let Some(conn) = sock.conn() {
-                let _ = sys::set_socket_option(fd, level, name, 1);
-                if crate::readiness::mask_of(slot, &conn, fd, mask::IN) & mask::IN != 0 {
+                let _ = file.set_option(level, name, 1);
+                if crate::readiness::mask_of(slot, &conn, file, mask::IN) & mask::IN != 0 {
                     crate::epoll::note_edge(sock);
                 }
             }
         }
-        libc::SO_PEEK_OFF if sock.phase() == Phase::Smc => note_peek_offset(slot, fd, value),
+        libc::SO_PEEK_OFF if sock.phase() == Phase::Smc => note_peek_offset(slot, file, value),
         libc::SO_OOBINLINE => {
             urgent::note_wish(slot, value);
             if sock.phase() == Phase::Smc {
-                urgent::keep_in_line(fd, true);
+                urgent::keep_in_line(file, true);
             }
         }
         libc::SO_LINGER => {
@@ -595,13 +607,13 @@ pub fn after_set_option(sock: &Use, fd: i32, level: i32, name: i32, value: i32, 
 }
 
 /// `SO_PEEK_OFF` is kept here and not in the kernel, whose peeks are ours.
-fn note_peek_offset(slot: &Slot, fd: i32, offset: i32) {
+fn note_peek_offset(slot: &Slot, file: File<'_>, offset: i32) {
     slot.peek_offset.store(offset, Ordering::Relaxed);
     if offset < 0 {
         slot.flags.fetch_and(!flag::PEEK_OFFSET, Ordering::Relaxed);
     } else {
         slot.flags.fetch_or(flag::PEEK_OFFSET, Ordering::Relaxed);
-        let _ = sys::set_socket_option(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1);
+        let _ = file.set_option(libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1);
     }
 }
 
@@ -646,23 +658,23 @@ pub(crate) fn mark_given(fd: i32, on: bool) -> bool {
 }
 
 /// Options that were set before the connection moved.
-pub(crate) fn carry_options_over(slot: &Slot, conn: &Conn, fd: i32) {
-    follow_linger_option(conn, fd);
-    let peek_offset = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF).unwrap_or(-1);
-    note_peek_offset(slot, fd, peek_offset);
+pub(crate) fn carry_options_over(slot: &Slot, conn: &Conn, file: File<'_>) {
+    file.call(|fd| follow_linger_option(conn, fd));
+    let peek_offset = file.option(libc::SOL_SOCKET, libc::SO_PEEK_OFF).unwrap_or(-1);
+    note_peek_offset(slot, file, peek_offset);
     for (name, kernel) in [(libc::TCP_NODELAY, 1), (libc::TCP_CORK, 0)] {
-        let was: i32 = sys::socket_option(fd, libc::IPPROTO_TCP, name).unwrap_or_default();
+        let was: i32 = file.option(libc::IPPROTO_TCP, name).unwrap_or_default();
         if let Some(bit) = delay_flag(name) {
             set_flag(slot, bit, was != 0);
         }
         if was != kernel {
-            let _ = sys::set_socket_option(fd, libc::IPPROTO_TCP, name, kernel);
+            let _ = file.set_option(libc::IPPROTO_TCP, name, kernel);
         }
     }
-    let was = sys::socket_option(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT).unwrap_or(0);
+    let was = file.option(libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT).unwrap_or(0);
     slot.not_sent_low_water.store(was, Ordering::Relaxed);
-    let _ = sys::set_socket_option(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, MARK);
-    let status = sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0) as i32;
+    let _ = file.set_option(libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, MARK);
+    let status = file.status_flags();
     if status & libc::O_ASYNC != 0 {
         slot.flags.fetch_or(flag::ASYNC, Ordering::SeqCst);
         wait::withdraw_readers(slot, conn);
@@ -675,11 +687,12 @@ pub fn get_option(sock: &Use, fd: i32, level: i32, name: i32) -> OptionAnswer {
         return OptionAnswer::Value(0);
     }
     let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return OptionAnswer::Kernel };
+    let file = File::of(sock, fd);
     if let (libc::IPPROTO_TCP, Some(bit)) = (level, delay_flag(name)) {
         return OptionAnswer::Value(i32::from(slot.flags.load(Ordering::Relaxed) & bit != 0));
     }
     match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_ERROR) => OptionAnswer::Value(take_error(slot, &conn, fd)),
+        (libc::SOL_SOCKET, libc::SO_ERROR) => OptionAnswer::Value(take_error(slot, &conn, file)),
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => {
             OptionAnswer::Value(slot.low_water.load(Ordering::Relaxed) as i32)
         }
@@ -693,7 +706,7 @@ pub fn get_option(sock: &Use, fd: i32, level: i32, name: i32) -> OptionAnswer {
             OptionAnswer::Value(slot.not_sent_low_water.load(Ordering::Relaxed) as i32)
         }
         (libc::IPPROTO_TCP, libc::TCP_INFO) => {
-            wait::ask_kernel(slot, &conn, fd);
+            wait::ask_kernel(slot, &conn, file);
             match tcp_state(slot, &conn) {
                 TCP_ESTABLISHED => OptionAnswer::Kernel,
                 state => OptionAnswer::FirstByte(state),
@@ -706,11 +719,11 @@ pub fn get_option(sock: &Use, fd: i32, level: i32, name: i32) -> OptionAnswer {
 /// `SO_ERROR`: the pending error, once. The kernel's own error on a connection in
 /// shared memory is about bells, so it is taken and replaced by ours; before our direction
 /// has switched it is about our bytes.
-fn take_error(slot: &Slot, conn: &Conn, fd: i32) -> Errno {
-    take_tcp_error(slot, conn, fd);
-    let kernel: i32 = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
-    if kernel != 0 || switch::is_peer_gone(fd) {
-        wait::tcp_ended(slot, conn, fd);
+fn take_error(slot: &Slot, conn: &Conn, file: File<'_>) -> Errno {
+    take_tcp_error(slot, conn, file);
+    let kernel: i32 = file.option(libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
+    if kernel != 0 || switch::is_peer_gone(file) {
+        wait::tcp_ended(slot, conn, file);
     }
     let ours = slot.error.swap(0, Ordering::AcqRel) as Errno;
     if ours != 0 {

@@ -6,6 +6,7 @@
 //!   set  | 1      an epoll descriptor with TCP sockets in it
 //!   2             a TCP stream socket that has no object, if its place says so: a young
 //!                 connection, or a socket that is not connected
+//!   sock | 4      being closed; calls that begin now begin after that ([`crate::file`])
 //! ```
 //!
 //! Whoever needs the object of a young connection has it made by asking ([`crate::young`]). The
@@ -17,10 +18,13 @@
 //! and nothing else.
 
 use crate::epoll::Set;
+use crate::file;
 use crate::sock::Sock;
 use crate::young;
+use core::cell::Cell;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
+use core::time::Duration;
 use sidestep_device::apart;
 use sidestep_device::sparse::Sparse;
 
@@ -29,7 +33,19 @@ const TABLE_LEN: usize = 1 << 20;
 const SET_TAG: usize = 1;
 /// A socket without an object, or what was one.
 const BARE: usize = 2;
-const TAGS: usize = SET_TAG | BARE;
+/// Set by the closing side until the kernel has closed the descriptor.
+const CLOSING: usize = 4;
+/// Set by it when it has made a copy for calls under way, if there are any.
+const DECIDED: usize = 8;
+const TAGS: usize = SET_TAG | BARE | CLOSING | DECIDED;
+
+/// How long a call waits for the closing side: one that is starved of its CPU.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+std::thread_local! {
+    /// The descriptor that this thread is closing, -1 = none: its signal handlers must not wait.
+    static CLOSED_HERE: Cell<i32> = const { Cell::new(-1) };
+}
 
 /// One for each descriptor.
 static TABLE: Table = Table(Sparse::new());
@@ -66,6 +82,11 @@ impl Deref for Use {
 }
 
 impl Use {
+    /// `None`: it was dissolved.
+    pub(crate) fn of(sock: &'static Sock) -> Option<Self> {
+        sock.enter().then_some(Self(sock))
+    }
+
     /// The socket itself, for callers that keep it in use by other means.
     #[must_use]
     pub fn sock(&self) -> &'static Sock {
@@ -96,9 +117,28 @@ fn load(fd: i32) -> usize {
 pub fn sock(fd: i32) -> Option<Use> {
     let word = load(fd);
     if word == 0 || word & TAGS != 0 {
-        return if word == BARE && young::stage(fd).is_some() { grown(fd) } else { None };
+        return without_object(fd, word);
     }
     enter(fd, word)
+}
+
+#[inline]
+fn without_object(fd: i32, word: usize) -> Option<Use> {
+    match word {
+        BARE if young::stage(fd).is_some() => grown(fd),
+        _ if word & CLOSING != 0 && outlast_closing(fd) => sock(fd),
+        _ => None,
+    }
+}
+
+/// Waits until a descriptor is closed. False: this thread is closing it, or it takes too long.
+#[cold]
+fn outlast_closing(fd: i32) -> bool {
+    if CLOSED_HERE.get() == fd {
+        return false;
+    }
+    file::outlast(PATIENCE, || load(fd) & CLOSING != 0);
+    load(fd) & CLOSING == 0
 }
 
 #[cold]
@@ -111,7 +151,10 @@ fn grown(fd: i32) -> Option<Use> {
 #[inline]
 pub fn object(fd: i32) -> Option<Use> {
     let word = load(fd);
-    if word == 0 || word & TAGS != 0 { None } else { enter(fd, word) }
+    if word != 0 && word & TAGS == 0 {
+        return enter(fd, word);
+    }
+    if word & CLOSING != 0 && outlast_closing(fd) { object(fd) } else { None }
 }
 
 /// Whether the place of a descriptor says what it is, if anything.
@@ -151,7 +194,8 @@ fn enter(fd: i32, word: usize) -> Option<Use> {
     // unmapped and never changes its type.
     let sock = unsafe { &*(word as *const Sock) };
     if sock.enter() {
-        if load(fd) == word {
+        // SeqCst: either we see that the descriptor is being closed, or the closing side sees us.
+        if entry(fd).is_some_and(|entry| entry.load(Ordering::SeqCst) == word) {
             return Some(Use(sock));
         }
         sock.leave();
@@ -206,6 +250,70 @@ pub fn remove(fd: i32) -> Entry {
     replace(fd, 0)
 }
 
+/// The closing side: from now on no call begins with this descriptor, if it is a socket's, until
+/// [`end_closing`]. Anything else is taken out of the table.
+#[must_use]
+pub(crate) fn begin_closing(fd: i32) -> Entry {
+    loop {
+        let word = load(fd);
+        if word & CLOSING != 0 {
+            // Another thread closes it, too, and comes first.
+            if outlast_closing(fd) {
+                continue;
+            }
+            return Entry::Nothing;
+        }
+        if word == 0 || word & TAGS != 0 {
+            return remove(fd);
+        }
+        let Some(entry) = entry(fd) else { return Entry::Nothing };
+        // SeqCst: either the closing side sees a call that has begun, or that sees the tag.
+        let tagged =
+            entry.compare_exchange(word, word | CLOSING, Ordering::SeqCst, Ordering::Relaxed);
+        if tagged.is_ok() {
+            // SAFETY: as in `enter`.
+            return Entry::Sock(unsafe { &*(word as *const Sock) });
+        }
+    }
+}
+
+/// The closing side has made a copy for calls under way, if there are any.
+pub(crate) fn decide_closing(fd: i32, sock: &Sock) {
+    let word = core::ptr::from_ref(sock) as usize | CLOSING;
+    if let Some(entry) = entry(fd) {
+        // Release: whoever sees it finds the copy.
+        let _ = entry.compare_exchange(word, word | DECIDED, Ordering::Release, Ordering::Relaxed);
+    }
+}
+
+/// Whether a descriptor of this socket is being closed by a side that may be about to make a copy.
+pub(crate) fn is_closing_undecided(fd: i32, sock: &Sock) -> bool {
+    load(fd) == core::ptr::from_ref(sock) as usize | CLOSING
+}
+
+/// The kernel has closed it, and perhaps given the number away again: then another word is there.
+pub(crate) fn end_closing(fd: i32, sock: &Sock) {
+    let word = core::ptr::from_ref(sock) as usize | CLOSING | DECIDED;
+    if let Some(entry) = entry(fd) {
+        let _ = entry.compare_exchange(word, 0, Ordering::Release, Ordering::Relaxed);
+    }
+}
+
+/// Says which descriptor this thread is closing; returns which it was.
+pub(crate) fn note_closed_here(fd: i32) -> i32 {
+    CLOSED_HERE.replace(fd)
+}
+
+/// In the child of a fork: the threads that were closing descriptors are not there. The kernel has
+/// closed them, or the child has them without knowing what they are.
+pub(crate) fn after_fork_in_child() {
+    for fd in 0..=HIGHEST.load(Ordering::Relaxed) {
+        if let Some(entry) = TABLE.get(fd).filter(|_| load(fd as i32) & CLOSING != 0) {
+            entry.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Enters a TCP socket; the entry counts as one of its descriptors.
 #[must_use]
 pub fn insert_sock(fd: i32, sock: &'static Sock) -> Entry {
@@ -248,7 +356,7 @@ fn replace(fd: i32, word: usize) -> Entry {
     let old = entry.swap(word, Ordering::AcqRel);
     if old == BARE {
         Entry::Bare(fd)
-    } else if old == 0 {
+    } else if old == 0 || old & CLOSING != 0 {
         Entry::Nothing
     } else if old & SET_TAG != 0 {
         // SAFETY: as in `set`.

@@ -23,6 +23,8 @@
 
 mod nesting;
 
+use crate::descriptors::Use;
+use crate::file::File;
 use crate::pool::{Held, Pool, SharedLock};
 use crate::process::{self, Process};
 use crate::sock::{Conn, Phase, Sock};
@@ -729,6 +731,18 @@ impl Registration {
         self.open_fd.load(Ordering::Relaxed)
     }
 
+    /// By which its socket is reached.
+    fn file<'a>(&self, sock: &'a Sock) -> File<'a> {
+        File::of(sock, self.open_fd())
+    }
+
+    /// Its socket, in use: without the set's lock another thread may dissolve both.
+    fn sock_in_use(&self) -> Option<Use> {
+        let sock = self.sock().and_then(Use::of)?;
+        // It may have been another's room when it was entered.
+        self.sock().is_some_and(|now| core::ptr::eq(now, sock.sock())).then_some(sock)
+    }
+
     /// The program adds or modifies it.
     fn wish_for(&'static self, set: &'static Set, wish: libc::epoll_event) {
         self.events.store(wish.events, Ordering::Relaxed);
@@ -834,13 +848,13 @@ impl Registration {
             return (0, false);
         }
         let events = self.events.load(Ordering::Relaxed);
-        let fd = self.open_fd();
+        let file = self.file(sock);
         let interest = interest_of(events);
-        let mut full = readiness::mask_of(slot, &conn, fd, interest);
+        let mut full = readiness::mask_of(slot, &conn, file, interest);
         if events & mask::OUT != 0 && full & mask::OUT == 0 {
             wait::ask_for_room(&conn);
-            wait::prod_peer(sock, slot, &conn, fd);
-            full = readiness::mask_of(slot, &conn, fd, interest);
+            wait::prod_peer(sock, slot, &conn, file);
+            full = readiness::mask_of(slot, &conn, file, interest);
         }
         let mask = full & interest;
         if events & EPOLLET != 0 && !self.is_news(sock, slot, &conn, mask | full & END) {
@@ -864,7 +878,7 @@ impl Registration {
 
     /// Edge-triggered: has anything arrived or become possible since the last time?
     fn is_news(&self, sock: &Sock, slot: &Slot, conn: &Conn, now: u32) -> bool {
-        let arrived = readiness::arrived(slot, conn, self.open_fd());
+        let arrived = readiness::arrived(slot, conn, self.file(sock));
         let mut seen = self.seen_mask.load(Ordering::Relaxed);
         if now & mask::OUT != 0 && sock.out_blocked.swap(false, Ordering::Relaxed) {
             seen &= !mask::OUT;
@@ -1247,12 +1261,12 @@ impl Set {
                 return false;
             }
             let events = registration.events.load(Ordering::Relaxed);
-            let fd = registration.open_fd();
+            let file = registration.file(sock);
             let interest = interest_of(events);
-            let full = readiness::mask_of(slot, &conn, fd, interest);
+            let full = readiness::mask_of(slot, &conn, file, interest);
             let now = full & interest;
             let edge = events & EPOLLET != 0;
-            let arrived = readiness::arrived(slot, &conn, fd);
+            let arrived = readiness::arrived(slot, &conn, file);
             let mut seen = registration.seen_mask.load(Ordering::Relaxed);
             if sock.has_found_nothing() {
                 seen &= !END;
@@ -1268,7 +1282,7 @@ impl Set {
     /// Asks for TCP bells for the members out of the channel's reach.
     fn arm(&'static self) {
         let inherited = !self.is_at_home();
-        for (slot, conn, registration) in self.members() {
+        for (_, slot, conn, registration) in self.members() {
             if inherited || registration.unreached.load(Ordering::Relaxed) {
                 conn.mine.waiting.read_arm.ask(wait::next_arm(slot));
                 if registration.events.load(Ordering::Relaxed) & mask::OUT != 0 {
@@ -1281,20 +1295,21 @@ impl Set {
     /// Withdraws what [`Self::arm`] has asked for, and clears stale bells.
     fn disarm(&'static self) {
         let inherited = !self.is_at_home();
-        for (slot, conn, registration) in self.members() {
+        for (sock, slot, conn, registration) in self.members() {
             if inherited || registration.unreached.load(Ordering::Relaxed) {
                 wait::withdraw_readers(slot, &conn);
                 conn.mine.waiting.write_arm.withdraw();
-                wait::drain_bells(slot, &conn, registration.open_fd());
+                wait::drain_bells(slot, &conn, registration.file(&sock));
             }
         }
     }
 
-    fn members(&self) -> impl Iterator<Item = (&'static Slot, Conn, &'static Registration)> {
+    fn members(&self) -> impl Iterator<Item = (Use, &'static Slot, Conn, &'static Registration)> {
         let all = walk(self.registrations.load(Ordering::Acquire), |r| &r.next_of_set);
         all.filter(|registration| registration.is_tagged()).filter_map(|registration| {
-            let sock = registration.sock()?;
-            Some((sock.slot()?, sock.conn()?, registration))
+            let sock = registration.sock_in_use()?;
+            let (slot, conn) = (sock.slot()?, sock.conn()?);
+            Some((sock, slot, conn, registration))
         })
     }
 
@@ -1331,19 +1346,19 @@ impl Set {
 
     fn on_kernel_event(&'static self, registration: &'static Registration, events: u32) {
         let ours = registration.set().is_some_and(|set| core::ptr::eq(set, self));
-        let Some(sock) = registration.sock().filter(|_| ours) else {
+        let Some(sock) = registration.sock_in_use().filter(|_| ours) else {
             return;
         };
         if sock.phase() == Phase::Offered {
             // The kernel has more to say of what becomes of it.
-            return gateway::settle(sock, registration.open_fd());
+            return gateway::settle(sock.sock(), registration.open_fd());
         }
         if let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) {
-            let fd = registration.open_fd();
+            let file = registration.file(&sock);
             if events & (mask::RDHUP | mask::HUP | mask::ERR) == 0 {
-                wait::look_at_bells(slot, &conn, fd);
-            } else if crate::switch::is_peer_gone(fd) {
-                wait::tcp_ended(slot, &conn, fd);
+                wait::look_at_bells(slot, &conn, file);
+            } else if crate::switch::is_peer_gone(file) {
+                wait::tcp_ended(slot, &conn, file);
             }
         }
         let _held = Held::enter(self.lock.get());

@@ -27,6 +27,7 @@
 //! uses the socket, or waits for it, looks first ([`settle`]).
 
 use crate::descriptors::{self, Use};
+use crate::file::File;
 use crate::pool::{Held, SharedLock};
 use crate::sock::{self, Name, Passage, Phase, Sock};
 use crate::{epoll, parcel, process, switch, tcp_option};
@@ -247,7 +248,7 @@ pub(crate) fn settled(sock: &Use, fd: i32, dont_wait: bool, plain: impl Fn() -> 
         if sock.phase() != Phase::Offered {
             return plain();
         }
-        let refused = if dont_wait || !sock.may_sleep(fd) {
+        let refused = if dont_wait || !sock.may_sleep(File::of(sock, fd)) {
             Err(Errno(libc::EAGAIN))
         } else {
             sys::poll_until(fd, libc::POLLOUT, None)

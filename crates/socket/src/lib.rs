@@ -21,6 +21,7 @@ pub mod control;
 pub mod descriptors;
 mod distant;
 pub mod epoll;
+mod file;
 pub mod gateway;
 mod given;
 pub mod group;

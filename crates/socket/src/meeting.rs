@@ -36,6 +36,7 @@ use crate::account;
 use crate::autocache;
 use crate::claim;
 use crate::distant::Seek;
+use crate::file::File;
 use crate::gateway;
 use crate::given::{self, Givers};
 use crate::group::{self, Group};
@@ -271,34 +272,42 @@ pub fn look(sock: &'static Sock, fd: i32, moment: Moment) -> bool {
     if sock.phase() == Phase::Candidate && has_to_stay() {
         return false;
     }
+    // After a sleep the number may be another file's, and then there is nothing to agree on.
     sock.with_meeting(|meeting| {
-        let undecided = matches!(sock.phase(), Phase::Candidate | Phase::Meeting);
-        if !undecided {
-            return meeting.abandon(sock);
-        }
-        meeting.check_seeker(sock);
-        let server = sock.is_server.load(Ordering::Relaxed);
-        let outcome = if server {
-            server_looks(sock, fd, meeting, moment)
-        } else {
-            client_looks(sock, fd, meeting, moment)
-        };
-        match outcome {
-            Ok(()) => {}
-            Err(reason) => {
-                if !server && meeting.is_likely_to_recur(reason) {
-                    meeting.note_failure(sock, fd, reason);
-                }
-                meeting.abandon(sock);
-                sock.stay_plain(reason);
-            }
-        }
-        if sock.phase() == Phase::Smc {
-            meeting.abandon(sock);
-            autocache::note_success(sock, fd);
-        }
+        File::of(sock, fd).call(|fd| match fd {
+            ..0 => {}
+            _ => look_with(sock, fd, meeting, moment),
+        });
     });
     true
+}
+
+fn look_with(sock: &'static Sock, fd: i32, meeting: &mut Meeting, moment: Moment) {
+    let undecided = matches!(sock.phase(), Phase::Candidate | Phase::Meeting);
+    if !undecided {
+        return meeting.abandon(sock);
+    }
+    meeting.check_seeker(sock);
+    let server = sock.is_server.load(Ordering::Relaxed);
+    let outcome = if server {
+        server_looks(sock, fd, meeting, moment)
+    } else {
+        client_looks(sock, fd, meeting, moment)
+    };
+    match outcome {
+        Ok(()) => {}
+        Err(reason) => {
+            if !server && meeting.is_likely_to_recur(reason) {
+                meeting.note_failure(sock, fd, reason);
+            }
+            meeting.abandon(sock);
+            sock.stay_plain(reason);
+        }
+    }
+    if sock.phase() == Phase::Smc {
+        meeting.abandon(sock);
+        autocache::note_success(sock, fd);
+    }
 }
 
 fn client_looks(

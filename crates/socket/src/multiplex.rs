@@ -11,6 +11,7 @@
 //! moves asks for a bell in its place.
 
 use crate::descriptors::{self, Use};
+use crate::file::File;
 use crate::sock::{Conn, Phase, Sock};
 use crate::{Errno, claims, gateway, readiness, switch, wait};
 use core::ffi::c_void;
@@ -194,8 +195,8 @@ fn look(entries: &mut [libc::pollfd]) -> usize {
     let mut found = 0;
     for entry in entries {
         entry.revents = 0;
-        if let Some((_, slot, conn)) = connection(entry.fd) {
-            entry.revents = mask_now(slot, &conn, entry) as u16 as i16;
+        if let Some((sock, slot, conn)) = connection(entry.fd) {
+            entry.revents = mask_now(&sock, slot, &conn, entry) as u16 as i16;
         } else if let Some(set) = descriptors::set(entry.fd) {
             entry.revents = set_mask(set, entry);
         }
@@ -227,9 +228,9 @@ fn connection(fd: i32) -> Option<(Use, &'static Slot, Conn)> {
     Some((sock, slot, conn))
 }
 
-fn mask_now(slot: &Slot, conn: &Conn, entry: &libc::pollfd) -> u32 {
+fn mask_now(sock: &Sock, slot: &Slot, conn: &Conn, entry: &libc::pollfd) -> u32 {
     let interest = u32::from(entry.events as u16) | ALWAYS;
-    readiness::mask_of(slot, conn, entry.fd, interest) & interest
+    readiness::mask_of(slot, conn, File::of(sock, entry.fd), interest) & interest
 }
 
 /// A connection that a spinning `poll` watches, and its cursors when it began.
@@ -409,7 +410,8 @@ impl Drop for Armed<'_> {
 
 fn has_news(entries: &[libc::pollfd]) -> bool {
     entries.iter().any(|entry| {
-        connection(entry.fd).is_some_and(|(_, slot, conn)| mask_now(slot, &conn, entry) != 0)
+        connection(entry.fd)
+            .is_some_and(|(sock, slot, conn)| mask_now(&sock, slot, &conn, entry) != 0)
     })
 }
 
@@ -425,7 +427,7 @@ fn arm(wish: &libc::pollfd, asked: &mut libc::pollfd, sock: &Sock, slot: &Slot, 
     }
     if wish.events & libc::POLLOUT != 0 {
         conn.mine.waiting.write_arm.ask(wait::next_arm(slot));
-        wait::prod_peer(sock, slot, conn, wish.fd);
+        wait::prod_peer(sock, slot, conn, File::of(sock, wish.fd));
         if flags & flag::SEND_SWITCHED == 0 {
             asked.events |= libc::POLLOUT;
         }
@@ -442,11 +444,12 @@ fn finish(entries: &mut [libc::pollfd], copy: &[libc::pollfd]) -> usize {
     let mut count = 0;
     for (entry, kernel) in entries.iter_mut().zip(copy) {
         match connection(entry.fd) {
-            Some((_, slot, conn)) => {
-                note_kernel(kernel, slot, &conn);
-                let now = mask_now(slot, &conn, entry);
+            Some((sock, slot, conn)) => {
+                let file = File::of(&sock, entry.fd);
+                note_kernel(kernel, slot, &conn, file);
+                let now = mask_now(&sock, slot, &conn, entry);
                 if now == 0 && kernel.revents & libc::POLLIN != 0 {
-                    wait::drain_bells(slot, &conn, entry.fd);
+                    wait::drain_bells(slot, &conn, file);
                 }
                 entry.revents = now as u16 as i16;
             }
@@ -467,10 +470,10 @@ fn finish(entries: &mut [libc::pollfd], copy: &[libc::pollfd]) -> usize {
     count
 }
 
-fn note_kernel(kernel: &libc::pollfd, slot: &Slot, conn: &Conn) {
+fn note_kernel(kernel: &libc::pollfd, slot: &Slot, conn: &Conn, file: File<'_>) {
     let end = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
-    if kernel.revents & end != 0 && switch::is_peer_gone(kernel.fd) {
-        wait::tcp_ended(slot, conn, kernel.fd);
+    if kernel.revents & end != 0 && switch::is_peer_gone(file) {
+        wait::tcp_ended(slot, conn, file);
     }
 }
 

@@ -130,6 +130,17 @@ impl<T, const MAX: usize> Pool<T, MAX> {
         Some(unsafe { &*(address as *const T) })
     }
 
+    /// Calls `f` with every object that was ever taken: in use or free, or zeroed if another thread
+    /// is making it.
+    pub(crate) fn each(&self, f: impl FnMut(&T)) {
+        let used = self.used.load(Ordering::Relaxed);
+        // They were writable when they were taken, so this makes no system call.
+        let objects = (0..used).filter_map(|at| self.objects.writable(at));
+        // SAFETY: objects of the reservation, which is never unmapped. Callers look at atomic
+        // fields only.
+        objects.map(|object| unsafe { &*object.cast::<T>() }).for_each(f);
+    }
+
     /// For a child process: whoever held a lock does not exist here.
     pub fn reset_locks(&self) {
         for list in &self.lists {

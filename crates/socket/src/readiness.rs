@@ -1,11 +1,11 @@
 //! What `poll` would say about a connection in shared memory.
 
+use crate::file::File;
 use crate::sock::Conn;
 use crate::{control, switch, urgent, wait};
 use core::sync::atomic::Ordering;
 use sidestep_device::slab::flag as said;
 use sidestep_device::state::{Slot, flag};
-use sidestep_device::sys;
 use sidestep_proto::cursor;
 use sidestep_proto::readiness::{State, mask};
 
@@ -13,29 +13,29 @@ const INPUT: u32 = mask::IN | mask::RDNORM;
 const ROOM: u32 = mask::OUT | mask::WRNORM;
 
 /// Bytes a receive would find now.
-pub(crate) fn readable(slot: &Slot, conn: &Conn, fd: i32) -> usize {
+pub(crate) fn readable(slot: &Slot, conn: &Conn, file: File<'_>) -> usize {
     let in_ring = in_ring(conn);
     if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
         return in_ring - skipped(slot, conn, in_ring);
     }
-    let in_tcp = switch::data_queued(slot, conn, fd);
+    let in_tcp = switch::data_queued(slot, conn, file);
     if switch::comes_by_ring(slot) {
         return in_ring - skipped(slot, conn, in_ring) + in_tcp;
     }
-    let left_out = usize::from(in_tcp > 0 && urgent::is_next_left_out(slot, fd));
+    let left_out = usize::from(in_tcp > 0 && urgent::is_next_left_out(slot, file));
     let behind = if switch::peer_turn(slot, conn).is_some() { in_ring } else { 0 };
     in_tcp - left_out + behind
 }
 
 /// Bytes that `FIONREAD` counts: up to an urgent mark, if one lies ahead.
-pub(crate) fn countable(slot: &Slot, conn: &Conn, fd: i32) -> usize {
+pub(crate) fn countable(slot: &Slot, conn: &Conn, file: File<'_>) -> usize {
     let in_ring = urgent::before_mark(slot, conn, in_ring(conn));
     if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
         return in_ring;
     }
-    let in_queue = urgent::before_mark_in_tcp(slot, fd);
+    let in_queue = urgent::before_mark_in_tcp(slot, file);
     let in_tcp = switch::parts_of_queue(slot, conn, in_queue).data as usize;
-    let is_all = in_tcp == switch::data_queued(slot, conn, fd);
+    let is_all = in_tcp == switch::data_queued(slot, conn, file);
     match switch::peer_turn(slot, conn) {
         _ if switch::comes_by_ring(slot) => in_ring + in_tcp,
         Some(_) if is_all => in_tcp + in_ring,
@@ -45,14 +45,14 @@ pub(crate) fn countable(slot: &Slot, conn: &Conn, fd: i32) -> usize {
 
 /// Bytes that have ever arrived: what an edge-triggered loop is told of is a change
 /// of this number.
-pub(crate) fn arrived(slot: &Slot, conn: &Conn, fd: i32) -> u64 {
+pub(crate) fn arrived(slot: &Slot, conn: &Conn, file: File<'_>) -> u64 {
     let in_ring = conn.theirs.sending.producer.claim();
     let bells = slot.tcp_bells.load(Ordering::Relaxed);
     let taken = slot.tcp_consumed.load(Ordering::Relaxed).saturating_sub(bells);
     if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
         return in_ring + taken;
     }
-    in_ring + taken + switch::data_queued(slot, conn, fd) as u64
+    in_ring + taken + switch::data_queued(slot, conn, file) as u64
 }
 
 /// Bytes in the ring that were not read.
@@ -72,7 +72,7 @@ fn skipped(slot: &Slot, conn: &Conn, in_ring: usize) -> usize {
 }
 
 /// Whether a receive is worth trying: there are bytes, or the end is near.
-pub(crate) fn has_input(slot: &Slot, conn: &Conn, fd: i32) -> bool {
+pub(crate) fn has_input(slot: &Slot, conn: &Conn, file: File<'_>) -> bool {
     if may_have_ended(slot, conn) {
         return true;
     }
@@ -86,7 +86,7 @@ pub(crate) fn has_input(slot: &Slot, conn: &Conn, fd: i32) -> bool {
         Some(_) if switch::comes_by_ring(slot) => true,
         Some(at) if slot.tcp_consumed.load(Ordering::Relaxed) >= at => true,
         None if switch::comes_by_ring(slot) => is_in_ring(),
-        _ => switch::data_queued(slot, conn, fd) > 0,
+        _ => switch::data_queued(slot, conn, file) > 0,
     }
 }
 
@@ -107,9 +107,9 @@ pub(crate) fn is_reset(slot: &Slot, conn: &Conn) -> bool {
 
 /// The mask, right in the bits of `interest` and in those of an end. What nobody asks
 /// for is not found out: before a direction has switched that takes a system call.
-pub(crate) fn mask_of(slot: &Slot, conn: &Conn, fd: i32, interest: u32) -> u32 {
-    wait::follow_hint(slot, conn, fd);
-    control::follow_late_reset(slot, conn, fd);
+pub(crate) fn mask_of(slot: &Slot, conn: &Conn, file: File<'_>, interest: u32) -> u32 {
+    wait::follow_hint(slot, conn, file);
+    control::follow_late_reset(slot, conn, file);
     let flags = slot.flags.load(Ordering::Acquire);
     let peer = conn.theirs.sending.flags.load(Ordering::Acquire);
     let reset = is_reset(slot, conn);
@@ -118,16 +118,16 @@ pub(crate) fn mask_of(slot: &Slot, conn: &Conn, fd: i32, interest: u32) -> u32 {
     let ended = flags & (flag::PEER_GONE | flag::TCP_ENDED) != 0 || peer & said::DONE != 0;
     let len = conn.outgoing.len();
     let state = State {
-        readable: if interest & INPUT != 0 { readable(slot, conn, fd) } else { 0 },
+        readable: if interest & INPUT != 0 { readable(slot, conn, file) } else { 0 },
         low_water: low_water(slot, conn),
-        window: if interest & ROOM != 0 { window(slot, conn, fd) } else { 0 },
+        window: if interest & ROOM != 0 { window(slot, conn, file) } else { 0 },
         window_threshold: cursor::writable_threshold(len),
         peer_done: ended,
         read_shut: flags & flag::READ_SHUT != 0,
         write_shut: flags & flag::WRITE_SHUT != 0,
         reset,
         error_pending: error,
-        urgent: interest & mask::PRI != 0 && urgent::is_waiting(slot, conn, fd),
+        urgent: interest & mask::PRI != 0 && urgent::is_waiting(slot, conn, file),
     };
     state.mask()
 }
@@ -142,10 +142,10 @@ pub(crate) fn low_water(slot: &Slot, conn: &Conn) -> usize {
 }
 
 /// Room for sending; before the switch, as the kernel says.
-fn window(slot: &Slot, conn: &Conn, fd: i32) -> usize {
+fn window(slot: &Slot, conn: &Conn, file: File<'_>) -> usize {
     let len = conn.outgoing.len();
     if slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED == 0 {
-        let writable = sys::poll_now(fd, libc::POLLOUT).unwrap_or(mask::OUT) & mask::OUT != 0;
+        let writable = file.poll_now(libc::POLLOUT).unwrap_or(mask::OUT) & mask::OUT != 0;
         return if writable { len } else { 0 };
     }
     let producer = conn.mine.sending.producer.position();

@@ -12,6 +12,7 @@
 use crate::account;
 use crate::descriptors::{self, Entry, Use};
 use crate::epoll;
+use crate::file::{self, File, Naming};
 use crate::group::Group;
 use crate::meeting::{self, Meeting};
 use crate::options::{Options, Promotion};
@@ -84,6 +85,8 @@ pub struct Sock {
     pub descriptors: AtomicU32,
     /// Calls under way, plus one for all descriptors together; 0 = dissolved.
     uses: AtomicU32,
+    /// By which numbers its file is named, and by what else.
+    pub(crate) naming: Naming,
     phase: AtomicU8,
     /// This side accepted the connection.
     pub is_server: AtomicBool,
@@ -147,6 +150,7 @@ pub struct Sock {
 
 // A free object begins with a link, and whoever meets it late finds that it has no users.
 const _: () = assert!(core::mem::offset_of!(Sock, uses) >= size_of::<usize>());
+const _: () = assert!(core::mem::offset_of!(Sock, naming) >= size_of::<usize>());
 
 // SAFETY: `conn` is written once before phase becomes `Smc`, `passage` before anybody else knows
 // the object, `meeting` under `meeting_lock`; the rest is atomic.
@@ -258,6 +262,7 @@ fn new(nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
     unsafe {
         let at = room.as_ptr();
         (&raw mut (*at).descriptors).write(AtomicU32::new(0));
+        (&raw mut (*at).naming).write(Naming::new());
         (&raw mut (*at).phase).write(AtomicU8::new(Phase::Fresh as u8));
         (&raw mut (*at).is_server).write(AtomicBool::new(is_server));
         (&raw mut (*at).nonblocking).write(AtomicBool::new(nonblocking));
@@ -325,32 +330,38 @@ pub fn before_close(fd: i32) -> Option<Closing> {
     if descriptors::is_bare(fd) && !young::end(fd) {
         return None;
     }
-    match descriptors::remove(fd) {
-        Entry::Nothing | Entry::Bare(_) => None,
-        Entry::Set(set) => {
-            set.drop_descriptor();
-            None
-        }
-        Entry::Sock(sock) => {
-            let closing = sock.enter().then_some(Closing(sock));
+    let before = descriptors::note_closed_here(fd);
+    match descriptors::begin_closing(fd) {
+        Entry::Sock(sock) if sock.enter() => {
+            let closing = Closing { sock, fd, before };
+            file::before_number_goes(sock, fd);
             sock.drop_descriptor(fd);
-            closing
+            return Some(closing);
         }
+        Entry::Set(set) => set.drop_descriptor(),
+        Entry::Nothing | Entry::Bare(_) | Entry::Sock(_) => {}
     }
+    let _ = descriptors::note_closed_here(before);
+    None
 }
 
-/// Keeps a socket until the kernel has closed its descriptor.
-pub struct Closing(&'static Sock);
+/// Keeps a socket, and its number in the table as one that is being closed, until the kernel has
+/// closed its descriptor.
+pub struct Closing {
+    sock: &'static Sock,
+    fd: i32,
+    /// Which descriptor this thread was closing before: a handler has interrupted it.
+    before: i32,
+}
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        if self.0.descriptors.load(Ordering::Acquire) == 0
-            && let Some(conn) = self.0.conn()
-        {
-            // A peer that is awake need not sleep to learn it.
-            conn.mine.sending.closes.fetch_add(1, Ordering::Release);
+        descriptors::end_closing(self.fd, self.sock);
+        let _ = descriptors::note_closed_here(self.before);
+        if self.sock.descriptors.load(Ordering::Acquire) == 0 && !self.sock.naming.has_copy() {
+            self.sock.tell_of_close();
         }
-        self.0.leave();
+        self.sock.leave();
     }
 }
 
@@ -513,12 +524,19 @@ impl Sock {
         let mut uses = self.uses.load(Ordering::Relaxed);
         while uses != 0 {
             let (old, new) = (uses, uses + 1);
-            match self.uses.compare_exchange_weak(old, new, Ordering::Acquire, Ordering::Relaxed) {
+            // SeqCst: see `descriptors::enter`, which looks at the table afterwards.
+            match self.uses.compare_exchange_weak(old, new, Ordering::SeqCst, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => uses = now,
             }
         }
         false
+    }
+
+    /// How many calls are under way beside the one that asks, while there is a descriptor.
+    pub(crate) fn calls_under_way(&self) -> u32 {
+        // SeqCst: see `descriptors::begin_closing`, which has changed the table before.
+        self.uses.load(Ordering::SeqCst).saturating_sub(2)
     }
 
     /// One user less; the last one dissolves it.
@@ -532,7 +550,10 @@ impl Sock {
     fn drop_descriptor(&'static self, fd: i32) {
         if self.descriptors.fetch_sub(1, Ordering::AcqRel) == 1 {
             epoll::forget_sock(self);
-            self.say_goodbye(fd);
+            account::complete_tally(self, fd);
+            if !self.naming.has_copy() {
+                self.say_goodbye(fd);
+            }
             self.leave();
         } else {
             epoll::forget_descriptor(self, fd);
@@ -548,16 +569,26 @@ impl Sock {
         }
     }
 
-    /// The last descriptor of this process is about to be closed.
+    /// The last descriptor of this process is about to be closed, and no call is under way.
     fn say_goodbye(&self, fd: i32) {
-        account::complete_tally(self, fd);
         if let Some(conn) = self.conn() {
-            crate::control::before_last_close(self, &conn, fd);
+            crate::control::before_last_close(self, &conn, File::certain(self, fd));
+        }
+    }
+
+    /// The kernel has closed it. A peer that is awake need not sleep to learn it.
+    fn tell_of_close(&self) {
+        if let Some(conn) = self.conn() {
+            conn.mine.sending.closes.fetch_add(1, Ordering::Release);
         }
     }
 
     /// Nobody refers to the object: gives its slot back and itself to the pool.
     fn dissolve(&'static self) {
+        // A call that has outlived the descriptors kept the file.
+        if self.naming.let_go(|copy| self.say_goodbye(copy)) {
+            self.tell_of_close();
+        }
         // SAFETY: no calls are under way and no descriptor is left.
         unsafe { &mut *self.meeting.get() }.abandon(self);
         let marker = self.marker.load(Ordering::Relaxed);
@@ -983,11 +1014,11 @@ impl Sock {
 
     /// Whether a call may sleep: the kernel has the last word, and the mirror has it
     /// afterwards.
-    pub(crate) fn may_sleep(&self, fd: i32) -> bool {
+    pub(crate) fn may_sleep(&self, file: File<'_>) -> bool {
         if confinement::is_confined() {
             return self.seems_blocking();
         }
-        let nonblocking = is_nonblocking(fd);
+        let nonblocking = file.status_flags() & libc::O_NONBLOCK != 0;
         if nonblocking {
             self.set_nonblocking(true);
         }
@@ -1168,7 +1199,12 @@ pub fn after_fork_in_child() {
     crate::parcel::reset_lock();
     gateway::after_fork_in_child();
     young::reset_locks();
+    descriptors::after_fork_in_child();
+    if file::are_any_kept() {
+        POOL.each(|sock| sock.naming.after_fork_in_child());
+    }
     descriptors::for_each_sock(|_, sock| {
+        sock.naming.after_fork_in_child();
         sock.was_young.store(-1, Ordering::Relaxed);
         sock.uses.store(1, Ordering::Relaxed);
         sock.meeting_lock.get().reset();

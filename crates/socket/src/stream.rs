@@ -15,6 +15,7 @@
 //! again behind the handler's bytes.
 
 use crate::descriptors::Use;
+use crate::file::File;
 use crate::meeting::{self, Moment};
 use crate::pool::Held;
 use crate::sock::{self, Conn, Phase, Sock};
@@ -219,7 +220,7 @@ fn plain_send(sock: &Use, plain: &impl Fn() -> isize) -> Option<isize> {
 fn smc_send(sock: &Use, fd: i32, buffers: &Buffers<'_>, flags: i32) -> Option<Answer> {
     let (conn, slot) = (sock.conn()?, sock.slot()?);
     let urgent = flags & libc::MSG_OOB != 0 && !buffers.is_empty();
-    let send = RingSend { sock, slot, conn: &conn, fd, urgent };
+    let send = RingSend { sock, slot, conn: &conn, file: File::of(sock, fd), urgent };
     let answer = send.all(buffers, flags & libc::MSG_DONTWAIT != 0)?;
     if urgent && answer == Ok(buffers.len()) {
         send.ring_urgently();
@@ -237,7 +238,8 @@ fn send_beside_ring(
     conn: &Conn,
     plain: &impl Fn() -> isize,
 ) -> Option<isize> {
-    wait::follow_hint(slot, conn, fd);
+    let file = File::of(sock, fd);
+    wait::follow_hint(slot, conn, file);
     if slot.flags.load(Ordering::Acquire) & flag::RESET != 0 {
         return None;
     }
@@ -246,10 +248,10 @@ fn send_beside_ring(
         let flags = slot.flags.load(Ordering::Acquire);
         let stays = || {
             let may_leave = flags & flag::LEAVES_RING != 0 && sending.is_outermost();
-            !(may_leave && switch::leave_ring(slot, fd, conn))
+            !(may_leave && switch::leave_ring(slot, file, conn))
         };
         let goes_by_ring = match flags & flag::SEND_SWITCHED {
-            0 => switch::send_into_ring(sock, slot, fd, conn, &sending),
+            0 => switch::send_into_ring(sock, slot, file, conn, &sending),
             _ => stays(),
         };
         if goes_by_ring {
@@ -260,7 +262,7 @@ fn send_beside_ring(
     };
     let n = plain();
     if n < 0 {
-        control::note_reset_by_tcp(slot, fd);
+        control::note_reset_by_tcp(slot, file);
     }
     // TCP may have taken a part or nothing. The loop of the program was told of room
     // by us, so the kernel's next word about it counts as news.
@@ -292,7 +294,7 @@ struct RingSend<'a> {
     sock: &'a Sock,
     slot: &'a Slot,
     conn: &'a Conn,
-    fd: i32,
+    file: File<'a>,
     /// The last byte is urgent.
     urgent: bool,
 }
@@ -335,11 +337,11 @@ impl RingSend<'_> {
             }
             if dont_wait || !self.sock.seems_blocking() {
                 // Also after a part: many loops take a short write for EAGAIN.
-                wait::want_room(self.sock, self.slot, self.conn, self.fd);
+                wait::want_room(self.sock, self.slot, self.conn, self.file);
                 if wait::has_room(self.conn) {
                     continue;
                 }
-                if *done == 0 && wait::peer_has_died(self.sock, self.slot, self.conn, self.fd) {
+                if *done == 0 && wait::peer_has_died(self.sock, self.slot, self.conn, self.file) {
                     continue;
                 }
                 return Err(libc::EAGAIN);
@@ -359,12 +361,12 @@ impl RingSend<'_> {
     ) -> Answer {
         let conn = self.conn;
         let sending = Held::enter(&self.slot.send_lock);
-        wait::follow_hint(self.slot, conn, self.fd);
+        wait::follow_hint(self.slot, conn, self.file);
         let flags = self.slot.flags.load(Ordering::Acquire);
         if flags & control::SEND_OVER != 0 {
             drop(sending);
             let rest = buffers.len() - done;
-            let answer = control::send_after_end(self.slot, conn, self.fd, rest);
+            let answer = control::send_after_end(self.slot, conn, self.file, rest);
             crate::epoll::note_change(self.sock);
             return answer;
         }
@@ -375,7 +377,7 @@ impl RingSend<'_> {
         // A long send is published in parts, so that the reader copies out while we
         // copy in.
         while sent > 0 && done + sent < buffers.len() {
-            wait::wake_readers(self.slot, conn, self.fd);
+            wait::wake_readers(self.slot, conn, self.file);
             match self.part(buffers, done + sent) {
                 Ok(n @ 1..) => sent += n,
                 // No room; an error is told to the next call.
@@ -387,7 +389,7 @@ impl RingSend<'_> {
         }
         drop(sending);
         if sent > 0 {
-            wait::wake_readers(self.slot, conn, self.fd);
+            wait::wake_readers(self.slot, conn, self.file);
         }
         Ok(sent)
     }
@@ -443,18 +445,18 @@ impl RingSend<'_> {
     fn wait(&self, has_part: bool, deadline: &Cell<Option<u64>>) -> Answer<()> {
         let sleep = || {
             if deadline.get().is_none() {
-                deadline.set(control::send_deadline(self.fd));
+                deadline.set(control::send_deadline(self.file));
             }
             Sleep { has_part, deadline: deadline.get() }
         };
-        wait::writable(self.sock, self.slot, self.conn, self.fd, sleep)
+        wait::writable(self.sock, self.slot, self.conn, self.file, sleep)
     }
 
     /// Lets the kernel raise SIGURG on the other side: an urgent bell.
     #[cold]
     fn ring_urgently(&self) {
         let flags = libc::MSG_OOB | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        wait::note_rung(self.slot, self.conn, sys::send(self.fd, b"!", flags));
+        wait::note_rung(self.slot, self.conn, self.file.send(b"!", flags));
     }
 }
 
@@ -517,7 +519,7 @@ fn plain_receive(sock: &Use, flags: i32, plain: &impl Fn() -> isize) -> Option<i
 
 fn smc_receive(sock: &Use, fd: i32, buffers: &Buffers<'_>, flags: i32) -> Option<Answer> {
     let (conn, slot) = (sock.conn()?, sock.slot()?);
-    let receive = Receive { sock, slot, conn: &conn, fd, flags };
+    let receive = Receive { sock, slot, conn: &conn, file: File::of(sock, fd), flags };
     if flags & libc::MSG_OOB != 0 {
         return Some(receive.urgent(buffers));
     }
@@ -545,7 +547,7 @@ struct Receive<'a> {
     sock: &'a Sock,
     slot: &'a Slot,
     conn: &'a Conn,
-    fd: i32,
+    file: File<'a>,
     flags: i32,
 }
 
@@ -637,7 +639,7 @@ impl Receive<'_> {
                         continue;
                     }
                     // What comes after the end is not asked here: that is told once.
-                    wait::follow_hint(self.slot, self.conn, self.fd);
+                    wait::follow_hint(self.slot, self.conn, self.file);
                     if readiness::may_have_ended(self.slot, self.conn) {
                         return Ok(done);
                     }
@@ -652,7 +654,7 @@ impl Receive<'_> {
                 Found::Nothing => {}
             }
             if self.flags & libc::MSG_DONTWAIT != 0 || !self.sock.seems_blocking() {
-                if done == 0 && wait::peer_has_died(self.sock, self.slot, self.conn, self.fd) {
+                if done == 0 && wait::peer_has_died(self.sock, self.slot, self.conn, self.file) {
                     continue;
                 }
                 self.sock.note_nothing();
@@ -676,7 +678,7 @@ impl Receive<'_> {
     fn wait(&self, needed: usize, has_part: bool, patience: &Patience) -> Answer<()> {
         let ready = || self.is_ready(needed);
         loop {
-            wait::readable(self.sock, self.slot, self.conn, self.fd, patience, has_part, ready)?;
+            wait::readable(self.sock, self.slot, self.conn, self.file, patience, has_part, ready)?;
             if ready() || !self.sock.seems_blocking() {
                 return Ok(());
             }
@@ -739,13 +741,13 @@ impl Receive<'_> {
     /// away. Under the receive lock.
     #[cold]
     fn some_from_either(&self, buffers: &Buffers<'_>, done: usize) -> (Found, Source) {
-        let mut source = switch::settle(self.slot, self.conn, self.fd);
+        let mut source = switch::settle(self.slot, self.conn, self.file);
         loop {
             let found = match source {
                 Source::Tcp => self.some_from_tcp(buffers, done),
                 Source::Ring => {
                     // With `O_ASYNC` every message has left a bell.
-                    wait::drain_bells(self.slot, self.conn, self.fd);
+                    wait::drain_bells(self.slot, self.conn, self.file);
                     self.some_from_ring(buffers, done)
                 }
             };
@@ -753,7 +755,7 @@ impl Receive<'_> {
                 return (found, source);
             }
             let before =
-                core::mem::replace(&mut source, switch::settle(self.slot, self.conn, self.fd));
+                core::mem::replace(&mut source, switch::settle(self.slot, self.conn, self.file));
             if before == source {
                 return (found, source);
             }
@@ -776,10 +778,9 @@ impl Receive<'_> {
     fn peek_tcp(&self, buffers: &Buffers<'_>, skip: usize) -> usize {
         let mut chunk = [0u8; TCP_CHUNK];
         let room = (buffers.len() - skip).min(chunk.len());
-        switch::skip_bells(self.slot, self.conn, self.fd);
+        switch::skip_bells(self.slot, self.conn, self.file);
         let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
-        // SAFETY: `room` writable bytes.
-        let seen = unsafe { sys::recv(self.fd, chunk.as_mut_ptr(), room, flags) }.unwrap_or(0);
+        let seen = self.file.recv(&mut chunk[..room], flags).unwrap_or(0);
         let parts = switch::parts_of_queue(self.slot, self.conn, seen);
         if parts.bells > 0 {
             // More have come meanwhile: the next look finds what is behind them.
@@ -840,7 +841,8 @@ impl Receive<'_> {
     /// A read that has reached the urgent mark returns what it has.
     fn stops_at_mark(&self, done: usize) -> bool {
         if !switch::comes_by_ring(self.slot) {
-            return switch::queued(self.fd) > 0 && urgent::is_at_mark_in_tcp(self.slot, self.fd);
+            return switch::queued(self.file) > 0
+                && urgent::is_at_mark_in_tcp(self.slot, self.file);
         }
         let peeked = if self.peeks() { done as u64 } else { 0 };
         let next = self.conn.mine.receiving.consumer.position() + peeked;
@@ -849,8 +851,8 @@ impl Receive<'_> {
 
     /// The ring is empty: has the connection ended?
     fn end(&self) -> Found {
-        wait::follow_hint(self.slot, self.conn, self.fd);
-        match control::end_of_input(self.slot, self.conn, self.fd) {
+        wait::follow_hint(self.slot, self.conn, self.file);
+        match control::end_of_input(self.slot, self.conn, self.file) {
             Some(control::End::Input) => Found::End(None),
             Some(control::End::Reset(errno)) => Found::End(Some(errno)),
             None => Found::Nothing,
@@ -863,20 +865,19 @@ impl Receive<'_> {
         let mut chunk = [0u8; TCP_CHUNK];
         let skip = if self.peeks() { 0 } else { done };
         // An urgent byte that is next is taken and left out.
-        let left_out = usize::from(urgent::is_next_left_out(self.slot, self.fd));
+        let left_out = usize::from(urgent::is_next_left_out(self.slot, self.file));
         let is_full = buffers.len() == skip;
         if is_full && left_out > 0 {
             return Found::Nothing;
         }
         let room = (buffers.len() - skip + left_out).min(chunk.len());
         let flags = libc::MSG_DONTWAIT | (self.flags & libc::MSG_PEEK);
-        // SAFETY: `room` writable bytes.
-        let taken = match unsafe { sys::recv(self.fd, chunk.as_mut_ptr(), room, flags) } {
+        let taken = match self.file.recv(&mut chunk[..room], flags) {
             // To a call without room the kernel says 0 of bytes as of the end.
-            Ok(0) if is_full && switch::queued(self.fd) > 0 => return Found::Bytes(0),
+            Ok(0) if is_full && switch::queued(self.file) > 0 => return Found::Bytes(0),
             Ok(0) => {
-                wait::tcp_ended(self.slot, self.conn, self.fd);
-                return match switch::settle(self.slot, self.conn, self.fd) {
+                wait::tcp_ended(self.slot, self.conn, self.file);
+                return match switch::settle(self.slot, self.conn, self.file) {
                     Source::Ring => Found::Bytes(0),
                     Source::Tcp => match self.end() {
                         Found::Nothing => Found::End(None),
@@ -897,8 +898,8 @@ impl Receive<'_> {
         let end = before + data;
         let turn = switch::peer_turn(self.slot, self.conn);
         let all_of_tcp = turn.is_some_and(|at| consumed + end as u64 >= at);
-        wait::check_bells(self.slot, self.conn, self.fd, &chunk[..before]);
-        wait::check_bells(self.slot, self.conn, self.fd, &chunk[end..taken]);
+        wait::check_bells(self.slot, self.conn, self.file, &chunk[..before]);
+        wait::check_bells(self.slot, self.conn, self.file, &chunk[end..taken]);
         let left_out = left_out.min(data);
         let data = data - left_out;
         if self.flags & libc::MSG_TRUNC == 0 {
@@ -908,7 +909,7 @@ impl Receive<'_> {
             let (taken, bells) = (taken as u64, (taken - left_out - data) as u64);
             self.slot.tcp_consumed.fetch_add(taken, Ordering::Relaxed);
             self.slot.tcp_bells.fetch_add(bells, Ordering::Relaxed);
-            urgent::note_stop_in_tcp(self.slot, self.fd);
+            urgent::note_stop_in_tcp(self.slot, self.file);
         }
         if self.peeks() && all_of_tcp && skip + data < buffers.len() {
             return self.peek_behind_tcp(buffers, data);
@@ -936,21 +937,21 @@ impl Receive<'_> {
         let left = producer.wrapping_sub(consumer) as usize;
         if left.saturating_add(n) > len / 2 {
             // Who always finds something to read looks for hints here.
-            wait::follow_hint(self.slot, conn, self.fd);
+            wait::follow_hint(self.slot, conn, self.file);
             wait::note_cpu(conn.mine);
             fence(Ordering::SeqCst);
             if len.saturating_sub(left) >= cursor::writable_threshold(len) {
-                wait::wake_writers(self.sock, self.slot, conn, self.fd);
+                wait::wake_writers(self.sock, self.slot, conn, self.file);
             }
         }
     }
 
     fn is_ready(&self, needed: usize) -> bool {
         if needed <= 1 {
-            return readiness::has_input(self.slot, self.conn, self.fd);
+            return readiness::has_input(self.slot, self.conn, self.file);
         }
         readiness::may_have_ended(self.slot, self.conn)
-            || readiness::readable(self.slot, self.conn, self.fd) >= needed
+            || readiness::readable(self.slot, self.conn, self.file) >= needed
     }
 
     /// `MSG_OOB`: the urgent byte.
@@ -960,7 +961,7 @@ impl Receive<'_> {
             return Err(libc::EINVAL);
         }
         if !switch::comes_by_ring(self.slot) && !urgent::is_marked(self.conn) {
-            let byte = urgent::take_from_tcp(self.fd, self.peeks()).map_err(|errno| errno.0)?;
+            let byte = urgent::take_from_tcp(self.file, self.peeks()).map_err(|errno| errno.0)?;
             let mut n = 0;
             buffers.each(0, 1, |at, _| {
                 // SAFETY: the program's buffer, writable by the call's contract.
@@ -976,7 +977,7 @@ impl Receive<'_> {
             urgent::note_taken(self.slot, self.conn, at);
             drop(receiving);
             // The urgent bell has done its work.
-            wait::drain_bells(self.slot, self.conn, self.fd);
+            wait::drain_bells(self.slot, self.conn, self.file);
         }
         Ok(n)
     }

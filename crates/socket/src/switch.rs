@@ -29,6 +29,7 @@
 
 use crate::account;
 use crate::control;
+use crate::file::File;
 use crate::meeting;
 use crate::pool::Held;
 use crate::sock::{Conn, Phase, Sock};
@@ -91,17 +92,21 @@ pub fn is_connecting(fd: i32) -> bool {
 
 /// The peer's end of the TCP connection is gone: FIN or RST was received.
 #[must_use]
-pub fn is_peer_gone(fd: i32) -> bool {
+pub(crate) fn is_peer_gone(file: File<'_>) -> bool {
     if confinement::is_confined() {
         let gone = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
-        return sys::poll_now(fd, gone).is_ok_and(|seen| seen & gone as u32 != 0);
+        return file.poll_now(gone).is_ok_and(|seen| seen & gone as u32 != 0);
     }
-    tcp_info(fd).is_some_and(|info| TCP_PEER_GONE.contains(&info.state))
+    file.call(tcp_info).is_some_and(|info| TCP_PEER_GONE.contains(&info.state))
 }
 
 /// Bytes in the TCP receive queue.
 #[must_use]
-pub fn queued(fd: i32) -> usize {
+pub(crate) fn queued(file: File<'_>) -> usize {
+    file.call(queued_in)
+}
+
+fn queued_in(fd: i32) -> usize {
     if confinement::is_confined() {
         return sys::count_queued(fd);
     }
@@ -110,10 +115,14 @@ pub fn queued(fd: i32) -> usize {
 
 /// One consistent reading of the kernel's counters; `None` when the connection is
 /// not open in both directions.
-fn read_ledger(fd: i32) -> Option<Reading> {
+fn read_ledger(file: File<'_>) -> Option<Reading> {
+    file.call(read_ledger_of)
+}
+
+fn read_ledger_of(fd: i32) -> Option<Reading> {
     for _ in 0..TRIES {
         let before = tcp_info(fd)?;
-        let still_queued = queued(fd) as u64;
+        let still_queued = queued_in(fd) as u64;
         let after = tcp_info(fd)?;
         if after.state != TCP_ESTABLISHED {
             return None;
@@ -134,6 +143,7 @@ fn read_ledger(fd: i32) -> Option<Reading> {
 /// Begins to read by the ledger: [`Phase::Smc`]. False when a plain receive is
 /// under way or the connection is closing; nothing has changed then.
 pub(crate) fn read_by_ledger(sock: &Sock, slot: &Slot, fd: i32, conn: Conn) -> bool {
+    let file = File::of(sock, fd);
     let _receiving = Held::enter(&slot.receive_lock);
     let before = sock.phase();
     // SAFETY: the agreement runs in one thread at a time and sets the same value
@@ -145,9 +155,9 @@ pub(crate) fn read_by_ledger(sock: &Sock, slot: &Slot, fd: i32, conn: Conn) -> b
     fence(Ordering::SeqCst);
     let reading = match slot.plain_receives.load(Ordering::SeqCst) {
         0 => {
-            urgent::begin_in_line(slot, fd);
-            read_ledger(fd).or_else(|| {
-                urgent::end_in_line(slot, fd);
+            urgent::begin_in_line(slot, file);
+            read_ledger(file).or_else(|| {
+                urgent::end_in_line(slot, file);
                 None
             })
         }
@@ -158,12 +168,12 @@ pub(crate) fn read_by_ledger(sock: &Sock, slot: &Slot, fd: i32, conn: Conn) -> b
         return false;
     };
     slot.tcp_consumed.store(reading.consumed(), Ordering::Relaxed);
-    urgent::note_stop_in_tcp(slot, fd);
+    urgent::note_stop_in_tcp(slot, file);
     if slot.low_water.load(Ordering::Relaxed) != 1 {
         // A bell is one byte: it has to wake whoever sleeps in the kernel.
-        let _ = sys::set_socket_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1);
+        let _ = file.set_option(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1);
     }
-    control::carry_options_over(slot, &conn, fd);
+    control::carry_options_over(slot, &conn, file);
     wait::ring_who_waits(slot, &conn);
     slot.flags.fetch_or(flag::BY_LEDGER, Ordering::Release);
     meeting::note_smc(slot);
@@ -176,7 +186,7 @@ pub(crate) fn read_by_ledger(sock: &Sock, slot: &Slot, fd: i32, conn: Conn) -> b
 pub(crate) fn send_into_ring(
     sock: &Sock,
     slot: &Slot,
-    fd: i32,
+    file: File<'_>,
     conn: &Conn,
     sending: &Held<'_>,
 ) -> bool {
@@ -202,7 +212,7 @@ pub(crate) fn send_into_ring(
     {
         return false;
     }
-    let Some(reading) = read_ledger(fd) else { return false };
+    let Some(reading) = read_ledger(file) else { return false };
     conn.mine.sending.way.turn(turns + 1, reading.sent());
     slot.flags.fetch_or(flag::SEND_SWITCHED, Ordering::SeqCst);
     note_ways(slot, conn);
@@ -220,7 +230,7 @@ fn is_kept_on_tcp(slot: &Slot, conn: &Conn) -> bool {
 /// Moves our sending direction out of the ring, if the peer permits it and it can be done
 /// now. The caller holds the send lock, and has interrupted nobody who does.
 #[cold]
-pub(crate) fn leave_ring(slot: &Slot, fd: i32, conn: &Conn) -> bool {
+pub(crate) fn leave_ring(slot: &Slot, file: File<'_>, conn: &Conn) -> bool {
     let turn = conn.mine.sending.way.turns() + 1;
     let flags = slot.flags.load(Ordering::Acquire);
     let may_leave = flags & flag::SEND_SWITCHED != 0
@@ -232,18 +242,18 @@ pub(crate) fn leave_ring(slot: &Slot, fd: i32, conn: &Conn) -> bool {
         return false;
     }
     // Whoever has published bytes and not yet rung finds that nobody may ring any more.
-    wait::wake_readers(slot, conn, fd);
+    wait::wake_readers(slot, conn, file);
     slot.flags.fetch_and(!flag::SEND_SWITCHED, Ordering::SeqCst);
     // Pairs with the count in `wait::ring`: either a ringer sees that the flag is gone, or
     // we see the ringer.
     let reading = match slot.bells.load(Ordering::SeqCst) {
-        0 => read_ledger(fd),
+        0 => read_ledger(file),
         _ => None,
     };
     let Some(reading) = reading else {
         slot.flags.fetch_or(flag::SEND_SWITCHED, Ordering::SeqCst);
         if slot.flags.fetch_and(!flag::BELL_OWED, Ordering::SeqCst) & flag::BELL_OWED != 0 {
-            wait::ring(slot, conn, fd);
+            wait::ring(slot, conn, file);
         }
         return false;
     };
@@ -313,13 +323,13 @@ fn note_ways(slot: &Slot, conn: &Conn) {
 /// a byte of the program's stream to the peer.
 ///
 /// False while a plain send is under way: its bytes wake the peer as a bell would.
-pub(crate) fn ensure_bells_only(sock: &Sock, slot: &Slot, fd: i32, conn: &Conn) -> bool {
+pub(crate) fn ensure_bells_only(sock: &Sock, slot: &Slot, file: File<'_>, conn: &Conn) -> bool {
     if slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0 {
         return true;
     }
     let sending = Held::enter(&slot.send_lock);
     slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0
-        || send_into_ring(sock, slot, fd, conn, &sending)
+        || send_into_ring(sock, slot, file, conn, &sending)
 }
 
 /// Whether the next bytes of the peer are in its ring, as far as we have followed it.
@@ -355,8 +365,8 @@ pub(crate) fn parts_of_queue(slot: &Slot, conn: &Conn, n: usize) -> Parts {
 }
 
 /// Bytes of the program in the TCP queue.
-pub(crate) fn data_queued(slot: &Slot, conn: &Conn, fd: i32) -> usize {
-    match queued(fd) {
+pub(crate) fn data_queued(slot: &Slot, conn: &Conn, file: File<'_>) -> usize {
+    match queued(file) {
         0 => 0,
         n => parts_of_queue(slot, conn, n).data as usize,
     }
@@ -372,15 +382,15 @@ pub(crate) enum Source {
 /// Where the next bytes of the program are, after following the turns of the peer that
 /// are due, and permitting the next. The caller holds the receive lock.
 #[cold]
-pub(crate) fn settle(slot: &Slot, conn: &Conn, fd: i32) -> Source {
+pub(crate) fn settle(slot: &Slot, conn: &Conn, file: File<'_>) -> Source {
     if slot.flags.load(Ordering::Acquire) & flag::TURN_WANTED != 0 {
-        permit_tcp(slot, conn, fd);
+        permit_tcp(slot, conn, file);
     }
     loop {
         if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
             return Source::Ring;
         }
-        skip_bells(slot, conn, fd);
+        skip_bells(slot, conn, file);
         let (by_ring, turn) = (comes_by_ring(slot), peer_turn(slot, conn));
         match turn {
             Some(at) if by_ring && is_ring_empty(conn) => receive_from_tcp(slot, conn, at),
@@ -419,13 +429,13 @@ fn receive_from_tcp(slot: &Slot, conn: &Conn, at: u64) {
 
 /// Permits the peer to send by TCP, if nobody takes bytes from there as bells: from now on
 /// they are taken by the ledger. The caller holds the receive lock.
-fn permit_tcp(slot: &Slot, conn: &Conn, fd: i32) {
+fn permit_tcp(slot: &Slot, conn: &Conn, file: File<'_>) {
     if !comes_by_ring(slot) || urgent::is_marked(conn) {
         set(&slot.flags, flag::TURN_WANTED, false);
         return;
     }
     let Some(_alone) = wait::Alone::on_tcp(slot) else { return };
-    let Some(reading) = read_ledger(fd) else { return };
+    let Some(reading) = read_ledger(file) else { return };
     let consumed = reading.consumed();
     let bells = consumed.saturating_sub(slot.tcp_consumed.swap(consumed, Ordering::Relaxed));
     slot.tcp_bells.fetch_add(bells, Ordering::Relaxed);
@@ -436,7 +446,7 @@ fn permit_tcp(slot: &Slot, conn: &Conn, fd: i32) {
 
 /// Takes the bells at the front of the TCP queue out of it, and nothing else: looks first.
 /// The caller holds the receive lock.
-pub(crate) fn skip_bells(slot: &Slot, conn: &Conn, fd: i32) {
+pub(crate) fn skip_bells(slot: &Slot, conn: &Conn, file: File<'_>) {
     let mut bytes = [0u8; 64];
     let may_have_bells = || {
         let consumed = slot.tcp_consumed.load(Ordering::Relaxed);
@@ -444,9 +454,8 @@ pub(crate) fn skip_bells(slot: &Slot, conn: &Conn, fd: i32) {
     };
     while may_have_bells() {
         let peek = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-        // SAFETY: 64 writable bytes.
-        let seen = match unsafe { sys::recv(fd, bytes.as_mut_ptr(), bytes.len(), peek) } {
-            Ok(0) => return wait::tcp_ended(slot, conn, fd),
+        let seen = match file.recv(&mut bytes, peek) {
+            Ok(0) => return wait::tcp_ended(slot, conn, file),
             Ok(n) => n,
             Err(sys::Errno(libc::EAGAIN | libc::EINTR)) => return,
             Err(sys::Errno(errno)) => return control::note_tcp_error(slot, conn, errno),
@@ -455,11 +464,11 @@ pub(crate) fn skip_bells(slot: &Slot, conn: &Conn, fd: i32) {
         if bells == 0 {
             return;
         }
-        // SAFETY: as above. They are there: under the lock nobody else takes them.
-        let taken = unsafe { sys::recv(fd, bytes.as_mut_ptr(), bells, libc::MSG_DONTWAIT) };
+        // They are there: under the lock nobody else takes them.
+        let taken = file.recv(&mut bytes[..bells], libc::MSG_DONTWAIT);
         let Ok(taken @ 1..) = taken else { return };
         slot.tcp_consumed.fetch_add(taken as u64, Ordering::Relaxed);
         slot.tcp_bells.fetch_add(taken as u64, Ordering::Relaxed);
-        wait::check_bells(slot, conn, fd, &bytes[..taken]);
+        wait::check_bells(slot, conn, file, &bytes[..taken]);
     }
 }

@@ -7,6 +7,7 @@
 //! without waiting, and waited for without the lock.
 
 use crate::descriptors::Use;
+use crate::file::File;
 use crate::pool::Held;
 use crate::sock::Conn;
 use crate::stream::{LEFT, Unfinished};
@@ -50,6 +51,7 @@ enum Part {
 /// # Errors
 /// As `sendfile` and `splice`.
 pub fn send_from(sock: &Use, fd: i32, source: Source, len: usize) -> Option<Answer> {
+    let file = File::of(sock, fd);
     let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else {
         return Some(Err(libc::EBADF));
     };
@@ -57,7 +59,7 @@ pub fn send_from(sock: &Use, fd: i32, source: Source, len: usize) -> Option<Answ
     let unfinished = Unfinished::default();
     let mut deadline = None;
     while done < len {
-        let step = match send_part(slot, &conn, fd, source, done, len - done, &unfinished) {
+        let step = match send_part(slot, &conn, file, source, done, len - done, &unfinished) {
             Ok(Part::Moved(0)) => break,
             Ok(Part::Moved(n)) => {
                 done += n;
@@ -67,15 +69,15 @@ pub fn send_from(sock: &Use, fd: i32, source: Source, len: usize) -> Option<Answ
             Ok(Part::PipeWaits) if done > 0 => break,
             Ok(Part::PipeWaits) => source.wait(),
             Ok(Part::SocketWaits) if !sock.seems_blocking() => {
-                wait::want_room(sock, slot, &conn, fd);
+                wait::want_room(sock, slot, &conn, file);
                 if wait::has_room(&conn) { Ok(()) } else { Err(libc::EAGAIN) }
             }
             Ok(Part::SocketWaits) => {
                 let sleep = || {
-                    let deadline = *deadline.get_or_insert_with(|| control::send_deadline(fd));
+                    let deadline = *deadline.get_or_insert_with(|| control::send_deadline(file));
                     wait::Sleep { has_part: done > 0, deadline }
                 };
-                wait::writable(sock, slot, &conn, fd, sleep)
+                wait::writable(sock, slot, &conn, file, sleep)
             }
             Err(errno) => Err(errno),
         };
@@ -96,7 +98,7 @@ pub fn send_from(sock: &Use, fd: i32, source: Source, len: usize) -> Option<Answ
 fn send_part<'a>(
     slot: &'a Slot,
     conn: &Conn,
-    fd: i32,
+    file: File<'_>,
     source: Source,
     done: usize,
     len: usize,
@@ -104,10 +106,10 @@ fn send_part<'a>(
 ) -> Answer<Part> {
     let n = {
         let _sending = Held::enter(&slot.send_lock);
-        wait::follow_hint(slot, conn, fd);
+        wait::follow_hint(slot, conn, file);
         let flags = slot.flags.load(Ordering::Acquire);
         if flags & control::SEND_OVER != 0 {
-            return control::send_after_end(slot, conn, fd, len).map(Part::Moved);
+            return control::send_after_end(slot, conn, file, len).map(Part::Moved);
         }
         if !way::is_ring(conn.mine.sending.way.turns()) {
             return Err(LEFT);
@@ -137,7 +139,7 @@ fn send_part<'a>(
         n
     };
     if n > 0 {
-        wait::wake_readers(slot, conn, fd);
+        wait::wake_readers(slot, conn, file);
     }
     Ok(Part::Moved(n))
 }
@@ -184,17 +186,18 @@ impl Pipe {
 /// # Errors
 /// As `splice`.
 pub fn receive_into(sock: &Use, fd: i32, pipe: Pipe, len: usize) -> Answer {
+    let file = File::of(sock, fd);
     let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return Err(libc::EBADF) };
     let patience = wait::Patience::new();
     loop {
-        match receive_part(slot, &conn, fd, pipe.fd, len)? {
+        match receive_part(slot, &conn, file, pipe.fd, len)? {
             Part::Moved(n) => {
                 count(&slot.counters.bytes_received, n as u64);
                 if n > 0 {
                     count(&slot.counters.messages_received, 1);
                     slot.received.count(n as u64);
                 }
-                wait::wake_writers(sock, slot, &conn, fd);
+                wait::wake_writers(sock, slot, &conn, file);
                 return Ok(n);
             }
             Part::PipeWaits => pipe.wait(libc::POLLOUT)?,
@@ -203,25 +206,25 @@ pub fn receive_into(sock: &Use, fd: i32, pipe: Pipe, len: usize) -> Answer {
                 return Err(libc::EAGAIN);
             }
             Part::SocketWaits => {
-                let ready = || crate::readiness::has_input(slot, &conn, fd);
-                wait::readable(sock, slot, &conn, fd, &patience, false, ready)?;
+                let ready = || crate::readiness::has_input(slot, &conn, file);
+                wait::readable(sock, slot, &conn, file, &patience, false, ready)?;
             }
         }
     }
 }
 
-fn receive_part(slot: &Slot, conn: &Conn, fd: i32, pipe: i32, len: usize) -> Answer<Part> {
+fn receive_part(slot: &Slot, conn: &Conn, file: File<'_>, pipe: i32, len: usize) -> Answer<Part> {
     let _receiving = Held::enter(&slot.receive_lock);
-    if switch::settle(slot, conn, fd) == switch::Source::Tcp {
-        return receive_tcp_part(slot, conn, fd, pipe, len);
+    if switch::settle(slot, conn, file) == switch::Source::Tcp {
+        return receive_tcp_part(slot, conn, file, pipe, len);
     }
     let consumer = conn.mine.receiving.consumer.position();
     let claim = conn.theirs.sending.producer.claim();
     let readable = cursor::readable(consumer, claim, conn.incoming.len())
         .map_err(|misbehaved| control::reset(slot, conn, &misbehaved))?;
     if readable == 0 {
-        wait::follow_hint(slot, conn, fd);
-        return end_or_wait(slot, conn, fd);
+        wait::follow_hint(slot, conn, file);
+        return end_or_wait(slot, conn, file);
     }
     let span = Spans::cut(consumer, readable.min(len), conn.incoming.memory_len()).first;
     // SAFETY: the span lies in the peer's ring, which stays mapped.
@@ -236,17 +239,22 @@ fn receive_part(slot: &Slot, conn: &Conn, fd: i32, pipe: i32, len: usize) -> Ans
 /// The same while bytes may still come by TCP: looks at them first, because the pipe
 /// may take fewer.
 #[cold]
-fn receive_tcp_part(slot: &Slot, conn: &Conn, fd: i32, pipe: i32, len: usize) -> Answer<Part> {
+fn receive_tcp_part(
+    slot: &Slot,
+    conn: &Conn,
+    file: File<'_>,
+    pipe: i32,
+    len: usize,
+) -> Answer<Part> {
     let mut chunk = [0u8; 16 << 10];
     let room = len.min(chunk.len());
     let peek = libc::MSG_DONTWAIT | libc::MSG_PEEK;
-    // SAFETY: `room` writable bytes.
-    let seen = match unsafe { sys::recv(fd, chunk.as_mut_ptr(), room, peek) } {
+    let seen = match file.recv(&mut chunk[..room], peek) {
         Ok(0) => {
-            wait::tcp_ended(slot, conn, fd);
-            return match control::end_of_input(slot, conn, fd) {
+            wait::tcp_ended(slot, conn, file);
+            return match control::end_of_input(slot, conn, file) {
                 Some(control::End::Reset(errno)) => Err(errno),
-                _ if switch::settle(slot, conn, fd) == switch::Source::Ring => {
+                _ if switch::settle(slot, conn, file) == switch::Source::Ring => {
                     Ok(Part::SocketWaits)
                 }
                 // Also when the peer claims to have sent more by TCP than ever came.
@@ -254,10 +262,10 @@ fn receive_tcp_part(slot: &Slot, conn: &Conn, fd: i32, pipe: i32, len: usize) ->
             };
         }
         Ok(n) => n,
-        Err(sys::Errno(libc::EAGAIN | libc::EINTR)) => return Ok(Part::SocketWaits),
+        Err(sys::Errno(libc::EAGAIN | libc::EINTR | libc::EBADF)) => return Ok(Part::SocketWaits),
         Err(sys::Errno(errno)) => {
             control::note_tcp_error(slot, conn, errno);
-            return match control::end_of_input(slot, conn, fd) {
+            return match control::end_of_input(slot, conn, file) {
                 Some(control::End::Reset(errno)) => Err(errno),
                 _ => Ok(Part::Moved(0)),
             };
@@ -271,15 +279,15 @@ fn receive_tcp_part(slot: &Slot, conn: &Conn, fd: i32, pipe: i32, len: usize) ->
     // SAFETY: `data` initialised bytes.
     let wrote = unsafe { write_now(pipe, chunk.as_ptr(), data) }?;
     if let Part::Moved(n) = wrote {
-        // SAFETY: as above. They are there: under the lock nobody else takes them.
-        let _ = unsafe { sys::recv(fd, chunk.as_mut_ptr(), n, libc::MSG_DONTWAIT) };
+        // They are there: under the lock nobody else takes them.
+        let _ = file.recv(&mut chunk[..n], libc::MSG_DONTWAIT);
         slot.tcp_consumed.fetch_add(n as u64, Ordering::Relaxed);
     }
     Ok(wrote)
 }
 
-fn end_or_wait(slot: &Slot, conn: &Conn, fd: i32) -> Answer<Part> {
-    match control::end_of_input(slot, conn, fd) {
+fn end_or_wait(slot: &Slot, conn: &Conn, file: File<'_>) -> Answer<Part> {
+    match control::end_of_input(slot, conn, file) {
         Some(control::End::Input) => Ok(Part::Moved(0)),
         Some(control::End::Reset(errno)) => Err(errno),
         None => Ok(Part::SocketWaits),

@@ -17,6 +17,7 @@
 //! line then, whatever the program wishes, because its counters, by which the ledger
 //! reads, leave out what lies behind a mark otherwise.
 
+use crate::file::File;
 use crate::sock::Conn;
 use crate::switch;
 use core::sync::atomic::Ordering;
@@ -78,12 +79,11 @@ fn around(urgent: u64, consumer: u64, readable: usize, in_line: bool) -> (u64, u
 }
 
 /// Whether `poll` shows an urgent byte, which may still be in the TCP queue.
-pub(crate) fn is_waiting(slot: &Slot, conn: &Conn, fd: i32) -> bool {
+pub(crate) fn is_waiting(slot: &Slot, conn: &Conn, file: File<'_>) -> bool {
     if is_marked(conn) || switch::comes_by_ring(slot) {
         return waiting(slot, conn).is_some();
     }
-    switch::queued(fd) > 0
-        && sys::poll_now(fd, libc::POLLPRI).is_ok_and(|said| said & mask::PRI != 0)
+    switch::queued(file) > 0 && file.poll_now(libc::POLLPRI).is_ok_and(|said| said & mask::PRI != 0)
 }
 
 /// Whether the peer has ever marked a byte of the ring.
@@ -128,47 +128,50 @@ pub(crate) fn before_mark(slot: &Slot, conn: &Conn, readable: usize) -> usize {
 }
 
 /// The same for the TCP queue, where a peek stops at the mark.
-pub(crate) fn before_mark_in_tcp(slot: &Slot, fd: i32) -> usize {
+pub(crate) fn before_mark_in_tcp(slot: &Slot, file: File<'_>) -> usize {
     let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT;
     // A look into an empty queue would take the error of a connection that has ended.
-    if switch::queued(fd) == 0 || is_at_mark_in_tcp(slot, fd) {
+    if switch::queued(file) == 0 || is_at_mark_in_tcp(slot, file) {
         return 0;
     }
-    // SAFETY: with MSG_TRUNC nothing is written.
-    unsafe { sys::recv(fd, core::ptr::null_mut(), i32::MAX as usize, flags) }.unwrap_or(0)
+    let look = |fd| {
+        // SAFETY: with MSG_TRUNC nothing is written.
+        unsafe { sys::recv(fd, core::ptr::null_mut(), i32::MAX as usize, flags) }
+    };
+    file.call(look).unwrap_or(0)
 }
 
 /// The next byte in TCP is an urgent one that is not for the stream.
-pub(crate) fn is_at_mark_in_tcp(slot: &Slot, fd: i32) -> bool {
-    !is_in_line(slot) && sys::ioctl_int(fd, SIOCATMARK) == Ok(1)
+pub(crate) fn is_at_mark_in_tcp(slot: &Slot, file: File<'_>) -> bool {
+    !is_in_line(slot) && file.call(|fd| sys::ioctl_int(fd, SIOCATMARK)) == Ok(1)
 }
 
 /// A read has stopped here: notes whether it was before an urgent byte in TCP. Under
 /// the receive lock.
-pub(crate) fn note_stop_in_tcp(slot: &Slot, fd: i32) {
-    if is_at_mark_in_tcp(slot, fd) {
+pub(crate) fn note_stop_in_tcp(slot: &Slot, file: File<'_>) {
+    if is_at_mark_in_tcp(slot, file) {
         let consumed = slot.tcp_consumed.load(Ordering::Relaxed);
         slot.tcp_mark.store(consumed + 1, Ordering::Relaxed);
     }
 }
 
 /// The next byte in TCP is an urgent one, or was before a new mark came: see [`cut`].
-pub(crate) fn is_next_left_out(slot: &Slot, fd: i32) -> bool {
+pub(crate) fn is_next_left_out(slot: &Slot, file: File<'_>) -> bool {
     let consumed = slot.tcp_consumed.load(Ordering::Relaxed);
     let was_marked = slot.tcp_mark.load(Ordering::Relaxed) == consumed + 1;
-    (was_marked && !is_in_line(slot)) || is_at_mark_in_tcp(slot, fd)
+    (was_marked && !is_in_line(slot)) || is_at_mark_in_tcp(slot, file)
 }
 
 /// Tells the kernel to keep urgent bytes in line while we read by the ledger.
-pub(crate) fn begin_in_line(slot: &Slot, fd: i32) {
-    let wish = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_OOBINLINE).unwrap_or(0);
+pub(crate) fn begin_in_line(slot: &Slot, file: File<'_>) {
+    let wish = file.option(libc::SOL_SOCKET, libc::SO_OOBINLINE).unwrap_or(0);
     note_wish(slot, wish);
-    keep_in_line(fd, true);
+    keep_in_line(file, true);
 }
 
 /// Gives the option back its value.
-pub(crate) fn end_in_line(slot: &Slot, fd: i32) {
-    keep_in_line(fd, is_in_line(slot));
+pub(crate) fn end_in_line(slot: &Slot, file: File<'_>) {
+    keep_in_line(file, is_in_line(slot));
 }
 
 /// What the program wishes.
@@ -180,18 +183,17 @@ pub(crate) fn note_wish(slot: &Slot, in_line: i32) {
     }
 }
 
-pub(crate) fn keep_in_line(fd: i32, on: bool) {
-    let _ = sys::set_socket_option(fd, libc::SOL_SOCKET, libc::SO_OOBINLINE, i32::from(on));
+pub(crate) fn keep_in_line(file: File<'_>, on: bool) {
+    let _ = file.set_option(libc::SOL_SOCKET, libc::SO_OOBINLINE, i32::from(on));
 }
 
 /// Reads an urgent byte that is still in the TCP queue, without taking it out of the
 /// queue: reading passes it. Under the receive lock.
-pub(crate) fn take_from_tcp(fd: i32, peek: bool) -> Result<u8, sys::Errno> {
-    let mut byte = 0u8;
+pub(crate) fn take_from_tcp(file: File<'_>, peek: bool) -> Result<u8, sys::Errno> {
+    let mut byte = [0u8];
     let flags = libc::MSG_OOB | libc::MSG_DONTWAIT | if peek { libc::MSG_PEEK } else { 0 };
-    keep_in_line(fd, false);
-    // SAFETY: one writable byte.
-    let taken = unsafe { sys::recv(fd, &raw mut byte, 1, flags) };
-    keep_in_line(fd, true);
-    taken.map(|_| byte)
+    keep_in_line(file, false);
+    let taken = file.recv(&mut byte, flags);
+    keep_in_line(file, true);
+    taken.map(|_| byte[0])
 }

@@ -18,6 +18,7 @@
 //! may take bells from the queue, so nobody's bell is taken by somebody else;
 //! other readers of the same end queue behind it on a futex.
 
+use crate::file::{Asleep, File};
 use crate::owner;
 use crate::pool::Held;
 use crate::process;
@@ -278,7 +279,7 @@ pub(crate) fn note_cpu(record: &Record) -> u32 {
 /// After publishing something to read (with a sequentially consistent operation):
 /// wakes the other side's readers and loops if they sleep.
 #[inline]
-pub(crate) fn wake_readers(slot: &Slot, conn: &Conn, fd: i32) {
+pub(crate) fn wake_readers(slot: &Slot, conn: &Conn, file: File<'_>) {
     let cpu = note_cpu(conn.mine);
     let waiting = &conn.theirs.waiting;
     let channels = waiting.channels.load(Ordering::Relaxed);
@@ -290,7 +291,7 @@ pub(crate) fn wake_readers(slot: &Slot, conn: &Conn, fd: i32) {
         end_nap(slot, conn);
     }
     if slot.read_rung.answer(&waiting.read_arm) || unreachable {
-        ring(slot, conn, fd);
+        ring(slot, conn, file);
     }
 }
 
@@ -303,7 +304,7 @@ fn end_nap(slot: &Slot, conn: &Conn) {
 /// After making room (with a sequentially consistent operation): wakes the other
 /// side's writers.
 #[cold]
-pub(crate) fn wake_writers(sock: &Sock, slot: &Slot, conn: &Conn, fd: i32) {
+pub(crate) fn wake_writers(sock: &Sock, slot: &Slot, conn: &Conn, file: File<'_>) {
     let waiting = &conn.theirs.waiting;
     let wants = waiting.write_wanted.load(Ordering::Relaxed);
     if wants & wanted::FUTEX != 0 {
@@ -316,9 +317,9 @@ pub(crate) fn wake_writers(sock: &Sock, slot: &Slot, conn: &Conn, fd: i32) {
         unreachable = mark(slot, conn, channels, note_cpu(conn.mine));
     }
     if (slot.write_rung.answer(&waiting.write_arm) || unreachable)
-        && switch::ensure_bells_only(sock, slot, fd, conn)
+        && switch::ensure_bells_only(sock, slot, file, conn)
     {
-        ring(slot, conn, fd);
+        ring(slot, conn, file);
     }
 }
 
@@ -339,7 +340,7 @@ fn mark(slot: &Slot, conn: &Conn, channels: u32, cpu: u32) -> bool {
 /// Rings the universal bell: one byte on the TCP connection, if that carries bells only.
 /// If it does not, the bytes of the program that it carries wake as well.
 #[cold]
-pub(crate) fn ring(slot: &Slot, conn: &Conn, fd: i32) {
+pub(crate) fn ring(slot: &Slot, conn: &Conn, file: File<'_>) {
     // Whoever takes our direction back to TCP waits until nobody is in here, and looks for
     // bells that he owes: see `switch::leave_ring`.
     let _ringing = Counted::new(&slot.bells);
@@ -351,7 +352,7 @@ pub(crate) fn ring(slot: &Slot, conn: &Conn, fd: i32) {
         }
     }
     count(&slot.counters.wakeups, 1);
-    note_rung(slot, conn, sys::send(fd, &BELL, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL));
+    note_rung(slot, conn, file.send(&BELL, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL));
 }
 
 /// What a bell was answered with: an error of the connection is told to one call only, and
@@ -385,17 +386,17 @@ impl Patience {
     }
 
     /// A wait begins. False: the time is up.
-    fn lasts(&self, fd: i32) -> bool {
-        !self.has_waited.replace(true) || self.deadline(fd).is_none_or(|at| sys::now_ns() < at)
+    fn lasts(&self, file: File<'_>) -> bool {
+        !self.has_waited.replace(true) || self.deadline(file).is_none_or(|at| sys::now_ns() < at)
     }
 
     /// When the call gives up; `None`: when the kernel says so.
-    fn deadline(&self, fd: i32) -> Option<u64> {
+    fn deadline(&self, file: File<'_>) -> Option<u64> {
         let Some(since) = self.since.get() else {
             self.since.set(Some(sys::now_ns()));
             return None;
         };
-        control::time_out(fd, libc::SO_RCVTIMEO).map(|ns| since + ns)
+        control::time_out(file, libc::SO_RCVTIMEO).map(|ns| since + ns)
     }
 }
 
@@ -420,40 +421,42 @@ pub(crate) fn readable(
     sock: &Sock,
     slot: &Slot,
     conn: &Conn,
-    fd: i32,
+    file: File<'_>,
     patience: &Patience,
     has_part: bool,
     ready: impl Fn() -> bool,
 ) -> Answer<()> {
-    if !patience.lasts(fd) {
+    if !patience.lasts(file) {
         return Err(libc::EAGAIN);
     }
     let (found, cost) = linger(&sock.receive_wait, || cpu_of(conn.theirs), &ready);
     cost.charge(slot);
     process::note_user(slot);
-    if found || !sock.may_sleep(fd) {
+    if found || !sock.may_sleep(file) {
         return Ok(());
     }
-    let mut deadline = patience.deadline(fd);
+    let _asleep = Asleep::on(sock);
+    let mut deadline = patience.deadline(file);
     count(&slot.counters.parks, 1);
     let Some(_sleeper) = Sleeper::become_it(slot) else {
         return queue_behind_sleeper(slot, &ready);
     };
     if may_nap(sock, slot) {
-        if nap(sock, slot, conn, (fd, deadline), has_part, &ready)? {
+        if nap(sock, slot, conn, (file, deadline), has_part, &ready)? {
             return Ok(());
         }
-        deadline = patience.deadline(fd);
+        deadline = patience.deadline(file);
     }
     let _armed = ReadArmed::ask(slot, conn);
     if ready() {
         return Ok(());
     }
-    let restarts = !has_part && deadline.is_none();
-    if !restarts {
-        sleep_once(fd, deadline)?;
+    if has_part || deadline.is_some() {
+        sleep_once(file, deadline)?;
+    } else {
+        sleep_restarting(slot, conn, file, &ready)?;
     }
-    sleep_on_tcp(slot, conn, fd, restarts)
+    take_news(slot, conn, file)
 }
 
 /// Whether the sleeper naps first: what wakes it must come through the ring.
@@ -472,13 +475,13 @@ fn nap(
     sock: &Sock,
     slot: &Slot,
     conn: &Conn,
-    (fd, deadline): (i32, Option<u64>),
+    (file, deadline): (File<'_>, Option<u64>),
     has_part: bool,
     ready: &impl Fn() -> bool,
 ) -> Answer<bool> {
     let limit = match deadline {
         Some(at) => Some(at.saturating_sub(sys::now_ns())),
-        None => control::time_out(fd, libc::SO_RCVTIMEO),
+        None => control::time_out(file, libc::SO_RCVTIMEO),
     };
     let time = Duration::from_nanos(limit.unwrap_or(NAP_NS).min(NAP_NS));
     let _armed = NapArmed::ask(slot, conn);
@@ -698,34 +701,68 @@ fn queue_behind_sleeper(slot: &Slot, ready: &impl Fn() -> bool) -> Answer<()> {
 }
 
 /// Sleeps until the kernel has something to read, by a call that is never restarted.
-fn sleep_once(fd: i32, deadline: Option<u64>) -> Answer<()> {
-    let mut entry = [libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
+fn sleep_once(file: File<'_>, deadline: Option<u64>) -> Answer<()> {
     let limit = match deadline {
         Some(at) => Some(Duration::from_nanos(at.saturating_sub(sys::now_ns()))),
-        None => control::time_out(fd, libc::SO_RCVTIMEO).map(Duration::from_nanos),
+        None => control::time_out(file, libc::SO_RCVTIMEO).map(Duration::from_nanos),
     };
-    // SAFETY: no signal mask.
-    match unsafe { ppoll(&mut entry, limit, core::ptr::null()) } {
+    let slept = file.sleep(|fd| {
+        let events = libc::POLLIN | libc::POLLRDHUP;
+        let mut entry = [libc::pollfd { fd, events, revents: 0 }];
+        if fd < 0 {
+            return Err(Errno(libc::EBADF));
+        }
+        // SAFETY: no signal mask.
+        unsafe { ppoll(&mut entry, limit, core::ptr::null()) }
+    });
+    match slept {
         Ok(0) => Err(libc::EAGAIN),
         Ok(_) => Ok(()),
         Err(Errno(errno)) => Err(errno),
     }
 }
 
-/// The sleep itself: the real `recv`, which takes a bell, or only looks while the
-/// program's bytes may still come by TCP. `sleeps`: it may; else it only takes what
-/// an earlier sleep has found.
-fn sleep_on_tcp(slot: &Slot, conn: &Conn, fd: i32, sleeps: bool) -> Answer<()> {
+/// Sleeps until the kernel has something to read, by a call that a signal handler with
+/// `SA_RESTART` restarts: the real `recv`. It only looks, because the kernel restarts it by
+/// number, as it would the program's own call, and a handler may have put another file under
+/// that. Then what it says is of that file, an error is what the program's call would have
+/// got, and no byte has been taken.
+fn sleep_restarting(
+    slot: &Slot,
+    conn: &Conn,
+    file: File<'_>,
+    ready: &impl Fn() -> bool,
+) -> Answer<()> {
+    match file.sleep(|fd| recv_byte(fd, libc::MSG_PEEK)) {
+        Ok(_) => Ok(()),
+        Err(Errno(errno @ (libc::EINTR | libc::EAGAIN))) => Err(errno),
+        Err(Errno(errno)) if file.is_gone() => {
+            if ready() {
+                Ok(())
+            } else {
+                Err(errno)
+            }
+        }
+        Err(Errno(errno)) => {
+            control::note_tcp_error(slot, conn, errno);
+            Ok(())
+        }
+    }
+}
+
+/// Takes the bell by which a sleep was ended, or only looks while the program's bytes may
+/// still come by TCP.
+fn take_news(slot: &Slot, conn: &Conn, file: File<'_>) -> Answer<()> {
     let switched = slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED != 0;
     let peek = if switched { 0 } else { libc::MSG_PEEK };
-    let wait = if sleeps { 0 } else { libc::MSG_DONTWAIT };
-    match recv_byte(fd, peek | wait) {
-        Ok(None) => tcp_ended(slot, conn, fd),
-        Ok(Some(byte)) if switched => check_bells(slot, conn, fd, &[byte]),
-        // It is still there, and may be a bell: nobody can sleep while it is.
-        Ok(Some(_)) => skip_bells(slot, conn, fd),
-        Err(Errno(libc::EAGAIN)) if !sleeps => {}
-        Err(Errno(errno @ (libc::EINTR | libc::EAGAIN))) => return Err(errno),
+    let mut byte = [0u8];
+    match file.recv(&mut byte, peek | libc::MSG_DONTWAIT) {
+        Ok(0) => tcp_ended(slot, conn, file),
+        Ok(_) if switched => check_bells(slot, conn, file, &byte),
+        // It is still there, and may be a bell: no thread can sleep while it is.
+        Ok(_) => skip_bells(slot, conn, file),
+        Err(Errno(libc::EAGAIN)) => {}
+        Err(Errno(libc::EINTR)) => return Err(libc::EINTR),
         Err(Errno(errno)) => control::note_tcp_error(slot, conn, errno),
     }
     Ok(())
@@ -735,45 +772,44 @@ fn sleep_on_tcp(slot: &Slot, conn: &Conn, fd: i32, sleeps: bool) -> Answer<()> {
 /// either, the peer's program has sent them past its library (by a system call of its
 /// own), and they have no place in the stream any more: the connection is reset, and its
 /// TCP end closed, for whoever waits for an answer past the library, too.
-pub(crate) fn check_bells(slot: &Slot, conn: &Conn, fd: i32, bytes: &[u8]) {
+pub(crate) fn check_bells(slot: &Slot, conn: &Conn, file: File<'_>, bytes: &[u8]) {
     if bytes.iter().any(|byte| *byte != BELL[0]) {
         let errno = control::reset(slot, conn, &"bytes were sent past the library");
         slot.error.store(errno as u32, Ordering::Release);
-        let _ = sys::shutdown(fd, libc::SHUT_RDWR);
+        let _ = file.call(|fd| sys::shutdown(fd, libc::SHUT_RDWR));
     }
 }
 
 /// An event loop, whose bells come another way, was told that there are bytes on TCP. They
 /// stay there: they may be bells for somebody else.
-pub(crate) fn look_at_bells(slot: &Slot, conn: &Conn, fd: i32) {
+pub(crate) fn look_at_bells(slot: &Slot, conn: &Conn, file: File<'_>) {
     let are_bells = || slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0;
     if !are_bells() {
-        return skip_bells(slot, conn, fd);
+        return skip_bells(slot, conn, file);
     }
     let mut bytes = [0u8; 64];
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-    // SAFETY: 64 writable bytes.
-    if let Ok(n) = unsafe { sys::recv(fd, bytes.as_mut_ptr(), bytes.len(), flags) }
+    if let Ok(n) = file.recv(&mut bytes, flags)
         // The peer sends bytes of the program only after the flag has gone.
         && are_bells()
     {
-        check_bells(slot, conn, fd, &bytes[..n]);
+        check_bells(slot, conn, file, &bytes[..n]);
     }
 }
 
 /// As [`switch::skip_bells`].
-fn skip_bells(slot: &Slot, conn: &Conn, fd: i32) {
+fn skip_bells(slot: &Slot, conn: &Conn, file: File<'_>) {
     let _receiving = Held::enter(&slot.receive_lock);
-    switch::skip_bells(slot, conn, fd);
+    switch::skip_bells(slot, conn, file);
 }
 
 /// TCP has nothing more for us: the peer has closed, or shut down its sending side
 /// before it switched, or we have shut down our receiving side.
-pub(crate) fn tcp_ended(slot: &Slot, conn: &Conn, fd: i32) {
-    if slot.flags.load(Ordering::Relaxed) & flag::READ_SHUT != 0 && !switch::is_peer_gone(fd) {
+pub(crate) fn tcp_ended(slot: &Slot, conn: &Conn, file: File<'_>) {
+    if slot.flags.load(Ordering::Relaxed) & flag::READ_SHUT != 0 && !switch::is_peer_gone(file) {
         return;
     }
-    if control::take_tcp_error(slot, conn, fd) {
+    if control::take_tcp_error(slot, conn, file) {
         return;
     }
     // While neither side goes through its ring, TCP's own rules hold, and a FIN may be half
@@ -789,15 +825,15 @@ pub(crate) fn tcp_ended(slot: &Slot, conn: &Conn, fd: i32) {
 
 /// Nothing tells a program that only ever asks without waiting that its peer was
 /// killed; so the kernel is asked now and then.
-pub(crate) fn peer_has_died(sock: &Sock, slot: &Slot, conn: &Conn, fd: i32) -> bool {
+pub(crate) fn peer_has_died(sock: &Sock, slot: &Slot, conn: &Conn, file: File<'_>) -> bool {
     const EVERY_NS: u64 = 5_000_000;
     let (now, asked) = (sys::now_ns(), &sock.kernel_asked_ns);
     if now.saturating_sub(asked.load(Ordering::Relaxed)) < EVERY_NS {
         return false;
     }
     asked.store(now, Ordering::Relaxed);
-    if switch::is_peer_gone(fd) {
-        tcp_ended(slot, conn, fd);
+    if switch::is_peer_gone(file) {
+        tcp_ended(slot, conn, file);
     }
     slot.flags.load(Ordering::Acquire) & flag::PEER_GONE != 0
 }
@@ -805,16 +841,16 @@ pub(crate) fn peer_has_died(sock: &Sock, slot: &Slot, conn: &Conn, fd: i32) -> b
 /// Asks the kernel whether the peer's end is gone, if there is a hint that it may
 /// be: a process of the peer has closed its descriptor, or shut down both directions.
 #[inline]
-pub(crate) fn follow_hint(slot: &Slot, conn: &Conn, fd: i32) {
+pub(crate) fn follow_hint(slot: &Slot, conn: &Conn, file: File<'_>) {
     let closes = conn.theirs.sending.closes.load(Ordering::Acquire);
     if closes != slot.closes_seen.load(Ordering::Relaxed) {
-        ask_kernel(slot, conn, fd);
+        ask_kernel(slot, conn, file);
     }
 }
 
 /// Asks the kernel, hint or not: of a peer that was killed nobody leaves one.
 #[cold]
-pub(crate) fn ask_kernel(slot: &Slot, conn: &Conn, fd: i32) {
+pub(crate) fn ask_kernel(slot: &Slot, conn: &Conn, file: File<'_>) {
     // A hint of `close` is left after the kernel has closed, so its answer is final: not
     // gone means that another process of the peer holds the connection, too. One of `exit`
     // is left before; who asks too early learns of the end from TCP, as after a death.
@@ -825,29 +861,28 @@ pub(crate) fn ask_kernel(slot: &Slot, conn: &Conn, fd: i32) {
         slot.flags.fetch_or(flag::PEER_REFUSES, Ordering::AcqRel);
     }
     switch::follow_wishes(slot, conn);
-    if switch::is_peer_gone(fd) {
-        tcp_ended(slot, conn, fd);
+    if switch::is_peer_gone(file) {
+        tcp_ended(slot, conn, file);
     }
 }
 
 /// Takes bells that nobody needs any more out of the TCP queue, unless somebody
 /// sleeps on it.
-pub(crate) fn drain_bells(slot: &Slot, conn: &Conn, fd: i32) {
+pub(crate) fn drain_bells(slot: &Slot, conn: &Conn, file: File<'_>) {
     let Some(_alone) = Alone::on_tcp(slot) else { return };
     // Whoever clears the flag is alone, too.
     if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED == 0 {
-        return skip_bells(slot, conn, fd);
+        return skip_bells(slot, conn, file);
     }
     let mut bytes = [0u8; 64];
     loop {
-        // SAFETY: 64 writable bytes.
-        match unsafe { sys::recv(fd, bytes.as_mut_ptr(), bytes.len(), libc::MSG_DONTWAIT) } {
+        match file.recv(&mut bytes, libc::MSG_DONTWAIT) {
             Ok(0) => {
-                tcp_ended(slot, conn, fd);
+                tcp_ended(slot, conn, file);
                 break;
             }
             Ok(n) => {
-                check_bells(slot, conn, fd, &bytes[..n]);
+                check_bells(slot, conn, file, &bytes[..n]);
                 // A read stops at an urgent bell.
                 if n < bytes.len() && !urgent::is_marked(conn) {
                     break;
@@ -873,9 +908,9 @@ pub(crate) fn has_room(conn: &Conn) -> bool {
 /// A send that may not wait has found the ring full: the next room is news to
 /// edge-triggered loops, and the peer marks our channels when there is some. What it
 /// has made before it knew, it does not mark: look again ([`has_room`]).
-pub(crate) fn want_room(sock: &Sock, slot: &Slot, conn: &Conn, fd: i32) {
+pub(crate) fn want_room(sock: &Sock, slot: &Slot, conn: &Conn, file: File<'_>) {
     sock.out_blocked.store(true, Ordering::Relaxed);
-    prod_peer(sock, slot, conn, fd);
+    prod_peer(sock, slot, conn, file);
     if conn.mine.waiting.channels.load(Ordering::Relaxed) != 0 {
         ask_for_room(conn);
     }
@@ -887,7 +922,7 @@ static PRODDED_NS: AtomicU64 = AtomicU64::new(0);
 /// Somebody waits for room in a full ring. While bytes of the peer still come by TCP, its FIN
 /// comes behind them, and who waits for room does not read: when the peer is killed, no event
 /// would tell. So it is sent a bell now and then: for the dead its kernel answers, with a reset.
-pub(crate) fn prod_peer(sock: &Sock, slot: &Slot, conn: &Conn, fd: i32) {
+pub(crate) fn prod_peer(sock: &Sock, slot: &Slot, conn: &Conn, file: File<'_>) {
     let flags = slot.flags.load(Ordering::Acquire);
     if flags & (flag::SEND_SWITCHED | flag::RECEIVE_SWITCHED) != flag::SEND_SWITCHED {
         return;
@@ -901,7 +936,7 @@ pub(crate) fn prod_peer(sock: &Sock, slot: &Slot, conn: &Conn, fd: i32) {
     sock.prodded_ns.store(now, Ordering::Relaxed);
     // The first time it has only begun to wait.
     if last != 0 {
-        ring(slot, conn, fd);
+        ring(slot, conn, file);
     }
 }
 
@@ -927,7 +962,7 @@ pub(crate) fn writable(
     sock: &Sock,
     slot: &Slot,
     conn: &Conn,
-    fd: i32,
+    file: File<'_>,
     sleep: impl FnOnce() -> Sleep,
 ) -> Answer<()> {
     let producer = conn.mine.sending.producer.position();
@@ -937,9 +972,10 @@ pub(crate) fn writable(
     let (found, cost) = linger(&sock.send_wait, || cpu_of(conn.theirs), ready);
     cost.charge(slot);
     process::note_user(slot);
-    if found || !sock.may_sleep(fd) {
+    if found || !sock.may_sleep(file) {
         return Ok(());
     }
+    let _asleep = Asleep::on(sock);
     let Sleep { has_part, deadline } = sleep();
     count(&slot.counters.parks, 1);
     let wants = &conn.mine.waiting.write_wanted;
@@ -965,16 +1001,16 @@ pub(crate) fn writable(
         // There is no sleep under a strict filter, and no question but a bell, as TCP would be
         // asked by the bytes.
         Err(Errno(libc::ENOSYS)) if confinement::is_strict() => {
-            if !bell_is_taken(sock, fd) {
+            if !bell_is_taken(sock, file) {
                 control::peer_gone(slot, conn);
             }
             Ok(())
         }
         Err(Errno(libc::ETIMEDOUT)) => {
-            if switch::is_peer_gone(fd) {
-                tcp_ended(slot, conn, fd);
+            if switch::is_peer_gone(file) {
+                tcp_ended(slot, conn, file);
             } else {
-                prod_peer(sock, slot, conn, fd);
+                prod_peer(sock, slot, conn, file);
             }
             match deadline {
                 Some(at) if sys::now_ns() >= at => Err(libc::EAGAIN),
@@ -986,13 +1022,13 @@ pub(crate) fn writable(
 }
 
 /// Sends the peer a bell, once in [`PROD_INTERVAL_NS`]. False: nobody is there to take it.
-fn bell_is_taken(sock: &Sock, fd: i32) -> bool {
+fn bell_is_taken(sock: &Sock, file: File<'_>) -> bool {
     let (now, last) = (sys::coarse_ns(), sock.prodded_ns.load(Ordering::Relaxed));
     if now.saturating_sub(last) < PROD_INTERVAL_NS {
         return true;
     }
     sock.prodded_ns.store(now, Ordering::Relaxed);
-    sys::send(fd, &BELL, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).is_ok()
+    file.send(&BELL, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).is_ok()
 }
 
 fn has_ended(slot: &Slot, conn: &Conn) -> bool {

@@ -77,10 +77,10 @@ pub fn begin_client(fd: i32, server_port: u16) -> bool {
     is_fresh(fd) && begin(fd, About { is_server: false, server_port })
 }
 
-/// A connection was accepted from a listener of ours. False: it needs an object.
+/// A connection was accepted from a listener of ours, under this number if that still leads to it. False: it needs an object.
 #[must_use]
-pub fn begin_server(fd: i32, listener: i32) -> bool {
-    let Some(known) = descriptors::peek(listener) else { return false };
+pub fn begin_server(fd: i32, known: Option<&Sock>, listener: i32) -> bool {
+    let Some(known) = known else { return false };
     let port = known.port_without_wishes();
     let is_settled = known.is_marked() && descriptors::leads_to(listener, known);
     port.filter(|_| is_settled)
