@@ -8,9 +8,9 @@
 #include "support.h"
 
 #include <sched.h>
-#include <sys/resource.h>
+#include <setjmp.h>
+#include <sys/eventfd.h>
 #include <sys/sendfile.h>
-#include <sys/syscall.h>
 
 enum { ROUNDS = 60, LEN = 100, LONG_LEN = 4 << 20, PATIENCE_MS = 4000 };
 
@@ -27,7 +27,6 @@ struct call {
 
 static char long_bytes[LONG_LEN];
 
-static void *start_routine(void *argument);
 static void *(*volatile body)(struct call *);
 
 static void *start_routine(void *argument)
@@ -38,23 +37,10 @@ static void *start_routine(void *argument)
         struct sched_param none = {0};
         sched_setscheduler(0, SCHED_IDLE, &none);
     }
-    call->tid = (pid_t)syscall(SYS_gettid);
+    call->tid = thread_id();
     mine(call);
     call->done = true;
     return NULL;
-}
-
-/* State of a thread, as the kernel says. */
-static char state_of(pid_t tid)
-{
-    char path[64], line[256];
-    snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)tid);
-    int fd = open(path, O_RDONLY);
-    ssize_t n = fd < 0 ? 0 : read(fd, line, sizeof line - 1);
-    close(fd);
-    line[n > 0 ? n : 0] = 0;
-    char *end = strrchr(line, ')');
-    return end ? end[2] : '?';
 }
 
 /* A thread in `does`, asleep for the first time. */
@@ -63,9 +49,9 @@ static void start(struct call *call, void *(*does)(struct call *))
     body = does;
     call->tid = 0, call->done = false;
     CHECK_EQ(pthread_create(&call->thread, NULL, start_routine, call), 0);
-    uint64_t end = now_ms() + PATIENCE_MS;
-    while ((!call->tid || state_of(call->tid) != 'S') && !call->done && now_ms() < end)
-        sched_yield();
+    while (call->tid == 0)
+        sleep_ms(1);
+    await_asleep(call->tid);
     CHECK(!call->done);
 }
 
@@ -92,15 +78,9 @@ static void *sends(struct call *call)
 
 static void *sends_file(struct call *call)
 {
-    call->result = 0;
-    for (off_t at = 0; at < LONG_LEN;) {
-        long n = sendfile(call->fd, call->other, &at, (size_t)(LONG_LEN - at));
-        call->error = errno;
-        if (n <= 0)
-            break;
-        call->result += n;
-        break;
-    }
+    off_t at = 0;
+    call->result = sendfile(call->fd, call->other, &at, LONG_LEN);
+    call->error = errno;
     return NULL;
 }
 
@@ -364,6 +344,67 @@ static void poll_leaves_the_reader_of_a_stranger(struct pair *p)
     pair_close(&new);
 }
 
+static void *waits(struct call *call)
+{
+    struct epoll_event event = {0};
+    call->result = epoll_wait(call->fd, &event, 1, PATIENCE_MS);
+    call->error = errno;
+    call->other = (int)event.data.u64;
+    return NULL;
+}
+
+/* epoll_wait goes on with its set, of which it still tells, and leaves the events of the one that
+ * has come under the number alone. */
+static void epoll_wait_keeps_its_set(struct pair *p)
+{
+    (void)p;
+    for (int i = 0; i < ROUNDS / 4; i++) {
+        struct pair pair;
+        open_here(&pair, i % 2);
+        int set = epoll_create1(0), ready = eventfd(1, 0);
+        CHECK_EQ(epoll_add(set, pair.self.fd, EPOLLIN, 1), 0);
+        struct call waiter = {.fd = set};
+        start(&waiter, waits);
+        sleep_ms(i % 4);
+        int other = epoll_create1(0);
+        if (i % 2)
+            CHECK_EQ(dup2(other, set), set), close(other);
+        else
+            close(set), CHECK_EQ(dup2(other, set), set), close(other);
+        CHECK_EQ(epoll_add(set, ready, EPOLLIN | EPOLLET, 2), 0);
+        sleep_ms(2);
+        CHECK(!waiter.done);
+        CHECK_EQ(do_send(&pair.peer, 1, 0), 1);
+        finish(&waiter, 1);
+        CHECK_EQ(waiter.other, 1);
+        CHECK_EQ(one_event(set, 2, 0), EPOLLIN);
+        close(set), close(ready);
+        CHECK_EQ(do_recv(&pair.self, 1, 0), 1);
+        pair_close(&pair);
+    }
+}
+
+/* A set that is known by two numbers stays one when the first is closed. */
+static void set_of_two_numbers(struct pair *p)
+{
+    int set = epoll_create1(0), second = dup(set);
+    close(set);
+    int stranger = epoll_create1(0);
+    CHECK_EQ(stranger, set);
+    CHECK_EQ(epoll_add(second, p->self.fd, EPOLLIN, WORD), 0);
+    /* While it moves, too. */
+    for (int i = 0; i < 40; i++) {
+        arrive(p, 1);
+        CHECK_EQ(one_event(second, WORD, 2000), EPOLLIN);
+        CHECK_SILENT(stranger);
+        CHECK_EQ(do_recv(&p->self, 1, 0), 1);
+        CHECK_SILENT(second);
+        CHECK_EQ(do_send(&p->self, 1, 0), 1);
+        CHECK_EQ(peer_do(p, do_recv, 1, 0), 1);
+    }
+    close(second), close(stranger);
+}
+
 /* ---- calls that begin meanwhile ------------------------------------------------------ */
 
 struct flood {
@@ -468,7 +509,6 @@ static void the_end_comes_with_the_last_call(struct pair *p)
 }
 
 /* A call that was left by siglongjmp is no call any more. */
-#include <setjmp.h>
 static sigjmp_buf away;
 
 static void leave(int signal)
@@ -479,13 +519,10 @@ static void leave(int signal)
 
 static void *leaves_by_siglongjmp(struct call *call)
 {
-    if (sigsetjmp(away, 1) == 0) {
-        signal_me(SIGUSR2, 30, 0);
+    if (sigsetjmp(away, 1) == 0)
         call->result = recv(call->fd, call->bytes, LEN, 0);
-    } else {
-        signal_me_stop();
+    else
         call->result = close(call->fd);
-    }
     return NULL;
 }
 
@@ -495,6 +532,8 @@ static void a_call_left_by_siglongjmp_keeps_nothing(struct pair *p)
     sigaction(SIGUSR2, &action, &before);
     struct call reader = {.fd = p->self.fd};
     start(&reader, leaves_by_siglongjmp);
+    sleep_ms(10 * p->setting.warm);
+    pthread_kill(reader.thread, SIGUSR2);
     finish(&reader, 0);
     p->self.fd = -1;
     CHECK_EQ(peer_do(p, do_recv_eof, 0, 0), 0);
@@ -512,6 +551,8 @@ int main(int argc, char **argv)
         {"writer_keeps_its_file", writer_keeps_its_file, ALONE},
         {"sendfile_keeps_its_file", sendfile_keeps_its_file, ALONE},
         {"poll_leaves_the_reader_of_a_stranger", poll_leaves_the_reader_of_a_stranger, ALONE},
+        {"epoll_wait_keeps_its_set", epoll_wait_keeps_its_set, ALONE},
+        {"set_of_two_numbers", set_of_two_numbers, 0},
         {"calls_beside_dup2", calls_beside_dup2, ALONE},
         {"the_end_comes_with_the_last_call", the_end_comes_with_the_last_call,
          SLOW | ACTIVE_PEER},

@@ -67,6 +67,16 @@ impl Names {
         if before == tid { before } else { 0 }
     }
 
+    /// The same where other threads may sleep, too, of which only one is noted. False: it is
+    /// another.
+    #[must_use]
+    pub fn begin_only_sleep(&self, tid: u32) -> bool {
+        let noted =
+            self.sleeper.compare_exchange(0, tid, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        fence(Ordering::SeqCst);
+        noted
+    }
+
     /// It sleeps no more.
     pub fn end_sleep(&self, before: u32) {
         // Release: pairs with `sleeper`.
@@ -180,6 +190,15 @@ mod tests {
         assert_eq!(names.sleeper(), 7);
         names.end_sleep(outer);
         assert_eq!(names.sleeper(), 0);
+    }
+
+    #[test]
+    fn of_many_that_sleep_one_is_noted() {
+        let names = Names::new();
+        assert!(names.begin_only_sleep(7) && !names.begin_only_sleep(8));
+        assert_eq!(names.sleeper(), 7);
+        names.end_sleep(0);
+        assert!(names.begin_only_sleep(8));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use core::time::Duration;
 use sidestep_device::confinement::{self, Call};
 use sidestep_device::sys;
 use sidestep_socket::control::{self, OptionAnswer};
-use sidestep_socket::descriptors::{self, Use};
+use sidestep_socket::descriptors::{self, SetUse, Use};
 use sidestep_socket::multiplex::{self, FdSets};
 use sidestep_socket::sock::{self, Phase, Sock};
 use sidestep_socket::stream::{self, Buffers, Outcome};
@@ -1191,7 +1191,9 @@ fn wait_in(
     mask: Mask,
     plain: impl Fn() -> i32,
 ) -> i32 {
-    let Some(set) = descriptors::set(epfd).filter(|_| max > 0 && !events.is_null()) else {
+    // A call in a set that is closed meanwhile goes on with it.
+    let in_use = if max > 0 && !events.is_null() { descriptors::set_in_use(epfd) } else { None };
+    let Some(set) = in_use.as_ref().map(SetUse::set) else {
         return plain();
     };
     if !set.is_tagged() {

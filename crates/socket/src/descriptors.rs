@@ -183,9 +183,15 @@ pub fn peek(fd: i32) -> Option<&'static Sock> {
 #[inline]
 #[must_use]
 pub fn leads_to(fd: i32, sock: &Sock) -> bool {
+    is_word_of(fd, word_of(sock))
+}
+
+/// The same for a word of the table.
+#[inline]
+pub(crate) fn is_word_of(fd: i32, word: usize) -> bool {
     // Acquire: what was read before is not of a later time than the word.
     fence(Ordering::Acquire);
-    load(fd) == core::ptr::from_ref(sock) as usize
+    load(fd) == word
 }
 
 #[inline]
@@ -211,8 +217,44 @@ pub fn set(fd: i32) -> Option<&'static Set> {
     if word & SET_TAG == 0 {
         return None;
     }
+    if word & CLOSING != 0 {
+        return if outlast_closing(fd) { set(fd) } else { None };
+    }
     // SAFETY: tagged words are addresses of Sets, which live for ever.
     Some(unsafe { &*((word & !SET_TAG) as *const Set) })
+}
+
+/// An epoll set in use by this call: it is not dissolved meanwhile, even if another thread closes
+/// the descriptor.
+pub struct SetUse(&'static Set);
+
+impl SetUse {
+    /// The set itself.
+    #[must_use]
+    pub fn set(&self) -> &'static Set {
+        self.0
+    }
+}
+
+impl Drop for SetUse {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+/// The same for a call that may sleep in it.
+#[inline]
+pub fn set_in_use(fd: i32) -> Option<SetUse> {
+    let set = set(fd)?;
+    if set.enter() {
+        let in_use = SetUse(set);
+        // SeqCst: as in `enter`.
+        if entry(fd).is_some_and(|entry| entry.load(Ordering::SeqCst) == word_of_set(set)) {
+            return Some(in_use);
+        }
+    }
+    // Closed meanwhile, and perhaps opened anew.
+    set_in_use(fd)
 }
 
 /// What a descriptor stood for.
@@ -263,7 +305,7 @@ pub(crate) fn begin_closing(fd: i32) -> Entry {
             }
             return Entry::Nothing;
         }
-        if word == 0 || word & TAGS != 0 {
+        if word == 0 || word & BARE != 0 {
             return remove(fd);
         }
         let Some(entry) = entry(fd) else { return Entry::Nothing };
@@ -271,29 +313,38 @@ pub(crate) fn begin_closing(fd: i32) -> Entry {
         let tagged =
             entry.compare_exchange(word, word | CLOSING, Ordering::SeqCst, Ordering::Relaxed);
         if tagged.is_ok() {
-            // SAFETY: as in `enter`.
-            return Entry::Sock(unsafe { &*(word as *const Sock) });
+            return what_is(word);
         }
     }
 }
 
 /// The closing side has made a copy for calls under way, if there are any.
-pub(crate) fn decide_closing(fd: i32, sock: &Sock) {
-    let word = core::ptr::from_ref(sock) as usize | CLOSING;
+pub(crate) fn decide_closing(fd: i32, word: usize) {
+    let word = word | CLOSING;
     if let Some(entry) = entry(fd) {
         // Release: whoever sees it finds the copy.
         let _ = entry.compare_exchange(word, word | DECIDED, Ordering::Release, Ordering::Relaxed);
     }
 }
 
-/// Whether a descriptor of this socket is being closed by a side that may be about to make a copy.
-pub(crate) fn is_closing_undecided(fd: i32, sock: &Sock) -> bool {
-    load(fd) == core::ptr::from_ref(sock) as usize | CLOSING
+/// Whether a descriptor is being closed by a side that may be about to make a copy.
+pub(crate) fn is_closing_undecided(fd: i32, word: usize) -> bool {
+    load(fd) == word | CLOSING
+}
+
+/// What the table has for descriptors of a socket.
+pub(crate) fn word_of(sock: &Sock) -> usize {
+    core::ptr::from_ref(sock) as usize
+}
+
+/// What the table has for descriptors of an epoll set.
+pub(crate) fn word_of_set(set: &Set) -> usize {
+    core::ptr::from_ref(set) as usize | SET_TAG
 }
 
 /// The kernel has closed it, and perhaps given the number away again: then another word is there.
-pub(crate) fn end_closing(fd: i32, sock: &Sock) {
-    let word = core::ptr::from_ref(sock) as usize | CLOSING | DECIDED;
+pub(crate) fn end_closing(fd: i32, word: usize) {
+    let word = word | CLOSING | DECIDED;
     if let Some(entry) = entry(fd) {
         let _ = entry.compare_exchange(word, 0, Ordering::Release, Ordering::Relaxed);
     }
@@ -358,12 +409,19 @@ fn replace(fd: i32, word: usize) -> Entry {
         Entry::Bare(fd)
     } else if old == 0 || old & CLOSING != 0 {
         Entry::Nothing
-    } else if old & SET_TAG != 0 {
+    } else {
+        what_is(old)
+    }
+}
+
+/// The object behind a word of the table.
+fn what_is(word: usize) -> Entry {
+    if word & SET_TAG != 0 {
         // SAFETY: as in `set`.
-        Entry::Set(unsafe { &*((old & !SET_TAG) as *const Set) })
+        Entry::Set(unsafe { &*((word & !SET_TAG) as *const Set) })
     } else {
         // SAFETY: as in `enter`.
-        Entry::Sock(unsafe { &*(old as *const Sock) })
+        Entry::Sock(unsafe { &*(word as *const Sock) })
     }
 }
 
@@ -390,14 +448,15 @@ pub fn for_each_sock(mut f: impl FnMut(i32, &'static Sock)) {
 /// Whether no descriptor is a TCP socket of ours.
 #[must_use]
 pub fn is_empty() -> bool {
-    let is_sock = |fd| is_ours(fd) && load(fd) & SET_TAG == 0;
+    let is_sock = |fd| is_ours(fd) && load(fd) & (SET_TAG | CLOSING) == 0;
     !(0..=HIGHEST.load(Ordering::Relaxed) as i32).any(is_sock)
 }
 
 /// Calls `f` with the epoll set of every descriptor that is one of ours.
 pub fn for_each_set(mut f: impl FnMut(&'static Set)) {
-    let highest = HIGHEST.load(Ordering::Relaxed);
-    (0..=highest).filter_map(|fd| set(fd as i32)).for_each(&mut f);
+    let highest = HIGHEST.load(Ordering::Relaxed) as i32;
+    let is_open = |fd: &i32| load(*fd) & CLOSING == 0;
+    (0..=highest).filter(is_open).filter_map(set).for_each(&mut f);
 }
 
 /// Highest descriptor that was ever entered.
@@ -435,7 +494,11 @@ pub fn is_first_of(fd: i32, sock: &Sock) -> bool {
 
 /// The lowest descriptor that refers to `sock`.
 pub fn first_of(sock: &Sock) -> Option<i32> {
-    let word = core::ptr::from_ref(sock) as usize;
+    first_with(word_of(sock))
+}
+
+/// The lowest descriptor of which the table has this word.
+pub(crate) fn first_with(word: usize) -> Option<i32> {
     let highest = HIGHEST.load(Ordering::Relaxed);
     (0..=highest as i32).find(|fd| load(*fd) == word)
 }

@@ -24,7 +24,7 @@
 mod nesting;
 
 use crate::descriptors::Use;
-use crate::file::File;
+use crate::file::{File, Naming};
 use crate::pool::{Held, Pool, SharedLock};
 use crate::process::{self, Process};
 use crate::sock::{Conn, Phase, Sock};
@@ -161,6 +161,11 @@ unsafe impl Sync for Set {}
 pub struct Set {
     /// Descriptors of this process that refer to it.
     pub descriptors: AtomicU32,
+    /// Calls that may sleep in it, plus one for all descriptors together; 0 = dissolved.
+    uses: AtomicU32,
+    /// By which numbers it is named, and by what else.
+    pub(crate) naming: Naming,
+    /// The first of them.
     epfd: AtomicI32,
     /// In which process it was made: [`process::forks`].
     forks: AtomicU32,
@@ -222,12 +227,14 @@ pub fn register(epfd: i32) -> Option<&'static Set> {
     // registration has taken itself out).
     unsafe {
         core::ptr::write_bytes(at.cast::<u8>(), 0, core::mem::offset_of!(Set, by_slot));
+        (&raw mut (*at).naming).write(Naming::new());
         (&raw mut (*at).epfd).write(AtomicI32::new(epfd));
         (&raw mut (*at).forks).write(AtomicU32::new(process::forks()));
         (&raw mut (*at).learned).write(wait::Learned::new());
     }
     // SAFETY: initialised; pool memory is never unmapped.
     let set = unsafe { &*at };
+    set.uses.store(1, Ordering::Release);
     crate::descriptors::note_highest(epfd);
     crate::sock::forget_entry(crate::descriptors::insert_set(epfd, set), -1);
     Some(set)
@@ -525,8 +532,7 @@ pub(crate) fn withdraw(sock: &'static Sock) {
     let _structure = Held::enter(STRUCTURE.get());
     for registration in of_sock(sock) {
         if let Some(set) = registration.set() {
-            let epfd = set.epfd.load(Ordering::Relaxed);
-            let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, registration.open_fd(), 0, 0);
+            let _ = set.control(libc::EPOLL_CTL_DEL, registration.open_fd(), 0, 0);
         }
     }
 }
@@ -556,8 +562,7 @@ pub fn forget_descriptor(sock: &'static Sock, fd: i32) {
             && parked
             && registration.fd.load(Ordering::Relaxed) == fd
         {
-            let epfd = set.epfd.load(Ordering::Relaxed);
-            let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
+            let _ = set.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
             registration.dissolve();
         } else if registration.open_fd() == fd
             && let Some(other) = crate::descriptors::first_of(sock)
@@ -582,7 +587,7 @@ pub fn hand_back(old: &'static Sock, new: &'static Sock) {
             u64: registration.data.load(Ordering::Relaxed),
         };
         if registration.state.load(Ordering::Relaxed) & PARKED != 0 {
-            let _ = kernel_control(set.epfd.load(Ordering::Relaxed), libc::EPOLL_CTL_DEL, fd, 0, 0);
+            let _ = set.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
             registration.dissolve();
             continue;
         }
@@ -623,13 +628,22 @@ pub fn note_edge(sock: &Sock) {
     note_change(sock);
 }
 
+/// In the child of a fork: what calls of the parent keep.
+pub(crate) fn forget_copies() {
+    SETS.each(|set| set.naming.after_fork_in_child());
+}
+
 /// In the child of a fork.
 pub fn after_fork_in_child() {
     STRUCTURE.get().reset();
     REGISTRATIONS.reset_locks();
     SETS.reset_locks();
     nesting::reset_locks();
-    crate::descriptors::for_each_set(|set| set.lock.get().reset());
+    crate::descriptors::for_each_set(|set| {
+        set.lock.get().reset();
+        set.uses.store(1, Ordering::Relaxed);
+        set.naming.after_fork_in_child();
+    });
 }
 
 /// What a registration is told of: what it asks for, errors and the end of both.
@@ -782,7 +796,6 @@ impl Registration {
     fn tag(&self, set: &Set) {
         let tag = core::ptr::from_ref(self) as u64;
         let fd = self.fd.load(Ordering::Relaxed);
-        let epfd = set.epfd.load(Ordering::Relaxed);
         // Before the tag: a thread that sleeps in the kernel's set may wake by it at once.
         set.tagged.store(true, Ordering::SeqCst);
         // OUT matters only until we have switched; edge-triggered it costs nothing.
@@ -790,24 +803,23 @@ impl Registration {
         if fd != self.open_fd() {
             // The number was closed, or is another socket's: what the kernel has under it
             // nobody can change any more.
-            let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, self.open_fd(), events, tag);
-        } else if sys::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, events, tag).is_err() {
+            let _ = set.control(libc::EPOLL_CTL_ADD, self.open_fd(), events, tag);
+        } else if set.control(libc::EPOLL_CTL_MOD, fd, events, tag).is_err() {
             // An exclusive registration cannot be modified.
-            let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
-            let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, events, tag);
+            let _ = set.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
+            let _ = set.control(libc::EPOLL_CTL_ADD, fd, events, tag);
         }
         self.tagged.store(true, Ordering::Release);
     }
 
     /// Gives the kernel's registration back to the program.
     fn untag(&self, set: &Set, fd: i32, wish: libc::epoll_event) {
-        let epfd = set.epfd.load(Ordering::Relaxed);
         let reported = self.state.load(Ordering::Relaxed) & DISABLED != 0;
         let events = if reported { EPOLLONESHOT } else { wish.events };
-        if kernel_control(epfd, libc::EPOLL_CTL_MOD, fd, events, wish.u64).is_err() {
+        if set.control(libc::EPOLL_CTL_MOD, fd, events, wish.u64).is_err() {
             // An exclusive registration cannot be modified into one.
-            let _ = kernel_control(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
-            let _ = kernel_control(epfd, libc::EPOLL_CTL_ADD, fd, events, wish.u64);
+            let _ = set.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
+            let _ = set.control(libc::EPOLL_CTL_ADD, fd, events, wish.u64);
         }
     }
 
@@ -899,9 +911,46 @@ impl Registration {
 impl Set {
     /// A descriptor of this process that referred to it is gone.
     pub fn drop_descriptor(&'static self) {
-        if self.descriptors.fetch_sub(1, Ordering::AcqRel) != 1 {
-            return;
+        if self.descriptors.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.leave();
         }
+    }
+
+    /// Counts one more call; false when the set was dissolved.
+    #[inline]
+    pub(crate) fn enter(&self) -> bool {
+        let one_more = |uses: u32| (uses != 0).then_some(uses + 1);
+        // SeqCst: see `descriptors::set_in_use`, which looks at the table afterwards.
+        self.uses.fetch_update(Ordering::SeqCst, Ordering::Relaxed, one_more).is_ok()
+    }
+
+    /// One call less; the last one dissolves it.
+    #[inline]
+    pub(crate) fn leave(&'static self) {
+        if self.uses.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.dissolve();
+        }
+    }
+
+    /// How many calls are in it, while there is a descriptor.
+    pub(crate) fn calls_under_way(&self) -> u32 {
+        // SeqCst: see `descriptors::begin_closing`, which has changed the table before.
+        self.uses.load(Ordering::SeqCst).saturating_sub(1)
+    }
+
+    /// The kernel's set.
+    fn file(&self) -> File<'_> {
+        File::of_set(self, self.epfd.load(Ordering::Relaxed))
+    }
+
+    /// `epoll_ctl` on the kernel's set.
+    fn control(&self, operation: i32, fd: i32, events: u32, data: u64) -> sys::Result {
+        self.file().call(|epfd| sys::epoll_ctl(epfd, operation, fd, events, data))
+    }
+
+    /// No descriptor refers to it, and no call waits in it.
+    fn dissolve(&'static self) {
+        self.naming.let_go(|_| {});
         let _structure = Held::enter(STRUCTURE.get());
         crate::descriptors::for_each_bare(|fd| {
             Watch::of(fd).filter(|watch| watch.is_of(Some(self))).inspect(|watch| watch.forget());
@@ -919,8 +968,7 @@ impl Set {
         {
             home.give_channel(channel);
         }
-        // SAFETY: it came from the pool. A waiter that still sleeps in it reads
-        // zeroes and finds nothing.
+        // SAFETY: it came from the pool, and no call waits in it.
         unsafe { SETS.give(NonNull::from(self)) };
     }
 
@@ -975,12 +1023,13 @@ impl Set {
             // SAFETY: under the lock.
             CARRIED_MAX - unsafe { &*self.carried.get() }.count
         };
-        let epfd = self.epfd.load(Ordering::Relaxed);
         let mut kept = 0;
         if room > 0 {
             let (at, now) = (events.as_mut_ptr(), Some(Duration::ZERO));
-            // SAFETY: room for `room` events; no signal mask.
-            let asked = unsafe { sys::epoll_wait(epfd, at, room as i32, now, core::ptr::null()) };
+            let asked = self.file().call(|epfd| {
+                // SAFETY: room for `room` events; no signal mask.
+                unsafe { sys::epoll_wait(epfd, at, room as i32, now, core::ptr::null()) }
+            });
             kept = self.translate_within(&mut events[..asked.unwrap_or(0)], depth);
             self.carry(&events[..kept]);
         }
@@ -1110,9 +1159,8 @@ impl Set {
             return false;
         };
         let tag = core::ptr::from_ref(self) as u64;
-        let epfd = self.epfd.load(Ordering::Relaxed);
         let events = mask::IN | EPOLLET;
-        let added = sys::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, sys::seat(bell), events, tag);
+        let added = self.control(libc::EPOLL_CTL_ADD, sys::seat(bell), events, tag);
         if added.is_err() {
             process.give_channel(number);
             return false;
@@ -1401,7 +1449,7 @@ pub unsafe fn wait(
     // SAFETY: the caller's promise.
     let events = unsafe { core::slice::from_raw_parts_mut(events, max) };
     let deadline = timeout.map(|time| sys::now_ns().saturating_add(time.as_nanos() as u64));
-    let waiter = Waiter { set, epfd, sigmask };
+    let waiter = Waiter { set, file: File::of_set(set, epfd), sigmask };
     loop {
         set.look_around();
         let first = if set.may_report() && set.is_kernel_look_due() && set.has_reports() {
@@ -1446,7 +1494,7 @@ pub unsafe fn sort_out(set: &'static Set, events: *mut libc::epoll_event, count:
 
 struct Waiter {
     set: &'static Set,
-    epfd: i32,
+    file: File<'static>,
     sigmask: *const c_void,
 }
 
@@ -1468,9 +1516,15 @@ impl Waiter {
         timeout: Option<Duration>,
     ) -> Result<usize, Errno> {
         let (at, max) = (events.as_mut_ptr(), events.len().min(i32::MAX as usize) as i32);
-        // SAFETY: `events` is writable for `max`, the mask comes from the caller.
-        let count = unsafe { sys::epoll_wait(self.epfd, at, max, timeout, self.sigmask) }
-            .map_err(|errno| errno.0)?;
+        let ask = |epfd| {
+            // SAFETY: `events` is writable for `max`, the mask comes from the caller.
+            unsafe { sys::epoll_wait(epfd, at, max, timeout, self.sigmask) }
+        };
+        let asked = match timeout {
+            Some(Duration::ZERO) => self.file.call(ask),
+            _ => self.file.sleep_among_others(ask),
+        };
+        let count = asked.map_err(|errno| errno.0)?;
         if count > 0 {
             // Before the kernel's bells, which may be old: the channel knows the order.
             let _held = Held::enter(self.set.lock.get());

@@ -47,12 +47,15 @@
 //!   call and nothing is kept for it, nor where the same thread closes what it slept on. Else the
 //!   copy stays until the process ends, and if it was in the middle of a system call that does not
 //!   wait, the close of that descriptor takes [`PATIENCE`].
+//! * Of several threads that sleep in one epoll set, the closing side waits only for one to be
+//!   asleep; the others have looked at the table right before.
 //! * Without `/proc`, the closing side gives a thread that is about to sleep [`PATIENCE_BLIND`].
 //! * Where no copy can be made (`RLIMIT_NOFILE`), calls under way end with `EBADF`, and the peer
 //!   sees the end of the connection at once.
 //! * A descriptor that is closed past the library.
 
 use crate::descriptors;
+use crate::epoll::Set;
 use crate::owner;
 use crate::sock::{Phase, Sock};
 use core::cell::Cell;
@@ -96,7 +99,7 @@ fn is_single_threaded() -> bool {
     unsafe { (&raw const __libc_single_threaded).read_volatile() != 0 }
 }
 
-/// What a socket knows of the numbers by which its file is named.
+/// What a socket, or an epoll set, knows of the numbers by which its file is named.
 pub(crate) struct Naming {
     names: Names,
     /// The copy for calls whose number has gone: its number + 1, 0 = none.
@@ -153,10 +156,12 @@ pub(crate) fn are_any_kept() -> bool {
     COPIES.load(Ordering::Relaxed) != 0
 }
 
-/// The file behind a descriptor of a socket: see the [module](self).
+/// The file behind a descriptor of a socket or an epoll set: see the [module](self).
 #[derive(Clone, Copy)]
 pub(crate) struct File<'a> {
-    sock: &'a Sock,
+    naming: &'a Naming,
+    /// What the table has of it.
+    word: usize,
     /// By which the program's call has named it.
     number: i32,
     /// The closing side's own: the number cannot go.
@@ -167,31 +172,46 @@ impl<'a> File<'a> {
     /// That of a call which has found the socket under this number.
     #[inline]
     pub(crate) fn of(sock: &'a Sock, number: i32) -> Self {
-        Self { sock, number, is_certain: false }
+        Self { naming: &sock.naming, word: descriptors::word_of(sock), number, is_certain: false }
+    }
+
+    /// The same of an epoll set.
+    #[inline]
+    pub(crate) fn of_set(set: &'a Set, number: i32) -> Self {
+        let word = descriptors::word_of_set(set);
+        Self { naming: &set.naming, word, number, is_certain: false }
     }
 
     /// For the side that takes the number away, until it has.
     pub(crate) fn certain(sock: &'a Sock, number: i32) -> Self {
-        Self { sock, number, is_certain: true }
+        Self { is_certain: true, ..Self::of(sock, number) }
     }
 
     /// Makes a system call that does not wait; its number is -1, and the answer `EBADF`, when the
     /// file is gone.
     pub(crate) fn call<T>(self, call: impl FnOnce(i32) -> T) -> T {
-        let _in_call = InCall::begin(&self.sock.naming);
+        let _in_call = InCall::begin(self.naming);
         call(self.current())
     }
 
     /// Makes a system call that sleeps until the file has something to tell, and takes nothing. At
     /// most one thread of a process sleeps so on one socket.
     pub(crate) fn sleep<T>(self, sleep: impl FnOnce(i32) -> T) -> T {
-        let _in_sleep = InSleep::begin(&self.sock.naming);
+        let _in_sleep = InSleep::begin(self.naming);
+        sleep(self.current())
+    }
+
+    /// The same for an epoll set, in which many threads may sleep: a closing side knows of one of
+    /// them.
+    pub(crate) fn sleep_among_others<T>(self, sleep: impl FnOnce(i32) -> T) -> T {
+        let is_known = self.naming.names.begin_only_sleep(owner::me().tid());
+        let _in_sleep = is_known.then(|| InSleep { names: &self.naming.names, before: 0 });
         sleep(self.current())
     }
 
     /// Whether the program's call could not be begun by its number any more.
     pub(crate) fn is_gone(self) -> bool {
-        !self.is_certain && !descriptors::leads_to(self.number, self.sock)
+        !self.is_certain && !descriptors::is_word_of(self.number, self.word)
     }
 
     /// The number by which the next system call reaches the file. Counted.
@@ -203,9 +223,9 @@ impl<'a> File<'a> {
     #[cold]
     fn otherwise(self) -> i32 {
         // The closing side sees this call, and makes a copy right now.
-        outlast(PATIENCE, || descriptors::is_closing_undecided(self.number, self.sock));
-        match self.sock.naming.copy.load(Ordering::Acquire) {
-            0 => descriptors::first_of(self.sock).unwrap_or(-1),
+        outlast(PATIENCE, || descriptors::is_closing_undecided(self.number, self.word));
+        match self.naming.copy.load(Ordering::Acquire) {
+            0 => descriptors::first_with(self.word).unwrap_or(-1),
             copy => sys::seat(copy - 1),
         }
     }
@@ -303,14 +323,24 @@ impl Drop for InSleep<'_> {
 /// the file for calls under way, and waits until no system call can still mean the number.
 pub(crate) fn before_number_goes(sock: &Sock, fd: i32) {
     // A call by TCP is one system call, and the kernel holds the file for it.
-    if sock.phase() == Phase::Smc && are_others_under_way(sock) {
-        sock.naming.keep(fd);
+    let is_kept = sock.phase() == Phase::Smc && are_others_under_way(sock);
+    give_way(File::of(sock, fd), is_kept);
+}
+
+/// The same for the number of an epoll set.
+pub(crate) fn before_number_of_set_goes(set: &Set, fd: i32) {
+    give_way(File::of_set(set, fd), !is_single_threaded() && set.calls_under_way() > 0);
+}
+
+fn give_way(file: File<'_>, is_kept: bool) {
+    if is_kept {
+        file.naming.keep(file.number);
     }
-    descriptors::decide_closing(fd, sock);
+    descriptors::decide_closing(file.number, file.word);
     if is_single_threaded() {
         return;
     }
-    let names = &sock.naming.names;
+    let names = &file.naming.names;
     // A handler that has interrupted a system call of its own thread would wait for itself.
     if IN_CALL.get() == 0 {
         outlast(PATIENCE, || !names.are_quiet());

@@ -11,7 +11,7 @@
 
 use crate::account;
 use crate::descriptors::{self, Entry, Use};
-use crate::epoll;
+use crate::epoll::{self, Set};
 use crate::file::{self, File, Naming};
 use crate::group::Group;
 use crate::meeting::{self, Meeting};
@@ -332,36 +332,55 @@ pub fn before_close(fd: i32) -> Option<Closing> {
     }
     let before = descriptors::note_closed_here(fd);
     match descriptors::begin_closing(fd) {
+        // While it has descriptors it can be entered.
         Entry::Sock(sock) if sock.enter() => {
-            let closing = Closing { sock, fd, before };
+            let closing = Closing { what: Closed::Sock(sock), fd, before };
             file::before_number_goes(sock, fd);
             sock.drop_descriptor(fd);
             return Some(closing);
         }
-        Entry::Set(set) => set.drop_descriptor(),
+        Entry::Set(set) => {
+            let closing = Closing { what: Closed::Set(set), fd, before };
+            file::before_number_of_set_goes(set, fd);
+            return Some(closing);
+        }
         Entry::Nothing | Entry::Bare(_) | Entry::Sock(_) => {}
     }
     let _ = descriptors::note_closed_here(before);
     None
 }
 
-/// Keeps a socket, and its number in the table as one that is being closed, until the kernel has
-/// closed its descriptor.
+/// Keeps a socket or an epoll set, and its number in the table as one that is being closed, until
+/// the kernel has closed its descriptor.
 pub struct Closing {
-    sock: &'static Sock,
+    what: Closed,
     fd: i32,
     /// Which descriptor this thread was closing before: a handler has interrupted it.
     before: i32,
 }
 
+enum Closed {
+    Sock(&'static Sock),
+    Set(&'static Set),
+}
+
 impl Drop for Closing {
     fn drop(&mut self) {
-        descriptors::end_closing(self.fd, self.sock);
+        let word = match self.what {
+            Closed::Sock(sock) => descriptors::word_of(sock),
+            Closed::Set(set) => descriptors::word_of_set(set),
+        };
+        descriptors::end_closing(self.fd, word);
         let _ = descriptors::note_closed_here(self.before);
-        if self.sock.descriptors.load(Ordering::Acquire) == 0 && !self.sock.naming.has_copy() {
-            self.sock.tell_of_close();
+        match self.what {
+            Closed::Sock(sock) => {
+                if sock.descriptors.load(Ordering::Acquire) == 0 && !sock.naming.has_copy() {
+                    sock.tell_of_close();
+                }
+                sock.leave();
+            }
+            Closed::Set(set) => set.drop_descriptor(),
         }
-        self.sock.leave();
     }
 }
 
@@ -1202,6 +1221,7 @@ pub fn after_fork_in_child() {
     descriptors::after_fork_in_child();
     if file::are_any_kept() {
         POOL.each(|sock| sock.naming.after_fork_in_child());
+        epoll::forget_copies();
     }
     descriptors::for_each_sock(|_, sock| {
         sock.naming.after_fork_in_child();
