@@ -30,6 +30,7 @@ mod kit;
 mod lan;
 mod over_verbs;
 mod sidestep;
+mod strict_memory;
 mod talk;
 mod two_adapters;
 mod verbs;
@@ -96,11 +97,12 @@ impl Options {
     fn cases(&self) -> Vec<&'static Case> {
         let wanted = |name: &str| self.filter.as_ref().is_none_or(|it| name.contains(it.as_str()));
         // Guest 2 does not live to see the end of Sidestep's cases.
-        let all: [&[Case]; 5] = [
+        let all: [&[Case]; 6] = [
             &ground::CASES,
             &verbs::CASES,
             &over_verbs::CASES,
             &two_adapters::CASES,
+            &strict_memory::CASES,
             &sidestep::CASES,
         ];
         let of_half: &[&[Case]] = if self.short { &all[4..] } else { &all };

@@ -55,6 +55,8 @@ pub mod map;
 pub mod mirror;
 pub mod names;
 #[cfg(not(loom))]
+pub mod overcommit;
+#[cfg(not(loom))]
 pub mod rights;
 pub mod ring;
 #[cfg(not(loom))]

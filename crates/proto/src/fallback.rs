@@ -80,11 +80,13 @@ pub enum Reason {
     ShortLately = 31,
     /// The program has a filter of system calls (seccomp), or will install one.
     Filtered = 32,
+    /// The kernel counts what memory it has promised, so that a touch of shared memory can fail.
+    StrictMemory = 33,
 }
 
 impl Reason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 34] = [
         Self::None,
         Self::ModeTcp,
         Self::RemotePeer,
@@ -118,6 +120,7 @@ impl Reason {
         Self::OtherPnet,
         Self::ShortLately,
         Self::Filtered,
+        Self::StrictMemory,
     ];
 
     /// The reason with this number; unknown numbers are [`Reason::None`].
@@ -165,7 +168,7 @@ impl Reason {
             | Self::AgentAway
             | Self::PetitionUnanswered => Diagnosis::PEERNOSMC,
             Self::OtherNamespace | Self::OtherPnet => Diagnosis::NOSMCD2DEV,
-            Self::NoMemory | Self::MemoryLimit => Diagnosis::MEM,
+            Self::NoMemory | Self::MemoryLimit | Self::StrictMemory => Diagnosis::MEM,
             Self::PeerDeclined => Diagnosis::PEERDECL,
             Self::OptionUnsupported
             | Self::StandardStream
@@ -222,6 +225,7 @@ impl Reason {
             Self::OtherPnet => "its interface does not have the PNET ID of the shared memory",
             Self::ShortLately => "connections to this server have been too short lately for SMC-R",
             Self::Filtered => "the program has a filter of system calls (seccomp)",
+            Self::StrictMemory => "vm.overcommit_memory is 2: a touch of shared memory could fail",
         }
     }
 }

@@ -40,6 +40,7 @@ use crate::file::File;
 use crate::gateway;
 use crate::given::{self, Givers};
 use crate::group::{self, Group};
+use crate::memory;
 use crate::options::Promotion;
 use crate::pnet;
 use crate::process::{self, Process, netns_cookie, socket_cookie};
@@ -563,6 +564,9 @@ fn ready_to_start(sock: &'static Sock, fd: i32) -> Result<Option<Start>, Reason>
     }
     if sock.tcp_only.load(Ordering::Relaxed) {
         return Err(Reason::OptionUnsupported);
+    }
+    if memory::is_strict() {
+        return Err(Reason::StrictMemory);
     }
     let limit = options.handshake_limit;
     if limit != 0 && PENDING.load(Ordering::Relaxed) >= limit {

@@ -16,9 +16,9 @@
 
 use crate::pool::{Held, SharedLock};
 use crate::process;
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use sidestep_device::cgroup;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use sidestep_device::sys::{self, UnixName};
+use sidestep_device::{cgroup, overcommit};
 use sidestep_wire::host_control::memory_name;
 
 /// Shares of a user's limit, at most: each that is held takes a descriptor.
@@ -28,6 +28,24 @@ const SHARE_UNIT: u64 = 2 << 20;
 /// The part of what a control group may have that rings take if the operator has said
 /// nothing: the program itself, its peers in the same group and the kernel need the rest.
 const PARTS: u64 = 4;
+
+/// When the kernel was asked last, by [`sys::coarse_ns`].
+static ASKED_AT: AtomicU64 = AtomicU64::new(0);
+/// What it has said.
+static IS_STRICT: AtomicBool = AtomicBool::new(false);
+/// Between two questions.
+const INTERVAL_NS: u64 = 1_000_000_000;
+
+/// Whether the kernel counts what memory it has promised: then nothing new is shared. It may begin
+/// to while the program runs, and is asked once a second at most.
+pub(crate) fn is_strict() -> bool {
+    let (now, last) = (sys::coarse_ns(), ASKED_AT.load(Ordering::Relaxed));
+    if last == 0 || now.saturating_sub(last) >= INTERVAL_NS {
+        IS_STRICT.store(overcommit::is_strict(), Ordering::Relaxed);
+        ASKED_AT.store(now.max(1), Ordering::Relaxed);
+    }
+    IS_STRICT.load(Ordering::Relaxed)
+}
 
 /// What the rings of a process take, and may take. All-zero is valid: nothing is allowed.
 pub(crate) struct Budget {

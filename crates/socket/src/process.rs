@@ -6,7 +6,7 @@
 //! mappings it inherited.
 
 use crate::group::{self, Group};
-use crate::memory::Budget;
+use crate::memory::{self, Budget};
 use crate::options::{Options, Promotion};
 use crate::owner::{self, Waiting};
 use crate::petition::Desk;
@@ -291,6 +291,11 @@ pub fn current() -> Option<&'static Process> {
         Ok(process) => {
             CURRENT.store(core::ptr::from_ref(process).cast_mut(), Ordering::Release);
             Some(process)
+    if memory::is_strict() {
+        FAILED.store(1, Ordering::Relaxed);
+        crate::log!(Warn, "vm.overcommit_memory is 2: no shared memory, connections stay on TCP");
+        return None;
+    }
         }
         Err(errno) => {
             FAILED.store(1, Ordering::Relaxed);

@@ -46,6 +46,12 @@ impl Kit {
         Ok(kit)
     }
 
+    /// One without it.
+    pub(super) fn bare(directory: &Path) -> Result<Self> {
+        fs::create_dir_all(directory)?;
+        Ok(Self(directory.to_owned()))
+    }
+
     fn fetch_library(&self) -> Result<()> {
         let root = self.empty(LIBRARY)?;
         for package in PACKAGES {

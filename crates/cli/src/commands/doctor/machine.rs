@@ -26,6 +26,7 @@ pub(super) fn checks() -> Vec<Check> {
         configuration(),
         kernel(),
         memfd(),
+        overcommit(),
         proc(),
         abstract_socket(),
         eventfd(),
@@ -204,6 +205,28 @@ fn sealed_memfd() -> io::Result<()> {
     match file.set_len(0) {
         Err(_) => Ok(()),
         Ok(()) => Err(io::Error::other("the seals have no effect")),
+    }
+}
+
+/// Does the kernel promise memory without counting?
+fn overcommit() -> Check {
+    const NAME: &str = "overcommit";
+    let text = fs::read_to_string(OVERCOMMIT).unwrap_or_default();
+    promises(NAME, text.trim())
+}
+
+/// Where the kernel says it.
+const OVERCOMMIT: &str = "/proc/sys/vm/overcommit_memory";
+
+fn promises(name: &'static str, mode: &str) -> Check {
+    match mode {
+        "2" => Check::fail(
+            name,
+            "vm.overcommit_memory is 2: all connections stay on TCP, because a touch of shared \
+             memory could be refused by SIGBUS",
+            "set vm.overcommit_memory to 0 or 1",
+        ),
+        _ => Check::ok(name, "memory is promised without being counted"),
     }
 }
 

@@ -109,6 +109,12 @@ pub(super) fn of(reason: Reason, role: Role, peer: Option<Diagnosis>) -> Advice 
                  group, of address space or of descriptors",
             ),
         ),
+        Reason::StrictMemory => advice(
+            "asked the kernel whether it counts the memory that it promises",
+            This,
+            Rule::Given("shared memory is touched without being promised before"),
+            Some("set vm.overcommit_memory to 0 or 1"),
+        ),
         Reason::PeerDeclined => advice(AGREEING, Peer, Rule::None, Some(change_of_peer(peer))),
         Reason::OptionUnsupported => advice(
             "nothing: the program has set an option that only TCP has",

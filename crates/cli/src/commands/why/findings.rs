@@ -452,6 +452,11 @@ impl Stranger {
                         .to_owned(),
                 ),
             },
+            None if is_of_sidestep && is_memory_strict() => Self {
+                is_under_sidestep: true,
+                words: "vm.overcommit_memory is 2, and all its connections stay on TCP".to_owned(),
+                change: Some("set vm.overcommit_memory to 0 or 1".to_owned()),
+            },
             None if is_of_sidestep => Self {
                 is_under_sidestep: true,
                 words: "it runs under Sidestep, and has had no TCP connection yet".to_owned(),
@@ -464,6 +469,12 @@ impl Stranger {
             },
         }
     }
+}
+
+/// Whether the kernel counts what memory it has promised.
+fn is_memory_strict() -> bool {
+    let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory");
+    mode.is_ok_and(|mode| mode.trim() == "2")
 }
 
 /// Whether a process runs under a filter of system calls, as `/proc` tells of any.
