@@ -5,6 +5,8 @@
  * its own slab (which its peers read) and the wake memory of its peers.
  *
  *   HOSTILE_WHAT   all         anything, in bursts
+ *                  owner       the same, and into what its peers alone should write: it takes the
+ *                              slabs that it was shown, gives their files a mode, and opens them anew
  *                  clc         the agreement only, all the time: CLC messages,
  *                              ring offset and length, token, phase, RMBE length
  *                  box, ring, token, phase, rmbe    one of these
@@ -15,8 +17,11 @@
  */
 #include "common.h"
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #define PAGE 4096
 #define SLOTS 16384
@@ -141,6 +146,38 @@ static void find_mappings(void)
     }
 }
 
+/* Maps a slab of which we have a descriptor for reading. Its file belongs to our user. */
+static void open_for_writing(const char *name)
+{
+    char path[300], target[64] = "";
+    struct stat file;
+    snprintf(path, sizeof path, "/proc/self/fd/%s", name);
+    if (readlink(path, target, sizeof target - 1) < 0 || strstr(target, "memfd:sidestep-slab") == NULL)
+        return;
+    chmod(path, 0600);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &file) != 0 || slab_count == MAPPINGS_MAX)
+        return;
+    size_t len = (size_t)file.st_size;
+    char *place = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    close(fd);
+    if (place == MAP_FAILED)
+        return;
+    slabs[slab_count] = place;
+    slab_lens[slab_count++] = len;
+}
+
+/* Beside what we were given: the slabs of others, and ours once more. */
+static void find_files(void)
+{
+    DIR *all = opendir("/proc/self/fd");
+    struct dirent *entry;
+    while (all != NULL && (entry = readdir(all)) != NULL)
+        open_for_writing(entry->d_name);
+    if (all != NULL)
+        closedir(all);
+}
+
 static char *some_record(char *slab, size_t *slot)
 {
     *slot = below(SLOTS_USED);
@@ -251,11 +288,14 @@ static void *scribble(void *argument)
 {
     static const char *const fields[] = {"box", "ring", "token", "phase", "rmbe"};
     const char *what = argument;
-    bool all = strcmp(what, "all") == 0, any = strcmp(what, "clc") == 0;
+    bool is_owner = strcmp(what, "owner") == 0;
+    bool all = is_owner || strcmp(what, "all") == 0, any = strcmp(what, "clc") == 0;
     const char *after = getenv("HOSTILE_AFTER");
     usleep(after != NULL ? (unsigned)atoi(after) * 1000 : 0);
     for (;;) {
         find_mappings();
+        if (is_owner)
+            find_files();
         if (slab_count == 0) {
             usleep(50);
             continue;

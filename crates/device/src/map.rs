@@ -59,9 +59,10 @@ pub fn create(name: &CStr, len: usize) -> Result<Created> {
     }
 }
 
-/// Turns a descriptor of ours into one that nobody can write through: the file's
-/// mode is taken away, so that it cannot be reopened for writing, and the
-/// descriptor is opened again read-only.
+/// Turns a descriptor of ours into one that cannot be written through: the file's
+/// mode is taken away, so that no other user can reopen it for writing, and the
+/// descriptor is opened again read-only. (A process of our own user can give the mode
+/// back: what we read of our own slab is a claim, too.)
 ///
 /// # Errors
 /// `ENOENT` without `/proc`; the caller then stays on TCP.

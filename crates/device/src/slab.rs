@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The owner maps it writable, the peer read-only (it holds a descriptor that was
-//! opened read-only). Sparse: an idle connection has one page of records (shared
+//! opened read-only; what another process of the same user can do with it stands in
+//! `docs/threat-model.md`). Sparse: an idle connection has one page of records (shared
 //! with fifteen others) and as many ring pages as its bytes ever touched.
 //!
 //! One slab per link group and not per process, so that a peer sees the bytes

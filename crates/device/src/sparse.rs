@@ -94,6 +94,19 @@ impl<T, const LEN: usize> Sparse<T, LEN> {
         (is_one && offset + size_of::<T>() <= written).then_some(index)
     }
 
+    /// Gives everything back.
+    ///
+    /// # Safety
+    /// Nobody uses an entry, nor will.
+    pub unsafe fn give_back(&self) {
+        let base = self.base.swap(core::ptr::null_mut(), Ordering::Relaxed);
+        self.writable.store(0, Ordering::Relaxed);
+        if !base.is_null() {
+            // SAFETY: what `reserved` has mapped; the caller's promise.
+            unsafe { sys::unmap(base.cast(), Self::RESERVED) };
+        }
+    }
+
     #[cold]
     fn extend(&self, end: usize) -> Option<()> {
         let base = self.reserved()?.cast::<u8>();

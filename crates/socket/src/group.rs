@@ -22,6 +22,7 @@ use sidestep_device::map::{self, Mapping};
 use sidestep_device::rights;
 use sidestep_device::ring::{LAPS, Ring};
 use sidestep_device::slab::{self, RINGS_AT, Record, SLAB_LEN, Slab, phase};
+use sidestep_device::sparse::Sparse;
 use sidestep_device::sys::{self, Errno, Received, Sender, UnixName};
 use sidestep_device::wake::{self, CHANNELS, Wake};
 use sidestep_proto::fallback::Reason;
@@ -79,6 +80,12 @@ pub struct Group {
     bells: [AtomicI32; CHANNELS],
     lock: SharedLock,
     rings: UnsafeCell<Rings>,
+    /// What is known of each place of either slab.
+    places: Sparse<AtomicU32, PLACES>,
+    /// Bytes of the peer's slab in which it has named rings.
+    named: AtomicU64,
+    /// The most connections that there were at once.
+    most: AtomicU32,
 }
 
 // SAFETY: `theirs` is written once before `established`, `rings` under `lock`.
@@ -109,12 +116,29 @@ pub(crate) struct Users {
 /// Places in [`Group::ports`].
 const PORTS: usize = 4;
 
+/// Which rings of our slab are free. Nothing of this lies in the slab, which a process of our own
+/// user can write if it wants to (docs/threat-model.md): no two connections are given one ring.
 struct Rings {
     next: usize,
-    /// Offset of the first free ring of each size code, linked through the rings
-    /// themselves; 0 = none.
+    /// Offset of the first free ring of each size code, linked through [`Group::places`];
+    /// 0 = none.
     free: [usize; RmbeSize::CODE_MAX as usize + 1],
 }
+
+/// Bytes of a place: a ring of the smallest size begins at each.
+const PLACE: usize = LAPS * (32 << 10);
+/// Places of a slab.
+const PLACES: usize = (SLAB_LEN - RINGS_AT) / PLACE;
+/// In a place's word: the peer has named a ring there. Below lies, for the first place of a free
+/// ring of ours, the place of the next one + 1, 0 = none.
+const NAMED: u32 = 1 << 31;
+const _: () = assert!(PLACES < NAMED as usize);
+
+/// A peer that keeps to the rules uses rings again, and names no more than its connections need. It
+/// may be late to know that one is free, so it may name so many bytes at first, and then so many
+/// times what the most connections at once have had.
+const NAMED_FIRST: u64 = 16 << 20;
+const NAMED_TIMES: u64 = 4;
 
 /// A look at the link groups of a process: no group ends before it is over. Groups
 /// that have a connection need none.
@@ -406,6 +430,9 @@ fn make_around(
         bells: [const { AtomicI32::new(0) }; CHANNELS],
         lock: SharedLock::new(),
         rings: UnsafeCell::new(Rings { next: RINGS_AT, free: Default::default() }),
+        places: Sparse::new(),
+        named: AtomicU64::new(0),
+        most: AtomicU32::new(0),
     };
     // SAFETY: fresh memory of the right size and alignment (a page).
     unsafe { at.write(group) };
@@ -792,7 +819,49 @@ impl Group {
         let ring = self.ours.ring(offset as u64, size.bytes() as u32).ok_or(Reason::NoMemory)?;
         self.connections.fetch_add(1, Ordering::Relaxed);
         self.process.set_group_of_slot(index, self);
+        self.process.note_ring(index, offset | usize::from(size.code()));
         Ok((offset as u64, ring))
+    }
+
+    /// The peer names a ring of its slab for a connection of ours. Where it has never written, we
+    /// pay for what we read: so it may not name ever more of them.
+    ///
+    /// # Errors
+    /// It has named too many.
+    pub(crate) fn admit(&self, at: u64, ring: &Ring) -> Result<(), Reason> {
+        let first = (at as usize - RINGS_AT) / PLACE;
+        let last = (at as usize - RINGS_AT + ring.memory_len() - 1) / PLACE;
+        // A bit for each: the longest ring takes 32 places, or 33 if it begins between two.
+        let mut new = 0u64;
+        for place in first..=last {
+            let word = self.place(place).ok_or(Reason::NoMemory)?;
+            let was_named = word.fetch_or(NAMED, Ordering::Relaxed) & NAMED != 0;
+            new |= u64::from(!was_named) << (place - first);
+        }
+        if new == 0 {
+            return Ok(());
+        }
+        let bytes = u64::from(new.count_ones()) * PLACE as u64;
+        // One more than there are is about to be.
+        let now = self.connections.load(Ordering::Relaxed) + 1;
+        let most = u64::from(self.most.fetch_max(now, Ordering::Relaxed).max(now));
+        let named = self.named.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let is_too_much = named > NAMED_FIRST + NAMED_TIMES * most * ring.memory_len() as u64;
+        if is_too_much || !self.process.budget.take_incoming(bytes) {
+            self.named.fetch_sub(bytes, Ordering::Relaxed);
+            for place in (first..=last).filter(|place| new >> (place - first) & 1 != 0) {
+                if let Some(word) = self.place(place) {
+                    word.fetch_and(!NAMED, Ordering::Relaxed);
+                }
+            }
+            return Err(Reason::MemoryLimit);
+        }
+        Ok(())
+    }
+
+    fn place(&self, place: usize) -> Option<&AtomicU32> {
+        // SAFETY: writable memory of ours, zeroed at first, which is not given back before `end`.
+        self.places.writable(place).map(|at| unsafe { &*at })
     }
 
     fn take_offset(&self, size: RmbeSize) -> Result<usize, Reason> {
@@ -802,9 +871,9 @@ impl Group {
         let first = &mut rings.free[usize::from(size.code())];
         if *first != 0 {
             let offset = *first;
-            // SAFETY: a free ring starts with the offset of the next one, written by
-            // `forget_connection`; only we can write our slab.
-            *first = unsafe { self.link(offset, size).ok_or(Reason::NoMemory)?.read() };
+            let word = self.place((offset - RINGS_AT) / PLACE).ok_or(Reason::NoMemory)?;
+            let next = word.fetch_and(NAMED, Ordering::Relaxed) & !NAMED;
+            *first = next.checked_sub(1).map_or(0, |place| RINGS_AT + place as usize * PLACE);
             account::took_ring(self.process, size, false);
             return Ok(offset);
         }
@@ -820,25 +889,20 @@ impl Group {
         Ok(offset)
     }
 
-    fn link(&self, offset: usize, size: RmbeSize) -> Option<*mut usize> {
-        let ring = self.ours.ring(offset as u64, size.bytes() as u32)?;
-        Some(ring.address(&(0..size_of::<usize>())).cast())
-    }
-
     /// The connection of a slot is over on both sides: its ring is free and warm.
     pub(crate) fn forget_connection(&self, index: usize) {
-        let identity = &self.record(index).identity;
-        let offset = identity.ring_at.load(Ordering::Relaxed) as usize;
-        let bytes = identity.ring_len.load(Ordering::Relaxed) as usize;
-        if let Some(size) = RmbeSize::from_bytes(bytes) {
+        let ring = self.process.forget_ring(index);
+        let (offset, code) = (ring & !CODES, ring & CODES);
+        if offset != 0 {
             let _held = Held::enter(self.lock.get());
             // SAFETY: under the lock.
             let rings = unsafe { &mut *self.rings.get() };
-            if let Some(link) = self.link(offset, size) {
-                let first = &mut rings.free[usize::from(size.code())];
-                // SAFETY: nobody uses the ring any more.
-                unsafe { link.write(*first) };
-                *first = offset;
+            // Without memory to say that it is free, the ring is not used again.
+            if let Some(word) = self.place((offset - RINGS_AT) / PLACE) {
+                let next = rings.free[code].checked_sub(RINGS_AT);
+                let next = next.map_or(0, |next| next / PLACE + 1);
+                word.fetch_or(next as u32, Ordering::Relaxed);
+                rings.free[code] = offset;
             }
         }
         self.connections.fetch_sub(1, Ordering::Release);
@@ -950,6 +1014,9 @@ impl Group {
         // SAFETY: nobody else refers to it.
         let ring_bytes = unsafe { (*group.rings.get()).next } - RINGS_AT;
         group.process.budget.give_back(ring_bytes);
+        group.process.budget.give_incoming_back(group.named.load(Ordering::Relaxed));
+        // SAFETY: nobody else refers to the group.
+        unsafe { group.places.give_back() };
         let (room, ours) = (group.room, group.ours);
         // SAFETY: no connection is left, so nobody holds a record or ring of it.
         unsafe {
@@ -964,6 +1031,10 @@ fn memory_of(size: RmbeSize) -> usize {
     size.bytes() * LAPS
 }
 
+/// In the word that a process keeps of a slot's ring: its size code, below its offset.
+const CODES: usize = 0xf;
+const _: () = assert!((RmbeSize::CODE_MAX as usize) < CODES && RINGS_AT.is_multiple_of(CODES + 1));
+
 /// What became of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Marked {
@@ -976,3 +1047,62 @@ pub enum Marked {
 }
 
 const _: () = assert!(GROUPS_MAX >= 256);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::tests::alone;
+    use sidestep_device::channel::SLOTS;
+
+    /// The group of this process with itself: one test at a time has it.
+    fn own_group(process: &'static Process) -> &'static Group {
+        with(&Look::at(process), process.instance).unwrap()
+    }
+
+    #[test]
+    fn no_two_connections_are_given_one_ring_whatever_is_in_the_slab() {
+        let _alone = alone();
+        let group = own_group(process::current().unwrap());
+        let size = RmbeSize::from_bytes(64 << 10).unwrap();
+        let take = |index| group.take_ring(index, size).unwrap();
+        let [(first, ring), (second, _)] = [SLOTS - 1, SLOTS - 2].map(take);
+        // Another process has written to our record, and to the ring when it was free.
+        let identity = &group.record(SLOTS - 1).identity;
+        identity.ring_at.store(second, Ordering::Relaxed);
+        identity.ring_len.store(64 << 10, Ordering::Relaxed);
+        group.forget_connection(SLOTS - 1);
+        let link = ring.address(&(0..size_of::<u64>())).cast::<u64>();
+        // SAFETY: a ring of ours that no connection has.
+        unsafe { link.write(second) };
+        let [(third, _), (fourth, _)] = [SLOTS - 3, SLOTS - 4].map(take);
+        assert_eq!(third, first, "it is free, and warm");
+        assert!(![first, second].contains(&fourth));
+        (SLOTS - 4..SLOTS - 1).rev().for_each(|index| group.forget_connection(index));
+        let again = [SLOTS - 1, SLOTS - 2, SLOTS - 3].map(|index| take(index).0);
+        assert_eq!(again, [fourth, third, second]);
+        (SLOTS - 3..SLOTS).for_each(|index| group.forget_connection(index));
+    }
+
+    #[test]
+    fn a_peer_names_no_more_rings_than_its_connections_need() {
+        let _alone = alone();
+        let group = own_group(process::current().unwrap());
+        let len = LAPS * (64 << 10);
+        let name = |n: usize| {
+            let at = (RINGS_AT + n * len) as u64;
+            group.admit(at, &group.slab().ring(at, 64 << 10).unwrap())
+        };
+        let allowed = (0..).take_while(|n| name(*n).is_ok()).count();
+        assert_eq!(allowed, (NAMED_FIRST as usize + NAMED_TIMES as usize * len) / len);
+        assert_eq!(name(allowed), Err(Reason::MemoryLimit));
+        assert_eq!(name(allowed), Err(Reason::MemoryLimit), "and again");
+        assert_eq!(name(0), Ok(()), "what it had before it may have again");
+        // With more connections at once it may name more.
+        let size = RmbeSize::from_bytes(64 << 10).unwrap();
+        for index in SLOTS - 2..SLOTS {
+            group.take_ring(index, size).unwrap();
+        }
+        assert_eq!(name(allowed), Ok(()));
+        (SLOTS - 2..SLOTS).for_each(|index| group.forget_connection(index));
+    }
+}

@@ -824,6 +824,7 @@ fn client_finishes(
     let (Some(incoming), true) = (incoming, accept.size.bytes() == outgoing.len()) else {
         return Err(Reason::PeerMisbehaved);
     };
+    group.admit(ring_at, &incoming)?;
     let index = sock.slot_index();
     let mine = group.record(index);
     let peer_slot = hello.slot as usize;
@@ -985,6 +986,7 @@ fn accept(
     let ring_at = proposal.identity.ring_at.load(Ordering::Relaxed);
     let incoming = theirs.ring(ring_at, sock.rmbe().bytes() as u32);
     let incoming = incoming.ok_or(Reason::PeerMisbehaved)?;
+    group.admit(ring_at, &incoming)?;
     let (ring_at, outgoing) = group.take_ring(index, size)?;
     let mine = group.record(index);
     prepare(mine, slot, fd, ring_at, size, sock.rmbe());

@@ -50,6 +50,8 @@ pub(crate) fn is_strict() -> bool {
 /// What the rings of a process take, and may take. All-zero is valid: nothing is allowed.
 pub(crate) struct Budget {
     bytes: AtomicU64,
+    /// Of memory in which peers have named rings of theirs.
+    incoming: AtomicU64,
     /// The most that the control group bears.
     default_max: u64,
     uid: u32,
@@ -68,6 +70,7 @@ impl Budget {
         let share_len = (user_limit / SHARES_MAX as u64).next_multiple_of(SHARE_UNIT);
         Self {
             bytes: AtomicU64::new(0),
+            incoming: AtomicU64::new(0),
             default_max: cgroup::memory_limit().map_or(u64::MAX, |limit| limit / PARTS),
             uid,
             share_len: if user_limit == 0 { 0 } else { share_len.max(SHARE_UNIT) },
@@ -77,12 +80,28 @@ impl Budget {
         }
     }
 
-    /// Takes so many bytes more. False: they would be too many.
-    pub(crate) fn take(&self, bytes: usize) -> bool {
-        let max = match process::options().memory_limit {
+    fn max(&self) -> u64 {
+        match process::options().memory_limit {
             0 => self.default_max,
             limit => limit,
-        };
+        }
+    }
+
+    /// A peer may name rings in so many bytes more. False: they would be too many. What a peer has
+    /// not written we pay for when we read it, so it may be as much as what we write ourselves.
+    pub(crate) fn take_incoming(&self, bytes: u64) -> bool {
+        let more = |taken: u64| Some(taken + bytes).filter(|sum| *sum <= self.max());
+        self.incoming.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// It names them no more.
+    pub(crate) fn give_incoming_back(&self, bytes: u64) {
+        self.incoming.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes so many bytes more. False: they would be too many.
+    pub(crate) fn take(&self, bytes: usize) -> bool {
+        let max = self.max();
         let more = |taken: u64| Some(taken + bytes as u64).filter(|sum| *sum <= max);
         let Ok(before) = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) else {
             return false;

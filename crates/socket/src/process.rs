@@ -22,6 +22,7 @@ use sidestep_device::lock::{Entry, Lock};
 use sidestep_device::map;
 use sidestep_device::rights::{self, NotTaken};
 use sidestep_device::slab::{self, phase};
+use sidestep_device::sparse::Sparse;
 use sidestep_device::state::{self, LISTS, Slot, State, mode};
 use sidestep_device::sys::{self, Received, Sender, UnixName};
 use sidestep_device::wake::{self, CHANNELS, Wake};
@@ -95,6 +96,9 @@ pub struct Process {
     pub(crate) desk: Desk,
     /// What this process alone knows of each slot.
     about: [About; SLOTS],
+    /// The ring of each slot, as its group has it; 0 = none. In memory of our own, because others
+    /// may have written to the record.
+    rings: Sparse<AtomicU64, SLOTS>,
     bells: [AtomicI32; CHANNELS],
     /// Bit c: channel c has an eventfd and no event loop.
     idle_channels: AtomicU64,
@@ -287,15 +291,15 @@ pub fn current() -> Option<&'static Process> {
         // SAFETY: as above.
         return Some(unsafe { &*at });
     }
-    match Process::make() {
-        Ok(process) => {
-            CURRENT.store(core::ptr::from_ref(process).cast_mut(), Ordering::Release);
-            Some(process)
     if memory::is_strict() {
         FAILED.store(1, Ordering::Relaxed);
         crate::log!(Warn, "vm.overcommit_memory is 2: no shared memory, connections stay on TCP");
         return None;
     }
+    match Process::make() {
+        Ok(process) => {
+            CURRENT.store(core::ptr::from_ref(process).cast_mut(), Ordering::Release);
+            Some(process)
         }
         Err(errno) => {
             FAILED.store(1, Ordering::Relaxed);
@@ -870,6 +874,20 @@ impl Process {
     pub(crate) fn group_of_slot(&self, index: usize) -> Option<&'static Group> {
         // SAFETY: groups in use are not freed: a slot that names one keeps it.
         unsafe { self.about[index].group.load(Ordering::Acquire).as_ref() }
+    }
+
+    pub(crate) fn note_ring(&self, index: usize, ring: usize) {
+        if let Some(word) = self.rings.writable(index) {
+            // SAFETY: writable memory of ours, zeroed at first, never given back.
+            unsafe { (*word).store(ring as u64, Ordering::Relaxed) };
+        }
+    }
+
+    /// The ring that a slot has had until now; 0 = none.
+    pub(crate) fn forget_ring(&self, index: usize) -> usize {
+        let word = self.rings.writable(index);
+        // SAFETY: as above.
+        word.map_or(0, |word| unsafe { (*word).swap(0, Ordering::Relaxed) } as usize)
     }
 
     pub(crate) fn set_group_of_slot(&self, index: usize, group: &'static Group) {

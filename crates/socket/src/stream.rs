@@ -114,7 +114,7 @@ impl<'a> Buffers<'a> {
             if !bytes.is_empty() {
                 ring.write(spans.second, bytes, manner);
             }
-            position += len as u64;
+            position = position.wrapping_add(len as u64);
         });
     }
 
@@ -141,7 +141,7 @@ impl<'a> Buffers<'a> {
                     ring.read(spans.second, at.add(first));
                 }
             }
-            position += len as u64;
+            position = position.wrapping_add(len as u64);
         });
     }
 }
@@ -409,9 +409,11 @@ impl RingSend<'_> {
         let manner = choice.map_or(Manner::Cached, Choice::manner);
         buffers.copy_in(done, n, &conn.outgoing, producer, manner);
         if self.urgent && done + n == buffers.len() {
-            conn.mine.sending.urgent.store(producer + n as u64, Ordering::Release);
+            conn.mine.sending.urgent.store(producer.wrapping_add(n as u64), Ordering::Release);
         }
-        let published = conn.mine.sending.producer.publish(producer, producer + n as u64);
+        // Wrapping: also our own record is only as good as who can write to it.
+        let published =
+            conn.mine.sending.producer.publish(producer, producer.wrapping_add(n as u64));
         if let Some(choice) = choice {
             choice.note(n, copy::ticks());
         }
@@ -438,7 +440,7 @@ impl RingSend<'_> {
         let claim = self.conn.theirs.receiving.consumer.claim();
         let window = cursor::window(producer, claim, len)
             .map_err(|misbehaved| control::reset(self.slot, self.conn, &misbehaved))?;
-        self.sock.send_limit.store(claim + len as u64, Ordering::Relaxed);
+        self.sock.send_limit.store(claim.wrapping_add(len as u64), Ordering::Relaxed);
         Ok(window)
     }
 
@@ -810,12 +812,12 @@ impl Receive<'_> {
                 return Found::Nothing;
             }
             if self.flags & libc::MSG_TRUNC == 0 {
-                buffers.copy_out(done, n, &conn.incoming, consumer + skip);
+                buffers.copy_out(done, n, &conn.incoming, consumer.wrapping_add(skip));
             }
             if self.peeks() {
                 return Found::Bytes(n);
             }
-            let next = consumer + skip + n as u64;
+            let next = consumer.wrapping_add(skip + n as u64);
             if conn.mine.receiving.consumer.publish(consumer, next) {
                 if urgent::is_marked(conn) {
                     urgent::note_seen(self.slot, conn);

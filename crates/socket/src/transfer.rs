@@ -128,7 +128,7 @@ fn send_part<'a>(
             Err(libc::EAGAIN) if matches!(source, Source::Pipe(_)) => return Ok(Part::PipeWaits),
             other => other?,
         };
-        if !conn.mine.sending.producer.publish(producer, producer + n as u64) {
+        if !conn.mine.sending.producer.publish(producer, producer.wrapping_add(n as u64)) {
             // A signal handler has sent on the same socket meanwhile, over what the
             // file had given; that cannot be read again from a pipe.
             return Err(libc::EIO);
@@ -230,7 +230,7 @@ fn receive_part(slot: &Slot, conn: &Conn, file: File<'_>, pipe: i32, len: usize)
     // SAFETY: the span lies in the peer's ring, which stays mapped.
     let wrote = unsafe { write_now(pipe, conn.incoming.address(&span), span.len()) }?;
     if let Part::Moved(n) = wrote {
-        conn.mine.receiving.consumer.publish(consumer, consumer + n as u64);
+        conn.mine.receiving.consumer.publish(consumer, consumer.wrapping_add(n as u64));
         count(&slot.counters.ring_bytes_received, n as u64);
     }
     Ok(wrote)

@@ -43,6 +43,7 @@ impl Case {
 pub(crate) const CASES: &[Case] = &[
     Case::new("scribbling-client", &[], scribbling_client),
     Case::new("scribbling-server", &[], scribbling_server),
+    Case::new("scribbling-owner", &[], scribbling_owner),
     Case::new("lying-client", &[], lying_client),
     Case::new("lying-server", &[], lying_server),
     Case::new("unread-stderr", &[], unread_stderr),
@@ -97,6 +98,20 @@ fn hostile_client(stage: &Stage<'_>, victim: &Victim) -> Result<Tally> {
         stage.make_hostile(&mut client, "all");
         // It has destroyed its own words, too: all that counts is that it ends.
         stage.visit(client)
+    })
+}
+
+/// A client that writes also into the slab that it was shown: the kernel does not keep a process of
+/// the same user from it. Connections of that link group may break, and nothing else.
+fn scribbling_owner(stage: &Stage<'_>) -> Result<String> {
+    let mut victim = stage.serve()?;
+    stage.attack(&mut victim, stage.house.seconds, |victim| {
+        let tally = until_it_hits(stage, || {
+            let mut client = reckless_client(stage, victim, 1.0);
+            stage.make_hostile(&mut client, "owner");
+            stage.visit(client)
+        })?;
+        Ok(tally.to_string())
     })
 }
 
