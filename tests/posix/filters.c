@@ -30,7 +30,7 @@ static const int ordinary[] = {
 };
 
 /* What the peer needs where it is a thread, to see that the script sleeps. */
-static const int to_pause[] = {SYS_clock_nanosleep, SYS_openat};
+static const int to_pause[] = {SYS_clock_nanosleep, SYS_openat, SYS_sched_yield};
 
 /* To make a connection with oneself. */
 static const int to_connect[] = {SYS_socket, SYS_connect, SYS_accept};

@@ -19,8 +19,6 @@ mod stats;
 mod systemd;
 mod why;
 
-use std::io::{self, Write};
-
 use crate::args::{Args, Command};
 
 /// Does what the command line asks for and says with which status to exit.
@@ -44,16 +42,5 @@ pub(crate) fn execute(args: Args) -> i32 {
         Command::Devices(args) => gateway_status::devices(&args),
         Command::Bench(args) => bench::execute(&args),
         Command::Probe(args) => probe::execute(&args),
-    }
-}
-
-/// Writes to standard output. A reader that has had enough (`| head`) is no error, but it wants
-/// no more: false.
-fn print(text: &str) -> io::Result<bool> {
-    let mut output = io::stdout().lock();
-    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(error),
     }
 }

@@ -75,14 +75,24 @@ impl Configuration {
 
     /// What the files at these places say, the most important first, with all mistakes.
     pub(crate) fn of(candidates: Vec<Candidate>) -> (Self, Vec<ConfigError>) {
-        let (mut configuration, mut errors) = (Self::default(), Vec::new());
-        for Candidate { path, required } in candidates {
+        Self::read_by(candidates, |candidate| {
             // A home directory that this user may not enter is none of theirs; a file that is
             // seen but may not be read is a mistake.
-            if !required && std::fs::metadata(&path).is_err() {
-                continue;
-            }
-            let text = match std::fs::read_to_string(&path) {
+            let is_there = candidate.required || std::fs::metadata(&candidate.path).is_ok();
+            is_there.then(|| std::fs::read_to_string(&candidate.path))
+        })
+    }
+
+    /// The same as somebody else reads them; `None`: there is none.
+    pub(crate) fn read_by(
+        candidates: Vec<Candidate>,
+        read: impl Fn(&Candidate) -> Option<io::Result<String>>,
+    ) -> (Self, Vec<ConfigError>) {
+        let (mut configuration, mut errors) = (Self::default(), Vec::new());
+        for candidate in candidates {
+            let Some(read) = read(&candidate) else { continue };
+            let path = candidate.path;
+            let text = match read {
                 Ok(text) => text,
                 Err(reason) => {
                     errors.push(ConfigError::Unreadable { path, reason });

@@ -9,6 +9,8 @@
 //!   run already learn of changes; [`accounts`]: which users and groups names mean;
 //!   [`pnet`]: which networks interfaces and devices are on; [`metrics_address`]: where the agent may tell its metrics;
 //!   [`fault_plan`]: the bad network that the gateway may be tried in.
+//! * [`output`]: where all that is printed passes, so that nothing of it commands a terminal;
+//!   [`terminal`]: how wide that is. [`strangers_files`]: files that other users have named.
 //! * [`library`]: where `libsidestep.so` is, and how it gets into `LD_PRELOAD`.
 //! * [`program`]: which file a command name means; [`preloadable`]: whether that file's loader
 //!   will take our library.
@@ -17,6 +19,7 @@
 //! `sidestep run` would hand both on to the program. So this is a C `main`: the program
 //! inherits exactly what `sidestep` was started with.
 #![cfg_attr(not(test), no_main)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod accounts;
 mod applied;
@@ -27,9 +30,11 @@ mod fault_plan;
 mod library;
 mod metrics_address;
 mod options;
+mod output;
 mod pnet;
 mod preloadable;
 mod program;
+mod strangers_files;
 mod terminal;
 
 /// Where C's start-up code enters.

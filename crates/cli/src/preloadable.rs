@@ -10,12 +10,13 @@
 //! program of any size is examined in no time; only who asks whether it has system call
 //! instructions of its own has its code read.
 
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use goblin::container::{Container, Ctx};
@@ -24,6 +25,7 @@ use goblin::elf::program_header::{PF_X, PT_INTERP, PT_LOAD};
 use goblin::elf::{Elf, Header, ProgramHeader, SectionHeader};
 use sidestep_proto::machine_code::{self, SocketCall};
 
+use crate::output::Escaped;
 use crate::program;
 
 /// What was found out about a program.
@@ -107,7 +109,7 @@ impl fmt::Display for Obstacle {
                 } else {
                     "another C library than glibc"
                 };
-                write!(f, "it uses {libc} (its loader is {})", loader.display())
+                write!(f, "it uses {libc} (its loader is {})", Escaped(loader.display()))
             }
             Self::Static => f.write_str("it is statically linked, so nothing can be preloaded"),
             Self::Go => f.write_str("it is a Go program, and those call the kernel directly"),
@@ -167,13 +169,10 @@ pub(crate) fn examine(
     };
     let mut current = path.to_owned();
     loop {
-        let file = File::open(&current)?;
+        let file = open(&current)?;
         let start = read_up_to(&file, 0, SCRIPT_LINE_LEN_MAX)?;
         if start.starts_with(ELFMAG) {
-            let obstacle = match elf_obstacle(&file)? {
-                Some(obstacle) => Some(obstacle),
-                None => privilege(&file.metadata()?, has_capabilities(&current), caller),
-            };
+            let obstacle = obstacle(&file, caller)?;
             if obstacle.is_none() {
                 examination.uses_io_uring = is_linked_with(b"liburing.so.", &file)?;
                 examination.uses_seccomp = is_linked_with(b"libseccomp.so.", &file)?;
@@ -196,6 +195,28 @@ pub(crate) fn examine(
     }
 }
 
+/// What keeps our library out of the program in an ELF file, if anything does.
+///
+/// # Errors
+///
+/// It cannot be read, or is a broken ELF file, or none.
+pub(crate) fn obstacle(file: &File, caller: Caller) -> io::Result<Option<Obstacle>> {
+    Ok(match elf_obstacle(file)? {
+        Some(obstacle) => Some(obstacle),
+        None => privilege(&file.metadata()?, has_capabilities(file), caller),
+    })
+}
+
+/// Opens a program. A FIFO that has its name is not waited for, and nothing is done to a device.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(invalid("not a regular file")),
+    }
+}
+
 impl Examination {
     /// The file that is executed in the end: the program at `path`, or what interprets it.
     pub(crate) fn executable<'a>(&'a self, path: &'a Path) -> &'a Path {
@@ -210,13 +231,13 @@ impl Examination {
 ///
 /// The file is missing, may not be read, or is a broken ELF file.
 pub(crate) fn call_past_libc(executable: &Path) -> io::Result<Option<SocketCall>> {
-    let file = File::open(executable)?;
+    let file = open(executable)?;
     let file_len = file.metadata()?.len();
     let is_code =
         |segment: &&ProgramHeader| segment.p_type == PT_LOAD && segment.p_flags & PF_X != 0;
     for segment in segments(&file, &header(&file)?)?.iter().filter(is_code) {
-        if segment.p_filesz > file_len {
-            return Err(invalid("a segment is longer than the file"));
+        if segment.p_filesz > file_len.min(CODE_LEN_MAX) {
+            return Err(invalid("a segment is longer than the file, or than any program"));
         }
         let mut code = vec![0; segment.p_filesz as usize];
         file.read_exact_at(&mut code, segment.p_offset)?;
@@ -226,6 +247,10 @@ pub(crate) fn call_past_libc(executable: &Path) -> io::Result<Option<SocketCall>
     }
     Ok(None)
 }
+
+/// Bytes of code that are read. The largest programs have some hundred megabytes; a file with holes may say
+/// that it has more than there is memory.
+const CODE_LEN_MAX: u64 = 1 << 30;
 
 /// What runs text that has no `#!` line.
 pub(crate) const SHELL: &str = "/bin/sh";
@@ -239,6 +264,9 @@ const INTERPRETERS_MAX: usize = 5;
 /// The header tables of an ELF file have at most 65,535 entries of 64 bytes. Anything longer
 /// is a lie of the file.
 const TABLE_LEN_MAX: usize = 65_536 * 64;
+
+/// Bytes of a section's name that are looked at.
+const SECTION_NAME_LEN_MAX: usize = 64;
 
 /// A `#!` line.
 struct ScriptLine<'a> {
@@ -380,6 +408,8 @@ fn named_sections(file: &File, header: &Header) -> io::Result<Vec<(Vec<u8>, Sect
     let names = read_exactly(file, names.sh_offset, len)?;
     let name_of = |section: &SectionHeader| {
         let rest = names.get(section.sh_name..).unwrap_or_default();
+        // A longer name is none of those that are looked for, and there may be many.
+        let rest = &rest[..rest.len().min(SECTION_NAME_LEN_MAX)];
         rest.split(|&byte| byte == 0).next().unwrap_or_default().to_vec()
     };
     Ok(sections.into_iter().map(|section| (name_of(&section), section)).collect())
@@ -423,14 +453,11 @@ fn privilege(
     }
 }
 
-fn has_capabilities(path: &Path) -> bool {
-    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else {
-        return false;
-    };
+fn has_capabilities(file: &File) -> bool {
     let name = c"security.capability";
-    // SAFETY: both are C strings that outlive the call; with size 0 the kernel only measures the
+    // SAFETY: a C string that outlives the call; with size 0 the kernel only measures the
     // attribute and does not touch the buffer.
-    let len = unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) };
+    let len = unsafe { libc::fgetxattr(file.as_raw_fd(), name.as_ptr(), std::ptr::null_mut(), 0) };
     len > 0
 }
 
@@ -467,6 +494,7 @@ mod tests {
 
     /// Compiles an empty program with these flags. None, with a printed line, if that cannot be
     /// done here: no compiler, or no static C library.
+    #[expect(clippy::print_stdout, reason = "what a skipped test lacks is said")]
     fn compile(directory: &Path, source: &str, flags: &[&str]) -> Option<PathBuf> {
         let input = directory.join("program.c");
         let output = directory.join("program");
@@ -492,6 +520,20 @@ mod tests {
         let patched = path.with_extension("patched");
         std::fs::write(&patched, content).unwrap();
         patched
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let fifo = directory.path().join("fifo");
+        assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        let script = directory.path().join("script");
+        std::fs::write(&script, format!("#!{}\n", fifo.display())).unwrap();
+        for path in [&fifo, &script] {
+            let error = examine(path, Caller::current(), None).unwrap_err();
+            assert!(error.to_string().contains("regular file"), "{error}");
+        }
+        assert!(call_past_libc(Path::new("/dev/zero")).is_err());
     }
 
     #[test]

@@ -34,6 +34,7 @@ use super::systemd::{tell_systemd, watchdog};
 use crate::args::AgentArgs;
 use crate::config::{ConfigError, Configuration};
 use crate::metrics_address::MetricsAddress;
+use crate::output;
 use broker::Broker;
 use metrics::{ListenError, Listener};
 use tcp_option::{Attached, Sweeps};
@@ -64,7 +65,7 @@ pub(crate) fn execute(args: &AgentArgs) -> i32 {
     match work(args) {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("sidestep agent: {error}");
+            complain(&error);
             1
         }
     }
@@ -114,7 +115,7 @@ impl Duties {
             Ok(option) => say(option)?,
             Err(BpfError::File { .. }) => {}
             Err(error) => {
-                eprintln!("sidestep agent: the TCP option of SMC is not written: {error}");
+                complain(&format_args!("the TCP option of SMC is not written: {error}"));
             }
         }
         let (meet, at) = ("programs of different network namespaces", args.socket.display());
@@ -122,11 +123,11 @@ impl Duties {
             Ok(_) if option.as_ref().is_ok_and(Attached::tells_identity) => {
                 say(&format_args!("{meet} meet at {at}"))?;
             }
-            Ok(_) => eprintln!(
-                "sidestep agent: {meet} stay on TCP: nobody tells them which connection is \
+            Ok(_) => complain(&format_args!(
+                "{meet} stay on TCP: nobody tells them which connection is \
                  which; that takes the privilege of the TCP option, and Linux 5.18"
-            ),
-            Err(error) => eprintln!("sidestep agent: {meet} stay on TCP: {at}: {error}"),
+            )),
+            Err(error) => complain(&format_args!("{meet} stay on TCP: {at}: {error}")),
         }
         match (option, broker) {
             (Err(error @ BpfError::File { .. }), _) => Err(AgentError::Group(error)),
@@ -159,9 +160,13 @@ impl Duties {
     }
 }
 
+fn complain(what: &impl fmt::Display) {
+    output::complain("agent", what);
+}
+
 /// A line of standard output, for whoever still reads it.
 fn say(what: &impl fmt::Display) -> Result<(), AgentError> {
-    super::print(&format!("sidestep agent: {what}\n")).map(drop).map_err(AgentError::Output)
+    output::print(&format!("sidestep agent: {what}\n")).map(drop).map_err(AgentError::Output)
 }
 
 /// Nobody who asks for metrics and does not wait for them shall end the agent.

@@ -20,6 +20,7 @@ use super::run::{Launch, RunError};
 use super::ss;
 use crate::args::{AssessArgs, RunArgs};
 use crate::options::Mode;
+use crate::output;
 use assessor::Assessor;
 use child::Child;
 use traffic::Traffic;
@@ -35,7 +36,7 @@ pub(crate) fn execute(args: &AssessArgs) -> i32 {
     match assess(args) {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("sidestep assess: {error}");
+            output::complain("assess", &error);
             match error {
                 AssessError::Run(error) => error.exit_status(),
                 _ => 1,
@@ -86,7 +87,7 @@ fn assess(args: &AssessArgs) -> Result<(), AssessError> {
         true => report::json(&traffic, figures.as_ref()),
         false => report::text(&traffic, figures.as_ref()),
     };
-    super::print(&text).map(drop).map_err(AssessError::Output)
+    output::print_as(args.json, &text).map(drop).map_err(AssessError::Output)
 }
 
 /// Starts the program and counts until it ends, or the interval does.

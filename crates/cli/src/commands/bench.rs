@@ -10,7 +10,7 @@ mod plan;
 mod progress;
 mod witness;
 
-use std::io::{self, BufReader, IsTerminal, Write};
+use std::io::{self, BufReader, IsTerminal};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::slice;
@@ -32,6 +32,7 @@ use self::plan::{Chosen, PlanError};
 use self::progress::Progress;
 use self::witness::LibraryWitness;
 use crate::args::{BenchArgs, BenchCommand, CompareArgs, MeasureArgs, ReportArgs, ServeArgs};
+use crate::output;
 use crate::terminal;
 
 /// Does what the command line asks for and says with which status to exit.
@@ -44,7 +45,7 @@ pub(crate) fn execute(args: &BenchArgs) -> i32 {
         Some(BenchCommand::Worker) => return work(),
     };
     done.unwrap_or_else(|error| {
-        eprintln!("sidestep bench: {error}");
+        output::complain("bench", &error);
         error.exit_status()
     })
 }
@@ -118,7 +119,7 @@ fn has_failed_to_move(document: &Document) -> bool {
 fn serve(args: &ServeArgs) -> Result<i32, Failure> {
     let listener = TcpListener::bind(args.listen)
         .map_err(|reason| Failure::Listen { address: args.listen, reason })?;
-    eprintln!("sidestep bench: serving at {}; end with Ctrl-C", args.listen);
+    output::complain("bench", format_args!("serving at {}; end with Ctrl-C", args.listen));
     match agent::serve(&listener, &launcher()?, &LibraryWitness) {
         Ok(never) => match never {},
         Err(reason) => Err(Failure::Listen { address: args.listen, reason }),
@@ -129,7 +130,7 @@ fn serve(args: &ServeArgs) -> Result<i32, Failure> {
 fn compare(args: &CompareArgs) -> Result<i32, Failure> {
     let [before, after] = [&args.before, &args.after].map(|path| json::read(path));
     let report = compare::compare(&before?, &after?, args.margin / 100.0)?;
-    print(&format!("{report}\n"))?;
+    output::print(&format!("{report}\n")).map_err(Failure::Terminal)?;
     Ok(i32::from(report.exit_code()))
 }
 
@@ -159,19 +160,11 @@ fn show(documents: &[Document]) -> Result<(), Failure> {
     let width = terminal::width().map_or(FILE_WIDTH, usize::from);
     let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     for document in documents {
-        print(&table::render(document, width, colour))?;
+        let text = table::render(document, width, colour);
+        output::print_coloured(&text).map_err(Failure::Terminal)?;
     }
     Ok(())
 }
 
 /// Columns of a table that is not for a terminal.
 const FILE_WIDTH: usize = 160;
-
-/// Writes to standard output. A reader that has had enough (`| head`) is no error.
-fn print(text: &str) -> Result<(), Failure> {
-    let mut output = io::stdout().lock();
-    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::Terminal(error)),
-        Ok(()) | Err(_) => Ok(()),
-    }
-}

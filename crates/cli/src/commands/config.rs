@@ -12,6 +12,7 @@ use crate::applied;
 use crate::args::{ConfigApplyArgs, ConfigArgs, ConfigCheckArgs, ConfigCommand};
 use crate::config::{self, ConfigError, Configuration};
 use crate::options::Settings;
+use crate::output;
 
 /// Does what was asked for; 1 if a file has a mistake or cannot be applied, otherwise 0.
 pub(crate) fn execute(args: &ConfigArgs) -> i32 {
@@ -26,10 +27,10 @@ fn apply(args: &ConfigApplyArgs) -> i32 {
     let candidates = config::candidates(args.config.as_deref(), |name| std::env::var_os(name));
     let (configuration, mistakes) = Configuration::of(candidates.clone());
     for mistake in &mistakes {
-        eprintln!("sidestep config apply: {mistake}");
+        output::complain("config apply", mistake);
     }
     if !mistakes.is_empty() {
-        eprintln!("sidestep config apply: running programs keep what they have");
+        output::complain("config apply", "running programs keep what they have");
         return 1;
     }
     let (mut applied, mut failed) = (0, 0);
@@ -43,15 +44,16 @@ fn apply(args: &ConfigApplyArgs) -> i32 {
         match applied::apply(path, &settings) {
             Ok(()) => {
                 let remark = if found.is_some() { "" } else { " as empty: there is no such file" };
-                println!("{}: applied{remark}", path.display());
+                tell(&format!("{}: applied{remark}\n", path.display()));
                 applied += 1;
             }
             // The machine's file is for others to apply.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                println!("{}: may not be applied by this user", path.display());
+                tell(&format!("{}: may not be applied by this user\n", path.display()));
             }
             Err(error) => {
-                eprintln!("sidestep config apply: {}: {error}", applied::path_of(path).display());
+                let path = applied::path_of(path);
+                output::complain("config apply", format_args!("{}: {error}", path.display()));
                 failed += 1;
             }
         }
@@ -59,11 +61,18 @@ fn apply(args: &ConfigApplyArgs) -> i32 {
     i32::from(failed > 0 || applied == 0)
 }
 
+/// The exit status says it as well to who cannot read it.
+fn tell(text: &str) {
+    let _ = output::print(text);
+}
+
 fn check(args: &ConfigCheckArgs) -> i32 {
     let (configuration, mistakes) =
         Configuration::examine(args.config.as_deref(), |name| std::env::var_os(name));
     let report = Report::new(&configuration, &mistakes);
-    print!("{}", if args.json { report.to_json() } else { report.to_text() });
+    let text = if args.json { report.to_json() } else { report.to_text() };
+    // The exit status says it as well.
+    let _ = output::print_as(args.json, &text);
     i32::from(!mistakes.is_empty())
 }
 

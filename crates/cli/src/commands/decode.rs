@@ -15,11 +15,12 @@ mod rdma;
 mod referee;
 mod streams;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 
 use thiserror::Error;
 
 use crate::args::DecodeArgs;
+use crate::output;
 use capture::{Broken, CaptureError, Content, Extent};
 use conversation::{Conversation, Outcome};
 use figure::Painter;
@@ -33,11 +34,11 @@ pub(crate) fn execute(args: &DecodeArgs) -> i32 {
         Ok(0) => 0,
         Ok(_) => 1,
         Err(DecodeError::Output(error)) => {
-            eprintln!("sidestep decode: cannot write: {error}");
+            output::complain("decode", format_args!("cannot write: {error}"));
             1
         }
         Err(error) => {
-            eprintln!("sidestep decode: {file} {error}");
+            output::complain("decode", format_args!("{file} {error}"));
             1
         }
     }
@@ -76,8 +77,11 @@ fn decode(args: &DecodeArgs) -> Result<usize, DecodeError> {
     }
     let all = decoded.connections.streams().iter().map(Conversation::new);
     let shown: Vec<_> = all.filter(|it| args.all || it.is_about_smc()).collect();
-    let text = if args.json { json::document(&decoded, &shown) } else { text(&decoded, &shown) };
-    print(&text)?;
+    let printed = match args.json {
+        true => output::print_json(&json::document(&decoded, &shown)),
+        false => output::print_coloured(&text(&decoded, &shown)),
+    };
+    printed.map_err(DecodeError::Output)?;
     match decoded.extent.broken {
         Some(broken) => Err(DecodeError::Broken(broken, packets)),
         None => Ok(decoded.broken_rules(&shown)),
@@ -148,13 +152,4 @@ fn sums(decoded: &Decoded, shown: &[Conversation<'_>]) -> String {
         hidden => text += &format!("; not shown, without a sign of SMC: {hidden} (--all)"),
     }
     text + &format!("; broken rules: {broken}\n")
-}
-
-/// Writes to standard output. A reader that has had enough (`| head`) is no error.
-fn print(text: &str) -> Result<(), DecodeError> {
-    let mut output = io::stdout().lock();
-    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(DecodeError::Output(error)),
-        Ok(()) | Err(_) => Ok(()),
-    }
 }

@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use super::ss;
 use crate::args::{DemoteArgs, Target};
+use crate::output;
 
 /// Takes connections back to TCP; 1 if not all could be told, otherwise 0.
 pub(crate) fn demote(args: &DemoteArgs) -> i32 {
@@ -29,10 +30,10 @@ pub(crate) fn promote(args: &DemoteArgs) -> i32 {
 }
 
 fn report(command: &str, done: Result<String, Untold>) -> i32 {
-    match done.and_then(|text| super::print(&format!("{text}\n")).map_err(Untold::Output)) {
+    match done.and_then(|text| output::print(&format!("{text}\n")).map_err(Untold::Output)) {
         Ok(_) => 0,
         Err(error) => {
-            eprintln!("sidestep {command}: {error}");
+            output::complain(command, &error);
             1
         }
     }

@@ -9,6 +9,7 @@ mod tcp_option;
 use serde::Serialize;
 
 use crate::args::DoctorArgs;
+use crate::output;
 
 /// Prints the result of every check; 1 if one of them failed, otherwise 0.
 pub(crate) fn execute(args: &DoctorArgs) -> i32 {
@@ -20,11 +21,9 @@ pub(crate) fn execute(args: &DoctorArgs) -> i32 {
         checks.extend(program::checks(program));
     }
     let report = Report::new(checks);
-    if args.json {
-        println!("{}", report.to_json());
-    } else {
-        print!("{}", report.to_text());
-    }
+    let text = if args.json { report.to_json() + "\n" } else { report.to_text() };
+    // The exit status says it as well.
+    let _ = output::print_as(args.json, &text);
     i32::from(report.status == Status::Fail)
 }
 

@@ -25,6 +25,7 @@ use crate::args::{GatewayArgs, RunArgs};
 use crate::config::{ConfigError, Configuration};
 use crate::fault_plan::FaultPlan;
 use crate::options::OPTIONS_VARIABLE;
+use crate::output;
 
 /// Why there is no gateway.
 #[derive(Debug, Error)]
@@ -53,7 +54,7 @@ pub(crate) fn execute(args: &GatewayArgs) -> i32 {
     match result {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("sidestep gateway: {error}");
+            output::complain("gateway", &error);
             match error {
                 GatewayError::Start(error) => error.exit_status(),
                 _ => 1,
@@ -87,7 +88,7 @@ fn work(args: &GatewayArgs) -> Result<(), GatewayError> {
     let mut gateway = Gateway::open(settings(args)?)?;
     for adapter in gateway.adapters() {
         let line = format!("sidestep gateway: {adapter}\n");
-        super::print(&line).map_err(GatewayError::Output)?;
+        output::print(&line).map_err(GatewayError::Output)?;
     }
     let pulse = watchdog().pulse();
     tell_systemd(NotifyState::Ready);

@@ -10,6 +10,7 @@ use thiserror::Error;
 
 use super::ss::bytes;
 use crate::args::StatusArgs;
+use crate::output;
 
 /// Why there is nothing to be shown.
 #[derive(Debug, Error)]
@@ -45,12 +46,12 @@ fn show<T: Serialize>(
         })?;
         let part = part(status);
         let text = if args.json { to_json(&part) } else { to_text(&part) };
-        super::print(&text).map_err(StatusError::Output)
+        output::print_as(args.json, &text).map_err(StatusError::Output)
     };
     match list() {
         Ok(_) => 0,
         Err(error) => {
-            eprintln!("sidestep {command}: {error}");
+            output::complain(command, &error);
             1
         }
     }

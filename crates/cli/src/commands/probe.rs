@@ -7,13 +7,14 @@ use sidestep_modeler::workload::{NameError, Units, Workload};
 use thiserror::Error;
 
 use crate::args::ProbeArgs;
+use crate::output;
 
 /// Prints the report and says with which status to exit.
 pub(crate) fn execute(args: &ProbeArgs) -> i32 {
     match probe(args) {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("sidestep probe: {error}");
+            output::complain("probe", &error);
             if matches!(error, Failure::Name(_)) { 2 } else { 1 }
         }
     }

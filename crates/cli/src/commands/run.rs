@@ -13,6 +13,7 @@ use crate::args::{LogArg, RunArgs};
 use crate::config::{self, ConfigError, Configuration};
 use crate::library::{self, LibraryError, PRELOAD_VARIABLE};
 use crate::options::{OPTIONS_VARIABLE, Settings};
+use crate::output;
 use crate::preloadable::{self, Caller, Examination, Obstacle};
 use crate::program::{self, ProgramError};
 
@@ -22,7 +23,7 @@ pub(crate) fn execute(args: &RunArgs) -> i32 {
         Ok(launch) => launch.exec(),
         Err(error) => error,
     };
-    eprintln!("sidestep run: {error}");
+    output::complain("run", &error);
     error.exit_status()
 }
 
@@ -85,7 +86,8 @@ impl Launch {
         let obstacle = examination.as_ref().and_then(|found| found.obstacle.as_ref());
         if let Some(obstacle) = obstacle {
             let program = described(name, examination.as_ref());
-            eprintln!("sidestep run: warning: {program} stays on TCP: {obstacle}");
+            let warning = format_args!("warning: {program} stays on TCP: {obstacle}");
+            output::complain("run", warning);
         }
         let preload = obstacle.is_none_or(Obstacle::tolerates_preload);
 

@@ -17,6 +17,7 @@ use thiserror::Error;
 
 use super::beyond::{Beyond, Path as Way};
 use crate::args::SsArgs;
+use crate::output;
 use crate::terminal;
 
 mod totals;
@@ -25,10 +26,12 @@ pub(super) use totals::{CountedReason, reasons_of};
 
 /// Prints the list; 1 if there cannot be one, otherwise 0.
 pub(crate) fn execute(args: &SsArgs) -> i32 {
-    match list(args).and_then(|list| super::print(&list).map(drop).map_err(SsError::Output)) {
+    match list(args)
+        .and_then(|list| output::print_as(args.json, &list).map(drop).map_err(SsError::Output))
+    {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("sidestep ss: {error}");
+            output::complain("ss", &error);
             1
         }
     }

@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use super::ss;
 use crate::args::StatsArgs;
+use crate::output;
 
 mod figures;
 mod report;
@@ -26,7 +27,7 @@ pub(crate) fn execute(args: &StatsArgs) -> i32 {
     match outcome {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("sidestep stats: {error}");
+            output::complain("stats", &error);
             1
         }
     }
@@ -53,7 +54,7 @@ fn once(args: &StatsArgs) -> Result<(), StatsError> {
         true => report::json(&programs, None),
         false => report::text(&programs),
     };
-    super::print(&text).map(drop).map_err(StatsError::Output)
+    output::print_as(args.json, &text).map(drop).map_err(StatsError::Output)
 }
 
 /// The programs that are asked for.
@@ -86,7 +87,7 @@ fn watch(args: &StatsArgs, every: Duration) -> Result<(), StatsError> {
             true => report::json(&now, Some((&programs, seconds))),
             false => report::rates(&now, &programs, seconds, lines),
         };
-        if !super::print(&text).map_err(StatsError::Output)? {
+        if !output::print_as(args.json, &text).map_err(StatsError::Output)? {
             break;
         }
         (programs, taken, lines) = (now, at, lines + 1);

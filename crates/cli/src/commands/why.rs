@@ -11,6 +11,7 @@ use thiserror::Error;
 use super::beyond::Beyond;
 use super::ss;
 use crate::args::{Subject, WhyArgs, canonical};
+use crate::output;
 use findings::{Scope, Sight, Stranger};
 use host::{Holder, Host};
 use report::{Explanation, ListenerRow};
@@ -25,12 +26,12 @@ mod setting;
 pub(crate) fn execute(args: &WhyArgs) -> i32 {
     let explained = explain(args.subject).and_then(|explanation| {
         let text = if args.json { explanation.to_json() } else { explanation.to_text() };
-        super::print(&text).map(drop).map_err(WhyError::Output)
+        output::print_as(args.json, &text).map(drop).map_err(WhyError::Output)
     });
     match explained {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("sidestep why: {error}");
+            output::complain("why", &error);
             1
         }
     }

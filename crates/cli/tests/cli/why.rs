@@ -3,6 +3,8 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -307,4 +309,47 @@ fn what_is_not_there_is_said_with_what_to_do() {
     let (status, errors) = refused("redis");
     assert_eq!(status, Some(2));
     assert!(errors.contains("use a process"), "{errors}");
+}
+
+/// What `why` says in text. It is given some seconds.
+fn said_of(talk: &Talk, subject: &str) -> String {
+    let mut asking = talk.sidestep();
+    asking.args(["why", subject]).stdout(Stdio::piped());
+    let mut asking = asking.spawn().unwrap();
+    let ended = (0..400).any(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        asking.try_wait().unwrap().is_some()
+    });
+    asking.kill().unwrap();
+    let output = asking.wait_with_output().unwrap();
+    assert!(ended, "`sidestep why {subject}` does not end");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Whoever started the program has chosen the name, and what has it now.
+#[test]
+fn files_that_an_environment_names_neither_hold_up_nor_command() {
+    let Some(talk) = Talk::prepare() else { return };
+    let port = free_port();
+    let rules = format!("[policy]\nexclude_ports = [{port}]\n");
+    let config = talk.place.file("rules\u{1b}[2J\n\u{202e}.toml", &rules);
+    let mut server = talk.moved(&[], &["serve", &port]);
+    server.env("SIDESTEP_CONFIG", &config);
+    let server = Running::start(server);
+    let client = Running::start(talk.moved(&[], &["call", &port, "1", "5", "100"]));
+    let subject = format!("pid:{}", server.pid());
+    let as_named = said_of(&talk, &subject);
+    assert!(as_named.contains("rules\\u{1b}[2J\\n\\u{202e}.toml"), "{as_named:?}");
+    assert!(
+        as_named.chars().all(|c| c == '\n' || !c.is_control() && c != '\u{202e}'),
+        "{as_named:?}"
+    );
+
+    std::fs::remove_file(&config).unwrap();
+    assert!(Command::new("mkfifo").arg(&config).status().unwrap().success());
+    assert!(said_of(&talk, &subject).contains("no file has it now"));
+    std::fs::remove_file(&config).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &config).unwrap();
+    assert!(said_of(&talk, &subject).contains("no file has it now"));
+    client.finish();
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::assessor::Assessor;
 use crate::commands::run::Launch;
+use crate::output;
 
 /// A child of ours.
 pub(super) struct Child {
@@ -24,7 +25,7 @@ impl Child {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 let error = launch.exec();
-                eprintln!("sidestep assess: {error}");
+                output::complain("assess", &error);
                 // SAFETY: ends the child without running what the parent has registered.
                 unsafe { libc::_exit(error.exit_status()) }
             }

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use sidestep_modeler::session::{Estimate, Observer, Run, RunError, RunOutcome};
 
+use crate::output::{self, Escaped};
+
 /// Shows what is being run. Where standard error is no terminal it is silent, except
 /// for runs that fail.
 pub(super) struct Progress {
@@ -64,9 +66,9 @@ impl Progress {
     /// A line that stays, above the bar.
     fn say(&self, text: &str) {
         if io::stderr().is_terminal() {
-            self.bar.println(text);
+            self.bar.println(Escaped(text).to_string());
         } else {
-            eprintln!("sidestep bench: {text}");
+            output::complain("bench", text);
         }
     }
 }

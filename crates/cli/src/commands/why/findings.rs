@@ -7,7 +7,6 @@
 //! become of a connection to another host, the gateway is asked.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
 
 use serde::Serialize;
 use sidestep_gateway::status;
@@ -23,6 +22,7 @@ use super::setting::Environment;
 use crate::accounts;
 use crate::commands::beyond::Beyond;
 use crate::preloadable::{self, Caller};
+use crate::strangers_files::Process;
 
 /// A kind of decision; the names are part of the command's interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -432,9 +432,9 @@ pub(super) struct Stranger {
 impl Stranger {
     /// What can be said of it from outside.
     pub(super) fn of(holder: &Holder) -> Self {
-        let path = PathBuf::from(format!("/proc/{}/exe", holder.pid));
-        let examination = preloadable::examine(&path, Caller::current(), None).ok();
-        let obstacle = examination.and_then(|examination| examination.obstacle);
+        let file = Process::new(holder.pid).and_then(|process| process.executable()).ok();
+        let obstacle =
+            file.and_then(|file| preloadable::obstacle(&file, Caller::current()).ok()?);
         let is_of_sidestep = Environment::of(holder.pid).is_of_sidestep();
         match obstacle {
             Some(obstacle) => Self {

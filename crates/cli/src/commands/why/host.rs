@@ -11,6 +11,7 @@ use procfs::net::{TcpNetEntry, TcpState};
 use procfs::process::{FDTarget, Process};
 
 use crate::args::canonical;
+use crate::output::Escaped;
 
 /// The TCP sockets of the namespace and their holders.
 #[derive(Debug, Default)]
@@ -111,7 +112,7 @@ pub(super) fn name(pid: u32) -> String {
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     match name.trim_end() {
         "" => "?".to_owned(),
-        name => name.chars().map(|c| if c.is_control() { '?' } else { c }).collect(),
+        name => Escaped(name).to_string(),
     }
 }
 

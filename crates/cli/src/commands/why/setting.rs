@@ -5,36 +5,43 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
 
 use crate::config::{self, Configuration};
 use crate::options::OPTIONS_VARIABLE;
+use crate::output::Escaped;
+use crate::strangers_files::Process;
 
-/// The environment that a process was started with.
+/// The longest value that is shown, in characters.
+const VALUE_LEN_MAX: usize = 200;
+
+/// The environment that a process was started with. It may be another user's, who has chosen all of it.
 #[derive(Debug, Default)]
-pub(super) struct Environment(HashMap<OsString, OsString>);
+pub(super) struct Environment {
+    process: Option<Process>,
+    variables: HashMap<OsString, OsString>,
+}
 
 impl Environment {
     /// Of a process; empty if we may not look.
     pub(super) fn of(pid: u32) -> Self {
-        let bytes = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        let variable = |line: &[u8]| {
-            let at = line.iter().position(|byte| *byte == b'=')?;
-            let word = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
-            Some((word(&line[..at]), word(&line[at + 1..])))
-        };
-        Self(bytes.split(|byte| *byte == 0).filter_map(variable).collect())
+        let process = Process::new(pid).ok();
+        let variables = process.as_ref().and_then(|process| process.environment().ok());
+        Self { process, variables: variables.into_iter().flatten().collect() }
     }
 
     /// Whether `sidestep run` has started it, or a forebear of it.
     pub(super) fn is_of_sidestep(&self) -> bool {
-        self.0.contains_key(&OsString::from(OPTIONS_VARIABLE))
+        self.variables.contains_key(&OsString::from(OPTIONS_VARIABLE))
     }
 
     /// The settings that may have decided, as one line.
     pub(super) fn origin_of(&self, keys: &[&str]) -> String {
-        let variable = |name: &str| self.0.get(&OsString::from(name)).cloned();
-        let (configuration, _) = Configuration::examine(None, variable);
+        let variable = |name: &str| self.variables.get(&OsString::from(name)).cloned();
+        let candidates = config::candidates(None, variable);
+        // What its user may not read was not read for it either.
+        let (configuration, _) = Configuration::read_by(candidates, |candidate| {
+            self.process.as_ref()?.read(&candidate.path).ok().map(Ok)
+        });
         origin_in(&configuration, keys)
     }
 }
@@ -47,7 +54,8 @@ fn origin_in(configuration: &Configuration, keys: &[&str]) -> String {
             let (path, settings) =
                 configuration.files.iter().find(|(_, settings)| value(settings).is_some())?;
             let value = value(settings).unwrap_or_default();
-            Some(format!("{name} = {value}, in {}", path.display()))
+            let shown = shortened(&value);
+            Some(format!("{name} = {}, in {}", Escaped(shown), Escaped(path.display())))
         })
         .collect();
     match places.as_slice() {
@@ -56,6 +64,13 @@ fn origin_in(configuration: &Configuration, keys: &[&str]) -> String {
             keys.join(" or ")
         ),
         places => places.join("; "),
+    }
+}
+
+fn shortened(value: &str) -> String {
+    match value.char_indices().nth(VALUE_LEN_MAX) {
+        Some((end, _)) => format!("{}…", &value[..end]),
+        None => value.to_owned(),
     }
 }
 
@@ -79,7 +94,18 @@ mod tests {
     #[test]
     fn an_environment_is_read_from_proc() {
         let own = Environment::of(std::process::id());
-        assert_eq!(own.0.get(&OsString::from("PATH")), std::env::var_os("PATH").as_ref());
-        assert!(Environment::of(1 << 30).0.is_empty());
+        let path = own.variables.get(&OsString::from("PATH"));
+        assert_eq!(path, std::env::var_os("PATH").as_ref());
+        assert!(Environment::of(1 << 30).variables.is_empty());
+    }
+
+    #[test]
+    fn what_another_user_has_chosen_is_part_of_its_line() {
+        let level = Settings { log_file: Some("/a\x1b[2J\nb".into()), ..Settings::default() };
+        let files = vec![("/etc\r/c".into(), level)];
+        let configuration = Configuration { files, ..Configuration::default() };
+        let origin = origin_in(&configuration, &["log.file"]);
+        assert_eq!(origin, "log.file = /a\\u{1b}[2J\\nb, in /etc\\r/c");
+        assert_eq!(shortened(&"ü".repeat(1000)), "ü".repeat(VALUE_LEN_MAX) + "…");
     }
 }
