@@ -82,11 +82,13 @@ pub enum Reason {
     Filtered = 32,
     /// The kernel counts what memory it has promised, so that a touch of shared memory can fail.
     StrictMemory = 33,
+    /// The peer runs another version of Sidestep, whose memory is laid out in another way.
+    OtherVersion = 34,
 }
 
 impl Reason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 35] = [
         Self::None,
         Self::ModeTcp,
         Self::RemotePeer,
@@ -121,6 +123,7 @@ impl Reason {
         Self::ShortLately,
         Self::Filtered,
         Self::StrictMemory,
+        Self::OtherVersion,
     ];
 
     /// The reason with this number; unknown numbers are [`Reason::None`].
@@ -140,6 +143,7 @@ impl Reason {
                 | Self::PeerMisbehaved
                 | Self::Unanswered
                 | Self::PetitionUnanswered
+                | Self::OtherVersion
         )
     }
 
@@ -167,7 +171,8 @@ impl Reason {
             | Self::NoTcpOption
             | Self::AgentAway
             | Self::PetitionUnanswered => Diagnosis::PEERNOSMC,
-            Self::OtherNamespace | Self::OtherPnet => Diagnosis::NOSMCD2DEV,
+            // The standard has no code of its own for it: of what both could use there is nothing.
+            Self::OtherNamespace | Self::OtherPnet | Self::OtherVersion => Diagnosis::NOSMCD2DEV,
             Self::NoMemory | Self::MemoryLimit | Self::StrictMemory => Diagnosis::MEM,
             Self::PeerDeclined => Diagnosis::PEERDECL,
             Self::OptionUnsupported
@@ -223,6 +228,7 @@ impl Reason {
                 "the peer is elsewhere, and the agent knows of no Sidestep program there"
             }
             Self::OtherPnet => "its interface does not have the PNET ID of the shared memory",
+            Self::OtherVersion => "the peer runs another version of Sidestep",
             Self::ShortLately => "connections to this server have been too short lately for SMC-R",
             Self::Filtered => "the program has a filter of system calls (seccomp)",
             Self::StrictMemory => "vm.overcommit_memory is 2: a touch of shared memory could fail",

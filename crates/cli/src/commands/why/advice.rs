@@ -140,6 +140,15 @@ pub(super) fn of(reason: Reason, role: Role, peer: Option<Diagnosis>) -> Advice 
             Rule::Given("messages must be those of the standard"),
             Some("install the same version of Sidestep for both programs"),
         ),
+        Reason::OtherVersion => advice(
+            AGREEING,
+            This,
+            Rule::Given("both libraries must have the same layout of memory"),
+            Some(
+                "start the program with the older library again, so that both run the version \
+                 that is installed",
+            ),
+        ),
         Reason::NoSlot => advice(
             NOTHING,
             This,
