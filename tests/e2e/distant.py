@@ -6,7 +6,7 @@
 For each line "CONNECTIONS MESSAGES" of its standard input the client makes so many more
 connections, and exchanges so many messages on each that it has, in turns. With "give" it hands its
 connections to a child, which obeys from then on; with "exec" it becomes another program that has
-them. With "reset" it waits until each of its connections is reset, and goes on without them. The
+them. Either may name a library that the other program is to run with. With "reset" it waits until each of its connections is reset, and goes on without them. The
 server ends a connection when the client does.
 """
 
@@ -35,14 +35,16 @@ def serve(address, port):
 def talk(to, seed, source=None, connections=(), position=0):
     connections, pattern = list(connections), Pattern(seed)
     for line in sys.stdin:
-        if line == "give\n":
-            return give(to, seed, connections, position)
-        if line == "exec\n":
+        word, *library = line.split()
+        if word == "give":
+            return give(to, seed, connections, position, environment(*library))
+        if word == "exec":
             for connection in connections:
                 connection.set_inheritable(True)
             numbers = [str(connection.fileno()) for connection in connections]
-            os.execv(sys.executable, child("heir", to, seed, position, *numbers))
-        if line == "reset\n":
+            words = child("heir", to, seed, position, *numbers)
+            os.execve(sys.executable, words, environment(*library))
+        if word == "reset":
             for connection in connections:
                 await_reset(connection)
             connections.clear()
@@ -70,11 +72,15 @@ def child(role, to, seed, position, *rest):
     return [sys.executable, __file__, role, to[0], str(to[1]), str(seed), str(position), *rest]
 
 
-def give(to, seed, connections, position):
+def environment(library=None):
+    return os.environ | ({"LD_PRELOAD": library} if library else {})
+
+
+def give(to, seed, connections, position, env):
     """Standard input is the child's, too; nothing of it was read ahead."""
     ours, theirs = socket.socketpair()
     words = child("taker", to, seed, position, str(theirs.fileno()))
-    taker = subprocess.Popen(words, pass_fds=[theirs.fileno()])
+    taker = subprocess.Popen(words, pass_fds=[theirs.fileno()], env=env)
     socket.send_fds(ours, [b"!"], [connection.fileno() for connection in connections])
     for connection in connections:
         connection.close()

@@ -14,11 +14,13 @@ mod hosts;
 mod learning;
 mod metrics;
 mod outsiders;
+mod pid_namespaces;
 mod policy;
 mod reload;
 mod stage;
 mod tcp_option;
 mod units;
+mod versions;
 
 use std::path::Path;
 

@@ -69,6 +69,8 @@ pub mod slab;
 #[cfg(not(loom))]
 pub mod sparse;
 #[cfg(not(loom))]
+pub mod stamp;
+#[cfg(not(loom))]
 pub mod state;
 mod sync;
 #[cfg(not(loom))]

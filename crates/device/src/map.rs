@@ -4,6 +4,7 @@
 //! sealed against shrinking and growing before anybody else sees it: a peer can
 //! never be hit by SIGBUS. Pages exist only where somebody wrote.
 
+use crate::stamp::{Kind, Stamp};
 use crate::sys::{self, Errno, Result};
 use core::ffi::CStr;
 use core::ptr::NonNull;
@@ -78,11 +79,7 @@ pub fn read_only_twin(fd: i32) -> Result<i32> {
 /// `EPERM` when seals are missing, `EINVAL` when the length is not `len` or the file
 /// is made of huge pages, of which there may be none when one is touched.
 pub fn check(fd: i32, len: usize) -> Result<()> {
-    let seals = sys::fcntl(fd, libc::F_GET_SEALS, 0)? as i32;
-    let needed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-    if seals & needed != needed {
-        return Err(Errno(libc::EPERM));
-    }
+    check_seals(fd)?;
     if sys::file_len(fd)? != len || !sys::is_on_tmpfs(fd)? {
         return Err(Errno(libc::EINVAL));
     }
@@ -98,6 +95,24 @@ pub fn adopt(fd: i32, len: usize, writable: bool) -> Result<Mapping> {
     let base = sys::map(Some(fd), len, writable)?;
     let _ = sys::advise(base, len, libc::MADV_DONTDUMP);
     Ok(Mapping::new(base, len))
+}
+
+/// The same for memory that begins with a [`Stamp`]. It is asked first: that of another
+/// version may have another length.
+///
+/// # Errors
+/// As [`adopt`] and [`Stamp::check`].
+pub fn adopt_kind(fd: i32, kind: Kind, len: usize, writable: bool) -> Result<Mapping> {
+    check_seals(fd)?;
+    Stamp::read(fd)?.check(kind)?;
+    adopt(fd, len, writable)
+}
+
+/// Only memory files have seals, and reading one waits for nobody.
+fn check_seals(fd: i32) -> Result<()> {
+    let seals = sys::fcntl(fd, libc::F_GET_SEALS, 0)? as i32;
+    let needed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+    if seals & needed != needed { Err(Errno(libc::EPERM)) } else { Ok(()) }
 }
 
 /// Private zeroed memory. All of it counts against `RLIMIT_DATA`; a table that may stay
@@ -173,6 +188,13 @@ impl Mapping {
         // SAFETY: in bounds; validity is the caller's promise. The lifetime is
         // honest as long as nobody unmaps, which `unmap` makes its caller promise.
         unsafe { &*at }
+    }
+
+    /// What it begins with.
+    #[must_use]
+    pub fn stamp(&self) -> &'static Stamp {
+        // SAFETY: atomics at the aligned start.
+        unsafe { self.get(0) }
     }
 
     /// Gives the address range back.

@@ -1,7 +1,7 @@
 //! The slab: what one side of a link group shows to the other.
 //!
 //! ```text
-//!   0        header   magic, version
+//!   0        stamp    magic, version (see `stamp`)
 //!   4 KiB    records  16 384 x 256 bytes, one per connection slot of the owner
 //!   4 MiB +  CLC      16 384 x 512 bytes, the message a side has for the other
 //!   16 MiB   rings    32 KiB to 1 MiB each, in twice as much memory (see `ring`)
@@ -20,6 +20,7 @@ use crate::channel::SLOTS;
 use crate::cursor::Cursor;
 use crate::map::{self, Created, Mapping};
 use crate::ring::{LAPS, Ring};
+use crate::stamp::Kind;
 use crate::sys::Result;
 use crate::way::{Permit, Way};
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -33,19 +34,10 @@ const RECORDS_AT: usize = 4 << 10;
 const CLC_AT: usize = RECORDS_AT + SLOTS * size_of::<Record>();
 /// Where rings begin.
 pub const RINGS_AT: usize = 16 << 20;
-const MAGIC: u64 = u64::from_be_bytes(*b"SIDESLAB");
-/// Bumped with every change of a layout that peers share.
-pub const LAYOUT_VERSION: u32 = 7;
 
 const _: () = assert!(size_of::<Record>() == 256);
 const _: () = assert!(size_of::<ClcBox>() == 512);
 const _: () = assert!(CLC_AT + SLOTS * size_of::<ClcBox>() <= RINGS_AT);
-
-#[repr(C)]
-struct Header {
-    magic: AtomicU64,
-    version: AtomicU32,
-}
 
 /// One end of a connection, as its owner reports it to the peer.
 ///
@@ -218,19 +210,15 @@ pub struct Slab(Mapping);
 /// # Errors
 /// As [`map::create`].
 pub fn create() -> Result<(Slab, i32)> {
-    use core::sync::atomic::Ordering::Relaxed;
     let Created { mapping, fd } = map::create(c"sidestep-slab", SLAB_LEN)?;
-    // SAFETY: fresh zeroed memory; Header is made of atomics.
-    let header: &Header = unsafe { mapping.get(0) };
-    header.version.store(LAYOUT_VERSION, Relaxed);
-    header.magic.store(MAGIC, Relaxed);
+    mapping.stamp().put(Kind::Slab);
     Ok((Slab(mapping), fd))
 }
 
 /// Maps the peer's slab.
 ///
 /// # Errors
-/// As [`map::adopt`]; `EINVAL` when magic or version differ.
+/// As [`map::adopt_kind`].
 pub fn adopt(fd: i32) -> Result<Slab> {
     open(fd, false)
 }
@@ -244,16 +232,7 @@ pub fn adopt_own(fd: i32) -> Result<Slab> {
 }
 
 fn open(fd: i32, writable: bool) -> Result<Slab> {
-    use core::sync::atomic::Ordering::Relaxed;
-    let mapping = map::adopt(fd, SLAB_LEN, writable)?;
-    // SAFETY: any bytes are valid atomics.
-    let header: &Header = unsafe { mapping.get(0) };
-    if header.magic.load(Relaxed) == MAGIC && header.version.load(Relaxed) == LAYOUT_VERSION {
-        return Ok(Slab(mapping));
-    }
-    // SAFETY: the header is not used again.
-    unsafe { mapping.unmap() };
-    Err(crate::sys::Errno(libc::EINVAL))
+    Ok(Slab(map::adopt_kind(fd, Kind::Slab, SLAB_LEN, writable)?))
 }
 
 impl Slab {

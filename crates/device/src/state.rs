@@ -14,7 +14,8 @@ use crate::lock::Lock;
 use crate::map::{self, Created, Mapping};
 use crate::services::{Services, Tally};
 use crate::sizes::Sizes;
-use crate::sys::{Errno, Result};
+use crate::stamp::{Kind, Stamp};
+use crate::sys::Result;
 use crate::young::{Batch, Traffic, YOUNG_MAX, Young};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
@@ -29,10 +30,6 @@ const SERVICES_AT: usize = 272 << 10;
 pub(crate) const SLOTS_AT: usize = 324 << 10;
 pub(crate) const YOUNG_AT: usize = (SLOTS_AT + SLOTS * size_of::<Slot>()).next_multiple_of(4096);
 const _: () = assert!((YOUNG_MAX * size_of::<Young>()).is_multiple_of(4096));
-const MAGIC: u64 = u64::from_be_bytes(*b"SIDESTAT");
-/// Bumped with every change of the layout. Not that of what peers share: programs
-/// whose states differ still talk to each other.
-const VERSION: u32 = 12;
 
 const _: () = assert!(size_of::<Slot>() <= 640);
 const _: () = assert!(size_of::<Header>() <= HISTORY_AT);
@@ -42,8 +39,9 @@ const _: () = assert!(SERVICES_AT + size_of::<Services>() <= SLOTS_AT);
 /// Start of the state.
 #[repr(C)]
 pub struct Header {
-    magic: AtomicU64,
-    version: AtomicU32,
+    /// Programs whose states have different versions still talk to each other, if what
+    /// peers share is the same.
+    stamp: Stamp,
     /// Process that created the state.
     pub pid: AtomicU32,
     /// Instance of the process: its 128-bit GID.
@@ -636,8 +634,7 @@ pub fn create(pid: u32, instance: [u64; 2]) -> Result<(State, i32)> {
     header.pid.store(pid, Ordering::Relaxed);
     header.instance[0].store(instance[0], Ordering::Relaxed);
     header.instance[1].store(instance[1], Ordering::Relaxed);
-    header.version.store(VERSION, Ordering::Relaxed);
-    header.magic.store(MAGIC, Ordering::Release);
+    header.stamp.put(Kind::State);
     Ok((state, fd))
 }
 
@@ -645,16 +642,9 @@ pub fn create(pid: u32, instance: [u64; 2]) -> Result<(State, i32)> {
 /// by a [`Mirror`](crate::mirror::Mirror).
 ///
 /// # Errors
-/// `EINVAL` when it is not a state of this version, else as [`map::adopt`].
+/// As [`map::adopt_kind`].
 pub fn adopt(fd: i32) -> Result<State> {
-    let mapping = map::adopt(fd, STATE_LEN, true)?;
-    let state = State(mapping);
-    if state.is_of_this_version() {
-        return Ok(state);
-    }
-    // SAFETY: the header is not used again.
-    unsafe { mapping.unmap() };
-    Err(Errno(libc::EINVAL))
+    Ok(State(map::adopt_kind(fd, Kind::State, STATE_LEN, true)?))
 }
 
 impl State {
@@ -668,9 +658,7 @@ impl State {
     }
 
     pub(crate) fn is_of_this_version(&self) -> bool {
-        let header = self.header();
-        let version = header.version.load(Ordering::Relaxed);
-        header.magic.load(Ordering::Acquire) == MAGIC && version == VERSION
+        self.header().stamp.check(Kind::State).is_ok()
     }
 
     /// The header.

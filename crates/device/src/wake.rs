@@ -1,17 +1,21 @@
 //! The wake memory: where peers leave hints for a process.
 //!
 //! ```text
-//!   0        mail   not 0: a datagram waits in the mailbox
+//!   0        stamp  magic, version (see `stamp`)
+//!   64       mail   not 0: a datagram waits in the mailbox
 //!   4 KiB    channels   64 x 72 KiB
 //!   5 MiB    cells      16 384 x 16 bytes: "the connection of your slot s is my slot c"
 //!   5.25 MiB claims     16 384 x 16 bytes: "the connection of this token is my slot c"
 //! ```
 //!
 //! Writable by every peer of the process, and therefore never believed: a cell
-//! only says where to look, and what is found there has to carry the right token.
+//! only says where to look, and what is found there has to carry the right token. A
+//! peer that overwrites the stamp keeps others from beginning anything new with the process,
+//! and nothing else.
 
 use crate::channel::{Channel, SLOTS};
 use crate::map::{self, Created, Mapping};
+use crate::stamp::Kind;
 use crate::sys::Result;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -20,6 +24,7 @@ pub const WAKE_LEN: usize = 6 << 20;
 /// Channels of a process: one per event loop that has connections in it.
 pub const CHANNELS: usize = 64;
 
+const MAIL_AT: usize = 64;
 const CHANNELS_AT: usize = 4 << 10;
 const CHANNEL_STRIDE: usize = 72 << 10;
 const CELLS_AT: usize = 5 << 20;
@@ -49,23 +54,24 @@ pub struct Cell {
 /// As [`map::create`].
 pub fn create() -> Result<(Wake, i32)> {
     let Created { mapping, fd } = map::create(c"sidestep-wake", WAKE_LEN)?;
+    mapping.stamp().put(Kind::Wake);
     Ok((Wake(mapping), fd))
 }
 
 /// Maps a peer's wake memory.
 ///
 /// # Errors
-/// As [`map::adopt`].
+/// As [`map::adopt_kind`].
 pub fn adopt(fd: i32) -> Result<Wake> {
-    Ok(Wake(map::adopt(fd, WAKE_LEN, true)?))
+    Ok(Wake(map::adopt_kind(fd, Kind::Wake, WAKE_LEN, true)?))
 }
 
 impl Wake {
     /// The mail flag.
     #[must_use]
     pub fn mail(&self) -> &'static AtomicU32 {
-        // SAFETY: an atomic at the aligned start.
-        unsafe { self.0.get(0) }
+        // SAFETY: an atomic at an aligned place.
+        unsafe { self.0.get(MAIL_AT) }
     }
 
     /// A channel.

@@ -15,20 +15,22 @@ use sidestep_proto::autocache::pause;
 use sidestep_proto::fallback::Reason;
 use sidestep_wire::host_control::{Instance, mailbox_name};
 
-/// Client: whether this server is to be left alone for now.
-pub(crate) fn is_to_be_left_alone(process: &'static Process, server: SocketAddr) -> bool {
+/// Client: why this server is to be left alone for now, if it is.
+pub(crate) fn why_left_alone(process: &'static Process, server: SocketAddr) -> Option<Reason> {
     if !process::options().autocache {
-        return false;
+        return None;
     }
-    let Some(failure) = find(process, server) else { return false };
+    let failure = find(process, server)?;
     if failure.until_ns.load(Ordering::Acquire) <= sys::now_ns() {
-        return false;
+        return None;
     }
     if has_changed(process, failure) {
         forget(process, server);
-        return false;
+        return None;
     }
-    true
+    // That one does not pass.
+    let is_of_other_version = failure.reason.load(Ordering::Relaxed) == Reason::OtherVersion as u32;
+    Some(if is_of_other_version { Reason::OtherVersion } else { Reason::FailedLately })
 }
 
 /// Client: agreeing with this server has failed.

@@ -16,13 +16,14 @@ use crate::process::{self, GROUPS_MAX, LETTERS_MAX, Process};
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 use core::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering,
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering,
 };
 use sidestep_device::map::{self, Mapping};
 use sidestep_device::rights;
 use sidestep_device::ring::{LAPS, Ring};
 use sidestep_device::slab::{self, RINGS_AT, Record, SLAB_LEN, Slab, phase};
 use sidestep_device::sparse::Sparse;
+use sidestep_device::stamp::OTHER_VERSION;
 use sidestep_device::sys::{self, Errno, Received, Sender, UnixName};
 use sidestep_device::wake::{self, CHANNELS, Wake};
 use sidestep_proto::fallback::Reason;
@@ -64,8 +65,8 @@ pub struct Group {
     begun_by: u32,
     /// `theirs` may be read.
     established: AtomicBool,
-    /// One of the two has no room for the other's memory.
-    refused: AtomicBool,
+    /// Why one of the two cannot use the other's memory: a [`Reason`]; `None`: it can.
+    refused: AtomicU8,
     introduced: AtomicBool,
     reply_pending: AtomicBool,
     /// Slots whose connections belong to this group.
@@ -420,7 +421,7 @@ fn make_around(
         own_uid: AtomicU32::new(0),
         begun_by: sys::uid(),
         established: AtomicBool::new(is_self),
-        refused: AtomicBool::new(false),
+        refused: AtomicU8::new(Reason::None as u8),
         introduced: AtomicBool::new(false),
         reply_pending: AtomicBool::new(false),
         connections: AtomicU32::new(0),
@@ -449,9 +450,14 @@ pub fn on_introduction(process: &'static Process, hello: &Introduction, letter: 
         return;
     }
     let look = Look::at(process);
-    if hello.slab_len == NO_ROOM {
-        crate::log!(Info, "{} has no room for our memory: stays on TCP", hello.instance);
-        return note_refusal(&look, hello.instance);
+    let refusal = match hello.slab_len {
+        NO_ROOM => Some(Reason::NoMemory),
+        NOT_OURS => Some(Reason::OtherVersion),
+        _ => None,
+    };
+    if let Some(reason) = refusal {
+        crate::log!(Info, "{} cannot use our memory: {}", hello.instance, reason.words());
+        return note_refusal(&look, hello.instance, reason);
     }
     let known = find(&look, hello.instance).filter(|group| group.theirs().is_some());
     let Some(group) = known.or_else(|| get_to_know(&look, hello, letter)) else { return };
@@ -466,11 +472,9 @@ fn get_to_know(look: &Look, hello: &Introduction, letter: &Received) -> Option<&
         crate::log!(Warn, "introduction of {} without its memory", hello.instance);
         return None;
     };
-    if hello.slab_len != SLAB_LEN as u64 {
-        crate::log!(Warn, "{} has another layout: stays on TCP", hello.instance);
-        return None;
-    }
-    let group = adopt(slab_fd, wake_fd).and_then(|theirs| {
+    let is_as_long = hello.slab_len == SLAB_LEN as u64;
+    let length = if is_as_long { Ok(()) } else { Err(OTHER_VERSION) };
+    let group = length.and_then(|()| adopt(slab_fd, wake_fd)).and_then(|theirs| {
         let group = with(look, hello.instance)
             .ok()
             .filter(|group| group.establish(theirs, Some((hello, letter))));
@@ -487,8 +491,13 @@ fn get_to_know(look: &Look, hello: &Introduction, letter: &Received) -> Option<&
     group
         .inspect_err(|errno| {
             crate::log!(Warn, "memory of {} refused: errno {}", hello.instance, errno.0);
-            if *errno == Errno(libc::ENOMEM) {
-                refuse(look, hello.instance);
+            match *errno {
+                Errno(libc::ENOMEM) => refuse(look, hello.instance, Reason::NoMemory),
+                OTHER_VERSION => {
+                    crate::log!(Warn, "{} runs another version of Sidestep", hello.instance);
+                    refuse(look, hello.instance, Reason::OtherVersion);
+                }
+                _ => {}
             }
         })
         .ok()
@@ -497,31 +506,36 @@ fn get_to_know(look: &Look, hello: &Introduction, letter: &Received) -> Option<&
 /// The length of a slab in the Introduction of a process that has no room for another:
 /// it shows nothing, and what was shown to it is of no use.
 const NO_ROOM: u64 = 0;
+/// The same of one that was shown memory of another version.
+const NOT_OURS: u64 = u64::MAX;
 
-/// There is no room for the memory of a process, or for what it should be shown: tells it,
-/// so that nobody goes on waiting. If the letter is not taken, the attempts are given up.
-pub fn refuse(look: &Look, peer: Instance) {
+/// The memory of a process cannot be used, or it cannot be shown ours: tells it, so that
+/// nobody goes on waiting. If the letter is not taken, the attempts are given up.
+pub fn refuse(look: &Look, peer: Instance, reason: Reason) {
     let process = look.0;
+    let slab_len = if reason == Reason::OtherVersion { NOT_OURS } else { NO_ROOM };
     let message = ControlMessage::Introduction(Introduction {
         instance: process.instance,
         reply_wanted: false,
         pid: process.pid,
-        slab_len: NO_ROOM,
+        slab_len,
         link_id: LinkId(0),
     });
     match find(look, peer) {
         Some(group) => _ = group.send(&message, &[]),
         None => _ = process.write_to(&peer, &message, &[]),
     }
-    note_refusal(look, peer);
+    note_refusal(look, peer, reason);
 }
 
 /// What waits for memory to be shown, waits no more.
-fn note_refusal(look: &Look, peer: Instance) {
+fn note_refusal(look: &Look, peer: Instance, reason: Reason) {
     if let Some(group) = find(look, peer) {
-        group.refused.store(true, Ordering::Relaxed);
+        group.refused.store(reason as u8, Ordering::Relaxed);
     }
-    look.0.refusals.fetch_add(1, Ordering::Relaxed);
+    look.0.last_refusal.store(reason as u8, Ordering::Relaxed);
+    // Release: whoever counts it finds its reason, or a later one's.
+    look.0.refusals.fetch_add(1, Ordering::Release);
 }
 
 fn adopt(slab_fd: i32, wake_fd: i32) -> sys::Result<(Slab, Wake)> {
@@ -726,9 +740,10 @@ impl Group {
         }
     }
 
-    /// It will not be established.
-    pub fn is_refused(&self) -> bool {
-        self.refused.load(Ordering::Relaxed) && self.theirs().is_none()
+    /// Why it will not be established, if that is so.
+    pub fn refusal(&self) -> Option<Reason> {
+        let reason = Reason::from_number(self.refused.load(Ordering::Relaxed));
+        Some(reason).filter(|reason| *reason != Reason::None && self.theirs().is_none())
     }
 
     fn send(&self, message: &ControlMessage, fds: &[i32]) -> bool {
@@ -750,7 +765,7 @@ impl Group {
     /// It has connections, or may get more.
     fn is_of_use(&self) -> bool {
         self.connections.load(Ordering::Acquire) != 0
-            || (!self.process.is_giver() && !self.is_refused() && self.peer_lives())
+            || (!self.process.is_giver() && self.refusal().is_none() && self.peer_lives())
     }
 
     /// A connection of a giver is ours as well; false: no more.

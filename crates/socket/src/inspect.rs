@@ -64,8 +64,9 @@ pub struct Snapshot {
     pub connections: Vec<Connection>,
     /// In the order of the processes that hold them.
     pub programs: Vec<Program>,
-    /// States that could not be understood: of another version of Sidestep.
-    pub incompatible: usize,
+    /// States that could not be understood, of another version of Sidestep: the processes that
+    /// hold each.
+    pub incompatible: Vec<Vec<u32>>,
     /// Processes at whose descriptors we may not look.
     pub unreadable: Vec<u32>,
     /// Users of whom there was more than a look may cost, so that not all of it is here.
@@ -248,6 +249,13 @@ impl Snapshot {
         kernel::fill_in_addresses(&mut self.connections);
     }
 
+    /// Whether a process runs another version of Sidestep, so that nothing is known of its
+    /// connections.
+    #[must_use]
+    pub fn is_incompatible(&self, pid: u32) -> bool {
+        self.incompatible.iter().any(|pids| pids.contains(&pid))
+    }
+
     /// Looks at these processes only. One that does not exist is none of the
     /// unreadable ones.
     ///
@@ -298,7 +306,10 @@ impl Survey {
                     connections.extend(all.map(|(place, it)| (found.number, place, it)));
                     snapshot.programs.extend(found.program_of(seen.owner, seen.program));
                 }
-                Content::Other => snapshot.incompatible += 1,
+                Content::Other => {
+                    let pids = found.holders.iter().map(|holder| holder.pid);
+                    snapshot.incompatible.push(pids.collect());
+                }
                 Content::NotRead => {}
             }
         }
@@ -1311,7 +1322,9 @@ mod tests {
     fn another_version_is_counted_and_not_read() {
         let other = map::create(state::STATE_NAME, state::STATE_LEN).unwrap();
         let short = map::create(state::STATE_NAME, 4096).unwrap();
-        assert!(snapshot().incompatible >= 2);
+        let snapshot = snapshot();
+        assert!(snapshot.incompatible.len() >= 2 && snapshot.is_incompatible(sys::pid()));
+        assert!(!snapshot.is_incompatible(DEAD));
         sys::close(other.fd);
         sys::close(short.fd);
     }

@@ -322,8 +322,8 @@ fn client_looks(
         meeting.step = match &mut meeting.step {
             Step::Start => {
                 let Some(start) = ready_to_start(sock, fd)? else { return Ok(()) };
-                if autocache::is_to_be_left_alone(start.process, start.peer) {
-                    return Err(Reason::FailedLately);
+                if let Some(reason) = autocache::why_left_alone(start.process, start.peer) {
+                    return Err(reason);
                 }
                 match start.distant(Side::Client) {
                     Some(seek) => Step::Seek(seek),
@@ -496,9 +496,12 @@ impl Meeting {
         Ok(found.map(|(hello, _)| hello))
     }
 
-    /// A connection that ends before there is an answer says nothing about the server.
+    /// A connection that ends before there is an answer says nothing about the server, nor does
+    /// one for which nobody has asked, because the reason is known.
     fn is_likely_to_recur(&self, reason: Reason) -> bool {
-        reason.is_likely_to_recur() && (reason != Reason::Unanswered || self.is_late())
+        reason.is_likely_to_recur()
+            && (reason != Reason::Unanswered || self.is_late())
+            && (reason != Reason::OtherVersion || !matches!(self.step, Step::Start))
     }
 
     /// Whether this look asks the kernel: so many first ones do, then those whose number is a
@@ -708,6 +711,7 @@ fn receive_hello(sock: &Sock, name_fd: i32, fd: i32) -> Result<Option<(Hello, bo
             Ok(Some((hello, is_stranger)))
         }
         Ok(ControlMessage::Hello(_)) => Err(Reason::Unanswered),
+        Err(Error::Unsupported { .. }) => Err(Reason::OtherVersion),
         _ => Err(Reason::PeerMisbehaved),
     }
 }
@@ -723,12 +727,18 @@ fn introduced(
         group.introduce(true);
         process.read_mail();
     }
-    match group.filter(|group| !group.is_refused()) {
-        Some(group) => Ok(group.theirs().map(|_| group)),
-        None => {
+    let refusal = match group {
+        Some(group) => group.refusal(),
+        None if process.is_beset() => Some(Reason::OtherUser),
+        None => Some(Reason::NoMemory),
+    };
+    match (group, refusal) {
+        (Some(group), None) => Ok(group.theirs().map(|_| group)),
+        (_, refusal) => {
+            let reason = refusal.unwrap_or(Reason::NoMemory);
             // The server waits for our proposal on this connection, too.
-            group::refuse(look, peer);
-            Err(if process.is_beset() { Reason::OtherUser } else { Reason::NoMemory })
+            group::refuse(look, peer, reason);
+            Err(reason)
         }
     }
 }
@@ -896,7 +906,7 @@ fn send_hello(sock: &Sock, start: &Start, fd: i32) -> Result<Greeting, Reason> {
 }
 
 /// Server: has the client proposed? A client that we do not know yet introduces itself
-/// before it does. If instead some client and we had no room for each other's memory since the
+/// before it does. If instead some client and we could not use each other's memory since the
 /// hello (`refusals` had been counted then), it is taken for this one: who it is would have
 /// been said by a proposal.
 fn server_finishes(
@@ -918,8 +928,9 @@ fn server_finishes(
             return Ok(());
         };
         process.read_mail();
-        let refused = process.refusals.load(Ordering::Relaxed) != refusals;
-        return if refused { Err(Reason::NoMemory) } else { Ok(()) };
+        let refused = process.refusals.load(Ordering::Acquire) != refusals;
+        let why = || Reason::from_number(process.last_refusal.load(Ordering::Relaxed));
+        return if refused { Err(why()) } else { Ok(()) };
     };
     if slot.plain_receives.load(Ordering::SeqCst) != 0 {
         // Another thread sleeps in a plain receive: when it returns, look again.

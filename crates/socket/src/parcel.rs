@@ -31,6 +31,7 @@ use crate::{control, descriptors, gateway, given, meeting, past_libc, wait, youn
 use arrayvec::ArrayVec;
 use core::sync::atomic::Ordering;
 use sidestep_device::channel::SLOTS;
+use sidestep_device::stamp::OTHER_VERSION;
 use sidestep_device::state::{Slot, flag, mode};
 use sidestep_device::sys::{self, Errno, Received, UnixName};
 use sidestep_proto::fallback::Reason;
@@ -132,13 +133,35 @@ fn unpack(fd: i32, label: Option<Parcel>) {
         return crate::log!(Warn, "descriptor {fd} would be used past libc, and is reset");
     }
     let Some(content) = open(fd) else { return };
-    if let (Some(label), &[tcp, ref files @ ..]) = (label, content.fds()) {
-        match adopt(&label, tcp, files) {
-            Some(sock) => take_place(fd, tcp, Some(sock)),
-            None => crate::log!(Warn, "a connection came without its memory, and is reset"),
+    let adopted = match (label, content.fds()) {
+        (Some(label), &[tcp, ref files @ ..]) => adopt(&label, tcp, files).map(|sock| (tcp, sock)),
+        _ => Err(Errno(libc::EINVAL)),
+    };
+    match adopted {
+        Ok((tcp, sock)) => take_place(fd, tcp, Some(sock)),
+        Err(errno) => {
+            if errno == OTHER_VERSION {
+                crate::log!(
+                    Warn,
+                    "descriptor {fd} is of another version of Sidestep, and is reset"
+                );
+            } else {
+                let errno = errno.0;
+                crate::log!(Warn, "descriptor {fd} has no memory (errno {errno}), and is reset");
+            }
+            put_dead_end(fd);
         }
     }
     content.close_fds();
+}
+
+/// Puts a socket that says ECONNRESET under a number. (A parcel that was looked into has said it
+/// already, to us.)
+fn put_dead_end(fd: i32) {
+    if let Some(end) = dead_end(|_| ()) {
+        take_place(fd, end, None);
+        sys::close_number(end);
+    }
 }
 
 /// The TCP socket of a connection in shared memory that has come to us without a parcel:
@@ -147,20 +170,16 @@ fn unpack(fd: i32, label: Option<Parcel>) {
 fn settle_stray(fd: i32) {
     if let Some(sock) = sock_behind(fd, true) {
         sock::enter_descriptor(fd, sock);
-    } else if let Some(end) = dead_end(|_| ()) {
+    } else {
         crate::log!(Info, "descriptor {fd} came without its memory, and is reset");
-        take_place(fd, end, None);
-        sys::close_number(end);
+        put_dead_end(fd);
     }
 }
 
 /// In the child of a fork: a connection that it has inherited is reset there.
 pub(crate) fn give_up(fd: i32) {
-    if let Some(end) = dead_end(|_| ()) {
-        let _closing = sock::before_close(fd);
-        take_place(fd, end, None);
-        sys::close_number(end);
-    }
+    let _closing = sock::before_close(fd);
+    put_dead_end(fd);
 }
 
 /// Puts a TCP socket under the number of the parcel it came in.
@@ -184,43 +203,47 @@ pub(crate) fn reset_lock() {
 /// The connection whose files these are, if they are what they are said to be. What
 /// the kernel vouches for is that a program of our user has packed them; a word that a
 /// flaw of it has put there is to cost this connection and nothing else.
-fn adopt(label: &Parcel, tcp: i32, files: &[i32]) -> Option<&'static Sock> {
-    let (&[state, wake, our_slab, their_slab, their_wake], line) = files.split_first_chunk()?;
-    let index = Some(label.slot as usize).filter(|index| *index < SLOTS)?;
+///
+/// # Errors
+/// [`OTHER_VERSION`], or `EINVAL` where they are not, or as the kernel says.
+fn adopt(label: &Parcel, tcp: i32, files: &[i32]) -> sys::Result<&'static Sock> {
+    const NOT_IT: Errno = Errno(libc::EINVAL);
+    let (&[state, wake, our_slab, their_slab, their_wake], line) =
+        files.split_first_chunk().ok_or(NOT_IT)?;
+    let index = Some(label.slot as usize).filter(|index| *index < SLOTS).ok_or(NOT_IT)?;
     let _adopting = Held::enter(ADOPTING.get());
-    let home = Process::of_giver(state, wake).ok()?;
+    let home = Process::of_giver(state, wake)?;
     let look = Look::at(home);
     let group = group::inherit(
         &look,
         label.peer,
         [our_slab, their_slab, their_wake],
         line.first().copied(),
-    )
-    .ok()?;
+    )?;
     let (mine, slot) = (group.record(index), home.state.slot(index));
-    let cookie = Some(socket_cookie(tcp)).filter(|cookie| *cookie != 0)?;
+    let cookie = Some(socket_cookie(tcp)).filter(|cookie| *cookie != 0).ok_or(NOT_IT)?;
     let is_it = mine.identity.cookie.load(Ordering::Relaxed) == cookie
         && slot.flags.load(Ordering::Acquire) & flag::BY_LEDGER != 0
         && slot.mode.load(Ordering::Acquire) == mode::SMC_D;
     if !is_it {
-        return None;
+        return Err(NOT_IT);
     }
     if let Some(known) = known(slot) {
-        return Some(known);
+        return Ok(known);
     }
     let peer_slot = mine.identity.peer_slot.load(Ordering::Relaxed) as usize;
-    let (theirs, _) = group.theirs().filter(|_| peer_slot < SLOTS)?;
+    let (theirs, _) = group.theirs().filter(|_| peer_slot < SLOTS).ok_or(NOT_IT)?;
     let peer = theirs.record(peer_slot);
     let outgoing = (&mine.identity.ring_at, &slot.send_ring_len, group.slab());
     let incoming = (&peer.identity.ring_at, &slot.receive_ring_len, theirs);
     let [outgoing, incoming] = [outgoing, incoming]
         .map(|(at, len, slab)| slab.ring(at.load(Ordering::Relaxed), len.load(Ordering::Relaxed)));
-    let (outgoing, incoming) = (outgoing?, incoming?);
+    let (Some(outgoing), Some(incoming)) = (outgoing, incoming) else { return Err(NOT_IT) };
     let is_first = slot.holders.load(Ordering::SeqCst) == 0;
     let conn = Conn { mine, theirs: peer, outgoing, incoming, group, peer_slot };
-    let sock = sock::receive(home, index, conn)?;
+    let sock = sock::receive(home, index, conn).ok_or(Errno(libc::ENOMEM))?;
     settle_in(slot, &conn, tcp, is_first);
-    Some(sock)
+    Ok(sock)
 }
 
 /// A socket of this process that has the slot.

@@ -14,14 +14,16 @@ use crate::pool::{self, Held, SharedLock};
 use crate::sock::Sock;
 use crate::{seccomp, young};
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
+};
 use sidestep_device::channel::SLOTS;
 use sidestep_device::confinement;
 use sidestep_device::holders::{self, Membership};
 use sidestep_device::lock::{Entry, Lock};
 use sidestep_device::map;
 use sidestep_device::rights::{self, NotTaken};
-use sidestep_device::slab::{self, phase};
+use sidestep_device::slab::phase;
 use sidestep_device::sparse::Sparse;
 use sidestep_device::state::{self, LISTS, Slot, State, mode};
 use sidestep_device::sys::{self, Received, Sender, UnixName};
@@ -86,8 +88,10 @@ pub struct Process {
     pub(crate) groups_used: AtomicU32,
     /// Calls that look at groups now: see [`group::Look`].
     pub(crate) group_looks: AtomicU32,
-    /// How often a process and this one had no room for each other's memory.
+    /// How often a process and this one could not use each other's memory.
     pub(crate) refusals: AtomicU32,
+    /// Why they could not, the last time: a [`Reason`].
+    pub(crate) last_refusal: AtomicU8,
     /// Link groups that are established: who can write our wake memory.
     pub(crate) partners: AtomicU32,
     /// Link groups with processes of other network namespaces that are not established yet.
@@ -1079,7 +1083,6 @@ fn reset(slot: &Slot, pid: u32) {
     slot.mode.store(mode::TCP, Ordering::Release);
 }
 
-const _: () = assert!(slab::LAYOUT_VERSION == 7);
 const _: () = assert!(Reason::ALL.len() <= state::REASONS_MAX);
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::stage::{Mix, Stage};
 use super::{
-    demotion, distant, figures, hosts, learning, metrics, outsiders, policy, reload, tcp_option,
-    units,
+    demotion, distant, figures, hosts, learning, metrics, outsiders, pid_namespaces, policy,
+    reload, tcp_option, units, versions,
 };
 use crate::bench::launch::{self, Dialogue, Transport};
 use crate::bench::place;
@@ -91,6 +91,10 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("demotion", &["python3"], demotion::threads),
     Case::alone("demotion-epoll", &["python3"], demotion::epoll),
     Case::alone("metrics", &["/usr/bin/redis-server", "redis-benchmark"], metrics::metrics),
+    Case::alone("versions", &["python3"], versions::programs),
+    Case::alone("versions-handed-on", &["python3"], versions::handed_on),
+    Case::alone("versions-gateway", &["ip", "python3"], versions::gateway),
+    Case::alone("pid-namespaces", &["unshare", "python3"], pid_namespaces::two),
     Case::alone("namespaces", &["ip", "python3"], distant::namespaces),
     Case::alone("namespaces-late", &["ip", "python3"], distant::late),
     Case::alone("namespaces-twins", &["ip", "python3"], distant::twins),

@@ -12,9 +12,10 @@ use anyhow::{Context, Result, bail, ensure};
 use sidestep_guest::{Answer, Event, Play, Role, SocketKind};
 
 use super::ground::Case;
-use super::guest::{Guest, PATIENCE};
+use super::guest::Guest;
 use super::kit::{self, Kit};
 use super::{PORT, Scene, talk};
+use crate::suite::HANG;
 
 pub(super) const CASES: [Case; 1] = [("strict-memory", strict_memory)];
 
@@ -66,7 +67,7 @@ fn speak(guest: &mut Guest) -> Result<String> {
 
 /// Waits until an end of the talk says something.
 fn await_event(guest: &mut Guest, end: &str, is_it: impl Fn(&Event) -> bool) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + HANG;
     loop {
         // The last line may not be complete yet.
         let said = script(guest, &format!("busybox cat {end}.out"))?;

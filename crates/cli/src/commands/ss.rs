@@ -46,6 +46,8 @@ enum SsError {
     NoProcess(u32),
     #[error("process {pid}: {}", refusal(*.is_root))]
     Unreadable { pid: u32, is_root: bool },
+    #[error("process {0} runs another version of Sidestep: ask with the `sidestep` of that one")]
+    OtherVersion(u32),
     #[error("cannot write the list: {0}")]
     Output(io::Error),
 }
@@ -72,7 +74,10 @@ fn list(args: &SsArgs) -> Result<String, SsError> {
         (true, ..) => to_json(connections, &beyond),
         (false, true, Some(pid)) => format!("process {pid} has no Sidestep connections\n"),
         (false, true, None) => nothing(&snapshot, is_root()),
-        (false, false, _) => to_text(connections, &beyond, terminal::width()),
+        (false, false, _) => {
+            let text = to_text(connections, &beyond, terminal::width());
+            format!("{}{}\n", text.trim_end(), incompatible(&snapshot))
+        }
     })
 }
 
@@ -96,6 +101,9 @@ fn check(pid: u32, snapshot: &Snapshot) -> Result<(), SsError> {
         let is_root = is_root();
         return Err(SsError::Unreadable { pid, is_root });
     }
+    if snapshot.is_incompatible(pid) {
+        return Err(SsError::OtherVersion(pid));
+    }
     if !Path::new(&format!("/proc/{pid}")).exists() {
         return Err(SsError::NoProcess(pid));
     }
@@ -108,10 +116,7 @@ fn nothing(snapshot: &Snapshot, is_root: bool) -> String {
         0 => "no Sidestep programs are running".to_owned(),
         programs => format!("no connections; Sidestep programs running: {programs}"),
     };
-    if snapshot.incompatible > 0 {
-        let programs = snapshot.incompatible;
-        text += &format!("; programs with another version of Sidestep: {programs}");
-    }
+    text += &incompatible(snapshot);
     if !snapshot.unreadable.is_empty() {
         let processes = snapshot.unreadable.len();
         let reason = refusal(is_root);
@@ -135,6 +140,14 @@ fn curtailed(users: &[u32]) -> String {
          programs; they see it themselves",
         numbers.join(", ")
     )
+}
+
+/// Programs of which nothing is known, if there are any.
+fn incompatible(snapshot: &Snapshot) -> String {
+    match snapshot.incompatible.len() {
+        0 => String::new(),
+        programs => format!("; programs with another version of Sidestep: {programs}"),
+    }
 }
 
 /// Why a process was not looked at. Even root may be refused, in a container for example.
@@ -554,7 +567,7 @@ Connections: 2; SMC-D: 1, TCP: 1
         );
         let program = Program { pids: vec![1], program: "a".into(), ..Program::default() };
         let programs = vec![program.clone(), program];
-        let snapshot = Snapshot { programs, incompatible: 1, ..Snapshot::default() };
+        let snapshot = Snapshot { programs, incompatible: vec![vec![7]], ..Snapshot::default() };
         assert_eq!(
             nothing(&snapshot, true),
             "no connections; Sidestep programs running: 2; programs with another version of \

@@ -44,6 +44,8 @@ enum StatsError {
     Unreadable(u32),
     #[error("process {0} has had no connection under Sidestep; `sidestep why pid:{0}` says more")]
     Stranger(u32),
+    #[error("process {0} runs another version of Sidestep: ask with the `sidestep` of that one")]
+    OtherVersion(u32),
     #[error("cannot write the statistics: {0}")]
     Output(io::Error),
 }
@@ -66,6 +68,7 @@ fn look(args: &StatsArgs) -> Result<Vec<Program>, StatsError> {
     match args.pid.filter(|_| snapshot.programs.is_empty()) {
         None => Ok(snapshot.programs),
         Some(pid) if snapshot.unreadable.contains(&pid) => Err(StatsError::Unreadable(pid)),
+        Some(pid) if snapshot.is_incompatible(pid) => Err(StatsError::OtherVersion(pid)),
         Some(pid) if Path::new(&format!("/proc/{pid}")).exists() => Err(StatsError::Stranger(pid)),
         Some(pid) => Err(StatsError::NoProcess(pid)),
     }

@@ -147,7 +147,8 @@ impl Sight<'_> {
         let program = host::name(pid);
         let of_program = self.snapshot.programs.iter().find(|known| known.pids.contains(&pid));
         let Some(of_program) = of_program else {
-            let stranger = Stranger::of(&Holder { pid, program: program.clone() });
+            let holder = Holder { pid, program: program.clone() };
+            let stranger = Stranger::of(&holder, self.snapshot);
             let change = stranger.change.map(|change| format!("; {change}"));
             let change = change.unwrap_or_default();
             let subject = format!("process {pid}: {program}; {}{change}", stranger.words);
@@ -222,7 +223,7 @@ impl Sight<'_> {
         if self.is_sidestep(holder.pid) {
             return known;
         }
-        let Stranger { is_under_sidestep, words, change } = Stranger::of(&holder);
+        let Stranger { is_under_sidestep, words, change } = Stranger::of(&holder, self.snapshot);
         ListenerRow { under_sidestep: is_under_sidestep, state: Some(words), change, ..known }
     }
 }

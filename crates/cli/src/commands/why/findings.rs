@@ -307,7 +307,7 @@ impl Sight<'_> {
         }
         match self.plain_peer(kind) {
             Some(holder) => {
-                let Stranger { words, change, .. } = Stranger::of(&holder);
+                let Stranger { words, change, .. } = Stranger::of(&holder, self.snapshot);
                 Finding {
                     decided_by: format!("the peer, {} ({}): {words}", holder.program, holder.pid),
                     change,
@@ -431,7 +431,18 @@ pub(super) struct Stranger {
 
 impl Stranger {
     /// What can be said of it from outside.
-    pub(super) fn of(holder: &Holder) -> Self {
+    pub(super) fn of(holder: &Holder, snapshot: &Snapshot) -> Self {
+        if snapshot.is_incompatible(holder.pid) {
+            return Self {
+                is_under_sidestep: true,
+                words: "it runs under another version of Sidestep, which this one cannot read"
+                    .to_owned(),
+                change: Some(format!(
+                    "start {} again, or ask with the `sidestep` of its version",
+                    holder.program
+                )),
+            };
+        }
         let file = Process::new(holder.pid).and_then(|process| process.executable()).ok();
         let obstacle =
             file.and_then(|file| preloadable::obstacle(&file, Caller::current()).ok()?);

@@ -20,7 +20,7 @@ pub(super) fn gauges(snapshot: &Snapshot, ledger: &Ledger, took: Duration) -> Ve
     gauges.add(&BUILD, &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
     gauges.add(&LOOK_SECONDS, &[], took.as_secs_f64());
     gauges.add(&UNREADABLE, &[], snapshot.unreadable.len() as f64);
-    gauges.add(&INCOMPATIBLE, &[], snapshot.incompatible as f64);
+    gauges.add(&INCOMPATIBLE, &[], snapshot.incompatible.len() as f64);
     gauges.add(&CURTAILED, &[], snapshot.curtailed.len() as f64);
     for program in &snapshot.programs {
         let Some(name) = ledger.name_of(program.state) else { continue };
