@@ -13,6 +13,8 @@ use std::net::TcpStream;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::io::Errno;
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -186,7 +188,9 @@ enum Heard {
 
 /// Whom a caller's socket belongs to, the kernel says.
 fn foreign(socket: OwnedFd) -> Foreign {
-    let uid = sockopt::socket_peercred(&socket).map_or(NOBODY, |caller| caller.uid.as_raw());
+    // Not rustix's `UCred`: a process of another PID namespace has the number 0, for which that
+    // has no room.
+    let uid = getsockopt(&socket, PeerCredentials).map_or(NOBODY, |caller| caller.uid());
     Foreign::new(socket, uid)
 }
 

@@ -10,6 +10,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -233,9 +235,11 @@ impl Status {
         let line = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         net::connect(&line, &SocketAddrUnix::new_abstract_name(&gateway_name())?)?;
         // Anybody may have bound the name.
-        let gateway = sockopt::socket_peercred(&line)?.uid;
-        if !gateway.is_root() && gateway != geteuid() {
-            return Err(io::Error::other(format!("the gateway is of user {}", gateway.as_raw())));
+        // Not rustix's `UCred`: a process of another PID namespace has the number 0, for which
+        // that has no room.
+        let gateway = getsockopt(&line, PeerCredentials)?.uid();
+        if gateway != 0 && gateway != geteuid().as_raw() {
+            return Err(io::Error::other(format!("the gateway is of user {gateway}")));
         }
         sockopt::set_socket_timeout(&line, sockopt::Timeout::Recv, Some(PATIENCE))?;
         let mut bytes = [0; EMITTED_LEN_MAX];

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,16 @@ fn two_ends_get_a_line_to_each_other() {
     net::send(&clients_end, b"hello", SendFlags::empty()).unwrap();
     let mut bytes = [0; 8];
     assert_eq!(net::recv(&servers_end, &mut bytes, RecvFlags::empty()).unwrap().0, 5);
+}
+
+/// As in a container: its callers have no number in its PID namespace.
+#[test]
+fn an_agent_in_a_pid_namespace_of_its_own_serves() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: PID namespaces need root");
+    }
+    let agent = Agent::start_by(&["unshare", "--pid", "--fork", "--kill-child", "--"]);
+    agent.serves();
 }
 
 #[test]
@@ -154,7 +164,7 @@ fn the_socket_of_a_killed_agent_is_replaced_and_that_of_a_living_one_is_not() {
     agent.child.kill().unwrap();
     agent.child.wait().unwrap();
     assert!(agent.socket.exists());
-    agent.child = begin(&agent.place, &agent.socket);
+    agent.child = begin(&agent.place, &agent.socket, &[]);
     agent.serves();
 }
 
@@ -167,9 +177,14 @@ struct Agent {
 
 impl Agent {
     fn start() -> Self {
+        Self::start_by(&[])
+    }
+
+    /// An agent that is begun by another command.
+    fn start_by(other: &[&str]) -> Self {
         let place = Place::new();
         let socket = place.path().join("agent.sock");
-        let child = begin(&place, &socket);
+        let child = begin(&place, &socket, other);
         Self { child, socket, place }
     }
 
@@ -215,8 +230,23 @@ impl Drop for Agent {
     }
 }
 
-fn begin(place: &Place, socket: &Path) -> Child {
+fn begin(place: &Place, socket: &Path, other: &[&str]) -> Child {
     let mut command = place.sidestep(None);
+    if let Some((first, rest)) = other.split_first() {
+        let program = command.get_program().to_owned();
+        let environment: Vec<_> = command
+            .get_envs()
+            .map(|(name, value)| (name.to_owned(), value.map(ToOwned::to_owned)))
+            .collect();
+        command = Command::new(first);
+        command.args(rest).arg(program);
+        for (name, value) in environment {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+    }
     // A group of the test's own, if that may be made: nobody else's sockets are looked at.
     let group = sidestep_bpf::Cgroup::create_for_run();
     if let Ok(group) = &group {

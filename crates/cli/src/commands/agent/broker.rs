@@ -28,6 +28,8 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -185,8 +187,10 @@ impl Clerk {
     }
 
     fn admit(&mut self, socket: OwnedFd, now: Instant) {
-        let Ok(caller) = sockopt::socket_peercred(&socket) else { return };
-        let (uid, gid) = (caller.uid.as_raw(), caller.gid.as_raw());
+        // Not rustix's `UCred`: a process of another PID namespace has the number 0, for which
+        // that has no room.
+        let Ok(caller) = getsockopt(&socket, PeerCredentials) else { return };
+        let (uid, gid) = (caller.uid(), caller.gid());
         let socket = Foreign::new(socket, uid);
         if Foreign::is_flooded(uid) {
             return refuse(&socket, RefusalCause::NoRoom);

@@ -9,6 +9,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix,
@@ -63,8 +65,10 @@ impl Assessor {
 
 /// What is sent over a connection, of a program of ours: at once, unless it is stopped.
 fn receive_from(connection: &OwnedFd) -> Option<Shown> {
-    let sender = sockopt::socket_peercred(connection).ok()?;
-    if sender.uid != rustix::process::getuid() && !ss::is_root() {
+    // Not rustix's `UCred`: a process of another PID namespace has the number 0, for which that
+    // has no room.
+    let sender = getsockopt(connection, PeerCredentials).ok()?;
+    if sender.uid() != rustix::process::getuid().as_raw() && !ss::is_root() {
         return None;
     }
     sockopt::set_socket_timeout(connection, Timeout::Recv, Some(PATIENCE)).ok()?;
@@ -77,7 +81,7 @@ fn receive_from(connection: &OwnedFd) -> Option<Shown> {
         RecvAncillaryMessage::ScmRights(mut files) => files.next(),
         _ => None,
     });
-    Shown::new(file?, sender.pid.as_raw_nonzero().get().unsigned_abs())
+    Shown::new(file?, sender.pid().unsigned_abs())
 }
 
 #[cfg(test)]
