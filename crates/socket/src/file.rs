@@ -47,12 +47,14 @@
 //!   call and nothing is kept for it, nor where the same thread closes what it slept on. Else the
 //!   copy stays until the process ends, and if it was in the middle of a system call that does not
 //!   wait, the close of that descriptor takes [`PATIENCE`].
+//! * A sleep by the copy that a handler with `SA_RESTART` interrupts goes on, where the kernel says
+//!   `EBADF` of the number.
 //! * Of several threads that sleep in one epoll set, the closing side waits only for one to be
 //!   asleep; the others have looked at the table right before.
 //! * Without `/proc`, the closing side gives a thread that is about to sleep [`PATIENCE_BLIND`].
 //! * Where no copy can be made (`RLIMIT_NOFILE`), calls under way end with `EBADF`, and the peer
 //!   sees the end of the connection at once.
-//! * A descriptor that is closed past the library.
+//! * A descriptor that is closed past the library, or while a thread runs that was not made by libc.
 
 use crate::descriptors;
 use crate::epoll::Set;
