@@ -20,7 +20,6 @@ struct call {
     int fd, other;
     long result;
     int error;
-    bool is_idle; /* runs only when nothing else wants the CPU */
     volatile bool done;
     unsigned char bytes[LEN];
 };
@@ -33,10 +32,6 @@ static void *start_routine(void *argument)
 {
     struct call *call = argument;
     void *(*mine)(struct call *) = body;
-    if (call->is_idle) {
-        struct sched_param none = {0};
-        sched_setscheduler(0, SCHED_IDLE, &none);
-    }
     call->tid = thread_id();
     mine(call);
     call->done = true;
@@ -149,14 +144,14 @@ static void spin_us(long us)
 
 /* A reader asleep for between 0 and 8 ms: whatever it does at that moment, it sleeps on with
  * the old connection. */
-static void readers_keep_theirs(int rounds, bool is_idle)
+static void readers_keep_theirs(int rounds)
 {
     unsigned long failed = failures();
     for (int i = 0; i < rounds && failures() == failed; i++) {
         struct pair pair;
         open_here(&pair, i % 2);
         int fd = pair.self.fd;
-        struct call reader = {.fd = fd, .is_idle = is_idle};
+        struct call reader = {.fd = fd};
         start(&reader, receives);
         spin_us(3500 + i * 4500 / rounds);
         int peer = put_stranger_under(fd, i / 2 % 2);
@@ -177,7 +172,7 @@ static void readers_keep_theirs(int rounds, bool is_idle)
 static void reader_keeps_its_file(struct pair *p)
 {
     (void)p;
-    readers_keep_theirs(ROUNDS, false);
+    readers_keep_theirs(ROUNDS);
 }
 
 static volatile bool is_over;
@@ -202,7 +197,7 @@ static void starved_reader_keeps_its_file(struct pair *p)
     is_over = false;
     pthread_t busy;
     CHECK_EQ(pthread_create(&busy, NULL, keep_busy, NULL), 0);
-    readers_keep_theirs(ROUNDS / 4, false);
+    readers_keep_theirs(ROUNDS / 4);
     is_over = true;
     pthread_join(busy, NULL);
     sched_setaffinity(0, sizeof before, &before);
