@@ -329,6 +329,7 @@ fn settings(directory: &Path, end: usize, ground: Ground<'_>) -> String {
 struct Site {
     // In this order: a group can only go without programs.
     agent: Dialogue,
+    agent_pid: u32,
     group: Group,
     namespace: Namespace,
     /// Those of its gateway and programs, if not all.
@@ -350,8 +351,9 @@ impl Site {
         let mut agent = Command::new(sidestep);
         agent.arg("agent").arg("--cgroup").arg(group.at());
         agent.arg("--socket").arg(directory.join("agent.sock"));
-        let agent = Dialogue::start(agent)?;
-        Ok(Self { agent, group, namespace, cpus, directory })
+        let mut agent = Dialogue::start(agent)?;
+        let agent_pid = agent.program().pid();
+        Ok(Self { agent, agent_pid, group, namespace, cpus, directory })
     }
 
     /// A command of this host.
@@ -379,7 +381,10 @@ pub(crate) struct Host {
 impl Host {
     fn begin(sidestep: &Path, mut site: Site) -> Result<Self> {
         site.agent.await_line("sidestep agent: the TCP option", HANG)?;
-        let mut gateway = Dialogue::start(site.command(&[&sidestep.to_string_lossy(), "gateway"]))?;
+        // What it says stays in the scratch folder, for whom a test has failed.
+        let log = format!("info:{}", site.directory.join("gateway.log").display());
+        let words = [&*sidestep.to_string_lossy(), "gateway", "--log", &log];
+        let mut gateway = Dialogue::start(site.command(&words))?;
         let gateway_pid = gateway.program().pid();
         Ok(Self { gateway, site, sidestep: sidestep.to_owned(), gateway_pid })
     }
@@ -452,6 +457,14 @@ impl Host {
     fn active_links(&self) -> Result<Vec<Value>> {
         let Value::Array(links) = self.ask("links")? else { bail!("`sidestep links`: no list") };
         Ok(links.into_iter().filter(|link| link["state"] == "Active").collect())
+    }
+
+    pub(crate) fn gateway_pid(&self) -> u32 {
+        self.gateway_pid
+    }
+
+    pub(crate) fn agent_pid(&self) -> u32 {
+        self.site.agent_pid
     }
 
     /// CPU time that the gateway has taken so far, in seconds.

@@ -16,6 +16,7 @@
 //! | `interop` | a stock Linux kernel, in a virtual machine, is the peer |
 //! | `demo` | redis through TCP, then through shared memory, or by RDMA between two hosts |
 //! | `bench` | TCP against shared memory, interleaved |
+//! | `soak` | connections that come and go for an hour, and nothing that grows |
 //! | `sim` | ten thousand worlds of two hosts by their seeds, for the night |
 
 mod bench;
@@ -37,6 +38,7 @@ mod payload;
 mod posix;
 mod races;
 mod sim;
+mod soak;
 mod sshd;
 mod suite;
 mod suites;
@@ -82,6 +84,8 @@ enum Task {
     Demo(demo::Options),
     /// TCP against shared memory in interleaved runs.
     Bench(bench::BenchOptions),
+    /// Connections that come and go for an hour, between two hosts and within one: nothing grows.
+    Soak(soak::Options),
     /// Worlds of two hosts that speak SMC-R, by their seeds.
     Sim(sim::Options),
     /// A stock Linux kernel, in a virtual machine, is the peer (needs root; no KVM, no RDMA hardware).
@@ -129,6 +133,11 @@ fn main() -> Result<()> {
             build()?;
             bench::run(&options)
         }
+        Task::Soak(options) => {
+            debian::ensure(&["gcc", "ip"])?;
+            build()?;
+            soak::run(&options)
+        }
         Task::Sim(options) => sim::run(&options),
         Task::Interop(options) => {
             build()?;
@@ -161,6 +170,7 @@ fn test() -> Result<()> {
     operations::run_always()?;
     hostile::run(&parse::<hostile::Options>())?;
     e2e::run(&parse::<e2e::E2eOptions>())?;
+    soak::run(&soak::Options::short())?;
     compat::run(&compat::Options::short())?;
     suites::run(&suites::Options::short())?;
     interop::run(&interop::Options::short())

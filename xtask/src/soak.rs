@@ -93,7 +93,7 @@ fn soak(options: &Options, seed: u32) -> Result<String> {
     let scratch = place::scratch_dir(&repo, "sidestep-soak")?;
     let program = place::compile_c(&repo.join("tests/soak/soak.c"), &scratch)?;
     let launcher = Launcher::new(&options.launch, &repo)?;
-    let hosts = Hosts::set(launcher.observer(), scratch.join("soak"), Ground::ONE_CABLE)?;
+    let hosts = Hosts::set(launcher.observer(), scratch.join("hosts"), Ground::ONE_CABLE)?;
     let scene = Scene { hosts: &hosts, program, options, seed };
     let mut between = Pair::start(&scene, true)?;
     let mut within = Pair::start(&scene, false)?;
@@ -135,8 +135,11 @@ fn soak(options: &Options, seed: u32) -> Result<String> {
         pair.server.must_be_alive()?;
     }
     let [of_hosts, of_one] = &said;
+    let by_rdma_mb = hosts.bytes_sent()? / 1_000_000;
+    ensure!(by_rdma_mb > 0, "the adapters have sent nothing");
     Ok(format!(
-        "{:.1} min; between hosts {of_hosts}, {} by SMC-R; within one {of_one}, {} by SMC-D",
+        "{:.1} min; between hosts {of_hosts}, {} by the gateways, {by_rdma_mb} MB by RDMA; \
+         within one {of_one}, {} by SMC-D",
         options.minutes, moved[0], moved[1]
     ))
 }
@@ -260,7 +263,7 @@ impl Look {
 /// What is looked at, with its unit and how much more of it says nothing.
 type Figure = (&'static str, fn(&Look) -> u64, f64);
 const FIGURES: [Figure; 3] = [
-    ("KB", |look| look.memory_kb, 4096.0),
+    ("KB", |look| look.memory_kb, 16_384.0),
     ("descriptors", |look| look.descriptors, 20.0),
     ("threads", |look| look.threads, 3.0),
 ];
@@ -311,7 +314,7 @@ impl Watched {
 
 impl fmt::Display for Watched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "  {:<22}", self.name)?;
+        write!(f, "  {:<23}", self.name)?;
         let figures = FIGURES.map(|(unit, figure, _)| format!("{} {unit}", self.trend(figure)));
         f.write_str(&figures.join(", "))
     }
