@@ -137,8 +137,9 @@ def main():
     print(f"talking on {len(acts)} connections", flush=True)
     for line in sys.stdin:
         go_on(acts, int(line))
-        if not ends.is_set():
-            print("went on", flush=True)
+        if ends.is_set():
+            break
+        print("went on", flush=True)
     ends.set()
     for thread in threads:
         thread.join()

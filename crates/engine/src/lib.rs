@@ -69,8 +69,8 @@
 //! | an adapter goes, and its owner knows | [`Host::handle_adapter_down`] | nothing |
 //! | the peer's queue pair is gone, or refuses | the device: broken | a round trip |
 //! | a path is cut while something is sent | the device: silent, and the group hears the peer elsewhere | five times as long as an answer may take: 150 ms nearby |
-//! | all paths are cut, or the peer is gone | the device: broken | 5 s with the soft RNIC |
-//! | the same while nothing is sent | TEST LINK | [`Settings::keepalive`] and 2 s |
+//! | all paths are cut, or the peer is gone | the device: broken | 15 s with the soft RNIC |
+//! | the same while nothing is sent | TEST LINK | [`Settings::keepalive`] and 2 s; over the only link 15 s |
 //!
 //! # What a call costs
 //!

@@ -119,6 +119,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("hosts-pgbench", &["ip", "setpriv", POSTGRES], hosts::pgbench),
     Case::alone("hosts-iperf3", &["ip", "iperf3"], hosts::iperf3),
     Case::alone("hosts-failover", &["ip", "python3"], hosts::failover),
+    Case::alone("hosts-stand-still", &["ip", "python3"], hosts::stand_still),
     Case::alone("hosts-faults", &["ip", "python3", "nginx", "curl"], hosts::faults),
     Case::alone("hosts-attack", &["ip", "python3"], hosts::attack),
     Case::alone("hosts-attack-next", &["ip", "python3"], hosts::next_forged),

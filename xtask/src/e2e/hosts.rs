@@ -6,7 +6,8 @@
 use std::fs;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
@@ -254,6 +255,43 @@ pub(crate) fn failover(stage: &Stage<'_>) -> Result<String> {
     let said = end(talk)?;
     scene.conclude(0)?;
     Ok(format!("{said}; two cables unplugged, one silent"))
+}
+
+/// A host stands still for as long as a virtual machine that moves to another machine, and goes on where
+/// it was: its gateway, or its programs as well. Connections that talk all the time and such that are
+/// silent meanwhile are as before, over the same link.
+pub(crate) fn stand_still(stage: &Stage<'_>) -> Result<String> {
+    const PAUSE: Duration = Duration::from_secs(6);
+    const SILENT: usize = 3;
+    let mut scene = Scene::set(stage, Ground::ONE_CABLE, false)?;
+    let server = scene.echo_server()?;
+    let mut talking = scene.steady_talk()?;
+    let mut silent = scene.echo_client(SERVER)?;
+    talk(&mut silent, &format!("{SILENT} 20"))?;
+    let hosts = &scene.hosts;
+    let links = hosts.links()?;
+    let gateways = [&hosts.client, &hosts.server].map(|it| launch::family_of(it.gateway_pid()));
+    let [of_client, of_server] = &gateways;
+    let programs = [talking.program().pid(), silent.program().pid()];
+    for (who, pids) in [
+        ("the client's gateway", of_client.clone()),
+        ("the server's host", [&of_server[..], &[server.pid()]].concat()),
+        ("the client's host", [&of_client[..], &programs].concat()),
+    ] {
+        pids.iter().try_for_each(|pid| launch::signal(*pid, libc::SIGSTOP))?;
+        thread::sleep(PAUSE);
+        pids.iter().try_for_each(|pid| launch::signal(*pid, libc::SIGCONT))?;
+        let context = || format!("{who} has stood still");
+        go_on(&mut talking, ALL_THE_WAY).with_context(context)?;
+        talk(&mut silent, "0 20").with_context(context)?;
+        let now = hosts.links()?;
+        ensure!(now == links, "{who} has stood still: links {links:?} became {now:?}");
+    }
+    scene.must_be_smc_r(SILENT)?;
+    let said = end(talking)?;
+    silent.finish(HANG)?;
+    scene.conclude(0)?;
+    Ok(format!("{said}, and {SILENT} silent ones; each host for {} s", PAUSE.as_secs()))
 }
 
 /// A bad network costs time only.

@@ -5,8 +5,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
 use std::fmt;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -36,6 +39,8 @@ pub(crate) struct Guest {
     member: Member,
     machine: Dialogue,
     console: PathBuf,
+    /// The socket of QEMU's monitor.
+    monitor: PathBuf,
     is_cut_off: bool,
     last_job: u32,
     /// What jobs have said that nobody has asked for yet.
@@ -63,13 +68,16 @@ impl Guest {
     /// start beside it.
     pub(crate) fn turn_on(boot: &Boot, lan: &Lan, member: Member) -> Result<Self> {
         let console = boot.logs.join(format!("guest{}.console", member.0));
+        let monitor = boot.logs.join(format!("guest{}.monitor", member.0));
         let mut command = machine(boot, lan, member, &console);
+        command.arg("-monitor").arg(format!("unix:{},server=on,wait=off", monitor.display()));
         lan.enclose(&mut command);
         let machine = Dialogue::start(command)?;
         Ok(Self {
             member,
             machine,
             console,
+            monitor,
             is_cut_off: false,
             last_job: 0,
             unread: BTreeMap::new(),
@@ -200,6 +208,25 @@ impl Guest {
     pub(crate) fn cut_off(&mut self) -> Result<()> {
         self.is_cut_off = true;
         launch::signal(self.machine.program().pid(), libc::SIGKILL)
+    }
+
+    /// Its processor and its clock stop, and go on after so long, as those of a machine that moves to
+    /// another host do.
+    pub(crate) fn stand_still(&self, pause: Duration) -> Result<()> {
+        let monitor = UnixStream::connect(&self.monitor)
+            .with_context(|| format!("{}", self.monitor.display()))?;
+        let mut answers = BufReader::new(monitor.try_clone()?);
+        // It is ready for the next when it prompts.
+        let mut obey = |order: &str| -> Result<()> {
+            answers.read_until(b')', &mut Vec::new())?;
+            Ok((&monitor).write_all(format!("{order}\n").as_bytes())?)
+        };
+        obey("stop")?;
+        thread::sleep(pause);
+        obey("cont")?;
+        // Echoed, carried out, and prompted again: hung up before, it would not be heard.
+        answers.read_until(b')', &mut Vec::new())?;
+        Ok(())
     }
 
     /// Turns it off, and waits until it is.

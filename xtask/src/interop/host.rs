@@ -61,6 +61,13 @@ impl Host {
         enclose(command, &self.group, &self.scratch);
     }
 
+    /// The gateway stands still for so long.
+    pub(super) fn stand_still(&self, pause: Duration) -> Result<()> {
+        launch::signal(self.gateway.pid(), libc::SIGSTOP)?;
+        thread::sleep(pause);
+        launch::signal(self.gateway.pid(), libc::SIGCONT)
+    }
+
     /// **Errors**: the gateway has ended.
     pub(super) fn must_be_well(&mut self) -> Result<()> {
         self.gateway.must_be_alive()

@@ -25,7 +25,7 @@ use super::talk::{self, PATIENCE, Place};
 use super::{Begun, PORT, Scene, mark_of};
 use crate::bench::launch;
 
-pub(super) const CASES: [Case; 19] = [
+pub(super) const CASES: [Case; 21] = [
     // Before there is a gateway.
     ("sidestep-alone", alone),
     ("sidestep-first-contact", first_contact),
@@ -45,6 +45,8 @@ pub(super) const CASES: [Case; 19] = [
     ("sidestep-loss-at-guest", loss_at_guest),
     ("sidestep-loss-at-host", loss_at_host),
     ("sidestep-kernel-log", kernel_log),
+    ("sidestep-guest-stands-still", guest_stands_still),
+    ("sidestep-host-stands-still", host_stands_still),
     ("sidestep-guest-dies", guest_dies),
 ];
 
@@ -389,6 +391,49 @@ fn kernel_log(scene: &mut Scene) -> Result<String> {
         groups += log[begin..].matches("state changed: SINGLE").count();
     }
     Ok(format!("{groups} link groups, no complaint"))
+}
+
+/// As long as a virtual machine that moves to another host.
+const STANDSTILL: Duration = Duration::from_secs(6);
+
+/// A guest stands still in the middle of talks: Sidestep waits for it, over the only link.
+fn guest_stands_still(scene: &mut Scene) -> Result<String> {
+    scene.equip_host()?;
+    for way in WAYS {
+        let talk = begin_talk(scene, way, 200)?;
+        scene.guests[0].stand_still(STANDSTILL)?;
+        end_talk(scene, talk).with_context(|| format!("{:?} is the server", way[0]))?;
+    }
+    Ok(format!("for {STANDSTILL:?}: talks go on"))
+}
+
+/// The gateway stands still: Linux's soft RDMA device sends again for as long as it takes.
+fn host_stands_still(scene: &mut Scene) -> Result<String> {
+    for way in WAYS {
+        let talk = begin_talk(scene, way, 200)?;
+        scene.equip_host()?.stand_still(STANDSTILL)?;
+        end_talk(scene, talk).with_context(|| format!("{:?} is the server", way[0]))?;
+    }
+    Ok(format!("for {STANDSTILL:?}: talks go on"))
+}
+
+/// Begins a talk of so many short messages, and waits until it is by SMC-R.
+fn begin_talk(scene: &mut Scene, way: [Place; 2], messages: usize) -> Result<[Begun; 2]> {
+    let play = Play::Echo { sizes: vec![100; messages], pause_ms: 20 };
+    let [server, client] = talks(way, scene, play);
+    let begun = [scene.begin(way[0], server)?, scene.begin(way[1], client)?];
+    await_connections(&mut scene.guests[0], 1)?;
+    Ok(begun)
+}
+
+/// **Errors**: the two do not say the same, or Linux says that it was not by SMC-R.
+fn end_talk(scene: &mut Scene, [server, client]: [Begun; 2]) -> Result<()> {
+    let client = scene.report(client);
+    let [server, client] = talk::both(scene.report(server), client)?;
+    talk::must_agree(&server, &client)?;
+    let of_linux =
+        [&server, &client].into_iter().find(|it| it.connections.iter().any(|it| it.smc.is_some()));
+    must_be_smc_r(of_linux.context("no socket of SMC")?).map(drop)
 }
 
 /// A guest that is turned off like a lamp: a server and a client that talk to it are told, long before a

@@ -108,6 +108,7 @@ pub(super) enum Farewell {
 /// A TEST LINK that was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Test {
+    pub(super) sent: Duration,
     pub(super) until: Duration,
     /// Which of the group's tests it is.
     pub(super) number: u64,

@@ -16,7 +16,7 @@ use sidestep_wire::LinkUserId;
 use sidestep_wire::llc::{self, DeleteReason, TestLink};
 
 use super::link::Test;
-use super::timers::LLC_WAIT;
+use super::timers::{LLC_WAIT, ONLY_LINK_WAIT};
 use super::{Event, LINK_SLOTS, Link, LinkGroup, LinkState, Phase};
 
 /// What a call bears, and no test does: they are numbered from 1 on.
@@ -98,7 +98,7 @@ impl LinkGroup {
         self.send(user_id, TestLink { form, role, user_data: user_data(number) });
         if let Some(link) = self.link_mut(user_id) {
             let is_probe = core::mem::take(&mut link.probe_is_due);
-            link.test = Some(Test { until: now + LLC_WAIT, number, is_probe });
+            link.test = Some(Test { sent: now, until: now + LLC_WAIT, number, is_probe });
         }
     }
 
@@ -115,12 +115,17 @@ impl LinkGroup {
     }
 
     /// A test had no answer. If other messages came, the link works, and the answer waits behind
-    /// them.
+    /// them. The only link gets more time, unless somebody waits for the answer.
     pub(super) fn test_timed_out(&mut self, user_id: LinkUserId, test: Test, now: Duration) {
+        let is_only = self.active().all(|link| link.user_id == user_id);
         let Some(link) = self.link_mut(user_id) else { return };
-        match link.was_heard_since(test.until.saturating_sub(LLC_WAIT)) {
-            true => self.tested(user_id, test, now),
-            false => self.fail_link(user_id, DeleteReason::LOST_PATH, now),
+        let until = test.sent + ONLY_LINK_WAIT;
+        if link.was_heard_since(test.sent) {
+            self.tested(user_id, test, now);
+        } else if is_only && !test.is_probe && now < until {
+            link.test = Some(Test { until, ..test });
+        } else {
+            self.fail_link(user_id, DeleteReason::LOST_PATH, now);
         }
     }
 

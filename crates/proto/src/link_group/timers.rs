@@ -15,6 +15,9 @@ use super::{Flow, LINK_SLOTS, Link, LinkGroup, Live, Phase, Role};
 
 /// For the answer to an LLC message, as in Linux.
 pub(super) const LLC_WAIT: Duration = Duration::from_secs(2);
+/// For the answer to TEST LINK over the only link: a host that stands still for some seconds, as a virtual
+/// machine that moves to another machine does, is not gone. Linux gives it [`LLC_WAIT`].
+pub(super) const ONLY_LINK_WAIT: Duration = Duration::from_secs(15);
 /// Client: for the CONFIRM LINK of a first contact. Longer than the server may need to notice that
 /// it cannot send it, and to decline (RFC 7609 §C.7).
 pub(super) const FIRST_CONFIRM_LINK_WAIT: Duration = Duration::from_secs(4);

@@ -55,9 +55,11 @@ const ACK_EVERY: u32 = 16;
 /// each time. Where one packet in a hundred is lost, five in a row have no answer by chance once in
 /// three hundred million times: that is when it is told for the second time.
 const SUSPICIOUS: u32 = 4;
-/// When the peer is given up: after so many silences and so much time without progress.
+/// When the peer is given up: after so many silences and so much time without progress. A virtual machine
+/// stands still for seconds when it moves to another machine, and TCP would outlive that. Where there
+/// is another link nobody waits so long ([`Event::Silent`]).
 const EXPIRIES_MAX: u32 = 8;
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(15);
 /// A gap that is told so soon after packets from there on were sent again was told of those before;
 /// or as long as answers take, if that is more.
 const GAP_GUARD: Duration = Duration::from_millis(1);

@@ -187,7 +187,7 @@ fn c7_delete_link_from_the_client_has_no_answer() {
     table.run(s(2));
     // It is asked once more, and the link is tested.
     table.assert_trace(&["c1 DELETE LINK 2", "c1 TEST LINK request"]);
-    table.run(s(1));
+    table.run(s(15));
     assert_eq!(table.links(Role::Client), [0; 0], "the link it was sent over has failed as well");
     table.assert_gone(Role::Client);
 }

@@ -283,6 +283,21 @@ fn a_quiet_link_is_tested_and_a_busy_one_is_not() {
     table.assert_agreement();
 }
 
+/// A host that stands still for some seconds is not gone, and there is no other link to ask over.
+#[test]
+fn the_only_link_is_waited_for_and_not_for_ever() {
+    let setting = Setting { keepalive: Some(KEEPALIVE), ..Setting::new(Version::V1, 1, 1) };
+    let mut table = Table::established(setting);
+    table.connect(1);
+    table.swallow("s TEST LINK request");
+    table.swallow("c TEST LINK request");
+    table.run(KEEPALIVE + s(10));
+    assert!(!table.server().has_ended() && !table.client().has_ended());
+    table.run(s(10));
+    table.assert_gone(Role::Server);
+    table.assert_gone(Role::Client);
+}
+
 #[test]
 fn a_group_can_be_shown() {
     let mut table = Table::established(Setting::new(Version::V2, 2, 2));

@@ -565,7 +565,7 @@ fn a_silent_peer_is_given_up() {
     let expected = [(1, Err(silent)), (2, Err(Failure::Flushed))];
     assert_eq!(table.ends[A].completed, expected);
     assert_eq!(table.ends[A].broken, Some(silent));
-    assert!((5..8).contains(&table.now.as_secs()), "{:?}", table.now);
+    assert!((15..18).contains(&table.now.as_secs()), "{:?}", table.now);
     assert_eq!(table.ends[A].qp.post_send(3, b""), Err(PostError::NotReady));
 }
 
@@ -588,7 +588,7 @@ fn how_long_silence_lasts_is_learnt_from_answers() {
         let silence = (table.ends[A].silences[0] - begin) / 4;
         assert!(silence_ms.contains(&silence.as_millis()), "{silence:?}");
         let sent_again = table.ends[A].qp.retransmissions();
-        assert!((8..20).contains(&sent_again), "{sent_again}");
+        assert!((20..40).contains(&sent_again), "{sent_again}");
     }
 }
 
