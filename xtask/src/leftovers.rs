@@ -70,7 +70,10 @@ fn is_of_others(holders: &[u32], ours: &[u32]) -> bool {
 /// The files with our name where programs leave such things.
 fn files() -> BTreeSet<String> {
     let entries = ["/dev/shm", "/tmp"].iter().flat_map(fs::read_dir).flatten().flatten();
-    entries.map(|entry| entry.path().display().to_string()).filter(|path| is_ours(path)).collect()
+    // A file of somebody else's may well have our name in its own; ours begin with it.
+    let is_ours =
+        |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("sidestep");
+    entries.filter(is_ours).map(|entry| entry.path().display().to_string()).collect()
 }
 
 /// Inodes and names of the sockets with our name.

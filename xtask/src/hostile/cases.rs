@@ -668,9 +668,6 @@ fn all_must_move(stage: &Stage<'_>, clients: u32, each: u32) -> Result<String> {
 const CYCLES: f64 = 40_000.0;
 const VISITORS: f64 = 600.0;
 
-/// They take about ten times an attack; a busy machine may take ten times that.
-const CYCLES_PATIENCE: f64 = 200.0;
-
 /// Memory a victim may have more of after them: not a hundred bytes for each.
 const LEAK_KB: u64 = 1024;
 
@@ -680,7 +677,7 @@ fn leaks(stage: &Stage<'_>) -> Result<String> {
     let times = stage.house.seconds;
     let (cycles, visitors) = ((CYCLES * times) as u32, (VISITORS * times) as u32);
     let words = ["cycles", "-c", &cycles.to_string()];
-    launch::run(stage.client(&victim, &words), stage.seconds(CYCLES_PATIENCE))?;
+    launch::run(stage.client(&victim, &words), HANG + stage.seconds(CYCLES / 100.0))?;
     for _ in 0..visitors {
         launch::run(stage.client(&victim, &["cycles", "-c", "2"]), HANG)?;
     }
