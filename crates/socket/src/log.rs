@@ -3,11 +3,13 @@
 //! Logging crates allocate and lock; a hook may run inside `malloc` or a signal
 //! handler. So: a fixed buffer, `write(2)`, and nothing else. Peers can make us log,
 //! so a line that cannot be written at once is lost: whoever does not read a program's
-//! standard error must not stop it, nor its end kill it.
+//! standard error must not stop it, nor its end kill it. They decide how often, too: a
+//! process has [`LINES_MAX`] lines a second, and the first line after that says how many
+//! were left out. [`Level::Debug`] and [`Level::Trace`] are for those who want them all.
 
 use core::ffi::CStr;
 use core::fmt::{self, Write};
-use core::sync::atomic::{AtomicI32, AtomicU8, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, Ordering};
 use sidestep_device::sys;
 use std::sync::OnceLock;
 
@@ -40,6 +42,24 @@ impl Level {
             _ => return None,
         })
     }
+}
+
+/// Lines of a process in a second.
+const LINES_MAX: u32 = 100;
+
+/// The second of the latest lines, and how many there were in it, those left out included.
+static SECOND: AtomicU32 = AtomicU32::new(0);
+static LINES: AtomicU32 = AtomicU32::new(0);
+
+/// Whether one more line may be written in this second; with how many were left out in an
+/// earlier one. Threads that come at once may count a line too few or too many: Relaxed.
+fn admit(second: u32) -> Option<u32> {
+    let mut left_out = 0;
+    if SECOND.swap(second, Ordering::Relaxed) != second {
+        left_out = LINES.swap(0, Ordering::Relaxed).saturating_sub(LINES_MAX);
+    }
+    let before = LINES.fetch_add(1, Ordering::Relaxed);
+    (before < LINES_MAX).then_some(left_out)
 }
 
 static LEVEL: AtomicU8 = AtomicU8::new(Level::Warn as u8);
@@ -119,6 +139,17 @@ pub fn enabled(level: Level) -> bool {
 /// Writes one line. Use the [`log!`](crate::log!) macro.
 #[cold]
 pub fn line(level: Level, text: fmt::Arguments<'_>) {
+    if level <= Level::Info {
+        match admit(sys::coarse_seconds()) {
+            None => return,
+            Some(0) => {}
+            Some(left_out) => write_line(level, format_args!("{left_out} lines were left out")),
+        }
+    }
+    write_line(level, text);
+}
+
+fn write_line(level: Level, text: fmt::Arguments<'_>) {
     let mut line = Line { bytes: [0; 512], len: 0 };
     let _ = write!(line, "sidestep[{}] {level:?}: ", sys::pid());
     let _ = line.write_fmt(text);
@@ -137,7 +168,10 @@ impl Write for Line {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let room = self.bytes.len() - self.len;
         let n = text.len().min(room);
-        self.bytes[self.len..self.len + n].copy_from_slice(&text.as_bytes()[..n]);
+        for (place, byte) in self.bytes[self.len..].iter_mut().zip(text.bytes()) {
+            // Names of files and programs may hold what commands a terminal.
+            *place = if byte.is_ascii_control() { b'?' } else { byte };
+        }
         self.len += n;
         Ok(())
     }
@@ -151,4 +185,27 @@ macro_rules! log {
             $crate::log::line($crate::log::Level::$level, format_args!($($text)*));
         }
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_lines_is_counted_and_told_of_in_the_next_second() {
+        let second = 1_000_000;
+        admit(second);
+        let written = (0..10 * LINES_MAX).filter(|_| admit(second + 1).is_some()).count();
+        assert_eq!(written, LINES_MAX as usize);
+        assert_eq!(admit(second + 2), Some(9 * LINES_MAX));
+        assert_eq!(admit(second + 2), Some(0));
+    }
+
+    #[test]
+    fn what_commands_a_terminal_is_no_part_of_a_line() {
+        let mut line = Line { bytes: [0; 512], len: 0 };
+        write!(line, "a\x1b[2J\nb\x7f ü{}", "c".repeat(600)).unwrap();
+        assert!(line.bytes.starts_with("a?[2J?b? üccc".as_bytes()));
+        assert_eq!(line.len, 512);
+    }
 }

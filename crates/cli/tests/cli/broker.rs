@@ -126,6 +126,32 @@ fn who_never_reads_loses_answers_and_nobody_else_does() {
     agent.serves();
 }
 
+/// Descriptors in flight are counted as the agent's, whoever does not read them.
+#[test]
+fn answers_that_a_user_leaves_unread_have_an_end() {
+    const LINES: u32 = 32;
+    const ANSWERS: u32 = 100;
+    let agent = Agent::start();
+    let deaf: Vec<Line> = (0..LINES).map(|_| agent.call()).collect();
+    for (line, number) in deaf.iter().zip(0..) {
+        let other = agent.call();
+        for token in number * ANSWERS..(number + 1) * ANSWERS {
+            line.send(&petition(token, Side::Client), &[]);
+            other.send(&petition(token, Side::Server), &[]);
+        }
+        // Lines that have ended are no way to have more. What was sent before is heard before.
+        for line in [&other, line] {
+            line.send(b"?", &[]);
+            line.awaits_hang_up();
+        }
+    }
+    let unread: u32 =
+        deaf.iter().map(|line| (0..).map_while(|_| line.try_match()).count() as u32).sum();
+    assert!((500..=1_100).contains(&unread), "{unread} answers of {}", LINES * ANSWERS);
+    drop(deaf);
+    agent.serves();
+}
+
 #[test]
 fn a_flood_does_not_keep_others_from_being_served() {
     let agent = Agent::start();
@@ -323,6 +349,13 @@ impl Line {
         let mut bytes = [0; 1];
         let end = net::recv(&self.0, &mut bytes, RecvFlags::DONTWAIT);
         assert!(matches!(end, Ok((0, _)) | Err(rustix::io::Errno::CONNRESET)), "{end:?}");
+    }
+
+    /// Whatever lies unread before it.
+    fn awaits_hang_up(&self) {
+        let mut entry = [PollFd::new(&self.0, PollFlags::RDHUP)];
+        let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        assert_eq!(poll(&mut entry, Some(&patience)).unwrap(), 1, "the line goes on");
     }
 
     fn await_news(&self) {

@@ -15,14 +15,19 @@
 //! Anybody may write to the socket. So each message has a fixed size and is checked; what is none is answered
 //! and hung up on; nobody is waited for; who does not read loses his answers; and all that is kept is bounded,
 //! for each user and in all. A line that says nothing for a while is hung up on: the libraries call again.
+//! A user whose petitions come faster than [`PETITIONS_OF_USER_MAX`] is listened to again at the next tick.
+//!
+//! With each answer goes a descriptor. Until it is read the kernel counts it as one in flight of *the agent's*
+//! user, who may have as many of those as open files; beyond, no program of root's can pass one on. So what
+//! lies unread is counted, also when its line has ended: the process at the other end may still have it.
 
 mod petitions;
 
 use std::collections::HashMap;
 use std::fs::{self, Permissions};
 use std::io::{self, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::mem::{self, MaybeUninit};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::thread;
@@ -61,6 +66,14 @@ const BACKLOG: i32 = 256;
 /// Bytes of answers that may lie unread, by the kernel's count, about a thousand for each: as many
 /// connections may begin at once. Further ones are lost, and asked for again.
 const UNREAD_MAX: usize = 128 << 10;
+/// Answers to one user that may lie unread, at all its lines.
+const UNREAD_OF_USER_MAX: usize = 1_024;
+/// Of the descriptors that the agent may have open, one in so many may be in flight to all users.
+const UNREAD_SHARE: u64 = 4;
+/// Bytes that an answer counts for at least: the kernel's own part of a message is more.
+const ANSWER_LEN_MIN: usize = 512;
+/// Petitions of one user between two ticks; 64 processes may send as many as the library lets them.
+const PETITIONS_OF_USER_MAX: u32 = 16_384;
 /// In the place of a line: the listening socket.
 const LISTENER: u64 = 0;
 
@@ -117,6 +130,19 @@ struct Line {
     uid: u32,
     gid: u32,
     heard: Instant,
+    /// Answers that lie unread, at most.
+    unread: usize,
+    /// Nothing is heard of it, nor told to it, any more; what it has not read yet still counts.
+    is_over: bool,
+}
+
+impl Line {
+    /// Looks how many answers can still lie unread.
+    fn count_unread(&mut self) {
+        if self.unread > 0 {
+            self.unread = self.unread.min(unread_bytes(&self.socket).div_ceil(ANSWER_LEN_MIN));
+        }
+    }
 }
 
 /// What the one thread of the broker has before it.
@@ -127,6 +153,12 @@ struct Clerk {
     /// Numbers are not used again: a petition may outlive its line.
     next_line: u64,
     petitions: Petitions,
+    /// Petitions of users since the last tick.
+    heard_of: HashMap<u32, u32>,
+    /// Lines that are not listened to until the next one.
+    paused: Vec<u64>,
+    /// Answers to all users that may lie unread.
+    unread_max: usize,
     next_tick: Instant,
 }
 
@@ -137,9 +169,18 @@ impl Clerk {
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
         let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         watch(&events, listener.as_fd(), LISTENER)?;
-        let (lines, petitions) = (HashMap::new(), Petitions::default());
-        let next_tick = Instant::now() + TICK;
-        Ok(Self { events, listener, lines, next_line: LISTENER + 1, petitions, next_tick })
+        let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        Ok(Self {
+            events,
+            listener,
+            lines: HashMap::new(),
+            next_line: LISTENER + 1,
+            petitions: Petitions::default(),
+            heard_of: HashMap::new(),
+            paused: Vec::new(),
+            unread_max: usize::try_from(files / UNREAD_SHARE).unwrap_or(usize::MAX),
+            next_tick: Instant::now() + TICK,
+        })
     }
 
     /// Serves until that is impossible.
@@ -166,10 +207,29 @@ impl Clerk {
             }
             if now >= self.next_tick {
                 self.next_tick = now + TICK;
-                self.petitions.expire(now);
-                self.lines.retain(|_, line| now.duration_since(line.heard) < SILENCE_MAX);
+                self.tick(now);
             }
         }
+    }
+
+    fn tick(&mut self, now: Instant) {
+        self.petitions.expire(now);
+        self.heard_of.clear();
+        for number in mem::take(&mut self.paused) {
+            let Some(line) = self.lines.get(&number).filter(|line| !line.is_over) else { continue };
+            if watch(&self.events, line.socket.as_fd(), number).is_err() {
+                self.hang_up(number);
+            }
+        }
+        let is_silent = |line: &Line| now.duration_since(line.heard) >= SILENCE_MAX;
+        let silent = self.lines.iter().filter(|(_, line)| !line.is_over && is_silent(line));
+        for number in silent.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.hang_up(number);
+        }
+        self.lines.retain(|_, line| {
+            line.count_unread();
+            !line.is_over || line.unread > 0
+        });
     }
 
     fn welcome(&mut self, now: Instant) {
@@ -198,22 +258,23 @@ impl Clerk {
         if self.lines.values().filter(|line| line.uid == uid).count() >= LINES_OF_USER_MAX {
             return refuse(&socket, RefusalCause::NoRoom);
         }
-        if self.lines.len() >= LINES_MAX {
+        if self.lines.values().filter(|line| !line.is_over).count() >= LINES_MAX {
             self.dismiss_quietest();
         }
         let number = self.next_line;
         let _ = sockopt::set_socket_send_buffer_size(&socket, UNREAD_MAX);
         if watch(&self.events, socket.as_fd(), number).is_ok() {
             self.next_line += 1;
-            self.lines.insert(number, Line { socket, uid, gid, heard: now });
+            let (unread, is_over) = (0, false);
+            self.lines.insert(number, Line { socket, uid, gid, heard: now, unread, is_over });
         }
     }
 
     fn dismiss_quietest(&mut self) {
-        let quietest = self.lines.iter().min_by_key(|(_, line)| line.heard).map(|(at, _)| *at);
-        if let Some(line) = quietest.and_then(|at| self.lines.remove(&at)) {
-            refuse(&line.socket, RefusalCause::NoRoom);
-        }
+        let heard = self.lines.iter().filter(|(_, line)| !line.is_over);
+        let Some((&number, line)) = heard.min_by_key(|(_, line)| line.heard) else { return };
+        refuse(&line.socket, RefusalCause::NoRoom);
+        self.hang_up(number);
     }
 
     /// Takes what has come by a line.
@@ -221,7 +282,14 @@ impl Clerk {
         // One byte more than the longest message: what is longer does not look like one.
         let mut bytes = [0; EMITTED_LEN_MAX + 1];
         for _ in 0..AT_ONCE {
-            let Some(line) = self.lines.get_mut(&number) else { return };
+            let Some(line) = self.lines.get_mut(&number).filter(|it| !it.is_over) else { return };
+            let heard_of = self.heard_of.entry(line.uid).or_default();
+            if *heard_of >= PETITIONS_OF_USER_MAX {
+                // What is not watched does not wake, nor does its end.
+                let _ = epoll::delete(&self.events, &line.socket);
+                return self.paused.push(number);
+            }
+            *heard_of += 1;
             if Foreign::is_flooded(line.uid) {
                 return self.hang_up(number);
             }
@@ -243,7 +311,7 @@ impl Clerk {
 
     fn consider(&mut self, petition: &Petition, petitioner: Petitioner, now: Instant) {
         let Self { lines, petitions, .. } = self;
-        let is_there = |line| lines.contains_key(&line);
+        let is_there = |line| lines.get(&line).is_some_and(|line| !line.is_over);
         if let Some(other) = petitions.submit(now, petitioner, petition, is_there) {
             self.acquaint(petition, petitioner, &other);
         }
@@ -267,18 +335,54 @@ impl Clerk {
     }
 
     fn tell(&mut self, number: u64, news: &Match, end: BorrowedFd<'_>) {
-        let Some(line) = self.lines.get(&number) else { return };
+        let Some(uid) = self.lines.get(&number).map(|line| line.uid) else { return };
+        if !self.has_room_for_answer(uid) {
+            return;
+        }
+        let Some(line) = self.lines.get_mut(&number).filter(|line| !line.is_over) else { return };
         match send(&line.socket, &ControlMessage::Match(*news), &[end]) {
-            Ok(()) => {}
+            Ok(()) => line.unread += 1,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(_) => self.hang_up(number),
         }
     }
 
-    fn hang_up(&mut self, number: u64) {
-        // Closed, it is watched no more.
-        self.lines.remove(&number);
+    /// Whether one more answer to this user may lie unread. If not, the library asks again.
+    fn has_room_for_answer(&mut self, uid: u32) -> bool {
+        let unread_max = self.unread_max;
+        let has_room = |lines: &HashMap<u64, Line>| {
+            let of_all: usize = lines.values().map(|line| line.unread).sum();
+            let its = lines.values().filter(|line| line.uid == uid).map(|line| line.unread);
+            of_all < unread_max && its.sum::<usize>() < UNREAD_OF_USER_MAX
+        };
+        if has_room(&self.lines) {
+            return true;
+        }
+        self.lines.values_mut().for_each(Line::count_unread);
+        has_room(&self.lines)
     }
+
+    fn hang_up(&mut self, number: u64) {
+        let Some(line) = self.lines.get_mut(&number) else { return };
+        line.count_unread();
+        if line.unread == 0 {
+            // Closed, it is watched no more.
+            self.lines.remove(&number);
+            return;
+        }
+        line.is_over = true;
+        let _ = epoll::delete(&self.events, &line.socket);
+        let _ = net::shutdown(&line.socket, net::Shutdown::Both);
+    }
+}
+
+/// What has been sent to a socket and not been read, in bytes and with the kernel's own part.
+fn unread_bytes(socket: &Foreign) -> usize {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the request, `SIOCOUTQ` of unix(7) by its other name, stores one int.
+    let asked = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    // A socket that cannot be asked has what it was sent.
+    if asked == 0 { usize::try_from(bytes).unwrap_or(0) } else { usize::MAX }
 }
 
 fn watch(events: &OwnedFd, socket: BorrowedFd<'_>, number: u64) -> rustix::io::Result<()> {
