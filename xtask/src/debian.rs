@@ -86,9 +86,11 @@ fn command_of(package: &str) -> &str {
         "python3-pyftpdlib" => "/usr/lib/python3/dist-packages/pyftpdlib/__main__.py",
         "qemu-system-x86" => "qemu-system-x86_64",
         "redis-tools" => "redis-benchmark",
+        "python3-twisted" => "trial3",
         "rsyslog" => "rsyslogd",
         "systemd-container" => "systemd-nspawn",
         "tcl" => "tclsh",
+        "tcl8.6" => "tclsh8.6",
         "xz-utils" => "xz",
         same_name => same_name,
     }

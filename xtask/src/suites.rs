@@ -1,7 +1,7 @@
 //! `xtask suites`: the test suites of other projects, plain and under Sidestep.
 //!
 //! ```text
-//!   suite      CPython's own, redis's, memcached's, PostgreSQL's
+//!   suite      CPython's own, redis's, memcached's, PostgreSQL's, Tcl's, Twisted's
 //!     part     a module, a unit, a script: one command, run plain, then under Sidestep
 //!       test   compared one by one: what differs is a defect of the library
 //! ```
@@ -17,6 +17,8 @@ mod postgresql;
 mod redis;
 mod source;
 mod table;
+mod tcl;
+mod twisted;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -103,11 +105,13 @@ fn without_numbers(verdicts: Verdicts) -> Verdicts {
 /// How to get a suite: its name, what a machine needs for it, and the rest.
 type Source = (&'static str, fn(&Path, bool) -> Result<Suite>);
 
-const SUITES: [Source; 4] = [
+const SUITES: [Source; 6] = [
     (cpython::NAME, cpython::suite),
     (redis::NAME, redis::suite),
     (memcached::NAME, memcached::suite),
     (postgresql::NAME, postgresql::suite),
+    (tcl::NAME, tcl::suite),
+    (twisted::NAME, twisted::suite),
 ];
 
 /// Runs the chosen parts of all suites.
