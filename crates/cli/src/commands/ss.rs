@@ -128,7 +128,7 @@ fn nothing(snapshot: &Snapshot, is_root: bool) -> String {
 /// Says of whom not all is shown.
 pub(super) fn say_curtailed(command: &str, users: &[u32]) {
     if !users.is_empty() {
-        eprintln!("sidestep {command}: {}", curtailed(users));
+        output::complain(command, curtailed(users));
     }
 }
 
