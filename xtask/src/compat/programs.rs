@@ -276,6 +276,15 @@ pub(crate) const PROGRAMS: &[Entry] = &[
     )
     .long()
     .on_tcp("limits its address space to 200 MB, and uses descriptors 0 and 1"),
+    Entry::new(
+        "pure-ftpd",
+        &["pure-ftpd", "curl"],
+        &[],
+        "fork per connection, another connection for each file",
+        transfer::pure_ftpd,
+    )
+    .long()
+    .on_tcp("limits its memory to 70 MB, and uses descriptors 0 and 1"),
     Entry::new("bash", &["bash", "socat"], &[], "/dev/tcp, read and printf", tools::bash)
         .on_tcp("puts the connection under descriptor 0 or 1 before its first byte"),
     Entry::new(

@@ -67,6 +67,26 @@ pub(crate) fn vsftpd(site: &Site<'_>) -> Result<String> {
     put_and_get(site, port, server)
 }
 
+/// It bounds its memory, which has to be the program's still.
+pub(crate) fn pure_ftpd(site: &Site<'_>) -> Result<String> {
+    let port = launch::free_port()?;
+    site.write("ftp/upload/.keep", "")?;
+    let (root, users, database) = (site.path("ftp"), site.path("users"), site.path("database"));
+    site.prepare(&["chown", "-R", "nobody", &root])?;
+    let user = format!("pure-pw useradd visitor -f {users} -u nobody -d {root} -m -F {database}");
+    site.prepare(&["bash", "-c", &format!("printf 'secret\nsecret\n' | {user}")])?;
+    let (address, login) = (format!("127.0.0.1,{port}"), format!("puredb:{database}"));
+    let words = ["pure-ftpd", "-4", "-H", "-A", "-S", &address, "-l", &login];
+    let mut server = site.serve(port, &words)?;
+    let there = format!("ftp://visitor:secret@127.0.0.1:{port}/upload/binary");
+    site.write_random("binary", BINARY_LEN)?;
+    site.run(&["curl", "-sS", "--fail", "-T", "binary", &there])?;
+    site.run(&["curl", "-sS", "--fail", "-o", "back", &there])?;
+    site.must_be_equal("back", "binary")?;
+    server.must_be_alive()?;
+    Ok("a login, 1 file put and got by curl, and compared".to_owned())
+}
+
 pub(crate) fn pyftpdlib(site: &Site<'_>) -> Result<String> {
     let port = launch::free_port()?;
     site.write("ftp/upload/.keep", "")?;
