@@ -8,7 +8,7 @@
 //! | What | Where | Line feeds |
 //! |---|---|---|
 //! | [`Escaped`] | a value within a text | are escaped, so that a value is no more than a part of its line |
-//! | [`print`], [`print_coloured`], [`complain`] | a whole text, whatever it is made of | stay |
+//! | [`print()`], [`print_coloured`], [`complain`] | a whole text, whatever it is made of | stay |
 //! | [`print_json`] | a document | stay; the rest is escaped as JSON has it |
 //!
 //! Only the second is what everything passes: clippy forbids `println!` and its kin in this crate.

@@ -123,6 +123,7 @@ fn drain(fd: i32) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::Whereabouts;
     use std::io::Write;
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::{AsRawFd, IntoRawFd};
@@ -204,7 +205,35 @@ mod tests {
         sys::send_with_fds(sender.as_raw_fd(), &name, b"here", &[0]).unwrap();
         let received = receive(mailbox.as_raw_fd(), &mut [0; 16], |_| true).unwrap();
         assert_eq!((received.len, received.fds().len()), (4, 1));
-        assert!(received.is_near(), "it is this very process");
+        assert_eq!(received.whereabouts(), Whereabouts::Near, "it is this very process");
+        received.close_fds();
+    }
+
+    /// A client that ends at once has ended before its message is taken.
+    #[test]
+    fn a_sender_that_has_ended_is_gone_and_not_elsewhere() {
+        let (mailbox, address) = mailbox("the dead");
+        let sender = UnixDatagram::unbound().unwrap();
+        let name = sys::UnixName::new(address.as_abstract_name().unwrap());
+        // SAFETY: the child makes system calls only.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let sent = sys::send_with_fds(sender.as_raw_fd(), &name, b"last", &[0]).is_ok();
+            // SAFETY: as above.
+            unsafe { libc::_exit((!sent).into()) };
+        }
+        let mut status = -1;
+        // SAFETY: a child of ours; one writable number.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!(status, 0);
+        let mut at_first = None;
+        let look = |letter: &Received| {
+            at_first = Some(letter.whereabouts());
+            true
+        };
+        let received = receive(mailbox.as_raw_fd(), &mut [0; 16], look).unwrap();
+        assert_eq!(at_first, Some(Whereabouts::Gone));
+        assert_eq!((received.whereabouts(), received.fds().len()), (Whereabouts::Gone, 1));
         received.close_fds();
     }
 

@@ -624,8 +624,8 @@ pub struct Received {
     pub sender: Option<Sender>,
     /// Process that sent it, as this process knows it; 0 = it does not.
     pub pid: u32,
-    /// A descriptor of that process, if it was asked for ([`pass_pidfd`]).
-    pidfd: Option<i32>,
+    /// Where it was when the message was taken, if that was asked ([`pass_pidfd`]).
+    whereabouts: Option<Whereabouts>,
     fds: [i32; FDS_MAX],
     fd_count: usize,
 }
@@ -643,7 +643,7 @@ const SCM_PIDFD: i32 = 4;
 
 impl Received {
     const fn of_bytes(len: usize) -> Self {
-        Self { len, sender: None, pid: 0, pidfd: None, fds: [-1; FDS_MAX], fd_count: 0 }
+        Self { len, sender: None, pid: 0, whereabouts: None, fds: [-1; FDS_MAX], fd_count: 0 }
     }
 
     /// The descriptors that came; the receiver owns them.
@@ -654,25 +654,25 @@ impl Received {
 
     /// Closes whatever descriptors came.
     pub fn close_fds(&self) {
-        self.fds().iter().copied().chain(self.pidfd).for_each(close_number);
+        self.fds().iter().copied().for_each(close_number);
     }
 
-    /// Whether the sender is in our own PID namespace, as the kernel says: neither in one above or beside
-    /// ours, of which we see no process, nor in one below. Before Linux 6.5 the process is looked for by its
+    /// Where the sender is, as the kernel says. Before Linux 6.5 the process is looked for by its
     /// number, which another one may have by then.
     #[must_use]
-    pub fn is_near(&self) -> bool {
+    pub fn whereabouts(&self) -> Whereabouts {
         if self.pid == 0 {
-            return false;
+            // Above or beside our PID namespace, where we see no process.
+            return Whereabouts::Elsewhere;
         }
-        if let Some(pidfd) = self.pidfd {
-            return is_known_by_one_number(pidfd, self.pid);
-        }
-        // SAFETY: no memory operands.
-        let Ok(pidfd) = (unsafe { call!(pidfd_open, self.pid, 0) }) else { return false };
-        let is_near = is_known_by_one_number(pidfd as i32, self.pid);
-        close_number(pidfd as i32);
-        is_near
+        self.whereabouts.unwrap_or_else(|| {
+            // SAFETY: no memory operands.
+            match unsafe { call!(pidfd_open, self.pid, 0) } {
+                Ok(pidfd) => whereabouts_of(pidfd as i32, self.pid),
+                Err(Errno(libc::ESRCH)) => Whereabouts::Gone,
+                Err(_) => Whereabouts::Elsewhere,
+            }
+        })
     }
 }
 
@@ -690,25 +690,43 @@ impl Default for ControlBuffer {
     }
 }
 
-/// Whether the process of a pidfd has this number here and no other one below, by what the kernel tells
-/// of the descriptor. It tells of the PID namespace that `/proc` was mounted for; if that is not ours, the
-/// number is another one, or there are more.
-fn is_known_by_one_number(pidfd: i32, pid: u32) -> bool {
+/// Where the sender of a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whereabouts {
+    /// In our own PID namespace: it could stop and trace us if it is our user.
+    Near,
+    /// In one above, beside or below ours, or the kernel does not say.
+    Elsewhere,
+    /// It has ended since, and the kernel has forgotten where it was.
+    Gone,
+}
+
+/// Where the process of a pidfd is, by what the kernel tells of the descriptor, which is closed. A process
+/// that is near has one number here and no other one below. The kernel tells of the PID namespace that
+/// `/proc` was mounted for; if that is not ours, the number is another one, or there are more.
+fn whereabouts_of(pidfd: i32, pid: u32) -> Whereabouts {
     let mut about = [0; 512];
     let path = proc_path(b"/proc/self/fdinfo/", pidfd as u32, b"");
     let path = core::ffi::CStr::from_bytes_until_nul(&path);
     let len = path.map_or(0, |path| read_file(path, &mut about).unwrap_or(0));
     let mut lines = about[..len].split(|byte| *byte == b'\n');
+    close_number(pidfd);
     let number = |line: &[u8], key: &[u8]| {
         let digits = core::str::from_utf8(line.strip_prefix(key)?).ok()?;
-        digits.parse::<u32>().ok()
+        digits.parse::<i64>().ok()
     };
-    let is_it = lines.any(|line| number(line, b"Pid:\t") == Some(pid));
-    // A kernel without PID namespaces has no such line.
-    is_it
-        && lines.next().is_none_or(|line| {
-            !line.starts_with(b"NSpid:") || number(line, b"NSpid:\t") == Some(pid)
-        })
+    let pid = i64::from(pid);
+    match lines.find_map(|line| number(line, b"Pid:\t")) {
+        Some(-1) => Whereabouts::Gone,
+        Some(here) if here == pid => {
+            // A kernel without PID namespaces has no such line.
+            let is_only_number = lines.next().is_none_or(|line| {
+                !line.starts_with(b"NSpid:") || number(line, b"NSpid:\t") == Some(pid)
+            });
+            if is_only_number { Whereabouts::Near } else { Whereabouts::Elsewhere }
+        }
+        _ => Whereabouts::Elsewhere,
+    }
 }
 
 /// Has the kernel give a descriptor of the sender with each message of a socket, or not any more: it is
@@ -819,8 +837,12 @@ unsafe fn read_control(at: *const libc::cmsghdr, received: &mut Received) {
                 }
             }
             (libc::SOL_SOCKET, SCM_PIDFD) if payload >= size_of::<i32>() => {
-                let fd = data.cast::<i32>().read_unaligned();
-                received.pidfd = (fd >= 0).then_some(fd);
+                // The credentials come first, and the number with them.
+                received.whereabouts = Some(match data.cast::<i32>().read_unaligned() {
+                    pidfd @ 0.. => whereabouts_of(pidfd, received.pid),
+                    errno if errno == -libc::ESRCH => Whereabouts::Gone,
+                    _ => Whereabouts::Elsewhere,
+                });
             }
             (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if payload >= size_of::<libc::ucred>() => {
                 let libc::ucred { pid, uid, gid } = data.cast::<libc::ucred>().read_unaligned();

@@ -24,7 +24,7 @@ use sidestep_device::ring::{LAPS, Ring};
 use sidestep_device::slab::{self, RINGS_AT, Record, SLAB_LEN, Slab, phase};
 use sidestep_device::sparse::Sparse;
 use sidestep_device::stamp::OTHER_VERSION;
-use sidestep_device::sys::{self, Errno, Received, Sender, UnixName};
+use sidestep_device::sys::{self, Errno, Received, Sender, UnixName, Whereabouts};
 use sidestep_device::wake::{self, CHANNELS, Wake};
 use sidestep_proto::fallback::Reason;
 use sidestep_proto::policy;
@@ -598,7 +598,8 @@ impl Group {
             if let Some(sender) = letter.sender {
                 self.peer_uid.store(sender.uid, Ordering::Relaxed);
                 self.peer_gid.store(sender.gid, Ordering::Relaxed);
-                let is_near = sender.uid != policy::ROOT || letter.is_near();
+                let is_near =
+                    sender.uid != policy::ROOT || letter.whereabouts() == Whereabouts::Near;
                 self.peer_is_near.store(is_near && !self.is_distant(), Ordering::Relaxed);
             }
         }

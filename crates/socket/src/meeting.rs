@@ -689,7 +689,7 @@ fn bind_name(Start { process, local, peer, .. }: &Start) -> Result<i32, Reason> 
 fn receive_hello(sock: &Sock, name_fd: i32, fd: i32) -> Result<Option<(Hello, bool)>, Reason> {
     let mut bytes = [0; 256];
     let Some(process) = sock.home() else { return Err(Reason::NoSlot) };
-    let received = match rights::receive(name_fd, &mut bytes, Process::shares_with) {
+    let received = match rights::receive(name_fd, &mut bytes, Process::takes_from) {
         Ok(received) => received,
         Err(NotTaken::Errno(_)) => return Ok(None),
         Err(NotTaken::Foreign) => return Err(Reason::OtherUser),

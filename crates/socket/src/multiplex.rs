@@ -7,7 +7,7 @@
 //! `ppoll` on the very descriptors wakes.
 //!
 //! A connection that is still undecided may move while a thread sleeps here, by another
-//! thread's call. So the sleeper is counted before ([`wait::Waiting`]), and the end that
+//! thread's call. So the sleeper is counted before ([`wait::ask_for_readers_once_moved`]), and the end that
 //! moves asks for a bell in its place.
 
 use crate::descriptors::{self, Use};

@@ -26,7 +26,7 @@ use sidestep_device::rights::{self, NotTaken};
 use sidestep_device::slab::phase;
 use sidestep_device::sparse::Sparse;
 use sidestep_device::state::{self, LISTS, Slot, State, mode};
-use sidestep_device::sys::{self, Received, Sender, UnixName};
+use sidestep_device::sys::{self, Received, Sender, UnixName, Whereabouts};
 use sidestep_device::wake::{self, CHANNELS, Wake};
 use sidestep_device::young::{Ending, Young};
 use sidestep_proto::autosmc::{Patience, Traffic};
@@ -955,9 +955,8 @@ impl Process {
     fn read_mailbox(&'static self) {
         self.wake.mail().store(0, Ordering::Relaxed);
         let mut bytes = [0; 256];
-        let is_friend = Self::shares_with;
         for looks_left in (0..LETTERS_MAX).rev() {
-            let received = match rights::receive(self.mailbox, &mut bytes, is_friend) {
+            let received = match rights::receive(self.mailbox, &mut bytes, Self::takes_from) {
                 Ok(received) => received,
                 Err(NotTaken::Errno(_)) => break,
                 // New peers stay on TCP; those with which memory is shared need no mail.
@@ -966,7 +965,7 @@ impl Process {
             if looks_left == 0 {
                 self.wake.mail().store(1, Ordering::Relaxed);
             }
-            if is_friend(&received) {
+            if Self::shares_with(&received) {
                 match ControlMessage::parse(&bytes[..received.len]) {
                     Ok(message) if group::has_line(self, message.instance()) => {
                         crate::log!(Warn, "mail of {} came past its line", message.instance());
@@ -1005,9 +1004,20 @@ impl Process {
     /// Whether memory may be shared with who has sent a letter, by whom we are now: a server may have
     /// become another user since it began.
     pub(crate) fn shares_with(letter: &Received) -> bool {
+        Self::has_no_objection(letter, |letter| letter.whereabouts() == Whereabouts::Near)
+    }
+
+    /// Whether the descriptors of a letter are taken from the queue. So are those of a sender that has ended and may
+    /// have been near: else a client of root's that ends at once would close the mailbox for all. With it nothing is
+    /// shared, and what it has sent is dropped.
+    pub(crate) fn takes_from(letter: &Received) -> bool {
+        Self::has_no_objection(letter, |letter| letter.whereabouts() != Whereabouts::Elsewhere)
+    }
+
+    fn has_no_objection(letter: &Received, is_near: impl FnOnce(&Received) -> bool) -> bool {
         let Some(Sender { uid, gid }) = letter.sender else { return false };
         // Of others it makes no difference, and it takes some system calls.
-        let is_near = uid != policy::ROOT || letter.is_near();
+        let is_near = uid != policy::ROOT || is_near(letter);
         options().policy.objection_to_user(sys::uid(), uid, gid, is_near).is_none()
     }
 

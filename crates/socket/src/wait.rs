@@ -451,6 +451,9 @@ pub(crate) fn readable(
     if ready() {
         return Ok(());
     }
+    if confinement::is_strict() {
+        return sleep_taking(slot, conn, file);
+    }
     if has_part || deadline.is_some() {
         sleep_once(file, deadline)?;
     } else {
@@ -748,6 +751,18 @@ fn sleep_restarting(
             Ok(())
         }
     }
+}
+
+/// Sleeps under a strict filter, where `read` is the one call that waits, and takes the bell with it. There all
+/// bytes of TCP are bells, and no call puts another file under the number.
+fn sleep_taking(slot: &Slot, conn: &Conn, file: File<'_>) -> Answer<()> {
+    match file.sleep(|fd| recv_byte(fd, 0)) {
+        Ok(None) => tcp_ended(slot, conn, file),
+        Ok(Some(byte)) => check_bells(slot, conn, file, &[byte]),
+        Err(Errno(errno @ (libc::EINTR | libc::EAGAIN))) => return Err(errno),
+        Err(Errno(errno)) => control::note_tcp_error(slot, conn, errno),
+    }
+    Ok(())
 }
 
 /// Takes the bell by which a sleep was ended, or only looks while the program's bytes may

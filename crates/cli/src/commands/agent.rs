@@ -4,7 +4,7 @@
 //! it, when it is ready. Programs under Sidestep need no agent, and go on without it when it ends.
 //!
 //! Two loops must go round for it to be of use, the main one and the broker's: systemd hears of both
-//! ([`Watchdog`](sidestep_gateway::watchdog::Watchdog)), and restarts an agent in which one stands still.
+//! ([`Watchdog`]), and restarts an agent in which one stands still.
 //! The thread for metrics is not among them. It reads what the kernel tells of other users' processes, and
 //! how long that takes those users have a say in; the rest of the agent must not be restarted for it, and
 //! the reader of metrics sees that they do not come.
