@@ -392,6 +392,43 @@ static void threads_vanish(struct pair *p)
     ends_in_order(p, child);
 }
 
+/* Sleeps for a moment at a time, so that it makes one call after the other. */
+static void *read_by_turns(void *argument)
+{
+    struct end *end = argument;
+    char byte;
+    reader_id = thread_id();
+    for (;;)
+        if (recv(end->fd, &byte, 1, 0) > 0)
+            _exit(9);
+}
+
+/* Other threads go on with their calls until the kernel ends them: they take nothing that is meant
+ * for the next program. */
+static void busy_threads_vanish(struct pair *p)
+{
+    int gate[2];
+    CHECK_EQ(pipe2(gate, O_CLOEXEC), 0);
+    struct timeval moment = {.tv_usec = 200};
+    CHECK_EQ(setsockopt(p->self.fd, SOL_SOCKET, SO_RCVTIMEO, &moment, sizeof moment), 0);
+    pid_t child = IN_CHILD({
+        pthread_t thread;
+        for (int i = 0; i < 8; i++) {
+            reader_id = 0;
+            pthread_create(&thread, NULL, read_by_turns, &p->self);
+            while (reader_id == 0)
+                sleep_ms(1);
+        }
+        struct timeval none = {0};
+        setsockopt(p->self.fd, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof none);
+        begin_image("echo", &p->self, 70, 10, environ);
+    });
+    self_close(p);
+    await_image(gate);
+    ask(p, 70, 10);
+    ends_in_order(p, child);
+}
+
 static void *begin_elsewhere(void *argument)
 {
     struct end *end = argument;
@@ -578,6 +615,7 @@ static const struct test tests[] = {
     {"in_epoll", in_epoll, PROCESS_ONLY | SLOW},
     {"keeps_options", keeps_options, PROCESS_ONLY},
     {"threads_vanish", threads_vanish, PROCESS_ONLY | SLOW},
+    {"busy_threads_vanish", busy_threads_vanish, PROCESS_ONLY | SLOW},
     {"first_thread_vanishes", first_thread_vanishes, PROCESS_ONLY | SLOW},
     {"in_a_shell", in_a_shell, PROCESS_ONLY},
     {"spawned", spawned, PROCESS_ONLY},

@@ -424,6 +424,9 @@ pub(crate) fn before_exit(slot: &Slot, conn: &Conn) {
     if !has_unread(conn) {
         sending.flags.fetch_or(said::READ_ALL, Ordering::SeqCst);
     }
+    // A bell that lies unread makes TCP's end a reset, and the process whose connection it was at first, by which
+    // the peer knows us, may live on.
+    note_close(slot, conn);
     sending.closes.fetch_add(1, Ordering::Release);
 }
 

@@ -31,6 +31,9 @@
 //! While a connection is on TCP, a call of the program is one system call, for which the kernel
 //! holds the file. No copy is made, and what would come after that call is left out.
 //!
+//! `exec` puts a parcel under a number, and other threads go on until the kernel ends them. The number then
+//! leads to the file by the table and not by the kernel, so they are given the copy ([`before_number_is_packed`]).
+//!
 //! # Sleeps
 //!
 //! A sleep by number ([`File::sleep`]) lasts. Once its thread is blocked, the kernel holds the file,
@@ -61,7 +64,7 @@ use crate::epoll::Set;
 use crate::owner;
 use crate::sock::{Phase, Sock};
 use core::cell::Cell;
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use core::time::Duration;
 use sidestep_device::names::Names;
 use sidestep_device::sys;
@@ -106,11 +109,14 @@ pub(crate) struct Naming {
     names: Names,
     /// The copy for calls whose number has gone: its number + 1, 0 = none.
     copy: AtomicI32,
+    /// Another program is about to begin here: its numbers lead to a parcel, though the table says that
+    /// they lead to the file.
+    is_packed: AtomicBool,
 }
 
 impl Naming {
     pub(crate) const fn new() -> Self {
-        Self { names: Names::new(), copy: AtomicI32::new(0) }
+        Self { names: Names::new(), copy: AtomicI32::new(0), is_packed: AtomicBool::new(false) }
     }
 
     /// Whether calls keep the file after its last descriptor.
@@ -134,7 +140,14 @@ impl Naming {
     /// In the child of a fork: the calls under way are the parent's.
     pub(crate) fn after_fork_in_child(&self) {
         self.names.reset();
+        self.is_packed.store(false, Ordering::Relaxed);
         self.let_go(|_| {});
+    }
+
+    /// `exec` has failed: the numbers lead to the file again.
+    pub(crate) fn is_unpacked(&self) {
+        // Release: a call that sees it finds the file under the number.
+        self.is_packed.store(false, Ordering::Release);
     }
 
     /// The closing side: keeps the file for calls under way, if it can.
@@ -218,7 +231,18 @@ impl<'a> File<'a> {
 
     /// The number by which the next system call reaches the file. Counted.
     fn current(self) -> i32 {
+        // Acquire: pairs with `is_unpacked`. That it is packed is seen behind the fence of `names`.
+        if self.naming.is_packed.load(Ordering::Acquire) {
+            return self.copy().unwrap_or(-1);
+        }
         if self.is_gone() { self.otherwise() } else { self.number }
+    }
+
+    fn copy(self) -> Option<i32> {
+        match self.naming.copy.load(Ordering::Acquire) {
+            0 => None,
+            copy => Some(sys::seat(copy - 1)),
+        }
     }
 
     /// By the copy, or by another descriptor of the socket.
@@ -226,10 +250,7 @@ impl<'a> File<'a> {
     fn otherwise(self) -> i32 {
         // The closing side sees this call, and makes a copy right now.
         outlast(PATIENCE, || descriptors::is_closing_undecided(self.number, self.word));
-        match self.naming.copy.load(Ordering::Acquire) {
-            0 => descriptors::first_with(self.word).unwrap_or(-1),
-            copy => sys::seat(copy - 1),
-        }
+        self.copy().or_else(|| descriptors::first_with(self.word)).unwrap_or(-1)
     }
 
     /// `recv` into some bytes.
@@ -339,10 +360,25 @@ fn give_way(file: File<'_>, is_kept: bool) {
         file.naming.keep(file.number);
     }
     descriptors::decide_closing(file.number, file.word);
+    if !is_single_threaded() {
+        outlast_calls(&file.naming.names);
+    }
+}
+
+/// `exec` is about to put a parcel under a number, which other threads would take for the file until they
+/// are ended, and would receive what is for the next program. They go on by a copy.
+pub(crate) fn before_number_is_packed(sock: &Sock, fd: i32) {
     if is_single_threaded() {
         return;
     }
-    let names = &file.naming.names;
+    sock.naming.keep(fd);
+    // The fence is that of `outlast_calls`.
+    sock.naming.is_packed.store(true, Ordering::Relaxed);
+    outlast_calls(&sock.naming.names);
+}
+
+/// Waits until no system call of another thread can still mean a number that was taken away.
+fn outlast_calls(names: &Names) {
     // A handler that has interrupted a system call of its own thread would wait for itself.
     if IN_CALL.get() == 0 {
         outlast(PATIENCE, || !names.are_quiet());

@@ -27,7 +27,7 @@ use crate::group::{self, Look};
 use crate::pool::{Held, SharedLock};
 use crate::process::{self, Process, socket_cookie};
 use crate::sock::{self, Conn, Phase, Sock};
-use crate::{control, descriptors, gateway, given, meeting, past_libc, wait, young};
+use crate::{control, descriptors, file, gateway, given, meeting, past_libc, wait, young};
 use arrayvec::ArrayVec;
 use core::sync::atomic::Ordering;
 use sidestep_device::channel::SLOTS;
@@ -440,6 +440,10 @@ fn hand_over(fd: i32, is_borrowed: bool) {
     let Some(sock) = sock_behind(fd, is_borrowed) else { return };
     if matches!(sock.phase(), Phase::Smc | Phase::Offered) {
         if let Some(other) = stand_in(sock, fd) {
+            // The child of a `vfork` has numbers of its own.
+            if !is_borrowed {
+                file::before_number_is_packed(sock, fd);
+            }
             let _ = sys::dup_onto(other, fd, false);
             sys::close_number(other);
         }
@@ -499,6 +503,7 @@ pub fn after_failed_exec() {
     }
     descriptors::for_each_sock(|fd, sock| {
         sock.hold_again();
+        sock.naming.is_unpacked();
         if let Some(conn) = sock.conn() {
             control::follow_linger_option(&conn, fd);
             control::withdraw_close(&conn);
