@@ -103,7 +103,7 @@ fn it_works_until_it_is_told_to_end() {
     let Some(agent) = Agent::start(agent(&place)) else { return };
     let (status, reported) = agent.end();
     assert_eq!(status, Some(0));
-    assert!(reported.contains("ends, by signal 15"), "{reported}");
+    assert!(reported.contains("ends, by a signal"), "{reported}");
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn sidestepd_reads_its_configuration_and_removes_its_socket() {
     assert_eq!(agent.end(), (Some(0), String::new()));
     assert!(!path.exists());
     let log = std::fs::read_to_string(log).unwrap();
-    assert!(log.contains("ends, by signal 15"), "{log}");
+    assert!(log.contains("ends, by a signal"), "{log}");
 }
 
 #[test]
