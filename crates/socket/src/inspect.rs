@@ -1301,7 +1301,7 @@ mod tests {
         assert_eq!(sum.tcp(), 63);
         assert_eq!(
             sum.fallbacks[1].0.to_string(),
-            "0x03000000 the peer runs as another user, with whom no memory is shared"
+            "0x03000000 the peer runs as another user or as root elsewhere, with whom no memory is shared"
         );
     }
 
