@@ -5,7 +5,7 @@
 //! mean the same by it:
 //!
 //! ```text
-//!   0   magic    the kind: "SIDESLAB", "SIDEWAKE", "SIDESTAT"
+//!   0   magic    the kind: "SIDESLAB", "SIDESTAT"
 //!   8   version  the layout, a number for each kind
 //! ```
 //!
@@ -29,8 +29,6 @@ pub const MARK: [u8; 16] = *b"SIDESTEP LAYOUTS";
 pub enum Kind {
     /// [`crate::slab`]: with peers.
     Slab,
-    /// [`crate::wake`]: with peers.
-    Wake,
     /// [`crate::state`]: with processes that go on with a connection, and with displays.
     State,
 }
@@ -52,20 +50,19 @@ impl Kind {
     const fn magic(self) -> u64 {
         u64::from_be_bytes(*match self {
             Self::Slab => b"SIDESLAB",
-            Self::Wake => b"SIDEWAKE",
             Self::State => b"SIDESTAT",
         })
     }
 
     fn version(self) -> u32 {
-        let at = match self {
-            Self::Slab => &raw const VERSIONS.slab,
-            Self::Wake => &raw const VERSIONS.wake,
-            Self::State => &raw const VERSIONS.state,
-        };
-        // SAFETY: a static. Volatile: the number is read where it stands, not where the
-        // compiler knows it from.
-        unsafe { at.read_volatile() }
+        // SAFETY: statics. Volatile: a number is read where it stands, not where the compiler
+        // knows it from.
+        let number = |at: *const u32| unsafe { at.read_volatile() };
+        match self {
+            // A slab never comes without wake memory, and that has no stamp: all peers write to it.
+            Self::Slab => number(&raw const VERSIONS.slab) << 16 | number(&raw const VERSIONS.wake),
+            Self::State => number(&raw const VERSIONS.state),
+        }
     }
 }
 
@@ -125,9 +122,7 @@ mod tests {
         assert_eq!(stamp.check(Kind::Slab), Err(Errno(libc::EINVAL)), "nothing yet");
         stamp.put(Kind::Slab);
         assert_eq!(stamp.check(Kind::Slab), Ok(()));
-        for other in [Kind::Wake, Kind::State] {
-            assert_eq!(stamp.check(other), Err(Errno(libc::EINVAL)));
-        }
+        assert_eq!(stamp.check(Kind::State), Err(Errno(libc::EINVAL)));
         for version in [Kind::Slab.version() - 1, Kind::Slab.version() + 1] {
             stamp.version.store(version, Ordering::Relaxed);
             assert_eq!(stamp.check(Kind::Slab), Err(OTHER_VERSION));

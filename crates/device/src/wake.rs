@@ -1,7 +1,6 @@
 //! The wake memory: where peers leave hints for a process.
 //!
 //! ```text
-//!   0        stamp  magic, version (see `stamp`)
 //!   64       mail   not 0: a datagram waits in the mailbox
 //!   4 KiB    channels   64 x 72 KiB
 //!   5 MiB    cells      16 384 x 16 bytes: "the connection of your slot s is my slot c"
@@ -9,13 +8,12 @@
 //! ```
 //!
 //! Writable by every peer of the process, and therefore never believed: a cell
-//! only says where to look, and what is found there has to carry the right token. A
-//! peer that overwrites the stamp keeps others from beginning anything new with the process,
-//! and nothing else.
+//! only says where to look, and what is found there has to carry the right token. So it has no
+//! stamp either, with which a peer could keep others out: its layout is told by that of the slab
+//! with which it comes.
 
 use crate::channel::{Channel, SLOTS};
 use crate::map::{self, Created, Mapping};
-use crate::stamp::Kind;
 use crate::sys::Result;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -54,16 +52,15 @@ pub struct Cell {
 /// As [`map::create`].
 pub fn create() -> Result<(Wake, i32)> {
     let Created { mapping, fd } = map::create(c"sidestep-wake", WAKE_LEN)?;
-    mapping.stamp().put(Kind::Wake);
     Ok((Wake(mapping), fd))
 }
 
 /// Maps a peer's wake memory.
 ///
 /// # Errors
-/// As [`map::adopt_kind`].
+/// As [`map::adopt`].
 pub fn adopt(fd: i32) -> Result<Wake> {
-    Ok(Wake(map::adopt_kind(fd, Kind::Wake, WAKE_LEN, true)?))
+    Ok(Wake(map::adopt(fd, WAKE_LEN, true)?))
 }
 
 impl Wake {
