@@ -41,8 +41,8 @@ def memory_file(length, seals=LENGTH_SEALS, magic=b"", flags=0):
 
 
 def slab(**how):
-    """Magic and layout version of crates/device/src/slab.rs."""
-    magic = struct.pack("=QI", int.from_bytes(b"SIDESLAB", "big"), 6)
+    """The stamp of crates/device/src/stamp.rs: the kind, and the layouts of slab and wake memory."""
+    magic = struct.pack("=QI", int.from_bytes(b"SIDESLAB", "big"), 7 << 16 | 2)
     return memory_file(SLAB_LEN, magic=magic, **how)
 
 
