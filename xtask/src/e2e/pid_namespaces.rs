@@ -3,6 +3,8 @@
 //! Each is number 1 in its own. Between them nothing has to be known of that; who displays them sees
 //! them by the numbers of its own namespace.
 
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -24,14 +26,17 @@ pub(crate) fn two(stage: &Stage<'_>) -> Result<String> {
     }
     let port = launch::free_port()?;
     let text = port.to_string();
+    // Root of another PID namespace is another user.
+    let rules = stage.house.scratch.join("pid-namespaces.toml");
+    fs::write(&rules, "[policy]\nshare_with_users = [\"root\"]\n")?;
     // With a /proc of its own, and with the host's.
     let mut server = Program::start(
-        inside(stage, &["--mount-proc"], &["server", "127.0.0.1", &text]),
+        inside(stage, &rules, &["--mount-proc"], &["server", "127.0.0.1", &text]),
         &stage.house.scratch,
     )?;
     server.await_listener(port)?;
     let seed = stage.house.seed.to_string();
-    let command = inside(stage, &[], &["client", "127.0.0.1", &text, &seed]);
+    let command = inside(stage, &rules, &[], &["client", "127.0.0.1", &text, &seed]);
     let mut client = Dialogue::start(command)?;
     for turn in [format!("{CONNECTIONS} 40"), "give".to_owned(), "0 40".to_owned()] {
         client.say(&turn)?;
@@ -46,7 +51,7 @@ pub(crate) fn two(stage: &Stage<'_>) -> Result<String> {
 }
 
 /// A program under Sidestep that is number 1 of a PID namespace.
-fn inside(stage: &Stage<'_>, options: &[&str], words: &[&str]) -> Command {
+fn inside(stage: &Stage<'_>, rules: &Path, options: &[&str], words: &[&str]) -> Command {
     let unshare = [&["unshare", "--pid", "--fork", "--kill-child"], options].concat();
     let script = stage.house.script("distant.py");
     let program = [&["python3", &script], words].concat();
@@ -56,6 +61,7 @@ fn inside(stage: &Stage<'_>, options: &[&str], words: &[&str]) -> Command {
     for (name, value) in program.get_envs() {
         command.env(name, value.unwrap_or_default());
     }
+    command.env("SIDESTEP_CONFIG", rules);
     command
 }
 
