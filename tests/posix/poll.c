@@ -414,25 +414,14 @@ static void *wait_for_input(void *argument)
     return NULL;
 }
 
-/* Whether a thread of this process sleeps. */
-static bool sleeps(pid_t tid)
-{
-    char path[64], text[256] = "";
-    snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
-    int file = open(path, O_RDONLY);
-    CHECK(read(file, text, sizeof text - 1) > 0);
-    close(file);
-    const char *state = strrchr(text, ')');
-    return state != NULL && state[2] == 'S';
-}
-
 static void sleeps_while_another_thread_sends(struct pair *p, bool selects)
 {
     struct waiter waiter = {.fd = p->self.fd, .selects = selects};
     CHECK_EQ(pthread_create(&waiter.thread, NULL, wait_for_input, &waiter), 0);
     pid_t tid;
-    while ((tid = __atomic_load_n(&waiter.tid, __ATOMIC_ACQUIRE)) == 0 || !sleeps(tid))
+    while ((tid = __atomic_load_n(&waiter.tid, __ATOMIC_ACQUIRE)) == 0)
         sleep_ms(1);
+    await_asleep(tid);
     for (int i = 0; i < 200; i++) {
         CHECK_EQ(do_send(&p->self, 1, 0), 1);
         CHECK_EQ(peer_do(p, do_recv, 1, 0), 1);

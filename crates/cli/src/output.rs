@@ -31,7 +31,7 @@ pub(crate) fn print(text: &str) -> io::Result<bool> {
     put(text, Form::Text)
 }
 
-/// The same for a text in which [`COLOURS`] stay. Whoever puts them there escapes the values between.
+/// The same for a text in which [`COLOURS`] stay. The caller that puts them there escapes the values between.
 pub(crate) fn print_coloured(text: &str) -> io::Result<bool> {
     put(text, Form::Coloured)
 }
@@ -58,7 +58,7 @@ fn put(text: &str, form: Form) -> io::Result<bool> {
 /// Writes a line to standard error, in the name of a command: `"why"`, `"config apply"`.
 pub(crate) fn complain(command: &str, what: impl Display) {
     let line = Form::Text.escape(&format!("sidestep {command}: {what}\n"));
-    // Without a standard error there is nobody to tell.
+    // Without a standard error the words have no reader.
     let _ = io::stderr().lock().write_all(line.as_bytes());
 }
 

@@ -1,7 +1,7 @@
 //! Files that another user's process has named, read with that user's rights.
 //!
 //! `sidestep why` tells which file has decided, and the process that it is asked about names the file, in its
-//! environment. Root reads it for whoever wrote that name. So it is read as the process itself would:
+//! environment. Root reads it for the user that wrote that name. So it is read as the process itself would:
 //!
 //! | Danger | Answer |
 //! |---|---|
@@ -36,7 +36,7 @@ pub(crate) struct Process(Arc<Directories>);
 
 #[derive(Debug)]
 struct Directories {
-    /// `/proc/PID`: it stays that of this process, whoever gets its number.
+    /// `/proc/PID`: it stays that of this process when another one gets its number.
     own: OwnedFd,
     root: OwnedFd,
     working: OwnedFd,

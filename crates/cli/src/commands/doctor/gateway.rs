@@ -118,7 +118,7 @@ fn roce_port(status: &io::Result<Status>, bound: io::Result<()>) -> Check {
     }
 }
 
-/// Whoever has the port at one address keeps others from having it at all.
+/// A socket that has the port at one address keeps the others from having it at all.
 fn bind() -> io::Result<()> {
     let everywhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), ROCE_PORT);
     UdpSocket::bind(everywhere).map(drop)

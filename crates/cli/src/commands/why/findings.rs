@@ -341,7 +341,7 @@ impl Sight<'_> {
         })
     }
 
-    /// Nobody has answered, and the other end is another user's: whether that one runs Sidestep is not
+    /// The peer has not answered, and is another user's: whether that one runs Sidestep is not
     /// known, and makes no difference as long as no memory is shared with it.
     fn explain_stranger(&self, kind: &Kind, user: &str, finding: Finding) -> Finding {
         let advice = advice::of(Reason::OtherUser, kind.role, None);
