@@ -11,9 +11,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use sidestep_wire::Error;
 use sidestep_wire::clc::{self, Message};
 use sidestep_wire::host_control::{self, ControlMessage};
-use sidestep_wire::Error;
 use std::fmt::Debug;
 
 fuzz_target!(|bytes: &[u8]| {

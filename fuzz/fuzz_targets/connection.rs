@@ -41,7 +41,9 @@ fuzz_target!(|steps: Vec<Step>| {
             Step::Queue(n) => _ = connection.queue(n.into()),
             Step::QueueUrgent(n) => _ = connection.queue_urgent(n.into()),
             Step::Read(most) => connection.consume(connection.readable().min(most.into())),
-            Step::Acknowledge => receipts.drain(..).for_each(|receipt| connection.completed(receipt)),
+            Step::Acknowledge => {
+                receipts.drain(..).for_each(|receipt| connection.completed(receipt))
+            }
             Step::ChangeLink => {
                 receipts.clear();
                 connection.change_link();

@@ -193,8 +193,8 @@ impl End {
         let plain = || unsafe { libc::send(self.fd, part.iov_base, part.iov_len, DONT_WAIT) };
         let Some(sock) = self.sock() else { return (returned(plain()), Vec::new()) };
         // SAFETY: the same buffer.
-        let buffers = unsafe { Buffers::new(&raw const part, 1) }.expect("short enough");
-        (answered(stream::send(&sock, self.fd, &buffers, DONT_WAIT, plain)), Vec::new())
+        let buffers = || unsafe { Buffers::new(&raw const part, 1) };
+        (answered(stream::send(&sock, self.fd, buffers, DONT_WAIT, plain)), Vec::new())
     }
 
     fn receive(&self, len: usize, flags: i32) -> Answer {
@@ -207,8 +207,8 @@ impl End {
             None => returned(plain()),
             Some(sock) => {
                 // SAFETY: the same buffer.
-                let buffers = unsafe { Buffers::new(&raw const part, 1) }.expect("short enough");
-                answered(stream::receive(&sock, self.fd, &buffers, flags, plain))
+                let buffers = || unsafe { Buffers::new(&raw const part, 1) };
+                answered(stream::receive(&sock, self.fd, buffers, flags, plain))
             }
         };
         bytes.truncate(usize::try_from(n).unwrap_or(0));
@@ -227,7 +227,7 @@ impl End {
     fn poll(&self) -> Answer {
         let events = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP | libc::POLLPRI;
         let mut entry = [libc::pollfd { fd: self.fd, events, revents: 0 }];
-        if multiplex::concerns_us(&entry) {
+        if multiplex::concerns(self.fd) {
             // SAFETY: no signal mask.
             let _ = unsafe { multiplex::poll(&mut entry, Some(Duration::ZERO), std::ptr::null()) };
         } else {

@@ -60,7 +60,7 @@ fuzz_target!(|all: Vec<Forged>| {
     for forged in all.iter().take(64) {
         let mut bytes = vec![0; BTH_LEN];
         bytes[0] = forged.opcode;
-        bytes[1] = forged.flags & 0xF0 & !0x30 | ((4 - forged.payload.len() % 4) % 4 << 4) as u8;
+        bytes[1] = forged.flags & 0xF0 & !0x30 | (((4 - forged.payload.len() % 4) % 4) << 4) as u8;
         bytes[2..4].copy_from_slice(&[0xFF, 0xFF]);
         bytes[5..8].copy_from_slice(&qp.0);
         let psn = Psn::from_low_bits(FIRST_PSN.wrapping_add_signed(forged.psn.into()));

@@ -147,10 +147,26 @@ fn main() -> Result<()> {
     }
 }
 
+/// The workspace of the fuzz targets.
+const FUZZ: &str = "fuzz/Cargo.toml";
+
 fn check() -> Result<()> {
     tidy::run()?;
     cargo_if_installed(&["fmt", "--all", "--check"])?;
     cargo_if_installed(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+    // The fuzz targets are a workspace of their own; their build comes late and takes long.
+    cargo_if_installed(&["fmt", "--manifest-path", FUZZ, "--check"])?;
+    cargo_if_installed(&[
+        "clippy",
+        "--manifest-path",
+        FUZZ,
+        "--bins",
+        "--target-dir",
+        "target/fuzz",
+        "--",
+        "-D",
+        "warnings",
+    ])?;
     run(Command::new("cargo")
         .args(["doc", "--workspace", "--no-deps", "--document-private-items"])
         .env("RUSTDOCFLAGS", "-D warnings"))
