@@ -191,10 +191,10 @@ impl End {
         let part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         // SAFETY: one buffer, which is only read.
         let plain = || unsafe { libc::send(self.fd, part.iov_base, part.iov_len, DONT_WAIT) };
-        let Some(sock) = self.sock() else { return (returned(plain()), Vec::new()) };
         // SAFETY: the same buffer.
         let buffers = || unsafe { Buffers::new(&raw const part, 1) };
-        (answered(stream::send(&sock, self.fd, buffers, DONT_WAIT, plain)), Vec::new())
+        let sent = stream::send(self.fd, buffers, DONT_WAIT, plain);
+        (sent.map_or_else(|| returned(plain()), answered), Vec::new())
     }
 
     fn receive(&self, len: usize, flags: i32) -> Answer {
@@ -203,14 +203,10 @@ impl End {
         let flags = flags | DONT_WAIT;
         // SAFETY: one buffer, writable.
         let plain = || unsafe { libc::recv(self.fd, part.iov_base, part.iov_len, flags) };
-        let n = match self.sock() {
-            None => returned(plain()),
-            Some(sock) => {
-                // SAFETY: the same buffer.
-                let buffers = || unsafe { Buffers::new(&raw const part, 1) };
-                answered(stream::receive(&sock, self.fd, buffers, flags, plain))
-            }
-        };
+        // SAFETY: the same buffer.
+        let buffers = || unsafe { Buffers::new(&raw const part, 1) };
+        let received = stream::receive(self.fd, buffers, flags, plain);
+        let n = received.map_or_else(|| returned(plain()), answered);
         bytes.truncate(usize::try_from(n).unwrap_or(0));
         (n, bytes)
     }

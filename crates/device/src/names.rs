@@ -105,6 +105,69 @@ impl Names {
     }
 }
 
+/// The program's own call of one thread, which names a number and may wait: so it is no count but
+/// the number, and the closing side of that number asks the kernel whether the thread is in it yet.
+pub struct Caller {
+    /// The number + 1; 0 = none.
+    number: AtomicU32,
+}
+
+impl Default for Caller {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Caller {
+    /// In no call.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { number: AtomicU32::new(0) }
+    }
+
+    /// In no call.
+    #[cfg(loom)]
+    #[must_use]
+    pub fn new() -> Self {
+        Self { number: AtomicU32::new(0) }
+    }
+
+    /// This thread is about to make a call by number. Whether the number still leads to the file is to
+    /// be asked afterwards. Returns what [`end`](Self::end) takes: a signal handler may make a call in
+    /// the middle of its own thread's.
+    #[inline]
+    pub fn begin(&self, number: u32) -> u32 {
+        let before = self.begin_unordered(number);
+        // See the module: the number is seen, or the table's change is.
+        fence(Ordering::SeqCst);
+        before
+    }
+
+    /// The same, where a read-modify-write with Release on a word that the closing side changes comes
+    /// next, and is the question.
+    #[inline]
+    pub fn begin_unordered(&self, number: u32) -> u32 {
+        let before = self.number.load(Ordering::Relaxed);
+        self.number.store(number + 1, Ordering::Relaxed);
+        before
+    }
+
+    /// The call has returned.
+    #[inline]
+    pub fn end(&self, before: u32) {
+        // Release: pairs with `is_in`; the system call comes before.
+        self.number.store(before, Ordering::Release);
+    }
+
+    /// After the number was taken out of the table: whether the thread's call can still mean it.
+    #[must_use]
+    pub fn is_in(&self, number: u32) -> bool {
+        fence(Ordering::SeqCst);
+        self.number.load(Ordering::Acquire) == number + 1
+    }
+}
+
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
@@ -116,8 +179,12 @@ mod loom_tests {
     const NOTHING: u32 = 0;
     const STRANGER: u32 = 2;
 
+    /// The number.
+    const NUMBER: u32 = 3;
+
     struct World {
         names: Names,
+        caller: Caller,
         table: AtomicU32,
         kernel: AtomicU32,
     }
@@ -125,12 +192,12 @@ mod loom_tests {
     impl World {
         fn new() -> Arc<Self> {
             let [table, kernel] = [FILE; 2].map(AtomicU32::new);
-            Arc::new(Self { names: Names::new(), table, kernel })
+            Arc::new(Self { names: Names::new(), caller: Caller::new(), table, kernel })
         }
 
-        fn close(&self, is_quiet: impl Fn(&Names) -> bool) {
+        fn close(&self, is_quiet: impl Fn(&Self) -> bool) {
             self.table.store(NOTHING, Ordering::Relaxed);
-            while !is_quiet(&self.names) {
+            while !is_quiet(self) {
                 thread::yield_now();
             }
             self.kernel.store(STRANGER, Ordering::Relaxed);
@@ -156,7 +223,7 @@ mod loom_tests {
                     caller.names.end();
                 }
             });
-            world.close(Names::are_quiet);
+            world.close(|world| world.names.are_quiet());
             caller.join().unwrap();
         });
     }
@@ -171,8 +238,50 @@ mod loom_tests {
                 sleeper.call();
                 sleeper.names.end_sleep(before);
             });
-            world.close(|names| names.sleeper() == 0);
+            world.close(|world| world.names.sleeper() == 0);
             sleeper.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_call_of_the_program_reaches_no_stranger() {
+        loom::model(|| {
+            let world = World::new();
+            let caller = world.clone();
+            let caller = thread::spawn(move || {
+                for _ in 0..2 {
+                    let before = caller.caller.begin(NUMBER);
+                    caller.call();
+                    caller.caller.end(before);
+                }
+            });
+            world.close(|world| !world.caller.is_in(NUMBER));
+            caller.join().unwrap();
+        });
+    }
+
+    /// As a young connection is asked: one word says whether it is open and who is inside.
+    #[test]
+    fn a_call_of_the_program_that_asks_by_changing_a_word_reaches_no_stranger() {
+        const OPEN: u32 = 1 << 31;
+        loom::model(|| {
+            let world = World::new();
+            world.table.store(OPEN, Ordering::Relaxed);
+            let caller = world.clone();
+            let caller = thread::spawn(move || {
+                let before = caller.caller.begin_unordered(NUMBER);
+                if caller.table.fetch_add(1, Ordering::AcqRel) & OPEN != 0 {
+                    assert_eq!(caller.kernel.load(Ordering::Relaxed), FILE);
+                }
+                caller.table.fetch_sub(1, Ordering::Release);
+                caller.caller.end(before);
+            });
+            world.table.fetch_and(!OPEN, Ordering::Acquire);
+            while world.caller.is_in(NUMBER) {
+                thread::yield_now();
+            }
+            world.kernel.store(STRANGER, Ordering::Relaxed);
+            caller.join().unwrap();
         });
     }
 }
@@ -190,6 +299,18 @@ mod tests {
         assert_eq!(names.sleeper(), 7);
         names.end_sleep(outer);
         assert_eq!(names.sleeper(), 0);
+    }
+
+    #[test]
+    fn a_call_in_a_call_leaves_the_outer_one() {
+        let caller = Caller::new();
+        let outer = caller.begin(0);
+        let inner = caller.begin(7);
+        assert!(caller.is_in(7) && !caller.is_in(0));
+        caller.end(inner);
+        assert!(caller.is_in(0));
+        caller.end(outer);
+        assert!(!caller.is_in(0));
     }
 
     #[test]

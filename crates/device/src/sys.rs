@@ -282,7 +282,7 @@ fn path_of(fd: i32) -> ProcPath {
 }
 
 /// A path in `/proc` with NULs behind it.
-type ProcPath = [u8; 32];
+type ProcPath = [u8; 40];
 
 /// The path of an entry with a number, below a directory and with a name behind it, both short.
 fn proc_path(directory: &[u8], number: u32, name: &[u8]) -> ProcPath {
@@ -1402,6 +1402,20 @@ pub fn is_asleep(tid: u32) -> Result<bool> {
     // The name of the thread comes before its state, in parentheses, and may hold some.
     let name_end = stat[..len].iter().rposition(|byte| *byte == b')');
     Ok(name_end.and_then(|at| stat.get(at + 2)) == Some(&b'S'))
+}
+
+/// Whether a thread of this process is blocked inside a system call, in whatever sleep: not while it
+/// waits for a page of its program.
+///
+/// # Errors
+/// There is no such thread, or nothing that tells.
+pub fn is_in_call(tid: u32) -> Result<bool> {
+    let path = proc_path(b"/proc/self/task/", tid, b"/syscall");
+    let mut begin = [0; 8];
+    let path = core::ffi::CStr::from_bytes_until_nul(&path).map_err(|_| Errno(libc::EINVAL))?;
+    // The number of the call, `running`, or -1.
+    let len = read_file(path, &mut begin)?;
+    Ok(begin[..len].first().is_some_and(u8::is_ascii_digit))
 }
 
 /// Writes a number in decimal: how many digits.

@@ -16,7 +16,7 @@ use sidestep_socket::control::{self, OptionAnswer};
 use sidestep_socket::descriptors::{self, SetUse, Use};
 use sidestep_socket::multiplex::{self, FdSets};
 use sidestep_socket::sock::{self, Phase, Sock};
-use sidestep_socket::stream::{self, Buffers, Outcome};
+use sidestep_socket::stream::{self, Buffers, Instead, Outcome};
 use sidestep_socket::transfer::{self, Pipe, Source};
 use sidestep_socket::{
     Answer, Errno, claims, epoll, gateway, meeting, parcel, process, tcp_option, young,
@@ -120,69 +120,48 @@ macro_rules! alias {
 export! {
     fn read(fd: i32, at: *mut c_void, len: usize) -> isize {
         let plain = plain!(real::read(fd, at, len));
-        if let Some(n) = young::receive(fd, 0, plain) {
-            return n;
+        if len == 0 {
+            return plain();
         }
-        match descriptors::sock(fd) {
-            Some(sock) if len > 0 => {
-                let part = vector(at, len);
-                // SAFETY: one buffer, the program's.
-                let buffers = || unsafe { Buffers::new(&raw const part, 1) };
-                received(stream::receive(&sock, fd, buffers, 0, plain))
-            }
-            _ => plain(),
-        }
+        let part = vector(at, len);
+        // SAFETY: one buffer, the program's.
+        let buffers = || unsafe { Buffers::new(&raw const part, 1) };
+        stream::receive(fd, buffers, 0, plain).map_or_else(plain, received)
     }
 
     fn readv(fd: i32, list: *const libc::iovec, count: i32) -> isize {
         let plain = plain!(real::readv(fd, list, count));
-        if let Some(n) = young::receive(fd, 0, plain) {
-            return n;
-        }
-        let Some(sock) = descriptors::sock(fd) else { return plain() };
         // SAFETY: the program's list.
         let parts = || unsafe { vector_to_move(list, count) };
-        received(stream::receive(&sock, fd, parts, 0, plain))
+        stream::receive(fd, parts, 0, plain).map_or_else(plain, received)
     }
 
     fn preadv2(fd: i32, list: *const libc::iovec, count: i32, offset: i64, flags: i32) -> isize {
         let plain = plain!(real::preadv2(fd, list, count, offset, flags));
         let is_stream_call = offset == -1 && flags & !libc::RWF_NOWAIT == 0;
-        let Some(sock) = descriptors::sock(fd).filter(|_| is_stream_call) else {
+        if !is_stream_call {
             return plain();
-        };
+        }
         let dont_wait = if flags != 0 { libc::MSG_DONTWAIT } else { 0 };
         // SAFETY: the program's list.
         let parts = || unsafe { Buffers::new(list, count as usize) };
-        received(stream::receive(&sock, fd, parts, dont_wait, plain))
+        stream::receive(fd, parts, dont_wait, plain).map_or_else(plain, received)
     }
 
     fn recv(fd: i32, at: *mut c_void, len: usize, flags: i32) -> isize {
         let plain = plain!(real::recv(fd, at, len, flags));
-        if let Some(n) = young::receive(fd, flags, plain) {
-            return n;
-        }
-        match descriptors::sock(fd) {
-            Some(sock) => {
-                let part = vector(at, len);
-                // SAFETY: one buffer, the program's.
-                let buffers = || unsafe { Buffers::new(&raw const part, 1) };
-                received(stream::receive(&sock, fd, buffers, flags, plain))
-            }
-            None => plain(),
-        }
+        let part = vector(at, len);
+        // SAFETY: one buffer, the program's.
+        let buffers = || unsafe { Buffers::new(&raw const part, 1) };
+        stream::receive(fd, buffers, flags, plain).map_or_else(plain, received)
     }
 
     fn recvfrom(fd: i32, at: *mut c_void, len: usize, flags: i32, from: Address, size: Length) -> isize {
         let plain = plain!(real::recvfrom(fd, at, len, flags, from, size));
-        if let Some(n) = young::receive(fd, flags, plain) {
-            return n;
-        }
-        let Some(sock) = descriptors::sock(fd) else { return plain() };
         let part = vector(at, len);
         // SAFETY: one buffer, the program's.
         let buffers = || unsafe { Buffers::new(&raw const part, 1) };
-        let outcome = stream::receive(&sock, fd, buffers, flags, plain);
+        let Some(outcome) = stream::receive(fd, buffers, flags, plain) else { return plain() };
         if matches!(outcome, Outcome::Ours(Ok(_))) && !from.is_null() && !size.is_null() {
             // SAFETY: TCP gives no address; the program's length word.
             unsafe { *size = 0 };
@@ -192,17 +171,14 @@ export! {
 
     fn recvmsg(fd: i32, message: *mut libc::msghdr, flags: i32) -> isize {
         let plain = plain!(real::recvmsg(fd, message, flags));
-        if let Some(n) = young::receive(fd, flags, plain) {
-            return n;
-        }
-        let sock = match descriptors::sock(fd) {
-            Some(sock) if !message.is_null() => sock,
+        // SAFETY: the program's message header, if there is one.
+        let header = || unsafe { message.as_ref() };
+        // SAFETY: its buffers.
+        let buffers = || header().and_then(|of| unsafe { Buffers::new(of.msg_iov, of.msg_iovlen) });
+        let Some(outcome) = stream::receive(fd, buffers, flags, plain) else {
             // SAFETY: passed on.
-            _ => return unsafe { received_rights(message, plain()) },
+            return unsafe { received_rights(message, plain()) };
         };
-        // SAFETY: the program's message header and its buffers.
-        let buffers = || unsafe { Buffers::new((*message).msg_iov, (*message).msg_iovlen) };
-        let outcome = stream::receive(&sock, fd, buffers, flags, plain);
         if matches!(outcome, Outcome::Ours(Ok(_))) {
             // SAFETY: the program's message header.
             unsafe {
@@ -281,90 +257,64 @@ export! {
 export! {
     fn write(fd: i32, at: *const c_void, len: usize) -> isize {
         let plain = plain!(real::write(fd, at, len));
-        if let Some(n) = young::send(fd, plain) {
-            return n;
-        }
-        match descriptors::sock(fd) {
-            Some(sock) => {
-                let part = vector(at.cast_mut(), len);
-                // SAFETY: one buffer, the program's.
-                let buffers = || unsafe { Buffers::new(&raw const part, 1) };
-                sent(stream::send(&sock, fd, buffers, 0, plain), 0)
-            }
-            None => plain(),
-        }
+        let part = vector(at.cast_mut(), len);
+        // SAFETY: one buffer, the program's.
+        let buffers = || unsafe { Buffers::new(&raw const part, 1) };
+        stream::send(fd, buffers, 0, plain).map_or_else(plain, |outcome| sent(outcome, 0))
     }
 
     fn writev(fd: i32, list: *const libc::iovec, count: i32) -> isize {
         let plain = plain!(real::writev(fd, list, count));
-        if let Some(n) = young::send(fd, plain) {
-            return n;
-        }
-        let Some(sock) = descriptors::sock(fd) else { return plain() };
         // SAFETY: the program's list.
         let parts = || unsafe { vector_to_move(list, count) };
-        sent(stream::send(&sock, fd, parts, 0, plain), 0)
+        stream::send(fd, parts, 0, plain).map_or_else(plain, |outcome| sent(outcome, 0))
     }
 
     fn pwritev2(fd: i32, list: *const libc::iovec, count: i32, offset: i64, flags: i32) -> isize {
         let plain = plain!(real::pwritev2(fd, list, count, offset, flags));
         let is_stream_call = offset == -1 && flags & !libc::RWF_NOWAIT == 0;
-        let Some(sock) = descriptors::sock(fd).filter(|_| is_stream_call) else {
+        if !is_stream_call {
             return plain();
-        };
+        }
         let dont_wait = if flags != 0 { libc::MSG_DONTWAIT } else { 0 };
         // SAFETY: the program's list.
         let parts = || unsafe { vector_to_move(list, count) };
-        sent(stream::send(&sock, fd, parts, dont_wait, plain), dont_wait)
+        let outcome = stream::send(fd, parts, dont_wait, plain);
+        outcome.map_or_else(plain, |outcome| sent(outcome, dont_wait))
     }
 
     fn send(fd: i32, at: *const c_void, len: usize, flags: i32) -> isize {
         let plain = plain!(real::send(fd, at, len, flags));
-        if let Some(n) = young::send(fd, plain) {
-            return n;
-        }
-        match descriptors::sock(fd) {
-            Some(sock) => {
-                let part = vector(at.cast_mut(), len);
-                // SAFETY: one buffer, the program's.
-                let buffers = || unsafe { Buffers::new(&raw const part, 1) };
-                sent(stream::send(&sock, fd, buffers, flags, plain), flags)
-            }
-            None => plain(),
-        }
+        let part = vector(at.cast_mut(), len);
+        // SAFETY: one buffer, the program's.
+        let buffers = || unsafe { Buffers::new(&raw const part, 1) };
+        stream::send(fd, buffers, flags, plain).map_or_else(plain, |outcome| sent(outcome, flags))
     }
 
     fn sendto(fd: i32, at: *const c_void, len: usize, flags: i32, to: *const libc::sockaddr, size: u32) -> isize {
         let plain = plain!(real::sendto(fd, at, len, flags, to, size));
-        if let Some(n) = young::send(fd, plain) {
-            return n;
+        let part = vector(at.cast_mut(), len);
+        // SAFETY: one buffer, the program's.
+        let buffers = || unsafe { Buffers::new(&raw const part, 1) };
+        let Some(outcome) = stream::send(fd, buffers, flags, plain) else { return plain() };
+        let n = sent(outcome, flags);
+        if flags & libc::MSG_FASTOPEN != 0 {
+            quietly(|| note_fast_open(fd));
         }
-        match descriptors::sock(fd) {
-            Some(sock) => {
-                let part = vector(at.cast_mut(), len);
-                // SAFETY: one buffer, the program's.
-                let buffers = || unsafe { Buffers::new(&raw const part, 1) };
-                let n = sent(stream::send(&sock, fd, buffers, flags, plain), flags);
-                note_fast_open(&sock, fd, flags);
-                n
-            }
-            None => plain(),
-        }
+        n
     }
 
     fn sendmsg(fd: i32, message: *const libc::msghdr, flags: i32) -> isize {
         let plain = plain!(real::sendmsg(fd, message, flags));
-        if let Some(n) = young::send(fd, plain) {
-            return n;
-        }
-        let sock = match descriptors::sock(fd) {
-            Some(sock) if !message.is_null() => sock,
+        // SAFETY: the program's message header, if there is one.
+        let header = || unsafe { message.as_ref() };
+        // SAFETY: its buffers.
+        let buffers = || header().and_then(|of| unsafe { Buffers::new(of.msg_iov, of.msg_iovlen) });
+        match stream::send(fd, buffers, flags, plain) {
+            Some(outcome) => sent(outcome, flags),
             // SAFETY: passed on.
-            _ => return unsafe { send_rights(fd, message, flags) },
-        };
-        // SAFETY: the program's message header and its buffers.
-        let buffers = || unsafe { Buffers::new((*message).msg_iov, (*message).msg_iovlen) };
-        sent(stream::send(&sock, fd, buffers, flags, plain), flags)
+            None => unsafe { send_rights(fd, message, flags) },
+        }
     }
 
     fn sendmmsg(fd: i32, list: *mut libc::mmsghdr, count: u32, flags: i32) -> i32 {
@@ -389,13 +339,15 @@ export! {
     fn sendfile(out: i32, file: i32, offset: *mut i64, len: usize) -> isize {
         const SENDFILE_MAX: usize = 0x7fff_f000;
         let plain = plain!(real::sendfile(out, file, offset, len));
-        if let Some(n) = young::send(out, plain) {
-            return n;
-        }
-        let Some(sock) = descriptors::sock(out) else { return plain() };
         loop {
-            if let Some(n) = stream::send_by_tcp(&sock, out, plain) {
+            if let Some(n) = young::send(out, plain) {
                 return n;
+            }
+            let Some(sock) = descriptors::sock(out) else { return plain() };
+            match stream::send_by_tcp(&sock, out, plain) {
+                Ok(n) => return n,
+                Err(Instead::Anew) => continue,
+                Err(Instead::Ring) => {}
             }
             // SAFETY: null or the program's offset.
             let from = unsafe { offset.as_ref() }.copied();
@@ -430,24 +382,30 @@ export! {
             return plain();
         }
         let dont_wait = flags & libc::SPLICE_F_NONBLOCK != 0;
-        if let Some(sock) = descriptors::sock(out).filter(|_| is_pipe(input, libc::O_WRONLY)) {
-            let source = Source::Pipe(Pipe { fd: input, dont_wait });
-            loop {
-                if let Some(n) = stream::send_by_tcp(&sock, out, plain) {
-                    return n;
+        loop {
+            if let Some(sock) = descriptors::sock(out).filter(|_| is_pipe(input, libc::O_WRONLY)) {
+                match stream::send_by_tcp(&sock, out, plain) {
+                    Ok(n) => return n,
+                    Err(Instead::Anew) => continue,
+                    Err(Instead::Ring) => {}
                 }
+                let source = Source::Pipe(Pipe { fd: input, dont_wait });
                 if let Some(result) = transfer::send_from(&sock, out, source, len) {
                     return sent(Outcome::Ours(result), 0);
                 }
+                continue;
+            }
+            let from = descriptors::sock(input).filter(|_| is_pipe(out, libc::O_RDONLY));
+            let Some(sock) = from else { return plain() };
+            match stream::receive_by_tcp(&sock, input, 0, plain) {
+                Ok(n) => return n,
+                Err(Instead::Anew) => {}
+                Err(Instead::Ring) => {
+                    let pipe = Pipe { fd: out, dont_wait };
+                    return answer(transfer::receive_into(&sock, input, pipe, len));
+                }
             }
         }
-        if let Some(sock) = descriptors::sock(input).filter(|_| is_pipe(out, libc::O_RDONLY)) {
-            if let Some(n) = stream::receive_by_tcp(&sock, input, 0, plain) {
-                return n;
-            }
-            return answer(transfer::receive_into(&sock, input, Pipe { fd: out, dont_wait }, len));
-        }
-        plain()
     }
 }
 
@@ -515,12 +473,10 @@ fn is_pipe(fd: i32, wrong_mode: i32) -> bool {
 }
 
 /// `MSG_FASTOPEN` connects.
-fn note_fast_open(sock: &Use, fd: i32, flags: i32) {
-    if flags & libc::MSG_FASTOPEN != 0 && sock.phase() == Phase::Fresh {
-        quietly(|| {
-            sock.sock().begin(fd);
-            sock.stay_plain(sidestep_proto::fallback::Reason::OptionUnsupported);
-        });
+fn note_fast_open(fd: i32) {
+    if let Some(sock) = descriptors::sock(fd).filter(|sock| sock.phase() == Phase::Fresh) {
+        sock.sock().begin(fd);
+        sock.stay_plain(sidestep_proto::fallback::Reason::OptionUnsupported);
     }
 }
 
@@ -892,7 +848,7 @@ fn over(old: i32, new: i32, call: impl Fn() -> i32) -> i32 {
     if sys::is_hidden(new) && !process::is_borrowed_memory() && !sys::make_way(new) {
         return not_open();
     }
-    let _closing = quietly(|| sock::before_close(new));
+    let _closing = quietly(|| sock::before_put_over(old, new));
     let result = duplicated(old, call());
     if (0..3).contains(&result) && !process::is_borrowed_memory() {
         quietly(|| stdio::note_standard(result));

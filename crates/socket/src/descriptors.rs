@@ -7,6 +7,7 @@
 //!   2             a TCP stream socket that has no object, if its place says so: a young
 //!                 connection, or a socket that is not connected
 //!   sock | 4      being closed; calls that begin now begin after that ([`crate::file`])
+//!   4             nothing of ours, and `dup2` puts a socket over it: the same
 //! ```
 //!
 //! Whoever needs the object of a young connection has it made by asking ([`crate::young`]). The
@@ -316,6 +317,19 @@ pub(crate) fn begin_closing(fd: i32) -> Entry {
             return what_is(word);
         }
     }
+}
+
+/// The same of a number that leads to no object: whether it was [bare](is_bare). `None`: it leads to
+/// one, or is being closed already, or has no place.
+pub(crate) fn hold(fd: i32) -> Option<bool> {
+    note_highest(fd);
+    let entry = entry(fd)?;
+    [0, BARE].into_iter().find_map(|word| {
+        // SeqCst: as in `begin_closing`.
+        let held =
+            entry.compare_exchange(word, CLOSING | DECIDED, Ordering::SeqCst, Ordering::Relaxed);
+        held.is_ok().then_some(word == BARE)
+    })
 }
 
 /// The closing side has made a copy for calls under way, if there are any.

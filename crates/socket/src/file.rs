@@ -29,7 +29,8 @@
 //! threads. A program whose calls are not under way elsewhere pays for none of it.
 //!
 //! While a connection is on TCP, a call of the program is one system call, for which the kernel
-//! holds the file. No copy is made, and what would come after that call is left out.
+//! holds the file. No copy is made, and what would come after that call is left out. That the system
+//! call reaches the file is seen to in [`crate::plain`].
 //!
 //! `exec` puts a parcel under a number, and other threads go on until the kernel ends them. The number then
 //! leads to the file by the table and not by the kernel, so they are given the copy ([`before_number_is_packed`]).
@@ -58,10 +59,19 @@
 //! * Where no copy can be made (`RLIMIT_NOFILE`), calls under way end with `EBADF`, and the peer
 //!   sees the end of the connection at once.
 //! * A descriptor that is closed past the library, or while a thread runs that was not made by libc.
+//! * A call of the program on TCP ([`crate::plain`]) that sleeps when its number goes, and is
+//!   interrupted by a handler with `SA_RESTART`: the kernel resolves the number again. If a moved
+//!   connection has come under it, the call takes what that one's TCP carries: a bell.
+//! * The same for a handler that makes calls on TCP between the look of its own thread's call and the
+//!   kernel, and for more threads than have places: there the closing side waits for 10 ms.
+//! * A call on a number that is no TCP socket's, of a thread that stands still between look and
+//!   kernel while `dup2`, or `close` and `accept`, put a moved connection under it. To note such
+//!   calls, too, would cost each `read` and `write` of files a fence.
 
 use crate::descriptors;
 use crate::epoll::Set;
 use crate::owner;
+use crate::plain;
 use crate::sock::{Phase, Sock};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
@@ -348,6 +358,16 @@ pub(crate) fn before_number_goes(sock: &Sock, fd: i32) {
     // A call by TCP is one system call, and the kernel holds the file for it.
     let is_kept = sock.phase() == Phase::Smc && are_others_under_way(sock);
     give_way(File::of(sock, fd), is_kept);
+    if !is_single_threaded() && sock.calls_under_way() > 0 {
+        plain::outlast(fd);
+    }
+}
+
+/// The same for the number of a young connection that has ended, inside of which calls are.
+pub(crate) fn before_number_of_young_goes(fd: i32) {
+    if !is_single_threaded() {
+        plain::outlast(fd);
+    }
 }
 
 /// The same for the number of an epoll set.
@@ -402,17 +422,29 @@ fn are_others_under_way(sock: &Sock) -> bool {
 
 /// Waits until a thread is asleep, or sleeps by number no more.
 fn outlast_sleeper(names: &Names, sleeper: u32) {
-    let begin = sys::thread_ns(sleeper);
+    outlast_thread(sleeper, || names.sleeper() == sleeper, sys::is_asleep);
+}
+
+/// Waits until the program's own call of a thread is in the kernel, or is made no more.
+pub(crate) fn outlast_call(tid: u32, is_in: impl Fn() -> bool) {
+    outlast_thread(tid, is_in, |tid| sys::is_in_call(tid).or_else(|_| sys::is_asleep(tid)));
+}
+
+/// Waits until a thread has got as far as the kernel says it is, or is on its way no more.
+fn outlast_thread(
+    tid: u32,
+    is_on_its_way: impl Fn() -> bool,
+    has_arrived: impl Fn(u32) -> sys::Result<bool>,
+) {
+    let begin = sys::thread_ns(tid);
     let has_run = || {
-        let (begin, now) = (begin.ok(), sys::thread_ns(sleeper).ok());
+        let (begin, now) = (begin.ok(), sys::thread_ns(tid).ok());
         // One that has ended has no clock.
         begin.zip(now).is_none_or(|(begin, now)| now - begin > RUN_MAX_NS)
     };
-    let is_on_its_way = || names.sleeper() == sleeper && !has_run();
-    match sys::is_asleep(sleeper) {
-        Ok(_) => {
-            outlast(PATIENCE, || is_on_its_way() && sys::is_asleep(sleeper) == Ok(false));
-        }
+    let is_on_its_way = || is_on_its_way() && !has_run();
+    match has_arrived(tid) {
+        Ok(_) => outlast(PATIENCE, || is_on_its_way() && has_arrived(tid) == Ok(false)),
         Err(_) => outlast(PATIENCE_BLIND, is_on_its_way),
     }
 }

@@ -242,7 +242,12 @@ fn settle_in_turn(sock: &'static Sock, fd: i32) {
 
 /// Makes the program's own call by what the number means once that is settled. Where it is not to
 /// wait for that, the answer is the kernel's to whoever sends or receives while TCP connects.
-pub(crate) fn settled(sock: &Use, fd: i32, dont_wait: bool, plain: impl Fn() -> isize) -> isize {
+pub(crate) fn settled(
+    sock: &Use,
+    fd: i32,
+    dont_wait: bool,
+    plain: impl Fn() -> Option<isize>,
+) -> Option<isize> {
     loop {
         settle(sock.sock(), fd);
         if sock.phase() != Phase::Offered {
@@ -255,7 +260,7 @@ pub(crate) fn settled(sock: &Use, fd: i32, dont_wait: bool, plain: impl Fn() -> 
         };
         if let Err(errno) = refused {
             let _ = sys::replace_libc_errno(errno.0);
-            return -1;
+            return Some(-1);
         }
     }
 }

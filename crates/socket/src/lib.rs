@@ -35,6 +35,7 @@ mod owner;
 pub mod parcel;
 mod past_libc;
 mod petition;
+mod plain;
 mod pnet;
 pub mod pool;
 pub mod process;

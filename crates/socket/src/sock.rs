@@ -18,7 +18,7 @@ use crate::meeting::{self, Meeting};
 use crate::options::{Options, Promotion};
 use crate::pool::{Held, Pool, SharedLock};
 use crate::process::{self, Process};
-use crate::{Errno, gateway, multiplex, past_libc, reload, seccomp, uring, wait, young};
+use crate::{Errno, gateway, multiplex, past_libc, plain, reload, seccomp, uring, wait, young};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -350,6 +350,31 @@ pub fn before_close(fd: i32) -> Option<Closing> {
     None
 }
 
+/// Before the real `dup2` puts `old` over `new`: the same, and calls that begin now with `new` begin
+/// afterwards, whatever it means now, when it is to mean a socket of ours.
+pub fn before_put_over(old: i32, new: i32) -> Option<Closing> {
+    if !descriptors::is_ours(old) || process::is_borrowed_memory() {
+        return before_close(new);
+    }
+    // Another thread that closes it comes first, and leaves nothing of ours.
+    const TRIES: usize = 2;
+    (0..TRIES).find_map(|_| hold(new).or_else(|| before_close(new)))
+}
+
+/// Keeps calls from beginning with a number that leads to no object.
+fn hold(fd: i32) -> Option<Closing> {
+    let before = descriptors::note_closed_here(fd);
+    let Some(was_bare) = descriptors::hold(fd) else {
+        let _ = descriptors::note_closed_here(before);
+        return None;
+    };
+    if was_bare {
+        // An object that is being made finds no place in the table.
+        young::end(fd);
+    }
+    Some(Closing { what: Closed::Nothing, fd, before })
+}
+
 /// Keeps a socket or an epoll set, and its number in the table as one that is being closed, until
 /// the kernel has closed its descriptor.
 pub struct Closing {
@@ -360,6 +385,8 @@ pub struct Closing {
 }
 
 enum Closed {
+    /// What has no object.
+    Nothing,
     Sock(&'static Sock),
     Set(&'static Set),
 }
@@ -367,12 +394,14 @@ enum Closed {
 impl Drop for Closing {
     fn drop(&mut self) {
         let word = match self.what {
+            Closed::Nothing => 0,
             Closed::Sock(sock) => descriptors::word_of(sock),
             Closed::Set(set) => descriptors::word_of_set(set),
         };
         descriptors::end_closing(self.fd, word);
         let _ = descriptors::note_closed_here(self.before);
         match self.what {
+            Closed::Nothing => {}
             Closed::Sock(sock) => {
                 if sock.descriptors.load(Ordering::Acquire) == 0 && !sock.naming.has_copy() {
                     sock.tell_of_close();
@@ -1219,6 +1248,7 @@ pub fn after_fork_in_child() {
     gateway::after_fork_in_child();
     young::reset_locks();
     descriptors::after_fork_in_child();
+    plain::after_fork_in_child();
     if file::are_any_kept() {
         POOL.each(|sock| sock.naming.after_fork_in_child());
         epoll::forget_copies();

@@ -14,14 +14,14 @@
 //! socket in the middle of our copy: then the exchange fails, and the copy is made
 //! again behind the handler's bytes.
 
-use crate::descriptors::Use;
+use crate::descriptors::{self, Use};
 use crate::file::File;
 use crate::meeting::{self, Moment};
 use crate::pool::Held;
 use crate::sock::{self, Conn, Phase, Sock};
 use crate::switch::Source;
 use crate::wait::{Counted, Patience, Sleep};
-use crate::{Answer, Errno, control, gateway, readiness, switch, urgent, wait};
+use crate::{Answer, Errno, control, gateway, plain, readiness, switch, urgent, wait, young};
 use core::cell::Cell;
 use core::sync::atomic::{Ordering, fence};
 use sidestep_device::copy::{self, Choice, LONG_MIN, Manner};
@@ -146,58 +146,84 @@ impl<'a> Buffers<'a> {
     }
 }
 
+/// Why a call of the program was not made as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Instead {
+    /// Its bytes go through the ring.
+    Ring,
+    /// The number leads to another file since the call was looked up: it begins anew.
+    Anew,
+}
+
 /// Sends the buffers, by whichever path the connection uses. `plain` makes the
 /// program's own call. The buffers are asked for when they are to be copied, so what goes by
 /// TCP is looked at by the kernel alone; `None`: it would refuse them, or has nothing to do
-/// with them, and answers itself.
+/// with them, and answers itself. The answer is `None` where the descriptor is none of ours.
+#[inline]
 pub fn send<'a>(
-    sock: &Use,
     fd: i32,
     buffers: impl Fn() -> Option<Buffers<'a>>,
     flags: i32,
     plain: impl Fn() -> isize,
-) -> Outcome {
+) -> Option<Outcome> {
     loop {
-        if let Some(n) = send_by_tcp(sock, fd, &plain) {
-            return Outcome::Plain(n);
+        if let Some(n) = young::send(fd, &plain) {
+            return Some(Outcome::Plain(n));
         }
-        let Some(buffers) = buffers() else { return Outcome::Plain(plain()) };
-        if let Some(answer) = smc_send(sock, fd, &buffers, flags) {
-            return Outcome::Ours(answer);
+        let sock = descriptors::sock(fd)?;
+        match send_by_tcp(&sock, fd, &plain) {
+            Ok(n) => return Some(Outcome::Plain(n)),
+            Err(Instead::Anew) => continue,
+            Err(Instead::Ring) => {}
+        }
+        let Some(buffers) = buffers() else { return Some(Outcome::Plain(plain())) };
+        if let Some(answer) = smc_send(&sock, fd, &buffers, flags) {
+            return Some(Outcome::Ours(answer));
         }
     }
 }
 
 /// Makes the program's own call if its bytes still go by TCP, and takes part in the
-/// agreement. `None`: they go into the ring.
+/// agreement.
+///
+/// # Errors
+/// It was not made.
 #[inline]
-pub fn send_by_tcp(sock: &Use, fd: i32, plain: impl Fn() -> isize) -> Option<isize> {
+pub fn send_by_tcp(sock: &Use, fd: i32, plain: impl Fn() -> isize) -> Result<isize, Instead> {
+    let word = descriptors::word_of(sock);
+    let plain = || plain::by_number(fd, word, &plain);
     loop {
         match sock.phase() {
             Phase::Smc => {
-                let (conn, slot) = (sock.conn()?, sock.slot()?);
+                let both = sock.conn().zip(sock.slot());
+                let (conn, slot) = both.ok_or(Instead::Ring)?;
                 const BY_RING: u32 = flag::SEND_SWITCHED;
                 // After a reset TCP has nothing more to say: its error was taken.
                 match slot.flags.load(Ordering::Acquire) {
-                    flags if flags & (BY_RING | flag::LEAVES_RING) == BY_RING => return None,
-                    flags if flags & flag::RESET != 0 => return None,
+                    flags if flags & (BY_RING | flag::LEAVES_RING) == BY_RING => {
+                        return Err(Instead::Ring);
+                    }
+                    flags if flags & flag::RESET != 0 => return Err(Instead::Ring),
                     _ => return send_beside_ring(sock, slot, fd, &conn, &plain),
                 }
             }
             Phase::Candidate | Phase::Meeting => {
                 let may_move = meeting::look(sock.sock(), fd, Moment::BeforeSend);
                 if let Some(n) = plain_send(sock, &plain) {
+                    let n = n?;
                     if may_move {
                         meeting::look(sock.sock(), fd, Moment::AfterSend);
                     }
-                    return Some(n);
+                    return Ok(n);
                 }
             }
-            Phase::Offered => return Some(gateway::settled(sock, fd, false, plain)),
+            Phase::Offered => {
+                return gateway::settled(sock, fd, false, plain).ok_or(Instead::Anew);
+            }
             _ => {
-                let n = plain();
+                let n = plain().ok_or(Instead::Anew)?;
                 sock::count_plain(sock, true, n);
-                return Some(n);
+                return Ok(n);
             }
         }
     }
@@ -205,16 +231,18 @@ pub fn send_by_tcp(sock: &Use, fd: i32, plain: impl Fn() -> isize) -> Option<isi
 
 /// The program's own call while nothing is decided; `None` when it has been
 /// decided meanwhile.
-fn plain_send(sock: &Use, plain: &impl Fn() -> isize) -> Option<isize> {
-    let Some(slot) = sock.slot() else { return Some(plain()) };
-    let n = {
-        let _sending = Counted::new(&slot.plain_sends);
-        (sock.phase() != Phase::Smc).then(plain)
+fn plain_send(sock: &Use, plain: &impl Fn() -> Option<isize>) -> Option<Result<isize, Instead>> {
+    let n = match sock.slot() {
+        None => return Some(plain().ok_or(Instead::Anew)),
+        Some(slot) => {
+            let _sending = Counted::new(&slot.plain_sends);
+            (sock.phase() != Phase::Smc).then(plain)?
+        }
     };
     if let Some(n) = n {
         sock::count_plain(sock, true, n);
     }
-    n
+    Some(n.ok_or(Instead::Anew))
 }
 
 fn smc_send(sock: &Use, fd: i32, buffers: &Buffers<'_>, flags: i32) -> Option<Answer> {
@@ -236,12 +264,12 @@ fn send_beside_ring(
     slot: &Slot,
     fd: i32,
     conn: &Conn,
-    plain: &impl Fn() -> isize,
-) -> Option<isize> {
+    plain: &impl Fn() -> Option<isize>,
+) -> Result<isize, Instead> {
     let file = File::of(sock, fd);
     wait::follow_hint(slot, conn, file);
     if slot.flags.load(Ordering::Acquire) & flag::RESET != 0 {
-        return None;
+        return Err(Instead::Ring);
     }
     let under_way = {
         let sending = Held::enter(&slot.send_lock);
@@ -255,12 +283,12 @@ fn send_beside_ring(
             _ => stays(),
         };
         if goes_by_ring {
-            return None;
+            return Err(Instead::Ring);
         }
         // Under the lock: nobody switches while this call is under way.
         Counted::new(&slot.plain_sends)
     };
-    let n = plain();
+    let n = plain().ok_or(Instead::Anew)?;
     if n < 0 {
         control::note_reset_by_tcp(slot, file);
     }
@@ -269,7 +297,7 @@ fn send_beside_ring(
     sock.out_blocked.store(true, Ordering::Relaxed);
     drop(under_way);
     sock::count_plain(sock, true, n);
-    Some(n)
+    Ok(n)
 }
 
 /// The direction has left the ring: not an error number of any system.
@@ -462,61 +490,85 @@ impl RingSend<'_> {
     }
 }
 
-/// Receives into the buffers, by whichever path the connection uses. They are asked for as
-/// in [`send`].
+/// Receives into the buffers, by whichever path the connection uses. They are asked for, and the
+/// answer is `None`, as in [`send`].
+#[inline]
 pub fn receive<'a>(
-    sock: &Use,
     fd: i32,
     buffers: impl Fn() -> Option<Buffers<'a>>,
     flags: i32,
     plain: impl Fn() -> isize,
-) -> Outcome {
+) -> Option<Outcome> {
     loop {
-        if let Some(n) = receive_by_tcp(sock, fd, flags, &plain) {
-            return Outcome::Plain(n);
+        if let Some(n) = young::receive(fd, flags, &plain) {
+            return Some(Outcome::Plain(n));
         }
-        let Some(buffers) = buffers() else { return Outcome::Plain(plain()) };
-        if let Some(answer) = smc_receive(sock, fd, &buffers, flags) {
-            return Outcome::Ours(answer);
+        let sock = descriptors::sock(fd)?;
+        match receive_by_tcp(&sock, fd, flags, &plain) {
+            Ok(n) => return Some(Outcome::Plain(n)),
+            Err(Instead::Anew) => continue,
+            Err(Instead::Ring) => {}
+        }
+        let Some(buffers) = buffers() else { return Some(Outcome::Plain(plain())) };
+        if let Some(answer) = smc_receive(&sock, fd, &buffers, flags) {
+            return Some(Outcome::Ours(answer));
         }
     }
 }
 
 /// Makes the program's own call if its bytes still come by TCP alone, and takes part
-/// in the agreement. `None`: they come by the ledger.
+/// in the agreement.
+///
+/// # Errors
+/// It was not made.
 #[inline]
-pub fn receive_by_tcp(sock: &Use, fd: i32, flags: i32, plain: impl Fn() -> isize) -> Option<isize> {
+pub fn receive_by_tcp(
+    sock: &Use,
+    fd: i32,
+    flags: i32,
+    plain: impl Fn() -> isize,
+) -> Result<isize, Instead> {
+    let word = descriptors::word_of(sock);
+    let plain = || plain::by_number(fd, word, &plain);
     match sock.phase() {
-        Phase::Smc => (flags & libc::MSG_ERRQUEUE != 0).then(plain),
+        Phase::Smc if flags & libc::MSG_ERRQUEUE != 0 => plain().ok_or(Instead::Anew),
+        Phase::Smc => Err(Instead::Ring),
         Phase::Candidate | Phase::Meeting => {
             let may_move = meeting::look(sock.sock(), fd, Moment::BeforeReceive);
             let n = plain_receive(sock, flags, &plain)?;
             if n > 0 && may_move {
                 meeting::look(sock.sock(), fd, Moment::AfterReceive);
             }
-            Some(n)
+            Ok(n)
         }
-        Phase::Offered => Some(gateway::settled(sock, fd, flags & libc::MSG_DONTWAIT != 0, plain)),
+        Phase::Offered => {
+            let dont_wait = flags & libc::MSG_DONTWAIT != 0;
+            gateway::settled(sock, fd, dont_wait, plain).ok_or(Instead::Anew)
+        }
         _ => {
-            let n = plain();
+            let n = plain().ok_or(Instead::Anew)?;
             if flags & libc::MSG_PEEK == 0 {
                 sock::count_plain(sock, false, n);
             }
-            Some(n)
+            Ok(n)
         }
     }
 }
 
-fn plain_receive(sock: &Use, flags: i32, plain: &impl Fn() -> isize) -> Option<isize> {
-    let Some(slot) = sock.slot() else { return Some(plain()) };
+fn plain_receive(
+    sock: &Use,
+    flags: i32,
+    plain: &impl Fn() -> Option<isize>,
+) -> Result<isize, Instead> {
+    let Some(slot) = sock.slot() else { return plain().ok_or(Instead::Anew) };
     let n = {
         let _receiving = Counted::new(&slot.plain_receives);
-        (sock.phase() != Phase::Smc).then(plain)
+        (sock.phase() != Phase::Smc).then(plain).ok_or(Instead::Ring)?
     };
     if let Some(n) = n.filter(|_| flags & libc::MSG_PEEK == 0) {
         sock::count_plain(sock, false, n);
     }
-    n
+    n.ok_or(Instead::Anew)
 }
 
 fn smc_receive(sock: &Use, fd: i32, buffers: &Buffers<'_>, flags: i32) -> Option<Answer> {

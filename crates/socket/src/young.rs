@@ -19,7 +19,9 @@
 //! what it has asked is kept for the object ([`crate::epoll`]).
 
 use crate::descriptors;
+use crate::file;
 use crate::options::Promotion;
+use crate::plain::Noted;
 use crate::pool::{Held, SharedLock};
 use crate::process;
 use crate::sock::{self, Phase, Sock};
@@ -109,7 +111,7 @@ fn may_be_young() -> bool {
 /// Makes the program's own call on a young connection. `None`: it is none, or not any more.
 #[inline]
 pub fn send(fd: i32, plain: impl Fn() -> isize) -> Option<isize> {
-    let inside = enter(fd)?;
+    let (inside, _noted) = enter(fd)?;
     let n = plain();
     count(fd, inside, Direction::Sent, n);
     Some(n)
@@ -118,7 +120,7 @@ pub fn send(fd: i32, plain: impl Fn() -> isize) -> Option<isize> {
 /// The same.
 #[inline]
 pub fn receive(fd: i32, flags: i32, plain: impl Fn() -> isize) -> Option<isize> {
-    let inside = enter(fd)?;
+    let (inside, _noted) = enter(fd)?;
     let n = plain();
     if flags & libc::MSG_PEEK == 0 {
         count(fd, inside, Direction::Received, n);
@@ -127,11 +129,13 @@ pub fn receive(fd: i32, flags: i32, plain: impl Fn() -> isize) -> Option<isize> 
 }
 
 #[inline]
-fn enter(fd: i32) -> Option<Inside<'static>> {
+fn enter(fd: i32) -> Option<(Inside<'static>, Noted)> {
     if !descriptors::is_bare(fd) {
         return None;
     }
-    place(fd)?.enter()
+    let place = place(fd)?;
+    let noted = Noted::before_entering(fd);
+    Some((place.enter()?, noted))
 }
 
 #[inline]
@@ -212,6 +216,9 @@ pub(crate) fn end(fd: i32) -> bool {
         End::Counts(ending) => {
             crate::log!(Info, "connection ends on TCP before it was decided");
             process.count_young(ending);
+            if place.is_in_use() {
+                file::before_number_of_young_goes(fd);
+            }
             false
         }
         End::Grows => {
@@ -300,7 +307,7 @@ mod tests {
     fn a_call_that_has_not_returned_keeps_it_where_it_is() {
         let _alone = alone();
         let (stream, fd) = connect();
-        let inside = enter(fd).unwrap();
+        let (inside, _noted) = enter(fd).unwrap();
         let sock = descriptors::sock(fd).expect("grown up");
         assert!(sock.has_young_calls());
         count(fd, inside, Direction::Received, 7);

@@ -16,19 +16,23 @@
 //! for none, and what a reader gets is one record. Each must come once, unchanged,
 //! and in the order of its writer as far as one reader sees it.
 //!
+//! Behind that come calls that stand right before the kernel, and are kept there, while another
+//! connection is put under their number.
+//!
 //! Nothing here orders the threads but the stream itself: what they share is counted
 //! by relaxed atomics, which for the detector are no order at all. With the argument
 //! `--with-a-race` there is one to be found, or the detector is not at work.
 
+use sidestep_device::sys;
 use sidestep_socket::descriptors::{self, Use};
 use sidestep_socket::options::Options;
 use sidestep_socket::sock::{self, Phase};
 use sidestep_socket::stream::{self, Buffers, Outcome};
-use sidestep_socket::{meeting, process};
+use sidestep_socket::{meeting, process, young};
 use std::cell::UnsafeCell;
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
+use std::os::fd::{AsRawFd, IntoRawFd};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed};
 use std::thread;
 
 /// Bytes of a record: one that fits into a cache line, an ordinary one, and one that
@@ -67,6 +71,11 @@ fn main() {
         crowd(&client, &server, len);
     }
     visits();
+    for start in [Listener::pair, Listener::young_pair] {
+        late_receive(&listener, start);
+        late_send(&listener, start);
+    }
+    call_beside_the_kernel(&listener);
     println!("every record came once, unchanged and in order");
 }
 
@@ -196,6 +205,182 @@ fn warm_up(client: &End, server: &End) {
     }
 }
 
+/// A call was looked up, and stands right before the kernel, when `dup2` puts a connection that has
+/// moved under its number: it goes on with the file with which it began.
+fn late_receive(listener: &Listener, start: fn(&Listener) -> (End, End)) {
+    let (mine, peer) = start(listener);
+    peer.send(b"mine");
+    let mut bytes = [0; 4];
+    let place = bytes.as_mut_ptr() as usize;
+    let taken = across_dup2(listener, mine.fd, |number, plain| {
+        // SAFETY: a buffer of four bytes, of which nothing else is done meanwhile.
+        let call = || unsafe { libc::recv(number, place as *mut _, 4, libc::MSG_DONTWAIT) };
+        answered(stream::receive(number, || None, 0, || plain(&call)))
+    });
+    if let Some(taken) = taken {
+        assert_eq!((taken, &bytes), (4, b"mine"));
+    }
+}
+
+fn late_send(listener: &Listener, start: fn(&Listener) -> (End, End)) {
+    let (mine, peer) = start(listener);
+    let sent = across_dup2(listener, mine.fd, |number, plain| {
+        // SAFETY: a buffer of four bytes.
+        let call = || unsafe { libc::send(number, b"mine".as_ptr().cast(), 4, 0) };
+        answered(stream::send(number, || None, 0, || plain(&call)))
+    });
+    if let Some(sent) = sent {
+        let mut bytes = [0; 4];
+        assert_eq!((sent, peer.receive(&mut bytes), &bytes), (4, 4, b"mine"));
+    }
+}
+
+/// The program's own call, made at a moment of the test's.
+type Plain<'a> = &'a dyn Fn(&dyn Fn() -> isize) -> isize;
+
+/// Has a thread make a call with the number of a connection on TCP, while a moved connection is put
+/// over it when that call has been looked up. `None`: it cannot be kept there.
+fn across_dup2(
+    listener: &Listener,
+    number: i32,
+    call: impl FnOnce(i32, Plain<'_>) -> usize + Send,
+) -> Option<usize> {
+    let (moved, peer) = listener.pair();
+    warm_up(&moved, &peer);
+    let gate = Gate::new()?;
+    let is_over = AtomicBool::new(false);
+    let closing_side = sys::tid();
+    thread::scope(|scope| {
+        let (gate, is_over) = (&gate, &is_over);
+        let caller = scope.spawn(move || {
+            let plain = |call: &dyn Fn() -> isize| {
+                gate.pass();
+                call()
+            };
+            call(number, &plain)
+        });
+        gate.await_guest();
+        scope.spawn(move || {
+            // Until it is over, or waits for the call to be.
+            while !is_over.load(Relaxed) && sys::is_asleep(closing_side) == Ok(false) {
+                thread::yield_now();
+            }
+            gate.open();
+        });
+        let closing = sock::before_put_over(moved.fd, number);
+        // SAFETY: both are open, and the owner of `number` closes what is under it then.
+        assert_eq!(unsafe { libc::dup2(moved.fd, number) }, number);
+        sock::duplicate(moved.fd, number);
+        drop(closing);
+        is_over.store(true, Relaxed);
+        Some(caller.join().expect("the call has found something wrong"))
+    })
+}
+
+/// A page that is not there until it is said to be: a thread that reads it stands outside of the
+/// kernel's calls, and uses no CPU.
+struct Gate {
+    faults: i32,
+    page: usize,
+}
+
+impl Gate {
+    /// `userfaultfd(2)`: its flag for faults in user mode alone, the version of its protocol, and
+    /// the mode of a range that reports pages which are not there.
+    const USER_MODE_ONLY: i32 = 1;
+    const VERSION: u64 = 0xaa;
+    const MISSING: u64 = 1;
+    const UFFDIO_API: u64 = 0xc018_aa3f;
+    const UFFDIO_REGISTER: u64 = 0xc020_aa00;
+    const UFFDIO_ZEROPAGE: u64 = 0xc020_aa04;
+    const LEN: usize = 4096;
+
+    /// `None`: this system has no `userfaultfd`, or forbids it.
+    fn new() -> Option<Self> {
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | Self::USER_MODE_ONLY;
+        // SAFETY: no memory operands.
+        let faults = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) } as i32;
+        if faults < 0 {
+            println!("skipped: no userfaultfd: {}", std::io::Error::last_os_error());
+            return None;
+        }
+        let (access, kind) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a mapping at a new place.
+        let page = unsafe { libc::mmap(std::ptr::null_mut(), Self::LEN, access, kind, -1, 0) };
+        assert_ne!(page, libc::MAP_FAILED);
+        let gate = Self { faults, page: page as usize };
+        gate.tell(Self::UFFDIO_API, &mut [Self::VERSION, 0, 0]);
+        gate.tell(
+            Self::UFFDIO_REGISTER,
+            &mut [gate.page as u64, Self::LEN as u64, Self::MISSING, 0],
+        );
+        Some(gate)
+    }
+
+    fn tell<const N: usize>(&self, request: u64, words: &mut [u64; N]) {
+        // SAFETY: as many words as the request has.
+        let told = unsafe { libc::ioctl(self.faults, request, words.as_mut_ptr()) };
+        assert_eq!(told, 0, "userfaultfd: {}", std::io::Error::last_os_error());
+    }
+
+    /// Waits until it is open.
+    fn pass(&self) {
+        // SAFETY: a byte of the page, which is never unmapped.
+        unsafe { (self.page as *const u8).read_volatile() };
+    }
+
+    /// Waits until a thread stands before it.
+    fn await_guest(&self) {
+        let mut entry = libc::pollfd { fd: self.faults, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry.
+        while unsafe { libc::poll(&raw mut entry, 1, -1) } != 1 {}
+    }
+
+    fn open(&self) {
+        self.tell(Self::UFFDIO_ZEROPAGE, &mut [self.page as u64, Self::LEN as u64, 0, 0]);
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        // SAFETY: it is this one's.
+        unsafe { libc::close(self.faults) };
+    }
+}
+
+/// The kernel has put a connection that has moved over what is none of ours, and the table does not
+/// know yet: a call that begins now is one on that connection.
+fn call_beside_the_kernel(listener: &Listener) {
+    let (moved, peer) = listener.pair();
+    warm_up(&moved, &peer);
+    peer.send(b"mine");
+    let number = std::fs::File::open("/dev/null").expect("it is there").into_raw_fd();
+    let second = End { socket: None, fd: number };
+    let closing = sock::before_put_over(moved.fd, number);
+    // SAFETY: both are open.
+    assert_eq!(unsafe { libc::dup2(moved.fd, number) }, number);
+    let (tid, mut bytes) = (AtomicU32::new(0), [0; 4]);
+    thread::scope(|scope| {
+        let caller = scope.spawn(|| {
+            tid.store(sys::tid(), Relaxed);
+            second.receive(&mut bytes)
+        });
+        let is_waiting =
+            || matches!(tid.load(Relaxed), tid @ 1.. if sys::is_asleep(tid) == Ok(true));
+        while !is_waiting() && !caller.is_finished() {
+            thread::yield_now();
+        }
+        sock::duplicate(moved.fd, number);
+        drop(closing);
+        assert_eq!(caller.join().expect("a call on the connection"), 4);
+    });
+    assert_eq!(&bytes, b"mine");
+    let closing = sock::before_close(number);
+    // SAFETY: it is open, and no one's but ours.
+    unsafe { libc::close(number) };
+    drop(closing);
+}
+
 /// A listening socket, as the library sees one that it was told of.
 struct Listener(TcpListener);
 
@@ -214,6 +399,17 @@ impl Listener {
         let client = TcpStream::connect(address).expect("a connection");
         let (server, _) = self.0.accept().expect("its other end");
         (End::new(client, false), End::new(server, true))
+    }
+
+    /// The same, the client's of which nothing is decided yet.
+    fn young_pair(&self) -> (End, End) {
+        let address = self.0.local_addr().expect("bound");
+        let client = TcpStream::connect(address).expect("a connection");
+        let (server, _) = self.0.accept().expect("its other end");
+        let fd = client.as_raw_fd();
+        young::note_fresh(fd);
+        assert!(young::begin_client(fd, address.port()), "it has an object");
+        (End { socket: Some(client), fd }, End::new(server, true))
     }
 }
 
@@ -243,7 +439,7 @@ impl End {
         let buffers = || unsafe { Buffers::new(&raw const part, 1) };
         // SAFETY: the same buffer.
         let plain = || unsafe { libc::send(self.fd, part.iov_base, part.iov_len, 0) };
-        let sent = answered(stream::send(&self.sock(), self.fd, buffers, 0, plain));
+        let sent = answered(stream::send(self.fd, buffers, 0, plain));
         assert_eq!(sent, bytes.len(), "a blocking send sends all");
     }
 
@@ -253,7 +449,7 @@ impl End {
         let buffers = || unsafe { Buffers::new(&raw const part, 1) };
         // SAFETY: the same buffer.
         let plain = || unsafe { libc::recv(self.fd, part.iov_base, part.iov_len, 0) };
-        answered(stream::receive(&self.sock(), self.fd, buffers, 0, plain))
+        answered(stream::receive(self.fd, buffers, 0, plain))
     }
 }
 
@@ -265,8 +461,8 @@ impl Drop for End {
     }
 }
 
-fn answered(outcome: Outcome) -> usize {
-    match outcome {
+fn answered(outcome: Option<Outcome>) -> usize {
+    match outcome.expect("a socket of ours") {
         Outcome::Plain(n) => usize::try_from(n).expect("TCP moves bytes"),
         Outcome::Ours(answer) => answer.expect("the ring moves bytes"),
     }
