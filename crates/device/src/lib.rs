@@ -76,6 +76,8 @@ mod sync;
 #[cfg(not(loom))]
 pub mod sys;
 #[cfg(not(loom))]
+pub mod unix_diag;
+#[cfg(not(loom))]
 pub mod wake;
 pub mod way;
 pub mod young;

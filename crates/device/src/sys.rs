@@ -303,6 +303,29 @@ pub fn is_on_tmpfs(fd: i32) -> Result<bool> {
     Ok(unsafe { stat.assume_init() }.f_type == libc::TMPFS_MAGIC)
 }
 
+/// The number of an open file's inode.
+pub fn inode(fd: i32) -> Result<u64> {
+    let mut stat = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the kernel fills at most size_of::<stat>() bytes.
+    unsafe { call!(fstat, fd, stat.as_mut_ptr()) }?;
+    // SAFETY: zeroed and then filled.
+    Ok(unsafe { stat.assume_init() }.st_ino)
+}
+
+/// The user of a process, as its directory in `/proc` shows it: root for one that may not be looked
+/// into.
+///
+/// # Errors
+/// There is no such process, or `/proc` does not show it.
+pub fn user_of(pid: u32) -> Result<u32> {
+    let path = proc_path(b"/proc/", pid, b"");
+    let mut stat = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the path ends with a NUL; the kernel fills at most size_of::<stat>() bytes.
+    unsafe { call!(newfstatat, libc::AT_FDCWD, path.as_ptr(), stat.as_mut_ptr(), 0) }?;
+    // SAFETY: zeroed and then filled.
+    Ok(unsafe { stat.assume_init() }.st_uid)
+}
+
 /// A number that a file has no more when another one is put in its place, or it is written.
 pub fn file_stamp(fd: i32) -> Result<u64> {
     let mut stat = MaybeUninit::<libc::stat>::zeroed();
@@ -377,6 +400,13 @@ pub fn unix_datagram() -> Result<i32> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no memory operands.
     unsafe { call!(socket, libc::AF_UNIX, kind, 0) }.map(|fd| fd as i32)
+}
+
+/// A socket that asks the kernel about sockets.
+pub fn sock_diag() -> Result<i32> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    // SAFETY: no memory operands.
+    unsafe { call!(socket, libc::AF_NETLINK, kind, libc::NETLINK_SOCK_DIAG) }.map(|fd| fd as i32)
 }
 
 /// A non-blocking AF_UNIX socket that connects and keeps messages apart.

@@ -25,6 +25,7 @@ use sidestep_device::slab::{self, RINGS_AT, Record, SLAB_LEN, Slab, phase};
 use sidestep_device::sparse::Sparse;
 use sidestep_device::stamp::OTHER_VERSION;
 use sidestep_device::sys::{self, Errno, Received, Sender, UnixName, Whereabouts};
+use sidestep_device::unix_diag;
 use sidestep_device::wake::{self, CHANNELS, Wake};
 use sidestep_proto::fallback::Reason;
 use sidestep_proto::policy;
@@ -787,6 +788,18 @@ impl Group {
         }
         let name = UnixName::new(&mailbox_name(&self.peer));
         sys::connect_unix(self.process.probe, &name) != Err(Errno(libc::ECONNREFUSED))
+            && !self.is_held_by_a_stranger(&name)
+    }
+
+    /// Whether another user has bound the name of a peer that has ended. The peer's children keep its
+    /// mailbox, so that its process is gone says nothing yet. The mailbox was made by the peer's user,
+    /// or by root, who became that user later. A peer of another PID namespace is not asked about, and
+    /// where the kernel does not say, the name is the peer's.
+    fn is_held_by_a_stranger(&self, name: &UnixName) -> bool {
+        let (pid, uid) = (self.peer_pid.load(Ordering::Relaxed), self.peer_user().uid);
+        pid != 0
+            && sys::user_of(pid) != Ok(uid)
+            && unix_diag::owner_of(name).is_ok_and(|owner| ![uid, policy::ROOT].contains(&owner))
     }
 
     /// Whether the peer runs, as far as can be known, and is not about to end. Its mailbox and

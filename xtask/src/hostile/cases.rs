@@ -51,6 +51,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("datagrams", &["python3"], datagrams),
     Case::new("strange-datagrams", &["python3"], strange_datagrams),
     Case::new("sleepers", &["python3"], sleepers),
+    Case { styles: &[Style::Epoll], ..Case::new("squatters", &["python3"], squatters) },
     Case::new("scripted-client", &["python3"], scripted_client),
     Case { styles: &[Style::Epoll], ..Case::new("scripted-server", &["python3"], scripted_server) },
     Case::new("other-user", &[], other_user),
@@ -293,6 +294,41 @@ fn sleepers(stage: &Stage<'_>) -> Result<String> {
         ensure!(!sent.starts_with("sent 0,"), "no descriptor was taken");
         Ok(sent.trim().to_owned())
     })
+}
+
+/// Names of the dead that another user holds, at the end of [`squatters`].
+const NAMES_HELD: usize = 6;
+
+/// Another user binds the names of peers that have ended: what belongs to them is given back all the
+/// same.
+fn squatters(stage: &Stage<'_>) -> Result<String> {
+    if stage.house.launcher.is_plain() {
+        bail!(Lacking("nobody has a mailbox".to_owned()));
+    }
+    must_be_root("another user")?;
+    let mut victim = stage.serve()?;
+    let before = stage.vitals_at_rest(&mut victim)?;
+    let mut squatter = Command::new("python3");
+    squatter.env("PYTHONDONTWRITEBYTECODE", "1").arg(stage.house.scripts.join("squatters.py"));
+    squatter.args(["--pid", &victim.pid().to_string()]);
+    squatter.args(["--uid", &hardship::STRANGER.to_string()]);
+    let mut squatter = Dialogue::start(squatter)?;
+    let mut held = 0;
+    // Whose name it does not see in time is not held.
+    for _ in 0..ATTACKS_MAX {
+        stage.visit(stage.client(&victim, &["steady", "-n", "1", "-t", &seconds(stage, 0.3)]))?;
+        squatter.say("how many?")?;
+        let said = squatter.await_line("holds", HANG)?;
+        let number = said.split_whitespace().nth(1).context("a number")?;
+        held = number.parse::<usize>().with_context(|| said.clone())?;
+        if held >= NAMES_HELD {
+            break;
+        }
+    }
+    ensure!(held >= NAMES_HELD, "the attack had no effect: {held} names");
+    let after = stage.await_rest(&mut victim, &before, LEAK_KB)?;
+    squatter.finish(HANG)?;
+    Ok(format!("{held} names: {before}, then {after}"))
 }
 
 /// The error scenarios of RFC 7609 Appendix C, by a client that is not Sidestep.
