@@ -314,6 +314,51 @@ static void one_shot(struct pair *p)
     close(set);
 }
 
+/* One report until armed again, whatever becomes of the connection meanwhile: it may move, and has
+ * something new to tell before, in the middle and after. */
+static void one_shot_through_a_move(struct pair *p)
+{
+    for (int rearmed = 0; rearmed < 3; rearmed++) {
+        int set = epoll_create1(0);
+        CHECK_EQ(epoll_add(set, p->self.fd, EPOLLIN | EPOLLONESHOT, 1), 0);
+        if (rearmed == 1)
+            CHECK_EQ(epoll_mod(set, p->self.fd, EPOLLIN, 1), 0);
+        if (rearmed > 0)
+            CHECK_EQ(epoll_mod(set, p->self.fd, EPOLLIN | EPOLLONESHOT, 1), 0);
+        arrive(p, 1);
+        CHECK_EQ(one_event(set, 1, HANG_MS), EPOLLIN);
+        for (int i = 0; i < 20; i++) {
+            CHECK_SILENT(set);
+            CHECK_EQ(do_recv(&p->self, 1, 0), 1);
+            CHECK_EQ(do_send(&p->self, 1, 0), 1);
+            CHECK_EQ(peer_do(p, do_recv, 1, 0), 1);
+            arrive(p, 1);
+        }
+        CHECK_SILENT(set);
+        CHECK_EQ(epoll_mod(set, p->self.fd, EPOLLIN | EPOLLONESHOT, 2), 0);
+        CHECK_EQ(one_event(set, 2, HANG_MS), EPOLLIN);
+        CHECK_SILENT(set);
+        CHECK_EQ(do_recv(&p->self, 1, 0), 1);
+        /* Armed in vain, and for all that comes. */
+        CHECK_EQ(epoll_mod(set, p->self.fd, EPOLLIN | EPOLLONESHOT, 3), 0);
+        CHECK_SILENT(set);
+        CHECK_EQ(epoll_mod(set, p->self.fd, EPOLLIN, 4), 0);
+        arrive(p, 1);
+        CHECK_EQ(one_event(set, 4, HANG_MS), EPOLLIN);
+        CHECK_EQ(one_event(set, 4, HANG_MS), EPOLLIN);
+        CHECK_EQ(do_recv(&p->self, 1, 0), 1);
+        CHECK_EQ(epoll_ctl(set, EPOLL_CTL_DEL, p->self.fd, NULL), 0);
+        CHECK_ERRNO(epoll_mod(set, p->self.fd, EPOLLIN | EPOLLONESHOT, 5), ENOENT);
+        CHECK_EQ(epoll_add(set, p->self.fd, EPOLLIN | EPOLLONESHOT, 6), 0);
+        CHECK_ERRNO(epoll_add(set, p->self.fd, EPOLLIN | EPOLLONESHOT, 7), EEXIST);
+        arrive(p, 1);
+        CHECK_EQ(one_event(set, 6, HANG_MS), EPOLLIN);
+        CHECK_SILENT(set);
+        CHECK_EQ(do_recv(&p->self, 1, 0), 1);
+        close(set);
+    }
+}
+
 /* ---- exclusive ------------------------------------------------------------------- */
 
 static void exclusive(struct pair *p)
@@ -883,21 +928,24 @@ static void shared_by_threads(struct pair *p)
     CHECK_EQ(epoll_add(workers_set, p->self.fd, EPOLLIN | EPOLLONESHOT, 1), 0);
     for (int i = 0; i < 3; i++)
         CHECK_EQ(pthread_create(&threads[i], NULL, worker, NULL), 0);
-    for (int i = 1; i <= 5; i++) {
+    enum { EVENTS = 40 };
+    for (int i = 1; i <= EVENTS; i++) {
         arrive(p, 1);
         uint64_t deadline = now_ms() + HANG_MS;
         while (__atomic_load_n(&worker_events, __ATOMIC_SEQ_CST) < i && now_ms() < deadline)
             sleep_ms(1);
         CHECK_EQ(worker_events, i);
         CHECK_EQ(do_recv(&p->self, 1, 0), 1);
-        if (i < 5)
+        CHECK_EQ(do_send(&p->self, 1, 0), 1);
+        CHECK_EQ(peer_do(p, do_recv, 1, 0), 1);
+        if (i < EVENTS)
             CHECK_EQ(epoll_mod(workers_set, p->self.fd, EPOLLIN | EPOLLONESHOT, 1), 0);
     }
     sleep_ms(5); /* for a second report, which must not come */
     workers_stop = true;
     for (int i = 0; i < 3; i++)
         pthread_join(threads[i], NULL);
-    CHECK_EQ(worker_events, 5);
+    CHECK_EQ(worker_events, EVENTS);
     close(workers_set);
 }
 
@@ -993,6 +1041,7 @@ static const struct test tests[] = {
     {"edge_bulk", edge_bulk, ACTIVE_PEER},
     {"edge_ping_pong", edge_ping_pong, ACTIVE_PEER},
     {"one_shot", one_shot, 0},
+    {"one_shot_through_a_move", one_shot_through_a_move, 0},
     {"exclusive", exclusive, 0},
     {"nested", nested, 0},
     {"nested_the_other_way_round", nested_the_other_way_round, 0},

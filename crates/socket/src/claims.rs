@@ -26,10 +26,12 @@ pub enum Of {
     Except,
     /// What `sendmsg` is to send.
     Message,
+    /// The event of `epoll_ctl`.
+    Event,
 }
 
 /// Kinds of claims.
-const KINDS: usize = 5;
+const KINDS: usize = 6;
 
 std::thread_local! {
     static LAST: [Tried; KINDS] = const { [const { Tried::new() }; KINDS] };

@@ -17,6 +17,10 @@
 //! A socket that has no object yet ([`crate::young`]) has no registration here: the kernel's is
 //! the program's, and a [`Watch`] remembers it for the time when there is an object.
 //!
+//! A one-shot registration reports once until the program arms it again, and that is the kernel's
+//! business before the move and ours afterwards. So of a socket on TCP, too, the kernel's registration
+//! carries our tag, and each report passes by here: *reported* is one bit, which whoever reports sets.
+//!
 //! A set whose connections are out of its channel's reach (inherited by `fork`, in
 //! more than four sets, watched through another set) *arms* them one by one before
 //! it sleeps: slower, and always right.
@@ -28,7 +32,7 @@ use crate::file::{File, Naming};
 use crate::pool::{Held, Pool, SharedLock};
 use crate::process::{self, Process};
 use crate::sock::{Conn, Phase, Sock};
-use crate::{Errno, gateway, readiness, wait, young};
+use crate::{Errno, claims, gateway, readiness, wait, young};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::ptr::{NonNull, null_mut};
@@ -91,6 +95,9 @@ pub struct Registration {
     state: AtomicU32,
     /// The kernel's registration carries our tag.
     tagged: AtomicBool,
+    /// It has been one-shot while the socket is on TCP: the kernel's registration is the program's
+    /// but for its data, in the place of which is our tag. So we learn of a report before the move.
+    marked: AtomicBool,
     /// The set's channel does not serve it.
     unreached: AtomicBool,
     /// Bytes that had arrived, and the mask, at the last report.
@@ -287,6 +294,13 @@ impl Wish {
         sys::epoll_ctl_at(epfd, operation, fd, self.0).map_err(|errno| errno.0)
     }
 
+    /// Whether it is to be told once. What cannot be read the kernel refuses.
+    fn is_one_shot(self, operation: i32) -> bool {
+        operation != libc::EPOLL_CTL_DEL
+            && claims::holds(claims::Of::Event, self.0, size_of::<libc::epoll_event>())
+            && self.read().events & EPOLLONESHOT != 0
+    }
+
     /// What is there: the kernel has looked, or is not asked.
     fn read(self) -> libc::epoll_event {
         // SAFETY: the promise of the caller of `control`; epoll_event is packed, so read as a
@@ -363,9 +377,12 @@ impl Watch {
 }
 
 /// `epoll_ctl` on a socket that has no object and needs none for it: the kernel's answer.
-/// `None`: it is none, or it needs one, as it is to be in a second set.
+/// `None`: it is none, or it needs one, as it is to be in a second set or to be told once.
 fn watch(epfd: i32, operation: i32, fd: i32, wish: Wish) -> Option<Result<usize, Errno>> {
     let watch = Some(fd).filter(|fd| crate::descriptors::is_bare(*fd)).and_then(Watch::place)?;
+    if wish.is_one_shot(operation) {
+        return None;
+    }
     let held = Held::enter(young::growing(fd));
     let has_object = young::stage(fd).is_none() || !crate::descriptors::is_bare(fd);
     if !held.is_outermost() || has_object || process::is_borrowed_memory() {
@@ -434,15 +451,44 @@ fn add(epfd: i32, fd: i32, sock: &'static Sock, wish: Wish) -> Result<usize, Err
         registration.wish_for(set, wish);
         return Ok(0);
     }
-    let answer = wish.ask_kernel(epfd, libc::EPOLL_CTL_ADD, fd)?;
-    let set = set_of(epfd).ok_or(UNTRACKED)?;
-    let registration = Registration::make(set, sock, fd, wish.read()).ok_or(UNTRACKED)?;
+    let (set, registration) = match wish.is_one_shot(libc::EPOLL_CTL_ADD) {
+        true => add_one_shot(epfd, fd, sock, wish.read())?,
+        false => {
+            wish.ask_kernel(epfd, libc::EPOLL_CTL_ADD, fd)?;
+            let set = set_of(epfd).ok_or(UNTRACKED)?;
+            (set, Registration::make(set, sock, fd, wish.read()).ok_or(UNTRACKED)?)
+        }
+    };
     match sock.phase() {
         Phase::Smc => registration.take_over(set, sock),
         Phase::Offered => registration.tag(set),
         _ => {}
     }
-    Ok(answer)
+    Ok(0)
+}
+
+/// The kernel may report it as soon as it has it: so it has our tag from the beginning.
+fn add_one_shot(
+    epfd: i32,
+    fd: i32,
+    sock: &'static Sock,
+    wish: libc::epoll_event,
+) -> Result<(&'static Set, &'static Registration), Errno> {
+    let mut operation = libc::EPOLL_CTL_ADD;
+    if crate::descriptors::set(epfd).is_none() {
+        // The kernel knows whether it is a set. Asked for nothing, it reports nothing yet.
+        let nothing = wish.events & (EPOLLONESHOT | EPOLLEXCLUSIVE);
+        kernel_control(epfd, operation, fd, nothing, wish.u64)?;
+        operation = libc::EPOLL_CTL_MOD;
+    }
+    let made = set_of(epfd).and_then(|set| Some((set, Registration::make(set, sock, fd, wish)?)));
+    let Some((set, registration)) = made else {
+        kernel_control(epfd, operation, fd, wish.events, wish.u64)?;
+        return Err(UNTRACKED);
+    };
+    let added = registration.control_marked(set, epfd, operation);
+    added.inspect_err(|_| registration.dissolve())?;
+    Ok((set, registration))
 }
 
 fn modify(epfd: i32, fd: i32, sock: &'static Sock, wish: Wish) -> Result<usize, Errno> {
@@ -451,6 +497,11 @@ fn modify(epfd: i32, fd: i32, sock: &'static Sock, wish: Wish) -> Result<usize, 
     };
     let is_tagged = registration.is_tagged();
     if !is_tagged {
+        let is_marked = registration.marked.load(Ordering::Relaxed)
+            && claims::holds(claims::Of::Event, wish.0, size_of::<libc::epoll_event>());
+        if is_marked || wish.is_one_shot(libc::EPOLL_CTL_MOD) {
+            return registration.modify_marked(set, epfd, wish.read());
+        }
         wish.ask_kernel(epfd, libc::EPOLL_CTL_MOD, fd)?;
     }
     let wish = wish.read();
@@ -591,7 +642,7 @@ pub fn hand_back(old: &'static Sock, new: &'static Sock) {
             registration.dissolve();
             continue;
         }
-        if registration.is_tagged() {
+        if registration.is_tagged() || registration.marked.load(Ordering::Relaxed) {
             registration.untag(set, fd, wish);
         }
         registration.dissolve();
@@ -706,6 +757,7 @@ impl Registration {
             data: AtomicU64::new(wish.u64),
             state: AtomicU32::new(FRESH),
             tagged: AtomicBool::new(false),
+            marked: AtomicBool::new(false),
             unreached: AtomicBool::new(false),
             seen_arrived: AtomicU64::new(0),
             seen_mask: AtomicU32::new(0),
@@ -741,6 +793,11 @@ impl Registration {
         self.tagged.load(Ordering::Relaxed)
     }
 
+    /// The kernel's registration carries our tag, and reports to the program.
+    fn is_marked_only(&self) -> bool {
+        self.marked.load(Ordering::Acquire) && !self.tagged.load(Ordering::Acquire)
+    }
+
     fn open_fd(&self) -> i32 {
         self.open_fd.load(Ordering::Relaxed)
     }
@@ -766,6 +823,48 @@ impl Registration {
         if self.is_tagged() {
             set.queue_and_wake(self);
         }
+    }
+
+    /// `epoll_ctl` with what the program wishes, and our tag in the place of its data.
+    fn control_marked(&self, set: &Set, epfd: i32, operation: i32) -> Result<usize, Errno> {
+        // Before the kernel has the tag, which a thread in the set may be given at once.
+        set.tagged.store(true, Ordering::SeqCst);
+        self.marked.store(true, Ordering::SeqCst);
+        let (fd, events) = (self.fd.load(Ordering::Relaxed), self.events.load(Ordering::Relaxed));
+        kernel_control(epfd, operation, fd, events, core::ptr::from_ref(self) as u64)
+    }
+
+    /// The program modifies it, which is or was one-shot, while the socket is on TCP. It is armed here
+    /// before it is there, or what the kernel reports at once would be taken for a second report.
+    fn modify_marked(&self, set: &Set, epfd: i32, wish: libc::epoll_event) -> Result<usize, Errno> {
+        let before = (self.events.load(Ordering::Relaxed), self.data.load(Ordering::Relaxed));
+        let put = |(events, data): (u32, u64)| {
+            self.events.store(events, Ordering::Relaxed);
+            self.data.store(data, Ordering::Relaxed);
+        };
+        put((wish.events, wish.u64));
+        // AcqRel: who sees it armed sees with what.
+        let state = self.state.fetch_and(!DISABLED, Ordering::AcqRel);
+        self.state.fetch_or(FRESH, Ordering::Relaxed);
+        self.control_marked(set, epfd, libc::EPOLL_CTL_MOD).inspect_err(|_| {
+            put(before);
+            self.state.fetch_or(state & DISABLED, Ordering::Relaxed);
+        })
+    }
+
+    /// Whether a report is the first since it was armed, if it is one-shot.
+    fn is_first_report(&self, events: u32) -> bool {
+        events & EPOLLONESHOT == 0
+            || self.state.fetch_or(DISABLED, Ordering::AcqRel) & DISABLED == 0
+    }
+
+    /// What the kernel has reported of a socket on TCP, for the program. `None`: that is none of it,
+    /// or it was told before.
+    fn report_of_kernel(&self, set: &Set, events: u32) -> Option<libc::epoll_event> {
+        let is_here = self.set().is_some_and(|of| core::ptr::eq(of, set));
+        let is_told = is_here && self.is_first_report(self.events.load(Ordering::Relaxed));
+        let u64 = self.data.load(Ordering::Relaxed);
+        is_told.then_some(libc::epoll_event { events, u64 })
     }
 
     /// The connection has moved: tags the kernel's registration and subscribes the
@@ -875,8 +974,8 @@ impl Registration {
         if mask == 0 {
             return (0, false);
         }
-        if events & EPOLLONESHOT != 0 {
-            self.state.fetch_or(DISABLED, Ordering::Relaxed);
+        if !self.is_first_report(events) {
+            return (0, false);
         }
         (mask, events & (EPOLLET | EPOLLONESHOT) == 0)
     }
@@ -1376,6 +1475,12 @@ impl Set {
                 continue;
             }
             match registration_of(event.u64) {
+                Some(registration) if registration.is_marked_only() => {
+                    if let Some(event) = registration.report_of_kernel(self, event.events) {
+                        events[kept] = event;
+                        kept += 1;
+                    }
+                }
                 Some(registration) => self.on_kernel_event(registration, event.events),
                 None if self.is_quiet(event.u64, depth) => {}
                 None => {
