@@ -2,6 +2,7 @@
 #include "support.h"
 
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
@@ -271,6 +272,56 @@ static void select_limits(struct pair *p)
     CHECK_EQ(select(0, NULL, NULL, NULL, &(struct timeval){0, 1000}), 0); /* a sleep */
 }
 
+enum { FAR = 1 << 16 };
+
+/* Whether select shows both, one of them by a number beyond an fd_set. */
+static bool finds_a_high_one(int fd, int other)
+{
+    unsigned long bits[FAR / 64] = {0};
+    struct timeval none = {0, 0};
+    int high = fcntl(other, F_DUPFD, 1500);
+    if (!CHECK_BETWEEN(high, 1500, FAR - 1))
+        return false;
+    bits[high / 64] |= 1UL << high % 64;
+    bits[fd / 64] |= 1UL << fd % 64;
+    return CHECK_EQ(select(FAR, (fd_set *)bits, NULL, NULL, &none), 2) &&
+           CHECK_EQ(bits[high / 64] >> high % 64 & 1, 1);
+}
+
+/* The kernel looks no further than its table of descriptors is long, whatever nfds says:
+ * select(getdtablesize(), ...) is an old habit, and the sets are shorter. */
+static void select_beyond_the_sets(struct pair *p)
+{
+    enum { PAGE = 4096 };
+    char *pages = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK_EQ(mprotect(pages + PAGE, PAGE, PROT_NONE), 0);
+    fd_set *set = (fd_set *)(pages + PAGE - sizeof(fd_set));
+    int ends[2];
+    CHECK_EQ(pipe(ends), 0);
+    CHECK_EQ(write(ends[1], "x", 1), 1);
+    arrive(p, 1);
+    int fds[] = {p->self.fd, ends[0]};
+    for (int i = 0; i < 2; i++) {
+        struct timeval none = {0, 0};
+        struct timespec no_time = {0, 0};
+        FD_SET(fds[i], set);
+        CHECK_EQ(select(FAR, set, NULL, NULL, &none), 1);
+        CHECK_EQ(FD_ISSET(fds[i], set) != 0, 1);
+        CHECK_EQ(pselect(FAR, NULL, NULL, set, &no_time, NULL), 0);
+        CHECK_EQ(FD_ISSET(fds[i], set), 0);
+        FD_SET(fds[i], set);
+        CHECK_EQ(syscall(SYS_pselect6, FAR, set, NULL, NULL, &no_time, NULL), 1);
+        FD_CLR(fds[i], set);
+    }
+    /* With bits for all that are open it looks at all: in a child, as the table stays long. */
+    pid_t child = fork();
+    if (child == 0)
+        _exit(finds_a_high_one(p->self.fd, ends[0]) ? 0 : 1);
+    CHECK_EQ(await_child(child), 0);
+    close(ends[0]), close(ends[1]);
+    munmap(pages, 2 * PAGE);
+}
+
 /* ---- signal masks ---------------------------------------------------------------- */
 
 static volatile sig_atomic_t signals;
@@ -479,6 +530,7 @@ static const struct test tests[] = {
     {"other_descriptor_wakes", other_descriptor_wakes, SLOW},
     {"select_sets", select_sets, 0},
     {"select_limits", select_limits, 0},
+    {"select_beyond_the_sets", select_beyond_the_sets, 0},
     {"mask_is_atomic", mask_is_atomic, 0},
     {"many_sockets", many_sockets, ALONE},
     {"two_sleepers", two_sleepers, SLOW},

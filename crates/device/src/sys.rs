@@ -509,7 +509,33 @@ pub fn for_each_open(mut f: impl FnMut(i32)) {
     close_number(listing);
 }
 
-/// The same for numbers from 0 on, and for those of the hidden ones, each time up to
+/// Bits in an `fd_set`.
+pub const FD_SETSIZE: usize = 1024;
+
+/// How many bits of its sets `select` may look at, of `nfds`. The kernel looks no further than its
+/// table of descriptors is long, which it doubles when a number lies beyond; many a program names more
+/// bits than its sets have, and relies on it. Hidden descriptors make the table longer, and `select`
+/// would read and write what is behind the sets. So this is what it would look at without them,
+/// `known` being a number that may be open.
+#[must_use]
+pub fn bits_of_select(nfds: usize, known: usize) -> usize {
+    const IN_A_PAGE: usize = FD_SETSIZE / size_of::<usize>();
+    let last = nfds as i32 - 1;
+    if nfds <= FD_SETSIZE || (!is_hidden(last) && fcntl(last, libc::F_GETFD, 0).is_ok()) {
+        return nfds;
+    }
+    let mut highest = known;
+    for_each_open(|fd| {
+        if !is_hidden(fd) {
+            highest = highest.max(fd as usize);
+        }
+    });
+    // `alloc_fdtable` of the kernel's fs/file.c.
+    let table = (highest / IN_A_PAGE + 1).next_power_of_two() * IN_A_PAGE;
+    nfds.min(table.max(FD_SETSIZE))
+}
+
+/// As [`for_each_open`], for numbers from 0 on, and for those of the hidden ones, each time up to
 /// [`GAP`] numbers in a row that are not open: three microseconds each, where `/proc`
 /// takes fifty.
 pub fn for_each_open_before_gap(mut f: impl FnMut(i32)) {

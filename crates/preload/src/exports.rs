@@ -1060,6 +1060,7 @@ export! {
         let timeout = || unsafe { time.as_ref() };
         let is_valid = || timeout().is_none_or(|t| t.tv_sec >= 0 && t.tv_usec >= 0);
         let sets = fd_sets(nfds, read, write, except);
+        let nfds = sets.map_or(nfds, |sets| sets.nfds as i32);
         // SAFETY: the program's sets.
         let Some(sets) = sets.filter(|sets| unsafe { sets.concern_us() } && is_valid()) else {
             // SAFETY: passed on.
@@ -1082,6 +1083,7 @@ export! {
 
     fn pselect(nfds: i32, read: *mut c_void, write: *mut c_void, except: *mut c_void, time: *const libc::timespec, mask: Mask) -> i32 {
         let sets = fd_sets(nfds, read, write, except);
+        let nfds = sets.map_or(nfds, |sets| sets.nfds as i32);
         // SAFETY: null or the program's time.
         let timeout = || unsafe { time.as_ref() };
         // SAFETY: the program's sets.
@@ -1167,6 +1169,7 @@ fn wait_in(
     answer(unsafe { epoll::wait(set, epfd, events, max as usize, timeout(), mask) }) as i32
 }
 
+/// The sets of a `select`, as far as it looks at them; `None` for the kernel to refuse.
 pub(crate) fn fd_sets(
     nfds: i32,
     read: *mut c_void,
@@ -1174,6 +1177,8 @@ pub(crate) fn fd_sets(
     except: *mut c_void,
 ) -> Option<FdSets> {
     let nfds = usize::try_from(nfds).ok()?;
+    let is_far = nfds > sys::FD_SETSIZE && descriptors::are_any();
+    let nfds = if is_far { sys::bits_of_select(nfds, descriptors::highest()) } else { nfds };
     Some(FdSets { read: read.cast(), write: write.cast(), except: except.cast(), nfds })
 }
 

@@ -217,7 +217,8 @@ unsafe fn old_select([nfds, read, write, except, time, _]: Words) -> Option<i64>
     // SAFETY: the program's sets and time.
     unsafe {
         let sets = exports::fd_sets(nfds, read, write, except);
-        if !sets.is_some_and(|sets| sets.concern_us()) || !is_time::<libc::timeval>(time) {
+        let concerns_us = sets.is_some_and(|sets| sets.concern_us() || sets.are_cut(nfds));
+        if !concerns_us || !is_time::<libc::timeval>(time) {
             return None;
         }
         Some(i64::from(exports::select(nfds, read, write, except, time as _)))
@@ -252,7 +253,7 @@ unsafe fn select([nfds, read, write, except, time, sized_mask]: Words) -> Option
     // SAFETY: the program's sets, time and mask.
     unsafe {
         let sets = exports::fd_sets(nfds, read, write, except);
-        let concerns_us = sets.is_some_and(|sets| sets.concern_us());
+        let concerns_us = sets.is_some_and(|sets| sets.concern_us() || sets.are_cut(nfds));
         if !is_mask(mask, size) || !concerns_us || !is_time::<libc::timespec>(time) {
             return None;
         }

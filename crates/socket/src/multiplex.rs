@@ -500,6 +500,12 @@ pub struct FdSets {
 }
 
 impl FdSets {
+    /// Whether they are shorter than the call says.
+    #[must_use]
+    pub fn are_cut(&self, nfds: i32) -> bool {
+        self.nfds < nfds as usize
+    }
+
     /// Whether any descriptor in them needs us. No for the kernel to answer, `EFAULT` included.
     ///
     /// # Safety
