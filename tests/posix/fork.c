@@ -4,7 +4,9 @@
  */
 #include "support.h"
 
+#include <sched.h>
 #include <spawn.h>
+#include <sys/syscall.h>
 
 static char buffer[1000];
 
@@ -519,6 +521,43 @@ static void connect_then_fork(struct pair *p)
     close(listener);
 }
 
+/* A fork that fails leaves nothing behind: a connection moves after it, by whatever call it was
+ * tried, and ends with this process's close. */
+static void fails_to_fork(struct pair *p)
+{
+    (void)p;
+    pid_t child = IN_CHILD({
+        if (unshare(CLONE_NEWPID) < 0) {
+            fprintf(stderr, "fork.c: without CAP_SYS_ADMIN no fork fails for certain\n");
+            _exit(0);
+        }
+        /* A namespace whose first process has ended takes no other. */
+        await_child(IN_CHILD(_exit(0)));
+        unsigned long failed = failures();
+        for (int how = 0; how < 4; how++) {
+            struct pair made;
+            CHECK(pair_open(&made, (struct setting){.place = SAME_THREAD, .client = how % 2}));
+            for (int i = 0; i < 3; i++) {
+                errno = 0;
+                pid_t none = how == 0   ? fork()
+                             : how == 1 ? _Fork()
+                             : how == 2 ? (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL)
+                                        : clone(NULL, NULL, SIGCHLD, NULL);
+                if (!CHECK_EQ(none, -1))
+                    _exit(2);
+                CHECK_EQ(errno, how == 3 ? EINVAL : ENOMEM);
+            }
+            pair_warm(&made);
+            witness_move(made.self.fd);
+            CHECK_EQ(self_close(&made), 0);
+            CHECK_EQ(do_recv_eof(&made.peer, 0, 0), 0);
+            pair_close(&made);
+        }
+        _exit(failures() != failed);
+    });
+    CHECK_EQ(await_child(child), 0);
+}
+
 static const struct test tests[] = {
     {"child_serves", child_serves, ACTIVE_PEER | FAMILIES},
     {"child_does_nothing", child_does_nothing, PROCESS_ONLY},
@@ -542,6 +581,7 @@ static const struct test tests[] = {
     {"fork_per_connection", fork_per_connection, ALONE},
     {"workers_share_listener", workers_share_listener, ALONE},
     {"connect_then_fork", connect_then_fork, ALONE},
+    {"fails_to_fork", fails_to_fork, ALONE},
 };
 
 int main(int argc, char **argv)

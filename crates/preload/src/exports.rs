@@ -31,13 +31,13 @@ pub(crate) fn set_errno(errno: Errno) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-fn errno() -> Errno {
+pub(crate) fn errno() -> Errno {
     // SAFETY: as above.
     unsafe { *libc::__errno_location() }
 }
 
 /// Runs `f`, which is no business of the program, without changing `errno`.
-fn quietly<T>(f: impl FnOnce() -> T) -> T {
+pub(crate) fn quietly<T>(f: impl FnOnce() -> T) -> T {
     let before = errno();
     let result = f();
     set_errno(before);
@@ -856,9 +856,13 @@ fn over(old: i32, new: i32, call: impl Fn() -> i32) -> i32 {
     result
 }
 
-// Other processes. (libc calls us around its own `fork`.)
+// Other processes. (libc calls us around its own `fork`, but does not say what came of it.)
 
 export! {
+    fn fork() -> i32 {
+        fork::fork(plain!(real::fork()))
+    }
+
     fn _Fork() -> i32 {
         fork::around(plain!(real::_Fork()))
     }
@@ -1303,6 +1307,7 @@ alias! {
     fn fcntl64 = fcntl(fd: i32, command: i32, argument: usize) -> i32;
     fn __fcntl = fcntl(fd: i32, command: i32, argument: usize) -> i32;
     fn __poll = poll(fds: *mut libc::pollfd, count: u64, timeout: i32) -> i32;
+    fn __fork = fork() -> i32;
     fn __select = select(nfds: i32, read: *mut c_void, write: *mut c_void, except: *mut c_void, time: *mut libc::timeval) -> i32;
     fn __pipe = pipe(fds: *mut i32) -> i32;
     fn __open = open(path: *const c_char, flags: i32, mode: u32) -> i32;

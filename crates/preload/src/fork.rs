@@ -6,10 +6,16 @@
 //! our memory (a thread, `vfork`) is none of this; nor is one that shares our table of
 //! descriptors only, where whoever closes closes for both.
 //!
+//! A fork that has failed (`RLIMIT_NPROC`) is taken back: no child holds anything. libc does not
+//! tell its handlers, so there the thread's `errno` does. It is 0 before the system call, and what
+//! else may have changed it only has the question put off until `fork` returns.
+//!
 //! That memory is lent by `vfork` is written down ([`process::is_borrowed_memory`]), or
 //! each `close` would have to ask the kernel who it is that closes.
 
+use crate::exports::{errno, quietly, set_errno};
 use crate::real;
+use core::cell::Cell;
 use core::ffi::c_void;
 use sidestep_socket::{epoll, process, sock};
 
@@ -22,26 +28,79 @@ pub(crate) fn watch() {
     unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
 }
 
+/// What this thread is doing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Call {
+    /// No call of `fork`, or one that libc makes by itself.
+    None,
+    /// A call of `fork` by the program.
+    Fork,
+    /// The same, and there may be no child.
+    InDoubt,
+}
+
+std::thread_local! {
+    static CALL: Cell<Call> = const { Cell::new(Call::None) };
+    /// The program's, during a call of `fork`.
+    static ERRNO: Cell<i32> = const { Cell::new(0) };
+}
+
 unsafe extern "C" fn before() {
     sock::before_fork();
+    if CALL.get() == Call::Fork {
+        ERRNO.set(errno());
+        set_errno(0);
+    }
 }
 
 unsafe extern "C" fn in_parent() {
+    if CALL.get() == Call::Fork {
+        if errno() != 0 {
+            return CALL.set(Call::InDoubt);
+        }
+        set_errno(ERRNO.get());
+    }
     process::forked();
 }
 
+/// There is no child.
+fn failed() {
+    sock::after_failed_fork();
+    process::forked();
+}
+
+/// `fork`, made by `make`, during which libc calls the handlers above.
+pub(crate) fn fork(make: impl FnOnce() -> i32) -> i32 {
+    let before = CALL.replace(Call::Fork);
+    let child = make();
+    if CALL.replace(before) == Call::InDoubt {
+        quietly(|| if child < 0 { failed() } else { process::forked() });
+        if child > 0 {
+            set_errno(ERRNO.get());
+        }
+    }
+    child
+}
+
 unsafe extern "C" fn in_child() {
+    if CALL.get() == Call::Fork {
+        set_errno(ERRNO.get());
+    }
     process::forget_after_fork();
     sock::after_fork_in_child();
     epoll::after_fork_in_child();
 }
 
 /// `_Fork`, or a system call to the same effect: `make` returns twice.
-pub(crate) fn around<T: PartialEq + Default>(make: impl FnOnce() -> T) -> T {
+pub(crate) fn around<T: Copy + Into<i64>>(make: impl FnOnce() -> T) -> T {
     sock::before_fork();
     let child = make();
-    // SAFETY: our own handlers, called where libc would.
-    unsafe { if child == T::default() { in_child() } else { in_parent() } };
+    match child.into() {
+        // SAFETY: our own handler, called where libc would.
+        0 => unsafe { in_child() },
+        1.. => process::forked(),
+        _ => quietly(failed),
+    }
     child
 }
 
@@ -76,8 +135,12 @@ pub(crate) unsafe fn clone(
     sock::before_fork();
     // SAFETY: the caller's promise; the child finds the task in its copy of our stack.
     let child = unsafe { real::clone(run, stack, flags, at, parent_tid, tls, child_tid) };
-    // SAFETY: our own handler. The child is in `run`.
-    unsafe { in_parent() };
+    // The child is in `run`.
+    if child < 0 {
+        quietly(failed);
+    } else {
+        process::forked();
+    }
     child
 }
 

@@ -164,6 +164,7 @@ names! {
     fn fdopen(fd: i32, mode: Path) -> *mut libc::FILE;
     fn freopen(path: Path, mode: Path, file: *mut libc::FILE) -> *mut libc::FILE;
     fn fclose(file: *mut libc::FILE) -> i32;
+    fn fork() -> i32;
     fn _Fork() -> i32;
     fn clone(begin: Begin, stack: *mut c_void, flags: i32, argument: *mut c_void, parent_tid: *mut c_void, tls: *mut c_void, child_tid: *mut c_void)
         -> i32;

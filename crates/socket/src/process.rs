@@ -358,6 +358,19 @@ pub(crate) fn count_heir() {
     process.inspect(|process| process.count_heir());
 }
 
+/// The fork has failed: takes back what [`count_heir`] has done. Still no slot is taken or given back,
+/// so it is those slots.
+pub(crate) fn discount_heir() {
+    // SAFETY: set once, never freed.
+    if let Some(process) = unsafe { CURRENT.load(Ordering::Acquire).as_ref() } {
+        process.for_each_slot_in_use(|slot| {
+            let one_less = |holders: u32| holders.checked_sub(1);
+            let _ = slot.holders.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_less);
+        });
+    }
+    all().for_each(Process::forget_unborn);
+}
+
 /// In the parent after a fork.
 pub fn forked() {
     // SAFETY: as above.
@@ -417,6 +430,11 @@ impl Process {
         if let Err(errno) = self.enter() {
             crate::log!(Error, "inherited connections are reset (errno {})", errno.0);
         }
+        self.forget_unborn();
+    }
+
+    /// A child has entered, or there is none.
+    fn forget_unborn(&self) {
         // Release: whoever finds it born finds it entered.
         let born = |unborn: u32| unborn.checked_sub(1);
         let _ = self.state.header().unborn.fetch_update(Ordering::Release, Ordering::Relaxed, born);
@@ -447,10 +465,14 @@ impl Process {
                 self.held_for_fork.fetch_or(1 << at, Ordering::Relaxed);
             }
         }
+        self.for_each_slot_in_use(|slot| _ = slot.holders.fetch_add(1, Ordering::AcqRel));
+    }
+
+    /// Under the locks.
+    fn for_each_slot_in_use(&self, f: impl FnMut(&Slot)) {
         let used = self.state.header().slots_used.load(Ordering::Acquire) as usize;
-        for index in (0..used).filter(|index| self.sock_of_slot(*index).is_some()) {
-            self.state.slot(index).holders.fetch_add(1, Ordering::AcqRel);
-        }
+        let is_in_use = |index: &usize| self.sock_of_slot(*index).is_some();
+        (0..used).filter(is_in_use).map(|index| self.state.slot(index)).for_each(f);
     }
 
     fn make() -> sys::Result<&'static Self> {

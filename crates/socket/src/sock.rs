@@ -1232,13 +1232,26 @@ pub fn before_fork() {
     });
     // After the meetings, which take slots themselves.
     process::count_heir();
-    // Connections that we have inherited ourselves; ours were counted already.
+    for_each_inherited(|slot| _ = slot.holders.fetch_add(1, Ordering::AcqRel));
+}
+
+/// Connections that we have inherited ourselves; those that are ours the process counts.
+fn for_each_inherited(f: impl Fn(&Slot)) {
     descriptors::for_each_sock(|fd, sock| {
         let inherited = |_: &&Slot| !sock.is_at_home() && descriptors::is_first_of(fd, sock);
         if let Some(slot) = sock.slot().filter(inherited) {
-            slot.holders.fetch_add(1, Ordering::AcqRel);
+            f(slot);
         }
     });
+}
+
+/// A fork has failed, and before [`process::forked`]: no child holds anything.
+pub fn after_failed_fork() {
+    let one_less = |holders: u32| holders.checked_sub(1);
+    for_each_inherited(|slot| {
+        let _ = slot.holders.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_less);
+    });
+    process::discount_heir();
 }
 
 /// In the child of a fork.
