@@ -3,6 +3,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use sidestep_rdma::soft::adapter::{DATAGRAM_MAX, Datagram};
 use sidestep_rdma::soft::port::Settings;
 use sidestep_rdma::soft::queue_pair::Peer;
 use sidestep_rdma::soft::{Adapter, Event, Rnic};
+use sidestep_wire::{Psn, QpNumber};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -45,17 +47,23 @@ static COUNTING: Counting = Counting;
 
 const LEN: usize = 64 << 10;
 
+/// A queue pair of each adapter, connected with the other's: their numbers and first PSNs.
+fn connect(mut adapters: [&mut Adapter; 2], addresses: [IpAddr; 2]) -> [(QpNumber, Psn); 2] {
+    let made = adapters.each_mut().map(|adapter| adapter.create());
+    for (end, adapter) in adapters.into_iter().enumerate() {
+        let ((own, _), (qp, first_psn)) = (made[end], made[1 - end]);
+        let peer = Peer { qp, first_psn, mtu: 1024 };
+        assert!(adapter.ready_to_receive(own, addresses[1 - end], peer));
+        adapter.queue_pair(own).unwrap().ready_to_send();
+    }
+    made
+}
+
 #[test]
 fn messages_and_writes_take_no_memory_once_warm() {
     let addresses = ["127.0.9.1", "127.0.9.2"].map(|text| text.parse().unwrap());
     let mut rnics = addresses.map(|address| Rnic::open(address, &Settings::default()).unwrap());
-    let made = rnics.each_mut().map(|rnic| rnic.adapter().create());
-    for (end, rnic) in rnics.iter_mut().enumerate() {
-        let ((own, _), (qp, first_psn)) = (made[end], made[1 - end]);
-        let peer = Peer { qp, first_psn, mtu: 1024 };
-        assert!(rnic.adapter().ready_to_receive(own, addresses[1 - end], peer));
-        rnic.adapter().queue_pair(own).unwrap().ready_to_send();
-    }
+    let made = connect(rnics.each_mut().map(Rnic::adapter), addresses);
     let bytes = Box::leak(vec![0; LEN].into_boxed_slice());
     // SAFETY: leaked, and not used otherwise.
     let memory = Arc::new(unsafe { Shared::new(bytes.as_mut_ptr(), LEN) });
@@ -92,13 +100,7 @@ const PORTS: [u16; 2] = [0xC001, 0xC002];
 fn packets_that_overtake_each_other_take_no_memory_once_warm() {
     let addresses = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap());
     let mut adapters = [0, 1].map(|end| Adapter::new(addresses[end], PORTS[end]));
-    let made = adapters.each_mut().map(Adapter::create);
-    for (end, adapter) in adapters.iter_mut().enumerate() {
-        let ((own, _), (qp, first_psn)) = (made[end], made[1 - end]);
-        let peer = Peer { qp, first_psn, mtu: 1024 };
-        assert!(adapter.ready_to_receive(own, addresses[1 - end], peer));
-        adapter.queue_pair(own).unwrap().ready_to_send();
-    }
+    let made = connect(adapters.each_mut(), addresses);
     let [(first, _), _] = made;
     let mut bytes = [[0; DATAGRAM_MAX]; 2];
     let mut now = Duration::ZERO;
@@ -138,13 +140,7 @@ fn gaps_that_are_never_closed_take_little_memory() {
     let mut bytes = [[0; DATAGRAM_MAX]; 2];
     let before = BYTES.get();
     for _ in 0..1000 {
-        let made = adapters.each_mut().map(Adapter::create);
-        for (end, adapter) in adapters.iter_mut().enumerate() {
-            let ((own, _), (qp, first_psn)) = (made[end], made[1 - end]);
-            let peer = Peer { qp, first_psn, mtu: 1024 };
-            assert!(adapter.ready_to_receive(own, addresses[1 - end], peer));
-            adapter.queue_pair(own).unwrap().ready_to_send();
-        }
+        let made = connect(adapters.each_mut(), addresses);
         let [asking, answering] = &mut adapters;
         let qp = asking.queue_pair(made[0].0).unwrap();
         (0..2).for_each(|id| qp.post_send(id, &[7; 44]).unwrap());
