@@ -149,24 +149,11 @@ pub(crate) fn handed_on(stage: &Stage<'_>) -> Result<String> {
 pub(crate) fn users(stage: &Stage<'_>) -> Result<String> {
     let scene = Scene::set(stage)?;
     let _agent = scene.agent()?;
-    let address = SERVER[0];
     for (server_lists, client_lists, ends) in
         [("", "65534", (0, 6)), ("0", "", (0, 6)), ("0", "65534", (6, 0))]
     {
-        let words = ["server", address, &PORT.to_string()];
-        let mut server = scene.command(Transport::Smc, "early", &words);
-        server.env("SIDESTEP_CONFIG", scene.amended("server", &shared_with(server_lists))?);
-        let mut server = scene.serve_as_nobody(server)?;
-        let words = ["client", address, &PORT.to_string(), &stage.house.seed.to_string()];
-        let mut client = scene.command(Transport::Smc, "early", &words);
-        client.env("SIDESTEP_CONFIG", scene.amended("client", &shared_with(client_lists))?);
-        scene.enclose(&scene.right, &mut client);
-        let mut client = Talker(Dialogue::start(client)?);
-        client.talk("3 40")?;
-        scene
-            .expect(&server, &mut client, ends)
-            .with_context(|| format!("[{server_lists}] and [{client_lists}]"))?;
-        server.must_be_alive()?;
+        let rules = [server_lists, client_lists].map(shared_with);
+        scene.meet(SERVER[0], Scene::serve_as_nobody, &rules, ends)?;
     }
     Ok("both ends have a say".to_owned())
 }
@@ -175,24 +162,11 @@ pub(crate) fn users(stage: &Stage<'_>) -> Result<String> {
 pub(crate) fn roots(stage: &Stage<'_>) -> Result<String> {
     let scene = Scene::set(stage)?;
     let _agent = scene.agent()?;
-    let (address, port) = (SERVER[0], PORT.to_string());
     for (server_lists, client_lists, ends) in
         [("", "", (0, 6)), ("0", "", (0, 6)), ("", "0", (0, 6)), ("0", "0", (6, 0))]
     {
-        let mut server = scene.command(Transport::Smc, "early", &["server", address, &port]);
-        server.env("SIDESTEP_CONFIG", scene.amended("server", &shared_with(server_lists))?);
-        scene.enclose(&scene.left, &mut server);
-        let mut server = Program::start(server, &stage.house.scratch)?;
-        server.await_listener(PORT)?;
-        let words = ["client", address, &port, &stage.house.seed.to_string()];
-        let mut client = scene.command(Transport::Smc, "early", &words);
-        client.env("SIDESTEP_CONFIG", scene.amended("client", &shared_with(client_lists))?);
-        scene.enclose(&scene.right, &mut client);
-        let mut client = Talker(Dialogue::start(client)?);
-        client.talk("3 40")?;
-        scene
-            .expect(&server, &mut client, ends)
-            .with_context(|| format!("[{server_lists}] and [{client_lists}]"))?;
+        let rules = [server_lists, client_lists].map(shared_with);
+        scene.meet(SERVER[0], Scene::serve_as_root, &rules, ends)?;
     }
     Ok("root shares with root elsewhere if both list it".to_owned())
 }
@@ -205,25 +179,12 @@ fn shared_with(users: &str) -> String {
 pub(crate) fn pnet_ids(stage: &Stage<'_>) -> Result<String> {
     let scene = Scene::set(stage)?;
     let _agent = scene.agent()?;
-    let port = PORT.to_string();
     for address in SERVER {
         for (server_has, client_has, ends) in
             [("lo", CABLE, (0, 6)), (CABLE, "lo", (0, 6)), (CABLE, CABLE, (6, 0))]
         {
-            let mut server = scene.command(Transport::Smc, "early", &["server", address, &port]);
-            server.env("SIDESTEP_CONFIG", scene.amended("server", &pnet_id_of(server_has))?);
-            scene.enclose(&scene.left, &mut server);
-            let mut server = Program::start(server, &stage.house.scratch)?;
-            server.await_listener(PORT)?;
-            let words = ["client", address, &port, &stage.house.seed.to_string()];
-            let mut client = scene.command(Transport::Smc, "early", &words);
-            client.env("SIDESTEP_CONFIG", scene.amended("client", &pnet_id_of(client_has))?);
-            scene.enclose(&scene.right, &mut client);
-            let mut client = Talker(Dialogue::start(client)?);
-            client.talk("3 40")?;
-            scene
-                .expect(&server, &mut client, ends)
-                .with_context(|| format!("{address}: {server_has} and {client_has}"))?;
+            let rules = [server_has, client_has].map(pnet_id_of);
+            scene.meet(address, Scene::serve_as_root, &rules, ends)?;
         }
     }
     Ok("IPv4 and IPv6, by the interfaces of both ends".to_owned())
@@ -388,6 +349,30 @@ impl<'a> Scene<'a> {
         self.group.enclose(command);
     }
 
+    /// A server and a client, each with rules of its own, make three connections: so many of their ends
+    /// must be in shared memory and on TCP.
+    fn meet(
+        &self,
+        address: &str,
+        serve: fn(&Self, Command) -> Result<Program>,
+        [of_server, of_client]: &[String; 2],
+        ends: (usize, usize),
+    ) -> Result<()> {
+        let (port, seed) = (PORT.to_string(), self.stage.house.seed.to_string());
+        let mut server = self.command(Transport::Smc, "early", &["server", address, &port]);
+        server.env("SIDESTEP_CONFIG", self.amended("server", of_server)?);
+        let mut server = serve(self, server)?;
+        let words = ["client", address, &port, &seed];
+        let mut client = self.command(Transport::Smc, "early", &words);
+        client.env("SIDESTEP_CONFIG", self.amended("client", of_client)?);
+        self.enclose(&self.right, &mut client);
+        let mut client = Talker(Dialogue::start(client)?);
+        client.talk("3 40")?;
+        self.expect(&server, &mut client, ends)
+            .with_context(|| format!("{address}, {of_server:?} and {of_client:?}"))?;
+        server.must_be_alive()
+    }
+
     fn serve(
         &self,
         namespace: &Namespace,
@@ -395,21 +380,24 @@ impl<'a> Scene<'a> {
         address: &str,
         promotion: &str,
     ) -> Result<Program> {
-        let mut command =
-            self.command(transport, promotion, &["server", address, &PORT.to_string()]);
-        self.enclose(namespace, &mut command);
-        let mut server = Program::start(command, &self.stage.house.scratch)?;
-        server.await_listener(PORT)?;
-        Ok(server)
+        let words = ["server", address, &PORT.to_string()];
+        self.serve_by(namespace, self.command(transport, promotion, &words))
+    }
+
+    fn serve_as_root(&self, command: Command) -> Result<Program> {
+        self.serve_by(&self.left, command)
     }
 
     fn serve_as_nobody(&self, mut command: Command) -> Result<Program> {
         prefix(&mut command, &AS_NOBODY);
-        self.enclose(&self.left, &mut command);
+        self.serve_by(&self.left, command)
+            .map_err(|error| Lacking(format!("no other user: {error:#}")).into())
+    }
+
+    fn serve_by(&self, namespace: &Namespace, mut command: Command) -> Result<Program> {
+        self.enclose(namespace, &mut command);
         let mut server = Program::start(command, &self.stage.house.scratch)?;
-        server
-            .await_listener(PORT)
-            .map_err(|error| Lacking(format!("no other user: {error:#}")))?;
+        server.await_listener(PORT)?;
         Ok(server)
     }
 
