@@ -463,12 +463,17 @@ static void calls_beside_dup2(struct pair *p)
         if (i % 64 == 0)
             sleep_ms(1);
     }
-    for (int i = 0; i < 2; i++)
-        while (get_int(pairs[i].self.fd, SOL_SOCKET, SO_ERROR) == 0 &&
-               poll_once(pairs[i].self.fd, POLLIN, 0))
-            sched_yield();
-    is_over = true;
+    /* What was sent last may still be on its way. */
+    uint64_t deadline = now_ms() + PATIENCE_MS * 10;
     long taken = 0, strange = 0;
+    do {
+        sched_yield();
+        taken = 0;
+        for (int i = 0; i < 4; i++)
+            taken += floods[i].taken;
+    } while (taken < sent && now_ms() < deadline);
+    is_over = true;
+    taken = 0;
     for (int i = 0; i < 4; i++) {
         pthread_join(threads[i], NULL);
         taken += floods[i].taken, strange += floods[i].strange;

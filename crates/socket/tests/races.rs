@@ -260,7 +260,7 @@ fn across_dup2(
             call(number, &plain)
         });
         gate.await_guest();
-        scope.spawn(move || {
+        let porter = scope.spawn(move || {
             // Until it is over, or waits for the call to be.
             while !is_over.load(Relaxed) && sys::is_asleep(closing_side) == Ok(false) {
                 thread::yield_now();
@@ -273,6 +273,7 @@ fn across_dup2(
         sock::duplicate(moved.fd, number);
         drop(closing);
         is_over.store(true, Relaxed);
+        porter.join().expect("it has opened the gate");
         Some(caller.join().expect("the call has found something wrong"))
     })
 }
