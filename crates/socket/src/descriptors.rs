@@ -132,14 +132,12 @@ fn without_object(fd: i32, word: usize) -> Option<Use> {
     }
 }
 
-/// Waits until a descriptor is closed. False: this thread is closing it, or it takes too long.
+/// Waits until a descriptor is closed. False: this thread is closing it, or it takes too long. True says
+/// that it was: by the next look the number may be in the middle of being closed again, which is no
+/// reason to take it for a stranger's.
 #[cold]
 fn outlast_closing(fd: i32) -> bool {
-    if CLOSED_HERE.get() == fd {
-        return false;
-    }
-    file::outlast(PATIENCE, || load(fd) & CLOSING != 0);
-    load(fd) & CLOSING == 0
+    CLOSED_HERE.get() != fd && file::outlast(PATIENCE, || load(fd) & CLOSING != 0)
 }
 
 #[cold]

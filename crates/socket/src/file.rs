@@ -446,13 +446,13 @@ fn outlast_thread(
     match has_arrived(tid) {
         Ok(_) => outlast(PATIENCE, || is_on_its_way() && has_arrived(tid) == Ok(false)),
         Err(_) => outlast(PATIENCE_BLIND, is_on_its_way),
-    }
+    };
 }
 
-/// Waits until something is over.
-pub(crate) fn outlast(patience: Duration, lasts: impl Fn() -> bool) {
+/// Waits until something is over. False: it takes too long.
+pub(crate) fn outlast(patience: Duration, lasts: impl Fn() -> bool) -> bool {
     if !lasts() {
-        return;
+        return true;
     }
     let begin = sys::now_ns();
     for look in 0u32.. {
@@ -462,8 +462,12 @@ pub(crate) fn outlast(patience: Duration, lasts: impl Fn() -> bool) {
             // Nobody wakes it.
             let _ = sys::futex_wait(&AtomicU32::new(0), 0, Some(LOOK_INTERVAL));
         }
-        if !lasts() || sys::now_ns() - begin > patience.as_nanos() as u64 {
-            return;
+        if !lasts() {
+            return true;
+        }
+        if sys::now_ns() - begin > patience.as_nanos() as u64 {
+            return false;
         }
     }
+    false
 }

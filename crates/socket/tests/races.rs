@@ -76,6 +76,7 @@ fn main() {
         late_send(&listener, start);
     }
     call_beside_the_kernel(&listener);
+    calls_between_dup2(&listener);
     println!("every record came once, unchanged and in order");
 }
 
@@ -376,6 +377,49 @@ fn call_beside_the_kernel(listener: &Listener) {
         assert_eq!(caller.join().expect("a call on the connection"), 4);
     });
     assert_eq!(&bytes, b"mine");
+    let closing = sock::before_close(number);
+    // SAFETY: it is open, and no one's but ours.
+    unsafe { libc::close(number) };
+    drop(closing);
+}
+
+/// A number leads to one moved connection or another, and again and again to the next: a call that
+/// waits for one `dup2` may come to itself in the middle of another, and is on one of them all the same.
+fn calls_between_dup2(listener: &Listener) {
+    const ROUNDS: usize = 40_000;
+    const CALLERS: usize = 8;
+    let pairs = [listener.pair(), listener.pair()];
+    pairs.iter().for_each(|(client, server)| warm_up(client, server));
+    // SAFETY: it is open.
+    let number = unsafe { libc::dup(pairs[0].0.fd) };
+    sock::duplicate(pairs[0].0.fd, number);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let call = || {
+            let mut byte = 0u8;
+            let part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+            while !is_over.load(Relaxed) {
+                // SAFETY: one buffer, writable.
+                let buffers = || unsafe { Buffers::new(&raw const part, 1) };
+                let plain = || panic!("it has moved");
+                let outcome = stream::receive(number, buffers, libc::MSG_DONTWAIT, plain);
+                assert!(matches!(outcome, Some(Outcome::Ours(Err(libc::EAGAIN)))), "a stranger's");
+            }
+        };
+        let callers: Vec<_> = (0..CALLERS).map(|_| scope.spawn(call)).collect();
+        for round in 0..ROUNDS {
+            let fd = pairs[round % 2].0.fd;
+            let closing = sock::before_put_over(fd, number);
+            // SAFETY: both are open.
+            assert_eq!(unsafe { libc::dup2(fd, number) }, number);
+            sock::duplicate(fd, number);
+            drop(closing);
+        }
+        is_over.store(true, Relaxed);
+        for caller in callers {
+            caller.join().expect("each call is on one of the two");
+        }
+    });
     let closing = sock::before_close(number);
     // SAFETY: it is open, and no one's but ours.
     unsafe { libc::close(number) };
