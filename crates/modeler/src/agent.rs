@@ -18,7 +18,7 @@ mod protocol;
 mod remote;
 mod serve;
 
-pub use drive::{RunError, RunParts, drive};
+pub use drive::{NeighbourUse, RunError, RunParts, drive};
 pub use local::LocalServers;
 pub use remote::{RemoteError, RemoteServers};
 pub use serve::serve;

@@ -22,6 +22,7 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::contention::Contention;
 use crate::plan::{Model, Transport};
 use crate::result::{self, Cell, Document, Machine, Sample};
 use crate::statistics::{LogDifference, median};
@@ -56,6 +57,8 @@ pub struct CellKey {
     pub transport: Transport,
     /// Receive buffer (RMBE) that was asked for, in bytes; `None`: the default.
     pub rmbe: Option<u32>,
+    /// What else wanted the CPUs.
+    pub contention: Contention,
 }
 
 /// One cell in both documents.
@@ -137,8 +140,8 @@ pub enum CompareError {
     },
     /// There is no cell that both have.
     #[error(
-        "A and B have no workload, model, transport and RMBE in common: measure the same \
-         workloads again"
+        "A and B have no workload, model, transport and RMBE in common under the same \
+         neighbours: measure the same workloads again"
     )]
     NothingInCommon,
     /// The margin is not one.
@@ -302,16 +305,20 @@ impl CellKey {
             model: cell.model,
             transport: cell.transport,
             rmbe: cell.rmbe,
+            contention: cell.contention.clone(),
         }
     }
 }
 
 impl fmt::Display for CellKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { workload, model, transport, rmbe } = self;
+        let Self { workload, model, transport, rmbe, contention } = self;
         write!(f, "{workload} over {transport} ({model}")?;
         if let Some(rmbe) = rmbe {
             write!(f, ", RMBE {rmbe}")?;
+        }
+        if *contention != Contention::NONE {
+            write!(f, ", {contention}")?;
         }
         f.write_str(")")
     }

@@ -21,7 +21,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{self, Child, ChildStderr, ChildStdin, ChildStdout, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -135,6 +135,12 @@ impl Launcher {
     #[cfg(test)]
     fn with_limits(self, limits: Limits) -> Self {
         Self { limits, ..self }
+    }
+
+    /// The executable of which workers and neighbours are made.
+    #[must_use]
+    pub fn sidestep(&self) -> &Path {
+        &self.sidestep
     }
 
     /// How long workers may take.
@@ -274,7 +280,7 @@ fn configuration_file(rmbe_len: u32) -> io::Result<NamedTempFile> {
 }
 
 /// The kernel kills this process when the thread that has forked it ends.
-fn die_with(parent: u32) -> io::Result<()> {
+pub(crate) fn die_with(parent: u32) -> io::Result<()> {
     // SAFETY: neither call takes memory.
     let (set, now) = unsafe {
         (libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL), libc::getppid().cast_unsigned())
@@ -287,7 +293,7 @@ fn die_with(parent: u32) -> io::Result<()> {
     }
 }
 
-fn open_cgroup(path: &std::path::Path) -> Result<File, WorkerError> {
+fn open_cgroup(path: &Path) -> Result<File, WorkerError> {
     let opened = OpenOptions::new().write(true).open(path.join("cgroup.procs"));
     opened.map_err(|reason| WorkerError::Cgroup { path: path.to_owned(), reason })
 }
@@ -570,7 +576,6 @@ mod tests {
     use super::*;
     use crate::control::{Address, Usage};
     use std::ffi::OsStr;
-    use std::path::Path;
 
     fn listening(event: Event) -> Result<Address, Event> {
         match event {

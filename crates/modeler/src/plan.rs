@@ -6,6 +6,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::contention::Contention;
 use crate::workload::Workload;
 
 /// Everything a measurement runs.
@@ -21,7 +22,7 @@ pub struct Plan {
     pub runs: u32,
 }
 
-/// A workload, the model in which it runs, and how its clients behave.
+/// A workload, the model in which it runs, how its clients behave, and beside what.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     /// What the clients do.
@@ -30,6 +31,8 @@ pub struct Entry {
     pub model: Model,
     /// How they behave.
     pub conduct: Conduct,
+    /// What else wants the CPUs meanwhile.
+    pub contention: Contention,
 }
 
 /// How the clients of a workload are made, and the server in the same way.

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::contention::Contention;
 use crate::plan::{Model, Transport};
 
 /// Version of the document's form.
@@ -81,6 +82,9 @@ pub struct Cell {
     pub model: Model,
     /// Receive buffer (RMBE) that was asked for, in bytes; `null`: the default.
     pub rmbe: Option<u32>,
+    /// What else wanted the CPUs.
+    #[serde(default)]
+    pub contention: Contention,
     /// Runs that were measured.
     pub runs: u32,
     /// Transactions per second over the runs.
@@ -99,6 +103,10 @@ pub struct Cell {
     pub server_machine_us_per_tran: Option<f64>,
     /// Context switches, sleeps and wake-ups for one transaction.
     pub waits_per_tran: Waits,
+    /// CPUs that the neighbours had, on average, such as 1.5: median over the runs. They
+    /// are in no other figure.
+    #[serde(default)]
+    pub neighbour_cpus: f64,
     /// What the connections really were.
     pub transport_proof: Proof,
     /// What is wrong with the runs: `bimodal`, `drifting`, `noisy`, `fell back`, each
@@ -242,6 +250,9 @@ pub struct Sample {
     pub server_machine_us_per_tran: Option<f64>,
     /// Waiting.
     pub waits_per_tran: Waits,
+    /// CPUs that the neighbours had, on average.
+    #[serde(default)]
+    pub neighbour_cpus: f64,
 }
 
 /// Transport `a` set against transport `b`: ratios a / b, each the median of the
@@ -254,6 +265,9 @@ pub struct Comparison {
     pub model: Model,
     /// Receive buffer (RMBE) that was asked for, in bytes; `null`: the default.
     pub rmbe: Option<u32>,
+    /// What else wanted the CPUs.
+    #[serde(default)]
+    pub contention: Contention,
     /// What is compared.
     pub a: Transport,
     /// The baseline.

@@ -28,6 +28,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use thiserror::Error;
 
+use crate::contention::Contention;
 use crate::plan::{Conduct, Entry, Extent, Model, Pace};
 use crate::workload::Workload;
 
@@ -171,25 +172,37 @@ impl Suite {
         file::suite(text)
     }
 
-    /// What a measurement of this suite runs. `base` has all that the entries do not
-    /// say themselves; `models` takes the place of their models.
+    /// What a measurement of this suite runs: each workload under each contention. `base`
+    /// has all that the entries do not say themselves; `models` takes the place of their
+    /// models.
     ///
-    /// Results are told apart by workload, model and RMBE. Of entries that become
-    /// alike in these by `base` or `models`, the first stays.
+    /// Results are told apart by workload, model, RMBE and contention. Of entries that
+    /// become alike in these by `base` or `models`, the first stays.
     #[must_use]
-    pub fn entries_with(&self, base: &Conduct, models: Option<&[Model]>) -> Vec<Entry> {
+    pub fn entries_with(
+        &self,
+        base: &Conduct,
+        models: Option<&[Model]>,
+        contentions: &[Contention],
+    ) -> Vec<Entry> {
         let mut seen = HashSet::new();
         let mut entries = Vec::new();
         for entry in &self.entries {
             for &model in models.unwrap_or(&entry.models) {
-                entries.extend(entry.conducts(base).into_iter().map(|conduct| Entry {
-                    workload: entry.workload,
-                    model,
-                    conduct,
-                }));
+                for conduct in entry.conducts(base) {
+                    entries.extend(contentions.iter().map(|contention| Entry {
+                        workload: entry.workload,
+                        model,
+                        conduct: conduct.clone(),
+                        contention: contention.clone(),
+                    }));
+                }
             }
         }
-        entries.retain(|entry| seen.insert((entry.workload, entry.model, entry.conduct.rmbe_len)));
+        let key = |Entry { workload, model, conduct, contention }: &Entry| {
+            (*workload, *model, conduct.rmbe_len, contention.clone())
+        };
+        entries.retain(|entry| seen.insert(key(entry)));
         entries
     }
 }
@@ -249,8 +262,11 @@ const BUILTIN_FILES: [&str; 3] = [
 mod tests {
     use super::*;
 
+    const QUIET: [Contention; 1] = [Contention::NONE];
+
     fn names(suite: &str) -> Vec<String> {
-        let entries = Suite::builtin(suite).unwrap().entries_with(&Conduct::default(), None);
+        let entries =
+            Suite::builtin(suite).unwrap().entries_with(&Conduct::default(), None, &QUIET);
         entries.iter().map(|entry| entry.workload.to_string()).collect()
     }
 
@@ -267,7 +283,7 @@ mod tests {
     #[test]
     fn smc_r_2013_has_its_workloads_in_two_models_and_two_receive_buffers() {
         let suite = Suite::builtin("smc-r-2013").unwrap();
-        let entries = suite.entries_with(&Conduct::default(), None);
+        let entries = suite.entries_with(&Conduct::default(), None, &QUIET);
         let shown: Vec<_> = entries
             .iter()
             .map(|entry| (entry.workload.to_string(), entry.model, entry.conduct.rmbe_len))
@@ -310,7 +326,7 @@ mod tests {
     fn a_stand_in_for_an_application_gets_no_verdicts() {
         let suite = Suite::builtin("friendly-bank").unwrap();
         assert!(!suite.context.is_empty());
-        for entry in suite.entries_with(&Conduct::default(), None) {
+        for entry in suite.entries_with(&Conduct::default(), None, &QUIET) {
             assert!(!published::comparable(&entry.conduct), "{}", entry.workload);
         }
         assert!(suite.entries.iter().all(|entry| entry.published.is_empty()));
@@ -325,7 +341,7 @@ mod tests {
         const TRANSPORTS: u32 = 2;
         const START: Duration = Duration::from_millis(300);
         for suite in builtins() {
-            let entries = suite.entries_with(&Conduct::default(), None);
+            let entries = suite.entries_with(&Conduct::default(), None, &QUIET);
             let run = |entry: &Entry| match entry.conduct.extent {
                 Extent::Time { warmup, measured } => START + warmup + measured,
                 Extent::Count { .. } => panic!("{}: a count has no end", entry.workload),
@@ -367,8 +383,9 @@ mod tests {
             rmbe_len: Some(512 << 10),
         };
         let workload = "RR8(1024/2048)".parse().unwrap();
-        let entry = Entry { workload, model: Model::EventLoop, conduct: expected };
-        assert_eq!(suite.entries_with(&base, None), [entry]);
+        let contention = Contention::NONE;
+        let entry = Entry { workload, model: Model::EventLoop, conduct: expected, contention };
+        assert_eq!(suite.entries_with(&base, None, &QUIET), [entry]);
     }
 
     #[test]
@@ -386,7 +403,7 @@ mod tests {
             ipv6: true,
             rmbe_len: Some(32 << 10),
         };
-        let entries = suite.entries_with(&base, None);
+        let entries = suite.entries_with(&base, None, &QUIET);
         assert_eq!(entries.len(), 1);
         assert_eq!((entries[0].model, &entries[0].conduct), (Model::Threads, &base));
     }
@@ -396,7 +413,7 @@ mod tests {
         let suite = mine("[[entry]]\nworkload = \"RR1(1B/1B)\"\nduration = \"2s\"");
         let count = Extent::Count { warmup: 1, measured: 10 };
         let base = Conduct { extent: count, ..Conduct::default() };
-        assert_eq!(suite.entries_with(&base, None)[0].conduct.extent, count);
+        assert_eq!(suite.entries_with(&base, None, &QUIET)[0].conduct.extent, count);
     }
 
     #[test]
@@ -415,7 +432,7 @@ mod tests {
             "#,
         );
         let models = [Model::Processes, Model::EventLoop, Model::Processes];
-        let entries = suite.entries_with(&Conduct::default(), Some(&models));
+        let entries = suite.entries_with(&Conduct::default(), Some(&models), &QUIET);
         let shown: Vec<_> = entries
             .iter()
             .map(|entry| (entry.workload.clients, entry.model, entry.conduct.chunk_len))
@@ -440,7 +457,11 @@ mod tests {
         );
         let rmbes = |rmbe_len| -> Vec<Option<u32>> {
             let base = Conduct { rmbe_len, ..Conduct::default() };
-            suite.entries_with(&base, None).iter().map(|entry| entry.conduct.rmbe_len).collect()
+            suite
+                .entries_with(&base, None, &QUIET)
+                .iter()
+                .map(|entry| entry.conduct.rmbe_len)
+                .collect()
         };
         assert_eq!(rmbes(None), [None, Some(1 << 20), Some(64 << 10)]);
         assert_eq!(rmbes(Some(1 << 20)), [Some(1 << 20), Some(64 << 10)]);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use jiff::SignedDuration;
+use sidestep_modeler::contention::Neighbours;
 use sidestep_modeler::plan::{Model, Transport};
 
 use crate::options::{RmbeSize, parse_size};
@@ -40,6 +41,9 @@ pub(crate) enum BenchCommand {
     /// A measured program; `bench` and `serve` start it and speak to it in lines of JSON
     #[command(hide = true)]
     Worker,
+    /// An endless loop beside the measured programs; `bench --neighbours` starts it
+    #[command(hide = true)]
+    Neighbour,
 }
 
 /// What is measured, and how.
@@ -71,6 +75,11 @@ pub(crate) struct MeasureArgs {
         default_value = "tcp,smc"
     )]
     pub(crate) over: Vec<Transport>,
+
+    /// Endless loops that compete for the CPUs: K, K:nice=N or K:idle (SCHED_IDLE); several levels
+    /// with commas, such as 0,2,4, measure each workload beside each [default: none]
+    #[arg(long, value_name = "K", value_delimiter = ',', conflicts_with = "server")]
+    pub(crate) neighbours: Vec<Neighbours>,
 
     /// Runs of each workload over each transport
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]

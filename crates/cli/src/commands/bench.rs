@@ -19,6 +19,7 @@ use sidestep_modeler::agent;
 use sidestep_modeler::certificate::{Certificate, own_cpu_us};
 use sidestep_modeler::compare::{self, CompareError};
 use sidestep_modeler::launch::Launcher;
+use sidestep_modeler::neighbours;
 use sidestep_modeler::plan::Transport;
 use sidestep_modeler::report::json::{self, ReadError};
 use sidestep_modeler::report::{Output, OutputError, html, table};
@@ -43,6 +44,10 @@ pub(crate) fn execute(args: &BenchArgs) -> i32 {
         Some(BenchCommand::Compare(args)) => compare(args),
         Some(BenchCommand::Report(args)) => report(args),
         Some(BenchCommand::Worker) => return work(),
+        Some(BenchCommand::Neighbour) => {
+            neighbours::run();
+            return 0;
+        }
     };
     done.unwrap_or_else(|error| {
         output::complain("bench", &error);
@@ -93,6 +98,8 @@ fn measure(args: &MeasureArgs) -> Result<i32, Failure> {
     let mut progress = Progress::new();
     let outcome = Session::new(&chosen.plan, &mut bench, &mut progress)
         .run(&|workload, rmbe, a, b, ours| chosen.published(workload, rmbe, a, b, ours));
+    // Neighbours have ended and been counted before the CPU time is summed up.
+    drop(bench);
     let incomplete = outcome.failures.iter().any(|failure| failure.given_up);
     let machine = certificate.finish(own_cpu_us() - used);
     let mut document =

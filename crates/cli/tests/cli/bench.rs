@@ -1,9 +1,13 @@
 //! `sidestep bench`: real runs, short ones, and what it says when there can be none.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use procfs::process::{Process, Stat};
+use serde_json::{Value, json};
 
 use crate::support::{Place, outcome};
 use crate::talk::Talk;
@@ -119,13 +123,15 @@ fn a_result_is_equivalent_to_itself_and_can_be_shown_again() {
 #[test]
 fn what_cannot_be_measured_is_said_before_anything_runs() {
     let place = Place::new();
-    let cases: [(&[&str], i32, &str); 7] = [
+    let cases: [(&[&str], i32, &str); 9] = [
         (&[], 2, "nothing to measure"),
         (&["RR10(2KB/2KX)"], 2, "^"),
         (&["--suite", "no-such"], 2, "smc-r-2013"),
         (&["--json", "/proc/no/such.json", "RR1(1B/1B)"], 1, "/proc/no"),
         (&["--server", "127.0.0.1:1", "RR1(1B/1B)"], 1, "sidestep bench serve"),
         (&["--server", "127.0.0.1:1", "--over", "unix", "RR1(1B/1B)"], 1, "one host"),
+        (&["--neighbours", "2:nice=40", "RR1(1B/1B)"], 2, "from -20 to 19"),
+        (&["--neighbours", "2", "--server", "h:1", "RR1(1B/1B)"], 2, "cannot be used with"),
         (&["compare", "absent.json", "absent.json"], 2, "absent.json"),
     ];
     for (arguments, expected, part) in cases {
@@ -171,6 +177,73 @@ fn probe_predicts_what_is_asked_and_refuses_what_has_no_meaning() {
     let (status, _, errors) = outcome(place.sidestep(None).args(["probe", "RR10(2KB)"]));
     assert_eq!(status, Some(2));
     assert!(errors.contains('^'), "{errors}");
+}
+
+#[test]
+fn neighbours_run_beside_every_transport_and_are_told() {
+    let place = Place::new();
+    let mut command = with_neighbours(&place, &["--neighbours", "0,2,1:nice=19,1:idle"]);
+    command.args(SHORT).args(["--over", "tcp,unix", "RR2(1B/1B)"]);
+    let (status, result) = measure(&mut command, &place);
+    assert_eq!(status, Some(0));
+    let of = |kind: &str| -> Vec<Value> {
+        let all = result[kind].as_array().unwrap().iter();
+        all.map(|one| one["contention"]["neighbours"].clone()).collect()
+    };
+    let levels = [
+        json!({"count": 0, "priority": "same"}),
+        json!({"count": 2, "priority": "same"}),
+        json!({"count": 1, "priority": {"nice": 19}}),
+        json!({"count": 1, "priority": "idle"}),
+    ];
+    assert_eq!(of("comparisons"), levels);
+    assert_eq!(of("results"), levels.iter().flat_map(|it| [it; 2]).cloned().collect::<Vec<_>>());
+    assert_eq!(result["results"][0]["neighbour_cpus"], 0.0);
+    assert_eq!(neighbours(&place).len(), 0, "they end with the measurement");
+}
+
+/// The loops use CPU time while the measurement lasts, and end even if it is killed.
+#[test]
+fn neighbours_do_not_outlive_a_measurement_that_is_killed() {
+    let place = Place::new();
+    let mut command = with_neighbours(&place, &["--neighbours", "3", "--duration", "10m"]);
+    let mut bench = command.args(["--over", "tcp", "RR1(1B/1B)"]).spawn().unwrap();
+    wait_until("three of them run", || {
+        let used: Vec<_> = neighbours(&place).iter().map(|it| it.utime).collect();
+        used.len() == 3 && used.iter().all(|ticks| *ticks >= 2)
+    });
+    bench.kill().unwrap();
+    bench.wait().unwrap();
+    wait_until("they have ended", || neighbours(&place).is_empty());
+}
+
+/// `sidestep bench OPTIONS`, whose neighbours are known by their environment.
+fn with_neighbours(place: &Place, options: &[&str]) -> Command {
+    let mut command = bench(place, options);
+    command.env(MARK, place.path());
+    command
+}
+
+/// The neighbours that a test has started, with what they have used.
+fn neighbours(place: &Place) -> Vec<Stat> {
+    let all = procfs::process::all_processes().unwrap().flatten();
+    let is_ours = |process: &Process| {
+        let is_neighbour =
+            process.cmdline().is_ok_and(|it| it.ends_with(&["neighbour".to_owned()]));
+        let mark = process.environ().ok().and_then(|mut it| it.remove(OsStr::new(MARK)));
+        is_neighbour && mark.as_deref() == Some(place.path().as_os_str())
+    };
+    all.filter(is_ours).filter_map(|process| process.stat().ok()).collect()
+}
+
+const MARK: &str = "SIDESTEP_TEST_PLACE";
+
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "not within two minutes: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// `sidestep bench serve`, until it is dropped.

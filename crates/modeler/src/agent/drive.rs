@@ -15,6 +15,7 @@ use crate::control::{
     Address, ClientReport, Command, Event, Job, Role, ServerSide, SideSample, Usage, Witness,
 };
 use crate::launch::{Crew, Launcher, Limits, WorkerError};
+use crate::neighbours::{LoopError, Loops};
 use crate::plan::{Entry, Extent, Model, Transport};
 use crate::worker::clock::now_ns;
 
@@ -30,6 +31,17 @@ pub struct RunParts {
     pub server: SideSample,
     /// The server's side is on another host: the two `machine`s are different ones.
     pub remote: bool,
+    /// Of the neighbours.
+    pub neighbours: NeighbourUse,
+}
+
+/// CPU time of the neighbours between two looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NeighbourUse {
+    /// All of theirs, in nanoseconds.
+    pub cpu_ns: u64,
+    /// From look to look, in nanoseconds.
+    pub elapsed_ns: u64,
 }
 
 /// Why a run failed. No worker is left.
@@ -46,9 +58,11 @@ pub enum RunError {
     Witness(io::Error),
     #[error("cannot read the CPU times of this host: {0}")]
     Machine(io::Error),
+    #[error(transparent)]
+    Neighbours(#[from] LoopError),
 }
 
-/// Makes one run of an entry over a transport.
+/// Makes one run of an entry over a transport, beside these neighbours.
 ///
 /// # Errors
 /// A worker of either side failed, or did not do its part in time.
@@ -56,11 +70,12 @@ pub fn drive(
     servers: &mut dyn ServerSide,
     launcher: &Launcher,
     witness: &dyn Witness,
+    neighbours: &mut Loops,
     entry: &Entry,
     transport: Transport,
 ) -> Result<RunParts, RunError> {
     let run = Run { launcher, witness, entry, transport };
-    let measured = run.measure(servers);
+    let measured = run.measure(servers, neighbours);
     // Whatever came of it, the servers end; why a client failed, they may know.
     match (measured, servers.stop()) {
         (Ok(parts), Ok(())) => Ok(parts),
@@ -78,7 +93,11 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn measure(&self, servers: &mut dyn ServerSide) -> Result<RunParts, RunError> {
+    fn measure(
+        &self,
+        servers: &mut dyn ServerSide,
+        neighbours: &mut Loops,
+    ) -> Result<RunParts, RunError> {
         let limits = self.launcher.limits();
         let addresses =
             servers.start(self.transport, &self.server_jobs()).map_err(RunError::Servers)?;
@@ -94,28 +113,35 @@ impl Run<'_> {
             Event::Warm => Ok(()),
             other => Err(other),
         })?;
-        let before = self.look(servers, &clients)?;
+        let before = self.look(servers, &clients, neighbours)?;
         let reports = clients.gather("report", measured, |event| match event {
             Event::Report(report) => Ok(*report),
             other => Err(other),
         })?;
-        let after = self.look(servers, &clients)?;
+        let after = self.look(servers, &clients, neighbours)?;
         clients.end()?;
 
         let usage = reports.iter().fold(Usage::default(), |sum, report| sum + report.usage);
         let client = SideSample { usage, ..after.client.since(before.client) };
         let server = after.server.since(before.server);
-        Ok(RunParts { reports, client, server, remote: servers.is_remote() })
+        let neighbours = after.neighbours.since(before.neighbours);
+        Ok(RunParts { reports, client, server, remote: servers.is_remote(), neighbours })
     }
 
-    fn look(&self, servers: &mut dyn ServerSide, clients: &Crew) -> Result<Look, RunError> {
+    fn look(
+        &self,
+        servers: &mut dyn ServerSide,
+        clients: &Crew,
+        neighbours: &mut Loops,
+    ) -> Result<Look, RunError> {
         let server = servers.sample().map_err(RunError::Servers)?;
         let client = SideSample {
             usage: Usage::default(),
             evidence: evidence(self.witness, self.transport, clients).map_err(RunError::Witness)?,
             machine: machine_cpu().map_err(RunError::Machine)?,
         };
-        Ok(Look { client, server })
+        let neighbours = NeighbourUse { cpu_ns: neighbours.cpu_ns()?, elapsed_ns: now_ns() };
+        Ok(Look { client, server, neighbours })
     }
 
     fn server_jobs(&self) -> Vec<Job> {
@@ -143,7 +169,7 @@ impl Run<'_> {
     }
 
     fn job(&self, number: u32, role: Role) -> Job {
-        let Entry { workload, model, conduct } = self.entry;
+        let Entry { workload, model, conduct, .. } = self.entry;
         let connections = workload.clients / self.workers();
         Job {
             role,
@@ -159,6 +185,18 @@ impl Run<'_> {
 struct Look {
     client: SideSample,
     server: SideSample,
+    /// Since they started; `elapsed_ns` is the moment of the look.
+    neighbours: NeighbourUse,
+}
+
+impl NeighbourUse {
+    /// What was used since an earlier look at the same neighbours.
+    fn since(self, earlier: Self) -> Self {
+        Self {
+            cpu_ns: self.cpu_ns.saturating_sub(earlier.cpu_ns),
+            elapsed_ns: self.elapsed_ns.saturating_sub(earlier.elapsed_ns),
+        }
+    }
 }
 
 impl SideSample {
@@ -202,7 +240,7 @@ mod tests {
     ) -> Result<RunParts, RunError> {
         let launcher = fake.launcher();
         let mut servers = LocalServers::new(&launcher, witness);
-        drive(&mut servers, &launcher, witness, entry, transport)
+        drive(&mut servers, &launcher, witness, &mut Loops::default(), entry, transport)
     }
 
     #[test]
@@ -297,7 +335,9 @@ mod tests {
         let mut servers = RemoteServers::connect(&address, launcher.limits()).unwrap();
         for _ in 0..2 {
             let entry = entry(Model::Processes, 2);
-            let parts = drive(&mut servers, &launcher, &witness, &entry, Transport::Smc).unwrap();
+            let none = &mut Loops::default();
+            let parts =
+                drive(&mut servers, &launcher, &witness, none, &entry, Transport::Smc).unwrap();
             assert!(parts.remote);
             assert_eq!(parts.server.usage.user_us, 200);
             assert_eq!(parts.reports.len(), 2);

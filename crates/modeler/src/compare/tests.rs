@@ -1,6 +1,7 @@
 //! Verdicts on constructed documents.
 
 use super::*;
+use crate::contention::Contention;
 use crate::result::{CpuCost, Remark, RemarkKind, Response};
 
 /// Five runs that scatter by about 1 %.
@@ -15,6 +16,7 @@ fn cell(workload: &str, transport: Transport, samples: Vec<Sample>) -> Cell {
         transport,
         model: Model::Threads,
         rmbe: None,
+        contention: Contention::NONE,
         runs: samples.len() as u32,
         tps: result::Spread::default(),
         mb_per_s: 0.0,
@@ -23,6 +25,7 @@ fn cell(workload: &str, transport: Transport, samples: Vec<Sample>) -> Cell {
         machine_us_per_tran: 0.0,
         server_machine_us_per_tran: None,
         waits_per_tran: result::Waits::default(),
+        neighbour_cpus: 0.0,
         transport_proof: result::Proof::default(),
         remarks: Vec::new(),
         percentiles: Vec::new(),
@@ -167,6 +170,25 @@ fn cells_are_matched_by_workload_model_transport_and_rmbe() {
     );
     assert_eq!(names(report.only_a.iter().collect()), ["RR1(1B/1B) over tcp (threads)"]);
     assert_eq!(names(report.only_b.iter().collect()), ["RR1(1B/1B) over tcp (event-loop)"]);
+}
+
+#[test]
+fn cells_beside_other_neighbours_are_not_compared() {
+    let beside = |neighbours: &str| Cell {
+        contention: Contention { neighbours: neighbours.parse().unwrap() },
+        ..cell("RR1(1B/1B)", Transport::Smc, runs(&STEADY, USUAL))
+    };
+    let (a, b) =
+        (document(vec![beside("2"), beside("4")]), document(vec![beside("4:idle"), beside("2")]));
+    let report = compared(&a, &b);
+    let names = |keys: &[CellKey]| keys.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(report.cells.len(), 1);
+    assert_eq!(report.cells[0].key.to_string(), "RR1(1B/1B) over smc (threads, 2 neighbours)");
+    assert_eq!(names(&report.only_a), ["RR1(1B/1B) over smc (threads, 4 neighbours)"]);
+    assert_eq!(
+        names(&report.only_b),
+        ["RR1(1B/1B) over smc (threads, 4 neighbours of SCHED_IDLE)"]
+    );
 }
 
 #[test]

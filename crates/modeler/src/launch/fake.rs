@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use super::{Launcher, Limits};
+use crate::contention::Contention;
 use crate::control::{Address, Job, Role};
 use crate::plan::{Conduct, Entry, Extent, Model};
 use crate::workload::{Kind, Workload};
@@ -100,11 +101,11 @@ pub(crate) fn entry(model: Model, clients: u32) -> Entry {
     let workload = Workload { kind, clients, request_len, reply_len };
     let conduct =
         Conduct { extent: Extent::Count { warmup: 0, measured: 1 }, ..Conduct::default() };
-    Entry { workload, model, conduct }
+    Entry { workload, model, conduct, contention: Contention::NONE }
 }
 
 pub(crate) fn job(role: Role) -> Job {
-    let Entry { workload, model, conduct } = entry(Model::Threads, 1);
+    let Entry { workload, model, conduct, .. } = entry(Model::Threads, 1);
     Job { role, workload, model, connections: 1, first_client: 0, conduct }
 }
 

@@ -1,5 +1,6 @@
 //! Blocks: the transports of one workload, beside each other.
 
+use crate::contention::Contention;
 use crate::plan::{Model, Transport};
 use crate::report::units;
 use crate::result::{Cell, Comparison, Document, RemarkKind};
@@ -18,6 +19,7 @@ pub(super) struct Key<'a> {
     pub(super) workload: &'a str,
     pub(super) model: Model,
     pub(super) rmbe: Option<u32>,
+    pub(super) contention: &'a Contention,
 }
 
 /// A transport of a block.
@@ -57,15 +59,18 @@ impl<'a> Block<'a> {
 
 impl<'a> Key<'a> {
     pub(super) fn of(cell: &'a Cell) -> Self {
-        Self { workload: &cell.workload, model: cell.model, rmbe: cell.rmbe }
+        let Cell { workload, model, rmbe, contention, .. } = cell;
+        Self { workload, model: *model, rmbe: *rmbe, contention }
     }
 
-    /// What stands beside the workload's name: `threads, RMBE 256 KiB`.
+    /// What stands beside the workload's name: `threads, RMBE 256 KiB, 2 neighbours`.
     pub(super) fn circumstances(&self) -> String {
-        match self.rmbe {
-            Some(rmbe) => format!("{}, RMBE {}", self.model, units::memory(u64::from(rmbe))),
-            None => self.model.to_string(),
+        let mut words = vec![self.model.to_string()];
+        words.extend(self.rmbe.map(|rmbe| format!("RMBE {}", units::memory(u64::from(rmbe)))));
+        if *self.contention != Contention::NONE {
+            words.push(self.contention.to_string());
         }
+        words.join(", ")
     }
 }
 
@@ -128,7 +133,8 @@ pub(super) fn label(kind: RemarkKind) -> &'static str {
 
 fn comparison<'a>(document: &'a Document, cell: &Cell) -> Option<&'a Comparison> {
     document.comparisons.iter().find(|c| {
-        let key = Key { workload: &c.workload, model: c.model, rmbe: c.rmbe };
+        let Comparison { workload, model, rmbe, contention, .. } = c;
+        let key = Key { workload, model: *model, rmbe: *rmbe, contention };
         key == Key::of(cell) && c.a == cell.transport
     })
 }

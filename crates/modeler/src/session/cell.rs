@@ -78,6 +78,7 @@ impl<'a> Series<'a> {
             transport: self.transport,
             model: self.entry.model,
             rmbe: self.entry.conduct.rmbe_len,
+            contention: self.entry.contention.clone(),
             runs: self.samples.len() as u32,
             tps: spread(&self.each(|sample| sample.tps)),
             mb_per_s: self.median(|sample| sample.mb_per_s),
@@ -87,6 +88,7 @@ impl<'a> Series<'a> {
             server_machine_us_per_tran: (!server_machine.is_empty())
                 .then(|| median(&server_machine)),
             waits_per_tran: self.waits(),
+            neighbour_cpus: self.median(|sample| sample.neighbour_cpus),
             remarks: self.remarks(),
             percentiles: self.percentiles(),
             transport_proof: self.proof,

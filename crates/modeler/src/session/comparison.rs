@@ -1,6 +1,7 @@
 //! A transport against the baseline, pair by pair.
 
 use super::PublishedFor;
+use crate::contention::Contention;
 use crate::plan::Entry;
 use crate::result::{Cell, Comparison, Figure, Sample};
 use crate::statistics::{Ratio, paired_ratio};
@@ -37,6 +38,7 @@ pub(super) fn comparison(
         workload: a.workload.clone(),
         model: entry.model,
         rmbe,
+        contention: entry.contention.clone(),
         a: a.transport,
         b: b.transport,
         throughput_ratio: throughput.median,
@@ -47,7 +49,12 @@ pub(super) fn comparison(
         cpu_ci95_client: client.ci95,
         cpu_ratio_server: server.median,
         cpu_ci95_server: server.ci95,
-        published: published(&entry.workload, rmbe, a.transport, b.transport, &changes),
+        // What was published was measured on hosts that did nothing else.
+        published: if entry.contention == Contention::NONE {
+            published(&entry.workload, rmbe, a.transport, b.transport, &changes)
+        } else {
+            Vec::new()
+        },
     })
 }
 

@@ -10,7 +10,7 @@ use hdrhistogram::Histogram;
 use thiserror::Error;
 
 use super::histogram::{self, HistogramError, new_histogram};
-use crate::agent::RunParts;
+use crate::agent::{NeighbourUse, RunParts};
 use crate::control::{ClientReport, Evidence, MachineCpu, SLICE_MS, Usage};
 use crate::result::{CpuCost, Proof, Response, Sample, Waits};
 
@@ -84,6 +84,7 @@ impl RunOutcome {
         });
         let bytes: u64 = reports.iter().map(|report| report.bytes).sum();
         let per_transaction = PerTransaction(transactions as f64);
+        let neighbours_us = parts.neighbours.cpu_ns / 1000;
         let sample = Sample {
             pair: 0,
             transactions,
@@ -92,11 +93,12 @@ impl RunOutcome {
             mb_per_s: bytes as f64 / 1e6 / elapsed_s,
             response_us: response(&response_ns, response_sums_us),
             cpu_us_per_tran: per_transaction.cpu(parts),
-            machine_us_per_tran: per_transaction.machine(&parts.client.machine),
+            machine_us_per_tran: per_transaction.machine(&parts.client.machine, neighbours_us),
             server_machine_us_per_tran: parts
                 .remote
-                .then(|| per_transaction.machine(&parts.server.machine)),
+                .then(|| per_transaction.machine(&parts.server.machine, 0)),
             waits_per_tran: per_transaction.waits(parts),
+            neighbour_cpus: neighbour_cpus(parts.neighbours),
         };
         Ok(Self {
             sample,
@@ -198,9 +200,9 @@ impl PerTransaction {
 
     /// By RMF's arithmetic: utilisation × CPUs × interval / transactions. Utilisation
     /// is the busy part of all CPUs' time, which is CPUs × interval; what remains is
-    /// busy time / transactions.
-    fn machine(&self, machine: &MachineCpu) -> f64 {
-        self.of(machine.busy_us)
+    /// busy time / transactions. Neighbours are busy too, and not for a transaction.
+    fn machine(&self, machine: &MachineCpu, neighbours_us: u64) -> f64 {
+        self.of(machine.busy_us.saturating_sub(neighbours_us))
     }
 
     fn waits(&self, parts: &RunParts) -> Waits {
@@ -217,6 +219,11 @@ impl PerTransaction {
     fn of(&self, amount: u64) -> f64 {
         amount as f64 / self.0
     }
+}
+
+/// How many CPUs the neighbours had, on average.
+fn neighbour_cpus(used: NeighbourUse) -> f64 {
+    if used.elapsed_ns == 0 { 0.0 } else { used.cpu_ns as f64 / used.elapsed_ns as f64 }
 }
 
 fn client_usage(parts: &RunParts) -> Usage {
@@ -283,6 +290,7 @@ mod tests {
                 machine: MachineCpu { busy_us: 400, idle_us: 600, steal_us: 0 },
             },
             remote: false,
+            neighbours: NeighbourUse::default(),
         }
     }
 
@@ -330,6 +338,21 @@ mod tests {
         parts.remote = true;
         let sample = RunOutcome::from_parts(&parts).unwrap().sample;
         assert_eq!(sample.server_machine_us_per_tran, Some(100.0));
+    }
+
+    #[test]
+    fn neighbours_are_in_no_other_figure() {
+        let mut parts = measured(vec![report(&[10, 20, 30, 40])]);
+        let without = RunOutcome::from_parts(&parts).unwrap().sample;
+        assert_eq!(without.neighbour_cpus, 0.0);
+        parts.neighbours = NeighbourUse { cpu_ns: 150_000, elapsed_ns: 100_000 };
+        let beside = RunOutcome::from_parts(&parts).unwrap().sample;
+        assert_eq!(beside.neighbour_cpus, 1.5);
+        assert_eq!(beside.machine_us_per_tran, without.machine_us_per_tran - 150.0 / 4.0);
+        assert_eq!(beside.cpu_us_per_tran, without.cpu_us_per_tran);
+        // The machine's clock has ticks, and the neighbours' has none.
+        parts.neighbours.cpu_ns = 900_000;
+        assert_eq!(RunOutcome::from_parts(&parts).unwrap().sample.machine_us_per_tran, 0.0);
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::histogram::{new_histogram, to_hex};
 use super::*;
-use crate::agent::RunParts;
+use crate::agent::{NeighbourUse, RunParts};
+use crate::contention::Contention;
 use crate::control::{ClientReport, MachineCpu, SideSample, Usage};
 use crate::plan::Conduct;
 use crate::result::{RemarkKind, Spread};
@@ -20,6 +21,7 @@ fn entry(clients: u32) -> Entry {
         },
         model: Model::Threads,
         conduct: Conduct::default(),
+        contention: Contention::NONE,
     }
 }
 
@@ -50,6 +52,7 @@ fn measured(transactions: u64) -> RunParts {
         },
         server: SideSample { usage, ..SideSample::default() },
         remote: false,
+        neighbours: NeighbourUse::default(),
     }
 }
 

@@ -27,6 +27,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::{Suite, builtins, file};
+use crate::contention::Contention;
 use crate::plan::{Conduct, Pace, Transport};
 use crate::result::{Cell, Comparison, Document, Figure, Published, RemarkKind};
 use crate::workload::Workload;
@@ -159,7 +160,9 @@ impl Suite {
     /// [`compare_buffers`] from the figures of this suite alone.
     pub fn compare_buffers(&self, document: &mut Document, place: Place) {
         let Document { results, comparisons, .. } = document;
-        for comparison in comparisons.iter_mut().filter(|it| (it.a, it.b) == SMC_AGAINST_TCP) {
+        let of_quiet = |it: &&mut Comparison| it.contention == Contention::NONE;
+        let of_smc = |it: &&mut Comparison| (it.a, it.b) == SMC_AGAINST_TCP;
+        for comparison in comparisons.iter_mut().filter(of_smc).filter(of_quiet) {
             let of_workload =
                 self.entries.iter().filter(|it| it.workload.to_string() == comparison.workload);
             for publication in of_workload.flat_map(|entry| &entry.published) {
@@ -184,6 +187,7 @@ fn smc_cell<'a>(results: &'a [Cell], like: &Comparison, rmbe: Option<u32>) -> Op
     let is_alike = |cell: &&Cell| {
         cell.transport == Transport::Smc
             && (&cell.workload, cell.model, cell.rmbe) == (&like.workload, like.model, rmbe)
+            && cell.contention == like.contention
     };
     let cell = results.iter().find(is_alike)?;
     cell.remarks.iter().all(|remark| remark.kind != RemarkKind::FellBack).then_some(cell)
@@ -343,6 +347,7 @@ mod tests {
             transport: Transport::Smc,
             model: Model::Threads,
             rmbe: Some(rmbe),
+            contention: Contention::NONE,
             runs: 5,
             tps: Spread::default(),
             mb_per_s: 0.0,
@@ -351,6 +356,7 @@ mod tests {
             machine_us_per_tran: 0.0,
             server_machine_us_per_tran: None,
             waits_per_tran: Waits::default(),
+            neighbour_cpus: 0.0,
             transport_proof: Proof::default(),
             remarks: Vec::new(),
             percentiles: Vec::new(),
@@ -366,6 +372,7 @@ mod tests {
             workload: STREAM.to_owned(),
             model: Model::Threads,
             rmbe: Some(rmbe),
+            contention: Contention::NONE,
             a: Transport::Smc,
             b: Transport::Tcp,
             throughput_ratio: 1.0,

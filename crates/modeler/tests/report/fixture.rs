@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use sidestep_modeler::contention::Contention;
 use sidestep_modeler::plan::{Model, Transport};
 use sidestep_modeler::result::{
     Cell, Comparison, CpuCost, Document, Figure, Machine, Proof, Published, Remark, RemarkKind,
@@ -163,6 +164,7 @@ fn add(
             workload: workload.to_owned(),
             model,
             rmbe: None,
+            contention: Contention::NONE,
             a: *transport,
             b: transports[0],
             throughput_ratio: ratio,
@@ -198,6 +200,7 @@ fn cell(workload: &str, model: Model, transport: Transport, mean: f64) -> Cell {
         transport,
         model,
         rmbe: None,
+        contention: Contention::NONE,
         runs: RUNS,
         tps: Spread { median: tps, min: round(tps * 0.97), max: round(tps * 1.02) },
         mb_per_s: round(tps * 0.004),
@@ -211,6 +214,7 @@ fn cell(workload: &str, model: Model, transport: Transport, mean: f64) -> Cell {
             parks: if smc { 0.04 } else { 0.0 },
             wakeups: if smc { 0.04 } else { 0.0 },
         },
+        neighbour_cpus: 0.0,
         transport_proof: Proof {
             smc_connections: if smc { 50 } else { 0 },
             tcp_connections: if smc || transport == Transport::Unix { 0 } else { 50 },
@@ -239,6 +243,7 @@ fn sample(pair: u32, tps: f64, response_us: Response, cpu_us_per_tran: CpuCost) 
         machine_us_per_tran: round(response_us.mean * 0.25),
         server_machine_us_per_tran: None,
         waits_per_tran: Waits::default(),
+        neighbour_cpus: 0.0,
     }
 }
 

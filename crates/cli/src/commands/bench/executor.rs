@@ -2,8 +2,10 @@
 
 use sidestep_bpf::{BpfError, Cgroup, Sockmap};
 use sidestep_modeler::agent::{self, LocalServers, RemoteError, RemoteServers};
+use sidestep_modeler::contention::Neighbours;
 use sidestep_modeler::control::ServerSide;
 use sidestep_modeler::launch::{Launcher, WorkerError};
+use sidestep_modeler::neighbours::{LoopError, Loops};
 use sidestep_modeler::plan::{Entry, Plan, Transport};
 use sidestep_modeler::session::{Executor, RunError, RunOutcome};
 use thiserror::Error;
@@ -14,8 +16,29 @@ use super::witness::LibraryWitness;
 pub(super) struct Bench {
     launcher: Launcher,
     remote: Option<RemoteServers>,
+    beside: Beside,
     /// Present if the plan has that transport.
     _sockmap: Option<Redirect>,
+}
+
+/// The neighbours of the entry that was run last.
+#[derive(Default)]
+struct Beside {
+    wanted: Neighbours,
+    loops: Loops,
+}
+
+impl Beside {
+    /// Those that are wanted: they stay as long as these are, so that all transports meet
+    /// the same ones. Where one has ended, all start anew.
+    fn make(&mut self, wanted: Neighbours, launcher: &Launcher) -> Result<&mut Loops, LoopError> {
+        if self.wanted != wanted || self.loops.cpu_ns().is_err() {
+            // The old ones end first.
+            *self = Self::default();
+            *self = Self { wanted, loops: Loops::start(launcher.sidestep(), wanted)? };
+        }
+        Ok(&mut self.loops)
+    }
 }
 
 /// The kernel's redirect, for the workers in a control group of their own.
@@ -61,7 +84,7 @@ impl Bench {
         }
         let remote =
             server.map(|server| RemoteServers::connect(server, launcher.limits())).transpose()?;
-        Ok(Self { launcher, remote, _sockmap: sockmap })
+        Ok(Self { launcher, remote, beside: Beside::default(), _sockmap: sockmap })
     }
 }
 
@@ -73,7 +96,12 @@ impl Executor for Bench {
             Some(remote) => remote,
             None => &mut local,
         };
-        let parts = agent::drive(servers, &self.launcher, witness, entry, transport)
+        let wanted = entry.contention.neighbours;
+        let neighbours = self
+            .beside
+            .make(wanted, &self.launcher)
+            .map_err(|error| RunError::Hopeless(error.to_string()))?;
+        let parts = agent::drive(servers, &self.launcher, witness, neighbours, entry, transport)
             .map_err(|error| run_error(&error))?;
         Ok(RunOutcome::from_parts(&parts)?)
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sidestep_modeler::contention::Contention;
 use sidestep_modeler::plan::{Conduct, Entry, Extent, Model, Pace, Plan, Transport};
 use sidestep_modeler::result::{Document, Figure, Published};
 use sidestep_modeler::suite::published::{self, Place};
@@ -44,13 +45,14 @@ pub(super) struct Chosen {
 impl Chosen {
     pub(super) fn from_args(args: &MeasureArgs) -> Result<Self, PlanError> {
         let conduct = conduct(args)?;
+        let contentions = contentions(args);
         let suite = args.suite.as_deref().map(Suite::find).transpose()?;
         let entries = match &suite {
             Some(suite) => {
                 let models = (!args.model.is_empty()).then_some(&args.model[..]);
-                suite.entries_with(&conduct, models)
+                suite.entries_with(&conduct, models, &contentions)
             }
-            None => entries(args, &conduct)?,
+            None => entries(args, &conduct, &contentions)?,
         };
         if entries.is_empty() {
             return Err(PlanError::Nothing);
@@ -105,19 +107,34 @@ impl Chosen {
     }
 }
 
-fn entries(args: &MeasureArgs, conduct: &Conduct) -> Result<Vec<Entry>, PlanError> {
+fn entries(
+    args: &MeasureArgs,
+    conduct: &Conduct,
+    contentions: &[Contention],
+) -> Result<Vec<Entry>, PlanError> {
     let units = if args.si { Units::Si } else { Units::Ibm };
     let models = if args.model.is_empty() { &[Model::Threads][..] } else { &args.model };
     let mut entries = Vec::new();
     for name in &args.workloads {
         let workload = Workload::parse(name, units)?;
-        entries.extend(models.iter().map(|&model| Entry {
-            workload,
-            model,
-            conduct: conduct.clone(),
-        }));
+        for &model in models {
+            entries.extend(contentions.iter().map(|contention| Entry {
+                workload,
+                model,
+                conduct: conduct.clone(),
+                contention: contention.clone(),
+            }));
+        }
     }
     Ok(entries)
+}
+
+/// Each level of the command line.
+fn contentions(args: &MeasureArgs) -> Vec<Contention> {
+    match &args.neighbours[..] {
+        [] => vec![Contention::NONE],
+        levels => levels.iter().map(|&neighbours| Contention { neighbours }).collect(),
+    }
 }
 
 fn conduct(args: &MeasureArgs) -> Result<Conduct, PlanError> {
@@ -169,6 +186,7 @@ fn options(args: &MeasureArgs) -> Vec<String> {
     };
     value("--model", (!args.model.is_empty()).then(|| joined(&args.model)));
     value("--over", Some(joined(&args.over)));
+    value("--neighbours", (!args.neighbours.is_empty()).then(|| joined(&args.neighbours)));
     value("--runs", Some(args.runs.to_string()));
     match args.count {
         Some(count) => value("--count", Some(count.to_string())),
@@ -221,11 +239,13 @@ mod tests {
             "RR1(1B/1B)",
             "--model threads,event-loop --over smc,tcp,unix --runs 3 --duration 1500ms RR1(1B/1B)",
             "--count 50 --rate 12.5 --think 2ms --non-blocking --verify --ipv6 RR1(1B/1B)",
+            "--neighbours 0,2,4:nice=19,1:idle RR1(1B/1B)",
             "--wait-all --chunk 4KB --connections-per-loop 7 --rmbe 1MB --server h:1 RR1(1B/1B)",
         ] {
             let args = measure(line);
             let again = measure(&format!("{} RR1(1B/1B)", options(&args).join(" ")));
             assert_eq!(conduct(&again).unwrap(), conduct(&args).unwrap(), "{line}");
+            assert_eq!(contentions(&again), contentions(&args), "{line}");
             assert_eq!(again.over, args.over);
             assert_eq!(
                 (again.runs, again.model, again.server),
