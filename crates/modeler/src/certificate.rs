@@ -18,7 +18,6 @@ use crate::calibration::{self, Calibration};
 use crate::control::MachineCpu;
 use crate::result::Machine;
 
-mod affinity;
 mod cpu_time;
 mod host;
 pub mod wakeup;

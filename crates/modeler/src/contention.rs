@@ -8,18 +8,36 @@
 //! by its [`Contention`].
 
 use std::fmt;
+use std::io;
 use std::str::FromStr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Who competes with the measured programs for the CPUs. The default: no one.
+use crate::affinity::{self, CPUS_MAX};
+
+/// Who competes with the measured programs for the CPUs, and how much of these they may
+/// use. The default: no one, and all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Contention {
     /// Endless loops beside the measured programs.
     pub neighbours: Neighbours,
+    /// CPU time that clients and servers may use together, in percent of one CPU: 1 to
+    /// [`CPU_QUOTA_MAX`] (`cpu.max` of their control group).
+    pub cpu_quota: Option<u32>,
+    /// Weight of clients and servers together against 100 of all neighbours together: 1
+    /// to [`CPU_WEIGHT_MAX`] (`cpu.weight` of their control groups).
+    pub cpu_weight: Option<u32>,
+    /// The CPUs of clients, servers and neighbours.
+    pub cpus: CpuList,
 }
+
+/// Numbers of CPUs, rising; none: all that this process may use. On the command line
+/// `0,2-3`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct CpuList(Vec<usize>);
 
 /// Endless loops, each a process of one thread. On the command line `4`, `4:nice=19` or
 /// `4:idle`.
@@ -47,6 +65,17 @@ pub enum Priority {
 /// The most neighbours that can be asked for.
 pub const NEIGHBOURS_MAX: u32 = 1000;
 
+/// The most percent of one CPU that a quota may be: a hundred CPUs.
+pub const CPU_QUOTA_MAX: u32 = 10_000;
+
+/// The largest weight that the kernel knows.
+pub const CPU_WEIGHT_MAX: u32 = 10_000;
+
+/// A text is no list of CPUs.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("`{0}` is not a list of CPUs: write numbers from 0 to {last}, such as 0 or 0,2-3", last = CPUS_MAX - 1)]
+pub struct CpuListError(String);
+
 /// Why a text does not say which neighbours are meant.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the texts say it")]
@@ -64,7 +93,61 @@ pub enum NeighboursError {
 
 impl Contention {
     /// No one competes.
-    pub const NONE: Self = Self { neighbours: Neighbours { count: 0, priority: Priority::Same } };
+    pub const NONE: Self = Self {
+        neighbours: Neighbours { count: 0, priority: Priority::Same },
+        cpu_quota: None,
+        cpu_weight: None,
+        cpus: CpuList(Vec::new()),
+    };
+
+    /// It takes control groups.
+    #[must_use]
+    pub fn has_cpu_group(&self) -> bool {
+        self.cpu_quota.is_some() || self.cpu_weight.is_some()
+    }
+}
+
+impl CpuList {
+    /// The numbers; none: all that this process may use.
+    #[must_use]
+    pub fn numbers(&self) -> &[usize] {
+        &self.0
+    }
+
+    /// The first of them that this thread may not use.
+    ///
+    /// # Errors
+    /// The kernel does not say which it may.
+    pub fn first_not_allowed(&self) -> io::Result<Option<usize>> {
+        let allowed = affinity::allowed()?;
+        Ok(self.0.iter().copied().find(|cpu| !allowed.contains(cpu)))
+    }
+}
+
+impl FromStr for CpuList {
+    type Err = CpuListError;
+
+    fn from_str(text: &str) -> Result<Self, CpuListError> {
+        let range = |part: &str| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+            (first <= last && last < CPUS_MAX).then_some(first..=last)
+        };
+        let ranges: Option<Vec<_>> = text.split(',').map(range).collect();
+        let mut numbers: Vec<usize> =
+            ranges.ok_or_else(|| CpuListError(text.to_owned()))?.into_iter().flatten().collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        Ok(Self(numbers))
+    }
+}
+
+/// The numbers, with commas.
+impl fmt::Display for CpuList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers: Vec<String> = self.0.iter().map(usize::to_string).collect();
+        f.write_str(&numbers.join(","))
+    }
 }
 
 impl FromStr for Neighbours {
@@ -110,7 +193,7 @@ impl fmt::Display for Neighbours {
     }
 }
 
-/// For a reader: `4 neighbours at nice 19`.
+/// For a reader: `4 neighbours at nice 19, CPU quota 50 %, CPUs 0`.
 impl fmt::Display for Contention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Neighbours { count, priority } = self.neighbours;
@@ -120,9 +203,20 @@ impl fmt::Display for Contention {
             _ => write!(f, "{count} neighbours")?,
         }
         match priority {
-            Priority::Same => Ok(()),
-            Priority::Nice(nice) => write!(f, " at nice {nice}"),
-            Priority::Idle => f.write_str(" of SCHED_IDLE"),
+            Priority::Same => {}
+            Priority::Nice(nice) => write!(f, " at nice {nice}")?,
+            Priority::Idle => f.write_str(" of SCHED_IDLE")?,
+        }
+        if let Some(percent) = self.cpu_quota {
+            write!(f, ", CPU quota {percent} %")?;
+        }
+        if let Some(weight) = self.cpu_weight {
+            write!(f, ", CPU weight {weight}")?;
+        }
+        match self.cpus.numbers() {
+            [] => Ok(()),
+            [cpu] => write!(f, ", CPU {cpu}"),
+            _ => write!(f, ", CPUs {}", self.cpus),
         }
     }
 }
@@ -151,11 +245,32 @@ mod tests {
     }
 
     #[test]
+    fn cpus_are_numbers_and_ranges() {
+        let numbers = |text: &str| text.parse::<CpuList>().map(|it| it.numbers().to_vec());
+        assert_eq!(numbers("0"), Ok(vec![0]));
+        assert_eq!(numbers("5,0,2-4,3"), Ok(vec![0, 2, 3, 4, 5]));
+        for text in ["", ",", "a", "-1", "1-", "3-2", "1024", "0-1024", "0 1"] {
+            let error = numbers(text).unwrap_err().to_string();
+            assert!(error.contains("from 0 to 1023, such as 0 or 0,2-3"), "{text}: {error}");
+        }
+    }
+
+    #[test]
     fn readers_see_words() {
-        let shown = |text: &str| Contention { neighbours: text.parse().unwrap() }.to_string();
-        assert_eq!(shown("0"), "no neighbours");
-        assert_eq!(shown("1"), "1 neighbour");
-        assert_eq!(shown("4:nice=-5"), "4 neighbours at nice -5");
-        assert_eq!(shown("2:idle"), "2 neighbours of SCHED_IDLE");
+        let beside =
+            |text: &str| Contention { neighbours: text.parse().unwrap(), ..Contention::NONE };
+        assert_eq!(beside("0").to_string(), "no neighbours");
+        assert_eq!(beside("1").to_string(), "1 neighbour");
+        assert_eq!(beside("4:nice=-5").to_string(), "4 neighbours at nice -5");
+        assert_eq!(beside("2:idle").to_string(), "2 neighbours of SCHED_IDLE");
+        let narrow = Contention {
+            cpu_quota: Some(50),
+            cpu_weight: Some(1),
+            cpus: "0".parse().unwrap(),
+            ..beside("2")
+        };
+        assert_eq!(narrow.to_string(), "2 neighbours, CPU quota 50 %, CPU weight 1, CPU 0");
+        let narrow = Contention { cpus: "1,2".parse().unwrap(), ..Contention::NONE };
+        assert_eq!(narrow.to_string(), "no neighbours, CPUs 1,2");
     }
 }

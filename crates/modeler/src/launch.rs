@@ -31,6 +31,8 @@ use std::time::{Duration, Instant};
 use tempfile::NamedTempFile;
 use thiserror::Error;
 
+use crate::affinity;
+use crate::contention::CpuList;
 use crate::control::{Command, Event, Job, Role};
 use crate::plan::Transport;
 
@@ -47,7 +49,17 @@ use lines::LineError;
 pub struct Launcher {
     sidestep: PathBuf,
     cgroup: Option<PathBuf>,
+    confines: Confines,
     limits: Limits,
+}
+
+/// Where processes run: on which CPUs, and in which control group.
+#[derive(Clone, Debug, Default)]
+pub struct Confines {
+    /// The CPUs; none: those of this process.
+    pub cpus: CpuList,
+    /// The directory of the group; `None`: that of this process.
+    pub cpu_group: Option<PathBuf>,
 }
 
 /// How long a worker may take for what is asked of it.
@@ -78,7 +90,7 @@ pub enum WorkerError {
     #[error("cannot write a configuration for `sidestep run`: {0}")]
     Configuration(io::Error),
     #[error(
-        "cannot put a worker into the control group {}: {reason}; it takes root", path.display()
+        "cannot put a process into the control group {}: {reason}; it takes root", path.display()
     )]
     Cgroup { path: PathBuf, reason: io::Error },
     #[error("{worker}: {text}")]
@@ -122,7 +134,7 @@ impl Launcher {
     pub fn new(sidestep: PathBuf) -> Self {
         // SAFETY: no handler is installed, only a disposition.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-        Self { sidestep, cgroup: None, limits: Limits::default() }
+        Self { sidestep, cgroup: None, confines: Confines::default(), limits: Limits::default() }
     }
 
     /// Workers for sockmap live in this control group (its directory), where the
@@ -130,6 +142,12 @@ impl Launcher {
     #[must_use]
     pub fn with_cgroup(self, cgroup: PathBuf) -> Self {
         Self { cgroup: Some(cgroup), ..self }
+    }
+
+    /// Workers run where `confines` says.
+    #[must_use]
+    pub fn confined(self, confines: Confines) -> Self {
+        Self { confines, ..self }
     }
 
     #[cfg(test)]
@@ -254,10 +272,12 @@ impl Launcher {
             (Some(path), Transport::Sockmap) => Some(open_cgroup(path)?),
             _ => None,
         };
+        let enter = self.confines.entering()?;
         let in_child = move || {
             die_with(parent)?;
             limit.map_or(Ok(()), descriptors::set)?;
-            cgroup.as_ref().map_or(Ok(()), enter_cgroup)
+            cgroup.as_ref().map_or(Ok(()), enter_cgroup)?;
+            enter()
         };
         // SAFETY: between fork and exec it makes system calls only.
         unsafe { command.pre_exec(in_child) };
@@ -267,6 +287,27 @@ impl Launcher {
     fn not_started(&self, reason: io::Error) -> WorkerError {
         let command = format!("{} {}", self.sidestep.display(), WORKER_COMMAND.join(" "));
         WorkerError::Start { command, reason }
+    }
+}
+
+impl Confines {
+    /// What a new process does to be there: system calls only, as befits the time between
+    /// fork and exec.
+    ///
+    /// # Errors
+    /// The group cannot be entered.
+    pub(crate) fn entering(
+        &self,
+    ) -> Result<impl Fn() -> io::Result<()> + Send + Sync + 'static, WorkerError> {
+        let group = self.cpu_group.as_deref().map(open_cgroup).transpose()?;
+        let cpus = self.cpus.clone();
+        Ok(move || {
+            group.as_ref().map_or(Ok(()), enter_cgroup)?;
+            match cpus.numbers() {
+                [] => Ok(()),
+                cpus => affinity::pin_to(cpus),
+            }
+        })
     }
 }
 

@@ -28,12 +28,14 @@
 //! This crate uses nothing else of Sidestep. What only the library can tell, such
 //! as whether a connection really was SMC-D, it asks through [`control::Witness`].
 
+mod affinity;
 pub mod agent;
 pub mod calibration;
 pub mod certificate;
 pub mod compare;
 pub mod contention;
 pub mod control;
+pub mod cpu_groups;
 pub mod launch;
 pub mod neighbours;
 pub mod plan;

@@ -21,7 +21,7 @@ use std::process::{self, Child, Stdio};
 use thiserror::Error;
 
 use crate::contention::{Neighbours, Priority};
-use crate::launch::die_with;
+use crate::launch::{Confines, WorkerError, die_with};
 
 /// The neighbours that run at the moment. Dropped, they are killed.
 #[derive(Debug, Default)]
@@ -35,6 +35,8 @@ pub struct Loops {
 pub enum LoopError {
     #[error("cannot start a neighbour: {0}")]
     Start(io::Error),
+    #[error(transparent)]
+    Confine(#[from] WorkerError),
     #[error("cannot give a neighbour the nice value {nice}: {reason}; below 0 it takes root")]
     Nice { nice: i8, reason: io::Error },
     #[error("cannot put a neighbour under SCHED_IDLE: {0}")]
@@ -46,15 +48,19 @@ pub enum LoopError {
 }
 
 impl Loops {
-    /// Starts these neighbours; `sidestep` is this executable. They are killed when the
-    /// thread that has called this ends.
+    /// Starts these neighbours where `confines` says; `sidestep` is this executable. They
+    /// are killed when the thread that has called this ends.
     ///
     /// # Errors
     /// One does not start, or may not have its priority; none is left running.
-    pub fn start(sidestep: &Path, neighbours: Neighbours) -> Result<Self, LoopError> {
+    pub fn start(
+        sidestep: &Path,
+        neighbours: Neighbours,
+        confines: &Confines,
+    ) -> Result<Self, LoopError> {
         let mut loops = Self::default();
         for _ in 0..neighbours.count {
-            let child = start_one(sidestep).map_err(LoopError::Start)?;
+            let child = start_one(sidestep, confines)?;
             let pid = child.id();
             loops.processes.push(child);
             set_priority(pid, neighbours.priority)?;
@@ -105,7 +111,7 @@ pub fn run() {
 /// Of the loop between two looks for the parent: some 50 ms of CPU time.
 const ROUNDS: u64 = 1 << 26;
 
-fn start_one(sidestep: &Path) -> io::Result<Child> {
+fn start_one(sidestep: &Path, confines: &Confines) -> Result<Child, LoopError> {
     let mut command = process::Command::new(sidestep);
     command.args(NEIGHBOUR_COMMAND);
     command.stdin(Stdio::null()).stdout(Stdio::null());
@@ -115,9 +121,10 @@ fn start_one(sidestep: &Path) -> io::Result<Child> {
         command.env_remove(variable);
     }
     let parent = process::id();
+    let enter = confines.entering()?;
     // SAFETY: between fork and exec it makes system calls only.
-    unsafe { command.pre_exec(move || die_with(parent)) };
-    command.spawn()
+    unsafe { command.pre_exec(move || die_with(parent).and_then(|()| enter())) };
+    command.spawn().map_err(LoopError::Start)
 }
 
 const NEIGHBOUR_COMMAND: [&str; 2] = ["bench", "neighbour"];

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use jiff::SignedDuration;
-use sidestep_modeler::contention::Neighbours;
+use sidestep_modeler::contention::{CPU_QUOTA_MAX, CPU_WEIGHT_MAX, CpuList, Neighbours};
 use sidestep_modeler::plan::{Model, Transport};
 
 use crate::options::{RmbeSize, parse_size};
@@ -78,8 +78,20 @@ pub(crate) struct MeasureArgs {
 
     /// Endless loops that compete for the CPUs: K, K:nice=N or K:idle (SCHED_IDLE); several levels
     /// with commas, such as 0,2,4, measure each workload beside each [default: none]
-    #[arg(long, value_name = "K", value_delimiter = ',', conflicts_with = "server")]
+    #[arg(long, value_name = "K", value_delimiter = ',')]
     pub(crate) neighbours: Vec<Neighbours>,
+
+    /// CPU time that clients and servers may use together, in percent of one CPU (cpu.max)
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=i64::from(CPU_QUOTA_MAX)))]
+    pub(crate) cpu_quota: Option<u32>,
+
+    /// Weight of clients and servers together against 100 of all neighbours together (cpu.weight)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(CPU_WEIGHT_MAX)))]
+    pub(crate) cpu_weight: Option<u32>,
+
+    /// Clients, servers and neighbours run on these CPUs only, such as 0 or 0,2-3
+    #[arg(long, value_name = "LIST")]
+    pub(crate) cpus: Option<CpuList>,
 
     /// Runs of each workload over each transport
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]

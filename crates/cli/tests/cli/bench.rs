@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use procfs::process::{Process, Stat};
+use procfs::process::{MountInfo, Process, Stat};
 use serde_json::{Value, json};
 
 use crate::support::{Place, outcome};
@@ -131,7 +131,7 @@ fn what_cannot_be_measured_is_said_before_anything_runs() {
         (&["--server", "127.0.0.1:1", "RR1(1B/1B)"], 1, "sidestep bench serve"),
         (&["--server", "127.0.0.1:1", "--over", "unix", "RR1(1B/1B)"], 1, "one host"),
         (&["--neighbours", "2:nice=40", "RR1(1B/1B)"], 2, "from -20 to 19"),
-        (&["--neighbours", "2", "--server", "h:1", "RR1(1B/1B)"], 2, "cannot be used with"),
+        (&["--neighbours", "2", "--server", "h:1", "RR1(1B/1B)"], 2, "for one host"),
         (&["compare", "absent.json", "absent.json"], 2, "absent.json"),
     ];
     for (arguments, expected, part) in cases {
@@ -202,16 +202,49 @@ fn neighbours_run_beside_every_transport_and_are_told() {
     assert_eq!(neighbours(&place).len(), 0, "they end with the measurement");
 }
 
+#[test]
+fn limits_of_the_cpu_time_are_set_and_taken_away() {
+    let place = Place::new();
+    let groups = || -> Vec<_> {
+        let mounts = Process::myself().unwrap().mountinfo().unwrap();
+        let below = |it: MountInfo| std::fs::read_dir(it.mount_point).ok();
+        let groups = mounts.into_iter().filter(|it| it.fs_type.starts_with("cgroup"));
+        let names = groups.filter_map(below).flatten().flatten().map(|it| it.file_name());
+        names.filter(|it| it.to_string_lossy().starts_with("sidestep-bench-cpu-")).collect()
+    };
+    let options = ["--cpu-quota", "60", "--cpu-weight", "1", "--neighbours", "1"];
+    let mut command = with_neighbours(&place, &options);
+    command.args(SHORT).args(["--over", "tcp,unix", "RR2(1B/1B)"]);
+    let path = place.path().join("result.json");
+    let (status, _, errors) = outcome(command.arg("--json").arg(&path));
+    if errors.contains("take a control group") {
+        return eprintln!("skipped: {errors}");
+    }
+    assert_eq!(status, Some(0), "{errors}");
+    let result: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let contention = &result["results"][1]["contention"];
+    assert_eq!((&contention["cpu_quota"], &contention["cpu_weight"]), (&60.into(), &1.into()));
+    assert_eq!((groups(), neighbours(&place).len()), (Vec::new(), 0));
+}
+
 /// The loops use CPU time while the measurement lasts, and end even if it is killed.
 #[test]
 fn neighbours_do_not_outlive_a_measurement_that_is_killed() {
     let place = Place::new();
-    let mut command = with_neighbours(&place, &["--neighbours", "3", "--duration", "10m"]);
+    let allowed = Process::myself().unwrap().status().unwrap().cpus_allowed_list.unwrap();
+    let cpu = allowed.last().unwrap().1.to_string();
+    let options = ["--neighbours", "3", "--cpus", &cpu, "--duration", "10m"];
+    let mut command = with_neighbours(&place, &options);
     let mut bench = command.args(["--over", "tcp", "RR1(1B/1B)"]).spawn().unwrap();
     wait_until("three of them run", || {
         let used: Vec<_> = neighbours(&place).iter().map(|it| it.utime).collect();
         used.len() == 3 && used.iter().all(|ticks| *ticks >= 2)
     });
+    for neighbour in neighbours(&place) {
+        let status = Process::new(neighbour.pid).unwrap().status().unwrap();
+        let cpu = cpu.parse().unwrap();
+        assert_eq!(status.cpus_allowed_list, Some(vec![(cpu, cpu)]));
+    }
     bench.kill().unwrap();
     bench.wait().unwrap();
     wait_until("they have ended", || neighbours(&place).is_empty());

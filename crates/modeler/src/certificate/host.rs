@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::affinity;
+use crate::affinity;
 
 /// A machine at one moment. What is not told is empty, 0 or `None`.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::affinity;
+use crate::affinity;
 
 /// From the moment before the call that wakes a sleeping thread to its running:
 /// medians, in microseconds.
@@ -96,7 +96,7 @@ impl Game {
 
     /// Begins, and ends the game. Returns what each catch took, in nanoseconds.
     fn play_left(&self, cpu: usize) -> io::Result<Vec<u64>> {
-        let pinned = affinity::pin_to(cpu);
+        let pinned = affinity::pin_to(&[cpu]);
         let mut caught = Vec::with_capacity(THROWS);
         while pinned.is_ok() && caught.len() < THROWS && self.began.elapsed() < TIME_MAX {
             if !self.throw_to(&self.right) {
@@ -110,7 +110,7 @@ impl Game {
     }
 
     fn play_right(&self, cpu: usize) -> io::Result<Vec<u64>> {
-        let pinned = affinity::pin_to(cpu);
+        let pinned = affinity::pin_to(&[cpu]);
         if pinned.is_err() {
             // Nobody will catch.
             self.over.store(true, Ordering::Release);

@@ -175,7 +175,7 @@ fn cells_are_matched_by_workload_model_transport_and_rmbe() {
 #[test]
 fn cells_beside_other_neighbours_are_not_compared() {
     let beside = |neighbours: &str| Cell {
-        contention: Contention { neighbours: neighbours.parse().unwrap() },
+        contention: Contention { neighbours: neighbours.parse().unwrap(), ..Contention::NONE },
         ..cell("RR1(1B/1B)", Transport::Smc, runs(&STEADY, USUAL))
     };
     let (a, b) =

@@ -2,9 +2,10 @@
 
 use sidestep_bpf::{BpfError, Cgroup, Sockmap};
 use sidestep_modeler::agent::{self, LocalServers, RemoteError, RemoteServers};
-use sidestep_modeler::contention::Neighbours;
+use sidestep_modeler::contention::Contention;
 use sidestep_modeler::control::ServerSide;
-use sidestep_modeler::launch::{Launcher, WorkerError};
+use sidestep_modeler::cpu_groups::{CpuGroupError, CpuGroups};
+use sidestep_modeler::launch::{Confines, Launcher, WorkerError};
 use sidestep_modeler::neighbours::{LoopError, Loops};
 use sidestep_modeler::plan::{Entry, Plan, Transport};
 use sidestep_modeler::session::{Executor, RunError, RunOutcome};
@@ -16,28 +17,46 @@ use super::witness::LibraryWitness;
 pub(super) struct Bench {
     launcher: Launcher,
     remote: Option<RemoteServers>,
-    beside: Beside,
+    surroundings: Option<Surroundings>,
     /// Present if the plan has that transport.
     _sockmap: Option<Redirect>,
 }
 
-/// The neighbours of the entry that was run last.
-#[derive(Default)]
-struct Beside {
-    wanted: Neighbours,
+/// Under what the entry that was run last was measured: neighbours and limits stay as long
+/// as the entries want the same, so that all transports meet the same.
+struct Surroundings {
+    contention: Contention,
     loops: Loops,
+    /// Starts workers within the limits.
+    launcher: Launcher,
+    // After the processes that are in them: they go last.
+    _groups: Option<CpuGroups>,
 }
 
-impl Beside {
-    /// Those that are wanted: they stay as long as these are, so that all transports meet
-    /// the same ones. Where one has ended, all start anew.
-    fn make(&mut self, wanted: Neighbours, launcher: &Launcher) -> Result<&mut Loops, LoopError> {
-        if self.wanted != wanted || self.loops.cpu_ns().is_err() {
-            // The old ones end first.
-            *self = Self::default();
-            *self = Self { wanted, loops: Loops::start(launcher.sidestep(), wanted)? };
-        }
-        Ok(&mut self.loops)
+/// Why an entry's contention cannot be had.
+#[derive(Debug, Error)]
+enum ContentionError {
+    #[error(transparent)]
+    Loops(#[from] LoopError),
+    #[error(transparent)]
+    Groups(#[from] CpuGroupError),
+}
+
+impl Surroundings {
+    fn make(contention: &Contention, launcher: &Launcher) -> Result<Self, ContentionError> {
+        let Contention { neighbours, cpu_quota, cpu_weight, cpus } = contention;
+        let groups = match (cpu_quota, cpu_weight) {
+            (None, None) => None,
+            (quota, weight) => Some(CpuGroups::create(*quota, *weight)?),
+        };
+        let confines = |cpu_group| Confines { cpus: cpus.clone(), cpu_group };
+        let beside = confines(groups.as_ref().map(CpuGroups::neighbours));
+        Ok(Self {
+            contention: contention.clone(),
+            loops: Loops::start(launcher.sidestep(), *neighbours, &beside)?,
+            launcher: launcher.clone().confined(confines(groups.as_ref().map(CpuGroups::measured))),
+            _groups: groups,
+        })
     }
 }
 
@@ -84,27 +103,40 @@ impl Bench {
         }
         let remote =
             server.map(|server| RemoteServers::connect(server, launcher.limits())).transpose()?;
-        Ok(Self { launcher, remote, beside: Beside::default(), _sockmap: sockmap })
+        Ok(Self { launcher, remote, surroundings: None, _sockmap: sockmap })
     }
 }
 
 impl Executor for Bench {
     fn run(&mut self, entry: &Entry, transport: Transport) -> Result<RunOutcome, RunError> {
+        let Surroundings { launcher, loops, .. } =
+            surroundings(&mut self.surroundings, &entry.contention, &self.launcher)
+                .map_err(|error| RunError::Hopeless(error.to_string()))?;
         let witness = &LibraryWitness;
-        let mut local = LocalServers::new(&self.launcher, witness);
+        let mut local = LocalServers::new(launcher, witness);
         let servers: &mut dyn ServerSide = match &mut self.remote {
             Some(remote) => remote,
             None => &mut local,
         };
-        let wanted = entry.contention.neighbours;
-        let neighbours = self
-            .beside
-            .make(wanted, &self.launcher)
-            .map_err(|error| RunError::Hopeless(error.to_string()))?;
-        let parts = agent::drive(servers, &self.launcher, witness, neighbours, entry, transport)
+        let parts = agent::drive(servers, launcher, witness, loops, entry, transport)
             .map_err(|error| run_error(&error))?;
         Ok(RunOutcome::from_parts(&parts)?)
     }
+}
+
+/// Those that are wanted. Where a neighbour has ended, all are made anew.
+fn surroundings<'a>(
+    current: &'a mut Option<Surroundings>,
+    wanted: &Contention,
+    launcher: &Launcher,
+) -> Result<&'a mut Surroundings, ContentionError> {
+    let is_fit = |it: &mut Surroundings| it.contention == *wanted && it.loops.cpu_ns().is_ok();
+    if let Some(fit) = current.take_if(is_fit) {
+        return Ok(current.insert(fit));
+    }
+    // The old ones end before others begin.
+    *current = None;
+    Ok(current.insert(Surroundings::make(wanted, launcher)?))
 }
 
 fn run_error(error: &agent::RunError) -> RunError {

@@ -1,8 +1,9 @@
 //! From the command line to the plan of a measurement.
 
+use std::io;
 use std::time::Duration;
 
-use sidestep_modeler::contention::Contention;
+use sidestep_modeler::contention::{Contention, CpuList};
 use sidestep_modeler::plan::{Conduct, Entry, Extent, Model, Pace, Plan, Transport};
 use sidestep_modeler::result::{Document, Figure, Published};
 use sidestep_modeler::suite::published::{self, Place};
@@ -27,6 +28,14 @@ pub(super) enum PlanError {
     NoTime,
     #[error("--wait-all waits inside recv, which an event loop never does; leave one of them out")]
     WaitAllInLoop,
+    #[error("neighbours and CPU limits are for one host; leave --server or them out")]
+    ContentionElsewhere,
+    #[error("sockmap has a control group of its own; leave it or --cpu-quota and --cpu-weight out")]
+    TwoGroups,
+    #[error("there is no CPU {0} that this process may use; see `taskset -p $$`")]
+    NoSuchCpu(usize),
+    #[error("cannot read which CPUs this process may use: {0}")]
+    Cpus(io::Error),
 }
 
 /// A plan and what belongs to it.
@@ -59,6 +68,9 @@ impl Chosen {
         }
         if args.wait_all && entries.iter().any(|entry| entry.model == Model::EventLoop) {
             return Err(PlanError::WaitAllInLoop);
+        }
+        for entry in &entries {
+            check_contention(&entry.contention, args)?;
         }
         let is_comparable = entries.iter().all(|entry| published::comparable(&entry.conduct));
         let transports = transports(&args.over)?;
@@ -129,11 +141,32 @@ fn entries(
     Ok(entries)
 }
 
+/// Whether there can be such a contention.
+fn check_contention(contention: &Contention, args: &MeasureArgs) -> Result<(), PlanError> {
+    if *contention != Contention::NONE && args.server.is_some() {
+        return Err(PlanError::ContentionElsewhere);
+    }
+    if contention.has_cpu_group() && args.over.contains(&Transport::Sockmap) {
+        return Err(PlanError::TwoGroups);
+    }
+    let missing = contention.cpus.first_not_allowed().map_err(PlanError::Cpus)?;
+    missing.map_or(Ok(()), |cpu| Err(PlanError::NoSuchCpu(cpu)))
+}
+
 /// Each level of the command line.
 fn contentions(args: &MeasureArgs) -> Vec<Contention> {
+    let alone = Contention {
+        cpu_quota: args.cpu_quota,
+        cpu_weight: args.cpu_weight,
+        cpus: args.cpus.clone().unwrap_or_default(),
+        ..Contention::NONE
+    };
     match &args.neighbours[..] {
-        [] => vec![Contention::NONE],
-        levels => levels.iter().map(|&neighbours| Contention { neighbours }).collect(),
+        [] => vec![alone],
+        levels => {
+            let beside = |&neighbours| Contention { neighbours, ..alone.clone() };
+            levels.iter().map(beside).collect()
+        }
     }
 }
 
@@ -187,6 +220,9 @@ fn options(args: &MeasureArgs) -> Vec<String> {
     value("--model", (!args.model.is_empty()).then(|| joined(&args.model)));
     value("--over", Some(joined(&args.over)));
     value("--neighbours", (!args.neighbours.is_empty()).then(|| joined(&args.neighbours)));
+    value("--cpu-quota", args.cpu_quota.map(|it| it.to_string()));
+    value("--cpu-weight", args.cpu_weight.map(|it| it.to_string()));
+    value("--cpus", args.cpus.as_ref().map(CpuList::to_string));
     value("--runs", Some(args.runs.to_string()));
     match args.count {
         Some(count) => value("--count", Some(count.to_string())),
@@ -240,6 +276,7 @@ mod tests {
             "--model threads,event-loop --over smc,tcp,unix --runs 3 --duration 1500ms RR1(1B/1B)",
             "--count 50 --rate 12.5 --think 2ms --non-blocking --verify --ipv6 RR1(1B/1B)",
             "--neighbours 0,2,4:nice=19,1:idle RR1(1B/1B)",
+            "--neighbours 2 --cpu-quota 50 --cpu-weight 1 --cpus 0,2-3 RR1(1B/1B)",
             "--wait-all --chunk 4KB --connections-per-loop 7 --rmbe 1MB --server h:1 RR1(1B/1B)",
         ] {
             let args = measure(line);
@@ -280,6 +317,8 @@ mod tests {
         assert!(refusal("--duration 0s RR1(1B/1B)").contains("more than nothing"));
         assert!(refusal("--wait-all --model event-loop RR1(1B/1B)").contains("never"));
         assert!(refusal("--runs 2").contains("nothing to measure"));
+        assert!(refusal("--cpus 1023 RR1(1B/1B)").contains("no CPU 1023"));
+        assert!(refusal("--cpu-quota 5 --over sockmap RR1(1B/1B)").contains("of its own"));
         assert!(refusal("RR1(1B/1Q)").contains('^'), "points at the character");
         assert!(refusal("--suite no-such").contains("smc-r-2013"), "lists the suites");
     }
