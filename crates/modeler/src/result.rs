@@ -280,6 +280,19 @@ pub struct Comparison {
     pub response_ratio: f64,
     /// Its bounds at 95 %.
     pub response_ci95: [f64; 2],
+    /// 99th percentile of response times; `null` in documents of versions that did not
+    /// compare it.
+    #[serde(default)]
+    pub p99_ratio: Option<f64>,
+    /// Its bounds at 95 %.
+    #[serde(default)]
+    pub p99_ci95: Option<[f64; 2]>,
+    /// CPU time of both sides for one transaction; `null` as `p99_ratio`.
+    #[serde(default)]
+    pub cpu_ratio: Option<f64>,
+    /// Its bounds at 95 %.
+    #[serde(default)]
+    pub cpu_ci95: Option<[f64; 2]>,
     /// CPU time of the client side for one transaction.
     pub cpu_ratio_client: f64,
     /// Its bounds at 95 %.
@@ -324,6 +337,8 @@ pub enum Figure {
     Throughput,
     /// Mean response time: less is better.
     Response,
+    /// 99th percentile of response times: less is better.
+    ResponseP99,
     /// CPU time for one transaction, both sides together: less is better.
     Cpu,
     /// CPU time for one transaction, client side: less is better.

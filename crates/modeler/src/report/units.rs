@@ -89,6 +89,7 @@ pub(super) fn figure(figure: Figure) -> &'static str {
     match figure {
         Figure::Throughput => "throughput",
         Figure::Response => "response time",
+        Figure::ResponseP99 => "response p99",
         Figure::Cpu => "CPU",
         Figure::CpuClient => "CPU client",
         Figure::CpuServer => "CPU server",

@@ -23,12 +23,14 @@ pub(super) fn comparison(
     };
     let throughput = ratio(Figure::Throughput);
     let response = ratio(Figure::Response);
+    let p99 = ratio(Figure::ResponseP99);
     let client = ratio(Figure::CpuClient);
     let server = ratio(Figure::CpuServer);
     let both = ratio(Figure::Cpu);
     let changes = [
         (Figure::Throughput, throughput.median - 1.0),
         (Figure::Response, response.median - 1.0),
+        (Figure::ResponseP99, p99.median - 1.0),
         (Figure::Cpu, both.median - 1.0),
         (Figure::CpuClient, client.median - 1.0),
         (Figure::CpuServer, server.median - 1.0),
@@ -45,6 +47,10 @@ pub(super) fn comparison(
         ci95: throughput.ci95,
         response_ratio: response.median,
         response_ci95: response.ci95,
+        p99_ratio: Some(p99.median),
+        p99_ci95: Some(p99.ci95),
+        cpu_ratio: Some(both.median),
+        cpu_ci95: Some(both.ci95),
         cpu_ratio_client: client.median,
         cpu_ci95_client: client.ci95,
         cpu_ratio_server: server.median,
@@ -73,6 +79,7 @@ fn value(figure: Figure, sample: &Sample) -> f64 {
     match figure {
         Figure::Throughput => sample.tps,
         Figure::Response => sample.response_us.mean.max(RESPONSE_TICK_US),
+        Figure::ResponseP99 => sample.response_us.p99.max(RESPONSE_TICK_US),
         Figure::Cpu => (cpu.client + cpu.server).max(tick),
         Figure::CpuClient => cpu.client.max(tick),
         Figure::CpuServer => cpu.server.max(tick),

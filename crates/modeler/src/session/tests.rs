@@ -369,6 +369,7 @@ fn what_is_published_is_asked_for_with_our_changes() {
         [
             (Figure::Throughput, 7.0),
             (Figure::Response, 0.0),
+            (Figure::ResponseP99, 0.0),
             (Figure::Cpu, -0.25),
             (Figure::CpuClient, -0.5),
             (Figure::CpuServer, 0.0),

@@ -466,7 +466,7 @@ mod tests {
         ]
         .map(|lines| error(&format!("[[entry.published]]\nsource = \"a\"\n{lines}")));
         assert_snapshot!(errors.join("\n"), @r#"
-        line 8: entry 1, published.changes: unknown variant `speed`, expected one of `throughput`, `response`, `cpu`, `cpu-client`, `cpu-server`
+        line 8: entry 1, published.changes: unknown variant `speed`, expected one of `throughput`, `response`, `response-p99`, `cpu`, `cpu-client`, `cpu-server`
         line 8: entry 1, published.changes.cpu: invalid value: floating point `-88.0`, expected a change such as +7.32 for +732 % or -0.88 for -88 %
         line 8: entry 1, published.changes.cpu: invalid value: floating point `inf`, expected a change such as +7.32 for +732 % or -0.88 for -88 %
         line 9: entry 1, published.rmbe: invalid value: string "2MB", expected "32KB", "64KB", "128KB", "256KB", "512KB" or "1MB"

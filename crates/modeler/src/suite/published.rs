@@ -199,6 +199,7 @@ fn changes(one: &Cell, other: &Cell) -> Vec<(Figure, f64)> {
     vec![
         (Figure::Throughput, change(|cell| cell.tps.median)),
         (Figure::Response, change(|cell| cell.response_us.mean)),
+        (Figure::ResponseP99, change(|cell| cell.response_us.p99)),
         (Figure::Cpu, change(|cell| cell.cpu_us_per_tran.client + cell.cpu_us_per_tran.server)),
         (Figure::CpuClient, change(|cell| cell.cpu_us_per_tran.client)),
         (Figure::CpuServer, change(|cell| cell.cpu_us_per_tran.server)),
@@ -379,6 +380,10 @@ mod tests {
             ci95: [1.0; 2],
             response_ratio: 1.0,
             response_ci95: [1.0; 2],
+            p99_ratio: None,
+            p99_ci95: None,
+            cpu_ratio: None,
+            cpu_ci95: None,
             cpu_ratio_client: 1.0,
             cpu_ci95_client: [1.0; 2],
             cpu_ratio_server: 1.0,
