@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
 use rustix::io::{self, Errno};
-use sidestep_proto::governor::{Bar, YIELD_COST_NS_MAX};
+use sidestep_proto::contention::{Company, Contention};
+use sidestep_proto::governor::Bar;
 
 /// Events taken at once.
 const EVENTS_MAX: usize = 128;
@@ -84,23 +85,16 @@ pub(crate) struct Poller {
     events: OwnedFd,
     /// Up while lingering is not worth it.
     bar: Bar,
-}
-
-/// How lingering has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LingerEnd {
-    /// Something has happened.
-    Fruitful,
-    /// The time is up.
-    InVain,
-    /// Somebody who computes has got the CPU, and kept it.
-    Dear,
+    /// What this thread has learned of strangers that want its CPU.
+    contention: Contention,
+    /// Since when its times count.
+    began: Instant,
 }
 
 impl Poller {
     pub(crate) fn new() -> io::Result<Self> {
         let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Self { events, bar: Bar::LIFTED })
+        Ok(Self { events, bar: Bar::LIFTED, contention: Contention::new(), began: Instant::now() })
     }
 
     /// Tells of a source as long as there is something to be read.
@@ -128,37 +122,49 @@ impl Poller {
 
     /// Waits until something happens, at most so long; `None`: for ever.
     pub(crate) fn wait(&mut self, at_most: Option<Duration>) -> io::Result<Vec<Source>> {
-        if at_most.is_some_and(|time| time <= LINGER) || !self.bar.admits() {
+        let company = self.contention.company(self.now_ns());
+        if at_most.is_some_and(|time| time <= LINGER)
+            || company == Company::Strangers
+            || !self.bar.admits()
+        {
             return self.sleep(at_most);
         }
         let begin = Instant::now();
-        let (found, end) = self.linger(begin)?;
-        match end {
-            LingerEnd::Dear => self.bar.was_dear(),
-            end => self.bar.ended(end == LingerEnd::Fruitful),
-        }
-        if end == LingerEnd::Fruitful {
+        let found = self.linger(begin, company)?;
+        self.bar.ended(!found.is_empty());
+        if !found.is_empty() {
             return Ok(found);
         }
         self.sleep(at_most.map(|time| time.saturating_sub(begin.elapsed())))
     }
 
-    fn linger(&self, begin: Instant) -> io::Result<(Vec<Source>, LingerEnd)> {
+    /// Looks and yields by turns, not for long, and not beside strangers.
+    fn linger(&mut self, begin: Instant, company: Company) -> io::Result<Vec<Source>> {
         let mut passed = Duration::ZERO;
         loop {
             let found = self.sleep(Some(Duration::ZERO))?;
-            if !found.is_empty() {
-                return Ok((found, LingerEnd::Fruitful));
-            }
-            if passed >= LINGER {
-                return Ok((found, LingerEnd::InVain));
+            if !found.is_empty() || passed >= LINGER {
+                return Ok(found);
             }
             thread::yield_now();
             let before = std::mem::replace(&mut passed, begin.elapsed());
-            if passed - before > Duration::from_nanos(YIELD_COST_NS_MAX) {
-                return Ok((found, LingerEnd::Dear));
+            let (now_ns, late_ns) = (self.now_ns(), (passed - before).as_nanos() as u64);
+            let is_over = match company {
+                Company::Unknown => {
+                    self.contention.probed(now_ns, late_ns);
+                    true
+                }
+                _ => self.contention.resumed(now_ns, late_ns),
+            };
+            if is_over {
+                return Ok(found);
             }
         }
+    }
+
+    /// Never 0.
+    fn now_ns(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64 + 1
     }
 
     fn sleep(&self, at_most: Option<Duration>) -> io::Result<Vec<Source>> {

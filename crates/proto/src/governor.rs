@@ -18,18 +18,19 @@
 //! 1. Spin only while the peer was last seen on a CPU other than ours, at most
 //!    for the learned budget. A fruitful spin doubles the budget up to
 //!    [`SPIN_BUDGET_NS_MAX`], about what a wake-up costs; a fruitless one halves
-//!    it down to [`SPIN_BUDGET_NS_MIN`].
+//!    it down to [`SPIN_BUDGET_NS_MIN`]. Beside strangers at most
+//!    [`SPIN_BESIDE_STRANGERS_NS`]: a peer that runs answers by then, and one that
+//!    waits for its CPU does not for milliseconds.
 //! 2. The budget never reaches zero, and every [`PROBE_EVERY`]-th wait gets the
 //!    full one: two sides that fell asleep in step would otherwise never find
 //!    out that they need not.
-//! 3. Yield at most [`YIELDS_MAX`] times. A yield that took longer than
-//!    [`YIELD_COST_NS_MAX`] gave the CPU to a stranger: no yields for a penalty
-//!    that doubles with each offence, then one more try.
-//! 4. Nap at most [`NAP_NS`]. A nap that nothing ended bars naps for a while, as a dear
-//!    yield bars yields: a connection that rests is not woken to fall asleep again.
+//! 3. Yield at most [`YIELDS_MAX`] times; beside strangers never, except for a probe
+//!    ([`crate::contention`]).
+//! 4. Nap at most [`NAP_NS`]. A nap that nothing ended bars naps for a while: a connection
+//!    that rests is not woken to fall asleep again.
 //! 5. Park.
 
-use core::ops::ControlFlow;
+use crate::contention::Company;
 
 /// Full spin budget in nanoseconds: one wake-up on a virtual machine.
 pub const SPIN_BUDGET_NS_MAX: u32 = 40_000;
@@ -39,20 +40,12 @@ pub const SPIN_BUDGET_NS_MIN: u32 = 1_000;
 pub const PROBE_EVERY: u32 = 128;
 /// Yields in one wait.
 pub const YIELDS_MAX: u32 = 12;
-/// A yield that took longer than this many nanoseconds served a stranger: one who computes keeps
-/// the CPU for a slice of the scheduler, a millisecond or more. A dozen waiters and a gateway that
-/// share a CPU take 150 µs and more for one round, and yields still are the best for them: with
-/// 150 µs as the limit ten connections between two hosts fell back to sleeping and waking, which
-/// halved their rate.
-pub const YIELD_COST_NS_MAX: u64 = 500_000;
+/// Longest spin in nanoseconds beside strangers.
+pub const SPIN_BESIDE_STRANGERS_NS: u32 = 5_000;
 /// Longest nap in nanoseconds: so much later a waiter may learn that its peer was killed.
 pub const NAP_NS: u64 = 4_000_000;
 /// Longest time that a [`Bar`] is up, in waits.
 const BARRED_MAX: u32 = 64;
-/// Waits without a yield after the first dear one; doubles up to the maximum.
-const PENALTY_FIRST: u32 = 16;
-/// Longest penalty, in waits.
-const PENALTY_MAX: u32 = 4_096;
 
 /// When waiters may spin (`spin` in the configuration).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,6 +81,8 @@ pub struct Circumstances {
     pub peer_elsewhere: bool,
     /// There is a CPU for this spinner besides those that already spin.
     pub cpu_to_spare: bool,
+    /// Who takes what is given away.
+    pub company: Company,
     /// The operator's word.
     pub policy: SpinPolicy,
 }
@@ -97,8 +92,6 @@ pub struct Circumstances {
 pub struct Governor {
     spin_budget_ns: u32,
     waits: u32,
-    yield_penalty: u32,
-    yields_barred_for: u32,
     naps: Bar,
 }
 
@@ -127,11 +120,6 @@ impl Bar {
         self.penalty = if fruitful { 0 } else { longer };
         self.barred_for = self.penalty;
     }
-
-    /// It was so dear that it is barred for as long as can be.
-    pub fn was_dear(&mut self) {
-        *self = Self { penalty: BARRED_MAX, barred_for: BARRED_MAX };
-    }
 }
 
 impl Default for Governor {
@@ -144,53 +132,40 @@ impl Governor {
     /// Knows nothing yet: tries the full budget.
     #[must_use]
     pub const fn new() -> Self {
-        Self {
-            spin_budget_ns: SPIN_BUDGET_NS_MAX,
-            waits: 0,
-            yield_penalty: 0,
-            yields_barred_for: 0,
-            naps: Bar::LIFTED,
-        }
+        Self { spin_budget_ns: SPIN_BUDGET_NS_MAX, waits: 0, naps: Bar::LIFTED }
     }
 
-    /// What was learned, as six words to keep anywhere.
+    /// What was learned, as four words to keep anywhere.
     #[must_use]
-    pub const fn to_words(self) -> [u32; 6] {
-        let Self { spin_budget_ns, waits, yield_penalty, yields_barred_for, .. } = self;
-        let Bar { penalty, barred_for } = self.naps;
-        [spin_budget_ns, waits, yield_penalty, yields_barred_for, penalty, barred_for]
+    pub const fn to_words(self) -> [u32; 4] {
+        let Self { spin_budget_ns, waits, naps: Bar { penalty, barred_for } } = self;
+        [spin_budget_ns, waits, penalty, barred_for]
     }
 
     /// The inverse of [`Self::to_words`].
     #[must_use]
-    pub const fn from_words(words: [u32; 6]) -> Self {
-        let [spin_budget_ns, waits, yield_penalty, yields_barred_for, penalty, barred_for] = words;
-        Self {
-            spin_budget_ns,
-            waits,
-            yield_penalty,
-            yields_barred_for,
-            naps: Bar { penalty, barred_for },
-        }
+    pub const fn from_words([spin_budget_ns, waits, penalty, barred_for]: [u32; 4]) -> Self {
+        Self { spin_budget_ns, waits, naps: Bar { penalty, barred_for } }
     }
 
     /// Begins a wait and returns its course.
     pub fn begin(&mut self, now: Circumstances) -> Wait {
         self.waits = self.waits.wrapping_add(1);
-        let spin_ns = match now.policy {
-            SpinPolicy::Never => 0,
-            SpinPolicy::Always => SPIN_BUDGET_NS_MAX,
-            SpinPolicy::Auto if !(now.peer_elsewhere && now.cpu_to_spare) => 0,
-            SpinPolicy::Auto if self.waits.is_multiple_of(PROBE_EVERY) => SPIN_BUDGET_NS_MAX,
-            SpinPolicy::Auto => self.spin_budget_ns,
+        let learned_ns = match self.waits.is_multiple_of(PROBE_EVERY) {
+            true => SPIN_BUDGET_NS_MAX,
+            false => self.spin_budget_ns,
         };
-        let yields = match now.policy {
-            SpinPolicy::Never => 0,
-            _ if self.yields_barred_for > 0 => {
-                self.yields_barred_for -= 1;
-                0
-            }
-            _ => YIELDS_MAX,
+        let spin_ns = match (now.policy, now.company) {
+            (SpinPolicy::Never, _) => 0,
+            (SpinPolicy::Always, _) => SPIN_BUDGET_NS_MAX,
+            (SpinPolicy::Auto, _) if !(now.peer_elsewhere && now.cpu_to_spare) => 0,
+            (SpinPolicy::Auto, Company::Alone) => learned_ns,
+            (SpinPolicy::Auto, _) => learned_ns.min(SPIN_BESIDE_STRANGERS_NS),
+        };
+        let yields = match (now.policy, now.company) {
+            (SpinPolicy::Never, _) | (_, Company::Strangers) => 0,
+            (_, Company::Unknown) => 1,
+            (_, Company::Alone) => YIELDS_MAX,
         };
         Wait { spin_ns, yields }
     }
@@ -202,18 +177,6 @@ impl Governor {
         } else {
             (self.spin_budget_ns / 2).max(SPIN_BUDGET_NS_MIN)
         };
-    }
-
-    /// A yield took `cost_ns`. Breaks off the yielding of this wait when it
-    /// served a stranger.
-    pub fn yielded(&mut self, cost_ns: u64) -> ControlFlow<()> {
-        if cost_ns <= YIELD_COST_NS_MAX {
-            self.yield_penalty -= self.yield_penalty / 64;
-            return ControlFlow::Continue(());
-        }
-        self.yield_penalty = (self.yield_penalty * 2).clamp(PENALTY_FIRST, PENALTY_MAX);
-        self.yields_barred_for = self.yield_penalty;
-        ControlFlow::Break(())
     }
 
     /// Whether a wait that has come to its end without data may nap before it parks.
@@ -258,8 +221,12 @@ impl Wait {
 mod tests {
     use super::*;
 
-    const FREE: Circumstances =
-        Circumstances { peer_elsewhere: true, cpu_to_spare: true, policy: SpinPolicy::Auto };
+    const FREE: Circumstances = Circumstances {
+        peer_elsewhere: true,
+        cpu_to_spare: true,
+        company: Company::Alone,
+        policy: SpinPolicy::Auto,
+    };
 
     fn steps(governor: &mut Governor, now: Circumstances) -> std::vec::Vec<Step> {
         let mut wait = governor.begin(now);
@@ -311,24 +278,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_dear_is_barred_for_as_long_as_can_be() {
-        let mut bar = Bar::LIFTED;
-        bar.was_dear();
-        assert_eq!((0..1000).take_while(|_| !bar.admits()).count() as u32, BARRED_MAX);
-        bar.ended(true);
-        assert!(bar.admits() && bar.admits());
-    }
-
-    #[test]
-    fn a_dear_yield_bars_yields_for_a_growing_while() {
+    fn beside_strangers_spins_are_short_and_no_cpu_is_given_away() {
         let mut g = Governor::new();
-        assert_eq!(g.yielded(YIELD_COST_NS_MAX + 1), ControlFlow::Break(()));
-        let barred =
-            (0..10_000).take_while(|_| !steps(&mut g, FREE).contains(&Step::Yield)).count();
-        assert_eq!(barred as u32, PENALTY_FIRST);
-        assert_eq!(g.yielded(YIELD_COST_NS_MAX + 1), ControlFlow::Break(()));
-        let longer =
-            (0..10_000).take_while(|_| !steps(&mut g, FREE).contains(&Step::Yield)).count();
-        assert_eq!(longer as u32, 2 * PENALTY_FIRST);
+        let strangers = Circumstances { company: Company::Strangers, ..FREE };
+        let short = Step::Spin { budget_ns: SPIN_BESIDE_STRANGERS_NS };
+        assert_eq!(steps(&mut g, strangers), [short, Step::Park]);
+        let unknown = Circumstances { company: Company::Unknown, ..FREE };
+        assert_eq!(steps(&mut g, unknown), [short, Step::Yield, Step::Park]);
     }
 }

@@ -12,6 +12,7 @@
 //! | [`connection`] | what do the CDC messages of a connection over RDMA say, and when are they sent? |
 //! | [`cursor`] | may the peer's cursor be believed, and where in the ring do bytes go? |
 //! | [`readiness`] | what would `poll` say about a connection in this state? |
+//! | [`contention`] | do strangers want our CPUs? |
 //! | [`governor`] | spin, yield or sleep? |
 //! | [`fallback`] | why did a connection stay on TCP, in the standard's code and in words? |
 //! | [`autosmc`] | has a connection lived long enough to be worth moving? |
@@ -33,6 +34,7 @@ extern crate std;
 pub mod autocache;
 pub mod autosmc;
 pub mod connection;
+pub mod contention;
 pub mod cursor;
 pub mod fallback;
 pub mod governor;

@@ -6,7 +6,7 @@ use crate::pool::Held;
 use crate::sock::{Conn, Phase, Sock};
 use crate::{Answer, Errno, switch, urgent, wait};
 use core::fmt::Display;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use sidestep_device::slab::flag as said;
 use sidestep_device::state::{Slot, flag};
 use sidestep_device::sys;
@@ -239,6 +239,37 @@ pub(crate) fn time_out(file: File<'_>, name: i32) -> Option<u64> {
     let time: libc::timeval = file.option(libc::SOL_SOCKET, name).ok()?;
     let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000;
     (ns != 0).then_some(ns)
+}
+
+/// A time-out of the kernel's, remembered for those who ask again and again. Another process
+/// that shares the socket may have set another one since: enough for a short sleep.
+pub(crate) struct Mirror(AtomicU64);
+
+impl Mirror {
+    /// No time-out is that long.
+    const UNKNOWN: u64 = u64::MAX;
+
+    pub(crate) const fn new() -> Self {
+        Self(AtomicU64::new(Self::UNKNOWN))
+    }
+
+    /// This process has set the option.
+    fn forget(&self) {
+        self.0.store(Self::UNKNOWN, Ordering::Relaxed);
+    }
+
+    /// The option in nanoseconds; the kernel is asked if it is not known.
+    pub(crate) fn get(&self, file: File<'_>, name: i32) -> Option<u64> {
+        let known = match self.0.load(Ordering::Relaxed) {
+            Self::UNKNOWN => {
+                let now = time_out(file, name).unwrap_or(0);
+                self.0.store(now, Ordering::Relaxed);
+                now
+            }
+            known => known,
+        };
+        (known != 0).then_some(known)
+    }
 }
 
 /// `shutdown`. `None`: let the kernel do it alone.
@@ -581,6 +612,9 @@ pub fn after_set_option(sock: &Use, fd: i32, level: i32, name: i32, value: i32, 
     if name == libc::SO_RCVBUF || name == libc::SO_RCVBUFFORCE {
         sock.receive_buffer.store(value.max(0) as u32, Ordering::Relaxed);
     }
+    if name == libc::SO_RCVTIMEO || name == SO_RCVTIMEO_NEW {
+        sock.receive_time_out.forget();
+    }
     let Some(slot) = sock.slot() else { return };
     let file = File::of(sock, fd);
     match name {
@@ -629,6 +663,9 @@ fn note_linger(conn: &Conn, zero: bool) {
         flags.fetch_and(!said::LINGER_ZERO, Ordering::SeqCst);
     }
 }
+
+/// `SO_RCVTIMEO` with 64 bits of seconds on every architecture, of `asm-generic/socket.h`.
+const SO_RCVTIMEO_NEW: i32 = 66;
 
 /// `TCP_NOTSENT_LOWAT` of `linux/tcp.h`.
 const TCP_NOTSENT_LOWAT: i32 = 25;

@@ -10,6 +10,7 @@
 //! two processes must agree on lies in its [`Slot`] and its [`Record`]s.
 
 use crate::account;
+use crate::control;
 use crate::descriptors::{self, Entry, Use};
 use crate::epoll::{self, Set};
 use crate::file::{self, File, Naming};
@@ -95,6 +96,8 @@ pub struct Sock {
     nonblocking: AtomicBool,
     /// Set before connecting or listening, 0 = not set.
     pub receive_buffer: AtomicU32,
+    /// `SO_RCVTIMEO`, as far as this process has set or seen it.
+    pub(crate) receive_time_out: control::Mirror,
     /// Port of the server's end, 0 = not known.
     pub(crate) server_port: AtomicU16,
     /// An option was used that only TCP has.
@@ -267,6 +270,7 @@ fn new(nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
         (&raw mut (*at).is_server).write(AtomicBool::new(is_server));
         (&raw mut (*at).nonblocking).write(AtomicBool::new(nonblocking));
         (&raw mut (*at).receive_buffer).write(AtomicU32::new(0));
+        (&raw mut (*at).receive_time_out).write(control::Mirror::new());
         (&raw mut (*at).server_port).write(AtomicU16::new(0));
         (&raw mut (*at).tcp_only).write(AtomicBool::new(false));
         (&raw mut (*at).has_tcp_option).write(AtomicBool::new(false));
@@ -620,7 +624,7 @@ impl Sock {
     /// The last descriptor of this process is about to be closed, and no call is under way.
     fn say_goodbye(&self, fd: i32) {
         if let Some(conn) = self.conn() {
-            crate::control::before_last_close(self, &conn, File::certain(self, fd));
+            control::before_last_close(self, &conn, File::certain(self, fd));
         }
     }
 
@@ -1208,7 +1212,7 @@ pub fn before_exit() {
     }
     descriptors::for_each_sock(|_, sock| {
         if let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) {
-            crate::control::before_exit(slot, &conn);
+            control::before_exit(slot, &conn);
         }
     });
 }

@@ -36,6 +36,7 @@ use sidestep_device::lock::Owner;
 use sidestep_device::slab::{Record, flag as said, wanted};
 use sidestep_device::state::{Slot, count, flag};
 use sidestep_device::sys::{self, Errno};
+use sidestep_proto::contention::{Company, Contention, DEAR_NS};
 use sidestep_proto::cursor;
 use sidestep_proto::governor::{Circumstances, Governor, NAP_NS, SpinPolicy, Step};
 use std::sync::OnceLock;
@@ -128,27 +129,71 @@ pub(crate) unsafe fn ppoll(
     usize::try_from(n).map_err(|_| Errno(sys::replace_libc_errno(before)))
 }
 
-/// What a waiter has learned, in three words that any thread may replace.
-pub struct Learned([AtomicU64; 3]);
+/// What a waiter has learned, in two words that any thread may replace.
+pub struct Learned([AtomicU64; 2]);
 
 impl Learned {
     pub(crate) fn new() -> Self {
-        let learned = Self([const { AtomicU64::new(0) }; 3]);
+        let learned = Self([const { AtomicU64::new(0) }; 2]);
         learned.keep(Governor::new());
         learned
     }
 
     fn recall(&self) -> Governor {
         let words = self.0.each_ref().map(|word| word.load(Ordering::Relaxed));
-        let [[a, b], [c, d], [e, f]] = words.map(|word| [word as u32, (word >> 32) as u32]);
-        Governor::from_words([a, b, c, d, e, f])
+        let [[a, b], [c, d]] = words.map(|word| [word as u32, (word >> 32) as u32]);
+        Governor::from_words([a, b, c, d])
     }
 
     fn keep(&self, governor: Governor) {
-        let [a, b, c, d, e, f] = governor.to_words().map(u64::from);
-        for (word, halves) in self.0.iter().zip([a | b << 32, c | d << 32, e | f << 32]) {
+        let [a, b, c, d] = governor.to_words().map(u64::from);
+        for (word, halves) in self.0.iter().zip([a | b << 32, c | d << 32]) {
             word.store(halves, Ordering::Relaxed);
         }
+    }
+}
+
+/// What the process has learned of strangers that want its CPUs. Its threads may overwrite
+/// each other's words: then one probe more or less is made.
+struct Neighbours([AtomicU64; 2]);
+
+static NEIGHBOURS: Neighbours = {
+    let [a, b] = Contention::new().to_words();
+    Neighbours([AtomicU64::new(a), AtomicU64::new(b)])
+};
+
+impl Neighbours {
+    fn recall(&self) -> Contention {
+        Contention::from_words(self.0.each_ref().map(|word| word.load(Ordering::Relaxed)))
+    }
+
+    /// Hardly ever news: no write to a line that others read.
+    fn change<T>(&self, by: impl FnOnce(&mut Contention) -> T) -> T {
+        let before = self.recall();
+        let mut contention = before;
+        let answer = by(&mut contention);
+        if contention != before {
+            for (word, value) in self.0.iter().zip(contention.to_words()) {
+                word.store(value, Ordering::Relaxed);
+            }
+        }
+        answer
+    }
+
+    /// Who takes what a wait that begins now gives away.
+    fn company(&self) -> Company {
+        if !self.recall().is_contended() {
+            return Company::Alone;
+        }
+        self.change(|contention| contention.company(sys::now_ns()))
+    }
+
+    /// A thread runs again `late_ns` after it has yielded. True: it has met a stranger.
+    fn yielded(&self, company: Company, now_ns: u64, late_ns: u64) -> bool {
+        self.change(|contention| match company {
+            Company::Unknown => contention.probed(now_ns, late_ns),
+            _ => contention.resumed(now_ns, late_ns),
+        })
     }
 }
 
@@ -184,7 +229,8 @@ pub fn linger(
     let policy = process::options().spin;
     let peer_elsewhere = peer_cpu().is_some_and(|cpu| cpu != sys::cpu());
     let cpu_to_spare = SPINNING.load(Ordering::Relaxed) + 1 < cpus();
-    let now = Circumstances { peer_elsewhere, cpu_to_spare, policy };
+    let company = NEIGHBOURS.company();
+    let now = Circumstances { peer_elsewhere, cpu_to_spare, company, policy };
     let mut wait = governor.begin(now);
     let found = loop {
         match wait.next_step() {
@@ -201,10 +247,12 @@ pub fn linger(
                 let start = sys::now_ns();
                 sys::yield_cpu();
                 cost.yields += 1;
+                let end = sys::now_ns();
+                let met_stranger = NEIGHBOURS.yielded(company, end, end - start);
                 if ready() {
                     break true;
                 }
-                if governor.yielded(sys::now_ns() - start).is_break() {
+                if met_stranger {
                     wait.stop_yielding();
                 }
             }
@@ -231,7 +279,12 @@ fn spin(
             }
             core::hint::spin_loop();
         }
-        passed = sys::now_ns() - start;
+        let now = sys::now_ns();
+        let late = now - start - passed;
+        passed = now - start;
+        if late > DEAR_NS {
+            NEIGHBOURS.change(|contention| contention.resumed(now, late));
+        }
         let on_our_cpu = policy == SpinPolicy::Auto && peer_cpu() == Some(sys::cpu());
         if passed > budget_ns || on_our_cpu {
             break false;
@@ -432,21 +485,28 @@ pub(crate) fn readable(
     let (found, cost) = linger(&sock.receive_wait, || cpu_of(conn.theirs), &ready);
     cost.charge(slot);
     process::note_user(slot);
-    if found || !sock.may_sleep(file) {
+    if found {
         return Ok(());
     }
     let _asleep = Asleep::on(sock);
-    let mut deadline = patience.deadline(file);
+    let naps = may_nap(sock, slot);
+    // A nap is so short that the mirrors' word is enough for it.
+    if !(if naps { sock.seems_blocking() } else { sock.may_sleep(file) }) {
+        return Ok(());
+    }
+    let deadline = patience.deadline(file);
     count(&slot.counters.parks, 1);
     let Some(_sleeper) = Sleeper::become_it(slot) else {
-        return queue_behind_sleeper(slot, &ready);
+        return match sock.may_sleep(file) {
+            true => queue_behind_sleeper(slot, &ready),
+            false => Ok(()),
+        };
     };
-    if may_nap(sock, slot) {
-        if nap(sock, slot, conn, (file, deadline), has_part, &ready)? {
-            return Ok(());
-        }
-        deadline = patience.deadline(file);
+    if naps && (nap(sock, slot, conn, (file, deadline), has_part, &ready)? || !sock.may_sleep(file))
+    {
+        return Ok(());
     }
+    let deadline = if naps { patience.deadline(file) } else { deadline };
     let _armed = ReadArmed::ask(slot, conn);
     if ready() {
         return Ok(());
@@ -484,7 +544,7 @@ fn nap(
 ) -> Answer<bool> {
     let limit = match deadline {
         Some(at) => Some(at.saturating_sub(sys::now_ns())),
-        None => control::time_out(file, libc::SO_RCVTIMEO),
+        None => sock.receive_time_out.get(file, libc::SO_RCVTIMEO),
     };
     let time = Duration::from_nanos(limit.unwrap_or(NAP_NS).min(NAP_NS));
     let _armed = NapArmed::ask(slot, conn);
