@@ -195,8 +195,7 @@ pub fn send_by_tcp(sock: &Use, fd: i32, plain: impl Fn() -> isize) -> Result<isi
     loop {
         match sock.phase() {
             Phase::Smc => {
-                let both = sock.conn().zip(sock.slot());
-                let (conn, slot) = both.ok_or(Instead::Ring)?;
+                let slot = sock.slot().ok_or(Instead::Ring)?;
                 const BY_RING: u32 = flag::SEND_SWITCHED;
                 // After a reset TCP has nothing more to say: its error was taken.
                 match slot.flags.load(Ordering::Acquire) {
@@ -204,7 +203,10 @@ pub fn send_by_tcp(sock: &Use, fd: i32, plain: impl Fn() -> isize) -> Result<isi
                         return Err(Instead::Ring);
                     }
                     flags if flags & flag::RESET != 0 => return Err(Instead::Ring),
-                    _ => return send_beside_ring(sock, slot, fd, &conn, &plain),
+                    _ => {
+                        let conn = sock.conn().ok_or(Instead::Ring)?;
+                        return send_beside_ring(sock, slot, fd, &conn, &plain);
+                    }
                 }
             }
             Phase::Candidate | Phase::Meeting => {
