@@ -141,7 +141,7 @@ pub enum CompareError {
     /// There is no cell that both have.
     #[error(
         "A and B have no workload, model, transport and RMBE in common under the same \
-         neighbours: measure the same workloads again"
+         neighbours and limits: measure the same workloads again"
     )]
     NothingInCommon,
     /// The margin is not one.
@@ -165,12 +165,13 @@ pub fn compare(a: &Document, b: &Document, margin: f64) -> Result<ComparisonRepo
     if both.is_empty() {
         return Err(CompareError::NothingInCommon);
     }
+    let warnings = [under_others(&only_a, &only_b), warnings(a, b, &both)].concat();
     Ok(ComparisonReport {
         margin,
         cells: both.iter().map(|(a, b)| compare_cells(a, b, margin)).collect(),
         only_a: only_a.into_iter().map(CellKey::of).collect(),
         only_b: only_b.into_iter().map(CellKey::of).collect(),
-        warnings: warnings(a, b, &both),
+        warnings,
     })
 }
 
@@ -257,6 +258,26 @@ fn verdict(difference: &LogDifference, measure: Measure, margin: f64) -> Verdict
     } else {
         Verdict::Worse
     }
+}
+
+/// Cells that would belong together but for what else wanted the CPUs.
+fn under_others(only_a: &[&Cell], only_b: &[&Cell]) -> Vec<String> {
+    let without = |cell: &Cell| CellKey { contention: Contention::NONE, ..CellKey::of(cell) };
+    let mut warnings = Vec::new();
+    for a in only_a {
+        let alike = only_b.iter().filter(|b| without(b) == without(a));
+        let theirs: Vec<String> = alike.map(|b| b.contention.to_string()).collect();
+        if !theirs.is_empty() {
+            warnings.push(format!(
+                "{} is not compared: it was measured under other neighbours or limits, A: `{}`, \
+                 B: `{}`",
+                without(a),
+                a.contention,
+                theirs.join("`, `")
+            ));
+        }
+    }
+    warnings
 }
 
 fn warnings(a: &Document, b: &Document, both: &[(&Cell, &Cell)]) -> Vec<String> {

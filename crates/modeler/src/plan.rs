@@ -1,5 +1,6 @@
 //! What is to be measured, and how the clients behave.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::contention::Contention;
+use crate::result::Figure;
 use crate::workload::Workload;
 
 /// Everything a measurement runs.
@@ -33,6 +35,19 @@ pub struct Entry {
     pub conduct: Conduct,
     /// What else wants the CPUs meanwhile.
     pub contention: Contention,
+    /// What is required of SMC against TCP, by figure.
+    pub required: BTreeMap<Figure, Requirement>,
+}
+
+/// What the ratio of a figure, SMC ÷ TCP, has to be: at least, where more is better,
+/// otherwise at most.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Requirement {
+    /// The median over the pairs; more than 0.
+    pub ratio: f64,
+    /// The worse end of its interval at 95 %; `None`: any.
+    pub bound: Option<f64>,
 }
 
 /// How the clients of a workload are made, and the server in the same way.

@@ -21,6 +21,7 @@ use tempfile::{Builder, NamedTempFile};
 
 mod block;
 mod chart;
+mod contention;
 mod finding;
 mod foreign;
 pub mod html;

@@ -303,6 +303,26 @@ pub struct Comparison {
     pub cpu_ci95_server: [f64; 2],
     /// What IBM has published for this workload, with a verdict on ours.
     pub published: Vec<Published>,
+    /// What the suite requires of this comparison, with a verdict.
+    #[serde(default)]
+    pub required: Vec<Required>,
+}
+
+/// What is required of a ratio, and what it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Required {
+    /// What is measured.
+    pub figure: Figure,
+    /// Where more is better, the ratio has to be at least this, otherwise at most.
+    pub ratio: f64,
+    /// The same of the worse end of its interval; `null`: nothing is required of it.
+    pub bound: Option<f64>,
+    /// The ratio that was measured.
+    pub ours: f64,
+    /// Its bounds at 95 %.
+    pub ours_ci95: [f64; 2],
+    /// Ours is as required.
+    pub met: bool,
 }
 
 /// A published figure beside ours. Changes are relative to the baseline: +7.32 is

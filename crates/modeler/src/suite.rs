@@ -17,7 +17,7 @@
 mod file;
 pub mod published;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io;
 use std::num::NonZeroU32;
@@ -28,8 +28,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use thiserror::Error;
 
-use crate::contention::Contention;
-use crate::plan::{Conduct, Entry, Extent, Model, Pace};
+use crate::contention::{Contention, CpuList, Neighbours};
+use crate::plan::{Conduct, Entry, Extent, Model, Pace, Requirement};
+use crate::result::Figure;
 use crate::workload::Workload;
 
 pub use file::FileFault;
@@ -45,8 +46,8 @@ pub struct Suite {
     /// Sentences for the reader of the report: what was published besides and has no
     /// verdict, and why not.
     pub context: Vec<String>,
-    /// What is measured, in this order: at least one. Workload, model and RMBE are
-    /// never the same in two.
+    /// What is measured, in this order: at least one. Workload, model, RMBE and contention
+    /// are never the same in two.
     pub entries: Vec<SuiteEntry>,
 }
 
@@ -90,6 +91,22 @@ pub struct SuiteEntry {
     /// See [`Extent::Time`].
     #[serde(rename = "duration", default, deserialize_with = "file::positive_time")]
     pub measured: Option<Duration>,
+    /// The neighbours beside which it runs, one after the other; none: those of the command
+    /// line.
+    #[serde(default, deserialize_with = "file::neighbours")]
+    pub neighbours: Vec<Neighbours>,
+    /// See [`Contention::cpu_quota`].
+    #[serde(default, deserialize_with = "file::cpu_quota")]
+    pub cpu_quota: Option<u32>,
+    /// See [`Contention::cpu_weight`].
+    #[serde(default, deserialize_with = "file::cpu_weight")]
+    pub cpu_weight: Option<u32>,
+    /// See [`Contention::cpus`].
+    #[serde(default, deserialize_with = "file::cpus")]
+    pub cpus: Option<CpuList>,
+    /// What is required of SMC against TCP, whatever the neighbours.
+    #[serde(default, deserialize_with = "file::required")]
+    pub required: BTreeMap<Figure, Requirement>,
     /// What was published for this workload.
     #[serde(default)]
     pub published: Vec<Publication>,
@@ -172,22 +189,23 @@ impl Suite {
         file::suite(text)
     }
 
-    /// What a measurement of this suite runs: each workload under each contention. `base`
-    /// has all that the entries do not say themselves; `models` takes the place of their
-    /// models.
+    /// What a measurement of this suite runs. `base` and `contention` have all that the
+    /// entries do not say themselves; `models` and `neighbours` take the place of theirs.
     ///
     /// Results are told apart by workload, model, RMBE and contention. Of entries that
-    /// become alike in these by `base` or `models`, the first stays.
+    /// become alike in these by what is given here, the first stays.
     #[must_use]
     pub fn entries_with(
         &self,
         base: &Conduct,
+        contention: &Contention,
         models: Option<&[Model]>,
-        contentions: &[Contention],
+        neighbours: Option<&[Neighbours]>,
     ) -> Vec<Entry> {
         let mut seen = HashSet::new();
         let mut entries = Vec::new();
         for entry in &self.entries {
+            let contentions = entry.contentions(contention, neighbours);
             for &model in models.unwrap_or(&entry.models) {
                 for conduct in entry.conducts(base) {
                     entries.extend(contentions.iter().map(|contention| Entry {
@@ -195,11 +213,12 @@ impl Suite {
                         model,
                         conduct: conduct.clone(),
                         contention: contention.clone(),
+                        required: entry.required.clone(),
                     }));
                 }
             }
         }
-        let key = |Entry { workload, model, conduct, contention }: &Entry| {
+        let key = |Entry { workload, model, conduct, contention, .. }: &Entry| {
             (*workload, *model, conduct.rmbe_len, contention.clone())
         };
         entries.retain(|entry| seen.insert(key(entry)));
@@ -230,6 +249,23 @@ impl SuiteEntry {
         self.rmbe_lens.iter().map(with).collect()
     }
 
+    /// `base` with what this entry says: one for each level of neighbours.
+    fn contentions(&self, base: &Contention, chosen: Option<&[Neighbours]>) -> Vec<Contention> {
+        let alone = Contention {
+            neighbours: base.neighbours,
+            cpu_quota: self.cpu_quota.or(base.cpu_quota),
+            cpu_weight: self.cpu_weight.or(base.cpu_weight),
+            cpus: self.cpus.as_ref().unwrap_or(&base.cpus).clone(),
+        };
+        match chosen.unwrap_or(&self.neighbours) {
+            [] => vec![alone],
+            levels => levels
+                .iter()
+                .map(|&neighbours| Contention { neighbours, ..alone.clone() })
+                .collect(),
+        }
+    }
+
     /// Who asks for a number of transactions gets it: no time of an entry takes its
     /// place.
     fn extent(&self, base: Extent) -> Extent {
@@ -252,21 +288,25 @@ static BUILTINS: LazyLock<Vec<Suite>> = LazyLock::new(|| {
     BUILTIN_FILES.map(suite).into()
 });
 
-const BUILTIN_FILES: [&str; 3] = [
+const BUILTIN_FILES: [&str; 5] = [
     include_str!("../suites/smc-r-2013.toml"),
     include_str!("../suites/zos-3.1.toml"),
     include_str!("../suites/friendly-bank.toml"),
+    include_str!("../suites/busy.toml"),
+    include_str!("../suites/confined.toml"),
 ];
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const QUIET: [Contention; 1] = [Contention::NONE];
-
     fn names(suite: &str) -> Vec<String> {
-        let entries =
-            Suite::builtin(suite).unwrap().entries_with(&Conduct::default(), None, &QUIET);
+        let entries = Suite::builtin(suite).unwrap().entries_with(
+            &Conduct::default(),
+            &Contention::NONE,
+            None,
+            None,
+        );
         entries.iter().map(|entry| entry.workload.to_string()).collect()
     }
 
@@ -277,13 +317,13 @@ mod tests {
     #[test]
     fn the_suites_of_the_papers_come_with_the_program() {
         let names: Vec<_> = Suite::builtin_names().collect();
-        assert_eq!(names, ["smc-r-2013", "zos-3.1", "friendly-bank"]);
+        assert_eq!(names, ["smc-r-2013", "zos-3.1", "friendly-bank", "busy", "confined"]);
     }
 
     #[test]
     fn smc_r_2013_has_its_workloads_in_two_models_and_two_receive_buffers() {
         let suite = Suite::builtin("smc-r-2013").unwrap();
-        let entries = suite.entries_with(&Conduct::default(), None, &QUIET);
+        let entries = suite.entries_with(&Conduct::default(), &Contention::NONE, None, None);
         let shown: Vec<_> = entries
             .iter()
             .map(|entry| (entry.workload.to_string(), entry.model, entry.conduct.rmbe_len))
@@ -326,13 +366,14 @@ mod tests {
     fn a_stand_in_for_an_application_gets_no_verdicts() {
         let suite = Suite::builtin("friendly-bank").unwrap();
         assert!(!suite.context.is_empty());
-        for entry in suite.entries_with(&Conduct::default(), None, &QUIET) {
+        for entry in suite.entries_with(&Conduct::default(), &Contention::NONE, None, None) {
             assert!(!published::comparable(&entry.conduct), "{}", entry.workload);
         }
         assert!(suite.entries.iter().all(|entry| entry.published.is_empty()));
     }
 
-    /// The promise is five minutes for a whole suite with what the command line has by
+    /// The promise is five minutes for a whole suite, ten for `busy`, which measures each
+    /// workload beside five numbers of neighbours, with what the command line has by
     /// default: five runs over each of two transports. A run takes its warm-up, its
     /// measured time, and up to `START` until its workers have started and connected.
     #[test]
@@ -341,13 +382,14 @@ mod tests {
         const TRANSPORTS: u32 = 2;
         const START: Duration = Duration::from_millis(300);
         for suite in builtins() {
-            let entries = suite.entries_with(&Conduct::default(), None, &QUIET);
+            let entries = suite.entries_with(&Conduct::default(), &Contention::NONE, None, None);
             let run = |entry: &Entry| match entry.conduct.extent {
                 Extent::Time { warmup, measured } => START + warmup + measured,
                 Extent::Count { .. } => panic!("{}: a count has no end", entry.workload),
             };
             let took = entries.iter().map(run).sum::<Duration>() * RUNS * TRANSPORTS;
-            assert!(took < Duration::from_secs(300), "{}: {took:?}", suite.name);
+            let minutes = if suite.name == "busy" { 10 } else { 5 };
+            assert!(took < Duration::from_secs(60 * minutes), "{}: {took:?}", suite.name);
         }
     }
 
@@ -384,8 +426,10 @@ mod tests {
         };
         let workload = "RR8(1024/2048)".parse().unwrap();
         let contention = Contention::NONE;
-        let entry = Entry { workload, model: Model::EventLoop, conduct: expected, contention };
-        assert_eq!(suite.entries_with(&base, None, &QUIET), [entry]);
+        let required = BTreeMap::new();
+        let model = Model::EventLoop;
+        let entry = Entry { workload, model, conduct: expected, contention, required };
+        assert_eq!(suite.entries_with(&base, &Contention::NONE, None, None), [entry]);
     }
 
     #[test]
@@ -403,7 +447,7 @@ mod tests {
             ipv6: true,
             rmbe_len: Some(32 << 10),
         };
-        let entries = suite.entries_with(&base, None, &QUIET);
+        let entries = suite.entries_with(&base, &Contention::NONE, None, None);
         assert_eq!(entries.len(), 1);
         assert_eq!((entries[0].model, &entries[0].conduct), (Model::Threads, &base));
     }
@@ -413,7 +457,10 @@ mod tests {
         let suite = mine("[[entry]]\nworkload = \"RR1(1B/1B)\"\nduration = \"2s\"");
         let count = Extent::Count { warmup: 1, measured: 10 };
         let base = Conduct { extent: count, ..Conduct::default() };
-        assert_eq!(suite.entries_with(&base, None, &QUIET)[0].conduct.extent, count);
+        assert_eq!(
+            suite.entries_with(&base, &Contention::NONE, None, None)[0].conduct.extent,
+            count
+        );
     }
 
     #[test]
@@ -432,7 +479,8 @@ mod tests {
             "#,
         );
         let models = [Model::Processes, Model::EventLoop, Model::Processes];
-        let entries = suite.entries_with(&Conduct::default(), Some(&models), &QUIET);
+        let entries =
+            suite.entries_with(&Conduct::default(), &Contention::NONE, Some(&models), None);
         let shown: Vec<_> = entries
             .iter()
             .map(|entry| (entry.workload.clients, entry.model, entry.conduct.chunk_len))
@@ -450,6 +498,51 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_runs_under_each_contention() {
+        let suite = mine(
+            "[[entry]]\nworkload = \"RR1(1B/1B)\"\nneighbours = [0, 2, \"1:idle\"]\ncpus = \"0\"\n\
+             required = { throughput = { ratio = 1.2, bound = 1.1 }, cpu = 1 }\n\
+             [[entry]]\nworkload = \"RR1(1B/1B)\"\ncpu_quota = 50\n",
+        );
+        let base = Contention { cpu_weight: Some(7), ..Contention::NONE };
+        let shown = |neighbours: Option<&[Neighbours]>| -> Vec<String> {
+            let entries = suite.entries_with(&Conduct::default(), &base, None, neighbours);
+            entries.iter().map(|entry| entry.contention.to_string()).collect()
+        };
+        assert_eq!(
+            shown(None),
+            [
+                "no neighbours, CPU weight 7, CPU 0",
+                "2 neighbours, CPU weight 7, CPU 0",
+                "1 neighbour of SCHED_IDLE, CPU weight 7, CPU 0",
+                "no neighbours, CPU quota 50 %, CPU weight 7",
+            ]
+        );
+        assert_eq!(
+            shown(Some(&["4".parse().unwrap()])),
+            ["4 neighbours, CPU weight 7, CPU 0", "4 neighbours, CPU quota 50 %, CPU weight 7"]
+        );
+        let required = [
+            (Figure::Throughput, Requirement { ratio: 1.2, bound: Some(1.1) }),
+            (Figure::Cpu, Requirement { ratio: 1.0, bound: None }),
+        ];
+        assert_eq!(suite.entries[0].required, required.into());
+    }
+
+    #[test]
+    fn busy_has_what_is_required_of_busy_hosts() {
+        let suite = Suite::builtin("busy").unwrap();
+        let entries = suite.entries_with(&Conduct::default(), &Contention::NONE, None, None);
+        // Four workloads in two models and two streams, each beside five numbers of loops.
+        assert_eq!(entries.len(), (4 * 2 + 2) * 5);
+        let throughput = |entry: &Entry| entry.required[&Figure::Throughput];
+        assert!(entries.iter().all(|entry| match entry.workload.kind {
+            crate::workload::Kind::Streaming => throughput(entry).ratio == 1.2,
+            _ => throughput(entry) == Requirement { ratio: 1.0, bound: Some(0.9) },
+        }));
+    }
+
+    #[test]
     fn entries_that_a_base_makes_alike_run_once() {
         let suite = mine(
             "[[entry]]\nworkload = \"RR1(1B/1B)\"\n\
@@ -458,7 +551,7 @@ mod tests {
         let rmbes = |rmbe_len| -> Vec<Option<u32>> {
             let base = Conduct { rmbe_len, ..Conduct::default() };
             suite
-                .entries_with(&base, None, &QUIET)
+                .entries_with(&base, &Contention::NONE, None, None)
                 .iter()
                 .map(|entry| entry.conduct.rmbe_len)
                 .collect()
@@ -481,7 +574,8 @@ mod tests {
     fn an_unknown_suite_is_told_with_those_that_are_known() {
         assert_eq!(
             Suite::find("smcr").unwrap_err().to_string(),
-            "there is no suite `smcr`; there are smc-r-2013, zos-3.1, friendly-bank. A file of \
+            "there is no suite `smcr`; there are smc-r-2013, zos-3.1, friendly-bank, busy, \
+             confined. A file of \
              your own is named by its path: ./smcr.toml"
         );
     }
@@ -526,6 +620,11 @@ mod tests {
                 "blocking",
                 "warmup",
                 "duration",
+                "neighbours",
+                "cpu_quota",
+                "cpu_weight",
+                "cpus",
+                "required",
                 "published",
             ] {
                 assert!(MANUAL.contains(&format!("| `{key}` |")), "{key} is not explained");

@@ -22,6 +22,19 @@ fn the_table_at_several_widths() {
 }
 
 #[test]
+fn contention_is_told_with_each_workload_and_in_a_table() {
+    let document = fixture::busy();
+    let text = table::render(&document, 100, false);
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    insta::assert_snapshot!("table_busy", text);
+    let page = html::render(&[document]);
+    let start = page.find("id=\"m1-contention\"").expect("the section");
+    let end = start + page[start..].find("</section>").expect("its end");
+    insta::assert_snapshot!("page_busy", reviewable(&page[start..end]));
+    assert!(!html::render(&[fixture::document()]).contains("-contention\""), "there was none");
+}
+
+#[test]
 fn colours_are_asked_for_and_change_nothing_else() {
     let document = fixture::another();
     let plain = table::render(&document, 120, false);

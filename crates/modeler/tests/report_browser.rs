@@ -29,6 +29,7 @@ fn the_page_is_sound_in_a_browser() {
     fs::create_dir_all(&place).expect("a directory");
     let pages = [
         ("one", html::render(&[fixture::document()])),
+        ("busy", html::render(&[fixture::busy()])),
         ("several", html::render(&[fixture::document(), fixture::another()])),
         ("hostile", html::render(&[fixture::hostile()])),
     ];

@@ -53,7 +53,7 @@ pub(crate) struct MeasureArgs {
     #[arg(value_name = "WORKLOAD")]
     pub(crate) workloads: Vec<String>,
 
-    /// A list of workloads: smc-r-2013, zos-3.1, friendly-bank, or a TOML file
+    /// A list of workloads: smc-r-2013, zos-3.1, friendly-bank, busy, confined, or a TOML file
     #[arg(long, value_name = "SUITE", conflicts_with = "workloads")]
     pub(crate) suite: Option<String>,
 

@@ -189,6 +189,15 @@ fn cells_beside_other_neighbours_are_not_compared() {
         names(&report.only_b),
         ["RR1(1B/1B) over smc (threads, 4 neighbours of SCHED_IDLE)"]
     );
+    assert!(
+        report.warnings.contains(
+            &"RR1(1B/1B) over smc (threads) is not compared: it was measured under other \
+              neighbours or limits, A: `4 neighbours`, B: `4 neighbours of SCHED_IDLE`"
+                .to_owned()
+        ),
+        "{:?}",
+        report.warnings
+    );
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Workers for tests: a shell script in the place of the `sidestep` executable.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -101,7 +102,7 @@ pub(crate) fn entry(model: Model, clients: u32) -> Entry {
     let workload = Workload { kind, clients, request_len, reply_len };
     let conduct =
         Conduct { extent: Extent::Count { warmup: 0, measured: 1 }, ..Conduct::default() };
-    Entry { workload, model, conduct, contention: Contention::NONE }
+    Entry { workload, model, conduct, contention: Contention::NONE, required: BTreeMap::new() }
 }
 
 pub(crate) fn job(role: Role) -> Job {

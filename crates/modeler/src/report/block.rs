@@ -63,6 +63,11 @@ impl<'a> Key<'a> {
         Self { workload, model: *model, rmbe: *rmbe, contention }
     }
 
+    /// [`circumstances`](Self::circumstances) without the contention.
+    pub(super) fn make(&self) -> String {
+        Key { contention: &Contention::NONE, ..*self }.circumstances()
+    }
+
     /// What stands beside the workload's name: `threads, RMBE 256 KiB, 2 neighbours`.
     pub(super) fn circumstances(&self) -> String {
         let mut words = vec![self.model.to_string()];

@@ -5,6 +5,7 @@
 //! workloads (the mean for ratios: twice as fast and half as fast cancel out), and
 //! the least. What fell back to TCP counts in neither.
 
+use crate::contention::Contention;
 use crate::plan::Transport;
 use crate::report::block::{Block, Key, Row};
 use crate::report::units;
@@ -82,6 +83,9 @@ impl Finding {
             vec![Part::Words(format!("{a} moves ")), Part::Workload(best.workload.clone())];
         if name_model {
             parts.push(Part::Words(format!(" ({})", best.model)));
+        }
+        if best.contention != Contention::NONE {
+            parts.push(Part::Words(format!(" beside {}", best.contention)));
         }
         let throughput = Effect::of(best.throughput_ratio, best.ci95);
         let response = Effect::of(best.response_ratio, best.response_ci95);

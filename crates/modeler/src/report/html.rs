@@ -19,6 +19,7 @@ use crate::report::units;
 use crate::result::Document;
 
 mod certificate;
+mod contention;
 mod hero;
 mod published;
 mod relative;
@@ -130,6 +131,7 @@ fn body(section: &Section<'_>) -> Markup {
     html! {
         (hero::cards(section))
         (relative::section(section))
+        (contention::section(section))
         (published::section(section))
         (workload::section(section))
         (certificate::section(section))

@@ -10,10 +10,11 @@ use comfy_table::{
 };
 
 use crate::report::block::{Block, Row, label};
+use crate::report::contention::{self, Bounded, Line};
 use crate::report::finding::Effect;
 use crate::report::foreign::cleaned;
 use crate::report::units;
-use crate::result::{Comparison, CpuCost, Document, Machine, Published, RemarkKind};
+use crate::result::{Comparison, CpuCost, Document, Machine, Published, RemarkKind, Required};
 
 /// The document as lines for a terminal that is `width` columns wide. With `colour`
 /// they hold ANSI escapes: the caller asks whether there is a terminal, and for
@@ -33,6 +34,7 @@ pub fn render(document: &Document, width: usize, colour: bool) -> String {
         text += &page.block(block, form);
         text.push('\n');
     }
+    text += &page.contention(&contention::lines(&blocks));
     text += &page.certificate(&document.machine);
     text
 }
@@ -54,6 +56,9 @@ impl Page {
             text += &self.remarks(row);
         }
         for (cell, comparison) in block.compared() {
+            for required in &comparison.required {
+                text += &self.required(required, units::name(cell.transport));
+            }
             for published in &comparison.published {
                 text += &self.published(published, units::name(cell.transport));
             }
@@ -92,6 +97,47 @@ impl Page {
             &published.compared,
         );
         self.paragraph("IBM", Ink::Dim, &text)
+    }
+
+    fn required(&self, required: &Required, ours: &str) -> String {
+        let verdict = if required.met { Ink::Good.mark("met") } else { Ink::Alarm.mark("not met") };
+        let [low, high] = required.ours_ci95;
+        let text = format!(
+            "{} {}, {ours} {} ({} … {}): {verdict}",
+            units::figure(required.figure),
+            units::required(required),
+            units::times(required.ours),
+            units::significant(low),
+            units::significant(high),
+        );
+        self.paragraph("Must", Ink::Dim, &text)
+    }
+
+    /// Each workload under each contention, if there was any.
+    fn contention(&self, lines: &[Line<'_>]) -> String {
+        if lines.is_empty() {
+            return String::new();
+        }
+        let mut table = bordered();
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        table.set_width(u16::try_from(self.width.max(LEAST_WIDTH)).unwrap_or(u16::MAX));
+        table.set_header(["", "", "tran/s", "p99", "CPU/tran"].map(titled));
+        for line in lines {
+            let Line { block, cell, comparison, continues } = line;
+            let over = format!(
+                "{}, {} ÷ {}",
+                block.key.make(),
+                units::name(cell.transport),
+                units::name(comparison.b)
+            );
+            let name = two(Ink::Bold.mark(block.key.workload), &over);
+            let figures = [Some(line.throughput()), line.p99(), line.cpu()]
+                .map(|ratio| plain(ratio.map_or_else(|| units::UNKNOWN.to_owned(), beneath)));
+            let names =
+                [if *continues { String::new() } else { name }, comparison.contention.to_string()];
+            table.add_row(names.into_iter().map(Cell::new).chain(figures));
+        }
+        self.paint(&format!("{}\n\n", table.trim_fmt()))
     }
 
     fn certificate(&self, machine: &Machine) -> String {
@@ -416,6 +462,12 @@ fn bordered() -> Table {
 fn titled(text: &str) -> Cell {
     let lines: Vec<String> = text.split('\n').map(|line| Ink::Dim.mark(line)).collect();
     plain(lines.join("\n"))
+}
+
+/// A ratio with its bounds beneath it.
+fn beneath((ratio, [low, high]): Bounded) -> String {
+    let bounds = format!("{} … {}", units::significant(low), units::significant(high));
+    two(units::times(ratio), &bounds)
 }
 
 /// A figure, and less loudly what belongs to it.

@@ -1,7 +1,7 @@
 //! Figures as people read them: three significant digits and a unit that fits.
 
 use crate::plan::Transport;
-use crate::result::Figure;
+use crate::result::{Figure, Required};
 
 /// Something counted, such as transactions: `41.2 k`.
 pub(super) fn count(value: f64) -> String {
@@ -74,6 +74,13 @@ pub(super) fn percent(value: f64) -> String {
     if value.is_finite() { format!("{value:.1} %") } else { UNKNOWN.to_owned() }
 }
 
+/// What is required of a ratio: `at least 1.00×, at 95 % 0.900×`.
+pub(super) fn required(required: &Required) -> String {
+    let at = if required.figure.more_is_better() { "at least" } else { "at most" };
+    let bound = required.bound.map(|bound| format!(", at 95 % {}", times(bound)));
+    format!("{at} {}{}", times(required.ratio), bound.unwrap_or_default())
+}
+
 /// What a transport is called in a text.
 pub(super) fn name(transport: Transport) -> &'static str {
     match transport {
@@ -139,7 +146,7 @@ fn rounded(value: f64) -> f64 {
 }
 
 /// In place of what is no number.
-const UNKNOWN: &str = "?";
+pub(super) const UNKNOWN: &str = "?";
 
 /// From here on digits before the point are powers of ten.
 const TOO_LONG: f64 = 1e7;

@@ -2,8 +2,8 @@
 
 use super::PublishedFor;
 use crate::contention::Contention;
-use crate::plan::Entry;
-use crate::result::{Cell, Comparison, Figure, Sample};
+use crate::plan::{Entry, Requirement, Transport};
+use crate::result::{Cell, Comparison, Figure, Required, Sample};
 use crate::statistics::{Ratio, paired_ratio};
 
 /// `a` against the baseline `b`; `None` if no pair has both.
@@ -27,14 +27,16 @@ pub(super) fn comparison(
     let client = ratio(Figure::CpuClient);
     let server = ratio(Figure::CpuServer);
     let both = ratio(Figure::Cpu);
-    let changes = [
-        (Figure::Throughput, throughput.median - 1.0),
-        (Figure::Response, response.median - 1.0),
-        (Figure::ResponseP99, p99.median - 1.0),
-        (Figure::Cpu, both.median - 1.0),
-        (Figure::CpuClient, client.median - 1.0),
-        (Figure::CpuServer, server.median - 1.0),
+    let ratios = [
+        (Figure::Throughput, throughput),
+        (Figure::Response, response),
+        (Figure::ResponseP99, p99),
+        (Figure::Cpu, both),
+        (Figure::CpuClient, client),
+        (Figure::CpuServer, server),
     ];
+    let changes = ratios.map(|(figure, ratio)| (figure, ratio.median - 1.0));
+    let is_smc_against_tcp = (a.transport, b.transport) == (Transport::Smc, Transport::Tcp);
     let rmbe = entry.conduct.rmbe_len;
     Some(Comparison {
         workload: a.workload.clone(),
@@ -61,7 +63,24 @@ pub(super) fn comparison(
         } else {
             Vec::new()
         },
+        required: if is_smc_against_tcp { required(entry, &ratios) } else { Vec::new() },
     })
+}
+
+/// What is required of the entry beside what was measured.
+fn required(entry: &Entry, ratios: &[(Figure, Ratio)]) -> Vec<Required> {
+    let of = |(figure, ours): &(Figure, Ratio)| {
+        let &Requirement { ratio, bound } = entry.required.get(figure)?;
+        let [low, high] = ours.ci95;
+        let met = if figure.more_is_better() {
+            ours.median >= ratio && bound.is_none_or(|bound| low >= bound)
+        } else {
+            ours.median <= ratio && bound.is_none_or(|bound| high <= bound)
+        };
+        let (figure, ours, ours_ci95) = (*figure, ours.median, ours.ci95);
+        Some(Required { figure, ratio, bound, ours, ours_ci95, met })
+    };
+    ratios.iter().filter_map(of).collect()
 }
 
 /// Samples of the same pair.

@@ -7,7 +7,7 @@ use super::*;
 use crate::agent::{NeighbourUse, RunParts};
 use crate::contention::Contention;
 use crate::control::{ClientReport, MachineCpu, SideSample, Usage};
-use crate::plan::Conduct;
+use crate::plan::{Conduct, Requirement};
 use crate::result::{RemarkKind, Spread};
 use crate::workload::Kind;
 
@@ -22,6 +22,7 @@ fn entry(clients: u32) -> Entry {
         model: Model::Threads,
         conduct: Conduct::default(),
         contention: Contention::NONE,
+        required: BTreeMap::new(),
     }
 }
 
@@ -330,6 +331,47 @@ fn cpu_time_below_the_clock_s_tick_still_has_a_ratio() {
     let outcome = run(&plan(vec![entry(1)], &[TCP, SMC], 1), &mut executor);
     assert_eq!(outcome.results[1].cpu_us_per_tran.client, 0.0);
     assert_eq!(outcome.comparisons[0].cpu_ratio_client, 0.02);
+}
+
+#[test]
+fn what_an_entry_requires_gets_a_verdict_and_what_ibm_published_none() {
+    let mut executor = mock(|_, transport| {
+        Ok(RunOutcome::from_parts(&measured(if transport == SMC { 1500 } else { 1000 })).unwrap())
+    });
+    let mut plan = plan(vec![entry(1)], &[TCP, SMC], 2);
+    plan.entries[0].contention.neighbours = "2".parse().unwrap();
+    let wanted = |ratio, bound| Requirement { ratio, bound };
+    let verdicts = |plan: &Plan, executor: &mut dyn Executor| {
+        let never = |_: &Workload, _, _, _, _: &[(Figure, f64)]| panic!("theirs was alone");
+        let outcome = Session::new(plan, executor, &mut Deaf).run(&never);
+        assert_eq!(outcome.comparisons[0].contention, plan.entries[0].contention);
+        let required = outcome.comparisons[0].required.iter();
+        required.map(|it| (it.figure, it.ours, it.met)).collect::<Vec<_>>()
+    };
+    plan.entries[0].required = [
+        (Figure::Throughput, wanted(1.5, Some(1.5))),
+        (Figure::ResponseP99, wanted(1.0, Some(1.0))),
+        (Figure::Cpu, wanted(0.9, None)),
+    ]
+    .into();
+    assert_eq!(
+        verdicts(&plan, &mut executor),
+        [
+            (Figure::Throughput, 1.5, true),
+            (Figure::ResponseP99, 1.0, true),
+            (Figure::Cpu, 1.0, false),
+        ]
+    );
+    plan.entries[0].required = [
+        (Figure::Throughput, wanted(1.5, Some(1.6))),
+        (Figure::ResponseP99, wanted(1.0, Some(0.9))),
+    ]
+    .into();
+    assert_eq!(
+        verdicts(&plan, &mut executor),
+        [(Figure::Throughput, 1.5, false), (Figure::ResponseP99, 1.0, false)],
+        "the interval counts too"
+    );
 }
 
 #[test]

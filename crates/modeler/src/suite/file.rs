@@ -18,7 +18,8 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::{Suite, SuiteEntry};
-use crate::plan::Model;
+use crate::contention::{CPU_QUOTA_MAX, CPU_WEIGHT_MAX, CpuList, Neighbours};
+use crate::plan::{Model, Requirement};
 use crate::result::Figure;
 use crate::workload::{Units, Workload, parse_len};
 
@@ -49,31 +50,43 @@ pub(super) fn suite(text: &str) -> Result<Suite, FileFault> {
     Ok(Suite { name, title, context, entries })
 }
 
-/// Results are told apart by workload, model and RMBE, so two entries must not have
+/// Results are told apart by workload, model, RMBE and contention, so two entries must not have
 /// all of these in common.
 fn refuse_repetitions(text: &str, entries: &[Spanned<SuiteEntry>]) -> Result<(), FileFault> {
     let mut seen = HashSet::new();
     for entry in entries {
-        let SuiteEntry { workload, models, rmbe_lens, .. } = entry.get_ref();
+        let SuiteEntry { workload, models, rmbe_lens, neighbours, .. } = entry.get_ref();
         // No RMBE is one, too: that of the command line.
         let rmbes: Vec<Option<u32>> = if rmbe_lens.is_empty() {
             vec![None]
         } else {
             rmbe_lens.iter().copied().map(Some).collect()
         };
+        let levels: Vec<Option<Neighbours>> = if neighbours.is_empty() {
+            vec![None]
+        } else {
+            neighbours.iter().copied().map(Some).collect()
+        };
         for model in models {
             for rmbe in &rmbes {
-                if !seen.insert((workload, model, *rmbe)) {
-                    let message = format!(
-                        "{workload} in model {model} is there already; two runs of a workload \
-                         differ in `model` or `rmbe`"
-                    );
-                    return Err(fault(text, entry.span().start, &message));
+                for level in &levels {
+                    if !seen.insert((workload, model, *rmbe, *level, limits(entry.get_ref()))) {
+                        let message = format!(
+                            "{workload} in model {model} is there already; two runs of a workload \
+                             differ in `model`, `rmbe`, `neighbours` or limits"
+                        );
+                        return Err(fault(text, entry.span().start, &message));
+                    }
                 }
             }
         }
     }
     Ok(())
+}
+
+/// What an entry says of the CPU time that is left to it.
+fn limits(entry: &SuiteEntry) -> (Option<u32>, Option<u32>, &Option<CpuList>) {
+    (entry.cpu_quota, entry.cpu_weight, &entry.cpus)
 }
 
 /// One receive buffer can only be set against another.
@@ -163,6 +176,91 @@ pub(super) fn per_second<'de, D: Deserializer<'de>>(
     }
     let expected = "transactions per second, more than 0 and at most 1e9";
     Err(Error::invalid_value(Unexpected::Float(rate), &expected))
+}
+
+pub(super) fn neighbours<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<Neighbours>, D::Error> {
+    let levels: Vec<Level> = Deserialize::deserialize(deserializer)?;
+    let levels = levels.into_iter().map(|level| match level {
+        Level::Number(count) => count.to_string(),
+        Level::Text(text) => text,
+    });
+    levels.map(|level| level.parse().map_err(Error::custom)).collect()
+}
+
+/// Neighbours, with or without a priority.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected neighbours such as 4, \"4:nice=19\" or \"4:idle\"")]
+enum Level {
+    Number(u32),
+    Text(String),
+}
+
+pub(super) fn cpu_quota<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<u32>, D::Error> {
+    from_one_to(CPU_QUOTA_MAX, deserializer)
+}
+
+pub(super) fn cpu_weight<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<u32>, D::Error> {
+    from_one_to(CPU_WEIGHT_MAX, deserializer)
+}
+
+fn from_one_to<'de, D: Deserializer<'de>>(
+    max: u32,
+    deserializer: D,
+) -> Result<Option<u32>, D::Error> {
+    let number = u32::deserialize(deserializer)?;
+    if (1..=max).contains(&number) {
+        return Ok(Some(number));
+    }
+    let expected = format!("a number from 1 to {max}");
+    Err(Error::invalid_value(Unexpected::Unsigned(number.into()), &expected.as_str()))
+}
+
+pub(super) fn cpus<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<CpuList>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map(Some).map_err(Error::custom)
+}
+
+pub(super) fn required<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<Figure, Requirement>, D::Error> {
+    let required: BTreeMap<Figure, Wanted> = Deserialize::deserialize(deserializer)?;
+    let required: BTreeMap<Figure, Requirement> =
+        required.into_iter().map(|(figure, wanted)| (figure, wanted.into())).collect();
+    let ratios = required.values().flat_map(|it| [Some(it.ratio), it.bound]).flatten();
+    match ratios.into_iter().find(|ratio| !(ratio.is_finite() && *ratio > 0.0)) {
+        Some(wrong) => Err(Error::invalid_value(Unexpected::Float(wrong), &WANTED)),
+        None => Ok(required),
+    }
+}
+
+/// A requirement of the median alone, or of the interval too.
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "expected a ratio above 0 such as 1.0, or { ratio = 1.0, bound = 0.9 }"
+)]
+enum Wanted {
+    Ratio(f64),
+    Both(Requirement),
+}
+
+const WANTED: &str = "a ratio above 0 such as 1.0, or { ratio = 1.0, bound = 0.9 }";
+
+impl From<Wanted> for Requirement {
+    fn from(wanted: Wanted) -> Self {
+        match wanted {
+            Wanted::Ratio(ratio) => Self { ratio, bound: None },
+            Wanted::Both(both) => both,
+        }
+    }
 }
 
 pub(super) fn changes<'de, D: Deserializer<'de>>(
@@ -420,7 +518,7 @@ mod tests {
             error("[[entries]]\nworkload = \"RR2(1B/1B)\""),
         ];
         assert_snapshot!(errors.join("\n"), @r"
-        line 8: entry 2: unknown field `modle`, expected one of `workload`, `model`, `rmbe`, `connections_per_loop`, `chunk`, `think`, `rate`, `wait_all`, `blocking`, `warmup`, `duration`, `published`
+        line 8: entry 2: unknown field `modle`, expected one of `workload`, `model`, `rmbe`, `connections_per_loop`, `chunk`, `think`, `rate`, `wait_all`, `blocking`, `warmup`, `duration`, `neighbours`, `cpu_quota`, `cpu_weight`, `cpus`, `required`, `published`
         line 8: entry 2, published: unknown field `year`, expected one of `source`, `rmbe`, `against_rmbe`, `setup`, `changes`
         line 6: unknown field `entries`, expected one of `name`, `title`, `context`, `entry`
         ");
@@ -475,6 +573,31 @@ mod tests {
     }
 
     #[test]
+    fn contention_and_requirements_are_checked_where_they_stand() {
+        let errors = [
+            "neighbours = [-1]",
+            "neighbours = [\"2:nice=20\"]",
+            "neighbours = 2",
+            "cpu_quota = 0",
+            "cpu_weight = 10001",
+            "cpus = \"1-0\"",
+            "required = { throughput = 0 }",
+            "required = { throughput = \"1\" }",
+        ]
+        .map(key_error);
+        assert_snapshot!(errors.join("\n"), @r#"
+        line 8: entry 2, neighbours: expected neighbours such as 4, "4:nice=19" or "4:idle"
+        line 8: entry 2, neighbours: `nice=20` is not a priority: write nice=N, with N from -20 to 19, or idle
+        line 8: entry 2, neighbours: invalid type: integer `2`, expected a sequence
+        line 8: entry 2, cpu_quota: invalid value: integer `0`, expected a number from 1 to 10000
+        line 8: entry 2, cpu_weight: invalid value: integer `10001`, expected a number from 1 to 10000
+        line 8: entry 2, cpus: `1-0` is not a list of CPUs: write numbers from 0 to 1023, such as 0 or 0,2-3
+        line 8: entry 2, required: invalid value: floating point `0.0`, expected a ratio above 0 such as 1.0, or { ratio = 1.0, bound = 0.9 }
+        line 8: entry 2, required.throughput: expected a ratio above 0 such as 1.0, or { ratio = 1.0, bound = 0.9 }
+        "#);
+    }
+
+    #[test]
     fn an_entry_that_repeats_another_is_refused() {
         let errors = [
             error("[[entry]]\nworkload = \"[rr][1](1/1)\"\nthink = \"1s\""),
@@ -482,9 +605,9 @@ mod tests {
             key_error(r#"rmbe = ["1MB", "1mb"]"#),
         ];
         assert_snapshot!(errors.join("\n"), @r"
-        line 6: entry 2: RR1(1B/1B) in model threads is there already; two runs of a workload differ in `model` or `rmbe`
-        line 6: entry 2: RR2(1B/1B) in model threads is there already; two runs of a workload differ in `model` or `rmbe`
-        line 6: entry 2: RR2(1B/1B) in model threads is there already; two runs of a workload differ in `model` or `rmbe`
+        line 6: entry 2: RR1(1B/1B) in model threads is there already; two runs of a workload differ in `model`, `rmbe`, `neighbours` or limits
+        line 6: entry 2: RR2(1B/1B) in model threads is there already; two runs of a workload differ in `model`, `rmbe`, `neighbours` or limits
+        line 6: entry 2: RR2(1B/1B) in model threads is there already; two runs of a workload differ in `model`, `rmbe`, `neighbours` or limits
         ");
     }
 

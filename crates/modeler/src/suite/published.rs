@@ -389,6 +389,7 @@ mod tests {
             cpu_ratio_server: 1.0,
             cpu_ci95_server: [1.0; 2],
             published: Vec::new(),
+            required: Vec::new(),
         };
         let mut document = Document {
             version: VERSION,

@@ -7,7 +7,7 @@ use sidestep_modeler::contention::Contention;
 use sidestep_modeler::plan::{Model, Transport};
 use sidestep_modeler::result::{
     Cell, Comparison, CpuCost, Document, Figure, Machine, Proof, Published, Remark, RemarkKind,
-    Response, Sample, Spread, VERSION, Waits,
+    Required, Response, Sample, Spread, VERSION, Waits,
 };
 
 /// A suite with everything a report shows: a workload that gains much, one whose
@@ -54,6 +54,43 @@ pub(crate) fn another() -> Document {
         cell.tps.max *= 1.1;
     }
     fall_back(&mut document.results[3]);
+    document
+}
+
+/// A workload beside none, two and four neighbours, and what is required of it.
+pub(crate) fn busy() -> Document {
+    let mut document = Document { results: Vec::new(), comparisons: Vec::new(), ..document() };
+    let names = [Transport::Tcp, Transport::Smc];
+    for (neighbours, means) in
+        [("0", [39.0, 10.0]), ("2", [52.0, 40.0]), ("4:nice=-5", [70.0, 900.0])]
+    {
+        add(&mut document, "RR1(100B/100B)", Model::Threads, &names, &means);
+        let neighbours = neighbours.parse().expect("neighbours");
+        let contention = Contention { neighbours, ..Contention::NONE };
+        for cell in document.results.iter_mut().rev().take(2) {
+            cell.contention = contention.clone();
+            cell.neighbour_cpus = f64::from(contention.neighbours.count) / 4.0;
+        }
+        let comparison = document.comparisons.last_mut().expect("the last one");
+        comparison.contention = contention;
+        let (ours, ours_ci95) = (comparison.throughput_ratio, comparison.ci95);
+        let throughput = Required {
+            figure: Figure::Throughput,
+            ratio: 1.0,
+            bound: Some(0.9),
+            ours,
+            ours_ci95,
+            met: ours >= 1.0,
+        };
+        let p99 = Required {
+            figure: Figure::ResponseP99,
+            bound: None,
+            ours: 1.0 / ours,
+            ours_ci95: [0.9 / ours, 1.2 / ours],
+            ..throughput.clone()
+        };
+        comparison.required = vec![throughput, p99];
+    }
     document
 }
 
@@ -180,6 +217,7 @@ fn add(
             cpu_ratio_server: ratio.powf(-0.3),
             cpu_ci95_server: [ratio.powf(-0.3) * 0.95, ratio.powf(-0.3) * 1.06],
             published: Vec::new(),
+            required: Vec::new(),
         });
     }
 }

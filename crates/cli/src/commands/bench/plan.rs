@@ -1,5 +1,6 @@
 //! From the command line to the plan of a measurement.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
@@ -54,14 +55,14 @@ pub(super) struct Chosen {
 impl Chosen {
     pub(super) fn from_args(args: &MeasureArgs) -> Result<Self, PlanError> {
         let conduct = conduct(args)?;
-        let contentions = contentions(args);
         let suite = args.suite.as_deref().map(Suite::find).transpose()?;
         let entries = match &suite {
             Some(suite) => {
                 let models = (!args.model.is_empty()).then_some(&args.model[..]);
-                suite.entries_with(&conduct, models, &contentions)
+                let neighbours = (!args.neighbours.is_empty()).then_some(&args.neighbours[..]);
+                suite.entries_with(&conduct, &limits(args), models, neighbours)
             }
-            None => entries(args, &conduct, &contentions)?,
+            None => entries(args, &conduct, &contentions(args))?,
         };
         if entries.is_empty() {
             return Err(PlanError::Nothing);
@@ -135,6 +136,7 @@ fn entries(
                 model,
                 conduct: conduct.clone(),
                 contention: contention.clone(),
+                required: BTreeMap::new(),
             }));
         }
     }
@@ -155,18 +157,23 @@ fn check_contention(contention: &Contention, args: &MeasureArgs) -> Result<(), P
 
 /// Each level of the command line.
 fn contentions(args: &MeasureArgs) -> Vec<Contention> {
-    let alone = Contention {
-        cpu_quota: args.cpu_quota,
-        cpu_weight: args.cpu_weight,
-        cpus: args.cpus.clone().unwrap_or_default(),
-        ..Contention::NONE
-    };
+    let alone = limits(args);
     match &args.neighbours[..] {
         [] => vec![alone],
         levels => {
             let beside = |&neighbours| Contention { neighbours, ..alone.clone() };
             levels.iter().map(beside).collect()
         }
+    }
+}
+
+/// Without neighbours.
+fn limits(args: &MeasureArgs) -> Contention {
+    Contention {
+        cpu_quota: args.cpu_quota,
+        cpu_weight: args.cpu_weight,
+        cpus: args.cpus.clone().unwrap_or_default(),
+        ..Contention::NONE
     }
 }
 

@@ -3,6 +3,7 @@
 use maud::{Markup, html};
 
 use super::{Section, sentence};
+use crate::contention::Contention;
 use crate::plan::Transport;
 use crate::report::block::{Block, Row};
 use crate::report::chart;
@@ -190,10 +191,14 @@ fn breadth(section: &Section<'_>) -> Markup {
 }
 
 fn name_of(section: &Section<'_>, comparison: &Comparison) -> String {
+    let mut name = comparison.workload.clone();
     if several_models(section.document) {
-        return format!("{} ({})", comparison.workload, comparison.model);
+        name += &format!(" ({})", comparison.model);
     }
-    comparison.workload.clone()
+    if comparison.contention != Contention::NONE {
+        name += &format!(" beside {}", comparison.contention);
+    }
+    name
 }
 
 fn place(machine: &Machine) -> Markup {
