@@ -16,6 +16,7 @@
 //! | `interop` | a stock Linux kernel, in a virtual machine, is the peer |
 //! | `demo` | redis through TCP, then through shared memory, or by RDMA between two hosts |
 //! | `bench` | TCP against shared memory, interleaved |
+//! | `schedule` | which thread had which CPU beside endless loops, TCP and shared memory, as a picture |
 //! | `soak` | connections that come and go for an hour, and nothing that grows |
 //! | `sim` | ten thousand worlds of two hosts by their seeds, for the night |
 
@@ -37,6 +38,7 @@ mod operations;
 mod payload;
 mod posix;
 mod races;
+mod schedule;
 mod sim;
 mod soak;
 mod sshd;
@@ -84,6 +86,8 @@ enum Task {
     Demo(demo::Options),
     /// TCP against shared memory in interleaved runs.
     Bench(bench::BenchOptions),
+    /// Which thread had which CPU beside endless loops, TCP and shared memory, as a picture (needs root).
+    Schedule(schedule::Options),
     /// Connections that come and go for an hour, between two hosts and within one: nothing grows.
     Soak(soak::Options),
     /// Worlds of two hosts that speak SMC-R, by their seeds.
@@ -132,6 +136,10 @@ fn main() -> Result<()> {
             debian::ensure(debian::ALL)?;
             build()?;
             bench::run(&options)
+        }
+        Task::Schedule(options) => {
+            build()?;
+            schedule::run(&options)
         }
         Task::Soak(options) => {
             debian::ensure(&["gcc", "ip"])?;
