@@ -1,7 +1,8 @@
 //! `cargo xtask schedule`: which thread had which CPU, through TCP and through shared memory.
 //!
 //! A workload of `sidestep bench` runs beside endless loops of the same priority. In the middle
-//! of each run the kernel's tracing records every switch and every wake-up of a short window.
+//! of each run the kernel's tracing records every switch and every wake-up. A short window is chosen
+//! in which other programs ran least.
 //! From this follow a table (where the time of each side has gone) and a picture (each CPU and
 //! each side as a lane). `docs/scheduling.md` teaches with such pictures.
 //!
@@ -46,7 +47,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 2)]
     loops: usize,
 
-    /// Length of the recorded window
+    /// Length of the window; it is chosen from a longer record, where other programs run least
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..))]
     window: u32,
 
@@ -61,6 +62,9 @@ const SETTLE: Duration = Duration::from_millis(1_000);
 
 /// Measured time of the run around the window.
 const DURATION: Duration = Duration::from_millis(2_000);
+
+/// How many times longer than the window the record is that it is chosen from.
+const CHOICE: u32 = 12;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -116,7 +120,8 @@ fn record(
     await_clients(&mut bench)?;
     thread::sleep(SETTLE);
 
-    let events = tracer.record(Duration::from_millis(options.window.into()))?;
+    let window = Duration::from_millis(options.window.into());
+    let events = tracer.record(window * CHOICE)?;
     let mut cast = sides_of(&bench);
     cast.extend(loops.iter().flat_map(Program::family).map(|pid| (pid, Actor::Loop)));
     let deadline = Instant::now() + HANG;
@@ -125,7 +130,7 @@ fn record(
         thread::sleep(POLL_INTERVAL);
     }
     let rate = rate_of(&json).with_context(|| bench.printed())?;
-    Ok(Recorded { rate, history: History::of(&events, &cast)? })
+    Ok(Recorded { rate, history: History::quietest(&events, window.as_nanos() as u64, &cast)? })
 }
 
 fn endless_loop(scratch: &Path) -> Result<Program> {

@@ -90,7 +90,15 @@ impl<T> Span<T> {
     pub(super) fn len(&self) -> u64 {
         self.to - self.from
     }
+
+    /// How much of it lies in a part of the window.
+    fn within(&self, from: u64, to: u64) -> u64 {
+        self.to.min(to).saturating_sub(self.from.max(from))
+    }
 }
+
+/// How far apart the windows are from which [`History::quietest`] chooses, in nanoseconds.
+const STEP_NS: usize = 1_000_000;
 
 /// A window.
 #[derive(Debug, Default)]
@@ -187,6 +195,38 @@ impl History {
         Ok(Self { len_ns, cpus, threads: threads.collect() })
     }
 
+    /// Of all windows of this length in a longer record, the one in which other programs had the
+    /// least of the CPUs.
+    ///
+    /// **Errors**: there are no events.
+    pub(super) fn quietest(
+        events: &[Event],
+        window_ns: u64,
+        cast: &HashMap<u32, Actor>,
+    ) -> Result<Self> {
+        let whole = Self::of(events, cast)?;
+        let starts = (0..=whole.len_ns.saturating_sub(window_ns)).step_by(STEP_NS);
+        let others = |from: u64| -> u64 {
+            let spans = whole.cpus.iter().flatten().filter(|span| span.of == Actor::Other);
+            spans.map(|span| span.within(from, from + window_ns)).sum()
+        };
+        let from = starts.min_by_key(|from| others(*from)).unwrap_or(0);
+        Ok(whole.cut(from, from + window_ns))
+    }
+
+    /// The part between two times.
+    fn cut(self, from: u64, to: u64) -> Self {
+        let to = to.min(self.len_ns);
+        let threads = self.threads.into_iter();
+        Self {
+            len_ns: to - from,
+            cpus: self.cpus.into_iter().map(|spans| cut(spans, from, to)).collect(),
+            threads: threads
+                .map(|thread| Thread { spans: cut(thread.spans, from, to), ..thread })
+                .collect(),
+        }
+    }
+
     /// How many threads of a side there are.
     pub(super) fn count(&self, side: Side) -> usize {
         self.of_side(side).count()
@@ -270,6 +310,17 @@ fn after_switch(wants_more: bool, in_yield: bool) -> State {
         (true, true) => State::Waits(Reason::Yielded),
         (true, false) => State::Waits(Reason::Preempted),
     }
+}
+
+/// The parts of spans between two times, counted from the first of them.
+fn cut<T: Copy>(spans: Vec<Span<T>>, from: u64, to: u64) -> Vec<Span<T>> {
+    let inside = spans.into_iter().filter(|span| span.within(from, to) > 0);
+    let part = |span: Span<T>| Span {
+        from: span.from.max(from) - from,
+        to: span.to.min(to) - from,
+        of: span.of,
+    };
+    inside.map(part).collect()
 }
 
 /// Notes which thread had a CPU; 0 is the idle one.
@@ -365,6 +416,27 @@ mod tests {
         assert_eq!(history.cpus, [[loops, client]]);
         assert_eq!(history.share(Side::Client, State::Runs), 1.0 / 3.0);
         assert_eq!(history.share(Side::Client, State::Sleeps), 1.0 / 3.0);
+    }
+
+    #[test]
+    fn the_quietest_window_has_the_least_of_other_programs() {
+        const MS: u64 = 1_000_000;
+        let cast = HashMap::from([(LOOP, Actor::Loop), (CLIENT, Actor::End(Side::Client))]);
+        let turns =
+            [(0, CLIENT, LOOP), (6, LOOP, STRANGER), (8, STRANGER, LOOP), (20, LOOP, STRANGER)];
+        let events = turns.map(|(at, from, to)| Event {
+            at_ns: at * MS,
+            cpu: 0,
+            what: switch(from, true, to),
+        });
+        let quiet = History::quietest(&events, 12 * MS, &cast).unwrap();
+        assert_eq!((quiet.len_ns, quiet.others()), (12 * MS, 0.0));
+        // What was so before the window began is so in it.
+        assert_eq!(quiet.cpus, [[Span { from: 0, to: 12 * MS, of: Actor::Loop }]]);
+        let waits = (State::Waits(Reason::Preempted), 12 * MS);
+        assert_eq!(spans(&quiet, Side::Client), [waits]);
+        let whole = History::quietest(&events, 100 * MS, &cast).unwrap();
+        assert_eq!((whole.len_ns, whole.others()), (20 * MS, 0.1));
     }
 
     #[test]

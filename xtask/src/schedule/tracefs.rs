@@ -14,9 +14,9 @@ use super::trace::{self, Event};
 /// Where tracefs is, or is to be.
 const TRACEFS: &str = "/sys/kernel/tracing";
 
-/// Room for the events of each CPU, in KiB: a window of 100 ms of two ends that yield to each
-/// other needs a third of it.
-const BUFFER_KIB: &str = "16384";
+/// Room for the events of each CPU, in KiB: half a second of two ends that yield to each other
+/// needs two thirds of it.
+const BUFFER_KIB: &str = "32768";
 
 /// An instance of the kernel's tracing, removed when dropped.
 pub(super) struct Tracer {
