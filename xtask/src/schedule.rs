@@ -120,10 +120,12 @@ fn record(
     await_clients(&mut bench)?;
     thread::sleep(SETTLE);
 
+    // Before the record: reading it takes longer than the rest of a run may last.
+    let mut cast = sides_of(&bench);
+    ensure!(!cast.is_empty(), "the run was over before the record began: {}", bench.printed());
+    cast.extend(loops.iter().flat_map(Program::family).map(|pid| (pid, Actor::Loop)));
     let window = Duration::from_millis(options.window.into());
     let events = tracer.record(window * CHOICE)?;
-    let mut cast = sides_of(&bench);
-    cast.extend(loops.iter().flat_map(Program::family).map(|pid| (pid, Actor::Loop)));
     let deadline = Instant::now() + HANG;
     while !bench.has_ended()? {
         ensure!(Instant::now() < deadline, "the run does not end: {}", bench.printed());
