@@ -130,7 +130,7 @@ impl Poller {
             return self.sleep(at_most);
         }
         let begin = Instant::now();
-        let found = self.linger(begin, company)?;
+        let found = self.linger(begin)?;
         self.bar.ended(!found.is_empty());
         if !found.is_empty() {
             return Ok(found);
@@ -139,7 +139,7 @@ impl Poller {
     }
 
     /// Looks and yields by turns, not for long, and not beside strangers.
-    fn linger(&mut self, begin: Instant, company: Company) -> io::Result<Vec<Source>> {
+    fn linger(&mut self, begin: Instant) -> io::Result<Vec<Source>> {
         let mut passed = Duration::ZERO;
         loop {
             let found = self.sleep(Some(Duration::ZERO))?;
@@ -148,23 +148,15 @@ impl Poller {
             }
             thread::yield_now();
             let before = std::mem::replace(&mut passed, begin.elapsed());
-            let (now_ns, late_ns) = (self.now_ns(), (passed - before).as_nanos() as u64);
-            let is_over = match company {
-                Company::Unknown => {
-                    self.contention.probed(now_ns, late_ns);
-                    true
-                }
-                _ => self.contention.resumed(now_ns, late_ns),
-            };
-            if is_over {
+            let late_ns = (passed - before).as_nanos() as u64;
+            if self.contention.resumed(self.now_ns(), late_ns) {
                 return Ok(found);
             }
         }
     }
 
-    /// Never 0.
     fn now_ns(&self) -> u64 {
-        self.began.elapsed().as_nanos() as u64 + 1
+        self.began.elapsed().as_nanos() as u64
     }
 
     fn sleep(&self, at_most: Option<Duration>) -> io::Result<Vec<Source>> {

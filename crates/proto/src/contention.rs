@@ -7,114 +7,148 @@
 //! beforehand. A thread that sleeps learns nothing of strangers at all: its wake-up
 //! preempts a thread that computes. So the process learns from the price that one thread has paid:
 //!
-//! * A yield that takes longer than [`DEAR_NS`] has met a stranger, and so has a spin between two
-//!   of whose looks that much time has passed. Then no thread of the process yields until the
-//!   loss is repaid: for [`REPAID`] times as long, at most [`PAUSE_MAX_NS`].
-//! * After that threads *probe*: one at a time yields once, [`PROBE_GAP_NS`] after the last one.
-//!   [`PROBES`] cheap probes in succession, and the strangers have gone: all may yield again. A
-//!   dear one begins the next pause.
+//! ```text
+//!            a yield takes longer than DEAR_NS
+//!   Alone ─────────────────────────────────────▶ Strangers: no thread yields
+//!     ▲                                            │    ▲
+//!     │ no dear yield                the pause     │    │ a dear yield, begun after
+//!     │ in JUDGE_NS                  is over       ▼    │ SETTLE_NS: the pause doubles
+//!     └───────────────────────────────────────── Trial: all threads yield
+//! ```
 //!
-//! So a process that is never alone loses 3 % of its time, and one whose strangers have gone
-//! yields again a pause and 8 ms later.
+//! * One thread cannot try alone. It pays for its yield with a slice, and where its own kind
+//!   sleeps and wakes, they use that as a stranger does: ten threads that share a CPU found
+//!   each such probe dear. When all yield, all have paid after [`SETTLE_NS`], and a round
+//!   is short again if no stranger takes part.
+//! * The pause begins at [`PAUSE_FIRST_NS`] and doubles up to [`PAUSE_MAX_NS`], also with a
+//!   stranger who is met soon after a trial. So a process that is never alone loses about a
+//!   twentieth of its time to trials, and one whose strangers have gone learns that within a pause
+//!   and the trial. One that has been alone for [`FORGOTTEN_AFTER`] pauses begins anew.
 
-/// What takes a thread longer than this many nanoseconds has served a stranger: one who
-/// computes keeps the CPU for a slice of the scheduler, a millisecond or more. A dozen waiters
-/// and a gateway that share a CPU take 150 µs and more for one round.
-pub const DEAR_NS: u64 = 500_000;
-/// For how many times the loss no thread yields.
-pub const REPAID: u64 = 32;
+/// A yield that takes longer than this many nanoseconds has served a stranger: one who
+/// computes keeps the CPU for a slice of the scheduler, more than a millisecond. A dozen waiters
+/// and a gateway that share a CPU take 150 µs and more for one round, forty waiters 400 µs.
+pub const DEAR_NS: u64 = 1_000_000;
+/// First pause in nanoseconds.
+pub const PAUSE_FIRST_NS: u64 = 25_000_000;
 /// Longest pause in nanoseconds.
-pub const PAUSE_MAX_NS: u64 = 400_000_000;
-/// Cheap probes in succession by which strangers have gone.
-pub const PROBES: u64 = 8;
-/// From one probe to the next, in nanoseconds.
-pub const PROBE_GAP_NS: u64 = 1_000_000;
+pub const PAUSE_MAX_NS: u64 = PAUSE_FIRST_NS << DOUBLINGS_MAX;
+/// For so many nanoseconds of a trial, threads repay each other what they have slept.
+pub const SETTLE_NS: u64 = 8_000_000;
+/// For so many nanoseconds after that, a dear yield has met a stranger.
+pub const JUDGE_NS: u64 = 8_000_000;
+/// So many pauses without a stranger, and the next one is the first.
+pub const FORGOTTEN_AFTER: u64 = 8;
+
+const DOUBLINGS_MAX: u32 = 4;
 
 /// What a wait may count on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Company {
     /// No stranger is known.
     Alone,
-    /// It is time for a probe, and this wait makes it.
-    Unknown,
     /// A stranger takes what is given away.
     Strangers,
 }
 
-/// What a process has learned. Two words that all its threads share.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What a process has learned. One word, which all its threads share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contention {
-    /// When the next probe is due; 0: no stranger is known.
-    probe_at_ns: u64,
-    /// How many probes since the last pause were cheap.
-    cheap_probes: u64,
+    phase: Phase,
+    /// Of the first pause, in the next one.
+    doublings: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Alone { since_ns: u64 },
+    Strangers { until_ns: u64 },
+    Trial { since_ns: u64 },
+}
+
+/// Bits of the word for the phase, and for the doublings above them.
+const PHASE_BITS: u32 = 2;
+const DOUBLINGS_BITS: u32 = 3;
+
+impl Default for Contention {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Contention {
     /// No stranger has been met.
     #[must_use]
     pub const fn new() -> Self {
-        Self { probe_at_ns: 0, cheap_probes: 0 }
+        Self { phase: Phase::Alone { since_ns: 0 }, doublings: 0 }
     }
 
-    /// What was learned, as two words to keep anywhere.
+    /// What was learned, as a word to keep anywhere. Times are kept for 18 years.
     #[must_use]
-    pub const fn to_words(self) -> [u64; 2] {
-        [self.probe_at_ns, self.cheap_probes]
+    pub const fn to_word(self) -> u64 {
+        let (phase, ns) = match self.phase {
+            Phase::Alone { since_ns } => (0, since_ns),
+            Phase::Strangers { until_ns } => (1, until_ns),
+            Phase::Trial { since_ns } => (2, since_ns),
+        };
+        (ns << DOUBLINGS_BITS | self.doublings as u64) << PHASE_BITS | phase
     }
 
-    /// The inverse of [`Self::to_words`].
+    /// The inverse of [`Self::to_word`].
     #[must_use]
-    pub const fn from_words([probe_at_ns, cheap_probes]: [u64; 2]) -> Self {
-        Self { probe_at_ns, cheap_probes }
+    pub const fn from_word(word: u64) -> Self {
+        let rest = word >> PHASE_BITS;
+        let ns = rest >> DOUBLINGS_BITS;
+        let phase = match word & ((1 << PHASE_BITS) - 1) {
+            0 => Phase::Alone { since_ns: ns },
+            1 => Phase::Strangers { until_ns: ns },
+            _ => Phase::Trial { since_ns: ns },
+        };
+        Self { phase, doublings: (rest & ((1 << DOUBLINGS_BITS) - 1)) as u32 }
     }
 
-    /// Whether a stranger is known: else a wait need not look at the clock.
+    /// Whether no stranger is known, and no trial goes on: a wait need not look at the clock.
     #[must_use]
-    pub const fn is_contended(self) -> bool {
-        self.probe_at_ns != 0
+    pub const fn is_settled(self) -> bool {
+        matches!(self.phase, Phase::Alone { .. })
     }
 
-    /// A wait begins at `now_ns`. [`Company::Unknown`] is answered to one wait at a time.
+    /// A wait begins at `now_ns`.
     pub fn company(&mut self, now_ns: u64) -> Company {
-        if !self.is_contended() {
-            return Company::Alone;
-        }
-        if now_ns < self.probe_at_ns {
-            return Company::Strangers;
-        }
-        self.probe_at_ns = now_ns + PROBE_GAP_NS;
-        Company::Unknown
-    }
-
-    /// A thread runs again `late_ns` after it has yielded, or after the last look of its spin.
-    /// True: it has met a stranger.
-    pub fn resumed(&mut self, now_ns: u64, late_ns: u64) -> bool {
-        let is_late = late_ns > DEAR_NS;
-        // Threads that are late together have met the same one.
-        if is_late && !self.is_contended() {
-            self.pause(now_ns, late_ns);
-        }
-        is_late
-    }
-
-    /// A thread runs again `late_ns` after the yield of a probe. True: it has met a stranger.
-    pub fn probed(&mut self, now_ns: u64, late_ns: u64) -> bool {
-        let is_late = late_ns > DEAR_NS;
-        if is_late {
-            self.pause(now_ns, late_ns);
-        } else {
-            self.cheap_probes += 1;
-            if self.cheap_probes >= PROBES {
-                *self = Self::new();
+        match self.phase {
+            Phase::Strangers { until_ns } if now_ns < until_ns => return Company::Strangers,
+            Phase::Strangers { .. } => self.phase = Phase::Trial { since_ns: now_ns },
+            Phase::Trial { since_ns } if now_ns >= since_ns + SETTLE_NS + JUDGE_NS => {
+                self.phase = Phase::Alone { since_ns: now_ns };
             }
+            Phase::Trial { .. } | Phase::Alone { .. } => {}
         }
-        is_late
+        Company::Alone
     }
 
-    fn pause(&mut self, now_ns: u64, lost_ns: u64) {
-        let pause_ns = lost_ns.saturating_mul(REPAID).min(PAUSE_MAX_NS);
-        *self = Self { probe_at_ns: now_ns + pause_ns, cheap_probes: 0 };
+    /// A thread runs again at `now_ns`, `late_ns` after it has yielded. True: it has met a
+    /// stranger.
+    pub fn resumed(&mut self, now_ns: u64, late_ns: u64) -> bool {
+        if late_ns <= DEAR_NS {
+            return false;
+        }
+        let pause_ns = PAUSE_FIRST_NS << self.doublings;
+        match self.phase {
+            Phase::Alone { since_ns } => {
+                if now_ns.saturating_sub(since_ns) > FORGOTTEN_AFTER * pause_ns {
+                    self.doublings = 0;
+                }
+            }
+            Phase::Trial { since_ns } if now_ns.saturating_sub(late_ns) < since_ns + SETTLE_NS => {
+                return false;
+            }
+            Phase::Trial { .. } => {}
+            // Threads that are late together have met the same one.
+            Phase::Strangers { .. } => return true,
+        }
+        self.phase = Phase::Strangers { until_ns: now_ns + (PAUSE_FIRST_NS << self.doublings) };
+        self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
+        true
     }
 }
 
@@ -127,85 +161,91 @@ mod tests {
     /// A machine that has run for a while.
     const BEGIN_NS: u64 = 3_600_000_000_000;
 
-    fn beside_strangers() -> Contention {
-        let mut contention = Contention::new();
-        assert!(contention.resumed(BEGIN_NS, SLICE_NS));
-        contention
+    /// Until the next trial begins: how long that takes.
+    fn next_trial(contention: &mut Contention, now_ns: &mut u64) -> u64 {
+        let begin = *now_ns;
+        while contention.company(*now_ns) == Company::Strangers {
+            *contention = Contention::from_word(contention.to_word());
+            *now_ns += 1_000_000;
+        }
+        *now_ns - begin
     }
 
-    /// Probes as soon as that is due, and returns how long that has taken.
-    fn probe(contention: &mut Contention, now_ns: &mut u64, late_ns: u64) -> u64 {
-        const STEP_NS: u64 = 100_000;
-        let begin = *now_ns;
-        while contention.company(*now_ns) != Company::Unknown {
-            *now_ns += STEP_NS;
-        }
-        let waited = *now_ns - begin;
-        assert_eq!(contention.probed(*now_ns, late_ns), late_ns > DEAR_NS);
-        *contention = Contention::from_words(contention.to_words());
-        waited
+    fn beside_strangers() -> (Contention, u64) {
+        let mut contention = Contention::new();
+        assert!(contention.resumed(BEGIN_NS, SLICE_NS));
+        (contention, BEGIN_NS)
     }
 
     #[test]
     fn a_stranger_is_met_by_its_price() {
         let mut contention = Contention::new();
-        assert_eq!(contention.company(1), Company::Alone);
-        assert!(!contention.resumed(2, DEAR_NS));
-        assert_eq!(contention.company(3), Company::Alone);
-        assert!(contention.resumed(4, DEAR_NS + 1));
-        assert_eq!(contention.company(5), Company::Strangers);
+        assert_eq!(contention.company(BEGIN_NS), Company::Alone);
+        assert!(!contention.resumed(BEGIN_NS, DEAR_NS));
+        assert!(contention.is_settled());
+        assert!(contention.resumed(BEGIN_NS, DEAR_NS + 1));
+        assert_eq!(contention.company(BEGIN_NS), Company::Strangers);
     }
 
     #[test]
-    fn one_wait_at_a_time_probes_once_the_loss_is_repaid() {
-        let mut contention = beside_strangers();
-        let due = BEGIN_NS + REPAID * SLICE_NS;
-        assert_eq!(contention.company(due - 1), Company::Strangers);
-        assert_eq!(contention.company(due), Company::Unknown);
-        assert_eq!(contention.company(due), Company::Strangers);
-        assert_eq!(contention.company(due + PROBE_GAP_NS), Company::Unknown);
-    }
-
-    #[test]
-    fn many_cheap_probes_in_succession_say_that_strangers_have_gone() {
-        let (mut contention, mut now) = (beside_strangers(), BEGIN_NS);
-        for _ in 1..PROBES {
-            probe(&mut contention, &mut now, CHEAP_NS);
+    fn pauses_grow_while_strangers_stay() {
+        let (mut contention, mut now) = beside_strangers();
+        for factor in [1, 2, 4, 8, 16, 16] {
+            assert_eq!(next_trial(&mut contention, &mut now), factor * PAUSE_FIRST_NS);
+            now += SETTLE_NS + SLICE_NS;
+            assert!(contention.resumed(now, SLICE_NS));
         }
-        assert!(contention.is_contended());
-        probe(&mut contention, &mut now, SLICE_NS);
-        for _ in 1..PROBES {
-            probe(&mut contention, &mut now, CHEAP_NS);
-            assert!(contention.is_contended());
-        }
-        probe(&mut contention, &mut now, CHEAP_NS);
-        assert_eq!(contention.company(now), Company::Alone);
-    }
-
-    #[test]
-    fn what_probes_lose_is_repaid() {
-        let (mut contention, mut now) = (beside_strangers(), BEGIN_NS);
-        for late_ns in [DEAR_NS + 1, SLICE_NS, 2 * SLICE_NS, SLICE_NS] {
-            probe(&mut contention, &mut now, late_ns);
-            let pause = probe(&mut contention, &mut now, CHEAP_NS);
-            assert!(pause >= REPAID * late_ns, "{late_ns} {pause}");
-        }
-    }
-
-    #[test]
-    fn a_machine_that_stood_still_does_not_bar_yields_for_ever() {
-        let (mut contention, mut now) = (beside_strangers(), BEGIN_NS);
-        probe(&mut contention, &mut now, 10_000_000_000);
-        assert_eq!(probe(&mut contention, &mut now, CHEAP_NS), PAUSE_MAX_NS);
-        assert!(contention.probed(now, u64::MAX));
+        assert_eq!(PAUSE_MAX_NS, 16 * PAUSE_FIRST_NS);
     }
 
     #[test]
     fn threads_that_are_late_together_have_met_one_stranger() {
-        let (mut contention, mut now) = (beside_strangers(), BEGIN_NS);
+        let (mut contention, mut now) = beside_strangers();
         for late in 1..10 {
             assert!(contention.resumed(now + late, SLICE_NS));
         }
-        assert_eq!(probe(&mut contention, &mut now, CHEAP_NS), REPAID * SLICE_NS);
+        assert_eq!(next_trial(&mut contention, &mut now), PAUSE_FIRST_NS);
+    }
+
+    #[test]
+    fn a_trial_judges_what_begins_when_threads_have_settled() {
+        let (mut contention, mut now) = beside_strangers();
+        next_trial(&mut contention, &mut now);
+        let settled = now + SETTLE_NS;
+        assert!(!contention.resumed(settled + SLICE_NS - 1, SLICE_NS));
+        assert_eq!(contention.company(settled + SLICE_NS), Company::Alone);
+        assert!(!contention.is_settled());
+        assert!(contention.resumed(settled + SLICE_NS, SLICE_NS));
+        assert_eq!(contention.company(settled + SLICE_NS), Company::Strangers);
+    }
+
+    #[test]
+    fn a_trial_without_a_dear_yield_says_that_strangers_have_gone() {
+        let (mut contention, mut now) = beside_strangers();
+        next_trial(&mut contention, &mut now);
+        assert!(!contention.resumed(now + SETTLE_NS, CHEAP_NS));
+        now += SETTLE_NS + JUDGE_NS;
+        assert_eq!(contention.company(now), Company::Alone);
+        assert!(contention.is_settled());
+    }
+
+    #[test]
+    fn a_stranger_soon_after_a_trial_is_the_old_one() {
+        let (mut contention, mut now) = beside_strangers();
+        let pass = |contention: &mut Contention, now: &mut u64| {
+            let pause = next_trial(contention, now);
+            *now += SETTLE_NS + JUDGE_NS;
+            assert_eq!(contention.company(*now), Company::Alone);
+            pause
+        };
+        for factor in [1, 2, 4] {
+            assert_eq!(pass(&mut contention, &mut now), factor * PAUSE_FIRST_NS);
+            now += SLICE_NS;
+            assert!(contention.resumed(now, SLICE_NS));
+        }
+        pass(&mut contention, &mut now);
+        now += FORGOTTEN_AFTER * PAUSE_MAX_NS + SLICE_NS;
+        assert!(contention.resumed(now, SLICE_NS));
+        assert_eq!(next_trial(&mut contention, &mut now), PAUSE_FIRST_NS);
     }
 }

@@ -24,8 +24,7 @@
 //! 2. The budget never reaches zero, and every [`PROBE_EVERY`]-th wait gets the
 //!    full one: two sides that fell asleep in step would otherwise never find
 //!    out that they need not.
-//! 3. Yield at most [`YIELDS_MAX`] times; beside strangers never, except for a probe
-//!    ([`crate::contention`]).
+//! 3. Yield at most [`YIELDS_MAX`] times; beside strangers never ([`crate::contention`]).
 //! 4. Nap at most [`NAP_NS`]. A nap that nothing ended bars naps for a while: a connection
 //!    that rests is not woken to fall asleep again.
 //! 5. Park.
@@ -36,6 +35,10 @@ use crate::contention::Company;
 pub const SPIN_BUDGET_NS_MAX: u32 = 40_000;
 /// Smallest spin budget in nanoseconds: a handful of looks at the cursor.
 pub const SPIN_BUDGET_NS_MIN: u32 = 1_000;
+/// So many waits in succession that a yield has ended, and the next one sleeps: a thread that is
+/// woken gets a CPU that is idle, and one that yields stays where it is, though all threads of two
+/// processes may have met on one CPU of many.
+pub const YIELDED_MAX: u32 = 256;
 /// Every how many waits the full budget is tried again.
 pub const PROBE_EVERY: u32 = 128;
 /// Yields in one wait.
@@ -45,7 +48,7 @@ pub const SPIN_BESIDE_STRANGERS_NS: u32 = 5_000;
 /// Longest nap in nanoseconds: so much later a waiter may learn that its peer was killed.
 pub const NAP_NS: u64 = 4_000_000;
 /// Longest time that a [`Bar`] is up, in waits.
-const BARRED_MAX: u32 = 64;
+const BARRED_MAX: u16 = 64;
 
 /// When waiters may spin (`spin` in the configuration).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,6 +95,8 @@ pub struct Circumstances {
 pub struct Governor {
     spin_budget_ns: u32,
     waits: u32,
+    /// Waits in succession that a yield has ended.
+    yielded: u32,
     naps: Bar,
 }
 
@@ -99,8 +104,8 @@ pub struct Governor {
 /// up to 64. One that was fruitful lifts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bar {
-    penalty: u32,
-    barred_for: u32,
+    penalty: u16,
+    barred_for: u16,
 }
 
 impl Bar {
@@ -132,20 +137,21 @@ impl Governor {
     /// Knows nothing yet: tries the full budget.
     #[must_use]
     pub const fn new() -> Self {
-        Self { spin_budget_ns: SPIN_BUDGET_NS_MAX, waits: 0, naps: Bar::LIFTED }
+        Self { spin_budget_ns: SPIN_BUDGET_NS_MAX, waits: 0, yielded: 0, naps: Bar::LIFTED }
     }
 
     /// What was learned, as four words to keep anywhere.
     #[must_use]
     pub const fn to_words(self) -> [u32; 4] {
-        let Self { spin_budget_ns, waits, naps: Bar { penalty, barred_for } } = self;
-        [spin_budget_ns, waits, penalty, barred_for]
+        let Self { spin_budget_ns, waits, yielded, naps: Bar { penalty, barred_for } } = self;
+        [spin_budget_ns, waits, yielded, penalty as u32 | (barred_for as u32) << 16]
     }
 
     /// The inverse of [`Self::to_words`].
     #[must_use]
-    pub const fn from_words([spin_budget_ns, waits, penalty, barred_for]: [u32; 4]) -> Self {
-        Self { spin_budget_ns, waits, naps: Bar { penalty, barred_for } }
+    pub const fn from_words([spin_budget_ns, waits, yielded, naps]: [u32; 4]) -> Self {
+        let naps = Bar { penalty: naps as u16, barred_for: (naps >> 16) as u16 };
+        Self { spin_budget_ns, waits, yielded, naps }
     }
 
     /// Begins a wait and returns its course.
@@ -164,15 +170,25 @@ impl Governor {
         };
         let yields = match (now.policy, now.company) {
             (SpinPolicy::Never, _) | (_, Company::Strangers) => 0,
-            (_, Company::Unknown) => 1,
+            _ if now.cpu_to_spare && self.yielded >= YIELDED_MAX => 0,
             (_, Company::Alone) => YIELDS_MAX,
         };
+        // Until a yield ends this wait, too.
+        if yields == 0 {
+            self.yielded = 0;
+        }
         Wait { spin_ns, yields }
+    }
+
+    /// A yield has ended the wait.
+    pub fn served_by_yield(&mut self) {
+        self.yielded = self.yielded.saturating_add(1);
     }
 
     /// A spin has ended. `fruitful`: the data came while spinning.
     pub fn spun(&mut self, fruitful: bool) {
         self.spin_budget_ns = if fruitful {
+            self.yielded = 0;
             (self.spin_budget_ns * 2).min(SPIN_BUDGET_NS_MAX)
         } else {
             (self.spin_budget_ns / 2).max(SPIN_BUDGET_NS_MIN)
@@ -283,7 +299,5 @@ mod tests {
         let strangers = Circumstances { company: Company::Strangers, ..FREE };
         let short = Step::Spin { budget_ns: SPIN_BESIDE_STRANGERS_NS };
         assert_eq!(steps(&mut g, strangers), [short, Step::Park]);
-        let unknown = Circumstances { company: Company::Unknown, ..FREE };
-        assert_eq!(steps(&mut g, unknown), [short, Step::Yield, Step::Park]);
     }
 }

@@ -153,47 +153,38 @@ impl Learned {
     }
 }
 
-/// What the process has learned of strangers that want its CPUs. Its threads may overwrite
-/// each other's words: then one probe more or less is made.
-struct Neighbours([AtomicU64; 2]);
+/// What the process has learned of strangers that want its CPUs.
+struct Neighbours(AtomicU64);
 
-static NEIGHBOURS: Neighbours = {
-    let [a, b] = Contention::new().to_words();
-    Neighbours([AtomicU64::new(a), AtomicU64::new(b)])
-};
+static NEIGHBOURS: Neighbours = Neighbours(AtomicU64::new(Contention::new().to_word()));
 
 impl Neighbours {
-    fn recall(&self) -> Contention {
-        Contention::from_words(self.0.each_ref().map(|word| word.load(Ordering::Relaxed)))
-    }
-
-    /// Hardly ever news: no write to a line that others read.
+    /// Hardly ever news: no write to a line that others read. One of two threads that learn
+    /// something at the same time is enough.
     fn change<T>(&self, by: impl FnOnce(&mut Contention) -> T) -> T {
-        let before = self.recall();
-        let mut contention = before;
+        let word = self.0.load(Ordering::Relaxed);
+        let mut contention = Contention::from_word(word);
         let answer = by(&mut contention);
-        if contention != before {
-            for (word, value) in self.0.iter().zip(contention.to_words()) {
-                word.store(value, Ordering::Relaxed);
-            }
+        let new = contention.to_word();
+        if new != word {
+            let _ = self.0.compare_exchange(word, new, Ordering::Relaxed, Ordering::Relaxed);
         }
         answer
     }
 
     /// Who takes what a wait that begins now gives away.
+    #[inline]
     fn company(&self) -> Company {
-        if !self.recall().is_contended() {
+        if Contention::from_word(self.0.load(Ordering::Relaxed)).is_settled() {
             return Company::Alone;
         }
         self.change(|contention| contention.company(sys::now_ns()))
     }
 
     /// A thread runs again `late_ns` after it has yielded. True: it has met a stranger.
-    fn yielded(&self, company: Company, now_ns: u64, late_ns: u64) -> bool {
-        self.change(|contention| match company {
-            Company::Unknown => contention.probed(now_ns, late_ns),
-            _ => contention.resumed(now_ns, late_ns),
-        })
+    #[inline]
+    fn resumed(&self, now_ns: u64, late_ns: u64) -> bool {
+        late_ns > DEAR_NS && self.change(|contention| contention.resumed(now_ns, late_ns))
     }
 }
 
@@ -248,8 +239,9 @@ pub fn linger(
                 sys::yield_cpu();
                 cost.yields += 1;
                 let end = sys::now_ns();
-                let met_stranger = NEIGHBOURS.yielded(company, end, end - start);
+                let met_stranger = NEIGHBOURS.resumed(end, end - start);
                 if ready() {
+                    governor.served_by_yield();
                     break true;
                 }
                 if met_stranger {
@@ -279,12 +271,7 @@ fn spin(
             }
             core::hint::spin_loop();
         }
-        let now = sys::now_ns();
-        let late = now - start - passed;
-        passed = now - start;
-        if late > DEAR_NS {
-            NEIGHBOURS.change(|contention| contention.resumed(now, late));
-        }
+        passed = sys::now_ns() - start;
         let on_our_cpu = policy == SpinPolicy::Auto && peer_cpu() == Some(sys::cpu());
         if passed > budget_ns || on_our_cpu {
             break false;
