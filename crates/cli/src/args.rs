@@ -140,7 +140,8 @@ pub(crate) struct SsArgs {
     pub(crate) json: bool,
 
     /// List programs instead, each with all it has had since its start: connections by their
-    /// path, bytes, waits, CPU time spent looking, and how often each reason kept it on TCP
+    /// path, bytes, waits, CPU time spent looking, time for which other threads had the CPU, and
+    /// how often each reason kept it on TCP
     #[arg(long, conflicts_with = "all")]
     pub(crate) totals: bool,
 

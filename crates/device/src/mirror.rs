@@ -49,7 +49,7 @@ pub enum NotRead {
 }
 
 /// Bytes that are read at once: a whole number of slots, of young places and of pages.
-const PIECE: usize = 40 << 10;
+const PIECE: usize = 44 << 10;
 const _: () = assert!(PIECE.is_multiple_of(size_of::<Slot>()));
 const _: () = assert!(PIECE.is_multiple_of(size_of::<Young>()));
 const _: () = assert!(size_of::<Header>() <= PIECE);

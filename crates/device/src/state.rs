@@ -31,7 +31,7 @@ pub(crate) const SLOTS_AT: usize = 324 << 10;
 pub(crate) const YOUNG_AT: usize = (SLOTS_AT + SLOTS * size_of::<Slot>()).next_multiple_of(4096);
 const _: () = assert!((YOUNG_MAX * size_of::<Young>()).is_multiple_of(4096));
 
-const _: () = assert!(size_of::<Slot>() <= 640);
+const _: () = assert!(size_of::<Slot>() <= 704);
 const _: () = assert!(size_of::<Header>() <= HISTORY_AT);
 const _: () = assert!(HISTORY_AT + size_of::<History>() <= SERVICES_AT);
 const _: () = assert!(SERVICES_AT + size_of::<Services>() <= SLOTS_AT);
@@ -456,12 +456,22 @@ pub struct Counters {
     pub ring_bytes_sent: AtomicU64,
     /// The part of `bytes_received` that came through the ring.
     pub ring_bytes_received: AtomicU64,
+    /// Waits for the peer in which it was to choose whether to spin, yield or sleep.
+    pub waits: AtomicU64,
+    /// Waits that began when the process knew of strangers (`proto::contention`).
+    pub waits_beside_strangers: AtomicU64,
     /// Waits that began with spinning.
     pub spins: AtomicU64,
+    /// Spins that ended without what the wait was for.
+    pub spins_in_vain: AtomicU64,
     /// CPU nanoseconds spent spinning.
     pub spin_ns: AtomicU64,
     /// Yields of the CPU while waiting.
     pub yields: AtomicU64,
+    /// Yields that have met a stranger.
+    pub strangers: AtomicU64,
+    /// Nanoseconds for which these strangers had the CPU.
+    pub strangers_ns: AtomicU64,
     /// Waits that ended in a kernel sleep.
     pub parks: AtomicU64,
     /// Bells rung for the peer.
@@ -480,7 +490,7 @@ impl Counters {
 
     /// All of them, in the order of their declaration.
     #[must_use]
-    pub fn all(&self) -> [&AtomicU64; 11] {
+    pub fn all(&self) -> [&AtomicU64; 16] {
         [
             &self.bytes_sent,
             &self.bytes_received,
@@ -488,9 +498,14 @@ impl Counters {
             &self.messages_received,
             &self.ring_bytes_sent,
             &self.ring_bytes_received,
+            &self.waits,
+            &self.waits_beside_strangers,
             &self.spins,
+            &self.spins_in_vain,
             &self.spin_ns,
             &self.yields,
+            &self.strangers,
+            &self.strangers_ns,
             &self.parks,
             &self.wakeups,
         ]
@@ -787,7 +802,9 @@ mod tests {
         made.use_slot(5, 0, 8);
         made.0.free_slot(5, 0);
         assert_eq!((get(&totals.smc), get(&totals.tcp[0])), (2, 0));
-        assert_eq!(totals.counters.all().map(get), [0, 2, 4, 6, 15, 0, 12, 14, 16, 18, 20]);
+        let twice: [u64; 10] = core::array::from_fn(|n| 2 * (n as u64 + 6));
+        let sums = totals.counters.all().map(get);
+        assert_eq!((&sums[..6], &sums[6..]), (&[0, 2, 4, 6, 15, 0][..], &twice[..]));
     }
 
     #[test]
@@ -829,6 +846,6 @@ mod tests {
         made.use_slot(0, 0, 0).is_elsewhere.store(1, Ordering::Relaxed);
         made.0.free_slot(0, 0);
         assert_eq!((get(&totals.smc), totals.tcp.iter().map(get).sum()), (0, 0u64));
-        assert_eq!(get(&totals.counters.wakeups), 10);
+        assert_eq!(get(&totals.counters.wakeups), 15);
     }
 }

@@ -43,7 +43,7 @@ use core::time::Duration;
 use nesting::Nesting;
 use sidestep_device::channel::{Channel, SLOTS};
 use sidestep_device::sparse::Sparse;
-use sidestep_device::state::{Slot, count};
+use sidestep_device::state::{Counters, Slot, count};
 use sidestep_device::sys;
 use sidestep_device::young::YOUNG_MAX;
 use sidestep_proto::fallback::Reason;
@@ -124,29 +124,26 @@ const PARKED: u32 = 1 << 4;
 
 /// The cost of waiting in a loop, until it is charged to the connection that ends the
 /// wait.
-struct Owed {
-    spins: AtomicU64,
-    spin_ns: AtomicU64,
-    yields: AtomicU64,
-    parks: AtomicU64,
-}
+struct Owed(Counters);
 
 impl Owed {
     fn add(&self, cost: &wait::Cost) {
-        self.spins.fetch_add(u64::from(cost.spun), Ordering::Relaxed);
-        self.spin_ns.fetch_add(cost.spin_ns, Ordering::Relaxed);
-        self.yields.fetch_add(cost.yields, Ordering::Relaxed);
+        for (debt, n) in cost.parts(&self.0).into_iter().filter(|(_, n)| *n > 0) {
+            debt.fetch_add(n, Ordering::Relaxed);
+        }
+    }
+
+    fn add_park(&self) {
+        self.0.parks.fetch_add(1, Ordering::Relaxed);
     }
 
     fn charge(&self, slot: &Slot) {
-        let counters = &slot.counters;
-        let debts = [
-            (&self.spins, &counters.spins),
-            (&self.spin_ns, &counters.spin_ns),
-            (&self.yields, &counters.yields),
-            (&self.parks, &counters.parks),
-        ];
-        for (debt, counter) in debts {
+        let Counters { waits, parks, .. } = &self.0;
+        // No other debt is without one of these.
+        if [waits, parks].iter().all(|debt| debt.load(Ordering::Relaxed) == 0) {
+            return;
+        }
+        for (debt, counter) in self.0.all().into_iter().zip(slot.counters.all()) {
             if debt.load(Ordering::Relaxed) != 0 {
                 count(counter, debt.swap(0, Ordering::Relaxed));
             }
@@ -1650,7 +1647,7 @@ impl Waiter {
         }
         set.observe_nested();
         set.sleepers.fetch_add(1, Ordering::SeqCst);
-        set.owed.parks.fetch_add(1, Ordering::Relaxed);
+        set.owed.add_park();
         let news = match set.channel() {
             Some(channel) => {
                 channel.fall_asleep();
@@ -1713,5 +1710,29 @@ impl Set {
         if channel.is_marked() || self.ready_len.load(Ordering::Relaxed) != 0 {
             let _ = sys::ring_eventfd(self.bell.load(Ordering::Relaxed));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waiting_in_a_set_has_cost_is_charged_once() {
+        // SAFETY: all atomics, for which zero bytes are a value.
+        let (owed, slot): (Box<Owed>, Box<Slot>) =
+            unsafe { (Box::new_zeroed().assume_init(), Box::new_zeroed().assume_init()) };
+        let charged = || {
+            owed.charge(&slot);
+            let Counters { waits, strangers_ns, parks, .. } = &slot.counters;
+            [waits, strangers_ns, parks].map(|counter| counter.load(Ordering::Relaxed))
+        };
+        assert_eq!(charged(), [0, 0, 0]);
+        owed.add(&wait::Cost { strangers_ns: 5, ..wait::Cost::default() });
+        owed.add(&wait::Cost { strangers_ns: 6, ..wait::Cost::default() });
+        assert_eq!(charged(), [2, 11, 0]);
+        owed.add_park();
+        assert_eq!(charged(), [2, 11, 1]);
+        assert_eq!(charged(), [2, 11, 1]);
     }
 }

@@ -25,6 +25,7 @@
 
 mod allowance;
 mod kernel;
+mod run_queue;
 
 use allowance::{Allowance, Allowances};
 use core::fmt;
@@ -137,6 +138,10 @@ pub struct Totals {
     pub handshakes: Handshakes,
     /// Rings they were given, by length: see [`Rings::len_at`].
     pub rings: [Rings; RING_SIZES],
+    /// Nanoseconds for which threads that could run have waited for a CPU: all threads that
+    /// the program has now. `None`: the kernel does not say, or
+    /// [`Snapshot::find_run_queue_delays`] was not called.
+    pub run_queue_delay_ns: Option<u64>,
 }
 
 /// One end of a TCP connection of a Sidestep program.
@@ -226,9 +231,14 @@ pub struct Counters {
     pub messages_received: u64,
     pub ring_bytes_sent: u64,
     pub ring_bytes_received: u64,
+    pub waits: u64,
+    pub waits_beside_strangers: u64,
     pub spins: u64,
+    pub spins_in_vain: u64,
     pub spin_ns: u64,
     pub yields: u64,
+    pub strangers: u64,
+    pub strangers_ns: u64,
     pub parks: u64,
     pub wakeups: u64,
 }
@@ -247,6 +257,16 @@ impl Snapshot {
     /// tables of all TCP sockets, those in TIME_WAIT included, so a busy host takes long.
     pub fn find_addresses(&mut self) {
         kernel::fill_in_addresses(&mut self.connections);
+    }
+
+    /// Asks the kernel for how long the threads of the programs have waited for a CPU, and adds to
+    /// `curtailed` whose threads are too many.
+    pub fn find_run_queue_delays(&mut self) {
+        let mut allowances = Allowances::new(sys::effective_uid());
+        run_queue::fill_in_delays(&mut self.programs, &mut allowances);
+        self.curtailed.extend(allowances.exceeded());
+        self.curtailed.sort_unstable();
+        self.curtailed.dedup();
     }
 
     /// Whether a process runs another version of Sidestep, so that nothing is known of its
@@ -343,6 +363,8 @@ impl Totals {
         for (sum, rings) in self.rings.iter_mut().zip(other.rings) {
             *sum += rings;
         }
+        let delays = [self.run_queue_delay_ns, other.run_queue_delay_ns];
+        self.run_queue_delay_ns = delays.into_iter().flatten().reduce(u64::saturating_add);
     }
 
     fn add_fallback(&mut self, fallback: Fallback, connections: u64) {
@@ -381,9 +403,14 @@ impl Counters {
             messages_received: load(&from.messages_received),
             ring_bytes_sent: load(&from.ring_bytes_sent),
             ring_bytes_received: load(&from.ring_bytes_received),
+            waits: load(&from.waits),
+            waits_beside_strangers: load(&from.waits_beside_strangers),
             spins: load(&from.spins),
+            spins_in_vain: load(&from.spins_in_vain),
             spin_ns: load(&from.spin_ns),
             yields: load(&from.yields),
+            strangers: load(&from.strangers),
+            strangers_ns: load(&from.strangers_ns),
             parks: load(&from.parks),
             wakeups: load(&from.wakeups),
         }
@@ -398,9 +425,14 @@ impl Counters {
             messages_received: sum(self.messages_received, other.messages_received),
             ring_bytes_sent: sum(self.ring_bytes_sent, other.ring_bytes_sent),
             ring_bytes_received: sum(self.ring_bytes_received, other.ring_bytes_received),
+            waits: sum(self.waits, other.waits),
+            waits_beside_strangers: sum(self.waits_beside_strangers, other.waits_beside_strangers),
             spins: sum(self.spins, other.spins),
+            spins_in_vain: sum(self.spins_in_vain, other.spins_in_vain),
             spin_ns: sum(self.spin_ns, other.spin_ns),
             yields: sum(self.yields, other.yields),
+            strangers: sum(self.strangers, other.strangers),
+            strangers_ns: sum(self.strangers_ns, other.strangers_ns),
             parks: sum(self.parks, other.parks),
             wakeups: sum(self.wakeups, other.wakeups),
         };
@@ -1058,9 +1090,14 @@ mod tests {
             &slot.counters.messages_received,
             &slot.counters.ring_bytes_sent,
             &slot.counters.ring_bytes_received,
+            &slot.counters.waits,
+            &slot.counters.waits_beside_strangers,
             &slot.counters.spins,
+            &slot.counters.spins_in_vain,
             &slot.counters.spin_ns,
             &slot.counters.yields,
+            &slot.counters.strangers,
+            &slot.counters.strangers_ns,
             &slot.counters.parks,
             &slot.counters.wakeups,
         ];
@@ -1085,11 +1122,16 @@ mod tests {
                 messages_received: 4,
                 ring_bytes_sent: 5,
                 ring_bytes_received: 6,
-                spins: 7,
-                spin_ns: 8,
-                yields: 9,
-                parks: 10,
-                wakeups: 11,
+                waits: 7,
+                waits_beside_strangers: 8,
+                spins: 9,
+                spins_in_vain: 10,
+                spin_ns: 11,
+                yields: 12,
+                strangers: 13,
+                strangers_ns: 14,
+                parks: 15,
+                wakeups: 16,
             },
             fallback: None,
             descriptor: None,
@@ -1292,6 +1334,7 @@ mod tests {
             fallbacks: fallbacks.iter().map(|(reason, n)| (fallback(*reason), *n)).collect(),
             undecided: smc,
             counters: Counters { spin_ns, ..Counters::default() },
+            run_queue_delay_ns: Some(spin_ns),
             ..Totals::default()
         };
         let mut sum = of(1, &[(Reason::NoSlot, 2)], 3);
@@ -1299,6 +1342,8 @@ mod tests {
         let both = [(Reason::NoSlot, 22), (Reason::OtherUser, 30)];
         assert_eq!(sum, of(11, &both, u64::MAX));
         assert_eq!(sum.tcp(), 63);
+        sum.add(&Totals::default());
+        assert_eq!(sum.run_queue_delay_ns, Some(u64::MAX), "of one nothing is known");
         assert_eq!(
             sum.fallbacks[1].0.to_string(),
             "0x03000000 the peer runs as another user or as root elsewhere, with whom no memory is shared"

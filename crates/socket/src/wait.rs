@@ -34,7 +34,7 @@ use sidestep_device::confinement;
 use sidestep_device::cursor::Cursor;
 use sidestep_device::lock::Owner;
 use sidestep_device::slab::{Record, flag as said, wanted};
-use sidestep_device::state::{Slot, count, flag};
+use sidestep_device::state::{Counters, Slot, count, flag};
 use sidestep_device::sys::{self, Errno};
 use sidestep_proto::contention::{Company, Contention, DEAR_NS};
 use sidestep_proto::cursor;
@@ -191,21 +191,47 @@ impl Neighbours {
 /// What a wait cost, for the counters of a connection.
 #[derive(Default)]
 pub struct Cost {
+    /// It began when strangers were known.
+    pub beside_strangers: bool,
     /// It began with spinning.
     pub spun: bool,
+    /// And that was in vain.
+    pub spun_in_vain: bool,
     /// Nanoseconds spent spinning.
     pub spin_ns: u64,
     /// Yields.
     pub yields: u64,
+    /// Yields that have met a stranger.
+    pub strangers: u64,
+    /// Nanoseconds for which strangers had the CPU.
+    pub strangers_ns: u64,
 }
 
 impl Cost {
     /// Adds it to a connection's counters.
     pub fn charge(&self, slot: &Slot) {
-        let counters = &slot.counters;
-        count(&counters.spins, u64::from(self.spun));
-        count(&counters.spin_ns, self.spin_ns);
-        count(&counters.yields, self.yields);
+        for (counter, n) in self.parts(&slot.counters).into_iter().filter(|(_, n)| *n > 0) {
+            count(counter, n);
+        }
+    }
+
+    /// What it adds to each of these counters.
+    pub(crate) fn parts<'a>(&self, to: &'a Counters) -> [(&'a AtomicU64, u64); 8] {
+        [
+            (&to.waits, 1),
+            (&to.waits_beside_strangers, u64::from(self.beside_strangers)),
+            (&to.spins, u64::from(self.spun)),
+            (&to.spins_in_vain, u64::from(self.spun_in_vain)),
+            (&to.spin_ns, self.spin_ns),
+            (&to.yields, self.yields),
+            (&to.strangers, self.strangers),
+            (&to.strangers_ns, self.strangers_ns),
+        ]
+    }
+
+    fn met_stranger(&mut self, late_ns: u64) {
+        self.strangers += 1;
+        self.strangers_ns += late_ns;
     }
 }
 
@@ -216,19 +242,17 @@ pub fn linger(
     ready: impl Fn() -> bool,
 ) -> (bool, Cost) {
     let mut governor = learned.recall();
-    let mut cost = Cost::default();
     let policy = process::options().spin;
     let peer_elsewhere = peer_cpu().is_some_and(|cpu| cpu != sys::cpu());
     let cpu_to_spare = SPINNING.load(Ordering::Relaxed) + 1 < cpus();
     let company = NEIGHBOURS.company();
+    let mut cost = Cost { beside_strangers: company != Company::Alone, ..Cost::default() };
     let now = Circumstances { peer_elsewhere, cpu_to_spare, company, policy };
     let mut wait = governor.begin(now);
     let found = loop {
         match wait.next_step() {
             Step::Spin { budget_ns } => {
-                let (found, spin_ns) = spin(u64::from(budget_ns), policy, &peer_cpu, &ready);
-                cost.spun = true;
-                cost.spin_ns += spin_ns;
+                let found = spin(u64::from(budget_ns), policy, &peer_cpu, &ready, &mut cost);
                 governor.spun(found);
                 if found {
                     break true;
@@ -239,13 +263,13 @@ pub fn linger(
                 sys::yield_cpu();
                 cost.yields += 1;
                 let end = sys::now_ns();
-                let met_stranger = NEIGHBOURS.resumed(end, end - start);
+                if NEIGHBOURS.resumed(end, end - start) {
+                    cost.met_stranger(end - start);
+                    wait.stop_yielding();
+                }
                 if ready() {
                     governor.served_by_yield();
                     break true;
-                }
-                if met_stranger {
-                    wait.stop_yielding();
                 }
             }
             Step::Park => break ready(),
@@ -260,7 +284,8 @@ fn spin(
     policy: SpinPolicy,
     peer_cpu: &impl Fn() -> Option<u32>,
     ready: &impl Fn() -> bool,
-) -> (bool, u64) {
+    cost: &mut Cost,
+) -> bool {
     SPINNING.fetch_add(1, Ordering::Relaxed);
     let start = sys::now_ns();
     let mut passed = 0;
@@ -271,14 +296,21 @@ fn spin(
             }
             core::hint::spin_loop();
         }
-        passed = sys::now_ns() - start;
+        let late = sys::now_ns() - start - passed;
+        passed += late;
+        // Else another thread had the CPU: one of ours, or a stranger.
+        if late <= DEAR_NS {
+            cost.spin_ns += late;
+        }
         let on_our_cpu = policy == SpinPolicy::Auto && peer_cpu() == Some(sys::cpu());
         if passed > budget_ns || on_our_cpu {
             break false;
         }
     };
     SPINNING.fetch_sub(1, Ordering::Relaxed);
-    (found, passed)
+    cost.spun = true;
+    cost.spun_in_vain = !found;
+    found
 }
 
 /// Asks the kernel for them now, if nobody has before.
@@ -1132,4 +1164,59 @@ pub(crate) fn handlers_restart() -> bool {
                 || action.sa_flags & libc::SA_RESTART != 0
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spun(ready: impl Fn() -> bool) -> Cost {
+        let mut cost = Cost::default();
+        spin(1, SpinPolicy::Always, &|| None, &ready, &mut cost);
+        cost
+    }
+
+    #[test]
+    fn a_spin_is_fruitful_or_in_vain() {
+        let fruitful = spun(|| true);
+        assert!(fruitful.spun && !fruitful.spun_in_vain);
+        assert_eq!((fruitful.spin_ns, fruitful.strangers), (0, 0));
+        let vain = spun(|| false);
+        assert!(vain.spun && vain.spun_in_vain);
+        assert!(vain.spin_ns > 0 || vain.strangers > 0);
+    }
+
+    #[test]
+    fn what_a_stranger_took_is_no_spinning() {
+        let looks = Cell::new(0);
+        let cost = spun(|| {
+            // For the spin a look that takes long is no other than one after a stranger.
+            if looks.replace(looks.get() + 1) == 0 {
+                std::thread::sleep(Duration::from_nanos(2 * DEAR_NS));
+            }
+            false
+        });
+        assert_eq!((cost.strangers, cost.spin_ns, looks.get()), (1, 0, LOOKS));
+        assert!(cost.strangers_ns >= 2 * DEAR_NS);
+    }
+
+    #[test]
+    fn each_wait_is_charged_with_all_that_it_cost() {
+        // SAFETY: all atomics, for which zero bytes are a value.
+        let slot: Box<Slot> = unsafe { Box::new_zeroed().assume_init() };
+        let cost = Cost {
+            beside_strangers: true,
+            spun: true,
+            spun_in_vain: false,
+            spin_ns: 2,
+            yields: 3,
+            strangers: 4,
+            strangers_ns: 5,
+        };
+        cost.charge(&slot);
+        cost.charge(&slot);
+        Cost::default().charge(&slot);
+        let counted = slot.counters.all().map(|counter| counter.load(Ordering::Relaxed));
+        assert_eq!(counted, [0, 0, 0, 0, 0, 0, 3, 2, 2, 0, 4, 6, 8, 10, 0, 0]);
+    }
 }

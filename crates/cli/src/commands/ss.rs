@@ -22,7 +22,7 @@ use crate::terminal;
 
 mod totals;
 
-pub(super) use totals::{CountedReason, reasons_of};
+pub(super) use totals::{CountedReason, reasons_of, seconds};
 
 /// Prints the list; 1 if there cannot be one, otherwise 0.
 pub(crate) fn execute(args: &SsArgs) -> i32 {
@@ -54,10 +54,10 @@ enum SsError {
 
 fn list(args: &SsArgs) -> Result<String, SsError> {
     let mut snapshot = Snapshot::take().map_err(SsError::Processes)?;
-    say_curtailed("ss", &snapshot.curtailed);
     if args.totals {
-        return list_totals(args, &snapshot);
+        return list_totals(args, snapshot);
     }
+    say_curtailed("ss", &snapshot.curtailed);
     let is_asked_for = |connection: &Connection| {
         let of_process = args.pid.is_none_or(|pid| connection.pid == pid);
         of_process && (args.all || connection.mode != Mode::Lingering)
@@ -81,17 +81,20 @@ fn list(args: &SsArgs) -> Result<String, SsError> {
     })
 }
 
-fn list_totals(args: &SsArgs, snapshot: &Snapshot) -> Result<String, SsError> {
-    let is_asked_for = |program: &&Program| args.pid.is_none_or(|pid| program.pids.contains(&pid));
-    let programs: Vec<_> = snapshot.programs.iter().filter(is_asked_for).collect();
+fn list_totals(args: &SsArgs, mut snapshot: Snapshot) -> Result<String, SsError> {
+    let is_asked_for = |program: &Program| args.pid.is_none_or(|pid| program.pids.contains(&pid));
+    snapshot.programs.retain(is_asked_for);
+    snapshot.find_run_queue_delays();
+    say_curtailed("ss", &snapshot.curtailed);
+    let programs = &snapshot.programs;
     if let Some(pid) = args.pid.filter(|_| programs.is_empty()) {
-        check(pid, snapshot)?;
+        check(pid, &snapshot)?;
     }
     Ok(match (args.json, programs.is_empty(), args.pid) {
-        (true, ..) => totals::to_json(&programs),
+        (true, ..) => totals::to_json(programs),
         (false, true, Some(pid)) => format!("process {pid} has had no Sidestep connections\n"),
-        (false, true, None) => nothing(snapshot, is_root()),
-        (false, false, _) => totals::to_text(&programs, terminal::width()),
+        (false, true, None) => nothing(&snapshot, is_root()),
+        (false, false, _) => totals::to_text(programs, terminal::width()),
     })
 }
 
@@ -178,9 +181,14 @@ struct Row<'a> {
     ring_bytes_sent: u64,
     ring_bytes_received: u64,
     reason: Option<ReasonRow>,
+    waits: u64,
+    waits_beside_strangers: u64,
     spins: u64,
+    spins_in_vain: u64,
     spin_ns: u64,
     yields: u64,
+    strangers: u64,
+    strangers_ns: u64,
     parks: u64,
     wakeups: u64,
 }
@@ -222,9 +230,14 @@ impl<'a> Row<'a> {
             ring_bytes_sent: counters.ring_bytes_sent,
             ring_bytes_received: counters.ring_bytes_received,
             reason: way.map_or(fallback, |way| way.fallback().map(ReasonRow::by_gateway)),
+            waits: counters.waits,
+            waits_beside_strangers: counters.waits_beside_strangers,
             spins: counters.spins,
+            spins_in_vain: counters.spins_in_vain,
             spin_ns: counters.spin_ns,
             yields: counters.yields,
+            strangers: counters.strangers,
+            strangers_ns: counters.strangers_ns,
             parks: counters.parks,
             wakeups: counters.wakeups,
         }
@@ -417,9 +430,14 @@ pub(super) mod tests {
                 messages_received: 12,
                 ring_bytes_sent: 5_242_000,
                 ring_bytes_received: 1500,
+                waits: 100,
+                waits_beside_strangers: 40,
                 spins: 90,
+                spins_in_vain: 10,
                 spin_ns: 123_456,
                 yields: 5,
+                strangers: 2,
+                strangers_ns: 8_000_000,
                 parks: 4,
                 wakeups: 3,
             },
@@ -518,9 +536,14 @@ Connections: 2; SMC-D: 1, TCP: 1
     "ring_bytes_sent": 5242000,
     "ring_bytes_received": 1500,
     "reason": null,
+    "waits": 100,
+    "waits_beside_strangers": 40,
     "spins": 90,
+    "spins_in_vain": 10,
     "spin_ns": 123456,
     "yields": 5,
+    "strangers": 2,
+    "strangers_ns": 8000000,
     "parks": 4,
     "wakeups": 3
   }

@@ -62,9 +62,10 @@ fn once(args: &StatsArgs) -> Result<(), StatsError> {
 /// The programs that are asked for.
 fn look(args: &StatsArgs) -> Result<Vec<Program>, StatsError> {
     let mut snapshot = Snapshot::take().map_err(StatsError::Processes)?;
-    ss::say_curtailed("stats", &snapshot.curtailed);
     let is_asked_for = |program: &Program| args.pid.is_none_or(|pid| program.pids.contains(&pid));
     snapshot.programs.retain(is_asked_for);
+    snapshot.find_run_queue_delays();
+    ss::say_curtailed("stats", &snapshot.curtailed);
     match args.pid.filter(|_| snapshot.programs.is_empty()) {
         None => Ok(snapshot.programs),
         Some(pid) if snapshot.unreadable.contains(&pid) => Err(StatsError::Unreadable(pid)),

@@ -51,6 +51,9 @@ fn sums_are_what_was_sent() {
         assert_eq!(number(&mine, key), CONNECTIONS, "{mine:#}");
     }
     assert_eq!(number(&mine, "handshakes_failed"), 0);
+    let keeps_delays = std::fs::read_to_string("/proc/self/schedstat")
+        .is_ok_and(|figures| !figures.ends_with(" 0\n"));
+    assert_eq!(mine["run_queue_delay_ns"].is_u64(), keeps_delays, "{mine:#}");
 
     let theirs = seen(server.pid(), BYTES + 5);
     assert_eq!(number(&theirs, "tcp_connections"), 1);

@@ -12,6 +12,8 @@ use std::collections::HashMap;
 const DESCRIPTORS_MAX: u64 = 1 << 20;
 /// What a process costs besides its descriptors, in descriptors.
 const PROCESS_COST: u64 = 32;
+/// What a thread costs, in descriptors.
+const THREAD_COST: u64 = 8;
 /// Bytes that are read, or taken for what was found. About a tenth of a second.
 const BYTES_MAX: u64 = 256 << 20;
 /// What is kept of a state besides its connections, in bytes.
@@ -68,6 +70,11 @@ impl Allowance {
         self.takes_descriptors(1)
     }
 
+    /// One of its threads.
+    pub(super) fn takes_thread(&mut self) -> bool {
+        self.takes_descriptors(THREAD_COST)
+    }
+
     /// A state, before its bytes are read.
     pub(super) fn takes_state(&mut self) -> bool {
         self.takes_bytes(STATE_COST)
@@ -105,6 +112,7 @@ mod tests {
         let mut all = Allowances::new(7);
         assert!((0..DESCRIPTORS_MAX / PROCESS_COST).all(|_| all.of(1).takes_process()));
         assert!(!all.of(1).takes_descriptor() && all.of(1).takes_state());
+        assert!(!all.of(1).takes_thread());
         assert!(all.of(2).takes_descriptor());
         assert!((0..BYTES_MAX / CONNECTION_COST + 1).all(|_| all.of(7).takes_connection()));
         assert_eq!(all.exceeded(), [1]);

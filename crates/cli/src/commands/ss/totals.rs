@@ -27,11 +27,17 @@ struct Row<'a> {
     messages_received: u64,
     ring_bytes_sent: u64,
     ring_bytes_received: u64,
+    waits: u64,
+    waits_beside_strangers: u64,
     spins: u64,
+    spins_in_vain: u64,
     spin_ns: u64,
     yields: u64,
+    strangers: u64,
+    strangers_ns: u64,
     parks: u64,
     wakeups: u64,
+    run_queue_delay_ns: Option<u64>,
     /// AUTOSMC.
     patience: Vec<PatienceRow>,
     /// AUTOCACHE.
@@ -64,8 +70,8 @@ pub(in crate::commands) struct CountedReason {
 }
 
 /// An array with an object for each program.
-pub(super) fn to_json(programs: &[&Program]) -> String {
-    let rows: Vec<_> = programs.iter().map(|program| Row::new(program)).collect();
+pub(super) fn to_json(programs: &[Program]) -> String {
+    let rows: Vec<_> = programs.iter().map(Row::new).collect();
     let json = serde_json::to_string_pretty(&rows);
     json.expect("numbers and strings are always JSON") + "\n"
 }
@@ -87,11 +93,17 @@ impl<'a> Row<'a> {
             messages_received: counters.messages_received,
             ring_bytes_sent: counters.ring_bytes_sent,
             ring_bytes_received: counters.ring_bytes_received,
+            waits: counters.waits,
+            waits_beside_strangers: counters.waits_beside_strangers,
             spins: counters.spins,
+            spins_in_vain: counters.spins_in_vain,
             spin_ns: counters.spin_ns,
             yields: counters.yields,
+            strangers: counters.strangers,
+            strangers_ns: counters.strangers_ns,
             parks: counters.parks,
             wakeups: counters.wakeups,
+            run_queue_delay_ns: totals.run_queue_delay_ns,
             patience: patience.iter().map(PatienceRow::new).collect(),
             left_alone: left_alone.iter().map(LeftAloneRow::new).collect(),
         }
@@ -127,14 +139,14 @@ impl CountedReason {
 }
 
 /// The table, what AUTOSMC and AUTOCACHE have learned and, in the last line, the sums.
-pub(super) fn to_text(programs: &[&Program], width: Option<u16>) -> String {
+pub(super) fn to_text(programs: &[Program], width: Option<u16>) -> String {
     let mut table = Table::new();
-    table.set_header(HEADER).add_rows(programs.iter().map(|program| cells(program)));
+    table.set_header(HEADER).add_rows(programs.iter().map(cells));
     let mut sum = Totals::default();
     programs.iter().for_each(|program| sum.add(&program.totals));
     let (smc, handed_over, tcp) = (sum.smc, sum.handed_over, sum.tcp());
     let all = smc.saturating_add(handed_over).saturating_add(tcp);
-    let lessons: String = programs.iter().flat_map(|program| lessons(program)).collect();
+    let lessons: String = programs.iter().flat_map(lessons).collect();
     let programs = programs.len();
     aligned(table, NUMBERS, width)
         + &lessons
@@ -165,7 +177,7 @@ fn lessons(Program { pids, program, patience, left_alone, .. }: &Program) -> Vec
     ports.chain(servers).collect()
 }
 
-const HEADER: [&str; 9] = [
+const HEADER: [&str; 11] = [
     "PID/Program",
     "SMC-D",
     "SMC-R",
@@ -174,11 +186,13 @@ const HEADER: [&str; 9] = [
     "Received",
     "Waits",
     "Spun",
+    "Strangers",
+    "Run queue",
     "Reasons for TCP",
 ];
 
-/// The columns from "SMC-D" to "Spun", which are aligned to the right.
-const NUMBERS: RangeInclusive<usize> = 1..=7;
+/// The columns from "SMC-D" to "Run queue", which are aligned to the right.
+const NUMBERS: RangeInclusive<usize> = 1..=9;
 
 fn cells(Program { pids, program, totals, .. }: &Program) -> [String; HEADER.len()] {
     let counters = &totals.counters;
@@ -194,9 +208,15 @@ fn cells(Program { pids, program, totals, .. }: &Program) -> [String; HEADER.len
         traffic(counters.bytes_sent, counters.messages_sent),
         traffic(counters.bytes_received, counters.messages_received),
         format!("{}/{}/{}", counters.spins, counters.parks, counters.wakeups),
-        format!("{:.3} s", Duration::from_nanos(counters.spin_ns).as_secs_f64()),
+        seconds(counters.spin_ns),
+        seconds(counters.strangers_ns),
+        totals.run_queue_delay_ns.map_or("?".into(), seconds),
         reasons(totals),
     ]
+}
+
+pub(in crate::commands) fn seconds(ns: u64) -> String {
+    format!("{:.3} s", Duration::from_nanos(ns).as_secs_f64())
 }
 
 /// One line for each reason, the most frequent first.
@@ -240,12 +260,18 @@ mod tests {
                     messages_received: 12,
                     ring_bytes_sent: 5_242_000,
                     ring_bytes_received: 1500,
+                    waits: 100,
+                    waits_beside_strangers: 40,
                     spins: 90,
+                    spins_in_vain: 10,
                     spin_ns: 1_234_567_890,
                     yields: 5,
+                    strangers: 2,
+                    strangers_ns: 8_000_000,
                     parks: 4,
                     wakeups: 3,
                 },
+                run_queue_delay_ns: Some(2_500_000_000),
                 ..Totals::default()
             },
             patience: vec![(6379, Patience::new(3))],
@@ -271,16 +297,16 @@ mod tests {
     #[test]
     fn the_table_has_a_line_for_each_reason_and_ends_with_sums() {
         let expected = "\
-PID/Program             SMC-D  SMC-R  TCP         Sent     Received   Waits     Spun  Reasons for TCP
-4711/redis-server (+2)   1000     20   33  5 MB (5120)  1.5 KB (12)  90/4/3  1.235 s  30 x 0x03010000 the peer does not run Sidestep
-                                                                                      2 x 0x01010000 no memory, address space or descriptors for the rings
-                                                                                      1 x no reason: not decided yet, or ended before
-99/curl                     1      0    0      0 B (0)      0 B (0)   0/0/0  0.000 s
+PID/Program             SMC-D  SMC-R  TCP         Sent     Received   Waits     Spun  Strangers  Run queue  Reasons for TCP
+4711/redis-server (+2)   1000     20   33  5 MB (5120)  1.5 KB (12)  90/4/3  1.235 s    0.008 s    2.500 s  30 x 0x03010000 the peer does not run Sidestep
+                                                                                                            2 x 0x01010000 no memory, address space or descriptors for the rings
+                                                                                                            1 x no reason: not decided yet, or ended before
+99/curl                     1      0    0      0 B (0)      0 B (0)   0/0/0  0.000 s    0.000 s          ?
 4711/redis-server: AUTOSMC: connections of port 6379 move after 128 messages or 512 KB; shorter ones did not earn it
 4711/redis-server: AUTOCACHE: 127.0.0.1:5000 is left alone for 59 s more: the peer declined (failures in a row: 2)
 Programs: 2; connections so far: 1054; SMC-D: 1001, SMC-R: 20, TCP: 33
 ";
-        assert_eq!(to_text(&[&server(), &client()], None), expected);
+        assert_eq!(to_text(&[server(), client()], None), expected);
     }
 
     #[test]
@@ -317,11 +343,17 @@ Programs: 2; connections so far: 1054; SMC-D: 1001, SMC-R: 20, TCP: 33
     "messages_received": 12,
     "ring_bytes_sent": 5242000,
     "ring_bytes_received": 1500,
+    "waits": 100,
+    "waits_beside_strangers": 40,
     "spins": 90,
+    "spins_in_vain": 10,
     "spin_ns": 1234567890,
     "yields": 5,
+    "strangers": 2,
+    "strangers_ns": 8000000,
     "parks": 4,
     "wakeups": 3,
+    "run_queue_delay_ns": 2500000000,
     "patience": [
       {
         "port": 6379,
@@ -340,7 +372,7 @@ Programs: 2; connections so far: 1054; SMC-D: 1001, SMC-R: 20, TCP: 33
   }
 ]
 "#;
-        assert_eq!(to_json(&[&server()]), expected);
+        assert_eq!(to_json(&[server()]), expected);
         assert_eq!(to_json(&[]), "[]\n");
     }
 }

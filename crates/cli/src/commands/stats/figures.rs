@@ -15,6 +15,13 @@ pub(super) struct Figures {
     pub(super) parks: u64,
     pub(super) wakeups: u64,
     pub(super) spin_ns: u64,
+    pub(super) waits: u64,
+    pub(super) waits_beside_strangers: u64,
+    pub(super) spins_in_vain: u64,
+    pub(super) strangers: u64,
+    pub(super) strangers_ns: u64,
+    /// It falls when a thread ends.
+    pub(super) run_queue_delay_ns: Option<u64>,
 }
 
 impl Figures {
@@ -33,6 +40,12 @@ impl Figures {
             parks: counters.parks,
             wakeups: counters.wakeups,
             spin_ns: counters.spin_ns,
+            waits: counters.waits,
+            waits_beside_strangers: counters.waits_beside_strangers,
+            spins_in_vain: counters.spins_in_vain,
+            strangers: counters.strangers,
+            strangers_ns: counters.strangers_ns,
+            run_queue_delay_ns: totals.run_queue_delay_ns,
         }
     }
 
@@ -47,6 +60,8 @@ impl Figures {
     }
 
     fn with(&self, other: &Self, f: impl Fn(u64, u64) -> u64) -> Self {
+        let is_known = self.run_queue_delay_ns.or(other.run_queue_delay_ns).is_some();
+        let ns = |figures: &Self| figures.run_queue_delay_ns.unwrap_or_default();
         Self {
             smc: f(self.smc, other.smc),
             handed_over: f(self.handed_over, other.handed_over),
@@ -58,6 +73,12 @@ impl Figures {
             parks: f(self.parks, other.parks),
             wakeups: f(self.wakeups, other.wakeups),
             spin_ns: f(self.spin_ns, other.spin_ns),
+            waits: f(self.waits, other.waits),
+            waits_beside_strangers: f(self.waits_beside_strangers, other.waits_beside_strangers),
+            spins_in_vain: f(self.spins_in_vain, other.spins_in_vain),
+            strangers: f(self.strangers, other.strangers),
+            strangers_ns: f(self.strangers_ns, other.strangers_ns),
+            run_queue_delay_ns: is_known.then(|| f(ns(self), ns(other))),
         }
     }
 }

@@ -1,14 +1,13 @@
 //! The statistics as text and as JSON.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use comfy_table::Table;
 use serde::Serialize;
 use sidestep_socket::inspect::{Program, Rings, Sizes, Totals};
 
 use super::{Figures, growth, sum};
-use crate::commands::ss::{CountedReason, aligned, bytes, reasons_of};
+use crate::commands::ss::{CountedReason, aligned, bytes, reasons_of, seconds};
 
 /// Each program, and all of them if there are several.
 pub(super) fn text(programs: &[Program]) -> String {
@@ -63,12 +62,28 @@ fn block(name: &str, totals: &Totals) -> String {
     );
     line("Bytes", sent);
     line("", received);
-    let spun = Duration::from_nanos(counters.spin_ns).as_secs_f64();
     line(
         "Waits",
         format!(
-            "spins {}, sleeps {}, wake-ups of the peer {}, yields {}; CPU spun {spun:.3} s",
-            counters.spins, counters.parks, counters.wakeups, counters.yields
+            "spins {}, sleeps {}, wake-ups of the peer {}, yields {}; CPU spun {}",
+            counters.spins,
+            counters.parks,
+            counters.wakeups,
+            counters.yields,
+            seconds(counters.spin_ns)
+        ),
+    );
+    let run_queue_delay = totals.run_queue_delay_ns.map_or("?".into(), seconds);
+    line(
+        "Contention",
+        format!(
+            "of {} waits {} beside strangers; spins in vain {}; strangers met {}, {}; \
+             run-queue delay {run_queue_delay}",
+            counters.waits,
+            counters.waits_beside_strangers,
+            counters.spins_in_vain,
+            counters.strangers,
+            seconds(counters.strangers_ns)
         ),
     );
     text + &rings(&totals.rings) + &sizes(&totals.sent, &totals.received)
@@ -111,15 +126,15 @@ fn indented(lines: &str) -> String {
 
 /// A line of rates; the heading before the first and every twentieth.
 pub(super) fn rates(now: &[Program], before: &[Program], seconds: f64, lines: usize) -> String {
-    const HEADING: &str = "   SMC-D/s   SMC-R/s     TCP/s     calls/s  by rings/s    by TCP/s  wake-ups/s   CPU spun\n";
+    const HEADING: &str = "   SMC-D/s   SMC-R/s     TCP/s     calls/s  by rings/s    by TCP/s  wake-ups/s   CPU spun  strangers/s  run queue\n";
     const LINES: usize = 20;
     let per_second = |n: u64| (n as f64 / seconds).round() as u64;
     let grown = growth(now, before);
     let mut text = if lines.is_multiple_of(LINES) { HEADING.to_owned() } else { String::new() };
-    let spun = grown.spin_ns as f64 / 1e9 / seconds * 100.0;
+    let percent = |ns: u64| format!("{:.1} %", ns as f64 / 1e9 / seconds * 100.0);
     let _ = writeln!(
         text,
-        "{:>10}{:>10}{:>10}{:>12}{:>12}{:>12}{:>12}{spun:>9.1} %",
+        "{:>10}{:>10}{:>10}{:>12}{:>12}{:>12}{:>12}{:>11}{:>13}{:>11}",
         per_second(grown.smc),
         per_second(grown.handed_over),
         per_second(grown.tcp),
@@ -127,6 +142,9 @@ pub(super) fn rates(now: &[Program], before: &[Program], seconds: f64, lines: us
         bytes(per_second(grown.ring_bytes)),
         bytes(per_second(grown.tcp_bytes)),
         per_second(grown.wakeups),
+        percent(grown.spin_ns),
+        per_second(grown.strangers),
+        grown.run_queue_delay_ns.map_or("?".into(), percent),
     );
     text
 }
@@ -167,11 +185,17 @@ struct Row {
     messages_received: u64,
     rings: Vec<RingRow>,
     sizes: Vec<SizeRow>,
+    waits: u64,
+    waits_beside_strangers: u64,
     spins: u64,
+    spins_in_vain: u64,
     spin_ns: u64,
     yields: u64,
+    strangers: u64,
+    strangers_ns: u64,
     parks: u64,
     wakeups: u64,
+    run_queue_delay_ns: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -203,6 +227,12 @@ struct Since {
     parks: u64,
     wakeups: u64,
     spin_ns: u64,
+    waits: u64,
+    waits_beside_strangers: u64,
+    spins_in_vain: u64,
+    strangers: u64,
+    strangers_ns: u64,
+    run_queue_delay_ns: Option<u64>,
 }
 
 /// All of it; in one line if it is one of many.
@@ -260,11 +290,17 @@ impl Row {
             sizes: sizes
                 .map(|((up_to, sent), (_, received))| SizeRow { up_to, sent, received })
                 .collect(),
+            waits: counters.waits,
+            waits_beside_strangers: counters.waits_beside_strangers,
             spins: counters.spins,
+            spins_in_vain: counters.spins_in_vain,
             spin_ns: counters.spin_ns,
             yields: counters.yields,
+            strangers: counters.strangers,
+            strangers_ns: counters.strangers_ns,
             parks: counters.parks,
             wakeups: counters.wakeups,
+            run_queue_delay_ns: totals.run_queue_delay_ns,
         }
     }
 }
@@ -283,6 +319,12 @@ impl Since {
             parks: grown.parks,
             wakeups: grown.wakeups,
             spin_ns: grown.spin_ns,
+            waits: grown.waits,
+            waits_beside_strangers: grown.waits_beside_strangers,
+            spins_in_vain: grown.spins_in_vain,
+            strangers: grown.strangers,
+            strangers_ns: grown.strangers_ns,
+            run_queue_delay_ns: grown.run_queue_delay_ns,
         }
     }
 }
@@ -310,9 +352,15 @@ mod tests {
                 parks: 4,
                 wakeups: 3,
                 yields: 2,
+                waits: 50,
+                waits_beside_strangers: 40,
+                spins_in_vain: 1,
+                strangers: 6,
+                strangers_ns: 24_000_000,
                 ..Counters::default()
             },
             handshakes: Handshakes { attempted: 10, agreed: 7, failed: 2 },
+            run_queue_delay_ns: Some(2_500_000_000),
             ..Totals::default()
         };
         totals.sent.0[1] = 12;
@@ -332,6 +380,7 @@ redis (47 and 1 forked)
   Bytes           sent 1.9 KB by rings, 1 KB by TCP, 12 calls
                   received 0 B by rings, 2 KB by TCP, 3 calls
   Waits           spins 5, sleeps 4, wake-ups of the peer 3, yields 2; CPU spun 1.500 s
+  Contention      of 50 waits 40 beside strangers; spins in vain 1; strangers met 6, 0.024 s; run-queue delay 2.500 s
    RMBE  To send: fresh  reused  To receive
   64 KB               2       5           7
   Message up to  Sent  Received
@@ -353,15 +402,20 @@ redis (47 and 1 forked)
         let mut now = program();
         now.totals.counters.messages_sent += 300;
         now.totals.counters.spin_ns += 500_000_000;
+        now.totals.counters.strangers += 14;
+        now.totals.run_queue_delay_ns = Some(2_600_000_000);
         now.totals.smc += 4;
         now.totals.handed_over += 6;
         let lines = rates(&[now.clone()], &[program()], 2.0, 0);
         let last = lines.lines().last().unwrap();
         let words: Vec<_> = last.split_whitespace().collect();
         assert_eq!(words[..4], ["2", "3", "0", "150"]);
-        assert_eq!(words[words.len() - 2..], ["25.0", "%"]);
+        assert_eq!(words[words.len() - 5..], ["25.0", "%", "7", "5.0", "%"]);
         assert_eq!(lines.lines().count(), 2);
-        assert_eq!(rates(&[now], &[program()], 2.0, 1).lines().count(), 1);
+        assert_eq!(rates(&[now.clone()], &[program()], 2.0, 1).lines().count(), 1);
+        now.totals.run_queue_delay_ns = None;
+        let untold = rates(&[now.clone()], &[now], 2.0, 1);
+        assert!(untold.ends_with(" ?\n"), "{untold}");
     }
 
     #[test]
@@ -375,9 +429,12 @@ redis (47 and 1 forked)
         assert_eq!(once["all"]["sizes"][1]["sent"], 24);
         assert_eq!(once["programs"][1]["rings"][0]["send_reused"], 5);
         assert_eq!(once["all"]["reasons"][0]["connections"], 4);
+        assert_eq!(once["all"]["waits_beside_strangers"], 80);
+        assert_eq!(once["all"]["run_queue_delay_ns"], 5_000_000_000_u64);
         assert!(once.get("since").is_none());
         let again = json(&[program()], Some((&[program()], 1.0)));
         assert_eq!(again.lines().count(), 1);
         assert_eq!(parse(&again)["since"]["messages"], 0);
+        assert_eq!(parse(&again)["since"]["run_queue_delay_ns"], 0);
     }
 }

@@ -12,7 +12,7 @@ pub(super) struct Family {
 
 /// All counters; `docs/agent.md` explains each. The bytes of [`Figure::Message`] are a
 /// histogram of their own.
-pub(super) const FAMILIES: [Family; 13] = [
+pub(super) const FAMILIES: [Family; 18] = [
     CONNECTIONS,
     FALLBACKS,
     ATTEMPTS,
@@ -21,9 +21,14 @@ pub(super) const FAMILIES: [Family; 13] = [
     MESSAGES,
     RINGS,
     RING_BYTES,
+    WAITS,
+    WAITS_BESIDE_STRANGERS,
     SPINS,
+    SPINS_IN_VAIN,
     SPIN_SECONDS,
     YIELDS,
+    STRANGERS,
+    STRANGERS_SECONDS,
     SLEEPS,
     WAKEUPS,
 ];
@@ -57,15 +62,33 @@ const RINGS: Family = Family {
 };
 const RING_BYTES: Family =
     Family { name: "sidestep_rings_bytes_total", help: "The lengths of these rings, together." };
+const WAITS: Family =
+    Family { name: "sidestep_waits_total", help: "Times a thread waited for the peer." };
+const WAITS_BESIDE_STRANGERS: Family = Family {
+    name: "sidestep_waits_beside_strangers_total",
+    help: "The part of these waits that began when strangers were known to want the CPUs.",
+};
 const SPINS: Family = Family {
     name: "sidestep_spins_total",
     help: "Times a thread looked for the peer's bytes again instead of sleeping.",
+};
+const SPINS_IN_VAIN: Family = Family {
+    name: "sidestep_spins_in_vain_total",
+    help: "The part of these times that brought nothing.",
 };
 const SPIN_SECONDS: Family =
     Family { name: "sidestep_spin_cpu_seconds_total", help: "CPU time spent on that." };
 const YIELDS: Family = Family {
     name: "sidestep_yields_total",
     help: "Times a thread that waited let another one run.",
+};
+const STRANGERS: Family = Family {
+    name: "sidestep_strangers_total",
+    help: "Times a thread that waited lost the CPU to one that does not wait for it.",
+};
+const STRANGERS_SECONDS: Family = Family {
+    name: "sidestep_strangers_seconds_total",
+    help: "Time for which these others had the CPU.",
 };
 const SLEEPS: Family =
     Family { name: "sidestep_sleeps_total", help: "Times a thread that waited slept." };
@@ -96,9 +119,14 @@ pub(super) enum Figure {
     Message(Direction, usize),
     Rings(Source),
     BytesOfRings(Source),
+    Waits,
+    WaitsBesideStrangers,
     Spins,
+    SpinsInVain,
     SpinNs,
     Yields,
+    Strangers,
+    StrangersNs,
     Sleeps,
     Wakeups,
 }
@@ -143,9 +171,14 @@ impl Figure {
             Self::Message(..) => return None,
             Self::Rings(source) => (RINGS, by("source", source.word())),
             Self::BytesOfRings(source) => (RING_BYTES, by("source", source.word())),
+            Self::Waits => (WAITS, Labels::new()),
+            Self::WaitsBesideStrangers => (WAITS_BESIDE_STRANGERS, Labels::new()),
             Self::Spins => (SPINS, Labels::new()),
+            Self::SpinsInVain => (SPINS_IN_VAIN, Labels::new()),
             Self::SpinNs => (SPIN_SECONDS, Labels::new()),
             Self::Yields => (YIELDS, Labels::new()),
+            Self::Strangers => (STRANGERS, Labels::new()),
+            Self::StrangersNs => (STRANGERS_SECONDS, Labels::new()),
             Self::Sleeps => (SLEEPS, Labels::new()),
             Self::Wakeups => (WAKEUPS, Labels::new()),
         })
@@ -154,7 +187,7 @@ impl Figure {
     /// The value in the unit of its metric.
     pub(super) fn in_unit(self, value: u64) -> f64 {
         match self {
-            Self::SpinNs => value as f64 / 1e9,
+            Self::SpinNs | Self::StrangersNs => value as f64 / 1e9,
             _ => value as f64,
         }
     }
@@ -267,11 +300,16 @@ fn rings(rings: &[Rings]) -> Vec<(Figure, u64)> {
     .concat()
 }
 
-fn waits(Totals { counters, .. }: &Totals) -> [(Figure, u64); 5] {
+fn waits(Totals { counters, .. }: &Totals) -> [(Figure, u64); 10] {
     [
+        (Figure::Waits, counters.waits),
+        (Figure::WaitsBesideStrangers, counters.waits_beside_strangers),
         (Figure::Spins, counters.spins),
+        (Figure::SpinsInVain, counters.spins_in_vain),
         (Figure::SpinNs, counters.spin_ns),
         (Figure::Yields, counters.yields),
+        (Figure::Strangers, counters.strangers),
+        (Figure::StrangersNs, counters.strangers_ns),
         (Figure::Sleeps, counters.parks),
         (Figure::Wakeups, counters.wakeups),
     ]
