@@ -1183,21 +1183,21 @@ mod tests {
         assert_eq!((fruitful.spin_ns, fruitful.strangers), (0, 0));
         let vain = spun(|| false);
         assert!(vain.spun && vain.spun_in_vain);
-        assert!(vain.spin_ns > 0 || vain.strangers > 0);
     }
 
     #[test]
-    fn what_a_stranger_took_is_no_spinning() {
+    fn what_another_thread_took_is_no_spinning() {
         let looks = Cell::new(0);
         let cost = spun(|| {
-            // For the spin a look that takes long is no other than one after a stranger.
+            // For the spin a look that takes long is no other than one after another thread.
             if looks.replace(looks.get() + 1) == 0 {
                 std::thread::sleep(Duration::from_nanos(2 * DEAR_NS));
             }
             false
         });
-        assert_eq!((cost.strangers, cost.spin_ns, looks.get()), (1, 0, LOOKS));
-        assert!(cost.strangers_ns >= 2 * DEAR_NS);
+        assert!(cost.spun_in_vain);
+        assert_eq!((cost.spin_ns, looks.get()), (0, LOOKS));
+        assert_eq!(cost.strangers, 0, "it may have been one of ours");
     }
 
     #[test]

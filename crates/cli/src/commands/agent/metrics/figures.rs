@@ -84,11 +84,11 @@ const YIELDS: Family = Family {
 };
 const STRANGERS: Family = Family {
     name: "sidestep_strangers_total",
-    help: "Times a thread that waited lost the CPU to one that does not wait for it.",
+    help: "Times a thread that let another one run got the CPU back late, from a stranger.",
 };
 const STRANGERS_SECONDS: Family = Family {
     name: "sidestep_strangers_seconds_total",
-    help: "Time for which these others had the CPU.",
+    help: "Time for which these strangers had the CPU.",
 };
 const SLEEPS: Family =
     Family { name: "sidestep_sleeps_total", help: "Times a thread that waited slept." };
