@@ -149,7 +149,8 @@ impl Poller {
             thread::yield_now();
             let before = std::mem::replace(&mut passed, begin.elapsed());
             let late_ns = (passed - before).as_nanos() as u64;
-            if self.contention.resumed(self.now_ns(), late_ns) {
+            // A gateway does not spin.
+            if self.contention.resumed(self.now_ns(), late_ns, 0) {
                 return Ok(found);
             }
         }

@@ -8,7 +8,7 @@
 //! preempts a thread that computes. So the process learns from the price that one thread has paid:
 //!
 //! ```text
-//!            a yield takes longer than DEAR_NS
+//!            dear yields have lost LOST_MAX_NS
 //!   Alone ─────────────────────────────────────▶ Strangers: no thread yields
 //!     ▲                                            │    ▲
 //!     │ no dear yield                the pause     │    │ a dear yield, begun after
@@ -16,10 +16,16 @@
 //!     └───────────────────────────────────────── Trial: all threads yield
 //! ```
 //!
+//! * A yield is *dear* if it takes longer than [`DEAR_NS`]. One says little: most strangers stay for
+//!   a moment, and a pause would cost more than they do. What is lost to them is summed up, and
+//!   forgiven at a quarter of the time that passes.
 //! * One thread cannot try alone. It pays for its yield with a slice, and where its own kind
 //!   sleeps and wakes, they use that as a stranger does: ten threads that share a CPU found
 //!   each such probe dear. When all yield, all have paid after [`SETTLE_NS`], and a round
 //!   is short again if no stranger takes part.
+//! * *Friends*, the pairs of the process whose ends both have a CPU, keep it as long as a stranger
+//!   would, and each of their messages begins a spin. A late thread that finds more than one
+//!   spin of its process begun for each [`FRIENDS_TURN_NS`] has met friends.
 //! * The pause begins at [`PAUSE_FIRST_NS`] and doubles up to [`PAUSE_MAX_NS`], also with a
 //!   stranger who is met soon after a trial. So a process that is never alone loses about a
 //!   twentieth of its time to trials, and one whose strangers have gone learns that within a pause
@@ -29,6 +35,12 @@
 /// computes keeps the CPU for a slice of the scheduler, more than a millisecond. A dozen waiters
 /// and a gateway that share a CPU take 150 µs and more for one round, forty waiters 400 µs.
 pub const DEAR_NS: u64 = 1_000_000;
+/// Nanoseconds lost to strangers, less a quarter of those that have passed, from which on no thread
+/// yields: two slices, or three.
+pub const LOST_MAX_NS: u64 = 6_000_000;
+/// So many nanoseconds for each spin that threads of the process have begun meanwhile, and friends
+/// had the CPU: they begin one for each message, every few microseconds.
+pub const FRIENDS_TURN_NS: u64 = 40_000;
 /// First pause in nanoseconds.
 pub const PAUSE_FIRST_NS: u64 = 25_000_000;
 /// Longest pause in nanoseconds.
@@ -61,14 +73,27 @@ pub struct Contention {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    Alone { since_ns: u64 },
-    Strangers { until_ns: u64 },
-    Trial { since_ns: u64 },
+    /// When the last dear yield, or the trial, ended; what has been lost by then.
+    Alone {
+        last_ns: u64,
+        lost_ns: u64,
+    },
+    Strangers {
+        until_ns: u64,
+    },
+    Trial {
+        since_ns: u64,
+    },
 }
 
-/// Bits of the word for the phase, and for the doublings above them.
+/// Bits of the word: the phase, above it the doublings, what was lost, a time.
 const PHASE_BITS: u32 = 2;
 const DOUBLINGS_BITS: u32 = 3;
+const LOST_BITS: u32 = 8;
+/// Two to this power are the nanoseconds of what was lost in one step of the word, ...
+const LOST_SHIFT: u32 = 15;
+/// ... and those of a time.
+const TIME_SHIFT: u32 = 10;
 
 impl Default for Contention {
     fn default() -> Self {
@@ -80,31 +105,33 @@ impl Contention {
     /// No stranger has been met.
     #[must_use]
     pub const fn new() -> Self {
-        Self { phase: Phase::Alone { since_ns: 0 }, doublings: 0 }
+        Self { phase: Phase::Alone { last_ns: 0, lost_ns: 0 }, doublings: 0 }
     }
 
-    /// What was learned, as a word to keep anywhere. Times are kept for 18 years.
+    /// What was learned, as a word to keep anywhere: times in microseconds, for 70 years.
     #[must_use]
     pub const fn to_word(self) -> u64 {
-        let (phase, ns) = match self.phase {
-            Phase::Alone { since_ns } => (0, since_ns),
-            Phase::Strangers { until_ns } => (1, until_ns),
-            Phase::Trial { since_ns } => (2, since_ns),
+        let (phase, ns, lost_ns) = match self.phase {
+            Phase::Alone { last_ns, lost_ns } => (0, last_ns, lost_ns),
+            Phase::Strangers { until_ns } => (1, until_ns, 0),
+            Phase::Trial { since_ns } => (2, since_ns, 0),
         };
-        (ns << DOUBLINGS_BITS | self.doublings as u64) << PHASE_BITS | phase
+        let rest = (ns >> TIME_SHIFT) << LOST_BITS | lost_ns >> LOST_SHIFT;
+        (rest << DOUBLINGS_BITS | self.doublings as u64) << PHASE_BITS | phase
     }
 
     /// The inverse of [`Self::to_word`].
     #[must_use]
     pub const fn from_word(word: u64) -> Self {
-        let rest = word >> PHASE_BITS;
-        let ns = rest >> DOUBLINGS_BITS;
+        let rest = word >> (PHASE_BITS + DOUBLINGS_BITS);
+        let ns = rest >> LOST_BITS << TIME_SHIFT;
+        let lost_ns = (rest & ((1 << LOST_BITS) - 1)) << LOST_SHIFT;
         let phase = match word & ((1 << PHASE_BITS) - 1) {
-            0 => Phase::Alone { since_ns: ns },
+            0 => Phase::Alone { last_ns: ns, lost_ns },
             1 => Phase::Strangers { until_ns: ns },
             _ => Phase::Trial { since_ns: ns },
         };
-        Self { phase, doublings: (rest & ((1 << DOUBLINGS_BITS) - 1)) as u32 }
+        Self { phase, doublings: (word >> PHASE_BITS & ((1 << DOUBLINGS_BITS) - 1)) as u32 }
     }
 
     /// Whether no stranger is known, and no trial goes on: a wait need not look at the clock.
@@ -119,24 +146,30 @@ impl Contention {
             Phase::Strangers { until_ns } if now_ns < until_ns => return Company::Strangers,
             Phase::Strangers { .. } => self.phase = Phase::Trial { since_ns: now_ns },
             Phase::Trial { since_ns } if now_ns >= since_ns + SETTLE_NS + JUDGE_NS => {
-                self.phase = Phase::Alone { since_ns: now_ns };
+                self.phase = Phase::Alone { last_ns: now_ns, lost_ns: 0 };
             }
             Phase::Trial { .. } | Phase::Alone { .. } => {}
         }
         Company::Alone
     }
 
-    /// A thread runs again at `now_ns`, `late_ns` after it has yielded. True: it has met a
-    /// stranger.
-    pub fn resumed(&mut self, now_ns: u64, late_ns: u64) -> bool {
-        if late_ns <= DEAR_NS {
+    /// A thread runs again at `now_ns`, `late_ns` after it has yielded; threads of the process
+    /// have begun `spins` meanwhile. True: it has met a stranger.
+    pub fn resumed(&mut self, now_ns: u64, late_ns: u64, spins: u32) -> bool {
+        if late_ns <= DEAR_NS || u64::from(spins) > late_ns / FRIENDS_TURN_NS {
             return false;
         }
-        let pause_ns = PAUSE_FIRST_NS << self.doublings;
         match self.phase {
-            Phase::Alone { since_ns } => {
-                if now_ns.saturating_sub(since_ns) > FORGOTTEN_AFTER * pause_ns {
+            Phase::Alone { last_ns, lost_ns } => {
+                let passed_ns = now_ns.saturating_sub(last_ns);
+                if passed_ns > FORGOTTEN_AFTER * (PAUSE_FIRST_NS << self.doublings) {
                     self.doublings = 0;
+                }
+                // Threads that are late together lose the same time.
+                let lost_ns = lost_ns.saturating_sub(passed_ns / 4) + late_ns.min(passed_ns);
+                if lost_ns < LOST_MAX_NS {
+                    self.phase = Phase::Alone { last_ns: now_ns, lost_ns };
+                    return true;
                 }
             }
             Phase::Trial { since_ns } if now_ns.saturating_sub(late_ns) < since_ns + SETTLE_NS => {
@@ -161,6 +194,19 @@ mod tests {
     /// A machine that has run for a while.
     const BEGIN_NS: u64 = 3_600_000_000_000;
 
+    /// Dear yields, one after the other, until no thread yields any more: how many.
+    fn meet_strangers(contention: &mut Contention, now_ns: &mut u64) -> u64 {
+        for met in 1.. {
+            *now_ns += SLICE_NS;
+            assert!(contention.resumed(*now_ns, SLICE_NS, 0));
+            *contention = Contention::from_word(contention.to_word());
+            if contention.company(*now_ns) == Company::Strangers {
+                return met;
+            }
+        }
+        unreachable!()
+    }
+
     /// Until the next trial begins: how long that takes.
     fn next_trial(contention: &mut Contention, now_ns: &mut u64) -> u64 {
         let begin = *now_ns;
@@ -172,19 +218,33 @@ mod tests {
     }
 
     fn beside_strangers() -> (Contention, u64) {
-        let mut contention = Contention::new();
-        assert!(contention.resumed(BEGIN_NS, SLICE_NS));
-        (contention, BEGIN_NS)
+        let (mut contention, mut now) = (Contention::new(), BEGIN_NS);
+        meet_strangers(&mut contention, &mut now);
+        (contention, now)
     }
 
     #[test]
-    fn a_stranger_is_met_by_its_price() {
+    fn strangers_are_met_by_their_price() {
         let mut contention = Contention::new();
         assert_eq!(contention.company(BEGIN_NS), Company::Alone);
-        assert!(!contention.resumed(BEGIN_NS, DEAR_NS));
+        assert!(!contention.resumed(BEGIN_NS, DEAR_NS, 0));
+        assert_eq!(contention, Contention::new());
+        assert!(contention.resumed(BEGIN_NS, DEAR_NS + 1, 0));
         assert!(contention.is_settled());
-        assert!(contention.resumed(BEGIN_NS, DEAR_NS + 1));
-        assert_eq!(contention.company(BEGIN_NS), Company::Strangers);
+        assert!(contention.resumed(BEGIN_NS + LOST_MAX_NS, LOST_MAX_NS, 0));
+        assert_eq!(contention.company(BEGIN_NS + LOST_MAX_NS), Company::Strangers);
+    }
+
+    #[test]
+    fn strangers_who_stay_are_told_by_a_few_yields_and_visitors_are_forgiven() {
+        let (mut contention, mut now) = (Contention::new(), BEGIN_NS);
+        assert_eq!(meet_strangers(&mut contention, &mut now), 2);
+        let mut contention = Contention::new();
+        for _ in 0..1000 {
+            now += 4 * SLICE_NS;
+            assert!(contention.resumed(now, SLICE_NS, 0));
+            assert!(contention.is_settled());
+        }
     }
 
     #[test]
@@ -193,16 +253,21 @@ mod tests {
         for factor in [1, 2, 4, 8, 16, 16] {
             assert_eq!(next_trial(&mut contention, &mut now), factor * PAUSE_FIRST_NS);
             now += SETTLE_NS + SLICE_NS;
-            assert!(contention.resumed(now, SLICE_NS));
+            assert!(contention.resumed(now, SLICE_NS, 0));
         }
         assert_eq!(PAUSE_MAX_NS, 16 * PAUSE_FIRST_NS);
     }
 
     #[test]
-    fn threads_that_are_late_together_have_met_one_stranger() {
+    fn threads_that_are_late_together_lose_the_same_time() {
+        let (mut contention, now) = (Contention::new(), BEGIN_NS);
+        for late in 1..100 {
+            assert!(contention.resumed(now + late, SLICE_NS, 0));
+            assert!(contention.is_settled());
+        }
         let (mut contention, mut now) = beside_strangers();
-        for late in 1..10 {
-            assert!(contention.resumed(now + late, SLICE_NS));
+        for late in 1..100 {
+            assert!(contention.resumed(now + late, SLICE_NS, 0));
         }
         assert_eq!(next_trial(&mut contention, &mut now), PAUSE_FIRST_NS);
     }
@@ -212,10 +277,10 @@ mod tests {
         let (mut contention, mut now) = beside_strangers();
         next_trial(&mut contention, &mut now);
         let settled = now + SETTLE_NS;
-        assert!(!contention.resumed(settled + SLICE_NS - 1, SLICE_NS));
+        assert!(!contention.resumed(settled + SLICE_NS - 1, SLICE_NS, 0));
         assert_eq!(contention.company(settled + SLICE_NS), Company::Alone);
         assert!(!contention.is_settled());
-        assert!(contention.resumed(settled + SLICE_NS, SLICE_NS));
+        assert!(contention.resumed(settled + SLICE_NS, SLICE_NS, 0));
         assert_eq!(contention.company(settled + SLICE_NS), Company::Strangers);
     }
 
@@ -223,7 +288,7 @@ mod tests {
     fn a_trial_without_a_dear_yield_says_that_strangers_have_gone() {
         let (mut contention, mut now) = beside_strangers();
         next_trial(&mut contention, &mut now);
-        assert!(!contention.resumed(now + SETTLE_NS, CHEAP_NS));
+        assert!(!contention.resumed(now + SETTLE_NS, CHEAP_NS, 0));
         now += SETTLE_NS + JUDGE_NS;
         assert_eq!(contention.company(now), Company::Alone);
         assert!(contention.is_settled());
@@ -240,12 +305,21 @@ mod tests {
         };
         for factor in [1, 2, 4] {
             assert_eq!(pass(&mut contention, &mut now), factor * PAUSE_FIRST_NS);
-            now += SLICE_NS;
-            assert!(contention.resumed(now, SLICE_NS));
+            meet_strangers(&mut contention, &mut now);
         }
         pass(&mut contention, &mut now);
         now += FORGOTTEN_AFTER * PAUSE_MAX_NS + SLICE_NS;
-        assert!(contention.resumed(now, SLICE_NS));
+        meet_strangers(&mut contention, &mut now);
         assert_eq!(next_trial(&mut contention, &mut now), PAUSE_FIRST_NS);
+    }
+
+    #[test]
+    fn friends_are_no_strangers() {
+        let mut contention = Contention::new();
+        let few = (SLICE_NS / FRIENDS_TURN_NS) as u32;
+        assert!(!contention.resumed(BEGIN_NS, SLICE_NS, few + 1));
+        assert_eq!(contention, Contention::new());
+        assert!(contention.resumed(BEGIN_NS, SLICE_NS, few));
+        assert_ne!(contention, Contention::new());
     }
 }

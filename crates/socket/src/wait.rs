@@ -54,8 +54,19 @@ const LOOKS: u32 = 32;
 /// The byte that is a bell. Whatever else comes by TCP, no library has sent.
 const BELL: [u8; 1] = [b'!'];
 
-/// Threads of this process that spin now.
-static SPINNING: AtomicU32 = AtomicU32::new(0);
+/// Threads of this process that spin now, and above them the spins that were ever begun.
+static SPINS: AtomicU64 = AtomicU64::new(0);
+/// In that word, a spin that begins.
+const SPIN_BEGUN: u64 = 1 << 32 | 1;
+
+fn spinning() -> u32 {
+    SPINS.load(Ordering::Relaxed) as u32
+}
+
+/// Spins begun; what was begun between two answers is their difference.
+fn spins_begun() -> u32 {
+    (SPINS.load(Ordering::Relaxed) >> 32) as u32
+}
 
 /// The functions of libc in which threads sleep on the program's descriptors. They
 /// are cancellation points: `pthread_cancel` ends them by unwinding the stack, and
@@ -181,10 +192,12 @@ impl Neighbours {
         self.change(|contention| contention.company(sys::now_ns()))
     }
 
-    /// A thread runs again `late_ns` after it has yielded. True: it has met a stranger.
+    /// A thread runs again `late_ns` after it has yielded, when so many spins had been begun. True:
+    /// it has met a stranger.
     #[inline]
-    fn resumed(&self, now_ns: u64, late_ns: u64) -> bool {
-        late_ns > DEAR_NS && self.change(|contention| contention.resumed(now_ns, late_ns))
+    fn resumed(&self, now_ns: u64, late_ns: u64, begun_before: u32) -> bool {
+        let spins = || spins_begun().wrapping_sub(begun_before);
+        late_ns > DEAR_NS && self.change(|contention| contention.resumed(now_ns, late_ns, spins()))
     }
 }
 
@@ -244,7 +257,7 @@ pub fn linger(
     let mut governor = learned.recall();
     let policy = process::options().spin;
     let peer_elsewhere = peer_cpu().is_some_and(|cpu| cpu != sys::cpu());
-    let cpu_to_spare = SPINNING.load(Ordering::Relaxed) + 1 < cpus();
+    let cpu_to_spare = spinning() + 1 < cpus();
     let company = NEIGHBOURS.company();
     let mut cost = Cost { beside_strangers: company != Company::Alone, ..Cost::default() };
     let now = Circumstances { peer_elsewhere, cpu_to_spare, company, policy };
@@ -259,11 +272,11 @@ pub fn linger(
                 }
             }
             Step::Yield => {
-                let start = sys::now_ns();
+                let (start, begun) = (sys::now_ns(), spins_begun());
                 sys::yield_cpu();
                 cost.yields += 1;
                 let end = sys::now_ns();
-                if NEIGHBOURS.resumed(end, end - start) {
+                if NEIGHBOURS.resumed(end, end - start, begun) {
                     cost.met_stranger(end - start);
                     wait.stop_yielding();
                 }
@@ -286,7 +299,7 @@ fn spin(
     ready: &impl Fn() -> bool,
     cost: &mut Cost,
 ) -> bool {
-    SPINNING.fetch_add(1, Ordering::Relaxed);
+    SPINS.fetch_add(SPIN_BEGUN, Ordering::Relaxed);
     let start = sys::now_ns();
     let mut passed = 0;
     let found = 'spinning: loop {
@@ -307,7 +320,7 @@ fn spin(
             break false;
         }
     };
-    SPINNING.fetch_sub(1, Ordering::Relaxed);
+    SPINS.fetch_sub(1, Ordering::Relaxed);
     cost.spun = true;
     cost.spun_in_vain = !found;
     found

@@ -104,23 +104,23 @@ fn pairs_that_only_yield_beside_strangers_are_far_slower() {
     });
 }
 
-/// Nobody else is there, and each pair shares a CPU, or there is one pair. Other pairs whose ends have
-/// a CPU each keep both for a turn at a time, and are taken for strangers.
-fn alone(seed: u64) -> Option<World> {
-    let (world, _) = World::of(seed);
-    (world.places != Places::Apart || world.pairs == 1).then_some(world)
-}
-
 #[test]
 fn alone_pairs_are_as_fast_as_by_the_best_fixed_rule() {
     for_seeds(0..SEEDS, |seed| {
-        let Some(world) = alone(seed) else { return };
+        let (world, _) = World::of(seed);
         let governed = world.play(Manner::Governed, SHARED);
-        // With one pair, whose ends run on two CPUs, spins are better.
+        // Spins are better where the ends run on two CPUs.
         let best = if world.places == Places::Apart { Manner::Spins } else { Manner::Yields };
         let fixed = world.play(best, SHARED);
-        assert!(governed.rate >= 0.9 * fixed.rate, "{world}: {} {}", governed.rate, fixed.rate);
-        assert!(governed.ledgers.iter().all(|it| it.changes.is_empty()), "{world}: {governed:?}");
+        // Pairs whose ends both have a CPU keep it as strangers do, and a few are taken for some.
+        let are_friends = world.places == Places::Apart && world.pairs > 1;
+        let least = if are_friends { 0.55 } else { 0.9 };
+        assert!(governed.rate >= least * fixed.rate, "{world}: {} {}", governed.rate, fixed.rate);
+        let are_strangers = |it: &Ledger| !it.changes.is_empty();
+        assert!(
+            are_friends || !governed.ledgers.iter().any(are_strangers),
+            "{world}: {governed:?}"
+        );
     });
 }
 

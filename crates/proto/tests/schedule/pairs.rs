@@ -97,7 +97,7 @@ enum Doing {
     BeginsToWait,
     Spins { began: Ns },
     EntersYield,
-    Yields { began: Ns },
+    Yields { began: Ns, spins_begun: u32 },
     LiesDown(Bed),
     Sleeps(Bed),
     GetsUp(Bed),
@@ -136,6 +136,7 @@ pub(crate) struct Ledger {
 struct Process {
     contention: Contention,
     spinning: u32,
+    spins_begun: u32,
     ledger: Ledger,
     beside_since: Option<Ns>,
 }
@@ -269,10 +270,14 @@ impl Pairs {
             Doing::Spins { began } => self.end_spin(machine, end, began),
             Doing::EntersYield => {
                 let began = machine.now();
-                self.does(machine, end, Doing::Yields { began }, self.costs.yield_return);
+                let spins_begun = self.processes[self.ends[end].process].spins_begun;
+                let yields = Doing::Yields { began, spins_begun };
+                self.does(machine, end, yields, self.costs.yield_return);
                 machine.yields(thread);
             }
-            Doing::Yields { began } => self.end_yield(machine, end, began),
+            Doing::Yields { began, spins_begun } => {
+                self.end_yield(machine, end, began, spins_begun);
+            }
             Doing::LiesDown(_) if self.ends[end].has_mail => self.take(machine, end),
             Doing::LiesDown(bed) => {
                 let it = &mut self.ends[end];
@@ -375,7 +380,9 @@ impl Pairs {
         match self.ends[end].course.next_step() {
             Step::Spin { budget_ns } => {
                 let began = machine.now();
-                self.processes[self.ends[end].process].spinning += 1;
+                let process = &mut self.processes[self.ends[end].process];
+                process.spinning += 1;
+                process.spins_begun += 1;
                 self.ends[end].doing = Doing::Spins { began };
                 let budget = Ns::from(budget_ns) + self.costs.looks;
                 machine.run_for(self.ends[end].thread, budget, Some(self.costs.looks));
@@ -407,12 +414,12 @@ impl Pairs {
         }
     }
 
-    fn end_yield(&mut self, machine: &mut Machine, end: usize, began: Ns) {
+    fn end_yield(&mut self, machine: &mut Machine, end: usize, began: Ns, spins_begun: u32) {
         let now = machine.now();
         let it = &mut self.ends[end];
         let process = &mut self.processes[it.process];
         let late = now - began;
-        let met_stranger = process.contention.resumed(now, late);
+        let met_stranger = process.contention.resumed(now, late, process.spins_begun - spins_begun);
         process.note(now);
         if late > DEAR_NS {
             process.ledger.losses.push(late);

@@ -95,7 +95,7 @@ fn replay(trace: &Trace) -> (Ns, Ns) {
         which += 1;
         if contention.company(now) == Company::Alone {
             by_rule += late;
-            contention.resumed(now + late, late);
+            contention.resumed(now + late, late, 0);
         }
         now += late;
     }
