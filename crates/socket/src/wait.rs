@@ -923,7 +923,9 @@ pub(crate) fn tcp_ended(slot: &Slot, conn: &Conn, file: File<'_>) {
     // a close; else a peer that only half closes says so.
     let by_tcp = slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED == 0;
     let half = conn.theirs.sending.flags.load(Ordering::Acquire) & said::FIN_BY_TCP != 0;
-    if (by_tcp || half) && switch::peer_sends_by_tcp(conn) {
+    // After a reset TCP says that there is no more, too; that is no FIN.
+    let is_reset = slot.flags.load(Ordering::Acquire) & flag::RESET != 0;
+    if (by_tcp || half) && !is_reset && switch::peer_sends_by_tcp(conn) {
         slot.flags.fetch_or(flag::TCP_ENDED, Ordering::AcqRel);
     } else {
         control::peer_gone(slot, conn);
