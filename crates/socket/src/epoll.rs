@@ -294,8 +294,12 @@ impl Wish {
     /// Whether it is to be told once. What cannot be read the kernel refuses.
     fn is_one_shot(self, operation: i32) -> bool {
         operation != libc::EPOLL_CTL_DEL
-            && claims::holds(claims::Of::Event, self.0, size_of::<libc::epoll_event>())
-            && self.read().events & EPOLLONESHOT != 0
+            && self.claimed_events().is_some_and(|events| events & EPOLLONESHOT != 0)
+    }
+
+    /// What it is to be told of, if that can be read.
+    fn claimed_events(self) -> Option<u32> {
+        claims::first_number(self.0.cast())
     }
 
     /// What is there: the kernel has looked, or is not asked.
@@ -494,8 +498,8 @@ fn modify(epfd: i32, fd: i32, sock: &'static Sock, wish: Wish) -> Result<usize, 
     };
     let is_tagged = registration.is_tagged();
     if !is_tagged {
-        let is_marked = registration.marked.load(Ordering::Relaxed)
-            && claims::holds(claims::Of::Event, wish.0, size_of::<libc::epoll_event>());
+        let is_marked =
+            registration.marked.load(Ordering::Relaxed) && wish.claimed_events().is_some();
         if is_marked || wish.is_one_shot(libc::EPOLL_CTL_MOD) {
             return registration.modify_marked(set, epfd, wish.read());
         }
