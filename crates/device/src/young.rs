@@ -276,7 +276,7 @@ impl Young {
         if self.traffic.load(Ordering::Relaxed) & OPEN == 0 {
             return None;
         }
-        // Acquire: whoever comes in sees the connection that was opened. Release: who ends it sees by
+        // Acquire: a call that comes in sees the connection that was opened. Release: the end sees by
         // which number the call is made ([`Caller`](crate::names::Caller)).
         let inside = self.traffic.fetch_add(ONE_CALL, Ordering::AcqRel);
         let call = Inside(self);

@@ -19,7 +19,7 @@
 //!
 //! A one-shot registration reports once until the program arms it again, and that is the kernel's
 //! business before the move and ours afterwards. So of a socket on TCP, too, the kernel's registration
-//! carries our tag, and each report passes by here: *reported* is one bit, which whoever reports sets.
+//! carries our tag, and each report passes by here: *reported* is one bit, set by the side that reports.
 //!
 //! A set whose connections are out of its channel's reach (inherited by `fork`, in
 //! more than four sets, watched through another set) *arms* them one by one before

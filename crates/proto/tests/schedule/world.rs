@@ -72,7 +72,7 @@ pub(crate) struct Outcome {
 }
 
 impl World {
-    /// Pairs beside nobody, on some machine.
+    /// A machine with pairs, and no strangers.
     pub(crate) fn of(seed: u64) -> (Self, StdRng) {
         let mut random = StdRng::seed_from_u64(seed);
         let slices = [1_400_000, 2_800_000, 4 * MS];
