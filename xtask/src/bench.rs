@@ -29,7 +29,7 @@ use lab::Lab;
 use launch::{LaunchOptions, Launcher, Transport};
 use measure::{Noise, Verdict};
 use report::{Measured, Pair};
-use workloads::{MANY, Sampling, WORKLOADS, Workload};
+use workloads::{MANY, Row, Sampling, WORKLOADS, Workload};
 
 /// Our own programs, in `bench/`.
 const OWN_PROGRAMS: [&str; 4] = ["rr", "idle", "foreign", "setup"];
@@ -52,6 +52,11 @@ pub(crate) struct BenchOptions {
     /// How long each run measures
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
+
+    /// Endless loops of the same priority beside the programs: one number, or several, such as
+    /// 0,2,4. Beside them it is promised that SMC is not slower than TCP
+    #[arg(long, value_name = "K", value_delimiter = ',', default_value = "0")]
+    neighbours: Vec<usize>,
 
     /// Also write all numbers to this file
     #[arg(long, value_name = "FILE")]
@@ -76,12 +81,17 @@ pub(crate) fn run(options: &BenchOptions) -> Result<()> {
     let mut rows = Vec::new();
     let mut failed = Vec::new();
     report::print_heading();
-    for workload in chosen {
-        match measure(&lab, workload, options.pairs) {
-            Ok(measured) => rows.extend(measured),
-            Err(error) => {
-                report::print_remark(workload.name, &format!("FAILED: {error:#}"));
-                failed.push(workload.name);
+    for neighbours in &options.neighbours {
+        if options.neighbours != [0] {
+            report::print_neighbours(*neighbours);
+        }
+        for workload in &chosen {
+            match measure(&lab, workload, *neighbours, options.pairs) {
+                Ok(measured) => rows.extend(measured),
+                Err(error) => {
+                    report::print_remark(workload.name, &format!("FAILED: {error:#}"));
+                    failed.push(workload.name);
+                }
             }
         }
     }
@@ -129,15 +139,17 @@ fn list(chosen: &[&Workload]) {
     }
 }
 
-/// Runs one workload's pairs and prints its rows. What cannot be installed is
-/// said and gives no rows.
-fn measure<'a>(lab: &Lab, workload: &'a Workload, pairs: u32) -> Result<Vec<Measured<'a>>> {
+/// Runs one workload's pairs beside so many endless loops and prints its rows. What cannot be
+/// installed is said and gives no rows.
+fn measure(lab: &Lab, workload: &Workload, neighbours: usize, pairs: u32) -> Result<Vec<Measured>> {
     if let Err(error) = debian::ensure(workload.packages) {
         report::print_remark(workload.name, &format!("skipped: {error:#}"));
         return Ok(Vec::new());
     }
-    let mut measured: Vec<Measured<'a>> =
-        workload.rows.iter().map(|row| Measured { row, pairs: Vec::new() }).collect();
+    let promised = |row: &Row| if neighbours == 0 { *row } else { row.beside_neighbours() };
+    let unmeasured = |row| Measured { row: promised(row), neighbours, pairs: Vec::new() };
+    let mut measured: Vec<Measured> = workload.rows.iter().map(unmeasured).collect();
+    let _loops = lab.loops(neighbours)?;
     match workload.sampling {
         Sampling::Runs(run) => interleave(lab, run, pairs, &mut measured)?,
         Sampling::ManyRuns(run) => interleave(lab, run, pairs * MANY, &mut measured)?,
@@ -152,7 +164,7 @@ fn interleave(
     lab: &Lab,
     run: fn(&Lab, Transport) -> Result<Vec<f64>>,
     pairs: u32,
-    measured: &mut [Measured<'_>],
+    measured: &mut [Measured],
 ) -> Result<()> {
     for pair in 0..pairs {
         let (tcp, smc) = if pair % 2 == 0 {
@@ -168,7 +180,7 @@ fn interleave(
     Ok(())
 }
 
-fn print_summary(lab: &Lab, noise: &Noise, rows: &[Measured<'_>]) -> Result<()> {
+fn print_summary(lab: &Lab, noise: &Noise, rows: &[Measured]) -> Result<()> {
     println!();
     for note in lab.notes.borrow().iter() {
         println!("{note}");

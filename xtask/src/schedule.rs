@@ -110,7 +110,7 @@ fn record(
     scratch: &Path,
 ) -> Result<Recorded> {
     let loops: Vec<Program> =
-        (0..options.loops).map(|_| endless_loop(scratch)).collect::<Result<_>>()?;
+        (0..options.loops).map(|_| Program::endless_loop(scratch)).collect::<Result<_>>()?;
     let json = scratch.join(format!("{transport}.json"));
     let mut bench = Command::new(place::target_dir(repo).join("release/sidestep"));
     bench.args(["bench", "--runs", "1", "--over", transport, "--model", &options.model]);
@@ -133,12 +133,6 @@ fn record(
     }
     let rate = rate_of(&json).with_context(|| bench.printed())?;
     Ok(Recorded { rate, history: History::quietest(&events, window.as_nanos() as u64, &cast)? })
-}
-
-fn endless_loop(scratch: &Path) -> Result<Program> {
-    let mut command = Command::new("sh");
-    command.args(["-c", "while :; do :; done"]);
-    Program::start(command, scratch)
 }
 
 fn await_clients(bench: &mut Program) -> Result<()> {

@@ -66,6 +66,11 @@ impl Lab {
         Self { launcher, seconds, scratch, notes, redis_rates, networks, hosts }
     }
 
+    /// So many programs that compute, until they are dropped.
+    pub(super) fn loops(&self, count: usize) -> Result<Vec<Program>> {
+        (0..count).map(|_| Program::endless_loop(&self.scratch)).collect()
+    }
+
     /// Starts a server and waits until it listens.
     pub(super) fn serve(&self, port: u16, command: Command) -> Result<Program> {
         let mut program = Program::start(command, &self.scratch)?;

@@ -172,6 +172,13 @@ impl Program {
         Ok(program)
     }
 
+    /// Starts a program that computes, for ever.
+    pub(crate) fn endless_loop(log_dir: &Path) -> Result<Self> {
+        let mut command = Command::new("sh");
+        command.args(["-c", "while :; do :; done"]);
+        Self::start(command, log_dir)
+    }
+
     fn spawn(mut command: Command) -> Result<Self> {
         let name = name_of(&command);
         end_with_parent(&mut command);

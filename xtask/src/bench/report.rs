@@ -18,12 +18,14 @@ pub(crate) struct Pair {
 
 /// A row with what was measured.
 #[derive(Debug)]
-pub(crate) struct Measured<'a> {
-    pub(crate) row: &'a Row,
+pub(crate) struct Measured {
+    pub(crate) row: Row,
+    /// Endless loops beside it.
+    pub(crate) neighbours: usize,
     pub(crate) pairs: Vec<Pair>,
 }
 
-impl Measured<'_> {
+impl Measured {
     fn spread(&self) -> Option<Spread> {
         Spread::of(self.pairs.iter().map(|pair| self.row.compare.of(pair.tcp, pair.smc)))
     }
@@ -36,7 +38,7 @@ impl Measured<'_> {
 
     /// The verdict on the median.
     pub(crate) fn verdict(&self) -> Option<Verdict> {
-        let Row { bound, must, aim, .. } = *self.row;
+        let Row { bound, must, aim, .. } = self.row;
         Some(Verdict::of(self.spread()?.median, bound, must, aim))
     }
 
@@ -47,7 +49,7 @@ impl Measured<'_> {
         else {
             return;
         };
-        let Row { name, unit, compare, bound, must, aim } = *self.row;
+        let Row { name, unit, compare, bound, must, aim } = self.row;
         let sign = if compare.is_ratio() { "×" } else { unit };
         let limit = |value| format!("{bound} {} {sign}", short(value));
         let range = format!("{} … {}", short(spread.min), short(spread.max));
@@ -65,7 +67,7 @@ impl Measured<'_> {
     }
 
     fn to_json(&self) -> Value {
-        let Row { name, unit, bound, must, aim, .. } = *self.row;
+        let Row { name, unit, bound, must, aim, .. } = self.row;
         let pairs: Vec<Value> = self
             .pairs
             .iter()
@@ -77,6 +79,7 @@ impl Measured<'_> {
         let spread = self.spread();
         json!({
             "name": name,
+            "neighbours": self.neighbours,
             "sample_unit": unit,
             "compared": format!("{:?}", self.row.compare),
             "bound": bound.to_string(),
@@ -94,6 +97,15 @@ impl Measured<'_> {
 /// Prints the heading of the table.
 pub(crate) fn print_heading() {
     print_line(["what", "must", "aim", "median", "min … max", "TCP", "SMC", "verdict"]);
+}
+
+/// Prints beside how many endless loops the following lines are.
+pub(crate) fn print_neighbours(count: usize) {
+    match count {
+        0 => println!("no neighbours"),
+        1 => println!("1 neighbour"),
+        _ => println!("{count} neighbours"),
+    }
 }
 
 /// Prints a line for a workload without numbers.
@@ -133,7 +145,7 @@ pub(crate) fn print_noise(noise: &Noise) -> Result<()> {
 }
 
 /// Writes everything to `file`.
-pub(crate) fn write_json(file: &Path, noise: &Noise, rows: &[Measured<'_>]) -> Result<()> {
+pub(crate) fn write_json(file: &Path, noise: &Noise, rows: &[Measured]) -> Result<()> {
     let report = json!({
         "machine": {
             "kernel": noise.kernel,
@@ -162,10 +174,10 @@ mod tests {
 
     #[test]
     fn the_verdict_is_on_the_median_of_the_pairs_own_ratios() {
-        let row = &WORKLOADS[0].rows[0];
+        let row = WORKLOADS[0].rows[0];
         let pairs = [(50.0, 1.0), (90.0, 1.0), (40.0, 4.0)];
         let pairs = pairs.map(|(tcp, smc)| Pair { tcp, smc }).to_vec();
-        let measured = Measured { row, pairs };
+        let measured = Measured { row, neighbours: 0, pairs };
         assert_eq!(measured.spread().map(|it| it.median), Some(50.0));
         assert_eq!(measured.verdict(), Some(Verdict::Must));
     }
