@@ -22,6 +22,8 @@
 //! only the first that is different takes those before it to the sums of the process
 //! ([`Ending::begin_anew`]).
 
+#[cfg(not(loom))]
+use crate::history;
 use crate::sizes;
 use crate::sync::{AtomicU64, Ordering, fence};
 
@@ -35,7 +37,7 @@ pub const BYTES: u64 = 64 << 10;
 /// Seconds of a period of the history, in which ends can be counted together.
 const PERIOD: u32 = 300;
 #[cfg(not(loom))]
-const _: () = assert!(PERIOD == crate::history::PERIOD);
+const _: () = assert!(PERIOD == history::PERIOD);
 
 /// The place of a descriptor: a cache line, as its neighbours are other threads'.
 #[repr(C, align(64))]
@@ -376,6 +378,20 @@ impl Young {
 }
 
 impl About {
+    /// What the history counts when a connection like this ends: it stayed on TCP for the
+    /// reason of this number (`proto::fallback::Reason`).
+    #[cfg(not(loom))]
+    #[must_use]
+    pub fn ended_on_tcp(self, reason: u8) -> history::Kind {
+        history::Kind {
+            server_ip: [0; 2],
+            server_port: self.server_port,
+            family: 0,
+            is_server: self.is_server,
+            verdict: history::Verdict::Tcp { reason, peer_diagnosis: 0 },
+        }
+    }
+
     fn word(self) -> u64 {
         let server = if self.is_server { IS_SERVER } else { 0 };
         IS_ONE | server | u64::from(self.server_port) << PORT_AT
@@ -623,6 +639,13 @@ mod tests {
             let ending = live(&young, about, sent, now).join().expect_err("it is different");
             assert_eq!(ending.begin_anew(), before);
         }
+    }
+
+    #[test]
+    fn an_end_is_one_decision_of_its_servers_port() {
+        let kind = About { is_server: true, server_port: 80 }.ended_on_tcp(7);
+        assert_eq!((kind.server_port, kind.is_server, kind.family), (80, true, 0));
+        assert_eq!(kind.verdict, history::Verdict::Tcp { reason: 7, peer_diagnosis: 0 });
     }
 
     #[test]

@@ -15,7 +15,7 @@ use sidestep_device::history::{Kind, Verdict};
 use sidestep_device::services::place;
 use sidestep_device::state::{Header, Slot};
 use sidestep_device::sys::{self, UnixName};
-use sidestep_device::young::{About, Batch};
+use sidestep_device::young::Batch;
 use sidestep_proto::fallback::Reason;
 use sidestep_wire::RmbeSize;
 
@@ -103,18 +103,8 @@ pub(crate) fn undecided(sock: &Sock) {
 /// Young connections have ended, and are counted in this list.
 pub(crate) fn ended_young(process: &Process, batch: &Batch, list: usize) {
     let ends = (batch.connections, batch.last);
-    process.state.history().note_all(&kind_of_young(batch.about), list, ends);
-}
-
-/// What is decided about a connection that ends young.
-pub(crate) fn kind_of_young(about: About) -> Kind {
-    Kind {
-        server_ip: [0; 2],
-        server_port: about.server_port,
-        family: 0,
-        is_server: about.is_server,
-        verdict: Verdict::Tcp { reason: Reason::TooShort as u8, peer_diagnosis: 0 },
-    }
+    let kind = batch.about.ended_on_tcp(Reason::TooShort as u8);
+    process.state.history().note_all(&kind, list, ends);
 }
 
 /// A connection for which there is no slot stays on TCP.

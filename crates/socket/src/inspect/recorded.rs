@@ -2,7 +2,6 @@
 //! attempts, rings, lengths of messages, and traffic by server port if it only counts.
 
 use super::{Fallback, Role, address_of, fallback_of, slots_used, young};
-use crate::account::kind_of_young;
 use core::net::SocketAddr;
 use core::ops::AddAssign;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -196,7 +195,7 @@ pub(super) fn decisions(state: &State) -> (Vec<Decision>, u64) {
     let young = young(state).filter_map(|(_, (_, ended))| {
         let Batch { about, connections, last, .. } = ended?;
         let recent = history::Recent::of(connections, last);
-        (recent.in_last_hour > 0).then(|| (kind_of_young(about), recent))
+        (recent.in_last_hour > 0).then(|| (about.ended_on_tcp(Reason::TooShort as u8), recent))
     });
     for more in state.history().recent().chain(young).map(decision) {
         let is_same = |known: &&mut Decision| {
