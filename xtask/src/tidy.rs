@@ -23,7 +23,7 @@ const FLOORS: [&[&str]; 5] = [
     &["wire"],
     &["proto", "device", "rdma", "bpf"],
     &["engine"],
-    &["socket", "modeler", "gateway"],
+    &["socket", "modeler", "gateway", "observe"],
     &["preload", "cli"],
 ];
 

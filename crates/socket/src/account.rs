@@ -1,7 +1,7 @@
 //! What is written down besides the counters of a connection: attempts and decisions, and
 //! traffic by server port if this process only counts.
 //!
-//! `sidestep why`, `stats` and `assess` read it from outside ([`crate::inspect`]). Decisions
+//! `sidestep why`, `stats` and `assess` read it from outside (the crate `observe`). Decisions
 //! come once in the life of a connection; what every message costs is one counter of its
 //! length.
 

@@ -25,7 +25,6 @@ mod file;
 pub mod gateway;
 mod given;
 pub mod group;
-pub mod inspect;
 pub mod log;
 pub mod meeting;
 mod memory;

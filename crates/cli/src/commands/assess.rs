@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use procfs::Current;
 use sidestep_modeler::probe::{self, ProbeError};
-use sidestep_socket::inspect::{Program, Shown, Snapshot};
+use sidestep_observe::{Program, Shown, Snapshot};
 use thiserror::Error;
 
 use super::descriptors;

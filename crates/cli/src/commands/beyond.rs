@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use sidestep_gateway::status::{self, Mode, Reason, Status};
-use sidestep_socket::inspect::Connection;
+use sidestep_observe::Connection;
 
 /// What the gateway says of its connections, by port.
 #[derive(Debug, Default)]

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use sidestep_socket::inspect::{self, Connection, Reached, Snapshot, Whose};
+use sidestep_observe::{Connection, Reached, Snapshot, Whose};
 use thiserror::Error;
 
 use super::ss;
@@ -20,13 +20,19 @@ pub(crate) fn demote(args: &DemoteArgs) -> i32 {
             args.target
         )
     };
-    report("demote", tell("demote", args.target, inspect::hold).map(|reached| done(&reached)))
+    report(
+        "demote",
+        tell("demote", args.target, sidestep_observe::hold).map(|reached| done(&reached)),
+    )
 }
 
 /// Lets them move again; 1 if not all could be told, otherwise 0.
 pub(crate) fn promote(args: &DemoteArgs) -> i32 {
     let done = |reached: &Reached| format!("{}: they may move again", count(reached));
-    report("promote", tell("promote", args.target, inspect::release).map(|reached| done(&reached)))
+    report(
+        "promote",
+        tell("promote", args.target, sidestep_observe::release).map(|reached| done(&reached)),
+    )
 }
 
 fn report(command: &str, done: Result<String, Untold>) -> i32 {
@@ -139,7 +145,7 @@ mod tests {
 
     #[test]
     fn who_is_not_there_is_said_to_be_not_there() {
-        let error = tell("demote", Target::Process(u32::MAX), inspect::hold).unwrap_err();
+        let error = tell("demote", Target::Process(u32::MAX), sidestep_observe::hold).unwrap_err();
         assert!(error.to_string().starts_with("there is no Sidestep program pid:4294967295"));
     }
 }

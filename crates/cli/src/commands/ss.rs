@@ -11,7 +11,7 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table};
 use serde::Serialize;
 use sidestep_gateway::status;
-use sidestep_socket::inspect::{Connection, Fallback, Mode, Program, Role, Snapshot};
+use sidestep_observe::{Connection, Fallback, Mode, Program, Role, Snapshot};
 use sidestep_wire::Diagnosis;
 use thiserror::Error;
 
@@ -409,8 +409,8 @@ pub(super) fn bytes(n: u64) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use sidestep_observe::{Counters, StateId};
     use sidestep_proto::fallback::Reason;
-    use sidestep_socket::inspect::{Counters, StateId};
 
     pub(in crate::commands) fn server() -> Connection {
         Connection {

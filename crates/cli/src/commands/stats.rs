@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use sidestep_socket::inspect::{Program, Snapshot, Totals};
+use sidestep_observe::{Program, Snapshot, Totals};
 use thiserror::Error;
 
 use super::ss;

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-use sidestep_socket::inspect::{Connection, Program, Snapshot};
+use sidestep_observe::{Connection, Program, Snapshot};
 use thiserror::Error;
 
 use super::beyond::Beyond;

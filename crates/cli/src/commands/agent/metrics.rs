@@ -22,7 +22,7 @@ use std::rc::Rc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sidestep_socket::inspect::Watch;
+use sidestep_observe::Watch;
 
 use crate::commands::descriptors;
 use ledger::Ledger;

@@ -16,7 +16,7 @@ use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix,
     SocketFlags, SocketType,
 };
-use sidestep_socket::inspect::Shown;
+use sidestep_observe::Shown;
 
 use crate::commands::ss;
 

@@ -108,7 +108,7 @@ pub(super) mod tests {
     use super::super::traffic::tests::{program, service};
     use super::*;
     use sidestep_modeler::probe::{CopyCost, Places, TcpCost};
-    use sidestep_socket::inspect::Service;
+    use sidestep_observe::Service;
 
     /// A machine with two processors on which waking is dear.
     pub(in crate::commands::assess) fn figures() -> Figures {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use comfy_table::Table;
 use serde::Serialize;
 use sidestep_modeler::probe::Figures;
-use sidestep_socket::inspect::Role;
+use sidestep_observe::Role;
 
 use super::forecast::{Forecast, Verdict};
 use super::traffic::{Flow, Traffic};
@@ -203,7 +203,7 @@ mod tests {
     use super::super::forecast::tests::figures;
     use super::super::traffic::tests::{program, service};
     use super::*;
-    use sidestep_socket::inspect::Service;
+    use sidestep_observe::Service;
 
     fn traffic() -> Traffic {
         let far = Service {

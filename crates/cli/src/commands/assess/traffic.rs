@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use sidestep_socket::inspect::{Program, Role, Service, Sizes};
+use sidestep_observe::{Program, Role, Service, Sizes};
 
 /// Everything that was counted in an interval.
 #[derive(Debug)]

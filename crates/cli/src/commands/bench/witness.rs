@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::io;
 
 use sidestep_modeler::control::{Evidence, Witness};
+use sidestep_observe::{Connection, Snapshot, Totals};
 use sidestep_proto::fallback::Reason;
-use sidestep_socket::inspect::{Connection, Snapshot, Totals};
 
 use crate::commands::beyond::Beyond;
 
@@ -88,7 +88,7 @@ const UNTOLD: &str = "went to the gateway, and ended before it was asked how the
 mod tests {
     use super::*;
     use sidestep_gateway::status;
-    use sidestep_socket::inspect::Fallback;
+    use sidestep_observe::Fallback;
 
     fn fallback(reason: Reason) -> Fallback {
         Fallback { reason, peer: None }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use comfy_table::Table;
 use serde::Serialize;
+use sidestep_observe::{Fallback, LeftAlone, Program, Totals};
 use sidestep_proto::autosmc::Patience;
-use sidestep_socket::inspect::{Fallback, LeftAlone, Program, Totals};
 
 use super::{ReasonRow, aligned, bytes};
 
@@ -239,8 +239,8 @@ pub(in crate::commands) fn reasons_of(totals: &Totals) -> Vec<(u64, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sidestep_observe::Counters;
     use sidestep_proto::fallback::Reason;
-    use sidestep_socket::inspect::Counters;
 
     fn server() -> Program {
         let plain_peer = Fallback { reason: Reason::PeerNotSmc, peer: None };

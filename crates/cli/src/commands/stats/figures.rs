@@ -1,6 +1,6 @@
 //! The figures of which `--watch` shows the growth.
 
-use sidestep_socket::inspect::Totals;
+use sidestep_observe::Totals;
 
 /// Sums that only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

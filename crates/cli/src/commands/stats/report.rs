@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use comfy_table::Table;
 use serde::Serialize;
-use sidestep_socket::inspect::{Program, Rings, Sizes, Totals};
+use sidestep_observe::{Program, Rings, Sizes, Totals};
 
 use super::{Figures, growth, sum};
 use crate::commands::ss::{CountedReason, aligned, bytes, reasons_of, seconds};
@@ -332,8 +332,8 @@ impl Since {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sidestep_observe::{Counters, Fallback, Handshakes};
     use sidestep_proto::fallback::Reason;
-    use sidestep_socket::inspect::{Counters, Fallback, Handshakes};
 
     fn program() -> Program {
         let mut totals = Totals {

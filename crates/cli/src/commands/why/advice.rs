@@ -1,7 +1,7 @@
 //! For each reason: what had been tried, who decided, by which setting, and what to change.
 
+use sidestep_observe::Role;
 use sidestep_proto::fallback::Reason;
-use sidestep_socket::inspect::Role;
 use sidestep_wire::Diagnosis;
 
 /// Who decided that a connection stays on TCP.

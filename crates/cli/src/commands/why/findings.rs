@@ -10,10 +10,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::Serialize;
 use sidestep_gateway::status;
+use sidestep_observe::{Connection, Fallback, Mode, Program, Role, Snapshot, Verdict as Decided};
 use sidestep_proto::fallback::Reason;
-use sidestep_socket::inspect::{
-    Connection, Fallback, Mode, Program, Role, Snapshot, Verdict as Decided,
-};
 use sidestep_wire::Diagnosis;
 
 use super::advice::{self, Decider, Rule};
@@ -537,7 +535,7 @@ fn tell_apart(kinds: &mut Vec<Kind>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sidestep_socket::inspect::{Counters, Decision, StateId};
+    use sidestep_observe::{Counters, Decision, StateId};
     use std::time::Duration;
 
     fn server_at() -> SocketAddr {

@@ -8,8 +8,8 @@ use prometheus::TextEncoder;
 use prometheus::proto::{
     Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
 };
+use sidestep_observe::{Mode, Sizes, Snapshot};
 use sidestep_proto::fallback::Reason;
-use sidestep_socket::inspect::{Mode, Sizes, Snapshot};
 
 use super::figures::{self, Direction, FAMILIES, Family, Figure, MESSAGE_SIZE};
 use super::ledger::{Ledger, Sums};
@@ -216,7 +216,7 @@ const ENDED: Family =
 mod tests {
     use super::*;
     use prometheus_parse::{Scrape, Value};
-    use sidestep_socket::inspect::{Counters, Program, Totals, Watched};
+    use sidestep_observe::{Counters, Program, Totals, Watched};
 
     fn watched() -> Watched {
         let mut sent = Sizes::default();

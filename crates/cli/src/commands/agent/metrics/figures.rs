@@ -1,7 +1,7 @@
 //! Everything that is counted of a program, each figure with the metric and labels that tell it.
 
+use sidestep_observe::{Program, Rings, Totals};
 use sidestep_proto::fallback::Reason;
-use sidestep_socket::inspect::{Program, Rings, Totals};
 
 /// A counter of Prometheus: a name, and what it counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use sidestep_socket::inspect::{Program, StateId, Watched};
+use sidestep_observe::{Program, StateId, Watched};
 
 use super::figures::{self, Figure};
 
@@ -102,7 +102,7 @@ const OTHERS: &str = "other";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sidestep_socket::inspect::{Counters, Snapshot, Totals};
+    use sidestep_observe::{Counters, Snapshot, Totals};
 
     fn program(name: &str, wakeups: u64) -> Program {
         let counters = Counters { wakeups, ..Counters::default() };

@@ -115,7 +115,7 @@ impl Survey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inspect::tests::{Heir, Maker};
+    use crate::tests::{Heir, Maker};
     use core::sync::atomic::Ordering;
     use sidestep_device::state::{self, mode};
     use sidestep_device::sys;

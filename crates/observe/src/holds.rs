@@ -3,7 +3,7 @@
 //! What is held is written into the state of each program ([`state::Holds`]), the one thing
 //! that is ever written there from outside. New connections read it when they get their
 //! slot; those that exist have a word of their own in it, and a hint, which their next
-//! call follows ([`crate::switch`]). Nobody waits for that: a connection that nobody uses
+//! call follows (`socket::switch`). Nobody waits for that: a connection that nobody uses
 //! carries no bytes either way.
 
 use super::allowance::Allowances;

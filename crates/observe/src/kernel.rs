@@ -69,7 +69,7 @@ fn canonical(address: SocketAddr) -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inspect::{Counters, Mode, Role, StateId};
+    use crate::{Counters, Mode, Role, StateId};
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
 

@@ -20,8 +20,8 @@
 //! in it is believed only if that process holds this very state. How much there is to read
 //! is the stranger's doing, too, so each user has an [`allowance`].
 //!
-//! Unlike the rest of this crate this runs in `sidestep ss` and not inside somebody
-//! else's call, so it may allocate.
+//! This crate runs in `sidestep` and never inside somebody else's call, so it may allocate. The
+//! library does not depend on it.
 
 mod allowance;
 mod kernel;
