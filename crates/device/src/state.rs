@@ -711,6 +711,21 @@ impl State {
         unsafe { self.0.get(SLOTS_AT + index * size_of::<Slot>()) }
     }
 
+    /// The slots that were ever used, from the first one on. A state that claims more than there
+    /// are has no more.
+    pub fn slots(&self) -> impl Iterator<Item = &'static Slot> {
+        // Acquire: pairs with the Release of the process that used a slot for the first time.
+        let used = self.header().slots_used.load(Ordering::Acquire) as usize;
+        (0..used.min(SLOTS)).map(|index| self.slot(index))
+    }
+
+    /// The places of young connections that were ever used, with their descriptors.
+    pub fn young_places(&self) -> impl Iterator<Item = (i32, &'static Young)> {
+        // Relaxed: a place is believed only as far as it says of itself.
+        let used = self.header().young_used.load(Ordering::Relaxed);
+        (0..used.min(YOUNG_MAX as u32) as i32).filter_map(|fd| Some((fd, self.young(fd)?)))
+    }
+
     /// Frees a slot: what it has counted goes to these of the totals. A
     /// [`Mirror`](crate::mirror::Mirror) shows it here or there.
     ///
@@ -821,6 +836,20 @@ mod tests {
         let mut expected = [0; REASONS_MAX];
         (expected[0], expected[3], expected[12], expected[31]) = (3, 2, 1, 1);
         assert_eq!(counted, expected);
+    }
+
+    #[test]
+    fn a_state_has_no_more_than_there_is_room_for() {
+        let made = Made::new();
+        let header = made.0.header();
+        assert_eq!((made.0.slots().count(), made.0.young_places().count()), (0, 0));
+        header.slots_used.store(3, Ordering::Relaxed);
+        header.young_used.store(4, Ordering::Relaxed);
+        assert!(core::ptr::eq(made.0.slots().nth(2).unwrap(), made.0.slot(2)));
+        assert_eq!((made.0.slots().count(), made.0.young_places().count()), (3, 4));
+        header.slots_used.store(u32::MAX, Ordering::Relaxed);
+        header.young_used.store(u32::MAX, Ordering::Relaxed);
+        assert_eq!((made.0.slots().count(), made.0.young_places().count()), (SLOTS, YOUNG_MAX));
     }
 
     #[test]

@@ -6,11 +6,9 @@
 //! call follows (`socket::switch`). Nobody waits for that: a connection that nobody uses
 //! carries no bytes either way.
 
-use super::allowance::Allowances;
-use super::{
-    StateId, is_refusal, mirror, open_with, processes, read_state, slots_used, state_descriptors,
-    user,
-};
+use crate::host::allowance::Allowances;
+use crate::host::process::{self, is_kernel_thread, is_refusal, processes};
+use crate::host::state_file::{self, Access, StateFile, StateId};
 use core::sync::atomic::{AtomicU8, Ordering};
 use sidestep_device::mirror::Mirror;
 use sidestep_device::state::{self, Slot, State, flag, mode};
@@ -87,11 +85,11 @@ fn tell(whose: Whose, say: impl Fn(&State, Option<u16>) -> Told) -> io::Result<R
         known: HashSet::new(),
         reached: Reached::default(),
         allowances: Allowances::new(sys::effective_uid()),
-        mirror: mirror()?,
+        mirror: state_file::mirror()?,
     };
     for pid in pids {
         match teller.tell(pid, port, &say) {
-            Err(error) if is_refusal(&error) && !super::is_kernel_thread(pid) => {
+            Err(error) if is_refusal(&error) && !is_kernel_thread(pid) => {
                 teller.reached.refused.push(pid);
             }
             // Any other error: it has ended.
@@ -115,16 +113,16 @@ impl Teller {
         port: Option<u16>,
         say: &impl Fn(&State, Option<u16>) -> Told,
     ) -> io::Result<()> {
-        let allowance = self.allowances.of(user(pid)?);
-        for path in state_descriptors(pid, allowance)? {
-            let (id, file, user) = open_with(&path, true)?;
+        let allowance = self.allowances.of(process::user(pid)?);
+        for path in state_file::paths_of(pid, allowance)? {
+            let StateFile { id, file, user } = StateFile::open(&path, Access::Write)?;
             if self.known.contains(&id) {
                 self.reached.pids.insert(pid);
                 continue;
             }
             // Read first, which makes no page, so that it is known for a state.
             let allowance = self.allowances.of(user);
-            if read_state(&file, &mut self.mirror, allowance).is_err() {
+            if state_file::read(&file, &mut self.mirror, allowance).is_err() {
                 continue;
             }
             let Ok(state) = state::adopt(file.as_raw_fd()) else { continue };
@@ -138,13 +136,11 @@ impl Teller {
             // A connection that takes a slot from now on reads what is held by itself. Of the others
             // only slots are touched that were there a moment ago: a program that takes their pages
             // away meanwhile makes us pay for no more than what was read.
-            if let Ok(seen) = read_state(&file, &mut self.mirror, allowance) {
-                let is_used =
-                    |index: &usize| seen.slot(*index).mode.load(Ordering::Relaxed) != mode::FREE;
-                self.reached.connections += (0..slots_used(seen))
-                    .filter(is_used)
-                    .filter(|index| pass_on(&state, state.slot(*index)))
-                    .count();
+            if let Ok(seen) = state_file::read(&file, &mut self.mirror, allowance) {
+                let is_used = |slot: &Slot| slot.mode.load(Ordering::Relaxed) != mode::FREE;
+                let used = seen.slots().enumerate().filter(|(_, slot)| is_used(slot));
+                self.reached.connections +=
+                    used.filter(|(index, _)| pass_on(&state, state.slot(*index))).count();
             }
             // SAFETY: nothing of it is used again.
             unsafe { state.unmap() };

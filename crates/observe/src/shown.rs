@@ -1,7 +1,9 @@
 //! A state that its program has given away: it can be read after the program's end.
 
-use super::allowance::Allowances;
-use super::{Program, StateId, mirror, program, read_state};
+use crate::host::allowance::Allowances;
+use crate::host::process;
+use crate::host::state_file::{self, StateId};
+use crate::program::Program;
 use sidestep_device::{map, state, sys};
 use std::fs::File;
 use std::io;
@@ -21,7 +23,7 @@ impl Shown {
         map::check(file.as_raw_fd(), state::STATE_LEN).ok()?;
         // Read-only, as others who look have it: who could write would be taken for a holder.
         let file = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
-        Some(Self { file, pid, program: program(pid) })
+        Some(Self { file, pid, program: process::name(pid) })
     }
 
     /// What they say now; those of another version say nothing. Who has them from here has no need
@@ -30,14 +32,14 @@ impl Shown {
     /// # Errors
     /// There is no address space.
     pub fn read_all(all: &[Self]) -> io::Result<Vec<Program>> {
-        let mut mirror = mirror()?;
+        let mut mirror = state_file::mirror()?;
         // They are one user's, or it is root who looks.
         let user = sys::effective_uid();
         let mut allowances = Allowances::new(user);
         let read = |shown: &Self| {
-            let state = read_state(&shown.file, &mut mirror, allowances.of(user)).ok()?;
-            let program = shown.program.clone();
-            Some(Program::read(state, StateId::default(), vec![shown.pid], program))
+            let state = state_file::read(&shown.file, &mut mirror, allowances.of(user)).ok()?;
+            let (pids, program) = (vec![shown.pid], shown.program.clone());
+            Some(Program { pids, program, ..Program::read(state, StateId::default()) })
         };
         Ok(all.iter().filter_map(read).collect())
     }

@@ -5,7 +5,11 @@
 //! those that nobody is found to hold by then have ended, and can be read once more. It has
 //! opened them read-only, by which others who look know that it is no program of theirs.
 
-use super::{Content, Found, Program, Snapshot, StateId, Survey, processes, read_all};
+use crate::host::process::processes;
+use crate::host::state_file::StateId;
+use crate::program::Program;
+use crate::snapshot::Snapshot;
+use crate::survey::{Found, Survey};
 use sidestep_device::sys;
 use std::collections::HashMap;
 use std::io;
@@ -46,7 +50,7 @@ impl Watch {
         let mut gone = Vec::new();
         let before = std::mem::take(&mut self.held);
         for (id, mut held) in before {
-            if survey.states.contains_key(&id) {
+            if survey.has(id) {
                 continue;
             }
             gone.extend(survey.read_again(&held.found));
@@ -65,13 +69,13 @@ impl Watch {
         let most = HELD_MAX.min(sys::soft_limit(libc::RLIMIT_NOFILE) as usize / PARTS);
         let mut of_users: HashMap<u32, usize> = HashMap::new();
         for held in self.held.values() {
-            *of_users.entry(held.found.user).or_default() += 1;
+            *of_users.entry(held.found.source.user).or_default() += 1;
         }
         for found in found {
-            let of_user = of_users.entry(found.user).or_default();
+            let of_user = of_users.entry(found.source.user).or_default();
             if self.held.len() < most && *of_user < most / USERS {
                 *of_user += 1;
-                self.held.insert(found.id, Held { found, missed: 0 });
+                self.held.insert(found.source.id, Held { found, missed: 0 });
             }
         }
     }
@@ -101,21 +105,10 @@ const PARTS: usize = 4;
 /// Of so many users, all find room for as many states as each may have held.
 const USERS: usize = 4;
 
-impl Survey {
-    /// What is in a state that nobody was found to hold.
-    fn read_again(&mut self, found: &Found) -> Option<Program> {
-        let allowance = self.allowances.of(found.user);
-        match read_all(&found.file, found.id, &mut self.mirror, allowance) {
-            Content::Read(seen) => found.program_of(seen.owner, seen.program),
-            Content::Other | Content::NotRead => None,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::{Heir, Maker};
+    use crate::fixture::{Heir, Maker};
     use core::sync::atomic::Ordering;
     use sidestep_device::state::{self, mode};
     use sidestep_device::sys;

@@ -16,7 +16,7 @@ use std::io;
 ///
 /// # Errors
 /// The kernel does not say: it was built without `INET_DIAG`, or netlink is forbidden.
-pub(super) fn connections() -> io::Result<HashMap<u64, [SocketAddr; 2]>> {
+pub(crate) fn connections() -> io::Result<HashMap<u64, [SocketAddr; 2]>> {
     let mut found = HashMap::new();
     for (family, socket_id) in [(AF_INET, SocketId::new_v4()), (AF_INET6, SocketId::new_v6())] {
         let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
@@ -63,4 +63,41 @@ fn read_piece(mut bytes: &[u8], found: &mut HashMap<u64, [SocketAddr; 2]>) -> io
         bytes = bytes.get(len.max(4)..).unwrap_or_default();
     }
     Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netlink_packet_core::{DoneMessage, ErrorMessage};
+
+    /// The bytes of a message of the kernel.
+    fn message(payload: NetlinkPayload<SockDiagMessage>) -> Vec<u8> {
+        let mut message = NetlinkMessage::new(Default::default(), payload);
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn a_dump_ends_when_the_kernel_says_so() {
+        let mut found = HashMap::new();
+        assert!(!read_piece(&[], &mut found).unwrap());
+        let done = message(NetlinkPayload::Done(DoneMessage::default()));
+        assert!(read_piece(&done, &mut found).unwrap());
+        let noop = message(NetlinkPayload::Noop);
+        assert!(read_piece(&[noop, done].concat(), &mut found).unwrap());
+        assert!(found.is_empty());
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_or_cuts_off_is_an_error() {
+        let mut found = HashMap::new();
+        let mut refusal = ErrorMessage::default();
+        refusal.code = core::num::NonZeroI32::new(-libc::EPERM);
+        let refused = read_piece(&message(NetlinkPayload::Error(refusal)), &mut found);
+        assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EPERM));
+        let done = message(NetlinkPayload::Done(DoneMessage::default()));
+        assert!(read_piece(&done[..done.len() - 1], &mut found).is_err());
+    }
 }

@@ -1,11 +1,12 @@
-//! What the kernel knows about a connection whose program has not asked.
+//! The kernel's tables of TCP sockets, which know the addresses of a connection whose program has
+//! not asked for them.
 //!
 //! A connection that nothing is decided about costs its program no system call, so its
 //! addresses do not stand in its slot. They are found from outside: the descriptor names
 //! the socket, and the kernel's table of TCP sockets has its addresses. Each network namespace
 //! has a table of its own, which is read once.
 
-use super::{Connection, sock_diag};
+use super::sock_diag;
 use core::net::SocketAddr;
 use procfs::net::TcpNetEntry;
 use procfs::process::{FDInfo, FDTarget, Process};
@@ -14,22 +15,23 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
+/// The tables that were read so far.
+#[derive(Default)]
+pub(crate) struct SocketTables(HashMap<Namespace, Table>);
+
 /// Both addresses of the TCP sockets of one network namespace, by inode.
 type Table = HashMap<u64, [SocketAddr; 2]>;
+/// A network namespace: device and inode of its file.
+type Namespace = (u64, u64);
 
-/// Fills in addresses that are not known. What cannot be found out stays so.
-pub(super) fn fill_in_addresses(connections: &mut [Connection]) {
-    let mut tables = HashMap::new();
-    for connection in connections {
-        let Some(fd) = connection.descriptor else { continue };
-        let Ok(process) = Process::new(connection.pid.cast_signed()) else { continue };
-        let Some(inode) = socket(&process, fd) else { continue };
-        let Ok(namespace) = namespace(connection.pid) else { continue };
-        let table = tables.entry(namespace).or_insert_with(|| table(&process, namespace));
-        if let Some(addresses) = table.get(&inode) {
-            let [local, peer] = addresses.map(canonical);
-            (connection.local, connection.peer) = (Some(local), Some(peer));
-        }
+impl SocketTables {
+    /// The addresses, its own and its peer's, of the TCP socket that a process has open as `fd`.
+    pub(crate) fn addresses(&mut self, pid: u32, fd: i32) -> Option<[SocketAddr; 2]> {
+        let process = Process::new(pid.cast_signed()).ok()?;
+        let inode = socket(&process, fd)?;
+        let namespace = namespace(pid).ok()?;
+        let table = self.0.entry(namespace).or_insert_with(|| table(&process, namespace));
+        table.get(&inode).map(|addresses| addresses.map(canonical))
     }
 }
 
@@ -40,9 +42,6 @@ fn socket(process: &Process, fd: i32) -> Option<u64> {
         _ => None,
     }
 }
-
-/// A network namespace: device and inode of its file.
-type Namespace = (u64, u64);
 
 fn namespace(pid: u32) -> io::Result<Namespace> {
     fs::metadata(format!("/proc/{pid}/ns/net")).map(|file| (file.dev(), file.ino()))
@@ -69,21 +68,19 @@ fn canonical(address: SocketAddr) -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Counters, Mode, Role, StateId};
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
 
     #[test]
     fn addresses_are_found_by_descriptor() {
+        let pid = std::process::id();
         for host in ["127.0.0.1", "::1"] {
             let listener = TcpListener::bind((host, 0)).unwrap();
             let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            let mut connections = [connection(stream.as_raw_fd()), connection(1_000_000)];
-            fill_in_addresses(&mut connections);
-            let [found, lost] = connections;
-            assert_eq!(found.local, stream.local_addr().ok());
-            assert_eq!(found.peer, stream.peer_addr().ok());
-            assert_eq!((lost.local, lost.peer), (None, None));
+            let mut tables = SocketTables::default();
+            let expected = [stream.local_addr().unwrap(), stream.peer_addr().unwrap()];
+            assert_eq!(tables.addresses(pid, stream.as_raw_fd()), Some(expected));
+            assert_eq!(tables.addresses(pid, 1_000_000), None);
         }
     }
 
@@ -96,24 +93,6 @@ mod tests {
             let inode = socket(&myself, stream.as_raw_fd()).unwrap();
             let (asked, shown) = (sock_diag::connections().unwrap(), shown_by_proc(&myself));
             assert_eq!(asked[&inode], shown[&inode], "{host}");
-        }
-    }
-
-    fn connection(fd: i32) -> Connection {
-        Connection {
-            state: StateId::default(),
-            pid: std::process::id(),
-            program: String::new(),
-            local: None,
-            peer: None,
-            role: Role::Client,
-            mode: Mode::Tcp,
-            rmbe_local: 0,
-            rmbe_peer: 0,
-            counters: Counters::default(),
-            fallback: None,
-            descriptor: Some(fd),
-            passage: None,
         }
     }
 }

@@ -22,26 +22,26 @@ const STATE_COST: u64 = 64 << 10;
 const CONNECTION_COST: u64 = 1 << 10;
 
 /// Those of all users, for one look.
-pub(super) struct Allowances {
+pub(crate) struct Allowances {
     of_users: HashMap<u32, Allowance>,
     /// The user who looks.
     looker: u32,
 }
 
 /// See the [module](self).
-pub(super) struct Allowance {
+pub(crate) struct Allowance {
     descriptors: u64,
     /// Bytes that are left.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
     is_exceeded: bool,
 }
 
 impl Allowances {
-    pub(super) fn new(looker: u32) -> Self {
+    pub(crate) fn new(looker: u32) -> Self {
         Self { of_users: HashMap::new(), looker }
     }
 
-    pub(super) fn of(&mut self, user: u32) -> &mut Allowance {
+    pub(crate) fn of(&mut self, user: u32) -> &mut Allowance {
         let [descriptors, bytes] = match user == self.looker {
             true => [u64::MAX; 2],
             false => [DESCRIPTORS_MAX, BYTES_MAX],
@@ -51,7 +51,7 @@ impl Allowances {
     }
 
     /// The users of whom something was left out, in the order of their numbers.
-    pub(super) fn exceeded(&self) -> Vec<u32> {
+    pub(crate) fn exceeded(&self) -> Vec<u32> {
         let exceeded = self.of_users.iter().filter(|(_, allowance)| allowance.is_exceeded);
         let mut users: Vec<u32> = exceeded.map(|(user, _)| *user).collect();
         users.sort_unstable();
@@ -61,32 +61,32 @@ impl Allowances {
 
 impl Allowance {
     /// A process may be looked at. False: not any more.
-    pub(super) fn takes_process(&mut self) -> bool {
+    pub(crate) fn takes_process(&mut self) -> bool {
         self.takes_descriptors(PROCESS_COST)
     }
 
     /// One of its descriptors.
-    pub(super) fn takes_descriptor(&mut self) -> bool {
+    pub(crate) fn takes_descriptor(&mut self) -> bool {
         self.takes_descriptors(1)
     }
 
     /// One of its threads.
-    pub(super) fn takes_thread(&mut self) -> bool {
+    pub(crate) fn takes_thread(&mut self) -> bool {
         self.takes_descriptors(THREAD_COST)
     }
 
     /// A state, before its bytes are read.
-    pub(super) fn takes_state(&mut self) -> bool {
+    pub(crate) fn takes_state(&mut self) -> bool {
         self.takes_bytes(STATE_COST)
     }
 
     /// A connection, to be kept.
-    pub(super) fn takes_connection(&mut self) -> bool {
+    pub(crate) fn takes_connection(&mut self) -> bool {
         self.takes_bytes(CONNECTION_COST)
     }
 
     /// Something was more than there is left for.
-    pub(super) fn exceed(&mut self) {
+    pub(crate) fn exceed(&mut self) {
         self.is_exceeded = true;
     }
 
