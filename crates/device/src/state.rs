@@ -662,6 +662,43 @@ pub fn adopt(fd: i32) -> Result<State> {
     Ok(State(map::adopt_kind(fd, Kind::State, STATE_LEN, true)?))
 }
 
+/// The state of another process, mapped while an operator's word is written into it.
+#[derive(Debug)]
+pub struct Visit(State);
+
+/// Maps the state behind `fd` to write an operator's word into it.
+///
+/// # Errors
+/// As [`map::adopt_kind`].
+pub fn visit(fd: i32) -> Result<Visit> {
+    adopt(fd).map(Visit)
+}
+
+impl Visit {
+    /// The header.
+    #[must_use]
+    pub fn header(&self) -> &Header {
+        self.0.header()
+    }
+
+    /// A slot.
+    ///
+    /// # Panics
+    /// There are no more than [`SLOTS`].
+    #[must_use]
+    pub fn slot(&self, index: usize) -> &Slot {
+        self.0.slot(index)
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        // SAFETY: what `header` and `slot` lend lives no longer than the visit, and nobody else
+        // has this mapping.
+        unsafe { self.0.unmap() }
+    }
+}
+
 impl State {
     /// The state that lies in a mapping.
     ///
@@ -773,6 +810,7 @@ impl State {
 mod tests {
     use super::*;
     use crate::sys;
+    use std::os::unix::fs::MetadataExt;
 
     struct Made(State, i32);
 
@@ -836,6 +874,28 @@ mod tests {
         let mut expected = [0; REASONS_MAX];
         (expected[0], expected[3], expected[12], expected[31]) = (3, 2, 1, 1);
         assert_eq!(counted, expected);
+    }
+
+    /// How often the state is mapped in this process.
+    fn mappings(made: &Made) -> usize {
+        let inode = std::fs::metadata(std::format!("/proc/self/fd/{}", made.1)).unwrap().ino();
+        let inode = std::format!("{inode}");
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().filter(|line| line.split_whitespace().nth(4) == Some(&inode)).count()
+    }
+
+    #[test]
+    fn a_visit_writes_into_the_state_and_leaves_it() {
+        let made = Made::new();
+        let before = mappings(&made);
+        let visit = visit(made.1).unwrap();
+        assert!(visit.header().holds.add(Some(80)));
+        visit.slot(3).held.store(1, Ordering::Relaxed);
+        assert_eq!(mappings(&made), before + 1);
+        drop(visit);
+        assert!(made.0.header().holds.has(80) && !made.0.header().holds.has(81));
+        assert_eq!(made.0.slot(3).held.load(Ordering::Relaxed), 1);
+        assert_eq!(mappings(&made), before);
     }
 
     #[test]

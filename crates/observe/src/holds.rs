@@ -11,7 +11,7 @@ use crate::host::process::{self, is_kernel_thread, is_refusal, processes};
 use crate::host::state_file::{self, Access, StateFile, StateId};
 use core::sync::atomic::{AtomicU8, Ordering};
 use sidestep_device::mirror::Mirror;
-use sidestep_device::state::{self, Slot, State, flag, mode};
+use sidestep_device::state::{self, Holds, Slot, flag, mode};
 use sidestep_device::sys;
 use sidestep_proto::fallback::Reason;
 use std::collections::{BTreeSet, HashSet};
@@ -51,7 +51,7 @@ pub struct Reached {
 /// # Errors
 /// `/proc` cannot be listed.
 pub fn hold(whose: Whose) -> io::Result<Reached> {
-    tell(whose, |state, port| if state.header().holds.add(port) { Told::Yes } else { Told::Full })
+    tell(whose, |holds, port| if holds.add(port) { Told::Yes } else { Told::Full })
 }
 
 /// Lets them move again.
@@ -59,8 +59,7 @@ pub fn hold(whose: Whose) -> io::Result<Reached> {
 /// # Errors
 /// `/proc` cannot be listed.
 pub fn release(whose: Whose) -> io::Result<Reached> {
-    tell(whose, |state, port| {
-        let holds = &state.header().holds;
+    tell(whose, |holds, port| {
         if port.is_some() && holds.iter().any(|held| held.is_none()) {
             return Told::AllHeld;
         }
@@ -75,7 +74,7 @@ enum Told {
     AllHeld,
 }
 
-fn tell(whose: Whose, say: impl Fn(&State, Option<u16>) -> Told) -> io::Result<Reached> {
+fn tell(whose: Whose, say: impl Fn(&Holds, Option<u16>) -> Told) -> io::Result<Reached> {
     let (pids, port) = match whose {
         Whose::Process(pid) => (vec![pid], None),
         Whose::Port(port) => (processes()?, Some(port)),
@@ -111,7 +110,7 @@ impl Teller {
         &mut self,
         pid: u32,
         port: Option<u16>,
-        say: &impl Fn(&State, Option<u16>) -> Told,
+        say: &impl Fn(&Holds, Option<u16>) -> Told,
     ) -> io::Result<()> {
         let allowance = self.allowances.of(process::user(pid)?);
         for path in state_file::paths_of(pid, allowance)? {
@@ -125,10 +124,10 @@ impl Teller {
             if state_file::read(&file, &mut self.mirror, allowance).is_err() {
                 continue;
             }
-            let Ok(state) = state::adopt(file.as_raw_fd()) else { continue };
+            let Ok(state) = state::visit(file.as_raw_fd()) else { continue };
             self.known.insert(id);
             self.reached.pids.insert(pid);
-            match say(&state, port) {
+            match say(&state.header().holds, port) {
                 Told::Yes => {}
                 Told::Full => self.reached.full.push(pid),
                 Told::AllHeld => self.reached.all_held.push(pid),
@@ -139,11 +138,10 @@ impl Teller {
             if let Ok(seen) = state_file::read(&file, &mut self.mirror, allowance) {
                 let is_used = |slot: &Slot| slot.mode.load(Ordering::Relaxed) != mode::FREE;
                 let used = seen.slots().enumerate().filter(|(_, slot)| is_used(slot));
-                self.reached.connections +=
-                    used.filter(|(index, _)| pass_on(&state, state.slot(*index))).count();
+                self.reached.connections += used
+                    .filter(|(index, _)| pass_on(&state.header().holds, state.slot(*index)))
+                    .count();
             }
-            // SAFETY: nothing of it is used again.
-            unsafe { state.unmap() };
         }
         Ok(())
     }
@@ -151,12 +149,12 @@ impl Teller {
 
 /// Writes what is held now into a slot, for the connection that has it in the end. True:
 /// that is news to it.
-fn pass_on(state: &State, slot: &Slot) -> bool {
+fn pass_on(holds: &Holds, slot: &Slot) -> bool {
     let mut is_news = false;
     for _ in 0..READS_MAX {
         // Acquire: what follows is of this generation or a later one.
         let generation = slot.generation.load(Ordering::Acquire);
-        is_news = slot.mode.load(Ordering::Acquire) != mode::FREE && pass_on_once(state, slot);
+        is_news = slot.mode.load(Ordering::Acquire) != mode::FREE && pass_on_once(holds, slot);
         if slot.generation.load(Ordering::SeqCst) == generation {
             break;
         }
@@ -168,9 +166,9 @@ fn pass_on(state: &State, slot: &Slot) -> bool {
 /// by itself, and no program keeps an operator waiting.
 const READS_MAX: usize = 64;
 
-fn pass_on_once(state: &State, slot: &Slot) -> bool {
+fn pass_on_once(holds: &Holds, slot: &Slot) -> bool {
     let (_, port) = slot.server_address();
-    let is_held = state.header().holds.has(port);
+    let is_held = holds.has(port);
     if slot.held.swap(u32::from(is_held), Ordering::AcqRel) == u32::from(is_held) {
         return false;
     }
@@ -195,6 +193,7 @@ fn explain(reason: &AtomicU8, is_held: bool) {
 mod tests {
     use super::*;
     use core::sync::atomic::AtomicU32;
+    use sidestep_device::state::State;
     use std::os::unix::fs::MetadataExt;
     use std::sync::{Mutex, MutexGuard, PoisonError};
 

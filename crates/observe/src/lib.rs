@@ -35,6 +35,9 @@
 //! This crate runs in `sidestep` and never inside a program's call, so it may allocate and use
 //! what the host offers. The library does not depend on it.
 
+// Tests make states, and give them back.
+#![cfg_attr(not(test), forbid(unsafe_code))]
+
 #[cfg(test)]
 mod fixture;
 mod holders;
