@@ -2,12 +2,16 @@
 //! neither the compiler nor a linter looks at.
 //!
 //! * A crate uses crates of lower floors only.
+//! * The library is built from the crates of a list.
 //! * The crates that decide and parse forbid `unsafe`.
 //! * Every source file opens by saying what it is for.
 //! * No reminder and no debugging aid was left behind.
 //! * A link in a document leads to a file that is there.
 //!
-//! Each rule is a function of the files, so that it can be tried on others.
+//! Each rule is a function of the files, or of what cargo says of them, so that it can be tried on
+//! others.
+
+mod library;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -45,9 +49,11 @@ const FOREIGN_DIRECTORIES: [&str; 5] = [".git", "target", "corpus", "artifacts",
 ///
 /// **Errors**: something is untidy; the text has a line for each place.
 pub(crate) fn run() -> Result<()> {
-    let tree = Tree::read(&place::repo_root()?)?;
+    let repo = place::repo_root()?;
+    let tree = Tree::read(&repo)?;
     let rules = [floors, forbidden_unsafe, openings, leftovers, links];
-    let complaints: Vec<String> = rules.iter().flat_map(|rule| rule(&tree)).collect();
+    let mut complaints: Vec<String> = rules.iter().flat_map(|rule| rule(&tree)).collect();
+    complaints.extend(library::dependencies(&repo)?);
     if !complaints.is_empty() {
         bail!("untidy:\n{}", complaints.join("\n"));
     }
