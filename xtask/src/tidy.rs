@@ -3,6 +3,7 @@
 //!
 //! * A crate uses crates of lower floors only.
 //! * The library is built from the crates of a list.
+//! * Modules form no circle.
 //! * The crates that decide and parse forbid `unsafe`.
 //! * Every source file opens by saying what it is for.
 //! * No reminder and no debugging aid was left behind.
@@ -11,6 +12,7 @@
 //! Each rule is a function of the files, or of what cargo says of them, so that it can be tried on
 //! others.
 
+mod circles;
 mod library;
 
 use std::collections::BTreeSet;
@@ -51,7 +53,7 @@ const FOREIGN_DIRECTORIES: [&str; 5] = [".git", "target", "corpus", "artifacts",
 pub(crate) fn run() -> Result<()> {
     let repo = place::repo_root()?;
     let tree = Tree::read(&repo)?;
-    let rules = [floors, forbidden_unsafe, openings, leftovers, links];
+    let rules = [floors, circles::circles, forbidden_unsafe, openings, leftovers, links];
     let mut complaints: Vec<String> = rules.iter().flat_map(|rule| rule(&tree)).collect();
     complaints.extend(library::dependencies(&repo)?);
     if !complaints.is_empty() {
@@ -293,7 +295,7 @@ fn resolved(directory: &Path, file: &str) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    fn tree(files: &[(&str, &str)]) -> Tree {
+    pub(super) fn tree(files: &[(&str, &str)]) -> Tree {
         let mut tree = Tree::default();
         for (path, content) in files {
             let path = PathBuf::from(path);
