@@ -3,8 +3,8 @@
 //! What is held is written into the state of each program ([`state::Holds`]), the one thing
 //! that is ever written there from outside. New connections read it when they get their
 //! slot; those that exist have a word of their own in it, and a hint, which their next
-//! call follows (`socket::switch`). Nobody waits for that: a connection that nobody uses
-//! carries no bytes either way.
+//! call follows (`socket::switch`). The operator does not wait for that: a connection without
+//! calls carries no bytes either way.
 
 use crate::host::allowance::Allowances;
 use crate::host::process::{self, is_kernel_thread, is_refusal, processes};
@@ -29,7 +29,7 @@ pub enum Whose {
     All,
 }
 
-/// Whom the word has reached.
+/// What the operator's word has reached.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Reached {
     /// Processes.
@@ -176,7 +176,7 @@ fn pass_on_once(holds: &Holds, slot: &Slot) -> bool {
     if is_held && slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
         slot.flags.fetch_or(flag::TURN_WANTED, Ordering::SeqCst);
     }
-    // Any other value than before is a hint. Release: whoever follows it sees what is held.
+    // Any other value than before is a hint. Release: a call that follows it sees what is held.
     slot.closes_seen.fetch_xor(1 << 31, Ordering::AcqRel);
     true
 }

@@ -1,9 +1,9 @@
 //! The connections of all Sidestep programs on this host, seen from outside.
 //!
 //! A program keeps its connections in a memory file ([`state`](sidestep_device::state)) that it holds open:
-//! `/proc/PID/fd` shows it as `/memfd:sidestep-state`. Whoever may look at those
+//! `/proc/PID/fd` shows it as `/memfd:sidestep-state`. A user who may look at those
 //! descriptors may open the file and read it. The program is not asked, so a stopped
-//! or busy one is seen like any other, and it is never kept waiting.
+//! or busy program is seen like any other, and it is never kept waiting.
 //!
 //! ```text
 //!   /proc/PID/fd/N ──> state ── header: process that made it, slots ever used,

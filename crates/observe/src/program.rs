@@ -1,7 +1,7 @@
 //! What one state says: a program, its connections, and what it has written down besides them.
 //!
 //! Each file turns one part of the layout in `sidestep_device` into plain values. All of it is a
-//! stranger's word, so each is checked before it means anything, and none that is absurd does harm.
+//! stranger's word, so each word is checked before it means anything, and an absurd one does no harm.
 
 pub(crate) mod address;
 pub(crate) mod connection;
@@ -27,13 +27,13 @@ use sidestep_proto::autosmc::Patience;
 use sidestep_proto::fallback::Reason;
 use totals::Totals;
 
-/// A state and those who hold it. A program has one from its first TCP connection to
-/// its end; children that have opened none of their own share their parent's.
+/// A state and the processes that hold it. A program has a state from its first TCP connection to
+/// its end; children that have opened no connection of their own share their parent's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
     /// Which state it is.
     pub state: StateId,
-    /// Who holds it: the process that made it first, if it lives. Never empty.
+    /// The processes that hold it: the one that made it first, if it lives. Never empty.
     pub pids: Vec<u32>,
     /// What the kernel calls the first of them, without control characters.
     pub program: String,

@@ -21,19 +21,19 @@ impl Shown {
     #[must_use]
     pub fn new(file: OwnedFd, pid: u32) -> Option<Self> {
         map::check(file.as_raw_fd(), state::STATE_LEN).ok()?;
-        // Read-only, as others who look have it: who could write would be taken for a holder.
+        // Read-only: a process that could write would be taken for a holder.
         let file = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
         Some(Self { file, pid, program: process::name(pid) })
     }
 
-    /// What they say now; those of another version say nothing. Who has them from here has no need
-    /// to tell them from others: their [`Program::state`] is nothing.
+    /// What they say now; those of another version say nothing. The caller knows which they are, so
+    /// their [`Program::state`] is nothing.
     ///
     /// # Errors
     /// There is no address space.
     pub fn read_all(all: &[Self]) -> io::Result<Vec<Program>> {
         let mut mirror = state_file::mirror()?;
-        // They are one user's, or it is root who looks.
+        // The states are of the user who looks, or that user is root.
         let user = sys::effective_uid();
         let mut allowances = Allowances::new(user);
         let read = |shown: &Self| {

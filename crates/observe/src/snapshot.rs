@@ -62,8 +62,8 @@ impl Snapshot {
     }
 }
 
-/// Each process, and the place of the program that it counts for. One that holds the states of
-/// several programs counts once: where it is the first, else where it is found first.
+/// Each process, and the place of the program that it counts for. A process that holds the states
+/// of several programs counts once: where it is the first, else where it is found first.
 fn programs_of_processes(programs: &[Program]) -> HashMap<u32, usize> {
     let mut places = HashMap::new();
     let firsts = programs.iter().map(|program| &program.pids[..1]);

@@ -26,8 +26,8 @@ impl Snapshot {
         Self::of(&process::processes()?)
     }
 
-    /// Looks at these processes only. One that does not exist is none of the
-    /// unreadable ones.
+    /// Looks at these processes only. A process that does not exist is not among the
+    /// unreadable.
     ///
     /// # Errors
     /// There is no address space.
@@ -36,7 +36,7 @@ impl Snapshot {
     }
 }
 
-/// The states found so far and who holds them.
+/// The states found so far, and the processes that hold them.
 pub(crate) struct Survey {
     states: HashMap<StateId, Found>,
     unreadable: Vec<u32>,

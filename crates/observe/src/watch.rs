@@ -1,9 +1,9 @@
 //! Looking again and again, so that nothing is lost that a program counted before it ended.
 //!
 //! A state goes with the last process that holds it, and so does what was counted since
-//! somebody looked. A [`Watch`] keeps the states that it has seen open until the next look:
-//! those that nobody is found to hold by then have ended, and can be read once more. It has
-//! opened them read-only, by which others who look know that it is no program of theirs.
+//! the last look. A [`Watch`] keeps the states that it has seen open until the next look:
+//! those without a holder by then have ended, and can be read once more. The watch has
+//! opened them read-only, so that other looks do not take it for a holder.
 
 use crate::host::process::processes;
 use crate::host::state_file::StateId;
@@ -22,17 +22,17 @@ pub struct Watch {
 
 struct Held {
     found: Found,
-    /// Looks in a row at which nobody was found to hold it.
+    /// Looks in a row at which no process was found to hold it.
     missed: u8,
 }
 
 /// What a [`Watch`] has seen.
 #[derive(Debug, Default)]
 pub struct Watched {
-    /// Those who are there.
+    /// The programs that are there.
     pub snapshot: Snapshot,
-    /// Those of earlier looks who are not, with all that they had; `pids` were theirs. Each is
-    /// told at two looks, of which the second may have more.
+    /// Programs of earlier looks that have ended, with all that they had; `pids` were theirs.
+    /// Each is told at two looks, of which the second may have more.
     pub gone: Vec<Program>,
 }
 
@@ -92,15 +92,15 @@ impl Watch {
     }
 }
 
-/// Looks in a row at which nobody was found to hold a state that has ended. Once is not
-/// enough: a process may have handed it to a child that was not there yet when the processes
-/// were listed, and have ended before its turn came.
+/// Looks in a row at which no process is found to hold a state that has ended. One is not
+/// enough: a process may have handed the state to a child that was not there yet when the
+/// processes were listed, and have ended before its turn came.
 const MISSES_MAX: u8 = 2;
 
 /// States held at a time, at most: each takes a descriptor.
 const HELD_MAX: usize = 8192;
-/// One part of the descriptors that there may be: a look opens those that are held once more, and
-/// who watches needs some for itself.
+/// One part of the descriptors that there may be: a look opens the held states once more, and
+/// the watching process needs some for itself.
 const PARTS: usize = 4;
 /// Of so many users, all find room for as many states as each may have held.
 const USERS: usize = 4;

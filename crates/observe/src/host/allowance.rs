@@ -1,10 +1,10 @@
 //! What one look at the host may cost for each user.
 //!
-//! Anybody can run a thousand processes with a hundred thousand descriptors each, and fill a state
-//! with connections that do not exist. Whoever looks pays for that in time and memory, and the agent
-//! looks for everybody. So each user has an allowance for one look. When it is used up, the look
-//! goes on without what is left of *that* user, and says so. Who looks does not bound what is his
-//! own.
+//! Any user can run a thousand processes with a hundred thousand descriptors each, and fill a state
+//! with connections that do not exist. The process that looks pays for that in time and memory, and
+//! the agent looks for all users. So each user has an allowance for one look. When it is used up,
+//! the look goes on without what is left of *that* user, and says so. What belongs to the user who
+//! looks has no bound.
 
 use std::collections::HashMap;
 

@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Which state something belongs to: device and inode of its file. As long as somebody holds
+/// Which state something belongs to: device and inode of its file. As long as a process holds
 /// the state, no other has the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StateId {
@@ -32,7 +32,7 @@ pub(crate) struct StateFile {
 /// What the file is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// To look. Others who look take a reader for no holder.
+    /// To look: a process that only reads is taken for no holder.
     Read,
     /// To write an operator's word as well.
     Write,
@@ -54,7 +54,7 @@ pub(crate) fn paths_of(pid: u32, allowance: &mut Allowance) -> io::Result<Vec<Pa
         }
         let path = entry?.path();
         match fs::read_link(&path) {
-            // Who only looks has opened it read-only, and is no holder.
+            // A process that only looks has opened it read-only, and is no holder.
             Ok(target) if target.as_os_str() == name.as_str() && is_writable(&path) => {
                 paths.push(path);
             }
