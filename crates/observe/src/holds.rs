@@ -114,7 +114,9 @@ impl Teller {
     ) -> io::Result<()> {
         let allowance = self.allowances.of(process::user(pid)?);
         for path in state_file::paths_of(pid, allowance)? {
-            let StateFile { id, file, user } = StateFile::open(&path, Access::Write)?;
+            let Some(StateFile { id, file, user }) = StateFile::open(&path, Access::Write)? else {
+                continue;
+            };
             if self.known.contains(&id) {
                 self.reached.pids.insert(pid);
                 continue;

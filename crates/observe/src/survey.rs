@@ -100,12 +100,7 @@ impl Survey {
     fn visit(&mut self, pid: u32) -> io::Result<()> {
         let allowance = self.allowances.of(process::user(pid)?);
         for path in state_file::paths_of(pid, allowance)? {
-            let source = match StateFile::open(&path, Access::Read) {
-                Ok(source) => source,
-                Err(error) if is_refusal(&error) => return Err(error),
-                // Closed meanwhile.
-                Err(_) => continue,
-            };
+            let Some(source) = StateFile::open(&path, Access::Read)? else { continue };
             let number = self.states.len();
             let found = self.states.entry(source.id).or_insert_with(|| {
                 let content = read(&source, &mut self.mirror, self.allowances.of(source.user));

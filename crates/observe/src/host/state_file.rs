@@ -76,17 +76,22 @@ fn is_writable(path: &Path) -> bool {
 
 impl StateFile {
     /// Opens a file that was a state a moment ago: if it is a FIFO or terminal by now, nothing
-    /// happens to it or to us.
+    /// happens to it or to us. `None`: it was closed meanwhile.
     ///
     /// # Errors
-    /// It was closed meanwhile, or we may not look at it.
-    pub(crate) fn open(path: &Path, access: Access) -> io::Result<Self> {
+    /// We may not look at it.
+    pub(crate) fn open(path: &Path, access: Access) -> io::Result<Option<Self>> {
         let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
         let write = access == Access::Write;
-        let file = OpenOptions::new().read(true).write(write).custom_flags(flags).open(path)?;
+        let opened = OpenOptions::new().read(true).write(write).custom_flags(flags).open(path);
+        let file = match opened {
+            Ok(file) => file,
+            Err(error) if is_refusal(&error) => return Err(error),
+            Err(_) => return Ok(None),
+        };
         let metadata = file.metadata()?;
         let id = StateId { device: metadata.dev(), inode: metadata.ino() };
-        Ok(Self { id, user: metadata.uid(), file })
+        Ok(Some(Self { id, user: metadata.uid(), file }))
     }
 }
 
@@ -133,10 +138,19 @@ mod tests {
         let maker = Maker::new(sys::pid());
         let path = PathBuf::from(format!("/proc/self/fd/{}", maker.fd));
         assert!(is_writable(&path));
-        let looked = StateFile::open(&path, Access::Read).unwrap();
+        let looked = StateFile::open(&path, Access::Read).unwrap().unwrap();
         assert!(!is_writable(Path::new(&format!("/proc/self/fd/{}", looked.file.as_raw_fd()))));
-        let told = StateFile::open(&path, Access::Write).unwrap();
+        let told = StateFile::open(&path, Access::Write).unwrap().unwrap();
         assert_eq!((looked.id, looked.user), (told.id, sys::effective_uid()));
+    }
+
+    #[test]
+    fn a_state_that_is_closed_before_it_is_opened_is_no_error() {
+        // A number beyond the largest that a process may have.
+        let path = format!("/proc/self/fd/{}", u32::MAX);
+        for access in [Access::Read, Access::Write] {
+            assert!(StateFile::open(Path::new(&path), access).unwrap().is_none());
+        }
     }
 
     #[test]
