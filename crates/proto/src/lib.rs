@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`rendezvous`] | which CLC message is the answer to this one, or why is it Decline? |
 //! | [`rendezvous::hosts`] | the same between hosts: which version of SMC-R, over which adapters, and whose bytes come next on the TCP connection? |
+//! | [`cut_over`] | in which order does a direction change between TCP and the ring? |
 //! | [`ledger`] | at which byte of the TCP stream does the ring take over? |
 //! | [`connection`] | what do the CDC messages of a connection over RDMA say, and when are they sent? |
 //! | [`cursor`] | may the peer's cursor be believed, and where in the ring do bytes go? |
@@ -36,6 +37,7 @@ pub mod autosmc;
 pub mod connection;
 pub mod contention;
 pub mod cursor;
+pub mod cut_over;
 pub mod fallback;
 pub mod governor;
 pub mod ledger;

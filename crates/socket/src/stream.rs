@@ -19,7 +19,6 @@ use crate::file::File;
 use crate::meeting::{self, Moment};
 use crate::pool::Held;
 use crate::sock::{self, Conn, Phase, Sock};
-use crate::switch::Source;
 use crate::wait::{Counted, Patience, Sleep};
 use crate::{Answer, Errno, control, gateway, plain, readiness, switch, urgent, wait, young};
 use core::cell::Cell;
@@ -31,6 +30,7 @@ use sidestep_device::state::{Slot, count, flag};
 use sidestep_device::sys::{self, Errno as SysErrno};
 use sidestep_device::way;
 use sidestep_proto::cursor::{self, Spans};
+use sidestep_proto::cut_over::Source;
 
 /// What became of a call.
 pub enum Outcome {
@@ -834,7 +834,7 @@ impl Receive<'_> {
     fn peek_tcp(&self, buffers: &Buffers<'_>, skip: usize) -> usize {
         let mut chunk = [0u8; TCP_CHUNK];
         let room = (buffers.len() - skip).min(chunk.len());
-        switch::skip_bells(self.slot, self.conn, self.file);
+        wait::skip_bells_unless_asleep(self.slot, self.conn, self.file);
         let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
         let seen = self.file.recv(&mut chunk[..room], flags).unwrap_or(0);
         let parts = switch::parts_of_queue(self.slot, self.conn, seen);
@@ -915,6 +915,16 @@ impl Receive<'_> {
         }
     }
 
+    /// How many bytes of the program are at the front of the TCP queue. Behind them there may be bells for
+    /// a thread that sleeps there: this one takes none of them.
+    #[cold]
+    fn data_before_bells(&self, chunk: &mut [u8]) -> usize {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
+        let seen = self.file.recv(chunk, flags).unwrap_or(0);
+        let parts = switch::parts_of_queue(self.slot, self.conn, seen);
+        if parts.bells == 0 { parts.data as usize } else { 0 }
+    }
+
     /// Bytes that the peer sent by TCP before it switched. Under the receive lock.
     #[cold]
     fn some_from_tcp(&self, buffers: &Buffers<'_>, done: usize) -> Found {
@@ -926,9 +936,18 @@ impl Receive<'_> {
         if is_full && left_out > 0 {
             return Found::Nothing;
         }
-        let room = (buffers.len() - skip + left_out).min(chunk.len());
+        let mut room = (buffers.len() - skip + left_out).min(chunk.len());
+        let alone = wait::Alone::on_tcp(self.slot);
+        if alone.is_none() {
+            room = self.data_before_bells(&mut chunk[..room]);
+            if room == 0 {
+                return Found::Nothing;
+            }
+        }
         let flags = libc::MSG_DONTWAIT | (self.flags & libc::MSG_PEEK);
-        let taken = match self.file.recv(&mut chunk[..room], flags) {
+        let received = self.file.recv(&mut chunk[..room], flags);
+        drop(alone);
+        let taken = match received {
             // To a call without room the kernel says 0 of bytes as of the end.
             Ok(0) if is_full && switch::queued(self.file) > 0 => return Found::Bytes(0),
             Ok(0) => {

@@ -41,6 +41,10 @@ use sidestep_device::slab::flag as said;
 use sidestep_device::state::{Slot, flag};
 use sidestep_device::sys;
 use sidestep_device::way;
+use sidestep_proto::cut_over::{
+    self, Answer, BeforeEntering, BeforeLeaving, Enter, Follow, Leave, Permit, Receiving, Source,
+    Wished,
+};
 use sidestep_proto::fallback::Reason;
 use sidestep_proto::ledger::{self, Parts, Reading};
 
@@ -190,77 +194,83 @@ pub(crate) fn send_into_ring(
     conn: &Conn,
     sending: &Held<'_>,
 ) -> bool {
-    let turns = conn.mine.sending.way.turns();
-    if way::is_ring(turns) {
-        // Whoever has turned or was about to leave has died between two words, or is
-        // interrupted by us: then it is for him to say that bells may be rung.
-        if sending.is_outermost() {
-            slot.flags.fetch_or(flag::SEND_SWITCHED, Ordering::SeqCst);
-        }
-        return true;
+    let way = &conn.mine.sending.way;
+    let turns = way.turns();
+    let seen = BeforeEntering {
+        turns,
+        is_interrupting: !sending.is_outermost(),
+        // A thread that receives may be trying to read by the ledger right now, and the
+        // phase is `Smc` while it tries: without a Confirm of ours the peer would never
+        // look into the ring.
+        is_settled: slot.flags.load(Ordering::Acquire) & flag::BY_LEDGER != 0,
+        plain_sends: slot.plain_sends.load(Ordering::SeqCst),
+        is_held: slot.held.load(Ordering::Relaxed) != 0,
+        is_permitted: conn.theirs.receiving.permit.allows(turns + 1),
+    };
+    let mut enter = Enter::begin(&seen, || {
+        let is_server = sock.is_server.load(Ordering::Relaxed);
+        !is_server || (meeting::is_confirmed(conn) && meeting::check_confirm(sock, conn))
+    });
+    let has_entered = loop {
+        let answer = match enter {
+            Enter::Measures { .. } => Answer::Ledger(read_ledger(file)),
+            Enter::Turns { turn, at } => done(|| way.turn(turn, at)),
+            Enter::Opens => done(|| allow_bells(slot)),
+            Enter::Entered => break true,
+            Enter::Stays => break false,
+        };
+        enter = enter.answered(answer);
+    };
+    if way.turns() != turns {
+        note_ways(slot, conn);
     }
-    // A thread that receives may be trying to read by the ledger right now, and the
-    // phase is `Smc` while it tries: without a Confirm of ours the peer would never
-    // look into the ring.
-    let settled = slot.flags.load(Ordering::Acquire) & flag::BY_LEDGER != 0;
-    if !settled || slot.plain_sends.load(Ordering::SeqCst) != 0 || is_kept_on_tcp(slot, conn) {
-        return false;
-    }
-    if sock.is_server.load(Ordering::Relaxed)
-        && turns == 0
-        && !(meeting::is_confirmed(conn) && meeting::check_confirm(sock, conn))
-    {
-        return false;
-    }
-    let Some(reading) = read_ledger(file) else { return false };
-    conn.mine.sending.way.turn(turns + 1, reading.sent());
-    slot.flags.fetch_or(flag::SEND_SWITCHED, Ordering::SeqCst);
-    note_ways(slot, conn);
-    true
-}
-
-/// Whether the operator wants our direction on TCP, or the peer does: to come back from
-/// there takes its permission. The first turn it has permitted by agreeing.
-fn is_kept_on_tcp(slot: &Slot, conn: &Conn) -> bool {
-    let turns = conn.mine.sending.way.turns();
-    slot.held.load(Ordering::Relaxed) != 0
-        || (turns > 0 && !conn.theirs.receiving.permit.allows(turns + 1))
+    has_entered
 }
 
 /// Moves our sending direction out of the ring, if the peer permits it and it can be done
 /// now. The caller holds the send lock, and has interrupted nobody who does.
 #[cold]
 pub(crate) fn leave_ring(slot: &Slot, file: File<'_>, conn: &Conn) -> bool {
-    let turn = conn.mine.sending.way.turns() + 1;
+    let way = &conn.mine.sending.way;
+    let turns = way.turns();
     let flags = slot.flags.load(Ordering::Acquire);
-    let may_leave = flags & flag::SEND_SWITCHED != 0
-        && flags & control::SEND_OVER == 0
-        && conn.theirs.receiving.permit.allows(turn)
-        && !has_sent_urgently(conn)
-        && slot.unfinished.load(Ordering::SeqCst) == 0;
-    if !may_leave {
-        return false;
+    let mut leave = Leave::begin(&BeforeLeaving {
+        turns,
+        is_open: flags & flag::SEND_SWITCHED != 0,
+        is_over: flags & control::SEND_OVER != 0,
+        is_permitted: conn.theirs.receiving.permit.allows(turns + 1),
+        is_marked: has_sent_urgently(conn),
+        unfinished: slot.unfinished.load(Ordering::SeqCst),
+    });
+    loop {
+        let answer = match leave {
+            Leave::Wakes { .. } => done(|| wait::wake_readers(slot, conn, file)),
+            Leave::Closes { .. } => done(|| clear(slot, flag::SEND_SWITCHED)),
+            Leave::Looks { .. } => Answer::Is(slot.bells.load(Ordering::SeqCst) != 0),
+            Leave::Measures { .. } => Answer::Ledger(read_ledger(file)),
+            Leave::Turns { turn, at } => done(|| way.turn(turn, at)),
+            Leave::Forgets => done(|| clear(slot, flag::LEAVES_RING | flag::BELL_OWED)),
+            Leave::Reopens => done(|| allow_bells(slot)),
+            Leave::Repays => Answer::Is(clear(slot, flag::BELL_OWED)),
+            Leave::Rings => done(|| wait::ring(slot, conn, file)),
+            Leave::Stays => return false,
+            Leave::Left => break,
+        };
+        leave = leave.answered(answer);
     }
-    // Whoever has published bytes and not yet rung finds that nobody may ring any more.
-    wait::wake_readers(slot, conn, file);
-    slot.flags.fetch_and(!flag::SEND_SWITCHED, Ordering::SeqCst);
-    // Pairs with the count in `wait::ring`: either a ringer sees that the flag is gone, or
-    // we see the ringer.
-    let reading = match slot.bells.load(Ordering::SeqCst) {
-        0 => read_ledger(file),
-        _ => None,
-    };
-    let Some(reading) = reading else {
-        slot.flags.fetch_or(flag::SEND_SWITCHED, Ordering::SeqCst);
-        if slot.flags.fetch_and(!flag::BELL_OWED, Ordering::SeqCst) & flag::BELL_OWED != 0 {
-            wait::ring(slot, conn, file);
-        }
-        return false;
-    };
-    conn.mine.sending.way.turn(turn, reading.sent());
-    slot.flags.fetch_and(!(flag::LEAVES_RING | flag::BELL_OWED), Ordering::SeqCst);
     note_ways(slot, conn);
     true
+}
+
+/// SeqCst: a thread that rings writes its own word before it reads the flags, and the thread that
+/// forbids bells reads that word after it has written them ([`cut_over::Bell`]).
+fn clear(slot: &Slot, bits: u32) -> bool {
+    slot.flags.fetch_and(!bits, Ordering::SeqCst) & bits != 0
+}
+
+/// As [`clear`].
+fn allow_bells(slot: &Slot) {
+    slot.flags.fetch_or(flag::SEND_SWITCHED, Ordering::SeqCst);
 }
 
 /// An urgent mark is a place in the ring, or in TCP: a direction that has marked a byte of
@@ -272,20 +282,23 @@ fn has_sent_urgently(conn: &Conn) -> bool {
 /// What the operator wishes, here and over there, and what the peer permits: to be called
 /// when there is a hint that it has changed.
 pub(crate) fn follow_wishes(slot: &Slot, conn: &Conn) {
-    let is_held = slot.held.load(Ordering::Relaxed) != 0;
     let mine = &conn.mine.sending;
-    let mut has_news = set(&mine.flags, said::WANTS_TCP, is_held);
-    let peer = conn.theirs.sending.flags.load(Ordering::Acquire);
-    let is_wanted = is_held || peer & said::WANTS_TCP != 0;
-    let is_blind = slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0;
-    set(&slot.flags, flag::TURN_WANTED, is_wanted && is_blind);
-    let followed = slot.followed.load(Ordering::Relaxed);
-    if followed > 0 && !way::is_ring(followed) && !is_held {
-        has_news |= conn.mine.receiving.permit.grant(followed + 1);
-    }
     let turns = mine.way.turns();
-    let leaves = way::is_ring(turns) && conn.theirs.receiving.permit.allows(turns + 1);
-    set(&slot.flags, flag::LEAVES_RING, leaves);
+    let peer = conn.theirs.sending.flags.load(Ordering::Acquire);
+    let wishes = cut_over::wishes(&Wished {
+        is_held: slot.held.load(Ordering::Relaxed) != 0,
+        peer_wants_tcp: peer & said::WANTS_TCP != 0,
+        takes_unasked: slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0,
+        followed: slot.followed.load(Ordering::Relaxed),
+        turns,
+        is_permitted: conn.theirs.receiving.permit.allows(turns + 1),
+    });
+    let mut has_news = set(&mine.flags, said::WANTS_TCP, wishes.says_tcp);
+    set(&slot.flags, flag::TURN_WANTED, wishes.wants_permit);
+    if let Some(turn) = wishes.grants {
+        has_news |= conn.mine.receiving.permit.grant(turn);
+    }
+    set(&slot.flags, flag::LEAVES_RING, wishes.leaves);
     if has_news {
         mine.closes.fetch_add(1, Ordering::Release);
     }
@@ -372,13 +385,6 @@ pub(crate) fn data_queued(slot: &Slot, conn: &Conn, file: File<'_>) -> usize {
     }
 }
 
-/// Where the next bytes of the program are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
-    Tcp,
-    Ring,
-}
-
 /// Where the next bytes of the program are, after following the turns of the peer that
 /// are due, and permitting the next. The caller holds the receive lock.
 #[cold]
@@ -390,16 +396,31 @@ pub(crate) fn settle(slot: &Slot, conn: &Conn, file: File<'_>) -> Source {
         if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
             return Source::Ring;
         }
-        skip_bells(slot, conn, file);
-        let (by_ring, turn) = (comes_by_ring(slot), peer_turn(slot, conn));
-        match turn {
-            Some(at) if by_ring && is_ring_empty(conn) => receive_from_tcp(slot, conn, at),
-            Some(at) if !by_ring && slot.tcp_consumed.load(Ordering::Relaxed) >= at => {
-                receive_from_ring(slot, conn);
+        wait::skip_bells_unless_asleep(slot, conn, file);
+        let turn = peer_turn(slot, conn);
+        let seen = Receiving {
+            consumed: slot.tcp_consumed.load(Ordering::Relaxed),
+            followed: slot.followed.load(Ordering::Relaxed),
+            turn,
+            is_ring_empty: is_ring_empty(conn),
+        };
+        match cut_over::follow(&seen) {
+            Follow::Reads(source) => return source,
+            Follow::Breaks => {
+                control::reset(slot, conn, &way::Lost);
+                return Source::Ring;
             }
-            _ if by_ring => return Source::Ring,
-            _ => return Source::Tcp,
+            Follow::IntoRing => {
+                slot.followed.fetch_add(1, Ordering::Relaxed);
+                slot.flags.fetch_or(flag::RECEIVE_SWITCHED, Ordering::Release);
+            }
+            Follow::IntoTcp { from } => {
+                slot.tcp_from.store(from, Ordering::Relaxed);
+                slot.followed.fetch_add(1, Ordering::Release);
+            }
         }
+        note_ways(slot, conn);
+        follow_wishes(slot, conn);
     }
 }
 
@@ -408,44 +429,44 @@ fn is_ring_empty(conn: &Conn) -> bool {
     conn.theirs.sending.producer.claim() == conn.mine.receiving.consumer.position()
 }
 
-/// All of the program's bytes were taken from TCP: the rest comes from the ring.
-fn receive_from_ring(slot: &Slot, conn: &Conn) {
-    slot.followed.fetch_add(1, Ordering::Relaxed);
-    slot.flags.fetch_or(flag::RECEIVE_SWITCHED, Ordering::Release);
-    note_ways(slot, conn);
-    follow_wishes(slot, conn);
-}
-
-/// All of the program's bytes were taken from the ring: the rest comes by TCP.
-fn receive_from_tcp(slot: &Slot, conn: &Conn, at: u64) {
-    if at < slot.tcp_consumed.load(Ordering::Relaxed) {
-        control::reset(slot, conn, &way::Lost);
-    }
-    slot.tcp_from.store(at, Ordering::Relaxed);
-    slot.followed.fetch_add(1, Ordering::Release);
-    note_ways(slot, conn);
-    follow_wishes(slot, conn);
-}
-
 /// Permits the peer to send by TCP, if nobody takes bytes from there as bells: from now on
 /// they are taken by the ledger. The caller holds the receive lock.
 fn permit_tcp(slot: &Slot, conn: &Conn, file: File<'_>) {
-    if !comes_by_ring(slot) || urgent::is_marked(conn) {
-        set(&slot.flags, flag::TURN_WANTED, false);
-        return;
+    let mut alone = None;
+    let mut permit = Permit::begin(slot.followed.load(Ordering::Relaxed), urgent::is_marked(conn));
+    loop {
+        let answer = match permit {
+            Permit::Drops => done(|| set(&slot.flags, flag::TURN_WANTED, false)),
+            Permit::Secludes => {
+                alone = wait::Alone::on_tcp(slot);
+                Answer::Is(alone.is_some())
+            }
+            Permit::Measures => Answer::Ledger(read_ledger(file)),
+            Permit::Counts { consumed } => done(|| {
+                let before = slot.tcp_consumed.swap(consumed, Ordering::Relaxed);
+                slot.tcp_bells.fetch_add(consumed.saturating_sub(before), Ordering::Relaxed);
+            }),
+            Permit::Asks => done(|| clear(slot, flag::RECEIVE_SWITCHED | flag::TURN_WANTED)),
+            Permit::Grants => done(|| {
+                let turn = slot.followed.load(Ordering::Relaxed) + 1;
+                conn.mine.receiving.permit.grant(turn);
+                conn.mine.sending.closes.fetch_add(1, Ordering::Release);
+            }),
+            Permit::Returns { .. } => done(|| alone.take()),
+            Permit::Permitted | Permit::Withheld => return,
+        };
+        permit = permit.answered(answer);
     }
-    let Some(_alone) = wait::Alone::on_tcp(slot) else { return };
-    let Some(reading) = read_ledger(file) else { return };
-    let consumed = reading.consumed();
-    let bells = consumed.saturating_sub(slot.tcp_consumed.swap(consumed, Ordering::Relaxed));
-    slot.tcp_bells.fetch_add(bells, Ordering::Relaxed);
-    slot.flags.fetch_and(!(flag::RECEIVE_SWITCHED | flag::TURN_WANTED), Ordering::SeqCst);
-    conn.mine.receiving.permit.grant(slot.followed.load(Ordering::Relaxed) + 1);
-    conn.mine.sending.closes.fetch_add(1, Ordering::Release);
+}
+
+/// Carries out what has no answer.
+pub(crate) fn done<T>(carry_out: impl FnOnce() -> T) -> Answer {
+    carry_out();
+    Answer::Done
 }
 
 /// Takes the bells at the front of the TCP queue out of it, and nothing else: looks first.
-/// The caller holds the receive lock.
+/// The caller holds the receive lock, and no other thread sleeps on the TCP socket.
 pub(crate) fn skip_bells(slot: &Slot, conn: &Conn, file: File<'_>) {
     let mut bytes = [0u8; 64];
     let may_have_bells = || {

@@ -17,6 +17,7 @@ use sidestep_device::state::{Slot, count};
 use sidestep_device::sys;
 use sidestep_device::way;
 use sidestep_proto::cursor::{self, Spans};
+use sidestep_proto::cut_over;
 
 /// Where bytes for a connection come from.
 #[derive(Clone, Copy)]
@@ -215,7 +216,7 @@ pub fn receive_into(sock: &Use, fd: i32, pipe: Pipe, len: usize) -> Answer {
 
 fn receive_part(slot: &Slot, conn: &Conn, file: File<'_>, pipe: i32, len: usize) -> Answer<Part> {
     let _receiving = Held::enter(&slot.receive_lock);
-    if switch::settle(slot, conn, file) == switch::Source::Tcp {
+    if switch::settle(slot, conn, file) == cut_over::Source::Tcp {
         return receive_tcp_part(slot, conn, file, pipe, len);
     }
     let consumer = conn.mine.receiving.consumer.position();
@@ -254,7 +255,7 @@ fn receive_tcp_part(
             wait::tcp_ended(slot, conn, file);
             return match control::end_of_input(slot, conn, file) {
                 Some(control::End::Reset(errno)) => Err(errno),
-                _ if switch::settle(slot, conn, file) == switch::Source::Ring => {
+                _ if switch::settle(slot, conn, file) == cut_over::Source::Ring => {
                     Ok(Part::SocketWaits)
                 }
                 // Also when the peer claims to have sent more by TCP than ever came.

@@ -38,6 +38,7 @@ use sidestep_device::state::{Counters, Slot, count, flag};
 use sidestep_device::sys::{self, Errno};
 use sidestep_proto::contention::{Company, Contention, DEAR_NS};
 use sidestep_proto::cursor;
+use sidestep_proto::cut_over::{Answer as Said, Bell};
 use sidestep_proto::governor::{Circumstances, Governor, NAP_NS, SpinPolicy, Step};
 use std::sync::OnceLock;
 
@@ -426,18 +427,24 @@ fn mark(slot: &Slot, conn: &Conn, channels: u32, cpu: u32) -> bool {
 /// If it does not, the bytes of the program that it carries wake as well.
 #[cold]
 pub(crate) fn ring(slot: &Slot, conn: &Conn, file: File<'_>) {
-    // Whoever takes our direction back to TCP waits until nobody is in here, and looks for
-    // bells that he owes: see `switch::leave_ring`.
-    let _ringing = Counted::new(&slot.bells);
-    let carries_bells = || slot.flags.load(Ordering::SeqCst) & flag::SEND_SWITCHED != 0;
-    if !carries_bells() {
-        slot.flags.fetch_or(flag::BELL_OWED, Ordering::SeqCst);
-        if !carries_bells() {
-            return;
-        }
+    let (mut bell, mut ringing) = (Bell::begin(), None);
+    loop {
+        let answer = match bell {
+            Bell::Begins => switch::done(|| ringing = Some(Counted::new(&slot.bells))),
+            Bell::Looks | Bell::LooksAgain => {
+                Said::Is(slot.flags.load(Ordering::SeqCst) & flag::SEND_SWITCHED != 0)
+            }
+            Bell::Owes => switch::done(|| slot.flags.fetch_or(flag::BELL_OWED, Ordering::SeqCst)),
+            Bell::Sends => switch::done(|| {
+                count(&slot.counters.wakeups, 1);
+                let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+                note_rung(slot, conn, file.send(&BELL, flags));
+            }),
+            Bell::Ends => switch::done(|| ringing.take()),
+            Bell::Over => return,
+        };
+        bell = bell.answered(answer);
     }
-    count(&slot.counters.wakeups, 1);
-    note_rung(slot, conn, file.send(&BELL, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL));
 }
 
 /// What a bell was answered with: an error of the connection is told to one call only, and
@@ -892,7 +899,8 @@ pub(crate) fn check_bells(slot: &Slot, conn: &Conn, file: File<'_>, bytes: &[u8]
 pub(crate) fn look_at_bells(slot: &Slot, conn: &Conn, file: File<'_>) {
     let are_bells = || slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0;
     if !are_bells() {
-        return skip_bells(slot, conn, file);
+        let _receiving = Held::enter(&slot.receive_lock);
+        return skip_bells_unless_asleep(slot, conn, file);
     }
     let mut bytes = [0u8; 64];
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
@@ -904,10 +912,19 @@ pub(crate) fn look_at_bells(slot: &Slot, conn: &Conn, file: File<'_>) {
     }
 }
 
-/// As [`switch::skip_bells`].
+/// As [`switch::skip_bells`], by the sleeper.
 fn skip_bells(slot: &Slot, conn: &Conn, file: File<'_>) {
     let _receiving = Held::enter(&slot.receive_lock);
     switch::skip_bells(slot, conn, file);
+}
+
+/// As [`switch::skip_bells`], by a thread that does not sleep. Bells are for the sleeper, if there is one: it
+/// would not be woken again for what they were rung for. It comes and takes them itself.
+/// The caller holds the receive lock.
+pub(crate) fn skip_bells_unless_asleep(slot: &Slot, conn: &Conn, file: File<'_>) {
+    if let Some(_alone) = Alone::on_tcp(slot) {
+        switch::skip_bells(slot, conn, file);
+    }
 }
 
 /// TCP has nothing more for us: the peer has closed, or shut down its sending side

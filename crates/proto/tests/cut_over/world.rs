@@ -1,0 +1,370 @@
+//! What two ends share and what the kernel has of them: words, a ring, a TCP stream.
+//!
+//! Only one direction carries data. Every look at a word and every change of one is a step of its
+//! own, so all orders of steps can happen that threads can have. Words are sequentially
+//! consistent here; that the orderings of the real ones are enough, loom checks beside them.
+
+use std::collections::VecDeque;
+
+use sidestep_proto::cut_over::{self, Answer, Bell, Enter, Leave, Permit, Wished};
+use sidestep_proto::ledger::Reading;
+
+/// A byte of the TCP stream or of the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Byte {
+    /// The program's, by its place in what it sends.
+    Data(u64),
+    Bell,
+}
+
+/// A mistake that is planted, to see that it is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Bells are allowed before the turn is published.
+    AllowsBellsBeforeTurning,
+    /// The thread that leaves the ring does not forbid bells.
+    LeavesWithoutForbiddingBells,
+    /// It does not look for threads that are about to ring.
+    OverlooksRingers,
+    /// It does not wake readers of what is in the ring.
+    LeavesReadersAsleep,
+    /// It forgets what is owed when it stays.
+    ForgetsDebts,
+    /// It leaves without the peer's permission.
+    LeavesUnpermitted,
+    /// It leaves in the middle of a send.
+    LeavesInTheMiddle,
+    /// The turn is published after bytes were sent by TCP.
+    TurnsTooLate,
+    /// A ringer that may not ring does not say so.
+    OwesNothing,
+    /// A ringer that has said so does not look again.
+    LooksOnce,
+    /// A thread enters the ring while another one sends by TCP.
+    OverlooksPlainSends,
+    /// A thread enters the ring again without the peer's permission.
+    EntersUnpermitted,
+    /// The receiver lets other threads sleep again before it asks of each byte.
+    ReturnsBeforeAsking,
+    /// It does not count the bells that were taken without asking.
+    LosesCount,
+    /// It permits the turn while a thread sleeps in the kernel.
+    PermitsBesideSleepers,
+    /// A thread takes bells while another one sleeps that waits for them.
+    TakesBellsOfSleepers,
+    /// It follows into TCP before the ring is empty.
+    LeavesBytesInTheRing,
+    /// It asks whether the ring is empty before it looks for the turn.
+    LooksAtTheRingFirst,
+    /// It looks for the turn before it looks at the queue.
+    LooksForTheTurnFirst,
+    /// It follows into the ring before TCP is read to the turn.
+    LeavesBytesInTcp,
+}
+
+pub(crate) const FAULTS: [Fault; 20] = [
+    Fault::AllowsBellsBeforeTurning,
+    Fault::LeavesWithoutForbiddingBells,
+    Fault::OverlooksRingers,
+    Fault::LeavesReadersAsleep,
+    Fault::ForgetsDebts,
+    Fault::LeavesUnpermitted,
+    Fault::LeavesInTheMiddle,
+    Fault::TurnsTooLate,
+    Fault::OwesNothing,
+    Fault::LooksOnce,
+    Fault::OverlooksPlainSends,
+    Fault::EntersUnpermitted,
+    Fault::ReturnsBeforeAsking,
+    Fault::LosesCount,
+    Fault::PermitsBesideSleepers,
+    Fault::TakesBellsOfSleepers,
+    Fault::LeavesBytesInTheRing,
+    Fault::LooksAtTheRingFirst,
+    Fault::LooksForTheTurnFirst,
+    Fault::LeavesBytesInTcp,
+];
+
+/// The sender's words: those that the peer sees, and its own.
+#[derive(Debug, Default)]
+pub(crate) struct Sender {
+    /// The turn that was taken last, and its offset.
+    pub(crate) turns: u32,
+    pub(crate) at: u64,
+    pub(crate) wants_tcp: bool,
+    pub(crate) is_held: bool,
+    pub(crate) may_ring: bool,
+    pub(crate) leaves: bool,
+    pub(crate) owes: bool,
+    pub(crate) ringers: u32,
+    pub(crate) plain_sends: u32,
+    pub(crate) unfinished: u32,
+    pub(crate) is_locked: bool,
+    /// The request for a bell that was answered last.
+    pub(crate) answered: u32,
+}
+
+/// The receiver's words: those that the peer sees, and its own.
+#[derive(Debug, Default)]
+pub(crate) struct Receiver {
+    pub(crate) permit: u32,
+    /// The number of a request for a bell; 0: none.
+    pub(crate) arm: u32,
+    pub(crate) arms: u32,
+    pub(crate) is_held: bool,
+    pub(crate) followed: u32,
+    pub(crate) consumed: u64,
+    pub(crate) from: u64,
+    pub(crate) takes_unasked: bool,
+    pub(crate) wants_permit: bool,
+    /// A thread sleeps in the kernel, or takes bytes of TCP for itself alone.
+    pub(crate) is_secluded: bool,
+    pub(crate) is_locked: bool,
+}
+
+/// The kernel's TCP stream from the sender to the receiver.
+#[derive(Debug, Default)]
+pub(crate) struct Stream {
+    sent: u64,
+    on_its_way: VecDeque<Byte>,
+    received: u64,
+    pub(crate) queue: VecDeque<Byte>,
+}
+
+impl Stream {
+    pub(crate) fn send(&mut self, byte: Byte) {
+        self.sent += 1;
+        self.on_its_way.push_back(byte);
+    }
+
+    /// The next byte arrives, if there is one.
+    pub(crate) fn deliver(&mut self) {
+        let Some(byte) = self.on_its_way.pop_front() else { return };
+        self.received += 1;
+        self.queue.push_back(byte);
+    }
+}
+
+/// All of it.
+#[derive(Debug, Default)]
+pub(crate) struct World {
+    pub(crate) sender: Sender,
+    pub(crate) receiver: Receiver,
+    pub(crate) tcp: Stream,
+    pub(crate) ring: VecDeque<Byte>,
+    pub(crate) fault: Option<Fault>,
+    /// Bytes that the sending program has begun to send, and those that have gone.
+    pub(crate) promised: u64,
+    pub(crate) gone: u64,
+    /// What the receiving program has got.
+    pub(crate) got: u64,
+    /// What came to pass, for what has gone wrong.
+    pub(crate) trace: Vec<String>,
+    /// Bytes of the program that were sent or received.
+    pub(crate) moved: u64,
+    pub(crate) turns_taken: u32,
+}
+
+impl World {
+    pub(crate) fn has(&self, fault: Fault) -> bool {
+        self.fault == Some(fault)
+    }
+
+    pub(crate) fn note(&mut self, what: impl Into<String>) {
+        self.trace.push(what.into());
+    }
+
+    /// The sending program's next byte goes.
+    pub(crate) fn next_byte(&mut self) -> Byte {
+        (self.gone, self.moved) = (self.gone + 1, self.moved + 1);
+        Byte::Data(self.gone - 1)
+    }
+
+    /// The receiving program gets a byte.
+    pub(crate) fn give(&mut self, byte: Byte) {
+        assert_eq!(byte, Byte::Data(self.got), "not the next byte of the program");
+        self.got += 1;
+        self.moved += 1;
+    }
+
+    /// The turn after those that the receiver has followed.
+    pub(crate) fn peer_turn(&self) -> Option<u64> {
+        match self.sender.turns - self.receiver.followed {
+            0 => None,
+            1 => Some(self.sender.at),
+            _ => panic!("a turn without permission"),
+        }
+    }
+
+    /// The kernel's counters at the sender.
+    fn sent(&self) -> Answer {
+        Answer::Ledger(Some(Reading { bytes_sent: self.tcp.sent, ..Reading::default() }))
+    }
+
+    /// Those at the receiver.
+    fn received(&self) -> Answer {
+        Answer::Ledger(Some(Reading {
+            bytes_received: self.tcp.received,
+            still_queued: self.tcp.queue.len() as u64,
+            ..Reading::default()
+        }))
+    }
+
+    fn turn(&mut self, turn: u32, at: u64) -> Answer {
+        (self.sender.turns, self.sender.at) = (turn, at);
+        self.turns_taken += 1;
+        Answer::Done
+    }
+
+    /// Carries out a state; `None`: it has ended.
+    pub(crate) fn enter(&mut self, state: Enter) -> Option<Answer> {
+        let answer = match state {
+            Enter::Measures { .. } => self.sent(),
+            Enter::Turns { turn, at } => self.turn(turn, at),
+            Enter::Opens => {
+                self.sender.may_ring = true;
+                Answer::Done
+            }
+            Enter::Entered | Enter::Stays => return None,
+        };
+        self.note(format!("enter {state:?}: {answer:?}"));
+        Some(answer)
+    }
+
+    /// The same, but for wakes and rings, which take several steps.
+    pub(crate) fn leave(&mut self, state: Leave) -> Option<Answer> {
+        let fault = self.fault;
+        let sender = &mut self.sender;
+        let answer = match state {
+            Leave::Wakes { .. } | Leave::Rings => Answer::Done,
+            Leave::Closes { .. } => {
+                sender.may_ring = fault == Some(Fault::LeavesWithoutForbiddingBells);
+                Answer::Done
+            }
+            Leave::Looks { .. } => {
+                Answer::Is(sender.ringers > 0 && fault != Some(Fault::OverlooksRingers))
+            }
+            Leave::Measures { .. } => self.sent(),
+            Leave::Turns { turn, at } => self.turn(turn, at),
+            Leave::Forgets => {
+                (sender.leaves, sender.owes) = (false, false);
+                Answer::Done
+            }
+            Leave::Reopens => {
+                sender.may_ring = true;
+                Answer::Done
+            }
+            Leave::Repays => {
+                let owes = core::mem::take(&mut sender.owes);
+                Answer::Is(owes && fault != Some(Fault::ForgetsDebts))
+            }
+            Leave::Left | Leave::Stays => return None,
+        };
+        self.note(format!("leave {state:?}: {answer:?}"));
+        Some(answer)
+    }
+
+    /// The same.
+    pub(crate) fn bell(&mut self, state: Bell) -> Option<Answer> {
+        let fault = self.fault;
+        let sender = &mut self.sender;
+        let answer = match state {
+            Bell::Begins => {
+                sender.ringers += 1;
+                Answer::Done
+            }
+            Bell::LooksAgain if fault == Some(Fault::LooksOnce) => Answer::Is(false),
+            Bell::Looks | Bell::LooksAgain => Answer::Is(sender.may_ring),
+            Bell::Owes => {
+                sender.owes = fault != Some(Fault::OwesNothing);
+                Answer::Done
+            }
+            Bell::Sends => {
+                self.tcp.send(Byte::Bell);
+                Answer::Done
+            }
+            Bell::Ends => {
+                sender.ringers -= 1;
+                Answer::Done
+            }
+            Bell::Over => return None,
+        };
+        self.note(format!("bell {state:?}: {answer:?}"));
+        Some(answer)
+    }
+
+    /// The same.
+    pub(crate) fn permit(&mut self, state: Permit) -> Option<Answer> {
+        let fault = self.fault;
+        let receiver = &mut self.receiver;
+        let answer = match state {
+            Permit::Drops => {
+                receiver.wants_permit = false;
+                Answer::Done
+            }
+            Permit::Secludes => {
+                let was = core::mem::replace(&mut receiver.is_secluded, true);
+                Answer::Is(!was || fault == Some(Fault::PermitsBesideSleepers))
+            }
+            Permit::Measures => self.received(),
+            Permit::Counts { consumed } => {
+                if fault != Some(Fault::LosesCount) {
+                    receiver.consumed = consumed;
+                }
+                Answer::Done
+            }
+            Permit::Asks => {
+                (receiver.takes_unasked, receiver.wants_permit) = (false, false);
+                Answer::Done
+            }
+            Permit::Grants => {
+                receiver.permit = receiver.followed + 1;
+                Answer::Done
+            }
+            Permit::Returns { .. } => {
+                receiver.is_secluded = false;
+                Answer::Done
+            }
+            Permit::Permitted | Permit::Withheld => return None,
+        };
+        self.note(format!("permit {state:?}: {answer:?}"));
+        Some(answer)
+    }
+
+    /// The sender follows what operators wish, and permits.
+    pub(crate) fn follow_wishes_sending(&mut self) {
+        let sender = &self.sender;
+        let wishes = cut_over::wishes(&Wished {
+            is_held: sender.is_held,
+            peer_wants_tcp: self.receiver.is_held,
+            takes_unasked: false,
+            followed: 0,
+            turns: sender.turns,
+            is_permitted: self.is_permitted(),
+        });
+        let is_hasty = self.has(Fault::LeavesUnpermitted) && wishes.says_tcp;
+        (self.sender.wants_tcp, self.sender.leaves) = (wishes.says_tcp, wishes.leaves || is_hasty);
+    }
+
+    /// The receiver does.
+    pub(crate) fn follow_wishes_receiving(&mut self) {
+        let receiver = &self.receiver;
+        let wishes = cut_over::wishes(&Wished {
+            is_held: receiver.is_held,
+            peer_wants_tcp: self.sender.wants_tcp,
+            takes_unasked: receiver.takes_unasked,
+            followed: receiver.followed,
+            turns: 0,
+            is_permitted: false,
+        });
+        self.receiver.wants_permit = wishes.wants_permit;
+        if let Some(turn) = wishes.grants {
+            self.receiver.permit = turn;
+        }
+    }
+
+    /// The peer permits the sender's next turn.
+    pub(crate) fn is_permitted(&self) -> bool {
+        self.receiver.permit == self.sender.turns + 1
+    }
+}
