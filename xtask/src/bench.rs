@@ -7,11 +7,13 @@
 //! default settings. Nothing here fails because of a number: numbers are for
 //! people, on a quiet machine.
 
+mod brokers;
 mod databases;
 mod files;
 mod hosts;
 mod lab;
 pub(crate) mod launch;
+mod maven;
 mod measure;
 mod namespaces;
 pub(crate) mod place;
@@ -25,7 +27,7 @@ use anyhow::{Result, bail, ensure};
 use clap::Args;
 
 use crate::debian;
-use lab::Lab;
+use lab::{Lab, Lacking};
 use launch::{LaunchOptions, Launcher, Transport};
 use measure::{Noise, Verdict};
 use report::{Measured, Pair};
@@ -88,6 +90,9 @@ pub(crate) fn run(options: &BenchOptions) -> Result<()> {
         for workload in &chosen {
             match measure(&lab, workload, *neighbours, options.pairs) {
                 Ok(measured) => rows.extend(measured),
+                Err(error) if error.is::<Lacking>() => {
+                    report::print_remark(workload.name, &format!("skipped: {error:#}"));
+                }
                 Err(error) => {
                     report::print_remark(workload.name, &format!("FAILED: {error:#}"));
                     failed.push(workload.name);
@@ -149,12 +154,13 @@ fn measure(lab: &Lab, workload: &Workload, neighbours: usize, pairs: u32) -> Res
     let promised = |row: &Row| if neighbours == 0 { *row } else { row.beside_neighbours() };
     let unmeasured = |row| Measured { row: promised(row), neighbours, pairs: Vec::new() };
     let mut measured: Vec<Measured> = workload.rows.iter().map(unmeasured).collect();
-    let _loops = lab.loops(neighbours)?;
+    lab.surround(neighbours)?;
     match workload.sampling {
         Sampling::Runs(run) => interleave(lab, run, pairs, &mut measured)?,
         Sampling::ManyRuns(run) => interleave(lab, run, pairs * MANY, &mut measured)?,
         Sampling::Pairs(take) => measured[0].pairs = take(lab, pairs)?,
     }
+    lab.surround(0)?;
     measured.iter().for_each(Measured::print);
     Ok(measured)
 }

@@ -73,6 +73,7 @@ fn command_of(package: &str) -> &str {
         "mariadb-client" => "mariadb",
         "mariadb-server" => "mariadbd",
         "liburing-dev" => "/usr/include/liburing.h",
+        "maven" => "mvn",
         "mosquitto-clients" => "mosquitto_pub",
         "musl-tools" => "musl-gcc",
         "netcat-openbsd" => "nc.openbsd",

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 use std::fs;
 use std::mem::MaybeUninit;
 use std::os::unix::fs::chown;
@@ -11,11 +12,13 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
 
 use super::hosts::Grounds;
 use super::launch::{self, Launcher, Program, Transport};
 use super::namespaces::Networks;
+use super::place;
 use crate::user;
 
 /// How long one run may take beyond the time it measures.
@@ -36,6 +39,18 @@ pub(crate) struct Lab {
     pub(super) redis_rates: RefCell<HashMap<(bool, u32), f64>>,
     pub(super) networks: Networks,
     pub(super) hosts: Grounds,
+    /// Programs that compute beside the measured ones.
+    loops: RefCell<Vec<Program>>,
+}
+
+/// Why a workload cannot be run here: no fault of a program, so it is skipped.
+#[derive(Debug)]
+pub(super) struct Lacking;
+
+impl fmt::Display for Lacking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("what it takes cannot be had here")
+    }
 }
 
 /// What a client said, and what it cost to all programs together.
@@ -63,12 +78,30 @@ impl Lab {
     pub(super) fn new(launcher: Launcher, seconds: f64, scratch: PathBuf) -> Self {
         let (notes, redis_rates) = (RefCell::default(), RefCell::default());
         let (networks, hosts) = (Networks::default(), Grounds::default());
-        Self { launcher, seconds, scratch, notes, redis_rates, networks, hosts }
+        let loops = RefCell::default();
+        Self { launcher, seconds, scratch, notes, redis_rates, networks, hosts, loops }
     }
 
-    /// So many programs that compute, until they are dropped.
-    pub(super) fn loops(&self, count: usize) -> Result<Vec<Program>> {
-        (0..count).map(|_| Program::endless_loop(&self.scratch)).collect()
+    /// Sees to it that exactly so many endless loops compute beside what runs from now on.
+    pub(super) fn surround(&self, count: usize) -> Result<()> {
+        let mut loops = self.loops.borrow_mut();
+        loops.clear();
+        for _ in 0..count {
+            loops.push(Program::endless_loop(&self.scratch)?);
+        }
+        Ok(())
+    }
+
+    /// Lets the endless loops rest while `prepare` does what is not measured and takes seconds of CPU time.
+    pub(super) fn in_peace<T>(&self, prepare: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.signal_loops(libc::SIGSTOP)?;
+        let prepared = prepare();
+        self.signal_loops(libc::SIGCONT)?;
+        prepared
+    }
+
+    fn signal_loops(&self, number: libc::c_int) -> Result<()> {
+        self.loops.borrow().iter().try_for_each(|it| launch::signal(it.pid(), number))
     }
 
     /// Starts a server and waits until it listens.
@@ -132,6 +165,34 @@ impl Lab {
         fs::create_dir_all(dir)?;
         fs::write(&file, content).with_context(|| format!("writing {}", file.display()))?;
         Ok(self.path(name))
+    }
+
+    /// A source file of `bench/` that needs no compiling before.
+    pub(super) fn source(&self, name: &str) -> Result<String> {
+        Ok(place::repo_root()?.join("bench").join(name).display().to_string())
+    }
+
+    /// Notes how many connections of a client go through shared memory, and why the others do not:
+    /// those that stayed on TCP would make a row that says nothing.
+    pub(super) fn note_connections(&self, what: &str, pid: u32) -> Result<()> {
+        let Some(sidestep) = self.launcher.observer() else {
+            return Ok(());
+        };
+        let mut command = Command::new(sidestep);
+        command.args(["ss", "--json"]);
+        let table: Value = serde_json::from_str(&launch::run(command, RUN_PATIENCE)?)?;
+        let Some(rows) = table.as_array() else { bail!("`sidestep ss --json` printed no array") };
+        let ours: Vec<&Value> = rows.iter().filter(|row| row["pid"] == pid).collect();
+        let (moved, stayed): (Vec<_>, Vec<_>) = ours.iter().partition(|row| row["mode"] == "SMC-D");
+        let mut note = format!("{what}: {} of {} connections were SMC-D", moved.len(), ours.len());
+        let reason =
+            |row: &&Value| row["reason"]["text"].as_str().unwrap_or("undecided").to_owned();
+        for reason in stayed.into_iter().map(reason).collect::<BTreeSet<_>>() {
+            note.push_str("; on TCP: ");
+            note.push_str(&reason);
+        }
+        self.note(note);
+        Ok(())
     }
 
     pub(super) fn note(&self, text: String) {

@@ -6,14 +6,14 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::lab::{Lab, RUN_PATIENCE};
 use super::launch::{self, Dialogue, Transport};
 use super::measure::{Bound, Compare};
 use super::report::Pair;
-use super::{databases, files, hosts, namespaces, web};
+use super::{brokers, databases, files, hosts, namespaces, web};
 use crate::cpus;
 
 /// One line of the table: a promise and how it is judged.
@@ -215,6 +215,26 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         sampling: Sampling::Runs(|lab, transport| {
             Ok(databases::pgbench(lab, transport, 50)?.into())
         }),
+    },
+    Workload {
+        name: "rabbitmq",
+        packages: &["rabbitmq-server", "openjdk-17-jdk-headless", "maven"],
+        rows: &[
+            Row::ratio("RabbitMQ 1 KB, confirmed", "msg/s", Compare::SmcOverTcp, 1.0, 1.3),
+            Row::part("  CPU/message, all programs", "µs", 1.0, 0.8),
+            Row::ratio("RabbitMQ 32 KB, confirmed", "msg/s", Compare::SmcOverTcp, 1.0, 1.3),
+            Row::part("  CPU/message, all programs", "µs", 1.0, 0.8),
+        ],
+        sampling: Sampling::Runs(brokers::rabbitmq),
+    },
+    Workload {
+        name: "artemis",
+        packages: &["openjdk-17-jdk-headless", "maven"],
+        rows: &[
+            Row::ratio("Artemis 2 KB, 6 requesters", "req/s", Compare::SmcOverTcp, 1.0, 1.3),
+            Row::part("  CPU/request, all programs", "µs", 1.0, 0.8),
+        ],
+        sampling: Sampling::Runs(brokers::artemis),
     },
     Workload {
         name: "scp",
@@ -579,7 +599,8 @@ fn idle(lab: &Lab, transport: Transport) -> Result<Vec<f64>> {
     let mut dialogue = Dialogue::start(command)?;
     let report: Value = serde_json::from_str(&dialogue.await_line("{", RUN_PATIENCE)?)?;
     if transport == Transport::Smc {
-        note_proof(lab, &report)?;
+        // Memory of connections that stayed TCP would look splendid.
+        lab.note_connections("idle", number(&report, "/client/pid")? as u32)?;
     }
     dialogue.finish(RUN_PATIENCE)?;
 
@@ -603,23 +624,6 @@ fn resident_kb(report: &Value) -> Result<f64> {
     };
     let private = both("pss_anon_kb")? + both("pss_file_kb")?;
     Ok(private + both("pss_shmem_kb")?.max(number(report, "/shmem_growth_kb")?))
-}
-
-/// Memory of connections that stayed TCP would look splendid: says how many
-/// did not.
-fn note_proof(lab: &Lab, report: &Value) -> Result<()> {
-    let Some(sidestep) = lab.launcher.observer() else {
-        return Ok(());
-    };
-    let mut command = Command::new(sidestep);
-    command.args(["ss", "--json"]);
-    let table: Value = serde_json::from_str(&launch::run(command, RUN_PATIENCE)?)?;
-    let Some(rows) = table.as_array() else { bail!("`sidestep ss --json` printed no array") };
-    let pid = report.pointer("/client/pid");
-    let ours = rows.iter().filter(|row| row.get("pid") == pid);
-    let smc = ours.filter(|row| row["mode"] == "SMC-D").count();
-    lab.note(format!("idle: {smc} of {} connections were SMC-D", report["connections"]));
-    Ok(())
 }
 
 fn number(report: &Value, pointer: &str) -> Result<f64> {
