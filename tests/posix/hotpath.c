@@ -90,6 +90,15 @@ static long others(long one, long two)
     return sum;
 }
 
+static long of_number(long number)
+{
+    const struct tally *tally = shared_scratch();
+    for (long kind = 0; kind < tally->kinds; kind++)
+        if (tally->of[kind].number == number)
+            return tally->of[kind].count;
+    return 0;
+}
+
 static long total(void)
 {
     return ((const struct tally *)shared_scratch())->total;
@@ -292,6 +301,21 @@ static void task_poll(struct pair *p)
     }
 }
 
+/* A poll that has to wait for one connection sleeps on its ring first, and then on TCP. */
+static void task_poll_sleeps(struct pair *p)
+{
+    struct pollfd entry = {.fd = p->self.fd, .events = POLLIN};
+    uint64_t start = now_ms();
+    mark(BEGIN);
+    CHECK_EQ(poll(&entry, 1, 50), 0);
+    mark(END);
+    CHECK_BETWEEN(now_ms() - start, 50, 10000);
+    if (is_moved(p->self.fd))
+        CHECK_BETWEEN(of_number(SYS_futex), 1, 50);
+    else
+        CHECK_EQ(total(), 1);
+}
+
 #define TRACED(name) \
     static void test_##name(struct pair *p) { (void)p; in_a_traced_child(task_##name); }
 
@@ -302,6 +326,7 @@ TRACED(empty)
 TRACED(epoll)
 TRACED(epoll_changes)
 TRACED(poll)
+TRACED(poll_sleeps)
 
 static const struct test tests[] = {
     {"blocking", test_blocking, ALONE},
@@ -311,6 +336,7 @@ static const struct test tests[] = {
     {"epoll", test_epoll, ALONE},
     {"epoll_changes", test_epoll_changes, ALONE},
     {"poll", test_poll, ALONE},
+    {"poll_sleeps", test_poll_sleeps, ALONE},
 };
 
 int main(int argc, char **argv)

@@ -409,7 +409,41 @@ struct sleeper {
     pthread_t thread;
     int fd;
     volatile pid_t id; /* 0: not yet at its call */
+    volatile bool has_returned;
 };
+
+/* A handler ends the sleep, though it says SA_RESTART; what comes then wakes the next one. A
+ * signal may come before the call sleeps, so it comes again until the call has returned. */
+static void *interrupt_sleeper(void *argument)
+{
+    struct sleeper *sleeper = argument;
+    await_asleep(sleeper->id);
+    while (!sleeper->has_returned) {
+        CHECK_EQ(pthread_kill(sleeper->thread, SIGUSR1), 0);
+        sleep_ms(1);
+    }
+    return NULL;
+}
+
+static void a_signal_ends_the_sleep(struct pair *p)
+{
+    pthread_t thread;
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    CHECK_EQ(sigaction(SIGUSR1, &action, NULL), 0);
+    for (int i = 0; i < 20; i++) {
+        struct sleeper self = {.thread = pthread_self(), .fd = p->self.fd, .id = thread_id()};
+        struct pollfd entry = {p->self.fd, POLLIN, 0};
+        signals = 0;
+        CHECK_EQ(pthread_create(&thread, NULL, interrupt_sleeper, &self), 0);
+        CHECK_ERRNO(poll(&entry, 1, HANG_MS), EINTR);
+        self.has_returned = true;
+        CHECK(signals > 0);
+        pthread_join(thread, NULL);
+        peer_do(p, do_send, 1, 0);
+        CHECK_EQ(poll(&entry, 1, HANG_MS), 1);
+        CHECK_EQ(do_recv(&p->self, 1, 0), 1);
+    }
+}
 
 static void *poll_sleeper(void *argument)
 {
@@ -534,6 +568,7 @@ static const struct test tests[] = {
     {"mask_is_atomic", mask_is_atomic, 0},
     {"many_sockets", many_sockets, ALONE},
     {"two_sleepers", two_sleepers, SLOW},
+    {"a_signal_ends_the_sleep", a_signal_ends_the_sleep, 0},
     {"polls_while_another_thread_sends", polls_while_another_thread_sends, 0},
     {"selects_while_another_thread_sends", selects_while_another_thread_sends, 0},
     {"wakes_for_the_connection", wakes_for_the_connection, ALONE},

@@ -4,7 +4,8 @@
 //! tell, the kernel is still asked about the rest, without waiting, so that the
 //! answer is complete. Else every connection in shared memory is *armed*: its peer
 //! then sends one byte on the TCP connection when there is news, and the real
-//! `ppoll` on the very descriptors wakes.
+//! `ppoll` on the very descriptors wakes. A poll for one connection to read from
+//! naps on the ring's futex before, as a reader does.
 //!
 //! A connection that is still undecided may move while a thread sleeps here, by another
 //! thread's call. So the sleeper is counted before ([`wait::ask_for_readers_once_moved`]), and the end that
@@ -102,16 +103,24 @@ pub unsafe fn poll(
         if busy.as_ref().is_some_and(|sock| !sock.poll_streak.is_look_due()) {
             return Ok(ours);
         }
-        let left = match deadline {
+        let left = || match deadline {
             _ if ours > 0 => Some(Duration::ZERO),
             Some(at) => Some(Duration::from_nanos(at.saturating_sub(sys::now_ns()))),
             None => None,
         };
-        let waits = left != Some(Duration::ZERO);
+        let waits = left() != Some(Duration::ZERO);
         if waits && linger(entries) {
             continue;
         }
-        let nap = [nap(entries), left].into_iter().flatten().min();
+        if waits && sigmask.is_null() {
+            match doze(entries, left()) {
+                Ok(true) => continue,
+                Ok(false) => {}
+                // As in the kernel: what there is to tell goes before the signal.
+                Err(errno) => return Some(look(entries)).filter(|ours| *ours > 0).ok_or(errno),
+            }
+        }
+        let nap = [nap(entries), left()].into_iter().flatten().min();
         // SAFETY: the caller's promise.
         let count = unsafe { ask_kernel(entries, nap, sigmask, ours == 0) }?;
         if let Some(sock) = busy {
@@ -188,6 +197,19 @@ fn nap(entries: &[libc::pollfd]) -> Option<Duration> {
     let is_undecided = |fd| descriptors::object(fd).is_some_and(|sock| is_undecided(&sock));
     let has_rings = |entry: &libc::pollfd| concerns(entry.fd) && !is_undecided(entry.fd);
     entries.iter().any(has_rings).then_some(wait::QUEUE_NAP)
+}
+
+/// A poll for something to read on one connection, and nothing else, begins like a reader's sleep: the
+/// ring's futex costs both sides less than a bell. True: something has happened.
+fn doze(entries: &[libc::pollfd], left: Option<Duration>) -> Result<bool, Errno> {
+    const READS: i16 = libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP;
+    let [entry] = entries else { return Ok(false) };
+    if entry.events & libc::POLLIN == 0 || entry.events & !READS != 0 {
+        return Ok(false);
+    }
+    let Some((sock, slot, conn)) = connection(entry.fd) else { return Ok(false) };
+    let ready = || mask_now(&sock, slot, &conn, entry) != 0;
+    wait::nap_in_poll(&sock, slot, &conn, left, ready)
 }
 
 /// Writes what the rings say into `revents`; returns how many have something.

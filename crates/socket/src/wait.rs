@@ -10,7 +10,8 @@
 //! * Before that it *naps*: on the futex in the peer's producer cursor, for some
 //!   milliseconds at most ([`NAP_NS`]). Then data wake it for half of what the byte
 //!   through TCP costs both sides, and signals act as in `recv`. Of all else it
-//!   learns when the nap is over. A reader whose data take longer does not nap.
+//!   learns when the nap is over. A reader whose data take longer does not nap. A `poll` for something to
+//!   read on one connection is such a reader ([`nap_in_poll`]): so Java's blocking sockets wait.
 //! * A writer whose ring is full sleeps on the futex in the peer's consumer cursor
 //!   ([`writable`]), and looks at the TCP connection every [`WRITER_NAP`].
 //!
@@ -541,9 +542,15 @@ pub(crate) fn readable(
             false => Ok(()),
         };
     };
-    if naps && (nap(sock, slot, conn, (file, deadline), has_part, &ready)? || !sock.may_sleep(file))
-    {
-        return Ok(());
+    if naps {
+        let limit = match deadline {
+            Some(at) => Some(at.saturating_sub(sys::now_ns())),
+            None => sock.receive_time_out.get(file, libc::SO_RCVTIMEO),
+        };
+        let ends = has_part || limit.is_some();
+        if nap(sock, slot, conn, limit, ends, &ready)? || !sock.may_sleep(file) {
+            return Ok(());
+        }
     }
     let deadline = if naps { patience.deadline(file) } else { deadline };
     let _armed = ReadArmed::ask(slot, conn);
@@ -571,20 +578,38 @@ fn may_nap(sock: &Sock, slot: &Slot) -> bool {
     may
 }
 
-/// The sleeper sleeps on the futex in the peer's producer cursor, not for long. True: it was
+/// A `poll` that waits for something to read on this connection alone, and for `limit` at most,
+/// naps as a reader does. False: it has not, or nothing ended the nap.
+///
+/// # Errors
+/// `EINTR` when a handler ran, whatever it says of restarting.
+pub(crate) fn nap_in_poll(
+    sock: &Sock,
+    slot: &Slot,
+    conn: &Conn,
+    limit: Option<Duration>,
+    ready: impl Fn() -> bool,
+) -> Answer<bool> {
+    if !may_nap(sock, slot) {
+        return Ok(false);
+    }
+    // Another thread that reads here may be asleep: then the kernel's poll it is.
+    let Some(_sleeper) = Sleeper::become_it(slot) else { return Ok(false) };
+    count(&slot.counters.parks, 1);
+    nap(sock, slot, conn, limit.map(|time| time.as_nanos() as u64), true, &ready)
+}
+
+/// The sleeper sleeps on the futex in the peer's producer cursor, for `limit` nanoseconds at most and never
+/// for long. `ends`: a signal ends it, whatever its handler says of restarting. True: it was
 /// woken, and there is something to look at.
 fn nap(
     sock: &Sock,
     slot: &Slot,
     conn: &Conn,
-    (file, deadline): (File<'_>, Option<u64>),
-    has_part: bool,
+    limit: Option<u64>,
+    ends: bool,
     ready: &impl Fn() -> bool,
 ) -> Answer<bool> {
-    let limit = match deadline {
-        Some(at) => Some(at.saturating_sub(sys::now_ns())),
-        None => sock.receive_time_out.get(file, libc::SO_RCVTIMEO),
-    };
     let time = Duration::from_nanos(limit.unwrap_or(NAP_NS).min(NAP_NS));
     let _armed = NapArmed::ask(slot, conn);
     let word = low_half(&conn.theirs.sending.producer);
@@ -593,7 +618,7 @@ fn nap(
     if ready() {
         return Ok(true);
     }
-    let slept = match has_part || limit.is_some() {
+    let slept = match ends {
         true => sys::futex_wait(word, seen, Some(time)),
         false => restarting_nap(word, seen, time),
     };
