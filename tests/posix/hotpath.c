@@ -281,6 +281,41 @@ static void task_epoll_changes(struct pair *p)
     close(set);
 }
 
+struct set_sleeper {
+    int set;
+    volatile pid_t id; /* 0 until it runs */
+};
+
+static void *sleep_in_set(void *argument)
+{
+    struct set_sleeper *sleeper = argument;
+    struct epoll_event event;
+    sleeper->id = thread_id();
+    CHECK_EQ(epoll_wait(sleeper->set, &event, 1, 60000), 1);
+    CHECK_EQ(event.events, EPOLLIN);
+    return NULL;
+}
+
+/* As Erlang does after each report, while another of its threads sleeps in the set: nothing is
+ * there, so nobody is woken. What comes then wakes the sleeper. */
+static void task_epoll_rearms(struct pair *p)
+{
+    pthread_t thread;
+    struct set_sleeper sleeper = {.set = epoll_create1(EPOLL_CLOEXEC)};
+    struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT, .data.u64 = WORD};
+    CHECK_EQ(epoll_add(sleeper.set, p->self.fd, event.events, WORD), 0);
+    CHECK_EQ(pthread_create(&thread, NULL, sleep_in_set, &sleeper), 0);
+    while (sleeper.id == 0)
+        sleep_ms(1);
+    await_asleep(sleeper.id);
+    COUNTED(p, ROUNDS, for (int n = 0; n < ROUNDS; n++)
+        CHECK_EQ(epoll_ctl(sleeper.set, EPOLL_CTL_MOD, p->self.fd, &event), 0));
+    CHECK_EQ(send(p->peer.fd, bytes, 1, 0), 1);
+    pthread_join(thread, NULL);
+    CHECK_EQ(recv(p->self.fd, bytes, 1, 0), 1);
+    close(sleeper.set);
+}
+
 /* What lies in other descriptors is asked of the kernel each time at most. */
 static void task_poll(struct pair *p)
 {
@@ -325,6 +360,7 @@ TRACED(stream)
 TRACED(empty)
 TRACED(epoll)
 TRACED(epoll_changes)
+TRACED(epoll_rearms)
 TRACED(poll)
 TRACED(poll_sleeps)
 
@@ -335,6 +371,7 @@ static const struct test tests[] = {
     {"empty", test_empty, ALONE},
     {"epoll", test_epoll, ALONE},
     {"epoll_changes", test_epoll_changes, ALONE},
+    {"epoll_rearms", test_epoll_rearms, ALONE},
     {"poll", test_poll, ALONE},
     {"poll_sleeps", test_poll_sleeps, ALONE},
 };

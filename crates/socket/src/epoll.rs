@@ -822,8 +822,19 @@ impl Registration {
         self.state.fetch_and(!DISABLED, Ordering::Relaxed);
         self.state.fetch_or(FRESH, Ordering::Relaxed);
         if self.is_tagged() {
-            set.queue_and_wake(self);
+            set.queue_if_worth_it(self);
         }
+    }
+
+    /// Whether a look at it would find something to report, or has something to do.
+    fn is_worth_a_look(&self, set: &Set) -> bool {
+        let events = self.events.load(Ordering::Relaxed);
+        // The look asks the peer for room, or the sleep for a bell on TCP.
+        let asks = events & mask::OUT != 0 || self.unreached.load(Ordering::Relaxed);
+        let Some(sock) = self.sock().filter(|_| !asks && set.is_at_home()) else { return true };
+        let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return true };
+        let interest = interest_of(events);
+        readiness::mask_of(slot, &conn, self.file(sock), interest) & interest != 0
     }
 
     /// `epoll_ctl` with what the program wishes, and our tag in the place of its data.
@@ -1331,8 +1342,30 @@ impl Set {
             let _held = Held::enter(self.lock.get());
             self.push(registration);
         }
+        self.wake();
+    }
+
+    /// Wakes a thread that sleeps, for what is on the ready list.
+    fn wake(&self) {
         if self.sleepers.load(Ordering::SeqCst) != 0 {
             let _ = sys::ring_eventfd(self.bell.load(Ordering::Relaxed));
+        }
+    }
+
+    /// The program has changed what a registration is told of. If nothing of it is there, it need not be
+    /// looked at, and a thread that sleeps sleeps on: who reports later news does so under the lock, and
+    /// sees the change; news from before are seen here.
+    fn queue_if_worth_it(&'static self, registration: &'static Registration) {
+        let is_worth_it = {
+            let _held = Held::enter(self.lock.get());
+            let is_worth_it = registration.is_worth_a_look(self);
+            if is_worth_it {
+                self.push(registration);
+            }
+            is_worth_it
+        };
+        if is_worth_it {
+            self.wake();
         }
     }
 
