@@ -14,7 +14,10 @@ use super::launch::{self, Dialogue, Program, Transport};
 use super::maven::Artifact;
 
 /// Lines until the programs are warm, endless loops at rest.
-const WARM_UP_LINES: u32 = 4;
+const RABBITMQ_WARM_UP: u32 = 4;
+
+/// Broker and clients are Java programs: after four seconds they have less than half of their rate.
+const ARTEMIS_WARM_UP: u32 = 20;
 
 /// Lines until the programs have got used to the endless loops.
 const SETTLING_LINES: u32 = 1;
@@ -44,7 +47,14 @@ pub(super) fn rabbitmq(lab: &Lab, transport: Transport) -> Result<Vec<f64>> {
         let what = ["--size", length, "--confirm", "1"];
         let client = lab.command(transport, &[&words[..], &who, &what].concat())?;
         let name = format!("rabbitmq, {length} B");
-        numbers.extend(Vec::from(loaded(lab, transport, &name, client, &broker.server)?));
+        numbers.extend(Vec::from(loaded(
+            lab,
+            transport,
+            &name,
+            RABBITMQ_WARM_UP,
+            client,
+            &broker.server,
+        )?));
         broker.server.must_be_alive()?;
     }
     Ok(numbers)
@@ -118,7 +128,7 @@ pub(super) fn artemis(lab: &Lab, transport: Transport) -> Result<Vec<f64>> {
 
     let requesters = lab.source("ArtemisRequesters.java")?;
     let client = lab.command(transport, &["java", "-cp", &client_path, &requesters, &text])?;
-    let load = loaded(lab, transport, "artemis", client, &broker)?;
+    let load = loaded(lab, transport, "artemis", ARTEMIS_WARM_UP, client, &broker)?;
     broker.must_be_alive()?;
     Ok(load.into())
 }
@@ -130,11 +140,12 @@ fn loaded(
     lab: &Lab,
     transport: Transport,
     name: &str,
+    warm_up: u32,
     client: Command,
     broker: &Program,
 ) -> Result<Load> {
     let mut client = Dialogue::start(client)?;
-    lab.in_peace(|| pass_over(&mut client, WARM_UP_LINES))?;
+    lab.in_peace(|| pass_over(&mut client, warm_up))?;
     let mut last = pass_over(&mut client, SETTLING_LINES)?;
 
     let begun = last.time_s;
