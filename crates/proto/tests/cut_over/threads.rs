@@ -71,11 +71,12 @@ impl Future for Step {
     }
 }
 
-/// Plays a world by its seed: the sender's program sends `bytes` bytes.
+/// Plays a world by its seed: the sender's program sends `bytes` bytes. `is_traced`: writes down what comes to
+/// pass, and prints the end of that if the world goes wrong.
 ///
 /// **Panics**: a byte is lost, doubled or out of order, or threads hang.
-pub(crate) fn play(seed: u64, bytes: u64, fault: Option<Fault>) -> World {
-    let world = World { fault, ..World::default() };
+pub(crate) fn play(seed: u64, bytes: u64, fault: Option<Fault>, is_traced: bool) -> World {
+    let world = World { fault, trace: is_traced.then(Vec::new), ..World::default() };
     let mut random = StdRng::seed_from_u64(seed);
     let habits = Habits::of(&mut random);
     let (world, random) = (Rc::new(RefCell::new(world)), Rc::new(RefCell::new(random)));
@@ -129,11 +130,11 @@ fn tell_if_wrong(table: &Table) -> impl Drop + use<> {
     impl Drop for Told {
         fn drop(&mut self) {
             if std::thread::panicking()
-                && let Ok(world) = self.0.try_borrow()
-                && world.fault.is_none()
+                && let Ok(mut world) = self.0.try_borrow_mut()
+                && let Some(trace) = world.trace.take()
             {
-                let from = world.trace.len().saturating_sub(40);
-                eprintln!("{}\n{world:#?}", world.trace[from..].join("\n"));
+                let from = trace.len().saturating_sub(60);
+                eprintln!("{}\n{world:#?}", trace[from..].join("\n"));
             }
         }
     }
@@ -480,7 +481,7 @@ impl Table {
                 }
             }
             world.follow_wishes_receiving();
-            world.note(format!("receiver follows {follow:?}"));
+            world.note(|| format!("receiver follows {follow:?}"));
         }
     }
 
@@ -609,7 +610,7 @@ impl Table {
                 0 => world.sender.is_held = holds,
                 _ => world.receiver.is_held = holds,
             }
-            world.trace.push(format!("operator: {holds}"));
+            world.note(|| format!("operator: {holds}"));
         }
         let mut world = self.change();
         (world.sender.is_held, world.receiver.is_held) = (false, false);
