@@ -693,8 +693,8 @@ impl Visit {
 
 impl Drop for Visit {
     fn drop(&mut self) {
-        // SAFETY: what `header` and `slot` lend lives no longer than the visit, and nobody else
-        // has this mapping.
+        // SAFETY: what `header` and `slot` lend lives no longer than the visit, which alone has
+        // this mapping.
         unsafe { self.0.unmap() }
     }
 }

@@ -40,13 +40,6 @@ impl core::fmt::Display for Lost {
     }
 }
 
-/// Whether after so many turns bytes go through the ring.
-#[inline]
-#[must_use]
-pub fn is_ring(turns: u32) -> bool {
-    !turns.is_multiple_of(2)
-}
-
 impl Way {
     /// By TCP, from the start. Zeroed memory is the same.
     #[cfg(test)]
@@ -132,11 +125,9 @@ mod tests {
         let way = Way::new();
         assert_eq!(way.next(0), Ok(None));
         way.turn(1, 70);
-        assert!(is_ring(way.turns()));
         assert_eq!(way.next(0), Ok(Some(70)));
         assert_eq!(way.next(1), Ok(None));
         way.turn(2, 90);
-        assert!(!is_ring(way.turns()));
         assert_eq!((way.next(1), way.next(0)), (Ok(Some(90)), Err(Lost)));
         assert_eq!(way.next(3), Err(Lost), "fewer than were followed");
     }

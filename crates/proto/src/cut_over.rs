@@ -27,7 +27,7 @@
 //! | `answered` | an event: what was seen |
 //! | [`follow`], [`wishes`] | queries, without a state of their own |
 
-use crate::ledger::Reading;
+use crate::ledger::{self, Parts, Reading};
 
 /// What was seen when a state was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -368,6 +368,30 @@ pub const fn follow(seen: &Receiving) -> Follow {
         (true, _) => Follow::Reads(Source::Ring),
         (false, Some(at)) if seen.consumed >= at => Follow::IntoRing,
         (false, _) => Follow::Reads(Source::Tcp),
+    }
+}
+
+/// What the receiver knows of its TCP queue. The turn is asked for after bytes of the queue were
+/// seen, so no later turn is about one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// Bytes of the TCP stream that were taken.
+    pub consumed: u64,
+    /// Turns of the peer that were followed.
+    pub followed: u32,
+    /// Where the data began, if the direction goes by TCP.
+    pub from: u64,
+    /// The offset of the turn after those that were followed, if the peer has taken it.
+    pub turn: Option<u64>,
+}
+
+/// What `n` bytes at the front of the queue are.
+#[must_use]
+pub fn parts(n: u64, queue: &Queue) -> Parts {
+    match (is_ring(queue.followed), queue.turn) {
+        (true, None) => Parts { bells: n, data: 0 },
+        (true, Some(from)) => ledger::parts(queue.consumed, n, from, None),
+        (false, until) => ledger::parts(queue.consumed, n, queue.from, until),
     }
 }
 

@@ -28,9 +28,8 @@ use sidestep_device::map;
 use sidestep_device::ring::Ring;
 use sidestep_device::state::{Slot, count, flag};
 use sidestep_device::sys::{self, Errno as SysErrno};
-use sidestep_device::way;
 use sidestep_proto::cursor::{self, Spans};
-use sidestep_proto::cut_over::Source;
+use sidestep_proto::cut_over::{self, Source};
 
 /// What became of a call.
 pub enum Outcome {
@@ -400,7 +399,7 @@ impl RingSend<'_> {
             crate::epoll::note_change(self.sock);
             return answer;
         }
-        if !way::is_ring(conn.mine.sending.way.turns()) {
+        if !cut_over::is_ring(conn.mine.sending.way.turns()) {
             return Err(LEFT);
         }
         let mut sent = self.part(buffers, done)?;

@@ -42,11 +42,11 @@ use sidestep_device::state::{Slot, flag};
 use sidestep_device::sys;
 use sidestep_device::way;
 use sidestep_proto::cut_over::{
-    self, Answer, BeforeEntering, BeforeLeaving, Enter, Follow, Leave, Permit, Receiving, Source,
-    Wished,
+    self, Answer, BeforeEntering, BeforeLeaving, Enter, Follow, Leave, Permit, Queue, Receiving,
+    Source, Wished,
 };
 use sidestep_proto::fallback::Reason;
-use sidestep_proto::ledger::{self, Parts, Reading};
+use sidestep_proto::ledger::{Parts, Reading};
 
 /// `tcpi_state`: both directions open.
 const TCP_ESTABLISHED: u8 = 1;
@@ -323,7 +323,7 @@ fn note_ways(slot: &Slot, conn: &Conn) {
     if sent.max(followed) < 2 {
         return;
     }
-    let is_on_tcp = !way::is_ring(sent) && !way::is_ring(followed);
+    let is_on_tcp = !cut_over::is_ring(sent) && !cut_over::is_ring(followed);
     let reason = if is_on_tcp { Reason::Demoted } else { Reason::None };
     if slot.reason.swap(reason as u8, Ordering::Relaxed) != reason as u8 {
         let path = if is_on_tcp { "by TCP" } else { "through shared memory" };
@@ -348,7 +348,7 @@ pub(crate) fn ensure_bells_only(sock: &Sock, slot: &Slot, file: File<'_>, conn: 
 /// Whether the next bytes of the peer are in its ring, as far as we have followed it.
 #[inline]
 pub(crate) fn comes_by_ring(slot: &Slot) -> bool {
-    way::is_ring(slot.followed.load(Ordering::Relaxed))
+    cut_over::is_ring(slot.followed.load(Ordering::Relaxed))
 }
 
 /// The turn that the peer has taken and we have not followed yet: its offset in TCP.
@@ -362,19 +362,19 @@ pub(crate) fn peer_turn(slot: &Slot, conn: &Conn) -> Option<u64> {
 
 /// Whether the peer has been sending by TCP when it turned last.
 pub(crate) fn peer_sends_by_tcp(conn: &Conn) -> bool {
-    !way::is_ring(conn.theirs.sending.way.turns())
+    !cut_over::is_ring(conn.theirs.sending.way.turns())
 }
 
 /// What `n` bytes at the front of the TCP queue are. Whoever asks has looked at them before:
 /// see [`sidestep_device::way`].
 pub(crate) fn parts_of_queue(slot: &Slot, conn: &Conn, n: usize) -> Parts {
-    let (consumed, n) = (slot.tcp_consumed.load(Ordering::Relaxed), n as u64);
-    let turn = peer_turn(slot, conn);
-    match (comes_by_ring(slot), turn) {
-        (true, None) => Parts { bells: n, data: 0 },
-        (true, Some(from)) => ledger::parts(consumed, n, from, None),
-        (false, until) => ledger::parts(consumed, n, slot.tcp_from.load(Ordering::Relaxed), until),
-    }
+    let queue = Queue {
+        consumed: slot.tcp_consumed.load(Ordering::Relaxed),
+        followed: slot.followed.load(Ordering::Relaxed),
+        from: slot.tcp_from.load(Ordering::Relaxed),
+        turn: peer_turn(slot, conn),
+    };
+    cut_over::parts(n as u64, &queue)
 }
 
 /// Bytes of the program in the TCP queue.

@@ -15,7 +15,6 @@ use crate::{Answer, Errno, control, switch, wait};
 use core::sync::atomic::Ordering;
 use sidestep_device::state::{Slot, count};
 use sidestep_device::sys;
-use sidestep_device::way;
 use sidestep_proto::cursor::{self, Spans};
 use sidestep_proto::cut_over;
 
@@ -112,7 +111,7 @@ fn send_part<'a>(
         if flags & control::SEND_OVER != 0 {
             return control::send_after_end(slot, conn, file, len).map(Part::Moved);
         }
-        if !way::is_ring(conn.mine.sending.way.turns()) {
+        if !cut_over::is_ring(conn.mine.sending.way.turns()) {
             return Err(LEFT);
         }
         let producer = conn.mine.sending.producer.position();

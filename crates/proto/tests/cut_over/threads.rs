@@ -9,9 +9,10 @@ use std::task::{Context, Poll, Waker};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use sidestep_proto::cut_over::{
-    self, BeforeEntering, BeforeLeaving, Bell, Enter, Follow, Leave, Permit, Receiving, Source,
+    self, BeforeEntering, BeforeLeaving, Bell, Enter, Follow, Leave, Permit, Queue, Receiving,
+    Source,
 };
-use sidestep_proto::ledger::{self, Parts};
+use sidestep_proto::ledger::Parts;
 
 use crate::world::{Byte, Fault, World};
 
@@ -394,12 +395,13 @@ impl Table {
             _ => world.peer_turn(),
         };
         let receiver = &world.receiver;
-        let parts = match (cut_over::is_ring(receiver.followed), turn) {
-            (true, None) => Parts { bells: n as u64, data: 0 },
-            (true, Some(from)) => ledger::parts(receiver.consumed, n as u64, from, None),
-            (false, until) => ledger::parts(receiver.consumed, n as u64, receiver.from, until),
+        let queue = Queue {
+            consumed: receiver.consumed,
+            followed: receiver.followed,
+            from: receiver.from,
+            turn,
         };
-        (parts, n)
+        (cut_over::parts(n as u64, &queue), n)
     }
 
     async fn skips_bells(&self) {

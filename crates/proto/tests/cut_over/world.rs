@@ -267,7 +267,7 @@ impl World {
         Some(answer)
     }
 
-    /// The same.
+    /// Carries out a state of a bell; `None`: it has ended.
     pub(crate) fn bell(&mut self, state: Bell) -> Option<Answer> {
         let fault = self.fault;
         let sender = &mut self.sender;
@@ -296,7 +296,7 @@ impl World {
         Some(answer)
     }
 
-    /// The same.
+    /// Carries out a state of a permit; `None`: it has ended.
     pub(crate) fn permit(&mut self, state: Permit) -> Option<Answer> {
         let fault = self.fault;
         let receiver = &mut self.receiver;
