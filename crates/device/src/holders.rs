@@ -97,6 +97,7 @@ mod tests {
 
     #[test]
     fn a_holder_is_in_until_its_descriptor_is_closed() {
+        let _alone = crate::alone_with_descriptors();
         let file = file();
         let [first, second] = [Some(Holder::MAX), Holder::from_number(1)].map(Option::unwrap);
         assert!(!is_in(file, first));
@@ -117,6 +118,7 @@ mod tests {
 
     #[test]
     fn a_holder_that_is_killed_is_in_no_more() {
+        let _alone = crate::alone_with_descriptors();
         let file = file();
         let holder = draw();
         // SAFETY: the child makes system calls only.

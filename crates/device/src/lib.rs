@@ -81,3 +81,15 @@ pub mod unix_diag;
 pub mod wake;
 pub mod way;
 pub mod young;
+
+/// Held by a test that forks or polls all descriptors, and by a test that sees what the end of one does.
+///
+/// A child has all descriptors of its parent until it ends or runs another program, and a poll keeps
+/// what it looks at. What the kernel ends with the last of them, a lock, a name or a pipe, does not
+/// end meanwhile.
+#[cfg(all(test, not(loom)))]
+fn alone_with_descriptors() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    // A test that failed is told already.
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -212,6 +212,7 @@ mod tests {
     /// A client that ends at once has ended before its message is taken.
     #[test]
     fn a_sender_that_has_ended_is_gone_and_not_elsewhere() {
+        let _alone = crate::alone_with_descriptors();
         let (mailbox, address) = mailbox("the dead");
         let sender = UnixDatagram::unbound().unwrap();
         let name = sys::UnixName::new(address.as_abstract_name().unwrap());

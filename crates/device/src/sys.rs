@@ -1758,6 +1758,7 @@ mod tests {
 
     #[test]
     fn a_line_for_nobody_is_lost_without_a_signal() {
+        let _alone = crate::alone_with_descriptors();
         // SAFETY: the handler only counts.
         unsafe { libc::signal(libc::SIGPIPE, count as extern "C" fn(i32) as libc::sighandler_t) };
         let (reader, writer) = pipe().unwrap();
@@ -1770,6 +1771,7 @@ mod tests {
 
     #[test]
     fn descriptors_in_a_queue_can_be_had_more_than_once() {
+        let _alone = crate::alone_with_descriptors();
         let [end, other] = packet_pair().unwrap();
         let (reader, writer) = pipe().unwrap();
         assert_eq!(send_fds(other, &[reader.as_raw_fd(), writer.as_raw_fd()]), Ok(0));
@@ -1786,6 +1788,7 @@ mod tests {
 
     #[test]
     fn a_name_is_bound_as_long_as_its_socket_lives() {
+        let _alone = crate::alone_with_descriptors();
         let name = UnixName::new(b"sidestep/test/bound");
         let [end, other] = packet_pair().unwrap();
         assert!(!is_bound(&name));
@@ -1800,6 +1803,7 @@ mod tests {
 
     #[test]
     fn open_descriptors_are_found_both_ways() {
+        let _alone = crate::alone_with_descriptors();
         let (reader, writer) = pipe().unwrap();
         let ours = [reader.as_raw_fd(), writer.as_raw_fd()];
         let (mut listed, mut polled) = (0, 0);
@@ -1828,6 +1832,7 @@ mod tests {
 
     #[test]
     fn a_process_is_ending_when_it_is_killed_and_not_before() {
+        let _alone = crate::alone_with_descriptors();
         let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         assert!(!is_ending(pid()) && !is_ending(child.id()));
         child.kill().unwrap();

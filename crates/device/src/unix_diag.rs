@@ -112,6 +112,7 @@ mod tests {
 
     #[test]
     fn a_name_is_the_users_who_has_bound_it() {
+        let _alone = crate::alone_with_descriptors();
         let (socket, name) = bound("unix_diag/ours");
         assert_eq!(owner_of(&name), Ok(sys::uid()));
         drop(socket);
