@@ -67,32 +67,32 @@ pub enum Verdict {
     HandedOver,
     /// Nothing: it ended before.
     Undecided,
-    /// TCP, for the reason of this number, with the code of a peer that declined.
+    /// TCP, for the reason with this code and this detail.
     Tcp {
-        /// `proto::fallback::Reason`.
+        /// `proto::fallback::Reason`; neither 0 nor one of the last two.
         reason: u8,
         /// 0: none.
-        peer_diagnosis: u32,
+        detail: u32,
     },
 }
 
 /// Where the parts of a verdict lie in the word of its key.
 const REASON_AT: u32 = 16;
-const DIAGNOSIS_AT: u32 = 32;
-/// Numbers of verdicts that are no reasons.
+const DETAIL_AT: u32 = 32;
+/// Codes of verdicts that are no reasons.
 const MOVED: u8 = 255;
 const HANDED_OVER: u8 = 254;
 const UNDECIDED: u8 = 0;
 
 impl Kind {
     fn key(&self) -> Key {
-        let (reason, diagnosis) = match self.verdict {
+        let (reason, detail) = match self.verdict {
             Verdict::Moved => (MOVED, 0),
             Verdict::HandedOver => (HANDED_OVER, 0),
             Verdict::Undecided => (UNDECIDED, 0),
-            Verdict::Tcp { reason, peer_diagnosis } => (reason, peer_diagnosis),
+            Verdict::Tcp { reason, detail } => (reason, detail),
         };
-        let verdict = u64::from(reason) << REASON_AT | u64::from(diagnosis) << DIAGNOSIS_AT;
+        let verdict = u64::from(reason) << REASON_AT | u64::from(detail) << DETAIL_AT;
         let Self { server_ip, server_port, family, is_server, .. } = *self;
         Server { ip: server_ip, port: server_port, family, is_ours: is_server }.key(verdict)
     }
@@ -108,7 +108,7 @@ impl Kind {
                 MOVED => Verdict::Moved,
                 HANDED_OVER => Verdict::HandedOver,
                 UNDECIDED => Verdict::Undecided,
-                reason => Verdict::Tcp { reason, peer_diagnosis: (word >> DIAGNOSIS_AT) as u32 },
+                reason => Verdict::Tcp { reason, detail: (word >> DETAIL_AT) as u32 },
             },
         }
     }
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_kind_survives_its_key() {
-        let declined = Verdict::Tcp { reason: 7, peer_diagnosis: 0xffff_ffff };
+        let declined = Verdict::Tcp { reason: 7, detail: 0xffff_ffff };
         for verdict in [Verdict::Moved, Verdict::HandedOver, Verdict::Undecided, declined] {
             for (family, is_server) in [(4, true), (6, false), (0, true)] {
                 let kind = Kind {
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn decisions_are_counted_by_kind() {
         let history = history();
-        let plain = Verdict::Tcp { reason: 3, peer_diagnosis: 0 };
+        let plain = Verdict::Tcp { reason: 3, detail: 0 };
         for (kind, n) in [(kind(80, plain), 5), (kind(80, Verdict::Moved), 2)] {
             (0..n).for_each(|cpu| history.note(&kind, cpu % 2));
         }

@@ -44,7 +44,7 @@ struct Versions {
 }
 
 #[used]
-static VERSIONS: Versions = Versions { mark: MARK, slab: 7, wake: 2, state: 13 };
+static VERSIONS: Versions = Versions { mark: MARK, slab: 7, wake: 2, state: 14 };
 
 impl Kind {
     const fn magic(self) -> u64 {

@@ -25,9 +25,9 @@ pub const STATE_NAME: &CStr = c"sidestep-state";
 /// Length in bytes; sparse.
 pub const STATE_LEN: usize = YOUNG_AT + YOUNG_MAX * size_of::<Young>();
 
-const HISTORY_AT: usize = 12 << 10;
-const SERVICES_AT: usize = 272 << 10;
-pub(crate) const SLOTS_AT: usize = 324 << 10;
+const HISTORY_AT: usize = 28 << 10;
+const SERVICES_AT: usize = 288 << 10;
+pub(crate) const SLOTS_AT: usize = 340 << 10;
 pub(crate) const YOUNG_AT: usize = (SLOTS_AT + SLOTS * size_of::<Slot>()).next_multiple_of(4096);
 const _: () = assert!((YOUNG_MAX * size_of::<Young>()).is_multiple_of(4096));
 
@@ -145,10 +145,10 @@ pub struct Failure {
     pub port: AtomicU32,
     /// Address family: 4 or 6.
     pub family: AtomicU32,
-    /// `proto::fallback::Reason` as its number.
-    pub reason: AtomicU32,
     /// Failures in a row, 0 = none.
     pub in_a_row: AtomicU32,
+    /// `proto::fallback::Reason` as its word.
+    pub reason: AtomicU64,
 }
 
 /// Servers' ports of which something is known: more than a program has use for.
@@ -247,9 +247,9 @@ pub struct Totals {
     pub smc: AtomicU64,
     /// Connections to other hosts that were handed to the gateway.
     pub handed_over: AtomicU64,
-    /// All others, by the number of their reason (`proto::fallback::Reason`); with 0
+    /// All others, by the code of their reason (`proto::fallback::Reason`); with 0
     /// nothing was decided, or no byte followed.
-    pub tcp: [AtomicU64; REASONS_MAX],
+    pub tcp: [AtomicU64; CODES],
     /// Their counters.
     pub counters: Counters,
     /// Lengths of what they sent.
@@ -258,8 +258,9 @@ pub struct Totals {
     pub received: Sizes,
 }
 
-/// Reasons that are told apart; larger numbers count as 0.
-pub const REASONS_MAX: usize = 48;
+/// Codes of reasons: a counter for each that the byte can hold, whether this version knows it or
+/// not.
+pub const CODES: usize = 1 << u8::BITS;
 
 /// What a slot describes: [`Slot::mode`].
 pub mod mode {
@@ -393,8 +394,6 @@ pub struct Slot {
     pub closes_seen: AtomicU32,
     /// Process that used the connection last.
     pub user_pid: AtomicU32,
-    /// `proto::fallback::Reason` as its number.
-    pub reason: AtomicU8,
     /// Address family: 4 or 6.
     pub family: AtomicU8,
     /// 1: this side accepted the connection.
@@ -402,8 +401,9 @@ pub struct Slot {
     /// 1: a forked child goes on with the connection in a slot of its own, in its own
     /// state, and counts it there.
     pub is_elsewhere: AtomicU8,
-    /// Diagnosis code that the peer sent with its Decline.
-    pub peer_diagnosis: AtomicU32,
+    /// `proto::fallback::Reason` as its word: the code in the lowest byte, and in the upper half which
+    /// field of the peer's was wrong, or the diagnosis that the peer sent with its Decline.
+    pub reason: AtomicU64,
     /// A descriptor of `user_pid` through which the kernel can be asked for the addresses,
     /// -1 = none. They are written down only when they are needed here: until then
     /// `family` is 0.
@@ -520,6 +520,12 @@ impl Slot {
         }
     }
 
+    /// The code of the reason that keeps it on TCP, 0 = none.
+    #[must_use]
+    pub fn reason_code(&self) -> u8 {
+        self.reason.load(Ordering::Relaxed) as u8
+    }
+
     /// Whether the connection is to be counted as one of this state's.
     #[must_use]
     pub fn is_counted_here(&self) -> bool {
@@ -566,7 +572,7 @@ impl Totals {
         sequence
     }
 
-    /// Counts a connection that stays on TCP for the reason of this number, which no slot
+    /// Counts a connection that stays on TCP for the reason of this code, which no slot
     /// has.
     pub fn count_tcp(&self, reason: u8) {
         self.place_of(reason).fetch_add(1, Ordering::Relaxed);
@@ -580,7 +586,7 @@ impl Totals {
         } else if has_used_rings {
             count(&self.smc, 1);
         } else if slot.is_counted_here() {
-            count(self.place_of(slot.reason.load(Ordering::Relaxed)), 1);
+            count(self.place_of(slot.reason_code()), 1);
         }
         // A message of a ring is counted in two steps, which a handler may interrupt.
         let messages = |n: &AtomicU64| match has_used_rings {
@@ -599,7 +605,7 @@ impl Totals {
         }
     }
 
-    /// Takes young connections that have ended, on TCP for the reason of this number. One at a
+    /// Takes young connections that have ended, on TCP for the reason of this code. One at a
     /// time, as [`Totals::take`].
     pub fn take_young(&self, batch: &Batch, reason: u8) {
         count(self.place_of(reason), u64::from(batch.connections));
@@ -607,7 +613,7 @@ impl Totals {
     }
 
     fn place_of(&self, reason: u8) -> &AtomicU64 {
-        self.tcp.get(usize::from(reason)).unwrap_or(&self.tcp[0])
+        &self.tcp[usize::from(reason)]
     }
 }
 
@@ -823,7 +829,8 @@ mod tests {
         fn use_slot(&self, index: usize, reason: u8, ring_bytes: u64) -> &'static Slot {
             let slot = self.0.slot(index);
             slot.mode.store(mode::LINGERING, Ordering::Relaxed);
-            slot.reason.store(reason, Ordering::Relaxed);
+            // The detail of a reason does not count.
+            slot.reason.store(u64::from(reason) | 7 << 32, Ordering::Relaxed);
             for (n, counter) in (0..).zip(slot.counters.all()) {
                 counter.store(n, Ordering::Relaxed);
             }
@@ -864,15 +871,17 @@ mod tests {
     fn a_connection_without_ring_bytes_is_tcp_for_its_reason() {
         let made = Made::new();
         let totals = &made.0.header().ended[0];
-        for reason in [3, 3, 0, 31, REASONS_MAX as u8, 255] {
+        for reason in [3, 3, 0, 31, 48, 255] {
             made.use_slot(0, reason, 0);
             made.0.free_slot(0, 0);
         }
         totals.count_tcp(12);
         assert_eq!(get(&totals.smc), 0);
         let counted = totals.tcp.each_ref().map(get);
-        let mut expected = [0; REASONS_MAX];
-        (expected[0], expected[3], expected[12], expected[31]) = (3, 2, 1, 1);
+        let mut expected = [0; CODES];
+        (expected[0], expected[3], expected[12], expected[31]) = (1, 2, 1, 1);
+        // Codes of another version are counted as what they are.
+        (expected[48], expected[255]) = (1, 1);
         assert_eq!(counted, expected);
     }
 

@@ -379,7 +379,7 @@ impl Young {
 
 impl About {
     /// What the history counts when a connection like this ends: it stayed on TCP for the
-    /// reason of this number (`proto::fallback::Reason`).
+    /// reason of this code (`proto::fallback::Reason`).
     #[cfg(not(loom))]
     #[must_use]
     pub fn ended_on_tcp(self, reason: u8) -> history::Kind {
@@ -388,7 +388,7 @@ impl About {
             server_port: self.server_port,
             family: 0,
             is_server: self.is_server,
-            verdict: history::Verdict::Tcp { reason, peer_diagnosis: 0 },
+            verdict: history::Verdict::Tcp { reason, detail: 0 },
         }
     }
 
@@ -645,7 +645,7 @@ mod tests {
     fn an_end_is_one_decision_of_its_servers_port() {
         let kind = About { is_server: true, server_port: 80 }.ended_on_tcp(7);
         assert_eq!((kind.server_port, kind.is_server, kind.family), (80, true, 0));
-        assert_eq!(kind.verdict, history::Verdict::Tcp { reason: 7, peer_diagnosis: 0 });
+        assert_eq!(kind.verdict, history::Verdict::Tcp { reason: 7, detail: 0 });
     }
 
     #[test]

@@ -9,11 +9,11 @@
 use crate::host::allowance::Allowances;
 use crate::host::process::{self, is_kernel_thread, is_refusal, processes};
 use crate::host::state_file::{self, Access, StateFile, StateId};
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use sidestep_device::mirror::Mirror;
 use sidestep_device::state::{self, Holds, Slot, flag, mode};
 use sidestep_device::sys;
-use sidestep_proto::fallback::Reason;
+use sidestep_proto::fallback::{OperatorSaid, ProgramDid, Reason};
 use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -185,8 +185,9 @@ fn pass_on_once(holds: &Holds, slot: &Slot) -> bool {
 
 /// What is on TCP is there because an operator keeps it there, or has just not moved yet. What
 /// goes through its ring has no reason, and gets one when it has left.
-fn explain(reason: &AtomicU8, is_held: bool) {
-    let (free, held) = (Reason::TooShort as u8, Reason::Demoted as u8);
+fn explain(reason: &AtomicU64, is_held: bool) {
+    let (free, held) =
+        (Reason::from(ProgramDid::TooShort).word(), Reason::from(OperatorSaid::Demoted).word());
     let (from, to) = if is_held { (free, held) } else { (held, free) };
     let _ = reason.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
 }
@@ -260,15 +261,14 @@ mod tests {
         for slot in [back, moved] {
             slot.mode.store(mode::SMC_D, Ordering::Relaxed);
         }
-        back.reason.store(Reason::Demoted as u8, Ordering::Relaxed);
-        let reasons =
-            || [back, moved].map(|it| Reason::from_number(it.reason.load(Ordering::Relaxed)));
+        back.reason.store(Reason::from(OperatorSaid::Demoted).word(), Ordering::Relaxed);
+        let reasons = || [back, moved].map(|it| Reason::of_word(it.reason.load(Ordering::Relaxed)));
         hold(Whose::Process(sys::pid())).unwrap();
-        assert_eq!(reasons(), [Reason::Demoted, Reason::None]);
+        assert_eq!(reasons(), [Reason::Operator(OperatorSaid::Demoted), Reason::None]);
         release(Whose::Process(sys::pid())).unwrap();
-        assert_eq!(reasons(), [Reason::TooShort, Reason::None]);
+        assert_eq!(reasons(), [Reason::Program(ProgramDid::TooShort), Reason::None]);
         hold(Whose::Process(sys::pid())).unwrap();
-        assert_eq!(reasons(), [Reason::Demoted, Reason::None]);
+        assert_eq!(reasons(), [Reason::Operator(OperatorSaid::Demoted), Reason::None]);
         sys::close(fd);
     }
 

@@ -119,10 +119,9 @@ fn left_alone(state: &State) -> Vec<LeftAlone> {
         // Acquire: pairs with the Release after what it is about.
         let left = failure.until_ns.load(Ordering::Acquire).checked_sub(now)?;
         let family = u8::try_from(failure.family.load(Ordering::Relaxed)).ok()?;
-        let reason = u8::try_from(failure.reason.load(Ordering::Relaxed)).ok()?;
         Some(LeftAlone {
             server: address(family, &failure.ip, &failure.port)?,
-            reason: Reason::from_number(reason),
+            reason: Reason::of_word(failure.reason.load(Ordering::Relaxed)),
             failures: failure.in_a_row.load(Ordering::Relaxed),
             again_in: Duration::from_nanos(left),
         })

@@ -199,7 +199,7 @@ mod tests {
     use sidestep_device::channel::SLOTS;
     use sidestep_device::map;
     use sidestep_device::state::{self, mode};
-    use sidestep_proto::fallback::Reason;
+    use sidestep_proto::fallback::{Lack, PeerCannot, Reason};
     use std::fs;
     use std::os::unix::fs::MetadataExt;
 
@@ -300,14 +300,16 @@ mod tests {
         set(&program.state.header().slots_used, u32::MAX);
         set(&slot.user_pid, u32::MAX);
         set(&slot.generation, u32::MAX);
-        set8(&slot.reason, 255);
+        slot.reason.store(u64::MAX, Ordering::Relaxed);
         set8(&slot.is_server, 255);
         set(&program.state.slot(SLOTS - 1).mode, u32::MAX);
         slot.counters.bytes_sent.store(u64::MAX, Ordering::Relaxed);
         let connection = only(1006);
         assert_eq!(connection.pid, sys::pid());
         assert_eq!(connection.counters.bytes_sent, u64::MAX);
-        assert_eq!((connection.role, connection.fallback), (Role::Server, None));
+        assert_eq!(connection.role, Role::Server);
+        // Another version may have written it: that is said, and nothing guessed.
+        assert_eq!(connection.fallback, Some(fallback(Reason::Unknown(255))));
     }
 
     #[test]
@@ -364,7 +366,7 @@ mod tests {
     }
 
     fn fallback(reason: Reason) -> Fallback {
-        Fallback { reason, peer: None }
+        Fallback { reason }
     }
 
     #[test]
@@ -373,9 +375,9 @@ mod tests {
         let program = Maker::new(sys::pid());
         let ended = &program.state.header().ended[3];
         ended.counters.yields.store(YIELDS, Ordering::Relaxed);
-        let connect = |index, mode, ring_bytes, reason| {
+        let connect = |index, mode, ring_bytes, reason: Reason| {
             let slot = program.connect(index, (1011, 2011), mode);
-            set8(&slot.reason, reason as u8);
+            slot.reason.store(reason.word(), Ordering::Relaxed);
             for counter in slot.counters.all() {
                 counter.store(10, Ordering::Relaxed);
             }
@@ -383,24 +385,33 @@ mod tests {
             slot.counters.ring_bytes_received.store(ring_bytes, Ordering::Relaxed);
         };
         // Slot 0 has four connections one after the other.
-        for (ring_bytes, reason) in
-            [(5, Reason::None), (0, Reason::NoMemory), (0, Reason::PeerNotSmc), (0, Reason::None)]
-        {
+        for (ring_bytes, reason) in [
+            (5, Reason::None),
+            (0, Reason::Lack(Lack::NoMemory)),
+            (0, Reason::Peer(PeerCannot::PeerNotSmc)),
+            (0, Reason::None),
+        ] {
             connect(0, mode::LINGERING, ring_bytes, reason);
             program.state.free_slot(0, 7);
         }
         connect(1, mode::SMC_D, 2, Reason::None);
         connect(2, mode::SMC_D, 0, Reason::None);
-        connect(3, mode::TCP, 0, Reason::PeerNotSmc);
+        connect(3, mode::TCP, 0, Reason::Peer(PeerCannot::PeerNotSmc));
         connect(4, mode::LINGERING, 1, Reason::None);
         connect(5, mode::LINGERING, 0, Reason::None);
         set8(&program.state.slot(5).is_elsewhere, 1);
-        ended.count_tcp(Reason::NoSlot as u8);
+        ended.count_tcp(Reason::Lack(Lack::NoSlot).code());
+        ended.count_tcp(200);
 
         let [program] = programs(&[sys::pid()], YIELDS + 90).try_into().unwrap();
         let Totals { smc, fallbacks, undecided, counters, .. } = program.totals;
         assert_eq!((smc, undecided), (3, 2));
-        let expected = [(Reason::PeerNotSmc, 2), (Reason::NoMemory, 1), (Reason::NoSlot, 1)];
+        let expected = [
+            (Reason::Peer(PeerCannot::PeerNotSmc), 2),
+            (Reason::Lack(Lack::NoMemory), 1),
+            (Reason::Lack(Lack::NoSlot), 1),
+            (Reason::Unknown(200), 1),
+        ];
         assert_eq!(fallbacks, expected.map(|(reason, n)| (fallback(reason), n)));
         assert_eq!((counters.bytes_sent, counters.wakeups), (90, 90));
         assert_eq!((counters.ring_bytes_sent, counters.ring_bytes_received), (0, 8));

@@ -12,6 +12,7 @@ use core::ffi::{c_char, c_void};
 use core::time::Duration;
 use sidestep_device::confinement::{self, Call};
 use sidestep_device::sys;
+use sidestep_proto::fallback::ProgramDid;
 use sidestep_socket::control::{self, OptionAnswer};
 use sidestep_socket::descriptors::{self, SetUse, Use};
 use sidestep_socket::multiplex::{self, FdSets};
@@ -476,7 +477,7 @@ fn is_pipe(fd: i32, wrong_mode: i32) -> bool {
 fn note_fast_open(fd: i32) {
     if let Some(sock) = descriptors::sock(fd).filter(|sock| sock.phase() == Phase::Fresh) {
         sock.sock().begin(fd);
-        sock.stay_plain(sidestep_proto::fallback::Reason::OptionUnsupported);
+        sock.stay_plain(ProgramDid::OptionUnsupported.into());
     }
 }
 

@@ -14,7 +14,7 @@
 use crate::{exports, real};
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
-use sidestep_proto::fallback::Reason;
+use sidestep_proto::fallback::{ProgramDid, Reason};
 use sidestep_socket::sock::Phase;
 use sidestep_socket::{descriptors, gateway};
 
@@ -97,7 +97,9 @@ unsafe fn is_ours(file: *mut libc::FILE) -> bool {
 pub(crate) fn note_standard(fd: i32) {
     let Some(sock) = descriptors::sock(fd) else { return };
     match sock.phase() {
-        Phase::Candidate | Phase::Meeting => return sock.stay_plain(Reason::StandardStream),
+        Phase::Candidate | Phase::Meeting => {
+            return sock.stay_plain(Reason::Program(ProgramDid::StandardStream));
+        }
         Phase::Smc => {}
         Phase::Offered => return gateway::look(&sock, fd),
         Phase::Fresh | Phase::Listener | Phase::Plain => return,

@@ -9,7 +9,7 @@
 //! has one, a connection needs an interface with the same one. Each end looks at its own, because
 //! the standard has these names known on one host only.
 
-use crate::fallback::Reason;
+use crate::fallback::{OperatorSaid, Reason};
 use arrayvec::{ArrayString, ArrayVec};
 use core::fmt;
 use core::net::IpAddr;
@@ -59,10 +59,10 @@ impl Policy {
     #[must_use]
     pub fn objection_to_port(&self, server_port: u16) -> Option<Reason> {
         if self.excludes_program {
-            return Some(Reason::ProgramExcluded);
+            return Some(Reason::Operator(OperatorSaid::ProgramExcluded));
         }
         let excluded = self.excluded_ports.iter().any(|ports| ports.contains(server_port));
-        excluded.then_some(Reason::PortExcluded)
+        excluded.then_some(Reason::Operator(OperatorSaid::PortExcluded))
     }
 
     /// What the rules have against a connection. `peer`: IPv4-mapped addresses as IPv4.
@@ -71,7 +71,8 @@ impl Policy {
         let is_in = |subnets: &[IpNet]| subnets.iter().any(|subnet| subnet.contains(&peer));
         let permitted = self.permitted_peers.is_empty() || is_in(&self.permitted_peers);
         let allowed = permitted && !is_in(&self.excluded_peers);
-        self.objection_to_port(server_port).or((!allowed).then_some(Reason::PeerExcluded))
+        self.objection_to_port(server_port)
+            .or((!allowed).then_some(Reason::Operator(OperatorSaid::PeerExcluded)))
     }
 
     /// What the rules have against a connection whose own address is on the interface of this
@@ -80,7 +81,7 @@ impl Policy {
     pub fn objection_to_interface(&self, name: Option<&[u8]>) -> Option<Reason> {
         let is_listed = self.interfaces.iter().any(|own| Some(own.0.as_bytes()) == name);
         let is_eligible = self.interfaces.is_empty() || is_listed;
-        (!is_eligible).then_some(Reason::OtherPnet)
+        (!is_eligible).then_some(Reason::Operator(OperatorSaid::OtherPnet))
     }
 
     /// What the rules of a process of user `own` have against a peer process of another
@@ -97,7 +98,7 @@ impl Policy {
         let is_listed = self.users.contains(&user) || self.members.contains(&user);
         let is_own = user == own && (is_near || user != ROOT);
         let may_share = is_own || is_listed || self.groups.contains(&group);
-        (!may_share).then_some(Reason::OtherUser)
+        (!may_share).then_some(Reason::Operator(OperatorSaid::OtherUser))
     }
 }
 
@@ -232,7 +233,11 @@ mod tests {
         let policy = Policy { excluded_ports: ports(&["22", "6000-6010"]), ..Policy::default() };
         let objection = |port| policy.objection(port, address("::1"));
         for port in [22, 6000, 6005, 6010] {
-            assert_eq!(objection(port), Some(Reason::PortExcluded), "{port}");
+            assert_eq!(
+                objection(port),
+                Some(Reason::Operator(OperatorSaid::PortExcluded)),
+                "{port}"
+            );
         }
         for port in [21, 23, 5999, 6011] {
             assert_eq!(objection(port), None, "{port}");
@@ -251,7 +256,11 @@ mod tests {
             assert_eq!(objection(peer), None, "{peer}");
         }
         for peer in ["10.1.2.3", "10.2.0.1", "127.0.0.1", "::1"] {
-            assert_eq!(objection(peer), Some(Reason::PeerExcluded), "{peer}");
+            assert_eq!(
+                objection(peer),
+                Some(Reason::Operator(OperatorSaid::PeerExcluded)),
+                "{peer}"
+            );
         }
     }
 
@@ -261,7 +270,11 @@ mod tests {
             |policy: &Policy, user, group| policy.objection_to_user(7, user, group, true);
         let nobody = Policy::default();
         assert_eq!(objection(&nobody, 7, 7), None);
-        assert_eq!(objection(&nobody, 0, 7), Some(Reason::OtherUser), "root is no exception");
+        assert_eq!(
+            objection(&nobody, 0, 7),
+            Some(Reason::Operator(OperatorSaid::OtherUser)),
+            "root is no exception"
+        );
         let policy = Policy {
             users: [1].into_iter().collect(),
             groups: [20].into_iter().collect(),
@@ -271,7 +284,7 @@ mod tests {
         for (user, group) in [(7, 0), (1, 0), (2, 20), (3, 0)] {
             assert_eq!(objection(&policy, user, group), None, "{user}, {group}");
         }
-        assert_eq!(objection(&policy, 20, 1), Some(Reason::OtherUser));
+        assert_eq!(objection(&policy, 20, 1), Some(Reason::Operator(OperatorSaid::OtherUser)));
     }
 
     #[test]
@@ -280,7 +293,10 @@ mod tests {
             |policy: &Policy, user, is_near| policy.objection_to_user(user, user, 9, is_near);
         let nobody = Policy::default();
         assert_eq!(objection(&nobody, ROOT, true), None);
-        assert_eq!(objection(&nobody, ROOT, false), Some(Reason::OtherUser));
+        assert_eq!(
+            objection(&nobody, ROOT, false),
+            Some(Reason::Operator(OperatorSaid::OtherUser))
+        );
         assert_eq!(objection(&nobody, 7, false), None, "others have no more power elsewhere");
         let policy = Policy { users: [ROOT].into_iter().collect(), ..Policy::default() };
         assert_eq!(objection(&policy, ROOT, false), None);
@@ -298,7 +314,7 @@ mod tests {
         let others: [Option<&[u8]>; 4] = [None, Some(b""), Some(b"eth"), Some(b"eth01")];
         for name in others {
             let objection = policy.objection_to_interface(name);
-            assert_eq!(objection, Some(Reason::OtherPnet), "{name:?}");
+            assert_eq!(objection, Some(Reason::Operator(OperatorSaid::OtherPnet)), "{name:?}");
         }
         assert_eq!(Policy::default().objection_to_interface(None), None);
     }
@@ -306,7 +322,10 @@ mod tests {
     #[test]
     fn an_excluded_program_has_that_reason() {
         let policy = Policy { excludes_program: true, ..Policy::default() };
-        assert_eq!(policy.objection(80, address("::1")), Some(Reason::ProgramExcluded));
+        assert_eq!(
+            policy.objection(80, address("::1")),
+            Some(Reason::Operator(OperatorSaid::ProgramExcluded))
+        );
     }
 
     #[test]

@@ -29,6 +29,7 @@ pub mod hosts;
 #[cfg(test)]
 mod appendix_c;
 
+use crate::fallback::{Field, OperatorSaid, PeerCannot, Reason};
 use arrayvec::ArrayVec;
 use sidestep_wire::Error;
 use sidestep_wire::clc::{
@@ -75,29 +76,33 @@ pub fn propose(local: &Local) -> Proposal {
 /// The server's answer to a Proposal that came from the device `peer`.
 ///
 /// # Errors
-/// The [`Decline`] to send: nothing of SMC-Dv2 offered, no loopback device with the
-/// GID of the process that sent it, no UEID offered (NOUEID), or none in common, of which
-/// Linux says that there is no device (NOSMCDEV).
+/// The [`Decline`] to send, and whose fault it is: nothing of SMC-Dv2 offered, no loopback device,
+/// or one with another GID than that of the process that sent it, no UEID offered (NOUEID), or none
+/// in common, of which Linux says that there is no device (NOSMCDEV).
 fn answer(
     proposal: &Proposal,
     peer: ExtendedGid,
     local: &Local,
     buffer: Buffer,
-) -> Result<AcceptConfirmD, Decline> {
-    let refuse = |diagnosis| Decline::v2(PeerId::default(), diagnosis);
-    let offer = proposal.v2.as_ref().ok_or(refuse(Diagnosis::PEERNOSMC))?;
+) -> Result<AcceptConfirmD, Refusal> {
+    let cannot = |diagnosis| refuse(diagnosis, PeerCannot::NothingInCommon);
+    let offer = proposal.v2.as_ref().ok_or_else(|| cannot(Diagnosis::PEERNOSMC))?;
     if offer.smc_d().is_none() {
-        return Err(refuse(Diagnosis::NOSMCDDEV));
+        return Err(cannot(Diagnosis::NOSMCDDEV));
+    }
+    let is_loopback = |(_, chid): &(ExtendedGid, Chid)| *chid == Chid::LOOPBACK;
+    if !proposal.emulated_devices().any(|device| is_loopback(&device)) {
+        return Err(cannot(Diagnosis::NOSMCD2DEV));
     }
     if !proposal.emulated_devices().any(|device| device == (peer, Chid::LOOPBACK)) {
-        return Err(refuse(Diagnosis::NOSMCD2DEV));
+        return Err(refuse(Diagnosis::NOSMCD2DEV, Reason::PeerBroke(Field::GID_ENTRY)));
     }
     if offer.ueids.is_empty() {
-        return Err(refuse(Diagnosis::NOUEID));
+        return Err(cannot(Diagnosis::NOUEID));
     }
     // The client's order decides. A SEID is for machines that have one: not for ours.
     let common = offer.ueids.iter().find(|ueid| local.ueids.contains(ueid));
-    let eid = *common.ok_or(refuse(Diagnosis::NOSMCDEV))?;
+    let eid = *common.ok_or_else(|| refuse(Diagnosis::NOSMCDEV, OperatorSaid::NoCommonEid))?;
     let release = offer.release.min(Release::V2_1);
     Ok(message(Role::Accept, local, eid, buffer, release))
 }
@@ -105,13 +110,25 @@ fn answer(
 /// Why an expected message does not lead on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// To be sent in place of our next message (C.1).
-    Decline(Decline),
+    /// To be sent in place of our next message (C.1); and whose fault it is.
+    Decline(Decline, Reason),
     /// The peer has declined; there is no answer to that (C.1).
     Declined(Decline),
     /// It is no message, or not the expected one (C.6), or it is too late to decline (C.3):
-    /// whatever the peer sends next means nothing.
-    Protocol,
+    /// whatever the peer sends next means nothing. The field that was wrong.
+    Protocol(Field),
+}
+
+impl Refusal {
+    /// Why the connection stays on TCP.
+    #[must_use]
+    pub const fn reason(&self) -> Reason {
+        match self {
+            Self::Decline(_, reason) => *reason,
+            Self::Declined(decline) => Reason::PeerDeclined(decline.diagnosis),
+            Self::Protocol(field) => Reason::PeerBroke(*field),
+        }
+    }
 }
 
 /// Server: what to answer to what came in place of a Proposal.
@@ -125,9 +142,7 @@ pub fn expect_proposal(
     buffer: Buffer,
 ) -> Result<AcceptConfirmD, Refusal> {
     match received {
-        Ok(Message::Proposal(proposal)) => {
-            answer(&proposal, peer, local, buffer).map_err(Refusal::Decline)
-        }
+        Ok(Message::Proposal(proposal)) => answer(&proposal, peer, local, buffer),
         other => Err(unexpected(other)),
     }
 }
@@ -146,13 +161,18 @@ pub fn expect_accept(
 ) -> Result<AcceptConfirmD, Refusal> {
     let accept = match received {
         Ok(Message::Accept(AcceptConfirm::SmcD(accept))) => accept,
-        Ok(Message::Accept(_)) => return Err(refuse(Diagnosis::MODEUNSUPP)),
+        Ok(Message::Accept(_)) => {
+            let not_offered = Reason::PeerBroke(Field::CLC_TYPE_BITS);
+            return Err(refuse(Diagnosis::MODEUNSUPP, not_offered));
+        }
         other => return Err(unexpected(other)),
     };
-    check_accept(&accept, peer, local).map_err(refuse)?;
+    check_accept(&accept, peer, local)
+        .map_err(|(diagnosis, field)| refuse(diagnosis, Reason::PeerBroke(field)))?;
     if accept.link_id != link_id {
         let out_of_sync = Decline::v2(PeerId::default(), Diagnosis::SYNCERR);
-        return Err(Refusal::Decline(Decline { out_of_sync: true, ..out_of_sync }));
+        let decline = Decline { out_of_sync: true, ..out_of_sync };
+        return Err(Refusal::Decline(decline, Reason::PeerBroke(Field::LINK_ID)));
     }
     Ok(accept)
 }
@@ -169,23 +189,27 @@ pub fn expect_confirm(
 ) -> Result<RmbeSize, Refusal> {
     match received {
         Ok(Message::Confirm(AcceptConfirm::SmcD(confirm))) => {
-            check_confirm(&confirm, peer, accept).map_err(|_| Refusal::Protocol)
+            check_confirm(&confirm, peer, accept).map_err(|(_, field)| Refusal::Protocol(field))
         }
         Ok(Message::Decline(decline)) => Err(Refusal::Declined(decline)),
-        _ => Err(Refusal::Protocol),
+        Ok(_) => Err(Refusal::Protocol(Field::CLC_TYPE)),
+        Err(error) => Err(Refusal::Protocol(Field::of(&error))),
     }
 }
 
-fn refuse(diagnosis: Diagnosis) -> Refusal {
-    Refusal::Decline(Decline::v2(PeerId::default(), diagnosis))
+fn refuse(diagnosis: Diagnosis, reason: impl Into<Reason>) -> Refusal {
+    Refusal::Decline(Decline::v2(PeerId::default(), diagnosis), reason.into())
 }
 
 /// What a reserved value says is that the peer knows more than we do, which is no error.
 fn unexpected(received: Result<Message, Error>) -> Refusal {
     match received {
         Ok(Message::Decline(decline)) => Refusal::Declined(decline),
-        Err(error) if error.is_reserved_value() => refuse(Diagnosis::MODEUNSUPP),
-        Ok(_) | Err(_) => Refusal::Protocol,
+        Ok(_) => Refusal::Protocol(Field::CLC_TYPE),
+        Err(error) if error.is_reserved_value() => {
+            refuse(Diagnosis::MODEUNSUPP, Reason::of_unread(&error))
+        }
+        Err(error) => Refusal::Protocol(Field::of(&error)),
     }
 }
 
@@ -240,21 +264,39 @@ impl AnswerWait {
 /// server's receive buffer.
 ///
 /// # Errors
-/// The diagnosis to decline with: something in it was not offered.
+/// The diagnosis to decline with, and the field in which something was not offered.
 fn check_accept(
     accept: &AcceptConfirmD,
     peer: ExtendedGid,
     local: &Local,
-) -> Result<RmbeSize, Diagnosis> {
-    if accept.role != Role::Accept || accept.chid != Chid::LOOPBACK || accept.gid != peer {
-        return Err(Diagnosis::MODEUNSUPP);
-    }
+) -> Result<RmbeSize, (Diagnosis, Field)> {
+    check_form(accept, Role::Accept, peer)?;
     if !local.ueids.contains(&accept.eid) {
-        return Err(Diagnosis::NOUEID);
+        return Err((Diagnosis::NOUEID, Field::EID));
     }
     match &accept.first_contact {
-        Some(contact) if contact.release > Release::V2_1 => Err(Diagnosis::RELEASEERR),
+        Some(contact) if contact.release > Release::V2_1 => {
+            Err((Diagnosis::RELEASEERR, Field::RELEASE))
+        }
         _ => Ok(accept.size),
+    }
+}
+
+/// What has to be so in an Accept and in a Confirm of the device `peer`.
+fn check_form(
+    message: &AcceptConfirmD,
+    role: Role,
+    peer: ExtendedGid,
+) -> Result<(), (Diagnosis, Field)> {
+    let wrong = |field| Err((Diagnosis::MODEUNSUPP, field));
+    if message.role != role {
+        wrong(Field::CLC_TYPE)
+    } else if message.chid != Chid::LOOPBACK {
+        wrong(Field::CHID)
+    } else if message.gid != peer {
+        wrong(Field::GID)
+    } else {
+        Ok(())
     }
 }
 
@@ -270,21 +312,19 @@ pub fn confirm(accept: &AcceptConfirmD, local: &Local, buffer: Buffer) -> Accept
 /// of the client's receive buffer.
 ///
 /// # Errors
-/// The diagnosis: something in it is not what was accepted.
+/// The diagnosis, and the field that is not what was accepted.
 fn check_confirm(
     confirm: &AcceptConfirmD,
     peer: ExtendedGid,
     accept: &AcceptConfirmD,
-) -> Result<RmbeSize, Diagnosis> {
-    if confirm.role != Role::Confirm || confirm.chid != Chid::LOOPBACK || confirm.gid != peer {
-        return Err(Diagnosis::MODEUNSUPP);
-    }
+) -> Result<RmbeSize, (Diagnosis, Field)> {
+    check_form(confirm, Role::Confirm, peer)?;
     if confirm.eid != accept.eid {
-        return Err(Diagnosis::NOUEID);
+        return Err((Diagnosis::NOUEID, Field::EID));
     }
     let release = |message: &AcceptConfirmD| message.first_contact.as_ref().map(|it| it.release);
     if release(confirm) != release(accept) {
-        return Err(Diagnosis::RELEASEERR);
+        return Err((Diagnosis::RELEASEERR, Field::RELEASE));
     }
     Ok(confirm.size)
 }
@@ -352,11 +392,11 @@ mod tests {
     fn declines_when_no_ueid_is_common() {
         let (client, server) = (local(1, "PROD"), local(2, "TEST"));
         let declined = answer(&propose(&client), client.gid, &server, buffer(65_536));
-        assert_eq!(declined.unwrap_err().diagnosis, Diagnosis::NOSMCDEV);
+        assert_eq!(declined, Err(refuse(Diagnosis::NOSMCDEV, OperatorSaid::NoCommonEid)));
         let mut proposal = propose(&client);
         proposal.v2.as_mut().unwrap().ueids.clear();
         let declined = answer(&proposal, client.gid, &server, buffer(65_536));
-        assert_eq!(declined.unwrap_err().diagnosis, Diagnosis::NOUEID);
+        assert_eq!(declined, Err(refuse(Diagnosis::NOUEID, PeerCannot::NothingInCommon)));
     }
 
     #[test]
@@ -367,16 +407,18 @@ mod tests {
         let confirm = confirm(&accept, &client, buffer(65_536));
         assert!(check_confirm(&confirm, client.gid, &accept).is_ok());
         let other = AcceptConfirmD { eid: client.ueids[2], ..confirm };
-        assert_eq!(check_confirm(&other, client.gid, &accept), Err(Diagnosis::NOUEID));
+        let other_eid = Err((Diagnosis::NOUEID, Field::EID));
+        assert_eq!(check_confirm(&other, client.gid, &accept), other_eid);
         let foreign = AcceptConfirmD { eid: server.ueids[1], ..accept };
-        assert_eq!(check_accept(&foreign, server.gid, &client), Err(Diagnosis::NOUEID));
+        assert_eq!(check_accept(&foreign, server.gid, &client), other_eid);
     }
 
     #[test]
     fn declines_a_device_that_is_not_the_senders() {
         let (client, server) = (local(1, "X"), local(2, "X"));
         let declined = answer(&propose(&client), local(3, "X").gid, &server, buffer(65_536));
-        assert_eq!(declined.unwrap_err().diagnosis, Diagnosis::NOSMCD2DEV);
+        let breach = Reason::PeerBroke(Field::GID_ENTRY);
+        assert_eq!(declined, Err(refuse(Diagnosis::NOSMCD2DEV, breach)));
     }
 
     #[test]
@@ -384,6 +426,7 @@ mod tests {
         let (client, server) = (local(1, "X"), local(2, "X"));
         let accept = answer(&propose(&client), client.gid, &server, buffer(65_536)).unwrap();
         let other = local(9, "X").gid;
-        assert_eq!(check_accept(&accept, other, &client), Err(Diagnosis::MODEUNSUPP));
+        let refused = Err((Diagnosis::MODEUNSUPP, Field::GID));
+        assert_eq!(check_accept(&accept, other, &client), refused);
     }
 }

@@ -16,7 +16,7 @@ use sidestep_device::services::place;
 use sidestep_device::state::{Header, Slot};
 use sidestep_device::sys::{self, UnixName};
 use sidestep_device::young::Batch;
-use sidestep_proto::fallback::Reason;
+use sidestep_proto::fallback::{Lack, ProgramDid, Reason};
 use sidestep_wire::RmbeSize;
 
 /// Gives our state to a `sidestep assess` that has asked for it: what is counted in there
@@ -81,11 +81,7 @@ pub(crate) fn handed_over(sock: &Sock, passage: &Passage) {
 pub(crate) fn stays(sock: &Sock, reason: Reason) {
     let Some(slot) = sock.slot() else { return };
     note_failure(sock);
-    let peer_diagnosis = match reason {
-        Reason::PeerDeclined => slot.peer_diagnosis.load(Ordering::Relaxed),
-        _ => 0,
-    };
-    note(sock, slot, Verdict::Tcp { reason: reason as u8, peer_diagnosis });
+    note(sock, slot, tcp(reason));
 }
 
 /// The connection has ended before anything was decided: for the reason for which it was on
@@ -93,23 +89,27 @@ pub(crate) fn stays(sock: &Sock, reason: Reason) {
 pub(crate) fn undecided(sock: &Sock) {
     let Some(slot) = sock.slot().filter(|slot| slot.is_counted_here()) else { return };
     note_failure(sock);
-    let verdict = match slot.reason.load(Ordering::Relaxed) {
-        0 => Verdict::Undecided,
-        reason => Verdict::Tcp { reason, peer_diagnosis: 0 },
+    let verdict = match Reason::of_word(slot.reason.load(Ordering::Relaxed)) {
+        Reason::None => Verdict::Undecided,
+        reason => tcp(reason),
     };
     note(sock, slot, verdict);
+}
+
+fn tcp(reason: Reason) -> Verdict {
+    Verdict::Tcp { reason: reason.code(), detail: reason.detail() }
 }
 
 /// Young connections have ended, and are counted in this list.
 pub(crate) fn ended_young(process: &Process, batch: &Batch, list: usize) {
     let ends = (batch.connections, batch.last);
-    let kind = batch.about.ended_on_tcp(Reason::TooShort as u8);
+    let kind = batch.about.ended_on_tcp(Reason::from(ProgramDid::TooShort).code());
     process.state.history().note_all(&kind, list, ends);
 }
 
 /// A connection for which there is no slot stays on TCP.
 pub(crate) fn without_slot(process: &Process, sock: &Sock, fd: i32) {
-    process.state.header().ended[0].count_tcp(Reason::NoSlot as u8);
+    process.state.header().ended[0].count_tcp(Reason::Lack(Lack::NoSlot).code());
     let is_server = sock.is_server.load(Ordering::Relaxed);
     let server = sock::addresses(fd).ok().map(|(local, peer)| if is_server { local } else { peer });
     let (server_ip, family) = server.map_or(([0; 2], 0), |server| sock::words(server.ip()));
@@ -120,7 +120,7 @@ pub(crate) fn without_slot(process: &Process, sock: &Sock, fd: i32) {
             server_port: server.map_or(0, |server| server.port()),
             family,
             is_server,
-            verdict: Verdict::Tcp { reason: Reason::NoSlot as u8, peer_diagnosis: 0 },
+            verdict: tcp(Lack::NoSlot.into()),
         },
     );
 }

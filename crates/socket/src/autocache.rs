@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering;
 use sidestep_device::state::Failure;
 use sidestep_device::sys::{self, Errno, UnixName};
 use sidestep_proto::autocache::pause;
-use sidestep_proto::fallback::Reason;
+use sidestep_proto::fallback::{PeerCannot, Reason};
 use sidestep_wire::host_control::{Instance, mailbox_name};
 
 /// Client: why this server is to be left alone for now, if it is.
@@ -29,8 +29,9 @@ pub(crate) fn why_left_alone(process: &'static Process, server: SocketAddr) -> O
         return None;
     }
     // That one does not pass.
-    let is_of_other_version = failure.reason.load(Ordering::Relaxed) == Reason::OtherVersion as u32;
-    Some(if is_of_other_version { Reason::OtherVersion } else { Reason::FailedLately })
+    let reason = Reason::of_word(failure.reason.load(Ordering::Relaxed));
+    let is_of_other_version = reason == PeerCannot::OtherVersion.into();
+    Some(if is_of_other_version { reason } else { PeerCannot::FailedLately.into() })
 }
 
 /// Client: agreeing with this server has failed.
@@ -57,7 +58,7 @@ pub(crate) fn note_failure(
     failure.ip[1].store(ip[1], Ordering::Relaxed);
     failure.port.store(u32::from(server.port()), Ordering::Relaxed);
     failure.family.store(u32::from(family), Ordering::Relaxed);
-    failure.reason.store(reason as u32, Ordering::Relaxed);
+    failure.reason.store(reason.word(), Ordering::Relaxed);
     failure.in_a_row.store(in_a_row, Ordering::Relaxed);
     let peer = peer.map_or([0; 2], |peer| process::halves(&peer.0));
     failure.peer[0].store(peer[0], Ordering::Relaxed);

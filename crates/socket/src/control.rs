@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use sidestep_device::slab::flag as said;
 use sidestep_device::state::{Slot, flag};
 use sidestep_device::sys;
+use sidestep_proto::fallback::ProgramDid;
 use sidestep_proto::readiness::mask;
 
 /// With one of these flags a send is for [`send_after_end`].
@@ -568,7 +569,7 @@ pub fn before_set_option(sock: &Use, level: i32, name: i32, value: i32) -> Optio
     }
     sock.tcp_only.store(true, Ordering::Relaxed);
     if matches!(sock.phase(), Phase::Candidate | Phase::Meeting) {
-        sock.stay_plain(sidestep_proto::fallback::Reason::OptionUnsupported);
+        sock.stay_plain(ProgramDid::OptionUnsupported.into());
     }
     OptionAnswer::Kernel
 }

@@ -31,7 +31,7 @@ use crate::sock::Sock;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use sidestep_device::sys;
-use sidestep_proto::fallback::Reason;
+use sidestep_proto::fallback::{Lack, OperatorSaid, PeerCannot, Reason};
 use sidestep_wire::host_control::{Hello, Side, distant_token};
 use sidestep_wire::tcp_option::Identity;
 
@@ -153,7 +153,7 @@ impl Seek {
             }
         }
         let is_strangers = petition::is_strangers(process, self.token);
-        if is_strangers { Err(Reason::OtherUser) } else { Ok(()) }
+        if is_strangers { Err(Reason::Operator(OperatorSaid::OtherUser)) } else { Ok(()) }
     }
 
     /// Petitions, if it is time to.
@@ -164,8 +164,8 @@ impl Seek {
             return Ok(());
         }
         let reason = match petition::submit(process, self.token, self.side, self.port) {
-            Submitted::Sent => Reason::PetitionUnanswered,
-            Submitted::Away => Reason::AgentAway,
+            Submitted::Sent => Reason::Peer(PeerCannot::PetitionUnanswered),
+            Submitted::Away => Reason::Lack(Lack::AgentAway),
             Submitted::Later => return Ok(()),
         };
         if messages >= MESSAGES_MAX {

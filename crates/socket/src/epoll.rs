@@ -46,7 +46,7 @@ use sidestep_device::sparse::Sparse;
 use sidestep_device::state::{Counters, Slot, count};
 use sidestep_device::sys;
 use sidestep_device::young::YOUNG_MAX;
-use sidestep_proto::fallback::Reason;
+use sidestep_proto::fallback::{Lack, Reason};
 use sidestep_proto::readiness::mask;
 
 const EPOLLET: u32 = 1 << 31;
@@ -330,7 +330,7 @@ fn leave_untracked(epfd: i32, fd: i32) -> Result<usize, Errno> {
 fn keep_on_tcp(sock: &'static Sock) {
     // One that is not connected yet does not begin to agree.
     sock.tcp_only.store(true, Ordering::Relaxed);
-    sock.keep_plain(Reason::NoMemory);
+    sock.keep_plain(Reason::Lack(Lack::NoMemory));
 }
 
 /// What a program waits for on a socket that has no object.

@@ -37,7 +37,7 @@ use core::time::Duration;
 use sidestep_device::rights;
 use sidestep_device::sys::{self, Errno, UnixName};
 use sidestep_proto::autocache;
-use sidestep_proto::fallback::Reason;
+use sidestep_proto::fallback::{PeerCannot, ProgramDid, Reason};
 use sidestep_wire::clc::Decline;
 use sidestep_wire::hand_over::{EMITTED_LEN_MAX, Greeting, HandOver, Message, gateway_name};
 use sidestep_wire::host_control::Side;
@@ -108,8 +108,12 @@ pub(crate) fn objection(server: SocketAddr) -> Option<Reason> {
     let is_left_alone = !left.is_zero() && left <= autocache::LONGEST;
     let options = process::options();
     match lesson.cause {
-        Cause::Failed if options.autocache && is_left_alone => Some(Reason::FailedLately),
-        Cause::Short if options.autosmc && is_left_alone => Some(Reason::ShortLately),
+        Cause::Failed if options.autocache && is_left_alone => {
+            Some(Reason::Peer(PeerCannot::FailedLately))
+        }
+        Cause::Short if options.autosmc && is_left_alone => {
+            Some(Reason::Program(ProgramDid::ShortLately))
+        }
         _ => None,
     }
 }
@@ -644,7 +648,8 @@ mod tests {
         assert!(is_present());
         assert_eq!(
             [failed, short].map(objection),
-            [Reason::FailedLately, Reason::ShortLately].map(Some)
+            [Reason::Peer(PeerCannot::FailedLately), Reason::Program(ProgramDid::ShortLately)]
+                .map(Some)
         );
         assert!(!may_lead_to(failed) && !may_lead_to(short));
         assert!([over, impossible, others, never].into_iter().all(may_lead_to));

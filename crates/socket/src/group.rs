@@ -16,7 +16,7 @@ use crate::process::{self, GROUPS_MAX, LETTERS_MAX, Process};
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 use core::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering,
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering,
 };
 use sidestep_device::map::{self, Mapping};
 use sidestep_device::rights;
@@ -27,12 +27,12 @@ use sidestep_device::stamp::OTHER_VERSION;
 use sidestep_device::sys::{self, Errno, Received, Sender, UnixName, Whereabouts};
 use sidestep_device::unix_diag;
 use sidestep_device::wake::{self, CHANNELS, Wake};
-use sidestep_proto::fallback::Reason;
+use sidestep_proto::fallback::{Field, Lack, OperatorSaid, PeerCannot, Reason};
 use sidestep_proto::policy;
 use sidestep_wire::host_control::{
     Channel, ControlMessage, EMITTED_LEN_MAX, Instance, Introduction, mailbox_name,
 };
-use sidestep_wire::{LinkId, RmbeSize};
+use sidestep_wire::{Diagnosis, LinkId, RmbeSize};
 
 /// See the [module](self).
 pub struct Group {
@@ -67,7 +67,7 @@ pub struct Group {
     /// `theirs` may be read.
     established: AtomicBool,
     /// Why one of the two cannot use the other's memory: a [`Reason`]; `None`: it can.
-    refused: AtomicU8,
+    refused: AtomicU64,
     introduced: AtomicBool,
     reply_pending: AtomicBool,
     /// Slots whose connections belong to this group.
@@ -422,7 +422,7 @@ fn make_around(
         own_uid: AtomicU32::new(0),
         begun_by: sys::uid(),
         established: AtomicBool::new(is_self),
-        refused: AtomicU8::new(Reason::None as u8),
+        refused: AtomicU64::new(Reason::None.word()),
         introduced: AtomicBool::new(false),
         reply_pending: AtomicBool::new(false),
         connections: AtomicU32::new(0),
@@ -451,13 +451,8 @@ pub fn on_introduction(process: &'static Process, hello: &Introduction, letter: 
         return;
     }
     let look = Look::at(process);
-    let refusal = match hello.slab_len {
-        NO_ROOM => Some(Reason::NoMemory),
-        NOT_OURS => Some(Reason::OtherVersion),
-        _ => None,
-    };
-    if let Some(reason) = refusal {
-        crate::log!(Info, "{} cannot use our memory: {}", hello.instance, reason.words());
+    if let Some(reason) = refusal_in(hello) {
+        crate::log!(Info, "{} cannot use our memory: {reason}", hello.instance);
         return note_refusal(&look, hello.instance, reason);
     }
     let known = find(&look, hello.instance).filter(|group| group.theirs().is_some());
@@ -493,10 +488,10 @@ fn get_to_know(look: &Look, hello: &Introduction, letter: &Received) -> Option<&
         .inspect_err(|errno| {
             crate::log!(Warn, "memory of {} refused: errno {}", hello.instance, errno.0);
             match *errno {
-                Errno(libc::ENOMEM) => refuse(look, hello.instance, Reason::NoMemory),
+                Errno(libc::ENOMEM) => refuse(look, hello.instance, Reason::Lack(Lack::NoMemory)),
                 OTHER_VERSION => {
                     crate::log!(Warn, "{} runs another version of Sidestep", hello.instance);
-                    refuse(look, hello.instance, Reason::OtherVersion);
+                    refuse(look, hello.instance, Reason::Peer(PeerCannot::OtherVersion));
                 }
                 _ => {}
             }
@@ -510,11 +505,22 @@ const NO_ROOM: u64 = 0;
 /// The same of one that was shown memory of another version.
 const NOT_OURS: u64 = u64::MAX;
 
+/// Why the process that says this cannot use our memory, if it says so. Where it has no room, it
+/// has declined: nothing is lacking here.
+fn refusal_in(hello: &Introduction) -> Option<Reason> {
+    match hello.slab_len {
+        NO_ROOM => Some(Reason::PeerDeclined(Diagnosis::MEM)),
+        NOT_OURS => Some(PeerCannot::OtherVersion.into()),
+        _ => None,
+    }
+}
+
 /// The memory of a process cannot be used, or it cannot be shown ours: tells it, so that
 /// nobody goes on waiting. If the letter is not taken, the attempts are given up.
 pub fn refuse(look: &Look, peer: Instance, reason: Reason) {
     let process = look.0;
-    let slab_len = if reason == Reason::OtherVersion { NOT_OURS } else { NO_ROOM };
+    let slab_len =
+        if reason == Reason::Peer(PeerCannot::OtherVersion) { NOT_OURS } else { NO_ROOM };
     let message = ControlMessage::Introduction(Introduction {
         instance: process.instance,
         reply_wanted: false,
@@ -532,9 +538,9 @@ pub fn refuse(look: &Look, peer: Instance, reason: Reason) {
 /// What waits for memory to be shown, waits no more.
 fn note_refusal(look: &Look, peer: Instance, reason: Reason) {
     if let Some(group) = find(look, peer) {
-        group.refused.store(reason as u8, Ordering::Relaxed);
+        group.refused.store(reason.word(), Ordering::Relaxed);
     }
-    look.0.last_refusal.store(reason as u8, Ordering::Relaxed);
+    look.0.last_refusal.store(reason.word(), Ordering::Relaxed);
     // Release: whoever counts it finds its reason, or a later one's.
     look.0.refusals.fetch_add(1, Ordering::Release);
 }
@@ -744,7 +750,7 @@ impl Group {
 
     /// Why it will not be established, if that is so.
     pub fn refusal(&self) -> Option<Reason> {
-        let reason = Reason::from_number(self.refused.load(Ordering::Relaxed));
+        let reason = Reason::of_word(self.refused.load(Ordering::Relaxed));
         Some(reason).filter(|reason| *reason != Reason::None && self.theirs().is_none())
     }
 
@@ -845,7 +851,10 @@ impl Group {
     /// A limit of the operator, or no room in the slab.
     pub fn take_ring(&'static self, index: usize, size: RmbeSize) -> Result<(u64, Ring), Reason> {
         let offset = self.take_offset(size)?;
-        let ring = self.ours.ring(offset as u64, size.bytes() as u32).ok_or(Reason::NoMemory)?;
+        let ring = self
+            .ours
+            .ring(offset as u64, size.bytes() as u32)
+            .ok_or(Reason::Lack(Lack::NoMemory))?;
         self.connections.fetch_add(1, Ordering::Relaxed);
         self.process.set_group_of_slot(index, self);
         self.process.note_ring(index, offset | usize::from(size.code()));
@@ -856,14 +865,14 @@ impl Group {
     /// pay for what we read: so it may not name ever more of them.
     ///
     /// # Errors
-    /// It has named too many.
+    /// It has named too many, or more than the operator allows.
     pub(crate) fn admit(&self, at: u64, ring: &Ring) -> Result<(), Reason> {
         let first = (at as usize - RINGS_AT) / PLACE;
         let last = (at as usize - RINGS_AT + ring.memory_len() - 1) / PLACE;
         // A bit for each: the longest ring takes 32 places, or 33 if it begins between two.
         let mut new = 0u64;
         for place in first..=last {
-            let word = self.place(place).ok_or(Reason::NoMemory)?;
+            let word = self.place(place).ok_or(Reason::Lack(Lack::NoMemory))?;
             let was_named = word.fetch_or(NAMED, Ordering::Relaxed) & NAMED != 0;
             new |= u64::from(!was_named) << (place - first);
         }
@@ -876,14 +885,21 @@ impl Group {
         let most = u64::from(self.most.fetch_max(now, Ordering::Relaxed).max(now));
         let named = self.named.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let is_too_much = named > NAMED_FIRST + NAMED_TIMES * most * ring.memory_len() as u64;
-        if is_too_much || !self.process.budget.take_incoming(bytes) {
+        let objection = if is_too_much {
+            Some(Reason::PeerBroke(Field::RINGS_NAMED))
+        } else if !self.process.budget.take_incoming(bytes) {
+            Some(OperatorSaid::MemoryLimit.into())
+        } else {
+            None
+        };
+        if let Some(reason) = objection {
             self.named.fetch_sub(bytes, Ordering::Relaxed);
             for place in (first..=last).filter(|place| new >> (place - first) & 1 != 0) {
                 if let Some(word) = self.place(place) {
                     word.fetch_and(!NAMED, Ordering::Relaxed);
                 }
             }
-            return Err(Reason::MemoryLimit);
+            return Err(reason);
         }
         Ok(())
     }
@@ -900,7 +916,8 @@ impl Group {
         let first = &mut rings.free[usize::from(size.code())];
         if *first != 0 {
             let offset = *first;
-            let word = self.place((offset - RINGS_AT) / PLACE).ok_or(Reason::NoMemory)?;
+            let word =
+                self.place((offset - RINGS_AT) / PLACE).ok_or(Reason::Lack(Lack::NoMemory))?;
             let next = word.fetch_and(NAMED, Ordering::Relaxed) & !NAMED;
             *first = next.checked_sub(1).map_or(0, |place| RINGS_AT + place as usize * PLACE);
             account::took_ring(self.process, size, false);
@@ -908,10 +925,10 @@ impl Group {
         }
         let offset = rings.next;
         if offset + memory_of(size) > SLAB_LEN {
-            return Err(Reason::NoMemory);
+            return Err(Reason::Lack(Lack::NoMemory));
         }
         if !self.process.budget.take(memory_of(size)) {
-            return Err(Reason::MemoryLimit);
+            return Err(Reason::Operator(OperatorSaid::MemoryLimit));
         }
         rings.next += memory_of(size);
         account::took_ring(self.process, size, true);
@@ -1113,6 +1130,18 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_without_room_for_our_memory_has_declined() {
+        let said = |slab_len| {
+            let instance = Instance([7; 16]);
+            let link_id = LinkId(0);
+            refusal_in(&Introduction { instance, reply_wanted: false, pid: 1, slab_len, link_id })
+        };
+        assert_eq!(said(NO_ROOM), Some(Reason::PeerDeclined(Diagnosis::MEM)));
+        assert_eq!(said(NOT_OURS), Some(PeerCannot::OtherVersion.into()));
+        assert_eq!(said(SLAB_LEN as u64), None);
+    }
+
+    #[test]
     fn a_peer_names_no_more_rings_than_its_connections_need() {
         let _alone = alone();
         let group = own_group(process::current().unwrap());
@@ -1123,8 +1152,9 @@ mod tests {
         };
         let allowed = (0..).take_while(|n| name(*n).is_ok()).count();
         assert_eq!(allowed, (NAMED_FIRST as usize + NAMED_TIMES as usize * len) / len);
-        assert_eq!(name(allowed), Err(Reason::MemoryLimit));
-        assert_eq!(name(allowed), Err(Reason::MemoryLimit), "and again");
+        let breach = Reason::PeerBroke(Field::RINGS_NAMED);
+        assert_eq!(name(allowed), Err(breach), "no limit of the operator's is reached");
+        assert_eq!(name(allowed), Err(breach), "and again");
         assert_eq!(name(0), Ok(()), "what it had before it may have again");
         // With more connections at once it may name more.
         let size = RmbeSize::from_bytes(64 << 10).unwrap();

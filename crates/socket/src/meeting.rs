@@ -55,7 +55,7 @@ use sidestep_device::ring::Ring;
 use sidestep_device::slab::{CLC_LEN_MAX, Record, phase};
 use sidestep_device::state::{Slot, mode};
 use sidestep_device::sys::{self, Errno, UnixName};
-use sidestep_proto::fallback::Reason;
+use sidestep_proto::fallback::{Field, Lack, OperatorSaid, PeerCannot, ProgramDid, Reason};
 use sidestep_proto::rendezvous::{self, AnswerWait, Buffer, Refusal};
 use sidestep_wire::clc::{AcceptConfirm, AcceptConfirmD, Decline, Message};
 use sidestep_wire::host_control::{
@@ -63,7 +63,7 @@ use sidestep_wire::host_control::{
     listener_name,
 };
 use sidestep_wire::tcp_option::Identity;
-use sidestep_wire::{Diagnosis, DmbToken, Error, PeerId, RmbeSize};
+use sidestep_wire::{DmbToken, Error, PeerId, RmbeSize};
 
 /// Looks before an attempt is given up whose giver still has the connection open: it may
 /// never close it, and each look asks the kernel.
@@ -331,7 +331,7 @@ fn client_looks(
                 }
             }
             Step::Seek(seek) => {
-                let Some(process) = sock.home() else { return Err(Reason::NoSlot) };
+                let Some(process) = sock.home() else { return Err(Reason::Lack(Lack::NoSlot)) };
                 let Some(hello) = seek.find_greeting(process, sock, fd, moment)? else {
                     return Ok(());
                 };
@@ -348,7 +348,7 @@ fn client_looks(
             }
             Step::AwaitIntroduction(hello) => {
                 let hello = *hello;
-                let Some(process) = sock.home() else { return Err(Reason::NoSlot) };
+                let Some(process) = sock.home() else { return Err(Reason::Lack(Lack::NoSlot)) };
                 let look = group::Look::at(process);
                 let Some(group) = introduced(process, &look, hello.instance)? else {
                     return Ok(());
@@ -392,7 +392,7 @@ fn server_looks(
             return Ok(());
         }
         if meeting.looks > LOOKS_FOR_GIVER && sock.is_received.load(Ordering::Relaxed) {
-            return Err(Reason::HandedOver);
+            return Err(Reason::Program(ProgramDid::HandedOver));
         }
         let Some(start) = ready_to_start(sock, fd)? else { return Ok(()) };
         if let Some(seek) = start.distant(Side::Server) {
@@ -406,14 +406,16 @@ fn server_looks(
                 begin_meeting(sock, meeting);
                 meeting.step = Step::AwaitReply { token, refusals, knows_client };
             }
-            Greeting::NobodyThere if messages >= MESSAGES_MAX => return Err(Reason::PeerNotSmc),
+            Greeting::NobodyThere if messages >= MESSAGES_MAX => {
+                return Err(Reason::Peer(PeerCannot::PeerNotSmc));
+            }
             Greeting::NobodyThere => {
                 meeting.next_attempt = (2 * messages).max(1);
-                sock.note_reason(Reason::PeerNotSmc);
+                sock.note_reason(Reason::Peer(PeerCannot::PeerNotSmc));
                 return Ok(());
             }
             Greeting::NoRoom if meeting.looks >= LOOKS_AT_MAILBOX => {
-                return Err(Reason::Unanswered);
+                return Err(Reason::Peer(PeerCannot::Unanswered));
             }
             Greeting::NoRoom => return Ok(()),
         }
@@ -431,7 +433,7 @@ fn server_looks(
 
 /// Server: looks for a client in another network namespace.
 fn server_seeks(sock: &Sock, meeting: &mut Meeting, moment: Moment) -> Result<(), Reason> {
-    let Some(process) = sock.home() else { return Err(Reason::NoSlot) };
+    let Some(process) = sock.home() else { return Err(Reason::Lack(Lack::NoSlot)) };
     let Step::Seek(seek) = &mut meeting.step else { return Ok(()) };
     if !matches!(moment, Moment::AfterReceive | Moment::BeforeSend) || !seek.greet(process, sock)? {
         return Ok(());
@@ -465,7 +467,11 @@ pub(crate) fn follow_greeting(
     if moment == Moment::AfterReceive && sock.messages_received() < ANSWERS {
         return Ok(None);
     }
-    if switch::is_established(fd) { Ok(Some(hello)) } else { Err(Reason::Unanswered) }
+    if switch::is_established(fd) {
+        Ok(Some(hello))
+    } else {
+        Err(Reason::Peer(PeerCannot::Unanswered))
+    }
 }
 
 impl Meeting {
@@ -477,7 +483,7 @@ impl Meeting {
         token: claim::Token,
         moment: Moment,
     ) -> Result<Option<Hello>, Reason> {
-        let Some(process) = sock.home() else { return Err(Reason::NoSlot) };
+        let Some(process) = sock.home() else { return Err(Reason::Lack(Lack::NoSlot)) };
         let has_received = moment == Moment::AfterReceive;
         let greeting = self.has_claimed.then(|| claim::greeting(process, sock, token)).flatten();
         if let Some(hello) = greeting {
@@ -485,7 +491,8 @@ impl Meeting {
         }
         if self.name_fd < 0 && has_received {
             // Who has sent this would have greeted us, if it were one that we know.
-            let (local, peer) = sock::addresses(fd).map_err(|_| Reason::Unanswered)?;
+            let (local, peer) =
+                sock::addresses(fd).map_err(|_| Reason::Peer(PeerCannot::Unanswered))?;
             self.name_fd = bind_name(&Start { process, local, peer, identity: None })?;
         }
         if self.name_fd < 0 || !self.is_due(LOOKS_AT_NAME) {
@@ -500,8 +507,9 @@ impl Meeting {
     /// one for which nobody has asked, because the reason is known.
     fn is_likely_to_recur(&self, reason: Reason) -> bool {
         reason.is_likely_to_recur()
-            && (reason != Reason::Unanswered || self.is_late())
-            && (reason != Reason::OtherVersion || !matches!(self.step, Step::Start))
+            && (reason != Reason::Peer(PeerCannot::Unanswered) || self.is_late())
+            && (reason != Reason::Peer(PeerCannot::OtherVersion)
+                || !matches!(self.step, Step::Start))
     }
 
     /// Whether this look asks the kernel: so many first ones do, then those whose number is a
@@ -537,7 +545,11 @@ impl Meeting {
         if sock.phase() != Phase::Meeting || !self.is_late() {
             return Ok(());
         }
-        Err(if self.is_stranger { Reason::OtherUser } else { Reason::Unanswered })
+        Err(if self.is_stranger {
+            Reason::Operator(OperatorSaid::OtherUser)
+        } else {
+            Reason::Peer(PeerCannot::Unanswered)
+        })
     }
 }
 
@@ -560,33 +572,37 @@ impl Start {
 /// Whether the attempt may begin now: `Ok(None)` is "not yet".
 fn ready_to_start(sock: &'static Sock, fd: i32) -> Result<Option<Start>, Reason> {
     sock.begin(fd);
-    let Some(slot) = sock.slot() else { return Err(Reason::NoSlot) };
+    let Some(slot) = sock.slot() else { return Err(Reason::Lack(Lack::NoSlot)) };
     let options = process::options();
     if options.promotion == Promotion::Never {
-        return Err(Reason::PromotionNever);
+        return Err(Reason::Operator(OperatorSaid::PromotionNever));
     }
     if sock.tcp_only.load(Ordering::Relaxed) {
-        return Err(Reason::OptionUnsupported);
+        return Err(Reason::Program(ProgramDid::OptionUnsupported));
     }
     if memory::is_strict() {
-        return Err(Reason::StrictMemory);
+        return Err(Reason::Lack(Lack::StrictMemory));
     }
     let limit = options.handshake_limit;
     if limit != 0 && PENDING.load(Ordering::Relaxed) >= limit {
-        return Err(Reason::Congested);
+        return Err(Reason::Operator(OperatorSaid::Congested));
     }
     if slot.holders.load(Ordering::Acquire) > 1 {
         // A forked process may use the connection as well: whoever is left alone
         // with it goes on.
-        return if process::current().is_some() { Ok(None) } else { Err(Reason::NoMemory) };
+        return if process::current().is_some() {
+            Ok(None)
+        } else {
+            Err(Reason::Lack(Lack::NoMemory))
+        };
     }
     sock.move_home(fd);
-    let Some(process) = process::current() else { return Err(Reason::NoMemory) };
+    let Some(process) = process::current() else { return Err(Reason::Lack(Lack::NoMemory)) };
     if sock.is_received.load(Ordering::Relaxed) {
         match given::givers(process, fd) {
             Givers::Gone => sock.is_received.store(false, Ordering::Relaxed),
             Givers::Here => return Ok(None),
-            Givers::Many => return Err(Reason::HandedOver),
+            Givers::Many => return Err(Reason::Program(ProgramDid::HandedOver)),
         }
     }
     let Some((local, peer)) = sock.learn_addresses(fd) else { return Ok(None) };
@@ -598,7 +614,7 @@ fn ready_to_start(sock: &'static Sock, fd: i32) -> Result<Option<Start>, Reason>
         Some(reason) => {
             let is_server = sock.is_server.load(Ordering::Relaxed);
             if !is_server
-                && reason == Reason::RemotePeer
+                && reason == Reason::Peer(PeerCannot::RemotePeer)
                 && let Some(objection) = gateway::objection(peer)
             {
                 return Err(objection);
@@ -608,7 +624,7 @@ fn ready_to_start(sock: &'static Sock, fd: i32) -> Result<Option<Start>, Reason>
         None => None,
     };
     if tcp_option::is_refused(sock, fd) {
-        return Err(Reason::NoTcpOption);
+        return Err(Reason::Peer(PeerCannot::NoTcpOption));
     }
     if let Some(reason) = pnet::objection(fd, local.ip()) {
         return Err(reason);
@@ -620,9 +636,9 @@ fn ready_to_start(sock: &'static Sock, fd: i32) -> Result<Option<Start>, Reason>
 /// process.
 fn elsewhere(process: &Process, fd: i32, local: SocketAddr, peer: SocketAddr) -> Option<Reason> {
     if !is_same_host(local, peer) {
-        Some(Reason::RemotePeer)
+        Some(Reason::Peer(PeerCannot::RemotePeer))
     } else if netns_cookie(fd) != process.netns_cookie {
-        Some(Reason::OtherNamespace)
+        Some(Reason::Peer(PeerCannot::OtherNamespace))
     } else {
         None
     }
@@ -667,20 +683,26 @@ fn bind_name(Start { process, local, peer, .. }: &Start) -> Result<i32, Reason> 
         sys::connect_unix(process.probe, &name) != Err(Errno(libc::ECONNREFUSED))
     };
     if !(0..MARKERS).any(marked) {
-        return Err(Reason::PeerNotSmc);
+        return Err(Reason::Peer(PeerCannot::PeerNotSmc));
     }
     if rights::is_beset() {
-        return Err(Reason::OtherUser);
+        return Err(Lack::Beset.into());
     }
-    let name_fd = sys::unix_datagram().map(sys::move_up).map_err(|_| Reason::NoMemory)?;
+    bind_to(&UnixName::new(&connection_name(*local, *peer)))
+}
+
+/// A socket of this name, for a hello. That there is none is no fault of the peer's, which has not
+/// been asked yet.
+fn bind_to(name: &UnixName) -> Result<i32, Reason> {
+    let name_fd = sys::unix_datagram().map(sys::move_up).map_err(|_| Lack::NoMemory)?;
     // A Hello has none.
     rights::refuse(name_fd);
-    let name = UnixName::new(&connection_name(*local, *peer));
     let bound = sys::set_socket_option(name_fd, libc::SOL_SOCKET, libc::SO_PASSCRED, 1)
-        .and_then(|_| sys::bind_unix(name_fd, &name));
-    if bound.is_err() {
+        .and_then(|_| sys::bind_unix(name_fd, name));
+    if let Err(errno) = bound {
+        crate::log!(Warn, "the name of a connection cannot be bound: errno {}", errno.0);
         sys::close(name_fd);
-        return Err(Reason::PeerMisbehaved);
+        return Err(Lack::NameTaken.into());
     }
     Ok(name_fd)
 }
@@ -688,31 +710,43 @@ fn bind_name(Start { process, local, peer, .. }: &Start) -> Result<i32, Reason> 
 /// Client: has the server's process said hello, and is it another user's?
 fn receive_hello(sock: &Sock, name_fd: i32, fd: i32) -> Result<Option<(Hello, bool)>, Reason> {
     let mut bytes = [0; 256];
-    let Some(process) = sock.home() else { return Err(Reason::NoSlot) };
+    let Some(process) = sock.home() else { return Err(Reason::Lack(Lack::NoSlot)) };
     let received = match rights::receive(name_fd, &mut bytes, Process::takes_from) {
         Ok(received) => received,
         Err(NotTaken::Errno(_)) => return Ok(None),
-        Err(NotTaken::Foreign) => return Err(Reason::OtherUser),
+        Err(NotTaken::Foreign) => return Err(Reason::Operator(OperatorSaid::OtherUser)),
     };
     let is_friend = Process::shares_with(&received);
     let is_stranger = received.sender.is_none_or(|sender| sender.uid != sys::uid());
     received.close_fds();
     if !is_friend {
-        return Err(Reason::OtherUser);
+        return Err(Reason::Operator(OperatorSaid::OtherUser));
     }
-    match ControlMessage::parse(&bytes[..received.len]) {
-        Ok(ControlMessage::Hello(hello)) if hello.netns_cookie != process.netns_cookie => {
-            Err(Reason::OtherNamespace)
+    let message = ControlMessage::parse(&bytes[..received.len]);
+    if let Err(error) = &message {
+        crate::log!(Warn, "hello refused: {error}");
+    }
+    let hello = hello_in(message, process.netns_cookie)?;
+    match switch::is_established(fd) {
+        true => Ok(Some((hello, is_stranger))),
+        false => Err(PeerCannot::Unanswered.into()),
+    }
+}
+
+/// Client: the hello that a datagram to the connection's name is, if it is one that leads on in this
+/// network namespace.
+fn hello_in(message: Result<ControlMessage, Error>, netns_cookie: u64) -> Result<Hello, Reason> {
+    match message {
+        Ok(ControlMessage::Hello(hello)) if hello.netns_cookie != netns_cookie => {
+            Err(PeerCannot::OtherNamespace.into())
         }
         Ok(ControlMessage::Hello(hello)) if hello.slot as usize >= SLOTS => {
-            Err(Reason::PeerMisbehaved)
+            Err(Reason::PeerBroke(Field::HELLO_SLOT))
         }
-        Ok(ControlMessage::Hello(hello)) if switch::is_established(fd) => {
-            Ok(Some((hello, is_stranger)))
-        }
-        Ok(ControlMessage::Hello(_)) => Err(Reason::Unanswered),
-        Err(Error::Unsupported { .. }) => Err(Reason::OtherVersion),
-        _ => Err(Reason::PeerMisbehaved),
+        Ok(ControlMessage::Hello(hello)) => Ok(hello),
+        Ok(_) => Err(Reason::PeerBroke(Field::CONTROL_KIND)),
+        Err(Error::Unsupported { .. }) => Err(PeerCannot::OtherVersion.into()),
+        Err(error) => Err(Reason::of_unread(&error)),
     }
 }
 
@@ -729,13 +763,13 @@ fn introduced(
     }
     let refusal = match group {
         Some(group) => group.refusal(),
-        None if process.is_beset() => Some(Reason::OtherUser),
-        None => Some(Reason::NoMemory),
+        None if process.is_beset() => Some(Lack::Beset.into()),
+        None => Some(Reason::Lack(Lack::NoMemory)),
     };
     match (group, refusal) {
         (Some(group), None) => Ok(group.theirs().map(|_| group)),
         (_, refusal) => {
-            let reason = refusal.unwrap_or(Reason::NoMemory);
+            let reason = refusal.unwrap_or(Reason::Lack(Lack::NoMemory));
             // The server waits for our proposal on this connection, too.
             group::refuse(look, peer, reason);
             Err(reason)
@@ -751,15 +785,16 @@ fn propose(
     hello: &Hello,
 ) -> Result<Ring, Reason> {
     let (Some(process), Some(slot)) = (sock.home(), sock.slot()) else {
-        return Err(Reason::NoSlot);
+        return Err(Reason::Lack(Lack::NoSlot));
     };
     let index = sock.slot_index();
-    let size = RmbeSize::from_bytes(hello.rmbe_len as usize).ok_or(Reason::PeerMisbehaved)?;
+    let size = RmbeSize::from_bytes(hello.rmbe_len as usize)
+        .ok_or(Reason::PeerBroke(Field::HELLO_RMBE_LEN))?;
     let local = process.local();
-    let (_, wake) = group.theirs().ok_or(Reason::NoMemory)?;
+    let (_, wake) = group.theirs().ok_or(Reason::Lack(Lack::NoMemory))?;
     let (ring_at, ring) = group.take_ring(index, size)?;
     let mut bytes = [0; CLC_LEN_MAX];
-    let len = rendezvous::propose(&local).emit(&mut bytes).map_err(|_| Reason::NoCommonEid)?;
+    let len = rendezvous::propose(&local).emit(&mut bytes).map_err(|error| unwritten(&error))?;
     group.slab().clc(index).put(&bytes[..len]);
     let record = group.record(index);
     prepare(record, slot, fd, ring_at, size, sock.rmbe());
@@ -814,7 +849,7 @@ fn client_finishes(
 ) -> Result<(), Reason> {
     let (Some(process), Some(slot), Some((theirs, _))) = (sock.home(), sock.slot(), group.theirs())
     else {
-        return Err(Reason::NoSlot);
+        return Err(Reason::Lack(Lack::NoSlot));
     };
     let answer = theirs.record(hello.slot as usize);
     let at = answer.identity.phase.load(Ordering::Acquire);
@@ -831,9 +866,10 @@ fn client_finishes(
             .map_err(|refusal| refuse(sock, group, hello.slot as usize, &refusal))?;
     let ring_at = answer.identity.ring_at.load(Ordering::Relaxed);
     let incoming = theirs.ring(ring_at, sock.rmbe().bytes() as u32);
-    let (Some(incoming), true) = (incoming, accept.size.bytes() == outgoing.len()) else {
-        return Err(Reason::PeerMisbehaved);
-    };
+    let incoming = incoming.ok_or(Reason::PeerBroke(Field::RECORD_RING_AT))?;
+    if accept.size.bytes() != outgoing.len() {
+        return Err(Reason::PeerBroke(Field::SIZE_CODE));
+    }
     group.admit(ring_at, &incoming)?;
     let index = sock.slot_index();
     let mine = group.record(index);
@@ -874,7 +910,7 @@ fn greet(sock: &Sock, start: &Start, fd: i32) -> Result<Greeting, Reason> {
         None if process.is_beset() => {
             // Its introduction would not be read.
             group::bury(&look);
-            Err(Reason::OtherUser)
+            Err(Lack::Beset.into())
         }
         None => send_hello(sock, start, fd),
     }
@@ -882,9 +918,9 @@ fn greet(sock: &Sock, start: &Start, fd: i32) -> Result<Greeting, Reason> {
 
 fn send_hello(sock: &Sock, start: &Start, fd: i32) -> Result<Greeting, Reason> {
     let Start { process, local, peer, .. } = *start;
-    let slot = sock.slot().ok_or(Reason::NoSlot)?;
+    let slot = sock.slot().ok_or(Reason::Lack(Lack::NoSlot))?;
     let mut token = [0; 16];
-    sys::random(&mut token).map_err(|_| Reason::NoMemory)?;
+    sys::random(&mut token).map_err(|_| Reason::Lack(Lack::NoMemory))?;
     let hello = Hello {
         instance: process.instance,
         slot: sock.slot_index() as u32,
@@ -895,7 +931,7 @@ fn send_hello(sock: &Sock, start: &Start, fd: i32) -> Result<Greeting, Reason> {
         rmbe_len: sock.rmbe().bytes() as u32,
     };
     let mut bytes = [0; EMITTED_LEN_MAX];
-    let len = hello.emit(&mut bytes).map_err(|_| Reason::PeerMisbehaved)?;
+    let len = hello.emit(&mut bytes).map_err(|error| unwritten(&error))?;
     process.wake.cell(sock.slot_index()).clear();
     let name = UnixName::new(&connection_name(peer, local));
     match sys::send_with_fds(process.mailbox, &name, &bytes[..len], &[]) {
@@ -916,7 +952,7 @@ fn server_finishes(
     refusals: Option<u32>,
 ) -> Result<(), Reason> {
     let (Some(process), Some(slot)) = (sock.home(), sock.slot()) else {
-        return Err(Reason::NoSlot);
+        return Err(Reason::Lack(Lack::NoSlot));
     };
     let index = sock.slot_index();
     let look = group::Look::at(process);
@@ -929,7 +965,7 @@ fn server_finishes(
         };
         process.read_mail();
         let refused = process.refusals.load(Ordering::Acquire) != refusals;
-        let why = || Reason::from_number(process.last_refusal.load(Ordering::Relaxed));
+        let why = || Reason::of_word(process.last_refusal.load(Ordering::Relaxed));
         return if refused { Err(why()) } else { Ok(()) };
     };
     if slot.plain_receives.load(Ordering::SeqCst) != 0 {
@@ -969,7 +1005,7 @@ fn answer(
     group: &'static Group,
     peer_slot: usize,
 ) -> Result<AcceptConfirmD, Reason> {
-    let local = sock.home().ok_or(Reason::NoSlot)?.local();
+    let local = sock.home().ok_or(Reason::Lack(Lack::NoSlot))?.local();
     let (message, buffer) = (read_clc(group, peer_slot), buffer(sock, group, true));
     rendezvous::expect_proposal(message, group.peer.into(), &local, buffer)
         .map_err(|refusal| refuse(sock, group, peer_slot, &refusal))
@@ -985,18 +1021,18 @@ fn accept(
     answer: &AcceptConfirmD,
 ) -> Result<(), Reason> {
     let (Some(slot), Some((theirs, _))) = (sock.slot(), group.theirs()) else {
-        return Err(Reason::NoSlot);
+        return Err(Reason::Lack(Lack::NoSlot));
     };
     if !group.may_go_on() {
-        return Err(Reason::OtherUser);
+        return Err(Reason::Operator(OperatorSaid::OtherUser));
     }
     let index = sock.slot_index();
     let proposal = theirs.record(peer_slot);
     let wished = proposal.identity.rmbe_len.load(Ordering::Relaxed) as usize;
-    let size = RmbeSize::from_bytes(wished).ok_or(Reason::PeerMisbehaved)?;
+    let size = RmbeSize::from_bytes(wished).ok_or(Reason::PeerBroke(Field::RECORD_RMBE_LEN))?;
     let ring_at = proposal.identity.ring_at.load(Ordering::Relaxed);
     let incoming = theirs.ring(ring_at, sock.rmbe().bytes() as u32);
-    let incoming = incoming.ok_or(Reason::PeerMisbehaved)?;
+    let incoming = incoming.ok_or(Reason::PeerBroke(Field::RECORD_RING_AT))?;
     group.admit(ring_at, &incoming)?;
     let (ring_at, outgoing) = group.take_ring(index, size)?;
     let mine = group.record(index);
@@ -1005,7 +1041,7 @@ fn accept(
     put_clc(group, index, answer);
     let conn = Conn { mine, theirs: proposal, outgoing, incoming, group, peer_slot };
     if !switch::is_established(fd) {
-        return Err(Reason::Unanswered);
+        return Err(Reason::Peer(PeerCannot::Unanswered));
     }
     if !switch::read_by_ledger(sock, slot, fd, conn) {
         // Another thread has begun a plain receive since we looked: the proposal stays where
@@ -1024,21 +1060,16 @@ fn decline(sock: &Sock, group: &'static Group, peer_slot: usize, reason: Reason)
 
 /// What came in place of an expected message leads no further.
 fn refuse(sock: &Sock, group: &'static Group, peer_slot: usize, refusal: &Refusal) -> Reason {
-    match refusal {
-        Refusal::Decline(decline) => {
-            put_decline(sock, group, peer_slot, decline);
-            match decline.diagnosis {
-                Diagnosis::NOSMCDEV => Reason::NoCommonEid,
-                _ => Reason::PeerMisbehaved,
-            }
-        }
-        Refusal::Declined(decline) => {
-            let diagnosis = decline.diagnosis.0;
-            sock.slot().inspect(|slot| slot.peer_diagnosis.store(diagnosis, Ordering::Relaxed));
-            Reason::PeerDeclined
-        }
-        Refusal::Protocol => Reason::PeerMisbehaved,
+    if let Refusal::Decline(decline, _) = refusal {
+        put_decline(sock, group, peer_slot, decline);
     }
+    refusal.reason()
+}
+
+/// A message of ours contradicts itself, or is too long for its place: that is no fault of the peer's.
+fn unwritten(error: &Error) -> Reason {
+    crate::log!(Error, "a message to the peer cannot be written: {error}");
+    Lack::Unwritten.into()
 }
 
 fn put_decline(sock: &Sock, group: &'static Group, peer_slot: usize, message: &Decline) {
@@ -1110,7 +1141,100 @@ pub(crate) fn check_confirm(sock: &Sock, conn: &Conn) -> bool {
 pub(crate) fn note_smc(slot: &Slot) {
     let messages = slot.counters.traffic().0;
     slot.moved_after.store(messages + 1, Ordering::Relaxed);
-    slot.reason.store(Reason::None as u8, Ordering::Relaxed);
+    slot.reason.store(Reason::None.word(), Ordering::Relaxed);
     slot.mode.store(mode::SMC_D, Ordering::Release);
     crate::log!(Info, "connection is in shared memory");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sidestep_proto::fallback::Blame;
+    use sidestep_wire::LinkId;
+    use sidestep_wire::host_control::Introduction;
+    use std::vec::Vec;
+
+    const NETNS: u64 = 77;
+
+    fn hello() -> Hello {
+        Hello {
+            instance: Instance([7; 16]),
+            slot: 5,
+            generation: 3,
+            token: [9; 16],
+            socket_cookie: 1,
+            netns_cookie: NETNS,
+            rmbe_len: 65_536,
+        }
+    }
+
+    fn bytes_of(hello: &Hello) -> Vec<u8> {
+        let mut bytes = [0; EMITTED_LEN_MAX];
+        let len = hello.emit(&mut bytes).unwrap();
+        bytes[..len].to_vec()
+    }
+
+    fn heard(bytes: &[u8]) -> Result<Hello, Reason> {
+        hello_in(ControlMessage::parse(bytes), NETNS)
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_bound_is_lacking_here() {
+        let ends = ["127.0.0.1:1", "127.0.0.1:2"].map(|end| end.parse().unwrap());
+        let name = UnixName::new(&connection_name(ends[0], ends[1]));
+        let first = bind_to(&name).unwrap();
+        assert_eq!(bind_to(&name), Err(Lack::NameTaken.into()));
+        sys::close(first);
+        sys::close(bind_to(&name).unwrap());
+    }
+
+    #[test]
+    fn a_message_that_cannot_be_written_is_lacking_here() {
+        let too_short = hello().emit(&mut [0; Hello::LEN - 1]).unwrap_err();
+        assert_eq!(unwritten(&too_short), Lack::Unwritten.into());
+    }
+
+    #[test]
+    fn a_hello_that_leads_nowhere_says_which_field_is_wrong() {
+        assert_eq!(heard(&bytes_of(&hello())), Ok(hello()));
+        let no_slot = Hello { slot: SLOTS as u32, ..hello() };
+        assert_eq!(heard(&bytes_of(&no_slot)), Err(Reason::PeerBroke(Field::HELLO_SLOT)));
+        let elsewhere = Hello { netns_cookie: NETNS + 1, ..hello() };
+        assert_eq!(heard(&bytes_of(&elsewhere)), Err(PeerCannot::OtherNamespace.into()));
+        let mut bytes = [0; EMITTED_LEN_MAX];
+        let other = Introduction {
+            instance: Instance([7; 16]),
+            reply_wanted: false,
+            pid: 1,
+            slab_len: 0,
+            link_id: LinkId(0),
+        };
+        let len = ControlMessage::Introduction(other).emit(&mut bytes).unwrap();
+        assert_eq!(heard(&bytes[..len]), Err(Reason::PeerBroke(Field::CONTROL_KIND)));
+        let name = |bytes: &[u8]| heard(bytes).unwrap_err().field().and_then(Field::name);
+        assert_eq!(name(b"GET / HTTP/1.1\r\n\r\n"), Some("control magic"));
+        assert_eq!(name(&bytes_of(&hello())[..40]), Some("control length"));
+    }
+
+    /// Each byte of a hello, with each value, and each length of it.
+    #[test]
+    fn what_cannot_be_read_of_a_hello_is_the_peers_fault() {
+        let good = bytes_of(&hello());
+        let is_peers = |bytes: &[u8]| match heard(bytes) {
+            Ok(_) => true,
+            Err(reason @ Reason::PeerBroke(_)) => reason.field().and_then(Field::name).is_some(),
+            Err(reason) => reason.blame() == Some(Blame::PeerCannot),
+        };
+        for at in 0..good.len() {
+            assert!(is_peers(&good[..at]), "cut off at {at}");
+            for value in 0..=u8::MAX {
+                let mut bad = good.clone();
+                bad[at] = value;
+                assert!(is_peers(&bad), "{value} at {at}: {:?}", heard(&bad));
+            }
+        }
+        let mut newer = good;
+        newer[5] += 1;
+        assert_eq!(heard(&newer), Err(PeerCannot::OtherVersion.into()));
+    }
 }

@@ -34,7 +34,7 @@ use sidestep_device::channel::SLOTS;
 use sidestep_device::stamp::OTHER_VERSION;
 use sidestep_device::state::{Slot, flag, mode};
 use sidestep_device::sys::{self, Errno, Received, UnixName};
-use sidestep_proto::fallback::Reason;
+use sidestep_proto::fallback::{ProgramDid, Reason};
 use sidestep_wire::host_control::Parcel;
 
 /// Descriptors beside a message: `SCM_MAX_FD` of the kernel.
@@ -459,7 +459,7 @@ fn hand_over(fd: i32, is_borrowed: bool) {
 /// knows it as TCP.
 fn leave_to_others(sock: &Sock) {
     if matches!(sock.phase(), Phase::Candidate | Phase::Meeting) {
-        sock.stay_plain(Reason::HandedOver);
+        sock.stay_plain(Reason::Program(ProgramDid::HandedOver));
     }
 }
 

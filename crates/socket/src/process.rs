@@ -14,9 +14,7 @@ use crate::pool::{self, Held, SharedLock};
 use crate::sock::Sock;
 use crate::{seccomp, young};
 use core::cell::UnsafeCell;
-use core::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
-};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sidestep_device::channel::SLOTS;
 use sidestep_device::confinement;
 use sidestep_device::holders::{self, Membership};
@@ -30,7 +28,7 @@ use sidestep_device::sys::{self, Received, Sender, UnixName, Whereabouts};
 use sidestep_device::wake::{self, CHANNELS, Wake};
 use sidestep_device::young::{Ending, Young};
 use sidestep_proto::autosmc::{Patience, Traffic};
-use sidestep_proto::fallback::Reason;
+use sidestep_proto::fallback::{ProgramDid, Reason};
 use sidestep_proto::policy;
 use sidestep_proto::rendezvous::Local;
 use sidestep_wire::clc::Hostname;
@@ -91,7 +89,7 @@ pub struct Process {
     /// How often a process and this one could not use each other's memory.
     pub(crate) refusals: AtomicU32,
     /// Why they could not, the last time: a [`Reason`].
-    pub(crate) last_refusal: AtomicU8,
+    pub(crate) last_refusal: AtomicU64,
     /// Link groups that are established: who can write our wake memory.
     pub(crate) partners: AtomicU32,
     /// Link groups with processes of other network namespaces that are not established yet.
@@ -731,7 +729,7 @@ impl Process {
             if held.is_outermost() {
                 return self.state.change(list, |totals| {
                     if let Some(batch) = ending.begin_anew() {
-                        totals.take_young(&batch, Reason::TooShort as u8);
+                        totals.take_young(&batch, TOO_SHORT);
                         crate::account::ended_young(self, &batch, list);
                     }
                 });
@@ -1115,7 +1113,8 @@ fn reset(slot: &Slot, pid: u32) {
     slot.mode.store(mode::TCP, Ordering::Release);
 }
 
-const _: () = assert!(Reason::ALL.len() <= state::REASONS_MAX);
+/// The code of what ends young.
+const TOO_SHORT: u8 = Reason::Program(ProgramDid::TooShort).code();
 
 #[cfg(test)]
 pub(crate) mod tests {
@@ -1168,7 +1167,7 @@ pub(crate) mod tests {
         let sum = |counter: fn(&state::Totals) -> &AtomicU64| {
             ended.iter().map(|ended| counter(ended).load(Ordering::Relaxed)).sum()
         };
-        let too_short = sum(|ended| &ended.tcp[Reason::TooShort as usize]);
+        let too_short = sum(|ended| &ended.tcp[usize::from(TOO_SHORT)]);
         (sum(|ended| &ended.smc), too_short, sum(|ended| &ended.counters.bytes_sent))
     }
 

@@ -26,7 +26,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sidestep_device::confinement::{self, Confinement};
 use sidestep_device::state::flag;
 use sidestep_device::sys;
-use sidestep_proto::fallback::Reason;
+use sidestep_proto::fallback::{ProgramDid, Reason};
 
 /// Filters that are about to come, or have.
 static COMING: AtomicU32 = AtomicU32::new(0);
@@ -89,7 +89,7 @@ fn prepare(to: Confinement) {
         if sock.phase() == Phase::Listener {
             tcp_option::withdraw(sock, fd);
         }
-        sock.keep_plain(Reason::Filtered);
+        sock.keep_plain(Reason::Program(ProgramDid::Filtered));
     });
     if multiplex::has_begun() {
         epoll::make_room();

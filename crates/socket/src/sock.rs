@@ -36,7 +36,7 @@ use sidestep_device::state::{Slot, flag, mode};
 use sidestep_device::sys;
 use sidestep_device::young::{About, Young};
 use sidestep_proto::autosmc::{Patience, Traffic};
-use sidestep_proto::fallback::Reason;
+use sidestep_proto::fallback::{OperatorSaid, ProgramDid, Reason};
 use sidestep_wire::RmbeSize;
 
 /// Sockets of a process that are tracked at once.
@@ -767,11 +767,11 @@ impl Sock {
     pub fn stay_plain(&self, reason: Reason) {
         account::stays(self, reason);
         if let Some(slot) = self.slot() {
-            slot.reason.store(reason as u8, Ordering::Relaxed);
+            slot.reason.store(reason.word(), Ordering::Relaxed);
             slot.mode.store(mode::TCP, Ordering::Release);
         }
         self.set_phase(Phase::Plain);
-        crate::log!(Info, "connection stays on TCP: {}", reason.words());
+        crate::log!(Info, "connection stays on TCP: {reason}");
     }
 
     /// Whatever the ends are about to agree on, it stays on TCP, if it has not moved yet.
@@ -806,11 +806,11 @@ impl Sock {
         if let Some(slot) = self.slot() {
             slot.descriptor.store(fd, Ordering::Relaxed);
             if process::options().promotion == Promotion::Lazy {
-                self.note_reason(Reason::TooShort);
+                self.note_reason(Reason::Program(ProgramDid::TooShort));
             }
         }
         if let Some(reason) = self.objection(fd) {
-            if reason == Reason::ModeTcp {
+            if reason == Reason::Operator(OperatorSaid::ModeTcp) {
                 let addresses = self.learn_addresses(fd);
                 self.slot().inspect(|slot| account::begin_tally(slot, addresses));
             }
@@ -823,7 +823,7 @@ impl Sock {
     fn objection(&self, fd: i32) -> Option<Reason> {
         let Options { smc, policy, .. } = process::options();
         if !smc {
-            return Some(Reason::ModeTcp);
+            return Some(Reason::Operator(OperatorSaid::ModeTcp));
         }
         let by_policy = || {
             let (local, peer) = self.learn_addresses(fd)?;
@@ -991,14 +991,14 @@ impl Sock {
     pub(crate) fn is_held(&self) -> bool {
         let is_held = self.slot().is_some_and(|slot| slot.held.load(Ordering::Relaxed) != 0);
         if is_held {
-            self.note_reason(Reason::Demoted);
+            self.note_reason(Reason::Operator(OperatorSaid::Demoted));
         }
         is_held
     }
 
     /// Why it is on TCP as things stand.
     pub(crate) fn note_reason(&self, reason: Reason) {
-        self.slot().inspect(|slot| slot.reason.store(reason as u8, Ordering::Relaxed));
+        self.slot().inspect(|slot| slot.reason.store(reason.word(), Ordering::Relaxed));
     }
 
     /// Mirrors `O_NONBLOCK`.
@@ -1082,11 +1082,11 @@ impl Sock {
 /// connections may move.
 pub(crate) fn unseen_use() -> Option<Reason> {
     if seccomp::is_in_the_way() {
-        Some(Reason::Filtered)
+        Some(Reason::Program(ProgramDid::Filtered))
     } else if uring::is_used() {
-        Some(Reason::IoUring)
+        Some(Reason::Program(ProgramDid::IoUring))
     } else if past_libc::is_found() {
-        Some(Reason::PastLibc)
+        Some(Reason::Program(ProgramDid::PastLibc))
     } else {
         None
     }
@@ -1231,7 +1231,7 @@ pub fn before_fork() {
             sock.learn_addresses(fd);
         }
         if sock.phase() == Phase::Meeting {
-            sock.stay_plain(Reason::ForkedMeanwhile);
+            sock.stay_plain(Reason::Program(ProgramDid::ForkedMeanwhile));
         }
     });
     // After the meetings, which take slots themselves.

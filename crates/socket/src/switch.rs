@@ -45,7 +45,7 @@ use sidestep_proto::cut_over::{
     self, Answer, BeforeEntering, BeforeLeaving, Enter, Follow, Leave, Permit, Queue, Receiving,
     Source, Wished,
 };
-use sidestep_proto::fallback::Reason;
+use sidestep_proto::fallback::{OperatorSaid, Reason};
 use sidestep_proto::ledger::{Parts, Reading};
 
 /// `tcpi_state`: both directions open.
@@ -324,8 +324,8 @@ fn note_ways(slot: &Slot, conn: &Conn) {
         return;
     }
     let is_on_tcp = !cut_over::is_ring(sent) && !cut_over::is_ring(followed);
-    let reason = if is_on_tcp { Reason::Demoted } else { Reason::None };
-    if slot.reason.swap(reason as u8, Ordering::Relaxed) != reason as u8 {
+    let reason = if is_on_tcp { Reason::Operator(OperatorSaid::Demoted) } else { Reason::None };
+    if slot.reason.swap(reason.word(), Ordering::Relaxed) != reason.word() {
         let path = if is_on_tcp { "by TCP" } else { "through shared memory" };
         crate::log!(Info, "connection goes {path} again");
     }

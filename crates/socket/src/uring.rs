@@ -12,7 +12,7 @@
 use crate::descriptors;
 use crate::sock::{self, Phase};
 use core::sync::atomic::{AtomicBool, Ordering};
-use sidestep_proto::fallback::Reason;
+use sidestep_proto::fallback::{ProgramDid, Reason};
 
 /// The program has given one of its sockets to a ring, or may have.
 static USED: AtomicBool = AtomicBool::new(false);
@@ -35,7 +35,7 @@ pub fn give(fd: i32) -> bool {
     if !USED.swap(true, Ordering::Relaxed) {
         crate::log!(Info, "sockets are used through io_uring: connections stay on TCP");
     }
-    sock.keep_plain(Reason::IoUring);
+    sock.keep_plain(Reason::Program(ProgramDid::IoUring));
     let moved = sock.phase() == Phase::Smc;
     if moved {
         crate::log!(Error, "descriptor {fd} is in shared memory, and refused to io_uring");

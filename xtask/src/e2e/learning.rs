@@ -48,7 +48,8 @@ pub(crate) fn autocache(stage: &Stage<'_>) -> Result<String> {
     let learned = client.totals()?;
     let left_alone = &learned["left_alone"][0];
     let reason = left_alone["reason"].as_str().unwrap_or_default();
-    ensure!(reason == "the peer declined" && left_alone["failures"] == 1, "{learned:#}");
+    let is_why = reason.starts_with("the peer declined: 0x03030000 NOSMCDEV");
+    ensure!(is_why && left_alone["failures"] == 1, "{learned:#}");
     let lately = "agreeing with this server has failed lately";
     let skipped = learned["reasons"].as_array().and_then(|reasons| {
         reasons.iter().find(|reason| reason["text"] == lately).map(|it| &it["connections"])

@@ -12,6 +12,7 @@ use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table};
 use serde::Serialize;
 use sidestep_gateway::status;
 use sidestep_observe::{Connection, Fallback, Mode, Program, Role, Snapshot};
+use sidestep_proto::fallback::Blame;
 use sidestep_wire::Diagnosis;
 use thiserror::Error;
 
@@ -198,6 +199,10 @@ pub(super) struct ReasonRow {
     code: String,
     name: &'static str,
     text: Cow<'static, str>,
+    /// Whose fault it is, if that is known.
+    blame: Option<&'static str>,
+    /// The field that was wrong, if the peer broke the protocol.
+    field: Option<String>,
 }
 
 fn to_json(connections: &[Connection], beyond: &Beyond) -> String {
@@ -249,7 +254,9 @@ impl ReasonRow {
         Self {
             code: format!("{:#010x}", fallback.diagnosis().0),
             name: fallback.diagnosis().name(),
-            text: words(fallback),
+            text: fallback.reason.to_string().into(),
+            blame: fallback.reason.blame().map(Blame::name),
+            field: fallback.reason.field().map(|field| field.to_string()),
         }
     }
 
@@ -259,6 +266,9 @@ impl ReasonRow {
             code: format!("{:#010x}", diagnosis.0),
             name: diagnosis.name(),
             text: reason.text.clone().into(),
+            // Which of the two gateways has decided says nothing of whose fault it is.
+            blame: None,
+            field: None,
         }
     }
 }
@@ -268,14 +278,6 @@ fn mode(connection: &Connection, way: Option<&Way<'_>>) -> &'static str {
         Some(way) => way.mode(),
         None if connection.is_smc() => "SMC-D",
         None => "TCP",
-    }
-}
-
-/// The reason in words, with the peer's own if it was the peer that declined.
-fn words(fallback: &Fallback) -> Cow<'static, str> {
-    match fallback.peer {
-        Some(diagnosis) => format!("{}: {diagnosis}", fallback.words()).into(),
-        None => fallback.words().into(),
     }
 }
 
@@ -410,7 +412,7 @@ pub(super) fn bytes(n: u64) -> String {
 pub(super) mod tests {
     use super::*;
     use sidestep_observe::{Counters, StateId};
-    use sidestep_proto::fallback::Reason;
+    use sidestep_proto::fallback::{Field, Lack, PeerCannot, Reason};
 
     pub(in crate::commands) fn server() -> Connection {
         Connection {
@@ -466,11 +468,11 @@ pub(super) mod tests {
     }
 
     fn plain_peer() -> Fallback {
-        Fallback { reason: Reason::PeerNotSmc, peer: None }
+        Fallback { reason: Reason::Peer(PeerCannot::PeerNotSmc) }
     }
 
     fn declined() -> Fallback {
-        Fallback { reason: Reason::PeerDeclined, peer: Some(Diagnosis::MEM) }
+        Fallback { reason: Reason::PeerDeclined(Diagnosis::MEM) }
     }
 
     fn every_kind() -> Vec<Connection> {
@@ -565,13 +567,33 @@ Connections: 2; SMC-D: 1, TCP: 1
             "code": "0x03010000",
             "name": "PEERNOSMC",
             "text": "the peer does not run Sidestep",
+            "blame": "peer",
+            "field": null,
         });
         assert_eq!(rows[1]["reason"], reason);
         assert_eq!(rows[2]["reason"]["code"], "0x05000000");
         let text = "the peer declined: 0x01010000 MEM (out of memory for a buffer or a link group)";
         assert_eq!(rows[2]["reason"]["text"], text);
+        assert_eq!(rows[2]["reason"]["blame"], "peer");
         assert_eq!(rows[3]["reason"], serde_json::Value::Null);
         assert_eq!(rows[4]["local"], serde_json::Value::Null);
+    }
+
+    #[test]
+    fn json_names_the_field_by_which_the_peer_broke_the_protocol() {
+        let told = |reason| {
+            let row = ReasonRow::new(&Fallback { reason });
+            (row.text.into_owned(), row.blame, row.field)
+        };
+        let broke = told(Reason::PeerBroke(Field::HELLO_RMBE_LEN));
+        let words = "the peer's messages made no sense: Hello RMBE length".to_owned();
+        let field = Some("Hello RMBE length".to_owned());
+        assert_eq!(broke, (words, Some("protocol"), field));
+        let (_, blame, field) = told(Lack::NameTaken.into());
+        assert_eq!((blame, field), (Some("lack"), None), "our own failure");
+        let (words, blame, field) = told(Reason::Unknown(77));
+        assert_eq!((blame, field), (None, None));
+        assert!(words.ends_with("does not know (code 77)"), "{words}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use serde_json::Value;
 use sidestep_device::state::{self, Slot, State, mode};
+use sidestep_proto::fallback::{Field, Lack, Reason};
 
 use crate::support::{Place, outcome};
 
@@ -22,8 +23,8 @@ fn state(port: u32) -> State {
     for (index, mode) in modes.into_iter().enumerate() {
         fill(state.slot(index), port, mode);
     }
-    /// The number of `Reason::PeerNotSmc`.
-    const PEER_NOT_SMC: u8 = 3;
+    /// The word of `PeerCannot::PeerNotSmc`.
+    const PEER_NOT_SMC: u64 = 3;
     state.slot(1).reason.store(PEER_NOT_SMC, Ordering::Relaxed);
     state
 }
@@ -82,6 +83,28 @@ fn lists_what_a_program_keeps() {
     assert_eq!(rows[1]["rmbe_local"], 0);
     assert_eq!(rows[1]["reason"]["code"], "0x03010000");
     assert_eq!(rows[1]["reason"]["name"], "PEERNOSMC");
+}
+
+#[test]
+fn names_the_field_by_which_a_peer_broke_the_protocol() {
+    let place = Place::new();
+    let state = state(3009);
+    let told = |reason: Reason| {
+        state.slot(1).reason.store(reason.word(), Ordering::Relaxed);
+        rows(&place, 3009, &[])[1]["reason"].clone()
+    };
+    let broke = told(Reason::PeerBroke(Field::HELLO_RMBE_LEN));
+    assert_eq!(
+        (&broke["blame"], &broke["field"]),
+        (&"protocol".into(), &"Hello RMBE length".into())
+    );
+    assert_eq!(broke["text"], "the peer's messages made no sense: Hello RMBE length");
+    let own = told(Lack::NameTaken.into());
+    assert_eq!((&own["blame"], &own["field"]), (&"lack".into(), &Value::Null));
+    // As a later version might write.
+    let unknown = told(Reason::Unknown(222));
+    let words = "a reason that this version of Sidestep does not know (code 222)";
+    assert_eq!((&unknown["blame"], &unknown["text"]), (&Value::Null, &words.into()));
 }
 
 #[test]

@@ -9,8 +9,7 @@ use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sidestep_device::state::{Slot, mode};
 use sidestep_device::young::About;
-use sidestep_proto::fallback::Reason;
-use sidestep_wire::Diagnosis;
+use sidestep_proto::fallback::{ProgramDid, Reason};
 
 /// One end of a TCP connection of a Sidestep program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,14 +125,12 @@ impl Seen {
             0 => slot.is_server.load(Ordering::Relaxed) != 0,
             word => word >> 16 != 0,
         };
-        let reason = Reason::from_number(slot.reason.load(Ordering::Relaxed));
+        let reason = Reason::of_word(slot.reason.load(Ordering::Relaxed));
         // What has come back from shared memory still has its rings, and is on TCP all the same.
         let is_back = mode == Mode::SmcD && reason != Reason::None;
         let mode = if is_back { Mode::Tcp } else { mode };
         let fallback = match mode {
-            Mode::Tcp | Mode::Lingering => {
-                Fallback::of(reason, Diagnosis(slot.peer_diagnosis.load(Ordering::Relaxed)))
-            }
+            Mode::Tcp | Mode::Lingering => Fallback::of(reason),
             Mode::Negotiating | Mode::SmcD => None,
         };
         // A connection that fell back may have been given rings that it never used.
@@ -173,7 +170,7 @@ impl Seen {
             rmbe_local: 0,
             rmbe_peer: 0,
             counters: *counters,
-            fallback: Fallback::of(Reason::TooShort, Diagnosis(0)),
+            fallback: Fallback::of(ProgramDid::TooShort.into()),
             passage: None,
         }
     }
@@ -203,6 +200,8 @@ mod tests {
     use super::*;
     use crate::fixture::{Maker, set, set8};
     use sidestep_device::sys;
+    use sidestep_proto::fallback::{Field, OperatorSaid};
+    use sidestep_wire::Diagnosis;
 
     #[test]
     fn a_connection_on_tcp_has_a_reason_or_is_not_decided() {
@@ -212,10 +211,14 @@ mod tests {
         let seen = Seen::read(slot).unwrap();
         assert_eq!((seen.mode, seen.fallback, seen.rmbe_peer), (Mode::Tcp, None, 0));
 
-        set8(&slot.reason, Reason::PeerDeclined as u8);
-        set(&slot.peer_diagnosis, 0x0303_0007);
-        let fallback = Seen::read(slot).unwrap().fallback.unwrap();
-        assert_eq!(fallback.peer, Some(Diagnosis::NOSMCD2DEV));
+        // Each comes through the slot with its detail.
+        let declined = Reason::PeerDeclined(Diagnosis::NOSMCD2DEV);
+        let broke = Reason::PeerBroke(Field::HELLO_RMBE_LEN);
+        for reason in Reason::all().chain([declined, broke, Reason::Unknown(250)]) {
+            slot.reason.store(reason.word(), Ordering::Relaxed);
+            let expected = (reason != Reason::None).then_some(Fallback { reason });
+            assert_eq!(Seen::read(slot).unwrap().fallback, expected);
+        }
 
         // An old reason of a connection that is being moved after all.
         set(&slot.mode, mode::NEGOTIATING);
@@ -229,10 +232,11 @@ mod tests {
         let slot = program.connect(0, (1004, 2004), mode::SMC_D);
         set(&slot.send_ring_len, 65_536);
         assert_eq!(Seen::read(slot).unwrap().rmbe_peer, 65_536);
-        set8(&slot.reason, Reason::Demoted as u8);
+        let demoted = Reason::from(OperatorSaid::Demoted);
+        slot.reason.store(demoted.word(), Ordering::Relaxed);
         let seen = Seen::read(slot).unwrap();
         assert_eq!((seen.mode, seen.rmbe_peer), (Mode::Tcp, 0));
-        assert_eq!(seen.fallback.unwrap().reason, Reason::Demoted);
+        assert_eq!(seen.fallback.unwrap().reason, demoted);
     }
 
     #[test]
@@ -245,7 +249,7 @@ mod tests {
             seen.into_connection(StateId::default(), 1, String::new()).is_smc()
         };
         assert!(is_smc());
-        set8(&slot.reason, Reason::PeerMisbehaved as u8);
+        slot.reason.store(Reason::PeerBroke(Field::UNTOLD).word(), Ordering::Relaxed);
         assert!(!is_smc());
     }
 

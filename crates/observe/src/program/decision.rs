@@ -8,8 +8,7 @@ use core::time::Duration;
 use sidestep_device::history;
 use sidestep_device::state::State;
 use sidestep_device::young::Batch;
-use sidestep_proto::fallback::Reason;
-use sidestep_wire::Diagnosis;
+use sidestep_proto::fallback::{ProgramDid, Reason};
 
 /// Decisions of one kind about connections with one server, in the last hour.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,10 +54,8 @@ pub(crate) fn decisions(state: &State) -> (Vec<Decision>, u64) {
             history::Verdict::Moved => Verdict::Moved,
             history::Verdict::HandedOver => Verdict::HandedOver,
             history::Verdict::Undecided => Verdict::Undecided,
-            history::Verdict::Tcp { reason, peer_diagnosis } => {
-                let reason = Reason::from_number(reason);
-                Fallback::of(reason, Diagnosis(peer_diagnosis))
-                    .map_or(Verdict::Undecided, Verdict::Tcp)
+            history::Verdict::Tcp { reason, detail } => {
+                Fallback::of(Reason::of(reason, detail)).map_or(Verdict::Undecided, Verdict::Tcp)
             }
         },
         in_last_hour: recent.in_last_hour,
@@ -68,7 +65,8 @@ pub(crate) fn decisions(state: &State) -> (Vec<Decision>, u64) {
     let young = state.young_places().filter_map(|(_, place)| {
         let Batch { about, connections, last, .. } = place.look().1?;
         let recent = history::Recent::of(connections, last);
-        (recent.in_last_hour > 0).then(|| (about.ended_on_tcp(Reason::TooShort as u8), recent))
+        (recent.in_last_hour > 0)
+            .then(|| (about.ended_on_tcp(Reason::from(ProgramDid::TooShort).code()), recent))
     });
     for more in state.history().recent().chain(young).map(decision) {
         let is_same = |known: &&mut Decision| {
@@ -87,6 +85,7 @@ mod tests {
     use super::*;
     use crate::fixture::Maker;
     use sidestep_device::sys;
+    use sidestep_proto::fallback::Field;
 
     #[test]
     fn decisions_of_one_kind_are_one_whichever_cpu_wrote_them() {
@@ -102,14 +101,22 @@ mod tests {
         for cpu in 0..3 {
             history.note(&kind(history::Verdict::Moved), cpu);
         }
-        // A reason that this version does not know is none.
-        let unknown = history::Verdict::Tcp { reason: 250, peer_diagnosis: 0 };
+        // A reason that this version does not know is told as such, and a field comes through.
+        let unknown = history::Verdict::Tcp { reason: 250, detail: 0 };
+        let broke = Reason::PeerBroke(Field::HELLO_RMBE_LEN);
+        let breach = history::Verdict::Tcp { reason: broke.code(), detail: broke.detail() };
+        (0..4).for_each(|_| history.note(&kind(breach), 0));
         history.note(&kind(unknown), 0);
+        history.note(&kind(history::Verdict::Undecided), 1);
         history.note(&kind(history::Verdict::Undecided), 1);
         let (decisions, untold) = decisions(&program.state);
         let mut found: Vec<_> = decisions.iter().map(|it| (it.verdict, it.in_last_hour)).collect();
         found.sort_by_key(|(_, n)| *n);
-        assert_eq!(found, [(Verdict::Undecided, 2), (Verdict::Moved, 3)]);
+        let tcp = |reason| Verdict::Tcp(Fallback { reason });
+        let unknown = tcp(Reason::Unknown(250));
+        let expected =
+            [(unknown, 1), (Verdict::Undecided, 2), (Verdict::Moved, 3), (tcp(broke), 4)];
+        assert_eq!(found, expected);
         assert_eq!(decisions[0].server, Some("10.0.0.1:80".parse().unwrap()));
         assert_eq!((decisions[0].role, untold), (Role::Server, 0));
     }

@@ -4,22 +4,17 @@ use core::fmt;
 use sidestep_proto::fallback::Reason;
 use sidestep_wire::Diagnosis;
 
-/// A reason, and what the peer has said of it.
+/// A reason that keeps a connection on TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fallback {
     /// Never [`Reason::None`].
     pub reason: Reason,
-    /// The peer's own reason, when it was the peer that declined.
-    pub peer: Option<Diagnosis>,
 }
 
 impl Fallback {
-    /// What a slot's words say; `None` if nothing was decided. Only a peer that declined has a
-    /// reason of its own.
-    pub(crate) fn of(reason: Reason, peer_diagnosis: Diagnosis) -> Option<Self> {
-        let has_said = reason == Reason::PeerDeclined && peer_diagnosis.0 != 0;
-        let peer = has_said.then_some(peer_diagnosis);
-        (reason != Reason::None).then_some(Self { reason, peer })
+    /// `None` if nothing was decided.
+    pub(crate) fn of(reason: Reason) -> Option<Self> {
+        (reason != Reason::None).then_some(Self { reason })
     }
 
     /// The standard's code for it.
@@ -28,39 +23,35 @@ impl Fallback {
         self.reason.diagnosis().unwrap_or(Diagnosis::INTERR)
     }
 
-    /// In words.
+    /// In words, without the detail.
     #[must_use]
     pub fn words(&self) -> &'static str {
         self.reason.words()
     }
 }
 
-/// The standard's code and the reason in words, with the peer's own if it was the
-/// peer that declined.
+/// The standard's code and the reason in words, with the field that was wrong, or the peer's own
+/// code.
 impl fmt::Display for Fallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#010x} {}", self.diagnosis().0, self.words())?;
-        match self.peer {
-            Some(diagnosis) => write!(f, ": {diagnosis}"),
-            None => Ok(()),
-        }
+        write!(f, "{:#010x} {}", self.diagnosis().0, self.reason)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sidestep_proto::fallback::{Field, PeerCannot};
 
     #[test]
-    fn only_a_peer_that_declined_has_a_reason_of_its_own() {
-        let of = |reason, diagnosis| Fallback::of(reason, Diagnosis(diagnosis));
-        assert_eq!(of(Reason::None, 0x0303_0007), None);
-        let not_smc = of(Reason::PeerNotSmc, 0x0303_0007).unwrap();
-        assert_eq!((not_smc.diagnosis(), not_smc.peer), (Diagnosis(0x0301_0000), None));
-        assert_eq!(of(Reason::PeerDeclined, 0).unwrap().peer, None);
-        let declined = of(Reason::PeerDeclined, 0x0303_0007).unwrap();
-        assert_eq!(declined.peer, Some(Diagnosis::NOSMCD2DEV));
-        let told = declined.to_string();
-        assert!(told.ends_with(&format!(": {}", Diagnosis::NOSMCD2DEV)), "{told}");
+    fn a_fallback_says_the_field_or_the_peers_own_code() {
+        assert_eq!(Fallback::of(Reason::None), None);
+        let told = |reason| Fallback::of(reason).unwrap().to_string();
+        let not_smc = told(PeerCannot::PeerNotSmc.into());
+        assert_eq!(not_smc, "0x03010000 the peer does not run Sidestep");
+        let declined = told(Reason::PeerDeclined(Diagnosis::NOSMCD2DEV));
+        assert!(declined.ends_with(&format!(": {}", Diagnosis::NOSMCD2DEV)), "{declined}");
+        let broke = told(Reason::PeerBroke(Field::HELLO_RMBE_LEN));
+        assert_eq!(broke, "0x09990000 the peer's messages made no sense: Hello RMBE length");
     }
 }

@@ -3,9 +3,9 @@
 use super::counters::{Counters, Handshakes, Rings, Sizes, load};
 use super::fallback::Fallback;
 use core::sync::atomic::Ordering;
-use sidestep_device::state::{self, RING_SIZES, State, mode};
+use sidestep_device::state::{RING_SIZES, State, mode};
 use sidestep_device::young;
-use sidestep_proto::fallback::Reason;
+use sidestep_proto::fallback::{ProgramDid, Reason};
 
 /// Connections of a program, those that have ended included.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Totals {
         match reason {
             _ if connections == 0 => {}
             Reason::None => self.undecided = self.undecided.saturating_add(connections),
-            reason => self.add_fallback(Fallback { reason, peer: None }, connections),
+            reason => self.add_fallback(Fallback { reason }, connections),
         }
     }
 }
@@ -87,11 +87,10 @@ pub(crate) fn ended_on_tcp(state: &State, young: &[young::Seen]) -> Vec<(Reason,
     };
     let young: u64 =
         young.iter().flat_map(|(_, ended)| ended).map(|ended| u64::from(ended.connections)).sum();
-    let numbers = 0..state::REASONS_MAX as u8;
-    let ended = numbers.map(|number| {
-        let reason = Reason::from_number(number);
-        let more = if reason == Reason::TooShort { young } else { 0 };
-        (reason, grown(usize::from(number)).saturating_add(more))
+    let ended = (0..=u8::MAX).map(|code| {
+        let reason = Reason::of(code, 0);
+        let more = if reason == ProgramDid::TooShort.into() { young } else { 0 };
+        (reason, grown(usize::from(code)).saturating_add(more))
     });
     ended.filter(|(_, connections)| *connections > 0).collect()
 }
@@ -123,7 +122,7 @@ pub(crate) fn totals(state: &State, young: &[young::Seen]) -> Totals {
         } else if slot.has_used_rings() {
             totals.smc = totals.smc.saturating_add(1);
         } else if slot.is_counted_here() {
-            totals.add_tcp(Reason::from_number(slot.reason.load(Ordering::Relaxed)), 1);
+            totals.add_tcp(Reason::of(slot.reason_code(), 0), 1);
         }
         totals.counters.add(&Counters::read(&slot.counters));
         totals.sent += Sizes::read(&slot.sent);
@@ -131,7 +130,7 @@ pub(crate) fn totals(state: &State, young: &[young::Seen]) -> Totals {
     }
     for (open, ended) in young {
         if open.is_some() {
-            totals.add_tcp(Reason::TooShort, 1);
+            totals.add_tcp(ProgramDid::TooShort.into(), 1);
         }
         let carried = [open.map(|(_, traffic)| traffic), ended.map(|ended| ended.traffic)];
         for traffic in carried.into_iter().flatten() {
@@ -146,9 +145,10 @@ pub(crate) fn totals(state: &State, young: &[young::Seen]) -> Totals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sidestep_proto::fallback::{Lack, OperatorSaid};
 
     fn fallback(reason: Reason) -> Fallback {
-        Fallback { reason, peer: None }
+        Fallback { reason }
     }
 
     #[test]
@@ -162,9 +162,14 @@ mod tests {
             run_queue_delay_ns: Some(spin_ns),
             ..Totals::default()
         };
-        let mut sum = of(1, &[(Reason::NoSlot, 2)], 3);
-        sum.add(&of(10, &[(Reason::OtherUser, 30), (Reason::NoSlot, 20)], u64::MAX));
-        let both = [(Reason::NoSlot, 22), (Reason::OtherUser, 30)];
+        let mut sum = of(1, &[(Reason::Lack(Lack::NoSlot), 2)], 3);
+        sum.add(&of(
+            10,
+            &[(Reason::Operator(OperatorSaid::OtherUser), 30), (Reason::Lack(Lack::NoSlot), 20)],
+            u64::MAX,
+        ));
+        let both =
+            [(Reason::Lack(Lack::NoSlot), 22), (Reason::Operator(OperatorSaid::OtherUser), 30)];
         assert_eq!(sum, of(11, &both, u64::MAX));
         assert_eq!(sum.tcp(), 63);
         sum.add(&Totals::default());

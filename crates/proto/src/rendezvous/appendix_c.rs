@@ -1,6 +1,8 @@
 //! The error scenarios of RFC 7609 Appendix C, each with two engines that exchange bytes.
 
 use super::*;
+use crate::fallback::Blame;
+use proptest::prelude::*;
 use sidestep_wire::clc::Role;
 use sidestep_wire::ids::Gid;
 use std::vec::Vec;
@@ -77,10 +79,18 @@ fn emitted(message: &AcceptConfirmD) -> Bytes {
 
 /// As the peer reads what we send for a refusal.
 fn sent(refusal: &Refusal) -> Decline {
-    let Refusal::Decline(decline) = refusal else { panic!("{refusal:?} sends nothing") };
+    let Refusal::Decline(decline, _) = refusal else { panic!("{refusal:?} sends nothing") };
     match Message::parse(&bytes(|room| decline.emit(room))) {
         Ok(Message::Decline(read)) => read,
         other => panic!("{other:?}"),
+    }
+}
+
+/// The field in which the protocol was broken, if that is why nothing is sent.
+fn broken<T>(heard: Result<T, Refusal>) -> Option<&'static str> {
+    match heard {
+        Err(Refusal::Protocol(field)) => field.name(),
+        _ => None,
     }
 }
 
@@ -125,14 +135,14 @@ fn c3_after_its_accept_the_server_does_not_decline() {
     let pair = Pair::new();
     let good = pair.confirm();
     let wrong = [
-        AcceptConfirmD { eid: Eid::ueid("Y").unwrap(), ..good.clone() },
-        AcceptConfirmD { gid: pair.server.local.gid, ..good.clone() },
-        AcceptConfirmD { chid: Chid(1), ..good.clone() },
-        AcceptConfirmD { first_contact: None, ..good },
+        (Field::EID, AcceptConfirmD { eid: Eid::ueid("Y").unwrap(), ..good.clone() }),
+        (Field::GID, AcceptConfirmD { gid: pair.server.local.gid, ..good.clone() }),
+        (Field::CHID, AcceptConfirmD { chid: Chid(1), ..good.clone() }),
+        (Field::RELEASE, AcceptConfirmD { first_contact: None, ..good }),
     ];
-    for confirm in wrong {
+    for (field, confirm) in wrong {
         let heard = pair.server_hears_instead_of_confirm(&emitted(&confirm));
-        assert_eq!(heard, Err(Refusal::Protocol), "{confirm:?}");
+        assert_eq!(heard, Err(Refusal::Protocol(field)), "{confirm:?}");
     }
 }
 
@@ -185,24 +195,27 @@ fn c6_another_message_than_the_expected_one_is_a_protocol_error() {
     let pair = Pair::new();
     let [proposal, accept, confirm] =
         [pair.proposal(), emitted(&pair.accept()), emitted(&pair.confirm())];
+    let other_type = Refusal::Protocol(Field::CLC_TYPE);
     for message in [&accept, &confirm] {
-        assert_eq!(pair.server_hears_instead_of_proposal(message), Err(Refusal::Protocol));
+        assert_eq!(pair.server_hears_instead_of_proposal(message), Err(other_type.clone()));
     }
     for message in [&proposal, &confirm] {
-        assert_eq!(pair.client_hears_instead_of_accept(message), Err(Refusal::Protocol));
+        assert_eq!(pair.client_hears_instead_of_accept(message), Err(other_type.clone()));
     }
     for message in [&proposal, &accept] {
-        assert_eq!(pair.server_hears_instead_of_confirm(message), Err(Refusal::Protocol));
+        assert_eq!(pair.server_hears_instead_of_confirm(message), Err(other_type.clone()));
     }
 }
 
 #[test]
 fn c6_application_data_in_place_of_a_message_is_a_protocol_error() {
     let pair = Pair::new();
-    for data in [&b""[..], b"G", b"GET / HTTP/1.1\r\n\r\n", &[0xE2, 0xD4, 0xC3, 0xC4], &[0; 504]] {
-        assert_eq!(pair.server_hears_instead_of_proposal(data), Err(Refusal::Protocol));
-        assert_eq!(pair.client_hears_instead_of_accept(data), Err(Refusal::Protocol));
-        assert_eq!(pair.server_hears_instead_of_confirm(data), Err(Refusal::Protocol));
+    let only_eyecatcher = &[0xE2, 0xD4, 0xC3, 0xC4];
+    for data in [&b""[..], b"G", b"GET / HTTP/1.1\r\n\r\n", only_eyecatcher, &[0; 504]] {
+        let field = if data == only_eyecatcher { "CLC type" } else { "CLC eyecatcher" };
+        assert_eq!(broken(pair.server_hears_instead_of_proposal(data)), Some(field));
+        assert_eq!(broken(pair.client_hears_instead_of_accept(data)), Some(field));
+        assert_eq!(broken(pair.server_hears_instead_of_confirm(data)), Some(field));
     }
 }
 
@@ -212,12 +225,15 @@ fn c6_wrong_lengths_and_eyecatchers_are_protocol_errors() {
     let good = emitted(&pair.accept());
     let last = good.len() - 1;
     // The eyecatchers at both ends, the length, and an end that is missing.
-    for at in [0, 3, 5, 6, last] {
+    let (eyecatcher, length) = ("CLC eyecatcher", "CLC length");
+    for (at, field) in
+        [(0, eyecatcher), (3, eyecatcher), (5, length), (6, length), (last, "CLC trailer")]
+    {
         let mut bad = good.clone();
         bad[at] ^= 0x55;
-        assert_eq!(pair.client_hears_instead_of_accept(&bad), Err(Refusal::Protocol), "byte {at}");
+        assert_eq!(broken(pair.client_hears_instead_of_accept(&bad)), Some(field), "byte {at}");
     }
-    assert_eq!(pair.client_hears_instead_of_accept(&good[..last]), Err(Refusal::Protocol));
+    assert_eq!(broken(pair.client_hears_instead_of_accept(&good[..last])), Some(length));
 }
 
 #[test]
@@ -241,4 +257,81 @@ fn an_accept_of_a_mode_that_was_not_offered_is_declined() {
     assert_eq!(accept.role, Role::Accept);
     let refusal = pair.client_hears_instead_of_accept(&emitted(&accept)).unwrap_err();
     assert_eq!(sent(&refusal).diagnosis, Diagnosis::MODEUNSUPP);
+}
+
+#[test]
+fn each_decline_that_we_send_says_whose_fault_it_is() {
+    let pair = Pair::new();
+    let heard = |accept: AcceptConfirmD| {
+        let refusal = pair.client_hears_instead_of_accept(&emitted(&accept)).unwrap_err();
+        (sent(&refusal).diagnosis, refusal.reason())
+    };
+    let accept = || pair.accept();
+    let broke = |diagnosis, field| (diagnosis, Reason::PeerBroke(field));
+    let other_gid = pair.client.local.gid;
+    let of_ours = [
+        (heard(AcceptConfirmD { chid: Chid(1), ..accept() }), Diagnosis::MODEUNSUPP, Field::CHID),
+        (heard(AcceptConfirmD { gid: other_gid, ..accept() }), Diagnosis::MODEUNSUPP, Field::GID),
+        (
+            heard(AcceptConfirmD { eid: Eid::ueid("Y").unwrap(), ..accept() }),
+            Diagnosis::NOUEID,
+            Field::EID,
+        ),
+        (
+            heard(AcceptConfirmD { link_id: LinkId(8), ..accept() }),
+            Diagnosis::SYNCERR,
+            Field::LINK_ID,
+        ),
+    ];
+    for (told, diagnosis, field) in of_ours {
+        assert_eq!(told, broke(diagnosis, field));
+    }
+    // No UEID in common is no breach: the operators of both ends have named them.
+    let others = Pair { client: End::new(1, "Y", LinkId(3)), ..Pair::new() };
+    let refusal = others.server_hears_instead_of_proposal(&others.proposal()).unwrap_err();
+    assert_eq!(refusal.reason().blame(), Some(Blame::Operator));
+}
+
+proptest! {
+    /// Whatever comes in place of a message: if it leads no further, that is the peer's fault, or it is
+    /// no fault that the operators have named other EIDs. The field is told, and has a number.
+    #[test]
+    fn what_the_peer_says_is_never_told_as_our_failure(
+        which in 0usize..4,
+        cut in 0usize..700,
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        is_fitted in any::<bool>(),
+    ) {
+        let pair = Pair::new();
+        let decline = Decline::v2(PeerId::default(), Diagnosis::CNFERR);
+        let mut message = match which {
+            0 => pair.proposal(),
+            1 => emitted(&pair.accept()),
+            2 => emitted(&pair.confirm()),
+            _ => bytes(|room| decline.emit(room)),
+        };
+        for (at, byte) in changes {
+            let at = at.index(message.len());
+            message[at] = byte;
+        }
+        message.truncate(cut);
+        if is_fitted && message.len() > 6 {
+            let length = message.len() as u16;
+            message[5..7].copy_from_slice(&length.to_be_bytes());
+        }
+        let refusals = [
+            pair.server_hears_instead_of_proposal(&message).err(),
+            pair.client_hears_instead_of_accept(&message).err(),
+            pair.server_hears_instead_of_confirm(&message).err(),
+        ];
+        for refusal in refusals.into_iter().flatten() {
+            let reason = refusal.reason();
+            let is_peers = matches!(reason.blame(), Some(Blame::PeerBroke | Blame::PeerCannot));
+            let is_named_otherwise = reason == OperatorSaid::NoCommonEid.into();
+            prop_assert!(is_peers || is_named_otherwise, "{refusal:?}");
+            if reason.blame() == Some(Blame::PeerBroke) {
+                prop_assert!(reason.field().and_then(Field::name).is_some(), "{refusal:?}");
+            }
+        }
+    }
 }

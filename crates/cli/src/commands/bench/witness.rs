@@ -6,7 +6,7 @@ use std::io;
 
 use sidestep_modeler::control::{Evidence, Witness};
 use sidestep_observe::{Connection, Snapshot, Totals};
-use sidestep_proto::fallback::Reason;
+use sidestep_proto::fallback::{ProgramDid, Reason};
 
 use crate::commands::beyond::Beyond;
 
@@ -73,7 +73,12 @@ fn evidence(totals: &Totals, by_gateway: &ByGateway) -> Evidence {
 
 /// What AUTOSMC leaves on TCP, on this host and to others.
 fn too_short(totals: &Totals) -> u64 {
-    let is_short = |reason| matches!(reason, Reason::TooShort | Reason::ShortLately);
+    let is_short = |reason| {
+        matches!(
+            reason,
+            Reason::Program(ProgramDid::TooShort) | Reason::Program(ProgramDid::ShortLately)
+        )
+    };
     let short = totals.fallbacks.iter().filter(|(fallback, _)| is_short(fallback.reason));
     short.map(|(_, count)| count).sum()
 }
@@ -89,9 +94,10 @@ mod tests {
     use super::*;
     use sidestep_gateway::status;
     use sidestep_observe::Fallback;
+    use sidestep_proto::fallback::Lack;
 
     fn fallback(reason: Reason) -> Fallback {
-        Fallback { reason, peer: None }
+        Fallback { reason }
     }
 
     #[test]
@@ -124,9 +130,9 @@ mod tests {
     #[test]
     fn what_autosmc_leaves_on_tcp_is_told_apart() {
         let fallbacks = vec![
-            (fallback(Reason::TooShort), 5),
-            (fallback(Reason::ShortLately), 2),
-            (fallback(Reason::NoMemory), 1),
+            (fallback(Reason::Program(ProgramDid::TooShort)), 5),
+            (fallback(Reason::Program(ProgramDid::ShortLately)), 2),
+            (fallback(Reason::Lack(Lack::NoMemory)), 1),
         ];
         let totals = Totals { fallbacks, ..Totals::default() };
         let evidence = evidence(&totals, &ByGateway::default());

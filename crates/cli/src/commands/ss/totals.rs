@@ -56,7 +56,7 @@ struct PatienceRow {
 #[derive(Serialize)]
 struct LeftAloneRow {
     server: SocketAddr,
-    reason: &'static str,
+    reason: String,
     failures: u32,
     again_in_s: u64,
 }
@@ -120,7 +120,7 @@ impl LeftAloneRow {
     fn new(it: &LeftAlone) -> Self {
         Self {
             server: it.server,
-            reason: it.reason.words(),
+            reason: it.reason.to_string(),
             failures: it.failures,
             again_in_s: it.again_in.as_secs(),
         }
@@ -168,7 +168,7 @@ fn lessons(Program { pids, program, patience, left_alone, .. }: &Program) -> Vec
     });
     let servers = left_alone.iter().map(|it| {
         let LeftAlone { server, reason, failures, again_in } = it;
-        let (reason, seconds) = (reason.words(), again_in.as_secs());
+        let seconds = again_in.as_secs();
         format!(
             "{who}: AUTOCACHE: {server} is left alone for {seconds} s more: {reason} \
              (failures in a row: {failures})\n"
@@ -240,11 +240,11 @@ pub(in crate::commands) fn reasons_of(totals: &Totals) -> Vec<(u64, String)> {
 mod tests {
     use super::*;
     use sidestep_observe::Counters;
-    use sidestep_proto::fallback::Reason;
+    use sidestep_proto::fallback::{Field, Lack, PeerCannot, Reason};
 
     fn server() -> Program {
-        let plain_peer = Fallback { reason: Reason::PeerNotSmc, peer: None };
-        let no_memory = Fallback { reason: Reason::NoMemory, peer: None };
+        let plain_peer = Fallback { reason: Reason::Peer(PeerCannot::PeerNotSmc) };
+        let no_memory = Fallback { reason: Reason::Lack(Lack::NoMemory) };
         Program {
             pids: vec![4711, 4712, 4713],
             program: "redis-server".into(),
@@ -277,7 +277,7 @@ mod tests {
             patience: vec![(6379, Patience::new(3))],
             left_alone: vec![LeftAlone {
                 server: "127.0.0.1:5000".parse().unwrap(),
-                reason: Reason::PeerDeclined,
+                reason: Reason::PeerBroke(Field::HELLO_RMBE_LEN),
                 failures: 2,
                 again_in: Duration::from_millis(59_900),
             }],
@@ -303,7 +303,7 @@ PID/Program             SMC-D  SMC-R  TCP         Sent     Received   Waits     
                                                                                                             1 x no reason: not decided yet, or ended before
 99/curl                     1      0    0      0 B (0)      0 B (0)   0/0/0  0.000 s    0.000 s          ?
 4711/redis-server: AUTOSMC: connections of port 6379 move after 128 messages or 512 KB; shorter ones did not earn it
-4711/redis-server: AUTOCACHE: 127.0.0.1:5000 is left alone for 59 s more: the peer declined (failures in a row: 2)
+4711/redis-server: AUTOCACHE: 127.0.0.1:5000 is left alone for 59 s more: the peer's messages made no sense: Hello RMBE length (failures in a row: 2)
 Programs: 2; connections so far: 1054; SMC-D: 1001, SMC-R: 20, TCP: 33
 ";
         assert_eq!(to_text(&[server(), client()], None), expected);
@@ -328,12 +328,16 @@ Programs: 2; connections so far: 1054; SMC-D: 1001, SMC-R: 20, TCP: 33
         "code": "0x01010000",
         "name": "MEM",
         "text": "no memory, address space or descriptors for the rings",
+        "blame": "lack",
+        "field": null,
         "connections": 2
       },
       {
         "code": "0x03010000",
         "name": "PEERNOSMC",
         "text": "the peer does not run Sidestep",
+        "blame": "peer",
+        "field": null,
         "connections": 30
       }
     ],
@@ -364,7 +368,7 @@ Programs: 2; connections so far: 1054; SMC-D: 1001, SMC-R: 20, TCP: 33
     "left_alone": [
       {
         "server": "127.0.0.1:5000",
-        "reason": "the peer declined",
+        "reason": "the peer's messages made no sense: Hello RMBE length",
         "failures": 2,
         "again_in_s": 59
       }

@@ -333,13 +333,13 @@ impl Since {
 mod tests {
     use super::*;
     use sidestep_observe::{Counters, Fallback, Handshakes};
-    use sidestep_proto::fallback::Reason;
+    use sidestep_proto::fallback::{PeerCannot, Reason};
 
     fn program() -> Program {
         let mut totals = Totals {
             smc: 7,
             handed_over: 2,
-            fallbacks: vec![(Fallback { reason: Reason::PeerNotSmc, peer: None }, 2)],
+            fallbacks: vec![(Fallback { reason: Reason::Peer(PeerCannot::PeerNotSmc) }, 2)],
             undecided: 1,
             counters: Counters {
                 bytes_sent: 3000,

@@ -1,7 +1,7 @@
 //! For each reason: what had been tried, who decided, by which setting, and what to change.
 
 use sidestep_observe::Role;
-use sidestep_proto::fallback::Reason;
+use sidestep_proto::fallback::{Lack, OperatorSaid, PeerCannot, ProgramDid, Reason};
 use sidestep_wire::Diagnosis;
 
 /// Who decided that a connection stays on TCP.
@@ -59,24 +59,24 @@ pub(super) fn between_hosts(diagnosis: Diagnosis) -> (&'static str, Option<&'sta
 }
 
 /// What to say about a reason, seen from an end in this role.
-pub(super) fn of(reason: Reason, role: Role, peer: Option<Diagnosis>) -> Advice {
+pub(super) fn of(reason: Reason, role: Role) -> Advice {
     use Decider::{Nobody, Peer, This};
     let advice = |tried, decider, rule, change| Advice { tried, decider, rule, change };
     match reason {
         Reason::None => advice(NOTHING, Nobody, Rule::None, None),
-        Reason::ModeTcp => advice(
+        Reason::Operator(OperatorSaid::ModeTcp) => advice(
             "nothing: connections are counted and left alone",
             This,
             Rule::Settings(&["smc.mode"]),
             Some("start the program with `sidestep run --mode smc`, or set smc.mode = \"smc\""),
         ),
-        Reason::RemotePeer => advice(
+        Reason::Peer(PeerCannot::RemotePeer) => advice(
             "nothing: the peer's address is not this network namespace's, and no agent tells more",
             Nobody,
             Rule::Given("both ends must be on one host, and between namespaces with an agent"),
             Some("if the peer is a container of this host, run `sidestep agent` on the host"),
         ),
-        Reason::PeerNotSmc => advice(
+        Reason::Peer(PeerCannot::PeerNotSmc) => advice(
             match role {
                 Role::Client => "looked for the marker of a listener under Sidestep: none",
                 Role::Server => "said hello at the name of the connection: nobody was there",
@@ -85,7 +85,7 @@ pub(super) fn of(reason: Reason, role: Role, peer: Option<Diagnosis>) -> Advice 
             Rule::None,
             Some("start the peer with `sidestep run`"),
         ),
-        Reason::OtherUser => advice(
+        Reason::Operator(OperatorSaid::OtherUser) => advice(
             "read the hello of the peer, whose user the kernel told",
             This,
             Rule::Settings(&["policy.share_with_users", "policy.share_with_groups"]),
@@ -94,13 +94,13 @@ pub(super) fn of(reason: Reason, role: Role, peer: Option<Diagnosis>) -> Advice 
                  policy.share_with_users or policy.share_with_groups",
             ),
         ),
-        Reason::OtherNamespace => advice(
+        Reason::Peer(PeerCannot::OtherNamespace) => advice(
             "compared the network namespaces of the two sockets",
             Nobody,
             Rule::Given("both ends must be in one network namespace, if no agent runs"),
             Some("run `sidestep agent`, or both programs in one network namespace"),
         ),
-        Reason::NoMemory => advice(
+        Reason::Lack(Lack::NoMemory) => advice(
             AGREEING,
             This,
             Rule::Settings(&["smc.memory_limit"]),
@@ -109,38 +109,75 @@ pub(super) fn of(reason: Reason, role: Role, peer: Option<Diagnosis>) -> Advice 
                  group, of address space or of descriptors",
             ),
         ),
-        Reason::StrictMemory => advice(
+        Reason::Lack(Lack::StrictMemory) => advice(
             "asked the kernel whether it counts the memory that it promises",
             This,
             Rule::Given("shared memory is touched without being promised before"),
             Some("set vm.overcommit_memory to 0 or 1"),
         ),
-        Reason::PeerDeclined => advice(AGREEING, Peer, Rule::None, Some(change_of_peer(peer))),
-        Reason::OptionUnsupported => advice(
+        Reason::PeerDeclined(_) => {
+            advice(AGREEING, Peer, Rule::None, Some(change_of_peer(reason.peer_diagnosis())))
+        }
+        Reason::Program(ProgramDid::OptionUnsupported) => advice(
             "nothing: the program has set an option that only TCP has",
             This,
             Rule::Given("fast open, kernel TLS, zero copy, pacing, time stamps and the like"),
             Some("switch that option off in the program's own settings, if it has one for it"),
         ),
-        Reason::PromotionNever => advice(
+        Reason::Operator(OperatorSaid::PromotionNever) => advice(
             NOTHING,
             This,
             Rule::Settings(&["smc.promotion"]),
             Some("set smc.promotion = \"early\" or \"lazy\""),
         ),
-        Reason::ForkedMeanwhile => advice(
+        Reason::Program(ProgramDid::ForkedMeanwhile) => advice(
             AGREEING,
             This,
             Rule::Given("a connection that is being moved must have one holder"),
             None,
         ),
-        Reason::PeerMisbehaved => advice(
+        Reason::PeerBroke(_) => advice(
             AGREEING,
             This,
             Rule::Given("messages must be those of the standard"),
             Some("install the same version of Sidestep for both programs"),
         ),
-        Reason::OtherVersion => advice(
+        Reason::Peer(PeerCannot::NothingInCommon) => advice(
+            AGREEING,
+            This,
+            Rule::Given("both ends speak SMC-D version 2 by loopback devices, with an EID"),
+            Some("install the same version of Sidestep for both programs"),
+        ),
+        Reason::Lack(Lack::NameTaken) => advice(
+            "tried to bind the name under which the server's hello would come",
+            This,
+            Rule::Given("the name of a connection belongs to one process"),
+            Some(
+                "find the process that holds it: `ss -xap` lists names that begin with \
+                 @sidestep/1/connection",
+            ),
+        ),
+        Reason::Lack(Lack::Unwritten) => advice(
+            AGREEING,
+            This,
+            Rule::Given("what this end says must be a message of the standard"),
+            Some("report it, with the line of the log that names the field"),
+        ),
+        Reason::Lack(Lack::Beset) => advice(
+            "nothing: what strangers have sent is neither taken nor dropped",
+            This,
+            Rule::Given(
+                "a process in whose sockets strangers have left descriptors meets no new peer",
+            ),
+            Some("stop the program of the other user that sends them, and start this one again"),
+        ),
+        Reason::Unknown(_) => advice(
+            "what another version of Sidestep knows to say",
+            Nobody,
+            Rule::None,
+            Some("ask with the `sidestep` of the program's version"),
+        ),
+        Reason::Peer(PeerCannot::OtherVersion) => advice(
             AGREEING,
             This,
             Rule::Given("both libraries must have the same layout of memory"),
@@ -149,43 +186,43 @@ pub(super) fn of(reason: Reason, role: Role, peer: Option<Diagnosis>) -> Advice 
                  that is installed",
             ),
         ),
-        Reason::NoSlot => advice(
+        Reason::Lack(Lack::NoSlot) => advice(
             NOTHING,
             This,
             Rule::Given("a process has 16 384 connections at a time, at most"),
             Some("spread the connections over more processes"),
         ),
-        Reason::NoCommonEid => advice(
+        Reason::Operator(OperatorSaid::NoCommonEid) => advice(
             AGREEING,
             This,
             Rule::Settings(&["smc.eid"]),
             Some("give both programs the same smc.eid"),
         ),
-        Reason::Unanswered => advice(
+        Reason::Peer(PeerCannot::Unanswered) => advice(
             AGREEING,
             Nobody,
             Rule::Given("the ends agree at calls that the programs make"),
             None,
         ),
-        Reason::StandardStream => advice(
+        Reason::Program(ProgramDid::StandardStream) => advice(
             NOTHING,
             This,
             Rule::Given("what is standard input, output or error stays on TCP"),
             None,
         ),
-        Reason::HandedOver => advice(
+        Reason::Program(ProgramDid::HandedOver) => advice(
             NOTHING,
             This,
             Rule::Given("what is handed to another program undecided stays on TCP"),
             None,
         ),
-        Reason::IoUring => advice(
+        Reason::Program(ProgramDid::IoUring) => advice(
             "nothing: the kernel reads and writes sockets in io_uring by itself",
             This,
             Rule::Given("sockets in io_uring stay on TCP"),
             Some("choose epoll in the program's own settings, if it has one for that"),
         ),
-        Reason::PastLibc => advice(
+        Reason::Program(ProgramDid::PastLibc) => advice(
             "nothing: calls past the C library would not be seen",
             This,
             Rule::Given("programs with system call instructions of their own stay on TCP"),
@@ -194,19 +231,19 @@ pub(super) fn of(reason: Reason, role: Role, peer: Option<Diagnosis>) -> Advice 
                  RUSTFLAGS=--cfg=rustix_use_libc)",
             ),
         ),
-        Reason::Filtered => advice(
+        Reason::Program(ProgramDid::Filtered) => advice(
             "nothing: a filter may kill the program for calls that it does not know",
             This,
             Rule::Given("programs with a filter of system calls, or with libseccomp, stay on TCP"),
             Some("switch the sandbox off in the program's own settings, if you can do without it"),
         ),
-        Reason::PortExcluded => advice(
+        Reason::Operator(OperatorSaid::PortExcluded) => advice(
             NOTHING,
             This,
             Rule::Settings(&["policy.exclude_ports"]),
             Some("take the port out of policy.exclude_ports, if it should move"),
         ),
-        Reason::PeerExcluded => advice(
+        Reason::Operator(OperatorSaid::PeerExcluded) => advice(
             NOTHING,
             This,
             Rule::Settings(&["policy.permit_peers", "policy.exclude_peers"]),
@@ -214,13 +251,13 @@ pub(super) fn of(reason: Reason, role: Role, peer: Option<Diagnosis>) -> Advice 
                 "let policy.permit_peers and policy.exclude_peers have the peer, if it should move",
             ),
         ),
-        Reason::ProgramExcluded => advice(
+        Reason::Operator(OperatorSaid::ProgramExcluded) => advice(
             NOTHING,
             This,
             Rule::Settings(&["policy.exclude_programs"]),
             Some("take the program out of policy.exclude_programs, if it should move"),
         ),
-        Reason::OtherPnet => advice(
+        Reason::Operator(OperatorSaid::OtherPnet) => advice(
             "asked the kernel which interface the connection's own address is on",
             This,
             Rule::Settings(&["pnet"]),
@@ -229,7 +266,7 @@ pub(super) fn of(reason: Reason, role: Role, peer: Option<Diagnosis>) -> Advice 
                  if it should move",
             ),
         ),
-        Reason::MemoryLimit => advice(
+        Reason::Operator(OperatorSaid::MemoryLimit) => advice(
             AGREEING,
             This,
             Rule::Settings(&["smc.memory_limit", "smc.user_memory_limit"]),
@@ -238,13 +275,13 @@ pub(super) fn of(reason: Reason, role: Role, peer: Option<Diagnosis>) -> Advice 
                  connections smaller rings by smc.rmbe_size",
             ),
         ),
-        Reason::Congested => advice(
+        Reason::Operator(OperatorSaid::Congested) => advice(
             NOTHING,
             This,
             Rule::Settings(&["policy.handshake_limit"]),
             Some("raise policy.handshake_limit, if the machine can bear it"),
         ),
-        Reason::TooShort => advice(
+        Reason::Program(ProgramDid::TooShort) => advice(
             "nothing yet: it has not lived long enough to be worth moving",
             This,
             Rule::Given(
@@ -253,7 +290,7 @@ pub(super) fn of(reason: Reason, role: Role, peer: Option<Diagnosis>) -> Advice 
             ),
             None,
         ),
-        Reason::FailedLately => advice(
+        Reason::Peer(PeerCannot::FailedLately) => advice(
             "nothing: agreeing with this server has failed, and it is left alone for a while",
             This,
             Rule::Settings(&["smc.autocache"]),
@@ -263,7 +300,7 @@ pub(super) fn of(reason: Reason, role: Role, peer: Option<Diagnosis>) -> Advice 
                  smc.autocache = false",
             ),
         ),
-        Reason::ShortLately => advice(
+        Reason::Program(ProgramDid::ShortLately) => advice(
             "nothing: the server is on another host, and its connections have ended too soon for SMC-R",
             This,
             Rule::Given(
@@ -272,19 +309,19 @@ pub(super) fn of(reason: Reason, role: Role, peer: Option<Diagnosis>) -> Advice 
             ),
             None,
         ),
-        Reason::NoTcpOption => advice(
+        Reason::Peer(PeerCannot::NoTcpOption) => advice(
             "asked the agent whether SYN and SYN-ACK had the SMC option",
             Peer,
             Rule::Given("where an agent runs, both ends must have sent the option"),
             Some("start the peer with `sidestep run`"),
         ),
-        Reason::Demoted => advice(
+        Reason::Operator(OperatorSaid::Demoted) => advice(
             "taken back from shared memory, or not moved there",
             This,
             Rule::Given("an operator has said `sidestep demote`"),
             Some("sidestep promote, with the same PID or port"),
         ),
-        Reason::AgentAway => advice(
+        Reason::Lack(Lack::AgentAway) => advice(
             "called the agent at its socket: nobody was there",
             This,
             Rule::Settings(&["smc.agent_socket"]),
@@ -293,7 +330,7 @@ pub(super) fn of(reason: Reason, role: Role, peer: Option<Diagnosis>) -> Advice 
                  container, or say by smc.agent_socket where it is",
             ),
         ),
-        Reason::PetitionUnanswered => advice(
+        Reason::Peer(PeerCannot::PetitionUnanswered) => advice(
             "asked the agent who holds the other end: nobody has asked for us",
             Peer,
             Rule::Given("both ends must be on this host, and reach the same agent"),
@@ -318,11 +355,12 @@ fn change_of_peer(diagnosis: Option<Diagnosis>) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sidestep_proto::fallback::Blame;
 
     #[test]
     fn whoever_decides_by_a_setting_is_told_to_change_one() {
-        for reason in Reason::ALL {
-            let advice = of(reason, Role::Client, None);
+        for reason in Reason::all() {
+            let advice = of(reason, Role::Client);
             if let Rule::Settings(keys) = advice.rule {
                 assert_eq!(advice.decider, Decider::This, "{reason:?}");
                 let change = advice.change.unwrap();
@@ -332,9 +370,23 @@ mod tests {
     }
 
     #[test]
+    fn what_is_decided_here_accuses_nobody_else() {
+        for reason in Reason::all() {
+            let Advice { decider, rule, .. } = of(reason, Role::Client);
+            match reason.blame() {
+                Some(Blame::Lack) => assert_eq!(decider, Decider::This, "{reason:?}"),
+                Some(Blame::Operator | Blame::Program) => {
+                    assert!(decider == Decider::This && rule != Rule::None, "{reason:?}");
+                }
+                Some(Blame::PeerBroke | Blame::PeerCannot) | None => {}
+            }
+        }
+    }
+
+    #[test]
     fn settings_are_keys_of_the_configuration() {
-        for reason in Reason::ALL {
-            if let Rule::Settings(keys) = of(reason, Role::Server, None).rule {
+        for reason in Reason::all() {
+            if let Rule::Settings(keys) = of(reason, Role::Server).rule {
                 for key in keys {
                     assert!(crate::config::keys().any(|(known, _)| known == **key), "{key}");
                 }
@@ -344,9 +396,9 @@ mod tests {
 
     #[test]
     fn a_peers_code_says_what_it_should_change() {
-        let change = |code| of(Reason::PeerDeclined, Role::Client, code).change.unwrap();
-        assert!(change(Some(Diagnosis::MEM)).contains("memory_limit"));
-        assert!(change(Some(Diagnosis::NOUEID)).contains("smc.eid"));
-        assert!(change(None).contains("sidestep why"));
+        let change = |code| of(Reason::PeerDeclined(code), Role::Client).change.unwrap();
+        assert!(change(Diagnosis::MEM).contains("memory_limit"));
+        assert!(change(Diagnosis::NOUEID).contains("smc.eid"));
+        assert!(change(Diagnosis(0)).contains("sidestep why"));
     }
 }

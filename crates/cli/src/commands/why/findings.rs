@@ -8,10 +8,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use sidestep_gateway::status;
 use sidestep_observe::{Connection, Fallback, Mode, Program, Role, Snapshot, Verdict as Decided};
-use sidestep_proto::fallback::Reason;
+use sidestep_proto::fallback::{Blame, OperatorSaid, PeerCannot, Reason};
 use sidestep_wire::Diagnosis;
 
 use super::advice::{self, Decider, Rule};
@@ -33,6 +33,11 @@ pub(super) struct Finding {
     pub(super) mode: &'static str,
     /// Why, in a few words.
     pub(super) words: String,
+    /// Whose fault it is, if that is known.
+    #[serde(serialize_with = "name_of")]
+    pub(super) blame: Option<Blame>,
+    /// The field that was wrong, if the peer broke the protocol.
+    pub(super) field: Option<String>,
     /// What had been tried.
     pub(super) tried: String,
     /// Which side decided.
@@ -66,6 +71,10 @@ impl Code {
             text: diagnosis.meaning(),
         }
     }
+}
+
+fn name_of<S: Serializer>(blame: &Option<Blame>, to: S) -> Result<S::Ok, S::Error> {
+    blame.map(Blame::name).serialize(to)
 }
 
 /// What is known about one kind before it is explained.
@@ -202,6 +211,8 @@ impl Sight<'_> {
             server: kind.server,
             mode: "TCP",
             words: words.into(),
+            blame: None,
+            field: None,
             tried: tried.into(),
             decided_by: "nobody".into(),
             code: None,
@@ -266,10 +277,12 @@ impl Sight<'_> {
     }
 
     fn explain_tcp(&self, kind: &Kind, fallback: Fallback, blank: Finding) -> Finding {
-        let advice = advice::of(fallback.reason, kind.role, fallback.peer);
-        let diagnosis = fallback.peer.unwrap_or(fallback.diagnosis());
+        let advice = advice::of(fallback.reason, kind.role);
+        let diagnosis = fallback.reason.peer_diagnosis().unwrap_or(fallback.diagnosis());
         let finding = Finding {
-            words: fallback.words().into(),
+            words: fallback.reason.to_string(),
+            blame: fallback.reason.blame(),
+            field: fallback.reason.field().map(|field| field.to_string()),
             tried: advice.tried.into(),
             decided_by: match advice.decider {
                 Decider::This => format!("this end, {} ({})", kind.program, kind.pid),
@@ -285,7 +298,7 @@ impl Sight<'_> {
             ..blank
         };
         match fallback.reason {
-            Reason::PeerNotSmc => self.explain_absence(kind, finding),
+            Reason::Peer(PeerCannot::PeerNotSmc) => self.explain_absence(kind, finding),
             _ => finding,
         }
     }
@@ -326,10 +339,10 @@ impl Sight<'_> {
             Role::Server => Role::Client,
             Role::Client => Role::Server,
         };
-        let advice = advice::of(fallback.reason, role, None);
+        let advice = advice::of(fallback.reason, role);
         Some(Finding {
             words: "the peer runs Sidestep, and stays on TCP".into(),
-            decided_by: format!("the peer, {program} ({pid}): {}", fallback.words()),
+            decided_by: format!("the peer, {program} ({pid}): {}", fallback.reason),
             rule: match advice.rule {
                 Rule::None => None,
                 rule => Some(self.rule(pid, rule)),
@@ -342,7 +355,7 @@ impl Sight<'_> {
     /// The peer has not answered, and is another user's: whether that one runs Sidestep is not
     /// known, and makes no difference as long as no memory is shared with it.
     fn explain_stranger(&self, kind: &Kind, user: &str, finding: Finding) -> Finding {
-        let advice = advice::of(Reason::OtherUser, kind.role, None);
+        let advice = advice::of(OperatorSaid::OtherUser.into(), kind.role);
         let role = match kind.role {
             Role::Server => "client",
             Role::Client => "server",
@@ -367,7 +380,7 @@ impl Sight<'_> {
 
     /// The reason that a Sidestep program at the other end has written down.
     fn reason_of_peer(&self, kind: &Kind) -> Option<(u32, &str, Fallback)> {
-        let is_own = |fallback: &Fallback| fallback.reason != Reason::PeerNotSmc;
+        let is_own = |fallback: &Fallback| fallback.reason != Reason::Peer(PeerCannot::PeerNotSmc);
         let of_twin = kind.example.and_then(|(local, peer)| {
             let is_twin = |twin: &&Connection| {
                 (twin.local, twin.peer) == (Some(peer), Some(local)) && twin.role != kind.role
@@ -536,6 +549,7 @@ fn tell_apart(kinds: &mut Vec<Kind>) {
 mod tests {
     use super::*;
     use sidestep_observe::{Counters, Decision, StateId};
+    use sidestep_proto::fallback::{Field, Lack, ProgramDid};
     use std::time::Duration;
 
     fn server_at() -> SocketAddr {
@@ -560,7 +574,7 @@ mod tests {
     }
 
     fn tcp(reason: Reason) -> Decided {
-        Decided::Tcp(Fallback { reason, peer: None })
+        Decided::Tcp(Fallback { reason })
     }
 
     /// Numbers beyond the kernel's: nothing is known of such processes but what is said here.
@@ -622,7 +636,7 @@ mod tests {
 
     #[test]
     fn a_connection_to_another_host_is_one_whatever_the_way_to_the_gateway() {
-        let other_user = Fallback { reason: Reason::OtherUser, peer: None };
+        let other_user = Fallback { reason: Reason::Operator(OperatorSaid::OtherUser) };
         let by_the_gateway =
             |fallback| Connection { passage: Some(1), ..open(1, Role::Client, fallback) };
         let snapshot = Snapshot {
@@ -637,14 +651,14 @@ mod tests {
 
     #[test]
     fn open_connections_and_past_decisions_of_one_kind_are_one_finding() {
-        let plain = tcp(Reason::PeerNotSmc);
+        let plain = tcp(Reason::Peer(PeerCannot::PeerNotSmc));
         let decisions = vec![
             decision(Role::Server, Decided::Moved, 90),
             decision(Role::Server, plain, 5),
-            decision(Role::Server, tcp(Reason::NoMemory), 7),
+            decision(Role::Server, tcp(Reason::Lack(Lack::NoMemory)), 7),
             decision(Role::Client, plain, 1),
         ];
-        let fallback = Fallback { reason: Reason::PeerNotSmc, peer: None };
+        let fallback = Fallback { reason: Reason::Peer(PeerCannot::PeerNotSmc) };
         let snapshot = Snapshot {
             connections: vec![
                 open(1, Role::Server, Some(fallback)),
@@ -672,9 +686,38 @@ mod tests {
     }
 
     #[test]
+    fn a_breach_names_its_field_and_a_lack_does_not_accuse_the_peer() {
+        let of = |reason| {
+            let snapshot = Snapshot {
+                programs: vec![program(1, vec![decision(Role::Client, tcp(reason), 1)])],
+                ..Snapshot::default()
+            };
+            let [finding] = findings(&snapshot).try_into().unwrap();
+            finding
+        };
+        let broke = of(Reason::PeerBroke(Field::HELLO_RMBE_LEN));
+        assert_eq!(broke.blame, Some(Blame::PeerBroke));
+        assert_eq!(broke.field.as_deref(), Some("Hello RMBE length"));
+        assert!(broke.words.ends_with(": Hello RMBE length"), "{broke:?}");
+        let json = serde_json::to_value(&broke).unwrap();
+        assert_eq!((&json["blame"], &json["field"]), (&"protocol".into(), &broke.field.into()));
+        let lack = of(Lack::NameTaken.into());
+        assert_eq!((lack.blame, &lack.field), (Some(Blame::Lack), &None));
+        assert!(lack.decided_by.starts_with("this end, p1 ("), "{lack:?}");
+        assert!(!lack.words.contains("the peer's messages"), "{lack:?}");
+        let unknown = of(Reason::Unknown(77));
+        assert_eq!(serde_json::to_value(&unknown).unwrap()["blame"], serde_json::Value::Null);
+        assert!(unknown.words.ends_with("(code 77)") && unknown.change.is_some(), "{unknown:?}");
+    }
+
+    #[test]
     fn a_peer_that_had_a_reason_of_its_own_is_who_decided() {
-        let client = program(1, vec![decision(Role::Client, tcp(Reason::PeerNotSmc), 3)]);
-        let server = program(2, vec![decision(Role::Server, tcp(Reason::PortExcluded), 3)]);
+        let client =
+            program(1, vec![decision(Role::Client, tcp(Reason::Peer(PeerCannot::PeerNotSmc)), 3)]);
+        let server = program(
+            2,
+            vec![decision(Role::Server, tcp(Reason::Operator(OperatorSaid::PortExcluded)), 3)],
+        );
         let snapshot = Snapshot { programs: vec![client, server], ..Snapshot::default() };
         let finding = findings(&snapshot).into_iter().find(|f| f.role == "client").unwrap();
         assert!(finding.decided_by.starts_with("the peer, p2 ("), "{finding:?}");
@@ -685,11 +728,11 @@ mod tests {
 
     #[test]
     fn the_twin_of_an_open_connection_says_more_than_others() {
-        let of = |reason| Some(Fallback { reason, peer: None });
+        let of = |reason| Some(Fallback { reason });
         let snapshot = Snapshot {
             connections: vec![
-                open(1, Role::Server, of(Reason::PeerNotSmc)),
-                open(2, Role::Client, of(Reason::IoUring)),
+                open(1, Role::Server, of(Reason::Peer(PeerCannot::PeerNotSmc))),
+                open(2, Role::Client, of(Reason::Program(ProgramDid::IoUring))),
             ],
             ..Snapshot::default()
         };

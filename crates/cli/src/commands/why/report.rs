@@ -87,10 +87,13 @@ impl Finding {
         let mut lines = vec![
             format!("{}: {} ({}), {end}", self.mode, self.program, self.pid),
             format!("  {:<12}{}", "Why", self.words),
+        ];
+        lines.extend(self.blame.map(|blame| format!("  {:<12}{}", "Fault", blame.words())));
+        lines.extend([
             format!("  {:<12}{}", "How often", self.how_often()),
             format!("  {:<12}{}", "Tried", self.tried),
             format!("  {:<12}{}", "Decided by", self.decided_by),
-        ];
+        ]);
         if let Some(code) = &self.code {
             lines.push(format!("  {:<12}{} {} ({})", "Code", code.code, code.name, code.text));
         }

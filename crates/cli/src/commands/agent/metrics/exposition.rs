@@ -217,6 +217,7 @@ mod tests {
     use super::*;
     use prometheus_parse::{Scrape, Value};
     use sidestep_observe::{Counters, Program, Totals, Watched};
+    use sidestep_proto::fallback::PeerCannot;
 
     fn watched() -> Watched {
         let mut sent = Sizes::default();
@@ -231,7 +232,7 @@ mod tests {
         let program = Program {
             program: "a\"b\\".into(),
             totals: Totals { smc: 3, handed_over: 2, counters, sent, ..Totals::default() },
-            ended_on_tcp: vec![(Reason::PeerNotSmc, 4)],
+            ended_on_tcp: vec![(Reason::Peer(PeerCannot::PeerNotSmc), 4)],
             ..Program::default()
         };
         let snapshot = Snapshot { programs: vec![program], ..Snapshot::default() };

@@ -1,5 +1,7 @@
 //! Everything that is counted of a program, each figure with the metric and labels that tell it.
 
+use std::collections::BTreeMap;
+
 use sidestep_observe::{Program, Rings, Totals};
 use sidestep_proto::fallback::Reason;
 
@@ -161,7 +163,7 @@ impl Figure {
             Self::MovedConnections => (CONNECTIONS, by("mode", "smc-d")),
             Self::HandedOverConnections => (CONNECTIONS, by("mode", "smc-r")),
             Self::TcpConnections => (CONNECTIONS, by("mode", "tcp")),
-            Self::Fallback(number) => (FALLBACKS, labels_of(Reason::from_number(number))),
+            Self::Fallback(code) => (FALLBACKS, labels_of(Reason::of(code, 0))),
             Self::Attempts => (ATTEMPTS, Labels::new()),
             Self::Agreed => (HANDSHAKES, by("result", "agreed")),
             Self::Failed => (HANDSHAKES, by("result", "failed")),
@@ -214,13 +216,10 @@ impl Source {
     }
 }
 
-/// The name of a reason, as the source has it, so that a better wording breaks no alert, and
+/// The name of a reason, which stays when its words get better, so that no alert breaks; and
 /// the standard's code.
 pub(super) fn labels_of(reason: Reason) -> Labels {
-    let name = match reason {
-        Reason::None => "Undecided".to_owned(),
-        reason => format!("{reason:?}"),
-    };
+    let name = reason.name().to_owned();
     let code = reason.diagnosis().map_or_else(String::new, |code| format!("{:#010x}", code.0));
     vec![("reason", name), ("code", code)]
 }
@@ -244,10 +243,18 @@ pub(super) fn of(program: &Program, has_ended: bool) -> Vec<(Figure, u64)> {
 }
 
 fn fallbacks(ended: impl Iterator<Item = (Reason, u64)>) -> Vec<(Figure, u64)> {
-    let mut figures: Vec<_> = ended
-        .filter(|(_, n)| *n > 0)
-        .map(|(reason, n)| (Figure::Fallback(reason as u8), n))
-        .collect();
+    let mut by_code: BTreeMap<u8, u64> = BTreeMap::new();
+    for (reason, n) in ended.filter(|(_, n)| *n > 0) {
+        // Codes that this version does not know have one series together: a program may say any.
+        let code = match reason {
+            Reason::Unknown(_) => u8::MAX,
+            reason => reason.code(),
+        };
+        let sum = by_code.entry(code).or_default();
+        *sum = sum.saturating_add(n);
+    }
+    let mut figures: Vec<_> =
+        by_code.into_iter().map(|(code, n)| (Figure::Fallback(code), n)).collect();
     let tcp = figures.iter().fold(0, |sum: u64, (_, n)| sum.saturating_add(*n));
     figures.push((Figure::TcpConnections, tcp));
     figures
@@ -323,7 +330,7 @@ mod tests {
     #[test]
     fn every_reason_is_explained_to_operators() {
         let page = include_str!("../../../../../../docs/agent.md");
-        for reason in Reason::ALL {
+        for reason in Reason::all().chain([Reason::Unknown(u8::MAX)]) {
             let label = format!("`{}`", labels_of(reason)[0].1);
             assert!(page.contains(&label), "docs/agent.md does not know {label}");
         }
@@ -340,8 +347,15 @@ mod tests {
             told.iter().map(|(family, labels)| (family.name, labels.clone())).collect();
         assert_eq!(series.len(), told.len(), "two figures under one name");
         assert!(FAMILIES.iter().all(|family| told.iter().any(|(told, _)| told == family)));
-        let names = Reason::ALL.map(|reason| labels_of(reason)[0].1.clone());
-        assert_eq!(BTreeSet::from(names).len(), Reason::ALL.len());
+    }
+
+    #[test]
+    fn codes_that_this_version_does_not_know_are_one_series() {
+        let ended_on_tcp = [200, 201, 255].map(|code| (Reason::Unknown(code), 2)).to_vec();
+        let told = fallbacks(ended_on_tcp.into_iter().chain([(Reason::None, 1)]));
+        let unknown = Figure::Fallback(u8::MAX);
+        assert_eq!(told[1..], [(unknown, 6), (Figure::TcpConnections, 7)]);
+        assert_eq!(unknown.counter().unwrap().1[0].1, "Unknown");
     }
 
     #[test]
