@@ -7,6 +7,8 @@
  *   talker turn USER PORT             serves as this user, who it becomes after it has had a
  *                                     connection with itself
  *   talker under PROGRAM WORDS...     runs a program under a filter of system calls that lets all pass
+ *   talker taken PORT                 one connection, for which it holds the name that Sidestep would
+ *                                     bind
  *   talker late PORT                  one such connection, begun without waiting, that is not
  *                                     established at once */
 #include <arpa/inet.h>
@@ -15,11 +17,13 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <poll.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 static char bytes[1 << 20];
@@ -100,6 +104,24 @@ static void call(int port, int connections, int trips, size_t len)
     }
 }
 
+static void call_with_name_taken(int port)
+{
+    struct sockaddr_in address, own;
+    struct sockaddr_un name = { .sun_family = AF_UNIX };
+    socklen_t len = sizeof own;
+    int fd = tcp(port, &address), holder = socket(AF_UNIX, SOCK_DGRAM, 0);
+    check(holder, "socket");
+    check(connect(fd, (struct sockaddr *)&address, sizeof address), "connect");
+    check(getsockname(fd, (struct sockaddr *)&own, &len), "getsockname");
+    int name_len = snprintf(name.sun_path + 1, sizeof name.sun_path - 1,
+                            "sidestep/1/connection/127.0.0.1:%d-127.0.0.1:%d",
+                            ntohs(own.sin_port), port);
+    len = offsetof(struct sockaddr_un, sun_path) + 1 + name_len;
+    check(bind(holder, (struct sockaddr *)&name, len), "bind");
+    talk(fd, 20, 100);
+    linger();
+}
+
 static void call_late(int port)
 {
     struct sockaddr_in address;
@@ -161,6 +183,10 @@ int main(int argc, char **argv)
     if (argc == 4 && strcmp(argv[1], "turn") == 0) {
         turn(atoi(argv[2]));
         serve(atoi(argv[3]));
+    }
+    if (argc == 3 && strcmp(argv[1], "taken") == 0) {
+        call_with_name_taken(atoi(argv[2]));
+        return 0;
     }
     if (argc == 3 && strcmp(argv[1], "late") == 0) {
         call_late(atoi(argv[2]));

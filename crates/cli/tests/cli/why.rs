@@ -3,6 +3,8 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -156,6 +158,64 @@ fn the_rule_of_the_peer_is_found_with_its_file() {
     client.finish();
     let clients = why(&talk, &subject);
     assert_eq!(clients["findings"].as_array().unwrap().len(), 1, "its program has ended");
+}
+
+#[test]
+fn a_name_that_cannot_be_bound_is_no_fault_of_the_peers() {
+    let Some(talk) = Talk::prepare() else { return };
+    let port = free_port();
+    let _server = Running::start(talk.moved(&[], &["serve", &port]));
+    let client = Running::start(talk.moved(&[], &["taken", &port]));
+    let subject = format!("pid:{}", client.pid());
+    let own = finding(&talk, &subject, "client", "TCP");
+    assert_eq!(text(&own, "words"), "the name for the peer's hello could not be bound here");
+    assert_eq!((&own["blame"], &own["field"]), (&"lack".into(), &Value::Null), "{own:#}");
+    let decider = format!("this end, talker ({})", client.pid());
+    assert_eq!(text(&own, "decided_by"), decider);
+    let lines = outcome(talk.sidestep().args(["why", &subject])).1;
+    assert!(lines.contains("Fault       something is lacking here\n"), "{lines}");
+    client.finish();
+}
+
+fn named(name: String) -> SocketAddr {
+    SocketAddr::from_abstract_name(name).unwrap()
+}
+
+/// A server that is not under Sidestep, has the marker of one that is, and says a hello that
+/// claims nine bytes: an echo for one connection.
+fn lie(listener: &TcpListener, _marker: UnixDatagram) {
+    let port = listener.local_addr().unwrap().port();
+    let (mut stream, client) = listener.accept().unwrap();
+    let name = named(format!("sidestep/1/connection/{client}-127.0.0.1:{port}"));
+    let mut hello = [0; 72];
+    hello[..12].copy_from_slice(b"SSTP\0\x01\0\x01\0\0\0\x09");
+    let liar = UnixDatagram::unbound().unwrap();
+    let mut bytes = [0; 100];
+    while stream.read_exact(&mut bytes).is_ok() {
+        // Its name is gone when it has read the first.
+        let _ = liar.send_to_addr(&hello, &name);
+        stream.write_all(&bytes).unwrap();
+    }
+}
+
+#[test]
+fn a_breach_of_the_protocol_is_told_with_its_field() {
+    let Some(talk) = Talk::prepare() else { return };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let marker = UnixDatagram::bind_addr(&named(format!("sidestep/1/listen/{port}/0"))).unwrap();
+    let server = std::thread::spawn(move || lie(&listener, marker));
+    let client = Running::start(talk.moved(&[], &["call", &port, "1", "50", "100"]));
+    let subject = format!("pid:{}", client.pid());
+    let told = finding(&talk, &subject, "client", "TCP");
+    let words = "the peer's messages made no sense: control length";
+    assert_eq!(text(&told, "words"), words, "{told:#}");
+    let blame = (&told["blame"], &told["field"]);
+    assert_eq!(blame, (&"protocol".into(), &"control length".into()), "{told:#}");
+    let lines = outcome(talk.sidestep().args(["why", &subject])).1;
+    assert!(lines.contains("Fault       the peer broke the protocol\n"), "{lines}");
+    client.finish();
+    server.join().unwrap();
 }
 
 #[test]
