@@ -129,11 +129,11 @@ impl Evidence {
         Ok(())
     }
 
-    /// **Errors**: a connection was TCP for another reason than the one with these words,
-    /// or none was for this one.
-    pub(crate) fn gives_no_other_reason(&self, words: &str) -> Result<()> {
-        self.gives_reason(words)?;
-        ensure!(self.reasons.len() == 1, "not only '{words}'{}", self.describe());
+    /// **Errors**: a connection was TCP for another reason than those with these words,
+    /// or none was for one of these.
+    pub(crate) fn gives_no_other_reasons(&self, words: &[&str]) -> Result<()> {
+        words.iter().try_for_each(|words| self.gives_reason(words))?;
+        ensure!(self.reasons.len() == words.len(), "not only {words:?}{}", self.describe());
         Ok(())
     }
 
@@ -293,7 +293,7 @@ mod tests {
         assert!(seen.supports(Claim::Tcp).is_ok());
         let refusal = seen.supports(Claim::Smc).err().map(|error| error.to_string());
         assert!(refusal.is_some_and(|text| text.contains("peer runs no SMC")));
-        assert!(seen.gives_no_other_reason("runs no SMC").is_ok());
+        assert!(seen.gives_no_other_reasons(&["runs no SMC"]).is_ok());
         assert!(seen.gives_reason("another user").is_err());
         assert!(Evidence::parse(TABLE, &[4])?.supports(Claim::Tcp).is_err());
         Ok(())

@@ -435,7 +435,8 @@ fn few_addresses(stage: &Stage<'_>) -> Result<String> {
     Ok(format!("{} address spaces", ADDRESS_SPACES.len()))
 }
 
-/// Both ends of all connections say why they stay on TCP.
+/// Both ends of all connections say why they stay on TCP: the one without memory that it has none, the
+/// other that its peer has declined, because nothing is lacking there.
 fn must_say_no_memory(
     stage: &Stage<'_>,
     prepare_server: impl Fn(&mut Command),
@@ -447,7 +448,9 @@ fn must_say_no_memory(
     let seen = stage.look_at_both(vec![Dialogue::start(client)?], &server, HANG)?;
     if stage.house.launcher.observer().is_some() {
         stage.house.witness.judge(Claim::Tcp, &seen)?;
-        seen.gives_no_other_reason("no memory, address space or descriptors")?;
+        let (own, peers) =
+            ("no memory, address space or descriptors", "the peer declined: 0x01010000");
+        seen.gives_no_other_reasons(&[own, peers])?;
     }
     Ok(())
 }
