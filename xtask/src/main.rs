@@ -18,7 +18,7 @@
 //! | `bench` | TCP against shared memory, interleaved |
 //! | `schedule` | which thread had which CPU beside endless loops, TCP and shared memory, as a picture |
 //! | `soak` | connections that come and go for an hour, and nothing that grows |
-//! | `sim` | ten thousand worlds of two hosts by their seeds, for the night |
+//! | `sim` | ten thousand simulated worlds of each kind by their seeds, for the night |
 
 mod bench;
 mod capture;
@@ -90,7 +90,7 @@ enum Task {
     Schedule(schedule::Options),
     /// Connections that come and go for an hour, between two hosts and within one: nothing grows.
     Soak(soak::Options),
-    /// Worlds of two hosts that speak SMC-R, by their seeds.
+    /// Simulated worlds, SMC-D and SMC-R, by their seeds.
     Sim(sim::Options),
     /// A stock Linux kernel, in a virtual machine, is the peer (needs root; no KVM, no RDMA hardware).
     Interop(interop::Options),

@@ -1,20 +1,86 @@
-//! `cargo xtask sim`: worlds of two hosts by their seeds, on all CPUs.
+//! `cargo xtask sim`: simulated worlds by their seeds, on all CPUs.
 //!
-//! The worlds are those of `crates/engine/tests/table`, of which `cargo test` plays two hundred. Each
-//! process gets a share of the seeds; one that finds something wrong goes on with the others, and
-//! names the seeds at its end.
+//! | worlds | what is simulated |
+//! |---|---|
+//! | `hosts` | two hosts that speak SMC-R, their adapters and a network |
+//! | `cut-over` | a direction of an SMC-D connection that changes between TCP and the ring |
+//!
+//! They are tests of their crates: `cargo test` plays some of each kind. Here each process gets a
+//! share of the seeds. A world that goes wrong prints the command that plays it again. With `--faults` mistakes
+//! are planted one at a time, and for each it is printed which world finds it.
 
 use std::ops::Range;
 use std::process::Command;
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
+    /// Of which kinds; all if none is given.
+    #[arg(value_enum)]
+    worlds: Vec<Worlds>,
     /// From the first, and before the last: 0..10000
     #[arg(long, default_value = "0..10000", value_parser = range)]
     seeds: Range<u64>,
+    /// Plants mistakes instead, and looks for the first world that finds each.
+    #[arg(long, conflicts_with = "seeds")]
+    faults: bool,
+}
+
+/// A kind of worlds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Worlds {
+    /// Two hosts that speak SMC-R, their adapters and a network.
+    Hosts,
+    /// A direction of an SMC-D connection that changes between TCP and the ring.
+    CutOver,
+}
+
+/// Where worlds are played.
+struct Place {
+    package: &'static str,
+    /// The test, and its function that plays the seeds of the variable.
+    test: &'static str,
+    plays: &'static str,
+    seeds: &'static str,
+    /// The function that plants mistakes, and the variable by which it begins with the first seed.
+    plants: Option<(&'static str, &'static str)>,
+}
+
+impl Worlds {
+    fn place(self) -> Place {
+        match self {
+            Self::Hosts => Place {
+                package: "sidestep-engine",
+                test: "table",
+                plays: "worlds_by_seed",
+                seeds: "SIDESTEP_TABLE_SEEDS",
+                plants: None,
+            },
+            Self::CutOver => Place {
+                package: "sidestep-proto",
+                test: "cut_over",
+                plays: "every_byte_arrives_once_and_in_order",
+                seeds: "SIDESTEP_CUT_OVER_SEEDS",
+                plants: Some(("planted_faults_are_found", "SIDESTEP_CUT_OVER_FAULTS")),
+            },
+        }
+    }
+}
+
+impl Place {
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("cargo");
+        command.args(["test", "--quiet", "--release", "--package", self.package]);
+        command.args(["--test", self.test]).args(arguments);
+        command
+    }
+
+    fn function(&self, name: &str) -> Command {
+        self.command(&[name, "--", "--exact", "--nocapture"])
+    }
 }
 
 fn range(text: &str) -> Result<Range<u64>> {
@@ -26,32 +92,50 @@ fn range(text: &str) -> Result<Range<u64>> {
 
 /// Plays the worlds.
 ///
-/// **Errors**: something is wrong in one of them.
+/// **Errors**: something is wrong in one of them, or no world finds a planted mistake.
 pub(crate) fn run(options: &Options) -> Result<()> {
+    let all = Worlds::value_variants();
+    let kinds = if options.worlds.is_empty() { all } else { &options.worlds[..] };
+    let mut wrong = Vec::new();
+    for kind in kinds {
+        let is_right = match options.faults {
+            true => plant(*kind)?,
+            false => play(*kind, &options.seeds)?,
+        };
+        if !is_right {
+            wrong.push(format!("{kind:?}"));
+        }
+    }
+    ensure!(wrong.is_empty(), "something is wrong, see above: {}", wrong.join(", "));
+    Ok(())
+}
+
+fn play(kind: Worlds, seeds: &Range<u64>) -> Result<bool> {
+    let place = kind.place();
     // Once, so that the processes do not wait for each other.
-    crate::run(worlds().arg("--no-run"))?;
+    crate::run(&mut place.command(&["--no-run"]))?;
     let processes = thread::available_parallelism().map_or(1, usize::from);
     let play = |seeds: Range<u64>| {
-        worlds()
-            .args(["worlds_by_seed", "--", "--nocapture"])
-            .env("SIDESTEP_TABLE_SEEDS", format!("{}..{}", seeds.start, seeds.end))
-            .spawn()
+        let range = format!("{}..{}", seeds.start, seeds.end);
+        place.function(place.plays).env(place.seeds, range).spawn()
     };
-    let children: Vec<_> = shares(&options.seeds, processes as u64).into_iter().map(play).collect();
+    let children: Vec<_> = shares(seeds, processes as u64).into_iter().map(play).collect();
     let mut are_right = true;
     for child in children {
         are_right &= child.context("cargo")?.wait()?.success();
     }
-    ensure!(are_right, "something is wrong in the worlds whose seeds stand above");
-    println!("{} worlds", options.seeds.end - options.seeds.start);
-    Ok(())
+    println!("{kind:?}: {} worlds", seeds.end - seeds.start);
+    Ok(are_right)
 }
 
-fn worlds() -> Command {
-    let mut command = Command::new("cargo");
-    command.args(["test", "--quiet", "--release", "--package", "sidestep-engine"]);
-    command.args(["--test", "table"]);
-    command
+fn plant(kind: Worlds) -> Result<bool> {
+    let place = kind.place();
+    let Some((function, from_the_first)) = place.plants else {
+        println!("{kind:?}: no mistakes are planted in these worlds");
+        return Ok(true);
+    };
+    println!("{kind:?}:");
+    Ok(place.function(function).env(from_the_first, "all").status().context("cargo")?.success())
 }
 
 /// As many shares of about one size, none of them empty.

@@ -18,14 +18,17 @@
 //! [`Enter`], [`Leave`], [`Bell`] and [`Permit`] are machines. A state is what is to be carried out next,
 //! on shared memory or the kernel; the owner of the machine does so, and tells it what was seen
 //! ([`Answer`]). A machine ends in a state in which there is nothing to carry out. So the
-//! library runs them with atomics and system calls, and a simulation with neither, in
-//! every order that threads can have. An answer to another question changes nothing.
+//! library runs them with atomics and system calls ([`carry_out`]), and a simulation with neither, in
+//! every order that threads can have. An answer to another question is [`Unasked`]. The drawings are in
+//! `docs/machines.md`.
 //!
 //! | method | what it is |
 //! |---|---|
 //! | `begin` | a call of the program: the first state, from what the caller has read |
-//! | `answered` | an event: what was seen |
+//! | [`Machine::answered`] | an event: what was seen |
 //! | [`follow`], [`wishes`] | queries, without a state of their own |
+
+use core::fmt;
 
 use crate::ledger::{self, Parts, Reading};
 
@@ -38,6 +41,42 @@ pub enum Answer {
     Is(bool),
     /// The counters; `None`: the connection is not open in both directions.
     Ledger(Option<Reading>),
+}
+
+/// States that say what is carried out next.
+pub trait Machine: Copy {
+    /// The state after this one, which was carried out.
+    ///
+    /// # Errors
+    /// The answer is to another question. The machine is where it was.
+    fn answered(self, answer: Answer) -> Result<Self, Unasked>;
+}
+
+/// An answer to a question that the state of a machine does not ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unasked(pub Answer);
+
+impl fmt::Display for Unasked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} answers no question of this state", self.0)
+    }
+}
+
+/// Takes a machine to its last state. `carry_out` does what a state says, and tells what was seen;
+/// `None`: there is nothing to carry out.
+///
+/// # Errors
+/// `carry_out` has answered another question. What it has done before stays done.
+#[inline]
+pub fn carry_out<M: Machine>(
+    first: M,
+    mut carry_out: impl FnMut(M) -> Option<Answer>,
+) -> Result<M, Unasked> {
+    let mut state = first;
+    while let Some(answer) = carry_out(state) {
+        state = state.answered(answer)?;
+    }
+    Ok(state)
 }
 
 /// Whether after so many turns bytes go through the ring.
@@ -104,19 +143,19 @@ impl Enter {
             && (!is_first || is_confirmed());
         if may_enter { Self::Measures { turn: seen.turns + 1 } } else { Self::Stays }
     }
+}
 
-    /// The state was carried out.
-    #[must_use]
-    pub fn answered(self, answer: Answer) -> Self {
-        match (self, answer) {
+impl Machine for Enter {
+    fn answered(self, answer: Answer) -> Result<Self, Unasked> {
+        Ok(match (self, answer) {
             (Self::Measures { turn }, Answer::Ledger(Some(it))) => {
                 Self::Turns { turn, at: it.sent() }
             }
             (Self::Measures { .. }, Answer::Ledger(None)) => Self::Stays,
             (Self::Turns { .. }, Answer::Done) => Self::Opens,
             (Self::Opens, Answer::Done) => Self::Entered,
-            (state, _) => state,
-        }
+            _ => return Err(Unasked(answer)),
+        })
     }
 }
 
@@ -194,11 +233,11 @@ impl Leave {
             && seen.unfinished == 0;
         if may_leave { Self::Wakes { turn: seen.turns + 1 } } else { Self::Stays }
     }
+}
 
-    /// The state was carried out.
-    #[must_use]
-    pub fn answered(self, answer: Answer) -> Self {
-        match (self, answer) {
+impl Machine for Leave {
+    fn answered(self, answer: Answer) -> Result<Self, Unasked> {
+        Ok(match (self, answer) {
             (Self::Wakes { turn }, Answer::Done) => Self::Closes { turn },
             (Self::Closes { turn }, Answer::Done) => Self::Looks { turn },
             (Self::Looks { turn }, Answer::Is(false)) => Self::Measures { turn },
@@ -212,8 +251,8 @@ impl Leave {
             (Self::Reopens, Answer::Done) => Self::Repays,
             (Self::Repays, Answer::Is(true)) => Self::Rings,
             (Self::Repays, Answer::Is(false)) | (Self::Rings, Answer::Done) => Self::Stays,
-            (state, _) => state,
-        }
+            _ => return Err(Unasked(answer)),
+        })
     }
 }
 
@@ -247,19 +286,19 @@ impl Bell {
     pub const fn begin() -> Self {
         Self::Begins
     }
+}
 
-    /// The state was carried out.
-    #[must_use]
-    pub const fn answered(self, answer: Answer) -> Self {
-        match (self, answer) {
+impl Machine for Bell {
+    fn answered(self, answer: Answer) -> Result<Self, Unasked> {
+        Ok(match (self, answer) {
             (Self::Begins, Answer::Done) => Self::Looks,
             (Self::Looks | Self::LooksAgain, Answer::Is(true)) => Self::Sends,
             (Self::Looks, Answer::Is(false)) => Self::Owes,
             (Self::Owes, Answer::Done) => Self::LooksAgain,
             (Self::LooksAgain, Answer::Is(false)) | (Self::Sends, Answer::Done) => Self::Ends,
             (Self::Ends, Answer::Done) => Self::Over,
-            (state, _) => state,
-        }
+            _ => return Err(Unasked(answer)),
+        })
     }
 }
 
@@ -284,10 +323,9 @@ pub enum Permit {
     /// Permits the turn, and tells the peer. Only now it may send a byte that is none of ours to drop.
     Grants,
     /// Lets other threads take bytes again: they ask, too.
-    Returns {
-        /// It was granted.
-        granted: bool,
-    },
+    Returns,
+    /// The counters say nothing: lets other threads take bytes again, as before.
+    Resigns,
     /// It has ended: the peer may turn.
     Permitted,
     /// It has ended: not now. The next receive tries again, if it is still wished.
@@ -300,22 +338,22 @@ impl Permit {
     pub const fn begin(followed: u32, is_marked: bool) -> Self {
         if is_ring(followed) && !is_marked { Self::Secludes } else { Self::Drops }
     }
+}
 
-    /// The state was carried out.
-    #[must_use]
-    pub fn answered(self, answer: Answer) -> Self {
-        match (self, answer) {
+impl Machine for Permit {
+    fn answered(self, answer: Answer) -> Result<Self, Unasked> {
+        Ok(match (self, answer) {
             (Self::Secludes, Answer::Is(true)) => Self::Measures,
             (Self::Secludes, Answer::Is(false)) => Self::Withheld,
             (Self::Measures, Answer::Ledger(Some(it))) => Self::Counts { consumed: it.consumed() },
-            (Self::Measures, Answer::Ledger(None)) => Self::Returns { granted: false },
+            (Self::Measures, Answer::Ledger(None)) => Self::Resigns,
             (Self::Counts { .. }, Answer::Done) => Self::Asks,
             (Self::Asks, Answer::Done) => Self::Grants,
-            (Self::Grants, Answer::Done) => Self::Returns { granted: true },
-            (Self::Returns { granted: true }, Answer::Done) => Self::Permitted,
-            (Self::Drops | Self::Returns { granted: false }, Answer::Done) => Self::Withheld,
-            (state, _) => state,
-        }
+            (Self::Grants, Answer::Done) => Self::Returns,
+            (Self::Returns, Answer::Done) => Self::Permitted,
+            (Self::Drops | Self::Resigns, Answer::Done) => Self::Withheld,
+            _ => return Err(Unasked(answer)),
+        })
     }
 }
 
@@ -442,8 +480,8 @@ pub const fn wishes(seen: &Wished) -> Wishes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::format;
-    use std::string::String;
+    use crate::drawing;
+    use std::vec::Vec;
 
     const READING: Answer = Answer::Ledger(Some(Reading {
         bytes_sent: 7,
@@ -452,97 +490,37 @@ mod tests {
         bytes_received: 9,
         still_queued: 0,
     }));
-    const ANSWERS: [Answer; 5] =
-        [Answer::Done, Answer::Is(true), Answer::Is(false), READING, Answer::Ledger(None)];
+    const ANSWERS: [(&str, Answer); 5] = [
+        ("done", Answer::Done),
+        ("yes", Answer::Is(true)),
+        ("no", Answer::Is(false)),
+        ("counters", READING),
+        ("not open", Answer::Ledger(None)),
+    ];
 
-    /// All that can follow a state, a line for each.
-    fn table<S: Copy + PartialEq + core::fmt::Debug>(
-        first: &[S],
-        answered: impl Fn(S, Answer) -> S,
-    ) -> String {
-        let mut states = first.to_vec();
-        let mut lines = String::new();
-        let mut next = 0;
-        while let Some(state) = states.get(next).copied() {
-            next += 1;
-            for answer in ANSWERS {
-                let to = answered(state, answer);
-                if to == state {
-                    continue;
-                }
-                let told = match answer {
-                    Answer::Done => "done",
-                    Answer::Is(true) => "yes",
-                    Answer::Is(false) => "no",
-                    Answer::Ledger(Some(_)) => "counters",
-                    Answer::Ledger(None) => "not open",
-                };
-                lines += &format!("{} -- {told} --> {}\n", name(state), name(to));
-                if !states.contains(&to) {
-                    states.push(to);
-                }
-            }
-        }
-        lines
-    }
-
-    fn name(state: impl core::fmt::Debug) -> String {
-        let told = format!("{state:?}");
-        told.split(' ').next().unwrap_or_default().into()
+    fn draw<M: Machine + PartialEq + fmt::Debug>(name: &str, first: &[M]) {
+        drawing::check(name, first, &ANSWERS, |state, answer| state.answered(answer).ok());
     }
 
     #[test]
-    fn all_transitions() {
-        let enter = table(&[Enter::Measures { turn: 1 }], Enter::answered);
-        assert_eq!(
-            enter,
-            "Measures -- counters --> Turns\n\
-             Measures -- not open --> Stays\n\
-             Turns -- done --> Opens\n\
-             Opens -- done --> Entered\n"
-        );
-        let leave = table(&[Leave::Wakes { turn: 2 }], Leave::answered);
-        assert_eq!(
-            leave,
-            "Wakes -- done --> Closes\n\
-             Closes -- done --> Looks\n\
-             Looks -- yes --> Reopens\n\
-             Looks -- no --> Measures\n\
-             Reopens -- done --> Repays\n\
-             Measures -- counters --> Turns\n\
-             Measures -- not open --> Reopens\n\
-             Repays -- yes --> Rings\n\
-             Repays -- no --> Stays\n\
-             Turns -- done --> Forgets\n\
-             Rings -- done --> Stays\n\
-             Forgets -- done --> Left\n"
-        );
-        let bell = table(&[Bell::begin()], Bell::answered);
-        assert_eq!(
-            bell,
-            "Begins -- done --> Looks\n\
-             Looks -- yes --> Sends\n\
-             Looks -- no --> Owes\n\
-             Sends -- done --> Ends\n\
-             Owes -- done --> LooksAgain\n\
-             Ends -- done --> Over\n\
-             LooksAgain -- yes --> Sends\n\
-             LooksAgain -- no --> Ends\n"
-        );
-        let permit = table(&[Permit::Secludes, Permit::Drops], Permit::answered);
-        assert_eq!(
-            permit,
-            "Secludes -- yes --> Measures\n\
-             Secludes -- no --> Withheld\n\
-             Drops -- done --> Withheld\n\
-             Measures -- counters --> Counts\n\
-             Measures -- not open --> Returns\n\
-             Counts -- done --> Asks\n\
-             Returns -- done --> Withheld\n\
-             Asks -- done --> Grants\n\
-             Grants -- done --> Returns\n\
-             Returns -- done --> Permitted\n"
-        );
+    fn the_drawings_are_those_of_the_code() {
+        draw("Enter", &[Enter::Measures { turn: 1 }, Enter::Opens]);
+        draw("Leave", &[Leave::Wakes { turn: 2 }]);
+        draw("Bell", &[Bell::begin()]);
+        draw("Permit", &[Permit::Secludes, Permit::Drops]);
+    }
+
+    #[test]
+    fn an_answer_to_another_question_is_refused_and_nothing_is_carried_out() {
+        assert_eq!(Bell::Looks.answered(Answer::Done), Err(Unasked(Answer::Done)));
+        assert_eq!(Bell::Over.answered(Answer::Done), Err(Unasked(Answer::Done)));
+        let mut seen = Vec::new();
+        let carry = |state| {
+            seen.push(state);
+            Some(Answer::Done)
+        };
+        assert_eq!(carry_out(Bell::begin(), carry), Err(Unasked(Answer::Done)));
+        assert_eq!(seen, [Bell::Begins, Bell::Looks]);
     }
 
     #[test]

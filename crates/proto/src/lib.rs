@@ -38,6 +38,8 @@ pub mod connection;
 pub mod contention;
 pub mod cursor;
 pub mod cut_over;
+#[cfg(test)]
+mod drawing;
 pub mod fallback;
 pub mod governor;
 pub mod ledger;

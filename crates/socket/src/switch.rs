@@ -42,8 +42,8 @@ use sidestep_device::state::{Slot, flag};
 use sidestep_device::sys;
 use sidestep_device::way;
 use sidestep_proto::cut_over::{
-    self, Answer, BeforeEntering, BeforeLeaving, Enter, Follow, Leave, Permit, Queue, Receiving,
-    Source, Wished,
+    self, Answer, BeforeEntering, BeforeLeaving, Enter, Follow, Leave, Machine, Permit, Queue,
+    Receiving, Source, Wished,
 };
 use sidestep_proto::fallback::{OperatorSaid, Reason};
 use sidestep_proto::ledger::{Parts, Reading};
@@ -207,24 +207,20 @@ pub(crate) fn send_into_ring(
         is_held: slot.held.load(Ordering::Relaxed) != 0,
         is_permitted: conn.theirs.receiving.permit.allows(turns + 1),
     };
-    let mut enter = Enter::begin(&seen, || {
+    let enter = Enter::begin(&seen, || {
         let is_server = sock.is_server.load(Ordering::Relaxed);
         !is_server || (meeting::is_confirmed(conn) && meeting::check_confirm(sock, conn))
     });
-    let has_entered = loop {
-        let answer = match enter {
-            Enter::Measures { .. } => Answer::Ledger(read_ledger(file)),
-            Enter::Turns { turn, at } => done(|| way.turn(turn, at)),
-            Enter::Opens => done(|| allow_bells(slot)),
-            Enter::Entered => break true,
-            Enter::Stays => break false,
-        };
-        enter = enter.answered(answer);
-    };
+    let end = carry_out(enter, |enter| match enter {
+        Enter::Measures { .. } => Some(Answer::Ledger(read_ledger(file))),
+        Enter::Turns { turn, at } => done(|| way.turn(turn, at)),
+        Enter::Opens => done(|| allow_bells(slot)),
+        Enter::Entered | Enter::Stays => None,
+    });
     if way.turns() != turns {
         note_ways(slot, conn);
     }
-    has_entered
+    end == Some(Enter::Entered)
 }
 
 /// Moves our sending direction out of the ring, if the peer permits it and it can be done
@@ -234,7 +230,7 @@ pub(crate) fn leave_ring(slot: &Slot, file: File<'_>, conn: &Conn) -> bool {
     let way = &conn.mine.sending.way;
     let turns = way.turns();
     let flags = slot.flags.load(Ordering::Acquire);
-    let mut leave = Leave::begin(&BeforeLeaving {
+    let leave = Leave::begin(&BeforeLeaving {
         turns,
         is_open: flags & flag::SEND_SWITCHED != 0,
         is_over: flags & control::SEND_OVER != 0,
@@ -242,24 +238,23 @@ pub(crate) fn leave_ring(slot: &Slot, file: File<'_>, conn: &Conn) -> bool {
         is_marked: has_sent_urgently(conn),
         unfinished: slot.unfinished.load(Ordering::SeqCst),
     });
-    loop {
-        let answer = match leave {
-            Leave::Wakes { .. } => done(|| wait::wake_readers(slot, conn, file)),
-            Leave::Closes { .. } => done(|| clear(slot, flag::SEND_SWITCHED)),
-            Leave::Looks { .. } => Answer::Is(slot.bells.load(Ordering::SeqCst) != 0),
-            Leave::Measures { .. } => Answer::Ledger(read_ledger(file)),
-            Leave::Turns { turn, at } => done(|| way.turn(turn, at)),
-            Leave::Forgets => done(|| clear(slot, flag::LEAVES_RING | flag::BELL_OWED)),
-            Leave::Reopens => done(|| allow_bells(slot)),
-            Leave::Repays => Answer::Is(clear(slot, flag::BELL_OWED)),
-            Leave::Rings => done(|| wait::ring(slot, conn, file)),
-            Leave::Stays => return false,
-            Leave::Left => break,
-        };
-        leave = leave.answered(answer);
+    let end = carry_out(leave, |leave| match leave {
+        Leave::Wakes { .. } => done(|| wait::wake_readers(slot, conn, file)),
+        Leave::Closes { .. } => done(|| clear(slot, flag::SEND_SWITCHED)),
+        Leave::Looks { .. } => Some(Answer::Is(slot.bells.load(Ordering::SeqCst) != 0)),
+        Leave::Measures { .. } => Some(Answer::Ledger(read_ledger(file))),
+        Leave::Turns { turn, at } => done(|| way.turn(turn, at)),
+        Leave::Forgets => done(|| clear(slot, flag::LEAVES_RING | flag::BELL_OWED)),
+        Leave::Reopens => done(|| allow_bells(slot)),
+        Leave::Repays => Some(Answer::Is(clear(slot, flag::BELL_OWED))),
+        Leave::Rings => done(|| wait::ring(slot, conn, file)),
+        Leave::Stays | Leave::Left => None,
+    });
+    let has_left = end == Some(Leave::Left);
+    if has_left {
+        note_ways(slot, conn);
     }
-    note_ways(slot, conn);
-    true
+    has_left
 }
 
 /// SeqCst: a thread that rings writes its own word before it reads the flags, and the thread that
@@ -433,36 +428,43 @@ fn is_ring_empty(conn: &Conn) -> bool {
 /// they are taken by the ledger. The caller holds the receive lock.
 fn permit_tcp(slot: &Slot, conn: &Conn, file: File<'_>) {
     let mut alone = None;
-    let mut permit = Permit::begin(slot.followed.load(Ordering::Relaxed), urgent::is_marked(conn));
-    loop {
-        let answer = match permit {
-            Permit::Drops => done(|| set(&slot.flags, flag::TURN_WANTED, false)),
-            Permit::Secludes => {
-                alone = wait::Alone::on_tcp(slot);
-                Answer::Is(alone.is_some())
-            }
-            Permit::Measures => Answer::Ledger(read_ledger(file)),
-            Permit::Counts { consumed } => done(|| {
-                let before = slot.tcp_consumed.swap(consumed, Ordering::Relaxed);
-                slot.tcp_bells.fetch_add(consumed.saturating_sub(before), Ordering::Relaxed);
-            }),
-            Permit::Asks => done(|| clear(slot, flag::RECEIVE_SWITCHED | flag::TURN_WANTED)),
-            Permit::Grants => done(|| {
-                let turn = slot.followed.load(Ordering::Relaxed) + 1;
-                conn.mine.receiving.permit.grant(turn);
-                conn.mine.sending.closes.fetch_add(1, Ordering::Release);
-            }),
-            Permit::Returns { .. } => done(|| alone.take()),
-            Permit::Permitted | Permit::Withheld => return,
-        };
-        permit = permit.answered(answer);
-    }
+    let permit = Permit::begin(slot.followed.load(Ordering::Relaxed), urgent::is_marked(conn));
+    let _ = carry_out(permit, |permit| match permit {
+        Permit::Drops => done(|| set(&slot.flags, flag::TURN_WANTED, false)),
+        Permit::Secludes => {
+            alone = wait::Alone::on_tcp(slot);
+            Some(Answer::Is(alone.is_some()))
+        }
+        Permit::Measures => Some(Answer::Ledger(read_ledger(file))),
+        Permit::Counts { consumed } => done(|| {
+            let before = slot.tcp_consumed.swap(consumed, Ordering::Relaxed);
+            slot.tcp_bells.fetch_add(consumed.saturating_sub(before), Ordering::Relaxed);
+        }),
+        Permit::Asks => done(|| clear(slot, flag::RECEIVE_SWITCHED | flag::TURN_WANTED)),
+        Permit::Grants => done(|| {
+            let turn = slot.followed.load(Ordering::Relaxed) + 1;
+            conn.mine.receiving.permit.grant(turn);
+            conn.mine.sending.closes.fetch_add(1, Ordering::Release);
+        }),
+        Permit::Returns | Permit::Resigns => done(|| alone.take()),
+        Permit::Permitted | Permit::Withheld => None,
+    });
 }
 
-/// Carries out what has no answer.
-pub(crate) fn done<T>(carry_out: impl FnOnce() -> T) -> Answer {
+/// Takes a machine to its last state. `None`: it was told what it had not asked, which is a fault of
+/// this library; the direction stays where it is, and the next call begins anew.
+pub(crate) fn carry_out<M: Machine>(
+    first: M,
+    carry_out: impl FnMut(M) -> Option<Answer>,
+) -> Option<M> {
+    let end = cut_over::carry_out(first, carry_out);
+    end.inspect_err(|unasked| crate::log!(Error, "cut-over: {unasked}")).ok()
+}
+
+/// Does what has no answer.
+pub(crate) fn done<T>(carry_out: impl FnOnce() -> T) -> Option<Answer> {
     carry_out();
-    Answer::Done
+    Some(Answer::Done)
 }
 
 /// Takes the bells at the front of the TCP queue out of it, and nothing else: looks first.

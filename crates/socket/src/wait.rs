@@ -428,24 +428,21 @@ fn mark(slot: &Slot, conn: &Conn, channels: u32, cpu: u32) -> bool {
 /// If it does not, the bytes of the program that it carries wake as well.
 #[cold]
 pub(crate) fn ring(slot: &Slot, conn: &Conn, file: File<'_>) {
-    let (mut bell, mut ringing) = (Bell::begin(), None);
-    loop {
-        let answer = match bell {
-            Bell::Begins => switch::done(|| ringing = Some(Counted::new(&slot.bells))),
-            Bell::Looks | Bell::LooksAgain => {
-                Said::Is(slot.flags.load(Ordering::SeqCst) & flag::SEND_SWITCHED != 0)
-            }
-            Bell::Owes => switch::done(|| slot.flags.fetch_or(flag::BELL_OWED, Ordering::SeqCst)),
-            Bell::Sends => switch::done(|| {
-                count(&slot.counters.wakeups, 1);
-                let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-                note_rung(slot, conn, file.send(&BELL, flags));
-            }),
-            Bell::Ends => switch::done(|| ringing.take()),
-            Bell::Over => return,
-        };
-        bell = bell.answered(answer);
-    }
+    let mut ringing = None;
+    let _ = switch::carry_out(Bell::begin(), |bell| match bell {
+        Bell::Begins => switch::done(|| ringing = Some(Counted::new(&slot.bells))),
+        Bell::Looks | Bell::LooksAgain => {
+            Some(Said::Is(slot.flags.load(Ordering::SeqCst) & flag::SEND_SWITCHED != 0))
+        }
+        Bell::Owes => switch::done(|| slot.flags.fetch_or(flag::BELL_OWED, Ordering::SeqCst)),
+        Bell::Sends => switch::done(|| {
+            count(&slot.counters.wakeups, 1);
+            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+            note_rung(slot, conn, file.send(&BELL, flags));
+        }),
+        Bell::Ends => switch::done(|| ringing.take()),
+        Bell::Over => None,
+    });
 }
 
 /// What a bell was answered with: an error of the connection is told to one call only, and

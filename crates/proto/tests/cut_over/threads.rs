@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Waker};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use sidestep_proto::cut_over::{
-    self, BeforeEntering, BeforeLeaving, Bell, Enter, Follow, Leave, Permit, Queue, Receiving,
-    Source,
+    self, BeforeEntering, BeforeLeaving, Bell, Enter, Follow, Leave, Machine, Permit, Queue,
+    Receiving, Source,
 };
 use sidestep_proto::ledger::Parts;
 
@@ -205,7 +205,7 @@ impl Table {
                 self.pause().await;
             }
             let Some(answer) = self.change().enter(enter) else { return enter == Enter::Entered };
-            enter = enter.answered(answer);
+            enter = enter.answered(answer).unwrap();
         }
     }
 
@@ -240,7 +240,7 @@ impl Table {
                 _ => {}
             }
             let Some(answer) = self.change().leave(leave) else { return leave == Leave::Left };
-            leave = leave.answered(answer);
+            leave = leave.answered(answer).unwrap();
         }
     }
 
@@ -266,7 +266,7 @@ impl Table {
         loop {
             Step::default().await;
             let Some(answer) = self.change().bell(bell) else { return };
-            bell = bell.answered(answer);
+            bell = bell.answered(answer).unwrap();
         }
     }
 
@@ -375,11 +375,11 @@ impl Table {
             Step::default().await;
             if self.has(Fault::ReturnsBeforeAsking) && permit == Permit::Asks {
                 self.change().permit(Permit::Grants);
-                self.change().permit(Permit::Returns { granted: true });
+                self.change().permit(Permit::Returns);
                 self.pause().await;
             }
             let Some(answer) = self.change().permit(permit) else { return };
-            permit = permit.answered(answer);
+            permit = permit.answered(answer).unwrap();
         }
     }
 

@@ -324,7 +324,7 @@ impl World {
                 receiver.permit = receiver.followed + 1;
                 Answer::Done
             }
-            Permit::Returns { .. } => {
+            Permit::Returns | Permit::Resigns => {
                 receiver.is_secluded = false;
                 Answer::Done
             }
