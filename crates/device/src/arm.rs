@@ -101,6 +101,19 @@ impl Rung {
         number != 0 && self.rise_to(number)
     }
 
+    /// Whether [`Rung::answer`] would be true now, without answering. A ringer that has to get
+    /// ready first asks so before it does.
+    #[inline]
+    pub fn is_asked(&self, arm: &Arm) -> bool {
+        let number = arm.0.load(Ordering::Relaxed);
+        number != 0 && self.is_below(number)
+    }
+
+    #[cold]
+    fn is_below(&self, number: u32) -> bool {
+        self.0.load(Ordering::Relaxed) != number || number == ALWAYS
+    }
+
     #[cold]
     fn rise_to(&self, number: u32) -> bool {
         self.0.swap(number, Ordering::Relaxed) != number || number == ALWAYS
@@ -145,6 +158,40 @@ mod loom_tests {
             let rung = bells.load(Ordering::Acquire);
             assert!(rung <= 1, "one arm, at most one bell");
             assert!(seen == 2 || rung == 1, "slept through a publication");
+        });
+    }
+
+    /// A ringer counts itself, sees that bells are allowed, and only then claims the request. A thread
+    /// that forbids bells has answered before, or finds the request answered: then it sees the ringer, or the
+    /// bell was rung. The words of the ringers are sequentially consistent; `rung` need not be.
+    #[test]
+    fn a_request_is_not_claimed_by_a_ringer_that_nobody_sees() {
+        loom::model(|| {
+            let arm = Arm::new();
+            arm.ask(1);
+            let words = Arc::new((arm, Rung::new(), AtomicU32::new(0), AtomicU32::new(0)));
+            let is_open = Arc::new(AtomicU32::new(1));
+            let ring = |words: &(Arm, Rung, AtomicU32, AtomicU32), is_open: &AtomicU32| {
+                let (arm, rung, ringers, bells) = words;
+                if rung.is_asked(arm) {
+                    ringers.fetch_add(1, Ordering::SeqCst);
+                    if is_open.load(Ordering::SeqCst) != 0 && rung.answer(arm) {
+                        bells.fetch_add(1, Ordering::Relaxed);
+                    }
+                    ringers.fetch_sub(1, Ordering::SeqCst);
+                }
+            };
+            let ringer = {
+                let (words, is_open) = (words.clone(), is_open.clone());
+                thread::spawn(move || ring(&words, &is_open))
+            };
+
+            ring(&words, &is_open);
+            is_open.fetch_and(0, Ordering::SeqCst);
+            let sees_ringers = words.2.load(Ordering::SeqCst) != 0;
+            ringer.join().unwrap();
+            let bells = words.3.load(Ordering::Relaxed);
+            assert!(bells <= 1 && (bells == 1 || sees_ringers), "a reader sleeps for ever");
         });
     }
 }

@@ -103,6 +103,10 @@ pub enum Enter {
     },
     /// Allows bells: nothing else goes by TCP now.
     Opens,
+    /// Takes back what threads have said that would have rung meanwhile.
+    Repays,
+    /// Rings for all of them, as any thread does ([`Bell`]).
+    Rings,
     /// It has ended: the next bytes go into the ring.
     Entered,
     /// It has ended: the next bytes go by TCP.
@@ -153,7 +157,9 @@ impl Machine for Enter {
             }
             (Self::Measures { .. }, Answer::Ledger(None)) => Self::Stays,
             (Self::Turns { .. }, Answer::Done) => Self::Opens,
-            (Self::Opens, Answer::Done) => Self::Entered,
+            (Self::Opens, Answer::Done) => Self::Repays,
+            (Self::Repays, Answer::Is(true)) => Self::Rings,
+            (Self::Repays, Answer::Is(false)) | (Self::Rings, Answer::Done) => Self::Entered,
             _ => return Err(Unasked(answer)),
         })
     }
@@ -262,6 +268,10 @@ impl Machine for Leave {
 /// each writes its own word before it reads the other's. A ringer that sees it says that a bell
 /// is owed and looks once more. So either it rings itself, or the thread that allows bells again
 /// finds the debt.
+///
+/// A request for a bell is answered once, so the ringer claims it, and only when it may ring. Else a thread that
+/// leaves the ring would find the request claimed by a ringer that it cannot see yet, or by one
+/// that cannot ring any more, and the sleeper would wait for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bell {
     /// Counts itself among those that are about to ring.
@@ -272,6 +282,8 @@ pub enum Bell {
     Owes,
     /// Looks again: the thread that forbids bells may have looked for debts before this one was there.
     LooksAgain,
+    /// Claims the request: another thread may have answered it.
+    Claims,
     /// Sends the byte that is a bell: TCP carries bells only.
     Sends,
     /// Counts itself out.
@@ -292,10 +304,13 @@ impl Machine for Bell {
     fn answered(self, answer: Answer) -> Result<Self, Unasked> {
         Ok(match (self, answer) {
             (Self::Begins, Answer::Done) => Self::Looks,
-            (Self::Looks | Self::LooksAgain, Answer::Is(true)) => Self::Sends,
+            (Self::Looks | Self::LooksAgain, Answer::Is(true)) => Self::Claims,
             (Self::Looks, Answer::Is(false)) => Self::Owes,
             (Self::Owes, Answer::Done) => Self::LooksAgain,
-            (Self::LooksAgain, Answer::Is(false)) | (Self::Sends, Answer::Done) => Self::Ends,
+            (Self::Claims, Answer::Is(true)) => Self::Sends,
+            (Self::LooksAgain | Self::Claims, Answer::Is(false)) | (Self::Sends, Answer::Done) => {
+                Self::Ends
+            }
             (Self::Ends, Answer::Done) => Self::Over,
             _ => return Err(Unasked(answer)),
         })

@@ -215,6 +215,8 @@ pub(crate) fn send_into_ring(
         Enter::Measures { .. } => Some(Answer::Ledger(read_ledger(file))),
         Enter::Turns { turn, at } => done(|| way.turn(turn, at)),
         Enter::Opens => done(|| allow_bells(slot)),
+        Enter::Repays => Some(Answer::Is(takes_debt(slot))),
+        Enter::Rings => done(|| wait::ring(slot, conn, file, || true)),
         Enter::Entered | Enter::Stays => None,
     });
     if way.turns() != turns {
@@ -246,8 +248,8 @@ pub(crate) fn leave_ring(slot: &Slot, file: File<'_>, conn: &Conn) -> bool {
         Leave::Turns { turn, at } => done(|| way.turn(turn, at)),
         Leave::Forgets => done(|| clear(slot, flag::LEAVES_RING | flag::BELL_OWED)),
         Leave::Reopens => done(|| allow_bells(slot)),
-        Leave::Repays => Some(Answer::Is(clear(slot, flag::BELL_OWED))),
-        Leave::Rings => done(|| wait::ring(slot, conn, file)),
+        Leave::Repays => Some(Answer::Is(takes_debt(slot))),
+        Leave::Rings => done(|| wait::ring(slot, conn, file, || true)),
         Leave::Stays | Leave::Left => None,
     });
     let has_left = end == Some(Leave::Left);
@@ -261,6 +263,11 @@ pub(crate) fn leave_ring(slot: &Slot, file: File<'_>, conn: &Conn) -> bool {
 /// forbids bells reads that word after it has written them ([`cut_over::Bell`]).
 fn clear(slot: &Slot, bits: u32) -> bool {
     slot.flags.fetch_and(!bits, Ordering::SeqCst) & bits != 0
+}
+
+/// Whether threads have left a bell to the one that allows bells again.
+fn takes_debt(slot: &Slot) -> bool {
+    clear(slot, flag::BELL_OWED)
 }
 
 /// As [`clear`].

@@ -377,8 +377,8 @@ pub(crate) fn wake_readers(slot: &Slot, conn: &Conn, file: File<'_>) {
     if slot.nap_rung.answer(&waiting.nap_arm) {
         end_nap(slot, conn);
     }
-    if slot.read_rung.answer(&waiting.read_arm) || unreachable {
-        ring(slot, conn, file);
+    if unreachable || slot.read_rung.is_asked(&waiting.read_arm) {
+        ring(slot, conn, file, || slot.read_rung.answer(&waiting.read_arm) || unreachable);
     }
 }
 
@@ -403,10 +403,10 @@ pub(crate) fn wake_writers(sock: &Sock, slot: &Slot, conn: &Conn, file: File<'_>
         let channels = waiting.channels.load(Ordering::Relaxed);
         unreachable = mark(slot, conn, channels, note_cpu(conn.mine));
     }
-    if (slot.write_rung.answer(&waiting.write_arm) || unreachable)
+    if (unreachable || slot.write_rung.is_asked(&waiting.write_arm))
         && switch::ensure_bells_only(sock, slot, file, conn)
     {
-        ring(slot, conn, file);
+        ring(slot, conn, file, || slot.write_rung.answer(&waiting.write_arm) || unreachable);
     }
 }
 
@@ -425,9 +425,10 @@ fn mark(slot: &Slot, conn: &Conn, channels: u32, cpu: u32) -> bool {
 }
 
 /// Rings the universal bell: one byte on the TCP connection, if that carries bells only.
-/// If it does not, the bytes of the program that it carries wake as well.
+/// If it does not, the bytes of the program that it carries wake as well. `claims`: whether the
+/// bell is this thread's to ring; asked when it can be rung.
 #[cold]
-pub(crate) fn ring(slot: &Slot, conn: &Conn, file: File<'_>) {
+pub(crate) fn ring(slot: &Slot, conn: &Conn, file: File<'_>, claims: impl Fn() -> bool) {
     let mut ringing = None;
     let _ = switch::carry_out(Bell::begin(), |bell| match bell {
         Bell::Begins => switch::done(|| ringing = Some(Counted::new(&slot.bells))),
@@ -435,6 +436,7 @@ pub(crate) fn ring(slot: &Slot, conn: &Conn, file: File<'_>) {
             Some(Said::Is(slot.flags.load(Ordering::SeqCst) & flag::SEND_SWITCHED != 0))
         }
         Bell::Owes => switch::done(|| slot.flags.fetch_or(flag::BELL_OWED, Ordering::SeqCst)),
+        Bell::Claims => Some(Said::Is(claims())),
         Bell::Sends => switch::done(|| {
             count(&slot.counters.wakeups, 1);
             let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -1084,7 +1086,7 @@ pub(crate) fn prod_peer(sock: &Sock, slot: &Slot, conn: &Conn, file: File<'_>) {
     sock.prodded_ns.store(now, Ordering::Relaxed);
     // The first time it has only begun to wait.
     if last != 0 {
-        ring(slot, conn, file);
+        ring(slot, conn, file, || true);
     }
 }
 

@@ -14,7 +14,7 @@ use sidestep_proto::cut_over::{
 };
 use sidestep_proto::ledger::Parts;
 
-use crate::world::{Byte, Fault, World};
+use crate::world::{Byte, Fault, Why, World};
 
 /// Room of the ring in bytes: small, so that senders wait for it.
 const RING: usize = 6;
@@ -44,6 +44,10 @@ struct Habits {
     stop: u64,
     /// The longest send in bytes.
     send: u64,
+    /// The longest pause of a thread that rings for others, in steps.
+    silence: u64,
+    /// Bells of such a thread at most.
+    bells: u64,
 }
 
 impl Habits {
@@ -54,6 +58,8 @@ impl Habits {
             pause: random.random_range(1..30),
             stop: random.random_range(1..300),
             send: random.random_range(1..12),
+            silence: 1 << random.random_range(0..9),
+            bells: 1 << random.random_range(0..7),
         }
     }
 }
@@ -101,7 +107,7 @@ pub(crate) fn play(seed: u64, bytes: u64, fault: Option<Fault>, is_traced: bool)
     let (mut seen, mut idle) = (0, 0);
     // Now and then a thread loses its CPU for a while, in the middle of anything.
     let (mut stopped, mut steps) = (0, 0);
-    while table.look().got < bytes {
+    while table.look().got < bytes || table.look().expected > 0 {
         let next = table.chance(tasks.len() as u64) as usize;
         if steps == 0 {
             stopped = table.chance(tasks.len() as u64) as usize;
@@ -204,6 +210,9 @@ impl Table {
                 self.change().sender.may_ring = true;
                 self.pause().await;
             }
+            if enter == Enter::Rings {
+                self.rings_once(Why::Anyway).await;
+            }
             let Some(answer) = self.change().enter(enter) else { return enter == Enter::Entered };
             enter = enter.answered(answer).unwrap();
         }
@@ -231,7 +240,7 @@ impl Table {
                 Leave::Wakes { .. } if !self.has(Fault::LeavesReadersAsleep) => {
                     self.wakes_readers().await;
                 }
-                Leave::Rings => self.rings_once().await,
+                Leave::Rings => self.rings_once(Why::Anyway).await,
                 Leave::Turns { .. } if self.has(Fault::TurnsTooLate) => {
                     // The byte that follows goes first.
                     self.change().tcp.send(Byte::Data(u64::MAX));
@@ -247,25 +256,20 @@ impl Table {
     /// After something was published.
     async fn wakes_readers(&self) {
         Step::default().await;
-        let asked = {
-            let mut world = self.change();
-            let arm = world.receiver.arm;
-            let asked = arm != 0 && arm != world.sender.answered;
-            if asked {
-                world.sender.answered = arm;
+        if self.has(Fault::ClaimsUnseen) {
+            if self.change().answers_request() {
+                self.rings_once(Why::Anyway).await;
             }
-            asked
-        };
-        if asked {
-            self.rings_once().await;
+        } else if self.look().is_asked() {
+            self.rings_once(Why::Asked).await;
         }
     }
 
-    async fn rings_once(&self) {
+    async fn rings_once(&self, why: Why) {
         let mut bell = Bell::begin();
         loop {
             Step::default().await;
-            let Some(answer) = self.change().bell(bell) else { return };
+            let Some(answer) = self.change().bell(bell, why) else { return };
             bell = bell.answered(answer).unwrap();
         }
     }
@@ -285,8 +289,8 @@ impl Table {
             }
             self.sends_one(len).await;
             if self.chance(self.habits.asks) == 0 {
-                // What it has sent was a question.
-                self.until(|world| world.got == world.gone).await;
+                // What it has sent was a question, and the answer needs the room that was made known.
+                self.until(|world| world.got == world.gone && world.expected == 0).await;
             }
         }
     }
@@ -354,11 +358,19 @@ impl Table {
     /// Another thread of the sender's program makes room known, or wakes for another reason.
     async fn rings(self) {
         // Not for ever: such bells wake a reader whose own bell was lost.
-        for _ in 0..self.chance(20) {
-            for _ in 0..self.chance(200) {
+        for _ in 0..self.chance(self.habits.bells) {
+            for _ in 0..self.chance(self.habits.silence) {
                 Step::default().await;
             }
-            self.rings_once().await;
+            let (sent, turns) = self.change().expects_bell();
+            self.rings_once(Why::Anyway).await;
+            // A direction by TCP has no bells: its bytes wake.
+            let has_come = |world: &World| {
+                let turned = world.sender.turns != turns || !cut_over::is_ring(turns);
+                turned || world.tcp.sent > sent
+            };
+            self.until(has_come).await;
+            self.change().expected -= 1;
         }
     }
 
