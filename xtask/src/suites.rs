@@ -1,7 +1,7 @@
 //! `xtask suites`: the test suites of other projects, plain and under Sidestep.
 //!
 //! ```text
-//!   suite      CPython's own, redis's, memcached's, PostgreSQL's, Tcl's, Twisted's
+//!   suite      CPython's own, redis's, memcached's, PostgreSQL's, libuv's ...
 //!     part     a module, a unit, a script: one command, run plain, then under Sidestep
 //!       test   compared one by one: what differs is a defect of the library
 //! ```
@@ -9,9 +9,13 @@
 //! That the connections of a part were SMC-D is read from the library's log, which
 //! has a line when one moves and when one stays on TCP. (`sidestep ss` sees running
 //! programs only, and those of a test suite come and go.)
+//!
+//! Where root runs this, the programs have a network of their own, with loopback alone: ports
+//! that a suite has chosen are free there, and what it sends elsewhere does not leave the machine.
 
 mod connections;
 mod cpython;
+mod libuv;
 mod memcached;
 mod postgresql;
 mod redis;
@@ -33,6 +37,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::bench::launch::{LaunchOptions, Launcher, Program, Transport};
 use crate::bench::place;
+use crate::enclosure::Namespace;
 use crate::suite::{Lacking, Outcome, Summary};
 use connections::Connections;
 
@@ -105,13 +110,14 @@ fn without_numbers(verdicts: Verdicts) -> Verdicts {
 /// How to get a suite: its name, what a machine needs for it, and the rest.
 type Source = (&'static str, fn(&Path, bool) -> Result<Suite>);
 
-const SUITES: [Source; 6] = [
+const SUITES: [Source; 7] = [
     (cpython::NAME, cpython::suite),
     (redis::NAME, redis::suite),
     (memcached::NAME, memcached::suite),
     (postgresql::NAME, postgresql::suite),
     (tcl::NAME, tcl::suite),
     (twisted::NAME, twisted::suite),
+    (libuv::NAME, libuv::suite),
 ];
 
 /// Runs the chosen parts of all suites.
@@ -121,6 +127,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let repo = place::repo_root()?;
     let launcher = Launcher::new(&LaunchOptions::default(), &repo)?.eager();
     let scratch = place::scratch_dir(&repo, "suites")?;
+    let stage = Stage { launcher, network: network()? };
     let mut summary = Summary::default();
     let mut rows = Vec::new();
     for (name, suite) in SUITES {
@@ -138,7 +145,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         for part in suite.parts.iter().filter(|part| is_chosen(&options.filters, name, &part.name))
         {
             let start = Instant::now();
-            let comparison = compare(&launcher, part, &scratch.join(name).join(part.file_name()));
+            let comparison = stage.compare(part, &scratch.join(name).join(part.file_name()));
             let judged = comparison.and_then(|comparison| {
                 let row = table::Row::new(&suite, part, &comparison);
                 let judged = comparison.judge();
@@ -175,43 +182,65 @@ struct Comparison {
     connections: Connections,
 }
 
-fn compare(launcher: &Launcher, part: &Part, directory: &Path) -> Result<Comparison> {
-    let plain = play(launcher, Transport::Tcp, part, &directory.join("plain"))?;
-    let under = directory.join("sidestep");
-    let sidestep = play(launcher, Transport::Smc, part, &under)?;
-    let connections = Connections::read(&under.join(LOG))?;
-    Ok(Comparison { plain, sidestep, connections })
+/// Where parts are run.
+struct Stage {
+    launcher: Launcher,
+    network: Option<Namespace>,
+}
+
+/// A network of its own, if we may make one.
+fn network() -> Result<Option<Namespace>> {
+    match Namespace::make("suites") {
+        Ok(network) => Ok(Some(network)),
+        Err(error) if error.is::<Lacking>() => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The library's log, and the file that asks for it.
 const LOG: &str = "sidestep.log";
 const CONFIG: &str = "sidestep.toml";
 
-/// Runs a part once. What it prints and the library's log stay in `directory`.
-fn play(launcher: &Launcher, way: Transport, part: &Part, directory: &Path) -> Result<Verdicts> {
-    if directory.exists() {
-        fs::remove_dir_all(directory)?;
+impl Stage {
+    fn compare(&self, part: &Part, directory: &Path) -> Result<Comparison> {
+        let plain = self.play(Transport::Tcp, part, &directory.join("plain"))?;
+        let under = directory.join("sidestep");
+        let sidestep = self.play(Transport::Smc, part, &under)?;
+        let connections = Connections::read(&under.join(LOG))?;
+        Ok(Comparison { plain, sidestep, connections })
     }
-    fs::create_dir_all(directory)?;
-    let log = directory.join(LOG);
-    let config = format!("[log]\nlevel = \"info\"\nfile = \"{}\"\n", log.display());
-    fs::write(directory.join(CONFIG), config)?;
 
-    let asked = part.results.map(|ask| ask(directory)).unwrap_or_default();
-    let mut command: Command =
-        launcher.launch(way, &part.program, part.arguments.iter().chain(&asked));
-    command.current_dir(&part.directory).env("SIDESTEP_CONFIG", directory.join(CONFIG));
-    if let Some(user) = part.user {
-        chown(directory, Some(user), Some(user))?;
-        command.uid(user).gid(user);
+    /// Runs a part once. What it prints and the library's log stay in `directory`.
+    fn play(&self, way: Transport, part: &Part, directory: &Path) -> Result<Verdicts> {
+        if directory.exists() {
+            fs::remove_dir_all(directory)?;
+        }
+        fs::create_dir_all(directory)?;
+        let log = directory.join(LOG);
+        let config = format!("[log]\nlevel = \"info\"\nfile = \"{}\"\n", log.display());
+        fs::write(directory.join(CONFIG), config)?;
+
+        let asked = part.results.map(|ask| ask(directory)).unwrap_or_default();
+        let mut command: Command =
+            self.launcher.launch(way, &part.program, part.arguments.iter().chain(&asked));
+        command.current_dir(&part.directory).env("SIDESTEP_CONFIG", directory.join(CONFIG));
+        match (part.user, &self.network) {
+            (Some(user), _) => {
+                // Only root may enter a network, and this one is root no longer when it could.
+                chown(directory, Some(user), Some(user))?;
+                command.uid(user).gid(user);
+            }
+            (None, Some(network)) => network.enclose(&mut command),
+            (None, None) => {}
+        }
+        let mut program = Program::start(command, directory)?;
+        let deadline = Instant::now() + PATIENCE;
+        while !program.has_ended()? {
+            ensure!(Instant::now() < deadline, "{} has not ended within {PATIENCE:?}", part.name);
+            thread::sleep(POLL_INTERVAL);
+        }
+        Ok((part.read)(&program.printed(), directory))
     }
-    let mut program = Program::start(command, directory)?;
-    let deadline = Instant::now() + PATIENCE;
-    while !program.has_ended()? {
-        ensure!(Instant::now() < deadline, "{} has not ended within {PATIENCE:?}", part.name);
-        thread::sleep(POLL_INTERVAL);
-    }
-    Ok((part.read)(&program.printed(), directory))
 }
 
 impl Part {

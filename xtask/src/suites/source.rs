@@ -39,6 +39,65 @@ pub(super) fn unpacked(package: &str, version: &str, scratch: &Path) -> Result<P
     Ok(source)
 }
 
+/// The unpacked source of a package as its authors published it, without Debian's changes, below `scratch`.
+///
+/// For tests of which Debian's changes are no part. What authors published as one version Debian has under
+/// several of its own, and which of these can still be had changes: the first one that can is taken.
+///
+/// **Errors**: as of [`unpacked`].
+pub(super) fn upstream(package: &str, version: &str, scratch: &Path) -> Result<PathBuf> {
+    let place = place_of(package, version, scratch);
+    let source = place.join("source");
+    if source.is_dir() {
+        return Ok(source);
+    }
+    fs::create_dir_all(place.join("lists/partial"))?;
+    let ours = our_configuration(&place)?;
+    let ours: Vec<&str> = ours.iter().flat_map(|option| ["-o", option]).collect();
+    apt_get(&place, &[&ours[..], &["update"]].concat())?;
+    let mut refusal = anyhow::Error::from(Lacking(format!("source package {package} {version}")));
+    for theirs in versions(package, version, &ours)? {
+        let wanted = format!("{package}={theirs}");
+        let words = ["source", "--download-only", "--tar-only", &wanted];
+        match apt_get(&place, &[&ours[..], &words].concat()) {
+            Ok(()) => return unpack(&place),
+            Err(error) => refusal = error,
+        }
+    }
+    Err(refusal)
+}
+
+/// The versions under which Debian has a version of a package's authors.
+fn versions(package: &str, version: &str, ours: &[&str]) -> Result<Vec<String>> {
+    let output = Command::new("apt-cache").args(ours).args(["showsrc", package]).output();
+    let text = String::from_utf8(output.context("apt-cache")?.stdout)?;
+    let all = text.lines().filter_map(|line| line.strip_prefix("Version: "));
+    Ok(all.filter(|theirs| is_of(theirs, version)).map(str::to_owned).collect())
+}
+
+/// `1:25.2.3+dfsg-1+deb12u4` is of 25.2.3, and so is `3.1.7+really3.1.2-0+deb12u1` of 3.1.2.
+fn is_of(theirs: &str, version: &str) -> bool {
+    let end = |rest: &str| rest.starts_with(['-', '+']);
+    theirs.rsplit_once(version).is_some_and(|(_, rest)| end(rest))
+}
+
+/// Unpacks the one archive of the authors' that lies in a place, without the directory around it.
+fn unpack(place: &Path) -> Result<PathBuf> {
+    let archive = find(place, |path| path.to_string_lossy().contains(".orig.tar."))?;
+    let (half, source) = (place.join("half"), place.join("source"));
+    fs::create_dir_all(&half)?;
+    let strip = "--strip-components=1";
+    prepare(
+        Command::new("tar")
+            .args(["--extract", strip, "--directory"])
+            .args([&half])
+            .arg("--file")
+            .arg(archive),
+    )?;
+    fs::rename(half, &source)?;
+    Ok(source)
+}
+
 /// The files of a binary package, in the same way.
 ///
 /// **Errors**: as of [`unpacked`].
@@ -93,4 +152,18 @@ fn find(place: &Path, is_it: impl Fn(&Path) -> bool) -> Result<PathBuf> {
         .filter_map(|entry| Some(entry.ok()?.path()))
         .find(|path| is_it(path))
         .with_context(|| format!("nothing was unpacked in {}", place.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_those_of_the_authors() {
+        assert!(is_of("1:25.2.3+dfsg-1+deb12u4", "25.2.3"));
+        assert!(is_of("3.1.7+really3.1.2-0+deb12u1", "3.1.2"));
+        assert!(is_of("2.6.12-1+deb12u3", "2.6.12"));
+        assert!(!is_of("2.6.12-1+deb12u3", "2.6.1"));
+        assert!(!is_of("2.6.13-1", "2.6.12"));
+    }
 }
