@@ -19,6 +19,7 @@ mod libuv;
 mod memcached;
 mod postgresql;
 mod redis;
+mod ruby;
 mod source;
 mod table;
 mod tcl;
@@ -110,7 +111,7 @@ fn without_numbers(verdicts: Verdicts) -> Verdicts {
 /// How to get a suite: its name, what a machine needs for it, and the rest.
 type Source = (&'static str, fn(&Path, bool) -> Result<Suite>);
 
-const SUITES: [Source; 7] = [
+const SUITES: [Source; 8] = [
     (cpython::NAME, cpython::suite),
     (redis::NAME, redis::suite),
     (memcached::NAME, memcached::suite),
@@ -118,6 +119,7 @@ const SUITES: [Source; 7] = [
     (tcl::NAME, tcl::suite),
     (twisted::NAME, twisted::suite),
     (libuv::NAME, libuv::suite),
+    (ruby::NAME, ruby::suite),
 ];
 
 /// Runs the chosen parts of all suites.
