@@ -92,6 +92,7 @@ fn command_of(package: &str) -> &str {
         "systemd-container" => "systemd-nspawn",
         "tcl" => "tclsh",
         "tcl8.6" => "tclsh8.6",
+        "varnish" => "varnishtest",
         "xz-utils" => "xz",
         same_name => same_name,
     }

@@ -15,6 +15,7 @@
 
 mod connections;
 mod cpython;
+mod haproxy;
 mod libuv;
 mod memcached;
 mod postgresql;
@@ -25,7 +26,7 @@ mod table;
 mod tcl;
 mod twisted;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
@@ -44,6 +45,9 @@ use connections::Connections;
 
 /// No part takes longer on a machine that is not busy with something else.
 const PATIENCE: Duration = Duration::from_secs(600);
+/// How often a part that differs is run plain again: a test that fails by itself one time in two has then
+/// shown it in seven series of eight.
+const AGAIN: usize = 2;
 /// How often a running part is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -108,10 +112,19 @@ fn without_numbers(verdicts: Verdicts) -> Verdicts {
     kinds
 }
 
+/// The name of a test, with a number behind it if one of that name is known.
+fn numbered(name: &str, known: &Verdicts) -> String {
+    let again = |nth: &u32| !known.contains_key(&format!("{name} #{nth}"));
+    match known.contains_key(name) {
+        false => name.to_owned(),
+        true => (2..).find(again).map_or_else(String::new, |nth| format!("{name} #{nth}")),
+    }
+}
+
 /// How to get a suite: its name, what a machine needs for it, and the rest.
 type Source = (&'static str, fn(&Path, bool) -> Result<Suite>);
 
-const SUITES: [Source; 8] = [
+const SUITES: [Source; 9] = [
     (cpython::NAME, cpython::suite),
     (redis::NAME, redis::suite),
     (memcached::NAME, memcached::suite),
@@ -120,6 +133,7 @@ const SUITES: [Source; 8] = [
     (twisted::NAME, twisted::suite),
     (libuv::NAME, libuv::suite),
     (ruby::NAME, ruby::suite),
+    (haproxy::NAME, haproxy::suite),
 ];
 
 /// Runs the chosen parts of all suites.
@@ -180,6 +194,8 @@ fn is_chosen(filters: &[String], suite: &str, part: &str) -> bool {
 /// A part that was run both ways.
 struct Comparison {
     plain: Verdicts,
+    /// Further plain runs, if the first one differed.
+    again: Vec<Verdicts>,
     sidestep: Verdicts,
     connections: Connections,
 }
@@ -204,12 +220,18 @@ const LOG: &str = "sidestep.log";
 const CONFIG: &str = "sidestep.toml";
 
 impl Stage {
+    /// Runs a part both ways; where they differ, plain again, to see what chance does.
     fn compare(&self, part: &Part, directory: &Path) -> Result<Comparison> {
         let plain = self.play(Transport::Tcp, part, &directory.join("plain"))?;
         let under = directory.join("sidestep");
         let sidestep = self.play(Transport::Smc, part, &under)?;
         let connections = Connections::read(&under.join(LOG))?;
-        Ok(Comparison { plain, sidestep, connections })
+        let mut comparison = Comparison { plain, again: Vec::new(), sidestep, connections };
+        while comparison.again.len() < AGAIN && !comparison.differences().is_empty() {
+            let place = directory.join(format!("plain-{}", comparison.again.len() + 2));
+            comparison.again.push(self.play(Transport::Tcp, part, &place)?);
+        }
+        Ok(comparison)
     }
 
     /// Runs a part once. What it prints and the library's log stay in `directory`.
@@ -252,26 +274,46 @@ impl Part {
 }
 
 impl Comparison {
-    /// Tests that ended in another way, or in one run only.
+    /// Tests that ended in a way in which they have not ended plain, or in one run only.
     fn differences(&self) -> Vec<String> {
-        let said =
-            |verdicts: &Verdicts, test| verdicts.get(test).map_or("not run", |it| it).to_owned();
-        let tests: std::collections::BTreeSet<&String> =
-            self.plain.keys().chain(self.sidestep.keys()).collect();
-        tests
-            .into_iter()
-            .map(|test| (test, said(&self.plain, test), said(&self.sidestep, test)))
-            .filter(|(_, plain, sidestep)| plain != sidestep)
-            .map(|(test, plain, sidestep)| format!("{test}: {plain}, under Sidestep {sidestep}"))
+        self.tests()
+            .filter(|test| self.plain_ways(test).all(|plain| plain != said(&self.sidestep, test)))
+            .map(|test| {
+                let (plain, sidestep) = (said(&self.plain, test), said(&self.sidestep, test));
+                format!("{test}: {plain}, under Sidestep {sidestep}")
+            })
             .collect()
+    }
+
+    /// Tests that end plain in more than one way.
+    fn by_chance(&self) -> Vec<&String> {
+        let first = |test| said(&self.plain, test);
+        self.tests().filter(|test| self.plain_ways(test).any(|way| way != first(test))).collect()
+    }
+
+    fn tests(&self) -> impl Iterator<Item = &String> {
+        let runs = [&self.plain, &self.sidestep].into_iter().chain(&self.again);
+        runs.flat_map(Verdicts::keys).collect::<BTreeSet<_>>().into_iter()
+    }
+
+    fn plain_ways(&self, test: &str) -> impl Iterator<Item = &str> {
+        [&self.plain].into_iter().chain(&self.again).map(move |run| said(run, test))
     }
 
     fn judge(&self) -> Result<String> {
         ensure!(!self.plain.is_empty(), "the plain run has no test");
         let differences = self.differences();
         ensure!(differences.is_empty(), "{}", differences.join("; "));
-        Ok(format!("{} tests, the same; {}", self.plain.len(), self.connections))
+        let by_chance = match self.by_chance().as_slice() {
+            [] => String::new(),
+            tests => format!(", but for chance, which decides plain as well: {tests:?}"),
+        };
+        Ok(format!("{} tests, the same{by_chance}; {}", self.plain.len(), self.connections))
     }
+}
+
+fn said<'a>(verdicts: &'a Verdicts, test: &str) -> &'a str {
+    verdicts.get(test).map_or("not run", |it| it)
 }
 
 /// Runs a command that prepares a suite.
@@ -307,6 +349,7 @@ mod tests {
     fn what_ends_otherwise_or_only_once_differs() {
         let comparison = Comparison {
             plain: verdicts(&[("a", "passed"), ("b", "failed"), ("c", "passed")]),
+            again: Vec::new(),
             sidestep: verdicts(&[("a", "failed"), ("b", "failed"), ("d", "passed")]),
             connections: Connections::default(),
         };
@@ -319,6 +362,18 @@ mod tests {
             ]
         );
         assert!(comparison.judge().is_err());
+    }
+
+    #[test]
+    fn what_plain_runs_do_by_chance_is_no_difference() {
+        let comparison = Comparison {
+            plain: verdicts(&[("a", "failed"), ("b", "passed"), ("c", "passed")]),
+            again: vec![verdicts(&[("a", "passed"), ("b", "passed"), ("c", "failed")])],
+            sidestep: verdicts(&[("a", "passed"), ("b", "failed"), ("c", "passed")]),
+            connections: Connections::default(),
+        };
+        assert_eq!(comparison.differences(), ["b: passed, under Sidestep failed"]);
+        assert_eq!(comparison.by_chance(), ["a", "c"]);
     }
 
     #[test]
@@ -338,6 +393,7 @@ mod tests {
     fn a_part_without_tests_is_no_success() {
         let nothing = Comparison {
             plain: Verdicts::new(),
+            again: Vec::new(),
             sidestep: Verdicts::new(),
             connections: Connections::default(),
         };

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::{Part, Suite, Verdicts, source, version_of};
+use super::{Part, Suite, Verdicts, numbered, source, version_of};
 use crate::bench::{launch, place};
 use crate::debian;
 
@@ -149,15 +149,6 @@ fn parse(printed: &str, _: &Path) -> Verdicts {
 
 fn parse_by_chance(printed: &str, directory: &Path) -> Verdicts {
     super::without_numbers(parse(printed, directory))
-}
-
-/// Several tests of a unit may have one name.
-fn numbered(name: &str, known: &Verdicts) -> String {
-    let again = |nth: &u32| !known.contains_key(&format!("{name} #{nth}"));
-    match known.contains_key(name) {
-        false => name.to_owned(),
-        true => (2..).find(again).map_or_else(String::new, |nth| format!("{name} #{nth}")),
-    }
 }
 
 fn without_colours(line: &str) -> String {

@@ -26,7 +26,7 @@ pub(super) struct Row {
 impl Row {
     pub(super) fn new(suite: &Suite, part: &Part, compared: &Comparison) -> Self {
         let differences = compared.differences();
-        let Comparison { plain, sidestep, connections } = compared;
+        let Comparison { plain, sidestep, connections, .. } = compared;
         let counts = [plain.len(), sidestep.len(), differences.len()].map(|n| n.to_string());
         let ends = [connections.smc, connections.on_tcp()].map(|n| n.to_string());
         Self {
