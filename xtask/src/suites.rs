@@ -15,9 +15,12 @@
 
 mod connections;
 mod cpython;
+mod erlang;
+mod gevent;
 mod haproxy;
 mod libuv;
 mod memcached;
+mod node;
 mod postgresql;
 mod redis;
 mod ruby;
@@ -124,7 +127,7 @@ fn numbered(name: &str, known: &Verdicts) -> String {
 /// How to get a suite: its name, what a machine needs for it, and the rest.
 type Source = (&'static str, fn(&Path, bool) -> Result<Suite>);
 
-const SUITES: [Source; 9] = [
+const SUITES: [Source; 12] = [
     (cpython::NAME, cpython::suite),
     (redis::NAME, redis::suite),
     (memcached::NAME, memcached::suite),
@@ -134,6 +137,9 @@ const SUITES: [Source; 9] = [
     (libuv::NAME, libuv::suite),
     (ruby::NAME, ruby::suite),
     (haproxy::NAME, haproxy::suite),
+    (erlang::NAME, erlang::suite),
+    (gevent::NAME, gevent::suite),
+    (node::NAME, node::suite),
 ];
 
 /// Runs the chosen parts of all suites.
