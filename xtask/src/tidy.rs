@@ -26,7 +26,7 @@ use crate::bench::place;
 /// The floors of the workspace, from the ground up. A crate may use any lower
 /// floor, never its own or a higher one.
 const FLOORS: [&[&str]; 5] = [
-    &["wire"],
+    &["wire", "derive"],
     &["proto", "device", "rdma", "bpf"],
     &["engine"],
     &["socket", "modeler", "gateway", "observe"],
@@ -37,7 +37,7 @@ const FLOORS: [&[&str]; 5] = [
 const CRATE_PREFIX: &str = "sidestep-";
 
 /// Crates without `unsafe`.
-const SAFE_CRATES: [&str; 4] = ["wire", "proto", "bpf", "engine"];
+const SAFE_CRATES: [&str; 5] = ["wire", "derive", "proto", "bpf", "engine"];
 const FORBIDDEN_UNSAFE: &str = "#![forbid(unsafe_code)]";
 
 /// Crates without `unsafe` in what is shipped: their tests need it to make what they read.

@@ -21,16 +21,19 @@
 //! the number of stale bells in a TCP queue is bounded by the number of sleeps.
 
 use crate::sync::{AtomicU32, Ordering, fence};
+use sidestep_derive::{Renew, Shared};
 
 /// The number under which every publication is answered: whoever asks so gets as
 /// many bells as there are messages, and takes them out of the queue himself.
 const ALWAYS: u32 = u32::MAX;
 
 /// The sleeper's word: 0, or the number of the bell it asks for.
+#[derive(Renew, Shared)]
 #[repr(transparent)]
 pub struct Arm(AtomicU32);
 
 /// The ringer's word: the number it answered last.
+#[derive(Renew, Shared)]
 #[repr(transparent)]
 pub struct Rung(AtomicU32);
 

@@ -32,6 +32,7 @@
 //! the forger a system call, and a cleared one is the peer's own lost wake-up.
 
 use core::cmp::Reverse;
+use sidestep_derive::Shared;
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -45,6 +46,7 @@ const TURNS: usize = if cfg!(loom) { 64 } else { SLOTS };
 const BATCH: usize = 64;
 
 /// See the [module](self).
+#[derive(Shared)]
 #[repr(C, align(64))]
 pub struct Channel {
     sleeping: AtomicU32,

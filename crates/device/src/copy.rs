@@ -25,6 +25,7 @@
 //! Other processors than x86-64 copy with `memcpy`.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use sidestep_derive::{Renew, Zeroable};
 
 /// How the copied bytes are left behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +45,7 @@ pub const LONG_MIN: usize = 8 << 10;
 /// pauses left out. The copies alone do not tell, because each manner leaves the other
 /// side something else to wait for. Only the holder of the connection's send lock uses
 /// a choice, so relaxed loads and stores do.
-#[derive(Debug)]
+#[derive(Debug, Renew, Zeroable)]
 pub struct Choice {
     streaming: AtomicBool,
     /// Turns for which the present manner, the better one, is still kept; 0: it is on

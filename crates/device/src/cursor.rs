@@ -17,8 +17,10 @@
 //! handler's bytes.
 
 use crate::sync::{AtomicU64, Ordering};
+use sidestep_derive::Shared;
 
 /// See the [module](self). One word, written by its owner alone.
+#[derive(Shared)]
 #[repr(transparent)]
 pub struct Cursor(AtomicU64);
 

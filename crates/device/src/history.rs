@@ -14,8 +14,10 @@ use crate::keyed::{self, Entry, Key, Label, Server};
 use crate::state::LISTS;
 use crate::sys;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use sidestep_derive::Shared;
 
 /// Decisions of one kind.
+#[derive(Shared)]
 #[repr(C, align(64))]
 pub struct Decided {
     label: Label,
@@ -26,6 +28,7 @@ pub struct Decided {
 }
 
 /// All of them.
+#[derive(Shared)]
 #[repr(C)]
 pub struct History {
     tables: [[Decided; ENTRIES]; LISTS],
@@ -208,12 +211,12 @@ impl Entry for Decided {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::valid::zeroed;
     use std::boxed::Box;
     use std::vec::Vec;
 
     fn history() -> Box<History> {
-        // SAFETY: atomics, for which zero bytes are valid.
-        unsafe { Box::<History>::new_zeroed().assume_init() }
+        zeroed()
     }
 
     fn kind(server_port: u16, verdict: Verdict) -> Kind {

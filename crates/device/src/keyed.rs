@@ -10,6 +10,7 @@
 //! worth a lock in the way of a program.
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
+use sidestep_derive::Shared;
 
 /// What an entry stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +63,7 @@ impl Server {
 }
 
 /// The key in an entry.
+#[derive(Shared)]
 #[repr(C)]
 pub struct Label {
     /// [`FREE`], [`BUSY`] or the key's.

@@ -30,6 +30,8 @@
 
 #![no_std]
 
+// By this name derived implementations know the crate, in itself as in others.
+extern crate self as sidestep_device;
 #[cfg(any(test, loom))]
 extern crate std;
 
@@ -57,6 +59,8 @@ pub mod names;
 #[cfg(not(loom))]
 pub mod overcommit;
 #[cfg(not(loom))]
+pub mod reference;
+#[cfg(not(loom))]
 pub mod rights;
 pub mod ring;
 #[cfg(not(loom))]
@@ -77,6 +81,8 @@ mod sync;
 pub mod sys;
 #[cfg(not(loom))]
 pub mod unix_diag;
+#[cfg(not(loom))]
+pub mod valid;
 #[cfg(not(loom))]
 pub mod wake;
 pub mod way;

@@ -24,6 +24,7 @@
 //!   `leave` wakes.
 
 use crate::sync::{AtomicU64, Ordering};
+use sidestep_derive::{Renew, Shared};
 
 /// Set in the word while somebody may be sleeping for it.
 const CONTENDED: u64 = 1 << 31;
@@ -37,6 +38,7 @@ pub const PATIENCE_MS: u64 = 10;
 const LOOKS: u32 = 100;
 
 /// The word.
+#[derive(Renew, Shared)]
 #[repr(transparent)]
 pub struct Lock(AtomicU64);
 
@@ -138,6 +140,14 @@ impl Default for Lock {
 
 impl Lock {
     /// A free lock.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// A free lock.
+    #[cfg(loom)]
     #[must_use]
     pub fn new() -> Self {
         Self(AtomicU64::new(0))

@@ -6,11 +6,15 @@
 
 use crate::stamp::{Kind, Stamp};
 use crate::sys::{self, Errno, Result};
+use crate::valid::{Shared, Zeroable};
 use core::ffi::CStr;
 use core::ptr::NonNull;
 
 /// Seals that make a length final.
 const LENGTH_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// The smallest page of any architecture: where a mapping begins.
+const PAGE: usize = 4096;
 
 /// A shared mapping that lives until [`Mapping::unmap`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +128,45 @@ pub fn reserve(len: usize) -> Result<Mapping> {
     Ok(Mapping::new(sys::map(None, len, true)?, len))
 }
 
+/// An object of zeroes in memory of its own, which is never given back.
+///
+/// # Errors
+/// `ENOMEM` as the kernel says.
+pub fn zeroed<T: Zeroable + Sync>() -> Result<&'static T> {
+    const { assert!(align_of::<T>() <= PAGE) };
+    let at = reserve(size_of::<T>())?.at(0, size_of::<T>()).cast::<T>();
+    // SAFETY: zeroed memory of this size, at a page and so aligned, that is never unmapped; zeroes
+    // are a value, as `Zeroable` says.
+    Ok(unsafe { &*at })
+}
+
+/// A value in memory of its own, which stays until it is [taken back](take_back), if ever.
+///
+/// # Errors
+/// `ENOMEM` as the kernel says.
+pub fn keep<T: Sync + 'static>(value: T) -> Result<&'static T> {
+    const { assert!(align_of::<T>() <= PAGE) };
+    let at = reserve(size_of::<T>())?.at(0, size_of::<T>()).cast::<T>();
+    // SAFETY: memory of this size, at a page and so aligned, that no one else knows and that is never
+    // unmapped.
+    unsafe {
+        at.write(value);
+        Ok(&*at)
+    }
+}
+
+/// Takes a value out of the memory that [`keep`] has put it in, and gives that back.
+///
+/// # Safety
+/// `keep` has put it there, and no reference to it is used again.
+pub unsafe fn take_back<T>(at: NonNull<T>) -> T {
+    // SAFETY: the value is there, and the caller alone knows it, as it promises.
+    let value = unsafe { at.read() };
+    // SAFETY: the mapping that `keep` has made for it alone.
+    unsafe { sys::unmap(at.as_ptr().cast(), size_of::<T>()) };
+    value
+}
+
 /// Addresses that read as zeroes and are not to be written yet: they count against `RLIMIT_AS`
 /// alone.
 ///
@@ -176,25 +219,26 @@ impl Mapping {
         unsafe { self.base.as_ptr().add(offset) }
     }
 
-    /// The `T` at `offset`.
+    /// The `T` at `offset`. In a mapping that is not writable it can only be looked at: a store
+    /// raises SIGSEGV.
     ///
-    /// # Safety
-    /// All-zero bytes and any bytes a peer may write are a valid `T` (integers
-    /// and atomics), and `offset` is aligned for it.
+    /// # Panics
+    /// When it leaves the mapping, or is not aligned: offsets are computed by us or checked.
     #[must_use]
-    pub unsafe fn get<T>(&self, offset: usize) -> &'static T {
+    pub fn get<T: Shared>(&self, offset: usize) -> &'static T {
+        const { assert!(align_of::<T>() <= PAGE) };
+        assert!(offset.is_multiple_of(align_of::<T>()));
         let at = self.at(offset, size_of::<T>()).cast::<T>();
-        debug_assert!(at.is_aligned());
-        // SAFETY: in bounds; validity is the caller's promise. The lifetime is
-        // honest as long as nobody unmaps, which `unmap` makes its caller promise.
+        // SAFETY: in bounds and aligned, as just checked: a mapping begins with a page. `Shared` says
+        // that any bytes are a `T`, and may change meanwhile. The lifetime holds until `unmap`, whose
+        // caller promises that no reference is left.
         unsafe { &*at }
     }
 
     /// What it begins with.
     #[must_use]
     pub fn stamp(&self) -> &'static Stamp {
-        // SAFETY: atomics at the aligned start.
-        unsafe { self.get(0) }
+        self.get(0)
     }
 
     /// Gives the address range back.

@@ -13,8 +13,10 @@
 //! nowhere. So they never miss each other.
 
 use crate::sync::{AtomicU32, Ordering, fence};
+use sidestep_derive::{Renew, Zeroable};
 
 /// System calls on one file that name a number of it, or are about to.
+#[derive(Renew, Zeroable)]
 pub struct Names {
     in_use: AtomicU32,
     /// Number of the thread that sleeps in one, or is about to; 0 = none.

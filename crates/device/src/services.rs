@@ -8,8 +8,10 @@ use crate::sizes::Sizes;
 use crate::state::{Slot, count};
 use crate::sys;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use sidestep_derive::{Renew, Shared};
 
 /// What a slot counts for this table.
+#[derive(Renew, Shared)]
 #[repr(C)]
 pub struct Tally {
     /// [`place`].
@@ -64,6 +66,7 @@ impl Tally {
 }
 
 /// Connections with one server address.
+#[derive(Shared)]
 #[repr(C, align(64))]
 pub struct Service {
     label: Label,
@@ -84,6 +87,7 @@ pub struct Service {
 }
 
 /// All of them.
+#[derive(Shared)]
 #[repr(C)]
 pub struct Services {
     entries: [Service; ENTRIES],
@@ -194,12 +198,8 @@ impl Entry for Service {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::valid::zeroed;
     use std::boxed::Box;
-
-    fn zeroed<T>() -> Box<T> {
-        // SAFETY: used with atomics only, for which zero bytes are valid.
-        unsafe { Box::<T>::new_zeroed().assume_init() }
-    }
 
     fn slot(port: u32, is_server: u8) -> Box<Slot> {
         let slot = zeroed::<Slot>();

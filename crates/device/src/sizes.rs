@@ -3,8 +3,10 @@
 use core::sync::atomic::AtomicU64;
 #[cfg(not(loom))]
 use core::sync::atomic::Ordering;
+use sidestep_derive::Shared;
 
 /// Counts of messages by their length. [`longest_of`] has what each counts.
+#[derive(Shared)]
 #[repr(C)]
 pub struct Sizes(pub [AtomicU64; CLASSES]);
 

@@ -24,6 +24,7 @@ use crate::stamp::Kind;
 use crate::sys::Result;
 use crate::way::{Permit, Way};
 use core::sync::atomic::{AtomicU32, AtomicU64};
+use sidestep_derive::Shared;
 
 /// Address space of a slab in bytes; pages exist only where bytes were written.
 pub const SLAB_LEN: usize = 4 << 30;
@@ -42,6 +43,7 @@ const _: () = assert!(CLC_AT + SLOTS * size_of::<ClcBox>() <= RINGS_AT);
 /// One end of a connection, as its owner reports it to the peer.
 ///
 /// Grouped by who writes and how often, a cache line each.
+#[derive(Shared)]
 #[repr(C)]
 pub struct Record {
     /// Written by the owner's senders.
@@ -55,6 +57,7 @@ pub struct Record {
 }
 
 /// What the owner has sent.
+#[derive(Shared)]
 #[repr(C, align(64))]
 pub struct Sending {
     /// Producer cursor: bytes ever put into the owner's ring.
@@ -74,6 +77,7 @@ pub struct Sending {
 }
 
 /// What the owner has received.
+#[derive(Shared)]
 #[repr(C, align(64))]
 pub struct Receiving {
     /// Consumer cursor: bytes ever taken out of the peer's ring.
@@ -83,6 +87,7 @@ pub struct Receiving {
 }
 
 /// Who sleeps on the owner's side.
+#[derive(Shared)]
 #[repr(C, align(64))]
 pub struct Waiting {
     /// A reader (or `poll`) asks for a bell when there is something to read.
@@ -99,6 +104,7 @@ pub struct Waiting {
 }
 
 /// Where things are and how far the agreement has come.
+#[derive(Shared)]
 #[repr(C, align(64))]
 pub struct Identity {
     /// [`phase`] in the low 8 bits, generation of the slot above.
@@ -172,6 +178,7 @@ pub mod phase {
 }
 
 /// A CLC message from one side to the other.
+#[derive(Shared)]
 #[repr(C, align(64))]
 pub struct ClcBox {
     len: AtomicU64,
@@ -240,16 +247,14 @@ impl Slab {
     #[must_use]
     pub fn record(&self, slot: usize) -> &'static Record {
         assert!(slot < SLOTS);
-        // SAFETY: Record is made of atomics, aligned by the constants above.
-        unsafe { self.0.get(RECORDS_AT + slot * size_of::<Record>()) }
+        self.0.get(RECORDS_AT + slot * size_of::<Record>())
     }
 
     /// The CLC box of a slot.
     #[must_use]
     pub fn clc(&self, slot: usize) -> &'static ClcBox {
         assert!(slot < SLOTS);
-        // SAFETY: as above.
-        unsafe { self.0.get(CLC_AT + slot * size_of::<ClcBox>()) }
+        self.0.get(CLC_AT + slot * size_of::<ClcBox>())
     }
 
     /// The ring at an offset; `None` when it is not a ring inside the slab.

@@ -17,6 +17,7 @@
 
 use crate::sys::{self, Errno, Result};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use sidestep_derive::Shared;
 
 /// It is what it should be, of another version.
 pub const OTHER_VERSION: Errno = Errno(libc::EPROTONOSUPPORT);
@@ -67,6 +68,7 @@ impl Kind {
 }
 
 /// See the [module](self).
+#[derive(Shared)]
 #[repr(C)]
 pub struct Stamp {
     magic: AtomicU64,

@@ -19,6 +19,7 @@ use crate::sys::Result;
 use crate::young::{Batch, Traffic, YOUNG_MAX, Young};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use sidestep_derive::{Renew, Shared};
 
 /// Name of the memory file: how `sidestep ss` recognises it in `/proc/PID/fd`.
 pub const STATE_NAME: &CStr = c"sidestep-state";
@@ -37,6 +38,7 @@ const _: () = assert!(HISTORY_AT + size_of::<History>() <= SERVICES_AT);
 const _: () = assert!(SERVICES_AT + size_of::<Services>() <= SLOTS_AT);
 
 /// Start of the state.
+#[derive(Shared)]
 #[repr(C)]
 pub struct Header {
     /// Programs whose states have different versions still talk to each other, if what
@@ -70,6 +72,7 @@ pub struct Header {
 /// Servers' ports whose connections an operator keeps on TCP (`sidestep demote`).
 ///
 /// Each new connection asks, and nearly always nothing is held: that is one look.
+#[derive(Shared)]
 #[repr(C)]
 pub struct Holds {
     /// Not 0: something is or was held.
@@ -133,6 +136,7 @@ impl Holds {
 pub const FAILURES_MAX: usize = 16;
 
 /// A server with which agreeing has failed.
+#[derive(Shared)]
 #[repr(C)]
 pub struct Failure {
     /// Its address, 16 bytes in network order; IPv4 in the first four.
@@ -159,6 +163,7 @@ pub const PORTS_MAX: usize = 64;
 /// One word, so that whoever reads it while it changes hands sees either port whole. Which
 /// place a port has is told by its number; the second of two that meet in one place gets it
 /// when nothing is known about the first any more.
+#[derive(Shared)]
 #[repr(transparent)]
 pub struct Port(AtomicU64);
 
@@ -209,6 +214,7 @@ impl Header {
 }
 
 /// Attempts to move a connection: those that are in neither of the last two are under way.
+#[derive(Shared)]
 #[repr(C)]
 pub struct Handshakes {
     /// This end has begun to look for the other.
@@ -220,6 +226,7 @@ pub struct Handshakes {
 }
 
 /// Rings of one length that connections were given.
+#[derive(Shared)]
 #[repr(C)]
 pub struct Rings {
     /// To send through: from memory that nobody had before.
@@ -239,6 +246,7 @@ pub const LISTS: usize = 8;
 
 /// Sums over connections whose slots were freed: what is in a slot and what is
 /// in here are together all that the process ever had.
+#[derive(Shared)]
 #[repr(C, align(64))]
 pub struct Totals {
     /// Odd while a slot is being freed.
@@ -323,6 +331,7 @@ pub mod flag {
 }
 
 /// One TCP connection of the program.
+#[derive(Renew, Shared)]
 #[repr(C, align(64))]
 pub struct Slot {
     /// [`mode`].
@@ -434,14 +443,18 @@ pub struct Slot {
     /// 0, or 1 + the messages that had passed when the connection moved.
     pub moved_after: AtomicU64,
     /// What `sidestep ss` shows. From here on all is zero as long as the slot is free.
+    #[renew(kept)]
     pub counters: Counters,
     /// Lengths of what was sent.
+    #[renew(kept)]
     pub sent: Sizes,
     /// Lengths of what was received.
+    #[renew(kept)]
     pub received: Sizes,
 }
 
 /// Counters of one connection, since its start.
+#[derive(Renew, Shared)]
 #[repr(C)]
 pub struct Counters {
     /// Bytes the program sent, by either path.
@@ -722,8 +735,7 @@ impl State {
     /// The header.
     #[must_use]
     pub fn header(&self) -> &'static Header {
-        // SAFETY: atomics at the aligned start.
-        unsafe { self.0.get(0) }
+        self.0.get(0)
     }
 
     /// Whether something lies in it.
@@ -735,23 +747,20 @@ impl State {
     /// What was decided in the last hour.
     #[must_use]
     pub fn history(&self) -> &'static History {
-        // SAFETY: made of atomics, at an aligned place of its own.
-        unsafe { self.0.get(HISTORY_AT) }
+        self.0.get(HISTORY_AT)
     }
 
     /// What was counted by server port.
     #[must_use]
     pub fn services(&self) -> &'static Services {
-        // SAFETY: made of atomics, at an aligned place of its own.
-        unsafe { self.0.get(SERVICES_AT) }
+        self.0.get(SERVICES_AT)
     }
 
     /// A slot.
     #[must_use]
     pub fn slot(&self, index: usize) -> &'static Slot {
         assert!(index < SLOTS);
-        // SAFETY: Slot is made of atomics; its size keeps it aligned.
-        unsafe { self.0.get(SLOTS_AT + index * size_of::<Slot>()) }
+        self.0.get(SLOTS_AT + index * size_of::<Slot>())
     }
 
     /// The slots that were ever used, from the first one on. A state that claims more than there
@@ -798,8 +807,7 @@ impl State {
     #[inline]
     pub fn young(&self, fd: i32) -> Option<&'static Young> {
         let index = usize::try_from(fd).ok().filter(|index| *index < YOUNG_MAX)?;
-        // SAFETY: Young is made of atomics; its size keeps it aligned.
-        Some(unsafe { self.0.get(YOUNG_AT + index * size_of::<Young>()) })
+        Some(self.0.get(YOUNG_AT + index * size_of::<Young>()))
     }
 
     /// Gives the address range back.

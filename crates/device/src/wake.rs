@@ -16,6 +16,7 @@ use crate::channel::{Channel, SLOTS};
 use crate::map::{self, Created, Mapping};
 use crate::sys::Result;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use sidestep_derive::Shared;
 
 /// Length of the wake memory in bytes.
 pub const WAKE_LEN: usize = 6 << 20;
@@ -40,6 +41,7 @@ const _: () = assert!(CLAIMS_AT + CLAIMS * size_of::<Cell>() <= WAKE_LEN);
 pub struct Wake(Mapping);
 
 /// Where a peer has left something for us: in which link group, in which of its slots.
+#[derive(Shared)]
 #[repr(C, align(16))]
 pub struct Cell {
     key: AtomicU64,
@@ -67,32 +69,28 @@ impl Wake {
     /// The mail flag.
     #[must_use]
     pub fn mail(&self) -> &'static AtomicU32 {
-        // SAFETY: an atomic at an aligned place.
-        unsafe { self.0.get(MAIL_AT) }
+        self.0.get(MAIL_AT)
     }
 
     /// A channel.
     #[must_use]
     pub fn channel(&self, number: usize) -> &'static Channel {
         assert!(number < CHANNELS);
-        // SAFETY: Channel is made of atomics; the stride keeps it aligned.
-        unsafe { self.0.get(CHANNELS_AT + number * CHANNEL_STRIDE) }
+        self.0.get(CHANNELS_AT + number * CHANNEL_STRIDE)
     }
 
     /// The reply cell of a slot.
     #[must_use]
     pub fn cell(&self, slot: usize) -> &'static Cell {
         assert!(slot < SLOTS);
-        // SAFETY: Cell is made of atomics; its size keeps it aligned.
-        unsafe { self.0.get(CELLS_AT + slot * size_of::<Cell>()) }
+        self.0.get(CELLS_AT + slot * size_of::<Cell>())
     }
 
     /// The place of the claim on the connection with this token.
     #[must_use]
     pub fn claim(&self, token: u64) -> &'static Cell {
         let place = token as usize % CLAIMS;
-        // SAFETY: as in `cell`.
-        unsafe { self.0.get(CLAIMS_AT + place * size_of::<Cell>()) }
+        self.0.get(CLAIMS_AT + place * size_of::<Cell>())
     }
 
     /// Gives the address range back.

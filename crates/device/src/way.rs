@@ -22,8 +22,10 @@
 //! learns of every turn that comes before one of them.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use sidestep_derive::Shared;
 
 /// The sender's words.
+#[derive(Shared)]
 #[repr(C)]
 pub struct Way {
     at: AtomicU64,
@@ -86,6 +88,7 @@ impl Way {
 }
 
 /// The receiver's word: the last turn that the sender may take.
+#[derive(Shared)]
 #[repr(transparent)]
 pub struct Permit(AtomicU32);
 

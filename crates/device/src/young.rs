@@ -26,6 +26,7 @@
 use crate::history;
 use crate::sizes;
 use crate::sync::{AtomicU64, Ordering, fence};
+use sidestep_derive::Shared;
 
 /// Descriptors below this may lead to a young connection.
 pub const YOUNG_MAX: usize = 16_384;
@@ -40,6 +41,7 @@ const PERIOD: u32 = 300;
 const _: () = assert!(PERIOD == history::PERIOD);
 
 /// The place of a descriptor: a cache line, as its neighbours are other threads'.
+#[derive(Shared)]
 #[repr(C, align(64))]
 pub struct Young {
     about: AtomicU64,
@@ -50,6 +52,7 @@ pub struct Young {
 }
 
 /// Connections that have ended here, one like the other.
+#[derive(Shared)]
 #[repr(C)]
 struct Ended {
     /// 0: none. What they are, as in `about`; how many; second of the last end, by
@@ -540,14 +543,15 @@ impl Drop for Inside<'_> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::valid::zeroed;
     use proptest::prelude::*;
+    use std::boxed::Box;
     use std::vec::Vec;
 
     const CLIENT: About = About { is_server: false, server_port: 65_535 };
 
-    fn young() -> Young {
-        // SAFETY: atomics, for which zero bytes are valid.
-        unsafe { core::mem::zeroed() }
+    fn young() -> Box<Young> {
+        zeroed()
     }
 
     fn end(young: &Young) -> Option<Ending<'_>> {

@@ -14,11 +14,12 @@ const LIBRARY: &str = "sidestep-preload";
 
 /// The crates of its tree, by name. Procedural macros run at compile time only; they are listed
 /// because what they write is in the library.
-const CRATES: [&str; 19] = [
+const CRATES: [&str; 20] = [
     // Ours.
     "sidestep-preload",
     "sidestep-socket",
     "sidestep-device",
+    "sidestep-derive",
     "sidestep-proto",
     "sidestep-wire",
     // Lists of a fixed size.
