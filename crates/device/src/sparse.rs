@@ -7,55 +7,65 @@
 
 use crate::map;
 use crate::sys;
+use crate::valid::Zeroable;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// Bytes that become writable together: few system calls for a full table, and little that
 /// counts for one with a single entry.
 const PIECE: usize = 64 << 10;
 
-/// `LEN` entries, all-zero until they are written.
+/// `LEN` entries, all-zero until they are written. All-zero bytes are an empty table.
+#[derive(Zeroable)]
 pub struct Sparse<T, const LEN: usize> {
     /// Null: nothing is reserved.
     base: AtomicPtr<T>,
-    /// Bytes from the base on that are writable, whole pieces.
+    /// Entries from the base on that are writable.
     writable: AtomicUsize,
 }
 
-impl<T, const LEN: usize> Default for Sparse<T, LEN> {
+/// Bytes of addresses for so many entries: whole pieces.
+const fn addresses<T>(len: usize) -> usize {
+    (len * size_of::<T>()).next_multiple_of(PIECE)
+}
+
+impl<T: Zeroable + Sync, const LEN: usize> Default for Sparse<T, LEN> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<T, const LEN: usize> Sparse<T, LEN> {
-    /// Bytes of addresses: whole pieces.
-    const RESERVED: usize = (LEN * size_of::<T>()).next_multiple_of(PIECE);
+impl<T: Zeroable + Sync, const LEN: usize> Sparse<T, LEN> {
+    /// Entries lie on from the start of a page.
+    const ALIGNED: () = assert!(align_of::<T>() <= 4096 && size_of::<T>() > 0);
 
     /// An empty table.
     #[must_use]
     pub const fn new() -> Self {
+        let () = Self::ALIGNED;
         Self { base: AtomicPtr::new(core::ptr::null_mut()), writable: AtomicUsize::new(0) }
     }
 
-    /// An entry to be read; `None`: all of them are zero, or there are not so many.
-    ///
-    /// # Safety
-    /// All-zero bytes are a valid `T`, and the entry is not written through what is returned,
-    /// unless [`Self::writable`] has had it before.
+    /// An entry; `None`: it is zero, as it was never to be written, or there are not so many.
     #[inline]
     #[must_use]
-    pub unsafe fn get(&self, index: usize) -> Option<&T>
-    where
-        T: Sync,
-    {
-        // Relaxed: what the address leads to is zero, or was published by whoever wrote it.
-        let base = self.base.load(Ordering::Relaxed);
-        if base.is_null() || index >= LEN {
+    pub fn get(&self, index: usize) -> Option<&T> {
+        // Acquire: pairs with the exchange in `extend`; the base is there before.
+        if index >= self.writable.load(Ordering::Acquire) {
             return None;
         }
-        // SAFETY: inside the reservation, which is never given back; valid by the caller's
-        // promise.
-        Some(unsafe { &*base.add(index) })
+        Some(self.entry(index))
+    }
+
+    /// The entry at an index below what is writable, or was when it was asked.
+    #[inline]
+    fn entry(&self, index: usize) -> &T {
+        // Relaxed: the caller has acquired the count, which is published behind the base.
+        let base = self.base.load(Ordering::Relaxed);
+        // SAFETY: `extend` has made the entries below the count writable, at this base, which only
+        // the end of the table's lifetime unmaps (`drop`). They lie aligned from a page on
+        // (`ALIGNED`). They began as zeroes, which `Zeroable` says are a value, and are lent as
+        // shared references alone, to several threads as `Sync` allows.
+        unsafe { &*base.add(index) }
     }
 
     /// Whether an entry was ever to be written.
@@ -66,58 +76,44 @@ impl<T, const LEN: usize> Sparse<T, LEN> {
         self.writable.load(Ordering::Relaxed) != 0
     }
 
-    /// Where an entry is, after making it writable. `None`: there are not so many, or the
-    /// kernel has no addresses or no memory for it.
+    /// An entry, after making it writable. `None`: there are not so many, or the kernel has no
+    /// addresses or no memory for it.
     #[inline]
-    pub fn writable(&self, index: usize) -> Option<*mut T> {
-        if index >= LEN {
-            return None;
+    pub fn writable(&self, index: usize) -> Option<&T> {
+        // Acquire: as in `get`.
+        if index >= self.writable.load(Ordering::Acquire) {
+            self.extend(index)?;
         }
-        let end = (index + 1) * size_of::<T>();
-        // Acquire: pairs with the exchange in `extend`; the base is there before.
-        if end > self.writable.load(Ordering::Acquire) {
-            self.extend(end)?;
-        }
-        // SAFETY: inside the reservation.
-        Some(unsafe { self.base.load(Ordering::Relaxed).add(index) })
+        Some(self.entry(index))
     }
 
-    /// The index of the entry at an address, if it is that of one that was ever to be
-    /// written.
+    /// The entry at an address, if it is that of one that was ever to be written.
     #[must_use]
-    pub fn index_of(&self, address: usize) -> Option<usize> {
-        // Acquire: as in `writable`.
-        let written = self.writable.load(Ordering::Acquire);
+    pub fn at(&self, address: usize) -> Option<&T> {
+        // Acquire: as in `get`.
+        let writable = self.writable.load(Ordering::Acquire);
         let offset = address.checked_sub(self.base.load(Ordering::Relaxed) as usize)?;
         let index = offset / size_of::<T>();
-        let is_one = offset.is_multiple_of(size_of::<T>()) && index < LEN;
-        (is_one && offset + size_of::<T>() <= written).then_some(index)
-    }
-
-    /// Gives everything back.
-    ///
-    /// # Safety
-    /// Nobody uses an entry, nor will.
-    pub unsafe fn give_back(&self) {
-        let base = self.base.swap(core::ptr::null_mut(), Ordering::Relaxed);
-        self.writable.store(0, Ordering::Relaxed);
-        if !base.is_null() {
-            // SAFETY: what `reserved` has mapped; the caller's promise.
-            unsafe { sys::unmap(base.cast(), Self::RESERVED) };
-        }
+        let is_one = offset.is_multiple_of(size_of::<T>()) && index < writable;
+        is_one.then(|| self.entry(index))
     }
 
     #[cold]
-    fn extend(&self, end: usize) -> Option<()> {
+    fn extend(&self, index: usize) -> Option<()> {
+        if index >= LEN {
+            return None;
+        }
         let base = self.reserved()?.cast::<u8>();
-        let from = self.writable.load(Ordering::Relaxed);
-        let to = end.next_multiple_of(PIECE);
+        let bytes = |entries: usize| entries * size_of::<T>();
+        // The piece in which the last of these ends may be writable already: once more does no harm.
+        let from = bytes(self.writable.load(Ordering::Relaxed)) / PIECE * PIECE;
+        let to = bytes(index + 1).next_multiple_of(PIECE);
         if to > from {
             // SAFETY: inside the reservation. Another thread may do the same, or more: what
             // is writable stays so.
             sys::make_writable(unsafe { base.add(from) }, to - from).ok()?;
-            // Release: what was reserved and made writable is so for whoever sees the length.
-            self.writable.fetch_max(to, Ordering::AcqRel);
+            // Release: what was reserved and made writable is so for whoever sees the count.
+            self.writable.fetch_max((to / size_of::<T>()).min(LEN), Ordering::AcqRel);
         }
         Some(())
     }
@@ -127,7 +123,7 @@ impl<T, const LEN: usize> Sparse<T, LEN> {
         if !base.is_null() {
             return Some(base);
         }
-        let reserved = map::reserve_unwritten(Self::RESERVED).ok()?;
+        let reserved = map::reserve_unwritten(addresses::<T>(LEN)).ok()?;
         let base = reserved.at(0, 0).cast();
         let ours = self.base.compare_exchange(
             core::ptr::null_mut(),
@@ -138,6 +134,17 @@ impl<T, const LEN: usize> Sparse<T, LEN> {
         );
         // SAFETY: no other thread knows what was reserved second.
         ours.inspect_err(|_| unsafe { reserved.unmap() }).map_or_else(Some, |_| Some(base))
+    }
+}
+
+impl<T, const LEN: usize> Drop for Sparse<T, LEN> {
+    fn drop(&mut self) {
+        let base = *self.base.get_mut();
+        if !base.is_null() {
+            // SAFETY: what `reserved` has mapped. Entries were lent for no longer than the table,
+            // which ends here.
+            unsafe { sys::unmap(base.cast(), addresses::<T>(LEN)) };
+        }
     }
 }
 
@@ -164,17 +171,39 @@ mod tests {
         bytes.sum::<usize>() >> 10
     }
 
+    fn address<T>(entry: &T) -> usize {
+        core::ptr::from_ref(entry) as usize
+    }
+
+    /// An entry may be longer than a piece, and end in the middle of one.
+    #[test]
+    fn entries_of_any_size_are_all_writable() {
+        fn fill<const LEN: usize>(table: &Sparse<[AtomicU64; LEN], 40>) {
+            for index in [0, 1, 7, 39] {
+                let entry = table.writable(index).unwrap();
+                entry.iter().for_each(|word| word.store(index as u64 + 1, Ordering::Relaxed));
+            }
+            assert!(table.writable(40).is_none());
+            for (index, expected) in [(0, 1), (1, 2), (2, 0), (7, 8), (39, 40)] {
+                let entry = table.get(index).unwrap();
+                assert!(entry.iter().all(|word| word.load(Ordering::Relaxed) == expected));
+            }
+        }
+        fill(&Sparse::<[AtomicU64; 3], 40>::new());
+        fill(&Sparse::<[AtomicU64; 5_000], 40>::new());
+        fill(&Sparse::<[AtomicU64; 8_192], 40>::new());
+        fill(&Sparse::<[AtomicU64; 20_001], 40>::new());
+    }
+
     #[test]
     fn only_what_is_written_counts() {
         static TABLE: Sparse<AtomicU64, { 1 << 20 }> = Sparse::new();
-        // SAFETY: atomics, and only looked at.
-        let read = |index| unsafe { TABLE.get(index) }.map(|it| it.load(Ordering::Relaxed));
+        let read = |index| TABLE.get(index).map(|it| it.load(Ordering::Relaxed));
         assert_eq!(read(7), None, "nothing is reserved");
         let at = TABLE.writable(7).unwrap();
-        // SAFETY: it has just been made writable.
-        unsafe { &*at }.store(5, Ordering::Relaxed);
-        assert_eq!((read(7), read(8), read((1 << 20) - 1)), (Some(5), Some(0), Some(0)));
-        let (base, len) = (at as usize - 7 * 8, 8 << 20);
+        at.store(5, Ordering::Relaxed);
+        assert_eq!((read(7), read(8), read((1 << 20) - 1)), (Some(5), Some(0), None));
+        let (base, len) = (address(at) - 7 * 8, 8 << 20);
         assert_eq!(counted(base, len), 64);
         assert!(TABLE.writable(100_000).is_some());
         assert_eq!(counted(base, len), 832);
@@ -186,13 +215,15 @@ mod tests {
 
     #[test]
     fn an_address_is_one_of_its_entries_or_not() {
-        static TABLE: Sparse<[u64; 3], 10_000> = Sparse::new();
-        assert_eq!(TABLE.index_of(0), None);
-        let at = TABLE.writable(1).unwrap() as usize;
-        assert_eq!(TABLE.index_of(at), Some(1));
-        assert_eq!(TABLE.index_of(at + 8), None, "inside one");
-        assert_eq!(TABLE.index_of(at - 48), None, "before them");
-        assert_eq!(TABLE.index_of(at + 24 * 9_000), None, "never to be written");
+        static TABLE: Sparse<[AtomicU64; 3], 10_000> = Sparse::new();
+        let is_one = |address: usize| TABLE.at(address).is_some();
+        assert!(!is_one(0));
+        let entry = TABLE.writable(1).unwrap();
+        let at = address(entry);
+        assert!(TABLE.at(at).is_some_and(|found| core::ptr::eq(found, entry)));
+        assert!(!is_one(at + 8), "inside one");
+        assert!(!is_one(at - 48), "before them");
+        assert!(!is_one(at + 24 * 9_000), "never to be written");
     }
 
     #[test]
@@ -202,16 +233,14 @@ mod tests {
             for thread in 0..4 {
                 scope.spawn(move || {
                     for index in (thread..1 << 18).step_by(4) {
-                        // SAFETY: writable, and an atomic.
-                        unsafe { &*TABLE.writable(index).unwrap() }
-                            .store(index as u64 + 1, Ordering::Relaxed);
+                        let word = TABLE.writable(index).unwrap();
+                        word.store(index as u64 + 1, Ordering::Relaxed);
                     }
                 });
             }
         });
         for index in 0..1 << 18 {
-            // SAFETY: only looked at.
-            let word = unsafe { TABLE.get(index) }.unwrap();
+            let word = TABLE.get(index).unwrap();
             assert_eq!(word.load(Ordering::Relaxed), index as u64 + 1);
         }
     }

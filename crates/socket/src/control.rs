@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use sidestep_device::slab::flag as said;
 use sidestep_device::state::{Slot, flag};
 use sidestep_device::sys;
+use sidestep_device::valid::{Renew, Zeroable};
 use sidestep_proto::fallback::ProgramDid;
 use sidestep_proto::readiness::mask;
 
@@ -244,18 +245,15 @@ pub(crate) fn time_out(file: File<'_>, name: i32) -> Option<u64> {
 
 /// A time-out of the kernel's, remembered for those who ask again and again. Another process
 /// that shares the socket may have set another one since: enough for a short sleep.
+#[derive(Renew, Zeroable)]
 pub(crate) struct Mirror(AtomicU64);
 
 impl Mirror {
     /// No time-out is that long.
     const UNKNOWN: u64 = u64::MAX;
 
-    pub(crate) const fn new() -> Self {
-        Self(AtomicU64::new(Self::UNKNOWN))
-    }
-
-    /// This process has set the option.
-    fn forget(&self) {
+    /// It is not known: the object is new, or this process has set the option.
+    pub(crate) fn forget(&self) {
         self.0.store(Self::UNKNOWN, Ordering::Relaxed);
     }
 

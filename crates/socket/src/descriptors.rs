@@ -57,16 +57,14 @@ impl Table {
     /// The word of a descriptor, to be looked at; `None`: it is 0.
     #[inline]
     fn get(&self, fd: usize) -> Option<&AtomicUsize> {
-        // SAFETY: an atomic word, and only looked at.
-        unsafe { self.0.get(apart::place(fd)) }
+        self.0.get(apart::place(fd))
     }
 
     /// The word of a descriptor, to be changed; `None`: it has no place, or there is no
     /// memory for it.
     #[inline]
     fn writable(&self, fd: usize) -> Option<&AtomicUsize> {
-        // SAFETY: an atomic word of a mapping that is never given back.
-        self.0.writable(apart::place(fd)).map(|word| unsafe { &*word })
+        self.0.writable(apart::place(fd))
     }
 }
 

@@ -29,22 +29,20 @@ mod nesting;
 
 use crate::descriptors::Use;
 use crate::file::{File, Naming};
-use crate::pool::{Held, Pool, SharedLock};
+use crate::pool::{Held, Pool, Pooled, SharedLock};
 use crate::process::{self, Process};
 use crate::sock::{Conn, Phase, Sock};
 use crate::{Errno, claims, gateway, readiness, wait, young};
-use core::cell::UnsafeCell;
 use core::ffi::c_void;
-use core::ptr::{NonNull, null_mut};
-use core::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
-};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use nesting::Nesting;
 use sidestep_device::channel::{Channel, SLOTS};
+use sidestep_device::reference::AtomicRef;
 use sidestep_device::sparse::Sparse;
 use sidestep_device::state::{Counters, Slot, count};
 use sidestep_device::sys;
+use sidestep_device::valid::{Renew, Zeroable};
 use sidestep_device::young::YOUNG_MAX;
 use sidestep_proto::fallback::{Lack, Reason};
 use sidestep_proto::readiness::mask;
@@ -82,10 +80,11 @@ static SETS: Pool<Set, SETS_MAX> = Pool::new();
 static STRUCTURE: SharedLock = SharedLock::new();
 
 /// One descriptor in one set.
+#[derive(Renew, Zeroable)]
 pub struct Registration {
-    /// Null: dissolved.
-    set: AtomicPtr<Set>,
-    sock: AtomicPtr<Sock>,
+    /// None: dissolved.
+    set: AtomicRef<Set>,
+    sock: AtomicRef<Sock>,
     /// Under which the program has registered it.
     fd: AtomicI32,
     /// By which the socket is reached: another one, when that was closed.
@@ -103,10 +102,17 @@ pub struct Registration {
     /// Bytes that had arrived, and the mask, at the last report.
     seen_arrived: AtomicU64,
     seen_mask: AtomicU32,
-    next_ready: AtomicPtr<Self>,
-    next_of_sock: AtomicPtr<Self>,
-    next_of_set: AtomicPtr<Self>,
-    next_of_slot: AtomicPtr<Self>,
+    next_ready: AtomicRef<Self>,
+    next_of_sock: AtomicRef<Self>,
+    next_of_set: AtomicRef<Self>,
+    next_of_slot: AtomicRef<Self>,
+    next_free: AtomicRef<Self>,
+}
+
+impl Pooled for Registration {
+    fn next_free(&self) -> &AtomicRef<Self> {
+        &self.next_free
+    }
 }
 
 /// Bits of [`Registration::state`].
@@ -124,6 +130,7 @@ const PARKED: u32 = 1 << 4;
 
 /// The cost of waiting in a loop, until it is charged to the connection that ends the
 /// wait.
+#[derive(Renew, Zeroable)]
 struct Owed(Counters);
 
 impl Owed {
@@ -151,17 +158,65 @@ impl Owed {
     }
 }
 
-/// See [`CARRIED_MAX`].
+/// See [`CARRIED_MAX`]. Changed under the set's lock.
+#[derive(Renew, Zeroable)]
 struct Carried {
-    count: usize,
-    events: [libc::epoll_event; CARRIED_MAX],
+    count: AtomicUsize,
+    events: [CarriedEvent; CARRIED_MAX],
 }
 
-// SAFETY: `carried` is touched under `lock` only; the rest is atomic.
-unsafe impl Sync for Set {}
+#[derive(Renew, Zeroable)]
+struct CarriedEvent {
+    events: AtomicU32,
+    data: AtomicU64,
+}
+
+impl Carried {
+    fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    fn has(&self, data: u64) -> bool {
+        let known = &self.events[..self.len().min(CARRIED_MAX)];
+        known.iter().any(|event| event.data.load(Ordering::Relaxed) == data)
+    }
+
+    fn add(&self, event: libc::epoll_event) {
+        if let Some(place) = self.events.get(self.len()) {
+            place.set(event);
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives out what was carried first.
+    fn take(&self, into: &mut [libc::epoll_event]) -> usize {
+        let len = self.len().min(CARRIED_MAX);
+        let n = len.min(into.len());
+        for (at, place) in self.events[..len].iter().enumerate() {
+            match at.checked_sub(n) {
+                None => into[at] = place.get(),
+                Some(to) => self.events[to].set(place.get()),
+            }
+        }
+        self.count.store(len - n, Ordering::Relaxed);
+        n
+    }
+}
+
+impl CarriedEvent {
+    fn get(&self) -> libc::epoll_event {
+        let events = self.events.load(Ordering::Relaxed);
+        libc::epoll_event { events, u64: self.data.load(Ordering::Relaxed) }
+    }
+
+    fn set(&self, event: libc::epoll_event) {
+        self.events.store(event.events, Ordering::Relaxed);
+        self.data.store(event.u64, Ordering::Relaxed);
+    }
+}
 
 /// An epoll descriptor of the program.
-#[repr(C)]
+#[derive(Renew, Zeroable)]
 pub struct Set {
     /// Descriptors of this process that refer to it.
     pub descriptors: AtomicU32,
@@ -174,7 +229,7 @@ pub struct Set {
     /// In which process it was made: [`process::forks`].
     forks: AtomicU32,
     lock: SharedLock,
-    home: AtomicPtr<Process>,
+    home: AtomicRef<Process>,
     /// Channel number + 1.
     channel: AtomicU32,
     bell: AtomicI32,
@@ -186,10 +241,10 @@ pub struct Set {
     looks_saved: AtomicU32,
     last_look_ns: AtomicU64,
     last_round_ns: AtomicU64,
-    ready_first: AtomicPtr<Registration>,
-    ready_last: AtomicPtr<Registration>,
+    ready_first: AtomicRef<Registration>,
+    ready_last: AtomicRef<Registration>,
     ready_len: AtomicUsize,
-    registrations: AtomicPtr<Registration>,
+    registrations: AtomicRef<Registration>,
     learned: wait::Learned,
     /// What waiting in this set has cost since it was charged to a connection last.
     owed: Owed,
@@ -199,13 +254,21 @@ pub struct Set {
     /// must tell what the rings have.
     observed: AtomicBool,
     /// The sets in this one.
-    nestings: AtomicPtr<Nesting>,
+    nestings: AtomicRef<Nesting>,
     /// In how many places this one is in others.
     outers: AtomicU32,
     /// Under `lock`.
-    carried: UnsafeCell<Carried>,
-    /// Empty whenever the set is in the pool.
-    by_slot: [AtomicPtr<Registration>; SLOTS],
+    carried: Carried,
+    next_free: AtomicRef<Self>,
+    /// Empty whenever the set is in the pool: each registration has taken itself out.
+    #[renew(kept)]
+    by_slot: [AtomicRef<Registration>; SLOTS],
+}
+
+impl Pooled for Set {
+    fn next_free(&self) -> &AtomicRef<Self> {
+        &self.next_free
+    }
 }
 
 /// Makes room for the sets and registrations of a program that confines itself. Connections
@@ -224,20 +287,12 @@ const REGISTRATIONS_AHEAD: usize = 1024;
 /// Makes an epoll descriptor known.
 pub fn register(epfd: i32) -> Option<&'static Set> {
     let has_place = crate::descriptors::has_place(epfd);
-    let room: NonNull<Set> = Some(()).filter(|_| has_place).and_then(|()| SETS.take())?;
-    let at = room.as_ptr();
-    // SAFETY: the room is ours. Everything before `by_slot` is valid when zero,
-    // except what is written here; `by_slot` is empty (fresh memory, or every
-    // registration has taken itself out).
-    unsafe {
-        core::ptr::write_bytes(at.cast::<u8>(), 0, core::mem::offset_of!(Set, by_slot));
-        (&raw mut (*at).naming).write(Naming::new());
-        (&raw mut (*at).epfd).write(AtomicI32::new(epfd));
-        (&raw mut (*at).forks).write(AtomicU32::new(process::forks()));
-        (&raw mut (*at).learned).write(wait::Learned::new());
-    }
-    // SAFETY: initialised; pool memory is never unmapped.
-    let set = unsafe { &*at };
+    let set = Some(()).filter(|()| has_place).and_then(|()| SETS.take())?;
+    set.epfd.store(epfd, Ordering::Relaxed);
+    set.forks.store(process::forks(), Ordering::Relaxed);
+    set.learned.begin();
+    // Release: a late `enter` of a caller that met the set before fails as long as `uses` is 0, and
+    // finds the rest made when it is not.
     set.uses.store(1, Ordering::Release);
     crate::descriptors::note_highest(epfd);
     crate::sock::forget_entry(crate::descriptors::insert_set(epfd, set), -1);
@@ -334,10 +389,11 @@ fn keep_on_tcp(sock: &'static Sock) {
 }
 
 /// What a program waits for on a socket that has no object.
+#[derive(Zeroable)]
 #[repr(align(64))]
 struct Watch {
-    /// The only set that has it; null: none.
-    set: AtomicPtr<Set>,
+    /// The only set that has it.
+    set: AtomicRef<Set>,
     data: AtomicU64,
     events: AtomicU32,
 }
@@ -349,19 +405,16 @@ static WATCHES: Sparse<Watch, YOUNG_MAX> = Sparse::new();
 impl Watch {
     /// Where it is kept what a program waits for on a descriptor.
     fn place(fd: i32) -> Option<&'static Self> {
-        // SAFETY: zeroes are a valid watch, and it is all atomics; never unmapped.
-        WATCHES.writable(fd as usize).map(|at| unsafe { &*at })
+        WATCHES.writable(fd as usize)
     }
 
     /// What a program waits for on a descriptor, if it ever has.
     fn of(fd: i32) -> Option<&'static Self> {
-        // SAFETY: as above; only one that names a set is written, and that was written before.
-        unsafe { WATCHES.get(fd as usize) }
+        WATCHES.get(fd as usize)
     }
 
     fn is_of(&self, set: Option<&Set>) -> bool {
-        let of = self.set.load(Ordering::Relaxed);
-        set.is_some_and(|set| core::ptr::eq(set, of))
+        set.is_some_and(|set| self.set.is(set))
     }
 
     fn wish_for(&self, wish: libc::epoll_event) {
@@ -371,8 +424,8 @@ impl Watch {
 
     fn forget(&self) {
         // Mostly there is none, and the line stays as it is.
-        if !self.set.load(Ordering::Relaxed).is_null() {
-            self.set.store(null_mut(), Ordering::Relaxed);
+        if !self.set.is_none() {
+            self.set.clear();
         }
     }
 }
@@ -389,7 +442,7 @@ fn watch(epfd: i32, operation: i32, fd: i32, wish: Wish) -> Option<Result<usize,
     if !held.is_outermost() || has_object || process::is_borrowed_memory() {
         return None;
     }
-    let is_watched = !watch.set.load(Ordering::Relaxed).is_null();
+    let is_watched = !watch.set.is_none();
     let is_here = watch.is_of(crate::descriptors::set(epfd));
     if operation == libc::EPOLL_CTL_ADD && is_watched && !is_here {
         return None;
@@ -400,7 +453,7 @@ fn watch(epfd: i32, operation: i32, fd: i32, wish: Wish) -> Option<Result<usize,
             libc::EPOLL_CTL_ADD => {
                 let Some(set) = set_of(epfd) else { return Some(Err(UNTRACKED)) };
                 watch.wish_for(wish.read());
-                watch.set.store(core::ptr::from_ref(set).cast_mut(), Ordering::Relaxed);
+                watch.set.set(Some(set));
             }
             libc::EPOLL_CTL_MOD if is_here => watch.wish_for(wish.read()),
             libc::EPOLL_CTL_DEL if is_here => watch.forget(),
@@ -414,14 +467,12 @@ fn watch(epfd: i32, operation: i32, fd: i32, wish: Wish) -> Option<Result<usize,
 /// it.
 pub(crate) fn take_over_watch(fd: i32, sock: &'static Sock) {
     let Some(watch) = Watch::of(fd) else { return };
-    if watch.set.load(Ordering::Relaxed).is_null() {
+    if watch.set.is_none() {
         return;
     }
     // Nobody dissolves the set meanwhile.
     let structure = Held::enter(STRUCTURE.get());
-    let set = watch.set.swap(null_mut(), Ordering::Relaxed);
-    // SAFETY: sets are pool memory, never unmapped.
-    if let Some(set) = unsafe { set.as_ref() } {
+    if let Some(set) = watch.set.take() {
         let events = watch.events.load(Ordering::Relaxed);
         let wish = libc::epoll_event { events, u64: watch.data.load(Ordering::Relaxed) };
         let made = Registration::make(set, sock, fd, wish);
@@ -557,7 +608,7 @@ fn kernel_control(
 /// The connection of a socket has moved to shared memory: takes over its
 /// registrations.
 pub fn adopt(sock: &'static Sock) {
-    if sock.registrations.load(Ordering::Acquire).is_null() {
+    if sock.registrations.is_none() {
         return;
     }
     let _structure = Held::enter(STRUCTURE.get());
@@ -591,7 +642,7 @@ pub(crate) fn withdraw(sock: &'static Sock) {
 
 /// The last descriptor of a socket goes: the kernel forgets it, so do we.
 pub fn forget_sock(sock: &'static Sock) {
-    if sock.registrations.load(Ordering::Acquire).is_null() {
+    if sock.registrations.is_none() {
         return;
     }
     let _structure = Held::enter(STRUCTURE.get());
@@ -604,7 +655,7 @@ pub fn forget_sock(sock: &'static Sock) {
 /// keeps reporting the socket under the old number to the sets it is in, and so do
 /// we; but a registration that only we have kept goes now.
 pub fn forget_descriptor(sock: &'static Sock, fd: i32) {
-    if sock.registrations.load(Ordering::Acquire).is_null() {
+    if sock.registrations.is_none() {
         return;
     }
     let _structure = Held::enter(STRUCTURE.get());
@@ -627,7 +678,7 @@ pub fn forget_descriptor(sock: &'static Sock, fd: i32) {
 /// A socket has become a new one (`connect` to nowhere): it stays in its sets, and
 /// the kernel answers for it again, as the program has registered it.
 pub fn hand_back(old: &'static Sock, new: &'static Sock) {
-    if old.registrations.load(Ordering::Acquire).is_null() {
+    if old.registrations.is_none() {
         return;
     }
     let _structure = Held::enter(STRUCTURE.get());
@@ -654,7 +705,7 @@ pub fn hand_back(old: &'static Sock, new: &'static Sock) {
 /// Something about a connection changed on our own side (`shutdown`, an option):
 /// its sets look at it again.
 pub fn note_change(sock: &Sock) {
-    if sock.registrations.load(Ordering::Acquire).is_null() {
+    if sock.registrations.is_none() {
         return;
     }
     let _structure = Held::enter(STRUCTURE.get());
@@ -668,7 +719,7 @@ pub fn note_change(sock: &Sock) {
 /// After what on Linux is an edge whatever there was to report before: `shutdown`, and a
 /// low-water mark that is reached when it is set.
 pub fn note_edge(sock: &Sock) {
-    if sock.registrations.load(Ordering::Acquire).is_null() {
+    if sock.registrations.is_none() {
         return;
     }
     {
@@ -704,38 +755,26 @@ fn interest_of(events: u32) -> u32 {
 }
 
 fn of_sock(sock: &Sock) -> impl Iterator<Item = &'static Registration> {
-    walk(sock.registrations.load(Ordering::Acquire), |r| &r.next_of_sock)
+    walk(&sock.registrations, |r| &r.next_of_sock)
 }
 
 fn walk(
-    first: *mut Registration,
-    next: fn(&Registration) -> &AtomicPtr<Registration>,
+    first: &AtomicRef<Registration>,
+    next: fn(&Registration) -> &AtomicRef<Registration>,
 ) -> impl Iterator<Item = &'static Registration> {
-    let mut at = first;
-    core::iter::from_fn(move || {
-        // SAFETY: registrations are pool memory, never unmapped.
-        let registration: &'static Registration = unsafe { at.as_ref() }?;
-        at = next(registration).load(Ordering::Acquire);
-        Some(registration)
-    })
+    core::iter::successors(first.get(), move |at| next(at).get())
 }
 
 /// Takes `this` out of a singly linked list.
 fn unlink(
-    first: &AtomicPtr<Registration>,
+    first: &AtomicRef<Registration>,
     this: &Registration,
-    next: fn(&Registration) -> &AtomicPtr<Registration>,
+    next: fn(&Registration) -> &AtomicRef<Registration>,
 ) {
-    let this_at = core::ptr::from_ref(this).cast_mut();
     let mut place = first;
-    loop {
-        let at = place.load(Ordering::Relaxed);
-        // SAFETY: as in `walk`.
-        let Some(registration) = (unsafe { at.as_ref() }) else {
-            return;
-        };
-        if at == this_at {
-            return place.store(next(registration).load(Ordering::Relaxed), Ordering::Release);
+    while let Some(registration) = place.get() {
+        if core::ptr::eq(registration, this) {
+            return place.set(next(registration).get());
         }
         place = next(registration);
     }
@@ -748,46 +787,29 @@ impl Registration {
         fd: i32,
         wish: libc::epoll_event,
     ) -> Option<&'static Self> {
-        let room: NonNull<Self> = REGISTRATIONS.take()?;
-        let registration = Self {
-            set: AtomicPtr::new(core::ptr::from_ref(set).cast_mut()),
-            sock: AtomicPtr::new(core::ptr::from_ref(sock).cast_mut()),
-            fd: AtomicI32::new(fd),
-            open_fd: AtomicI32::new(fd),
-            events: AtomicU32::new(wish.events),
-            data: AtomicU64::new(wish.u64),
-            state: AtomicU32::new(FRESH),
-            tagged: AtomicBool::new(false),
-            marked: AtomicBool::new(false),
-            unreached: AtomicBool::new(false),
-            seen_arrived: AtomicU64::new(0),
-            seen_mask: AtomicU32::new(0),
-            next_ready: AtomicPtr::new(null_mut()),
-            next_of_sock: AtomicPtr::new(sock.registrations.load(Ordering::Relaxed)),
-            next_of_set: AtomicPtr::new(null_mut()),
-            next_of_slot: AtomicPtr::new(null_mut()),
-        };
-        // SAFETY: the room is ours.
-        unsafe { room.write(registration) };
-        sock.registrations.store(room.as_ptr(), Ordering::Release);
+        let this = REGISTRATIONS.take()?;
+        this.fd.store(fd, Ordering::Relaxed);
+        this.open_fd.store(fd, Ordering::Relaxed);
+        this.events.store(wish.events, Ordering::Relaxed);
+        this.data.store(wish.u64, Ordering::Relaxed);
+        this.state.store(FRESH, Ordering::Relaxed);
+        this.sock.set(Some(sock));
+        this.set.set(Some(set));
+        this.next_of_sock.set(sock.registrations.get());
+        sock.registrations.set(Some(this));
         let _held = Held::enter(set.lock.get());
-        // SAFETY: just written.
-        let this = unsafe { room.as_ref() };
-        let others = set.registrations.load(Ordering::Relaxed);
-        this.next_of_set.store(others, Ordering::Relaxed);
-        set.registrations.store(room.as_ptr(), Ordering::Release);
+        this.next_of_set.set(set.registrations.get());
+        set.registrations.set(Some(this));
         Some(this)
     }
 
     fn set(&self) -> Option<&'static Set> {
-        // SAFETY: sets are pool memory, never unmapped.
-        unsafe { self.set.load(Ordering::Acquire).as_ref() }
+        self.set.get()
     }
 
+    /// A dissolved registration has none.
     fn sock(&self) -> Option<&'static Sock> {
-        // SAFETY: socks are pool memory, never unmapped; a dissolved registration
-        // has none.
-        unsafe { self.sock.load(Ordering::Acquire).as_ref() }
+        self.sock.get()
     }
 
     fn is_tagged(&self) -> bool {
@@ -889,9 +911,8 @@ impl Registration {
         let index = sock.slot_index();
         {
             let _held = Held::enter(set.lock.get());
-            let others = set.by_slot[index].load(Ordering::Relaxed);
-            self.next_of_slot.store(others, Ordering::Relaxed);
-            set.by_slot[index].store(core::ptr::from_ref(self).cast_mut(), Ordering::Release);
+            self.next_of_slot.set(set.by_slot[index].get());
+            set.by_slot[index].set(Some(self));
         }
         if let Some(conn) = sock.conn() {
             let reached = set.subscribe(sock, &conn);
@@ -946,8 +967,8 @@ impl Registration {
         if let Some(of_slot) = set.by_slot.get(sock.slot_index()).filter(|_| self.is_tagged()) {
             unlink(of_slot, self, |r| &r.next_of_slot);
         }
-        self.set.store(null_mut(), Ordering::Release);
-        self.sock.store(null_mut(), Ordering::Release);
+        self.set.set(None);
+        self.sock.set(None);
         let state = self.state.fetch_or(DEAD, Ordering::AcqRel);
         if state & QUEUED == 0 {
             self.free();
@@ -955,8 +976,7 @@ impl Registration {
     }
 
     fn free(&'static self) {
-        // SAFETY: it came from this pool; nothing links to it any more.
-        unsafe { REGISTRATIONS.give(NonNull::from(self)) };
+        REGISTRATIONS.give(self);
     }
 
     /// What to report now, 0 = nothing. `true`: keep it on the ready list.
@@ -1066,7 +1086,7 @@ impl Set {
         crate::descriptors::for_each_bare(|fd| {
             Watch::of(fd).filter(|watch| watch.is_of(Some(self))).inspect(|watch| watch.forget());
         });
-        for registration in walk(self.registrations.load(Ordering::Acquire), |r| &r.next_of_set) {
+        for registration in walk(&self.registrations, |r| &r.next_of_set) {
             if let Some(sock) = registration.sock() {
                 self.unsubscribe(sock);
             }
@@ -1079,8 +1099,7 @@ impl Set {
         {
             home.give_channel(channel);
         }
-        // SAFETY: it came from the pool, and no call waits in it.
-        unsafe { SETS.give(NonNull::from(self)) };
+        SETS.give(self);
     }
 
     fn drop_dead(&'static self) {
@@ -1097,8 +1116,7 @@ impl Set {
     }
 
     fn home(&self) -> Option<&'static Process> {
-        // SAFETY: process objects are never freed.
-        unsafe { self.home.load(Ordering::Acquire).as_ref() }
+        self.home.get()
     }
 
     fn channel_number(&self) -> Option<usize> {
@@ -1131,8 +1149,7 @@ impl Set {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; CARRIED_MAX];
         let room = {
             let _held = Held::enter(self.lock.get());
-            // SAFETY: under the lock.
-            CARRIED_MAX - unsafe { &*self.carried.get() }.count
+            CARRIED_MAX.saturating_sub(self.carried.len())
         };
         let mut kept = 0;
         if room > 0 {
@@ -1145,22 +1162,18 @@ impl Set {
             self.carry(&events[..kept]);
         }
         let held = Held::enter(self.lock.get());
-        // SAFETY: under the lock.
-        let carries = unsafe { &*self.carried.get() }.count > 0;
+        let carries = self.carried.len() > 0;
         drop(held);
         kept > 0 || carries || self.has_something()
     }
 
     fn carry(&self, events: &[libc::epoll_event]) {
         let _held = Held::enter(self.lock.get());
-        // SAFETY: under the lock.
-        let carried = unsafe { &mut *self.carried.get() };
         for event in events {
-            let known = carried.events[..carried.count].iter().any(|old| old.u64 == event.u64);
+            let known = self.carried.has(event.u64);
             let comes_again = self.is_level_triggered(event.u64);
-            if !known && !comes_again && carried.count < CARRIED_MAX {
-                carried.events[carried.count] = *event;
-                carried.count += 1;
+            if !known && !comes_again {
+                self.carried.add(*event);
             }
         }
     }
@@ -1170,24 +1183,15 @@ impl Set {
     /// and carried: better twice than never.) Under the lock.
     fn is_level_triggered(&self, data: u64) -> bool {
         self.nested_as(data).is_some()
-            || walk(self.registrations.load(Ordering::Acquire), |r| &r.next_of_set).any(
-                |registration| {
-                    registration.data.load(Ordering::Relaxed) == data
-                        && registration.events.load(Ordering::Relaxed) & (EPOLLET | EPOLLONESHOT)
-                            == 0
-                },
-            )
+            || walk(&self.registrations, |r| &r.next_of_set).any(|registration| {
+                registration.data.load(Ordering::Relaxed) == data
+                    && registration.events.load(Ordering::Relaxed) & (EPOLLET | EPOLLONESHOT) == 0
+            })
     }
 
     /// Gives out what was carried. Under the lock.
     fn uncarry(&self, events: &mut [libc::epoll_event]) -> usize {
-        // SAFETY: the caller holds the lock.
-        let carried = unsafe { &mut *self.carried.get() };
-        let n = carried.count.min(events.len());
-        events[..n].copy_from_slice(&carried.events[..n]);
-        carried.events.copy_within(n..carried.count, 0);
-        carried.count -= n;
-        n
+        self.carried.take(events)
     }
 
     /// Somebody is about to sleep on the epoll descriptor itself (`poll`, a set
@@ -1277,7 +1281,7 @@ impl Set {
             return false;
         }
         self.bell.store(bell, Ordering::Relaxed);
-        self.home.store(core::ptr::from_ref(process).cast_mut(), Ordering::Release);
+        self.home.set(Some(process));
         self.channel.store(number as u32 + 1, Ordering::Release);
         true
     }
@@ -1286,24 +1290,21 @@ impl Set {
         if registration.state.fetch_or(QUEUED, Ordering::AcqRel) & QUEUED != 0 {
             return;
         }
-        let at = core::ptr::from_ref(registration).cast_mut();
-        registration.next_ready.store(null_mut(), Ordering::Relaxed);
-        // SAFETY: entries of the list are pool memory.
-        match unsafe { self.ready_last.load(Ordering::Relaxed).as_ref() } {
-            Some(last) => last.next_ready.store(at, Ordering::Relaxed),
-            None => self.ready_first.store(at, Ordering::Relaxed),
+        registration.next_ready.clear();
+        match self.ready_last.get() {
+            Some(last) => last.next_ready.set(Some(registration)),
+            None => self.ready_first.set(Some(registration)),
         }
-        self.ready_last.store(at, Ordering::Relaxed);
+        self.ready_last.set(Some(registration));
         self.ready_len.fetch_add(1, Ordering::Relaxed);
     }
 
     fn pop(&self) -> Option<&'static Registration> {
-        // SAFETY: entries of the list are pool memory.
-        let first = unsafe { self.ready_first.load(Ordering::Relaxed).as_ref() }?;
-        let next = first.next_ready.load(Ordering::Relaxed);
-        self.ready_first.store(next, Ordering::Relaxed);
-        if next.is_null() {
-            self.ready_last.store(null_mut(), Ordering::Relaxed);
+        let first = self.ready_first.get()?;
+        let next = first.next_ready.get();
+        self.ready_first.set(next);
+        if next.is_none() {
+            self.ready_last.clear();
         }
         self.ready_len.fetch_sub(1, Ordering::Relaxed);
         first.state.fetch_and(!QUEUED, Ordering::AcqRel);
@@ -1329,7 +1330,7 @@ impl Set {
         }
         self.last_round_ns.store(now, Ordering::Relaxed);
         let _held = Held::enter(self.lock.get());
-        for registration in walk(self.registrations.load(Ordering::Acquire), |r| &r.next_of_set) {
+        for registration in walk(&self.registrations, |r| &r.next_of_set) {
             if registration.is_tagged() {
                 self.push(registration);
             }
@@ -1374,8 +1375,7 @@ impl Set {
     fn take_news(&self) {
         let Some(channel) = self.channel() else { return };
         channel.collect(|slot| {
-            let first = self.by_slot[slot].load(Ordering::Acquire);
-            for registration in walk(first, |r| &r.next_of_slot) {
+            for registration in walk(&self.by_slot[slot], |r| &r.next_of_slot) {
                 self.push(registration);
             }
         });
@@ -1419,7 +1419,7 @@ impl Set {
 
     fn push_unreached(&self) {
         let inherited = !self.is_at_home();
-        for registration in walk(self.registrations.load(Ordering::Acquire), |r| &r.next_of_set) {
+        for registration in walk(&self.registrations, |r| &r.next_of_set) {
             let unreached = inherited || registration.unreached.load(Ordering::Relaxed);
             if registration.is_tagged() && unreached {
                 self.push(registration);
@@ -1431,7 +1431,7 @@ impl Set {
     /// epoll descriptor and for sets in sets.
     pub(crate) fn has_something(&'static self) -> bool {
         let _held = Held::enter(self.lock.get());
-        walk(self.registrations.load(Ordering::Acquire), |r| &r.next_of_set).any(|registration| {
+        walk(&self.registrations, |r| &r.next_of_set).any(|registration| {
             let (Some(sock), true) = (registration.sock(), registration.is_tagged()) else {
                 return false;
             };
@@ -1486,7 +1486,7 @@ impl Set {
     }
 
     fn members(&self) -> impl Iterator<Item = (Use, &'static Slot, Conn, &'static Registration)> {
-        let all = walk(self.registrations.load(Ordering::Acquire), |r| &r.next_of_set);
+        let all = walk(&self.registrations, |r| &r.next_of_set);
         all.filter(|registration| registration.is_tagged()).filter_map(|registration| {
             let sock = registration.sock_in_use()?;
             let (slot, conn) = (sock.slot()?, sock.conn()?);

@@ -78,6 +78,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use core::time::Duration;
 use sidestep_device::names::Names;
 use sidestep_device::sys;
+use sidestep_device::valid::{Renew, Zeroable};
 
 /// How long a closing side waits for system calls of others: for a thread that is starved of its
 /// CPU in the middle of one.
@@ -115,6 +116,7 @@ fn is_single_threaded() -> bool {
 }
 
 /// What a socket, or an epoll set, knows of the numbers by which its file is named.
+#[derive(Renew, Zeroable)]
 pub(crate) struct Naming {
     names: Names,
     /// The copy for calls whose number has gone: its number + 1, 0 = none.
@@ -125,10 +127,6 @@ pub(crate) struct Naming {
 }
 
 impl Naming {
-    pub(crate) const fn new() -> Self {
-        Self { names: Names::new(), copy: AtomicI32::new(0), is_packed: AtomicBool::new(false) }
-    }
-
     /// Whether calls keep the file after its last descriptor.
     pub(crate) fn has_copy(&self) -> bool {
         self.copy.load(Ordering::Acquire) != 0

@@ -231,7 +231,7 @@ pub fn settle(sock: &'static Sock, fd: i32) {
 
 fn settle_in_turn(sock: &'static Sock, fd: i32) {
     // Whoever comes second waits: by N nothing may go.
-    let _first = Held::enter(sock.agreeing());
+    let _first = sock.agreeing();
     if sock.phase() != Phase::Offered || switch::is_connecting(fd) {
         return;
     }
@@ -418,7 +418,7 @@ fn carry<T: Copy>(from: i32, to: i32, level: i32, name: i32) {
 /// What `getsockname`, or `getpeername`, is to say of a connection to another host.
 #[must_use]
 pub fn name(fd: i32, peer: bool) -> Option<Name> {
-    let passage = *descriptors::object(fd)?.passage()?;
+    let passage = descriptors::object(fd)?.passage()?;
     Some(if peer { passage.peer } else { passage.local })
 }
 

@@ -11,14 +11,14 @@
 //! ([`crate::petition`]), with the users at its ends; all that would go to a mailbox goes there.
 
 use crate::account;
-use crate::pool::{Held, SharedLock};
+use crate::pool::{Held, Late, SharedLock};
 use crate::process::{self, GROUPS_MAX, LETTERS_MAX, Process};
-use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 use core::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering,
+    AtomicBool, AtomicI32, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
-use sidestep_device::map::{self, Mapping};
+use sidestep_device::map;
+use sidestep_device::reference::AtomicRef;
 use sidestep_device::rights;
 use sidestep_device::ring::{LAPS, Ring};
 use sidestep_device::slab::{self, RINGS_AT, Record, SLAB_LEN, Slab, phase};
@@ -36,8 +36,6 @@ use sidestep_wire::{Diagnosis, LinkId, RmbeSize};
 
 /// See the [module](self).
 pub struct Group {
-    /// Where this object lies.
-    room: Mapping,
     process: &'static Process,
     /// The other process.
     pub peer: Instance,
@@ -53,7 +51,7 @@ pub struct Group {
     /// The files of this group, for processes to which connections are given: -1 where
     /// there was no room for one.
     files: [AtomicI32; FILES],
-    theirs: UnsafeCell<Option<(Slab, Wake)>>,
+    theirs: Late<(Slab, Wake)>,
     /// The process that showed `theirs`, its user and its group, as the kernel says.
     peer_pid: AtomicU32,
     peer_uid: AtomicU32,
@@ -81,7 +79,8 @@ pub struct Group {
     /// The peer's eventfds + 1.
     bells: [AtomicI32; CHANNELS],
     lock: SharedLock,
-    rings: UnsafeCell<Rings>,
+    /// Changed under the lock.
+    rings: Rings,
     /// What is known of each place of either slab.
     places: Sparse<AtomicU32, PLACES>,
     /// Bytes of the peer's slab in which it has named rings.
@@ -89,9 +88,6 @@ pub struct Group {
     /// The most connections that there were at once.
     most: AtomicU32,
 }
-
-// SAFETY: `theirs` is written once before `established`, `rings` under `lock`.
-unsafe impl Sync for Group {}
 
 /// Places in [`Group::files`]: our slab, writable; the peer's slab; the peer's wake
 /// memory.
@@ -121,10 +117,10 @@ const PORTS: usize = 4;
 /// Which rings of our slab are free. Nothing of this lies in the slab, which a process of our own
 /// user can write if it wants to (docs/threat-model.md): no two connections are given one ring.
 struct Rings {
-    next: usize,
+    next: AtomicUsize,
     /// Offset of the first free ring of each size code, linked through [`Group::places`];
     /// 0 = none.
-    free: [usize; RmbeSize::CODE_MAX as usize + 1],
+    free: [AtomicUsize; RmbeSize::CODE_MAX as usize + 1],
 }
 
 /// Bytes of a place: a ring of the smallest size begins at each.
@@ -180,7 +176,7 @@ pub fn with(look: &Look, peer: Instance) -> sys::Result<&'static Group> {
     collect_dead(look);
     let place = free_place(process)?;
     let group = make(process, peer)?;
-    place.store(core::ptr::from_ref(group).cast_mut(), Ordering::Release);
+    place.set(Some(group));
     crate::log!(Info, "link group with {peer} begun");
     Ok(group)
 }
@@ -247,7 +243,7 @@ pub(crate) fn begin_distant(
         group.peer_gid.store(users.peer.gid, Ordering::Relaxed);
         process.acquainting.fetch_add(1, Ordering::Relaxed);
     }
-    place.store(core::ptr::from_ref(group).cast_mut(), Ordering::Release);
+    place.set(Some(group));
     crate::log!(Info, "link group with {peer} of another namespace begun");
     group.introduce(false);
     Ok(group)
@@ -292,23 +288,21 @@ pub(crate) fn serving(
 const SERVERS_MAX: usize = 8;
 
 pub(crate) fn all(look: &Look) -> impl Iterator<Item = &'static Group> {
-    // SAFETY: `collect_dead` takes a group out before it ends it, and ends none while
-    // somebody looks.
-    places(look.0).iter().filter_map(|place| unsafe { place.load(Ordering::SeqCst).as_ref() })
+    places(look.0).iter().filter_map(AtomicRef::get_in_order)
 }
 
 /// Where there may be groups.
-fn places(process: &'static Process) -> &'static [AtomicPtr<Group>] {
+fn places(process: &'static Process) -> &'static [AtomicRef<Group>] {
     let used = process.groups_used.load(Ordering::Acquire) as usize;
-    &process.groups[..used.min(GROUPS_MAX)]
+    &process.tables.groups[..used.min(GROUPS_MAX)]
 }
 
 /// Where there is none. Under the process lock.
-fn free_place(process: &'static Process) -> sys::Result<&'static AtomicPtr<Group>> {
-    let is_free = |place: &AtomicPtr<Group>| place.load(Ordering::Relaxed).is_null();
-    let at = process.groups.iter().position(is_free).ok_or(Errno(libc::ENFILE))?;
+fn free_place(process: &'static Process) -> sys::Result<&'static AtomicRef<Group>> {
+    let at =
+        process.tables.groups.iter().position(AtomicRef::is_none).ok_or(Errno(libc::ENFILE))?;
     process.groups_used.fetch_max(at as u32 + 1, Ordering::Release);
-    Ok(&process.groups[at])
+    Ok(&process.tables.groups[at])
 }
 
 /// Ends groups that are of no use any more, if nobody but the caller looks at groups.
@@ -316,22 +310,17 @@ fn free_place(process: &'static Process) -> sys::Result<&'static AtomicPtr<Group
 fn collect_dead(look: &Look) {
     let process = look.0;
     for place in places(process) {
-        let at = place.load(Ordering::SeqCst);
-        // SAFETY: as in `all`.
-        let Some(group) = (unsafe { at.as_ref() }) else { continue };
-        if group.is_of_use() {
-            continue;
-        }
+        let Some(group) = place.get_in_order().filter(|group| !group.is_of_use()) else { continue };
         // Others find it no more; those who have found it before are still counted,
         // or have given it a connection meanwhile.
-        place.store(core::ptr::null_mut(), Ordering::SeqCst);
+        place.set_in_order(None);
         let is_alone = process.group_looks.load(Ordering::SeqCst) == 1;
-        match NonNull::new(at) {
-            // SAFETY: nobody refers to it, nor will anybody.
-            Some(group_at) if is_alone && group.connections.load(Ordering::Acquire) == 0 => unsafe {
-                Group::end(group_at);
-            },
-            _ => place.store(at, Ordering::SeqCst),
+        if is_alone && group.connections.load(Ordering::Acquire) == 0 {
+            // SAFETY: `place` led to it alone, and `group_looks` says that no other call has found
+            // it there before; `connections` says that no slot names it, nor a `Conn` of one.
+            unsafe { Group::end(NonNull::from(group)) };
+        } else {
+            place.set_in_order(Some(group));
         }
     }
 }
@@ -389,7 +378,7 @@ pub(crate) fn inherit(
     for (at, file) in files.into_iter().enumerate() {
         group.keep(at, file);
     }
-    place.store(core::ptr::from_ref(group).cast_mut(), Ordering::Release);
+    place.set(Some(group));
     Ok(group)
 }
 
@@ -399,13 +388,10 @@ fn make_around(
     ours: Slab,
     twin: i32,
 ) -> sys::Result<&'static Group> {
-    let room = map::reserve(size_of::<Group>())?;
     let mut link_id = [0; 4];
     let _ = sys::random(&mut link_id);
-    let at = room.at(0, size_of::<Group>()).cast::<Group>();
     let is_self = peer == process.instance;
-    let group = Group {
-        room,
+    let group = map::keep(Group {
         process,
         peer,
         link_id: LinkId(u32::from_ne_bytes(link_id)),
@@ -414,7 +400,7 @@ fn make_around(
         twin: AtomicI32::new(twin),
         line: AtomicI32::new(NEAR),
         files: [const { AtomicI32::new(-1) }; FILES],
-        theirs: UnsafeCell::new(is_self.then_some((ours, process.wake))),
+        theirs: Late::new(is_self.then_some((ours, process.wake))),
         peer_pid: AtomicU32::new(0),
         peer_uid: AtomicU32::new(sys::uid()),
         peer_gid: AtomicU32::new(0),
@@ -431,16 +417,13 @@ fn make_around(
         channels_sent: AtomicU64::new(if is_self { u64::MAX } else { 0 }),
         bells: [const { AtomicI32::new(0) }; CHANNELS],
         lock: SharedLock::new(),
-        rings: UnsafeCell::new(Rings { next: RINGS_AT, free: Default::default() }),
+        rings: Rings { next: AtomicUsize::new(RINGS_AT), free: Default::default() },
         places: Sparse::new(),
         named: AtomicU64::new(0),
         most: AtomicU32::new(0),
-    };
-    // SAFETY: fresh memory of the right size and alignment (a page).
-    unsafe { at.write(group) };
+    })?;
     process.partners.fetch_add(u32::from(is_self), Ordering::Relaxed);
-    // SAFETY: just written; freed only by `end`.
-    Ok(unsafe { &*at })
+    Ok(group)
 }
 
 /// A process has introduced itself with its slab and wake memory.
@@ -594,11 +577,9 @@ impl Group {
     /// False: it was established before, and has no use for this memory.
     fn establish(&self, theirs: (Slab, Wake), by: Option<(&Introduction, &Received)>) -> bool {
         let _held = Held::enter(self.lock.get());
-        if self.established.load(Ordering::Acquire) {
+        if self.established.load(Ordering::Acquire) || !self.theirs.set(theirs) {
             return false;
         }
-        // SAFETY: under the lock, before anybody may read it.
-        unsafe { *self.theirs.get() = Some(theirs) };
         if let Some((hello, letter)) = by {
             self.peer_link_id.store(hello.link_id.0, Ordering::Relaxed);
             self.peer_pid.store(letter.pid, Ordering::Relaxed);
@@ -644,8 +625,7 @@ impl Group {
         if !self.established.load(Ordering::Acquire) {
             return None;
         }
-        // SAFETY: written before `established`, constant since.
-        unsafe { *self.theirs.get() }
+        self.theirs.get()
     }
 
     /// What the peer calls our link group, once it has introduced itself.
@@ -905,32 +885,30 @@ impl Group {
     }
 
     fn place(&self, place: usize) -> Option<&AtomicU32> {
-        // SAFETY: writable memory of ours, zeroed at first, which is not given back before `end`.
-        self.places.writable(place).map(|at| unsafe { &*at })
+        self.places.writable(place)
     }
 
     fn take_offset(&self, size: RmbeSize) -> Result<usize, Reason> {
         let _held = Held::enter(self.lock.get());
-        // SAFETY: under the lock.
-        let rings = unsafe { &mut *self.rings.get() };
-        let first = &mut rings.free[usize::from(size.code())];
-        if *first != 0 {
-            let offset = *first;
+        let first = &self.rings.free[usize::from(size.code())];
+        let offset = first.load(Ordering::Relaxed);
+        if offset != 0 {
             let word =
                 self.place((offset - RINGS_AT) / PLACE).ok_or(Reason::Lack(Lack::NoMemory))?;
             let next = word.fetch_and(NAMED, Ordering::Relaxed) & !NAMED;
-            *first = next.checked_sub(1).map_or(0, |place| RINGS_AT + place as usize * PLACE);
+            let next = next.checked_sub(1).map_or(0, |place| RINGS_AT + place as usize * PLACE);
+            first.store(next, Ordering::Relaxed);
             account::took_ring(self.process, size, false);
             return Ok(offset);
         }
-        let offset = rings.next;
+        let offset = self.rings.next.load(Ordering::Relaxed);
         if offset + memory_of(size) > SLAB_LEN {
             return Err(Reason::Lack(Lack::NoMemory));
         }
         if !self.process.budget.take(memory_of(size)) {
             return Err(Reason::Operator(OperatorSaid::MemoryLimit));
         }
-        rings.next += memory_of(size);
+        self.rings.next.store(offset + memory_of(size), Ordering::Relaxed);
         account::took_ring(self.process, size, true);
         Ok(offset)
     }
@@ -941,14 +919,13 @@ impl Group {
         let (offset, code) = (ring & !CODES, ring & CODES);
         if offset != 0 {
             let _held = Held::enter(self.lock.get());
-            // SAFETY: under the lock.
-            let rings = unsafe { &mut *self.rings.get() };
             // Without memory to say that it is free, the ring is not used again.
             if let Some(word) = self.place((offset - RINGS_AT) / PLACE) {
-                let next = rings.free[code].checked_sub(RINGS_AT);
+                let first = &self.rings.free[code];
+                let next = first.load(Ordering::Relaxed).checked_sub(RINGS_AT);
                 let next = next.map_or(0, |next| next / PLACE + 1);
                 word.fetch_or(next as u32, Ordering::Relaxed);
-                rings.free[code] = offset;
+                first.store(offset, Ordering::Relaxed);
             }
         }
         self.connections.fetch_sub(1, Ordering::Release);
@@ -1025,10 +1002,10 @@ impl Group {
     /// Gives everything back.
     ///
     /// # Safety
-    /// Nobody refers to the group any more.
+    /// It came from [`make_around`], and no reference to it is used again.
     unsafe fn end(at: NonNull<Self>) {
-        // SAFETY: initialised, and unmapped only below.
-        let group = unsafe { at.as_ref() };
+        // SAFETY: `map::keep` has put it there, and the caller is alone with it.
+        let group = unsafe { map::take_back(at) };
         for bell in &group.bells {
             if let Some(fd) = bell.load(Ordering::Relaxed).checked_sub(1).filter(|fd| *fd >= 0) {
                 sys::close(fd);
@@ -1057,18 +1034,11 @@ impl Group {
             group.process.partners.fetch_sub(1, Ordering::Relaxed);
             give_up(theirs);
         }
-        // SAFETY: nobody else refers to it.
-        let ring_bytes = unsafe { (*group.rings.get()).next } - RINGS_AT;
+        let ring_bytes = group.rings.next.load(Ordering::Relaxed) - RINGS_AT;
         group.process.budget.give_back(ring_bytes);
         group.process.budget.give_incoming_back(group.named.load(Ordering::Relaxed));
-        // SAFETY: nobody else refers to the group.
-        unsafe { group.places.give_back() };
-        let (room, ours) = (group.room, group.ours);
-        // SAFETY: no connection is left, so nobody holds a record or ring of it.
-        unsafe {
-            ours.unmap();
-            room.unmap();
-        }
+        // SAFETY: no connection is left, so no `Conn` holds a record or ring of it.
+        unsafe { group.ours.unmap() };
     }
 }
 

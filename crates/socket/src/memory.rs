@@ -47,7 +47,7 @@ pub(crate) fn is_strict() -> bool {
     IS_STRICT.load(Ordering::Relaxed)
 }
 
-/// What the rings of a process take, and may take. All-zero is valid: nothing is allowed.
+/// What the rings of a process take, and may take.
 pub(crate) struct Budget {
     bytes: AtomicU64,
     /// Of memory in which peers have named rings of theirs.
@@ -64,19 +64,30 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
+    /// Of a process that makes no rings: nothing is allowed.
+    pub(crate) const fn none() -> Self {
+        Self {
+            bytes: AtomicU64::new(0),
+            incoming: AtomicU64::new(0),
+            default_max: 0,
+            uid: 0,
+            share_len: 0,
+            shares: 0,
+            held: [const { AtomicI32::new(0) }; SHARES_MAX],
+            lock: SharedLock::new(),
+        }
+    }
+
     /// What a process of this user may have by its control group and, if not 0, by the
     /// limit of its user.
     pub(crate) fn new(uid: u32, user_limit: u64) -> Self {
         let share_len = (user_limit / SHARES_MAX as u64).next_multiple_of(SHARE_UNIT);
         Self {
-            bytes: AtomicU64::new(0),
-            incoming: AtomicU64::new(0),
             default_max: cgroup::memory_limit().map_or(u64::MAX, |limit| limit / PARTS),
             uid,
             share_len: if user_limit == 0 { 0 } else { share_len.max(SHARE_UNIT) },
             shares: user_limit.checked_div(share_len).unwrap_or(0) as usize,
-            held: [const { AtomicI32::new(0) }; SHARES_MAX],
-            lock: SharedLock::new(),
+            ..Self::none()
         }
     }
 

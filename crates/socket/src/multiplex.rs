@@ -22,6 +22,7 @@ use sidestep_device::map::{self, Mapping};
 use sidestep_device::slab::Record;
 use sidestep_device::state::Slot;
 use sidestep_device::sys;
+use sidestep_device::valid::{Renew, Zeroable};
 use sidestep_proto::governor::SpinPolicy;
 use sidestep_proto::readiness::mask;
 
@@ -139,7 +140,7 @@ pub unsafe fn poll(
 /// same busy connection would pay a system call each time to hear of nothing else; so
 /// after a while the kernel is asked now and then only. The loop serves what it is
 /// told and asks again, so it hears of the others a little later.
-#[derive(Debug)]
+#[derive(Debug, Renew, Zeroable)]
 pub struct Streak {
     /// Asked in succession with nothing found but ours.
     len: AtomicU32,
@@ -159,10 +160,6 @@ const STREAK_PAUSE_NS: u64 = 100_000;
 const KERNEL_LOOK_NS: u64 = 20_000;
 
 impl Streak {
-    pub(crate) const fn new() -> Self {
-        Self { len: AtomicU32::new(0), last_ns: AtomicU64::new(0), asked_ns: AtomicU64::new(0) }
-    }
-
     /// Whether this poll asks the kernel.
     fn is_look_due(&self) -> bool {
         let now = sys::now_ns();

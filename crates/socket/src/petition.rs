@@ -20,6 +20,7 @@ use crate::process::{self, Process, halves};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use sidestep_device::rights;
 use sidestep_device::sys::{self, Errno, Sender, UnixName};
+use sidestep_device::valid::Zeroable;
 use sidestep_wire::host_control::{ControlMessage, EMITTED_LEN_MAX, Match, Petition, Side};
 
 /// Between two calls to the agent.
@@ -33,6 +34,7 @@ const ANSWERS_MAX: usize = 16;
 const STRANGERS_MAX: usize = 8;
 
 /// What a process has of the agent. All zero is "nothing yet".
+#[derive(Zeroable)]
 pub(crate) struct Desk {
     lock: SharedLock,
     /// The line to the agent + 1; under the lock.
@@ -68,7 +70,7 @@ pub(crate) fn submit(
     side: Side,
     port: u16,
 ) -> Submitted {
-    let desk = &process.desk;
+    let desk = &process.tables.desk;
     let Some(_held) = Held::try_enter(desk.lock.get()) else { return Submitted::Later };
     if !desk.has_room() {
         return Submitted::Later;
@@ -91,7 +93,7 @@ pub(crate) fn submit(
 
 /// Takes the answers that have come.
 pub(crate) fn take_answers(process: &'static Process) {
-    let desk = &process.desk;
+    let desk = &process.tables.desk;
     let Some(_held) = Held::try_enter(desk.lock.get()) else { return };
     let mut bytes = [0; EMITTED_LEN_MAX];
     for _ in 0..ANSWERS_MAX {
@@ -127,7 +129,7 @@ pub(crate) fn take_answers(process: &'static Process) {
 /// Whether the other end of a connection is of a user with whom no memory is shared.
 pub(crate) fn is_strangers(process: &Process, token: [u8; 16]) -> bool {
     let [first, _] = halves(&token);
-    process.desk.strangers.iter().any(|known| known.load(Ordering::Relaxed) == first)
+    process.tables.desk.strangers.iter().any(|known| known.load(Ordering::Relaxed) == first)
 }
 
 impl Desk {

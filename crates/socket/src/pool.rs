@@ -2,9 +2,14 @@
 //!
 //! The range takes memory as far as objects were ever taken ([`Sparse`]).
 //!
-//! Memory of a pool is never given back and never changes its type. A pointer
-//! that has become stale therefore still points to an object of its type, whose
+//! Memory of a pool is never given back and never changes its type. A reference
+//! that has become stale therefore still leads to an object of its type, whose
 //! own state tells that it is not the one that was meant.
+//!
+//! So an object is all atomics, and none is ever made by writing over another: the kernel's
+//! zeroes are the first ([`Zeroable`]), and one that comes back begins anew field by field
+//! ([`Renew`]). Both are derived, so no field can be forgotten. A caller who looks too late sees a
+//! field as it was, as it is, or empty.
 //!
 //! What is taken is best what the same CPU gave back last: another's would have to come out
 //! of that one's cache. So there are as many free lists as a few CPUs ([`lists`]), each with a
@@ -12,17 +17,27 @@
 //! over.
 
 use crate::owner::{self, Waiting};
+use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
-use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use sidestep_device::lock::Lock;
+use sidestep_device::reference::AtomicRef;
 use sidestep_device::sparse::Sparse;
 use sidestep_device::state::LISTS;
 use sidestep_device::sys;
+use sidestep_device::valid::{Renew, Zeroable};
+
+/// An object of a pool.
+pub trait Pooled: Zeroable + Renew + Sync + 'static {
+    /// Where a free object leads to the next free one. An object in use has nothing there.
+    fn next_free(&self) -> &AtomicRef<Self>
+    where
+        Self: Sized;
+}
 
 /// Objects of one type, at most `MAX`.
-pub struct Pool<T, const MAX: usize> {
-    objects: Sparse<Link<T>, MAX>,
+pub struct Pool<T: 'static, const MAX: usize> {
+    objects: Sparse<T, MAX>,
     /// Objects that were ever taken.
     used: AtomicUsize,
     lists: [List<T>; LISTS],
@@ -30,10 +45,10 @@ pub struct Pool<T, const MAX: usize> {
 
 /// Objects that were given back on some of the CPUs.
 #[repr(align(64))]
-struct List<T> {
+struct List<T: 'static> {
     lock: SharedLock,
     /// Changed under the lock.
-    first: AtomicPtr<Link<T>>,
+    first: AtomicRef<T>,
 }
 
 /// All lists, that of this CPU first.
@@ -42,28 +57,21 @@ pub(crate) fn lists() -> impl Iterator<Item = usize> {
     (own..own + LISTS).map(|list| list % LISTS)
 }
 
-/// What a free object holds.
-union Link<T> {
-    next: Option<NonNull<Self>>,
-    #[expect(dead_code, reason = "gives the link the object's size and alignment")]
-    object: core::mem::ManuallyDrop<MaybeUninit<T>>,
-}
-
 /// A process-private lock with a constant constructor.
-pub struct SharedLock(MaybeUninit<Lock>);
+#[derive(Renew, Zeroable)]
+pub struct SharedLock(Lock);
 
 impl SharedLock {
-    /// A free lock: zeroed memory is one.
+    /// A free lock.
     #[must_use]
     pub const fn new() -> Self {
-        Self(MaybeUninit::zeroed())
+        Self(Lock::new())
     }
 
     /// The lock.
     #[must_use]
     pub fn get(&self) -> &Lock {
-        // SAFETY: a Lock is one atomic word, and zero is its free state.
-        unsafe { self.0.assume_init_ref() }
+        &self.0
     }
 }
 
@@ -73,7 +81,7 @@ impl Default for SharedLock {
     }
 }
 
-impl<T, const MAX: usize> Pool<T, MAX> {
+impl<T: Pooled, const MAX: usize> Pool<T, MAX> {
     /// An empty pool; addresses are reserved with the first object.
     #[must_use]
     pub const fn new() -> Self {
@@ -84,11 +92,11 @@ impl<T, const MAX: usize> Pool<T, MAX> {
         }
     }
 
-    /// Room for one object, uninitialised; `None` when the pool is used up or
-    /// there are no addresses or no memory left.
-    pub fn take(&self) -> Option<NonNull<T>> {
+    /// An object that is as zeroes; `None` when the pool is used up or there are no addresses or
+    /// no memory left.
+    pub fn take(&'static self) -> Option<&'static T> {
         let given_back = lists().find_map(|list| self.lists[list].take());
-        given_back.map(NonNull::cast).or_else(|| self.fresh())
+        given_back.inspect(|object| object.renew()).or_else(|| self.fresh())
     }
 
     /// Makes room for so many objects more, where taking one may ask the kernel for nothing.
@@ -98,47 +106,37 @@ impl<T, const MAX: usize> Pool<T, MAX> {
         let _ = self.objects.writable(last);
     }
 
-    fn fresh(&self) -> Option<NonNull<T>> {
+    fn fresh(&'static self) -> Option<&'static T> {
         loop {
             let used = self.used.load(Ordering::Relaxed);
             // Before it is taken: without memory, none is lost.
-            let at = self.objects.writable(used)?;
+            let object = self.objects.writable(used)?;
             let taken =
                 self.used.compare_exchange(used, used + 1, Ordering::Relaxed, Ordering::Relaxed);
             if taken.is_ok() {
-                return NonNull::new(at.cast());
+                return Some(object);
             }
         }
     }
 
-    /// Takes an object back. The caller has dropped what was in it.
-    ///
-    /// # Safety
-    /// It came from [`Self::take`] of this pool, once.
-    pub unsafe fn give(&self, object: NonNull<T>) {
-        // SAFETY: the object is ours again, and large enough for a link. There is a list that
-        // this thread is not changing already: it would be as many handlers deep.
-        let is_given = lists().any(|list| unsafe { self.lists[list].give(object.cast()) });
+    /// Takes an object back that came from [`Self::take`] of this pool.
+    pub fn give(&self, object: &'static T) {
+        // There is a list that this thread is not changing already: it would be as many handlers
+        // deep.
+        let is_given = lists().any(|list| self.lists[list].give(object));
         debug_assert!(is_given);
     }
 
-    /// The object at an address, if the address is that of one of ours.
-    pub fn at(&self, address: usize) -> Option<&'static T> {
-        self.objects.index_of(address)?;
-        // SAFETY: an object of the reservation: zeroed, in use, or free. Callers look
-        // at atomic fields only, and check which it is.
-        Some(unsafe { &*(address as *const T) })
+    /// The object at an address, if the address is that of one of ours: in use or free.
+    pub fn at(&'static self, address: usize) -> Option<&'static T> {
+        self.objects.at(address)
     }
 
     /// Calls `f` with every object that was ever taken: in use or free, or zeroed if another thread
     /// is making it.
     pub(crate) fn each(&self, f: impl FnMut(&T)) {
         let used = self.used.load(Ordering::Relaxed);
-        // They were writable when they were taken, so this makes no system call.
-        let objects = (0..used).filter_map(|at| self.objects.writable(at));
-        // SAFETY: objects of the reservation, which is never unmapped. Callers look at atomic
-        // fields only.
-        objects.map(|object| unsafe { &*object.cast::<T>() }).for_each(f);
+        (0..used).filter_map(|at| self.objects.get(at)).for_each(f);
     }
 
     /// For a child process: whoever held a lock does not exist here.
@@ -149,42 +147,161 @@ impl<T, const MAX: usize> Pool<T, MAX> {
     }
 }
 
-impl<T> List<T> {
+impl<T: Pooled> List<T> {
     const fn new() -> Self {
-        Self { lock: SharedLock::new(), first: AtomicPtr::new(core::ptr::null_mut()) }
+        Self { lock: SharedLock::new(), first: AtomicRef::new(None) }
     }
 
-    fn take(&self) -> Option<NonNull<Link<T>>> {
-        if self.first.load(Ordering::Relaxed).is_null() {
+    fn take(&self) -> Option<&'static T> {
+        if self.first.is_none() {
             return None;
         }
         let _held = Some(Held::enter(self.lock.get())).filter(Held::is_outermost)?;
-        let link = NonNull::new(self.first.load(Ordering::Relaxed))?;
-        // SAFETY: objects on a list are links.
-        let next = unsafe { link.as_ref().next };
-        self.first.store(next.map_or(core::ptr::null_mut(), NonNull::as_ptr), Ordering::Relaxed);
-        Some(link)
+        let object = self.first.get()?;
+        self.first.set(object.next_free().get());
+        Some(object)
     }
 
     /// False: this thread is in the middle of changing the list.
-    ///
-    /// # Safety
-    /// Nobody uses what is there.
-    unsafe fn give(&self, link: NonNull<Link<T>>) -> bool {
+    fn give(&self, object: &'static T) -> bool {
         let held = Held::enter(self.lock.get());
         if held.is_outermost() {
-            let next = NonNull::new(self.first.load(Ordering::Relaxed));
-            // SAFETY: the caller's promise.
-            unsafe { link.write(Link { next }) };
-            self.first.store(link.as_ptr(), Ordering::Relaxed);
+            object.next_free().set(self.first.get());
+            self.first.set(Some(object));
         }
         held.is_outermost()
     }
 }
 
-impl<T, const MAX: usize> Default for Pool<T, MAX> {
+impl<T: Pooled, const MAX: usize> Default for Pool<T, MAX> {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// A value and the lock without which it cannot be reached. All-zero bytes are a free lock, and no
+/// value.
+#[derive(Zeroable)]
+pub(crate) struct Guarded<T> {
+    lock: SharedLock,
+    /// There is a value. Changed under the lock.
+    is_there: AtomicBool,
+    value: UnsafeCell<MaybeUninit<T>>,
+}
+
+// SAFETY: `value` is reached by `put` and `try_with` alone, by one thread at a time: both get the
+// lock or turn back, a signal handler that has interrupted one of them included.
+unsafe impl<T: Send> Sync for Guarded<T> {}
+
+impl<T> Guarded<T> {
+    /// Keeps others out, without looking at the value.
+    pub(crate) fn enter(&self) -> Held<'_> {
+        Held::enter(self.lock.get())
+    }
+
+    /// For a child process: a thread that held the lock does not exist here.
+    pub(crate) fn reset_lock(&self) {
+        self.lock.get().reset();
+    }
+
+    /// Puts a value in, in the place of what was there. False: a thread has the lock, perhaps this
+    /// one.
+    #[must_use]
+    pub(crate) fn put(&self, value: T) -> bool {
+        let Some(_held) = Held::try_enter(self.lock.get()) else { return false };
+        // SAFETY: `lock` is held, for the first time in this thread, until the end of the block.
+        let place = unsafe { &mut *self.value.get() };
+        if self.is_there.swap(true, Ordering::Relaxed) {
+            // SAFETY: `is_there` says that a value was put in.
+            unsafe { place.assume_init_drop() };
+        }
+        place.write(value);
+        true
+    }
+
+    /// Runs `f` on the value, if there is one. `None`: a thread has the lock, perhaps this one.
+    pub(crate) fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let _held = Held::try_enter(self.lock.get())?;
+        if !self.is_there.load(Ordering::Relaxed) {
+            return None;
+        }
+        // SAFETY: `lock` is held, for the first time in this thread, until the end of the block, and
+        // `is_there` says that a value was put in.
+        Some(f(unsafe { (*self.value.get()).assume_init_mut() }))
+    }
+}
+
+/// A value that comes later than its object and does not change then. All-zero bytes are none.
+#[derive(Zeroable)]
+pub(crate) struct Late<T> {
+    /// [`EMPTY`], [`COMING`] or [`THERE`].
+    state: AtomicU8,
+    value: UnsafeCell<MaybeUninit<T>>,
+}
+
+const EMPTY: u8 = 0;
+/// A thread is writing it.
+const COMING: u8 = 1;
+const THERE: u8 = 2;
+
+// SAFETY: `value` is written by the thread that has made the state COMING, and read when it is
+// THERE. The two unsafe methods have their callers promise the same.
+unsafe impl<T: Send + Sync> Sync for Late<T> {}
+
+impl<T: Copy> Late<T> {
+    /// None, or one from the beginning.
+    pub(crate) const fn new(value: Option<T>) -> Self {
+        match value {
+            None => {
+                Self { state: AtomicU8::new(EMPTY), value: UnsafeCell::new(MaybeUninit::uninit()) }
+            }
+            Some(value) => Self {
+                state: AtomicU8::new(THERE),
+                value: UnsafeCell::new(MaybeUninit::new(value)),
+            },
+        }
+    }
+
+    /// Puts it in. False: it is there already, or coming.
+    pub(crate) fn set(&self, value: T) -> bool {
+        let is_ours = self
+            .state
+            .compare_exchange(EMPTY, COMING, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok();
+        if is_ours {
+            // SAFETY: the exchange makes this the one thread that writes, and no one reads before
+            // the state is THERE.
+            unsafe { (*self.value.get()).write(value) };
+            // Release: pairs with the Acquire in `get`.
+            self.state.store(THERE, Ordering::Release);
+        }
+        is_ours
+    }
+
+    /// The value, if it is there.
+    pub(crate) fn get(&self) -> Option<T> {
+        // SAFETY: THERE was stored behind the value.
+        (self.state.load(Ordering::Acquire) == THERE).then(|| unsafe { self.get_unchecked() })
+    }
+
+    /// Puts another value in the place of what was there, or none.
+    ///
+    /// # Safety
+    /// Until the call has returned, no other thread is in a method of this value.
+    pub(crate) unsafe fn replace(&self, value: Option<T>) {
+        self.state.store(EMPTY, Ordering::Relaxed);
+        value.map(|value| self.set(value));
+    }
+
+    /// The value, of which the caller knows that it is there.
+    ///
+    /// # Safety
+    /// [`set`](Self::set) or [`replace`](Self::replace) has put it in before, as this thread sees it.
+    #[inline]
+    pub(crate) unsafe fn get_unchecked(&self) -> T {
+        // SAFETY: the caller's promise says that it is initialised. It is not written now: `set` does
+        // that before THERE, and the caller of `replace` excludes others.
+        unsafe { *(*self.value.get()).assume_init_ref() }
     }
 }
 
@@ -235,9 +352,27 @@ mod tests {
         assert!(Held::try_enter(lock.get()).is_none());
     }
 
+    #[derive(Renew, Zeroable)]
+    struct Object {
+        next_free: AtomicRef<Self>,
+        words: [AtomicUsize; 3],
+        #[renew(kept)]
+        kept: AtomicUsize,
+    }
+
+    impl Pooled for Object {
+        fn next_free(&self) -> &AtomicRef<Self> {
+            &self.next_free
+        }
+    }
+
+    fn is(object: Option<&Object>, other: &Object) -> bool {
+        object.is_some_and(|object| core::ptr::eq(object, other))
+    }
+
     #[test]
     fn there_is_room_for_no_more_than_all() {
-        static POOL: Pool<[u64; 1024], 30> = Pool::new();
+        static POOL: Pool<Object, 30> = Pool::new();
         POOL.make_room(12);
         assert!(POOL.take().is_some());
         POOL.make_room(1000);
@@ -246,28 +381,64 @@ mod tests {
     }
 
     #[test]
-    fn objects_come_back() {
-        static POOL: Pool<[u64; 4], 3> = Pool::new();
+    fn objects_come_back_and_begin_anew() {
+        static POOL: Pool<Object, 3> = Pool::new();
         let taken: Vec<_> = (0..3).map(|_| POOL.take().unwrap()).collect();
         assert!(POOL.take().is_none());
-        // SAFETY: taken from this pool, given back once.
-        unsafe { POOL.give(taken[1]) };
-        assert_eq!(POOL.take(), Some(taken[1]));
+        let all = || taken[1].words.iter().chain([&taken[1].kept]);
+        all().for_each(|word| word.store(7, Ordering::Relaxed));
+        POOL.give(taken[1]);
+        assert!(all().all(|word| word.load(Ordering::Relaxed) == 7), "until it is taken");
+        assert!(is(POOL.take(), taken[1]));
+        assert_eq!(
+            all().map(|word| word.load(Ordering::Relaxed)).collect::<Vec<_>>(),
+            [0, 0, 0, 7]
+        );
+        assert!(taken[1].next_free.is_none());
+    }
+
+    #[test]
+    fn an_address_is_that_of_an_object_or_not() {
+        static POOL: Pool<Object, 3> = Pool::new();
+        let object = POOL.take().unwrap();
+        let address = core::ptr::from_ref(object) as usize;
+        assert!(is(POOL.at(address), object));
+        assert!([0, 1, address + 8, usize::MAX].iter().all(|other| POOL.at(*other).is_none()));
     }
 
     /// As a signal handler that has interrupted a change of them.
     #[test]
     fn lists_that_this_thread_is_changing_are_passed_over() {
-        static POOL: Pool<[u64; 4], 2> = Pool::new();
+        static POOL: Pool<Object, 2> = Pool::new();
         let first = POOL.take().unwrap();
         {
             let others = POOL.lists.iter().skip(1);
             let _changing: Vec<_> = others.map(|list| Held::enter(list.lock.get())).collect();
-            // SAFETY: taken from this pool, given back once.
-            unsafe { POOL.give(first) };
+            POOL.give(first);
         }
         let _changing = Held::enter(POOL.lists[0].lock.get());
-        assert_ne!(POOL.take(), Some(first));
-        assert_eq!(POOL.take(), None);
+        assert!(!is(POOL.take(), first));
+        assert!(POOL.take().is_none());
+    }
+
+    /// As a signal handler that has interrupted one who changes it.
+    #[test]
+    fn what_is_guarded_is_reached_by_one_at_a_time() {
+        let guarded: Guarded<u32> = Guarded {
+            lock: SharedLock::new(),
+            is_there: AtomicBool::new(false),
+            value: UnsafeCell::new(MaybeUninit::uninit()),
+        };
+        assert_eq!(guarded.try_with(|value| *value), None, "there is none");
+        assert!(guarded.put(1) && guarded.put(2));
+        let inside = guarded.try_with(|value| {
+            *value += 1;
+            (guarded.try_with(|value| *value), guarded.put(4))
+        });
+        assert_eq!(inside, Some((None, false)));
+        let held = guarded.enter();
+        assert_eq!(guarded.try_with(|value| *value), None);
+        drop(held);
+        assert_eq!(guarded.try_with(|value| *value), Some(3));
     }
 }

@@ -13,18 +13,19 @@ use crate::petition::Desk;
 use crate::pool::{self, Held, SharedLock};
 use crate::sock::Sock;
 use crate::{seccomp, young};
-use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use sidestep_device::channel::SLOTS;
 use sidestep_device::confinement;
 use sidestep_device::holders::{self, Membership};
 use sidestep_device::lock::{Entry, Lock};
 use sidestep_device::map;
+use sidestep_device::reference::AtomicRef;
 use sidestep_device::rights::{self, NotTaken};
 use sidestep_device::slab::phase;
 use sidestep_device::sparse::Sparse;
 use sidestep_device::state::{self, LISTS, Slot, State, mode};
 use sidestep_device::sys::{self, Received, Sender, UnixName, Whereabouts};
+use sidestep_device::valid::{Renew, Zeroable};
 use sidestep_device::wake::{self, CHANNELS, Wake};
 use sidestep_device::young::{Ending, Young};
 use sidestep_proto::autosmc::{Patience, Traffic};
@@ -72,7 +73,7 @@ pub struct Process {
     /// A stranger's descriptor lies in the mailbox, which is read no more.
     is_beset: AtomicBool,
     /// The process this one was forked from, as seen by its heirs.
-    forebear: AtomicPtr<Self>,
+    forebear: AtomicRef<Self>,
     /// Which locks the thread that forks has taken: bit 0 the process's, then those of the
     /// lists of free slots.
     held_for_fork: AtomicU32,
@@ -81,8 +82,7 @@ pub struct Process {
     pub(crate) budget: Budget,
     /// Introductions that could not be answered yet because a mailbox was full.
     pub(crate) replies_pending: AtomicU32,
-    pub(crate) groups: [AtomicPtr<Group>; GROUPS_MAX],
-    /// Places of them that were ever taken: nobody looks further.
+    /// Places of link groups that were ever taken: nobody looks further.
     pub(crate) groups_used: AtomicU32,
     /// Calls that look at groups now: see [`group::Look`].
     pub(crate) group_looks: AtomicU32,
@@ -94,6 +94,17 @@ pub struct Process {
     pub(crate) partners: AtomicU32,
     /// Link groups with processes of other network namespaces that are not established yet.
     pub(crate) acquainting: AtomicU32,
+    /// Bit c: channel c has an eventfd and no event loop.
+    idle_channels: AtomicU64,
+    /// How many linger.
+    lingering: AtomicU32,
+    pub(crate) tables: &'static Tables,
+}
+
+/// What a process has of each of its slots, groups and channels: zeroes until it is used.
+#[derive(Zeroable)]
+pub(crate) struct Tables {
+    pub(crate) groups: [AtomicRef<Group>; GROUPS_MAX],
     /// What it has of the agent.
     pub(crate) desk: Desk,
     /// What this process alone knows of each slot.
@@ -102,29 +113,23 @@ pub struct Process {
     /// may have written to the record.
     rings: Sparse<AtomicU64, SLOTS>,
     bells: [AtomicI32; CHANNELS],
-    /// Bit c: channel c has an eventfd and no event loop.
-    idle_channels: AtomicU64,
     free: [FreeSlots; LISTS],
-    /// How many linger.
-    lingering: AtomicU32,
-    lingering_slots: UnsafeCell<Lingering>,
+    lingering: Lingering,
 }
 
-// SAFETY: `lingering_slots` is touched under `lock` only; everything else is atomic or
-// constant.
-unsafe impl Sync for Process {}
-
 /// What a process alone knows of one of its slots.
+#[derive(Zeroable)]
 struct About {
-    /// For bits of a channel; null: the slot is free, or lingers.
-    sock: AtomicPtr<Sock>,
+    /// For bits of a channel; none: the slot is free, or lingers.
+    sock: AtomicRef<Sock>,
     /// With whose process the connection shares memory.
-    group: AtomicPtr<Group>,
+    group: AtomicRef<Group>,
     /// The slot after it on a list of free ones + 1, 0 = none. Changed under that list's lock.
     next_free: AtomicU32,
 }
 
 /// Slots that were given back on some of the CPUs.
+#[derive(Zeroable)]
 #[repr(align(64))]
 struct FreeSlots {
     lock: SharedLock,
@@ -132,44 +137,46 @@ struct FreeSlots {
     first: AtomicU32,
 }
 
-/// Slots that this process has let go of and somebody else still needs.
+/// Slots that this process has let go of and somebody else still needs. Changed under the process's
+/// lock.
+#[derive(Zeroable)]
 struct Lingering {
     /// A bit for each.
-    slots: [u64; SLOTS / 64],
+    slots: [AtomicU64; SLOTS / 64],
     /// Where they are looked at next.
-    sweep_at: usize,
+    sweep_at: AtomicUsize,
 }
 
 impl Lingering {
-    fn add(&mut self, index: usize) {
-        self.slots[index / 64] |= 1 << (index % 64);
+    fn add(&self, index: usize) {
+        self.slots[index / 64].fetch_or(1 << (index % 64), Ordering::Relaxed);
     }
 
     /// False: it was not one of them.
-    fn remove(&mut self, index: usize) -> bool {
-        let (word, bit) = (&mut self.slots[index / 64], 1 << (index % 64));
-        let was_one = *word & bit != 0;
-        *word &= !bit;
-        was_one
+    fn remove(&self, index: usize) -> bool {
+        let bit = 1 << (index % 64);
+        self.slots[index / 64].fetch_and(!bit, Ordering::Relaxed) & bit != 0
     }
 
     /// The next of them, around and around.
-    fn next(&mut self) -> Option<usize> {
+    fn next(&self) -> Option<usize> {
         let words = self.slots.len();
-        let (word, bit) = (self.sweep_at / 64 % words, self.sweep_at % 64);
-        let ahead = self.slots[word] & (u64::MAX << bit);
-        let in_word =
-            |at: usize, bits: u64| (bits != 0).then(|| at * 64 + bits.trailing_zeros() as usize);
-        let found = in_word(word, ahead).or_else(|| {
-            let others = (1..=words).map(|step| (word + step) % words);
-            others.into_iter().find_map(|at| in_word(at, self.slots[at]))
+        let sweep_at = self.sweep_at.load(Ordering::Relaxed);
+        let (word, bit) = (sweep_at / 64 % words, sweep_at % 64);
+        let in_word = |at: usize, mask: u64| {
+            let bits = self.slots[at].load(Ordering::Relaxed) & mask;
+            (bits != 0).then(|| at * 64 + bits.trailing_zeros() as usize)
+        };
+        let found = in_word(word, u64::MAX << bit).or_else(|| {
+            let mut others = (1..=words).map(|step| (word + step) % words);
+            others.find_map(|at| in_word(at, u64::MAX))
         })?;
-        self.sweep_at = found + 1;
+        self.sweep_at.store(found + 1, Ordering::Relaxed);
         Some(found)
     }
 }
 
-static CURRENT: AtomicPtr<Process> = AtomicPtr::new(core::ptr::null_mut());
+static CURRENT: AtomicRef<Process> = AtomicRef::new(None);
 static MAKING: SharedLock = SharedLock::new();
 static FAILED: AtomicU32 = AtomicU32::new(0);
 static OPTIONS: OnceLock<Options> = OnceLock::new();
@@ -183,13 +190,11 @@ pub fn configure(options: Options) {
 /// What the operator decided.
 #[inline]
 pub fn options() -> &'static Options {
-    // SAFETY: set by `replace_options`, never freed.
-    let replaced = unsafe { REPLACED.load(Ordering::Acquire).as_ref() };
-    replaced.unwrap_or_else(|| OPTIONS.get_or_init(Options::default))
+    REPLACED.get().unwrap_or_else(|| OPTIONS.get_or_init(Options::default))
 }
 
-/// What he has decided since; null: nothing.
-static REPLACED: AtomicPtr<Options> = AtomicPtr::new(core::ptr::null_mut());
+/// What he has decided since.
+static REPLACED: AtomicRef<Options> = AtomicRef::new(None);
 
 /// The operator has changed his mind. False if not, or if there is no memory to remember it.
 /// What was before stays in memory: a thread may be reading it.
@@ -197,13 +202,12 @@ pub(crate) fn replace_options(options: Options) -> bool {
     if options == *self::options() {
         return false;
     }
-    let Ok(room) = map::reserve(size_of::<Options>()) else { return false };
-    let at = room.at(0, size_of::<Options>()).cast::<Options>();
-    // SAFETY: fresh memory of the right size and alignment (a page).
-    unsafe { at.write(options) };
-    // Release: pairs with the Acquire in `options`.
-    REPLACED.store(at, Ordering::Release);
-    true
+    let kept = map::keep(options);
+    let is_remembered = kept.is_ok();
+    if let Ok(options) = kept {
+        REPLACED.set(Some(options));
+    }
+    is_remembered
 }
 
 /// The process whose memory this is, as it knows itself. Not set until the library has
@@ -271,27 +275,22 @@ pub fn is_borrowed_memory() -> bool {
 
 /// This process, if it was made.
 pub(crate) fn existing() -> Option<&'static Process> {
-    // SAFETY: set once below, never freed.
-    unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
+    CURRENT.get()
 }
 
 /// This process, made now if need be. `None` when something it needs is not to be
 /// had: connections stay on TCP.
 pub fn current() -> Option<&'static Process> {
-    let at = CURRENT.load(Ordering::Acquire);
-    if !at.is_null() {
-        // SAFETY: set once below, never freed.
-        return Some(unsafe { &*at });
+    if let Some(process) = CURRENT.get() {
+        return Some(process);
     }
     // What it takes is no ordinary call.
     if FAILED.load(Ordering::Relaxed) != 0 || confinement::is_confined() {
         return None;
     }
     let _making = Held::enter(MAKING.get());
-    let at = CURRENT.load(Ordering::Acquire);
-    if !at.is_null() {
-        // SAFETY: as above.
-        return Some(unsafe { &*at });
+    if let Some(process) = CURRENT.get() {
+        return Some(process);
     }
     if memory::is_strict() {
         FAILED.store(1, Ordering::Relaxed);
@@ -300,7 +299,7 @@ pub fn current() -> Option<&'static Process> {
     }
     match Process::make() {
         Ok(process) => {
-            CURRENT.store(core::ptr::from_ref(process).cast_mut(), Ordering::Release);
+            CURRENT.set(Some(process));
             Some(process)
         }
         Err(errno) => {
@@ -319,14 +318,13 @@ pub fn forget_after_fork() {
     note_owner();
     MAKING.get().reset();
     FORKING.store(0, Ordering::SeqCst);
-    let parent = CURRENT.swap(core::ptr::null_mut(), Ordering::Relaxed);
+    let parent = CURRENT.take();
     FAILED.store(0, Ordering::Relaxed);
-    // SAFETY: set once, never freed; this is the child's own copy.
-    if let Some(parent) = unsafe { parent.as_ref() } {
+    if let Some(parent) = parent {
         parent.locks().for_each(Lock::reset);
         parent.held_for_fork.store(0, Ordering::Relaxed);
-        parent.forebear.store(FOREBEAR.load(Ordering::Relaxed), Ordering::Relaxed);
-        FOREBEAR.store(core::ptr::from_ref(parent).cast_mut(), Ordering::Relaxed);
+        parent.forebear.set(FOREBEAR.get());
+        FOREBEAR.set(Some(parent));
     }
     forebears().for_each(Process::be_born);
 }
@@ -347,8 +345,7 @@ pub(crate) fn about_to_fork() {
 /// Before a fork, when all meetings rest: until [`forked`] no slot is taken, so that
 /// both processes agree who holds what.
 pub(crate) fn count_heir() {
-    // SAFETY: set once, never freed.
-    let process = unsafe { CURRENT.load(Ordering::Acquire).as_ref() };
+    let process = CURRENT.get();
     // The child may be slower to enter than others are to look for it.
     for process in all() {
         process.state.header().unborn.fetch_add(1, Ordering::AcqRel);
@@ -359,8 +356,7 @@ pub(crate) fn count_heir() {
 /// The fork has failed: takes back what [`count_heir`] has done. Still no slot is taken or given back,
 /// so it is those slots.
 pub(crate) fn discount_heir() {
-    // SAFETY: set once, never freed.
-    if let Some(process) = unsafe { CURRENT.load(Ordering::Acquire).as_ref() } {
+    if let Some(process) = CURRENT.get() {
         process.for_each_slot_in_use(|slot| {
             let one_less = |holders: u32| holders.checked_sub(1);
             let _ = slot.holders.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_less);
@@ -371,8 +367,7 @@ pub(crate) fn discount_heir() {
 
 /// In the parent after a fork.
 pub fn forked() {
-    // SAFETY: as above.
-    if let Some(process) = unsafe { CURRENT.load(Ordering::Acquire).as_ref() } {
+    if let Some(process) = CURRENT.get() {
         let held = process.held_for_fork.swap(0, Ordering::Relaxed);
         let taken = process.locks().enumerate().filter(|(at, _)| held & 1 << at != 0);
         taken.for_each(|(_, lock)| lock.leave(&Waiting));
@@ -381,16 +376,10 @@ pub fn forked() {
 }
 
 /// The process this one was forked from, and so on: connections may be theirs.
-static FOREBEAR: AtomicPtr<Process> = AtomicPtr::new(core::ptr::null_mut());
+static FOREBEAR: AtomicRef<Process> = AtomicRef::new(None);
 
 fn forebears() -> impl Iterator<Item = &'static Process> {
-    let mut at = FOREBEAR.load(Ordering::Relaxed);
-    core::iter::from_fn(move || {
-        // SAFETY: process objects are never freed.
-        let process: &'static Process = unsafe { at.as_ref() }?;
-        at = process.forebear.load(Ordering::Relaxed);
-        Some(process)
-    })
+    core::iter::successors(FOREBEAR.get(), |process| process.forebear.get())
 }
 
 /// This process, if it was made, and those of which it has connections.
@@ -446,13 +435,13 @@ impl Process {
 
     /// Whether it is the one that runs, and not a forebear or a giver.
     pub(crate) fn is_current(&self) -> bool {
-        core::ptr::eq(self, CURRENT.load(Ordering::Acquire))
+        CURRENT.is(self)
     }
 
     /// All locks without which no slot is taken or given back, in the order in which they
     /// are taken.
     fn locks(&self) -> impl Iterator<Item = &Lock> {
-        let lists = self.free.iter().map(|list| list.lock.get());
+        let lists = self.tables.free.iter().map(|list| list.lock.get());
         core::iter::once(self.lock.get()).chain(lists)
     }
 
@@ -508,44 +497,57 @@ impl Process {
         let probe = Unsettled(sys::move_up(sys::unix_datagram()?));
         let netns_cookie =
             sys::socket_option(mailbox.0, libc::SOL_SOCKET, SO_NETNS_COOKIE).unwrap_or(0);
-        let room = Self::lay_out(instance, pid, state, wake)?;
-        // SAFETY: nobody else knows it yet.
-        unsafe {
-            (&raw mut (*room).netns_cookie).write(netns_cookie);
-            (&raw mut (*room).budget).write(Budget::new(sys::uid(), options().user_memory_limit));
-            (&raw mut (*room).mailbox).write(mailbox.settle());
-            (&raw mut (*room).probe).write(probe.settle());
-        }
-        // SAFETY: initialised above, never freed.
-        let process = unsafe { &*room };
+        let budget = Budget::new(sys::uid(), options().user_memory_limit);
+        let process = map::keep(Self {
+            netns_cookie,
+            budget,
+            mailbox: mailbox.0,
+            probe: probe.0,
+            ..Self::without_mailbox(instance, pid, state, wake)?
+        })?;
         process.enter()?;
+        mailbox.settle();
+        probe.settle();
         crate::log!(Info, "instance {instance} ready");
         crate::account::show_state(process);
         Ok(process)
     }
 
-    /// An object without a mailbox, in which nobody is reached.
-    fn lay_out(
+    /// One in which no peer is reached, and no ring is made.
+    fn without_mailbox(
         instance: Instance,
         pid: u32,
         (state, state_fd): (State, i32),
         (wake, wake_fd): (Wake, i32),
-    ) -> sys::Result<*mut Self> {
-        let room = map::reserve(size_of::<Self>())?.at(0, size_of::<Self>()).cast::<Self>();
-        // SAFETY: zeroed memory of the right size; every field not written here
-        // (atomics, lock, free list) is valid when zero. Nobody else knows it yet.
-        unsafe {
-            (&raw mut (*room).pid).write(pid);
-            (&raw mut (*room).instance).write(instance);
-            (&raw mut (*room).state).write(state);
-            (&raw mut (*room).wake).write(wake);
-            (&raw mut (*room).state_fd).write(state_fd);
-            (&raw mut (*room).membership).write(AtomicI32::new(NO_MEMBER));
-            (&raw mut (*room).wake_fd).write(wake_fd);
-            (&raw mut (*room).mailbox).write(-1);
-            (&raw mut (*room).probe).write(-1);
-        }
-        Ok(room)
+    ) -> sys::Result<Self> {
+        Ok(Self {
+            pid,
+            instance,
+            state,
+            wake,
+            netns_cookie: 0,
+            state_fd,
+            membership: AtomicI32::new(NO_MEMBER),
+            wake_fd,
+            mailbox: -1,
+            probe: -1,
+            lock: SharedLock::new(),
+            mail_lock: SharedLock::new(),
+            is_beset: AtomicBool::new(false),
+            forebear: AtomicRef::new(None),
+            held_for_fork: AtomicU32::new(0),
+            budget: Budget::none(),
+            replies_pending: AtomicU32::new(0),
+            groups_used: AtomicU32::new(0),
+            group_looks: AtomicU32::new(0),
+            refusals: AtomicU32::new(0),
+            last_refusal: AtomicU64::new(Reason::None.word()),
+            partners: AtomicU32::new(0),
+            acquainting: AtomicU32::new(0),
+            idle_channels: AtomicU64::new(0),
+            lingering: AtomicU32::new(0),
+            tables: map::zeroed()?,
+        })
     }
 
     /// The process object of somebody who has given us a connection: of ourselves, of a
@@ -559,9 +561,8 @@ impl Process {
     pub(crate) fn of_giver(state_file: i32, wake_file: i32) -> sys::Result<&'static Self> {
         let state = state::adopt(state_file)?;
         let instance = state.header().instance.each_ref().map(|half| half.load(Ordering::Relaxed));
-        // SAFETY: set once, never freed.
-        let current = unsafe { CURRENT.load(Ordering::Acquire).as_ref() };
-        let known = forebears().chain(current).find(|known| halves(&known.instance.0) == instance);
+        let known =
+            forebears().chain(CURRENT.get()).find(|known| halves(&known.instance.0) == instance);
         if let Some(known) = known {
             // SAFETY: nobody else knows this mapping.
             unsafe { state.unmap() };
@@ -572,9 +573,9 @@ impl Process {
             let files = [state_file, wake_file].map(sys::spare_copy);
             let [state_file, wake_file] = files.map(|file| file.unwrap_or(-1));
             let instance = Instance(id.to_be_bytes());
-            Self::lay_out(instance, NOBODY, (state, state_file), (wake, wake_file))
-                // SAFETY: laid out just now.
-                .and_then(|room| unsafe { &*room }.enter().map(|()| room))
+            Self::without_mailbox(instance, NOBODY, (state, state_file), (wake, wake_file))
+                .and_then(map::keep)
+                .and_then(|process| process.enter().map(|()| process))
                 .inspect_err(|_| {
                     [state_file, wake_file]
                         .into_iter()
@@ -585,11 +586,9 @@ impl Process {
                 })
         });
         // SAFETY: nobody knows the state.
-        let room = made.inspect_err(|_| unsafe { state.unmap() })?;
-        // SAFETY: laid out above, never freed.
-        let process = unsafe { &*room };
-        process.forebear.store(FOREBEAR.load(Ordering::Relaxed), Ordering::Relaxed);
-        FOREBEAR.store(room, Ordering::Relaxed);
+        let process = made.inspect_err(|_| unsafe { state.unmap() })?;
+        process.forebear.set(FOREBEAR.get());
+        FOREBEAR.set(Some(process));
         Ok(process)
     }
 
@@ -664,7 +663,7 @@ impl Process {
     /// Takes a slot for a new connection, or one that was young: its index.
     pub fn take_slot(&'static self, sock: &'static Sock, young: Option<&Young>) -> Option<usize> {
         self.sweep();
-        let has_any = |list: &usize| self.free[*list].first.load(Ordering::Relaxed) != 0;
+        let has_any = |list: &usize| self.tables.free[*list].first.load(Ordering::Relaxed) != 0;
         let mut lists = pool::lists().filter(has_any);
         lists.find_map(|list| self.take_from(list, sock, young, || None)).or_else(|| {
             let stretch = |list| self.take_from(list, sock, young, || self.begin_stretch(list));
@@ -681,11 +680,11 @@ impl Process {
         young: Option<&Young>,
         else_take: impl FnOnce() -> Option<usize>,
     ) -> Option<usize> {
-        let free = &self.free[list];
+        let free = &self.tables.free[list];
         let _held = Some(Held::enter(free.lock.get())).filter(Held::is_outermost)?;
         let index = match free.first.load(Ordering::Relaxed).checked_sub(1) {
             Some(first) => {
-                let next = self.about[first as usize].next_free.load(Ordering::Relaxed);
+                let next = self.tables.about[first as usize].next_free.load(Ordering::Relaxed);
                 free.first.store(next, Ordering::Relaxed);
                 first as usize
             }
@@ -725,7 +724,7 @@ impl Process {
     pub(crate) fn count_young(&self, ending: Ending<'_>) {
         let Err(ending) = ending.join() else { return };
         for list in pool::lists() {
-            let held = Held::enter(self.free[list].lock.get());
+            let held = Held::enter(self.tables.free[list].lock.get());
             if held.is_outermost() {
                 return self.state.change(list, |totals| {
                     if let Some(batch) = ending.begin_anew() {
@@ -749,10 +748,10 @@ impl Process {
         let begin = used.fetch_update(Ordering::Release, Ordering::Relaxed, more).ok()?;
         let last = begin + STRETCH - 1;
         for index in begin + 1..last {
-            self.about[index as usize].next_free.store(index + 2, Ordering::Relaxed);
+            self.tables.about[index as usize].next_free.store(index + 2, Ordering::Relaxed);
         }
-        self.about[last as usize].next_free.store(0, Ordering::Relaxed);
-        self.free[list].first.store(begin + 2, Ordering::Relaxed);
+        self.tables.about[last as usize].next_free.store(0, Ordering::Relaxed);
+        self.tables.free[list].first.store(begin + 2, Ordering::Relaxed);
         Some(begin as usize)
     }
 
@@ -778,15 +777,13 @@ impl Process {
 
     /// Under the lock.
     fn linger(&self, index: usize) {
-        // SAFETY: under the lock.
-        unsafe { &mut *self.lingering_slots.get() }.add(index);
+        self.tables.lingering.add(index);
         self.lingering.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Under the lock. False: the slot did not linger.
     fn linger_no_more(&self, index: usize) -> bool {
-        // SAFETY: under the lock.
-        let did = unsafe { &mut *self.lingering_slots.get() }.remove(index);
+        let did = self.tables.lingering.remove(index);
         if did {
             self.lingering.fetch_sub(1, Ordering::Relaxed);
         }
@@ -802,8 +799,7 @@ impl Process {
         // Who does it already does it for us.
         let Some(_held) = Held::try_enter(self.lock.get()) else { return };
         for _ in 0..SWEEP_LEN.min(lingering) {
-            // SAFETY: under the lock.
-            let next = unsafe { &mut *self.lingering_slots.get() }.next();
+            let next = self.tables.lingering.next();
             // Freed, it is anybody's: it lingers no more before that.
             if let Some(index) = next.filter(|index| self.linger_no_more(*index))
                 && !self.free_slot(index)
@@ -816,7 +812,7 @@ impl Process {
     /// Frees a slot that has no socket, or whose socket ends, if nobody needs it any more.
     fn free_slot(&self, index: usize) -> bool {
         for list in pool::lists() {
-            let held = Held::enter(self.free[list].lock.get());
+            let held = Held::enter(self.tables.free[list].lock.get());
             if held.is_outermost() {
                 let is_releasable = self.is_releasable(index);
                 if is_releasable {
@@ -859,8 +855,8 @@ impl Process {
         self.learn_from(self.state.slot(index));
         self.state.free_slot(index, list);
         self.set_sock_of_slot(index, None);
-        let first = &self.free[list].first;
-        self.about[index].next_free.store(first.load(Ordering::Relaxed), Ordering::Relaxed);
+        let first = &self.tables.free[list].first;
+        self.tables.about[index].next_free.store(first.load(Ordering::Relaxed), Ordering::Relaxed);
         first.store(index as u32 + 1, Ordering::Relaxed);
     }
 
@@ -886,41 +882,35 @@ impl Process {
 
     /// The socket that a bit of a channel means.
     pub fn sock_of_slot(&self, index: usize) -> Option<&'static Sock> {
-        // SAFETY: Socks are never unmapped; the caller checks which slot it serves.
-        unsafe { self.about.get(index)?.sock.load(Ordering::Acquire).as_ref() }
+        self.tables.about.get(index)?.sock.get()
     }
 
     fn set_sock_of_slot(&self, index: usize, sock: Option<&'static Sock>) {
-        let at = sock.map_or(core::ptr::null(), core::ptr::from_ref);
-        self.about[index].sock.store(at.cast_mut(), Ordering::Release);
+        self.tables.about[index].sock.set(sock);
     }
 
     pub(crate) fn group_of_slot(&self, index: usize) -> Option<&'static Group> {
-        // SAFETY: groups in use are not freed: a slot that names one keeps it.
-        unsafe { self.about[index].group.load(Ordering::Acquire).as_ref() }
+        self.tables.about[index].group.get()
     }
 
     pub(crate) fn note_ring(&self, index: usize, ring: usize) {
-        if let Some(word) = self.rings.writable(index) {
-            // SAFETY: writable memory of ours, zeroed at first, never given back.
-            unsafe { (*word).store(ring as u64, Ordering::Relaxed) };
+        if let Some(word) = self.tables.rings.writable(index) {
+            word.store(ring as u64, Ordering::Relaxed);
         }
     }
 
     /// The ring that a slot has had until now; 0 = none.
     pub(crate) fn forget_ring(&self, index: usize) -> usize {
-        let word = self.rings.writable(index);
-        // SAFETY: as above.
-        word.map_or(0, |word| unsafe { (*word).swap(0, Ordering::Relaxed) } as usize)
+        let word = self.tables.rings.get(index);
+        word.map_or(0, |word| word.swap(0, Ordering::Relaxed) as usize)
     }
 
     pub(crate) fn set_group_of_slot(&self, index: usize, group: &'static Group) {
-        let at = core::ptr::from_ref(group).cast_mut();
-        self.about[index].group.store(at, Ordering::Release);
+        self.tables.about[index].group.set(Some(group));
     }
 
     pub(crate) fn forget_group_of_slot(&self, index: usize) {
-        self.about[index].group.store(core::ptr::null_mut(), Ordering::Release);
+        self.tables.about[index].group.set(None);
     }
 
     /// A channel for an event loop: its number and its eventfd. One that was given
@@ -934,9 +924,9 @@ impl Process {
             self.idle_channels.store(idle, Ordering::Relaxed);
             return Some((number, self.bell(number)?));
         }
-        let number = self.bells.iter().position(|bell| bell.load(Ordering::Relaxed) == 0)?;
+        let number = self.tables.bells.iter().position(|bell| bell.load(Ordering::Relaxed) == 0)?;
         let fd = sys::move_up(sys::eventfd().ok()?);
-        self.bells[number].store(fd + 1, Ordering::Release);
+        self.tables.bells[number].store(fd + 1, Ordering::Release);
         Some((number, fd))
     }
 
@@ -949,7 +939,7 @@ impl Process {
     /// The eventfd of one of our channels.
     #[must_use]
     pub fn bell(&self, channel: usize) -> Option<i32> {
-        self.bells.get(channel)?.load(Ordering::Acquire).checked_sub(1).filter(|fd| *fd >= 0)
+        self.tables.bells.get(channel)?.load(Ordering::Acquire).checked_sub(1).filter(|fd| *fd >= 0)
     }
 
     /// Sends a message to the mailbox of another process. False: it was not taken.
@@ -1096,16 +1086,8 @@ pub fn halves(id: &[u8; 16]) -> [u64; 2] {
 
 fn reset(slot: &Slot, pid: u32) {
     let generation = slot.generation.load(Ordering::Relaxed).wrapping_add(1);
-    // SAFETY: the slot is free: nobody else uses it, and it is all atomics, for
-    // which zero bytes are the initial value.
-    unsafe {
-        core::ptr::write_bytes(
-            core::ptr::from_ref(slot).cast_mut().cast::<u8>(),
-            0,
-            // The counters behind it were left at zero.
-            core::mem::offset_of!(Slot, counters),
-        );
-    }
+    // The counters behind it were left at zero.
+    slot.renew();
     slot.generation.store(generation, Ordering::Relaxed);
     slot.user_pid.store(pid, Ordering::Relaxed);
     slot.low_water.store(1, Ordering::Relaxed);
@@ -1151,7 +1133,7 @@ pub(crate) mod tests {
 
     #[test]
     fn what_lingers_is_looked_at_in_turn() {
-        let mut lingering = Lingering { slots: [0; SLOTS / 64], sweep_at: 0 };
+        let lingering = map::zeroed::<Lingering>().unwrap();
         assert_eq!(lingering.next(), None);
         for index in [SLOTS - 1, 3, 64] {
             lingering.add(index);

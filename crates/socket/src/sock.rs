@@ -17,23 +17,22 @@ use crate::file::{self, File, Naming};
 use crate::group::Group;
 use crate::meeting::{self, Meeting};
 use crate::options::{Options, Promotion};
-use crate::pool::{Held, Pool, SharedLock};
+use crate::pool::{Guarded, Held, Late, Pool, Pooled};
 use crate::process::{self, Process};
 use crate::{Errno, gateway, multiplex, past_libc, plain, reload, seccomp, uring, wait, young};
-use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use core::ptr::NonNull;
 use core::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering,
+    AtomicBool, AtomicI32, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering,
 };
 use sidestep_device::confinement;
 use sidestep_device::copy::Choice;
-use sidestep_device::lock::Lock;
+use sidestep_device::reference::AtomicRef;
 use sidestep_device::ring::Ring;
 use sidestep_device::slab::Record;
 use sidestep_device::state::{Slot, flag, mode};
 use sidestep_device::sys;
+use sidestep_device::valid::{Renew, Zeroable};
 use sidestep_device::young::{About, Young};
 use sidestep_proto::autosmc::{Patience, Traffic};
 use sidestep_proto::fallback::{OperatorSaid, ProgramDid, Reason};
@@ -80,6 +79,7 @@ impl Phase {
 /// See the [module](self).
 ///
 /// Neighbours share no cache line: they are used on different CPUs.
+#[derive(Renew, Zeroable)]
 #[repr(align(64))]
 pub struct Sock {
     /// Descriptors of this process that refer to it.
@@ -120,9 +120,10 @@ pub struct Sock {
     /// A listener's marker (see [`meeting::mark_listener`]), -1 = none.
     pub(crate) marker: AtomicI32,
     slot_index: AtomicU32,
-    home: AtomicPtr<Process>,
-    slot: AtomicPtr<Slot>,
-    conn: UnsafeCell<MaybeUninit<Conn>>,
+    home: AtomicRef<Process>,
+    slot: AtomicRef<Slot>,
+    #[renew(kept)]
+    conn: Late<Conn>,
     /// Producer position up to which the peer is known to have room.
     pub(crate) send_limit: AtomicU64,
     /// How long messages are best copied.
@@ -140,24 +141,25 @@ pub struct Sock {
     pub(crate) poll_streak: multiplex::Streak,
     pub(crate) receive_wait: wait::Learned,
     pub(crate) send_wait: wait::Learned,
-    meeting_lock: SharedLock,
-    meeting: UnsafeCell<Meeting>,
+    /// The next one replaces it ([`new`]).
+    #[renew(kept)]
+    meeting: Guarded<Meeting>,
     /// Of a connection to another host: constant, once others know the object.
-    passage: UnsafeCell<Option<Passage>>,
+    #[renew(kept)]
+    passage: Late<Passage>,
     /// The descriptor under which it was a young connection, as long as a call of that time may
     /// not have returned; else -1.
     was_young: AtomicI32,
     /// Epoll registrations of this socket.
-    pub(crate) registrations: AtomicPtr<epoll::Registration>,
+    pub(crate) registrations: AtomicRef<epoll::Registration>,
+    next_free: AtomicRef<Self>,
 }
 
-// A free object begins with a link, and whoever meets it late finds that it has no users.
-const _: () = assert!(core::mem::offset_of!(Sock, uses) >= size_of::<usize>());
-const _: () = assert!(core::mem::offset_of!(Sock, naming) >= size_of::<usize>());
-
-// SAFETY: `conn` is written once before phase becomes `Smc`, `passage` before anybody else knows
-// the object, `meeting` under `meeting_lock`; the rest is atomic.
-unsafe impl Sync for Sock {}
+impl Pooled for Sock {
+    fn next_free(&self) -> &AtomicRef<Self> {
+        &self.next_free
+    }
+}
 
 /// The two halves of a connection in shared memory.
 #[derive(Clone, Copy)]
@@ -259,49 +261,27 @@ pub fn register(fd: i32, nonblocking: bool, is_server: bool) -> Option<&'static 
 }
 
 fn new(nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
-    let room: NonNull<Sock> = POOL.take()?;
-    // SAFETY: the room is ours. A late `enter` of a caller that met the previous
-    // object fails as long as `uses` is 0, so `uses` is written last.
-    unsafe {
-        let at = room.as_ptr();
-        (&raw mut (*at).descriptors).write(AtomicU32::new(0));
-        (&raw mut (*at).naming).write(Naming::new());
-        (&raw mut (*at).phase).write(AtomicU8::new(Phase::Fresh as u8));
-        (&raw mut (*at).is_server).write(AtomicBool::new(is_server));
-        (&raw mut (*at).nonblocking).write(AtomicBool::new(nonblocking));
-        (&raw mut (*at).receive_buffer).write(AtomicU32::new(0));
-        (&raw mut (*at).receive_time_out).write(control::Mirror::new());
-        (&raw mut (*at).server_port).write(AtomicU16::new(0));
-        (&raw mut (*at).tcp_only).write(AtomicBool::new(false));
-        (&raw mut (*at).has_tcp_option).write(AtomicBool::new(false));
-        (&raw mut (*at).is_for_hosts).write(AtomicBool::new(false));
-        (&raw mut (*at).cookie).write(AtomicU64::new(0));
-        (&raw mut (*at).let_go).write(AtomicBool::new(false));
-        (&raw mut (*at).stays_open).write(AtomicBool::new(false));
-        (&raw mut (*at).is_received).write(AtomicBool::new(false));
-        (&raw mut (*at).given_name).write(AtomicI32::new(-1));
-        (&raw mut (*at).marker).write(AtomicI32::new(-1));
-        (&raw mut (*at).slot_index).write(AtomicU32::new(u32::MAX));
-        (&raw mut (*at).home).write(AtomicPtr::new(core::ptr::null_mut()));
-        (&raw mut (*at).slot).write(AtomicPtr::new(core::ptr::null_mut()));
-        (&raw mut (*at).send_limit).write(AtomicU64::new(0));
-        (&raw mut (*at).copy_choice).write(Choice::new());
-        (&raw mut (*at).out_blocked).write(AtomicBool::new(false));
-        (&raw mut (*at).prodded_ns).write(AtomicU64::new(0));
-        (&raw mut (*at).found_nothing).write(AtomicBool::new(false));
-        (&raw mut (*at).kernel_asked_ns).write(AtomicU64::new(0));
-        (&raw mut (*at).poll_streak).write(multiplex::Streak::new());
-        (&raw mut (*at).receive_wait).write(wait::Learned::new());
-        (&raw mut (*at).send_wait).write(wait::Learned::new());
-        (&raw mut (*at).meeting_lock).write(SharedLock::new());
-        (&raw mut (*at).meeting).write(UnsafeCell::new(Meeting::new()));
-        (&raw mut (*at).passage).write(UnsafeCell::new(None));
-        (&raw mut (*at).was_young).write(AtomicI32::new(-1));
-        (&raw mut (*at).registrations).write(AtomicPtr::new(core::ptr::null_mut()));
+    let sock = POOL.take()?;
+    // The thread that held the lock of the object before does not exist in this process.
+    if !sock.meeting.put(Meeting::new()) {
+        return None;
     }
-    // SAFETY: every field is initialised (`conn` may be uninitialised); pool memory
-    // is never unmapped.
-    let sock = unsafe { &*room.as_ptr() };
+    // SAFETY: the object was given back by `dissolve`, which `uses` keeps calls from entering, and no
+    // table leads to it yet.
+    unsafe { sock.passage.replace(None) };
+    sock.phase.store(Phase::Fresh as u8, Ordering::Relaxed);
+    sock.is_server.store(is_server, Ordering::Relaxed);
+    sock.nonblocking.store(nonblocking, Ordering::Relaxed);
+    for none in [&sock.given_name, &sock.marker, &sock.was_young] {
+        none.store(-1, Ordering::Relaxed);
+    }
+    sock.slot_index.store(u32::MAX, Ordering::Relaxed);
+    for learned in [&sock.receive_wait, &sock.send_wait] {
+        learned.begin();
+    }
+    sock.receive_time_out.forget();
+    // Release: a late `enter` of a caller that met the previous object fails as long as `uses` is
+    // 0, and finds the rest made when it is not.
     sock.uses.store(1, Ordering::Release);
     Some(sock)
 }
@@ -447,9 +427,9 @@ pub(crate) fn receive(home: &'static Process, index: usize, conn: Conn) -> Optio
     slot.holders.fetch_add(1, Ordering::SeqCst);
     home.note_received(index, conn.group);
     sock.slot_index.store(index as u32, Ordering::Relaxed);
-    sock.home.store(core::ptr::from_ref(home).cast_mut(), Ordering::Release);
-    sock.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Release);
-    // SAFETY: nobody else knows the object.
+    sock.home.set(Some(home));
+    sock.slot.set(Some(slot));
+    // SAFETY: the object came from `new` above, and no table leads to it yet.
     unsafe { sock.set_conn(conn) };
     sock.set_phase(Phase::Smc);
     Some(sock)
@@ -478,8 +458,7 @@ pub fn start_anew(old: &Use, fd: i32) {
 pub(crate) fn renewed(old: &Sock, fd: i32, passage: Option<Passage>) -> Option<&'static Sock> {
     let new = new(is_nonblocking(fd), false)?;
     new.inherit(old);
-    // SAFETY: nobody else knows the object.
-    unsafe { *new.passage.get() = passage };
+    passage.map(|passage| new.passage.set(passage));
     Some(new)
 }
 
@@ -493,7 +472,7 @@ pub(crate) fn succeed(old: &'static Sock, new: Option<&'static Sock>, fd: i32) {
             && let (Some(local), Some(peer)) = (passage.local.address(), passage.peer.address())
         {
             new.note_addresses(local, peer);
-            account::handed_over(new, passage);
+            account::handed_over(new, &passage);
         }
     }
 }
@@ -641,8 +620,7 @@ impl Sock {
         if self.naming.let_go(|copy| self.say_goodbye(copy)) {
             self.tell_of_close();
         }
-        // SAFETY: no calls are under way and no descriptor is left.
-        unsafe { &mut *self.meeting.get() }.abandon(self);
+        let _ = self.meeting.try_with(|meeting| meeting.abandon(self));
         let marker = self.marker.load(Ordering::Relaxed);
         if marker >= 0 {
             meeting::retire_marker(marker);
@@ -656,13 +634,12 @@ impl Sock {
             account::undecided(self);
         }
         self.release_slot();
-        // SAFETY: it came from the pool and nobody refers to it.
-        unsafe { POOL.give(NonNull::from(self)) };
+        POOL.give(self);
     }
 
     fn release_slot(&self) {
         let Some(slot) = self.slot() else { return };
-        self.slot.store(core::ptr::null_mut(), Ordering::Release);
+        self.slot.set(None);
         let index = self.slot_index();
         let Some(home) = self.home() else { return };
         // As long as we hold it, nobody gives it to another connection. If two let go
@@ -733,22 +710,23 @@ impl Sock {
         if self.phase() != Phase::Smc {
             return None;
         }
-        // SAFETY: written before the phase became `Smc`, constant since.
-        Some(unsafe { *(*self.conn.get()).assume_init_ref() })
+        // SAFETY: `set_conn` comes before `set_phase(Smc)`, whose Release `phase` has acquired.
+        Some(unsafe { self.conn.get_unchecked() })
     }
 
     /// # Safety
-    /// Called once, by the one that is about to set [`Phase::Smc`].
+    /// The phase is not [`Phase::Smc`], and becomes it next, by this thread; or the same value is
+    /// there already.
     pub(crate) unsafe fn set_conn(&self, conn: Conn) {
-        // SAFETY: the caller's promise; readers look only after `Smc`.
-        unsafe { (*self.conn.get()).write(conn) };
+        // SAFETY: `conn` looks only when the phase is `Smc`, which it is not before the call has
+        // returned; or what it sees is the same before and after.
+        unsafe { self.conn.replace(Some(conn)) };
     }
 
     /// Its slot, once it has one.
     #[inline]
     pub fn slot(&self) -> Option<&'static Slot> {
-        // SAFETY: slots live in mappings that are never unmapped.
-        unsafe { self.slot.load(Ordering::Acquire).as_ref() }
+        self.slot.get()
     }
 
     /// Number of its slot in its home.
@@ -759,8 +737,7 @@ impl Sock {
 
     /// The process object its slot belongs to.
     pub fn home(&self) -> Option<&'static Process> {
-        // SAFETY: process objects are never freed.
-        unsafe { self.home.load(Ordering::Acquire).as_ref() }
+        self.home.get()
     }
 
     /// Why it stays on TCP.
@@ -777,7 +754,7 @@ impl Sock {
     /// Whatever the ends are about to agree on, it stays on TCP, if it has not moved yet.
     pub(crate) fn keep_plain(&self, reason: Reason) {
         // Whoever is in the middle of it finishes first.
-        let _meeting = Held::enter(self.meeting_lock.get());
+        let _meeting = self.meeting.enter();
         match self.phase() {
             Phase::Candidate | Phase::Meeting => self.stay_plain(reason),
             Phase::Listener => meeting::withdraw_marker(self),
@@ -855,14 +832,13 @@ impl Sock {
     }
 
     /// If it goes by the gateway.
-    pub(crate) fn passage(&self) -> Option<&Passage> {
-        // SAFETY: constant since before anybody knew the object.
-        unsafe { (*self.passage.get()).as_ref() }
+    pub(crate) fn passage(&self) -> Option<Passage> {
+        self.passage.get()
     }
 
     /// Held by whoever finds out what becomes of it.
-    pub(crate) fn agreeing(&self) -> &Lock {
-        self.meeting_lock.get()
+    pub(crate) fn agreeing(&self) -> Held<'_> {
+        self.meeting.enter()
     }
 
     /// A slot was taken for it. Under the lock of a list of free slots.
@@ -872,12 +848,12 @@ impl Sock {
         slot.server_port.store(u32::from(port), Ordering::Relaxed);
         slot.is_server.store(u8::from(self.is_server.load(Ordering::Relaxed)), Ordering::Relaxed);
         slot.held.store(u32::from(process.state.header().holds.has(port)), Ordering::Relaxed);
-        slot.passage.store(self.passage().map_or(0, Passage::word), Ordering::Relaxed);
+        slot.passage.store(self.passage().map_or(0, |passage| passage.word()), Ordering::Relaxed);
         self.slot_index.store(index as u32, Ordering::Relaxed);
-        self.home.store(core::ptr::from_ref(process).cast_mut(), Ordering::Release);
+        self.home.set(Some(process));
         let nonblocking = self.nonblocking.load(Ordering::Relaxed);
         slot.flags.store(if nonblocking { flag::NONBLOCKING } else { 0 }, Ordering::Relaxed);
-        self.slot.store(core::ptr::from_ref(slot).cast_mut(), Ordering::Release);
+        self.slot.set(Some(slot));
         // Whoever changes it from now on finds the slot.
         let is_now = self.nonblocking.load(Ordering::Relaxed);
         if is_now != nonblocking {
@@ -916,12 +892,11 @@ impl Sock {
 
     /// Runs `f` on the state of the agreement, unless another thread does.
     pub(crate) fn with_meeting(&self, f: impl FnOnce(&mut Meeting)) {
-        if let Some(_held) = Held::try_enter(self.meeting_lock.get())
-            && !process::is_forking()
-        {
-            // SAFETY: under the lock.
-            f(unsafe { &mut *self.meeting.get() });
-        }
+        let _ = self.meeting.try_with(|meeting| {
+            if !process::is_forking() {
+                f(meeting);
+            }
+        });
     }
 
     /// An accepted socket gets what its listener was given.
@@ -1225,7 +1200,7 @@ pub fn before_fork() {
     descriptors::for_each_sock(|fd, sock| {
         gateway::settle(sock, fd);
         // Whoever is in the middle of it finishes first.
-        let _meeting = Held::enter(sock.meeting_lock.get());
+        let _meeting = sock.meeting.enter();
         // Afterwards a descriptor of one process may mean nothing to the other.
         if sock.slot().is_some_and(|slot| slot.family.load(Ordering::Relaxed) == 0) {
             sock.learn_addresses(fd);
@@ -1274,7 +1249,7 @@ pub fn after_fork_in_child() {
         sock.naming.after_fork_in_child();
         sock.was_young.store(-1, Ordering::Relaxed);
         sock.uses.store(1, Ordering::Relaxed);
-        sock.meeting_lock.get().reset();
+        sock.meeting.reset_lock();
     });
     descriptors::for_each_sock(|fd, sock| {
         if sock.home().is_some_and(|home| !home.has_entered()) {

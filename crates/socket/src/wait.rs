@@ -37,6 +37,7 @@ use sidestep_device::lock::Owner;
 use sidestep_device::slab::{Record, flag as said, wanted};
 use sidestep_device::state::{Counters, Slot, count, flag};
 use sidestep_device::sys::{self, Errno};
+use sidestep_device::valid::{Renew, Zeroable};
 use sidestep_proto::contention::{Company, Contention, DEAR_NS};
 use sidestep_proto::cursor;
 use sidestep_proto::cut_over::{Answer as Said, Bell};
@@ -143,13 +144,13 @@ pub(crate) unsafe fn ppoll(
 }
 
 /// What a waiter has learned, in two words that any thread may replace.
+#[derive(Renew, Zeroable)]
 pub struct Learned([AtomicU64; 2]);
 
 impl Learned {
-    pub(crate) fn new() -> Self {
-        let learned = Self([const { AtomicU64::new(0) }; 2]);
-        learned.keep(Governor::new());
-        learned
+    /// The object is new: nothing is learned.
+    pub(crate) fn begin(&self) {
+        self.keep(Governor::new());
     }
 
     fn recall(&self) -> Governor {

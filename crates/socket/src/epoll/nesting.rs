@@ -15,10 +15,11 @@
 //! *Source*: epoll_ctl(2); Linux `fs/eventpoll.c` (`EP_MAX_NESTS`, `ep_loop_check`).
 
 use super::{STRUCTURE, Set, set_of};
-use crate::pool::{Held, Pool};
-use core::ptr::{NonNull, null_mut};
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use crate::pool::{Held, Pool, Pooled};
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use sidestep_device::reference::AtomicRef;
 use sidestep_device::sys;
+use sidestep_device::valid::{Renew, Zeroable};
 
 type Errno = i32;
 
@@ -35,14 +36,22 @@ pub(super) fn make_room(more: usize) {
 }
 
 /// A set in a set.
+#[derive(Renew, Zeroable)]
 pub(super) struct Nesting {
-    /// The one inside; null: the entry is free.
-    inner: AtomicPtr<Set>,
+    /// The one inside; none: the entry is free.
+    inner: AtomicRef<Set>,
     /// The number under which the program has registered it.
     fd: AtomicI32,
     /// With which it is reported.
     data: AtomicU64,
-    next: AtomicPtr<Self>,
+    next: AtomicRef<Self>,
+    next_free: AtomicRef<Self>,
+}
+
+impl Pooled for Nesting {
+    fn next_free(&self) -> &AtomicRef<Self> {
+        &self.next_free
+    }
 }
 
 /// In the child of a fork.
@@ -62,9 +71,8 @@ pub(super) fn control(
         libc::EPOLL_CTL_ADD => Some(NESTINGS.take().ok_or(libc::ENOSPC)?),
         _ => None,
     };
-    let give_back = |spare: Option<NonNull<Nesting>>| {
-        // SAFETY: just taken, and nobody knows it.
-        spare.into_iter().for_each(|it| unsafe { NESTINGS.give(it) });
+    let give_back = |spare: Option<&'static Nesting>| {
+        spare.into_iter().for_each(|it| NESTINGS.give(it));
     };
     if let Err(errno) = sys::epoll_ctl_at(epfd, operation, fd, event) {
         give_back(spare);
@@ -98,19 +106,18 @@ impl Nesting {
     }
 
     fn is_about(&self, inner: &Set) -> bool {
-        core::ptr::eq(self.inner.load(Ordering::Relaxed), inner)
+        self.inner.is(inner)
     }
 
     fn inner(&self) -> Option<&'static Set> {
-        // SAFETY: sets are pool memory, never unmapped.
-        unsafe { self.inner.load(Ordering::Acquire).as_ref() }
+        self.inner.get()
     }
 
     /// Under [`STRUCTURE`].
     fn free(&self) {
         if let Some(inner) = self.inner() {
             inner.outers.fetch_sub(1, Ordering::Relaxed);
-            self.inner.store(null_mut(), Ordering::Relaxed);
+            self.inner.clear();
         }
     }
 }
@@ -119,17 +126,11 @@ impl Set {
     /// Whether there were ever sets in it.
     #[inline]
     pub(super) fn has_nested(&self) -> bool {
-        !self.nestings.load(Ordering::Relaxed).is_null()
+        !self.nestings.is_none()
     }
 
     fn nestings(&self) -> impl Iterator<Item = &'static Nesting> {
-        let mut at = self.nestings.load(Ordering::Acquire);
-        core::iter::from_fn(move || {
-            // SAFETY: entries are pool memory, never unmapped.
-            let nesting: &'static Nesting = unsafe { at.as_ref() }?;
-            at = nesting.next.load(Ordering::Acquire);
-            Some(nesting)
-        })
+        core::iter::successors(self.nestings.get(), |nesting| nesting.next.get())
     }
 
     /// The sets in it.
@@ -144,28 +145,22 @@ impl Set {
     }
 
     /// Notes a set in this one, in an entry that is free or else in `spare`. Under [`STRUCTURE`].
-    fn nest(&self, spare: NonNull<Nesting>, (fd, inner): (i32, &'static Self), data: u64) {
+    fn nest(&self, spare: &'static Nesting, (fd, inner): (i32, &'static Self), data: u64) {
         inner.observed.store(true, Ordering::Relaxed);
         inner.outers.fetch_add(1, Ordering::Relaxed);
-        let inner = core::ptr::from_ref(inner).cast_mut();
-        if let Some(free) = self.nestings().find(|it| it.inner().is_none()) {
-            free.fd.store(fd, Ordering::Relaxed);
-            free.data.store(data, Ordering::Relaxed);
-            // Release: pairs with the Acquire in `inner`, so that the data are this one's.
-            free.inner.store(inner, Ordering::Release);
-            // SAFETY: taken for this, and nobody knows it.
-            return unsafe { NESTINGS.give(spare) };
+        let free = self.nestings().find(|it| it.inner().is_none());
+        let entry = free.unwrap_or(spare);
+        entry.fd.store(fd, Ordering::Relaxed);
+        entry.data.store(data, Ordering::Relaxed);
+        // Its Release pairs with the Acquire in `inner`, so that the data are this one's.
+        entry.inner.set(Some(inner));
+        match free {
+            Some(_) => NESTINGS.give(spare),
+            None => {
+                spare.next.set(self.nestings.get());
+                self.nestings.set(Some(spare));
+            }
         }
-        let nesting = Nesting {
-            inner: AtomicPtr::new(inner),
-            fd: AtomicI32::new(fd),
-            data: AtomicU64::new(data),
-            next: AtomicPtr::new(self.nestings.load(Ordering::Relaxed)),
-        };
-        // SAFETY: room for one, and nobody knows it yet.
-        unsafe { spare.write(nesting) };
-        // Release: pairs with the Acquire in `nestings`.
-        self.nestings.store(spare.as_ptr(), Ordering::Release);
     }
 
     /// The set goes: it is in no other one any more, and no other one is in it. Under [`STRUCTURE`].
@@ -175,14 +170,11 @@ impl Set {
                 outer.nestings().filter(|it| it.is_about(self)).for_each(Nesting::free);
             });
         }
-        let mut at = self.nestings.swap(null_mut(), Ordering::Relaxed);
-        while let Some(nesting) = NonNull::new(at) {
-            // SAFETY: of this list, which has no other way to it any more.
-            let entry = unsafe { nesting.as_ref() };
-            entry.free();
-            at = entry.next.load(Ordering::Relaxed);
-            // SAFETY: it came from the pool, and goes back once.
-            unsafe { NESTINGS.give(nesting) };
+        let mut left = self.nestings.take();
+        while let Some(nesting) = left {
+            nesting.free();
+            left = nesting.next.get();
+            NESTINGS.give(nesting);
         }
     }
 }
