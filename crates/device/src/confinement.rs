@@ -18,7 +18,6 @@
 //!
 //! *Source*: seccomp(2); Linux `kernel/seccomp.c`.
 
-use crate::sys;
 use core::sync::atomic::{AtomicU8, Ordering};
 use syscalls::Sysno;
 
@@ -145,24 +144,9 @@ pub const fn is_ordinary(number: Sysno) -> bool {
     )
 }
 
-/// How far this process was confined when it began, by what its parent has left it. It is read from
-/// `/proc`, by calls that the loader has made just before: there is no other way to ask that a filter
-/// could not kill for.
-#[must_use]
-pub fn inherited() -> Confinement {
-    let mut status = [0; STATUS_LEN_MAX];
-    // Without /proc no memory can be shared, and where it is not readable nothing is known.
-    let Ok(len) = sys::read_file(c"/proc/self/status", &mut status) else {
-        return Confinement::Filtered;
-    };
-    mode_in(&status[..len], len == STATUS_LEN_MAX)
-}
-
-/// More than the file has, unless the program is in hundreds of groups.
-const STATUS_LEN_MAX: usize = 8192;
-
-/// The mode of seccomp in `/proc/PID/status`. A kernel without seccomp has no line for it.
-fn mode_in(status: &[u8], is_cut: bool) -> Confinement {
+/// The mode of seccomp in `/proc/PID/status`, which may be cut. A kernel without seccomp has no line
+/// for it.
+pub(crate) fn mode_in(status: &[u8], is_cut: bool) -> Confinement {
     const LINE: &[u8] = b"\nSeccomp:\t";
     let at = status.windows(LINE.len()).position(|window| window == LINE);
     match at.and_then(|at| status.get(at + LINE.len())) {

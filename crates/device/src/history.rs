@@ -10,8 +10,8 @@
 //! Threads on several CPUs count the same kind at once, so there are [`LISTS`] tables, and
 //! whoever reads adds them up.
 
+use crate::counts::LISTS;
 use crate::keyed::{self, Entry, Key, Label, Server};
-use crate::state::LISTS;
 use crate::sys;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sidestep_derive::Shared;

@@ -43,6 +43,8 @@ pub mod channel;
 #[cfg(not(loom))]
 pub mod confinement;
 pub mod copy;
+#[cfg(not(loom))]
+pub mod counts;
 pub mod cursor;
 #[cfg(not(loom))]
 pub mod history;

@@ -263,8 +263,8 @@ impl Reading<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counts::LISTS;
     use crate::map::Created;
-    use crate::state::LISTS;
     use crate::young::About;
     use core::sync::atomic::{AtomicU32, AtomicU64};
 

@@ -1,11 +1,11 @@
 //! What a program that only counts has had with each server port: `sidestep assess` reads it.
 //!
-//! With `mode=tcp` no connection moves, and nobody reads [`state`](crate::state) while a
+//! With `mode=tcp` no connection moves, and nobody reads the state of the process while a
 //! short one lives. So each is added to the entry of its server's address when it ends.
 
+use crate::counts::count;
 use crate::keyed::{self, Entry, Key, Label, Server};
 use crate::sizes::Sizes;
-use crate::state::{Slot, count};
 use crate::sys;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use sidestep_derive::{Renew, Shared};
@@ -49,6 +49,16 @@ impl Tally {
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.place.load(Ordering::Relaxed) != place::UNKNOWN
+    }
+
+    /// Whether it was ever established, and it is known where its peer is.
+    pub(crate) fn is_established(&self) -> bool {
+        matches!(self.place.load(Ordering::Relaxed), place::HERE | place::ELSEWHERE)
+    }
+
+    /// Whether the peer is on this host.
+    pub(crate) fn is_here(&self) -> bool {
+        self.place.load(Ordering::Relaxed) == place::HERE
     }
 
     /// A message was sent or received.
@@ -117,19 +127,6 @@ pub struct Kind {
 const HERE: u64 = 1 << 28;
 
 impl Kind {
-    /// What the connection of a slot belongs to.
-    #[must_use]
-    pub fn of_slot(slot: &Slot) -> Self {
-        let (server_ip, server_port) = slot.server_address();
-        Self {
-            server_ip,
-            server_port,
-            family: slot.family.load(Ordering::Acquire),
-            is_server: slot.is_server.load(Ordering::Relaxed) != 0,
-            is_here: slot.tally.place.load(Ordering::Relaxed) == place::HERE,
-        }
-    }
-
     fn key(&self) -> Key {
         let Self { server_ip, server_port, family, is_server, is_here } = *self;
         let here = if is_here { HERE } else { 0 };
@@ -149,13 +146,10 @@ impl Kind {
 }
 
 impl Services {
-    /// Adds a connection that has ended, if it was ever established.
-    pub fn add(&self, slot: &Slot) {
-        if !matches!(slot.tally.place.load(Ordering::Relaxed), place::HERE | place::ELSEWHERE) {
-            return;
-        }
-        let entry = keyed::enter(&self.entries, &Kind::of_slot(slot).key());
-        entry.unwrap_or(&self.untold).add(slot);
+    /// Adds a connection that has ended.
+    pub(crate) fn add(&self, kind: &Kind, ended: &Ended<'_>) {
+        let entry = keyed::enter(&self.entries, &kind.key());
+        entry.unwrap_or(&self.untold).add(ended);
     }
 
     /// Those that had connections.
@@ -169,18 +163,25 @@ impl Services {
     }
 }
 
+/// What a connection that has ended has had: what it sent comes first, then what it received.
+pub(crate) struct Ended<'a> {
+    pub(crate) tally: &'a Tally,
+    pub(crate) bytes: [u64; 2],
+    pub(crate) messages: [u64; 2],
+    pub(crate) lengths: [&'a Sizes; 2],
+}
+
 impl Service {
-    fn add(&self, slot: &Slot) {
+    fn add(&self, Ended { tally, bytes, messages, lengths }: &Ended<'_>) {
         let add = |to: &AtomicU64, n: u64| to.fetch_add(n, Ordering::Relaxed);
-        let load = |from: &AtomicU64| from.load(Ordering::Relaxed);
-        let lifetime = sys::coarse_ms().wrapping_sub(slot.tally.began.load(Ordering::Relaxed));
+        let lifetime = sys::coarse_ms().wrapping_sub(tally.began.load(Ordering::Relaxed));
         add(&self.connections, 1);
         add(&self.lifetime_ms, u64::from(lifetime));
-        add(&self.round_trips, load(&slot.tally.round_trips));
-        add(&self.bytes_sent, load(&slot.counters.bytes_sent));
-        add(&self.bytes_received, load(&slot.counters.bytes_received));
-        self.sent.add(&slot.sent, load(&slot.counters.messages_sent));
-        self.received.add(&slot.received, load(&slot.counters.messages_received));
+        add(&self.round_trips, tally.round_trips.load(Ordering::Relaxed));
+        add(&self.bytes_sent, bytes[0]);
+        add(&self.bytes_received, bytes[1]);
+        self.sent.add(lengths[0], messages[0]);
+        self.received.add(lengths[1], messages[1]);
     }
 }
 
@@ -198,6 +199,7 @@ impl Entry for Service {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::Slot;
     use crate::valid::zeroed;
     use std::boxed::Box;
 
@@ -242,7 +244,7 @@ mod tests {
             slot.counters.bytes_sent.store(10, Ordering::Relaxed);
             slot.counters.messages_sent.store(1, Ordering::Relaxed);
             slot.sent.count(10);
-            services.add(&slot);
+            services.add(&slot.service(), &slot.what_it_had());
         }
         assert_eq!(services.known().count(), 3);
         let is_http = |kind: &Kind| kind.server_port == 80 && kind.is_server;
@@ -259,7 +261,8 @@ mod tests {
     fn a_full_table_counts_what_it_does_not_tell() {
         let services = zeroed::<Services>();
         for port in 1..=1000 {
-            services.add(&slot(port, 1));
+            let slot = slot(port, 1);
+            services.add(&slot.service(), &slot.what_it_had());
         }
         let load = |n: &AtomicU64| n.load(Ordering::Relaxed);
         let told: u64 = services.known().map(|(_, service)| load(&service.connections)).sum();

@@ -32,10 +32,10 @@ pub(crate) const fn class_of(len: u64) -> usize {
 
 #[cfg(not(loom))]
 impl Sizes {
-    /// Counts a message. Exact with one writer at a time, as [`count`](crate::state::count).
+    /// Counts a message. Exact with one writer at a time, as [`count`](crate::counts::count).
     #[inline]
     pub fn count(&self, len: u64) {
-        crate::state::count(&self.0[class_of(len)], 1);
+        crate::counts::count(&self.0[class_of(len)], 1);
     }
 
     /// Counts a message, among writers that come at once.
@@ -45,10 +45,10 @@ impl Sizes {
     }
 
     /// Moves here what another has counted, so many messages in all. Exact with one writer at
-    /// a time, as [`count`](crate::state::count).
+    /// a time, as [`count`](crate::counts::count).
     pub fn take(&self, other: &Self, messages: u64) {
         other.each(messages, |class, counter, n| {
-            crate::state::count(&self.0[class], n);
+            crate::counts::count(&self.0[class], n);
             counter.store(0, Ordering::Relaxed);
         });
     }

@@ -9,10 +9,11 @@
 //! Peers never see this memory.
 
 use crate::channel::SLOTS;
+use crate::counts::{LISTS, count};
 use crate::history::History;
 use crate::lock::Lock;
 use crate::map::{self, Created, Mapping};
-use crate::services::{Services, Tally};
+use crate::services::{self, Ended, Services, Tally};
 use crate::sizes::Sizes;
 use crate::stamp::{Kind, Stamp};
 use crate::sys::Result;
@@ -239,10 +240,6 @@ pub struct Rings {
 
 /// Lengths of rings.
 pub const RING_SIZES: usize = 7;
-
-/// Lists of what is taken and given back on several CPUs at once: more would hold more that
-/// nobody uses.
-pub const LISTS: usize = 8;
 
 /// Sums over connections whose slots were freed: what is in a slot and what is
 /// in here are together all that the process ever had.
@@ -560,6 +557,32 @@ impl Slot {
         (ip, port.load(Ordering::Relaxed) as u16)
     }
 
+    /// What the connection belongs to in the table of [`services`].
+    #[must_use]
+    pub fn service(&self) -> services::Kind {
+        let (server_ip, server_port) = self.server_address();
+        services::Kind {
+            server_ip,
+            server_port,
+            family: self.family.load(Ordering::Acquire),
+            is_server: self.is_server.load(Ordering::Relaxed) != 0,
+            is_here: self.tally.is_here(),
+        }
+    }
+
+    /// What the connection has had, for that table.
+    pub(crate) fn what_it_had(&self) -> Ended<'_> {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let Counters { bytes_sent, bytes_received, .. } = &self.counters;
+        let Counters { messages_sent, messages_received, .. } = &self.counters;
+        Ended {
+            tally: &self.tally,
+            bytes: [bytes_sent, bytes_received].map(load),
+            messages: [messages_sent, messages_received].map(load),
+            lengths: [&self.sent, &self.received],
+        }
+    }
+
     /// Whether it is a connection to another host, of which this is the way to the gateway, and is
     /// counted here.
     #[must_use]
@@ -641,13 +664,6 @@ fn add(counters: &Counters, [sent, received]: [&Sizes; 2], traffic: Traffic) {
         count(bytes, carried.bytes);
         carried.each_class(|class, n| count(&sizes.0[class], n));
     }
-}
-
-/// Adds to a counter that nobody reads in order: exact with one writer at a time,
-/// which the direction locks give.
-#[inline]
-pub fn count(counter: &AtomicU64, n: u64) {
-    counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
 
 /// Mapped state: ours, that of a process which has given us a connection, or a
@@ -786,7 +802,9 @@ impl State {
     pub fn free_slot(&self, index: usize, list: usize) {
         let slot = self.slot(index);
         self.change(list, |totals| {
-            self.services().add(slot);
+            if slot.tally.is_established() {
+                self.services().add(&slot.service(), &slot.what_it_had());
+            }
             totals.take(slot);
             slot.mode.store(mode::FREE, Ordering::Release);
         });

@@ -5,7 +5,7 @@
 //! own calls are inline system calls; only what the program itself asked for goes
 //! through libc. Every function returns the kernel's answer or [`Errno`].
 
-use crate::confinement;
+use crate::confinement::{self, Confinement};
 use core::ffi::c_void;
 use core::mem::{MaybeUninit, size_of};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -1628,6 +1628,21 @@ pub unsafe fn epoll_wait(
     }
     // SAFETY: the caller's promise.
     unsafe { call!(epoll_pwait, epfd, events, max, ms, mask, 8usize) }
+}
+
+/// How far this process was confined when it began, by what its parent has left it. It is read from
+/// `/proc`, by calls that the loader has made just before: there is no other way to ask that a filter
+/// could not kill for.
+#[must_use]
+pub fn inherited_confinement() -> Confinement {
+    /// More than the file has, unless the program is in hundreds of groups.
+    const STATUS_LEN_MAX: usize = 8192;
+    let mut status = [0; STATUS_LEN_MAX];
+    // Without /proc no memory can be shared, and where it is not readable nothing is known.
+    let Ok(len) = read_file(c"/proc/self/status", &mut status) else {
+        return Confinement::Filtered;
+    };
+    confinement::mode_in(&status[..len], len == STATUS_LEN_MAX)
 }
 
 /// Reads the begin of a file: how many bytes.

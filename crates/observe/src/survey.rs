@@ -245,7 +245,7 @@ mod tests {
             &slot.counters.wakeups,
         ];
         for (counter, n) in counters.into_iter().zip(1..) {
-            state::count(counter, n);
+            sidestep_device::counts::count(counter, n);
         }
         let comm = fs::read_to_string("/proc/self/comm").unwrap();
         let expected = Connection {

@@ -38,9 +38,10 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsiz
 use core::time::Duration;
 use nesting::Nesting;
 use sidestep_device::channel::{Channel, SLOTS};
+use sidestep_device::counts::count;
 use sidestep_device::reference::AtomicRef;
 use sidestep_device::sparse::Sparse;
-use sidestep_device::state::{Counters, Slot, count};
+use sidestep_device::state::{Counters, Slot};
 use sidestep_device::sys;
 use sidestep_device::valid::{Renew, Zeroable};
 use sidestep_device::young::YOUNG_MAX;

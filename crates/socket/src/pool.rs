@@ -20,10 +20,10 @@ use crate::owner::{self, Waiting};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use sidestep_device::counts::LISTS;
 use sidestep_device::lock::Lock;
 use sidestep_device::reference::AtomicRef;
 use sidestep_device::sparse::Sparse;
-use sidestep_device::state::LISTS;
 use sidestep_device::sys;
 use sidestep_device::valid::{Renew, Zeroable};
 

@@ -35,7 +35,7 @@ static COMING: AtomicU32 = AtomicU32::new(0);
 /// lets our calls pass.
 pub fn start(trusts: bool) {
     if !trusts {
-        confinement::set(confinement::inherited());
+        confinement::set(sys::inherited_confinement());
     }
 }
 

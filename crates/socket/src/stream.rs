@@ -24,9 +24,10 @@ use crate::{Answer, Errno, control, gateway, plain, readiness, switch, urgent, w
 use core::cell::Cell;
 use core::sync::atomic::{Ordering, fence};
 use sidestep_device::copy::{self, Choice, LONG_MIN, Manner};
+use sidestep_device::counts::count;
 use sidestep_device::map;
 use sidestep_device::ring::Ring;
-use sidestep_device::state::{Slot, count, flag};
+use sidestep_device::state::{Slot, flag};
 use sidestep_device::sys::{self, Errno as SysErrno};
 use sidestep_proto::cursor::{self, Spans};
 use sidestep_proto::cut_over::{self, Source};

@@ -14,7 +14,7 @@ use syn::{Attribute, Item, UseTree};
 use super::{Text, Tree};
 
 /// Crates whose modules form no circle.
-const CRATES: [&str; 1] = ["observe"];
+const CRATES: [&str; 2] = ["device", "observe"];
 
 /// A module, as the names that lead to it from the root of its crate.
 type Module = Vec<String>;
@@ -111,16 +111,21 @@ impl Finder<'_> {
     }
 }
 
+/// Whether an item is compiled for tests alone.
+pub(super) fn is_for_tests(item: &Item) -> bool {
+    let attributes: &[Attribute] = match item {
+        Item::Mod(item) => &item.attrs,
+        Item::Use(item) => &item.attrs,
+        Item::Fn(item) => &item.attrs,
+        Item::Impl(item) => &item.attrs,
+        _ => &[],
+    };
+    attributes.iter().any(is_test)
+}
+
 impl<'ast> Visit<'ast> for Finder<'_> {
     fn visit_item(&mut self, item: &'ast Item) {
-        let attributes: &[Attribute] = match item {
-            Item::Mod(item) => &item.attrs,
-            Item::Use(item) => &item.attrs,
-            Item::Fn(item) => &item.attrs,
-            Item::Impl(item) => &item.attrs,
-            _ => &[],
-        };
-        if !attributes.iter().any(is_test) {
+        if !is_for_tests(item) {
             let inside = usize::from(matches!(item, Item::Mod(_)));
             self.depth += inside;
             visit::visit_item(self, item);

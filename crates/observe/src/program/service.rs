@@ -59,7 +59,7 @@ pub(crate) fn services(state: &State) -> (Vec<Service>, u64) {
         let is_used = slot.mode.load(Ordering::Acquire) != mode::FREE;
         let place = slot.tally.place.load(Ordering::Relaxed);
         if is_used && matches!(place, place::HERE | place::ELSEWHERE) {
-            add(services::Kind::of_slot(slot), &|service| service.add_open(slot));
+            add(slot.service(), &|service| service.add_open(slot));
         }
     }
     (services, state.services().untold())
