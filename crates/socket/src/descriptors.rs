@@ -112,16 +112,25 @@ fn load(fd: i32) -> usize {
 }
 
 /// The TCP socket behind a descriptor, if it is one.
-#[inline]
 pub fn sock(fd: i32) -> Option<Use> {
+    sock_to_transfer(fd)
+}
+
+/// The same in the caller's own frame, where a send or a receive begins: a function of its own would
+/// add 50 instructions to each. What is rare is one.
+#[inline(always)]
+pub(crate) fn sock_to_transfer(fd: i32) -> Option<Use> {
     let word = load(fd);
-    if word == 0 || word & TAGS != 0 {
+    if word == 0 {
+        return None;
+    }
+    if word & TAGS != 0 {
         return without_object(fd, word);
     }
     enter(fd, word)
 }
 
-#[inline]
+#[inline(never)]
 fn without_object(fd: i32, word: usize) -> Option<Use> {
     match word {
         BARE if young::stage(fd).is_some() => grown(fd),
@@ -191,7 +200,7 @@ pub(crate) fn is_word_of(fd: i32, word: usize) -> bool {
     load(fd) == word
 }
 
-#[inline]
+#[inline(always)]
 fn enter(fd: i32, word: usize) -> Option<Use> {
     // SAFETY: words without a tag are addresses of Socks, whose memory is never
     // unmapped and never changes its type.
@@ -203,7 +212,12 @@ fn enter(fd: i32, word: usize) -> Option<Use> {
         }
         sock.leave();
     }
-    // Closed meanwhile, and perhaps opened anew.
+    enter_anew(fd)
+}
+
+/// It was closed meanwhile, and perhaps opened anew.
+#[cold]
+fn enter_anew(fd: i32) -> Option<Use> {
     object(fd)
 }
 

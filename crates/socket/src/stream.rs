@@ -170,7 +170,7 @@ pub fn send<'a>(
         if let Some(n) = young::send(fd, &plain) {
             return Some(Outcome::Plain(n));
         }
-        let sock = descriptors::sock(fd)?;
+        let sock = descriptors::sock_to_transfer(fd)?;
         match send_by_tcp(&sock, fd, &plain) {
             Ok(n) => return Some(Outcome::Plain(n)),
             Err(Instead::Anew) => continue,
@@ -505,7 +505,7 @@ pub fn receive<'a>(
         if let Some(n) = young::receive(fd, flags, &plain) {
             return Some(Outcome::Plain(n));
         }
-        let sock = descriptors::sock(fd)?;
+        let sock = descriptors::sock_to_transfer(fd)?;
         match receive_by_tcp(&sock, fd, flags, &plain) {
             Ok(n) => return Some(Outcome::Plain(n)),
             Err(Instead::Anew) => continue,
