@@ -8,6 +8,7 @@ use crate::stamp::{Kind, Stamp};
 use crate::sys::{self, Errno, Result};
 use crate::valid::{Shared, Zeroable};
 use core::ffi::CStr;
+use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 
 /// Seals that make a length final.
@@ -152,6 +153,71 @@ pub fn keep<T: Sync + 'static>(value: T) -> Result<&'static T> {
     unsafe {
         at.write(value);
         Ok(&*at)
+    }
+}
+
+/// An array in memory of its own, for as long as it is needed: for what is too long for the stack.
+pub struct Scratch<T> {
+    at: NonNull<T>,
+    len: usize,
+}
+
+impl<T> Scratch<T> {
+    /// One of so many values, more than none.
+    ///
+    /// # Errors
+    /// `ENOMEM` as the kernel says, `EINVAL` for none.
+    pub fn filled(len: usize, mut make: impl FnMut() -> T) -> Result<Self> {
+        const { assert!(align_of::<T>() <= PAGE) };
+        let bytes = len.checked_mul(size_of::<T>()).ok_or(Errno(libc::ENOMEM))?;
+        let at = reserve(bytes)?.base.cast::<T>();
+        // Grows with what is made, so that a panic of `make` drops no more than that.
+        let mut scratch = Self { at, len: 0 };
+        while scratch.len < len {
+            // SAFETY: the mapping has room for `len` of them, and is this one's alone.
+            unsafe { at.add(scratch.len).write(make()) };
+            scratch.len += 1;
+        }
+        Ok(scratch)
+    }
+
+    /// The array for ever.
+    #[must_use]
+    pub fn leak(self) -> &'static [T]
+    where
+        T: 'static,
+    {
+        let kept = core::mem::ManuallyDrop::new(self);
+        // SAFETY: as in `deref`, and `drop` never comes.
+        unsafe { core::slice::from_raw_parts(kept.at.as_ptr(), kept.len) }
+    }
+}
+
+impl<T> Deref for Scratch<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: `filled` has made so many, which lie there until `drop`.
+        unsafe { core::slice::from_raw_parts(self.at.as_ptr(), self.len) }
+    }
+}
+
+impl<T> DerefMut for Scratch<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as in `deref`, and the borrow of `self` excludes others.
+        unsafe { core::slice::from_raw_parts_mut(self.at.as_ptr(), self.len) }
+    }
+}
+
+impl<T> Drop for Scratch<T> {
+    fn drop(&mut self) {
+        let values: *mut [T] = &raw mut **self;
+        // SAFETY: the values that `filled` has made, once; then the mapping that it has made for them,
+        // into which nothing is borrowed any more.
+        unsafe {
+            values.drop_in_place();
+            sys::unmap(self.at.as_ptr().cast(), self.len * size_of::<T>());
+        }
     }
 }
 

@@ -44,8 +44,7 @@ impl Rtnetlink {
         let mut answer = [0; ANSWER_LEN];
         // The kernel answers before `send` returns.
         // SAFETY: the slice is writable.
-        let received =
-            unsafe { sys::recv(self.0, answer.as_mut_ptr(), answer.len(), libc::MSG_DONTWAIT) };
+        let received = sys::recv_into(self.0, &mut answer, libc::MSG_DONTWAIT);
         let number = local_interface(&answer[..received.ok()?])?;
         sys::interface_name(self.0, number).ok()
     }

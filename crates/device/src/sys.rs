@@ -553,8 +553,7 @@ fn open_before_gap(first: i32, limit: i32, f: &mut impl FnMut(i32)) {
         }
         let count = entries.len().min((limit - first) as usize);
         let now = Some(Duration::ZERO);
-        // SAFETY: `count` entries, no signal mask.
-        let asked = unsafe { ppoll(entries.as_mut_ptr(), count, now, core::ptr::null(), 8) };
+        let asked = ppoll(&mut entries[..count], now, SignalMask::NONE);
         let is_open = |entry: &&libc::pollfd| entry.revents & libc::POLLNVAL == 0;
         let open = || entries[..count].iter().filter(is_open);
         if asked.is_err() || open().next().is_none() {
@@ -1023,6 +1022,18 @@ pub unsafe fn recv(fd: i32, at: *mut u8, len: usize, flags: i32) -> Result {
     unsafe { call!(recvfrom, fd, at, len, flags, 0usize, 0usize) }
 }
 
+/// `recv` into some bytes.
+pub fn recv_into(fd: i32, bytes: &mut [u8], flags: i32) -> Result {
+    // SAFETY: the slice is writable.
+    unsafe { recv(fd, bytes.as_mut_ptr(), bytes.len(), flags) }
+}
+
+/// `read` into some bytes.
+pub fn read_into(fd: i32, bytes: &mut [u8]) -> Result {
+    // SAFETY: the slice is writable.
+    unsafe { read(fd, bytes.as_mut_ptr(), bytes.len(), None) }
+}
+
 /// How many bytes a `recv` of TCP would find, as `FIONREAD` tells: counted, and not copied.
 #[must_use]
 pub fn count_queued(fd: i32) -> usize {
@@ -1129,13 +1140,13 @@ pub unsafe fn write_now(fd: i32, at: *const u8, len: usize) -> Result {
 
 /// Writes a short line, of at most `PIPE_BUF` bytes, that may be lost and must not be
 /// felt: it waits for no reader (`EAGAIN`) and raises no signal.
-///
-/// # Safety
-/// `at` is valid for reads of `len` bytes.
-pub unsafe fn write_unnoticed(fd: i32, at: *const u8, len: usize) -> Result {
+pub fn write_unnoticed(fd: i32, bytes: &[u8]) -> Result {
     wait_not(fd, libc::POLLOUT)?;
-    // SAFETY: the caller's promise.
-    without_signals(&[libc::SIGPIPE, libc::SIGXFSZ], || unsafe { write(fd, at, len) })
+    let write = || {
+        // SAFETY: the slice is readable.
+        unsafe { write(fd, bytes.as_ptr(), bytes.len()) }
+    };
+    without_signals(&[libc::SIGPIPE, libc::SIGXFSZ], write)
 }
 
 /// Makes a call that may raise one of `signals` at this thread, and takes that back.
@@ -1174,8 +1185,7 @@ fn wait_not(fd: i32, events: i16) -> Result<()> {
 /// `EINTR` after any signal handler.
 pub fn poll_until(fd: i32, events: i16, timeout: Option<Duration>) -> Result {
     let mut entry = libc::pollfd { fd, events, revents: 0 };
-    // SAFETY: one entry, no signal mask.
-    unsafe { ppoll(&raw mut entry, 1, timeout, core::ptr::null(), size_of::<u64>()) }
+    ppoll(core::slice::from_mut(&mut entry), timeout, SignalMask::NONE)
 }
 
 /// A bell: an event counter that is readable for ever. Whoever waits for it
@@ -1549,27 +1559,50 @@ pub fn cpu() -> u32 {
     unsafe { libc::sched_getcpu() }.max(0) as u32
 }
 
-/// Waits until one of the signals may have changed something: `ppoll` over the
-/// caller's array, remaining time updated by nobody.
-///
-/// # Safety
-/// `entries` points to `count` pollfds, `mask` is null or a signal set of
-/// `mask_len` bytes.
-pub unsafe fn ppoll(
-    entries: *mut libc::pollfd,
-    count: usize,
-    timeout: Option<Duration>,
-    mask: *const c_void,
-    mask_len: usize,
-) -> Result {
-    if mask.is_null() && confinement::is_confined() {
-        // SAFETY: the caller's promise.
-        return unsafe { poll(entries, count, timeout) };
+/// A set of signals that the program gives with a call, as the kernel has it, or none. It is valid for
+/// as long as that call lasts.
+#[derive(Clone, Copy)]
+pub struct SignalMask(*const c_void);
+
+impl SignalMask {
+    /// No set: the thread's own mask stays.
+    pub const NONE: Self = Self(core::ptr::null());
+    /// Bytes of a set.
+    const LEN: usize = size_of::<u64>();
+
+    /// The program's.
+    ///
+    /// # Safety
+    /// `at` is null, or 8 bytes can be read there as long as the value or a copy of it is used.
+    #[must_use]
+    pub const unsafe fn new(at: *const c_void) -> Self {
+        Self(at)
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_none(self) -> bool {
+        self.0.is_null()
+    }
+
+    /// As the kernel takes it, or null.
+    #[must_use]
+    pub fn as_ptr(self) -> *const c_void {
+        self.0
+    }
+}
+
+/// `ppoll` over the caller's array; the time is left as it is.
+pub fn ppoll(entries: &mut [libc::pollfd], timeout: Option<Duration>, mask: SignalMask) -> Result {
+    let (at, count) = (entries.as_mut_ptr(), entries.len());
+    if mask.is_none() && confinement::is_confined() {
+        // SAFETY: the slice is writable.
+        return unsafe { poll(at, count, timeout) };
     }
     let time = timeout.map(timespec);
     let time_at = time.as_ref().map_or(0, |t| core::ptr::from_ref(t) as usize);
-    // SAFETY: the caller's promise.
-    unsafe { call!(ppoll, entries, count, time_at, mask, mask_len) }
+    // SAFETY: the slice is writable, the time is ours, and `SignalMask` is null or a set.
+    unsafe { call!(ppoll, at, count, time_at, mask.0, SignalMask::LEN) }
 }
 
 /// `poll`, which filters of system calls let pass more often than `ppoll`. It may sleep for up to a
@@ -1600,21 +1633,19 @@ fn in_ms(timeout: Option<Duration>) -> i32 {
 static HAS_EPOLL_PWAIT2: AtomicBool = AtomicBool::new(true);
 
 /// `epoll_pwait2` with `epoll_pwait` for kernels before 5.11.
-///
-/// # Safety
-/// `events` is valid for `max` entries, `mask` is null or a signal set of 8 bytes.
-pub unsafe fn epoll_wait(
+pub fn epoll_wait(
     epfd: i32,
-    events: *mut libc::epoll_event,
-    max: i32,
+    events: &mut [libc::epoll_event],
     timeout: Option<Duration>,
-    mask: *const c_void,
+    mask: SignalMask,
 ) -> Result {
+    let (events, max) = (events.as_mut_ptr(), events.len().min(i32::MAX as usize) as i32);
     if HAS_EPOLL_PWAIT2.load(Ordering::Relaxed) && !confinement::is_confined() {
         let time = timeout.map(timespec);
         let time_at = time.as_ref().map_or(0, |t| core::ptr::from_ref(t) as usize);
-        // SAFETY: the caller's promise.
-        let answer = unsafe { call!(epoll_pwait2, epfd, events, max, time_at, mask, 8usize) };
+        // SAFETY: the slice is writable, the time is ours, and `SignalMask` is null or a set.
+        let answer =
+            unsafe { call!(epoll_pwait2, epfd, events, max, time_at, mask.0, SignalMask::LEN) };
         if answer != Err(Errno(libc::ENOSYS)) {
             return answer;
         }
@@ -1622,12 +1653,12 @@ pub unsafe fn epoll_wait(
     }
     let ms = in_ms(timeout);
     #[cfg(target_arch = "x86_64")]
-    if mask.is_null() && confinement::is_confined() {
-        // SAFETY: the caller's promise.
+    if mask.is_none() && confinement::is_confined() {
+        // SAFETY: the slice is writable, the time is ours, and `SignalMask` is null or a set.
         return unsafe { call!(epoll_wait, epfd, events, max, ms) };
     }
-    // SAFETY: the caller's promise.
-    unsafe { call!(epoll_pwait, epfd, events, max, ms, mask, 8usize) }
+    // SAFETY: the slice is writable, the time is ours, and `SignalMask` is null or a set.
+    unsafe { call!(epoll_pwait, epfd, events, max, ms, mask.0, SignalMask::LEN) }
 }
 
 /// How far this process was confined when it began, by what its parent has left it. It is read from
@@ -1645,6 +1676,64 @@ pub fn inherited_confinement() -> Confinement {
     confinement::mode_in(&status[..len], len == STATUS_LEN_MAX)
 }
 
+/// The name of this host, as far as it fits.
+#[must_use]
+pub fn hostname(into: &mut [u8]) -> &[u8] {
+    // SAFETY: the slice is writable for its length, of which the last byte is left out; gethostname is
+    // not hooked.
+    unsafe { libc::gethostname(into.as_mut_ptr().cast(), into.len().saturating_sub(1)) };
+    let len = into.iter().position(|byte| *byte == 0).unwrap_or(0);
+    &into[..len]
+}
+
+/// CPUs on which this thread may run; 1 where the kernel does not say.
+#[must_use]
+pub fn allowed_cpus() -> u32 {
+    // SAFETY: all-zero is an empty set, which libc fills; not a hooked name.
+    unsafe {
+        let mut set: libc::cpu_set_t = core::mem::zeroed();
+        match libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) {
+            0 => libc::CPU_COUNT(&set).max(1) as u32,
+            _ => 1,
+        }
+    }
+}
+
+/// Whether a signal has a handler of the program that does not have calls restarted.
+#[must_use]
+pub fn interrupts_for_good(signal: i32) -> bool {
+    // SAFETY: all-zero is a valid sigaction, which libc fills; not a hooked name.
+    unsafe {
+        let mut action: libc::sigaction = core::mem::zeroed();
+        libc::sigaction(signal, core::ptr::null(), &raw mut action) == 0
+            && !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
+            && action.sa_flags & libc::SA_RESTART == 0
+    }
+}
+
+unsafe extern "C" {
+    /// glibc's: 0 once there has been a second thread.
+    static __libc_single_threaded: u8;
+}
+
+/// Whether there has never been a second thread.
+#[inline]
+#[must_use]
+pub fn is_single_threaded() -> bool {
+    // SAFETY: one byte, that glibc writes before it begins a second thread.
+    unsafe { (&raw const __libc_single_threaded).read_volatile() != 0 }
+}
+
+unsafe extern "C-unwind" {
+    fn pthread_testcancel();
+}
+
+/// A cancellation point for sleeps that libc does not know: `pthread_cancel` unwinds from here.
+pub fn test_cancel() {
+    // SAFETY: no operands; callers hold what they hold by guards, as for any call that unwinds.
+    unsafe { pthread_testcancel() }
+}
+
 /// Reads the begin of a file: how many bytes.
 pub fn read_file(path: &core::ffi::CStr, into: &mut [u8]) -> Result {
     let fd = open_read(path)?;
@@ -1652,6 +1741,16 @@ pub fn read_file(path: &core::ffi::CStr, into: &mut [u8]) -> Result {
     let len = unsafe { read(fd, into.as_mut_ptr(), into.len(), None) };
     close(fd);
     len
+}
+
+/// The bytes of an address.
+#[must_use]
+pub fn bytes_of_address(storage: &libc::sockaddr_storage) -> &[u8] {
+    // SAFETY: the struct is made of initialised integers and arrays of them, without padding: the
+    // family, bytes up to an aligned word, the word, to 128 bytes in all.
+    unsafe {
+        core::slice::from_raw_parts(core::ptr::from_ref(storage).cast(), size_of_val(storage))
+    }
 }
 
 /// Copies memory of this process that may not be there: `EFAULT` where a load would be a
@@ -1767,8 +1866,7 @@ mod tests {
 
     fn write_line(fd: i32) -> Result {
         let line = [b'.'; 100];
-        // SAFETY: the line is readable.
-        unsafe { write_unnoticed(fd, line.as_ptr(), line.len()) }
+        write_unnoticed(fd, &line)
     }
 
     #[test]

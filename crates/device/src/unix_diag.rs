@@ -58,7 +58,7 @@ fn ask(line: i32, inode: u32, asked: Asked) -> Result<u32> {
     sys::send(line, &question(inode, asked), 0)?;
     let mut answer = [0; 256];
     // SAFETY: the array is writable. The answer is there when `send` returns.
-    let len = unsafe { sys::recv(line, answer.as_mut_ptr(), answer.len(), libc::MSG_DONTWAIT) }?;
+    let len = sys::recv_into(line, &mut answer, libc::MSG_DONTWAIT)?;
     read(&answer[..len.min(answer.len())], asked)
 }
 

@@ -11,7 +11,7 @@ use crate::{real, stdio};
 use core::ffi::{c_char, c_void};
 use core::time::Duration;
 use sidestep_device::confinement::{self, Call};
-use sidestep_device::sys;
+use sidestep_device::sys::{self, SignalMask};
 use sidestep_proto::fallback::ProgramDid;
 use sidestep_socket::control::{self, OptionAnswer};
 use sidestep_socket::descriptors::{self, SetUse, Use};
@@ -576,14 +576,15 @@ export! {
         // The address is the program's claim until the kernel has read it: a bad pointer is
         // EFAULT and no fault. Before, it is read with the kernel's help, and only if need be.
         let sock = if young::may_connect(fd) { None } else { descriptors::sock(fd) };
+        // SAFETY: the program's address of `len` bytes, if it is one.
+        let claimed = || unsafe { GivenAddress::claimed(address, len) };
+        let leads_nowhere = || claimed().is_some_and(|to| sock::is_nowhere(to.bytes()));
         match sock {
             Some(sock) if sock.phase() == Phase::Fresh => quietly(|| {
-                // SAFETY: the program's address of `len` bytes, if it is one.
-                let to = || unsafe { sock::claimed_address(address, len) };
+                let to = || claimed().and_then(|to| sock::address_in(to.bytes()));
                 tcp_option::before_connect(&sock, fd, to);
             }),
-            // SAFETY: as above.
-            Some(sock) if unsafe { sock::is_claimed_nowhere(address, len) } => {
+            Some(sock) if leads_nowhere() => {
                 // SAFETY: passed on.
                 return disconnect(&sock, fd, || unsafe { real::connect(fd, address, len) });
             }
@@ -594,12 +595,13 @@ export! {
         let result = unsafe { real::connect(fd, address, len) };
         if descriptors::is_ours(fd)
             && (result == 0 || matches!(errno(), libc::EINPROGRESS | libc::EINTR))
-            // SAFETY: the kernel has read the address.
-            && !unsafe { sock::is_nowhere(address, len) }
         {
-            // SAFETY: as above.
-            let to = unsafe { sock::address_at(address, len) };
-            quietly(|| connected(fd, to.map_or(0, |server| server.port())));
+            // SAFETY: the kernel has read the address, of so many bytes.
+            let to = unsafe { GivenAddress::at(address, len) };
+            if !to.as_ref().is_some_and(|to| sock::is_nowhere(to.bytes())) {
+                let to = to.and_then(|to| sock::address_in(to.bytes()));
+                quietly(|| connected(fd, to.map_or(0, |server| server.port())));
+            }
         }
         result
     }
@@ -1014,10 +1016,9 @@ export! {
     fn poll(fds: *mut libc::pollfd, count: u64, timeout: i32) -> i32 {
         // SAFETY: the program's array.
         match unsafe { multiplex::entries(fds, count) } {
-            // SAFETY: no signal mask.
-            Some(entries) => answer(unsafe {
-                multiplex::poll(entries, milliseconds(timeout), core::ptr::null())
-            }) as i32,
+            Some(entries) => {
+                answer(multiplex::poll(entries, milliseconds(timeout), SignalMask::NONE)) as i32
+            }
             // SAFETY: passed on.
             None => unsafe { real::poll(fds, count, timeout) },
         }
@@ -1031,7 +1032,8 @@ export! {
         match entries {
             Some(entries) if timeout().is_none_or(is_valid) => {
                 // SAFETY: the program's signal set, of which the kernel reads 8 bytes.
-                answer(unsafe { multiplex::poll(entries, timeout().map(duration), mask) }) as i32
+                let mask = unsafe { SignalMask::new(mask) };
+                answer(multiplex::poll(entries, timeout().map(duration), mask)) as i32
             }
             // SAFETY: passed on.
             _ => unsafe { real::ppoll(fds, count, time, mask) },
@@ -1065,16 +1067,14 @@ export! {
         let timeout = || unsafe { time.as_ref() };
         let is_valid = || timeout().is_none_or(|t| t.tv_sec >= 0 && t.tv_usec >= 0);
         let sets = fd_sets(nfds, read, write, except);
-        let nfds = sets.map_or(nfds, |sets| sets.nfds as i32);
-        // SAFETY: the program's sets.
-        let Some(sets) = sets.filter(|sets| unsafe { sets.concern_us() } && is_valid()) else {
+        let nfds = sets.map_or(nfds, |sets| sets.nfds() as i32);
+        let Some(sets) = sets.filter(|sets| sets.concern_us() && is_valid()) else {
             // SAFETY: passed on.
             return unsafe { real::select(nfds, read, write, except, time) };
         };
         let left = timeout().map(|t| Duration::new(t.tv_sec as u64, 0) + Duration::from_micros(t.tv_usec as u64));
         let start = sys::now_ns();
-        // SAFETY: the program's sets, no signal mask.
-        let result = unsafe { multiplex::select(sets, left, core::ptr::null()) };
+        let result = multiplex::select(sets, left, SignalMask::NONE);
         if let Some(left) = left {
             let left = left.saturating_sub(Duration::from_nanos(sys::now_ns() - start));
             // SAFETY: Linux writes the remaining time back.
@@ -1088,15 +1088,15 @@ export! {
 
     fn pselect(nfds: i32, read: *mut c_void, write: *mut c_void, except: *mut c_void, time: *const libc::timespec, mask: Mask) -> i32 {
         let sets = fd_sets(nfds, read, write, except);
-        let nfds = sets.map_or(nfds, |sets| sets.nfds as i32);
+        let nfds = sets.map_or(nfds, |sets| sets.nfds() as i32);
         // SAFETY: null or the program's time.
         let timeout = || unsafe { time.as_ref() };
-        // SAFETY: the program's sets.
-        match sets.filter(|sets| unsafe { sets.concern_us() } && timeout().is_none_or(is_valid)) {
-            // SAFETY: the program's sets and mask.
-            Some(sets) => answer(unsafe {
-                multiplex::select(sets, timeout().map(duration), mask)
-            }) as i32,
+        match sets.filter(|sets| sets.concern_us() && timeout().is_none_or(is_valid)) {
+            Some(sets) => {
+                // SAFETY: the program's signal set, of which the kernel reads 8 bytes.
+                let mask = unsafe { SignalMask::new(mask) };
+                answer(multiplex::select(sets, timeout().map(duration), mask)) as i32
+            }
             // SAFETY: passed on.
             None => unsafe { real::pselect(nfds, read, write, except, time, mask) },
         }
@@ -1165,13 +1165,59 @@ fn wait_in(
             return count;
         }
         // SAFETY: the kernel has just written `count` events.
-        let ours = unsafe { epoll::sort_out(set, events, count as usize) };
+        let events = unsafe { core::slice::from_raw_parts_mut(events, count as usize) };
+        let ours = epoll::sort_out(set, events);
         if ours > 0 {
             return ours as i32;
         }
     }
-    // SAFETY: the program's array and mask.
-    answer(unsafe { epoll::wait(set, epfd, events, max as usize, timeout(), mask) }) as i32
+    // SAFETY: the program's array of `max` events, and its signal set, of which the kernel reads 8
+    // bytes.
+    let (events, mask) =
+        unsafe { (core::slice::from_raw_parts_mut(events, max as usize), SignalMask::new(mask)) };
+    answer(epoll::wait(set, epfd, events, timeout(), mask)) as i32
+}
+
+/// A copy of an address of the program.
+struct GivenAddress {
+    bytes: [u8; size_of::<libc::sockaddr_storage>()],
+    len: usize,
+}
+
+impl GivenAddress {
+    /// One that may not be there: `None` then. It is read with the kernel's help, if that may be asked.
+    ///
+    /// # Safety
+    /// Where a filter forbids to ask, as [`Self::at`].
+    unsafe fn claimed(address: *const libc::sockaddr, len: u32) -> Option<Self> {
+        let mut copy = Self::empty(len)?;
+        match sys::copy_own(address.cast(), &mut copy.bytes[..copy.len]) {
+            Ok(()) => Some(copy),
+            Err(error) if error.0 == libc::EFAULT => None,
+            // SAFETY: the caller's promise for that case.
+            Err(_) => unsafe { Self::at(address, len) },
+        }
+    }
+
+    /// One that is there. `None`: it is null, or longer than any.
+    ///
+    /// # Safety
+    /// `address` is null or has `len` bytes.
+    unsafe fn at(address: *const libc::sockaddr, len: u32) -> Option<Self> {
+        let mut copy = Self::empty(len).filter(|_| !address.is_null())?;
+        // SAFETY: the caller's promise, and `empty` has room for so many.
+        unsafe { copy.bytes.as_mut_ptr().copy_from_nonoverlapping(address.cast(), copy.len) };
+        Some(copy)
+    }
+
+    fn empty(len: u32) -> Option<Self> {
+        let copy = Self { bytes: [0; _], len: len as usize };
+        (copy.len <= copy.bytes.len()).then_some(copy)
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
 }
 
 /// The sets of a `select`, as far as it looks at them; `None` for the kernel to refuse.
@@ -1184,7 +1230,8 @@ pub(crate) fn fd_sets(
     let nfds = usize::try_from(nfds).ok()?;
     let is_far = nfds > sys::FD_SETSIZE && descriptors::are_any();
     let nfds = if is_far { sys::bits_of_select(nfds, descriptors::highest()) } else { nfds };
-    Some(FdSets { read: read.cast(), write: write.cast(), except: except.cast(), nfds })
+    // SAFETY: the program's sets, of which Linux looks at `nfds` bits in whole words.
+    Some(unsafe { FdSets::new([read, write, except].map(<*mut c_void>::cast), nfds) })
 }
 
 fn new_set(epfd: i32) -> i32 {

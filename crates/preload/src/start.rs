@@ -2,6 +2,7 @@
 
 use crate::{fork, real, stdio};
 use core::ffi::{CStr, c_char};
+use sidestep_device::sys::SignalMask;
 use sidestep_socket::options::{self, Options};
 use sidestep_socket::wait::Sleeps;
 use sidestep_socket::{parcel, process, reload, seccomp};
@@ -34,7 +35,18 @@ unsafe extern "C" fn start(_: i32, _: *const *const c_char, environment: *const 
 }
 
 /// Where threads sleep: in the program's libc, whose calls are cancellation points.
-const SLEEPS: Sleeps = Sleeps { recv: real::recv, ppoll: real::ppoll };
+const SLEEPS: Sleeps = Sleeps { recv, ppoll };
+
+fn recv(fd: i32, bytes: &mut [u8], flags: i32) -> isize {
+    // SAFETY: the slice is writable.
+    unsafe { real::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), flags) }
+}
+
+fn ppoll(entries: &mut [libc::pollfd], time: Option<&libc::timespec>, mask: SignalMask) -> i32 {
+    let time = time.map_or(core::ptr::null(), core::ptr::from_ref);
+    // SAFETY: the slice is writable, the time can be read, and `SignalMask` is null or a set.
+    unsafe { real::ppoll(entries.as_mut_ptr(), entries.len() as u64, time, mask.as_ptr()) }
+}
 
 /// A panic is a bug of ours, which must be loud and must not unwind into a program
 /// that knows nothing of it.

@@ -181,8 +181,7 @@ pub(crate) fn insert_bare(fd: i32) -> Entry {
 #[inline]
 pub fn peek(fd: i32) -> Option<&'static Sock> {
     let word = load(fd);
-    // SAFETY: as in `enter`; it is all atomics to those who do not use it.
-    (word != 0 && word & TAGS == 0).then(|| unsafe { &*(word as *const Sock) })
+    (word != 0 && word & TAGS == 0).then(|| sock_of(word))
 }
 
 /// Whether a descriptor is one of this socket's still, after something was read from it.
@@ -202,9 +201,7 @@ pub(crate) fn is_word_of(fd: i32, word: usize) -> bool {
 
 #[inline(always)]
 fn enter(fd: i32, word: usize) -> Option<Use> {
-    // SAFETY: words without a tag are addresses of Socks, whose memory is never
-    // unmapped and never changes its type.
-    let sock = unsafe { &*(word as *const Sock) };
+    let sock = sock_of(word);
     if sock.enter() {
         // SeqCst: either we see that the descriptor is being closed, or the closing side sees us.
         if entry(fd).is_some_and(|entry| entry.load(Ordering::SeqCst) == word) {
@@ -231,8 +228,7 @@ pub fn set(fd: i32) -> Option<&'static Set> {
     if word & CLOSING != 0 {
         return if outlast_closing(fd) { set(fd) } else { None };
     }
-    // SAFETY: tagged words are addresses of Sets, which live for ever.
-    Some(unsafe { &*((word & !SET_TAG) as *const Set) })
+    Some(set_of(word))
 }
 
 /// An epoll set in use by this call: it is not dissolved meanwhile, even if another thread closes
@@ -438,15 +434,27 @@ fn replace(fd: i32, word: usize) -> Entry {
     }
 }
 
+/// The socket whose word the table has: it is not 0 and has no tag.
+#[inline]
+fn sock_of(word: usize) -> &'static Sock {
+    debug_assert!(word != 0 && word & TAGS == 0);
+    // SAFETY: such a word is stored by `insert_sock` and `grow_up` alone, as the address of a
+    // `&'static Sock`, and `load` has acquired it. A pool's memory stays one of Socks.
+    unsafe { &*core::ptr::with_exposed_provenance(word) }
+}
+
+/// The epoll set whose word the table has: its tag is set.
+#[inline]
+fn set_of(word: usize) -> &'static Set {
+    debug_assert!(word & TAGS == SET_TAG);
+    // SAFETY: such a word is stored by `insert_set` alone, as the address of a `&'static Set` with the
+    // tag, and `load` has acquired it. A pool's memory stays one of Sets.
+    unsafe { &*core::ptr::with_exposed_provenance(word & !SET_TAG) }
+}
+
 /// The object behind a word of the table.
 fn what_is(word: usize) -> Entry {
-    if word & SET_TAG != 0 {
-        // SAFETY: as in `set`.
-        Entry::Set(unsafe { &*((word & !SET_TAG) as *const Set) })
-    } else {
-        // SAFETY: as in `enter`.
-        Entry::Sock(unsafe { &*(word as *const Sock) })
-    }
+    if word & SET_TAG != 0 { Entry::Set(set_of(word)) } else { Entry::Sock(sock_of(word)) }
 }
 
 /// Calls `f` with every descriptor of a socket that has no object.
@@ -463,8 +471,7 @@ pub fn for_each_sock(mut f: impl FnMut(i32, &'static Sock)) {
     for fd in 0..=highest {
         let word = load(fd as i32);
         if word != 0 && word & TAGS == 0 {
-            // SAFETY: as in `enter`.
-            f(fd as i32, unsafe { &*(word as *const Sock) });
+            f(fd as i32, sock_of(word));
         }
     }
 }

@@ -33,7 +33,6 @@ use crate::pool::{Held, Pool, Pooled, SharedLock};
 use crate::process::{self, Process};
 use crate::sock::{Conn, Phase, Sock};
 use crate::{Errno, claims, gateway, readiness, wait, young};
-use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use nesting::Nesting;
@@ -42,7 +41,7 @@ use sidestep_device::counts::count;
 use sidestep_device::reference::AtomicRef;
 use sidestep_device::sparse::Sparse;
 use sidestep_device::state::{Counters, Slot};
-use sidestep_device::sys;
+use sidestep_device::sys::{self, SignalMask};
 use sidestep_device::valid::{Renew, Zeroable};
 use sidestep_device::young::YOUNG_MAX;
 use sidestep_proto::fallback::{Lack, Reason};
@@ -1154,11 +1153,9 @@ impl Set {
         };
         let mut kept = 0;
         if room > 0 {
-            let (at, now) = (events.as_mut_ptr(), Some(Duration::ZERO));
-            let asked = self.file().call(|epfd| {
-                // SAFETY: room for `room` events; no signal mask.
-                unsafe { sys::epoll_wait(epfd, at, room as i32, now, core::ptr::null()) }
-            });
+            let (events, now) = (&mut events[..room], Some(Duration::ZERO));
+            let ask = |epfd| sys::epoll_wait(epfd, events, now, SignalMask::NONE);
+            let asked = self.file().call(ask);
             kept = self.translate_within(&mut events[..asked.unwrap_or(0)], depth);
             self.carry(&events[..kept]);
         }
@@ -1575,19 +1572,13 @@ fn registration_of(data: u64) -> Option<&'static Registration> {
 ///
 /// # Errors
 /// As `epoll_pwait2`.
-///
-/// # Safety
-/// `events` is valid for `max` entries, `sigmask` null or a kernel signal set.
-pub unsafe fn wait(
+pub fn wait(
     set: &'static Set,
     epfd: i32,
-    events: *mut libc::epoll_event,
-    max: usize,
+    events: &mut [libc::epoll_event],
     timeout: Option<Duration>,
-    sigmask: *const c_void,
+    sigmask: SignalMask,
 ) -> Result<usize, Errno> {
-    // SAFETY: the caller's promise.
-    let events = unsafe { core::slice::from_raw_parts_mut(events, max) };
     let deadline = timeout.map(|time| sys::now_ns().saturating_add(time.as_nanos() as u64));
     let waiter = Waiter { set, file: File::of_set(set, epfd), sigmask };
     loop {
@@ -1621,21 +1612,17 @@ pub unsafe fn wait(
     }
 }
 
-/// The real `epoll_wait` has returned `count` events of a set that had nothing of
+/// The real `epoll_wait` has returned these events of a set that had nothing of
 /// ours when it was called: another thread may have changed that meanwhile. Returns
 /// how many are the program's.
-///
-/// # Safety
-/// `events` holds `count` entries.
-pub unsafe fn sort_out(set: &'static Set, events: *mut libc::epoll_event, count: usize) -> usize {
-    // SAFETY: the caller's promise.
-    set.translate(unsafe { core::slice::from_raw_parts_mut(events, count) })
+pub fn sort_out(set: &'static Set, events: &mut [libc::epoll_event]) -> usize {
+    set.translate(events)
 }
 
 struct Waiter {
     set: &'static Set,
     file: File<'static>,
-    sigmask: *const c_void,
+    sigmask: SignalMask,
 }
 
 impl Waiter {
@@ -1655,11 +1642,7 @@ impl Waiter {
         events: &mut [libc::epoll_event],
         timeout: Option<Duration>,
     ) -> Result<usize, Errno> {
-        let (at, max) = (events.as_mut_ptr(), events.len().min(i32::MAX as usize) as i32);
-        let ask = |epfd| {
-            // SAFETY: `events` is writable for `max`, the mask comes from the caller.
-            unsafe { sys::epoll_wait(epfd, at, max, timeout, self.sigmask) }
-        };
+        let ask = |epfd| sys::epoll_wait(epfd, events, timeout, self.sigmask);
         let asked = match timeout {
             Some(Duration::ZERO) => self.file.call(ask),
             _ => self.file.sleep_among_others(ask),

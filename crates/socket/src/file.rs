@@ -105,16 +105,6 @@ std::thread_local! {
     static ASLEEP_ON: Cell<*const Sock> = const { Cell::new(core::ptr::null()) };
 }
 
-unsafe extern "C" {
-    /// glibc's: 0 once there has been a second thread.
-    static __libc_single_threaded: u8;
-}
-
-fn is_single_threaded() -> bool {
-    // SAFETY: one byte, that glibc writes before it begins a second thread.
-    unsafe { (&raw const __libc_single_threaded).read_volatile() != 0 }
-}
-
 /// What a socket, or an epoll set, knows of the numbers by which its file is named.
 #[derive(Renew, Zeroable)]
 pub(crate) struct Naming {
@@ -263,8 +253,7 @@ impl<'a> File<'a> {
 
     /// `recv` into some bytes.
     pub(crate) fn recv(self, bytes: &mut [u8], flags: i32) -> sys::Result {
-        // SAFETY: the slice is writable.
-        self.call(|fd| unsafe { sys::recv(fd, bytes.as_mut_ptr(), bytes.len(), flags) })
+        self.call(|fd| sys::recv_into(fd, bytes, flags))
     }
 
     /// `send` of some bytes.
@@ -356,21 +345,21 @@ pub(crate) fn before_number_goes(sock: &Sock, fd: i32) {
     // A call by TCP is one system call, and the kernel holds the file for it.
     let is_kept = sock.phase() == Phase::Smc && are_others_under_way(sock);
     give_way(File::of(sock, fd), is_kept);
-    if !is_single_threaded() && sock.calls_under_way() > 0 {
+    if !sys::is_single_threaded() && sock.calls_under_way() > 0 {
         plain::outlast(fd);
     }
 }
 
 /// The same for the number of a young connection that has ended, inside of which calls are.
 pub(crate) fn before_number_of_young_goes(fd: i32) {
-    if !is_single_threaded() {
+    if !sys::is_single_threaded() {
         plain::outlast(fd);
     }
 }
 
 /// The same for the number of an epoll set.
 pub(crate) fn before_number_of_set_goes(set: &Set, fd: i32) {
-    give_way(File::of_set(set, fd), !is_single_threaded() && set.calls_under_way() > 0);
+    give_way(File::of_set(set, fd), !sys::is_single_threaded() && set.calls_under_way() > 0);
 }
 
 fn give_way(file: File<'_>, is_kept: bool) {
@@ -378,7 +367,7 @@ fn give_way(file: File<'_>, is_kept: bool) {
         file.naming.keep(file.number);
     }
     descriptors::decide_closing(file.number, file.word);
-    if !is_single_threaded() {
+    if !sys::is_single_threaded() {
         outlast_calls(&file.naming.names);
     }
 }
@@ -386,7 +375,7 @@ fn give_way(file: File<'_>, is_kept: bool) {
 /// `exec` is about to put a parcel under a number, which other threads would take for the file until they
 /// are ended, and would receive what is for the next program. They go on by a copy.
 pub(crate) fn before_number_is_packed(sock: &Sock, fd: i32) {
-    if is_single_threaded() {
+    if sys::is_single_threaded() {
         return;
     }
     sock.naming.keep(fd);
@@ -415,7 +404,7 @@ fn are_others_under_way(sock: &Sock) -> bool {
     if is_ours {
         ASLEEP_ON.set(core::ptr::null());
     }
-    !is_single_threaded() && sock.calls_under_way() > u32::from(is_ours)
+    !sys::is_single_threaded() && sock.calls_under_way() > u32::from(is_ours)
 }
 
 /// Waits until a thread is asleep, or sleeps by number no more.

@@ -155,8 +155,7 @@ fn write_line(level: Level, text: fmt::Arguments<'_>) {
     let _ = line.write_fmt(text);
     line.len = line.len.min(line.bytes.len() - 1);
     line.bytes[line.len] = b'\n';
-    // SAFETY: the buffer is readable for its length.
-    let _ = unsafe { sys::write_unnoticed(file(), line.bytes.as_ptr(), line.len + 1) };
+    let _ = sys::write_unnoticed(file(), &line.bytes[..=line.len]);
 }
 
 struct Line {

@@ -15,13 +15,12 @@ use crate::descriptors::{self, Use};
 use crate::file::File;
 use crate::sock::{Conn, Phase, Sock};
 use crate::{Errno, claims, gateway, readiness, switch, wait};
-use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
-use sidestep_device::map::{self, Mapping};
+use sidestep_device::map::Scratch;
 use sidestep_device::slab::Record;
 use sidestep_device::state::Slot;
-use sidestep_device::sys;
+use sidestep_device::sys::{self, SignalMask};
 use sidestep_device::valid::{Renew, Zeroable};
 use sidestep_proto::governor::SpinPolicy;
 use sidestep_proto::readiness::mask;
@@ -89,13 +88,10 @@ fn is_undecided(sock: &Sock) -> bool {
 ///
 /// # Errors
 /// As `ppoll`.
-///
-/// # Safety
-/// `sigmask` is null or a kernel signal set of 8 bytes.
-pub unsafe fn poll(
+pub fn poll(
     entries: &mut [libc::pollfd],
     timeout: Option<Duration>,
-    sigmask: *const c_void,
+    sigmask: SignalMask,
 ) -> Result<usize, Errno> {
     let deadline = timeout.map(|time| sys::now_ns().saturating_add(time.as_nanos() as u64));
     loop {
@@ -113,7 +109,7 @@ pub unsafe fn poll(
         if waits && linger(entries) {
             continue;
         }
-        if waits && sigmask.is_null() {
+        if waits && sigmask.is_none() {
             match doze(entries, left()) {
                 Ok(true) => continue,
                 Ok(false) => {}
@@ -122,8 +118,7 @@ pub unsafe fn poll(
             }
         }
         let nap = [nap(entries), left()].into_iter().flatten().min();
-        // SAFETY: the caller's promise.
-        let count = unsafe { ask_kernel(entries, nap, sigmask, ours == 0) }?;
+        let count = ask_kernel(entries, nap, sigmask, ours == 0)?;
         if let Some(sock) = busy {
             sock.poll_streak.note(count > ours);
         }
@@ -311,32 +306,27 @@ fn linger(entries: &[libc::pollfd]) -> bool {
 }
 
 /// Asks the kernel about the whole array, our connections armed if we may sleep.
-///
-/// # Safety
-/// As [`poll`].
-unsafe fn ask_kernel(
+fn ask_kernel(
     entries: &mut [libc::pollfd],
     timeout: Option<Duration>,
-    sigmask: *const c_void,
+    sigmask: SignalMask,
     may_sleep: bool,
 ) -> Result<usize, Errno> {
     const NOT_ARMED: Option<Waiter> = None;
-    let mut entries_here = [libc::pollfd { fd: -1, events: 0, revents: 0 }; ON_STACK];
+    let mut entries_here = [NOTHING; ON_STACK];
     let mut waiters_here = [NOT_ARMED; ON_STACK];
-    let (copy_room, waiter_room);
+    let (mut copy_there, mut waiters_there);
     let (copy, waiters) = if entries.len() > ON_STACK {
-        copy_room = Room::new::<libc::pollfd>(entries.len())?;
-        waiter_room = Room::new::<Option<Waiter>>(entries.len())?;
-        // SAFETY: both are all-zero: no event of descriptor 0, and (a null reference) `None`.
-        unsafe { (copy_room.slice(entries.len()), waiter_room.slice(entries.len())) }
+        copy_there = scratch(entries.len(), || NOTHING)?;
+        waiters_there = scratch(entries.len(), || NOT_ARMED)?;
+        (&mut copy_there[..], &mut waiters_there[..])
     } else {
         (&mut entries_here[..entries.len()], &mut waiters_here[..entries.len()])
     };
     let mut armed = Armed { entries, waiters };
     let news = armed.prepare(copy, may_sleep);
     let timeout = if news { Some(Duration::ZERO) } else { timeout };
-    // SAFETY: the mask comes from the caller.
-    let answer = unsafe { wait::ppoll(copy, timeout, sigmask) };
+    let answer = wait::ppoll(copy, timeout, sigmask);
     drop(armed);
     let count = finish(entries, copy);
     match answer {
@@ -345,28 +335,12 @@ unsafe fn ask_kernel(
     }
 }
 
+/// An entry of which the kernel says nothing.
+const NOTHING: libc::pollfd = libc::pollfd { fd: -1, events: 0, revents: 0 };
+
 /// Memory for what is too long for the stack.
-struct Room(Mapping);
-
-impl Room {
-    fn new<T>(len: usize) -> Result<Self, Errno> {
-        map::reserve(len * size_of::<T>()).map(Self).map_err(|errno| errno.0)
-    }
-
-    /// # Safety
-    /// Room for `len` of these, of which all-zero is one; the only slice there is.
-    #[expect(clippy::mut_from_ref, reason = "the mapping lies elsewhere")]
-    unsafe fn slice<T>(&self, len: usize) -> &mut [T] {
-        // SAFETY: zeroed private memory, page-aligned; the caller's promise.
-        unsafe { core::slice::from_raw_parts_mut(self.0.at(0, self.0.len()).cast(), len) }
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        // SAFETY: whoever made it has no pointer into it any more.
-        unsafe { self.0.unmap() };
-    }
+fn scratch<T>(len: usize, make: impl FnMut() -> T) -> Result<Scratch<T>, Errno> {
+    Scratch::filled(len, make).map_err(|errno| errno.0)
 }
 
 /// Who sleeps for one entry: the socket that the descriptor led to when the sleep began.
@@ -496,29 +470,59 @@ fn note_kernel(kernel: &libc::pollfd, slot: &Slot, conn: &Conn, file: File<'_>) 
     }
 }
 
-/// Bits of one `fd_set`, as many words as `nfds` needs.
-///
-/// # Safety
-/// `set` is null or has room for `nfds` bits.
-unsafe fn bit(set: *mut u64, fd: usize) -> bool {
-    // SAFETY: the caller's promise.
-    !set.is_null() && unsafe { *set.add(fd / 64) } & (1 << (fd % 64)) != 0
-}
-
 /// Three sets of descriptors, as `select` takes them.
 #[derive(Clone, Copy)]
 pub struct FdSets {
-    /// To read from; may be null.
-    pub read: *mut u64,
-    /// To write to; may be null.
-    pub write: *mut u64,
-    /// With urgent data; may be null.
-    pub except: *mut u64,
+    read: FdSet,
+    write: FdSet,
+    except: FdSet,
     /// Highest descriptor + 1.
-    pub nfds: usize,
+    nfds: usize,
+}
+
+/// One set of the program's; null: none.
+#[derive(Clone, Copy)]
+struct FdSet(*mut u64);
+
+impl FdSet {
+    /// Where the bit of a descriptor is.
+    fn place(self, fd: usize) -> Option<(*mut u64, u64)> {
+        // In bounds of the program's set, so it does not wrap.
+        (!self.0.is_null()).then(|| (self.0.wrapping_add(fd / 64), 1 << (fd % 64)))
+    }
+
+    fn has(self, fd: usize) -> bool {
+        // SAFETY: `FdSets::new` promises room for each descriptor below `nfds`, and only such are
+        // asked for; `concern_us` has found that it can be read.
+        self.place(fd).is_some_and(|(word, bit)| unsafe { *word } & bit != 0)
+    }
+
+    /// Changes the word of a descriptor, if there is a set.
+    fn change(self, fd: usize, change: impl FnOnce(u64, u64) -> u64) {
+        if let Some((word, bit)) = self.place(fd) {
+            // SAFETY: as for `has`; the kernel changes whole words, too.
+            unsafe { *word = change(*word, bit) };
+        }
+    }
 }
 
 impl FdSets {
+    /// Those of a call: to read from, to write to, with urgent data; each may be null. `nfds` is the
+    /// highest descriptor + 1.
+    ///
+    /// # Safety
+    /// As `select`: each is null or has room for `nfds` bits, in whole words, as long as the call lasts.
+    #[must_use]
+    pub unsafe fn new([read, write, except]: [*mut u64; 3], nfds: usize) -> Self {
+        Self { read: FdSet(read), write: FdSet(write), except: FdSet(except), nfds }
+    }
+
+    /// Highest descriptor + 1.
+    #[must_use]
+    pub fn nfds(&self) -> usize {
+        self.nfds
+    }
+
     /// Whether they are shorter than the call says.
     #[must_use]
     pub fn are_cut(&self, nfds: i32) -> bool {
@@ -526,36 +530,26 @@ impl FdSets {
     }
 
     /// Whether any descriptor in them needs us. No for the kernel to answer, `EFAULT` included.
-    ///
-    /// # Safety
-    /// As `select`.
     #[must_use]
-    pub unsafe fn concern_us(&self) -> bool {
+    pub fn concern_us(&self) -> bool {
         // The kernel looks no further than there are descriptors, and so do we.
         let nfds = self.nfds.min(descriptors::highest() + 1);
         let len = nfds.div_ceil(64) * size_of::<u64>();
-        let holds = |of, set: *mut u64| set.is_null() || claims::holds(of, set, len);
+        let holds = |of, FdSet(set)| set.is_null() || claims::holds(of, set, len);
         has_begun()
             && holds(claims::Of::Read, self.read)
             && holds(claims::Of::Write, self.write)
             && holds(claims::Of::Except, self.except)
-            // SAFETY: what is looked at can be read.
-            && (0..nfds).any(|fd| unsafe { self.events(fd) } != 0 && concerns(fd as i32))
+            && (0..nfds).any(|fd| self.events(fd) != 0 && concerns(fd as i32))
     }
 
-    /// # Safety
-    /// Each set is null or has room for this bit.
-    unsafe fn events(&self, fd: usize) -> i16 {
-        // SAFETY: the caller's promise.
-        let (read, write, except) =
-            unsafe { (bit(self.read, fd), bit(self.write, fd), bit(self.except, fd)) };
+    fn events(&self, fd: usize) -> i16 {
+        let [read, write, except] = [self.read, self.write, self.except].map(|set| set.has(fd));
         let flag = |is: bool, events: i16| if is { events } else { 0 };
         flag(read, libc::POLLIN) | flag(write, libc::POLLOUT) | flag(except, libc::POLLPRI)
     }
 
-    /// # Safety
-    /// Each set is null or has room for this entry's bit.
-    unsafe fn answer(&self, entry: &libc::pollfd) -> usize {
+    fn answer(&self, entry: &libc::pollfd) -> usize {
         const READABLE: i16 = libc::POLLIN | libc::POLLHUP | libc::POLLERR;
         const WRITABLE: i16 = libc::POLLOUT | libc::POLLERR;
         let fd = entry.fd as usize;
@@ -566,25 +560,17 @@ impl FdSets {
             (self.except, libc::POLLPRI, libc::POLLPRI),
         ];
         for (set, means, asked) in sets {
-            if !set.is_null() && entry.events & asked != 0 && entry.revents & means != 0 {
-                // SAFETY: the caller's promise.
-                unsafe { *set.add(fd / 64) |= 1 << (fd % 64) };
+            if !set.0.is_null() && entry.events & asked != 0 && entry.revents & means != 0 {
+                set.change(fd, |word, bit| word | bit);
                 count += 1;
             }
         }
         count
     }
 
-    /// # Safety
-    /// Each set is null or has room for `nfds` bits.
-    unsafe fn clear(&self) {
+    fn clear(&self) {
         for set in [self.read, self.write, self.except] {
-            if !set.is_null() {
-                for word in 0..self.nfds.div_ceil(64) {
-                    // SAFETY: the caller's promise; the kernel clears whole words, too.
-                    unsafe { *set.add(word) = 0 };
-                }
-            }
+            (0..self.nfds).step_by(64).for_each(|fd| set.change(fd, |_, _| 0));
         }
     }
 }
@@ -593,46 +579,35 @@ impl FdSets {
 ///
 /// # Errors
 /// As `pselect`; `EBADF` when a descriptor in a set is not open.
-///
-/// # Safety
-/// The sets have room for `nfds` bits; `sigmask` is null or a kernel signal set.
-pub unsafe fn select(
+pub fn select(
     sets: FdSets,
     timeout: Option<Duration>,
-    sigmask: *const c_void,
+    sigmask: SignalMask,
 ) -> Result<usize, Errno> {
-    let mut stack = [libc::pollfd { fd: -1, events: 0, revents: 0 }; ON_STACK];
-    let heap = match sets.nfds {
-        0..=ON_STACK => None,
-        nfds => Some(Room::new::<libc::pollfd>(nfds)?),
-    };
-    let at = match &heap {
-        Some(room) => room.0.at(0, room.0.len()).cast::<libc::pollfd>(),
-        None => stack.as_mut_ptr(),
-    };
-    let mut count = 0;
-    for fd in 0..sets.nfds {
-        // SAFETY: the caller's promise.
-        let events = unsafe { sets.events(fd) };
-        if events != 0 {
-            // SAFETY: at most nfds entries.
-            unsafe { at.add(count).write(libc::pollfd { fd: fd as i32, events, revents: 0 }) };
-            count += 1;
+    let mut here = [NOTHING; ON_STACK];
+    let mut there;
+    let room = match sets.nfds {
+        0..=ON_STACK => &mut here[..],
+        nfds => {
+            there = scratch(nfds, || NOTHING)?;
+            &mut there[..]
         }
+    };
+    let watched = (0..sets.nfds).map(|fd| (fd, sets.events(fd))).filter(|(_, events)| *events != 0);
+    let mut count = 0;
+    for ((fd, events), entry) in watched.zip(room.iter_mut()) {
+        *entry = libc::pollfd { fd: fd as i32, events, revents: 0 };
+        count += 1;
     }
-    // SAFETY: `count` entries were written.
-    let entries = unsafe { core::slice::from_raw_parts_mut(at, count) };
-    // SAFETY: the caller's promise.
-    let polled = unsafe { poll(entries, timeout, sigmask) };
+    let entries = &mut room[..count];
+    let polled = poll(entries, timeout, sigmask);
     match polled {
         Ok(_) if entries.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) => {
             Err(libc::EBADF)
         }
         Ok(_) => {
-            // SAFETY: the caller's promise.
-            unsafe { sets.clear() };
-            // SAFETY: the caller's promise.
-            Ok(entries.iter().map(|entry| unsafe { sets.answer(entry) }).sum())
+            sets.clear();
+            Ok(entries.iter().map(|entry| sets.answer(entry)).sum())
         }
         Err(errno) => Err(errno),
     }

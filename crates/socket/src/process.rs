@@ -651,13 +651,10 @@ impl Process {
     #[must_use]
     pub fn local(&self) -> Local {
         let mut name = [0u8; 64];
-        // SAFETY: the buffer is writable for its length; gethostname is not hooked.
-        unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
-        let len = name.iter().position(|&b| b == 0).unwrap_or(0);
         Local {
             gid: self.instance.into(),
             ueids: options().ueids.clone(),
-            hostname: Hostname::new(&name[..len]),
+            hostname: Hostname::new(sys::hostname(&mut name)),
         }
     }
 

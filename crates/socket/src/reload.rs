@@ -22,11 +22,12 @@ use crate::process;
 use crate::sock::Phase;
 use arrayvec::ArrayVec;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use sidestep_device::map::{self, Mapping};
+use core::sync::atomic::{AtomicU64, Ordering};
+use sidestep_device::map::Scratch;
 use sidestep_device::sys;
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::sync::OnceLock;
 
 /// Name of the environment variable.
 pub const VARIABLE: &str = "SIDESTEP_SOURCES";
@@ -51,8 +52,7 @@ pub fn stamp(file: &File) -> u64 {
 }
 
 /// What the program was started with, kept by [`start`].
-static SOURCES: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
-static SOURCES_LEN: AtomicUsize = AtomicUsize::new(0);
+static SOURCES: OnceLock<&'static str> = OnceLock::new();
 /// When somebody looked last, by [`sys::coarse_ns`].
 static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
 /// The stamps of all applied files at that time, in one number.
@@ -60,25 +60,15 @@ static SEEN: AtomicU64 = AtomicU64::new(0);
 
 /// Keeps the value of [`VARIABLE`]: programs write their title over their environment.
 pub fn start(sources: &str) {
-    let Some(room) = Some(sources.len()).filter(|len| *len > 0).and_then(reserve) else { return };
-    let at = room.at(0, sources.len());
-    // SAFETY: fresh memory of this length.
-    unsafe { at.copy_from_nonoverlapping(sources.as_ptr(), sources.len()) };
-    SOURCES_LEN.store(sources.len(), Ordering::Relaxed);
-    // Release: pairs with the Acquire in `sources`.
-    SOURCES.store(at, Ordering::Release);
+    let mut bytes = sources.bytes();
+    let Ok(copy) = Scratch::filled(sources.len(), || bytes.next().unwrap_or(0)) else { return };
+    if let Ok(copy) = core::str::from_utf8(copy.leak()) {
+        let _ = SOURCES.set(copy);
+    }
 }
 
 fn sources() -> Option<&'static str> {
-    let at = SOURCES.load(Ordering::Acquire);
-    if at.is_null() {
-        return None;
-    }
-    // SAFETY: written by `start` from a string, never changed or given back.
-    Some(unsafe {
-        let bytes = core::slice::from_raw_parts(at, SOURCES_LEN.load(Ordering::Relaxed));
-        core::str::from_utf8_unchecked(bytes)
-    })
+    SOURCES.get().copied()
 }
 
 /// Takes over what was applied since the last look. Connections that have begun keep to
@@ -121,18 +111,14 @@ fn take_over(sources: &str) {
 
 /// The options as they are now; `None` if there is no room to read them.
 fn read(sources: &str) -> Option<Options> {
-    let room = reserve(TEXT_LEN)?;
+    let mut text = Scratch::filled(TEXT_LEN, || 0).ok()?;
     let mut options = Options::of(process::options().program);
     for part in parts(sources) {
-        // SAFETY: one at a time borrows the room.
-        let text = unsafe { core::slice::from_raw_parts_mut(room.at(0, TEXT_LEN), TEXT_LEN) };
-        match part.file.and_then(|file| applied_text(file, text)) {
+        match part.file.and_then(|file| applied_text(file, &mut text)) {
             Some(words) => options.read(words),
             None => options.read(part.words),
         }
     }
-    // SAFETY: nothing of it is left: options hold no text.
-    unsafe { room.unmap() };
     Some(options)
 }
 
@@ -178,8 +164,7 @@ fn applied(file: Origin<'_>) -> Option<(Opened, u64)> {
 
 fn applied_text<'a>(file: Origin<'_>, into: &'a mut [u8]) -> Option<&'a str> {
     let (opened, _) = applied(file)?;
-    // SAFETY: the slice is writable.
-    let len = unsafe { sys::read(opened.0, into.as_mut_ptr(), into.len(), None) }.ok()?;
+    let len = sys::read_into(opened.0, into).ok()?;
     let bytes = into.get(..len)?.strip_prefix(&[FRAME])?.strip_suffix(&[FRAME])?;
     core::str::from_utf8(bytes).ok()
 }
@@ -191,10 +176,6 @@ impl Drop for Opened {
     fn drop(&mut self) {
         sys::close(self.0);
     }
-}
-
-fn reserve(len: usize) -> Option<Mapping> {
-    map::reserve(len).ok()
 }
 
 #[cfg(test)]

@@ -20,8 +20,7 @@ use crate::options::{Options, Promotion};
 use crate::pool::{Guarded, Held, Late, Pool, Pooled};
 use crate::process::{self, Process};
 use crate::{Errno, gateway, multiplex, past_libc, plain, reload, seccomp, uring, wait, young};
-use core::mem::MaybeUninit;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering,
 };
@@ -214,10 +213,8 @@ impl Name {
     pub(crate) fn of(fd: i32, peer: bool) -> Option<Self> {
         let (storage, len) = sys::socket_name(fd, peer).ok()?;
         let mut name = Self { bytes: [0; _], len: (len as usize).min(size_of_val(&storage)) };
-        let from = (&raw const storage).cast();
         let room = name.bytes.get_mut(..name.len)?;
-        // SAFETY: initialised bytes of the storage, no more than it has.
-        unsafe { room.as_mut_ptr().copy_from_nonoverlapping(from, name.len) };
+        room.copy_from_slice(&sys::bytes_of_address(&storage)[..name.len]);
         Some(name)
     }
 
@@ -228,8 +225,7 @@ impl Name {
     }
 
     fn address(&self) -> Option<SocketAddr> {
-        // SAFETY: so many bytes.
-        unsafe { address_at(self.bytes.as_ptr().cast(), self.len as u32) }
+        address_in(self.bytes())
     }
 }
 
@@ -1094,90 +1090,40 @@ pub fn addresses(fd: i32) -> Result<(SocketAddr, SocketAddr), Errno> {
     }
 }
 
-/// An address of the program.
-///
-/// # Safety
-/// `address` is null or has `len` bytes.
+/// Whether an address, of which these are the first bytes of the kernel's struct, is `AF_UNSPEC`.
 #[must_use]
-pub unsafe fn address_at(address: *const libc::sockaddr, len: u32) -> Option<SocketAddr> {
-    let len = len as usize;
-    if address.is_null() || len > size_of::<libc::sockaddr_storage>() {
-        return None;
-    }
-    let mut storage = MaybeUninit::<libc::sockaddr_storage>::zeroed();
-    // SAFETY: the caller's promise; the storage is as long and apart from it.
-    unsafe {
-        storage.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(address.cast(), len);
-        self::address(&storage.assume_init())
-    }
+pub fn is_nowhere(bytes: &[u8]) -> bool {
+    family(bytes) == Some(libc::AF_UNSPEC)
 }
 
-/// An address of the program that may not be there: `None` then, too.
-///
-/// # Safety
-/// If the kernel may not be asked about memory (seccomp), as [`address_at`].
-#[must_use]
-pub unsafe fn claimed_address(address: *const libc::sockaddr, len: u32) -> Option<SocketAddr> {
-    let mut room = [0; size_of::<libc::sockaddr_storage>()];
-    let bytes = room.get_mut(..len as usize)?;
-    let copied = sys::copy_own(address.cast(), bytes);
-    match copied {
-        Err(error) if error.0 == libc::EFAULT => None,
-        // SAFETY: the caller's promise.
-        Err(_) => unsafe { address_at(address, len) },
-        // SAFETY: a copy of `len` bytes.
-        Ok(()) => unsafe { address_at(room.as_ptr().cast(), len) },
-    }
-}
-
-/// Whether an address of the program that may not be there is `AF_UNSPEC`.
-///
-/// # Safety
-/// As [`claimed_address`].
-#[must_use]
-pub unsafe fn is_claimed_nowhere(address: *const libc::sockaddr, len: u32) -> bool {
-    let mut family = [0; size_of::<libc::sa_family_t>()];
-    if (len as usize) < family.len() {
-        return false;
-    }
-    match sys::copy_own(address.cast(), &mut family) {
-        Err(error) if error.0 == libc::EFAULT => false,
-        // SAFETY: the caller's promise.
-        Err(_) => unsafe { is_nowhere(address, len) },
-        Ok(()) => libc::sa_family_t::from_ne_bytes(family) == 0,
-    }
-}
-
-/// Whether an address is `AF_UNSPEC`.
-///
-/// # Safety
-/// `address` is null or has `len` bytes.
-#[must_use]
-pub unsafe fn is_nowhere(address: *const libc::sockaddr, len: u32) -> bool {
-    let has_family = !address.is_null() && len as usize >= size_of::<libc::sa_family_t>();
-    // SAFETY: the caller's promise; the family comes first.
-    has_family && unsafe { address.cast::<libc::sa_family_t>().read_unaligned() } == 0
+fn family(bytes: &[u8]) -> Option<i32> {
+    let family = bytes.first_chunk()?;
+    Some(libc::sa_family_t::from_ne_bytes(*family).into())
 }
 
 /// An address of the kernel as Rust knows it; IPv4-mapped ones become IPv4.
 #[must_use]
 pub fn address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
-    let at = core::ptr::from_ref(storage);
-    match i32::from(storage.ss_family) {
-        libc::AF_INET => {
-            // SAFETY: the family says which struct it is; storage is large enough.
-            let v4 = unsafe { &*at.cast::<libc::sockaddr_in>() };
-            let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
-            Some(SocketAddr::new(IpAddr::V4(ip), u16::from_be(v4.sin_port)))
-        }
-        libc::AF_INET6 => {
-            // SAFETY: as above.
-            let v6 = unsafe { &*at.cast::<libc::sockaddr_in6>() };
-            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
-            Some(SocketAddr::new(ip.to_canonical(), u16::from_be(v6.sin6_port)))
-        }
-        _ => None,
-    }
+    address_in(sys::bytes_of_address(storage))
+}
+
+/// The same in the bytes of the kernel's struct; what is missing behind them is zero.
+#[must_use]
+pub fn address_in(bytes: &[u8]) -> Option<SocketAddr> {
+    const PORT_AT: usize = core::mem::offset_of!(libc::sockaddr_in, sin_port);
+    const V4_AT: usize = core::mem::offset_of!(libc::sockaddr_in, sin_addr);
+    const V6_AT: usize = core::mem::offset_of!(libc::sockaddr_in6, sin6_addr);
+    const _: () = assert!(PORT_AT == core::mem::offset_of!(libc::sockaddr_in6, sin6_port));
+    let mut all = [0; size_of::<libc::sockaddr_in6>()];
+    let len = bytes.len().min(all.len());
+    all[..len].copy_from_slice(&bytes[..len]);
+    let port = u16::from_be_bytes(*all[PORT_AT..].first_chunk()?);
+    let ip = match family(&all)? {
+        libc::AF_INET => IpAddr::from(*all[V4_AT..].first_chunk::<4>()?),
+        libc::AF_INET6 => Ipv6Addr::from(*all[V6_AT..].first_chunk::<16>()?).to_canonical(),
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, port))
 }
 
 /// The process is about to end, and the kernel will close its connections.

@@ -25,7 +25,7 @@ use core::cell::Cell;
 use core::sync::atomic::{Ordering, fence};
 use sidestep_device::copy::{self, Choice, LONG_MIN, Manner};
 use sidestep_device::counts::count;
-use sidestep_device::map;
+use sidestep_device::map::Scratch;
 use sidestep_device::ring::Ring;
 use sidestep_device::state::{Slot, flag};
 use sidestep_device::sys::{self, Errno as SysErrno};
@@ -646,19 +646,16 @@ impl Receive<'_> {
     /// Peeks at what lies behind the next `skip` bytes: they go to a place of ours.
     fn peek_behind(&self, buffers: &Buffers<'_>, skip: usize) -> Answer {
         const PIECES_MAX: usize = 64;
-        let room = map::reserve(skip.max(1)).map_err(|errno| errno.0)?;
+        let mut room = Scratch::filled(skip.max(1), || 0u8).map_err(|errno| errno.0)?;
         let mut list = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; PIECES_MAX];
-        list[0] = libc::iovec { iov_base: room.at(0, skip).cast(), iov_len: skip };
+        list[0] = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: skip };
         for (to, from) in list[1..].iter_mut().zip(buffers.list) {
             *to = *from;
         }
         let used = (1 + buffers.list.len()).min(PIECES_MAX);
         // SAFETY: our room and the program's buffers.
         let longer = unsafe { Buffers::new(list.as_ptr(), used) }.ok_or(libc::EINVAL)?;
-        let seen = self.all_beyond(&longer, skip);
-        // SAFETY: the list is not used again.
-        unsafe { room.unmap() };
-        seen
+        self.all_beyond(&longer, skip)
     }
 
     /// [`Self::all`], but the first `skip` bytes alone do not satisfy the call.

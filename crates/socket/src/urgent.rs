@@ -129,16 +129,11 @@ pub(crate) fn before_mark(slot: &Slot, conn: &Conn, readable: usize) -> usize {
 
 /// The same for the TCP queue, where a peek stops at the mark.
 pub(crate) fn before_mark_in_tcp(slot: &Slot, file: File<'_>) -> usize {
-    let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT;
     // A look into an empty queue would take the error of a connection that has ended.
     if switch::queued(file) == 0 || is_at_mark_in_tcp(slot, file) {
         return 0;
     }
-    let look = |fd| {
-        // SAFETY: with MSG_TRUNC nothing is written.
-        unsafe { sys::recv(fd, core::ptr::null_mut(), i32::MAX as usize, flags) }
-    };
-    file.call(look).unwrap_or(0)
+    file.call(|fd| Ok::<_, sys::Errno>(sys::count_queued(fd))).unwrap_or(0)
 }
 
 /// The next byte in TCP is an urgent one that is not for the stream.

@@ -28,7 +28,6 @@ use crate::switch;
 use crate::urgent;
 use crate::{Answer, control};
 use core::cell::Cell;
-use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use core::time::Duration;
 use sidestep_device::confinement;
@@ -37,7 +36,7 @@ use sidestep_device::cursor::Cursor;
 use sidestep_device::lock::Owner;
 use sidestep_device::slab::{Record, flag as said, wanted};
 use sidestep_device::state::{Counters, Slot, flag};
-use sidestep_device::sys::{self, Errno};
+use sidestep_device::sys::{self, Errno, SignalMask};
 use sidestep_device::valid::{Renew, Zeroable};
 use sidestep_proto::contention::{Company, Contention, DEAR_NS};
 use sidestep_proto::cursor;
@@ -78,9 +77,9 @@ fn spins_begun() -> u32 {
 #[derive(Clone, Copy)]
 pub struct Sleeps {
     /// `recv`.
-    pub recv: unsafe fn(i32, *mut c_void, usize, i32) -> isize,
+    pub recv: fn(i32, &mut [u8], i32) -> isize,
     /// `ppoll`.
-    pub ppoll: unsafe fn(*mut libc::pollfd, u64, *const libc::timespec, *const c_void) -> i32,
+    pub ppoll: fn(&mut [libc::pollfd], Option<&libc::timespec>, SignalMask) -> i32,
 }
 
 static SLEEPS: OnceLock<Sleeps> = OnceLock::new();
@@ -91,56 +90,34 @@ pub fn sleep_in(sleeps: Sleeps) {
     let _ = SLEEPS.set(sleeps);
 }
 
-unsafe extern "C-unwind" {
-    fn pthread_testcancel();
-}
-
-/// A cancellation point for sleeps that libc does not know.
-fn test_cancel() {
-    // SAFETY: no operands.
-    unsafe { pthread_testcancel() }
-}
-
 /// `recv` of one byte, `None` at the end; the program's `errno` stays as it was.
 fn recv_byte(fd: i32, flags: i32) -> sys::Result<Option<u8>> {
-    let mut byte = 0u8;
-    let at = &raw mut byte;
-    let received = match SLEEPS.get() {
-        // SAFETY: one writable byte.
-        _ if confinement::is_strict() => unsafe { sys::recv(fd, at, 1, flags) },
+    let mut byte = [0u8];
+    let received = match SLEEPS.get().filter(|_| !confinement::is_strict()) {
         Some(sleeps) => {
             let before = sys::libc_errno();
-            // SAFETY: one writable byte.
-            let n = unsafe { (sleeps.recv)(fd, at.cast(), 1, flags) };
+            let n = (sleeps.recv)(fd, &mut byte, flags);
             usize::try_from(n).map_err(|_| Errno(sys::replace_libc_errno(before)))
         }
-        // SAFETY: one writable byte.
-        None => unsafe { sys::recv(fd, at, 1, flags) },
+        None => sys::recv_into(fd, &mut byte, flags),
     };
-    received.map(|n| (n > 0).then_some(byte))
+    received.map(|n| (n > 0).then_some(byte[0]))
 }
 
 /// `ppoll` with no more than the rest of `timeout`; the program's `errno` stays as it
 /// was.
-///
-/// # Safety
-/// `sigmask` is null or a kernel signal set of 8 bytes.
-pub(crate) unsafe fn ppoll(
+pub(crate) fn ppoll(
     entries: &mut [libc::pollfd],
     timeout: Option<Duration>,
-    sigmask: *const c_void,
+    sigmask: SignalMask,
 ) -> sys::Result {
-    let at = entries.as_mut_ptr();
-    let by_poll = sigmask.is_null() && confinement::is_confined();
+    let by_poll = sigmask.is_none() && confinement::is_confined();
     let Some(sleeps) = SLEEPS.get().filter(|_| !by_poll) else {
-        // SAFETY: the array is writable; the mask by the caller's promise.
-        return unsafe { sys::ppoll(at, entries.len(), timeout, sigmask, size_of::<u64>()) };
+        return sys::ppoll(entries, timeout, sigmask);
     };
     let time = timeout.map(sys::timespec);
-    let time_at = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
     let before = sys::libc_errno();
-    // SAFETY: the array is writable; the mask by the caller's promise.
-    let n = unsafe { (sleeps.ppoll)(at, entries.len() as u64, time_at, sigmask) };
+    let n = (sleeps.ppoll)(entries, time.as_ref(), sigmask);
     usize::try_from(n).map_err(|_| Errno(sys::replace_libc_errno(before)))
 }
 
@@ -338,16 +315,7 @@ pub(crate) fn count_cpus() {
 /// CPUs this process may run on, as of its first wait.
 fn cpus() -> u32 {
     static CPUS: OnceLock<u32> = OnceLock::new();
-    *CPUS.get_or_init(|| {
-        // SAFETY: all-zero is an empty set, which libc fills; not a hooked name.
-        unsafe {
-            let mut set: libc::cpu_set_t = core::mem::zeroed();
-            match libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) {
-                0 => libc::CPU_COUNT(&set).max(1) as u32,
-                _ => 1,
-            }
-        }
-    })
+    *CPUS.get_or_init(sys::allowed_cpus)
 }
 
 /// The CPU from which the other side moved a cursor last.
@@ -623,7 +591,7 @@ fn nap(
         true => sys::futex_wait(word, seen, Some(time)),
         false => restarting_nap(word, seen, time),
     };
-    test_cancel();
+    sys::test_cancel();
     let is_over = matches!(slept, Err(Errno(libc::ETIMEDOUT)));
     let mut governor = sock.receive_wait.recall();
     governor.napped(!is_over);
@@ -821,7 +789,7 @@ fn queue_behind_sleeper(slot: &Slot, ready: &impl Fn() -> bool) -> Answer<()> {
     } else {
         restarting_nap(&slot.turn, turn, QUEUE_NAP)
     };
-    test_cancel();
+    sys::test_cancel();
     match slept {
         Err(Errno(libc::EINTR)) => Err(libc::EINTR),
         _ => Ok(()),
@@ -840,8 +808,7 @@ fn sleep_once(file: File<'_>, deadline: Option<u64>) -> Answer<()> {
         if fd < 0 {
             return Err(Errno(libc::EBADF));
         }
-        // SAFETY: no signal mask.
-        unsafe { ppoll(&mut entry, limit, core::ptr::null()) }
+        ppoll(&mut entry, limit, SignalMask::NONE)
     });
     match slept {
         Ok(0) => Err(libc::EAGAIN),
@@ -1147,7 +1114,7 @@ pub(crate) fn writable(
         Ok(0)
     };
     wants.fetch_and(!wanted::FUTEX, Ordering::Relaxed);
-    test_cancel();
+    sys::test_cancel();
     match slept {
         Err(Errno(libc::EINTR)) => Err(libc::EINTR),
         // There is no sleep under a strict filter, and no question but a bell, as TCP would be
@@ -1213,15 +1180,8 @@ pub(crate) fn handlers_restart() -> bool {
     }
     const FAULTS: [i32; 5] =
         [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
-    (1..=64).filter(|signal| !FAULTS.contains(signal)).all(|signal| {
-        // SAFETY: all-zero is a valid sigaction, which libc fills; not a hooked name.
-        unsafe {
-            let mut action: libc::sigaction = core::mem::zeroed();
-            libc::sigaction(signal, core::ptr::null(), &raw mut action) != 0
-                || matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
-                || action.sa_flags & libc::SA_RESTART != 0
-        }
-    })
+    let mut signals = (1..=64).filter(|signal| !FAULTS.contains(signal));
+    !signals.any(sys::interrupts_for_good)
 }
 
 #[cfg(test)]
