@@ -602,6 +602,48 @@ mod tests {
         assert_eq!(young.traffic(), young_traffic());
     }
 
+    /// One message more changes the parts of its direction and nothing else, or the connection is not
+    /// young any more: all counts of messages, all flags, and of bytes and calls the values next to
+    /// where a part begins or ends. The word is a sum, so a part that does not overflow at its ends
+    /// does not between them, and none carries into the next.
+    #[test]
+    fn one_message_more_carries_into_no_other_part() {
+        const BYTES_NEAR_ENDS: [u64; 6] = [0, 1, BYTES / 2 - 1, BYTES / 2, BYTES - 2, BYTES - 1];
+        const LENS: [u64; 8] =
+            [0, 1, BYTES / 2 - 1, BYTES / 2, BYTES - 1, BYTES, BYTES + 1, u64::MAX];
+        let calls = [0, 1, 2, CALLS / ONE_CALL];
+        let words = (0..MESSAGES * MESSAGES).flat_map(|both| {
+            BYTES_NEAR_ENDS.into_iter().flat_map(move |a| {
+                BYTES_NEAR_ENDS.map(|b| both << MESSAGES_AT | a | b << BYTES_BITS)
+            })
+        });
+        let flags = [0, OPEN, GROWING, ENDING, OPEN | GROWING, OPEN | ENDING];
+        for word in words {
+            for (flags, calls) in flags.into_iter().flat_map(|f| calls.map(|c| (f, c))) {
+                let word = word | flags | (calls * ONE_CALL);
+                for (direction, other) in
+                    [(Direction::Sent, Direction::Received), (Direction::Received, Direction::Sent)]
+                {
+                    for len in LENS {
+                        let sums =
+                            [messages, bytes].map(|of| of(word, direction) + of(word, other));
+                        let stays = word & OPEN != 0
+                            && sums[0] + 1 < MESSAGES
+                            && sums[1].checked_add(len).is_some_and(|sum| sum < BYTES);
+                        let next = with(word, direction, len);
+                        assert_eq!(next.is_some(), stays, "{word:#x} {direction:?} {len}");
+                        let Some(next) = next else { continue };
+                        assert_eq!(messages(next, direction), messages(word, direction) + 1);
+                        assert_eq!(bytes(next, direction), bytes(word, direction) + len);
+                        let others =
+                            |word| (messages(word, other), bytes(word, other), word & !(OPEN - 1));
+                        assert_eq!(others(next), others(word), "{word:#x} {direction:?} {len}");
+                    }
+                }
+            }
+        }
+    }
+
     /// That of a connection that has carried nothing.
     fn young_traffic() -> Traffic {
         let nothing = Carried { times: 1, ..Carried::default() };

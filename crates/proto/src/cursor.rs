@@ -126,6 +126,52 @@ mod tests {
         assert!(window(100, 35, 64).is_err(), "more than a lap behind");
     }
 
+    /// Where positions begin: at zero, where their lower half wraps, and where all of them would.
+    const BEGINNINGS: [u64; 3] = [0, (1 << 32) - 256, u64::MAX - 255];
+    /// Every ring up to this length.
+    const SHIFT_MAX: u32 = 7;
+
+    /// All claims within two laps, from each position of two laps. What a claim gives is told by its
+    /// distance from our cursor alone, and beyond two laps it is as far outside as there: so this is
+    /// all cases of these rings. A longer ring has no other constant than its length.
+    #[test]
+    fn every_distance_is_a_length_inside_the_ring_or_refused() {
+        for (beginning, shift) in
+            BEGINNINGS.into_iter().flat_map(|at| (0..=SHIFT_MAX).map(move |n| (at, n)))
+        {
+            let len = 1usize << shift;
+            let laps = 2 * len as i64 + 2;
+            for ours in (0..2 * len as u64).map(|n| beginning.wrapping_add(n)) {
+                for distance in -laps..=laps {
+                    let ahead = (0..=len as i64).contains(&distance).then_some(distance as usize);
+                    let claim = ours.wrapping_add_signed(distance);
+                    assert_eq!(readable(ours, claim, len).ok(), ahead, "{ours} {claim} {len}");
+                    // The same two the other way: who wrote so far ahead has that much less room.
+                    let room = ahead.map(|n| len - n);
+                    assert_eq!(window(claim, ours, len).ok(), room, "{claim} {ours} {len}");
+                }
+            }
+        }
+    }
+
+    /// All lengths from each position of two laps. A cut is told by the position within its lap, which
+    /// these are all of.
+    #[test]
+    fn every_cut_is_the_bytes_from_its_position_in_their_order() {
+        for (beginning, shift) in
+            BEGINNINGS.into_iter().flat_map(|at| (0..=SHIFT_MAX).map(move |n| (at, n)))
+        {
+            let len = 1usize << shift;
+            for position in (0..2 * len as u64).map(|n| beginning.wrapping_add(n)) {
+                for n in 0..=len {
+                    let Spans { first, second } = Spans::cut(position, n, len);
+                    let byte = |i: usize| (position.wrapping_add(i as u64) % len as u64) as usize;
+                    assert!((0..n).map(byte).eq(first.chain(second)), "{position} {n} {len}");
+                }
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn readable_and_window_add_up_to_the_ring(
