@@ -124,6 +124,8 @@ reasons! {
         Unwritten = 37,
         /// Descriptors of strangers lie in the sockets by which peers introduce themselves.
         Beset = 38,
+        /// What the library has done and what it has decided do not fit together.
+        Contradiction = 39,
     }
 }
 
@@ -385,7 +387,7 @@ impl Reason {
                 Lack::NoMemory | Lack::StrictMemory => Diagnosis::MEM,
                 Lack::NoSlot => Diagnosis::MAX_DMB,
                 Lack::AgentAway => Diagnosis::PEERNOSMC,
-                Lack::NameTaken | Lack::Unwritten => Diagnosis::INTERR,
+                Lack::NameTaken | Lack::Unwritten | Lack::Contradiction => Diagnosis::INTERR,
                 Lack::Beset => Diagnosis::CNFERR,
             },
             Self::Operator(reason) => match reason {
@@ -446,6 +448,7 @@ impl Reason {
                 Lack::NameTaken => "the name for the peer's hello could not be bound here",
                 Lack::Unwritten => "a message to the peer could not be written",
                 Lack::Beset => "descriptors of other users lie where peers introduce themselves",
+                Lack::Contradiction => "this library contradicts itself: an error of Sidestep",
             },
             Self::Operator(reason) => match reason {
                 OperatorSaid::ModeTcp => "smc.mode is tcp, by --mode or the configuration",

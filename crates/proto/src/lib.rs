@@ -7,6 +7,7 @@
 //! | module | the question it answers |
 //! |---|---|
 //! | [`rendezvous`] | which CLC message is the answer to this one, or why is it Decline? |
+//! | [`rendezvous::agreement`] | what does an end do next to come to share memory with the other one, and when does it give up? |
 //! | [`rendezvous::hosts`] | the same between hosts: which version of SMC-R, over which adapters, and whose bytes come next on the TCP connection? |
 //! | [`cut_over`] | in which order does a direction change between TCP and the ring? |
 //! | [`ledger`] | at which byte of the TCP stream does the ring take over? |

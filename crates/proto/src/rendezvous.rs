@@ -24,6 +24,7 @@
 //! *Source*: RFC 7609 §3.5.1, Appendix A.1 and C; SMC version 2 as in the wire
 //! reference §2.5 and §2.10.
 
+pub mod agreement;
 pub mod hosts;
 
 #[cfg(test)]
@@ -108,7 +109,7 @@ fn answer(
 }
 
 /// Why an expected message does not lead on.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// To be sent in place of our next message (C.1); and whose fault it is.
     Decline(Decline, Reason),

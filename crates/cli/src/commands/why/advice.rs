@@ -163,6 +163,12 @@ pub(super) fn of(reason: Reason, role: Role) -> Advice {
             Rule::Given("what this end says must be a message of the standard"),
             Some("report it, with the line of the log that names the field"),
         ),
+        Reason::Lack(Lack::Contradiction) => advice(
+            AGREEING,
+            This,
+            Rule::Given("what this library does must follow from what it has decided"),
+            Some("report it, with the lines of the log before"),
+        ),
         Reason::Lack(Lack::Beset) => advice(
             "nothing: what strangers have sent is neither taken nor dropped",
             This,

@@ -1,0 +1,193 @@
+//! Whether an attempt may begin: questions in the order of their price.
+//!
+//! What the process knows itself comes first, then what costs a system call, and last what
+//! needs another party. The first objection ends it.
+
+use super::{Answer, Illegal, Token};
+use crate::fallback::{Lack, OperatorSaid, PeerCannot, ProgramDid, Reason};
+use sidestep_wire::host_control::Side;
+
+/// What an end knows of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// It has a slot.
+    pub has_slot: bool,
+    /// `promotion = "never"`.
+    pub is_never_promoted: bool,
+    /// The program has used an option that only TCP has.
+    pub is_tcp_only: bool,
+    /// A touch of shared memory could fail.
+    pub is_memory_strict: bool,
+    /// As many attempts are under way as the operator allows.
+    pub is_congested: bool,
+    /// Another process may use the connection as well.
+    pub is_shared: bool,
+    /// Another process has passed it on to this one, and may still have it.
+    pub is_received: bool,
+}
+
+/// Who else has a connection that was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Givers {
+    /// No other process.
+    Gone,
+    /// One still has it open.
+    Here,
+    /// It was given to others as well.
+    Many,
+}
+
+/// The question that is to be answered next, or the answer to all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// What does the end know of itself?
+    LooksAtItself,
+    /// Another process may use the connection as well, and the one that is left alone with it goes
+    /// on. Can this one have memory to share at all?
+    LooksForMemory,
+    /// Takes a slot of this process, if it has one of an ancestor. Is there memory for it?
+    MovesHome {
+        /// See [`Standing::is_received`].
+        is_received: bool,
+    },
+    /// Which processes else have it?
+    AsksGivers,
+    /// Are both addresses known?
+    LearnsAddresses,
+    /// Do the operator's rules object to them?
+    AsksRules,
+    /// Is the other end in the network namespace of this process?
+    LooksWhere,
+    /// Client: it is on another host. Does the gateway object?
+    AsksGateway,
+    /// What do both ends call the connection, by the numbers with which it began?
+    LearnsIdentity {
+        /// Why the other end cannot be found by a name.
+        elsewhere: PeerCannot,
+    },
+    /// Was the TCP option of SMC refused?
+    AsksTcpOption {
+        /// What both ends call the connection.
+        token: Token,
+        /// The other end is in another network namespace.
+        is_distant: bool,
+    },
+    /// Does its network object: the PNET ID?
+    AsksNetwork {
+        /// As before.
+        token: Token,
+        /// As before.
+        is_distant: bool,
+    },
+    /// Client: has agreeing with this server failed lately?
+    AsksMemoryOfFailures {
+        /// As before.
+        token: Token,
+        /// As before.
+        is_distant: bool,
+    },
+    /// It has ended: the attempt may begin.
+    May {
+        /// As before.
+        token: Token,
+        /// As before.
+        is_distant: bool,
+    },
+    /// It has ended: not yet.
+    NotYet,
+    /// It has ended: never.
+    MayNot(Reason),
+}
+
+impl Begin {
+    /// The first question.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self::LooksAtItself
+    }
+
+    /// The question was answered, at an end of this side.
+    ///
+    /// # Errors
+    /// It was another question.
+    pub fn answered(self, side: Side, answer: Answer) -> Result<Self, Illegal> {
+        Ok(match (self, answer) {
+            (Self::LooksAtItself, Answer::Standing(it)) => Self::of(&it),
+            (Self::LooksForMemory, Answer::Is(true)) => Self::NotYet,
+            (Self::LooksForMemory | Self::MovesHome { .. }, Answer::Is(false)) => {
+                Self::MayNot(Lack::NoMemory.into())
+            }
+            (Self::MovesHome { is_received: true }, Answer::Is(true)) => Self::AsksGivers,
+            (Self::MovesHome { is_received: false }, Answer::Is(true))
+            | (Self::AsksGivers, Answer::Givers(Givers::Gone)) => Self::LearnsAddresses,
+            (Self::AsksGivers, Answer::Givers(Givers::Many)) => {
+                Self::MayNot(ProgramDid::HandedOver.into())
+            }
+            (Self::AsksGivers, Answer::Givers(Givers::Here))
+            | (Self::LearnsAddresses, Answer::Is(false)) => Self::NotYet,
+            (Self::LearnsAddresses, Answer::Is(true)) => Self::AsksRules,
+            (Self::AsksRules, Answer::Objection(None)) => Self::LooksWhere,
+            (Self::LooksWhere, Answer::Here(token)) => {
+                Self::AsksTcpOption { token, is_distant: false }
+            }
+            (Self::LooksWhere, Answer::Elsewhere(elsewhere)) => match (side, elsewhere) {
+                (Side::Client, PeerCannot::RemotePeer) => Self::AsksGateway,
+                _ => Self::LearnsIdentity { elsewhere },
+            },
+            (Self::AsksGateway, Answer::Objection(None)) => {
+                Self::LearnsIdentity { elsewhere: PeerCannot::RemotePeer }
+            }
+            (Self::LearnsIdentity { .. }, Answer::Token(Some(token))) => {
+                Self::AsksTcpOption { token, is_distant: true }
+            }
+            (Self::LearnsIdentity { elsewhere }, Answer::Token(None)) => {
+                Self::MayNot(elsewhere.into())
+            }
+            (Self::AsksTcpOption { token, is_distant }, Answer::Is(false)) => {
+                Self::AsksNetwork { token, is_distant }
+            }
+            (Self::AsksTcpOption { .. }, Answer::Is(true)) => {
+                Self::MayNot(PeerCannot::NoTcpOption.into())
+            }
+            (Self::AsksNetwork { token, is_distant }, Answer::Objection(None)) => match side {
+                Side::Client => Self::AsksMemoryOfFailures { token, is_distant },
+                Side::Server => Self::May { token, is_distant },
+            },
+            (Self::AsksMemoryOfFailures { token, is_distant }, Answer::Objection(None)) => {
+                Self::May { token, is_distant }
+            }
+            (
+                Self::AsksRules
+                | Self::AsksGateway
+                | Self::AsksNetwork { .. }
+                | Self::AsksMemoryOfFailures { .. },
+                Answer::Objection(Some(reason)),
+            ) => Self::MayNot(reason),
+            _ => return Err(Illegal),
+        })
+    }
+
+    fn of(it: &Standing) -> Self {
+        if !it.has_slot {
+            Self::MayNot(Lack::NoSlot.into())
+        } else if it.is_never_promoted {
+            Self::MayNot(OperatorSaid::PromotionNever.into())
+        } else if it.is_tcp_only {
+            Self::MayNot(ProgramDid::OptionUnsupported.into())
+        } else if it.is_memory_strict {
+            Self::MayNot(Lack::StrictMemory.into())
+        } else if it.is_congested {
+            Self::MayNot(OperatorSaid::Congested.into())
+        } else if it.is_shared {
+            Self::LooksForMemory
+        } else {
+            Self::MovesHome { is_received: it.is_received }
+        }
+    }
+}
+
+impl Default for Begin {
+    fn default() -> Self {
+        Self::new()
+    }
+}

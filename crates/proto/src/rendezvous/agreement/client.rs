@@ -1,0 +1,466 @@
+//! The client's end: it shows the connection, hears who has the other end, proposes and confirms.
+
+use super::seek::{Looking, Seek, Step};
+use super::{
+    ANSWERS, Answer, Begin, Call, Failure, Illegal, LOOKS_AT_NAME, Moment, Pace, Seen, Shown,
+    Token, Traces,
+};
+use crate::fallback::{Field, OperatorSaid, PeerCannot, Reason};
+use crate::rendezvous::Refusal;
+use sidestep_wire::clc::Decline;
+use sidestep_wire::host_control::{Hello, Side};
+use sidestep_wire::rmbe_size::RmbeSize;
+
+/// What is to be carried out next, or awaited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Rests until the next call. Nothing is done yet.
+    Start,
+    /// Asks whether the attempt may begin.
+    Begins(Begin),
+    /// Rests. The other end is in another network namespace.
+    AwaitsGreeting,
+    /// Is this the only process that may use the connection, and its slot its own?
+    LooksWhetherAlone,
+    /// It is not: takes back its claims, and begins anew.
+    Withdraws,
+    /// Looks for a greeting from another namespace: follows the hint in the own cell.
+    LooksAfar,
+    /// Looks for the other end in another namespace.
+    Seeks(Step),
+    /// Leaves a claim with each server that the process has met at the port. Is there one?
+    Claims,
+    /// Is the server's port marked: does a process that listens there know us?
+    LooksForMarker,
+    /// Binds the connection's name.
+    BindsName,
+    /// Counts the attempt: it is under way.
+    Engages,
+    /// Rests. The server's process is to leave a greeting, or to send a hello.
+    AwaitsHello,
+    /// Looks for a greeting: follows the hint in the own cell.
+    LooksForGreeting,
+    /// Reads a datagram from the connection's name.
+    ReadsName,
+    /// Asks the kernel whether the connection is established. The hello that it is about to follow
+    /// is the other end's only then.
+    LooksWhetherOpen(Hello),
+    /// The same, of a greeting from another namespace.
+    LooksWhetherOpenAfar(Hello),
+    /// Counts the attempt that such a greeting has begun.
+    EngagesAfar(Hello),
+    /// Rests. The server's process has to introduce itself first.
+    AwaitsIntroduction(Hello),
+    /// Introduces this process, if need be, and looks whether the other one has.
+    Introduces(Hello),
+    /// Tells the server's process that no memory is shared: it waits for a proposal, too.
+    TellsRefusal {
+        /// Of the server.
+        hello: Hello,
+        /// Why.
+        reason: Reason,
+    },
+    /// Takes a ring of this size, for the server to read.
+    TakesRing(Proposing),
+    /// Puts the Proposal into the CLC box.
+    PutsProposal(Proposing),
+    /// Fills the record: ring, peer's slot, token.
+    FillsRecord(Proposing),
+    /// Shows that it has proposed. What was prepared is visible with it.
+    ShowsProposed(Proposing),
+    /// Leaves its slot in the server's cell.
+    LeavesHint(Proposing),
+    /// Rests. The server is to answer.
+    AwaitsAccept(Proposing),
+    /// Reads how far the server shows that it has come.
+    ReadsRecord(Proposing),
+    /// Reads the server's CLC box.
+    ReadsAnswer(Proposing),
+    /// Is there a ring where the server's record says, of the size that was wished?
+    LooksAtRing {
+        /// As before.
+        to: Proposing,
+        /// Size of the ring that the server has understood.
+        size: RmbeSize,
+    },
+    /// May the server name this ring as well?
+    AdmitsRing(Proposing),
+    /// Begins to read by the ledger: possible only while no thread is in a plain receive.
+    ReadsByLedger(Proposing),
+    /// Puts the Confirm into the CLC box.
+    PutsConfirm,
+    /// Shows that it has confirmed. What was put is visible with it.
+    ShowsConfirmed,
+    /// Puts a Decline into the CLC box.
+    PutsDecline {
+        /// As before.
+        to: Proposing,
+        /// What is put.
+        decline: Decline,
+        /// Why.
+        reason: Reason,
+    },
+    /// Shows that it has declined.
+    ShowsDeclined {
+        /// As before.
+        to: Proposing,
+        /// Why.
+        reason: Reason,
+    },
+    /// It has ended: the connection is in shared memory.
+    Moved,
+    /// It has ended: the connection stays on TCP.
+    Stays(Failure),
+    /// It has ended with the connection.
+    Abandoned,
+}
+
+/// So many bits of a generation stand in a record.
+const GENERATIONS: u32 = 0x00ff_ffff;
+
+/// To whom it proposes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Proposing {
+    /// Of the server.
+    pub hello: Hello,
+    /// Of the ring that the server reads.
+    pub size: RmbeSize,
+}
+
+/// See the [module](self).
+#[derive(Clone, Copy, Debug)]
+pub struct Client {
+    state: State,
+    pub(super) pace: Pace,
+    pub(super) traces: Traces,
+    seek: Seek,
+    /// What both ends call the connection; nothing while it is not known.
+    token: Token,
+    /// The call that is under way.
+    pub(super) now: Looking,
+    /// It is one in which a greeting is followed.
+    may_follow: bool,
+    /// The hello was another user's.
+    is_stranger: bool,
+}
+
+impl Default for Client {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Client {
+    /// Of a connection about which nothing is decided.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            state: State::Start,
+            pace: Pace::NEW,
+            traces: Traces { claims: false, name: false, attempt: false },
+            seek: Seek::NEW,
+            token: [0; 16],
+            now: Looking { claims: true, has_received: false, messages: 0, now_ns: 0 },
+            may_follow: false,
+            is_stranger: false,
+        }
+    }
+
+    /// What is to be carried out next, or awaited.
+    #[must_use]
+    pub const fn state(&self) -> State {
+        self.state
+    }
+
+    /// What both ends call the connection.
+    #[must_use]
+    pub const fn token(&self) -> Token {
+        self.token
+    }
+
+    /// Whether the next look has to know the time.
+    #[must_use]
+    pub fn counts_time(&self) -> bool {
+        self.pace.is_under_way() || self.state == State::AwaitsGreeting
+    }
+
+    /// A call of the program.
+    ///
+    /// # Errors
+    /// Another one is under way.
+    pub fn look(&mut self, call: &Call) -> Result<(), Illegal> {
+        let next = match self.state {
+            State::Start => State::Begins(Begin::new()),
+            State::AwaitsGreeting => State::LooksWhetherAlone,
+            State::AwaitsHello => State::LooksForGreeting,
+            State::AwaitsIntroduction(hello) => State::Introduces(hello),
+            State::AwaitsAccept(to) => State::ReadsRecord(to),
+            State::Moved | State::Stays(_) | State::Abandoned => return Ok(()),
+            _ => return Err(Illegal),
+        };
+        let has_received = call.moment == Moment::AfterReceive;
+        self.now =
+            Looking { claims: true, has_received, messages: call.messages, now_ns: call.now_ns };
+        self.may_follow = !has_received || call.received >= ANSWERS;
+        self.pace.look(call.now_ns);
+        if self.pace.is_late() {
+            self.stay(self.why_late());
+        } else {
+            self.state = next;
+            self.skip_what_is_not_there();
+        }
+        Ok(())
+    }
+
+    /// The state was carried out.
+    ///
+    /// # Errors
+    /// Something else was.
+    pub fn answered(&mut self, answer: Answer) -> Result<(), Illegal> {
+        match (self.state, answer) {
+            (State::Begins(begin), answer) => {
+                self.begun(begin.answered(Side::Client, answer)?);
+            }
+            (State::LooksWhetherAlone, Answer::Is(true)) => self.state = State::LooksAfar,
+            (State::LooksWhetherAlone, Answer::Is(false)) => self.state = State::Withdraws,
+            (State::Withdraws, Answer::Done) => {
+                self.traces.claims = false;
+                self.state = State::Begins(Begin::new());
+            }
+            (State::LooksAfar, Answer::Greeting(found)) => {
+                self.state = match found.filter(|(seen, _)| self.is_greeted_by(seen)) {
+                    Some((_, hello)) if self.may_follow => State::LooksWhetherOpenAfar(hello),
+                    Some(_) => State::AwaitsGreeting,
+                    None => State::Seeks(Step::LooksForNews),
+                };
+            }
+            (State::Seeks(step), answer) => {
+                let step = self.seek.answered(step, answer, &self.now)?;
+                self.traces.claims |= self.seek.has_claimed;
+                match step {
+                    Step::Rests => self.state = State::AwaitsGreeting,
+                    Step::GivesUp(reason) => self.stay(reason),
+                    step => self.state = State::Seeks(step),
+                }
+            }
+            (State::LooksWhetherOpenAfar(hello), Answer::Is(true)) => {
+                self.state = State::EngagesAfar(hello);
+            }
+            (State::EngagesAfar(hello), Answer::Engaged { messages, now_ns }) => {
+                self.pace = Pace::begin(messages, now_ns);
+                (self.traces.claims, self.traces.attempt) = (true, true);
+                self.state = State::Introduces(hello);
+            }
+            (State::Claims, Answer::Is(any)) => {
+                self.traces.claims = any;
+                self.state = if any { State::Engages } else { State::LooksForMarker };
+            }
+            (State::LooksForMarker, Answer::Is(true)) => self.state = State::BindsName,
+            (State::LooksForMarker, Answer::Is(false)) => self.stay(PeerCannot::PeerNotSmc.into()),
+            (State::BindsName, Answer::Done) => {
+                self.traces.name = true;
+                self.state = match self.pace.is_under_way() {
+                    true => self.after_greeting(),
+                    false => State::Engages,
+                };
+            }
+            (State::Engages, Answer::Engaged { messages, now_ns }) => {
+                self.pace = Pace::begin(messages, now_ns);
+                self.traces.attempt = true;
+                self.state = State::LooksForGreeting;
+                self.skip_what_is_not_there();
+            }
+            (State::LooksForGreeting, Answer::Greeting(found)) => {
+                self.state = match found.filter(|(seen, _)| self.is_greeted_by(seen)) {
+                    Some((_, hello)) if self.may_follow => State::LooksWhetherOpen(hello),
+                    Some(_) => State::AwaitsHello,
+                    None => self.after_greeting(),
+                };
+            }
+            (State::ReadsName, Answer::Letter(None)) => self.state = State::AwaitsHello,
+            (State::ReadsName, Answer::Letter(Some(letter))) => {
+                if !letter.is_friend {
+                    self.stay(OperatorSaid::OtherUser.into());
+                    return Ok(());
+                }
+                match letter.hello() {
+                    Ok(hello) => {
+                        self.is_stranger = letter.is_stranger;
+                        self.state = State::LooksWhetherOpen(hello);
+                    }
+                    Err(reason) => self.stay(reason),
+                }
+            }
+            (State::LooksWhetherOpen(hello), Answer::Is(true)) => {
+                self.state = State::Introduces(hello);
+            }
+            (State::LooksWhetherOpen(_) | State::LooksWhetherOpenAfar(_), Answer::Is(false)) => {
+                self.stay(PeerCannot::Unanswered.into());
+            }
+            (State::Introduces(hello), Answer::NotYet) => {
+                self.state = State::AwaitsIntroduction(hello);
+            }
+            (State::Introduces(hello), Answer::Done) => self.propose(hello),
+            (State::Introduces(hello), Answer::Failed(reason)) => {
+                self.state = State::TellsRefusal { hello, reason };
+            }
+            (State::TellsRefusal { reason, .. }, Answer::Done) => self.stay(reason),
+            (State::TakesRing(to), Answer::Done) => self.state = State::PutsProposal(to),
+            (State::PutsProposal(to), Answer::Done) => self.state = State::FillsRecord(to),
+            (State::FillsRecord(to), Answer::Done) => self.state = State::ShowsProposed(to),
+            (State::ShowsProposed(to), Answer::Done) => self.state = State::LeavesHint(to),
+            // The answer may be there already: the server's process makes calls of its own.
+            (State::LeavesHint(to), Answer::Done) => self.state = State::ReadsRecord(to),
+            (State::ReadsRecord(to), Answer::Record(seen)) => {
+                let is_answered = seen.is_some_and(|seen| Self::is_answer(&seen, &to.hello));
+                self.state =
+                    if is_answered { State::ReadsAnswer(to) } else { State::AwaitsAccept(to) };
+            }
+            (State::ReadsAnswer(to), Answer::Clc(answer)) => match answer {
+                Ok(size) => self.state = State::LooksAtRing { to, size },
+                Err(Refusal::Decline(decline, reason)) => {
+                    self.state = State::PutsDecline { to, decline, reason };
+                }
+                Err(refusal) => self.stay(refusal.reason()),
+            },
+            (State::LooksAtRing { .. }, Answer::Is(false)) => {
+                self.stay(Reason::PeerBroke(Field::RECORD_RING_AT));
+            }
+            (State::LooksAtRing { to, size }, Answer::Is(true)) => match size == to.size {
+                true => self.state = State::AdmitsRing(to),
+                false => self.stay(Reason::PeerBroke(Field::SIZE_CODE)),
+            },
+            (State::AdmitsRing(to), Answer::Done) => self.state = State::ReadsByLedger(to),
+            // Another thread sleeps in a plain receive: when it returns, look again.
+            (State::ReadsByLedger(to), Answer::Is(false)) => self.state = State::AwaitsAccept(to),
+            (State::ReadsByLedger(_), Answer::Is(true)) => self.state = State::PutsConfirm,
+            (State::PutsConfirm, Answer::Done) => self.state = State::ShowsConfirmed,
+            (State::ShowsConfirmed, Answer::Done) => self.state = State::Moved,
+            (State::PutsDecline { to, reason, .. }, Answer::Done) => {
+                self.state = State::ShowsDeclined { to, reason };
+            }
+            (State::ShowsDeclined { reason, .. }, Answer::Done) => self.stay(reason),
+            (
+                State::Claims
+                | State::LooksAfar
+                | State::LooksForMarker
+                | State::BindsName
+                | State::LooksForGreeting
+                | State::ReadsName
+                | State::TakesRing(_)
+                | State::PutsProposal(_)
+                | State::FillsRecord(_)
+                | State::ReadsRecord(_)
+                | State::ReadsAnswer(_)
+                | State::LooksAtRing { .. }
+                | State::AdmitsRing(_),
+                Answer::Failed(reason),
+            ) => self.stay(reason),
+            _ => return Err(Illegal),
+        }
+        Ok(())
+    }
+
+    /// The attempt is over, or the connection: what has to be taken back. Nothing is left of it
+    /// after that.
+    pub fn abandon(&mut self) -> Traces {
+        if !matches!(self.state, State::Moved | State::Stays(_)) {
+            self.state = State::Abandoned;
+        }
+        core::mem::take(&mut self.traces)
+    }
+
+    fn begun(&mut self, begin: Begin) {
+        match begin {
+            Begin::NotYet => self.state = State::Start,
+            Begin::MayNot(reason) => self.stay(reason),
+            Begin::May { token, is_distant } => {
+                (self.token, self.seek) = (token, Seek::NEW);
+                self.state = if is_distant { State::LooksAfar } else { State::Claims };
+            }
+            question => self.state = State::Begins(question),
+        }
+    }
+
+    /// A server that has not been shown a claim leaves no greeting.
+    fn skip_what_is_not_there(&mut self) {
+        if self.state == State::LooksForGreeting && !self.traces.claims {
+            self.state = self.after_greeting();
+        }
+    }
+
+    /// There is no greeting: where else a hello could be.
+    fn after_greeting(&self) -> State {
+        if !self.traces.name && self.now.has_received {
+            // The server that has sent this would have left a greeting, if the two knew each other.
+            State::LooksForMarker
+        } else if self.traces.name && self.pace.is_due(LOOKS_AT_NAME) {
+            State::ReadsName
+        } else {
+            State::AwaitsHello
+        }
+    }
+
+    fn is_greeted_by(&self, seen: &Seen) -> bool {
+        seen.shows(Shown::Greeted, &self.token) && seen.is_for_us
+    }
+
+    /// What the server has said is the answer to our proposal: of this use of its slot, and to us. Another client
+    /// may have been told of the same slot.
+    fn is_answer(seen: &Seen, hello: &Hello) -> bool {
+        seen.generation == hello.generation & GENERATIONS
+            && matches!(seen.shown, Shown::Accepted | Shown::Declined)
+            && seen.is_for_us
+    }
+
+    fn propose(&mut self, hello: Hello) {
+        match RmbeSize::from_bytes(hello.rmbe_len as usize) {
+            Some(size) => self.state = State::TakesRing(Proposing { hello, size }),
+            None => self.stay(Reason::PeerBroke(Field::HELLO_RMBE_LEN)),
+        }
+    }
+
+    fn why_late(&self) -> Reason {
+        if self.is_stranger {
+            OperatorSaid::OtherUser.into()
+        } else {
+            PeerCannot::Unanswered.into()
+        }
+    }
+
+    fn stay(&mut self, reason: Reason) {
+        // What is known before the server was asked says nothing new about it. Nor does a connection
+        // that ends before there is an answer.
+        let was_asked = !matches!(self.state, State::Start | State::Begins(_));
+        let is_answered = reason != Reason::Peer(PeerCannot::Unanswered) || self.pace.is_late();
+        self.state = State::Stays(Failure {
+            reason,
+            is_likely_to_recur: was_asked && is_answered && reason.is_likely_to_recur(),
+            peer: self.peer().map(|hello| hello.instance),
+        });
+    }
+
+    /// The hello of the server that is being followed.
+    fn peer(&self) -> Option<&Hello> {
+        match &self.state {
+            State::AwaitsIntroduction(hello)
+            | State::Introduces(hello)
+            | State::EngagesAfar(hello)
+            | State::TellsRefusal { hello, .. } => Some(hello),
+            State::TakesRing(to)
+            | State::PutsProposal(to)
+            | State::FillsRecord(to)
+            | State::ShowsProposed(to)
+            | State::LeavesHint(to)
+            | State::AwaitsAccept(to)
+            | State::ReadsRecord(to)
+            | State::ReadsAnswer(to)
+            | State::LooksAtRing { to, .. }
+            | State::AdmitsRing(to)
+            | State::ReadsByLedger(to)
+            | State::PutsDecline { to, .. }
+            | State::ShowsDeclined { to, .. } => Some(&to.hello),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The other end is in another network namespace: how an end finds it.
+//!
+//! No name is known to both. The client claims the connection before the servers that its process knows, and
+//! an end that finds nothing *petitions*: it asks the agent of the host who holds the other end. The
+//! answer acquaints the two processes, and then a claim is found as it is within one namespace.
+//!
+//! Until the end is greeted the connection is an ordinary one. Each end petitions again when its
+//! messages have doubled in number, and when it is in use a second later: the agent keeps a
+//! petition for longer than that, so two ends that both ask meet. An end that nothing answers gives up
+//! after so many messages as within one namespace.
+
+use super::{Answer, Illegal, MESSAGES_MAX};
+use crate::fallback::{Lack, OperatorSaid, PeerCannot, Reason};
+
+/// An end in use petitions again after this.
+pub const AGAIN_NS: u64 = 1_000_000_000;
+/// So often; then only with the number of its messages.
+pub const TIMES_MAX: u32 = 64;
+/// Looks after a petition that all read its answer; then those whose number is a power of
+/// two do, and those that come [`READ_INTERVAL_NS`] after the last.
+pub const LOOKS_FOR_ANSWER: u32 = 32;
+/// See [`LOOKS_FOR_ANSWER`].
+pub const READ_INTERVAL_NS: u64 = 10_000_000;
+
+/// What is to be carried out next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Are processes about to show each other their memory? Does the other end belong to a user with whom none is shared?
+    LooksForNews,
+    /// Takes the answers that have come to the petitions of the process, and what acquaintances to be have sent. The same
+    /// question after that.
+    ReadsAnswers,
+    /// Client: how many processes does this one know?
+    CountsAcquaintances,
+    /// Client: leaves a claim with each server that can be meant. Is there one?
+    Claims,
+    /// Asks the agent who holds the other end.
+    Petitions,
+    /// Writes down why the connection is on TCP as things stand.
+    NotesReason(Reason),
+    /// It has ended: nothing more in this call.
+    Rests,
+    /// It has ended: the connection stays on TCP.
+    GivesUp(Reason),
+}
+
+/// What became of a petition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Petitioned {
+    /// The agent has it.
+    Sent,
+    /// There is no agent at its socket.
+    Away,
+    /// Not now: there were too many, or another thread is at it.
+    Later,
+}
+
+/// What the present look is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Looking {
+    /// The end claims the connection: it is the client's.
+    pub(crate) claims: bool,
+    /// Bytes of the peer have come with this call.
+    pub(crate) has_received: bool,
+    pub(crate) messages: u64,
+    pub(crate) now_ns: u64,
+}
+
+/// How far one end has come that looks for the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seek {
+    /// Petitions so far, and looks since the last one.
+    times: u32,
+    looks: u32,
+    read_at: u64,
+    /// When it petitions again: after so many messages, or from this time on.
+    next_messages: u64,
+    next_at: u64,
+    /// Acquaintances of the process when the connection was claimed last.
+    claimed_before: Option<u32>,
+    /// A claim was left.
+    pub(crate) has_claimed: bool,
+}
+
+impl Seek {
+    pub(crate) const NEW: Self = Self {
+        times: 0,
+        looks: 0,
+        read_at: 0,
+        next_messages: 0,
+        next_at: u64::MAX,
+        claimed_before: None,
+        has_claimed: false,
+    };
+
+    pub(crate) fn answered(
+        &mut self,
+        step: Step,
+        answer: Answer,
+        now: &Looking,
+    ) -> Result<Step, Illegal> {
+        Ok(match (step, answer) {
+            (Step::LooksForNews, Answer::News { is_acquainting, is_strangers }) => {
+                self.after_news(is_acquainting, is_strangers, now)
+            }
+            (Step::ReadsAnswers, Answer::Is(true)) => Step::GivesUp(OperatorSaid::OtherUser.into()),
+            (Step::ReadsAnswers, Answer::Is(false)) => self.after_answers(now),
+            (Step::CountsAcquaintances, Answer::Count(known)) => {
+                if self.claimed_before.replace(known) == Some(known) {
+                    self.after_claims(now)
+                } else {
+                    Step::Claims
+                }
+            }
+            (Step::Claims, Answer::Is(any)) => {
+                self.has_claimed |= any;
+                self.after_claims(now)
+            }
+            (Step::Petitions, Answer::Petitioned(what)) => self.after_petition(what, now),
+            (Step::NotesReason(_), Answer::Done) => Step::Rests,
+            _ => return Err(Illegal),
+        })
+    }
+
+    fn after_news(&mut self, is_acquainting: bool, is_strangers: bool, now: &Looking) -> Step {
+        if self.times == 0 && !is_acquainting {
+            return self.after_answers(now);
+        }
+        self.looks += 1;
+        let is_due = self.looks <= LOOKS_FOR_ANSWER
+            || self.looks.is_power_of_two()
+            || now.now_ns >= self.read_at + READ_INTERVAL_NS;
+        if is_due {
+            self.read_at = now.now_ns;
+            Step::ReadsAnswers
+        } else if is_strangers {
+            Step::GivesUp(OperatorSaid::OtherUser.into())
+        } else {
+            self.after_answers(now)
+        }
+    }
+
+    fn after_answers(&self, now: &Looking) -> Step {
+        if now.claims { Step::CountsAcquaintances } else { self.petition_if_due(now) }
+    }
+
+    fn after_claims(&self, now: &Looking) -> Step {
+        // The server that has sent something would have left a greeting, if the two knew each other.
+        if now.has_received || !self.has_claimed { self.petition_if_due(now) } else { Step::Rests }
+    }
+
+    fn petition_if_due(&self, now: &Looking) -> Step {
+        let is_late = self.times < TIMES_MAX && now.now_ns >= self.next_at;
+        if now.messages >= self.next_messages || is_late { Step::Petitions } else { Step::Rests }
+    }
+
+    fn after_petition(&mut self, what: Petitioned, now: &Looking) -> Step {
+        let reason: Reason = match what {
+            Petitioned::Sent => PeerCannot::PetitionUnanswered.into(),
+            Petitioned::Away => Lack::AgentAway.into(),
+            Petitioned::Later => return Step::Rests,
+        };
+        if now.messages >= MESSAGES_MAX {
+            return Step::GivesUp(reason);
+        }
+        (self.times, self.looks) = (self.times + 1, 0);
+        self.next_messages = (2 * now.messages).max(1);
+        self.next_at = now.now_ns + AGAIN_NS;
+        Step::NotesReason(reason)
+    }
+}

@@ -1,0 +1,398 @@
+//! The server's end: it finds the client that shows the connection, greets it, and accepts.
+
+use super::seek::{Looking, Seek, Step};
+use super::{
+    Answer, Begin, Call, Failure, Greeting, Illegal, LOOKS_AT_MAILBOX, LOOKS_FOR_GIVER,
+    MESSAGES_MAX, Moment, Pace, Seen, Shown, Token, Traces,
+};
+use crate::fallback::{Field, Lack, OperatorSaid, PeerCannot, ProgramDid, Reason};
+use crate::rendezvous::Refusal;
+use sidestep_wire::clc::Decline;
+use sidestep_wire::host_control::Side;
+use sidestep_wire::ids::PeerId;
+use sidestep_wire::rmbe_size::RmbeSize;
+
+/// What is to be carried out next, or awaited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Rests until a call of a moment and number that is worth a look. Nothing is done yet.
+    Start,
+    /// Asks whether the attempt may begin.
+    Begins(Begin),
+    /// Counts the processes with which no memory can be shared, before the client can learn of us.
+    CountsRefusals(Token),
+    /// Looks for a claim on the connection: follows the hint at the place of the token.
+    LooksForClaim(Greets),
+    /// Leaves a greeting: shows the token in its record, and its slot in the client's cell.
+    GreetsClient(Greets),
+    /// Do descriptors of strangers lie in the mailbox? The client's introduction would not be read.
+    LooksWhetherBeset(Greets),
+    /// They do: gives back what belongs to dead peers, as no new peer comes that would see to it.
+    Buries,
+    /// Sends a hello to the client's name.
+    SendsHello(Greets),
+    /// Writes down why the connection is on TCP as things stand.
+    NotesReason(Reason),
+    /// Counts the attempt: it is under way.
+    Engages(Greets),
+    /// Rests. The other end is in another network namespace.
+    AwaitsClaim,
+    /// Is this the only process that may use the connection, and its slot its own?
+    LooksWhetherAlone,
+    /// It is not: takes back its greeting, and begins anew.
+    Withdraws,
+    /// Looks for a claim from another namespace.
+    LooksAfar,
+    /// Looks for the other end in another namespace.
+    Seeks(Step),
+    /// Rests. The client is to propose.
+    AwaitsReply(Greets),
+    /// Reads what the hint in its cell leads to.
+    LooksForProposal(Greets),
+    /// Reads its mailbox if the mail flag says that there is something.
+    ReadsMailIfAny(Greets),
+    /// Reads its mailbox: a client that it does not know yet introduces itself before it proposes. Counts the processes
+    /// with which no memory can be shared.
+    ReadsMail(Greets),
+    /// One more of them. Why?
+    ReadsRefusal(Greets),
+    /// Does another thread sleep in a plain receive?
+    LooksForReaders(Greets),
+    /// Reads the client's CLC box.
+    ReadsProposal(Greets),
+    /// May memory still be shared with the client's user?
+    AsksRules(Greets),
+    /// Reads how long a ring the client wishes to receive from.
+    ReadsSize(Greets),
+    /// Is there a ring where the client's record says, of the size that was wished?
+    LooksAtRing(Accepts),
+    /// May the client name this ring as well?
+    AdmitsRing(Accepts),
+    /// Takes a ring of this size, for the client to read.
+    TakesRing(Accepts),
+    /// Fills the record: ring, peer's slot.
+    FillsRecord(Accepts),
+    /// Puts the Accept into the CLC box.
+    PutsAccept(Accepts),
+    /// Asks the kernel whether the connection is established.
+    LooksWhetherOpen(Accepts),
+    /// Begins to read by the ledger: possible only while no thread is in a plain receive.
+    ReadsByLedger(Accepts),
+    /// It was not possible: gives the ring back, of which the client has not been told.
+    GivesRingBack(Greets),
+    /// Shows that it has accepted. What was put is visible with it.
+    ShowsAccepted,
+    /// Puts a Decline into the CLC box.
+    PutsDecline {
+        /// What is put.
+        decline: Decline,
+        /// Why.
+        reason: Reason,
+    },
+    /// Shows that it has declined.
+    ShowsDeclined(Reason),
+    /// It has ended: the connection is in shared memory.
+    Moved,
+    /// It has ended: the connection stays on TCP.
+    Stays(Failure),
+    /// It has ended with the connection.
+    Abandoned,
+}
+
+/// What it has told the client, or is about to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Greets {
+    /// What the client's proposal has to show.
+    pub token: Token,
+    /// Processes with which no memory could be shared, before the client could learn of us.
+    pub refusals: u32,
+    /// The client has claimed the connection, so the two share memory already.
+    pub knows_client: bool,
+}
+
+/// What it is about to accept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepts {
+    /// As before.
+    pub to: Greets,
+    /// Of the ring that the client reads.
+    pub size: RmbeSize,
+}
+
+/// See the [module](self).
+#[derive(Clone, Copy, Debug)]
+pub struct Server {
+    state: State,
+    pub(super) pace: Pace,
+    pub(super) traces: Traces,
+    seek: Seek,
+    /// What both ends call the connection between two namespaces.
+    token: Token,
+    /// The call that is under way.
+    pub(super) now: Looking,
+    /// Messages after which it looks for the client again.
+    next_attempt: u64,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Server {
+    /// Of a connection about which nothing is decided.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            state: State::Start,
+            pace: Pace::NEW,
+            traces: Traces { claims: false, name: false, attempt: false },
+            seek: Seek::NEW,
+            token: [0; 16],
+            now: Looking { claims: false, has_received: false, messages: 0, now_ns: 0 },
+            next_attempt: 0,
+        }
+    }
+
+    /// What is to be carried out next, or awaited.
+    #[must_use]
+    pub const fn state(&self) -> State {
+        self.state
+    }
+
+    /// What both ends call a connection between two namespaces.
+    #[must_use]
+    pub const fn token(&self) -> Token {
+        self.token
+    }
+
+    /// Whether the next look has to know the time.
+    #[must_use]
+    pub fn counts_time(&self) -> bool {
+        self.pace.is_under_way() || self.state == State::AwaitsClaim
+    }
+
+    /// A call of the program.
+    ///
+    /// # Errors
+    /// Another one is under way.
+    pub fn look(&mut self, call: &Call) -> Result<(), Illegal> {
+        // The client's name or claim exists when bytes of it have come. A server that speaks first tries
+        // before its first send as well.
+        let is_moment = matches!(call.moment, Moment::AfterReceive | Moment::BeforeSend);
+        let next = match self.state {
+            State::Start if !is_moment || call.messages < self.next_attempt => State::Start,
+            State::Start => State::Begins(Begin::new()),
+            State::AwaitsClaim if !is_moment => State::AwaitsClaim,
+            State::AwaitsClaim => State::LooksWhetherAlone,
+            State::AwaitsReply(to) => State::LooksForProposal(to),
+            State::Moved | State::Stays(_) | State::Abandoned => return Ok(()),
+            _ => return Err(Illegal),
+        };
+        self.now = Looking {
+            claims: false,
+            has_received: call.moment == Moment::AfterReceive,
+            messages: call.messages,
+            now_ns: call.now_ns,
+        };
+        self.pace.look(call.now_ns);
+        if self.pace.is_late() {
+            self.stay(PeerCannot::Unanswered.into());
+        } else {
+            self.state = next;
+        }
+        Ok(())
+    }
+
+    /// The state was carried out.
+    ///
+    /// # Errors
+    /// Something else was.
+    pub fn answered(&mut self, answer: Answer) -> Result<(), Illegal> {
+        let next = match (self.state, answer) {
+            // The giver may never close it, and each look asks the kernel.
+            (State::Begins(Begin::LooksAtItself), Answer::Standing(it))
+                if it.is_received && self.pace.looks > LOOKS_FOR_GIVER =>
+            {
+                return self.stays(ProgramDid::HandedOver);
+            }
+            (State::Begins(begin), answer) => match begin.answered(Side::Server, answer)? {
+                Begin::NotYet => State::Start,
+                Begin::MayNot(reason) => return self.stays(reason),
+                Begin::May { token, is_distant: true } => {
+                    (self.token, self.seek) = (token, Seek::NEW);
+                    State::LooksAfar
+                }
+                Begin::May { token, is_distant: false } => State::CountsRefusals(token),
+                question => State::Begins(question),
+            },
+            (State::CountsRefusals(token), Answer::Count(refusals)) => {
+                State::LooksForClaim(Greets { token, refusals, knows_client: false })
+            }
+            (State::LooksForClaim(to), Answer::Record(seen)) => {
+                match seen.is_some_and(|seen| seen.shows(Shown::Claimed, &to.token)) {
+                    true => State::GreetsClient(Greets { knows_client: true, ..to }),
+                    false => State::LooksWhetherBeset(to),
+                }
+            }
+            (State::GreetsClient(to), Answer::Done) => {
+                self.traces.claims = true;
+                State::Engages(to)
+            }
+            (State::LooksWhetherBeset(_), Answer::Is(true)) => State::Buries,
+            (State::LooksWhetherBeset(to), Answer::Is(false)) => State::SendsHello(to),
+            (State::Buries, Answer::Done) => {
+                return self.stays(Lack::Beset);
+            }
+            (State::SendsHello(to), Answer::Hello(Greeting::Sent(token))) => {
+                State::Engages(Greets { token, ..to })
+            }
+            (State::SendsHello(_), Answer::Hello(Greeting::NobodyThere)) => {
+                let reason = PeerCannot::PeerNotSmc.into();
+                if self.now.messages >= MESSAGES_MAX {
+                    return self.stays(reason);
+                }
+                self.next_attempt = (2 * self.now.messages).max(1);
+                State::NotesReason(reason)
+            }
+            (State::SendsHello(_), Answer::Hello(Greeting::NoRoom)) => {
+                if self.pace.looks >= LOOKS_AT_MAILBOX {
+                    return self.stays(PeerCannot::Unanswered);
+                }
+                State::Start
+            }
+            (State::NotesReason(_), Answer::Done) => State::Start,
+            (State::Engages(to), Answer::Engaged { messages, now_ns }) => {
+                self.pace = Pace::begin(messages, now_ns);
+                self.traces.attempt = true;
+                State::LooksForProposal(to)
+            }
+            (State::LooksWhetherAlone, Answer::Is(true)) => State::LooksAfar,
+            (State::LooksWhetherAlone, Answer::Is(false)) => State::Withdraws,
+            (State::Withdraws, Answer::Done) => {
+                self.traces.claims = false;
+                State::Begins(Begin::new())
+            }
+            (State::LooksAfar, Answer::Record(seen)) => {
+                match seen.is_some_and(|seen| seen.shows(Shown::Claimed, &self.token)) {
+                    true => State::GreetsClient(Greets {
+                        token: self.token,
+                        refusals: 0,
+                        knows_client: true,
+                    }),
+                    false => State::Seeks(Step::LooksForNews),
+                }
+            }
+            (State::Seeks(step), answer) => match self.seek.answered(step, answer, &self.now)? {
+                Step::Rests => State::AwaitsClaim,
+                Step::GivesUp(reason) => return self.stays(reason),
+                step => State::Seeks(step),
+            },
+            (State::LooksForProposal(to), Answer::Record(seen)) => self.proposed(seen, to),
+            (State::ReadsMailIfAny(to), Answer::Done) => State::AwaitsReply(to),
+            (State::ReadsMail(to), Answer::Count(refusals)) => {
+                if refusals == to.refusals {
+                    State::AwaitsReply(to)
+                } else {
+                    State::ReadsRefusal(to)
+                }
+            }
+            // Who the client is would have been said by its proposal: it is taken for this one.
+            (State::ReadsRefusal(_), Answer::Failed(reason)) => return self.stays(reason),
+            // When that thread returns, look again.
+            (State::LooksForReaders(to), Answer::Is(true)) => State::AwaitsReply(to),
+            (State::LooksForReaders(to), Answer::Is(false)) => State::ReadsProposal(to),
+            (State::ReadsProposal(to), Answer::Clc(judged)) => match judged {
+                Ok(_) => State::AsksRules(to),
+                Err(Refusal::Decline(decline, reason)) => State::PutsDecline { decline, reason },
+                Err(refusal) => return self.stays(refusal.reason()),
+            },
+            (State::AsksRules(to), Answer::Is(true)) => State::ReadsSize(to),
+            (State::AsksRules(_), Answer::Is(false)) => declines(OperatorSaid::OtherUser.into()),
+            (State::ReadsSize(to), Answer::Size(Some(size))) => {
+                State::LooksAtRing(Accepts { to, size })
+            }
+            (State::ReadsSize(_), Answer::Size(None)) => {
+                declines(Reason::PeerBroke(Field::RECORD_RMBE_LEN))
+            }
+            (State::LooksAtRing(it), Answer::Is(true)) => State::AdmitsRing(it),
+            (State::LooksAtRing(_), Answer::Is(false)) => {
+                declines(Reason::PeerBroke(Field::RECORD_RING_AT))
+            }
+            (State::AdmitsRing(it), Answer::Done) => State::TakesRing(it),
+            (State::TakesRing(it), Answer::Done) => State::FillsRecord(it),
+            (State::AdmitsRing(_) | State::TakesRing(_), Answer::Failed(reason)) => {
+                declines(reason)
+            }
+            (State::FillsRecord(it), Answer::Done) => State::PutsAccept(it),
+            (State::PutsAccept(it), Answer::Done) => State::LooksWhetherOpen(it),
+            (State::LooksWhetherOpen(it), Answer::Is(true)) => State::ReadsByLedger(it),
+            (State::LooksWhetherOpen(_), Answer::Is(false)) => {
+                declines(PeerCannot::Unanswered.into())
+            }
+            (State::ReadsByLedger(_), Answer::Is(true)) => State::ShowsAccepted,
+            // Another thread has begun a plain receive: the proposal stays where it is, for a later look.
+            (State::ReadsByLedger(it), Answer::Is(false)) => State::GivesRingBack(it.to),
+            (State::GivesRingBack(to), Answer::Done) => State::AwaitsReply(to),
+            (State::ShowsAccepted, Answer::Done) => State::Moved,
+            (State::PutsDecline { reason, .. }, Answer::Done) => State::ShowsDeclined(reason),
+            (State::ShowsDeclined(reason), Answer::Done) => return self.stays(reason),
+            (
+                State::LooksForClaim(_)
+                | State::GreetsClient(_)
+                | State::LooksAfar
+                | State::SendsHello(_)
+                | State::LooksForProposal(_)
+                | State::ReadsProposal(_),
+                Answer::Failed(reason),
+            ) => return self.stays(reason),
+            _ => return Err(Illegal),
+        };
+        self.state = next;
+        Ok(())
+    }
+
+    /// The attempt is over, or the connection: what has to be taken back. Nothing is left of it
+    /// after that.
+    pub fn abandon(&mut self) -> Traces {
+        if !matches!(self.state, State::Moved | State::Stays(_)) {
+            self.state = State::Abandoned;
+        }
+        core::mem::take(&mut self.traces)
+    }
+
+    /// Any peer can write the cell. A hint that does not lead to our token says nothing, and the right one
+    /// may still come.
+    fn proposed(&self, seen: Option<Seen>, to: Greets) -> State {
+        if seen.is_some_and(|seen| seen.shows(Shown::Proposed, &to.token)) {
+            State::LooksForReaders(to)
+        } else if !to.knows_client && self.pace.is_due(LOOKS_AT_MAILBOX) {
+            State::ReadsMail(to)
+        } else {
+            State::ReadsMailIfAny(to)
+        }
+    }
+
+    fn stay(&mut self, reason: Reason) {
+        self.state = State::Stays(failure(reason));
+    }
+
+    fn stays(&mut self, reason: impl Into<Reason>) -> Result<(), Illegal> {
+        self.stay(reason.into());
+        Ok(())
+    }
+}
+
+/// Says why not, in the standard's words.
+fn declines(reason: Reason) -> State {
+    match reason.diagnosis() {
+        Some(code) => State::PutsDecline { decline: Decline::v2(PeerId::default(), code), reason },
+        None => State::Stays(failure(reason)),
+    }
+}
+
+/// A server remembers no client: the next connection is another's.
+fn failure(reason: Reason) -> Failure {
+    Failure { reason, is_likely_to_recur: false, peer: None }
+}
