@@ -5,6 +5,7 @@
 //! more for a while, twice as long after each further one. The server may be another by
 //! then; who can tell that at once forgets the failure.
 
+use crate::fallback::{PeerCannot, Reason};
 use core::time::Duration;
 
 /// The first pause.
@@ -19,9 +20,28 @@ pub fn pause(failures: u32) -> Duration {
     FIRST.saturating_mul(1 << doublings).min(LONGEST)
 }
 
+/// What is told of a server that is left alone, when agreeing has failed for this reason. A setting, or
+/// another version, does not pass with time: it stays the reason.
+#[must_use]
+pub const fn told(failure: Reason) -> Reason {
+    match failure {
+        Reason::Operator(_) | Reason::Peer(PeerCannot::OtherVersion) => failure,
+        _ => Reason::Peer(PeerCannot::FailedLately),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fallback::{Blame, OperatorSaid};
+
+    #[test]
+    fn a_setting_is_told_as_one_also_when_it_is_remembered() {
+        let settings = [OperatorSaid::OtherUser, OperatorSaid::NoCommonEid].map(Reason::from);
+        assert!(settings.iter().all(|reason| told(*reason).blame() == Some(Blame::Operator)));
+        assert_eq!(told(PeerCannot::OtherVersion.into()), PeerCannot::OtherVersion.into());
+        assert_eq!(told(PeerCannot::Unanswered.into()), PeerCannot::FailedLately.into());
+    }
 
     #[test]
     fn pauses_grow_to_the_longest() {

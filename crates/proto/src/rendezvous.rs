@@ -225,8 +225,6 @@ pub const LOOKS_IN_TIME: u32 = 64;
 /// Looks for each message that came before: the peer may look again only when it has seen as
 /// many messages as until now, which is two looks each, and twice that is on the safe side.
 const LOOKS_FOR_EACH_MESSAGE: u64 = 4;
-/// Messages after which nobody begins an attempt any more.
-const MESSAGES_MAX: u64 = 4_096;
 
 /// How long an end has waited for an answer (C.5).
 #[derive(Clone, Copy, Debug)]
@@ -241,7 +239,7 @@ impl AnswerWait {
     /// Begins to wait on a connection that has carried so many messages.
     #[must_use]
     pub fn begin(messages: u64, now_ns: u64) -> Self {
-        let looks_needed = (LOOKS_FOR_EACH_MESSAGE * messages.min(MESSAGES_MAX)) as u32;
+        let looks_needed = (LOOKS_FOR_EACH_MESSAGE * messages.min(agreement::MESSAGES_MAX)) as u32;
         let looks_needed = looks_needed.max(LOOKS_IN_TIME);
         Self { looks: 0, looks_needed, looked_ns: now_ns, waited_ns: 0 }
     }

@@ -11,8 +11,8 @@ use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use sidestep_device::state::Failure;
 use sidestep_device::sys::{self, Errno, UnixName};
-use sidestep_proto::autocache::pause;
-use sidestep_proto::fallback::{PeerCannot, Reason};
+use sidestep_proto::autocache::{self, pause};
+use sidestep_proto::fallback::Reason;
 use sidestep_wire::host_control::{Instance, mailbox_name};
 
 /// Client: why this server is to be left alone for now, if it is.
@@ -28,10 +28,7 @@ pub(crate) fn why_left_alone(process: &'static Process, server: SocketAddr) -> O
         forget(process, server);
         return None;
     }
-    // That one does not pass.
-    let reason = Reason::of_word(failure.reason.load(Ordering::Relaxed));
-    let is_of_other_version = reason == PeerCannot::OtherVersion.into();
-    Some(if is_of_other_version { reason } else { PeerCannot::FailedLately.into() })
+    Some(autocache::told(Reason::of_word(failure.reason.load(Ordering::Relaxed))))
 }
 
 /// Client: agreeing with this server has failed.
@@ -111,8 +108,8 @@ fn is_about(failure: &Failure, server: SocketAddr) -> bool {
 
 /// The process that it failed with is gone: whoever serves there now is another.
 fn has_changed(process: &'static Process, failure: &Failure) -> bool {
-    let [first, second] = failure.peer.each_ref().map(|half| half.load(Ordering::Relaxed));
-    let peer = Instance((u128::from(first) << 64 | u128::from(second)).to_be_bytes());
+    let halves = failure.peer.each_ref().map(|half| half.load(Ordering::Relaxed));
+    let peer = Instance(process::joined(halves));
     if let Some(group) = group::find(&group::Look::at(process), peer) {
         return !group.peer_lives();
     }

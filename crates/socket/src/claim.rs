@@ -22,19 +22,18 @@
 //! the end of a connection that is open goes on to propose. At the moment of the greeting
 //! each of the two held a socket of this four-tuple, in the namespace that is part of the
 //! token, and there is only one such pair. Between two namespaces the connection's identity
-//! is part of it instead ([`crate::distant`]).
+//! is part of it instead ([`crate::meeting`]).
 
 use crate::group::{self, Group, Look};
+use crate::meeting::record;
 use crate::process::{self, Process};
 use crate::sock::Sock;
 use core::sync::atomic::Ordering;
 use sidestep_device::channel::SLOTS;
 use sidestep_device::slab::{Identity, phase};
 use sidestep_device::state::Slot;
+use sidestep_proto::rendezvous::agreement::{Seen, Token};
 use sidestep_wire::host_control::Hello;
-
-/// Says which connection it is: see [`sidestep_wire::host_control::connection_token`].
-pub(crate) type Token = [u8; 16];
 
 /// Client: claims the connection before every server that it has met at this port, of those
 /// that can be meant. False: it knows none.
@@ -58,15 +57,13 @@ pub(crate) fn post(
     is_posted
 }
 
-/// Server: who claims the connection, and as which of its slots.
-pub(crate) fn find(
-    process: &Process,
-    look: &Look,
-    token: Token,
-) -> Option<(&'static Group, usize)> {
+/// A peer's record: whose it is, in which of its slots, and what it shows.
+pub(crate) type Found = (&'static Group, usize, Seen);
+
+/// Server: what the hint at the place of this token leads to. `own`: our slot.
+pub(crate) fn find(process: &Process, look: &Look, token: Token, own: usize) -> Option<Found> {
     let hint = process.wake.claim(process::halves(&token)[0]).take();
-    let (group, peer_slot, _) = follow(look, hint, token, phase::CLAIMED)?;
-    Some((group, peer_slot))
+    follow(look, hint, own).filter(|(group, ..)| may_claim(group))
 }
 
 /// Server: answers a claim.
@@ -85,22 +82,23 @@ pub(crate) fn greet(
     wake.cell(peer_slot).put(process.key(), index as u32);
 }
 
-/// Client: the greeting of the server, as the hello it stands for.
-pub(crate) fn greeting(process: &'static Process, sock: &Sock, token: Token) -> Option<Hello> {
+/// Client: what the hint in our cell leads to, and the hello that a greeting there stands for.
+pub(crate) fn greeting(process: &'static Process, sock: &Sock) -> Option<(Seen, Hello)> {
     let index = sock.slot_index();
     let look = Look::at(process);
-    let hint = process.wake.cell(index).take();
-    let (group, peer_slot, identity) = follow(&look, hint, token, phase::GREETED)?;
-    let is_for_us = identity.peer_slot.load(Ordering::Relaxed) as usize == index;
-    is_for_us.then(|| Hello {
+    let found = follow(&look, process.wake.cell(index).take(), index);
+    let (group, peer_slot, seen) = found.filter(|(group, ..)| may_claim(group))?;
+    let identity = &group.theirs()?.0.record(peer_slot).identity;
+    let hello = Hello {
         instance: group.peer,
         slot: peer_slot as u32,
-        generation: identity.phase.load(Ordering::Relaxed) >> 8,
-        token,
+        generation: seen.generation,
+        token: seen.token,
         socket_cookie: NOT_SAID,
         netns_cookie: process.netns_cookie,
         rmbe_len: identity.rmbe_len.load(Ordering::Relaxed),
-    })
+    };
+    Some((seen, hello))
 }
 
 /// Takes back what a connection has shown that did not come to an agreement.
@@ -129,26 +127,21 @@ fn show(identity: &Identity, slot: &Slot, token: Token, peer_slot: u32, as_what:
     identity.token[0].store(halves[0], Ordering::Relaxed);
     identity.token[1].store(halves[1], Ordering::Relaxed);
     let generation = slot.generation.load(Ordering::Relaxed) << 8;
-    // Release: pairs with the Acquire in `follow`.
+    // Release: pairs with the Acquire in `record::read`.
     identity.phase.store(generation | as_what, Ordering::Release);
     halves
 }
 
-/// What a hint leads to: somebody's record, if it shows this token in this phase.
-fn follow(
-    look: &Look,
-    hint: Option<(u64, u32)>,
-    token: Token,
-    as_what: u32,
-) -> Option<(&'static Group, usize, &'static Identity)> {
+/// What a hint leads to. Any peer can have left it.
+pub(crate) fn follow(look: &Look, hint: Option<(u64, u32)>, own: usize) -> Option<Found> {
     let (key, peer_slot) = hint?;
     let peer_slot = Some(peer_slot as usize).filter(|slot| *slot < SLOTS)?;
-    // Nobody vouches for the user of a claim, but who it was is known, and the rules may
-    // have changed since.
-    let group = group::find_by_key(look, key).filter(|group| group.may_go_on())?;
+    let group = group::find_by_key(look, key)?;
     let identity = &group.theirs()?.0.record(peer_slot).identity;
-    let is_shown = identity.phase.load(Ordering::Acquire) & phase::MASK == as_what
-        && identity.token.each_ref().map(|half| half.load(Ordering::Relaxed))
-            == process::halves(&token);
-    is_shown.then_some((group, peer_slot, identity))
+    Some((group, peer_slot, record::read(identity, own)))
+}
+
+/// The user of a claim is known from the introduction, and the rules may have changed since.
+fn may_claim(group: &&'static Group) -> bool {
+    group.may_go_on()
 }

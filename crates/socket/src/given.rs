@@ -21,6 +21,7 @@ use crate::sock::{self, Phase, Sock};
 use crate::{control, descriptors, urgent};
 use core::sync::atomic::Ordering;
 use sidestep_device::sys::{self, Errno, UnixName};
+use sidestep_proto::rendezvous::agreement::Givers;
 use sidestep_wire::host_control::given_name;
 
 /// Givers of one connection that may have it open at a time.
@@ -102,17 +103,6 @@ pub(crate) fn take_up(fd: i32) {
             .store(option(libc::SO_RCVLOWAT).unwrap_or(1).max(1) as u32, Ordering::Relaxed);
         urgent::note_wish(slot, option(libc::SO_OOBINLINE).unwrap_or(0));
     }
-}
-
-/// What a receiver finds when it would like to begin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Givers {
-    /// There is nobody else.
-    Gone,
-    /// One still has it open.
-    Here,
-    /// It was given to others as well.
-    Many,
 }
 
 /// Who else has a connection that was received.

@@ -11,6 +11,7 @@
 //! ([`crate::petition`]), with the users at its ends; all that would go to a mailbox goes there.
 
 use crate::account;
+use crate::meeting;
 use crate::pool::{Held, Late, SharedLock};
 use crate::process::{self, GROUPS_MAX, LETTERS_MAX, Process};
 use core::ptr::NonNull;
@@ -21,7 +22,7 @@ use sidestep_device::map;
 use sidestep_device::reference::AtomicRef;
 use sidestep_device::rights;
 use sidestep_device::ring::{LAPS, Ring};
-use sidestep_device::slab::{self, RINGS_AT, Record, SLAB_LEN, Slab, phase};
+use sidestep_device::slab::{self, RINGS_AT, Record, SLAB_LEN, Slab};
 use sidestep_device::sparse::Sparse;
 use sidestep_device::stamp::OTHER_VERSION;
 use sidestep_device::sys::{self, Errno, Received, Sender, UnixName, Whereabouts};
@@ -66,6 +67,8 @@ pub struct Group {
     established: AtomicBool,
     /// Why one of the two cannot use the other's memory: a [`Reason`]; `None`: it can.
     refused: AtomicU64,
+    /// What came as an introduction of the peer was none.
+    is_breached: AtomicBool,
     introduced: AtomicBool,
     reply_pending: AtomicBool,
     /// Slots whose connections belong to this group.
@@ -409,6 +412,7 @@ fn make_around(
         begun_by: sys::uid(),
         established: AtomicBool::new(is_self),
         refused: AtomicU64::new(Reason::None.word()),
+        is_breached: AtomicBool::new(false),
         introduced: AtomicBool::new(false),
         reply_pending: AtomicBool::new(false),
         connections: AtomicU32::new(0),
@@ -449,6 +453,7 @@ pub fn on_introduction(process: &'static Process, hello: &Introduction, letter: 
 fn get_to_know(look: &Look, hello: &Introduction, letter: &Received) -> Option<&'static Group> {
     let &[slab_fd, wake_fd] = letter.fds() else {
         crate::log!(Warn, "introduction of {} without its memory", hello.instance);
+        note_breach(look, hello.instance);
         return None;
     };
     let is_as_long = hello.slab_len == SLAB_LEN as u64;
@@ -476,7 +481,8 @@ fn get_to_know(look: &Look, hello: &Introduction, letter: &Received) -> Option<&
                     crate::log!(Warn, "{} runs another version of Sidestep", hello.instance);
                     refuse(look, hello.instance, Reason::Peer(PeerCannot::OtherVersion));
                 }
-                _ => {}
+                Errno(libc::EMFILE | libc::ENFILE | libc::EAGAIN) => {}
+                _ => note_breach(look, hello.instance),
             }
         })
         .ok()
@@ -526,6 +532,14 @@ fn note_refusal(look: &Look, peer: Instance, reason: Reason) {
     look.0.last_refusal.store(reason.word(), Ordering::Relaxed);
     // Release: whoever counts it finds its reason, or a later one's.
     look.0.refusals.fetch_add(1, Ordering::Release);
+}
+
+/// A process has shown what is no memory of the kind that it has to be, or another one has in its name: what it
+/// was is told if nothing better comes.
+fn note_breach(look: &Look, peer: Instance) {
+    if let Some(group) = find(look, peer) {
+        group.is_breached.store(true, Ordering::Relaxed);
+    }
 }
 
 fn adopt(slab_fd: i32, wake_fd: i32) -> sys::Result<(Slab, Wake)> {
@@ -732,6 +746,12 @@ impl Group {
     pub fn refusal(&self) -> Option<Reason> {
         let reason = Reason::of_word(self.refused.load(Ordering::Relaxed));
         Some(reason).filter(|reason| *reason != Reason::None && self.theirs().is_none())
+    }
+
+    /// What came in place of the introduction that is waited for, if that is so.
+    pub(crate) fn breach(&self) -> Option<Reason> {
+        let is_breached = self.is_breached.load(Ordering::Relaxed);
+        is_breached.then_some(Reason::PeerBroke(Field::INTRODUCED_MEMORY))
     }
 
     fn send(&self, message: &ControlMessage, fds: &[i32]) -> bool {
@@ -946,8 +966,8 @@ impl Group {
         }
         let identity = &theirs.record(peer_slot).identity;
         let answers_to_us = identity.peer_slot.load(Ordering::Relaxed) as usize == index;
-        let at = identity.phase.load(Ordering::Acquire) & phase::MASK;
-        !answers_to_us || at == phase::DETACHED || at == phase::FREE || !self.peer_lives()
+        let shown = meeting::record::shown(identity.phase.load(Ordering::Acquire));
+        !answers_to_us || !shown.may_need_ring() || !self.peer_lives()
     }
 
     /// Makes sure that the peer can ring our channel. False: try again later.
@@ -1069,6 +1089,9 @@ mod tests {
     use super::*;
     use crate::process::tests::alone;
     use sidestep_device::channel::SLOTS;
+    use sidestep_device::slab::phase;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixDatagram;
 
     /// The group of this process with itself: one test at a time has it.
     fn own_group(process: &'static Process) -> &'static Group {
@@ -1109,6 +1132,44 @@ mod tests {
         assert_eq!(said(NO_ROOM), Some(Reason::PeerDeclined(Diagnosis::MEM)));
         assert_eq!(said(NOT_OURS), Some(PeerCannot::OtherVersion.into()));
         assert_eq!(said(SLAB_LEN as u64), None);
+    }
+
+    #[test]
+    fn a_peer_that_has_declined_needs_our_ring_no_more() {
+        let _alone = alone();
+        let group = own_group(process::current().unwrap());
+        let [ours, theirs] = [SLOTS - 1, SLOTS - 2];
+        group.record(ours).identity.peer_slot.store(theirs as u32, Ordering::Relaxed);
+        let identity = &group.record(theirs).identity;
+        identity.peer_slot.store(ours as u32, Ordering::Relaxed);
+        let is_done_at = |at| {
+            identity.phase.store(at, Ordering::Relaxed);
+            group.peer_is_done_with(ours)
+        };
+        for at in [phase::GREETED, phase::PROPOSED, phase::ACCEPTED, phase::CONFIRMED] {
+            assert!(!is_done_at(at), "phase {at}");
+        }
+        for at in [phase::DECLINED, phase::DETACHED, phase::FREE] {
+            assert!(is_done_at(at), "phase {at}");
+        }
+    }
+
+    #[test]
+    fn a_process_that_introduces_itself_without_memory_has_broken_the_protocol() {
+        let _alone = alone();
+        let process = process::current().unwrap();
+        let peer = Instance([9; 16]);
+        let group = with(&Look::at(process), peer).unwrap();
+        let link_id = LinkId(0);
+        let slab_len = SLAB_LEN as u64;
+        let hello = Introduction { instance: peer, reply_wanted: false, pid: 1, slab_len, link_id };
+        assert_eq!(group.breach(), None);
+        let (here, there) = UnixDatagram::pair().unwrap();
+        there.send(b"no descriptors beside it").unwrap();
+        let letter = sys::recv_with_fds(here.as_raw_fd(), &mut [0; EMITTED_LEN_MAX]).unwrap();
+        on_introduction(process, &hello, &letter);
+        assert_eq!(group.breach(), Some(Reason::PeerBroke(Field::INTRODUCED_MEMORY)));
+        assert_eq!(group.refusal(), None, "the true one may still come");
     }
 
     #[test]

@@ -19,7 +19,6 @@ mod claim;
 pub mod claims;
 pub mod control;
 pub mod descriptors;
-mod distant;
 pub mod epoll;
 mod file;
 pub mod gateway;

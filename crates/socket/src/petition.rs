@@ -21,6 +21,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use sidestep_device::rights;
 use sidestep_device::sys::{self, Errno, Sender, UnixName};
 use sidestep_device::valid::Zeroable;
+use sidestep_proto::rendezvous::agreement::Petitioned;
 use sidestep_wire::host_control::{ControlMessage, EMITTED_LEN_MAX, Match, Petition, Side};
 
 /// Between two calls to the agent.
@@ -52,43 +53,32 @@ pub(crate) struct Desk {
     next_stranger: AtomicU32,
 }
 
-/// What became of a petition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Submitted {
-    /// The agent has it.
-    Sent,
-    /// There is no agent at its socket.
-    Away,
-    /// Not now: there were too many, or another thread is at it.
-    Later,
-}
-
 /// Asks who holds the other end of a connection.
 pub(crate) fn submit(
     process: &'static Process,
     token: [u8; 16],
     side: Side,
     port: u16,
-) -> Submitted {
+) -> Petitioned {
     let desk = &process.tables.desk;
-    let Some(_held) = Held::try_enter(desk.lock.get()) else { return Submitted::Later };
+    let Some(_held) = Held::try_enter(desk.lock.get()) else { return Petitioned::Later };
     if !desk.has_room() {
-        return Submitted::Later;
+        return Petitioned::Later;
     }
     desk.follow_user();
     let petition = Petition { instance: process.instance, token, side, port };
     let mut bytes = [0; EMITTED_LEN_MAX];
-    let Ok(len) = petition.emit(&mut bytes) else { return Submitted::Later };
+    let Ok(len) = petition.emit(&mut bytes) else { return Petitioned::Later };
     // A line on which nothing was said for long is closed by the agent.
     for line in [desk.line(), None] {
         let Some(line) = line.or_else(|| desk.call()) else { continue };
         match sys::send_over(line, &bytes[..len], &[]) {
-            Ok(_) => return Submitted::Sent,
-            Err(Errno(libc::EAGAIN)) => return Submitted::Later,
+            Ok(_) => return Petitioned::Sent,
+            Err(Errno(libc::EAGAIN)) => return Petitioned::Later,
             Err(_) => desk.hang_up(),
         }
     }
-    Submitted::Away
+    Petitioned::Away
 }
 
 /// Takes the answers that have come.

@@ -1082,6 +1082,12 @@ pub fn halves(id: &[u8; 16]) -> [u64; 2] {
     [word(0), word(8)]
 }
 
+/// Two words as sixteen bytes.
+#[must_use]
+pub(crate) fn joined([first, second]: [u64; 2]) -> [u8; 16] {
+    (u128::from(first) << 64 | u128::from(second)).to_be_bytes()
+}
+
 fn reset(slot: &Slot, pid: u32) {
     let generation = slot.generation.load(Ordering::Relaxed).wrapping_add(1);
     // The counters behind it were left at zero.

@@ -209,7 +209,7 @@ pub(crate) fn send_into_ring(
     };
     let enter = Enter::begin(&seen, || {
         let is_server = sock.is_server.load(Ordering::Relaxed);
-        !is_server || (meeting::is_confirmed(conn) && meeting::check_confirm(sock, conn))
+        !is_server || meeting::is_confirmed(sock, conn)
     });
     let end = carry_out(enter, |enter| match enter {
         Enter::Measures { .. } => Some(Answer::Ledger(read_ledger(file))),

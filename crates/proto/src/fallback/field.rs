@@ -10,7 +10,7 @@ use sidestep_wire::Error;
 pub struct Field(u32);
 
 /// What `wire` calls the fields of CLC messages and of datagrams between processes; then those
-/// of a record in a slab, which has no message.
+/// of a record in a slab, which has no message, and what comes beside one.
 const NAMES: &[&str] = &[
     "CLC eyecatcher",
     "CLC type",
@@ -116,6 +116,7 @@ const NAMES: &[&str] = &[
     "record RMBE length",
     "record ring offset",
     "rings named in the slab",
+    "Introduction memory",
 ];
 
 impl Field {
@@ -151,6 +152,8 @@ impl Field {
     pub const RECORD_RING_AT: Self = Self::named("record ring offset");
     /// More of the slab for rings than so many connections take.
     pub const RINGS_NAMED: Self = Self::named("rings named in the slab");
+    /// Descriptors that are missing beside an Introduction, or are no memory as it has to be.
+    pub const INTRODUCED_MEMORY: Self = Self::named("Introduction memory");
 
     const fn named(name: &str) -> Self {
         let mut at = 0;
@@ -253,7 +256,12 @@ mod tests {
         let without_number: Vec<_> = in_wire.difference(&known).collect();
         assert!(without_number.is_empty(), "give them numbers: {without_number:?}");
         let of_records: Vec<_> = known.difference(&in_wire).collect();
-        let expected = ["record RMBE length", "record ring offset", "rings named in the slab"];
+        let expected = [
+            "Introduction memory",
+            "record RMBE length",
+            "record ring offset",
+            "rings named in the slab",
+        ];
         assert_eq!(of_records, expected);
     }
 
@@ -278,6 +286,7 @@ mod tests {
             assert_eq!(Field::of_number(number).name(), Some(name));
         }
         assert_eq!(Field::RINGS_NAMED.number(), 104);
+        assert_eq!(Field::INTRODUCED_MEMORY.number(), 105);
     }
 
     #[test]

@@ -116,6 +116,9 @@ pub enum Answer {
     Is(bool),
     /// Not now: a later look may find it.
     NotYet,
+    /// The same, and something has come in its place that makes no sense. Another process may have sent it in the
+    /// peer's name, so it is waited on.
+    Instead(Reason),
     /// It cannot be done.
     Failed(Reason),
     /// Why it may not be, if so.

@@ -197,13 +197,13 @@ fn c6_another_message_than_the_expected_one_is_a_protocol_error() {
         [pair.proposal(), emitted(&pair.accept()), emitted(&pair.confirm())];
     let other_type = Refusal::Protocol(Field::CLC_TYPE);
     for message in [&accept, &confirm] {
-        assert_eq!(pair.server_hears_instead_of_proposal(message), Err(other_type.clone()));
+        assert_eq!(pair.server_hears_instead_of_proposal(message), Err(other_type));
     }
     for message in [&proposal, &confirm] {
-        assert_eq!(pair.client_hears_instead_of_accept(message), Err(other_type.clone()));
+        assert_eq!(pair.client_hears_instead_of_accept(message), Err(other_type));
     }
     for message in [&proposal, &accept] {
-        assert_eq!(pair.server_hears_instead_of_confirm(message), Err(other_type.clone()));
+        assert_eq!(pair.server_hears_instead_of_confirm(message), Err(other_type));
     }
 }
 

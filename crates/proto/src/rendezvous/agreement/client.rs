@@ -140,8 +140,8 @@ pub struct Client {
     pub(super) now: Looking,
     /// It is one in which a greeting is followed.
     may_follow: bool,
-    /// The hello was another user's.
-    is_stranger: bool,
+    /// Why it stays on TCP if it waits for too long.
+    if_late: Reason,
 }
 
 impl Default for Client {
@@ -162,7 +162,7 @@ impl Client {
             token: [0; 16],
             now: Looking { claims: true, has_received: false, messages: 0, now_ns: 0 },
             may_follow: false,
-            is_stranger: false,
+            if_late: Reason::Peer(PeerCannot::Unanswered),
         }
     }
 
@@ -204,7 +204,7 @@ impl Client {
         self.may_follow = !has_received || call.received >= ANSWERS;
         self.pace.look(call.now_ns);
         if self.pace.is_late() {
-            self.stay(self.why_late());
+            self.stay(self.if_late);
         } else {
             self.state = next;
             self.skip_what_is_not_there();
@@ -285,7 +285,10 @@ impl Client {
                 }
                 match letter.hello() {
                     Ok(hello) => {
-                        self.is_stranger = letter.is_stranger;
+                        if letter.is_stranger {
+                            // It may not want to share memory with us.
+                            self.if_late = OperatorSaid::OtherUser.into();
+                        }
                         self.state = State::LooksWhetherOpen(hello);
                     }
                     Err(reason) => self.stay(reason),
@@ -298,6 +301,10 @@ impl Client {
                 self.stay(PeerCannot::Unanswered.into());
             }
             (State::Introduces(hello), Answer::NotYet) => {
+                self.state = State::AwaitsIntroduction(hello);
+            }
+            (State::Introduces(hello), Answer::Instead(reason)) => {
+                self.if_late = reason;
                 self.state = State::AwaitsIntroduction(hello);
             }
             (State::Introduces(hello), Answer::Done) => self.propose(hello),
@@ -417,14 +424,6 @@ impl Client {
         match RmbeSize::from_bytes(hello.rmbe_len as usize) {
             Some(size) => self.state = State::TakesRing(Proposing { hello, size }),
             None => self.stay(Reason::PeerBroke(Field::HELLO_RMBE_LEN)),
-        }
-    }
-
-    fn why_late(&self) -> Reason {
-        if self.is_stranger {
-            OperatorSaid::OtherUser.into()
-        } else {
-            PeerCannot::Unanswered.into()
         }
     }
 

@@ -64,6 +64,7 @@ fn answers() -> Vec<(&'static str, Answer)> {
         ("yes", Answer::Is(true)),
         ("no", Answer::Is(false)),
         ("not yet", Answer::NotYet),
+        ("no sense", Answer::Instead(REASON)),
         ("failed", Answer::Failed(REASON)),
         ("no objection", Answer::Objection(None)),
         ("objection", Answer::Objection(Some(REASON))),
@@ -337,6 +338,28 @@ fn a_connection_that_ends_too_early_says_nothing_about_the_server() {
     answered(&mut client, &[Answer::Letter(Some(hello)), Answer::Is(false)]);
     let client::State::Stays(failure) = client.state() else { panic!("{:?}", client.state()) };
     assert!(failure.reason == PeerCannot::Unanswered.into() && !failure.is_likely_to_recur);
+}
+
+#[test]
+fn what_came_in_place_of_an_introduction_is_told_if_none_comes() {
+    let mut client = named();
+    client.look(&calls()[1].1).unwrap();
+    let hello = letter(Ok(ControlMessage::Hello(hello())));
+    let breach = Reason::PeerBroke(Field::INTRODUCED_MEMORY);
+    answered(
+        &mut client,
+        &[Answer::Letter(Some(hello)), Answer::Is(true), Answer::Instead(breach)],
+    );
+    let mut now_ns = 1;
+    while let client::State::AwaitsIntroduction(_) = client.state() {
+        now_ns += 100_000_000;
+        client.look(&Call { now_ns, ..calls()[1].1 }).unwrap();
+        if let client::State::Introduces(_) = client.state() {
+            client.answered(Answer::NotYet).unwrap();
+        }
+    }
+    let client::State::Stays(failure) = client.state() else { panic!("{:?}", client.state()) };
+    assert_eq!((failure.reason, failure.peer), (breach, Some(Instance([7; 16]))));
 }
 
 /// Two clients of a process may have been told of the same slot of a server.

@@ -1,0 +1,134 @@
+//! The questions before an attempt ([`Begin`]), as this process and the kernel answer them.
+
+use super::{Look, PENDING};
+use crate::given;
+use crate::memory;
+use crate::options::Promotion;
+use crate::pnet;
+use crate::process::{self, Process, netns_cookie};
+use crate::{autocache, gateway, tcp_option};
+use core::net::SocketAddr;
+use core::sync::atomic::Ordering;
+use sidestep_device::sys;
+use sidestep_proto::fallback::{Lack, PeerCannot, Reason};
+use sidestep_proto::rendezvous::agreement::begin::{Begin, Standing};
+use sidestep_proto::rendezvous::agreement::{Answer, Givers};
+use sidestep_wire::host_control::{connection_token, distant_token};
+
+/// Answers a question.
+pub(super) fn carry_out(look: &mut Look, question: Begin) -> Result<Answer, Reason> {
+    let Look { sock, fd, .. } = *look;
+    Ok(match question {
+        Begin::LooksAtItself => Answer::Standing(standing(look)),
+        Begin::LooksForMemory => Answer::Is(process::current().is_some()),
+        Begin::MovesHome { .. } => {
+            sock.move_home(fd);
+            Answer::Is(process::current().is_some())
+        }
+        Begin::AsksGivers => {
+            let givers = given::givers(look.process()?, fd);
+            if givers == Givers::Gone {
+                sock.is_received.store(false, Ordering::Relaxed);
+            }
+            Answer::Givers(givers)
+        }
+        Begin::LearnsAddresses => {
+            look.addresses = sock.learn_addresses(fd);
+            Answer::Is(look.addresses.is_some())
+        }
+        Begin::AsksRules => {
+            // They were not known to `begin` if the connection was still being established.
+            let (local, peer) = look.addresses()?;
+            Answer::Objection(sock.objection_by_policy(local, peer))
+        }
+        Begin::LooksWhere => {
+            let (process, (local, peer)) = (look.process()?, look.addresses()?);
+            let (client, server) = look.client_and_server()?;
+            match elsewhere(process, fd, local, peer) {
+                None => Answer::Here(connection_token(client, server, process.netns_cookie)),
+                Some(reason) => Answer::Elsewhere(reason),
+            }
+        }
+        Begin::AsksGateway => Answer::Objection(gateway::objection(look.addresses()?.1)),
+        Begin::LearnsIdentity { .. } => {
+            let (client, server) = look.client_and_server()?;
+            let identity = tcp_option::identity(fd, look.is_server);
+            Answer::Token(identity.map(|identity| distant_token(client, server, identity)))
+        }
+        Begin::AsksTcpOption { .. } => Answer::Is(tcp_option::is_refused(sock, fd)),
+        Begin::AsksNetwork { .. } => {
+            Answer::Objection(pnet::objection(fd, look.addresses()?.0.ip()))
+        }
+        Begin::AsksMemoryOfFailures { .. } => {
+            Answer::Objection(autocache::why_left_alone(look.process()?, look.addresses()?.1))
+        }
+        Begin::May { .. } | Begin::NotYet | Begin::MayNot(_) => {
+            return Err(Lack::Contradiction.into());
+        }
+    })
+}
+
+fn standing(look: &Look) -> Standing {
+    let sock = look.sock;
+    sock.begin(look.fd);
+    let options = process::options();
+    let limit = options.handshake_limit;
+    Standing {
+        has_slot: sock.slot().is_some(),
+        is_never_promoted: options.promotion == Promotion::Never,
+        is_tcp_only: sock.tcp_only.load(Ordering::Relaxed),
+        is_memory_strict: memory::is_strict(),
+        is_congested: limit != 0 && PENDING.load(Ordering::Relaxed) >= limit,
+        is_shared: sock.slot().is_some_and(|slot| slot.holders.load(Ordering::Acquire) > 1),
+        is_received: sock.is_received.load(Ordering::Relaxed),
+    }
+}
+
+/// Why the other end cannot be found by its name: it is not in the network namespace of the
+/// process.
+fn elsewhere(
+    process: &Process,
+    fd: i32,
+    local: SocketAddr,
+    peer: SocketAddr,
+) -> Option<PeerCannot> {
+    if !is_same_host(local, peer) {
+        Some(PeerCannot::RemotePeer)
+    } else if netns_cookie(fd) != process.netns_cookie {
+        Some(PeerCannot::OtherNamespace)
+    } else {
+        None
+    }
+}
+
+/// Both ends lie on this host: a loopback address, the same address twice, or a
+/// peer address that this host could bind.
+pub(crate) fn is_same_host(local: SocketAddr, peer: SocketAddr) -> bool {
+    if peer.ip().is_loopback() || peer.ip() == local.ip() {
+        return true;
+    }
+    let (storage, len) = storage(peer);
+    sys::is_local(&storage, len)
+}
+
+fn storage(address: SocketAddr) -> (libc::sockaddr_storage, u32) {
+    // SAFETY: all-zero is a valid sockaddr_storage.
+    let mut storage: libc::sockaddr_storage = unsafe { core::mem::zeroed() };
+    let at = &raw mut storage;
+    match address {
+        SocketAddr::V4(v4) => {
+            // SAFETY: storage is large and aligned enough for every address.
+            let place = unsafe { &mut *at.cast::<libc::sockaddr_in>() };
+            place.sin_family = libc::AF_INET as u16;
+            place.sin_addr.s_addr = u32::from(*v4.ip()).to_be();
+            (storage, size_of::<libc::sockaddr_in>() as u32)
+        }
+        SocketAddr::V6(v6) => {
+            // SAFETY: as above.
+            let place = unsafe { &mut *at.cast::<libc::sockaddr_in6>() };
+            place.sin6_family = libc::AF_INET6 as u16;
+            place.sin6_addr.s6_addr = v6.ip().octets();
+            (storage, size_of::<libc::sockaddr_in6>() as u32)
+        }
+    }
+}
