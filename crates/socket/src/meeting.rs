@@ -90,9 +90,10 @@ struct Held {
     name_fd: i32,
     /// Port of the server's end.
     server_port: u16,
-    peer: Option<Peer>,
-    /// The ring that the peer reads, and where in our slab it is.
-    outgoing: Option<(u64, Ring)>,
+    group: Option<&'static Group>,
+    peer_slot: u32,
+    /// The ring that the peer reads.
+    outgoing: Option<Ring>,
 }
 
 /// With whom it agrees: its link group, and its slot.
@@ -111,6 +112,8 @@ struct Look {
     addresses: Option<(SocketAddr, SocketAddr)>,
     /// Link groups that were found last meanwhile.
     groups: Option<group::Look>,
+    /// Where in our slab the ring lies that was taken.
+    ring_at: u64,
     /// What the server answers, or the client has been answered.
     accept: Option<AcceptConfirmD>,
     /// The ring that the peer names, and where in its slab it is.
@@ -132,7 +135,7 @@ static PENDING: AtomicU32 = AtomicU32::new(0);
 
 impl Meeting {
     pub(crate) const fn new() -> Self {
-        let held = Held { name_fd: -1, server_port: 0, peer: None, outgoing: None };
+        let held = Held { name_fd: -1, server_port: 0, group: None, peer_slot: 0, outgoing: None };
         Self { machine: Machine::None, held }
     }
 
@@ -233,7 +236,7 @@ fn remember(sock: &Sock, fd: i32, failure: &Failure) {
 impl Look {
     fn new(sock: &'static Sock, fd: i32, is_server: bool) -> Self {
         let (addresses, groups, accept, incoming) = (None, None, None, None);
-        Self { sock, fd, is_server, addresses, groups, accept, incoming }
+        Self { sock, fd, is_server, addresses, groups, ring_at: 0, accept, incoming }
     }
 
     /// The call of the program that it is made in.
@@ -319,7 +322,7 @@ impl Look {
         Ok(Conn {
             mine: peer.group.record(self.sock.slot_index()),
             theirs: theirs.record(peer.slot),
-            outgoing: held.outgoing.ok_or(missing)?.1,
+            outgoing: held.outgoing.ok_or(missing)?,
             incoming: self.incoming.ok_or(missing)?.1,
             group: peer.group,
             peer_slot: peer.slot,
@@ -334,8 +337,15 @@ impl Look {
 }
 
 impl Held {
+    /// The peer is known from now on, or not any more.
+    fn follow(&mut self, peer: Option<Peer>) {
+        self.group = peer.map(|peer| peer.group);
+        self.peer_slot = peer.map_or(0, |peer| peer.slot as u32);
+    }
+
     fn peer(&self) -> Result<Peer, Reason> {
-        self.peer.ok_or(Reason::Lack(Lack::Contradiction))
+        let group = self.group.ok_or(Reason::Lack(Lack::Contradiction))?;
+        Ok(Peer { group, slot: self.peer_slot as usize })
     }
 }
 

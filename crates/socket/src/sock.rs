@@ -154,6 +154,10 @@ pub struct Sock {
     next_free: AtomicRef<Self>,
 }
 
+// The pool reserves address space for all objects at once: where that is limited, larger ones leave too little for the
+// program's threads.
+const _: () = assert!(size_of::<Sock>() <= 576);
+
 impl Pooled for Sock {
     fn next_free(&self) -> &AtomicRef<Self> {
         &self.next_free

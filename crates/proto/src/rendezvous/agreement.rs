@@ -53,8 +53,12 @@ pub use server::Server;
 
 use super::{AnswerWait, Refusal};
 use crate::fallback::{Field, Lack, PeerCannot, Reason};
+use seek::Seek;
 use sidestep_wire::Error;
+use sidestep_wire::clc::Decline;
+use sidestep_wire::diagnosis::Diagnosis;
 use sidestep_wire::host_control::{ControlMessage, Hello, Instance};
+use sidestep_wire::ids::PeerId;
 use sidestep_wire::rmbe_size::RmbeSize;
 
 /// Says which connection it is: made from its addresses, or at random for one hello.
@@ -249,6 +253,28 @@ impl Letter {
     }
 }
 
+/// The server's process that has left a greeting or sent a hello: what of it is needed later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Greeter {
+    /// Its process.
+    pub instance: Instance,
+    /// What the proposal has to show.
+    pub token: Token,
+    /// Its slot.
+    pub slot: u32,
+    /// Which use of that slot it is.
+    pub generation: u32,
+    /// Bytes of its receive buffer.
+    pub rmbe_len: u32,
+}
+
+impl From<Hello> for Greeter {
+    fn from(hello: Hello) -> Self {
+        let Hello { instance, slot, generation, token, rmbe_len, .. } = hello;
+        Self { instance, token, slot, generation, rmbe_len }
+    }
+}
+
 /// What became of a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Greeting {
@@ -259,6 +285,29 @@ pub enum Greeting {
     /// The buffer of our mailbox is full of hellos that other clients have not read: some 280
     /// connections had their first bytes at once.
     NoRoom,
+}
+
+/// What an end says in place of its next message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Declining {
+    diagnosis: Diagnosis,
+    out_of_sync: bool,
+    /// Why.
+    pub reason: Reason,
+}
+
+impl Declining {
+    const fn of(decline: &Decline, reason: Reason) -> Self {
+        let Decline { diagnosis, out_of_sync, .. } = *decline;
+        Self { diagnosis, out_of_sync, reason }
+    }
+
+    /// In the standard's words.
+    #[must_use]
+    pub fn message(&self) -> Decline {
+        let Self { diagnosis, out_of_sync, .. } = *self;
+        Decline { out_of_sync, ..Decline::v2(PeerId::default(), diagnosis) }
+    }
 }
 
 /// How an attempt has failed.
@@ -295,23 +344,43 @@ impl From<Illegal> for Reason {
 }
 
 /// How often an end looks, and for how long.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     looks: u32,
-    /// The attempt is under way, and so waits for an answer.
-    wait: Option<AnswerWait>,
+    stage: Stage,
+}
+
+/// What an end counts besides. It seeks before the attempt is under way, and waits after that.
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    Nothing,
+    Seeks(Seek),
+    Waits(AnswerWait),
 }
 
 impl Pace {
-    pub(crate) const NEW: Self = Self { looks: 0, wait: None };
+    pub(crate) const NEW: Self = Self { looks: 0, stage: Stage::Nothing };
 
+    /// The other end is in another namespace.
+    fn seek(&mut self) {
+        self.stage = Stage::Seeks(Seek::NEW);
+    }
+
+    fn seeks(&mut self) -> Result<&mut Seek, Illegal> {
+        match &mut self.stage {
+            Stage::Seeks(seek) => Ok(seek),
+            Stage::Nothing | Stage::Waits(_) => Err(Illegal),
+        }
+    }
+
+    /// The attempt is under way, and so waits for an answer.
     fn begin(messages: u64, now_ns: u64) -> Self {
-        Self { looks: 0, wait: Some(AnswerWait::begin(messages, now_ns)) }
+        Self { looks: 0, stage: Stage::Waits(AnswerWait::begin(messages, now_ns)) }
     }
 
     fn look(&mut self, now_ns: u64) {
         self.looks = self.looks.saturating_add(1);
-        if let Some(wait) = &mut self.wait {
+        if let Stage::Waits(wait) = &mut self.stage {
             wait.look(now_ns);
         }
     }
@@ -324,10 +393,10 @@ impl Pace {
     }
 
     fn is_late(&self) -> bool {
-        self.wait.is_some_and(|wait| wait.is_late())
+        matches!(self.stage, Stage::Waits(wait) if wait.is_late())
     }
 
     fn is_under_way(&self) -> bool {
-        self.wait.is_some()
+        matches!(self.stage, Stage::Waits(_))
     }
 }

@@ -10,8 +10,8 @@ use rand::rngs::StdRng;
 use sidestep_proto::fallback::{Lack, OperatorSaid, PeerCannot, Reason};
 use sidestep_proto::rendezvous::Refusal;
 use sidestep_proto::rendezvous::agreement::{
-    Answer, Client, Confirm, Givers, Greeting, Letter, Petitioned, Seen, Server, Shown, Standing,
-    Token, Traces, begin::Begin, client, seek, server,
+    Answer, Client, Confirm, Givers, Greeter, Greeting, Letter, Petitioned, Seen, Server, Shown,
+    Standing, Token, Traces, begin::Begin, client, seek, server,
 };
 use sidestep_wire::clc::Decline;
 use sidestep_wire::diagnosis::Diagnosis;
@@ -724,7 +724,7 @@ impl World {
         }
     }
 
-    fn introduces(&mut self, end: End, hello: &Hello) -> Answer {
+    fn introduces(&mut self, end: End, hello: &Greeter) -> Answer {
         let (process, peer) = (self.ends[end].process, process_of(hello.instance));
         if !self.rooms[process].knows.contains(&peer) {
             self.introduce(process, peer);
@@ -932,34 +932,34 @@ impl World {
     pub(crate) fn client(&mut self, end: End, state: client::State) -> Option<Answer> {
         use client::State as S;
         let process = self.ends[end].process;
-        let at = |hello: &Hello| (process_of(hello.instance), hello.slot as usize);
+        let at = |hello: &Greeter| (process_of(hello.instance), hello.slot as usize);
         Some(match state {
             S::Start
-            | S::AwaitsHello
-            | S::AwaitsGreeting
+            | S::AwaitsHello(_)
+            | S::AwaitsGreeting(_)
             | S::AwaitsIntroduction(_)
             | S::AwaitsAccept(_)
             | S::Moved
             | S::Stays(_)
             | S::Abandoned => return None,
             S::Begins(question) => self.begin(end, question),
-            S::LooksWhetherAlone => Answer::Is(self.ends[end].holders == 1),
+            S::LooksWhetherAlone(_) => Answer::Is(self.ends[end].holders == 1),
             S::Withdraws => {
                 self.withdraw(end);
                 Answer::Done
             }
-            S::LooksAfar | S::LooksForGreeting => self.find_greeting(end),
-            S::Seeks(step) => self.seek(end, step),
-            S::Claims => {
+            S::LooksAfar(_) | S::LooksForGreeting(_) => self.find_greeting(end),
+            S::Seeks(_, step) => self.seek(end, step),
+            S::Claims(_) => {
                 let network = self.network(end);
                 let is_meant =
                     |world: &Self, server: Process| world.rooms[server].network == network;
                 Answer::Is(self.claims(end, is_meant))
             }
-            S::LooksForMarker => Answer::Is(!self.happens(30)),
-            S::BindsName => self.bind_name(end),
-            S::Engages | S::EngagesAfar(_) => self.engage(end),
-            S::ReadsName => self.read_name(end),
+            S::LooksForMarker(_) => Answer::Is(!self.happens(30)),
+            S::BindsName(_) => self.bind_name(end),
+            S::Engages(_) | S::EngagesAfar(_) => self.engage(end),
+            S::ReadsName(_) => self.read_name(end),
             S::LooksWhetherOpen(_) | S::LooksWhetherOpenAfar(_) => {
                 Answer::Is(self.is_established(end))
             }
@@ -1018,8 +1018,10 @@ impl World {
                 self.check_joined(end);
                 self.show(end, peer, Some(Shown::Confirmed))
             }
-            S::PutsDecline { to, .. } => self.put(end, at(&to.hello).0, Clc::Decline),
-            S::ShowsDeclined { to, .. } => self.show(end, at(&to.hello).0, Some(Shown::Declined)),
+            S::PutsDecline { server, .. } => self.put(end, process_of(server), Clc::Decline),
+            S::ShowsDeclined { server, .. } => {
+                self.show(end, process_of(server), Some(Shown::Declined))
+            }
         })
     }
 
@@ -1139,7 +1141,7 @@ impl World {
                 self.check_joined(end);
                 self.show(end, peer, Some(Shown::Accepted))
             }
-            S::PutsDecline { .. } => {
+            S::PutsDecline(_) => {
                 let (peer, peer_slot) = self.ends[end].at.expect("a peer");
                 self.own(end, peer).peer_slot = Some(peer_slot);
                 self.put(end, peer, Clc::Decline)

@@ -12,8 +12,8 @@ use sidestep_device::sys::{self, UnixName};
 use sidestep_proto::fallback::{Lack, OperatorSaid, Reason};
 use sidestep_proto::rendezvous;
 use sidestep_proto::rendezvous::agreement::client::{Proposing, State};
-use sidestep_proto::rendezvous::agreement::{Answer, Client, Illegal, Letter};
-use sidestep_wire::host_control::{ControlMessage, Hello, Side, connection_name};
+use sidestep_proto::rendezvous::agreement::{Answer, Client, Greeter, Illegal, Letter};
+use sidestep_wire::host_control::{ControlMessage, Side, connection_name};
 
 /// One look of a client.
 pub(super) fn look(
@@ -26,25 +26,20 @@ pub(super) fn look(
     loop {
         let answer = match client.state() {
             State::Start
-            | State::AwaitsHello
-            | State::AwaitsGreeting
+            | State::AwaitsHello(_)
+            | State::AwaitsGreeting(_)
             | State::AwaitsIntroduction(_)
             | State::AwaitsAccept(_)
             | State::Abandoned => return Ok(Outcome::Rests),
             State::Moved => return Ok(Outcome::Moved),
             State::Stays(failure) => return Ok(Outcome::Stays(failure)),
-            state => carry_out(client, held, look, state),
+            state => carry_out(held, look, state),
         };
         client.answered(answer.unwrap_or_else(Answer::Failed))?;
     }
 }
 
-fn carry_out(
-    client: &Client,
-    held: &mut Held,
-    look: &mut Look,
-    state: State,
-) -> Result<Answer, Reason> {
+fn carry_out(held: &mut Held, look: &mut Look, state: State) -> Result<Answer, Reason> {
     let (sock, fd) = (look.sock, look.fd);
     match state {
         State::Begins(question) => {
@@ -52,16 +47,15 @@ fn carry_out(
             held.server_port = look.addresses.map_or(held.server_port, |(_, peer)| peer.port());
             Ok(answer)
         }
-        State::Claims => {
+        State::Claims(token) => {
             let is_near = |group: &&Group| !group.is_distant();
             let process = look.process()?;
-            let token = client.token();
             Ok(Answer::Is(claim::post(process, sock, held.server_port, token, is_near)))
         }
-        State::LooksForMarker => {
+        State::LooksForMarker(_) => {
             Ok(Answer::Is(marker::is_there(look.process()?, look.addresses()?.1.port())))
         }
-        State::BindsName => {
+        State::BindsName(_) => {
             let (local, peer) = look.addresses()?;
             if rights::is_beset() {
                 return Err(Lack::Beset.into());
@@ -69,16 +63,16 @@ fn carry_out(
             held.name_fd = bind(&UnixName::new(&connection_name(local, peer)))?;
             Ok(Answer::Done)
         }
-        State::Engages | State::EngagesAfar(_) => Ok(look.engage()),
-        State::LooksWhetherAlone => Ok(Answer::Is(look.is_alone())),
+        State::Engages(_) | State::EngagesAfar(_) => Ok(look.engage()),
+        State::LooksWhetherAlone(_) => Ok(Answer::Is(look.is_alone())),
         State::Withdraws => look.withdraw(),
-        State::LooksForGreeting | State::LooksAfar => {
+        State::LooksForGreeting(_) | State::LooksAfar(_) => {
             Ok(Answer::Greeting(claim::greeting(look.process()?, sock)))
         }
-        State::Seeks(step) => {
-            afar::carry_out(step, look, client.token(), Side::Client, held.server_port)
+        State::Seeks(token, step) => {
+            afar::carry_out(step, look, token, Side::Client, held.server_port)
         }
-        State::ReadsName => read_name(look.process()?, held.name_fd),
+        State::ReadsName(_) => read_name(look.process()?, held.name_fd),
         State::LooksWhetherOpen(_) | State::LooksWhetherOpenAfar(_) => {
             Ok(Answer::Is(switch::is_established(fd)))
         }
@@ -89,7 +83,8 @@ fn carry_out(
         }
         State::TakesRing(to) => {
             let group = held.peer()?.group;
-            held.outgoing = Some(group.take_ring(sock.slot_index(), to.size)?);
+            let (ring_at, ring) = group.take_ring(sock.slot_index(), to.size)?;
+            (look.ring_at, held.outgoing) = (ring_at, Some(ring));
             Ok(Answer::Done)
         }
         State::PutsProposal(_) => {
@@ -142,14 +137,14 @@ fn carry_out(
             crate::epoll::adopt(sock);
             Ok(Answer::Done)
         }
-        State::PutsDecline { decline, .. } => {
-            record::put_decline(look, held.peer()?, &decline);
+        State::PutsDecline { declining, .. } => {
+            record::put_decline(look, held.peer()?, &declining.message());
             Ok(Answer::Done)
         }
         State::ShowsDeclined { .. } => look.show(held.peer()?, phase::DECLINED),
         State::Start
-        | State::AwaitsHello
-        | State::AwaitsGreeting
+        | State::AwaitsHello(_)
+        | State::AwaitsGreeting(_)
         | State::AwaitsIntroduction(_)
         | State::AwaitsAccept(_)
         | State::Moved
@@ -196,7 +191,7 @@ fn read_name(process: &Process, name_fd: i32) -> Result<Answer, Reason> {
 }
 
 /// Begins a link group with the server's process, and looks whether that has introduced itself.
-fn introduce(held: &mut Held, look: &mut Look, hello: &Hello) -> Result<Answer, Reason> {
+fn introduce(held: &mut Held, look: &mut Look, hello: &Greeter) -> Result<Answer, Reason> {
     let process = look.process()?;
     let Ok(group) = group::begin(look.groups()?, hello.instance) else {
         return Err(if process.is_beset() { Lack::Beset } else { Lack::NoMemory }.into());
@@ -212,14 +207,13 @@ fn introduce(held: &mut Held, look: &mut Look, hello: &Hello) -> Result<Answer, 
         return Ok(group.breach().map_or(Answer::NotYet, Answer::Instead));
     }
     group.note_port(look.sock.server_port.load(Ordering::Relaxed));
-    held.peer = Some(Peer { group, slot: hello.slot as usize });
+    held.follow(Some(Peer { group, slot: hello.slot as usize }));
     Ok(Answer::Done)
 }
 
 fn fill(held: &Held, look: &Look, to: &Proposing) -> Result<Answer, Reason> {
-    let (ring_at, _) = held.outgoing.ok_or(Reason::Lack(Lack::Contradiction))?;
     let own = held.peer()?.group.record(look.sock.slot_index());
-    record::prepare(own, look.slot()?, look.fd, ring_at, to.size, look.sock.rmbe());
+    record::prepare(own, look.slot()?, look.fd, look.ring_at, to.size, look.sock.rmbe());
     own.identity.peer_slot.store(to.hello.slot, Ordering::Relaxed);
     let token = process::halves(&to.hello.token);
     own.identity.token[0].store(token[0], Ordering::Relaxed);

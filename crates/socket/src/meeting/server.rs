@@ -106,7 +106,8 @@ fn carry_out(
         State::AdmitsRing(_) => look.admit_ring(held.peer()?),
         State::TakesRing(it) => {
             let group = held.peer()?.group;
-            held.outgoing = Some(group.take_ring(sock.slot_index(), it.size)?);
+            let (ring_at, ring) = group.take_ring(sock.slot_index(), it.size)?;
+            (look.ring_at, held.outgoing) = (ring_at, Some(ring));
             Ok(Answer::Done)
         }
         State::FillsRecord(it) => fill(held, look, &it),
@@ -130,8 +131,8 @@ fn carry_out(
             crate::epoll::adopt(sock);
             Ok(Answer::Done)
         }
-        State::PutsDecline { decline, .. } => {
-            record::put_decline(look, held.peer()?, &decline);
+        State::PutsDecline(declining) => {
+            record::put_decline(look, held.peer()?, &declining.message());
             Ok(Answer::Done)
         }
         State::ShowsDeclined(_) => look.show(held.peer()?, phase::DECLINED),
@@ -148,7 +149,7 @@ fn carry_out(
 fn find_claim(held: &mut Held, look: &mut Look, token: Token) -> Result<Answer, Reason> {
     let (process, own) = (look.process()?, look.sock.slot_index());
     let found = claim::find(process, look.groups()?, token, own);
-    held.peer = found.map(|(group, slot, _)| Peer { group, slot });
+    held.follow(found.map(|(group, slot, _)| Peer { group, slot }));
     Ok(Answer::Record(found.map(|(.., seen)| seen)))
 }
 
@@ -157,7 +158,7 @@ fn find_proposal(held: &mut Held, look: &mut Look) -> Result<Answer, Reason> {
     let (process, own) = (look.process()?, look.sock.slot_index());
     let hint = process.wake.cell(own).take();
     let found = claim::follow(look.groups()?, hint, own);
-    held.peer = found.map(|(group, slot, _)| Peer { group, slot });
+    held.follow(found.map(|(group, slot, _)| Peer { group, slot }));
     Ok(Answer::Record(found.map(|(.., seen)| seen)))
 }
 
@@ -200,9 +201,8 @@ fn read_proposal(held: &Held, look: &mut Look) -> Result<Answer, Reason> {
 
 fn fill(held: &Held, look: &Look, it: &Accepts) -> Result<Answer, Reason> {
     let Peer { group, slot: peer_slot } = held.peer()?;
-    let (ring_at, _) = held.outgoing.ok_or(Reason::Lack(Lack::Contradiction))?;
     let own = group.record(look.sock.slot_index());
-    record::prepare(own, look.slot()?, look.fd, ring_at, it.size, look.sock.rmbe());
+    record::prepare(own, look.slot()?, look.fd, look.ring_at, it.size, look.sock.rmbe());
     own.identity.peer_slot.store(peer_slot as u32, Ordering::Relaxed);
     Ok(Answer::Done)
 }

@@ -1,17 +1,16 @@
 //! The client's end: it shows the connection, hears who has the other end, proposes and confirms.
 
-use super::seek::{Looking, Seek, Step};
+use super::seek::{Looking, Step};
 use super::{
-    ANSWERS, Answer, Begin, Call, Failure, Illegal, LOOKS_AT_NAME, Moment, Pace, Seen, Shown,
-    Token, Traces,
+    ANSWERS, Answer, Begin, Call, Declining, Failure, Greeter, Illegal, LOOKS_AT_NAME, Moment,
+    Pace, Seen, Shown, Token, Traces,
 };
 use crate::fallback::{Field, OperatorSaid, PeerCannot, Reason};
 use crate::rendezvous::Refusal;
-use sidestep_wire::clc::Decline;
-use sidestep_wire::host_control::{Hello, Side};
+use sidestep_wire::host_control::{Instance, Side};
 use sidestep_wire::rmbe_size::RmbeSize;
 
-/// What is to be carried out next, or awaited.
+/// What is to be carried out next, or awaited. A token: what both ends call the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Rests until the next call. Nothing is done yet.
@@ -19,44 +18,44 @@ pub enum State {
     /// Asks whether the attempt may begin.
     Begins(Begin),
     /// Rests. The other end is in another network namespace.
-    AwaitsGreeting,
+    AwaitsGreeting(Token),
     /// Is this the only process that may use the connection, and its slot its own?
-    LooksWhetherAlone,
+    LooksWhetherAlone(Token),
     /// It is not: takes back its claims, and begins anew.
     Withdraws,
     /// Looks for a greeting from another namespace: follows the hint in the own cell.
-    LooksAfar,
+    LooksAfar(Token),
     /// Looks for the other end in another namespace.
-    Seeks(Step),
+    Seeks(Token, Step),
     /// Leaves a claim with each server that the process has met at the port. Is there one?
-    Claims,
+    Claims(Token),
     /// Is the server's port marked: does a process that listens there know us?
-    LooksForMarker,
+    LooksForMarker(Token),
     /// Binds the connection's name.
-    BindsName,
+    BindsName(Token),
     /// Counts the attempt: it is under way.
-    Engages,
+    Engages(Token),
     /// Rests. The server's process is to leave a greeting, or to send a hello.
-    AwaitsHello,
+    AwaitsHello(Token),
     /// Looks for a greeting: follows the hint in the own cell.
-    LooksForGreeting,
+    LooksForGreeting(Token),
     /// Reads a datagram from the connection's name.
-    ReadsName,
+    ReadsName(Token),
     /// Asks the kernel whether the connection is established. The hello that it is about to follow
     /// is the other end's only then.
-    LooksWhetherOpen(Hello),
+    LooksWhetherOpen(Greeter),
     /// The same, of a greeting from another namespace.
-    LooksWhetherOpenAfar(Hello),
+    LooksWhetherOpenAfar(Greeter),
     /// Counts the attempt that such a greeting has begun.
-    EngagesAfar(Hello),
+    EngagesAfar(Greeter),
     /// Rests. The server's process has to introduce itself first.
-    AwaitsIntroduction(Hello),
+    AwaitsIntroduction(Greeter),
     /// Introduces this process, if need be, and looks whether the other one has.
-    Introduces(Hello),
+    Introduces(Greeter),
     /// Tells the server's process that no memory is shared: it waits for a proposal, too.
     TellsRefusal {
         /// Of the server.
-        hello: Hello,
+        hello: Greeter,
         /// Why.
         reason: Reason,
     },
@@ -93,17 +92,15 @@ pub enum State {
     ShowsConfirmed,
     /// Puts a Decline into the CLC box.
     PutsDecline {
-        /// As before.
-        to: Proposing,
+        /// Process of the server.
+        server: Instance,
         /// What is put.
-        decline: Decline,
-        /// Why.
-        reason: Reason,
+        declining: Declining,
     },
     /// Shows that it has declined.
     ShowsDeclined {
         /// As before.
-        to: Proposing,
+        server: Instance,
         /// Why.
         reason: Reason,
     },
@@ -115,6 +112,11 @@ pub enum State {
     Abandoned,
 }
 
+/// The server has that end of the connection of this token, and names our slot.
+fn is_greeting(seen: &Seen, token: &Token) -> bool {
+    seen.shows(Shown::Greeted, token) && seen.is_for_us
+}
+
 /// So many bits of a generation stand in a record.
 const GENERATIONS: u32 = 0x00ff_ffff;
 
@@ -122,7 +124,7 @@ const GENERATIONS: u32 = 0x00ff_ffff;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proposing {
     /// Of the server.
-    pub hello: Hello,
+    pub hello: Greeter,
     /// Of the ring that the server reads.
     pub size: RmbeSize,
 }
@@ -133,13 +135,8 @@ pub struct Client {
     state: State,
     pub(super) pace: Pace,
     pub(super) traces: Traces,
-    seek: Seek,
-    /// What both ends call the connection; nothing while it is not known.
-    token: Token,
     /// The call that is under way.
     pub(super) now: Looking,
-    /// It is one in which a greeting is followed.
-    may_follow: bool,
     /// Why it stays on TCP if it waits for too long.
     if_late: Reason,
 }
@@ -158,10 +155,13 @@ impl Client {
             state: State::Start,
             pace: Pace::NEW,
             traces: Traces { claims: false, name: false, attempt: false },
-            seek: Seek::NEW,
-            token: [0; 16],
-            now: Looking { claims: true, has_received: false, messages: 0, now_ns: 0 },
-            may_follow: false,
+            now: Looking {
+                messages: 0,
+                now_ns: 0,
+                claims: true,
+                has_received: false,
+                may_follow: false,
+            },
             if_late: Reason::Peer(PeerCannot::Unanswered),
         }
     }
@@ -172,16 +172,10 @@ impl Client {
         self.state
     }
 
-    /// What both ends call the connection.
-    #[must_use]
-    pub const fn token(&self) -> Token {
-        self.token
-    }
-
     /// Whether the next look has to know the time.
     #[must_use]
     pub fn counts_time(&self) -> bool {
-        self.pace.is_under_way() || self.state == State::AwaitsGreeting
+        self.pace.is_under_way() || matches!(self.state, State::AwaitsGreeting(_))
     }
 
     /// A call of the program.
@@ -191,23 +185,29 @@ impl Client {
     pub fn look(&mut self, call: &Call) -> Result<(), Illegal> {
         let next = match self.state {
             State::Start => State::Begins(Begin::new()),
-            State::AwaitsGreeting => State::LooksWhetherAlone,
-            State::AwaitsHello => State::LooksForGreeting,
+            State::AwaitsGreeting(token) => State::LooksWhetherAlone(token),
+            State::AwaitsHello(token) => State::LooksForGreeting(token),
             State::AwaitsIntroduction(hello) => State::Introduces(hello),
             State::AwaitsAccept(to) => State::ReadsRecord(to),
             State::Moved | State::Stays(_) | State::Abandoned => return Ok(()),
             _ => return Err(Illegal),
         };
         let has_received = call.moment == Moment::AfterReceive;
-        self.now =
-            Looking { claims: true, has_received, messages: call.messages, now_ns: call.now_ns };
-        self.may_follow = !has_received || call.received >= ANSWERS;
+        self.now = Looking {
+            now_ns: call.now_ns,
+            messages: Looking::count(call.messages),
+            claims: true,
+            has_received,
+            may_follow: !has_received || call.received >= ANSWERS,
+        };
         self.pace.look(call.now_ns);
         if self.pace.is_late() {
             self.stay(self.if_late);
         } else {
-            self.state = next;
-            self.skip_what_is_not_there();
+            self.state = match next {
+                State::LooksForGreeting(token) => self.hears(token),
+                next => next,
+            };
         }
         Ok(())
     }
@@ -221,26 +221,31 @@ impl Client {
             (State::Begins(begin), answer) => {
                 self.begun(begin.answered(Side::Client, answer)?);
             }
-            (State::LooksWhetherAlone, Answer::Is(true)) => self.state = State::LooksAfar,
-            (State::LooksWhetherAlone, Answer::Is(false)) => self.state = State::Withdraws,
+            (State::LooksWhetherAlone(token), Answer::Is(true)) => {
+                self.state = State::LooksAfar(token)
+            }
+            (State::LooksWhetherAlone(_), Answer::Is(false)) => self.state = State::Withdraws,
             (State::Withdraws, Answer::Done) => {
                 self.traces.claims = false;
                 self.state = State::Begins(Begin::new());
             }
-            (State::LooksAfar, Answer::Greeting(found)) => {
-                self.state = match found.filter(|(seen, _)| self.is_greeted_by(seen)) {
-                    Some((_, hello)) if self.may_follow => State::LooksWhetherOpenAfar(hello),
-                    Some(_) => State::AwaitsGreeting,
-                    None => State::Seeks(Step::LooksForNews),
+            (State::LooksAfar(token), Answer::Greeting(found)) => {
+                self.state = match found.filter(|(seen, _)| is_greeting(seen, &token)) {
+                    Some((_, hello)) if self.now.may_follow => {
+                        State::LooksWhetherOpenAfar(hello.into())
+                    }
+                    Some(_) => State::AwaitsGreeting(token),
+                    None => State::Seeks(token, Step::LooksForNews),
                 };
             }
-            (State::Seeks(step), answer) => {
-                let step = self.seek.answered(step, answer, &self.now)?;
-                self.traces.claims |= self.seek.has_claimed;
+            (State::Seeks(token, step), answer) => {
+                let seek = self.pace.seeks()?;
+                let step = seek.answered(step, answer, &self.now)?;
+                self.traces.claims |= seek.has_claimed;
                 match step {
-                    Step::Rests => self.state = State::AwaitsGreeting,
+                    Step::Rests => self.state = State::AwaitsGreeting(token),
                     Step::GivesUp(reason) => self.stay(reason),
-                    step => self.state = State::Seeks(step),
+                    step => self.state = State::Seeks(token, step),
                 }
             }
             (State::LooksWhetherOpenAfar(hello), Answer::Is(true)) => {
@@ -251,34 +256,41 @@ impl Client {
                 (self.traces.claims, self.traces.attempt) = (true, true);
                 self.state = State::Introduces(hello);
             }
-            (State::Claims, Answer::Is(any)) => {
+            (State::Claims(token), Answer::Is(any)) => {
                 self.traces.claims = any;
-                self.state = if any { State::Engages } else { State::LooksForMarker };
+                self.state = if any { State::Engages(token) } else { State::LooksForMarker(token) };
             }
-            (State::LooksForMarker, Answer::Is(true)) => self.state = State::BindsName,
-            (State::LooksForMarker, Answer::Is(false)) => self.stay(PeerCannot::PeerNotSmc.into()),
-            (State::BindsName, Answer::Done) => {
+            (State::LooksForMarker(token), Answer::Is(true)) => {
+                self.state = State::BindsName(token)
+            }
+            (State::LooksForMarker(_), Answer::Is(false)) => {
+                self.stay(PeerCannot::PeerNotSmc.into())
+            }
+            (State::BindsName(token), Answer::Done) => {
                 self.traces.name = true;
                 self.state = match self.pace.is_under_way() {
-                    true => self.after_greeting(),
-                    false => State::Engages,
+                    true => self.after_greeting(token),
+                    false => State::Engages(token),
                 };
             }
-            (State::Engages, Answer::Engaged { messages, now_ns }) => {
+            (State::Engages(token), Answer::Engaged { messages, now_ns }) => {
                 self.pace = Pace::begin(messages, now_ns);
                 self.traces.attempt = true;
-                self.state = State::LooksForGreeting;
-                self.skip_what_is_not_there();
+                self.state = self.hears(token);
             }
-            (State::LooksForGreeting, Answer::Greeting(found)) => {
-                self.state = match found.filter(|(seen, _)| self.is_greeted_by(seen)) {
-                    Some((_, hello)) if self.may_follow => State::LooksWhetherOpen(hello),
-                    Some(_) => State::AwaitsHello,
-                    None => self.after_greeting(),
+            (State::LooksForGreeting(token), Answer::Greeting(found)) => {
+                self.state = match found.filter(|(seen, _)| is_greeting(seen, &token)) {
+                    Some((_, hello)) if self.now.may_follow => {
+                        State::LooksWhetherOpen(hello.into())
+                    }
+                    Some(_) => State::AwaitsHello(token),
+                    None => self.after_greeting(token),
                 };
             }
-            (State::ReadsName, Answer::Letter(None)) => self.state = State::AwaitsHello,
-            (State::ReadsName, Answer::Letter(Some(letter))) => {
+            (State::ReadsName(token), Answer::Letter(None)) => {
+                self.state = State::AwaitsHello(token)
+            }
+            (State::ReadsName(_), Answer::Letter(Some(letter))) => {
                 if !letter.is_friend {
                     self.stay(OperatorSaid::OtherUser.into());
                     return Ok(());
@@ -289,7 +301,7 @@ impl Client {
                             // It may not want to share memory with us.
                             self.if_late = OperatorSaid::OtherUser.into();
                         }
-                        self.state = State::LooksWhetherOpen(hello);
+                        self.state = State::LooksWhetherOpen(hello.into());
                     }
                     Err(reason) => self.stay(reason),
                 }
@@ -326,7 +338,10 @@ impl Client {
             (State::ReadsAnswer(to), Answer::Clc(answer)) => match answer {
                 Ok(size) => self.state = State::LooksAtRing { to, size },
                 Err(Refusal::Decline(decline, reason)) => {
-                    self.state = State::PutsDecline { to, decline, reason };
+                    self.state = State::PutsDecline {
+                        server: to.hello.instance,
+                        declining: Declining::of(&decline, reason),
+                    };
                 }
                 Err(refusal) => self.stay(refusal.reason()),
             },
@@ -343,17 +358,17 @@ impl Client {
             (State::ReadsByLedger(_), Answer::Is(true)) => self.state = State::PutsConfirm,
             (State::PutsConfirm, Answer::Done) => self.state = State::ShowsConfirmed,
             (State::ShowsConfirmed, Answer::Done) => self.state = State::Moved,
-            (State::PutsDecline { to, reason, .. }, Answer::Done) => {
-                self.state = State::ShowsDeclined { to, reason };
+            (State::PutsDecline { server, declining }, Answer::Done) => {
+                self.state = State::ShowsDeclined { server, reason: declining.reason };
             }
             (State::ShowsDeclined { reason, .. }, Answer::Done) => self.stay(reason),
             (
-                State::Claims
-                | State::LooksAfar
-                | State::LooksForMarker
-                | State::BindsName
-                | State::LooksForGreeting
-                | State::ReadsName
+                State::Claims(_)
+                | State::LooksAfar(_)
+                | State::LooksForMarker(_)
+                | State::BindsName(_)
+                | State::LooksForGreeting(_)
+                | State::ReadsName(_)
                 | State::TakesRing(_)
                 | State::PutsProposal(_)
                 | State::FillsRecord(_)
@@ -382,45 +397,42 @@ impl Client {
             Begin::NotYet => self.state = State::Start,
             Begin::MayNot(reason) => self.stay(reason),
             Begin::May { token, is_distant } => {
-                (self.token, self.seek) = (token, Seek::NEW);
-                self.state = if is_distant { State::LooksAfar } else { State::Claims };
+                if is_distant {
+                    self.pace.seek();
+                }
+                self.state =
+                    if is_distant { State::LooksAfar(token) } else { State::Claims(token) };
             }
             question => self.state = State::Begins(question),
         }
     }
 
-    /// A server that has not been shown a claim leaves no greeting.
-    fn skip_what_is_not_there(&mut self) {
-        if self.state == State::LooksForGreeting && !self.traces.claims {
-            self.state = self.after_greeting();
-        }
+    /// Where a greeting or a hello could be. A server that has not been shown a claim leaves no greeting.
+    fn hears(&self, token: Token) -> State {
+        if self.traces.claims { State::LooksForGreeting(token) } else { self.after_greeting(token) }
     }
 
     /// There is no greeting: where else a hello could be.
-    fn after_greeting(&self) -> State {
+    fn after_greeting(&self, token: Token) -> State {
         if !self.traces.name && self.now.has_received {
             // The server that has sent this would have left a greeting, if the two knew each other.
-            State::LooksForMarker
+            State::LooksForMarker(token)
         } else if self.traces.name && self.pace.is_due(LOOKS_AT_NAME) {
-            State::ReadsName
+            State::ReadsName(token)
         } else {
-            State::AwaitsHello
+            State::AwaitsHello(token)
         }
-    }
-
-    fn is_greeted_by(&self, seen: &Seen) -> bool {
-        seen.shows(Shown::Greeted, &self.token) && seen.is_for_us
     }
 
     /// What the server has said is the answer to our proposal: of this use of its slot, and to us. Another client
     /// may have been told of the same slot.
-    fn is_answer(seen: &Seen, hello: &Hello) -> bool {
+    fn is_answer(seen: &Seen, hello: &Greeter) -> bool {
         seen.generation == hello.generation & GENERATIONS
             && matches!(seen.shown, Shown::Accepted | Shown::Declined)
             && seen.is_for_us
     }
 
-    fn propose(&mut self, hello: Hello) {
+    fn propose(&mut self, hello: Greeter) {
         match RmbeSize::from_bytes(hello.rmbe_len as usize) {
             Some(size) => self.state = State::TakesRing(Proposing { hello, size }),
             None => self.stay(Reason::PeerBroke(Field::HELLO_RMBE_LEN)),
@@ -435,17 +447,17 @@ impl Client {
         self.state = State::Stays(Failure {
             reason,
             is_likely_to_recur: was_asked && is_answered && reason.is_likely_to_recur(),
-            peer: self.peer().map(|hello| hello.instance),
+            peer: self.peer(),
         });
     }
 
-    /// The hello of the server that is being followed.
-    fn peer(&self) -> Option<&Hello> {
+    /// The server's process, once it has said who it is.
+    fn peer(&self) -> Option<Instance> {
         match &self.state {
             State::AwaitsIntroduction(hello)
             | State::Introduces(hello)
             | State::EngagesAfar(hello)
-            | State::TellsRefusal { hello, .. } => Some(hello),
+            | State::TellsRefusal { hello, .. } => Some(hello.instance),
             State::TakesRing(to)
             | State::PutsProposal(to)
             | State::FillsRecord(to)
@@ -456,9 +468,10 @@ impl Client {
             | State::ReadsAnswer(to)
             | State::LooksAtRing { to, .. }
             | State::AdmitsRing(to)
-            | State::ReadsByLedger(to)
-            | State::PutsDecline { to, .. }
-            | State::ShowsDeclined { to, .. } => Some(&to.hello),
+            | State::ReadsByLedger(to) => Some(to.hello.instance),
+            State::PutsDecline { server, .. } | State::ShowsDeclined { server, .. } => {
+                Some(*server)
+            }
             _ => None,
         }
     }

@@ -15,7 +15,7 @@ use crate::fallback::{Lack, OperatorSaid, PeerCannot, Reason};
 /// An end in use petitions again after this.
 pub const AGAIN_NS: u64 = 1_000_000_000;
 /// So often; then only with the number of its messages.
-pub const TIMES_MAX: u32 = 64;
+pub const TIMES_MAX: u8 = 64;
 /// Looks after a petition that all read its answer; then those whose number is a power of
 /// two do, and those that come [`READ_INTERVAL_NS`] after the last.
 pub const LOOKS_FOR_ANSWER: u32 = 32;
@@ -58,26 +58,35 @@ pub enum Petitioned {
 /// What the present look is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Looking {
+    pub(crate) now_ns: u64,
+    /// More than [`MESSAGES_MAX`] count as many.
+    pub(crate) messages: u32,
     /// The end claims the connection: it is the client's.
     pub(crate) claims: bool,
     /// Bytes of the peer have come with this call.
     pub(crate) has_received: bool,
-    pub(crate) messages: u64,
-    pub(crate) now_ns: u64,
+    /// It is a call in which a client follows a greeting.
+    pub(crate) may_follow: bool,
+}
+
+impl Looking {
+    pub(crate) fn count(messages: u64) -> u32 {
+        messages.min(MESSAGES_MAX) as u32
+    }
 }
 
 /// How far one end has come that looks for the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seek {
     /// Petitions so far, and looks since the last one.
-    times: u32,
+    times: u8,
     looks: u32,
     read_at: u64,
     /// When it petitions again: after so many messages, or from this time on.
-    next_messages: u64,
+    next_messages: u32,
     next_at: u64,
-    /// Acquaintances of the process when the connection was claimed last.
-    claimed_before: Option<u32>,
+    /// Acquaintances of the process when the connection was claimed last, + 1.
+    claimed_before: u32,
     /// A claim was left.
     pub(crate) has_claimed: bool,
 }
@@ -89,7 +98,7 @@ impl Seek {
         read_at: 0,
         next_messages: 0,
         next_at: u64::MAX,
-        claimed_before: None,
+        claimed_before: 0,
         has_claimed: false,
     };
 
@@ -106,7 +115,8 @@ impl Seek {
             (Step::ReadsAnswers, Answer::Is(true)) => Step::GivesUp(OperatorSaid::OtherUser.into()),
             (Step::ReadsAnswers, Answer::Is(false)) => self.after_answers(now),
             (Step::CountsAcquaintances, Answer::Count(known)) => {
-                if self.claimed_before.replace(known) == Some(known) {
+                let known = known.saturating_add(1);
+                if core::mem::replace(&mut self.claimed_before, known) == known {
                     self.after_claims(now)
                 } else {
                     Step::Claims
@@ -160,10 +170,10 @@ impl Seek {
             Petitioned::Away => Lack::AgentAway.into(),
             Petitioned::Later => return Step::Rests,
         };
-        if now.messages >= MESSAGES_MAX {
+        if u64::from(now.messages) >= MESSAGES_MAX {
             return Step::GivesUp(reason);
         }
-        (self.times, self.looks) = (self.times + 1, 0);
+        (self.times, self.looks) = (self.times.saturating_add(1), 0);
         self.next_messages = (2 * now.messages).max(1);
         self.next_at = now.now_ns + AGAIN_NS;
         Step::NotesReason(reason)

@@ -1,15 +1,13 @@
 //! The server's end: it finds the client that shows the connection, greets it, and accepts.
 
-use super::seek::{Looking, Seek, Step};
+use super::seek::{Looking, Step};
 use super::{
-    Answer, Begin, Call, Failure, Greeting, Illegal, LOOKS_AT_MAILBOX, LOOKS_FOR_GIVER,
+    Answer, Begin, Call, Declining, Failure, Greeting, Illegal, LOOKS_AT_MAILBOX, LOOKS_FOR_GIVER,
     MESSAGES_MAX, Moment, Pace, Seen, Shown, Token, Traces,
 };
 use crate::fallback::{Field, Lack, OperatorSaid, PeerCannot, ProgramDid, Reason};
 use crate::rendezvous::Refusal;
-use sidestep_wire::clc::Decline;
 use sidestep_wire::host_control::Side;
-use sidestep_wire::ids::PeerId;
 use sidestep_wire::rmbe_size::RmbeSize;
 
 /// What is to be carried out next, or awaited.
@@ -83,12 +81,7 @@ pub enum State {
     /// Shows that it has accepted. What was put is visible with it.
     ShowsAccepted,
     /// Puts a Decline into the CLC box.
-    PutsDecline {
-        /// What is put.
-        decline: Decline,
-        /// Why.
-        reason: Reason,
-    },
+    PutsDecline(Declining),
     /// Shows that it has declined.
     ShowsDeclined(Reason),
     /// It has ended: the connection is in shared memory.
@@ -125,7 +118,6 @@ pub struct Server {
     state: State,
     pub(super) pace: Pace,
     pub(super) traces: Traces,
-    seek: Seek,
     /// What both ends call the connection between two namespaces.
     token: Token,
     /// The call that is under way.
@@ -148,9 +140,14 @@ impl Server {
             state: State::Start,
             pace: Pace::NEW,
             traces: Traces { claims: false, name: false, attempt: false },
-            seek: Seek::NEW,
             token: [0; 16],
-            now: Looking { claims: false, has_received: false, messages: 0, now_ns: 0 },
+            now: Looking {
+                messages: 0,
+                now_ns: 0,
+                claims: false,
+                has_received: false,
+                may_follow: false,
+            },
             next_attempt: 0,
         }
     }
@@ -191,10 +188,11 @@ impl Server {
             _ => return Err(Illegal),
         };
         self.now = Looking {
+            now_ns: call.now_ns,
+            messages: Looking::count(call.messages),
             claims: false,
             has_received: call.moment == Moment::AfterReceive,
-            messages: call.messages,
-            now_ns: call.now_ns,
+            may_follow: false,
         };
         self.pace.look(call.now_ns);
         if self.pace.is_late() {
@@ -221,7 +219,8 @@ impl Server {
                 Begin::NotYet => State::Start,
                 Begin::MayNot(reason) => return self.stays(reason),
                 Begin::May { token, is_distant: true } => {
-                    (self.token, self.seek) = (token, Seek::NEW);
+                    self.token = token;
+                    self.pace.seek();
                     State::LooksAfar
                 }
                 Begin::May { token, is_distant: false } => State::CountsRefusals(token),
@@ -250,10 +249,10 @@ impl Server {
             }
             (State::SendsHello(_), Answer::Hello(Greeting::NobodyThere)) => {
                 let reason = PeerCannot::PeerNotSmc.into();
-                if self.now.messages >= MESSAGES_MAX {
+                if u64::from(self.now.messages) >= MESSAGES_MAX {
                     return self.stays(reason);
                 }
-                self.next_attempt = (2 * self.now.messages).max(1);
+                self.next_attempt = (2 * self.now.messages).max(1).into();
                 State::NotesReason(reason)
             }
             (State::SendsHello(_), Answer::Hello(Greeting::NoRoom)) => {
@@ -284,11 +283,13 @@ impl Server {
                     false => State::Seeks(Step::LooksForNews),
                 }
             }
-            (State::Seeks(step), answer) => match self.seek.answered(step, answer, &self.now)? {
-                Step::Rests => State::AwaitsClaim,
-                Step::GivesUp(reason) => return self.stays(reason),
-                step => State::Seeks(step),
-            },
+            (State::Seeks(step), answer) => {
+                match self.pace.seeks()?.answered(step, answer, &self.now)? {
+                    Step::Rests => State::AwaitsClaim,
+                    Step::GivesUp(reason) => return self.stays(reason),
+                    step => State::Seeks(step),
+                }
+            }
             (State::LooksForProposal(to), Answer::Record(seen)) => self.proposed(seen, to),
             (State::ReadsMailIfAny(to), Answer::Done) => State::AwaitsReply(to),
             (State::ReadsMail(to), Answer::Count(refusals)) => {
@@ -305,7 +306,9 @@ impl Server {
             (State::LooksForReaders(to), Answer::Is(false)) => State::ReadsProposal(to),
             (State::ReadsProposal(to), Answer::Clc(judged)) => match judged {
                 Ok(_) => State::AsksRules(to),
-                Err(Refusal::Decline(decline, reason)) => State::PutsDecline { decline, reason },
+                Err(Refusal::Decline(decline, reason)) => {
+                    State::PutsDecline(Declining::of(&decline, reason))
+                }
                 Err(refusal) => return self.stays(refusal.reason()),
             },
             (State::AsksRules(to), Answer::Is(true)) => State::ReadsSize(to),
@@ -336,7 +339,7 @@ impl Server {
             (State::ReadsByLedger(it), Answer::Is(false)) => State::GivesRingBack(it.to),
             (State::GivesRingBack(to), Answer::Done) => State::AwaitsReply(to),
             (State::ShowsAccepted, Answer::Done) => State::Moved,
-            (State::PutsDecline { reason, .. }, Answer::Done) => State::ShowsDeclined(reason),
+            (State::PutsDecline(it), Answer::Done) => State::ShowsDeclined(it.reason),
             (State::ShowsDeclined(reason), Answer::Done) => return self.stays(reason),
             (
                 State::LooksForClaim(_)
@@ -384,10 +387,10 @@ impl Server {
     }
 }
 
-/// Says why not, in the standard's words.
+/// Says why not, if the standard has words for it.
 fn declines(reason: Reason) -> State {
     match reason.diagnosis() {
-        Some(code) => State::PutsDecline { decline: Decline::v2(PeerId::default(), code), reason },
+        Some(diagnosis) => State::PutsDecline(Declining { diagnosis, out_of_sync: false, reason }),
         None => State::Stays(failure(reason)),
     }
 }

@@ -213,7 +213,8 @@ fn server() -> String {
 }
 
 fn seek() -> String {
-    let now = Looking { claims: true, has_received: true, messages: 20, now_ns: 1 };
+    let now =
+        Looking { messages: 20, now_ns: 1, claims: true, has_received: true, may_follow: true };
     let steps = |(seek, step): &(Seek, Step)| {
         let to = |(label, answer)| {
             let mut seek = *seek;
@@ -306,7 +307,7 @@ fn named() -> Client {
             Answer::Letter(None),
         ],
     );
-    assert_eq!(client.state(), client::State::AwaitsHello);
+    assert_eq!(client.state(), client::State::AwaitsHello(TOKEN));
     client
 }
 
@@ -314,10 +315,10 @@ fn named() -> Client {
 fn a_client_waits_for_so_many_looks_and_so_long() {
     let mut client = named();
     let (mut looks, mut reads, mut now_ns) = (0, 0, 1);
-    while client.state() == client::State::AwaitsHello {
+    while let client::State::AwaitsHello(_) = client.state() {
         (looks, now_ns) = (looks + 1, now_ns + 50_000_000);
         client.look(&Call { now_ns, ..calls()[1].1 }).unwrap();
-        if client.state() == client::State::ReadsName {
+        if let client::State::ReadsName(_) = client.state() {
             reads += 1;
             client.answered(Answer::Letter(None)).unwrap();
         }
@@ -401,7 +402,13 @@ fn a_confirm_is_right_if_it_says_so_and_shows_it() {
 #[test]
 fn an_end_petitions_again_when_its_messages_have_doubled_or_a_second_later() {
     let mut seek = Seek::NEW;
-    let now = |messages, now_ns| Looking { claims: false, has_received: true, messages, now_ns };
+    let now = |messages, now_ns| Looking {
+        messages: Looking::count(messages),
+        now_ns,
+        claims: false,
+        has_received: true,
+        may_follow: false,
+    };
     let none = Answer::News { is_acquainting: false, is_strangers: false };
     let mut petitions = |messages, now_ns| {
         let now = now(messages, now_ns);
