@@ -15,7 +15,7 @@
 //! there is no agent, because it came later or has ended, the option decides nothing.
 //!
 //! The same programs tell which connection a socket is an end of ([`identity`]), where its ends
-//! are in two network namespaces ([`crate::distant`]).
+//! are in two network namespaces ([`crate::meeting`]).
 //!
 //! Without an agent this costs one system call for each process, and one more when a
 //! process connects or listens after [`ABSENT_NS`]. With one it is a call for each

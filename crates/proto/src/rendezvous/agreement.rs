@@ -20,8 +20,8 @@
 //! by the phase that it shows, so no byte enters a ring that the peer does not read. A client that is
 //! given up meanwhile, or dies, leaves a server that reads by the ledger and goes on sending by TCP.
 //!
-//! [`Begin`], [`Client`], [`Server`] and [`seek`] are machines. A state is what is to be carried out next, or what is
-//! awaited until the program's next call; the owner tells what it has seen ([`Answer`]).
+//! [`Begin`], [`Client`], [`Server`] and [`seek::Step`] are machines. A state is what is to be carried out next,
+//! or what is awaited until the program's next call. The owner tells what it has seen ([`Answer`]).
 //!
 //! | method | what it is |
 //! |---|---|
@@ -32,7 +32,7 @@
 //! | `abandon` | the end of the attempt: what has to be taken back |
 //!
 //! An answer to another question, or a call in the middle of another one, is [`Illegal`]: the owner keeps the
-//! connection on TCP and says so. The [transitions](transitions) are printed from the code.
+//! connection on TCP and says so. The [`transitions`] are printed from the code.
 
 pub mod begin;
 pub mod client;
