@@ -150,13 +150,14 @@ pub enum Answer {
     Greeting(Option<(Seen, Hello)>),
     /// What lies under the connection's name.
     Letter(Option<Letter>),
-    /// Processes are about to show each other their memory; the other end is known to belong to a
-    /// user with whom none is shared.
+    /// What an end that seeks has to know at each look.
     News {
-        /// The first.
+        /// Processes are about to show each other their memory.
         is_acquainting: bool,
-        /// The second.
+        /// The other end is known to belong to a user with whom none is shared.
         is_strangers: bool,
+        /// As in [`Call`].
+        now_ns: u64,
     },
     /// So many.
     Count(u32),

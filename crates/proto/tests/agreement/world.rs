@@ -781,6 +781,7 @@ impl World {
             seek::Step::LooksForNews => Answer::News {
                 is_acquainting: !self.rooms[process].acquainting.is_empty(),
                 is_strangers: false,
+                now_ns: self.now_ns,
             },
             seek::Step::ReadsAnswers => self.read_answers(end),
             seek::Step::CountsAcquaintances => {

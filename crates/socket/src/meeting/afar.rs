@@ -24,6 +24,7 @@ use crate::claim;
 use crate::group::{self, Group};
 use crate::petition;
 use core::sync::atomic::Ordering;
+use sidestep_device::sys;
 use sidestep_proto::fallback::{Lack, Reason};
 use sidestep_proto::rendezvous::agreement::seek::Step;
 use sidestep_proto::rendezvous::agreement::{Answer, Token};
@@ -44,6 +45,7 @@ pub(super) fn carry_out(
         Step::LooksForNews => Answer::News {
             is_acquainting: is_acquainting(),
             is_strangers: petition::is_strangers(process, token),
+            now_ns: sys::coarse_ns(),
         },
         Step::ReadsAnswers => {
             petition::take_answers(process);

@@ -175,7 +175,7 @@ impl Client {
     /// Whether the next look has to know the time.
     #[must_use]
     pub fn counts_time(&self) -> bool {
-        self.pace.is_under_way() || matches!(self.state, State::AwaitsGreeting(_))
+        self.pace.is_under_way()
     }
 
     /// A call of the program.
@@ -194,7 +194,7 @@ impl Client {
         };
         let has_received = call.moment == Moment::AfterReceive;
         self.now = Looking {
-            now_ns: call.now_ns,
+            now_ns: 0,
             messages: Looking::count(call.messages),
             claims: true,
             has_received,
@@ -240,7 +240,7 @@ impl Client {
             }
             (State::Seeks(token, step), answer) => {
                 let seek = self.pace.seeks()?;
-                let step = seek.answered(step, answer, &self.now)?;
+                let step = seek.answered(step, answer, &mut self.now)?;
                 self.traces.claims |= seek.has_claimed;
                 match step {
                     Step::Rests => self.state = State::AwaitsGreeting(token),

@@ -58,6 +58,7 @@ pub enum Petitioned {
 /// What the present look is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Looking {
+    /// Told with the news.
     pub(crate) now_ns: u64,
     /// More than [`MESSAGES_MAX`] count as many.
     pub(crate) messages: u32,
@@ -106,10 +107,11 @@ impl Seek {
         &mut self,
         step: Step,
         answer: Answer,
-        now: &Looking,
+        now: &mut Looking,
     ) -> Result<Step, Illegal> {
         Ok(match (step, answer) {
-            (Step::LooksForNews, Answer::News { is_acquainting, is_strangers }) => {
+            (Step::LooksForNews, Answer::News { is_acquainting, is_strangers, now_ns }) => {
+                now.now_ns = now_ns;
                 self.after_news(is_acquainting, is_strangers, now)
             }
             (Step::ReadsAnswers, Answer::Is(true)) => Step::GivesUp(OperatorSaid::OtherUser.into()),

@@ -167,7 +167,7 @@ impl Server {
     /// Whether the next look has to know the time.
     #[must_use]
     pub fn counts_time(&self) -> bool {
-        self.pace.is_under_way() || self.state == State::AwaitsClaim
+        self.pace.is_under_way()
     }
 
     /// A call of the program.
@@ -188,7 +188,7 @@ impl Server {
             _ => return Err(Illegal),
         };
         self.now = Looking {
-            now_ns: call.now_ns,
+            now_ns: 0,
             messages: Looking::count(call.messages),
             claims: false,
             has_received: call.moment == Moment::AfterReceive,
@@ -284,7 +284,7 @@ impl Server {
                 }
             }
             (State::Seeks(step), answer) => {
-                match self.pace.seeks()?.answered(step, answer, &self.now)? {
+                match self.pace.seeks()?.answered(step, answer, &mut self.now)? {
                     Step::Rests => State::AwaitsClaim,
                     Step::GivesUp(reason) => return self.stays(reason),
                     step => State::Seeks(step),

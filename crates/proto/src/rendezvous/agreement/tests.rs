@@ -91,8 +91,8 @@ fn answers() -> Vec<(&'static str, Answer)> {
         ("nothing", Answer::Letter(None)),
         ("hello", Answer::Letter(Some(letter(Ok(ControlMessage::Hello(hello())))))),
         ("stranger", Answer::Letter(Some(cannot))),
-        ("acquainting", Answer::News { is_acquainting: true, is_strangers: false }),
-        ("no news", Answer::News { is_acquainting: false, is_strangers: false }),
+        ("acquainting", Answer::News { is_acquainting: true, is_strangers: false, now_ns: 1 }),
+        ("no news", Answer::News { is_acquainting: false, is_strangers: false, now_ns: 1 }),
         ("none", Answer::Count(0)),
         ("more", Answer::Count(1)),
         ("size", Answer::Size(Some(size()))),
@@ -218,7 +218,7 @@ fn seek() -> String {
     let steps = |(seek, step): &(Seek, Step)| {
         let to = |(label, answer)| {
             let mut seek = *seek;
-            let step = seek.answered(*step, answer, &now).ok()?;
+            let step = seek.answered(*step, answer, &mut { now }).ok()?;
             Some((label, (seek, step)))
         };
         answers().into_iter().filter_map(to).collect()
@@ -409,16 +409,17 @@ fn an_end_petitions_again_when_its_messages_have_doubled_or_a_second_later() {
         has_received: true,
         may_follow: false,
     };
-    let none = Answer::News { is_acquainting: false, is_strangers: false };
     let mut petitions = |messages, now_ns| {
-        let now = now(messages, now_ns);
-        let mut step = seek.answered(Step::LooksForNews, none, &now).unwrap();
+        // The time is told with the news.
+        let mut now = now(messages, 0);
+        let none = Answer::News { is_acquainting: false, is_strangers: false, now_ns };
+        let mut step = seek.answered(Step::LooksForNews, none, &mut now).unwrap();
         if step == Step::ReadsAnswers {
-            step = seek.answered(step, Answer::Is(false), &now).unwrap();
+            step = seek.answered(step, Answer::Is(false), &mut now).unwrap();
         }
         let petitions = step == Step::Petitions;
         if petitions {
-            step = seek.answered(step, Answer::Petitioned(Petitioned::Sent), &now).unwrap();
+            step = seek.answered(step, Answer::Petitioned(Petitioned::Sent), &mut now).unwrap();
         }
         (petitions, step)
     };
