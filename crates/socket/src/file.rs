@@ -114,6 +114,8 @@ pub(crate) struct Naming {
     /// Another program is about to begin here: its numbers lead to a parcel, though the table says that
     /// they lead to the file.
     is_packed: AtomicBool,
+    /// Another program is about to begin here, and one of its numbers leads to the file.
+    pub(crate) stays_open: AtomicBool,
 }
 
 impl Naming {

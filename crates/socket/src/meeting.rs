@@ -90,11 +90,14 @@ struct Held {
     name_fd: i32,
     /// Port of the server's end.
     server_port: u16,
+    /// Of the peer, and below [`SLOTS`].
+    peer_slot: u16,
     group: Option<&'static Group>,
-    peer_slot: u32,
-    /// The ring that the peer reads.
-    outgoing: Option<Ring>,
+    /// The ring that the peer reads, if its length is not 0.
+    outgoing: Ring,
 }
+
+const _: () = assert!(SLOTS <= u16::MAX as usize);
 
 /// With whom it agrees: its link group, and its slot.
 #[derive(Clone, Copy)]
@@ -135,7 +138,8 @@ static PENDING: AtomicU32 = AtomicU32::new(0);
 
 impl Meeting {
     pub(crate) const fn new() -> Self {
-        let held = Held { name_fd: -1, server_port: 0, group: None, peer_slot: 0, outgoing: None };
+        let held =
+            Held { name_fd: -1, server_port: 0, peer_slot: 0, group: None, outgoing: Ring::NONE };
         Self { machine: Machine::None, held }
     }
 
@@ -322,7 +326,7 @@ impl Look {
         Ok(Conn {
             mine: peer.group.record(self.sock.slot_index()),
             theirs: theirs.record(peer.slot),
-            outgoing: held.outgoing.ok_or(missing)?,
+            outgoing: Some(held.outgoing).filter(|ring| ring.len() != 0).ok_or(missing)?,
             incoming: self.incoming.ok_or(missing)?.1,
             group: peer.group,
             peer_slot: peer.slot,
@@ -340,12 +344,12 @@ impl Held {
     /// The peer is known from now on, or not any more.
     fn follow(&mut self, peer: Option<Peer>) {
         self.group = peer.map(|peer| peer.group);
-        self.peer_slot = peer.map_or(0, |peer| peer.slot as u32);
+        self.peer_slot = peer.map_or(0, |peer| peer.slot as u16);
     }
 
     fn peer(&self) -> Result<Peer, Reason> {
         let group = self.group.ok_or(Reason::Lack(Lack::Contradiction))?;
-        Ok(Peer { group, slot: self.peer_slot as usize })
+        Ok(Peer { group, slot: self.peer_slot.into() })
     }
 }
 

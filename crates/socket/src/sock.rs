@@ -110,8 +110,6 @@ pub struct Sock {
     pub(crate) cookie: AtomicU64,
     /// This process begins another program, and has let go of the slot.
     let_go: AtomicBool,
-    /// This process begins another program, in which a descriptor stays open.
-    stays_open: AtomicBool,
     /// Another process has passed it on to this one: see [`crate::given`].
     pub(crate) is_received: AtomicBool,
     /// The name of one who has passed it on, -1 = none.
@@ -656,12 +654,12 @@ impl Sock {
 
     /// A descriptor stays open in the program that is about to begin in this process.
     pub(crate) fn set_stays_open(&self) {
-        self.stays_open.store(true, Ordering::Relaxed);
+        self.naming.stays_open.store(true, Ordering::Relaxed);
     }
 
     /// Whether one does.
     pub(crate) fn stays_open(&self) -> bool {
-        self.stays_open.load(Ordering::Relaxed)
+        self.naming.stays_open.load(Ordering::Relaxed)
     }
 
     /// Another program is about to begin in this process, which is no holder any more if
@@ -676,7 +674,7 @@ impl Sock {
 
     /// The other program could not be begun.
     pub(crate) fn hold_again(&self) {
-        self.stays_open.store(false, Ordering::Relaxed);
+        self.naming.stays_open.store(false, Ordering::Relaxed);
         if let Some(slot) = self.slot().filter(|_| self.let_go.swap(false, Ordering::Relaxed)) {
             slot.holders.fetch_add(1, Ordering::SeqCst);
         }

@@ -84,7 +84,7 @@ fn carry_out(held: &mut Held, look: &mut Look, state: State) -> Result<Answer, R
         State::TakesRing(to) => {
             let group = held.peer()?.group;
             let (ring_at, ring) = group.take_ring(sock.slot_index(), to.size)?;
-            (look.ring_at, held.outgoing) = (ring_at, Some(ring));
+            (look.ring_at, held.outgoing) = (ring_at, ring);
             Ok(Answer::Done)
         }
         State::PutsProposal(_) => {

@@ -6,6 +6,7 @@ use crate::group;
 use crate::process::socket_cookie;
 use crate::switch;
 use core::sync::atomic::Ordering;
+use sidestep_device::ring::Ring;
 use sidestep_device::slab::phase;
 use sidestep_device::sys::{self, Errno, UnixName};
 use sidestep_proto::fallback::{Lack, Reason};
@@ -107,7 +108,7 @@ fn carry_out(
         State::TakesRing(it) => {
             let group = held.peer()?.group;
             let (ring_at, ring) = group.take_ring(sock.slot_index(), it.size)?;
-            (look.ring_at, held.outgoing) = (ring_at, Some(ring));
+            (look.ring_at, held.outgoing) = (ring_at, ring);
             Ok(Answer::Done)
         }
         State::FillsRecord(it) => fill(held, look, &it),
@@ -122,7 +123,7 @@ fn carry_out(
             Ok(Answer::Is(switch::read_by_ledger(sock, look.slot()?, fd, conn)))
         }
         State::GivesRingBack(_) => {
-            held.outgoing = None;
+            held.outgoing = Ring::NONE;
             held.peer()?.group.give_ring_back(sock.slot_index());
             Ok(Answer::Done)
         }

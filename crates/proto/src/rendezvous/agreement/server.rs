@@ -123,7 +123,7 @@ pub struct Server {
     /// The call that is under way.
     pub(super) now: Looking,
     /// Messages after which it looks for the client again.
-    next_attempt: u64,
+    next_attempt: u32,
 }
 
 impl Default for Server {
@@ -179,7 +179,7 @@ impl Server {
         // before its first send as well.
         let is_moment = matches!(call.moment, Moment::AfterReceive | Moment::BeforeSend);
         let next = match self.state {
-            State::Start if !is_moment || call.messages < self.next_attempt => State::Start,
+            State::Start if !is_moment || call.messages < self.next_attempt.into() => State::Start,
             State::Start => State::Begins(Begin::new()),
             State::AwaitsClaim if !is_moment => State::AwaitsClaim,
             State::AwaitsClaim => State::LooksWhetherAlone,
@@ -252,7 +252,7 @@ impl Server {
                 if u64::from(self.now.messages) >= MESSAGES_MAX {
                     return self.stays(reason);
                 }
-                self.next_attempt = (2 * self.now.messages).max(1).into();
+                self.next_attempt = (2 * self.now.messages).max(1);
                 State::NotesReason(reason)
             }
             (State::SendsHello(_), Answer::Hello(Greeting::NoRoom)) => {
