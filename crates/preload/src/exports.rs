@@ -13,14 +13,14 @@ use core::time::Duration;
 use sidestep_device::confinement::{self, Call};
 use sidestep_device::sys::{self, SignalMask};
 use sidestep_proto::fallback::ProgramDid;
-use sidestep_socket::control::{self, OptionAnswer};
 use sidestep_socket::descriptors::{self, SetUse, Use};
 use sidestep_socket::multiplex::{self, FdSets};
 use sidestep_socket::sock::{self, Phase, Sock};
+use sidestep_socket::socket_options::{self, OptionAnswer};
 use sidestep_socket::stream::{self, Buffers, Instead, Outcome};
 use sidestep_socket::transfer::{self, Pipe, Source};
 use sidestep_socket::{
-    Answer, Errno, claims, epoll, gateway, meeting, parcel, process, tcp_option, young,
+    Answer, Errno, claims, ends, epoll, gateway, meeting, parcel, process, tcp_option, young,
 };
 
 type Address = *mut libc::sockaddr;
@@ -687,7 +687,7 @@ export! {
         };
         if let Some(sock) = sock {
             quietly(|| gateway::look(&sock, fd));
-            if let Some(result) = control::shutdown(&sock, fd, how) {
+            if let Some(result) = ends::shutdown(&sock, fd, how) {
                 return answer(result) as i32;
             }
         }
@@ -696,7 +696,7 @@ export! {
     }
 
     fn getpeername(fd: i32, peer: Address, size: Length) -> i32 {
-        if descriptors::object(fd).is_some_and(|sock| control::has_no_peer(&sock, fd)) {
+        if descriptors::object(fd).is_some_and(|sock| ends::has_no_peer(&sock, fd)) {
             set_errno(libc::ENOTCONN);
             return -1;
         }
@@ -760,9 +760,9 @@ export! {
             return unsafe { real::ioctl(fd, request, argument) };
         };
         let number = match request {
-            libc::FIONREAD => control::readable_bytes(&sock, fd),
-            libc::TIOCOUTQ | SIOCOUTQNSD => control::unread_by_peer(&sock),
-            SIOCATMARK => control::at_mark(&sock).map(usize::from),
+            libc::FIONREAD => socket_options::readable_bytes(&sock, fd),
+            libc::TIOCOUTQ | SIOCOUTQNSD => socket_options::unread_by_peer(&sock),
+            SIOCATMARK => socket_options::at_mark(&sock).map(usize::from),
             _ => None,
         };
         if let Some(number) = number {
@@ -781,7 +781,7 @@ export! {
     }
 
     fn sockatmark(fd: i32) -> i32 {
-        match descriptors::sock(fd).and_then(|sock| control::at_mark(&sock)) {
+        match descriptors::sock(fd).and_then(|sock| socket_options::at_mark(&sock)) {
             Some(at_mark) => i32::from(at_mark),
             // SAFETY: passed on.
             None => unsafe { real::sockatmark(fd) },
@@ -824,10 +824,10 @@ fn not_open() -> i32 {
 
 /// `connect` to nowhere.
 fn disconnect(sock: &Use, fd: i32, plain: impl Fn() -> i32) -> i32 {
-    let had_ended = quietly(|| control::before_disconnect(sock));
+    let had_ended = quietly(|| ends::before_disconnect(sock));
     let result = plain();
     if result == 0 {
-        quietly(|| control::after_disconnect(sock, fd, had_ended));
+        quietly(|| ends::after_disconnect(sock, fd, had_ended));
     }
     result
 }
@@ -927,7 +927,7 @@ export! {
 export! {
     fn setsockopt(fd: i32, level: i32, name: i32, value: *const c_void, len: u32) -> i32 {
         confinement::admit(Call::SetOption);
-        let concerns_us = control::concerns_us(level, name);
+        let concerns_us = socket_options::concerns_us(level, name);
         let sock = if concerns_us { descriptors::sock(fd) } else { descriptors::object(fd) };
         let Some(sock) = sock else {
             // SAFETY: passed on.
@@ -947,7 +947,7 @@ export! {
             // SAFETY: passed on.
             return unsafe { real::setsockopt(fd, level, name, value, len) };
         };
-        match control::before_set_option(&sock, level, name, first) {
+        match socket_options::before_set_option(&sock, level, name, first) {
             OptionAnswer::Kernel | OptionAnswer::FirstByte(_) => {}
             OptionAnswer::Value(result) => return result,
             OptionAnswer::Refused(errno) => {
@@ -964,7 +964,7 @@ export! {
             let (first, second) = unsafe {
                 (words.read_unaligned(), if second { words.add(1).read_unaligned() } else { 0 })
             };
-            quietly(|| control::after_set_option(&sock, fd, level, name, first, second));
+            quietly(|| socket_options::after_set_option(&sock, fd, level, name, first, second));
         }
         result
     }
@@ -975,7 +975,7 @@ export! {
             quietly(|| gateway::look(&sock, fd));
         }
         let ours = descriptors::object(fd)
-            .map_or(OptionAnswer::Kernel, |sock| control::get_option(&sock, fd, level, name));
+            .map_or(OptionAnswer::Kernel, |sock| socket_options::get_option(&sock, fd, level, name));
         // SAFETY: passed on; the kernel checks the program's pointers.
         let result = unsafe { real::getsockopt(fd, level, name, value, len) };
         let number;

@@ -18,7 +18,7 @@
 
 use crate::process::{Process, socket_cookie};
 use crate::sock::{self, Phase, Sock};
-use crate::{control, descriptors, urgent};
+use crate::{descriptors, socket_options, urgent};
 use core::sync::atomic::Ordering;
 use sidestep_device::sys::{self, Errno, UnixName};
 use sidestep_proto::rendezvous::agreement::Givers;
@@ -34,7 +34,7 @@ pub(crate) fn offer(fd: i32) {
     // Not while this process forks: the child would have the connection without its name.
     sock.with_meeting(|_| is_offered = may_be_taken_up(&sock, fd) && mark(&sock, fd));
     if !is_offered {
-        control::mark_given(fd, false);
+        socket_options::mark_given(fd, false);
     }
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn offer(fd: i32) {
 fn mark(sock: &Sock, fd: i32) -> bool {
     let Some(name) = bind_name(fd) else { return false };
     sock.given_name.store(name, Ordering::Relaxed);
-    control::mark_given(fd, true)
+    socket_options::mark_given(fd, true)
 }
 
 /// It could not be sent.
@@ -50,7 +50,7 @@ pub(crate) fn withdraw(fd: i32) {
     if let Some(sock) = descriptors::sock(fd) {
         let name = sock.given_name.swap(-1, Ordering::Relaxed);
         if name >= 0 {
-            control::mark_given(fd, false);
+            socket_options::mark_given(fd, false);
             sys::close(name);
         }
     }
@@ -90,7 +90,7 @@ pub(crate) fn take_up(fd: i32) {
     };
     let Some(sock) = sock else {
         // Used unseen from now on.
-        control::mark_given(fd, false);
+        socket_options::mark_given(fd, false);
         return;
     };
     sock.is_received.store(true, Ordering::Relaxed);
@@ -112,12 +112,12 @@ pub(crate) fn givers(process: &Process, fd: i32) -> Givers {
         let name = UnixName::new(&given_name(cookie, index));
         sys::connect_unix(process.probe, &name) != Err(Errno(libc::ECONNREFUSED))
     };
-    if !control::is_given(fd) {
+    if !socket_options::is_given(fd) {
         Givers::Many
     } else if (0..GIVERS_MAX).any(is_bound) {
         Givers::Here
     } else {
-        control::mark_given(fd, false);
+        socket_options::mark_given(fd, false);
         Givers::Gone
     }
 }

@@ -27,7 +27,9 @@ use crate::group::{self, Look};
 use crate::pool::{Held, SharedLock};
 use crate::process::{self, Process, socket_cookie};
 use crate::sock::{self, Conn, Phase, Sock};
-use crate::{control, descriptors, file, gateway, given, meeting, past_libc, wait, young};
+use crate::{
+    descriptors, ends, file, gateway, given, meeting, past_libc, socket_options, wait, young,
+};
 use arrayvec::ArrayVec;
 use core::sync::atomic::Ordering;
 use sidestep_device::channel::SLOTS;
@@ -101,8 +103,8 @@ fn look_at(fd: i32) -> Found {
     let Ok((storage, len)) = sys::socket_name(fd, false) else { return Found::Nothing };
     match UnixName::in_storage(&storage, len) {
         Some(name) if Parcel::is_name(name) => Found::Parcel(Parcel::from_name(name)),
-        None if control::is_marked(fd) => Found::Stray,
-        None if control::is_given(fd) => Found::Given,
+        None if socket_options::is_marked(fd) => Found::Stray,
+        None if socket_options::is_given(fd) => Found::Given,
         None if is_listening(fd) => Found::Listener,
         _ => Found::Nothing,
     }
@@ -267,7 +269,7 @@ fn settle_in(slot: &Slot, conn: &Conn, tcp: i32, is_first: bool) {
         }
         wait::withdraw_readers(slot, conn);
     }
-    control::follow_linger_option(conn, tcp);
+    ends::follow_linger_option(conn, tcp);
     process::note_user(slot);
 }
 
@@ -475,10 +477,10 @@ fn part_with(sock: &Sock) {
     let left = sock.let_go(u32::from(!is_under_way));
     match sock.slot() {
         Some(_) if sock.stays_open() && matches!(left, None | Some(0)) => {
-            control::end_by_reset(&conn);
+            ends::end_by_reset(&conn);
         }
         // The kernel closes it.
-        Some(slot) if left.is_none() && !is_under_way => control::note_close(slot, &conn),
+        Some(slot) if left.is_none() && !is_under_way => ends::note_close(slot, &conn),
         _ => {}
     }
 }
@@ -505,8 +507,8 @@ pub fn after_failed_exec() {
         sock.hold_again();
         sock.naming.is_unpacked();
         if let Some(conn) = sock.conn() {
-            control::follow_linger_option(&conn, fd);
-            control::withdraw_close(&conn);
+            ends::follow_linger_option(&conn, fd);
+            ends::withdraw_close(&conn);
         }
     });
 }

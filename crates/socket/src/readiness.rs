@@ -2,7 +2,7 @@
 
 use crate::file::File;
 use crate::sock::Conn;
-use crate::{control, switch, urgent, wait};
+use crate::{ends, switch, urgent, wait};
 use core::sync::atomic::Ordering;
 use sidestep_device::slab::flag as said;
 use sidestep_device::state::{Slot, flag};
@@ -102,14 +102,14 @@ pub(crate) fn may_have_ended(slot: &Slot, conn: &Conn) -> bool {
 
 /// The connection was reset, whether or not the program knows.
 pub(crate) fn is_reset(slot: &Slot, conn: &Conn) -> bool {
-    slot.flags.load(Ordering::Acquire) & flag::RESET != 0 || control::ended_by_reset(slot, conn)
+    slot.flags.load(Ordering::Acquire) & flag::RESET != 0 || ends::ended_by_reset(slot, conn)
 }
 
 /// The mask, right in the bits of `interest` and in those of an end. What nobody asks
 /// for is not found out: before a direction has switched that takes a system call.
 pub(crate) fn mask_of(slot: &Slot, conn: &Conn, file: File<'_>, interest: u32) -> u32 {
     wait::follow_hint(slot, conn, file);
-    control::follow_late_reset(slot, conn, file);
+    ends::follow_late_reset(slot, conn, file);
     let flags = slot.flags.load(Ordering::Acquire);
     let peer = conn.theirs.sending.flags.load(Ordering::Acquire);
     let reset = is_reset(slot, conn);

@@ -20,7 +20,7 @@
 use crate::pool::{Held, SharedLock};
 use crate::sock::Phase;
 use crate::{
-    control, descriptors, epoll, gateway, multiplex, owner, past_libc, process, tcp_option, wait,
+    descriptors, ends, epoll, gateway, multiplex, owner, past_libc, process, tcp_option, wait,
 };
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sidestep_device::confinement::{self, Confinement};
@@ -100,7 +100,7 @@ fn prepare(to: Confinement) {
             // Without a look at TCP its bytes and bells cannot be told apart.
             const BOTH: u32 = flag::SEND_SWITCHED | flag::RECEIVE_SWITCHED;
             if slot.flags.load(Ordering::Acquire) & BOTH != BOTH {
-                let errno = control::reset(
+                let errno = ends::reset(
                     slot,
                     &conn,
                     &"it is half moved, and the program confines itself to read and write",

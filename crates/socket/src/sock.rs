@@ -10,8 +10,8 @@
 //! two processes must agree on lies in its [`Slot`] and its [`Record`]s.
 
 use crate::account;
-use crate::control;
 use crate::descriptors::{self, Entry, Use};
+use crate::ends;
 use crate::epoll::{self, Set};
 use crate::file::{self, File, Naming};
 use crate::group::Group;
@@ -19,6 +19,7 @@ use crate::meeting::{self, Meeting};
 use crate::options::{Options, Promotion};
 use crate::pool::{Guarded, Held, Late, Pool, Pooled};
 use crate::process::{self, Process};
+use crate::socket_options::Mirror;
 use crate::{Errno, gateway, multiplex, past_libc, plain, reload, seccomp, uring, wait, young};
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{
@@ -96,7 +97,7 @@ pub struct Sock {
     /// Set before connecting or listening, 0 = not set.
     pub receive_buffer: AtomicU32,
     /// `SO_RCVTIMEO`, as far as this process has set or seen it.
-    pub(crate) receive_time_out: control::Mirror,
+    pub(crate) receive_time_out: Mirror,
     /// Port of the server's end, 0 = not known.
     pub(crate) server_port: AtomicU16,
     /// An option was used that only TCP has.
@@ -601,7 +602,7 @@ impl Sock {
     /// The last descriptor of this process is about to be closed, and no call is under way.
     fn say_goodbye(&self, fd: i32) {
         if let Some(conn) = self.conn() {
-            control::before_last_close(self, &conn, File::certain(self, fd));
+            ends::before_last_close(self, &conn, File::certain(self, fd));
         }
     }
 
@@ -1135,7 +1136,7 @@ pub fn before_exit() {
     }
     descriptors::for_each_sock(|_, sock| {
         if let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) {
-            control::before_exit(slot, &conn);
+            ends::before_exit(slot, &conn);
         }
     });
 }

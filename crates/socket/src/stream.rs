@@ -20,7 +20,9 @@ use crate::meeting::{self, Moment};
 use crate::pool::Held;
 use crate::sock::{self, Conn, Phase, Sock};
 use crate::wait::{Counted, Patience, Sleep};
-use crate::{Answer, Errno, control, gateway, plain, readiness, switch, urgent, wait, young};
+use crate::{
+    Answer, Errno, ends, gateway, plain, readiness, socket_options, switch, urgent, wait, young,
+};
 use core::cell::Cell;
 use core::sync::atomic::{Ordering, fence};
 use sidestep_device::copy::{self, Choice, LONG_MIN, Manner};
@@ -292,7 +294,7 @@ fn send_beside_ring(
     };
     let n = plain().ok_or(Instead::Anew)?;
     if n < 0 {
-        control::note_reset_by_tcp(slot, file);
+        ends::note_reset_by_tcp(slot, file);
     }
     // TCP may have taken a part or nothing. The loop of the program was told of room
     // by us, so the kernel's next word about it counts as news.
@@ -393,10 +395,10 @@ impl RingSend<'_> {
         let sending = Held::enter(&self.slot.send_lock);
         wait::follow_hint(self.slot, conn, self.file);
         let flags = self.slot.flags.load(Ordering::Acquire);
-        if flags & control::SEND_OVER != 0 {
+        if flags & ends::SEND_OVER != 0 {
             drop(sending);
             let rest = buffers.len() - done;
-            let answer = control::send_after_end(self.slot, conn, self.file, rest);
+            let answer = ends::send_after_end(self.slot, conn, self.file, rest);
             crate::epoll::note_change(self.sock);
             return answer;
         }
@@ -469,7 +471,7 @@ impl RingSend<'_> {
         // Acquire: the peer has read the bytes that we are about to overwrite.
         let claim = self.conn.theirs.receiving.consumer.claim();
         let window = cursor::window(producer, claim, len)
-            .map_err(|misbehaved| control::reset(self.slot, self.conn, &misbehaved))?;
+            .map_err(|misbehaved| ends::reset(self.slot, self.conn, &misbehaved))?;
         self.sock.send_limit.store(claim.wrapping_add(len as u64), Ordering::Relaxed);
         Ok(window)
     }
@@ -477,7 +479,7 @@ impl RingSend<'_> {
     fn wait(&self, has_part: bool, deadline: &Cell<Option<u64>>) -> Answer<()> {
         let sleep = || {
             if deadline.get().is_none() {
-                deadline.set(control::send_deadline(self.file));
+                deadline.set(socket_options::send_deadline(self.file));
             }
             Sleep { has_part, deadline: deadline.get() }
         };
@@ -854,7 +856,7 @@ impl Receive<'_> {
                 Ok(0) => return Found::Nothing,
                 Ok(readable) => readable,
                 Err(misbehaved) => {
-                    return Found::End(Some(control::reset(self.slot, conn, &misbehaved)));
+                    return Found::End(Some(ends::reset(self.slot, conn, &misbehaved)));
                 }
             };
             let (skip, readable) = self.up_to_mark(consumer, readable);
@@ -905,9 +907,9 @@ impl Receive<'_> {
     /// The ring is empty: has the connection ended?
     fn end(&self) -> Found {
         wait::follow_hint(self.slot, self.conn, self.file);
-        match control::end_of_input(self.slot, self.conn, self.file) {
-            Some(control::End::Input) => Found::End(None),
-            Some(control::End::Reset(errno)) => Found::End(Some(errno)),
+        match ends::end_of_input(self.slot, self.conn, self.file) {
+            Some(ends::End::Input) => Found::End(None),
+            Some(ends::End::Reset(errno)) => Found::End(Some(errno)),
             None => Found::Nothing,
         }
     }
@@ -960,7 +962,7 @@ impl Receive<'_> {
             Ok(n) => n,
             Err(SysErrno(libc::EAGAIN | libc::EINTR)) => return Found::Nothing,
             Err(SysErrno(errno)) => {
-                control::note_tcp_error(self.slot, self.conn, errno);
+                ends::note_tcp_error(self.slot, self.conn, errno);
                 return self.end();
             }
         };

@@ -28,11 +28,12 @@
 //! [`Phase::Smc`], which has not switched, or not any more.
 
 use crate::account;
-use crate::control;
+use crate::ends;
 use crate::file::File;
 use crate::meeting;
 use crate::pool::Held;
 use crate::sock::{Conn, Phase, Sock};
+use crate::socket_options;
 use crate::urgent;
 use crate::wait;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
@@ -177,7 +178,7 @@ pub(crate) fn read_by_ledger(sock: &Sock, slot: &Slot, fd: i32, conn: Conn) -> b
         // A bell is one byte: it has to wake whoever sleeps in the kernel.
         let _ = file.set_option(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1);
     }
-    control::carry_options_over(slot, &conn, file);
+    socket_options::carry_options_over(slot, &conn, file);
     wait::ring_who_waits(slot, &conn);
     slot.flags.fetch_or(flag::BY_LEDGER, Ordering::Release);
     meeting::note_smc(slot);
@@ -235,7 +236,7 @@ pub(crate) fn leave_ring(slot: &Slot, file: File<'_>, conn: &Conn) -> bool {
     let leave = Leave::begin(&BeforeLeaving {
         turns,
         is_open: flags & flag::SEND_SWITCHED != 0,
-        is_over: flags & control::SEND_OVER != 0,
+        is_over: flags & ends::SEND_OVER != 0,
         is_permitted: conn.theirs.receiving.permit.allows(turns + 1),
         is_marked: has_sent_urgently(conn),
         unfinished: slot.unfinished.load(Ordering::SeqCst),
@@ -357,7 +358,7 @@ pub(crate) fn comes_by_ring(slot: &Slot) -> bool {
 pub(crate) fn peer_turn(slot: &Slot, conn: &Conn) -> Option<u64> {
     let followed = slot.followed.load(Ordering::Relaxed);
     conn.theirs.sending.way.next(followed).unwrap_or_else(|lost| {
-        control::reset(slot, conn, &lost);
+        ends::reset(slot, conn, &lost);
         None
     })
 }
@@ -409,7 +410,7 @@ pub(crate) fn settle(slot: &Slot, conn: &Conn, file: File<'_>) -> Source {
         match cut_over::follow(&seen) {
             Follow::Reads(source) => return source,
             Follow::Breaks => {
-                control::reset(slot, conn, &way::Lost);
+                ends::reset(slot, conn, &way::Lost);
                 return Source::Ring;
             }
             Follow::IntoRing => {
@@ -488,7 +489,7 @@ pub(crate) fn skip_bells(slot: &Slot, conn: &Conn, file: File<'_>) {
             Ok(0) => return wait::tcp_ended(slot, conn, file),
             Ok(n) => n,
             Err(sys::Errno(libc::EAGAIN | libc::EINTR)) => return,
-            Err(sys::Errno(errno)) => return control::note_tcp_error(slot, conn, errno),
+            Err(sys::Errno(errno)) => return ends::note_tcp_error(slot, conn, errno),
         };
         let bells = parts_of_queue(slot, conn, seen).bells as usize;
         if bells == 0 {

@@ -11,7 +11,7 @@ use crate::file::File;
 use crate::pool::Held;
 use crate::sock::Conn;
 use crate::stream::{LEFT, Unfinished};
-use crate::{Answer, Errno, control, switch, wait};
+use crate::{Answer, Errno, ends, socket_options, switch, wait};
 use core::sync::atomic::Ordering;
 use sidestep_device::counts::count;
 use sidestep_device::state::Slot;
@@ -75,7 +75,8 @@ pub fn send_from(sock: &Use, fd: i32, source: Source, len: usize) -> Option<Answ
             }
             Ok(Part::SocketWaits) => {
                 let sleep = || {
-                    let deadline = *deadline.get_or_insert_with(|| control::send_deadline(file));
+                    let deadline =
+                        *deadline.get_or_insert_with(|| socket_options::send_deadline(file));
                     wait::Sleep { has_part: done > 0, deadline }
                 };
                 wait::writable(sock, slot, &conn, file, sleep)
@@ -109,8 +110,8 @@ fn send_part<'a>(
         let _sending = Held::enter(&slot.send_lock);
         wait::follow_hint(slot, conn, file);
         let flags = slot.flags.load(Ordering::Acquire);
-        if flags & control::SEND_OVER != 0 {
-            return control::send_after_end(slot, conn, file, len).map(Part::Moved);
+        if flags & ends::SEND_OVER != 0 {
+            return ends::send_after_end(slot, conn, file, len).map(Part::Moved);
         }
         if !cut_over::is_ring(conn.mine.sending.way.turns()) {
             return Err(LEFT);
@@ -118,7 +119,7 @@ fn send_part<'a>(
         let producer = conn.mine.sending.producer.position();
         let claim = conn.theirs.receiving.consumer.claim();
         let window = cursor::window(producer, claim, conn.outgoing.len())
-            .map_err(|misbehaved| control::reset(slot, conn, &misbehaved))?;
+            .map_err(|misbehaved| ends::reset(slot, conn, &misbehaved))?;
         if window == 0 {
             return Ok(Part::SocketWaits);
         }
@@ -222,7 +223,7 @@ fn receive_part(slot: &Slot, conn: &Conn, file: File<'_>, pipe: i32, len: usize)
     let consumer = conn.mine.receiving.consumer.position();
     let claim = conn.theirs.sending.producer.claim();
     let readable = cursor::readable(consumer, claim, conn.incoming.len())
-        .map_err(|misbehaved| control::reset(slot, conn, &misbehaved))?;
+        .map_err(|misbehaved| ends::reset(slot, conn, &misbehaved))?;
     if readable == 0 {
         wait::follow_hint(slot, conn, file);
         return end_or_wait(slot, conn, file);
@@ -253,8 +254,8 @@ fn receive_tcp_part(
     let seen = match file.recv(&mut chunk[..room], peek) {
         Ok(0) => {
             wait::tcp_ended(slot, conn, file);
-            return match control::end_of_input(slot, conn, file) {
-                Some(control::End::Reset(errno)) => Err(errno),
+            return match ends::end_of_input(slot, conn, file) {
+                Some(ends::End::Reset(errno)) => Err(errno),
                 _ if switch::settle(slot, conn, file) == cut_over::Source::Ring => {
                     Ok(Part::SocketWaits)
                 }
@@ -265,9 +266,9 @@ fn receive_tcp_part(
         Ok(n) => n,
         Err(sys::Errno(libc::EAGAIN | libc::EINTR | libc::EBADF)) => return Ok(Part::SocketWaits),
         Err(sys::Errno(errno)) => {
-            control::note_tcp_error(slot, conn, errno);
-            return match control::end_of_input(slot, conn, file) {
-                Some(control::End::Reset(errno)) => Err(errno),
+            ends::note_tcp_error(slot, conn, errno);
+            return match ends::end_of_input(slot, conn, file) {
+                Some(ends::End::Reset(errno)) => Err(errno),
                 _ => Ok(Part::Moved(0)),
             };
         }
@@ -288,9 +289,9 @@ fn receive_tcp_part(
 }
 
 fn end_or_wait(slot: &Slot, conn: &Conn, file: File<'_>) -> Answer<Part> {
-    match control::end_of_input(slot, conn, file) {
-        Some(control::End::Input) => Ok(Part::Moved(0)),
-        Some(control::End::Reset(errno)) => Err(errno),
+    match ends::end_of_input(slot, conn, file) {
+        Some(ends::End::Input) => Ok(Part::Moved(0)),
+        Some(ends::End::Reset(errno)) => Err(errno),
         None => Ok(Part::SocketWaits),
     }
 }

@@ -26,7 +26,7 @@ use crate::process;
 use crate::sock::{Conn, Sock};
 use crate::switch;
 use crate::urgent;
-use crate::{Answer, control};
+use crate::{Answer, ends, socket_options};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use core::time::Duration;
@@ -424,7 +424,7 @@ pub(crate) fn note_rung(slot: &Slot, conn: &Conn, rung: sys::Result) {
         Ok(_) => {}
         // No room for one more: the peer will find those before it.
         Err(Errno(libc::EAGAIN | libc::EINTR | libc::ENOMEM | libc::ENOBUFS)) => {}
-        Err(Errno(errno)) => control::note_tcp_error(slot, conn, errno),
+        Err(Errno(errno)) => ends::note_tcp_error(slot, conn, errno),
     }
 }
 
@@ -458,7 +458,7 @@ impl Patience {
             self.since.set(Some(sys::now_ns()));
             return None;
         };
-        control::time_out(file, libc::SO_RCVTIMEO).map(|ns| since + ns)
+        socket_options::time_out(file, libc::SO_RCVTIMEO).map(|ns| since + ns)
     }
 }
 
@@ -800,7 +800,7 @@ fn queue_behind_sleeper(slot: &Slot, ready: &impl Fn() -> bool) -> Answer<()> {
 fn sleep_once(file: File<'_>, deadline: Option<u64>) -> Answer<()> {
     let limit = match deadline {
         Some(at) => Some(Duration::from_nanos(at.saturating_sub(sys::now_ns()))),
-        None => control::time_out(file, libc::SO_RCVTIMEO).map(Duration::from_nanos),
+        None => socket_options::time_out(file, libc::SO_RCVTIMEO).map(Duration::from_nanos),
     };
     let slept = file.sleep(|fd| {
         let events = libc::POLLIN | libc::POLLRDHUP;
@@ -839,7 +839,7 @@ fn sleep_restarting(
             }
         }
         Err(Errno(errno)) => {
-            control::note_tcp_error(slot, conn, errno);
+            ends::note_tcp_error(slot, conn, errno);
             Ok(())
         }
     }
@@ -852,7 +852,7 @@ fn sleep_taking(slot: &Slot, conn: &Conn, file: File<'_>) -> Answer<()> {
         Ok(None) => tcp_ended(slot, conn, file),
         Ok(Some(byte)) => check_bells(slot, conn, file, &[byte]),
         Err(Errno(errno @ (libc::EINTR | libc::EAGAIN))) => return Err(errno),
-        Err(Errno(errno)) => control::note_tcp_error(slot, conn, errno),
+        Err(Errno(errno)) => ends::note_tcp_error(slot, conn, errno),
     }
     Ok(())
 }
@@ -870,7 +870,7 @@ fn take_news(slot: &Slot, conn: &Conn, file: File<'_>) -> Answer<()> {
         Ok(_) => skip_bells(slot, conn, file),
         Err(Errno(libc::EAGAIN)) => {}
         Err(Errno(libc::EINTR)) => return Err(libc::EINTR),
-        Err(Errno(errno)) => control::note_tcp_error(slot, conn, errno),
+        Err(Errno(errno)) => ends::note_tcp_error(slot, conn, errno),
     }
     Ok(())
 }
@@ -881,7 +881,7 @@ fn take_news(slot: &Slot, conn: &Conn, file: File<'_>) -> Answer<()> {
 /// TCP end closed, for whoever waits for an answer past the library, too.
 pub(crate) fn check_bells(slot: &Slot, conn: &Conn, file: File<'_>, bytes: &[u8]) {
     if bytes.iter().any(|byte| *byte != BELL[0]) {
-        let errno = control::reset(slot, conn, &"bytes were sent past the library");
+        let errno = ends::reset(slot, conn, &"bytes were sent past the library");
         slot.error.store(errno as u32, Ordering::Release);
         let _ = file.call(|fd| sys::shutdown(fd, libc::SHUT_RDWR));
     }
@@ -926,7 +926,7 @@ pub(crate) fn tcp_ended(slot: &Slot, conn: &Conn, file: File<'_>) {
     if slot.flags.load(Ordering::Relaxed) & flag::READ_SHUT != 0 && !switch::is_peer_gone(file) {
         return;
     }
-    if control::take_tcp_error(slot, conn, file) {
+    if ends::take_tcp_error(slot, conn, file) {
         return;
     }
     // While neither side goes through its ring, TCP's own rules hold, and a FIN may be half
@@ -938,7 +938,7 @@ pub(crate) fn tcp_ended(slot: &Slot, conn: &Conn, file: File<'_>) {
     if (by_tcp || half) && !is_reset && switch::peer_sends_by_tcp(conn) {
         slot.flags.fetch_or(flag::TCP_ENDED, Ordering::AcqRel);
     } else {
-        control::peer_gone(slot, conn);
+        ends::peer_gone(slot, conn);
     }
 }
 
@@ -1009,7 +1009,7 @@ pub(crate) fn drain_bells(slot: &Slot, conn: &Conn, file: File<'_>) {
             }
             Err(Errno(libc::EAGAIN | libc::EINTR)) => break,
             Err(Errno(errno)) => {
-                control::note_tcp_error(slot, conn, errno);
+                ends::note_tcp_error(slot, conn, errno);
                 break;
             }
         }
@@ -1121,7 +1121,7 @@ pub(crate) fn writable(
         // asked by the bytes.
         Err(Errno(libc::ENOSYS)) if confinement::is_strict() => {
             if !bell_is_taken(sock, file) {
-                control::peer_gone(slot, conn);
+                ends::peer_gone(slot, conn);
             }
             Ok(())
         }
