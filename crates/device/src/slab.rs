@@ -123,27 +123,31 @@ pub struct Identity {
     pub cookie: AtomicU64,
 }
 
-/// Bits of [`Sending::flags`], named after the CDC's connection state flags.
+/// Bits of [`Sending::flags`], named after the CDC's connection state flags. The peer has to find them when the
+/// owner is gone, so they are in shared memory. `socket::ends` alone writes those of ends, by the machine of
+/// `proto::ends` that stands in brackets, and takes none back but [`flag::LINGER_ZERO`] and [`flag::CLOSED`].
 pub mod flag {
-    /// Sending is done (D): no byte after the producer cursor.
+    /// Sending is done (D): no byte after the producer cursor. [`Shutting`: the FIN of a direction in the ring]
     pub const DONE: u32 = 1 << 0;
-    /// Abnormal close (A): what follows is a reset.
+    /// Abnormal close (A): what follows is a reset. [`Closing`, `Breaking`, `Hearing`, `Telling`: TCP's RST may be about a bell, or not
+    /// have come]
     pub const ABORT: u32 = 1 << 1;
-    /// `SO_LINGER` with time 0 is set: the end of this connection is a reset.
+    /// `SO_LINGER` with time 0 is set: the end of this connection is a reset. [No machine, a value: of a process that is killed
+    /// nothing else says so]
     pub const LINGER_ZERO: u32 = 1 << 2;
     /// Both directions are shut down: what arrives from now on is answered with a
-    /// reset.
+    /// reset. [`Shutting`: the peer does not see `SHUT_RD` otherwise]
     pub const REFUSES: u32 = 1 << 3;
     /// Sending was shut down before the switch, by TCP's own FIN. A FIN without this
-    /// flag is the end of the owner.
+    /// flag is the end of the owner. [`Shutting`: TCP does not tell the two apart]
     pub const FIN_BY_TCP: u32 = 1 << 4;
     /// The owner's process ends by itself, with nothing unread: what it has not read in
-    /// the end was sent to it afterwards.
+    /// the end was sent to it afterwards. [`Leaving`: the cursors do not tell when]
     pub const READ_ALL: u32 = 1 << 5;
     /// The owner wants both directions to go by TCP.
     pub const WANTS_TCP: u32 = 1 << 6;
     /// The owner closes its last descriptor. How its end of the TCP connection goes from here
-    /// on, with a reset for a bell that lies unread, says nothing about the connection.
+    /// on, with a reset for a bell that lies unread, says nothing about the connection. [`Leaving`: TCP does not tell whose reset it is]
     pub const CLOSED: u32 = 1 << 7;
 }
 

@@ -287,44 +287,43 @@ pub mod flag {
     pub const SEND_SWITCHED: u32 = 1 << 0;
     /// The peer's bytes come from its ring alone, and what comes by TCP is bells.
     pub const RECEIVE_SWITCHED: u32 = 1 << 1;
-    /// `shutdown(SHUT_RD)`.
+    /// `shutdown(SHUT_RD)`. Written by `socket::ends`; all processes of the end have shut down with it.
     pub const READ_SHUT: u32 = 1 << 2;
-    /// `shutdown(SHUT_WR)`.
+    /// `shutdown(SHUT_WR)`. Written by `socket::ends`; the record says the same to the peer, and here it is in the word that a warm send looks at.
     pub const WRITE_SHUT: u32 = 1 << 3;
-    /// The peer's TCP end is gone (FIN or RST).
+    /// The peer's TCP end is gone (FIN or RST). Written by `socket::ends`; the kernel tells it to one process, and a warm send looks here.
     pub const PEER_GONE: u32 = 1 << 4;
-    /// The connection was reset.
+    /// The connection was reset. Written by `socket::ends`, behind [`Slot::reset`], which decides: here it is in the word that a warm send looks at.
     pub const RESET: u32 = 1 << 5;
-    /// The peer's end is gone and one write was swallowed, as TCP does before the
-    /// answer to it arrives.
-    pub const LATE_WRITE: u32 = 1 << 6;
     /// `SO_OOBINLINE`.
-    pub const OOB_INLINE: u32 = 1 << 7;
+    pub const OOB_INLINE: u32 = 1 << 6;
     /// The urgent byte was read out of band.
-    pub const URGENT_TAKEN: u32 = 1 << 8;
-    /// The peer's side of the TCP stream ended before it switched to its ring.
-    pub const TCP_ENDED: u32 = 1 << 9;
+    pub const URGENT_TAKEN: u32 = 1 << 7;
+    /// The peer's side of the TCP stream ended before it switched to its ring. Written by `socket::ends`; the kernel's 0 is the same for a whole close,
+    /// and what the peer's words said when it came decides.
+    pub const TCP_ENDED: u32 = 1 << 8;
     /// The program has set `TCP_NODELAY`. (The kernel's is always set: a bell must
     /// not wait for the acknowledgement of the last one.)
-    pub const NO_DELAY: u32 = 1 << 10;
+    pub const NO_DELAY: u32 = 1 << 9;
     /// The program has set `TCP_CORK`. (The kernel's is never set.)
-    pub const CORK: u32 = 1 << 11;
+    pub const CORK: u32 = 1 << 10;
     /// `O_NONBLOCK`, as far as a process of this end has set or seen it.
-    pub const NONBLOCKING: u32 = 1 << 12;
+    pub const NONBLOCKING: u32 = 1 << 11;
     /// `O_ASYNC`: every arrival rings, because the bell raises SIGIO.
-    pub const ASYNC: u32 = 1 << 13;
+    pub const ASYNC: u32 = 1 << 12;
     /// We read by the ledger, for good.
-    pub const BY_LEDGER: u32 = 1 << 14;
-    /// The peer has shut down both directions: it answers data with a reset.
-    pub const PEER_REFUSES: u32 = 1 << 15;
+    pub const BY_LEDGER: u32 = 1 << 13;
+    /// The peer has shut down both directions: it answers data with a reset. Written by `socket::ends`; the peer's record says it, and here it is in the word that a
+    /// warm send looks at.
+    pub const PEER_REFUSES: u32 = 1 << 14;
     /// `SO_PEEK_OFF` is not negative.
-    pub const PEEK_OFFSET: u32 = 1 << 16;
+    pub const PEEK_OFFSET: u32 = 1 << 15;
     /// The peer's direction is to go by TCP: the next receive permits it.
-    pub const TURN_WANTED: u32 = 1 << 17;
+    pub const TURN_WANTED: u32 = 1 << 16;
     /// The peer permits that our direction goes by TCP: the next send turns.
-    pub const LEAVES_RING: u32 = 1 << 18;
+    pub const LEAVES_RING: u32 = 1 << 17;
     /// A bell was not rung while a turn was tried.
-    pub const BELL_OWED: u32 = 1 << 19;
+    pub const BELL_OWED: u32 = 1 << 18;
 }
 
 /// One TCP connection of the program.
@@ -364,8 +363,9 @@ pub struct Slot {
     pub write_rung: crate::arm::Rung,
     /// The peer's nap arm that we answered last.
     pub nap_rung: crate::arm::Rung,
-    /// Error number that waits for `SO_ERROR` or the next call, 0 = none.
-    pub error: AtomicU32,
+    /// `proto::ends::Reset` as its word: whether there was a reset, its error number, and whether the program was told.
+    /// Written by `socket::ends`; of all threads and processes of the end one is told.
+    pub reset: AtomicU32,
     /// `SO_RCVLOWAT`.
     pub low_water: AtomicU32,
     /// `SO_PEEK_OFF`, valid once read by the ledger.

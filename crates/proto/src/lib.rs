@@ -10,6 +10,7 @@
 //! | [`rendezvous::agreement`] | what does an end do next to come to share memory with the other one, and when does it give up? |
 //! | [`rendezvous::hosts`] | the same between hosts: which version of SMC-R, over which adapters, and whose bytes come next on the TCP connection? |
 //! | [`cut_over`] | in which order does a direction change between TCP and the ring? |
+//! | [`ends`] | how does a connection in shared memory end, and what is its program told? |
 //! | [`ledger`] | at which byte of the TCP stream does the ring take over? |
 //! | [`connection`] | what do the CDC messages of a connection over RDMA say, and when are they sent? |
 //! | [`cursor`] | may the peer's cursor be believed, and where in the ring do bytes go? |
@@ -41,6 +42,7 @@ pub mod cursor;
 pub mod cut_over;
 #[cfg(test)]
 mod drawing;
+pub mod ends;
 pub mod fallback;
 pub mod governor;
 pub mod ledger;

@@ -1,15 +1,34 @@
-//! How connections end.
+//! How connections end, carried out: [`sidestep_proto::ends`] decides.
+//!
+//! The machines run here on shared memory ([`OwnWords`]), the kernel ([`Tcp`]) and the locks of a socket
+//! ([`Program`]). All bits of an end, in the slot and in the record, are written in this file, and
+//! each is looked at here or in a check that only asks whether an end may be near: warm sends and
+//! receives come here when such a check says so, and not before.
 
 use crate::descriptors::Use;
 use crate::file::File;
 use crate::pool::Held;
 use crate::sock::{Conn, Phase, Sock};
-use crate::{Answer, Errno, socket_options, switch, wait};
+use crate::{Answer, Errno, socket_options, switch, urgent, wait};
+use core::cell::Cell;
 use core::fmt::Display;
 use core::sync::atomic::Ordering;
 use sidestep_device::slab::flag as said;
 use sidestep_device::state::{Slot, flag};
 use sidestep_device::sys;
+use sidestep_proto::cursor;
+use sidestep_proto::ends::{
+    Breach, Breaking, Call, Closing, Hearing, Kernel, Leaving, Note, Output, Own, Polled, Reset,
+    Said, Say, Seen, Shutting, State, Telling, Told, What, Words, errno,
+};
+
+const _: () = assert!(
+    errno::EBADF == libc::EBADF
+        && errno::EPIPE == libc::EPIPE
+        && errno::ENOTSOCK == libc::ENOTSOCK
+        && errno::ECONNRESET == libc::ECONNRESET
+        && errno::ENOTCONN == libc::ENOTCONN
+);
 
 /// With one of these flags a send is for [`send_after_end`].
 pub(crate) const SEND_OVER: u32 =
@@ -24,208 +43,382 @@ pub enum End {
     Reset(Errno),
 }
 
-/// The peer broke the protocol: the connection is reset on both sides.
-#[cold]
-pub fn reset(slot: &Slot, conn: &Conn, what: &dyn Display) -> Errno {
-    crate::log!(Error, "{}: {what}; connection reset", conn.group.peer);
-    conn.mine.sending.flags.fetch_or(said::ABORT, Ordering::SeqCst);
-    slot.flags.fetch_or(flag::RESET, Ordering::AcqRel);
-    libc::ECONNRESET
+// ---- what the machines run on ----------------------------------------------
+
+/// The words of one end in shared memory.
+struct OwnWords<'a> {
+    slot: &'a Slot,
+    conn: &'a Conn,
 }
 
-/// The peer says that the connection was torn down. What our own kernel says of that comes
-/// first: it may have been this end.
-fn follow_abort(slot: &Slot, conn: &Conn, file: File<'_>) {
-    let peer = conn.theirs.sending.flags.load(Ordering::Acquire);
-    if peer & said::ABORT != 0 && slot.flags.load(Ordering::Acquire) & flag::RESET == 0 {
-        take_tcp_error(slot, conn, file);
-    }
-}
-
-/// With the ring drained: whether and how input has ended.
-pub(crate) fn end_of_input(slot: &Slot, conn: &Conn, file: File<'_>) -> Option<End> {
-    follow_abort(slot, conn, file);
-    let flags = slot.flags.load(Ordering::Acquire);
-    let error = slot.error.load(Ordering::Relaxed) as Errno;
-    let theirs = &conn.theirs.sending;
-    // What comes behind the peer's FIN is for whoever sends (`tcp_recvmsg`, `SOCK_DONE`).
-    let has_fin = has_sent_fin(theirs.flags.load(Ordering::Acquire), flags);
-    let is_for_readers = error != 0 && error != libc::EPIPE && !has_fin;
-    if is_for_readers && slot.error.swap(0, Ordering::Relaxed) != 0 {
-        return Some(End::Reset(error));
-    }
-    // Acquire: the producer cursor read afterwards is the last one.
-    let peer = theirs.flags.load(Ordering::Acquire);
-    let consumer = conn.mine.receiving.consumer.position();
-    if theirs.producer.claim() != consumer && flags & flag::RESET == 0 {
-        return None;
-    }
-    if flags & flag::RESET != 0 || flags & flag::LATE_WRITE != 0 {
-        return Some(End::Input);
-    }
-    if has_finished(peer, flags) {
-        return Some(End::Input);
-    }
-    if peer & said::ABORT != 0 || (flags & flag::PEER_GONE != 0 && was_aborted(conn)) {
-        slot.flags.fetch_or(flag::RESET, Ordering::AcqRel);
-        return Some(End::Reset(libc::ECONNRESET));
-    }
-    (flags & (flag::PEER_GONE | flag::READ_SHUT) != 0).then_some(End::Input)
-}
-
-/// The peer sends no more, and all that it has sent is in the ring: its FIN, as it said
-/// itself or as the slot's flags have it.
-fn has_finished(peer: u32, flags: u32) -> bool {
-    peer & said::DONE != 0 || flags & flag::TCP_ENDED != 0
-}
-
-/// The peer has sent its FIN, whether or not everything before it was read.
-fn has_sent_fin(peer: u32, flags: u32) -> bool {
-    peer & said::FIN_BY_TCP != 0 || has_finished(peer, flags)
-}
-
-/// What a reset by the peer is reported as. Behind its FIN the end of input stays what it
-/// was, and only whoever sends hears of it (`tcp_reset` in CLOSE_WAIT).
-fn error_of_reset(slot: &Slot, conn: &Conn) -> Errno {
-    let peer = conn.theirs.sending.flags.load(Ordering::Acquire);
-    let flags = slot.flags.load(Ordering::Acquire);
-    if has_sent_fin(peer, flags) { libc::EPIPE } else { libc::ECONNRESET }
-}
-
-/// The peer's end is gone; TCP would have sent RST instead of FIN if bytes of ours
-/// were left unread, or if it had asked for that with `SO_LINGER`.
-fn was_aborted(conn: &Conn) -> bool {
-    let peer = conn.theirs.sending.flags.load(Ordering::Acquire);
-    let unread = is_unread_by_peer(conn) && peer & said::READ_ALL == 0;
-    unread || peer & (said::LINGER_ZERO | said::ABORT) != 0
-}
-
-/// Bytes of ours lie in the ring.
-fn is_unread_by_peer(conn: &Conn) -> bool {
-    conn.theirs.receiving.consumer.claim() != conn.mine.sending.producer.position()
-}
-
-/// A send on a connection that is over for sending. `len`: bytes it wanted to send.
-pub(crate) fn send_after_end(slot: &Slot, conn: &Conn, file: File<'_>, len: usize) -> Answer {
-    follow_abort(slot, conn, file);
-    let error = slot.error.swap(0, Ordering::AcqRel) as Errno;
-    if error != 0 {
-        return Err(error);
-    }
-    let flags = slot.flags.load(Ordering::Acquire);
-    if flags & flag::RESET == 0 && ended_by_reset(slot, conn) {
-        // Told once, and before all else: also to a send of nothing, and to one behind
-        // our own FIN.
-        slot.flags.fetch_or(flag::RESET, Ordering::AcqRel);
-        return Err(error_of_reset(slot, conn));
-    }
-    if flags & (flag::WRITE_SHUT | flag::RESET) != 0 {
-        return Err(libc::EPIPE);
-    }
-    if len == 0 {
-        return Ok(0);
-    }
-    if flags & flag::PEER_GONE == 0 {
-        // The peer refuses it: the reset that its TCP would answer with is for both.
-        conn.mine.sending.flags.fetch_or(said::ABORT, Ordering::SeqCst);
-        wait::wake_readers(slot, conn, file);
-    }
-    note_late_write(slot);
-    Ok(len)
-}
-
-/// TCP takes the first write after the peer's end, and learns from the answer.
-fn note_late_write(slot: &Slot) {
-    slot.flags.fetch_or(flag::LATE_WRITE | flag::RESET, Ordering::AcqRel);
-    slot.error.store(libc::EPIPE as u32, Ordering::Release);
-}
-
-/// The peer's end of the TCP connection is gone.
-pub(crate) fn peer_gone(slot: &Slot, conn: &Conn) {
-    let before = slot.flags.fetch_or(flag::PEER_GONE, Ordering::AcqRel);
-    let read_all = conn.theirs.sending.flags.load(Ordering::Acquire) & said::READ_ALL != 0;
-    if before & flag::RESET == 0 && read_all && is_unread_by_peer(conn) {
-        note_late_write(slot);
-    }
-}
-
-/// Our direction goes by TCP and the peer's has ended: what we sent after that is
-/// answered with a reset, as a late write is by [`send_after_end`].
-pub(crate) fn follow_late_reset(slot: &Slot, conn: &Conn, file: File<'_>) {
-    let flags = slot.flags.load(Ordering::Acquire);
-    if flags & (flag::TCP_ENDED | flag::PEER_GONE) != 0 && sends_by_tcp(slot) {
-        take_tcp_error(slot, conn, file);
-    }
-}
-
-/// Takes the error of the TCP connection for the program's next call. True: there was one.
-pub(crate) fn take_tcp_error(slot: &Slot, conn: &Conn, file: File<'_>) -> bool {
-    if slot.flags.load(Ordering::Acquire) & flag::RESET != 0 {
-        return false;
-    }
-    let error = file.option(libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
-    if error != 0 {
-        note_tcp_error(slot, conn, error);
-    }
-    error != 0
-}
-
-/// TCP has told us an error: the connection is over. Unless that is how an end in order looks
-/// once bells go by TCP, it is the program's, for its next call; and the peer, whose TCP may
-/// know nothing of it, finds a reset.
-pub(crate) fn note_tcp_error(slot: &Slot, conn: &Conn, errno: Errno) {
-    if errno == libc::EBADF {
-        // The number is gone, which says nothing of the connection.
-        return;
-    }
-    if !sends_by_tcp(slot) {
-        if is_end_in_order(slot, conn, errno) {
-            return peer_gone(slot, conn);
+impl OwnWords<'_> {
+    /// Changes the reset, if it may be changed so. SeqCst: as in [`Self::note`].
+    fn change_reset(&self, change: impl Fn(Reset) -> Option<Reset>) -> Option<Reset> {
+        let word = |reset: Reset| reset.word();
+        let before = self.slot.reset.fetch_update(Ordering::SeqCst, Ordering::Acquire, |now| {
+            change(Reset::from_word(now)).map(word)
+        });
+        // Behind the word: a thread that sees the bit sees what it is about.
+        if self.slot.flags.load(Ordering::Relaxed) & flag::RESET == 0 {
+            self.slot.flags.fetch_or(flag::RESET, Ordering::SeqCst);
         }
-        conn.mine.sending.flags.fetch_or(said::ABORT, Ordering::SeqCst);
-    }
-    peer_gone(slot, conn);
-    // Of a FIN that went by the ring, TCP does not know.
-    let errno = if errno == libc::ECONNRESET { error_of_reset(slot, conn) } else { errno };
-    let before = slot.flags.fetch_or(flag::LATE_WRITE | flag::RESET, Ordering::AcqRel);
-    // A reset that both TCP and the rings know of is told once.
-    if before & flag::RESET == 0 {
-        slot.error.store(errno as u32, Ordering::Release);
+        before.ok().map(Reset::from_word)
     }
 }
 
-/// Whether an error of TCP says no more than that the peer has ended, and the rings say how.
-///
-/// A peer that closes or dies with a bell unread ends with a reset. So does one whose connection
-/// was torn down from outside (`ss -K`, BPF, a forged RST), in which a program could take the
-/// half of a message for the whole. The first has said that it closes, or is no more; the
-/// second runs, and has said nothing. All other errors are our own kernel's: our end was torn
-/// down (`ECONNABORTED`), or the peer's did not answer (`ETIMEDOUT`).
-#[cold]
-fn is_end_in_order(slot: &Slot, conn: &Conn, errno: Errno) -> bool {
-    let flags = slot.flags.load(Ordering::Acquire);
-    let peer = conn.theirs.sending.flags.load(Ordering::Acquire);
-    if has_sent_fin(peer, flags) && flags & flag::WRITE_SHUT != 0 {
-        return true;
+impl Words for OwnWords<'_> {
+    fn look(&self) -> Seen {
+        let (slot, conn) = (self.slot, self.conn);
+        let theirs = &conn.theirs.sending;
+        // Acquire, in this order: see "The words" of `proto::ends`.
+        let reset = Reset::from_word(slot.reset.load(Ordering::Acquire));
+        let flags = slot.flags.load(Ordering::Acquire);
+        let peer = theirs.flags.load(Ordering::Acquire);
+        let unread = has_unread(conn);
+        Seen {
+            own: Own {
+                read_shut: flags & flag::READ_SHUT != 0,
+                write_shut: flags & flag::WRITE_SHUT != 0,
+                input_ended: flags & flag::TCP_ENDED != 0,
+                peer_gone: flags & flag::PEER_GONE != 0,
+                peer_refuses: flags & flag::PEER_REFUSES != 0,
+                reset,
+                sends_by_tcp: flags & flag::SEND_SWITCHED == 0,
+            },
+            peer: Said {
+                done: peer & said::DONE != 0,
+                fin_by_tcp: peer & said::FIN_BY_TCP != 0,
+                abort: peer & said::ABORT != 0,
+                linger_zero: peer & said::LINGER_ZERO != 0,
+                refuses: peer & said::REFUSES != 0,
+                read_all: peer & said::READ_ALL != 0,
+                closed: peer & said::CLOSED != 0,
+            },
+            unread,
+            is_next: unread && is_next(slot, conn),
+            unread_by_peer: conn.theirs.receiving.consumer.claim()
+                != conn.mine.sending.producer.position(),
+            peer_sends_by_tcp: switch::peer_sends_by_tcp(conn),
+        }
     }
-    match errno {
-        // Behind a FIN; or no word about the connection.
-        libc::EPIPE | libc::ENOTSOCK | libc::ENOTCONN => true,
-        libc::ECONNRESET => peer & said::CLOSED != 0 || !conn.group.peer_runs(),
-        _ => false,
+
+    fn note(&self, note: Note) {
+        let bit = match note {
+            Note::ReadShut => flag::READ_SHUT,
+            Note::WriteShut => flag::WRITE_SHUT,
+            Note::InputEnded => flag::TCP_ENDED,
+            Note::PeerGone => flag::PEER_GONE,
+            Note::PeerRefuses => flag::PEER_REFUSES,
+        };
+        // SeqCst: a sleeper that looks afterwards, behind a fence of its own, sees the end.
+        self.slot.flags.fetch_or(bit, Ordering::SeqCst);
+    }
+
+    fn say(&self, say: Say) {
+        let bit = match say {
+            Say::Done => said::DONE,
+            Say::FinByTcp => said::FIN_BY_TCP,
+            Say::Abort => said::ABORT,
+            Say::Refuses => said::REFUSES,
+            Say::ReadAll => said::READ_ALL,
+            Say::Closed => said::CLOSED,
+        };
+        // SeqCst: step b of `sidestep_device::arm`, as for a cursor: a reader that falls asleep sees it, or
+        // we see the reader. It releases the producer cursor, which is final for a peer that sees the bit.
+        self.conn.mine.sending.flags.fetch_or(bit, Ordering::SeqCst);
+    }
+
+    fn note_reset(&self, errno: i32) {
+        self.change_reset(|reset| reset.noted(errno));
+    }
+
+    fn claim_reset(&self) -> bool {
+        self.change_reset(Reset::claimed).is_some()
+    }
+
+    fn take_reset(&self) -> Option<i32> {
+        match self.change_reset(Reset::taken)? {
+            Reset::Pending(errno) => Some(errno),
+            Reset::None | Reset::Told => None,
+        }
+    }
+
+    fn hint(&self) {
+        hint(self.conn);
     }
 }
 
-/// A call by TCP has failed: if that was a reset, the program knows of it now.
-pub(crate) fn note_reset_by_tcp(slot: &Slot, file: File<'_>) {
-    if sends_by_tcp(slot) && !is_connected(file) {
-        slot.flags.fetch_or(flag::RESET | flag::PEER_GONE, Ordering::AcqRel);
+/// Release: whoever follows the hint sees what it is about.
+fn hint(conn: &Conn) {
+    conn.mine.sending.closes.fetch_add(1, Ordering::Release);
+}
+
+/// Bytes of the peer lie in the ring.
+fn has_unread(conn: &Conn) -> bool {
+    // Acquire: read after the peer's flags, it is the last one if they say so.
+    conn.theirs.sending.producer.claim() != conn.mine.receiving.consumer.position()
+}
+
+/// The next receive takes the bytes in the ring: none by TCP come before them, no urgent mark
+/// stands among them, and the peer's cursor can be believed.
+fn is_next(slot: &Slot, conn: &Conn) -> bool {
+    let consumer = conn.mine.receiving.consumer.position();
+    let claim = conn.theirs.sending.producer.claim();
+    switch::comes_by_ring(slot)
+        && !urgent::is_marked(conn)
+        && cursor::readable(consumer, claim, conn.incoming.len()).is_ok()
+}
+
+/// The TCP connection below one end.
+struct Tcp<'a> {
+    slot: &'a Slot,
+    conn: &'a Conn,
+    file: File<'a>,
+}
+
+impl Kernel for Tcp<'_> {
+    fn take_error(&self) -> i32 {
+        self.file.option(libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0)
+    }
+
+    fn is_peer_gone(&self) -> bool {
+        switch::is_peer_gone(self.file)
+    }
+
+    fn peer_runs(&self) -> bool {
+        self.conn.group.peer_runs()
+    }
+
+    fn is_connected(&self) -> bool {
+        is_connected(self.file)
+    }
+
+    fn wake_readers(&self) {
+        wait::wake_readers(self.slot, self.conn, self.file);
     }
 }
 
 /// Whether the kernel still knows a peer, or the number leads nowhere any more.
 fn is_connected(file: File<'_>) -> bool {
     !matches!(file.call(|fd| sys::socket_name(fd, true)), Err(sys::Errno(libc::ENOTCONN)))
+}
+
+/// The socket, for a program that ends a direction.
+struct Program<'a> {
+    sock: &'a Sock,
+    slot: &'a Slot,
+    conn: &'a Conn,
+    file: File<'a>,
+    /// The send lock, while it is held.
+    sending: Cell<Option<Held<'a>>>,
+}
+
+impl<'a> Program<'a> {
+    fn new(sock: &'a Sock, slot: &'a Slot, conn: &'a Conn, file: File<'a>) -> Self {
+        Self { sock, slot, conn, file, sending: Cell::new(None) }
+    }
+
+    fn kernel_shutdown(&self, how: i32) {
+        let _ = self.file.call(|fd| sys::shutdown(fd, how));
+    }
+}
+
+impl Output for Program<'_> {
+    fn lock(&self) -> bool {
+        let sending = Held::enter(&self.slot.send_lock);
+        let switched = self.slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0;
+        let is_in_ring = switched
+            || switch::send_into_ring(self.sock, self.slot, self.file, self.conn, &sending);
+        self.sending.set(Some(sending));
+        is_in_ring
+    }
+
+    fn unlock(&self) {
+        self.sending.set(None);
+    }
+
+    fn send_fin(&self) {
+        self.kernel_shutdown(libc::SHUT_WR);
+    }
+
+    fn stop_reading(&self) {
+        // Wakes everybody who sleeps in `recv`, `poll` or `epoll_wait` on it.
+        self.kernel_shutdown(libc::SHUT_RD);
+        sys::futex_wake(&self.slot.turn, i32::MAX);
+    }
+
+    fn drain_bells(&self) {
+        wait::drain_bells(self.slot, self.conn, self.file);
+    }
+}
+
+// ---- what the kernel and the peer say --------------------------------------
+
+/// Carries out what follows from an event.
+#[cold]
+fn hear(slot: &Slot, conn: &Conn, file: File<'_>, event: Hearing) {
+    let (words, tcp) = (OwnWords { slot, conn }, Tcp { slot, conn, file });
+    let mut next = Some(event);
+    while let Some(hearing) = next {
+        next = hearing.step(&words, &tcp);
+    }
+}
+
+/// The peer has left a hint, or may have: asks what it is about.
+pub(crate) fn follow_hint(slot: &Slot, conn: &Conn, file: File<'_>) {
+    hear(slot, conn, file, Hearing::Hinted);
+}
+
+/// A timer says: asks the kernel whether the peer's end is gone.
+pub(crate) fn ask_kernel(slot: &Slot, conn: &Conn, file: File<'_>) {
+    hear(slot, conn, file, Hearing::AsksWhetherGone);
+}
+
+/// TCP has nothing more for us: the peer has closed, or shut down its sending side
+/// before it switched, or we have shut down our receiving side.
+pub(crate) fn tcp_ended(slot: &Slot, conn: &Conn, file: File<'_>) {
+    hear(slot, conn, file, Hearing::TcpEnded);
+}
+
+/// TCP has told a call of ours an error. It tells each to one call only, and this was it.
+pub(crate) fn note_tcp_error(slot: &Slot, conn: &Conn, file: File<'_>, errno: Errno) {
+    if let Some(event) = Hearing::failed(errno) {
+        hear(slot, conn, file, event);
+    }
+}
+
+/// The peer's end of the TCP connection is gone, as a call has found that can tell no more.
+pub(crate) fn peer_gone(slot: &Slot, conn: &Conn, file: File<'_>) {
+    hear(slot, conn, file, Hearing::NotesGone);
+}
+
+/// A call by TCP has failed: if that was a reset, the program knows of it now.
+pub(crate) fn note_reset_by_tcp(slot: &Slot, conn: &Conn, file: File<'_>) {
+    if sends_by_tcp(slot) && !is_connected(file) {
+        hear(slot, conn, file, Hearing::ClaimsReset);
+    }
+}
+
+/// Our direction has not switched: what comes back for it, a reset, is TCP's own.
+fn sends_by_tcp(slot: &Slot) -> bool {
+    slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED == 0
+}
+
+// ---- what the program is told ----------------------------------------------
+
+#[cold]
+fn tell(slot: &Slot, conn: &Conn, file: File<'_>, call: Call) -> Told {
+    let (words, tcp) = (OwnWords { slot, conn }, Tcp { slot, conn, file });
+    let mut telling = Telling::begin(call);
+    loop {
+        match telling {
+            Telling::Answers(told) => return told,
+            _ => telling = telling.step(&words, &tcp),
+        }
+    }
+}
+
+/// With the ring drained: whether and how input has ended.
+pub(crate) fn end_of_input(slot: &Slot, conn: &Conn, file: File<'_>) -> Option<End> {
+    let flags = slot.flags.load(Ordering::Relaxed);
+    let peer = conn.theirs.sending.flags.load(Ordering::Relaxed);
+    if flags & (IS_NEAR | flag::READ_SHUT) == 0 && peer & SAYS_NEAR == 0 {
+        return None;
+    }
+    match tell(slot, conn, file, Call::Receives) {
+        Told::Nothing | Told::Sent(_) | Told::NotOver => None,
+        Told::End => Some(End::Input),
+        Told::Errno(errno) => Some(End::Reset(errno)),
+    }
+}
+
+/// A send on a connection that is over for sending. `len`: bytes it wanted to send.
+pub(crate) fn send_after_end(slot: &Slot, conn: &Conn, file: File<'_>, len: usize) -> Answer {
+    match tell(slot, conn, file, Call::Sends { len }) {
+        Told::Sent(n) => Ok(n),
+        Told::Errno(errno) => Err(errno),
+        Told::Nothing | Told::End | Told::NotOver => {
+            Err(reset(slot, conn, &"what this end has written down of its end contradicts itself"))
+        }
+    }
+}
+
+/// `SO_ERROR`: the pending error, once. The kernel's own error on a connection in
+/// shared memory is about bells, so it is taken and replaced by ours; before our direction
+/// has switched it is about our bytes.
+pub(crate) fn take_error(slot: &Slot, conn: &Conn, file: File<'_>) -> Errno {
+    match tell(slot, conn, file, Call::AsksError) {
+        Told::Errno(errno) => errno,
+        Told::Nothing | Told::End | Told::Sent(_) | Told::NotOver => 0,
+    }
+}
+
+/// A call that was to tell of a reset has bytes to tell of: the next one does.
+pub(crate) fn keep(slot: &Slot, errno: Errno) {
+    // SeqCst: as in `OwnWords::note`.
+    slot.reset.store(Reset::None.kept(errno).word(), Ordering::SeqCst);
+}
+
+/// With one of these flags, or what the peer says with one of [`SAYS_NEAR`], something has ended.
+const IS_NEAR: u32 = flag::PEER_GONE | flag::RESET | flag::TCP_ENDED;
+const SAYS_NEAR: u32 = said::DONE | said::ABORT;
+
+/// What `poll` has to know of ends.
+#[inline]
+pub(crate) fn poll(slot: &Slot, conn: &Conn, file: File<'_>) -> Polled {
+    let flags = slot.flags.load(Ordering::Acquire);
+    let peer = conn.theirs.sending.flags.load(Ordering::Acquire);
+    if flags & IS_NEAR == 0 && peer & SAYS_NEAR == 0 {
+        return Polled::default();
+    }
+    poll_near_end(slot, conn, file, flags)
+}
+
+#[cold]
+fn poll_near_end(slot: &Slot, conn: &Conn, file: File<'_>, flags: u32) -> Polled {
+    // Our direction goes by TCP and the peer's has ended: what we sent after that is answered with a
+    // reset, as a late write is by `send_after_end`.
+    if flags & (flag::TCP_ENDED | flag::PEER_GONE) != 0 && sends_by_tcp(slot) {
+        hear(slot, conn, file, Hearing::Suspects);
+    }
+    OwnWords { slot, conn }.look().poll()
+}
+
+/// What both directions amount to.
+pub(crate) fn state(slot: &Slot, conn: &Conn) -> State {
+    State::of(&OwnWords { slot, conn }.look())
+}
+
+/// Whether the connection has ended and `getpeername` says `ENOTCONN`.
+pub fn has_no_peer(sock: &Use, fd: i32) -> bool {
+    let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return false };
+    wait::ask_kernel(slot, &conn, File::of(sock, fd));
+    state(slot, &conn).is_closed()
+}
+
+// ---- what this end does ----------------------------------------------------
+
+#[cold]
+fn break_off(slot: &Slot, conn: &Conn, breach: Breach) {
+    let mut next = Some(Breaking::begin(breach));
+    while let Some(breaking) = next {
+        next = breaking.step(&OwnWords { slot, conn });
+    }
+}
+
+/// The peer broke the protocol: the connection is reset on both sides, and the caller tells the program.
+#[cold]
+pub fn reset(slot: &Slot, conn: &Conn, what: &dyn Display) -> Errno {
+    crate::log!(Error, "{}: {what}; connection reset", conn.group.peer);
+    break_off(slot, conn, Breach::Answered);
+    libc::ECONNRESET
+}
+
+/// The same where there is no call to tell the program: its next one does.
+#[cold]
+pub(crate) fn reset_untold(slot: &Slot, conn: &Conn, what: &dyn Display) {
+    crate::log!(Error, "{}: {what}; connection reset", conn.group.peer);
+    break_off(slot, conn, Breach::Untold);
 }
 
 /// `shutdown`. `None`: let the kernel do it alone.
@@ -238,28 +431,23 @@ pub fn shutdown(sock: &Use, fd: i32, how: i32) -> Option<Answer> {
         }
         return None;
     };
-    if !(libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
-        return Some(Err(libc::EINVAL));
-    }
+    let what = match how {
+        libc::SHUT_RD => What::Input,
+        libc::SHUT_WR => What::Output,
+        libc::SHUT_RDWR => What::Both,
+        _ => return Some(Err(libc::EINVAL)),
+    };
     let file = File::of(sock, fd);
     wait::ask_kernel(slot, &conn, file);
-    // A connection that has ended is not connected any more.
-    let has_ended_by_tcp = || sends_by_tcp(slot) && !is_connected(file);
-    if tcp_state(slot, &conn) == TCP_CLOSE || has_ended_by_tcp() {
-        return Some(Err(libc::ENOTCONN));
-    }
-    if how != libc::SHUT_RD {
-        shut_writing(sock, slot, &conn, file);
-    }
-    if how != libc::SHUT_WR {
-        slot.flags.fetch_or(flag::READ_SHUT, Ordering::SeqCst);
-        // Wakes everybody who sleeps in `recv`, `poll` or `epoll_wait` on it.
-        kernel_shutdown(file, libc::SHUT_RD);
-        sys::futex_wake(&slot.turn, i32::MAX);
-    }
-    let both = flag::READ_SHUT | flag::WRITE_SHUT;
-    if slot.flags.load(Ordering::Acquire) & both == both {
-        refuse_data(&conn);
+    let (words, tcp) = (OwnWords { slot, conn: &conn }, Tcp { slot, conn: &conn, file });
+    let program = Program::new(sock, slot, &conn, file);
+    let mut shutting = Shutting::begin(what);
+    loop {
+        match shutting {
+            Shutting::Refused => return Some(Err(libc::ENOTCONN)),
+            Shutting::Shut => break,
+            _ => shutting = shutting.step(&words, &tcp, &program),
+        }
     }
     crate::epoll::note_edge(sock);
     Some(Ok(0))
@@ -270,13 +458,11 @@ pub fn shutdown(sock: &Use, fd: i32, how: i32) -> Option<Answer> {
 /// nobody is to see a reset.
 pub fn before_disconnect(sock: &Use) -> bool {
     let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return false };
-    if tcp_state(slot, &conn) == TCP_CLOSE {
-        return true;
+    let had_ended = state(slot, &conn).is_closed();
+    if !had_ended {
+        break_off(slot, &conn, Breach::Disconnects);
     }
-    conn.mine.sending.flags.fetch_or(said::ABORT, Ordering::SeqCst);
-    conn.mine.sending.closes.fetch_add(1, Ordering::Release);
-    slot.flags.fetch_or(flag::RESET, Ordering::AcqRel);
-    false
+    had_ended
 }
 
 /// After it: the socket is as new, with the options that the program has given it.
@@ -295,63 +481,6 @@ pub fn after_disconnect(sock: &Use, fd: i32, had_ended: bool) {
     crate::sock::start_anew(sock, fd);
 }
 
-pub(crate) const TCP_ESTABLISHED: u8 = 1;
-const TCP_FIN_WAIT2: u8 = 5;
-const TCP_CLOSE: u8 = 7;
-const TCP_CLOSE_WAIT: u8 = 8;
-
-/// The state in which TCP would be by now (`net/tcp_states.h`). On one host every FIN
-/// is acknowledged at once, and who waits in TIME_WAIT shows CLOSE to its program.
-pub(crate) fn tcp_state(slot: &Slot, conn: &Conn) -> u8 {
-    let flags = slot.flags.load(Ordering::Acquire);
-    let peer_done = conn.theirs.sending.flags.load(Ordering::Acquire) & said::DONE != 0
-        || flags & (flag::PEER_GONE | flag::TCP_ENDED) != 0;
-    match (flags & flag::WRITE_SHUT != 0, peer_done) {
-        _ if crate::readiness::is_reset(slot, conn) => TCP_CLOSE,
-        (true, true) => TCP_CLOSE,
-        (true, false) => TCP_FIN_WAIT2,
-        (false, true) => TCP_CLOSE_WAIT,
-        (false, false) => TCP_ESTABLISHED,
-    }
-}
-
-/// Whether the connection has ended and `getpeername` says `ENOTCONN`.
-pub fn has_no_peer(sock: &Use, fd: i32) -> bool {
-    let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return false };
-    wait::ask_kernel(slot, &conn, File::of(sock, fd));
-    tcp_state(slot, &conn) == TCP_CLOSE
-}
-
-fn shut_writing(sock: &Sock, slot: &Slot, conn: &Conn, file: File<'_>) {
-    {
-        let sending = Held::enter(&slot.send_lock);
-        let switched = slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0;
-        if switched || switch::send_into_ring(sock, slot, file, conn, &sending) {
-            // Release: the producer cursor is final for whoever sees the flag.
-            conn.mine.sending.flags.fetch_or(said::DONE, Ordering::SeqCst);
-        } else {
-            // Before the FIN, so that whoever sees the FIN sees the flag.
-            conn.mine.sending.flags.fetch_or(said::FIN_BY_TCP, Ordering::SeqCst);
-            kernel_shutdown(file, libc::SHUT_WR);
-        }
-        slot.flags.fetch_or(flag::WRITE_SHUT, Ordering::SeqCst);
-    }
-    wait::wake_readers(slot, conn, file);
-}
-
-/// Both directions are shut down. TCP answers data that still arrives with a reset
-/// (`tcp_rcv_state_process`, `TCPABORTONDATA`); here the sender learns it from the
-/// hint, which it follows before its next send.
-fn refuse_data(conn: &Conn) {
-    let sending = &conn.mine.sending;
-    sending.flags.fetch_or(said::REFUSES, Ordering::SeqCst);
-    sending.closes.fetch_add(1, Ordering::Release);
-}
-
-fn kernel_shutdown(file: File<'_>, how: i32) {
-    let _ = file.call(|fd| sys::shutdown(fd, how));
-}
-
 /// The last descriptor of this process goes, and no call is under way. What TCP would do with unread bytes,
 /// the record says; stale bells are taken so that the kernel can send FIN.
 pub(crate) fn before_last_close(sock: &Sock, conn: &Conn, file: File<'_>) {
@@ -364,19 +493,26 @@ pub(crate) fn before_last_close(sock: &Sock, conn: &Conn, file: File<'_>) {
     }
     let by_ring = switch::comes_by_ring(slot);
     let blind = slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0;
-    if (by_ring && has_unread(conn)) || (!blind && switch::data_queued(slot, conn, file) > 0) {
-        conn.mine.sending.flags.fetch_or(said::ABORT, Ordering::SeqCst);
+    let leaves_unread =
+        (by_ring && has_unread(conn)) || (!blind && switch::data_queued(slot, conn, file) > 0);
+    let (words, program) = (OwnWords { slot, conn }, Program::new(sock, slot, conn, file));
+    let mut next = Some(Closing::begin(leaves_unread));
+    while let Some(closing) = next {
+        next = closing.step(&words, &program);
     }
-    wait::drain_bells(slot, conn, file);
-    note_close(slot, conn);
 }
 
-/// The last descriptor is about to be closed: how, the record says from now on, and not TCP. Of
+fn leave(slot: &Slot, conn: &Conn, leaving: Leaving) {
+    let mut next = Some(leaving);
+    while let Some(leaving) = next {
+        next = leaving.step(&OwnWords { slot, conn });
+    }
+}
+
+/// The kernel is about to close the last descriptor: how, the record says from now on, and not TCP. Of
 /// a connection that was torn down before, it says that.
 pub(crate) fn note_close(slot: &Slot, conn: &Conn) {
-    if slot.flags.load(Ordering::Acquire) & flag::RESET == 0 {
-        conn.mine.sending.flags.fetch_or(said::CLOSED, Ordering::SeqCst);
-    }
+    leave(slot, conn, Leaving::by_close());
 }
 
 /// It is not closed after all.
@@ -384,27 +520,18 @@ pub(crate) fn withdraw_close(conn: &Conn) {
     conn.mine.sending.flags.fetch_and(!said::CLOSED, Ordering::SeqCst);
 }
 
-/// The process is about to end with this connection open. What it has not read in the end
-/// decides between FIN and reset, and the peer, who may send before it learns of the end,
-/// could take its own bytes for the reason. Nothing ends here yet: libc still writes out
-/// its streams.
+/// The process is about to end with this connection open. A bell that lies unread makes TCP's end a reset,
+/// and the process whose connection it was at first, by which the peer knows us, may live on.
 pub(crate) fn before_exit(slot: &Slot, conn: &Conn) {
     let by_ring = slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0;
-    if !by_ring || slot.holders.load(Ordering::Acquire) > 1 {
-        return;
+    if by_ring && slot.holders.load(Ordering::Acquire) <= 1 {
+        leave(slot, conn, Leaving::by_exit(has_unread(conn)));
     }
-    let sending = &conn.mine.sending;
-    if !has_unread(conn) {
-        sending.flags.fetch_or(said::READ_ALL, Ordering::SeqCst);
-    }
-    // A bell that lies unread makes TCP's end a reset, and the process whose connection it was at first, by which
-    // the peer knows us, may live on.
-    note_close(slot, conn);
-    sending.closes.fetch_add(1, Ordering::Release);
 }
 
-fn has_unread(conn: &Conn) -> bool {
-    conn.theirs.sending.producer.claim() != conn.mine.receiving.consumer.position()
+/// The kernel has closed the last descriptor. A peer that is awake need not sleep to learn it.
+pub(crate) fn note_closed(conn: &Conn) {
+    hint(conn);
 }
 
 /// The last who knows how to go on with a connection lets go of it while it is under way
@@ -437,40 +564,4 @@ pub(crate) fn note_linger(conn: &Conn, zero: bool) {
     } else {
         flags.fetch_and(!said::LINGER_ZERO, Ordering::SeqCst);
     }
-}
-
-/// `SO_ERROR`: the pending error, once. The kernel's own error on a connection in
-/// shared memory is about bells, so it is taken and replaced by ours; before our direction
-/// has switched it is about our bytes.
-pub(crate) fn take_error(slot: &Slot, conn: &Conn, file: File<'_>) -> Errno {
-    take_tcp_error(slot, conn, file);
-    let kernel: i32 = file.option(libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
-    if kernel != 0 || switch::is_peer_gone(file) {
-        wait::tcp_ended(slot, conn, file);
-    }
-    let ours = slot.error.swap(0, Ordering::AcqRel) as Errno;
-    if ours != 0 {
-        return ours;
-    }
-    let flags = slot.flags.load(Ordering::Acquire);
-    if flags & flag::RESET == 0 && crate::readiness::is_reset(slot, conn) {
-        slot.flags.fetch_or(flag::RESET, Ordering::AcqRel);
-        return error_of_reset(slot, conn);
-    }
-    0
-}
-
-/// Our direction has not switched: what comes back for it, a reset, is TCP's own.
-fn sends_by_tcp(slot: &Slot) -> bool {
-    slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED == 0
-}
-
-/// Whether the peer's end is gone and it did not end in order. When both directions
-/// have ended before, TCP has nothing left to reset.
-pub(crate) fn ended_by_reset(slot: &Slot, conn: &Conn) -> bool {
-    let flags = slot.flags.load(Ordering::Acquire);
-    let peer = conn.theirs.sending.flags.load(Ordering::Acquire);
-    let both_ended = has_sent_fin(peer, flags) && flags & flag::WRITE_SHUT != 0;
-    let gone = flags & flag::PEER_GONE != 0;
-    !both_ended && (peer & said::ABORT != 0 || (gone && was_aborted(conn)))
 }

@@ -32,7 +32,7 @@ use crate::file::{File, Naming};
 use crate::pool::{Held, Pool, Pooled, SharedLock};
 use crate::process::{self, Process};
 use crate::sock::{Conn, Phase, Sock};
-use crate::{Errno, claims, gateway, readiness, wait, young};
+use crate::{Errno, claims, ends, gateway, readiness, wait, young};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use nesting::Nesting;
@@ -1542,8 +1542,8 @@ impl Set {
             let file = registration.file(&sock);
             if events & (mask::RDHUP | mask::HUP | mask::ERR) == 0 {
                 wait::look_at_bells(slot, &conn, file);
-            } else if crate::switch::is_peer_gone(file) {
-                wait::tcp_ended(slot, &conn, file);
+            } else {
+                ends::ask_kernel(slot, &conn, file);
             }
         }
         let _held = Held::enter(self.lock.get());

@@ -14,7 +14,7 @@
 use crate::descriptors::{self, Use};
 use crate::file::File;
 use crate::sock::{Conn, Phase, Sock};
-use crate::{Errno, claims, gateway, readiness, switch, wait};
+use crate::{Errno, claims, ends, gateway, readiness, wait};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use sidestep_device::map::Scratch;
@@ -465,8 +465,8 @@ fn finish(entries: &mut [libc::pollfd], copy: &[libc::pollfd]) -> usize {
 
 fn note_kernel(kernel: &libc::pollfd, slot: &Slot, conn: &Conn, file: File<'_>) {
     let end = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
-    if kernel.revents & end != 0 && switch::is_peer_gone(file) {
-        wait::tcp_ended(slot, conn, file);
+    if kernel.revents & end != 0 {
+        ends::ask_kernel(slot, conn, file);
     }
 }
 

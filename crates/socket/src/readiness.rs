@@ -100,33 +100,23 @@ pub(crate) fn may_have_ended(slot: &Slot, conn: &Conn) -> bool {
         || theirs.flags.load(Ordering::Relaxed) & (said::DONE | said::ABORT) != 0
 }
 
-/// The connection was reset, whether or not the program knows.
-pub(crate) fn is_reset(slot: &Slot, conn: &Conn) -> bool {
-    slot.flags.load(Ordering::Acquire) & flag::RESET != 0 || ends::ended_by_reset(slot, conn)
-}
-
 /// The mask, right in the bits of `interest` and in those of an end. What nobody asks
 /// for is not found out: before a direction has switched that takes a system call.
 pub(crate) fn mask_of(slot: &Slot, conn: &Conn, file: File<'_>, interest: u32) -> u32 {
     wait::follow_hint(slot, conn, file);
-    ends::follow_late_reset(slot, conn, file);
+    let end = ends::poll(slot, conn, file);
     let flags = slot.flags.load(Ordering::Acquire);
-    let peer = conn.theirs.sending.flags.load(Ordering::Acquire);
-    let reset = is_reset(slot, conn);
-    let known_reset = flags & flag::RESET != 0;
-    let error = slot.error.load(Ordering::Relaxed) != 0 || (reset && !known_reset);
-    let ended = flags & (flag::PEER_GONE | flag::TCP_ENDED) != 0 || peer & said::DONE != 0;
     let len = conn.outgoing.len();
     let state = State {
         readable: if interest & INPUT != 0 { readable(slot, conn, file) } else { 0 },
         low_water: low_water(slot, conn),
         window: if interest & ROOM != 0 { window(slot, conn, file) } else { 0 },
         window_threshold: cursor::writable_threshold(len),
-        peer_done: ended,
+        peer_done: end.peer_done,
         read_shut: flags & flag::READ_SHUT != 0,
         write_shut: flags & flag::WRITE_SHUT != 0,
-        reset,
-        error_pending: error,
+        reset: end.reset,
+        error_pending: end.error_pending,
         urgent: interest & mask::PRI != 0 && urgent::is_waiting(slot, conn, file),
     };
     state.mask()

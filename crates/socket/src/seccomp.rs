@@ -100,12 +100,11 @@ fn prepare(to: Confinement) {
             // Without a look at TCP its bytes and bells cannot be told apart.
             const BOTH: u32 = flag::SEND_SWITCHED | flag::RECEIVE_SWITCHED;
             if slot.flags.load(Ordering::Acquire) & BOTH != BOTH {
-                let errno = ends::reset(
+                ends::reset_untold(
                     slot,
                     &conn,
                     &"it is half moved, and the program confines itself to read and write",
                 );
-                slot.error.store(errno as u32, Ordering::Release);
                 let _ = sys::shutdown(fd, libc::SHUT_RDWR);
             }
         });

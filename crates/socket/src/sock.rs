@@ -609,7 +609,7 @@ impl Sock {
     /// The kernel has closed it. A peer that is awake need not sleep to learn it.
     fn tell_of_close(&self) {
         if let Some(conn) = self.conn() {
-            conn.mine.sending.closes.fetch_add(1, Ordering::Release);
+            ends::note_closed(&conn);
         }
     }
 

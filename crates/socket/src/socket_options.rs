@@ -17,6 +17,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use sidestep_device::state::{Slot, flag};
 use sidestep_device::sys;
 use sidestep_device::valid::{Renew, Zeroable};
+use sidestep_proto::ends::State;
 use sidestep_proto::fallback::ProgramDid;
 use sidestep_proto::readiness::mask;
 
@@ -328,9 +329,9 @@ pub fn get_option(sock: &Use, fd: i32, level: i32, name: i32) -> OptionAnswer {
         }
         (libc::IPPROTO_TCP, libc::TCP_INFO) => {
             wait::ask_kernel(slot, &conn, file);
-            match ends::tcp_state(slot, &conn) {
-                ends::TCP_ESTABLISHED => OptionAnswer::Kernel,
-                state => OptionAnswer::FirstByte(state),
+            match ends::state(slot, &conn) {
+                State::Open => OptionAnswer::Kernel,
+                state => OptionAnswer::FirstByte(state.of_tcp()),
             }
         }
         _ => OptionAnswer::Kernel,

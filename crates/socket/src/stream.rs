@@ -294,7 +294,7 @@ fn send_beside_ring(
     };
     let n = plain().ok_or(Instead::Anew)?;
     if n < 0 {
-        ends::note_reset_by_tcp(slot, file);
+        ends::note_reset_by_tcp(slot, conn, file);
     }
     // TCP may have taken a part or nothing. The loop of the program was told of room
     // by us, so the kernel's next word about it counts as news.
@@ -490,7 +490,7 @@ impl RingSend<'_> {
     #[cold]
     fn ring_urgently(&self) {
         let flags = libc::MSG_OOB | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        wait::note_rung(self.slot, self.conn, self.file.send(b"!", flags));
+        wait::note_rung(self.slot, self.conn, self.file, self.file.send(b"!", flags));
     }
 }
 
@@ -702,7 +702,7 @@ impl Receive<'_> {
                 Found::End(None) => return Ok(done),
                 Found::End(Some(errno)) if done == 0 => return Err(errno),
                 Found::End(Some(errno)) => {
-                    self.slot.error.store(errno as u32, Ordering::Relaxed);
+                    ends::keep(self.slot, errno);
                     return Ok(done);
                 }
                 Found::Nothing if done > 0 && done >= wanted => return Ok(done),
@@ -950,7 +950,7 @@ impl Receive<'_> {
             // To a call without room the kernel says 0 of bytes as of the end.
             Ok(0) if is_full && switch::queued(self.file) > 0 => return Found::Bytes(0),
             Ok(0) => {
-                wait::tcp_ended(self.slot, self.conn, self.file);
+                ends::tcp_ended(self.slot, self.conn, self.file);
                 return match switch::settle(self.slot, self.conn, self.file) {
                     Source::Ring => Found::Bytes(0),
                     Source::Tcp => match self.end() {
@@ -962,7 +962,7 @@ impl Receive<'_> {
             Ok(n) => n,
             Err(SysErrno(libc::EAGAIN | libc::EINTR)) => return Found::Nothing,
             Err(SysErrno(errno)) => {
-                ends::note_tcp_error(self.slot, self.conn, errno);
+                ends::note_tcp_error(self.slot, self.conn, self.file, errno);
                 return self.end();
             }
         };

@@ -358,7 +358,7 @@ pub(crate) fn comes_by_ring(slot: &Slot) -> bool {
 pub(crate) fn peer_turn(slot: &Slot, conn: &Conn) -> Option<u64> {
     let followed = slot.followed.load(Ordering::Relaxed);
     conn.theirs.sending.way.next(followed).unwrap_or_else(|lost| {
-        ends::reset(slot, conn, &lost);
+        ends::reset_untold(slot, conn, &lost);
         None
     })
 }
@@ -410,7 +410,7 @@ pub(crate) fn settle(slot: &Slot, conn: &Conn, file: File<'_>) -> Source {
         match cut_over::follow(&seen) {
             Follow::Reads(source) => return source,
             Follow::Breaks => {
-                ends::reset(slot, conn, &way::Lost);
+                ends::reset_untold(slot, conn, &way::Lost);
                 return Source::Ring;
             }
             Follow::IntoRing => {
@@ -486,10 +486,10 @@ pub(crate) fn skip_bells(slot: &Slot, conn: &Conn, file: File<'_>) {
     while may_have_bells() {
         let peek = libc::MSG_PEEK | libc::MSG_DONTWAIT;
         let seen = match file.recv(&mut bytes, peek) {
-            Ok(0) => return wait::tcp_ended(slot, conn, file),
+            Ok(0) => return ends::tcp_ended(slot, conn, file),
             Ok(n) => n,
             Err(sys::Errno(libc::EAGAIN | libc::EINTR)) => return,
-            Err(sys::Errno(errno)) => return ends::note_tcp_error(slot, conn, errno),
+            Err(sys::Errno(errno)) => return ends::note_tcp_error(slot, conn, file, errno),
         };
         let bells = parts_of_queue(slot, conn, seen).bells as usize;
         if bells == 0 {

@@ -253,7 +253,7 @@ fn receive_tcp_part(
     let peek = libc::MSG_DONTWAIT | libc::MSG_PEEK;
     let seen = match file.recv(&mut chunk[..room], peek) {
         Ok(0) => {
-            wait::tcp_ended(slot, conn, file);
+            ends::tcp_ended(slot, conn, file);
             return match ends::end_of_input(slot, conn, file) {
                 Some(ends::End::Reset(errno)) => Err(errno),
                 _ if switch::settle(slot, conn, file) == cut_over::Source::Ring => {
@@ -266,7 +266,7 @@ fn receive_tcp_part(
         Ok(n) => n,
         Err(sys::Errno(libc::EAGAIN | libc::EINTR | libc::EBADF)) => return Ok(Part::SocketWaits),
         Err(sys::Errno(errno)) => {
-            ends::note_tcp_error(slot, conn, errno);
+            ends::note_tcp_error(slot, conn, file, errno);
             return match ends::end_of_input(slot, conn, file) {
                 Some(ends::End::Reset(errno)) => Err(errno),
                 _ => Ok(Part::Moved(0)),

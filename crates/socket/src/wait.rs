@@ -34,7 +34,7 @@ use sidestep_device::confinement;
 use sidestep_device::counts::count;
 use sidestep_device::cursor::Cursor;
 use sidestep_device::lock::Owner;
-use sidestep_device::slab::{Record, flag as said, wanted};
+use sidestep_device::slab::{Record, wanted};
 use sidestep_device::state::{Counters, Slot, flag};
 use sidestep_device::sys::{self, Errno, SignalMask};
 use sidestep_device::valid::{Renew, Zeroable};
@@ -410,7 +410,7 @@ pub(crate) fn ring(slot: &Slot, conn: &Conn, file: File<'_>, claims: impl Fn() -
         Bell::Sends => switch::done(|| {
             count(&slot.counters.wakeups, 1);
             let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-            note_rung(slot, conn, file.send(&BELL, flags));
+            note_rung(slot, conn, file, file.send(&BELL, flags));
         }),
         Bell::Ends => switch::done(|| ringing.take()),
         Bell::Over => None,
@@ -419,12 +419,12 @@ pub(crate) fn ring(slot: &Slot, conn: &Conn, file: File<'_>, claims: impl Fn() -
 
 /// What a bell was answered with: an error of the connection is told to one call only, and
 /// this was it.
-pub(crate) fn note_rung(slot: &Slot, conn: &Conn, rung: sys::Result) {
+pub(crate) fn note_rung(slot: &Slot, conn: &Conn, file: File<'_>, rung: sys::Result) {
     match rung {
         Ok(_) => {}
         // No room for one more: the peer will find those before it.
         Err(Errno(libc::EAGAIN | libc::EINTR | libc::ENOMEM | libc::ENOBUFS)) => {}
-        Err(Errno(errno)) => ends::note_tcp_error(slot, conn, errno),
+        Err(Errno(errno)) => ends::note_tcp_error(slot, conn, file, errno),
     }
 }
 
@@ -839,7 +839,7 @@ fn sleep_restarting(
             }
         }
         Err(Errno(errno)) => {
-            ends::note_tcp_error(slot, conn, errno);
+            ends::note_tcp_error(slot, conn, file, errno);
             Ok(())
         }
     }
@@ -849,10 +849,10 @@ fn sleep_restarting(
 /// bytes of TCP are bells, and no call puts another file under the number.
 fn sleep_taking(slot: &Slot, conn: &Conn, file: File<'_>) -> Answer<()> {
     match file.sleep(|fd| recv_byte(fd, 0)) {
-        Ok(None) => tcp_ended(slot, conn, file),
+        Ok(None) => ends::tcp_ended(slot, conn, file),
         Ok(Some(byte)) => check_bells(slot, conn, file, &[byte]),
         Err(Errno(errno @ (libc::EINTR | libc::EAGAIN))) => return Err(errno),
-        Err(Errno(errno)) => ends::note_tcp_error(slot, conn, errno),
+        Err(Errno(errno)) => ends::note_tcp_error(slot, conn, file, errno),
     }
     Ok(())
 }
@@ -864,13 +864,13 @@ fn take_news(slot: &Slot, conn: &Conn, file: File<'_>) -> Answer<()> {
     let peek = if switched { 0 } else { libc::MSG_PEEK };
     let mut byte = [0u8];
     match file.recv(&mut byte, peek | libc::MSG_DONTWAIT) {
-        Ok(0) => tcp_ended(slot, conn, file),
+        Ok(0) => ends::tcp_ended(slot, conn, file),
         Ok(_) if switched => check_bells(slot, conn, file, &byte),
         // It is still there, and may be a bell: no thread can sleep while it is.
         Ok(_) => skip_bells(slot, conn, file),
         Err(Errno(libc::EAGAIN)) => {}
         Err(Errno(libc::EINTR)) => return Err(libc::EINTR),
-        Err(Errno(errno)) => ends::note_tcp_error(slot, conn, errno),
+        Err(Errno(errno)) => ends::note_tcp_error(slot, conn, file, errno),
     }
     Ok(())
 }
@@ -881,8 +881,7 @@ fn take_news(slot: &Slot, conn: &Conn, file: File<'_>) -> Answer<()> {
 /// TCP end closed, for whoever waits for an answer past the library, too.
 pub(crate) fn check_bells(slot: &Slot, conn: &Conn, file: File<'_>, bytes: &[u8]) {
     if bytes.iter().any(|byte| *byte != BELL[0]) {
-        let errno = ends::reset(slot, conn, &"bytes were sent past the library");
-        slot.error.store(errno as u32, Ordering::Release);
+        ends::reset_untold(slot, conn, &"bytes were sent past the library");
         let _ = file.call(|fd| sys::shutdown(fd, libc::SHUT_RDWR));
     }
 }
@@ -920,28 +919,6 @@ pub(crate) fn skip_bells_unless_asleep(slot: &Slot, conn: &Conn, file: File<'_>)
     }
 }
 
-/// TCP has nothing more for us: the peer has closed, or shut down its sending side
-/// before it switched, or we have shut down our receiving side.
-pub(crate) fn tcp_ended(slot: &Slot, conn: &Conn, file: File<'_>) {
-    if slot.flags.load(Ordering::Relaxed) & flag::READ_SHUT != 0 && !switch::is_peer_gone(file) {
-        return;
-    }
-    if ends::take_tcp_error(slot, conn, file) {
-        return;
-    }
-    // While neither side goes through its ring, TCP's own rules hold, and a FIN may be half
-    // a close; else a peer that only half closes says so.
-    let by_tcp = slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED == 0;
-    let half = conn.theirs.sending.flags.load(Ordering::Acquire) & said::FIN_BY_TCP != 0;
-    // After a reset TCP says that there is no more, too; that is no FIN.
-    let is_reset = slot.flags.load(Ordering::Acquire) & flag::RESET != 0;
-    if (by_tcp || half) && !is_reset && switch::peer_sends_by_tcp(conn) {
-        slot.flags.fetch_or(flag::TCP_ENDED, Ordering::AcqRel);
-    } else {
-        ends::peer_gone(slot, conn);
-    }
-}
-
 /// Nothing tells a program that only ever asks without waiting that its peer was
 /// killed; so the kernel is asked now and then.
 pub(crate) fn peer_has_died(sock: &Sock, slot: &Slot, conn: &Conn, file: File<'_>) -> bool {
@@ -951,9 +928,7 @@ pub(crate) fn peer_has_died(sock: &Sock, slot: &Slot, conn: &Conn, file: File<'_
         return false;
     }
     asked.store(now, Ordering::Relaxed);
-    if switch::is_peer_gone(file) {
-        tcp_ended(slot, conn, file);
-    }
+    ends::ask_kernel(slot, conn, file);
     slot.flags.load(Ordering::Acquire) & flag::PEER_GONE != 0
 }
 
@@ -976,13 +951,8 @@ pub(crate) fn ask_kernel(slot: &Slot, conn: &Conn, file: File<'_>) {
     let closes = conn.theirs.sending.closes.load(Ordering::Acquire);
     // AcqRel: what an operator wishes was written down before he has touched this word.
     slot.closes_seen.swap(closes, Ordering::AcqRel);
-    if conn.theirs.sending.flags.load(Ordering::Acquire) & said::REFUSES != 0 {
-        slot.flags.fetch_or(flag::PEER_REFUSES, Ordering::AcqRel);
-    }
     switch::follow_wishes(slot, conn);
-    if switch::is_peer_gone(file) {
-        tcp_ended(slot, conn, file);
-    }
+    ends::follow_hint(slot, conn, file);
 }
 
 /// Takes bells that nobody needs any more out of the TCP queue, unless somebody
@@ -997,7 +967,7 @@ pub(crate) fn drain_bells(slot: &Slot, conn: &Conn, file: File<'_>) {
     loop {
         match file.recv(&mut bytes, libc::MSG_DONTWAIT) {
             Ok(0) => {
-                tcp_ended(slot, conn, file);
+                ends::tcp_ended(slot, conn, file);
                 break;
             }
             Ok(n) => {
@@ -1009,7 +979,7 @@ pub(crate) fn drain_bells(slot: &Slot, conn: &Conn, file: File<'_>) {
             }
             Err(Errno(libc::EAGAIN | libc::EINTR)) => break,
             Err(Errno(errno)) => {
-                ends::note_tcp_error(slot, conn, errno);
+                ends::note_tcp_error(slot, conn, file, errno);
                 break;
             }
         }
@@ -1121,13 +1091,13 @@ pub(crate) fn writable(
         // asked by the bytes.
         Err(Errno(libc::ENOSYS)) if confinement::is_strict() => {
             if !bell_is_taken(sock, file) {
-                ends::peer_gone(slot, conn);
+                ends::peer_gone(slot, conn, file);
             }
             Ok(())
         }
         Err(Errno(libc::ETIMEDOUT)) => {
             if switch::is_peer_gone(file) {
-                tcp_ended(slot, conn, file);
+                ends::tcp_ended(slot, conn, file);
             } else {
                 prod_peer(sock, slot, conn, file);
             }

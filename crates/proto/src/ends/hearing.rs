@@ -1,0 +1,166 @@
+//! What the kernel says, or the peer hints at, and what follows for this end.
+
+use super::errno::{EBADF, ECONNRESET, ENOTCONN, ENOTSOCK, EPIPE};
+use super::{Kernel, Note, Reset, Say, Seen, Words};
+
+/// The kernel, or a hint, says that something has ended.
+///
+/// A reset of TCP alone means little once only bells go by TCP. A peer that closes or dies with a bell
+/// unread ends with one. So does one whose connection was torn down from outside (`ss -K`, BPF, a forged RST),
+/// in which a program could take the half of a message for the whole. The first has said that it closes, or
+/// is no more; the second runs, and has said nothing. All other errors are our own kernel's:
+/// our end was torn down (`ECONNABORTED`), or the peer's did not answer (`ETIMEDOUT`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Hearing {
+    /// A hint: looks for what the peer says.
+    Hinted,
+    /// Writes down that the peer refuses data.
+    NotesRefusal,
+    /// Asks whether the peer's end of the TCP connection is gone.
+    AsksWhetherGone,
+    /// TCP has nothing more: looks what is known already.
+    TcpEnded,
+    /// The program has shut down receiving, which looks the same to a reader: asks whether it is more.
+    AsksWhetherMore {
+        /// A reset is known.
+        is_reset: bool,
+    },
+    /// There may be an error: looks whether one is known.
+    Suspects,
+    /// Takes the error of TCP.
+    TakesError {
+        /// TCP has nothing more, error or not.
+        has_ended: bool,
+    },
+    /// TCP has ended without an error: looks how.
+    LooksAtEnd,
+    /// TCP has told this error: looks what it is.
+    LooksAtError {
+        /// The error.
+        errno: i32,
+    },
+    /// The peer has said nothing: asks whether it runs.
+    AsksWhetherPeerRuns {
+        /// What a reset is reported as.
+        errno: i32,
+    },
+    /// Tells the peer, whose TCP may know nothing of it, that there was a reset.
+    SaysAbort {
+        /// What it is reported as.
+        errno: i32,
+    },
+    /// The program knows of the reset, by its own call: it is not told again.
+    ClaimsReset,
+    /// Writes down that the peer's end is gone.
+    NotesGone,
+    /// Writes down that the peer sends no more.
+    NotesInputEnded,
+    /// Writes down the reset. First: behind an end that is gone a receive would find the end of the stream.
+    NotesReset {
+        /// What it is reported as.
+        errno: i32,
+    },
+}
+
+impl Hearing {
+    /// A call of ours on the TCP connection has failed.
+    #[must_use]
+    pub const fn failed(errno: i32) -> Option<Self> {
+        // The number is gone, which says nothing of the connection.
+        if errno == EBADF { None } else { Some(Self::LooksAtError { errno }) }
+    }
+
+    /// Carries it out. `None`: that was all.
+    #[must_use]
+    pub fn step(self, words: &impl Words, kernel: &impl Kernel) -> Option<Self> {
+        match self {
+            Self::Hinted => {
+                let seen = words.look();
+                let is_news = seen.peer.refuses && !seen.own.peer_refuses;
+                Some(if is_news { Self::NotesRefusal } else { Self::AsksWhetherGone })
+            }
+            Self::NotesRefusal => {
+                words.note(Note::PeerRefuses);
+                Some(Self::AsksWhetherGone)
+            }
+            Self::AsksWhetherGone => kernel.is_peer_gone().then_some(Self::TcpEnded),
+            Self::TcpEnded => {
+                let own = words.look().own;
+                let is_reset = own.reset != Reset::None;
+                match own.read_shut {
+                    true => Some(Self::AsksWhetherMore { is_reset }),
+                    false => Some(Self::asks(is_reset)),
+                }
+            }
+            Self::AsksWhetherMore { is_reset } => {
+                kernel.is_peer_gone().then_some(Self::asks(is_reset))
+            }
+            Self::Suspects => {
+                let is_reset = words.look().own.reset != Reset::None;
+                (!is_reset).then_some(Self::TakesError { has_ended: false })
+            }
+            Self::TakesError { has_ended } => match kernel.take_error() {
+                0 => has_ended.then_some(Self::LooksAtEnd),
+                errno => Self::failed(errno),
+            },
+            Self::LooksAtEnd => Some(Self::of_end(&words.look())),
+            Self::LooksAtError { errno } => Some(Self::of_error(&words.look(), errno)),
+            Self::AsksWhetherPeerRuns { errno } => Some(match kernel.peer_runs() {
+                true => Self::SaysAbort { errno },
+                false => Self::NotesGone,
+            }),
+            Self::SaysAbort { errno } => {
+                words.say(Say::Abort);
+                Some(Self::NotesReset { errno })
+            }
+            Self::NotesReset { errno } => {
+                words.note_reset(errno);
+                Some(Self::NotesGone)
+            }
+            Self::ClaimsReset => {
+                words.claim_reset();
+                Some(Self::NotesGone)
+            }
+            Self::NotesGone => {
+                words.note(Note::PeerGone);
+                None
+            }
+            Self::NotesInputEnded => {
+                words.note(Note::InputEnded);
+                None
+            }
+        }
+    }
+
+    /// TCP has nothing more. Of a reset that is known it has no more to say either.
+    const fn asks(is_reset: bool) -> Self {
+        if is_reset { Self::LooksAtEnd } else { Self::TakesError { has_ended: true } }
+    }
+
+    /// TCP has ended without an error. While neither side goes through its ring, TCP's own rules hold, and a FIN may be half
+    /// a close; else a peer that only half closes says so. After a reset TCP says that there is no
+    /// more, too; that is no FIN.
+    const fn of_end(seen: &Seen) -> Self {
+        let is_half = (seen.own.sends_by_tcp || seen.peer.fin_by_tcp) && seen.peer_sends_by_tcp;
+        match seen.own.reset {
+            Reset::None if is_half => Self::NotesInputEnded,
+            _ => Self::NotesGone,
+        }
+    }
+
+    /// TCP has told an error: the connection is over, and if that is not how an end in order looks, it is the
+    /// program's.
+    const fn of_error(seen: &Seen, errno: i32) -> Self {
+        // Of a FIN that went by the ring, TCP does not know.
+        let told = if errno == ECONNRESET { seen.error_of_reset() } else { errno };
+        match errno {
+            _ if seen.own.sends_by_tcp => Self::NotesReset { errno: told },
+            _ if seen.both_ended() => Self::NotesGone,
+            // Behind a FIN; or no word about the connection.
+            EPIPE | ENOTSOCK | ENOTCONN => Self::NotesGone,
+            ECONNRESET if seen.peer.closed => Self::NotesGone,
+            ECONNRESET => Self::AsksWhetherPeerRuns { errno: told },
+            _ => Self::SaysAbort { errno: told },
+        }
+    }
+}
