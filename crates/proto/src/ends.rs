@@ -387,8 +387,8 @@ pub trait Words {
     fn note(&self, note: Note);
     /// Says one to the peer.
     fn say(&self, say: Say);
-    /// [`Reset::noted`].
-    fn note_reset(&self, errno: i32);
+    /// [`Reset::noted`]. True: it was.
+    fn note_reset(&self, errno: i32) -> bool;
     /// [`Reset::claimed`]. True: it was.
     fn claim_reset(&self) -> bool;
     /// [`Reset::taken`]: the error number that was pending.

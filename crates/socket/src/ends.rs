@@ -128,8 +128,8 @@ impl Words for OwnWords<'_> {
         self.conn.mine.sending.flags.fetch_or(bit, Ordering::SeqCst);
     }
 
-    fn note_reset(&self, errno: i32) {
-        self.change_reset(|reset| reset.noted(errno));
+    fn note_reset(&self, errno: i32) -> bool {
+        self.change_reset(|reset| reset.noted(errno)).is_some()
     }
 
     fn claim_reset(&self) -> bool {
@@ -295,7 +295,7 @@ pub(crate) fn peer_gone(slot: &Slot, conn: &Conn, file: File<'_>) {
 /// A call by TCP has failed: if that was a reset, the program knows of it now.
 pub(crate) fn note_reset_by_tcp(slot: &Slot, conn: &Conn, file: File<'_>) {
     if sends_by_tcp(slot) && !is_connected(file) {
-        hear(slot, conn, file, Hearing::ClaimsReset);
+        hear(slot, conn, file, Hearing::OwnCallFailed);
     }
 }
 
@@ -326,7 +326,7 @@ pub(crate) fn end_of_input(slot: &Slot, conn: &Conn, file: File<'_>) -> Option<E
         return None;
     }
     match tell(slot, conn, file, Call::Receives) {
-        Told::Nothing | Told::Sent(_) | Told::NotOver => None,
+        Told::Nothing | Told::Sent(_) | Told::Polled(_) | Told::NotOver => None,
         Told::End => Some(End::Input),
         Told::Errno(errno) => Some(End::Reset(errno)),
     }
@@ -337,7 +337,7 @@ pub(crate) fn send_after_end(slot: &Slot, conn: &Conn, file: File<'_>, len: usiz
     match tell(slot, conn, file, Call::Sends { len }) {
         Told::Sent(n) => Ok(n),
         Told::Errno(errno) => Err(errno),
-        Told::Nothing | Told::End | Told::NotOver => {
+        Told::Nothing | Told::End | Told::Polled(_) | Told::NotOver => {
             Err(reset(slot, conn, &"what this end has written down of its end contradicts itself"))
         }
     }
@@ -349,7 +349,7 @@ pub(crate) fn send_after_end(slot: &Slot, conn: &Conn, file: File<'_>, len: usiz
 pub(crate) fn take_error(slot: &Slot, conn: &Conn, file: File<'_>) -> Errno {
     match tell(slot, conn, file, Call::AsksError) {
         Told::Errno(errno) => errno,
-        Told::Nothing | Told::End | Told::Sent(_) | Told::NotOver => 0,
+        Told::Nothing | Told::End | Told::Sent(_) | Told::Polled(_) | Told::NotOver => 0,
     }
 }
 
@@ -371,29 +371,31 @@ pub(crate) fn poll(slot: &Slot, conn: &Conn, file: File<'_>) -> Polled {
     if flags & IS_NEAR == 0 && peer & SAYS_NEAR == 0 {
         return Polled::default();
     }
-    poll_near_end(slot, conn, file, flags)
+    poll_near_end(slot, conn, file)
 }
 
 #[cold]
-fn poll_near_end(slot: &Slot, conn: &Conn, file: File<'_>, flags: u32) -> Polled {
-    // Our direction goes by TCP and the peer's has ended: what we sent after that is answered with a
-    // reset, as a late write is by `send_after_end`.
-    if flags & (flag::TCP_ENDED | flag::PEER_GONE) != 0 && sends_by_tcp(slot) {
-        hear(slot, conn, file, Hearing::Suspects);
+fn poll_near_end(slot: &Slot, conn: &Conn, file: File<'_>) -> Polled {
+    match tell(slot, conn, file, Call::Polls) {
+        Told::Polled(polled) => polled,
+        Told::Nothing | Told::End | Told::Sent(_) | Told::Errno(_) | Told::NotOver => {
+            Polled::default()
+        }
     }
-    OwnWords { slot, conn }.look().poll()
 }
 
-/// What both directions amount to.
-pub(crate) fn state(slot: &Slot, conn: &Conn) -> State {
+/// What both directions amount to. A reset that this shows is noted: the program's next call is told.
+pub(crate) fn state(slot: &Slot, conn: &Conn, file: File<'_>) -> State {
+    poll(slot, conn, file);
     State::of(&OwnWords { slot, conn }.look())
 }
 
 /// Whether the connection has ended and `getpeername` says `ENOTCONN`.
 pub fn has_no_peer(sock: &Use, fd: i32) -> bool {
     let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return false };
-    wait::ask_kernel(slot, &conn, File::of(sock, fd));
-    state(slot, &conn).is_closed()
+    let file = File::of(sock, fd);
+    wait::ask_kernel(slot, &conn, file);
+    state(slot, &conn, file).is_closed()
 }
 
 // ---- what this end does ----------------------------------------------------
@@ -439,6 +441,7 @@ pub fn shutdown(sock: &Use, fd: i32, how: i32) -> Option<Answer> {
     };
     let file = File::of(sock, fd);
     wait::ask_kernel(slot, &conn, file);
+    poll(slot, &conn, file);
     let (words, tcp) = (OwnWords { slot, conn: &conn }, Tcp { slot, conn: &conn, file });
     let program = Program::new(sock, slot, &conn, file);
     let mut shutting = Shutting::begin(what);
@@ -458,7 +461,7 @@ pub fn shutdown(sock: &Use, fd: i32, how: i32) -> Option<Answer> {
 /// nobody is to see a reset.
 pub fn before_disconnect(sock: &Use) -> bool {
     let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return false };
-    let had_ended = state(slot, &conn).is_closed();
+    let had_ended = State::of(&OwnWords { slot, conn: &conn }.look()).is_closed();
     if !had_ended {
         break_off(slot, &conn, Breach::Disconnects);
     }

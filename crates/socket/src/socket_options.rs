@@ -329,7 +329,7 @@ pub fn get_option(sock: &Use, fd: i32, level: i32, name: i32) -> OptionAnswer {
         }
         (libc::IPPROTO_TCP, libc::TCP_INFO) => {
             wait::ask_kernel(slot, &conn, file);
-            match ends::state(slot, &conn) {
+            match ends::state(slot, &conn, file) {
                 State::Open => OptionAnswer::Kernel,
                 state => OptionAnswer::FirstByte(state.of_tcp()),
             }

@@ -778,6 +778,8 @@ impl Receive<'_> {
         let mut found = match flags & UNUSUAL {
             flag::RECEIVE_SWITCHED => self.take_from_ring(buffers, done, buffers.len() - done),
             _ => match self.some_from_either(buffers, done) {
+                // TCP may know nothing of a reset that the peer says.
+                (Found::Nothing, Source::Tcp) if self.is_reset() => Found::Nothing,
                 (found, Source::Tcp) => return found,
                 (found, Source::Ring) => found,
             },
@@ -902,6 +904,10 @@ impl Receive<'_> {
         let peeked = if self.peeks() { done as u64 } else { 0 };
         let next = self.conn.mine.receiving.consumer.position() + peeked;
         urgent::mark(self.conn, next) == Some(next)
+    }
+
+    fn is_reset(&self) -> bool {
+        self.slot.flags.load(Ordering::Relaxed) & flag::RESET != 0
     }
 
     /// The ring is empty: has the connection ended?

@@ -264,7 +264,10 @@ fn receive_tcp_part(
             };
         }
         Ok(n) => n,
-        Err(sys::Errno(libc::EAGAIN | libc::EINTR | libc::EBADF)) => return Ok(Part::SocketWaits),
+        // TCP may know nothing of a reset that the peer says.
+        Err(sys::Errno(libc::EAGAIN | libc::EINTR | libc::EBADF)) => {
+            return end_or_wait(slot, conn, file);
+        }
         Err(sys::Errno(errno)) => {
             ends::note_tcp_error(slot, conn, file, errno);
             return match ends::end_of_input(slot, conn, file) {

@@ -949,10 +949,14 @@ pub(crate) fn ask_kernel(slot: &Slot, conn: &Conn, file: File<'_>) {
     // gone means that another process of the peer holds the connection, too. One of `exit`
     // is left before; who asks too early learns of the end from TCP, as after a death.
     let closes = conn.theirs.sending.closes.load(Ordering::Acquire);
-    // AcqRel: what an operator wishes was written down before he has touched this word.
-    slot.closes_seen.swap(closes, Ordering::AcqRel);
+    // Acquire: what an operator wishes was written down before he has touched this word.
+    let followed = slot.closes_seen.load(Ordering::Acquire);
     switch::follow_wishes(slot, conn);
     ends::follow_hint(slot, conn, file);
+    // Behind it: another thread of this end that finds no hint may take an end that is not noted yet for none. What an
+    // operator, or another thread, has written meanwhile stays.
+    let _ =
+        slot.closes_seen.compare_exchange(followed, closes, Ordering::AcqRel, Ordering::Relaxed);
 }
 
 /// Takes bells that nobody needs any more out of the TCP queue, unless somebody

@@ -2,7 +2,7 @@
 //! protocol.
 
 use super::errno::ECONNRESET;
-use super::{Kernel, Note, Output, Reset, Say, State, Words};
+use super::{Hearing, Kernel, Note, Output, Reset, Say, State, Words};
 
 /// What is shut down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,6 +22,8 @@ pub enum Shutting {
     Looks(What),
     /// Asks the kernel the same, if our direction goes by TCP.
     AsksWhetherConnected(What),
+    /// It is not: hears why.
+    Hears(Hearing),
     /// Takes the send lock: the last byte is sent. Is it in the ring?
     Locks(What),
     /// It is: says so to the peer. The producer cursor is final for a peer that sees this.
@@ -66,6 +68,7 @@ impl Shutting {
             Self::Looks(what) => {
                 let seen = words.look();
                 match State::of(&seen) {
+                    State::Broken => Self::Hears(Hearing::LooksForReset { has_heard: false }),
                     state if state.is_closed() => Self::Refused,
                     _ if seen.own.sends_by_tcp => Self::AsksWhetherConnected(what),
                     _ => Self::begins(what),
@@ -73,8 +76,9 @@ impl Shutting {
             }
             Self::AsksWhetherConnected(what) => match kernel.is_connected() {
                 true => Self::begins(what),
-                false => Self::Refused,
+                false => Self::Hears(Hearing::AsksWhetherGone),
             },
+            Self::Hears(hearing) => hearing.step(words, kernel).map_or(Self::Refused, Self::Hears),
             Self::Locks(what) => match output.lock() {
                 true => Self::SaysDone(what),
                 false => Self::SaysFinByTcp(what),
@@ -248,6 +252,8 @@ pub enum Breaking {
     Hints,
     /// The program knows, or is told by this call.
     ClaimsReset,
+    /// There was a reset already: that is told, too.
+    TakesReset,
     /// The program's next call is told.
     NotesReset,
 }
@@ -275,8 +281,9 @@ impl Breaking {
                 words.hint();
                 Some(Self::ClaimsReset)
             }
-            Self::ClaimsReset => {
-                words.claim_reset();
+            Self::ClaimsReset => (!words.claim_reset()).then_some(Self::TakesReset),
+            Self::TakesReset => {
+                words.take_reset();
                 None
             }
             Self::NotesReset => {

@@ -18,6 +18,18 @@ pub enum Hearing {
     NotesRefusal,
     /// Asks whether the peer's end of the TCP connection is gone.
     AsksWhetherGone,
+    /// Looks whether the peer's words make that a reset, or say that there was one.
+    LooksForReset {
+        /// The own kernel was asked.
+        has_heard: bool,
+    },
+    /// It does: takes the error of the own kernel, for it may have been this end.
+    AsksOwnKernel,
+    /// It was not: writes down the reset.
+    NotesBroken {
+        /// What it is reported as.
+        errno: i32,
+    },
     /// TCP has nothing more: looks what is known already.
     TcpEnded,
     /// The program has shut down receiving, which looks the same to a reader: asks whether it is more.
@@ -44,13 +56,22 @@ pub enum Hearing {
         /// What a reset is reported as.
         errno: i32,
     },
+    /// A call of the program by TCP has failed, and it is not connected any more: looks whether the peer knows.
+    OwnCallFailed,
     /// Tells the peer, whose TCP may know nothing of it, that there was a reset.
     SaysAbort {
-        /// What it is reported as.
-        errno: i32,
+        /// What it is reported as; `None`: the program knows.
+        errno: Option<i32>,
+    },
+    /// Has a peer that only sends look. Before the own program is told, who may tell the other one.
+    Hints {
+        /// As above.
+        errno: Option<i32>,
     },
     /// The program knows of the reset, by its own call: it is not told again.
     ClaimsReset,
+    /// It was known already: that is told, too.
+    TakesReset,
     /// Writes down that the peer's end is gone.
     NotesGone,
     /// Writes down that the peer sends no more.
@@ -83,7 +104,26 @@ impl Hearing {
                 words.note(Note::PeerRefuses);
                 Some(Self::AsksWhetherGone)
             }
-            Self::AsksWhetherGone => kernel.is_peer_gone().then_some(Self::TcpEnded),
+            Self::AsksWhetherGone => match kernel.is_peer_gone() {
+                true => Some(Self::TcpEnded),
+                false => Some(Self::LooksForReset { has_heard: false }),
+            },
+            Self::LooksForReset { has_heard } => {
+                let seen = words.look();
+                match (seen.own.reset, seen.broken()) {
+                    (Reset::None, Some(_)) if !has_heard => Some(Self::AsksOwnKernel),
+                    (Reset::None, Some(errno)) => Some(Self::NotesBroken { errno }),
+                    _ => None,
+                }
+            }
+            Self::AsksOwnKernel => match kernel.take_error() {
+                0 => Some(Self::LooksForReset { has_heard: true }),
+                errno => Self::failed(errno),
+            },
+            Self::NotesBroken { errno } => {
+                words.note_reset(errno);
+                None
+            }
             Self::TcpEnded => {
                 let own = words.look().own;
                 let is_reset = own.reset != Reset::None;
@@ -106,24 +146,36 @@ impl Hearing {
             Self::LooksAtEnd => Some(Self::of_end(&words.look())),
             Self::LooksAtError { errno } => Some(Self::of_error(&words.look(), errno)),
             Self::AsksWhetherPeerRuns { errno } => Some(match kernel.peer_runs() {
-                true => Self::SaysAbort { errno },
+                true => Self::SaysAbort { errno: Some(errno) },
                 false => Self::NotesGone,
+            }),
+            Self::OwnCallFailed => Some(match words.look().peer_sends_by_tcp {
+                true => Self::ClaimsReset,
+                false => Self::SaysAbort { errno: None },
             }),
             Self::SaysAbort { errno } => {
                 words.say(Say::Abort);
-                Some(Self::NotesReset { errno })
+                Some(Self::Hints { errno })
+            }
+            Self::Hints { errno } => {
+                words.hint();
+                Some(errno.map_or(Self::ClaimsReset, |errno| Self::NotesReset { errno }))
             }
             Self::NotesReset { errno } => {
                 words.note_reset(errno);
                 Some(Self::NotesGone)
             }
-            Self::ClaimsReset => {
-                words.claim_reset();
+            Self::ClaimsReset => Some(match words.claim_reset() {
+                true => Self::NotesGone,
+                false => Self::TakesReset,
+            }),
+            Self::TakesReset => {
+                words.take_reset();
                 Some(Self::NotesGone)
             }
             Self::NotesGone => {
                 words.note(Note::PeerGone);
-                None
+                Some(Self::LooksForReset { has_heard: true })
             }
             Self::NotesInputEnded => {
                 words.note(Note::InputEnded);
@@ -141,9 +193,13 @@ impl Hearing {
     /// a close; else a peer that only half closes says so. After a reset TCP says that there is no
     /// more, too; that is no FIN.
     const fn of_end(seen: &Seen) -> Self {
-        let is_half = (seen.own.sends_by_tcp || seen.peer.fin_by_tcp) && seen.peer_sends_by_tcp;
+        // Bytes in the ring, from before our direction left it, are none of TCP's.
+        let by_tcp = seen.own.sends_by_tcp && !seen.unread_by_peer;
+        let is_half = (by_tcp || seen.peer.fin_by_tcp) && seen.peer_sends_by_tcp;
         match seen.own.reset {
-            Reset::None if is_half => Self::NotesInputEnded,
+            Reset::None if is_half && !seen.peer.abort && !seen.peer.closed => {
+                Self::NotesInputEnded
+            }
             _ => Self::NotesGone,
         }
     }
@@ -152,15 +208,24 @@ impl Hearing {
     /// program's.
     const fn of_error(seen: &Seen, errno: i32) -> Self {
         // Of a FIN that went by the ring, TCP does not know.
-        let told = if errno == ECONNRESET { seen.error_of_reset() } else { errno };
+        let told = match errno {
+            ECONNRESET => seen.error_of_reset(),
+            // TCP's FIN was the close of a peer that says that it has torn the connection down.
+            EPIPE if seen.peer.abort => seen.error_of_reset(),
+            _ => errno,
+        };
         match errno {
+            // A peer that sends through its ring has no answer of TCP.
+            _ if seen.own.sends_by_tcp && !seen.peer_sends_by_tcp => {
+                Self::SaysAbort { errno: Some(told) }
+            }
             _ if seen.own.sends_by_tcp => Self::NotesReset { errno: told },
             _ if seen.both_ended() => Self::NotesGone,
             // Behind a FIN; or no word about the connection.
             EPIPE | ENOTSOCK | ENOTCONN => Self::NotesGone,
             ECONNRESET if seen.peer.closed => Self::NotesGone,
             ECONNRESET => Self::AsksWhetherPeerRuns { errno: told },
-            _ => Self::SaysAbort { errno: told },
+            _ => Self::SaysAbort { errno: Some(told) },
         }
     }
 }

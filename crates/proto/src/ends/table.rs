@@ -63,8 +63,8 @@ impl Words for Scripted {
         self.said.borrow_mut().push(say);
     }
 
-    fn note_reset(&self, errno: i32) {
-        self.change_reset(|reset| reset.noted(errno));
+    fn note_reset(&self, errno: i32) -> bool {
+        self.change_reset(|reset| reset.noted(errno)).is_some()
     }
 
     fn claim_reset(&self) -> bool {
@@ -127,6 +127,7 @@ enum Event {
     Receives,
     Sends,
     AsksError,
+    Polls,
     Shuts(What),
     Disconnects,
     PeerBreaks(Breach),
@@ -134,7 +135,7 @@ enum Event {
     Exits,
 }
 
-const EVENTS: [(&str, Event); 24] = [
+const EVENTS: [(&str, Event); 25] = [
     ("the peer says done", Event::PeerSays(Say::Done)),
     ("the peer says FIN by TCP", Event::PeerSays(Say::FinByTcp)),
     ("the peer says abort", Event::PeerSays(Say::Abort)),
@@ -151,6 +152,7 @@ const EVENTS: [(&str, Event); 24] = [
     ("recv", Event::Receives),
     ("send", Event::Sends),
     ("SO_ERROR", Event::AsksError),
+    ("poll", Event::Polls),
     ("shutdown: input", Event::Shuts(What::Input)),
     ("shutdown: output", Event::Shuts(What::Output)),
     ("shutdown: both", Event::Shuts(What::Both)),
@@ -261,10 +263,14 @@ impl Runner {
             Event::Hint => hears(self, Some(Hearing::Hinted)),
             Event::KernelEnds => hears(self, Some(Hearing::TcpEnded)),
             Event::KernelFails(errno) => hears(self, Hearing::failed(errno)),
-            Event::CallFails => hears(self, Some(Hearing::ClaimsReset)),
+            Event::CallFails => hears(self, Some(Hearing::OwnCallFailed)),
             Event::Receives => tells(self, Call::Receives),
             Event::Sends => tells(self, Call::Sends { len: 1 }),
             Event::AsksError => tells(self, Call::AsksError),
+            Event::Polls => {
+                tells(self, Call::Polls);
+                None
+            }
             Event::Shuts(what) => {
                 let first = Some(Shutting::begin(what));
                 self.run("Shutting", first, |state| Some(state.step(end, end, end)));
@@ -351,7 +357,12 @@ fn all_answers(event: Event, seen: &Seen, mut f: impl FnMut(i32, [bool; 4])) {
             }
         }
         Event::Receives | Event::Sends if !seen.peer.abort => f(0, [true; 4]),
-        Event::Hint | Event::KernelEnds | Event::AsksError | Event::Receives | Event::Sends => {
+        Event::Hint
+        | Event::KernelEnds
+        | Event::AsksError
+        | Event::Receives
+        | Event::Sends
+        | Event::Polls => {
             for [is_gone, runs] in (0..4).map(bits) {
                 for error in [0, ECONNRESET, ETIMEDOUT] {
                     f(error, [is_gone, runs, true, true]);
@@ -425,6 +436,7 @@ fn words_of(told: Told) -> String {
         Told::End => "0".into(),
         Told::Sent(_) => "taken".into(),
         Told::NotOver => "not over".into(),
+        Told::Polled(polled) => format!("{polled:?}"),
         Told::Errno(0) => "0".into(),
         Told::Errno(EPIPE) => "EPIPE".into(),
         Told::Errno(ECONNRESET) => "ECONNRESET".into(),

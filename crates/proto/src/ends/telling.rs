@@ -1,7 +1,7 @@
 //! What a call of the program is told about an end.
 
 use super::errno::{ECONNRESET, EPIPE};
-use super::{Hearing, Kernel, Reset, Say, Seen, Words};
+use super::{Hearing, Kernel, Polled, Reset, Say, Seen, Words};
 
 /// The call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,6 +15,8 @@ pub enum Call {
     },
     /// `SO_ERROR`.
     AsksError,
+    /// `poll`, or another question about the state.
+    Polls,
 }
 
 /// What it is told.
@@ -28,6 +30,8 @@ pub enum Told {
     Sent(usize),
     /// This error; `SO_ERROR` of a connection without one: 0.
     Errno(i32),
+    /// The state of the connection.
+    Polled(Polled),
     /// A send that was taken for one behind an end, on a connection that is open for sending. Only an end whose
     /// own words contradict each other comes to this.
     NotOver,
@@ -74,6 +78,13 @@ pub enum Telling {
     NotesLate {
         /// Bytes that it wanted to send.
         len: usize,
+    },
+    /// The program learns of a reset from `poll`: its next call is told.
+    NotesReset {
+        /// What that is told.
+        errno: i32,
+        /// What this one is.
+        polled: Polled,
     },
     /// It has ended: this is the answer.
     Answers(Told),
@@ -131,9 +142,14 @@ impl Telling {
                 kernel.wake_readers();
                 Self::NotesLate { len }
             }
-            Self::NotesLate { len } => {
-                words.note_reset(EPIPE);
-                Self::Answers(Told::Sent(len))
+            Self::NotesLate { len } => match words.note_reset(EPIPE) {
+                true => Self::Answers(Told::Sent(len)),
+                // Another thread's write was the first.
+                false => Self::looks_after_hearing(Call::Sends { len }),
+            },
+            Self::NotesReset { errno, polled } => {
+                words.note_reset(errno);
+                Self::Answers(Told::Polled(polled))
             }
             Self::Answers(told) => Self::Answers(told),
         }
@@ -144,14 +160,22 @@ impl Telling {
     }
 
     fn of(seen: &Seen, call: Call, has_heard: bool) -> Self {
+        let own = &seen.own;
         // What our own kernel says of a connection that was torn down comes first: it may have been
-        // this end.
-        if seen.peer.abort && seen.own.reset == Reset::None && !has_heard {
+        // this end. And where our direction goes by TCP and the peer's has ended, what we sent after that is
+        // answered with a reset of TCP.
+        let is_answered = own.sends_by_tcp && (own.input_ended || own.peer_gone);
+        let asks = seen.peer.abort || (call == Call::Polls && is_answered);
+        if asks && own.reset == Reset::None && !has_heard {
             return Self::Hears(call, Hearing::Suspects);
         }
         match call {
             Call::Receives => Self::of_receive(seen),
             Call::Sends { len } => Self::of_send(seen, len),
+            Call::Polls => match (own.reset, seen.broken()) {
+                (Reset::None, Some(errno)) => Self::NotesReset { errno, polled: seen.poll() },
+                _ => Self::Answers(Told::Polled(seen.poll())),
+            },
             Call::AsksError => match seen.own.reset {
                 Reset::Pending(_) => Self::Takes(call),
                 Reset::None => match seen.broken() {
@@ -170,6 +194,8 @@ impl Telling {
             Reset::Pending(_) | Reset::Told if seen.unread && seen.is_next => {
                 Self::Answers(Told::Nothing)
             }
+            // It came before any FIN: behind one it is EPIPE.
+            Reset::Pending(ECONNRESET) => Self::Takes(Call::Receives),
             // What comes behind the peer's FIN is for the thread that sends (`tcp_recvmsg`, `SOCK_DONE`).
             Reset::Pending(errno) if errno != EPIPE && !seen.has_sent_fin() => {
                 Self::Takes(Call::Receives)
