@@ -13,12 +13,13 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sidestep_socket::control::{self, OptionAnswer};
+use sidestep_device::sys::SignalMask;
 use sidestep_socket::descriptors::{self, Use};
 use sidestep_socket::options::Options;
 use sidestep_socket::sock::{self, Phase};
+use sidestep_socket::socket_options::{self, OptionAnswer};
 use sidestep_socket::stream::{self, Buffers, Outcome};
-use sidestep_socket::{meeting, multiplex, process};
+use sidestep_socket::{ends, meeting, multiplex, process};
 use std::io::Error;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, IntoRawFd};
@@ -224,8 +225,7 @@ impl End {
         let events = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP | libc::POLLPRI;
         let mut entry = [libc::pollfd { fd: self.fd, events, revents: 0 }];
         if multiplex::concerns(self.fd) {
-            // SAFETY: no signal mask.
-            let _ = unsafe { multiplex::poll(&mut entry, Some(Duration::ZERO), std::ptr::null()) };
+            let _ = multiplex::poll(&mut entry, Some(Duration::ZERO), SignalMask::NONE);
         } else {
             // SAFETY: one entry.
             unsafe { libc::poll(entry.as_mut_ptr(), 1, 0) };
@@ -234,7 +234,9 @@ impl End {
     }
 
     fn unread(&self) -> Answer {
-        if let Some(ours) = self.sock().and_then(|sock| control::readable_bytes(&sock, self.fd)) {
+        if let Some(ours) =
+            self.sock().and_then(|sock| socket_options::readable_bytes(&sock, self.fd))
+        {
             return (ours as i64, Vec::new());
         }
         let mut number = 0i32;
@@ -244,9 +246,9 @@ impl End {
     }
 
     fn error(&self) -> Answer {
-        let ours = self
-            .sock()
-            .map(|sock| control::get_option(&sock, self.fd, libc::SOL_SOCKET, libc::SO_ERROR));
+        let ours = self.sock().map(|sock| {
+            socket_options::get_option(&sock, self.fd, libc::SOL_SOCKET, libc::SO_ERROR)
+        });
         let (mut number, mut len) = (0i32, 4);
         let at = (&raw mut number).cast();
         // SAFETY: the option is one int.
@@ -265,13 +267,13 @@ impl End {
         // SAFETY: the option's own structure.
         unsafe { libc::setsockopt(self.fd, level, name, (&raw const linger).cast(), len) };
         if let Some(sock) = self.sock() {
-            control::after_set_option(&sock, self.fd, level, name, 1, 0);
+            socket_options::after_set_option(&sock, self.fd, level, name, 1, 0);
         }
         (0, Vec::new())
     }
 
     fn shutdown(&self, how: i32) -> Answer {
-        let n = match self.sock().and_then(|sock| control::shutdown(&sock, self.fd, how)) {
+        let n = match self.sock().and_then(|sock| ends::shutdown(&sock, self.fd, how)) {
             Some(ours) => ours.map_or_else(|errno| -i64::from(errno), |n| n as i64),
             // SAFETY: no memory.
             None => returned(unsafe { libc::shutdown(self.fd, how) } as isize),

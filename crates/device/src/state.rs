@@ -293,7 +293,7 @@ pub mod flag {
     pub const WRITE_SHUT: u32 = 1 << 3;
     /// The peer's TCP end is gone (FIN or RST). Written by `socket::ends`; the kernel tells it to one process, and a warm send looks here.
     pub const PEER_GONE: u32 = 1 << 4;
-    /// The connection was reset. Written by `socket::ends`, behind [`Slot::reset`], which decides: here it is in the word that a warm send looks at.
+    /// The connection was reset. Written by `socket::ends`, behind [`Slot::reset`](super::Slot::reset), which decides: here it is in the word that a warm send looks at.
     pub const RESET: u32 = 1 << 5;
     /// `SO_OOBINLINE`.
     pub const OOB_INLINE: u32 = 1 << 6;

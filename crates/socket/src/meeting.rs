@@ -326,7 +326,7 @@ impl Look {
         Ok(Conn {
             mine: peer.group.record(self.sock.slot_index()),
             theirs: theirs.record(peer.slot),
-            outgoing: Some(held.outgoing).filter(|ring| ring.len() != 0).ok_or(missing)?,
+            outgoing: Some(held.outgoing).filter(|ring| !ring.is_empty()).ok_or(missing)?,
             incoming: self.incoming.ok_or(missing)?.1,
             group: peer.group,
             peer_slot: peer.slot,
