@@ -3,7 +3,9 @@
 //! | worlds | what is simulated |
 //! |---|---|
 //! | `hosts` | two hosts that speak SMC-R, their adapters and a network |
+//! | `agreement` | processes whose connections come to share memory |
 //! | `cut-over` | a direction of an SMC-D connection that changes between TCP and the ring |
+//! | `ends` | an SMC-D connection that ends, beside a model of TCP |
 //!
 //! They are tests of their crates: `cargo test` plays some of each kind. Here each process gets a
 //! share of the seeds. A world that goes wrong prints the command that plays it again. With `--faults` mistakes
@@ -34,8 +36,12 @@ pub(crate) struct Options {
 enum Worlds {
     /// Two hosts that speak SMC-R, their adapters and a network.
     Hosts,
+    /// Processes whose connections come to share memory.
+    Agreement,
     /// A direction of an SMC-D connection that changes between TCP and the ring.
     CutOver,
+    /// An SMC-D connection that ends, beside a model of TCP.
+    Ends,
 }
 
 /// Where worlds are played.
@@ -59,12 +65,26 @@ impl Worlds {
                 seeds: "SIDESTEP_TABLE_SEEDS",
                 plants: None,
             },
+            Self::Agreement => Place {
+                package: "sidestep-proto",
+                test: "agreement",
+                plays: "both_ends_agree_or_both_stay_on_tcp",
+                seeds: "SIDESTEP_AGREEMENT_SEEDS",
+                plants: Some(("planted_faults_are_found", "SIDESTEP_AGREEMENT_FAULTS")),
+            },
             Self::CutOver => Place {
                 package: "sidestep-proto",
                 test: "cut_over",
                 plays: "every_byte_arrives_once_and_in_order",
                 seeds: "SIDESTEP_CUT_OVER_SEEDS",
                 plants: Some(("planted_faults_are_found", "SIDESTEP_CUT_OVER_FAULTS")),
+            },
+            Self::Ends => Place {
+                package: "sidestep-proto",
+                test: "ends",
+                plays: "programs_are_told_what_tcp_tells_them",
+                seeds: "SIDESTEP_ENDS_SEEDS",
+                plants: Some(("planted_faults_are_found", "SIDESTEP_ENDS_FAULTS")),
             },
         }
     }

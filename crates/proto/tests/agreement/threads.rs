@@ -4,7 +4,7 @@ use std::cell::{Ref, RefCell, RefMut};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -12,6 +12,7 @@ use sidestep_proto::fallback::{ProgramDid, Reason};
 use sidestep_proto::rendezvous::agreement::{Call, Illegal, Moment, client, server};
 
 use crate::world::{End, Fault, Habits, Meeting, Phase, Process, World};
+use crate::worlds::Step;
 
 /// So many steps after another in which no byte moves, and threads hang.
 const PATIENCE: u64 = 60_000;
@@ -26,18 +27,6 @@ type Task = Pin<Box<dyn Future<Output = ()>>>;
 struct Thread {
     process: Option<Process>,
     task: Task,
-}
-
-/// Gives way once.
-#[derive(Default)]
-struct Step(bool);
-
-impl Future for Step {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
-        if core::mem::replace(&mut self.0, true) { Poll::Ready(()) } else { Poll::Pending }
-    }
 }
 
 fn habits(random: &mut StdRng) -> Habits {

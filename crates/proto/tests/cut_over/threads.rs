@@ -4,7 +4,7 @@ use std::cell::{Ref, RefCell, RefMut};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -15,6 +15,7 @@ use sidestep_proto::cut_over::{
 use sidestep_proto::ledger::Parts;
 
 use crate::world::{Byte, Fault, Why, World};
+use crate::worlds::Step;
 
 /// Room of the ring in bytes: small, so that senders wait for it.
 const RING: usize = 6;
@@ -65,18 +66,6 @@ impl Habits {
 }
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
-
-/// Gives way once.
-#[derive(Default)]
-struct Step(bool);
-
-impl Future for Step {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
-        if core::mem::replace(&mut self.0, true) { Poll::Ready(()) } else { Poll::Pending }
-    }
-}
 
 /// Plays a world by its seed: the sender's program sends `bytes` bytes. `is_traced`: writes down what comes to
 /// pass, and prints the end of that if the world goes wrong.

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -16,6 +16,7 @@ use sidestep_proto::ends::{
 use crate::checker::{Act, Answer, Checker};
 use crate::tcp::{EAGAIN, ECONNABORTED, ECONNRESET, ENOTCONN, EPIPE, ETIMEDOUT, Tcp};
 use crate::world::{End, Fault, Hand, World};
+use crate::worlds::Step;
 
 /// More steps than any world takes.
 const STEPS_MAX: u64 = 100_000;
@@ -36,18 +37,6 @@ struct Habits {
 }
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
-
-/// Gives way once.
-#[derive(Default)]
-struct Step(bool);
-
-impl Future for Step {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
-        if core::mem::replace(&mut self.0, true) { Poll::Ready(()) } else { Poll::Pending }
-    }
-}
 
 /// A thread of one end's program, or what the world does to it.
 #[derive(Clone)]
