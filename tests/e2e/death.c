@@ -1,6 +1,6 @@
 /* death: what a program sees when its peer is killed.
  *
- *   death survivor --rounds 20 --seed 1 --limit-ms 100 -- VICTIM...
+ *   death survivor --rounds 20 --seed 1 --limit-ms 500 -- VICTIM...
  *
  * VICTIM is the command that starts this program again; the survivor adds
  * `victim` and its arguments to it. Each round starts one victim, exchanges
@@ -585,7 +585,7 @@ static int survivor(char *const args[])
     unsigned rounds = (unsigned)number_option(args, "--rounds", "20", 1);
     struct survivor s = {
         .random = (uint64_t)number_option(args, "--seed", "1", 0),
-        .limit_s = number_option(args, "--limit-ms", "100", 1) * 1e-3,
+        .limit_s = number_option(args, "--limit-ms", "500", 1) * 1e-3,
         .victim_command = args,
     };
     while (*s.victim_command != NULL && strcmp(*s.victim_command, "--") != 0)
