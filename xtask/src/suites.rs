@@ -26,6 +26,7 @@ mod redis;
 mod ruby;
 mod source;
 mod table;
+mod tap;
 mod tcl;
 mod twisted;
 

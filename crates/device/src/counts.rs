@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// no CPU uses.
 pub const LISTS: usize = 8;
 
-/// Adds to a counter that nobody reads in order: exact with one writer at a time,
+/// Adds to a counter whose readers need no order: exact with one writer at a time,
 /// which the direction locks give.
 #[inline]
 pub fn count(counter: &AtomicU64, n: u64) {

@@ -1,6 +1,6 @@
 //! What a program that only counts has had with each server port: `sidestep assess` reads it.
 //!
-//! With `mode=tcp` no connection moves, and nobody reads the state of the process while a
+//! With `mode=tcp` no connection moves, and no peer reads the state of the process while a
 //! short one lives. So each is added to the entry of its server's address when it ends.
 
 use crate::counts::count;

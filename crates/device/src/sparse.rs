@@ -112,7 +112,7 @@ impl<T: Zeroable + Sync, const LEN: usize> Sparse<T, LEN> {
             // SAFETY: inside the reservation. Another thread may do the same, or more: what
             // is writable stays so.
             sys::make_writable(unsafe { base.add(from) }, to - from).ok()?;
-            // Release: what was reserved and made writable is so for whoever sees the count.
+            // Release: what was reserved and made writable is so for a thread that sees the count.
             self.writable.fetch_max((to / size_of::<T>()).min(LEN), Ordering::AcqRel);
         }
         Some(())

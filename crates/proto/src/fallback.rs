@@ -87,7 +87,7 @@ reasons! {
     PeerCannot {
         /// The peer's address is not on this host.
         RemotePeer = 2,
-        /// Nobody answered beside the connection: a plain program.
+        /// The peer did not answer beside the connection: a plain program.
         PeerNotSmc = 3,
         /// The peer lives in another network namespace.
         OtherNamespace = 5,

@@ -189,7 +189,7 @@ pub(crate) struct Guarded<T> {
     value: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: `value` is reached by `put` and `try_with` alone, by one thread at a time: both get the
+// SAFETY: `value` is reached by `put`, `with` and `try_with` alone, by one thread at a time: they get the
 // lock or turn back, a signal handler that has interrupted one of them included.
 unsafe impl<T: Send> Sync for Guarded<T> {}
 
@@ -221,11 +221,20 @@ impl<T> Guarded<T> {
 
     /// Runs `f` on the value, if there is one. `None`: a thread has the lock, perhaps this one.
     pub(crate) fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
-        let _held = Held::try_enter(self.lock.get())?;
+        self.under(&Held::try_enter(self.lock.get())?, f)
+    }
+
+    /// The same, after other threads are through. `None`: this thread has interrupted itself under the lock.
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
+        self.under(Some(self.enter()).as_ref().filter(|held| held.is_outermost())?, f)
+    }
+
+    /// `_held` is the lock, held for the first time in this thread.
+    fn under<R>(&self, _held: &Held<'_>, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         if !self.is_there.load(Ordering::Relaxed) {
             return None;
         }
-        // SAFETY: `lock` is held, for the first time in this thread, until the end of the block, and
+        // SAFETY: `lock` is held, for the first time in this thread, as long as `f` runs, and
         // `is_there` says that a value was put in.
         Some(f(unsafe { (*self.value.get()).assume_init_mut() }))
     }
@@ -433,12 +442,16 @@ mod tests {
         assert!(guarded.put(1) && guarded.put(2));
         let inside = guarded.try_with(|value| {
             *value += 1;
-            (guarded.try_with(|value| *value), guarded.put(4))
+            (guarded.try_with(|value| *value), guarded.with(|value| *value), guarded.put(4))
         });
-        assert_eq!(inside, Some((None, false)));
+        assert_eq!(inside, Some((None, None, false)));
         let held = guarded.enter();
         assert_eq!(guarded.try_with(|value| *value), None);
-        drop(held);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| guarded.with(|value| *value));
+            drop(held);
+            assert_eq!(waits.join().unwrap(), Some(3));
+        });
         assert_eq!(guarded.try_with(|value| *value), Some(3));
     }
 }

@@ -260,11 +260,14 @@ pub fn register(fd: i32, nonblocking: bool, is_server: bool) -> Option<&'static 
 }
 
 fn new(nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
-    let sock = POOL.take()?;
-    // The thread that held the lock of the object before does not exist in this process.
-    if !sock.meeting.put(Meeting::new()) {
-        return None;
-    }
+    // An object with a held lock is passed over for good: the thread that holds it is about to fork, or has stayed
+    // behind in the process that did.
+    let sock = loop {
+        let sock = POOL.take()?;
+        if sock.meeting.put(Meeting::new()) {
+            break sock;
+        }
+    };
     // SAFETY: the object was given back by `dissolve`, which `uses` keeps calls from entering, and no
     // table leads to it yet.
     unsafe { sock.passage.replace(None) };
@@ -619,7 +622,8 @@ impl Sock {
         if self.naming.let_go(|copy| self.say_goodbye(copy)) {
             self.tell_of_close();
         }
-        let _ = self.meeting.try_with(|meeting| meeting.abandon(self));
+        // A thread that is about to fork may have the lock; what has begun has to end all the same.
+        let _ = self.meeting.with(|meeting| meeting.abandon(self));
         let marker = self.marker.load(Ordering::Relaxed);
         if marker >= 0 {
             meeting::retire_marker(marker);

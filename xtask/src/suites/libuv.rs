@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{Part, Suite, Verdicts, prepare, source};
+use super::{Part, Suite, prepare, source, tap};
 use crate::bench::place;
 use crate::debian;
 
@@ -40,42 +40,7 @@ fn part(tree: &Path) -> Result<Part> {
         arguments: vec!["UV_RUN_AS_ROOT=1".to_owned(), format!("build/{PROGRAM}")],
         directory: tree.to_owned(),
         user: None,
-        read: |printed, _| parse(printed),
+        read: |printed, _| tap::parse(printed),
         results: None,
     })
-}
-
-/// `ok 7 - NAME`, `not ok 8 - NAME`, `ok 9 - NAME # SKIP REASON`.
-fn parse(printed: &str) -> Verdicts {
-    printed.lines().filter_map(verdict).collect()
-}
-
-fn verdict(line: &str) -> Option<(String, String)> {
-    let (verdict, rest) = match line.strip_prefix("not ok ") {
-        Some(rest) => ("failed", rest),
-        None => ("passed", line.strip_prefix("ok ")?),
-    };
-    let (_, test) = rest.split_once(" - ")?;
-    let (name, verdict) = match test.split_once(" # ") {
-        Some((name, _)) => (name, "skipped"),
-        None => (test, verdict),
-    };
-    Some((name.to_owned(), verdict.to_owned()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_the_tests() {
-        let verdicts = parse(
-            "1..3\nok 1 - tcp_open\nnot ok 2 - tcp_rst\n# exit code 6\n# not ok 9 - in a test's words\n\
-             ok 3 - tty # SKIP Cannot open /dev/tty\n",
-        );
-        assert_eq!(verdicts["tcp_open"], "passed");
-        assert_eq!(verdicts["tcp_rst"], "failed");
-        assert_eq!(verdicts["tty"], "skipped");
-        assert_eq!(verdicts.len(), 3);
-    }
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{Part, Suite, Verdicts, source};
+use super::{Part, Suite, source, tap};
 use crate::bench::place;
 use crate::debian;
 
@@ -48,42 +48,7 @@ fn part(subject: &str, tree: &Path, program: &Path) -> Part {
         arguments: words.map(str::to_owned).to_vec(),
         directory: tree.to_owned(),
         user: None,
-        read: |printed, _| parse(printed),
+        read: |printed, _| tap::parse(printed),
         results: None,
-    }
-}
-
-/// `ok 7 parallel/test-net-NAME`, `not ok 8 parallel/...`, `ok 9 parallel/... # skip WHY`.
-fn parse(printed: &str) -> Verdicts {
-    printed.lines().filter_map(verdict).collect()
-}
-
-fn verdict(line: &str) -> Option<(String, String)> {
-    let (verdict, rest) = match line.strip_prefix("not ok ") {
-        Some(rest) => ("failed", rest),
-        None => ("passed", line.strip_prefix("ok ")?),
-    };
-    let (_, test) = rest.split_once(' ')?;
-    let (name, verdict) = match test.split_once(" # skip") {
-        Some((name, _)) => (name, "skipped"),
-        None => (test, verdict),
-    };
-    Some((name.to_owned(), verdict.to_owned()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn scripts_are_the_tests() {
-        let verdicts = parse(
-            "TAP version 13\n1..3\nok 1 parallel/test-net-a\n  ---\n  duration_ms: 172.7\n  ...\n\
-             not ok 2 parallel/test-net-b\nok 3 parallel/test-net-c # skip no IPv6\n",
-        );
-        assert_eq!(verdicts["parallel/test-net-a"], "passed");
-        assert_eq!(verdicts["parallel/test-net-b"], "failed");
-        assert_eq!(verdicts["parallel/test-net-c"], "skipped");
-        assert_eq!(verdicts.len(), 3);
     }
 }

@@ -24,6 +24,22 @@ const ORIGINS: [(&str, &str, &str); 2] = [
 ///
 /// **Errors**: [`Lacking`], if it cannot be had from here.
 pub(super) fn unpacked(package: &str, version: &str, scratch: &Path) -> Result<PathBuf> {
+    once(package, version, scratch, |place, ours| {
+        apt_get(place, &[ours, &["source", &format!("{package}={version}")]].concat())?;
+        // The one directory that unpacking has left.
+        let source = place.join("source");
+        fs::rename(find(place, |path| path.join("debian").is_dir())?, &source)?;
+        Ok(source)
+    })
+}
+
+/// A source that was unpacked before, or else what `fetch` unpacks with options of apt's, after lists were fetched.
+fn once(
+    package: &str,
+    version: &str,
+    scratch: &Path,
+    fetch: impl FnOnce(&Path, &[&str]) -> Result<PathBuf>,
+) -> Result<PathBuf> {
     let place = place_of(package, version, scratch);
     let source = place.join("source");
     if source.is_dir() {
@@ -33,10 +49,7 @@ pub(super) fn unpacked(package: &str, version: &str, scratch: &Path) -> Result<P
     let ours = our_configuration(&place)?;
     let ours: Vec<&str> = ours.iter().flat_map(|option| ["-o", option]).collect();
     apt_get(&place, &[&ours[..], &["update"]].concat())?;
-    apt_get(&place, &[&ours[..], &["source", &format!("{package}={version}")]].concat())?;
-    // The one directory that unpacking has left.
-    fs::rename(find(&place, |path| path.join("debian").is_dir())?, &source)?;
-    Ok(source)
+    fetch(&place, &ours)
 }
 
 /// The unpacked source of a package as its authors published it, without Debian's changes, below `scratch`.
@@ -46,25 +59,18 @@ pub(super) fn unpacked(package: &str, version: &str, scratch: &Path) -> Result<P
 ///
 /// **Errors**: as of [`unpacked`].
 pub(super) fn upstream(package: &str, version: &str, scratch: &Path) -> Result<PathBuf> {
-    let place = place_of(package, version, scratch);
-    let source = place.join("source");
-    if source.is_dir() {
-        return Ok(source);
-    }
-    fs::create_dir_all(place.join("lists/partial"))?;
-    let ours = our_configuration(&place)?;
-    let ours: Vec<&str> = ours.iter().flat_map(|option| ["-o", option]).collect();
-    apt_get(&place, &[&ours[..], &["update"]].concat())?;
-    let mut refusal = anyhow::Error::from(Lacking(format!("source package {package} {version}")));
-    for theirs in versions(package, version, &ours)? {
-        let wanted = format!("{package}={theirs}");
-        let words = ["source", "--download-only", "--tar-only", &wanted];
-        match apt_get(&place, &[&ours[..], &words].concat()) {
-            Ok(()) => return unpack(&place),
-            Err(error) => refusal = error,
+    once(package, version, scratch, |place, ours| {
+        let mut refusal = Lacking(format!("source package {package} {version}")).into();
+        for theirs in versions(package, version, ours)? {
+            let wanted = format!("{package}={theirs}");
+            let words = ["source", "--download-only", "--tar-only", &wanted];
+            match apt_get(place, &[ours, &words].concat()) {
+                Ok(()) => return unpack(place),
+                Err(error) => refusal = error,
+            }
         }
-    }
-    Err(refusal)
+        Err(refusal)
+    })
 }
 
 /// The versions under which Debian has a version of a package's authors.

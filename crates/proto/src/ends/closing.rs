@@ -144,7 +144,7 @@ impl Shutting {
 pub enum Closing {
     /// Bytes of the peer are left unread, for which TCP sends a reset: says so.
     SaysAbort,
-    /// Takes bells that nobody needs any more, so that the kernel can send FIN.
+    /// Takes bells that no reader needs any more, so that the kernel can send FIN.
     Drains,
     /// Says how it leaves.
     Leaves(Leaving),

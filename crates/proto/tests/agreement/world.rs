@@ -890,7 +890,7 @@ impl World {
         let (peer, peer_slot) = self.ends[end].at.expect("a peer");
         let other = self.rooms[peer].slots[peer_slot].end;
         let is_pair = other == Some(end ^ 1);
-        // That of a process that has died, or an end that has been closed, is nobody's.
+        // That of a process that has died, or an end that has been closed, belongs to no end.
         let is_over = self.ends[end ^ 1].is_closed;
         assert!(is_pair || is_over, "end {end} is joined with {other:?} of {peer}");
     }
