@@ -13,12 +13,13 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use sidestep_device::program::Buffers;
 use sidestep_device::sys::SignalMask;
 use sidestep_socket::descriptors::{self, Use};
 use sidestep_socket::options::Options;
 use sidestep_socket::sock::{self, Phase};
 use sidestep_socket::socket_options::{self, OptionAnswer};
-use sidestep_socket::stream::{self, Buffers, Outcome};
+use sidestep_socket::stream::{self, Outcome};
 use sidestep_socket::{ends, meeting, multiplex, process};
 use std::io::Error;
 use std::net::{TcpListener, TcpStream};

@@ -24,7 +24,7 @@
 //! its ready bitmap and one eventfd ([`channel`]) for event loops, one byte on the
 //! TCP connection ([`arm`]) for everybody else.
 //!
-//! `unsafe` stands here for mapping, system calls, and the copy in and out of ring
+//! `unsafe` stands here for mapping, system calls, memory of the program ([`program`]), and the copy in and out of ring
 //! memory ([`ring`]). Which other crates have it, and for what, is said in
 //! `docs/threat-model.md`.
 
@@ -52,6 +52,8 @@ pub mod history;
 pub mod holders;
 #[cfg(not(loom))]
 pub mod keyed;
+#[cfg(not(loom))]
+pub mod late;
 pub mod lock;
 #[cfg(not(loom))]
 pub mod map;
@@ -60,6 +62,8 @@ pub mod mirror;
 pub mod names;
 #[cfg(not(loom))]
 pub mod overcommit;
+#[cfg(not(loom))]
+pub mod program;
 #[cfg(not(loom))]
 pub mod reference;
 #[cfg(not(loom))]

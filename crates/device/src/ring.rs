@@ -14,6 +14,8 @@
 //! lying TCP sender would be; nothing here ever looks at them.
 
 use crate::copy::{Manner, copy};
+use crate::sys;
+use core::mem::MaybeUninit;
 use core::ops::Range;
 
 /// How many times a ring goes into its memory: see the module text.
@@ -76,22 +78,47 @@ impl Ring {
         unsafe { copy(self.base.add(span.start), from.as_ptr(), from.len(), manner) }
     }
 
-    /// Copies the span out to `to`.
-    ///
-    /// # Safety
-    /// `to` is valid for writes of the span's length.
+    /// Copies the span out to room of the same length.
     #[inline]
-    pub unsafe fn read(&self, span: Range<usize>, to: *mut u8) {
-        assert!(span.start <= span.end && span.end <= self.memory_len());
-        // SAFETY: source in bounds as just checked, destination by the caller's
-        // promise. The peer may change these bytes meanwhile: see the module text.
-        unsafe { core::ptr::copy_nonoverlapping(self.base.add(span.start), to, span.len()) }
+    pub fn read(&self, span: Range<usize>, to: &mut [MaybeUninit<u8>]) {
+        assert!(span.start <= span.end && span.end <= self.memory_len() && span.len() == to.len());
+        // SAFETY: in bounds as just checked; the program's buffer and ring memory are different
+        // mappings. The peer may change these bytes meanwhile: see the module text.
+        unsafe {
+            let from = self.base.add(span.start);
+            core::ptr::copy_nonoverlapping(from, to.as_mut_ptr().cast(), span.len());
+        }
     }
 
-    /// Address of the first byte of a span, for system calls that move bytes
-    /// between a ring and a file.
-    #[must_use]
-    pub fn address(&self, span: &Range<usize>) -> *mut u8 {
+    /// Fills the begin of the span from a file, at `offset` or where the file stands.
+    ///
+    /// # Errors
+    /// As `read` and `pread`.
+    pub fn fill_from_file(&self, span: &Range<usize>, fd: i32, offset: Option<i64>) -> sys::Result {
+        // SAFETY: a span of the ring, whose memory stays mapped.
+        unsafe { sys::read(fd, self.address(span), span.len(), offset) }
+    }
+
+    /// Fills the begin of the span with what is in a pipe.
+    ///
+    /// # Errors
+    /// `EAGAIN` when nothing is, else as `read`.
+    pub fn fill_from_pipe(&self, span: &Range<usize>, pipe: i32) -> sys::Result {
+        // SAFETY: as above.
+        unsafe { sys::read_now(pipe, self.address(span), span.len()) }
+    }
+
+    /// Writes the begin of the span into a pipe, as much as there is room for.
+    ///
+    /// # Errors
+    /// `EAGAIN` when there is none, else as `write`.
+    pub fn drain_into_pipe(&self, span: &Range<usize>, pipe: i32) -> sys::Result {
+        // SAFETY: as above.
+        unsafe { sys::write_memory_now(pipe, self.address(span), span.len()) }
+    }
+
+    /// Address of the first byte of a span.
+    fn address(&self, span: &Range<usize>) -> *mut u8 {
         assert!(span.start <= span.end && span.end <= self.memory_len());
         // SAFETY: in bounds as just checked.
         unsafe { self.base.add(span.start) }

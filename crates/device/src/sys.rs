@@ -8,6 +8,7 @@
 use crate::confinement::{self, Confinement};
 use core::ffi::c_void;
 use core::mem::{MaybeUninit, size_of};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use syscalls::{Sysno, syscall};
@@ -428,26 +429,14 @@ pub fn tcp_socket(is_ipv6: bool) -> Result<i32> {
 /// its `SO_SNDTIMEO`. One of IPv6 gets there, too, also where this host has no address of IPv6.
 pub fn connect_to_self(fd: i32, is_ipv6: bool, port: u16, patience: Duration) -> Result {
     set_option(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &timeval(patience))?;
-    let localhost = core::net::Ipv4Addr::LOCALHOST;
+    let localhost = Ipv4Addr::LOCALHOST;
     if is_ipv6 {
         set_socket_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0)?;
-        let s6_addr = localhost.to_ipv6_mapped().octets();
-        let address = libc::sockaddr_in6 {
-            sin6_family: libc::AF_INET6 as libc::sa_family_t,
-            sin6_port: port.to_be(),
-            sin6_flowinfo: 0,
-            sin6_addr: libc::in6_addr { s6_addr },
-            sin6_scope_id: 0,
-        };
+        let address = sockaddr_in6(localhost.to_ipv6_mapped(), port);
         // SAFETY: an initialised address of this length.
         return unsafe { call!(connect, fd, &raw const address, size_of_val(&address)) };
     }
-    let address = libc::sockaddr_in {
-        sin_family: libc::AF_INET as libc::sa_family_t,
-        sin_port: port.to_be(),
-        sin_addr: libc::in_addr { s_addr: u32::from(localhost).to_be() },
-        sin_zero: [0; 8],
-    };
+    let address = sockaddr_in(localhost, port);
     // SAFETY: an initialised address of this length.
     unsafe { call!(connect, fd, &raw const address, size_of_val(&address)) }
 }
@@ -602,16 +591,46 @@ pub fn connect_unix(fd: i32, name: &UnixName) -> Result {
 }
 
 /// Whether `address` belongs to this host: only such an address can be bound.
-pub fn is_local(address: &libc::sockaddr_storage, len: u32) -> bool {
+pub fn is_local(address: IpAddr) -> bool {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     // SAFETY: no memory operands.
-    let Ok(fd) = (unsafe { call!(socket, i32::from(address.ss_family), kind, 0) }) else {
+    let Ok(fd) = (unsafe { call!(socket, family, kind, 0) }) else {
         return false;
     };
-    // SAFETY: the storage is initialised and at least len long.
-    let bound = unsafe { call!(bind, fd, core::ptr::from_ref(address), len) }.is_ok();
+    let bound = match address {
+        IpAddr::V4(v4) => {
+            let address = sockaddr_in(v4, 0);
+            // SAFETY: an initialised address of this length.
+            unsafe { call!(bind, fd, &raw const address, size_of_val(&address)) }
+        }
+        IpAddr::V6(v6) => {
+            let address = sockaddr_in6(v6, 0);
+            // SAFETY: as above.
+            unsafe { call!(bind, fd, &raw const address, size_of_val(&address)) }
+        }
+    };
     close_number(fd as i32);
-    bound
+    bound.is_ok()
+}
+
+fn sockaddr_in(address: Ipv4Addr, port: u16) -> libc::sockaddr_in {
+    libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: port.to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from(address).to_be() },
+        sin_zero: [0; 8],
+    }
+}
+
+fn sockaddr_in6(address: Ipv6Addr, port: u16) -> libc::sockaddr_in6 {
+    libc::sockaddr_in6 {
+        sin6_family: libc::AF_INET6 as libc::sa_family_t,
+        sin6_port: port.to_be(),
+        sin6_flowinfo: 0,
+        sin6_addr: libc::in6_addr { s6_addr: address.octets() },
+        sin6_scope_id: 0,
+    }
 }
 
 /// Sends one datagram to `name`, with descriptors beside it.
@@ -1056,7 +1075,7 @@ pub fn send(fd: i32, bytes: &[u8], flags: i32) -> Result {
 ///
 /// # Safety
 /// `at` is valid for writes of `len` bytes.
-pub unsafe fn read(fd: i32, at: *mut u8, len: usize, offset: Option<i64>) -> Result {
+pub(crate) unsafe fn read(fd: i32, at: *mut u8, len: usize, offset: Option<i64>) -> Result {
     // SAFETY: the caller's promise.
     unsafe {
         match offset {
@@ -1106,7 +1125,7 @@ unsafe fn write(fd: i32, at: *const u8, len: usize) -> Result {
 ///
 /// # Safety
 /// `at` is valid for writes of `len` bytes.
-pub unsafe fn read_now(fd: i32, at: *mut u8, len: usize) -> Result {
+pub(crate) unsafe fn read_now(fd: i32, at: *mut u8, len: usize) -> Result {
     let part = libc::iovec { iov_base: at.cast(), iov_len: len };
     // SAFETY: one iovec; the caller's promise about its bytes.
     match unsafe { call!(preadv2, fd, &raw const part, 1, -1isize, -1isize, libc::RWF_NOWAIT) } {
@@ -1122,10 +1141,16 @@ pub unsafe fn read_now(fd: i32, at: *mut u8, len: usize) -> Result {
 
 /// Writes into a pipe without waiting, whatever its flags say: `EAGAIN` when it is
 /// full.
+pub fn write_now(fd: i32, bytes: &[u8]) -> Result {
+    // SAFETY: a slice.
+    unsafe { write_memory_now(fd, bytes.as_ptr(), bytes.len()) }
+}
+
+/// The same for bytes that another process may change meanwhile.
 ///
 /// # Safety
 /// `at` is valid for reads of `len` bytes.
-pub unsafe fn write_now(fd: i32, at: *const u8, len: usize) -> Result {
+pub(crate) unsafe fn write_memory_now(fd: i32, at: *const u8, len: usize) -> Result {
     let part = libc::iovec { iov_base: at.cast_mut().cast(), iov_len: len };
     // SAFETY: as above.
     match unsafe { call!(pwritev2, fd, &raw const part, 1, -1isize, -1isize, libc::RWF_NOWAIT) } {

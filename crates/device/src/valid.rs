@@ -7,9 +7,10 @@
 //!   Zeroable   zeroes are one          tables and pools of our own     (sparse, map::zeroed)
 //!   Shared     any bytes are one,      what two processes map          (map::Mapping::get)
 //!              and any change of them
+//!   Bits       any bytes are one       what the program names          (program::Argument)
 //! ```
 //!
-//! Both are derived from the fields of a struct (`sidestep-derive`), so a field that is added to one
+//! The first two are derived from the fields of a struct (`sidestep-derive`), so a field that is added to one
 //! and breaks the promise does not compile. Here stands what the fields are made of.
 //!
 //! ```
@@ -82,6 +83,24 @@ pub unsafe trait Zeroable {}
 /// * All of it is atomics, so that the bytes may change while a reference to it exists.
 /// * Its layout is the same in each build, so `repr(C)` or `repr(transparent)`.
 pub unsafe trait Shared: Zeroable + Sync {}
+
+/// A type of which any bytes are a value, one that is copied out of memory before it is looked at.
+///
+/// # Safety
+/// They are.
+pub unsafe trait Bits: Copy {}
+
+macro_rules! bits {
+    ($($plain:ty)*) => {$(
+        // SAFETY: an integer, or a struct of the kernel's that is made of integers.
+        unsafe impl Bits for $plain {}
+    )*};
+}
+
+bits! { u8 i32 u32 u64 usize libc::timespec libc::timeval libc::epoll_event }
+
+// SAFETY: an array is its elements.
+unsafe impl<T: Bits, const LEN: usize> Bits for [T; LEN] {}
 
 /// A type whose objects begin anew through a shared reference.
 pub trait Renew {

@@ -11,13 +11,15 @@ use crate::{real, stdio};
 use core::ffi::{c_char, c_void};
 use core::time::Duration;
 use sidestep_device::confinement::{self, Call};
+use sidestep_device::program::{Argument, Buffers};
 use sidestep_device::sys::{self, SignalMask};
+use sidestep_device::valid::Bits;
 use sidestep_proto::fallback::ProgramDid;
 use sidestep_socket::descriptors::{self, SetUse, Use};
 use sidestep_socket::multiplex::{self, FdSets};
 use sidestep_socket::sock::{self, Phase, Sock};
 use sidestep_socket::socket_options::{self, OptionAnswer};
-use sidestep_socket::stream::{self, Buffers, Instead, Outcome};
+use sidestep_socket::stream::{self, Instead, Outcome};
 use sidestep_socket::transfer::{self, Pipe, Source};
 use sidestep_socket::{
     Answer, Errno, claims, ends, epoll, gateway, meeting, parcel, process, tcp_option, young,
@@ -86,7 +88,10 @@ macro_rules! plain {
 ///
 /// # Safety
 /// As for [`Buffers::new`].
-unsafe fn vector_to_move<'a>(list: *const libc::iovec, count: i32) -> Option<Buffers<'a>> {
+unsafe fn vector_to_move<'a, Way>(
+    list: *const libc::iovec,
+    count: i32,
+) -> Option<Buffers<'a, Way>> {
     // SAFETY: the caller's promise.
     unsafe { Buffers::new(list, count as usize) }.filter(|parts| !parts.is_empty())
 }
@@ -201,8 +206,7 @@ export! {
             }
             return n;
         }
-        // SAFETY: any two words.
-        let limit = unsafe { claims::value(time) };
+        let limit = argument(time).value();
         if limit.is_none() && !time.is_null() {
             // SAFETY: passed on.
             return unsafe { real::recvmmsg(fd, list, count, flags, time) };
@@ -441,12 +445,33 @@ unsafe fn send_rights(fd: i32, message: *const libc::msghdr, flags: i32) -> isiz
     // SAFETY: the program's message header, which can be read.
     match may_have_rights.then(|| unsafe { &*message }) {
         Some(header) if header.msg_controllen != 0 => {
-            // SAFETY: the caller's promise.
-            unsafe { parcel::send_rights(header, |header| real::sendmsg(fd, header, flags)) }
+            // SAFETY: the program's control messages.
+            let control =
+                unsafe { Argument::new(header.msg_control.cast(), header.msg_controllen) };
+            // SAFETY: passed on.
+            parcel::send_rights(header, control, |header| unsafe {
+                real::sendmsg(fd, header, flags)
+            })
         }
         // SAFETY: passed on.
         _ => unsafe { real::sendmsg(fd, message, flags) },
     }
+}
+
+/// One number or struct that a call names, or nothing.
+pub(crate) fn argument<'a, T: Bits>(at: *mut T) -> Argument<'a, T> {
+    // SAFETY: the program's, as long as its call lasts.
+    unsafe { Argument::new(at, 1) }
+}
+
+/// The array of a `poll` that needs us.
+pub(crate) fn poll_entries<'a>(
+    fds: *mut libc::pollfd,
+    count: u64,
+) -> Option<&'a mut [libc::pollfd]> {
+    // SAFETY: the program's array, which can be read.
+    let array = || unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
+    multiplex::entries(fds, count, array)
 }
 
 /// A message has been received on a socket that is not ours: unpacks what came with it.
@@ -454,10 +479,14 @@ unsafe fn send_rights(fd: i32, message: *const libc::msghdr, flags: i32) -> isiz
 /// # Safety
 /// `message` is what the call that returned `n` was given.
 unsafe fn received_rights(message: *mut libc::msghdr, n: isize) -> isize {
-    // SAFETY: the kernel has read and written it if the call did not fail.
-    if n >= 0 && unsafe { (*message).msg_controllen } != 0 {
-        // SAFETY: the same.
-        quietly(|| unsafe { parcel::receive_rights(&*message) });
+    if n >= 0 {
+        // SAFETY: the kernel has read and written it, as the call did not fail.
+        let (at, len) = unsafe { ((*message).msg_control, (*message).msg_controllen) };
+        if !at.is_null() && len != 0 {
+            // SAFETY: so many bytes the kernel has just written there.
+            let control = unsafe { core::slice::from_raw_parts(at.cast(), len) };
+            quietly(|| parcel::receive_rights(control));
+        }
     }
     n
 }
@@ -938,8 +967,7 @@ export! {
             return unsafe { real::setsockopt(fd, level, name, value, len) };
         }
         let first = match sock.phase() {
-            // SAFETY: any word is a number.
-            Phase::Smc => unsafe { claims::value(value.cast::<i32>()) },
+            Phase::Smc => argument(value.cast_mut().cast::<i32>()).value(),
             // Before it has moved, the value changes nothing.
             _ => Some(0),
         };
@@ -1014,8 +1042,7 @@ fn milliseconds(timeout: i32) -> Option<Duration> {
 
 export! {
     fn poll(fds: *mut libc::pollfd, count: u64, timeout: i32) -> i32 {
-        // SAFETY: the program's array.
-        match unsafe { multiplex::entries(fds, count) } {
+        match poll_entries(fds, count) {
             Some(entries) => {
                 answer(multiplex::poll(entries, milliseconds(timeout), SignalMask::NONE)) as i32
             }
@@ -1025,8 +1052,7 @@ export! {
     }
 
     fn ppoll(fds: *mut libc::pollfd, count: u64, time: *const libc::timespec, mask: Mask) -> i32 {
-        // SAFETY: the program's array.
-        let entries = unsafe { multiplex::entries(fds, count) };
+        let entries = poll_entries(fds, count);
         // SAFETY: null or the program's time.
         let timeout = || unsafe { time.as_ref() };
         match entries {
@@ -1113,8 +1139,7 @@ export! {
     }
 
     fn epoll_ctl(epfd: i32, operation: i32, fd: i32, event: *mut libc::epoll_event) -> i32 {
-        // SAFETY: the program's event.
-        match unsafe { epoll::control(epfd, operation, fd, event) } {
+        match epoll::control(epfd, operation, fd, argument(event)) {
             Some(result) => answer(result) as i32,
             // SAFETY: passed on.
             None => unsafe { real::epoll_ctl(epfd, operation, fd, event) },
@@ -1226,12 +1251,13 @@ pub(crate) fn fd_sets(
     read: *mut c_void,
     write: *mut c_void,
     except: *mut c_void,
-) -> Option<FdSets> {
+) -> Option<FdSets<'static>> {
     let nfds = usize::try_from(nfds).ok()?;
     let is_far = nfds > sys::FD_SETSIZE && descriptors::are_any();
     let nfds = if is_far { sys::bits_of_select(nfds, descriptors::highest()) } else { nfds };
     // SAFETY: the program's sets, of which Linux looks at `nfds` bits in whole words.
-    Some(unsafe { FdSets::new([read, write, except].map(<*mut c_void>::cast), nfds) })
+    let words = |set: *mut c_void| unsafe { Argument::new(set.cast(), nfds.div_ceil(64)) };
+    Some(FdSets::new([read, write, except].map(words), nfds))
 }
 
 fn new_set(epfd: i32) -> i32 {

@@ -10,13 +10,14 @@
 //! never looked at. The kernel's calls differ from libc's here and there (the time left
 //! is written back, a signal set comes with its size), and that is kept.
 
-use crate::exports;
+use crate::exports::{self, argument};
 use crate::{fork, real, seccomp, uring};
 use core::ffi::c_void;
 use core::time::Duration;
 use sidestep_device::sys;
+use sidestep_device::valid::Bits;
 use sidestep_socket::seccomp::confine;
-use sidestep_socket::{claims, descriptors, multiplex, process};
+use sidestep_socket::{descriptors, process};
 
 /// The arguments of a call.
 type Words = [usize; 6];
@@ -106,8 +107,7 @@ unsafe fn on_any(number: i64, words: Words) -> Option<i64> {
 
 /// The first word of `struct clone_args`, which the kernel demands.
 fn clone_flags(arguments: usize) -> Option<u64> {
-    // SAFETY: any word is a number.
-    unsafe { claims::value(arguments as *const u64) }
+    argument(arguments as *mut u64).value()
 }
 
 /// A clone whose child runs in our memory.
@@ -204,9 +204,8 @@ fn is_mask(at: usize, size: usize) -> bool {
 
 /// Whether there is no limit of time, or one that can be read: libc's own functions read it
 /// before the kernel is asked.
-fn is_time<T: Copy>(at: usize) -> bool {
-    // SAFETY: any words are numbers.
-    at == 0 || unsafe { claims::value(at as *const T) }.is_some()
+fn is_time<T: Bits>(at: usize) -> bool {
+    at == 0 || argument(at as *mut T).value().is_some()
 }
 
 /// `select`, before it was `pselect6`.
@@ -230,7 +229,7 @@ unsafe fn poll([fds, count, time, mask, size, _]: Words) -> Option<i64> {
     let fds = fds as *mut libc::pollfd;
     // SAFETY: the program's array, time and mask.
     unsafe {
-        let concerns_us = multiplex::entries(fds, count as u64).is_some();
+        let concerns_us = exports::poll_entries(fds, count as u64).is_some();
         if !is_mask(mask, size) || !concerns_us || !is_time::<libc::timespec>(time) {
             return None;
         }
@@ -242,8 +241,7 @@ unsafe fn poll([fds, count, time, mask, size, _]: Words) -> Option<i64> {
 
 /// `pselect6`: the last argument points to the mask and its size.
 unsafe fn select([nfds, read, write, except, time, sized_mask]: Words) -> Option<i64> {
-    // SAFETY: any two words are numbers.
-    let claimed = unsafe { claims::value(sized_mask as *const [usize; 2]) };
+    let claimed = argument(sized_mask as *mut [usize; 2]).value();
     if claimed.is_none() && sized_mask != 0 {
         return None;
     }
@@ -273,8 +271,7 @@ unsafe fn counting_down(
 ) -> i64 {
     let start = sys::now_ns();
     let result = call(time);
-    // SAFETY: any two words are numbers.
-    let limit = unsafe { claims::value(time) };
+    let limit = argument(time).value();
     if let Some(limit) = limit.filter(exports::is_valid) {
         let passed = Duration::from_nanos(sys::now_ns() - start);
         let left = sys::timespec(exports::duration(&limit).saturating_sub(passed));

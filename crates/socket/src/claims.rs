@@ -11,6 +11,8 @@
 //! the call before, and that the program has unmapped since, is a fault.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
+use sidestep_device::program::Argument;
+use sidestep_device::valid::Bits;
 use sidestep_device::{confinement, sys};
 
 /// What a claim is about; each has a memory of its own of what was tried last.
@@ -79,24 +81,13 @@ pub fn holds<T>(of: Of, at: *const T, len: usize) -> bool {
     })
 }
 
-/// The `T` that the program claims to have at an address, read with the kernel's help.
-///
-/// # Safety
-/// Any bytes are a valid `T`.
-#[must_use]
-pub unsafe fn value<T: Copy>(at: *const T) -> Option<T> {
-    // SAFETY: it can be read; any bytes will do.
-    sys::is_readable(at.cast(), size_of::<T>()).then(|| unsafe { at.read_unaligned() })
-}
-
 /// The number with which a structure of the program begins. What is behind it the program may not
 /// have written, and a checker of memory (Valgrind) faults each look at that.
-pub(crate) fn first_number(at: *const u32) -> Option<u32> {
+pub(crate) fn first_number<T: Bits>(argument: Argument<'_, T>) -> Option<u32> {
     // The call that copies is none that a filter of system calls is sure to know.
     if confinement::is_confined() {
-        // SAFETY: any bytes are a number.
-        return unsafe { value(at) };
+        return argument.begin().map(u32::from_ne_bytes);
     }
     let mut bytes = [0; 4];
-    sys::copy_own(at.cast(), &mut bytes).ok().map(|()| u32::from_ne_bytes(bytes))
+    sys::copy_own(argument.address().cast(), &mut bytes).ok().map(|()| u32::from_ne_bytes(bytes))
 }

@@ -38,6 +38,7 @@ use core::time::Duration;
 use nesting::Nesting;
 use sidestep_device::channel::{Channel, SLOTS};
 use sidestep_device::counts::count;
+use sidestep_device::program::Argument;
 use sidestep_device::reference::AtomicRef;
 use sidestep_device::sparse::Sparse;
 use sidestep_device::state::{Counters, Slot};
@@ -304,14 +305,11 @@ fn set_of(epfd: i32) -> Option<&'static Set> {
 }
 
 /// The program's `epoll_ctl`. `None`: the kernel alone answers.
-///
-/// # Safety
-/// `event` is null or points to one epoll_event.
-pub unsafe fn control(
+pub fn control(
     epfd: i32,
     operation: i32,
     fd: i32,
-    event: *const libc::epoll_event,
+    event: Argument<'_, libc::epoll_event>,
 ) -> Option<Result<usize, Errno>> {
     if let Some(inner) = crate::descriptors::set(fd) {
         return Some(nesting::control(epfd, operation, (fd, inner), event));
@@ -338,12 +336,12 @@ pub unsafe fn control(
 
 /// What the program wants to be told, where it says so. DEL never looks there.
 #[derive(Clone, Copy)]
-struct Wish(*const libc::epoll_event);
+struct Wish<'a>(Argument<'a, libc::epoll_event>);
 
-impl Wish {
+impl Wish<'_> {
     /// The kernel's answer: it looks first, and refuses a bad pointer.
     fn ask_kernel(self, epfd: i32, operation: i32, fd: i32) -> Result<usize, Errno> {
-        sys::epoll_ctl_at(epfd, operation, fd, self.0).map_err(|errno| errno.0)
+        sys::epoll_ctl_at(epfd, operation, fd, self.0.address()).map_err(|errno| errno.0)
     }
 
     /// Whether it is to be told once. What cannot be read the kernel refuses.
@@ -354,14 +352,12 @@ impl Wish {
 
     /// What it is to be told of, if that can be read.
     fn claimed_events(self) -> Option<u32> {
-        claims::first_number(self.0.cast())
+        claims::first_number(self.0)
     }
 
     /// What is there: the kernel has looked, or is not asked.
     fn read(self) -> libc::epoll_event {
-        // SAFETY: the promise of the caller of `control`; epoll_event is packed, so read as a
-        // whole.
-        unsafe { self.0.read_unaligned() }
+        self.0.get(0)
     }
 }
 
@@ -432,7 +428,7 @@ impl Watch {
 
 /// `epoll_ctl` on a socket that has no object and needs none for it: the kernel's answer.
 /// `None`: it is none, or it needs one, as it is to be in a second set or to be told once.
-fn watch(epfd: i32, operation: i32, fd: i32, wish: Wish) -> Option<Result<usize, Errno>> {
+fn watch(epfd: i32, operation: i32, fd: i32, wish: Wish<'_>) -> Option<Result<usize, Errno>> {
     let watch = Some(fd).filter(|fd| crate::descriptors::is_bare(*fd)).and_then(Watch::place)?;
     if wish.is_one_shot(operation) {
         return None;
@@ -488,7 +484,7 @@ pub(crate) fn forget_watch(fd: i32) {
     Watch::of(fd).inspect(|watch| watch.forget());
 }
 
-fn add(epfd: i32, fd: i32, sock: &'static Sock, wish: Wish) -> Result<usize, Errno> {
+fn add(epfd: i32, fd: i32, sock: &'static Sock, wish: Wish<'_>) -> Result<usize, Errno> {
     if let Some((set, registration)) = find(epfd, fd, sock)
         && registration.is_tagged()
     {
@@ -543,7 +539,7 @@ fn add_one_shot(
     Ok((set, registration))
 }
 
-fn modify(epfd: i32, fd: i32, sock: &'static Sock, wish: Wish) -> Result<usize, Errno> {
+fn modify(epfd: i32, fd: i32, sock: &'static Sock, wish: Wish<'_>) -> Result<usize, Errno> {
     let Some((set, registration)) = find(epfd, fd, sock) else {
         return wish.ask_kernel(epfd, libc::EPOLL_CTL_MOD, fd);
     };

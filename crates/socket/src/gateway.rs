@@ -426,6 +426,7 @@ pub fn name(fd: i32, peer: bool) -> Option<Name> {
 mod tests {
     use super::*;
     use crate::process::tests::alone;
+    use sidestep_device::program::Argument;
     use std::fs::File;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
@@ -516,10 +517,10 @@ mod tests {
     fn watch(fd: i32) -> OwnedFd {
         // SAFETY: no memory operands.
         let set = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
-        let event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 77 };
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 77 };
         // SAFETY: one event.
-        let added =
-            unsafe { epoll::control(set.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw const event) };
+        let event = unsafe { Argument::new(&raw mut event, 1) };
+        let added = epoll::control(set.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, event);
         assert_eq!(added, Some(Ok(0)));
         set
     }

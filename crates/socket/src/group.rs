@@ -12,12 +12,13 @@
 
 use crate::account;
 use crate::meeting;
-use crate::pool::{Held, Late, SharedLock};
+use crate::pool::{Held, SharedLock};
 use crate::process::{self, GROUPS_MAX, LETTERS_MAX, Process};
 use core::ptr::NonNull;
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
+use sidestep_device::late::Late;
 use sidestep_device::map;
 use sidestep_device::reference::AtomicRef;
 use sidestep_device::rights;
@@ -1089,6 +1090,7 @@ mod tests {
     use super::*;
     use crate::process::tests::alone;
     use sidestep_device::channel::SLOTS;
+    use sidestep_device::copy::Manner;
     use sidestep_device::slab::phase;
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixDatagram;
@@ -1110,9 +1112,7 @@ mod tests {
         identity.ring_at.store(second, Ordering::Relaxed);
         identity.ring_len.store(64 << 10, Ordering::Relaxed);
         group.forget_connection(SLOTS - 1);
-        let link = ring.address(&(0..size_of::<u64>())).cast::<u64>();
-        // SAFETY: a ring of ours that no connection has.
-        unsafe { link.write(second) };
+        ring.write(0..size_of::<u64>(), &second.to_ne_bytes(), Manner::Cached);
         let [(third, _), (fourth, _)] = [SLOTS - 3, SLOTS - 4].map(take);
         assert_eq!(third, first, "it is free, and warm");
         assert!(![first, second].contains(&fourth));

@@ -18,6 +18,7 @@ use crate::{Errno, claims, ends, gateway, readiness, wait};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use sidestep_device::map::Scratch;
+use sidestep_device::program::Argument;
 use sidestep_device::slab::Record;
 use sidestep_device::state::Slot;
 use sidestep_device::sys::{self, SignalMask};
@@ -52,9 +53,12 @@ pub(crate) fn has_begun() -> bool {
 /// The program's array, if any descriptor in it needs us: a connection in shared memory, one that
 /// may move there while we wait, or an epoll set that holds one. `None` for the kernel to answer, `EFAULT` included.
 ///
-/// # Safety
-/// As `poll`.
-pub unsafe fn entries<'a>(fds: *mut libc::pollfd, count: u64) -> Option<&'a mut [libc::pollfd]> {
+/// `array` makes a slice of the array; it is asked when the kernel has said that there is memory.
+pub fn entries<'a>(
+    fds: *const libc::pollfd,
+    count: u64,
+    array: impl FnOnce() -> &'a mut [libc::pollfd],
+) -> Option<&'a mut [libc::pollfd]> {
     if !has_begun() || count > i32::MAX as u64 {
         return None;
     }
@@ -62,8 +66,7 @@ pub unsafe fn entries<'a>(fds: *mut libc::pollfd, count: u64) -> Option<&'a mut 
     if !claims::holds(claims::Of::Entries, fds, len) {
         return None;
     }
-    // SAFETY: the program's array, which can be read.
-    let entries = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
+    let entries = array();
     entries.iter().any(|entry| concerns(entry.fd)).then_some(entries)
 }
 
@@ -472,48 +475,37 @@ fn note_kernel(kernel: &libc::pollfd, slot: &Slot, conn: &Conn, file: File<'_>) 
 
 /// Three sets of descriptors, as `select` takes them.
 #[derive(Clone, Copy)]
-pub struct FdSets {
-    read: FdSet,
-    write: FdSet,
-    except: FdSet,
+pub struct FdSets<'a> {
+    read: FdSet<'a>,
+    write: FdSet<'a>,
+    except: FdSet<'a>,
     /// Highest descriptor + 1.
     nfds: usize,
 }
 
-/// One set of the program's; null: none.
+/// One set of the program's, in the kernel's words; null: none.
 #[derive(Clone, Copy)]
-struct FdSet(*mut u64);
+struct FdSet<'a>(Argument<'a, u64>);
 
-impl FdSet {
-    /// Where the bit of a descriptor is.
-    fn place(self, fd: usize) -> Option<(*mut u64, u64)> {
-        // In bounds of the program's set, so it does not wrap.
-        (!self.0.is_null()).then(|| (self.0.wrapping_add(fd / 64), 1 << (fd % 64)))
-    }
-
+impl FdSet<'_> {
+    /// Whether a descriptor is in it; [`FdSets::concern_us`] has found that it can be read.
     fn has(self, fd: usize) -> bool {
-        // SAFETY: `FdSets::new` promises room for each descriptor below `nfds`, and only such are
-        // asked for; `concern_us` has found that it can be read.
-        self.place(fd).is_some_and(|(word, bit)| unsafe { *word } & bit != 0)
+        !self.0.is_null() && self.0.get(fd / 64) & 1 << (fd % 64) != 0
     }
 
-    /// Changes the word of a descriptor, if there is a set.
+    /// Changes the bit of a descriptor, if there is a set. The kernel changes whole words, too.
     fn change(self, fd: usize, change: impl FnOnce(u64, u64) -> u64) {
-        if let Some((word, bit)) = self.place(fd) {
-            // SAFETY: as for `has`; the kernel changes whole words, too.
-            unsafe { *word = change(*word, bit) };
+        if !self.0.is_null() {
+            self.0.set(fd / 64, change(self.0.get(fd / 64), 1 << (fd % 64)));
         }
     }
 }
 
-impl FdSets {
-    /// Those of a call: to read from, to write to, with urgent data; each may be null. `nfds` is the
-    /// highest descriptor + 1.
-    ///
-    /// # Safety
-    /// As `select`: each is null or has room for `nfds` bits, in whole words, as long as the call lasts.
+impl<'a> FdSets<'a> {
+    /// Those of a call: to read from, to write to, with urgent data; each may be null, and has else
+    /// a bit for each descriptor below `nfds`.
     #[must_use]
-    pub unsafe fn new([read, write, except]: [*mut u64; 3], nfds: usize) -> Self {
+    pub fn new([read, write, except]: [Argument<'a, u64>; 3], nfds: usize) -> Self {
         Self { read: FdSet(read), write: FdSet(write), except: FdSet(except), nfds }
     }
 
@@ -535,7 +527,8 @@ impl FdSets {
         // The kernel looks no further than there are descriptors, and so do we.
         let nfds = self.nfds.min(descriptors::highest() + 1);
         let len = nfds.div_ceil(64) * size_of::<u64>();
-        let holds = |of, FdSet(set)| set.is_null() || claims::holds(of, set, len);
+        let holds =
+            |of, FdSet(set): FdSet<'_>| set.is_null() || claims::holds(of, set.address(), len);
         has_begun()
             && holds(claims::Of::Read, self.read)
             && holds(claims::Of::Write, self.write)
@@ -580,7 +573,7 @@ impl FdSets {
 /// # Errors
 /// As `pselect`; `EBADF` when a descriptor in a set is not open.
 pub fn select(
-    sets: FdSets,
+    sets: FdSets<'_>,
     timeout: Option<Duration>,
     sigmask: SignalMask,
 ) -> Result<usize, Errno> {

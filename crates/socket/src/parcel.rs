@@ -33,6 +33,7 @@ use crate::{
 use arrayvec::ArrayVec;
 use core::sync::atomic::Ordering;
 use sidestep_device::channel::SLOTS;
+use sidestep_device::program::{self, Argument};
 use sidestep_device::stamp::OTHER_VERSION;
 use sidestep_device::state::{Slot, flag, mode};
 use sidestep_device::sys::{self, Errno, Received, UnixName};
@@ -41,8 +42,8 @@ use sidestep_wire::host_control::Parcel;
 
 /// Descriptors beside a message: `SCM_MAX_FD` of the kernel.
 const RIGHTS_MAX: usize = 253;
-/// Words of control messages that are looked into: those descriptors, and credentials.
-const CONTROL_WORDS: usize = 160;
+/// Bytes of control messages that are looked into: those descriptors, and credentials.
+const CONTROL_MAX: usize = 1280;
 
 /// Makes a parcel of a connection; `fd` is one of its descriptors. A socket that only
 /// says ECONNRESET if that cannot be done.
@@ -543,92 +544,59 @@ fn sock_behind(fd: i32, table_is_old: bool) -> Option<&'static Sock> {
     found
 }
 
-/// Calls `f` with the place of every descriptor in the control messages.
-///
-/// # Safety
-/// The header's control messages are readable, and writable as far as `f` writes.
-unsafe fn each_right(header: &libc::msghdr, mut f: impl FnMut(*mut i32)) {
-    // SAFETY: the caller's promise; CMSG_* stay inside the control messages.
-    unsafe {
-        let mut at = libc::CMSG_FIRSTHDR(header);
-        while !at.is_null() {
-            if ((*at).cmsg_level, (*at).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-                let len = (*at).cmsg_len.saturating_sub(size_of::<libc::cmsghdr>());
-                let first = libc::CMSG_DATA(at).cast::<i32>();
-                (0..len / size_of::<i32>()).for_each(|i| f(first.add(i)));
-            }
-            at = libc::CMSG_NXTHDR(header, at);
-        }
-    }
-}
+/// Control messages that are changed before the kernel sees them.
+#[repr(align(8))]
+struct Control([u8; CONTROL_MAX]);
 
 /// Sends a message by `send`, with parcels in the place of descriptors of connections in
-/// shared memory.
-///
-/// # Safety
-/// As `sendmsg`.
-pub unsafe fn send_rights(header: &libc::msghdr, send: impl Fn(&libc::msghdr) -> isize) -> isize {
-    let mut control = [0u64; CONTROL_WORDS];
+/// shared memory. `control` is what the header names beside the message.
+pub fn send_rights(
+    header: &libc::msghdr,
+    control: Argument<'_, u8>,
+    send: impl Fn(&libc::msghdr) -> isize,
+) -> isize {
+    let mut copied = Control([0; CONTROL_MAX]);
+    let Some(copied) = control.copy_to(&mut copied.0) else { return send(header) };
+    let rights = || program::rights(copied);
     let is_ours = |fd| {
         gateway::conclude(fd);
         descriptors::sock(fd).is_some()
     };
-    let mut concerns_us = false;
-    let fits = header.msg_controllen <= size_of_val(&control);
-    if fits && sys::is_readable(header.msg_control.cast(), header.msg_controllen) {
-        // SAFETY: the caller's promise; it can be read.
-        unsafe { each_right(header, |place| concerns_us |= is_ours(place.read_unaligned())) };
-    }
-    if !concerns_us {
+    // Each is asked: what the gateway was to conclude is concluded for all.
+    if rights().filter(|(_, fd)| is_ours(*fd)).count() == 0 {
         return send(header);
     }
-    let mut copy = *header;
-    copy.msg_control = control.as_mut_ptr().cast();
-    let mut parcels = [-1; RIGHTS_MAX];
-    let mut free = parcels.iter_mut();
-    // SAFETY: the program's control messages fit into ours, as was just asked.
-    unsafe {
-        let from = header.msg_control.cast::<u8>();
-        let to = control.as_mut_ptr().cast::<u8>();
-        core::ptr::copy_nonoverlapping(from, to, header.msg_controllen);
-        each_right(&copy, |place| {
-            let fd = place.read_unaligned();
-            if let Some(parcel) = descriptors::sock(fd).and_then(|sock| stand_in(&sock, fd)) {
-                place.write_unaligned(parcel);
-                free.next().map_or_else(|| sys::close_number(parcel), |place| *place = parcel);
-            } else {
-                given::offer(fd);
-            }
-        });
+    let mut changed = Control([0; CONTROL_MAX]);
+    changed.0[..copied.len()].copy_from_slice(copied);
+    let mut parcels = ArrayVec::<i32, RIGHTS_MAX>::new();
+    for (place, fd) in rights() {
+        if let Some(parcel) = descriptors::sock(fd).and_then(|sock| stand_in(&sock, fd)) {
+            changed.0[place..][..size_of::<i32>()].copy_from_slice(&parcel.to_ne_bytes());
+            // The kernel refuses a message with more.
+            parcels.try_push(parcel).unwrap_or_else(|_| sys::close_number(parcel));
+        } else {
+            given::offer(fd);
+        }
     }
-    let result = send(&copy);
-    parcels.into_iter().filter(|fd| *fd >= 0).for_each(sys::close_number);
+    let mut with_parcels = *header;
+    with_parcels.msg_control = changed.0.as_mut_ptr().cast();
+    let result = send(&with_parcels);
+    parcels.into_iter().for_each(sys::close_number);
     let settle = if result >= 0 { give_plain } else { given::withdraw };
-    // SAFETY: the caller's promise.
-    unsafe { each_right(header, |place| settle(place.read_unaligned())) };
+    rights().for_each(|(_, fd)| settle(fd));
     result
 }
 
-/// Unpacks what has come with a message.
-///
-/// # Safety
-/// The kernel has just filled the header.
-pub unsafe fn receive_rights(header: &libc::msghdr) {
-    if header.msg_control.is_null() {
-        return;
-    }
-    // SAFETY: the caller's promise.
-    unsafe {
-        each_right(header, |place| {
-            let fd = place.read_unaligned();
-            sock::forget_number(fd);
-            match look_at(fd) {
-                Found::Parcel(label) => unpack(fd, label),
-                Found::Stray => settle_stray(fd),
-                Found::Given => given::take_up(fd),
-                Found::Listener => _ = meeting::recognise_listener(fd),
-                Found::Nothing => {}
-            }
-        });
+/// Unpacks what has come beside a message: what the kernel has just written there.
+pub fn receive_rights(control: &[u8]) {
+    for (_, fd) in program::rights(control) {
+        sock::forget_number(fd);
+        match look_at(fd) {
+            Found::Parcel(label) => unpack(fd, label),
+            Found::Stray => settle_stray(fd),
+            Found::Given => given::take_up(fd),
+            Found::Listener => _ = meeting::recognise_listener(fd),
+            Found::Nothing => {}
+        }
     }
 }

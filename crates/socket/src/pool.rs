@@ -19,7 +19,7 @@
 use crate::owner::{self, Waiting};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use sidestep_device::counts::LISTS;
 use sidestep_device::lock::Lock;
 use sidestep_device::reference::AtomicRef;
@@ -237,80 +237,6 @@ impl<T> Guarded<T> {
         // SAFETY: `lock` is held, for the first time in this thread, as long as `f` runs, and
         // `is_there` says that a value was put in.
         Some(f(unsafe { (*self.value.get()).assume_init_mut() }))
-    }
-}
-
-/// A value that comes later than its object and does not change then. All-zero bytes are none.
-#[derive(Zeroable)]
-pub(crate) struct Late<T> {
-    /// [`EMPTY`], [`COMING`] or [`THERE`].
-    state: AtomicU8,
-    value: UnsafeCell<MaybeUninit<T>>,
-}
-
-const EMPTY: u8 = 0;
-/// A thread is writing it.
-const COMING: u8 = 1;
-const THERE: u8 = 2;
-
-// SAFETY: `value` is written by the thread that has made the state COMING, and read when it is
-// THERE. The two unsafe methods have their callers promise the same.
-unsafe impl<T: Send + Sync> Sync for Late<T> {}
-
-impl<T: Copy> Late<T> {
-    /// None, or one from the beginning.
-    pub(crate) const fn new(value: Option<T>) -> Self {
-        match value {
-            None => {
-                Self { state: AtomicU8::new(EMPTY), value: UnsafeCell::new(MaybeUninit::uninit()) }
-            }
-            Some(value) => Self {
-                state: AtomicU8::new(THERE),
-                value: UnsafeCell::new(MaybeUninit::new(value)),
-            },
-        }
-    }
-
-    /// Puts it in. False: it is there already, or coming.
-    pub(crate) fn set(&self, value: T) -> bool {
-        let is_ours = self
-            .state
-            .compare_exchange(EMPTY, COMING, Ordering::Relaxed, Ordering::Relaxed)
-            .is_ok();
-        if is_ours {
-            // SAFETY: the exchange makes this the one thread that writes, and no one reads before
-            // the state is THERE.
-            unsafe { (*self.value.get()).write(value) };
-            // Release: pairs with the Acquire in `get`.
-            self.state.store(THERE, Ordering::Release);
-        }
-        is_ours
-    }
-
-    /// The value, if it is there.
-    pub(crate) fn get(&self) -> Option<T> {
-        // SAFETY: THERE was stored behind the value.
-        (self.state.load(Ordering::Acquire) == THERE).then(|| unsafe { self.get_unchecked() })
-    }
-
-    /// Puts another value in the place of what was there, or none.
-    ///
-    /// # Safety
-    /// Until the call has returned, no other thread is in a method of this value.
-    pub(crate) unsafe fn replace(&self, value: Option<T>) {
-        self.state.store(EMPTY, Ordering::Relaxed);
-        value.map(|value| self.set(value));
-    }
-
-    /// The value, of which the caller knows that it is there.
-    ///
-    /// # Safety
-    /// [`set`](Self::set) or [`replace`](Self::replace) has put it in before, as this thread sees it.
-    #[inline]
-    pub(crate) unsafe fn get_unchecked(&self) -> T {
-        // SAFETY: the caller's promise says that it is initialised. It is not written now: `set` does
-        // that before THERE, and the caller of `replace` excludes others.
-        unsafe { *(*self.value.get()).assume_init_ref() }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::file::{self, File, Naming};
 use crate::group::Group;
 use crate::meeting::{self, Meeting};
 use crate::options::{Options, Promotion};
-use crate::pool::{Guarded, Held, Late, Pool, Pooled};
+use crate::pool::{Guarded, Held, Pool, Pooled};
 use crate::process::{self, Process};
 use crate::socket_options::Mirror;
 use crate::{Errno, gateway, multiplex, past_libc, plain, reload, seccomp, uring, wait, young};
@@ -27,6 +27,7 @@ use core::sync::atomic::{
 };
 use sidestep_device::confinement;
 use sidestep_device::copy::Choice;
+use sidestep_device::late::Late;
 use sidestep_device::reference::AtomicRef;
 use sidestep_device::ring::Ring;
 use sidestep_device::slab::Record;

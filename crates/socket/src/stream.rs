@@ -28,6 +28,7 @@ use core::sync::atomic::{Ordering, fence};
 use sidestep_device::copy::{self, Choice, LONG_MIN, Manner};
 use sidestep_device::counts::count;
 use sidestep_device::map::Scratch;
+use sidestep_device::program::{Buffers, Received, Sent};
 use sidestep_device::ring::Ring;
 use sidestep_device::state::{Slot, flag};
 use sidestep_device::sys::{self, Errno as SysErrno};
@@ -42,110 +43,43 @@ pub enum Outcome {
     Ours(Answer),
 }
 
-/// The program's buffers, in order.
-pub struct Buffers<'a> {
-    list: &'a [libc::iovec],
-    len: usize,
+/// Copies `n` bytes, after the first `skip`, into the ring at a position.
+#[inline]
+fn copy_in(
+    buffers: &Buffers<'_, Sent>,
+    (skip, n): (usize, usize),
+    ring: &Ring,
+    mut position: u64,
+    manner: Manner,
+) {
+    buffers.each_sent(skip, n, |bytes| {
+        let spans = Spans::cut(position, bytes.len(), ring.memory_len());
+        let (first, second) = bytes.split_at(spans.first.len());
+        ring.write(spans.first, first, manner);
+        if !second.is_empty() {
+            ring.write(spans.second, second, manner);
+        }
+        position = position.wrapping_add(bytes.len() as u64);
+    });
 }
 
-impl<'a> Buffers<'a> {
-    /// `None` when the kernel would refuse the list: let it.
-    ///
-    /// # Safety
-    /// `list` points to `count` iovecs, each valid as the call demands.
-    #[must_use]
-    pub unsafe fn new(list: *const libc::iovec, count: usize) -> Option<Self> {
-        const IOV_MAX: usize = 1024;
-        if count > IOV_MAX || (list.is_null() && count > 0) {
-            return None;
+/// Copies `n` bytes out of the ring from a position, behind the first `skip`.
+#[inline]
+fn copy_out(
+    buffers: &Buffers<'_, Received>,
+    (skip, n): (usize, usize),
+    ring: &Ring,
+    mut position: u64,
+) {
+    buffers.each_room(skip, n, |room| {
+        let spans = Spans::cut(position, room.len(), ring.memory_len());
+        let (first, second) = room.split_at_mut(spans.first.len());
+        ring.read(spans.first, first);
+        if !second.is_empty() {
+            ring.read(spans.second, second);
         }
-        let list = if count == 0 {
-            &[]
-        } else {
-            // SAFETY: the caller's promise.
-            unsafe { core::slice::from_raw_parts(list, count) }
-        };
-        let mut len = 0usize;
-        for part in list {
-            len = len.checked_add(part.iov_len)?;
-        }
-        (len <= isize::MAX as usize).then_some(Self { list, len })
-    }
-
-    /// Bytes in all buffers together.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there is no byte in them.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Calls `f` with each stretch of the `n` bytes that follow the first `skip`.
-    #[inline]
-    fn each(&self, mut skip: usize, mut n: usize, mut f: impl FnMut(*mut u8, usize)) {
-        for part in self.list {
-            if n == 0 {
-                return;
-            }
-            if skip >= part.iov_len {
-                skip -= part.iov_len;
-                continue;
-            }
-            let take = (part.iov_len - skip).min(n);
-            // SAFETY: inside the buffer.
-            f(unsafe { part.iov_base.cast::<u8>().add(skip) }, take);
-            n -= take;
-            skip = 0;
-        }
-    }
-
-    /// Copies `n` bytes, after the first `skip`, into the ring at a position.
-    #[inline]
-    fn copy_in(&self, skip: usize, n: usize, ring: &Ring, mut position: u64, manner: Manner) {
-        self.each(skip, n, |at, len| {
-            // SAFETY: the program's buffer, readable by the call's contract.
-            let mut bytes = unsafe { core::slice::from_raw_parts(at, len) };
-            let spans = Spans::cut(position, len, ring.memory_len());
-            let (first, second) = bytes.split_at(spans.first.len());
-            ring.write(spans.first, first, manner);
-            bytes = second;
-            if !bytes.is_empty() {
-                ring.write(spans.second, bytes, manner);
-            }
-            position = position.wrapping_add(len as u64);
-        });
-    }
-
-    /// Copies `bytes` in, behind the first `skip`.
-    fn fill(&self, skip: usize, bytes: &[u8]) {
-        let mut at = 0;
-        self.each(skip, bytes.len(), |to, len| {
-            // SAFETY: the program's buffer, writable by the call's contract.
-            unsafe { core::ptr::copy_nonoverlapping(bytes[at..].as_ptr(), to, len) };
-            at += len;
-        });
-    }
-
-    /// Copies `n` bytes out of the ring, behind the first `skip`.
-    #[inline]
-    fn copy_out(&self, skip: usize, n: usize, ring: &Ring, mut position: u64) {
-        self.each(skip, n, |at, len| {
-            let spans = Spans::cut(position, len, ring.memory_len());
-            let first = spans.first.len();
-            // SAFETY: the program's buffer, writable by the call's contract.
-            unsafe {
-                ring.read(spans.first, at);
-                if !spans.second.is_empty() {
-                    ring.read(spans.second, at.add(first));
-                }
-            }
-            position = position.wrapping_add(len as u64);
-        });
-    }
+        position = position.wrapping_add(room.len() as u64);
+    });
 }
 
 /// Why a call of the program was not made as it is.
@@ -164,7 +98,7 @@ pub enum Instead {
 #[inline]
 pub fn send<'a>(
     fd: i32,
-    buffers: impl Fn() -> Option<Buffers<'a>>,
+    buffers: impl Fn() -> Option<Buffers<'a, Sent>>,
     flags: i32,
     plain: impl Fn() -> isize,
 ) -> Option<Outcome> {
@@ -249,7 +183,7 @@ fn plain_send(sock: &Use, plain: &impl Fn() -> Option<isize>) -> Option<Result<i
     Some(n.ok_or(Instead::Anew))
 }
 
-fn smc_send(sock: &Use, fd: i32, buffers: &Buffers<'_>, flags: i32) -> Option<Answer> {
+fn smc_send(sock: &Use, fd: i32, buffers: &Buffers<'_, Sent>, flags: i32) -> Option<Answer> {
     let (conn, slot) = (sock.conn()?, sock.slot()?);
     let urgent = flags & libc::MSG_OOB != 0 && !buffers.is_empty();
     let send = RingSend { sock, slot, conn: &conn, file: File::of(sock, fd), urgent };
@@ -334,7 +268,7 @@ struct RingSend<'a> {
 impl RingSend<'_> {
     /// Sends everything, waiting for room unless the socket or the call says not to.
     /// `None`: the direction has left the ring.
-    fn all(&self, buffers: &Buffers<'_>, dont_wait: bool) -> Option<Answer> {
+    fn all(&self, buffers: &Buffers<'_, Sent>, dont_wait: bool) -> Option<Answer> {
         let mut done = 0;
         let unfinished = Unfinished::default();
         match self.rest(buffers, &mut done, &unfinished, dont_wait) {
@@ -353,7 +287,7 @@ impl RingSend<'_> {
     /// Sends what is not `done`, as far as it goes.
     fn rest<'a>(
         &'a self,
-        buffers: &Buffers<'_>,
+        buffers: &Buffers<'_, Sent>,
         done: &mut usize,
         unfinished: &Unfinished<'a>,
         dont_wait: bool,
@@ -387,7 +321,7 @@ impl RingSend<'_> {
     #[inline]
     fn some<'a>(
         &'a self,
-        buffers: &Buffers<'_>,
+        buffers: &Buffers<'_, Sent>,
         done: usize,
         unfinished: &Unfinished<'a>,
     ) -> Answer {
@@ -428,7 +362,7 @@ impl RingSend<'_> {
 
     /// One copy, one publication. Under the send lock.
     #[inline]
-    fn part(&self, buffers: &Buffers<'_>, done: usize) -> Answer {
+    fn part(&self, buffers: &Buffers<'_, Sent>, done: usize) -> Answer {
         let conn = self.conn;
         let producer = conn.mine.sending.producer.position();
         let window = self.window_from(producer)?;
@@ -439,7 +373,7 @@ impl RingSend<'_> {
         }
         let choice = self.choice(n);
         let manner = choice.map_or(Manner::Cached, Choice::manner);
-        buffers.copy_in(done, n, &conn.outgoing, producer, manner);
+        copy_in(buffers, (done, n), &conn.outgoing, producer, manner);
         if self.urgent && done + n == buffers.len() {
             conn.mine.sending.urgent.store(producer.wrapping_add(n as u64), Ordering::Release);
         }
@@ -499,7 +433,7 @@ impl RingSend<'_> {
 #[inline]
 pub fn receive<'a>(
     fd: i32,
-    buffers: impl Fn() -> Option<Buffers<'a>>,
+    buffers: impl Fn() -> Option<Buffers<'a, Received>>,
     flags: i32,
     plain: impl Fn() -> isize,
 ) -> Option<Outcome> {
@@ -575,7 +509,7 @@ fn plain_receive(
     n.ok_or(Instead::Anew)
 }
 
-fn smc_receive(sock: &Use, fd: i32, buffers: &Buffers<'_>, flags: i32) -> Option<Answer> {
+fn smc_receive(sock: &Use, fd: i32, buffers: &Buffers<'_, Received>, flags: i32) -> Option<Answer> {
     let (conn, slot) = (sock.conn()?, sock.slot()?);
     let receive = Receive { sock, slot, conn: &conn, file: File::of(sock, fd), flags };
     if flags & libc::MSG_OOB != 0 {
@@ -616,7 +550,7 @@ impl Receive<'_> {
 
     /// Receives, and counts what was received.
     #[inline]
-    fn counted(&self, buffers: &Buffers<'_>) -> Answer {
+    fn counted(&self, buffers: &Buffers<'_, Received>) -> Answer {
         let answer = self.all(buffers);
         if let Ok(n @ 1..) = answer
             && !self.peeks()
@@ -631,7 +565,7 @@ impl Receive<'_> {
     /// With `SO_PEEK_OFF` each peek goes on where the last one ended, and reading
     /// moves that place back.
     #[cold]
-    fn with_peek_offset(&self, buffers: &Buffers<'_>) -> Answer {
+    fn with_peek_offset(&self, buffers: &Buffers<'_, Received>) -> Answer {
         let place = &self.slot.peek_offset;
         if !self.peeks() {
             let n = self.counted(buffers)?;
@@ -646,22 +580,16 @@ impl Receive<'_> {
     }
 
     /// Peeks at what lies behind the next `skip` bytes: they go to a place of ours.
-    fn peek_behind(&self, buffers: &Buffers<'_>, skip: usize) -> Answer {
+    fn peek_behind(&self, buffers: &Buffers<'_, Received>, skip: usize) -> Answer {
         const PIECES_MAX: usize = 64;
         let mut room = Scratch::filled(skip.max(1), || 0u8).map_err(|errno| errno.0)?;
         let mut list = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; PIECES_MAX];
-        list[0] = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: skip };
-        for (to, from) in list[1..].iter_mut().zip(buffers.list) {
-            *to = *from;
-        }
-        let used = (1 + buffers.list.len()).min(PIECES_MAX);
-        // SAFETY: our room and the program's buffers.
-        let longer = unsafe { Buffers::new(list.as_ptr(), used) }.ok_or(libc::EINVAL)?;
+        let longer = buffers.behind(&mut room[..skip], &mut list).ok_or(libc::EINVAL)?;
         self.all_beyond(&longer, skip)
     }
 
     /// [`Self::all`], but the first `skip` bytes alone do not satisfy the call.
-    fn all_beyond(&self, buffers: &Buffers<'_>, skip: usize) -> Answer {
+    fn all_beyond(&self, buffers: &Buffers<'_, Received>, skip: usize) -> Answer {
         let seen = self.until(buffers, self.wanted(buffers.len() - skip) + skip)?;
         match seen.checked_sub(skip) {
             Some(n @ 1..) => Ok(n),
@@ -671,12 +599,12 @@ impl Receive<'_> {
     }
 
     /// Receives until the call is satisfied.
-    fn all(&self, buffers: &Buffers<'_>) -> Answer {
+    fn all(&self, buffers: &Buffers<'_, Received>) -> Answer {
         self.until(buffers, self.wanted(buffers.len()))
     }
 
     /// Receives until there are as many bytes as `wanted`, or something else ends it.
-    fn until(&self, buffers: &Buffers<'_>, wanted: usize) -> Answer {
+    fn until(&self, buffers: &Buffers<'_, Received>, wanted: usize) -> Answer {
         let mut done = 0;
         let patience = Patience::new();
         loop {
@@ -769,7 +697,7 @@ impl Receive<'_> {
 
     /// One look: the ring, or what is left in TCP before it.
     #[inline]
-    fn some(&self, buffers: &Buffers<'_>, done: usize) -> Found {
+    fn some(&self, buffers: &Buffers<'_, Received>, done: usize) -> Found {
         const UNUSUAL: u32 = flag::RECEIVE_SWITCHED | flag::ASYNC | flag::TURN_WANTED;
         let receiving = Held::enter(&self.slot.receive_lock);
         // A peek sees the same bytes again: it starts over.
@@ -797,7 +725,7 @@ impl Receive<'_> {
     /// The same while bytes of the program may come by TCP, or bells have to be cleared
     /// away. Under the receive lock.
     #[cold]
-    fn some_from_either(&self, buffers: &Buffers<'_>, done: usize) -> (Found, Source) {
+    fn some_from_either(&self, buffers: &Buffers<'_, Received>, done: usize) -> (Found, Source) {
         let mut source = switch::settle(self.slot, self.conn, self.file);
         loop {
             let found = match source {
@@ -820,7 +748,7 @@ impl Receive<'_> {
     }
 
     /// What is in the ring and, for a peek that has seen all of it, in TCP behind it.
-    fn some_from_ring(&self, buffers: &Buffers<'_>, done: usize) -> Found {
+    fn some_from_ring(&self, buffers: &Buffers<'_, Received>, done: usize) -> Found {
         let found = self.take_from_ring(buffers, done, buffers.len() - done);
         let Found::Bytes(seen) = found else { return found };
         let is_all = self.peeks() && seen == readiness::in_ring(self.conn);
@@ -832,7 +760,7 @@ impl Receive<'_> {
     }
 
     /// Peeks at bytes of the program that lie in TCP behind all bells: how many.
-    fn peek_tcp(&self, buffers: &Buffers<'_>, skip: usize) -> usize {
+    fn peek_tcp(&self, buffers: &Buffers<'_, Received>, skip: usize) -> usize {
         let mut chunk = [0u8; TCP_CHUNK];
         let room = (buffers.len() - skip).min(chunk.len());
         wait::skip_bells_unless_asleep(self.slot, self.conn, self.file);
@@ -848,7 +776,7 @@ impl Receive<'_> {
     }
 
     #[inline]
-    fn take_from_ring(&self, buffers: &Buffers<'_>, done: usize, room: usize) -> Found {
+    fn take_from_ring(&self, buffers: &Buffers<'_, Received>, done: usize, room: usize) -> Found {
         let conn = self.conn;
         loop {
             let consumer = conn.mine.receiving.consumer.position();
@@ -867,7 +795,7 @@ impl Receive<'_> {
                 return Found::Nothing;
             }
             if self.flags & libc::MSG_TRUNC == 0 {
-                buffers.copy_out(done, n, &conn.incoming, consumer.wrapping_add(skip));
+                copy_out(buffers, (done, n), &conn.incoming, consumer.wrapping_add(skip));
             }
             if self.peeks() {
                 return Found::Bytes(n);
@@ -932,7 +860,7 @@ impl Receive<'_> {
 
     /// Bytes that the peer sent by TCP before it switched. Under the receive lock.
     #[cold]
-    fn some_from_tcp(&self, buffers: &Buffers<'_>, done: usize) -> Found {
+    fn some_from_tcp(&self, buffers: &Buffers<'_, Received>, done: usize) -> Found {
         let mut chunk = [0u8; TCP_CHUNK];
         let skip = if self.peeks() { 0 } else { done };
         // An urgent byte that is next is taken and left out.
@@ -998,7 +926,7 @@ impl Receive<'_> {
     }
 
     /// A peek has seen the last `seen` bytes that came by TCP: the rest is in the ring.
-    fn peek_behind_tcp(&self, buffers: &Buffers<'_>, seen: usize) -> Found {
+    fn peek_behind_tcp(&self, buffers: &Buffers<'_, Received>, seen: usize) -> Found {
         match self.take_from_ring(buffers, seen, buffers.len() - seen) {
             Found::Bytes(n) => Found::Bytes(seen + n),
             _ if seen > 0 => Found::Bytes(seen),
@@ -1035,24 +963,20 @@ impl Receive<'_> {
     }
 
     /// `MSG_OOB`: the urgent byte.
-    fn urgent(&self, buffers: &Buffers<'_>) -> Answer {
+    fn urgent(&self, buffers: &Buffers<'_, Received>) -> Answer {
         let receiving = Held::enter(&self.slot.receive_lock);
         if urgent::is_in_line(self.slot) {
             return Err(libc::EINVAL);
         }
         if !switch::comes_by_ring(self.slot) && !urgent::is_marked(self.conn) {
             let byte = urgent::take_from_tcp(self.file, self.peeks()).map_err(|errno| errno.0)?;
-            let mut n = 0;
-            buffers.each(0, 1, |at, _| {
-                // SAFETY: the program's buffer, writable by the call's contract.
-                unsafe { at.write(byte) };
-                n = 1;
-            });
+            let n = buffers.len().min(1);
+            buffers.fill(0, &[byte][..n]);
             return Ok(n);
         }
         let at = urgent::waiting(self.slot, self.conn).ok_or(libc::EINVAL)?;
         let n = buffers.len().min(1);
-        buffers.copy_out(0, n, &self.conn.incoming, at);
+        copy_out(buffers, (0, n), &self.conn.incoming, at);
         if n > 0 && !self.peeks() {
             urgent::note_taken(self.slot, self.conn, at);
             drop(receiving);

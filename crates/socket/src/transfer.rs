@@ -12,8 +12,10 @@ use crate::pool::Held;
 use crate::sock::Conn;
 use crate::stream::{LEFT, Unfinished};
 use crate::{Answer, Errno, ends, socket_options, switch, wait};
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 use sidestep_device::counts::count;
+use sidestep_device::ring::Ring;
 use sidestep_device::state::Slot;
 use sidestep_device::sys;
 use sidestep_proto::cursor::{self, Spans};
@@ -124,9 +126,7 @@ fn send_part<'a>(
             return Ok(Part::SocketWaits);
         }
         let span = Spans::cut(producer, window.min(len), conn.outgoing.memory_len()).first;
-        // SAFETY: the span is ours to write, under the send lock.
-        let read = unsafe { source.read(conn.outgoing.address(&span), span.len(), done) };
-        let n = match read {
+        let n = match source.read(&conn.outgoing, &span, done) {
             Err(libc::EAGAIN) if matches!(source, Source::Pipe(_)) => return Ok(Part::PipeWaits),
             other => other?,
         };
@@ -147,17 +147,13 @@ fn send_part<'a>(
 }
 
 impl Source {
-    /// # Safety
-    /// `at` is valid for writes of `len` bytes.
-    unsafe fn read(&self, at: *mut u8, len: usize, done: usize) -> Answer {
-        // SAFETY: the caller's promise.
-        let read = unsafe {
-            match *self {
-                Self::File(fd, offset) => {
-                    sys::read(fd, at, len, offset.map(|offset| offset + done as i64))
-                }
-                Self::Pipe(pipe) => sys::read_now(pipe.fd, at, len),
+    /// Reads into a span of the ring that is ours to write.
+    fn read(&self, ring: &Ring, span: &Range<usize>, done: usize) -> Answer {
+        let read = match *self {
+            Self::File(fd, offset) => {
+                ring.fill_from_file(span, fd, offset.map(|offset| offset + done as i64))
             }
+            Self::Pipe(pipe) => ring.fill_from_pipe(span, pipe.fd),
         };
         read.map_err(|errno| errno.0)
     }
@@ -229,8 +225,7 @@ fn receive_part(slot: &Slot, conn: &Conn, file: File<'_>, pipe: i32, len: usize)
         return end_or_wait(slot, conn, file);
     }
     let span = Spans::cut(consumer, readable.min(len), conn.incoming.memory_len()).first;
-    // SAFETY: the span lies in the peer's ring, which stays mapped.
-    let wrote = unsafe { write_now(pipe, conn.incoming.address(&span), span.len()) }?;
+    let wrote = written(conn.incoming.drain_into_pipe(&span, pipe))?;
     if let Part::Moved(n) = wrote {
         conn.mine.receiving.consumer.publish(consumer, consumer.wrapping_add(n as u64));
         count(&slot.counters.ring_bytes_received, n as u64);
@@ -281,8 +276,7 @@ fn receive_tcp_part(
     if parts.bells > 0 || data == 0 {
         return Ok(Part::SocketWaits);
     }
-    // SAFETY: `data` initialised bytes.
-    let wrote = unsafe { write_now(pipe, chunk.as_ptr(), data) }?;
+    let wrote = written(sys::write_now(pipe, &chunk[..data]))?;
     if let Part::Moved(n) = wrote {
         // They are there: under the lock nobody else takes them.
         let _ = file.recv(&mut chunk[..n], libc::MSG_DONTWAIT);
@@ -299,11 +293,9 @@ fn end_or_wait(slot: &Slot, conn: &Conn, file: File<'_>) -> Answer<Part> {
     }
 }
 
-/// # Safety
-/// `at` is valid for reads of `len` bytes.
-unsafe fn write_now(pipe: i32, at: *const u8, len: usize) -> Result<Part, Errno> {
-    // SAFETY: the caller's promise.
-    match unsafe { sys::write_now(pipe, at, len) } {
+/// What came of writing into a pipe.
+fn written(wrote: sys::Result) -> Result<Part, Errno> {
+    match wrote {
         Ok(n) => Ok(Part::Moved(n)),
         Err(sys::Errno(libc::EAGAIN)) => Ok(Part::PipeWaits),
         Err(errno) => Err(errno.0),

@@ -23,11 +23,12 @@
 //! by relaxed atomics, which for the detector are no order at all. With the argument
 //! `--with-a-race` there is one to be found, or the detector is not at work.
 
+use sidestep_device::program::Buffers;
 use sidestep_device::sys;
 use sidestep_socket::descriptors::{self, Use};
 use sidestep_socket::options::Options;
 use sidestep_socket::sock::{self, Phase};
-use sidestep_socket::stream::{self, Buffers, Outcome};
+use sidestep_socket::stream::{self, Outcome};
 use sidestep_socket::{meeting, process, young};
 use std::cell::UnsafeCell;
 use std::net::{TcpListener, TcpStream};

@@ -17,6 +17,7 @@
 use super::{STRUCTURE, Set, set_of};
 use crate::pool::{Held, Pool, Pooled};
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use sidestep_device::program::Argument;
 use sidestep_device::reference::AtomicRef;
 use sidestep_device::sys;
 use sidestep_device::valid::{Renew, Zeroable};
@@ -64,7 +65,7 @@ pub(super) fn control(
     epfd: i32,
     operation: i32,
     (fd, inner): (i32, &'static Set),
-    event: *const libc::epoll_event,
+    event: Argument<'_, libc::epoll_event>,
 ) -> Result<usize, Errno> {
     let _structure = Held::enter(STRUCTURE.get());
     let spare = match operation {
@@ -74,7 +75,7 @@ pub(super) fn control(
     let give_back = |spare: Option<&'static Nesting>| {
         spare.into_iter().for_each(|it| NESTINGS.give(it));
     };
-    if let Err(errno) = sys::epoll_ctl_at(epfd, operation, fd, event) {
+    if let Err(errno) = sys::epoll_ctl_at(epfd, operation, fd, event.address()) {
         give_back(spare);
         return Err(errno.0);
     }
@@ -84,8 +85,8 @@ pub(super) fn control(
         let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
         return Err(libc::ENOSPC);
     };
-    // SAFETY: the kernel has just read it, which it does for ADD and MOD.
-    let data = || unsafe { event.read_unaligned() }.u64;
+    // The kernel has just read it, which it does for ADD and MOD.
+    let data = || event.get(0).u64;
     match (operation, spare) {
         (libc::EPOLL_CTL_ADD, Some(spare)) => outer.nest(spare, (fd, inner), data()),
         (libc::EPOLL_CTL_MOD, _) => outer

@@ -107,28 +107,5 @@ pub(crate) fn is_same_host(local: SocketAddr, peer: SocketAddr) -> bool {
     if peer.ip().is_loopback() || peer.ip() == local.ip() {
         return true;
     }
-    let (storage, len) = storage(peer);
-    sys::is_local(&storage, len)
-}
-
-fn storage(address: SocketAddr) -> (libc::sockaddr_storage, u32) {
-    // SAFETY: all-zero is a valid sockaddr_storage.
-    let mut storage: libc::sockaddr_storage = unsafe { core::mem::zeroed() };
-    let at = &raw mut storage;
-    match address {
-        SocketAddr::V4(v4) => {
-            // SAFETY: storage is large and aligned enough for every address.
-            let place = unsafe { &mut *at.cast::<libc::sockaddr_in>() };
-            place.sin_family = libc::AF_INET as u16;
-            place.sin_addr.s_addr = u32::from(*v4.ip()).to_be();
-            (storage, size_of::<libc::sockaddr_in>() as u32)
-        }
-        SocketAddr::V6(v6) => {
-            // SAFETY: as above.
-            let place = unsafe { &mut *at.cast::<libc::sockaddr_in6>() };
-            place.sin6_family = libc::AF_INET6 as u16;
-            place.sin6_addr.s6_addr = v6.ip().octets();
-            (storage, size_of::<libc::sockaddr_in6>() as u32)
-        }
-    }
+    sys::is_local(peer.ip())
 }
