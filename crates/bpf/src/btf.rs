@@ -19,7 +19,7 @@
 //! strings), its kind and number of members, and a size or another type; what follows
 //! depends on the kind.
 
-use crate::object_file::MapDefinition;
+use crate::map::MapDefinition;
 
 /// Bytes of the variable: a pointer for each member of the struct.
 pub(crate) const DEFINITION_LEN: usize = 4 * POINTER_LEN as usize;

@@ -10,8 +10,10 @@
 //! | Module | What it is |
 //! |---|---|
 //! | [`assembler`] | instructions, labels, references to maps |
+//! | [`map`] | maps that programs keep things in |
 //! | [`object_file`] | the object file of maps and programs |
 //! | [`btf`] | the types of a map, where the kernel wants them |
+//! | [`loaded`] | programs that the kernel has, by their names |
 //! | [`key`] | the addresses of a socket, as programs see them |
 //! | [`sockmap`] | [`Sockmap`]: connections whose messages skip TCP, and the programs that do it |
 //! | [`tcp_option`] | [`TcpOption`]: the TCP option of SMC, and the programs that write it |
@@ -28,6 +30,8 @@ mod btf;
 mod cgroup;
 mod error;
 mod key;
+mod loaded;
+mod map;
 mod object_file;
 mod sockmap;
 mod tcp_option;
@@ -37,9 +41,6 @@ pub use error::BpfError;
 pub use sockmap::{Counters, Sockmap};
 pub use tcp_option::{Sweeper, TcpOption};
 
-use aya::Ebpf;
-use aya::programs::{Program, ProgramError};
-
 /// Whether [`Sockmap`] works here: does all of it once, for a cgroup without processes.
 ///
 /// # Errors
@@ -47,12 +48,4 @@ use aya::programs::{Program, ProgramError};
 pub fn available() -> Result<(), BpfError> {
     let cgroup = Cgroup::create_for_run()?;
     Sockmap::attach(cgroup.path()).map(drop)
-}
-
-/// One of our programs, by its name.
-fn program<'a, P>(loaded: &'a mut Ebpf, name: &str) -> Result<&'a mut P, ProgramError>
-where
-    &'a mut P: TryFrom<&'a mut Program, Error = ProgramError>,
-{
-    loaded.program_mut(name).expect("a program of ours").try_into()
 }

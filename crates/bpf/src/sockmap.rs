@@ -11,7 +11,8 @@ use aya::programs::{CgroupAttachMode, SkMsg, SockOps};
 use aya::{Ebpf, EbpfError};
 
 use crate::error::BpfError;
-use crate::{object_file, program};
+use crate::loaded::program;
+use crate::object_file;
 use programs::Counter;
 
 /// The kernel's transparent redirect for the TCP connections of a cgroup.

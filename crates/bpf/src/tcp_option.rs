@@ -11,7 +11,8 @@ use aya::programs::{CgroupAttachMode, CgroupSockopt, SockOps};
 use aya::{Ebpf, EbpfError};
 
 use crate::error::BpfError;
-use crate::{key, object_file, program};
+use crate::loaded::program;
+use crate::{key, object_file};
 use programs::answer;
 
 /// The option on connections between Sidestep programs of a cgroup, and of those below.

@@ -29,7 +29,8 @@
 use crate::assembler::Register::{R0, R1, R2, R3, R4, R6, R10};
 use crate::assembler::{Assembler, Helper, Register};
 use crate::key::{self, sock_ops};
-use crate::object_file::{MapDefinition, MapKind, Program};
+use crate::map::{MapDefinition, MapKind};
+use crate::object_file::Program;
 
 /// Sockets by the addresses of their ends.
 pub(crate) const CONNECTIONS: &str = "connections";

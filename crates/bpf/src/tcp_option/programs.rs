@@ -46,7 +46,8 @@ use sidestep_wire::tcp_option::{BYTES, IS_REMOTE, Identity, question};
 use crate::assembler::Register::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
 use crate::assembler::{Assembler, Helper};
 use crate::key::{self, sock_ops};
-use crate::object_file::{MapDefinition, MapKind, Program};
+use crate::map::{MapDefinition, MapKind};
+use crate::object_file::Program;
 
 /// What is known of each marked socket.
 const SOCKETS: &str = "sockets";
