@@ -27,7 +27,7 @@ use sidestep_rdma::verbs::{self, Gid, Kind, Notice, Port, Unavailable, Verbs};
 use sidestep_wire::{Mtu, RoceGid};
 use thiserror::Error;
 
-use crate::gateway::OpenError;
+use crate::error::OpenError;
 use crate::interfaces::Interface;
 use crate::nic::Nic;
 use crate::settings::AdapterChoice;

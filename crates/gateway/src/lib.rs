@@ -19,6 +19,7 @@
 //! | `desk` | the UNIX socket, where libraries hand connections over, and who may |
 //! | `door` | the TCP port, where H comes in, and what waits for its other half |
 //! | `passage` | one connection: CLC on N, then bytes between H and SMC-R, or between H and N |
+//! | [`OpenError`], module `error` | why there is no gateway |
 //! | `adapters` | which adapters are meant by their names, and opening them |
 //! | `nic` | a device of either kind: a soft RNIC, or an RDMA device by libibverbs |
 //! | `bytes` | what was taken from one side, and not by the other yet |
@@ -59,6 +60,7 @@ mod adapters;
 mod bytes;
 mod desk;
 mod door;
+mod error;
 pub mod foreign;
 mod gateway;
 mod intake;
@@ -75,5 +77,6 @@ pub mod status;
 pub mod watchdog;
 
 pub use adapters::NoRdma;
-pub use gateway::{Gateway, OpenError};
+pub use error::OpenError;
+pub use gateway::Gateway;
 pub use settings::{AdapterChoice, Settings};
