@@ -6,8 +6,9 @@
 
 #![allow(clippy::missing_safety_doc, reason = "each is libc's function of the same name")]
 
-use crate::fork::{self, Begin};
-use crate::{real, stdio};
+use crate::errno::{errno, quietly, set_errno};
+use crate::fork;
+use crate::real::{self, Begin};
 use core::ffi::{c_char, c_void};
 use core::time::Duration;
 use sidestep_device::confinement::{self, Call};
@@ -22,30 +23,12 @@ use sidestep_socket::socket_options::{self, OptionAnswer};
 use sidestep_socket::stream::{self, Instead, Outcome};
 use sidestep_socket::transfer::{self, Pipe, Source};
 use sidestep_socket::{
-    Answer, Errno, claims, ends, epoll, gateway, meeting, parcel, process, tcp_option, young,
+    Answer, claims, ends, epoll, gateway, meeting, parcel, process, tcp_option, young,
 };
 
 type Address = *mut libc::sockaddr;
 type Length = *mut libc::socklen_t;
 type Mask = *const c_void;
-
-pub(crate) fn set_errno(errno: Errno) {
-    // SAFETY: libc's own thread-local word.
-    unsafe { *libc::__errno_location() = errno };
-}
-
-pub(crate) fn errno() -> Errno {
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() }
-}
-
-/// Runs `f`, which is no business of the program, without changing `errno`.
-pub(crate) fn quietly<T>(f: impl FnOnce() -> T) -> T {
-    let before = errno();
-    let result = f();
-    set_errno(before);
-    result
-}
 
 fn answer(answer: Answer) -> isize {
     match answer {
@@ -108,6 +91,8 @@ macro_rules! export {
     };
 }
 
+pub(crate) use export;
+
 /// Other names of the same function.
 macro_rules! alias {
     ($(fn $name:ident = $target:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
@@ -120,6 +105,8 @@ macro_rules! alias {
         )*
     };
 }
+
+pub(crate) use alias;
 
 // Bytes in.
 
@@ -736,47 +723,6 @@ export! {
         named(fd, false, local, size, plain!(real::getsockname(fd, local, size)))
     }
 
-    fn dup(fd: i32) -> i32 {
-        if sys::is_hidden(fd) {
-            return not_open();
-        }
-        // SAFETY: passed on.
-        duplicated(fd, unsafe { real::dup(fd) })
-    }
-
-    fn dup2(old: i32, new: i32) -> i32 {
-        // SAFETY: passed on.
-        over(old, new, || unsafe { real::dup2(old, new) })
-    }
-
-    fn dup3(old: i32, new: i32, flags: i32) -> i32 {
-        // SAFETY: passed on.
-        over(old, new, || unsafe { real::dup3(old, new, flags) })
-    }
-
-    fn fcntl(fd: i32, command: i32, argument: usize) -> i32 {
-        confinement::admit(Call::Fcntl);
-        if sys::is_hidden(fd) {
-            return not_open();
-        }
-        // SAFETY: passed on.
-        let result = unsafe { real::fcntl(fd, command, argument) };
-        match command {
-            libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, result),
-            libc::F_SETFL if result == 0 => {
-                let flags = argument as i32;
-                // Whether a socket waits, the kernel can be asked later.
-                let sock = match flags & libc::O_ASYNC {
-                    0 => descriptors::object(fd),
-                    _ => descriptors::sock(fd),
-                };
-                sock.inspect(|sock| sock.note_status_flags(flags));
-                result
-            }
-            _ => result,
-        }
-    }
-
     fn ioctl(fd: i32, request: u64, argument: usize) -> i32 {
         confinement::admit(Call::Ioctl);
         // Whether a socket waits, the kernel can be asked later.
@@ -846,7 +792,7 @@ const SIOCATMARK: u64 = 0x8905;
 const FIOASYNC: u64 = 0x5452;
 
 /// What a descriptor of ours is to the program.
-fn not_open() -> i32 {
+pub(crate) fn not_open() -> i32 {
     set_errno(libc::EBADF);
     -1
 }
@@ -857,33 +803,6 @@ fn disconnect(sock: &Use, fd: i32, plain: impl Fn() -> i32) -> i32 {
     let result = plain();
     if result == 0 {
         quietly(|| ends::after_disconnect(sock, fd, had_ended));
-    }
-    result
-}
-
-fn duplicated(old: i32, new: i32) -> i32 {
-    if new >= 0 {
-        quietly(|| sock::duplicate(old, new));
-    }
-    new
-}
-
-/// `dup2` and `dup3`: `new` is closed if it was open, by the kernel, at once.
-fn over(old: i32, new: i32, call: impl Fn() -> i32) -> i32 {
-    if sys::is_hidden(old) {
-        return not_open();
-    }
-    let concerns_us = descriptors::is_ours(old) || descriptors::is_ours(new) || sys::is_hidden(new);
-    if old == new || !concerns_us || sys::fcntl(old, libc::F_GETFD, 0).is_err() {
-        return call();
-    }
-    if sys::is_hidden(new) && !process::is_borrowed_memory() && !sys::make_way(new) {
-        return not_open();
-    }
-    let _closing = quietly(|| sock::before_put_over(old, new));
-    let result = duplicated(old, call());
-    if (0..3).contains(&result) && !process::is_borrowed_memory() {
-        quietly(|| stdio::note_standard(result));
     }
     result
 }
@@ -1377,9 +1296,6 @@ alias! {
     fn sendfile64 = sendfile(out: i32, file: i32, offset: *mut i64, len: usize) -> isize;
     fn __connect = connect(fd: i32, address: *const libc::sockaddr, len: u32) -> i32;
     fn __close = close(fd: i32) -> i32;
-    fn __dup2 = dup2(old: i32, new: i32) -> i32;
-    fn fcntl64 = fcntl(fd: i32, command: i32, argument: usize) -> i32;
-    fn __fcntl = fcntl(fd: i32, command: i32, argument: usize) -> i32;
     fn __poll = poll(fds: *mut libc::pollfd, count: u64, timeout: i32) -> i32;
     fn __fork = fork() -> i32;
     fn __select = select(nfds: i32, read: *mut c_void, write: *mut c_void, except: *mut c_void, time: *mut libc::timeval) -> i32;

@@ -13,14 +13,11 @@
 //! That memory is lent by `vfork` is written down ([`process::is_borrowed_memory`]), or
 //! each `close` would have to ask the kernel who it is that closes.
 
-use crate::exports::{errno, quietly, set_errno};
-use crate::real;
+use crate::errno::{errno, quietly, set_errno};
+use crate::real::{self, Begin};
 use core::cell::Cell;
 use core::ffi::c_void;
 use sidestep_socket::{epoll, process, sock};
-
-/// The function with which a child of `clone` begins; its result is the exit code.
-pub(crate) type Begin = unsafe extern "C" fn(*mut c_void) -> i32;
 
 /// Has libc's `fork` call us.
 pub(crate) fn watch() {

@@ -3,19 +3,24 @@
 //! `exports` is the table of names and has no logic: "ours or theirs?", one
 //! look-up, and on to [`sidestep_socket`] or to libc. `real` finds the libc
 //! behind us, `start` runs before the program's first constructor, `fork` is called around
-//! all that copies a process, `vfork` is the one that does not, `exit` before it ends by itself, `stdio` gives `fdopen` a
-//! stream that goes through the names above, `spawn` sees to programs that libc begins by
+//! all that copies a process, `vfork` is the one that does not, `exit` before it ends by itself. `stdio` gives `fdopen` a
+//! stream that goes through the names above (a `cookie` stream), `duplicate` gives sockets other numbers, and
+//! `standard_streams` those of a program to a connection that is put under them. `spawn` sees to programs that libc begins by
 //! itself, `syscall` to calls by number, `seccomp` to filters of system calls, and `uring` to what liburing gives to the kernel.
 //!
 //! No function here allocates, or changes `errno` on success. What unwinds through
 //! them is the cancellation of a thread; panics abort.
 
+mod cookie;
+mod duplicate;
+mod errno;
 mod exit;
 mod exports;
 mod fork;
 mod real;
 mod seccomp;
 mod spawn;
+mod standard_streams;
 mod start;
 mod stdio;
 mod syscall;

@@ -4,7 +4,7 @@
 //! (`RTLD_NEXT`), so that other preloaded libraries keep working. Names are looked
 //! up when the library starts; one that is called even before is looked up then.
 
-use crate::fork::Begin;
+use crate::errno::set_errno;
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
@@ -67,7 +67,7 @@ macro_rules! names {
             pub(crate) unsafe fn $name($($arg: $type),*) -> $result {
                 let address = table::$name.address();
                 if address.is_null() {
-                    crate::exports::set_errno(libc::ENOSYS);
+                    set_errno(libc::ENOSYS);
                     return -1i8 as $result;
                 }
                 type Function = unsafe extern "C-unwind" fn($($type),*) -> $result;
@@ -94,6 +94,9 @@ type Path = *const libc::c_char;
 type Listed = *const libc::posix_spawn_file_actions_t;
 type Attributes = *const libc::posix_spawnattr_t;
 type Texts = *const *const libc::c_char;
+
+/// The function with which a child of `clone` begins; its result is the exit code.
+pub(crate) type Begin = unsafe extern "C" fn(*mut c_void) -> i32;
 
 names! {
     fn socket(domain: i32, kind: i32, protocol: i32) -> i32;

@@ -1,6 +1,6 @@
 //! Before the program's first constructor.
 
-use crate::{fork, real, stdio};
+use crate::{fork, real, standard_streams};
 use core::ffi::{CStr, c_char};
 use sidestep_device::sys::SignalMask;
 use sidestep_socket::options::{self, Options};
@@ -30,7 +30,7 @@ unsafe extern "C" fn start(_: i32, _: *const *const c_char, environment: *const 
     seccomp::start(options.trust_filters);
     process::configure(options);
     reload::start(sources);
-    parcel::adopt_inherited(stdio::note_standard);
+    parcel::adopt_inherited(standard_streams::note_standard);
     fork::watch();
 }
 

@@ -10,8 +10,9 @@
 //! never looked at. The kernel's calls differ from libc's here and there (the time left
 //! is written back, a signal set comes with its size), and that is kept.
 
-use crate::exports::{self, argument};
-use crate::{fork, real, seccomp, uring};
+use crate::errno::set_errno;
+use crate::exports::argument;
+use crate::{duplicate, exports, fork, real, seccomp, uring};
 use core::ffi::c_void;
 use core::time::Duration;
 use sidestep_device::sys;
@@ -56,9 +57,9 @@ unsafe fn on_any(number: i64, words: Words) -> Option<i64> {
         match number {
             libc::SYS_close => i64::from(exports::close(fd)),
             libc::SYS_close_range => i64::from(exports::close_range(a as u32, b as u32, c as i32)),
-            libc::SYS_dup => i64::from(exports::dup(fd)),
-            libc::SYS_dup3 => i64::from(exports::dup3(fd, b as i32, c as i32)),
-            libc::SYS_fcntl => i64::from(exports::fcntl(fd, b as i32, c)),
+            libc::SYS_dup => i64::from(duplicate::dup(fd)),
+            libc::SYS_dup3 => i64::from(duplicate::dup3(fd, b as i32, c as i32)),
+            libc::SYS_fcntl => i64::from(duplicate::fcntl(fd, b as i32, c)),
             libc::SYS_socket => i64::from(exports::socket(fd, b as i32, c as i32)),
             libc::SYS_accept4 => i64::from(exports::accept4(fd, b as _, c as _, d as i32)),
             libc::SYS_accept => i64::from(exports::accept(fd, b as _, c as _)),
@@ -97,7 +98,7 @@ unsafe fn on_any(number: i64, words: Words) -> Option<i64> {
                 confine(to, || pass_on(number, words))
             }
             libc::SYS_io_uring_setup if uring::is_refused() => {
-                exports::set_errno(libc::ENOSYS);
+                set_errno(libc::ENOSYS);
                 -1
             }
             _ => return None,
@@ -125,7 +126,7 @@ unsafe fn on_old_number(number: i64, words: Words) -> Option<i64> {
     // SAFETY: as in `on_any`.
     Some(unsafe {
         match number {
-            libc::SYS_dup2 => i64::from(exports::dup2(fd, b as i32)),
+            libc::SYS_dup2 => i64::from(duplicate::dup2(fd, b as i32)),
             libc::SYS_poll => i64::from(exports::poll(a as _, b as u64, c as i32)),
             libc::SYS_select => return old_select(words),
             libc::SYS_epoll_create => i64::from(exports::epoll_create(fd)),

@@ -5,7 +5,7 @@
 //! memory below the caller's frame: the address to return to waits in a register, which the
 //! kernel gives back to both processes.
 
-use crate::exports::set_errno;
+use crate::errno::set_errno;
 use sidestep_socket::process;
 
 /// `vfork(2)`.
