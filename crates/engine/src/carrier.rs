@@ -24,7 +24,7 @@ use sidestep_proto::link_group::{AdapterId, RmbId, Ticket};
 use sidestep_rdma::device::{Device, PostError, Source};
 use sidestep_wire::{AlertToken, QpNumber, Rkey, RmbAddress, cdc};
 
-use crate::view::{Traffic, Usage};
+use crate::usage::{Traffic, Usage};
 
 /// A batch is closed behind so many bytes of WRITEs: a run of a soft RNIC has no more.
 const BATCH_BYTES_MAX: usize = 1 << 16;

@@ -53,47 +53,8 @@ use sidestep_wire::{AlertToken, Diagnosis, LinkUserId, RmbeSize};
 use crate::event::{Event, Reset};
 use crate::group::{Group, Rmb};
 use crate::host::Host;
+use crate::request::{Caller, Proposal, Request, Waiting};
 use crate::stream::{Beginning, PeerEnd, Stage, Stream};
-
-/// How long the buffers of a connection are.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Sizes {
-    /// What the peer writes into.
-    pub rmbe: RmbeSize,
-    /// What the program sends into.
-    pub send_buffer: RmbeSize,
-}
-
-/// Whose connection it is. The kernel tells all of it, and the peer none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Caller {
-    /// The user of the program on this host.
-    pub(crate) uid: u32,
-    /// This host's address of the TCP connection.
-    pub(crate) local: IpAddr,
-    /// The peer's.
-    pub(crate) remote: IpAddr,
-}
-
-impl Caller {
-    /// A program of the user `uid`, at one end of the TCP connection between these addresses. An
-    /// IPv4-mapped address is the IPv4 address.
-    #[must_use]
-    pub const fn new(uid: u32, local: IpAddr, remote: IpAddr) -> Self {
-        Self { uid, local: local.to_canonical(), remote: remote.to_canonical() }
-    }
-}
-
-/// A connection that a host is asked for.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// Whose it is.
-    pub caller: Caller,
-    /// On these terms.
-    pub terms: Terms,
-    /// With buffers of these lengths.
-    pub sizes: Sizes,
-}
 
 /// How long a Proposal waits for the first contact before it. A client waits six seconds for its
 /// Accept, and the preparations for that take time, too.
@@ -114,27 +75,12 @@ pub const GROUPS_OF_ADDRESS_MAX: usize = 64;
 /// likes, has half of the groups at most, and none for long.
 pub const FIRST_CONTACTS_MAX: usize = GROUPS_MAX / 2;
 
-/// A client's Proposal, and what we call its connection.
-#[derive(Debug)]
-pub(crate) struct Proposal {
-    token: AlertToken,
-    proposer: Proposer,
-    request: Request,
-}
-
 /// What becomes of a Proposal.
 enum Place {
     /// Its connection begins: in this group, or in one of its own.
     Served(Option<u32>),
     /// It waits: there will soon be a group for it, or no such group.
     BehindFirstContact,
-}
-
-/// A Proposal that waits until the first contact with its client is over.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    proposal: Proposal,
-    pub(crate) until: Duration,
 }
 
 // ---- CLC ----------------------------------------------------------------------------------------

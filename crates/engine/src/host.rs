@@ -10,11 +10,11 @@ use sidestep_rdma::device::Device;
 use sidestep_wire::llc::DeleteReason;
 use sidestep_wire::{AlertToken, LinkUserId, PeerId, QpNumber};
 
-use crate::contact::Waiting;
 use crate::event::{CallError, Event};
 use crate::group::Group;
+use crate::request::Waiting;
 use crate::stream::{Stage, Stream};
-use crate::view::Usage;
+use crate::usage::Usage;
 
 /// Who a host is.
 #[derive(Clone, Copy, Debug)]

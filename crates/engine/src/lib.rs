@@ -25,11 +25,13 @@
 //! |---|---|
 //! | [`Host`], module `host` | adapters and time; what a program calls |
 //! | `contact` | Accept and Confirm: how a connection begins, with a group or in one |
-//! | `group` | what a link group wants, carried out; what it tells, passed on |
+//! | [`Request`], module `request` | a connection that a host is asked for |
+//! | `settling` | what a link group wants, carried out; what it tells, passed on |
 //! | `traffic` | what comes over a link, and what connections send |
 //! | `ending` | how a connection gives back what it had |
+//! | `group` | a link group with what it has of the host |
 //! | `carrier`, `stream` | a link on its adapter; a connection with its buffers |
-//! | `view` | what displays show |
+//! | `usage`, `view` | what displays show |
 //!
 //! The owner of a host lets its devices make progress, as each of them has it, and says so:
 //!
@@ -100,18 +102,20 @@ mod ending;
 mod event;
 mod group;
 mod host;
+mod request;
+mod settling;
 mod stream;
 #[cfg(test)]
 mod tests;
 mod traffic;
+mod usage;
 mod view;
 
-pub use contact::{
-    Caller, FIRST_CONTACT_PATIENCE, FIRST_CONTACTS_MAX, GROUPS_MAX, GROUPS_OF_ADDRESS_MAX, Request,
-    Sizes,
-};
+pub use contact::{FIRST_CONTACT_PATIENCE, FIRST_CONTACTS_MAX, GROUPS_MAX, GROUPS_OF_ADDRESS_MAX};
 pub use ending::PEER_PATIENCE;
 pub use event::{CallError, Event, Reset};
 pub use host::{Drops, Holdings, Host, Settings};
+pub use request::{Caller, Request, Sizes};
 pub use sidestep_proto::rendezvous::hosts::{Proposer, Terms, Wording};
-pub use view::{AdapterView, ConnectionView, LinkView, Traffic, Usage};
+pub use usage::{Traffic, Usage};
+pub use view::{AdapterView, ConnectionView, LinkView};
