@@ -144,7 +144,7 @@ pub mod flag {
     /// The owner's process ends by itself, with nothing unread: what it has not read in
     /// the end was sent to it afterwards. [`Leaving`: the cursors do not tell when]
     pub const READ_ALL: u32 = 1 << 5;
-    /// The owner wants both directions to go by TCP.
+    /// The owner wants both directions to go by TCP. [`Wishes`: the peer learns an operator's word here and nowhere else]
     pub const WANTS_TCP: u32 = 1 << 6;
     /// The owner closes its last descriptor. How its end of the TCP connection goes from here
     /// on, with a reset for a bell that lies unread, says nothing about the connection. [`Leaving`: TCP does not tell whose reset it is]

@@ -281,48 +281,59 @@ pub mod mode {
     pub const LINGERING: u32 = 4;
 }
 
-/// Bits of [`Slot::flags`].
+/// Bits of [`Slot::flags`]. Each says which module of the crate `socket` writes it, and why it is a bit of memory that the
+/// processes of an end share.
 pub mod flag {
-    /// Our sends go into the ring.
+    /// Our sends go into the ring. Written by `switch`; all processes of the end send by one path, and a warm send looks here.
     pub const SEND_SWITCHED: u32 = 1 << 0;
-    /// The peer's bytes come from its ring alone, and what comes by TCP is bells.
+    /// The peer's bytes come from its ring alone, and what comes by TCP is bells. Written by `switch`; the first receive that
+    /// finds no TCP byte left saves all later ones, in each process, the question.
     pub const RECEIVE_SWITCHED: u32 = 1 << 1;
-    /// `shutdown(SHUT_RD)`. Written by `socket::ends`; all processes of the end have shut down with it.
+    /// `shutdown(SHUT_RD)`. Written by `ends`; all processes of the end have shut down with it.
     pub const READ_SHUT: u32 = 1 << 2;
-    /// `shutdown(SHUT_WR)`. Written by `socket::ends`; the record says the same to the peer, and here it is in the word that a warm send looks at.
+    /// `shutdown(SHUT_WR)`. Written by `ends`; the record says the same to the peer, and here it is in the word that a warm
+    /// send looks at.
     pub const WRITE_SHUT: u32 = 1 << 3;
-    /// The peer's TCP end is gone (FIN or RST). Written by `socket::ends`; the kernel tells it to one process, and a warm send looks here.
+    /// The peer's TCP end is gone (FIN or RST). Written by `ends`; the kernel tells it to one process, and a warm send looks
+    /// here.
     pub const PEER_GONE: u32 = 1 << 4;
-    /// The connection was reset. Written by `socket::ends`, behind [`Slot::reset`](super::Slot::reset), which decides: here it is in the word that a warm send looks at.
+    /// The connection was reset. Written by `ends`, behind [`Slot::reset`](super::Slot::reset), which decides: here it is in
+    /// the word that a warm send looks at.
     pub const RESET: u32 = 1 << 5;
-    /// `SO_OOBINLINE`.
+    /// `SO_OOBINLINE`. Written by `urgent`; the option belongs to the socket, so to all processes that have it.
     pub const OOB_INLINE: u32 = 1 << 6;
-    /// The urgent byte was read out of band.
+    /// The urgent byte was read out of band. Written by `urgent`; whichever process reads the stream next leaves it out.
     pub const URGENT_TAKEN: u32 = 1 << 7;
-    /// The peer's side of the TCP stream ended before it switched to its ring. Written by `socket::ends`; the kernel's 0 is the same for a whole close,
-    /// and what the peer's words said when it came decides.
+    /// The peer's side of the TCP stream ended before it switched to its ring. Written by `ends`; the kernel's 0 is the same for
+    /// a whole close, and what the peer's words said when it came decides.
     pub const TCP_ENDED: u32 = 1 << 8;
-    /// The program has set `TCP_NODELAY`. (The kernel's is always set: a bell must
-    /// not wait for the acknowledgement of the last one.)
+    /// The program has set `TCP_NODELAY`. Written by `socket_options`; the kernel's is always set (a bell must not wait for the
+    /// acknowledgement of the last one), so no process can ask the kernel.
     pub const NO_DELAY: u32 = 1 << 9;
-    /// The program has set `TCP_CORK`. (The kernel's is never set.)
+    /// The program has set `TCP_CORK`. Written by `socket_options`; the kernel's is never set.
     pub const CORK: u32 = 1 << 10;
-    /// `O_NONBLOCK`, as far as a process of this end has set or seen it.
+    /// `O_NONBLOCK`, as far as a process of this end has set or seen it. Written by `sock`; it belongs to the open file, and the
+    /// kernel is not asked for each call.
     pub const NONBLOCKING: u32 = 1 << 11;
-    /// `O_ASYNC`: every arrival rings, because the bell raises SIGIO.
+    /// `O_ASYNC`: every arrival rings, because the bell raises SIGIO. Written by `sock` when a program sets it, and by
+    /// `socket_options` when a connection moves; it belongs to the open file.
     pub const ASYNC: u32 = 1 << 12;
-    /// We read by the ledger, for good.
+    /// We read by the ledger, for good. Written by `switch`; the count of consumed bytes lies in the slot, so each process of
+    /// the end has to keep it.
     pub const BY_LEDGER: u32 = 1 << 13;
-    /// The peer has shut down both directions: it answers data with a reset. Written by `socket::ends`; the peer's record says it, and here it is in the word that a
-    /// warm send looks at.
+    /// The peer has shut down both directions: it answers data with a reset. Written by `ends`; the peer's record says it, and
+    /// here it is in the word that a warm send looks at.
     pub const PEER_REFUSES: u32 = 1 << 14;
-    /// `SO_PEEK_OFF` is not negative.
+    /// `SO_PEEK_OFF` is not negative. Written by `socket_options`; the place itself lies in the slot.
     pub const PEEK_OFFSET: u32 = 1 << 15;
-    /// The peer's direction is to go by TCP: the next receive permits it.
+    /// The peer's direction is to go by TCP: the next receive permits it. Written by `switch`; the process that follows the
+    /// peer's hint need not be the one that receives next.
     pub const TURN_WANTED: u32 = 1 << 16;
-    /// The peer permits that our direction goes by TCP: the next send turns.
+    /// The peer permits that our direction goes by TCP: the next send turns. Written by `switch`; as for [`TURN_WANTED`], and a
+    /// warm send looks here.
     pub const LEAVES_RING: u32 = 1 << 17;
-    /// A bell was not rung while a turn was tried.
+    /// A bell was not rung while a turn was tried. Written by `wait`, and taken off by `switch`; the thread that allows bells
+    /// again pays for all processes of the end.
     pub const BELL_OWED: u32 = 1 << 18;
 }
 
