@@ -15,12 +15,15 @@
 use libfuzzer_sys::fuzz_target;
 use sidestep_device::program::Buffers;
 use sidestep_device::sys::SignalMask;
-use sidestep_socket::descriptors::{self, Use};
-use sidestep_socket::options::Options;
-use sidestep_socket::sock::{self, Phase};
-use sidestep_socket::socket_options::{self, OptionAnswer};
-use sidestep_socket::stream::{self, Outcome};
-use sidestep_socket::{ends, meeting, multiplex, process};
+use sidestep_socket::table::descriptors::{self, Use};
+use sidestep_socket::process::options::Options;
+use sidestep_socket::table::sock::{self, Phase};
+use sidestep_socket::connection::socket_options::{self, OptionAnswer};
+use sidestep_socket::program::stream::{self, Outcome};
+use sidestep_socket::connection::ends;
+use sidestep_socket::polling::multiplex;
+use sidestep_socket::process::home;
+use sidestep_socket::rendezvous::marker;
 use std::io::Error;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, IntoRawFd};
@@ -305,12 +308,12 @@ fn answered(outcome: Outcome) -> i64 {
 
 /// One for connections of ours, of which the library knows, and one for plain ones.
 fn listeners() -> [TcpListener; 2] {
-    process::note_owner();
-    process::configure(Options::default());
+    home::note_owner();
+    home::configure(Options::default());
     let sockets = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
     let fd = sockets[0].as_raw_fd();
     sock::register(fd, false, false).expect("room").set_phase(Phase::Listener);
-    meeting::mark_listener(&descriptors::sock(fd).expect("just registered"), fd);
+    marker::mark_listener(&descriptors::sock(fd).expect("just registered"), fd);
     sockets
 }
 

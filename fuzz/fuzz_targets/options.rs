@@ -9,7 +9,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sidestep_socket::options::Options;
+use sidestep_socket::process::options::Options;
 
 fuzz_target!(|text: &str| {
     // The file of the log is not among the options: it would be opened.

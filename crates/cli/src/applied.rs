@@ -2,7 +2,7 @@
 //!
 //! The library in a program cannot read TOML. So beside each configuration file there may be
 //! an *applied file*, which has the same settings in the library's words, and which the
-//! library looks at while the program runs ([`sidestep_socket::reload`]). Nobody has to know
+//! library looks at while the program runs ([`sidestep_socket::process::reload`]). Nobody has to know
 //! which programs those are. What each of them was started with, in the order of its
 //! importance, it has been told by [`sources`].
 
@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use sidestep_socket::reload::{self, FRAME, SUFFIX};
+use sidestep_socket::process::reload::{self, FRAME, SUFFIX};
 
 use crate::config::{Candidate, Configuration};
 use crate::options::{Settings, percent_encode};

@@ -13,7 +13,7 @@ use clap::{Parser, Subcommand};
 use crate::metrics_address::MetricsAddress;
 use crate::options::{LogLevel, Mode, Promotion};
 use sidestep_gateway::AdapterChoice;
-use sidestep_socket::options::AGENT_SOCKET;
+use sidestep_socket::process::options::AGENT_SOCKET;
 
 pub(crate) use subject::{Subject, canonical};
 pub(crate) use target::Target;

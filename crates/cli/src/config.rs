@@ -19,7 +19,7 @@ use ipnet::IpNet;
 use sidestep_gateway::AdapterChoice;
 use sidestep_proto::policy::{self, ENTRIES_MAX, Interface, MEMBERS_MAX, PortRange};
 use sidestep_proto::rendezvous::UEIDS_MAX;
-use sidestep_socket::options::AGENT_SOCKET_LEN_MAX;
+use sidestep_socket::process::options::AGENT_SOCKET_LEN_MAX;
 use thiserror::Error;
 use toml::de::{DeTable, DeValue};
 

@@ -21,7 +21,7 @@ use ipnet::IpNet;
 use sidestep_gateway::AdapterChoice;
 use sidestep_proto::policy::PortRange;
 use sidestep_proto::rendezvous::UEIDS_MAX;
-use sidestep_socket::options::AGENT_SOCKET;
+use sidestep_socket::process::options::AGENT_SOCKET;
 
 use crate::accounts::{Group, User};
 use crate::fault_plan::FaultPlan;

@@ -4,7 +4,7 @@
 //! kernel and from what lies in shared memory. One that ends by itself can say more.
 
 use crate::real;
-use sidestep_socket::sock;
+use sidestep_socket::table::sock;
 
 /// Run by `exit`; `-z initfirst` puts it behind all other destructors.
 #[used]

@@ -16,15 +16,19 @@ use sidestep_device::program::{Argument, Buffers};
 use sidestep_device::sys::{self, SignalMask};
 use sidestep_device::valid::Bits;
 use sidestep_proto::fallback::ProgramDid;
-use sidestep_socket::descriptors::{self, SetUse, Use};
-use sidestep_socket::multiplex::{self, FdSets};
-use sidestep_socket::sock::{self, Phase, Sock};
-use sidestep_socket::socket_options::{self, OptionAnswer};
-use sidestep_socket::stream::{self, Instead, Outcome};
-use sidestep_socket::transfer::{self, Pipe, Source};
-use sidestep_socket::{
-    Answer, claims, ends, epoll, gateway, meeting, parcel, process, tcp_option, young,
-};
+use sidestep_socket::Answer;
+use sidestep_socket::connection::ends;
+use sidestep_socket::connection::socket_options::{self, OptionAnswer};
+use sidestep_socket::polling::epoll;
+use sidestep_socket::polling::multiplex::{self, FdSets};
+use sidestep_socket::process::{claims, home};
+use sidestep_socket::program::parcel;
+use sidestep_socket::program::stream::{self, Instead, Outcome};
+use sidestep_socket::program::transfer::{self, Pipe, Source};
+use sidestep_socket::rendezvous::{gateway, marker, tcp_option};
+use sidestep_socket::table::descriptors::{self, SetUse, Use};
+use sidestep_socket::table::sock::{self, Phase, Sock};
+use sidestep_socket::table::young;
 
 type Address = *mut libc::sockaddr;
 type Length = *mut libc::socklen_t;
@@ -517,7 +521,7 @@ fn accepting(listener: i32, flags: i32, call: impl FnOnce() -> i32) -> i32 {
     // One that is not known yet cannot be by a number that is another's now.
     let is_tcp = known.is_some()
         || descriptors::peek(listener).is_none()
-            && quietly(|| meeting::recognise_listener(listener));
+            && quietly(|| marker::recognise_listener(listener));
     let known = match known {
         None => descriptors::peek(listener),
         known => known,
@@ -574,7 +578,7 @@ fn inherit(sock: &Sock, known: &Sock, listener: i32) {
             descriptors::sock(listener).filter(|now| core::ptr::eq(now.sock(), known))
     {
         sock.inherit(&known);
-        meeting::mark_listener(&known, listener);
+        marker::mark_listener(&known, listener);
     }
 }
 
@@ -640,7 +644,7 @@ export! {
             sock.set_phase(Phase::Listener);
             quietly(|| {
                 tcp_option::after_listen(&sock, fd);
-                meeting::mark_listener(&sock, fd);
+                marker::mark_listener(&sock, fd);
             });
         }
         result
@@ -825,7 +829,7 @@ export! {
             return unsafe { fork::clone((task, argument), stack, flags, words) };
         }
         if fork::lends_memory(flags as u64) {
-            process::lend_memory();
+            home::lend_memory();
         }
         // SAFETY: the program's own call, passed on.
         unsafe { real::clone(task, stack, flags, argument, parent_tid, tls, child_tid) }

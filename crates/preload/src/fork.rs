@@ -10,14 +10,16 @@
 //! tell its handlers, so there the thread's `errno` does. It is 0 before the system call, and what
 //! else may have changed it only has the question put off until `fork` returns.
 //!
-//! That memory is lent by `vfork` is written down ([`process::is_borrowed_memory`]), or
+//! That memory is lent by `vfork` is written down ([`home::is_borrowed_memory`]), or
 //! each `close` would have to ask the kernel who it is that closes.
 
 use crate::errno::{errno, quietly, set_errno};
 use crate::real::{self, Begin};
 use core::cell::Cell;
 use core::ffi::c_void;
-use sidestep_socket::{epoll, process, sock};
+use sidestep_socket::polling::epoll;
+use sidestep_socket::process::home;
+use sidestep_socket::table::sock;
 
 /// Has libc's `fork` call us.
 pub(crate) fn watch() {
@@ -57,13 +59,13 @@ unsafe extern "C" fn in_parent() {
         }
         set_errno(ERRNO.get());
     }
-    process::forked();
+    home::forked();
 }
 
 /// There is no child.
 fn failed() {
     sock::after_failed_fork();
-    process::forked();
+    home::forked();
 }
 
 /// `fork`, made by `make`, during which libc calls the handlers above.
@@ -71,7 +73,7 @@ pub(crate) fn fork(make: impl FnOnce() -> i32) -> i32 {
     let before = CALL.replace(Call::Fork);
     let child = make();
     if CALL.replace(before) == Call::InDoubt {
-        quietly(|| if child < 0 { failed() } else { process::forked() });
+        quietly(|| if child < 0 { failed() } else { home::forked() });
         if child > 0 {
             set_errno(ERRNO.get());
         }
@@ -83,7 +85,7 @@ unsafe extern "C" fn in_child() {
     if CALL.get() == Call::Fork {
         set_errno(ERRNO.get());
     }
-    process::forget_after_fork();
+    home::forget_after_fork();
     sock::after_fork_in_child();
     epoll::after_fork_in_child();
 }
@@ -95,7 +97,7 @@ pub(crate) fn around<T: Copy + Into<i64>>(make: impl FnOnce() -> T) -> T {
     match child.into() {
         // SAFETY: our own handler, called where libc would.
         0 => unsafe { in_child() },
-        1.. => process::forked(),
+        1.. => home::forked(),
         _ => quietly(failed),
     }
     child
@@ -136,7 +138,7 @@ pub(crate) unsafe fn clone(
     if child < 0 {
         quietly(failed);
     } else {
-        process::forked();
+        home::forked();
     }
     child
 }

@@ -4,7 +4,7 @@
 
 use crate::real;
 use sidestep_device::confinement::Confinement;
-use sidestep_socket::seccomp;
+use sidestep_socket::program::seccomp;
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn prctl(

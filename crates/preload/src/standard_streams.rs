@@ -7,8 +7,9 @@
 
 use crate::cookie;
 use sidestep_proto::fallback::{ProgramDid, Reason};
-use sidestep_socket::sock::Phase;
-use sidestep_socket::{descriptors, gateway};
+use sidestep_socket::rendezvous::gateway;
+use sidestep_socket::table::descriptors;
+use sidestep_socket::table::sock::Phase;
 
 unsafe extern "C" {
     static mut stdin: *mut libc::FILE;

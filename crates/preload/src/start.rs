@@ -3,9 +3,10 @@
 use crate::{fork, real, standard_streams};
 use core::ffi::{CStr, c_char};
 use sidestep_device::sys::SignalMask;
-use sidestep_socket::options::{self, Options};
-use sidestep_socket::wait::Sleeps;
-use sidestep_socket::{parcel, process, reload, seccomp};
+use sidestep_socket::connection::wait::Sleeps;
+use sidestep_socket::process::options::{self, Options};
+use sidestep_socket::process::{home, reload};
+use sidestep_socket::program::{parcel, seccomp};
 
 /// Run by the loader; `-z initfirst` puts it before all other constructors.
 #[used]
@@ -21,14 +22,14 @@ static START: unsafe extern "C" fn(i32, *const *const c_char, *const *const c_ch
 unsafe extern "C" fn start(_: i32, _: *const *const c_char, environment: *const *const c_char) {
     std::panic::set_hook(Box::new(abort));
     real::find_all();
-    sidestep_socket::wait::sleep_in(SLEEPS);
-    process::note_owner();
+    sidestep_socket::connection::wait::sleep_in(SLEEPS);
+    home::note_owner();
     // SAFETY: the loader's environment block.
     let [options, sources] =
         [options::VARIABLE, reload::VARIABLE].map(|name| unsafe { variable(environment, name) });
     let options = Options::parse(options, program_name());
     seccomp::start(options.trust_filters);
-    process::configure(options);
+    home::configure(options);
     reload::start(sources);
     parcel::adopt_inherited(standard_streams::note_standard);
     fork::watch();

@@ -5,7 +5,7 @@
 
 use crate::{cookie, duplicate, real};
 use core::ffi::{c_char, c_int};
-use sidestep_socket::descriptors;
+use sidestep_socket::table::descriptors;
 
 /// Bits of the first word of `struct _IO_FILE`: `_IO_NO_READS`, `_IO_NO_WRITES`.
 const NO_READS: c_int = 4;
@@ -40,7 +40,7 @@ unsafe extern "C-unwind" fn freopen(
         if cookie::is_ours(file) {
             return reopen(path, mode, file);
         }
-        let _closing = sidestep_socket::sock::before_close(libc::fileno(file));
+        let _closing = sidestep_socket::table::sock::before_close(libc::fileno(file));
         real::freopen(path, mode, file)
     }
 }
@@ -95,8 +95,11 @@ unsafe extern "C-unwind" fn fclose(file: *mut libc::FILE) -> i32 {
         let fd = libc::fileno(file);
         // A cookie stream closes through our own `close`; any other by an internal
         // call of libc.
-        let _closing =
-            if cookie::is_ours(file) { None } else { sidestep_socket::sock::before_close(fd) };
+        let _closing = if cookie::is_ours(file) {
+            None
+        } else {
+            sidestep_socket::table::sock::before_close(fd)
+        };
         real::fclose(file)
     }
 }

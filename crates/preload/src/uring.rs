@@ -4,7 +4,7 @@
 //! is going to submit lies in the program's memory, in the entries that the program has
 //! filled since the last time, and it submits them by functions that we can precede. So
 //! every entry is looked at before the kernel sees it, and what that means for its
-//! connection, [`sidestep_socket::uring`] decides. A ring by itself is nobody's business:
+//! connection, [`sidestep_socket::program::uring`] decides. A ring by itself is nobody's business:
 //! most programs use one for files.
 //!
 //! Programs that set a ring up by `syscall(2)` fill entries that we do not know of. They
@@ -13,12 +13,14 @@
 
 use crate::real::Name;
 use core::ffi::{CStr, c_int, c_uint, c_void};
-use sidestep_socket::{Errno, process, uring};
+use sidestep_socket::Errno;
+use sidestep_socket::process::home;
+use sidestep_socket::program::uring;
 
 /// Whether a ring whose entries we would not see is refused. If not, connections stay on
 /// TCP also when the operator later lets others move.
 pub(crate) fn is_refused() -> bool {
-    let is_refused = process::options().moves_connections();
+    let is_refused = home::options().moves_connections();
     if !is_refused {
         uring::note_unseen();
     }

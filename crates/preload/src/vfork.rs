@@ -6,7 +6,7 @@
 //! kernel gives back to both processes.
 
 use crate::errno::set_errno;
-use sidestep_socket::process;
+use sidestep_socket::process::home;
 
 /// `vfork(2)`.
 ///
@@ -63,12 +63,12 @@ unsafe extern "C" fn vfork() -> libc::pid_t {
 }
 
 extern "C" fn lend() {
-    process::lend_memory();
+    home::lend_memory();
 }
 
 /// The kernel's answer, a child or an error, as libc gives it.
 extern "C" fn in_parent(answer: i64) -> libc::pid_t {
-    process::end_loan();
+    home::end_loan();
     if answer < 0 {
         set_errno(-answer as i32);
         return -1;

@@ -5,51 +5,31 @@
 //! TCP or already through shared memory, and gives every call the meaning that
 //! Linux gives it on TCP.
 //!
-//! Start reading at [`stream`]: one screen to send, one to receive. Then
-//! [`meeting`] (how two libraries find each other beside a connection), [`switch`]
-//! (at which byte the ring takes over), [`wait`] (spin, yield, sleep) and
-//! [`epoll`].
+//! Its modules stand in rooms. Each room uses those below it:
+//!
+//! ```text
+//!   program      a program's calls, the life of its sockets, fork and exec
+//!   rendezvous   two processes find each other beside a connection, and agree
+//!   polling      epoll, poll, select
+//!   connection   one connection in shared memory: waiting, the switch, the ends
+//!   table        which descriptors are sockets, and what each of them is
+//!   process      this process: its state, memory, link groups, options
+//! ```
+//!
+//! Start reading at [`program::stream`]: one screen to send, one to receive. Then
+//! [`rendezvous::agreement`] (how two libraries find each other beside a connection),
+//! [`connection::switch`] (at which byte the ring takes over), [`connection::wait`] (spin,
+//! yield, sleep) and [`polling::epoll`].
 //!
 //! Everything here runs inside other people's calls: no allocation by `malloc`, no
 //! standard I/O, no panics on any input, no lock held across a sleep.
 
-mod account;
-mod autocache;
-mod claim;
-pub mod claims;
-pub mod descriptors;
-pub mod ends;
-pub mod epoll;
-mod file;
-pub mod gateway;
-mod given;
-pub mod group;
-pub mod log;
-pub mod meeting;
-mod memory;
-pub mod multiplex;
-pub mod options;
-mod owner;
-pub mod parcel;
-mod past_libc;
-mod petition;
-mod plain;
-mod pnet;
-pub mod pool;
+pub mod connection;
+pub mod polling;
 pub mod process;
-pub mod readiness;
-pub mod reload;
-pub mod seccomp;
-pub mod sock;
-pub mod socket_options;
-pub mod stream;
-pub mod switch;
-pub mod tcp_option;
-pub mod transfer;
-pub mod urgent;
-pub mod uring;
-pub mod wait;
-pub mod young;
+pub mod program;
+pub mod rendezvous;
+pub mod table;
 
 /// An error number for the program.
 pub type Errno = i32;

@@ -25,11 +25,13 @@
 
 use sidestep_device::program::Buffers;
 use sidestep_device::sys;
-use sidestep_socket::descriptors::{self, Use};
-use sidestep_socket::options::Options;
-use sidestep_socket::sock::{self, Phase};
-use sidestep_socket::stream::{self, Outcome};
-use sidestep_socket::{meeting, process, young};
+use sidestep_socket::process::home;
+use sidestep_socket::process::options::Options;
+use sidestep_socket::program::stream::{self, Outcome};
+use sidestep_socket::rendezvous::marker;
+use sidestep_socket::table::descriptors::{self, Use};
+use sidestep_socket::table::sock::{self, Phase};
+use sidestep_socket::table::young;
 use std::cell::UnsafeCell;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, IntoRawFd};
@@ -63,8 +65,8 @@ fn main() {
     // Whoever waits for bytes that are lost would wait for ever.
     // SAFETY: sets a timer that ends the process.
     unsafe { libc::alarm(PATIENCE_S) };
-    process::note_owner();
-    process::configure(Options::default());
+    home::note_owner();
+    home::configure(Options::default());
     let listener = Listener::new();
     for len in RECORD_LENS {
         let (client, server) = listener.pair();
@@ -435,7 +437,7 @@ impl Listener {
         let socket = TcpListener::bind("127.0.0.1:0").expect("a port of the loopback");
         let fd = socket.as_raw_fd();
         sock::register(fd, false, false).expect("room").set_phase(Phase::Listener);
-        meeting::mark_listener(&descriptors::sock(fd).expect("just registered"), fd);
+        marker::mark_listener(&descriptors::sock(fd).expect("just registered"), fd);
         Self(socket)
     }
 

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketType};
-use sidestep_socket::options::AGENT_SOCKET;
+use sidestep_socket::process::options::AGENT_SOCKET;
 use sidestep_wire::tcp_option::{Identity, question};
 
 use super::Check;

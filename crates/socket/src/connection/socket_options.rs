@@ -1,0 +1,342 @@
+//! What socket options and `ioctl` do to connections in shared memory.
+//!
+//! The kernel's socket stays the program's, so it keeps most options, and most of them mean what they meant. Three
+//! kinds are different:
+//!
+//! * *Ours*: what the kernel would act on, though only bells go by TCP (`SO_RCVLOWAT`, `TCP_NODELAY`, `TCP_CORK`,
+//!   `TCP_NOTSENT_LOWAT`, `SO_PEEK_OFF`, `SO_OOBINLINE`). The slot has the program's wish, the kernel another value, and the program
+//!   sees its own.
+//! * *Told*: what the peer has to know, too (`SO_LINGER`).
+//! * *TCP's alone*: what only TCP can do (`TCP_ULP` and its kind). A connection whose program sets one stays on TCP.
+
+use crate::Errno;
+use crate::connection::{ends, switch, urgent, wait};
+use crate::table::descriptors::Use;
+use crate::table::file::File;
+use crate::table::sock::{Conn, Phase};
+use core::sync::atomic::{AtomicU64, Ordering};
+use sidestep_device::state::{Slot, flag};
+use sidestep_device::sys;
+use sidestep_device::valid::{Renew, Zeroable};
+use sidestep_proto::ends::State;
+use sidestep_proto::fallback::ProgramDid;
+use sidestep_proto::readiness::mask;
+
+/// When a blocking send gives up: `SO_SNDTIMEO` from now on.
+pub(crate) fn send_deadline(file: File<'_>) -> Option<u64> {
+    time_out(file, libc::SO_SNDTIMEO).map(|ns| sys::now_ns() + ns)
+}
+
+/// `SO_SNDTIMEO` or `SO_RCVTIMEO` in nanoseconds.
+pub(crate) fn time_out(file: File<'_>, name: i32) -> Option<u64> {
+    let time: libc::timeval = file.option(libc::SOL_SOCKET, name).ok()?;
+    let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000;
+    (ns != 0).then_some(ns)
+}
+
+/// A time-out of the kernel's, remembered for those who ask again and again. Another process
+/// that shares the socket may have set another one since: enough for a short sleep.
+#[derive(Renew, Zeroable)]
+pub(crate) struct Mirror(AtomicU64);
+
+impl Mirror {
+    /// No time-out is that long.
+    const UNKNOWN: u64 = u64::MAX;
+
+    /// It is not known: the object is new, or this process has set the option.
+    pub(crate) fn forget(&self) {
+        self.0.store(Self::UNKNOWN, Ordering::Relaxed);
+    }
+
+    /// The option in nanoseconds; the kernel is asked if it is not known.
+    pub(crate) fn get(&self, file: File<'_>, name: i32) -> Option<u64> {
+        let known = match self.0.load(Ordering::Relaxed) {
+            Self::UNKNOWN => {
+                let now = time_out(file, name).unwrap_or(0);
+                self.0.store(now, Ordering::Relaxed);
+                now
+            }
+            known => known,
+        };
+        (known != 0).then_some(known)
+    }
+}
+
+/// `FIONREAD`: bytes that a receive would find now.
+pub fn readable_bytes(sock: &Use, fd: i32) -> Option<usize> {
+    let (conn, slot) = (sock.conn()?, sock.slot()?);
+    Some(crate::connection::readiness::countable(slot, &conn, File::of(sock, fd)))
+}
+
+/// `TIOCOUTQ`: bytes sent that the peer has not read. `None`: ask the kernel.
+pub fn unread_by_peer(sock: &Use) -> Option<usize> {
+    let (conn, slot) = (sock.conn()?, sock.slot()?);
+    if slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED == 0 {
+        return None;
+    }
+    let producer = conn.mine.sending.producer.position();
+    let claim = conn.theirs.receiving.consumer.claim();
+    Some((producer.wrapping_sub(claim) as usize).min(conn.outgoing.len()))
+}
+
+/// `SIOCATMARK`. `None`: ask the kernel.
+pub fn at_mark(sock: &Use) -> Option<bool> {
+    let (conn, slot) = (sock.conn()?, sock.slot()?);
+    switch::comes_by_ring(slot).then(|| urgent::is_at_mark(&conn))
+}
+
+/// What is to happen with a socket option.
+pub enum OptionAnswer {
+    /// The kernel answers.
+    Kernel,
+    /// This integer.
+    Value(i32),
+    /// The kernel, except for the first byte: `tcpi_state`.
+    FirstByte(u8),
+    /// This error.
+    Refused(Errno),
+}
+
+/// `TCP_ULP` and its kind: only TCP itself can do it.
+const TCP_ONLY: [i32; 9] = [
+    14, // TCP_MD5SIG
+    19, // TCP_REPAIR
+    23, // TCP_FASTOPEN
+    30, // TCP_FASTOPEN_CONNECT
+    31, // TCP_ULP
+    32, // TCP_MD5SIG_EXT
+    35, // TCP_ZEROCOPY_RECEIVE
+    38, // TCP_AO_ADD_KEY
+    40, // TCP_AO_INFO
+];
+
+const SOCKET_ONLY: [i32; 6] = [
+    26, // SO_ATTACH_FILTER
+    37, // SO_TIMESTAMPING
+    47, // SO_MAX_PACING_RATE
+    50, // SO_ATTACH_BPF
+    60, // SO_ZEROCOPY
+    61, // SO_TXTIME
+];
+
+/// Before `setsockopt` reaches the kernel.
+pub fn before_set_option(sock: &Use, level: i32, name: i32, value: i32) -> OptionAnswer {
+    if level == libc::IPPROTO_TCP
+        && let (Some(bit), Some(slot), Phase::Smc) = (delay_flag(name), sock.slot(), sock.phase())
+    {
+        set_flag(slot, bit, value != 0);
+        return OptionAnswer::Value(0);
+    }
+    if (level, name) == (libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT)
+        && let (Some(slot), Phase::Smc) = (sock.slot(), sock.phase())
+    {
+        slot.not_sent_low_water.store(value as u32, Ordering::Relaxed);
+        return OptionAnswer::Value(0);
+    }
+    let tcp_only = (level == libc::IPPROTO_TCP && TCP_ONLY.contains(&name))
+        || (level == libc::SOL_SOCKET && SOCKET_ONLY.contains(&name));
+    if !tcp_only {
+        return OptionAnswer::Kernel;
+    }
+    if sock.phase() == Phase::Smc {
+        let errno = if level == libc::IPPROTO_TCP { libc::ENOPROTOOPT } else { libc::EOPNOTSUPP };
+        return OptionAnswer::Refused(errno);
+    }
+    sock.tcp_only.store(true, Ordering::Relaxed);
+    if matches!(sock.phase(), Phase::Candidate | Phase::Meeting) {
+        sock.stay_plain(ProgramDid::OptionUnsupported.into());
+    }
+    OptionAnswer::Kernel
+}
+
+/// Whether an option may be one of those that [`before_set_option`] and [`after_set_option`]
+/// have to know of before the connection is in shared memory.
+#[must_use]
+pub fn concerns_us(level: i32, name: i32) -> bool {
+    match level {
+        libc::IPPROTO_TCP => TCP_ONLY.contains(&name),
+        libc::SOL_SOCKET => {
+            !matches!(name, libc::SO_REUSEADDR | libc::SO_REUSEPORT | libc::SO_KEEPALIVE)
+        }
+        _ => false,
+    }
+}
+
+/// Options that would delay bells: the program sees its own setting.
+fn delay_flag(name: i32) -> Option<u32> {
+    match name {
+        libc::TCP_NODELAY => Some(flag::NO_DELAY),
+        libc::TCP_CORK => Some(flag::CORK),
+        _ => None,
+    }
+}
+
+fn set_flag(slot: &Slot, bit: u32, on: bool) {
+    if on {
+        slot.flags.fetch_or(bit, Ordering::Relaxed);
+    } else {
+        slot.flags.fetch_and(!bit, Ordering::Relaxed);
+    }
+}
+
+/// After the kernel has accepted an option: what we mirror. `value` is its first
+/// integer, `second` its second (`struct linger`).
+pub fn after_set_option(sock: &Use, fd: i32, level: i32, name: i32, value: i32, second: i32) {
+    if level != libc::SOL_SOCKET {
+        return;
+    }
+    if name == libc::SO_RCVBUF || name == libc::SO_RCVBUFFORCE {
+        sock.receive_buffer.store(value.max(0) as u32, Ordering::Relaxed);
+    }
+    if name == libc::SO_RCVTIMEO || name == SO_RCVTIMEO_NEW {
+        sock.receive_time_out.forget();
+    }
+    let Some(slot) = sock.slot() else { return };
+    let file = File::of(sock, fd);
+    match name {
+        libc::SO_RCVLOWAT => {
+            slot.low_water.store(value.max(1) as u32, Ordering::Relaxed);
+            if let Some(conn) = sock.conn() {
+                let _ = file.set_option(level, name, 1);
+                if crate::connection::readiness::mask_of(slot, &conn, file, mask::IN) & mask::IN
+                    != 0
+                {
+                    crate::polling::epoll::note_edge(sock);
+                }
+            }
+        }
+        libc::SO_PEEK_OFF if sock.phase() == Phase::Smc => note_peek_offset(slot, file, value),
+        libc::SO_OOBINLINE => {
+            urgent::note_wish(slot, value);
+            if sock.phase() == Phase::Smc {
+                urgent::keep_in_line(file, true);
+            }
+        }
+        libc::SO_LINGER => {
+            if let Some(conn) = sock.conn() {
+                ends::note_linger(&conn, value != 0 && second == 0);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// `SO_PEEK_OFF` is kept here and not in the kernel, whose peeks are ours.
+fn note_peek_offset(slot: &Slot, file: File<'_>, offset: i32) {
+    slot.peek_offset.store(offset, Ordering::Relaxed);
+    if offset < 0 {
+        slot.flags.fetch_and(!flag::PEEK_OFFSET, Ordering::Relaxed);
+    } else {
+        slot.flags.fetch_or(flag::PEEK_OFFSET, Ordering::Relaxed);
+        let _ = file.set_option(libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1);
+    }
+}
+
+/// `SO_RCVTIMEO` with 64 bits of seconds on every architecture, of `asm-generic/socket.h`.
+const SO_RCVTIMEO_NEW: i32 = 66;
+
+/// `TCP_NOTSENT_LOWAT` of `linux/tcp.h`.
+const TCP_NOTSENT_LOWAT: i32 = 25;
+
+/// Its value on the TCP socket of a connection in shared memory. To the kernel it is as
+/// good as none; to a program that finds the socket among its descriptors it says that
+/// only bells come from it.
+const MARK: i32 = 0x7f53_4d43;
+
+/// Whether a socket is that of a connection which some process has moved to shared
+/// memory.
+pub(crate) fn is_marked(fd: i32) -> bool {
+    sys::socket_option(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) == Ok(MARK)
+}
+
+/// Its value on the TCP socket of a connection that was passed on: see [`crate::rendezvous::passed`].
+const GIVEN: i32 = 0x7f53_4749;
+
+/// Whether a socket was passed on by a process with this library.
+pub(crate) fn is_given(fd: i32) -> bool {
+    sys::socket_option(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) == Ok(GIVEN)
+}
+
+/// Marks a socket so, or takes that mark off. False: the program uses the option.
+pub(crate) fn mark_given(fd: i32, on: bool) -> bool {
+    let (from, to) = if on { (0, GIVEN) } else { (GIVEN, 0) };
+    let is: i32 = sys::socket_option(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT).unwrap_or(-1);
+    is == to
+        || (is == from
+            && sys::set_socket_option(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, to).is_ok())
+}
+
+/// Options that were set before the connection moved.
+pub(crate) fn carry_options_over(slot: &Slot, conn: &Conn, file: File<'_>) {
+    file.call(|fd| ends::follow_linger_option(conn, fd));
+    let peek_offset = file.option(libc::SOL_SOCKET, libc::SO_PEEK_OFF).unwrap_or(-1);
+    note_peek_offset(slot, file, peek_offset);
+    for (name, kernel) in [(libc::TCP_NODELAY, 1), (libc::TCP_CORK, 0)] {
+        let was: i32 = file.option(libc::IPPROTO_TCP, name).unwrap_or_default();
+        if let Some(bit) = delay_flag(name) {
+            set_flag(slot, bit, was != 0);
+        }
+        if was != kernel {
+            let _ = file.set_option(libc::IPPROTO_TCP, name, kernel);
+        }
+    }
+    let was = file.option(libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT).unwrap_or(0);
+    slot.not_sent_low_water.store(was, Ordering::Relaxed);
+    let _ = file.set_option(libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, MARK);
+    let status = file.status_flags();
+    if status & libc::O_ASYNC != 0 {
+        slot.flags.fetch_or(flag::ASYNC, Ordering::SeqCst);
+        wait::withdraw_readers(slot, conn);
+    }
+}
+
+/// Undoes what [`carry_options_over`] and its like have changed in the kernel.
+pub(crate) fn give_options_back(slot: &Slot, file: File<'_>) {
+    let set = |name, value| {
+        let _ = file.set_option(libc::SOL_SOCKET, name, value);
+    };
+    urgent::end_in_line(slot, file);
+    set(libc::SO_RCVLOWAT, slot.low_water.load(Ordering::Relaxed) as i32);
+    let not_sent = slot.not_sent_low_water.load(Ordering::Relaxed) as i32;
+    let _ = file.set_option(libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, not_sent);
+    if slot.flags.load(Ordering::Relaxed) & flag::PEEK_OFFSET != 0 {
+        set(libc::SO_PEEK_OFF, slot.peek_offset.load(Ordering::Relaxed));
+    }
+}
+
+/// `getsockopt` of what we know better than the kernel.
+pub fn get_option(sock: &Use, fd: i32, level: i32, name: i32) -> OptionAnswer {
+    if (level, name) == (libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) && is_given(fd) {
+        return OptionAnswer::Value(0);
+    }
+    let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return OptionAnswer::Kernel };
+    let file = File::of(sock, fd);
+    if let (libc::IPPROTO_TCP, Some(bit)) = (level, delay_flag(name)) {
+        return OptionAnswer::Value(i32::from(slot.flags.load(Ordering::Relaxed) & bit != 0));
+    }
+    match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_ERROR) => {
+            OptionAnswer::Value(ends::take_error(slot, &conn, file))
+        }
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => {
+            OptionAnswer::Value(slot.low_water.load(Ordering::Relaxed) as i32)
+        }
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE) => {
+            OptionAnswer::Value(i32::from(urgent::is_in_line(slot)))
+        }
+        (libc::SOL_SOCKET, libc::SO_PEEK_OFF) => {
+            OptionAnswer::Value(slot.peek_offset.load(Ordering::Relaxed))
+        }
+        (libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) => {
+            OptionAnswer::Value(slot.not_sent_low_water.load(Ordering::Relaxed) as i32)
+        }
+        (libc::IPPROTO_TCP, libc::TCP_INFO) => {
+            wait::ask_kernel(slot, &conn, file);
+            match ends::state(slot, &conn, file) {
+                State::Open => OptionAnswer::Kernel,
+                state => OptionAnswer::FirstByte(state.of_tcp()),
+            }
+        }
+        _ => OptionAnswer::Kernel,
+    }
+}

@@ -1,0 +1,194 @@
+//! Urgent data: one byte that the peer has marked, as Linux does it (`tcp(7)`).
+//!
+//! The sender stores the mark (1 + the ring position of the byte) before it
+//! publishes the byte, so that no reader passes the byte unmarked, and rings an
+//! urgent bell, by which the kernel raises SIGURG. A new mark replaces the old one.
+//!
+//! ```text
+//!   consumer          mark                 producer
+//!      | bytes before  | ! | bytes behind     |
+//!      a read stops ──>|   a read from here leaves the byte out
+//! ```
+//!
+//! The receiver notes which mark it has seen last ([`Slot::urgent_seen`]) and whether
+//! its byte was taken out of band.
+//!
+//! Before the switch urgent bytes travel by TCP. The kernel is told to keep them in
+//! line then, whatever the program wishes, because its counters, by which the ledger
+//! reads, leave out what lies behind a mark otherwise.
+
+use crate::connection::switch;
+use crate::table::file::File;
+use crate::table::sock::Conn;
+use core::sync::atomic::Ordering;
+use sidestep_device::state::{Slot, flag};
+use sidestep_device::sys;
+use sidestep_proto::readiness::mask;
+
+/// `SIOCATMARK` of `asm-generic/sockios.h`.
+const SIOCATMARK: u64 = 0x8905;
+
+/// Whether the program reads urgent bytes in line.
+pub(crate) fn is_in_line(slot: &Slot) -> bool {
+    slot.flags.load(Ordering::Relaxed) & flag::OOB_INLINE != 0
+}
+
+/// The position of the marked byte, if it was not passed: a claim of the peer, at or
+/// behind `consumer` and perhaps not there yet.
+pub(crate) fn mark(conn: &Conn, consumer: u64) -> Option<u64> {
+    // Acquire: pairs with the sender's store before it published the byte.
+    let at = conn.theirs.sending.urgent.load(Ordering::Acquire).checked_sub(1)?;
+    (at >= consumer).then_some(at)
+}
+
+/// How a read from `consumer` goes around the mark: (bytes to skip, bytes to read of
+/// the `readable`).
+#[cold]
+pub(crate) fn cut(slot: &Slot, conn: &Conn, consumer: u64, readable: usize) -> (u64, usize) {
+    let urgent = conn.theirs.sending.urgent.load(Ordering::Acquire);
+    let in_line = is_in_line(slot);
+    if is_replaced(slot, urgent, consumer) && readable > 0 {
+        let (skip, rest) = around(urgent, consumer + 1, readable - 1, in_line);
+        return (1 + skip, rest);
+    }
+    around(urgent, consumer, readable, in_line)
+}
+
+/// A new mark makes the old byte an ordinary one, except for a reader that has stopped
+/// right before it: Linux takes the byte away (`tcp_check_urg`).
+fn is_replaced(slot: &Slot, urgent: u64, consumer: u64) -> bool {
+    let seen = slot.urgent_seen.load(Ordering::Relaxed);
+    urgent != seen && seen == consumer + 1 && !is_in_line(slot)
+}
+
+/// A read has come to know the mark. Under the receive lock.
+#[cold]
+pub(crate) fn note_seen(slot: &Slot, conn: &Conn) {
+    let urgent = conn.theirs.sending.urgent.load(Ordering::Acquire);
+    if slot.urgent_seen.swap(urgent, Ordering::Relaxed) != urgent {
+        slot.flags.fetch_and(!flag::URGENT_TAKEN, Ordering::Relaxed);
+    }
+}
+
+fn around(urgent: u64, consumer: u64, readable: usize, in_line: bool) -> (u64, usize) {
+    match urgent.wrapping_sub(1).checked_sub(consumer) {
+        Some(0) if !in_line && readable > 0 => (1, readable - 1),
+        Some(before @ 1..) if before < readable as u64 => (0, before as usize),
+        _ => (0, readable),
+    }
+}
+
+/// Whether `poll` shows an urgent byte, which may still be in the TCP queue.
+pub(crate) fn is_waiting(slot: &Slot, conn: &Conn, file: File<'_>) -> bool {
+    if is_marked(conn) || switch::comes_by_ring(slot) {
+        return waiting(slot, conn).is_some();
+    }
+    switch::queued(file) > 0 && file.poll_now(libc::POLLPRI).is_ok_and(|said| said & mask::PRI != 0)
+}
+
+/// Whether the peer has ever marked a byte of the ring.
+#[inline]
+pub(crate) fn is_marked(conn: &Conn) -> bool {
+    conn.theirs.sending.urgent.load(Ordering::Acquire) != 0
+}
+
+/// The position of the urgent byte in the ring that was neither taken nor passed.
+pub(crate) fn waiting(slot: &Slot, conn: &Conn) -> Option<u64> {
+    let at = mark(conn, conn.mine.receiving.consumer.position())?;
+    let arrived = conn.theirs.sending.producer.claim() > at;
+    let taken = slot.urgent_seen.load(Ordering::Relaxed) == at + 1
+        && slot.flags.load(Ordering::Relaxed) & flag::URGENT_TAKEN != 0;
+    (arrived && !taken).then_some(at)
+}
+
+/// The byte at the mark was read out of band. Under the receive lock.
+pub(crate) fn note_taken(slot: &Slot, conn: &Conn, at: u64) {
+    let consumer = &conn.mine.receiving.consumer;
+    let position = consumer.position();
+    if is_replaced(slot, at + 1, position) {
+        consumer.publish(position, position + 1);
+    }
+    slot.urgent_seen.store(at + 1, Ordering::Relaxed);
+    slot.flags.fetch_or(flag::URGENT_TAKEN, Ordering::Relaxed);
+}
+
+/// The next byte to read is the marked one.
+pub(crate) fn is_at_mark(conn: &Conn) -> bool {
+    let consumer = conn.mine.receiving.consumer.position();
+    mark(conn, consumer) == Some(consumer)
+}
+
+/// How many of `readable` bytes of the ring `FIONREAD` counts: those before the mark.
+pub(crate) fn before_mark(slot: &Slot, conn: &Conn, readable: usize) -> usize {
+    let consumer = conn.mine.receiving.consumer.position();
+    match mark(conn, consumer) {
+        Some(at) if !is_in_line(slot) => readable.min((at - consumer) as usize),
+        _ => readable,
+    }
+}
+
+/// The same for the TCP queue, where a peek stops at the mark.
+pub(crate) fn before_mark_in_tcp(slot: &Slot, file: File<'_>) -> usize {
+    // A look into an empty queue would take the error of a connection that has ended.
+    if switch::queued(file) == 0 || is_at_mark_in_tcp(slot, file) {
+        return 0;
+    }
+    file.call(|fd| Ok::<_, sys::Errno>(sys::count_queued(fd))).unwrap_or(0)
+}
+
+/// The next byte in TCP is an urgent one that is not for the stream.
+pub(crate) fn is_at_mark_in_tcp(slot: &Slot, file: File<'_>) -> bool {
+    !is_in_line(slot) && file.call(|fd| sys::ioctl_int(fd, SIOCATMARK)) == Ok(1)
+}
+
+/// A read has stopped here: notes whether it was before an urgent byte in TCP. Under
+/// the receive lock.
+pub(crate) fn note_stop_in_tcp(slot: &Slot, file: File<'_>) {
+    if is_at_mark_in_tcp(slot, file) {
+        let consumed = slot.tcp_consumed.load(Ordering::Relaxed);
+        slot.tcp_mark.store(consumed + 1, Ordering::Relaxed);
+    }
+}
+
+/// The next byte in TCP is an urgent one, or was before a new mark came: see [`cut`].
+pub(crate) fn is_next_left_out(slot: &Slot, file: File<'_>) -> bool {
+    let consumed = slot.tcp_consumed.load(Ordering::Relaxed);
+    let was_marked = slot.tcp_mark.load(Ordering::Relaxed) == consumed + 1;
+    (was_marked && !is_in_line(slot)) || is_at_mark_in_tcp(slot, file)
+}
+
+/// Tells the kernel to keep urgent bytes in line while we read by the ledger.
+pub(crate) fn begin_in_line(slot: &Slot, file: File<'_>) {
+    let wish = file.option(libc::SOL_SOCKET, libc::SO_OOBINLINE).unwrap_or(0);
+    note_wish(slot, wish);
+    keep_in_line(file, true);
+}
+
+/// Gives the option back its value.
+pub(crate) fn end_in_line(slot: &Slot, file: File<'_>) {
+    keep_in_line(file, is_in_line(slot));
+}
+
+/// What the program wishes.
+pub(crate) fn note_wish(slot: &Slot, in_line: i32) {
+    if in_line != 0 {
+        slot.flags.fetch_or(flag::OOB_INLINE, Ordering::Relaxed);
+    } else {
+        slot.flags.fetch_and(!flag::OOB_INLINE, Ordering::Relaxed);
+    }
+}
+
+pub(crate) fn keep_in_line(file: File<'_>, on: bool) {
+    let _ = file.set_option(libc::SOL_SOCKET, libc::SO_OOBINLINE, i32::from(on));
+}
+
+/// Reads an urgent byte that is still in the TCP queue, without taking it out of the
+/// queue: reading passes it. Under the receive lock.
+pub(crate) fn take_from_tcp(file: File<'_>, peek: bool) -> Result<u8, sys::Errno> {
+    let mut byte = [0u8];
+    let flags = libc::MSG_OOB | libc::MSG_DONTWAIT | if peek { libc::MSG_PEEK } else { 0 };
+    keep_in_line(file, false);
+    let taken = file.recv(&mut byte, flags);
+    keep_in_line(file, true);
+    taken.map(|_| byte[0])
+}

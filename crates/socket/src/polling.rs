@@ -1,0 +1,4 @@
+//! Waiting for many connections at once: epoll, `poll` and `select`.
+
+pub mod epoll;
+pub mod multiplex;

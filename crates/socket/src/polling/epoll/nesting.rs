@@ -1,0 +1,181 @@
+//! Epoll sets in epoll sets.
+//!
+//! A set inside another one is reported by the kernel when it is readable, and of what its rings have
+//! the kernel knows only what [`Set::observe`] has it told. So each set lists the sets inside it, to
+//! observe them before somebody sleeps, and to ask them whether a report of the kernel still holds.
+//!
+//! The list is what the kernel has accepted, and is changed behind its answer: an ADD that it refuses
+//! (a circle, ELOOP; too deep, EINVAL) never stands in it, and a DEL takes one out. So it has no
+//! circle, and walking it ends at the kernel's own depth. [`DEPTH_MAX`] bounds the walk all the same: a
+//! program can change a set by a system call of its own, or in another process.
+//!
+//! An entry stays in its list as long as the set lives, and is used again there when it is free: who
+//! walks without a lock never comes into another set's list.
+//!
+//! *Source*: epoll_ctl(2); Linux `fs/eventpoll.c` (`EP_MAX_NESTS`, `ep_loop_check`).
+
+use super::{STRUCTURE, Set, set_of};
+use crate::process::pool::{Held, Pool, Pooled};
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use sidestep_device::program::Argument;
+use sidestep_device::reference::AtomicRef;
+use sidestep_device::sys;
+use sidestep_device::valid::{Renew, Zeroable};
+
+type Errno = i32;
+
+/// Sets in a row: Linux takes a set of which four more are inside of one another.
+pub(super) const DEPTH_MAX: u32 = 5;
+/// Entries of a process. Beyond, ADD says ENOSPC, as the kernel does beyond its own limit.
+const NESTINGS_MAX: usize = 1 << 16;
+
+static NESTINGS: Pool<Nesting, NESTINGS_MAX> = Pool::new();
+
+/// As [`super::make_room`].
+pub(super) fn make_room(more: usize) {
+    NESTINGS.make_room(more);
+}
+
+/// A set in a set.
+#[derive(Renew, Zeroable)]
+pub(super) struct Nesting {
+    /// The one inside; none: the entry is free.
+    inner: AtomicRef<Set>,
+    /// The number under which the program has registered it.
+    fd: AtomicI32,
+    /// With which it is reported.
+    data: AtomicU64,
+    next: AtomicRef<Self>,
+    next_free: AtomicRef<Self>,
+}
+
+impl Pooled for Nesting {
+    fn next_free(&self) -> &AtomicRef<Self> {
+        &self.next_free
+    }
+}
+
+/// In the child of a fork.
+pub(super) fn reset_locks() {
+    NESTINGS.reset_locks();
+}
+
+/// The program's `epoll_ctl` on a set in a set: the kernel's answer, and then what we make of it.
+pub(super) fn control(
+    epfd: i32,
+    operation: i32,
+    (fd, inner): (i32, &'static Set),
+    event: Argument<'_, libc::epoll_event>,
+) -> Result<usize, Errno> {
+    let _structure = Held::enter(STRUCTURE.get());
+    let spare = match operation {
+        libc::EPOLL_CTL_ADD => Some(NESTINGS.take().ok_or(libc::ENOSPC)?),
+        _ => None,
+    };
+    let give_back = |spare: Option<&'static Nesting>| {
+        spare.into_iter().for_each(|it| NESTINGS.give(it));
+    };
+    if let Err(errno) = sys::epoll_ctl_at(epfd, operation, fd, event.address()) {
+        give_back(spare);
+        return Err(errno.0);
+    }
+    let Some(outer) = set_of(epfd) else {
+        // Without it nobody could be woken by the rings. It is not there for the program, either.
+        give_back(spare);
+        let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
+        return Err(libc::ENOSPC);
+    };
+    // The kernel has just read it, which it does for ADD and MOD.
+    let data = || event.get(0).u64;
+    match (operation, spare) {
+        (libc::EPOLL_CTL_ADD, Some(spare)) => outer.nest(spare, (fd, inner), data()),
+        (libc::EPOLL_CTL_MOD, _) => outer
+            .nestings()
+            .filter(|it| it.is_of(fd, inner))
+            .for_each(|it| it.data.store(data(), Ordering::Relaxed)),
+        (libc::EPOLL_CTL_DEL, _) => {
+            outer.nestings().filter(|it| it.is_of(fd, inner)).for_each(Nesting::free);
+        }
+        _ => {}
+    }
+    Ok(0)
+}
+
+impl Nesting {
+    fn is_of(&self, fd: i32, inner: &Set) -> bool {
+        self.fd.load(Ordering::Relaxed) == fd && self.is_about(inner)
+    }
+
+    fn is_about(&self, inner: &Set) -> bool {
+        self.inner.is(inner)
+    }
+
+    fn inner(&self) -> Option<&'static Set> {
+        self.inner.get()
+    }
+
+    /// Under [`STRUCTURE`].
+    fn free(&self) {
+        if let Some(inner) = self.inner() {
+            inner.outers.fetch_sub(1, Ordering::Relaxed);
+            self.inner.clear();
+        }
+    }
+}
+
+impl Set {
+    /// Whether there were ever sets in it.
+    #[inline]
+    pub(super) fn has_nested(&self) -> bool {
+        !self.nestings.is_none()
+    }
+
+    fn nestings(&self) -> impl Iterator<Item = &'static Nesting> {
+        core::iter::successors(self.nestings.get(), |nesting| nesting.next.get())
+    }
+
+    /// The sets in it.
+    pub(super) fn nested(&self) -> impl Iterator<Item = &'static Self> {
+        self.nestings().filter_map(Nesting::inner)
+    }
+
+    /// The set in it that is reported with `data`.
+    pub(super) fn nested_as(&self, data: u64) -> Option<&'static Self> {
+        let mut known = self.nestings().filter(|it| it.data.load(Ordering::Relaxed) == data);
+        known.find_map(Nesting::inner)
+    }
+
+    /// Notes a set in this one, in an entry that is free or else in `spare`. Under [`STRUCTURE`].
+    fn nest(&self, spare: &'static Nesting, (fd, inner): (i32, &'static Self), data: u64) {
+        inner.observed.store(true, Ordering::Relaxed);
+        inner.outers.fetch_add(1, Ordering::Relaxed);
+        let free = self.nestings().find(|it| it.inner().is_none());
+        let entry = free.unwrap_or(spare);
+        entry.fd.store(fd, Ordering::Relaxed);
+        entry.data.store(data, Ordering::Relaxed);
+        // Its Release pairs with the Acquire in `inner`, so that the data are this one's.
+        entry.inner.set(Some(inner));
+        match free {
+            Some(_) => NESTINGS.give(spare),
+            None => {
+                spare.next.set(self.nestings.get());
+                self.nestings.set(Some(spare));
+            }
+        }
+    }
+
+    /// The set goes: it is in no other one any more, and no other one is in it. Under [`STRUCTURE`].
+    pub(super) fn leave_nestings(&self) {
+        if self.outers.load(Ordering::Relaxed) != 0 {
+            crate::table::descriptors::for_each_set(|outer| {
+                outer.nestings().filter(|it| it.is_about(self)).for_each(Nesting::free);
+            });
+        }
+        let mut left = self.nestings.take();
+        while let Some(nesting) = left {
+            nesting.free();
+            left = nesting.next.get();
+            NESTINGS.give(nesting);
+        }
+    }
+}

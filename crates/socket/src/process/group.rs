@@ -1,0 +1,1198 @@
+//! Link groups: this process and one other, and the memory between them.
+//!
+//! On z/OS a link group joins two systems; here it joins two processes (a process
+//! is the device, see ARCHITECTURE.md). It begins with *first contact*: each side
+//! sends the other two descriptors, its slab (opened read-only) and its wake
+//! memory, over UNIX datagrams whose sender the kernel vouches for. Later
+//! connections between the two find everything mapped.
+//!
+//! A process of another network namespace has no name that we could send to. The two have a
+//! *line* instead, a pair of connected sockets that the agent has given them
+//! ([`crate::rendezvous::petition`]), with the users at its ends; all that would go to a mailbox goes there.
+
+use crate::process::home::{self, GROUPS_MAX, LETTERS_MAX, Process};
+use crate::process::pool::{Held, SharedLock};
+use crate::rendezvous::record;
+use crate::table::account;
+use core::ptr::NonNull;
+use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
+use sidestep_device::late::Late;
+use sidestep_device::map;
+use sidestep_device::reference::AtomicRef;
+use sidestep_device::rights;
+use sidestep_device::ring::{LAPS, Ring};
+use sidestep_device::slab::{self, RINGS_AT, Record, SLAB_LEN, Slab};
+use sidestep_device::sparse::Sparse;
+use sidestep_device::stamp::OTHER_VERSION;
+use sidestep_device::sys::{self, Errno, Received, Sender, UnixName, Whereabouts};
+use sidestep_device::unix_diag;
+use sidestep_device::wake::{self, CHANNELS, Wake};
+use sidestep_proto::fallback::{Field, Lack, OperatorSaid, PeerCannot, Reason};
+use sidestep_proto::policy;
+use sidestep_wire::host_control::{
+    Channel, ControlMessage, EMITTED_LEN_MAX, Instance, Introduction, mailbox_name,
+};
+use sidestep_wire::{Diagnosis, LinkId, RmbeSize};
+
+/// See the [module](self).
+pub struct Group {
+    process: &'static Process,
+    /// The other process.
+    pub peer: Instance,
+    /// Ours.
+    pub link_id: LinkId,
+    /// What the peer calls it.
+    peer_link_id: AtomicU32,
+    ours: Slab,
+    /// Descriptors for the peer: -1 once both sides know each other.
+    twin: AtomicI32,
+    /// Our end of the line to the peer, or [`NEAR`] or [`LINE_LOST`].
+    line: AtomicI32,
+    /// The files of this group, for processes to which connections are given: -1 where
+    /// there was no room for one.
+    files: [AtomicI32; FILES],
+    theirs: Late<(Slab, Wake)>,
+    /// The process that showed `theirs`, its user and its group, as the kernel says.
+    peer_pid: AtomicU32,
+    peer_uid: AtomicU32,
+    peer_gid: AtomicU32,
+    /// That process is in our namespaces, if that makes a difference.
+    peer_is_near: AtomicBool,
+    /// Our own user as the agent sees it, if that has told the peer's.
+    own_uid: AtomicU32,
+    /// Our own user when the group was begun.
+    begun_by: u32,
+    /// `theirs` may be read.
+    established: AtomicBool,
+    /// Why one of the two cannot use the other's memory: a [`Reason`]; `None`: it can.
+    refused: AtomicU64,
+    /// What came as an introduction of the peer was none.
+    is_breached: AtomicBool,
+    introduced: AtomicBool,
+    reply_pending: AtomicBool,
+    /// Slots whose connections belong to this group.
+    connections: AtomicU32,
+    /// A connection was accepted: the next Accept is not a first contact.
+    contacted: AtomicBool,
+    /// Ports at which the peer has served us last, 0 = none.
+    ports: [AtomicU16; PORTS],
+    /// Bit c: the peer has the eventfd of our channel c.
+    channels_sent: AtomicU64,
+    /// The peer's eventfds + 1.
+    bells: [AtomicI32; CHANNELS],
+    lock: SharedLock,
+    /// Changed under the lock.
+    rings: Rings,
+    /// What is known of each place of either slab.
+    places: Sparse<AtomicU32, PLACES>,
+    /// Bytes of the peer's slab in which it has named rings.
+    named: AtomicU64,
+    /// The most connections that there were at once.
+    most: AtomicU32,
+}
+
+/// Places in [`Group::files`]: our slab, writable; the peer's slab; the peer's wake
+/// memory.
+const FILES: usize = 3;
+const OUR_SLAB: usize = 0;
+const THEIR_SLAB: usize = 1;
+const THEIR_WAKE: usize = 2;
+
+/// Whom no rule means: `INVALID_UID` of `linux/uidgid.h`.
+const NO_USER: u32 = u32::MAX;
+
+/// In the place of a line: the peer has a mailbox.
+const NEAR: i32 = -1;
+/// In the place of a line: there was no room for it.
+const LINE_LOST: i32 = -2;
+
+/// The users at the two ends of a line, as the agent sees them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Users {
+    pub(crate) own_uid: u32,
+    pub(crate) peer: Sender,
+}
+
+/// Places in [`Group::ports`].
+const PORTS: usize = 4;
+
+/// Which rings of our slab are free. Nothing of this lies in the slab, which a process of our own
+/// user can write if it wants to (docs/threat-model.md): no two connections are given one ring.
+struct Rings {
+    next: AtomicUsize,
+    /// Offset of the first free ring of each size code, linked through [`Group::places`];
+    /// 0 = none.
+    free: [AtomicUsize; RmbeSize::CODE_MAX as usize + 1],
+}
+
+/// Bytes of a place: a ring of the smallest size begins at each.
+const PLACE: usize = LAPS * (32 << 10);
+/// Places of a slab.
+const PLACES: usize = (SLAB_LEN - RINGS_AT) / PLACE;
+/// In a place's word: the peer has named a ring there. Below lies, for the first place of a free
+/// ring of ours, the place of the next one + 1, 0 = none.
+const NAMED: u32 = 1 << 31;
+const _: () = assert!(PLACES < NAMED as usize);
+
+/// A peer that keeps to the rules uses rings again, and names no more than its connections need. It
+/// may be late to know that one is free, so it may name so many bytes at first, and then so many
+/// times what the most connections at once have had.
+const NAMED_FIRST: u64 = 16 << 20;
+const NAMED_TIMES: u64 = 4;
+
+/// A look at the link groups of a process: no group ends before it is over. Groups
+/// that have a connection need none.
+pub struct Look(&'static Process);
+
+impl Look {
+    /// Begins to look.
+    pub fn at(process: &'static Process) -> Self {
+        // SeqCst: pairs with `collect_dead`. Either it sees us, or we do not see the
+        // group that it takes out.
+        process.group_looks.fetch_add(1, Ordering::SeqCst);
+        Self(process)
+    }
+}
+
+impl Drop for Look {
+    fn drop(&mut self) {
+        self.0.group_looks.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// The link group with `peer`, made if need be. It may still have to be
+/// introduced: see [`Group::theirs`].
+///
+/// # Errors
+/// What the kernel says about memory or descriptors; `ENFILE` when there are too
+/// many groups.
+pub fn with(look: &Look, peer: Instance) -> sys::Result<&'static Group> {
+    if let Some(group) = find(look, peer) {
+        return Ok(group);
+    }
+    let process = look.0;
+    let _held = Held::enter(process.lock.get());
+    if let Some(group) = find(look, peer) {
+        return Ok(group);
+    }
+    collect_dead(look);
+    let place = free_place(process)?;
+    let group = make(process, peer)?;
+    place.set(Some(group));
+    crate::log!(Info, "link group with {peer} begun");
+    Ok(group)
+}
+
+/// As [`with`], for the side that introduces itself first: makes a new one only if there
+/// is room for the peer's slab, too. Without it, ours would take address space from the
+/// program for nothing.
+///
+/// # Errors
+/// As [`with`].
+pub fn begin(look: &Look, peer: Instance) -> sys::Result<&'static Group> {
+    match find(look, peer) {
+        Some(group) => Ok(group),
+        None if look.0.is_beset() => {
+            bury(look);
+            Err(Errno(libc::EPERM))
+        }
+        None if map::has_room(2 * SLAB_LEN) => with(look, peer),
+        None => Err(Errno(libc::ENOMEM)),
+    }
+}
+
+/// Gives back what belongs to dead peers, where no new peer comes that would see to it.
+pub(crate) fn bury(look: &Look) {
+    let _held = Held::enter(look.0.lock.get());
+    collect_dead(look);
+}
+
+/// The link group with a process of another network namespace, to which this is a line; made
+/// and introduced if need be. What it needs of the line is copied.
+///
+/// # Errors
+/// As [`begin`], and `EEXIST` if what is left of an older one stands in the way.
+pub(crate) fn begin_distant(
+    look: &Look,
+    peer: Instance,
+    line: i32,
+    users: Users,
+) -> sys::Result<&'static Group> {
+    let process = look.0;
+    let _held = Held::enter(process.lock.get());
+    if peer != process.instance {
+        if let Some(group) = find(look, peer).filter(|group| group.peer_lives()) {
+            return Ok(group);
+        }
+        collect_dead(look);
+    }
+    match find(look, peer) {
+        Some(group) if group.is_self() => return Ok(group),
+        Some(_) => return Err(Errno(libc::EEXIST)),
+        None if !map::has_room(2 * SLAB_LEN) => return Err(Errno(libc::ENOMEM)),
+        None => {}
+    }
+    let place = free_place(process)?;
+    let line = sys::spare_copy(line).ok_or(Errno(libc::EMFILE))?;
+    let group = make(process, peer).inspect_err(|_| sys::close(line))?;
+    if group.is_self() {
+        sys::close(line);
+    } else {
+        rights::admit(line);
+        group.line.store(line, Ordering::Relaxed);
+        group.own_uid.store(users.own_uid, Ordering::Relaxed);
+        group.peer_uid.store(users.peer.uid, Ordering::Relaxed);
+        group.peer_gid.store(users.peer.gid, Ordering::Relaxed);
+        process.acquainting.fetch_add(1, Ordering::Relaxed);
+    }
+    place.set(Some(group));
+    crate::log!(Info, "link group with {peer} of another namespace begun");
+    group.introduce(false);
+    Ok(group)
+}
+
+/// Whether there is a line to a process: then only what comes by it is believed.
+pub(crate) fn has_line(process: &'static Process, peer: Instance) -> bool {
+    find(&Look::at(process), peer).is_some_and(Group::is_distant)
+}
+
+/// Reads what has come by lines.
+pub(crate) fn read_lines(process: &'static Process) {
+    for group in all(&Look::at(process)).filter(|group| group.is_distant()) {
+        group.introduce(false);
+        group.read_line();
+    }
+}
+
+/// The established or beginning link group with `peer`.
+pub fn find(look: &Look, peer: Instance) -> Option<&'static Group> {
+    all(look).find(|group| group.peer == peer)
+}
+
+/// The link group whose peer's instance starts with `key`.
+pub fn find_by_key(look: &Look, key: u64) -> Option<&'static Group> {
+    all(look).find(|group| home::halves(&group.peer.0)[0] == key)
+}
+
+/// The established link groups with processes that we have met as servers at this port, of
+/// those that can be meant.
+pub(crate) fn serving(
+    look: &Look,
+    port: u16,
+    can_be_meant: impl FnMut(&&'static Group) -> bool,
+) -> impl Iterator<Item = &'static Group> {
+    let serves =
+        move |group: &&Group| group.ports.iter().any(|known| known.load(Ordering::Relaxed) == port);
+    all(look).filter(serves).filter(can_be_meant).take(SERVERS_MAX)
+}
+
+/// Servers at one port before whom a connection is claimed.
+const SERVERS_MAX: usize = 8;
+
+pub(crate) fn all(look: &Look) -> impl Iterator<Item = &'static Group> {
+    places(look.0).iter().filter_map(AtomicRef::get_in_order)
+}
+
+/// Where there may be groups.
+fn places(process: &'static Process) -> &'static [AtomicRef<Group>] {
+    let used = process.groups_used.load(Ordering::Acquire) as usize;
+    &process.tables.groups[..used.min(GROUPS_MAX)]
+}
+
+/// Where there is none. Under the process lock.
+fn free_place(process: &'static Process) -> sys::Result<&'static AtomicRef<Group>> {
+    let at =
+        process.tables.groups.iter().position(AtomicRef::is_none).ok_or(Errno(libc::ENFILE))?;
+    process.groups_used.fetch_max(at as u32 + 1, Ordering::Release);
+    Ok(&process.tables.groups[at])
+}
+
+/// Ends groups that are of no use any more, if nobody but the caller looks at groups.
+/// Under the process lock.
+fn collect_dead(look: &Look) {
+    let process = look.0;
+    for place in places(process) {
+        let Some(group) = place.get_in_order().filter(|group| !group.is_of_use()) else { continue };
+        // Others find it no more; those who have found it before are still counted,
+        // or have given it a connection meanwhile.
+        place.set_in_order(None);
+        let is_alone = process.group_looks.load(Ordering::SeqCst) == 1;
+        if is_alone && group.connections.load(Ordering::Acquire) == 0 {
+            // SAFETY: `place` led to it alone, and `group_looks` says that no other call has found
+            // it there before; `connections` says that no slot names it, nor a `Conn` of one.
+            unsafe { Group::end(NonNull::from(group)) };
+        } else {
+            place.set_in_order(Some(group));
+        }
+    }
+}
+
+fn make(process: &'static Process, peer: Instance) -> sys::Result<&'static Group> {
+    let (ours, fd) = slab::create()?;
+    let twin = map::read_only_twin(fd);
+    let made = twin.and_then(|twin| {
+        let made = make_around(process, peer, ours, twin);
+        made.inspect(|group| group.keep(OUR_SLAB, fd)).inspect_err(|_| sys::close(twin))
+    });
+    sys::close(fd);
+    // SAFETY: nobody knows the slab.
+    made.inspect_err(|_| unsafe { ours.unmap() })
+}
+
+/// The link group that another process of our end has with `peer`, for connections that
+/// it has given to us.
+///
+/// # Errors
+/// As [`slab::adopt`], `ENFILE` when there are too many groups, and `EINVAL` when it is a
+/// group of ours that we do not have.
+pub(crate) fn inherit(
+    look: &Look,
+    peer: Instance,
+    files: [i32; FILES],
+    line: Option<i32>,
+) -> sys::Result<&'static Group> {
+    let process = look.0;
+    if let Some(group) = find(look, peer).filter(|group| group.theirs().is_some()) {
+        return Ok(group);
+    }
+    // Nobody else says who our own peers are.
+    if process.is_current() {
+        return Err(Errno(libc::EINVAL));
+    }
+    let _held = Held::enter(process.lock.get());
+    collect_dead(look);
+    let place = free_place(process)?;
+    let ours = slab::adopt_own(files[OUR_SLAB])?;
+    let group = adopt(files[THEIR_SLAB], files[THEIR_WAKE])
+        .and_then(|theirs| {
+            let group = make_around(process, peer, ours, -1);
+            if !group.is_ok_and(|group| group.establish(theirs, None)) {
+                give_up(theirs);
+            }
+            group
+        })
+        // SAFETY: nobody knows the slab.
+        .inspect_err(|_| unsafe { ours.unmap() })?;
+    group.introduced.store(true, Ordering::Relaxed);
+    if let Some(line) = line {
+        group.line.store(sys::spare_copy(line).unwrap_or(LINE_LOST), Ordering::Relaxed);
+    }
+    for (at, file) in files.into_iter().enumerate() {
+        group.keep(at, file);
+    }
+    place.set(Some(group));
+    Ok(group)
+}
+
+fn make_around(
+    process: &'static Process,
+    peer: Instance,
+    ours: Slab,
+    twin: i32,
+) -> sys::Result<&'static Group> {
+    let mut link_id = [0; 4];
+    let _ = sys::random(&mut link_id);
+    let is_self = peer == process.instance;
+    let group = map::keep(Group {
+        process,
+        peer,
+        link_id: LinkId(u32::from_ne_bytes(link_id)),
+        peer_link_id: AtomicU32::new(u32::from_ne_bytes(link_id)),
+        ours,
+        twin: AtomicI32::new(twin),
+        line: AtomicI32::new(NEAR),
+        files: [const { AtomicI32::new(-1) }; FILES],
+        theirs: Late::new(is_self.then_some((ours, process.wake))),
+        peer_pid: AtomicU32::new(0),
+        peer_uid: AtomicU32::new(sys::uid()),
+        peer_gid: AtomicU32::new(0),
+        peer_is_near: AtomicBool::new(is_self),
+        own_uid: AtomicU32::new(0),
+        begun_by: sys::uid(),
+        established: AtomicBool::new(is_self),
+        refused: AtomicU64::new(Reason::None.word()),
+        is_breached: AtomicBool::new(false),
+        introduced: AtomicBool::new(false),
+        reply_pending: AtomicBool::new(false),
+        connections: AtomicU32::new(0),
+        contacted: AtomicBool::new(false),
+        ports: [const { AtomicU16::new(0) }; PORTS],
+        channels_sent: AtomicU64::new(if is_self { u64::MAX } else { 0 }),
+        bells: [const { AtomicI32::new(0) }; CHANNELS],
+        lock: SharedLock::new(),
+        rings: Rings { next: AtomicUsize::new(RINGS_AT), free: Default::default() },
+        places: Sparse::new(),
+        named: AtomicU64::new(0),
+        most: AtomicU32::new(0),
+    })?;
+    process.partners.fetch_add(u32::from(is_self), Ordering::Relaxed);
+    Ok(group)
+}
+
+/// A process has introduced itself with its slab and wake memory.
+pub fn on_introduction(process: &'static Process, hello: &Introduction, letter: &Received) {
+    // Nobody introduces himself to himself: a group with ourselves is never dead.
+    if hello.instance == process.instance {
+        crate::log!(Warn, "somebody introduces himself as us");
+        return;
+    }
+    let look = Look::at(process);
+    if let Some(reason) = refusal_in(hello) {
+        crate::log!(Info, "{} cannot use our memory: {reason}", hello.instance);
+        return note_refusal(&look, hello.instance, reason);
+    }
+    let known = find(&look, hello.instance).filter(|group| group.theirs().is_some());
+    let Some(group) = known.or_else(|| get_to_know(&look, hello, letter)) else { return };
+    if !group.introduce(false) && !group.reply_pending.swap(true, Ordering::Relaxed) {
+        process.replies_pending.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Maps what somebody shows. No group is begun with one who shows nothing of use.
+fn get_to_know(look: &Look, hello: &Introduction, letter: &Received) -> Option<&'static Group> {
+    let &[slab_fd, wake_fd] = letter.fds() else {
+        crate::log!(Warn, "introduction of {} without its memory", hello.instance);
+        note_breach(look, hello.instance);
+        return None;
+    };
+    let is_as_long = hello.slab_len == SLAB_LEN as u64;
+    let length = if is_as_long { Ok(()) } else { Err(OTHER_VERSION) };
+    let group = length.and_then(|()| adopt(slab_fd, wake_fd)).and_then(|theirs| {
+        let group = with(look, hello.instance)
+            .ok()
+            .filter(|group| group.establish(theirs, Some((hello, letter))));
+        match group {
+            Some(group) => {
+                group.keep(THEIR_SLAB, slab_fd);
+                group.keep(THEIR_WAKE, wake_fd);
+            }
+            None => give_up(theirs),
+        }
+        // Another thread may have established it meanwhile.
+        group.or_else(|| find(look, hello.instance)).ok_or(Errno(libc::ENOMEM))
+    });
+    group
+        .inspect_err(|errno| {
+            crate::log!(Warn, "memory of {} refused: errno {}", hello.instance, errno.0);
+            match *errno {
+                Errno(libc::ENOMEM) => refuse(look, hello.instance, Reason::Lack(Lack::NoMemory)),
+                OTHER_VERSION => {
+                    crate::log!(Warn, "{} runs another version of Sidestep", hello.instance);
+                    refuse(look, hello.instance, Reason::Peer(PeerCannot::OtherVersion));
+                }
+                Errno(libc::EMFILE | libc::ENFILE | libc::EAGAIN) => {}
+                _ => note_breach(look, hello.instance),
+            }
+        })
+        .ok()
+}
+
+/// The length of a slab in the Introduction of a process that has no room for another:
+/// it shows nothing, and what was shown to it is of no use.
+const NO_ROOM: u64 = 0;
+/// The same of one that was shown memory of another version.
+const NOT_OURS: u64 = u64::MAX;
+
+/// Why the process that says this cannot use our memory, if it says so. Where it has no room, it
+/// has declined: nothing is lacking here.
+fn refusal_in(hello: &Introduction) -> Option<Reason> {
+    match hello.slab_len {
+        NO_ROOM => Some(Reason::PeerDeclined(Diagnosis::MEM)),
+        NOT_OURS => Some(PeerCannot::OtherVersion.into()),
+        _ => None,
+    }
+}
+
+/// The memory of a process cannot be used, or it cannot be shown ours: tells it, so that
+/// nobody goes on waiting. If the letter is not taken, the attempts are given up.
+pub fn refuse(look: &Look, peer: Instance, reason: Reason) {
+    let process = look.0;
+    let slab_len =
+        if reason == Reason::Peer(PeerCannot::OtherVersion) { NOT_OURS } else { NO_ROOM };
+    let message = ControlMessage::Introduction(Introduction {
+        instance: process.instance,
+        reply_wanted: false,
+        pid: process.pid,
+        slab_len,
+        link_id: LinkId(0),
+    });
+    match find(look, peer) {
+        Some(group) => _ = group.send(&message, &[]),
+        None => _ = process.write_to(&peer, &message, &[]),
+    }
+    note_refusal(look, peer, reason);
+}
+
+/// What waits for memory to be shown, waits no more.
+fn note_refusal(look: &Look, peer: Instance, reason: Reason) {
+    if let Some(group) = find(look, peer) {
+        group.refused.store(reason.word(), Ordering::Relaxed);
+    }
+    look.0.last_refusal.store(reason.word(), Ordering::Relaxed);
+    // Release: whoever counts it finds its reason, or a later one's.
+    look.0.refusals.fetch_add(1, Ordering::Release);
+}
+
+/// A process has shown what is no memory of the kind that it has to be, or another one has in its name: what it
+/// was is told if nothing better comes.
+fn note_breach(look: &Look, peer: Instance) {
+    if let Some(group) = find(look, peer) {
+        group.is_breached.store(true, Ordering::Relaxed);
+    }
+}
+
+fn adopt(slab_fd: i32, wake_fd: i32) -> sys::Result<(Slab, Wake)> {
+    let slab = slab::adopt(slab_fd)?;
+    // SAFETY: nobody knows the slab.
+    let wake = wake::adopt(wake_fd).inspect_err(|_| unsafe { slab.unmap() })?;
+    Ok((slab, wake))
+}
+
+fn give_up((slab, wake): (Slab, Wake)) {
+    // SAFETY: they were adopted and not used.
+    unsafe {
+        slab.unmap();
+        wake.unmap();
+    }
+}
+
+/// Sends the introductions that found a full mailbox.
+pub fn answer_introductions(process: &'static Process) {
+    for group in all(&Look::at(process)) {
+        if group.reply_pending.load(Ordering::Relaxed) && group.introduce(false) {
+            group.reply_pending.store(false, Ordering::Relaxed);
+            process.replies_pending.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A peer has sent the eventfd of one of its channels. True: it was kept. Of anything
+/// else a write could wait, or raise a signal.
+pub fn on_channel(process: &'static Process, channel: &Channel, letter: &Received) -> bool {
+    let look = Look::at(process);
+    let (Some(group), &[fd]) = (find(&look, channel.instance), letter.fds()) else { return false };
+    let Some(bell) = group.bells.get(usize::from(channel.channel)) else { return false };
+    // Who hangs up somebody else's bell would have his peers ring in vain.
+    let is_theirs =
+        group.theirs().is_none() || group.peer_pid.load(Ordering::Relaxed) == letter.pid;
+    if !is_theirs || !sys::is_eventfd(fd) {
+        crate::log!(Warn, "{} has sent a bell that is none", channel.instance);
+        return false;
+    }
+    let old = bell.swap(sys::move_up(fd) + 1, Ordering::AcqRel);
+    if old > 0 {
+        sys::close(old - 1);
+    }
+    true
+}
+
+impl Group {
+    /// False: it was established before, and has no use for this memory.
+    fn establish(&self, theirs: (Slab, Wake), by: Option<(&Introduction, &Received)>) -> bool {
+        let _held = Held::enter(self.lock.get());
+        if self.established.load(Ordering::Acquire) || !self.theirs.set(theirs) {
+            return false;
+        }
+        if let Some((hello, letter)) = by {
+            self.peer_link_id.store(hello.link_id.0, Ordering::Relaxed);
+            self.peer_pid.store(letter.pid, Ordering::Relaxed);
+            if let Some(sender) = letter.sender {
+                self.peer_uid.store(sender.uid, Ordering::Relaxed);
+                self.peer_gid.store(sender.gid, Ordering::Relaxed);
+                let is_near =
+                    sender.uid != policy::ROOT || letter.whereabouts() == Whereabouts::Near;
+                self.peer_is_near.store(is_near && !self.is_distant(), Ordering::Relaxed);
+            }
+        }
+        // Release: pairs with the Acquire in `theirs`.
+        self.established.store(true, Ordering::Release);
+        self.process.partners.fetch_add(1, Ordering::Relaxed);
+        if self.is_distant() && by.is_some() {
+            self.process.acquainting.fetch_sub(1, Ordering::Relaxed);
+        }
+        crate::log!(Info, "link group with {} established", self.peer);
+        true
+    }
+
+    /// Keeps a descriptor of a file of this group, if there is room for one more.
+    fn keep(&self, at: usize, fd: i32) {
+        let old = self.files[at].swap(sys::spare_copy(fd).unwrap_or(-1), Ordering::Relaxed);
+        if old >= 0 {
+            sys::close(old);
+        }
+    }
+
+    /// What a process needs to go on with a connection of this group; `None` if not all
+    /// of it was kept.
+    pub(crate) fn files(&self) -> Option<[i32; FILES]> {
+        let mut files = [0, 1, 2].map(|at: usize| self.files[at].load(Ordering::Relaxed));
+        if self.peer == self.process.instance {
+            files[THEIR_SLAB] = files[OUR_SLAB];
+            files[THEIR_WAKE] = self.process.wake_fd;
+        }
+        files.iter().all(|fd| *fd >= 0).then_some(files)
+    }
+
+    /// The peer's slab and wake memory, once it has introduced itself.
+    pub fn theirs(&self) -> Option<(Slab, Wake)> {
+        if !self.established.load(Ordering::Acquire) {
+            return None;
+        }
+        self.theirs.get()
+    }
+
+    /// What the peer calls our link group, once it has introduced itself.
+    pub(crate) fn peer_link_id(&self) -> LinkId {
+        LinkId(self.peer_link_id.load(Ordering::Relaxed))
+    }
+
+    /// Whether memory may still be shared with the peer's user: the rules can change, and our user.
+    pub(crate) fn may_go_on(&self) -> bool {
+        let Sender { uid, gid } = self.peer_user();
+        let own = match self.is_distant() {
+            // Who we have become since, the agent has not said.
+            true if self.begun_by != sys::uid() => NO_USER,
+            true => self.own_uid.load(Ordering::Relaxed),
+            false => sys::uid(),
+        };
+        let is_near = self.peer_is_near.load(Ordering::Relaxed);
+        home::options().policy.objection_to_user(own, uid, gid, is_near).is_none()
+    }
+
+    fn peer_user(&self) -> Sender {
+        let [uid, gid] = [&self.peer_uid, &self.peer_gid].map(|id| id.load(Ordering::Relaxed));
+        Sender { uid, gid }
+    }
+
+    /// The peer lives in another network namespace.
+    pub(crate) fn is_distant(&self) -> bool {
+        self.line.load(Ordering::Relaxed) != NEAR
+    }
+
+    /// The peer is this process.
+    pub(crate) fn is_self(&self) -> bool {
+        self.peer == self.process.instance
+    }
+
+    /// Our end of the line to the peer.
+    pub(crate) fn line(&self) -> Option<i32> {
+        Some(self.line.load(Ordering::Relaxed)).filter(|line| *line >= 0)
+    }
+
+    /// Takes what has come by the line. The kernel knows who has the other end; who that is
+    /// the agent has said.
+    fn read_line(&self) {
+        let Some(line) = self.line() else { return };
+        let mut bytes = [0; EMITTED_LEN_MAX];
+        for _ in 0..LETTERS_MAX {
+            let Ok(mut received) = sys::recv_with_fds(line, &mut bytes) else { return };
+            if received.len == 0 {
+                return;
+            }
+            (received.sender, received.pid) = (Some(self.peer_user()), 0);
+            match ControlMessage::parse(&bytes[..received.len]) {
+                Ok(message) if message.instance() != self.peer => {
+                    crate::log!(Warn, "{} speaks in another's name", self.peer);
+                }
+                Ok(ControlMessage::Introduction(introduction)) => {
+                    on_introduction(self.process, &introduction, &received);
+                }
+                Ok(ControlMessage::Channel(channel)) => {
+                    if on_channel(self.process, &channel, &received) {
+                        continue;
+                    }
+                }
+                Ok(_) => {}
+                Err(error) => crate::log!(Warn, "message of {} ignored: {error}", self.peer),
+            }
+            received.close_fds();
+        }
+    }
+
+    /// Sends our memory to the peer's mailbox, once. False: try again later.
+    pub fn introduce(&self, reply_wanted: bool) -> bool {
+        if self.introduced.load(Ordering::Acquire) {
+            self.close_twin();
+            return true;
+        }
+        let message = ControlMessage::Introduction(Introduction {
+            instance: self.process.instance,
+            reply_wanted,
+            pid: self.process.pid,
+            slab_len: SLAB_LEN as u64,
+            link_id: self.link_id,
+        });
+        let fds = [self.twin.load(Ordering::Relaxed), self.process.wake_fd];
+        let sent = self.send(&message, &fds);
+        if sent {
+            self.introduced.store(true, Ordering::Release);
+            self.close_twin();
+        }
+        sent
+    }
+
+    /// Once both sides know each other, the descriptor has done its work.
+    fn close_twin(&self) {
+        if self.established.load(Ordering::Acquire) {
+            let twin = self.twin.swap(-1, Ordering::Relaxed);
+            if twin >= 0 {
+                sys::close(twin);
+            }
+        }
+    }
+
+    /// Why it will not be established, if that is so.
+    pub fn refusal(&self) -> Option<Reason> {
+        let reason = Reason::of_word(self.refused.load(Ordering::Relaxed));
+        Some(reason).filter(|reason| *reason != Reason::None && self.theirs().is_none())
+    }
+
+    /// What came in place of the introduction that is waited for, if that is so.
+    pub(crate) fn breach(&self) -> Option<Reason> {
+        let is_breached = self.is_breached.load(Ordering::Relaxed);
+        is_breached.then_some(Reason::PeerBroke(Field::INTRODUCED_MEMORY))
+    }
+
+    fn send(&self, message: &ControlMessage, fds: &[i32]) -> bool {
+        let sent = match self.line.load(Ordering::Relaxed) {
+            NEAR => self.process.write_to(&self.peer, message, fds),
+            LINE_LOST => false,
+            line => {
+                let mut bytes = [0; EMITTED_LEN_MAX];
+                let len = message.emit(&mut bytes);
+                len.is_ok_and(|len| sys::send_over(line, &bytes[..len], fds).is_ok())
+            }
+        };
+        if let Some((_, wake)) = self.theirs().filter(|_| sent) {
+            wake.mail().store(1, Ordering::Release);
+        }
+        sent
+    }
+
+    /// It has connections, or may get more.
+    fn is_of_use(&self) -> bool {
+        self.connections.load(Ordering::Acquire) != 0
+            || (!self.process.is_giver() && self.refusal().is_none() && self.peer_lives())
+    }
+
+    /// A connection of a giver is ours as well; false: no more.
+    pub(crate) fn count_received(&self, more: bool) {
+        if more {
+            self.connections.fetch_add(1, Ordering::AcqRel);
+        } else {
+            self.connections.fetch_sub(1, Ordering::Release);
+        }
+    }
+
+    pub(crate) fn peer_lives(&self) -> bool {
+        match self.line.load(Ordering::Relaxed) {
+            NEAR => {}
+            // Nobody tells; what it may still read stays.
+            LINE_LOST => return true,
+            line => return !sys::is_hung_up(line),
+        }
+        let name = UnixName::new(&mailbox_name(&self.peer));
+        sys::connect_unix(self.process.probe, &name) != Err(Errno(libc::ECONNREFUSED))
+            && !self.is_held_by_a_stranger(&name)
+    }
+
+    /// Whether another user has bound the name of a peer that has ended. The peer's children keep its
+    /// mailbox, so that its process is gone says nothing yet. The mailbox was made by the peer's user,
+    /// or by root, who became that user later. A peer of another PID namespace is not asked about, and
+    /// where the kernel does not say, the name is the peer's.
+    fn is_held_by_a_stranger(&self, name: &UnixName) -> bool {
+        let (pid, uid) = (self.peer_pid.load(Ordering::Relaxed), self.peer_user().uid);
+        pid != 0
+            && sys::user_of(pid) != Ok(uid)
+            && unix_diag::owner_of(name).is_ok_and(|owner| ![uid, policy::ROOT].contains(&owner))
+    }
+
+    /// Whether the peer runs, as far as can be known, and is not about to end. Its mailbox and
+    /// its lines live longer than its connections, so its number is asked where that is known.
+    pub(crate) fn peer_runs(&self) -> bool {
+        match self.peer_pid.load(Ordering::Relaxed) {
+            _ if self.is_self() => true,
+            0 => self.peer_lives(),
+            pid => !sys::is_ending(pid),
+        }
+    }
+
+    /// The peer serves us at this port.
+    pub(crate) fn note_port(&self, port: u16) {
+        let is_known = self.ports.iter().any(|known| known.load(Ordering::Relaxed) == port);
+        if !is_known {
+            let place = &self.ports[usize::from(port) % PORTS];
+            place.store(port, Ordering::Relaxed);
+        }
+    }
+
+    /// True exactly once: the next Accept of this group is a first contact.
+    pub fn is_first_contact(&self) -> bool {
+        !self.contacted.swap(true, Ordering::Relaxed)
+    }
+
+    /// Our record of a slot.
+    #[must_use]
+    pub fn record(&self, index: usize) -> &'static Record {
+        self.ours.record(index)
+    }
+
+    /// Our slab.
+    #[must_use]
+    pub fn slab(&self) -> Slab {
+        self.ours
+    }
+
+    /// Takes a ring of this size out of our slab for the connection of a slot: its
+    /// offset and the ring.
+    ///
+    /// # Errors
+    /// A limit of the operator, or no room in the slab.
+    pub fn take_ring(&'static self, index: usize, size: RmbeSize) -> Result<(u64, Ring), Reason> {
+        let offset = self.take_offset(size)?;
+        let ring = self
+            .ours
+            .ring(offset as u64, size.bytes() as u32)
+            .ok_or(Reason::Lack(Lack::NoMemory))?;
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        self.process.set_group_of_slot(index, self);
+        self.process.note_ring(index, offset | usize::from(size.code()));
+        Ok((offset as u64, ring))
+    }
+
+    /// The peer names a ring of its slab for a connection of ours. Where it has never written, we
+    /// pay for what we read: so it may not name ever more of them.
+    ///
+    /// # Errors
+    /// It has named too many, or more than the operator allows.
+    pub(crate) fn admit(&self, at: u64, ring: &Ring) -> Result<(), Reason> {
+        let first = (at as usize - RINGS_AT) / PLACE;
+        let last = (at as usize - RINGS_AT + ring.memory_len() - 1) / PLACE;
+        // A bit for each: the longest ring takes 32 places, or 33 if it begins between two.
+        let mut new = 0u64;
+        for place in first..=last {
+            let word = self.place(place).ok_or(Reason::Lack(Lack::NoMemory))?;
+            let was_named = word.fetch_or(NAMED, Ordering::Relaxed) & NAMED != 0;
+            new |= u64::from(!was_named) << (place - first);
+        }
+        if new == 0 {
+            return Ok(());
+        }
+        let bytes = u64::from(new.count_ones()) * PLACE as u64;
+        // One more than there are is about to be.
+        let now = self.connections.load(Ordering::Relaxed) + 1;
+        let most = u64::from(self.most.fetch_max(now, Ordering::Relaxed).max(now));
+        let named = self.named.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let is_too_much = named > NAMED_FIRST + NAMED_TIMES * most * ring.memory_len() as u64;
+        let objection = if is_too_much {
+            Some(Reason::PeerBroke(Field::RINGS_NAMED))
+        } else if !self.process.budget.take_incoming(bytes) {
+            Some(OperatorSaid::MemoryLimit.into())
+        } else {
+            None
+        };
+        if let Some(reason) = objection {
+            self.named.fetch_sub(bytes, Ordering::Relaxed);
+            for place in (first..=last).filter(|place| new >> (place - first) & 1 != 0) {
+                if let Some(word) = self.place(place) {
+                    word.fetch_and(!NAMED, Ordering::Relaxed);
+                }
+            }
+            return Err(reason);
+        }
+        Ok(())
+    }
+
+    fn place(&self, place: usize) -> Option<&AtomicU32> {
+        self.places.writable(place)
+    }
+
+    fn take_offset(&self, size: RmbeSize) -> Result<usize, Reason> {
+        let _held = Held::enter(self.lock.get());
+        let first = &self.rings.free[usize::from(size.code())];
+        let offset = first.load(Ordering::Relaxed);
+        if offset != 0 {
+            let word =
+                self.place((offset - RINGS_AT) / PLACE).ok_or(Reason::Lack(Lack::NoMemory))?;
+            let next = word.fetch_and(NAMED, Ordering::Relaxed) & !NAMED;
+            let next = next.checked_sub(1).map_or(0, |place| RINGS_AT + place as usize * PLACE);
+            first.store(next, Ordering::Relaxed);
+            account::took_ring(self.process, size, false);
+            return Ok(offset);
+        }
+        let offset = self.rings.next.load(Ordering::Relaxed);
+        if offset + memory_of(size) > SLAB_LEN {
+            return Err(Reason::Lack(Lack::NoMemory));
+        }
+        if !self.process.budget.take(memory_of(size)) {
+            return Err(Reason::Operator(OperatorSaid::MemoryLimit));
+        }
+        self.rings.next.store(offset + memory_of(size), Ordering::Relaxed);
+        account::took_ring(self.process, size, true);
+        Ok(offset)
+    }
+
+    /// The connection of a slot is over on both sides: its ring is free and warm.
+    pub(crate) fn forget_connection(&self, index: usize) {
+        let ring = self.process.forget_ring(index);
+        let (offset, code) = (ring & !CODES, ring & CODES);
+        if offset != 0 {
+            let _held = Held::enter(self.lock.get());
+            // Without memory to say that it is free, the ring is not used again.
+            if let Some(word) = self.place((offset - RINGS_AT) / PLACE) {
+                let first = &self.rings.free[code];
+                let next = first.load(Ordering::Relaxed).checked_sub(RINGS_AT);
+                let next = next.map_or(0, |next| next / PLACE + 1);
+                word.fetch_or(next as u32, Ordering::Relaxed);
+                first.store(offset, Ordering::Relaxed);
+            }
+        }
+        self.connections.fetch_sub(1, Ordering::Release);
+    }
+
+    /// The agreement about a connection is put off: the peer has not been told of its ring.
+    pub(crate) fn give_ring_back(&self, index: usize) {
+        self.forget_connection(index);
+        self.process.forget_group_of_slot(index);
+    }
+
+    /// Whether the peer needs our ring of this slot no more.
+    pub(crate) fn peer_is_done_with(&self, index: usize) -> bool {
+        let Some((theirs, _)) = self.theirs() else { return !self.peer_lives() };
+        let peer_slot = self.record(index).identity.peer_slot.load(Ordering::Relaxed) as usize;
+        if peer_slot >= sidestep_device::channel::SLOTS {
+            return true;
+        }
+        let identity = &theirs.record(peer_slot).identity;
+        let answers_to_us = identity.peer_slot.load(Ordering::Relaxed) as usize == index;
+        let shown = record::shown(identity.phase.load(Ordering::Acquire));
+        !answers_to_us || !shown.may_need_ring() || !self.peer_lives()
+    }
+
+    /// Makes sure that the peer can ring our channel. False: try again later.
+    pub fn share_channel(&self, number: usize) -> bool {
+        let bit = 1u64 << number;
+        if self.channels_sent.load(Ordering::Relaxed) & bit != 0 {
+            return true;
+        }
+        let Some(fd) = self.process.bell(number) else { return false };
+        let message = ControlMessage::Channel(Channel {
+            instance: self.process.instance,
+            channel: number as u16,
+        });
+        let sent = self.send(&message, &[fd]);
+        if sent {
+            self.channels_sent.fetch_or(bit, Ordering::Relaxed);
+        }
+        sent
+    }
+
+    /// Marks news for the peer's slot in a channel of the peer and rings it if it
+    /// sleeps. False: it sleeps and we have no bell for it.
+    #[inline]
+    pub fn mark(&self, number: usize, peer_slot: usize, cpu: u32) -> Marked {
+        let Some((_, wake)) = self.theirs() else { return Marked::Awake };
+        if number >= CHANNELS || !wake.channel(number).mark(peer_slot, cpu) {
+            return Marked::Awake;
+        }
+        self.ring(number)
+    }
+
+    #[cold]
+    fn ring(&self, number: usize) -> Marked {
+        let fd = if self.peer == self.process.instance {
+            self.process.bell(number)
+        } else {
+            let known = || self.bells[number].load(Ordering::Acquire).checked_sub(1);
+            known().filter(|fd| *fd >= 0).or_else(|| {
+                // The mail of a forebear is not ours to read.
+                if self.process.is_current() {
+                    self.process.read_mail();
+                }
+                known().filter(|fd| *fd >= 0)
+            })
+        };
+        match fd.map(sys::ring_eventfd) {
+            Some(Ok(_) | Err(Errno(libc::EAGAIN))) => Marked::Rung,
+            _ => Marked::Unreachable,
+        }
+    }
+
+    /// Gives everything back.
+    ///
+    /// # Safety
+    /// It came from [`make_around`], and no reference to it is used again.
+    unsafe fn end(at: NonNull<Self>) {
+        // SAFETY: `map::keep` has put it there, and the caller is alone with it.
+        let group = unsafe { map::take_back(at) };
+        for bell in &group.bells {
+            if let Some(fd) = bell.load(Ordering::Relaxed).checked_sub(1).filter(|fd| *fd >= 0) {
+                sys::close(fd);
+            }
+        }
+        let twin = group.twin.swap(-1, Ordering::Relaxed);
+        if twin >= 0 {
+            sys::close(twin);
+        }
+        if let Some(line) = group.line() {
+            sys::close(line);
+        }
+        if group.is_distant() && group.theirs().is_none() {
+            group.process.acquainting.fetch_sub(1, Ordering::Relaxed);
+        }
+        for file in group.files.iter().map(|file| file.load(Ordering::Relaxed)) {
+            if file >= 0 {
+                sys::close(file);
+            }
+        }
+        if group.reply_pending.load(Ordering::Relaxed) {
+            group.process.replies_pending.fetch_sub(1, Ordering::Relaxed);
+        }
+        crate::log!(Info, "link group with {} ended", group.peer);
+        if let Some(theirs) = group.theirs() {
+            group.process.partners.fetch_sub(1, Ordering::Relaxed);
+            give_up(theirs);
+        }
+        let ring_bytes = group.rings.next.load(Ordering::Relaxed) - RINGS_AT;
+        group.process.budget.give_back(ring_bytes);
+        group.process.budget.give_incoming_back(group.named.load(Ordering::Relaxed));
+        // SAFETY: no connection is left, so no `Conn` holds a record or ring of it.
+        unsafe { group.ours.unmap() };
+    }
+}
+
+/// Bytes of memory that a ring of this size takes.
+fn memory_of(size: RmbeSize) -> usize {
+    size.bytes() * LAPS
+}
+
+/// In the word that a process keeps of a slot's ring: its size code, below its offset.
+const CODES: usize = 0xf;
+const _: () = assert!((RmbeSize::CODE_MAX as usize) < CODES && RINGS_AT.is_multiple_of(CODES + 1));
+
+/// What became of a mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Marked {
+    /// The loop is awake, it will find the bit.
+    Awake,
+    /// Its bell was rung.
+    Rung,
+    /// It sleeps, and its bell has not reached us.
+    Unreachable,
+}
+
+const _: () = assert!(GROUPS_MAX >= 256);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::home::tests::alone;
+    use sidestep_device::channel::SLOTS;
+    use sidestep_device::copy::Manner;
+    use sidestep_device::slab::phase;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixDatagram;
+
+    /// The group of this process with itself: one test at a time has it.
+    fn own_group(process: &'static Process) -> &'static Group {
+        with(&Look::at(process), process.instance).unwrap()
+    }
+
+    #[test]
+    fn no_two_connections_are_given_one_ring_whatever_is_in_the_slab() {
+        let _alone = alone();
+        let group = own_group(home::current().unwrap());
+        let size = RmbeSize::from_bytes(64 << 10).unwrap();
+        let take = |index| group.take_ring(index, size).unwrap();
+        let [(first, ring), (second, _)] = [SLOTS - 1, SLOTS - 2].map(take);
+        // Another process has written to our record, and to the ring when it was free.
+        let identity = &group.record(SLOTS - 1).identity;
+        identity.ring_at.store(second, Ordering::Relaxed);
+        identity.ring_len.store(64 << 10, Ordering::Relaxed);
+        group.forget_connection(SLOTS - 1);
+        ring.write(0..size_of::<u64>(), &second.to_ne_bytes(), Manner::Cached);
+        let [(third, _), (fourth, _)] = [SLOTS - 3, SLOTS - 4].map(take);
+        assert_eq!(third, first, "it is free, and warm");
+        assert!(![first, second].contains(&fourth));
+        (SLOTS - 4..SLOTS - 1).rev().for_each(|index| group.forget_connection(index));
+        let again = [SLOTS - 1, SLOTS - 2, SLOTS - 3].map(|index| take(index).0);
+        assert_eq!(again, [fourth, third, second]);
+        (SLOTS - 3..SLOTS).for_each(|index| group.forget_connection(index));
+    }
+
+    #[test]
+    fn a_peer_without_room_for_our_memory_has_declined() {
+        let said = |slab_len| {
+            let instance = Instance([7; 16]);
+            let link_id = LinkId(0);
+            refusal_in(&Introduction { instance, reply_wanted: false, pid: 1, slab_len, link_id })
+        };
+        assert_eq!(said(NO_ROOM), Some(Reason::PeerDeclined(Diagnosis::MEM)));
+        assert_eq!(said(NOT_OURS), Some(PeerCannot::OtherVersion.into()));
+        assert_eq!(said(SLAB_LEN as u64), None);
+    }
+
+    #[test]
+    fn a_peer_that_has_declined_needs_our_ring_no_more() {
+        let _alone = alone();
+        let group = own_group(home::current().unwrap());
+        let [ours, theirs] = [SLOTS - 1, SLOTS - 2];
+        group.record(ours).identity.peer_slot.store(theirs as u32, Ordering::Relaxed);
+        let identity = &group.record(theirs).identity;
+        identity.peer_slot.store(ours as u32, Ordering::Relaxed);
+        let is_done_at = |at| {
+            identity.phase.store(at, Ordering::Relaxed);
+            group.peer_is_done_with(ours)
+        };
+        for at in [phase::GREETED, phase::PROPOSED, phase::ACCEPTED, phase::CONFIRMED] {
+            assert!(!is_done_at(at), "phase {at}");
+        }
+        for at in [phase::DECLINED, phase::DETACHED, phase::FREE] {
+            assert!(is_done_at(at), "phase {at}");
+        }
+    }
+
+    #[test]
+    fn a_process_that_introduces_itself_without_memory_has_broken_the_protocol() {
+        let _alone = alone();
+        let process = home::current().unwrap();
+        let peer = Instance([9; 16]);
+        let group = with(&Look::at(process), peer).unwrap();
+        let link_id = LinkId(0);
+        let slab_len = SLAB_LEN as u64;
+        let hello = Introduction { instance: peer, reply_wanted: false, pid: 1, slab_len, link_id };
+        assert_eq!(group.breach(), None);
+        let (here, there) = UnixDatagram::pair().unwrap();
+        there.send(b"no descriptors beside it").unwrap();
+        let letter = sys::recv_with_fds(here.as_raw_fd(), &mut [0; EMITTED_LEN_MAX]).unwrap();
+        on_introduction(process, &hello, &letter);
+        assert_eq!(group.breach(), Some(Reason::PeerBroke(Field::INTRODUCED_MEMORY)));
+        assert_eq!(group.refusal(), None, "the true one may still come");
+    }
+
+    #[test]
+    fn a_peer_names_no_more_rings_than_its_connections_need() {
+        let _alone = alone();
+        let group = own_group(home::current().unwrap());
+        let len = LAPS * (64 << 10);
+        let name = |n: usize| {
+            let at = (RINGS_AT + n * len) as u64;
+            group.admit(at, &group.slab().ring(at, 64 << 10).unwrap())
+        };
+        let allowed = (0..).take_while(|n| name(*n).is_ok()).count();
+        assert_eq!(allowed, (NAMED_FIRST as usize + NAMED_TIMES as usize * len) / len);
+        let breach = Reason::PeerBroke(Field::RINGS_NAMED);
+        assert_eq!(name(allowed), Err(breach), "no limit of the operator's is reached");
+        assert_eq!(name(allowed), Err(breach), "and again");
+        assert_eq!(name(0), Ok(()), "what it had before it may have again");
+        // With more connections at once it may name more.
+        let size = RmbeSize::from_bytes(64 << 10).unwrap();
+        for index in SLOTS - 2..SLOTS {
+            group.take_ring(index, size).unwrap();
+        }
+        assert_eq!(name(allowed), Ok(()));
+        (SLOTS - 2..SLOTS).for_each(|index| group.forget_connection(index));
+    }
+}

@@ -1,0 +1,81 @@
+//! Who this thread is to a lock, and whether another one still exists.
+//!
+//! A lock names its owner by a thread and the process it belongs to, which is known in the
+//! states it shares by a number of its own ([`sidestep_device::holders`]).
+
+use crate::process::home;
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use sidestep_device::holders;
+use sidestep_device::lock::{AtomicWord, Holder, Owner, PATIENCE_MS, Patience};
+use sidestep_device::sys;
+
+std::thread_local! {
+    static ME: Cell<u64> = const { Cell::new(0) };
+}
+
+/// This thread, as a lock knows it.
+#[inline]
+pub(crate) fn me() -> Owner {
+    ME.with(|cell| Owner::from_word(cell.get()).unwrap_or_else(|| introduce(cell)))
+}
+
+#[cold]
+fn introduce(cell: &Cell<u64>) -> Owner {
+    let me = Owner::new(holder(), sys::tid());
+    cell.set(me.word());
+    me
+}
+
+/// This process among the holders of states; 0: it has not needed to know.
+static HOLDER: AtomicU64 = AtomicU64::new(0);
+
+pub(crate) fn holder() -> Holder {
+    let known = || Holder::from_number(HOLDER.load(Ordering::Relaxed));
+    known().unwrap_or_else(|| {
+        let drawn = holders::draw();
+        // Relaxed: a number and nothing behind it. One of two threads draws in vain.
+        let place =
+            HOLDER.compare_exchange(0, drawn.number(), Ordering::Relaxed, Ordering::Relaxed);
+        place.map_or_else(|other| Holder::from_number(other).unwrap_or(drawn), |_| drawn)
+    })
+}
+
+/// In the child of a fork: it is somebody else.
+pub(crate) fn forget() {
+    ME.with(|cell| cell.set(0));
+    HOLDER.store(0, Ordering::Relaxed);
+}
+
+/// How locks wait, those of this process alone and those in a state.
+pub(crate) struct Waiting;
+
+impl Patience for Waiting {
+    fn sleep(&self, word: &AtomicWord, value: u64) {
+        let patience = Duration::from_millis(PATIENCE_MS);
+        let _ = sys::futex_wait(sys::low_half(word), value as u32, Some(patience));
+    }
+
+    fn wake_one(&self, word: &AtomicWord) {
+        sys::futex_wake(sys::low_half(word), 1);
+    }
+
+    fn is_alive(&self, word: &AtomicWord, owner: Owner) -> bool {
+        is_alive(core::ptr::from_ref(word).cast(), owner)
+    }
+
+    fn pause(&self) {
+        core::hint::spin_loop();
+    }
+}
+
+/// Whether a thread still exists that has left its name in the memory at `at`. One of
+/// another process can only have done so in a state, and that says who is in it.
+pub(crate) fn is_alive(at: *const u8, owner: Owner) -> bool {
+    if owner.holder() == holder() {
+        return sys::has_thread(owner.tid());
+    }
+    let home = home::all().find(|process| process.state.contains(at));
+    home.is_none_or(|home| holders::is_in(home.state_fd, owner.holder()))
+}

@@ -1,0 +1,603 @@
+//! Parcels: a connection in shared memory goes to another program.
+//!
+//! `exec` leaves a program its descriptors and takes its memory away, and a program
+//! that gets a descriptor by `SCM_RIGHTS` never had the memory. The TCP socket alone
+//! carries nothing but bells. So what is handed over in its place is a *parcel*: a UNIX
+//! socket in whose queue lie the TCP socket and the files of the connection.
+//!
+//! ```text
+//!   fd ──> parcel, bound to "sidestep/1/parcel/<slot>/<peer>/<number>"
+//!            └── queue: one message without a byte, and beside it
+//!                TCP socket | state, wake | our slab, the peer's slab, its wake
+//! ```
+//!
+//! * A program with this library unpacks it before its own first instruction
+//!   ([`adopt_inherited`]) or before `recvmsg` returns ([`receive_rights`]): the TCP
+//!   socket takes its number back, and the connection goes on.
+//! * A program without it has a socket that says ECONNRESET to whoever reads or
+//!   writes, because its other end was closed with a byte unread.
+//! * Nobody needs to know which of the two it will be, nor to live until then. The
+//!   kernel counts references as it would have counted those of the TCP socket: when
+//!   the last program that has the parcel closes it, the connection ends.
+//!
+//! The name is free again at that moment. So whoever lets go of a connection can ask
+//! whether it is under way ([`Process::is_under_way`]), and keep its slot.
+
+use crate::connection::{ends, socket_options, wait};
+use crate::process::group::{self, Look};
+use crate::process::home::{self, Process, socket_cookie};
+use crate::process::past_libc;
+use crate::process::pool::{Held, SharedLock};
+use crate::rendezvous::{gateway, marker, passed};
+use crate::table::sock::{self, Conn, Phase, Sock};
+use crate::table::{descriptors, file, young};
+use arrayvec::ArrayVec;
+use core::sync::atomic::Ordering;
+use sidestep_device::channel::SLOTS;
+use sidestep_device::program::{self, Argument};
+use sidestep_device::stamp::OTHER_VERSION;
+use sidestep_device::state::{Slot, flag, mode};
+use sidestep_device::sys::{self, Errno, Received, UnixName};
+use sidestep_proto::fallback::{ProgramDid, Reason};
+use sidestep_wire::host_control::Parcel;
+
+/// Descriptors beside a message: `SCM_MAX_FD` of the kernel.
+const RIGHTS_MAX: usize = 253;
+/// Bytes of control messages that are looked into: those descriptors, and credentials.
+const CONTROL_MAX: usize = 1280;
+
+/// Makes a parcel of a connection; `fd` is one of its descriptors. A socket that only
+/// says ECONNRESET if that cannot be done.
+fn pack(sock: &Sock, conn: &Conn, fd: i32) -> Option<i32> {
+    dead_end(|pair| {
+        if fill(sock, conn, pair, fd).is_none() {
+            crate::log!(Warn, "a connection cannot go to another program, and is reset there");
+        }
+    })
+}
+
+/// A socket that says ECONNRESET. `prepare` gets both its ends before.
+pub(crate) fn dead_end(prepare: impl FnOnce([i32; 2])) -> Option<i32> {
+    let [end, other] = sys::packet_pair().ok()?;
+    prepare([end, other]);
+    // Unread when the other end is closed: a reset.
+    let _ = sys::send(end, b"!", libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+    sys::close_number(other);
+    Some(end)
+}
+
+fn fill(sock: &Sock, conn: &Conn, [parcel, other]: [i32; 2], fd: i32) -> Option<()> {
+    let (home, slot) = (sock.home()?, sock.slot()?);
+    let [our_slab, their_slab, their_wake] = conn.group.files()?;
+    let files = [home.state_fd, home.wake_fd, our_slab, their_slab, their_wake];
+    if files.iter().any(|fd| *fd < 0) {
+        return None;
+    }
+    let mut beside: ArrayVec<i32, { sys::FDS_MAX }> = [fd].into_iter().collect();
+    beside.extend(files.map(sys::seat));
+    // Only a peer in another network namespace has one.
+    beside.extend(conn.group.line().map(sys::seat));
+    let mut number = [0; 8];
+    sys::random(&mut number).ok()?;
+    let number = u64::from_ne_bytes(number) | 1;
+    let label = Parcel { slot: sock.slot_index() as u32, peer: conn.group.peer, number };
+    sys::bind_unix(parcel, &UnixName::new(&label.name())).ok()?;
+    sys::send_fds(other, &beside).ok()?;
+    slot.parcel.store(number, Ordering::Release);
+    Some(())
+}
+
+/// What a descriptor that somebody else has made is to us.
+enum Found {
+    /// Nothing.
+    Nothing,
+    /// A parcel, or what was meant to be one, and what its name says.
+    Parcel(Option<Parcel>),
+    /// The TCP socket of a connection in shared memory, out of its parcel.
+    Stray,
+    /// The TCP socket of a connection that was passed on undecided.
+    Given,
+    /// A listener. Clients that connect before it accepts from it are to find this process.
+    Listener,
+}
+
+fn look_at(fd: i32) -> Found {
+    let Ok((storage, len)) = sys::socket_name(fd, false) else { return Found::Nothing };
+    match UnixName::in_storage(&storage, len) {
+        Some(name) if Parcel::is_name(name) => Found::Parcel(Parcel::from_name(name)),
+        None if socket_options::is_marked(fd) => Found::Stray,
+        None if socket_options::is_given(fd) => Found::Given,
+        None if is_listening(fd) => Found::Listener,
+        _ => Found::Nothing,
+    }
+}
+
+fn is_listening(fd: i32) -> bool {
+    sys::socket_option::<i32>(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1)
+}
+
+/// The descriptors in a parcel. Its sender must be of our user, or root.
+fn open(fd: i32) -> Option<Received> {
+    let sender: libc::ucred = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_PEERCRED).ok()?;
+    if ![sys::uid(), sys::effective_uid(), 0].contains(&sender.uid) {
+        crate::log!(Warn, "a parcel of user {} is not opened", sender.uid);
+        return None;
+    }
+    match sys::peek_fds(fd) {
+        // Said once, and before what is in the queue.
+        Err(Errno(libc::ECONNRESET)) => sys::peek_fds(fd).ok(),
+        other => other.ok(),
+    }
+}
+
+/// Puts the connection in the place of its parcel. It stays a parcel in a program that
+/// would use it unseen, and wait for ever: better a reset.
+fn unpack(fd: i32, label: Option<Parcel>) {
+    if past_libc::is_found() {
+        return crate::log!(Warn, "descriptor {fd} would be used past libc, and is reset");
+    }
+    let Some(content) = open(fd) else { return };
+    let adopted = match (label, content.fds()) {
+        (Some(label), &[tcp, ref files @ ..]) => adopt(&label, tcp, files).map(|sock| (tcp, sock)),
+        _ => Err(Errno(libc::EINVAL)),
+    };
+    match adopted {
+        Ok((tcp, sock)) => take_place(fd, tcp, Some(sock)),
+        Err(errno) => {
+            if errno == OTHER_VERSION {
+                crate::log!(
+                    Warn,
+                    "descriptor {fd} is of another version of Sidestep, and is reset"
+                );
+            } else {
+                let errno = errno.0;
+                crate::log!(Warn, "descriptor {fd} has no memory (errno {errno}), and is reset");
+            }
+            put_dead_end(fd);
+        }
+    }
+    content.close_fds();
+}
+
+/// Puts a socket that says ECONNRESET under a number. (A parcel that was looked into has said it
+/// already, to us.)
+fn put_dead_end(fd: i32) {
+    if let Some(end) = dead_end(|_| ()) {
+        take_place(fd, end, None);
+        sys::close_number(end);
+    }
+}
+
+/// The TCP socket of a connection in shared memory that has come to us without a parcel:
+/// by calls that nobody sees, or with one beside it. It is served if we know the
+/// connection; what it carries is no stream of bytes, so otherwise it is no more.
+fn settle_stray(fd: i32) {
+    if let Some(sock) = sock_behind(fd, true) {
+        sock::enter_descriptor(fd, sock);
+    } else {
+        crate::log!(Info, "descriptor {fd} came without its memory, and is reset");
+        put_dead_end(fd);
+    }
+}
+
+/// In the child of a fork: a connection that it has inherited is reset there.
+pub(crate) fn give_up(fd: i32) {
+    let _closing = sock::before_close(fd);
+    put_dead_end(fd);
+}
+
+/// Puts a TCP socket under the number of the parcel it came in.
+fn take_place(fd: i32, tcp: i32, sock: Option<&'static Sock>) {
+    let flags = sys::fcntl(fd, libc::F_GETFD, 0).unwrap_or(0) as i32;
+    if sys::dup_onto(tcp, fd, flags & libc::FD_CLOEXEC != 0).is_ok()
+        && let Some(sock) = sock
+    {
+        sock::enter_descriptor(fd, sock);
+    }
+}
+
+/// Taken by whoever looks whether a connection is known, and makes it so.
+static ADOPTING: SharedLock = SharedLock::new();
+
+/// For a child process: whoever held the lock does not exist here.
+pub(crate) fn reset_lock() {
+    ADOPTING.get().reset();
+}
+
+/// The connection whose files these are, if they are what they are said to be. What
+/// the kernel vouches for is that a program of our user has packed them; a word that a
+/// flaw of it has put there is to cost this connection and nothing else.
+///
+/// # Errors
+/// [`OTHER_VERSION`], or `EINVAL` where they are not, or as the kernel says.
+fn adopt(label: &Parcel, tcp: i32, files: &[i32]) -> sys::Result<&'static Sock> {
+    const NOT_IT: Errno = Errno(libc::EINVAL);
+    let (&[state, wake, our_slab, their_slab, their_wake], line) =
+        files.split_first_chunk().ok_or(NOT_IT)?;
+    let index = Some(label.slot as usize).filter(|index| *index < SLOTS).ok_or(NOT_IT)?;
+    let _adopting = Held::enter(ADOPTING.get());
+    let home = Process::of_giver(state, wake)?;
+    let look = Look::at(home);
+    let group = group::inherit(
+        &look,
+        label.peer,
+        [our_slab, their_slab, their_wake],
+        line.first().copied(),
+    )?;
+    let (mine, slot) = (group.record(index), home.state.slot(index));
+    let cookie = Some(socket_cookie(tcp)).filter(|cookie| *cookie != 0).ok_or(NOT_IT)?;
+    let is_it = mine.identity.cookie.load(Ordering::Relaxed) == cookie
+        && slot.flags.load(Ordering::Acquire) & flag::BY_LEDGER != 0
+        && slot.mode.load(Ordering::Acquire) == mode::SMC_D;
+    if !is_it {
+        return Err(NOT_IT);
+    }
+    if let Some(known) = known(slot) {
+        return Ok(known);
+    }
+    let peer_slot = mine.identity.peer_slot.load(Ordering::Relaxed) as usize;
+    let (theirs, _) = group.theirs().filter(|_| peer_slot < SLOTS).ok_or(NOT_IT)?;
+    let peer = theirs.record(peer_slot);
+    let outgoing = (&mine.identity.ring_at, &slot.send_ring_len, group.slab());
+    let incoming = (&peer.identity.ring_at, &slot.receive_ring_len, theirs);
+    let [outgoing, incoming] = [outgoing, incoming]
+        .map(|(at, len, slab)| slab.ring(at.load(Ordering::Relaxed), len.load(Ordering::Relaxed)));
+    let (Some(outgoing), Some(incoming)) = (outgoing, incoming) else { return Err(NOT_IT) };
+    let is_first = slot.holders.load(Ordering::SeqCst) == 0;
+    let conn = Conn { mine, theirs: peer, outgoing, incoming, group, peer_slot };
+    let sock = sock::receive(home, index, conn).ok_or(Errno(libc::ENOMEM))?;
+    settle_in(slot, &conn, tcp, is_first);
+    Ok(sock)
+}
+
+/// A socket of this process that has the slot.
+fn known(slot: &Slot) -> Option<&'static Sock> {
+    let mut known = None;
+    descriptors::for_each_sock(|_, sock| {
+        if sock.slot().is_some_and(|other| core::ptr::eq(other, slot)) {
+            known = Some(sock);
+        }
+    });
+    known
+}
+
+/// Clears away what threads have left that `exec` has ended in the middle of something. (Their
+/// locks are taken over when they are needed, as from the dead.) `is_first`: no other process
+/// holds the connection.
+fn settle_in(slot: &Slot, conn: &Conn, tcp: i32, is_first: bool) {
+    if is_first {
+        for counter in [&slot.read_waiters, &slot.queued, &slot.plain_sends] {
+            counter.store(0, Ordering::Relaxed);
+        }
+        wait::withdraw_readers(slot, conn);
+    }
+    ends::follow_linger_option(conn, tcp);
+    home::note_user(slot);
+}
+
+/// When a program begins: goes on with the connections that it was given. Calls
+/// `adopted` with each descriptor. (One that lies beyond a gap of [`sys::GAP`] numbers is
+/// not looked for, and stays a parcel: every program begins here, and few find anything.)
+pub fn adopt_inherited(mut adopted: impl FnMut(i32)) {
+    let mut beside = [-1; BESIDE_MAX];
+    let mut free = beside.iter_mut();
+    let mut any_strays = false;
+    sys::for_each_open_before_gap(|fd| match look_at(fd) {
+        Found::Parcel(label) => {
+            let is_beside = lies_beside(fd);
+            unpack(fd, label);
+            match Some(()).filter(|_| is_beside).and_then(|_| free.next()) {
+                Some(place) => *place = fd,
+                None => adopted(fd),
+            }
+        }
+        Found::Stray => any_strays = true,
+        Found::Listener => _ = marker::recognise_listener(fd),
+        // Whoever began this program may have it, too.
+        Found::Given | Found::Nothing => {}
+    });
+    if any_strays {
+        sys::for_each_open_before_gap(|fd| {
+            if matches!(look_at(fd), Found::Stray) && !descriptors::is_ours(fd) {
+                settle_stray(fd);
+                adopted(fd);
+            }
+        });
+    }
+    for fd in beside.into_iter().filter(|fd| *fd >= 0) {
+        let _closing = sock::before_close(fd);
+        sys::close_number(fd);
+    }
+}
+
+/// Descriptors that a program begun by `system` or `popen` may use: those that a shell
+/// can name by one digit.
+const BESIDE_MAX: usize = 10;
+
+/// Parcels that lie beside the descriptors of connections, for the time of a call that
+/// begins a program in a way that we do not see. Such a parcel says so by `O_NONBLOCK`.
+pub struct Beside([i32; BESIDE_MAX]);
+
+impl Beside {
+    /// Lays them out.
+    #[must_use]
+    pub fn lay_out() -> Self {
+        give_all_plain();
+        let mut all = [-1; BESIDE_MAX];
+        for (fd, place) in (0..).zip(&mut all) {
+            if descriptors::is_ours(fd)
+                && stays_open(fd)
+                && let Some(parcel) = pack_one(fd).and_then(at_hidden_number)
+            {
+                let _ = sys::fcntl(parcel, libc::F_SETFL, libc::O_NONBLOCK as usize);
+                let _ = sys::fcntl(parcel, libc::F_SETFD, 0);
+                *place = parcel;
+            }
+        }
+        Self(all)
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        self.0.into_iter().filter(|fd| *fd >= 0).for_each(sys::close);
+    }
+}
+
+/// Whether a parcel is one of [`Beside`].
+fn lies_beside(fd: i32) -> bool {
+    sys::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags as i32 & libc::O_NONBLOCK != 0)
+}
+
+/// A parcel of the connection behind a descriptor, if it is in shared memory.
+fn pack_one(fd: i32) -> Option<i32> {
+    let sock = descriptors::sock(fd)?;
+    pack(&sock, &sock.conn()?, fd)
+}
+
+/// What another program is given in the place of a connection, if it is not the TCP socket: a
+/// parcel, or a socket that says ECONNRESET if nobody knows yet to whom the next byte belongs.
+fn stand_in(sock: &Sock, fd: i32) -> Option<i32> {
+    if sock.phase() == Phase::Offered {
+        crate::log!(Warn, "a connection that is being made cannot go to another program");
+        return dead_end(|_| ());
+    }
+    pack(sock, &sock.conn()?, fd)
+}
+
+/// The same at a hidden number. The caller closes it.
+#[must_use]
+pub fn stand_in_hidden(fd: i32) -> Option<i32> {
+    at_hidden_number(stand_in(&*descriptors::sock(fd)?, fd)?)
+}
+
+fn at_hidden_number(fd: i32) -> Option<i32> {
+    let hidden = sys::spare_copy(fd);
+    sys::close_number(fd);
+    hidden
+}
+
+/// Another program is given a descriptor: if nothing is decided about its connection, it
+/// stays on TCP.
+pub fn give_plain(fd: i32) {
+    if let Some(sock) = descriptors::sock(fd) {
+        leave_to_others(&sock);
+    }
+}
+
+/// A program begins that is given every descriptor that stays open, whether it wants them or
+/// not: what [`give_plain`] says of one.
+pub fn give_all_plain() {
+    descriptors::for_each_bare(|fd| {
+        if stays_open(fd) {
+            young::grow_up(fd);
+        }
+    });
+    descriptors::for_each_sock(|fd, sock| {
+        if stays_open(fd) {
+            leave_to_others(sock);
+        }
+    });
+}
+
+/// Calls `f` with every descriptor of a connection that stays open in a program that begins, and
+/// for which that is to be given something else.
+pub fn for_each_that_stays(mut f: impl FnMut(i32)) {
+    descriptors::for_each_sock(|fd, sock| {
+        if matches!(sock.phase(), Phase::Smc | Phase::Offered) && stays_open(fd) {
+            f(fd);
+        }
+    });
+}
+
+/// Whether a program that begins has this descriptor, too.
+fn stays_open(fd: i32) -> bool {
+    sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags == 0)
+}
+
+/// Before `exec`: puts parcels in the place of connections that stay open, and lets go of
+/// the others. In the child of a `vfork`, too: its descriptors are its own, and its
+/// parent's table is left as it is.
+pub fn before_exec() {
+    if descriptors::is_empty() {
+        return;
+    }
+    let is_borrowed = home::is_borrowed_memory();
+    sys::for_each_open(|fd| {
+        if stays_open(fd) && !sys::is_hidden(fd) {
+            hand_over(fd, is_borrowed);
+        }
+    });
+    if is_borrowed {
+        return;
+    }
+    descriptors::for_each_sock(|fd, sock| {
+        if descriptors::is_first_of(fd, sock) {
+            part_with(sock);
+        }
+    });
+}
+
+/// A descriptor stays open in the program that begins.
+fn hand_over(fd: i32, is_borrowed: bool) {
+    gateway::conclude(fd);
+    let Some(sock) = sock_behind(fd, is_borrowed) else { return };
+    if matches!(sock.phase(), Phase::Smc | Phase::Offered) {
+        if let Some(other) = stand_in(sock, fd) {
+            // The child of a `vfork` has numbers of its own.
+            if !is_borrowed {
+                file::before_number_is_packed(sock, fd);
+            }
+            let _ = sys::dup_onto(other, fd, false);
+            sys::close_number(other);
+        }
+    } else if is_borrowed {
+        leave_to_others(sock);
+    }
+    if !is_borrowed {
+        sock.set_stays_open();
+    }
+}
+
+/// A connection that was not decided is used by another program as well, or alone, which
+/// knows it as TCP.
+fn leave_to_others(sock: &Sock) {
+    if matches!(sock.phase(), Phase::Candidate | Phase::Meeting) {
+        sock.stay_plain(Reason::Program(ProgramDid::HandedOver));
+    }
+}
+
+/// This image of the process holds a connection no more.
+fn part_with(sock: &Sock) {
+    let Some(conn) = sock.conn() else {
+        if !sock.stays_open() {
+            sock.let_go(1);
+        }
+        return;
+    };
+    let is_under_way = sock.home().is_some_and(|home| home.is_under_way(sock.slot_index()));
+    let left = sock.let_go(u32::from(!is_under_way));
+    match sock.slot() {
+        Some(_) if sock.stays_open() && matches!(left, None | Some(0)) => {
+            ends::end_by_reset(&conn);
+        }
+        // The kernel closes it.
+        Some(slot) if left.is_none() && !is_under_way => ends::note_close(slot, &conn),
+        _ => {}
+    }
+}
+
+/// `exec` has failed: the connections are this program's again.
+pub fn after_failed_exec() {
+    if descriptors::is_empty() {
+        return;
+    }
+    sys::for_each_open(|fd| {
+        if matches!(look_at(fd), Found::Parcel(_))
+            && let Some(content) = open(fd)
+        {
+            if let Some(tcp) = content.fds().first() {
+                take_place(fd, *tcp, None);
+            }
+            content.close_fds();
+        }
+    });
+    if home::is_borrowed_memory() {
+        return;
+    }
+    descriptors::for_each_sock(|fd, sock| {
+        sock.hold_again();
+        sock.naming.is_unpacked();
+        if let Some(conn) = sock.conn() {
+            ends::follow_linger_option(&conn, fd);
+            ends::withdraw_close(&conn);
+        }
+    });
+}
+
+/// The socket object of a descriptor. The child of a `vfork` may have duplicated and
+/// closed descriptors, which the table does not know: the kernel says which is which.
+fn sock_behind(fd: i32, table_is_old: bool) -> Option<&'static Sock> {
+    let known = descriptors::sock(fd).map(|sock| sock.sock());
+    if !table_is_old && known.is_some() {
+        return known;
+    }
+    let cookie = Some(socket_cookie(fd)).filter(|cookie| *cookie != 0)?;
+    let ports = sock::addresses(fd).map(|(local, peer)| [local.port(), peer.port()]).ok();
+    let is_it = |sock: &Sock| match (sock.conn(), sock.slot()) {
+        (Some(conn), _) => conn.mine.identity.cookie.load(Ordering::Relaxed) == cookie,
+        (None, Some(slot)) => ports.is_some_and(|ports| {
+            [&slot.local_port, &slot.peer_port].map(|port| port.load(Ordering::Relaxed))
+                == ports.map(u32::from)
+        }),
+        (None, None) => {
+            sock.phase() == Phase::Offered && sock.cookie.load(Ordering::Relaxed) == cookie
+        }
+    };
+    let mut found = known.filter(|sock| is_it(sock));
+    if found.is_none() {
+        descriptors::for_each_sock(|_, sock| {
+            if is_it(sock) {
+                found = Some(sock);
+            }
+        });
+    }
+    found
+}
+
+/// Control messages that are changed before the kernel sees them.
+#[repr(align(8))]
+struct Control([u8; CONTROL_MAX]);
+
+/// Sends a message by `send`, with parcels in the place of descriptors of connections in
+/// shared memory. `control` is what the header names beside the message.
+pub fn send_rights(
+    header: &libc::msghdr,
+    control: Argument<'_, u8>,
+    send: impl Fn(&libc::msghdr) -> isize,
+) -> isize {
+    let mut copied = Control([0; CONTROL_MAX]);
+    let Some(copied) = control.copy_to(&mut copied.0) else { return send(header) };
+    let rights = || program::rights(copied);
+    let is_ours = |fd| {
+        gateway::conclude(fd);
+        descriptors::sock(fd).is_some()
+    };
+    // Each is asked: what the gateway was to conclude is concluded for all.
+    if rights().filter(|(_, fd)| is_ours(*fd)).count() == 0 {
+        return send(header);
+    }
+    let mut changed = Control([0; CONTROL_MAX]);
+    changed.0[..copied.len()].copy_from_slice(copied);
+    let mut parcels = ArrayVec::<i32, RIGHTS_MAX>::new();
+    for (place, fd) in rights() {
+        if let Some(parcel) = descriptors::sock(fd).and_then(|sock| stand_in(&sock, fd)) {
+            changed.0[place..][..size_of::<i32>()].copy_from_slice(&parcel.to_ne_bytes());
+            // The kernel refuses a message with more.
+            parcels.try_push(parcel).unwrap_or_else(|_| sys::close_number(parcel));
+        } else {
+            passed::offer(fd);
+        }
+    }
+    let mut with_parcels = *header;
+    with_parcels.msg_control = changed.0.as_mut_ptr().cast();
+    let result = send(&with_parcels);
+    parcels.into_iter().for_each(sys::close_number);
+    let settle = if result >= 0 { give_plain } else { passed::withdraw };
+    rights().for_each(|(_, fd)| settle(fd));
+    result
+}
+
+/// Unpacks what has come beside a message: what the kernel has just written there.
+pub fn receive_rights(control: &[u8]) {
+    for (_, fd) in program::rights(control) {
+        sock::forget_number(fd);
+        match look_at(fd) {
+            Found::Parcel(label) => unpack(fd, label),
+            Found::Stray => settle_stray(fd),
+            Found::Given => passed::take_up(fd),
+            Found::Listener => _ = marker::recognise_listener(fd),
+            Found::Nothing => {}
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! `sendfile` and `splice` with a connection in shared memory on one side.
+//!
+//! The file or pipe is read straight into ring memory, or ring memory is written
+//! straight into the pipe: one copy, made by the kernel.
+//!
+//! A pipe may be empty or full for ever, so it is used under a direction lock
+//! without waiting, and waited for without the lock.
+
+use crate::connection::{ends, socket_options, switch, wait};
+use crate::process::pool::Held;
+use crate::program::stream::{LEFT, Unfinished};
+use crate::table::descriptors::Use;
+use crate::table::file::File;
+use crate::table::sock::Conn;
+use crate::{Answer, Errno};
+use core::ops::Range;
+use core::sync::atomic::Ordering;
+use sidestep_device::counts::count;
+use sidestep_device::ring::Ring;
+use sidestep_device::state::Slot;
+use sidestep_device::sys;
+use sidestep_proto::cursor::{self, Spans};
+use sidestep_proto::cut_over;
+
+/// Where bytes for a connection come from.
+#[derive(Clone, Copy)]
+pub enum Source {
+    /// A file, read at a position, or (`None`) at its own.
+    File(i32, Option<i64>),
+    /// A pipe.
+    Pipe(Pipe),
+}
+
+/// The pipe of a `splice`.
+#[derive(Clone, Copy)]
+pub struct Pipe {
+    /// Its descriptor.
+    pub fd: i32,
+    /// `SPLICE_F_NONBLOCK`: not to be waited for.
+    pub dont_wait: bool,
+}
+
+/// What one step of a transfer came to.
+enum Part {
+    Moved(usize),
+    /// The pipe is empty or full.
+    PipeWaits,
+    /// The connection has no room, or nothing to read.
+    SocketWaits,
+}
+
+/// Sends up to `len` bytes of a file or pipe. The connection sends into its ring. `None`:
+/// not any more.
+///
+/// # Errors
+/// As `sendfile` and `splice`.
+pub fn send_from(sock: &Use, fd: i32, source: Source, len: usize) -> Option<Answer> {
+    let file = File::of(sock, fd);
+    let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else {
+        return Some(Err(libc::EBADF));
+    };
+    let mut done = 0;
+    let unfinished = Unfinished::default();
+    let mut deadline = None;
+    while done < len {
+        let step = match send_part(slot, &conn, file, source, done, len - done, &unfinished) {
+            Ok(Part::Moved(0)) => break,
+            Ok(Part::Moved(n)) => {
+                done += n;
+                Ok(())
+            }
+            // What the pipe held is enough.
+            Ok(Part::PipeWaits) if done > 0 => break,
+            Ok(Part::PipeWaits) => source.wait(),
+            Ok(Part::SocketWaits) if !sock.seems_blocking() => {
+                wait::want_room(sock, slot, &conn, file);
+                if wait::has_room(&conn) { Ok(()) } else { Err(libc::EAGAIN) }
+            }
+            Ok(Part::SocketWaits) => {
+                let sleep = || {
+                    let deadline =
+                        *deadline.get_or_insert_with(|| socket_options::send_deadline(file));
+                    wait::Sleep { has_part: done > 0, deadline }
+                };
+                wait::writable(sock, slot, &conn, file, sleep)
+            }
+            Err(errno) => Err(errno),
+        };
+        match step {
+            Ok(()) => {}
+            Err(_) if done > 0 => break,
+            Err(LEFT) => return None,
+            Err(errno) => return Some(Err(errno)),
+        }
+    }
+    count(&slot.counters.bytes_sent, done as u64);
+    count(&slot.counters.ring_bytes_sent, done as u64);
+    count(&slot.counters.messages_sent, 1);
+    slot.sent.count(done as u64);
+    Some(Ok(done))
+}
+
+fn send_part<'a>(
+    slot: &'a Slot,
+    conn: &Conn,
+    file: File<'_>,
+    source: Source,
+    done: usize,
+    len: usize,
+    unfinished: &Unfinished<'a>,
+) -> Answer<Part> {
+    let n = {
+        let _sending = Held::enter(&slot.send_lock);
+        wait::follow_hint(slot, conn, file);
+        let flags = slot.flags.load(Ordering::Acquire);
+        if flags & ends::SEND_OVER != 0 {
+            return ends::send_after_end(slot, conn, file, len).map(Part::Moved);
+        }
+        if !cut_over::is_ring(conn.mine.sending.way.turns()) {
+            return Err(LEFT);
+        }
+        let producer = conn.mine.sending.producer.position();
+        let claim = conn.theirs.receiving.consumer.claim();
+        let window = cursor::window(producer, claim, conn.outgoing.len())
+            .map_err(|misbehaved| ends::reset(slot, conn, &misbehaved))?;
+        if window == 0 {
+            return Ok(Part::SocketWaits);
+        }
+        let span = Spans::cut(producer, window.min(len), conn.outgoing.memory_len()).first;
+        let n = match source.read(&conn.outgoing, &span, done) {
+            Err(libc::EAGAIN) if matches!(source, Source::Pipe(_)) => return Ok(Part::PipeWaits),
+            other => other?,
+        };
+        if !conn.mine.sending.producer.publish(producer, producer.wrapping_add(n as u64)) {
+            // A signal handler has sent on the same socket meanwhile, over what the
+            // file had given; that cannot be read again from a pipe.
+            return Err(libc::EIO);
+        }
+        if (1..len).contains(&n) {
+            unfinished.begin(slot);
+        }
+        n
+    };
+    if n > 0 {
+        wait::wake_readers(slot, conn, file);
+    }
+    Ok(Part::Moved(n))
+}
+
+impl Source {
+    /// Reads into a span of the ring that is ours to write.
+    fn read(&self, ring: &Ring, span: &Range<usize>, done: usize) -> Answer {
+        let read = match *self {
+            Self::File(fd, offset) => {
+                ring.fill_from_file(span, fd, offset.map(|offset| offset + done as i64))
+            }
+            Self::Pipe(pipe) => ring.fill_from_pipe(span, pipe.fd),
+        };
+        read.map_err(|errno| errno.0)
+    }
+
+    fn wait(&self) -> Answer<()> {
+        match self {
+            Self::File(..) => Ok(()),
+            Self::Pipe(pipe) => pipe.wait(libc::POLLIN),
+        }
+    }
+}
+
+impl Pipe {
+    fn wait(&self, events: i16) -> Answer<()> {
+        if self.dont_wait {
+            return Err(libc::EAGAIN);
+        }
+        match sys::poll_until(self.fd, events, None) {
+            Err(sys::Errno(libc::EINTR)) if wait::handlers_restart() => Ok(()),
+            other => other.map(|_| ()).map_err(|errno| errno.0),
+        }
+    }
+}
+
+/// Writes up to `len` received bytes into a pipe. The connection is read by the
+/// ledger.
+///
+/// # Errors
+/// As `splice`.
+pub fn receive_into(sock: &Use, fd: i32, pipe: Pipe, len: usize) -> Answer {
+    let file = File::of(sock, fd);
+    let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return Err(libc::EBADF) };
+    let patience = wait::Patience::new();
+    loop {
+        match receive_part(slot, &conn, file, pipe.fd, len)? {
+            Part::Moved(n) => {
+                count(&slot.counters.bytes_received, n as u64);
+                if n > 0 {
+                    count(&slot.counters.messages_received, 1);
+                    slot.received.count(n as u64);
+                }
+                wait::wake_writers(sock, slot, &conn, file);
+                return Ok(n);
+            }
+            Part::PipeWaits => pipe.wait(libc::POLLOUT)?,
+            Part::SocketWaits if !sock.seems_blocking() => {
+                sock.note_nothing();
+                return Err(libc::EAGAIN);
+            }
+            Part::SocketWaits => {
+                let ready = || crate::connection::readiness::has_input(slot, &conn, file);
+                wait::readable(sock, slot, &conn, file, &patience, false, ready)?;
+            }
+        }
+    }
+}
+
+fn receive_part(slot: &Slot, conn: &Conn, file: File<'_>, pipe: i32, len: usize) -> Answer<Part> {
+    let _receiving = Held::enter(&slot.receive_lock);
+    if switch::settle(slot, conn, file) == cut_over::Source::Tcp {
+        return receive_tcp_part(slot, conn, file, pipe, len);
+    }
+    let consumer = conn.mine.receiving.consumer.position();
+    let claim = conn.theirs.sending.producer.claim();
+    let readable = cursor::readable(consumer, claim, conn.incoming.len())
+        .map_err(|misbehaved| ends::reset(slot, conn, &misbehaved))?;
+    if readable == 0 {
+        wait::follow_hint(slot, conn, file);
+        return end_or_wait(slot, conn, file);
+    }
+    let span = Spans::cut(consumer, readable.min(len), conn.incoming.memory_len()).first;
+    let wrote = written(conn.incoming.drain_into_pipe(&span, pipe))?;
+    if let Part::Moved(n) = wrote {
+        conn.mine.receiving.consumer.publish(consumer, consumer.wrapping_add(n as u64));
+        count(&slot.counters.ring_bytes_received, n as u64);
+    }
+    Ok(wrote)
+}
+
+/// The same while bytes may still come by TCP: looks at them first, because the pipe
+/// may take fewer.
+#[cold]
+fn receive_tcp_part(
+    slot: &Slot,
+    conn: &Conn,
+    file: File<'_>,
+    pipe: i32,
+    len: usize,
+) -> Answer<Part> {
+    let mut chunk = [0u8; 16 << 10];
+    let room = len.min(chunk.len());
+    let peek = libc::MSG_DONTWAIT | libc::MSG_PEEK;
+    let seen = match file.recv(&mut chunk[..room], peek) {
+        Ok(0) => {
+            ends::tcp_ended(slot, conn, file);
+            return match ends::end_of_input(slot, conn, file) {
+                Some(ends::End::Reset(errno)) => Err(errno),
+                _ if switch::settle(slot, conn, file) == cut_over::Source::Ring => {
+                    Ok(Part::SocketWaits)
+                }
+                // Also when the peer claims to have sent more by TCP than ever came.
+                _ => Ok(Part::Moved(0)),
+            };
+        }
+        Ok(n) => n,
+        // TCP may know nothing of a reset that the peer says.
+        Err(sys::Errno(libc::EAGAIN | libc::EINTR | libc::EBADF)) => {
+            return end_or_wait(slot, conn, file);
+        }
+        Err(sys::Errno(errno)) => {
+            ends::note_tcp_error(slot, conn, file, errno);
+            return match ends::end_of_input(slot, conn, file) {
+                Some(ends::End::Reset(errno)) => Err(errno),
+                _ => Ok(Part::Moved(0)),
+            };
+        }
+    };
+    let parts = switch::parts_of_queue(slot, conn, seen);
+    let data = parts.data as usize;
+    if parts.bells > 0 || data == 0 {
+        return Ok(Part::SocketWaits);
+    }
+    let wrote = written(sys::write_now(pipe, &chunk[..data]))?;
+    if let Part::Moved(n) = wrote {
+        // They are there: under the lock nobody else takes them.
+        let _ = file.recv(&mut chunk[..n], libc::MSG_DONTWAIT);
+        slot.tcp_consumed.fetch_add(n as u64, Ordering::Relaxed);
+    }
+    Ok(wrote)
+}
+
+fn end_or_wait(slot: &Slot, conn: &Conn, file: File<'_>) -> Answer<Part> {
+    match ends::end_of_input(slot, conn, file) {
+        Some(ends::End::Input) => Ok(Part::Moved(0)),
+        Some(ends::End::Reset(errno)) => Err(errno),
+        None => Ok(Part::SocketWaits),
+    }
+}
+
+/// What came of writing into a pipe.
+fn written(wrote: sys::Result) -> Result<Part, Errno> {
+    match wrote {
+        Ok(n) => Ok(Part::Moved(n)),
+        Err(sys::Errno(libc::EAGAIN)) => Ok(Part::PipeWaits),
+        Err(errno) => Err(errno.0),
+    }
+}

@@ -1,0 +1,50 @@
+//! Connections that a program uses through io_uring.
+//!
+//! What a ring is given, the kernel does by itself, on the TCP socket, and none of our
+//! calls sees a byte of it. So a connection that is given to a ring stays on TCP, and
+//! with it all later ones of the process: one that was read by `recv` first and by a ring
+//! then would have moved in between. A connection that has moved already cannot be
+//! served: whoever gives it away is to see an error, not to wait for bytes that never
+//! come by TCP.
+//!
+//! A ring by itself changes nothing. Most programs use one for files.
+
+use crate::table::descriptors;
+use crate::table::sock::{self, Phase};
+use core::sync::atomic::{AtomicBool, Ordering};
+use sidestep_proto::fallback::{ProgramDid, Reason};
+
+/// The program has given one of its sockets to a ring, or may have.
+static USED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the program uses its sockets through io_uring.
+pub fn is_used() -> bool {
+    USED.load(Ordering::Relaxed)
+}
+
+/// The program has a ring, and nobody sees what it is given.
+pub fn note_unseen() {
+    USED.store(true, Ordering::Relaxed);
+}
+
+/// A descriptor is given to a ring. False: it must not be, because its connection is in
+/// shared memory.
+#[must_use]
+pub fn give(fd: i32) -> bool {
+    let Some(sock) = descriptors::sock(fd) else { return true };
+    if !USED.swap(true, Ordering::Relaxed) {
+        crate::log!(Info, "sockets are used through io_uring: connections stay on TCP");
+    }
+    sock.keep_plain(Reason::Program(ProgramDid::IoUring));
+    let moved = sock.phase() == Phase::Smc;
+    if moved {
+        crate::log!(Error, "descriptor {fd} is in shared memory, and refused to io_uring");
+    }
+    !moved
+}
+
+/// A descriptor is given to a ring to be closed.
+pub fn give_to_close(fd: i32) {
+    // The kernel closes it in its own time; the end of its TCP connection tells the peer.
+    drop(sock::before_close(fd));
+}

@@ -1,0 +1,69 @@
+//! The other end is in another network namespace: how the ends find each other, carried out.
+//!
+//! No name is known to both, and addresses say nothing alone: two networks of one host may
+//! use the same ones at the same moment. What both ends know, and no other process does, is which connection
+//! it is: the sequence numbers with which it began ([`sidestep_wire::tcp_option::Identity`]),
+//! as the kernel tells them through the agent's programs. Addresses and identity make the
+//! token, and the token stands in a claim of the client, where the server greets it
+//! ([`crate::rendezvous::claim`]). That takes two processes that share memory; those that do not yet ask
+//! the agent for each other ([`petition`]).
+//!
+//! ```text
+//!   client                        agent                        server
+//!   claim ── to the servers that it has met at the port ──────> found? then it is greeted,
+//!   no greeting: petition ──────>       <────── petition: no claim     and all is as ever
+//!          <── match, a line ───        ─── match, a line ──>
+//!          <════════════ Introductions, by that line ═══════>
+//!   claim, as above
+//! ```
+//!
+//! When an end petitions, and when it gives up: [`sidestep_proto::rendezvous::agreement::seek`].
+
+use super::agreement::Look;
+use crate::process::group::{self, Group};
+use crate::rendezvous::claim;
+use crate::rendezvous::petition;
+use core::sync::atomic::Ordering;
+use sidestep_device::sys;
+use sidestep_proto::fallback::{Lack, Reason};
+use sidestep_proto::rendezvous::agreement::seek::Step;
+use sidestep_proto::rendezvous::agreement::{Answer, Token};
+use sidestep_wire::host_control::Side;
+
+/// Carries out a step of an end of this side, whose connection has this token and goes to a server
+/// at this port.
+pub(super) fn carry_out(
+    step: Step,
+    look: &Look,
+    token: Token,
+    side: Side,
+    server_port: u16,
+) -> Result<Answer, Reason> {
+    let process = look.process()?;
+    let is_acquainting = || process.acquainting.load(Ordering::Relaxed) != 0;
+    Ok(match step {
+        Step::LooksForNews => Answer::News {
+            is_acquainting: is_acquainting(),
+            is_strangers: petition::is_strangers(process, token),
+            now_ns: sys::coarse_ns(),
+        },
+        Step::ReadsAnswers => {
+            petition::take_answers(process);
+            if is_acquainting() {
+                group::read_lines(process);
+            }
+            Answer::Is(petition::is_strangers(process, token))
+        }
+        Step::CountsAcquaintances => Answer::Count(process.partners.load(Ordering::Relaxed)),
+        Step::Claims => {
+            let is_meant = |group: &&Group| group.is_distant() || group.is_self();
+            Answer::Is(claim::post(process, look.sock, server_port, token, is_meant))
+        }
+        Step::Petitions => Answer::Petitioned(petition::submit(process, token, side, server_port)),
+        Step::NotesReason(reason) => {
+            look.sock.note_reason(reason);
+            Answer::Done
+        }
+        Step::Rests | Step::GivesUp(_) => return Err(Lack::Contradiction.into()),
+    })
+}

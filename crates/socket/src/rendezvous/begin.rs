@@ -1,0 +1,111 @@
+//! The questions before an attempt ([`Begin`]), as this process and the kernel answer them.
+
+use super::agreement::{Look, PENDING};
+use crate::process::home::{self, Process, netns_cookie};
+use crate::process::memory;
+use crate::process::options::Promotion;
+use crate::rendezvous::passed;
+use crate::rendezvous::pnet;
+use crate::rendezvous::{autocache, gateway, tcp_option};
+use core::net::SocketAddr;
+use core::sync::atomic::Ordering;
+use sidestep_device::sys;
+use sidestep_proto::fallback::{Lack, PeerCannot, Reason};
+use sidestep_proto::rendezvous::agreement::begin::{Begin, Standing};
+use sidestep_proto::rendezvous::agreement::{Answer, Givers};
+use sidestep_wire::host_control::{connection_token, distant_token};
+
+/// Answers a question.
+pub(super) fn carry_out(look: &mut Look, question: Begin) -> Result<Answer, Reason> {
+    let Look { sock, fd, .. } = *look;
+    Ok(match question {
+        Begin::LooksAtItself => Answer::Standing(standing(look)),
+        Begin::LooksForMemory => Answer::Is(home::current().is_some()),
+        Begin::MovesHome { .. } => {
+            sock.move_home(fd);
+            Answer::Is(home::current().is_some())
+        }
+        Begin::AsksGivers => {
+            let givers = passed::givers(look.process()?, fd);
+            if givers == Givers::Gone {
+                sock.is_received.store(false, Ordering::Relaxed);
+            }
+            Answer::Givers(givers)
+        }
+        Begin::LearnsAddresses => {
+            look.addresses = sock.learn_addresses(fd);
+            Answer::Is(look.addresses.is_some())
+        }
+        Begin::AsksRules => {
+            // They were not known to `begin` if the connection was still being established.
+            let (local, peer) = look.addresses()?;
+            Answer::Objection(sock.objection_by_policy(local, peer))
+        }
+        Begin::LooksWhere => {
+            let (process, (local, peer)) = (look.process()?, look.addresses()?);
+            let (client, server) = look.client_and_server()?;
+            match elsewhere(process, fd, local, peer) {
+                None => Answer::Here(connection_token(client, server, process.netns_cookie)),
+                Some(reason) => Answer::Elsewhere(reason),
+            }
+        }
+        Begin::AsksGateway => Answer::Objection(gateway::objection(look.addresses()?.1)),
+        Begin::LearnsIdentity { .. } => {
+            let (client, server) = look.client_and_server()?;
+            let identity = tcp_option::identity(fd, look.is_server);
+            Answer::Token(identity.map(|identity| distant_token(client, server, identity)))
+        }
+        Begin::AsksTcpOption { .. } => Answer::Is(tcp_option::is_refused(sock, fd)),
+        Begin::AsksNetwork { .. } => {
+            Answer::Objection(pnet::objection(fd, look.addresses()?.0.ip()))
+        }
+        Begin::AsksMemoryOfFailures { .. } => {
+            Answer::Objection(autocache::why_left_alone(look.process()?, look.addresses()?.1))
+        }
+        Begin::May { .. } | Begin::NotYet | Begin::MayNot(_) => {
+            return Err(Lack::Contradiction.into());
+        }
+    })
+}
+
+fn standing(look: &Look) -> Standing {
+    let sock = look.sock;
+    sock.begin(look.fd);
+    let options = home::options();
+    let limit = options.handshake_limit;
+    Standing {
+        has_slot: sock.slot().is_some(),
+        is_never_promoted: options.promotion == Promotion::Never,
+        is_tcp_only: sock.tcp_only.load(Ordering::Relaxed),
+        is_memory_strict: memory::is_strict(),
+        is_congested: limit != 0 && PENDING.load(Ordering::Relaxed) >= limit,
+        is_shared: sock.slot().is_some_and(|slot| slot.holders.load(Ordering::Acquire) > 1),
+        is_received: sock.is_received.load(Ordering::Relaxed),
+    }
+}
+
+/// Why the other end cannot be found by its name: it is not in the network namespace of the
+/// process.
+fn elsewhere(
+    process: &Process,
+    fd: i32,
+    local: SocketAddr,
+    peer: SocketAddr,
+) -> Option<PeerCannot> {
+    if !is_same_host(local, peer) {
+        Some(PeerCannot::RemotePeer)
+    } else if netns_cookie(fd) != process.netns_cookie {
+        Some(PeerCannot::OtherNamespace)
+    } else {
+        None
+    }
+}
+
+/// Both ends lie on this host: a loopback address, the same address twice, or a
+/// peer address that this host could bind.
+pub(crate) fn is_same_host(local: SocketAddr, peer: SocketAddr) -> bool {
+    if peer.ip().is_loopback() || peer.ip() == local.ip() {
+        return true;
+    }
+    sys::is_local(peer.ip())
+}

@@ -1,0 +1,103 @@
+//! Markers: "who listens on this port runs Sidestep".
+//!
+//! A marker is an abstract name in the listener's network namespace. It saves the client of a plain server a
+//! socket; a stale one costs that socket and nothing more.
+
+use crate::process::home;
+use crate::process::reload;
+use crate::table::sock::{self, Phase, Sock};
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use sidestep_device::sys::{self, Errno, UnixName};
+use sidestep_wire::host_control::listener_name;
+
+/// Markers of one port that a client looks for: the second is there while an old
+/// listener is being replaced.
+const MARKERS: u8 = 2;
+
+/// Client: whether a process that listens on this port has left a marker.
+pub(super) fn is_there(process: &home::Process, port: u16) -> bool {
+    let is_marked = |index| {
+        let name = UnixName::new(&listener_name(port, index));
+        sys::connect_unix(process.probe, &name) != Err(Errno(libc::ECONNREFUSED))
+    };
+    (0..MARKERS).any(is_marked)
+}
+
+/// A program listens on a port: leaves the marker that tells clients on this host
+/// that they may meet us. Called again with every connection it accepts, until there
+/// is one: of many listeners on a port two leave markers, and others take over when
+/// those are gone.
+pub fn mark_listener(sock: &Sock, fd: i32) {
+    if sock.marker.load(Ordering::Relaxed) >= 0 {
+        return;
+    }
+    reload::look();
+    if !home::options().moves_connections() || sock::unseen_use().is_some() {
+        return;
+    }
+    clear_retired(sys::now_ns());
+    let Ok((local, _)) = sys::socket_name(fd, false) else { return };
+    let Some(port) = sock::address(&local).map(|local| local.port()) else { return };
+    sock.server_port.store(port, Ordering::Relaxed);
+    if home::options().policy.objection_to_port(port).is_some() {
+        return;
+    }
+    let Ok(marker) = sys::unix_datagram().map(sys::move_up) else { return };
+    let free = |index| sys::bind_unix(marker, &UnixName::new(&listener_name(port, index))).is_ok();
+    let placed = (0..MARKERS).any(free)
+        && sock.marker.compare_exchange(-1, marker, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+    if !placed {
+        sys::close(marker);
+    }
+}
+
+/// A listener that this library has not seen being made (inherited, received). False: it is
+/// not one of TCP.
+pub fn recognise_listener(fd: i32) -> bool {
+    let Some(sock) = sock::register_unseen(fd) else { return false };
+    sock.set_phase(Phase::Listener);
+    mark_listener(sock, fd);
+    true
+}
+
+/// Markers of listeners that were closed, + 1, and when they may go, by
+/// [`sys::now_ns`]. Many a server closes its listener once it has the connection it
+/// waited for, and the client of that connection still has to find the marker.
+static RETIRED: [(AtomicI32, AtomicU64); RETIRED_MAX] =
+    [const { (AtomicI32::new(0), AtomicU64::new(0)) }; RETIRED_MAX];
+/// Closed listeners whose markers are kept.
+const RETIRED_MAX: usize = 8;
+/// For how long: more than a client takes to its first call.
+const RETIRED_NS: u64 = 2_000_000_000;
+
+/// A listener is closed: its marker stays for a moment. If too many do, the one that
+/// has stayed longest gives way: its client is the likeliest to have looked.
+pub(crate) fn retire_marker(marker: i32) {
+    let now = sys::now_ns();
+    clear_retired(now);
+    // A free place is due since the beginning of time.
+    let oldest = RETIRED.iter().min_by_key(|(_, until)| until.load(Ordering::Relaxed));
+    let Some((place, until)) = oldest else { return sys::close(marker) };
+    until.store(now + RETIRED_NS, Ordering::Relaxed);
+    let before = place.swap(marker + 1, Ordering::Relaxed);
+    if before != 0 {
+        sys::close(before - 1);
+    }
+}
+
+/// The connections of a listener will not meet us.
+pub(crate) fn withdraw_marker(listener: &Sock) {
+    let marker = listener.marker.swap(-1, Ordering::Relaxed);
+    if marker >= 0 {
+        sys::close(marker);
+    }
+}
+
+fn clear_retired(now: u64) {
+    for (marker, until) in &RETIRED {
+        let due = until.load(Ordering::Relaxed);
+        if due != 0 && due <= now && until.swap(0, Ordering::Relaxed) == due {
+            sys::close(marker.swap(0, Ordering::Relaxed) - 1);
+        }
+    }
+}

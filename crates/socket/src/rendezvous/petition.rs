@@ -1,0 +1,202 @@
+//! Petitions: how a process finds, by the agent of the host, who holds the other end of a
+//! connection to another network namespace.
+//!
+//! ```text
+//!   petition: token, side ───>  agent  <─── petition: token, the other side
+//!   match: who, a socket  <───         ───> match: who, a socket
+//! ```
+//!
+//! The answer makes the two processes *acquainted*: the socket is their line, by which they
+//! show each other their memory ([`group::begin_distant`]). It is about processes and not
+//! about the connection; how its ends agree is the same as ever ([`crate::rendezvous::claim`]).
+//!
+//! The agent's socket is a file, so who answers there is whom the owner of its directory lets
+//! serve; that is root for the default. Nobody waits for it: a petition is sent, and answers
+//! are taken, at the program's own calls. A call to the agent is tried once a second at most.
+
+use crate::process::group::{self, Look};
+use crate::process::home::{self, Process, halves};
+use crate::process::pool::{Held, SharedLock};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use sidestep_device::rights;
+use sidestep_device::sys::{self, Errno, Sender, UnixName};
+use sidestep_device::valid::Zeroable;
+use sidestep_proto::rendezvous::agreement::Petitioned;
+use sidestep_wire::host_control::{ControlMessage, EMITTED_LEN_MAX, Match, Petition, Side};
+
+/// Between two calls to the agent.
+const CALL_INTERVAL_NS: u64 = 1_000_000_000;
+/// Petitions of a process in a second. One answer acquaints two processes, whatever number of
+/// connections they have; the others are those to plain programs, which nobody answers.
+const PETITIONS_MAX: u32 = 256;
+/// Answers taken in one look.
+const ANSWERS_MAX: usize = 16;
+/// Connections remembered whose other end is of a user with whom no memory is shared.
+const STRANGERS_MAX: usize = 8;
+
+/// What a process has of the agent. All zero is "nothing yet".
+#[derive(Zeroable)]
+pub(crate) struct Desk {
+    lock: SharedLock,
+    /// The line to the agent + 1; under the lock.
+    line: AtomicI32,
+    /// The effective user who has called. The kernel names that one to the agent for as long as the
+    /// line lives.
+    caller: AtomicU32,
+    /// When it was called last, by [`sys::coarse_ns`].
+    called: AtomicU64,
+    /// The second of the latest petitions, and how many there were in it.
+    second: AtomicU32,
+    count: AtomicU32,
+    /// First halves of tokens, and the place of the next.
+    strangers: [AtomicU64; STRANGERS_MAX],
+    next_stranger: AtomicU32,
+}
+
+/// Asks who holds the other end of a connection.
+pub(crate) fn submit(
+    process: &'static Process,
+    token: [u8; 16],
+    side: Side,
+    port: u16,
+) -> Petitioned {
+    let desk = &process.tables.desk;
+    let Some(_held) = Held::try_enter(desk.lock.get()) else { return Petitioned::Later };
+    if !desk.has_room() {
+        return Petitioned::Later;
+    }
+    desk.follow_user();
+    let petition = Petition { instance: process.instance, token, side, port };
+    let mut bytes = [0; EMITTED_LEN_MAX];
+    let Ok(len) = petition.emit(&mut bytes) else { return Petitioned::Later };
+    // A line on which nothing was said for long is closed by the agent.
+    for line in [desk.line(), None] {
+        let Some(line) = line.or_else(|| desk.call()) else { continue };
+        match sys::send_over(line, &bytes[..len], &[]) {
+            Ok(_) => return Petitioned::Sent,
+            Err(Errno(libc::EAGAIN)) => return Petitioned::Later,
+            Err(_) => desk.hang_up(),
+        }
+    }
+    Petitioned::Away
+}
+
+/// Takes the answers that have come.
+pub(crate) fn take_answers(process: &'static Process) {
+    let desk = &process.tables.desk;
+    let Some(_held) = Held::try_enter(desk.lock.get()) else { return };
+    let mut bytes = [0; EMITTED_LEN_MAX];
+    for _ in 0..ANSWERS_MAX {
+        let Some(line) = desk.line() else { return };
+        match sys::recv_with_fds(line, &mut bytes) {
+            Ok(received) if received.len > 0 => {
+                match ControlMessage::parse(&bytes[..received.len]) {
+                    Ok(ControlMessage::Match(answer)) if desk.is_strangers(&answer) => {
+                        // The stranger may have sent something by then.
+                        received.fds().iter().copied().for_each(rights::close);
+                        continue;
+                    }
+                    Ok(ControlMessage::Match(answer)) => {
+                        desk.meet(process, &answer, received.fds())
+                    }
+                    Ok(_) => desk.hang_up(),
+                    Err(error) => {
+                        crate::log!(Warn, "the agent makes no sense: {error}");
+                        desk.hang_up();
+                    }
+                }
+                // Who keeps one has a copy.
+                received.close_fds();
+            }
+            Err(Errno(libc::EAGAIN | libc::EINTR)) => return,
+            // It has gone without having read all; what it has said comes behind.
+            Err(Errno(libc::ECONNRESET)) => {}
+            Ok(_) | Err(_) => desk.hang_up(),
+        }
+    }
+}
+
+/// Whether the other end of a connection is of a user with whom no memory is shared.
+pub(crate) fn is_strangers(process: &Process, token: [u8; 16]) -> bool {
+    let [first, _] = halves(&token);
+    process.tables.desk.strangers.iter().any(|known| known.load(Ordering::Relaxed) == first)
+}
+
+impl Desk {
+    fn line(&self) -> Option<i32> {
+        self.line.load(Ordering::Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
+    }
+
+    /// A program that has become another user since it called is to be known as that one.
+    fn follow_user(&self) {
+        let caller = sys::effective_uid();
+        if self.caller.swap(caller, Ordering::Relaxed) != caller && self.line().is_some() {
+            self.hang_up();
+            self.called.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Calls the agent, unless that was tried just now.
+    fn call(&self) -> Option<i32> {
+        let now = sys::coarse_ns();
+        let called = self.called.load(Ordering::Relaxed);
+        if called != 0 && now < called + CALL_INTERVAL_NS {
+            return None;
+        }
+        self.called.store(now, Ordering::Relaxed);
+        let fd = sys::unix_packet().map(sys::move_up).ok()?;
+        let name = UnixName::of_file(&home::options().agent);
+        if let Err(errno) = sys::connect_unix(fd, &name) {
+            crate::log!(Info, "the agent cannot be reached: errno {}", errno.0);
+            sys::close(fd);
+            return None;
+        }
+        self.line.store(fd + 1, Ordering::Relaxed);
+        Some(fd)
+    }
+
+    fn hang_up(&self) {
+        if let Some(fd) = self.line() {
+            self.line.store(0, Ordering::Relaxed);
+            sys::close(fd);
+        }
+    }
+
+    /// Counts one more petition, if there is room for it in this second.
+    fn has_room(&self) -> bool {
+        let second = sys::coarse_seconds();
+        if self.second.swap(second, Ordering::Relaxed) != second {
+            self.count.store(0, Ordering::Relaxed);
+        }
+        self.count.fetch_add(1, Ordering::Relaxed) < PETITIONS_MAX
+    }
+
+    /// Whether the other end of a connection of ours is of a user with whom no memory is shared; such
+    /// connections are remembered.
+    fn is_strangers(&self, answer: &Match) -> bool {
+        let Match { uid, gid, own_uid, .. } = *answer;
+        // Whoever is met here is of another network namespace.
+        let objection = home::options().policy.objection_to_user(own_uid, uid, gid, false);
+        if objection.is_some() {
+            let place = self.next_stranger.fetch_add(1, Ordering::Relaxed) as usize % STRANGERS_MAX;
+            let [first, _] = halves(&answer.token);
+            self.strangers[place].store(first, Ordering::Relaxed);
+        }
+        objection.is_some()
+    }
+
+    /// A friend holds the other end of a connection of ours.
+    fn meet(&self, process: &'static Process, answer: &Match, fds: &[i32]) {
+        let Match { uid, gid, own_uid, .. } = *answer;
+        let &[line] = fds else { return };
+        let look = Look::at(process);
+        let users = group::Users { own_uid, peer: Sender { uid, gid } };
+        match group::begin_distant(&look, answer.instance, line, users) {
+            Ok(group) if answer.side == Side::Client => group.note_port(answer.port),
+            Ok(_) => {}
+            Err(errno) => {
+                crate::log!(Warn, "no memory to share with {}: errno {}", answer.instance, errno.0);
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What is written down besides the counters of a connection: attempts and decisions, and
+//! traffic by server port if this process only counts.
+//!
+//! `sidestep why`, `stats` and `assess` read it from outside (the crate `observe`). Decisions
+//! come once in the life of a connection; what every message costs is one counter of its
+//! length.
+
+use crate::process::home::{self, Process};
+use crate::rendezvous::begin;
+use crate::table::sock::{self, Passage, Phase, Sock};
+use core::net::SocketAddr;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use sidestep_device::history::{Kind, Verdict};
+use sidestep_device::services::place;
+use sidestep_device::state::{Header, Slot};
+use sidestep_device::sys::{self, UnixName};
+use sidestep_device::young::Batch;
+use sidestep_proto::fallback::{Lack, ProgramDid, Reason};
+use sidestep_wire::RmbeSize;
+
+/// Gives our state to a `sidestep assess` that has asked for it: what is counted in there
+/// outlives us. Nobody else is to have it: the assessor may have ended, and another user may
+/// have taken its name.
+pub(crate) fn show_state(process: &Process) {
+    let assessor = &home::options().assessor;
+    let Some(fd) = (!assessor.is_empty()).then(sys::unix_packet).and_then(Result::ok) else {
+        return;
+    };
+    let may_see = |uid| uid == sys::uid() || uid == 0;
+    if sys::connect_unix(fd, &UnixName::new(assessor)).is_ok()
+        && sys::peer_user(fd).is_ok_and(may_see)
+    {
+        let _ = sys::send_fds(fd, &[sys::seat(process.state_fd)]);
+        // It closes the connection when it has seen which program we are: we may be gone in a
+        // moment.
+        let _ = sys::poll_until(fd, libc::POLLIN, Some(ASSESSOR_PATIENCE));
+    }
+    sys::close_number(fd);
+}
+
+/// How long an assessor that is busy or stopped holds a program up.
+const ASSESSOR_PATIENCE: Duration = Duration::from_millis(200);
+
+/// The two ends have begun to look for each other.
+pub(crate) fn attempted(sock: &Sock) {
+    with_header(sock, |header| add_one(&header.handshakes.attempted));
+}
+
+/// The connection reads by the ledger: it has moved.
+pub(crate) fn moved(sock: &Sock) {
+    let Some(slot) = sock.slot() else { return };
+    let incoming = slot.receive_ring_len.load(Ordering::Relaxed) as usize;
+    with_header(sock, |header| {
+        add_one(&header.handshakes.agreed);
+        if let Some(size) = RmbeSize::from_bytes(incoming) {
+            add_one(&header.rings[usize::from(size.code())].incoming);
+        }
+    });
+    note(sock, slot, Verdict::Moved);
+}
+
+/// The connection is another host's, and goes by the gateway from now on. What becomes of the way
+/// there decides nothing.
+pub(crate) fn handed_over(sock: &Sock, passage: &Passage) {
+    let Some((home, server)) = sock.home().zip(passage.server()) else { return };
+    let (server_ip, family) = sock::words(server.ip());
+    note_kind(
+        home,
+        &Kind {
+            server_ip,
+            server_port: server.port(),
+            family,
+            is_server: passage.is_server,
+            verdict: Verdict::HandedOver,
+        },
+    );
+}
+
+/// The connection stays on TCP. Before its phase says so.
+pub(crate) fn stays(sock: &Sock, reason: Reason) {
+    let Some(slot) = sock.slot() else { return };
+    note_failure(sock);
+    note(sock, slot, tcp(reason));
+}
+
+/// The connection has ended before anything was decided: for the reason for which it was on
+/// TCP so far, if there was one.
+pub(crate) fn undecided(sock: &Sock) {
+    let Some(slot) = sock.slot().filter(|slot| slot.is_counted_here()) else { return };
+    note_failure(sock);
+    let verdict = match Reason::of_word(slot.reason.load(Ordering::Relaxed)) {
+        Reason::None => Verdict::Undecided,
+        reason => tcp(reason),
+    };
+    note(sock, slot, verdict);
+}
+
+fn tcp(reason: Reason) -> Verdict {
+    Verdict::Tcp { reason: reason.code(), detail: reason.detail() }
+}
+
+/// Young connections have ended, and are counted in this list.
+pub(crate) fn ended_young(process: &Process, batch: &Batch, list: usize) {
+    let ends = (batch.connections, batch.last);
+    let kind = batch.about.ended_on_tcp(Reason::from(ProgramDid::TooShort).code());
+    process.state.history().note_all(&kind, list, ends);
+}
+
+/// A connection for which there is no slot stays on TCP.
+pub(crate) fn without_slot(process: &Process, sock: &Sock, fd: i32) {
+    process.state.header().ended[0].count_tcp(Reason::Lack(Lack::NoSlot).code());
+    let is_server = sock.is_server.load(Ordering::Relaxed);
+    let server = sock::addresses(fd).ok().map(|(local, peer)| if is_server { local } else { peer });
+    let (server_ip, family) = server.map_or(([0; 2], 0), |server| sock::words(server.ip()));
+    note_kind(
+        process,
+        &Kind {
+            server_ip,
+            server_port: server.map_or(0, |server| server.port()),
+            family,
+            is_server,
+            verdict: tcp(Lack::NoSlot.into()),
+        },
+    );
+}
+
+/// A ring to send through was taken.
+pub(crate) fn took_ring(process: &Process, size: RmbeSize, is_fresh: bool) {
+    let rings = &process.state.header().rings[usize::from(size.code())];
+    add_one(if is_fresh { &rings.fresh } else { &rings.reused });
+}
+
+/// From now on the traffic of a connection counts for its server's port.
+pub(crate) fn begin_tally(slot: &Slot, addresses: Option<(SocketAddr, SocketAddr)>) {
+    slot.tally.began.store(sys::coarse_ms(), Ordering::Relaxed);
+    slot.tally.place.store(addresses.map_or(place::PENDING, place_of), Ordering::Relaxed);
+}
+
+/// A connection is about to be closed: the last moment to ask where its peer was, if it
+/// was not connected yet when that was asked first.
+pub(crate) fn complete_tally(sock: &Sock, fd: i32) {
+    let is_pending = |slot: &&Slot| slot.tally.place.load(Ordering::Relaxed) == place::PENDING;
+    if let Some(slot) = sock.slot().filter(is_pending)
+        && let Some((local, peer)) = sock.learn_addresses(fd)
+    {
+        slot.tally.place.store(place_of((local, peer)), Ordering::Relaxed);
+    }
+}
+
+fn place_of((local, peer): (SocketAddr, SocketAddr)) -> u8 {
+    if begin::is_same_host(local, peer) { place::HERE } else { place::ELSEWHERE }
+}
+
+fn note_failure(sock: &Sock) {
+    if sock.phase() == Phase::Meeting {
+        with_header(sock, |header| add_one(&header.handshakes.failed));
+    }
+}
+
+fn note(sock: &Sock, slot: &Slot, verdict: Verdict) {
+    let Some(home) = sock.home().filter(|_| sock.passage().is_none()) else { return };
+    let (server_ip, server_port) = slot.server_address();
+    note_kind(
+        home,
+        &Kind {
+            server_ip,
+            server_port,
+            family: slot.family.load(Ordering::Relaxed),
+            is_server: sock.is_server.load(Ordering::Relaxed),
+            verdict,
+        },
+    );
+}
+
+fn note_kind(process: &Process, kind: &Kind) {
+    process.state.history().note(kind, sys::cpu() as usize);
+}
+
+fn with_header(sock: &Sock, f: impl FnOnce(&Header)) {
+    if let Some(home) = sock.home() {
+        f(home.state.header());
+    }
+}
+
+fn add_one(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
