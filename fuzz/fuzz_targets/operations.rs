@@ -15,15 +15,17 @@
 use libfuzzer_sys::fuzz_target;
 use sidestep_device::program::Buffers;
 use sidestep_device::sys::SignalMask;
-use sidestep_socket::table::descriptors::{self, Use};
-use sidestep_socket::process::options::Options;
-use sidestep_socket::table::sock::{self, Phase};
-use sidestep_socket::connection::socket_options::{self, OptionAnswer};
-use sidestep_socket::program::stream::{self, Outcome};
 use sidestep_socket::connection::ends;
+use sidestep_socket::connection::socket_options::{self, OptionAnswer};
 use sidestep_socket::polling::multiplex;
-use sidestep_socket::process::home;
-use sidestep_socket::rendezvous::marker;
+use sidestep_socket::process::loan;
+use sidestep_socket::process::options;
+use sidestep_socket::process::options::Options;
+use sidestep_socket::program::life;
+use sidestep_socket::program::stream::{self, Outcome};
+use sidestep_socket::rendezvous::listeners;
+use sidestep_socket::table::descriptors::{self, Use};
+use sidestep_socket::table::sock::Phase;
 use std::io::Error;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, IntoRawFd};
@@ -182,7 +184,7 @@ impl End {
 
     fn ours(socket: TcpStream, is_server: bool) -> Self {
         let fd = socket.into_raw_fd();
-        let sock = sock::register(fd, false, is_server).expect("room");
+        let sock = life::register(fd, false, is_server).expect("room");
         sock.set_phase(Phase::Candidate);
         sock.begin(fd);
         Self { fd, is_ours: true }
@@ -288,7 +290,7 @@ impl End {
 
 impl Drop for End {
     fn drop(&mut self) {
-        let closing = if self.is_ours { sock::before_close(self.fd) } else { None };
+        let closing = if self.is_ours { life::before_close(self.fd) } else { None };
         // SAFETY: ours alone.
         unsafe { libc::close(self.fd) };
         drop(closing);
@@ -308,12 +310,12 @@ fn answered(outcome: Outcome) -> i64 {
 
 /// One for connections of ours, of which the library knows, and one for plain ones.
 fn listeners() -> [TcpListener; 2] {
-    home::note_owner();
-    home::configure(Options::default());
+    loan::note_owner();
+    options::configure(Options::default());
     let sockets = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
     let fd = sockets[0].as_raw_fd();
-    sock::register(fd, false, false).expect("room").set_phase(Phase::Listener);
-    marker::mark_listener(&descriptors::sock(fd).expect("just registered"), fd);
+    life::register(fd, false, false).expect("room").set_phase(Phase::Listener);
+    listeners::mark(&descriptors::sock(fd).expect("just registered"), fd);
     sockets
 }
 

@@ -8,8 +8,9 @@ use crate::exports::{alias, export, not_open};
 use crate::{real, standard_streams};
 use sidestep_device::confinement::{self, Call};
 use sidestep_device::sys;
-use sidestep_socket::process::home;
-use sidestep_socket::table::{descriptors, sock};
+use sidestep_socket::process::loan;
+use sidestep_socket::program::life;
+use sidestep_socket::table::descriptors;
 
 export! {
     fn dup(fd: i32) -> i32 {
@@ -62,7 +63,7 @@ alias! {
 
 fn duplicated(old: i32, new: i32) -> i32 {
     if new >= 0 {
-        quietly(|| sock::duplicate(old, new));
+        quietly(|| life::duplicate(old, new));
     }
     new
 }
@@ -76,12 +77,12 @@ fn over(old: i32, new: i32, call: impl Fn() -> i32) -> i32 {
     if old == new || !concerns_us || sys::fcntl(old, libc::F_GETFD, 0).is_err() {
         return call();
     }
-    if sys::is_hidden(new) && !home::is_borrowed_memory() && !sys::make_way(new) {
+    if sys::is_hidden(new) && !loan::is_borrowed_memory() && !sys::make_way(new) {
         return not_open();
     }
-    let _closing = quietly(|| sock::before_put_over(old, new));
+    let _closing = quietly(|| life::before_put_over(old, new));
     let result = duplicated(old, call());
-    if (0..3).contains(&result) && !home::is_borrowed_memory() {
+    if (0..3).contains(&result) && !loan::is_borrowed_memory() {
         quietly(|| standard_streams::note_standard(result));
     }
     result

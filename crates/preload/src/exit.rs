@@ -4,7 +4,7 @@
 //! kernel and from what lies in shared memory. One that ends by itself can say more.
 
 use crate::real;
-use sidestep_socket::table::sock;
+use sidestep_socket::program::fork;
 
 /// Run by `exit`; `-z initfirst` puts it behind all other destructors.
 #[used]
@@ -12,7 +12,7 @@ use sidestep_socket::table::sock;
 static END: unsafe extern "C" fn() = end;
 
 unsafe extern "C" fn end() {
-    sock::before_exit();
+    fork::before_exit();
 }
 
 #[unsafe(no_mangle)]
@@ -26,7 +26,7 @@ unsafe extern "C" fn _Exit(status: i32) -> ! {
 }
 
 fn leave(status: i32) -> ! {
-    sock::before_exit();
+    fork::before_exit();
     // SAFETY: passed on.
     unsafe { real::_exit(status) };
     unreachable!("libc's _exit returns to nobody")

@@ -21,14 +21,19 @@ use sidestep_socket::connection::ends;
 use sidestep_socket::connection::socket_options::{self, OptionAnswer};
 use sidestep_socket::polling::epoll;
 use sidestep_socket::polling::multiplex::{self, FdSets};
-use sidestep_socket::process::{claims, home};
+use sidestep_socket::process::claims;
+use sidestep_socket::process::tcp;
+use sidestep_socket::program;
+use sidestep_socket::program::hand_over;
+use sidestep_socket::program::life;
 use sidestep_socket::program::parcel;
 use sidestep_socket::program::stream::{self, Instead, Outcome};
 use sidestep_socket::program::transfer::{self, Pipe, Source};
-use sidestep_socket::rendezvous::{gateway, marker, tcp_option};
+use sidestep_socket::program::young;
+use sidestep_socket::rendezvous::{listeners, tcp_option};
+use sidestep_socket::table::bare;
 use sidestep_socket::table::descriptors::{self, SetUse, Use};
-use sidestep_socket::table::sock::{self, Phase, Sock};
-use sidestep_socket::table::young;
+use sidestep_socket::table::sock::{Phase, Sock};
 
 type Address = *mut libc::sockaddr;
 type Length = *mut libc::socklen_t;
@@ -336,7 +341,7 @@ export! {
         const SENDFILE_MAX: usize = 0x7fff_f000;
         let plain = plain!(real::sendfile(out, file, offset, len));
         loop {
-            if let Some(n) = young::send(out, plain) {
+            if let Some(n) = bare::send(out, plain) {
                 return n;
             }
             let Some(sock) = descriptors::sock(out) else { return plain() };
@@ -506,7 +511,7 @@ fn note_fast_open(fd: i32) {
 /// A number that libc has just handed out means what it means now.
 pub(crate) fn forget_stale(fd: i32) -> i32 {
     if fd >= 0 && descriptors::is_ours(fd) {
-        quietly(|| sock::forget_number(fd));
+        quietly(|| life::forget_number(fd));
     }
     fd
 }
@@ -520,8 +525,7 @@ fn accepting(listener: i32, flags: i32, call: impl FnOnce() -> i32) -> i32 {
     }
     // One that is not known yet cannot be by a number that is another's now.
     let is_tcp = known.is_some()
-        || descriptors::peek(listener).is_none()
-            && quietly(|| marker::recognise_listener(listener));
+        || descriptors::peek(listener).is_none() && quietly(|| life::recognise_listener(listener));
     let known = match known {
         None => descriptors::peek(listener),
         known => known,
@@ -538,11 +542,11 @@ fn accepting(listener: i32, flags: i32, call: impl FnOnce() -> i32) -> i32 {
 }
 
 fn accept_with_object(fd: i32, nonblocking: bool, known: Option<&Sock>, listener: i32) {
-    if let Some(sock) = sock::register(fd, nonblocking, true) {
+    if let Some(sock) = life::register(fd, nonblocking, true) {
         if let Some(known) = known {
             inherit(sock, known, listener);
         }
-        if gateway::accepted(sock, fd) {
+        if hand_over::accepted(sock, fd) {
             return;
         }
         sock.set_phase(Phase::Candidate);
@@ -557,7 +561,7 @@ fn connected(fd: i32, port: u16) {
     }
     if let Some(sock) = descriptors::sock(fd).filter(|sock| sock.phase() == Phase::Fresh) {
         sock.note_server(port);
-        if gateway::offered(&sock, fd) {
+        if hand_over::offered(&sock, fd) {
             return;
         }
         sock.set_phase(Phase::Candidate);
@@ -578,7 +582,7 @@ fn inherit(sock: &Sock, known: &Sock, listener: i32) {
             descriptors::sock(listener).filter(|now| core::ptr::eq(now.sock(), known))
     {
         sock.inherit(&known);
-        marker::mark_listener(&known, listener);
+        listeners::mark(&known, listener);
     }
 }
 
@@ -586,7 +590,7 @@ export! {
     fn socket(domain: i32, kind: i32, protocol: i32) -> i32 {
         // SAFETY: passed on.
         let fd = forget_stale(unsafe { real::socket(domain, kind, protocol) });
-        if fd >= 0 && sock::is_tcp(domain, kind, protocol) {
+        if fd >= 0 && tcp::is_tcp(domain, kind, protocol) {
             quietly(|| young::note_fresh(fd));
         }
         fd
@@ -598,17 +602,17 @@ export! {
         let sock = if young::may_connect(fd) { None } else { descriptors::sock(fd) };
         // SAFETY: the program's address of `len` bytes, if it is one.
         let claimed = || unsafe { GivenAddress::claimed(address, len) };
-        let leads_nowhere = || claimed().is_some_and(|to| sock::is_nowhere(to.bytes()));
+        let leads_nowhere = || claimed().is_some_and(|to| tcp::is_nowhere(to.bytes()));
         match sock {
             Some(sock) if sock.phase() == Phase::Fresh => quietly(|| {
-                let to = || claimed().and_then(|to| sock::address_in(to.bytes()));
+                let to = || claimed().and_then(|to| tcp::address_in(to.bytes()));
                 tcp_option::before_connect(&sock, fd, to);
             }),
             Some(sock) if leads_nowhere() => {
                 // SAFETY: passed on.
                 return disconnect(&sock, fd, || unsafe { real::connect(fd, address, len) });
             }
-            Some(sock) => quietly(|| gateway::look(&sock, fd)),
+            Some(sock) => quietly(|| hand_over::look(&sock, fd)),
             None => {}
         }
         // SAFETY: passed on.
@@ -618,8 +622,8 @@ export! {
         {
             // SAFETY: the kernel has read the address, of so many bytes.
             let to = unsafe { GivenAddress::at(address, len) };
-            if !to.as_ref().is_some_and(|to| sock::is_nowhere(to.bytes())) {
-                let to = to.and_then(|to| sock::address_in(to.bytes()));
+            if !to.as_ref().is_some_and(|to| tcp::is_nowhere(to.bytes())) {
+                let to = to.and_then(|to| tcp::address_in(to.bytes()));
                 quietly(|| connected(fd, to.map_or(0, |server| server.port())));
             }
         }
@@ -630,7 +634,7 @@ export! {
         if !descriptors::is_ours(fd) {
             // One that another process has made and bound: clients that connect before the
             // first `accept` are to find us, too.
-            quietly(|| sock::register_unseen(fd));
+            quietly(|| life::register_unseen(fd));
         }
         if let Some(sock) = descriptors::sock(fd).filter(|sock| sock.phase() == Phase::Fresh) {
             quietly(|| tcp_option::before_listen(&sock, fd));
@@ -644,7 +648,7 @@ export! {
             sock.set_phase(Phase::Listener);
             quietly(|| {
                 tcp_option::after_listen(&sock, fd);
-                marker::mark_listener(&sock, fd);
+                listeners::mark(&sock, fd);
             });
         }
         result
@@ -662,7 +666,7 @@ export! {
         if sys::is_hidden(fd) {
             return not_open();
         }
-        let _closing = quietly(|| sock::before_close(fd));
+        let _closing = quietly(|| life::before_close(fd));
         // SAFETY: passed on.
         unsafe { real::close(fd) }
     }
@@ -706,7 +710,7 @@ export! {
             _ => descriptors::sock(fd),
         };
         if let Some(sock) = sock {
-            quietly(|| gateway::look(&sock, fd));
+            quietly(|| hand_over::look(&sock, fd));
             if let Some(result) = ends::shutdown(&sock, fd, how) {
                 return answer(result) as i32;
             }
@@ -771,7 +775,7 @@ export! {
 /// What `getsockname` or `getpeername` says, which of a connection to another host is where that
 /// leads.
 fn named(fd: i32, is_peer: bool, at: Address, size: Length, plain: impl Fn() -> i32) -> i32 {
-    let Some(name) = gateway::name(fd, is_peer) else { return plain() };
+    let Some(name) = hand_over::name(fd, is_peer) else { return plain() };
     let bytes = name.bytes();
     let mut room = [0; size_of::<libc::socklen_t>()];
     // A bad pointer is for the kernel to refuse.
@@ -829,7 +833,7 @@ export! {
             return unsafe { fork::clone((task, argument), stack, flags, words) };
         }
         if fork::lends_memory(flags as u64) {
-            home::lend_memory();
+            program::fork::lend_memory();
         }
         // SAFETY: the program's own call, passed on.
         unsafe { real::clone(task, stack, flags, argument, parent_tid, tls, child_tid) }
@@ -923,7 +927,7 @@ export! {
     fn getsockopt(fd: i32, level: i32, name: i32, value: *mut c_void, len: Length) -> i32 {
         confinement::admit(Call::GetOption);
         if let Some(sock) = descriptors::object(fd) {
-            quietly(|| gateway::look(&sock, fd));
+            quietly(|| hand_over::look(&sock, fd));
         }
         let ours = descriptors::object(fd)
             .map_or(OptionAnswer::Kernel, |sock| socket_options::get_option(&sock, fd, level, name));

@@ -10,7 +10,7 @@
 //! tell its handlers, so there the thread's `errno` does. It is 0 before the system call, and what
 //! else may have changed it only has the question put off until `fork` returns.
 //!
-//! That memory is lent by `vfork` is written down ([`home::is_borrowed_memory`]), or
+//! That memory is lent by `vfork` is written down ([`is_borrowed_memory`](sidestep_socket::process::loan::is_borrowed_memory)), or
 //! each `close` would have to ask the kernel who it is that closes.
 
 use crate::errno::{errno, quietly, set_errno};
@@ -18,8 +18,8 @@ use crate::real::{self, Begin};
 use core::cell::Cell;
 use core::ffi::c_void;
 use sidestep_socket::polling::epoll;
-use sidestep_socket::process::home;
-use sidestep_socket::table::sock;
+use sidestep_socket::process::heirs;
+use sidestep_socket::program::fork;
 
 /// Has libc's `fork` call us.
 pub(crate) fn watch() {
@@ -45,7 +45,7 @@ std::thread_local! {
 }
 
 unsafe extern "C" fn before() {
-    sock::before_fork();
+    fork::before_fork();
     if CALL.get() == Call::Fork {
         ERRNO.set(errno());
         set_errno(0);
@@ -59,13 +59,13 @@ unsafe extern "C" fn in_parent() {
         }
         set_errno(ERRNO.get());
     }
-    home::forked();
+    heirs::forked();
 }
 
 /// There is no child.
 fn failed() {
-    sock::after_failed_fork();
-    home::forked();
+    fork::after_failed_fork();
+    heirs::forked();
 }
 
 /// `fork`, made by `make`, during which libc calls the handlers above.
@@ -73,7 +73,7 @@ pub(crate) fn fork(make: impl FnOnce() -> i32) -> i32 {
     let before = CALL.replace(Call::Fork);
     let child = make();
     if CALL.replace(before) == Call::InDoubt {
-        quietly(|| if child < 0 { failed() } else { home::forked() });
+        quietly(|| if child < 0 { failed() } else { heirs::forked() });
         if child > 0 {
             set_errno(ERRNO.get());
         }
@@ -85,19 +85,19 @@ unsafe extern "C" fn in_child() {
     if CALL.get() == Call::Fork {
         set_errno(ERRNO.get());
     }
-    home::forget_after_fork();
-    sock::after_fork_in_child();
+    heirs::forget_after_fork();
+    fork::after_fork_in_child();
     epoll::after_fork_in_child();
 }
 
 /// `_Fork`, or a system call to the same effect: `make` returns twice.
 pub(crate) fn around<T: Copy + Into<i64>>(make: impl FnOnce() -> T) -> T {
-    sock::before_fork();
+    fork::before_fork();
     let child = make();
     match child.into() {
         // SAFETY: our own handler, called where libc would.
         0 => unsafe { in_child() },
-        1.. => home::forked(),
+        1.. => heirs::forked(),
         _ => quietly(failed),
     }
     child
@@ -131,14 +131,14 @@ pub(crate) unsafe fn clone(
 ) -> i32 {
     let mut task = Task { begin, argument };
     let at = (&raw mut task).cast();
-    sock::before_fork();
+    fork::before_fork();
     // SAFETY: the caller's promise; the child finds the task in its copy of our stack.
     let child = unsafe { real::clone(run, stack, flags, at, parent_tid, tls, child_tid) };
     // The child is in `run`.
     if child < 0 {
         quietly(failed);
     } else {
-        home::forked();
+        heirs::forked();
     }
     child
 }

@@ -11,7 +11,7 @@ use core::ffi::c_char;
 use core::ptr::null_mut;
 use sidestep_device::map::{self, Mapping};
 use sidestep_device::sys;
-use sidestep_socket::process::home;
+use sidestep_socket::process::loan;
 use sidestep_socket::program::parcel::{self, Beside};
 use sidestep_socket::table::descriptors;
 use std::sync::OnceLock;
@@ -161,7 +161,7 @@ impl Drop for Plan<'_> {
 /// # Safety
 /// `listed` is null or file actions of libc.
 unsafe fn spawn(listed: Listed, call: impl Fn(Listed) -> i32) -> i32 {
-    let concerns_us = !descriptors::is_empty() && !home::is_borrowed_memory();
+    let concerns_us = !descriptors::is_empty() && !loan::is_borrowed_memory();
     if !concerns_us {
         return call(listed);
     }

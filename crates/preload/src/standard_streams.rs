@@ -7,7 +7,7 @@
 
 use crate::cookie;
 use sidestep_proto::fallback::{ProgramDid, Reason};
-use sidestep_socket::rendezvous::gateway;
+use sidestep_socket::program::hand_over;
 use sidestep_socket::table::descriptors;
 use sidestep_socket::table::sock::Phase;
 
@@ -27,7 +27,7 @@ pub(crate) fn note_standard(fd: i32) {
             return sock.stay_plain(Reason::Program(ProgramDid::StandardStream));
         }
         Phase::Smc => {}
-        Phase::Offered => return gateway::look(&sock, fd),
+        Phase::Offered => return hand_over::look(&sock, fd),
         Phase::Fresh | Phase::Listener | Phase::Plain => return,
     }
     // SAFETY: libc's variables; programs that replace them in another thread at this

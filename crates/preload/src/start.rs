@@ -4,9 +4,11 @@ use crate::{fork, real, standard_streams};
 use core::ffi::{CStr, c_char};
 use sidestep_device::sys::SignalMask;
 use sidestep_socket::connection::wait::Sleeps;
+use sidestep_socket::process::filter;
+use sidestep_socket::process::loan;
 use sidestep_socket::process::options::{self, Options};
-use sidestep_socket::process::{home, reload};
-use sidestep_socket::program::{parcel, seccomp};
+use sidestep_socket::process::reload;
+use sidestep_socket::program::parcel;
 
 /// Run by the loader; `-z initfirst` puts it before all other constructors.
 #[used]
@@ -23,13 +25,13 @@ unsafe extern "C" fn start(_: i32, _: *const *const c_char, environment: *const 
     std::panic::set_hook(Box::new(abort));
     real::find_all();
     sidestep_socket::connection::wait::sleep_in(SLEEPS);
-    home::note_owner();
+    loan::note_owner();
     // SAFETY: the loader's environment block.
     let [options, sources] =
         [options::VARIABLE, reload::VARIABLE].map(|name| unsafe { variable(environment, name) });
     let options = Options::parse(options, program_name());
-    seccomp::start(options.trust_filters);
-    home::configure(options);
+    filter::start(options.trust_filters);
+    options::configure(options);
     reload::start(sources);
     parcel::adopt_inherited(standard_streams::note_standard);
     fork::watch();

@@ -40,7 +40,7 @@ unsafe extern "C-unwind" fn freopen(
         if cookie::is_ours(file) {
             return reopen(path, mode, file);
         }
-        let _closing = sidestep_socket::table::sock::before_close(libc::fileno(file));
+        let _closing = sidestep_socket::program::life::before_close(libc::fileno(file));
         real::freopen(path, mode, file)
     }
 }
@@ -98,7 +98,7 @@ unsafe extern "C-unwind" fn fclose(file: *mut libc::FILE) -> i32 {
         let _closing = if cookie::is_ours(file) {
             None
         } else {
-            sidestep_socket::table::sock::before_close(fd)
+            sidestep_socket::program::life::before_close(fd)
         };
         real::fclose(file)
     }

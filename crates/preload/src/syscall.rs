@@ -17,7 +17,7 @@ use core::ffi::c_void;
 use core::time::Duration;
 use sidestep_device::sys;
 use sidestep_device::valid::Bits;
-use sidestep_socket::process::home;
+use sidestep_socket::program;
 use sidestep_socket::program::seccomp::confine;
 use sidestep_socket::table::descriptors;
 
@@ -114,7 +114,7 @@ fn clone_flags(arguments: usize) -> Option<u64> {
 
 /// A clone whose child runs in our memory.
 unsafe fn lend(number: i64, words: Words) -> i64 {
-    home::lend_memory();
+    program::fork::lend_memory();
     // SAFETY: the program's own call.
     unsafe { pass_on(number, words) }
 }

@@ -14,15 +14,16 @@
 use crate::real::Name;
 use core::ffi::{CStr, c_int, c_uint, c_void};
 use sidestep_socket::Errno;
-use sidestep_socket::process::home;
+use sidestep_socket::process::options;
+use sidestep_socket::process::unseen;
 use sidestep_socket::program::uring;
 
 /// Whether a ring whose entries we would not see is refused. If not, connections stay on
 /// TCP also when the operator later lets others move.
 pub(crate) fn is_refused() -> bool {
-    let is_refused = home::options().moves_connections();
+    let is_refused = options::current().moves_connections();
     if !is_refused {
-        uring::note_unseen();
+        unseen::note_unseen();
     }
     is_refused
 }

@@ -6,7 +6,8 @@
 //! kernel gives back to both processes.
 
 use crate::errno::set_errno;
-use sidestep_socket::process::home;
+use sidestep_socket::process::loan;
+use sidestep_socket::program;
 
 /// `vfork(2)`.
 ///
@@ -63,12 +64,12 @@ unsafe extern "C" fn vfork() -> libc::pid_t {
 }
 
 extern "C" fn lend() {
-    home::lend_memory();
+    program::fork::lend_memory();
 }
 
 /// The kernel's answer, a child or an error, as libc gives it.
 extern "C" fn in_parent(answer: i64) -> libc::pid_t {
-    home::end_loan();
+    loan::end_loan();
     if answer < 0 {
         set_errno(-answer as i32);
         return -1;

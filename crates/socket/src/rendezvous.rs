@@ -7,6 +7,7 @@ pub(crate) mod begin;
 pub(crate) mod claim;
 pub(crate) mod client;
 pub mod gateway;
+pub mod listeners;
 pub mod marker;
 pub(crate) mod passed;
 pub(crate) mod petition;

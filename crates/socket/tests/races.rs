@@ -25,13 +25,15 @@
 
 use sidestep_device::program::Buffers;
 use sidestep_device::sys;
-use sidestep_socket::process::home;
+use sidestep_socket::process::loan;
+use sidestep_socket::process::options;
 use sidestep_socket::process::options::Options;
+use sidestep_socket::program::life;
 use sidestep_socket::program::stream::{self, Outcome};
-use sidestep_socket::rendezvous::marker;
+use sidestep_socket::program::young;
+use sidestep_socket::rendezvous::listeners;
 use sidestep_socket::table::descriptors::{self, Use};
-use sidestep_socket::table::sock::{self, Phase};
-use sidestep_socket::table::young;
+use sidestep_socket::table::sock::Phase;
 use std::cell::UnsafeCell;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, IntoRawFd};
@@ -65,8 +67,8 @@ fn main() {
     // Whoever waits for bytes that are lost would wait for ever.
     // SAFETY: sets a timer that ends the process.
     unsafe { libc::alarm(PATIENCE_S) };
-    home::note_owner();
-    home::configure(Options::default());
+    loan::note_owner();
+    options::configure(Options::default());
     let listener = Listener::new();
     for len in RECORD_LENS {
         let (client, server) = listener.pair();
@@ -271,10 +273,10 @@ fn across_dup2(
             }
             gate.open();
         });
-        let closing = sock::before_put_over(moved.fd, number);
+        let closing = life::before_put_over(moved.fd, number);
         // SAFETY: both are open, and the owner of `number` closes what is under it then.
         assert_eq!(unsafe { libc::dup2(moved.fd, number) }, number);
-        sock::duplicate(moved.fd, number);
+        life::duplicate(moved.fd, number);
         drop(closing);
         is_over.store(true, Relaxed);
         porter.join().expect("it has opened the gate");
@@ -361,7 +363,7 @@ fn call_beside_the_kernel(listener: &Listener) {
     peer.send(b"mine");
     let number = std::fs::File::open("/dev/null").expect("it is there").into_raw_fd();
     let second = End { socket: None, fd: number };
-    let closing = sock::before_put_over(moved.fd, number);
+    let closing = life::before_put_over(moved.fd, number);
     // SAFETY: both are open.
     assert_eq!(unsafe { libc::dup2(moved.fd, number) }, number);
     let (tid, mut bytes) = (AtomicU32::new(0), [0; 4]);
@@ -375,12 +377,12 @@ fn call_beside_the_kernel(listener: &Listener) {
         while !is_waiting() && !caller.is_finished() {
             thread::yield_now();
         }
-        sock::duplicate(moved.fd, number);
+        life::duplicate(moved.fd, number);
         drop(closing);
         assert_eq!(caller.join().expect("a call on the connection"), 4);
     });
     assert_eq!(&bytes, b"mine");
-    let closing = sock::before_close(number);
+    let closing = life::before_close(number);
     // SAFETY: it is open, and no one's but ours.
     unsafe { libc::close(number) };
     drop(closing);
@@ -395,7 +397,7 @@ fn calls_between_dup2(listener: &Listener) {
     pairs.iter().for_each(|(client, server)| warm_up(client, server));
     // SAFETY: it is open.
     let number = unsafe { libc::dup(pairs[0].0.fd) };
-    sock::duplicate(pairs[0].0.fd, number);
+    life::duplicate(pairs[0].0.fd, number);
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         let call = || {
@@ -412,10 +414,10 @@ fn calls_between_dup2(listener: &Listener) {
         let callers: Vec<_> = (0..CALLERS).map(|_| scope.spawn(call)).collect();
         for round in 0..ROUNDS {
             let fd = pairs[round % 2].0.fd;
-            let closing = sock::before_put_over(fd, number);
+            let closing = life::before_put_over(fd, number);
             // SAFETY: both are open.
             assert_eq!(unsafe { libc::dup2(fd, number) }, number);
-            sock::duplicate(fd, number);
+            life::duplicate(fd, number);
             drop(closing);
         }
         is_over.store(true, Relaxed);
@@ -423,7 +425,7 @@ fn calls_between_dup2(listener: &Listener) {
             caller.join().expect("each call is on one of the two");
         }
     });
-    let closing = sock::before_close(number);
+    let closing = life::before_close(number);
     // SAFETY: it is open, and no one's but ours.
     unsafe { libc::close(number) };
     drop(closing);
@@ -436,8 +438,8 @@ impl Listener {
     fn new() -> Self {
         let socket = TcpListener::bind("127.0.0.1:0").expect("a port of the loopback");
         let fd = socket.as_raw_fd();
-        sock::register(fd, false, false).expect("room").set_phase(Phase::Listener);
-        marker::mark_listener(&descriptors::sock(fd).expect("just registered"), fd);
+        life::register(fd, false, false).expect("room").set_phase(Phase::Listener);
+        listeners::mark(&descriptors::sock(fd).expect("just registered"), fd);
         Self(socket)
     }
 
@@ -471,7 +473,7 @@ impl End {
     fn new(socket: TcpStream, is_server: bool) -> Self {
         socket.set_nodelay(true).expect("a TCP socket");
         let fd = socket.as_raw_fd();
-        let sock = sock::register(fd, false, is_server).expect("room");
+        let sock = life::register(fd, false, is_server).expect("room");
         sock.set_phase(Phase::Candidate);
         sock.begin(fd);
         Self { socket: Some(socket), fd }
@@ -503,7 +505,7 @@ impl End {
 
 impl Drop for End {
     fn drop(&mut self) {
-        let closing = sock::before_close(self.fd);
+        let closing = life::before_close(self.fd);
         self.socket = None;
         drop(closing);
     }

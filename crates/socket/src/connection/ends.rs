@@ -7,9 +7,11 @@
 
 use crate::connection::{socket_options, switch, urgent, wait};
 use crate::process::pool::Held;
+use crate::table::conn::Conn;
 use crate::table::descriptors::Use;
 use crate::table::file::File;
-use crate::table::sock::{Conn, Phase, Sock};
+use crate::table::sock::Phase;
+use crate::table::sock::Sock;
 use crate::{Answer, Errno};
 use core::cell::Cell;
 use core::fmt::Display;
@@ -482,7 +484,7 @@ pub fn after_disconnect(sock: &Use, fd: i32, had_ended: bool) {
             let _ = File::of(sock, fd).option::<i32>(libc::SOL_SOCKET, libc::SO_ERROR);
         }
     }
-    crate::table::sock::start_anew(sock, fd);
+    crate::program::life::start_anew(sock, fd);
 }
 
 /// The last descriptor of this process goes, and no call is under way. What TCP would do with unread bytes,

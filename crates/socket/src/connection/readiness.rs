@@ -1,8 +1,8 @@
 //! What `poll` would say about a connection in shared memory.
 
 use crate::connection::{ends, switch, urgent, wait};
+use crate::table::conn::Conn;
 use crate::table::file::File;
-use crate::table::sock::Conn;
 use core::sync::atomic::Ordering;
 use sidestep_device::slab::flag as said;
 use sidestep_device::state::{Slot, flag};

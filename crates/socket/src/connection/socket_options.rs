@@ -11,13 +11,13 @@
 
 use crate::Errno;
 use crate::connection::{ends, switch, urgent, wait};
+use crate::table::conn::Conn;
 use crate::table::descriptors::Use;
 use crate::table::file::File;
-use crate::table::sock::{Conn, Phase};
-use core::sync::atomic::{AtomicU64, Ordering};
+use crate::table::sock::Phase;
+use core::sync::atomic::Ordering;
 use sidestep_device::state::{Slot, flag};
 use sidestep_device::sys;
-use sidestep_device::valid::{Renew, Zeroable};
 use sidestep_proto::ends::State;
 use sidestep_proto::fallback::ProgramDid;
 use sidestep_proto::readiness::mask;
@@ -32,34 +32,6 @@ pub(crate) fn time_out(file: File<'_>, name: i32) -> Option<u64> {
     let time: libc::timeval = file.option(libc::SOL_SOCKET, name).ok()?;
     let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000;
     (ns != 0).then_some(ns)
-}
-
-/// A time-out of the kernel's, remembered for those who ask again and again. Another process
-/// that shares the socket may have set another one since: enough for a short sleep.
-#[derive(Renew, Zeroable)]
-pub(crate) struct Mirror(AtomicU64);
-
-impl Mirror {
-    /// No time-out is that long.
-    const UNKNOWN: u64 = u64::MAX;
-
-    /// It is not known: the object is new, or this process has set the option.
-    pub(crate) fn forget(&self) {
-        self.0.store(Self::UNKNOWN, Ordering::Relaxed);
-    }
-
-    /// The option in nanoseconds; the kernel is asked if it is not known.
-    pub(crate) fn get(&self, file: File<'_>, name: i32) -> Option<u64> {
-        let known = match self.0.load(Ordering::Relaxed) {
-            Self::UNKNOWN => {
-                let now = time_out(file, name).unwrap_or(0);
-                self.0.store(now, Ordering::Relaxed);
-                now
-            }
-            known => known,
-        };
-        (known != 0).then_some(known)
-    }
 }
 
 /// `FIONREAD`: bytes that a receive would find now.

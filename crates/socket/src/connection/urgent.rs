@@ -18,8 +18,8 @@
 //! reads, leave out what lies behind a mark otherwise.
 
 use crate::connection::switch;
+use crate::table::conn::Conn;
 use crate::table::file::File;
-use crate::table::sock::Conn;
 use core::sync::atomic::Ordering;
 use sidestep_device::state::{Slot, flag};
 use sidestep_device::sys;

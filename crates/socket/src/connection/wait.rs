@@ -23,11 +23,15 @@ use crate::Answer;
 use crate::connection::switch;
 use crate::connection::urgent;
 use crate::connection::{ends, socket_options};
-use crate::process::home;
+use crate::process::loan;
+use crate::process::mail;
+use crate::process::options;
 use crate::process::owner;
 use crate::process::pool::Held;
+use crate::table::conn::Conn;
 use crate::table::file::{Asleep, File};
-use crate::table::sock::{Conn, Sock};
+use crate::table::learned::Learned;
+use crate::table::sock::Sock;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use core::time::Duration;
@@ -38,28 +42,32 @@ use sidestep_device::lock::Owner;
 use sidestep_device::slab::{Record, wanted};
 use sidestep_device::state::{Counters, Slot, flag};
 use sidestep_device::sys::{self, Errno, SignalMask};
-use sidestep_device::valid::{Renew, Zeroable};
 use sidestep_proto::contention::{Company, Contention, DEAR_NS};
 use sidestep_proto::cursor;
 use sidestep_proto::cut_over::{Answer as Said, Bell};
-use sidestep_proto::governor::{Circumstances, Governor, NAP_NS, SpinPolicy, Step};
+use sidestep_proto::governor::{Circumstances, NAP_NS, SpinPolicy, Step};
 use std::sync::OnceLock;
 
 /// How long a writer sleeps before it looks whether the peer still lives. A full
 /// ring is never an idle connection, so this costs nothing in steady state.
 pub(crate) const WRITER_NAP: Duration = Duration::from_millis(20);
+
 /// How long a second reader sleeps before it looks whether the sleeper still lives.
 pub(crate) const QUEUE_NAP: Duration = Duration::from_secs(1);
+
 /// How long somebody waits for room before he prods a peer that may be dead, and between two
 /// times ([`prod_peer`]).
 const PROD_INTERVAL_NS: u64 = 1_000_000_000;
+
 /// Looks at the cursor between two looks at clock and CPU.
 const LOOKS: u32 = 32;
+
 /// The byte that is a bell. Whatever else comes by TCP, no library has sent.
 const BELL: [u8; 1] = [b'!'];
 
 /// Threads of this process that spin now, and above them the spins that were ever begun.
 static SPINS: AtomicU64 = AtomicU64::new(0);
+
 /// In that word, a spin that begins.
 const SPIN_BEGUN: u64 = 1 << 32 | 1;
 
@@ -120,30 +128,6 @@ pub(crate) fn ppoll(
     let before = sys::libc_errno();
     let n = (sleeps.ppoll)(entries, time.as_ref(), sigmask);
     usize::try_from(n).map_err(|_| Errno(sys::replace_libc_errno(before)))
-}
-
-/// What a waiter has learned, in two words that any thread may replace.
-#[derive(Renew, Zeroable)]
-pub struct Learned([AtomicU64; 2]);
-
-impl Learned {
-    /// The object is new: nothing is learned.
-    pub(crate) fn begin(&self) {
-        self.keep(Governor::new());
-    }
-
-    fn recall(&self) -> Governor {
-        let words = self.0.each_ref().map(|word| word.load(Ordering::Relaxed));
-        let [[a, b], [c, d]] = words.map(|word| [word as u32, (word >> 32) as u32]);
-        Governor::from_words([a, b, c, d])
-    }
-
-    fn keep(&self, governor: Governor) {
-        let [a, b, c, d] = governor.to_words().map(u64::from);
-        for (word, halves) in self.0.iter().zip([a | b << 32, c | d << 32]) {
-            word.store(halves, Ordering::Relaxed);
-        }
-    }
 }
 
 /// What the process has learned of strangers that want its CPUs.
@@ -237,7 +221,7 @@ pub fn linger(
     ready: impl Fn() -> bool,
 ) -> (bool, Cost) {
     let mut governor = learned.recall();
-    let policy = home::options().spin;
+    let policy = options::current().spin;
     let peer_elsewhere = peer_cpu().is_some_and(|cpu| cpu != sys::cpu());
     let cpu_to_spare = spinning() + 1 < cpus();
     let company = NEIGHBOURS.company();
@@ -386,7 +370,7 @@ fn mark(slot: &Slot, conn: &Conn, channels: u32, cpu: u32) -> bool {
     use crate::process::group::Marked;
     let mut unreachable = false;
     for channel in channels.to_ne_bytes().into_iter().filter(|channel| *channel != 0) {
-        match conn.group.mark(usize::from(channel) - 1, conn.peer_slot, cpu) {
+        match mail::mark(conn.group, usize::from(channel) - 1, conn.peer_slot, cpu) {
             Marked::Awake => {}
             Marked::Rung => count(&slot.counters.wakeups, 1),
             Marked::Unreachable => unreachable = true,
@@ -494,7 +478,7 @@ pub(crate) fn readable(
     }
     let (found, cost) = linger(&sock.receive_wait, || cpu_of(conn.theirs), &ready);
     cost.charge(slot);
-    home::note_user(slot);
+    loan::note_user(slot);
     if found {
         return Ok(());
     }
@@ -1065,7 +1049,7 @@ pub(crate) fn writable(
     let ready = || !full(consumer.position()) || has_ended(slot, conn);
     let (found, cost) = linger(&sock.send_wait, || cpu_of(conn.theirs), ready);
     cost.charge(slot);
-    home::note_user(slot);
+    loan::note_user(slot);
     if found || !sock.may_sleep(file) {
         return Ok(());
     }

@@ -14,7 +14,7 @@
 //!                                                    one-shot: until MOD
 //! ```
 //!
-//! A socket that has no object yet ([`crate::table::young`]) has no registration here: the kernel's is
+//! A socket that has no object yet ([`crate::table::bare`]) has no registration here: the kernel's is
 //! the program's, and a [`Watch`] remembers it for the time when there is an object.
 //!
 //! A one-shot registration reports once until the program arms it again, and that is the kernel's
@@ -30,13 +30,20 @@ mod nesting;
 use crate::Errno;
 use crate::connection::{ends, readiness, wait};
 use crate::process::claims;
-use crate::process::home::{self, Process};
+use crate::process::home;
+use crate::process::home::Home;
+use crate::process::loan;
 use crate::process::pool::{Held, Pool, Pooled, SharedLock};
-use crate::rendezvous::gateway;
+use crate::program::hand_over;
+use crate::table::bare;
+use crate::table::conn::Conn;
 use crate::table::descriptors::Use;
-use crate::table::file::{File, Naming};
-use crate::table::sock::{Conn, Phase, Sock};
-use crate::table::young;
+use crate::table::file::File;
+use crate::table::learned;
+use crate::table::naming::Naming;
+use crate::table::places;
+use crate::table::sock::Phase;
+use crate::table::sock::Sock;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use nesting::Nesting;
@@ -231,10 +238,10 @@ pub struct Set {
     pub(crate) naming: Naming,
     /// The first of them.
     epfd: AtomicI32,
-    /// In which process it was made: [`home::forks`].
+    /// In which process it was made: [`loan::forks`].
     forks: AtomicU32,
     lock: SharedLock,
-    home: AtomicRef<Process>,
+    home: AtomicRef<Home>,
     /// Channel number + 1.
     channel: AtomicU32,
     bell: AtomicI32,
@@ -250,7 +257,7 @@ pub struct Set {
     ready_last: AtomicRef<Registration>,
     ready_len: AtomicUsize,
     registrations: AtomicRef<Registration>,
-    learned: wait::Learned,
+    learned: learned::Learned,
     /// What waiting in this set has cost since it was charged to a connection last.
     owed: Owed,
     /// It has sockets out of the channel's reach: arm them before sleeping.
@@ -294,13 +301,13 @@ pub fn register(epfd: i32) -> Option<&'static Set> {
     let has_place = crate::table::descriptors::has_place(epfd);
     let set = Some(()).filter(|()| has_place).and_then(|()| SETS.take())?;
     set.epfd.store(epfd, Ordering::Relaxed);
-    set.forks.store(home::forks(), Ordering::Relaxed);
+    set.forks.store(loan::forks(), Ordering::Relaxed);
     set.learned.begin();
     // Release: a late `enter` of a caller that met the set before fails as long as `uses` is 0, and
     // finds the rest made when it is not.
     set.uses.store(1, Ordering::Release);
     crate::table::descriptors::note_highest(epfd);
-    crate::table::sock::forget_entry(crate::table::descriptors::insert_set(epfd, set), -1);
+    crate::program::life::forget_entry(crate::table::descriptors::insert_set(epfd, set), -1);
     Some(set)
 }
 
@@ -400,7 +407,7 @@ struct Watch {
     events: AtomicU32,
 }
 
-/// By descriptor. Changed under the lock of whoever [makes its object](crate::table::young::growing),
+/// By descriptor. Changed under the lock of whoever [makes its object](crate::table::bare::growing),
 /// but forgotten without.
 static WATCHES: Sparse<Watch, YOUNG_MAX> = Sparse::new();
 
@@ -440,9 +447,9 @@ fn watch(epfd: i32, operation: i32, fd: i32, wish: Wish<'_>) -> Option<Result<us
     if wish.is_one_shot(operation) {
         return None;
     }
-    let held = Held::enter(young::growing(fd));
-    let has_object = young::stage(fd).is_none() || !crate::table::descriptors::is_bare(fd);
-    if !held.is_outermost() || has_object || home::is_borrowed_memory() {
+    let held = Held::enter(bare::growing(fd));
+    let has_object = places::stage(fd).is_none() || !crate::table::descriptors::is_bare(fd);
+    if !held.is_outermost() || has_object || loan::is_borrowed_memory() {
         return None;
     }
     let is_watched = !watch.set.is_none();
@@ -1115,10 +1122,10 @@ impl Set {
     }
 
     fn is_at_home(&self) -> bool {
-        self.forks.load(Ordering::Relaxed) == home::forks()
+        self.forks.load(Ordering::Relaxed) == loan::forks()
     }
 
-    fn home(&self) -> Option<&'static Process> {
+    fn home(&self) -> Option<&'static Home> {
         self.home.get()
     }
 
@@ -1539,7 +1546,7 @@ impl Set {
         };
         if sock.phase() == Phase::Offered {
             // The kernel has more to say of what becomes of it.
-            return gateway::settle(sock.sock(), registration.open_fd());
+            return hand_over::settle(sock.sock(), registration.open_fd());
         }
         if let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) {
             let file = registration.file(&sock);

@@ -14,44 +14,31 @@
 use crate::Errno;
 use crate::connection::{ends, readiness, wait};
 use crate::process::claims;
-use crate::rendezvous::gateway;
+use crate::program::hand_over;
+use crate::table::conn::Conn;
 use crate::table::descriptors::{self, Use};
 use crate::table::file::File;
-use crate::table::sock::{Conn, Phase, Sock};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::table::sock;
+use crate::table::sock::Phase;
+use crate::table::sock::Sock;
+use core::sync::atomic::Ordering;
 use core::time::Duration;
 use sidestep_device::map::Scratch;
 use sidestep_device::program::Argument;
 use sidestep_device::slab::Record;
 use sidestep_device::state::Slot;
 use sidestep_device::sys::{self, SignalMask};
-use sidestep_device::valid::{Renew, Zeroable};
 use sidestep_proto::governor::SpinPolicy;
 use sidestep_proto::readiness::mask;
 
 /// Arrays up to this length are copied to the stack.
 const ON_STACK: usize = 64;
+
 /// Always reported by `poll`.
 const ALWAYS: u32 = mask::ERR | mask::HUP;
+
 /// The same, and a descriptor that is none.
 const ALWAYS_REPORTED: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
-
-/// Whether any descriptor may need us: some connection of this process is undecided, has moved, or
-/// is connecting to another host. Until then nothing of the program is looked at here.
-static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
-
-/// A socket is in a phase in which its readiness is not the kernel's, or may cease to be.
-pub(crate) fn begin() {
-    // Hardly ever: a write would take the line away from all others.
-    if !HAS_BEGUN.load(Ordering::Relaxed) {
-        HAS_BEGUN.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Whether any connection of this process has moved, or was to.
-pub(crate) fn has_begun() -> bool {
-    HAS_BEGUN.load(Ordering::Relaxed)
-}
 
 /// The program's array, if any descriptor in it needs us: a connection in shared memory, one that
 /// may move there while we wait, or an epoll set that holds one. `None` for the kernel to answer, `EFAULT` included.
@@ -62,7 +49,7 @@ pub fn entries<'a>(
     count: u64,
     array: impl FnOnce() -> &'a mut [libc::pollfd],
 ) -> Option<&'a mut [libc::pollfd]> {
-    if !has_begun() || count > i32::MAX as u64 {
+    if !sock::has_begun() || count > i32::MAX as u64 {
         return None;
     }
     let len = count as usize * size_of::<libc::pollfd>();
@@ -131,55 +118,6 @@ pub fn poll(
         if count > 0 || !waits {
             return Ok(count);
         }
-    }
-}
-
-/// Times in succession that a loop has polled, and only the rings had something for it.
-///
-/// A program that polls now and then wants to know of all its descriptors, and the
-/// kernel is asked each time. A loop that comes back at once, again and again, for the
-/// same busy connection would pay a system call each time to hear of nothing else; so
-/// after a while the kernel is asked now and then only. The loop serves what it is
-/// told and asks again, so it hears of the others a little later.
-#[derive(Debug, Renew, Zeroable)]
-pub struct Streak {
-    /// Asked in succession with nothing found but ours.
-    len: AtomicU32,
-    /// When the last poll was, by [`sys::now_ns`].
-    last_ns: AtomicU64,
-    /// When the kernel was asked last.
-    asked_ns: AtomicU64,
-}
-
-/// From so many on, not each poll asks the kernel.
-const STREAK_MIN: u32 = 32;
-
-/// Longest pause between two polls of a streak, in nanoseconds.
-const STREAK_PAUSE_NS: u64 = 100_000;
-
-/// Longest time in nanoseconds for which the rings alone keep a loop busy.
-const KERNEL_LOOK_NS: u64 = 20_000;
-
-impl Streak {
-    /// Whether this poll asks the kernel.
-    fn is_look_due(&self) -> bool {
-        let now = sys::now_ns();
-        let pause = now.saturating_sub(self.last_ns.swap(now, Ordering::Relaxed));
-        if pause > STREAK_PAUSE_NS {
-            self.len.store(0, Ordering::Relaxed);
-        }
-        let past = now.saturating_sub(self.asked_ns.load(Ordering::Relaxed));
-        if self.len.load(Ordering::Relaxed) >= STREAK_MIN && past < KERNEL_LOOK_NS {
-            return false;
-        }
-        self.asked_ns.store(now, Ordering::Relaxed);
-        true
-    }
-
-    /// The kernel was asked, and had something of its own to tell or had not.
-    fn note(&self, found_others: bool) {
-        let len = if found_others { 0 } else { self.len.load(Ordering::Relaxed).saturating_add(1) };
-        self.len.store(len, Ordering::Relaxed);
     }
 }
 
@@ -283,7 +221,7 @@ impl Watched {
 /// Spins and yields while the cursors of our connections stand still. True: one has
 /// moved. A large array goes to the kernel at once.
 fn linger(entries: &[libc::pollfd]) -> bool {
-    if crate::process::home::options().spin == SpinPolicy::Never || entries.len() > ON_STACK {
+    if crate::process::options::current().spin == SpinPolicy::Never || entries.len() > ON_STACK {
         return false;
     }
     let mut places = [None; ON_STACK];
@@ -456,7 +394,7 @@ fn finish(entries: &mut [libc::pollfd], copy: &[libc::pollfd]) -> usize {
                 if kernel.revents != 0
                     && let Some(sock) = descriptors::sock(entry.fd)
                 {
-                    gateway::look(&sock, entry.fd);
+                    hand_over::look(&sock, entry.fd);
                 }
                 entry.revents = match descriptors::set(entry.fd).filter(|set| set.is_tagged()) {
                     Some(set) => set_mask(set, entry),
@@ -532,7 +470,7 @@ impl<'a> FdSets<'a> {
         let len = nfds.div_ceil(64) * size_of::<u64>();
         let holds =
             |of, FdSet(set): FdSet<'_>| set.is_null() || claims::holds(of, set.address(), len);
-        has_begun()
+        sock::has_begun()
             && holds(claims::Of::Read, self.read)
             && holds(claims::Of::Write, self.write)
             && holds(claims::Of::Except, self.except)

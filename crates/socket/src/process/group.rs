@@ -10,9 +10,12 @@
 //! *line* instead, a pair of connected sockets that the agent has given them
 //! ([`crate::rendezvous::petition`]), with the users at its ends; all that would go to a mailbox goes there.
 
-use crate::process::home::{self, GROUPS_MAX, LETTERS_MAX, Process};
+use crate::process::clc;
+use crate::process::home::GROUPS_MAX;
+use crate::process::instance::Process;
+use crate::process::options;
+
 use crate::process::pool::{Held, SharedLock};
-use crate::rendezvous::record;
 use crate::table::account;
 use core::ptr::NonNull;
 use core::sync::atomic::{
@@ -20,68 +23,65 @@ use core::sync::atomic::{
 };
 use sidestep_device::late::Late;
 use sidestep_device::map;
-use sidestep_device::reference::AtomicRef;
-use sidestep_device::rights;
 use sidestep_device::ring::{LAPS, Ring};
 use sidestep_device::slab::{self, RINGS_AT, Record, SLAB_LEN, Slab};
 use sidestep_device::sparse::Sparse;
-use sidestep_device::stamp::OTHER_VERSION;
 use sidestep_device::sys::{self, Errno, Received, Sender, UnixName, Whereabouts};
 use sidestep_device::unix_diag;
 use sidestep_device::wake::{self, CHANNELS, Wake};
-use sidestep_proto::fallback::{Field, Lack, OperatorSaid, PeerCannot, Reason};
+use sidestep_proto::fallback::{Field, Lack, OperatorSaid, Reason};
 use sidestep_proto::policy;
 use sidestep_wire::host_control::{
     Channel, ControlMessage, EMITTED_LEN_MAX, Instance, Introduction, mailbox_name,
 };
-use sidestep_wire::{Diagnosis, LinkId, RmbeSize};
+use sidestep_wire::{LinkId, RmbeSize};
 
 /// See the [module](self).
 pub struct Group {
-    process: &'static Process,
+    pub(super) process: &'static Process,
     /// The other process.
     pub peer: Instance,
     /// Ours.
     pub link_id: LinkId,
     /// What the peer calls it.
     peer_link_id: AtomicU32,
-    ours: Slab,
+    pub(super) ours: Slab,
     /// Descriptors for the peer: -1 once both sides know each other.
     twin: AtomicI32,
     /// Our end of the line to the peer, or [`NEAR`] or [`LINE_LOST`].
-    line: AtomicI32,
+    pub(super) line: AtomicI32,
     /// The files of this group, for processes to which connections are given: -1 where
     /// there was no room for one.
     files: [AtomicI32; FILES],
     theirs: Late<(Slab, Wake)>,
     /// The process that showed `theirs`, its user and its group, as the kernel says.
-    peer_pid: AtomicU32,
-    peer_uid: AtomicU32,
-    peer_gid: AtomicU32,
+    pub(super) peer_pid: AtomicU32,
+    pub(super) peer_uid: AtomicU32,
+    pub(super) peer_gid: AtomicU32,
     /// That process is in our namespaces, if that makes a difference.
     peer_is_near: AtomicBool,
     /// Our own user as the agent sees it, if that has told the peer's.
-    own_uid: AtomicU32,
+    pub(super) own_uid: AtomicU32,
     /// Our own user when the group was begun.
     begun_by: u32,
     /// `theirs` may be read.
     established: AtomicBool,
     /// Why one of the two cannot use the other's memory: a [`Reason`]; `None`: it can.
-    refused: AtomicU64,
+    pub(super) refused: AtomicU64,
     /// What came as an introduction of the peer was none.
-    is_breached: AtomicBool,
-    introduced: AtomicBool,
-    reply_pending: AtomicBool,
+    pub(super) is_breached: AtomicBool,
+    pub(super) introduced: AtomicBool,
+    pub(super) reply_pending: AtomicBool,
     /// Slots whose connections belong to this group.
-    connections: AtomicU32,
+    pub(super) connections: AtomicU32,
     /// A connection was accepted: the next Accept is not a first contact.
     contacted: AtomicBool,
     /// Ports at which the peer has served us last, 0 = none.
-    ports: [AtomicU16; PORTS],
+    pub(super) ports: [AtomicU16; PORTS],
     /// Bit c: the peer has the eventfd of our channel c.
     channels_sent: AtomicU64,
     /// The peer's eventfds + 1.
-    bells: [AtomicI32; CHANNELS],
+    pub(super) bells: [AtomicI32; CHANNELS],
     lock: SharedLock,
     /// Changed under the lock.
     rings: Rings,
@@ -95,18 +95,22 @@ pub struct Group {
 
 /// Places in [`Group::files`]: our slab, writable; the peer's slab; the peer's wake
 /// memory.
-const FILES: usize = 3;
-const OUR_SLAB: usize = 0;
-const THEIR_SLAB: usize = 1;
-const THEIR_WAKE: usize = 2;
+pub(crate) const FILES: usize = 3;
+
+pub(crate) const OUR_SLAB: usize = 0;
+
+pub(crate) const THEIR_SLAB: usize = 1;
+
+pub(crate) const THEIR_WAKE: usize = 2;
 
 /// Whom no rule means: `INVALID_UID` of `linux/uidgid.h`.
 const NO_USER: u32 = u32::MAX;
 
 /// In the place of a line: the peer has a mailbox.
 const NEAR: i32 = -1;
+
 /// In the place of a line: there was no room for it.
-const LINE_LOST: i32 = -2;
+pub(crate) const LINE_LOST: i32 = -2;
 
 /// The users at the two ends of a line, as the agent sees them.
 #[derive(Clone, Copy, Debug)]
@@ -129,207 +133,24 @@ struct Rings {
 
 /// Bytes of a place: a ring of the smallest size begins at each.
 const PLACE: usize = LAPS * (32 << 10);
+
 /// Places of a slab.
 const PLACES: usize = (SLAB_LEN - RINGS_AT) / PLACE;
+
 /// In a place's word: the peer has named a ring there. Below lies, for the first place of a free
 /// ring of ours, the place of the next one + 1, 0 = none.
 const NAMED: u32 = 1 << 31;
+
 const _: () = assert!(PLACES < NAMED as usize);
 
 /// A peer that keeps to the rules uses rings again, and names no more than its connections need. It
 /// may be late to know that one is free, so it may name so many bytes at first, and then so many
 /// times what the most connections at once have had.
 const NAMED_FIRST: u64 = 16 << 20;
+
 const NAMED_TIMES: u64 = 4;
 
-/// A look at the link groups of a process: no group ends before it is over. Groups
-/// that have a connection need none.
-pub struct Look(&'static Process);
-
-impl Look {
-    /// Begins to look.
-    pub fn at(process: &'static Process) -> Self {
-        // SeqCst: pairs with `collect_dead`. Either it sees us, or we do not see the
-        // group that it takes out.
-        process.group_looks.fetch_add(1, Ordering::SeqCst);
-        Self(process)
-    }
-}
-
-impl Drop for Look {
-    fn drop(&mut self) {
-        self.0.group_looks.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// The link group with `peer`, made if need be. It may still have to be
-/// introduced: see [`Group::theirs`].
-///
-/// # Errors
-/// What the kernel says about memory or descriptors; `ENFILE` when there are too
-/// many groups.
-pub fn with(look: &Look, peer: Instance) -> sys::Result<&'static Group> {
-    if let Some(group) = find(look, peer) {
-        return Ok(group);
-    }
-    let process = look.0;
-    let _held = Held::enter(process.lock.get());
-    if let Some(group) = find(look, peer) {
-        return Ok(group);
-    }
-    collect_dead(look);
-    let place = free_place(process)?;
-    let group = make(process, peer)?;
-    place.set(Some(group));
-    crate::log!(Info, "link group with {peer} begun");
-    Ok(group)
-}
-
-/// As [`with`], for the side that introduces itself first: makes a new one only if there
-/// is room for the peer's slab, too. Without it, ours would take address space from the
-/// program for nothing.
-///
-/// # Errors
-/// As [`with`].
-pub fn begin(look: &Look, peer: Instance) -> sys::Result<&'static Group> {
-    match find(look, peer) {
-        Some(group) => Ok(group),
-        None if look.0.is_beset() => {
-            bury(look);
-            Err(Errno(libc::EPERM))
-        }
-        None if map::has_room(2 * SLAB_LEN) => with(look, peer),
-        None => Err(Errno(libc::ENOMEM)),
-    }
-}
-
-/// Gives back what belongs to dead peers, where no new peer comes that would see to it.
-pub(crate) fn bury(look: &Look) {
-    let _held = Held::enter(look.0.lock.get());
-    collect_dead(look);
-}
-
-/// The link group with a process of another network namespace, to which this is a line; made
-/// and introduced if need be. What it needs of the line is copied.
-///
-/// # Errors
-/// As [`begin`], and `EEXIST` if what is left of an older one stands in the way.
-pub(crate) fn begin_distant(
-    look: &Look,
-    peer: Instance,
-    line: i32,
-    users: Users,
-) -> sys::Result<&'static Group> {
-    let process = look.0;
-    let _held = Held::enter(process.lock.get());
-    if peer != process.instance {
-        if let Some(group) = find(look, peer).filter(|group| group.peer_lives()) {
-            return Ok(group);
-        }
-        collect_dead(look);
-    }
-    match find(look, peer) {
-        Some(group) if group.is_self() => return Ok(group),
-        Some(_) => return Err(Errno(libc::EEXIST)),
-        None if !map::has_room(2 * SLAB_LEN) => return Err(Errno(libc::ENOMEM)),
-        None => {}
-    }
-    let place = free_place(process)?;
-    let line = sys::spare_copy(line).ok_or(Errno(libc::EMFILE))?;
-    let group = make(process, peer).inspect_err(|_| sys::close(line))?;
-    if group.is_self() {
-        sys::close(line);
-    } else {
-        rights::admit(line);
-        group.line.store(line, Ordering::Relaxed);
-        group.own_uid.store(users.own_uid, Ordering::Relaxed);
-        group.peer_uid.store(users.peer.uid, Ordering::Relaxed);
-        group.peer_gid.store(users.peer.gid, Ordering::Relaxed);
-        process.acquainting.fetch_add(1, Ordering::Relaxed);
-    }
-    place.set(Some(group));
-    crate::log!(Info, "link group with {peer} of another namespace begun");
-    group.introduce(false);
-    Ok(group)
-}
-
-/// Whether there is a line to a process: then only what comes by it is believed.
-pub(crate) fn has_line(process: &'static Process, peer: Instance) -> bool {
-    find(&Look::at(process), peer).is_some_and(Group::is_distant)
-}
-
-/// Reads what has come by lines.
-pub(crate) fn read_lines(process: &'static Process) {
-    for group in all(&Look::at(process)).filter(|group| group.is_distant()) {
-        group.introduce(false);
-        group.read_line();
-    }
-}
-
-/// The established or beginning link group with `peer`.
-pub fn find(look: &Look, peer: Instance) -> Option<&'static Group> {
-    all(look).find(|group| group.peer == peer)
-}
-
-/// The link group whose peer's instance starts with `key`.
-pub fn find_by_key(look: &Look, key: u64) -> Option<&'static Group> {
-    all(look).find(|group| home::halves(&group.peer.0)[0] == key)
-}
-
-/// The established link groups with processes that we have met as servers at this port, of
-/// those that can be meant.
-pub(crate) fn serving(
-    look: &Look,
-    port: u16,
-    can_be_meant: impl FnMut(&&'static Group) -> bool,
-) -> impl Iterator<Item = &'static Group> {
-    let serves =
-        move |group: &&Group| group.ports.iter().any(|known| known.load(Ordering::Relaxed) == port);
-    all(look).filter(serves).filter(can_be_meant).take(SERVERS_MAX)
-}
-
-/// Servers at one port before whom a connection is claimed.
-const SERVERS_MAX: usize = 8;
-
-pub(crate) fn all(look: &Look) -> impl Iterator<Item = &'static Group> {
-    places(look.0).iter().filter_map(AtomicRef::get_in_order)
-}
-
-/// Where there may be groups.
-fn places(process: &'static Process) -> &'static [AtomicRef<Group>] {
-    let used = process.groups_used.load(Ordering::Acquire) as usize;
-    &process.tables.groups[..used.min(GROUPS_MAX)]
-}
-
-/// Where there is none. Under the process lock.
-fn free_place(process: &'static Process) -> sys::Result<&'static AtomicRef<Group>> {
-    let at =
-        process.tables.groups.iter().position(AtomicRef::is_none).ok_or(Errno(libc::ENFILE))?;
-    process.groups_used.fetch_max(at as u32 + 1, Ordering::Release);
-    Ok(&process.tables.groups[at])
-}
-
-/// Ends groups that are of no use any more, if nobody but the caller looks at groups.
-/// Under the process lock.
-fn collect_dead(look: &Look) {
-    let process = look.0;
-    for place in places(process) {
-        let Some(group) = place.get_in_order().filter(|group| !group.is_of_use()) else { continue };
-        // Others find it no more; those who have found it before are still counted,
-        // or have given it a connection meanwhile.
-        place.set_in_order(None);
-        let is_alone = process.group_looks.load(Ordering::SeqCst) == 1;
-        if is_alone && group.connections.load(Ordering::Acquire) == 0 {
-            // SAFETY: `place` led to it alone, and `group_looks` says that no other call has found
-            // it there before; `connections` says that no slot names it, nor a `Conn` of one.
-            unsafe { Group::end(NonNull::from(group)) };
-        } else {
-            place.set_in_order(Some(group));
-        }
-    }
-}
-
-fn make(process: &'static Process, peer: Instance) -> sys::Result<&'static Group> {
+pub(crate) fn make(process: &'static Process, peer: Instance) -> sys::Result<&'static Group> {
     let (ours, fd) = slab::create()?;
     let twin = map::read_only_twin(fd);
     let made = twin.and_then(|twin| {
@@ -341,52 +162,7 @@ fn make(process: &'static Process, peer: Instance) -> sys::Result<&'static Group
     made.inspect_err(|_| unsafe { ours.unmap() })
 }
 
-/// The link group that another process of our end has with `peer`, for connections that
-/// it has given to us.
-///
-/// # Errors
-/// As [`slab::adopt`], `ENFILE` when there are too many groups, and `EINVAL` when it is a
-/// group of ours that we do not have.
-pub(crate) fn inherit(
-    look: &Look,
-    peer: Instance,
-    files: [i32; FILES],
-    line: Option<i32>,
-) -> sys::Result<&'static Group> {
-    let process = look.0;
-    if let Some(group) = find(look, peer).filter(|group| group.theirs().is_some()) {
-        return Ok(group);
-    }
-    // Nobody else says who our own peers are.
-    if process.is_current() {
-        return Err(Errno(libc::EINVAL));
-    }
-    let _held = Held::enter(process.lock.get());
-    collect_dead(look);
-    let place = free_place(process)?;
-    let ours = slab::adopt_own(files[OUR_SLAB])?;
-    let group = adopt(files[THEIR_SLAB], files[THEIR_WAKE])
-        .and_then(|theirs| {
-            let group = make_around(process, peer, ours, -1);
-            if !group.is_ok_and(|group| group.establish(theirs, None)) {
-                give_up(theirs);
-            }
-            group
-        })
-        // SAFETY: nobody knows the slab.
-        .inspect_err(|_| unsafe { ours.unmap() })?;
-    group.introduced.store(true, Ordering::Relaxed);
-    if let Some(line) = line {
-        group.line.store(sys::spare_copy(line).unwrap_or(LINE_LOST), Ordering::Relaxed);
-    }
-    for (at, file) in files.into_iter().enumerate() {
-        group.keep(at, file);
-    }
-    place.set(Some(group));
-    Ok(group)
-}
-
-fn make_around(
+pub(crate) fn make_around(
     process: &'static Process,
     peer: Instance,
     ours: Slab,
@@ -431,126 +207,14 @@ fn make_around(
     Ok(group)
 }
 
-/// A process has introduced itself with its slab and wake memory.
-pub fn on_introduction(process: &'static Process, hello: &Introduction, letter: &Received) {
-    // Nobody introduces himself to himself: a group with ourselves is never dead.
-    if hello.instance == process.instance {
-        crate::log!(Warn, "somebody introduces himself as us");
-        return;
-    }
-    let look = Look::at(process);
-    if let Some(reason) = refusal_in(hello) {
-        crate::log!(Info, "{} cannot use our memory: {reason}", hello.instance);
-        return note_refusal(&look, hello.instance, reason);
-    }
-    let known = find(&look, hello.instance).filter(|group| group.theirs().is_some());
-    let Some(group) = known.or_else(|| get_to_know(&look, hello, letter)) else { return };
-    if !group.introduce(false) && !group.reply_pending.swap(true, Ordering::Relaxed) {
-        process.replies_pending.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// Maps what somebody shows. No group is begun with one who shows nothing of use.
-fn get_to_know(look: &Look, hello: &Introduction, letter: &Received) -> Option<&'static Group> {
-    let &[slab_fd, wake_fd] = letter.fds() else {
-        crate::log!(Warn, "introduction of {} without its memory", hello.instance);
-        note_breach(look, hello.instance);
-        return None;
-    };
-    let is_as_long = hello.slab_len == SLAB_LEN as u64;
-    let length = if is_as_long { Ok(()) } else { Err(OTHER_VERSION) };
-    let group = length.and_then(|()| adopt(slab_fd, wake_fd)).and_then(|theirs| {
-        let group = with(look, hello.instance)
-            .ok()
-            .filter(|group| group.establish(theirs, Some((hello, letter))));
-        match group {
-            Some(group) => {
-                group.keep(THEIR_SLAB, slab_fd);
-                group.keep(THEIR_WAKE, wake_fd);
-            }
-            None => give_up(theirs),
-        }
-        // Another thread may have established it meanwhile.
-        group.or_else(|| find(look, hello.instance)).ok_or(Errno(libc::ENOMEM))
-    });
-    group
-        .inspect_err(|errno| {
-            crate::log!(Warn, "memory of {} refused: errno {}", hello.instance, errno.0);
-            match *errno {
-                Errno(libc::ENOMEM) => refuse(look, hello.instance, Reason::Lack(Lack::NoMemory)),
-                OTHER_VERSION => {
-                    crate::log!(Warn, "{} runs another version of Sidestep", hello.instance);
-                    refuse(look, hello.instance, Reason::Peer(PeerCannot::OtherVersion));
-                }
-                Errno(libc::EMFILE | libc::ENFILE | libc::EAGAIN) => {}
-                _ => note_breach(look, hello.instance),
-            }
-        })
-        .ok()
-}
-
-/// The length of a slab in the Introduction of a process that has no room for another:
-/// it shows nothing, and what was shown to it is of no use.
-const NO_ROOM: u64 = 0;
-/// The same of one that was shown memory of another version.
-const NOT_OURS: u64 = u64::MAX;
-
-/// Why the process that says this cannot use our memory, if it says so. Where it has no room, it
-/// has declined: nothing is lacking here.
-fn refusal_in(hello: &Introduction) -> Option<Reason> {
-    match hello.slab_len {
-        NO_ROOM => Some(Reason::PeerDeclined(Diagnosis::MEM)),
-        NOT_OURS => Some(PeerCannot::OtherVersion.into()),
-        _ => None,
-    }
-}
-
-/// The memory of a process cannot be used, or it cannot be shown ours: tells it, so that
-/// nobody goes on waiting. If the letter is not taken, the attempts are given up.
-pub fn refuse(look: &Look, peer: Instance, reason: Reason) {
-    let process = look.0;
-    let slab_len =
-        if reason == Reason::Peer(PeerCannot::OtherVersion) { NOT_OURS } else { NO_ROOM };
-    let message = ControlMessage::Introduction(Introduction {
-        instance: process.instance,
-        reply_wanted: false,
-        pid: process.pid,
-        slab_len,
-        link_id: LinkId(0),
-    });
-    match find(look, peer) {
-        Some(group) => _ = group.send(&message, &[]),
-        None => _ = process.write_to(&peer, &message, &[]),
-    }
-    note_refusal(look, peer, reason);
-}
-
-/// What waits for memory to be shown, waits no more.
-fn note_refusal(look: &Look, peer: Instance, reason: Reason) {
-    if let Some(group) = find(look, peer) {
-        group.refused.store(reason.word(), Ordering::Relaxed);
-    }
-    look.0.last_refusal.store(reason.word(), Ordering::Relaxed);
-    // Release: whoever counts it finds its reason, or a later one's.
-    look.0.refusals.fetch_add(1, Ordering::Release);
-}
-
-/// A process has shown what is no memory of the kind that it has to be, or another one has in its name: what it
-/// was is told if nothing better comes.
-fn note_breach(look: &Look, peer: Instance) {
-    if let Some(group) = find(look, peer) {
-        group.is_breached.store(true, Ordering::Relaxed);
-    }
-}
-
-fn adopt(slab_fd: i32, wake_fd: i32) -> sys::Result<(Slab, Wake)> {
+pub(crate) fn adopt(slab_fd: i32, wake_fd: i32) -> sys::Result<(Slab, Wake)> {
     let slab = slab::adopt(slab_fd)?;
     // SAFETY: nobody knows the slab.
     let wake = wake::adopt(wake_fd).inspect_err(|_| unsafe { slab.unmap() })?;
     Ok((slab, wake))
 }
 
-fn give_up((slab, wake): (Slab, Wake)) {
+pub(crate) fn give_up((slab, wake): (Slab, Wake)) {
     // SAFETY: they were adopted and not used.
     unsafe {
         slab.unmap();
@@ -558,39 +222,13 @@ fn give_up((slab, wake): (Slab, Wake)) {
     }
 }
 
-/// Sends the introductions that found a full mailbox.
-pub fn answer_introductions(process: &'static Process) {
-    for group in all(&Look::at(process)) {
-        if group.reply_pending.load(Ordering::Relaxed) && group.introduce(false) {
-            group.reply_pending.store(false, Ordering::Relaxed);
-            process.replies_pending.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-}
-
-/// A peer has sent the eventfd of one of its channels. True: it was kept. Of anything
-/// else a write could wait, or raise a signal.
-pub fn on_channel(process: &'static Process, channel: &Channel, letter: &Received) -> bool {
-    let look = Look::at(process);
-    let (Some(group), &[fd]) = (find(&look, channel.instance), letter.fds()) else { return false };
-    let Some(bell) = group.bells.get(usize::from(channel.channel)) else { return false };
-    // Who hangs up somebody else's bell would have his peers ring in vain.
-    let is_theirs =
-        group.theirs().is_none() || group.peer_pid.load(Ordering::Relaxed) == letter.pid;
-    if !is_theirs || !sys::is_eventfd(fd) {
-        crate::log!(Warn, "{} has sent a bell that is none", channel.instance);
-        return false;
-    }
-    let old = bell.swap(sys::move_up(fd) + 1, Ordering::AcqRel);
-    if old > 0 {
-        sys::close(old - 1);
-    }
-    true
-}
-
 impl Group {
     /// False: it was established before, and has no use for this memory.
-    fn establish(&self, theirs: (Slab, Wake), by: Option<(&Introduction, &Received)>) -> bool {
+    pub(super) fn establish(
+        &self,
+        theirs: (Slab, Wake),
+        by: Option<(&Introduction, &Received)>,
+    ) -> bool {
         let _held = Held::enter(self.lock.get());
         if self.established.load(Ordering::Acquire) || !self.theirs.set(theirs) {
             return false;
@@ -617,7 +255,7 @@ impl Group {
     }
 
     /// Keeps a descriptor of a file of this group, if there is room for one more.
-    fn keep(&self, at: usize, fd: i32) {
+    pub(super) fn keep(&self, at: usize, fd: i32) {
         let old = self.files[at].swap(sys::spare_copy(fd).unwrap_or(-1), Ordering::Relaxed);
         if old >= 0 {
             sys::close(old);
@@ -658,10 +296,10 @@ impl Group {
             false => sys::uid(),
         };
         let is_near = self.peer_is_near.load(Ordering::Relaxed);
-        home::options().policy.objection_to_user(own, uid, gid, is_near).is_none()
+        options::current().policy.objection_to_user(own, uid, gid, is_near).is_none()
     }
 
-    fn peer_user(&self) -> Sender {
+    pub(super) fn peer_user(&self) -> Sender {
         let [uid, gid] = [&self.peer_uid, &self.peer_gid].map(|id| id.load(Ordering::Relaxed));
         Sender { uid, gid }
     }
@@ -679,36 +317,6 @@ impl Group {
     /// Our end of the line to the peer.
     pub(crate) fn line(&self) -> Option<i32> {
         Some(self.line.load(Ordering::Relaxed)).filter(|line| *line >= 0)
-    }
-
-    /// Takes what has come by the line. The kernel knows who has the other end; who that is
-    /// the agent has said.
-    fn read_line(&self) {
-        let Some(line) = self.line() else { return };
-        let mut bytes = [0; EMITTED_LEN_MAX];
-        for _ in 0..LETTERS_MAX {
-            let Ok(mut received) = sys::recv_with_fds(line, &mut bytes) else { return };
-            if received.len == 0 {
-                return;
-            }
-            (received.sender, received.pid) = (Some(self.peer_user()), 0);
-            match ControlMessage::parse(&bytes[..received.len]) {
-                Ok(message) if message.instance() != self.peer => {
-                    crate::log!(Warn, "{} speaks in another's name", self.peer);
-                }
-                Ok(ControlMessage::Introduction(introduction)) => {
-                    on_introduction(self.process, &introduction, &received);
-                }
-                Ok(ControlMessage::Channel(channel)) => {
-                    if on_channel(self.process, &channel, &received) {
-                        continue;
-                    }
-                }
-                Ok(_) => {}
-                Err(error) => crate::log!(Warn, "message of {} ignored: {error}", self.peer),
-            }
-            received.close_fds();
-        }
     }
 
     /// Sends our memory to the peer's mailbox, once. False: try again later.
@@ -755,7 +363,7 @@ impl Group {
         is_breached.then_some(Reason::PeerBroke(Field::INTRODUCED_MEMORY))
     }
 
-    fn send(&self, message: &ControlMessage, fds: &[i32]) -> bool {
+    pub(super) fn send(&self, message: &ControlMessage, fds: &[i32]) -> bool {
         let sent = match self.line.load(Ordering::Relaxed) {
             NEAR => self.process.write_to(&self.peer, message, fds),
             LINE_LOST => false,
@@ -772,7 +380,7 @@ impl Group {
     }
 
     /// It has connections, or may get more.
-    fn is_of_use(&self) -> bool {
+    pub(super) fn is_of_use(&self) -> bool {
         self.connections.load(Ordering::Acquire) != 0
             || (!self.process.is_giver() && self.refusal().is_none() && self.peer_lives())
     }
@@ -857,7 +465,6 @@ impl Group {
             .ring(offset as u64, size.bytes() as u32)
             .ok_or(Reason::Lack(Lack::NoMemory))?;
         self.connections.fetch_add(1, Ordering::Relaxed);
-        self.process.set_group_of_slot(index, self);
         self.process.note_ring(index, offset | usize::from(size.code()));
         Ok((offset as u64, ring))
     }
@@ -919,7 +526,7 @@ impl Group {
             let next = word.fetch_and(NAMED, Ordering::Relaxed) & !NAMED;
             let next = next.checked_sub(1).map_or(0, |place| RINGS_AT + place as usize * PLACE);
             first.store(next, Ordering::Relaxed);
-            account::took_ring(self.process, size, false);
+            took_ring(self.process, size, false);
             return Ok(offset);
         }
         let offset = self.rings.next.load(Ordering::Relaxed);
@@ -930,7 +537,7 @@ impl Group {
             return Err(Reason::Operator(OperatorSaid::MemoryLimit));
         }
         self.rings.next.store(offset + memory_of(size), Ordering::Relaxed);
-        account::took_ring(self.process, size, true);
+        took_ring(self.process, size, true);
         Ok(offset)
     }
 
@@ -952,12 +559,6 @@ impl Group {
         self.connections.fetch_sub(1, Ordering::Release);
     }
 
-    /// The agreement about a connection is put off: the peer has not been told of its ring.
-    pub(crate) fn give_ring_back(&self, index: usize) {
-        self.forget_connection(index);
-        self.process.forget_group_of_slot(index);
-    }
-
     /// Whether the peer needs our ring of this slot no more.
     pub(crate) fn peer_is_done_with(&self, index: usize) -> bool {
         let Some((theirs, _)) = self.theirs() else { return !self.peer_lives() };
@@ -967,7 +568,7 @@ impl Group {
         }
         let identity = &theirs.record(peer_slot).identity;
         let answers_to_us = identity.peer_slot.load(Ordering::Relaxed) as usize == index;
-        let shown = record::shown(identity.phase.load(Ordering::Acquire));
+        let shown = clc::shown(identity.phase.load(Ordering::Acquire));
         !answers_to_us || !shown.may_need_ring() || !self.peer_lives()
     }
 
@@ -1000,19 +601,22 @@ impl Group {
         self.ring(number)
     }
 
+    /// Whether we can ring a channel of the peer, or it is our own.
+    pub(super) fn has_bell(&self, number: usize) -> bool {
+        self.is_self() || self.bells[number].load(Ordering::Acquire) > 0
+    }
+
+    /// Whether it is a link group of this process.
+    pub(super) fn is_of(&self, process: &Process) -> bool {
+        core::ptr::eq(self.process, process)
+    }
+
     #[cold]
-    fn ring(&self, number: usize) -> Marked {
+    pub(super) fn ring(&self, number: usize) -> Marked {
         let fd = if self.peer == self.process.instance {
             self.process.bell(number)
         } else {
-            let known = || self.bells[number].load(Ordering::Acquire).checked_sub(1);
-            known().filter(|fd| *fd >= 0).or_else(|| {
-                // The mail of a forebear is not ours to read.
-                if self.process.is_current() {
-                    self.process.read_mail();
-                }
-                known().filter(|fd| *fd >= 0)
-            })
+            self.bells[number].load(Ordering::Acquire).checked_sub(1).filter(|fd| *fd >= 0)
         };
         match fd.map(sys::ring_eventfd) {
             Some(Ok(_) | Err(Errno(libc::EAGAIN))) => Marked::Rung,
@@ -1024,7 +628,7 @@ impl Group {
     ///
     /// # Safety
     /// It came from [`make_around`], and no reference to it is used again.
-    unsafe fn end(at: NonNull<Self>) {
+    pub(super) unsafe fn end(at: NonNull<Self>) {
         // SAFETY: `map::keep` has put it there, and the caller is alone with it.
         let group = unsafe { map::take_back(at) };
         for bell in &group.bells {
@@ -1070,6 +674,7 @@ fn memory_of(size: RmbeSize) -> usize {
 
 /// In the word that a process keeps of a slot's ring: its size code, below its offset.
 const CODES: usize = 0xf;
+
 const _: () = assert!((RmbeSize::CODE_MAX as usize) < CODES && RINGS_AT.is_multiple_of(CODES + 1));
 
 /// What became of a mark.
@@ -1085,19 +690,25 @@ pub enum Marked {
 
 const _: () = assert!(GROUPS_MAX >= 256);
 
+/// A ring to send through was taken.
+fn took_ring(process: &Process, size: RmbeSize, is_fresh: bool) {
+    let rings = &process.state.header().rings[usize::from(size.code())];
+    account::add_one(if is_fresh { &rings.fresh } else { &rings.reused });
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::groups::{self, Look};
     use crate::process::home::tests::alone;
+    use crate::process::home::{self, Home};
     use sidestep_device::channel::SLOTS;
     use sidestep_device::copy::Manner;
     use sidestep_device::slab::phase;
-    use std::os::fd::AsRawFd;
-    use std::os::unix::net::UnixDatagram;
 
     /// The group of this process with itself: one test at a time has it.
-    fn own_group(process: &'static Process) -> &'static Group {
-        with(&Look::at(process), process.instance).unwrap()
+    fn own_group(process: &'static Home) -> &'static Group {
+        groups::with(&Look::at(process), process.instance).unwrap()
     }
 
     #[test]
@@ -1123,18 +734,6 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_without_room_for_our_memory_has_declined() {
-        let said = |slab_len| {
-            let instance = Instance([7; 16]);
-            let link_id = LinkId(0);
-            refusal_in(&Introduction { instance, reply_wanted: false, pid: 1, slab_len, link_id })
-        };
-        assert_eq!(said(NO_ROOM), Some(Reason::PeerDeclined(Diagnosis::MEM)));
-        assert_eq!(said(NOT_OURS), Some(PeerCannot::OtherVersion.into()));
-        assert_eq!(said(SLAB_LEN as u64), None);
-    }
-
-    #[test]
     fn a_peer_that_has_declined_needs_our_ring_no_more() {
         let _alone = alone();
         let group = own_group(home::current().unwrap());
@@ -1152,24 +751,6 @@ mod tests {
         for at in [phase::DECLINED, phase::DETACHED, phase::FREE] {
             assert!(is_done_at(at), "phase {at}");
         }
-    }
-
-    #[test]
-    fn a_process_that_introduces_itself_without_memory_has_broken_the_protocol() {
-        let _alone = alone();
-        let process = home::current().unwrap();
-        let peer = Instance([9; 16]);
-        let group = with(&Look::at(process), peer).unwrap();
-        let link_id = LinkId(0);
-        let slab_len = SLAB_LEN as u64;
-        let hello = Introduction { instance: peer, reply_wanted: false, pid: 1, slab_len, link_id };
-        assert_eq!(group.breach(), None);
-        let (here, there) = UnixDatagram::pair().unwrap();
-        there.send(b"no descriptors beside it").unwrap();
-        let letter = sys::recv_with_fds(here.as_raw_fd(), &mut [0; EMITTED_LEN_MAX]).unwrap();
-        on_introduction(process, &hello, &letter);
-        assert_eq!(group.breach(), Some(Reason::PeerBroke(Field::INTRODUCED_MEMORY)));
-        assert_eq!(group.refusal(), None, "the true one may still come");
     }
 
     #[test]

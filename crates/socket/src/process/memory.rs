@@ -14,7 +14,7 @@
 //!     …                               free
 //! ```
 
-use crate::process::home;
+use crate::process::options;
 use crate::process::pool::{Held, SharedLock};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use sidestep_device::sys::{self, UnixName};
@@ -92,7 +92,7 @@ impl Budget {
     }
 
     fn max(&self) -> u64 {
-        match home::options().memory_limit {
+        match options::current().memory_limit {
             0 => self.default_max,
             limit => limit,
         }
@@ -226,11 +226,11 @@ mod tests {
     fn what_a_killed_process_had_is_free() {
         let uid = user(4);
         // Not while another test's thread is at it: the child would wait for that one for ever.
-        home::options();
+        options::current();
         // SAFETY: the child makes system calls of ours only, and is killed.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            home::note_owner();
+            crate::process::loan::note_owner();
             let budget = Budget::new(uid, 2 << 20);
             let taken = budget.take(MIB);
             loop {

@@ -6,16 +6,20 @@
 
 use arrayvec::ArrayVec;
 use core::str::FromStr;
+use sidestep_device::map;
+use sidestep_device::reference::AtomicRef;
 use sidestep_proto::governor::SpinPolicy;
 use sidestep_proto::policy::{self, Interface, Policy, PortRange};
 use sidestep_proto::rendezvous::UEIDS_MAX;
 use sidestep_wire::{Eid, RmbeSize};
+use std::sync::OnceLock;
 
 /// Name of the environment variable.
 pub const VARIABLE: &str = "SIDESTEP_OPTIONS";
 
 /// Where the agent of this host is found, if nothing else is said.
 pub const AGENT_SOCKET: &str = "/run/sidestep/agent.sock";
+
 /// Bytes of such a path: a socket's address has room for one more, which is 0.
 pub const AGENT_SOCKET_LEN_MAX: usize = 107;
 
@@ -179,6 +183,37 @@ impl Options {
 /// Entries between commas.
 fn list<T, E, const MAX: usize>(text: &str, entry: fn(&str) -> Result<T, E>) -> ArrayVec<T, MAX> {
     text.split(',').filter_map(|text| entry(text).ok()).take(MAX).collect()
+}
+
+pub(crate) static OPTIONS: OnceLock<Options> = OnceLock::new();
+
+/// Sets what the operator decided; the first call counts.
+pub fn configure(options: Options) {
+    crate::process::log::set_level(options.log);
+    let _ = OPTIONS.set(options);
+}
+
+/// What the operator decided.
+#[inline]
+pub fn current() -> &'static Options {
+    REPLACED.get().unwrap_or_else(|| OPTIONS.get_or_init(Options::default))
+}
+
+/// What he has decided since.
+pub(crate) static REPLACED: AtomicRef<Options> = AtomicRef::new(None);
+
+/// The operator has changed his mind. False if not, or if there is no memory to remember it.
+/// What was before stays in memory: a thread may be reading it.
+pub(crate) fn replace(options: Options) -> bool {
+    if options == *current() {
+        return false;
+    }
+    let kept = map::keep(options);
+    let is_remembered = kept.is_ok();
+    if let Ok(options) = kept {
+        REPLACED.set(Some(options));
+    }
+    is_remembered
 }
 
 #[cfg(test)]

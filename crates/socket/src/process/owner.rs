@@ -3,13 +3,13 @@
 //! A lock names its owner by a thread and the process it belongs to, which is known in the
 //! states it shares by a number of its own ([`sidestep_device::holders`]).
 
-use crate::process::home;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use sidestep_device::holders;
 use sidestep_device::lock::{AtomicWord, Holder, Owner, PATIENCE_MS, Patience};
 use sidestep_device::sys;
+use std::sync::OnceLock;
 
 std::thread_local! {
     static ME: Cell<u64> = const { Cell::new(0) };
@@ -70,12 +70,21 @@ impl Patience for Waiting {
     }
 }
 
+/// Whether a process is among the holders of the state in which the memory at an address lies. Said by
+/// [`home`](crate::process::home), which knows the states.
+static IS_HOLDER: OnceLock<fn(*const u8, Holder) -> bool> = OnceLock::new();
+
+/// Says how it is found out, before memory is shared.
+pub(crate) fn ask_about_holders(is_holder: fn(*const u8, Holder) -> bool) {
+    let _ = IS_HOLDER.set(is_holder);
+}
+
 /// Whether a thread still exists that has left its name in the memory at `at`. One of
 /// another process can only have done so in a state, and that says who is in it.
 pub(crate) fn is_alive(at: *const u8, owner: Owner) -> bool {
     if owner.holder() == holder() {
         return sys::has_thread(owner.tid());
     }
-    let home = home::all().find(|process| process.state.contains(at));
-    home.is_none_or(|home| holders::is_in(home.state_fd, owner.holder()))
+    // Before there is a state nothing is shared.
+    IS_HOLDER.get().is_none_or(|is_holder| is_holder(at, owner.holder()))
 }

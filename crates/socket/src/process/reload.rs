@@ -2,7 +2,7 @@
 //!
 //! This library cannot read TOML, which takes memory from `malloc`. `sidestep config apply`
 //! can: beside each configuration file it leaves the *applied file*, with the same settings
-//! in the words of [`options`](crate::process::options). Here those are looked for when a connection
+//! in the words of [`options`]. Here those are looked for when a connection
 //! begins or a program listens, at most once a second, and never by a program that does
 //! neither: a file that nobody has applied costs one system call then.
 //!
@@ -15,11 +15,8 @@
 //! had at the start. An applied file counts once its stamp is another than at the start:
 //! before, the file itself was read later than it.
 
-use crate::process::home;
+use crate::process::options;
 use crate::process::options::Options;
-use crate::rendezvous::marker;
-use crate::table::descriptors;
-use crate::table::sock::Phase;
 use arrayvec::ArrayVec;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -71,48 +68,39 @@ fn sources() -> Option<&'static str> {
     SOURCES.get().copied()
 }
 
-/// Takes over what was applied since the last look. Connections that have begun keep to
-/// what held then.
-pub fn look() {
-    let Some(sources) = sources() else { return };
+/// Takes over what was applied since the last look: whether that has changed the options. Connections that
+/// have begun keep to what held then.
+pub(crate) fn look() -> bool {
+    let Some(sources) = sources() else { return false };
     let now = sys::coarse_ns();
     let last = LOOKED_AT.load(Ordering::Relaxed);
     let is_due = last == 0 || now.saturating_sub(last) >= INTERVAL_NS;
     // Whoever is faster looks for all. Nobody holds anything that a fork could leave taken.
     let takes = || LOOKED_AT.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed);
     if !is_due || takes().is_err() {
-        return;
+        return false;
     }
     let stamps = files(sources).fold(0u64, |sum, file| {
         let stamp = applied(file).map_or(file.stamp, |(_, stamp)| stamp);
         sum.rotate_left(7) ^ stamp ^ file.stamp
     });
-    if SEEN.swap(stamps, Ordering::Relaxed) != stamps {
-        take_over(sources);
-    }
+    SEEN.swap(stamps, Ordering::Relaxed) != stamps && take_over(sources)
 }
 
-fn take_over(sources: &str) {
-    let Some(options) = read(sources) else { return };
+fn take_over(sources: &str) -> bool {
+    let Some(options) = read(sources) else { return false };
     crate::process::log::set_level(options.log);
-    if !home::replace_options(options) {
-        return;
+    let has_changed = options::replace(options);
+    if has_changed {
+        crate::log!(Info, "the configuration has changed");
     }
-    crate::log!(Info, "the configuration has changed");
-    crate::rendezvous::autocache::forget_all();
-    // Whether clients may look for a listener is among what has changed.
-    descriptors::for_each_sock(|fd, sock| {
-        if sock.phase() == Phase::Listener {
-            marker::withdraw_marker(sock);
-            marker::mark_listener(sock, fd);
-        }
-    });
+    has_changed
 }
 
 /// The options as they are now; `None` if there is no room to read them.
 fn read(sources: &str) -> Option<Options> {
     let mut text = Scratch::filled(TEXT_LEN, || 0).ok()?;
-    let mut options = Options::of(home::options().program);
+    let mut options = Options::of(options::current().program);
     for part in parts(sources) {
         match part.file.and_then(|file| applied_text(file, &mut text)) {
             Some(words) => options.read(words),

@@ -21,16 +21,28 @@
 //!   the last program that has the parcel closes it, the connection ends.
 //!
 //! The name is free again at that moment. So whoever lets go of a connection can ask
-//! whether it is under way ([`Process::is_under_way`]), and keep its slot.
+//! whether it is under way ([`Home::is_under_way`]), and keep its slot.
 
+use crate::connection::urgent;
 use crate::connection::{ends, socket_options, wait};
-use crate::process::group::{self, Look};
-use crate::process::home::{self, Process, socket_cookie};
+use crate::process::groups;
+use crate::process::groups::Look;
+use crate::process::home::Home;
+use crate::process::loan;
 use crate::process::past_libc;
 use crate::process::pool::{Held, SharedLock};
-use crate::rendezvous::{gateway, marker, passed};
-use crate::table::sock::{self, Conn, Phase, Sock};
-use crate::table::{descriptors, file, young};
+use crate::process::tcp;
+use crate::process::tcp::socket_cookie;
+use crate::process::unseen;
+use crate::program::dead_end;
+use crate::program::growth;
+use crate::program::hand_over;
+use crate::program::life;
+use crate::rendezvous::passed;
+use crate::table::conn::Conn;
+use crate::table::sock::Phase;
+use crate::table::sock::Sock;
+use crate::table::{descriptors, file};
 use arrayvec::ArrayVec;
 use core::sync::atomic::Ordering;
 use sidestep_device::channel::SLOTS;
@@ -49,21 +61,11 @@ const CONTROL_MAX: usize = 1280;
 /// Makes a parcel of a connection; `fd` is one of its descriptors. A socket that only
 /// says ECONNRESET if that cannot be done.
 fn pack(sock: &Sock, conn: &Conn, fd: i32) -> Option<i32> {
-    dead_end(|pair| {
+    dead_end::dead_end(|pair| {
         if fill(sock, conn, pair, fd).is_none() {
             crate::log!(Warn, "a connection cannot go to another program, and is reset there");
         }
     })
-}
-
-/// A socket that says ECONNRESET. `prepare` gets both its ends before.
-pub(crate) fn dead_end(prepare: impl FnOnce([i32; 2])) -> Option<i32> {
-    let [end, other] = sys::packet_pair().ok()?;
-    prepare([end, other]);
-    // Unread when the other end is closed: a reset.
-    let _ = sys::send(end, b"!", libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
-    sys::close_number(other);
-    Some(end)
 }
 
 fn fill(sock: &Sock, conn: &Conn, [parcel, other]: [i32; 2], fd: i32) -> Option<()> {
@@ -162,7 +164,7 @@ fn unpack(fd: i32, label: Option<Parcel>) {
 /// Puts a socket that says ECONNRESET under a number. (A parcel that was looked into has said it
 /// already, to us.)
 fn put_dead_end(fd: i32) {
-    if let Some(end) = dead_end(|_| ()) {
+    if let Some(end) = dead_end::dead_end(|_| ()) {
         take_place(fd, end, None);
         sys::close_number(end);
     }
@@ -173,7 +175,7 @@ fn put_dead_end(fd: i32) {
 /// connection; what it carries is no stream of bytes, so otherwise it is no more.
 fn settle_stray(fd: i32) {
     if let Some(sock) = sock_behind(fd, true) {
-        sock::enter_descriptor(fd, sock);
+        life::enter_descriptor(fd, sock);
     } else {
         crate::log!(Info, "descriptor {fd} came without its memory, and is reset");
         put_dead_end(fd);
@@ -182,7 +184,7 @@ fn settle_stray(fd: i32) {
 
 /// In the child of a fork: a connection that it has inherited is reset there.
 pub(crate) fn give_up(fd: i32) {
-    let _closing = sock::before_close(fd);
+    let _closing = life::before_close(fd);
     put_dead_end(fd);
 }
 
@@ -192,7 +194,7 @@ fn take_place(fd: i32, tcp: i32, sock: Option<&'static Sock>) {
     if sys::dup_onto(tcp, fd, flags & libc::FD_CLOEXEC != 0).is_ok()
         && let Some(sock) = sock
     {
-        sock::enter_descriptor(fd, sock);
+        life::enter_descriptor(fd, sock);
     }
 }
 
@@ -216,9 +218,9 @@ fn adopt(label: &Parcel, tcp: i32, files: &[i32]) -> sys::Result<&'static Sock> 
         files.split_first_chunk().ok_or(NOT_IT)?;
     let index = Some(label.slot as usize).filter(|index| *index < SLOTS).ok_or(NOT_IT)?;
     let _adopting = Held::enter(ADOPTING.get());
-    let home = Process::of_giver(state, wake)?;
+    let home = Home::of_giver(state, wake)?;
     let look = Look::at(home);
-    let group = group::inherit(
+    let group = groups::inherit(
         &look,
         label.peer,
         [our_slab, their_slab, their_wake],
@@ -245,7 +247,7 @@ fn adopt(label: &Parcel, tcp: i32, files: &[i32]) -> sys::Result<&'static Sock> 
     let (Some(outgoing), Some(incoming)) = (outgoing, incoming) else { return Err(NOT_IT) };
     let is_first = slot.holders.load(Ordering::SeqCst) == 0;
     let conn = Conn { mine, theirs: peer, outgoing, incoming, group, peer_slot };
-    let sock = sock::receive(home, index, conn).ok_or(Errno(libc::ENOMEM))?;
+    let sock = life::receive(home, index, conn).ok_or(Errno(libc::ENOMEM))?;
     settle_in(slot, &conn, tcp, is_first);
     Ok(sock)
 }
@@ -272,7 +274,7 @@ fn settle_in(slot: &Slot, conn: &Conn, tcp: i32, is_first: bool) {
         wait::withdraw_readers(slot, conn);
     }
     ends::follow_linger_option(conn, tcp);
-    home::note_user(slot);
+    loan::note_user(slot);
 }
 
 /// When a program begins: goes on with the connections that it was given. Calls
@@ -292,7 +294,7 @@ pub fn adopt_inherited(mut adopted: impl FnMut(i32)) {
             }
         }
         Found::Stray => any_strays = true,
-        Found::Listener => _ = marker::recognise_listener(fd),
+        Found::Listener => _ = life::recognise_listener(fd),
         // Whoever began this program may have it, too.
         Found::Given | Found::Nothing => {}
     });
@@ -305,7 +307,7 @@ pub fn adopt_inherited(mut adopted: impl FnMut(i32)) {
         });
     }
     for fd in beside.into_iter().filter(|fd| *fd >= 0) {
-        let _closing = sock::before_close(fd);
+        let _closing = life::before_close(fd);
         sys::close_number(fd);
     }
 }
@@ -360,7 +362,7 @@ fn pack_one(fd: i32) -> Option<i32> {
 fn stand_in(sock: &Sock, fd: i32) -> Option<i32> {
     if sock.phase() == Phase::Offered {
         crate::log!(Warn, "a connection that is being made cannot go to another program");
-        return dead_end(|_| ());
+        return dead_end::dead_end(|_| ());
     }
     pack(sock, &sock.conn()?, fd)
 }
@@ -390,7 +392,7 @@ pub fn give_plain(fd: i32) {
 pub fn give_all_plain() {
     descriptors::for_each_bare(|fd| {
         if stays_open(fd) {
-            young::grow_up(fd);
+            growth::grow_up(fd);
         }
     });
     descriptors::for_each_sock(|fd, sock| {
@@ -422,7 +424,7 @@ pub fn before_exec() {
     if descriptors::is_empty() {
         return;
     }
-    let is_borrowed = home::is_borrowed_memory();
+    let is_borrowed = loan::is_borrowed_memory();
     sys::for_each_open(|fd| {
         if stays_open(fd) && !sys::is_hidden(fd) {
             hand_over(fd, is_borrowed);
@@ -440,7 +442,7 @@ pub fn before_exec() {
 
 /// A descriptor stays open in the program that begins.
 fn hand_over(fd: i32, is_borrowed: bool) {
-    gateway::conclude(fd);
+    hand_over::conclude(fd);
     let Some(sock) = sock_behind(fd, is_borrowed) else { return };
     if matches!(sock.phase(), Phase::Smc | Phase::Offered) {
         if let Some(other) = stand_in(sock, fd) {
@@ -502,7 +504,7 @@ pub fn after_failed_exec() {
             content.close_fds();
         }
     });
-    if home::is_borrowed_memory() {
+    if loan::is_borrowed_memory() {
         return;
     }
     descriptors::for_each_sock(|fd, sock| {
@@ -523,7 +525,7 @@ fn sock_behind(fd: i32, table_is_old: bool) -> Option<&'static Sock> {
         return known;
     }
     let cookie = Some(socket_cookie(fd)).filter(|cookie| *cookie != 0)?;
-    let ports = sock::addresses(fd).map(|(local, peer)| [local.port(), peer.port()]).ok();
+    let ports = tcp::addresses(fd).map(|(local, peer)| [local.port(), peer.port()]).ok();
     let is_it = |sock: &Sock| match (sock.conn(), sock.slot()) {
         (Some(conn), _) => conn.mine.identity.cookie.load(Ordering::Relaxed) == cookie,
         (None, Some(slot)) => ports.is_some_and(|ports| {
@@ -560,7 +562,7 @@ pub fn send_rights(
     let Some(copied) = control.copy_to(&mut copied.0) else { return send(header) };
     let rights = || program::rights(copied);
     let is_ours = |fd| {
-        gateway::conclude(fd);
+        hand_over::conclude(fd);
         descriptors::sock(fd).is_some()
     };
     // Each is asked: what the gateway was to conclude is concluded for all.
@@ -591,13 +593,36 @@ pub fn send_rights(
 /// Unpacks what has come beside a message: what the kernel has just written there.
 pub fn receive_rights(control: &[u8]) {
     for (_, fd) in program::rights(control) {
-        sock::forget_number(fd);
+        life::forget_number(fd);
         match look_at(fd) {
             Found::Parcel(label) => unpack(fd, label),
             Found::Stray => settle_stray(fd),
-            Found::Given => passed::take_up(fd),
-            Found::Listener => _ = marker::recognise_listener(fd),
+            Found::Given => take_up(fd),
+            Found::Listener => _ = life::recognise_listener(fd),
             Found::Nothing => {}
         }
+    }
+}
+
+/// A marked socket was received: it is one that may move, later.
+pub(crate) fn take_up(fd: i32) {
+    let sock = match unseen::unseen_use() {
+        None => life::register(fd, false, true),
+        Some(_) => None,
+    };
+    let Some(sock) = sock else {
+        // Used unseen from now on.
+        socket_options::mark_given(fd, false);
+        return;
+    };
+    sock.is_received.store(true, Ordering::Relaxed);
+    sock.set_phase(Phase::Candidate);
+    sock.begin(fd);
+    if let Some(slot) = sock.slot() {
+        // What the giver has set, it has told its own slot.
+        let option = |name| sys::socket_option::<i32>(fd, libc::SOL_SOCKET, name);
+        slot.low_water
+            .store(option(libc::SO_RCVLOWAT).unwrap_or(1).max(1) as u32, Ordering::Relaxed);
+        urgent::note_wish(slot, option(libc::SO_OOBINLINE).unwrap_or(0));
     }
 }

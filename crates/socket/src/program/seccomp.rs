@@ -18,40 +18,29 @@
 //! beginning: nothing has moved then that a filter could be in the way of.
 
 use crate::connection::{ends, wait};
-use crate::polling::{epoll, multiplex};
+use crate::polling::epoll;
+use crate::process::filter::COMING;
+use crate::process::filter::IS_LENT;
+use crate::process::loan;
+use crate::process::owner;
 use crate::process::pool::{Held, SharedLock};
-use crate::process::{home, owner, past_libc};
-use crate::rendezvous::{gateway, tcp_option};
+use crate::program::hand_over;
+use crate::rendezvous::tcp_option;
 use crate::table::descriptors;
+use crate::table::sock;
 use crate::table::sock::Phase;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 use sidestep_device::confinement::{self, Confinement};
 use sidestep_device::state::flag;
 use sidestep_device::sys;
 use sidestep_proto::fallback::{ProgramDid, Reason};
-
-/// Filters that are about to come, or have.
-static COMING: AtomicU32 = AtomicU32::new(0);
-
-/// When the library starts, before any other call of ours: `trusts` says whether a filter that is there
-/// lets our calls pass.
-pub fn start(trusts: bool) {
-    if !trusts {
-        confinement::set(sys::inherited_confinement());
-    }
-}
-
-/// Whether the program has a filter, or is about to install one.
-pub(crate) fn is_in_the_way() -> bool {
-    confinement::is_confined() || COMING.load(Ordering::SeqCst) != 0 || past_libc::has_libseccomp()
-}
 
 /// Makes the program's call by which it confines itself. If that fails, as it does for a program that only asks
 /// what the kernel can, connections that are made afterwards may move.
 pub fn confine(to: Confinement, call: impl FnOnce() -> i64) -> i64 {
     // One at a time: who fails must not take back what another has got.
     let _confining = Held::enter(CONFINING.get());
-    let (before, is_lent) = (confinement::now(), home::is_borrowed_memory());
+    let (before, is_lent) = (confinement::now(), loan::is_borrowed_memory());
     COMING.fetch_add(1, Ordering::SeqCst);
     if before == Confinement::None && !is_lent {
         prepare(to);
@@ -69,17 +58,6 @@ pub fn confine(to: Confinement, call: impl FnOnce() -> i64) -> i64 {
 
 static CONFINING: SharedLock = SharedLock::new();
 
-/// It is the child of a `vfork` that has confined itself, in memory that is not its own.
-static IS_LENT: AtomicBool = AtomicBool::new(false);
-
-/// The child of a `vfork` has called `exec` or ended, and took its filter with it.
-pub(crate) fn end_loan() {
-    if IS_LENT.swap(false, Ordering::SeqCst) {
-        confinement::set(Confinement::None);
-        COMING.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
 /// While all calls can still be made: what is undecided stays on TCP, and what will be asked later is
 /// asked now.
 fn prepare(to: Confinement) {
@@ -87,13 +65,13 @@ fn prepare(to: Confinement) {
     wait::count_cpus();
     crate::log!(Info, "a filter of system calls comes: connections stay on TCP from now on");
     descriptors::for_each_sock(|fd, sock| {
-        gateway::conclude(fd);
+        hand_over::conclude(fd);
         if sock.phase() == Phase::Listener {
             tcp_option::withdraw(sock, fd);
         }
         sock.keep_plain(Reason::Program(ProgramDid::Filtered));
     });
-    if multiplex::has_begun() {
+    if sock::has_begun() {
         epoll::make_room();
     }
     if to == Confinement::Strict {

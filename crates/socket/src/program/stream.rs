@@ -17,12 +17,15 @@
 use crate::connection::wait::{Counted, Patience, Sleep};
 use crate::connection::{ends, readiness, socket_options, switch, urgent, wait};
 use crate::process::pool::Held;
+use crate::program::hand_over;
 use crate::rendezvous::agreement::{self, Moment};
-use crate::rendezvous::gateway;
+use crate::table::candidate;
+use crate::table::conn::Conn;
 use crate::table::descriptors::{self, Use};
 use crate::table::file::File;
-use crate::table::sock::{self, Conn, Phase, Sock};
-use crate::table::{plain, young};
+use crate::table::sock::Phase;
+use crate::table::sock::Sock;
+use crate::table::{bare, plain};
 use crate::{Answer, Errno};
 use core::cell::Cell;
 use core::sync::atomic::{Ordering, fence};
@@ -104,7 +107,7 @@ pub fn send<'a>(
     plain: impl Fn() -> isize,
 ) -> Option<Outcome> {
     loop {
-        if let Some(n) = young::send(fd, &plain) {
+        if let Some(n) = bare::send(fd, &plain) {
             return Some(Outcome::Plain(n));
         }
         let sock = descriptors::sock_to_transfer(fd)?;
@@ -157,11 +160,11 @@ pub fn send_by_tcp(sock: &Use, fd: i32, plain: impl Fn() -> isize) -> Result<isi
                 }
             }
             Phase::Offered => {
-                return gateway::settled(sock, fd, false, plain).ok_or(Instead::Anew);
+                return hand_over::settled(sock, fd, false, plain).ok_or(Instead::Anew);
             }
             _ => {
                 let n = plain().ok_or(Instead::Anew)?;
-                sock::count_plain(sock, true, n);
+                candidate::count_plain(sock, true, n);
                 return Ok(n);
             }
         }
@@ -179,7 +182,7 @@ fn plain_send(sock: &Use, plain: &impl Fn() -> Option<isize>) -> Option<Result<i
         }
     };
     if let Some(n) = n {
-        sock::count_plain(sock, true, n);
+        candidate::count_plain(sock, true, n);
     }
     Some(n.ok_or(Instead::Anew))
 }
@@ -235,7 +238,7 @@ fn send_beside_ring(
     // by us, so the kernel's next word about it counts as news.
     sock.out_blocked.store(true, Ordering::Relaxed);
     drop(under_way);
-    sock::count_plain(sock, true, n);
+    candidate::count_plain(sock, true, n);
     Ok(n)
 }
 
@@ -439,7 +442,7 @@ pub fn receive<'a>(
     plain: impl Fn() -> isize,
 ) -> Option<Outcome> {
     loop {
-        if let Some(n) = young::receive(fd, flags, &plain) {
+        if let Some(n) = bare::receive(fd, flags, &plain) {
             return Some(Outcome::Plain(n));
         }
         let sock = descriptors::sock_to_transfer(fd)?;
@@ -482,12 +485,12 @@ pub fn receive_by_tcp(
         }
         Phase::Offered => {
             let dont_wait = flags & libc::MSG_DONTWAIT != 0;
-            gateway::settled(sock, fd, dont_wait, plain).ok_or(Instead::Anew)
+            hand_over::settled(sock, fd, dont_wait, plain).ok_or(Instead::Anew)
         }
         _ => {
             let n = plain().ok_or(Instead::Anew)?;
             if flags & libc::MSG_PEEK == 0 {
-                sock::count_plain(sock, false, n);
+                candidate::count_plain(sock, false, n);
             }
             Ok(n)
         }
@@ -505,7 +508,7 @@ fn plain_receive(
         (sock.phase() != Phase::Smc).then(plain).ok_or(Instead::Ring)?
     };
     if let Some(n) = n.filter(|_| flags & libc::MSG_PEEK == 0) {
-        sock::count_plain(sock, false, n);
+        candidate::count_plain(sock, false, n);
     }
     n.ok_or(Instead::Anew)
 }

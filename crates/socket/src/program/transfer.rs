@@ -9,9 +9,9 @@
 use crate::connection::{ends, socket_options, switch, wait};
 use crate::process::pool::Held;
 use crate::program::stream::{LEFT, Unfinished};
+use crate::table::conn::Conn;
 use crate::table::descriptors::Use;
 use crate::table::file::File;
-use crate::table::sock::Conn;
 use crate::{Answer, Errno};
 use core::ops::Range;
 use core::sync::atomic::Ordering;

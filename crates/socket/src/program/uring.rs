@@ -9,23 +9,12 @@
 //!
 //! A ring by itself changes nothing. Most programs use one for files.
 
+use crate::process::unseen::USED;
+use crate::program::life;
 use crate::table::descriptors;
-use crate::table::sock::{self, Phase};
-use core::sync::atomic::{AtomicBool, Ordering};
+use crate::table::sock::Phase;
+use core::sync::atomic::Ordering;
 use sidestep_proto::fallback::{ProgramDid, Reason};
-
-/// The program has given one of its sockets to a ring, or may have.
-static USED: AtomicBool = AtomicBool::new(false);
-
-/// Whether the program uses its sockets through io_uring.
-pub fn is_used() -> bool {
-    USED.load(Ordering::Relaxed)
-}
-
-/// The program has a ring, and nobody sees what it is given.
-pub fn note_unseen() {
-    USED.store(true, Ordering::Relaxed);
-}
 
 /// A descriptor is given to a ring. False: it must not be, because its connection is in
 /// shared memory.
@@ -46,5 +35,5 @@ pub fn give(fd: i32) -> bool {
 /// A descriptor is given to a ring to be closed.
 pub fn give_to_close(fd: i32) {
     // The kernel closes it in its own time; the end of its TCP connection tells the peer.
-    drop(sock::before_close(fd));
+    drop(life::before_close(fd));
 }

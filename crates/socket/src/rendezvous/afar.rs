@@ -20,7 +20,8 @@
 //! When an end petitions, and when it gives up: [`sidestep_proto::rendezvous::agreement::seek`].
 
 use super::agreement::Look;
-use crate::process::group::{self, Group};
+use crate::process::group::Group;
+use crate::process::mail;
 use crate::rendezvous::claim;
 use crate::rendezvous::petition;
 use core::sync::atomic::Ordering;
@@ -50,7 +51,7 @@ pub(super) fn carry_out(
         Step::ReadsAnswers => {
             petition::take_answers(process);
             if is_acquainting() {
-                group::read_lines(process);
+                mail::read_lines(process);
             }
             Answer::Is(petition::is_strangers(process, token))
         }

@@ -35,18 +35,24 @@
 //! What an end does next, how often it looks and when it gives up, the machines of
 //! [`sidestep_proto::rendezvous::agreement`] decide. Here their states are carried out: [`begin`](super::begin) asks the
 //! questions before an attempt, [`client`] and [`server`] act for the two ends, [`afar`](super::afar) for one whose peer is in
-//! another network namespace, and [`record`] holds what the ends show each other.
+//! another network namespace, and [`record`](super::record) holds what the ends show each other.
 
-use super::{client, record, server};
-pub use sidestep_proto::rendezvous::agreement::Moment;
-
-use crate::process::group::{self, Group};
-use crate::process::home::Process;
+use super::{client, server};
+use crate::process::clc;
+use crate::process::groups;
+use crate::process::home::Home;
+use crate::process::tcp;
 use crate::rendezvous::autocache;
 use crate::rendezvous::claim;
 use crate::table::account;
+use crate::table::conn::Conn;
 use crate::table::file::File;
-use crate::table::sock::{self, Conn, Phase, Sock};
+use crate::table::meeting::Held;
+use crate::table::meeting::Machine;
+use crate::table::meeting::Meeting;
+use crate::table::meeting::Peer;
+use crate::table::sock::Phase;
+use crate::table::sock::Sock;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sidestep_device::channel::SLOTS;
@@ -55,47 +61,13 @@ use sidestep_device::ring::Ring;
 use sidestep_device::state::{Slot, mode};
 use sidestep_device::sys;
 use sidestep_proto::fallback::{Field, Lack, PeerCannot, Reason};
+pub use sidestep_proto::rendezvous::agreement::Moment;
 use sidestep_proto::rendezvous::agreement::{
     self, Answer, Call, Client, Confirm, Failure, Illegal, Server, Traces,
 };
 use sidestep_proto::rendezvous::{self, Refusal};
 use sidestep_wire::RmbeSize;
 use sidestep_wire::clc::{AcceptConfirm, AcceptConfirmD, Message};
-
-/// How far the agreement about one connection has come.
-pub struct Meeting {
-    machine: Machine,
-    held: Held,
-}
-
-/// Made at the first look, when it is known which end this is.
-enum Machine {
-    None,
-    Client(Client),
-    Server(Server),
-}
-
-/// What an end has for its machine from one look to the next.
-pub(super) struct Held {
-    /// The socket that has the connection's name, -1 = none.
-    pub(super) name_fd: i32,
-    /// Port of the server's end.
-    pub(super) server_port: u16,
-    /// Of the peer, and below [`SLOTS`].
-    pub(super) peer_slot: u16,
-    pub(super) group: Option<&'static Group>,
-    /// The ring that the peer reads, if its length is not 0.
-    pub(super) outgoing: Ring,
-}
-
-const _: () = assert!(SLOTS <= u16::MAX as usize);
-
-/// With whom it agrees: its link group, and its slot.
-#[derive(Clone, Copy)]
-pub(super) struct Peer {
-    pub(super) group: &'static Group,
-    pub(super) slot: usize,
-}
 
 /// One look for progress, and what it has read so far.
 pub(super) struct Look {
@@ -105,7 +77,7 @@ pub(super) struct Look {
     /// As this end sees them: its own, and the peer's.
     pub(super) addresses: Option<(SocketAddr, SocketAddr)>,
     /// Link groups that were found last meanwhile.
-    pub(super) groups: Option<group::Look>,
+    pub(super) groups: Option<groups::Look>,
     /// Where in our slab the ring lies that was taken.
     pub(super) ring_at: u64,
     /// What the server answers, or the client has been answered.
@@ -127,30 +99,22 @@ const _: () = assert!(SLOTS == agreement::SLOTS as usize);
 /// Attempts that have begun and are not over.
 pub(super) static PENDING: AtomicU32 = AtomicU32::new(0);
 
-impl Meeting {
-    pub(crate) const fn new() -> Self {
-        let held =
-            Held { name_fd: -1, server_port: 0, peer_slot: 0, group: None, outgoing: Ring::NONE };
-        Self { machine: Machine::None, held }
+/// The connection ends, or the attempt does.
+pub(crate) fn abandon(meeting: &mut Meeting, sock: &Sock) {
+    let Traces { claims, name, attempt } = match &mut meeting.machine {
+        Machine::None => Traces::default(),
+        Machine::Client(client) => client.abandon(),
+        Machine::Server(server) => server.abandon(),
+    };
+    if claims && let Some(process) = sock.home() {
+        claim::withdraw(process, sock);
     }
-
-    /// The connection ends, or the attempt does.
-    pub(crate) fn abandon(&mut self, sock: &Sock) {
-        let Traces { claims, name, attempt } = match &mut self.machine {
-            Machine::None => Traces::default(),
-            Machine::Client(client) => client.abandon(),
-            Machine::Server(server) => server.abandon(),
-        };
-        if claims && let Some(process) = sock.home() {
-            claim::withdraw(process, sock);
-        }
-        if attempt {
-            PENDING.fetch_sub(1, Ordering::Relaxed);
-        }
-        if name {
-            rights::close(self.held.name_fd);
-            self.held.name_fd = -1;
-        }
+    if attempt {
+        PENDING.fetch_sub(1, Ordering::Relaxed);
+    }
+    if name {
+        rights::close(meeting.held.name_fd);
+        meeting.held.name_fd = -1;
     }
 }
 
@@ -175,7 +139,7 @@ pub fn look(sock: &'static Sock, fd: i32, moment: Moment) -> bool {
 fn look_with(sock: &'static Sock, fd: i32, meeting: &mut Meeting, moment: Moment) {
     let undecided = matches!(sock.phase(), Phase::Candidate | Phase::Meeting);
     if !undecided {
-        return meeting.abandon(sock);
+        return abandon(meeting, sock);
     }
     let is_server = sock.is_server.load(Ordering::Relaxed);
     if let Machine::None = meeting.machine {
@@ -194,14 +158,14 @@ fn look_with(sock: &'static Sock, fd: i32, meeting: &mut Meeting, moment: Moment
     match outcome {
         Outcome::Rests => {}
         Outcome::Moved => {
-            meeting.abandon(sock);
+            abandon(meeting, sock);
             autocache::note_success(sock, fd);
         }
         Outcome::Stays(failure) => {
             if failure.is_likely_to_recur {
                 remember(sock, fd, &failure);
             }
-            meeting.abandon(sock);
+            abandon(meeting, sock);
             sock.stay_plain(failure.reason);
         }
     }
@@ -223,7 +187,7 @@ fn contradicted(sock: &Sock, illegal: Illegal) -> Outcome {
 
 /// Client: remembers with whom it has failed.
 fn remember(sock: &Sock, fd: i32, failure: &Failure) {
-    if let (Some(process), Ok((_, server))) = (sock.home(), sock::addresses(fd)) {
+    if let (Some(process), Ok((_, server))) = (sock.home(), tcp::addresses(fd)) {
         autocache::note_failure(process, server, failure.peer, failure.reason);
     }
 }
@@ -244,7 +208,7 @@ impl Look {
         }
     }
 
-    pub(super) fn process(&self) -> Result<&'static Process, Reason> {
+    pub(super) fn process(&self) -> Result<&'static Home, Reason> {
         self.sock.home().ok_or(Reason::Lack(Lack::NoSlot))
     }
 
@@ -255,7 +219,7 @@ impl Look {
     /// Both addresses, our own first.
     pub(super) fn addresses(&mut self) -> Result<(SocketAddr, SocketAddr), Reason> {
         if self.addresses.is_none() {
-            self.addresses = sock::addresses(self.fd).ok();
+            self.addresses = tcp::addresses(self.fd).ok();
         }
         self.addresses.ok_or(Reason::Peer(PeerCannot::Unanswered))
     }
@@ -268,9 +232,9 @@ impl Look {
 
     /// A look at the link groups of the process, as long as this look lasts or until they
     /// are forgotten.
-    pub(super) fn groups(&mut self) -> Result<&group::Look, Reason> {
+    pub(super) fn groups(&mut self) -> Result<&groups::Look, Reason> {
         let process = self.process()?;
-        Ok(self.groups.get_or_insert_with(|| group::Look::at(process)))
+        Ok(self.groups.get_or_insert_with(|| groups::Look::at(process)))
     }
 
     /// The attempt is under way.
@@ -326,28 +290,15 @@ impl Look {
 
     /// Publishes a phase of the own record.
     pub(super) fn show(&self, peer: Peer, phase: u32) -> Result<Answer, Reason> {
-        record::turn(peer.group.record(self.sock.slot_index()), self.slot()?, phase);
+        clc::turn(peer.group.record(self.sock.slot_index()), self.slot()?, phase);
         Ok(Answer::Done)
-    }
-}
-
-impl Held {
-    /// The peer is known from now on, or not any more.
-    pub(super) fn follow(&mut self, peer: Option<Peer>) {
-        self.group = peer.map(|peer| peer.group);
-        self.peer_slot = peer.map_or(0, |peer| peer.slot as u16);
-    }
-
-    pub(super) fn peer(&self) -> Result<Peer, Reason> {
-        let group = self.group.ok_or(Reason::Lack(Lack::Contradiction))?;
-        Ok(Peer { group, slot: self.peer_slot.into() })
     }
 }
 
 /// Server: whether the client has confirmed what was accepted, so that it reads by the ledger. Asked before
 /// the first byte goes into the ring. What is wrong is written down: this direction stays on TCP.
 pub(crate) fn is_confirmed(sock: &Sock, conn: &Conn) -> bool {
-    let shown = record::shown(conn.theirs.identity.phase.load(Ordering::Acquire));
+    let shown = clc::shown(conn.theirs.identity.phase.load(Ordering::Acquire));
     let Some(ring) = RmbeSize::from_bytes(conn.outgoing.len()) else { return false };
     match Confirm::of(shown, ring, || read_confirm(sock, conn)) {
         Confirm::Awaited => false,
@@ -363,8 +314,8 @@ pub(crate) fn is_confirmed(sock: &Sock, conn: &Conn) -> bool {
 }
 
 fn read_confirm(sock: &Sock, conn: &Conn) -> Result<RmbeSize, Refusal> {
-    let message = record::read_clc(conn.group, conn.peer_slot);
-    match record::own_clc(conn.group, sock.slot_index()) {
+    let message = clc::read_clc(conn.group, conn.peer_slot);
+    match clc::own_clc(conn.group, sock.slot_index()) {
         Some(Message::Accept(AcceptConfirm::SmcD(accept))) => {
             rendezvous::expect_confirm(message, conn.group.peer.into(), &accept)
         }

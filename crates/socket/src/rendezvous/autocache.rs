@@ -3,10 +3,13 @@
 //! They stand in the state of the process, where `sidestep ss --totals` shows them. If the
 //! server had said who it was, the failure is forgotten as soon as that process is gone.
 
-use crate::process::group;
-use crate::process::home::{self, Process};
+use crate::process::groups;
+use crate::process::home;
+use crate::process::home::Home;
+use crate::process::options;
 use crate::process::pool::Held;
-use crate::table::sock::{self, Sock};
+use crate::process::tcp;
+use crate::table::sock::Sock;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use sidestep_device::state::Failure;
@@ -16,8 +19,8 @@ use sidestep_proto::fallback::Reason;
 use sidestep_wire::host_control::{Instance, mailbox_name};
 
 /// Client: why this server is to be left alone for now, if it is.
-pub(crate) fn why_left_alone(process: &'static Process, server: SocketAddr) -> Option<Reason> {
-    if !home::options().autocache {
+pub(crate) fn why_left_alone(process: &'static Home, server: SocketAddr) -> Option<Reason> {
+    if !options::current().autocache {
         return None;
     }
     let failure = find(process, server)?;
@@ -33,12 +36,12 @@ pub(crate) fn why_left_alone(process: &'static Process, server: SocketAddr) -> O
 
 /// Client: agreeing with this server has failed.
 pub(crate) fn note_failure(
-    process: &Process,
+    process: &Home,
     server: SocketAddr,
     peer: Option<Instance>,
     reason: Reason,
 ) {
-    if !home::options().autocache {
+    if !options::current().autocache {
         return;
     }
     let now = sys::now_ns();
@@ -50,14 +53,14 @@ pub(crate) fn note_failure(
     let is_same = is_about(failure, server);
     let in_a_row = if is_same { failure.in_a_row.load(Ordering::Relaxed) } else { 0 } + 1;
     failure.until_ns.store(0, Ordering::Release);
-    let (ip, family) = sock::words(server.ip());
+    let (ip, family) = tcp::words(server.ip());
     failure.ip[0].store(ip[0], Ordering::Relaxed);
     failure.ip[1].store(ip[1], Ordering::Relaxed);
     failure.port.store(u32::from(server.port()), Ordering::Relaxed);
     failure.family.store(u32::from(family), Ordering::Relaxed);
     failure.reason.store(reason.word(), Ordering::Relaxed);
     failure.in_a_row.store(in_a_row, Ordering::Relaxed);
-    let peer = peer.map_or([0; 2], |peer| home::halves(&peer.0));
+    let peer = peer.map_or([0; 2], |peer| tcp::halves(&peer.0));
     failure.peer[0].store(peer[0], Ordering::Relaxed);
     failure.peer[1].store(peer[1], Ordering::Relaxed);
     // Release: whoever sees the time sees what it is about.
@@ -69,7 +72,7 @@ pub(crate) fn note_success(sock: &Sock, fd: i32) {
     let Some(process) = sock.home() else { return };
     let failures = &process.state.header().failures;
     let is_known = failures.iter().any(|failure| failure.in_a_row.load(Ordering::Relaxed) != 0);
-    if is_known && let Ok((_, server)) = sock::addresses(fd) {
+    if is_known && let Ok((_, server)) = tcp::addresses(fd) {
         forget(process, server);
     }
 }
@@ -84,7 +87,7 @@ pub(crate) fn forget_all() {
     }
 }
 
-fn forget(process: &Process, server: SocketAddr) {
+fn forget(process: &Home, server: SocketAddr) {
     let _held = Held::enter(process.lock.get());
     if let Some(failure) = find(process, server) {
         failure.until_ns.store(0, Ordering::Release);
@@ -94,12 +97,12 @@ fn forget(process: &Process, server: SocketAddr) {
 
 /// What is known about a server. Also a failure that is over: the next one is another in a
 /// row.
-fn find(process: &Process, server: SocketAddr) -> Option<&Failure> {
+fn find(process: &Home, server: SocketAddr) -> Option<&Failure> {
     process.state.header().failures.iter().find(|failure| is_about(failure, server))
 }
 
 fn is_about(failure: &Failure, server: SocketAddr) -> bool {
-    let (ip, family) = sock::words(server.ip());
+    let (ip, family) = tcp::words(server.ip());
     failure.in_a_row.load(Ordering::Relaxed) != 0
         && failure.port.load(Ordering::Relaxed) == u32::from(server.port())
         && failure.family.load(Ordering::Relaxed) == u32::from(family)
@@ -107,10 +110,10 @@ fn is_about(failure: &Failure, server: SocketAddr) -> bool {
 }
 
 /// The process that it failed with is gone: whoever serves there now is another.
-fn has_changed(process: &'static Process, failure: &Failure) -> bool {
+fn has_changed(process: &'static Home, failure: &Failure) -> bool {
     let halves = failure.peer.each_ref().map(|half| half.load(Ordering::Relaxed));
-    let peer = Instance(home::joined(halves));
-    if let Some(group) = group::find(&group::Look::at(process), peer) {
+    let peer = Instance(tcp::joined(halves));
+    if let Some(group) = groups::find(&groups::Look::at(process), peer) {
         return !group.peer_lives();
     }
     let mailbox = UnixName::new(&mailbox_name(&peer));

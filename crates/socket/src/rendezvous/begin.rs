@@ -1,15 +1,18 @@
 //! The questions before an attempt ([`Begin`]), as this process and the kernel answer them.
 
 use super::agreement::{Look, PENDING};
-use crate::process::home::{self, Process, netns_cookie};
+use crate::process::home;
+use crate::process::home::Home;
 use crate::process::memory;
+use crate::process::options;
 use crate::process::options::Promotion;
+use crate::process::tcp;
+use crate::process::tcp::netns_cookie;
 use crate::rendezvous::passed;
 use crate::rendezvous::pnet;
 use crate::rendezvous::{autocache, gateway, tcp_option};
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
-use sidestep_device::sys;
 use sidestep_proto::fallback::{Lack, PeerCannot, Reason};
 use sidestep_proto::rendezvous::agreement::begin::{Begin, Standing};
 use sidestep_proto::rendezvous::agreement::{Answer, Givers};
@@ -71,7 +74,7 @@ pub(super) fn carry_out(look: &mut Look, question: Begin) -> Result<Answer, Reas
 fn standing(look: &Look) -> Standing {
     let sock = look.sock;
     sock.begin(look.fd);
-    let options = home::options();
+    let options = options::current();
     let limit = options.handshake_limit;
     Standing {
         has_slot: sock.slot().is_some(),
@@ -86,26 +89,12 @@ fn standing(look: &Look) -> Standing {
 
 /// Why the other end cannot be found by its name: it is not in the network namespace of the
 /// process.
-fn elsewhere(
-    process: &Process,
-    fd: i32,
-    local: SocketAddr,
-    peer: SocketAddr,
-) -> Option<PeerCannot> {
-    if !is_same_host(local, peer) {
+fn elsewhere(process: &Home, fd: i32, local: SocketAddr, peer: SocketAddr) -> Option<PeerCannot> {
+    if !tcp::is_same_host(local, peer) {
         Some(PeerCannot::RemotePeer)
     } else if netns_cookie(fd) != process.netns_cookie {
         Some(PeerCannot::OtherNamespace)
     } else {
         None
     }
-}
-
-/// Both ends lie on this host: a loopback address, the same address twice, or a
-/// peer address that this host could bind.
-pub(crate) fn is_same_host(local: SocketAddr, peer: SocketAddr) -> bool {
-    if peer.ip().is_loopback() || peer.ip() == local.ip() {
-        return true;
-    }
-    sys::is_local(peer.ip())
 }

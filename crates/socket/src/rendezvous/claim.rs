@@ -24,9 +24,12 @@
 //! token, and there is only one such pair. Between two namespaces the connection's identity
 //! is part of it instead ([`crate::rendezvous::agreement`]).
 
-use crate::process::group::{self, Group, Look};
-use crate::process::home::{self, Process};
-use crate::rendezvous::record;
+use crate::process::clc;
+use crate::process::group::Group;
+use crate::process::groups;
+use crate::process::groups::Look;
+use crate::process::home::Home;
+use crate::process::tcp;
 use crate::table::sock::Sock;
 use core::sync::atomic::Ordering;
 use sidestep_device::channel::SLOTS;
@@ -38,7 +41,7 @@ use sidestep_wire::host_control::Hello;
 /// Client: claims the connection before every server that it has met at this port, of those
 /// that can be meant. False: it knows none.
 pub(crate) fn post(
-    process: &'static Process,
+    process: &'static Home,
     sock: &Sock,
     port: u16,
     token: Token,
@@ -48,7 +51,7 @@ pub(crate) fn post(
     let index = sock.slot_index();
     let look = Look::at(process);
     let mut is_posted = false;
-    for group in group::serving(&look, port, can_be_meant) {
+    for group in groups::serving(&look, port, can_be_meant) {
         let Some((_, wake)) = group.theirs() else { continue };
         let [first, _] = show(&group.record(index).identity, slot, token, NOBODY, phase::CLAIMED);
         wake.claim(first).put(process.key(), index as u32);
@@ -61,14 +64,14 @@ pub(crate) fn post(
 pub(crate) type Found = (&'static Group, usize, Seen);
 
 /// Server: what the hint at the place of this token leads to. `own`: our slot.
-pub(crate) fn find(process: &Process, look: &Look, token: Token, own: usize) -> Option<Found> {
-    let hint = process.wake.claim(home::halves(&token)[0]).take();
+pub(crate) fn find(process: &Home, look: &Look, token: Token, own: usize) -> Option<Found> {
+    let hint = process.wake.claim(tcp::halves(&token)[0]).take();
     follow(look, hint, own).filter(|(group, ..)| may_claim(group))
 }
 
 /// Server: answers a claim.
 pub(crate) fn greet(
-    process: &Process,
+    process: &Home,
     sock: &Sock,
     (group, peer_slot): (&Group, usize),
     token: Token,
@@ -83,7 +86,7 @@ pub(crate) fn greet(
 }
 
 /// Client: what the hint in our cell leads to, and the hello that a greeting there stands for.
-pub(crate) fn greeting(process: &'static Process, sock: &Sock) -> Option<(Seen, Hello)> {
+pub(crate) fn greeting(process: &'static Home, sock: &Sock) -> Option<(Seen, Hello)> {
     let index = sock.slot_index();
     let look = Look::at(process);
     let found = follow(&look, process.wake.cell(index).take(), index);
@@ -102,10 +105,10 @@ pub(crate) fn greeting(process: &'static Process, sock: &Sock) -> Option<(Seen, 
 }
 
 /// Takes back what a connection has shown that did not come to an agreement.
-pub(crate) fn withdraw(process: &'static Process, sock: &Sock) {
+pub(crate) fn withdraw(process: &'static Home, sock: &Sock) {
     let Some(slot) = sock.slot() else { return };
     let generation = slot.generation.load(Ordering::Relaxed) << 8;
-    for group in group::all(&Look::at(process)) {
+    for group in groups::all(&Look::at(process)) {
         let at = &group.record(sock.slot_index()).identity.phase;
         for shown in [phase::CLAIMED, phase::GREETED] {
             let (from, to) = (generation | shown, generation | phase::FREE);
@@ -121,13 +124,13 @@ const NOT_SAID: u64 = 0;
 
 /// Fills a record of ours, and says so. The halves of the token.
 fn show(identity: &Identity, slot: &Slot, token: Token, peer_slot: u32, as_what: u32) -> [u64; 2] {
-    let halves = home::halves(&token);
+    let halves = tcp::halves(&token);
     identity.phase.store(phase::FREE, Ordering::Relaxed);
     identity.peer_slot.store(peer_slot, Ordering::Relaxed);
     identity.token[0].store(halves[0], Ordering::Relaxed);
     identity.token[1].store(halves[1], Ordering::Relaxed);
     let generation = slot.generation.load(Ordering::Relaxed) << 8;
-    // Release: pairs with the Acquire in `record::read`.
+    // Release: pairs with the Acquire in `clc::read`.
     identity.phase.store(generation | as_what, Ordering::Release);
     halves
 }
@@ -136,9 +139,9 @@ fn show(identity: &Identity, slot: &Slot, token: Token, peer_slot: u32, as_what:
 pub(crate) fn follow(look: &Look, hint: Option<(u64, u32)>, own: usize) -> Option<Found> {
     let (key, peer_slot) = hint?;
     let peer_slot = Some(peer_slot as usize).filter(|slot| *slot < SLOTS)?;
-    let group = group::find_by_key(look, key)?;
+    let group = groups::find_by_key(look, key)?;
     let identity = &group.theirs()?.0.record(peer_slot).identity;
-    Some((group, peer_slot, record::read(identity, own)))
+    Some((group, peer_slot, clc::read(identity, own)))
 }
 
 /// The user of a claim is known from the introduction, and the rules may have changed since.

@@ -1,11 +1,18 @@
 //! The client's end, carried out.
 
-use super::agreement::{Held, Look, Moment, Outcome, Peer};
+use super::agreement::Look;
+use super::agreement::Moment;
+use super::agreement::Outcome;
 use super::{afar, begin, marker, record};
 use crate::connection::switch;
-use crate::process::group::{self, Group};
-use crate::process::home::{self, Process};
+use crate::process::clc;
+use crate::process::group::Group;
+use crate::process::groups;
+use crate::process::home::Home;
+use crate::process::mail;
+use crate::process::tcp;
 use crate::rendezvous::claim;
+use crate::table::meeting::{Held, Peer};
 use core::sync::atomic::Ordering;
 use sidestep_device::rights::{self, NotTaken};
 use sidestep_device::slab::{CLC_LEN_MAX, phase};
@@ -79,12 +86,12 @@ fn carry_out(held: &mut Held, look: &mut Look, state: State) -> Result<Answer, R
         }
         State::Introduces(hello) => introduce(held, look, &hello),
         State::TellsRefusal { hello, reason } => {
-            group::refuse(look.groups()?, hello.instance, reason);
+            mail::refuse(look.groups()?, hello.instance, reason);
             Ok(Answer::Done)
         }
         State::TakesRing(to) => {
             let group = held.peer()?.group;
-            let (ring_at, ring) = group.take_ring(sock.slot_index(), to.size)?;
+            let (ring_at, ring) = look.process()?.take_ring(group, sock.slot_index(), to.size)?;
             (look.ring_at, held.outgoing) = (ring_at, ring);
             Ok(Answer::Done)
         }
@@ -107,11 +114,11 @@ fn carry_out(held: &mut Held, look: &mut Look, state: State) -> Result<Answer, R
             let Peer { group, slot } = held.peer()?;
             let theirs = group.theirs().map(|(slab, _)| &slab.record(slot).identity);
             let own = sock.slot_index();
-            Ok(Answer::Record(theirs.map(|identity| record::read(identity, own))))
+            Ok(Answer::Record(theirs.map(|identity| clc::read(identity, own))))
         }
         State::ReadsAnswer(_) => {
             let Peer { group, slot } = held.peer()?;
-            let message = record::read_clc(group, slot);
+            let message = clc::read_clc(group, slot);
             let local = look.process()?.local();
             let (peer, link_id) = (group.peer.into(), group.peer_link_id());
             let accept = rendezvous::expect_accept(message, peer, link_id, &local);
@@ -130,7 +137,7 @@ fn carry_out(held: &mut Held, look: &mut Look, state: State) -> Result<Answer, R
             let accept = look.accept.as_ref().ok_or(Reason::Lack(Lack::Contradiction))?;
             let buffer = record::buffer(sock, group, false);
             let confirm = rendezvous::confirm(accept, &look.process()?.local(), buffer);
-            record::put_clc(group, sock.slot_index(), &confirm);
+            clc::put_clc(group, sock.slot_index(), &confirm);
             Ok(Answer::Done)
         }
         State::ShowsConfirmed => {
@@ -171,14 +178,14 @@ fn bind(name: &UnixName) -> Result<i32, Reason> {
 }
 
 /// What lies under the connection's name, and whose it is.
-fn read_name(process: &Process, name_fd: i32) -> Result<Answer, Reason> {
+fn read_name(process: &Home, name_fd: i32) -> Result<Answer, Reason> {
     let mut bytes = [0; 256];
-    let received = match rights::receive(name_fd, &mut bytes, Process::takes_from) {
+    let received = match rights::receive(name_fd, &mut bytes, mail::takes_from) {
         Ok(received) => received,
         Err(NotTaken::Errno(_)) => return Ok(Answer::Letter(None)),
         Err(NotTaken::Foreign) => return Err(Reason::Operator(OperatorSaid::OtherUser)),
     };
-    let is_friend = Process::shares_with(&received);
+    let is_friend = mail::shares_with(&received);
     let is_stranger = received.sender.is_none_or(|sender| sender.uid != sys::uid());
     received.close_fds();
     let message = ControlMessage::parse(&bytes[..received.len]);
@@ -194,7 +201,7 @@ fn read_name(process: &Process, name_fd: i32) -> Result<Answer, Reason> {
 /// Begins a link group with the server's process, and looks whether that has introduced itself.
 fn introduce(held: &mut Held, look: &mut Look, hello: &Greeter) -> Result<Answer, Reason> {
     let process = look.process()?;
-    let Ok(group) = group::begin(look.groups()?, hello.instance) else {
+    let Ok(group) = groups::begin(look.groups()?, hello.instance) else {
         return Err(if process.is_beset() { Lack::Beset } else { Lack::NoMemory }.into());
     };
     if group.theirs().is_none() {
@@ -216,7 +223,7 @@ fn fill(held: &Held, look: &Look, to: &Proposing) -> Result<Answer, Reason> {
     let own = held.peer()?.group.record(look.sock.slot_index());
     record::prepare(own, look.slot()?, look.fd, look.ring_at, to.size, look.sock.rmbe());
     own.identity.peer_slot.store(to.hello.slot, Ordering::Relaxed);
-    let token = home::halves(&to.hello.token);
+    let token = tcp::halves(&to.hello.token);
     own.identity.token[0].store(token[0], Ordering::Relaxed);
     own.identity.token[1].store(token[1], Ordering::Relaxed);
     Ok(Answer::Done)

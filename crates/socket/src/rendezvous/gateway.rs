@@ -15,7 +15,7 @@
 //! then on, and the gateway has N. That holds for everybody whom the kernel serves by that number:
 //! `poll` and `epoll`, forked children, programs that are begun or that get it by `SCM_RIGHTS`. So
 //! bytes, readiness, errors and ends need nothing new. What is N's and shows are its addresses,
-//! which are kept ([`name`]), and the options that it had, which H is given.
+//! which are kept ([`name`](crate::program::hand_over::name)), and the options that it had, which H is given.
 //!
 //! Nobody waits for CLC: what the program sends meanwhile is on its way in H. If the two hosts do
 //! not agree, the gateway passes the bytes on by TCP, and remembers that server, as it does one whose
@@ -23,46 +23,30 @@
 //! from their first byte.
 //!
 //! After a `connect` that did not wait, nobody knows yet what came of the option, and the socket is
-//! [`Phase::Offered`]. Not a byte may go by N then, because the other host waits for CLC: whoever
-//! uses the socket, or waits for it, looks first ([`settle`]).
+//! [`Phase::Offered`](crate::table::sock::Phase::Offered). Not a byte may go by N then, because the other host waits for CLC: whoever
+//! uses the socket, or waits for it, looks first ([`settle`](crate::program::hand_over::settle)).
 
-use crate::connection::switch;
-use crate::polling::epoll;
-use crate::process::home;
+use crate::process::options;
 use crate::process::pool::{Held, SharedLock};
-use crate::program::parcel;
-use crate::rendezvous::tcp_option;
-use crate::table::descriptors::{self, Use};
-use crate::table::file::File;
-use crate::table::sock::{self, Name, Passage, Phase, Sock};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use sidestep_device::rights;
-use sidestep_device::sys::{self, Errno, UnixName};
+use sidestep_device::sys::{self, UnixName};
 use sidestep_proto::autocache;
 use sidestep_proto::fallback::{PeerCannot, ProgramDid, Reason};
-use sidestep_wire::clc::Decline;
-use sidestep_wire::hand_over::{EMITTED_LEN_MAX, Greeting, HandOver, Message, gateway_name};
-use sidestep_wire::host_control::Side;
+use sidestep_wire::hand_over::{EMITTED_LEN_MAX, Greeting, Message, gateway_name};
 use sidestep_wire::lessons::{self, Cause, Lesson};
-use sidestep_wire::{Diagnosis, PeerId};
 
 /// From an attempt to reach a gateway that was in vain to the next.
 const CALL_INTERVAL_NS: u64 = 1_000_000_000;
+
 /// How long a gateway may take to greet, or to take a message. It does nothing else than wait for
 /// them, so one that takes longer is as good as none.
-const PATIENCE: Duration = Duration::from_millis(200);
-
-/// How long a program that is about to begin another one waits for a handshake of TCP: one SYN may
-/// be lost.
-const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(1500);
-
-/// A Decline of version 1.
-const DECLINE_LEN: usize = 28;
+pub(crate) const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The line to the gateway; a forked child goes on with its parent's, as long as it is the same user.
-static LINE: Line = Line {
+pub(crate) static LINE: Line = Line {
     lock: SharedLock::new(),
     fd: AtomicI32::new(0),
     caller: AtomicU32::new(0),
@@ -72,8 +56,8 @@ static LINE: Line = Line {
     in_vain: AtomicU64::new(0),
 };
 
-struct Line {
-    lock: SharedLock,
+pub(crate) struct Line {
+    pub(crate) lock: SharedLock,
     /// Its number + 1; under the lock.
     fd: AtomicI32,
     /// The effective user who has called, or called in vain. The kernel names that one to the gateway
@@ -86,7 +70,7 @@ struct Line {
     /// Who we are there.
     user: AtomicU32,
     /// When it was last called in vain, by [`sys::coarse_ns`].
-    in_vain: AtomicU64,
+    pub(crate) in_vain: AtomicU64,
 }
 
 /// Whether connections may be offered to other hosts.
@@ -110,7 +94,7 @@ pub(crate) fn objection(server: SocketAddr) -> Option<Reason> {
     let left = lesson.until.saturating_sub(Duration::from_nanos(sys::now_ns()));
     // No pause is longer: the gateway's clock would be another one.
     let is_left_alone = !left.is_zero() && left <= autocache::LONGEST;
-    let options = home::options();
+    let options = options::current();
     match lesson.cause {
         Cause::Failed if options.autocache && is_left_alone => {
             Some(Reason::Peer(PeerCannot::FailedLately))
@@ -127,7 +111,7 @@ impl Line {
     ///
     /// A program that becomes another user (a server that is root until it listens) calls again as that
     /// one: what it hands over by the old line would not be taken with an H of the new user.
-    fn reach(&self) -> Option<(i32, u16)> {
+    pub(crate) fn reach(&self) -> Option<(i32, u16)> {
         let caller = sys::effective_uid();
         let is_same = self.caller.swap(caller, Ordering::Relaxed) == caller;
         let fd = self.fd.load(Ordering::Relaxed) - 1;
@@ -194,563 +178,5 @@ fn greet(fd: i32) -> Option<(Greeting, i32)> {
             crate::log!(Warn, "the gateway makes no sense: {other:?}");
             None
         }
-    }
-}
-
-// ---- a connection -------------------------------------------------------------------------------
-
-/// A connection was accepted that may be another host's. True: it was, and the descriptor means
-/// another one now.
-pub fn accepted(sock: &'static Sock, fd: i32) -> bool {
-    let is_one = tcp_option::is_agreed_with_host(sock, fd);
-    if is_one {
-        hand_over(sock, fd, Side::Server);
-    }
-    is_one
-}
-
-/// A socket is connected, or has begun to connect. True if the option was offered to another host:
-/// then what came of it decides, at once or when it is known.
-pub fn offered(sock: &Use, fd: i32) -> bool {
-    let is_offered = sock.is_for_hosts.load(Ordering::Relaxed);
-    if is_offered {
-        sock.cookie.store(home::socket_cookie(fd), Ordering::Relaxed);
-        sock.set_phase(Phase::Offered);
-        epoll::watch_connecting(sock.sock());
-        settle(sock.sock(), fd);
-    }
-    is_offered
-}
-
-/// What came of the option, if that is known by now: then the descriptors stand for another object.
-pub fn settle(sock: &'static Sock, fd: i32) {
-    if sock.phase() != Phase::Offered || home::is_borrowed_memory() || !sock.enter() {
-        return;
-    }
-    if descriptors::leads_to(fd, sock) {
-        settle_in_turn(sock, fd);
-    }
-    sock.leave();
-}
-
-fn settle_in_turn(sock: &'static Sock, fd: i32) {
-    // Whoever comes second waits: by N nothing may go.
-    let _first = sock.agreeing();
-    if sock.phase() != Phase::Offered || switch::is_connecting(fd) {
-        return;
-    }
-    if tcp_option::is_agreed_with_host(sock, fd) {
-        hand_over(sock, fd, Side::Client);
-    } else {
-        sock::succeed(sock, sock::renewed(sock, fd, None), fd);
-    }
-    // Calls that found the old object go on with whatever the number means now.
-    sock.set_phase(Phase::Plain);
-}
-
-/// Makes the program's own call by what the number means once that is settled. Where it is not to
-/// wait for that, the answer is the kernel's to whoever sends or receives while TCP connects.
-pub(crate) fn settled(
-    sock: &Use,
-    fd: i32,
-    dont_wait: bool,
-    plain: impl Fn() -> Option<isize>,
-) -> Option<isize> {
-    loop {
-        settle(sock.sock(), fd);
-        if sock.phase() != Phase::Offered {
-            return plain();
-        }
-        let refused = if dont_wait || !sock.may_sleep(File::of(sock, fd)) {
-            Err(Errno(libc::EAGAIN))
-        } else {
-            sys::poll_until(fd, libc::POLLOUT, None)
-        };
-        if let Err(errno) = refused {
-            let _ = sys::replace_libc_errno(errno.0);
-            return Some(-1);
-        }
-    }
-}
-
-/// Settles it, where nothing else is to be done and nobody waits.
-#[inline]
-pub fn look(sock: &Use, fd: i32) {
-    if sock.phase() == Phase::Offered {
-        settle(sock.sock(), fd);
-    }
-}
-
-/// A descriptor is about to go to another program, which knows nothing of the option: settles it, if
-/// the handshake ends soon. Not in borrowed memory.
-pub(crate) fn conclude(fd: i32) {
-    let Some(sock) = descriptors::object(fd).filter(|sock| sock.phase() == Phase::Offered) else {
-        return;
-    };
-    let end = sys::now_ns() + HANDSHAKE_PATIENCE.as_nanos() as u64;
-    settle(sock.sock(), fd);
-    while sock.phase() == Phase::Offered
-        && !home::is_borrowed_memory()
-        && let Some(left) = end.checked_sub(sys::now_ns())
-    {
-        // A signal changes nothing.
-        let _ = sys::poll_until(fd, libc::POLLOUT, Some(Duration::from_nanos(left)));
-        settle(sock.sock(), fd);
-    }
-}
-
-/// In the child of a fork: what became of the option only the parent is to learn. Two cannot hand
-/// over one connection.
-pub(crate) fn after_fork_in_child() {
-    LINE.lock.get().reset();
-    descriptors::for_each_sock(|fd, sock| {
-        if sock.phase() == Phase::Offered {
-            close_off(fd);
-            sock.set_phase(Phase::Plain);
-        }
-    });
-}
-
-/// The gateway gets the connection, and its descriptors stand for one to the gateway.
-fn hand_over(old: &'static Sock, fd: i32, side: Side) {
-    let Some((way, passage)) = open_passage(old, fd, side) else {
-        crate::log!(Warn, "the gateway has gone: a connection to another host is without SMC-R");
-        if side == Side::Client && decline(fd) {
-            return sock::succeed(old, sock::renewed(old, fd, None), fd);
-        }
-        close_off(fd);
-        return old.set_phase(Phase::Plain);
-    };
-    carry_options_over(fd, way);
-    let new = sock::renewed(old, fd, Some(passage));
-    epoll::withdraw(old);
-    sock::put_under(old, fd, way);
-    sys::close_number(way);
-    sock::succeed(old, new, fd);
-}
-
-/// Connects to the gateway and gives it the connection.
-fn open_passage(sock: &Sock, fd: i32, side: Side) -> Option<(i32, Passage)> {
-    let _held = Held::enter(LINE.lock.get());
-    let (line, port) = LINE.reach()?;
-    // Who has a socket of IPv6 is to find one, whatever may be asked of it.
-    let is_ipv6 = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) == Ok(libc::AF_INET6);
-    let way = sys::tcp_socket(is_ipv6).ok()?;
-    tcp_option::mark_way(way);
-    let passage = sys::connect_to_self(way, is_ipv6, port, PATIENCE).ok().and_then(|_| {
-        let passage = describe(way, fd, side)?;
-        let hand_over = HandOver { side, port: passage.port, rmbe: sock.rmbe() };
-        give(line, hand_over, fd).map(|_| passage)
-    });
-    if passage.is_none() {
-        sys::close_number(way);
-    }
-    Some((way, passage?))
-}
-
-fn describe(way: i32, fd: i32, side: Side) -> Option<Passage> {
-    let (own, _) = sys::socket_name(way, false).ok()?;
-    Some(Passage {
-        local: Name::of(fd, false)?,
-        peer: Name::of(fd, true)?,
-        is_server: side == Side::Server,
-        port: sock::address(&own)?.port(),
-    })
-}
-
-fn give(line: i32, hand_over: HandOver, fd: i32) -> Option<usize> {
-    let mut bytes = [0; EMITTED_LEN_MAX];
-    let len = Message::HandOver(hand_over).emit(&mut bytes).ok()?;
-    sys::poll_until(sys::seat(line), libc::POLLOUT, Some(PATIENCE)).ok()?;
-    sys::send_over(line, &bytes[..len], &[fd]).ok()
-}
-
-/// Says to the server, in the place of a Proposal, that there will be none. Afterwards the
-/// connection is an ordinary one (RFC 7609 §3.5.1.3).
-fn decline(fd: i32) -> bool {
-    let mut bytes = [0; DECLINE_LEN];
-    let decline = Decline::v1(PeerId::default(), Diagnosis::MEM);
-    let Ok(len) = decline.emit(&mut bytes) else { return false };
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    sys::send(fd, &bytes[..len], flags).is_ok_and(|sent| sent == len)
-}
-
-/// Puts a socket that says ECONNRESET under the number of a connection that nobody can go on with:
-/// what comes by it would not be the program's bytes.
-fn close_off(fd: i32) {
-    if let Some(end) = parcel::dead_end(|_| ()) {
-        let is_kept = sys::fcntl(fd, libc::F_GETFD, 0) == Ok(0);
-        let _ = sys::dup_onto(end, fd, !is_kept);
-        sys::close_number(end);
-    }
-}
-
-/// Gives H what the program has set on N.
-fn carry_options_over(from: i32, to: i32) {
-    const NUMBERS: [(i32, i32); 10] = [
-        // Before SO_PRIORITY, which it sets.
-        (libc::IPPROTO_IP, libc::IP_TOS),
-        (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
-        (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
-        (libc::SOL_SOCKET, libc::SO_OOBINLINE),
-        (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
-        (libc::SOL_SOCKET, libc::SO_PRIORITY),
-        (libc::IPPROTO_TCP, libc::TCP_NODELAY),
-        (libc::IPPROTO_TCP, libc::TCP_CORK),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
-        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
-    ];
-    for (level, name) in NUMBERS {
-        carry::<i32>(from, to, level, name);
-    }
-    carry::<libc::linger>(from, to, libc::SOL_SOCKET, libc::SO_LINGER);
-    carry::<libc::timeval>(from, to, libc::SOL_SOCKET, libc::SO_RCVTIMEO);
-    carry::<libc::timeval>(from, to, libc::SOL_SOCKET, libc::SO_SNDTIMEO);
-    for (get, set) in [(libc::F_GETFL, libc::F_SETFL), (libc::F_GETOWN, libc::F_SETOWN)] {
-        if let Ok(value) = sys::fcntl(from, get, 0) {
-            let _ = sys::fcntl(to, set, value);
-        }
-    }
-}
-
-fn carry<T: Copy>(from: i32, to: i32, level: i32, name: i32) {
-    if let Ok(value) = sys::socket_option::<T>(from, level, name) {
-        let _ = sys::set_option(to, level, name, &value);
-    }
-}
-
-/// What `getsockname`, or `getpeername`, is to say of a connection to another host.
-#[must_use]
-pub fn name(fd: i32, peer: bool) -> Option<Name> {
-    let passage = descriptors::object(fd)?.passage()?;
-    Some(if peer { passage.peer } else { passage.local })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::process::home::tests::alone;
-    use sidestep_device::program::Argument;
-    use std::fs::File;
-    use std::io::{Read, Write};
-    use std::net::{TcpListener, TcpStream};
-    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-    use std::os::unix::fs::{FileExt, MetadataExt};
-    use std::thread::JoinHandle;
-
-    /// Who this program is to the gateway.
-    const USER: u32 = 7;
-
-    /// A gateway to which one process comes, and what it does with its line. It has learned this.
-    fn gateway<T: Send + 'static>(
-        learned: &[Lesson],
-        serve: impl FnOnce(OwnedFd, &TcpListener) -> T + Send + 'static,
-    ) -> JoinHandle<T> {
-        LINE.in_vain.store(0, Ordering::Relaxed);
-        let file = File::from(owned(sys::memfd(c"lessons").unwrap()));
-        file.set_len(lessons::FILE_LEN as u64).unwrap();
-        for lesson in learned {
-            let at = lessons::offset(lesson.server, lesson.user);
-            file.write_all_at(&lesson.emit().unwrap(), at).unwrap();
-        }
-        let ways = TcpListener::bind("127.0.0.1:0").unwrap();
-        let door = owned(sys::unix_packet().unwrap());
-        sys::bind_unix(door.as_raw_fd(), &UnixName::new(&gateway_name())).unwrap();
-        // SAFETY: no memory operands.
-        assert_eq!(unsafe { libc::listen(door.as_raw_fd(), 8) }, 0);
-        std::thread::spawn(move || {
-            let fd = sys::poll_until(door.as_raw_fd(), libc::POLLIN, None)
-                // SAFETY: no address is asked for.
-                .map(|_| unsafe {
-                    libc::accept(door.as_raw_fd(), core::ptr::null_mut(), core::ptr::null_mut())
-                });
-            let line = owned(fd.unwrap());
-            let mut bytes = [0; EMITTED_LEN_MAX];
-            let greeting = Greeting { port: ways.local_addr().unwrap().port(), user: USER };
-            let len = Message::Greeting(greeting).emit(&mut bytes).unwrap();
-            sys::send_over(line.as_raw_fd(), &bytes[..len], &[file.as_raw_fd()]).unwrap();
-            serve(line, &ways)
-        })
-    }
-
-    /// The same for one connection, on which it answers what it hears. The end of the thread: what
-    /// was handed over.
-    fn echoing_gateway() -> JoinHandle<(HandOver, OwnedFd)> {
-        gateway(&[], |line, ways| {
-            let mut bytes = [0; EMITTED_LEN_MAX];
-            let (mut way, library) = ways.accept().unwrap();
-            sys::poll_until(line.as_raw_fd(), libc::POLLIN, None).unwrap();
-            let received = sys::recv_with_fds(line.as_raw_fd(), &mut bytes).unwrap();
-            let Ok(Message::HandOver(said)) = Message::parse(&bytes[..received.len]) else {
-                panic!("no hand-over")
-            };
-            assert_eq!(said.port, library.port());
-            let [connection] = received.fds() else { panic!("no connection") };
-            let mut heard = [0; 3];
-            way.read_exact(&mut heard).unwrap();
-            way.write_all(&heard).unwrap();
-            assert_eq!(way.read(&mut heard).unwrap(), 0, "until the program closes it");
-            (said, owned(*connection))
-        })
-    }
-
-    fn owned(fd: i32) -> OwnedFd {
-        // SAFETY: whoever has opened it has told nobody else.
-        unsafe { OwnedFd::from_raw_fd(fd) }
-    }
-
-    /// A connection, and its other end on what is to be another host.
-    fn connection() -> (TcpStream, TcpStream, &'static Sock) {
-        connection_by(&TcpListener::bind("127.0.0.1:0").unwrap())
-    }
-
-    fn connection_by(listener: &TcpListener) -> (TcpStream, TcpStream, &'static Sock) {
-        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (peer, _) = listener.accept().unwrap();
-        let sock = sock::register(stream.as_raw_fd(), false, false).unwrap();
-        sock.set_phase(Phase::Offered);
-        (stream, peer, sock)
-    }
-
-    fn close(stream: TcpStream) {
-        drop(sock::before_close(stream.as_raw_fd()));
-        drop(stream);
-    }
-
-    /// Waits for it in a set, where the word 77 stands for it.
-    fn watch(fd: i32) -> OwnedFd {
-        // SAFETY: no memory operands.
-        let set = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
-        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 77 };
-        // SAFETY: one event.
-        let event = unsafe { Argument::new(&raw mut event, 1) };
-        let added = epoll::control(set.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, event);
-        assert_eq!(added, Some(Ok(0)));
-        set
-    }
-
-    /// The words of what the kernel reports.
-    fn reported(set: &OwnedFd) -> Option<u64> {
-        let mut event = libc::epoll_event { events: 0, u64: 0 };
-        // SAFETY: room for one event.
-        match unsafe { libc::epoll_wait(set.as_raw_fd(), &raw mut event, 1, 5_000) } {
-            1 => Some(event.u64),
-            _ => None,
-        }
-    }
-
-    #[test]
-    fn a_connection_goes_by_the_gateway_and_shows_where_it_leads() {
-        let _alone = alone();
-        let thread = echoing_gateway();
-        let (mut stream, mut peer, sock) = connection();
-        let fd = stream.as_raw_fd();
-        stream.set_read_timeout(Some(Duration::from_secs(7))).unwrap();
-        let before = [false, true].map(|peer| Name::of(fd, peer).unwrap().bytes().to_vec());
-        let set = watch(fd);
-        hand_over(sock, fd, Side::Server);
-        stream.write_all(b"abc").unwrap();
-        assert_eq!(reported(&set), Some(77));
-        let mut answer = [0; 3];
-        stream.read_exact(&mut answer).unwrap();
-        assert_eq!(&answer, b"abc");
-        assert_eq!([false, true].map(|peer| name(fd, peer).unwrap().bytes().to_vec()), before);
-        assert_ne!(stream.peer_addr().unwrap(), peer.local_addr().unwrap(), "the kernel knows");
-        assert_eq!(stream.read_timeout().unwrap(), Some(Duration::from_secs(7)));
-        close(stream);
-        let (said, connection) = thread.join().unwrap();
-        assert_eq!(said.side, Side::Server);
-        // Nobody else has it.
-        drop(connection);
-        assert_eq!(peer.read(&mut answer).unwrap(), 0);
-    }
-
-    /// A server that is root until it listens, as nginx is.
-    #[test]
-    fn who_becomes_another_user_hands_over_as_that_one() {
-        const OTHER: u32 = 4711;
-        if sys::effective_uid() != 0 {
-            return println!("skipped: only root becomes another user");
-        }
-        let _alone = alone();
-        let thread = gateway(&[], |line, _| line);
-        assert!(is_present());
-        // It goes on serving whom it has greeted.
-        let line_of_root = thread.join().unwrap();
-        let thread = gateway(&[], |line, ways| {
-            let way = ways.accept().unwrap();
-            (sys::peer_user(line.as_raw_fd()), line, way)
-        });
-        let (stream, _peer, sock) = connection();
-        let fd = stream.as_raw_fd();
-        let as_other = std::thread::spawn(move || {
-            // SAFETY: no memory operands. Unlike libc's function, the call is about this thread alone.
-            let changed = unsafe { libc::syscall(libc::SYS_setresuid, -1, OTHER, -1) };
-            assert_eq!(changed, 0);
-            hand_over(sock, fd, Side::Server);
-        });
-        as_other.join().unwrap();
-        let owner = File::from(OwnedFd::from(stream.try_clone().unwrap())).metadata().unwrap();
-        assert_eq!(owner.uid(), OTHER, "the descriptor means no H of the new user");
-        let (caller, _line, _way) = thread.join().unwrap();
-        assert_eq!(caller, Ok(OTHER), "H and the line are one user's");
-        close(stream);
-        drop(line_of_root);
-    }
-
-    /// Also one that leads to an address of IPv4.
-    #[test]
-    fn a_socket_of_ipv6_stays_one() {
-        let _alone = alone();
-        for address in ["[::1]:0", "[::ffff:127.0.0.1]:0"] {
-            let Ok(listener) = TcpListener::bind(address) else {
-                println!("skipped: there is no IPv6 for {address}");
-                continue;
-            };
-            let thread = echoing_gateway();
-            let (mut stream, _peer, sock) = connection_by(&listener);
-            let fd = stream.as_raw_fd();
-            let tclass = |fd| sys::socket_option(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS);
-            sys::set_socket_option(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, 0x28).unwrap();
-            let before = [false, true].map(|peer| Name::of(fd, peer).unwrap().bytes().to_vec());
-            hand_over(sock, fd, Side::Client);
-            let domain = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN);
-            assert_eq!((domain, tclass(fd)), (Ok(libc::AF_INET6), Ok(0x28)));
-            sys::set_socket_option(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, 0x48).unwrap();
-            assert_eq!(tclass(fd), Ok(0x48));
-            assert_eq!([false, true].map(|peer| name(fd, peer).unwrap().bytes().to_vec()), before);
-            let mut answer = [0; 3];
-            stream.write_all(b"abc").unwrap();
-            stream.read_exact(&mut answer).unwrap();
-            assert_eq!(&answer, b"abc");
-            close(stream);
-            thread.join().unwrap();
-        }
-    }
-
-    #[test]
-    fn servers_that_are_not_worth_it_are_left_alone() {
-        let _alone = alone();
-        let now = Duration::from_nanos(sys::now_ns());
-        let [failed, short, over, impossible, others, never] =
-            [1, 2, 3, 4, 5, 6].map(|host| SocketAddr::from(([10, 0, 0, host], 80)));
-        let lesson =
-            |server, user, cause, until| Lesson { server, user, in_vain: 16, cause, until };
-        let soon = now + Duration::from_secs(60);
-        let learned = [
-            lesson(failed, USER, Cause::Failed, soon),
-            lesson(short, USER, Cause::Short, soon),
-            lesson(over, USER, Cause::Failed, now),
-            lesson(impossible, USER, Cause::Failed, now + 2 * autocache::LONGEST),
-            lesson(others, USER + 1, Cause::Failed, soon),
-        ];
-        let (end, ended) = std::sync::mpsc::channel::<()>();
-        let thread = gateway(&learned, move |line, _| {
-            // Until the test is over.
-            let _ = ended.recv();
-            drop(line);
-        });
-        assert!(is_present());
-        assert_eq!(
-            [failed, short].map(objection),
-            [Reason::Peer(PeerCannot::FailedLately), Reason::Program(ProgramDid::ShortLately)]
-                .map(Some)
-        );
-        assert!(!may_lead_to(failed) && !may_lead_to(short));
-        assert!([over, impossible, others, never].into_iter().all(may_lead_to));
-        drop(end);
-        thread.join().unwrap();
-        // What it knew went with it.
-        assert!(!is_present() && objection(failed).is_none());
-    }
-
-    #[test]
-    fn without_a_gateway_a_client_declines_and_goes_on() {
-        let _alone = alone();
-        let (mut stream, mut peer, sock) = connection();
-        let fd = stream.as_raw_fd();
-        hand_over(sock, fd, Side::Client);
-        stream.write_all(b"abc").unwrap();
-        let mut heard = [0; DECLINE_LEN + 3];
-        peer.read_exact(&mut heard).unwrap();
-        let decline = Decline::parse(&heard[..DECLINE_LEN]).unwrap();
-        assert_eq!((decline.diagnosis, &heard[DECLINE_LEN..]), (Diagnosis::MEM, &b"abc"[..]));
-        assert!(name(fd, true).is_none());
-        close(stream);
-    }
-
-    #[test]
-    fn without_a_gateway_a_server_is_told_that_the_connection_has_ended() {
-        let _alone = alone();
-        let (mut stream, mut peer, sock) = connection();
-        peer.write_all(b"a Proposal").unwrap();
-        hand_over(sock, stream.as_raw_fd(), Side::Server);
-        let ended = stream.read(&mut [0; 16]).unwrap_err();
-        assert_eq!(ended.raw_os_error(), Some(libc::ECONNRESET));
-        close(stream);
-    }
-
-    /// A connection to a listener that has no room for it.
-    fn unfinished() -> (Vec<OwnedFd>, OwnedFd) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        // SAFETY: no memory operands.
-        assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
-        let (address, len) = sys::socket_name(listener.as_raw_fd(), false).unwrap();
-        let mut others = vec![OwnedFd::from(listener)];
-        loop {
-            let stream = owned(sys::tcp_socket(false).unwrap());
-            sys::fcntl(stream.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK as usize).unwrap();
-            // SAFETY: an address of this length.
-            unsafe { libc::connect(stream.as_raw_fd(), (&raw const address).cast(), len) };
-            let is_connected = sys::poll_until(
-                stream.as_raw_fd(),
-                libc::POLLOUT,
-                Some(Duration::from_millis(200)),
-            );
-            if is_connected == Ok(0) {
-                return (others, stream);
-            }
-            others.push(stream);
-        }
-    }
-
-    #[test]
-    fn what_is_not_known_yet_is_reset_in_another_program() {
-        let _alone = alone();
-        let (_others, stream) = unfinished();
-        let fd = stream.as_raw_fd();
-        let sock = sock::register(fd, true, false).unwrap();
-        sock.set_phase(Phase::Offered);
-        let other = File::from(owned(parcel::stand_in_hidden(fd).unwrap()));
-        let error = (&other).read(&mut [0; 8]).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
-        assert!(sock.phase() == Phase::Offered && switch::is_connecting(fd), "it goes on here");
-        drop(sock::before_close(fd));
-    }
-
-    #[test]
-    fn what_is_known_goes_to_another_program_as_it_is() {
-        let _alone = alone();
-        let (stream, mut peer, _) = connection();
-        let fd = stream.as_raw_fd();
-        conclude(fd);
-        assert!(descriptors::object(fd).is_some_and(|sock| sock.phase() == Phase::Candidate));
-        assert!(parcel::stand_in_hidden(fd).is_none());
-        peer.write_all(b"abc").unwrap();
-        assert_eq!((&stream).read(&mut [0; 8]).unwrap(), 3);
-        close(stream);
-    }
-
-    #[test]
-    fn what_no_other_host_has_agreed_to_goes_on_as_it_is() {
-        let _alone = alone();
-        let (stream, mut peer, sock) = connection();
-        let fd = stream.as_raw_fd();
-        let set = watch(fd);
-        settle(sock, fd);
-        assert!(descriptors::object(fd).is_some_and(|sock| sock.phase() == Phase::Candidate));
-        peer.write_all(b"abc").unwrap();
-        assert_eq!(reported(&set), Some(77));
-        close(stream);
     }
 }

@@ -3,9 +3,11 @@
 //! A marker is an abstract name in the listener's network namespace. It saves the client of a plain server a
 //! socket; a stale one costs that socket and nothing more.
 
-use crate::process::home;
-use crate::process::reload;
-use crate::table::sock::{self, Phase, Sock};
+use crate::process::home::Home;
+use crate::process::options;
+use crate::process::tcp;
+use crate::process::unseen;
+use crate::table::sock::Sock;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use sidestep_device::sys::{self, Errno, UnixName};
 use sidestep_wire::host_control::listener_name;
@@ -15,7 +17,7 @@ use sidestep_wire::host_control::listener_name;
 const MARKERS: u8 = 2;
 
 /// Client: whether a process that listens on this port has left a marker.
-pub(super) fn is_there(process: &home::Process, port: u16) -> bool {
+pub(super) fn is_there(process: &Home, port: u16) -> bool {
     let is_marked = |index| {
         let name = UnixName::new(&listener_name(port, index));
         sys::connect_unix(process.probe, &name) != Err(Errno(libc::ECONNREFUSED))
@@ -23,23 +25,17 @@ pub(super) fn is_there(process: &home::Process, port: u16) -> bool {
     (0..MARKERS).any(is_marked)
 }
 
-/// A program listens on a port: leaves the marker that tells clients on this host
-/// that they may meet us. Called again with every connection it accepts, until there
-/// is one: of many listeners on a port two leave markers, and others take over when
-/// those are gone.
-pub fn mark_listener(sock: &Sock, fd: i32) {
-    if sock.marker.load(Ordering::Relaxed) >= 0 {
-        return;
-    }
-    reload::look();
-    if !home::options().moves_connections() || sock::unseen_use().is_some() {
+/// Leaves the marker of a listener, if its connections may move. Of many listeners on a port two leave
+/// markers.
+pub(super) fn leave(sock: &Sock, fd: i32) {
+    if !options::current().moves_connections() || unseen::unseen_use().is_some() {
         return;
     }
     clear_retired(sys::now_ns());
     let Ok((local, _)) = sys::socket_name(fd, false) else { return };
-    let Some(port) = sock::address(&local).map(|local| local.port()) else { return };
+    let Some(port) = tcp::address(&local).map(|local| local.port()) else { return };
     sock.server_port.store(port, Ordering::Relaxed);
-    if home::options().policy.objection_to_port(port).is_some() {
+    if options::current().policy.objection_to_port(port).is_some() {
         return;
     }
     let Ok(marker) = sys::unix_datagram().map(sys::move_up) else { return };
@@ -49,15 +45,6 @@ pub fn mark_listener(sock: &Sock, fd: i32) {
     if !placed {
         sys::close(marker);
     }
-}
-
-/// A listener that this library has not seen being made (inherited, received). False: it is
-/// not one of TCP.
-pub fn recognise_listener(fd: i32) -> bool {
-    let Some(sock) = sock::register_unseen(fd) else { return false };
-    sock.set_phase(Phase::Listener);
-    mark_listener(sock, fd);
-    true
 }
 
 /// Markers of listeners that were closed, + 1, and when they may go, by

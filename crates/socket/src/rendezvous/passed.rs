@@ -16,10 +16,11 @@
 //! Who gives a connection away twice, takes the mark off: there would be two to take it
 //! up. A receiver that passes it on becomes a giver beside the first.
 
-use crate::connection::{socket_options, urgent};
-use crate::process::home::{Process, socket_cookie};
+use crate::connection::socket_options;
+use crate::process::home::Home;
+use crate::process::tcp::socket_cookie;
 use crate::table::descriptors;
-use crate::table::sock::{self, Phase, Sock};
+use crate::table::sock::{Phase, Sock};
 use core::sync::atomic::Ordering;
 use sidestep_device::sys::{self, Errno, UnixName};
 use sidestep_proto::rendezvous::agreement::Givers;
@@ -83,31 +84,8 @@ fn bind_name(fd: i32) -> Option<i32> {
     None
 }
 
-/// A marked socket was received: it is one that may move, later.
-pub(crate) fn take_up(fd: i32) {
-    let sock = match sock::unseen_use() {
-        None => sock::register(fd, false, true),
-        Some(_) => None,
-    };
-    let Some(sock) = sock else {
-        // Used unseen from now on.
-        socket_options::mark_given(fd, false);
-        return;
-    };
-    sock.is_received.store(true, Ordering::Relaxed);
-    sock.set_phase(Phase::Candidate);
-    sock.begin(fd);
-    if let Some(slot) = sock.slot() {
-        // What the giver has set, it has told its own slot.
-        let option = |name| sys::socket_option::<i32>(fd, libc::SOL_SOCKET, name);
-        slot.low_water
-            .store(option(libc::SO_RCVLOWAT).unwrap_or(1).max(1) as u32, Ordering::Relaxed);
-        urgent::note_wish(slot, option(libc::SO_OOBINLINE).unwrap_or(0));
-    }
-}
-
 /// Who else has a connection that was received.
-pub(crate) fn givers(process: &Process, fd: i32) -> Givers {
+pub(crate) fn givers(process: &Home, fd: i32) -> Givers {
     let cookie = socket_cookie(fd);
     let is_bound = |index| {
         let name = UnixName::new(&given_name(cookie, index));

@@ -7,59 +7,33 @@
 //! ```
 //!
 //! The answer makes the two processes *acquainted*: the socket is their line, by which they
-//! show each other their memory ([`group::begin_distant`]). It is about processes and not
+//! show each other their memory ([`groups::begin_distant`]). It is about processes and not
 //! about the connection; how its ends agree is the same as ever ([`crate::rendezvous::claim`]).
 //!
 //! The agent's socket is a file, so who answers there is whom the owner of its directory lets
 //! serve; that is root for the default. Nobody waits for it: a petition is sent, and answers
 //! are taken, at the program's own calls. A call to the agent is tried once a second at most.
 
-use crate::process::group::{self, Look};
-use crate::process::home::{self, Process, halves};
-use crate::process::pool::{Held, SharedLock};
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use crate::process::desk::Desk;
+use crate::process::desk::STRANGERS_MAX;
+use crate::process::group;
+use crate::process::groups;
+use crate::process::groups::Look;
+use crate::process::home::Home;
+use crate::process::options;
+use crate::process::pool::Held;
+use crate::process::tcp::halves;
+use core::sync::atomic::Ordering;
 use sidestep_device::rights;
-use sidestep_device::sys::{self, Errno, Sender, UnixName};
-use sidestep_device::valid::Zeroable;
+use sidestep_device::sys::{self, Errno, Sender};
 use sidestep_proto::rendezvous::agreement::Petitioned;
 use sidestep_wire::host_control::{ControlMessage, EMITTED_LEN_MAX, Match, Petition, Side};
 
-/// Between two calls to the agent.
-const CALL_INTERVAL_NS: u64 = 1_000_000_000;
-/// Petitions of a process in a second. One answer acquaints two processes, whatever number of
-/// connections they have; the others are those to plain programs, which nobody answers.
-const PETITIONS_MAX: u32 = 256;
 /// Answers taken in one look.
 const ANSWERS_MAX: usize = 16;
-/// Connections remembered whose other end is of a user with whom no memory is shared.
-const STRANGERS_MAX: usize = 8;
-
-/// What a process has of the agent. All zero is "nothing yet".
-#[derive(Zeroable)]
-pub(crate) struct Desk {
-    lock: SharedLock,
-    /// The line to the agent + 1; under the lock.
-    line: AtomicI32,
-    /// The effective user who has called. The kernel names that one to the agent for as long as the
-    /// line lives.
-    caller: AtomicU32,
-    /// When it was called last, by [`sys::coarse_ns`].
-    called: AtomicU64,
-    /// The second of the latest petitions, and how many there were in it.
-    second: AtomicU32,
-    count: AtomicU32,
-    /// First halves of tokens, and the place of the next.
-    strangers: [AtomicU64; STRANGERS_MAX],
-    next_stranger: AtomicU32,
-}
 
 /// Asks who holds the other end of a connection.
-pub(crate) fn submit(
-    process: &'static Process,
-    token: [u8; 16],
-    side: Side,
-    port: u16,
-) -> Petitioned {
+pub(crate) fn submit(process: &'static Home, token: [u8; 16], side: Side, port: u16) -> Petitioned {
     let desk = &process.tables.desk;
     let Some(_held) = Held::try_enter(desk.lock.get()) else { return Petitioned::Later };
     if !desk.has_room() {
@@ -82,7 +56,7 @@ pub(crate) fn submit(
 }
 
 /// Takes the answers that have come.
-pub(crate) fn take_answers(process: &'static Process) {
+pub(crate) fn take_answers(process: &'static Home) {
     let desk = &process.tables.desk;
     let Some(_held) = Held::try_enter(desk.lock.get()) else { return };
     let mut bytes = [0; EMITTED_LEN_MAX];
@@ -117,66 +91,18 @@ pub(crate) fn take_answers(process: &'static Process) {
 }
 
 /// Whether the other end of a connection is of a user with whom no memory is shared.
-pub(crate) fn is_strangers(process: &Process, token: [u8; 16]) -> bool {
+pub(crate) fn is_strangers(process: &Home, token: [u8; 16]) -> bool {
     let [first, _] = halves(&token);
     process.tables.desk.strangers.iter().any(|known| known.load(Ordering::Relaxed) == first)
 }
 
 impl Desk {
-    fn line(&self) -> Option<i32> {
-        self.line.load(Ordering::Relaxed).checked_sub(1).filter(|fd| *fd >= 0)
-    }
-
-    /// A program that has become another user since it called is to be known as that one.
-    fn follow_user(&self) {
-        let caller = sys::effective_uid();
-        if self.caller.swap(caller, Ordering::Relaxed) != caller && self.line().is_some() {
-            self.hang_up();
-            self.called.store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// Calls the agent, unless that was tried just now.
-    fn call(&self) -> Option<i32> {
-        let now = sys::coarse_ns();
-        let called = self.called.load(Ordering::Relaxed);
-        if called != 0 && now < called + CALL_INTERVAL_NS {
-            return None;
-        }
-        self.called.store(now, Ordering::Relaxed);
-        let fd = sys::unix_packet().map(sys::move_up).ok()?;
-        let name = UnixName::of_file(&home::options().agent);
-        if let Err(errno) = sys::connect_unix(fd, &name) {
-            crate::log!(Info, "the agent cannot be reached: errno {}", errno.0);
-            sys::close(fd);
-            return None;
-        }
-        self.line.store(fd + 1, Ordering::Relaxed);
-        Some(fd)
-    }
-
-    fn hang_up(&self) {
-        if let Some(fd) = self.line() {
-            self.line.store(0, Ordering::Relaxed);
-            sys::close(fd);
-        }
-    }
-
-    /// Counts one more petition, if there is room for it in this second.
-    fn has_room(&self) -> bool {
-        let second = sys::coarse_seconds();
-        if self.second.swap(second, Ordering::Relaxed) != second {
-            self.count.store(0, Ordering::Relaxed);
-        }
-        self.count.fetch_add(1, Ordering::Relaxed) < PETITIONS_MAX
-    }
-
     /// Whether the other end of a connection of ours is of a user with whom no memory is shared; such
     /// connections are remembered.
     fn is_strangers(&self, answer: &Match) -> bool {
         let Match { uid, gid, own_uid, .. } = *answer;
         // Whoever is met here is of another network namespace.
-        let objection = home::options().policy.objection_to_user(own_uid, uid, gid, false);
+        let objection = options::current().policy.objection_to_user(own_uid, uid, gid, false);
         if objection.is_some() {
             let place = self.next_stranger.fetch_add(1, Ordering::Relaxed) as usize % STRANGERS_MAX;
             let [first, _] = halves(&answer.token);
@@ -186,12 +112,12 @@ impl Desk {
     }
 
     /// A friend holds the other end of a connection of ours.
-    fn meet(&self, process: &'static Process, answer: &Match, fds: &[i32]) {
+    fn meet(&self, process: &'static Home, answer: &Match, fds: &[i32]) {
         let Match { uid, gid, own_uid, .. } = *answer;
         let &[line] = fds else { return };
         let look = Look::at(process);
         let users = group::Users { own_uid, peer: Sender { uid, gid } };
-        match group::begin_distant(&look, answer.instance, line, users) {
+        match groups::begin_distant(&look, answer.instance, line, users) {
             Ok(group) if answer.side == Side::Client => group.note_port(answer.port),
             Ok(_) => {}
             Err(errno) => {

@@ -4,7 +4,8 @@
 //! connection's own address is on ([`route`](sidestep_device::route)): seven system calls,
 //! before each attempt to move, and none if the shared memory has no PNET ID.
 
-use crate::process::home::{self, netns_cookie};
+use crate::process::options;
+use crate::process::tcp::netns_cookie;
 use core::net::IpAddr;
 use sidestep_device::route::Rtnetlink;
 use sidestep_device::sys::InterfaceName;
@@ -12,7 +13,7 @@ use sidestep_proto::fallback::Reason;
 
 /// What speaks against a connection, by the interface of its own address.
 pub(crate) fn objection(fd: i32, local: IpAddr) -> Option<Reason> {
-    let policy = &home::options().policy;
+    let policy = &options::current().policy;
     if policy.interfaces.is_empty() {
         return None;
     }

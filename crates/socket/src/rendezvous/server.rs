@@ -1,11 +1,15 @@
 //! The server's end, carried out.
 
-use super::agreement::{Held, Look, Moment, Outcome, Peer};
+use super::agreement::Look;
+use super::agreement::Moment;
+use super::agreement::Outcome;
 use super::{afar, begin, record};
 use crate::connection::switch;
-use crate::process::group;
-use crate::process::home::socket_cookie;
+use crate::process::clc;
+use crate::process::groups;
+use crate::process::tcp::socket_cookie;
 use crate::rendezvous::claim;
+use crate::table::meeting::{Held, Peer};
 use core::sync::atomic::Ordering;
 use sidestep_device::ring::Ring;
 use sidestep_device::slab::phase;
@@ -63,7 +67,7 @@ fn carry_out(
         }
         State::LooksWhetherBeset(_) => Ok(Answer::Is(look.process()?.is_beset())),
         State::Buries => {
-            group::bury(look.groups()?);
+            groups::bury(look.groups()?);
             Ok(Answer::Done)
         }
         State::SendsHello(_) => send_hello(look),
@@ -108,14 +112,14 @@ fn carry_out(
         State::AdmitsRing(_) => look.admit_ring(held.peer()?),
         State::TakesRing(it) => {
             let group = held.peer()?.group;
-            let (ring_at, ring) = group.take_ring(sock.slot_index(), it.size)?;
+            let (ring_at, ring) = look.process()?.take_ring(group, sock.slot_index(), it.size)?;
             (look.ring_at, held.outgoing) = (ring_at, ring);
             Ok(Answer::Done)
         }
         State::FillsRecord(it) => fill(held, look, &it),
         State::PutsAccept(_) => {
             let accept = look.accept.as_ref().ok_or(Reason::Lack(Lack::Contradiction))?;
-            record::put_clc(held.peer()?.group, sock.slot_index(), accept);
+            clc::put_clc(held.peer()?.group, sock.slot_index(), accept);
             Ok(Answer::Done)
         }
         State::LooksWhetherOpen(_) => Ok(Answer::Is(switch::is_established(fd))),
@@ -125,7 +129,7 @@ fn carry_out(
         }
         State::GivesRingBack(_) => {
             held.outgoing = Ring::NONE;
-            held.peer()?.group.give_ring_back(sock.slot_index());
+            look.process()?.give_ring_back(held.peer()?.group, sock.slot_index());
             Ok(Answer::Done)
         }
         State::ShowsAccepted => {
@@ -193,7 +197,7 @@ fn send_hello(look: &mut Look) -> Result<Answer, Reason> {
 /// Reads the Proposal, and prepares the Accept that is the answer to it.
 fn read_proposal(held: &Held, look: &mut Look) -> Result<Answer, Reason> {
     let Peer { group, slot } = held.peer()?;
-    let message = record::read_clc(group, slot);
+    let message = clc::read_clc(group, slot);
     let (local, buffer) = (look.process()?.local(), record::buffer(look.sock, group, true));
     let accept = rendezvous::expect_proposal(message, group.peer.into(), &local, buffer);
     let size = accept.as_ref().map(|accept| accept.size).map_err(|refusal| *refusal);

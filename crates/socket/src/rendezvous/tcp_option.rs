@@ -21,9 +21,11 @@
 //! process connects or listens after [`ABSENT_NS`]. With one it is a call for each
 //! `connect`, two for each `listen`, and one when a meeting is about to begin.
 
-use crate::process::home;
+use crate::process::options;
+use crate::process::tcp;
+use crate::process::unseen;
 use crate::rendezvous::gateway;
-use crate::table::sock::{self, Sock};
+use crate::table::sock::Sock;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use sidestep_device::sys::{self, Errno};
@@ -39,7 +41,7 @@ static NAMELESS_UNTIL: AtomicU64 = AtomicU64::new(0);
 
 /// A socket is about to connect; `to` tells where.
 pub fn before_connect(sock: &Sock, fd: i32, to: impl Fn() -> Option<SocketAddr>) {
-    let policy = &home::options().policy;
+    let policy = &options::current().policy;
     let is_permitted = || {
         policy.is_empty() || to().is_none_or(|to| policy.objection(to.port(), to.ip()).is_none())
     };
@@ -147,16 +149,16 @@ fn is_until(time: &AtomicU64) -> bool {
 }
 
 fn wants_option(sock: &Sock) -> bool {
-    home::options().moves_connections()
+    options::current().moves_connections()
         && !sock.tcp_only.load(Ordering::Relaxed)
-        && sock::unseen_use().is_none()
+        && unseen::unseen_use().is_none()
 }
 
 /// Whether clients may be told of the address and port that a socket listens at: by the
 /// operator's rules, and because it serves all who would ask.
 fn is_permitted(fd: i32) -> bool {
-    let policy = &home::options().policy;
-    let local = sys::socket_name(fd, false).ok().and_then(|(local, _)| sock::address(&local));
+    let policy = &options::current().policy;
+    let local = sys::socket_name(fd, false).ok().and_then(|(local, _)| tcp::address(&local));
     local.is_some_and(|local| {
         policy.objection_to_port(local.port()).is_none() && !is_of_ipv6_only(fd, local)
     })
@@ -176,6 +178,7 @@ fn say(fd: i32, what: i32) -> sys::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::program::life;
     use core::cell::Cell;
     use std::net::TcpListener;
     use std::os::fd::AsRawFd;
@@ -212,7 +215,7 @@ mod tests {
     fn without_an_agent_the_kernel_is_not_asked_again_at_once() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let fd = listener.as_raw_fd();
-        let sock = sock::register(fd, false, false).unwrap();
+        let sock = life::register(fd, false, false).unwrap();
         before_listen(sock, fd);
         if sock.has_tcp_option.load(Ordering::Relaxed) {
             return println!("skipped: an agent runs here");
@@ -224,7 +227,7 @@ mod tests {
             None
         });
         assert!(!is_asked.get());
-        sock::forget_number(fd);
+        life::forget_number(fd);
     }
 
     #[test]

@@ -5,42 +5,19 @@
 //! come once in the life of a connection; what every message costs is one counter of its
 //! length.
 
-use crate::process::home::{self, Process};
-use crate::rendezvous::begin;
-use crate::table::sock::{self, Passage, Phase, Sock};
+use crate::process::home::Home;
+use crate::process::tcp;
+use crate::table::passage::Passage;
+use crate::table::sock::Phase;
+use crate::table::sock::Sock;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
-use core::time::Duration;
 use sidestep_device::history::{Kind, Verdict};
 use sidestep_device::services::place;
 use sidestep_device::state::{Header, Slot};
-use sidestep_device::sys::{self, UnixName};
-use sidestep_device::young::Batch;
-use sidestep_proto::fallback::{Lack, ProgramDid, Reason};
+use sidestep_device::sys::{self};
+use sidestep_proto::fallback::{Lack, Reason};
 use sidestep_wire::RmbeSize;
-
-/// Gives our state to a `sidestep assess` that has asked for it: what is counted in there
-/// outlives us. Nobody else is to have it: the assessor may have ended, and another user may
-/// have taken its name.
-pub(crate) fn show_state(process: &Process) {
-    let assessor = &home::options().assessor;
-    let Some(fd) = (!assessor.is_empty()).then(sys::unix_packet).and_then(Result::ok) else {
-        return;
-    };
-    let may_see = |uid| uid == sys::uid() || uid == 0;
-    if sys::connect_unix(fd, &UnixName::new(assessor)).is_ok()
-        && sys::peer_user(fd).is_ok_and(may_see)
-    {
-        let _ = sys::send_fds(fd, &[sys::seat(process.state_fd)]);
-        // It closes the connection when it has seen which program we are: we may be gone in a
-        // moment.
-        let _ = sys::poll_until(fd, libc::POLLIN, Some(ASSESSOR_PATIENCE));
-    }
-    sys::close_number(fd);
-}
-
-/// How long an assessor that is busy or stopped holds a program up.
-const ASSESSOR_PATIENCE: Duration = Duration::from_millis(200);
 
 /// The two ends have begun to look for each other.
 pub(crate) fn attempted(sock: &Sock) {
@@ -64,7 +41,7 @@ pub(crate) fn moved(sock: &Sock) {
 /// there decides nothing.
 pub(crate) fn handed_over(sock: &Sock, passage: &Passage) {
     let Some((home, server)) = sock.home().zip(passage.server()) else { return };
-    let (server_ip, family) = sock::words(server.ip());
+    let (server_ip, family) = tcp::words(server.ip());
     note_kind(
         home,
         &Kind {
@@ -100,19 +77,12 @@ fn tcp(reason: Reason) -> Verdict {
     Verdict::Tcp { reason: reason.code(), detail: reason.detail() }
 }
 
-/// Young connections have ended, and are counted in this list.
-pub(crate) fn ended_young(process: &Process, batch: &Batch, list: usize) {
-    let ends = (batch.connections, batch.last);
-    let kind = batch.about.ended_on_tcp(Reason::from(ProgramDid::TooShort).code());
-    process.state.history().note_all(&kind, list, ends);
-}
-
 /// A connection for which there is no slot stays on TCP.
-pub(crate) fn without_slot(process: &Process, sock: &Sock, fd: i32) {
+pub(crate) fn without_slot(process: &Home, sock: &Sock, fd: i32) {
     process.state.header().ended[0].count_tcp(Reason::Lack(Lack::NoSlot).code());
     let is_server = sock.is_server.load(Ordering::Relaxed);
-    let server = sock::addresses(fd).ok().map(|(local, peer)| if is_server { local } else { peer });
-    let (server_ip, family) = server.map_or(([0; 2], 0), |server| sock::words(server.ip()));
+    let server = tcp::addresses(fd).ok().map(|(local, peer)| if is_server { local } else { peer });
+    let (server_ip, family) = server.map_or(([0; 2], 0), |server| tcp::words(server.ip()));
     note_kind(
         process,
         &Kind {
@@ -123,12 +93,6 @@ pub(crate) fn without_slot(process: &Process, sock: &Sock, fd: i32) {
             verdict: tcp(Lack::NoSlot.into()),
         },
     );
-}
-
-/// A ring to send through was taken.
-pub(crate) fn took_ring(process: &Process, size: RmbeSize, is_fresh: bool) {
-    let rings = &process.state.header().rings[usize::from(size.code())];
-    add_one(if is_fresh { &rings.fresh } else { &rings.reused });
 }
 
 /// From now on the traffic of a connection counts for its server's port.
@@ -149,7 +113,7 @@ pub(crate) fn complete_tally(sock: &Sock, fd: i32) {
 }
 
 fn place_of((local, peer): (SocketAddr, SocketAddr)) -> u8 {
-    if begin::is_same_host(local, peer) { place::HERE } else { place::ELSEWHERE }
+    if tcp::is_same_host(local, peer) { place::HERE } else { place::ELSEWHERE }
 }
 
 fn note_failure(sock: &Sock) {
@@ -173,7 +137,7 @@ fn note(sock: &Sock, slot: &Slot, verdict: Verdict) {
     );
 }
 
-fn note_kind(process: &Process, kind: &Kind) {
+fn note_kind(process: &Home, kind: &Kind) {
     process.state.history().note(kind, sys::cpu() as usize);
 }
 
@@ -183,6 +147,6 @@ fn with_header(sock: &Sock, f: impl FnOnce(&Header)) {
     }
 }
 
-fn add_one(counter: &AtomicU64) {
+pub(crate) fn add_one(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }

@@ -10,7 +10,7 @@
 //!   4             nothing of ours, and `dup2` puts a socket over it: the same
 //! ```
 //!
-//! Whoever needs the object of a young connection has it made by asking ([`crate::table::young`]). The
+//! Whoever needs the object of a young connection has it made by asking ([`crate::table::bare`]). The
 //! 2 stays when the descriptor is closed. Programs that open a connection for each request get
 //! the same few numbers again and again, on many CPUs, and none of these has to write here then.
 //!
@@ -19,9 +19,10 @@
 //! and nothing else.
 
 use crate::polling::epoll::Set;
-use crate::table::file;
+use crate::program::growth;
+use crate::table::outlast;
+use crate::table::places;
 use crate::table::sock::Sock;
-use crate::table::young;
 use core::cell::Cell;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
@@ -133,7 +134,7 @@ pub(crate) fn sock_to_transfer(fd: i32) -> Option<Use> {
 #[inline(never)]
 fn without_object(fd: i32, word: usize) -> Option<Use> {
     match word {
-        BARE if young::stage(fd).is_some() => grown(fd),
+        BARE if places::stage(fd).is_some() => grown(fd),
         _ if word & CLOSING != 0 && outlast_closing(fd) => sock(fd),
         _ => None,
     }
@@ -144,12 +145,12 @@ fn without_object(fd: i32, word: usize) -> Option<Use> {
 /// reason to take it for a stranger's.
 #[cold]
 fn outlast_closing(fd: i32) -> bool {
-    CLOSED_HERE.get() != fd && file::outlast(PATIENCE, || load(fd) & CLOSING != 0)
+    CLOSED_HERE.get() != fd && outlast::outlast(PATIENCE, || load(fd) & CLOSING != 0)
 }
 
 #[cold]
 fn grown(fd: i32) -> Option<Use> {
-    young::grow_up(fd);
+    growth::grow_up(fd);
     object(fd)
 }
 
@@ -288,7 +289,7 @@ pub(crate) fn has_place(fd: i32) -> bool {
 pub fn is_ours(fd: i32) -> bool {
     match load(fd) {
         0 => false,
-        BARE => young::stage(fd).is_some(),
+        BARE => places::stage(fd).is_some(),
         _ => true,
     }
 }
@@ -460,7 +461,7 @@ fn what_is(word: usize) -> Entry {
 /// Calls `f` with every descriptor of a socket that has no object.
 pub(crate) fn for_each_bare(f: impl FnMut(i32)) {
     let highest = HIGHEST.load(Ordering::Relaxed) as i32;
-    let is_one = |fd: &i32| is_bare(*fd) && young::stage(*fd).is_some();
+    let is_one = |fd: &i32| is_bare(*fd) && places::stage(*fd).is_some();
     (0..=highest).filter(is_one).for_each(f);
 }
 

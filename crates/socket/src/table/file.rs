@@ -55,7 +55,7 @@
 //!   `EBADF` of the number.
 //! * Of several threads that sleep in one epoll set, the closing side waits only for one to be
 //!   asleep; the others have looked at the table right before.
-//! * Without `/proc`, the closing side gives a thread that is about to sleep [`PATIENCE_BLIND`].
+//! * Without `/proc`, the closing side gives a thread that is about to sleep 10 ms.
 //! * Where no copy can be made (`RLIMIT_NOFILE`), calls under way end with `EBADF`, and the peer
 //!   sees the end of the connection at once.
 //! * A descriptor that is closed past the library, or while a thread runs that was not made by libc.
@@ -71,30 +71,15 @@
 use crate::polling::epoll::Set;
 use crate::process::owner;
 use crate::table::descriptors;
+use crate::table::naming::Naming;
+use crate::table::outlast;
+use crate::table::outlast::PATIENCE;
 use crate::table::plain;
 use crate::table::sock::{Phase, Sock};
 use core::cell::Cell;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
-use core::time::Duration;
+use core::sync::atomic::Ordering;
 use sidestep_device::names::Names;
 use sidestep_device::sys;
-use sidestep_device::valid::{Renew, Zeroable};
-
-/// How long a closing side waits for system calls of others: for a thread that is starved of its
-/// CPU in the middle of one.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How long where the kernel does not tell who is blocked: no `/proc`.
-const PATIENCE_BLIND: Duration = Duration::from_millis(10);
-/// A thread that has run for so long, by the clock of its own CPU time, has not been about to sleep
-/// all the time: it has left its sleep by `siglongjmp`.
-const RUN_MAX_NS: u64 = 5_000_000;
-/// Looks at what others do between which it only yields.
-const YIELDS: u32 = 32;
-/// Between two looks, after those.
-const LOOK_INTERVAL: Duration = Duration::from_micros(100);
-
-/// Copies that this process keeps.
-static COPIES: AtomicU32 = AtomicU32::new(0);
 
 std::thread_local! {
     /// System calls on files that this thread is in the middle of: a signal handler has interrupted
@@ -103,72 +88,6 @@ std::thread_local! {
     /// The socket on which a call of this thread sleeps: a signal handler has interrupted it, or
     /// has left it by `siglongjmp`.
     static ASLEEP_ON: Cell<*const Sock> = const { Cell::new(core::ptr::null()) };
-}
-
-/// What a socket, or an epoll set, knows of the numbers by which its file is named.
-#[derive(Renew, Zeroable)]
-pub(crate) struct Naming {
-    names: Names,
-    /// The copy for calls whose number has gone: its number + 1, 0 = none.
-    copy: AtomicI32,
-    /// Another program is about to begin here: its numbers lead to a parcel, though the table says that
-    /// they lead to the file.
-    is_packed: AtomicBool,
-    /// Another program is about to begin here, and one of its numbers leads to the file.
-    pub(crate) stays_open: AtomicBool,
-}
-
-impl Naming {
-    /// Whether calls keep the file after its last descriptor.
-    pub(crate) fn has_copy(&self) -> bool {
-        self.copy.load(Ordering::Acquire) != 0
-    }
-
-    /// No descriptor and no call is left: runs `last` with the number of the copy, if there is one,
-    /// and closes it. True: there was one.
-    pub(crate) fn let_go(&self, last: impl FnOnce(i32)) -> bool {
-        let Some(copy) = self.copy.swap(0, Ordering::AcqRel).checked_sub(1).filter(|fd| *fd >= 0)
-        else {
-            return false;
-        };
-        last(sys::seat(copy));
-        COPIES.fetch_sub(1, Ordering::Relaxed);
-        sys::close(copy);
-        true
-    }
-
-    /// In the child of a fork: the calls under way are the parent's.
-    pub(crate) fn after_fork_in_child(&self) {
-        self.names.reset();
-        self.is_packed.store(false, Ordering::Relaxed);
-        self.let_go(|_| {});
-    }
-
-    /// `exec` has failed: the numbers lead to the file again.
-    pub(crate) fn is_unpacked(&self) {
-        // Release: a call that sees it finds the file under the number.
-        self.is_packed.store(false, Ordering::Release);
-    }
-
-    /// The closing side: keeps the file for calls under way, if it can.
-    fn keep(&self, fd: i32) {
-        if self.has_copy() {
-            return;
-        }
-        let Ok(copy) = sys::copy_up(fd) else { return };
-        COPIES.fetch_add(1, Ordering::Relaxed);
-        // AcqRel: a call that finds the number finds the descriptor. Two numbers of the socket may
-        // go at once, and one copy is enough.
-        if self.copy.compare_exchange(0, copy + 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            COPIES.fetch_sub(1, Ordering::Relaxed);
-            sys::close(copy);
-        }
-    }
-}
-
-/// Whether any socket of this process has a copy.
-pub(crate) fn are_any_kept() -> bool {
-    COPIES.load(Ordering::Relaxed) != 0
 }
 
 /// The file behind a descriptor of a socket or an epoll set: see the [module](self).
@@ -249,7 +168,7 @@ impl<'a> File<'a> {
     #[cold]
     fn otherwise(self) -> i32 {
         // The closing side sees this call, and makes a copy right now.
-        outlast(PATIENCE, || descriptors::is_closing_undecided(self.number, self.word));
+        outlast::outlast(PATIENCE, || descriptors::is_closing_undecided(self.number, self.word));
         self.copy().or_else(|| descriptors::first_with(self.word)).unwrap_or(-1)
     }
 
@@ -390,7 +309,7 @@ pub(crate) fn before_number_is_packed(sock: &Sock, fd: i32) {
 fn outlast_calls(names: &Names) {
     // A handler that has interrupted a system call of its own thread would wait for itself.
     if IN_CALL.get() == 0 {
-        outlast(PATIENCE, || !names.are_quiet());
+        outlast::outlast(PATIENCE, || !names.are_quiet());
     }
     let sleeper = names.sleeper();
     if sleeper != 0 && sleeper != owner::me().tid() {
@@ -411,52 +330,5 @@ fn are_others_under_way(sock: &Sock) -> bool {
 
 /// Waits until a thread is asleep, or sleeps by number no more.
 fn outlast_sleeper(names: &Names, sleeper: u32) {
-    outlast_thread(sleeper, || names.sleeper() == sleeper, sys::is_asleep);
-}
-
-/// Waits until the program's own call of a thread is in the kernel, or is made no more.
-pub(crate) fn outlast_call(tid: u32, is_in: impl Fn() -> bool) {
-    outlast_thread(tid, is_in, |tid| sys::is_in_call(tid).or_else(|_| sys::is_asleep(tid)));
-}
-
-/// Waits until a thread has got as far as the kernel says it is, or is on its way no more.
-fn outlast_thread(
-    tid: u32,
-    is_on_its_way: impl Fn() -> bool,
-    has_arrived: impl Fn(u32) -> sys::Result<bool>,
-) {
-    let begin = sys::thread_ns(tid);
-    let has_run = || {
-        let (begin, now) = (begin.ok(), sys::thread_ns(tid).ok());
-        // One that has ended has no clock.
-        begin.zip(now).is_none_or(|(begin, now)| now - begin > RUN_MAX_NS)
-    };
-    let is_on_its_way = || is_on_its_way() && !has_run();
-    match has_arrived(tid) {
-        Ok(_) => outlast(PATIENCE, || is_on_its_way() && has_arrived(tid) == Ok(false)),
-        Err(_) => outlast(PATIENCE_BLIND, is_on_its_way),
-    };
-}
-
-/// Waits until something is over. False: it takes too long.
-pub(crate) fn outlast(patience: Duration, lasts: impl Fn() -> bool) -> bool {
-    if !lasts() {
-        return true;
-    }
-    let begin = sys::now_ns();
-    for look in 0u32.. {
-        if look < YIELDS {
-            sys::yield_cpu();
-        } else {
-            // Nobody wakes it.
-            let _ = sys::futex_wait(&AtomicU32::new(0), 0, Some(LOOK_INTERVAL));
-        }
-        if !lasts() {
-            return true;
-        }
-        if sys::now_ns() - begin > patience.as_nanos() as u64 {
-            return false;
-        }
-    }
-    false
+    outlast::outlast_thread(sleeper, || names.sleeper() == sleeper, sys::is_asleep);
 }

@@ -24,8 +24,10 @@
 //! number since it was looked up. *Proof*: as for [`Names`](sidestep_device::names), of which
 //! [`Caller`] is the kin; loom checks it. What remains is told in [`crate::table::file`].
 
-use crate::process::{home, owner};
-use crate::table::{descriptors, file};
+use crate::process::loan;
+use crate::process::owner;
+use crate::table::descriptors;
+use crate::table::outlast;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use core::time::Duration;
@@ -66,7 +68,7 @@ fn mine() -> Option<&'static Place> {
 #[cold]
 fn find_place() -> Option<&'static Place> {
     // To the child of a `vfork` all threads of its parent seem to have ended.
-    if home::is_borrowed_memory() {
+    if loan::is_borrowed_memory() {
         return None;
     }
     let tid = owner::me().tid();
@@ -142,11 +144,11 @@ pub(crate) fn outlast(fd: i32) {
     for Place { tid, caller } in &THREADS {
         let tid = tid.load(Ordering::Relaxed);
         if caller.is_in(fd as u32) && tid != me {
-            file::outlast_call(tid, || caller.is_in(fd as u32));
+            outlast::outlast_call(tid, || caller.is_in(fd as u32));
         }
     }
     // Acquire: pairs with the Release of `Noted`, behind the fences of `is_in`.
-    file::outlast(PATIENCE_CROWD, || CROWD.load(Ordering::Acquire) != 0);
+    outlast::outlast(PATIENCE_CROWD, || CROWD.load(Ordering::Acquire) != 0);
 }
 
 /// In the child of a fork: the calls under way are the parent's.

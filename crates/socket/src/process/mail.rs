@@ -1,0 +1,381 @@
+//! What other processes say to this one, and what it makes of that: introductions, and bells.
+//!
+//! Letters come to the mailbox, from processes of this network namespace, and by lines, from those of
+//! others. Whoever has sent a letter, the kernel or the agent has said.
+
+use crate::process::group;
+use crate::process::group::Group;
+use crate::process::group::Marked;
+use crate::process::group::THEIR_SLAB;
+use crate::process::group::THEIR_WAKE;
+use crate::process::groups;
+use crate::process::groups::Look;
+use crate::process::home;
+use crate::process::home::Home;
+use crate::process::options;
+use crate::process::pool::Held;
+use core::sync::atomic::Ordering;
+use sidestep_device::rights;
+use sidestep_device::rights::NotTaken;
+use sidestep_device::slab::SLAB_LEN;
+use sidestep_device::stamp::OTHER_VERSION;
+use sidestep_device::sys;
+use sidestep_device::sys::Errno;
+use sidestep_device::sys::Received;
+use sidestep_device::sys::Sender;
+use sidestep_device::sys::Whereabouts;
+use sidestep_proto::fallback::Lack;
+use sidestep_proto::fallback::PeerCannot;
+use sidestep_proto::fallback::Reason;
+use sidestep_proto::policy;
+use sidestep_wire::Diagnosis;
+use sidestep_wire::LinkId;
+use sidestep_wire::host_control::Channel;
+use sidestep_wire::host_control::ControlMessage;
+use sidestep_wire::host_control::EMITTED_LEN_MAX;
+use sidestep_wire::host_control::Instance;
+use sidestep_wire::host_control::Introduction;
+
+/// Whether there is a line to a process: then only what comes by it is believed.
+pub(crate) fn has_line(process: &'static Home, peer: Instance) -> bool {
+    groups::find(&Look::at(process), peer).is_some_and(Group::is_distant)
+}
+
+/// Reads what has come by lines.
+pub(crate) fn read_lines(process: &'static Home) {
+    for group in groups::all(&Look::at(process)).filter(|group| group.is_distant()) {
+        group.introduce(false);
+        read_line(process, group);
+    }
+}
+
+/// A process has introduced itself with its slab and wake memory.
+pub fn on_introduction(process: &'static Home, hello: &Introduction, letter: &Received) {
+    // Nobody introduces himself to himself: a group with ourselves is never dead.
+    if hello.instance == process.instance {
+        crate::log!(Warn, "somebody introduces himself as us");
+        return;
+    }
+    let look = Look::at(process);
+    if let Some(reason) = refusal_in(hello) {
+        crate::log!(Info, "{} cannot use our memory: {reason}", hello.instance);
+        return note_refusal(&look, hello.instance, reason);
+    }
+    let known = groups::find(&look, hello.instance).filter(|group| group.theirs().is_some());
+    let Some(group) = known.or_else(|| get_to_know(&look, hello, letter)) else { return };
+    if !group.introduce(false) && !group.reply_pending.swap(true, Ordering::Relaxed) {
+        process.replies_pending.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Maps what somebody shows. No group is begun with one who shows nothing of use.
+pub(crate) fn get_to_know(
+    look: &Look,
+    hello: &Introduction,
+    letter: &Received,
+) -> Option<&'static Group> {
+    let &[slab_fd, wake_fd] = letter.fds() else {
+        crate::log!(Warn, "introduction of {} without its memory", hello.instance);
+        note_breach(look, hello.instance);
+        return None;
+    };
+    let is_as_long = hello.slab_len == SLAB_LEN as u64;
+    let length = if is_as_long { Ok(()) } else { Err(OTHER_VERSION) };
+    let group = length.and_then(|()| group::adopt(slab_fd, wake_fd)).and_then(|theirs| {
+        let group = groups::with(look, hello.instance)
+            .ok()
+            .filter(|group| group.establish(theirs, Some((hello, letter))));
+        match group {
+            Some(group) => {
+                group.keep(THEIR_SLAB, slab_fd);
+                group.keep(THEIR_WAKE, wake_fd);
+            }
+            None => group::give_up(theirs),
+        }
+        // Another thread may have established it meanwhile.
+        group.or_else(|| groups::find(look, hello.instance)).ok_or(Errno(libc::ENOMEM))
+    });
+    group
+        .inspect_err(|errno| {
+            crate::log!(Warn, "memory of {} refused: errno {}", hello.instance, errno.0);
+            match *errno {
+                Errno(libc::ENOMEM) => refuse(look, hello.instance, Reason::Lack(Lack::NoMemory)),
+                OTHER_VERSION => {
+                    crate::log!(Warn, "{} runs another version of Sidestep", hello.instance);
+                    refuse(look, hello.instance, Reason::Peer(PeerCannot::OtherVersion));
+                }
+                Errno(libc::EMFILE | libc::ENFILE | libc::EAGAIN) => {}
+                _ => note_breach(look, hello.instance),
+            }
+        })
+        .ok()
+}
+
+/// The length of a slab in the Introduction of a process that has no room for another:
+/// it shows nothing, and what was shown to it is of no use.
+pub(crate) const NO_ROOM: u64 = 0;
+
+/// The same of one that was shown memory of another version.
+pub(crate) const NOT_OURS: u64 = u64::MAX;
+
+/// Why the process that says this cannot use our memory, if it says so. Where it has no room, it
+/// has declined: nothing is lacking here.
+pub(crate) fn refusal_in(hello: &Introduction) -> Option<Reason> {
+    match hello.slab_len {
+        NO_ROOM => Some(Reason::PeerDeclined(Diagnosis::MEM)),
+        NOT_OURS => Some(PeerCannot::OtherVersion.into()),
+        _ => None,
+    }
+}
+
+/// The memory of a process cannot be used, or it cannot be shown ours: tells it, so that
+/// nobody goes on waiting. If the letter is not taken, the attempts are given up.
+pub fn refuse(look: &Look, peer: Instance, reason: Reason) {
+    let process = look.0;
+    let slab_len =
+        if reason == Reason::Peer(PeerCannot::OtherVersion) { NOT_OURS } else { NO_ROOM };
+    let message = ControlMessage::Introduction(Introduction {
+        instance: process.instance,
+        reply_wanted: false,
+        pid: process.pid,
+        slab_len,
+        link_id: LinkId(0),
+    });
+    match groups::find(look, peer) {
+        Some(group) => _ = group.send(&message, &[]),
+        None => _ = process.write_to(&peer, &message, &[]),
+    }
+    note_refusal(look, peer, reason);
+}
+
+/// What waits for memory to be shown, waits no more.
+pub(crate) fn note_refusal(look: &Look, peer: Instance, reason: Reason) {
+    if let Some(group) = groups::find(look, peer) {
+        group.refused.store(reason.word(), Ordering::Relaxed);
+    }
+    look.0.last_refusal.store(reason.word(), Ordering::Relaxed);
+    // Release: whoever counts it finds its reason, or a later one's.
+    look.0.refusals.fetch_add(1, Ordering::Release);
+}
+
+/// A process has shown what is no memory of the kind that it has to be, or another one has in its name: what it
+/// was is told if nothing better comes.
+pub(crate) fn note_breach(look: &Look, peer: Instance) {
+    if let Some(group) = groups::find(look, peer) {
+        group.is_breached.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Sends the introductions that found a full mailbox.
+pub fn answer_introductions(process: &'static Home) {
+    for group in groups::all(&Look::at(process)) {
+        if group.reply_pending.load(Ordering::Relaxed) && group.introduce(false) {
+            group.reply_pending.store(false, Ordering::Relaxed);
+            process.replies_pending.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A peer has sent the eventfd of one of its channels. True: it was kept. Of anything
+/// else a write could wait, or raise a signal.
+pub fn on_channel(process: &'static Home, channel: &Channel, letter: &Received) -> bool {
+    let look = Look::at(process);
+    let (Some(group), &[fd]) = (groups::find(&look, channel.instance), letter.fds()) else {
+        return false;
+    };
+    let Some(bell) = group.bells.get(usize::from(channel.channel)) else { return false };
+    // Who hangs up somebody else's bell would have his peers ring in vain.
+    let is_theirs =
+        group.theirs().is_none() || group.peer_pid.load(Ordering::Relaxed) == letter.pid;
+    if !is_theirs || !sys::is_eventfd(fd) {
+        crate::log!(Warn, "{} has sent a bell that is none", channel.instance);
+        return false;
+    }
+    let old = bell.swap(sys::move_up(fd) + 1, Ordering::AcqRel);
+    if old > 0 {
+        sys::close(old - 1);
+    }
+    true
+}
+
+/// Takes what has come by the line. The kernel knows who has the other end; who that is
+/// the agent has said.
+fn read_line(home: &'static Home, group: &Group) {
+    let Some(line) = group.line() else { return };
+    let mut bytes = [0; EMITTED_LEN_MAX];
+    for _ in 0..LETTERS_MAX {
+        let Ok(mut received) = sys::recv_with_fds(line, &mut bytes) else { return };
+        if received.len == 0 {
+            return;
+        }
+        (received.sender, received.pid) = (Some(group.peer_user()), 0);
+        match ControlMessage::parse(&bytes[..received.len]) {
+            Ok(message) if message.instance() != group.peer => {
+                crate::log!(Warn, "{} speaks in another's name", group.peer);
+            }
+            Ok(ControlMessage::Introduction(introduction)) => {
+                on_introduction(home, &introduction, &received);
+            }
+            Ok(ControlMessage::Channel(channel)) => {
+                if on_channel(home, &channel, &received) {
+                    continue;
+                }
+            }
+            Ok(_) => {}
+            Err(error) => crate::log!(Warn, "message of {} ignored: {error}", group.peer),
+        }
+        received.close_fds();
+    }
+}
+
+/// Datagrams read in one look into the mailbox: whoever sends faster than we read
+/// keeps no call waiting.
+pub(crate) const LETTERS_MAX: usize = 64;
+
+impl Home {
+    /// Reads what other processes have sent to our mailbox.
+    pub fn read_mail(&'static self) {
+        // Between the look at a message and its taking the next one must stay the next.
+        if let Some(_held) = Held::try_enter(self.mail_lock.get()) {
+            self.read_mailbox();
+        }
+        read_lines(self);
+        if self.replies_pending.load(Ordering::Relaxed) > 0 {
+            answer_introductions(self);
+        }
+    }
+
+    fn read_mailbox(&'static self) {
+        self.wake.mail().store(0, Ordering::Relaxed);
+        let mut bytes = [0; 256];
+        for looks_left in (0..LETTERS_MAX).rev() {
+            let received = match rights::receive(self.mailbox, &mut bytes, takes_from) {
+                Ok(received) => received,
+                Err(NotTaken::Errno(_)) => break,
+                // New peers stay on TCP; those with which memory is shared need no mail.
+                Err(NotTaken::Foreign) => return self.note_beset(),
+            };
+            if looks_left == 0 {
+                self.wake.mail().store(1, Ordering::Relaxed);
+            }
+            if shares_with(&received) {
+                match ControlMessage::parse(&bytes[..received.len]) {
+                    Ok(message) if has_line(self, message.instance()) => {
+                        crate::log!(Warn, "mail of {} came past its line", message.instance());
+                    }
+                    Ok(ControlMessage::Introduction(introduction)) => {
+                        on_introduction(self, &introduction, &received);
+                    }
+                    Ok(ControlMessage::Channel(channel)) => {
+                        if on_channel(self, &channel, &received) {
+                            continue;
+                        }
+                    }
+                    Ok(_) => {}
+                    Err(error) => crate::log!(Warn, "mail ignored: {error}"),
+                }
+            }
+            received.close_fds();
+        }
+    }
+
+    /// Says once that no mail comes any more.
+    fn note_beset(&self) {
+        if !self.is_beset.swap(true, Ordering::Relaxed) {
+            crate::log!(
+                Warn,
+                "another user has sent a descriptor to the mailbox: new peers stay on TCP"
+            );
+        }
+    }
+
+    /// Reads the mailbox if somebody has left a hint that there is mail.
+    #[inline]
+    pub fn read_mail_if_any(&'static self) {
+        if self.wake.mail().load(Ordering::Relaxed) != 0 {
+            self.read_mail();
+        }
+    }
+}
+
+/// Whether memory may be shared with who has sent a letter, by whom we are now: a server may have
+/// become another user since it began.
+pub(crate) fn shares_with(letter: &Received) -> bool {
+    has_no_objection(letter, |letter| letter.whereabouts() == Whereabouts::Near)
+}
+
+/// Whether the descriptors of a letter are taken from the queue. So are those of a sender that has ended and may
+/// have been near: else a client of root's that ends at once would close the mailbox for all. With it nothing is
+/// shared, and what it has sent is dropped.
+pub(crate) fn takes_from(letter: &Received) -> bool {
+    has_no_objection(letter, |letter| letter.whereabouts() != Whereabouts::Elsewhere)
+}
+
+fn has_no_objection(letter: &Received, is_near: impl FnOnce(&Received) -> bool) -> bool {
+    let Some(Sender { uid, gid }) = letter.sender else { return false };
+    // Of others it makes no difference, and it takes some system calls.
+    let is_near = uid != policy::ROOT || is_near(letter);
+    options::current().policy.objection_to_user(sys::uid(), uid, gid, is_near).is_none()
+}
+
+/// Marks news for a slot of the peer in one of its channels, and rings that if it sleeps. Its bell may
+/// still lie in our mailbox.
+#[inline]
+pub(crate) fn mark(group: &Group, channel: usize, peer_slot: usize, cpu: u32) -> Marked {
+    match group.mark(channel, peer_slot, cpu) {
+        Marked::Unreachable => ring_after_mail(group, channel),
+        marked => marked,
+    }
+}
+
+#[cold]
+fn ring_after_mail(group: &Group, channel: usize) -> Marked {
+    // The mail of a forebear is not ours to read.
+    match home::existing().filter(|home| group.is_of(home) && !group.has_bell(channel)) {
+        Some(home) => {
+            home.read_mail();
+            group.ring(channel)
+        }
+        None => Marked::Unreachable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::home::tests::alone;
+
+    use sidestep_proto::fallback::Field;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixDatagram;
+
+    #[test]
+    fn a_peer_without_room_for_our_memory_has_declined() {
+        let said = |slab_len| {
+            let instance = Instance([7; 16]);
+            let link_id = LinkId(0);
+            refusal_in(&Introduction { instance, reply_wanted: false, pid: 1, slab_len, link_id })
+        };
+        assert_eq!(said(NO_ROOM), Some(Reason::PeerDeclined(Diagnosis::MEM)));
+        assert_eq!(said(NOT_OURS), Some(PeerCannot::OtherVersion.into()));
+        assert_eq!(said(SLAB_LEN as u64), None);
+    }
+
+    #[test]
+    fn a_process_that_introduces_itself_without_memory_has_broken_the_protocol() {
+        let _alone = alone();
+        let process = home::current().unwrap();
+        let peer = Instance([9; 16]);
+        let group = groups::with(&Look::at(process), peer).unwrap();
+        let link_id = LinkId(0);
+        let slab_len = SLAB_LEN as u64;
+        let hello = Introduction { instance: peer, reply_wanted: false, pid: 1, slab_len, link_id };
+        assert_eq!(group.breach(), None);
+        let (here, there) = UnixDatagram::pair().unwrap();
+        there.send(b"no descriptors beside it").unwrap();
+        let letter = sys::recv_with_fds(here.as_raw_fd(), &mut [0; EMITTED_LEN_MAX]).unwrap();
+        on_introduction(process, &hello, &letter);
+        assert_eq!(group.breach(), Some(Reason::PeerBroke(Field::INTRODUCED_MEMORY)));
+        assert_eq!(group.refusal(), None, "the true one may still come");
+    }
+}

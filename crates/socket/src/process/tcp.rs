@@ -1,0 +1,152 @@
+//! What the kernel says of a TCP socket: its kind, its addresses, its cookies.
+
+use crate::Errno;
+use core::net::IpAddr;
+use core::net::Ipv6Addr;
+use core::net::SocketAddr;
+use sidestep_device::sys;
+
+/// `SO_NETNS_COOKIE` of `asm-generic/socket.h`; Linux 5.14.
+pub(crate) const SO_NETNS_COOKIE: i32 = 71;
+
+/// `SO_COOKIE` of `asm-generic/socket.h`.
+pub(crate) const SO_COOKIE: i32 = 57;
+
+/// The kernel's cookie of a socket.
+#[must_use]
+pub fn socket_cookie(fd: i32) -> u64 {
+    sys::socket_option(fd, libc::SOL_SOCKET, SO_COOKIE).unwrap_or(0)
+}
+
+/// The cookie of the network namespace a socket lives in; 0 when the kernel does
+/// not say.
+#[must_use]
+pub fn netns_cookie(fd: i32) -> u64 {
+    sys::socket_option(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE).unwrap_or(0)
+}
+
+/// Sixteen bytes as two words.
+#[must_use]
+pub fn halves(id: &[u8; 16]) -> [u64; 2] {
+    let word = |at: usize| {
+        let mut eight = [0; 8];
+        eight.copy_from_slice(&id[at..at + 8]);
+        u64::from_be_bytes(eight)
+    };
+    [word(0), word(8)]
+}
+
+/// Two words as sixteen bytes.
+#[must_use]
+pub(crate) fn joined([first, second]: [u64; 2]) -> [u8; 16] {
+    (u128::from(first) << 64 | u128::from(second)).to_be_bytes()
+}
+
+/// An address as the kernel has it.
+#[derive(Clone, Copy)]
+pub struct Name {
+    bytes: [u8; size_of::<libc::sockaddr_in6>()],
+    len: usize,
+}
+
+impl Name {
+    /// One of the addresses of a connected socket.
+    pub(crate) fn of(fd: i32, peer: bool) -> Option<Self> {
+        let (storage, len) = sys::socket_name(fd, peer).ok()?;
+        let mut name = Self { bytes: [0; _], len: (len as usize).min(size_of_val(&storage)) };
+        let room = name.bytes.get_mut(..name.len)?;
+        room.copy_from_slice(&sys::bytes_of_address(&storage)[..name.len]);
+        Some(name)
+    }
+
+    /// The bytes of the kernel's struct.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        address_in(self.bytes())
+    }
+}
+
+/// Whether sockets of this kind are ours to serve: TCP over IPv4 or IPv6.
+#[must_use]
+pub fn is_tcp(domain: i32, kind: i32, protocol: i32) -> bool {
+    const KIND: i32 = 0xf;
+    matches!(domain, libc::AF_INET | libc::AF_INET6)
+        && kind & KIND == libc::SOCK_STREAM
+        && matches!(protocol, 0 | libc::IPPROTO_TCP)
+}
+
+/// `O_NONBLOCK`, as the kernel has it.
+pub(crate) fn is_nonblocking(fd: i32) -> bool {
+    let flags = sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0);
+    flags as i32 & libc::O_NONBLOCK != 0
+}
+
+/// An address as it stands in the state: two words and the family, 4 or 6.
+pub(crate) fn words(ip: IpAddr) -> ([u64; 2], u8) {
+    match ip {
+        IpAddr::V4(v4) => ([u64::from(u32::from(v4)), 0], 4),
+        IpAddr::V6(v6) => (halves(&v6.octets()), 6),
+    }
+}
+
+/// Both addresses of a connected socket.
+///
+/// # Errors
+/// `ENOTCONN` while it is not connected.
+pub fn addresses(fd: i32) -> Result<(SocketAddr, SocketAddr), Errno> {
+    let (peer, _) = sys::socket_name(fd, true).map_err(|errno| errno.0)?;
+    let (local, _) = sys::socket_name(fd, false).map_err(|errno| errno.0)?;
+    match (address(&local), address(&peer)) {
+        (Some(local), Some(peer)) => Ok((local, peer)),
+        _ => Err(libc::EAFNOSUPPORT),
+    }
+}
+
+/// Whether an address, of which these are the first bytes of the kernel's struct, is `AF_UNSPEC`.
+#[must_use]
+pub fn is_nowhere(bytes: &[u8]) -> bool {
+    family(bytes) == Some(libc::AF_UNSPEC)
+}
+
+pub(crate) fn family(bytes: &[u8]) -> Option<i32> {
+    let family = bytes.first_chunk()?;
+    Some(libc::sa_family_t::from_ne_bytes(*family).into())
+}
+
+/// An address of the kernel as Rust knows it; IPv4-mapped ones become IPv4.
+#[must_use]
+pub fn address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    address_in(sys::bytes_of_address(storage))
+}
+
+/// The same in the bytes of the kernel's struct; what is missing behind them is zero.
+#[must_use]
+pub fn address_in(bytes: &[u8]) -> Option<SocketAddr> {
+    const PORT_AT: usize = core::mem::offset_of!(libc::sockaddr_in, sin_port);
+    const V4_AT: usize = core::mem::offset_of!(libc::sockaddr_in, sin_addr);
+    const V6_AT: usize = core::mem::offset_of!(libc::sockaddr_in6, sin6_addr);
+    const _: () = assert!(PORT_AT == core::mem::offset_of!(libc::sockaddr_in6, sin6_port));
+    let mut all = [0; size_of::<libc::sockaddr_in6>()];
+    let len = bytes.len().min(all.len());
+    all[..len].copy_from_slice(&bytes[..len]);
+    let port = u16::from_be_bytes(*all[PORT_AT..].first_chunk()?);
+    let ip = match family(&all)? {
+        libc::AF_INET => IpAddr::from(*all[V4_AT..].first_chunk::<4>()?),
+        libc::AF_INET6 => Ipv6Addr::from(*all[V6_AT..].first_chunk::<16>()?).to_canonical(),
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, port))
+}
+
+/// Both ends lie on this host: a loopback address, the same address twice, or a
+/// peer address that this host could bind.
+pub(crate) fn is_same_host(local: SocketAddr, peer: SocketAddr) -> bool {
+    if peer.ip().is_loopback() || peer.ip() == local.ip() {
+        return true;
+    }
+    sys::is_local(peer.ip())
+}

@@ -1,0 +1,23 @@
+//! A socket that only says ECONNRESET, for the place of a connection that nobody can go on with.
+
+use sidestep_device::sys;
+
+/// A socket that says ECONNRESET. `prepare` gets both its ends before.
+pub(crate) fn dead_end(prepare: impl FnOnce([i32; 2])) -> Option<i32> {
+    let [end, other] = sys::packet_pair().ok()?;
+    prepare([end, other]);
+    // Unread when the other end is closed: a reset.
+    let _ = sys::send(end, b"!", libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+    sys::close_number(other);
+    Some(end)
+}
+
+/// Puts a socket that says ECONNRESET under the number of a connection that nobody can go on with:
+/// what comes by it would not be the program's bytes.
+pub(crate) fn close_off(fd: i32) {
+    if let Some(end) = dead_end(|_| ()) {
+        let is_kept = sys::fcntl(fd, libc::F_GETFD, 0) == Ok(0);
+        let _ = sys::dup_onto(end, fd, !is_kept);
+        sys::close_number(end);
+    }
+}

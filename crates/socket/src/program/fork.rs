@@ -1,0 +1,100 @@
+//! Forks, and the end of the process, as far as sockets are concerned.
+
+use crate::connection::ends;
+use crate::polling::epoll;
+use crate::process::heirs;
+use crate::process::loan;
+use crate::program::growth;
+use crate::program::hand_over;
+use crate::table::bare;
+use crate::table::descriptors;
+use crate::table::naming;
+use crate::table::plain;
+use crate::table::sock;
+use crate::table::sock::Phase;
+use core::sync::atomic::Ordering;
+use sidestep_device::state::Slot;
+use sidestep_proto::fallback::ProgramDid;
+use sidestep_proto::fallback::Reason;
+
+/// The process is about to end, and the kernel will close its connections.
+pub fn before_exit() {
+    if loan::is_borrowed_memory() {
+        return;
+    }
+    descriptors::for_each_sock(|_, sock| {
+        if let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) {
+            ends::before_exit(slot, &conn);
+        }
+    });
+}
+
+/// Our memory is lent: to the child of a `vfork`, until that calls `exec` or ends, or to
+/// that of a `clone` of the kind, of which nobody tells us when it does.
+pub fn lend_memory() {
+    growth::grow_all();
+    loan::begin();
+}
+
+/// Before a fork: connections whose ends are agreeing right now stay on TCP, and
+/// every connection gets one more holder.
+pub fn before_fork() {
+    growth::grow_all();
+    heirs::about_to_fork();
+    descriptors::for_each_sock(|fd, sock| {
+        hand_over::settle(sock, fd);
+        // Whoever is in the middle of it finishes first.
+        let _meeting = sock.agreeing();
+        // Afterwards a descriptor of one process may mean nothing to the other.
+        if sock.slot().is_some_and(|slot| slot.family.load(Ordering::Relaxed) == 0) {
+            sock.learn_addresses(fd);
+        }
+        if sock.phase() == Phase::Meeting {
+            sock.stay_plain(Reason::Program(ProgramDid::ForkedMeanwhile));
+        }
+    });
+    // After the meetings, which take slots themselves.
+    heirs::count_heir();
+    for_each_inherited(|slot| _ = slot.holders.fetch_add(1, Ordering::AcqRel));
+}
+
+/// Connections that we have inherited ourselves; those that are ours the process counts.
+pub(crate) fn for_each_inherited(f: impl Fn(&Slot)) {
+    descriptors::for_each_sock(|fd, sock| {
+        let inherited = |_: &&Slot| !sock.is_at_home() && descriptors::is_first_of(fd, sock);
+        if let Some(slot) = sock.slot().filter(inherited) {
+            f(slot);
+        }
+    });
+}
+
+/// A fork has failed, and before [`heirs::forked`]: no child holds anything.
+pub fn after_failed_fork() {
+    let one_less = |holders: u32| holders.checked_sub(1);
+    for_each_inherited(|slot| {
+        let _ = slot.holders.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_less);
+    });
+    heirs::discount_heir();
+}
+
+/// In the child of a fork.
+pub fn after_fork_in_child() {
+    sock::reset_locks();
+    crate::program::parcel::reset_lock();
+    hand_over::after_fork_in_child();
+    bare::reset_locks();
+    descriptors::after_fork_in_child();
+    plain::after_fork_in_child();
+    if naming::are_any_kept() {
+        sock::each(|sock| sock.naming.after_fork_in_child());
+        epoll::forget_copies();
+    }
+    descriptors::for_each_sock(|_, sock| {
+        sock.after_fork_in_child();
+    });
+    descriptors::for_each_sock(|fd, sock| {
+        if sock.home().is_some_and(|home| !home.has_entered()) {
+            crate::program::parcel::give_up(fd);
+        }
+    });
+}

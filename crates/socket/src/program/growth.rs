@@ -1,0 +1,78 @@
+//! How young connections end, or get an object.
+
+use crate::polling::epoll;
+use crate::process::home;
+use crate::process::loan;
+use crate::process::pool::Held;
+use crate::program::object;
+use crate::table::bare;
+use crate::table::descriptors;
+use crate::table::file;
+use crate::table::places;
+use crate::table::sock::Phase;
+use sidestep_device::sys;
+use sidestep_device::young::End;
+use sidestep_device::young::Stage;
+
+/// Makes the object of a socket that has none. In the child of a `vfork` it has none for the
+/// time being: the table is the parent's, who has had all of them made before.
+pub(crate) fn grow_up(fd: i32) {
+    let growing = Held::enter(bare::growing(fd));
+    // A handler has interrupted whoever makes one: its call is one by TCP.
+    if !growing.is_outermost() || loan::is_borrowed_memory() {
+        return;
+    }
+    if descriptors::is_bare(fd) {
+        grow(fd);
+    }
+}
+
+pub(crate) fn grow(fd: i32) {
+    let Some(place) = places::place(fd) else { return };
+    // Nobody ends a connection from here on, or it has ended.
+    let about = place.grow();
+    if about.is_none() && place.stage() != Some(Stage::Fresh) {
+        return;
+    }
+    if let Some(sock) = object::grown(fd, about) {
+        if about.is_some() {
+            sock.set_phase(Phase::Candidate);
+            sock.begin_with(fd, Some(place));
+        }
+        epoll::take_over_watch(fd, sock);
+        if !descriptors::grow_up(fd, sock) {
+            epoll::forget_sock(sock);
+            sock.leave();
+        }
+    }
+    // Without a slot, or without memory for an object, nobody has asked what it has carried.
+    let _ = place.take();
+    place.clear();
+}
+
+/// All sockets without an object get one: this process is about to share them.
+pub(crate) fn grow_all() {
+    descriptors::for_each_bare(grow_up);
+}
+
+/// What the place of a descriptor says has ended. True: there is an object instead, as another
+/// thread's call has just made it.
+pub(crate) fn end(fd: i32) -> bool {
+    let (Some(process), Some(place)) = (home::existing(), places::place(fd)) else { return false };
+    epoll::forget_watch(fd);
+    match place.end(sys::coarse_seconds()) {
+        End::Nothing => false,
+        End::Counts(ending) => {
+            crate::log!(Info, "connection ends on TCP before it was decided");
+            process.count_young(ending);
+            if place.is_in_use() {
+                file::before_number_of_young_goes(fd);
+            }
+            false
+        }
+        End::Grows => {
+            drop(Held::enter(bare::growing(fd)));
+            !descriptors::is_bare(fd)
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! The life of a socket, from the call that makes it to the one that closes its last descriptor.
+
+use crate::polling::epoll;
+use crate::polling::epoll::Set;
+use crate::process::home::Home;
+use crate::process::loan;
+use crate::process::tcp;
+use crate::program::growth;
+use crate::program::object;
+use crate::rendezvous::listeners;
+use crate::table::account;
+use crate::table::conn::Conn;
+use crate::table::descriptors;
+use crate::table::descriptors::Entry;
+use crate::table::descriptors::Use;
+use crate::table::file;
+use crate::table::passage::Passage;
+use crate::table::sock::Phase;
+use crate::table::sock::Sock;
+use core::sync::atomic::Ordering;
+use sidestep_device::state::flag;
+use sidestep_device::sys;
+
+/// Makes a socket object for a TCP socket that was not seen being made: it was inherited or
+/// received. `None`: it is something else, or there is no memory.
+pub fn register_unseen(fd: i32) -> Option<&'static Sock> {
+    let option = |name| sys::socket_option::<i32>(fd, libc::SOL_SOCKET, name).ok();
+    let is_one =
+        tcp::is_tcp(option(libc::SO_DOMAIN)?, option(libc::SO_TYPE)?, option(libc::SO_PROTOCOL)?);
+    let flags = Some(fd).filter(|_| is_one).and_then(|fd| sys::fcntl(fd, libc::F_GETFL, 0).ok())?;
+    register(fd, flags as i32 & libc::O_NONBLOCK != 0, false)
+}
+
+/// Makes a socket object for a new descriptor of the program.
+pub fn register(fd: i32, nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
+    let has_place = descriptors::has_place(fd);
+    let sock =
+        Some(()).filter(|()| has_place).and_then(|()| object::new(nonblocking, is_server))?;
+    enter_descriptor(fd, sock);
+    Some(sock)
+}
+
+/// The table forgot a descriptor: one reference less.
+pub fn forget_entry(entry: Entry, fd: i32) {
+    match entry {
+        Entry::Nothing => {}
+        Entry::Bare(place) => _ = growth::end(place),
+        Entry::Sock(sock) => drop_descriptor(sock, fd),
+        Entry::Set(set) => set.drop_descriptor(),
+    }
+}
+
+/// libc has handed out a number: whatever the table says about it is out of date.
+pub fn forget_number(fd: i32) {
+    if !loan::is_borrowed_memory() {
+        // The number is somebody else's now: -1 keeps our hands off it.
+        forget_entry(descriptors::remove(fd), -1);
+    }
+}
+
+/// Before the real `close` (or `dup2` over it): takes the descriptor out of the
+/// table. The returned guard finishes after the real call.
+pub fn before_close(fd: i32) -> Option<Closing> {
+    if !descriptors::is_ours(fd) || loan::is_borrowed_memory() {
+        return None;
+    }
+    // The word of a bare one stays.
+    if descriptors::is_bare(fd) && !growth::end(fd) {
+        return None;
+    }
+    let before = descriptors::note_closed_here(fd);
+    match descriptors::begin_closing(fd) {
+        // While it has descriptors it can be entered.
+        Entry::Sock(sock) if sock.enter() => {
+            let closing = Closing { what: Closed::Sock(sock), fd, before };
+            file::before_number_goes(sock, fd);
+            drop_descriptor(sock, fd);
+            return Some(closing);
+        }
+        Entry::Set(set) => {
+            let closing = Closing { what: Closed::Set(set), fd, before };
+            file::before_number_of_set_goes(set, fd);
+            return Some(closing);
+        }
+        Entry::Nothing | Entry::Bare(_) | Entry::Sock(_) => {}
+    }
+    let _ = descriptors::note_closed_here(before);
+    None
+}
+
+/// Before the real `dup2` puts `old` over `new`: the same, and calls that begin now with `new` begin
+/// afterwards, whatever it means now, when it is to mean a socket of ours.
+pub fn before_put_over(old: i32, new: i32) -> Option<Closing> {
+    if !descriptors::is_ours(old) || loan::is_borrowed_memory() {
+        return before_close(new);
+    }
+    // Another thread that closes it comes first, and leaves nothing of ours.
+    const TRIES: usize = 2;
+    (0..TRIES).find_map(|_| hold(new).or_else(|| before_close(new)))
+}
+
+/// Keeps calls from beginning with a number that leads to no object.
+pub(crate) fn hold(fd: i32) -> Option<Closing> {
+    let before = descriptors::note_closed_here(fd);
+    let Some(was_bare) = descriptors::hold(fd) else {
+        let _ = descriptors::note_closed_here(before);
+        return None;
+    };
+    if was_bare {
+        // An object that is being made finds no place in the table.
+        growth::end(fd);
+    }
+    Some(Closing { what: Closed::Nothing, fd, before })
+}
+
+/// Keeps a socket or an epoll set, and its number in the table as one that is being closed, until
+/// the kernel has closed its descriptor.
+pub struct Closing {
+    what: Closed,
+    fd: i32,
+    /// Which descriptor this thread was closing before: a handler has interrupted it.
+    before: i32,
+}
+
+pub(crate) enum Closed {
+    /// What has no object.
+    Nothing,
+    Sock(&'static Sock),
+    Set(&'static Set),
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        let word = match self.what {
+            Closed::Nothing => 0,
+            Closed::Sock(sock) => descriptors::word_of(sock),
+            Closed::Set(set) => descriptors::word_of_set(set),
+        };
+        descriptors::end_closing(self.fd, word);
+        let _ = descriptors::note_closed_here(self.before);
+        match self.what {
+            Closed::Nothing => {}
+            Closed::Sock(sock) => {
+                if sock.descriptors.load(Ordering::Acquire) == 0 && !sock.naming.has_copy() {
+                    object::tell_of_close(sock);
+                }
+                sock.leave();
+            }
+            Closed::Set(set) => set.drop_descriptor(),
+        }
+    }
+}
+
+/// `dup`: both descriptors mean the same socket.
+pub fn duplicate(old: i32, new: i32) {
+    let concerns_us = descriptors::is_ours(old) || descriptors::is_ours(new);
+    if old == new || !concerns_us || loan::is_borrowed_memory() {
+        return;
+    }
+    if let Some(sock) = descriptors::sock(old) {
+        descriptors::note_highest(new);
+        forget_entry(descriptors::insert_sock(new, sock.sock()), -1);
+    } else if let Some(set) = descriptors::set(old) {
+        forget_entry(descriptors::insert_set(new, set), -1);
+    } else {
+        forget_entry(descriptors::remove(new), -1);
+    }
+}
+
+/// Makes a socket object for a connection in shared memory that another process of our
+/// end has begun, and that this one holds from now on. `None`: no memory, or the slot is
+/// another connection's by now.
+pub(crate) fn receive(home: &'static Home, index: usize, conn: Conn) -> Option<&'static Sock> {
+    let slot = home.state.slot(index);
+    let nonblocking = slot.flags.load(Ordering::Relaxed) & flag::NONBLOCKING != 0;
+    let sock = object::new(nonblocking, slot.is_server.load(Ordering::Relaxed) != 0)?;
+    if home.is_current() && !home.take_back(index) {
+        sock.leave();
+        return None;
+    }
+    slot.holders.fetch_add(1, Ordering::SeqCst);
+    home.note_received(index, conn.group);
+    sock.take_up(home, index);
+    // SAFETY: the object came from `new` above, and no table leads to it yet.
+    unsafe { sock.set_conn(conn) };
+    sock.set_phase(Phase::Smc);
+    Some(sock)
+}
+
+/// Enters a descriptor that was found to be one of this socket's.
+pub(crate) fn enter_descriptor(fd: i32, sock: &'static Sock) {
+    descriptors::note_highest(fd);
+    forget_entry(descriptors::insert_sock(fd, sock), -1);
+}
+
+/// The kernel has made a socket new (`connect` to nowhere): its descriptors stand for
+/// a new object from now on, and the old one ends as by `close`. Calls of other
+/// threads that are under way finish with the old one.
+pub fn start_anew(old: &Use, fd: i32) {
+    let old = old.sock();
+    let new = object::new(old.was_made_nonblocking(), false);
+    if let Some(new) = new {
+        new.inherit(old);
+    }
+    replace(old, new, fd);
+}
+
+/// An object for what the descriptors of another one will mean: a connection that begins now, by
+/// the gateway if it has a passage.
+pub(crate) fn renewed(old: &Sock, fd: i32, passage: Option<Passage>) -> Option<&'static Sock> {
+    let new = object::new(tcp::is_nonblocking(fd), false)?;
+    new.inherit(old);
+    if let Some(passage) = passage {
+        new.set_passage(passage);
+    }
+    Some(new)
+}
+
+/// The connection of a new object begins, and its descriptors are another one's so far.
+pub(crate) fn succeed(old: &'static Sock, new: Option<&'static Sock>, fd: i32) {
+    replace(old, new, fd);
+    if let Some(new) = new {
+        new.set_phase(Phase::Candidate);
+        new.begin(fd);
+        if let Some(passage) = new.passage()
+            && let (Some(local), Some(peer)) = (passage.local.address(), passage.peer.address())
+        {
+            new.note_addresses(local, peer);
+            account::handed_over(new, &passage);
+        }
+    }
+}
+
+/// Puts an open file under all descriptors of a socket, of which this is one.
+pub(crate) fn put_under(sock: &Sock, fd: i32, file: i32) {
+    each_number(sock, fd, |number| {
+        let is_kept = sys::fcntl(number, libc::F_GETFD, 0) == Ok(0);
+        let _ = sys::dup_onto(file, number, !is_kept);
+    });
+}
+
+/// The descriptors of one object, and its places in epoll sets, are another's from now on.
+pub(crate) fn replace(old: &'static Sock, new: Option<&'static Sock>, fd: i32) {
+    if let Some(new) = new {
+        epoll::hand_back(old, new);
+    }
+    each_number(old, fd, |number| {
+        // Without memory for a new object the socket is the kernel's alone.
+        let entry = match new {
+            Some(new) => descriptors::insert_sock(number, new),
+            None => descriptors::remove(number),
+        };
+        forget_entry(entry, -1);
+    });
+}
+
+/// Calls `f` with every descriptor of a socket, of which `fd` is one. It mostly has no other, and
+/// nobody has to look through the table.
+pub(crate) fn each_number(sock: &Sock, fd: i32, mut f: impl FnMut(i32)) {
+    if sock.descriptors.load(Ordering::Relaxed) == 1 && descriptors::leads_to(fd, sock) {
+        return f(fd);
+    }
+    descriptors::for_each_sock(|number, other| {
+        if core::ptr::eq(sock, other) {
+            f(number);
+        }
+    });
+}
+
+pub(crate) fn drop_descriptor(sock: &'static Sock, fd: i32) {
+    if sock.descriptors.fetch_sub(1, Ordering::AcqRel) == 1 {
+        epoll::forget_sock(sock);
+        account::complete_tally(sock, fd);
+        if !sock.naming.has_copy() {
+            object::say_goodbye(sock, fd);
+        }
+        sock.leave();
+    } else {
+        epoll::forget_descriptor(sock, fd);
+        forget_descriptor(sock, fd);
+    }
+}
+
+/// Another descriptor leads to it from now on.
+pub(crate) fn forget_descriptor(sock: &Sock, fd: i32) {
+    let Some(slot) = sock.slot() else { return };
+    if slot.descriptor.load(Ordering::Relaxed) == fd {
+        slot.descriptor.store(descriptors::first_of(sock).unwrap_or(-1), Ordering::Relaxed);
+    }
+}
+
+/// A listener that this library has not seen being made (inherited, received). False: it is
+/// not one of TCP.
+pub fn recognise_listener(fd: i32) -> bool {
+    let Some(sock) = register_unseen(fd) else { return false };
+    sock.set_phase(Phase::Listener);
+    listeners::mark(sock, fd);
+    true
+}
