@@ -220,6 +220,20 @@ static void peer_rdwr(struct pair *p)
     CHECK_MASK(p->self.fd, POLLIN | POLLOUT | POLLHUP | POLLRDHUP);
 }
 
+/* Both directions end in one change: a thread that has found the first one sends in vain. */
+static void peer_rdwr_refuses_at_once(struct pair *p)
+{
+    ssize_t n;
+    peer_start(p, 0, do_shutdown, SHUT_RDWR, 0);
+    do {
+        n = recv(p->self.fd, buffer, 10, MSG_DONTWAIT);
+    } while (n < 0 && errno == EAGAIN);
+    CHECK_EQ(n, 0);
+    CHECK_EQ(send(p->self.fd, "x", 1, MSG_NOSIGNAL), 1); /* answered with a reset */
+    CHECK_ERRNO(send(p->self.fd, "x", 1, MSG_NOSIGNAL), EPIPE);
+    CHECK_EQ(peer_finish(p), 0);
+}
+
 /* SHUT_RD at the peer tells us nothing: we may send until it has enough. */
 static void peer_rd(struct pair *p)
 {
@@ -282,6 +296,7 @@ static const struct test tests[] = {
     {"both_wr_peer_first", both_wr_peer_first, 0},
     {"both_wr_with_data_queued", both_wr_with_data_queued, 0},
     {"peer_rdwr", peer_rdwr, 0},
+    {"peer_rdwr_refuses_at_once", peer_rdwr_refuses_at_once, ACTIVE_PEER},
     {"peer_rd", peer_rd, 0},
     {"nonsense", nonsense, 0},
     {"after_the_end", after_the_end, 0},

@@ -66,7 +66,7 @@ mod hearing;
 mod table;
 mod telling;
 
-pub use closing::{Breach, Breaking, Closing, Leaving, Shutting, What};
+pub use closing::{Breach, Breaking, Closing, Leaving, Shutdown, Shutting, What};
 pub use hearing::Hearing;
 pub use telling::{Call, Telling, Told};
 
@@ -350,10 +350,8 @@ impl State {
 /// What an end writes down for its processes. Each is written once and stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// [`Own::read_shut`].
-    ReadShut,
-    /// [`Own::write_shut`].
-    WriteShut,
+    /// [`Own::read_shut`], [`Own::write_shut`], or both at once.
+    Shut(What),
     /// [`Own::input_ended`].
     InputEnded,
     /// [`Own::peer_gone`].
@@ -366,9 +364,15 @@ pub enum Note {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Say {
     /// [`Said::done`].
-    Done,
+    Done {
+        /// And [`Said::refuses`], at once.
+        refuses: bool,
+    },
     /// [`Said::fin_by_tcp`].
-    FinByTcp,
+    FinByTcp {
+        /// And [`Said::refuses`], at once.
+        refuses: bool,
+    },
     /// [`Said::abort`].
     Abort,
     /// [`Said::refuses`].
@@ -418,8 +422,8 @@ pub trait Output {
     fn lock(&self) -> bool;
     /// Gives the lock back.
     fn unlock(&self);
-    /// Sends FIN by TCP.
-    fn send_fin(&self);
+    /// Sends FIN by TCP; if both directions are shut down, the kernel ends receiving with it.
+    fn send_fin(&self, what: What);
     /// Has the kernel shut down receiving: it wakes all threads that sleep there.
     fn stop_reading(&self);
     /// Takes bells out of the TCP queue, so that the kernel can send FIN.

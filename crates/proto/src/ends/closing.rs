@@ -2,7 +2,7 @@
 //! protocol.
 
 use super::errno::ECONNRESET;
-use super::{Hearing, Kernel, Note, Output, Reset, Say, State, Words};
+use super::{Hearing, Kernel, Note, Output, Own, Reset, Say, Seen, State, Words};
 
 /// What is shut down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,39 +15,67 @@ pub enum What {
     Both,
 }
 
-/// The program shuts down a direction.
+impl What {
+    const fn reads(self) -> bool {
+        matches!(self, Self::Input | Self::Both)
+    }
+
+    const fn writes(self) -> bool {
+        matches!(self, Self::Output | Self::Both)
+    }
+}
+
+/// A shutdown under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shutdown {
+    /// What is shut down.
+    pub what: What,
+    /// With it both directions are: data is answered with a reset from then on (`tcp_rcv_state_process`,
+    /// `TCPABORTONDATA`).
+    pub refuses: bool,
+    /// The FIN goes by TCP; else it is a word behind the last byte in the ring.
+    pub by_tcp: bool,
+}
+
+impl Shutdown {
+    const fn of(own: &Own, what: What) -> Self {
+        let refuses = (own.read_shut || what.reads()) && (own.write_shut || what.writes());
+        Self { what, refuses, by_tcp: false }
+    }
+}
+
+/// The program shuts down a direction, or both in one change, as Linux does (`inet_shutdown`): the peer finds both in one
+/// word, and so do the threads of this end. A peer can learn that its data is refused before a thread of this end
+/// learns that no more is received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Shutting {
     /// Looks whether the connection has ended.
     Looks(What),
     /// Asks the kernel the same, if our direction goes by TCP.
-    AsksWhetherConnected(What),
+    AsksWhetherConnected(Shutdown),
     /// It is not: hears why.
     Hears(Hearing),
     /// Takes the send lock: the last byte is sent. Is it in the ring?
-    Locks(What),
-    /// It is: says so to the peer. The producer cursor is final for a peer that sees this.
-    SaysDone(What),
-    /// It is not: says so, before the FIN, so that a peer that sees the FIN sees this.
-    SaysFinByTcp(What),
+    Locks(Shutdown),
+    /// Says to the peer that no more is sent. If the last byte is in the ring, the producer cursor is final for a peer
+    /// that sees this; else it comes before the FIN, so that a peer that sees the FIN sees this.
+    SaysFin(Shutdown),
+    /// The FIN was sent before: says that data is refused.
+    SaysRefuses(Shutdown),
+    /// Has a peer that is awake look for that: it learns it before its next send.
+    Hints(Shutdown),
+    /// Writes down what is shut.
+    NotesShut(Shutdown),
     /// Sends the FIN.
-    SendsFin(What),
-    /// Writes down that no more is sent.
-    NotesWriteShut(What),
+    SendsFin(Shutdown),
     /// Gives the lock back.
-    Unlocks(What),
+    Unlocks(Shutdown),
     /// Wakes the peer's readers.
-    Wakes(What),
-    /// Writes down that no more is received.
-    NotesReadShut,
+    Wakes(Shutdown),
     /// Wakes the threads that sleep in a receive.
-    StopsReading,
-    /// Looks whether that was the second direction.
+    StopsReading(Shutdown),
+    /// The peer was not told that both directions are shut: looks whether another thread has shut the other one.
     LooksWhetherBoth,
-    /// Says that data is answered with a reset from now on (`tcp_rcv_state_process`, `TCPABORTONDATA`).
-    SaysRefuses,
-    /// Has a peer that is awake look: it learns that before its next send.
-    Hints,
     /// It has ended.
     Shut,
     /// It has ended: there is no connection any more (`ENOTCONN`).
@@ -65,77 +93,87 @@ impl Shutting {
     #[must_use]
     pub fn step(self, words: &impl Words, kernel: &impl Kernel, output: &impl Output) -> Self {
         match self {
-            Self::Looks(what) => {
-                let seen = words.look();
-                match State::of(&seen) {
-                    State::Broken => Self::Hears(Hearing::LooksForReset { has_heard: false }),
-                    state if state.is_closed() => Self::Refused,
-                    _ if seen.own.sends_by_tcp => Self::AsksWhetherConnected(what),
-                    _ => Self::begins(what),
-                }
-            }
-            Self::AsksWhetherConnected(what) => match kernel.is_connected() {
-                true => Self::begins(what),
+            Self::Looks(what) => Self::of(&words.look(), what),
+            Self::AsksWhetherConnected(shutdown) => match kernel.is_connected() {
+                true => Self::begins(shutdown),
                 false => Self::Hears(Hearing::AsksWhetherGone),
             },
             Self::Hears(hearing) => hearing.step(words, kernel).map_or(Self::Refused, Self::Hears),
-            Self::Locks(what) => match output.lock() {
-                true => Self::SaysDone(what),
-                false => Self::SaysFinByTcp(what),
-            },
-            Self::SaysDone(what) => {
-                words.say(Say::Done);
-                Self::NotesWriteShut(what)
+            Self::Locks(shutdown) => {
+                let is_in_ring = output.lock();
+                Self::SaysFin(Shutdown { by_tcp: !is_in_ring, ..shutdown })
             }
-            Self::SaysFinByTcp(what) => {
-                words.say(Say::FinByTcp);
-                Self::SendsFin(what)
+            Self::SaysFin(shutdown) => {
+                let Shutdown { refuses, by_tcp, .. } = shutdown;
+                words.say(if by_tcp { Say::FinByTcp { refuses } } else { Say::Done { refuses } });
+                if refuses { Self::Hints(shutdown) } else { Self::NotesShut(shutdown) }
             }
-            Self::SendsFin(what) => {
-                output.send_fin();
-                Self::NotesWriteShut(what)
+            Self::SaysRefuses(shutdown) => {
+                words.say(Say::Refuses);
+                Self::Hints(shutdown)
             }
-            Self::NotesWriteShut(what) => {
-                words.note(Note::WriteShut);
-                Self::Unlocks(what)
+            Self::Hints(shutdown) => {
+                words.hint();
+                Self::NotesShut(shutdown)
             }
-            Self::Unlocks(what) => {
+            Self::NotesShut(shutdown) => {
+                words.note(Note::Shut(shutdown.what));
+                match shutdown {
+                    Shutdown { what: What::Input, .. } => Self::StopsReading(shutdown),
+                    Shutdown { by_tcp: true, .. } => Self::SendsFin(shutdown),
+                    Shutdown { by_tcp: false, .. } => Self::Unlocks(shutdown),
+                }
+            }
+            Self::SendsFin(shutdown) => {
+                output.send_fin(shutdown.what);
+                Self::Unlocks(shutdown)
+            }
+            Self::Unlocks(shutdown) => {
                 output.unlock();
-                Self::Wakes(what)
+                Self::Wakes(shutdown)
             }
-            Self::Wakes(what) => {
+            Self::Wakes(shutdown) => {
                 kernel.wake_readers();
-                if what == What::Both { Self::NotesReadShut } else { Self::LooksWhetherBoth }
+                match shutdown.what.reads() {
+                    true => Self::StopsReading(shutdown),
+                    false => Self::ends(shutdown),
+                }
             }
-            Self::NotesReadShut => {
-                words.note(Note::ReadShut);
-                Self::StopsReading
-            }
-            Self::StopsReading => {
+            Self::StopsReading(shutdown) => {
                 output.stop_reading();
-                Self::LooksWhetherBoth
+                Self::ends(shutdown)
             }
             Self::LooksWhetherBoth => {
                 let own = words.look().own;
-                if own.read_shut && own.write_shut { Self::SaysRefuses } else { Self::Shut }
-            }
-            Self::SaysRefuses => {
-                words.say(Say::Refuses);
-                Self::Hints
-            }
-            Self::Hints => {
-                words.hint();
-                Self::Shut
+                match own.read_shut && own.write_shut {
+                    true => Self::SaysRefuses(Shutdown::of(&own, What::Input)),
+                    false => Self::Shut,
+                }
             }
             Self::Shut | Self::Refused => self,
         }
     }
 
-    const fn begins(what: What) -> Self {
-        match what {
-            What::Input => Self::NotesReadShut,
-            What::Output | What::Both => Self::Locks(what),
+    fn of(seen: &Seen, what: What) -> Self {
+        let shutdown = Shutdown::of(&seen.own, what);
+        match State::of(seen) {
+            State::Broken => Self::Hears(Hearing::LooksForReset { has_heard: false }),
+            state if state.is_closed() => Self::Refused,
+            _ if seen.own.sends_by_tcp => Self::AsksWhetherConnected(shutdown),
+            _ => Self::begins(shutdown),
         }
+    }
+
+    const fn begins(shutdown: Shutdown) -> Self {
+        match shutdown {
+            _ if shutdown.what.writes() => Self::Locks(shutdown),
+            Shutdown { refuses: true, .. } => Self::SaysRefuses(shutdown),
+            Shutdown { refuses: false, .. } => Self::NotesShut(shutdown),
+        }
+    }
+
+    const fn ends(shutdown: Shutdown) -> Self {
+        if shutdown.refuses { Self::Shut } else { Self::LooksWhetherBoth }
     }
 }
 

@@ -51,8 +51,10 @@ impl Words for Scripted {
 
     fn note(&self, note: Note) {
         self.own(|own| match note {
-            Note::ReadShut => own.read_shut = true,
-            Note::WriteShut => own.write_shut = true,
+            Note::Shut(what) => {
+                own.read_shut |= what != What::Output;
+                own.write_shut |= what != What::Input;
+            }
             Note::InputEnded => own.input_ended = true,
             Note::PeerGone => own.peer_gone = true,
             Note::PeerRefuses => own.peer_refuses = true,
@@ -108,7 +110,7 @@ impl Output for Scripted {
 
     fn unlock(&self) {}
 
-    fn send_fin(&self) {}
+    fn send_fin(&self, _: What) {}
 
     fn stop_reading(&self) {}
 
@@ -135,9 +137,11 @@ enum Event {
     Exits,
 }
 
-const EVENTS: [(&str, Event); 25] = [
-    ("the peer says done", Event::PeerSays(Say::Done)),
-    ("the peer says FIN by TCP", Event::PeerSays(Say::FinByTcp)),
+const EVENTS: [(&str, Event); 27] = [
+    ("the peer says done", Event::PeerSays(Say::Done { refuses: false })),
+    ("the peer says FIN by TCP", Event::PeerSays(Say::FinByTcp { refuses: false })),
+    ("the peer says done and refuses", Event::PeerSays(Say::Done { refuses: true })),
+    ("the peer says FIN by TCP and refuses", Event::PeerSays(Say::FinByTcp { refuses: true })),
     ("the peer says abort", Event::PeerSays(Say::Abort)),
     ("the peer says refuses", Event::PeerSays(Say::Refuses)),
     ("the peer says read all", Event::PeerSays(Say::ReadAll)),
@@ -243,8 +247,14 @@ impl Runner {
                 let mut seen = end.seen.get();
                 let peer = &mut seen.peer;
                 let bit = match say {
-                    Say::Done => &mut peer.done,
-                    Say::FinByTcp => &mut peer.fin_by_tcp,
+                    Say::Done { refuses } => {
+                        peer.refuses |= refuses;
+                        &mut peer.done
+                    }
+                    Say::FinByTcp { refuses } => {
+                        peer.refuses |= refuses;
+                        &mut peer.fin_by_tcp
+                    }
                     Say::Abort => &mut peer.abort,
                     Say::Refuses => &mut peer.refuses,
                     Say::ReadAll => &mut peer.read_all,
@@ -405,8 +415,8 @@ fn play() -> Table {
         for (row, (label, event)) in EVENTS.into_iter().enumerate() {
             // Behind a FIN no peer says another one, and one that goes by the ring says none by TCP.
             let is_said = match event {
-                Event::PeerSays(Say::Done) => !seen.peer_sends_by_tcp,
-                Event::PeerSays(Say::FinByTcp) => seen.peer_sends_by_tcp,
+                Event::PeerSays(Say::Done { .. }) => !seen.peer_sends_by_tcp,
+                Event::PeerSays(Say::FinByTcp { .. }) => seen.peer_sends_by_tcp,
                 Event::PeerSays(Say::Refuses) => seen.peer.done || seen.peer.fin_by_tcp,
                 Event::Sends => from != State::Open && from != State::InputEnded,
                 _ => true,

@@ -1,7 +1,7 @@
 //! What a call of the program is told about an end.
 
 use super::errno::{ECONNRESET, EPIPE};
-use super::{Hearing, Kernel, Polled, Reset, Say, Seen, Words};
+use super::{Hearing, Kernel, Note, Polled, Reset, Say, Seen, Words};
 
 /// The call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,6 +50,13 @@ pub enum Telling {
     Hears(Call, Hearing),
     /// Looks what has ended.
     Looks {
+        /// The call.
+        call: Call,
+        /// The kernel was heard.
+        has_heard: bool,
+    },
+    /// The peer refuses data, and this call may tell of its FIN, which it said with one word: writes that down first.
+    NotesRefusal {
         /// The call.
         call: Call,
         /// The kernel was heard.
@@ -126,6 +133,10 @@ impl Telling {
                 (None, _) => Self::looks_after_hearing(call),
             },
             Self::Looks { call, has_heard } => Self::of(&words.look(), call, has_heard),
+            Self::NotesRefusal { call, has_heard } => {
+                words.note(Note::PeerRefuses);
+                Self::Looks { call, has_heard }
+            }
             Self::Takes(call) => match words.take_reset() {
                 Some(errno) => Self::Answers(Told::Errno(errno)),
                 None => Self::looks_after_hearing(call),
@@ -161,6 +172,9 @@ impl Telling {
 
     fn of(seen: &Seen, call: Call, has_heard: bool) -> Self {
         let own = &seen.own;
+        if seen.peer.refuses && !own.peer_refuses {
+            return Self::NotesRefusal { call, has_heard };
+        }
         // What our own kernel says of a connection that was torn down comes first: it may have been
         // this end. And where our direction goes by TCP and the peer's has ended, what we sent after that is
         // answered with a reset of TCP.

@@ -10,7 +10,7 @@
 //! * The death of a peer, and a reset from outside, may be noticed at any later call.
 //! * What comes to a process that has read everything and ends by `exit` comes behind its FIN.
 //! * An error of the own kernel that comes behind a FIN may be told before that, if it was not noticed.
-//! * `shutdown` of both directions takes effect in two steps: first the peer finds the FIN.
+//! * `shutdown` takes effect in two steps: the peer finds it before the other threads of this end.
 //! * Of two threads that shut down one direction at the same time, both may be told that they have; and so may a thread
 //!   that shuts down while another one's call finds that the connection is over.
 //! * A byte that the peer has sent before it noticed that this end was reset may be received behind the reset.
@@ -39,7 +39,15 @@ pub(crate) enum Act {
     Receive,
     TakeError,
     Poll,
+    /// As the peer finds it.
     Shut {
+        reading: bool,
+        writing: bool,
+    },
+    /// As the threads of this end find it.
+    ShutHere {
+        /// Behind this one.
+        of: usize,
         reading: bool,
         writing: bool,
     },
@@ -113,9 +121,9 @@ impl Checker {
                 continue;
             }
             for begun in &self.begun {
-                if now.given.iter().all(|(of, _)| *of != begun.id) {
+                if now.may_have(begun) {
                     let mut next = now.clone();
-                    let given = apply(&mut next.tcp, begun);
+                    let given = next.apply(begun);
                     next.given.push((begun.id, given));
                     next.given.sort_unstable();
                     if all.insert(next.clone()) {
@@ -131,6 +139,32 @@ impl Checker {
     }
 }
 
+impl Possible {
+    fn given(&self, id: usize) -> Option<Answer> {
+        self.given.iter().find(|(of, _)| *of == id).map(|(_, answer)| *answer)
+    }
+
+    /// What is under way has had no effect yet, and can have it now.
+    fn may_have(&self, begun: &Begun) -> bool {
+        let is_due = match begun.act {
+            Act::ShutHere { of, .. } => self.given(of).is_some(),
+            _ => true,
+        };
+        is_due && self.given(begun.id).is_none()
+    }
+
+    fn apply(&mut self, begun: &Begun) -> Answer {
+        let end = begun.end;
+        if let Act::ShutHere { of, reading, writing } = begun.act {
+            if self.given(of) == Some(Answer::Shut(Ok(()))) {
+                self.tcp.knows_shutdown(end, reading, writing);
+            }
+            return Answer::Done;
+        }
+        apply(&mut self.tcp, begun)
+    }
+}
+
 fn apply(tcp: &mut Tcp, begun: &Begun) -> Answer {
     let end = begun.end;
     match begun.act {
@@ -138,7 +172,8 @@ fn apply(tcp: &mut Tcp, begun: &Begun) -> Answer {
         Act::Receive => Answer::Count(tcp.receive(end)),
         Act::TakeError => Answer::Errno(tcp.take_error(end)),
         Act::Poll => Answer::Mask(tcp.poll(end)),
-        Act::Shut { reading, writing } => Answer::Shut(tcp.shutdown(end, reading, writing)),
+        Act::Shut { reading, writing } => Answer::Shut(tcp.begins_shutdown(end, reading, writing)),
+        Act::ShutHere { .. } => unreachable!("it is for `Possible`"),
         Act::Linger(zero) => {
             tcp.ends[end].linger_zero = zero;
             Answer::Done

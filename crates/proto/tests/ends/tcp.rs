@@ -22,6 +22,8 @@ pub(crate) struct End {
     pub(crate) error: i32,
     pub(crate) read_shut: bool,
     pub(crate) write_shut: bool,
+    /// FIN_WAIT2 and `RCV_SHUTDOWN`: data is answered with a reset (`TCPABORTONDATA`).
+    pub(crate) refuses: bool,
     /// It was reset: CLOSE.
     pub(crate) reset: bool,
     pub(crate) linger_zero: bool,
@@ -78,8 +80,7 @@ impl Tcp {
             if peer.closed || !answers_late {
                 own.breaks(ECONNRESET);
             }
-        } else if peer.read_shut && peer.write_shut {
-            // FIN_WAIT2 and `RCV_SHUTDOWN`: `TCPABORTONDATA`.
+        } else if peer.refuses {
             peer.breaks(ECONNRESET);
             own.breaks(ECONNRESET);
         } else if let Some(late) = &mut peer.late {
@@ -118,16 +119,34 @@ impl Tcp {
     }
 
     pub(crate) fn shutdown(&mut self, end: usize, reading: bool, writing: bool) -> Result<(), i32> {
+        self.begins_shutdown(end, reading, writing)?;
+        self.knows_shutdown(end, reading, writing);
+        Ok(())
+    }
+
+    /// Of a shutdown, what the peer finds. In TCP the rest comes with it.
+    pub(crate) fn begins_shutdown(
+        &mut self,
+        end: usize,
+        reading: bool,
+        writing: bool,
+    ) -> Result<(), i32> {
         let (own, peer) = self.both(end);
         if own.is_over() {
             return Err(ENOTCONN);
         }
-        own.read_shut |= reading;
+        own.refuses |= (own.read_shut || reading) && (own.write_shut || writing);
         if writing && !own.write_shut {
-            own.write_shut = true;
             peer.fin |= !peer.reset;
         }
         Ok(())
+    }
+
+    /// The rest.
+    pub(crate) fn knows_shutdown(&mut self, end: usize, reading: bool, writing: bool) {
+        let own = &mut self.ends[end];
+        own.read_shut |= reading;
+        own.write_shut |= writing;
     }
 
     /// The last descriptor goes. `has_more`: something lies in the queue that is not counted there.

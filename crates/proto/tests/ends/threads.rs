@@ -501,15 +501,14 @@ impl Thread {
     /// A call begins and ends; the checker sees both.
     async fn calls_one(&self, act: Act) -> Answer {
         let end = self.hand.end;
-        let (first, second) = match act {
-            Act::Shut { reading: true, writing: true } => (
-                Act::Shut { reading: false, writing: true },
-                Some(Act::Shut { reading: true, writing: false }),
-            ),
-            _ => (act, None),
+        let id = self.hand.with(|world| world.checker.begin(end, act));
+        let here = match act {
+            Act::Shut { reading, writing } => {
+                let act = Act::ShutHere { of: id, reading, writing };
+                Some(self.hand.with(|world| world.checker.begin(end, act)))
+            }
+            _ => None,
         };
-        let id = self.hand.with(|world| world.checker.begin(end, first));
-        let second = second.map(|act| self.hand.with(|world| world.checker.begin(end, act)));
         let (before, others) = self.hand.mine(|end| {
             end.calls += 1;
             end.begun += 1;
@@ -526,7 +525,9 @@ impl Thread {
             Act::Poll => self.polls().await,
             Act::Shut { reading, writing } => self.shuts(reading, writing).await,
             Act::Linger(zero) => self.lingers(zero).await,
-            Act::Exit | Act::Close | Act::Breaks(_) => unreachable!("no call"),
+            Act::ShutHere { .. } | Act::Exit | Act::Close | Act::Breaks(_) => {
+                unreachable!("no call")
+            }
         };
         self.trace(|| format!("ends {act:?}: {answer:?}"));
         let was_alone = self.hand.mine(|end| {
@@ -537,15 +538,14 @@ impl Thread {
             world.calls += 1;
             world.ended += u64::from(answer == Answer::Count(Ok(0)));
             world.resets += u64::from(answer == Answer::Count(Err(ECONNRESET)));
+            if let Some(here) = here {
+                world.checker.answered(here, &[Answer::Done]);
+            }
             match answer {
                 Answer::Shut(Ok(())) if !was_alone => {
                     world.checker.answered(id, &[answer, Answer::Shut(Err(ENOTCONN))]);
                 }
                 _ => world.checker.answered(id, &[answer]),
-            }
-            if let Some(second) = second {
-                let either = [Answer::Shut(Ok(())), Answer::Shut(Err(ENOTCONN))];
-                world.checker.answered(second, &either);
             }
         });
         answer

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use sidestep_proto::cut_over::is_ring;
-use sidestep_proto::ends::{Kernel, Note, Output, Own, Reset, Said, Say, Seen, Words};
+use sidestep_proto::ends::{Kernel, Note, Output, Own, Reset, Said, Say, Seen, What, Words};
 
 use crate::checker::Checker;
 use crate::tcp::Tcp;
@@ -210,8 +210,10 @@ impl Words for Hand {
 
     fn note(&self, note: Note) {
         self.mine(|end| match note {
-            Note::ReadShut => end.own.read_shut = true,
-            Note::WriteShut => end.own.write_shut = true,
+            Note::Shut(what) => {
+                end.own.read_shut |= what != What::Output;
+                end.own.write_shut |= what != What::Input;
+            }
             Note::InputEnded => end.own.input_ended = true,
             Note::PeerGone => end.own.peer_gone = true,
             Note::PeerRefuses => end.own.peer_refuses = true,
@@ -228,9 +230,16 @@ impl Words for Hand {
         if forgotten {
             return;
         }
+        let forgets_refusal = self.has(Fault::ForgetsRefusal);
         self.mine(|end| match say {
-            Say::Done => end.record.done = true,
-            Say::FinByTcp => end.record.fin_by_tcp = true,
+            Say::Done { refuses } => {
+                end.record.done = true;
+                end.record.refuses |= refuses && !forgets_refusal;
+            }
+            Say::FinByTcp { refuses } => {
+                end.record.fin_by_tcp = true;
+                end.record.refuses |= refuses && !forgets_refusal;
+            }
             Say::Abort => end.record.abort = true,
             Say::Refuses => end.record.refuses = true,
             Say::ReadAll => end.record.read_all = true,
@@ -299,8 +308,9 @@ impl Output for Hand {
         self.mine(|end| end.is_locked = false);
     }
 
-    fn send_fin(&self) {
-        let _ = self.with(|world| world.kernel.shutdown(self.end, false, true));
+    fn send_fin(&self, what: What) {
+        let reading = what == What::Both;
+        let _ = self.with(|world| world.kernel.shutdown(self.end, reading, true));
     }
 
     fn stop_reading(&self) {

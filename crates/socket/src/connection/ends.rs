@@ -107,8 +107,9 @@ impl Words for OwnWords<'_> {
 
     fn note(&self, note: Note) {
         let bit = match note {
-            Note::ReadShut => flag::READ_SHUT,
-            Note::WriteShut => flag::WRITE_SHUT,
+            Note::Shut(What::Input) => flag::READ_SHUT,
+            Note::Shut(What::Output) => flag::WRITE_SHUT,
+            Note::Shut(What::Both) => flag::READ_SHUT | flag::WRITE_SHUT,
             Note::InputEnded => flag::TCP_ENDED,
             Note::PeerGone => flag::PEER_GONE,
             Note::PeerRefuses => flag::PEER_REFUSES,
@@ -119,8 +120,10 @@ impl Words for OwnWords<'_> {
 
     fn say(&self, say: Say) {
         let bit = match say {
-            Say::Done => said::DONE,
-            Say::FinByTcp => said::FIN_BY_TCP,
+            Say::Done { refuses: false } => said::DONE,
+            Say::Done { refuses: true } => said::DONE | said::REFUSES,
+            Say::FinByTcp { refuses: false } => said::FIN_BY_TCP,
+            Say::FinByTcp { refuses: true } => said::FIN_BY_TCP | said::REFUSES,
             Say::Abort => said::ABORT,
             Say::Refuses => said::REFUSES,
             Say::ReadAll => said::READ_ALL,
@@ -240,8 +243,9 @@ impl Output for Program<'_> {
         self.sending.set(None);
     }
 
-    fn send_fin(&self) {
-        self.kernel_shutdown(libc::SHUT_WR);
+    fn send_fin(&self, what: What) {
+        let how = if what == What::Both { libc::SHUT_RDWR } else { libc::SHUT_WR };
+        self.kernel_shutdown(how);
     }
 
     fn stop_reading(&self) {
