@@ -230,6 +230,17 @@ impl Seen {
         if self.has_sent_fin() { EPIPE } else { ECONNRESET }
     }
 
+    /// What an error of TCP is reported as, unless a reset is known. TCP knows neither of a FIN that went by the ring, nor of
+    /// bytes there that the peer has left unread: behind its own FIN it says [`EPIPE`] where it would have been reset.
+    #[must_use]
+    pub const fn error_of_tcp(&self, errno: i32) -> i32 {
+        match errno {
+            ECONNRESET => self.error_of_reset(),
+            EPIPE if self.was_aborted() && !self.both_ended() => self.error_of_reset(),
+            _ => errno,
+        }
+    }
+
     /// The peer has ended, and not in order: what a thread that finds it tells the program.
     const fn broken(&self) -> Option<i32> {
         // It had read all when its process was about to end. What came later is answered with a reset, as a

@@ -207,13 +207,7 @@ impl Hearing {
     /// TCP has told an error: the connection is over, and if that is not how an end in order looks, it is the
     /// program's.
     const fn of_error(seen: &Seen, errno: i32) -> Self {
-        // Of a FIN that went by the ring, TCP does not know.
-        let told = match errno {
-            ECONNRESET => seen.error_of_reset(),
-            // TCP's FIN was the close of a peer that says that it has torn the connection down.
-            EPIPE if seen.peer.abort => seen.error_of_reset(),
-            _ => errno,
-        };
+        let told = seen.error_of_tcp(errno);
         match errno {
             // A peer that sends through its ring has no answer of TCP.
             _ if seen.own.sends_by_tcp && !seen.peer_sends_by_tcp => {

@@ -18,7 +18,10 @@
 //! * A peer that is killed with bytes unread that went by TCP, before the direction moved into the ring, may be taken for one that has read
 //!   them.
 //! * While a direction goes by TCP, two threads may be told of one reset: one by the kernel, one by the library.
-//! * A send by TCP is told ECONNRESET where TCP says EPIPE, if the peer's FIN went by the ring.
+//! * The send that is told by TCP itself is told what TCP knows: ECONNRESET if the peer's FIN went by the ring, where TCP would say
+//!   EPIPE, and EPIPE if the peer has left bytes there unread, where TCP would say ECONNRESET.
+//! * A peer that closes or exits with a bell unread, right behind a turn of this end's direction from the ring to TCP, may be taken for one
+//!   that has left bytes unread.
 //! * A receive on an end that is over for receiving is told EAGAIN if bytes come right then: the next one gets them.
 //! * While one direction goes by TCP and the other through the ring, one may notice the death of the peer, or a
 //!   reset from outside, before the other.

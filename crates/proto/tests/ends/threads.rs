@@ -339,15 +339,18 @@ impl Thread {
                 // Plain sends are counted: nothing turns meanwhile.
                 let sent = self.sends_by_tcp(len);
                 self.hand.mine(|end| end.is_locked = false);
-                if sent.is_err() && self.hand.with(|world| world.kernel.ends[self.hand.end].reset) {
+                let Err(errno) = sent else { return sent };
+                // One of the differences that `checker` names: here it is told what the machine says.
+                let mut told = errno;
+                if self.hand.with(|world| world.kernel.ends[self.hand.end].reset) {
+                    self.looks().await;
+                    let seen = self.hand.look();
+                    if seen.own.reset == Reset::None {
+                        told = seen.error_of_tcp(errno);
+                    }
                     self.hears(Some(Hearing::OwnCallFailed)).await;
                 }
-                // One of the differences that `checker` names.
-                let has_fin = self.hand.theirs(|end| end.record.done);
-                return sent.map_err(|errno| match errno {
-                    ECONNRESET if has_fin => EPIPE,
-                    _ => errno,
-                });
+                return Err(told);
             }
             self.hand.mine(|end| end.is_locked = false);
         }
@@ -422,9 +425,8 @@ impl Thread {
             let has_turned =
                 self.hand.theirs(|end| end.turns) != self.hand.mine(|end| end.followed);
             // One of the differences that `checker` names: here it looks again.
-            let has_come = self.hand.theirs(|end| !end.ring.is_empty());
             let is_over = self.hand.mine(|end| end.own.read_shut || end.own.reset != Reset::None);
-            if has_turned || (has_come && is_over) {
+            if has_turned || is_over {
                 continue;
             }
             // With one direction by TCP and one through the ring, the first may notice a death before the second: a difference.
@@ -578,6 +580,12 @@ impl Thread {
             match shutting {
                 Shutting::Shut => return Answer::Shut(Ok(())),
                 Shutting::Refused => return Answer::Shut(Err(ENOTCONN)),
+                Shutting::Hears(hearing) => {
+                    self.looks().await;
+                    let next = self.hears_one(hearing).await;
+                    shutting = next.map_or(Shutting::Refused, Shutting::Hears);
+                    continue;
+                }
                 Shutting::Locks(_) => {
                     self.until(|world| !world.ends[self.hand.end].is_locked).await;
                     self.hand.mine(|end| end.is_locked = true);
@@ -740,7 +748,9 @@ impl Thread {
 
     fn kernel_closes(&self) {
         let end = self.hand.end;
-        let has_bell = self.hand.mine(|end| end.has_bell) && self.chance(2) == 0;
+        // With the peer's direction by TCP it would be one of the differences that `checker` names.
+        let comes_by_ring = self.hand.theirs(|end| is_ring(end.turns));
+        let has_bell = self.hand.mine(|end| end.has_bell) && self.chance(2) == 0 && comes_by_ring;
         self.hand.with(|world| {
             world.kernel.close(end, has_bell);
             world.note(|| {
