@@ -232,6 +232,34 @@ static ssize_t send_until_error(int fd)
 }
 
 /* A writer that sleeps on a full buffer learns of the reset. */
+/* The part is the answer of the call; the reset is told to the next one. */
+static void reset_behind_a_part(struct pair *p, bool asks)
+{
+    size_t len = 64 << 20; /* more than TCP's buffers hold */
+    char *much = calloc(1, len);
+    peer_start(p, 20, do_close, 0, 0);
+    ssize_t n = send(p->self.fd, much, len, MSG_NOSIGNAL);
+    CHECK(n > 0 && (size_t)n < len);
+    free(much);
+    if (asks)
+        CHECK_EQ(get_int(p->self.fd, SOL_SOCKET, SO_ERROR), ECONNRESET);
+    else
+        CHECK_ERRNO(send(p->self.fd, "x", 1, MSG_NOSIGNAL), ECONNRESET);
+    CHECK_ERRNO(send(p->self.fd, "x", 1, MSG_NOSIGNAL), EPIPE);
+    CHECK_EQ(recv(p->self.fd, buffer, 10, 0), 0);
+    peer_finish(p);
+}
+
+static void reset_behind_a_part_seen_by_send(struct pair *p)
+{
+    reset_behind_a_part(p, false);
+}
+
+static void reset_behind_a_part_so_error(struct pair *p)
+{
+    reset_behind_a_part(p, true);
+}
+
 static void reset_wakes_send(struct pair *p)
 {
     do_fill(&p->self, 8192, 0);
@@ -668,6 +696,8 @@ static const struct test tests[] = {
     {"reset_with_data_queued_for_us", reset_with_data_queued_for_us, 0},
     {"reset_wakes_recv", reset_wakes_recv, ACTIVE_PEER | SLOW},
     {"close_wakes_recv", close_wakes_recv, ACTIVE_PEER | SLOW},
+    {"reset_behind_a_part_seen_by_send", reset_behind_a_part_seen_by_send, ACTIVE_PEER | SLOW},
+    {"reset_behind_a_part_so_error", reset_behind_a_part_so_error, ACTIVE_PEER | SLOW},
     {"reset_wakes_send", reset_wakes_send, ACTIVE_PEER | SLOW},
     {"reset_wakes_poll_out", reset_wakes_poll_out, ACTIVE_PEER | SLOW},
     {"linger_zero", linger_zero, FAMILIES},

@@ -350,6 +350,23 @@ pub(crate) fn send_after_end(slot: &Slot, conn: &Conn, file: File<'_>, len: usiz
     }
 }
 
+/// The same behind a part that this call has sent, which is its answer: a reset is left to the next call, as by
+/// Linux (`tcp_sendmsg_locked`, where only a call without any part takes `sk_err`).
+#[cold]
+pub(crate) fn send_after_part(slot: &Slot, conn: &Conn, file: File<'_>, len: usize) -> Answer {
+    let is_reset = || slot.flags.load(Ordering::Acquire) & flag::RESET != 0;
+    if is_reset() {
+        return Err(libc::EPIPE);
+    }
+    let answer = send_after_end(slot, conn, file, len);
+    if let Err(errno) = answer
+        && is_reset()
+    {
+        keep(slot, errno);
+    }
+    answer
+}
+
 /// `SO_ERROR`: the pending error, once. The kernel's own error on a connection in
 /// shared memory is about bells, so it is taken and replaced by ours; before our direction
 /// has switched it is about our bytes.

@@ -336,22 +336,31 @@ impl RingSend<'_> {
         if flags & ends::SEND_OVER != 0 {
             drop(sending);
             let rest = buffers.len() - done;
-            let answer = ends::send_after_end(self.slot, conn, self.file, rest);
+            let answer = match done {
+                0 => ends::send_after_end(self.slot, conn, self.file, rest),
+                _ => ends::send_after_part(self.slot, conn, self.file, rest),
+            };
             crate::polling::epoll::note_change(self.sock);
             return answer;
         }
         if !cut_over::is_ring(conn.mine.sending.way.turns()) {
             return Err(LEFT);
         }
-        let mut sent = self.part(buffers, done)?;
+        let mut sent = match self.part(buffers, done) {
+            Err(errno) if done > 0 => return Err(self.keep(errno)),
+            sent => sent?,
+        };
         // A long send is published in parts, so that the reader copies out while we
         // copy in.
         while sent > 0 && done + sent < buffers.len() {
             wait::wake_readers(self.slot, conn, self.file);
             match self.part(buffers, done + sent) {
                 Ok(n @ 1..) => sent += n,
-                // No room; an error is told to the next call.
-                _ => break,
+                Ok(0) => break,
+                Err(errno) => {
+                    self.keep(errno);
+                    break;
+                }
             }
         }
         if (1..buffers.len()).contains(&(done + sent)) {
@@ -362,6 +371,14 @@ impl RingSend<'_> {
             wait::wake_readers(self.slot, conn, self.file);
         }
         Ok(sent)
+    }
+
+    /// The peer has broken the protocol behind a part that was sent: the part is the answer, and the next call is told (as
+    /// by Linux, which leaves `sk_err` where it is).
+    #[cold]
+    fn keep(&self, errno: Errno) -> Errno {
+        ends::keep(self.slot, errno);
+        errno
     }
 
     /// One copy, one publication. Under the send lock.
