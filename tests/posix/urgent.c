@@ -305,6 +305,39 @@ static void masks(struct pair *p)
     CHECK_MASK(fd, POLLOUT);
 }
 
+/* A peek looks past the byte at the mark, too: behind it stands the end. */
+static void peek_at_the_end(struct pair *p)
+{
+    int fd = p->self.fd;
+    peer_sends(p, "!", MSG_OOB);
+    await_urgent(fd);
+    CHECK_ERRNO(recv(fd, buffer, 10, MSG_PEEK | MSG_DONTWAIT), EAGAIN);
+    peer_do(p, do_shutdown, SHUT_WR, 0);
+    CHECK_EQ(poll_once(fd, POLLRDHUP, HANG_MS), POLLRDHUP);
+    CHECK_EQ(recv(fd, buffer, 10, MSG_PEEK | MSG_DONTWAIT), 0);
+    CHECK_EQ(recv(fd, buffer, 10, MSG_PEEK), 0);
+    CHECK(received(recv(fd, buffer, 10, MSG_OOB), "!")); /* it is still there */
+    CHECK_EQ(recv(fd, buffer, 10, MSG_PEEK), 0);
+    CHECK_EQ(recv(fd, buffer, 10, 0), 0);
+}
+
+/* A peek that waits behind the mark is woken by the end, and by bytes. */
+static void peek_waits_behind_the_mark(struct pair *p)
+{
+    int fd = p->self.fd;
+    peer_sends(p, "!", MSG_OOB);
+    await_urgent(fd);
+    peer_start(p, 20, do_send_text, (long)"after", 0);
+    CHECK(received(recv(fd, buffer, 10, MSG_PEEK), "after"));
+    CHECK_EQ(peer_finish(p), 5);
+    CHECK(received(recv(fd, buffer, 10, 0), "after"));
+    peer_sends(p, "!", MSG_OOB);
+    await_urgent(fd);
+    peer_start(p, 20, do_shutdown, SHUT_WR, 0);
+    CHECK_EQ(recv(fd, buffer, 10, MSG_PEEK), 0);
+    peer_finish(p);
+}
+
 static const struct test tests[] = {
     {"alone", alone, FAMILIES},
     {"read_stops_at_the_mark", read_stops_at_the_mark, 0},
@@ -314,6 +347,8 @@ static const struct test tests[] = {
     {"inline_in_the_stream", inline_in_the_stream, 0},
     {"queue_length", queue_length, 0},
     {"peek", peek, 0},
+    {"peek_at_the_end", peek_at_the_end, 0},
+    {"peek_waits_behind_the_mark", peek_waits_behind_the_mark, ACTIVE_PEER | SLOW},
     {"second_replaces_first", second_replaces_first, 0},
     {"none_there", none_there, 0},
     {"many_in_a_stream", many_in_a_stream, 0},

@@ -52,6 +52,14 @@ pub enum End {
 struct OwnWords<'a> {
     slot: &'a Slot,
     conn: &'a Conn,
+    /// Bytes that the caller has looked past: what is unread lies behind them.
+    passed: u64,
+}
+
+impl<'a> OwnWords<'a> {
+    const fn new(slot: &'a Slot, conn: &'a Conn) -> Self {
+        Self { slot, conn, passed: 0 }
+    }
 }
 
 impl OwnWords<'_> {
@@ -77,7 +85,7 @@ impl Words for OwnWords<'_> {
         let reset = Reset::from_word(slot.reset.load(Ordering::Acquire));
         let flags = slot.flags.load(Ordering::Acquire);
         let peer = theirs.flags.load(Ordering::Acquire);
-        let unread = has_unread(conn);
+        let unread = has_unread(conn, self.passed);
         Seen {
             own: Own {
                 read_shut: flags & flag::READ_SHUT != 0,
@@ -159,10 +167,11 @@ fn hint(conn: &Conn) {
     conn.mine.sending.closes.fetch_add(1, Ordering::Release);
 }
 
-/// Bytes of the peer lie in the ring.
-fn has_unread(conn: &Conn) -> bool {
+/// Bytes of the peer lie in the ring, behind those that were passed.
+fn has_unread(conn: &Conn, passed: u64) -> bool {
+    let consumer = conn.mine.receiving.consumer.position();
     // Acquire: read after the peer's flags, it is the last one if they say so.
-    conn.theirs.sending.producer.claim() != conn.mine.receiving.consumer.position()
+    conn.theirs.sending.producer.claim() != consumer.wrapping_add(passed)
 }
 
 /// The next receive takes the bytes in the ring: none by TCP come before them, no urgent mark
@@ -264,7 +273,7 @@ impl Output for Program<'_> {
 /// Carries out what follows from an event.
 #[cold]
 fn hear(slot: &Slot, conn: &Conn, file: File<'_>, event: Hearing) {
-    let (words, tcp) = (OwnWords { slot, conn }, Tcp { slot, conn, file });
+    let (words, tcp) = (OwnWords::new(slot, conn), Tcp { slot, conn, file });
     let mut next = Some(event);
     while let Some(hearing) = next {
         next = hearing.step(&words, &tcp);
@@ -315,24 +324,29 @@ fn sends_by_tcp(slot: &Slot) -> bool {
 
 #[cold]
 fn tell(slot: &Slot, conn: &Conn, file: File<'_>, call: Call) -> Told {
-    let (words, tcp) = (OwnWords { slot, conn }, Tcp { slot, conn, file });
+    tell_by(&OwnWords::new(slot, conn), file, call)
+}
+
+fn tell_by(words: &OwnWords<'_>, file: File<'_>, call: Call) -> Told {
+    let OwnWords { slot, conn, .. } = *words;
+    let tcp = Tcp { slot, conn, file };
     let mut telling = Telling::begin(call);
     loop {
         match telling {
             Telling::Answers(told) => return told,
-            _ => telling = telling.step(&words, &tcp),
+            _ => telling = telling.step(words, &tcp),
         }
     }
 }
 
-/// With the ring drained: whether and how input has ended.
-pub(crate) fn end_of_input(slot: &Slot, conn: &Conn, file: File<'_>) -> Option<End> {
+/// With the ring drained, but for `passed` bytes that the caller has looked past: whether and how input has ended.
+pub(crate) fn end_of_input(slot: &Slot, conn: &Conn, file: File<'_>, passed: u64) -> Option<End> {
     let flags = slot.flags.load(Ordering::Relaxed);
     let peer = conn.theirs.sending.flags.load(Ordering::Relaxed);
     if flags & (IS_NEAR | flag::READ_SHUT) == 0 && peer & SAYS_NEAR == 0 {
         return None;
     }
-    match tell(slot, conn, file, Call::Receives) {
+    match tell_by(&OwnWords { slot, conn, passed }, file, Call::Receives) {
         Told::Nothing | Told::Sent(_) | Told::Polled(_) | Told::NotOver => None,
         Told::End => Some(End::Input),
         Told::Errno(errno) => Some(End::Reset(errno)),
@@ -411,7 +425,7 @@ fn poll_near_end(slot: &Slot, conn: &Conn, file: File<'_>) -> Polled {
 /// What both directions amount to. A reset that this shows is noted: the program's next call is told.
 pub(crate) fn state(slot: &Slot, conn: &Conn, file: File<'_>) -> State {
     poll(slot, conn, file);
-    State::of(&OwnWords { slot, conn }.look())
+    State::of(&OwnWords::new(slot, conn).look())
 }
 
 /// Whether the connection has ended and `getpeername` says `ENOTCONN`.
@@ -428,7 +442,7 @@ pub fn has_no_peer(sock: &Use, fd: i32) -> bool {
 fn break_off(slot: &Slot, conn: &Conn, breach: Breach) {
     let mut next = Some(Breaking::begin(breach));
     while let Some(breaking) = next {
-        next = breaking.step(&OwnWords { slot, conn });
+        next = breaking.step(&OwnWords::new(slot, conn));
     }
 }
 
@@ -466,7 +480,7 @@ pub fn shutdown(sock: &Use, fd: i32, how: i32) -> Option<Answer> {
     let file = File::of(sock, fd);
     wait::ask_kernel(slot, &conn, file);
     poll(slot, &conn, file);
-    let (words, tcp) = (OwnWords { slot, conn: &conn }, Tcp { slot, conn: &conn, file });
+    let (words, tcp) = (OwnWords::new(slot, &conn), Tcp { slot, conn: &conn, file });
     let program = Program::new(sock, slot, &conn, file);
     let mut shutting = Shutting::begin(what);
     loop {
@@ -485,7 +499,7 @@ pub fn shutdown(sock: &Use, fd: i32, how: i32) -> Option<Answer> {
 /// nobody is to see a reset.
 pub fn before_disconnect(sock: &Use) -> bool {
     let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return false };
-    let had_ended = State::of(&OwnWords { slot, conn: &conn }.look()).is_closed();
+    let had_ended = State::of(&OwnWords::new(slot, &conn).look()).is_closed();
     if !had_ended {
         break_off(slot, &conn, Breach::Disconnects);
     }
@@ -521,8 +535,8 @@ pub(crate) fn before_last_close(sock: &Sock, conn: &Conn, file: File<'_>) {
     let by_ring = switch::comes_by_ring(slot);
     let blind = slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0;
     let leaves_unread =
-        (by_ring && has_unread(conn)) || (!blind && switch::data_queued(slot, conn, file) > 0);
-    let (words, program) = (OwnWords { slot, conn }, Program::new(sock, slot, conn, file));
+        (by_ring && has_unread(conn, 0)) || (!blind && switch::data_queued(slot, conn, file) > 0);
+    let (words, program) = (OwnWords::new(slot, conn), Program::new(sock, slot, conn, file));
     let mut next = Some(Closing::begin(leaves_unread));
     while let Some(closing) = next {
         next = closing.step(&words, &program);
@@ -532,7 +546,7 @@ pub(crate) fn before_last_close(sock: &Sock, conn: &Conn, file: File<'_>) {
 fn leave(slot: &Slot, conn: &Conn, leaving: Leaving) {
     let mut next = Some(leaving);
     while let Some(leaving) = next {
-        next = leaving.step(&OwnWords { slot, conn });
+        next = leaving.step(&OwnWords::new(slot, conn));
     }
 }
 
@@ -552,7 +566,7 @@ pub(crate) fn withdraw_close(conn: &Conn) {
 pub(crate) fn before_exit(slot: &Slot, conn: &Conn) {
     let by_ring = slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0;
     if by_ring && slot.holders.load(Ordering::Acquire) <= 1 {
-        leave(slot, conn, Leaving::by_exit(has_unread(conn)));
+        leave(slot, conn, Leaving::by_exit(has_unread(conn, 0)));
     }
 }
 

@@ -862,10 +862,20 @@ impl Receive<'_> {
     /// The ring is empty: has the connection ended?
     fn end(&self) -> Found {
         wait::follow_hint(self.slot, self.conn, self.file);
-        match ends::end_of_input(self.slot, self.conn, self.file) {
+        let passed = if self.peeks() { self.passed_byte() } else { 0 };
+        match ends::end_of_input(self.slot, self.conn, self.file, passed) {
             Some(ends::End::Input) => Found::End(None),
             Some(ends::End::Reset(errno)) => Found::End(Some(errno)),
             None => Found::Nothing,
+        }
+    }
+
+    /// 1 if an urgent byte is all that is left in the ring: a peek looks past it, and leaves it there.
+    fn passed_byte(&self) -> u64 {
+        let consumer = self.conn.mine.receiving.consumer.position();
+        match self.up_to_mark(consumer, readiness::in_ring(self.conn)) {
+            (passed, 0) => passed,
+            _ => 0,
         }
     }
 
@@ -976,7 +986,8 @@ impl Receive<'_> {
     }
 
     fn is_ready(&self, needed: usize) -> bool {
-        if needed <= 1 {
+        // An urgent byte that a peek looks past is no news to it.
+        if needed <= 1 && !self.peeks() {
             return readiness::has_input(self.slot, self.conn, self.file);
         }
         readiness::may_have_ended(self.slot, self.conn)

@@ -250,7 +250,7 @@ fn receive_tcp_part(
     let seen = match file.recv(&mut chunk[..room], peek) {
         Ok(0) => {
             ends::tcp_ended(slot, conn, file);
-            return match ends::end_of_input(slot, conn, file) {
+            return match ends::end_of_input(slot, conn, file, 0) {
                 Some(ends::End::Reset(errno)) => Err(errno),
                 _ if switch::settle(slot, conn, file) == cut_over::Source::Ring => {
                     Ok(Part::SocketWaits)
@@ -266,7 +266,7 @@ fn receive_tcp_part(
         }
         Err(sys::Errno(errno)) => {
             ends::note_tcp_error(slot, conn, file, errno);
-            return match ends::end_of_input(slot, conn, file) {
+            return match ends::end_of_input(slot, conn, file, 0) {
                 Some(ends::End::Reset(errno)) => Err(errno),
                 _ => Ok(Part::Moved(0)),
             };
@@ -287,7 +287,7 @@ fn receive_tcp_part(
 }
 
 fn end_or_wait(slot: &Slot, conn: &Conn, file: File<'_>) -> Answer<Part> {
-    match ends::end_of_input(slot, conn, file) {
+    match ends::end_of_input(slot, conn, file, 0) {
         Some(ends::End::Input) => Ok(Part::Moved(0)),
         Some(ends::End::Reset(errno)) => Err(errno),
         None => Ok(Part::SocketWaits),
