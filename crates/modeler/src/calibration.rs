@@ -14,7 +14,9 @@ use std::time::Duration;
 use crate::control::{Address, Job, Role};
 use crate::plan::{Conduct, Model};
 use crate::worker::clock;
-use crate::worker::generator::{Generator, Stage, Trouble};
+use crate::worker::generator::Generator;
+use crate::worker::stage::Stage;
+use crate::worker::trouble::Trouble;
 use crate::workload::{Kind, Workload};
 use ring::Rings;
 

@@ -36,6 +36,7 @@ pub mod compare;
 pub mod contention;
 pub mod control;
 pub mod cpu_groups;
+mod figure;
 pub mod launch;
 pub mod neighbours;
 pub mod plan;

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::contention::Contention;
-use crate::result::Figure;
+use crate::figure::Figure;
 use crate::workload::Workload;
 
 /// Everything a measurement runs.

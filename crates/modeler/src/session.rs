@@ -42,13 +42,13 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+pub use comparison::PublishedFor;
 pub use outcome::{OutcomeError, RunOutcome};
 
 use self::cell::Series;
 use self::comparison::comparison;
 use crate::plan::{Entry, Extent, Model, Pace, Plan, Transport};
-use crate::result::{self, Cell, Comparison, Document, Figure, Machine, Published};
-use crate::workload::Workload;
+use crate::result::{self, Cell, Comparison, Document, Machine};
 
 /// Makes single runs.
 pub trait Executor {
@@ -140,11 +140,6 @@ fn duration(entry: &Entry) -> Option<Duration> {
     };
     running.checked_add(START_AND_STOP)
 }
-
-/// What IBM or others have published for a workload, an RMBE, a transport and its
-/// baseline, beside our changes: -0.88 is -88 %.
-pub type PublishedFor<'a> =
-    dyn Fn(&Workload, Option<u32>, Transport, Transport, &[(Figure, f64)]) -> Vec<Published> + 'a;
 
 /// A plan that is being carried out.
 pub struct Session<'a> {

@@ -25,40 +25,18 @@ mod bootstrap;
 mod equivalence;
 mod modes;
 mod noise;
+mod order;
+mod rate;
 mod trend;
-
-use statrs::statistics::{Data, OrderStatistics};
 
 pub use bootstrap::{Ratio, paired_ratio};
 pub use equivalence::LogDifference;
 pub use modes::{bimodal_runs, bimodal_slices};
 pub use noise::noisy;
+pub use order::{median, spread};
 pub use trend::drifting;
 
-use crate::result::{Remark, Spread};
-
-/// The median of some values; of an even number of them the mean of the middle two.
-///
-/// # Panics
-/// There are no values.
-#[must_use]
-pub fn median(values: &[f64]) -> f64 {
-    assert!(!values.is_empty(), "the median of no values");
-    Data::new(values.to_vec()).median()
-}
-
-/// Median, least and most of some values.
-///
-/// # Panics
-/// There are no values.
-#[must_use]
-pub fn spread(values: &[f64]) -> Spread {
-    Spread {
-        median: median(values),
-        min: values.iter().copied().fold(f64::INFINITY, f64::min),
-        max: values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
-    }
-}
+use crate::result::Remark;
 
 /// What is wrong with the runs of a cell.
 ///
@@ -77,11 +55,6 @@ pub fn remarks(tps: &[f64], over_time: &[Vec<f64>], grain: f64) -> Vec<Remark> {
     [bimodal, drift, noise].into_iter().flatten().collect()
 }
 
-/// A rate for a sentence: whole numbers where they say enough.
-fn in_words(per_second: f64) -> String {
-    if per_second >= 100.0 { format!("{per_second:.0}") } else { format!("{per_second:.2}") }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -89,7 +62,7 @@ mod tests {
     use rand::{RngExt, SeedableRng};
 
     use super::*;
-    use crate::result::RemarkKind;
+    use crate::result::{RemarkKind, Spread};
 
     /// Values around 1000 with this relative deviation: sums of twelve uniform draws,
     /// near enough to a normal distribution.

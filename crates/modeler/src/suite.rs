@@ -11,30 +11,32 @@
 //!
 //! | Module | Has |
 //! |---|---|
+//! | `value` | how the value of each key is written |
+//! | `publication` | what IBM has published for a workload |
+//! | [`SuiteEntry`], module `entry` | one workload, and what it says of the clients' conduct |
 //! | [`mod@file`] | from TOML to a suite, and what is wrong with the TOML |
 //! | [`published`] | IBM's figures beside ours, with a verdict |
 
+mod entry;
 mod file;
+mod publication;
 pub mod published;
+mod value;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::fs;
 use std::io;
-use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
-use std::time::Duration;
 
-use serde::Deserialize;
 use thiserror::Error;
 
-use crate::contention::{Contention, CpuList, Neighbours};
-use crate::plan::{Conduct, Entry, Extent, Model, Pace, Requirement};
-use crate::result::Figure;
-use crate::workload::Workload;
+use crate::contention::{Contention, Neighbours};
+use crate::plan::{Conduct, Entry, Model};
 
+pub use entry::SuiteEntry;
+use file::File;
 pub use file::FileFault;
-use published::Publication;
 
 /// Workloads that are measured together.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,67 +51,6 @@ pub struct Suite {
     /// What is measured, in this order: at least one. Workload, model, RMBE and contention
     /// are never the same in two.
     pub entries: Vec<SuiteEntry>,
-}
-
-/// One workload of a suite, and what it says about the clients' conduct: `None`
-/// leaves that to the command line.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SuiteEntry {
-    /// What the clients do.
-    #[serde(deserialize_with = "file::workload")]
-    pub workload: Workload,
-    /// The models in which it runs: at least one.
-    #[serde(rename = "model", default = "file::default_models")]
-    #[serde(deserialize_with = "file::models")]
-    pub models: Vec<Model>,
-    /// The receive buffers with which it runs, in bytes; none: that of the command
-    /// line.
-    #[serde(rename = "rmbe", default, deserialize_with = "file::rmbe_lens")]
-    pub rmbe_lens: Vec<u32>,
-    /// See [`Conduct::connections_per_loop`].
-    #[serde(default)]
-    pub connections_per_loop: Option<NonZeroU32>,
-    /// See [`Conduct::chunk_len`].
-    #[serde(rename = "chunk", default, deserialize_with = "file::chunk_len")]
-    pub chunk_len: Option<usize>,
-    /// See [`Conduct::think`].
-    #[serde(default, deserialize_with = "file::time")]
-    pub think: Option<Duration>,
-    /// See [`Pace::Open`].
-    #[serde(rename = "rate", default, deserialize_with = "file::per_second")]
-    pub per_second: Option<f64>,
-    /// See [`Conduct::wait_all`].
-    #[serde(default)]
-    pub wait_all: Option<bool>,
-    /// See [`Conduct::blocking`].
-    #[serde(default)]
-    pub blocking: Option<bool>,
-    /// See [`Extent::Time`].
-    #[serde(default, deserialize_with = "file::time")]
-    pub warmup: Option<Duration>,
-    /// See [`Extent::Time`].
-    #[serde(rename = "duration", default, deserialize_with = "file::positive_time")]
-    pub measured: Option<Duration>,
-    /// The neighbours beside which it runs, one after the other; none: those of the command
-    /// line.
-    #[serde(default, deserialize_with = "file::neighbours")]
-    pub neighbours: Vec<Neighbours>,
-    /// See [`Contention::cpu_quota`].
-    #[serde(default, deserialize_with = "file::cpu_quota")]
-    pub cpu_quota: Option<u32>,
-    /// See [`Contention::cpu_weight`].
-    #[serde(default, deserialize_with = "file::cpu_weight")]
-    pub cpu_weight: Option<u32>,
-    /// See [`Contention::cpus`].
-    #[serde(default, deserialize_with = "file::cpus")]
-    pub cpus: Option<CpuList>,
-    /// What is required of SMC against TCP, whatever the neighbours.
-    #[serde(default, deserialize_with = "file::required")]
-    pub required: BTreeMap<Figure, Requirement>,
-    /// What was published for this workload.
-    #[serde(default)]
-    pub published: Vec<Publication>,
 }
 
 /// A suite that cannot be had.
@@ -186,7 +127,8 @@ impl Suite {
     /// It is not TOML, a key is not one of ours, a value is not allowed, there is no
     /// entry, or one repeats another.
     pub fn parse(text: &str) -> Result<Self, FileFault> {
-        file::suite(text)
+        let File { name, title, context, entries } = file::read(text)?;
+        Ok(Self { name, title, context, entries })
     }
 
     /// What a measurement of this suite runs. `base` and `contention` have all that the
@@ -226,59 +168,6 @@ impl Suite {
     }
 }
 
-impl SuiteEntry {
-    /// `base` with what this entry says: one for each receive buffer.
-    fn conducts(&self, base: &Conduct) -> Vec<Conduct> {
-        let conduct = Conduct {
-            extent: self.extent(base.extent),
-            pace: self.per_second.map_or(base.pace, |per_second| Pace::Open { per_second }),
-            think: self.think.unwrap_or(base.think),
-            blocking: self.blocking.unwrap_or(base.blocking),
-            wait_all: self.wait_all.unwrap_or(base.wait_all),
-            chunk_len: self.chunk_len.unwrap_or(base.chunk_len),
-            connections_per_loop: self
-                .connections_per_loop
-                .map(NonZeroU32::get)
-                .or(base.connections_per_loop),
-            ..base.clone()
-        };
-        if self.rmbe_lens.is_empty() {
-            return vec![conduct];
-        }
-        let with = |&len| Conduct { rmbe_len: Some(len), ..conduct.clone() };
-        self.rmbe_lens.iter().map(with).collect()
-    }
-
-    /// `base` with what this entry says: one for each level of neighbours.
-    fn contentions(&self, base: &Contention, chosen: Option<&[Neighbours]>) -> Vec<Contention> {
-        let alone = Contention {
-            neighbours: base.neighbours,
-            cpu_quota: self.cpu_quota.or(base.cpu_quota),
-            cpu_weight: self.cpu_weight.or(base.cpu_weight),
-            cpus: self.cpus.as_ref().unwrap_or(&base.cpus).clone(),
-        };
-        match chosen.unwrap_or(&self.neighbours) {
-            [] => vec![alone],
-            levels => levels
-                .iter()
-                .map(|&neighbours| Contention { neighbours, ..alone.clone() })
-                .collect(),
-        }
-    }
-
-    /// Who asks for a number of transactions gets it: no time of an entry takes its
-    /// place.
-    fn extent(&self, base: Extent) -> Extent {
-        match base {
-            Extent::Time { warmup, measured } => Extent::Time {
-                warmup: self.warmup.unwrap_or(warmup),
-                measured: self.measured.unwrap_or(measured),
-            },
-            Extent::Count { .. } => base,
-        }
-    }
-}
-
 fn builtins() -> &'static [Suite] {
     &BUILTINS
 }
@@ -298,7 +187,13 @@ const BUILTIN_FILES: [&str; 5] = [
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
     use super::*;
+    use crate::figure::Figure;
+    use crate::plan::{Extent, Pace, Requirement};
+    use crate::workload::Workload;
 
     fn names(suite: &str) -> Vec<String> {
         let entries = Suite::builtin(suite).unwrap().entries_with(

@@ -28,6 +28,9 @@ pub(crate) mod generator;
 pub(crate) mod poller;
 pub(crate) mod record;
 pub(crate) mod resources;
+pub(crate) mod stage;
+pub(crate) mod transport;
+pub(crate) mod trouble;
 
 mod client;
 mod control_line;
@@ -36,6 +39,7 @@ mod failure;
 mod pace;
 mod pattern;
 mod server;
+mod shares;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -99,19 +103,3 @@ fn check(job: &Job) -> Result<(), Failure> {
         None => Ok(()),
     }
 }
-
-/// How many connections each thread of this job has. No two differ by more than one.
-fn shares(job: &Job) -> Vec<u32> {
-    let most = match job.model {
-        Model::Threads | Model::Processes => 1,
-        Model::EventLoop => job.conduct.connections_per_loop.unwrap_or(job.connections),
-    };
-    let threads = job.connections.div_ceil(most);
-    (0..threads)
-        .map(|i| job.connections / threads + u32::from(i < job.connections % threads))
-        .collect()
-}
-
-/// Stack of a thread in bytes: enough for what these threads call, little enough
-/// for ten thousand of them.
-const STACK_LEN: usize = 256 << 10;

@@ -14,7 +14,7 @@ use syn::{Attribute, Item, UseTree};
 use super::{Text, Tree};
 
 /// Crates whose modules form no circle.
-const CRATES: [&str; 6] = ["bpf", "device", "engine", "gateway", "observe", "preload"];
+const CRATES: [&str; 7] = ["bpf", "device", "engine", "gateway", "modeler", "observe", "preload"];
 
 /// A module, as the names that lead to it from the root of its crate.
 type Module = Vec<String>;

@@ -7,8 +7,9 @@ use std::rc::Rc;
 
 use crate::control::Job;
 use crate::worker::clock;
-use crate::worker::conversation::{Conversation, Step, Terms, Transport};
+use crate::worker::conversation::{Conversation, Step, Terms};
 use crate::worker::poller::{Interest, Poller};
+use crate::worker::transport::Transport;
 
 /// A poller whose connections all end in this thread. To wait is to let the responder
 /// work.

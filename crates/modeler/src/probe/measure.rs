@@ -14,9 +14,21 @@ use std::time::{Duration, Instant};
 
 use rand::seq::SliceRandom;
 use rand::{SeedableRng, rngs::StdRng};
+use thiserror::Error;
 
 use super::cpu::{self, Cpu, Epoll};
-use super::{CopyCost, Figures, Places, ProbeError, RING_LEN, TcpCost};
+use super::figures::{CopyCost, Figures, Places, RING_LEN, TcpCost};
+
+/// Why a machine could not be measured.
+#[derive(Debug, Error)]
+pub enum ProbeError {
+    /// The processors could not be told.
+    #[error("cannot tell which processors may be used: {0}")]
+    Processors(#[source] io::Error),
+    /// TCP to 127.0.0.1 does not work.
+    #[error("TCP over loopback does not work: {0}; is the interface up (`ip link set lo up`)?")]
+    Loopback(#[source] io::Error),
+}
 
 /// Measures this machine, in about two seconds.
 ///

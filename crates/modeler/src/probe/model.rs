@@ -20,7 +20,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Figures, Places, RING_LEN};
+use super::figures::{Figures, Places, RING_LEN};
 use crate::plan::Model;
 use crate::workload::{Kind, Workload};
 

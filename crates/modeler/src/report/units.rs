@@ -1,7 +1,8 @@
 //! Figures as people read them: three significant digits and a unit that fits.
 
+use crate::figure::Figure;
 use crate::plan::Transport;
-use crate::result::{Figure, Required};
+use crate::result::Required;
 
 /// Something counted, such as transactions: `41.2 k`.
 pub(super) fn count(value: f64) -> String {

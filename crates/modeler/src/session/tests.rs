@@ -7,9 +7,10 @@ use super::*;
 use crate::agent::{NeighbourUse, RunParts};
 use crate::contention::Contention;
 use crate::control::{ClientReport, MachineCpu, SideSample, Usage};
+use crate::figure::Figure;
 use crate::plan::{Conduct, Requirement};
-use crate::result::{RemarkKind, Spread};
-use crate::workload::Kind;
+use crate::result::{Published, RemarkKind, Spread};
+use crate::workload::{Kind, Workload};
 
 fn entry(clients: u32) -> Entry {
     Entry {

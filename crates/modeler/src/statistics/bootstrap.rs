@@ -26,7 +26,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 
-use super::median;
+use super::order::median;
 
 /// A ratio that was measured in pairs.
 #[derive(Clone, Copy, Debug, PartialEq)]

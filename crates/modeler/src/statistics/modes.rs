@@ -9,7 +9,8 @@
 use crate::control::SLICE_MS;
 use crate::result::{Remark, RemarkKind};
 
-use super::{in_words, median};
+use super::order::median;
+use super::rate::in_words;
 
 /// Whether runs fall into two groups, by their transactions per second.
 ///

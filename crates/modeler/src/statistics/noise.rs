@@ -2,7 +2,8 @@
 
 use crate::result::{Remark, RemarkKind};
 
-use super::{in_words, median, spread};
+use super::order::{median, spread};
+use super::rate::in_words;
 
 /// Whether runs scatter so much that a small difference cannot be seen, by their
 /// transactions per second.

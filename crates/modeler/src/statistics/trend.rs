@@ -7,7 +7,8 @@
 
 use crate::result::{Remark, RemarkKind};
 
-use super::{in_words, median};
+use super::order::median;
+use super::rate::in_words;
 
 /// Whether runs drift, by their transactions per second in the order in which they
 /// were made.

@@ -1,27 +1,18 @@
 //! From TOML to a suite, and what is wrong with the TOML.
 //!
-//! The keys are the fields of [`SuiteEntry`]; how each value is written is said by
-//! the functions here that serde calls. serde finds what is wrong but not for whom: it
+//! The keys are the fields of [`SuiteEntry`]. serde finds what is wrong but not for whom: it
 //! says "expected a time" and an offset. [`Place`] looks up whose value stands there.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
-use std::marker::PhantomData;
-use std::time::Duration;
 
-use jiff::SignedDuration;
 use serde::Deserialize;
-use serde::de::value::StrDeserializer;
-use serde::de::{Deserializer, Error, IntoDeserializer, SeqAccess, Unexpected, Visitor};
 use thiserror::Error;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{Suite, SuiteEntry};
-use crate::contention::{CPU_QUOTA_MAX, CPU_WEIGHT_MAX, CpuList, Neighbours};
-use crate::plan::{Model, Requirement};
-use crate::result::Figure;
-use crate::workload::{Units, Workload, parse_len};
+use super::entry::SuiteEntry;
+use crate::contention::{CpuList, Neighbours};
 
 /// What is wrong with a suite file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -33,9 +24,30 @@ pub struct FileFault {
     pub message: String,
 }
 
-/// The suite that is written here.
-pub(super) fn suite(text: &str) -> Result<Suite, FileFault> {
-    let file: File = toml::from_str(text).map_err(|error| {
+/// What stands in a file.
+pub(super) struct File {
+    pub(super) name: String,
+    pub(super) title: String,
+    pub(super) context: Vec<String>,
+    /// At least one, all different.
+    pub(super) entries: Vec<SuiteEntry>,
+}
+
+/// A whole file, as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    name: String,
+    title: String,
+    #[serde(default)]
+    context: Vec<String>,
+    #[serde(default)]
+    entry: Vec<Spanned<SuiteEntry>>,
+}
+
+/// Reads a file, and refuses entries that repeat another or make no sense.
+pub(super) fn read(text: &str) -> Result<File, FileFault> {
+    let file: Written = toml::from_str(text).map_err(|error| {
         let offset = error.span().map_or(0, |span| span.start);
         fault(text, offset, error.message())
     })?;
@@ -45,9 +57,9 @@ pub(super) fn suite(text: &str) -> Result<Suite, FileFault> {
     }
     refuse_repetitions(text, &file.entry)?;
     refuse_half_buffers(text, &file.entry)?;
-    let File { name, title, context, entry } = file;
+    let Written { name, title, context, entry } = file;
     let entries = entry.into_iter().map(Spanned::into_inner).collect();
-    Ok(Suite { name, title, context, entries })
+    Ok(File { name, title, context, entries })
 }
 
 /// Results are told apart by workload, model, RMBE and contention, so two entries must not have
@@ -99,267 +111,6 @@ fn refuse_half_buffers(text: &str, entries: &[Spanned<SuiteEntry>]) -> Result<()
         }
     }
     Ok(())
-}
-
-/// A whole file.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    name: String,
-    title: String,
-    #[serde(default)]
-    context: Vec<String>,
-    #[serde(default)]
-    entry: Vec<Spanned<SuiteEntry>>,
-}
-
-pub(super) fn workload<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Workload, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    text.parse().map_err(Error::custom)
-}
-
-/// What runs when an entry names no model: next to IBM's process for each client, and
-/// cheaper to start.
-pub(super) fn default_models() -> Vec<Model> {
-    vec![Model::Threads]
-}
-
-pub(super) fn models<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Model>, D::Error> {
-    one_or_more(deserializer, "\"threads\", \"processes\", \"event-loop\" or a list of some")
-}
-
-pub(super) fn rmbe_lens<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D::Error> {
-    let expected = "a length from \"32KB\" to \"1MB\" or a list of some";
-    let lens: Vec<RmbeLen> = one_or_more(deserializer, expected)?;
-    Ok(lens.into_iter().map(|RmbeLen(len)| len).collect())
-}
-
-pub(super) fn rmbe_len<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<u32>, D::Error> {
-    RmbeLen::deserialize(deserializer).map(|RmbeLen(len)| Some(len))
-}
-
-pub(super) fn chunk_len<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<usize>, D::Error> {
-    let chunk = Written {
-        expected: "a length such as \"64KB\", from \"1B\" to \"1GB\"",
-        read: |text| usize::try_from(parse_len(text, Units::Ibm).ok()?).ok(),
-    };
-    deserializer.deserialize_str(chunk).map(Some)
-}
-
-pub(super) fn time<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Duration>, D::Error> {
-    let time = Written { expected: "a time such as \"10ms\", at most \"1h\"", read: read_time };
-    deserializer.deserialize_str(time).map(Some)
-}
-
-pub(super) fn positive_time<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Duration>, D::Error> {
-    let time = Written {
-        expected: "a time such as \"2s\", more than 0 and at most \"1h\"",
-        read: |text| read_time(text).filter(|time| !time.is_zero()),
-    };
-    deserializer.deserialize_str(time).map(Some)
-}
-
-pub(super) fn per_second<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<f64>, D::Error> {
-    let rate = f64::deserialize(deserializer)?;
-    if rate > 0.0 && rate <= PER_SECOND_MAX {
-        return Ok(Some(rate));
-    }
-    let expected = "transactions per second, more than 0 and at most 1e9";
-    Err(Error::invalid_value(Unexpected::Float(rate), &expected))
-}
-
-pub(super) fn neighbours<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Vec<Neighbours>, D::Error> {
-    let levels: Vec<Level> = Deserialize::deserialize(deserializer)?;
-    let levels = levels.into_iter().map(|level| match level {
-        Level::Number(count) => count.to_string(),
-        Level::Text(text) => text,
-    });
-    levels.map(|level| level.parse().map_err(Error::custom)).collect()
-}
-
-/// Neighbours, with or without a priority.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "expected neighbours such as 4, \"4:nice=19\" or \"4:idle\"")]
-enum Level {
-    Number(u32),
-    Text(String),
-}
-
-pub(super) fn cpu_quota<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<u32>, D::Error> {
-    from_one_to(CPU_QUOTA_MAX, deserializer)
-}
-
-pub(super) fn cpu_weight<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<u32>, D::Error> {
-    from_one_to(CPU_WEIGHT_MAX, deserializer)
-}
-
-fn from_one_to<'de, D: Deserializer<'de>>(
-    max: u32,
-    deserializer: D,
-) -> Result<Option<u32>, D::Error> {
-    let number = u32::deserialize(deserializer)?;
-    if (1..=max).contains(&number) {
-        return Ok(Some(number));
-    }
-    let expected = format!("a number from 1 to {max}");
-    Err(Error::invalid_value(Unexpected::Unsigned(number.into()), &expected.as_str()))
-}
-
-pub(super) fn cpus<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<CpuList>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    text.parse().map(Some).map_err(Error::custom)
-}
-
-pub(super) fn required<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<BTreeMap<Figure, Requirement>, D::Error> {
-    let required: BTreeMap<Figure, Wanted> = Deserialize::deserialize(deserializer)?;
-    let required: BTreeMap<Figure, Requirement> =
-        required.into_iter().map(|(figure, wanted)| (figure, wanted.into())).collect();
-    let ratios = required.values().flat_map(|it| [Some(it.ratio), it.bound]).flatten();
-    match ratios.into_iter().find(|ratio| !(ratio.is_finite() && *ratio > 0.0)) {
-        Some(wrong) => Err(Error::invalid_value(Unexpected::Float(wrong), &WANTED)),
-        None => Ok(required),
-    }
-}
-
-/// A requirement of the median alone, or of the interval too.
-#[derive(Deserialize)]
-#[serde(
-    untagged,
-    expecting = "expected a ratio above 0 such as 1.0, or { ratio = 1.0, bound = 0.9 }"
-)]
-enum Wanted {
-    Ratio(f64),
-    Both(Requirement),
-}
-
-const WANTED: &str = "a ratio above 0 such as 1.0, or { ratio = 1.0, bound = 0.9 }";
-
-impl From<Wanted> for Requirement {
-    fn from(wanted: Wanted) -> Self {
-        match wanted {
-            Wanted::Ratio(ratio) => Self { ratio, bound: None },
-            Wanted::Both(both) => both,
-        }
-    }
-}
-
-pub(super) fn changes<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<BTreeMap<Figure, f64>, D::Error> {
-    let changes: BTreeMap<Figure, Change> = Deserialize::deserialize(deserializer)?;
-    Ok(changes.into_iter().map(|(figure, Change(change))| (figure, change)).collect())
-}
-
-/// The length of a receive buffer in bytes: one of the six that there are.
-struct RmbeLen(u32);
-
-impl<'de> Deserialize<'de> for RmbeLen {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let len = Written {
-            expected: "\"32KB\", \"64KB\", \"128KB\", \"256KB\", \"512KB\" or \"1MB\"",
-            read: |text| {
-                let known = RMBE_LENS.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
-                known.map(|(_, len)| *len)
-            },
-        };
-        deserializer.deserialize_str(len).map(Self)
-    }
-}
-
-/// A published change: +7.32 is +732 %.
-struct Change(f64);
-
-impl<'de> Deserialize<'de> for Change {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let change = f64::deserialize(deserializer)?;
-        // Nothing can fall by more than all of it: -88 was meant to be -0.88.
-        if change.is_finite() && change >= -1.0 {
-            return Ok(Self(change));
-        }
-        let expected = "a change such as +7.32 for +732 % or -0.88 for -88 %";
-        Err(Error::invalid_value(Unexpected::Float(change), &expected))
-    }
-}
-
-/// A value that is written as a string.
-struct Written<T> {
-    /// What is allowed, with examples.
-    expected: &'static str,
-    read: fn(&str) -> Option<T>,
-}
-
-impl<T> Visitor<'_> for Written<T> {
-    type Value = T;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.expected)
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
-        (self.read)(text).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
-    }
-}
-
-/// A string, or a list of strings that is not empty; `expected` says what they may be.
-fn one_or_more<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
-    deserializer: D,
-    expected: &'static str,
-) -> Result<Vec<T>, D::Error> {
-    deserializer.deserialize_any(OneOrMore { expected, items: PhantomData })
-}
-
-struct OneOrMore<T> {
-    expected: &'static str,
-    items: PhantomData<T>,
-}
-
-impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrMore<T> {
-    type Value = Vec<T>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.expected)
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<Vec<T>, E> {
-        let one: StrDeserializer<'_, E> = text.into_deserializer();
-        Ok(vec![T::deserialize(one)?])
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
-        let mut all = Vec::new();
-        while let Some(one) = list.next_element()? {
-            all.push(one);
-        }
-        if all.is_empty() {
-            return Err(Error::invalid_length(0, &self));
-        }
-        Ok(all)
-    }
-}
-
-fn read_time(text: &str) -> Option<Duration> {
-    let time: SignedDuration = text.parse().ok()?;
-    Duration::try_from(time).ok().filter(|time| *time <= TIME_MAX)
 }
 
 /// What is wrong at an offset, with the entry and key to which it belongs.
@@ -432,29 +183,11 @@ fn keys_within(value: &Spanned<DeValue<'_>>, offset: usize) -> Option<Vec<String
     inner.or_else(|| value.span().contains(&offset).then(Vec::new))
 }
 
-/// The receive buffers that `rmbe_size` may ask for (docs/configuration.md). As powers
-/// of two they have names of their own: this MB is not the one of a workload's name.
-const RMBE_LENS: [(&str, u32); 6] = [
-    ("32KB", 32 << 10),
-    ("64KB", 64 << 10),
-    ("128KB", 128 << 10),
-    ("256KB", 256 << 10),
-    ("512KB", 512 << 10),
-    ("1MB", 1 << 20),
-];
-
-/// The longest time of any kind. A client that sleeps longer, or a run that takes
-/// longer, is a slip of the hand.
-const TIME_MAX: Duration = Duration::from_secs(3600);
-
-/// The highest rate: one transaction in each nanosecond, the grain of the clock.
-const PER_SECOND_MAX: f64 = 1e9;
-
 #[cfg(test)]
 mod tests {
     use insta::assert_snapshot;
 
-    use super::*;
+    use crate::suite::Suite;
 
     /// What is wrong with a suite of one good entry and then these lines, which begin
     /// at line 6.
@@ -462,7 +195,7 @@ mod tests {
         let text = format!(
             "name = \"mine\"\ntitle = \"Mine\"\n[[entry]]\nworkload = \"RR1(1B/1B)\"\n\n{lines}\n"
         );
-        suite(&text).unwrap_err().to_string()
+        Suite::parse(&text).unwrap_err().to_string()
     }
 
     /// The same of a second entry with this key, in line 8.
@@ -542,8 +275,8 @@ mod tests {
         let errors = [
             error("[[entry]]\nmodel = \"threads\""),
             error("[[entry.published]]\nchanges = {}"),
-            suite("title = \"a\"").unwrap_err().to_string(),
-            suite("name = \"a\"\ntitle = \"a\"").unwrap_err().to_string(),
+            Suite::parse("title = \"a\"").unwrap_err().to_string(),
+            Suite::parse("name = \"a\"\ntitle = \"a\"").unwrap_err().to_string(),
         ];
         assert_snapshot!(errors.join("\n"), @r"
         line 6: entry 2: missing field `workload`

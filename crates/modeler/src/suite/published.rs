@@ -21,49 +21,15 @@
 //! With `against_rmbe` they are changes of SMC with one receive buffer against SMC with
 //! another, and say something when both were measured ([`compare_buffers`]).
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Deserialize;
-
-use super::{Suite, builtins, file};
+pub use super::publication::{Publication, Setup};
+use super::{Suite, builtins};
 use crate::contention::Contention;
+use crate::figure::Figure;
 use crate::plan::{Conduct, Pace, Transport};
-use crate::result::{Cell, Comparison, Document, Figure, Published, RemarkKind};
+use crate::result::{Cell, Comparison, Document, Published, RemarkKind};
 use crate::workload::Workload;
-
-/// Figures that were published together for a workload.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Publication {
-    /// Where, and against what.
-    pub source: String,
-    /// The receive buffer with which they were measured, in bytes; `None`: they hold
-    /// for any.
-    #[serde(rename = "rmbe", default, deserialize_with = "file::rmbe_len")]
-    pub rmbe_len: Option<u32>,
-    /// The receive buffer of the SMC that `rmbe_len` is set against, in bytes; `None`:
-    /// against TCP.
-    #[serde(rename = "against_rmbe", default, deserialize_with = "file::rmbe_len")]
-    pub against_rmbe_len: Option<u32>,
-    /// What ours must have in common with theirs; `None`: any place will do.
-    #[serde(default)]
-    pub setup: Option<Setup>,
-    /// The changes: at least -1, finite.
-    #[serde(deserialize_with = "file::changes")]
-    pub changes: BTreeMap<Figure, f64>,
-}
-
-/// Between what figures were published.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Setup {
-    /// A client and a server on two hosts: SMC-R.
-    TwoHosts,
-    /// TCP passed a distributor, which SMC leaves out after the handshake. There is none to be
-    /// measured with here, so this is never met.
-    Distributor,
-}
 
 /// Between what ours was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,12 +16,14 @@ use super::clock::{self, HANG_S, SECOND_NS};
 use super::control_line::{ControlLine, Ending, Note};
 use super::event_loop::Epoll;
 use super::failure::Failure;
-use super::generator::{Generator, Pulse, Stage, Trouble};
+use super::generator::{Generator, Pulse};
 use super::poller::Poller;
 use super::record::Recorder;
+use super::shares::{STACK_LEN, shares};
 use super::socket::{Dialer, show};
+use super::stage::Stage;
 use super::threads::{Blocking, Polling};
-use super::{STACK_LEN, shares};
+use super::trouble::Trouble;
 use crate::control::{Address, Command, Event, Job, Usage};
 use crate::plan::{Extent, Model};
 

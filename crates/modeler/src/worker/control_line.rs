@@ -9,11 +9,11 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
-use super::STACK_LEN;
 use super::clock;
 use super::failure::Failure;
 use super::record::Recorder;
 use super::resources;
+use super::shares::STACK_LEN;
 use crate::control::{Command, Event, Job};
 
 /// Reads commands, writes events.

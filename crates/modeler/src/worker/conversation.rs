@@ -29,23 +29,9 @@ use std::io;
 
 use super::pattern::Pattern;
 use super::poller::Interest;
+use super::transport::Transport;
 use crate::control::Job;
 use crate::workload::Kind;
-
-/// An end of a stream of bytes.
-pub(crate) trait Transport {
-    /// Gives bytes; returns how many were taken.
-    ///
-    /// # Errors
-    /// As `send`: `WouldBlock` when none can be taken now.
-    fn send(&mut self, bytes: &[u8]) -> io::Result<usize>;
-
-    /// Takes bytes; returns how many. None: the other side has finished.
-    ///
-    /// # Errors
-    /// As `recv`: `WouldBlock` when there are none now.
-    fn recv(&mut self, room: &mut [u8]) -> io::Result<usize>;
-}
 
 /// What both sides know before the first byte.
 #[derive(Clone, Copy, Debug)]

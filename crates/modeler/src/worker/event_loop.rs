@@ -9,9 +9,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use super::clock::{self, checked};
 use super::conversation::{Conversation, Step, Terms};
-use super::generator::Trouble;
 use super::poller::{Interest, Poller};
 use super::socket::{Dialer, Listener, Socket};
+use super::trouble::Trouble;
 use crate::control::Job;
 
 /// The poller of a client's loop.

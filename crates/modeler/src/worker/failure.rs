@@ -3,7 +3,7 @@
 use std::io;
 
 use super::clock::HANG_S;
-use super::generator::Trouble;
+use super::trouble::Trouble;
 
 /// The text of the last event of a worker.
 #[derive(Debug, thiserror::Error)]

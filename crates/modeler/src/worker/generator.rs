@@ -15,18 +15,18 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::io;
 use std::mem;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
-use super::conversation::{self, Conversation, Step, Terms};
+use super::conversation::{Conversation, Step, Terms};
 use super::pace::{Pace, Schedule};
 use super::poller::{Interest, Poller};
 use super::record::Recorder;
-use super::resources;
-use crate::control::{Job, Usage};
+use super::stage::Stage;
+use super::trouble::Trouble;
+use crate::control::Job;
 
 /// The clients of one thread.
 pub(crate) struct Generator<P: Poller> {
@@ -45,40 +45,11 @@ pub(crate) struct Generator<P: Poller> {
     pulse: Arc<Pulse>,
 }
 
-/// A part of a run, the same for all threads.
-#[derive(Debug)]
-pub(crate) struct Stage {
-    /// When clients begin.
-    pub(crate) begin_ns: u64,
-    /// Transactions count that end from here on.
-    pub(crate) measured_from_ns: u64,
-    /// They count if they end before, and none starts after; `u64::MAX` in a stage
-    /// that ends with a number.
-    pub(crate) end_ns: u64,
-    /// Transactions of each client; `u64::MAX` in a stage that ends with a moment.
-    pub(crate) count: u64,
-    /// What the process had used when the measured time began.
-    used_before: OnceLock<Usage>,
-    /// And when it was over.
-    used_after: OnceLock<Usage>,
-}
-
 /// A sign of life of one thread, for who watches it.
 #[derive(Debug, Default)]
 pub(crate) struct Pulse {
     /// Twice the number of beats; plus one when a transaction is under way.
     state: AtomicU64,
-}
-
-/// Why a generator or a server's thread cannot go on.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Trouble {
-    #[error("client {client} cannot connect: {source}")]
-    Open { client: u32, source: io::Error },
-    #[error("{0}")]
-    Talk(#[from] conversation::Error),
-    #[error("waiting for sockets: {0}")]
-    Wait(#[from] io::Error),
 }
 
 struct Client<T> {
@@ -331,56 +302,6 @@ impl<T> Client<T> {
             return 0;
         }
         self.schedule.unfinished(stage.measured_from_ns, stage.end_ns, self.ended_in_time)
-    }
-}
-
-impl Stage {
-    /// Warm-up and measured time, in nanoseconds.
-    pub(crate) fn timed(begin_ns: u64, warmup_ns: u64, measured_ns: u64) -> Self {
-        let measured_from_ns = begin_ns.saturating_add(warmup_ns);
-        let end_ns = measured_from_ns.saturating_add(measured_ns).min(u64::MAX - 1);
-        Self::new(begin_ns, measured_from_ns, end_ns, u64::MAX)
-    }
-
-    /// So many transactions of each client, all of them measured.
-    pub(crate) fn counted(begin_ns: u64, count: u64) -> Self {
-        Self::new(begin_ns, begin_ns, u64::MAX, count)
-    }
-
-    fn new(begin_ns: u64, measured_from_ns: u64, end_ns: u64, count: u64) -> Self {
-        let (used_before, used_after) = Default::default();
-        Self { begin_ns, measured_from_ns, end_ns, count, used_before, used_after }
-    }
-
-    /// When clients have to call [`Stage::mark`] first: never in a stage that ends with
-    /// a number, before and after which nothing runs.
-    fn first_mark_ns(&self) -> u64 {
-        if self.count == u64::MAX { self.measured_from_ns } else { u64::MAX }
-    }
-
-    /// Notes what the process has used, when that is due and nobody has done it yet.
-    /// Returns when it will be due again.
-    ///
-    /// Whoever sees first that the moment has come does it: a thread that sleeps until
-    /// then is late when thousands of others want to run, just as many as make the
-    /// difference.
-    #[cold]
-    pub(crate) fn mark(&self, now_ns: u64) -> u64 {
-        if now_ns < self.measured_from_ns {
-            return self.measured_from_ns;
-        }
-        self.used_before.get_or_init(resources::usage);
-        if now_ns < self.end_ns {
-            return self.end_ns;
-        }
-        self.used_after.get_or_init(resources::usage);
-        u64::MAX
-    }
-
-    /// What the process has used in the measured time, when that is over.
-    pub(crate) fn usage(&self) -> Usage {
-        let after = *self.used_after.get_or_init(resources::usage);
-        self.used_before.get().map_or(Usage::default(), |before| after - *before)
     }
 }
 

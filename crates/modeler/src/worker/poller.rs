@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::conversation::Transport;
+use super::transport::Transport;
 
 /// Opens connections for clients and tells which of them can go on.
 ///

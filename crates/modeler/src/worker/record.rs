@@ -2,7 +2,7 @@
 
 use hdrhistogram::Histogram;
 
-use super::generator::Stage;
+use super::stage::Stage;
 use crate::control::{ClientReport, SLICE_MS, Usage};
 use crate::session::histogram;
 

@@ -4,7 +4,7 @@ use std::io;
 
 use super::clock::checked;
 use super::failure::Failure;
-use super::shares;
+use super::shares::shares;
 use crate::control::{Job, Usage};
 use crate::plan::Model;
 

@@ -12,8 +12,9 @@ use std::thread;
 
 use super::control_line::{ControlLine, Ending, Note};
 use super::failure::Failure;
+use super::shares::{STACK_LEN, shares};
 use super::socket::{Listener, show};
-use super::{STACK_LEN, event_loop, shares, threads};
+use super::{event_loop, threads};
 use crate::control::{Address, Event, Job};
 use crate::plan::Model;
 

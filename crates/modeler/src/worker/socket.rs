@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use socket2::{Domain, SockAddr, Type};
 
-use super::conversation::Transport;
+use super::transport::Transport;
 use crate::control::{Address, Job};
 use crate::plan::Model;
 use crate::workload::Kind;

@@ -1,5 +1,6 @@
 //! Two workers in one process, with the sockets of this machine between them.
 
+use super::shares::shares;
 use super::*;
 use crate::control::{Address, ClientReport, Command, Usage};
 use crate::plan::{self, Conduct, Extent, Model};

@@ -8,9 +8,9 @@ use std::os::fd::AsRawFd;
 
 use super::clock;
 use super::conversation::{Conversation, Step, Terms};
-use super::generator::Trouble;
 use super::poller::{Interest, Poller};
 use super::socket::{Dialer, Listener, Manner, Socket};
+use super::trouble::Trouble;
 use crate::control::Job;
 
 /// A single client that waits inside `send` and `recv`.

@@ -13,10 +13,12 @@
 //! the offset at which reading stops is the column of the caret.
 
 use std::fmt;
+use std::str::FromStr;
 
 use thiserror::Error;
 
-use super::{GB, KIB, Kind, MB, Units, Workload};
+use super::shape::{Kind, Workload};
+use super::units::{GB, KIB, MB, Units};
 
 /// A text that is not the name of a workload. Its text form takes several lines: the
 /// name, a caret under the character that is wrong, what was expected there, and how
@@ -65,8 +67,29 @@ pub fn parse_len(text: &str, units: Units) -> Result<u64, LenError> {
     len.map_err(|_| LenError(text.to_owned()))
 }
 
+impl Workload {
+    /// The workload with this name. Blanks around it do not count.
+    ///
+    /// # Errors
+    /// It is no name, or a number in it is out of bounds: clients from 1 to
+    /// [`CLIENTS_MAX`](Self::CLIENTS_MAX), lengths from 1 to
+    /// [`LEN_MAX`](Self::LEN_MAX).
+    pub fn parse(text: &str, units: Units) -> Result<Self, NameError> {
+        workload(text, units)
+    }
+}
+
+/// A name in [`Units::Ibm`].
+impl FromStr for Workload {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        Self::parse(text, Units::Ibm)
+    }
+}
+
 /// The workload with this name.
-pub(super) fn workload(text: &str, units: Units) -> Result<Workload, NameError> {
+fn workload(text: &str, units: Units) -> Result<Workload, NameError> {
     let name = text.trim();
     let mut reader = Reader { name, at: 0, units };
     reader.workload().map_err(|fault| NameError { name: name.to_owned(), units, fault })

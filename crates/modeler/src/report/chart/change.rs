@@ -6,7 +6,7 @@
 
 use maud::{Markup, html};
 
-use super::{Frame, class, n};
+use super::frame::{Frame, class, n};
 use crate::plan::Transport;
 use crate::report::finding::Effect;
 use crate::report::scale::Scale;

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::{Frame, class, end_labels, n, path};
+use super::frame::{Frame, class, end_labels, n, path};
 use crate::plan::Transport;
 use crate::report::scale::{Scale, odds};
 use crate::report::units;

@@ -3,7 +3,7 @@
 
 use maud::{Markup, html};
 
-use super::{Frame, class, end_labels, n};
+use super::frame::{Frame, class, end_labels, n};
 use crate::plan::Transport;
 use crate::report::scale::Scale;
 use crate::report::units;

@@ -1,13 +1,14 @@
 //! The generator in a world of the tests' own: its clock moves when somebody waits.
 
 use super::*;
-use crate::control::{Address, Role};
+use crate::control::{Address, Role, Usage};
 use crate::plan::{self, Conduct, Model};
-use crate::worker::conversation::Transport;
 use crate::worker::record::tests::from_hex;
+use crate::worker::transport::Transport;
 use crate::workload::{Kind, Workload};
 use proptest::prelude::*;
 use std::cell::RefCell;
+use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -243,24 +244,6 @@ fn a_server_that_leaves_is_named() {
         "the server closed the connection during the reply to transaction 0 of client 41, \
          after 0 of 5 bytes"
     );
-}
-
-#[test]
-fn a_stage_asks_for_what_was_used_at_its_two_moments_and_keeps_the_first_answer() {
-    let stage = Stage::timed(10, 20, 30);
-    assert_eq!(stage.first_mark_ns(), 30);
-    assert_eq!(stage.mark(29), 30);
-    assert_eq!(stage.used_before.get(), None);
-    assert_eq!(stage.mark(30), 60);
-    let before = *stage.used_before.get().expect("it was due");
-    assert_eq!(stage.mark(59), 60);
-    assert_eq!(stage.used_after.get(), None);
-    assert_eq!(stage.mark(60), u64::MAX);
-    let after = *stage.used_after.get().expect("it was due");
-    assert_eq!(stage.mark(61), u64::MAX);
-    assert_eq!(stage.usage(), after - before);
-    assert_eq!(*stage.used_before.get().expect("kept"), before);
-    assert_eq!(Stage::counted(0, 1).first_mark_ns(), u64::MAX);
 }
 
 #[test]
