@@ -354,7 +354,7 @@ fn parse_log(text: &str) -> Result<LogArg, String> {
         Some((_, "")) => return Err("no file after the colon".into()),
         Some((level, file)) => (level, Some(PathBuf::from(file))),
     };
-    Ok(LogArg { level: crate::options::parse_keyword(level)?, file })
+    Ok(LogArg { level: crate::words::parse_keyword(level)?, file })
 }
 
 const EXAMPLES: &str = "\

@@ -26,11 +26,9 @@ use toml::de::{DeTable, DeValue};
 use crate::accounts::{Group, User};
 use crate::fault_plan::FaultPlan;
 use crate::metrics_address::{MetricsAddress, MetricsAddressError};
-use crate::options::{
-    self, Eid, Eids, MemoryLimit, ProgramName, RmbeSize, Settings, listed, parse_keyword,
-    parse_size, shown_size,
-};
+use crate::options::{Eid, Eids, MemoryLimit, ProgramName, RmbeSize, Settings};
 use crate::pnet::{Network, Networks, PnetId};
+use crate::words::{self, listed, parse_keyword, parse_size, shown_size};
 
 /// A configuration file that cannot be used.
 #[derive(Debug, Error)]
@@ -173,12 +171,12 @@ const TABLES: &[(&str, &[Key])] = &[
             Key {
                 name: "mode",
                 set: |s, v| keyword(v).map(|v| s.mode = Some(v)),
-                get: |s| s.mode.as_ref().map(options::keyword),
+                get: |s| s.mode.as_ref().map(words::keyword),
             },
             Key {
                 name: "promotion",
                 set: |s, v| keyword(v).map(|v| s.promotion = Some(v)),
-                get: |s| s.promotion.as_ref().map(options::keyword),
+                get: |s| s.promotion.as_ref().map(words::keyword),
             },
             Key {
                 name: "autosmc",
@@ -198,7 +196,7 @@ const TABLES: &[(&str, &[Key])] = &[
             Key {
                 name: "spin",
                 set: |s, v| keyword(v).map(|v| s.spin = Some(v)),
-                get: |s| s.spin.as_ref().map(options::keyword),
+                get: |s| s.spin.as_ref().map(words::keyword),
             },
             Key {
                 name: "memory_limit",
@@ -276,7 +274,7 @@ const TABLES: &[(&str, &[Key])] = &[
             Key {
                 name: "level",
                 set: |s, v| keyword(v).map(|v| s.log_level = Some(v)),
-                get: |s| s.log_level.as_ref().map(options::keyword),
+                get: |s| s.log_level.as_ref().map(words::keyword),
             },
             Key {
                 name: "file",

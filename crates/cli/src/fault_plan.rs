@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sidestep_rdma::faults::Plan;
 
-use crate::options::{parse_size, shown_size};
+use crate::words::{parse_size, shown_size};
 
 /// A plan that was written as words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

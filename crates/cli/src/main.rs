@@ -8,7 +8,7 @@
 //!   choose, and the text in which the library receives them; [`applied`]: how programs that
 //!   run already learn of changes; [`accounts`]: which users and groups names mean;
 //!   [`pnet`]: which networks interfaces and devices are on; [`metrics_address`]: where the agent may tell its metrics;
-//!   [`fault_plan`]: the bad network that the gateway may be tried in.
+//!   [`fault_plan`]: the bad network that the gateway may be tried in; [`words`]: how users write sizes, lists and choices.
 //! * [`output`]: where all that is printed passes, so that nothing of it commands a terminal;
 //!   [`terminal`]: how wide that is. [`strangers_files`]: files that other users have named.
 //! * [`library`]: where `libsidestep.so` is, and how it gets into `LD_PRELOAD`.
@@ -36,6 +36,7 @@ mod preloadable;
 mod program;
 mod strangers_files;
 mod terminal;
+mod words;
 
 /// Where C's start-up code enters.
 #[cfg_attr(not(test), unsafe(no_mangle))]

@@ -7,7 +7,7 @@ use std::fmt;
 use clap::ValueEnum;
 use sidestep_proto::policy::Interface;
 
-use crate::options::{keyword, listed};
+use crate::words::{keyword, listed};
 
 /// The name of a network. Only this host knows it.
 ///

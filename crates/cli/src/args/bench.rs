@@ -9,7 +9,8 @@ use jiff::SignedDuration;
 use sidestep_modeler::contention::{CPU_QUOTA_MAX, CPU_WEIGHT_MAX, CpuList, Neighbours};
 use sidestep_modeler::plan::{Model, Transport};
 
-use crate::options::{RmbeSize, parse_size};
+use crate::options::RmbeSize;
+use crate::words::parse_size;
 
 /// The arguments of `sidestep bench`.
 #[derive(Debug, clap::Args)]

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use super::Subject;
+use super::subject::Subject;
 
 /// A process, a server's port, or everything, as the user wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,17 +2,19 @@
 //! what they say by RDMA then, from a packet capture.
 //!
 //! A capture becomes segments ([`capture`]), segments become connections ([`streams`]), the first
-//! bytes of these a list of steps ([`conversation`]) that a [`referee`] watches. Packets of RoCEv2
-//! become messages of links ([`rdma`]). Then all are shown: [`figure`], [`json`], with [`fields`] in
+//! bytes of these a list of steps ([`step`], [`conversation`]) that a [`referee`] watches. Packets of RoCEv2
+//! become messages of links ([`rdma`]). Then all of it ([`decoded`]) is shown: [`figure`], [`json`], with [`fields`] in
 //! words.
 
 mod capture;
 mod conversation;
+mod decoded;
 mod fields;
 mod figure;
 mod json;
 mod rdma;
 mod referee;
+mod step;
 mod streams;
 
 use std::io::{self, IsTerminal};
@@ -21,8 +23,9 @@ use thiserror::Error;
 
 use crate::args::DecodeArgs;
 use crate::output;
-use capture::{Broken, CaptureError, Content, Extent};
+use capture::{Broken, CaptureError, Content};
 use conversation::{Conversation, Outcome};
+use decoded::Decoded;
 use figure::Painter;
 use rdma::Rdma;
 use streams::{Connections, Moment};
@@ -60,13 +63,6 @@ enum DecodeError {
     Output(io::Error),
 }
 
-/// All that is known of a capture.
-struct Decoded {
-    extent: Extent,
-    connections: Connections,
-    rdma: Rdma,
-}
-
 /// Shows what is in the capture and returns how many rules were broken.
 fn decode(args: &DecodeArgs) -> Result<usize, DecodeError> {
     let decoded = read(args)?;
@@ -102,12 +98,6 @@ fn read(args: &DecodeArgs) -> Result<Decoded, DecodeError> {
         }
     })?;
     Ok(Decoded { extent, connections, rdma })
-}
-
-impl Decoded {
-    fn broken_rules(&self, shown: &[Conversation<'_>]) -> usize {
-        shown.iter().map(Conversation::broken_rules).sum::<usize>() + self.rdma.broken_rules()
-    }
 }
 
 fn text(decoded: &Decoded, shown: &[Conversation<'_>]) -> String {

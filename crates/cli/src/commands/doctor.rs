@@ -1,6 +1,7 @@
 //! `sidestep doctor`: what, on this machine or in a program, keeps connections on TCP.
 
 mod agent;
+mod check;
 mod gateway;
 mod machine;
 mod program;
@@ -10,6 +11,7 @@ use serde::Serialize;
 
 use crate::args::DoctorArgs;
 use crate::output;
+use check::{Check, Status};
 
 /// Prints the result of every check; 1 if one of them failed, otherwise 0.
 pub(crate) fn execute(args: &DoctorArgs) -> i32 {
@@ -25,54 +27,6 @@ pub(crate) fn execute(args: &DoctorArgs) -> i32 {
     // The exit status says it as well.
     let _ = output::print_as(args.json, &text);
     i32::from(report.status == Status::Fail)
-}
-
-/// How a check came out. The order is that of severity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Status {
-    /// Nothing to do.
-    Ok,
-    /// It works, with a drawback.
-    Warn,
-    /// Connections stay on TCP.
-    Fail,
-}
-
-impl Status {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Warn => "warn",
-            Self::Fail => "fail",
-        }
-    }
-}
-
-/// One line of the report.
-#[derive(Debug, Serialize)]
-struct Check {
-    #[serde(rename = "check")]
-    name: &'static str,
-    status: Status,
-    /// What was found.
-    finding: String,
-    /// What to do about it, unless all is well.
-    advice: Option<String>,
-}
-
-impl Check {
-    fn ok(name: &'static str, finding: impl Into<String>) -> Self {
-        Self { name, status: Status::Ok, finding: finding.into(), advice: None }
-    }
-
-    fn warn(name: &'static str, finding: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { name, status: Status::Warn, finding: finding.into(), advice: Some(advice.into()) }
-    }
-
-    fn fail(name: &'static str, finding: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { status: Status::Fail, ..Self::warn(name, finding, advice) }
-    }
 }
 
 /// All checks, and the worst status among them.

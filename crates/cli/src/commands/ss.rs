@@ -1,19 +1,14 @@
 //! `sidestep ss`: the connections of all Sidestep programs, and why some of them are TCP; with
 //! `--totals` all that each program ever had.
 
-use std::borrow::Cow;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use comfy_table::presets::NOTHING;
-use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table};
+use comfy_table::Table;
 use serde::Serialize;
-use sidestep_gateway::status;
-use sidestep_observe::{Connection, Fallback, Mode, Program, Role, Snapshot};
-use sidestep_proto::fallback::Blame;
-use sidestep_wire::Diagnosis;
+use sidestep_observe::{Connection, Mode, Program, Role, Snapshot};
 use thiserror::Error;
 
 use super::beyond::{Beyond, Path as Way};
@@ -21,8 +16,12 @@ use crate::args::SsArgs;
 use crate::output;
 use crate::terminal;
 
+mod reason;
+mod table;
 mod totals;
 
+use reason::ReasonRow;
+pub(super) use table::{aligned, bytes};
 pub(super) use totals::{CountedReason, reasons_of, seconds};
 
 /// Prints the list; 1 if there cannot be one, otherwise 0.
@@ -194,17 +193,6 @@ struct Row<'a> {
     wakeups: u64,
 }
 
-#[derive(Serialize)]
-pub(super) struct ReasonRow {
-    code: String,
-    name: &'static str,
-    text: Cow<'static, str>,
-    /// Whose fault it is, if that is known.
-    blame: Option<&'static str>,
-    /// The field that was wrong, if the peer broke the protocol.
-    field: Option<String>,
-}
-
 fn to_json(connections: &[Connection], beyond: &Beyond) -> String {
     let rows: Vec<_> = connections.iter().map(|it| Row::new(it, beyond)).collect();
     let json = serde_json::to_string_pretty(&rows);
@@ -249,30 +237,6 @@ impl<'a> Row<'a> {
     }
 }
 
-impl ReasonRow {
-    fn new(fallback: &Fallback) -> Self {
-        Self {
-            code: format!("{:#010x}", fallback.diagnosis().0),
-            name: fallback.diagnosis().name(),
-            text: fallback.reason.to_string().into(),
-            blame: fallback.reason.blame().map(Blame::name),
-            field: fallback.reason.field().map(|field| field.to_string()),
-        }
-    }
-
-    fn by_gateway(reason: &status::Reason) -> Self {
-        let diagnosis = Diagnosis(reason.diagnosis);
-        Self {
-            code: format!("{:#010x}", diagnosis.0),
-            name: diagnosis.name(),
-            text: reason.text.clone().into(),
-            // Which of the two gateways has decided says nothing of whose fault it is.
-            blame: None,
-            field: None,
-        }
-    }
-}
-
 fn mode(connection: &Connection, way: Option<&Way<'_>>) -> &'static str {
     match way {
         Some(way) => way.mode(),
@@ -288,52 +252,11 @@ fn to_text(connections: &[Connection], beyond: &Beyond, width: Option<u16>) -> S
     aligned(table, NUMBERS, width) + &sums(connections, beyond) + "\n"
 }
 
-/// The lines of a table whose last column has reasons and whose columns `numbers` are aligned
-/// to the right. Lines are as long as they need to be, but the reasons are broken to fit into
-/// `width` if that leaves room for them.
-pub(super) fn aligned(
-    mut table: Table,
-    numbers: RangeInclusive<usize>,
-    width: Option<u16>,
-) -> String {
-    table.load_style(NOTHING);
-    let widths = table.column_max_content_widths();
-    let reason = widths.len() - 1;
-    let others = widths[..reason].iter().map(|width| width + GAP).sum();
-    for (index, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, if index == reason { 0 } else { GAP }));
-        if numbers.contains(&index) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        if index != reason {
-            column.set_constraint(ColumnConstraint::ContentWidth);
-        }
-    }
-    if let Some(width) = width
-        && width.saturating_sub(others) >= REASON_WIDTH_MIN
-    {
-        table.set_content_arrangement(ContentArrangement::Dynamic);
-        table.set_width(width);
-    }
-    let mut text = String::new();
-    for line in table.lines() {
-        text += line.trim_end();
-        text.push('\n');
-    }
-    text
-}
-
 const HEADER: [&str; 9] =
     ["Mode", "Local", "Peer", "PID/Program", "RMBE", "Sent", "Received", "Waits", "Reason"];
 
 /// The columns from "RMBE" to "Waits", which are aligned to the right.
 const NUMBERS: RangeInclusive<usize> = 4..=7;
-
-/// Reasons in a narrower column are hard to read; better to let the terminal break lines.
-const REASON_WIDTH_MIN: u16 = 24;
-
-/// Blanks between columns.
-const GAP: u16 = 2;
 
 fn cells(connection: &Connection, beyond: &Beyond) -> [String; HEADER.len()] {
     let counters = &connection.counters;
@@ -391,28 +314,12 @@ fn sums(connections: &[Connection], beyond: &Beyond) -> String {
     text
 }
 
-/// A number of bytes in a unit that leaves at most four digits, and one decimal if that says
-/// more. One KB is 1024 bytes, as in the configuration.
-pub(super) fn bytes(n: u64) -> String {
-    let tenths = |unit_len: u128| (u128::from(n) * 10 + unit_len / 2) / unit_len;
-    let (mut unit, mut unit_len) = ("B", 1);
-    for larger in ["KB", "MB", "GB", "TB", "PB", "EB"] {
-        if tenths(unit_len) < 10 * 1024 {
-            break;
-        }
-        (unit, unit_len) = (larger, unit_len * 1024);
-    }
-    match (tenths(unit_len) / 10, tenths(unit_len) % 10) {
-        (whole, 0) => format!("{whole} {unit}"),
-        (whole, tenth) => format!("{whole}.{tenth} {unit}"),
-    }
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use sidestep_observe::{Counters, StateId};
+    use sidestep_observe::{Counters, Fallback, StateId};
     use sidestep_proto::fallback::{Field, Lack, PeerCannot, Reason};
+    use sidestep_wire::Diagnosis;
 
     pub(in crate::commands) fn server() -> Connection {
         Connection {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use sidestep_observe::{Program, Snapshot, Totals};
+use sidestep_observe::{Program, Snapshot};
 use thiserror::Error;
 
 use super::ss;
@@ -15,8 +15,6 @@ use crate::output;
 
 mod figures;
 mod report;
-
-use figures::Figures;
 
 /// Prints the statistics and says with which status to exit.
 pub(crate) fn execute(args: &StatsArgs) -> i32 {
@@ -99,24 +97,6 @@ fn watch(args: &StatsArgs, every: Duration) -> Result<(), StatsError> {
     Ok(())
 }
 
-/// All of these programs together.
-fn sum(programs: &[Program]) -> Totals {
-    let mut sum = Totals::default();
-    programs.iter().for_each(|program| sum.add(&program.totals));
-    sum
-}
-
-/// What has come since the last look. Of a program that was not there then, everything; one
-/// that has ended meanwhile has none.
-fn growth(now: &[Program], before: &[Program]) -> Figures {
-    let of = |program: &Program| {
-        let known = before.iter().find(|known| known.pids[0] == program.pids[0]);
-        let old = known.map_or_else(Figures::default, |known| Figures::of(&known.totals));
-        Figures::of(&program.totals).since(&old)
-    };
-    now.iter().map(of).fold(Figures::default(), |sum, more| sum.plus(&more))
-}
-
 /// Ctrl-C ends a watch between two lines, as success.
 struct Interrupt;
 
@@ -149,23 +129,5 @@ impl Interrupt {
             unsafe { libc::poll(std::ptr::null_mut(), 0, ms) };
         }
         false
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn program(pid: u32, smc: u64) -> Program {
-        let totals = Totals { smc, ..Totals::default() };
-        Program { pids: vec![pid], program: "a".into(), totals, ..Program::default() }
-    }
-
-    #[test]
-    fn programs_come_and_go_between_two_looks() {
-        let before = [program(1, 10), program(2, 100)];
-        let now = [program(1, 13), program(3, 5)];
-        assert_eq!(growth(&now, &before).smc, 3 + 5);
-        assert_eq!(sum(&now).smc, 18);
     }
 }

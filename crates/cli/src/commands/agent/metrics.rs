@@ -8,24 +8,21 @@
 //! ```
 //!
 //! Nobody collects while nobody asks. What a program counted between the last scrape and its
-//! end is not lost: its state stays open until the next look ([`Watch`]). When
+//! end is not lost: its state stays open until the next look ([`Watch`](sidestep_observe::Watch)). When
 //! there has been no scrape for some minutes, the agent looks once more and then lets go, so
 //! it keeps no memory of ended programs for a reader who does not come.
 
+mod collector;
 mod exposition;
 mod figures;
 mod ledger;
 mod server;
 
 use std::io;
-use std::rc::Rc;
 use std::thread;
-use std::time::{Duration, Instant};
-
-use sidestep_observe::Watch;
 
 use crate::commands::descriptors;
-use ledger::Ledger;
+use collector::Collector;
 pub(super) use server::{ListenError, Listener};
 
 /// Answers those who ask at this address, in a thread of its own, as long as the process lives.
@@ -38,72 +35,4 @@ pub(super) fn start(listener: Listener) -> io::Result<()> {
     descriptors::allow_as_many_as_may_be();
     let thread = thread::Builder::new().name("metrics".to_owned());
     thread.spawn(move || server.run(Collector::default())).map(drop)
-}
-
-/// Looks, and remembers.
-#[derive(Default)]
-struct Collector {
-    watch: Watch,
-    ledger: Ledger,
-    /// The last text, and when it was made.
-    last: Option<(Instant, Rc<str>)>,
-}
-
-impl Collector {
-    /// The text for who asks now.
-    ///
-    /// # Errors
-    ///
-    /// The processes of the host cannot be listed.
-    fn scrape(&mut self) -> io::Result<Rc<str>> {
-        let begun = Instant::now();
-        if let Some((at, text)) = &self.last
-            && begun.duration_since(*at) < FRESH
-        {
-            return Ok(Rc::clone(text));
-        }
-        let watched = self.watch.look()?;
-        self.ledger.enter(&watched);
-        let gauges = exposition::gauges(&watched.snapshot, &self.ledger, begun.elapsed());
-        let text: Rc<str> = exposition::text(&self.ledger, gauges).into();
-        self.last = Some((Instant::now(), Rc::clone(&text)));
-        Ok(text)
-    }
-
-    /// Nobody has asked for long.
-    fn rest(&mut self) {
-        self.last = None;
-        if !self.watch.is_holding() {
-            return;
-        }
-        match self.watch.look() {
-            Ok(watched) => self.ledger.enter(&watched),
-            Err(error) => log::warn!("cannot list the processes: {error}"),
-        }
-        self.watch.let_go();
-    }
-}
-
-/// Who asks again so soon gets the same text: a look costs time for each process of the host,
-/// and anybody on it may ask.
-const FRESH: Duration = Duration::from_secs(1);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use prometheus_parse::Scrape;
-
-    #[test]
-    fn a_text_is_good_for_a_moment_and_memory_for_some_minutes() {
-        let mut collector = Collector::default();
-        let text = collector.scrape().unwrap();
-        assert!(Rc::ptr_eq(&text, &collector.scrape().unwrap()));
-        collector.last = None;
-        assert!(!Rc::ptr_eq(&text, &collector.scrape().unwrap()));
-        collector.rest();
-        assert!(!collector.watch.is_holding() && collector.last.is_none());
-        let lines = text.lines().map(|line| Ok(line.to_owned()));
-        let samples = Scrape::parse(lines).unwrap().samples;
-        assert!(samples.iter().any(|sample| sample.metric == "sidestep_build_info"), "{text}");
-    }
 }

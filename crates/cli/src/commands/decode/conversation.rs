@@ -1,10 +1,11 @@
 //! What two ends said to each other while a connection was set up, step by step.
 
-use sidestep_wire::clc::{AcceptConfirm, Eyecatcher, Header, Message, MessageType, Release};
+use sidestep_wire::clc::{Eyecatcher, Header, Message, MessageType};
 use sidestep_wire::{Diagnosis, Error};
 
 use super::referee::Referee;
-use super::streams::{Half, Moment, Side, Stream};
+use super::step::{Step, What, kind, release};
+use super::streams::{Half, Side, Stream};
 
 /// A connection, as a list of steps and what came of it.
 pub(super) struct Conversation<'a> {
@@ -13,36 +14,6 @@ pub(super) struct Conversation<'a> {
     pub(super) outcome: Outcome,
     /// Bytes that each side sent behind its CLC messages: client, server.
     pub(super) behind: [usize; 2],
-}
-
-/// One thing that one end sent.
-pub(super) struct Step {
-    pub(super) moment: Moment,
-    pub(super) from: Side,
-    pub(super) what: What,
-    /// The rules that it breaks.
-    pub(super) broken: Vec<String>,
-}
-
-#[expect(clippy::large_enum_variant, reason = "there are a handful for each connection")]
-pub(super) enum What {
-    /// The client's, with the length of its SMC option.
-    Syn(Option<u8>),
-    /// The server's.
-    SynAck(Option<u8>),
-    /// A whole CLC message.
-    Clc {
-        header: Header,
-        message: Result<Message, Error>,
-        /// Whether eyecatcher and trailer are the same letters.
-        is_framed_alike: bool,
-    },
-    /// A CLC message of which the capture has only some bytes, perhaps not even the header.
-    Fragment { header: Option<Header>, present: usize },
-    /// An eyecatcher, but no header behind it that makes sense.
-    Garbled(Error),
-    /// The first bytes that are no CLC message.
-    Bytes,
 }
 
 /// What came of the handshake.
@@ -205,25 +176,4 @@ fn outcome(stream: &Stream, steps: &[Step]) -> Outcome {
 
 fn declined(by: Side, diagnosis: Diagnosis) -> String {
     format!("declined by the {}: {}", by.name(), diagnosis.meaning())
-}
-
-/// The kind of SMC that an Accept or Confirm is about, in words.
-pub(super) fn kind(message: &AcceptConfirm, release: Option<Release>) -> String {
-    let kind = match message {
-        AcceptConfirm::SmcR(_) => "SMC-R",
-        AcceptConfirm::SmcDV1(_) | AcceptConfirm::SmcD(_) => "SMC-D",
-    };
-    match release {
-        Some(release) => format!("{kind} version {release}"),
-        None => format!("{kind} version {}", message.version().code()),
-    }
-}
-
-/// The release in the first contact extension, if there is one.
-pub(super) fn release(message: &AcceptConfirm) -> Option<Release> {
-    match message {
-        AcceptConfirm::SmcR(message) => message.first_contact().map(|it| it.common.release),
-        AcceptConfirm::SmcDV1(_) => None,
-        AcceptConfirm::SmcD(message) => message.first_contact.as_ref().map(|it| it.release),
-    }
 }

@@ -5,9 +5,10 @@ use std::fmt::Write;
 
 use sidestep_wire::clc::Header;
 
-use super::conversation::{Conversation, Outcome, Step, What};
+use super::conversation::{Conversation, Outcome};
 use super::fields::{self, Field};
 use super::rdma::{End, Link};
+use super::step::{Step, What};
 use super::streams::{Moment, Side};
 
 /// Columns of a figure.

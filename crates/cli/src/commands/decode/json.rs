@@ -6,10 +6,11 @@ use serde::Serialize;
 use serde_json::map::Entry;
 use serde_json::{Map, Value};
 
-use super::conversation::{Conversation, Outcome, Step, What};
-use super::fields::Field;
+use super::conversation::{Conversation, Outcome};
+use super::decoded::Decoded;
+use super::fields::{self, Field};
 use super::rdma::{self, Link};
-use super::{Decoded, fields};
+use super::step::{Step, What};
 
 #[derive(Serialize)]
 struct Document<'a> {

@@ -27,7 +27,8 @@ use sidestep_wire::roce::{self, Aeth, Headers, Message, Nak, Packet, Reth, Syndr
 use sidestep_wire::{AlertToken, Error, LinkNumber, Psn, QpNumber, Rkey, RmbAddress};
 
 use super::capture::Datagram;
-use super::conversation::{self, What};
+use super::conversation;
+use super::step::What;
 use super::streams::{Moment, Side, Stream};
 use control::Exchanges;
 use lane::{Lane, Passage, Whole};

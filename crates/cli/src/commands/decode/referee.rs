@@ -13,7 +13,7 @@ use sidestep_wire::clc::{
 };
 use sidestep_wire::{Chid, Diagnosis, Eid, Mac, QpNumber, RoceGid, tcp_option};
 
-use super::conversation::{What, kind, release};
+use super::step::{What, kind, release};
 use super::streams::{Side, Stream};
 
 /// Fewest connections of a link group that Linux accepts.

@@ -9,7 +9,7 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketType};
 use sidestep_socket::process::options::AGENT_SOCKET;
 use sidestep_wire::tcp_option::{Identity, question};
 
-use super::Check;
+use super::check::Check;
 use crate::config::Configuration;
 
 /// Two things are needed: somebody who tells which connection is which, and a socket at which to ask

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use sidestep_gateway::status::{Adapter, Status};
 
-use super::Check;
+use super::check::Check;
 use super::machine::{Limit, in_words};
 
 /// Where the kernel lists RDMA devices.
@@ -173,7 +173,7 @@ fn names(directory: &Path) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Status as Outcome;
+    use super::super::check::Status as Outcome;
     use super::*;
 
     fn adapter(port: Option<&str>, is_up: bool) -> Adapter {

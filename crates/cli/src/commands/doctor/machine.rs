@@ -13,11 +13,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::Check;
+use super::check::Check;
 use crate::config::Configuration;
 use crate::library::{self, PRELOAD_VARIABLE};
-use crate::options::{Mode, OPTIONS_VARIABLE, Promotion, Settings, listed};
+use crate::options::{Mode, OPTIONS_VARIABLE, Promotion, Settings};
 use crate::pnet::Device;
+use crate::words::listed;
 
 /// All checks, in the order of the report.
 pub(super) fn checks() -> Vec<Check> {
@@ -476,7 +477,7 @@ pub(super) fn in_words(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Status;
+    use super::super::check::Status;
     use super::*;
 
     #[test]

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use super::Check;
+use super::check::Check;
 use crate::preloadable::{self, Caller};
 use crate::program;
 

@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use sidestep_bpf::Cgroup;
 use sidestep_wire::tcp_option::question;
 
-use super::Check;
+use super::check::Check;
 
 /// Is the option in use, or why not? Programs on one host find each other without it, so
 /// nothing is wrong either way.

@@ -9,7 +9,8 @@ use serde::Serialize;
 use sidestep_observe::{Fallback, LeftAlone, Program, Totals};
 use sidestep_proto::autosmc::Patience;
 
-use super::{ReasonRow, aligned, bytes};
+use super::reason::ReasonRow;
+use super::table::{aligned, bytes};
 
 /// A program in `--json`; the names are part of the command's interface.
 #[derive(Serialize)]

@@ -1,6 +1,6 @@
-//! The figures of which `--watch` shows the growth.
+//! What programs have had together, and the figures of which `--watch` shows the growth.
 
-use sidestep_observe::Totals;
+use sidestep_observe::{Program, Totals};
 
 /// Sums that only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,5 +80,41 @@ impl Figures {
             strangers_ns: f(self.strangers_ns, other.strangers_ns),
             run_queue_delay_ns: is_known.then(|| f(ns(self), ns(other))),
         }
+    }
+}
+
+/// All of these programs together.
+pub(super) fn sum(programs: &[Program]) -> Totals {
+    let mut sum = Totals::default();
+    programs.iter().for_each(|program| sum.add(&program.totals));
+    sum
+}
+
+/// What has come since the last look. Of a program that was not there then, everything; one
+/// that has ended meanwhile has none.
+pub(super) fn growth(now: &[Program], before: &[Program]) -> Figures {
+    let of = |program: &Program| {
+        let known = before.iter().find(|known| known.pids[0] == program.pids[0]);
+        let old = known.map_or_else(Figures::default, |known| Figures::of(&known.totals));
+        Figures::of(&program.totals).since(&old)
+    };
+    now.iter().map(of).fold(Figures::default(), |sum, more| sum.plus(&more))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(pid: u32, smc: u64) -> Program {
+        let totals = Totals { smc, ..Totals::default() };
+        Program { pids: vec![pid], program: "a".into(), totals, ..Program::default() }
+    }
+
+    #[test]
+    fn programs_come_and_go_between_two_looks() {
+        let before = [program(1, 10), program(2, 100)];
+        let now = [program(1, 13), program(3, 5)];
+        assert_eq!(growth(&now, &before).smc, 3 + 5);
+        assert_eq!(sum(&now).smc, 18);
     }
 }

@@ -6,7 +6,7 @@ use comfy_table::Table;
 use serde::Serialize;
 use sidestep_observe::{Program, Rings, Sizes, Totals};
 
-use super::{Figures, growth, sum};
+use super::figures::{Figures, growth, sum};
 use crate::commands::ss::{CountedReason, aligned, bytes, reasons_of, seconds};
 
 /// Each program, and all of them if there are several.

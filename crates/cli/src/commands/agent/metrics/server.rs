@@ -31,7 +31,7 @@ use tokio::task::{AbortHandle, LocalSet};
 use tokio::time;
 
 use super::super::socket_file::{NoSocket, SocketFile, make_room};
-use super::Collector;
+use super::collector::Collector;
 use crate::metrics_address::MetricsAddress;
 
 /// Why nobody can ask.
