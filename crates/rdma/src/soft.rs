@@ -17,9 +17,9 @@
 //! |---|---|
 //! | `rnic` | adapter and port as one object, and one call that makes progress |
 //! | [`port`] | the two UDP sockets of an address, and what the kernel must do with them |
-//! | [`sharing`] | several processes at one address: who gets a datagram |
 //! | [`adapter`] | the queue pairs behind an address: whose a datagram is, its check, tombstones |
 //! | [`queue_pair`] | one end of a reliable connection: both halves, and its states |
+//! | `event` | what queue pairs tell, and why they refuse or break |
 //! | `requester` | what was posted, what is on its way, what is sent again, and when it gives up |
 //! | `responder` | what comes in: its order, its checks, where it goes, how it is answered |
 //! | `reorder` | packets that have come before their turn, and how many of them are kept |
@@ -29,16 +29,17 @@
 //! *Source*: InfiniBand Architecture Specification volume 1, §9.
 
 pub mod adapter;
+mod event;
 pub mod port;
 pub mod queue_pair;
 mod reorder;
 mod requester;
 mod responder;
 mod rnic;
-pub mod sharing;
 pub(crate) mod sys;
 mod tombstones;
 
 pub use adapter::Adapter;
-pub use queue_pair::{Event, Failure, PostError, QueuePair};
+pub use event::{Event, Failure, PostError};
+pub use queue_pair::QueuePair;
 pub use rnic::Rnic;

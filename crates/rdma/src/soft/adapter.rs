@@ -25,7 +25,6 @@ use sidestep_wire::{Psn, QpNumber, Rkey, RmbAddress};
 
 use super::queue_pair::{Event, Peer, PostError, QueuePair};
 use super::reorder::ReorderBuffers;
-use super::sharing::{Slot, is_question};
 use super::tombstones::Tombstones;
 use crate::device::{Device, Holdings, Readiness, Source};
 use crate::memory::{Regions, Registration, Shared};
@@ -53,7 +52,6 @@ pub struct Drops {
 pub struct Adapter {
     address: IpAddr,
     source_port: u16,
-    slot: Option<Slot>,
     links: BTreeMap<QpNumber, Link>,
     regions: Regions,
     early: ReorderBuffers,
@@ -180,7 +178,6 @@ impl Adapter {
         Self {
             address,
             source_port,
-            slot: None,
             links: BTreeMap::new(),
             regions: Regions::new(StdRng::from_rng(&mut random)),
             early: ReorderBuffers::default(),
@@ -195,22 +192,13 @@ impl Adapter {
         }
     }
 
-    /// From now on new queue pairs have numbers of this slot: other processes have the others.
-    pub const fn keep_to(&mut self, slot: Slot) {
-        self.slot = Some(slot);
-    }
-
-    /// A new queue pair. Its number cannot be guessed, but for its slot, and neither can the PSN it
-    /// begins with.
+    /// A new queue pair. Its number cannot be guessed, and neither can the PSN it begins with.
     pub fn create(&mut self) -> (QpNumber, Psn) {
         let first_psn = Psn::from_low_bits(self.random.random());
         loop {
             let [_, number @ ..] = self.random.random::<u32>().to_be_bytes();
             let number = QpNumber(number);
-            let number = self.slot.map_or(number, |slot| slot.apply(number));
-            let is_usable = number >= QpNumber::FIRST
-                && !is_question(number)
-                && !self.tombstones.contain(number);
+            let is_usable = number >= QpNumber::FIRST && !self.tombstones.contain(number);
             if let Entry::Vacant(place) = self.links.entry(number)
                 && is_usable
             {

@@ -5,10 +5,9 @@
 //!   sender     bound to (address, 0xC000…)     ──> everything of ours
 //! ```
 //!
-//! Two sockets, because they want opposite things. The receiver's port is the standard's, and
-//! several processes may [share](super::sharing) it. The sender has a port of its own, by which
-//! interfaces and routers keep our packets on one way and in order, and options that make the kernel
-//! write the headers that the ICRC counts on ([`options`]).
+//! Two sockets, because they want opposite things. The receiver's port is the standard's. The
+//! sender has a port of its own, by which interfaces and routers keep our packets on one way and in
+//! order, and options that make the kernel write the headers that the ICRC counts on ([`options`]).
 //!
 //! **Runs.** Packets of equal length leave as one message of the kernel's ([`batch`]). The *k*-th of
 //! them has IP identification *k*; that is measured (`tests/rnic/cable.rs`), and their ICRCs say so.
@@ -59,30 +58,23 @@ pub struct Settings {
     pub device: Option<String>,
     /// Packets leave in runs.
     pub runs: bool,
-    /// Other processes of the same user may have the same address at the same time. Not with a
-    /// device.
-    pub is_shared: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { device: None, runs: true, is_shared: false }
+        Self { device: None, runs: true }
     }
 }
 
 /// Why there is no port.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Somebody has it: the kernel's `rdma_rxe`, another user, or a process that does not share.
+    /// It is taken: by the kernel's `rdma_rxe`, or by another process.
     #[error("UDP port {PORT} of {0} is in use")]
     InUse(IpAddr),
     /// It is not an address of this host.
     #[error("{0} is not an address of this host")]
     NoSuchAddress(IpAddr),
-    /// All slots of a group are taken, or our place in it was not found: something keeps datagrams
-    /// to ourselves from the loopback interface.
-    #[error("no place among those who share UDP port {PORT} of {0}")]
-    NoPlace(IpAddr),
     /// The kernel refuses something that it should not.
     #[error("no sockets for {address}: {error}")]
     Kernel {
@@ -161,7 +153,7 @@ impl Port {
         for socket in [&receiver, &sender] {
             device.map_or(Ok(()), |device| options::bind_to_device(socket.as_fd(), device))?;
         }
-        options::set_receiver(receiver.as_fd(), address, settings.is_shared)?;
+        options::set_receiver(receiver.as_fd(), address)?;
         options::set_sender(sender.as_fd(), address)?;
         sys::bind(receiver.as_fd(), &SocketName::new(SocketAddr::new(address, PORT)))?;
         let source_port = bind_somewhere(sender.as_fd(), address)?;

@@ -33,7 +33,7 @@ use sidestep_wire::{Psn, Rkey, RmbAddress};
 use smallvec::SmallVec;
 
 use self::pace::{Pace, SILENCE_MAX};
-use super::queue_pair::{Event, Events, Failure, PostError};
+use super::event::{Event, Events, Failure, PostError};
 use crate::memory::Shared;
 
 mod pace;

@@ -19,7 +19,7 @@ use sidestep_wire::{Psn, QpNumber};
 use smallvec::SmallVec;
 
 use self::patience::Patience;
-use super::queue_pair::{Event, Events};
+use super::event::{Event, Events};
 use super::reorder::Reorder;
 use crate::memory::{Place, Regions};
 

@@ -23,12 +23,11 @@ use std::time::Duration;
 
 use sidestep_wire::{Psn, QpNumber, Rkey, RmbAddress};
 
-use super::Adapter;
-use super::adapter::Run;
+use super::adapter::{Adapter, Run};
+use super::event::{Event, PostError};
 use super::port::batch::{Inbox, Outbox, SEGMENTS_MAX};
 use super::port::{OpenError, Port, Sent, Settings};
-use super::queue_pair::{Event, Peer, PostError};
-use super::sharing::Membership;
+use super::queue_pair::Peer;
 use super::sys;
 use crate::device::{Device, Driven, Holdings, Readiness, Source};
 use crate::faults::{Fate, Faults, Plan};
@@ -46,8 +45,6 @@ pub struct Rnic {
     port: Port,
     inbox: Inbox,
     outbox: Outbox,
-    /// Others at the same address.
-    membership: Option<Membership>,
     /// What is between the adapter and the port, if the network is to be bad.
     network: Option<Faults<Parcel>>,
     /// Watches the sockets.
@@ -85,24 +82,16 @@ impl Rnic {
     /// [`OpenError`].
     pub fn open(address: IpAddr, settings: &Settings) -> Result<Self, OpenError> {
         let port = Port::open(address, settings)?;
-        let membership = settings.is_shared.then(|| Membership::join(&port)).transpose()?;
-        let mut adapter = Adapter::new(address, port.source_port());
+        let adapter = Adapter::new(address, port.source_port());
         let watch = || {
             let epoll = sys::epoll()?;
             sys::watch(epoll.as_fd(), port.receiver(), libc::EPOLLIN)?;
-            if let Some(membership) = &membership {
-                sys::watch(epoll.as_fd(), membership.listener(), libc::EPOLLIN)?;
-            }
             Ok(epoll)
         };
         let epoll = watch().map_err(|error| OpenError::new(address, error))?;
-        if let Some(membership) = &membership {
-            adapter.keep_to(membership.slot());
-        }
         Ok(Self {
             adapter,
             port,
-            membership,
             inbox: Inbox::default(),
             outbox: Outbox::default(),
             network: None,
@@ -141,24 +130,11 @@ impl Rnic {
         for _ in 0..BATCHES_MAX {
             has_more = self.port.receive(&mut self.inbox);
             for datagram in self.inbox.datagrams() {
-                let membership = self.membership.as_mut();
-                if membership.is_none_or(|it| it.is_ours(&datagram)) {
-                    self.adapter.handle_datagram(&datagram, now);
-                }
+                self.adapter.handle_datagram(&datagram, now);
             }
             if !has_more {
                 break;
             }
-        }
-        if let Some(membership) = &mut self.membership {
-            membership.take_handed_over(self.epoll.as_fd(), now, |datagram| {
-                self.adapter.handle_datagram(&datagram, now);
-            });
-            if self.adapter.poll_timeout().is_some_and(|deadline| deadline <= now) {
-                membership.hasten(now);
-            }
-            // What fails is tried again with the next question.
-            let _ = membership.handle_timeout(&self.port, now);
         }
         // Only now: who was late looks first whether the answer has come meanwhile.
         self.adapter.handle_timeout(now);
@@ -241,8 +217,7 @@ impl Rnic {
             Some(Obstacle::Full) => None,
             None => self.network.as_ref().and_then(Faults::poll_timeout),
         };
-        let question = self.membership.as_ref().map(Membership::poll_timeout);
-        [self.adapter.poll_timeout(), sending, question].into_iter().flatten().min()
+        [self.adapter.poll_timeout(), sending].into_iter().flatten().min()
     }
 }
 

@@ -8,11 +8,9 @@
 //! | `pair` | two RNICs with a link, and everything that passes over it compared |
 //! | `loopback` | both families, bad networks, hostile datagrams, sockets that are full |
 //! | `cable` | the headers that the ICRC counts on, as another program decodes them, and MTUs |
-//! | `sharing` | several RNICs at one address, which come and go |
 
 mod cable;
 mod capture;
 mod loopback;
 mod namespace;
 mod pair;
-mod sharing;

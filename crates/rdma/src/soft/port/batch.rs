@@ -21,8 +21,8 @@ use std::ptr;
 
 use sidestep_wire::roce::PORT;
 
-use super::sys::{self, SocketName};
 use crate::soft::adapter::{DATAGRAM_MAX, Datagram, Run};
+use crate::soft::sys::{self, SocketName};
 
 /// Messages that are taken or sent by one call.
 const MESSAGES_MAX: usize = 16;

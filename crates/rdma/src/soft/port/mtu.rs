@@ -15,7 +15,8 @@ use std::os::fd::AsFd;
 
 use sidestep_wire::roce::PORT;
 
-use super::{options, sys};
+use super::options;
+use crate::soft::sys;
 
 /// The payloads of the standard, in bytes.
 const PAYLOADS: [u16; 5] = [4096, 2048, 1024, 512, 256];

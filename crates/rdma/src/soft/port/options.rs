@@ -10,7 +10,6 @@
 //! | `UDP_NO_CHECK6_RX` | receiver | packets of `rdma_rxe` by IPv6, which have no checksum, do not arrive |
 //! | `UDP_GRO` | receiver | runs are parted in the kernel, and each packet costs as much as a run |
 //! | `SO_RCVBUFFORCE`, `SO_RCVBUF` | receiver | 92 packets of 1 KiB fill it, and a peer sends 129 at once |
-//! | `SO_REUSEPORT` | receiver of a group | one process has the port |
 //!
 //! `PROBE` and not `DO`: both send identification 0 and "don't fragment", but `DO` believes ICMP
 //! messages about narrow places, which anybody can forge. TTL, traffic class and flow label are
@@ -25,7 +24,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
-use super::sys;
+use crate::soft::sys;
 
 /// Bytes of kernel memory for what has come and was not taken, as wanted: the kernel counts some
 /// 2300 for a packet of 1 KiB, so it is full with the windows of 28 QPs.
@@ -47,19 +46,12 @@ pub(super) fn bind_to_device(socket: BorrowedFd<'_>, device: &str) -> io::Result
 }
 
 /// The socket at port 4791.
-pub(super) fn set_receiver(
-    socket: BorrowedFd<'_>,
-    address: IpAddr,
-    is_shared: bool,
-) -> io::Result<()> {
+pub(super) fn set_receiver(socket: BorrowedFd<'_>, address: IpAddr) -> io::Result<()> {
     if address.is_ipv6() {
         sys::set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
         sys::set_option(socket, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
     }
     sys::set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1)?;
-    if is_shared {
-        sys::set_option(socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
-    }
     // The kernel takes twice the number, for what it needs beside the bytes. Force needs a
     // privilege; without it the number is cut down to the system's limit, in silence.
     let half = (RECEIVE_BUFFER / 2) as c_int;

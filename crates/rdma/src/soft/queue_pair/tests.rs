@@ -8,6 +8,8 @@ use sidestep_wire::roce::{Aeth, Headers, ICRC_LEN, Reth, Syndrome};
 use super::super::reorder::ReorderBuffers;
 use super::super::requester::{POSTED_MAX, SILENCE_FIRST};
 use super::super::responder::RECEIVED_MAX;
+use sidestep_wire::roce::Nak;
+
 use super::*;
 use crate::faults::{Faults, Plan};
 use crate::memory::Registration;
