@@ -27,7 +27,11 @@
 //!
 //! *Source*: RFC 7609 §A.4; Linux `net/smc/smc_cdc.h`.
 
-use crate::{AlertToken, Error, field::Field, reader::Reader, writer::Writer};
+use crate::error::Error;
+use crate::field::Field;
+use crate::ids::AlertToken;
+use crate::reader::Reader;
+use crate::writer::Writer;
 
 mod field {
     use super::Field;

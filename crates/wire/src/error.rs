@@ -3,6 +3,8 @@
 //! Each variant is one cause and names the field where it showed. While parsing, the peer is to
 //! blame; while emitting, or making an identifier from text, the caller.
 
+use crate::rmbe_size::SMC_D_CODE;
+
 /// Why a message could not be parsed or emitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -72,7 +74,7 @@ impl Error {
     pub fn is_reserved_value(&self) -> bool {
         match self {
             Self::Unsupported { .. } => true,
-            Self::Invalid { field, .. } => *field == crate::clc::accept_confirm::smc_d::SIZE_CODE,
+            Self::Invalid { field, .. } => *field == SMC_D_CODE,
             _ => false,
         }
     }

@@ -50,9 +50,12 @@
 //! Anybody in the namespace may bind the name or connect to it. Each side asks the kernel who the
 //! other is before it acts on what it says.
 
+use crate::error::Error;
+use crate::field::Field;
 use crate::header::{self, Family};
 use crate::host_control::{AddressName, Side, address_name};
-use crate::{Error, RmbeSize, field::Field, reader::Reader};
+use crate::reader::Reader;
+use crate::rmbe_size::RmbeSize;
 
 /// Longest message of this module; a receive buffer of this many bytes holds any of them.
 pub const EMITTED_LEN_MAX: usize = HandOver::LEN;

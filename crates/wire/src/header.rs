@@ -7,7 +7,10 @@
 //! | 6 | 2 | kind | within the family |
 //! | 8 | 4 | length | of the whole message |
 
-use crate::{Error, field::Field, reader::Reader, writer::Writer};
+use crate::error::Error;
+use crate::field::Field;
+use crate::reader::Reader;
+use crate::writer::Writer;
 
 /// Bytes that all of them start with; some are no longer.
 pub(crate) const LEN: usize = 12;

@@ -62,26 +62,22 @@ use core::{
 use arrayvec::ArrayVec;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-use crate::header::{self, Family};
-use crate::{
-    Error, ExtendedGid, LinkId, field::Field, reader::Reader, tcp_option::Identity, writer::Writer,
-};
+use crate::error::Error;
+use crate::field::Field;
+use crate::ids::LinkId;
+use crate::reader::Reader;
+use crate::tcp_option::Identity;
 
+mod header;
 pub mod petition;
 
+use header::{HEADER, Kind, emit_header, field};
+
+pub use header::Instance;
 pub use petition::{Match, Petition, Refusal, RefusalCause, Side};
 
 /// Longest datagram of this module; a receive buffer of this many bytes holds any of them.
 pub const EMITTED_LEN_MAX: usize = Hello::LEN;
-
-const HEADER: Family =
-    Family::new(*b"SSTP", ["control magic", "control version", "control kind", "control length"]);
-
-mod field {
-    use super::Field;
-
-    pub(super) const INSTANCE: Field<16> = Field::new("control instance", 12);
-}
 
 mod hello {
     use super::Field;
@@ -177,29 +173,6 @@ impl ControlMessage {
     }
 }
 
-/// One process that runs Sidestep: its 128-bit GID, both halves big-endian.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Instance(pub [u8; 16]);
-
-impl From<ExtendedGid> for Instance {
-    fn from(gid: ExtendedGid) -> Self {
-        Self(gid.to_bytes())
-    }
-}
-
-impl From<Instance> for ExtendedGid {
-    fn from(instance: Instance) -> Self {
-        Self::from_bytes(instance.0)
-    }
-}
-
-/// 32 hexadecimal digits.
-impl fmt::Display for Instance {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", u128::from_be_bytes(self.0))
-    }
-}
-
 /// From server to client: "the process that accepted your TCP connection speaks Sidestep".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello {
@@ -221,7 +194,7 @@ pub struct Hello {
 
 impl Hello {
     /// Bytes on the wire.
-    pub const LEN: usize = 72;
+    pub const LEN: usize = Kind::Hello.datagram_len();
 
     fn parse(reader: &Reader<'_>) -> Result<Self, Error> {
         Ok(Self {
@@ -270,7 +243,7 @@ pub struct Introduction {
 
 impl Introduction {
     /// Bytes on the wire.
-    pub const LEN: usize = 48;
+    pub const LEN: usize = Kind::Introduction.datagram_len();
 
     fn parse(reader: &Reader<'_>) -> Result<Self, Error> {
         let reply_wanted = match reader.u8(introduction::REPLY_WANTED)? {
@@ -316,7 +289,7 @@ pub struct Channel {
 
 impl Channel {
     /// Bytes on the wire.
-    pub const LEN: usize = 32;
+    pub const LEN: usize = Kind::Channel.datagram_len();
 
     fn parse(reader: &Reader<'_>) -> Result<Self, Error> {
         Ok(Self {
@@ -335,64 +308,6 @@ impl Channel {
         writer.put(channel::CHANNEL, self.channel.to_be_bytes())?;
         Ok(Self::LEN)
     }
-}
-
-/// Which datagram it is.
-#[derive(Debug, Clone, Copy)]
-enum Kind {
-    Hello = 1,
-    Introduction = 2,
-    Channel = 3,
-    Petition = 4,
-    Match = 5,
-    Refusal = 6,
-}
-
-impl header::Kind for Kind {
-    fn from_code(code: u16) -> Option<Self> {
-        let kinds = [
-            Self::Hello,
-            Self::Introduction,
-            Self::Channel,
-            Self::Petition,
-            Self::Match,
-            Self::Refusal,
-        ];
-        kinds.into_iter().find(|kind| kind.code() == code)
-    }
-
-    fn code(self) -> u16 {
-        self as u16
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Hello => "Hello",
-            Self::Introduction => "Introduction",
-            Self::Channel => "Channel",
-            Self::Petition => "Petition",
-            Self::Match => "Match",
-            Self::Refusal => "Refusal",
-        }
-    }
-
-    fn len(self) -> usize {
-        match self {
-            Self::Hello => Hello::LEN,
-            Self::Introduction => Introduction::LEN,
-            Self::Channel => Channel::LEN,
-            Self::Petition => Petition::LEN,
-            Self::Match => Match::LEN,
-            Self::Refusal => Refusal::LEN,
-        }
-    }
-}
-
-/// Claims the room for a datagram and writes what all of them start with.
-fn emit_header(kind: Kind, instance: Instance, out: &mut [u8]) -> Result<Writer<'_>, Error> {
-    let mut writer = HEADER.emit(kind, out)?;
-    writer.put(field::INSTANCE, instance.0)?;
-    Ok(writer)
 }
 
 /// Bytes of `sun_path`, of which an abstract name spends the first on a NUL.
@@ -555,16 +470,19 @@ impl Write for NameWriter {
 /// The longest name there is: a connection between two IPv6 addresses with five-digit ports.
 const NAME_LEN_MAX: usize = "sidestep/1/connection/".len() + 2 * (32 + ":65535".len()) + "-".len();
 const _: () = assert!(NAME_LEN_MAX < SUN_PATH_LEN, "one byte of sun_path is the leading NUL");
-const _: () = assert!(field::INSTANCE.at == header::LEN);
+
 const _: () = assert!(hello::RMBE_LEN.at + 4 == Hello::LEN);
 const _: () = assert!(introduction::LINK_ID.at + 4 == Introduction::LEN);
 const _: () = assert!(channel::CHANNEL.at + 4 == Channel::LEN);
+
+const _: () = assert!(Match::LEN <= EMITTED_LEN_MAX);
 
 #[cfg(test)]
 mod tests {
     use std::string::String;
 
     use super::*;
+    use crate::ids::ExtendedGid;
 
     fn text(name: AddressName) -> String {
         String::from_utf8(name.to_vec()).unwrap()

@@ -26,7 +26,7 @@
 
 use core::{fmt, str};
 
-use crate::Error;
+use crate::error::Error;
 
 /// The 64-bit identifier of an ISM device. Zero says "none".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -21,7 +21,10 @@
 //! All integers are big-endian. Nobody waits for a writer: what is read may be half of one entry and
 //! half of another, and leads to no worse than TCP where SMC-R had been possible, or the reverse.
 
-use crate::{Error, field::Field, reader::Reader, writer::Writer};
+use crate::error::Error;
+use crate::field::Field;
+use crate::reader::Reader;
+use crate::writer::Writer;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 

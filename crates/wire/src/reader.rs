@@ -1,6 +1,7 @@
 //! Checked reading of fields by their place in a layout table.
 
-use crate::{Error, field::Field};
+use crate::error::Error;
+use crate::field::Field;
 
 /// A message, or a section of one, whose fields can be read.
 ///

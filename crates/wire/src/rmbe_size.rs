@@ -5,6 +5,9 @@
 //! code 6, the largest an SMC-D peer uses. With SMC-R any code may come: Linux goes up to 512 MiB,
 //! code 15.
 
+/// What errors call the code of SMC-D, of which some values are reserved.
+pub(crate) const SMC_D_CODE: &str = "DMBE size code";
+
 /// The length of a receive buffer, as its code on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RmbeSize(

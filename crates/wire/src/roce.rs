@@ -18,7 +18,11 @@
 //! *Source*: InfiniBand Architecture Specification volume 1, §9, annex A17; Linux
 //! `drivers/infiniband/sw/rxe/rxe_hdr.h`, `rxe_opcode.c`.
 
-use crate::{Error, Psn, QpNumber, Rkey, RmbAddress, field::Field, reader::Reader, writer::Writer};
+use crate::error::Error;
+use crate::field::Field;
+use crate::ids::{Psn, QpNumber, Rkey, RmbAddress};
+use crate::reader::Reader;
+use crate::writer::Writer;
 
 pub mod icrc;
 mod opcode;

@@ -1,6 +1,7 @@
 //! Checked writing of fields by their place in a layout table.
 
-use crate::{Error, field::Field};
+use crate::error::Error;
+use crate::field::Field;
 
 /// A message being written. It starts out as zeros, so that what no one writes is reserved.
 #[derive(Debug)]

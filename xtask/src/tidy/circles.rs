@@ -14,8 +14,8 @@ use syn::{Attribute, Item, UseTree};
 use super::{Text, Tree};
 
 /// Crates whose modules form no circle.
-const CRATES: [&str; 9] =
-    ["bpf", "cli", "device", "engine", "gateway", "modeler", "observe", "preload", "rdma"];
+const CRATES: [&str; 10] =
+    ["bpf", "cli", "device", "engine", "gateway", "modeler", "observe", "preload", "rdma", "wire"];
 
 /// A module, as the names that lead to it from the root of its crate.
 type Module = Vec<String>;

@@ -227,7 +227,8 @@ mod tests {
         };
         let wire = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wire/src");
         let folders = ["clc", "clc/accept_confirm", "host_control"];
-        let files = ["clc.rs", "host_control.rs", "ids.rs"].map(|file| wire.join(file));
+        let files =
+            ["clc.rs", "host_control.rs", "ids.rs", "rmbe_size.rs"].map(|file| wire.join(file));
         let nested = folders.iter().flat_map(|folder| of(&wire.join(folder)));
         let is_rust = |path: &PathBuf| path.extension().is_some_and(|it| it == "rs");
         files.into_iter().chain(nested.filter(is_rust)).collect()

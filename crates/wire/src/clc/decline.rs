@@ -16,10 +16,16 @@
 //!
 //! *Source*: RFC 7609 §A.2.4 and §C.1–C.3; Linux `net/smc/smc_clc.h`.
 
-use super::{
-    Eyecatcher, Header, MessageType, OsType, TRAILER_LEN, Version, close, open, unexpected,
+use super::frame::{
+    Eyecatcher, Header, MessageType, TRAILER_LEN, Version, close, open, unexpected,
 };
-use crate::{Diagnosis, Error, PeerId, field::Field, reader::Reader, writer::Writer};
+use super::peer::OsType;
+use crate::diagnosis::Diagnosis;
+use crate::error::Error;
+use crate::field::Field;
+use crate::ids::PeerId;
+use crate::reader::Reader;
+use crate::writer::Writer;
 
 mod field {
     use super::Field;

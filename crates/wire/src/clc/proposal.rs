@@ -77,14 +77,15 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 
 use arrayvec::ArrayVec;
 
-use super::{
-    EMITTED_LEN_MAX, Eyecatcher, FEATURE_EMULATED_ISM, Header, MessageType, Release, TRAILER_LEN,
-    Version, close, open, unexpected,
+use super::frame::{
+    EMITTED_LEN_MAX, Eyecatcher, Header, MessageType, TRAILER_LEN, Version, close, open, unexpected,
 };
-use crate::{
-    Chid, Eid, Error, ExtendedGid, Gid, Mac, PeerId, RoceGid, field::Field, reader::Reader,
-    writer::Writer,
-};
+use super::peer::{FEATURE_EMULATED_ISM, Release};
+use crate::error::Error;
+use crate::field::Field;
+use crate::ids::{Chid, Eid, ExtendedGid, Gid, Mac, PeerId, RoceGid};
+use crate::reader::Reader;
+use crate::writer::Writer;
 
 /// Most UEIDs a Proposal carries.
 pub const UEID_COUNT_MAX: usize = 8;

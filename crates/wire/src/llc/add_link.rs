@@ -55,14 +55,15 @@
 
 use arrayvec::ArrayVec;
 
-use super::{
+use super::frame::{
     FLAG_RESPONSE, Form, Header, LEN, LengthOrder, MessageType, RKEY_COUNT_MAX, Role,
     check_remaining, open,
 };
-use crate::{
-    Error, LinkNumber, Mac, Mtu, Psn, QpNumber, Rkey, RmbAddress, RoceGid, field::Field,
-    reader::Reader, writer::Writer,
-};
+use crate::error::Error;
+use crate::field::Field;
+use crate::ids::{LinkNumber, Mac, Mtu, Psn, QpNumber, Rkey, RmbAddress, RoceGid};
+use crate::reader::Reader;
+use crate::writer::Writer;
 
 mod field {
     use super::Field;
@@ -443,7 +444,7 @@ fn emit_pairs(pairs: &[RtokenPair], message: &mut Writer<'_>, at: usize) -> Resu
 }
 
 const _: () = assert!(
-    extension::PAIRS_AT + pair::LEN * RKEY_COUNT_MAX == super::EMITTED_LEN_MAX,
+    extension::PAIRS_AT + pair::LEN * RKEY_COUNT_MAX == super::frame::EMITTED_LEN_MAX,
     "the longest LLC message"
 );
 const _: () = assert!(continuation::PAIRS_AT + pair::LEN * continuation::PAIRS_MAX + 4 == LEN);

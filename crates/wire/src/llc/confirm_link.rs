@@ -20,8 +20,11 @@
 //!
 //! *Source*: RFC 7609 §A.3.1; Linux `net/smc/smc_llc.c`.
 
-use super::{Form, Header, LEN, MessageType, Role, open};
-use crate::{Error, LinkNumber, LinkUserId, Mac, QpNumber, RoceGid, clc::Version, field::Field};
+use super::frame::{Form, Header, LEN, MessageType, Role, open};
+use crate::clc::Version;
+use crate::error::Error;
+use crate::field::Field;
+use crate::ids::{LinkNumber, LinkUserId, Mac, QpNumber, RoceGid};
 
 mod field {
     use super::Field;

@@ -35,8 +35,12 @@
 
 use arrayvec::ArrayVec;
 
-use super::{Form, Header, LEN, MessageType, RkeyStep, check_remaining, open};
-use crate::{Error, LinkNumber, Rkey, RmbAddress, field::Field, reader::Reader, writer::Writer};
+use super::frame::{Form, Header, LEN, MessageType, RkeyStep, check_remaining, open};
+use crate::error::Error;
+use crate::field::Field;
+use crate::ids::{LinkNumber, Rkey, RmbAddress};
+use crate::reader::Reader;
+use crate::writer::Writer;
 
 mod field {
     use super::Field;

@@ -15,8 +15,10 @@
 
 use core::fmt;
 
-use super::{Form, Header, LEN, MessageType, Role, open};
-use crate::{Error, LinkNumber, field::Field};
+use super::frame::{Form, Header, LEN, MessageType, Role, open};
+use crate::error::Error;
+use crate::field::Field;
+use crate::ids::LinkNumber;
 
 mod field {
     use super::Field;

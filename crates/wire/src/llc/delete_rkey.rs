@@ -18,8 +18,11 @@
 
 use arrayvec::ArrayVec;
 
-use super::{Form, Header, LEN, MessageType, RKEY_COUNT_MAX, RkeyStep, open};
-use crate::{Error, Rkey, field::Field, reader::Reader};
+use super::frame::{Form, Header, LEN, MessageType, RKEY_COUNT_MAX, RkeyStep, open};
+use crate::error::Error;
+use crate::field::Field;
+use crate::ids::Rkey;
+use crate::reader::Reader;
 
 mod field {
     use super::Field;

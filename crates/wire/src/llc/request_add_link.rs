@@ -13,14 +13,12 @@
 //!
 //! *Source*: "Shared Memory Communications Version 2"; Linux `net/smc/smc_llc.c`.
 
-use super::{
-    AddLinkStep, Form, Header, LEN, LengthOrder, MessageType, RejectReason, open, unexpected,
-};
-use crate::{
-    Error, RoceGid,
-    clc::accept_confirm::first_contact::{GID_COUNT_MAX, GidList},
-    field::Field,
-};
+use super::add_link::{AddLinkStep, RejectReason};
+use super::frame::{Form, Header, LEN, LengthOrder, MessageType, open, unexpected};
+use crate::clc::accept_confirm::first_contact::{GID_COUNT_MAX, GidList};
+use crate::error::Error;
+use crate::field::Field;
+use crate::ids::RoceGid;
 
 mod field {
     use super::Field;

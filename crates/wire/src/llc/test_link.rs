@@ -11,8 +11,9 @@
 //!
 //! *Source*: RFC 7609 §A.3.8; Linux `net/smc/smc_llc.c`.
 
-use super::{Form, Header, LEN, MessageType, Role, open};
-use crate::{Error, field::Field};
+use super::frame::{Form, Header, LEN, MessageType, Role, open};
+use crate::error::Error;
+use crate::field::Field;
 
 mod field {
     use super::Field;

@@ -9,7 +9,7 @@
 //!
 //! SMC-R uses SEND, WRITE and Acknowledge. The requests are here to be refused.
 
-use crate::Error;
+use crate::error::Error;
 
 /// What a packet is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

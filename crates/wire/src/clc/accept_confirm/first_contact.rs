@@ -32,15 +32,14 @@ use core::fmt;
 
 use arrayvec::ArrayVec;
 
-use super::Role;
-use crate::{
-    Error, RoceGid,
-    clc::{OsType, Release},
-    field::Field,
-    ids::fmt_blank_padded,
-    reader::Reader,
-    writer::Writer,
-};
+use super::kind::Role;
+use crate::clc::peer::{OsType, Release};
+use crate::error::Error;
+use crate::field::Field;
+use crate::ids::RoceGid;
+use crate::ids::fmt_blank_padded;
+use crate::reader::Reader;
+use crate::writer::Writer;
 
 /// Most GIDs of a list that this crate reads. Linux sends one or two.
 pub const GID_COUNT_MAX: usize = 8;

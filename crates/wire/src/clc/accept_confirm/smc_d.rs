@@ -20,25 +20,23 @@
 //!
 //! *Source*: "Shared Memory Communications Version 2"; Linux `net/smc/smc_clc.h`.
 
-use super::{
-    Role, TYPE_SMC_D, check_length_v1, first_contact, first_contact::FirstContact, flags,
-    open_type, other_kind,
-};
-use crate::{
-    Chid, DmbToken, Eid, Error, ExtendedGid, Gid, LinkId, RmbeSize,
-    clc::{Eyecatcher, Header, TRAILER_LEN, Version, close},
-    field::Field,
-    reader::Reader,
-    writer::Writer,
-};
+use super::first_contact::{self, FirstContact};
+use super::kind::{Role, TYPE_SMC_D, check_length_v1, flags, open_type, other_kind};
+use crate::clc::frame::{Eyecatcher, Header, TRAILER_LEN, Version, close};
+use crate::error::Error;
+use crate::field::Field;
+use crate::ids::{Chid, DmbToken, Eid, ExtendedGid, Gid, LinkId};
+use crate::reader::Reader;
+use crate::rmbe_size::{RmbeSize, SMC_D_CODE};
+use crate::writer::Writer;
 
 mod field {
-    use super::Field;
+    use super::{Field, SMC_D_CODE};
 
     pub(super) const GID: Field<8> = Field::new("SMC-D GID", 8);
     pub(super) const TOKEN: Field<8> = Field::new("DMB token", 16);
     pub(super) const DMBE_INDEX: Field<1> = Field::new("DMBE index", 24);
-    pub(super) const SIZE_CODE: Field<1> = Field::new("DMBE size code", 25);
+    pub(super) const SIZE_CODE: Field<1> = Field::new(SMC_D_CODE, 25);
     pub(super) const LINK_ID: Field<4> = Field::new("SMC-D link ID", 28);
     pub(super) const CHID: Field<2> = Field::new("ISM CHID", 32);
     pub(super) const EID: Field<32> = Field::new("negotiated EID", 34);
@@ -224,9 +222,6 @@ impl AcceptConfirmDV1 {
 }
 
 /// The length of the buffer; no SMC-D peer has one above 1 MiB.
-/// The name of the one field whose reserved values are refused.
-pub(crate) const SIZE_CODE: &str = field::SIZE_CODE.name;
-
 fn size(content: &Reader<'_>) -> Result<RmbeSize, Error> {
     let code = content.u8(field::SIZE_CODE)? >> 4;
     RmbeSize::from_code(code)

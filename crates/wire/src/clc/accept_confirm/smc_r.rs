@@ -32,17 +32,15 @@
 //! *Source*: RFC 7609 §A.2.2, §A.2.3; "Shared Memory Communications Version 2"; Linux
 //! `net/smc/smc_clc.h`.
 
-use super::{
-    Role, TYPE_SMC_R, check_length_v1, first_contact, first_contact::FirstContactR, flags,
-    open_type,
-};
-use crate::{
-    AlertToken, Eid, Error, Mac, Mtu, PeerId, Psn, QpNumber, Rkey, RmbAddress, RmbeSize, RoceGid,
-    clc::{Eyecatcher, Header, TRAILER_LEN, Version, close},
-    field::Field,
-    reader::Reader,
-    writer::Writer,
-};
+use super::first_contact::{self, FirstContactR};
+use super::kind::{Role, TYPE_SMC_R, check_length_v1, flags, open_type};
+use crate::clc::frame::{Eyecatcher, Header, TRAILER_LEN, Version, close};
+use crate::error::Error;
+use crate::field::Field;
+use crate::ids::{AlertToken, Eid, Mac, Mtu, PeerId, Psn, QpNumber, Rkey, RmbAddress, RoceGid};
+use crate::reader::Reader;
+use crate::rmbe_size::RmbeSize;
+use crate::writer::Writer;
 
 mod field {
     use super::Field;
