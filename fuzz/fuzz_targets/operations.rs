@@ -15,13 +15,12 @@
 use libfuzzer_sys::fuzz_target;
 use sidestep_device::program::Buffers;
 use sidestep_device::sys::SignalMask;
-use sidestep_socket::connection::ends;
-use sidestep_socket::connection::socket_options::{self, OptionAnswer};
+
 use sidestep_socket::polling::multiplex;
 use sidestep_socket::process::loan;
-use sidestep_socket::process::options;
-use sidestep_socket::process::options::Options;
+use sidestep_socket::process::options::{self, Options};
 use sidestep_socket::program::life;
+use sidestep_socket::program::socket_options::{self, OptionAnswer};
 use sidestep_socket::program::stream::{self, Outcome};
 use sidestep_socket::rendezvous::listeners;
 use sidestep_socket::table::descriptors::{self, Use};
@@ -186,7 +185,7 @@ impl End {
         let fd = socket.into_raw_fd();
         let sock = life::register(fd, false, is_server).expect("room");
         sock.set_phase(Phase::Candidate);
-        sock.begin(fd);
+        life::begin(sock, fd);
         Self { fd, is_ours: true }
     }
 
@@ -279,7 +278,7 @@ impl End {
     }
 
     fn shutdown(&self, how: i32) -> Answer {
-        let n = match self.sock().and_then(|sock| ends::shutdown(&sock, self.fd, how)) {
+        let n = match self.sock().and_then(|sock| life::shutdown(&sock, self.fd, how)) {
             Some(ours) => ours.map_or_else(|errno| -i64::from(errno), |n| n as i64),
             // SAFETY: no memory.
             None => returned(unsafe { libc::shutdown(self.fd, how) } as isize),

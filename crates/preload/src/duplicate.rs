@@ -9,7 +9,7 @@ use crate::{real, standard_streams};
 use sidestep_device::confinement::{self, Call};
 use sidestep_device::sys;
 use sidestep_socket::process::loan;
-use sidestep_socket::program::life;
+use sidestep_socket::program::{life, socket_options};
 use sidestep_socket::table::descriptors;
 
 export! {
@@ -47,7 +47,7 @@ export! {
                     0 => descriptors::object(fd),
                     _ => descriptors::sock(fd),
                 };
-                sock.inspect(|sock| sock.note_status_flags(flags));
+                sock.inspect(|sock| socket_options::note_status_flags(sock, flags));
                 result
             }
             _ => result,

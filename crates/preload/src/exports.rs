@@ -17,22 +17,17 @@ use sidestep_device::sys::{self, SignalMask};
 use sidestep_device::valid::Bits;
 use sidestep_proto::fallback::ProgramDid;
 use sidestep_socket::Answer;
-use sidestep_socket::connection::ends;
-use sidestep_socket::connection::socket_options::{self, OptionAnswer};
-use sidestep_socket::polling::epoll;
+use sidestep_socket::connection::{closing, words};
 use sidestep_socket::polling::multiplex::{self, FdSets};
-use sidestep_socket::process::claims;
-use sidestep_socket::process::tcp;
-use sidestep_socket::program;
-use sidestep_socket::program::hand_over;
-use sidestep_socket::program::life;
-use sidestep_socket::program::parcel;
+use sidestep_socket::polling::{epoll, set};
+use sidestep_socket::process::{claims, tcp};
+use sidestep_socket::program::socket_options::{self, OptionAnswer};
 use sidestep_socket::program::stream::{self, Instead, Outcome};
 use sidestep_socket::program::transfer::{self, Pipe, Source};
-use sidestep_socket::program::young;
+use sidestep_socket::program::{self, hand_over, life, parcel, young};
 use sidestep_socket::rendezvous::{listeners, tcp_option};
 use sidestep_socket::table::bare;
-use sidestep_socket::table::descriptors::{self, SetUse, Use};
+use sidestep_socket::table::descriptors::{self, Use};
 use sidestep_socket::table::sock::{Phase, Sock};
 
 type Address = *mut libc::sockaddr;
@@ -501,7 +496,7 @@ fn is_pipe(fd: i32, wrong_mode: i32) -> bool {
 /// `MSG_FASTOPEN` connects.
 fn note_fast_open(fd: i32) {
     if let Some(sock) = descriptors::sock(fd).filter(|sock| sock.phase() == Phase::Fresh) {
-        sock.sock().begin(fd);
+        life::begin(sock.sock(), fd);
         sock.stay_plain(ProgramDid::OptionUnsupported.into());
     }
 }
@@ -550,7 +545,7 @@ fn accept_with_object(fd: i32, nonblocking: bool, known: Option<&Sock>, listener
             return;
         }
         sock.set_phase(Phase::Candidate);
-        sock.begin(fd);
+        life::begin(sock, fd);
     }
 }
 
@@ -565,7 +560,7 @@ fn connected(fd: i32, port: u16) {
             return;
         }
         sock.set_phase(Phase::Candidate);
-        sock.sock().begin(fd);
+        life::begin(sock.sock(), fd);
     }
 }
 
@@ -711,7 +706,7 @@ export! {
         };
         if let Some(sock) = sock {
             quietly(|| hand_over::look(&sock, fd));
-            if let Some(result) = ends::shutdown(&sock, fd, how) {
+            if let Some(result) = life::shutdown(&sock, fd, how) {
                 return answer(result) as i32;
             }
         }
@@ -720,7 +715,7 @@ export! {
     }
 
     fn getpeername(fd: i32, peer: Address, size: Length) -> i32 {
-        if descriptors::object(fd).is_some_and(|sock| ends::has_no_peer(&sock, fd)) {
+        if descriptors::object(fd).is_some_and(|sock| closing::has_no_peer(&sock, fd)) {
             set_errno(libc::ENOTCONN);
             return -1;
         }
@@ -758,7 +753,7 @@ export! {
         if matches!(request, libc::FIONBIO | FIOASYNC) && result == 0 {
             // SAFETY: both read one int.
             let on = unsafe { *(argument as *const i32) } != 0;
-            if request == FIOASYNC { sock.set_async(on) } else { sock.set_nonblocking(on) }
+            if request == FIOASYNC { socket_options::set_async(&sock, on) } else { sock.set_nonblocking(on) }
         }
         result
     }
@@ -807,10 +802,10 @@ pub(crate) fn not_open() -> i32 {
 
 /// `connect` to nowhere.
 fn disconnect(sock: &Use, fd: i32, plain: impl Fn() -> i32) -> i32 {
-    let had_ended = quietly(|| ends::before_disconnect(sock));
+    let had_ended = quietly(|| words::before_disconnect(sock));
     let result = plain();
     if result == 0 {
-        quietly(|| ends::after_disconnect(sock, fd, had_ended));
+        quietly(|| life::after_disconnect(sock, fd, had_ended));
     }
     result
 }
@@ -1088,7 +1083,7 @@ export! {
         let plain = plain!(real::epoll_pwait2(epfd, events, max, time, mask));
         // SAFETY: null or the program's time.
         let limit = || unsafe { time.as_ref() };
-        let is_answered_here = descriptors::set(epfd).is_some_and(epoll::Set::is_tagged);
+        let is_answered_here = set::set(epfd).is_some_and(set::Set::is_tagged);
         if is_answered_here && !limit().is_none_or(is_valid) {
             return plain();
         }
@@ -1107,8 +1102,8 @@ fn wait_in(
     plain: impl Fn() -> i32,
 ) -> i32 {
     // A call in a set that is closed meanwhile goes on with it.
-    let in_use = if max > 0 && !events.is_null() { descriptors::set_in_use(epfd) } else { None };
-    let Some(set) = in_use.as_ref().map(SetUse::set) else {
+    let in_use = if max > 0 && !events.is_null() { set::set_in_use(epfd) } else { None };
+    let Some(set) = in_use.as_ref().map(set::SetUse::set) else {
         return plain();
     };
     if !set.is_tagged() {

@@ -3,11 +3,9 @@
 use crate::{fork, real, standard_streams};
 use core::ffi::{CStr, c_char};
 use sidestep_device::sys::SignalMask;
-use sidestep_socket::connection::wait::Sleeps;
-use sidestep_socket::process::filter;
-use sidestep_socket::process::loan;
+use sidestep_socket::connection::sleep::Sleeps;
 use sidestep_socket::process::options::{self, Options};
-use sidestep_socket::process::reload;
+use sidestep_socket::process::{filter, loan, reload};
 use sidestep_socket::program::parcel;
 
 /// Run by the loader; `-z initfirst` puts it before all other constructors.
@@ -24,7 +22,7 @@ static START: unsafe extern "C" fn(i32, *const *const c_char, *const *const c_ch
 unsafe extern "C" fn start(_: i32, _: *const *const c_char, environment: *const *const c_char) {
     std::panic::set_hook(Box::new(abort));
     real::find_all();
-    sidestep_socket::connection::wait::sleep_in(SLEEPS);
+    sidestep_socket::connection::sleep::sleep_in(SLEEPS);
     loan::note_owner();
     // SAFETY: the loader's environment block.
     let [options, sources] =

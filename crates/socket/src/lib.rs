@@ -16,7 +16,8 @@
 //!   process      this process: its state, memory, link groups, options
 //! ```
 //!
-//! Start reading at [`program::stream`]: one screen to send, one to receive. Then
+//! Start reading at [`program::stream`], which chooses the path, and at the two screens,
+//! [`connection::ring_send`] and [`connection::ring_receive`]. Then
 //! [`rendezvous::agreement`] (how two libraries find each other beside a connection),
 //! [`connection::switch`] (at which byte the ring takes over), [`connection::wait`] (spin,
 //! yield, sleep) and [`polling::epoll`].

@@ -1,4 +1,15 @@
 //! This process: what it is to others, what it shares with them, and what its operator wishes.
+//!
+//! ```text
+//!   mail       what other processes say
+//!   slots      taken and given back         heirs     who holds them after a fork
+//!   home       the process with its slots and link groups; groups finds those
+//!   group      one link group: the memory between this process and another
+//!   instance   the process as others know it: state, mailbox, bells
+//! ```
+//!
+//! Below stands what needs no process object: options and log, memory and its pools, locks and their owners,
+//! filters and other ways to use sockets unseen, and what the kernel says of a TCP socket.
 
 pub mod assessor;
 pub mod claims;
@@ -10,6 +21,7 @@ pub mod groups;
 pub mod heirs;
 pub mod home;
 pub mod instance;
+pub mod lingering;
 pub mod loan;
 pub mod log;
 pub mod mail;

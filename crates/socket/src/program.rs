@@ -1,4 +1,13 @@
 //! What a program sees: its calls, and the life of its sockets.
+//!
+//! ```text
+//!   stream, transfer   send, receive, sendfile, splice: which path the bytes take
+//!   socket_options     setsockopt, getsockopt, ioctl
+//!   fork, parcel       connections in other processes and other programs; uring, seccomp: unseen calls
+//!   hand_over          connections to other hosts go to the gateway
+//!   life, young        sockets made, accepted, duplicated, closed
+//!   growth, object     what they are in the meantime
+//! ```
 
 pub mod dead_end;
 pub mod fork;
@@ -8,6 +17,7 @@ pub mod life;
 pub mod object;
 pub mod parcel;
 pub mod seccomp;
+pub mod socket_options;
 pub mod stream;
 pub mod transfer;
 pub mod uring;

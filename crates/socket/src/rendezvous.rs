@@ -1,7 +1,16 @@
 //! How two processes find each other beside a connection, and agree.
+//!
+//! ```text
+//!   agreement   one look for progress; client and server carry out its machines
+//!   begin       the questions before an attempt; record: what the ends show each other
+//!   claim       ends whose processes share memory; afar: ends in two network namespaces
+//!   listeners   who listens says so by a marker
+//!   gateway     the other end is on another host; tcp_option: whether it knows SMC
+//! ```
 
 pub(crate) mod afar;
 pub mod agreement;
+pub mod attempt;
 pub(crate) mod autocache;
 pub(crate) mod begin;
 pub(crate) mod claim;

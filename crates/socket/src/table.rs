@@ -1,4 +1,13 @@
 //! Which descriptors are TCP sockets, and what each of them is.
+//!
+//! ```text
+//!   file          the file of a call, though its number goes
+//!   descriptors   a word for each number: bare, a socket, a set
+//!   candidate     a connected socket: its slot, and why it stays on TCP
+//!   sock          the object of a socket; set: that of an epoll descriptor
+//! ```
+//!
+//! Objects are data here. Whoever makes one, in a room above, says what becomes of it in the end.
 
 pub(crate) mod account;
 pub mod bare;
@@ -14,5 +23,6 @@ pub mod outlast;
 pub mod passage;
 pub mod places;
 pub(crate) mod plain;
+pub mod set;
 pub mod sock;
 pub mod streak;

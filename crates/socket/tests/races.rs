@@ -26,18 +26,17 @@
 use sidestep_device::program::Buffers;
 use sidestep_device::sys;
 use sidestep_socket::process::loan;
-use sidestep_socket::process::options;
-use sidestep_socket::process::options::Options;
-use sidestep_socket::program::life;
+use sidestep_socket::process::options::{self, Options};
 use sidestep_socket::program::stream::{self, Outcome};
-use sidestep_socket::program::young;
+use sidestep_socket::program::{life, young};
 use sidestep_socket::rendezvous::listeners;
 use sidestep_socket::table::descriptors::{self, Use};
 use sidestep_socket::table::sock::Phase;
 use std::cell::UnsafeCell;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, IntoRawFd};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32};
 use std::thread;
 
 /// Bytes of a record: one that fits into a cache line, an ordinary one, and one that
@@ -475,7 +474,7 @@ impl End {
         let fd = socket.as_raw_fd();
         let sock = life::register(fd, false, is_server).expect("room");
         sock.set_phase(Phase::Candidate);
-        sock.begin(fd);
+        life::begin(sock, fd);
         Self { socket: Some(socket), fd }
     }
 

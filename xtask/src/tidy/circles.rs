@@ -1,5 +1,8 @@
 //! Modules of a crate form no circle: each can be read, and changed, after those that it uses.
 //!
+//! A crate may put its modules into rooms, which are folders. They lie above one another, and a module uses
+//! only modules of its own room and of those below.
+//!
 //! A module is a file; what stands inside of braces belongs to its file. It uses another module if
 //! a path in it, in a `use` or anywhere else, leads to that module or to an item there: the path
 //! `crate::Item` uses the root, though the root may have the item from elsewhere. A parent's
@@ -14,8 +17,14 @@ use syn::{Attribute, Item, UseTree};
 use super::{Text, Tree};
 
 /// Crates whose modules form no circle.
-const CRATES: [&str; 10] =
-    ["bpf", "cli", "device", "engine", "gateway", "modeler", "observe", "preload", "rdma", "wire"];
+const CRATES: [&str; 11] = [
+    "bpf", "cli", "device", "engine", "gateway", "modeler", "observe", "preload", "rdma", "socket",
+    "wire",
+];
+
+/// Crates with rooms, from the highest to the lowest.
+const ROOMS: [(&str, &[&str]); 1] =
+    [("socket", &["program", "rendezvous", "polling", "connection", "table", "process"])];
 
 /// A module, as the names that lead to it from the root of its crate.
 type Module = Vec<String>;
@@ -47,7 +56,23 @@ fn circles_of_crate(tree: &Tree, name: &str) -> Vec<String> {
         let names: Vec<String> = circle.iter().map(|module| shown(module)).collect();
         format!("crates/{name}: modules use each other: {}", names.join(", "))
     };
-    circles_in(&uses).into_iter().map(circle).collect()
+    let rooms = ROOMS.iter().find(|(of, _)| *of == name).map_or(&[][..], |(_, rooms)| rooms);
+    let upward = upward(&uses, rooms).into_iter().map(|(module, used)| {
+        let (module, used) = (shown(module), shown(used));
+        format!("crates/{name}: {module} uses {used}, which is in a higher room")
+    });
+    circles_in(&uses).into_iter().map(circle).chain(upward).collect()
+}
+
+/// Uses of modules in higher rooms; a module that stands in none is above all.
+fn upward<'a>(uses: &'a Uses, rooms: &[&str]) -> Vec<(&'a Module, &'a Module)> {
+    // The root has no room: what it has, all may use.
+    let floor = |module: &Module| match module.first() {
+        Some(first) => rooms.iter().position(|room| room == first).unwrap_or(0),
+        None => rooms.len(),
+    };
+    let all = uses.iter().flat_map(|(module, used)| used.iter().map(move |used| (module, used)));
+    all.filter(|(module, used)| !rooms.is_empty() && floor(used) < floor(module)).collect()
 }
 
 /// `[host, process]` for `crates/NAME/src/host/process.rs`, nothing for the root.
@@ -221,6 +246,22 @@ mod tests {
         assert_eq!(found(&[parent, b, c]), ["crates/x: modules use each other: a::b, a::c"]);
         let c = ("a/c.rs", "use super::f;");
         assert_eq!(found(&[parent, b, c]), ["crates/x: modules use each other: a, a::b, a::c"]);
+    }
+
+    #[test]
+    fn a_room_uses_those_below_it() {
+        let [high, low] = ["high", "low"].map(|room| vec![room.to_owned(), "a".to_owned()]);
+        let (other, root) = (vec!["other".to_owned()], Module::new());
+        let uses = |of: &Module, used: &Module| Uses::from([(of.clone(), [used.clone()].into())]);
+        let rooms = ["high", "low"];
+        let complaints = |of, used| upward(&uses(of, used), &rooms).len();
+        assert_eq!(complaints(&low, &high), 1);
+        assert_eq!(
+            [(&high, &low), (&low, &low), (&low, &root)].map(|(a, b)| complaints(a, b)),
+            [0; 3]
+        );
+        assert_eq!(complaints(&low, &other), 1, "what stands in no room is above all");
+        assert!(upward(&uses(&low, &high), &[]).is_empty());
     }
 
     #[test]

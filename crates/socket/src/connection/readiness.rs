@@ -1,6 +1,6 @@
 //! What `poll` would say about a connection in shared memory.
 
-use crate::connection::{ends, switch, urgent, wait};
+use crate::connection::{ends, switch, turns, urgent, wait};
 use crate::table::conn::Conn;
 use crate::table::file::File;
 use core::sync::atomic::Ordering;
@@ -19,7 +19,7 @@ pub(crate) fn readable(slot: &Slot, conn: &Conn, file: File<'_>) -> usize {
         return in_ring - skipped(slot, conn, in_ring);
     }
     let in_tcp = switch::data_queued(slot, conn, file);
-    if switch::comes_by_ring(slot) {
+    if turns::comes_by_ring(slot) {
         return in_ring - skipped(slot, conn, in_ring) + in_tcp;
     }
     let left_out = usize::from(in_tcp > 0 && urgent::is_next_left_out(slot, file));
@@ -37,7 +37,7 @@ pub(crate) fn countable(slot: &Slot, conn: &Conn, file: File<'_>) -> usize {
     let in_tcp = switch::parts_of_queue(slot, conn, in_queue).data as usize;
     let is_all = in_tcp == switch::data_queued(slot, conn, file);
     match switch::peer_turn(slot, conn) {
-        _ if switch::comes_by_ring(slot) => in_ring + in_tcp,
+        _ if turns::comes_by_ring(slot) => in_ring + in_tcp,
         Some(_) if is_all => in_tcp + in_ring,
         _ => in_tcp,
     }
@@ -56,7 +56,7 @@ pub(crate) fn arrived(slot: &Slot, conn: &Conn, file: File<'_>) -> u64 {
 }
 
 /// Bytes in the ring that were not read.
-pub(crate) fn in_ring(conn: &Conn) -> usize {
+pub(super) fn in_ring(conn: &Conn) -> usize {
     let consumer = conn.mine.receiving.consumer.position();
     let claim = conn.theirs.sending.producer.claim();
     cursor::readable(consumer, claim, conn.incoming.len()).unwrap_or(1)
@@ -83,16 +83,16 @@ pub(crate) fn has_input(slot: &Slot, conn: &Conn, file: File<'_>) -> bool {
     }
     match switch::peer_turn(slot, conn) {
         // It has to be followed before there is more.
-        Some(_) if switch::comes_by_ring(slot) => true,
+        Some(_) if turns::comes_by_ring(slot) => true,
         Some(at) if slot.tcp_consumed.load(Ordering::Relaxed) >= at => true,
-        None if switch::comes_by_ring(slot) => is_in_ring(),
+        None if turns::comes_by_ring(slot) => is_in_ring(),
         _ => switch::data_queued(slot, conn, file) > 0,
     }
 }
 
 /// Whether input has ended or may have: a receive finds out.
 #[inline]
-pub(crate) fn may_have_ended(slot: &Slot, conn: &Conn) -> bool {
+pub(super) fn may_have_ended(slot: &Slot, conn: &Conn) -> bool {
     const OVER: u32 = flag::PEER_GONE | flag::RESET | flag::READ_SHUT | flag::TCP_ENDED;
     let theirs = &conn.theirs.sending;
     slot.flags.load(Ordering::Relaxed) & OVER != 0

@@ -27,125 +27,23 @@
 //! is to leave shows it in its record ([`follow_wishes`]). It stays a connection in
 //! [`Phase::Smc`], which has not switched, or not any more.
 
-use crate::connection::ends;
-use crate::connection::socket_options;
-use crate::connection::urgent;
-use crate::connection::wait;
+use crate::connection::sleeper::{self, Alone};
+use crate::connection::{bells, confirm, ends, kept_options, ledger, turns, urgent, words};
 use crate::process::pool::Held;
-use crate::rendezvous::agreement;
 use crate::table::account;
 use crate::table::conn::Conn;
 use crate::table::file::File;
-use crate::table::sock::Phase;
-use crate::table::sock::Sock;
+use crate::table::sock::{Phase, Sock};
 use core::sync::atomic::{AtomicU32, Ordering, fence};
-use sidestep_device::confinement;
 use sidestep_device::slab::flag as said;
-use sidestep_device::state::{Slot, flag};
-use sidestep_device::sys;
-use sidestep_device::way;
+use sidestep_device::state::{Slot, flag, mode};
+use sidestep_device::{sys, way};
 use sidestep_proto::cut_over::{
-    self, Answer, BeforeEntering, BeforeLeaving, Enter, Follow, Leave, Machine, Permit, Queue,
-    Receiving, Source, Wished,
+    self, Answer, BeforeEntering, BeforeLeaving, Enter, Follow, Leave, Permit, Queue, Receiving,
+    Source, Wished,
 };
 use sidestep_proto::fallback::{OperatorSaid, Reason};
-use sidestep_proto::ledger::{Parts, Reading};
-
-/// `tcpi_state`: both directions open.
-const TCP_ESTABLISHED: u8 = 1;
-/// The client waits for SYN-ACK.
-const TCP_SYN_SENT: u8 = 2;
-/// States in which the peer's FIN or a RST has arrived: TIME_WAIT, CLOSE,
-/// CLOSE_WAIT, LAST_ACK, CLOSING of `net/tcp_states.h`.
-const TCP_PEER_GONE: [u8; 5] = [6, 7, 8, 9, 11];
-/// `SIOCINQ` of `linux/sockios.h`.
-const SIOCINQ: u64 = 0x541B;
-/// Tries for a reading between two arrivals.
-const TRIES: usize = 64;
-
-/// The part of the kernel's `struct tcp_info` that the ledger needs (Linux 4.19).
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct TcpInfo {
-    state: u8,
-    to_bytes_received: [u8; 127],
-    bytes_received: u64,
-    segments: [u32; 2],
-    notsent_bytes: u32,
-    to_bytes_sent: [u32; 13],
-    bytes_sent: u64,
-    bytes_retrans: u64,
-}
-
-const _: () = assert!(core::mem::offset_of!(TcpInfo, bytes_received) == 128);
-const _: () = assert!(core::mem::offset_of!(TcpInfo, notsent_bytes) == 144);
-const _: () = assert!(core::mem::offset_of!(TcpInfo, bytes_sent) == 200);
-
-fn tcp_info(fd: i32) -> Option<TcpInfo> {
-    sys::socket_option(fd, libc::IPPROTO_TCP, libc::TCP_INFO).ok()
-}
-
-/// Both directions of the TCP connection are open.
-#[must_use]
-pub fn is_established(fd: i32) -> bool {
-    tcp_info(fd).is_some_and(|info| info.state == TCP_ESTABLISHED)
-}
-
-/// Its handshake is under way.
-#[must_use]
-pub fn is_connecting(fd: i32) -> bool {
-    tcp_info(fd).is_some_and(|info| info.state == TCP_SYN_SENT)
-}
-
-/// The peer's end of the TCP connection is gone: FIN or RST was received.
-#[must_use]
-pub(crate) fn is_peer_gone(file: File<'_>) -> bool {
-    if confinement::is_confined() {
-        let gone = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
-        return file.poll_now(gone).is_ok_and(|seen| seen & gone as u32 != 0);
-    }
-    file.call(tcp_info).is_some_and(|info| TCP_PEER_GONE.contains(&info.state))
-}
-
-/// Bytes in the TCP receive queue.
-#[must_use]
-pub(crate) fn queued(file: File<'_>) -> usize {
-    file.call(queued_in)
-}
-
-fn queued_in(fd: i32) -> usize {
-    if confinement::is_confined() {
-        return sys::count_queued(fd);
-    }
-    sys::ioctl_int(fd, SIOCINQ).unwrap_or(0).max(0) as usize
-}
-
-/// One consistent reading of the kernel's counters; `None` when the connection is
-/// not open in both directions.
-fn read_ledger(file: File<'_>) -> Option<Reading> {
-    file.call(read_ledger_of)
-}
-
-fn read_ledger_of(fd: i32) -> Option<Reading> {
-    for _ in 0..TRIES {
-        let before = tcp_info(fd)?;
-        let still_queued = queued_in(fd) as u64;
-        let after = tcp_info(fd)?;
-        if after.state != TCP_ESTABLISHED {
-            return None;
-        }
-        if before.bytes_received == after.bytes_received {
-            return Some(Reading {
-                bytes_sent: after.bytes_sent,
-                bytes_retransmitted: after.bytes_retrans,
-                not_yet_sent: u64::from(after.notsent_bytes),
-                bytes_received: after.bytes_received,
-                still_queued,
-            });
-        }
-    }
-    None
-}
+use sidestep_proto::ledger::Parts;
 
 /// Begins to read by the ledger: [`Phase::Smc`]. False when a plain receive is
 /// under way or the connection is closing; nothing has changed then.
@@ -163,7 +61,7 @@ pub(crate) fn read_by_ledger(sock: &Sock, slot: &Slot, fd: i32, conn: Conn) -> b
     let reading = match slot.plain_receives.load(Ordering::SeqCst) {
         0 => {
             urgent::begin_in_line(slot, file);
-            read_ledger(file).or_else(|| {
+            ledger::read_ledger(file).or_else(|| {
                 urgent::end_in_line(slot, file);
                 None
             })
@@ -180,10 +78,10 @@ pub(crate) fn read_by_ledger(sock: &Sock, slot: &Slot, fd: i32, conn: Conn) -> b
         // A bell is one byte: it has to wake whoever sleeps in the kernel.
         let _ = file.set_option(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1);
     }
-    socket_options::carry_options_over(slot, &conn, file);
-    wait::ring_who_waits(slot, &conn);
+    kept_options::carry_options_over(slot, &conn, file);
+    sleeper::ring_who_waits(slot, &conn);
     slot.flags.fetch_or(flag::BY_LEDGER, Ordering::Release);
-    agreement::note_smc(slot);
+    note_smc(slot);
     account::moved(sock);
     true
 }
@@ -212,14 +110,14 @@ pub(crate) fn send_into_ring(
     };
     let enter = Enter::begin(&seen, || {
         let is_server = sock.is_server.load(Ordering::Relaxed);
-        !is_server || agreement::is_confirmed(sock, conn)
+        !is_server || confirm::is_confirmed(sock, conn)
     });
-    let end = carry_out(enter, |enter| match enter {
-        Enter::Measures { .. } => Some(Answer::Ledger(read_ledger(file))),
-        Enter::Turns { turn, at } => done(|| way.turn(turn, at)),
-        Enter::Opens => done(|| allow_bells(slot)),
+    let end = turns::carry_out(enter, |enter| match enter {
+        Enter::Measures { .. } => Some(Answer::Ledger(ledger::read_ledger(file))),
+        Enter::Turns { turn, at } => turns::done(|| way.turn(turn, at)),
+        Enter::Opens => turns::done(|| allow_bells(slot)),
         Enter::Repays => Some(Answer::Is(takes_debt(slot))),
-        Enter::Rings => done(|| wait::ring(slot, conn, file, || true)),
+        Enter::Rings => turns::done(|| ends::ring(slot, conn, file, || true)),
         Enter::Entered | Enter::Stays => None,
     });
     if way.turns() != turns {
@@ -238,21 +136,21 @@ pub(crate) fn leave_ring(slot: &Slot, file: File<'_>, conn: &Conn) -> bool {
     let leave = Leave::begin(&BeforeLeaving {
         turns,
         is_open: flags & flag::SEND_SWITCHED != 0,
-        is_over: flags & ends::SEND_OVER != 0,
+        is_over: flags & words::SEND_OVER != 0,
         is_permitted: conn.theirs.receiving.permit.allows(turns + 1),
         is_marked: has_sent_urgently(conn),
         unfinished: slot.unfinished.load(Ordering::SeqCst),
     });
-    let end = carry_out(leave, |leave| match leave {
-        Leave::Wakes { .. } => done(|| wait::wake_readers(slot, conn, file)),
-        Leave::Closes { .. } => done(|| clear(slot, flag::SEND_SWITCHED)),
+    let end = turns::carry_out(leave, |leave| match leave {
+        Leave::Wakes { .. } => turns::done(|| ends::wake_readers(slot, conn, file)),
+        Leave::Closes { .. } => turns::done(|| clear(slot, flag::SEND_SWITCHED)),
         Leave::Looks { .. } => Some(Answer::Is(slot.bells.load(Ordering::SeqCst) != 0)),
-        Leave::Measures { .. } => Some(Answer::Ledger(read_ledger(file))),
-        Leave::Turns { turn, at } => done(|| way.turn(turn, at)),
-        Leave::Forgets => done(|| clear(slot, flag::LEAVES_RING | flag::BELL_OWED)),
-        Leave::Reopens => done(|| allow_bells(slot)),
+        Leave::Measures { .. } => Some(Answer::Ledger(ledger::read_ledger(file))),
+        Leave::Turns { turn, at } => turns::done(|| way.turn(turn, at)),
+        Leave::Forgets => turns::done(|| clear(slot, flag::LEAVES_RING | flag::BELL_OWED)),
+        Leave::Reopens => turns::done(|| allow_bells(slot)),
         Leave::Repays => Some(Answer::Is(takes_debt(slot))),
-        Leave::Rings => done(|| wait::ring(slot, conn, file, || true)),
+        Leave::Rings => turns::done(|| ends::ring(slot, conn, file, || true)),
         Leave::Stays | Leave::Left => None,
     });
     let has_left = end == Some(Leave::Left);
@@ -286,7 +184,7 @@ fn has_sent_urgently(conn: &Conn) -> bool {
 
 /// What the operator wishes, here and over there, and what the peer permits: to be called
 /// when there is a hint that it has changed.
-pub(crate) fn follow_wishes(slot: &Slot, conn: &Conn) {
+pub(super) fn follow_wishes(slot: &Slot, conn: &Conn) {
     let mine = &conn.mine.sending;
     let turns = mine.way.turns();
     let peer = conn.theirs.sending.flags.load(Ordering::Acquire);
@@ -341,7 +239,7 @@ fn note_ways(slot: &Slot, conn: &Conn) {
 /// a byte of the program's stream to the peer.
 ///
 /// False while a plain send is under way: its bytes wake the peer as a bell would.
-pub(crate) fn ensure_bells_only(sock: &Sock, slot: &Slot, file: File<'_>, conn: &Conn) -> bool {
+pub(super) fn ensure_bells_only(sock: &Sock, slot: &Slot, file: File<'_>, conn: &Conn) -> bool {
     if slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0 {
         return true;
     }
@@ -350,24 +248,13 @@ pub(crate) fn ensure_bells_only(sock: &Sock, slot: &Slot, file: File<'_>, conn: 
         || send_into_ring(sock, slot, file, conn, &sending)
 }
 
-/// Whether the next bytes of the peer are in its ring, as far as we have followed it.
-#[inline]
-pub(crate) fn comes_by_ring(slot: &Slot) -> bool {
-    cut_over::is_ring(slot.followed.load(Ordering::Relaxed))
-}
-
 /// The turn that the peer has taken and we have not followed yet: its offset in TCP.
-pub(crate) fn peer_turn(slot: &Slot, conn: &Conn) -> Option<u64> {
+pub(super) fn peer_turn(slot: &Slot, conn: &Conn) -> Option<u64> {
     let followed = slot.followed.load(Ordering::Relaxed);
     conn.theirs.sending.way.next(followed).unwrap_or_else(|lost| {
-        ends::reset_untold(slot, conn, &lost);
+        words::reset_untold(slot, conn, &lost);
         None
     })
-}
-
-/// Whether the peer has been sending by TCP when it turned last.
-pub(crate) fn peer_sends_by_tcp(conn: &Conn) -> bool {
-    !cut_over::is_ring(conn.theirs.sending.way.turns())
 }
 
 /// What `n` bytes at the front of the TCP queue are. Whoever asks has looked at them before:
@@ -383,8 +270,8 @@ pub(crate) fn parts_of_queue(slot: &Slot, conn: &Conn, n: usize) -> Parts {
 }
 
 /// Bytes of the program in the TCP queue.
-pub(crate) fn data_queued(slot: &Slot, conn: &Conn, file: File<'_>) -> usize {
-    match queued(file) {
+pub(super) fn data_queued(slot: &Slot, conn: &Conn, file: File<'_>) -> usize {
+    match ledger::queued(file) {
         0 => 0,
         n => parts_of_queue(slot, conn, n).data as usize,
     }
@@ -401,7 +288,7 @@ pub(crate) fn settle(slot: &Slot, conn: &Conn, file: File<'_>) -> Source {
         if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
             return Source::Ring;
         }
-        wait::skip_bells_unless_asleep(slot, conn, file);
+        skip_bells_unless_asleep(slot, conn, file);
         let turn = peer_turn(slot, conn);
         let seen = Receiving {
             consumed: slot.tcp_consumed.load(Ordering::Relaxed),
@@ -412,7 +299,7 @@ pub(crate) fn settle(slot: &Slot, conn: &Conn, file: File<'_>) -> Source {
         match cut_over::follow(&seen) {
             Follow::Reads(source) => return source,
             Follow::Breaks => {
-                ends::reset_untold(slot, conn, &way::Lost);
+                words::reset_untold(slot, conn, &way::Lost);
                 return Source::Ring;
             }
             Follow::IntoRing => {
@@ -439,51 +326,35 @@ fn is_ring_empty(conn: &Conn) -> bool {
 fn permit_tcp(slot: &Slot, conn: &Conn, file: File<'_>) {
     let mut alone = None;
     let permit = Permit::begin(slot.followed.load(Ordering::Relaxed), urgent::is_marked(conn));
-    let _ = carry_out(permit, |permit| match permit {
-        Permit::Drops => done(|| set(&slot.flags, flag::TURN_WANTED, false)),
+    let _ = turns::carry_out(permit, |permit| match permit {
+        Permit::Drops => turns::done(|| set(&slot.flags, flag::TURN_WANTED, false)),
         Permit::Secludes => {
-            alone = wait::Alone::on_tcp(slot);
+            alone = Alone::on_tcp(slot);
             Some(Answer::Is(alone.is_some()))
         }
-        Permit::Measures => Some(Answer::Ledger(read_ledger(file))),
-        Permit::Counts { consumed } => done(|| {
+        Permit::Measures => Some(Answer::Ledger(ledger::read_ledger(file))),
+        Permit::Counts { consumed } => turns::done(|| {
             let before = slot.tcp_consumed.swap(consumed, Ordering::Relaxed);
             slot.tcp_bells.fetch_add(consumed.saturating_sub(before), Ordering::Relaxed);
         }),
-        Permit::Asks => done(|| clear(slot, flag::RECEIVE_SWITCHED | flag::TURN_WANTED)),
-        Permit::Grants => done(|| {
+        Permit::Asks => turns::done(|| clear(slot, flag::RECEIVE_SWITCHED | flag::TURN_WANTED)),
+        Permit::Grants => turns::done(|| {
             let turn = slot.followed.load(Ordering::Relaxed) + 1;
             conn.mine.receiving.permit.grant(turn);
             conn.mine.sending.closes.fetch_add(1, Ordering::Release);
         }),
-        Permit::Returns | Permit::Resigns => done(|| alone.take()),
+        Permit::Returns | Permit::Resigns => turns::done(|| alone.take()),
         Permit::Permitted | Permit::Withheld => None,
     });
 }
 
-/// Takes a machine to its last state. `None`: it was told what it had not asked, which is a fault of
-/// this library; the direction stays where it is, and the next call begins anew.
-pub(crate) fn carry_out<M: Machine>(
-    first: M,
-    carry_out: impl FnMut(M) -> Option<Answer>,
-) -> Option<M> {
-    let end = cut_over::carry_out(first, carry_out);
-    end.inspect_err(|unasked| crate::log!(Error, "cut-over: {unasked}")).ok()
-}
-
-/// Does what has no answer.
-pub(crate) fn done<T>(carry_out: impl FnOnce() -> T) -> Option<Answer> {
-    carry_out();
-    Some(Answer::Done)
-}
-
 /// Takes the bells at the front of the TCP queue out of it, and nothing else: looks first.
 /// The caller holds the receive lock, and no other thread sleeps on the TCP socket.
-pub(crate) fn skip_bells(slot: &Slot, conn: &Conn, file: File<'_>) {
+pub(super) fn skip_bells(slot: &Slot, conn: &Conn, file: File<'_>) {
     let mut bytes = [0u8; 64];
     let may_have_bells = || {
         let consumed = slot.tcp_consumed.load(Ordering::Relaxed);
-        comes_by_ring(slot) || consumed < slot.tcp_from.load(Ordering::Relaxed)
+        turns::comes_by_ring(slot) || consumed < slot.tcp_from.load(Ordering::Relaxed)
     };
     while may_have_bells() {
         let peek = libc::MSG_PEEK | libc::MSG_DONTWAIT;
@@ -502,6 +373,24 @@ pub(crate) fn skip_bells(slot: &Slot, conn: &Conn, file: File<'_>) {
         let Ok(taken @ 1..) = taken else { return };
         slot.tcp_consumed.fetch_add(taken as u64, Ordering::Relaxed);
         slot.tcp_bells.fetch_add(taken as u64, Ordering::Relaxed);
-        wait::check_bells(slot, conn, file, &bytes[..taken]);
+        bells::check_bells(slot, conn, file, &bytes[..taken]);
+    }
+}
+
+/// Writes down that the connection is in shared memory.
+fn note_smc(slot: &Slot) {
+    let messages = slot.counters.traffic().0;
+    slot.moved_after.store(messages + 1, Ordering::Relaxed);
+    slot.reason.store(Reason::None.word(), Ordering::Relaxed);
+    slot.mode.store(mode::SMC_D, Ordering::Release);
+    crate::log!(Info, "connection is in shared memory");
+}
+
+/// As [`skip_bells`], by a thread that does not sleep. Bells are for the sleeper, if there is one: it
+/// would not be woken again for what they were rung for. It comes and takes them itself.
+/// The caller holds the receive lock.
+pub(super) fn skip_bells_unless_asleep(slot: &Slot, conn: &Conn, file: File<'_>) {
+    if let Some(_alone) = Alone::on_tcp(slot) {
+        skip_bells(slot, conn, file);
     }
 }

@@ -17,7 +17,7 @@
 //! line then, whatever the program wishes, because its counters, by which the ledger
 //! reads, leave out what lies behind a mark otherwise.
 
-use crate::connection::switch;
+use crate::connection::{ledger, turns};
 use crate::table::conn::Conn;
 use crate::table::file::File;
 use core::sync::atomic::Ordering;
@@ -63,7 +63,7 @@ fn is_replaced(slot: &Slot, urgent: u64, consumer: u64) -> bool {
 
 /// A read has come to know the mark. Under the receive lock.
 #[cold]
-pub(crate) fn note_seen(slot: &Slot, conn: &Conn) {
+pub(super) fn note_seen(slot: &Slot, conn: &Conn) {
     let urgent = conn.theirs.sending.urgent.load(Ordering::Acquire);
     if slot.urgent_seen.swap(urgent, Ordering::Relaxed) != urgent {
         slot.flags.fetch_and(!flag::URGENT_TAKEN, Ordering::Relaxed);
@@ -79,11 +79,11 @@ fn around(urgent: u64, consumer: u64, readable: usize, in_line: bool) -> (u64, u
 }
 
 /// Whether `poll` shows an urgent byte, which may still be in the TCP queue.
-pub(crate) fn is_waiting(slot: &Slot, conn: &Conn, file: File<'_>) -> bool {
-    if is_marked(conn) || switch::comes_by_ring(slot) {
+pub(super) fn is_waiting(slot: &Slot, conn: &Conn, file: File<'_>) -> bool {
+    if is_marked(conn) || turns::comes_by_ring(slot) {
         return waiting(slot, conn).is_some();
     }
-    switch::queued(file) > 0 && file.poll_now(libc::POLLPRI).is_ok_and(|said| said & mask::PRI != 0)
+    ledger::queued(file) > 0 && file.poll_now(libc::POLLPRI).is_ok_and(|said| said & mask::PRI != 0)
 }
 
 /// Whether the peer has ever marked a byte of the ring.
@@ -102,7 +102,7 @@ pub(crate) fn waiting(slot: &Slot, conn: &Conn) -> Option<u64> {
 }
 
 /// The byte at the mark was read out of band. Under the receive lock.
-pub(crate) fn note_taken(slot: &Slot, conn: &Conn, at: u64) {
+pub(super) fn note_taken(slot: &Slot, conn: &Conn, at: u64) {
     let consumer = &conn.mine.receiving.consumer;
     let position = consumer.position();
     if is_replaced(slot, at + 1, position) {
@@ -119,7 +119,7 @@ pub(crate) fn is_at_mark(conn: &Conn) -> bool {
 }
 
 /// How many of `readable` bytes of the ring `FIONREAD` counts: those before the mark.
-pub(crate) fn before_mark(slot: &Slot, conn: &Conn, readable: usize) -> usize {
+pub(super) fn before_mark(slot: &Slot, conn: &Conn, readable: usize) -> usize {
     let consumer = conn.mine.receiving.consumer.position();
     match mark(conn, consumer) {
         Some(at) if !is_in_line(slot) => readable.min((at - consumer) as usize),
@@ -128,22 +128,22 @@ pub(crate) fn before_mark(slot: &Slot, conn: &Conn, readable: usize) -> usize {
 }
 
 /// The same for the TCP queue, where a peek stops at the mark.
-pub(crate) fn before_mark_in_tcp(slot: &Slot, file: File<'_>) -> usize {
+pub(super) fn before_mark_in_tcp(slot: &Slot, file: File<'_>) -> usize {
     // A look into an empty queue would take the error of a connection that has ended.
-    if switch::queued(file) == 0 || is_at_mark_in_tcp(slot, file) {
+    if ledger::queued(file) == 0 || is_at_mark_in_tcp(slot, file) {
         return 0;
     }
     file.call(|fd| Ok::<_, sys::Errno>(sys::count_queued(fd))).unwrap_or(0)
 }
 
 /// The next byte in TCP is an urgent one that is not for the stream.
-pub(crate) fn is_at_mark_in_tcp(slot: &Slot, file: File<'_>) -> bool {
+pub(super) fn is_at_mark_in_tcp(slot: &Slot, file: File<'_>) -> bool {
     !is_in_line(slot) && file.call(|fd| sys::ioctl_int(fd, SIOCATMARK)) == Ok(1)
 }
 
 /// A read has stopped here: notes whether it was before an urgent byte in TCP. Under
 /// the receive lock.
-pub(crate) fn note_stop_in_tcp(slot: &Slot, file: File<'_>) {
+pub(super) fn note_stop_in_tcp(slot: &Slot, file: File<'_>) {
     if is_at_mark_in_tcp(slot, file) {
         let consumed = slot.tcp_consumed.load(Ordering::Relaxed);
         slot.tcp_mark.store(consumed + 1, Ordering::Relaxed);
@@ -151,21 +151,21 @@ pub(crate) fn note_stop_in_tcp(slot: &Slot, file: File<'_>) {
 }
 
 /// The next byte in TCP is an urgent one, or was before a new mark came: see [`cut`].
-pub(crate) fn is_next_left_out(slot: &Slot, file: File<'_>) -> bool {
+pub(super) fn is_next_left_out(slot: &Slot, file: File<'_>) -> bool {
     let consumed = slot.tcp_consumed.load(Ordering::Relaxed);
     let was_marked = slot.tcp_mark.load(Ordering::Relaxed) == consumed + 1;
     (was_marked && !is_in_line(slot)) || is_at_mark_in_tcp(slot, file)
 }
 
 /// Tells the kernel to keep urgent bytes in line while we read by the ledger.
-pub(crate) fn begin_in_line(slot: &Slot, file: File<'_>) {
+pub(super) fn begin_in_line(slot: &Slot, file: File<'_>) {
     let wish = file.option(libc::SOL_SOCKET, libc::SO_OOBINLINE).unwrap_or(0);
     note_wish(slot, wish);
     keep_in_line(file, true);
 }
 
 /// Gives the option back its value.
-pub(crate) fn end_in_line(slot: &Slot, file: File<'_>) {
+pub(super) fn end_in_line(slot: &Slot, file: File<'_>) {
     keep_in_line(file, is_in_line(slot));
 }
 
@@ -184,7 +184,7 @@ pub(crate) fn keep_in_line(file: File<'_>, on: bool) {
 
 /// Reads an urgent byte that is still in the TCP queue, without taking it out of the
 /// queue: reading passes it. Under the receive lock.
-pub(crate) fn take_from_tcp(file: File<'_>, peek: bool) -> Result<u8, sys::Errno> {
+pub(super) fn take_from_tcp(file: File<'_>, peek: bool) -> Result<u8, sys::Errno> {
     let mut byte = [0u8];
     let flags = libc::MSG_OOB | libc::MSG_DONTWAIT | if peek { libc::MSG_PEEK } else { 0 };
     keep_in_line(file, false);

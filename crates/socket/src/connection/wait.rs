@@ -1,4 +1,4 @@
-//! Waiting: spin, yield, sleep; and waking the other side.
+//! Waiting: spin, nap, sleep.
 //!
 //! Where a thread sleeps decides what signals, timeouts and other threads do to it,
 //! so each waiter sleeps where Linux would have it sleep:
@@ -20,33 +20,24 @@
 //! other readers of the same end queue behind it on a futex.
 
 use crate::Answer;
-use crate::connection::switch;
-use crate::connection::urgent;
-use crate::connection::{ends, socket_options};
+use crate::connection::bells::{self, BELL};
+use crate::connection::sleeper::{self, Alone, Counted, NapArmed, ReadArmed, Sleeper};
+use crate::connection::{ends, kept_options, ledger, sleep, spin, switch, urgent};
 use crate::process::loan;
-use crate::process::mail;
-use crate::process::options;
-use crate::process::owner;
 use crate::process::pool::Held;
 use crate::table::conn::Conn;
-use crate::table::file::{Asleep, File};
-use crate::table::learned::Learned;
+use crate::table::file::{self, Asleep, File};
 use crate::table::sock::Sock;
 use core::cell::Cell;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 use core::time::Duration;
 use sidestep_device::confinement;
 use sidestep_device::counts::count;
-use sidestep_device::cursor::Cursor;
-use sidestep_device::lock::Owner;
-use sidestep_device::slab::{Record, wanted};
-use sidestep_device::state::{Counters, Slot, flag};
+use sidestep_device::slab::wanted;
+use sidestep_device::state::{Slot, flag};
 use sidestep_device::sys::{self, Errno, SignalMask};
-use sidestep_proto::contention::{Company, Contention, DEAR_NS};
 use sidestep_proto::cursor;
-use sidestep_proto::cut_over::{Answer as Said, Bell};
-use sidestep_proto::governor::{Circumstances, NAP_NS, SpinPolicy, Step};
-use std::sync::OnceLock;
+use sidestep_proto::governor::NAP_NS;
 
 /// How long a writer sleeps before it looks whether the peer still lives. A full
 /// ring is never an idle connection, so this costs nothing in steady state.
@@ -59,290 +50,6 @@ pub(crate) const QUEUE_NAP: Duration = Duration::from_secs(1);
 /// times ([`prod_peer`]).
 const PROD_INTERVAL_NS: u64 = 1_000_000_000;
 
-/// Looks at the cursor between two looks at clock and CPU.
-const LOOKS: u32 = 32;
-
-/// The byte that is a bell. Whatever else comes by TCP, no library has sent.
-const BELL: [u8; 1] = [b'!'];
-
-/// Threads of this process that spin now, and above them the spins that were ever begun.
-static SPINS: AtomicU64 = AtomicU64::new(0);
-
-/// In that word, a spin that begins.
-const SPIN_BEGUN: u64 = 1 << 32 | 1;
-
-fn spinning() -> u32 {
-    SPINS.load(Ordering::Relaxed) as u32
-}
-
-/// Spins begun; what was begun between two answers is their difference.
-fn spins_begun() -> u32 {
-    (SPINS.load(Ordering::Relaxed) >> 32) as u32
-}
-
-/// The functions of libc in which threads sleep on the program's descriptors. They
-/// are cancellation points: `pthread_cancel` ends them by unwinding the stack, and
-/// what a sleeper holds is therefore held by guards.
-#[derive(Clone, Copy)]
-pub struct Sleeps {
-    /// `recv`.
-    pub recv: fn(i32, &mut [u8], i32) -> isize,
-    /// `ppoll`.
-    pub ppoll: fn(&mut [libc::pollfd], Option<&libc::timespec>, SignalMask) -> i32,
-}
-
-static SLEEPS: OnceLock<Sleeps> = OnceLock::new();
-
-/// Says where to sleep, once, before the first call. Without it, sleeps are plain
-/// system calls.
-pub fn sleep_in(sleeps: Sleeps) {
-    let _ = SLEEPS.set(sleeps);
-}
-
-/// `recv` of one byte, `None` at the end; the program's `errno` stays as it was.
-fn recv_byte(fd: i32, flags: i32) -> sys::Result<Option<u8>> {
-    let mut byte = [0u8];
-    let received = match SLEEPS.get().filter(|_| !confinement::is_strict()) {
-        Some(sleeps) => {
-            let before = sys::libc_errno();
-            let n = (sleeps.recv)(fd, &mut byte, flags);
-            usize::try_from(n).map_err(|_| Errno(sys::replace_libc_errno(before)))
-        }
-        None => sys::recv_into(fd, &mut byte, flags),
-    };
-    received.map(|n| (n > 0).then_some(byte[0]))
-}
-
-/// `ppoll` with no more than the rest of `timeout`; the program's `errno` stays as it
-/// was.
-pub(crate) fn ppoll(
-    entries: &mut [libc::pollfd],
-    timeout: Option<Duration>,
-    sigmask: SignalMask,
-) -> sys::Result {
-    let by_poll = sigmask.is_none() && confinement::is_confined();
-    let Some(sleeps) = SLEEPS.get().filter(|_| !by_poll) else {
-        return sys::ppoll(entries, timeout, sigmask);
-    };
-    let time = timeout.map(sys::timespec);
-    let before = sys::libc_errno();
-    let n = (sleeps.ppoll)(entries, time.as_ref(), sigmask);
-    usize::try_from(n).map_err(|_| Errno(sys::replace_libc_errno(before)))
-}
-
-/// What the process has learned of strangers that want its CPUs.
-struct Neighbours(AtomicU64);
-
-static NEIGHBOURS: Neighbours = Neighbours(AtomicU64::new(Contention::new().to_word()));
-
-impl Neighbours {
-    /// Hardly ever news: no write to a line that others read. One of two threads that learn
-    /// something at the same time is enough.
-    fn change<T>(&self, by: impl FnOnce(&mut Contention) -> T) -> T {
-        let word = self.0.load(Ordering::Relaxed);
-        let mut contention = Contention::from_word(word);
-        let answer = by(&mut contention);
-        let new = contention.to_word();
-        if new != word {
-            let _ = self.0.compare_exchange(word, new, Ordering::Relaxed, Ordering::Relaxed);
-        }
-        answer
-    }
-
-    /// Who takes what a wait that begins now gives away.
-    #[inline]
-    fn company(&self) -> Company {
-        if Contention::from_word(self.0.load(Ordering::Relaxed)).is_settled() {
-            return Company::Alone;
-        }
-        self.change(|contention| contention.company(sys::now_ns()))
-    }
-
-    /// A thread runs again `late_ns` after it has yielded, when so many spins had been begun. True:
-    /// it has met a stranger.
-    #[inline]
-    fn resumed(&self, now_ns: u64, late_ns: u64, begun_before: u32) -> bool {
-        let spins = || spins_begun().wrapping_sub(begun_before);
-        late_ns > DEAR_NS && self.change(|contention| contention.resumed(now_ns, late_ns, spins()))
-    }
-}
-
-/// What a wait cost, for the counters of a connection.
-#[derive(Default)]
-pub struct Cost {
-    /// It began when strangers were known.
-    pub beside_strangers: bool,
-    /// It began with spinning.
-    pub spun: bool,
-    /// And that was in vain.
-    pub spun_in_vain: bool,
-    /// Nanoseconds spent spinning.
-    pub spin_ns: u64,
-    /// Yields.
-    pub yields: u64,
-    /// Yields that have met a stranger.
-    pub strangers: u64,
-    /// Nanoseconds for which strangers had the CPU.
-    pub strangers_ns: u64,
-}
-
-impl Cost {
-    /// Adds it to a connection's counters.
-    pub fn charge(&self, slot: &Slot) {
-        for (counter, n) in self.parts(&slot.counters).into_iter().filter(|(_, n)| *n > 0) {
-            count(counter, n);
-        }
-    }
-
-    /// What it adds to each of these counters.
-    pub(crate) fn parts<'a>(&self, to: &'a Counters) -> [(&'a AtomicU64, u64); 8] {
-        [
-            (&to.waits, 1),
-            (&to.waits_beside_strangers, u64::from(self.beside_strangers)),
-            (&to.spins, u64::from(self.spun)),
-            (&to.spins_in_vain, u64::from(self.spun_in_vain)),
-            (&to.spin_ns, self.spin_ns),
-            (&to.yields, self.yields),
-            (&to.strangers, self.strangers),
-            (&to.strangers_ns, self.strangers_ns),
-        ]
-    }
-
-    fn met_stranger(&mut self, late_ns: u64) {
-        self.strangers += 1;
-        self.strangers_ns += late_ns;
-    }
-}
-
-/// Spins and yields by the governor's rules until `ready`. False: time to park.
-pub fn linger(
-    learned: &Learned,
-    peer_cpu: impl Fn() -> Option<u32>,
-    ready: impl Fn() -> bool,
-) -> (bool, Cost) {
-    let mut governor = learned.recall();
-    let policy = options::current().spin;
-    let peer_elsewhere = peer_cpu().is_some_and(|cpu| cpu != sys::cpu());
-    let cpu_to_spare = spinning() + 1 < cpus();
-    let company = NEIGHBOURS.company();
-    let mut cost = Cost { beside_strangers: company != Company::Alone, ..Cost::default() };
-    let now = Circumstances { peer_elsewhere, cpu_to_spare, company, policy };
-    let mut wait = governor.begin(now);
-    let found = loop {
-        match wait.next_step() {
-            Step::Spin { budget_ns } => {
-                let found = spin(u64::from(budget_ns), policy, &peer_cpu, &ready, &mut cost);
-                governor.spun(found);
-                if found {
-                    break true;
-                }
-            }
-            Step::Yield => {
-                let (start, begun) = (sys::now_ns(), spins_begun());
-                sys::yield_cpu();
-                cost.yields += 1;
-                let end = sys::now_ns();
-                if NEIGHBOURS.resumed(end, end - start, begun) {
-                    cost.met_stranger(end - start);
-                    wait.stop_yielding();
-                }
-                if ready() {
-                    governor.served_by_yield();
-                    break true;
-                }
-            }
-            Step::Park => break ready(),
-        }
-    };
-    learned.keep(governor);
-    (found, cost)
-}
-
-fn spin(
-    budget_ns: u64,
-    policy: SpinPolicy,
-    peer_cpu: &impl Fn() -> Option<u32>,
-    ready: &impl Fn() -> bool,
-    cost: &mut Cost,
-) -> bool {
-    SPINS.fetch_add(SPIN_BEGUN, Ordering::Relaxed);
-    let start = sys::now_ns();
-    let mut passed = 0;
-    let found = 'spinning: loop {
-        for _ in 0..LOOKS {
-            if ready() {
-                break 'spinning true;
-            }
-            core::hint::spin_loop();
-        }
-        let late = sys::now_ns() - start - passed;
-        passed += late;
-        // Else another thread had the CPU: one of ours, or a stranger.
-        if late <= DEAR_NS {
-            cost.spin_ns += late;
-        }
-        let on_our_cpu = policy == SpinPolicy::Auto && peer_cpu() == Some(sys::cpu());
-        if passed > budget_ns || on_our_cpu {
-            break false;
-        }
-    };
-    SPINS.fetch_sub(1, Ordering::Relaxed);
-    cost.spun = true;
-    cost.spun_in_vain = !found;
-    found
-}
-
-/// Asks the kernel for them now, if nobody has before.
-pub(crate) fn count_cpus() {
-    cpus();
-}
-
-/// CPUs this process may run on, as of its first wait.
-fn cpus() -> u32 {
-    static CPUS: OnceLock<u32> = OnceLock::new();
-    *CPUS.get_or_init(sys::allowed_cpus)
-}
-
-/// The CPU from which the other side moved a cursor last.
-pub(crate) fn cpu_of(record: &Record) -> Option<u32> {
-    Some(record.sending.cpu.load(Ordering::Relaxed))
-}
-
-/// Says from which CPU we move cursors, if that has changed.
-#[inline]
-pub(crate) fn note_cpu(record: &Record) -> u32 {
-    let cpu = sys::cpu();
-    if record.sending.cpu.load(Ordering::Relaxed) != cpu {
-        record.sending.cpu.store(cpu, Ordering::Relaxed);
-    }
-    cpu
-}
-
-/// After publishing something to read (with a sequentially consistent operation):
-/// wakes the other side's readers and loops if they sleep.
-#[inline]
-pub(crate) fn wake_readers(slot: &Slot, conn: &Conn, file: File<'_>) {
-    let cpu = note_cpu(conn.mine);
-    let waiting = &conn.theirs.waiting;
-    let channels = waiting.channels.load(Ordering::Relaxed);
-    let mut unreachable = false;
-    if channels != 0 {
-        unreachable = mark(slot, conn, channels, cpu);
-    }
-    if slot.nap_rung.answer(&waiting.nap_arm) {
-        end_nap(slot, conn);
-    }
-    if unreachable || slot.read_rung.is_asked(&waiting.read_arm) {
-        ring(slot, conn, file, || slot.read_rung.answer(&waiting.read_arm) || unreachable);
-    }
-}
-
-#[cold]
-fn end_nap(slot: &Slot, conn: &Conn) {
-    count(&slot.counters.wakeups, 1);
-    sys::futex_wake(low_half(&conn.mine.sending.producer), 1);
-}
-
 /// After making room (with a sequentially consistent operation): wakes the other
 /// side's writers.
 #[cold]
@@ -351,71 +58,18 @@ pub(crate) fn wake_writers(sock: &Sock, slot: &Slot, conn: &Conn, file: File<'_>
     let wants = waiting.write_wanted.load(Ordering::Relaxed);
     if wants & wanted::FUTEX != 0 {
         count(&slot.counters.wakeups, 1);
-        sys::futex_wake(low_half(&conn.mine.receiving.consumer), i32::MAX);
+        sys::futex_wake(sleeper::low_half(&conn.mine.receiving.consumer), i32::MAX);
     }
     let mut unreachable = false;
     if wants & wanted::CHANNELS != 0 {
         let channels = waiting.channels.load(Ordering::Relaxed);
-        unreachable = mark(slot, conn, channels, note_cpu(conn.mine));
+        unreachable = bells::mark(slot, conn, channels, bells::note_cpu(conn.mine));
     }
     if (unreachable || slot.write_rung.is_asked(&waiting.write_arm))
         && switch::ensure_bells_only(sock, slot, file, conn)
     {
-        ring(slot, conn, file, || slot.write_rung.answer(&waiting.write_arm) || unreachable);
+        ends::ring(slot, conn, file, || slot.write_rung.answer(&waiting.write_arm) || unreachable);
     }
-}
-
-/// Marks news in each of up to four channels. True: one sleeps out of our reach.
-fn mark(slot: &Slot, conn: &Conn, channels: u32, cpu: u32) -> bool {
-    use crate::process::group::Marked;
-    let mut unreachable = false;
-    for channel in channels.to_ne_bytes().into_iter().filter(|channel| *channel != 0) {
-        match mail::mark(conn.group, usize::from(channel) - 1, conn.peer_slot, cpu) {
-            Marked::Awake => {}
-            Marked::Rung => count(&slot.counters.wakeups, 1),
-            Marked::Unreachable => unreachable = true,
-        }
-    }
-    unreachable
-}
-
-/// Rings the universal bell: one byte on the TCP connection, if that carries bells only.
-/// If it does not, the bytes of the program that it carries wake as well. `claims`: whether the
-/// bell is this thread's to ring; asked when it can be rung.
-#[cold]
-pub(crate) fn ring(slot: &Slot, conn: &Conn, file: File<'_>, claims: impl Fn() -> bool) {
-    let mut ringing = None;
-    let _ = switch::carry_out(Bell::begin(), |bell| match bell {
-        Bell::Begins => switch::done(|| ringing = Some(Counted::new(&slot.bells))),
-        Bell::Looks | Bell::LooksAgain => {
-            Some(Said::Is(slot.flags.load(Ordering::SeqCst) & flag::SEND_SWITCHED != 0))
-        }
-        Bell::Owes => switch::done(|| slot.flags.fetch_or(flag::BELL_OWED, Ordering::SeqCst)),
-        Bell::Claims => Some(Said::Is(claims())),
-        Bell::Sends => switch::done(|| {
-            count(&slot.counters.wakeups, 1);
-            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-            note_rung(slot, conn, file, file.send(&BELL, flags));
-        }),
-        Bell::Ends => switch::done(|| ringing.take()),
-        Bell::Over => None,
-    });
-}
-
-/// What a bell was answered with: an error of the connection is told to one call only, and
-/// this was it.
-pub(crate) fn note_rung(slot: &Slot, conn: &Conn, file: File<'_>, rung: sys::Result) {
-    match rung {
-        Ok(_) => {}
-        // No room for one more: the peer will find those before it.
-        Err(Errno(libc::EAGAIN | libc::EINTR | libc::ENOMEM | libc::ENOBUFS)) => {}
-        Err(Errno(errno)) => ends::note_tcp_error(slot, conn, file, errno),
-    }
-}
-
-/// The futex behind a cursor.
-fn low_half(cursor: &Cursor) -> &AtomicU32 {
-    sys::low_half(cursor.word())
 }
 
 /// `SO_RCVTIMEO` is for the call as a whole. The first sleep of a call leaves it to the
@@ -443,7 +97,7 @@ impl Patience {
             self.since.set(Some(sys::now_ns()));
             return None;
         };
-        socket_options::time_out(file, libc::SO_RCVTIMEO).map(|ns| since + ns)
+        kept_options::time_out(file, libc::SO_RCVTIMEO).map(|ns| since + ns)
     }
 }
 
@@ -458,7 +112,7 @@ pub(crate) struct Sleep {
 }
 
 /// Waits until `ready`, the connection's end, a signal or `SO_RCVTIMEO`. It returns without
-/// having slept, too, if the descriptor turns out not to wait ([`Sock::may_sleep`]): as long
+/// having slept, too, if the descriptor turns out not to wait ([`may_sleep`](file::may_sleep)): as long
 /// as the peer keeps up, no system call is made. `has_part`: the call has taken something
 /// already, and a signal ends it, whatever its handler says of restarting.
 ///
@@ -476,7 +130,7 @@ pub(crate) fn readable(
     if !patience.lasts(file) {
         return Err(libc::EAGAIN);
     }
-    let (found, cost) = linger(&sock.receive_wait, || cpu_of(conn.theirs), &ready);
+    let (found, cost) = spin::linger(&sock.receive_wait, || bells::cpu_of(conn.theirs), &ready);
     cost.charge(slot);
     loan::note_user(slot);
     if found {
@@ -485,13 +139,13 @@ pub(crate) fn readable(
     let _asleep = Asleep::on(sock);
     let naps = may_nap(sock, slot);
     // A nap is so short that the mirrors' word is enough for it.
-    if !(if naps { sock.seems_blocking() } else { sock.may_sleep(file) }) {
+    if !(if naps { sock.seems_blocking() } else { file::may_sleep(sock, file) }) {
         return Ok(());
     }
     let deadline = patience.deadline(file);
     count(&slot.counters.parks, 1);
     let Some(_sleeper) = Sleeper::become_it(slot) else {
-        return match sock.may_sleep(file) {
+        return match file::may_sleep(sock, file) {
             true => queue_behind_sleeper(slot, &ready),
             false => Ok(()),
         };
@@ -499,10 +153,10 @@ pub(crate) fn readable(
     if naps {
         let limit = match deadline {
             Some(at) => Some(at.saturating_sub(sys::now_ns())),
-            None => sock.receive_time_out.get(file, libc::SO_RCVTIMEO),
+            None => sock.receive_time_out.get(|| kept_options::time_out(file, libc::SO_RCVTIMEO)),
         };
         let ends = has_part || limit.is_some();
-        if nap(sock, slot, conn, limit, ends, &ready)? || !sock.may_sleep(file) {
+        if nap(sock, slot, conn, limit, ends, &ready)? || !file::may_sleep(sock, file) {
             return Ok(());
         }
     }
@@ -566,7 +220,7 @@ fn nap(
 ) -> Answer<bool> {
     let time = Duration::from_nanos(limit.unwrap_or(NAP_NS).min(NAP_NS));
     let _armed = NapArmed::ask(slot, conn);
-    let word = low_half(&conn.theirs.sending.producer);
+    let word = sleeper::low_half(&conn.theirs.sending.producer);
     // What is published from here on changes it, and what was before is seen now.
     let seen = word.load(Ordering::Acquire);
     if ready() {
@@ -574,7 +228,7 @@ fn nap(
     }
     let slept = match ends {
         true => sys::futex_wait(word, seen, Some(time)),
-        false => restarting_nap(word, seen, time),
+        false => sleep::restarting_nap(word, seen, time),
     };
     sys::test_cancel();
     let is_over = matches!(slept, Err(Errno(libc::ETIMEDOUT)));
@@ -587,192 +241,13 @@ fn nap(
     }
 }
 
-/// A wake-up from the nap is asked for when there is something to read, until it is dropped.
-struct NapArmed<'a>(&'a Conn);
-
-impl<'a> NapArmed<'a> {
-    fn ask(slot: &Slot, conn: &'a Conn) -> Self {
-        conn.mine.waiting.nap_arm.ask(next_arm(slot));
-        Self(conn)
-    }
-}
-
-impl Drop for NapArmed<'_> {
-    fn drop(&mut self) {
-        self.0.mine.waiting.nap_arm.withdraw();
-    }
-}
-
-/// The role of the sleeper, until it is dropped.
-struct Sleeper<'a> {
-    slot: &'a Slot,
-    /// A call further up this thread's stack has the role, too, and keeps it.
-    nested: bool,
-}
-
-impl<'a> Sleeper<'a> {
-    /// A signal handler may come here in the middle of a sleep of its own thread: it
-    /// shares the role. A thread that left its sleep by `siglongjmp` has the role
-    /// still, though its sleep is no more: then this call lies no deeper on the stack
-    /// than that one, and the role is taken as if it were free.
-    fn become_it(slot: &'a Slot) -> Option<Self> {
-        let here = 0u8;
-        let (me, depth) = (owner::me(), (&raw const here) as u64);
-        let is_it = slot.sleeper.load(Ordering::Relaxed) == me.word();
-        let nested = is_it && depth < slot.sleeper_at.load(Ordering::Relaxed);
-        if !is_it && !become_sleeper(slot, me) {
-            return None;
-        }
-        if !nested {
-            slot.sleeper_at.store(depth, Ordering::Relaxed);
-        }
-        Some(Self { slot, nested })
-    }
-}
-
-impl Drop for Sleeper<'_> {
-    fn drop(&mut self) {
-        if !self.nested {
-            leave_sleeper(self.slot);
-        }
-    }
-}
-
-/// A bell is asked for when there is something to read, until it is dropped.
-struct ReadArmed<'a> {
-    slot: &'a Slot,
-    conn: &'a Conn,
-}
-
-impl<'a> ReadArmed<'a> {
-    fn ask(slot: &'a Slot, conn: &'a Conn) -> Self {
-        ask_for_readers(slot, conn);
-        Self { slot, conn }
-    }
-}
-
-impl Drop for ReadArmed<'_> {
-    fn drop(&mut self) {
-        stop_asking_for_readers(self.slot, Some(self.conn));
-    }
-}
-
-/// Asks for a bell when there is something to read.
-pub(crate) fn ask_for_readers(slot: &Slot, conn: &Conn) {
-    slot.read_waiters.fetch_add(1, Ordering::SeqCst);
-    conn.mine.waiting.read_arm.ask(next_arm(slot));
-}
-
-/// The same for a connection that may move while the caller sleeps: [`ring_who_waits`] asks
-/// then.
-pub(crate) fn ask_for_readers_once_moved(sock: &Sock, slot: &Slot) {
-    slot.read_waiters.fetch_add(1, Ordering::SeqCst);
-    // Pairs with the fence in `switch::read_by_ledger`: either the end that moves sees the
-    // count, or we see that it has moved.
-    fence(Ordering::SeqCst);
-    if let Some(conn) = sock.conn() {
-        conn.mine.waiting.read_arm.ask(next_arm(slot));
-    }
-}
-
-/// The connection has moved: the threads that have been sleeping since before need a bell for
-/// the first byte in the ring. The peer is not told before this that it may use the ring.
-pub(crate) fn ring_who_waits(slot: &Slot, conn: &Conn) {
-    if slot.read_waiters.load(Ordering::SeqCst) != 0 {
-        conn.mine.waiting.read_arm.ask(next_arm(slot));
-    }
-}
-
-/// The end of [`ask_for_readers`], and of [`ask_for_readers_once_moved`] if it has not moved.
-pub(crate) fn stop_asking_for_readers(slot: &Slot, conn: Option<&Conn>) {
-    // The slot of a connection that came from another process was set to 0: never below.
-    let less = |count: u32| count.checked_sub(1);
-    let _ = slot.read_waiters.fetch_update(Ordering::SeqCst, Ordering::Relaxed, less);
-    if let Some(conn) = conn {
-        withdraw_readers(slot, conn);
-    }
-}
-
-/// A number for an arm, never 0.
-pub(crate) fn next_arm(slot: &Slot) -> u32 {
-    const NUMBERS: u32 = 1 << 31;
-    (slot.arm_numbers.fetch_add(1, Ordering::Relaxed) % NUMBERS) + 1
-}
-
-/// One who waited for something to read does so no more: withdraws the request for
-/// a bell if no other waits. With `O_ASYNC` the kernel goes on waiting.
-pub(crate) fn withdraw_readers(slot: &Slot, conn: &Conn) {
-    let arm = &conn.mine.waiting.read_arm;
-    if slot.flags.load(Ordering::Relaxed) & flag::ASYNC != 0 {
-        arm.ask_always();
-    } else if slot.read_waiters.load(Ordering::SeqCst) != 0 {
-        arm.ask(next_arm(slot));
-    } else {
-        arm.withdraw();
-    }
-}
-
-fn become_sleeper(slot: &Slot, me: Owner) -> bool {
-    let place = &slot.sleeper;
-    let replace = |old| {
-        // AcqRel: what the last sleeper has done is seen, and what we do comes after.
-        place.compare_exchange(old, me.word(), Ordering::AcqRel, Ordering::Relaxed)
-    };
-    replace(0).is_ok_and(|_| true) || {
-        let other = place.load(Ordering::Relaxed);
-        let has_died = |owner| !owner::is_alive(core::ptr::from_ref(place).cast(), owner);
-        Owner::from_word(other).is_some_and(has_died) && replace(other).is_ok()
-    }
-}
-
-fn leave_sleeper(slot: &Slot) {
-    slot.sleeper.store(0, Ordering::Release);
-    slot.turn.fetch_add(1, Ordering::SeqCst);
-    if slot.queued.load(Ordering::SeqCst) != 0 {
-        sys::futex_wake(&slot.turn, 1);
-    }
-}
-
-/// The certainty that nobody takes bytes from the TCP connection without asking what they
-/// are, until it is dropped.
-pub(crate) struct Alone<'a>(&'a Slot);
-
-impl<'a> Alone<'a> {
-    /// `None`: somebody sleeps there.
-    pub(crate) fn on_tcp(slot: &'a Slot) -> Option<Self> {
-        become_sleeper(slot, owner::me()).then_some(Self(slot))
-    }
-}
-
-impl Drop for Alone<'_> {
-    fn drop(&mut self) {
-        leave_sleeper(self.0);
-    }
-}
-
-/// One more in a counter, until it is dropped.
-pub(crate) struct Counted<'a>(&'a AtomicU32);
-
-impl<'a> Counted<'a> {
-    pub(crate) fn new(counter: &'a AtomicU32) -> Self {
-        counter.fetch_add(1, Ordering::SeqCst);
-        Self(counter)
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
 fn queue_behind_sleeper(slot: &Slot, ready: &impl Fn() -> bool) -> Answer<()> {
     let _queued = Counted::new(&slot.queued);
     let turn = slot.turn.load(Ordering::SeqCst);
     let slept = if slot.sleeper.load(Ordering::SeqCst) == 0 || ready() {
         Ok(0)
     } else {
-        restarting_nap(&slot.turn, turn, QUEUE_NAP)
+        sleep::restarting_nap(&slot.turn, turn, QUEUE_NAP)
     };
     sys::test_cancel();
     match slept {
@@ -785,7 +260,7 @@ fn queue_behind_sleeper(slot: &Slot, ready: &impl Fn() -> bool) -> Answer<()> {
 fn sleep_once(file: File<'_>, deadline: Option<u64>) -> Answer<()> {
     let limit = match deadline {
         Some(at) => Some(Duration::from_nanos(at.saturating_sub(sys::now_ns()))),
-        None => socket_options::time_out(file, libc::SO_RCVTIMEO).map(Duration::from_nanos),
+        None => kept_options::time_out(file, libc::SO_RCVTIMEO).map(Duration::from_nanos),
     };
     let slept = file.sleep(|fd| {
         let events = libc::POLLIN | libc::POLLRDHUP;
@@ -793,7 +268,7 @@ fn sleep_once(file: File<'_>, deadline: Option<u64>) -> Answer<()> {
         if fd < 0 {
             return Err(Errno(libc::EBADF));
         }
-        ppoll(&mut entry, limit, SignalMask::NONE)
+        sleep::ppoll(&mut entry, limit, SignalMask::NONE)
     });
     match slept {
         Ok(0) => Err(libc::EAGAIN),
@@ -813,7 +288,7 @@ fn sleep_restarting(
     file: File<'_>,
     ready: &impl Fn() -> bool,
 ) -> Answer<()> {
-    match file.sleep(|fd| recv_byte(fd, libc::MSG_PEEK)) {
+    match file.sleep(|fd| sleep::recv_byte(fd, libc::MSG_PEEK)) {
         Ok(_) => Ok(()),
         Err(Errno(errno @ (libc::EINTR | libc::EAGAIN))) => Err(errno),
         Err(Errno(errno)) if file.is_gone() => {
@@ -833,9 +308,9 @@ fn sleep_restarting(
 /// Sleeps under a strict filter, where `read` is the one call that waits, and takes the bell with it. There all
 /// bytes of TCP are bells, and no call puts another file under the number.
 fn sleep_taking(slot: &Slot, conn: &Conn, file: File<'_>) -> Answer<()> {
-    match file.sleep(|fd| recv_byte(fd, 0)) {
+    match file.sleep(|fd| sleep::recv_byte(fd, 0)) {
         Ok(None) => ends::tcp_ended(slot, conn, file),
-        Ok(Some(byte)) => check_bells(slot, conn, file, &[byte]),
+        Ok(Some(byte)) => bells::check_bells(slot, conn, file, &[byte]),
         Err(Errno(errno @ (libc::EINTR | libc::EAGAIN))) => return Err(errno),
         Err(Errno(errno)) => ends::note_tcp_error(slot, conn, file, errno),
     }
@@ -850,7 +325,7 @@ fn take_news(slot: &Slot, conn: &Conn, file: File<'_>) -> Answer<()> {
     let mut byte = [0u8];
     match file.recv(&mut byte, peek | libc::MSG_DONTWAIT) {
         Ok(0) => ends::tcp_ended(slot, conn, file),
-        Ok(_) if switched => check_bells(slot, conn, file, &byte),
+        Ok(_) if switched => bells::check_bells(slot, conn, file, &byte),
         // It is still there, and may be a bell: no thread can sleep while it is.
         Ok(_) => skip_bells(slot, conn, file),
         Err(Errno(libc::EAGAIN)) => {}
@@ -860,24 +335,13 @@ fn take_news(slot: &Slot, conn: &Conn, file: File<'_>) -> Answer<()> {
     Ok(())
 }
 
-/// Bytes have come by TCP that are no part of the program's stream. If they are no bells
-/// either, the peer's program has sent them past its library (by a system call of its
-/// own), and they have no place in the stream any more: the connection is reset, and its
-/// TCP end closed, for whoever waits for an answer past the library, too.
-pub(crate) fn check_bells(slot: &Slot, conn: &Conn, file: File<'_>, bytes: &[u8]) {
-    if bytes.iter().any(|byte| *byte != BELL[0]) {
-        ends::reset_untold(slot, conn, &"bytes were sent past the library");
-        let _ = file.call(|fd| sys::shutdown(fd, libc::SHUT_RDWR));
-    }
-}
-
 /// An event loop, whose bells come another way, was told that there are bytes on TCP. They
 /// stay there: they may be bells for somebody else.
 pub(crate) fn look_at_bells(slot: &Slot, conn: &Conn, file: File<'_>) {
     let are_bells = || slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0;
     if !are_bells() {
         let _receiving = Held::enter(&slot.receive_lock);
-        return skip_bells_unless_asleep(slot, conn, file);
+        return switch::skip_bells_unless_asleep(slot, conn, file);
     }
     let mut bytes = [0u8; 64];
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
@@ -885,7 +349,7 @@ pub(crate) fn look_at_bells(slot: &Slot, conn: &Conn, file: File<'_>) {
         // The peer sends bytes of the program only after the flag has gone.
         && are_bells()
     {
-        check_bells(slot, conn, file, &bytes[..n]);
+        bells::check_bells(slot, conn, file, &bytes[..n]);
     }
 }
 
@@ -895,18 +359,9 @@ fn skip_bells(slot: &Slot, conn: &Conn, file: File<'_>) {
     switch::skip_bells(slot, conn, file);
 }
 
-/// As [`switch::skip_bells`], by a thread that does not sleep. Bells are for the sleeper, if there is one: it
-/// would not be woken again for what they were rung for. It comes and takes them itself.
-/// The caller holds the receive lock.
-pub(crate) fn skip_bells_unless_asleep(slot: &Slot, conn: &Conn, file: File<'_>) {
-    if let Some(_alone) = Alone::on_tcp(slot) {
-        switch::skip_bells(slot, conn, file);
-    }
-}
-
 /// Nothing tells a program that only ever asks without waiting that its peer was
 /// killed; so the kernel is asked now and then.
-pub(crate) fn peer_has_died(sock: &Sock, slot: &Slot, conn: &Conn, file: File<'_>) -> bool {
+pub(super) fn peer_has_died(sock: &Sock, slot: &Slot, conn: &Conn, file: File<'_>) -> bool {
     const EVERY_NS: u64 = 5_000_000;
     let (now, asked) = (sys::now_ns(), &sock.kernel_asked_ns);
     if now.saturating_sub(asked.load(Ordering::Relaxed)) < EVERY_NS {
@@ -960,7 +415,7 @@ pub(crate) fn drain_bells(slot: &Slot, conn: &Conn, file: File<'_>) {
                 break;
             }
             Ok(n) => {
-                check_bells(slot, conn, file, &bytes[..n]);
+                bells::check_bells(slot, conn, file, &bytes[..n]);
                 // A read stops at an urgent bell.
                 if n < bytes.len() && !urgent::is_marked(conn) {
                     break;
@@ -1014,7 +469,7 @@ pub(crate) fn prod_peer(sock: &Sock, slot: &Slot, conn: &Conn, file: File<'_>) {
     sock.prodded_ns.store(now, Ordering::Relaxed);
     // The first time it has only begun to wait.
     if last != 0 {
-        ring(slot, conn, file, || true);
+        ends::ring(slot, conn, file, || true);
     }
 }
 
@@ -1047,10 +502,10 @@ pub(crate) fn writable(
     let consumer = &conn.theirs.receiving.consumer;
     let full = |claim: u64| cursor::window(producer, claim, conn.outgoing.len()) == Ok(0);
     let ready = || !full(consumer.position()) || has_ended(slot, conn);
-    let (found, cost) = linger(&sock.send_wait, || cpu_of(conn.theirs), ready);
+    let (found, cost) = spin::linger(&sock.send_wait, || bells::cpu_of(conn.theirs), ready);
     cost.charge(slot);
     loan::note_user(slot);
-    if found || !sock.may_sleep(file) {
+    if found || !file::may_sleep(sock, file) {
         return Ok(());
     }
     let _asleep = Asleep::on(sock);
@@ -1061,13 +516,13 @@ pub(crate) fn writable(
     fence(Ordering::SeqCst);
     let claim = consumer.claim();
     let slept = if full(claim) && !has_ended(slot, conn) {
-        let word = low_half(&conn.theirs.receiving.consumer);
+        let word = sleeper::low_half(&conn.theirs.receiving.consumer);
         let left = |at: u64| Duration::from_nanos(at.saturating_sub(sys::now_ns()));
         let nap = deadline.map_or(WRITER_NAP, |at| left(at).min(WRITER_NAP));
         if has_part || deadline.is_some() {
             sys::futex_wait(word, claim as u32, Some(nap))
         } else {
-            restarting_nap(word, claim as u32, nap)
+            sleep::restarting_nap(word, claim as u32, nap)
         }
     } else {
         Ok(0)
@@ -1085,7 +540,7 @@ pub(crate) fn writable(
             Ok(())
         }
         Err(Errno(libc::ETIMEDOUT)) => {
-            if switch::is_peer_gone(file) {
+            if ledger::is_peer_gone(file) {
                 ends::tcp_ended(slot, conn, file);
             } else {
                 prod_peer(sock, slot, conn, file);
@@ -1114,86 +569,4 @@ fn has_ended(slot: &Slot, conn: &Conn) -> bool {
     slot.flags.load(Ordering::Relaxed) & over != 0
         || conn.theirs.sending.closes.load(Ordering::Relaxed)
             != slot.closes_seen.load(Ordering::Relaxed)
-}
-
-/// Sleeps on a futex as Linux does in a socket call without a time-out: a handler with
-/// `SA_RESTART` lets it sleep on, any other ends it with `EINTR`.
-fn restarting_nap(word: &AtomicU32, value: u32, nap: Duration) -> sys::Result {
-    match sys::futex_wait_restarting(word, value, nap) {
-        // Before Linux 5.16, or under a filter of system calls that does not know it.
-        Err(Errno(libc::ENOSYS | libc::EPERM)) => match sys::futex_wait(word, value, Some(nap)) {
-            Err(Errno(libc::EINTR)) if handlers_restart() => Ok(0),
-            other => other,
-        },
-        other => other,
-    }
-}
-
-/// Would Linux restart an interrupted call? It would if the handler that ran has
-/// `SA_RESTART`; which one ran is not known where a sleep ends with `EINTR` in any case,
-/// so: if all handlers of the process have it.
-pub(crate) fn handlers_restart() -> bool {
-    // To ask about each is no ordinary call.
-    if confinement::is_confined() {
-        return true;
-    }
-    const FAULTS: [i32; 5] =
-        [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
-    let mut signals = (1..=64).filter(|signal| !FAULTS.contains(signal));
-    !signals.any(sys::interrupts_for_good)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn spun(ready: impl Fn() -> bool) -> Cost {
-        let mut cost = Cost::default();
-        spin(1, SpinPolicy::Always, &|| None, &ready, &mut cost);
-        cost
-    }
-
-    #[test]
-    fn a_spin_is_fruitful_or_in_vain() {
-        let fruitful = spun(|| true);
-        assert!(fruitful.spun && !fruitful.spun_in_vain);
-        assert_eq!((fruitful.spin_ns, fruitful.strangers), (0, 0));
-        let vain = spun(|| false);
-        assert!(vain.spun && vain.spun_in_vain);
-    }
-
-    #[test]
-    fn what_another_thread_took_is_no_spinning() {
-        let looks = Cell::new(0);
-        let cost = spun(|| {
-            // For the spin a look that takes long is no other than one after another thread.
-            if looks.replace(looks.get() + 1) == 0 {
-                std::thread::sleep(Duration::from_nanos(2 * DEAR_NS));
-            }
-            false
-        });
-        assert!(cost.spun_in_vain);
-        assert_eq!((cost.spin_ns, looks.get()), (0, LOOKS));
-        assert_eq!(cost.strangers, 0, "it may have been one of ours");
-    }
-
-    #[test]
-    fn each_wait_is_charged_with_all_that_it_cost() {
-        // SAFETY: all atomics, for which zero bytes are a value.
-        let slot: Box<Slot> = unsafe { Box::new_zeroed().assume_init() };
-        let cost = Cost {
-            beside_strangers: true,
-            spun: true,
-            spun_in_vain: false,
-            spin_ns: 2,
-            yields: 3,
-            strangers: 4,
-            strangers_ns: 5,
-        };
-        cost.charge(&slot);
-        cost.charge(&slot);
-        Cost::default().charge(&slot);
-        let counted = slot.counters.all().map(|counter| counter.load(Ordering::Relaxed));
-        assert_eq!(counted, [0, 0, 0, 0, 0, 0, 3, 2, 2, 0, 4, 6, 8, 10, 0, 0]);
-    }
 }

@@ -8,19 +8,17 @@
 //! naps on the ring's futex before, as a reader does.
 //!
 //! A connection that is still undecided may move while a thread sleeps here, by another
-//! thread's call. So the sleeper is counted before ([`wait::ask_for_readers_once_moved`]), and the end that
+//! thread's call. So the sleeper is counted before ([`sleeper::ask_for_readers_once_moved`]), and the end that
 //! moves asks for a bell in its place.
 
 use crate::Errno;
-use crate::connection::{ends, readiness, wait};
+use crate::connection::{bells, ends, readiness, sleep, sleeper, spin, wait};
+use crate::polling::set;
 use crate::process::claims;
-use crate::program::hand_over;
 use crate::table::conn::Conn;
 use crate::table::descriptors::{self, Use};
 use crate::table::file::File;
-use crate::table::sock;
-use crate::table::sock::Phase;
-use crate::table::sock::Sock;
+use crate::table::sock::{self, Phase, Sock};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use sidestep_device::map::Scratch;
@@ -66,7 +64,7 @@ pub fn concerns(fd: i32) -> bool {
     if !descriptors::is_ours(fd) {
         return false;
     }
-    descriptors::set(fd).is_some_and(crate::polling::epoll::Set::is_tagged)
+    set::set(fd).is_some_and(set::Set::is_tagged)
         || descriptors::sock(fd).is_some_and(|sock| {
             matches!(sock.phase(), Phase::Smc | Phase::Offered) || is_undecided(&sock)
         })
@@ -155,7 +153,7 @@ fn look(entries: &mut [libc::pollfd]) -> usize {
         entry.revents = 0;
         if let Some((sock, slot, conn)) = connection(entry.fd) {
             entry.revents = mask_now(&sock, slot, &conn, entry) as u16 as i16;
-        } else if let Some(set) = descriptors::set(entry.fd) {
+        } else if let Some(set) = set::set(entry.fd) {
             entry.revents = set_mask(set, entry);
         }
         found += usize::from(entry.revents != 0);
@@ -164,7 +162,7 @@ fn look(entries: &mut [libc::pollfd]) -> usize {
 }
 
 /// What an epoll descriptor says: readable when its set has something to report.
-fn set_mask(set: &'static crate::polling::epoll::Set, entry: &libc::pollfd) -> i16 {
+fn set_mask(set: &'static set::Set, entry: &libc::pollfd) -> i16 {
     let readable = entry.events & libc::POLLIN != 0 && set.is_tagged() && set.is_ready();
     if readable { libc::POLLIN } else { 0 }
 }
@@ -240,11 +238,11 @@ fn linger(entries: &[libc::pollfd]) -> bool {
     let watched = || places[..count].iter().flatten();
     let elsewhere = || {
         let here = sys::cpu();
-        let mut cpus = watched().filter_map(|one| wait::cpu_of(one.theirs));
+        let mut cpus = watched().filter_map(|one| bells::cpu_of(one.theirs));
         cpus.find(|cpu| *cpu != here).or(Some(here))
     };
     let ready = || watched().any(Watched::has_moved);
-    let (found, cost) = wait::linger(&sock.receive_wait, elsewhere, ready);
+    let (found, cost) = spin::linger(&sock.receive_wait, elsewhere, ready);
     cost.charge(slot);
     found
 }
@@ -270,7 +268,7 @@ fn ask_kernel(
     let mut armed = Armed { entries, waiters };
     let news = armed.prepare(copy, may_sleep);
     let timeout = if news { Some(Duration::ZERO) } else { timeout };
-    let answer = wait::ppoll(copy, timeout, sigmask);
+    let answer = sleep::ppoll(copy, timeout, sigmask);
     drop(armed);
     let count = finish(entries, copy);
     match answer {
@@ -315,10 +313,10 @@ impl Armed<'_> {
                         *waiter = Some(Waiter { sock, slot });
                     }
                 } else if may_sleep && is_undecided(&sock) && wants_to_read(from) {
-                    wait::ask_for_readers_once_moved(&sock, slot);
+                    sleeper::ask_for_readers_once_moved(&sock, slot);
                     *waiter = Some(Waiter { sock, slot });
                 }
-            } else if let (Some(set), true) = (descriptors::set(from.fd), may_sleep) {
+            } else if let (Some(set), true) = (set::set(from.fd), may_sleep) {
                 set.observe();
             }
             if is_offered(from.fd) {
@@ -336,7 +334,7 @@ impl Drop for Armed<'_> {
             let Some(Waiter { sock, slot }) = waiter.take() else { continue };
             let conn = sock.conn();
             if wants_to_read(entry) {
-                wait::stop_asking_for_readers(slot, conn.as_ref());
+                sleeper::stop_asking_for_readers(slot, conn.as_ref());
             }
             if let Some(conn) = conn {
                 conn.mine.waiting.write_arm.withdraw();
@@ -360,10 +358,10 @@ fn arm(wish: &libc::pollfd, asked: &mut libc::pollfd, sock: &Sock, slot: &Slot, 
     use sidestep_device::state::flag;
     let flags = slot.flags.load(Ordering::Acquire);
     if wants_to_read(wish) {
-        wait::ask_for_readers(slot, conn);
+        sleeper::ask_for_readers(slot, conn);
     }
     if wish.events & libc::POLLOUT != 0 {
-        conn.mine.waiting.write_arm.ask(wait::next_arm(slot));
+        conn.mine.waiting.write_arm.ask(sleeper::next_arm(slot));
         wait::prod_peer(sock, slot, conn, File::of(sock, wish.fd));
         if flags & flag::SEND_SWITCHED == 0 {
             asked.events |= libc::POLLOUT;
@@ -394,9 +392,9 @@ fn finish(entries: &mut [libc::pollfd], copy: &[libc::pollfd]) -> usize {
                 if kernel.revents != 0
                     && let Some(sock) = descriptors::sock(entry.fd)
                 {
-                    hand_over::look(&sock, entry.fd);
+                    sock.sock().settle_offer(entry.fd);
                 }
-                entry.revents = match descriptors::set(entry.fd).filter(|set| set.is_tagged()) {
+                entry.revents = match set::set(entry.fd).filter(|set| set.is_tagged()) {
                     Some(set) => set_mask(set, entry),
                     None => kernel.revents & (entry.events | ALWAYS_REPORTED),
                 };

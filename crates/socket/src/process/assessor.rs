@@ -2,8 +2,7 @@
 
 use crate::process::options;
 use core::time::Duration;
-use sidestep_device::sys;
-use sidestep_device::sys::UnixName;
+use sidestep_device::sys::{self, UnixName};
 
 /// Gives our state to a `sidestep assess` that has asked for it: what is counted in there
 /// outlives us. Nobody else is to have it: the assessor may have ended, and another user may

@@ -4,16 +4,11 @@
 use crate::process::group::Group;
 use crate::process::tcp;
 use core::sync::atomic::Ordering;
-use sidestep_device::slab::CLC_LEN_MAX;
-use sidestep_device::slab::Identity;
-use sidestep_device::slab::Record;
-use sidestep_device::slab::phase;
+use sidestep_device::slab::{CLC_LEN_MAX, Identity, Record, phase};
 use sidestep_device::state::Slot;
-use sidestep_proto::rendezvous::agreement::Seen;
-use sidestep_proto::rendezvous::agreement::Shown;
+use sidestep_proto::rendezvous::agreement::{Seen, Shown};
 use sidestep_wire::Error;
-use sidestep_wire::clc::AcceptConfirmD;
-use sidestep_wire::clc::Message;
+use sidestep_wire::clc::{AcceptConfirmD, Message};
 
 /// What a peer's record shows, each word read once. `own`: our slot.
 pub(crate) fn read(identity: &Identity, own: usize) -> Seen {
@@ -71,5 +66,47 @@ pub(crate) fn put_clc(group: &Group, index: usize, message: &AcceptConfirmD) {
     let mut bytes = [0; CLC_LEN_MAX];
     if let Ok(len) = message.emit(&mut bytes) {
         group.slab().clc(index).put(&bytes[..len]);
+    }
+}
+
+/// Whether the peer needs our ring of this slot no more.
+pub(super) fn peer_is_done_with(group: &Group, index: usize) -> bool {
+    let Some((theirs, _)) = group.theirs() else { return !group.peer_lives() };
+    let peer_slot = group.record(index).identity.peer_slot.load(Ordering::Relaxed) as usize;
+    if peer_slot >= sidestep_device::channel::SLOTS {
+        return true;
+    }
+    let identity = &theirs.record(peer_slot).identity;
+    let answers_to_us = identity.peer_slot.load(Ordering::Relaxed) as usize == index;
+    let shown = shown(identity.phase.load(Ordering::Acquire));
+    !answers_to_us || !shown.may_need_ring() || !group.peer_lives()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::groups::{self, Look};
+    use crate::process::home::{self, tests::alone};
+    use sidestep_device::channel::SLOTS;
+
+    #[test]
+    fn a_peer_that_has_declined_needs_our_ring_no_more() {
+        let _alone = alone();
+        let process = home::current().unwrap();
+        let group = groups::with(&Look::at(process), process.instance).unwrap();
+        let [ours, theirs] = [SLOTS - 1, SLOTS - 2];
+        group.record(ours).identity.peer_slot.store(theirs as u32, Ordering::Relaxed);
+        let identity = &group.record(theirs).identity;
+        identity.peer_slot.store(ours as u32, Ordering::Relaxed);
+        let is_done_at = |at| {
+            identity.phase.store(at, Ordering::Relaxed);
+            peer_is_done_with(group, ours)
+        };
+        for at in [phase::GREETED, phase::PROPOSED, phase::ACCEPTED, phase::CONFIRMED] {
+            assert!(!is_done_at(at), "phase {at}");
+        }
+        for at in [phase::DECLINED, phase::DETACHED, phase::FREE] {
+            assert!(is_done_at(at), "phase {at}");
+        }
     }
 }

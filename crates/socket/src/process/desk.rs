@@ -2,12 +2,8 @@
 
 use crate::process::options;
 use crate::process::pool::SharedLock;
-use core::sync::atomic::AtomicI32;
-use core::sync::atomic::AtomicU32;
-use core::sync::atomic::AtomicU64;
-use core::sync::atomic::Ordering;
-use sidestep_device::sys;
-use sidestep_device::sys::UnixName;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use sidestep_device::sys::{self, UnixName};
 use sidestep_device::valid::Zeroable;
 
 /// Between two calls to the agent.
@@ -15,7 +11,7 @@ pub(crate) const CALL_INTERVAL_NS: u64 = 1_000_000_000;
 
 /// Petitions of a process in a second. One answer acquaints two processes, whatever number of
 /// connections they have; the others are those to plain programs, which nobody answers.
-pub(crate) const PETITIONS_MAX: u32 = 256;
+const PETITIONS_MAX: u32 = 256;
 
 /// Connections remembered whose other end is of a user with whom no memory is shared.
 pub(crate) const STRANGERS_MAX: usize = 8;

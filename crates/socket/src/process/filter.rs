@@ -2,11 +2,8 @@
 //! [`seccomp`](crate::program::seccomp).
 
 use crate::process::past_libc;
-use core::sync::atomic::AtomicBool;
-use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering;
-use sidestep_device::confinement;
-use sidestep_device::confinement::Confinement;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use sidestep_device::confinement::{self, Confinement};
 use sidestep_device::sys;
 
 /// Filters that are about to come, or have.
@@ -21,7 +18,7 @@ pub fn start(trusts: bool) {
 }
 
 /// Whether the program has a filter, or is about to install one.
-pub(crate) fn is_in_the_way() -> bool {
+pub(super) fn is_in_the_way() -> bool {
     confinement::is_confined() || COMING.load(Ordering::SeqCst) != 0 || past_libc::has_libseccomp()
 }
 
@@ -29,7 +26,7 @@ pub(crate) fn is_in_the_way() -> bool {
 pub(crate) static IS_LENT: AtomicBool = AtomicBool::new(false);
 
 /// The child of a `vfork` has called `exec` or ended, and took its filter with it.
-pub(crate) fn end_loan() {
+pub(super) fn end_loan() {
     if IS_LENT.swap(false, Ordering::SeqCst) {
         confinement::set(Confinement::None);
         COMING.fetch_sub(1, Ordering::SeqCst);

@@ -10,25 +10,20 @@
 //! *line* instead, a pair of connected sockets that the agent has given them
 //! ([`crate::rendezvous::petition`]), with the users at its ends; all that would go to a mailbox goes there.
 
-use crate::process::clc;
-use crate::process::home::GROUPS_MAX;
 use crate::process::instance::Process;
 use crate::process::options;
-
 use crate::process::pool::{Held, SharedLock};
-use crate::table::account;
 use core::ptr::NonNull;
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 use sidestep_device::late::Late;
-use sidestep_device::map;
 use sidestep_device::ring::{LAPS, Ring};
 use sidestep_device::slab::{self, RINGS_AT, Record, SLAB_LEN, Slab};
 use sidestep_device::sparse::Sparse;
 use sidestep_device::sys::{self, Errno, Received, Sender, UnixName, Whereabouts};
-use sidestep_device::unix_diag;
 use sidestep_device::wake::{self, CHANNELS, Wake};
+use sidestep_device::{map, unix_diag};
 use sidestep_proto::fallback::{Field, Lack, OperatorSaid, Reason};
 use sidestep_proto::policy;
 use sidestep_wire::host_control::{
@@ -95,13 +90,13 @@ pub struct Group {
 
 /// Places in [`Group::files`]: our slab, writable; the peer's slab; the peer's wake
 /// memory.
-pub(crate) const FILES: usize = 3;
+pub(super) const FILES: usize = 3;
 
-pub(crate) const OUR_SLAB: usize = 0;
+pub(super) const OUR_SLAB: usize = 0;
 
-pub(crate) const THEIR_SLAB: usize = 1;
+pub(super) const THEIR_SLAB: usize = 1;
 
-pub(crate) const THEIR_WAKE: usize = 2;
+pub(super) const THEIR_WAKE: usize = 2;
 
 /// Whom no rule means: `INVALID_UID` of `linux/uidgid.h`.
 const NO_USER: u32 = u32::MAX;
@@ -110,7 +105,7 @@ const NO_USER: u32 = u32::MAX;
 const NEAR: i32 = -1;
 
 /// In the place of a line: there was no room for it.
-pub(crate) const LINE_LOST: i32 = -2;
+pub(super) const LINE_LOST: i32 = -2;
 
 /// The users at the two ends of a line, as the agent sees them.
 #[derive(Clone, Copy, Debug)]
@@ -162,7 +157,7 @@ pub(crate) fn make(process: &'static Process, peer: Instance) -> sys::Result<&'s
     made.inspect_err(|_| unsafe { ours.unmap() })
 }
 
-pub(crate) fn make_around(
+pub(super) fn make_around(
     process: &'static Process,
     peer: Instance,
     ours: Slab,
@@ -386,7 +381,7 @@ impl Group {
     }
 
     /// A connection of a giver is ours as well; false: no more.
-    pub(crate) fn count_received(&self, more: bool) {
+    pub(super) fn count_received(&self, more: bool) {
         if more {
             self.connections.fetch_add(1, Ordering::AcqRel);
         } else {
@@ -542,7 +537,7 @@ impl Group {
     }
 
     /// The connection of a slot is over on both sides: its ring is free and warm.
-    pub(crate) fn forget_connection(&self, index: usize) {
+    pub(super) fn forget_connection(&self, index: usize) {
         let ring = self.process.forget_ring(index);
         let (offset, code) = (ring & !CODES, ring & CODES);
         if offset != 0 {
@@ -557,19 +552,6 @@ impl Group {
             }
         }
         self.connections.fetch_sub(1, Ordering::Release);
-    }
-
-    /// Whether the peer needs our ring of this slot no more.
-    pub(crate) fn peer_is_done_with(&self, index: usize) -> bool {
-        let Some((theirs, _)) = self.theirs() else { return !self.peer_lives() };
-        let peer_slot = self.record(index).identity.peer_slot.load(Ordering::Relaxed) as usize;
-        if peer_slot >= sidestep_device::channel::SLOTS {
-            return true;
-        }
-        let identity = &theirs.record(peer_slot).identity;
-        let answers_to_us = identity.peer_slot.load(Ordering::Relaxed) as usize == index;
-        let shown = clc::shown(identity.phase.load(Ordering::Acquire));
-        !answers_to_us || !shown.may_need_ring() || !self.peer_lives()
     }
 
     /// Makes sure that the peer can ring our channel. False: try again later.
@@ -677,6 +659,10 @@ const CODES: usize = 0xf;
 
 const _: () = assert!((RmbeSize::CODE_MAX as usize) < CODES && RINGS_AT.is_multiple_of(CODES + 1));
 
+fn add_one(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
 /// What became of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Marked {
@@ -688,12 +674,10 @@ pub enum Marked {
     Unreachable,
 }
 
-const _: () = assert!(GROUPS_MAX >= 256);
-
 /// A ring to send through was taken.
 fn took_ring(process: &Process, size: RmbeSize, is_fresh: bool) {
     let rings = &process.state.header().rings[usize::from(size.code())];
-    account::add_one(if is_fresh { &rings.fresh } else { &rings.reused });
+    add_one(if is_fresh { &rings.fresh } else { &rings.reused });
 }
 
 #[cfg(test)]
@@ -704,7 +688,6 @@ mod tests {
     use crate::process::home::{self, Home};
     use sidestep_device::channel::SLOTS;
     use sidestep_device::copy::Manner;
-    use sidestep_device::slab::phase;
 
     /// The group of this process with itself: one test at a time has it.
     fn own_group(process: &'static Home) -> &'static Group {
@@ -731,26 +714,6 @@ mod tests {
         let again = [SLOTS - 1, SLOTS - 2, SLOTS - 3].map(|index| take(index).0);
         assert_eq!(again, [fourth, third, second]);
         (SLOTS - 3..SLOTS).for_each(|index| group.forget_connection(index));
-    }
-
-    #[test]
-    fn a_peer_that_has_declined_needs_our_ring_no_more() {
-        let _alone = alone();
-        let group = own_group(home::current().unwrap());
-        let [ours, theirs] = [SLOTS - 1, SLOTS - 2];
-        group.record(ours).identity.peer_slot.store(theirs as u32, Ordering::Relaxed);
-        let identity = &group.record(theirs).identity;
-        identity.peer_slot.store(ours as u32, Ordering::Relaxed);
-        let is_done_at = |at| {
-            identity.phase.store(at, Ordering::Relaxed);
-            group.peer_is_done_with(ours)
-        };
-        for at in [phase::GREETED, phase::PROPOSED, phase::ACCEPTED, phase::CONFIRMED] {
-            assert!(!is_done_at(at), "phase {at}");
-        }
-        for at in [phase::DECLINED, phase::DETACHED, phase::FREE] {
-            assert!(is_done_at(at), "phase {at}");
-        }
     }
 
     #[test]

@@ -1,26 +1,17 @@
 //! The link groups of a process: found, made, and ended when they are of no use any more.
 
-use crate::process::group;
-use crate::process::group::FILES;
-use crate::process::group::Group;
-use crate::process::group::LINE_LOST;
-use crate::process::group::OUR_SLAB;
-use crate::process::group::THEIR_SLAB;
-use crate::process::group::THEIR_WAKE;
-use crate::process::group::Users;
-use crate::process::home::GROUPS_MAX;
-use crate::process::home::Home;
+use crate::process::group::{
+    self, FILES, Group, LINE_LOST, OUR_SLAB, THEIR_SLAB, THEIR_WAKE, Users,
+};
+use crate::process::home::{GROUPS_MAX, Home};
 use crate::process::pool::Held;
 use crate::process::tcp;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
-use sidestep_device::map;
 use sidestep_device::reference::AtomicRef;
-use sidestep_device::rights;
-use sidestep_device::slab;
-use sidestep_device::slab::SLAB_LEN;
-use sidestep_device::sys;
-use sidestep_device::sys::Errno;
+use sidestep_device::slab::{self, SLAB_LEN};
+use sidestep_device::sys::{self, Errno};
+use sidestep_device::{map, rights};
 use sidestep_wire::host_control::Instance;
 
 /// A look at the link groups of a process: no group ends before it is over. Groups
@@ -157,7 +148,7 @@ pub(crate) fn serving(
 }
 
 /// Servers at one port before whom a connection is claimed.
-pub(crate) const SERVERS_MAX: usize = 8;
+const SERVERS_MAX: usize = 8;
 
 pub(crate) fn all(look: &Look) -> impl Iterator<Item = &'static Group> {
     places(look.0).iter().filter_map(AtomicRef::get_in_order)
@@ -170,7 +161,7 @@ pub(crate) fn places(process: &'static Home) -> &'static [AtomicRef<Group>] {
 }
 
 /// Where there is none. Under the process lock.
-pub(crate) fn free_place(process: &'static Home) -> sys::Result<&'static AtomicRef<Group>> {
+fn free_place(process: &'static Home) -> sys::Result<&'static AtomicRef<Group>> {
     let at =
         process.tables.groups.iter().position(AtomicRef::is_none).ok_or(Errno(libc::ENFILE))?;
     process.groups_used.fetch_max(at as u32 + 1, Ordering::Release);
@@ -179,7 +170,7 @@ pub(crate) fn free_place(process: &'static Home) -> sys::Result<&'static AtomicR
 
 /// Ends groups that are of no use any more, if nobody but the caller looks at groups.
 /// Under the process lock.
-pub(crate) fn collect_dead(look: &Look) {
+fn collect_dead(look: &Look) {
     let process = look.0;
     for place in places(process) {
         let Some(group) = place.get_in_order().filter(|group| !group.is_of_use()) else { continue };

@@ -1,19 +1,10 @@
 //! A fork, as far as the state is concerned: parent and child agree who holds which slot.
 
-use crate::process::home;
-use crate::process::home::CURRENT;
-use crate::process::home::FAILED;
-use crate::process::home::FOREBEAR;
-use crate::process::home::Home;
-use crate::process::home::MAKING;
-use crate::process::loan;
-use crate::process::loan::FORKS;
-use crate::process::owner;
-use crate::process::owner::Waiting;
-use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering;
-use sidestep_device::lock::Entry;
-use sidestep_device::lock::Lock;
+use crate::process::home::{self, CURRENT, FAILED, FOREBEAR, Home, MAKING};
+use crate::process::loan::{self, FORKS};
+use crate::process::owner::{self, Waiting};
+use core::sync::atomic::{AtomicU32, Ordering};
+use sidestep_device::lock::{Entry, Lock};
 
 /// In the child of a fork, before anything else: it has no process object yet,
 /// and other threads' locks are nobody's.
@@ -35,7 +26,7 @@ pub fn forget_after_fork() {
 }
 
 /// Forks under way in this process.
-pub(crate) static FORKING: AtomicU32 = AtomicU32::new(0);
+static FORKING: AtomicU32 = AtomicU32::new(0);
 
 /// Whether a fork is under way: nothing may begin that two processes would continue.
 pub(crate) fn is_forking() -> bool {
@@ -83,7 +74,7 @@ pub fn forked() {
 impl Home {
     /// All locks without which no slot is taken or given back, in the order in which they
     /// are taken.
-    pub(crate) fn locks(&self) -> impl Iterator<Item = &Lock> {
+    fn locks(&self) -> impl Iterator<Item = &Lock> {
         let lists = self.tables.free.iter().map(|list| list.lock.get());
         core::iter::once(self.lock.get()).chain(lists)
     }

@@ -1,38 +1,29 @@
-//! What belongs to this process: its instance, slots, mailbox and channels.
+//! This process with what it shares: its slots and its link groups.
 //!
 //! Made with the first TCP connection, never before: a program that opens none
 //! gets no descriptor and no page from us. A child of `fork` makes its own when it
 //! needs one, and goes on using the connections it inherited through the
 //! mappings it inherited.
 
-use crate::process::assessor;
 use crate::process::desk::Desk;
 use crate::process::group::Group;
-use crate::process::instance::NOBODY;
-use crate::process::instance::Process;
-use crate::process::instance::Unsettled;
+use crate::process::instance::{NOBODY, Process, Unsettled};
+use crate::process::lingering::Lingering;
 use crate::process::memory::{self, Budget};
-use crate::process::options;
-use crate::process::owner::{self};
 use crate::process::pool::{Held, SharedLock};
-use crate::process::slots::About;
-use crate::process::slots::FreeSlots;
-use crate::process::slots::Lingering;
-use crate::process::tcp;
-use crate::process::tcp::SO_NETNS_COOKIE;
+use crate::process::tcp::{self, SO_NETNS_COOKIE};
+use crate::process::{assessor, options, owner};
 use core::ops::Deref;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sidestep_device::channel::SLOTS;
-use sidestep_device::confinement;
 use sidestep_device::counts::LISTS;
-use sidestep_device::holders::{self};
 use sidestep_device::lock::Holder;
-use sidestep_device::map;
 use sidestep_device::reference::AtomicRef;
 use sidestep_device::state::{self, State};
 use sidestep_device::sys::{self, UnixName};
 use sidestep_device::valid::Zeroable;
 use sidestep_device::wake::{self, Wake};
+use sidestep_device::{confinement, holders, map};
 use sidestep_wire::host_control::{Instance, mailbox_name};
 
 /// Link groups of a process: one for each process it shares memory with.
@@ -50,11 +41,11 @@ pub(crate) struct Tables {
     pub(crate) lingering: Lingering,
 }
 
-pub(crate) static CURRENT: AtomicRef<Home> = AtomicRef::new(None);
+pub(super) static CURRENT: AtomicRef<Home> = AtomicRef::new(None);
 
-pub(crate) static MAKING: SharedLock = SharedLock::new();
+pub(super) static MAKING: SharedLock = SharedLock::new();
 
-pub(crate) static FAILED: AtomicU32 = AtomicU32::new(0);
+pub(super) static FAILED: AtomicU32 = AtomicU32::new(0);
 
 /// This process, if it was made.
 pub(crate) fn existing() -> Option<&'static Home> {
@@ -94,9 +85,9 @@ pub fn current() -> Option<&'static Home> {
 }
 
 /// The process this one was forked from, and so on: connections may be theirs.
-pub(crate) static FOREBEAR: AtomicRef<Home> = AtomicRef::new(None);
+pub(super) static FOREBEAR: AtomicRef<Home> = AtomicRef::new(None);
 
-pub(crate) fn forebears() -> impl Iterator<Item = &'static Home> {
+pub(super) fn forebears() -> impl Iterator<Item = &'static Home> {
     core::iter::successors(FOREBEAR.get(), |process| process.forebear.get())
 }
 
@@ -261,6 +252,26 @@ impl Home {
             used.fetch_max(more, Ordering::Relaxed);
         }
     }
+}
+
+/// What a process alone knows of one of its slots.
+#[derive(Zeroable)]
+pub(crate) struct About {
+    /// A socket has the slot; else it is free, or lingers.
+    pub(super) is_in_use: AtomicBool,
+    /// With whose process the connection shares memory.
+    pub(super) group: AtomicRef<Group>,
+    /// The slot after it on a list of free ones + 1, 0 = none. Changed under that list's lock.
+    pub(super) next_free: AtomicU32,
+}
+
+/// Slots that were given back on some of the CPUs.
+#[derive(Zeroable)]
+#[repr(align(64))]
+pub(crate) struct FreeSlots {
+    pub(crate) lock: SharedLock,
+    /// The first + 1, 0 = none. Changed under the lock.
+    pub(super) first: AtomicU32,
 }
 
 #[cfg(test)]

@@ -1,32 +1,19 @@
 //! A process as others know it: its instance, its state, its mailbox, its bells.
 
 use crate::process::memory::Budget;
-use crate::process::options;
-use crate::process::owner;
-use crate::process::pool::Held;
-use crate::process::pool::SharedLock;
-use crate::process::tcp;
-use core::sync::atomic::AtomicBool;
-use core::sync::atomic::AtomicI32;
-use core::sync::atomic::AtomicU32;
-use core::sync::atomic::AtomicU64;
-use core::sync::atomic::Ordering;
+use crate::process::pool::{Held, SharedLock};
+use crate::process::{options, owner, tcp};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use sidestep_device::channel::SLOTS;
-use sidestep_device::holders;
-use sidestep_device::holders::Membership;
+use sidestep_device::holders::{self, Membership};
 use sidestep_device::sparse::Sparse;
 use sidestep_device::state::State;
-use sidestep_device::sys;
-use sidestep_device::sys::UnixName;
-use sidestep_device::wake::CHANNELS;
-use sidestep_device::wake::Wake;
+use sidestep_device::sys::{self, UnixName};
+use sidestep_device::wake::{CHANNELS, Wake};
 use sidestep_proto::fallback::Reason;
 use sidestep_proto::rendezvous::Local;
 use sidestep_wire::clc::Hostname;
-use sidestep_wire::host_control::ControlMessage;
-use sidestep_wire::host_control::EMITTED_LEN_MAX;
-use sidestep_wire::host_control::Instance;
-use sidestep_wire::host_control::mailbox_name;
+use sidestep_wire::host_control::{ControlMessage, EMITTED_LEN_MAX, Instance, mailbox_name};
 
 /// See the [module](self).
 pub struct Process {
@@ -79,10 +66,10 @@ pub struct Process {
 pub(crate) const NOBODY: u32 = 0;
 
 /// In [`Process::membership`]: the lock is the process's.
-pub(crate) const OF_PROCESS: i32 = -2;
+const OF_PROCESS: i32 = -2;
 
 /// In [`Process::membership`]: there is none.
-pub(crate) const NO_MEMBER: i32 = -1;
+const NO_MEMBER: i32 = -1;
 
 impl Process {
     /// Enters this process into the state, as one who works on its slots.
@@ -98,7 +85,7 @@ impl Process {
     /// In the child of a fork, of a state that it has inherited: what keeps its parent among
     /// the holders does not keep the child, and must not keep the parent there for longer than it
     /// lives.
-    pub(crate) fn be_born(&self) {
+    pub(super) fn be_born(&self) {
         let parents = self.membership.swap(NO_MEMBER, Ordering::Relaxed);
         if parents >= 0 {
             sys::close(parents);
@@ -110,7 +97,7 @@ impl Process {
     }
 
     /// A child has entered, or there is none.
-    pub(crate) fn forget_unborn(&self) {
+    pub(super) fn forget_unborn(&self) {
         // Release: whoever finds it born finds it entered.
         let born = |unborn: u32| unborn.checked_sub(1);
         let _ = self.state.header().unborn.fetch_update(Ordering::Release, Ordering::Relaxed, born);
@@ -123,7 +110,7 @@ impl Process {
     }
 
     /// One in which no peer is reached, and no ring is made.
-    pub(crate) fn without_mailbox(
+    pub(super) fn without_mailbox(
         instance: Instance,
         pid: u32,
         (state, state_fd): (State, i32),
@@ -155,7 +142,7 @@ impl Process {
     }
 
     /// Whether it only stands for somebody who has given us connections.
-    pub(crate) fn is_giver(&self) -> bool {
+    pub(super) fn is_giver(&self) -> bool {
         self.pid == NOBODY
     }
 
@@ -176,14 +163,14 @@ impl Process {
         }
     }
 
-    pub(crate) fn note_ring(&self, index: usize, ring: usize) {
+    pub(super) fn note_ring(&self, index: usize, ring: usize) {
         if let Some(word) = self.rings.writable(index) {
             word.store(ring as u64, Ordering::Relaxed);
         }
     }
 
     /// The ring that a slot has had until now; 0 = none.
-    pub(crate) fn forget_ring(&self, index: usize) -> usize {
+    pub(super) fn forget_ring(&self, index: usize) -> usize {
         let word = self.rings.get(index);
         word.map_or(0, |word| word.swap(0, Ordering::Relaxed) as usize)
     }
@@ -218,7 +205,7 @@ impl Process {
     }
 
     /// Sends a message to the mailbox of another process. False: it was not taken.
-    pub(crate) fn write_to(&self, peer: &Instance, message: &ControlMessage, fds: &[i32]) -> bool {
+    pub(super) fn write_to(&self, peer: &Instance, message: &ControlMessage, fds: &[i32]) -> bool {
         let mut bytes = [0; EMITTED_LEN_MAX];
         let Ok(len) = message.emit(&mut bytes) else { return false };
         let name = UnixName::new(&mailbox_name(peer));

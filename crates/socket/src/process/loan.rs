@@ -4,14 +4,13 @@
 //! its parent's, and must leave the tables there alone ([`is_borrowed_memory`]).
 
 use crate::process::filter;
-use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 use sidestep_device::state::Slot;
 use sidestep_device::sys;
 
 /// The process whose memory this is, as it knows itself. Not set until the library has
 /// started.
-pub(crate) static OWNER: AtomicU32 = AtomicU32::new(0);
+static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// Remembers whose memory this is.
 pub fn note_owner() {
@@ -22,7 +21,7 @@ pub fn note_owner() {
 /// Forks between the program's begin and this process: tells what a process has made from
 /// what it has inherited. (Its number does not: a child in a PID namespace of its own can have
 /// its parent's.)
-pub(crate) static FORKS: AtomicU32 = AtomicU32::new(0);
+pub(super) static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// See [`FORKS`].
 #[inline]
@@ -40,11 +39,11 @@ pub(crate) fn note_user(slot: &Slot) {
 }
 
 /// Processes that may run in our memory beside ourselves.
-pub(crate) static BORROWERS: AtomicU32 = AtomicU32::new(0);
+static BORROWERS: AtomicU32 = AtomicU32::new(0);
 
 /// What [`sys::number_in_proc`] was when memory was lent last. A borrower in a PID namespace of
 /// its own can have our [`OWNER`], and has not this one.
-pub(crate) static OWNER_IN_PROC: AtomicU32 = AtomicU32::new(0);
+static OWNER_IN_PROC: AtomicU32 = AtomicU32::new(0);
 
 /// Our memory is lent.
 pub(crate) fn begin() {

@@ -94,7 +94,7 @@ pub fn set_file(path: &str) {
 }
 
 /// A path as it was before unusual bytes became `%XX`.
-pub(crate) fn decoded(text: &str) -> impl Iterator<Item = u8> {
+pub(super) fn decoded(text: &str) -> impl Iterator<Item = u8> {
     let mut at = 0;
     core::iter::from_fn(move || {
         let first = *text.as_bytes().get(at)?;

@@ -3,41 +3,25 @@
 //! Letters come to the mailbox, from processes of this network namespace, and by lines, from those of
 //! others. Whoever has sent a letter, the kernel or the agent has said.
 
-use crate::process::group;
-use crate::process::group::Group;
-use crate::process::group::Marked;
-use crate::process::group::THEIR_SLAB;
-use crate::process::group::THEIR_WAKE;
-use crate::process::groups;
-use crate::process::groups::Look;
-use crate::process::home;
-use crate::process::home::Home;
+use crate::process::group::{self, Group, Marked, THEIR_SLAB, THEIR_WAKE};
+use crate::process::groups::{self, Look};
+use crate::process::home::{self, Home};
 use crate::process::options;
 use crate::process::pool::Held;
 use core::sync::atomic::Ordering;
-use sidestep_device::rights;
-use sidestep_device::rights::NotTaken;
+use sidestep_device::rights::{self, NotTaken};
 use sidestep_device::slab::SLAB_LEN;
 use sidestep_device::stamp::OTHER_VERSION;
-use sidestep_device::sys;
-use sidestep_device::sys::Errno;
-use sidestep_device::sys::Received;
-use sidestep_device::sys::Sender;
-use sidestep_device::sys::Whereabouts;
-use sidestep_proto::fallback::Lack;
-use sidestep_proto::fallback::PeerCannot;
-use sidestep_proto::fallback::Reason;
+use sidestep_device::sys::{self, Errno, Received, Sender, Whereabouts};
+use sidestep_proto::fallback::{Lack, PeerCannot, Reason};
 use sidestep_proto::policy;
-use sidestep_wire::Diagnosis;
-use sidestep_wire::LinkId;
-use sidestep_wire::host_control::Channel;
-use sidestep_wire::host_control::ControlMessage;
-use sidestep_wire::host_control::EMITTED_LEN_MAX;
-use sidestep_wire::host_control::Instance;
-use sidestep_wire::host_control::Introduction;
+use sidestep_wire::host_control::{
+    Channel, ControlMessage, EMITTED_LEN_MAX, Instance, Introduction,
+};
+use sidestep_wire::{Diagnosis, LinkId};
 
 /// Whether there is a line to a process: then only what comes by it is believed.
-pub(crate) fn has_line(process: &'static Home, peer: Instance) -> bool {
+fn has_line(process: &'static Home, peer: Instance) -> bool {
     groups::find(&Look::at(process), peer).is_some_and(Group::is_distant)
 }
 
@@ -69,11 +53,7 @@ pub fn on_introduction(process: &'static Home, hello: &Introduction, letter: &Re
 }
 
 /// Maps what somebody shows. No group is begun with one who shows nothing of use.
-pub(crate) fn get_to_know(
-    look: &Look,
-    hello: &Introduction,
-    letter: &Received,
-) -> Option<&'static Group> {
+fn get_to_know(look: &Look, hello: &Introduction, letter: &Received) -> Option<&'static Group> {
     let &[slab_fd, wake_fd] = letter.fds() else {
         crate::log!(Warn, "introduction of {} without its memory", hello.instance);
         note_breach(look, hello.instance);
@@ -113,14 +93,14 @@ pub(crate) fn get_to_know(
 
 /// The length of a slab in the Introduction of a process that has no room for another:
 /// it shows nothing, and what was shown to it is of no use.
-pub(crate) const NO_ROOM: u64 = 0;
+const NO_ROOM: u64 = 0;
 
 /// The same of one that was shown memory of another version.
-pub(crate) const NOT_OURS: u64 = u64::MAX;
+const NOT_OURS: u64 = u64::MAX;
 
 /// Why the process that says this cannot use our memory, if it says so. Where it has no room, it
 /// has declined: nothing is lacking here.
-pub(crate) fn refusal_in(hello: &Introduction) -> Option<Reason> {
+fn refusal_in(hello: &Introduction) -> Option<Reason> {
     match hello.slab_len {
         NO_ROOM => Some(Reason::PeerDeclined(Diagnosis::MEM)),
         NOT_OURS => Some(PeerCannot::OtherVersion.into()),
@@ -149,7 +129,7 @@ pub fn refuse(look: &Look, peer: Instance, reason: Reason) {
 }
 
 /// What waits for memory to be shown, waits no more.
-pub(crate) fn note_refusal(look: &Look, peer: Instance, reason: Reason) {
+fn note_refusal(look: &Look, peer: Instance, reason: Reason) {
     if let Some(group) = groups::find(look, peer) {
         group.refused.store(reason.word(), Ordering::Relaxed);
     }
@@ -160,7 +140,7 @@ pub(crate) fn note_refusal(look: &Look, peer: Instance, reason: Reason) {
 
 /// A process has shown what is no memory of the kind that it has to be, or another one has in its name: what it
 /// was is told if nothing better comes.
-pub(crate) fn note_breach(look: &Look, peer: Instance) {
+fn note_breach(look: &Look, peer: Instance) {
     if let Some(group) = groups::find(look, peer) {
         group.is_breached.store(true, Ordering::Relaxed);
     }
@@ -230,7 +210,7 @@ fn read_line(home: &'static Home, group: &Group) {
 
 /// Datagrams read in one look into the mailbox: whoever sends faster than we read
 /// keeps no call waiting.
-pub(crate) const LETTERS_MAX: usize = 64;
+const LETTERS_MAX: usize = 64;
 
 impl Home {
     /// Reads what other processes have sent to our mailbox.

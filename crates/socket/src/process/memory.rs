@@ -100,13 +100,13 @@ impl Budget {
 
     /// A peer may name rings in so many bytes more. False: they would be too many. What a peer has
     /// not written we pay for when we read it, so it may be as much as what we write ourselves.
-    pub(crate) fn take_incoming(&self, bytes: u64) -> bool {
+    pub(super) fn take_incoming(&self, bytes: u64) -> bool {
         let more = |taken: u64| Some(taken + bytes).filter(|sum| *sum <= self.max());
         self.incoming.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
     /// It names them no more.
-    pub(crate) fn give_incoming_back(&self, bytes: u64) {
+    pub(super) fn give_incoming_back(&self, bytes: u64) {
         self.incoming.fetch_sub(bytes, Ordering::Relaxed);
     }
 

@@ -185,7 +185,7 @@ fn list<T, E, const MAX: usize>(text: &str, entry: fn(&str) -> Result<T, E>) -> 
     text.split(',').filter_map(|text| entry(text).ok()).take(MAX).collect()
 }
 
-pub(crate) static OPTIONS: OnceLock<Options> = OnceLock::new();
+static OPTIONS: OnceLock<Options> = OnceLock::new();
 
 /// Sets what the operator decided; the first call counts.
 pub fn configure(options: Options) {
@@ -200,7 +200,7 @@ pub fn current() -> &'static Options {
 }
 
 /// What he has decided since.
-pub(crate) static REPLACED: AtomicRef<Options> = AtomicRef::new(None);
+static REPLACED: AtomicRef<Options> = AtomicRef::new(None);
 
 /// The operator has changed his mind. False if not, or if there is no memory to remember it.
 /// What was before stays in memory: a thread may be reading it.

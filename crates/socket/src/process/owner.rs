@@ -6,9 +6,8 @@
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use sidestep_device::holders;
 use sidestep_device::lock::{AtomicWord, Holder, Owner, PATIENCE_MS, Patience};
-use sidestep_device::sys;
+use sidestep_device::{holders, sys};
 use std::sync::OnceLock;
 
 std::thread_local! {
@@ -75,7 +74,7 @@ impl Patience for Waiting {
 static IS_HOLDER: OnceLock<fn(*const u8, Holder) -> bool> = OnceLock::new();
 
 /// Says how it is found out, before memory is shared.
-pub(crate) fn ask_about_holders(is_holder: fn(*const u8, Holder) -> bool) {
+pub(super) fn ask_about_holders(is_holder: fn(*const u8, Holder) -> bool) {
     let _ = IS_HOLDER.set(is_holder);
 }
 

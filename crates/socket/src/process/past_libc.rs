@@ -27,7 +27,7 @@ const KNOWN: [&[u8]; 6] =
     [b"ld-linux", b"libc.so.", b"libpthread.so.", b"librt.so.", b"liburing.so.", b"linux-vdso.so."];
 
 /// Whether the program has libseccomp, by which it can install a filter of system calls.
-pub(crate) fn has_libseccomp() -> bool {
+pub(super) fn has_libseccomp() -> bool {
     is_found();
     HAS_LIBSECCOMP.load(Ordering::Relaxed)
 }

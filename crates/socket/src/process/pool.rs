@@ -52,7 +52,7 @@ struct List<T: 'static> {
 }
 
 /// All lists, that of this CPU first.
-pub(crate) fn lists() -> impl Iterator<Item = usize> {
+pub(super) fn lists() -> impl Iterator<Item = usize> {
     let own = sys::cpu() as usize;
     (own..own + LISTS).map(|list| list % LISTS)
 }
@@ -130,6 +130,13 @@ impl<T: Pooled, const MAX: usize> Pool<T, MAX> {
     /// The object at an address, if the address is that of one of ours: in use or free.
     pub fn at(&'static self, address: usize) -> Option<&'static T> {
         self.objects.at(address)
+    }
+
+    /// The number of an object of this pool, below `MAX`.
+    #[inline]
+    pub(crate) fn index_of(&self, object: &T) -> usize {
+        let first = self.objects.get(0).map_or(0, |first| core::ptr::from_ref(first) as usize);
+        (core::ptr::from_ref(object) as usize).wrapping_sub(first) / size_of::<T>()
     }
 
     /// Calls `f` with every object that was ever taken: in use or free, or zeroed if another thread

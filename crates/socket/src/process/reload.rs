@@ -15,8 +15,7 @@
 //! had at the start. An applied file counts once its stamp is another than at the start:
 //! before, the file itself was read later than it.
 
-use crate::process::options;
-use crate::process::options::Options;
+use crate::process::options::{self, Options};
 use arrayvec::ArrayVec;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, Ordering};

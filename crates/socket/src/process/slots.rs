@@ -1,103 +1,31 @@
 //! The slots of a process: taken, given back, and kept as long as somebody needs what lies in them.
 
+use crate::process::clc;
 use crate::process::group::Group;
 use crate::process::home::Home;
 use crate::process::instance::Process;
-use crate::process::options;
-use crate::process::options::Options;
-use crate::process::options::Promotion;
-use crate::process::pool;
-use crate::process::pool::Held;
-use crate::process::pool::SharedLock;
-use core::sync::atomic::AtomicU64;
-use core::sync::atomic::AtomicUsize;
+use crate::process::options::{self, Options, Promotion};
+use crate::process::pool::{self, Held};
 use core::sync::atomic::Ordering;
-use core::sync::atomic::{AtomicBool, AtomicU32};
 use sidestep_device::channel::SLOTS;
 use sidestep_device::holders;
-use sidestep_device::reference::AtomicRef;
 use sidestep_device::ring::Ring;
 use sidestep_device::slab::phase;
-use sidestep_device::state::Slot;
-use sidestep_device::state::mode;
-use sidestep_device::sys;
-use sidestep_device::sys::UnixName;
-use sidestep_device::valid::{Renew, Zeroable};
-use sidestep_device::young::Batch;
-use sidestep_device::young::Ending;
-use sidestep_device::young::Young;
-use sidestep_proto::autosmc::Patience;
-use sidestep_proto::autosmc::Traffic;
-use sidestep_proto::fallback::ProgramDid;
-use sidestep_proto::fallback::Reason;
+use sidestep_device::state::{Slot, mode};
+use sidestep_device::sys::{self, UnixName};
+use sidestep_device::valid::Renew;
+use sidestep_device::young::{Batch, Ending, Young};
+use sidestep_proto::autosmc::{Patience, Traffic};
+use sidestep_proto::fallback::{ProgramDid, Reason};
 use sidestep_wire::RmbeSize;
 use sidestep_wire::host_control::Parcel;
 
 /// Slots looked at for reclaiming when one is taken.
-pub(crate) const SWEEP_LEN: usize = 64;
-
-/// What a process alone knows of one of its slots.
-#[derive(Zeroable)]
-pub(crate) struct About {
-    /// A socket has the slot; else it is free, or lingers.
-    is_in_use: AtomicBool,
-    /// With whose process the connection shares memory.
-    group: AtomicRef<Group>,
-    /// The slot after it on a list of free ones + 1, 0 = none. Changed under that list's lock.
-    next_free: AtomicU32,
-}
-
-/// Slots that were given back on some of the CPUs.
-#[derive(Zeroable)]
-#[repr(align(64))]
-pub(crate) struct FreeSlots {
-    pub(crate) lock: SharedLock,
-    /// The first + 1, 0 = none. Changed under the lock.
-    first: AtomicU32,
-}
-
-/// Slots that this process has let go of and somebody else still needs. Changed under the process's
-/// lock.
-#[derive(Zeroable)]
-pub(crate) struct Lingering {
-    /// A bit for each.
-    slots: [AtomicU64; SLOTS / 64],
-    /// Where they are looked at next.
-    sweep_at: AtomicUsize,
-}
-
-impl Lingering {
-    fn add(&self, index: usize) {
-        self.slots[index / 64].fetch_or(1 << (index % 64), Ordering::Relaxed);
-    }
-
-    /// False: it was not one of them.
-    fn remove(&self, index: usize) -> bool {
-        let bit = 1 << (index % 64);
-        self.slots[index / 64].fetch_and(!bit, Ordering::Relaxed) & bit != 0
-    }
-
-    /// The next of them, around and around.
-    fn next(&self) -> Option<usize> {
-        let words = self.slots.len();
-        let sweep_at = self.sweep_at.load(Ordering::Relaxed);
-        let (word, bit) = (sweep_at / 64 % words, sweep_at % 64);
-        let in_word = |at: usize, mask: u64| {
-            let bits = self.slots[at].load(Ordering::Relaxed) & mask;
-            (bits != 0).then(|| at * 64 + bits.trailing_zeros() as usize)
-        };
-        let found = in_word(word, u64::MAX << bit).or_else(|| {
-            let mut others = (1..=words).map(|step| (word + step) % words);
-            others.find_map(|at| in_word(at, u64::MAX))
-        })?;
-        self.sweep_at.store(found + 1, Ordering::Relaxed);
-        Some(found)
-    }
-}
+const SWEEP_LEN: usize = 64;
 
 impl Home {
     /// Under the locks.
-    pub(crate) fn for_each_slot_in_use(&self, f: impl FnMut(&Slot)) {
+    pub(super) fn for_each_slot_in_use(&self, f: impl FnMut(&Slot)) {
         let used = self.state.header().slots_used.load(Ordering::Acquire) as usize;
         let is_in_use = |index: &usize| self.tables.about[*index].is_in_use.load(Ordering::Acquire);
         (0..used).filter(is_in_use).map(|index| self.state.slot(index)).for_each(f);
@@ -317,7 +245,7 @@ impl Home {
         // Heirs that were killed, or let go at the same time, have not said so.
         self.detach(index);
         match self.group_of_slot(index) {
-            Some(group) => group.peer_is_done_with(index),
+            Some(group) => clc::peer_is_done_with(group, index),
             None => true,
         }
     }
@@ -366,11 +294,11 @@ impl Home {
         self.tables.about[index].is_in_use.store(is_in_use, Ordering::Release);
     }
 
-    pub(crate) fn group_of_slot(&self, index: usize) -> Option<&'static Group> {
+    fn group_of_slot(&self, index: usize) -> Option<&'static Group> {
         self.tables.about[index].group.get()
     }
 
-    pub(crate) fn set_group_of_slot(&self, index: usize, group: &'static Group) {
+    fn set_group_of_slot(&self, index: usize, group: &'static Group) {
         self.tables.about[index].group.set(Some(group));
     }
 
@@ -396,7 +324,7 @@ impl Home {
         self.forget_group_of_slot(index);
     }
 
-    pub(crate) fn forget_group_of_slot(&self, index: usize) {
+    fn forget_group_of_slot(&self, index: usize) {
         self.tables.about[index].group.set(None);
     }
 }
@@ -413,7 +341,7 @@ pub(crate) fn reset(slot: &Slot, pid: u32) {
 }
 
 /// The code of what ends young.
-pub(crate) const TOO_SHORT: u8 = Reason::Program(ProgramDid::TooShort).code();
+const TOO_SHORT: u8 = Reason::Program(ProgramDid::TooShort).code();
 
 /// Young connections have ended, and are counted in this list.
 fn ended_young(process: &Process, batch: &Batch, list: usize) {
@@ -428,7 +356,8 @@ mod tests {
     use crate::process::home::{current, tests::alone};
     use crate::program::life;
     use crate::table::sock::{Phase, Sock};
-    use sidestep_device::map;
+    use core::sync::atomic::AtomicU64;
+
     use sidestep_device::state;
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
@@ -449,19 +378,6 @@ mod tests {
         let closing = life::before_close(stream.as_raw_fd());
         drop(stream);
         drop(closing);
-    }
-
-    #[test]
-    fn what_lingers_is_looked_at_in_turn() {
-        let lingering = map::zeroed::<Lingering>().unwrap();
-        assert_eq!(lingering.next(), None);
-        for index in [SLOTS - 1, 3, 64] {
-            lingering.add(index);
-        }
-        let round = [(); 4].map(|()| lingering.next());
-        assert_eq!(round, [Some(3), Some(64), Some(SLOTS - 1), Some(3)]);
-        assert!(lingering.remove(64) && !lingering.remove(64));
-        assert_eq!(lingering.next(), Some(SLOTS - 1));
     }
 
     fn ended() -> (u64, u64, u64) {

@@ -1,16 +1,14 @@
 //! What the kernel says of a TCP socket: its kind, its addresses, its cookies.
 
 use crate::Errno;
-use core::net::IpAddr;
-use core::net::Ipv6Addr;
-use core::net::SocketAddr;
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use sidestep_device::sys;
 
 /// `SO_NETNS_COOKIE` of `asm-generic/socket.h`; Linux 5.14.
-pub(crate) const SO_NETNS_COOKIE: i32 = 71;
+pub(super) const SO_NETNS_COOKIE: i32 = 71;
 
 /// `SO_COOKIE` of `asm-generic/socket.h`.
-pub(crate) const SO_COOKIE: i32 = 57;
+const SO_COOKIE: i32 = 57;
 
 /// The kernel's cookie of a socket.
 #[must_use]

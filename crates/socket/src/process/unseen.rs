@@ -1,12 +1,9 @@
 //! Whether the program uses its sockets without the library's seeing it: then none of its connections may
 //! move.
 
-use crate::process::filter;
-use crate::process::past_libc;
-use core::sync::atomic::AtomicBool;
-use core::sync::atomic::Ordering;
-use sidestep_proto::fallback::ProgramDid;
-use sidestep_proto::fallback::Reason;
+use crate::process::{filter, past_libc};
+use core::sync::atomic::{AtomicBool, Ordering};
+use sidestep_proto::fallback::{ProgramDid, Reason};
 
 /// The program has given one of its sockets to a ring, or may have.
 pub(crate) static USED: AtomicBool = AtomicBool::new(false);

@@ -14,7 +14,7 @@ pub(crate) fn dead_end(prepare: impl FnOnce([i32; 2])) -> Option<i32> {
 
 /// Puts a socket that says ECONNRESET under the number of a connection that nobody can go on with:
 /// what comes by it would not be the program's bytes.
-pub(crate) fn close_off(fd: i32) {
+pub(super) fn close_off(fd: i32) {
     if let Some(end) = dead_end(|_| ()) {
         let is_kept = sys::fcntl(fd, libc::F_GETFD, 0) == Ok(0);
         let _ = sys::dup_onto(end, fd, !is_kept);

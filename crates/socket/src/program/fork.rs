@@ -1,21 +1,14 @@
 //! Forks, and the end of the process, as far as sockets are concerned.
 
-use crate::connection::ends;
+use crate::connection::words;
 use crate::polling::epoll;
-use crate::process::heirs;
-use crate::process::loan;
-use crate::program::growth;
-use crate::program::hand_over;
-use crate::table::bare;
-use crate::table::descriptors;
-use crate::table::naming;
-use crate::table::plain;
-use crate::table::sock;
-use crate::table::sock::Phase;
+use crate::process::{heirs, loan};
+use crate::program::{growth, hand_over};
+use crate::table::sock::{self, Phase};
+use crate::table::{bare, descriptors, naming, plain};
 use core::sync::atomic::Ordering;
 use sidestep_device::state::Slot;
-use sidestep_proto::fallback::ProgramDid;
-use sidestep_proto::fallback::Reason;
+use sidestep_proto::fallback::{ProgramDid, Reason};
 
 /// The process is about to end, and the kernel will close its connections.
 pub fn before_exit() {
@@ -24,7 +17,7 @@ pub fn before_exit() {
     }
     descriptors::for_each_sock(|_, sock| {
         if let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) {
-            ends::before_exit(slot, &conn);
+            words::before_exit(slot, &conn);
         }
     });
 }
@@ -59,7 +52,7 @@ pub fn before_fork() {
 }
 
 /// Connections that we have inherited ourselves; those that are ours the process counts.
-pub(crate) fn for_each_inherited(f: impl Fn(&Slot)) {
+fn for_each_inherited(f: impl Fn(&Slot)) {
     descriptors::for_each_sock(|fd, sock| {
         let inherited = |_: &&Slot| !sock.is_at_home() && descriptors::is_first_of(fd, sock);
         if let Some(slot) = sock.slot().filter(inherited) {

@@ -1,18 +1,18 @@
 //! How young connections end, or get an object.
 
 use crate::polling::epoll;
-use crate::process::home;
-use crate::process::loan;
 use crate::process::pool::Held;
+use crate::process::{home, loan};
 use crate::program::object;
-use crate::table::bare;
-use crate::table::descriptors;
-use crate::table::file;
-use crate::table::places;
+use crate::rendezvous::listeners;
+use crate::table::descriptors::{self, Growth};
 use crate::table::sock::Phase;
+use crate::table::{bare, file, places};
 use sidestep_device::sys;
-use sidestep_device::young::End;
-use sidestep_device::young::Stage;
+use sidestep_device::young::{End, Stage};
+
+/// How young connections end, or get an object, for the table.
+pub(crate) static GROWTH: Growth = Growth { grow_up, end };
 
 /// Makes the object of a socket that has none. In the child of a `vfork` it has none for the
 /// time being: the table is the parent's, who has had all of them made before.
@@ -27,7 +27,7 @@ pub(crate) fn grow_up(fd: i32) {
     }
 }
 
-pub(crate) fn grow(fd: i32) {
+fn grow(fd: i32) {
     let Some(place) = places::place(fd) else { return };
     // Nobody ends a connection from here on, or it has ended.
     let about = place.grow();
@@ -37,6 +37,7 @@ pub(crate) fn grow(fd: i32) {
     if let Some(sock) = object::grown(fd, about) {
         if about.is_some() {
             sock.set_phase(Phase::Candidate);
+            listeners::follow_settings();
             sock.begin_with(fd, Some(place));
         }
         epoll::take_over_watch(fd, sock);
@@ -51,7 +52,7 @@ pub(crate) fn grow(fd: i32) {
 }
 
 /// All sockets without an object get one: this process is about to share them.
-pub(crate) fn grow_all() {
+pub(super) fn grow_all() {
     descriptors::for_each_bare(grow_up);
 }
 

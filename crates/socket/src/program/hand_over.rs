@@ -1,41 +1,32 @@
 //! Connections to other hosts are handed over to the gateway, and their descriptors mean others then: see
 //! [`gateway`](crate::rendezvous::gateway).
 
-use crate::connection::switch;
+use crate::connection::ledger;
 use crate::polling::epoll;
 use crate::process::loan;
 use crate::process::pool::Held;
-use crate::process::tcp;
-use crate::process::tcp::Name;
-use crate::program::dead_end;
-use crate::program::life;
-use crate::rendezvous::gateway::LINE;
-use crate::rendezvous::gateway::PATIENCE;
+use crate::process::tcp::{self, Name};
+use crate::program::{dead_end, life};
+use crate::rendezvous::gateway::{LINE, PATIENCE};
 use crate::rendezvous::tcp_option;
-use crate::table::descriptors;
-use crate::table::descriptors::Use;
-use crate::table::file::File;
+use crate::table::descriptors::{self, Use};
+use crate::table::file::{self, File};
 use crate::table::passage::Passage;
-use crate::table::sock::Phase;
-use crate::table::sock::Sock;
+use crate::table::sock::{Phase, Sock};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
-use sidestep_device::sys;
-use sidestep_device::sys::Errno;
-use sidestep_wire::Diagnosis;
-use sidestep_wire::PeerId;
+use sidestep_device::sys::{self, Errno};
 use sidestep_wire::clc::Decline;
-use sidestep_wire::hand_over::EMITTED_LEN_MAX;
-use sidestep_wire::hand_over::HandOver;
-use sidestep_wire::hand_over::Message;
+use sidestep_wire::hand_over::{EMITTED_LEN_MAX, HandOver, Message};
 use sidestep_wire::host_control::Side;
+use sidestep_wire::{Diagnosis, PeerId};
 
 /// How long a program that is about to begin another one waits for a handshake of TCP: one SYN may
 /// be lost.
-pub(crate) const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(1500);
+const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(1500);
 
 /// A Decline of version 1.
-pub(crate) const DECLINE_LEN: usize = 28;
+const DECLINE_LEN: usize = 28;
 
 /// A socket is connected, or has begun to connect. True if the option was offered to another host:
 /// then what came of it decides, at once or when it is known.
@@ -43,7 +34,7 @@ pub fn offered(sock: &Use, fd: i32) -> bool {
     let is_offered = sock.is_for_hosts.load(Ordering::Relaxed);
     if is_offered {
         sock.cookie.store(tcp::socket_cookie(fd), Ordering::Relaxed);
-        sock.set_phase(Phase::Offered);
+        sock.offer(settle);
         epoll::watch_connecting(sock.sock());
         settle(sock.sock(), fd);
     }
@@ -61,10 +52,10 @@ pub fn settle(sock: &'static Sock, fd: i32) {
     sock.leave();
 }
 
-pub(crate) fn settle_in_turn(sock: &'static Sock, fd: i32) {
+fn settle_in_turn(sock: &'static Sock, fd: i32) {
     // Whoever comes second waits: by N nothing may go.
     let _first = sock.agreeing();
-    if sock.phase() != Phase::Offered || switch::is_connecting(fd) {
+    if sock.phase() != Phase::Offered || ledger::is_connecting(fd) {
         return;
     }
     if tcp_option::is_agreed_with_host(sock, fd) {
@@ -78,7 +69,7 @@ pub(crate) fn settle_in_turn(sock: &'static Sock, fd: i32) {
 
 /// Makes the program's own call by what the number means once that is settled. Where it is not to
 /// wait for that, the answer is the kernel's to whoever sends or receives while TCP connects.
-pub(crate) fn settled(
+pub(super) fn settled(
     sock: &Use,
     fd: i32,
     dont_wait: bool,
@@ -89,7 +80,7 @@ pub(crate) fn settled(
         if sock.phase() != Phase::Offered {
             return plain();
         }
-        let refused = if dont_wait || !sock.may_sleep(File::of(sock, fd)) {
+        let refused = if dont_wait || !file::may_sleep(sock, File::of(sock, fd)) {
             Err(Errno(libc::EAGAIN))
         } else {
             sys::poll_until(fd, libc::POLLOUT, None)
@@ -111,7 +102,7 @@ pub fn look(sock: &Use, fd: i32) {
 
 /// A descriptor is about to go to another program, which knows nothing of the option: settles it, if
 /// the handshake ends soon. Not in borrowed memory.
-pub(crate) fn conclude(fd: i32) {
+pub(super) fn conclude(fd: i32) {
     let Some(sock) = descriptors::object(fd).filter(|sock| sock.phase() == Phase::Offered) else {
         return;
     };
@@ -158,7 +149,7 @@ pub(crate) fn hand_over(old: &'static Sock, fd: i32, side: Side) {
 }
 
 /// Connects to the gateway and gives it the connection.
-pub(crate) fn open_passage(sock: &Sock, fd: i32, side: Side) -> Option<(i32, Passage)> {
+fn open_passage(sock: &Sock, fd: i32, side: Side) -> Option<(i32, Passage)> {
     let _held = Held::enter(LINE.lock.get());
     let (line, port) = LINE.reach()?;
     // Who has a socket of IPv6 is to find one, whatever may be asked of it.
@@ -176,7 +167,7 @@ pub(crate) fn open_passage(sock: &Sock, fd: i32, side: Side) -> Option<(i32, Pas
     Some((way, passage?))
 }
 
-pub(crate) fn describe(way: i32, fd: i32, side: Side) -> Option<Passage> {
+fn describe(way: i32, fd: i32, side: Side) -> Option<Passage> {
     let (own, _) = sys::socket_name(way, false).ok()?;
     Some(Passage {
         local: Name::of(fd, false)?,
@@ -195,7 +186,7 @@ pub(crate) fn give(line: i32, hand_over: HandOver, fd: i32) -> Option<usize> {
 
 /// Says to the server, in the place of a Proposal, that there will be none. Afterwards the
 /// connection is an ordinary one (RFC 7609 §3.5.1.3).
-pub(crate) fn decline(fd: i32) -> bool {
+fn decline(fd: i32) -> bool {
     let mut bytes = [0; DECLINE_LEN];
     let decline = Decline::v1(PeerId::default(), Diagnosis::MEM);
     let Ok(len) = decline.emit(&mut bytes) else { return false };
@@ -560,7 +551,7 @@ mod tests {
         let other = File::from(owned(parcel::stand_in_hidden(fd).unwrap()));
         let error = (&other).read(&mut [0; 8]).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
-        assert!(sock.phase() == Phase::Offered && switch::is_connecting(fd), "it goes on here");
+        assert!(sock.phase() == Phase::Offered && ledger::is_connecting(fd), "it goes on here");
         drop(life::before_close(fd));
     }
 

@@ -1,22 +1,19 @@
 //! The life of a socket, from the call that makes it to the one that closes its last descriptor.
 
+use crate::Answer;
+use crate::connection::{closing, kept_options};
 use crate::polling::epoll;
-use crate::polling::epoll::Set;
 use crate::process::home::Home;
-use crate::process::loan;
-use crate::process::tcp;
-use crate::program::growth;
-use crate::program::object;
+use crate::process::{loan, tcp};
+use crate::program::{growth, object};
 use crate::rendezvous::listeners;
 use crate::table::account;
 use crate::table::conn::Conn;
-use crate::table::descriptors;
-use crate::table::descriptors::Entry;
-use crate::table::descriptors::Use;
-use crate::table::file;
+use crate::table::descriptors::{self, Entry, Use};
+use crate::table::file::{self, File};
 use crate::table::passage::Passage;
-use crate::table::sock::Phase;
-use crate::table::sock::Sock;
+use crate::table::set::Handle;
+use crate::table::sock::{Phase, Sock};
 use core::sync::atomic::Ordering;
 use sidestep_device::state::flag;
 use sidestep_device::sys;
@@ -40,21 +37,11 @@ pub fn register(fd: i32, nonblocking: bool, is_server: bool) -> Option<&'static 
     Some(sock)
 }
 
-/// The table forgot a descriptor: one reference less.
-pub fn forget_entry(entry: Entry, fd: i32) {
-    match entry {
-        Entry::Nothing => {}
-        Entry::Bare(place) => _ = growth::end(place),
-        Entry::Sock(sock) => drop_descriptor(sock, fd),
-        Entry::Set(set) => set.drop_descriptor(),
-    }
-}
-
 /// libc has handed out a number: whatever the table says about it is out of date.
 pub fn forget_number(fd: i32) {
     if !loan::is_borrowed_memory() {
         // The number is somebody else's now: -1 keeps our hands off it.
-        forget_entry(descriptors::remove(fd), -1);
+        descriptors::forget_entry(descriptors::remove(fd), -1);
     }
 }
 
@@ -74,7 +61,7 @@ pub fn before_close(fd: i32) -> Option<Closing> {
         Entry::Sock(sock) if sock.enter() => {
             let closing = Closing { what: Closed::Sock(sock), fd, before };
             file::before_number_goes(sock, fd);
-            drop_descriptor(sock, fd);
+            sock.drop_descriptor(fd);
             return Some(closing);
         }
         Entry::Set(set) => {
@@ -126,7 +113,7 @@ pub(crate) enum Closed {
     /// What has no object.
     Nothing,
     Sock(&'static Sock),
-    Set(&'static Set),
+    Set(&'static Handle),
 }
 
 impl Drop for Closing {
@@ -159,11 +146,11 @@ pub fn duplicate(old: i32, new: i32) {
     }
     if let Some(sock) = descriptors::sock(old) {
         descriptors::note_highest(new);
-        forget_entry(descriptors::insert_sock(new, sock.sock()), -1);
+        descriptors::forget_entry(descriptors::insert_sock(new, sock.sock()), -1);
     } else if let Some(set) = descriptors::set(old) {
-        forget_entry(descriptors::insert_set(new, set), -1);
+        descriptors::forget_entry(descriptors::insert_set(new, set), -1);
     } else {
-        forget_entry(descriptors::remove(new), -1);
+        descriptors::forget_entry(descriptors::remove(new), -1);
     }
 }
 
@@ -188,9 +175,9 @@ pub(crate) fn receive(home: &'static Home, index: usize, conn: Conn) -> Option<&
 }
 
 /// Enters a descriptor that was found to be one of this socket's.
-pub(crate) fn enter_descriptor(fd: i32, sock: &'static Sock) {
+pub(super) fn enter_descriptor(fd: i32, sock: &'static Sock) {
     descriptors::note_highest(fd);
-    forget_entry(descriptors::insert_sock(fd, sock), -1);
+    descriptors::forget_entry(descriptors::insert_sock(fd, sock), -1);
 }
 
 /// The kernel has made a socket new (`connect` to nowhere): its descriptors stand for
@@ -207,7 +194,7 @@ pub fn start_anew(old: &Use, fd: i32) {
 
 /// An object for what the descriptors of another one will mean: a connection that begins now, by
 /// the gateway if it has a passage.
-pub(crate) fn renewed(old: &Sock, fd: i32, passage: Option<Passage>) -> Option<&'static Sock> {
+pub(super) fn renewed(old: &Sock, fd: i32, passage: Option<Passage>) -> Option<&'static Sock> {
     let new = object::new(tcp::is_nonblocking(fd), false)?;
     new.inherit(old);
     if let Some(passage) = passage {
@@ -217,11 +204,11 @@ pub(crate) fn renewed(old: &Sock, fd: i32, passage: Option<Passage>) -> Option<&
 }
 
 /// The connection of a new object begins, and its descriptors are another one's so far.
-pub(crate) fn succeed(old: &'static Sock, new: Option<&'static Sock>, fd: i32) {
+pub(super) fn succeed(old: &'static Sock, new: Option<&'static Sock>, fd: i32) {
     replace(old, new, fd);
     if let Some(new) = new {
         new.set_phase(Phase::Candidate);
-        new.begin(fd);
+        begin(new, fd);
         if let Some(passage) = new.passage()
             && let (Some(local), Some(peer)) = (passage.local.address(), passage.peer.address())
         {
@@ -231,8 +218,16 @@ pub(crate) fn succeed(old: &'static Sock, new: Option<&'static Sock>, fd: i32) {
     }
 }
 
+/// `connect` or `accept` has done its work: gives the socket its slot.
+pub fn begin(sock: &'static Sock, fd: i32) {
+    if sock.slot().is_none() {
+        listeners::follow_settings();
+        sock.begin(fd);
+    }
+}
+
 /// Puts an open file under all descriptors of a socket, of which this is one.
-pub(crate) fn put_under(sock: &Sock, fd: i32, file: i32) {
+pub(super) fn put_under(sock: &Sock, fd: i32, file: i32) {
     each_number(sock, fd, |number| {
         let is_kept = sys::fcntl(number, libc::F_GETFD, 0) == Ok(0);
         let _ = sys::dup_onto(file, number, !is_kept);
@@ -250,13 +245,13 @@ pub(crate) fn replace(old: &'static Sock, new: Option<&'static Sock>, fd: i32) {
             Some(new) => descriptors::insert_sock(number, new),
             None => descriptors::remove(number),
         };
-        forget_entry(entry, -1);
+        descriptors::forget_entry(entry, -1);
     });
 }
 
 /// Calls `f` with every descriptor of a socket, of which `fd` is one. It mostly has no other, and
 /// nobody has to look through the table.
-pub(crate) fn each_number(sock: &Sock, fd: i32, mut f: impl FnMut(i32)) {
+fn each_number(sock: &Sock, fd: i32, mut f: impl FnMut(i32)) {
     if sock.descriptors.load(Ordering::Relaxed) == 1 && descriptors::leads_to(fd, sock) {
         return f(fd);
     }
@@ -267,28 +262,6 @@ pub(crate) fn each_number(sock: &Sock, fd: i32, mut f: impl FnMut(i32)) {
     });
 }
 
-pub(crate) fn drop_descriptor(sock: &'static Sock, fd: i32) {
-    if sock.descriptors.fetch_sub(1, Ordering::AcqRel) == 1 {
-        epoll::forget_sock(sock);
-        account::complete_tally(sock, fd);
-        if !sock.naming.has_copy() {
-            object::say_goodbye(sock, fd);
-        }
-        sock.leave();
-    } else {
-        epoll::forget_descriptor(sock, fd);
-        forget_descriptor(sock, fd);
-    }
-}
-
-/// Another descriptor leads to it from now on.
-pub(crate) fn forget_descriptor(sock: &Sock, fd: i32) {
-    let Some(slot) = sock.slot() else { return };
-    if slot.descriptor.load(Ordering::Relaxed) == fd {
-        slot.descriptor.store(descriptors::first_of(sock).unwrap_or(-1), Ordering::Relaxed);
-    }
-}
-
 /// A listener that this library has not seen being made (inherited, received). False: it is
 /// not one of TCP.
 pub fn recognise_listener(fd: i32) -> bool {
@@ -296,4 +269,29 @@ pub fn recognise_listener(fd: i32) -> bool {
     sock.set_phase(Phase::Listener);
     listeners::mark(sock, fd);
     true
+}
+
+/// `shutdown`. `None`: let the kernel do it alone.
+pub fn shutdown(sock: &Use, fd: i32, how: i32) -> Option<Answer> {
+    let answer = closing::shutdown(sock, fd, how)?;
+    if answer.is_ok() {
+        epoll::note_edge(sock);
+    }
+    Some(answer)
+}
+
+/// After `connect` to nowhere (`AF_UNSPEC`): the socket is as new, with the options that the program has given it.
+pub fn after_disconnect(sock: &Use, fd: i32, had_ended: bool) {
+    if matches!(sock.phase(), Phase::Fresh | Phase::Listener) {
+        return;
+    }
+    if let (Some(_), Some(slot)) = (sock.conn(), sock.slot()) {
+        kept_options::give_options_back(slot, File::of(sock, fd));
+        if had_ended {
+            // The kernel's connection was open still, so it reports a reset that the
+            // program's was beyond.
+            let _ = File::of(sock, fd).option::<i32>(libc::SOL_SOCKET, libc::SO_ERROR);
+        }
+    }
+    start_anew(sock, fd);
 }

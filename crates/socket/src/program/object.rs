@@ -1,21 +1,22 @@
 //! Socket objects: made when a socket begins, and dissolved when no descriptor and no call leads to them.
 
-use crate::connection::ends;
+use crate::connection::{closing, words};
+use crate::polling::epoll;
 use crate::process::tcp;
-use crate::rendezvous::agreement;
-use crate::rendezvous::marker;
-use crate::table::account;
+use crate::rendezvous::{agreement, marker};
 use crate::table::file::File;
-use crate::table::sock;
-use crate::table::sock::Phase;
-use crate::table::sock::Sock;
+use crate::table::sock::{self, Life, Phase, Sock};
+use crate::table::{account, descriptors};
 use core::sync::atomic::Ordering;
 use sidestep_device::sys;
 use sidestep_device::young::About;
 
+/// How objects end.
+static LIFE: Life = Life { drop_descriptor, dissolve };
+
 /// An object of which only the caller knows.
 pub(crate) fn new(nonblocking: bool, is_server: bool) -> Option<&'static Sock> {
-    sock::take(nonblocking, is_server, dissolve)
+    sock::take(nonblocking, is_server, &LIFE)
 }
 
 /// The object of a socket that had none: of a young connection, or of one that is not
@@ -31,16 +32,16 @@ pub(crate) fn grown(fd: i32, about: Option<About>) -> Option<&'static Sock> {
 }
 
 /// The last descriptor of this process is about to be closed, and no call is under way.
-pub(crate) fn say_goodbye(sock: &Sock, fd: i32) {
+fn say_goodbye(sock: &Sock, fd: i32) {
     if let Some(conn) = sock.conn() {
-        ends::before_last_close(sock, &conn, File::certain(sock, fd));
+        closing::before_last_close(sock, &conn, File::certain(sock, fd));
     }
 }
 
 /// The kernel has closed it. A peer that is awake need not sleep to learn it.
-pub(crate) fn tell_of_close(sock: &Sock) {
+pub(super) fn tell_of_close(sock: &Sock) {
     if let Some(conn) = sock.conn() {
-        ends::note_closed(&conn);
+        words::note_closed(&conn);
     }
 }
 
@@ -64,5 +65,28 @@ fn dissolve(sock: &'static Sock) {
         account::undecided(sock);
     }
     sock.release_slot();
+    epoll::forget_sock(sock);
     sock::give(sock);
+}
+
+pub(crate) fn drop_descriptor(sock: &'static Sock, fd: i32) {
+    if sock.descriptors.fetch_sub(1, Ordering::AcqRel) == 1 {
+        epoll::forget_sock(sock);
+        account::complete_tally(sock, fd);
+        if !sock.naming.has_copy() {
+            say_goodbye(sock, fd);
+        }
+        sock.leave();
+    } else {
+        epoll::forget_descriptor(sock, fd);
+        forget_descriptor(sock, fd);
+    }
+}
+
+/// Another descriptor leads to it from now on.
+pub(crate) fn forget_descriptor(sock: &Sock, fd: i32) {
+    let Some(slot) = sock.slot() else { return };
+    if slot.descriptor.load(Ordering::Relaxed) == fd {
+        slot.descriptor.store(descriptors::first_of(sock).unwrap_or(-1), Ordering::Relaxed);
+    }
 }

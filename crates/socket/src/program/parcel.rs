@@ -23,25 +23,16 @@
 //! The name is free again at that moment. So whoever lets go of a connection can ask
 //! whether it is under way ([`Home::is_under_way`]), and keep its slot.
 
-use crate::connection::urgent;
-use crate::connection::{ends, socket_options, wait};
-use crate::process::groups;
-use crate::process::groups::Look;
+use crate::connection::{kept_options, sleeper, urgent, words};
+use crate::process::groups::{self, Look};
 use crate::process::home::Home;
-use crate::process::loan;
-use crate::process::past_libc;
 use crate::process::pool::{Held, SharedLock};
-use crate::process::tcp;
-use crate::process::tcp::socket_cookie;
-use crate::process::unseen;
-use crate::program::dead_end;
-use crate::program::growth;
-use crate::program::hand_over;
-use crate::program::life;
+use crate::process::tcp::{self, socket_cookie};
+use crate::process::{loan, past_libc, unseen};
+use crate::program::{dead_end, growth, hand_over, life};
 use crate::rendezvous::passed;
 use crate::table::conn::Conn;
-use crate::table::sock::Phase;
-use crate::table::sock::Sock;
+use crate::table::sock::{Phase, Sock};
 use crate::table::{descriptors, file};
 use arrayvec::ArrayVec;
 use core::sync::atomic::Ordering;
@@ -107,8 +98,8 @@ fn look_at(fd: i32) -> Found {
     let Ok((storage, len)) = sys::socket_name(fd, false) else { return Found::Nothing };
     match UnixName::in_storage(&storage, len) {
         Some(name) if Parcel::is_name(name) => Found::Parcel(Parcel::from_name(name)),
-        None if socket_options::is_marked(fd) => Found::Stray,
-        None if socket_options::is_given(fd) => Found::Given,
+        None if kept_options::is_marked(fd) => Found::Stray,
+        None if kept_options::is_given(fd) => Found::Given,
         None if is_listening(fd) => Found::Listener,
         _ => Found::Nothing,
     }
@@ -271,9 +262,9 @@ fn settle_in(slot: &Slot, conn: &Conn, tcp: i32, is_first: bool) {
         for counter in [&slot.read_waiters, &slot.queued, &slot.plain_sends] {
             counter.store(0, Ordering::Relaxed);
         }
-        wait::withdraw_readers(slot, conn);
+        sleeper::withdraw_readers(slot, conn);
     }
-    ends::follow_linger_option(conn, tcp);
+    words::follow_linger_option(conn, tcp);
     loan::note_user(slot);
 }
 
@@ -481,10 +472,10 @@ fn part_with(sock: &Sock) {
     let left = sock.let_go(u32::from(!is_under_way));
     match sock.slot() {
         Some(_) if sock.stays_open() && matches!(left, None | Some(0)) => {
-            ends::end_by_reset(&conn);
+            words::end_by_reset(&conn);
         }
         // The kernel closes it.
-        Some(slot) if left.is_none() && !is_under_way => ends::note_close(slot, &conn),
+        Some(slot) if left.is_none() && !is_under_way => words::note_close(slot, &conn),
         _ => {}
     }
 }
@@ -511,8 +502,8 @@ pub fn after_failed_exec() {
         sock.hold_again();
         sock.naming.is_unpacked();
         if let Some(conn) = sock.conn() {
-            ends::follow_linger_option(&conn, fd);
-            ends::withdraw_close(&conn);
+            words::follow_linger_option(&conn, fd);
+            words::withdraw_close(&conn);
         }
     });
 }
@@ -612,12 +603,12 @@ pub(crate) fn take_up(fd: i32) {
     };
     let Some(sock) = sock else {
         // Used unseen from now on.
-        socket_options::mark_given(fd, false);
+        kept_options::mark_given(fd, false);
         return;
     };
     sock.is_received.store(true, Ordering::Relaxed);
     sock.set_phase(Phase::Candidate);
-    sock.begin(fd);
+    life::begin(sock, fd);
     if let Some(slot) = sock.slot() {
         // What the giver has set, it has told its own slot.
         let option = |name| sys::socket_option::<i32>(fd, libc::SOL_SOCKET, name);

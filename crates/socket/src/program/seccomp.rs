@@ -17,18 +17,15 @@
 //! A program with libseccomp will install one, most likely, so its connections stay on TCP from the
 //! beginning: nothing has moved then that a filter could be in the way of.
 
-use crate::connection::{ends, wait};
+use crate::connection::{spin, words};
 use crate::polling::epoll;
-use crate::process::filter::COMING;
-use crate::process::filter::IS_LENT;
-use crate::process::loan;
-use crate::process::owner;
+use crate::process::filter::{COMING, IS_LENT};
 use crate::process::pool::{Held, SharedLock};
+use crate::process::{loan, owner};
 use crate::program::hand_over;
 use crate::rendezvous::tcp_option;
 use crate::table::descriptors;
-use crate::table::sock;
-use crate::table::sock::Phase;
+use crate::table::sock::{self, Phase};
 use core::sync::atomic::Ordering;
 use sidestep_device::confinement::{self, Confinement};
 use sidestep_device::state::flag;
@@ -62,7 +59,7 @@ static CONFINING: SharedLock = SharedLock::new();
 /// asked now.
 fn prepare(to: Confinement) {
     owner::me();
-    wait::count_cpus();
+    spin::count_cpus();
     crate::log!(Info, "a filter of system calls comes: connections stay on TCP from now on");
     descriptors::for_each_sock(|fd, sock| {
         hand_over::conclude(fd);
@@ -80,7 +77,7 @@ fn prepare(to: Confinement) {
             // Without a look at TCP its bytes and bells cannot be told apart.
             const BOTH: u32 = flag::SEND_SWITCHED | flag::RECEIVE_SWITCHED;
             if slot.flags.load(Ordering::Acquire) & BOTH != BOTH {
-                ends::reset_untold(
+                words::reset_untold(
                     slot,
                     &conn,
                     &"it is half moved, and the program confines itself to read and write",

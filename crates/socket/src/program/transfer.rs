@@ -6,9 +6,9 @@
 //! A pipe may be empty or full for ever, so it is used under a direction lock
 //! without waiting, and waited for without the lock.
 
-use crate::connection::{ends, socket_options, switch, wait};
+use crate::connection::ring_send::{LEFT, Unfinished};
+use crate::connection::{ends, kept_options, sleep, switch, wait, words};
 use crate::process::pool::Held;
-use crate::program::stream::{LEFT, Unfinished};
 use crate::table::conn::Conn;
 use crate::table::descriptors::Use;
 use crate::table::file::File;
@@ -79,7 +79,7 @@ pub fn send_from(sock: &Use, fd: i32, source: Source, len: usize) -> Option<Answ
             Ok(Part::SocketWaits) => {
                 let sleep = || {
                     let deadline =
-                        *deadline.get_or_insert_with(|| socket_options::send_deadline(file));
+                        *deadline.get_or_insert_with(|| kept_options::send_deadline(file));
                     wait::Sleep { has_part: done > 0, deadline }
                 };
                 wait::writable(sock, slot, &conn, file, sleep)
@@ -113,7 +113,7 @@ fn send_part<'a>(
         let _sending = Held::enter(&slot.send_lock);
         wait::follow_hint(slot, conn, file);
         let flags = slot.flags.load(Ordering::Acquire);
-        if flags & ends::SEND_OVER != 0 {
+        if flags & words::SEND_OVER != 0 {
             return ends::send_after_end(slot, conn, file, len).map(Part::Moved);
         }
         if !cut_over::is_ring(conn.mine.sending.way.turns()) {
@@ -122,7 +122,7 @@ fn send_part<'a>(
         let producer = conn.mine.sending.producer.position();
         let claim = conn.theirs.receiving.consumer.claim();
         let window = cursor::window(producer, claim, conn.outgoing.len())
-            .map_err(|misbehaved| ends::reset(slot, conn, &misbehaved))?;
+            .map_err(|misbehaved| words::reset(slot, conn, &misbehaved))?;
         if window == 0 {
             return Ok(Part::SocketWaits);
         }
@@ -142,7 +142,7 @@ fn send_part<'a>(
         n
     };
     if n > 0 {
-        wait::wake_readers(slot, conn, file);
+        ends::wake_readers(slot, conn, file);
     }
     Ok(Part::Moved(n))
 }
@@ -173,7 +173,7 @@ impl Pipe {
             return Err(libc::EAGAIN);
         }
         match sys::poll_until(self.fd, events, None) {
-            Err(sys::Errno(libc::EINTR)) if wait::handlers_restart() => Ok(()),
+            Err(sys::Errno(libc::EINTR)) if sleep::handlers_restart() => Ok(()),
             other => other.map(|_| ()).map_err(|errno| errno.0),
         }
     }
@@ -220,7 +220,7 @@ fn receive_part(slot: &Slot, conn: &Conn, file: File<'_>, pipe: i32, len: usize)
     let consumer = conn.mine.receiving.consumer.position();
     let claim = conn.theirs.sending.producer.claim();
     let readable = cursor::readable(consumer, claim, conn.incoming.len())
-        .map_err(|misbehaved| ends::reset(slot, conn, &misbehaved))?;
+        .map_err(|misbehaved| words::reset(slot, conn, &misbehaved))?;
     if readable == 0 {
         wait::follow_hint(slot, conn, file);
         return end_or_wait(slot, conn, file);

@@ -1,18 +1,12 @@
-//! How young connections begin: see [`table::young`](crate::table::bare).
+//! How young connections begin: see [`bare`](crate::table::bare).
 
-use crate::process::home;
-use crate::process::loan;
-use crate::process::options;
-use crate::process::options::Promotion;
-use crate::process::unseen;
-use crate::program::life;
-use crate::rendezvous::listeners;
-use crate::rendezvous::tcp_option;
-use crate::table::descriptors;
-use crate::table::places;
+use crate::process::options::{self, Promotion};
+use crate::process::{home, loan, unseen};
+use crate::program::{growth, life};
+use crate::rendezvous::{listeners, tcp_option};
 use crate::table::sock::Sock;
-use sidestep_device::young::About;
-use sidestep_device::young::Stage;
+use crate::table::{descriptors, places};
+use sidestep_device::young::{About, Stage};
 
 /// A socket was made that is not connected. Not by the child of a `vfork`, whose number may be
 /// another socket's in this table.
@@ -24,7 +18,7 @@ pub fn note_fresh(fd: i32) {
     match places::place(fd) {
         Some(place) => {
             place.begin_fresh();
-            life::forget_entry(descriptors::insert_bare(fd), -1);
+            descriptors::forget_entry(descriptors::insert_bare(fd, &growth::GROWTH), -1);
         }
         None => _ = life::register(fd, false, false),
     }
@@ -64,11 +58,11 @@ pub(crate) fn begin(fd: i32, about: About) -> bool {
         return false;
     }
     process.note_young(fd);
-    life::forget_entry(descriptors::insert_bare(fd), -1);
+    descriptors::forget_entry(descriptors::insert_bare(fd, &growth::GROWTH), -1);
     true
 }
 
-pub(crate) fn may_be_young() -> bool {
+fn may_be_young() -> bool {
     let options = options::current();
     options.smc
         && options.promotion == Promotion::Lazy

@@ -19,11 +19,10 @@
 //!
 //! When an end petitions, and when it gives up: [`sidestep_proto::rendezvous::agreement::seek`].
 
-use super::agreement::Look;
 use crate::process::group::Group;
 use crate::process::mail;
-use crate::rendezvous::claim;
-use crate::rendezvous::petition;
+use crate::rendezvous::attempt::Look;
+use crate::rendezvous::{claim, petition};
 use core::sync::atomic::Ordering;
 use sidestep_device::sys;
 use sidestep_proto::fallback::{Lack, Reason};

@@ -3,12 +3,9 @@
 //! They stand in the state of the process, where `sidestep ss --totals` shows them. If the
 //! server had said who it was, the failure is forgotten as soon as that process is gone.
 
-use crate::process::groups;
-use crate::process::home;
-use crate::process::home::Home;
-use crate::process::options;
+use crate::process::home::{self, Home};
 use crate::process::pool::Held;
-use crate::process::tcp;
+use crate::process::{groups, options, tcp};
 use crate::table::sock::Sock;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
@@ -19,7 +16,7 @@ use sidestep_proto::fallback::Reason;
 use sidestep_wire::host_control::{Instance, mailbox_name};
 
 /// Client: why this server is to be left alone for now, if it is.
-pub(crate) fn why_left_alone(process: &'static Home, server: SocketAddr) -> Option<Reason> {
+pub(super) fn why_left_alone(process: &'static Home, server: SocketAddr) -> Option<Reason> {
     if !options::current().autocache {
         return None;
     }
@@ -68,7 +65,7 @@ pub(crate) fn note_failure(
 }
 
 /// Agreeing has succeeded.
-pub(crate) fn note_success(sock: &Sock, fd: i32) {
+pub(super) fn note_success(sock: &Sock, fd: i32) {
     let Some(process) = sock.home() else { return };
     let failures = &process.state.header().failures;
     let is_known = failures.iter().any(|failure| failure.in_a_row.load(Ordering::Relaxed) != 0);
@@ -78,7 +75,7 @@ pub(crate) fn note_success(sock: &Sock, fd: i32) {
 }
 
 /// What has failed may succeed now: the rules have changed.
-pub(crate) fn forget_all() {
+pub(super) fn forget_all() {
     let Some(process) = home::existing() else { return };
     let _held = Held::enter(process.lock.get());
     for failure in &process.state.header().failures {

@@ -1,16 +1,11 @@
 //! The questions before an attempt ([`Begin`]), as this process and the kernel answer them.
 
-use super::agreement::{Look, PENDING};
-use crate::process::home;
-use crate::process::home::Home;
+use crate::process::home::{self, Home};
 use crate::process::memory;
-use crate::process::options;
-use crate::process::options::Promotion;
-use crate::process::tcp;
-use crate::process::tcp::netns_cookie;
-use crate::rendezvous::passed;
-use crate::rendezvous::pnet;
-use crate::rendezvous::{autocache, gateway, tcp_option};
+use crate::process::options::{self, Promotion};
+use crate::process::tcp::{self, netns_cookie};
+use crate::rendezvous::attempt::{Look, PENDING};
+use crate::rendezvous::{autocache, gateway, listeners, passed, pnet, tcp_option};
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use sidestep_proto::fallback::{Lack, PeerCannot, Reason};
@@ -25,6 +20,7 @@ pub(super) fn carry_out(look: &mut Look, question: Begin) -> Result<Answer, Reas
         Begin::LooksAtItself => Answer::Standing(standing(look)),
         Begin::LooksForMemory => Answer::Is(home::current().is_some()),
         Begin::MovesHome { .. } => {
+            listeners::follow_settings();
             sock.move_home(fd);
             Answer::Is(home::current().is_some())
         }
@@ -73,7 +69,10 @@ pub(super) fn carry_out(look: &mut Look, question: Begin) -> Result<Answer, Reas
 
 fn standing(look: &Look) -> Standing {
     let sock = look.sock;
-    sock.begin(look.fd);
+    if sock.slot().is_none() {
+        listeners::follow_settings();
+        sock.begin(look.fd);
+    }
     let options = options::current();
     let limit = options.handshake_limit;
     Standing {

@@ -24,12 +24,10 @@
 //! token, and there is only one such pair. Between two namespaces the connection's identity
 //! is part of it instead ([`crate::rendezvous::agreement`]).
 
-use crate::process::clc;
 use crate::process::group::Group;
-use crate::process::groups;
-use crate::process::groups::Look;
+use crate::process::groups::{self, Look};
 use crate::process::home::Home;
-use crate::process::tcp;
+use crate::process::{clc, tcp};
 use crate::table::sock::Sock;
 use core::sync::atomic::Ordering;
 use sidestep_device::channel::SLOTS;
@@ -40,7 +38,7 @@ use sidestep_wire::host_control::Hello;
 
 /// Client: claims the connection before every server that it has met at this port, of those
 /// that can be meant. False: it knows none.
-pub(crate) fn post(
+pub(super) fn post(
     process: &'static Home,
     sock: &Sock,
     port: u16,
@@ -70,7 +68,7 @@ pub(crate) fn find(process: &Home, look: &Look, token: Token, own: usize) -> Opt
 }
 
 /// Server: answers a claim.
-pub(crate) fn greet(
+pub(super) fn greet(
     process: &Home,
     sock: &Sock,
     (group, peer_slot): (&Group, usize),

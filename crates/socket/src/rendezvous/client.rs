@@ -1,16 +1,11 @@
 //! The client's end, carried out.
 
-use super::agreement::Look;
-use super::agreement::Moment;
-use super::agreement::Outcome;
 use super::{afar, begin, marker, record};
-use crate::connection::switch;
-use crate::process::clc;
+use crate::connection::{ledger, switch};
 use crate::process::group::Group;
-use crate::process::groups;
 use crate::process::home::Home;
-use crate::process::mail;
-use crate::process::tcp;
+use crate::process::{clc, groups, mail, tcp};
+use crate::rendezvous::attempt::{Look, Outcome};
 use crate::rendezvous::claim;
 use crate::table::meeting::{Held, Peer};
 use core::sync::atomic::Ordering;
@@ -20,7 +15,7 @@ use sidestep_device::sys::{self, UnixName};
 use sidestep_proto::fallback::{Lack, OperatorSaid, Reason};
 use sidestep_proto::rendezvous;
 use sidestep_proto::rendezvous::agreement::client::{Proposing, State};
-use sidestep_proto::rendezvous::agreement::{Answer, Client, Greeter, Illegal, Letter};
+use sidestep_proto::rendezvous::agreement::{Answer, Client, Greeter, Illegal, Letter, Moment};
 use sidestep_wire::host_control::{ControlMessage, Side, connection_name};
 
 /// One look of a client.
@@ -82,7 +77,7 @@ fn carry_out(held: &mut Held, look: &mut Look, state: State) -> Result<Answer, R
         }
         State::ReadsName(_) => read_name(look.process()?, held.name_fd),
         State::LooksWhetherOpen(_) | State::LooksWhetherOpenAfar(_) => {
-            Ok(Answer::Is(switch::is_established(fd)))
+            Ok(Answer::Is(ledger::is_established(fd)))
         }
         State::Introduces(hello) => introduce(held, look, &hello),
         State::TellsRefusal { hello, reason } => {

@@ -4,8 +4,7 @@
 //! begins or the program listens ([`reload`]).
 
 use crate::process::reload;
-use crate::rendezvous::autocache;
-use crate::rendezvous::marker;
+use crate::rendezvous::{autocache, marker};
 use crate::table::descriptors;
 use crate::table::sock::{Phase, Sock};
 
@@ -28,7 +27,7 @@ pub(crate) fn follow_settings() {
     // Whether clients may look for a listener is among what has changed.
     descriptors::for_each_sock(|fd, sock| {
         if sock.phase() == Phase::Listener {
-            marker::withdraw_marker(sock);
+            sock.withdraw_marker();
             marker::leave(sock, fd);
         }
     });

@@ -4,9 +4,7 @@
 //! socket; a stale one costs that socket and nothing more.
 
 use crate::process::home::Home;
-use crate::process::options;
-use crate::process::tcp;
-use crate::process::unseen;
+use crate::process::{options, tcp, unseen};
 use crate::table::sock::Sock;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use sidestep_device::sys::{self, Errno, UnixName};
@@ -69,14 +67,6 @@ pub(crate) fn retire_marker(marker: i32) {
     let before = place.swap(marker + 1, Ordering::Relaxed);
     if before != 0 {
         sys::close(before - 1);
-    }
-}
-
-/// The connections of a listener will not meet us.
-pub(crate) fn withdraw_marker(listener: &Sock) {
-    let marker = listener.marker.swap(-1, Ordering::Relaxed);
-    if marker >= 0 {
-        sys::close(marker);
     }
 }
 

@@ -16,7 +16,7 @@
 //! Who gives a connection away twice, takes the mark off: there would be two to take it
 //! up. A receiver that passes it on becomes a giver beside the first.
 
-use crate::connection::socket_options;
+use crate::connection::kept_options;
 use crate::process::home::Home;
 use crate::process::tcp::socket_cookie;
 use crate::table::descriptors;
@@ -36,7 +36,7 @@ pub(crate) fn offer(fd: i32) {
     // Not while this process forks: the child would have the connection without its name.
     sock.with_meeting(|_| is_offered = may_be_taken_up(&sock, fd) && mark(&sock, fd));
     if !is_offered {
-        socket_options::mark_given(fd, false);
+        kept_options::mark_given(fd, false);
     }
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn offer(fd: i32) {
 fn mark(sock: &Sock, fd: i32) -> bool {
     let Some(name) = bind_name(fd) else { return false };
     sock.given_name.store(name, Ordering::Relaxed);
-    socket_options::mark_given(fd, true)
+    kept_options::mark_given(fd, true)
 }
 
 /// It could not be sent.
@@ -52,7 +52,7 @@ pub(crate) fn withdraw(fd: i32) {
     if let Some(sock) = descriptors::sock(fd) {
         let name = sock.given_name.swap(-1, Ordering::Relaxed);
         if name >= 0 {
-            socket_options::mark_given(fd, false);
+            kept_options::mark_given(fd, false);
             sys::close(name);
         }
     }
@@ -85,18 +85,18 @@ fn bind_name(fd: i32) -> Option<i32> {
 }
 
 /// Who else has a connection that was received.
-pub(crate) fn givers(process: &Home, fd: i32) -> Givers {
+pub(super) fn givers(process: &Home, fd: i32) -> Givers {
     let cookie = socket_cookie(fd);
     let is_bound = |index| {
         let name = UnixName::new(&given_name(cookie, index));
         sys::connect_unix(process.probe, &name) != Err(Errno(libc::ECONNREFUSED))
     };
-    if !socket_options::is_given(fd) {
+    if !kept_options::is_given(fd) {
         Givers::Many
     } else if (0..GIVERS_MAX).any(is_bound) {
         Givers::Here
     } else {
-        socket_options::mark_given(fd, false);
+        kept_options::mark_given(fd, false);
         Givers::Gone
     }
 }

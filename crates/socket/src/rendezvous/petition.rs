@@ -14,15 +14,12 @@
 //! serve; that is root for the default. Nobody waits for it: a petition is sent, and answers
 //! are taken, at the program's own calls. A call to the agent is tried once a second at most.
 
-use crate::process::desk::Desk;
-use crate::process::desk::STRANGERS_MAX;
-use crate::process::group;
-use crate::process::groups;
-use crate::process::groups::Look;
+use crate::process::desk::{Desk, STRANGERS_MAX};
+use crate::process::groups::{self, Look};
 use crate::process::home::Home;
-use crate::process::options;
 use crate::process::pool::Held;
 use crate::process::tcp::halves;
+use crate::process::{group, options};
 use core::sync::atomic::Ordering;
 use sidestep_device::rights;
 use sidestep_device::sys::{self, Errno, Sender};
@@ -33,7 +30,7 @@ use sidestep_wire::host_control::{ControlMessage, EMITTED_LEN_MAX, Match, Petiti
 const ANSWERS_MAX: usize = 16;
 
 /// Asks who holds the other end of a connection.
-pub(crate) fn submit(process: &'static Home, token: [u8; 16], side: Side, port: u16) -> Petitioned {
+pub(super) fn submit(process: &'static Home, token: [u8; 16], side: Side, port: u16) -> Petitioned {
     let desk = &process.tables.desk;
     let Some(_held) = Held::try_enter(desk.lock.get()) else { return Petitioned::Later };
     if !desk.has_room() {
@@ -56,7 +53,7 @@ pub(crate) fn submit(process: &'static Home, token: [u8; 16], side: Side, port: 
 }
 
 /// Takes the answers that have come.
-pub(crate) fn take_answers(process: &'static Home) {
+pub(super) fn take_answers(process: &'static Home) {
     let desk = &process.tables.desk;
     let Some(_held) = Held::try_enter(desk.lock.get()) else { return };
     let mut bytes = [0; EMITTED_LEN_MAX];
@@ -91,7 +88,7 @@ pub(crate) fn take_answers(process: &'static Home) {
 }
 
 /// Whether the other end of a connection is of a user with whom no memory is shared.
-pub(crate) fn is_strangers(process: &Home, token: [u8; 16]) -> bool {
+pub(super) fn is_strangers(process: &Home, token: [u8; 16]) -> bool {
     let [first, _] = halves(&token);
     process.tables.desk.strangers.iter().any(|known| known.load(Ordering::Relaxed) == first)
 }

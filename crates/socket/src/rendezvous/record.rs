@@ -1,9 +1,9 @@
-//! Records and CLC boxes: what an end shows its peer, and reads of it.
+//! What an end prepares in its record, and answers in its CLC box ([`clc`]).
 
-use super::agreement::Look;
 use crate::process::clc;
 use crate::process::group::Group;
 use crate::process::tcp::socket_cookie;
+use crate::rendezvous::attempt::Look;
 use crate::table::meeting::Peer;
 use crate::table::sock::Sock;
 use core::sync::atomic::Ordering;

@@ -1,13 +1,10 @@
 //! The server's end, carried out.
 
-use super::agreement::Look;
-use super::agreement::Moment;
-use super::agreement::Outcome;
 use super::{afar, begin, record};
-use crate::connection::switch;
-use crate::process::clc;
-use crate::process::groups;
+use crate::connection::{ledger, switch};
 use crate::process::tcp::socket_cookie;
+use crate::process::{clc, groups};
+use crate::rendezvous::attempt::{Look, Outcome};
 use crate::rendezvous::claim;
 use crate::table::meeting::{Held, Peer};
 use core::sync::atomic::Ordering;
@@ -17,7 +14,7 @@ use sidestep_device::sys::{self, Errno, UnixName};
 use sidestep_proto::fallback::{Lack, Reason};
 use sidestep_proto::rendezvous;
 use sidestep_proto::rendezvous::agreement::server::{Accepts, State};
-use sidestep_proto::rendezvous::agreement::{Answer, Greeting, Illegal, Server, Token};
+use sidestep_proto::rendezvous::agreement::{Answer, Greeting, Illegal, Moment, Server, Token};
 use sidestep_wire::RmbeSize;
 use sidestep_wire::host_control::{EMITTED_LEN_MAX, Hello, Side, connection_name};
 
@@ -122,7 +119,7 @@ fn carry_out(
             clc::put_clc(held.peer()?.group, sock.slot_index(), accept);
             Ok(Answer::Done)
         }
-        State::LooksWhetherOpen(_) => Ok(Answer::Is(switch::is_established(fd))),
+        State::LooksWhetherOpen(_) => Ok(Answer::Is(ledger::is_established(fd))),
         State::ReadsByLedger(_) => {
             let conn = look.conn(held, held.peer()?)?;
             Ok(Answer::Is(switch::read_by_ledger(sock, look.slot()?, fd, conn)))

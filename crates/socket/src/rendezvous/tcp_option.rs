@@ -21,9 +21,7 @@
 //! process connects or listens after [`ABSENT_NS`]. With one it is a call for each
 //! `connect`, two for each `listen`, and one when a meeting is about to begin.
 
-use crate::process::options;
-use crate::process::tcp;
-use crate::process::unseen;
+use crate::process::{options, tcp, unseen};
 use crate::rendezvous::gateway;
 use crate::table::sock::Sock;
 use core::net::SocketAddr;

@@ -8,14 +8,13 @@
 use crate::process::home::Home;
 use crate::process::tcp;
 use crate::table::passage::Passage;
-use crate::table::sock::Phase;
-use crate::table::sock::Sock;
+use crate::table::sock::{Phase, Sock};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use sidestep_device::history::{Kind, Verdict};
 use sidestep_device::services::place;
 use sidestep_device::state::{Header, Slot};
-use sidestep_device::sys::{self};
+use sidestep_device::sys;
 use sidestep_proto::fallback::{Lack, Reason};
 use sidestep_wire::RmbeSize;
 
@@ -78,7 +77,7 @@ fn tcp(reason: Reason) -> Verdict {
 }
 
 /// A connection for which there is no slot stays on TCP.
-pub(crate) fn without_slot(process: &Home, sock: &Sock, fd: i32) {
+pub(super) fn without_slot(process: &Home, sock: &Sock, fd: i32) {
     process.state.header().ended[0].count_tcp(Reason::Lack(Lack::NoSlot).code());
     let is_server = sock.is_server.load(Ordering::Relaxed);
     let server = tcp::addresses(fd).ok().map(|(local, peer)| if is_server { local } else { peer });
@@ -96,7 +95,7 @@ pub(crate) fn without_slot(process: &Home, sock: &Sock, fd: i32) {
 }
 
 /// From now on the traffic of a connection counts for its server's port.
-pub(crate) fn begin_tally(slot: &Slot, addresses: Option<(SocketAddr, SocketAddr)>) {
+pub(super) fn begin_tally(slot: &Slot, addresses: Option<(SocketAddr, SocketAddr)>) {
     slot.tally.began.store(sys::coarse_ms(), Ordering::Relaxed);
     slot.tally.place.store(addresses.map_or(place::PENDING, place_of), Ordering::Relaxed);
 }
@@ -149,4 +148,31 @@ fn with_header(sock: &Sock, f: impl FnOnce(&Header)) {
 
 pub(crate) fn add_one(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Sock {
+    /// Its tcp::addresses, which from now on stand in its slot. `None` while it is not connected.
+    pub(crate) fn learn_addresses(&self, fd: i32) -> Option<(SocketAddr, SocketAddr)> {
+        let (local, peer) = tcp::addresses(fd).ok()?;
+        // What is shown of one by the gateway is where it leads.
+        if self.passage().is_none() {
+            self.note_addresses(local, peer);
+        }
+        Some((local, peer))
+    }
+
+    /// Writes its addresses down for `sidestep ss`.
+    pub(crate) fn note_addresses(&self, local: SocketAddr, peer: SocketAddr) {
+        let Some(slot) = self.slot() else { return };
+        let places = [(local.ip(), &slot.local_ip), (peer.ip(), &slot.peer_ip)];
+        for (ip, place) in places {
+            let ([first, second], _) = tcp::words(ip);
+            place[0].store(first, Ordering::Relaxed);
+            place[1].store(second, Ordering::Relaxed);
+        }
+        slot.local_port.store(u32::from(local.port()), Ordering::Relaxed);
+        slot.peer_port.store(u32::from(peer.port()), Ordering::Relaxed);
+        let (_, family) = tcp::words(peer.ip());
+        slot.family.store(family, Ordering::Release);
+    }
 }

@@ -19,10 +19,8 @@
 //! what it has asked is kept for the object ([`crate::polling::epoll`]).
 
 use crate::process::pool::SharedLock;
-use crate::table::candidate;
-use crate::table::descriptors;
-use crate::table::places;
 use crate::table::plain::Noted;
+use crate::table::{candidate, descriptors, places};
 use sidestep_device::lock::Lock;
 use sidestep_device::young::{Direction, Inside};
 use sidestep_proto::autosmc;

@@ -1,27 +1,17 @@
 //! A connected socket that may move: its slot, its addresses, and why it stays on TCP.
 
-use crate::process::home;
-use crate::process::home::Home;
-use crate::process::options;
-use crate::process::options::Options;
-use crate::process::options::Promotion;
-use crate::process::tcp;
+use crate::process::home::{self, Home};
+use crate::process::options::{self, Options, Promotion};
 use crate::process::unseen;
-use crate::rendezvous::listeners;
-use crate::rendezvous::marker;
 use crate::table::account;
 use crate::table::descriptors::Use;
-use crate::table::sock::Phase;
-use crate::table::sock::Sock;
+use crate::table::sock::{Phase, Sock};
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
-use sidestep_device::state::flag;
-use sidestep_device::state::mode;
+use sidestep_device::state::{flag, mode};
 use sidestep_device::young::Young;
 use sidestep_proto::autosmc::Patience;
-use sidestep_proto::fallback::OperatorSaid;
-use sidestep_proto::fallback::ProgramDid;
-use sidestep_proto::fallback::Reason;
+use sidestep_proto::fallback::{OperatorSaid, ProgramDid, Reason};
 use sidestep_wire::RmbeSize;
 
 impl Sock {
@@ -77,7 +67,7 @@ impl Sock {
         let _meeting = self.meeting.enter();
         match self.phase() {
             Phase::Candidate | Phase::Meeting => self.stay_plain(reason),
-            Phase::Listener => marker::withdraw_marker(self),
+            Phase::Listener => self.withdraw_marker(),
             // The other host waits for CLC.
             Phase::Offered | Phase::Fresh | Phase::Plain | Phase::Smc => {}
         }
@@ -94,7 +84,6 @@ impl Sock {
         if self.slot().is_some() {
             return;
         }
-        listeners::follow_settings();
         let Some(process) = home::current() else { return self.set_phase(Phase::Plain) };
         if process.take_slot(young, &|index| self.settle(process, index)).is_none() {
             account::without_slot(process, self, fd);
@@ -141,16 +130,6 @@ impl Sock {
         options::current().policy.objection(server_port, peer.ip())
     }
 
-    /// Its tcp::addresses, which from now on stand in its slot. `None` while it is not connected.
-    pub(crate) fn learn_addresses(&self, fd: i32) -> Option<(SocketAddr, SocketAddr)> {
-        let (local, peer) = tcp::addresses(fd).ok()?;
-        // What is shown of one by the gateway is where it leads.
-        if self.passage().is_none() {
-            self.note_addresses(local, peer);
-        }
-        Some((local, peer))
-    }
-
     /// It goes on with a slot of another process, or of its own that it had let go of.
     pub(crate) fn take_up(&self, home: &'static Home, index: usize) {
         self.slot_index.store(index as u32, Ordering::Relaxed);
@@ -176,21 +155,6 @@ impl Sock {
         if is_now != nonblocking {
             self.set_nonblocking(is_now);
         }
-    }
-
-    /// Writes its addresses down for `sidestep ss`.
-    pub(crate) fn note_addresses(&self, local: SocketAddr, peer: SocketAddr) {
-        let Some(slot) = self.slot() else { return };
-        let places = [(local.ip(), &slot.local_ip), (peer.ip(), &slot.peer_ip)];
-        for (ip, place) in places {
-            let ([first, second], _) = tcp::words(ip);
-            place[0].store(first, Ordering::Relaxed);
-            place[1].store(second, Ordering::Relaxed);
-        }
-        slot.local_port.store(u32::from(local.port()), Ordering::Relaxed);
-        slot.peer_port.store(u32::from(peer.port()), Ordering::Relaxed);
-        let (_, family) = tcp::words(peer.ip());
-        slot.family.store(family, Ordering::Release);
     }
 
     /// A forked child continues alone with a connection that was not decided when

@@ -18,26 +18,25 @@
 //! socket); forgetting an entry costs speed on a connection that is still on TCP
 //! and nothing else.
 
-use crate::polling::epoll::Set;
-use crate::program::growth;
-use crate::table::outlast;
-use crate::table::places;
+use crate::table::set::Handle;
 use crate::table::sock::Sock;
+use crate::table::{outlast, places};
 use core::cell::Cell;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
 use core::time::Duration;
 use sidestep_device::apart;
 use sidestep_device::sparse::Sparse;
+use std::sync::OnceLock;
 
 /// Descriptor numbers above this are never ours.
 const TABLE_LEN: usize = 1 << 20;
 const SET_TAG: usize = 1;
 /// A socket without an object, or what was one.
 const BARE: usize = 2;
-/// Set by the closing side until the kernel has closed the descriptor.
+/// Handle by the closing side until the kernel has closed the descriptor.
 const CLOSING: usize = 4;
-/// Set by it when it has made a copy for calls under way, if there are any.
+/// Handle by it when it has made a copy for calls under way, if there are any.
 const DECIDED: usize = 8;
 const TAGS: usize = SET_TAG | BARE | CLOSING | DECIDED;
 
@@ -150,7 +149,9 @@ fn outlast_closing(fd: i32) -> bool {
 
 #[cold]
 fn grown(fd: i32) -> Option<Use> {
-    growth::grow_up(fd);
+    if let Some(growth) = GROWTH.get() {
+        (growth.grow_up)(fd);
+    }
     object(fd)
 }
 
@@ -170,8 +171,20 @@ pub(crate) fn is_bare(fd: i32) -> bool {
     load(fd) == BARE
 }
 
+/// How the place of a descriptor ends, and how its socket gets an object: said by whoever lets sockets be
+/// without one, in a room above this one.
+pub(crate) struct Growth {
+    /// Makes the object of the socket behind a descriptor.
+    pub(crate) grow_up: fn(i32),
+    /// What the place of a descriptor says has ended. True: there is an object instead.
+    pub(crate) end: fn(i32) -> bool,
+}
+
+static GROWTH: OnceLock<&'static Growth> = OnceLock::new();
+
 /// From now on the place of a descriptor says what it is.
-pub(crate) fn insert_bare(fd: i32) -> Entry {
+pub(crate) fn insert_bare(fd: i32, growth: &'static Growth) -> Entry {
+    let _ = GROWTH.set(growth);
     note_highest(fd);
     if is_bare(fd) { Entry::Nothing } else { replace(fd, BARE) }
 }
@@ -194,7 +207,7 @@ pub fn leads_to(fd: i32, sock: &Sock) -> bool {
 
 /// The same for a word of the table.
 #[inline]
-pub(crate) fn is_word_of(fd: i32, word: usize) -> bool {
+pub(super) fn is_word_of(fd: i32, word: usize) -> bool {
     // Acquire: what was read before is not of a later time than the word.
     fence(Ordering::Acquire);
     load(fd) == word
@@ -221,7 +234,7 @@ fn enter_anew(fd: i32) -> Option<Use> {
 
 /// The epoll set behind a descriptor, if it is one of ours.
 #[inline]
-pub fn set(fd: i32) -> Option<&'static Set> {
+pub fn set(fd: i32) -> Option<&'static Handle> {
     let word = load(fd);
     if word & SET_TAG == 0 {
         return None;
@@ -234,12 +247,12 @@ pub fn set(fd: i32) -> Option<&'static Set> {
 
 /// An epoll set in use by this call: it is not dissolved meanwhile, even if another thread closes
 /// the descriptor.
-pub struct SetUse(&'static Set);
+pub struct SetUse(&'static Handle);
 
 impl SetUse {
     /// The set itself.
     #[must_use]
-    pub fn set(&self) -> &'static Set {
+    pub fn handle(&self) -> &'static Handle {
         self.0
     }
 }
@@ -274,7 +287,17 @@ pub enum Entry {
     /// A TCP socket; one descriptor less refers to it.
     Sock(&'static Sock),
     /// An epoll set.
-    Set(&'static Set),
+    Set(&'static Handle),
+}
+
+/// The table forgot a descriptor: one reference less.
+pub(crate) fn forget_entry(entry: Entry, fd: i32) {
+    match entry {
+        Entry::Nothing => {}
+        Entry::Bare(place) => _ = GROWTH.get().is_some_and(|growth| (growth.end)(place)),
+        Entry::Sock(sock) => sock.drop_descriptor(fd),
+        Entry::Set(set) => set.drop_descriptor(),
+    }
 }
 
 /// Whether a descriptor can be entered: its number is not too high, and there is memory.
@@ -340,7 +363,7 @@ pub(crate) fn hold(fd: i32) -> Option<bool> {
 }
 
 /// The closing side has made a copy for calls under way, if there are any.
-pub(crate) fn decide_closing(fd: i32, word: usize) {
+pub(super) fn decide_closing(fd: i32, word: usize) {
     let word = word | CLOSING;
     if let Some(entry) = entry(fd) {
         // Release: whoever sees it finds the copy.
@@ -349,7 +372,7 @@ pub(crate) fn decide_closing(fd: i32, word: usize) {
 }
 
 /// Whether a descriptor is being closed by a side that may be about to make a copy.
-pub(crate) fn is_closing_undecided(fd: i32, word: usize) -> bool {
+pub(super) fn is_closing_undecided(fd: i32, word: usize) -> bool {
     load(fd) == word | CLOSING
 }
 
@@ -359,7 +382,7 @@ pub(crate) fn word_of(sock: &Sock) -> usize {
 }
 
 /// What the table has for descriptors of an epoll set.
-pub(crate) fn word_of_set(set: &Set) -> usize {
+pub(crate) fn word_of_set(set: &Handle) -> usize {
     core::ptr::from_ref(set) as usize | SET_TAG
 }
 
@@ -412,7 +435,7 @@ pub(crate) fn grow_up(fd: i32, sock: &'static Sock) -> bool {
 
 /// Enters an epoll set.
 #[must_use]
-pub fn insert_set(fd: i32, set: &'static Set) -> Entry {
+pub fn insert_set(fd: i32, set: &'static Handle) -> Entry {
     if !has_place(fd) {
         return Entry::Nothing;
     }
@@ -446,9 +469,9 @@ fn sock_of(word: usize) -> &'static Sock {
 
 /// The epoll set whose word the table has: its tag is set.
 #[inline]
-fn set_of(word: usize) -> &'static Set {
+fn set_of(word: usize) -> &'static Handle {
     debug_assert!(word & TAGS == SET_TAG);
-    // SAFETY: such a word is stored by `insert_set` alone, as the address of a `&'static Set` with the
+    // SAFETY: such a word is stored by `insert_set` alone, as the address of a `&'static Handle` with the
     // tag, and `load` has acquired it. A pool's memory stays one of Sets.
     unsafe { &*core::ptr::with_exposed_provenance(word & !SET_TAG) }
 }
@@ -485,7 +508,7 @@ pub fn is_empty() -> bool {
 }
 
 /// Calls `f` with the epoll set of every descriptor that is one of ours.
-pub fn for_each_set(mut f: impl FnMut(&'static Set)) {
+pub fn for_each_set(mut f: impl FnMut(&'static Handle)) {
     let highest = HIGHEST.load(Ordering::Relaxed) as i32;
     let is_open = |fd: &i32| load(*fd) & CLOSING == 0;
     (0..=highest).filter(is_open).filter_map(set).for_each(&mut f);
@@ -530,7 +553,7 @@ pub fn first_of(sock: &Sock) -> Option<i32> {
 }
 
 /// The lowest descriptor of which the table has this word.
-pub(crate) fn first_with(word: usize) -> Option<i32> {
+pub(super) fn first_with(word: usize) -> Option<i32> {
     let highest = HIGHEST.load(Ordering::Relaxed);
     (0..=highest as i32).find(|fd| load(*fd) == word)
 }

@@ -68,18 +68,16 @@
 //!   kernel while `dup2`, or `close` and `accept`, put a moved connection under it. To note such
 //!   calls, too, would cost each `read` and `write` of files a fence.
 
-use crate::polling::epoll::Set;
 use crate::process::owner;
-use crate::table::descriptors;
 use crate::table::naming::Naming;
-use crate::table::outlast;
-use crate::table::outlast::PATIENCE;
-use crate::table::plain;
+use crate::table::outlast::{self, PATIENCE};
+use crate::table::set::Handle;
 use crate::table::sock::{Phase, Sock};
+use crate::table::{descriptors, plain};
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use sidestep_device::names::Names;
-use sidestep_device::sys;
+use sidestep_device::{confinement, sys};
 
 std::thread_local! {
     /// System calls on files that this thread is in the middle of: a signal handler has interrupted
@@ -111,7 +109,7 @@ impl<'a> File<'a> {
 
     /// The same of an epoll set.
     #[inline]
-    pub(crate) fn of_set(set: &'a Set, number: i32) -> Self {
+    pub(crate) fn of_set(set: &'a Handle, number: i32) -> Self {
         let word = descriptors::word_of_set(set);
         Self { naming: &set.naming, word, number, is_certain: false }
     }
@@ -207,6 +205,19 @@ impl<'a> File<'a> {
     }
 }
 
+/// Whether a call may sleep: the kernel has the last word, and the mirror has it
+/// afterwards.
+pub(crate) fn may_sleep(sock: &Sock, file: File<'_>) -> bool {
+    if confinement::is_confined() {
+        return sock.seems_blocking();
+    }
+    let nonblocking = file.status_flags() & libc::O_NONBLOCK != 0;
+    if nonblocking {
+        sock.set_nonblocking(true);
+    }
+    !nonblocking
+}
+
 /// A call of this thread may sleep on a socket until this is dropped.
 pub(crate) struct Asleep(*const Sock);
 
@@ -279,7 +290,7 @@ pub(crate) fn before_number_of_young_goes(fd: i32) {
 }
 
 /// The same for the number of an epoll set.
-pub(crate) fn before_number_of_set_goes(set: &Set, fd: i32) {
+pub(crate) fn before_number_of_set_goes(set: &Handle, fd: i32) {
     give_way(File::of_set(set, fd), !sys::is_single_threaded() && set.calls_under_way() > 0);
 }
 

@@ -1,9 +1,7 @@
 //! What a waiter has learned, from one wait to the next.
 
-use core::sync::atomic::AtomicU64;
-use core::sync::atomic::Ordering;
-use sidestep_device::valid::Renew;
-use sidestep_device::valid::Zeroable;
+use core::sync::atomic::{AtomicU64, Ordering};
+use sidestep_device::valid::{Renew, Zeroable};
 use sidestep_proto::governor::Governor;
 
 /// What a waiter has learned, in two words that any thread may replace.

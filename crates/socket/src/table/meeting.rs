@@ -5,8 +5,7 @@ use crate::process::group::Group;
 use sidestep_device::channel::SLOTS;
 use sidestep_device::ring::Ring;
 use sidestep_proto::fallback::{Lack, Reason};
-use sidestep_proto::rendezvous::agreement::Client;
-use sidestep_proto::rendezvous::agreement::Server;
+use sidestep_proto::rendezvous::agreement::{Client, Server};
 
 /// How far the agreement about one connection has come.
 pub struct Meeting {

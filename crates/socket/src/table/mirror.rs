@@ -1,11 +1,7 @@
 //! A time-out of the kernel's, remembered.
 
-use crate::connection::socket_options;
-use crate::table::file::File;
-use core::sync::atomic::AtomicU64;
-use core::sync::atomic::Ordering;
-use sidestep_device::valid::Renew;
-use sidestep_device::valid::Zeroable;
+use core::sync::atomic::{AtomicU64, Ordering};
+use sidestep_device::valid::{Renew, Zeroable};
 
 /// A time-out of the kernel's, remembered for those who ask again and again. Another process
 /// that shares the socket may have set another one since: enough for a short sleep.
@@ -21,11 +17,11 @@ impl Mirror {
         self.0.store(Self::UNKNOWN, Ordering::Relaxed);
     }
 
-    /// The option in nanoseconds; the kernel is asked if it is not known.
-    pub(crate) fn get(&self, file: File<'_>, name: i32) -> Option<u64> {
+    /// The option in nanoseconds; `ask` asks the kernel if it is not known.
+    pub(crate) fn get(&self, ask: impl FnOnce() -> Option<u64>) -> Option<u64> {
         let known = match self.0.load(Ordering::Relaxed) {
             Self::UNKNOWN => {
-                let now = socket_options::time_out(file, name).unwrap_or(0);
+                let now = ask().unwrap_or(0);
                 self.0.store(now, Ordering::Relaxed);
                 now
             }

@@ -1,16 +1,12 @@
 //! By which numbers the file of a socket or an epoll set is named: see [`file`](crate::table::file).
 
-use core::sync::atomic::AtomicBool;
-use core::sync::atomic::AtomicI32;
-use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use sidestep_device::names::Names;
 use sidestep_device::sys;
-use sidestep_device::valid::Renew;
-use sidestep_device::valid::Zeroable;
+use sidestep_device::valid::{Renew, Zeroable};
 
 /// Copies that this process keeps.
-pub(crate) static COPIES: AtomicU32 = AtomicU32::new(0);
+static COPIES: AtomicU32 = AtomicU32::new(0);
 
 /// What a socket, or an epoll set, knows of the numbers by which its file is named.
 #[derive(Renew, Zeroable)]

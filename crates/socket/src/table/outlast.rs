@@ -9,25 +9,25 @@ use sidestep_device::sys;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long where the kernel does not tell who is blocked: no `/proc`.
-pub(crate) const PATIENCE_BLIND: Duration = Duration::from_millis(10);
+const PATIENCE_BLIND: Duration = Duration::from_millis(10);
 
 /// A thread that has run for so long, by the clock of its own CPU time, has not been about to sleep
 /// all the time: it has left its sleep by `siglongjmp`.
-pub(crate) const RUN_MAX_NS: u64 = 5_000_000;
+const RUN_MAX_NS: u64 = 5_000_000;
 
 /// Looks at what others do between which it only yields.
-pub(crate) const YIELDS: u32 = 32;
+const YIELDS: u32 = 32;
 
 /// Between two looks, after those.
-pub(crate) const LOOK_INTERVAL: Duration = Duration::from_micros(100);
+const LOOK_INTERVAL: Duration = Duration::from_micros(100);
 
 /// Waits until the program's own call of a thread is in the kernel, or is made no more.
-pub(crate) fn outlast_call(tid: u32, is_in: impl Fn() -> bool) {
+pub(super) fn outlast_call(tid: u32, is_in: impl Fn() -> bool) {
     outlast_thread(tid, is_in, |tid| sys::is_in_call(tid).or_else(|_| sys::is_asleep(tid)));
 }
 
 /// Waits until a thread has got as far as the kernel says it is, or is on its way no more.
-pub(crate) fn outlast_thread(
+pub(super) fn outlast_thread(
     tid: u32,
     is_on_its_way: impl Fn() -> bool,
     has_arrived: impl Fn(u32) -> sys::Result<bool>,

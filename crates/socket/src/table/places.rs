@@ -1,8 +1,7 @@
 //! The place of a descriptor in the state: what a young connection has instead of an object.
 
 use crate::process::home;
-use sidestep_device::young::Stage;
-use sidestep_device::young::Young;
+use sidestep_device::young::{Stage, Young};
 
 /// The place of a descriptor.
 #[inline]

@@ -24,10 +24,8 @@
 //! number since it was looked up. *Proof*: as for [`Names`](sidestep_device::names), of which
 //! [`Caller`] is the kin; loom checks it. What remains is told in [`crate::table::file`].
 
-use crate::process::loan;
-use crate::process::owner;
-use crate::table::descriptors;
-use crate::table::outlast;
+use crate::process::{loan, owner};
+use crate::table::{descriptors, outlast};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use core::time::Duration;
@@ -96,7 +94,7 @@ impl Noted {
 
     /// What is asked next is the place of a young connection.
     #[inline]
-    pub(crate) fn before_entering(fd: i32) -> Self {
+    pub(super) fn before_entering(fd: i32) -> Self {
         Self::with(fd, Caller::begin_unordered)
     }
 

@@ -9,36 +9,29 @@
 //! The object is private to the process (a forked child has its own copy); what
 //! two processes must agree on lies in its [`Slot`] and [`Record`](sidestep_device::slab::Record)s.
 
-use crate::connection::wait;
-use crate::polling::epoll::{self};
 use crate::process::heirs;
 use crate::process::home::Home;
 use crate::process::pool::{Guarded, Held, Pool, Pooled};
-use crate::rendezvous::agreement;
 use crate::table::conn::Conn;
-use crate::table::file::File;
-use crate::table::learned;
 use crate::table::meeting::Meeting;
 use crate::table::mirror::Mirror;
 use crate::table::naming::Naming;
 use crate::table::passage::Passage;
-use crate::table::streak;
-/// What the rendezvous needs to know about a moment in a call.
-pub use agreement::Moment;
+use crate::table::{learned, streak};
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering,
 };
-use sidestep_device::confinement;
 use sidestep_device::copy::Choice;
 use sidestep_device::late::Late;
 use sidestep_device::reference::AtomicRef;
 use sidestep_device::state::{Slot, flag};
+use sidestep_device::sys;
 use sidestep_device::valid::{Renew, Zeroable};
 use sidestep_proto::autosmc::Traffic;
 use std::sync::OnceLock;
 
 /// Sockets of a process that are tracked at once.
-const SOCKS_MAX: usize = 1 << 17;
+pub(crate) const SOCKS_MAX: usize = 1 << 17;
 
 static POOL: Pool<Sock, SOCKS_MAX> = Pool::new();
 
@@ -147,8 +140,6 @@ pub struct Sock {
     /// The descriptor under which it was a young connection, as long as a call of that time may
     /// not have returned; else -1.
     was_young: AtomicI32,
-    /// Epoll registrations of this socket.
-    pub(crate) registrations: AtomicRef<epoll::Registration>,
     next_free: AtomicRef<Self>,
 }
 
@@ -202,6 +193,12 @@ impl Sock {
         let _ = self.meeting.with(f);
     }
 
+    /// The number of the object, below [`SOCKS_MAX`].
+    #[inline]
+    pub(crate) fn index(&self) -> usize {
+        POOL.index_of(self)
+    }
+
     /// Whether calls of the time when it was young have not returned yet: they still send or
     /// receive by TCP.
     pub(crate) fn has_young_calls(&self) -> bool {
@@ -241,7 +238,7 @@ impl Sock {
     }
 
     /// How many calls are under way beside the one that asks, while there is a descriptor.
-    pub(crate) fn calls_under_way(&self) -> u32 {
+    pub(super) fn calls_under_way(&self) -> u32 {
         // SeqCst: see `descriptors::begin_closing`, which has changed the table before.
         self.uses.load(Ordering::SeqCst).saturating_sub(2)
     }
@@ -256,8 +253,30 @@ impl Sock {
 
     #[cold]
     fn dissolve(&'static self) {
-        if let Some(dissolve) = DISSOLVE.get() {
-            dissolve(self);
+        if let Some(life) = LIFE.get() {
+            (life.dissolve)(self);
+        }
+    }
+
+    /// A descriptor led here, and does so no more; `fd` is -1 if its number is another's by now.
+    pub(crate) fn drop_descriptor(&'static self, fd: i32) {
+        if let Some(life) = LIFE.get() {
+            (life.drop_descriptor)(self, fd);
+        }
+    }
+
+    /// It is connecting to another host, which may agree.
+    pub(crate) fn offer(&self, settle: fn(&'static Self, i32)) {
+        let _ = SETTLE.set(settle);
+        self.set_phase(Phase::Offered);
+    }
+
+    /// Looks what became of a socket that is [`Phase::Offered`], where nobody waits for it.
+    pub(crate) fn settle_offer(&'static self, fd: i32) {
+        if self.phase() == Phase::Offered
+            && let Some(settle) = SETTLE.get()
+        {
+            settle(self, fd);
         }
     }
 
@@ -366,6 +385,14 @@ impl Sock {
         self.marker.load(Ordering::Relaxed) >= 0
     }
 
+    /// The connections of a listener will not meet us.
+    pub(crate) fn withdraw_marker(&self) {
+        let marker = self.marker.swap(-1, Ordering::Relaxed);
+        if marker >= 0 {
+            sys::close(marker);
+        }
+    }
+
     /// The program connects to a server at this port.
     pub fn note_server(&self, port: u16) {
         self.server_port.store(port, Ordering::Relaxed);
@@ -399,30 +426,10 @@ impl Sock {
         self.nonblocking.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn is_known_nonblocking(&self) -> bool {
+    pub(super) fn is_known_nonblocking(&self) -> bool {
         match self.slot() {
             Some(slot) => slot.flags.load(Ordering::Relaxed) & flag::NONBLOCKING != 0,
             None => self.nonblocking.load(Ordering::Relaxed),
-        }
-    }
-
-    /// Mirrors what `F_SETFL` has set.
-    pub fn note_status_flags(&self, flags: i32) {
-        self.set_nonblocking(flags & libc::O_NONBLOCK != 0);
-        self.set_async(flags & libc::O_ASYNC != 0);
-    }
-
-    /// Mirrors `O_ASYNC`: the kernel raises SIGIO when a bell arrives, so the peer
-    /// is asked to ring for every message.
-    pub fn set_async(&self, on: bool) {
-        let Some(slot) = self.slot() else { return };
-        let was_on = if on {
-            slot.flags.fetch_or(flag::ASYNC, Ordering::SeqCst)
-        } else {
-            slot.flags.fetch_and(!flag::ASYNC, Ordering::SeqCst)
-        };
-        if let Some(conn) = self.conn().filter(|_| on != (was_on & flag::ASYNC != 0)) {
-            wait::withdraw_readers(slot, &conn);
         }
     }
 
@@ -450,24 +457,11 @@ impl Sock {
     pub(crate) fn seems_blocking(&self) -> bool {
         !self.is_known_nonblocking()
     }
-
-    /// Whether a call may sleep: the kernel has the last word, and the mirror has it
-    /// afterwards.
-    pub(crate) fn may_sleep(&self, file: File<'_>) -> bool {
-        if confinement::is_confined() {
-            return self.seems_blocking();
-        }
-        let nonblocking = file.status_flags() & libc::O_NONBLOCK != 0;
-        if nonblocking {
-            self.set_nonblocking(true);
-        }
-        !nonblocking
-    }
 }
 
 /// Whether any descriptor may need us: some connection of this process is undecided, has moved, or
 /// is connecting to another host. Until then nothing of the program is looked at here.
-pub(crate) static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
+static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 
 /// A socket is in a phase in which its readiness is not the kernel's, or may cease to be.
 pub(crate) fn begin() {
@@ -482,17 +476,26 @@ pub(crate) fn has_begun() -> bool {
     HAS_BEGUN.load(Ordering::Relaxed)
 }
 
-/// What becomes of an object that no descriptor and no call leads to any more: said by whoever makes
-/// objects, in a room above this one.
-static DISSOLVE: OnceLock<fn(&'static Sock)> = OnceLock::new();
+/// How objects end: said by whoever makes them, in a room above this one.
+pub(crate) struct Life {
+    /// A descriptor led to the object, and does so no more.
+    pub(crate) drop_descriptor: fn(&'static Sock, i32),
+    /// No descriptor and no call leads to the object any more.
+    pub(crate) dissolve: fn(&'static Sock),
+}
 
-/// An object of which only the caller knows. In the end `dissolve` gives it [back](give).
+static LIFE: OnceLock<&'static Life> = OnceLock::new();
+
+/// How a socket that is [`Phase::Offered`] finds out what became of that: said by whoever offers it.
+static SETTLE: OnceLock<fn(&'static Sock, i32)> = OnceLock::new();
+
+/// An object of which only the caller knows. In the end `life` gives it [back](give).
 pub(crate) fn take(
     nonblocking: bool,
     is_server: bool,
-    dissolve: fn(&'static Sock),
+    life: &'static Life,
 ) -> Option<&'static Sock> {
-    let _ = DISSOLVE.set(dissolve);
+    let _ = LIFE.set(life);
     // An object with a held lock is passed over for good: the thread that holds it is about to fork, or has stayed
     // behind in the process that did.
     let sock = loop {

@@ -1,11 +1,8 @@
 //! Whether a loop that polls again and again asks the kernel this time, too.
 
-use core::sync::atomic::AtomicU32;
-use core::sync::atomic::AtomicU64;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sidestep_device::sys;
-use sidestep_device::valid::Renew;
-use sidestep_device::valid::Zeroable;
+use sidestep_device::valid::{Renew, Zeroable};
 
 /// Times in succession that a loop has polled, and only the rings had something for it.
 ///
@@ -25,10 +22,10 @@ pub struct Streak {
 }
 
 /// From so many on, not each poll asks the kernel.
-pub(crate) const STREAK_MIN: u32 = 32;
+const STREAK_MIN: u32 = 32;
 
 /// Longest pause between two polls of a streak, in nanoseconds.
-pub(crate) const STREAK_PAUSE_NS: u64 = 100_000;
+const STREAK_PAUSE_NS: u64 = 100_000;
 
 /// Longest time in nanoseconds for which the rings alone keep a loop busy.
 pub(crate) const KERNEL_LOOK_NS: u64 = 20_000;

@@ -10,28 +10,35 @@
 //! * *TCP's alone*: what only TCP can do (`TCP_ULP` and its kind). A connection whose program sets one stays on TCP.
 
 use crate::Errno;
-use crate::connection::{ends, switch, urgent, wait};
-use crate::table::conn::Conn;
+use crate::connection::kept_options::{self, TCP_NOTSENT_LOWAT};
+use crate::connection::{ends, sleeper, turns, urgent, wait, words};
 use crate::table::descriptors::Use;
 use crate::table::file::File;
-use crate::table::sock::Phase;
+use crate::table::sock::{Phase, Sock};
 use core::sync::atomic::Ordering;
-use sidestep_device::state::{Slot, flag};
-use sidestep_device::sys;
+use sidestep_device::state::flag;
 use sidestep_proto::ends::State;
 use sidestep_proto::fallback::ProgramDid;
 use sidestep_proto::readiness::mask;
 
-/// When a blocking send gives up: `SO_SNDTIMEO` from now on.
-pub(crate) fn send_deadline(file: File<'_>) -> Option<u64> {
-    time_out(file, libc::SO_SNDTIMEO).map(|ns| sys::now_ns() + ns)
+/// Mirrors what `F_SETFL` has set.
+pub fn note_status_flags(sock: &Sock, flags: i32) {
+    sock.set_nonblocking(flags & libc::O_NONBLOCK != 0);
+    set_async(sock, flags & libc::O_ASYNC != 0);
 }
 
-/// `SO_SNDTIMEO` or `SO_RCVTIMEO` in nanoseconds.
-pub(crate) fn time_out(file: File<'_>, name: i32) -> Option<u64> {
-    let time: libc::timeval = file.option(libc::SOL_SOCKET, name).ok()?;
-    let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000;
-    (ns != 0).then_some(ns)
+/// Mirrors `O_ASYNC`: the kernel raises SIGIO when a bell arrives, so the peer
+/// is asked to ring for every message.
+pub fn set_async(sock: &Sock, on: bool) {
+    let Some(slot) = sock.slot() else { return };
+    let was_on = if on {
+        slot.flags.fetch_or(flag::ASYNC, Ordering::SeqCst)
+    } else {
+        slot.flags.fetch_and(!flag::ASYNC, Ordering::SeqCst)
+    };
+    if let Some(conn) = sock.conn().filter(|_| on != (was_on & flag::ASYNC != 0)) {
+        sleeper::withdraw_readers(slot, &conn);
+    }
 }
 
 /// `FIONREAD`: bytes that a receive would find now.
@@ -54,7 +61,7 @@ pub fn unread_by_peer(sock: &Use) -> Option<usize> {
 /// `SIOCATMARK`. `None`: ask the kernel.
 pub fn at_mark(sock: &Use) -> Option<bool> {
     let (conn, slot) = (sock.conn()?, sock.slot()?);
-    switch::comes_by_ring(slot).then(|| urgent::is_at_mark(&conn))
+    turns::comes_by_ring(slot).then(|| urgent::is_at_mark(&conn))
 }
 
 /// What is to happen with a socket option.
@@ -94,9 +101,10 @@ const SOCKET_ONLY: [i32; 6] = [
 /// Before `setsockopt` reaches the kernel.
 pub fn before_set_option(sock: &Use, level: i32, name: i32, value: i32) -> OptionAnswer {
     if level == libc::IPPROTO_TCP
-        && let (Some(bit), Some(slot), Phase::Smc) = (delay_flag(name), sock.slot(), sock.phase())
+        && let (Some(bit), Some(slot), Phase::Smc) =
+            (kept_options::delay_flag(name), sock.slot(), sock.phase())
     {
-        set_flag(slot, bit, value != 0);
+        kept_options::set_flag(slot, bit, value != 0);
         return OptionAnswer::Value(0);
     }
     if (level, name) == (libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT)
@@ -134,23 +142,6 @@ pub fn concerns_us(level: i32, name: i32) -> bool {
     }
 }
 
-/// Options that would delay bells: the program sees its own setting.
-fn delay_flag(name: i32) -> Option<u32> {
-    match name {
-        libc::TCP_NODELAY => Some(flag::NO_DELAY),
-        libc::TCP_CORK => Some(flag::CORK),
-        _ => None,
-    }
-}
-
-fn set_flag(slot: &Slot, bit: u32, on: bool) {
-    if on {
-        slot.flags.fetch_or(bit, Ordering::Relaxed);
-    } else {
-        slot.flags.fetch_and(!bit, Ordering::Relaxed);
-    }
-}
-
 /// After the kernel has accepted an option: what we mirror. `value` is its first
 /// integer, `second` its second (`struct linger`).
 pub fn after_set_option(sock: &Use, fd: i32, level: i32, name: i32, value: i32, second: i32) {
@@ -177,7 +168,9 @@ pub fn after_set_option(sock: &Use, fd: i32, level: i32, name: i32, value: i32, 
                 }
             }
         }
-        libc::SO_PEEK_OFF if sock.phase() == Phase::Smc => note_peek_offset(slot, file, value),
+        libc::SO_PEEK_OFF if sock.phase() == Phase::Smc => {
+            kept_options::note_peek_offset(slot, file, value)
+        }
         libc::SO_OOBINLINE => {
             urgent::note_wish(slot, value);
             if sock.phase() == Phase::Smc {
@@ -186,104 +179,24 @@ pub fn after_set_option(sock: &Use, fd: i32, level: i32, name: i32, value: i32, 
         }
         libc::SO_LINGER => {
             if let Some(conn) = sock.conn() {
-                ends::note_linger(&conn, value != 0 && second == 0);
+                words::note_linger(&conn, value != 0 && second == 0);
             }
         }
         _ => {}
     }
 }
 
-/// `SO_PEEK_OFF` is kept here and not in the kernel, whose peeks are ours.
-fn note_peek_offset(slot: &Slot, file: File<'_>, offset: i32) {
-    slot.peek_offset.store(offset, Ordering::Relaxed);
-    if offset < 0 {
-        slot.flags.fetch_and(!flag::PEEK_OFFSET, Ordering::Relaxed);
-    } else {
-        slot.flags.fetch_or(flag::PEEK_OFFSET, Ordering::Relaxed);
-        let _ = file.set_option(libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1);
-    }
-}
-
 /// `SO_RCVTIMEO` with 64 bits of seconds on every architecture, of `asm-generic/socket.h`.
 const SO_RCVTIMEO_NEW: i32 = 66;
 
-/// `TCP_NOTSENT_LOWAT` of `linux/tcp.h`.
-const TCP_NOTSENT_LOWAT: i32 = 25;
-
-/// Its value on the TCP socket of a connection in shared memory. To the kernel it is as
-/// good as none; to a program that finds the socket among its descriptors it says that
-/// only bells come from it.
-const MARK: i32 = 0x7f53_4d43;
-
-/// Whether a socket is that of a connection which some process has moved to shared
-/// memory.
-pub(crate) fn is_marked(fd: i32) -> bool {
-    sys::socket_option(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) == Ok(MARK)
-}
-
-/// Its value on the TCP socket of a connection that was passed on: see [`crate::rendezvous::passed`].
-const GIVEN: i32 = 0x7f53_4749;
-
-/// Whether a socket was passed on by a process with this library.
-pub(crate) fn is_given(fd: i32) -> bool {
-    sys::socket_option(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) == Ok(GIVEN)
-}
-
-/// Marks a socket so, or takes that mark off. False: the program uses the option.
-pub(crate) fn mark_given(fd: i32, on: bool) -> bool {
-    let (from, to) = if on { (0, GIVEN) } else { (GIVEN, 0) };
-    let is: i32 = sys::socket_option(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT).unwrap_or(-1);
-    is == to
-        || (is == from
-            && sys::set_socket_option(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, to).is_ok())
-}
-
-/// Options that were set before the connection moved.
-pub(crate) fn carry_options_over(slot: &Slot, conn: &Conn, file: File<'_>) {
-    file.call(|fd| ends::follow_linger_option(conn, fd));
-    let peek_offset = file.option(libc::SOL_SOCKET, libc::SO_PEEK_OFF).unwrap_or(-1);
-    note_peek_offset(slot, file, peek_offset);
-    for (name, kernel) in [(libc::TCP_NODELAY, 1), (libc::TCP_CORK, 0)] {
-        let was: i32 = file.option(libc::IPPROTO_TCP, name).unwrap_or_default();
-        if let Some(bit) = delay_flag(name) {
-            set_flag(slot, bit, was != 0);
-        }
-        if was != kernel {
-            let _ = file.set_option(libc::IPPROTO_TCP, name, kernel);
-        }
-    }
-    let was = file.option(libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT).unwrap_or(0);
-    slot.not_sent_low_water.store(was, Ordering::Relaxed);
-    let _ = file.set_option(libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, MARK);
-    let status = file.status_flags();
-    if status & libc::O_ASYNC != 0 {
-        slot.flags.fetch_or(flag::ASYNC, Ordering::SeqCst);
-        wait::withdraw_readers(slot, conn);
-    }
-}
-
-/// Undoes what [`carry_options_over`] and its like have changed in the kernel.
-pub(crate) fn give_options_back(slot: &Slot, file: File<'_>) {
-    let set = |name, value| {
-        let _ = file.set_option(libc::SOL_SOCKET, name, value);
-    };
-    urgent::end_in_line(slot, file);
-    set(libc::SO_RCVLOWAT, slot.low_water.load(Ordering::Relaxed) as i32);
-    let not_sent = slot.not_sent_low_water.load(Ordering::Relaxed) as i32;
-    let _ = file.set_option(libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, not_sent);
-    if slot.flags.load(Ordering::Relaxed) & flag::PEEK_OFFSET != 0 {
-        set(libc::SO_PEEK_OFF, slot.peek_offset.load(Ordering::Relaxed));
-    }
-}
-
 /// `getsockopt` of what we know better than the kernel.
 pub fn get_option(sock: &Use, fd: i32, level: i32, name: i32) -> OptionAnswer {
-    if (level, name) == (libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) && is_given(fd) {
+    if (level, name) == (libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) && kept_options::is_given(fd) {
         return OptionAnswer::Value(0);
     }
     let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return OptionAnswer::Kernel };
     let file = File::of(sock, fd);
-    if let (libc::IPPROTO_TCP, Some(bit)) = (level, delay_flag(name)) {
+    if let (libc::IPPROTO_TCP, Some(bit)) = (level, kept_options::delay_flag(name)) {
         return OptionAnswer::Value(i32::from(slot.flags.load(Ordering::Relaxed) & bit != 0));
     }
     match (level, name) {

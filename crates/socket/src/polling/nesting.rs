@@ -14,54 +14,31 @@
 //!
 //! *Source*: epoll_ctl(2); Linux `fs/eventpoll.c` (`EP_MAX_NESTS`, `ep_loop_check`).
 
-use super::{STRUCTURE, Set, set_of};
-use crate::process::pool::{Held, Pool, Pooled};
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use crate::polling::set::{self, NESTINGS, Nesting, STRUCTURE, Set};
+use crate::process::pool::Held;
+use core::sync::atomic::Ordering;
 use sidestep_device::program::Argument;
-use sidestep_device::reference::AtomicRef;
 use sidestep_device::sys;
-use sidestep_device::valid::{Renew, Zeroable};
 
 type Errno = i32;
 
 /// Sets in a row: Linux takes a set of which four more are inside of one another.
 pub(super) const DEPTH_MAX: u32 = 5;
-/// Entries of a process. Beyond, ADD says ENOSPC, as the kernel does beyond its own limit.
-const NESTINGS_MAX: usize = 1 << 16;
 
-static NESTINGS: Pool<Nesting, NESTINGS_MAX> = Pool::new();
-
-/// As [`super::make_room`].
-pub(super) fn make_room(more: usize) {
+/// As [`make_room`](crate::polling::epoll::make_room).
+pub(crate) fn make_room(more: usize) {
     NESTINGS.make_room(more);
 }
 
-/// A set in a set.
-#[derive(Renew, Zeroable)]
-pub(super) struct Nesting {
-    /// The one inside; none: the entry is free.
-    inner: AtomicRef<Set>,
-    /// The number under which the program has registered it.
-    fd: AtomicI32,
-    /// With which it is reported.
-    data: AtomicU64,
-    next: AtomicRef<Self>,
-    next_free: AtomicRef<Self>,
-}
-
-impl Pooled for Nesting {
-    fn next_free(&self) -> &AtomicRef<Self> {
-        &self.next_free
-    }
-}
-
 /// In the child of a fork.
-pub(super) fn reset_locks() {
+pub(crate) fn reset_locks() {
     NESTINGS.reset_locks();
 }
 
-/// The program's `epoll_ctl` on a set in a set: the kernel's answer, and then what we make of it.
-pub(super) fn control(
+/// The program's `epoll_ctl` on a set in a set: the kernel's answer, and then what we make of it. `set_of`
+/// finds the outer set, and makes it known if it is not.
+pub(crate) fn control(
+    set_of: impl Fn(i32) -> Option<&'static Set>,
     epfd: i32,
     operation: i32,
     (fd, inner): (i32, &'static Set),
@@ -124,18 +101,12 @@ impl Nesting {
 }
 
 impl Set {
-    /// Whether there were ever sets in it.
-    #[inline]
-    pub(super) fn has_nested(&self) -> bool {
-        !self.nestings.is_none()
-    }
-
     fn nestings(&self) -> impl Iterator<Item = &'static Nesting> {
         core::iter::successors(self.nestings.get(), |nesting| nesting.next.get())
     }
 
     /// The sets in it.
-    pub(super) fn nested(&self) -> impl Iterator<Item = &'static Self> {
+    pub(crate) fn nested(&self) -> impl Iterator<Item = &'static Self> {
         self.nestings().filter_map(Nesting::inner)
     }
 
@@ -167,7 +138,7 @@ impl Set {
     /// The set goes: it is in no other one any more, and no other one is in it. Under [`STRUCTURE`].
     pub(super) fn leave_nestings(&self) {
         if self.outers.load(Ordering::Relaxed) != 0 {
-            crate::table::descriptors::for_each_set(|outer| {
+            set::for_each_set(|outer| {
                 outer.nestings().filter(|it| it.is_about(self)).for_each(Nesting::free);
             });
         }

@@ -1,0 +1,117 @@
+//! Options that a connection in shared memory keeps beside the kernel, which has other values.
+
+use crate::connection::{sleeper, urgent, words};
+use crate::table::conn::Conn;
+use crate::table::file::File;
+use core::sync::atomic::Ordering;
+use sidestep_device::state::{Slot, flag};
+use sidestep_device::sys;
+
+/// When a blocking send gives up: `SO_SNDTIMEO` from now on.
+pub(crate) fn send_deadline(file: File<'_>) -> Option<u64> {
+    time_out(file, libc::SO_SNDTIMEO).map(|ns| sys::now_ns() + ns)
+}
+
+/// `SO_SNDTIMEO` or `SO_RCVTIMEO` in nanoseconds.
+pub(super) fn time_out(file: File<'_>, name: i32) -> Option<u64> {
+    let time: libc::timeval = file.option(libc::SOL_SOCKET, name).ok()?;
+    let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000;
+    (ns != 0).then_some(ns)
+}
+
+/// Options that would delay bells: the program sees its own setting.
+pub(crate) fn delay_flag(name: i32) -> Option<u32> {
+    match name {
+        libc::TCP_NODELAY => Some(flag::NO_DELAY),
+        libc::TCP_CORK => Some(flag::CORK),
+        _ => None,
+    }
+}
+
+pub(crate) fn set_flag(slot: &Slot, bit: u32, on: bool) {
+    if on {
+        slot.flags.fetch_or(bit, Ordering::Relaxed);
+    } else {
+        slot.flags.fetch_and(!bit, Ordering::Relaxed);
+    }
+}
+
+/// `SO_PEEK_OFF` is kept here and not in the kernel, whose peeks are ours.
+pub(crate) fn note_peek_offset(slot: &Slot, file: File<'_>, offset: i32) {
+    slot.peek_offset.store(offset, Ordering::Relaxed);
+    if offset < 0 {
+        slot.flags.fetch_and(!flag::PEEK_OFFSET, Ordering::Relaxed);
+    } else {
+        slot.flags.fetch_or(flag::PEEK_OFFSET, Ordering::Relaxed);
+        let _ = file.set_option(libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1);
+    }
+}
+
+/// `TCP_NOTSENT_LOWAT` of `linux/tcp.h`.
+pub(crate) const TCP_NOTSENT_LOWAT: i32 = 25;
+
+/// Its value on the TCP socket of a connection in shared memory. To the kernel it is as
+/// good as none; to a program that finds the socket among its descriptors it says that
+/// only bells come from it.
+pub(crate) const MARK: i32 = 0x7f53_4d43;
+
+/// Whether a socket is that of a connection which some process has moved to shared
+/// memory.
+pub(crate) fn is_marked(fd: i32) -> bool {
+    sys::socket_option(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) == Ok(MARK)
+}
+
+/// Its value on the TCP socket of a connection that was passed on: see [`crate::rendezvous::passed`].
+const GIVEN: i32 = 0x7f53_4749;
+
+/// Whether a socket was passed on by a process with this library.
+pub(crate) fn is_given(fd: i32) -> bool {
+    sys::socket_option(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) == Ok(GIVEN)
+}
+
+/// Marks a socket so, or takes that mark off. False: the program uses the option.
+pub(crate) fn mark_given(fd: i32, on: bool) -> bool {
+    let (from, to) = if on { (0, GIVEN) } else { (GIVEN, 0) };
+    let is: i32 = sys::socket_option(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT).unwrap_or(-1);
+    is == to
+        || (is == from
+            && sys::set_socket_option(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, to).is_ok())
+}
+
+/// Options that were set before the connection moved.
+pub(crate) fn carry_options_over(slot: &Slot, conn: &Conn, file: File<'_>) {
+    file.call(|fd| words::follow_linger_option(conn, fd));
+    let peek_offset = file.option(libc::SOL_SOCKET, libc::SO_PEEK_OFF).unwrap_or(-1);
+    note_peek_offset(slot, file, peek_offset);
+    for (name, kernel) in [(libc::TCP_NODELAY, 1), (libc::TCP_CORK, 0)] {
+        let was: i32 = file.option(libc::IPPROTO_TCP, name).unwrap_or_default();
+        if let Some(bit) = delay_flag(name) {
+            set_flag(slot, bit, was != 0);
+        }
+        if was != kernel {
+            let _ = file.set_option(libc::IPPROTO_TCP, name, kernel);
+        }
+    }
+    let was = file.option(libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT).unwrap_or(0);
+    slot.not_sent_low_water.store(was, Ordering::Relaxed);
+    let _ = file.set_option(libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, MARK);
+    let status = file.status_flags();
+    if status & libc::O_ASYNC != 0 {
+        slot.flags.fetch_or(flag::ASYNC, Ordering::SeqCst);
+        sleeper::withdraw_readers(slot, conn);
+    }
+}
+
+/// Undoes what [`carry_options_over`] and its like have changed in the kernel.
+pub(crate) fn give_options_back(slot: &Slot, file: File<'_>) {
+    let set = |name, value| {
+        let _ = file.set_option(libc::SOL_SOCKET, name, value);
+    };
+    urgent::end_in_line(slot, file);
+    set(libc::SO_RCVLOWAT, slot.low_water.load(Ordering::Relaxed) as i32);
+    let not_sent = slot.not_sent_low_water.load(Ordering::Relaxed) as i32;
+    let _ = file.set_option(libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, not_sent);
+    if slot.flags.load(Ordering::Relaxed) & flag::PEEK_OFFSET != 0 {
+        set(libc::SO_PEEK_OFF, slot.peek_offset.load(Ordering::Relaxed));
+    }
+}

@@ -1,0 +1,289 @@
+//! Send: one screen.
+//!
+//! ```text
+//!   window  = ring - (producer - consumer)
+//!   copy into the ring
+//!   publish the producer cursor
+//!   does the reader sleep? wake it
+//!   no room: EAGAIN or wait
+//! ```
+//!
+//! Cursors are published by compare-and-exchange. Under the direction lock nobody
+//! else moves them, except a signal handler of the same thread that uses the same
+//! socket in the middle of our copy: then the exchange fails, and the copy is made
+//! again behind the handler's bytes.
+
+use crate::connection::sleeper::Counted;
+use crate::connection::wait::{self, Sleep};
+use crate::connection::{bells, ends, kept_options, words};
+use crate::process::pool::Held;
+use crate::table::conn::Conn;
+use crate::table::file::File;
+use crate::table::sock::Sock;
+use crate::{Answer, Errno};
+use core::cell::Cell;
+use core::sync::atomic::Ordering;
+use sidestep_device::copy::{self, Choice, LONG_MIN, Manner};
+use sidestep_device::counts::count;
+use sidestep_device::program::{Buffers, Sent};
+use sidestep_device::ring::Ring;
+use sidestep_device::state::Slot;
+use sidestep_device::sys;
+use sidestep_proto::cursor::{self, Spans};
+use sidestep_proto::cut_over;
+
+/// Copies `n` bytes, after the first `skip`, into the ring at a position.
+#[inline]
+fn copy_in(
+    buffers: &Buffers<'_, Sent>,
+    (skip, n): (usize, usize),
+    ring: &Ring,
+    mut position: u64,
+    manner: Manner,
+) {
+    buffers.each_sent(skip, n, |bytes| {
+        let spans = Spans::cut(position, bytes.len(), ring.memory_len());
+        let (first, second) = bytes.split_at(spans.first.len());
+        ring.write(spans.first, first, manner);
+        if !second.is_empty() {
+            ring.write(spans.second, second, manner);
+        }
+        position = position.wrapping_add(bytes.len() as u64);
+    });
+}
+
+/// What a send into the ring has come to.
+pub(crate) struct RingSent {
+    /// `None`: the direction has left the ring.
+    pub(crate) answer: Option<Answer>,
+    /// It has found the connection over for sending, which may be news to event loops.
+    pub(crate) is_over: bool,
+}
+
+/// Sends through the ring.
+pub(crate) fn send(
+    sock: &Sock,
+    slot: &Slot,
+    conn: &Conn,
+    file: File<'_>,
+    buffers: &Buffers<'_, Sent>,
+    flags: i32,
+) -> RingSent {
+    let is_urgent = flags & libc::MSG_OOB != 0 && !buffers.is_empty();
+    let is_over = Cell::new(false);
+    let send = RingSend { sock, slot, conn, file, urgent: is_urgent, is_over: &is_over };
+    let answer = send.all(buffers, flags & libc::MSG_DONTWAIT != 0);
+    if is_urgent && answer == Some(Ok(buffers.len())) {
+        send.ring_urgently();
+    }
+    RingSent { answer, is_over: is_over.get() }
+}
+
+/// The direction has left the ring: not an error number of any system.
+pub(crate) const LEFT: Errno = -1;
+
+/// A send that has put a part into the ring keeps its direction there until it has put in
+/// the rest, or has given up.
+#[derive(Default)]
+pub(crate) struct Unfinished<'a>(Cell<Option<Counted<'a>>>);
+
+impl<'a> Unfinished<'a> {
+    /// A part is in the ring. Under the send lock.
+    #[cold]
+    pub(crate) fn begin(&self, slot: &'a Slot) {
+        let counted = self.0.take().unwrap_or_else(|| Counted::new(&slot.unfinished));
+        self.0.set(Some(counted));
+    }
+}
+
+/// Whoever sends into the ring of one connection.
+pub(crate) struct RingSend<'a> {
+    sock: &'a Sock,
+    slot: &'a Slot,
+    conn: &'a Conn,
+    file: File<'a>,
+    /// The last byte is urgent.
+    urgent: bool,
+    /// See [`RingSent::is_over`].
+    is_over: &'a Cell<bool>,
+}
+
+impl RingSend<'_> {
+    /// Sends everything, waiting for room unless the socket or the call says not to.
+    /// `None`: the direction has left the ring.
+    fn all(&self, buffers: &Buffers<'_, Sent>, dont_wait: bool) -> Option<Answer> {
+        let mut done = 0;
+        let unfinished = Unfinished::default();
+        match self.rest(buffers, &mut done, &unfinished, dont_wait) {
+            Err(LEFT) if done == 0 => return None,
+            Err(errno) if done == 0 => return Some(Err(errno)),
+            _ => {}
+        }
+        let counters = &self.slot.counters;
+        count(&counters.bytes_sent, done as u64);
+        count(&counters.ring_bytes_sent, done as u64);
+        count(&counters.messages_sent, 1);
+        self.slot.sent.count(done as u64);
+        Some(Ok(done))
+    }
+
+    /// Sends what is not `done`, as far as it goes.
+    fn rest<'a>(
+        &'a self,
+        buffers: &Buffers<'_, Sent>,
+        done: &mut usize,
+        unfinished: &Unfinished<'a>,
+        dont_wait: bool,
+    ) -> Answer<()> {
+        let deadline = Cell::new(None);
+        loop {
+            *done += self.some(buffers, *done, unfinished)?;
+            if *done == buffers.len() {
+                return Ok(());
+            }
+            if wait::has_room(self.conn) {
+                continue;
+            }
+            if dont_wait || !self.sock.seems_blocking() {
+                // Also after a part: many loops take a short write for EAGAIN.
+                wait::want_room(self.sock, self.slot, self.conn, self.file);
+                if wait::has_room(self.conn) {
+                    continue;
+                }
+                if *done == 0 && wait::peer_has_died(self.sock, self.slot, self.conn, self.file) {
+                    continue;
+                }
+                return Err(libc::EAGAIN);
+            }
+            self.wait(*done > 0, &deadline)?;
+        }
+    }
+
+    /// Sends what there is room for, and nobody else's bytes come between: as Linux
+    /// does, which gives its lock back only to wait for room.
+    #[inline]
+    fn some<'a>(
+        &'a self,
+        buffers: &Buffers<'_, Sent>,
+        done: usize,
+        unfinished: &Unfinished<'a>,
+    ) -> Answer {
+        let conn = self.conn;
+        let sending = Held::enter(&self.slot.send_lock);
+        wait::follow_hint(self.slot, conn, self.file);
+        let flags = self.slot.flags.load(Ordering::Acquire);
+        if flags & words::SEND_OVER != 0 {
+            drop(sending);
+            let rest = buffers.len() - done;
+            let answer = match done {
+                0 => ends::send_after_end(self.slot, conn, self.file, rest),
+                _ => ends::send_after_part(self.slot, conn, self.file, rest),
+            };
+            self.is_over.set(true);
+            return answer;
+        }
+        if !cut_over::is_ring(conn.mine.sending.way.turns()) {
+            return Err(LEFT);
+        }
+        let mut sent = match self.part(buffers, done) {
+            Err(errno) if done > 0 => return Err(self.keep(errno)),
+            sent => sent?,
+        };
+        // A long send is published in parts, so that the reader copies out while we
+        // copy in.
+        while sent > 0 && done + sent < buffers.len() {
+            ends::wake_readers(self.slot, conn, self.file);
+            match self.part(buffers, done + sent) {
+                Ok(n @ 1..) => sent += n,
+                Ok(0) => break,
+                Err(errno) => {
+                    self.keep(errno);
+                    break;
+                }
+            }
+        }
+        if (1..buffers.len()).contains(&(done + sent)) {
+            unfinished.begin(self.slot);
+        }
+        drop(sending);
+        if sent > 0 {
+            ends::wake_readers(self.slot, conn, self.file);
+        }
+        Ok(sent)
+    }
+
+    /// The peer has broken the protocol behind a part that was sent: the part is the answer, and the next call is told (as
+    /// by Linux, which leaves `sk_err` where it is).
+    #[cold]
+    fn keep(&self, errno: Errno) -> Errno {
+        words::keep(self.slot, errno);
+        errno
+    }
+
+    /// One copy, one publication. Under the send lock.
+    #[inline]
+    fn part(&self, buffers: &Buffers<'_, Sent>, done: usize) -> Answer {
+        let conn = self.conn;
+        let producer = conn.mine.sending.producer.position();
+        let window = self.window_from(producer)?;
+        let part = (conn.outgoing.len() / 4).max(window / 2);
+        let n = window.min(buffers.len() - done).min(part);
+        if n == 0 {
+            return Ok(0);
+        }
+        let choice = self.choice(n);
+        let manner = choice.map_or(Manner::Cached, Choice::manner);
+        copy_in(buffers, (done, n), &conn.outgoing, producer, manner);
+        if self.urgent && done + n == buffers.len() {
+            conn.mine.sending.urgent.store(producer.wrapping_add(n as u64), Ordering::Release);
+        }
+        // Wrapping: also our own record is only as good as who can write to it.
+        let published =
+            conn.mine.sending.producer.publish(producer, producer.wrapping_add(n as u64));
+        if let Some(choice) = choice {
+            choice.note(n, copy::ticks());
+        }
+        Ok(if published { n } else { 0 })
+    }
+
+    /// How `n` bytes are best left for the reader; `None`: there is nothing to choose.
+    #[inline]
+    fn choice(&self, n: usize) -> Option<&Choice> {
+        let is_elsewhere = || bells::cpu_of(self.conn.theirs) != Some(sys::cpu());
+        (n >= LONG_MIN && is_elsewhere()).then_some(&self.sock.copy_choice)
+    }
+
+    /// Room in the ring; the peer's cursor is read only when the last one known
+    /// leaves less than a quarter of it.
+    #[inline]
+    fn window_from(&self, producer: u64) -> Answer {
+        let len = self.conn.outgoing.len();
+        let known = self.sock.send_limit.load(Ordering::Relaxed).saturating_sub(producer) as usize;
+        if known >= len / 4 && known <= len {
+            return Ok(known);
+        }
+        // Acquire: the peer has read the bytes that we are about to overwrite.
+        let claim = self.conn.theirs.receiving.consumer.claim();
+        let window = cursor::window(producer, claim, len)
+            .map_err(|misbehaved| words::reset(self.slot, self.conn, &misbehaved))?;
+        self.sock.send_limit.store(claim.wrapping_add(len as u64), Ordering::Relaxed);
+        Ok(window)
+    }
+
+    fn wait(&self, has_part: bool, deadline: &Cell<Option<u64>>) -> Answer<()> {
+        let sleep = || {
+            if deadline.get().is_none() {
+                deadline.set(kept_options::send_deadline(self.file));
+            }
+            Sleep { has_part, deadline: deadline.get() }
+        };
+        wait::writable(self.sock, self.slot, self.conn, self.file, sleep)
+    }
+
+    /// Lets the kernel raise SIGURG on the other side: an urgent bell.
+    #[cold]
+    fn ring_urgently(&self) {
+        let flags = libc::MSG_OOB | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        ends::note_rung(self.slot, self.conn, self.file, self.file.send(b"!", flags));
+    }
+}

@@ -1,0 +1,50 @@
+//! What a program waits for on a socket that has no object.
+
+use crate::polling::set::Set;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use sidestep_device::reference::AtomicRef;
+use sidestep_device::sparse::Sparse;
+use sidestep_device::valid::Zeroable;
+use sidestep_device::young::YOUNG_MAX;
+
+/// What a program waits for on a socket that has no object.
+#[derive(Zeroable)]
+#[repr(align(64))]
+pub(crate) struct Watch {
+    /// The only set that has it.
+    pub(super) set: AtomicRef<Set>,
+    pub(super) data: AtomicU64,
+    pub(super) events: AtomicU32,
+}
+
+/// By descriptor. Changed under the lock of whoever [makes its object](crate::table::bare::growing),
+/// but forgotten without.
+static WATCHES: Sparse<Watch, YOUNG_MAX> = Sparse::new();
+
+impl Watch {
+    /// Where it is kept what a program waits for on a descriptor.
+    pub(super) fn place(fd: i32) -> Option<&'static Self> {
+        WATCHES.writable(fd as usize)
+    }
+
+    /// What a program waits for on a descriptor, if it ever has.
+    pub(super) fn of(fd: i32) -> Option<&'static Self> {
+        WATCHES.get(fd as usize)
+    }
+
+    pub(super) fn is_of(&self, set: Option<&Set>) -> bool {
+        set.is_some_and(|set| self.set.is(set))
+    }
+
+    pub(super) fn wish_for(&self, wish: libc::epoll_event) {
+        self.events.store(wish.events, Ordering::Relaxed);
+        self.data.store(wish.u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn forget(&self) {
+        // Mostly there is none, and the line stays as it is.
+        if !self.set.is_none() {
+            self.set.clear();
+        }
+    }
+}
