@@ -4,7 +4,7 @@
 //!   mail       what other processes say
 //!   slots      taken and given back         heirs     who holds them after a fork
 //!   home       the process with its slots and link groups; groups finds those
-//!   group      one link group: the memory between this process and another
+//!   group      one link group: the memory between this process and another; rings: what lies in it
 //!   instance   the process as others know it: state, mailbox, bells
 //! ```
 //!
@@ -31,6 +31,7 @@ pub(crate) mod owner;
 pub(crate) mod past_libc;
 pub mod pool;
 pub mod reload;
+pub(crate) mod rings;
 pub mod slots;
 pub mod tcp;
 pub mod unseen;

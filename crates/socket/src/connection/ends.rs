@@ -164,7 +164,7 @@ pub(crate) fn send_after_end(slot: &Slot, conn: &Conn, file: File<'_>, len: usiz
 /// The same behind a part that this call has sent, which is its answer: a reset is left to the next call, as by
 /// Linux (`tcp_sendmsg_locked`, where only a call without any part takes `sk_err`).
 #[cold]
-pub(crate) fn send_after_part(slot: &Slot, conn: &Conn, file: File<'_>, len: usize) -> Answer {
+pub(super) fn send_after_part(slot: &Slot, conn: &Conn, file: File<'_>, len: usize) -> Answer {
     let is_reset = || slot.flags.load(Ordering::Acquire) & flag::RESET != 0;
     if is_reset() {
         return Err(libc::EPIPE);

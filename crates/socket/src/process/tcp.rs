@@ -1,4 +1,5 @@
-//! What the kernel says of a TCP socket: its kind, its addresses, its cookies.
+//! What the kernel says of a TCP socket: its kind, its addresses, its cookies; and how an address stands in
+//! shared memory, in two words.
 
 use crate::Errno;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};

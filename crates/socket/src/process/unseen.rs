@@ -6,7 +6,12 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use sidestep_proto::fallback::{ProgramDid, Reason};
 
 /// The program has given one of its sockets to a ring, or may have.
-pub(crate) static USED: AtomicBool = AtomicBool::new(false);
+static USED: AtomicBool = AtomicBool::new(false);
+
+/// The program gives one of its sockets to a ring: whether it has done so before.
+pub(crate) fn note_given() -> bool {
+    USED.swap(true, Ordering::Relaxed)
+}
 
 /// Whether the program uses its sockets through io_uring.
 pub fn is_used() -> bool {

@@ -9,11 +9,10 @@
 //!
 //! A ring by itself changes nothing. Most programs use one for files.
 
-use crate::process::unseen::USED;
+use crate::process::unseen;
 use crate::program::life;
 use crate::table::descriptors;
 use crate::table::sock::Phase;
-use core::sync::atomic::Ordering;
 use sidestep_proto::fallback::{ProgramDid, Reason};
 
 /// A descriptor is given to a ring. False: it must not be, because its connection is in
@@ -21,7 +20,7 @@ use sidestep_proto::fallback::{ProgramDid, Reason};
 #[must_use]
 pub fn give(fd: i32) -> bool {
     let Some(sock) = descriptors::sock(fd) else { return true };
-    if !USED.swap(true, Ordering::Relaxed) {
+    if !unseen::note_given() {
         crate::log!(Info, "sockets are used through io_uring: connections stay on TCP");
     }
     sock.keep_plain(Reason::Program(ProgramDid::IoUring));

@@ -1,0 +1,250 @@
+//! The rings of a link group: which of ours are free, and which the peer has named in its own slab.
+
+use crate::process::instance::Process;
+use crate::process::pool::{Held, SharedLock};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use sidestep_device::ring::{LAPS, Ring};
+use sidestep_device::slab::{RINGS_AT, SLAB_LEN};
+use sidestep_device::sparse::Sparse;
+use sidestep_proto::fallback::{Field, Lack, OperatorSaid, Reason};
+use sidestep_wire::RmbeSize;
+
+/// Which rings of our slab are free. Nothing of this lies in the slab, which a process of our own
+/// user can write if it wants to (docs/threat-model.md): no two connections are given one ring.
+pub(crate) struct Rings {
+    /// Taken to change what follows it.
+    lock: SharedLock,
+    next: AtomicUsize,
+    /// Offset of the first free ring of each size code, linked through [`Self::places`];
+    /// 0 = none.
+    free: [AtomicUsize; RmbeSize::CODE_MAX as usize + 1],
+    /// What is known of each place of either slab.
+    places: Sparse<AtomicU32, PLACES>,
+    /// Bytes of the peer's slab in which it has named rings.
+    named: AtomicU64,
+    /// The most connections that there were at once.
+    most: AtomicU32,
+}
+
+/// Bytes of a place: a ring of the smallest size begins at each.
+const PLACE: usize = LAPS * (32 << 10);
+
+/// Places of a slab.
+pub(crate) const PLACES: usize = (SLAB_LEN - RINGS_AT) / PLACE;
+
+/// In a place's word: the peer has named a ring there. Below lies, for the first place of a free
+/// ring of ours, the place of the next one + 1, 0 = none.
+const NAMED: u32 = 1 << 31;
+
+/// A peer that keeps to the rules uses rings again, and names no more than its connections need. It
+/// may be late to know that one is free, so it may name so many bytes at first, and then so many
+/// times what the most connections at once have had.
+const NAMED_FIRST: u64 = 16 << 20;
+
+const NAMED_TIMES: u64 = 4;
+
+/// Bytes of memory that a ring of this size takes.
+fn memory_of(size: RmbeSize) -> usize {
+    size.bytes() * LAPS
+}
+
+/// In the word that a process keeps of a slot's ring: its size code, below its offset.
+const CODES: usize = 0xf;
+
+pub(crate) fn add_one(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A ring to send through was taken.
+fn took_ring(process: &Process, size: RmbeSize, is_fresh: bool) {
+    let rings = &process.state.header().rings[usize::from(size.code())];
+    add_one(if is_fresh { &rings.fresh } else { &rings.reused });
+}
+
+/// What a process keeps of a slot's ring: its size code, below its offset.
+pub(super) fn word(offset: usize, size: RmbeSize) -> usize {
+    offset | usize::from(size.code())
+}
+
+impl Rings {
+    pub(super) fn new() -> Self {
+        Self {
+            lock: SharedLock::new(),
+            next: AtomicUsize::new(RINGS_AT),
+            free: Default::default(),
+            places: Sparse::new(),
+            named: AtomicU64::new(0),
+            most: AtomicU32::new(0),
+        }
+    }
+
+    /// Takes a ring of this size out of our slab: its offset.
+    ///
+    /// # Errors
+    /// A limit of the operator, or no room in the slab.
+    pub(super) fn take(&self, process: &Process, size: RmbeSize) -> Result<usize, Reason> {
+        let _held = Held::enter(self.lock.get());
+        let first = &self.free[usize::from(size.code())];
+        let offset = first.load(Ordering::Relaxed);
+        if offset != 0 {
+            let word =
+                self.place((offset - RINGS_AT) / PLACE).ok_or(Reason::Lack(Lack::NoMemory))?;
+            let next = word.fetch_and(NAMED, Ordering::Relaxed) & !NAMED;
+            let next = next.checked_sub(1).map_or(0, |place| RINGS_AT + place as usize * PLACE);
+            first.store(next, Ordering::Relaxed);
+            took_ring(process, size, false);
+            return Ok(offset);
+        }
+        let offset = self.next.load(Ordering::Relaxed);
+        if offset + memory_of(size) > SLAB_LEN {
+            return Err(Reason::Lack(Lack::NoMemory));
+        }
+        if !process.budget.take(memory_of(size)) {
+            return Err(Reason::Operator(OperatorSaid::MemoryLimit));
+        }
+        self.next.store(offset + memory_of(size), Ordering::Relaxed);
+        took_ring(process, size, true);
+        Ok(offset)
+    }
+
+    /// A ring of ours, as its [`word`] says, is free and warm.
+    pub(super) fn give(&self, ring: usize) {
+        let (offset, code) = (ring & !CODES, ring & CODES);
+        if offset != 0 {
+            let _held = Held::enter(self.lock.get());
+            // Without memory to say that it is free, the ring is not used again.
+            if let Some(word) = self.place((offset - RINGS_AT) / PLACE) {
+                let first = &self.free[code];
+                let next = first.load(Ordering::Relaxed).checked_sub(RINGS_AT);
+                let next = next.map_or(0, |next| next / PLACE + 1);
+                word.fetch_or(next as u32, Ordering::Relaxed);
+                first.store(offset, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The peer names a ring of its slab for a connection of ours. Where it has never written, we
+    /// pay for what we read: so it may not name ever more of them. `connections`: how many there are, this one
+    /// included.
+    ///
+    /// # Errors
+    /// It has named too many, or more than the operator allows.
+    pub(super) fn admit(
+        &self,
+        process: &Process,
+        connections: u32,
+        at: u64,
+        ring: &Ring,
+    ) -> Result<(), Reason> {
+        let first = (at as usize - RINGS_AT) / PLACE;
+        let last = (at as usize - RINGS_AT + ring.memory_len() - 1) / PLACE;
+        // A bit for each: the longest ring takes 32 places, or 33 if it begins between two.
+        let mut new = 0u64;
+        for place in first..=last {
+            let word = self.place(place).ok_or(Reason::Lack(Lack::NoMemory))?;
+            let was_named = word.fetch_or(NAMED, Ordering::Relaxed) & NAMED != 0;
+            new |= u64::from(!was_named) << (place - first);
+        }
+        if new == 0 {
+            return Ok(());
+        }
+        let bytes = u64::from(new.count_ones()) * PLACE as u64;
+        let most = self.most.fetch_max(connections, Ordering::Relaxed).max(connections);
+        let most = u64::from(most);
+        let named = self.named.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let is_too_much = named > NAMED_FIRST + NAMED_TIMES * most * ring.memory_len() as u64;
+        let objection = if is_too_much {
+            Some(Reason::PeerBroke(Field::RINGS_NAMED))
+        } else if !process.budget.take_incoming(bytes) {
+            Some(OperatorSaid::MemoryLimit.into())
+        } else {
+            None
+        };
+        if let Some(reason) = objection {
+            self.named.fetch_sub(bytes, Ordering::Relaxed);
+            for place in (first..=last).filter(|place| new >> (place - first) & 1 != 0) {
+                if let Some(word) = self.place(place) {
+                    word.fetch_and(!NAMED, Ordering::Relaxed);
+                }
+            }
+            return Err(reason);
+        }
+        Ok(())
+    }
+
+    /// The link group ends: nothing is taken any more.
+    pub(super) fn give_all_back(&self, process: &Process) {
+        process.budget.give_back(self.next.load(Ordering::Relaxed) - RINGS_AT);
+        process.budget.give_incoming_back(self.named.load(Ordering::Relaxed));
+    }
+
+    fn place(&self, place: usize) -> Option<&AtomicU32> {
+        self.places.writable(place)
+    }
+}
+
+const _: () = assert!(PLACES < NAMED as usize);
+
+const _: () = assert!((RmbeSize::CODE_MAX as usize) < CODES && RINGS_AT.is_multiple_of(CODES + 1));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::group::Group;
+    use crate::process::groups::{self, Look};
+    use crate::process::home::tests::alone;
+    use crate::process::home::{self, Home};
+    use sidestep_device::channel::SLOTS;
+    use sidestep_device::copy::Manner;
+
+    /// The group of this process with itself: one test at a time has it.
+    fn own_group(process: &'static Home) -> &'static Group {
+        groups::with(&Look::at(process), process.instance).unwrap()
+    }
+
+    #[test]
+    fn no_two_connections_are_given_one_ring_whatever_is_in_the_slab() {
+        let _alone = alone();
+        let group = own_group(home::current().unwrap());
+        let size = RmbeSize::from_bytes(64 << 10).unwrap();
+        let take = |index| group.take_ring(index, size).unwrap();
+        let [(first, ring), (second, _)] = [SLOTS - 1, SLOTS - 2].map(take);
+        // Another process has written to our record, and to the ring when it was free.
+        let identity = &group.record(SLOTS - 1).identity;
+        identity.ring_at.store(second, Ordering::Relaxed);
+        identity.ring_len.store(64 << 10, Ordering::Relaxed);
+        group.forget_connection(SLOTS - 1);
+        ring.write(0..size_of::<u64>(), &second.to_ne_bytes(), Manner::Cached);
+        let [(third, _), (fourth, _)] = [SLOTS - 3, SLOTS - 4].map(take);
+        assert_eq!(third, first, "it is free, and warm");
+        assert!(![first, second].contains(&fourth));
+        (SLOTS - 4..SLOTS - 1).rev().for_each(|index| group.forget_connection(index));
+        let again = [SLOTS - 1, SLOTS - 2, SLOTS - 3].map(|index| take(index).0);
+        assert_eq!(again, [fourth, third, second]);
+        (SLOTS - 3..SLOTS).for_each(|index| group.forget_connection(index));
+    }
+
+    #[test]
+    fn a_peer_names_no_more_rings_than_its_connections_need() {
+        let _alone = alone();
+        let group = own_group(home::current().unwrap());
+        let len = LAPS * (64 << 10);
+        let name = |n: usize| {
+            let at = (RINGS_AT + n * len) as u64;
+            group.admit(at, &group.slab().ring(at, 64 << 10).unwrap())
+        };
+        let allowed = (0..).take_while(|n| name(*n).is_ok()).count();
+        assert_eq!(allowed, (NAMED_FIRST as usize + NAMED_TIMES as usize * len) / len);
+        let breach = Reason::PeerBroke(Field::RINGS_NAMED);
+        assert_eq!(name(allowed), Err(breach), "no limit of the operator's is reached");
+        assert_eq!(name(allowed), Err(breach), "and again");
+        assert_eq!(name(0), Ok(()), "what it had before it may have again");
+        // With more connections at once it may name more.
+        let size = RmbeSize::from_bytes(64 << 10).unwrap();
+        for index in SLOTS - 2..SLOTS {
+            group.take_ring(index, size).unwrap();
+        }
+        assert_eq!(name(allowed), Ok(()));
+        (SLOTS - 2..SLOTS).for_each(|index| group.forget_connection(index));
+    }
+}
