@@ -17,16 +17,10 @@
 //! it has all six arguments: a function for all calls does not say what it is for.
 
 mod aarch64;
+mod call;
 mod x86_64;
 
-/// A system call on sockets, found in machine code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SocketCall {
-    /// Where its instruction stands, in bytes from the start of the code.
-    pub offset: usize,
-    /// Its name in the kernel.
-    pub name: &'static str,
-}
+pub use call::SocketCall;
 
 /// The first call on sockets in code of this machine.
 #[must_use]
@@ -37,27 +31,6 @@ pub fn first_socket_call(code: &[u8]) -> Option<SocketCall> {
         aarch64::first_socket_call(code)
     } else {
         None
-    }
-}
-
-/// Numbers that concern sockets, with their names.
-type Numbers = [(u32, &'static str)];
-
-/// How the number of a call is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Number {
-    Constant(u32),
-    /// It comes out of memory: any.
-    Variable,
-}
-
-impl Number {
-    /// The call's name, if it concerns sockets.
-    fn name(self, numbers: &Numbers) -> Option<&'static str> {
-        match self {
-            Self::Constant(number) => Some(numbers.iter().find(|(it, _)| *it == number)?.1),
-            Self::Variable => Some("any call"),
-        }
     }
 }
 

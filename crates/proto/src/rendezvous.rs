@@ -26,6 +26,11 @@
 
 pub mod agreement;
 pub mod hosts;
+mod refusal;
+mod wait;
+
+pub use refusal::Refusal;
+pub use wait::{AnswerWait, CLC_WAIT_NS, LOOKS_IN_TIME, PAUSE_MAX_NS};
 
 #[cfg(test)]
 mod appendix_c;
@@ -108,30 +113,6 @@ fn answer(
     Ok(message(Role::Accept, local, eid, buffer, release))
 }
 
-/// Why an expected message does not lead on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// To be sent in place of our next message (C.1); and whose fault it is.
-    Decline(Decline, Reason),
-    /// The peer has declined; there is no answer to that (C.1).
-    Declined(Decline),
-    /// It is no message, or not the expected one (C.6), or it is too late to decline (C.3):
-    /// whatever the peer sends next means nothing. The field that was wrong.
-    Protocol(Field),
-}
-
-impl Refusal {
-    /// Why the connection stays on TCP.
-    #[must_use]
-    pub const fn reason(&self) -> Reason {
-        match self {
-            Self::Decline(_, reason) => *reason,
-            Self::Declined(decline) => Reason::PeerDeclined(decline.diagnosis),
-            Self::Protocol(field) => Reason::PeerBroke(*field),
-        }
-    }
-}
-
 /// Server: what to answer to what came in place of a Proposal.
 ///
 /// # Errors
@@ -211,51 +192,6 @@ fn unexpected(received: Result<Message, Error>) -> Refusal {
             refuse(Diagnosis::MODEUNSUPP, Reason::of_unread(&error))
         }
         Err(error) => Refusal::Protocol(Field::of(&error)),
-    }
-}
-
-/// How long an answer is waited for, as by Linux.
-pub const CLC_WAIT_NS: u64 = 6_000_000_000;
-/// The longest pause between two looks that counts as waiting. An answer is made and seen by
-/// calls of the programs, so while both rest neither can.
-pub const PAUSE_MAX_NS: u64 = 100_000_000;
-/// But a program that makes few calls, each after a long time, is given as many as it needs
-/// for all messages.
-pub const LOOKS_IN_TIME: u32 = 64;
-/// Looks for each message that came before: the peer may look again only when it has seen as
-/// many messages as until now, which is two looks each, and twice that is on the safe side.
-const LOOKS_FOR_EACH_MESSAGE: u64 = 4;
-
-/// How long an end has waited for an answer (C.5).
-#[derive(Clone, Copy, Debug)]
-pub struct AnswerWait {
-    looks: u32,
-    looks_needed: u32,
-    looked_ns: u64,
-    waited_ns: u64,
-}
-
-impl AnswerWait {
-    /// Begins to wait on a connection that has carried so many messages.
-    #[must_use]
-    pub fn begin(messages: u64, now_ns: u64) -> Self {
-        let looks_needed = (LOOKS_FOR_EACH_MESSAGE * messages.min(agreement::MESSAGES_MAX)) as u32;
-        let looks_needed = looks_needed.max(LOOKS_IN_TIME);
-        Self { looks: 0, looks_needed, looked_ns: now_ns, waited_ns: 0 }
-    }
-
-    /// The program has made a call, and there is no answer yet.
-    pub fn look(&mut self, now_ns: u64) {
-        self.looks = self.looks.saturating_add(1);
-        let pause = now_ns.saturating_sub(self.looked_ns);
-        self.waited_ns += pause.min(PAUSE_MAX_NS);
-        self.looked_ns = now_ns;
-    }
-
-    /// Whether it was looked for often enough, and has been waited for long enough.
-    #[must_use]
-    pub fn is_late(&self) -> bool {
-        self.looks >= self.looks_needed && self.waited_ns > CLC_WAIT_NS
     }
 }
 

@@ -2,28 +2,9 @@
 //! protocol.
 
 use super::errno::ECONNRESET;
-use super::{Hearing, Kernel, Note, Output, Own, Reset, Say, Seen, State, Words};
-
-/// What is shut down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum What {
-    /// `SHUT_RD`.
-    Input,
-    /// `SHUT_WR`.
-    Output,
-    /// `SHUT_RDWR`.
-    Both,
-}
-
-impl What {
-    const fn reads(self) -> bool {
-        matches!(self, Self::Input | Self::Both)
-    }
-
-    const fn writes(self) -> bool {
-        matches!(self, Self::Output | Self::Both)
-    }
-}
+use super::hearing::Hearing;
+use super::words::{Own, Reset, Seen, State};
+use super::world::{Kernel, Note, Output, Say, What, Words};
 
 /// A shutdown under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,7 +1,8 @@
 //! What the kernel says, or the peer hints at, and what follows for this end.
 
 use super::errno::{EBADF, ECONNRESET, ENOTCONN, ENOTSOCK, EPIPE};
-use super::{Kernel, Note, Reset, Say, Seen, Words};
+use super::words::{Reset, Seen};
+use super::world::{Kernel, Note, Say, Words};
 
 /// The kernel, or a hint, says that something has ended.
 ///

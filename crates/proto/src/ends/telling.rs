@@ -1,7 +1,9 @@
 //! What a call of the program is told about an end.
 
 use super::errno::{ECONNRESET, EPIPE};
-use super::{Hearing, Kernel, Note, Polled, Reset, Say, Seen, Words};
+use super::hearing::Hearing;
+use super::words::{Polled, Reset, Seen};
+use super::world::{Kernel, Note, Say, Words};
 
 /// The call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

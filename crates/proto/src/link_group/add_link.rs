@@ -41,132 +41,12 @@ use sidestep_wire::llc::{
 };
 use sidestep_wire::{LinkNumber, LinkUserId, Mtu, Psn, QpNumber};
 
-use super::alloc::collections::VecDeque;
-use super::link::symmetric;
-use super::timers::{
-    ADD_LINK_RETRY_FIRST, ADD_LINK_RETRY_MAX, ADD_LINK_SOON, CONFIRM_LINK_WAIT,
-    CONFIRM_LINK_WAIT_CLIENT, DEVICE_WAIT, LLC_WAIT,
-};
-use super::{
-    Adapter, AdapterId, Flow, LINK_SLOTS, Link, LinkEnd, LinkGroup, LinkState, Live, Phase,
-    RmbState, Role, Rtoken,
-};
-
-/// An ADD LINK under way.
-#[derive(Debug, Clone)]
-pub(super) struct AddLinkFlow {
-    /// The link that the messages go over.
-    pub(super) over: LinkUserId,
-    /// The link that is being made.
-    pub(super) new: LinkUserId,
-    pub(super) step: Step,
-    pub(super) until: Duration,
-}
-
-/// How far it has got; see the picture above.
-#[derive(Debug, Clone)]
-pub(super) enum Step {
-    Preparing,
-    Answering,
-    Exchanging(Exchange),
-    Connecting,
-    Confirming,
-}
-
-/// The keys that ADD LINK CONTINUATIONs tell, two in each.
-#[derive(Debug, Clone)]
-pub(super) struct Exchange {
-    to_send: VecDeque<RtokenPair>,
-    /// How many the peer has left; `None` before it has said.
-    to_come: Option<u8>,
-}
-
-/// A peer whose count of keys is not what it said before.
-struct Miscounted;
-
-impl Exchange {
-    /// Our next two, and how many they and those behind them are.
-    fn next(&mut self) -> (u8, ArrayVec<RtokenPair, 2>) {
-        let remaining = self.to_send.len() as u8;
-        let count = self.to_send.len().min(2);
-        (remaining, self.to_send.drain(..count).collect())
-    }
-
-    /// What the peer's message says it has left must be what was left.
-    fn received(&mut self, message: &AddLinkContinuation) -> Result<(), Miscounted> {
-        if self.to_come.is_some_and(|expected| expected != message.remaining) {
-            return Err(Miscounted);
-        }
-        self.to_come = Some(message.remaining - message.pairs.len() as u8);
-        Ok(())
-    }
-
-    fn is_complete(&self) -> bool {
-        self.to_send.is_empty() && self.to_come == Some(0)
-    }
-}
-
-/// When another link is tried, and why.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Growth {
-    /// Server: not before then; `None`: not until something happens.
-    due: Option<Duration>,
-    /// Tries in a row that came to nothing.
-    failures: u32,
-    /// Server: the client's hints bring nothing about before then.
-    deaf_until: Duration,
-    /// Client: an adapter that the server is to be told of.
-    fresh: Option<AdapterId>,
-}
-
-impl Growth {
-    pub(super) fn first_contact(&mut self, now: Duration) {
-        self.due = Some(now);
-    }
-
-    pub(super) fn adapter_up(&mut self, adapter: AdapterId, now: Duration) {
-        self.fresh = Some(adapter);
-        self.due = Some(now);
-    }
-
-    /// RFC 7609 §C.8: the retry timer, the longer the more often it was in vain. What has happened
-    /// during the try may be a reason for an earlier one.
-    fn failed(&mut self, now: Duration) {
-        let factor = 1_u32.checked_shl(self.failures).unwrap_or(u32::MAX);
-        let wait = ADD_LINK_RETRY_FIRST.saturating_mul(factor).min(ADD_LINK_RETRY_MAX);
-        self.failures = self.failures.saturating_add(1);
-        self.due = Some(self.due.map_or(now + wait, |due| due.min(now + wait)));
-    }
-
-    fn begun(&mut self, now: Duration) {
-        self.due = None;
-        self.deaf_until = now + ADD_LINK_SOON;
-    }
-
-    /// A client that hints and rejects, and hints and rejects, does not keep us busy.
-    fn hinted(&mut self, now: Duration) {
-        self.due = Some(now.max(self.deaf_until));
-    }
-
-    fn succeeded(&mut self) {
-        self.failures = 0;
-    }
-
-    /// Unless it is tried sooner anyway. Not at once: a link that comes and fails again and again
-    /// is not to keep both hosts busy.
-    pub(super) fn link_lost(&mut self, now: Duration) {
-        let soon = now + ADD_LINK_SOON;
-        self.due = Some(self.due.map_or(soon, |due| due.min(soon)));
-    }
-
-    pub(super) fn is_due(&self, now: Duration) -> bool {
-        self.due.is_some_and(|due| due <= now)
-    }
-
-    pub(super) const fn due(&self) -> Option<Duration> {
-        self.due
-    }
-}
+use super::flow::{AddLinkFlow, Exchange, Flow, Live, Phase, Step};
+use super::limits::{LINK_SLOTS, RMBS_MAX};
+use super::link::{Adapter, AdapterId, Link, LinkEnd, LinkState, symmetric};
+use super::rmb::{RmbState, Rtoken};
+use super::state::{LinkGroup, Role};
+use super::timers::{CONFIRM_LINK_WAIT, CONFIRM_LINK_WAIT_CLIENT, DEVICE_WAIT, LLC_WAIT};
 
 // ---- both sides ---------------------------------------------------------------------------------
 
@@ -273,7 +153,7 @@ impl LinkGroup {
                     extension: Some(AddLinkExtension {
                         direct: self.local.direct,
                         target_gid: end.gid,
-                        pairs: self.pairs(over, new).take(super::RMBS_MAX).collect(),
+                        pairs: self.pairs(over, new).take(RMBS_MAX).collect(),
                     }),
                 },
             },

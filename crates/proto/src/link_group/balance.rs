@@ -16,9 +16,10 @@ use core::time::Duration;
 
 use sidestep_wire::LinkUserId;
 
-use super::link::symmetric;
+use super::link::{Link, LinkState, symmetric};
+use super::output::Event;
+use super::state::{Connection, LinkGroup};
 use super::timers::{BALANCE_AFTER, BALANCE_PAUSE, BALANCE_STEP};
-use super::{Connection, Event, Link, LinkGroup, LinkState};
 
 impl LinkGroup {
     /// A further link carries connections now.

@@ -6,28 +6,21 @@
 //!
 //! *Source*: RFC 7609 §2.3, §3.5.2, §4.6; Linux `net/smc/smc_core.c`.
 
-use super::alloc::vec::Vec;
+extern crate alloc;
+
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use sidestep_wire::clc::{AcceptConfirmR, Version};
 use sidestep_wire::{AlertToken, Diagnosis, LinkUserId, Mac, PeerId, RoceGid};
 
-use super::link::symmetric;
+use super::flow::Phase;
+use super::limits::RMBS_MAX;
+use super::link::{Link, LinkState, symmetric};
+use super::output::Event;
+use super::rmb::{PeerRmbId, RmbId, RmbState, Rtoken};
+use super::state::{Connection, LinkGroup, Role};
 use super::timers::{IDLE_CLIENT, IDLE_SERVER};
-use super::{Event, Link, LinkGroup, LinkState, PeerRmbId, Phase, RmbId, RmbState, Role, Rtoken};
-
-/// A connection of the group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Connection {
-    /// Our name for it, which the peer's CDC messages bear.
-    pub token: AlertToken,
-    /// Our buffer that it reads from.
-    pub rmb: RmbId,
-    /// The link that it sends over.
-    pub link: LinkUserId,
-    /// The buffer that it writes to; `None` before the peer has told it, or after it was withdrawn.
-    pub peer_rmb: Option<PeerRmbId>,
-}
 
 /// Why the group does not take a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +73,7 @@ impl LinkGroup {
             && self.local.vlan == vlan
             && self.active().any(leads_there)
             && self.connections.len() < usize::from(self.max_conns)
-            && self.peer_rmbs.len() < super::RMBS_MAX
+            && self.peer_rmbs.len() < RMBS_MAX
     }
 
     /// Client: the link that an Accept of a subsequent contact names.

@@ -32,37 +32,12 @@ use arrayvec::ArrayVec;
 use sidestep_wire::llc::{self, DeleteLink, DeleteReason, DeleteScope};
 use sidestep_wire::{Diagnosis, LinkUserId};
 
+use super::flow::{DeleteLinkFlow, Ending, Flow, Live, Phase};
+use super::limits::LINK_SLOTS;
+use super::link::{Farewell, Link, LinkState, Ticket};
+use super::output::{Command, Event};
+use super::state::{LinkGroup, Role};
 use super::timers::{ASK_WAIT, DELETE_LINK_TRIES, DELETE_LINK_TRIES_HEARD, LLC_WAIT};
-use super::{
-    Command, Event, Farewell, Flow, LINK_SLOTS, Link, LinkGroup, LinkState, Live, Phase, Role,
-    Ticket,
-};
-
-/// Server: a DELETE LINK under way.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct DeleteLinkFlow {
-    /// The link that goes.
-    link: LinkUserId,
-    /// The link that the messages go over.
-    over: LinkUserId,
-    pub(super) until: Duration,
-    /// How often the request was sent.
-    tries: u8,
-}
-
-/// The end of a group that both sides can still be told of.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Ending {
-    reason: DeleteReason,
-    is_orderly: bool,
-    /// The link that our DELETE LINK went over, and which message it is.
-    announced: (LinkUserId, Ticket),
-    /// It has arrived.
-    is_sent: bool,
-    /// The peer has sent its own.
-    is_heard: bool,
-    pub(super) until: Duration,
-}
 
 // ---- the program --------------------------------------------------------------------------------
 

@@ -25,12 +25,14 @@ use sidestep_wire::clc::{AcceptConfirmR, OsType, Release, Role as ClcRole, Versi
 use sidestep_wire::llc::{self, ConfirmLink, Form, LengthOrder};
 use sidestep_wire::{Diagnosis, LinkNumber, LinkUserId, PeerId, Psn, QpNumber};
 
+use super::flow::{FirstContact, Live, Phase};
+use super::limits::{CONNECTIONS_MAX, LINKS_MAX};
+use super::link::{Adapter, LinkEnd, LinkState, Ticket};
+use super::output::{Command, Event};
+use super::rmb::{Rmb, RmbId, RmbState, Rtoken};
+use super::state::{LinkGroup, Local, Role};
 use super::timers::{
     CONFIRM_LINK_REPEAT, DEVICE_WAIT, FIRST_ADD_LINK_WAIT, FIRST_CONFIRM_LINK_WAIT, LLC_WAIT,
-};
-use super::{
-    Adapter, CONNECTIONS_MAX, Command, Event, LINKS_MAX, LinkEnd, LinkGroup, LinkState, Live,
-    Local, Phase, Rmb, RmbId, RmbState, Role, Rtoken, Ticket,
 };
 
 /// How large a group both sides want, and which version they speak.
@@ -84,23 +86,6 @@ pub struct Introduction {
     pub end: LinkEnd,
     /// How the buffer is reached over it.
     pub rtoken: Rtoken,
-}
-
-/// How far a first contact has got.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FirstContact {
-    /// The device makes the queue pair and registers the RMB.
-    Preparing,
-    /// Server: a Confirm is expected. CLC has the clock.
-    Introduced,
-    /// Server: the queue pair becomes ready.
-    Connecting { until: Duration },
-    /// Client: the request is expected. Server: the response is.
-    Confirming {
-        until: Duration,
-        /// Server: when the request is sent again.
-        repeat: Option<Duration>,
-    },
 }
 
 impl LinkGroup {

@@ -20,7 +20,7 @@ use sidestep_wire::clc::Version;
 use sidestep_wire::llc::DeleteReason;
 use sidestep_wire::{LinkNumber, LinkUserId, Mac, Mtu, Psn, QpNumber, RoceGid};
 
-use super::{LINK_SLOTS, Ticket};
+use super::limits::LINK_SLOTS;
 
 /// An RDMA adapter (RNIC) of this host, in the numbering of whoever holds the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -93,6 +93,10 @@ pub enum LinkState {
     /// It carries nothing any more; the two sides are telling each other that it goes.
     Deleting,
 }
+
+/// Which message was sent over a link: see [`Command::Send`](super::Command::Send).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Ticket(pub(super) u64);
 
 /// How a link in [`LinkState::Deleting`] takes its leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

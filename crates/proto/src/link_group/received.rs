@@ -22,8 +22,9 @@ use sidestep_wire::llc::{
 };
 use sidestep_wire::{LinkUserId, cdc};
 
-use super::first_contact::FirstContact;
-use super::{LinkGroup, LinkState, Phase, Role};
+use super::flow::{FirstContact, Phase};
+use super::link::LinkState;
+use super::state::{LinkGroup, Role};
 
 impl LinkGroup {
     /// A message has come over a link. CDC messages are not for the group; they only show that the

@@ -21,31 +21,13 @@ use sidestep_wire::llc::{
 };
 use sidestep_wire::{Diagnosis, LinkUserId, Rkey};
 
-use super::rmb::NotTaken;
+use super::flow::{DELETED_MAX, Phase, RkeyFlow, What};
+use super::limits::{LINK_SLOTS, RMBS_MAX};
+use super::link::{Link, LinkState};
+use super::output::{Command, Event};
+use super::rmb::{NotTaken, PeerRmbId, Rmb, RmbId, RmbState, Rtoken};
+use super::state::LinkGroup;
 use super::timers::{LLC_WAIT, RKEY_RETRY, RKEY_TRIES};
-use super::{
-    Command, Event, LINK_SLOTS, Link, LinkGroup, LinkState, PeerRmbId, Phase, RMBS_MAX, Rmb, RmbId,
-    RmbState, Rtoken,
-};
-
-/// RMBs that one DELETE RKEY of ours names: as many as fit in version 1. In version 2 more would
-/// make the message longer than 44 bytes, and Linux has one place for all such messages.
-const DELETED_MAX: usize = 8;
-
-/// An exchange of ours about RMBs.
-#[derive(Debug, Clone)]
-pub(super) struct RkeyFlow {
-    /// The link that it goes over.
-    over: LinkUserId,
-    what: What,
-    pub(super) until: Duration,
-}
-
-#[derive(Debug, Clone)]
-enum What {
-    Confirm(RmbId),
-    Delete(ArrayVec<RmbId, DELETED_MAX>),
-}
 
 /// Why an RMB was not taken or not given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -20,12 +20,14 @@
 //! - an RMB without any RToken is not in the table;
 //! - there are at most [`RMBS_MAX`].
 
-use super::alloc::vec::Vec;
+extern crate alloc;
+
+use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 use core::time::Duration;
 use sidestep_wire::{LinkUserId, Rkey, RmbAddress};
 
-use super::{LINK_SLOTS, RMBS_MAX};
+use super::limits::{LINK_SLOTS, RMBS_MAX};
 
 /// A receive buffer of ours, in the numbering of whoever holds the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

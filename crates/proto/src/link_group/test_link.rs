@@ -15,9 +15,12 @@ use arrayvec::ArrayVec;
 use sidestep_wire::LinkUserId;
 use sidestep_wire::llc::{self, DeleteReason, TestLink};
 
-use super::link::Test;
+use super::flow::Phase;
+use super::limits::LINK_SLOTS;
+use super::link::{Link, LinkState, Test};
+use super::output::Event;
+use super::state::LinkGroup;
 use super::timers::{LLC_WAIT, ONLY_LINK_WAIT};
-use super::{Event, LINK_SLOTS, Link, LinkGroup, LinkState, Phase};
 
 /// What a call bears, and no test does: they are numbered from 1 on.
 const CALL: u64 = 0;

@@ -13,13 +13,19 @@
 use super::*;
 use sidestep_wire::clc::{
     AcceptConfirmR, FirstContact as Introduces, FirstContactR, FormR, Hostname, OsType, Release,
-    Role as ClcRole,
+    Role as ClcRole, Version,
 };
-use sidestep_wire::llc::{AddLinkStep, ConfirmRkeyStep, DeleteScope, RkeyStep};
-use sidestep_wire::{Eid, Mac, Mtu, Psn, QpNumber, Rkey, RmbAddress, RmbeSize, RoceGid};
-use std::collections::{BTreeMap, BTreeSet};
+use sidestep_wire::llc::{
+    self, AddLinkStep, ConfirmRkeyStep, DeleteScope, Form, Message, RkeyStep,
+};
+use sidestep_wire::{
+    AlertToken, Diagnosis, Eid, LinkNumber, Mac, Mtu, PeerId, Psn, QpNumber, Rkey, RmbAddress,
+    RmbeSize, RoceGid,
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::format;
 use std::string::{String, ToString};
+use std::vec::Vec;
 
 mod appendix_c;
 mod balance;

@@ -5,7 +5,7 @@
 //!
 //! *Source*: Arm Architecture Reference Manual, C4.1.
 
-use super::{Number, Numbers, SocketCall};
+use super::call::{Number, Numbers, SocketCall};
 
 const SVC: u32 = 0xd400_0001;
 

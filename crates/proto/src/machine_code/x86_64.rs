@@ -9,7 +9,7 @@
 //!
 //! *Source*: Intel's Software Developer's Manual, volume 2, chapter 2 and appendix A.
 
-use super::{Number, Numbers, SocketCall};
+use super::call::{Number, Numbers, SocketCall};
 use memchr::memmem;
 
 const SYSCALL: [u8; 2] = [0x0f, 0x05];

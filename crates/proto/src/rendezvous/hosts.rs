@@ -71,134 +71,19 @@
 //! *Source*: RFC 7609 §3.5.1, Appendix C.1 to C.6; SMC version 2 as in the wire reference §2.10,
 //! §2.11 and §9; Linux `net/smc/af_smc.c`.
 
-extern crate alloc;
-
-use alloc::boxed::Box;
-
-use arrayvec::ArrayVec;
-use sidestep_wire::clc::{AcceptConfirmR, FEATURE_EMULATED_ISM, FirstContactR, FormR, Version};
-use sidestep_wire::{Eid, Mac, PeerId, QpNumber, RoceGid};
-
-use crate::link_group::{ADAPTERS_MAX, AdapterId, Agreement};
-
 mod client;
 mod eligibility;
+mod event;
 mod exchange;
 mod inbox;
 mod outcome;
 mod server;
+mod terms;
 #[cfg(test)]
 mod tests;
 
 pub use eligibility::{Adapter, LocalHost, NETWORKS_MAX, PnetId, Roce, Route, Versions};
+pub use event::Event;
 pub use exchange::{CLC_WAIT, DECLINE_WAIT, Exchange};
 pub use outcome::{Cause, Failure, Fallback, Outcome};
-
-/// What the driver is to do, or to know.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// Server: the engine is to accept a connection from this client.
-    Accept(Proposer, Terms),
-    /// Client: the engine is to connect by this Accept.
-    Connect(Box<AcceptConfirmR>, Terms),
-    /// Server: this is the Confirm that the engine waits for.
-    Confirmed(Box<AcceptConfirmR>),
-    /// The rendezvous is over, and this is the last event. Nothing is read any more.
-    Ended(Outcome),
-}
-
-/// The client, as its Proposal tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Proposer {
-    /// Who it is. Zero from a Linux client that offers only version 2.
-    pub peer_id: PeerId,
-    /// Its adapter for the version that was chosen.
-    pub gid: RoceGid,
-    /// The same. Zero from a Linux client that offers only version 2.
-    pub mac: Mac,
-}
-
-/// What the two sides have agreed on, and which of our adapters go with it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Terms {
-    /// The adapters that links can be over: that of the first link, others that are up, and last those that
-    /// are down, for when they are up again. One at least.
-    pub adapters: ArrayVec<AdapterId, ADAPTERS_MAX>,
-    /// What our Accept or Confirm says.
-    pub wording: Wording,
-}
-
-/// What Accept and Confirm say beyond links and buffers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "there is one for each connection")]
-pub enum Wording {
-    /// Nothing.
-    V1,
-    /// In version 2.
-    V2 {
-        /// The EID that both sides have.
-        eid: Eid,
-        /// What is said at first contact. A server's limits hold, and a client says the same.
-        hello: FirstContactR,
-    },
-}
-
-impl Wording {
-    /// The version of CLC, LLC and CDC.
-    #[must_use]
-    pub const fn version(&self) -> Version {
-        match self {
-            Self::V1 => Version::V1,
-            Self::V2 { .. } => Version::V2,
-        }
-    }
-
-    /// Server: what a new link group is to be like.
-    #[must_use]
-    pub const fn agreement(&self) -> Agreement {
-        match self {
-            Self::V1 => Agreement::standard(Version::V1),
-            Self::V2 { hello: FirstContactR { max_conns, max_links, .. }, .. } => {
-                Agreement { version: Version::V2, max_conns: *max_conns, max_links: *max_links }
-            }
-        }
-    }
-
-    /// The end of an Accept or Confirm. The limits are those of its link group.
-    #[must_use]
-    pub fn form(&self, is_first_contact: bool, max_conns: u8, max_links: u8) -> FormR {
-        match self {
-            Self::V1 => FormR::V1 { first_contact: is_first_contact },
-            Self::V2 { eid, hello } => FormR::V2 {
-                eid: *eid,
-                first_contact: is_first_contact.then(|| FirstContactR {
-                    max_conns,
-                    max_links,
-                    ..hello.clone()
-                }),
-            },
-        }
-    }
-}
-
-/// What we can do besides, as Linux says it: of SMC-R as of SMC-D.
-const FEATURES: u16 = FEATURE_EMULATED_ISM;
-
-/// The fewest connections that a link group may be restricted to.
-const CONNS_MIN: u8 = 16;
-
-/// Whether an Accept or Confirm tells of an end of a link and of a buffer that can be.
-fn check_end(message: &AcceptConfirmR) -> Result<(), Cause> {
-    if message.mtu.bytes().is_none() {
-        return Err(Cause::Reserved);
-    }
-    if message.qp_number < QpNumber::FIRST {
-        return Err(Cause::NoLinkEnd);
-    }
-    // Elements count from 1, and the last byte of this one has an address.
-    let end = u64::from(message.rmbe_index) * message.size.bytes() as u64;
-    match message.rmb_address.0.checked_add(end) {
-        Some(_) if message.rmbe_index > 0 => Ok(()),
-        _ => Err(Cause::NoBuffer),
-    }
-}
+pub use terms::{Proposer, Terms, Wording};

@@ -9,7 +9,6 @@
 
 use super::*;
 use sidestep_wire::clc::{AcceptConfirm, Message as ClcMessage};
-use std::collections::VecDeque;
 use std::vec;
 
 const GROUP: u32 = 1;

@@ -3,39 +3,11 @@
 //! What the process knows itself comes first, then what costs a system call, and last what
 //! needs another party. The first objection ends it.
 
-use super::{Answer, Illegal, Token};
+use super::answer::{Answer, Illegal};
+pub use super::answer::{Givers, Standing};
+use super::other_end::Token;
 use crate::fallback::{Lack, OperatorSaid, PeerCannot, ProgramDid, Reason};
 use sidestep_wire::host_control::Side;
-
-/// What an end knows of itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
-    /// It has a slot.
-    pub has_slot: bool,
-    /// `promotion = "never"`.
-    pub is_never_promoted: bool,
-    /// The program has used an option that only TCP has.
-    pub is_tcp_only: bool,
-    /// A touch of shared memory could fail.
-    pub is_memory_strict: bool,
-    /// As many attempts are under way as the operator allows.
-    pub is_congested: bool,
-    /// Another process may use the connection as well.
-    pub is_shared: bool,
-    /// Another process has passed it on to this one, and may still have it.
-    pub is_received: bool,
-}
-
-/// Who else has a connection that was received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Givers {
-    /// No other process.
-    Gone,
-    /// One still has it open.
-    Here,
-    /// It was given to others as well.
-    Many,
-}
 
 /// The question that is to be answered next, or the answer to all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

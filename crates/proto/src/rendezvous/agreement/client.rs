@@ -1,12 +1,13 @@
 //! The client's end: it shows the connection, hears who has the other end, proposes and confirms.
 
+use super::answer::{Answer, Call, Illegal, Moment};
+use super::begin::Begin;
+use super::ending::{Declining, Failure, Traces};
+use super::other_end::{Greeter, Seen, Shown, Token};
+use super::pace::{ANSWERS, LOOKS_AT_NAME, Pace};
 use super::seek::{Looking, Step};
-use super::{
-    ANSWERS, Answer, Begin, Call, Declining, Failure, Greeter, Illegal, LOOKS_AT_NAME, Moment,
-    Pace, Seen, Shown, Token, Traces,
-};
 use crate::fallback::{Field, OperatorSaid, PeerCannot, Reason};
-use crate::rendezvous::Refusal;
+use crate::rendezvous::refusal::Refusal;
 use sidestep_wire::host_control::{Instance, Side};
 use sidestep_wire::rmbe_size::RmbeSize;
 

@@ -3,9 +3,9 @@
 //! It is looked for before each send until it has come. A byte enters the ring only behind a Confirm that was
 //! checked; without one the direction goes by TCP, for good.
 
-use super::Shown;
+use super::other_end::Shown;
 use crate::fallback::{Field, Reason};
-use crate::rendezvous::Refusal;
+use crate::rendezvous::refusal::Refusal;
 use sidestep_wire::rmbe_size::RmbeSize;
 
 /// What the client has said.

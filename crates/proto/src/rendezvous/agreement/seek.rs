@@ -9,8 +9,10 @@
 //! petition for longer than that, so two ends that both ask meet. An end that nothing answers gives up
 //! after so many messages as within one namespace.
 
-use super::{Answer, Illegal, MESSAGES_MAX};
+pub use super::answer::Petitioned;
+use super::answer::{Answer, Illegal};
 use crate::fallback::{Lack, OperatorSaid, PeerCannot, Reason};
+use crate::rendezvous::wait::MESSAGES_MAX;
 
 /// An end in use petitions again after this.
 pub const AGAIN_NS: u64 = 1_000_000_000;
@@ -42,17 +44,6 @@ pub enum Step {
     Rests,
     /// It has ended: the connection stays on TCP.
     GivesUp(Reason),
-}
-
-/// What became of a petition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Petitioned {
-    /// The agent has it.
-    Sent,
-    /// There is no agent at its socket.
-    Away,
-    /// Not now: there were too many, or another thread is at it.
-    Later,
 }
 
 /// What the present look is about.

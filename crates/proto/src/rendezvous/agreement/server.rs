@@ -1,12 +1,14 @@
 //! The server's end: it finds the client that shows the connection, greets it, and accepts.
 
+use super::answer::{Answer, Call, Greeting, Illegal, Moment};
+use super::begin::Begin;
+use super::ending::{Declining, Failure, Traces};
+use super::other_end::{Seen, Shown, Token};
+use super::pace::{LOOKS_AT_MAILBOX, LOOKS_FOR_GIVER, Pace};
 use super::seek::{Looking, Step};
-use super::{
-    Answer, Begin, Call, Declining, Failure, Greeting, Illegal, LOOKS_AT_MAILBOX, LOOKS_FOR_GIVER,
-    MESSAGES_MAX, Moment, Pace, Seen, Shown, Token, Traces,
-};
 use crate::fallback::{Field, Lack, OperatorSaid, PeerCannot, ProgramDid, Reason};
-use crate::rendezvous::Refusal;
+use crate::rendezvous::refusal::Refusal;
+use crate::rendezvous::wait::MESSAGES_MAX;
 use sidestep_wire::host_control::Side;
 use sidestep_wire::rmbe_size::RmbeSize;
 

@@ -3,11 +3,16 @@
 use super::begin::{Begin, Givers, Standing};
 use super::seek::{Looking, Seek, Step};
 use super::*;
-use crate::fallback::{Blame, OperatorSaid};
+use crate::fallback::{Blame, Field, OperatorSaid, PeerCannot, Reason};
+use crate::rendezvous::Refusal;
+use sidestep_wire::Error;
 use sidestep_wire::clc::Decline;
 use sidestep_wire::diagnosis::Diagnosis;
-use sidestep_wire::host_control::{EMITTED_LEN_MAX, Introduction, Side};
+use sidestep_wire::host_control::{
+    ControlMessage, EMITTED_LEN_MAX, Hello, Instance, Introduction, Side,
+};
 use sidestep_wire::ids::{LinkId, PeerId};
+use sidestep_wire::rmbe_size::RmbeSize;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::format;

@@ -6,8 +6,9 @@ use sidestep_wire::clc::{
     AcceptConfirm, AcceptConfirmR, FirstContact, FirstContactR, FormR, Proposal, Release, Version,
 };
 
-use super::eligibility::{Adapter, Eligible, LocalHost, Roce, Route, Versions};
-use super::{CONNS_MIN, Cause, FEATURES, Terms, Wording, check_end};
+use super::eligibility::{Adapter, Eligible, FEATURES, LocalHost, Roce, Route, Versions};
+use super::outcome::Cause;
+use super::terms::{CONNS_MIN, Terms, Wording, check_end};
 
 /// All that this host can do for the connection.
 ///

@@ -18,12 +18,16 @@ use arrayvec::ArrayVec;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use sidestep_wire::clc::accept_confirm::first_contact::{GID_COUNT_MAX, GidList};
 use sidestep_wire::clc::proposal::{IPV6_PREFIX_COUNT_MAX, IpPrefixes, Ipv6Prefix, UEID_COUNT_MAX};
-use sidestep_wire::clc::{FirstContact, FirstContactR, Hostname, OsType, Release};
+use sidestep_wire::clc::{
+    FEATURE_EMULATED_ISM, FirstContact, FirstContactR, Hostname, OsType, Release,
+};
 use sidestep_wire::{Eid, Mac, Mtu, PeerId, RoceGid};
 
-use super::FEATURES;
 use crate::link_group::{ADAPTERS_MAX, AdapterId, CONNECTIONS_MAX, LINKS_MAX};
 use crate::rendezvous::UEIDS_MAX;
+
+/// What we can do besides, as Linux says it: of SMC-R as of SMC-D.
+pub(super) const FEATURES: u16 = FEATURE_EMULATED_ISM;
 
 /// Networks of an interface that are looked at: as many as a Proposal has room for, of IPv6.
 pub const NETWORKS_MAX: usize = 8;

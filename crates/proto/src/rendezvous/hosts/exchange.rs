@@ -11,10 +11,12 @@
 //!   any stage ──Decline, ours or the peer's; what is no message; silence; the end of TCP──> Ended
 //! ```
 
-use super::alloc::boxed::Box;
-use super::alloc::collections::VecDeque;
-use super::alloc::sync::Arc;
-use super::alloc::vec::Vec;
+extern crate alloc;
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use sidestep_wire::Diagnosis;
@@ -23,8 +25,11 @@ use sidestep_wire::clc::{
     Proposal, Version,
 };
 
+use super::eligibility::{LocalHost, Route, Versions};
+use super::event::Event;
 use super::inbox::{Inbox, Unexpected};
-use super::{Cause, Event, Failure, Fallback, LocalHost, Outcome, Route, Versions, client, server};
+use super::outcome::{Cause, Failure, Fallback, Outcome};
+use super::{client, server};
 
 /// How long a message of the peer is waited for, as by Linux. It holds for the whole message.
 pub const CLC_WAIT: Duration = Duration::from_secs(6);

@@ -3,7 +3,9 @@
 //! A socket gives bytes as they come, half a message or one with the program's bytes behind it. So
 //! it is only asked for what is still missing of this one message.
 
-use super::alloc::vec::Vec;
+extern crate alloc;
+
+use alloc::vec::Vec;
 use core::mem;
 
 use sidestep_wire::clc::{Decline, Header, Message, MessageType};

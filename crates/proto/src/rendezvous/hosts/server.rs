@@ -10,7 +10,8 @@ use sidestep_wire::clc::proposal::{Types, V1Offer, V2Offer};
 use sidestep_wire::clc::{AcceptConfirm, AcceptConfirmR, FirstContactR, FormR, Proposal, Release};
 
 use super::eligibility::{LocalHost, Roce, Route};
-use super::{CONNS_MIN, Cause, Proposer, Terms, Wording, check_end};
+use super::outcome::Cause;
+use super::terms::{CONNS_MIN, Proposer, Terms, Wording, check_end};
 
 /// What the Accept is to say, and to whom.
 ///

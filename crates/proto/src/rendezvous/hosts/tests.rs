@@ -1,7 +1,9 @@
 //! Two exchanges on a table, between them a stream that comes in pieces.
 
+use std::boxed::Box;
 use std::collections::VecDeque;
 use std::string::String;
+use std::sync::Arc;
 use std::vec::Vec;
 use std::{format, vec};
 
@@ -9,16 +11,17 @@ use arrayvec::ArrayVec;
 use core::time::Duration;
 use sidestep_wire::clc::proposal::IpPrefixes;
 use sidestep_wire::clc::{
-    AcceptConfirm, Decline, EMITTED_LEN_MAX, FormR, Header, Hostname, Message, Proposal, Release,
-    Role, Version,
+    AcceptConfirm, AcceptConfirmR, Decline, EMITTED_LEN_MAX, FirstContactR, FormR, Header,
+    Hostname, Message, Proposal, Release, Role, Version,
 };
 use sidestep_wire::{
     AlertToken, Diagnosis, Eid, Mac, Mtu, PeerId, Psn, QpNumber, Rkey, RmbAddress, RmbeSize,
     RoceGid,
 };
 
-use super::alloc::sync::Arc;
+use super::eligibility::FEATURES;
 use super::*;
+use crate::link_group::{ADAPTERS_MAX, AdapterId};
 
 mod appendix_c;
 mod choice;
