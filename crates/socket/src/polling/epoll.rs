@@ -28,8 +28,8 @@
 use crate::Errno;
 use crate::connection::spin;
 use crate::polling::set::{
-    self, EPOLLET, EPOLLEXCLUSIVE, EPOLLONESHOT, FRESH, PARKED, REGISTRATIONS, Registration, SETS,
-    STRUCTURE, Set,
+    self, EPOLLET, EPOLLEXCLUSIVE, EPOLLONESHOT, FRESH, OF_SOCK, PARKED, REGISTRATIONS,
+    Registration, SETS, STRUCTURE, Set,
 };
 use crate::polling::watch::Watch;
 use crate::polling::{nesting, registration};
@@ -37,7 +37,7 @@ use crate::process::pool::Held;
 use crate::process::{claims, loan};
 use crate::table::file::File;
 use crate::table::set::Handle;
-use crate::table::sock::{Phase, Sock};
+use crate::table::sock::{self, Phase, SOCKS_MAX, Sock};
 use crate::table::{bare, descriptors, places};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -60,6 +60,8 @@ const EXCLUSIVE_ALLOWED: u32 = EPOLLEXCLUSIVE
 pub(crate) fn make_room() {
     SETS.make_room(SETS_AHEAD);
     REGISTRATIONS.make_room(REGISTRATIONS_AHEAD);
+    let last_sock = (sock::made() + REGISTRATIONS_AHEAD).min(SOCKS_MAX) - 1;
+    let _ = OF_SOCK.writable(last_sock);
     nesting::make_room(SETS_AHEAD);
 }
 

@@ -119,6 +119,11 @@ impl<T: Pooled, const MAX: usize> Pool<T, MAX> {
         }
     }
 
+    /// Objects that were ever taken: their numbers are below it.
+    pub(crate) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
     /// Takes an object back that came from [`Self::take`] of this pool.
     pub fn give(&self, object: &'static T) {
         // There is a list that this thread is not changing already: it would be as many handlers
