@@ -240,6 +240,15 @@ impl Reason {
         }
     }
 
+    /// The same of a message beside the connection, which says the version of its format.
+    #[must_use]
+    pub fn of_unread_control(error: &Error) -> Self {
+        match error {
+            Error::Unsupported { .. } => Self::Peer(PeerCannot::OtherVersion),
+            _ => Self::of_unread(error),
+        }
+    }
+
     /// The reason with this code and this detail, as they lie in shared memory.
     #[must_use]
     pub fn of(code: u8, detail: u32) -> Self {

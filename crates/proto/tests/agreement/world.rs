@@ -1052,7 +1052,9 @@ impl World {
                 }
                 answer
             }
-            S::CountsRefusals(_) => Answer::Count(self.rooms[process].refusals),
+            S::CountsRefusals(_) => {
+                Answer::Strangers { refusals: self.rooms[process].refusals, breaches: 0 }
+            }
             S::LooksForClaim(_) | S::LooksAfar => Answer::Record(self.find_claim(end)),
             S::GreetsClient(to) => self.greet(end, to.token),
             S::LooksWhetherBeset(_) => Answer::Is(false),
@@ -1088,6 +1090,7 @@ impl World {
                 self.read_mail(process);
                 Answer::Count(self.rooms[process].refusals)
             }
+            S::LooksForBreach { .. } => Answer::NotYet,
             S::ReadsRefusal(_) => Answer::Failed(Lack::NoMemory.into()),
             S::LooksForReaders(_) => {
                 let ignores = self.has(Fault::ReadsBesideReaders);

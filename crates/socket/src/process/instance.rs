@@ -48,6 +48,10 @@ pub struct Process {
     pub(crate) refusals: AtomicU32,
     /// Why they could not, the last time: a [`Reason`].
     pub(crate) last_refusal: AtomicU64,
+    /// How often something else came in place of an Introduction.
+    pub(super) breaches: AtomicU32,
+    /// What was wrong with it, the last time: a [`Reason`].
+    pub(super) last_breach: AtomicU64,
     /// Link groups that are established: who can write our wake memory.
     pub(crate) partners: AtomicU32,
     /// Link groups with processes of other network namespaces that are not established yet.
@@ -133,6 +137,8 @@ impl Process {
             replies_pending: AtomicU32::new(0),
             refusals: AtomicU32::new(0),
             last_refusal: AtomicU64::new(Reason::None.word()),
+            breaches: AtomicU32::new(0),
+            last_breach: AtomicU64::new(Reason::None.word()),
             partners: AtomicU32::new(0),
             acquainting: AtomicU32::new(0),
             idle_channels: AtomicU64::new(0),
@@ -210,6 +216,23 @@ impl Process {
         let Ok(len) = message.emit(&mut bytes) else { return false };
         let name = UnixName::new(&mailbox_name(peer));
         sys::send_with_fds(self.mailbox, &name, &bytes[..len], fds).is_ok()
+    }
+
+    /// What has come was to be an Introduction, and is none.
+    pub(super) fn note_breach(&self, reason: Reason) {
+        self.last_breach.store(reason.word(), Ordering::Relaxed);
+        // Release: an end that counts it finds its reason, or a later one's.
+        self.breaches.fetch_add(1, Ordering::Release);
+    }
+
+    /// How often that was so: the last bits.
+    pub(crate) fn breaches(&self) -> u16 {
+        self.breaches.load(Ordering::Acquire) as u16
+    }
+
+    /// What was wrong the last time.
+    pub(crate) fn last_breach(&self) -> Reason {
+        Reason::of_word(self.last_breach.load(Ordering::Relaxed))
     }
 
     /// Whether a stranger's descriptor lies in the mailbox, which is not read any more.

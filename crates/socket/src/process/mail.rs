@@ -13,7 +13,7 @@ use sidestep_device::rights::{self, NotTaken};
 use sidestep_device::slab::SLAB_LEN;
 use sidestep_device::stamp::OTHER_VERSION;
 use sidestep_device::sys::{self, Errno, Received, Sender, Whereabouts};
-use sidestep_proto::fallback::{Lack, PeerCannot, Reason};
+use sidestep_proto::fallback::{Field, Lack, PeerCannot, Reason};
 use sidestep_proto::policy;
 use sidestep_wire::host_control::{
     Channel, ControlMessage, EMITTED_LEN_MAX, Instance, Introduction,
@@ -141,6 +141,7 @@ fn note_refusal(look: &Look, peer: Instance, reason: Reason) {
 /// A process has shown what is no memory of the kind that it has to be, or another one has in its name: what it
 /// was is told if nothing better comes.
 fn note_breach(look: &Look, peer: Instance) {
+    look.0.note_breach(Reason::PeerBroke(Field::INTRODUCED_MEMORY));
     if let Some(group) = groups::find(look, peer) {
         group.is_breached.store(true, Ordering::Relaxed);
     }
@@ -252,7 +253,10 @@ impl Home {
                         }
                     }
                     Ok(_) => {}
-                    Err(error) => crate::log!(Warn, "mail ignored: {error}"),
+                    Err(error) => {
+                        crate::log!(Warn, "mail ignored: {error}");
+                        self.note_breach(Reason::of_unread_control(&error));
+                    }
                 }
             }
             received.close_fds();
@@ -357,5 +361,23 @@ mod tests {
         on_introduction(process, &hello, &letter);
         assert_eq!(group.breach(), Some(Reason::PeerBroke(Field::INTRODUCED_MEMORY)));
         assert_eq!(group.refusal(), None, "the true one may still come");
+    }
+
+    /// A server knows no client before its introduction.
+    #[test]
+    fn of_a_strangers_introduction_without_memory_the_process_keeps_what_was_wrong() {
+        let _alone = alone();
+        let process = home::current().unwrap();
+        let before = process.breaches();
+        let instance = Instance([8; 16]);
+        let (link_id, slab_len) = (LinkId(0), SLAB_LEN as u64);
+        let hello = Introduction { instance, reply_wanted: true, pid: 1, slab_len, link_id };
+        let (here, there) = UnixDatagram::pair().unwrap();
+        there.send(b"no descriptors beside it").unwrap();
+        let letter = sys::recv_with_fds(here.as_raw_fd(), &mut [0; EMITTED_LEN_MAX]).unwrap();
+        on_introduction(process, &hello, &letter);
+        assert_eq!(process.breaches(), before.wrapping_add(1));
+        assert_eq!(process.last_breach(), Reason::PeerBroke(Field::INTRODUCED_MEMORY));
+        assert!(groups::find(&Look::at(process), instance).is_none());
     }
 }

@@ -53,7 +53,9 @@ fn carry_out(
             Ok(answer)
         }
         State::CountsRefusals(_) => {
-            Ok(Answer::Count(look.process()?.refusals.load(Ordering::Relaxed)))
+            let process = look.process()?;
+            let refusals = process.refusals.load(Ordering::Relaxed);
+            Ok(Answer::Strangers { refusals, breaches: process.breaches() })
         }
         State::LooksForClaim(to) => find_claim(held, look, to.token),
         State::LooksAfar => find_claim(held, look, server.token()),
@@ -90,6 +92,11 @@ fn carry_out(
             let process = look.process()?;
             process.read_mail();
             Ok(Answer::Count(process.refusals.load(Ordering::Acquire)))
+        }
+        State::LooksForBreach { breaches } => {
+            let process = look.process()?;
+            let is_breached = process.breaches() != breaches;
+            Ok(if is_breached { Answer::Instead(process.last_breach()) } else { Answer::NotYet })
         }
         State::ReadsRefusal(_) => {
             Err(Reason::of_word(look.process()?.last_refusal.load(Ordering::Relaxed)))

@@ -83,6 +83,13 @@ pub enum Answer {
     },
     /// So many.
     Count(u32),
+    /// So many were refused, and so often something else came in place of an Introduction.
+    Strangers {
+        /// Processes with which no memory can be shared.
+        refusals: u32,
+        /// Messages, by the last bits of their number.
+        breaches: u16,
+    },
     /// Of this size; `None`: of none that a ring can have.
     Size(Option<RmbeSize>),
     /// What became of a petition.

@@ -87,8 +87,7 @@ impl Letter {
             }
             Ok(ControlMessage::Hello(hello)) => Ok(hello),
             Ok(_) => Err(Reason::PeerBroke(Field::CONTROL_KIND)),
-            Err(Error::Unsupported { .. }) => Err(PeerCannot::OtherVersion.into()),
-            Err(error) => Err(Reason::of_unread(&error)),
+            Err(error) => Err(Reason::of_unread_control(&error)),
         }
     }
 }

@@ -54,6 +54,11 @@ pub enum State {
     /// Reads its mailbox: a client that it does not know yet introduces itself before it proposes. Counts the processes
     /// with which no memory can be shared.
     ReadsMail(Greets),
+    /// The client does not propose: has something else come in place of its Introduction?
+    LooksForBreach {
+        /// How often it had before the client could learn of us.
+        breaches: u16,
+    },
     /// One more of them. Why?
     ReadsRefusal(Greets),
     /// Does another thread sleep in a plain receive?
@@ -101,6 +106,8 @@ pub struct Greets {
     pub token: Token,
     /// Processes with which no memory could be shared, before the client could learn of us.
     pub refusals: u32,
+    /// How often something had come in place of an Introduction by then.
+    pub breaches: u16,
     /// The client has claimed the connection, so the two share memory already.
     pub knows_client: bool,
 }
@@ -198,7 +205,7 @@ impl Server {
         };
         self.pace.look(call.now_ns);
         if self.pace.is_late() {
-            self.stay(PeerCannot::Unanswered.into());
+            self.late();
         } else {
             self.state = next;
         }
@@ -228,8 +235,8 @@ impl Server {
                 Begin::May { token, is_distant: false } => State::CountsRefusals(token),
                 question => State::Begins(question),
             },
-            (State::CountsRefusals(token), Answer::Count(refusals)) => {
-                State::LooksForClaim(Greets { token, refusals, knows_client: false })
+            (State::CountsRefusals(token), Answer::Strangers { refusals, breaches }) => {
+                State::LooksForClaim(Greets { token, refusals, breaches, knows_client: false })
             }
             (State::LooksForClaim(to), Answer::Record(seen)) => {
                 match seen.is_some_and(|seen| seen.shows(Shown::Claimed, &to.token)) {
@@ -280,6 +287,7 @@ impl Server {
                     true => State::GreetsClient(Greets {
                         token: self.token,
                         refusals: 0,
+                        breaches: 0,
                         knows_client: true,
                     }),
                     false => State::Seeks(Step::LooksForNews),
@@ -300,6 +308,12 @@ impl Server {
                 } else {
                     State::ReadsRefusal(to)
                 }
+            }
+            (State::LooksForBreach { .. }, Answer::NotYet) => {
+                return self.stays(PeerCannot::Unanswered);
+            }
+            (State::LooksForBreach { .. }, Answer::Instead(reason)) => {
+                return self.stays(reason);
             }
             // Who the client is would have been said by its proposal: it is taken for this one.
             (State::ReadsRefusal(_), Answer::Failed(reason)) => return self.stays(reason),
@@ -376,6 +390,17 @@ impl Server {
             State::ReadsMail(to)
         } else {
             State::ReadsMailIfAny(to)
+        }
+    }
+
+    /// Only now, and not when something wrong has come: it may have been another process, or one in the client's name, and
+    /// the true Introduction could still come.
+    fn late(&mut self) {
+        match self.state {
+            State::AwaitsReply(Greets { knows_client: false, breaches, .. }) => {
+                self.state = State::LooksForBreach { breaches };
+            }
+            _ => self.stay(PeerCannot::Unanswered.into()),
         }
     }
 

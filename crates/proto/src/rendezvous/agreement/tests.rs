@@ -100,6 +100,7 @@ fn answers() -> Vec<(&'static str, Answer)> {
         ("no news", Answer::News { is_acquainting: false, is_strangers: false, now_ns: 1 }),
         ("none", Answer::Count(0)),
         ("more", Answer::Count(1)),
+        ("counted", Answer::Strangers { refusals: 0, breaches: 0 }),
         ("size", Answer::Size(Some(size()))),
         ("no size", Answer::Size(None)),
         ("sent", Answer::Petitioned(Petitioned::Sent)),
@@ -366,6 +367,46 @@ fn what_came_in_place_of_an_introduction_is_told_if_none_comes() {
     }
     let client::State::Stays(failure) = client.state() else { panic!("{:?}", client.state()) };
     assert_eq!((failure.reason, failure.peer), (breach, Some(Instance([7; 16]))));
+}
+
+#[test]
+fn what_came_in_place_of_the_clients_introduction_is_told_if_it_does_not_propose() {
+    let mut server = Server::new();
+    let looks = |server: &mut Server, now_ns| {
+        server.look(&Call { now_ns, ..calls()[0].1 }).unwrap();
+    };
+    looks(&mut server, 1);
+    let breach = Reason::PeerBroke(Field::INTRODUCED_MEMORY);
+    let mut now_ns = 1;
+    loop {
+        let answer = match server.state() {
+            server::State::AwaitsReply(_) => {
+                now_ns += 100_000_000;
+                looks(&mut server, now_ns);
+                continue;
+            }
+            server::State::Stays(failure) => break assert_eq!(failure.reason, breach),
+            server::State::Begins(Begin::LooksAtItself) => Answer::Standing(FREE),
+            server::State::Begins(Begin::MovesHome { .. } | Begin::LearnsAddresses) => {
+                Answer::Is(true)
+            }
+            server::State::Begins(Begin::AsksTcpOption { .. }) => Answer::Is(false),
+            server::State::Begins(Begin::LooksWhere) => Answer::Here(TOKEN),
+            server::State::Begins(_) => Answer::Objection(None),
+            server::State::CountsRefusals(_) => Answer::Strangers { refusals: 0, breaches: 7 },
+            server::State::ReadsMail(_) => Answer::Count(0),
+            server::State::LooksForClaim(_) | server::State::LooksForProposal(_) => {
+                Answer::Record(None)
+            }
+            server::State::LooksWhetherBeset(_) => Answer::Is(false),
+            server::State::SendsHello(_) => Answer::Hello(Greeting::Sent(TOKEN)),
+            server::State::Engages(_) => Answer::Engaged { messages: 20, now_ns: 1 },
+            server::State::ReadsMailIfAny(_) => Answer::Done,
+            server::State::LooksForBreach { .. } => Answer::Instead(breach),
+            other => panic!("{other:?}"),
+        };
+        server.answered(answer).unwrap();
+    }
 }
 
 /// Two clients of a process may have been told of the same slot of a server.
