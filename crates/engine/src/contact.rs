@@ -285,9 +285,14 @@ impl<D: Device> Host<D> {
     /// A client is told by its address. What a Proposal says of itself anybody can repeat, and would
     /// let the client wait behind him. A local user of the client's host has its address, and can begin
     /// first contacts that come to nothing; but a connection for which there is a group waits for none.
+    ///
+    /// A group whose peer can add no buffer comes last, but before a new one: the peer has a free buffer for each connection that
+    /// the group has room for. Else a group that was full once would never be joined again, and each burst leave one behind.
     fn place_for(&self, proposal: &Proposal, near: &[u32]) -> Place {
         let near = || near.iter().filter_map(|id| Some((*id, self.groups.get(id)?)));
-        let fitting = near().find(|(_, group)| self.fits(group, proposal));
+        let fitting = near()
+            .filter(|(_, group)| self.fits(group, proposal))
+            .min_by_key(|(_, group)| !group.engine.has_room_for_peer_rmb());
         let Request { caller, terms, .. } = &proposal.request;
         let is_under_way = |group: &Group| {
             group.first.is_some()

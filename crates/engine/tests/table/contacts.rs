@@ -41,6 +41,18 @@ fn more_proposals_at_once_than_a_group_has_room_for_make_another_group() {
     assert_eq!([SERVER, CLIENT].map(|host| table.groups(host)), [2, 2]);
 }
 
+/// Each side knows 255 buffers of the other then, and none is used.
+#[test]
+fn a_group_that_was_full_takes_connections_again() {
+    let mut table = table([1, 1]);
+    let (pause, time) = (Duration::from_secs(1), Duration::from_secs(5));
+    for _ in 0..3 {
+        (0..300).for_each(|_| table.begin_talk(Plan::chatter(SERVER, &[1], pause, time)));
+        table.run(Duration::from_secs(12));
+    }
+    assert_eq!([SERVER, CLIENT].map(|host| table.groups(host)), [2, 2]);
+}
+
 /// Nothing comes through, and so the first contact comes to nothing. Who has waited behind it is the
 /// next, and who is behind that one is of its group.
 #[test]

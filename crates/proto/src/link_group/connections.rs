@@ -73,7 +73,13 @@ impl LinkGroup {
             && self.local.vlan == vlan
             && self.active().any(leads_there)
             && self.connections.len() < usize::from(self.max_conns)
-            && self.peer_rmbs.len() < RMBS_MAX
+    }
+
+    /// Whether the peer can add a receive buffer. It keeps those that its connections have left, for the next ones: where this
+    /// is false, most of them are free, but one of another size may be what it needs.
+    #[must_use]
+    pub fn has_room_for_peer_rmb(&self) -> bool {
+        self.peer_rmbs.len() < RMBS_MAX
     }
 
     /// Client: the link that an Accept of a subsequent contact names.

@@ -118,8 +118,7 @@ fn a_peers_buffer_beyond_the_limit_is_refused_for_now() {
     let one_more = llc::ConfirmRkey { form, step, rkey, address, remaining: 0, entries };
     table.inject(Role::Client, 1, &one_more.into());
     table.assert_trace(&["c1 CONFIRM RKEY refused"]);
-    let full = !table.client().fits(PeerId([1; 8]), RoceGid([0; 16]), Mac([0; 6]), 0);
-    assert!(full);
+    assert!(!table.client().has_room_for_peer_rmb());
 }
 
 #[test]
