@@ -182,6 +182,8 @@ reasons! {
         ShortLately = 31,
         /// It has a filter of system calls (seccomp), or will install one.
         Filtered = 32,
+        /// A direction of its connection, or both, had ended before the two ends had agreed.
+        EndedMeanwhile = 40,
     }
 }
 
@@ -352,6 +354,8 @@ impl Reason {
     #[must_use]
     pub const fn is_likely_to_recur(self) -> bool {
         match self {
+            // The peer found that the connection was ending: see `diagnosis`.
+            Self::PeerDeclined(Diagnosis::TIMEOUT_CL) => false,
             Self::PeerBroke(_) | Self::PeerDeclined(_) => true,
             Self::Peer(reason) => match reason {
                 PeerCannot::Unanswered
@@ -421,6 +425,8 @@ impl Reason {
                 | ProgramDid::PastLibc
                 | ProgramDid::Filtered => Diagnosis::OPTUNSUPP,
                 ProgramDid::ForkedMeanwhile | ProgramDid::HandedOver => Diagnosis::INTERR,
+                // The time was over in which it could have been confirmed.
+                ProgramDid::EndedMeanwhile => Diagnosis::TIMEOUT_CL,
             },
         })
     }
@@ -487,6 +493,7 @@ impl Reason {
                     "the program uses a socket option that only TCP has"
                 }
                 ProgramDid::ForkedMeanwhile => "the program forked while the ends were agreeing",
+                ProgramDid::EndedMeanwhile => "it was ending before the two ends had agreed",
                 ProgramDid::StandardStream => "the socket is a standard stream of the program",
                 ProgramDid::HandedOver => "the program has handed the socket to another program",
                 ProgramDid::IoUring => "the program uses its sockets through io_uring",

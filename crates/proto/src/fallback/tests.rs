@@ -6,7 +6,7 @@ use std::string::{String, ToString};
 use std::vec::Vec;
 
 /// Names and codes that operators and other versions know: a code that was given stays.
-const KNOWN: [(u8, &str); 40] = [
+const KNOWN: [(u8, &str); 41] = [
     (0, "Undecided"),
     (1, "ModeTcp"),
     (2, "RemotePeer"),
@@ -47,6 +47,7 @@ const KNOWN: [(u8, &str); 40] = [
     (37, "Unwritten"),
     (38, "Beset"),
     (39, "Contradiction"),
+    (40, "EndedMeanwhile"),
 ];
 
 /// With each detail that can be told.

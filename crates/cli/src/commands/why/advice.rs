@@ -210,6 +210,12 @@ pub(super) fn of(reason: Reason, role: Role) -> Advice {
             Rule::Given("the ends agree at calls that the programs make"),
             None,
         ),
+        Reason::Program(ProgramDid::EndedMeanwhile) => advice(
+            AGREEING,
+            Nobody,
+            Rule::Given("a connection of which a direction has ended does not move"),
+            None,
+        ),
         Reason::Program(ProgramDid::StandardStream) => advice(
             NOTHING,
             This,

@@ -6,7 +6,7 @@ use super::ending::{Declining, Failure, Traces};
 use super::other_end::{Greeter, Seen, Shown, Token};
 use super::pace::{ANSWERS, LOOKS_AT_NAME, Pace};
 use super::seek::{Looking, Step};
-use crate::fallback::{Field, OperatorSaid, PeerCannot, Reason};
+use crate::fallback::{Field, OperatorSaid, PeerCannot, ProgramDid, Reason};
 use crate::rendezvous::refusal::Refusal;
 use sidestep_wire::host_control::{Instance, Side};
 use sidestep_wire::rmbe_size::RmbeSize;
@@ -311,7 +311,7 @@ impl Client {
                 self.state = State::Introduces(hello);
             }
             (State::LooksWhetherOpen(_) | State::LooksWhetherOpenAfar(_), Answer::Is(false)) => {
-                self.stay(PeerCannot::Unanswered.into());
+                self.stay(ProgramDid::EndedMeanwhile.into());
             }
             (State::Introduces(hello), Answer::NotYet) => {
                 self.state = State::AwaitsIntroduction(hello);

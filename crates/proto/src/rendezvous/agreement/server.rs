@@ -348,7 +348,7 @@ impl Server {
             (State::PutsAccept(it), Answer::Done) => State::LooksWhetherOpen(it),
             (State::LooksWhetherOpen(it), Answer::Is(true)) => State::ReadsByLedger(it),
             (State::LooksWhetherOpen(_), Answer::Is(false)) => {
-                declines(PeerCannot::Unanswered.into())
+                declines(ProgramDid::EndedMeanwhile.into())
             }
             (State::ReadsByLedger(_), Answer::Is(true)) => State::ShowsAccepted,
             // Another thread has begun a plain receive: the proposal stays where it is, for a later look.

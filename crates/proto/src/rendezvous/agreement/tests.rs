@@ -3,7 +3,7 @@
 use super::begin::{Begin, Givers, Standing};
 use super::seek::{Looking, Seek, Step};
 use super::*;
-use crate::fallback::{Blame, Field, OperatorSaid, PeerCannot, Reason};
+use crate::fallback::{Blame, Field, OperatorSaid, PeerCannot, ProgramDid, Reason};
 use crate::rendezvous::Refusal;
 use sidestep_wire::Error;
 use sidestep_wire::clc::Decline;
@@ -344,7 +344,16 @@ fn a_connection_that_ends_too_early_says_nothing_about_the_server() {
     let hello = letter(Ok(ControlMessage::Hello(hello())));
     answered(&mut client, &[Answer::Letter(Some(hello)), Answer::Is(false)]);
     let client::State::Stays(failure) = client.state() else { panic!("{:?}", client.state()) };
-    assert!(failure.reason == PeerCannot::Unanswered.into() && !failure.is_likely_to_recur);
+    assert!(failure.reason == ProgramDid::EndedMeanwhile.into() && !failure.is_likely_to_recur);
+}
+
+/// The server has found that, and declines: its next connections are asked about as before.
+#[test]
+fn a_decline_of_a_connection_that_ends_says_nothing_about_the_server() {
+    let reason = Reason::Program(ProgramDid::EndedMeanwhile);
+    let declined = Reason::PeerDeclined(reason.diagnosis().unwrap());
+    assert!(!declined.is_likely_to_recur());
+    assert!(Reason::PeerDeclined(Diagnosis::PEERNOSMC).is_likely_to_recur());
 }
 
 #[test]
