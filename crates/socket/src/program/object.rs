@@ -90,3 +90,78 @@ pub(crate) fn forget_descriptor(sock: &Sock, fd: i32) {
         slot.descriptor.store(descriptors::first_of(sock).unwrap_or(-1), Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::home::tests::alone;
+    use crate::rendezvous::attempt::PENDING;
+    use crate::table::meeting::{Machine, Meeting};
+    use sidestep_proto::rendezvous::agreement::server::State;
+    use sidestep_proto::rendezvous::agreement::{
+        Answer, Begin, Call, Greeting, Moment, Server, Standing,
+    };
+    use std::sync::Barrier;
+    use std::thread;
+    use std::time::Duration;
+
+    const FREE: Standing = Standing {
+        has_slot: true,
+        is_never_promoted: false,
+        is_tcp_only: false,
+        is_memory_strict: false,
+        is_congested: false,
+        is_shared: false,
+        is_received: false,
+    };
+
+    /// A server has said hello, and waits for the client.
+    fn under_way() -> Meeting {
+        let mut server = Server::new();
+        let call = Call { moment: Moment::AfterReceive, messages: 20, received: 10, now_ns: 1 };
+        server.look(&call).unwrap();
+        while !matches!(server.state(), State::AwaitsReply(_)) {
+            let answer = match server.state() {
+                State::Begins(Begin::LooksAtItself) => Answer::Standing(FREE),
+                State::Begins(Begin::MovesHome { .. } | Begin::LearnsAddresses) => Answer::Is(true),
+                State::Begins(Begin::AsksTcpOption { .. }) | State::LooksWhetherBeset(_) => {
+                    Answer::Is(false)
+                }
+                State::Begins(Begin::LooksWhere) => Answer::Here([9; 16]),
+                State::Begins(_) => Answer::Objection(None),
+                State::CountsRefusals(_) => Answer::Strangers { refusals: 0, breaches: 0 },
+                State::LooksForClaim(_) | State::LooksForProposal(_) => Answer::Record(None),
+                State::SendsHello(_) => Answer::Hello(Greeting::Sent([9; 16])),
+                State::Engages(_) => {
+                    PENDING.fetch_add(1, Ordering::Relaxed);
+                    Answer::Engaged { messages: 20, now_ns: 1 }
+                }
+                State::ReadsMail(_) => Answer::Count(0),
+                state => panic!("{state:?}"),
+            };
+            server.answered(answer).unwrap();
+        }
+        Meeting { machine: Machine::Server(server), ..Meeting::new() }
+    }
+
+    /// So does a thread that is about to fork.
+    #[test]
+    fn an_attempt_ends_with_its_connection_although_another_thread_holds_its_lock() {
+        let _alone = alone();
+        let sock = new(false, true).unwrap();
+        let before = PENDING.load(Ordering::Relaxed);
+        sock.with_last_meeting(|meeting| *meeting = under_way());
+        assert_eq!(PENDING.load(Ordering::Relaxed), before + 1);
+        let is_held = Barrier::new(2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let _held = sock.agreeing();
+                is_held.wait();
+                thread::sleep(Duration::from_millis(20));
+            });
+            is_held.wait();
+            dissolve(sock);
+        });
+        assert_eq!(PENDING.load(Ordering::Relaxed), before, "its place among the attempts is free");
+    }
+}
