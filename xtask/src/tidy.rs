@@ -28,7 +28,7 @@ use crate::bench::place;
 /// The floors of the workspace, from the ground up. A crate may use any lower
 /// floor, never its own or a higher one.
 const FLOORS: [&[&str]; 5] = [
-    &["wire", "derive"],
+    &["wire", "derive", "filter"],
     &["proto", "device", "rdma", "bpf"],
     &["engine"],
     &["socket", "modeler", "gateway", "observe"],
@@ -39,7 +39,7 @@ const FLOORS: [&[&str]; 5] = [
 const CRATE_PREFIX: &str = "sidestep-";
 
 /// Crates without `unsafe`.
-const SAFE_CRATES: [&str; 5] = ["wire", "derive", "proto", "bpf", "engine"];
+const SAFE_CRATES: [&str; 6] = ["wire", "derive", "filter", "proto", "bpf", "engine"];
 const FORBIDDEN_UNSAFE: &str = "#![forbid(unsafe_code)]";
 
 /// Crates without `unsafe` in what is shipped: their tests need it to make what they read.

@@ -1,0 +1,239 @@
+//! From the list to the graph, within bounds.
+//!
+//! Rules are boxes in a space of [`FIELDS`] dimensions, and they overlap: a packet lies in many of
+//! them and wants the first. A tree of binary splits finds it in a few steps, but a rule that is
+//! open in the field of a split is on both sides, and with rules that are open in different fields
+//! a tree would hold each of them thousands of times. So (as in EffiCuts and CutSplit)
+//!
+//! * rules are put into up to five groups by what they are narrow in, and each group has its tree;
+//! * a packet walks one tree after the other, and leaves out those whose first rule is behind what
+//!   it has found;
+//! * in each part of the space, rules behind one that covers all of the part are dropped;
+//! * a part with few rules is a leaf: these are tested in order, and only for what the way there
+//!   has not decided already.
+//!
+//! # Bounds
+//!
+//! A tree begins with room for twice its rules, which each split divides. Where a split
+//! would need more than is there, the rules that cross it go into a tree of their own, which is
+//! walked after either side: that costs steps, and no room. If all nodes together would be more
+//! than [`NODES_PER_RULE`] times the rules, it is done again with less room, at last with none,
+//! where every rule is in one leaf. Then memory is bounded for every list, and what an adversary
+//! can still make long is a walk: beyond [`STEPS_MAX`] steps the list is refused, with the rules
+//! that cost most.
+
+mod tree;
+
+use thiserror::Error;
+
+use crate::graph::{ACCEPT, Graph, GraphError, MAGIC, Node, STEPS_MAX, Verdict, field};
+use crate::list::RuleList;
+use crate::region::{FIELDS, Family, Range, Region, Unknown};
+use crate::report::{self, Report};
+use crate::rule::Names;
+use tree::{Full, Tree};
+
+/// A graph and what is to be said of it.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    /// Answers as the list does.
+    pub graph: Graph,
+    /// What an operator should know.
+    pub report: Report,
+}
+
+/// Why a list has no graph. Rules are told by their place in the list, from 0.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum CompileError {
+    /// An interface that this machine does not have.
+    #[error("there is no interface {name} here: make it before the rules, or leave the rule out")]
+    UnknownInterface {
+        /// The first rule with it.
+        rule: usize,
+        /// Its name.
+        name: String,
+    },
+    /// A user that this machine does not know.
+    #[error("there is no user {name} here: use a number, or leave the rule out")]
+    UnknownUser {
+        /// The first rule with it.
+        rule: usize,
+        /// Its name.
+        name: String,
+    },
+    /// Rules overlap so much that some packets would have to be compared with too many.
+    #[error(
+        "the rules overlap in so many ways that a packet could need {steps} steps, and up to \
+         {STEPS_MAX} are possible: make the rules that are named narrower"
+    )]
+    Steps {
+        /// How many.
+        steps: u32,
+        /// The rules that cost most, the worst first.
+        rules: Vec<usize>,
+    },
+}
+
+/// Nodes for each rule, at most: 256 bytes.
+const NODES_PER_RULE: usize = 16;
+/// Nodes that every list may have besides.
+const NODES_BESIDES: usize = 4096;
+/// How many times its rules a tree has room for: what is tried in turn. More than twice makes the
+/// graph larger, and on the profiles of this crate no walk shorter by much. With 1 no rule is in two
+/// leaves, and a leaf takes a node for each field of a rule and one to accept.
+const ROOMS: [u64; 2] = [2, 1];
+
+/// Makes the graph of a list.
+///
+/// # Errors
+/// A name has no meaning, or the rules overlap in too many ways.
+pub fn compile(list: &RuleList, names: &impl Names) -> Result<Compiled, CompileError> {
+    let families = [Family::V4, Family::V6].map(|family| regions(list, family, names));
+    let [v4, v6] = families;
+    let families = [v4?, v6?];
+    let mut attempt = Attempt::default();
+    for room in ROOMS {
+        attempt = match Attempt::new(list, &families, room) {
+            Ok(attempt) => attempt,
+            Err(Full) => continue,
+        };
+        break;
+    }
+    let Attempt { nodes, references } = attempt;
+    let graph = Graph::from_nodes(nodes).map_err(|error| match error {
+        GraphError::Steps(steps) => {
+            CompileError::Steps { steps, rules: report::costliest(&references) }
+        }
+        other => unreachable!("the nodes are a graph: {other}"),
+    })?;
+    let report = Report::of(list, &families, &graph, &references);
+    Ok(Compiled { graph, report })
+}
+
+/// Each rule's region in a family, with its place in the list.
+pub(crate) type Ranked = Vec<(u32, Region)>;
+
+fn regions(list: &RuleList, family: Family, names: &impl Names) -> Result<Ranked, CompileError> {
+    let mut ranked = Vec::new();
+    for (rank, rule) in list.rules.iter().enumerate() {
+        match Region::of(rule, family, names) {
+            Ok(region) => ranked.extend(region.map(|region| (rank as u32, region))),
+            Err(Unknown::Interface(name)) => {
+                let name = name.as_str().to_owned();
+                return Err(CompileError::UnknownInterface { rule: rank, name });
+            }
+            Err(Unknown::User(name)) => {
+                let name = name.as_str().to_owned();
+                return Err(CompileError::UnknownUser { rule: rank, name });
+            }
+        }
+    }
+    Ok(ranked)
+}
+
+/// What came of the trees with some room.
+#[derive(Default)]
+struct Attempt {
+    nodes: Vec<Node>,
+    /// In how many leaves each rule is.
+    references: Vec<u32>,
+}
+
+impl Attempt {
+    fn new(list: &RuleList, families: &[Ranked; 2], room: u64) -> Result<Self, Full> {
+        let default = Verdict { action: list.default, rule: None };
+        let mut attempt = Self {
+            nodes: vec![[MAGIC, 0, 0, default.word()]],
+            references: vec![0; list.rules.len()],
+        };
+        for (root, (family, ranked)) in (1..).zip([Family::V4, Family::V6].iter().zip(families)) {
+            attempt.add(list, *family, ranked, root, room)?;
+        }
+        Ok(attempt)
+    }
+
+    /// Adds the trees of a family, and their root to the header.
+    fn add(
+        &mut self,
+        list: &RuleList,
+        family: Family,
+        ranked: &Ranked,
+        root: usize,
+        room: u64,
+    ) -> Result<(), Full> {
+        let nodes_max = NODES_PER_RULE * list.rules.len() + NODES_BESIDES;
+        let is_open = |field: usize| ranked.iter().all(|(_, region)| region.0[field] == Range::ALL);
+        let fields: Vec<usize> = (0..FIELDS).filter(|&field| !is_open(field)).collect();
+        let mut groups = groups(family, ranked);
+        // The first rule of each is its best.
+        groups.sort_unstable_by_key(|group| group[0]);
+        let count = groups.len();
+        for (number, group) in groups.into_iter().enumerate() {
+            let mut exits = Vec::new();
+            let head = self.nodes.len();
+            if number == 0 {
+                self.nodes[0][root] = head as u32;
+            } else {
+                self.nodes.push(better_than(ranked[group[0] as usize].0));
+                exits.push(head);
+            }
+            let (nodes, references) = (&mut self.nodes, &mut self.references);
+            let fields = &fields;
+            let mut tree = Tree { list, ranked, nodes, fields, references, nodes_max, exits };
+            tree.grow(group, room)?;
+            let exits = tree.exits;
+            let next = if number + 1 == count { 0 } else { self.nodes.len() as u32 };
+            exits.into_iter().for_each(|exit| self.nodes[exit][3] = next);
+        }
+        Ok(())
+    }
+}
+
+/// The rules, by their places in `ranked`, grouped by what they are narrow in.
+fn groups(family: Family, ranked: &Ranked) -> Vec<Vec<u32>> {
+    /// Fewer are not worth it.
+    const WORTH: usize = 64;
+    /// A prefix of 8 bits or more.
+    const NARROW_V4: u32 = 1 << 24;
+    /// One of 24 bits or more: what is in use begins with the same few bits.
+    const NARROW_V6: u32 = 1 << 8;
+    /// A quarter of all ports.
+    const NARROW_PORTS: u32 = 1 << 14;
+    let narrow = match family {
+        Family::V4 => NARROW_V4,
+        Family::V6 => NARROW_V6,
+    };
+    if ranked.len() < WORTH {
+        let all: Vec<u32> = (0..ranked.len() as u32).collect();
+        return if all.is_empty() { Vec::new() } else { vec![all] };
+    }
+    let mut groups = vec![Vec::new(); 5];
+    for (place, (_, region)) in (0..).zip(ranked) {
+        let is_narrow = |field: usize, span: u32| region.0[field].span() < span;
+        let group = match (is_narrow(field::SOURCE, narrow), is_narrow(field::DESTINATION, narrow))
+        {
+            (true, true) => 0,
+            (true, false) => 1,
+            (false, true) => 2,
+            (false, false) => {
+                let ports = [field::SOURCE_PORT, field::DESTINATION_PORT];
+                if ports.iter().any(|&field| is_narrow(field, NARROW_PORTS)) { 3 } else { 4 }
+            }
+        };
+        groups[group].push(place);
+    }
+    groups.retain(|group| !group.is_empty());
+    groups
+}
+
+/// The test that a packet passes if a rule of this rank, or one behind it, can still be its first.
+fn better_than(rank: u32) -> Node {
+    let least = rank << 1;
+    [field::BEST as u32, least, u32::MAX - least, 0]
+}
+
+/// The node that ends with the verdict of a rule.
+fn accept(list: &RuleList, rank: u32) -> Node {
+    let action = list.rules[rank as usize].action;
+    [ACCEPT, Verdict { action, rule: Some(rank as usize) }.word(), 0, 0]
+}

@@ -1,0 +1,303 @@
+//! What an operator says about packets.
+
+use std::fmt::{self, Display};
+
+use ipnet::IpNet;
+
+use crate::packet::{Packet, Way};
+
+/// One rule. It matches a packet if each of its conditions does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// What becomes of packets that match.
+    pub action: Action,
+    /// Their protocol.
+    pub protocol: Protocol,
+    /// Where they come from.
+    pub from: Endpoint,
+    /// Where they go.
+    pub to: Endpoint,
+    /// Whether they arrive at this host or leave it.
+    pub direction: Direction,
+    /// The interface that they arrive at or leave by; `None`: any.
+    pub interface: Option<Name>,
+    /// Whose the socket on this host is; `None`: anybody's.
+    pub user: Option<User>,
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Action {
+    /// It passes.
+    #[default]
+    Permit,
+    /// It is dropped.
+    Deny,
+}
+
+/// Which packets, by their protocol.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// All.
+    #[default]
+    Any,
+    /// Those of this number (IANA, "Protocol Numbers"): 6 is TCP.
+    Number(u8),
+    /// ICMP for IPv4 of this kind.
+    Icmp(Icmp),
+    /// ICMP for IPv6 of this kind.
+    Icmp6(Icmp),
+}
+
+/// Which messages of ICMP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Icmp {
+    /// The type, such as 8 for an echo request.
+    pub kind: u8,
+    /// The code within the type; `None`: any.
+    pub code: Option<u8>,
+}
+
+/// One side of a packet: addresses and ports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Endpoint {
+    /// The addresses; `None`: all of both families.
+    pub prefix: Option<IpNet>,
+    /// The ports.
+    pub ports: Ports,
+}
+
+/// Ports, both ends included: `low <= high`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ports {
+    /// The lowest.
+    pub low: u16,
+    /// The highest.
+    pub high: u16,
+}
+
+/// Which packets, by their way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Direction {
+    /// Those that arrive.
+    In,
+    /// Those that leave.
+    Out,
+    /// All.
+    #[default]
+    Both,
+}
+
+/// The name of an interface or a user: without white space, `#` and control characters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name(String);
+
+/// A user of this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum User {
+    /// By number.
+    Id(u32),
+    /// By name.
+    Name(Name),
+}
+
+/// What names mean on the machine where the rules hold.
+pub trait Names {
+    /// The index of an interface (*Source*: `if_nametoindex(3)`); `None`: there is none.
+    fn interface(&self, name: &str) -> Option<u32>;
+    /// The number of a user; `None`: there is none.
+    fn user(&self, name: &str) -> Option<u32>;
+}
+
+impl Rule {
+    /// Whether the rule matches the packet, condition by condition: what the graph must agree with.
+    ///
+    /// A name that has no meaning matches nothing.
+    #[must_use]
+    pub fn matches(&self, packet: &Packet, names: &impl Names) -> bool {
+        let interface = |name: &Name| names.interface(name.as_str()) == Some(packet.interface);
+        let user = |user: &User| user.id(names) == Some(packet.user);
+        self.protocol.matches(packet)
+            && self.from.matches(packet.source, packet.ports.0)
+            && self.to.matches(packet.destination, packet.ports.1)
+            && self.direction.matches(packet.way)
+            && self.interface.as_ref().is_none_or(interface)
+            && self.user.as_ref().is_none_or(user)
+    }
+}
+
+impl Protocol {
+    pub(crate) const ICMP: u8 = 1;
+    pub(crate) const TCP: u8 = 6;
+    pub(crate) const UDP: u8 = 17;
+    pub(crate) const ICMP6: u8 = 58;
+    pub(crate) const SCTP: u8 = 132;
+
+    /// Whether packets of this protocol have ports.
+    #[must_use]
+    pub fn has_ports(self) -> bool {
+        matches!(self, Self::Number(number) if number_has_ports(number))
+    }
+
+    pub(crate) fn number(self) -> Option<u8> {
+        match self {
+            Self::Any => None,
+            Self::Number(number) => Some(number),
+            Self::Icmp(_) => Some(Self::ICMP),
+            Self::Icmp6(_) => Some(Self::ICMP6),
+        }
+    }
+
+    fn matches(self, packet: &Packet) -> bool {
+        match self {
+            Self::Icmp(icmp) | Self::Icmp6(icmp) => {
+                self.number() == Some(packet.protocol) && icmp.matches(packet.icmp)
+            }
+            _ => self.number().is_none_or(|number| number == packet.protocol),
+        }
+    }
+}
+
+/// TCP, UDP, DCCP, SCTP and UDP-Lite begin with the two ports.
+pub(crate) fn number_has_ports(number: u8) -> bool {
+    matches!(number, Protocol::TCP | Protocol::UDP | 33 | Protocol::SCTP | 136)
+}
+
+impl Icmp {
+    fn matches(self, (kind, code): (u8, u8)) -> bool {
+        self.kind == kind && self.code.is_none_or(|it| it == code)
+    }
+}
+
+impl Endpoint {
+    fn matches(&self, address: std::net::IpAddr, port: u16) -> bool {
+        self.prefix.is_none_or(|prefix| prefix.contains(&address))
+            && (self.ports.low..=self.ports.high).contains(&port)
+    }
+}
+
+impl Ports {
+    /// All.
+    pub const ANY: Self = Self { low: 0, high: u16::MAX };
+}
+
+impl Default for Ports {
+    fn default() -> Self {
+        Self::ANY
+    }
+}
+
+impl Direction {
+    fn matches(self, way: Way) -> bool {
+        match self {
+            Self::In => way == Way::In,
+            Self::Out => way == Way::Out,
+            Self::Both => true,
+        }
+    }
+}
+
+impl Name {
+    /// `None`: it is empty, or a character in it is not for names.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        let is_wrong = |c: char| c.is_whitespace() || c.is_control() || c == '#';
+        (!text.is_empty() && !text.contains(is_wrong)).then(|| Self(text.to_owned()))
+    }
+
+    /// Its characters.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl User {
+    pub(crate) fn id(&self, names: &impl Names) -> Option<u32> {
+        match self {
+            Self::Id(id) => Some(*id),
+            Self::Name(name) => names.user(name.as_str()),
+        }
+    }
+}
+
+/// As a line of a list, without the line feed.
+impl Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {} {}", self.action, self.protocol, self.from, self.to)?;
+        match self.direction {
+            Direction::In => write!(f, " in")?,
+            Direction::Out => write!(f, " out")?,
+            Direction::Both => {}
+        }
+        if let Some(interface) = &self.interface {
+            write!(f, " on {}", interface.0)?;
+        }
+        match &self.user {
+            None => Ok(()),
+            Some(User::Id(id)) => write!(f, " user {id}"),
+            Some(User::Name(name)) => write!(f, " user {}", name.0),
+        }
+    }
+}
+
+impl Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Permit => "permit",
+            Self::Deny => "deny",
+        })
+    }
+}
+
+impl Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Any => write!(f, "any"),
+            Self::Number(Self::TCP) => write!(f, "tcp"),
+            Self::Number(Self::UDP) => write!(f, "udp"),
+            Self::Number(Self::ICMP) => write!(f, "icmp"),
+            Self::Number(Self::ICMP6) => write!(f, "icmp6"),
+            Self::Number(Self::SCTP) => write!(f, "sctp"),
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Icmp(icmp) => write!(f, "icmp:{icmp}"),
+            Self::Icmp6(icmp) => write!(f, "icmp6:{icmp}"),
+        }
+    }
+}
+
+impl Display for Icmp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.code {
+            None => write!(f, "{}", self.kind),
+            Some(code) => write!(f, "{}/{code}", self.kind),
+        }
+    }
+}
+
+impl Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let prefix = match self.prefix {
+            None => "any".to_owned(),
+            Some(prefix) if prefix.prefix_len() == prefix.max_prefix_len() => {
+                prefix.addr().to_string()
+            }
+            Some(prefix) => prefix.to_string(),
+        };
+        match (self.ports, self.prefix) {
+            (Ports::ANY, _) => write!(f, "{prefix}"),
+            (ports, Some(IpNet::V6(_))) => write!(f, "[{prefix}]:{ports}"),
+            (ports, _) => write!(f, "{prefix}:{ports}"),
+        }
+    }
+}
+
+impl Display for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self { low, high } if low == high => write!(f, "{low}"),
+            Self { low, high: u16::MAX } => write!(f, "{low}-"),
+            Self { low, high } => write!(f, "{low}-{high}"),
+        }
+    }
+}
