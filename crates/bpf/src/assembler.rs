@@ -66,6 +66,12 @@ pub(crate) enum Helper {
     MapDelete = 3,
     /// `R0` = nanoseconds of the monotonic clock.
     KtimeGetNs = 5,
+    /// Goes on in the program at place `R3` of map `R2`, with context `R1`; returns if there is none.
+    TailCall = 12,
+    /// Copies `R4` bytes from offset `R2` of packet `R1` to `R3`; `R0` is negative if it is shorter.
+    SkbLoadBytes = 26,
+    /// `R0` = the user of the socket of packet `R1`.
+    SocketUid = 47,
     /// Sets the events that connection `R1` (`bpf_sock_ops`) reports to `R2`.
     SockOpsCbFlagsSet = 59,
     /// Puts connection `R1` (`bpf_sock_ops`) into `R2` under key `*R3`, with flags `R4`.
@@ -73,6 +79,8 @@ pub(crate) enum Helper {
     /// Says that message `R1` goes to the socket in `R2` under key `*R3`, with flags
     /// `R4`; `R0` is the verdict: to pass, or to drop it if there is none.
     MsgRedirectHash = 71,
+    /// `R0` = all that is known of socket `R1`, or 0.
+    SkFullsock = 95,
     /// `R0` = what TCP knows of socket `R1` (`bpf_tcp_sock`), or 0.
     TcpSock = 96,
     /// `R0` = what map `R1` keeps for the socket `R2`, or 0. With flag 1 in `R4` it is made
@@ -124,7 +132,10 @@ mod operation {
     pub(super) const MOV_IMMEDIATE: u8 = ALU64 | K | 0xb0;
     pub(super) const ADD_IMMEDIATE: u8 = ALU64 | K;
     pub(super) const OR_IMMEDIATE: u8 = ALU64 | K | 0x40;
+    pub(super) const ADD: u8 = ALU64 | X;
     pub(super) const SUB: u8 = ALU64 | X | 0x10;
+    pub(super) const ADD_IMMEDIATE_32: u8 = ALU | K;
+    pub(super) const SUB_32: u8 = ALU | X | 0x10;
     pub(super) const MUL_IMMEDIATE: u8 = ALU64 | K | 0x20;
     pub(super) const OR: u8 = ALU64 | X | 0x40;
     pub(super) const SHIFT_LEFT_IMMEDIATE: u8 = ALU64 | K | 0x60;
@@ -166,7 +177,7 @@ impl Assembler {
     /// `to = from + value`
     pub(crate) fn address(&mut self, to: Register, from: Register, value: i16) {
         self.mov(to, from);
-        self.push(operation::ADD_IMMEDIATE, to, Register::R0, 0, value.into());
+        self.add_immediate(to, value.into());
     }
 
     /// `to |= value`
@@ -187,6 +198,26 @@ impl Assembler {
     /// `to |= from`
     pub(crate) fn or(&mut self, to: Register, from: Register) {
         self.push(operation::OR, to, from, 0, 0);
+    }
+
+    /// `to += from`
+    pub(crate) fn add(&mut self, to: Register, from: Register) {
+        self.push(operation::ADD, to, from, 0, 0);
+    }
+
+    /// `to += value`
+    pub(crate) fn add_immediate(&mut self, to: Register, value: i32) {
+        self.push(operation::ADD_IMMEDIATE, to, Register::R0, 0, value);
+    }
+
+    /// `to = (to + value)` in the low 32 bits; the others become 0.
+    pub(crate) fn add_immediate_32(&mut self, to: Register, value: i32) {
+        self.push(operation::ADD_IMMEDIATE_32, to, Register::R0, 0, value);
+    }
+
+    /// `to = (to - from)` in the low 32 bits; the others become 0.
+    pub(crate) fn sub_32(&mut self, to: Register, from: Register) {
+        self.push(operation::SUB_32, to, from, 0, 0);
     }
 
     /// `to -= from`
@@ -398,6 +429,9 @@ mod tests {
         is("r1 = *(u32 *)(r6 + 20)", |a| a.load_32(R1, R6, 20), &[0x61, 0x61, 0x14, 0, 0, 0, 0, 0]);
         is("r1 &= 18", |a| a.and_immediate(R1, 18), &[0x57, 1, 0, 0, 18, 0, 0, 0]);
         is("r2 &= r1", |a| a.and(R2, R1), &[0x5f, 0x12, 0, 0, 0, 0, 0, 0]);
+        is("r2 += r1", |a| a.add(R2, R1), &[0x0f, 0x12, 0, 0, 0, 0, 0, 0]);
+        is("w7 += 1", |a| a.add_immediate_32(Register::R7, 1), &[0x04, 7, 0, 0, 1, 0, 0, 0]);
+        is("w2 -= w1", |a| a.sub_32(R2, R1), &[0x1c, 0x12, 0, 0, 0, 0, 0, 0]);
         is(
             "r1 = *(u8 *)(r10 - 12)",
             |a| a.load_8(R1, R10, -12),

@@ -6,7 +6,7 @@
 //! ```text
 //!  number  type
 //!    1     int                    the key
-//!    2     8 bytes                the value
+//!    2     an integer as long      the value
 //!  3, 4    int[kind], pointer     "type"
 //!  5, 6    int[flags], pointer    "map_flags"
 //!  7, 8    pointers to 1 and 2    "key", "value"
@@ -26,11 +26,11 @@ pub(crate) const DEFINITION_LEN: usize = 4 * POINTER_LEN as usize;
 
 /// **Panics** if the key or the value has another length than the types above.
 pub(crate) fn of_map(map: &MapDefinition) -> Vec<u8> {
-    assert_eq!((map.key_len, map.value_len), (4, 8), "the types of {}", map.name);
+    assert!(map.key_len == 4 && [8, 16].contains(&map.value_len), "the types of {}", map.name);
     let mut strings = Strings::default();
     let mut types = Types::default();
     types.add(strings.add("int"), INT, 0, 4, &[32]);
-    types.add(strings.add("state"), INT, 0, 8, &[64]);
+    types.add(strings.add("state"), INT, 0, map.value_len, &[map.value_len * 8]);
     for number in [map.kind as u32, map.flags()] {
         let array = types.add(0, ARRAY, 0, 0, &[1, 1, number]);
         types.add(0, POINTER, 0, array, &[]);

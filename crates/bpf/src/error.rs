@@ -23,6 +23,22 @@ pub enum BpfError {
         "no cgroup2 file system is mounted: `mount -t cgroup2 none DIRECTORY` as root mounts one"
     )]
     NoCgroup2,
+    /// What is to outlive the process has no place.
+    #[error(
+        "{} is in no BPF file system: `mount -t bpf bpf /sys/fs/bpf` as root mounts one", path.display()
+    )]
+    NoBpfFileSystem {
+        /// Where it was to be.
+        path: PathBuf,
+    },
+    /// What is pinned here is none of ours, or of another version.
+    #[error("what is in {} is no filter of this version ({reason}): remove it first", path.display())]
+    Foreign {
+        /// The directory.
+        path: PathBuf,
+        /// What was met there.
+        reason: String,
+    },
     /// The kernel refused for another reason.
     #[error(
         "this kernel could not {what} ({reason}): Linux 5.15 or later is needed, with \

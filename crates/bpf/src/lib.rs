@@ -17,11 +17,12 @@
 //! | [`key`] | the addresses of a socket, as programs see them |
 //! | [`sockmap`] | [`Sockmap`]: connections whose messages skip TCP, and the programs that do it |
 //! | [`tcp_option`] | [`TcpOption`]: the TCP option of SMC, and the programs that write it |
+//! | [`filter`] | [`Filter`]: rules for the packets of all sockets, which stay when the process ends |
 //! | [`cgroup`] | [`Cgroup`]: the group of processes whose sockets are meant |
 //!
 //! All of this needs privilege (CAP_BPF and CAP_NET_ADMIN, and the right to make a
-//! cgroup); [`available`] says in words what is lacking. Nothing outlives the process:
-//! programs and links are descriptors, and the cgroup's directory is removed on drop.
+//! cgroup); [`available`] says in words what is lacking. But for the [`Filter`] nothing outlives
+//! the process: programs and links are descriptors, and the cgroup's directory is removed on drop.
 
 #![forbid(unsafe_code)]
 
@@ -29,6 +30,7 @@ mod assembler;
 mod btf;
 mod cgroup;
 mod error;
+mod filter;
 mod key;
 mod loaded;
 mod map;
@@ -38,6 +40,7 @@ mod tcp_option;
 
 pub use cgroup::Cgroup;
 pub use error::BpfError;
+pub use filter::{Filter, Hits, Identity};
 pub use sockmap::{Counters, Sockmap};
 pub use tcp_option::{Sweeper, TcpOption};
 

@@ -22,6 +22,9 @@ pub(crate) struct MapDefinition {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MapKind {
     Hash = 1,
+    Array = 2,
+    /// Programs that others go on in.
+    ProgArray = 3,
     PerCpuArray = 6,
     SockHash = 18,
     /// A value for each socket, kept with the socket. One that is accepted gets a copy of

@@ -1,0 +1,338 @@
+//! Rules for the packets of all sockets.
+
+mod programs;
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use aya::maps::{Array, Map, MapData, MapError, ProgramArray};
+use aya::programs::links::FdLink;
+use aya::programs::{CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, ProgramError};
+use aya::{Ebpf, EbpfLoader};
+use sidestep_filter::Graph;
+use sidestep_filter::graph::Node;
+
+use crate::error::BpfError;
+use crate::loaded::program;
+use crate::object_file;
+use programs::{HITS, NODES, OPEN, PAGE_NODES, STATE, STATE_SLOT, WAYS, Way};
+
+/// The filter of a cgroup and those below: its programs see each packet that a socket of theirs sends
+/// or receives, in every network namespace, and let it pass or drop it.
+///
+/// It is pinned in a BPF file system: it stays when the process ends that has made it, is found again
+/// by its directory, and goes by [`Filter::remove`] or with the host. Programs that others have
+/// attached to the cgroup run as well, and each of them can drop a packet.
+///
+/// Forwarded packets belong to no socket and are not seen, nor is what the kernel answers itself.
+#[derive(Debug)]
+pub struct Filter {
+    /// A directory in a BPF file system.
+    pins: PathBuf,
+}
+
+/// What its maker calls a set of rules: a part of a hash of it.
+pub type Identity = [u8; 7];
+
+/// How often a rule has decided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hits {
+    /// Packets for which the rules were searched. Those of a TCP connection whose verdict is kept
+    /// are not among them.
+    pub count: u64,
+    /// When last, in nanoseconds of the monotonic clock; 0: never.
+    pub last_ns: u64,
+}
+
+/// The nodes in one value of a map.
+type Page = [Node; PAGE_NODES];
+
+const EMPTY_PAGE: Page = [[0; 4]; PAGE_NODES];
+
+/// The pinned links of the gates.
+const LINKS: [&str; 2] = ["link_in", "link_out"];
+const ATTACH_TYPES: [CgroupSkbAttachType; 2] =
+    [CgroupSkbAttachType::Ingress, CgroupSkbAttachType::Egress];
+
+impl Filter {
+    /// The one that is pinned in this directory; `None`: none is, or its making or removal was cut
+    /// short.
+    ///
+    /// # Errors
+    /// This process may not look ([`BpfError::Privilege`]), or something else is there.
+    pub fn find(pins: &Path) -> Result<Option<Self>, BpfError> {
+        for link in LINKS {
+            match pins.join(link).try_exists() {
+                Ok(true) => {}
+                Ok(false) => return Ok(None),
+                Err(error) => return Err(BpfError::of_file(pins, error)),
+            }
+        }
+        let filter = Self { pins: pins.to_owned() };
+        let is_open = filter.state()?[STATE_SLOT] == OPEN;
+        Ok((!is_open).then_some(filter))
+    }
+
+    /// Attaches a filter to the cgroup at this path, with a graph of so many rules in force.
+    ///
+    /// # Errors
+    /// The directory is in no BPF file system; the kernel refuses ([`BpfError::Privilege`],
+    /// [`BpfError::Kernel`]). Then nothing is attached.
+    pub fn attach(
+        pins: &Path,
+        cgroup: &Path,
+        graph: &Graph,
+        rules: usize,
+        identity: Identity,
+    ) -> Result<Self, BpfError> {
+        let group = File::open(cgroup).map_err(|error| BpfError::of_file(cgroup, error))?;
+        let processes = cgroup.join("cgroup.procs");
+        fs::metadata(&processes).map_err(|error| BpfError::of_file(&processes, error))?;
+        make_directory(pins)?;
+        // What is left of one whose making was cut short. If a gate of it is attached, it lets all
+        // pass from here on, and a broken state is no reason to leave it.
+        _ = Self { pins: pins.to_owned() }.set_state(OPEN, Identity::default());
+        Self::remove_pins(pins)?;
+        let made = Self::make(pins, &group, graph, rules, identity);
+        if made.is_err() {
+            // The reason is told; what may stay here is removed by the next one.
+            _ = Self::remove_pins(pins);
+        }
+        made
+    }
+
+    fn make(
+        pins: &Path,
+        group: &File,
+        graph: &Graph,
+        rules: usize,
+        identity: Identity,
+    ) -> Result<Self, BpfError> {
+        let mut loader = EbpfLoader::new();
+        for map in programs::GATE_MAPS {
+            loader.map_pin_path(map.name, pins.join(map.name));
+        }
+        let object = object_file::write(&programs::GATE_MAPS, &programs::gates());
+        let mut gates =
+            loader.load(&object).map_err(|error| BpfError::of_kernel("load BPF maps", &error))?;
+        // The first program that uses an array of programs says of which kind all are.
+        for way in WAYS {
+            let gate: &mut CgroupSkb = of_kernel(program(&mut gates, way.gate))?;
+            of_kernel(gate.load())?;
+        }
+        let filter = Self { pins: pins.to_owned() };
+        filter.put(graph, rules, identity)?;
+        for ((way, kind), link) in WAYS.iter().zip(ATTACH_TYPES).zip(LINKS) {
+            let gate: &mut CgroupSkb = of_kernel(program(&mut gates, way.gate))?;
+            attach(gate, group, kind, &pins.join(link))?;
+        }
+        Ok(filter)
+    }
+
+    /// Puts another graph into force: packets are judged by the old one, and from one moment on by
+    /// this.
+    ///
+    /// # Errors
+    /// The kernel refuses; then the old one stays in force.
+    pub fn put(&self, graph: &Graph, rules: usize, identity: Identity) -> Result<(), BpfError> {
+        let slot = match self.state()?[STATE_SLOT] {
+            0 => 1,
+            _ => 0,
+        };
+        let set = Set::load(graph, rules)?;
+        for way in WAYS {
+            let mut judges: ProgramArray<MapData> = open_map(&self.pins, way.judges)?;
+            of_map(judges.set(slot.into(), of_kernel(set.judge(way).fd())?, 0))?;
+        }
+        for map in [NODES, HITS] {
+            let path = self.pins.join(of_slot(map, slot));
+            remove_file(&path)?;
+            let pinned = set.loaded.map(map).expect("a map of ours").pin(&path);
+            pinned.map_err(|error| BpfError::of_kernel("pin a BPF map", &error))?;
+        }
+        self.set_state(slot, identity)
+    }
+
+    /// What the set that is in force is called.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn identity(&self) -> Result<Identity, BpfError> {
+        let state = self.state()?;
+        Ok(state[STATE_SLOT + 1..].try_into().expect("7 of 8 bytes"))
+    }
+
+    /// The graph that is in force, as the kernel has it.
+    ///
+    /// # Errors
+    /// The kernel does not tell, or it is none ([`BpfError::Foreign`]).
+    pub fn graph(&self) -> Result<Graph, BpfError> {
+        let pages: Array<_, Page> = self.of_set(NODES)?;
+        let nodes: Result<Vec<Page>, MapError> = pages.iter().collect();
+        let mut nodes = of_map(nodes)?.concat();
+        // Behind the last one the page is empty, and no node is.
+        let len = nodes.iter().rposition(|node| *node != [0; 4]).map_or(0, |last| last + 1);
+        nodes.truncate(len);
+        Graph::from_nodes(nodes).map_err(|error| BpfError::Foreign {
+            path: self.pins.clone(),
+            reason: error.to_string(),
+        })
+    }
+
+    /// How often each rule of the set has decided since it is in force; the default comes last.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn hits(&self) -> Result<Vec<Hits>, BpfError> {
+        let hits: Array<_, [u64; 2]> = self.of_set(HITS)?;
+        let hits: Result<Vec<[u64; 2]>, MapError> = hits.iter().collect();
+        Ok(of_map(hits)?.into_iter().map(|[count, last_ns]| Hits { count, last_ns }).collect())
+    }
+
+    /// Detaches it: from here on every packet passes, as far as this filter goes.
+    ///
+    /// # Errors
+    /// A file may not be removed.
+    pub fn remove(self) -> Result<(), BpfError> {
+        // The kernel lets the links go a moment later, and perhaps what they go on in before.
+        self.set_state(OPEN, Identity::default())?;
+        Self::remove_pins(&self.pins)?;
+        fs::remove_dir(&self.pins).map_err(|error| BpfError::of_file(&self.pins, error))
+    }
+
+    fn remove_pins(pins: &Path) -> Result<(), BpfError> {
+        let maps = programs::GATE_MAPS.iter().map(|map| map.name.to_owned());
+        let of_sets =
+            [NODES, HITS].into_iter().flat_map(|map| [0, 1].map(|slot| of_slot(map, slot)));
+        let names = LINKS.map(ToOwned::to_owned).into_iter().chain(maps).chain(of_sets);
+        names.into_iter().try_for_each(|name| remove_file(&pins.join(name)))
+    }
+
+    fn set_state(&self, slot: u8, identity: Identity) -> Result<(), BpfError> {
+        let mut state = [0; 8];
+        state[STATE_SLOT] = slot;
+        state[STATE_SLOT + 1..].copy_from_slice(&identity);
+        let mut word: Array<MapData, [u8; 8]> = open_map(&self.pins, STATE)?;
+        of_map(word.set(0, state, 0))
+    }
+
+    fn state(&self) -> Result<[u8; 8], BpfError> {
+        let word: Array<MapData, [u8; 8]> = open_map(&self.pins, STATE)?;
+        of_map(word.get(&0, 0))
+    }
+
+    /// A map of the set that is in force.
+    fn of_set<T>(&self, name: &str) -> Result<T, BpfError>
+    where
+        T: TryFrom<Map, Error = MapError>,
+    {
+        open_map(&self.pins, &of_slot(name, self.state()?[STATE_SLOT]))
+    }
+}
+
+/// The programs and maps that are made for one graph.
+struct Set {
+    loaded: Ebpf,
+}
+
+impl Set {
+    fn load(graph: &Graph, rules: usize) -> Result<Self, BpfError> {
+        let maps = programs::set_maps(graph, rules);
+        let object = object_file::write(&maps, &programs::judges_of(graph, rules));
+        let mut loaded =
+            Ebpf::load(&object).map_err(|error| BpfError::of_kernel("load BPF maps", &error))?;
+        of_map(fill(&mut loaded, graph))?;
+        for way in WAYS {
+            let judge: &mut CgroupSkb = of_kernel(program(&mut loaded, way.judge))?;
+            of_kernel(judge.load())?;
+        }
+        Ok(Self { loaded })
+    }
+
+    fn judge(&self, way: Way) -> &CgroupSkb {
+        let judge = self.loaded.program(way.judge).expect("a program of ours");
+        judge.try_into().expect("a program of cgroup_skb")
+    }
+}
+
+fn attach(
+    gate: &mut CgroupSkb,
+    group: &File,
+    kind: CgroupSkbAttachType,
+    pin: &Path,
+) -> Result<(), BpfError> {
+    // A link; `Single` is no more than its lack of flags. Links leave room for others.
+    let id = gate
+        .attach(group, kind, CgroupAttachMode::Single)
+        .map_err(|error| BpfError::of_kernel("attach a program to a cgroup", &error))?;
+    let link = gate.take_link(id).expect("the link that was made");
+    let link = FdLink::try_from(link)
+        .map_err(|error| BpfError::of_kernel("attach a program to a cgroup", &error))?;
+    let pinned = link.pin(pin).map_err(|error| BpfError::of_kernel("pin a link", &error))?;
+    // The file keeps it.
+    drop(pinned);
+    Ok(())
+}
+
+fn fill(set: &mut Ebpf, graph: &Graph) -> Result<(), MapError> {
+    let mut pages: Array<_, Page> = set.map_mut(NODES).expect("a map of ours").try_into()?;
+    for (place, nodes) in (0..).zip(graph.nodes().chunks(PAGE_NODES)) {
+        let mut page = EMPTY_PAGE;
+        page[..nodes.len()].copy_from_slice(nodes);
+        pages.set(place, page, 0)?;
+    }
+    Ok(())
+}
+
+fn of_slot(map: &str, slot: u8) -> String {
+    format!("{map}_{slot}")
+}
+
+fn open_map<T>(pins: &Path, name: &str) -> Result<T, BpfError>
+where
+    T: TryFrom<Map, Error = MapError>,
+{
+    let map = MapData::from_pin(pins.join(name)).and_then(Map::from_map_data);
+    let map = map.and_then(T::try_from);
+    map.map_err(|error| BpfError::of_kernel("open a BPF map", &error))
+}
+
+fn of_kernel<T>(result: Result<T, ProgramError>) -> Result<T, BpfError> {
+    result.map_err(|error| BpfError::of_kernel("load a BPF program", &error))
+}
+
+fn of_map<T>(result: Result<T, MapError>) -> Result<T, BpfError> {
+    result.map_err(|error| BpfError::of_kernel("use a BPF map", &error))
+}
+
+/// The directory, if it can be in a BPF file system.
+fn make_directory(pins: &Path) -> Result<(), BpfError> {
+    /// `BPF_FS_MAGIC`.
+    const MAGIC: u64 = 0xcafe_4a11;
+    match fs::create_dir_all(pins) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(BpfError::of_file(pins, error));
+        }
+        _ => {}
+    }
+    let system = rustix::fs::statfs(pins).map_err(|error| BpfError::of_file(pins, error.into()))?;
+    if system.f_type as u64 != MAGIC {
+        // One that was made for nothing.
+        _ = fs::remove_dir(pins);
+        return Err(BpfError::NoBpfFileSystem { path: pins.to_owned() });
+    }
+    Ok(())
+}
+
+fn remove_file(path: &Path) -> Result<(), BpfError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(BpfError::of_file(path, error))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

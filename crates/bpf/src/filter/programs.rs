@@ -1,0 +1,514 @@
+//! The programs that judge packets, and the maps they share.
+//!
+//! ```text
+//!   packet ──> "gate_in"             reads which of two sets is in force ...
+//!              "gate_out"
+//!                 └─────> "judge_in"   ... and goes on there: is the verdict kept with the socket?
+//!                         "judge_out"  if not, walk the graph
+//! ```
+//!
+//! Two gates are attached to a cgroup for good. What they go on in is a set: two programs and their
+//! maps, made for one list of rules. There is room for two sets, and one byte says which of them is in
+//! force, so that a change of it is one store: each packet meets the old rules or the new ones.
+//!
+//! # Where a verdict is kept
+//!
+//! What rules look at is the same for all packets of a TCP connection but for the interface. So once
+//! a connection has lived for some segments, its verdict is kept with the socket, beside the index of
+//! the interface. Shorter ones are judged packet by packet: to make room with a socket costs more
+//! than a walk. A set has a map of its own for this, so what is kept under one set says nothing under
+//! another.
+//!
+//! # What is counted
+//!
+//! For each rule how often a walk has ended with it, and when last. Packets whose verdict was kept
+//! are not counted: a word that all CPUs write to with each packet would cost more than the walk.
+
+use sidestep_filter::Graph;
+use sidestep_filter::graph::{ACCEPT, KEY_WORDS, NO_RULE, field};
+
+use crate::assembler::Register::{R0, R1, R2, R3, R4, R6, R7, R8, R10};
+use crate::assembler::{Assembler, Helper};
+use crate::map::{MapDefinition, MapKind};
+use crate::object_file::Program;
+
+/// Which set is in force: one value, of which [`STATE_SLOT`] is what the gates read.
+pub(super) const STATE: &str = "state";
+/// The programs of the sets for packets that arrive, by slot.
+pub(super) const JUDGES_IN: &str = "judges_in";
+/// The same for packets that leave.
+pub(super) const JUDGES_OUT: &str = "judges_out";
+/// The nodes of a graph, [`PAGE_NODES`] in each value.
+pub(super) const NODES: &str = "nodes";
+/// How often and when last each rule decided, the default behind them.
+pub(super) const HITS: &str = "hits";
+/// Verdicts of connections.
+const KEPT: &str = "kept";
+
+/// The byte of the state that says which slot is in force: 0, 1 or [`OPEN`].
+pub(super) const STATE_SLOT: usize = 0;
+/// No set is in force, and all packets pass.
+pub(super) const OPEN: u8 = 2;
+/// Nodes in a value of the map: those of a page.
+pub(super) const PAGE_NODES: usize = 256;
+
+/// One of the two ways of packets.
+#[derive(Clone, Copy)]
+pub(super) struct Way {
+    pub(super) gate: &'static str,
+    pub(super) judge: &'static str,
+    /// The programs of the sets.
+    pub(super) judges: &'static str,
+    section: &'static str,
+    /// As the key of a packet has it.
+    number: i32,
+}
+
+pub(super) const WAYS: [Way; 2] = [
+    Way {
+        gate: "gate_in",
+        judge: "judge_in",
+        judges: JUDGES_IN,
+        section: "cgroup_skb/ingress",
+        number: 0,
+    },
+    Way {
+        gate: "gate_out",
+        judge: "judge_out",
+        judges: JUDGES_OUT,
+        section: "cgroup_skb/egress",
+        number: 1,
+    },
+];
+
+/// Segments that a connection has received when its verdict is kept.
+const KEPT_FROM: i32 = 8;
+
+/// What is kept with a socket: for each way a verdict and the interface's index.
+mod kept {
+    pub(super) const LEN: u32 = 16;
+    pub(super) const VERDICT: i16 = 0;
+    pub(super) const INTERFACE: i16 = 4;
+    pub(super) const WAY_LEN: i16 = 8;
+    /// Beside 0 or 1, which the program returns: there is a verdict.
+    pub(super) const IS_THERE: i32 = 2;
+}
+
+/// `struct __sk_buff` of `linux/bpf.h`.
+mod skb {
+    pub(super) const PROTOCOL: i16 = 16;
+    pub(super) const IFINDEX: i16 = 40;
+    pub(super) const SK: i16 = 168;
+    /// Ethernet's numbers in the network's order.
+    pub(super) const IPV4: i32 = u16::from_ne_bytes([0x08, 0x00]) as i32;
+    pub(super) const IPV6: i32 = u16::from_ne_bytes([0x86, 0xdd]) as i32;
+}
+
+/// `struct bpf_sock` and `struct bpf_tcp_sock`.
+mod sock {
+    pub(super) const PROTOCOL: i16 = 12;
+    pub(super) const STATE: i16 = 72;
+    pub(super) const TCP: i32 = 6;
+    pub(super) const ESTABLISHED: i32 = 1;
+    pub(super) const SEGMENTS_IN: i16 = 56;
+}
+
+// Where the stack has what.
+const KEY: i16 = -4 * KEY_WORDS as i16;
+/// The place of a map that is looked up.
+const PLACE: i16 = KEY - 8;
+/// A header that was read: the 40 bytes of IPv6 at most.
+const HEADER: i16 = PLACE - 40;
+
+const PASS: i32 = 1;
+const DROP: i32 = 0;
+
+/// The maps of the gates.
+pub(super) const GATE_MAPS: [MapDefinition; 3] = [
+    MapDefinition {
+        name: STATE,
+        kind: MapKind::Array,
+        key_len: 4,
+        value_len: 8,
+        entries_max: 1,
+        on_demand: false,
+    },
+    judges(JUDGES_IN),
+    judges(JUDGES_OUT),
+];
+
+const fn judges(name: &'static str) -> MapDefinition {
+    MapDefinition {
+        name,
+        kind: MapKind::ProgArray,
+        key_len: 4,
+        value_len: 4,
+        entries_max: 2,
+        on_demand: false,
+    }
+}
+
+/// The maps of a set.
+pub(super) fn set_maps(graph: &Graph, rules: usize) -> [MapDefinition; 3] {
+    let array = |name, value_len, entries_max| MapDefinition {
+        name,
+        kind: MapKind::Array,
+        key_len: 4,
+        value_len,
+        entries_max,
+        on_demand: false,
+    };
+    let pages = graph.nodes().len().div_ceil(PAGE_NODES) as u32;
+    [
+        array(NODES, (PAGE_NODES * 16) as u32, pages),
+        array(HITS, 16, rules as u32 + 1),
+        MapDefinition {
+            name: KEPT,
+            kind: MapKind::SkStorage,
+            key_len: 4,
+            value_len: kept::LEN,
+            entries_max: 0,
+            on_demand: true,
+        },
+    ]
+}
+
+pub(super) fn gates() -> [Program; 2] {
+    WAYS.map(|way| Program { name: way.gate, section: way.section, code: gate(way) })
+}
+
+pub(super) fn judges_of(graph: &Graph, rules: usize) -> [Program; 2] {
+    WAYS.map(|way| {
+        let mut a = Assembler::default();
+        a.mov(R6, R1);
+        answer_from_what_is_kept(&mut a, way);
+        store_key(&mut a, graph, way);
+        walk(&mut a, graph.steps());
+        count(&mut a, rules);
+        keep(&mut a, way);
+        a.label("answer");
+        // The verdict's lowest bit says deny.
+        a.mov_immediate(R0, PASS);
+        a.and_immediate(R7, 1);
+        a.sub(R0, R7);
+        a.exit();
+        a.label("pass");
+        a.mov_immediate(R0, PASS);
+        a.exit();
+        a.label("drop");
+        a.mov_immediate(R0, DROP);
+        a.exit();
+        Program { name: way.judge, section: way.section, code: a.finish() }
+    })
+}
+
+/// Goes on in the set that is in force. Without one, which is only so when its map was taken away,
+/// nothing passes.
+fn gate(way: Way) -> crate::assembler::Code {
+    let mut a = Assembler::default();
+    a.mov(R6, R1);
+    a.store_immediate_32(R10, -4, 0);
+    a.load_map(R1, STATE);
+    a.address(R2, R10, -4);
+    a.call(Helper::MapLookup);
+    a.jump_if_equal(R0, 0, "none");
+    a.load_8(R1, R0, STATE_SLOT as i16);
+    a.jump_if_equal(R1, OPEN.into(), "open");
+    // With a place that the kernel knows when it loads the program it makes a jump of the call.
+    a.jump_if_not_equal(R1, 0, "one");
+    for (slot, label) in [(0, "zero"), (1, "one")] {
+        a.label(label);
+        a.mov(R1, R6);
+        a.load_map(R2, way.judges);
+        a.mov_immediate(R3, slot);
+        a.call(Helper::TailCall);
+        a.jump("none");
+    }
+    a.label("none");
+    a.mov_immediate(R0, DROP);
+    a.exit();
+    a.label("open");
+    a.mov_immediate(R0, PASS);
+    a.exit();
+    a.finish()
+}
+
+/// `R0` = the socket of an established TCP connection; of all others it goes to the label.
+fn connection(a: &mut Assembler, otherwise: &'static str) {
+    a.load_64(R1, R6, skb::SK);
+    a.jump_if_equal(R1, 0, otherwise);
+    a.call(Helper::SkFullsock);
+    a.jump_if_equal(R0, 0, otherwise);
+    a.load_32(R1, R0, sock::PROTOCOL);
+    a.jump_if_not_equal(R1, sock::TCP, otherwise);
+    a.load_32(R1, R0, sock::STATE);
+    a.jump_if_not_equal(R1, sock::ESTABLISHED, otherwise);
+}
+
+fn answer_from_what_is_kept(a: &mut Assembler, way: Way) {
+    let at = kept::WAY_LEN * way.number as i16;
+    connection(a, "judge");
+    a.mov(R2, R0);
+    a.load_map(R1, KEPT);
+    a.mov_immediate(R3, 0);
+    a.mov_immediate(R4, 0);
+    a.call(Helper::SkStorageGet);
+    a.jump_if_equal(R0, 0, "judge");
+    a.load_32(R1, R0, at + kept::VERDICT);
+    a.jump_if_equal(R1, 0, "judge");
+    a.load_32(R2, R0, at + kept::INTERFACE);
+    a.load_32(R3, R6, skb::IFINDEX);
+    a.jump_if_different(R2, R3, "judge");
+    a.and_immediate(R1, 1);
+    a.mov(R0, R1);
+    a.exit();
+    a.label("judge");
+}
+
+/// Keeps verdict `R7` with the socket.
+fn keep(a: &mut Assembler, way: Way) {
+    let at = kept::WAY_LEN * way.number as i16;
+    connection(a, "answer");
+    a.mov(R8, R0);
+    a.mov(R1, R0);
+    a.call(Helper::TcpSock);
+    a.jump_if_equal(R0, 0, "answer");
+    a.load_32(R1, R0, sock::SEGMENTS_IN);
+    a.mov_immediate(R2, KEPT_FROM);
+    a.jump_if_beyond(R2, R1, "answer");
+    a.mov(R2, R8);
+    a.load_map(R1, KEPT);
+    a.mov_immediate(R3, 0);
+    a.mov_immediate(R4, 1);
+    a.call(Helper::SkStorageGet);
+    a.jump_if_equal(R0, 0, "answer");
+    a.load_32(R1, R6, skb::IFINDEX);
+    a.store_32(R0, at + kept::INTERFACE, R1);
+    a.mov(R1, R7);
+    a.and_immediate(R1, 1);
+    a.mov_immediate(R2, kept::IS_THERE + PASS);
+    a.sub(R2, R1);
+    a.store_32(R0, at + kept::VERDICT, R2);
+}
+
+/// Puts the key of the packet on the stack, and the root of its graph into `R7`. What is not IP
+/// passes; what begins as IP and ends within its header does not.
+fn store_key(a: &mut Assembler, graph: &Graph, way: Way) {
+    let [_, root_4, root_6, default] = graph.nodes()[0];
+    a.mov_immediate(R1, 0);
+    for word in (0..KEY_WORDS).step_by(2) {
+        a.store_64(R10, key(word), R1);
+    }
+    a.store_immediate_32(R10, key(field::WAY), way.number);
+    a.store_immediate_32(R10, key(field::BEST), default as i32);
+    if graph.looks_at(field::INTERFACE) {
+        a.load_32(R1, R6, skb::IFINDEX);
+        a.store_32(R10, key(field::INTERFACE), R1);
+    }
+    if graph.looks_at(field::USER) {
+        a.mov(R1, R6);
+        a.call(Helper::SocketUid);
+        a.store_32(R10, key(field::USER), R0);
+    }
+    a.load_32(R1, R6, skb::PROTOCOL);
+    a.jump_if_equal(R1, skb::IPV4, "ipv4");
+    a.jump_if_not_equal(R1, skb::IPV6, "pass");
+    store_ipv6(a);
+    store_ports(a, ["ports_6", "icmp_6", "root_6"]);
+    a.mov_immediate(R7, root_6 as i32);
+    a.jump("walk");
+    a.label("ipv4");
+    store_ipv4(a);
+    store_ports(a, ["ports_4", "icmp_4", "root_4"]);
+    a.mov_immediate(R7, root_4 as i32);
+    a.label("walk");
+    a.jump_if_equal(R7, 0, "judged");
+}
+
+fn key(word: usize) -> i16 {
+    KEY + 4 * word as i16
+}
+
+/// Reads `len` bytes at offset `R2` of the packet. If it is shorter it goes to the label.
+fn load_header(a: &mut Assembler, len: i32, shorter: &'static str) {
+    a.mov(R1, R6);
+    a.address(R3, R10, HEADER);
+    a.mov_immediate(R4, len);
+    a.call(Helper::SkbLoadBytes);
+    a.jump_if_negative(R0, shorter);
+}
+
+/// Puts words of an address from the header into the key.
+fn store_address(a: &mut Assembler, field: usize, from: i16, words: usize) {
+    for word in 0..words {
+        a.load_32(R1, R10, HEADER + from + 4 * word as i16);
+        a.swap_to_big_endian_32(R1);
+        a.store_32(R10, key(field + word), R1);
+    }
+}
+
+/// `R8` = the protocol, `R7` = where its header begins, or 0 of a fragment behind the first.
+fn store_ipv4(a: &mut Assembler) {
+    a.mov_immediate(R2, 0);
+    load_header(a, 20, "drop");
+    store_address(a, field::SOURCE, 12, 1);
+    store_address(a, field::DESTINATION, 16, 1);
+    a.load_8(R8, R10, HEADER + 9);
+    a.store_32(R10, key(field::PROTOCOL), R8);
+    a.load_8(R7, R10, HEADER);
+    a.and_immediate(R7, 0x0f);
+    a.shift_left_immediate(R7, 2);
+    // The offset of the fragment: the lower 13 bits of its word.
+    a.load_8(R1, R10, HEADER + 6);
+    a.and_immediate(R1, 0x1f);
+    a.load_8(R2, R10, HEADER + 7);
+    a.or(R1, R2);
+    a.jump_if_equal(R1, 0, "whole");
+    a.mov_immediate(R7, 0);
+    a.label("whole");
+}
+
+/// The same. Extension headers are walked over, up to eight.
+fn store_ipv6(a: &mut Assembler) {
+    const EXTENSIONS_MAX: i32 = 8;
+    a.mov_immediate(R2, 0);
+    load_header(a, 40, "drop");
+    store_address(a, field::SOURCE, 8, 4);
+    store_address(a, field::DESTINATION, 24, 4);
+    a.load_8(R8, R10, HEADER + 6);
+    a.mov_immediate(R7, 40);
+    a.store_immediate_32(R10, PLACE, EXTENSIONS_MAX);
+    a.label("extension");
+    a.load_32(R1, R10, PLACE);
+    a.jump_if_equal(R1, 0, "protocol");
+    a.add_immediate(R1, -1);
+    a.store_32(R10, PLACE, R1);
+    for (number, label) in
+        [(0, "options"), (43, "options"), (60, "options"), (44, "fragment"), (51, "authentication")]
+    {
+        a.jump_if_equal(R8, number, label);
+    }
+    a.jump("protocol");
+    a.label("options");
+    load_extension(a);
+    a.add_immediate(R1, 1);
+    a.shift_left_immediate(R1, 3);
+    a.add(R7, R1);
+    a.jump("extension");
+    a.label("authentication");
+    load_extension(a);
+    a.add_immediate(R1, 2);
+    a.shift_left_immediate(R1, 2);
+    a.add(R7, R1);
+    a.jump("extension");
+    a.label("fragment");
+    a.mov(R2, R7);
+    load_header(a, 8, "drop");
+    a.load_8(R8, R10, HEADER);
+    a.add_immediate(R7, 8);
+    // The offset: all but the lower 3 bits of its word.
+    a.load_8(R1, R10, HEADER + 3);
+    a.and_immediate(R1, 0xf8);
+    a.load_8(R2, R10, HEADER + 2);
+    a.or(R1, R2);
+    a.jump_if_equal(R1, 0, "extension");
+    a.mov_immediate(R7, 0);
+    a.label("protocol");
+    a.store_32(R10, key(field::PROTOCOL), R8);
+}
+
+/// Of the extension header at `R7`: `R8` = what follows, `R1` = the length that it tells.
+fn load_extension(a: &mut Assembler) {
+    a.mov(R2, R7);
+    load_header(a, 2, "drop");
+    a.load_8(R8, R10, HEADER);
+    a.load_8(R1, R10, HEADER + 1);
+}
+
+/// Puts the ports, or type and code of ICMP, into the key.
+fn store_ports(a: &mut Assembler, [ports, icmp, end]: [&'static str; 3]) {
+    a.jump_if_equal(R7, 0, end);
+    for protocol in [6, 17, 33, 132, 136, 1, 58] {
+        a.jump_if_equal(R8, protocol, ports);
+    }
+    a.jump(end);
+    a.label(ports);
+    a.mov(R2, R7);
+    load_header(a, 4, end);
+    a.load_32(R1, R10, HEADER);
+    a.swap_to_big_endian_32(R1);
+    a.mov(R2, R1);
+    a.shift_right_immediate(R2, 16);
+    a.jump_if_equal(R8, 1, icmp);
+    a.jump_if_equal(R8, 58, icmp);
+    a.store_32(R10, key(field::SOURCE_PORT), R2);
+    a.and_immediate(R1, 0xffff);
+    a.store_32(R10, key(field::DESTINATION_PORT), R1);
+    a.jump(end);
+    a.label(icmp);
+    a.store_32(R10, key(field::DESTINATION_PORT), R2);
+    a.label(end);
+}
+
+/// From node `R7` on: see [`sidestep_filter::graph`], whose walk this is.
+fn walk(a: &mut Assembler, steps: u32) {
+    a.mov_immediate(R8, steps.max(1) as i32);
+    a.label("step");
+    a.mov(R1, R7);
+    a.shift_right_immediate(R1, PAGE_NODES.ilog2() as i32);
+    a.store_32(R10, PLACE, R1);
+    a.load_map(R1, NODES);
+    a.address(R2, R10, PLACE);
+    a.call(Helper::MapLookup);
+    a.jump_if_equal(R0, 0, "drop");
+    a.mov(R1, R7);
+    a.and_immediate(R1, PAGE_NODES as i32 - 1);
+    a.shift_left_immediate(R1, 4);
+    a.add(R0, R1);
+    a.load_32(R1, R0, 0);
+    a.load_32(R3, R0, 4);
+    a.jump_if_equal(R1, ACCEPT as i32, "accept");
+    a.and_immediate(R1, KEY_WORDS as i32 - 1);
+    a.shift_left_immediate(R1, 2);
+    a.mov(R2, R10);
+    a.add(R2, R1);
+    a.load_32(R2, R2, KEY);
+    a.sub_32(R2, R3);
+    a.load_32(R3, R0, 8);
+    // Of 32 bits, as what is loaded below: to the verifier both are any number, so it need not
+    // look at what follows for each way on which a node can be come to.
+    a.add_immediate_32(R7, 1);
+    a.jump_if_beyond(R2, R3, "other");
+    a.jump("stepped");
+    a.label("accept");
+    a.load_32(R2, R10, key(field::BEST));
+    a.jump_if_beyond(R3, R2, "other");
+    a.store_32(R10, key(field::BEST), R3);
+    a.label("other");
+    a.load_32(R7, R0, 12);
+    a.jump_if_equal(R7, 0, "judged");
+    a.label("stepped");
+    a.add_immediate(R8, -1);
+    a.jump_if_not_equal(R8, 0, "step");
+    a.label("judged");
+    a.load_32(R7, R10, key(field::BEST));
+}
+
+/// Counts verdict `R7`.
+fn count(a: &mut Assembler, rules: usize) {
+    a.mov(R1, R7);
+    a.shift_right_immediate(R1, 1);
+    a.jump_if_not_equal(R1, NO_RULE as i32, "rule");
+    a.mov_immediate(R1, rules as i32);
+    a.label("rule");
+    a.store_32(R10, PLACE, R1);
+    a.load_map(R1, HITS);
+    a.address(R2, R10, PLACE);
+    a.call(Helper::MapLookup);
+    a.jump_if_equal(R0, 0, "drop");
+    a.mov(R8, R0);
+    a.mov_immediate(R1, 1);
+    a.atomic_add_64(R8, 0, R1);
+    a.call(Helper::KtimeGetNs);
+    a.store_64(R8, 8, R0);
+}

@@ -1,0 +1,158 @@
+//! The programs answer like the list, packet by packet, in the kernel (`BPF_PROG_TEST_RUN`).
+
+use std::net::IpAddr;
+
+use aya::programs::TestRun;
+use aya::programs::TestRunOptions;
+use sidestep_filter::profiles::{Packets, Profile};
+use sidestep_filter::{Action, Names, Packet, RuleList, compile};
+
+use super::*;
+
+struct Machine;
+
+impl Names for Machine {
+    fn interface(&self, _: &str) -> Option<u32> {
+        None
+    }
+
+    fn user(&self, _: &str) -> Option<u32> {
+        None
+    }
+}
+
+/// Ends the test, with a word, where BPF may not be used.
+macro_rules! need_privilege {
+    () => {
+        if let Err(lacking) = crate::available() {
+            println!("skipped: {lacking}");
+            return;
+        }
+    };
+}
+
+#[test]
+fn programs_answer_like_the_list() {
+    need_privilege!();
+    for profile in Profile::ALL {
+        let list = profile.list(300, 12);
+        let set = Set::load(&compile(&list, &Machine).unwrap().graph, list.rules.len()).unwrap();
+        let mut denied = 0;
+        for mut packet in Packets::new(&list, 13).take(1_000) {
+            // A socket of a test is root's.
+            packet.user = 0;
+            let wanted = action(&list, &packet);
+            assert_eq!(judged(&set, &packet, &bytes(&packet)), wanted, "{profile:?}: {packet}");
+            denied += usize::from(wanted == Action::Deny);
+        }
+        assert!((1..1_000).contains(&denied), "{profile:?}: {denied} denied");
+        let hits: Array<_, [u64; 2]> = set.loaded.map(HITS).unwrap().try_into().unwrap();
+        let sum: u64 = hits.iter().map(|it| it.unwrap()[0]).sum();
+        assert_eq!(sum, 1_000, "each packet counts once");
+    }
+}
+
+#[test]
+fn a_hundred_thousand_rules_are_loaded_and_walked() {
+    need_privilege!();
+    let list = Profile::Acl.list(100_000, 2);
+    let begin = std::time::Instant::now();
+    let graph = compile(&list, &Machine).unwrap().graph;
+    let compiled = begin.elapsed();
+    let set = Set::load(&graph, list.rules.len()).unwrap();
+    println!("compiled in {compiled:?}, loaded in {:?}", begin.elapsed() - compiled);
+    for packet in Packets::new(&list, 3).take(500) {
+        let wanted = graph.lookup(&packet).action;
+        assert_eq!(judged(&set, &packet, &bytes(&packet)), wanted, "{packet}");
+    }
+}
+
+/// What a program has to find its way through before it gets to the ports.
+#[test]
+fn headers_that_are_not_plain_are_read() {
+    need_privilege!();
+    let list = "deny tcp any any:443\ndeny icmp6:135 any any\ndeny udp any any:1000-";
+    let list = RuleList::parse(list).unwrap();
+    let set = Set::load(&compile(&list, &Machine).unwrap().graph, list.rules.len()).unwrap();
+    let tcp = |v6: bool| {
+        let (from, to) = if v6 { ("[::1]:9", "[::2]:443") } else { ("10.0.0.1:9", "10.0.0.2:443") };
+        Packet::between(6, from.parse().unwrap(), to.parse().unwrap(), sidestep_filter::Way::In)
+    };
+    let is = |packet: &Packet, bytes: &[u8], wanted| {
+        assert_eq!(judged(&set, packet, bytes), wanted, "{bytes:02x?}");
+    };
+    // Options of IPv4: a header of 24 bytes.
+    let mut with_options = bytes(&tcp(false));
+    with_options[14] = 0x46;
+    with_options.splice(34..34, [1; 4]);
+    is(&tcp(false), &with_options, Action::Deny);
+    // A fragment behind the first has no ports.
+    let mut fragment = bytes(&tcp(false));
+    fragment[21] = 1;
+    is(&tcp(false), &fragment, Action::Permit);
+    // Extension headers: hop by hop, then authentication, then a fragment that is the first.
+    let plain = bytes(&tcp(true));
+    let mut extended = plain.clone();
+    extended[20] = 0;
+    let hop_by_hop = [51, 0, 1, 4, 0, 0, 0, 0];
+    let authentication = [44, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let first_fragment = [6, 0, 0, 1, 0, 0, 0, 9];
+    let extensions = [&hop_by_hop[..], &authentication, &first_fragment].concat();
+    extended.splice(54..54, extensions);
+    is(&tcp(true), &extended, Action::Deny);
+    let at = 54 + 8 + 12 + 3;
+    extended[at] = 8;
+    is(&tcp(true), &extended, Action::Permit);
+    // What is not IP.
+    let mut other = plain.clone();
+    other[12] = 0x88;
+    is(&tcp(true), &other, Action::Permit);
+    let mut neighbour = tcp(true);
+    (neighbour.protocol, neighbour.icmp) = (58, (135, 0));
+    is(&neighbour, &bytes(&neighbour), Action::Deny);
+}
+
+fn action(list: &RuleList, packet: &Packet) -> Action {
+    list.first_match(packet, &Machine).map_or(list.default, |rule| list.rules[rule].action)
+}
+
+/// What the program says of these bytes.
+fn judged(set: &Set, packet: &Packet, bytes: &[u8]) -> Action {
+    let way = match packet.way {
+        sidestep_filter::Way::In => WAYS[0],
+        sidestep_filter::Way::Out => WAYS[1],
+    };
+    let options = TestRunOptions { data_in: Some(bytes), ..TestRunOptions::default() };
+    match set.judge(way).test_run(options).unwrap().return_value {
+        0 => Action::Deny,
+        1 => Action::Permit,
+        other => panic!("{other}"),
+    }
+}
+
+/// A frame of Ethernet with the packet.
+fn bytes(packet: &Packet) -> Vec<u8> {
+    let mut bytes = vec![0; 12];
+    match (packet.source, packet.destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            bytes.extend([0x08, 0x00, 0x45, 0, 0, 40, 0, 0, 0, 0, 64, packet.protocol, 0, 0]);
+            bytes.extend(source.octets());
+            bytes.extend(destination.octets());
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            bytes.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, packet.protocol, 64]);
+            bytes.extend(source.octets());
+            bytes.extend(destination.octets());
+        }
+        _ => panic!("two families"),
+    }
+    match packet.protocol {
+        1 | 58 => bytes.extend([packet.icmp.0, packet.icmp.1, 0, 0]),
+        _ => {
+            bytes.extend(packet.ports.0.to_be_bytes());
+            bytes.extend(packet.ports.1.to_be_bytes());
+        }
+    }
+    bytes.extend([0; 16]);
+    bytes
+}

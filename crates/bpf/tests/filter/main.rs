@@ -1,0 +1,261 @@
+//! The filter on sockets, each test in namespaces of its own: for network, for mounts.
+//!
+//! The tests need privilege and say what they lacked when they skip.
+
+use std::fs;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::ptr::null;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sidestep_bpf::{BpfError, Cgroup, Filter, Identity};
+use sidestep_filter::{Graph, Names, RuleList, compile};
+
+#[test]
+fn packets_are_dropped_either_way() {
+    with_cgroup(|place| {
+        let filter = place.attach("deny udp any any:53 out\ndeny udp any any:54 in", 1);
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let error = socket.send_to(b"x", "127.0.0.1:53").unwrap_err();
+        assert_eq!(
+            error.kind(),
+            ErrorKind::PermissionDenied,
+            "what leaves is refused to its sender"
+        );
+        let receiver = UdpSocket::bind("127.0.0.1:54").unwrap();
+        socket.send_to(b"x", "127.0.0.1:54").unwrap();
+        assert!(!arrives(&receiver), "what arrives is dropped");
+        let receiver = UdpSocket::bind("127.0.0.1:55").unwrap();
+        socket.send_to(b"x", "127.0.0.1:55").unwrap();
+        assert!(arrives(&receiver));
+
+        let hits = filter.hits().unwrap();
+        // The last is the default: to 54 and 55 out, from 55 in.
+        assert_eq!(hits.iter().map(|it| it.count).collect::<Vec<_>>(), [1, 1, 3]);
+        assert!(hits.iter().all(|it| it.last_ns > 0));
+    });
+}
+
+#[test]
+fn rules_hold_for_a_connection_that_lives() {
+    with_cgroup(|place| {
+        let filter = place.attach("default permit", 1);
+        let (mut client, mut server, port) = connection();
+        for _ in 0..50 {
+            // Its verdict is kept by now.
+            exchange(&mut client, &mut server);
+        }
+        let counted = filter.hits().unwrap()[0].count;
+        for _ in 0..50 {
+            exchange(&mut client, &mut server);
+        }
+        assert_eq!(filter.hits().unwrap()[0].count, counted, "no rule was searched for them");
+
+        put(&filter, &format!("deny tcp any any:{port}"), 2);
+        client.write_all(b"x").unwrap();
+        server.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        let error = server.read(&mut [0]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WouldBlock, "the next packet is judged anew");
+
+        put(&filter, "default permit", 3);
+        server.set_read_timeout(Some(PATIENCE)).unwrap();
+        server.read_exact(&mut [0]).unwrap();
+        exchange(&mut client, &mut server);
+    });
+}
+
+#[test]
+fn it_stays_when_its_maker_has_gone_and_goes_when_it_is_removed() {
+    with_cgroup(|place| {
+        assert!(Filter::find(&place.pins).unwrap().is_none());
+        let text = "deny udp any any:53 out\npermit tcp 10.0.0.0/8 any:443\ndefault deny";
+        drop(place.attach(text, 7));
+        let found = Filter::find(&place.pins).unwrap().expect("the filter that was attached");
+        assert_eq!(found.identity().unwrap(), identity(7));
+        assert_eq!(found.graph().unwrap(), graph(text));
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert!(socket.send_to(b"x", "127.0.0.1:53").is_err());
+
+        put(&found, "deny udp any any:60 out", 8);
+        assert_eq!(found.identity().unwrap(), identity(8));
+        socket.send_to(b"x", "127.0.0.1:53").unwrap();
+        assert!(socket.send_to(b"x", "127.0.0.1:60").is_err());
+
+        found.remove().unwrap();
+        assert!(Filter::find(&place.pins).unwrap().is_none());
+        socket.send_to(b"x", "127.0.0.1:60").unwrap();
+        assert!(!place.pins.exists(), "nothing is left behind");
+    });
+}
+
+/// While sets change, no packet meets neither: none that both sets deny passes, and none that both
+/// permit is dropped.
+#[test]
+fn a_change_is_one_moment() {
+    with_cgroup(|place| {
+        let both = "deny udp any any:53 out\npermit udp any any:55 out\n";
+        let filter = place.attach(both, 0);
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let end = Instant::now() + Duration::from_secs(3);
+        thread::scope(|scope| {
+            let sender = scope.spawn(|| {
+                let mut sent = 0;
+                while Instant::now() < end {
+                    assert!(socket.send_to(b"x", "127.0.0.1:53").is_err());
+                    socket.send_to(b"x", "127.0.0.1:55").unwrap();
+                    sent += 1;
+                }
+                sent
+            });
+            let mut changes = 0;
+            while Instant::now() < end {
+                changes += 1;
+                put(&filter, &format!("{both}default {}", ["permit", "deny"][changes % 2]), 1);
+            }
+            println!("{} packets of either kind, {changes} changes", sender.join().unwrap());
+            assert!(changes > 2);
+        });
+    });
+}
+
+#[test]
+fn rules_can_be_for_users_and_interfaces() {
+    with_cgroup(|place| {
+        let rules = "deny udp any any:53 out user root\ndeny udp any any:54 out on lo\n\
+                     deny udp any any:55 out user alice\ndeny udp any any:56 out on other";
+        let _filter = place.attach(rules, 1);
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let passes = |port: u16| socket.send_to(b"x", ("127.0.0.1", port)).is_ok();
+        assert_eq!([53, 54, 55, 56].map(passes), [false, false, true, true]);
+    });
+}
+
+#[test]
+fn a_directory_elsewhere_is_refused_and_so_is_a_cgroup_that_is_none() {
+    with_cgroup(|place| {
+        let elsewhere = tempfile::tempdir().unwrap();
+        let pins = elsewhere.path().join("filter");
+        let attach = |pins: &Path, cgroup: &Path| {
+            Filter::attach(pins, cgroup, &graph("default deny"), 0, identity(1)).unwrap_err()
+        };
+        let error = attach(&pins, place.cgroup.path());
+        assert!(matches!(error, BpfError::NoBpfFileSystem { .. }), "{error}");
+        assert!(!pins.exists());
+        let error = attach(&place.pins, elsewhere.path());
+        assert!(error.to_string().contains("cgroup.procs"), "{error}");
+        assert!(Filter::find(&place.pins).unwrap().is_none(), "it is not there by half");
+        UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"x", "127.0.0.1:1").unwrap();
+    });
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where a test has its filter.
+struct Place {
+    cgroup: Cgroup,
+    pins: PathBuf,
+}
+
+impl Place {
+    fn attach(&self, text: &str, number: u8) -> Filter {
+        let list = RuleList::parse(text).unwrap();
+        let graph = graph(text);
+        Filter::attach(&self.pins, self.cgroup.path(), &graph, list.rules.len(), identity(number))
+            .unwrap()
+    }
+}
+
+fn put(filter: &Filter, text: &str, number: u8) {
+    let rules = RuleList::parse(text).unwrap().rules.len();
+    filter.put(&graph(text), rules, identity(number)).unwrap();
+}
+
+fn identity(number: u8) -> Identity {
+    [number; 7]
+}
+
+fn graph(text: &str) -> Graph {
+    compile(&RuleList::parse(text).unwrap(), &Machine).unwrap().graph
+}
+
+struct Machine;
+
+impl Names for Machine {
+    fn interface(&self, name: &str) -> Option<u32> {
+        // The loopback interface is the first of each network namespace.
+        Some(if name == "lo" { 1 } else { 99 })
+    }
+
+    fn user(&self, name: &str) -> Option<u32> {
+        Some(if name == "root" { 0 } else { 1000 })
+    }
+}
+
+fn connection() -> (TcpStream, TcpStream, u16) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let client = TcpStream::connect(address).unwrap();
+    (client, listener.accept().unwrap().0, address.port())
+}
+
+fn exchange(client: &mut TcpStream, server: &mut TcpStream) {
+    client.write_all(b"x").unwrap();
+    server.read_exact(&mut [0]).unwrap();
+    server.write_all(b"y").unwrap();
+    client.read_exact(&mut [0]).unwrap();
+}
+
+fn arrives(receiver: &UdpSocket) -> bool {
+    receiver.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    receiver.recv(&mut [0]).is_ok()
+}
+
+/// Runs a test in namespaces of its own, its process in a cgroup, or says what is lacking.
+fn with_cgroup(test: impl FnOnce(&Place) + Send) {
+    static LOCK: Mutex<()> = Mutex::new(());
+    // The process is in one cgroup at a time.
+    let _one_at_a_time = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Err(lacking) = sidestep_bpf::available() {
+        println!("skipped: {lacking}");
+        return;
+    }
+    // The namespaces are the thread's.
+    let result = thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let bpf_file_system = tempfile::tempdir().unwrap();
+            enter_namespaces(bpf_file_system.path()).unwrap();
+            let cgroup = Cgroup::create_for_run().unwrap();
+            cgroup.add(std::process::id()).unwrap();
+            let place = Place { cgroup, pins: bpf_file_system.path().join("sidestep/filter") };
+            test(&place);
+        });
+        thread.join()
+    });
+    if let Err(panic) = result {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn enter_namespaces(bpf_file_system: &Path) -> io::Result<()> {
+    // SAFETY: an integer; only this thread is concerned.
+    done(unsafe { libc::unshare(libc::CLONE_NEWNET | libc::CLONE_NEWNS) })?;
+    let path = |path: &Path| std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    let (root, to) = (path(Path::new("/")), path(bpf_file_system));
+    // Nothing that is mounted here is seen elsewhere.
+    let private = libc::MS_REC | libc::MS_PRIVATE;
+    // SAFETY: strings that outlive the call, and null where nothing is told.
+    done(unsafe { libc::mount(null(), root.as_ptr(), null(), private, null()) })?;
+    // SAFETY: the same.
+    done(unsafe { libc::mount(c"bpf".as_ptr(), to.as_ptr(), c"bpf".as_ptr(), 0, null()) })?;
+    let status = Command::new("ip").args(["link", "set", "lo", "up"]).status()?;
+    assert!(status.success() && fs::exists(bpf_file_system)?);
+    Ok(())
+}
+
+fn done(result: libc::c_int) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
