@@ -136,10 +136,7 @@ impl Filter {
     /// # Errors
     /// The kernel refuses; then the old one stays in force.
     pub fn put(&self, graph: &Graph, rules: usize, identity: Identity) -> Result<(), BpfError> {
-        let slot = match self.state()?[STATE_SLOT] {
-            0 => 1,
-            _ => 0,
-        };
+        let slot = self.other_slot()?;
         let set = Set::load(graph, rules)?;
         for way in WAYS {
             let mut judges: ProgramArray<MapData> = open_map(&self.pins, way.judges)?;
@@ -152,6 +149,15 @@ impl Filter {
             pinned.map_err(|error| BpfError::of_kernel("pin a BPF map", &error))?;
         }
         self.set_state(slot, identity)
+    }
+
+    /// Puts the set into force again that was before the last [`Filter::put`], with the name that
+    /// it had. Nothing is loaded, so nothing can fail but that this process may not do it.
+    ///
+    /// # Errors
+    /// That.
+    pub fn take_back(&self, identity: Identity) -> Result<(), BpfError> {
+        self.set_state(self.other_slot()?, identity)
     }
 
     /// What the set that is in force is called.
@@ -207,6 +213,14 @@ impl Filter {
             [NODES, HITS].into_iter().flat_map(|map| [0, 1].map(|slot| of_slot(map, slot)));
         let names = LINKS.map(ToOwned::to_owned).into_iter().chain(maps).chain(of_sets);
         names.into_iter().try_for_each(|name| remove_file(&pins.join(name)))
+    }
+
+    /// The one that is not in force.
+    fn other_slot(&self) -> Result<u8, BpfError> {
+        Ok(match self.state()?[STATE_SLOT] {
+            0 => 1,
+            _ => 0,
+        })
     }
 
     fn set_state(&self, slot: u8, identity: Identity) -> Result<(), BpfError> {

@@ -1,6 +1,7 @@
 //! The command line of `sidestep`.
 
 mod bench;
+mod filter;
 mod subject;
 mod target;
 
@@ -17,6 +18,11 @@ use sidestep_socket::process::options::AGENT_SOCKET;
 
 pub(crate) use subject::{Subject, canonical};
 pub(crate) use target::Target;
+
+pub(crate) use filter::{
+    FilterApplyArgs, FilterArgs, FilterCheckArgs, FilterCommand, FilterShowArgs, FilterTestArgs,
+    ListArgs,
+};
 
 pub(crate) use bench::{
     BenchArgs, BenchCommand, CompareArgs, MeasureArgs, ProbeArgs, ReportArgs, ServeArgs,
@@ -78,6 +84,8 @@ pub(crate) enum Command {
     Links(StatusArgs),
     /// List the RDMA adapters of the gateway of this network namespace
     Devices(StatusArgs),
+    /// Filter the packets of all programs by an ordered list of rules
+    Filter(FilterArgs),
     /// Measure workloads over TCP, shared memory and other transports, side by side
     Bench(Box<BenchArgs>),
     /// Measure in two seconds what this machine would gain

@@ -9,6 +9,7 @@ mod decode;
 mod demote;
 mod descriptors;
 mod doctor;
+mod filter;
 mod gateway;
 mod gateway_status;
 mod logging;
@@ -40,6 +41,7 @@ pub(crate) fn execute(args: Args) -> i32 {
         Command::Gateway(args) => gateway::execute(&args),
         Command::Links(args) => gateway_status::links(&args),
         Command::Devices(args) => gateway_status::devices(&args),
+        Command::Filter(args) => filter::execute(&args),
         Command::Bench(args) => bench::execute(&args),
         Command::Probe(args) => probe::execute(&args),
     }

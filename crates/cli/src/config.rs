@@ -278,7 +278,7 @@ const TABLES: &[(&str, &[Key])] = &[
             },
             Key {
                 name: "file",
-                set: |s, v| log_file(v).map(|v| s.log_file = Some(v)),
+                set: |s, v| absolute_path(v).map(|v| s.log_file = Some(v)),
                 get: |s| s.log_file.as_ref().map(|path| path.display().to_string()),
             },
         ],
@@ -289,6 +289,14 @@ const TABLES: &[(&str, &[Key])] = &[
             name: "metrics",
             set: |s, v| metrics_address(v).map(|v| s.agent_metrics = Some(v)),
             get: |s| s.agent_metrics.as_ref().map(MetricsAddress::to_string),
+        }],
+    ),
+    (
+        "filter",
+        &[Key {
+            name: "file",
+            set: |s, v| absolute_path(v).map(|v| s.filter_file = Some(v)),
+            get: |s| s.filter_file.as_ref().map(|path| path.display().to_string()),
         }],
     ),
     (
@@ -463,14 +471,14 @@ fn eid(value: &DeValue<'_>) -> Result<Eid, String> {
 }
 
 fn agent_socket(value: &DeValue<'_>) -> Result<PathBuf, String> {
-    let path = log_file(value)?;
+    let path = absolute_path(value)?;
     if path.as_os_str().len() > AGENT_SOCKET_LEN_MAX {
         return Err(format!("{} is not allowed; use a shorter path", shown(value)));
     }
     Ok(path)
 }
 
-fn log_file(value: &DeValue<'_>) -> Result<PathBuf, String> {
+fn absolute_path(value: &DeValue<'_>) -> Result<PathBuf, String> {
     value
         .as_str()
         .map(PathBuf::from)
@@ -673,6 +681,8 @@ mod tests {
             file = "/var/log/sidestep.log"
             [agent]
             metrics = "127.0.0.1:9464"
+            [filter]
+            file = "/etc/sidestep/rules"
             [smc-r]
             adapters = ["10.0.0.1", "eth1"]
             faults = "loss=1%"
@@ -709,6 +719,7 @@ mod tests {
             log_level: Some(LogLevel::Debug),
             log_file: Some("/var/log/sidestep.log".into()),
             agent_metrics: "127.0.0.1:9464".parse().ok(),
+            filter_file: Some("/etc/sidestep/rules".into()),
             adapters: Some(["10.0.0.1", "eth1"].map(|text| text.parse().unwrap()).to_vec()),
             faults: "loss=1%".parse().ok(),
         };
@@ -742,7 +753,7 @@ mod tests {
         );
         assert_eq!(
             error("\n[lgo]\n"),
-            "sidestep.toml:2: lgo: unknown table (known: smc, policy, log, agent, smc-r, pnet)"
+            "sidestep.toml:2: lgo: unknown table (known: smc, policy, log, agent, filter, smc-r, pnet)"
         );
     }
 
@@ -858,7 +869,10 @@ mod tests {
         let all = Settings::from(Settings::default().into_options());
         let unset: Vec<_> =
             keys().filter(|(_, get)| get(&all).is_none()).map(|(key, _)| key).collect();
-        assert_eq!(unset, ["log.file", "agent.metrics", "smc-r.adapters", "smc-r.faults"]);
+        assert_eq!(
+            unset,
+            ["log.file", "agent.metrics", "filter.file", "smc-r.adapters", "smc-r.faults"]
+        );
     }
 
     #[test]

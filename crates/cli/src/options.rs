@@ -104,6 +104,8 @@ pub(crate) struct Settings {
     pub(crate) log_file: Option<PathBuf>,
     /// For `sidestep agent`; the library is not told.
     pub(crate) agent_metrics: Option<MetricsAddress>,
+    /// For `sidestep filter`; the library is not told.
+    pub(crate) filter_file: Option<PathBuf>,
     /// These two for `sidestep gateway`.
     pub(crate) adapters: Option<Vec<AdapterChoice>>,
     pub(crate) faults: Option<FaultPlan>,
@@ -184,6 +186,7 @@ impl Settings {
             log_level: self.log_level.or(lower.log_level),
             log_file: self.log_file.or(lower.log_file),
             agent_metrics: self.agent_metrics.or(lower.agent_metrics),
+            filter_file: self.filter_file.or(lower.filter_file),
             adapters: self.adapters.or(lower.adapters),
             faults: self.faults.or(lower.faults),
         }
@@ -244,6 +247,7 @@ impl From<Options> for Settings {
             log_level: Some(options.log_level),
             log_file: options.log_file,
             agent_metrics: None,
+            filter_file: None,
             adapters: None,
             faults: None,
         }

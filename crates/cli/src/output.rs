@@ -62,6 +62,11 @@ pub(crate) fn complain(command: &str, what: impl Display) {
     let _ = io::stderr().lock().write_all(line.as_bytes());
 }
 
+/// The same for each line of a text.
+pub(crate) fn complain_lines(command: &str, text: &str) {
+    text.lines().for_each(|line| complain(command, line));
+}
+
 /// The escape sequences that are ours: bold, dim, green, yellow, red, and back to none of these.
 pub(crate) const COLOURS: [&str; 7] =
     ["\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[33m", "\x1b[33;1m", "\x1b[31;1m", "\x1b[0m"];

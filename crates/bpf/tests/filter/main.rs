@@ -85,9 +85,13 @@ fn it_stays_when_its_maker_has_gone_and_goes_when_it_is_removed() {
         socket.send_to(b"x", "127.0.0.1:53").unwrap();
         assert!(socket.send_to(b"x", "127.0.0.1:60").is_err());
 
+        found.take_back(identity(7)).unwrap();
+        assert_eq!((found.identity().unwrap(), found.graph().unwrap()), (identity(7), graph(text)));
+        assert!(socket.send_to(b"x", "127.0.0.1:53").is_err());
+
         found.remove().unwrap();
         assert!(Filter::find(&place.pins).unwrap().is_none());
-        socket.send_to(b"x", "127.0.0.1:60").unwrap();
+        socket.send_to(b"x", "127.0.0.1:53").unwrap();
         assert!(!place.pins.exists(), "nothing is left behind");
     });
 }

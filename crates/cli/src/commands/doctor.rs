@@ -2,6 +2,7 @@
 
 mod agent;
 mod check;
+mod filter;
 mod gateway;
 mod machine;
 mod program;
@@ -18,6 +19,7 @@ pub(crate) fn execute(args: &DoctorArgs) -> i32 {
     let mut checks = machine::checks();
     checks.push(tcp_option::check());
     checks.push(agent::check());
+    checks.push(filter::check());
     checks.extend(gateway::checks(machine::limit(libc::RLIMIT_MEMLOCK)));
     if let Some(program) = &args.program {
         checks.extend(program::checks(program));

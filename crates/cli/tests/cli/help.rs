@@ -84,6 +84,14 @@ fn of_decode() {
 }
 
 #[test]
+fn of_filter() {
+    check("help-filter.txt", &["filter", "--help"]);
+    check("help-filter-check.txt", &["filter", "check", "--help"]);
+    check("help-filter-apply.txt", &["filter", "apply", "--help"]);
+    check("help-filter-test.txt", &["filter", "test", "--help"]);
+}
+
+#[test]
 fn of_bench() {
     check("help-bench.txt", &["bench", "--help"]);
 }

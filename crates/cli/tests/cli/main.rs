@@ -13,6 +13,7 @@ mod doctor;
 mod filters;
 mod gateway;
 mod help;
+mod ip_filter;
 mod rdma;
 mod run;
 mod ss;

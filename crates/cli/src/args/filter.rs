@@ -1,0 +1,179 @@
+//! The command lines of `sidestep filter`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Subcommand, ValueEnum};
+use sidestep_filter::Way;
+
+use super::bench::parse_time;
+
+/// The arguments of `sidestep filter`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = FILTER_EXAMPLES)]
+pub(crate) struct FilterArgs {
+    /// What to do with the filter.
+    #[command(subcommand)]
+    pub(crate) command: FilterCommand,
+}
+
+/// The commands of `sidestep filter`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum FilterCommand {
+    /// Read and compile a list, and tell what is wrong or odd in it; nothing is changed
+    Check(FilterCheckArgs),
+    /// Put a list into force
+    Apply(FilterApplyArgs),
+    /// Show what is in force
+    Show(FilterShowArgs),
+    /// List the rules in force, with how often each has decided and when last
+    List(FilterShowArgs),
+    /// Tell what becomes of a packet, by which rule
+    Test(FilterTestArgs),
+    /// Tell by which rules a list differs from the one in force
+    Diff(FilterCheckArgs),
+    /// Take the filter away: every packet passes
+    Remove,
+}
+
+/// The arguments of `sidestep filter check` and `sidestep filter diff`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = LIST_HELP)]
+pub(crate) struct FilterCheckArgs {
+    #[command(flatten)]
+    pub(crate) list: ListArgs,
+
+    /// Print one JSON object instead of lines
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Which list is meant.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ListArgs {
+    /// The list of rules [default: filter.file of the configuration]
+    pub(crate) file: Option<PathBuf>,
+
+    /// A configuration file that goes before the user's and the machine's
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// The arguments of `sidestep filter apply`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = APPLY_HELP)]
+pub(crate) struct FilterApplyArgs {
+    #[command(flatten)]
+    pub(crate) list: ListArgs,
+
+    /// Take the list back after so long (30s, 2m) unless ENTER was pressed by then
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) confirm: Option<Duration>,
+
+    /// Filter the packets of this control group's programs only [default: of all programs]
+    #[arg(long, value_name = "DIRECTORY")]
+    pub(crate) cgroup: Option<PathBuf>,
+}
+
+/// The arguments of `sidestep filter show` and `sidestep filter list`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct FilterShowArgs {
+    /// Print one JSON object instead of lines
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The arguments of `sidestep filter test`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = TEST_EXAMPLES)]
+pub(crate) struct FilterTestArgs {
+    /// The protocol: tcp, udp, icmp:TYPE/CODE, icmp6:TYPE/CODE or a number
+    pub(crate) protocol: String,
+
+    /// Where the packet comes from: ADDRESS, or ADDRESS:PORT ([ADDRESS]:PORT of IPv6)
+    pub(crate) from: String,
+
+    /// Where it goes
+    pub(crate) to: String,
+
+    /// Whether it arrives here or leaves
+    #[arg(value_name = "in|out", hide_possible_values = true)]
+    pub(crate) way: WayWord,
+
+    /// The interface that it arrives at or leaves by [default: one without a name]
+    #[arg(long = "on", value_name = "INTERFACE")]
+    pub(crate) interface: Option<String>,
+
+    /// Whose the socket is [default: root]
+    #[arg(long, value_name = "USER")]
+    pub(crate) user: Option<String>,
+
+    /// Ask this list instead of what is in force
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+
+    /// Print one JSON object instead of lines
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Which way a packet goes.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum WayWord {
+    /// It arrives at this host.
+    In,
+    /// It leaves.
+    Out,
+}
+
+impl From<WayWord> for Way {
+    fn from(word: WayWord) -> Self {
+        match word {
+            WayWord::In => Self::In,
+            WayWord::Out => Self::Out,
+        }
+    }
+}
+
+const FILTER_EXAMPLES: &str = "\
+A list has a rule in each line; the first that matches a packet decides:
+
+  permit tcp   10.0.0.0/8  192.0.2.7:443     in on eth0
+  permit icmp  any         any
+  deny   udp   any         any:6000-6010     user nobody
+  deny   any   10.1.0.0/16 any
+  default permit
+
+It holds for the sockets of all programs, under Sidestep or not, until it is removed or the host
+ends. Not for what has moved to shared memory already. docs/filter.md tells more.
+
+Examples:
+  sidestep filter check /etc/sidestep/rules
+  sidestep filter apply /etc/sidestep/rules --confirm 30s
+  sidestep filter test tcp 10.1.2.3:5000 192.0.2.7:443 in
+  sidestep filter list";
+
+const LIST_HELP: &str = "\
+Exit status: 0; 1 if the list has a mistake or cannot be read; 2 if the command line is wrong.";
+
+const APPLY_HELP: &str = "\
+A list with a mistake changes nothing. A change is one moment: each packet meets the old rules or
+the new ones, those of connections that live too. It needs CAP_BPF and CAP_NET_ADMIN, cgroup
+version 2 and a BPF file system at /sys/fs/bpf.
+
+Examples:
+  sidestep filter apply /etc/sidestep/rules
+  sidestep filter apply --confirm 30s       from a distance: who is locked out is back in 30 s
+
+Exit status: 0 if the list is in force; 1 if not; 2 if the command line is wrong.";
+
+const TEST_EXAMPLES: &str = "\
+Without --file the graph is asked that the kernel has.
+
+Examples:
+  sidestep filter test tcp 10.1.2.3:5000 192.0.2.7:443 in
+  sidestep filter test udp [2001:db8::1]:53 [2001:db8::2]:4000 out --user nobody
+  sidestep filter test icmp:8/0 10.1.2.3 192.0.2.7 in --file new-rules
+
+Exit status: 0 if there is an answer; 1 if there is no filter or the packet makes no sense; 2 if the
+command line is wrong.";

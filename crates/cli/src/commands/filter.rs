@@ -1,0 +1,48 @@
+//! `sidestep filter`: which packets pass, by an ordered list of rules.
+//!
+//! * [`answer`]: what the commands print, and why something could not be done.
+//! * [`source`]: lists in files, and what they come to on this machine.
+//! * [`in_force`]: the filter that the kernel has, and the list that it was made of.
+//! * [`apply`], [`check`], [`show`], [`test`], [`diff`]: the commands.
+
+mod answer;
+mod apply;
+mod check;
+mod diff;
+mod in_force;
+mod show;
+mod source;
+mod test;
+
+use crate::args::{FilterArgs, FilterCommand};
+use crate::output;
+use answer::{FilterError, say};
+use in_force::InForce;
+pub(super) use in_force::summary;
+
+/// Does what was asked for; 1 if it could not be done, otherwise 0.
+pub(crate) fn execute(args: &FilterArgs) -> i32 {
+    let (command, done) = match &args.command {
+        FilterCommand::Check(args) => ("check", check::execute(args)),
+        FilterCommand::Apply(args) => ("apply", apply::execute(args)),
+        FilterCommand::Show(args) => ("show", show::show(args)),
+        FilterCommand::List(args) => ("list", show::list(args)),
+        FilterCommand::Test(args) => ("test", test::execute(args)),
+        FilterCommand::Diff(args) => ("diff", diff::execute(args)),
+        FilterCommand::Remove => ("remove", remove()),
+    };
+    match done {
+        Ok(()) => 0,
+        Err(error) => {
+            output::complain_lines(&format!("filter {command}"), &error.to_string());
+            1
+        }
+    }
+}
+
+fn remove() -> Result<(), FilterError> {
+    let _lock = in_force::lock()?;
+    let filter = InForce::find()?.ok_or(FilterError::None)?;
+    filter.remove()?;
+    say("no filter is in force: every packet passes\n")
+}

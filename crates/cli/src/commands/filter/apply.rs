@@ -1,0 +1,149 @@
+//! `sidestep filter apply`: puts a list into force, for good or until it is not confirmed.
+
+use std::ffi::c_int;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use sidestep_bpf::{Cgroup, Filter, Identity};
+use sidestep_filter::Compiled;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use super::answer::{FilterError, counted, say};
+use super::check::remarks;
+use super::diff::in_short;
+use super::in_force::{self, About, InForce, PINS};
+use super::source::Source;
+use crate::args::FilterApplyArgs;
+use crate::output;
+
+pub(super) fn execute(args: &FilterApplyArgs) -> Result<(), FilterError> {
+    let source = Source::named(&args.list)?;
+    let compiled = source.compile()?;
+    output::complain_lines("filter apply", &remarks(&source.list, &compiled.report));
+    let _lock = in_force::lock()?;
+    let before = InForce::find()?;
+    let cgroup = cgroup(args.cgroup.as_deref(), before.as_ref())?;
+    // Before anything is changed: who cannot be asked cannot confirm.
+    let confirmation = args.confirm.map(Confirmation::prepare).transpose()?;
+    let about = About {
+        file: std::path::absolute(&source.path).unwrap_or_else(|_| source.path.clone()),
+        cgroup,
+        applied_s: Timestamp::now().as_second(),
+    };
+    let identity = in_force::keep(&source, &about)?;
+    put(before.as_ref(), &about.cgroup, &source, &compiled, identity)?;
+    if let Some(confirmation) = confirmation
+        && let Err(reason) = confirmation.wait()
+    {
+        take_back(before)?;
+        return Err(FilterError::NotConfirmed(reason));
+    }
+    in_force::forget_all_but(Some(identity));
+    let change = before.map_or_else(
+        || "no filter was before".to_owned(),
+        |before| in_short(&before.list, &source.list),
+    );
+    let rules = counted(&source.list.rules);
+    say(&format!("in force: {rules} of {}; {change}\n", source.path.display()))
+}
+
+/// The group that is asked for, or that the filter has already, or that of all processes.
+fn cgroup(asked: Option<&Path>, before: Option<&InForce>) -> Result<PathBuf, FilterError> {
+    match (asked, before) {
+        (Some(asked), Some(before)) if asked != before.about.cgroup => {
+            Err(FilterError::OtherCgroup(before.about.cgroup.display().to_string()))
+        }
+        (_, Some(before)) => Ok(before.about.cgroup.clone()),
+        (Some(asked), None) => Ok(asked.to_owned()),
+        (None, None) => Ok(Cgroup::root()?),
+    }
+}
+
+fn put(
+    before: Option<&InForce>,
+    cgroup: &Path,
+    source: &Source,
+    compiled: &Compiled,
+    identity: Identity,
+) -> Result<(), FilterError> {
+    let (graph, rules) = (&compiled.graph, source.list.rules.len());
+    match before {
+        Some(before) => before.filter.put(graph, rules, identity)?,
+        None => drop(Filter::attach(Path::new(PINS), cgroup, graph, rules, identity)?),
+    }
+    Ok(())
+}
+
+fn take_back(before: Option<InForce>) -> Result<(), FilterError> {
+    match before {
+        Some(before) => {
+            before.filter.take_back(before.identity)?;
+            in_force::forget_all_but(Some(before.identity));
+        }
+        None => {
+            if let Some(filter) = Filter::find(Path::new(PINS))? {
+                filter.remove()?;
+            }
+            in_force::forget_all_but(None);
+        }
+    }
+    Ok(())
+}
+
+/// Somebody at a terminal who has to press a key in time. A terminal that has gone says nothing,
+/// and a signal ends the waiting: all of that takes the list back.
+struct Confirmation {
+    within: Duration,
+    /// Has a byte when one of [`SIGNALS`] has come.
+    signals: UnixStream,
+}
+
+/// That end a command, or say that its terminal has gone.
+const SIGNALS: [c_int; 3] = [SIGHUP, SIGINT, SIGTERM];
+
+impl Confirmation {
+    fn prepare(within: Duration) -> Result<Self, FilterError> {
+        let prepared = || {
+            let (signals, writer) = UnixStream::pair()?;
+            for signal in SIGNALS {
+                signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
+            }
+            Ok(Self { within, signals })
+        };
+        prepared().map_err(FilterError::Signals)
+    }
+
+    /// **Errors**: why not.
+    fn wait(&self) -> Result<(), &'static str> {
+        let ask = "the new rules are in force: press ENTER to keep them";
+        let within = self.within.as_secs_f64();
+        output::complain("filter apply", format_args!("{ask} (within {within} s)"));
+        let deadline = Instant::now() + self.within;
+        let stdin = io::stdin();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).map_err(|_| "the time is too long")?;
+            let mut events =
+                [PollFd::new(&stdin, PollFlags::IN), PollFd::new(&self.signals, PollFlags::IN)];
+            match poll(&mut events, Some(&left)) {
+                Err(Errno::INTR) => continue,
+                Err(_) => return Err("nobody can be asked"),
+                Ok(0) => return Err("nobody has answered in time"),
+                Ok(_) if !events[1].revents().is_empty() => return Err("a signal has come"),
+                Ok(_) => {}
+            }
+            // Byte by byte: what is behind the line is not ours, and half a line may be all.
+            let mut byte = [0];
+            match rustix::io::read(&stdin, &mut byte) {
+                Ok(1) if byte[0] == b'\n' => return Ok(()),
+                Ok(1) => {}
+                _ => return Err("there is nobody to ask"),
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Lists in files, and what they come to on this machine.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+use sidestep_bpf::Identity;
+use sidestep_filter::{CompileError, Compiled, Names, RuleList, compile};
+
+use super::answer::FilterError;
+use crate::accounts::User;
+use crate::args::ListArgs;
+use crate::config::Configuration;
+
+/// A list and where it comes from.
+pub(super) struct Source {
+    pub(super) path: PathBuf,
+    pub(super) text: String,
+    pub(super) list: RuleList,
+}
+
+impl Source {
+    /// The list that the command line or the configuration names.
+    pub(super) fn named(args: &ListArgs) -> Result<Self, FilterError> {
+        let path = match &args.file {
+            Some(path) => path.clone(),
+            None => {
+                let environment = |name: &str| std::env::var_os(name);
+                let configuration = Configuration::load(args.config.as_deref(), environment)?;
+                configuration.settings.filter_file.ok_or(FilterError::NoFile)?
+            }
+        };
+        Self::read(&path)
+    }
+
+    pub(super) fn read(path: &Path) -> Result<Self, FilterError> {
+        let text = fs::read_to_string(path).map_err(|error| FilterError::file(path, error))?;
+        let list = RuleList::parse(&text).map_err(|errors| {
+            let lines = errors.iter().map(|error| format!("{}:{error}", path.display()));
+            FilterError::List(lines.collect::<Vec<_>>().join("\n"))
+        })?;
+        Ok(Self { path: path.to_owned(), text, list })
+    }
+
+    pub(super) fn compile(&self) -> Result<Compiled, FilterError> {
+        compile(&self.list, &Machine::default()).map_err(|error| {
+            let at = |rule: usize| format!("{}:{}", self.path.display(), self.list.line_of(rule));
+            FilterError::List(match &error {
+                CompileError::UnknownInterface { rule, .. }
+                | CompileError::UnknownUser { rule, .. } => format!("{}: {error}", at(*rule)),
+                CompileError::Steps { rules, .. } => {
+                    let rules = rules
+                        .iter()
+                        .map(|&rule| format!("\n{}: {}", at(rule), self.list.rules[rule]));
+                    format!("{}: {error}{}", self.path.display(), rules.collect::<String>())
+                }
+            })
+        })
+    }
+}
+
+/// What a list is called in the kernel.
+pub(super) fn identity(text: &str) -> Identity {
+    let hash = Sha256::digest(text);
+    hash[..size_of::<Identity>()].try_into().expect("a hash is longer")
+}
+
+/// What names mean here, each asked for once.
+#[derive(Default)]
+pub(super) struct Machine {
+    interfaces: RefCell<HashMap<String, Option<u32>>>,
+    users: RefCell<HashMap<String, Option<u32>>>,
+}
+
+impl Names for Machine {
+    fn interface(&self, name: &str) -> Option<u32> {
+        let ask = || nix::net::if_::if_nametoindex(name).ok();
+        *self.interfaces.borrow_mut().entry(name.to_owned()).or_insert_with(ask)
+    }
+
+    fn user(&self, name: &str) -> Option<u32> {
+        let ask = || User::find(name, None).map(|user| user.uid());
+        *self.users.borrow_mut().entry(name.to_owned()).or_insert_with(ask)
+    }
+}

@@ -1,0 +1,122 @@
+//! `sidestep filter test`: what becomes of a packet, by which rule.
+
+use serde_json::json;
+use sidestep_filter::{
+    Action, Endpoint, Graph, Icmp, Name, Names, Packet, Protocol, RuleList, User, Verdict,
+};
+
+use super::answer::{FilterError, named, say, say_json};
+use super::in_force::InForce;
+use super::source::{Machine, Source};
+use crate::args::FilterTestArgs;
+
+pub(super) fn execute(args: &FilterTestArgs) -> Result<(), FilterError> {
+    let machine = Machine::default();
+    let packet = packet(args, &machine).map_err(FilterError::Packet)?;
+    let (graph, list) = match &args.file {
+        Some(path) => {
+            let source = Source::read(path)?;
+            (source.compile()?.graph, source.list)
+        }
+        None => {
+            let InForce { filter, list, .. } = InForce::find()?.ok_or(FilterError::None)?;
+            (filter.graph()?, list)
+        }
+    };
+    let answer = Answer::of(&packet, &graph, &list, &machine);
+    if args.json { say_json(&answer.to_json(&packet)) } else { say(&answer.to_text(&packet)) }
+}
+
+/// What the graph says, and what stands behind it.
+struct Answer {
+    action: Action,
+    /// The rule that decides; `None`: the default.
+    by: Option<String>,
+    line: Option<usize>,
+    /// The first rule behind it that would decide otherwise.
+    hides: Option<String>,
+}
+
+impl Answer {
+    fn of(packet: &Packet, graph: &Graph, list: &RuleList, machine: &Machine) -> Self {
+        let Verdict { action, rule } = graph.lookup(packet);
+        let behind = rule.map_or(list.rules.len(), |rule| rule + 1);
+        let hides = (behind..list.rules.len())
+            .find(|&it| list.rules[it].action != action && list.rules[it].matches(packet, machine));
+        Self {
+            action,
+            by: rule.map(|rule| named(list, rule)),
+            line: rule.map(|rule| list.line_of(rule)),
+            hides: hides.map(|it| named(list, it)),
+        }
+    }
+
+    fn to_text(&self, packet: &Packet) -> String {
+        let by = self.by.as_deref().unwrap_or("no rule matches, so the default decides");
+        let mut text = format!("{packet}\n  -> {}: {by}\n", self.action);
+        if let Some(hides) = &self.hides {
+            text += &format!("  Without it the answer would be another, by {hides}\n");
+        }
+        text
+    }
+
+    fn to_json(&self, packet: &Packet) -> serde_json::Value {
+        json!({
+            "packet": packet.to_string(),
+            "action": self.action.to_string(),
+            "line": self.line,
+            "rule": self.by,
+            "hides": self.hides,
+        })
+    }
+}
+
+/// The words are those of a rule, but for what a packet cannot leave open.
+fn packet(args: &FilterTestArgs, machine: &Machine) -> Result<Packet, String> {
+    let line = format!("permit {} {} {}", args.protocol, args.from, args.to);
+    let rule = RuleList::parse(&line).map_err(|errors| errors[0].message.clone())?;
+    let rule = rule.rules.first().ok_or("a packet has a protocol and two addresses")?;
+    let (protocol, icmp) = match rule.protocol {
+        Protocol::Any => return Err("a packet has one protocol: tcp, udp, icmp, …".to_owned()),
+        Protocol::Number(number @ (1 | 58)) => {
+            let name = if number == 1 { "icmp" } else { "icmp6" };
+            return Err(format!("a packet of {name} has a type: {name}:8, or {name}:3/1"));
+        }
+        Protocol::Number(number) => (number, (0, 0)),
+        Protocol::Icmp(Icmp { kind, code }) => (1, (kind, code.unwrap_or(0))),
+        Protocol::Icmp6(Icmp { kind, code }) => (58, (kind, code.unwrap_or(0))),
+    };
+    let interface = args.interface.as_deref().map_or(Ok(0), |name| {
+        machine.interface(name).ok_or_else(|| format!("there is no interface {name} here"))
+    })?;
+    let user = args.user.as_deref().map_or(Ok(0), |name| user(name, machine))?;
+    let end = |end: &Endpoint| {
+        let prefix = end.prefix.filter(|it| it.prefix_len() == it.max_prefix_len());
+        prefix.map(|it| it.addr()).ok_or("a packet has an address at each end, not a range")
+    };
+    let port = |end: &Endpoint| match (rule.protocol.has_ports(), end.ports.low == end.ports.high) {
+        (false, _) => Ok(0),
+        (true, true) => Ok(end.ports.low),
+        (true, false) => Err("a packet of this protocol has a port at each end: ADDRESS:PORT"),
+    };
+    Ok(Packet {
+        way: args.way.into(),
+        protocol,
+        source: end(&rule.from)?,
+        destination: end(&rule.to)?,
+        ports: (port(&rule.from)?, port(&rule.to)?),
+        icmp,
+        interface,
+        user,
+    })
+}
+
+fn user(name: &str, machine: &Machine) -> Result<u32, String> {
+    let user = name.parse().ok().map(User::Id).or_else(|| Name::new(name).map(User::Name));
+    match user {
+        Some(User::Id(id)) => Some(id),
+        Some(User::Name(name)) => machine.user(name.as_str()),
+        None => None,
+    }
+    .ok_or_else(|| format!("there is no user {name} here"))
+}

@@ -1,0 +1,229 @@
+//! `sidestep filter` from outside: lists in files, and packets of a control group in a network
+//! namespace with a BPF file system of its own.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use sidestep_bpf::Cgroup;
+
+use crate::support::{Place, outcome};
+
+#[test]
+fn what_is_odd_in_a_list_is_told() {
+    let place = Place::new();
+    let list = "permit tcp 10.0.0.0/8 any:80\n# twice\ndeny tcp 10.1.0.0/16 any:80\ndefault deny\n";
+    let file = place.file("rules", list);
+    let check = |arguments: &[&str]| {
+        outcome(place.sidestep(None).args(["filter", "check"]).arg(&file).args(arguments))
+    };
+    let (status, text, errors) = check(&[]);
+    assert_eq!((status, errors.as_str()), (Some(0), ""));
+    assert!(text.contains(": 2 rules, default deny; 1 KB in the kernel"), "{text}");
+    let odd = "line 3: deny tcp 10.1.0.0/16 any:80\n  -> never matches: \
+               it contradicts line 1: permit tcp 10.0.0.0/8 any:80\n";
+    assert!(text.contains(odd), "{text}");
+    let report: Value = serde_json::from_str(&check(&["--json"]).1).unwrap();
+    assert_eq!(report["never_match"][0]["hidden_by_line"], 1);
+    assert_eq!(report["rules"], 2);
+}
+
+#[test]
+fn mistakes_have_a_line_and_a_column() {
+    let place = Place::new();
+    let file = place.file("rules", "permit tcp any any:x\n\ndeny tcp any\n");
+    let (status, text, errors) = outcome(place.sidestep(None).args(["filter", "check"]).arg(&file));
+    assert_eq!((status, text.as_str()), (Some(1), ""));
+    let path = file.display();
+    assert_eq!(
+        errors,
+        format!(
+            "sidestep filter check: {path}:1:20: `x` is no port, nor a range such as 6000-6010 or \
+             1024-\n\
+             sidestep filter check: {path}:3:13: where packets go is missing: any, or an address\n"
+        )
+    );
+    let file = place.file("rules", "deny any any any\ndeny any any any on nowhere0\n");
+    let (status, _, errors) = outcome(place.sidestep(None).args(["filter", "check"]).arg(&file));
+    assert_eq!(status, Some(1));
+    assert!(errors.contains(":2: there is no interface nowhere0 here"), "{errors}");
+    let (status, _, errors) = outcome(place.sidestep(None).args(["filter", "check"]));
+    assert_eq!(status, Some(1));
+    assert!(errors.contains("which list?"), "{errors}");
+}
+
+#[test]
+fn a_test_names_the_rule_and_what_it_hides() {
+    let place = Place::new();
+    let file =
+        place.file("rules", "deny tcp 10.1.0.0/16 any in\npermit tcp any any:443\ndefault deny");
+    place.file(".config/sidestep/sidestep.toml", "[filter]\nfile = \"/nowhere\"\n");
+    let test = |words: &str| {
+        let words: Vec<&str> = words.split(' ').collect();
+        let mut command = place.sidestep(None);
+        outcome(command.args(["filter", "test"]).args(words).arg("--file").arg(&file))
+    };
+    let (status, text, _) = test("tcp 10.1.2.3:5000 192.0.2.7:443 in");
+    assert_eq!(status, Some(0));
+    assert_eq!(
+        text,
+        "tcp 10.1.2.3:5000 192.0.2.7:443 in\n  -> deny: line 1: deny tcp 10.1.0.0/16 any in\n  \
+         Without it the answer would be another, by line 2: permit tcp any any:443\n"
+    );
+    let text = test("udp [2001:db8::1]:53 [2001:db8::2]:53 out").1;
+    assert!(text.ends_with("-> deny: no rule matches, so the default decides\n"), "{text}");
+    for (words, error) in [
+        ("tcp 10.1.2.3 10.1.2.4:1 in", "a packet of this protocol has a port at each end"),
+        ("tcp 10.1.2.0/24:1 10.1.2.4:1 in", "a packet has an address at each end"),
+        ("any 10.1.2.3 10.1.2.4 in", "a packet has one protocol"),
+        ("icmp 10.1.2.3 10.1.2.4 in", "a packet of icmp has a type"),
+        ("tcp 10.1.2.3:1 [::1]:1 in", "the two addresses are of different families"),
+        ("tcp 10.1.2.3:1 10.1.2.4:1 in --on nowhere0", "there is no interface nowhere0"),
+    ] {
+        let (status, _, errors) = test(words);
+        assert_eq!(status, Some(1), "{words}");
+        assert!(errors.contains(error), "{words}: {errors}");
+    }
+}
+
+#[test]
+fn a_list_is_applied_changed_and_removed() {
+    let Some(host) = Host::make() else { return };
+    let file = host.place.file("rules", "deny udp any any:53 out\ndefault permit\n");
+    assert!(host.sidestep("show").1.contains("no filter is in force"));
+    assert!(host.sidestep("list").2.contains("`sidestep filter apply FILE`"));
+    let cgroup = host.cgroup.path().display().to_string();
+    let apply = format!("apply {} --cgroup {cgroup}", file.display());
+    let (status, text, errors) = host.sidestep(&apply);
+    assert_eq!((status, errors.as_str()), (Some(0), ""));
+    assert!(text.contains("1 rule of") && text.contains("no filter was before"), "{text}");
+    assert_eq!([host.passes(53), host.passes(54)], [false, true]);
+
+    let show: Value = serde_json::from_str(&host.sidestep("show --json").1).unwrap();
+    assert_eq!((&show["rules"], &show["cgroup"]), (&1.into(), &cgroup.as_str().into()));
+    let list: Value = serde_json::from_str(&host.sidestep("list --json").1).unwrap();
+    assert_eq!((&list[0]["packets"], &list[0]["line"]), (&1.into(), &1.into()));
+    assert!(list[1]["packets"].as_u64().unwrap() >= 1 && list[1]["rule"] == "default permit");
+    let text = host.sidestep("test udp 127.0.0.1:4000 127.0.0.1:53 out").1;
+    assert!(text.contains("deny: line 1: deny udp any any:53 out"), "{text}");
+
+    host.place.file("rules", "deny udp any any:54 out\ndefault permit\n");
+    let diff = host.sidestep(&format!("diff {}", file.display())).1;
+    assert_eq!(diff, "- line 1: deny udp any any:53 out\n+ line 1: deny udp any any:54 out\n");
+    let text = host.sidestep(&format!("apply {}", file.display())).1;
+    assert!(text.contains("1 new, 1 gone; before 1 rule"), "{text}");
+    assert_eq!([host.passes(53), host.passes(54)], [true, false]);
+
+    // A mistake changes nothing, nor does another group.
+    let wrong = host.place.file("wrong", "deny udp any any:55 out\nallow\n");
+    let (status, _, errors) = host.sidestep(&format!("apply {}", wrong.display()));
+    assert_eq!(status, Some(1), "{errors}");
+    let (status, _, errors) = host.sidestep(&format!("apply {} --cgroup /", file.display()));
+    assert!(status == Some(1) && errors.contains("`sidestep filter remove` first"), "{errors}");
+    assert_eq!([host.passes(53), host.passes(54), host.passes(55)], [true, false, true]);
+
+    assert_eq!(host.sidestep("remove").0, Some(0));
+    assert_eq!([host.passes(53), host.passes(54)], [true, true]);
+    assert_eq!(host.sidestep("remove").0, Some(1));
+}
+
+/// Who has locked himself out does not press the key.
+#[test]
+fn what_is_not_confirmed_is_taken_back() {
+    let Some(host) = Host::make() else { return };
+    let cgroup = host.cgroup.path().display().to_string();
+    let file = host.place.file("rules", "deny udp any any:53 out\n");
+    let apply = format!("apply {} --confirm 1s --cgroup {cgroup}", file.display());
+    let applied = |answer: Option<&str>| {
+        let mut child = host.command(&apply).stdin(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        if let Some(answer) = answer {
+            stdin.write_all(answer.as_bytes()).unwrap();
+        }
+        let begin = Instant::now();
+        while child.try_wait().unwrap().is_none() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "it waits for ever");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        drop(stdin);
+        child.wait().unwrap().code()
+    };
+    assert_eq!((applied(None), host.passes(53)), (Some(1), true), "from nothing to nothing");
+    assert_eq!((applied(Some("half a line")), host.passes(53)), (Some(1), true));
+    assert_eq!((applied(Some("\n")), host.passes(53)), (Some(0), false));
+    host.place.file("rules", "deny udp any any:54 out\n");
+    assert_eq!(applied(None), Some(1));
+    assert_eq!([host.passes(53), host.passes(54)], [false, true], "the list before");
+    let list = host.sidestep("list").1;
+    assert!(list.contains("deny udp any any:53 out"), "{list}");
+}
+
+/// Namespaces for network and mounts, kept by a process, and a control group.
+struct Host {
+    place: Place,
+    cgroup: Cgroup,
+    keeper: Child,
+}
+
+impl Host {
+    /// None, with a printed line, where that cannot be had.
+    fn make() -> Option<Self> {
+        let cgroup = match sidestep_bpf::available().and_then(|()| Cgroup::create_for_run()) {
+            Ok(cgroup) => cgroup,
+            Err(lacking) => {
+                println!("skipped: {lacking}");
+                return None;
+            }
+        };
+        let script = "mount -t bpf bpf /sys/fs/bpf && mount -t tmpfs none /run && \
+                      ip link set lo up && echo ready && read end";
+        let mut keeper = Command::new("unshare")
+            .args(["--net", "--mount", "sh", "-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(keeper.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Some(Self { place: Place::new(), cgroup, keeper })
+    }
+
+    fn within(&self, program: &Path) -> Command {
+        let mut command = Command::new("nsenter");
+        let keeper = self.keeper.id().to_string();
+        command.args(["--net", "--mount", "--target", &keeper]).arg(program);
+        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command
+    }
+
+    fn command(&self, words: &str) -> Command {
+        let mut command = self.within(Path::new(env!("CARGO_BIN_EXE_sidestep")));
+        command.arg("filter").args(words.split(' ')).current_dir(self.place.path());
+        command
+    }
+
+    fn sidestep(&self, words: &str) -> (Option<i32>, String, String) {
+        outcome(&mut self.command(words))
+    }
+
+    /// Whether a program of the group may send to a port.
+    fn passes(&self, port: u16) -> bool {
+        let script = format!(
+            "echo $$ > {}/cgroup.procs && echo x > /dev/udp/127.0.0.1/{port}",
+            self.cgroup.path().display()
+        );
+        let mut command = self.within(Path::new("bash"));
+        command.args(["-c", &script]).stderr(Stdio::null()).status().unwrap().success()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // The namespaces end with it, and what is pinned in them.
+        _ = self.keeper.kill();
+        _ = self.keeper.wait();
+    }
+}
