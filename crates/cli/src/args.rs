@@ -20,8 +20,8 @@ pub(crate) use subject::{Subject, canonical};
 pub(crate) use target::Target;
 
 pub(crate) use filter::{
-    FilterApplyArgs, FilterArgs, FilterCheckArgs, FilterCommand, FilterShowArgs, FilterTestArgs,
-    ListArgs,
+    FilterApplyArgs, FilterArgs, FilterCheckArgs, FilterCommand, FilterImportArgs, FilterShowArgs,
+    FilterTestArgs, ListArgs,
 };
 
 pub(crate) use bench::{

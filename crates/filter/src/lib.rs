@@ -14,6 +14,7 @@
 //! |---|---|
 //! | [`rule`] | [`Rule`]: what an operator says about packets |
 //! | [`list`] | [`RuleList`]: the order, the default, and one line of text for each rule |
+//! | [`import`] | [`Imported`]: rules that were written for iptables, nftables or z/OS |
 //! | [`packet`] | [`Packet`]: what a rule looks at |
 //! | [`region`] | a rule as ranges of numbers, and a packet as a point in them |
 //! | [`compiler`] | [`compile`]: from the list to the graph, within bounds |
@@ -27,6 +28,7 @@
 
 mod compiler;
 pub mod graph;
+mod import;
 mod list;
 mod packet;
 #[cfg(feature = "profiles")]
@@ -37,6 +39,7 @@ mod rule;
 
 pub use compiler::{CompileError, Compiled, compile};
 pub use graph::{Graph, GraphError, Verdict};
+pub use import::{Entry, Format, Imported};
 pub use list::{ListError, RULES_MAX, RuleList};
 pub use packet::{Packet, Way};
 pub use report::{Costly, Report, Unreached};

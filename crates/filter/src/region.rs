@@ -116,7 +116,7 @@ impl Region {
             }
             ranges[port] = Range { low: end.ports.low.into(), high: end.ports.high.into() };
             // What no port can be is no condition.
-            if ranges[port].high == u16::MAX.into() {
+            if end.ports.high == u16::MAX {
                 ranges[port].high = u32::MAX;
             }
         }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
-use sidestep_filter::Way;
+use sidestep_filter::{Format, Way};
 
 use super::bench::parse_time;
 
@@ -32,6 +32,8 @@ pub(crate) enum FilterCommand {
     Test(FilterTestArgs),
     /// Tell by which rules a list differs from the one in force
     Diff(FilterCheckArgs),
+    /// Write rules of iptables, nftables or z/OS Policy Agent as a list
+    Import(FilterImportArgs),
     /// Take the filter away: every packet passes
     Remove,
 }
@@ -73,6 +75,39 @@ pub(crate) struct FilterApplyArgs {
     /// Filter the packets of this control group's programs only [default: of all programs]
     #[arg(long, value_name = "DIRECTORY")]
     pub(crate) cgroup: Option<PathBuf>,
+}
+
+/// The arguments of `sidestep filter import`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = IMPORT_EXAMPLES)]
+pub(crate) struct FilterImportArgs {
+    /// What the file has: the output of `iptables-save` or `ip6tables-save`, that of
+    /// `nft -j list ruleset`, or statements of Policy Agent
+    pub(crate) format: FormatWord,
+
+    /// The file; `-` is standard input
+    pub(crate) file: PathBuf,
+}
+
+/// Who has written the rules.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum FormatWord {
+    /// `iptables-save`, `ip6tables-save`.
+    Iptables,
+    /// `nft -j list ruleset`.
+    Nft,
+    /// z/OS Policy Agent.
+    PolicyAgent,
+}
+
+impl From<FormatWord> for Format {
+    fn from(word: FormatWord) -> Self {
+        match word {
+            FormatWord::Iptables => Self::IptablesSave,
+            FormatWord::Nft => Self::Nft,
+            FormatWord::PolicyAgent => Self::PolicyAgent,
+        }
+    }
 }
 
 /// The arguments of `sidestep filter show` and `sidestep filter list`.
@@ -166,6 +201,19 @@ Examples:
   sidestep filter apply --confirm 30s       from a distance: who is locked out is back in 30 s
 
 Exit status: 0 if the list is in force; 1 if not; 2 if the command line is wrong.";
+
+const IMPORT_EXAMPLES: &str = "\
+The list goes to standard output. What is no rule of ours (states of connections, jumps, other
+tables, negations) is named on standard error, and stands as a comment where it was: to leave it out
+changes what the list means, so look at each.
+
+Examples:
+  iptables-save | sidestep filter import iptables - > rules
+  nft -j list ruleset | sidestep filter import nft - > rules
+  sidestep filter import policy-agent ipsec.policy > rules
+
+Exit status: 0 if all was taken; 1 if something was left out or cannot be read; 2 if the command
+line is wrong.";
 
 const TEST_EXAMPLES: &str = "\
 Without --file the graph is asked that the kernel has.

@@ -3,12 +3,13 @@
 //! * [`answer`]: what the commands print, and why something could not be done.
 //! * [`source`]: lists in files, and what they come to on this machine.
 //! * [`in_force`]: the filter that the kernel has, and the list that it was made of.
-//! * [`apply`], [`check`], [`show`], [`test`], [`diff`]: the commands.
+//! * [`apply`], [`check`], [`show`], [`test`], [`diff`], [`import`]: the commands.
 
 mod answer;
 mod apply;
 mod check;
 mod diff;
+mod import;
 mod in_force;
 mod show;
 mod source;
@@ -29,6 +30,7 @@ pub(crate) fn execute(args: &FilterArgs) -> i32 {
         FilterCommand::List(args) => ("list", show::list(args)),
         FilterCommand::Test(args) => ("test", test::execute(args)),
         FilterCommand::Diff(args) => ("diff", diff::execute(args)),
+        FilterCommand::Import(args) => ("import", import::execute(args)),
         FilterCommand::Remove => ("remove", remove()),
     };
     match done {

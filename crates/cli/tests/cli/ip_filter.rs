@@ -89,6 +89,27 @@ fn a_test_names_the_rule_and_what_it_hides() {
 }
 
 #[test]
+fn rules_of_others_become_a_list_and_what_does_not_is_named() {
+    let place = Place::new();
+    let import = |text: &str| {
+        let file = place.file("saved", text);
+        outcome(place.sidestep(None).args(["filter", "import", "iptables"]).arg(file))
+    };
+    let rule = "*filter\n-A INPUT -s 10.0.0.0/8 -p tcp -m tcp --dport 22 -j ACCEPT\n";
+    let (status, list, errors) = import(rule);
+    assert_eq!((status, errors.as_str()), (Some(0), ""));
+    assert_eq!(list, "permit tcp 10.0.0.0/8 any:22 in\ndefault permit\n");
+    let (status, list, errors) = import(&format!("{rule}-A INPUT -j WEB\n"));
+    assert_eq!(status, Some(1));
+    assert!(
+        list.contains("\n# left out: line 3: -A INPUT -j WEB: its target is `WEB`\n"),
+        "{list}"
+    );
+    assert!(errors.contains("left out: line 3"), "{errors}");
+    assert_eq!(import("nothing").0, Some(1));
+}
+
+#[test]
 fn a_list_is_applied_changed_and_removed() {
     let Some(host) = Host::make() else { return };
     let file = host.place.file("rules", "deny udp any any:53 out\ndefault permit\n");

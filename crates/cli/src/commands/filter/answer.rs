@@ -33,6 +33,10 @@ pub(super) enum FilterError {
     OtherCgroup(String),
     #[error("cannot wait for signals: {0}")]
     Signals(io::Error),
+    #[error("{path}: {reason}")]
+    Import { path: String, reason: String },
+    #[error("what was left out is a comment in the list: {0} of it")]
+    LeftOut(usize),
     #[error("not confirmed, so it is as it was before: {0}")]
     NotConfirmed(&'static str),
 }
