@@ -50,6 +50,8 @@ const TARGETS: &[(&str, &[&str])] = &[
     ("options", &["options"]),
     ("ring", &["ring"]),
     ("operations", &["operations"]),
+    ("filter_list", &["filter_list"]),
+    ("filter_graph", &["filter_graph"]),
 ];
 
 /// Counters at each edge, where comparisons are told as well: libFuzzer reads all of them.

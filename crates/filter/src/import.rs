@@ -129,12 +129,6 @@ impl Draft {
         if has_ports && !self.rule.protocol.has_ports() {
             return Err("it has ports and no protocol that has them".to_owned());
         }
-        let families = [&self.sources, &self.destinations];
-        let is_v6 = |prefix: &IpNet| matches!(prefix, IpNet::V6(_));
-        let found: Vec<bool> = families.into_iter().flatten().flatten().map(is_v6).collect();
-        if found.iter().chain(&self.is_v6).any(|it| it != found.first().unwrap_or(it)) {
-            return Err("its addresses are of two families".to_owned());
-        }
         let counts = [
             self.sources.len(),
             self.destinations.len(),
@@ -148,7 +142,15 @@ impl Draft {
         {
             return Err(format!("it would become more than {RULES_OF_ONE_MAX} rules"));
         }
-        Ok(self.combinations())
+        let rules = self.combinations();
+        for rule in &rules {
+            // What the source says of the family, the addresses may contradict.
+            let family = rule.family()?;
+            if family.is_some() && self.is_v6.is_some() && family != self.is_v6 {
+                return Err("its addresses are of another family than its table".to_owned());
+            }
+        }
+        Ok(rules)
     }
 
     fn combinations(&self) -> Vec<Rule> {

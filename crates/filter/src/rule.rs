@@ -126,6 +126,29 @@ impl Rule {
     }
 }
 
+impl Rule {
+    /// Whether it is for IPv6 alone, or for IPv4 alone; `None`: for both.
+    ///
+    /// # Errors
+    /// Its addresses are of two families, or its protocol is of another than they are.
+    pub(crate) fn family(&self) -> Result<Option<bool>, &'static str> {
+        let is_v6 = |end: &Endpoint| end.prefix.map(|it| matches!(it, IpNet::V6(_)));
+        let (from, to) = (is_v6(&self.from), is_v6(&self.to));
+        if from.is_some() && to.is_some() && from != to {
+            return Err("the two addresses are of different families");
+        }
+        match (self.protocol.number(), from.or(to)) {
+            (Some(Protocol::ICMP6), Some(false)) => {
+                Err("icmp6 is of IPv6, and the addresses are of IPv4")
+            }
+            (Some(Protocol::ICMP), Some(true)) => {
+                Err("icmp is of IPv4, and the addresses are of IPv6: icmp6 is meant")
+            }
+            (_, family) => Ok(family),
+        }
+    }
+}
+
 impl Protocol {
     pub(crate) const ICMP: u8 = 1;
     pub(crate) const TCP: u8 = 6;

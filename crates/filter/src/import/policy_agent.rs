@@ -45,7 +45,7 @@ struct Statement {
     /// The keyword, in small letters: case does not count.
     keyword: String,
     values: Vec<String>,
-    inner: Option<Vec<Statement>>,
+    inner: Option<Vec<Self>>,
 }
 
 /// Braces in each other: those of a policy have three.

@@ -51,7 +51,7 @@ fn rule(action: Action, words: &mut Words<'_>) -> Result<Rule, Fault> {
         to: endpoint(to, protocol_number)?,
         ..Rule::default()
     };
-    families(&rule).map_err(|message| to.fault(message))?;
+    rule.family().map_err(|message| to.fault(message.to_owned()))?;
     conditions(&mut rule, words)?;
     Ok(rule)
 }
@@ -205,24 +205,6 @@ fn ports(text: &str) -> Result<Ports, String> {
         return Err(format!("the ports {text} end before they begin"));
     }
     Ok(ports)
-}
-
-/// Addresses are of one family, and ICMP is of theirs.
-fn families(rule: &Rule) -> Result<(), String> {
-    let is_v6 = |endpoint: &Endpoint| endpoint.prefix.map(|it| matches!(it, IpNet::V6(_)));
-    let (from, to) = (is_v6(&rule.from), is_v6(&rule.to));
-    if from.is_some() && to.is_some() && from != to {
-        return Err("the two addresses are of different families".into());
-    }
-    match (rule.protocol.number(), from.or(to)) {
-        (Some(Protocol::ICMP6), Some(false)) => {
-            Err("icmp6 is of IPv6, and the addresses are of IPv4".into())
-        }
-        (Some(Protocol::ICMP), Some(true)) => {
-            Err("icmp is of IPv4, and the addresses are of IPv6: icmp6 is meant".into())
-        }
-        _ => Ok(()),
-    }
 }
 
 fn interface(word: Word<'_>) -> Result<Name, Fault> {

@@ -1,0 +1,48 @@
+//! Texts of filter rules, ours and others': none makes a reader panic.
+//!
+//! * What is written of a list is read as the same list.
+//! * What an import writes is a list, whatever it has quoted.
+//! * A list that compiles answers like itself, searched from top to bottom.
+//!
+//! `cargo xtask fuzz filter_list`
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use sidestep_filter::profiles::Packets;
+use sidestep_filter::{CompileError, Format, Imported, Names, RuleList, compile};
+
+/// Every name has a meaning.
+struct Machine;
+
+impl Names for Machine {
+    fn interface(&self, name: &str) -> Option<u32> {
+        Some(name.len() as u32 % 2)
+    }
+
+    fn user(&self, name: &str) -> Option<u32> {
+        Some(name.len() as u32 % 4)
+    }
+}
+
+fuzz_target!(|text: &str| {
+    if let Ok(list) = RuleList::parse(text) {
+        let written = list.to_string();
+        assert_eq!(RuleList::parse(&written).expect("a list").to_string(), written);
+        match compile(&list, &Machine) {
+            Ok(compiled) => {
+                for packet in Packets::new(&list, 1).take(50) {
+                    let verdict = compiled.graph.lookup(&packet);
+                    assert_eq!(verdict.rule, list.first_match(&packet, &Machine), "{packet}");
+                }
+            }
+            Err(CompileError::Steps { .. }) => {}
+            Err(other) => panic!("{other}"),
+        }
+    }
+    for format in [Format::IptablesSave, Format::Nft, Format::PolicyAgent] {
+        if let Ok(imported) = Imported::read(format, text) {
+            RuleList::parse(&imported.to_string()).expect("a list");
+        }
+    }
+});
