@@ -10,7 +10,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use sidestep_filter::profiles::Packets;
-use sidestep_filter::{CompileError, Format, Imported, Names, RuleList, compile};
+use sidestep_filter::{CompileError, Format, Names, RuleList, compile, import};
 
 /// Every name has a meaning.
 struct Machine;
@@ -41,7 +41,7 @@ fuzz_target!(|text: &str| {
         }
     }
     for format in [Format::IptablesSave, Format::Nft, Format::PolicyAgent] {
-        if let Ok(imported) = Imported::read(format, text) {
+        if let Ok(imported) = import(format, text) {
             RuleList::parse(&imported.to_string()).expect("a list");
         }
     }

@@ -26,9 +26,9 @@ mod tree;
 
 use thiserror::Error;
 
-use crate::graph::{ACCEPT, Graph, GraphError, MAGIC, Node, STEPS_MAX, Verdict, field};
+use crate::graph::{Graph, GraphError, MAGIC, Node, STEPS_MAX, Verdict, better_than, field};
 use crate::list::RuleList;
-use crate::region::{FIELDS, Family, Range, Region, Unknown};
+use crate::region::{FIELDS, Family, Range, Ranked, Region, Unknown};
 use crate::report::{self, Report};
 use crate::rule::Names;
 use tree::{Full, Tree};
@@ -109,9 +109,6 @@ pub fn compile(list: &RuleList, names: &impl Names) -> Result<Compiled, CompileE
     let report = Report::of(list, &families, &graph, &references);
     Ok(Compiled { graph, report })
 }
-
-/// Each rule's region in a family, with its place in the list.
-pub(crate) type Ranked = Vec<(u32, Region)>;
 
 fn regions(list: &RuleList, family: Family, names: &impl Names) -> Result<Ranked, CompileError> {
     let mut ranked = Vec::new();
@@ -224,16 +221,4 @@ fn groups(family: Family, ranked: &Ranked) -> Vec<Vec<u32>> {
     }
     groups.retain(|group| !group.is_empty());
     groups
-}
-
-/// The test that a packet passes if a rule of this rank, or one behind it, can still be its first.
-fn better_than(rank: u32) -> Node {
-    let least = rank << 1;
-    [field::BEST as u32, least, u32::MAX - least, 0]
-}
-
-/// The node that ends with the verdict of a rule.
-fn accept(list: &RuleList, rank: u32) -> Node {
-    let action = list.rules[rank as usize].action;
-    [ACCEPT, Verdict { action, rule: Some(rank as usize) }.word(), 0, 0]
 }

@@ -157,6 +157,17 @@ impl Graph {
     }
 }
 
+/// The test that a packet passes if a rule of this rank, or one behind it, can still be its first.
+pub(crate) fn better_than(rank: u32) -> Node {
+    let least = rank << 1;
+    [field::BEST as u32, least, u32::MAX - least, 0]
+}
+
+/// The node that ends with the verdict of a rule.
+pub(crate) fn accept(action: Action, rank: u32) -> Node {
+    [ACCEPT, Verdict { action, rule: Some(rank as usize) }.word(), 0, 0]
+}
+
 /// For each node the steps of the longest walk from it; of 0 there is none.
 fn longest_walks(nodes: &[Node]) -> Result<Vec<u32>, GraphError> {
     let mut longest = vec![0; nodes.len()];

@@ -12,6 +12,7 @@
 //!
 //! | Module | What it is |
 //! |---|---|
+//! | [`protocol`] | protocols, and the messages of ICMP |
 //! | [`rule`] | [`Rule`]: what an operator says about packets |
 //! | [`list`] | [`RuleList`]: the order, the default, and one line of text for each rule |
 //! | [`import`] | [`Imported`]: rules that were written for iptables, nftables or z/OS |
@@ -33,14 +34,16 @@ mod list;
 mod packet;
 #[cfg(feature = "profiles")]
 pub mod profiles;
+mod protocol;
 mod region;
 mod report;
 mod rule;
 
 pub use compiler::{CompileError, Compiled, compile};
 pub use graph::{Graph, GraphError, Verdict};
-pub use import::{Entry, Format, Imported};
+pub use import::{Entry, Format, Imported, import};
 pub use list::{ListError, RULES_MAX, RuleList};
 pub use packet::{Packet, Way};
+pub use protocol::{Icmp, Protocol};
 pub use report::{Costly, Report, Unreached};
-pub use rule::{Action, Direction, Endpoint, Icmp, Name, Names, Ports, Protocol, Rule, User};
+pub use rule::{Action, Direction, Endpoint, Name, Names, Ports, Rule, User};

@@ -96,7 +96,9 @@ impl RuleList {
                 },
                 Err(fault) => fault,
             };
-            errors.push(fault.in_line(number as usize, line));
+            let column = fault.column(line);
+            let message = fault.message;
+            errors.push(ListError { line: number as usize, column, message });
             if errors.len() == ERRORS_MAX {
                 break;
             }

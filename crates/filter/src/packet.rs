@@ -3,7 +3,7 @@
 use std::fmt::{self, Display};
 use std::net::{IpAddr, SocketAddr};
 
-use crate::rule::{Protocol, number_has_ports};
+use crate::protocol::{Protocol, number_has_ports};
 
 /// A packet of a socket on this host, as far as rules look at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,9 +13,8 @@ use rand::{RngExt, SeedableRng};
 
 use crate::list::RuleList;
 use crate::packet::{Packet, Way};
-use crate::rule::{
-    Action, Direction, Endpoint, Icmp, Ports, Protocol, Rule, User, number_has_ports,
-};
+use crate::protocol::{Icmp, Protocol, number_has_ports};
+use crate::rule::{Action, Direction, Endpoint, Ports, Rule, User};
 
 /// What a list is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::packet::{Packet, Way};
-use crate::rule::{Direction, Endpoint, Name, Names, Protocol, Rule, User};
+use crate::protocol::Protocol;
+use crate::rule::{Direction, Endpoint, Name, Names, Rule, User};
 
 /// The words that a packet is to the graph, those without a meaning 0.
 pub type Key = [u32; KEY_WORDS];
@@ -53,6 +54,9 @@ pub(crate) struct Range {
 /// A range for each field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Region(pub(crate) [Range; FIELDS]);
+
+/// Each rule's region in a family, with its place in the list.
+pub(crate) type Ranked = Vec<(u32, Region)>;
 
 /// The two kinds of addresses; each has a graph of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

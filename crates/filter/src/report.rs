@@ -1,9 +1,8 @@
 //! What an operator should know of a list.
 
-use crate::compiler::Ranked;
 use crate::graph::Graph;
 use crate::list::RuleList;
-use crate::region::{Family, KEY_WORDS, Key, Region};
+use crate::region::{Family, KEY_WORDS, Key, Ranked, Region};
 
 /// What was seen when a list was compiled. Rules are told by their place in the list, from 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,6 +5,7 @@ use std::fmt::{self, Display};
 use ipnet::IpNet;
 
 use crate::packet::{Packet, Way};
+use crate::protocol::Protocol;
 
 /// One rule. It matches a packet if each of its conditions does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,29 +34,6 @@ pub enum Action {
     Permit,
     /// It is dropped.
     Deny,
-}
-
-/// Which packets, by their protocol.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Protocol {
-    /// All.
-    #[default]
-    Any,
-    /// Those of this number (IANA, "Protocol Numbers"): 6 is TCP.
-    Number(u8),
-    /// ICMP for IPv4 of this kind.
-    Icmp(Icmp),
-    /// ICMP for IPv6 of this kind.
-    Icmp6(Icmp),
-}
-
-/// Which messages of ICMP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Icmp {
-    /// The type, such as 8 for an echo request.
-    pub kind: u8,
-    /// The code within the type; `None`: any.
-    pub code: Option<u8>,
 }
 
 /// One side of a packet: addresses and ports.
@@ -117,7 +95,7 @@ impl Rule {
     pub fn matches(&self, packet: &Packet, names: &impl Names) -> bool {
         let interface = |name: &Name| names.interface(name.as_str()) == Some(packet.interface);
         let user = |user: &User| user.id(names) == Some(packet.user);
-        self.protocol.matches(packet)
+        self.protocol.matches(packet.protocol, packet.icmp)
             && self.from.matches(packet.source, packet.ports.0)
             && self.to.matches(packet.destination, packet.ports.1)
             && self.direction.matches(packet.way)
@@ -146,49 +124,6 @@ impl Rule {
             }
             (_, family) => Ok(family),
         }
-    }
-}
-
-impl Protocol {
-    pub(crate) const ICMP: u8 = 1;
-    pub(crate) const TCP: u8 = 6;
-    pub(crate) const UDP: u8 = 17;
-    pub(crate) const ICMP6: u8 = 58;
-    pub(crate) const SCTP: u8 = 132;
-
-    /// Whether packets of this protocol have ports.
-    #[must_use]
-    pub fn has_ports(self) -> bool {
-        matches!(self, Self::Number(number) if number_has_ports(number))
-    }
-
-    pub(crate) fn number(self) -> Option<u8> {
-        match self {
-            Self::Any => None,
-            Self::Number(number) => Some(number),
-            Self::Icmp(_) => Some(Self::ICMP),
-            Self::Icmp6(_) => Some(Self::ICMP6),
-        }
-    }
-
-    fn matches(self, packet: &Packet) -> bool {
-        match self {
-            Self::Icmp(icmp) | Self::Icmp6(icmp) => {
-                self.number() == Some(packet.protocol) && icmp.matches(packet.icmp)
-            }
-            _ => self.number().is_none_or(|number| number == packet.protocol),
-        }
-    }
-}
-
-/// TCP, UDP, DCCP, SCTP and UDP-Lite begin with the two ports.
-pub(crate) fn number_has_ports(number: u8) -> bool {
-    matches!(number, Protocol::TCP | Protocol::UDP | 33 | Protocol::SCTP | 136)
-}
-
-impl Icmp {
-    fn matches(self, (kind, code): (u8, u8)) -> bool {
-        self.kind == kind && self.code.is_none_or(|it| it == code)
     }
 }
 
@@ -270,31 +205,6 @@ impl Display for Action {
             Self::Permit => "permit",
             Self::Deny => "deny",
         })
-    }
-}
-
-impl Display for Protocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Any => write!(f, "any"),
-            Self::Number(Self::TCP) => write!(f, "tcp"),
-            Self::Number(Self::UDP) => write!(f, "udp"),
-            Self::Number(Self::ICMP) => write!(f, "icmp"),
-            Self::Number(Self::ICMP6) => write!(f, "icmp6"),
-            Self::Number(Self::SCTP) => write!(f, "sctp"),
-            Self::Number(number) => write!(f, "{number}"),
-            Self::Icmp(icmp) => write!(f, "icmp:{icmp}"),
-            Self::Icmp6(icmp) => write!(f, "icmp6:{icmp}"),
-        }
-    }
-}
-
-impl Display for Icmp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.code {
-            None => write!(f, "{}", self.kind),
-            Some(code) => write!(f, "{}/{code}", self.kind),
-        }
     }
 }
 

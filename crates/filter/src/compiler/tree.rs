@@ -1,9 +1,8 @@
 //! One tree of the graph.
 
-use super::{Ranked, accept, better_than};
-use crate::graph::Node;
+use crate::graph::{Node, accept, better_than};
 use crate::list::RuleList;
-use crate::region::{Range, Region};
+use crate::region::{Range, Ranked, Region};
 
 /// Where a tree is put, and what it is made of.
 pub(super) struct Tree<'a> {
@@ -160,7 +159,7 @@ impl Tree<'_> {
             for (field, range) in tests(region, bounds) {
                 self.add([field as u32, range.low, range.span(), 0])?;
             }
-            let accepted = self.add(accept(self.list, *rank))?;
+            let accepted = self.add(accept(self.list.rules[*rank as usize].action, *rank))?;
             self.exits.push(accepted);
             fails = first..accepted;
         }

@@ -1,7 +1,9 @@
 //! `iptables-save`: chains INPUT and OUTPUT of table `filter`.
 
-use super::{Draft, Entry, Imported, everything, ports, prefix, protocol};
-use crate::rule::{Action, Direction, Endpoint, Icmp, Name, Ports, Protocol, Rule, User};
+use super::draft::{Draft, everything, ports, prefix, protocol};
+use super::imported::{Entry, Imported};
+use crate::protocol::{Icmp, Protocol};
+use crate::rule::{Action, Direction, Endpoint, Name, Ports, Rule, User};
 
 pub(super) fn read(text: &str) -> Result<Imported, String> {
     let is_v6 = text.contains("ip6tables-save") || text.lines().any(has_address_of_v6);

@@ -5,8 +5,10 @@ use std::collections::HashMap;
 use ipnet::IpNet;
 use serde_json::Value;
 
-use super::{Draft, Entry, Imported, everything, ports, prefix, protocol};
-use crate::rule::{Action, Direction, Endpoint, Icmp, Name, Ports, Protocol, Rule, User};
+use super::draft::{Draft, everything, ports, prefix, protocol};
+use super::imported::{Entry, Imported};
+use crate::protocol::{Icmp, Protocol};
+use crate::rule::{Action, Direction, Endpoint, Name, Ports, Rule, User};
 
 pub(super) fn read(text: &str) -> Result<Imported, String> {
     let document: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;

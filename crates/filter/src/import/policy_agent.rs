@@ -24,8 +24,10 @@ use std::collections::HashMap;
 
 use ipnet::IpNet;
 
-use super::{Draft, Entry, Imported, everything, ports, prefix, protocol};
-use crate::rule::{Action, Direction, Ports, Protocol, Rule};
+use super::draft::{Draft, everything, ports, prefix, protocol};
+use super::imported::{Entry, Imported};
+use crate::protocol::Protocol;
+use crate::rule::{Action, Direction, Ports, Rule};
 
 pub(super) fn read(text: &str) -> Result<Imported, String> {
     let top = parse(text)?;

@@ -4,7 +4,7 @@ use super::*;
 use crate::list::RuleList;
 
 fn imported(format: Format, text: &str) -> String {
-    let imported = Imported::read(format, text).unwrap().to_string();
+    let imported = import(format, text).unwrap().to_string();
     // What is written is a list.
     RuleList::parse(&imported).unwrap();
     imported
@@ -54,7 +54,7 @@ default permit
         imported(Format::IptablesSave, six),
         "deny any 2001:db8::/32 any in\npermit tcp ::/0 any:22 in\ndefault permit\n"
     );
-    assert!(Imported::read(Format::IptablesSave, "hello").is_err());
+    assert!(import(Format::IptablesSave, "hello").is_err());
 }
 
 #[test]
@@ -96,7 +96,7 @@ deny any any any in
 default permit
 "
     );
-    assert!(Imported::read(Format::Nft, "{}").is_err());
+    assert!(import(Format::Nft, "{}").is_err());
 }
 
 #[test]
@@ -149,6 +149,6 @@ default deny
 "
     );
     for broken in ["", "IpFilterRule X {", "}", &"{ a ".repeat(100)] {
-        assert!(Imported::read(Format::PolicyAgent, broken).is_err(), "{broken}");
+        assert!(import(Format::PolicyAgent, broken).is_err(), "{broken}");
     }
 }

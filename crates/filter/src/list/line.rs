@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::ListError;
-use crate::rule::{Action, Direction, Endpoint, Icmp, Name, Ports, Protocol, Rule, User};
+use crate::protocol::{Icmp, Protocol};
+use crate::rule::{Action, Direction, Endpoint, Name, Ports, Rule, User};
 
 /// The words for protocols.
 macro_rules! protocols {
@@ -23,7 +23,8 @@ pub(super) enum Line {
 /// What is wrong in a line, and at which of its bytes.
 pub(super) struct Fault {
     offset: usize,
-    message: String,
+    /// A sentence.
+    pub(super) message: String,
 }
 
 /// `None`: it says nothing.
@@ -276,8 +277,8 @@ impl Fault {
         Self { offset: 0, message }
     }
 
-    pub(super) fn in_line(self, number: usize, line: &str) -> ListError {
-        let column = 1 + line[..self.offset].chars().count();
-        ListError { line: number, column, message: self.message }
+    /// The character in the line, from 1.
+    pub(super) fn column(&self, line: &str) -> usize {
+        1 + line[..self.offset].chars().count()
     }
 }

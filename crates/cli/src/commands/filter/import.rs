@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
 
-use sidestep_filter::Imported;
+use sidestep_filter::import;
 
 use super::answer::{FilterError, say};
 use crate::args::FilterImportArgs;
@@ -12,7 +12,7 @@ use crate::output;
 
 pub(super) fn execute(args: &FilterImportArgs) -> Result<(), FilterError> {
     let text = read(&args.file).map_err(|error| FilterError::file(&args.file, error))?;
-    let imported = Imported::read(args.format.into(), &text)
+    let imported = import(args.format.into(), &text)
         .map_err(|reason| FilterError::Import { path: args.file.display().to_string(), reason })?;
     say(&imported.to_string())?;
     for (place, reason) in imported.left_out() {
