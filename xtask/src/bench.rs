@@ -10,6 +10,7 @@
 mod brokers;
 mod databases;
 mod files;
+mod filter;
 mod hosts;
 mod lab;
 pub(crate) mod launch;

@@ -13,7 +13,7 @@ use super::lab::{Lab, RUN_PATIENCE};
 use super::launch::{self, Dialogue, Transport};
 use super::measure::{Bound, Compare};
 use super::report::Pair;
-use super::{brokers, databases, files, hosts, namespaces, web};
+use super::{brokers, databases, files, filter, hosts, namespaces, web};
 use crate::cpus;
 
 /// One line of the table: a promise and how it is judged.
@@ -47,6 +47,11 @@ impl Row {
     /// For two ways that are to be equal: see [`namespaces`].
     const fn same(name: &'static str) -> Self {
         Self::ratio(name, "tran/s", Compare::SmcOverTcp, 0.95, 0.98)
+    }
+
+    /// For TCP under a filter, against TCP without one: see [`filter`].
+    const fn under_filter(name: &'static str, must: f64, aim: f64) -> Self {
+        Self::ratio(name, "tran/s", Compare::SmcOverTcp, must, aim)
     }
 
     /// What is promised beside endless loops: not slower than TCP and not dearer, whatever SMC is on a
@@ -373,6 +378,22 @@ pub(crate) const WORKLOADS: &[Workload] = &[
             Row::added("longest wait, cable silent", "ms", 500.0, 200.0),
         ],
         sampling: Sampling::Runs(hosts::failover),
+    },
+    Workload {
+        name: "filter-short",
+        packages: &["iproute2"],
+        rows: &[
+            Row::under_filter("CRR40(64B/8kB), 1 000 filter rules", 0.91, 0.95),
+            Row::under_filter("CRR40(64B/8kB), 10 000 filter rules", 0.91, 0.95),
+            Row::under_filter("CRR40(64B/8kB), 100 000 filter rules", 0.91, 0.95),
+        ],
+        sampling: Sampling::Runs(filter::short_connections),
+    },
+    Workload {
+        name: "filter-long",
+        packages: &["iproute2"],
+        rows: &[Row::under_filter("RR10(100B/800B), 100 000 filter rules", 0.97, 0.99)],
+        sampling: Sampling::Runs(filter::long_connections),
     },
     Workload {
         name: "foreign",
