@@ -17,10 +17,15 @@
 //! A tree begins with room for twice its rules, which each split divides. Where a split
 //! would need more than is there, the rules that cross it go into a tree of their own, which is
 //! walked after either side: that costs steps, and no room. If all nodes together would be more
-//! than [`NODES_PER_RULE`] times the rules, it is done again with less room, at last with none,
-//! where every rule is in one leaf. Then memory is bounded for every list, and what an adversary
-//! can still make long is a walk: beyond [`STEPS_MAX`] steps the list is refused, with the rules
-//! that cost most.
+//! than [`NODES_PER_RULE`] times the rules, it is done again with room for each rule once.
+//!
+//! Then it fits. A split makes two parts at least that are not empty, so there are fewer splits than
+//! leaves, and no more leaves than places of rules. A rule takes 14 tests at most in its leaf, one
+//! node to accept, and two for a split. Without addresses it is in both families, and has 6 tests.
+//! So it is at most `14 + 1 + 2` nodes in one family, or `2 * (6 + 1 + 2)` in both.
+//!
+//! What an adversary can still make long is a walk: beyond [`STEPS_MAX`] steps the list is refused,
+//! with rules that no cut could part.
 
 mod tree;
 
@@ -29,9 +34,9 @@ use thiserror::Error;
 use crate::graph::{Graph, GraphError, MAGIC, Node, STEPS_MAX, Verdict, better_than, field};
 use crate::list::RuleList;
 use crate::region::{FIELDS, Family, Range, Ranked, Region, Unknown};
-use crate::report::{self, Report};
+use crate::report::Report;
 use crate::rule::Names;
-use tree::{Full, Tree};
+use tree::{Full, LongestLeaf, Tree};
 
 /// A graph and what is to be said of it.
 #[derive(Clone, Debug)]
@@ -69,18 +74,17 @@ pub enum CompileError {
     Steps {
         /// How many.
         steps: u32,
-        /// The rules that cost most, the worst first.
+        /// The first of those that no cut could part.
         rules: Vec<usize>,
     },
 }
 
-/// Nodes for each rule, at most: 256 bytes.
-const NODES_PER_RULE: usize = 16;
-/// Nodes that every list may have besides.
+/// Nodes for each rule, at most: 320 bytes.
+const NODES_PER_RULE: usize = 20;
+/// Nodes that every list may have besides, such as the heads of the trees.
 const NODES_BESIDES: usize = 4096;
 /// How many times its rules a tree has room for: what is tried in turn. More than twice makes the
-/// graph larger, and on the profiles of this crate no walk shorter by much. With 1 no rule is in two
-/// leaves, and a leaf takes a node for each field of a rule and one to accept.
+/// graph larger, and on the profiles of this crate no walk shorter by much.
 const ROOMS: [u64; 2] = [2, 1];
 
 /// Makes the graph of a list.
@@ -91,19 +95,11 @@ pub fn compile(list: &RuleList, names: &impl Names) -> Result<Compiled, CompileE
     let families = [Family::V4, Family::V6].map(|family| regions(list, family, names));
     let [v4, v6] = families;
     let families = [v4?, v6?];
-    let mut attempt = Attempt::default();
-    for room in ROOMS {
-        attempt = match Attempt::new(list, &families, room) {
-            Ok(attempt) => attempt,
-            Err(Full) => continue,
-        };
-        break;
-    }
-    let Attempt { nodes, references } = attempt;
+    let attempts = ROOMS.iter().find_map(|&room| Attempt::new(list, &families, room).ok());
+    let Attempt { nodes, references, longest_leaf } =
+        attempts.expect("every list fits where each rule has one place");
     let graph = Graph::from_nodes(nodes).map_err(|error| match error {
-        GraphError::Steps(steps) => {
-            CompileError::Steps { steps, rules: report::costliest(&references) }
-        }
+        GraphError::Steps(steps) => CompileError::Steps { steps, rules: longest_leaf.first },
         other => unreachable!("the nodes are a graph: {other}"),
     })?;
     let report = Report::of(list, &families, &graph, &references);
@@ -129,11 +125,11 @@ fn regions(list: &RuleList, family: Family, names: &impl Names) -> Result<Ranked
 }
 
 /// What came of the trees with some room.
-#[derive(Default)]
 struct Attempt {
     nodes: Vec<Node>,
     /// In how many leaves each rule is.
     references: Vec<u32>,
+    longest_leaf: LongestLeaf,
 }
 
 impl Attempt {
@@ -142,6 +138,7 @@ impl Attempt {
         let mut attempt = Self {
             nodes: vec![[MAGIC, 0, 0, default.word()]],
             references: vec![0; list.rules.len()],
+            longest_leaf: LongestLeaf::default(),
         };
         for (root, (family, ranked)) in (1..).zip([Family::V4, Family::V6].iter().zip(families)) {
             attempt.add(list, *family, ranked, root, room)?;
@@ -174,9 +171,16 @@ impl Attempt {
                 self.nodes.push(better_than(ranked[group[0] as usize].0));
                 exits.push(head);
             }
-            let (nodes, references) = (&mut self.nodes, &mut self.references);
-            let fields = &fields;
-            let mut tree = Tree { list, ranked, nodes, fields, references, nodes_max, exits };
+            let mut tree = Tree {
+                list,
+                ranked,
+                nodes: &mut self.nodes,
+                fields: &fields,
+                references: &mut self.references,
+                longest_leaf: &mut self.longest_leaf,
+                nodes_max,
+                exits,
+            };
             tree.grow(group, room)?;
             let exits = tree.exits;
             let next = if number + 1 == count { 0 } else { self.nodes.len() as u32 };

@@ -88,7 +88,7 @@ impl Report {
 }
 
 /// The rules that are in most places, the worst first.
-pub(crate) fn costliest(references: &[u32]) -> Vec<usize> {
+fn costliest(references: &[u32]) -> Vec<usize> {
     let mut rules: Vec<usize> = (0..references.len()).collect();
     rules.sort_by_key(|&rule| std::cmp::Reverse(references[rule]));
     rules.truncate(COSTLY_MAX);

@@ -95,7 +95,7 @@ fn long_lists_stay_within_bounds() {
     for profile in [Profile::Acl, Profile::Fw, Profile::Ipc, Profile::Ibm, Profile::Fw6] {
         let list = profile.list(20_000, 5);
         let Compiled { graph, report } = compile(&list, &Machine).unwrap();
-        assert!(report.bytes <= 20_000 * 256 + 65_536, "{profile:?}: {} bytes", report.bytes);
+        assert!(report.bytes <= 20_000 * 320 + 65_536, "{profile:?}: {} bytes", report.bytes);
         assert!(report.steps <= 1024, "{profile:?}: {} steps", report.steps);
         agree(&list, &graph, 500, &format!("{profile:?} of 20 000"));
     }
@@ -108,7 +108,7 @@ fn an_adversary_is_refused_or_served_within_bounds() {
         let list = Profile::Crossed.list(rules, 5);
         match compile(&list, &Machine) {
             Ok(Compiled { graph, report }) => {
-                assert!(report.bytes <= rules * 256 + 65_536, "{} bytes", report.bytes);
+                assert!(report.bytes <= rules * 320 + 65_536, "{} bytes", report.bytes);
                 agree(&list, &graph, 1_000, "crossed");
             }
             Err(CompileError::Steps { steps, rules }) => {

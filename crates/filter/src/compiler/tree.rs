@@ -14,11 +14,23 @@ pub(super) struct Tree<'a> {
     pub(super) fields: &'a [usize],
     /// In how many leaves each rule is.
     pub(super) references: &'a mut [u32],
+    pub(super) longest_leaf: &'a mut LongestLeaf,
     /// At so many nodes it is given up.
     pub(super) nodes_max: usize,
     /// Nodes whose `other` is to lead out of the tree.
     pub(super) exits: Vec<usize>,
 }
+
+/// The leaf with the most rules: what no cut could part.
+#[derive(Default)]
+pub(super) struct LongestLeaf {
+    len: usize,
+    /// Some of its rules, by their places in the list.
+    pub(super) first: Vec<usize>,
+}
+
+/// Rules of it that are told.
+const TOLD: usize = 10;
 
 /// There would be more nodes than may be.
 #[derive(Debug)]
@@ -149,6 +161,10 @@ impl Tree<'_> {
     /// Tests the rules in order, each for what the bounds do not say already. What none of them
     /// accepts leads out.
     fn leaf(&mut self, rules: &[u32], bounds: &Region) -> Result<(), Full> {
+        if rules.len() > self.longest_leaf.len {
+            let first = rules.iter().take(TOLD).map(|&rule| self.ranked[rule as usize].0 as usize);
+            *self.longest_leaf = LongestLeaf { len: rules.len(), first: first.collect() };
+        }
         let mut fails = 0..0;
         for &rule in rules {
             let next = self.nodes.len() as u32;
