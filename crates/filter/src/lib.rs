@@ -15,7 +15,7 @@
 //! | [`protocol`] | protocols, and the messages of ICMP |
 //! | [`rule`] | [`Rule`]: what an operator says about packets |
 //! | [`list`] | [`RuleList`]: the order, the default, and one line of text for each rule |
-//! | [`import`] | [`Imported`]: rules that were written for iptables, nftables or z/OS |
+//! | [`mod@import`] | [`Imported`]: rules that were written for iptables, nftables or z/OS |
 //! | [`packet`] | [`Packet`]: what a rule looks at |
 //! | [`region`] | a rule as ranges of numbers, and a packet as a point in them |
 //! | [`compiler`] | [`compile`]: from the list to the graph, within bounds |

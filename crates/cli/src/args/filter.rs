@@ -125,7 +125,7 @@ pub(crate) struct FilterTestArgs {
     /// The protocol: tcp, udp, icmp:TYPE/CODE, icmp6:TYPE/CODE or a number
     pub(crate) protocol: String,
 
-    /// Where the packet comes from: ADDRESS, or ADDRESS:PORT ([ADDRESS]:PORT of IPv6)
+    /// Where the packet comes from: ADDRESS, or ADDRESS:PORT, of IPv6 with brackets
     pub(crate) from: String,
 
     /// Where it goes

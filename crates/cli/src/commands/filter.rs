@@ -3,7 +3,7 @@
 //! * [`answer`]: what the commands print, and why something could not be done.
 //! * [`source`]: lists in files, and what they come to on this machine.
 //! * [`in_force`]: the filter that the kernel has, and the list that it was made of.
-//! * [`apply`], [`check`], [`show`], [`test`], [`diff`], [`import`]: the commands.
+//! * [`apply`], [`check`], [`show`], [`mod@test`], [`diff`], [`import`]: the commands.
 
 mod answer;
 mod apply;
