@@ -212,7 +212,7 @@ pub(super) fn of(reason: Reason, role: Role) -> Advice {
         ),
         Reason::Program(ProgramDid::EndedMeanwhile) => advice(
             AGREEING,
-            Nobody,
+            This,
             Rule::Given("a connection of which a direction has ended does not move"),
             None,
         ),
