@@ -14,6 +14,7 @@
 //! lying TCP sender would be; nothing here ever looks at them.
 
 use crate::copy::{Manner, copy};
+#[cfg(not(loom))]
 use crate::sys;
 use core::mem::MaybeUninit;
 use core::ops::Range;
@@ -89,7 +90,11 @@ impl Ring {
             core::ptr::copy_nonoverlapping(from, to.as_mut_ptr().cast(), span.len());
         }
     }
+}
 
+/// What the kernel moves between a ring and a file.
+#[cfg(not(loom))]
+impl Ring {
     /// Fills the begin of the span from a file, at `offset` or where the file stands.
     ///
     /// # Errors
