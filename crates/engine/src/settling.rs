@@ -205,7 +205,7 @@ impl<D: Device> Host<D> {
         }
     }
 
-    /// A send buffer that nobody needs any more.
+    /// A send buffer that no stream needs any more.
     pub(crate) fn scrap(&mut self, buffer: SendBuffer) {
         for (adapter, source) in buffer.sources {
             if let Some(port) = self.ports.get_mut(&adapter) {

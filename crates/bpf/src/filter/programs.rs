@@ -368,7 +368,8 @@ fn store_ipv4(a: &mut Assembler) {
     a.label("whole");
 }
 
-/// The same. Extension headers are walked over, up to eight.
+/// `R8` = the protocol, `R7` = where its header begins, behind up to eight extension headers, or 0 of a
+/// fragment behind the first.
 fn store_ipv6(a: &mut Assembler) {
     const EXTENSIONS_MAX: i32 = 8;
     a.mov_immediate(R2, 0);

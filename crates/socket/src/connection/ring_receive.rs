@@ -78,7 +78,7 @@ pub(crate) enum Found {
 /// Bytes that are taken from TCP at once, while some of them may be bells.
 const TCP_CHUNK: usize = 16 << 10;
 
-/// Whoever receives from one connection.
+/// A call that receives from one connection.
 pub(crate) struct Receive<'a> {
     sock: &'a Sock,
     slot: &'a Slot,

@@ -96,7 +96,7 @@ impl<'a> Unfinished<'a> {
     }
 }
 
-/// Whoever sends into the ring of one connection.
+/// A call that sends into the ring of one connection.
 pub(crate) struct RingSend<'a> {
     sock: &'a Sock,
     slot: &'a Slot,

@@ -77,7 +77,7 @@ pub(super) fn keep(source: &Source, about: &About) -> Result<Identity, FilterErr
     Ok(identity)
 }
 
-/// Removes the lists that are not in force. What stays is in nobody's way.
+/// Removes the lists that are not in force. A list that cannot be removed does no harm.
 pub(super) fn forget_all_but(identity: Option<Identity>) {
     let keep = identity.map(name_of);
     for entry in fs::read_dir(STATE).into_iter().flatten().flatten() {

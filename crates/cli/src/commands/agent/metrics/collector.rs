@@ -39,7 +39,7 @@ impl Collector {
         Ok(text)
     }
 
-    /// Nobody has asked for long.
+    /// No scrape has come for long.
     pub(super) fn rest(&mut self) {
         self.last = None;
         if !self.watch.is_holding() {
