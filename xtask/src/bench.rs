@@ -83,7 +83,7 @@ pub(crate) fn run(options: &BenchOptions) -> Result<()> {
     let noise = Noise::watch()?;
     let mut rows = Vec::new();
     let mut failed = Vec::new();
-    report::print_heading();
+    report::print_heading(lab.launcher.sides());
     for neighbours in &options.neighbours {
         if options.neighbours != [0] {
             report::print_neighbours(*neighbours);
@@ -152,7 +152,11 @@ fn measure(lab: &Lab, workload: &Workload, neighbours: usize, pairs: u32) -> Res
         report::print_remark(workload.name, &format!("skipped: {error:#}"));
         return Ok(Vec::new());
     }
-    let promised = |row: &Row| if neighbours == 0 { *row } else { row.beside_neighbours() };
+    let promised = |row: &Row| match (lab.launcher.against(), neighbours) {
+        (Some(_), _) => row.against_build(),
+        (None, 0) => *row,
+        (None, _) => row.beside_neighbours(),
+    };
     let unmeasured = |row| Measured { row: promised(row), neighbours, pairs: Vec::new() };
     let mut measured: Vec<Measured> = workload.rows.iter().map(unmeasured).collect();
     lab.surround(neighbours)?;

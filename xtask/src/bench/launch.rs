@@ -60,6 +60,11 @@ pub(crate) struct LaunchOptions {
     /// Start everything plain: tests the tests, or shows the meter's error
     #[arg(long)]
     plain: bool,
+
+    /// Compare with another build in place of TCP: its `sidestep` command. Each row then promises
+    /// what that build has, within 3 %
+    #[arg(long, value_name = "FILE", conflicts_with = "plain")]
+    against: Option<PathBuf>,
 }
 
 /// Builds the commands of both transports.
@@ -70,6 +75,8 @@ pub(crate) struct Launcher {
     is_eager: bool,
     /// The `sidestep` command, when there is one.
     sidestep: Option<PathBuf>,
+    /// The `sidestep` command of another build, which has the place of TCP.
+    against: Option<PathBuf>,
 }
 
 #[derive(Debug)]
@@ -95,7 +102,8 @@ impl Launcher {
             None => SmcStart::Command(existing(&sidestep)?),
         };
         let sidestep = sidestep.is_file().then_some(sidestep);
-        Ok(Self { smc, is_eager: false, sidestep })
+        let against = options.against.as_deref().map(existing).transpose()?;
+        Ok(Self { smc, is_eager: false, sidestep, against })
     }
 
     /// The same, for tests: moves whatever can be moved.
@@ -111,15 +119,7 @@ impl Launcher {
         args: impl IntoIterator<Item = S>,
     ) -> Command {
         let mut command = match (&self.smc, transport) {
-            (SmcStart::Command(sidestep), Transport::Smc) => {
-                let mut command = Command::new(sidestep);
-                command.arg("run");
-                if self.is_eager {
-                    command.args(["--promotion", "early"]);
-                }
-                command.arg("--").arg(program);
-                command
-            }
+            (SmcStart::Command(sidestep), Transport::Smc) => self.under(sidestep, program),
             (SmcStart::Library(library), Transport::Smc) => {
                 let mut command = Command::new(program);
                 command.env("LD_PRELOAD", library);
@@ -128,15 +128,39 @@ impl Launcher {
                 }
                 command
             }
-            (_, Transport::Tcp) | (SmcStart::Plain, Transport::Smc) => Command::new(program),
+            (_, Transport::Tcp) => match &self.against {
+                Some(other) => self.under(other, program),
+                None => Command::new(program),
+            },
+            (SmcStart::Plain, Transport::Smc) => Command::new(program),
         };
         command.args(args);
+        command
+    }
+
+    fn under(&self, sidestep: &Path, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(sidestep);
+        command.arg("run");
+        if self.is_eager {
+            command.args(["--promotion", "early"]);
+        }
+        command.arg("--").arg(program);
         command
     }
 
     /// Whether nothing at all runs under Sidestep.
     pub(crate) fn is_plain(&self) -> bool {
         matches!(self.smc, SmcStart::Plain)
+    }
+
+    /// What the two transports are in this run.
+    pub(crate) fn sides(&self) -> [&'static str; 2] {
+        if self.against.is_some() { ["other build", "this build"] } else { ["TCP", "SMC"] }
+    }
+
+    /// The `sidestep` command of the build that has the place of TCP, if one has.
+    pub(crate) fn against(&self) -> Option<&Path> {
+        self.against.as_deref()
     }
 
     /// The `sidestep` command for looking at connections, when programs do

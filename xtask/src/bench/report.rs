@@ -94,9 +94,9 @@ impl Measured {
     }
 }
 
-/// Prints the heading of the table.
-pub(crate) fn print_heading() {
-    print_line(["what", "must", "aim", "median", "min … max", "TCP", "SMC", "verdict"]);
+/// Prints the heading of the table; `sides` are what is compared.
+pub(crate) fn print_heading([first, second]: [&str; 2]) {
+    print_line(["what", "must", "aim", "median", "min … max", first, second, "verdict"]);
 }
 
 /// Prints beside how many endless loops the following lines are.

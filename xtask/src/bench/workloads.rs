@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use serde_json::Value;
 
 use super::lab::{Lab, RUN_PATIENCE};
 use super::launch::{self, Dialogue, Transport};
-use super::measure::{Bound, Compare};
+use super::measure::{Bound, Compare, Spread};
 use super::report::Pair;
 use super::{brokers, databases, files, filter, hosts, namespaces, web};
 use crate::cpus;
@@ -63,6 +64,16 @@ impl Row {
                 Self { must: self.must.min(1.0), aim: self.aim.min(1.5), ..self }
             }
             (_, Bound::AtMost) => Self { must: self.must.max(1.0), aim: self.aim.max(0.5), ..self },
+        }
+    }
+
+    /// What is promised against another build, which has the place of TCP: what it has, within 3 %.
+    pub(crate) fn against_build(self) -> Self {
+        const SLACK: f64 = 0.03;
+        match (self.compare, self.bound) {
+            (Compare::SmcMinusTcp, _) => Self { must: SLACK * self.must, aim: 0.0, ..self },
+            (_, Bound::AtLeast) => Self { must: 1.0 - SLACK, aim: 1.0, ..self },
+            (_, Bound::AtMost) => Self { must: 1.0 + SLACK, aim: 1.0, ..self },
         }
     }
 
@@ -432,28 +443,66 @@ fn connect_request_response(
 ) -> Result<Vec<Pair>> {
     let config = lab.write("crr.toml", format!("[smc]\npromotion = \"{promotion}\"\n"))?;
     let workload = format!("CRR{clients}(64B/8kB)");
-    let some = (0..pairs).map(|_| short_pairs(lab, &workload, &config));
+    let some = (0..pairs).map(|pair| match lab.launcher.against() {
+        Some(other) => pair_of_builds(lab, other, pair, &workload, &config),
+        None => short_pairs(lab, &workload, &config),
+    });
     some.collect::<Result<Vec<_>>>().map(|all| all.into_iter().flatten().collect())
 }
 
 fn short_pairs(lab: &Lab, workload: &str, config: &str) -> Result<Vec<Pair>> {
     let sidestep = lab.launcher.observer().context("the modeler is in `sidestep`")?;
+    let result = short_runs(lab, sidestep, "tcp,smc", workload, config)?;
+    let (tcp, smc) = (rates(&result, "tcp")?, rates(&result, "smc")?);
+    let pair = |(number, tcp)| Some(Pair { tcp, smc: *smc.get(&number)? });
+    Ok(tcp.into_iter().filter_map(pair).collect())
+}
+
+/// One pair, of medians: each build's own modeler starts workers under its own library.
+fn pair_of_builds(
+    lab: &Lab,
+    other: &Path,
+    number: u32,
+    workload: &str,
+    config: &str,
+) -> Result<Vec<Pair>> {
+    let this = lab.launcher.observer().context("the modeler is in `sidestep`")?;
+    let median = |sidestep| {
+        let result = short_runs(lab, sidestep, "smc", workload, config)?;
+        let rates = rates(&result, "smc")?;
+        Spread::of(rates.into_values()).map(|rates| rates.median).context("no run has a rate")
+    };
+    let (tcp, smc) = if number.is_multiple_of(2) {
+        (median(other)?, median(this)?)
+    } else {
+        let smc = median(this)?;
+        (median(other)?, smc)
+    };
+    Ok(vec![Pair { tcp, smc }])
+}
+
+/// The modeler's report of [`SHORT_PAIRS`] short runs over each transport.
+fn short_runs(
+    lab: &Lab,
+    sidestep: &Path,
+    over: &str,
+    workload: &str,
+    config: &str,
+) -> Result<Value> {
     let json = lab.path("crr.json");
     let seconds = lab.seconds * SHORT_PART;
     let (count, duration) = (SHORT_PAIRS.to_string(), format!("{}ms", (seconds * 1e3).round()));
     let mut command = Command::new(sidestep);
     command
         .args(["bench", "--runs", &count, "--duration", &duration, "--warmup", "50ms"])
-        .args(["--json", &json, workload])
+        .args(["--over", over, "--json", &json, workload])
         .env("SIDESTEP_CONFIG", config);
     // It fails when connections stay on TCP, as such short ones do.
     let patience = RUN_PATIENCE + Duration::from_secs(u64::from(SHORT_PAIRS) * 2);
     let _ = launch::run(command, patience);
-    let result: Value = serde_json::from_slice(&fs::read(&json)?)?;
+    let result = serde_json::from_slice(&fs::read(&json)?)?;
     fs::remove_file(&json)?;
-    let (tcp, smc) = (rates(&result, "tcp")?, rates(&result, "smc")?);
-    let pair = |(number, tcp)| Some(Pair { tcp, smc: *smc.get(&number)? });
-    Ok(tcp.into_iter().filter_map(pair).collect())
+    Ok(result)
 }
 
 /// Transactions per second of each of the modeler's runs over a transport, by their pair: a run
