@@ -321,14 +321,10 @@ static void peek_at_the_end(struct pair *p)
     CHECK_EQ(recv(fd, buffer, 10, 0), 0);
 }
 
-/* A peek that waits behind the mark is woken by the end, and by bytes. Some conversation goes
- * before: a connection that moves while the byte is in TCP has a peek that looks again and again
- * (docs/limitations.md). */
+/* A peek that waits behind the mark is woken by the end, and by bytes. */
 static void peek_waits_behind_the_mark(struct pair *p)
 {
     int fd = p->self.fd;
-    for (int i = 0; i < 20; i++)
-        pair_warm(p);
     peer_sends(p, "!", MSG_OOB);
     await_urgent(fd);
     peer_start(p, 20, do_send_text, (long)"after", 0);

@@ -167,7 +167,7 @@ impl Receive<'_> {
                     }
                     // What comes after the end is not asked here: that is told once.
                     wait::follow_hint(self.slot, self.conn, self.file);
-                    if readiness::may_have_ended(self.slot, self.conn) {
+                    if self.may_have_ended() {
                         return Ok(done);
                     }
                 }
@@ -476,6 +476,9 @@ impl Receive<'_> {
         if self.peeks() && all_of_tcp && skip + data < buffers.len() {
             return self.peek_behind_tcp(buffers, data);
         }
+        if self.peeks() && left_out > 0 && data == 0 {
+            return self.end_behind_urgent_byte();
+        }
         if data == 0 { Found::Nothing } else { Found::Bytes(data) }
     }
 
@@ -484,7 +487,8 @@ impl Receive<'_> {
         match self.take_from_ring(buffers, seen, buffers.len() - seen) {
             Found::Bytes(n) => Found::Bytes(seen + n),
             _ if seen > 0 => Found::Bytes(seen),
-            other => other,
+            Found::Nothing => self.end(),
+            end => end,
         }
     }
 
@@ -508,13 +512,34 @@ impl Receive<'_> {
         }
     }
 
+    /// An urgent byte is all that is in TCP, and a peek leaves it there: is the end behind it?
+    #[cold]
+    fn end_behind_urgent_byte(&self) -> Found {
+        match urgent::peek_behind_in_tcp(self.file) {
+            Ok(0) => Found::End(None),
+            Ok(_) | Err(SysErrno(libc::EAGAIN | libc::EINTR)) => Found::Nothing,
+            Err(SysErrno(errno)) => {
+                ends::note_tcp_error(self.slot, self.conn, self.file, errno);
+                self.end()
+            }
+        }
+    }
+
     fn is_ready(&self, needed: usize) -> bool {
         // An urgent byte that a peek looks past is no news to it.
         if needed <= 1 && !self.peeks() {
             return readiness::has_input(self.slot, self.conn, self.file);
         }
+        self.may_have_ended() || readiness::readable(self.slot, self.conn, self.file) >= needed
+    }
+
+    /// Before the switch the end may stand in TCP behind bytes that a peek leaves there: no call takes it then, so
+    /// nothing is noted of it.
+    fn may_have_ended(&self) -> bool {
         readiness::may_have_ended(self.slot, self.conn)
-            || readiness::readable(self.slot, self.conn, self.file) >= needed
+            || (self.peeks()
+                && self.slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED == 0
+                && self.file.poll_now(libc::POLLRDHUP).is_ok_and(|said| said != 0))
     }
 
     /// `MSG_OOB`: the urgent byte.

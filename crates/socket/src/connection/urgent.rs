@@ -192,3 +192,12 @@ pub(super) fn take_from_tcp(file: File<'_>, peek: bool) -> Result<u8, sys::Errno
     keep_in_line(file, true);
     taken.map(|_| byte[0])
 }
+
+/// Peeks at what lies behind an urgent byte that is next in the TCP queue; 0: the end. The kernel looks past the byte
+/// while it keeps it out of the stream. Under the receive lock.
+pub(super) fn peek_behind_in_tcp(file: File<'_>) -> Result<usize, sys::Errno> {
+    keep_in_line(file, false);
+    let seen = file.recv(&mut [0u8], libc::MSG_PEEK | libc::MSG_DONTWAIT);
+    keep_in_line(file, true);
+    seen
+}

@@ -173,7 +173,18 @@ pub(crate) fn readable(
     } else {
         sleep_restarting(slot, conn, file, &ready)?;
     }
-    take_news(slot, conn, file)
+    take_news(slot, conn, file)?;
+    if ready() || !is_kept_awake(slot, file) {
+        return Ok(());
+    }
+    let limit = deadline.map(|at| at.saturating_sub(sys::now_ns()));
+    nap(sock, slot, conn, limit, has_part || deadline.is_some(), &ready).map(drop)
+}
+
+/// Before the switch bytes may lie in TCP that are not what the call waits for: a peek stands behind an urgent
+/// byte, or wants more than there is. No sleep of the kernel's lasts beside them.
+fn is_kept_awake(slot: &Slot, file: File<'_>) -> bool {
+    slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED == 0 && ledger::queued(file) > 0
 }
 
 /// Whether the sleeper naps first: what wakes it must come through the ring.

@@ -41,9 +41,10 @@ use sidestep_wire::lessons::{self, Cause, Lesson};
 /// From an attempt to reach a gateway that was in vain to the next.
 const CALL_INTERVAL_NS: u64 = 1_000_000_000;
 
-/// How long a gateway may take to greet, or to take a message. It does nothing else than wait for
-/// them, so one that takes longer is as good as none.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(200);
+/// How long a gateway may take to greet, or to take a message: what TCP gives a SYN before it sends it again. The
+/// gateway does nothing else than wait for them, so one that takes longer stands still; 200 ms is too short on a
+/// host where a dozen threads wait for each CPU.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The line to the gateway; a forked child goes on with its parent's, as long as it is the same user.
 pub(crate) static LINE: Line = Line {
