@@ -151,7 +151,7 @@ impl Carrier {
         }
     }
 
-    /// Whether more LLC messages wait than anybody has a reason to ask for: the peer asks, and does not
+    /// Whether more LLC messages wait than a well-behaved peer asks for: the peer asks, and does not
     /// take the answers.
     pub(crate) fn is_flooded(&self) -> bool {
         let is_llc = |work: &&Work| matches!(work, Work::Llc { .. });

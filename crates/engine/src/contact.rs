@@ -23,8 +23,8 @@
 //!   ([`Group::leads_to`]), as the kernel tells it;
 //! - it writes only into a buffer that the peer has told of over a link ([`LinkGroup::peer_rmb`]) and that
 //!   no other connection writes into;
-//! - what the peer's host is to be told by CDC bears the peer's alert token, which is random, so who
-//!   has not seen that very exchange cannot name the connection of another;
+//! - what the peer's host is to be told by CDC bears the peer's alert token, which is random, so a
+//!   program that has not seen that very exchange cannot name the connection of another;
 //! - a buffer keeps its key as long as it belongs to one user, and no longer, so the keys that a
 //!   local user has seen open no other user's memory;
 //! - "out of sync" is a reason to ask over the links, not to end them.
@@ -71,8 +71,8 @@ pub const GROUPS_MAX: usize = 1024;
 pub const GROUPS_OF_ADDRESS_MAX: usize = 64;
 
 /// Of these, groups of clients that have not shown yet that they speak RDMA. For another one, the oldest
-/// first contact ends, and its connection stays TCP. So who only proposes, from as many addresses as it
-/// likes, has half of the groups at most, and none for long.
+/// first contact ends, and its connection stays TCP. So a client that only proposes, from as many addresses as
+/// it likes, has half of the groups at most, and none for long.
 pub const FIRST_CONTACTS_MAX: usize = GROUPS_MAX / 2;
 
 /// What becomes of a Proposal.
@@ -278,12 +278,12 @@ impl<D: Device> Host<D> {
     /// Where the connection of a Proposal belongs now; `near` are the groups at its client's address.
     ///
     /// Two first contacts at once would make two groups. So they are made one after the other, as by
-    /// Linux: who comes second is one of the first one's group, or begins it if that has failed. Who
-    /// waits, waits for nothing but that one exchange with its own client: hosts that are clients of
+    /// Linux: the second connection joins the first one's group, or begins it if that has failed. It
+    /// waits for nothing but that one exchange with its own client: hosts that are clients of
     /// each other do not wait for each other.
     ///
-    /// A client is told by its address. What a Proposal says of itself anybody can repeat, and would
-    /// let the client wait behind him. A local user of the client's host has its address, and can begin
+    /// A client is told by its address. What a Proposal says of itself any host can repeat, and the
+    /// client would wait behind that host. A local user of the client's host has its address, and can begin
     /// first contacts that come to nothing; but a connection for which there is a group waits for none.
     ///
     /// A group whose peer can add no buffer comes last, but before a new one: the peer has a free buffer for each connection that
@@ -424,7 +424,7 @@ impl<D: Device> Host<D> {
     ///
     /// A holder is the host at the other end or, as the client, the user of this one. It has no more
     /// groups than it leaves free: *n* holders that take all they can get leave one part in *n* + 1, so
-    /// there is room for the first group of anybody else.
+    /// there is room for the first group of every other holder.
     fn make_room(&mut self, role: Role, caller: &Caller, now: Duration) -> Result<(), Diagnosis> {
         let free = GROUPS_MAX.saturating_sub(self.groups.len());
         let is_of_address = |group: &&Group| group.founder.remote == caller.remote;
@@ -567,7 +567,7 @@ impl<D: Device> Host<D> {
         }
     }
 
-    /// A connection of a group that exists says who it is, as soon as the peer knows its buffer.
+    /// A connection of a group that exists says which one it is, as soon as the peer knows its buffer.
     pub(crate) fn introduce_joining(&mut self, token: AlertToken, now: Duration) {
         let Some(stream) = self.streams.get_mut(&token) else { return };
         let id = stream.group;

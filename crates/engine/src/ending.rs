@@ -26,7 +26,7 @@ pub const PEER_PATIENCE: Duration = Duration::from_secs(60);
 /// What becomes of the buffer of a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Buffer {
-    /// Nobody writes into it.
+    /// Neither side writes into it.
     Reusable,
     /// The peer may still do so.
     Suspect,

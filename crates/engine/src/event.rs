@@ -1,4 +1,4 @@
-//! What a host tells those who use it, and what it answers them.
+//! What a host tells its owner, and what the owner answers.
 
 use sidestep_proto::connection::{Misbehaved, SendError};
 use sidestep_proto::link_group::Refusal;
@@ -8,7 +8,7 @@ use sidestep_wire::{AlertToken, Diagnosis};
 /// What has happened. Connections are named by our alert tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// This Accept or Confirm is to be sent over the connection's TCP connection.
+    /// Send this Accept or Confirm over the connection's TCP connection.
     Introduce(AlertToken, Box<AcceptConfirmR>),
     /// The connection stays TCP: to be declined with this, unless the peer has declined.
     Declined(AlertToken, Diagnosis),

@@ -34,7 +34,7 @@ pub(crate) struct Group {
     /// The addresses of the TCP connection that it was made beside.
     pub(crate) founder: Caller,
     pub(crate) founded: Duration,
-    /// The peer, or somebody in its place, has said that it knows no such group: no connection joins
+    /// The peer, or a host in its place, has said that it knows no such group: no connection joins
     /// it before the peer has answered over a link.
     pub(crate) is_doubted: bool,
     pub(crate) carriers: BTreeMap<LinkUserId, Carrier>,
@@ -84,7 +84,7 @@ impl Group {
         }
     }
 
-    /// What is to be done in it is looked at.
+    /// The host looks at its work.
     pub(crate) const fn attend(&mut self) {
         self.is_restless = false;
     }
@@ -97,7 +97,7 @@ impl Group {
         }
     }
 
-    /// What is to be sent in it is looked at.
+    /// The host looks at what it has to send.
     pub(crate) const fn unload(&mut self) {
         self.is_loaded = false;
     }

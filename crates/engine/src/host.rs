@@ -16,7 +16,7 @@ use crate::request::Waiting;
 use crate::stream::{Stage, Stream};
 use crate::usage::Usage;
 
-/// Who a host is.
+/// The identity of a host.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// As it is told to peers.
@@ -27,7 +27,7 @@ pub struct Settings {
     pub keepalive: Option<Duration>,
 }
 
-/// CDC messages that nobody took.
+/// CDC messages that no stream took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drops {
     /// They are none, though they begin as one.
@@ -79,14 +79,14 @@ pub struct Host<D> {
     pub(crate) waiting: VecDeque<Waiting>,
     /// One of those that they may wait for is decided.
     pub(crate) contact_is_over: bool,
-    /// Groups in which something is to be done.
+    /// Groups with work to do.
     pub(crate) restless: VecDeque<u32>,
     /// Groups with something to send.
     pub(crate) loaded: VecDeque<u32>,
     /// When the patience with the peers of connections ends.
     pub(crate) patience: BTreeSet<(Duration, AlertToken)>,
     pub(crate) last_group: u32,
-    /// Alert tokens come from it: who knows those of the past does not know the next.
+    /// Alert tokens come from it: a peer that knows those of the past cannot guess the next.
     pub(crate) random: StdRng,
     pub(crate) last_rmb: u32,
     pub(crate) events: VecDeque<Event>,
@@ -140,7 +140,7 @@ impl<D: Device> Host<D> {
         self.tell_groups(tell, now);
     }
 
-    /// An adapter cannot be used, as far as anybody can tell: its port is down, or its address is
+    /// An adapter cannot be used, as far as the host can tell: its port is down, or its address is
     /// gone. All links over it have failed.
     pub fn handle_adapter_down(&mut self, id: AdapterId, now: Duration) {
         let Some(port) = self.ports.get_mut(&id) else { return };
@@ -196,7 +196,7 @@ impl<D: Device> Host<D> {
         self.settle(now);
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called. Devices have times of their
+    /// When [`handle_timeout`](Self::handle_timeout) must be called. Devices have times of their
     /// own.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {

@@ -50,7 +50,7 @@
 //!
 //! - a connection begins on the new link when nothing of it is on its way over the old one: all has
 //!   arrived, or the queue pair is broken or gone and sends no more;
-//! - whoever hears the validation (F) over the new link withdraws the key of the buffer on the old
+//! - the side that hears the validation (F) over the new link withdraws the key of the buffer on the old
 //!   one: a packet that was still in the network then finds no door.
 //!
 //! Connections also leave links that work, when another has come, and may come back. Both adapters
@@ -60,13 +60,13 @@
 //!
 //! - the peer is first asked over the old link (TEST LINK), and when it answers it has understood all
 //!   that was sent there;
-//! - whoever hears the validation cannot know that the old link works at the other end, too: so it
+//! - the side that hears the validation cannot know that the old link works at the other end, too: so it
 //!   keeps the key, asks over that link, and until there is an answer, or the link goes, it tells of
 //!   no room in its buffer. What comes late then only writes the bytes that are there.
 //!
 //! # How a failure is noticed
 //!
-//! | What happens | Who notices | After |
+//! | What happens | Which side notices | After |
 //! |---|---|---|
 //! | an adapter goes, and its owner knows | [`Host::handle_adapter_down`] | nothing |
 //! | the peer's queue pair is gone, or refuses | the device: broken | a round trip |
@@ -83,7 +83,7 @@
 //!
 //! # The end of a connection
 //!
-//! After C or A of both sides (RFC 7609 §4.8) nobody writes any more; the buffer is zeroed and may
+//! After C or A of both sides (RFC 7609 §4.8) neither side writes any more; the buffer is zeroed and may
 //! be another connection's, under the same key. A peer that says neither is waited for:
 //! [`PEER_PATIENCE`] after the last word of it the connection is over, and its buffer, into which the
 //! peer could still write, is not used again but taken out of the group (DELETE RKEY).

@@ -144,7 +144,7 @@ pub(crate) struct Stream {
     pub(crate) moves: u64,
 }
 
-/// What is to be known of a connection to begin with.
+/// What a connection needs to begin with.
 pub(crate) struct Beginning {
     pub(crate) group: u32,
     pub(crate) role: Role,

@@ -363,7 +363,7 @@ fn for_one_group_too_many_the_one_that_was_idle_longest_ends() {
     assert_eq!(accept(host, GROUPS_MAX + 1), Err(Diagnosis::MEM));
 }
 
-/// Whoever asks without end and takes no answer does not fill our memory.
+/// A peer that asks without end and takes no answer does not fill our memory.
 #[test]
 fn a_peer_that_asks_and_does_not_listen_loses_the_link() {
     let mut pair = Pair::new();
@@ -518,7 +518,7 @@ fn a_client_that_has_begun_anew_does_not_answer_and_the_group_ends() {
     assert!(pair.told[SERVER].contains(&Event::Gone(token)));
     assert!(pair.told[SERVER].contains(&Event::Reset(old, Reset::Unreachable)));
     pair.hosts[SERVER].close(old, pair.now);
-    // The end of the group is announced to nobody.
+    // No peer is told of the end of the group.
     pair.run(10);
     assert_eq!(pair.hosts[SERVER].holdings(), Holdings::default());
     pair.connect();
@@ -592,7 +592,7 @@ impl Pair {
         self.hosts[SERVER].accept(proposer, request(SERVER, SIZES), self.now).unwrap()
     }
 
-    /// What the server has told, and nobody else has heard.
+    /// What the server has told, and only the client has heard.
     fn servers_events(&mut self) -> Vec<Event> {
         std::iter::from_fn(|| self.hosts[SERVER].poll_event()).collect()
     }

@@ -3,7 +3,7 @@
 //! An attempt that fails costs both sides sockets and messages, and the next one a moment
 //! later fails for the same reason. After a failure a client therefore asks that server no
 //! more for a while, twice as long after each further one. The server may be another by
-//! then; who can tell that at once forgets the failure.
+//! then; a caller that can tell that at once forgets the failure.
 
 use crate::fallback::{PeerCannot, Reason};
 use core::time::Duration;

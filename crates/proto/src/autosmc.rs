@@ -1,7 +1,7 @@
 //! AUTOSMC: how long a connection must have lived before it is worth moving.
 //!
-//! A move costs a few microseconds, and each message that follows gains some. Nobody knows
-//! beforehand how many will follow. Whoever waits with the move until as many messages have
+//! A move costs a few microseconds, and each message that follows gains some. An end cannot know
+//! beforehand how many will follow. An end that waits with the move until as many messages have
 //! passed as would pay for it never does worse than twice the best that was possible (it is
 //! the problem of renting skis or buying them): that is the *patience* of a port that nothing
 //! is known about. The connections of a server's port are mostly alike, so their ends teach
@@ -63,7 +63,7 @@ impl Patience {
         BYTES << self.0
     }
 
-    /// Whether a connection that has lived so long is to be moved.
+    /// Whether a connection that has lived so long has to move.
     #[must_use]
     #[inline]
     pub fn is_over(self, lived: Traffic) -> bool {

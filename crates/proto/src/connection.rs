@@ -20,7 +20,7 @@
 //! | bytes were read | if the window as the writer knows it is under a half and gains a tenth; at once if the writer is blocked or has asked |
 //! | an urgent byte is to come, or was read | at once |
 //! | a side ends | with D, C or A, behind all bytes |
-//! | the connection changes links | with F, then everything of which nobody knows whether it arrived, again |
+//! | the connection changes links | with F, then everything that may not have arrived, again |
 //!
 //! What the peer says is a claim: every cursor is checked against the ring and against what we
 //! ourselves have said and written. One that cannot be ends the connection, and nothing else.
@@ -55,7 +55,7 @@ pub struct Connection {
     received_seqno: u16,
     /// What we have said of the end, on this link.
     said: StateFlags,
-    /// The connection has changed links: F is to be sent.
+    /// The connection has changed links: send F.
     must_validate: bool,
     /// A message was lost with a link: the next one says all that it said.
     must_repeat: bool,
@@ -116,7 +116,7 @@ struct Incoming {
     is_held: bool,
 }
 
-/// Both ends of what is to be sent now, all on one link and in this order.
+/// Both ends of the bytes to send now, all on one link and in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit {
     /// First these bytes, by RDMA WRITE.
@@ -158,10 +158,10 @@ pub struct News {
     pub aborted: bool,
 }
 
-/// The peer has said what cannot be, or data is lost: the connection is to be aborted.
+/// The peer has said what cannot be, or data is lost: abort the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misbehaved {
-    /// A cursor lies outside the ring, or names bytes that nobody has written or read.
+    /// A cursor lies outside the ring, or names bytes that neither side has written or read.
     #[error("the peer's {cursor} cursor {claim:?} is impossible: we know of {known} bytes")]
     Cursor {
         /// `"producer"` or `"consumer"`.
@@ -278,7 +278,7 @@ impl Connection {
             outgoing.next_urgent = end;
         } else {
             outgoing.urgent = end;
-            // One that was written, and is to be written again after a failover, counts no more.
+            // One that was written, and will be written again after a failover, counts no more.
             outgoing.next_urgent = None;
             outgoing.has_told_urgent = false;
         }
@@ -590,7 +590,7 @@ impl Outgoing {
 }
 
 impl Incoming {
-    /// Whether the peer is to be told what was read, without another reason for a message.
+    /// Whether the peer has to be told what was read, without another reason for a message.
     fn update_is_due(&self) -> bool {
         let gain = self.consumed - self.told;
         let len = u64::from(self.len);

@@ -27,11 +27,11 @@
 //!   would, and each of their messages begins a spin. A late thread that finds more than one
 //!   spin of its process begun for each [`FRIENDS_TURN_NS`] has met friends.
 //! * The pause begins at [`PAUSE_FIRST_NS`] and doubles up to [`PAUSE_MAX_NS`], also with a
-//!   stranger who is met soon after a trial. So a process that is never alone loses about a
+//!   stranger that is met soon after a trial. So a process that is never alone loses about a
 //!   twentieth of its time to trials, and one whose strangers have gone learns that within a pause
 //!   and the trial. One that has been alone for [`FORGOTTEN_AFTER`] pauses begins anew.
 
-/// A yield that takes longer than this many nanoseconds has served a stranger: one who
+/// A yield that takes longer than this many nanoseconds has served a stranger: one that
 /// computes keeps the CPU for a slice of the scheduler, more than a millisecond. A dozen waiters
 /// and a gateway that share a CPU take 150 µs and more for one round, forty waiters 400 µs.
 pub const DEAR_NS: u64 = 1_000_000;

@@ -146,7 +146,7 @@ mod tests {
                     let ahead = (0..=len as i64).contains(&distance).then_some(distance as usize);
                     let claim = ours.wrapping_add_signed(distance);
                     assert_eq!(readable(ours, claim, len).ok(), ahead, "{ours} {claim} {len}");
-                    // The same two the other way: who wrote so far ahead has that much less room.
+                    // The same two the other way: a writer so far ahead has that much less room.
                     let room = ahead.map(|n| len - n);
                     assert_eq!(window(claim, ours, len).ok(), room, "{claim} {ours} {len}");
                 }

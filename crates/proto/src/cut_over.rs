@@ -15,7 +15,7 @@
 //!               follow  the next bytes are in the ring, or in TCP
 //! ```
 //!
-//! [`Enter`], [`Leave`], [`Bell`] and [`Permit`] are machines. A state is what is to be carried out next,
+//! [`Enter`], [`Leave`], [`Bell`] and [`Permit`] are machines. A state is the next step to carry out,
 //! on shared memory or the kernel; the owner of the machine does so, and tells it what was seen
 //! ([`Answer`]). A machine ends in a state in which there is nothing to carry out. So the
 //! library runs them with atomics and system calls ([`carry_out`]), and a simulation with neither, in

@@ -32,7 +32,7 @@
 //!   Breaking   it disconnects, or the peer has broken the protocol
 //! ```
 //!
-//! A state of a machine is what is to be carried out next. `step` carries it out through the
+//! A state of a machine is the next step to carry out. `step` carries it out through the
 //! traits [`Words`], [`Kernel`] and [`Output`], and returns the next state. A
 //! step touches one word, or asks the kernel one question. So the library runs the
 //! machines with atomics and system calls, and worlds by seed with neither, in every

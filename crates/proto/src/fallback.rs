@@ -113,7 +113,7 @@ reasons! {
         NoMemory = 6,
         /// All connection slots of the process are taken.
         NoSlot = 12,
-        /// The peer is in another network namespace or on another host, and the agent, who would
+        /// The peer is in another network namespace or on another host, and the agent, which would
         /// know, cannot be reached from here.
         AgentAway = 28,
         /// The kernel counts what memory it has promised, so that a touch of shared memory can fail.

@@ -84,13 +84,13 @@ pub struct Circumstances {
     pub peer_elsewhere: bool,
     /// There is a CPU for this spinner besides those that already spin.
     pub cpu_to_spare: bool,
-    /// Who takes what is given away.
+    /// The thread that takes what is given away.
     pub company: Company,
     /// The operator's word.
     pub policy: SpinPolicy,
 }
 
-/// What one waiter has learned. A few words, owned by whoever waits.
+/// What one waiter has learned. A few words, owned by the waiter.
 #[derive(Clone, Copy, Debug)]
 pub struct Governor {
     spin_budget_ns: u32,

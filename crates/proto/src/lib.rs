@@ -20,13 +20,13 @@
 //! | [`fallback`] | why did a connection stay on TCP, in the standard's code and in words? |
 //! | [`autosmc`] | has a connection lived long enough to be worth moving? |
 //! | [`autocache`] | for how long is a server left alone after a failure? |
-//! | [`link_group`] | which links and buffers do two hosts share by SMC-R, and what is to be done about them? |
+//! | [`link_group`] | which links and buffers do two hosts share by SMC-R, and what to do about them? |
 //! | [`policy`] | may a connection move, by the operator's rules? |
 //! | [`machine_code`] | does this code make calls on sockets past libc? |
 //!
 //! Most of it runs inside the socket calls of other people's programs, where nothing may call
 //! `malloc`: so there is no `alloc` here. [`link_group`] and [`rendezvous::hosts`] are the exceptions
-//! and have it for themselves. Who holds a link group has memory for queue pairs and buffers as well.
+//! and have it for themselves. The owner of a link group has memory for queue pairs and buffers as well.
 
 #![no_std]
 #![forbid(unsafe_code)]

@@ -27,7 +27,7 @@
 //! - *verbs* of the program: [`add_rmb`](LinkGroup::add_rmb), [`open`](LinkGroup::open),
 //!   [`close`](LinkGroup::close), [`end`](LinkGroup::end) …;
 //! - `handle_…`: what the device, the clock or the peer has done;
-//! - `poll_…`: what is to be done ([`poll_command`](LinkGroup::poll_command)), what has happened
+//! - `poll_…`: what to do ([`poll_command`](LinkGroup::poll_command)), what has happened
 //!   ([`poll_event`](LinkGroup::poll_event)), and when to call
 //!   [`handle_timeout`](LinkGroup::handle_timeout).
 //!
@@ -55,8 +55,8 @@
 //! The fields of a group stand in `state`, and how far flows have got in `flow`; the modules of the table take
 //! their steps.
 //!
-//! What waits for its turn is not queued but found again: a link in [`LinkState::Deleting`] is to be
-//! announced, an RMB in [`RmbState::New`] to be confirmed. So a wish cannot be lost, and one that has
+//! What waits for its turn is not queued but found again: a link in [`LinkState::Deleting`] has to be
+//! announced, an RMB in [`RmbState::New`] confirmed. So a wish cannot be lost, and one that has
 //! become pointless is not carried out. `LinkGroup::settle`, at the end of every call, begins what
 //! can begin.
 //!
@@ -66,7 +66,7 @@
 //! |---|---|---|---|
 //! | the client's CONFIRM RKEY during ADD LINK or DELETE LINK | refused, to be repeated | accepted | accepted; a refusal is answered by trying again |
 //! | ADD LINK crosses the client's CONFIRM RKEY | taken up at once | parked until the answer | parked: the answer is already on its way, and the pairs are then complete |
-//! | no answer to a flow | the link it went over has failed | the flow has failed | TEST LINK at once: whoever answers that, or says anything else, has a link |
+//! | no answer to a flow | the link it went over has failed | the flow has failed | TEST LINK at once: a peer that answers that, or says anything else, has a link |
 //! | the client's DELETE LINK is not obeyed | the link it went over has failed, too | waits for what it has sent over the broken link, if need be for ever | asked again, and TEST LINK |
 //! | a link is silent, another is not | – | – | it has failed, without waiting for the queue pair to break |
 //! | no ADD LINK at first contact | the TCP connection is reset | one link is enough | one link is enough, and is tried again (C.8) |
@@ -77,13 +77,13 @@
 //! An unknown type breaks the link although Linux lives without: §A.3 has a whole range of types for
 //! what may be ignored, so what is outside of it may have changed the peer's idea of the group. Two
 //! sides that disagree about links and keys cannot keep the promise that a WRITE goes where it should;
-//! a link that is made anew costs a second. Nobody is known to send such a message.
+//! a link that is made anew costs a second. No implementation is known to send such a message.
 //!
 //! When a link comes back, new connections go where there are fewest, and some of the old ones move
 //! there (`balance`); §2.3 leaves that open, and those of Linux stay where they are.
 //!
 //! Nothing here does I/O. This module and those below are the only ones of the crate that allocate:
-//! a link group is made once for many connections, by whoever has memory for its queue pairs.
+//! a link group is made once for many connections, by an owner that has memory for its queue pairs.
 //!
 //! *Source*: RFC 7609 §2.2, §3.5, Appendix C.7 and C.8; Linux `net/smc/smc_llc.c`, `smc_core.c`.
 

@@ -2,7 +2,7 @@
 //!
 //! A library that is preloaded sees the calls that go through libc's names. Some programs
 //! have system call instructions of their own (Rust's `rustix`, a built-in liburing,
-//! assembly), and what these do to a connection in shared memory, nobody sees. So the
+//! assembly), and the library does not see what these do to a connection in shared memory. So the
 //! instructions are looked for, and with each the number of its call, which is loaded into
 //! a register shortly before.
 //!

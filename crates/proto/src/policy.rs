@@ -37,11 +37,11 @@ pub struct Policy {
     pub users: ArrayVec<u32, ENTRIES_MAX>,
     /// Groups with whose users memory is shared.
     pub groups: ArrayVec<u32, ENTRIES_MAX>,
-    /// Users who are in these groups although they run as another one.
+    /// Users in these groups, although they run as another one.
     pub members: ArrayVec<u32, MEMBERS_MAX>,
 }
 
-/// The user who may do everything where it is.
+/// The user that may do everything where it is.
 pub const ROOT: u32 = 0;
 
 /// Members of groups, at most.
@@ -76,7 +76,7 @@ impl Policy {
     }
 
     /// What the rules have against a connection whose own address is on the interface of this
-    /// name. `None`: nobody knows which one that is.
+    /// name. `None`: it is not known which one that is.
     #[must_use]
     pub fn objection_to_interface(&self, name: Option<&[u8]>) -> Option<Reason> {
         let is_listed = self.interfaces.iter().any(|own| Some(own.0.as_bytes()) == name);

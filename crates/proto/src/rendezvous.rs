@@ -46,7 +46,7 @@ use sidestep_wire::diagnosis::Diagnosis;
 use sidestep_wire::ids::{Chid, DmbToken, Eid, ExtendedGid, LinkId, PeerId};
 use sidestep_wire::rmbe_size::RmbeSize;
 
-/// Who we are.
+/// Our identity.
 #[derive(Clone, Debug)]
 pub struct Local {
     /// GID of this process's device.

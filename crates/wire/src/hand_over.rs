@@ -16,7 +16,7 @@
 //!
 //! | Message | From | Beside it | Says |
 //! |---|---|---|---|
-//! | [`Greeting`] | the gateway, once, to whoever connects | 1 descriptor: a memory file, to be read | at which TCP port it takes H, and in the file [which servers are left alone](crate::lessons) |
+//! | [`Greeting`] | the gateway, once, to each program that connects | 1 descriptor: a memory file, to be read | at which TCP port it takes H, and in the file [which servers are left alone](crate::lessons) |
 //! | [`HandOver`] | the library, any number | 1 descriptor: N | see to this connection |
 //! | [`Message::StatusRequest`] | root, or the gateway's user | – | what have you got? |
 //! | [`Message::Status`] | the gateway, as the answer | 1 descriptor: a memory file of JSON | this |
@@ -36,7 +36,7 @@
 //! |---|---|---|
 //! | TCP port of the gateway, not 0 | 12 | 2 |
 //! | reserved | 14 | 2 |
-//! | the user of whoever has connected, as the gateway sees it | 16 | 4 |
+//! | the user of the program that has connected, as the gateway sees it | 16 | 4 |
 //!
 //! | HandOver, 20 bytes | Off | Len |
 //! |---|---|---|
@@ -47,7 +47,7 @@
 //!
 //! If they stay on TCP, the gateway passes the bytes on between H and N.
 //!
-//! Anybody in the namespace may bind the name or connect to it. Each side asks the kernel who the
+//! Any program in the namespace may bind the name or connect to it. Each side asks the kernel who the
 //! other is before it acts on what it says.
 
 use crate::error::Error;
@@ -95,7 +95,7 @@ pub enum Message {
     Greeting(Greeting),
     /// A library hands a connection over.
     HandOver(HandOver),
-    /// Somebody asks what the gateway has.
+    /// A command asks what the gateway has.
     StatusRequest,
     /// The answer lies beside it.
     Status,
@@ -136,12 +136,12 @@ impl Message {
     }
 }
 
-/// From the gateway to whoever connects: "connect H to this port".
+/// From the gateway to each program that connects: "connect H to this port".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Greeting {
     /// Of 127.0.0.1.
     pub port: u16,
-    /// Who has connected, as the gateway sees it: in another user namespace the number is another.
+    /// The user of the program, as the gateway sees it: in another user namespace the number is another.
     pub user: u32,
 }
 

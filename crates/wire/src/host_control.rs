@@ -11,7 +11,7 @@
 //! | [`Introduction`] | a process's mailbox | 2 descriptors | here is the memory of my process, and my bell |
 //! | [`Channel`] | a process's mailbox | 1 eventfd | here is another bell |
 //! | [`Petition`] | the agent | – | I hold an end of this connection to another namespace |
-//! | [`Match`] | a process, from the agent | 1 socket | here is who holds the other end |
+//! | [`Match`] | a process, from the agent | 1 socket | this process holds the other end |
 //! | [`Refusal`] | a process, from the agent | – | I hang up |
 //!
 //! The last three are in a file of their own ([`petition`]).
@@ -50,7 +50,7 @@
 //! | channel | 28 | 2 |
 //! | reserved | 30 | 2 |
 //!
-//! Anyone on the host may send to these sockets. A datagram is a claim: whoever acts on it checks
+//! Any process on the host may send to these sockets. A datagram is a claim: the receiver checks
 //! the sender's credentials first.
 
 use core::{
@@ -331,14 +331,14 @@ pub fn mailbox_name(instance: &Instance) -> AddressName {
     address_name(format_args!("sidestep/1/process/{instance}"))
 }
 
-/// Bound by whoever holds a share of the memory that the rings of a user may take, `unit` times 2 MiB
+/// Bound by the process that holds a share of the memory that the rings of a user may take, `unit` times 2 MiB
 /// each: `sidestep/1/memory/<user>/<unit>/<index>`.
 #[must_use]
 pub fn memory_name(uid: u32, unit: u32, index: u32) -> AddressName {
     address_name(format_args!("sidestep/1/memory/{uid}/{unit}/{index}"))
 }
 
-/// Bound by whoever has passed an undecided connection on and still has it open, where
+/// Bound by a process that has passed an undecided connection on and still has it open, where
 /// `cookie` is the kernel's of the TCP socket: `sidestep/1/given/<16 hexadecimal digits>/<index>`.
 #[must_use]
 pub fn given_name(cookie: u64, index: u8) -> AddressName {

@@ -1,6 +1,6 @@
 //! Identifiers, one type each, so that two of them cannot be swapped in a call.
 //!
-//! Who is who in SMC-D version 2:
+//! The identifiers of SMC-D version 2:
 //!
 //! | Type | Names |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | [`Gid`] | a native ISM device, or the first half of an extended GID |
 //! | [`Chid`] | the channel, that is the fabric, such a device sits on |
 //! | [`DmbToken`] | one receive buffer (DMB) of such a device |
-//! | [`LinkId`] | a link group, in the numbering of whoever sent it |
+//! | [`LinkId`] | a link group, in the numbering of its sender |
 //! | [`Eid`] | a group of computers that want to talk SMC to each other |
 //!
 //! And in SMC-R:
@@ -18,7 +18,7 @@
 //! | [`PeerId`] | one running SMC stack |
 //! | [`RoceGid`], [`Mac`] | an RDMA adapter (RNIC) of it |
 //! | [`LinkNumber`] | a link, within its link group |
-//! | [`LinkUserId`] | a link, in the naming of whoever sent it |
+//! | [`LinkUserId`] | a link, in the naming of its sender |
 //! | [`QpNumber`], [`Psn`] | one end of a link, and the first packet it will send |
 //! | [`Rkey`], [`RmbAddress`] | a receive buffer (RMB), as the peer's adapter is told to find it |
 //! | [`Mtu`] | the longest packet of a link |
@@ -101,7 +101,7 @@ impl fmt::Display for DmbToken {
     }
 }
 
-/// An SMC-D link group, in the numbering of whoever sent it. To everyone else it is opaque.
+/// An SMC-D link group, in the numbering of its sender. To every other host it is opaque.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct LinkId(pub u32);
 
@@ -155,7 +155,7 @@ impl fmt::Display for LinkNumber {
     }
 }
 
-/// A link, in the naming of whoever sent it, for display. To everyone else it is opaque.
+/// A link, in the naming of its sender, for display. To every other host it is opaque.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct LinkUserId(pub u32);
 

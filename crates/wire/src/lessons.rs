@@ -18,7 +18,7 @@
 //! | why the last one was in vain: 1 it has failed, 2 it was short | 32 | 1 |
 //! | reserved | 33 | 3 |
 //!
-//! All integers are big-endian. Nobody waits for a writer: what is read may be half of one entry and
+//! All integers are big-endian. No reader waits for a writer: what is read may be half of one entry and
 //! half of another, and leads to no worse than TCP where SMC-R had been possible, or the reverse.
 
 use crate::error::Error;
@@ -134,7 +134,7 @@ impl Lesson {
 pub fn offset(server: SocketAddr, user: u32) -> u64 {
     let [port, user] = [u32::from(server.port()), user].map(u32::to_be_bytes);
     let parts = octets(server.ip()).into_iter().chain(port).chain(user);
-    // FNV-1a. Who makes two servers share a place on purpose makes one of them forgotten.
+    // FNV-1a. A user that makes two servers share a place on purpose has one of them forgotten.
     let hash = parts.fold(0xCBF2_9CE4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
     });

@@ -29,7 +29,7 @@
 //! read, and a [`LengthOrder`] says which to write.
 //!
 //! A link group speaks one version, the one its Accept was written in. Types from `80` to `BF` are
-//! optional: who does not know one ignores it ([`OPTIONAL_TYPES`]). [`cdc::TYPE`](crate::cdc::TYPE) starts a message
+//! optional: a side that does not know one ignores it ([`OPTIONAL_TYPES`]). [`cdc::TYPE`](crate::cdc::TYPE) starts a message
 //! that is not LLC.
 //!
 //! *Source*: RFC 7609 §A.3; "Shared Memory Communications Version 2"; Linux `net/smc/smc_llc.c`.

@@ -11,9 +11,9 @@
 //! | Header | Of | Says |
 //! |---|---|---|
 //! | [`Bth`] | every packet | what it is, for which QP, its PSN |
-//! | [`Reth`] | First and Only of a WRITE | where the whole message is to be written, and by which key |
+//! | [`Reth`] | First and Only of a WRITE | the address of the whole message, and its key |
 //! | [`Aeth`] | an acknowledgement | how it went, and how many messages have |
-//! | [`icrc`] | every packet | that nothing was damaged, as far as nobody may change it |
+//! | [`icrc`] | every packet | that nothing was damaged, as far as no router may change it |
 //!
 //! *Source*: InfiniBand Architecture Specification volume 1, §9, annex A17; Linux
 //! `drivers/infiniband/sw/rxe/rxe_hdr.h`, `rxe_opcode.c`.
@@ -76,7 +76,7 @@ const P_KEY_MASK: u16 = 0x7FFF;
 pub struct Bth {
     /// What the packet is.
     pub opcode: Opcode,
-    /// The receiver is to be woken by this message.
+    /// This message wakes the receiver (solicited event).
     pub solicited: bool,
     /// The QP it is for.
     pub destination: QpNumber,
@@ -102,7 +102,7 @@ pub struct Reth {
 pub struct Aeth {
     /// The answer.
     pub syndrome: Syndrome,
-    /// Messages that the responder has completed, modulo 2^24. Nobody should depend on it.
+    /// Messages that the responder has completed, modulo 2^24. No requester should depend on it.
     pub msn: u32,
 }
 

@@ -44,7 +44,7 @@ pub mod question {
     /// [`IS_REMOTE`](super::IS_REMOTE).
     pub const IS_AGREED: i32 = 3;
     /// In place of [`MARK`]: this socket wants the option also with other hosts, because CLC can go
-    /// over its connection. Holds for one `connect`, or one `listen`. Whoever has said so of a
+    /// over its connection. Holds for one `connect`, or one `listen`. A program that has said so of a
     /// listener, announced or not, has to ask [`IS_AGREED`] of each accepted socket. Linux 5.18.
     pub const MARK_FOR_HOSTS: i32 = 4;
     /// Of a connection: part 0 of its [identity](super::Identity); the next numbers ask for the other
@@ -57,10 +57,10 @@ pub mod question {
 pub const IS_REMOTE: i32 = 66;
 
 /// Which connection it is, in the words of both kernels' TCP: the sequence numbers of the first byte in
-/// each direction, which both ends know from the handshake and nobody else has to.
+/// each direction, which both ends know from the handshake.
 ///
 /// They are what a segment must fit to belong to the connection, so they are the same at its two ends
-/// and at no other two: who stands between and makes two connections of one has two identities.
+/// and at no other two: a proxy that makes two connections of one has two identities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
     /// Of the client's first byte.

@@ -73,7 +73,7 @@ fn is_declined(events: &[Event], with: Diagnosis) -> bool {
     events.iter().any(is_it) && !events.iter().any(goes_on)
 }
 
-/// A listener of a local user answers with what the server's host has said to somebody else.
+/// A listener of a local user answers with what the server's host has said to another client.
 #[test]
 fn an_accept_from_another_address_joins_no_group() {
     let mut it = Bystander::new();
@@ -247,7 +247,7 @@ fn buffers_of_another_user_make_room() {
     assert_eq!(pair.hosts[SERVER].groups().count(), 1);
 }
 
-/// Who has seen those of the past does not know the next.
+/// A peer that has seen those of the past cannot guess the next.
 #[test]
 fn alert_tokens_are_drawn_at_random() {
     let tokens = |seed: u64| {
@@ -349,7 +349,7 @@ fn one_address_has_a_part_of_the_groups() {
     pair.connect();
 }
 
-/// The `nth` of many hosts: who it says it is, and where its TCP connection comes from.
+/// The `nth` of many hosts: which host it says it is, and where its TCP connection comes from.
 fn stranger(nth: usize) -> (Proposer, IpAddr) {
     let Adapter { gid, mac, .. } = adapter(CLIENT);
     let peer_id = PeerId((0x0100_0000_0000_0000 + nth as u64).to_be_bytes());

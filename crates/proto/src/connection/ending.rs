@@ -19,7 +19,7 @@
 //!         └──────────> Closed <─────────────────┘
 //! ```
 //!
-//! After C or A of both sides nobody writes into either RMBE any more, and both may be given to
+//! After C or A of both sides neither writes into either RMBE any more, and both may be given to
 //! other connections.
 //!
 //! *Source*: RFC 7609 §4.8, figures 22 and 23.

@@ -64,7 +64,7 @@ pub enum Hearing {
         /// What it is reported as; `None`: the program knows.
         errno: Option<i32>,
     },
-    /// Has a peer that only sends look. Before the own program is told, who may tell the other one.
+    /// Has a peer that only sends look. Before the own program is told, which may tell the other one.
     Hints {
         /// As above.
         errno: Option<i32>,

@@ -5,7 +5,7 @@
 //! side moves connections of its own, as RFC 7609 §2.3 leaves it to do, until no symmetric link has
 //! two more than another.
 //!
-//! - A link that comes and goes again at once moves nobody: it is waited for [`BALANCE_AFTER`].
+//! - A link that comes and goes again at once moves no connection: it is waited for [`BALANCE_AFTER`].
 //! - A few move at a time ([`BALANCE_STEP`], [`BALANCE_PAUSE`]), so the others go on meanwhile.
 //! - Nothing moves but after a link has come, and each move makes the difference smaller: so it ends,
 //!   and connections that come and go do not make others wander.

@@ -16,7 +16,7 @@ use super::state::{LinkGroup, Role};
 use super::timers::CONFIRM_LINK_REPEAT;
 
 impl LinkGroup {
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called; `None`: not before something
+    /// When [`handle_timeout`](Self::handle_timeout) must be called; `None`: not before something
     /// else happens.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {

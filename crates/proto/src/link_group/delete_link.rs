@@ -1,6 +1,6 @@
 //! DELETE LINK: a link goes, or the whole group does.
 //!
-//! A link goes because it has failed, because somebody wants it to, or because it is asymmetric and
+//! A link goes because it has failed, because a side wants it to, or because it is asymmetric and
 //! not needed any more. Its connections move at once, each side for itself (RFC 7609 §4.6); then the
 //! two sides agree on it over another link:
 //!

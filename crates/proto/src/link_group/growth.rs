@@ -14,7 +14,7 @@ pub(super) struct Growth {
     pub(super) failures: u32,
     /// Server: the client's hints bring nothing about before then.
     pub(super) deaf_until: Duration,
-    /// Client: an adapter that the server is to be told of.
+    /// Client: an adapter of which the server has to be told.
     pub(super) fresh: Option<AdapterId>,
 }
 

@@ -22,7 +22,7 @@ use sidestep_wire::{LinkNumber, LinkUserId, Mac, Mtu, Psn, QpNumber, RoceGid};
 
 use super::limits::LINK_SLOTS;
 
-/// An RDMA adapter (RNIC) of this host, in the numbering of whoever holds the engine.
+/// An RDMA adapter (RNIC) of this host, in the numbering of the engine's owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AdapterId(pub u8);
 
@@ -101,7 +101,7 @@ pub struct Ticket(pub(super) u64);
 /// How a link in [`LinkState::Deleting`] takes its leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Farewell {
-    /// Server: a DELETE LINK is to be sent when it is its turn, or was sent.
+    /// Server: a DELETE LINK waits for its turn, or was sent.
     Due(DeleteReason),
     /// Client: the server was asked, over another link, to delete it.
     Asked { over: LinkUserId, until: Duration, reason: DeleteReason },
@@ -116,7 +116,7 @@ pub(super) struct Test {
     pub(super) until: Duration,
     /// Which of the group's tests it is.
     pub(super) number: u64,
-    /// Somebody waits for the answer.
+    /// A flow waits for the answer.
     pub(super) is_probe: bool,
 }
 
@@ -141,7 +141,7 @@ pub struct Link {
     /// The device was told to destroy the queue pair.
     pub(super) is_destroyed: bool,
     pub(super) test: Option<Test>,
-    /// Another test is to follow, whose answer somebody waits for.
+    /// Another test follows, whose answer a flow waits for.
     pub(super) probe_is_due: bool,
     /// `Some` exactly in [`LinkState::Deleting`].
     pub(super) farewell: Option<Farewell>,

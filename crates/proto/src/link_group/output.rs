@@ -28,7 +28,7 @@ pub enum Command {
         /// The other end. Its MTU is the smaller of both.
         peer: LinkEnd,
     },
-    /// Let it send. Has no answer: what is to be sent waits for it.
+    /// Let it send. Has no answer: messages wait for it.
     ReadyToSend {
         /// The link.
         link: LinkUserId,
@@ -97,10 +97,10 @@ pub enum Event {
         /// The one to use.
         to: LinkUserId,
     },
-    /// This connection cannot go on: there is no link or no buffer of the peer for it. It is to be
-    /// reset and closed.
+    /// This connection cannot go on: there is no link or no buffer of the peer for it. Reset
+    /// and close it.
     Lost(AlertToken),
-    /// The group is ending: every connection is to be reset.
+    /// The group is ending: reset every connection.
     Ending(DeleteReason),
     /// The group is gone, and so is all that it had of the device.
     Ended,

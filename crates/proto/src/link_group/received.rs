@@ -5,7 +5,7 @@
 //! | an optional type (`80` to `BF`), CDC | ignored |
 //! | an unknown type, a wrong length, the other version | the link has failed |
 //! | a request that only the other side may send | the link has failed |
-//! | a response that nobody waits for, or over another link | ignored: it is late, or was answered twice |
+//! | a response that no flow waits for, or over another link | ignored: it is late, or was answered twice |
 //! | a step of a flow that is not under way | ignored, as by Linux: it is late |
 //! | anything but TEST LINK and DELETE LINK over a link that goes | ignored |
 //!
@@ -84,7 +84,7 @@ impl LinkGroup {
                 _ => {}
             },
             Message::ConfirmRkey(it) => self.take_confirm_rkey(via, &it, now),
-            // With so few links nobody has a reason to send one. Linux drops them as well.
+            // With so few links a peer has no reason to send one. Linux drops them as well.
             Message::ConfirmRkeyContinuation(_) => {}
             Message::TestLink(it) => self.take_test_link(via, &it, now),
             Message::DeleteRkey(it) => self.take_delete_rkey(via, &it),
@@ -134,7 +134,7 @@ impl LinkGroup {
     }
 }
 
-/// Whether messages of this type may be ignored by whoever does not know them, or are not for us.
+/// Whether messages of this type may be ignored by a side that does not know them, or are not for us.
 fn is_optional(message_type: &u8) -> bool {
     *message_type == cdc::TYPE || OPTIONAL_TYPES.contains(message_type)
 }

@@ -1,7 +1,7 @@
 //! CONFIRM RKEY and DELETE RKEY: receive buffers come and go.
 //!
-//! Whoever takes a buffer (RMB) into use in a group that exists tells the peer its keys on all links
-//! first, over any of them, and no connection begins with it before the answer. Whoever takes one
+//! A side that takes a buffer (RMB) into use in a group that exists tells the peer its keys on all links
+//! first, over any of them, and no connection begins with it before the answer. A side that takes one
 //! out of use says so, and gives the memory up after the answer.
 //!
 //! Each side has one such exchange at a time. Those of the two sides do not disturb each other, and
@@ -226,7 +226,7 @@ impl LinkGroup {
         self.rkey_flow.take_if(|flow| flow.over == link);
     }
 
-    /// No answer. The exchange begins again; the link has to show that somebody is there.
+    /// No answer. The exchange begins again; the link has to show that the peer still answers.
     pub(super) fn rkeys_timed_out(&mut self, now: Duration) {
         let Some(flow) = self.rkey_flow.take() else { return };
         match flow.what {

@@ -29,7 +29,7 @@ use sidestep_wire::{LinkUserId, Rkey, RmbAddress};
 
 use super::limits::{LINK_SLOTS, RMBS_MAX};
 
-/// A receive buffer of ours, in the numbering of whoever holds the engine.
+/// A receive buffer of ours, in the numbering of the engine's owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RmbId(pub u32);
 

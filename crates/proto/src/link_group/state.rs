@@ -32,7 +32,7 @@ pub enum Role {
 /// What this side brings to a group.
 #[derive(Debug, Clone)]
 pub struct Local {
-    /// Who we are.
+    /// Our identity.
     pub peer_id: PeerId,
     /// The VLAN of all its links; 0 for none.
     pub vlan: u16,
@@ -113,7 +113,7 @@ impl LinkGroup {
         self.role
     }
 
-    /// Who the peer says it is.
+    /// The identity that the peer claims.
     #[must_use]
     pub const fn peer_id(&self) -> PeerId {
         self.peer_id
@@ -242,7 +242,7 @@ impl LinkGroup {
         self.active().map(Link::user_id).find(|link| *link != avoided)
     }
 
-    /// A new link on an adapter of ours, whose queue pair is to be made. `None`: there is no place.
+    /// A new link on an adapter of ours, whose queue pair has to be made. `None`: there is no place.
     pub(super) fn allocate_link(
         &mut self,
         number: LinkNumber,

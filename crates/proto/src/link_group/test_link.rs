@@ -1,4 +1,4 @@
-//! TEST LINK: is somebody there?
+//! TEST LINK: does the peer still answer?
 //!
 //! A link over which nothing came for some time is tested, and so is one over which a flow had no
 //! answer. The answer bears the same bytes, and comes soon, or the link has failed.
@@ -65,7 +65,7 @@ impl LinkGroup {
         self.settle(now);
     }
 
-    /// Asks whether somebody is there. Nothing follows if there is no answer.
+    /// Asks whether the peer still answers. Nothing follows if there is no answer.
     fn call(&mut self, link: LinkUserId) {
         let (form, role) = (self.form, llc::Role::Request);
         self.send(link, TestLink { form, role, user_data: user_data(CALL) });
@@ -81,7 +81,7 @@ impl LinkGroup {
     /// adapter over this link before: messages of one link are taken in their order, those of two are
     /// not. [`Event::Answered`] follows, or [`Event::LinkDown`].
     ///
-    /// If there is no answer, but other messages come, that counts as one: who has had
+    /// If there is no answer, but other messages come, that counts as one: a peer that has had
     /// [`LLC_WAIT`](super::timers) for it has understood it.
     pub fn probe(&mut self, link: LinkUserId, now: Duration) {
         if let Some(link) = self.link_mut(link) {
@@ -118,7 +118,7 @@ impl LinkGroup {
     }
 
     /// A test had no answer. If other messages came, the link works, and the answer waits behind
-    /// them. The only link gets more time, unless somebody waits for the answer.
+    /// them. The only link gets more time, unless a flow waits for the answer.
     pub(super) fn test_timed_out(&mut self, user_id: LinkUserId, test: Test, now: Duration) {
         let is_only = self.active().all(|link| link.user_id == user_id);
         let Some(link) = self.link_mut(user_id) else { return };
@@ -138,7 +138,7 @@ impl LinkGroup {
             self.send(via, response);
             return;
         }
-        // One that nobody waits for is late.
+        // One that no test waits for is late.
         let Some(test) = self.link(via).and_then(|link| link.test) else { return };
         match number(&message.user_data) {
             Some(answered) if answered == test.number => self.tested(via, test, now),

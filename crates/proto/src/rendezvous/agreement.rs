@@ -20,7 +20,7 @@
 //! by the phase that it shows, so no byte enters a ring that the peer does not read. A client that is
 //! given up meanwhile, or dies, leaves a server that reads by the ledger and goes on sending by TCP.
 //!
-//! [`Begin`], [`Client`], [`Server`] and [`seek::Step`] are machines. A state is what is to be carried out next,
+//! [`Begin`], [`Client`], [`Server`] and [`seek::Step`] are machines. A state is the next step to carry out,
 //! or what is awaited until the program's next call. The owner tells what it has seen ([`Answer`]).
 //!
 //! | method | what it is |

@@ -15,7 +15,7 @@
 //!   or in place of a message that is expected:  ---- Decline ---->   Event::Ended(Tcp)
 //! ```
 //!
-//! [`Exchange`] is one side of that for one connection. It does no I/O: who has the socket and the
+//! [`Exchange`] is one side of that for one connection. It does no I/O: the owner of the socket and the
 //! link groups drives it.
 //!
 //! # Driving it
@@ -38,7 +38,7 @@
 //! When [`Event::Ended`] says anything but [`Outcome::Agreed`] and the engine was asked for a
 //! connection, the engine is to abandon it.
 //!
-//! # Who may decline when
+//! # Which side may decline when
 //!
 //! | | server | client |
 //! |---|---|---|
@@ -54,7 +54,7 @@
 //!
 //! No CLC message may follow another of its side (the *no-chase rule*), but for the Decline at first
 //! contact. There both sides may decline at once, and each would take the other's Decline for bytes
-//! of the program. So who has only waited in vain for CONFIRM LINK waits a moment more for the
+//! of the program. So a side that has only waited in vain for CONFIRM LINK waits a moment more for the
 //! peer's Decline, as Linux does; and for those that cross all the same there is
 //! [`crossed`](Exchange::crossed).
 //!

@@ -137,7 +137,7 @@ pub struct AddLink {
 /// Which message of the exchange an ADD LINK or a REQUEST ADD LINK is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AddLinkStep {
-    /// From whoever begins.
+    /// From the side that begins.
     Request,
     /// The answer without the reject flag.
     Response,

@@ -1,6 +1,6 @@
 //! CONFIRM RKEY: "here is another receive buffer".
 //!
-//! Accept and Confirm tell the key of a receive buffer (RMB) on one link. Whoever takes a new
+//! Accept and Confirm tell the key of a receive buffer (RMB) on one link. The side that takes a new
 //! buffer into use in a link group that exists tells its keys on all links first, over any of them.
 //! The response is the same message with flags.
 //!

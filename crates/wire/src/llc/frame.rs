@@ -22,7 +22,7 @@ pub const LENGTH_MAX: usize = 8192;
 /// Most receive buffers in one message: one for each connection that a link group can have.
 pub const RKEY_COUNT_MAX: usize = 255;
 
-/// Types that whoever does not know them ignores. A receiver that gets [`Error::Unsupported`] finds
+/// Types that a side that does not know them ignores. A receiver that gets [`Error::Unsupported`] finds
 /// the type in its `value`; any other unknown type breaks the link by RFC 7609 §A.3.
 pub const OPTIONAL_TYPES: RangeInclusive<u8> = 0x80..=0xBF;
 
@@ -93,7 +93,7 @@ impl LengthOrder {
 /// Which half of an exchange a message is, where a response says no more than "yes".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// From whoever begins.
+    /// From the side that begins.
     Request,
     /// From the other side, on the link of the request.
     Response,

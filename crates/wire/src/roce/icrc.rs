@@ -1,6 +1,6 @@
 //! The check at the end of a RoCEv2 packet.
 //!
-//! ICRC is the CRC-32 of Ethernet over everything that nobody on the way may change, in which what
+//! ICRC is the CRC-32 of Ethernet over everything that no router may change, in which what
 //! may be changed counts as ones:
 //!
 //! ```text
@@ -86,7 +86,7 @@ impl Envelope {
     }
 
     /// Checks the payload of a datagram, ICRC included. The identification that it will have if
-    /// nobody has changed it is tried first: that costs nothing.
+    /// no router has changed it is tried first: that costs nothing.
     #[must_use]
     pub fn check(&self, datagram: &[u8], expected: u16, rollbacks: &mut impl Rollbacks) -> Verdict {
         let Some((packet, icrc)) = datagram.split_last_chunk() else { return Verdict::Damaged };

@@ -69,7 +69,7 @@ pub enum With {
     Nothing,
     /// Four bytes for the receiver.
     Immediate,
-    /// A key that is to be invalid from now on.
+    /// A key that is invalid from now on.
     Invalidate,
 }
 
@@ -80,7 +80,7 @@ impl Opcode {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] for another transport's; for answers to requests that nobody here
+    /// [`Error::Unsupported`] for another transport's; for answers to requests that no requester here
     /// makes; and for those that mean nothing.
     pub const fn from_code(code: u8) -> Result<Self, Error> {
         use {Message::*, Place::*, With::*};

@@ -175,7 +175,7 @@ fn a_group_of_other_peers_adapters_or_vlans_does_not_fit() {
     let peer = PeerId([2; 8]);
     assert!(table.server().fits(peer, gid, mac, 0));
     assert!(!table.server().fits(PeerId([3; 8]), gid, mac, 0));
-    // As from Linux in version 2, of which only the Confirm tells who it is.
+    // As from Linux in version 2, of which only the Confirm tells the identity.
     table.server().proposer = PeerId([0; 8]);
     assert!(table.server().fits(PeerId([0; 8]), gid, mac, 0));
     assert_eq!(table.server().peer_id(), peer);

@@ -13,7 +13,7 @@ use std::vec;
 
 const GROUP: u32 = 1;
 
-/// A message of a vector, and who sent it.
+/// A message of a vector, and its sender.
 struct Captured {
     by: Role,
     bytes: Vec<u8>,
@@ -36,7 +36,7 @@ const CAPTURES: [(&str, &str, &str); 7] = [
     ("urgent", vector!("clc-urgent"), vector!("llc-urgent")),
 ];
 
-/// Each message has a line before it that says who sent it.
+/// Each message has a line before it that names its sender.
 fn captured(text: &str) -> Vec<Captured> {
     let messages = text.split("# frame ").skip(1);
     let message = |message: &str| {

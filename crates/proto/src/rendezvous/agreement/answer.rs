@@ -51,7 +51,7 @@ pub enum Answer {
     Objection(Option<Reason>),
     /// Of the end itself.
     Standing(Standing),
-    /// Who else has a connection that was received.
+    /// Which other processes have a connection that was received.
     Givers(Givers),
     /// The other end is in the same network namespace. What the two call the connection.
     Here(Token),
@@ -119,7 +119,7 @@ pub struct Standing {
     pub is_received: bool,
 }
 
-/// Who else has a connection that was received.
+/// Which other processes have a connection that was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Givers {
     /// No other process.

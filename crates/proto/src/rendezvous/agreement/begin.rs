@@ -9,7 +9,7 @@ use super::other_end::Token;
 use crate::fallback::{Lack, OperatorSaid, PeerCannot, ProgramDid, Reason};
 use sidestep_wire::host_control::Side;
 
-/// The question that is to be answered next, or the answer to all of them.
+/// The next question, or the answer to all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
     /// What does the end know of itself?

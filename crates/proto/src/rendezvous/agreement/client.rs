@@ -1,4 +1,4 @@
-//! The client's end: it shows the connection, hears who has the other end, proposes and confirms.
+//! The client's end: it shows the connection, hears which process has the other end, proposes and confirms.
 
 use super::answer::{Answer, Call, Illegal, Moment};
 use super::begin::Begin;
@@ -11,7 +11,7 @@ use crate::rendezvous::refusal::Refusal;
 use sidestep_wire::host_control::{Instance, Side};
 use sidestep_wire::rmbe_size::RmbeSize;
 
-/// What is to be carried out next, or awaited. A token: what both ends call the connection.
+/// The next step to carry out, or to wait for. A token: what both ends call the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Rests until the next call. Nothing is done yet.
@@ -167,7 +167,7 @@ impl Client {
         }
     }
 
-    /// What is to be carried out next, or awaited.
+    /// The next step to carry out, or to wait for.
     #[must_use]
     pub const fn state(&self) -> State {
         self.state
@@ -452,7 +452,7 @@ impl Client {
         });
     }
 
-    /// The server's process, once it has said who it is.
+    /// The server's process, once it has introduced itself.
     fn peer(&self) -> Option<Instance> {
         match &self.state {
             State::AwaitsIntroduction(hello)

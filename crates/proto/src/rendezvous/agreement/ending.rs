@@ -36,7 +36,7 @@ pub struct Failure {
     pub reason: Reason,
     /// Client: the next attempt with this server would come to the same.
     pub is_likely_to_recur: bool,
-    /// The peer's process, if it has said who it is.
+    /// The peer's process, if it has introduced itself.
     pub peer: Option<Instance>,
 }
 

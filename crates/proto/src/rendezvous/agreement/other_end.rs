@@ -68,7 +68,7 @@ pub struct Letter {
     pub netns_cookie: u64,
     /// By the kernel's word memory may be shared with its sender.
     pub is_friend: bool,
-    /// Its sender is another user, who may not want to share memory with us.
+    /// Its sender is another user, which may not want to share memory with us.
     pub is_stranger: bool,
 }
 

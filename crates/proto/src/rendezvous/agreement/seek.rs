@@ -1,7 +1,7 @@
 //! The other end is in another network namespace: how an end finds it.
 //!
 //! No name is known to both. The client claims the connection before the servers that its process knows, and
-//! an end that finds nothing *petitions*: it asks the agent of the host who holds the other end. The
+//! an end that finds nothing *petitions*: it asks the agent of the host which process holds the other end. The
 //! answer acquaints the two processes, and then a claim is found as it is within one namespace.
 //!
 //! Until the end is greeted the connection is an ordinary one. Each end petitions again when its
@@ -24,7 +24,7 @@ pub const LOOKS_FOR_ANSWER: u32 = 32;
 /// See [`LOOKS_FOR_ANSWER`].
 pub const READ_INTERVAL_NS: u64 = 10_000_000;
 
-/// What is to be carried out next.
+/// The next step to carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Are processes about to show each other their memory? Does the other end belong to a user with whom none is shared?
@@ -36,7 +36,7 @@ pub enum Step {
     CountsAcquaintances,
     /// Client: leaves a claim with each server that can be meant. Is there one?
     Claims,
-    /// Asks the agent who holds the other end.
+    /// Asks the agent which process holds the other end.
     Petitions,
     /// Writes down why the connection is on TCP as things stand.
     NotesReason(Reason),

@@ -12,7 +12,7 @@ use crate::rendezvous::wait::MESSAGES_MAX;
 use sidestep_wire::host_control::Side;
 use sidestep_wire::rmbe_size::RmbeSize;
 
-/// What is to be carried out next, or awaited.
+/// The next step to carry out, or to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Rests until a call of a moment and number that is worth a look. Nothing is done yet.
@@ -161,7 +161,7 @@ impl Server {
         }
     }
 
-    /// What is to be carried out next, or awaited.
+    /// The next step to carry out, or to wait for.
     #[must_use]
     pub const fn state(&self) -> State {
         self.state
@@ -315,7 +315,7 @@ impl Server {
             (State::LooksForBreach { .. }, Answer::Instead(reason)) => {
                 return self.stays(reason);
             }
-            // Who the client is would have been said by its proposal: it is taken for this one.
+            // The proposal would have said which client it is: it is taken for this one.
             (State::ReadsRefusal(_), Answer::Failed(reason)) => return self.stays(reason),
             // When that thread returns, look again.
             (State::LooksForReaders(to), Answer::Is(true)) => State::AwaitsReply(to),

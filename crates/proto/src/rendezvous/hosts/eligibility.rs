@@ -40,7 +40,7 @@ const _: () = assert!(UEIDS_MAX <= UEID_COUNT_MAX);
 /// comes up or goes down.
 #[derive(Clone, Debug)]
 pub struct LocalHost {
-    /// Who we are: the same in all messages to all peers.
+    /// Our identity: the same in all messages to all peers.
     pub peer_id: PeerId,
     /// Shown to the peer on first contact.
     pub hostname: Hostname,

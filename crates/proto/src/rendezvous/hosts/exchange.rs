@@ -80,7 +80,7 @@ enum Stage {
 // ---- verbs --------------------------------------------------------------------------------------
 
 impl Exchange {
-    /// The client's side: a Proposal is to be sent, or a Decline if there is nothing to propose.
+    /// The client's side: it sends a Proposal, or a Decline if there is nothing to propose.
     #[must_use]
     pub fn client(local: Arc<LocalHost>, route: Route, now: Duration) -> Self {
         let mut exchange = Self::new(local, route);

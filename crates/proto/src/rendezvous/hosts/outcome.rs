@@ -19,13 +19,13 @@ pub enum Outcome {
     Broken(Failure),
 }
 
-/// Who has declined, and why.
+/// Which side has declined, and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fallback {
     /// We have, or nothing was sent at all.
     #[error("declined here: {0}")]
     Ours(Cause),
-    /// The peer has. If it is out of sync, the link group that our Accept named is to be ended.
+    /// The peer has. If it is out of sync, the link group that our Accept named has to end.
     #[error("declined by the peer: {}", .0.diagnosis)]
     Peers(Decline),
 }

@@ -17,7 +17,7 @@ use super::terms::{CONNS_MIN, Proposer, Terms, Wording, check_end};
 ///
 /// # Errors
 ///
-/// Why there is to be a Decline.
+/// Why the server declines.
 pub(super) fn choose(
     proposal: &Proposal,
     local: &LocalHost,

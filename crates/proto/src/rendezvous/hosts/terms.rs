@@ -10,7 +10,7 @@ use crate::link_group::{ADAPTERS_MAX, AdapterId, Agreement};
 /// The client, as its Proposal tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proposer {
-    /// Who it is. Zero from a Linux client that offers only version 2.
+    /// Its identity. Zero from a Linux client that offers only version 2.
     pub peer_id: PeerId,
     /// Its adapter for the version that was chosen.
     pub gid: RoceGid,
@@ -53,7 +53,7 @@ impl Wording {
         }
     }
 
-    /// Server: what a new link group is to be like.
+    /// Server: the terms of a new link group.
     #[must_use]
     pub const fn agreement(&self) -> Agreement {
         match self {

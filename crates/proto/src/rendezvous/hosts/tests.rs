@@ -162,7 +162,7 @@ impl End {
         len > 0
     }
 
-    /// Carries out what there is to do. Returns what is to be sent.
+    /// Carries out what there is to do. Returns the messages to send.
     fn act(&mut self, now: Duration) -> Vec<u8> {
         loop {
             while let Some(event) = self.exchange.poll_event() {

@@ -1,7 +1,7 @@
 //! The first contact extension: two sides introduce themselves.
 //!
 //! On *first contact* client and server have no link group in common yet. In version 2 each then
-//! says who it is, and in release 2.1 of SMC-R how large a link group it can have:
+//! says which host it is, and in release 2.1 of SMC-R how large a link group it can have:
 //!
 //! | Rel | Len | Field | Meaning |
 //! |---|---|---|---|

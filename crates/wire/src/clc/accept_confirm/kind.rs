@@ -4,7 +4,7 @@ use crate::clc::frame::{Header, MessageType, Version, open, unexpected};
 use crate::error::Error;
 use crate::reader::Reader;
 
-/// Which of the two messages it is, and so who sent it.
+/// Which of the two messages it is, and so which side sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
     /// From the server.

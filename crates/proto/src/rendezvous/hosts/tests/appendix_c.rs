@@ -17,7 +17,7 @@ fn refusing(diagnosis: Diagnosis) -> Engine {
 const KNOWN: Engine = Engine { first_contact: false, ..Engine::SOUND };
 const SLOW: Engine = Engine { is_slow: true, ..Engine::SOUND };
 
-/// A stage of the rendezvous, by who waits for what.
+/// A stage of the rendezvous, by which side waits for what.
 fn waiting() -> [(&'static str, End); 3] {
     let slow = || Table::neighbours(SLOW, SLOW);
     let proposed = {
