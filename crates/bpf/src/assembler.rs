@@ -79,6 +79,8 @@ pub(crate) enum Helper {
     /// Says that message `R1` goes to the socket in `R2` under key `*R3`, with flags
     /// `R4`; `R0` is the verdict: to pass, or to drop it if there is none.
     MsgRedirectHash = 71,
+    /// Lets go of socket `R1`, which a look-up has returned.
+    SkRelease = 86,
     /// `R0` = all that is known of socket `R1`, or 0.
     SkFullsock = 95,
     /// `R0` = what TCP knows of socket `R1` (`bpf_tcp_sock`), or 0.
@@ -88,6 +90,9 @@ pub(crate) enum Helper {
     SkStorageGet = 107,
     /// `R0` = cookie of the network namespace of `R1`.
     NetnsCookie = 122,
+    /// Says that the packet of context `R1` is for socket `R2`, with flags `R3`; `R0` is negative if that
+    /// socket cannot take it.
+    SkAssign = 124,
     /// Looks for the TCP option `*R2` (of which `R3` bytes are told) in the packet that
     /// `R1` (`bpf_sock_ops`) is about, or with flag 1 in `R4` in the SYN that is answered;
     /// `R0` is negative if it is not there.
@@ -136,7 +141,11 @@ mod operation {
     pub(super) const SUB: u8 = ALU64 | X | 0x10;
     pub(super) const ADD_IMMEDIATE_32: u8 = ALU | K;
     pub(super) const SUB_32: u8 = ALU | X | 0x10;
+    pub(super) const MUL: u8 = ALU64 | X | 0x20;
     pub(super) const MUL_IMMEDIATE: u8 = ALU64 | K | 0x20;
+    pub(super) const MUL_IMMEDIATE_32: u8 = ALU | K | 0x20;
+    pub(super) const REMAINDER_32: u8 = ALU | X | 0x90;
+    pub(super) const XOR: u8 = ALU64 | X | 0xa0;
     pub(super) const OR: u8 = ALU64 | X | 0x40;
     pub(super) const SHIFT_LEFT_IMMEDIATE: u8 = ALU64 | K | 0x60;
     pub(super) const SHIFT_RIGHT_IMMEDIATE: u8 = ALU64 | K | 0x70;
@@ -230,6 +239,26 @@ impl Assembler {
         self.push(operation::MUL_IMMEDIATE, to, Register::R0, 0, value);
     }
 
+    /// `to *= from`
+    pub(crate) fn mul(&mut self, to: Register, from: Register) {
+        self.push(operation::MUL, to, from, 0, 0);
+    }
+
+    /// `to = (to * value)` in the low 32 bits; the others become 0.
+    pub(crate) fn mul_immediate_32(&mut self, to: Register, value: i32) {
+        self.push(operation::MUL_IMMEDIATE_32, to, Register::R0, 0, value);
+    }
+
+    /// `to = (to % from)` in the low 32 bits, `to` if `from` is 0; the others become 0.
+    pub(crate) fn remainder_32(&mut self, to: Register, from: Register) {
+        self.push(operation::REMAINDER_32, to, from, 0, 0);
+    }
+
+    /// `to ^= from`
+    pub(crate) fn xor(&mut self, to: Register, from: Register) {
+        self.push(operation::XOR, to, from, 0, 0);
+    }
+
     /// `to <<= bits`
     pub(crate) fn shift_left_immediate(&mut self, to: Register, bits: i32) {
         self.push(operation::SHIFT_LEFT_IMMEDIATE, to, Register::R0, 0, bits);
@@ -283,6 +312,13 @@ impl Assembler {
     /// `*(u64 *)(to + offset) += from`, atomically
     pub(crate) fn atomic_add_64(&mut self, to: Register, offset: i16, from: Register) {
         self.push(operation::ATOMIC_64, to, from, offset, 0);
+    }
+
+    /// `*(u64 *)(to + offset) += from`, atomically, and `from` = what was there before. Linux 5.12.
+    pub(crate) fn atomic_fetch_add_64(&mut self, to: Register, offset: i16, from: Register) {
+        /// `BPF_FETCH`.
+        const FETCH: i32 = 1;
+        self.push(operation::ATOMIC_64, to, from, offset, FETCH);
     }
 
     /// `to =` the address of a map

@@ -89,8 +89,8 @@ pub(crate) mod sock_ops {
 }
 
 /// `AF_INET` and `AF_INET6`.
-const IPV4: i32 = 2;
-const IPV6: i32 = 10;
+pub(crate) const IPV4: i32 = 2;
+pub(crate) const IPV6: i32 = 10;
 
 /// Puts the key of the socket in context `R6` on the stack. A socket of another family
 /// goes to the label `end`.
@@ -149,14 +149,14 @@ pub(crate) fn store_local_address(a: &mut Assembler, to: i16, socket: Register, 
     a.label("address");
 }
 
-fn store_ipv6(a: &mut Assembler, to: i16, socket: Register, from: i16) {
+pub(crate) fn store_ipv6(a: &mut Assembler, to: i16, socket: Register, from: i16) {
     for word in [0, 4, 8, 12] {
         a.load_32(R1, socket, from + word);
         a.store_32(R10, to + word, R1);
     }
 }
 
-fn store_mapped_ipv4(a: &mut Assembler, to: i16, socket: Register, from: i16) {
+pub(crate) fn store_mapped_ipv4(a: &mut Assembler, to: i16, socket: Register, from: i16) {
     a.mov_immediate(R1, 0);
     a.store_64(R10, to, R1);
     a.mov_immediate(R1, MAPPED);

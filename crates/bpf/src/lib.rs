@@ -18,6 +18,7 @@
 //! | [`sockmap`] | [`Sockmap`]: connections whose messages skip TCP, and the programs that do it |
 //! | [`tcp_option`] | [`TcpOption`]: the TCP option of SMC, and the programs that write it |
 //! | [`filter`] | [`Filter`]: rules for the packets of all sockets, which stay when the process ends |
+//! | [`steering`] | [`Steering`]: connections to one address, given to listeners at others |
 //! | [`cgroup`] | [`Cgroup`]: the group of processes whose sockets are meant |
 //!
 //! All of this needs privilege (CAP_BPF and CAP_NET_ADMIN, and the right to make a
@@ -36,12 +37,14 @@ mod loaded;
 mod map;
 mod object_file;
 mod sockmap;
+mod steering;
 mod tcp_option;
 
 pub use cgroup::Cgroup;
 pub use error::BpfError;
 pub use filter::{Filter, Hits, Identity};
 pub use sockmap::{Counters, Sockmap};
+pub use steering::{INDICES, Steering};
 pub use tcp_option::{Sweeper, TcpOption};
 
 /// Whether [`Sockmap`] works here: does all of it once, for a cgroup without processes.

@@ -26,6 +26,10 @@ pub(crate) enum MapKind {
     /// Programs that others go on in.
     ProgArray = 3,
     PerCpuArray = 6,
+    /// A hash whose oldest entries make room for new ones.
+    LruHash = 9,
+    /// Sockets by number; one that is closed leaves by itself.
+    SockMap = 15,
     SockHash = 18,
     /// A value for each socket, kept with the socket. One that is accepted gets a copy of
     /// its listener's.
