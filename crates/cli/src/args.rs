@@ -2,8 +2,10 @@
 
 mod bench;
 mod filter;
+mod log;
 mod subject;
 mod target;
+mod vip;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,10 +14,12 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 
 use crate::metrics_address::MetricsAddress;
-use crate::options::{LogLevel, Mode, Promotion};
+use crate::options::{Mode, Promotion};
 use sidestep_gateway::AdapterChoice;
 use sidestep_socket::process::options::AGENT_SOCKET;
 
+pub(crate) use log::LogArg;
+use log::parse_log;
 pub(crate) use subject::{Subject, canonical};
 pub(crate) use target::Target;
 
@@ -23,6 +27,8 @@ pub(crate) use filter::{
     FilterApplyArgs, FilterArgs, FilterCheckArgs, FilterCommand, FilterImportArgs, FilterShowArgs,
     FilterTestArgs, ListArgs,
 };
+
+pub(crate) use vip::{VipArgs, VipCommand, VipRunArgs, VipShowArgs};
 
 pub(crate) use bench::{
     BenchArgs, BenchCommand, CompareArgs, MeasureArgs, ProbeArgs, ReportArgs, ServeArgs,
@@ -86,6 +92,8 @@ pub(crate) enum Command {
     Devices(StatusArgs),
     /// Filter the packets of all programs by an ordered list of rules
     Filter(FilterArgs),
+    /// Give one address to many servers of this host: by weight, load and health
+    Vip(VipArgs),
     /// Measure workloads over TCP, shared memory and other transports, side by side
     Bench(Box<BenchArgs>),
     /// Measure in two seconds what this machine would gain
@@ -349,22 +357,6 @@ pub(crate) struct StatusArgs {
     pub(crate) json: bool,
 }
 
-/// The value of `--log`: `LEVEL` or `LEVEL:FILE`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LogArg {
-    pub(crate) level: LogLevel,
-    pub(crate) file: Option<PathBuf>,
-}
-
-fn parse_log(text: &str) -> Result<LogArg, String> {
-    let (level, file) = match text.split_once(':') {
-        None => (text, None),
-        Some((_, "")) => return Err("no file after the colon".into()),
-        Some((level, file)) => (level, Some(PathBuf::from(file))),
-    };
-    Ok(LogArg { level: crate::words::parse_keyword(level)?, file })
-}
-
 const EXAMPLES: &str = "\
 Examples:
   sidestep run redis-server --port 6379     one end of the connections
@@ -551,6 +543,7 @@ wrong.";
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::LogLevel;
 
     fn parse(line: &str) -> Result<RunArgs, clap::Error> {
         let words = ["sidestep", "run"].into_iter().chain(line.split(' '));

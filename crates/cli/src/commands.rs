@@ -15,9 +15,12 @@ mod gateway_status;
 mod logging;
 mod probe;
 mod run;
+mod signals;
 mod ss;
 mod stats;
 mod systemd;
+mod vip;
+mod vip_status;
 mod why;
 
 use crate::args::{Args, Command};
@@ -42,6 +45,7 @@ pub(crate) fn execute(args: Args) -> i32 {
         Command::Links(args) => gateway_status::links(&args),
         Command::Devices(args) => gateway_status::devices(&args),
         Command::Filter(args) => filter::execute(&args),
+        Command::Vip(args) => vip::execute(&args),
         Command::Bench(args) => bench::execute(&args),
         Command::Probe(args) => probe::execute(&args),
     }

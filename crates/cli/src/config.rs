@@ -8,7 +8,10 @@
 //! 4. the machine's: `/etc/sidestep/sidestep.toml`.
 //!
 //! The first two must exist when they are named. The keys are the entries of [`TABLES`], and the
-//! table [`PNET`], whose keys are names of the user's; `docs/configuration.md` explains each.
+//! tables [`PNET`] and [`VIP`], whose keys are names of the user's; `docs/configuration.md` explains each.
+
+mod value;
+mod vip;
 
 use std::ffi::OsString;
 use std::io;
@@ -17,11 +20,13 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use ipnet::IpNet;
 use sidestep_gateway::AdapterChoice;
-use sidestep_proto::policy::{self, ENTRIES_MAX, Interface, MEMBERS_MAX, PortRange};
+use sidestep_proto::policy::{self, Interface, MEMBERS_MAX, PortRange};
 use sidestep_proto::rendezvous::UEIDS_MAX;
 use sidestep_socket::process::options::AGENT_SOCKET_LEN_MAX;
 use thiserror::Error;
 use toml::de::{DeTable, DeValue};
+use value::{boolean, list, shown, unknown};
+use vip::VIP;
 
 use crate::accounts::{Group, User};
 use crate::fault_plan::FaultPlan;
@@ -163,7 +168,7 @@ pub(crate) struct Key {
     get: fn(&Settings) -> Option<String>,
 }
 
-/// Every table and key a file may hold beside [`PNET`].
+/// Every table and key a file may hold beside [`PNET`] and [`VIP`].
 const TABLES: &[(&str, &[Key])] = &[
     (
         "smc",
@@ -329,7 +334,8 @@ pub(crate) fn keys() -> impl Iterator<Item = Shown> {
         keys.iter().map(move |key| -> Shown { (format!("{table}.{}", key.name), key.get) })
     });
     let pnet: Shown = (PNET.to_owned(), |s| s.pnet.as_ref().map(Networks::to_string));
-    fixed.chain([pnet])
+    let vips: Shown = (VIP.to_owned(), |s| s.vips.as_ref().map(vip::shown));
+    fixed.chain([pnet, vips])
 }
 
 /// Reads what is right, and says what is not.
@@ -345,7 +351,7 @@ fn parse(text: &str) -> (Settings, Vec<Fault>) {
     let mut faults = Vec::new();
     for (name, value) in document.get_ref() {
         let mut fault = |offset, message| faults.push(Fault { offset, message });
-        let known = TABLES.iter().map(|(known, _)| *known).chain([PNET]);
+        let known = TABLES.iter().map(|(known, _)| *known).chain([PNET, VIP]);
         let Some(table_name) = known.clone().find(|known| known == name.get_ref()) else {
             fault(name.span().start, unknown("table", name.get_ref(), known));
             continue;
@@ -355,7 +361,10 @@ fn parse(text: &str) -> (Settings, Vec<Fault>) {
             continue;
         };
         let Some((_, keys)) = TABLES.iter().find(|(known, _)| *known == table_name) else {
-            settings.pnet = Some(networks(table, &mut fault));
+            match table_name {
+                VIP => settings.vips = vip::set(table, &mut fault),
+                _ => settings.pnet = Some(networks(table, &mut fault)),
+            }
             continue;
         };
         for (name, value) in table {
@@ -425,11 +434,6 @@ fn interface(value: &DeValue<'_>) -> Result<Interface, String> {
 fn keyword<T: ValueEnum>(value: &DeValue<'_>) -> Result<T, String> {
     // A value that is not a string is no keyword either, so it gets the same list of words.
     parse_keyword(value.as_str().unwrap_or(value.type_str()))
-}
-
-fn boolean(value: &DeValue<'_>) -> Result<bool, String> {
-    let allowed = || format!("{} is not allowed; use true or false", shown(value));
-    value.as_bool().ok_or_else(allowed)
 }
 
 fn rmbe_size(value: &DeValue<'_>) -> Result<RmbeSize, String> {
@@ -512,20 +516,6 @@ fn fault_plan(value: &DeValue<'_>) -> Result<FaultPlan, String> {
     plan.map_err(|reason| format!("{} is not allowed; {reason}", shown(value)))
 }
 
-/// An array, each of whose elements `entry` understands.
-fn list<T>(
-    value: &DeValue<'_>,
-    entry: fn(&DeValue<'_>) -> Result<T, String>,
-) -> Result<Vec<T>, String> {
-    let DeValue::Array(elements) = value else {
-        return Err(format!("{} is not allowed; use a list: [...]", shown(value)));
-    };
-    if elements.len() > ENTRIES_MAX {
-        return Err(format!("{} entries are too many; use at most {ENTRIES_MAX}", elements.len()));
-    }
-    elements.iter().map(|element| entry(element.get_ref())).collect()
-}
-
 fn port_range(value: &DeValue<'_>) -> Result<PortRange, String> {
     let text = match value {
         DeValue::Integer(integer) => integer.to_string(),
@@ -581,56 +571,12 @@ fn bytes(value: &DeValue<'_>) -> Option<u64> {
     }
 }
 
-/// The value as a user would recognise it.
-fn shown(value: &DeValue<'_>) -> String {
-    match value {
-        DeValue::String(text) => format!("`{text}`"),
-        DeValue::Integer(integer) => integer.to_string(),
-        DeValue::Float(float) => float.to_string(),
-        DeValue::Boolean(boolean) => boolean.to_string(),
-        other => format!("{} value", other.type_str()),
-    }
-}
-
-/// The sentence for a name that is not in `known`, with the nearest one that is.
-fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
-    let nearest = known
-        .clone()
-        .map(|candidate| (edit_distance(name, candidate), candidate))
-        .min()
-        // Beyond half the letters it is another word, not a slip.
-        .filter(|(distance, candidate)| *distance <= candidate.len() / 2);
-    let known = known.collect::<Vec<_>>().join(", ");
-    match nearest {
-        Some((_, nearest)) => {
-            format!("{name}: unknown {what}; did you mean `{nearest}`? (known: {known})")
-        }
-        None => format!("{name}: unknown {what} (known: {known})"),
-    }
-}
-
-/// The fewest insertions, deletions and replacements of a character that turn `a` into `b`.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    // row[j]: the distance of the part of `a` read so far to the first j characters of `b`.
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, a) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, &b) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(a != b);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::options::{LogLevel, Mode, Promotion, Spin};
     use crate::pnet::Device;
+    use sidestep_distributor::VipSet;
 
     /// The error text for a file with this content, without the directory.
     fn error(content: &str) -> String {
@@ -686,6 +632,7 @@ mod tests {
             [smc-r]
             adapters = ["10.0.0.1", "eth1"]
             faults = "loss=1%"
+            [vip]
             "#,
         );
         assert!(faults.is_empty(), "{faults:?}");
@@ -722,6 +669,7 @@ mod tests {
             filter_file: Some("/etc/sidestep/rules".into()),
             adapters: Some(["10.0.0.1", "eth1"].map(|text| text.parse().unwrap()).to_vec()),
             faults: "loss=1%".parse().ok(),
+            vips: Some(VipSet::default()),
         };
         assert_eq!(settings, expected);
     }
@@ -753,7 +701,7 @@ mod tests {
         );
         assert_eq!(
             error("\n[lgo]\n"),
-            "sidestep.toml:2: lgo: unknown table (known: smc, policy, log, agent, filter, smc-r, pnet)"
+            "sidestep.toml:2: lgo: unknown table (known: smc, policy, log, agent, filter, smc-r, pnet, vip)"
         );
     }
 
@@ -871,7 +819,7 @@ mod tests {
             keys().filter(|(_, get)| get(&all).is_none()).map(|(key, _)| key).collect();
         assert_eq!(
             unset,
-            ["log.file", "agent.metrics", "filter.file", "smc-r.adapters", "smc-r.faults"]
+            ["log.file", "agent.metrics", "filter.file", "smc-r.adapters", "smc-r.faults", "vip"]
         );
     }
 
@@ -941,13 +889,5 @@ mod tests {
         assert_eq!(user("", "/home/a"), Path::new("/home/a/.config").join(file));
         assert_eq!(user("xdg", "/home/a"), Path::new("/home/a/.config").join(file));
         assert_eq!(user("", ""), Path::new("/etc").join(file));
-    }
-
-    #[test]
-    fn edit_distance_counts_slips() {
-        assert_eq!(edit_distance("rmb_size", "rmbe_size"), 1);
-        assert_eq!(edit_distance("lvl", "level"), 2);
-        assert_eq!(edit_distance("", "mode"), 4);
-        assert_eq!(edit_distance("mode", "mode"), 0);
     }
 }

@@ -18,6 +18,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use ipnet::IpNet;
+use sidestep_distributor::VipSet;
 use sidestep_gateway::AdapterChoice;
 use sidestep_proto::policy::PortRange;
 use sidestep_proto::rendezvous::UEIDS_MAX;
@@ -109,6 +110,8 @@ pub(crate) struct Settings {
     /// These two for `sidestep gateway`.
     pub(crate) adapters: Option<Vec<AdapterChoice>>,
     pub(crate) faults: Option<FaultPlan>,
+    /// For `sidestep vip`.
+    pub(crate) vips: Option<VipSet>,
 }
 
 impl Settings {
@@ -189,6 +192,7 @@ impl Settings {
             filter_file: self.filter_file.or(lower.filter_file),
             adapters: self.adapters.or(lower.adapters),
             faults: self.faults.or(lower.faults),
+            vips: self.vips.or(lower.vips),
         }
     }
 
@@ -250,6 +254,7 @@ impl From<Options> for Settings {
             filter_file: None,
             adapters: None,
             faults: None,
+            vips: None,
         }
     }
 }

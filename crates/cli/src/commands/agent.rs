@@ -20,16 +20,15 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-use libc::{SIGINT, SIGTERM};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use sd_notify::NotifyState;
 use sidestep_bpf::BpfError;
 use sidestep_gateway::watchdog::{Pulse, Watchdog};
-use signal_hook::low_level::pipe;
 use thiserror::Error;
 
 use super::logging::{self, LogError};
+use super::signals;
 use super::systemd::{tell_systemd, watchdog};
 use crate::args::AgentArgs;
 use crate::config::{ConfigError, Configuration};
@@ -73,12 +72,8 @@ pub(crate) fn execute(args: &AgentArgs) -> i32 {
 
 fn work(args: &AgentArgs) -> Result<(), AgentError> {
     // First of all: a signal from now on ends the agent in order.
-    let (stop, stopper) = UnixStream::pair().map_err(AgentError::Signals)?;
-    for signal in [SIGTERM, SIGINT] {
-        let stopper = stopper.try_clone().map_err(AgentError::Signals)?;
-        pipe::register(signal, stopper).map_err(AgentError::Signals)?;
-    }
-    ignore_sigpipe();
+    let stop = signals::stop().map_err(AgentError::Signals)?;
+    signals::ignore_sigpipe();
     logging::begin(args.log.as_ref())?;
     let address = metrics_address(args)?;
     let mut listener = address.as_ref().map(Listener::bind).transpose()?;
@@ -167,12 +162,6 @@ fn complain(what: &impl fmt::Display) {
 /// A line of standard output, for whoever still reads it.
 fn say(what: &impl fmt::Display) -> Result<(), AgentError> {
     output::print(&format!("sidestep agent: {what}\n")).map(drop).map_err(AgentError::Output)
-}
-
-/// Nobody who asks for metrics and does not wait for them shall end the agent.
-fn ignore_sigpipe() {
-    // SAFETY: no handler, so nothing of ours runs.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }
 
 /// That of the command line, or else of the configuration.

@@ -12,6 +12,7 @@ use sidestep_observe::{Connection, Mode, Program, Role, Snapshot};
 use thiserror::Error;
 
 use super::beyond::{Beyond, Path as Way};
+use super::vip_status::Steered;
 use crate::args::SsArgs;
 use crate::output;
 use crate::terminal;
@@ -66,16 +67,17 @@ fn list(args: &SsArgs) -> Result<String, SsError> {
     snapshot.find_addresses();
     let connections = &snapshot.connections;
     let beyond = Beyond::of(connections);
+    let steered = Steered::look();
 
     if let Some(pid) = args.pid.filter(|_| connections.is_empty()) {
         check(pid, &snapshot)?;
     }
     Ok(match (args.json, connections.is_empty(), args.pid) {
-        (true, ..) => to_json(connections, &beyond),
+        (true, ..) => to_json(connections, &beyond, &steered),
         (false, true, Some(pid)) => format!("process {pid} has no Sidestep connections\n"),
         (false, true, None) => nothing(&snapshot, is_root()),
         (false, false, _) => {
-            let text = to_text(connections, &beyond, terminal::width());
+            let text = to_text(connections, &beyond, &steered, terminal::width());
             format!("{}{}\n", text.trim_end(), incompatible(&snapshot))
         }
     })
@@ -191,16 +193,18 @@ struct Row<'a> {
     strangers_ns: u64,
     parks: u64,
     wakeups: u64,
+    /// The VIP that it was made to and the target that has it.
+    vip: Option<&'a str>,
 }
 
-fn to_json(connections: &[Connection], beyond: &Beyond) -> String {
-    let rows: Vec<_> = connections.iter().map(|it| Row::new(it, beyond)).collect();
+fn to_json(connections: &[Connection], beyond: &Beyond, steered: &Steered) -> String {
+    let rows: Vec<_> = connections.iter().map(|it| Row::new(it, beyond, steered)).collect();
     let json = serde_json::to_string_pretty(&rows);
     json.expect("numbers and strings are always JSON") + "\n"
 }
 
 impl<'a> Row<'a> {
-    fn new(connection: &'a Connection, beyond: &'a Beyond) -> Self {
+    fn new(connection: &'a Connection, beyond: &'a Beyond, steered: &'a Steered) -> Self {
         let counters = &connection.counters;
         let way = beyond.path(connection);
         let fallback = connection.fallback.as_ref().map(ReasonRow::new);
@@ -233,8 +237,18 @@ impl<'a> Row<'a> {
             strangers_ns: counters.strangers_ns,
             parks: counters.parks,
             wakeups: counters.wakeups,
+            vip: target_of(connection, steered),
         }
     }
+}
+
+/// The target of a VIP that a connection is with.
+fn target_of<'a>(connection: &Connection, steered: &'a Steered) -> Option<&'a str> {
+    let (server, client) = match connection.role {
+        Role::Server => (connection.local?, connection.peer?),
+        Role::Client => (connection.peer?, connection.local?),
+    };
+    steered.of(server, client)
 }
 
 fn mode(connection: &Connection, way: Option<&Way<'_>>) -> &'static str {
@@ -246,9 +260,14 @@ fn mode(connection: &Connection, way: Option<&Way<'_>>) -> &'static str {
 }
 
 /// The table and, in its last line, the sums.
-fn to_text(connections: &[Connection], beyond: &Beyond, width: Option<u16>) -> String {
+fn to_text(
+    connections: &[Connection],
+    beyond: &Beyond,
+    steered: &Steered,
+    width: Option<u16>,
+) -> String {
     let mut table = Table::new();
-    table.set_header(HEADER).add_rows(connections.iter().map(|it| cells(it, beyond)));
+    table.set_header(HEADER).add_rows(connections.iter().map(|it| cells(it, beyond, steered)));
     aligned(table, NUMBERS, width) + &sums(connections, beyond) + "\n"
 }
 
@@ -258,7 +277,7 @@ const HEADER: [&str; 9] =
 /// The columns from "RMBE" to "Waits", which are aligned to the right.
 const NUMBERS: RangeInclusive<usize> = 4..=7;
 
-fn cells(connection: &Connection, beyond: &Beyond) -> [String; HEADER.len()] {
+fn cells(connection: &Connection, beyond: &Beyond, steered: &Steered) -> [String; HEADER.len()] {
     let counters = &connection.counters;
     let way = beyond.path(connection);
     let address = |address: Option<SocketAddr>| match address {
@@ -280,7 +299,12 @@ fn cells(connection: &Connection, beyond: &Beyond) -> [String; HEADER.len()] {
         traffic(counters.bytes_sent, counters.messages_sent),
         traffic(counters.bytes_received, counters.messages_received),
         format!("{}/{}/{}", counters.spins, counters.parks, counters.wakeups),
-        way.map_or_else(|| remark(connection), |way| way.words().to_owned()),
+        [way.map_or_else(|| remark(connection), |way| way.words().to_owned())]
+            .into_iter()
+            .filter(|words| !words.is_empty())
+            .chain(target_of(connection, steered).map(|target| format!("by VIP: {target}")))
+            .collect::<Vec<_>>()
+            .join("; "),
     ]
 }
 
@@ -407,12 +431,12 @@ TCP    ?               ?                99/curl                     -      0 B (
 SMC-D  127.0.0.1:6379  127.0.0.1:40000  4711/redis-server  64 KB/1 MB  5 MB (5120)  1.5 KB (12)  90/4/3  closed; the peer still reads
 Connections: 6; SMC-D: 2, TCP: 4; closed: 1
 ";
-        assert_eq!(to_text(&every_kind(), &Beyond::default(), None), expected);
+        assert_eq!(to_text(&every_kind(), &Beyond::default(), &Steered::default(), None), expected);
     }
 
     #[test]
     fn on_a_terminal_only_the_reason_is_broken() {
-        let text = to_text(&every_kind()[..2], &Beyond::default(), Some(130));
+        let text = to_text(&every_kind()[..2], &Beyond::default(), &Steered::default(), Some(130));
         let expected = "\
 Mode   Local           Peer             PID/Program              RMBE         Sent     Received   Waits  Reason
 SMC-D  127.0.0.1:6379  127.0.0.1:40000  4711/redis-server  64 KB/1 MB  5 MB (5120)  1.5 KB (12)  90/4/3
@@ -422,8 +446,8 @@ Connections: 2; SMC-D: 1, TCP: 1
 ";
         assert_eq!(text, expected);
 
-        let narrow = to_text(&every_kind(), &Beyond::default(), Some(80));
-        assert_eq!(narrow, to_text(&every_kind(), &Beyond::default(), None));
+        let narrow = to_text(&every_kind(), &Beyond::default(), &Steered::default(), Some(80));
+        assert_eq!(narrow, to_text(&every_kind(), &Beyond::default(), &Steered::default(), None));
     }
 
     #[test]
@@ -454,17 +478,27 @@ Connections: 2; SMC-D: 1, TCP: 1
     "strangers": 2,
     "strangers_ns": 8000000,
     "parks": 4,
-    "wakeups": 3
+    "wakeups": 3,
+    "vip": null
   }
 ]
 "#;
-        assert_eq!(to_json(&[server()], &Beyond::default()), expected);
-        assert_eq!(to_json(&[], &Beyond::default()), "[]\n");
+        assert_eq!(to_json(&[server()], &Beyond::default(), &Steered::default()), expected);
+        assert_eq!(to_json(&[], &Beyond::default(), &Steered::default()), "[]\n");
+    }
+
+    #[test]
+    fn the_target_of_a_vip_is_told() {
+        let steered = Steered::with("127.0.0.1:6379", "127.0.0.1:40000", "redis/a");
+        let text = to_text(&[server()], &Beyond::default(), &steered, None);
+        assert!(text.contains("90/4/3  by VIP: redis/a\n"), "{text}");
+        let json = to_json(&[server()], &Beyond::default(), &steered);
+        assert!(json.contains("\"vip\": \"redis/a\""), "{json}");
     }
 
     #[test]
     fn json_tells_tcp_and_its_reason() {
-        let json = to_json(&every_kind(), &Beyond::default());
+        let json = to_json(&every_kind(), &Beyond::default(), &Steered::default());
         let rows: serde_json::Value = serde_json::from_str(&json).unwrap();
         let modes = ["SMC-D", "TCP", "TCP", "TCP", "TCP", "SMC-D"];
         for (row, mode) in rows.as_array().unwrap().iter().zip(modes) {

@@ -213,6 +213,7 @@ impl Sight<'_> {
             under_sidestep: true,
             state: None,
             change: None,
+            target: listener.target,
         };
         let Some(holder) = listener.holder else {
             let state = format!("its process is not known: {}", ss::refusal(ss::is_root()));

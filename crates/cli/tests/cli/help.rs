@@ -44,6 +44,12 @@ fn of_gateway() {
 }
 
 #[test]
+fn of_vip() {
+    check("help-vip.txt", &["vip", "--help"]);
+    check("help-vip-run.txt", &["vip", "run", "--help"]);
+}
+
+#[test]
 fn of_doctor() {
     check("help-doctor.txt", &["doctor", "--help"]);
 }

@@ -22,4 +22,5 @@ mod support;
 mod talk;
 mod tshark;
 mod users;
+mod vip;
 mod why;

@@ -17,6 +17,7 @@ mod exposition;
 mod figures;
 mod ledger;
 mod server;
+mod vips;
 
 use std::io;
 use std::thread;

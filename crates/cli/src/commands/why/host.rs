@@ -11,6 +11,7 @@ use procfs::net::{TcpNetEntry, TcpState};
 use procfs::process::{FDTarget, Process};
 
 use crate::args::canonical;
+use crate::commands::vip_status::{VipStatus, in_force};
 use crate::output::Escaped;
 
 /// The TCP sockets of the namespace and their holders.
@@ -18,6 +19,7 @@ use crate::output::Escaped;
 pub(super) struct Host {
     sockets: Vec<TcpNetEntry>,
     holders: HashMap<u64, Holder>,
+    vips: Vec<VipStatus>,
 }
 
 /// A process that has a socket.
@@ -33,6 +35,8 @@ pub(super) struct Listener {
     pub(super) address: SocketAddr,
     /// `None`: another user's, at whose descriptors we may not look.
     pub(super) holder: Option<Holder>,
+    /// It is a target of a VIP, whose address it is: which one, where it listens, what it does.
+    pub(super) target: Option<String>,
 }
 
 impl Host {
@@ -48,21 +52,26 @@ impl Host {
         for process in procfs::process::all_processes().map_err(io::Error::other)?.flatten() {
             note_sockets(&process, &mut holders);
         }
-        Ok(Self { sockets, holders })
+        Ok(Self { sockets, holders, vips: in_force() })
     }
 
-    /// Who listens on a port.
+    /// Who listens on a port. At a VIP these are its targets, and not the socket that keeps its address.
     pub(super) fn listeners(&self, port: u16) -> Vec<Listener> {
         let is_asked_for = |socket: &&TcpNetEntry| {
-            socket.state == TcpState::Listen && socket.local_address.port() == port
+            socket.state == TcpState::Listen
+                && socket.local_address.port() == port
+                && !self.vips.iter().any(|vip| vip.address == socket.local_address)
         };
         let listener = |socket: &TcpNetEntry| Listener {
             address: canonical(socket.local_address),
             holder: self.holders.get(&socket.inode).cloned(),
+            target: None,
         };
         let mut listeners: Vec<_> =
             self.sockets.iter().filter(is_asked_for).map(listener).collect();
         listeners.dedup();
+        let vips = self.vips.iter().filter(|vip| vip.address.port() == port);
+        listeners.extend(vips.flat_map(targets));
         listeners
     }
 
@@ -82,6 +91,21 @@ impl Host {
         };
         self.sockets.iter().find(is_it)
     }
+}
+
+/// The targets of a VIP that listen.
+fn targets(vip: &VipStatus) -> impl Iterator<Item = Listener> {
+    vip.targets.iter().filter_map(|target| {
+        let (pid, program) = (target.pid?, target.program.as_ref()?);
+        Some(Listener {
+            address: vip.address,
+            holder: Some(Holder { pid, program: Escaped(program).to_string() }),
+            target: Some(format!(
+                "target {} of VIP {}, at {}, {}",
+                target.name, vip.name, target.address, target.state
+            )),
+        })
+    })
 }
 
 /// Enters what a process has. One that has ended meanwhile, or may not be looked at, has nothing.
@@ -129,7 +153,7 @@ mod tests {
         let _server = listener.accept().unwrap();
         let host = Host::look().unwrap();
         let holder = Holder { pid: std::process::id(), program: name(std::process::id()) };
-        let expected = Listener { address, holder: Some(holder.clone()) };
+        let expected = Listener { address, holder: Some(holder.clone()), target: None };
         assert_eq!(host.listeners(address.port()), [expected]);
         let local = client.local_addr().unwrap();
         assert_eq!(host.holder_of(local, address), Some(&holder));

@@ -29,6 +29,8 @@ pub(super) struct ListenerRow {
     /// Why connections to a plain one stay on TCP.
     pub(super) state: Option<String>,
     pub(super) change: Option<String>,
+    /// At a VIP: which target it is.
+    pub(super) target: Option<String>,
 }
 
 impl Explanation {
@@ -65,7 +67,10 @@ impl ListenerRow {
             (Some(program), Some(pid)) => format!("{program} ({pid})"),
             _ => "a process".into(),
         };
-        let mut text = format!("{who} listens at {}", self.address);
+        let mut text = match &self.target {
+            None => format!("{who} listens at {}", self.address),
+            Some(target) => format!("{who} serves {}: {target}", self.address),
+        };
         match &self.state {
             None => text += ", under Sidestep",
             Some(state) => text += &format!("; {state}"),

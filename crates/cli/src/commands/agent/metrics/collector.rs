@@ -8,6 +8,8 @@ use sidestep_observe::Watch;
 
 use super::exposition;
 use super::ledger::Ledger;
+use super::vips;
+use crate::commands::vip_status::in_force;
 
 /// Looks, and remembers.
 #[derive(Default)]
@@ -33,7 +35,8 @@ impl Collector {
         }
         let watched = self.watch.look()?;
         self.ledger.enter(&watched);
-        let gauges = exposition::gauges(&watched.snapshot, &self.ledger, begun.elapsed());
+        let mut gauges = exposition::gauges(&watched.snapshot, &self.ledger, begun.elapsed());
+        gauges.extend(vips::families(&in_force()));
         let text: Rc<str> = exposition::text(&self.ledger, gauges).into();
         self.last = Some((Instant::now(), Rc::clone(&text)));
         Ok(text)

@@ -1,0 +1,204 @@
+//! What commands ask of `sidestep vip run`, and what it answers.
+//!
+//! The name is abstract, so it belongs to the network namespace: who binds it looks after the VIPs of that
+//! namespace, and a second one cannot. A question is a line of JSON, and so is the answer; whoever asks
+//! closes its side behind the question. Anybody may look, as at the kernel's own list of sockets; changes
+//! are for root and for the user that `sidestep vip run` runs as.
+
+use std::collections::HashMap;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
+use std::time::Duration;
+
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
+use rustix::process::geteuid;
+use serde::{Deserialize, Serialize};
+
+use thiserror::Error;
+
+const NAME: &[u8] = b"sidestep/1/vip";
+/// How long the other side is waited for.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+/// A question is not longer.
+pub(super) const QUESTION_LEN_MAX: u64 = 4096;
+/// An answer is not longer: some hundred bytes for each connection.
+const ANSWER_LEN_MAX: u64 = 256 << 20;
+
+/// Why there is no answer.
+#[derive(Debug, Error)]
+pub(super) enum AskError {
+    #[error(
+        "no `sidestep vip run` is at work in this network namespace; it is what puts the VIPs of the \
+         configuration into force"
+    )]
+    NotRunning,
+    #[error("who answers in the name of `sidestep vip run` is user {0}, who is not to be believed")]
+    Stranger(u32),
+    #[error("cannot ask `sidestep vip run`: {0}")]
+    System(#[from] io::Error),
+}
+
+/// A question.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Request {
+    Apply,
+    Status,
+    Connections,
+    Drain(String),
+    Resume(String),
+    Remove(String),
+}
+
+impl Request {
+    /// Whether it leaves everything as it is.
+    pub(super) fn only_looks(&self) -> bool {
+        matches!(self, Self::Status | Self::Connections)
+    }
+}
+
+/// An answer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    /// What was changed, in words.
+    Done(String),
+    Status(Status),
+    Connections(Vec<Connection>),
+    /// Why not.
+    Refused(String),
+}
+
+/// The VIPs in force.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Status {
+    pub(super) vips: Vec<VipStatus>,
+}
+
+/// A VIP; the names are part of the commands' interface.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct VipStatus {
+    pub(super) name: String,
+    pub(super) address: SocketAddr,
+    pub(super) method: String,
+    pub(super) timedaffinity_s: f64,
+    pub(super) switch_back: bool,
+    pub(super) probe: String,
+    pub(super) probe_interval_s: f64,
+    pub(super) probe_timeout_s: f64,
+    pub(super) rise: u32,
+    pub(super) fall: u32,
+    /// Clients under Sidestep look for the targets' programs.
+    pub(super) has_marker: bool,
+    /// And ask by the TCP option of SMC.
+    pub(super) is_announced: bool,
+    pub(super) targets: Vec<TargetStatus>,
+}
+
+/// A target.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct TargetStatus {
+    pub(super) name: String,
+    pub(super) address: SocketAddr,
+    pub(super) state: String,
+    pub(super) weight: u16,
+    /// Live connections through the VIP.
+    pub(super) connections: u64,
+    /// Connections that it was given since the VIP is in force.
+    pub(super) given: u64,
+    /// Connections that wait to be accepted, and how many may: by whatever address they came.
+    pub(super) queue: u32,
+    pub(super) queue_max: u32,
+    /// 100: it accepts at once; 0: what comes is lost. `None`: it does not listen.
+    pub(super) responsiveness: Option<u32>,
+    pub(super) pid: Option<u32>,
+    pub(super) program: Option<String>,
+    /// Its program runs under Sidestep.
+    pub(super) is_marked: bool,
+    /// Why it is down, if more is known than that it does not listen.
+    pub(super) fault: Option<String>,
+}
+
+/// A connection to a VIP.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Connection {
+    pub(super) vip: String,
+    pub(super) address: SocketAddr,
+    pub(super) client: SocketAddr,
+    /// `None`: it began before `sidestep vip run` did.
+    pub(super) target: Option<String>,
+}
+
+/// The name, if nobody else of this network namespace has it.
+///
+/// # Errors
+/// Another process has it ([`ErrorKind::AddrInUse`]).
+pub(super) fn listen() -> io::Result<UnixListener> {
+    let listener = UnixListener::bind_addr(&UnixAddr::from_abstract_name(NAME)?)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Whether a user may change something.
+pub(super) fn may_change(user: u32) -> bool {
+    user == 0 || user == geteuid().as_raw()
+}
+
+/// Asks `sidestep vip run` of this network namespace.
+pub(super) fn ask(request: &Request) -> Result<Answer, AskError> {
+    let name = UnixAddr::from_abstract_name(NAME)?;
+    let mut stream = UnixStream::connect_addr(&name).map_err(|error| match error.kind() {
+        ErrorKind::ConnectionRefused => AskError::NotRunning,
+        _ => AskError::System(error),
+    })?;
+    let user = getsockopt(&stream, PeerCredentials).map_err(io::Error::from)?.uid();
+    if !may_change(user) {
+        return Err(AskError::Stranger(user));
+    }
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut line = serde_json::to_vec(request).map_err(io::Error::from)?;
+    line.push(b'\n');
+    stream.write_all(&line)?;
+    stream.shutdown(Shutdown::Write)?;
+    Ok(serde_json::from_reader((&mut stream).take(ANSWER_LEN_MAX)).map_err(io::Error::from)?)
+}
+
+/// Which target of which VIP live connections are with, for displays of connections.
+#[derive(Debug, Default)]
+pub(super) struct Steered(HashMap<[SocketAddr; 2], String>);
+
+impl Steered {
+    /// Asks. Without an answer no connection is known to be with a target.
+    pub(super) fn look() -> Self {
+        let Ok(Answer::Connections(connections)) = ask(&Request::Connections) else {
+            return Self::default();
+        };
+        let name = |it: Connection| {
+            let target = it.target.as_deref().unwrap_or("?");
+            ([it.address, it.client], format!("{}/{target}", it.vip))
+        };
+        Self(connections.into_iter().map(name).collect())
+    }
+
+    /// `VIP/TARGET` of a connection between a server's end and a client's.
+    pub(super) fn of(&self, server: SocketAddr, client: SocketAddr) -> Option<&str> {
+        self.0.get(&[server, client]).map(String::as_str)
+    }
+
+    /// One that knows of one connection.
+    #[cfg(test)]
+    pub(super) fn with(server: &str, client: &str, target: &str) -> Self {
+        let ends = [server, client].map(|end| end.parse().unwrap());
+        Self([(ends, target.to_owned())].into())
+    }
+}
+
+/// The VIPs in force, if somebody tells.
+pub(super) fn in_force() -> Vec<VipStatus> {
+    match ask(&Request::Status) {
+        Ok(Answer::Status(status)) => status.vips,
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,403 @@
+//! `sidestep vip`: VIPs in a network namespace of each test's own, in front of listeners of the test itself
+//! and of programs under Sidestep.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+use sidestep_bpf::Cgroup;
+
+use crate::support::{Place, outcome};
+use crate::talk::{Running, Talk, eventually, outcome_of};
+
+/// Moves this thread, and what it starts from now on, into a network namespace of its own. None, with a
+/// printed line, if that takes more than the test has.
+fn alone() -> Option<()> {
+    // SAFETY: a flag; of this thread's own namespace nothing of Rust's depends.
+    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+        println!("skipped: a network namespace needs root");
+        return None;
+    }
+    let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
+    if !up.is_ok_and(|status| status.success()) {
+        println!("skipped: there is no `ip`");
+        return None;
+    }
+    Some(())
+}
+
+/// `sidestep vip run`, until it is dropped.
+struct Vips {
+    child: Child,
+    reports: BufReader<ChildStderr>,
+}
+
+impl Vips {
+    fn start(place: &Place, config: &str) -> Self {
+        let file = place.file("vip.toml", config);
+        let mut command = place.sidestep(None);
+        command.args(["vip", "run", "--config"]).arg(file);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        let mut reports = BufReader::new(child.stderr.take().unwrap());
+        if said.is_empty() {
+            let mut errors = String::new();
+            reports.read_to_string(&mut errors).unwrap();
+            panic!("{errors}");
+        }
+        Self { child, reports }
+    }
+
+    /// Ends it in order.
+    fn end(mut self) -> String {
+        // SAFETY: a number of a child that was not waited for, and a signal.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) }, 0);
+        let mut reported = String::new();
+        self.reports.read_to_string(&mut reported).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{reported}");
+        reported
+    }
+}
+
+impl Drop for Vips {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn vip(place: &Place, words: &[&str]) -> (Option<i32>, String, String) {
+    outcome(place.sidestep(None).arg("vip").args(words))
+}
+
+/// A target as `sidestep vip targets --json` has it.
+fn target(place: &Place, name: &str) -> Value {
+    let (status, text, errors) = vip(place, &["targets", "--json"]);
+    assert_eq!(status, Some(0), "{errors}");
+    let all: Value = serde_json::from_str(&text).unwrap();
+    let targets =
+        all["vips"].as_array().unwrap().iter().flat_map(|vip| vip["targets"].as_array().unwrap());
+    targets.into_iter().find(|target| target["name"] == name).unwrap().clone()
+}
+
+fn await_state(place: &Place, name: &str, state: &str) {
+    eventually(&format!("{name} is {state}"), || {
+        (target(place, name)["state"] == state).then_some(())
+    });
+}
+
+/// A server of this process that answers each connection by its name, and echoes, until it is dropped.
+struct Server {
+    listener: TcpListener,
+}
+
+impl Server {
+    fn start(address: &str, name: u8) -> Self {
+        let listener = TcpListener::bind(address).unwrap();
+        let accepting = listener.try_clone().unwrap();
+        thread::spawn(move || {
+            while let Ok((mut stream, _)) = accepting.accept() {
+                let local = stream.local_addr().unwrap();
+                thread::spawn(move || {
+                    let mut byte = [name];
+                    while stream.write_all(&byte).is_ok() && stream.read_exact(&mut byte).is_ok() {
+                        byte = [name];
+                    }
+                });
+                LOCALS.lock().unwrap().push(local);
+            }
+        });
+        Self { listener }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // The thread has a descriptor of it, too: this ends the listening itself.
+        // SAFETY: an open descriptor.
+        unsafe { libc::shutdown(std::os::fd::AsRawFd::as_raw_fd(&self.listener), libc::SHUT_RDWR) };
+    }
+}
+
+/// What the servers of this process call their own address.
+static LOCALS: std::sync::Mutex<Vec<SocketAddr>> = std::sync::Mutex::new(Vec::new());
+
+/// A connection, and the name of the server that has it.
+fn connect(address: &str) -> (TcpStream, u8) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let mut name = [0];
+    stream.read_exact(&mut name).unwrap();
+    (stream, name[0])
+}
+
+fn lives((stream, name): &mut (TcpStream, u8)) {
+    stream.write_all(b"x").unwrap();
+    let mut answer = [0];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[0], *name);
+}
+
+const TWO: &str = "
+[vip.web]
+address = \"127.0.0.10:80\"
+method = \"roundrobin\"
+targets = { a = \"127.0.0.1:7001\", b = \"127.0.0.1:7002\" }
+";
+
+#[test]
+fn connections_are_spread_drained_and_found_again() {
+    let Some(()) = alone() else { return };
+    let place = Place::new();
+    let (mut a, b) = (Server::start("127.0.0.1:7001", b'a'), Server::start("127.0.0.1:7002", b'b'));
+    let vips = Vips::start(&place, TWO);
+    let mut all: Vec<_> = (0..10).map(|_| connect("127.0.0.10:80")).collect();
+    assert_eq!(all.iter().filter(|(_, name)| *name == b'a').count(), 5);
+    for (stream, _) in &all {
+        assert_eq!(stream.peer_addr().unwrap(), "127.0.0.10:80".parse().unwrap());
+    }
+    assert!(LOCALS.lock().unwrap().contains(&"127.0.0.10:80".parse().unwrap()));
+    assert_eq!(target(&place, "a")["connections"], 5);
+
+    assert_eq!(vip(&place, &["drain", "a"]).1, "a is draining\n");
+    let late: Vec<_> = (0..6).map(|_| connect("127.0.0.10:80").1).collect();
+    assert_eq!(late, [b'b'; 6]);
+    all.iter_mut().for_each(lives);
+    let (status, _, errors) = vip(&place, &["drain", "web/a"]);
+    assert_eq!((status, errors.contains("it is drained already")), (Some(1), true), "{errors}");
+    assert_eq!(vip(&place, &["resume", "web/a"]).1, "web/a is active\n");
+
+    // A restart: its own connections are of the old server, the others do not notice.
+    drop(a);
+    await_state(&place, "a", "down");
+    assert_eq!(connect("127.0.0.10:80").1, b'b');
+    a = Server::start("127.0.0.1:7001", b'A');
+    await_state(&place, "a", "active");
+    let names: Vec<_> = (0..4).map(|_| connect("127.0.0.10:80").1).collect();
+    assert_eq!(names.iter().filter(|name| **name == b'A').count(), 2);
+    all.iter_mut().for_each(lives);
+
+    let shown: Value = serde_json::from_str(&vip(&place, &["connections", "--json"]).1).unwrap();
+    let shown = shown["connections"].as_array().unwrap().clone();
+    let client = all[0].0.local_addr().unwrap().to_string();
+    let first = shown.iter().find(|it| it["client"] == client.as_str()).unwrap();
+    assert_eq!(first["target"], if all[0].1 == b'a' { "a" } else { "b" });
+    let reported = vips.end();
+    assert!(
+        reported.contains("web/a at 127.0.0.1:7001: active -> draining (the operator's word)"),
+        "{reported}"
+    );
+    all.iter_mut().for_each(lives);
+    let refused = TcpStream::connect("127.0.0.10:80").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    drop((a, b));
+}
+
+#[test]
+fn a_new_set_is_in_force_at_once_or_not_at_all() {
+    let Some(()) = alone() else { return };
+    let place = Place::new();
+    let _servers = [(7001, b'a'), (7002, b'b'), (7003, b'c')]
+        .map(|(port, name)| Server::start(&format!("127.0.0.1:{port}"), name));
+    let vips = Vips::start(&place, TWO);
+    let apply = |config: &str| {
+        place.file("vip.toml", config);
+        vip(&place, &["apply"])
+    };
+    assert_eq!(apply(TWO).1, "nothing to change\n");
+    let mut old = connect("127.0.0.10:80");
+    let (status, _, errors) = apply(&TWO.replace("targets", "target"));
+    assert_eq!(status, Some(1));
+    assert!(errors.contains("vip.web.target: unknown key; did you mean `targets`?"), "{errors}");
+    assert!(errors.ends_with("nothing is changed\n"), "{errors}");
+    let plain = TcpListener::bind("127.0.0.11:81").unwrap();
+    let taken = format!(
+        "{TWO}[vip.x]\naddress = \"127.0.0.11:81\"\ntargets = {{ a = \"127.0.0.1:7003\" }}\n"
+    );
+    let (status, _, errors) = apply(&taken);
+    assert_eq!(status, Some(1));
+    assert!(
+        errors.contains("listens at 127.0.0.11:81 already; let it listen at another port"),
+        "{errors}"
+    );
+    drop(plain);
+    let (status, text, errors) = apply(&taken.replace("127.0.0.1:7002", "127.0.0.1:7003"));
+    assert_eq!(status, Some(0), "{errors}");
+    assert!(
+        text.contains("web at 127.0.0.10:80: roundrobin, 2 targets\nx at 127.0.0.11:81"),
+        "{text}"
+    );
+    let names: Vec<_> = (0..4).map(|_| connect("127.0.0.10:80").1).collect();
+    assert!(names.contains(&b'a') && names.contains(&b'c') && !names.contains(&b'b'), "{names:?}");
+    lives(&mut old);
+    assert!(apply(TWO).1.contains("x at 127.0.0.11:81 is not in force any more"));
+    assert!(TcpStream::connect("127.0.0.11:81").is_err());
+    assert_eq!(vip(&place, &["remove", "web"]).0, Some(0));
+    assert!(TcpStream::connect("127.0.0.10:80").is_err());
+    lives(&mut old);
+    drop(vips);
+}
+
+#[test]
+fn what_cannot_be_says_what_to_do() {
+    let Some(()) = alone() else { return };
+    let place = Place::new();
+    let (status, _, errors) = vip(&place, &["targets"]);
+    assert_eq!(status, Some(1));
+    assert!(
+        errors.contains("no `sidestep vip run` is at work in this network namespace"),
+        "{errors}"
+    );
+    let run = |config: &str| {
+        let file = place.file("bad.toml", config);
+        let mut command = place.sidestep(None);
+        let (status, text, errors) = outcome(command.args(["vip", "run", "--config"]).arg(file));
+        assert_eq!((status, text.as_str()), (Some(1), ""), "{errors}");
+        errors
+    };
+    assert!(run("").contains("no VIPs are configured; add [vip.NAME]"));
+    let foreign = run(&TWO.replace("127.0.0.10", "192.0.2.1"));
+    assert!(
+        foreign.contains("`ip address add 192.0.2.1/32 dev lo` as root makes it one"),
+        "{foreign}"
+    );
+    let _plain = TcpListener::bind("0.0.0.0:80").unwrap();
+    let taken = run(TWO);
+    assert!(taken.contains("listens at 0.0.0.0:80 already"), "{taken}");
+    drop(_plain);
+    let vips = Vips::start(&place, TWO);
+    assert!(run(TWO).contains("another `sidestep vip run` is at work"));
+    await_state(&place, "a", "down");
+    let refused = TcpStream::connect("127.0.0.10:80").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "no target listens");
+    let (_, _, errors) = vip(&place, &["drain", "c"]);
+    assert!(errors.contains("no target c; there are: web/a, web/b"), "{errors}");
+    let (_, _, errors) = vip(&place, &["remove", "www"]);
+    assert!(errors.contains("no VIP www is in force; there are: web"), "{errors}");
+    drop(vips);
+}
+
+#[test]
+fn probes_decide_who_takes_connections() {
+    let Some(()) = alone() else { return };
+    let place = Place::new();
+    let _servers = [Server::start("127.0.0.1:7001", b'a'), Server::start("127.0.0.1:7002", b'b')];
+    let script =
+        place.script("check", "#!/bin/sh\ntest ! -e \"$(dirname \"$0\")/$SIDESTEP_TARGET.sick\"\n");
+    let probe = format!(
+        "probe = [{:?}]\nprobe_interval = \"100ms\"\nrise = 2\nfall = 2\n",
+        script.display().to_string()
+    );
+    let hot =
+        TWO.replace("method = \"roundrobin\"\n", &format!("method = \"hotstandby\"\n{probe}"));
+    let _vips = Vips::start(&place, &hot);
+    await_state(&place, "a", "active");
+    await_state(&place, "b", "standby");
+    assert_eq!(connect("127.0.0.10:80").1, b'a');
+    let sick = place.file("127.0.0.1:7001.sick", "");
+    await_state(&place, "b", "active");
+    assert_eq!(target(&place, "a")["state"], "down");
+    assert_eq!(connect("127.0.0.10:80").1, b'b');
+    std::fs::remove_file(sick).unwrap();
+    await_state(&place, "a", "active");
+    assert_eq!(target(&place, "b")["state"], "standby", "it switches back");
+}
+
+/// Both ends under Sidestep: the connection moves, and displays tell the VIP and the target. An agent
+/// that serves a group without programs tells Prometheus.
+#[test]
+fn connections_move_to_shared_memory_and_are_told() {
+    let Some(()) = alone() else { return };
+    let Some(talk) = Talk::prepare() else { return };
+    std::fs::set_permissions(talk.place.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let server = Running::start(talk.moved(&[], &["serve", "7001"]));
+    let config = "[vip.echo]\naddress = \"127.0.0.1:80\"\ntargets = { a = \"127.0.0.1:7001\" }\n";
+    let _vips = Vips::start(&talk.place, config);
+    eventually("the VIP has a marker", || {
+        let text = vip(&talk.place, &["list"]).1;
+        text.contains("may move to shared memory").then_some(())
+    });
+    let client = Running::start(talk.moved(&[], &["call", "80", "1", "100", "64"]));
+    assert_eq!(outcome_of(&talk, ":80", "client").0, "SMC-D");
+    assert_eq!(outcome_of(&talk, ":80", "server").0, "SMC-D");
+    let why = outcome(talk.sidestep().args(["why", ":80"])).1;
+    let who = "talker (".to_owned() + &server.pid().to_string();
+    let words =
+        format!("{who}) serves 127.0.0.1:80: target a of VIP echo, at 127.0.0.1:7001, active");
+    assert!(why.contains(&words), "{why}");
+    let rows: Value =
+        serde_json::from_str(&outcome(talk.sidestep().args(["ss", "--json"])).1).unwrap();
+    let ours = [server.pid(), client.pid()];
+    let rows: Vec<&Value> = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|row| ours.iter().any(|pid| row["pid"] == *pid))
+        .collect();
+    assert!(rows.len() == 2 && rows.iter().all(|row| row["vip"] == "echo/a"), "{rows:?}");
+    told_to_prometheus(&talk.place);
+    client.finish();
+}
+
+fn told_to_prometheus(place: &Place) {
+    let Ok(group) = Cgroup::create_for_run().map_err(|lacking| println!("skipped: {lacking}"))
+    else {
+        return;
+    };
+    let socket = place.path().join("metrics.sock");
+    let mut command = place.sidestep(None);
+    command
+        .args(["agent", "--cgroup"])
+        .arg(group.path())
+        .arg("--socket")
+        .arg(place.path().join("a.sock"));
+    command.arg("--metrics").arg(format!("unix:{}", socket.display()));
+    let mut agent = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let text = eventually("metrics", || ask(&socket));
+    let _ = agent.kill();
+    let _ = agent.wait();
+    for line in [
+        "sidestep_vip_connections{vip=\"echo\",target=\"a\"} 1\n",
+        "sidestep_vip_given_total{vip=\"echo\",target=\"a\"} 1\n",
+        "sidestep_vip_active{vip=\"echo\",target=\"a\"} 1\n",
+    ] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+}
+
+fn ask(socket: &Path) -> Option<String> {
+    let mut stream = std::os::unix::net::UnixStream::connect(socket).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
+#[test]
+fn strangers_may_look_and_change_nothing() {
+    let Some(()) = alone() else { return };
+    let Some(talk) = Talk::prepare() else { return };
+    if talk.has_other_users().is_none() {
+        return;
+    }
+    let _server = Server::start("127.0.0.1:7001", b'a');
+    let _vips = Vips::start(&talk.place, TWO);
+    let as_stranger = |words: &[&str]| {
+        let mut command = talk.sidestep();
+        command.arg("vip").args(words);
+        outcome(&mut crate::talk::as_user(crate::talk::USERS[0], command))
+    };
+    assert_eq!(as_stranger(&["targets"]).0, Some(0));
+    for words in [&["drain", "a"][..], &["apply"], &["remove", "web"]] {
+        let (status, _, errors) = as_stranger(words);
+        assert_eq!(status, Some(1));
+        assert!(errors.contains("only root, and the user that"), "{errors}");
+    }
+    await_state(&talk.place, "a", "active");
+}
