@@ -19,6 +19,7 @@ mod measure;
 mod namespaces;
 pub(crate) mod place;
 mod report;
+mod vip;
 mod web;
 pub(crate) mod workloads;
 
@@ -35,7 +36,7 @@ use report::{Measured, Pair};
 use workloads::{MANY, Row, Sampling, WORKLOADS, Workload};
 
 /// Our own programs, in `bench/`.
-const OWN_PROGRAMS: [&str; 4] = ["rr", "idle", "foreign", "setup"];
+const OWN_PROGRAMS: [&str; 5] = ["rr", "idle", "foreign", "setup", "crr"];
 
 /// Options of `cargo xtask bench`.
 #[derive(Args, Debug)]

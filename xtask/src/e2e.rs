@@ -21,6 +21,7 @@ mod stage;
 mod tcp_option;
 mod units;
 mod versions;
+mod vip;
 
 use std::path::Path;
 

@@ -14,7 +14,7 @@ use super::lab::{Lab, RUN_PATIENCE};
 use super::launch::{self, Dialogue, Transport};
 use super::measure::{Bound, Compare, Spread};
 use super::report::Pair;
-use super::{brokers, databases, files, filter, hosts, namespaces, web};
+use super::{brokers, databases, files, filter, hosts, namespaces, vip, web};
 use crate::cpus;
 
 /// One line of the table: a promise and how it is judged.
@@ -53,6 +53,11 @@ impl Row {
     /// For TCP under a filter, against TCP without one: see [`filter`].
     const fn under_filter(name: &'static str, must: f64, aim: f64) -> Self {
         Self::ratio(name, "tran/s", Compare::SmcOverTcp, must, aim)
+    }
+
+    /// For TCP through a VIP, against TCP to the listener itself: see [`vip`].
+    const fn by_vip(name: &'static str) -> Self {
+        Self::ratio(name, "tran/s", Compare::SmcOverTcp, 0.97, 1.0)
     }
 
     /// What is promised beside endless loops: not slower than TCP and not dearer, whatever SMC is on a
@@ -405,6 +410,12 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         packages: &["iproute2"],
         rows: &[Row::under_filter("RR10(100B/800B), 100 000 filter rules", 0.97, 0.99)],
         sampling: Sampling::Runs(filter::long_connections),
+    },
+    Workload {
+        name: "vip",
+        packages: &["gcc", "iproute2"],
+        rows: &[Row::by_vip("CRR40(64B/8kB), by a VIP / direct")],
+        sampling: Sampling::ManyRuns(vip::short_connections),
     },
     Workload {
         name: "foreign",

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::stage::{Mix, Stage};
 use super::{
     demotion, distant, figures, hosts, learning, metrics, outsiders, pid_namespaces, policy,
-    reload, tcp_option, units, versions,
+    reload, tcp_option, units, versions, vip,
 };
 use crate::bench::launch::{self, Dialogue, Transport};
 use crate::bench::place;
@@ -124,6 +124,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("hosts-attack", &["ip", "python3"], hosts::attack),
     Case::alone("hosts-attack-next", &["ip", "python3"], hosts::next_forged),
     Case::alone("tcp-option", &["gcc", "ip", "tshark"], tcp_option::option),
+    Case::alone("vip", &["ip", "redis-server", "redis-benchmark"], vip::targets),
     Case {
         mixes: &[Mix::Both, Mix::ServerOnly],
         ..Case::new("figures", &["redis-server", "redis-benchmark"], figures::sums)
