@@ -150,6 +150,7 @@ mod operation {
     pub(super) const SHIFT_LEFT_IMMEDIATE: u8 = ALU64 | K | 0x60;
     pub(super) const SHIFT_RIGHT_IMMEDIATE: u8 = ALU64 | K | 0x70;
     pub(super) const SHIFT_RIGHT: u8 = ALU64 | X | 0x70;
+    pub(super) const SHIFT_RIGHT_SIGNED_IMMEDIATE: u8 = ALU64 | K | 0xc0;
     pub(super) const AND: u8 = ALU64 | X | 0x50;
     pub(super) const AND_IMMEDIATE: u8 = ALU64 | K | 0x50;
     pub(super) const END: u8 = ALU | TO_BIG_ENDIAN | 0xd0;
@@ -272,6 +273,11 @@ impl Assembler {
     /// `to >>= bits`, with zeroes from above
     pub(crate) fn shift_right(&mut self, to: Register, bits: Register) {
         self.push(operation::SHIFT_RIGHT, to, bits, 0, 0);
+    }
+
+    /// `to >>= bits`, with copies of its sign from above
+    pub(crate) fn shift_right_signed_immediate(&mut self, to: Register, bits: i32) {
+        self.push(operation::SHIFT_RIGHT_SIGNED_IMMEDIATE, to, Register::R0, 0, bits);
     }
 
     /// The low 32 bits of `register` from the machine's order to big endian, or back.
@@ -450,7 +456,7 @@ mod tests {
     }
 
     /// The bytes are those that clang 14 makes of the same instructions; it does not make
-    /// the last one.
+    /// those of multiplication and behind it, which are by the standard, nor the last one.
     #[test]
     #[cfg(target_endian = "little")]
     fn instructions_are_those_of_the_standard() {
@@ -483,6 +489,16 @@ mod tests {
             |a| a.atomic_add_64(R0, 8, R1),
             &[0xdb, 0x10, 8, 0, 0, 0, 0, 0],
         );
+        is(
+            "r1 = lock fetch_add *(u64 *)(r0 + 8), r1",
+            |a| a.atomic_fetch_add_64(R0, 8, R1),
+            &[0xdb, 0x10, 8, 0, 1, 0, 0, 0],
+        );
+        is("r2 *= r1", |a| a.mul(R2, R1), &[0x2f, 0x12, 0, 0, 0, 0, 0, 0]);
+        is("w2 *= 5", |a| a.mul_immediate_32(R2, 5), &[0x24, 2, 0, 0, 5, 0, 0, 0]);
+        is("w2 %= w1", |a| a.remainder_32(R2, R1), &[0x9c, 0x12, 0, 0, 0, 0, 0, 0]);
+        is("r2 ^= r1", |a| a.xor(R2, R1), &[0xaf, 0x12, 0, 0, 0, 0, 0, 0]);
+        is("r2 s>>= 63", |a| a.shift_right_signed_immediate(R2, 63), &[0xc7, 2, 0, 0, 63, 0, 0, 0]);
         is("call 71", |a| a.call(Helper::MsgRedirectHash), &[0x85, 0, 0, 0, 71, 0, 0, 0]);
         is(
             "r2 = r10; r2 += -48",

@@ -397,23 +397,25 @@ fn find_least(a: &mut Assembler) {
     a.add(R2, R1);
     a.load_64(R2, R2, 0);
     a.sub(R3, R2);
-    // Both are counted at different moments.
-    a.jump_if_negative(R3, "idle");
-    a.jump("loaded");
-    a.label("idle");
-    a.mov_immediate(R3, 0);
-    a.label("loaded");
+    // Both are counted at different moments: what is below 0 is 0.
+    a.mov(R2, R3);
+    a.shift_right_signed_immediate(R2, 63);
+    a.and(R2, R3);
+    a.sub(R3, R2);
+    // `R1` = all ones if it has less for its weight. Without a jump: to the verifier each is two ways.
     a.load_64(R1, R10, BEST_WEIGHT);
     a.mul(R1, R3);
     a.load_64(R2, R10, BEST_LOAD);
     a.mul(R2, R4);
-    a.jump_if_beyond(R2, R1, "better");
-    a.jump("next target");
-    a.label("better");
-    a.store_64(R10, BEST, R0);
-    a.store_64(R10, BEST_LOAD, R3);
-    a.store_64(R10, BEST_WEIGHT, R4);
-    a.label("next target");
+    a.sub(R1, R2);
+    a.shift_right_signed_immediate(R1, 63);
+    for (new, best) in [(R0, BEST), (R3, BEST_LOAD), (R4, BEST_WEIGHT)] {
+        a.load_64(R2, R10, best);
+        a.xor(new, R2);
+        a.and(new, R1);
+        a.xor(new, R2);
+        a.store_64(R10, best, new);
+    }
     a.add_immediate(R8, 1);
     a.jump_if_not_equal(R8, TARGETS_MAX as i32, "compare");
     a.label("compared");
@@ -433,7 +435,7 @@ fn load_place(a: &mut Assembler, place: Register) {
 fn search(a: &mut Assembler) {
     /// Of a table by weight each place is another target's, mostly: so many in a row are all that can
     /// be there.
-    const TRIES_MAX: i32 = 2 * TARGETS_MAX as i32;
+    const TRIES_MAX: i32 = TARGETS_MAX as i32;
     a.mov_immediate(R1, TRIES_MAX);
     a.store_64(R10, TRIES, R1);
     a.label("try");
