@@ -124,7 +124,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("hosts-attack", &["ip", "python3"], hosts::attack),
     Case::alone("hosts-attack-next", &["ip", "python3"], hosts::next_forged),
     Case::alone("tcp-option", &["gcc", "ip", "tshark"], tcp_option::option),
-    Case::alone("vip", &["ip", "redis-server", "redis-benchmark"], vip::targets),
+    Case::alone("vip", &["ip", "setpriv", "redis-server", "redis-benchmark"], vip::targets),
     Case {
         mixes: &[Mix::Both, Mix::ServerOnly],
         ..Case::new("figures", &["redis-server", "redis-benchmark"], figures::sums)

@@ -31,6 +31,9 @@ probe_interval = \"200ms\"
 targets = { a = \"[::1]:7001\", b = \"[::1]:7002\", c = \"[::1]:7003\" }
 ";
 
+/// Those of `packaging/sidestep-vip.service`.
+const CAPABILITIES: &str = "-all,+bpf,+net_admin,+net_bind_service,+sys_ptrace,+dac_read_search";
+
 /// How `sidestep vip list` says that clients may move.
 const MOVES: &str = "may move to shared memory";
 const BY_OPTION: &str = ", by the TCP option as well";
@@ -110,8 +113,11 @@ impl<'a> Scene<'a> {
     fn vips(&self) -> Result<Dialogue> {
         let config = self.stage.house.scratch.join("vip.toml");
         fs::write(&config, CONFIG)?;
-        let mut command = Command::new(&self.sidestep);
-        command.args(["vip", "run", "--config"]).arg(config);
+        // With what its unit lets it have, and no more.
+        let mut command = Command::new("setpriv");
+        command.arg(format!("--bounding-set={CAPABILITIES}"));
+        command.arg(format!("--inh-caps={CAPABILITIES}"));
+        command.arg(&self.sidestep).args(["vip", "run", "--config"]).arg(config);
         let mut vips = Dialogue::start(self.enclosed(command))?;
         vips.await_line("sidestep vip: six", HANG)?;
         Ok(vips)
