@@ -129,6 +129,49 @@ pub trait Patience {
     fn pause(&self);
 }
 
+/// How the threads of a process take locks.
+pub trait Thread: Patience + Default {
+    /// The thread that calls.
+    fn me() -> Owner;
+}
+
+/// A lock held by this thread until it is dropped.
+pub struct Held<'a, T: Thread> {
+    lock: &'a Lock,
+    is_owned: bool,
+    thread: T,
+}
+
+impl<'a, T: Thread> Held<'a, T> {
+    /// Waits for the lock.
+    #[inline]
+    pub fn enter(lock: &'a Lock) -> Self {
+        let thread = T::default();
+        Self { lock, is_owned: lock.enter(T::me(), &thread) == Entry::Owned, thread }
+    }
+
+    /// Takes the lock if it is free.
+    #[inline]
+    pub fn try_enter(lock: &'a Lock) -> Option<Self> {
+        // Not `then_some`: a guard that is made and not returned would unlock.
+        lock.try_enter(T::me()).then(|| Self { lock, is_owned: true, thread: T::default() })
+    }
+
+    /// Whether this thread did not hold the lock before: nothing under it was interrupted.
+    pub fn is_outermost(&self) -> bool {
+        self.is_owned
+    }
+}
+
+impl<T: Thread> Drop for Held<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.is_owned {
+            self.lock.leave(&self.thread);
+        }
+    }
+}
+
 /// The atomic behind a lock, as [`Patience`] sees it.
 pub type AtomicWord = AtomicU64;
 

@@ -4,7 +4,7 @@ use crate::Answer;
 use crate::connection::ends::{self, Tcp};
 use crate::connection::words::{self, OwnWords};
 use crate::connection::{switch, turns, wait};
-use crate::process::pool::Held;
+use crate::process::owner::Held;
 use crate::table::conn::Conn;
 use crate::table::descriptors::Use;
 use crate::table::file::File;

@@ -12,7 +12,7 @@
 
 use crate::connection::wait::{self, Patience};
 use crate::connection::{bells, ends, ledger, readiness, sleeper, switch, turns, urgent, words};
-use crate::process::pool::Held;
+use crate::process::owner::Held;
 use crate::table::conn::Conn;
 use crate::table::file::File;
 use crate::table::sock::Sock;

@@ -16,7 +16,7 @@
 use crate::connection::sleeper::Counted;
 use crate::connection::wait::{self, Sleep};
 use crate::connection::{bells, ends, kept_options, words};
-use crate::process::pool::Held;
+use crate::process::owner::Held;
 use crate::table::conn::Conn;
 use crate::table::file::File;
 use crate::table::sock::Sock;

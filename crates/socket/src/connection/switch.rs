@@ -29,7 +29,7 @@
 
 use crate::connection::sleeper::{self, Alone};
 use crate::connection::{bells, confirm, ends, kept_options, ledger, turns, urgent, words};
-use crate::process::pool::Held;
+use crate::process::owner::Held;
 use crate::table::account;
 use crate::table::conn::Conn;
 use crate::table::file::File;

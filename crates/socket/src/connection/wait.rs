@@ -24,7 +24,7 @@ use crate::connection::bells::{self, BELL};
 use crate::connection::sleeper::{self, Alone, Counted, NapArmed, ReadArmed, Sleeper};
 use crate::connection::{ends, kept_options, ledger, sleep, spin, switch, urgent};
 use crate::process::loan;
-use crate::process::pool::Held;
+use crate::process::owner::Held;
 use crate::table::conn::Conn;
 use crate::table::file::{self, Asleep, File};
 use crate::table::sock::Sock;

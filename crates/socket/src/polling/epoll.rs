@@ -33,7 +33,7 @@ use crate::polling::set::{
 };
 use crate::polling::watch::Watch;
 use crate::polling::{nesting, registration};
-use crate::process::pool::Held;
+use crate::process::owner::Held;
 use crate::process::{claims, loan};
 use crate::table::file::File;
 use crate::table::set::Handle;

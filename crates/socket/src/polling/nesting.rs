@@ -15,7 +15,7 @@
 //! *Source*: epoll_ctl(2); Linux `fs/eventpoll.c` (`EP_MAX_NESTS`, `ep_loop_check`).
 
 use crate::polling::set::{self, NESTINGS, Nesting, STRUCTURE, Set};
-use crate::process::pool::Held;
+use crate::process::owner::Held;
 use core::sync::atomic::Ordering;
 use sidestep_device::program::Argument;
 use sidestep_device::sys;

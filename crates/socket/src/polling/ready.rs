@@ -8,7 +8,7 @@ use crate::polling::set::{
     STRUCTURE, Set,
 };
 use crate::polling::watch::Watch;
-use crate::process::pool::Held;
+use crate::process::owner::Held;
 use crate::table::conn::Conn;
 use crate::table::descriptors;
 use crate::table::sock::{Phase, Sock};

@@ -6,7 +6,7 @@ use crate::polling::set::{
     self, DEAD, DISABLED, EPOLLET, EPOLLONESHOT, FRESH, OF_SOCK, PARKED, QUEUED, REGISTRATIONS,
     Registration, Set,
 };
-use crate::process::pool::Held;
+use crate::process::owner::Held;
 use crate::table::conn::Conn;
 use crate::table::descriptors::Use;
 use crate::table::file::File;

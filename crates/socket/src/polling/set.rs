@@ -3,7 +3,8 @@
 use crate::connection::spin;
 use crate::process::home::{self, Home};
 use crate::process::loan;
-use crate::process::pool::{Held, Pool, Pooled, SharedLock};
+use crate::process::owner::Held;
+use crate::process::pool::{Pool, Pooled, SharedLock};
 use crate::table::conn::Conn;
 use crate::table::file::File;
 use crate::table::set::Handle;

@@ -12,7 +12,8 @@
 
 use crate::process::instance::Process;
 use crate::process::options;
-use crate::process::pool::{Held, SharedLock};
+use crate::process::owner::Held;
+use crate::process::pool::SharedLock;
 use crate::process::rings::{self, Rings};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, AtomicU64, Ordering};

@@ -4,7 +4,7 @@ use crate::process::group::{
     self, FILES, Group, LINE_LOST, OUR_SLAB, THEIR_SLAB, THEIR_WAKE, Users,
 };
 use crate::process::home::{GROUPS_MAX, Home};
-use crate::process::pool::Held;
+use crate::process::owner::Held;
 use crate::process::tcp;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;

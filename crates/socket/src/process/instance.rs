@@ -1,7 +1,8 @@
 //! A process as others know it: its instance, its state, its mailbox, its bells.
 
 use crate::process::memory::Budget;
-use crate::process::pool::{Held, SharedLock};
+use crate::process::owner::Held;
+use crate::process::pool::SharedLock;
 use crate::process::{options, owner, tcp};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use sidestep_device::channel::SLOTS;

@@ -7,7 +7,7 @@ use crate::process::group::{self, Group, Marked, THEIR_SLAB, THEIR_WAKE};
 use crate::process::groups::{self, Look};
 use crate::process::home::{self, Home};
 use crate::process::options;
-use crate::process::pool::Held;
+use crate::process::owner::Held;
 use core::sync::atomic::Ordering;
 use sidestep_device::rights::{self, NotTaken};
 use sidestep_device::slab::SLAB_LEN;

@@ -15,7 +15,8 @@
 //! ```
 
 use crate::process::options;
-use crate::process::pool::{Held, SharedLock};
+use crate::process::owner::Held;
+use crate::process::pool::SharedLock;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use sidestep_device::sys::{self, UnixName};
 use sidestep_device::{cgroup, overcommit};

@@ -6,7 +6,7 @@
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use sidestep_device::lock::{AtomicWord, Holder, Owner, PATIENCE_MS, Patience};
+use sidestep_device::lock::{self, AtomicWord, Holder, Owner, PATIENCE_MS, Patience, Thread};
 use sidestep_device::{holders, sys};
 use std::sync::OnceLock;
 
@@ -47,8 +47,19 @@ pub(crate) fn forget() {
     HOLDER.store(0, Ordering::Relaxed);
 }
 
+/// A lock held by this thread until it is dropped.
+pub(crate) type Held<'a> = lock::Held<'a, Waiting>;
+
 /// How locks wait, those of this process alone and those in a state.
+#[derive(Default)]
 pub(crate) struct Waiting;
+
+impl Thread for Waiting {
+    #[inline]
+    fn me() -> Owner {
+        me()
+    }
+}
 
 impl Patience for Waiting {
     fn sleep(&self, word: &AtomicWord, value: u64) {

@@ -16,7 +16,7 @@
 //! lock of its own. A signal handler that has interrupted a change of a list passes that list
 //! over.
 
-use crate::process::owner::{self, Waiting};
+use crate::process::owner::Held;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -249,40 +249,6 @@ impl<T> Guarded<T> {
         // SAFETY: `lock` is held, for the first time in this thread, as long as `f` runs, and
         // `is_there` says that a value was put in.
         Some(f(unsafe { (*self.value.get()).assume_init_mut() }))
-    }
-}
-
-/// A lock held by this thread until it is dropped.
-pub struct Held<'a> {
-    lock: &'a Lock,
-    owned: bool,
-}
-
-impl<'a> Held<'a> {
-    /// Waits for the lock.
-    pub fn enter(lock: &'a Lock) -> Self {
-        let entry = lock.enter(owner::me(), &Waiting);
-        Self { lock, owned: entry == sidestep_device::lock::Entry::Owned }
-    }
-
-    /// Takes the lock if it is free.
-    pub fn try_enter(lock: &'a Lock) -> Option<Self> {
-        // Not `then_some`: a guard that is made and not returned would unlock.
-        let taken = lock.try_enter(owner::me());
-        taken.then(|| Self { lock, owned: true })
-    }
-
-    /// Whether this thread did not hold the lock before: nothing under it was interrupted.
-    pub fn is_outermost(&self) -> bool {
-        self.owned
-    }
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        if self.owned {
-            self.lock.leave(&Waiting);
-        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! The rings of a link group: which of ours are free, and which the peer has named in its own slab.
 
 use crate::process::instance::Process;
-use crate::process::pool::{Held, SharedLock};
+use crate::process::owner::Held;
+use crate::process::pool::SharedLock;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use sidestep_device::ring::{LAPS, Ring};
 use sidestep_device::slab::{RINGS_AT, SLAB_LEN};

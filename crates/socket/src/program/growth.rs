@@ -1,7 +1,7 @@
 //! How young connections end, or get an object.
 
 use crate::polling::epoll;
-use crate::process::pool::Held;
+use crate::process::owner::Held;
 use crate::process::{home, loan};
 use crate::program::object;
 use crate::rendezvous::listeners;

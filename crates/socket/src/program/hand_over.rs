@@ -4,7 +4,7 @@
 use crate::connection::ledger;
 use crate::polling::epoll;
 use crate::process::loan;
-use crate::process::pool::Held;
+use crate::process::owner::Held;
 use crate::process::tcp::{self, Name};
 use crate::program::{dead_end, life};
 use crate::rendezvous::gateway::{LINE, PATIENCE};

@@ -26,7 +26,8 @@
 use crate::connection::{kept_options, sleeper, urgent, words};
 use crate::process::groups::{self, Look};
 use crate::process::home::Home;
-use crate::process::pool::{Held, SharedLock};
+use crate::process::owner::Held;
+use crate::process::pool::SharedLock;
 use crate::process::tcp::{self, socket_cookie};
 use crate::process::{loan, past_libc, unseen};
 use crate::program::{dead_end, growth, hand_over, life};

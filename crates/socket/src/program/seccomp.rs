@@ -20,7 +20,8 @@
 use crate::connection::{spin, words};
 use crate::polling::epoll;
 use crate::process::filter::{COMING, IS_LENT};
-use crate::process::pool::{Held, SharedLock};
+use crate::process::owner::Held;
+use crate::process::pool::SharedLock;
 use crate::process::{loan, owner};
 use crate::program::hand_over;
 use crate::rendezvous::tcp_option;

@@ -10,7 +10,7 @@ use crate::Answer;
 use crate::connection::sleeper::Counted;
 use crate::connection::{ends, ring_receive, ring_send, switch, wait};
 use crate::polling::epoll;
-use crate::process::pool::Held;
+use crate::process::owner::Held;
 use crate::program::hand_over;
 use crate::rendezvous::agreement::{self, Moment};
 use crate::table::conn::Conn;

@@ -8,7 +8,7 @@
 
 use crate::connection::ring_send::{LEFT, Unfinished};
 use crate::connection::{ends, kept_options, sleep, switch, wait, words};
-use crate::process::pool::Held;
+use crate::process::owner::Held;
 use crate::table::conn::Conn;
 use crate::table::descriptors::Use;
 use crate::table::file::File;

@@ -4,7 +4,7 @@
 //! server had said who it was, the failure is forgotten as soon as that process is gone.
 
 use crate::process::home::{self, Home};
-use crate::process::pool::Held;
+use crate::process::owner::Held;
 use crate::process::{groups, options, tcp};
 use crate::table::sock::Sock;
 use core::net::SocketAddr;

@@ -27,7 +27,8 @@
 //! uses the socket, or waits for it, looks first ([`settle`](crate::program::hand_over::settle)).
 
 use crate::process::options;
-use crate::process::pool::{Held, SharedLock};
+use crate::process::owner::Held;
+use crate::process::pool::SharedLock;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;

@@ -17,7 +17,7 @@
 use crate::process::desk::{Desk, STRANGERS_MAX};
 use crate::process::groups::{self, Look};
 use crate::process::home::Home;
-use crate::process::pool::Held;
+use crate::process::owner::Held;
 use crate::process::tcp::halves;
 use crate::process::{group, options};
 use core::sync::atomic::Ordering;

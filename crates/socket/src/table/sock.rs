@@ -11,7 +11,8 @@
 
 use crate::process::heirs;
 use crate::process::home::Home;
-use crate::process::pool::{Guarded, Held, Pool, Pooled};
+use crate::process::owner::Held;
+use crate::process::pool::{Guarded, Pool, Pooled};
 use crate::table::conn::Conn;
 use crate::table::meeting::Meeting;
 use crate::table::mirror::Mirror;
