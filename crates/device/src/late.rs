@@ -2,7 +2,7 @@
 //!
 //! An object of a pool is made once and found by other threads at any time; what a connection
 //! is, they know only when it has been agreed. So the value is put in by one thread, once, and
-//! copied out by all others without a lock:
+//! looked at by all others without a lock:
 //!
 //! ```text
 //!   EMPTY ── set ──> COMING ── written ──> THERE
@@ -66,13 +66,13 @@ impl<T: Copy> Late<T> {
     #[must_use]
     pub fn get(&self) -> Option<T> {
         // SAFETY: THERE was stored behind the value.
-        (self.state.load(Ordering::Acquire) == THERE).then(|| unsafe { self.get_unchecked() })
+        (self.state.load(Ordering::Acquire) == THERE).then(|| unsafe { *self.get_unchecked() })
     }
 
     /// Puts another value in the place of what was there, or none.
     ///
     /// # Safety
-    /// Until the call has returned, no other thread is in a method of this value.
+    /// Until the call has returned, no other thread is in a method of this value, or has it from one.
     pub unsafe fn replace(&self, value: Option<T>) {
         self.state.store(EMPTY, Ordering::Relaxed);
         value.map(|value| self.set(value));
@@ -84,10 +84,10 @@ impl<T: Copy> Late<T> {
     /// [`set`](Self::set) or [`replace`](Self::replace) has put it in before, as this thread sees it.
     #[inline]
     #[must_use]
-    pub unsafe fn get_unchecked(&self) -> T {
+    pub unsafe fn get_unchecked(&self) -> &T {
         // SAFETY: the caller's promise says that it is initialised. It is not written now: `set` does
         // that before THERE, and the caller of `replace` excludes others.
-        unsafe { *(*self.value.get()).assume_init_ref() }
+        unsafe { (*self.value.get()).assume_init_ref() }
     }
 }
 

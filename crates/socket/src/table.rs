@@ -4,6 +4,7 @@
 //!   file          the file of a call, though its number goes
 //!   descriptors   a word for each number: bare, a socket, a set
 //!   candidate     a connected socket: its slot, and why it stays on TCP
+//!   end           a connection in shared memory, for the time of a call
 //!   sock          the object of a socket; set: that of an epoll descriptor
 //! ```
 //!
@@ -14,6 +15,7 @@ pub mod bare;
 pub mod candidate;
 pub mod conn;
 pub mod descriptors;
+pub(crate) mod end;
 pub(crate) mod file;
 pub mod learned;
 pub mod meeting;

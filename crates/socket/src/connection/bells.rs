@@ -5,11 +5,11 @@ use crate::connection::sleeper::{self, Counted};
 use crate::connection::{turns, words};
 use crate::process::mail;
 use crate::table::conn::Conn;
-use crate::table::file::File;
+use crate::table::end::End;
 use core::sync::atomic::Ordering;
 use sidestep_device::counts::count;
 use sidestep_device::slab::Record;
-use sidestep_device::state::{Slot, flag};
+use sidestep_device::state::flag;
 use sidestep_device::sys;
 use sidestep_proto::cut_over::{Answer as Said, Bell};
 
@@ -34,37 +34,37 @@ pub(super) fn note_cpu(record: &Record) -> u32 {
 /// After publishing something to read (with a sequentially consistent operation):
 /// wakes the other side's readers and loops if they sleep. An error of the connection: see [`ring`].
 #[inline]
-pub(super) fn wake_readers(slot: &Slot, conn: &Conn, file: File<'_>) -> Option<Errno> {
-    let cpu = note_cpu(conn.mine);
-    let waiting = &conn.theirs.waiting;
+pub(super) fn wake_readers(end: &End<'_>) -> Option<Errno> {
+    let cpu = note_cpu(end.mine);
+    let waiting = &end.theirs.waiting;
     let channels = waiting.channels.load(Ordering::Relaxed);
     let mut unreachable = false;
     if channels != 0 {
-        unreachable = mark(slot, conn, channels, cpu);
+        unreachable = mark(end, channels, cpu);
     }
-    if slot.nap_rung.answer(&waiting.nap_arm) {
-        end_nap(slot, conn);
+    if end.slot.nap_rung.answer(&waiting.nap_arm) {
+        end_nap(end);
     }
-    if unreachable || slot.read_rung.is_asked(&waiting.read_arm) {
-        return ring(slot, file, || slot.read_rung.answer(&waiting.read_arm) || unreachable);
+    if unreachable || end.slot.read_rung.is_asked(&waiting.read_arm) {
+        return ring(end, || end.slot.read_rung.answer(&waiting.read_arm) || unreachable);
     }
     None
 }
 
 #[cold]
-fn end_nap(slot: &Slot, conn: &Conn) {
-    count(&slot.counters.wakeups, 1);
+fn end_nap(conn: &Conn) {
+    count(&conn.slot.counters.wakeups, 1);
     sys::futex_wake(sleeper::low_half(&conn.mine.sending.producer), 1);
 }
 
 /// Marks news in each of up to four channels. True: one sleeps out of our reach.
-pub(crate) fn mark(slot: &Slot, conn: &Conn, channels: u32, cpu: u32) -> bool {
+pub(crate) fn mark(conn: &Conn, channels: u32, cpu: u32) -> bool {
     use crate::process::group::Marked;
     let mut unreachable = false;
     for channel in channels.to_ne_bytes().into_iter().filter(|channel| *channel != 0) {
         match mail::mark(conn.group, usize::from(channel) - 1, conn.peer_slot, cpu) {
             Marked::Awake => {}
-            Marked::Rung => count(&slot.counters.wakeups, 1),
+            Marked::Rung => count(&conn.slot.counters.wakeups, 1),
             Marked::Unreachable => unreachable = true,
         }
     }
@@ -78,19 +78,19 @@ pub(crate) fn mark(slot: &Slot, conn: &Conn, channels: u32, cpu: u32) -> bool {
 /// What it was answered with, if that is an error of the connection: the kernel tells it to one call only, and
 /// this was it.
 #[cold]
-pub(super) fn ring(slot: &Slot, file: File<'_>, claims: impl Fn() -> bool) -> Option<Errno> {
+pub(super) fn ring(end: &End<'_>, claims: impl Fn() -> bool) -> Option<Errno> {
     let (mut ringing, mut error) = (None, None);
     let _ = turns::carry_out(Bell::begin(), |bell| match bell {
-        Bell::Begins => turns::done(|| ringing = Some(Counted::new(&slot.bells))),
+        Bell::Begins => turns::done(|| ringing = Some(Counted::new(&end.slot.bells))),
         Bell::Looks | Bell::LooksAgain => {
-            Some(Said::Is(slot.flags.load(Ordering::SeqCst) & flag::SEND_SWITCHED != 0))
+            Some(Said::Is(end.slot.flags.load(Ordering::SeqCst) & flag::SEND_SWITCHED != 0))
         }
-        Bell::Owes => turns::done(|| slot.flags.fetch_or(flag::BELL_OWED, Ordering::SeqCst)),
+        Bell::Owes => turns::done(|| end.slot.flags.fetch_or(flag::BELL_OWED, Ordering::SeqCst)),
         Bell::Claims => Some(Said::Is(claims())),
         Bell::Sends => turns::done(|| {
-            count(&slot.counters.wakeups, 1);
+            count(&end.slot.counters.wakeups, 1);
             let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-            error = error_of(file.send(&BELL, flags));
+            error = error_of(end.file.send(&BELL, flags));
         }),
         Bell::Ends => turns::done(|| ringing.take()),
         Bell::Over => None,
@@ -112,9 +112,9 @@ pub(super) fn error_of(rung: sys::Result) -> Option<Errno> {
 /// either, the peer's program has sent them past its library (by a system call of its
 /// own), and they have no place in the stream any more: the connection is reset, and its
 /// TCP end closed, for whoever waits for an answer past the library, too.
-pub(super) fn check_bells(slot: &Slot, conn: &Conn, file: File<'_>, bytes: &[u8]) {
+pub(super) fn check_bells(end: &End<'_>, bytes: &[u8]) {
     if bytes.iter().any(|byte| *byte != BELL[0]) {
-        words::reset_untold(slot, conn, &"bytes were sent past the library");
-        let _ = file.call(|fd| sys::shutdown(fd, libc::SHUT_RDWR));
+        words::reset_untold(end, &"bytes were sent past the library");
+        let _ = end.file.call(|fd| sys::shutdown(fd, libc::SHUT_RDWR));
     }
 }

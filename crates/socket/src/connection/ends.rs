@@ -1,13 +1,13 @@
 //! How connections end, carried out: [`sidestep_proto::ends`] decides.
 //!
-//! The machines run on shared memory ([`OwnWords`]), the kernel ([`Tcp`]) and, where this end is the one that
+//! The machines run on shared memory ([`OwnWords`]), the kernel ([`End`]) and, where this end is the one that
 //! ends something, the locks of a socket ([`closing`](crate::connection::closing)). All bits of an end, in the
 //! slot and in the record, are written in [`words`]. Each is looked at here or in a check that only asks
 //! whether an end may be near: warm sends and receives come here when such a check says so, and not before.
 
 use crate::connection::words::{self, OwnWords};
 use crate::connection::{bells, ledger};
-use crate::table::conn::Conn;
+use crate::table::end::End;
 use crate::table::file::File;
 use crate::{Answer, Errno};
 use core::sync::atomic::Ordering;
@@ -26,21 +26,14 @@ const _: () = assert!(
 
 /// How input ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum EndOfInput {
     /// The peer sends no more: `recv` returns 0.
-    Input,
+    InOrder,
     /// The connection was reset; the error is reported once.
     Reset(Errno),
 }
 
-/// The TCP connection below one end.
-pub(crate) struct Tcp<'a> {
-    pub(super) slot: &'a Slot,
-    pub(super) conn: &'a Conn,
-    pub(super) file: File<'a>,
-}
-
-impl Kernel for Tcp<'_> {
+impl Kernel for End<'_> {
     fn take_error(&self) -> i32 {
         self.file.option(libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0)
     }
@@ -50,7 +43,7 @@ impl Kernel for Tcp<'_> {
     }
 
     fn peer_runs(&self) -> bool {
-        self.conn.group.peer_runs()
+        self.group.peer_runs()
     }
 
     fn is_connected(&self) -> bool {
@@ -58,7 +51,7 @@ impl Kernel for Tcp<'_> {
     }
 
     fn wake_readers(&self) {
-        wake_readers(self.slot, self.conn, self.file);
+        wake_readers(self);
     }
 }
 
@@ -69,46 +62,46 @@ fn is_connected(file: File<'_>) -> bool {
 
 /// Carries out what follows from an event.
 #[cold]
-fn hear(slot: &Slot, conn: &Conn, file: File<'_>, event: Hearing) {
-    let (words, tcp) = (OwnWords::new(slot, conn), Tcp { slot, conn, file });
+fn hear(end: &End<'_>, event: Hearing) {
+    let words = OwnWords::new(end);
     let mut next = Some(event);
     while let Some(hearing) = next {
-        next = hearing.step(&words, &tcp);
+        next = hearing.step(&words, end);
     }
 }
 
 /// The peer has left a hint, or may have: asks what it is about.
-pub(crate) fn follow_hint(slot: &Slot, conn: &Conn, file: File<'_>) {
-    hear(slot, conn, file, Hearing::Hinted);
+pub(crate) fn follow_hint(end: &End<'_>) {
+    hear(end, Hearing::Hinted);
 }
 
 /// A timer says: asks the kernel whether the peer's end is gone.
-pub(crate) fn ask_kernel(slot: &Slot, conn: &Conn, file: File<'_>) {
-    hear(slot, conn, file, Hearing::AsksWhetherGone);
+pub(crate) fn ask_kernel(end: &End<'_>) {
+    hear(end, Hearing::AsksWhetherGone);
 }
 
 /// TCP has nothing more for us: the peer has closed, or shut down its sending side
 /// before it switched, or we have shut down our receiving side.
-pub(crate) fn tcp_ended(slot: &Slot, conn: &Conn, file: File<'_>) {
-    hear(slot, conn, file, Hearing::TcpEnded);
+pub(crate) fn tcp_ended(end: &End<'_>) {
+    hear(end, Hearing::TcpEnded);
 }
 
 /// TCP has told a call of ours an error. It tells each to one call only, and this was it.
-pub(crate) fn note_tcp_error(slot: &Slot, conn: &Conn, file: File<'_>, errno: Errno) {
+pub(crate) fn note_tcp_error(end: &End<'_>, errno: Errno) {
     if let Some(event) = Hearing::failed(errno) {
-        hear(slot, conn, file, event);
+        hear(end, event);
     }
 }
 
 /// The peer's end of the TCP connection is gone, as a call has found that can tell no more.
-pub(super) fn peer_gone(slot: &Slot, conn: &Conn, file: File<'_>) {
-    hear(slot, conn, file, Hearing::NotesGone);
+pub(super) fn peer_gone(end: &End<'_>) {
+    hear(end, Hearing::NotesGone);
 }
 
 /// A call by TCP has failed: if that was a reset, the program knows of it now.
-pub(crate) fn note_reset_by_tcp(slot: &Slot, conn: &Conn, file: File<'_>) {
-    if sends_by_tcp(slot) && !is_connected(file) {
-        hear(slot, conn, file, Hearing::OwnCallFailed);
+pub(crate) fn note_reset_by_tcp(end: &End<'_>) {
+    if sends_by_tcp(end.slot) && !is_connected(end.file) {
+        hear(end, Hearing::OwnCallFailed);
     }
 }
 
@@ -118,62 +111,58 @@ fn sends_by_tcp(slot: &Slot) -> bool {
 }
 
 #[cold]
-fn tell(slot: &Slot, conn: &Conn, file: File<'_>, call: Call) -> Told {
-    tell_by(&OwnWords::new(slot, conn), file, call)
+fn tell(end: &End<'_>, call: Call) -> Told {
+    tell_by(&OwnWords::new(end), end, call)
 }
 
-fn tell_by(words: &OwnWords<'_>, file: File<'_>, call: Call) -> Told {
-    let OwnWords { slot, conn, .. } = *words;
-    let tcp = Tcp { slot, conn, file };
+fn tell_by(words: &OwnWords<'_>, end: &End<'_>, call: Call) -> Told {
     let mut telling = Telling::begin(call);
     loop {
         match telling {
             Telling::Answers(told) => return told,
-            _ => telling = telling.step(words, &tcp),
+            _ => telling = telling.step(words, end),
         }
     }
 }
 
 /// With the ring drained, but for `passed` bytes that the caller has looked past: whether and how input has ended.
-pub(crate) fn end_of_input(slot: &Slot, conn: &Conn, file: File<'_>, passed: u64) -> Option<End> {
-    let flags = slot.flags.load(Ordering::Relaxed);
-    let peer = conn.theirs.sending.flags.load(Ordering::Relaxed);
+pub(crate) fn end_of_input(end: &End<'_>, passed: u64) -> Option<EndOfInput> {
+    let flags = end.slot.flags.load(Ordering::Relaxed);
+    let peer = end.theirs.sending.flags.load(Ordering::Relaxed);
     if flags & (IS_NEAR | flag::READ_SHUT) == 0 && peer & SAYS_NEAR == 0 {
         return None;
     }
-    match tell_by(&OwnWords { slot, conn, passed }, file, Call::Receives) {
+    match tell_by(&OwnWords { conn: end, passed }, end, Call::Receives) {
         Told::Nothing | Told::Sent(_) | Told::Polled(_) | Told::NotOver => None,
-        Told::End => Some(End::Input),
-        Told::Errno(errno) => Some(End::Reset(errno)),
+        Told::End => Some(EndOfInput::InOrder),
+        Told::Errno(errno) => Some(EndOfInput::Reset(errno)),
     }
 }
 
 /// A send on a connection that is over for sending. `len`: bytes it wanted to send.
-pub(crate) fn send_after_end(slot: &Slot, conn: &Conn, file: File<'_>, len: usize) -> Answer {
-    match tell(slot, conn, file, Call::Sends { len }) {
+pub(crate) fn send_after_end(end: &End<'_>, len: usize) -> Answer {
+    match tell(end, Call::Sends { len }) {
         Told::Sent(n) => Ok(n),
         Told::Errno(errno) => Err(errno),
-        Told::Nothing | Told::End | Told::Polled(_) | Told::NotOver => Err(words::reset(
-            slot,
-            conn,
-            &"what this end has written down of its end contradicts itself",
-        )),
+        Told::Nothing | Told::End | Told::Polled(_) | Told::NotOver => {
+            Err(words::reset(end, &"what this end has written down of its end contradicts itself"))
+        }
     }
 }
 
 /// The same behind a part that this call has sent, which is its answer: a reset is left to the next call, as by
 /// Linux (`tcp_sendmsg_locked`, where only a call without any part takes `sk_err`).
 #[cold]
-pub(super) fn send_after_part(slot: &Slot, conn: &Conn, file: File<'_>, len: usize) -> Answer {
-    let is_reset = || slot.flags.load(Ordering::Acquire) & flag::RESET != 0;
+pub(super) fn send_after_part(end: &End<'_>, len: usize) -> Answer {
+    let is_reset = || end.slot.flags.load(Ordering::Acquire) & flag::RESET != 0;
     if is_reset() {
         return Err(libc::EPIPE);
     }
-    let answer = send_after_end(slot, conn, file, len);
+    let answer = send_after_end(end, len);
     if let Err(errno) = answer
         && is_reset()
     {
-        words::keep(slot, errno);
+        words::keep(end.slot, errno);
     }
     answer
 }
@@ -181,8 +170,8 @@ pub(super) fn send_after_part(slot: &Slot, conn: &Conn, file: File<'_>, len: usi
 /// `SO_ERROR`: the pending error, once. The kernel's own error on a connection in
 /// shared memory is about bells, so it is taken and replaced by ours; before our direction
 /// has switched it is about our bytes.
-pub(crate) fn take_error(slot: &Slot, conn: &Conn, file: File<'_>) -> Errno {
-    match tell(slot, conn, file, Call::AsksError) {
+pub(crate) fn take_error(end: &End<'_>) -> Errno {
+    match tell(end, Call::AsksError) {
         Told::Errno(errno) => errno,
         Told::Nothing | Told::End | Told::Sent(_) | Told::Polled(_) | Told::NotOver => 0,
     }
@@ -195,18 +184,18 @@ const SAYS_NEAR: u32 = said::DONE | said::ABORT;
 
 /// What `poll` has to know of ends.
 #[inline]
-pub(crate) fn poll(slot: &Slot, conn: &Conn, file: File<'_>) -> Polled {
-    let flags = slot.flags.load(Ordering::Acquire);
-    let peer = conn.theirs.sending.flags.load(Ordering::Acquire);
+pub(crate) fn poll(end: &End<'_>) -> Polled {
+    let flags = end.slot.flags.load(Ordering::Acquire);
+    let peer = end.theirs.sending.flags.load(Ordering::Acquire);
     if flags & IS_NEAR == 0 && peer & SAYS_NEAR == 0 {
         return Polled::default();
     }
-    poll_near_end(slot, conn, file)
+    poll_near_end(end)
 }
 
 #[cold]
-fn poll_near_end(slot: &Slot, conn: &Conn, file: File<'_>) -> Polled {
-    match tell(slot, conn, file, Call::Polls) {
+fn poll_near_end(end: &End<'_>) -> Polled {
+    match tell(end, Call::Polls) {
         Told::Polled(polled) => polled,
         Told::Nothing | Told::End | Told::Sent(_) | Told::Errno(_) | Told::NotOver => {
             Polled::default()
@@ -215,33 +204,33 @@ fn poll_near_end(slot: &Slot, conn: &Conn, file: File<'_>) -> Polled {
 }
 
 /// What both directions amount to. A reset that this shows is noted: the program's next call is told.
-pub(crate) fn state(slot: &Slot, conn: &Conn, file: File<'_>) -> State {
-    poll(slot, conn, file);
-    State::of(&OwnWords::new(slot, conn).look())
+pub(crate) fn state(end: &End<'_>) -> State {
+    poll(end);
+    State::of(&OwnWords::new(end).look())
 }
 
 /// What a bell was answered with: an error of the connection is told to one call only, and
 /// this was it.
-pub(super) fn note_rung(slot: &Slot, conn: &Conn, file: File<'_>, rung: sys::Result) {
+pub(super) fn note_rung(end: &End<'_>, rung: sys::Result) {
     if let Some(errno) = bells::error_of(rung) {
-        note_tcp_error(slot, conn, file, errno);
+        note_tcp_error(end, errno);
     }
 }
 
 /// After publishing something to read (with a sequentially consistent operation):
 /// wakes the other side's readers and loops if they sleep.
 #[inline]
-pub(crate) fn wake_readers(slot: &Slot, conn: &Conn, file: File<'_>) {
-    if let Some(errno) = bells::wake_readers(slot, conn, file) {
-        note_tcp_error(slot, conn, file, errno);
+pub(crate) fn wake_readers(end: &End<'_>) {
+    if let Some(errno) = bells::wake_readers(end) {
+        note_tcp_error(end, errno);
     }
 }
 
 /// Rings the universal bell: one byte on the TCP connection, if that carries bells only. `claims`: whether the
 /// bell is this thread's to ring; asked when it can be rung.
 #[cold]
-pub(crate) fn ring(slot: &Slot, conn: &Conn, file: File<'_>, claims: impl Fn() -> bool) {
-    if let Some(errno) = bells::ring(slot, file, claims) {
-        note_tcp_error(slot, conn, file, errno);
+pub(crate) fn ring(end: &End<'_>, claims: impl Fn() -> bool) {
+    if let Some(errno) = bells::ring(end, claims) {
+        note_tcp_error(end, errno);
     }
 }

@@ -1,7 +1,7 @@
 //! Options that a connection in shared memory keeps beside the kernel, which has other values.
 
 use crate::connection::{sleeper, urgent, words};
-use crate::table::conn::Conn;
+use crate::table::end::End;
 use crate::table::file::File;
 use core::sync::atomic::Ordering;
 use sidestep_device::state::{Slot, flag};
@@ -37,13 +37,13 @@ pub(crate) fn set_flag(slot: &Slot, bit: u32, on: bool) {
 }
 
 /// `SO_PEEK_OFF` is kept here and not in the kernel, whose peeks are ours.
-pub(crate) fn note_peek_offset(slot: &Slot, file: File<'_>, offset: i32) {
-    slot.peek_offset.store(offset, Ordering::Relaxed);
+pub(crate) fn note_peek_offset(end: &End<'_>, offset: i32) {
+    end.slot.peek_offset.store(offset, Ordering::Relaxed);
     if offset < 0 {
-        slot.flags.fetch_and(!flag::PEEK_OFFSET, Ordering::Relaxed);
+        end.slot.flags.fetch_and(!flag::PEEK_OFFSET, Ordering::Relaxed);
     } else {
-        slot.flags.fetch_or(flag::PEEK_OFFSET, Ordering::Relaxed);
-        let _ = file.set_option(libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1);
+        end.slot.flags.fetch_or(flag::PEEK_OFFSET, Ordering::Relaxed);
+        let _ = end.file.set_option(libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1);
     }
 }
 
@@ -79,39 +79,39 @@ pub(crate) fn mark_given(fd: i32, on: bool) -> bool {
 }
 
 /// Options that were set before the connection moved.
-pub(crate) fn carry_options_over(slot: &Slot, conn: &Conn, file: File<'_>) {
-    file.call(|fd| words::follow_linger_option(conn, fd));
-    let peek_offset = file.option(libc::SOL_SOCKET, libc::SO_PEEK_OFF).unwrap_or(-1);
-    note_peek_offset(slot, file, peek_offset);
+pub(crate) fn carry_options_over(end: &End<'_>) {
+    end.file.call(|fd| words::follow_linger_option(end, fd));
+    let peek_offset = end.file.option(libc::SOL_SOCKET, libc::SO_PEEK_OFF).unwrap_or(-1);
+    note_peek_offset(end, peek_offset);
     for (name, kernel) in [(libc::TCP_NODELAY, 1), (libc::TCP_CORK, 0)] {
-        let was: i32 = file.option(libc::IPPROTO_TCP, name).unwrap_or_default();
+        let was: i32 = end.file.option(libc::IPPROTO_TCP, name).unwrap_or_default();
         if let Some(bit) = delay_flag(name) {
-            set_flag(slot, bit, was != 0);
+            set_flag(end.slot, bit, was != 0);
         }
         if was != kernel {
-            let _ = file.set_option(libc::IPPROTO_TCP, name, kernel);
+            let _ = end.file.set_option(libc::IPPROTO_TCP, name, kernel);
         }
     }
-    let was = file.option(libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT).unwrap_or(0);
-    slot.not_sent_low_water.store(was, Ordering::Relaxed);
-    let _ = file.set_option(libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, MARK);
-    let status = file.status_flags();
+    let was = end.file.option(libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT).unwrap_or(0);
+    end.slot.not_sent_low_water.store(was, Ordering::Relaxed);
+    let _ = end.file.set_option(libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, MARK);
+    let status = end.file.status_flags();
     if status & libc::O_ASYNC != 0 {
-        slot.flags.fetch_or(flag::ASYNC, Ordering::SeqCst);
-        sleeper::withdraw_readers(slot, conn);
+        end.slot.flags.fetch_or(flag::ASYNC, Ordering::SeqCst);
+        sleeper::withdraw_readers(end);
     }
 }
 
 /// Undoes what [`carry_options_over`] and its like have changed in the kernel.
-pub(crate) fn give_options_back(slot: &Slot, file: File<'_>) {
+pub(crate) fn give_options_back(end: &End<'_>) {
     let set = |name, value| {
-        let _ = file.set_option(libc::SOL_SOCKET, name, value);
+        let _ = end.file.set_option(libc::SOL_SOCKET, name, value);
     };
-    urgent::end_in_line(slot, file);
-    set(libc::SO_RCVLOWAT, slot.low_water.load(Ordering::Relaxed) as i32);
-    let not_sent = slot.not_sent_low_water.load(Ordering::Relaxed) as i32;
-    let _ = file.set_option(libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, not_sent);
-    if slot.flags.load(Ordering::Relaxed) & flag::PEEK_OFFSET != 0 {
-        set(libc::SO_PEEK_OFF, slot.peek_offset.load(Ordering::Relaxed));
+    urgent::end_in_line(end);
+    set(libc::SO_RCVLOWAT, end.slot.low_water.load(Ordering::Relaxed) as i32);
+    let not_sent = end.slot.not_sent_low_water.load(Ordering::Relaxed) as i32;
+    let _ = end.file.set_option(libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, not_sent);
+    if end.slot.flags.load(Ordering::Relaxed) & flag::PEEK_OFFSET != 0 {
+        set(libc::SO_PEEK_OFF, end.slot.peek_offset.load(Ordering::Relaxed));
     }
 }

@@ -2,10 +2,10 @@
 
 use crate::connection::{ends, switch, turns, urgent, wait};
 use crate::table::conn::Conn;
-use crate::table::file::File;
+use crate::table::end::End;
 use core::sync::atomic::Ordering;
 use sidestep_device::slab::flag as said;
-use sidestep_device::state::{Slot, flag};
+use sidestep_device::state::flag;
 use sidestep_proto::cursor;
 use sidestep_proto::readiness::{State, mask};
 
@@ -13,31 +13,31 @@ const INPUT: u32 = mask::IN | mask::RDNORM;
 const ROOM: u32 = mask::OUT | mask::WRNORM;
 
 /// Bytes a receive would find now.
-pub(crate) fn readable(slot: &Slot, conn: &Conn, file: File<'_>) -> usize {
-    let in_ring = in_ring(conn);
-    if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
-        return in_ring - skipped(slot, conn, in_ring);
+pub(crate) fn readable(end: &End<'_>) -> usize {
+    let in_ring = in_ring(end);
+    if end.slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
+        return in_ring - skipped(end, in_ring);
     }
-    let in_tcp = switch::data_queued(slot, conn, file);
-    if turns::comes_by_ring(slot) {
-        return in_ring - skipped(slot, conn, in_ring) + in_tcp;
+    let in_tcp = switch::data_queued(end);
+    if turns::comes_by_ring(end.slot) {
+        return in_ring - skipped(end, in_ring) + in_tcp;
     }
-    let left_out = usize::from(in_tcp > 0 && urgent::is_next_left_out(slot, file));
-    let behind = if switch::peer_turn(slot, conn).is_some() { in_ring } else { 0 };
+    let left_out = usize::from(in_tcp > 0 && urgent::is_next_left_out(end));
+    let behind = if switch::peer_turn(end).is_some() { in_ring } else { 0 };
     in_tcp - left_out + behind
 }
 
 /// Bytes that `FIONREAD` counts: up to an urgent mark, if one lies ahead.
-pub(crate) fn countable(slot: &Slot, conn: &Conn, file: File<'_>) -> usize {
-    let in_ring = urgent::before_mark(slot, conn, in_ring(conn));
-    if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
+pub(crate) fn countable(end: &End<'_>) -> usize {
+    let in_ring = urgent::before_mark(end, in_ring(end));
+    if end.slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
         return in_ring;
     }
-    let in_queue = urgent::before_mark_in_tcp(slot, file);
-    let in_tcp = switch::parts_of_queue(slot, conn, in_queue).data as usize;
-    let is_all = in_tcp == switch::data_queued(slot, conn, file);
-    match switch::peer_turn(slot, conn) {
-        _ if turns::comes_by_ring(slot) => in_ring + in_tcp,
+    let in_queue = urgent::before_mark_in_tcp(end);
+    let in_tcp = switch::parts_of_queue(end, in_queue).data as usize;
+    let is_all = in_tcp == switch::data_queued(end);
+    match switch::peer_turn(end) {
+        _ if turns::comes_by_ring(end.slot) => in_ring + in_tcp,
         Some(_) if is_all => in_tcp + in_ring,
         _ => in_tcp,
     }
@@ -45,14 +45,14 @@ pub(crate) fn countable(slot: &Slot, conn: &Conn, file: File<'_>) -> usize {
 
 /// Bytes that have ever arrived: what an edge-triggered loop is told of is a change
 /// of this number.
-pub(crate) fn arrived(slot: &Slot, conn: &Conn, file: File<'_>) -> u64 {
-    let in_ring = conn.theirs.sending.producer.claim();
-    let bells = slot.tcp_bells.load(Ordering::Relaxed);
-    let taken = slot.tcp_consumed.load(Ordering::Relaxed).saturating_sub(bells);
-    if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
+pub(crate) fn arrived(end: &End<'_>) -> u64 {
+    let in_ring = end.theirs.sending.producer.claim();
+    let bells = end.slot.tcp_bells.load(Ordering::Relaxed);
+    let taken = end.slot.tcp_consumed.load(Ordering::Relaxed).saturating_sub(bells);
+    if end.slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
         return in_ring + taken;
     }
-    in_ring + taken + switch::data_queued(slot, conn, file) as u64
+    in_ring + taken + switch::data_queued(end) as u64
 }
 
 /// Bytes in the ring that were not read.
@@ -63,61 +63,61 @@ pub(super) fn in_ring(conn: &Conn) -> usize {
 }
 
 /// Bytes at the front of the ring that are not for the stream: a passed urgent byte.
-fn skipped(slot: &Slot, conn: &Conn, in_ring: usize) -> usize {
+fn skipped(conn: &Conn, in_ring: usize) -> usize {
     if !urgent::is_marked(conn) {
         return 0;
     }
     let consumer = conn.mine.receiving.consumer.position();
-    urgent::cut(slot, conn, consumer, in_ring).0 as usize
+    urgent::cut(conn, consumer, in_ring).0 as usize
 }
 
 /// Whether a receive is worth trying: there are bytes, or the end is near.
-pub(crate) fn has_input(slot: &Slot, conn: &Conn, file: File<'_>) -> bool {
-    if may_have_ended(slot, conn) {
+pub(crate) fn has_input(end: &End<'_>) -> bool {
+    if may_have_ended(end) {
         return true;
     }
-    let consumer = conn.mine.receiving.consumer.position();
-    let is_in_ring = || conn.theirs.sending.producer.position() != consumer;
-    if slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED != 0 {
+    let consumer = end.mine.receiving.consumer.position();
+    let is_in_ring = || end.theirs.sending.producer.position() != consumer;
+    if end.slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED != 0 {
         return is_in_ring();
     }
-    match switch::peer_turn(slot, conn) {
+    match switch::peer_turn(end) {
         // It has to be followed before there is more.
-        Some(_) if turns::comes_by_ring(slot) => true,
-        Some(at) if slot.tcp_consumed.load(Ordering::Relaxed) >= at => true,
-        None if turns::comes_by_ring(slot) => is_in_ring(),
-        _ => switch::data_queued(slot, conn, file) > 0,
+        Some(_) if turns::comes_by_ring(end.slot) => true,
+        Some(at) if end.slot.tcp_consumed.load(Ordering::Relaxed) >= at => true,
+        None if turns::comes_by_ring(end.slot) => is_in_ring(),
+        _ => switch::data_queued(end) > 0,
     }
 }
 
 /// Whether input has ended or may have: a receive finds out.
 #[inline]
-pub(super) fn may_have_ended(slot: &Slot, conn: &Conn) -> bool {
+pub(super) fn may_have_ended(conn: &Conn) -> bool {
     const OVER: u32 = flag::PEER_GONE | flag::RESET | flag::READ_SHUT | flag::TCP_ENDED;
     let theirs = &conn.theirs.sending;
-    slot.flags.load(Ordering::Relaxed) & OVER != 0
-        || theirs.closes.load(Ordering::Relaxed) != slot.closes_seen.load(Ordering::Relaxed)
+    conn.slot.flags.load(Ordering::Relaxed) & OVER != 0
+        || theirs.closes.load(Ordering::Relaxed) != conn.slot.closes_seen.load(Ordering::Relaxed)
         || theirs.flags.load(Ordering::Relaxed) & (said::DONE | said::ABORT) != 0
 }
 
 /// The mask, right in the bits of `interest` and in those of an end. What nobody asks
 /// for is not found out: before a direction has switched that takes a system call.
-pub(crate) fn mask_of(slot: &Slot, conn: &Conn, file: File<'_>, interest: u32) -> u32 {
-    wait::follow_hint(slot, conn, file);
-    let end = ends::poll(slot, conn, file);
-    let flags = slot.flags.load(Ordering::Acquire);
-    let len = conn.outgoing.len();
+pub(crate) fn mask_of(end: &End<'_>, interest: u32) -> u32 {
+    wait::follow_hint(end);
+    let over = ends::poll(end);
+    let flags = end.slot.flags.load(Ordering::Acquire);
+    let len = end.outgoing.len();
     let state = State {
-        readable: if interest & INPUT != 0 { readable(slot, conn, file) } else { 0 },
-        low_water: low_water(slot, conn),
-        window: if interest & ROOM != 0 { window(slot, conn, file) } else { 0 },
+        readable: if interest & INPUT != 0 { readable(end) } else { 0 },
+        low_water: low_water(end),
+        window: if interest & ROOM != 0 { window(end) } else { 0 },
         window_threshold: cursor::writable_threshold(len),
-        peer_done: end.peer_done,
+        peer_done: over.peer_done,
         read_shut: flags & flag::READ_SHUT != 0,
         write_shut: flags & flag::WRITE_SHUT != 0,
-        reset: end.reset,
-        error_pending: end.error_pending,
-        urgent: interest & mask::PRI != 0 && urgent::is_waiting(slot, conn, file),
+        reset: over.reset,
+        error_pending: over.error_pending,
+        urgent: interest & mask::PRI != 0 && urgent::is_waiting(end),
     };
     state.mask()
 }
@@ -125,20 +125,20 @@ pub(crate) fn mask_of(slot: &Slot, conn: &Conn, file: File<'_>, interest: u32) -
 /// `SO_RCVLOWAT`, but not more than a writer that waits for `POLLOUT` ever puts into
 /// the ring: neither side would wake the other. (TCP reports a socket readable, too,
 /// when its window is exhausted.)
-pub(crate) fn low_water(slot: &Slot, conn: &Conn) -> usize {
+pub(crate) fn low_water(conn: &Conn) -> usize {
     let len = conn.incoming.len();
-    let wished = slot.low_water.load(Ordering::Relaxed) as usize;
+    let wished = conn.slot.low_water.load(Ordering::Relaxed) as usize;
     wished.min(len - cursor::writable_threshold(len))
 }
 
 /// Room for sending; before the switch, as the kernel says.
-fn window(slot: &Slot, conn: &Conn, file: File<'_>) -> usize {
-    let len = conn.outgoing.len();
-    if slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED == 0 {
-        let writable = file.poll_now(libc::POLLOUT).unwrap_or(mask::OUT) & mask::OUT != 0;
+fn window(end: &End<'_>) -> usize {
+    let len = end.outgoing.len();
+    if end.slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED == 0 {
+        let writable = end.file.poll_now(libc::POLLOUT).unwrap_or(mask::OUT) & mask::OUT != 0;
         return if writable { len } else { 0 };
     }
-    let producer = conn.mine.sending.producer.position();
-    let claim = conn.theirs.receiving.consumer.claim();
+    let producer = end.mine.sending.producer.position();
+    let claim = end.theirs.receiving.consumer.claim();
     cursor::window(producer, claim, len).unwrap_or(len)
 }

@@ -10,19 +10,18 @@
 //!
 //! The consumer cursor is published as the producer's is: see [`ring_send`](crate::connection::ring_send).
 
+use crate::connection::ends::EndOfInput;
 use crate::connection::wait::{self, Patience};
 use crate::connection::{bells, ends, ledger, readiness, sleeper, switch, turns, urgent, words};
 use crate::process::owner::Held;
-use crate::table::conn::Conn;
-use crate::table::file::File;
-use crate::table::sock::Sock;
+use crate::table::end::End;
 use crate::{Answer, Errno};
 use core::sync::atomic::{Ordering, fence};
 use sidestep_device::counts::count;
 use sidestep_device::map::Scratch;
 use sidestep_device::program::{Buffers, Received};
 use sidestep_device::ring::Ring;
-use sidestep_device::state::{Slot, flag};
+use sidestep_device::state::flag;
 use sidestep_device::sys::Errno as SysErrno;
 use sidestep_proto::cursor::{self, Spans};
 use sidestep_proto::cut_over::Source;
@@ -47,19 +46,12 @@ fn copy_out(
 }
 
 /// Receives by the ledger: from the ring, or what is left in TCP before it.
-pub(crate) fn receive(
-    sock: &Sock,
-    slot: &Slot,
-    conn: &Conn,
-    file: File<'_>,
-    buffers: &Buffers<'_, Received>,
-    flags: i32,
-) -> Answer {
-    let receive = Receive { sock, slot, conn, file, flags };
+pub(crate) fn receive(end: &End<'_>, buffers: &Buffers<'_, Received>, flags: i32) -> Answer {
+    let receive = Receive { end, flags };
     if flags & libc::MSG_OOB != 0 {
         return receive.urgent(buffers);
     }
-    if slot.flags.load(Ordering::Relaxed) & flag::PEEK_OFFSET != 0 {
+    if end.slot.flags.load(Ordering::Relaxed) & flag::PEEK_OFFSET != 0 {
         return receive.with_peek_offset(buffers);
     }
     receive.counted(buffers)
@@ -80,10 +72,7 @@ const TCP_CHUNK: usize = 16 << 10;
 
 /// A call that receives from one connection.
 pub(crate) struct Receive<'a> {
-    sock: &'a Sock,
-    slot: &'a Slot,
-    conn: &'a Conn,
-    file: File<'a>,
+    end: &'a End<'a>,
     flags: i32,
 }
 
@@ -99,9 +88,9 @@ impl Receive<'_> {
         if let Ok(n @ 1..) = answer
             && !self.peeks()
         {
-            count(&self.slot.counters.bytes_received, n as u64);
-            count(&self.slot.counters.messages_received, 1);
-            self.slot.received.count(n as u64);
+            count(&self.end.slot.counters.bytes_received, n as u64);
+            count(&self.end.slot.counters.messages_received, 1);
+            self.end.slot.received.count(n as u64);
         }
         answer
     }
@@ -110,7 +99,7 @@ impl Receive<'_> {
     /// moves that place back.
     #[cold]
     fn with_peek_offset(&self, buffers: &Buffers<'_, Received>) -> Answer {
-        let place = &self.slot.peek_offset;
+        let place = &self.end.slot.peek_offset;
         if !self.peeks() {
             let n = self.counted(buffers)?;
             let moved_back = place.load(Ordering::Relaxed).saturating_sub(n as i32).max(0);
@@ -137,7 +126,7 @@ impl Receive<'_> {
         let seen = self.until(buffers, self.wanted(buffers.len() - skip) + skip)?;
         match seen.checked_sub(skip) {
             Some(n @ 1..) => Ok(n),
-            _ if readiness::may_have_ended(self.slot, self.conn) => Ok(0),
+            _ if readiness::may_have_ended(self.end) => Ok(0),
             _ => Err(libc::EAGAIN),
         }
     }
@@ -152,7 +141,7 @@ impl Receive<'_> {
         let mut done = 0;
         let patience = Patience::new();
         loop {
-            let by_tcp = self.slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED == 0;
+            let by_tcp = self.end.slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED == 0;
             match self.some(buffers, done) {
                 Found::Bytes(n) => {
                     done = if self.peeks() { n } else { done + n };
@@ -166,7 +155,7 @@ impl Receive<'_> {
                         continue;
                     }
                     // What comes after the end is not asked here: that is told once.
-                    wait::follow_hint(self.slot, self.conn, self.file);
+                    wait::follow_hint(self.end);
                     if self.may_have_ended() {
                         return Ok(done);
                     }
@@ -174,17 +163,17 @@ impl Receive<'_> {
                 Found::End(None) => return Ok(done),
                 Found::End(Some(errno)) if done == 0 => return Err(errno),
                 Found::End(Some(errno)) => {
-                    words::keep(self.slot, errno);
+                    words::keep(self.end.slot, errno);
                     return Ok(done);
                 }
                 Found::Nothing if done > 0 && done >= wanted => return Ok(done),
                 Found::Nothing => {}
             }
-            if self.flags & libc::MSG_DONTWAIT != 0 || !self.sock.seems_blocking() {
-                if done == 0 && wait::peer_has_died(self.sock, self.slot, self.conn, self.file) {
+            if self.flags & libc::MSG_DONTWAIT != 0 || !self.end.sock.seems_blocking() {
+                if done == 0 && wait::peer_has_died(self.end) {
                     continue;
                 }
-                self.sock.note_nothing();
+                self.end.sock.note_nothing();
                 return if done > 0 { Ok(done) } else { Err(libc::EAGAIN) };
             }
             let slept = self.wait(self.needed(done), done > 0, &patience);
@@ -205,8 +194,8 @@ impl Receive<'_> {
     fn wait(&self, needed: usize, has_part: bool, patience: &Patience) -> Answer<()> {
         let ready = || self.is_ready(needed);
         loop {
-            wait::readable(self.sock, self.slot, self.conn, self.file, patience, has_part, ready)?;
-            if ready() || !self.sock.seems_blocking() {
+            wait::readable(self.end, patience, has_part, ready)?;
+            if ready() || !self.end.sock.seems_blocking() {
                 return Ok(());
             }
         }
@@ -218,9 +207,9 @@ impl Receive<'_> {
     /// again and again.
     fn needed(&self, done: usize) -> usize {
         let more = if self.peeks() { done + 1 } else { 1 };
-        match self.slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED {
+        match self.end.slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED {
             0 => more,
-            _ => more.max(readiness::low_water(self.slot, self.conn)),
+            _ => more.max(readiness::low_water(self.end)),
         }
     }
 
@@ -229,24 +218,24 @@ impl Receive<'_> {
         if self.flags & libc::MSG_WAITALL != 0 {
             return if self.peeks() { len.min(self.most_to_peek()) } else { len };
         }
-        let low_water = self.slot.low_water.load(Ordering::Relaxed) as usize;
+        let low_water = self.end.slot.low_water.load(Ordering::Relaxed) as usize;
         low_water.min(len).max(1)
     }
 
     /// A peek cannot wait for more than is ever there at once.
     fn most_to_peek(&self) -> usize {
-        let switched = self.slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED != 0;
-        if switched { self.conn.incoming.len() } else { TCP_CHUNK }
+        let switched = self.end.slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED != 0;
+        if switched { self.end.incoming.len() } else { TCP_CHUNK }
     }
 
     /// One look: the ring, or what is left in TCP before it.
     #[inline]
     fn some(&self, buffers: &Buffers<'_, Received>, done: usize) -> Found {
         const UNUSUAL: u32 = flag::RECEIVE_SWITCHED | flag::ASYNC | flag::TURN_WANTED;
-        let receiving = Held::enter(&self.slot.receive_lock);
+        let receiving = Held::enter(&self.end.slot.receive_lock);
         // A peek sees the same bytes again: it starts over.
         let done = if self.peeks() { 0 } else { done };
-        let flags = self.slot.flags.load(Ordering::Acquire);
+        let flags = self.end.slot.flags.load(Ordering::Acquire);
         let mut found = match flags & UNUSUAL {
             flag::RECEIVE_SWITCHED => self.take_from_ring(buffers, done, buffers.len() - done),
             _ => match self.some_from_either(buffers, done) {
@@ -270,21 +259,20 @@ impl Receive<'_> {
     /// away. Under the receive lock.
     #[cold]
     fn some_from_either(&self, buffers: &Buffers<'_, Received>, done: usize) -> (Found, Source) {
-        let mut source = switch::settle(self.slot, self.conn, self.file);
+        let mut source = switch::settle(self.end);
         loop {
             let found = match source {
                 Source::Tcp => self.some_from_tcp(buffers, done),
                 Source::Ring => {
                     // With `O_ASYNC` every message has left a bell.
-                    wait::drain_bells(self.slot, self.conn, self.file);
+                    wait::drain_bells(self.end);
                     self.some_from_ring(buffers, done)
                 }
             };
             if self.peeks() || !matches!(found, Found::Nothing) {
                 return (found, source);
             }
-            let before =
-                core::mem::replace(&mut source, switch::settle(self.slot, self.conn, self.file));
+            let before = core::mem::replace(&mut source, switch::settle(self.end));
             if before == source {
                 return (found, source);
             }
@@ -295,8 +283,8 @@ impl Receive<'_> {
     fn some_from_ring(&self, buffers: &Buffers<'_, Received>, done: usize) -> Found {
         let found = self.take_from_ring(buffers, done, buffers.len() - done);
         let Found::Bytes(seen) = found else { return found };
-        let is_all = self.peeks() && seen == readiness::in_ring(self.conn);
-        if is_all && seen < buffers.len() && switch::peer_turn(self.slot, self.conn).is_some() {
+        let is_all = self.peeks() && seen == readiness::in_ring(self.end);
+        if is_all && seen < buffers.len() && switch::peer_turn(self.end).is_some() {
             let behind = self.peek_tcp(buffers, seen);
             return Found::Bytes(seen + behind);
         }
@@ -307,10 +295,10 @@ impl Receive<'_> {
     fn peek_tcp(&self, buffers: &Buffers<'_, Received>, skip: usize) -> usize {
         let mut chunk = [0u8; TCP_CHUNK];
         let room = (buffers.len() - skip).min(chunk.len());
-        switch::skip_bells_unless_asleep(self.slot, self.conn, self.file);
+        switch::skip_bells_unless_asleep(self.end);
         let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
-        let seen = self.file.recv(&mut chunk[..room], flags).unwrap_or(0);
-        let parts = switch::parts_of_queue(self.slot, self.conn, seen);
+        let seen = self.end.file.recv(&mut chunk[..room], flags).unwrap_or(0);
+        let parts = switch::parts_of_queue(self.end, seen);
         if parts.bells > 0 {
             // More have come meanwhile: the next look finds what is behind them.
             return 0;
@@ -321,16 +309,16 @@ impl Receive<'_> {
 
     #[inline]
     fn take_from_ring(&self, buffers: &Buffers<'_, Received>, done: usize, room: usize) -> Found {
-        let conn = self.conn;
+        let end = self.end;
         loop {
-            let consumer = conn.mine.receiving.consumer.position();
+            let consumer = end.mine.receiving.consumer.position();
             // Acquire: pairs with the peer's publication; the bytes are there.
-            let claim = conn.theirs.sending.producer.claim();
-            let readable = match cursor::readable(consumer, claim, conn.incoming.len()) {
+            let claim = end.theirs.sending.producer.claim();
+            let readable = match cursor::readable(consumer, claim, end.incoming.len()) {
                 Ok(0) => return Found::Nothing,
                 Ok(readable) => readable,
                 Err(misbehaved) => {
-                    return Found::End(Some(words::reset(self.slot, conn, &misbehaved)));
+                    return Found::End(Some(words::reset(end, &misbehaved)));
                 }
             };
             let (skip, readable) = self.up_to_mark(consumer, readable);
@@ -339,17 +327,17 @@ impl Receive<'_> {
                 return Found::Nothing;
             }
             if self.flags & libc::MSG_TRUNC == 0 {
-                copy_out(buffers, (done, n), &conn.incoming, consumer.wrapping_add(skip));
+                copy_out(buffers, (done, n), &end.incoming, consumer.wrapping_add(skip));
             }
             if self.peeks() {
                 return Found::Bytes(n);
             }
             let next = consumer.wrapping_add(skip + n as u64);
-            if conn.mine.receiving.consumer.publish(consumer, next) {
-                if urgent::is_marked(conn) {
-                    urgent::note_seen(self.slot, conn);
+            if end.mine.receiving.consumer.publish(consumer, next) {
+                if urgent::is_marked(end) {
+                    urgent::note_seen(end);
                 }
-                count(&self.slot.counters.ring_bytes_received, n as u64);
+                count(&self.end.slot.counters.ring_bytes_received, n as u64);
                 if n > 0 || room == 0 {
                     return Found::Bytes(n);
                 }
@@ -361,42 +349,41 @@ impl Receive<'_> {
     /// (unless urgent data is read in line): (bytes to skip, bytes to read).
     #[inline]
     fn up_to_mark(&self, consumer: u64, readable: usize) -> (u64, usize) {
-        if urgent::is_marked(self.conn) {
-            return urgent::cut(self.slot, self.conn, consumer, readable);
+        if urgent::is_marked(self.end) {
+            return urgent::cut(self.end, consumer, readable);
         }
         (0, readable)
     }
 
     /// A read that has reached the urgent mark returns what it has.
     fn stops_at_mark(&self, done: usize) -> bool {
-        if !turns::comes_by_ring(self.slot) {
-            return ledger::queued(self.file) > 0
-                && urgent::is_at_mark_in_tcp(self.slot, self.file);
+        if !turns::comes_by_ring(self.end.slot) {
+            return ledger::queued(self.end.file) > 0 && urgent::is_at_mark_in_tcp(self.end);
         }
         let peeked = if self.peeks() { done as u64 } else { 0 };
-        let next = self.conn.mine.receiving.consumer.position() + peeked;
-        urgent::mark(self.conn, next) == Some(next)
+        let next = self.end.mine.receiving.consumer.position() + peeked;
+        urgent::mark(self.end, next) == Some(next)
     }
 
     fn is_reset(&self) -> bool {
-        self.slot.flags.load(Ordering::Relaxed) & flag::RESET != 0
+        self.end.slot.flags.load(Ordering::Relaxed) & flag::RESET != 0
     }
 
     /// The ring is empty: has the connection ended?
     fn end(&self) -> Found {
-        wait::follow_hint(self.slot, self.conn, self.file);
+        wait::follow_hint(self.end);
         let passed = if self.peeks() { self.passed_byte() } else { 0 };
-        match ends::end_of_input(self.slot, self.conn, self.file, passed) {
-            Some(ends::End::Input) => Found::End(None),
-            Some(ends::End::Reset(errno)) => Found::End(Some(errno)),
+        match ends::end_of_input(self.end, passed) {
+            Some(EndOfInput::InOrder) => Found::End(None),
+            Some(EndOfInput::Reset(errno)) => Found::End(Some(errno)),
             None => Found::Nothing,
         }
     }
 
     /// 1 if an urgent byte is all that is left in the ring: a peek looks past it, and leaves it there.
     fn passed_byte(&self) -> u64 {
-        let consumer = self.conn.mine.receiving.consumer.position();
-        match self.up_to_mark(consumer, readiness::in_ring(self.conn)) {
+        let consumer = self.end.mine.receiving.consumer.position();
+        match self.up_to_mark(consumer, readiness::in_ring(self.end)) {
             (passed, 0) => passed,
             _ => 0,
         }
@@ -407,8 +394,8 @@ impl Receive<'_> {
     #[cold]
     fn data_before_bells(&self, chunk: &mut [u8]) -> usize {
         let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
-        let seen = self.file.recv(chunk, flags).unwrap_or(0);
-        let parts = switch::parts_of_queue(self.slot, self.conn, seen);
+        let seen = self.end.file.recv(chunk, flags).unwrap_or(0);
+        let parts = switch::parts_of_queue(self.end, seen);
         if parts.bells == 0 { parts.data as usize } else { 0 }
     }
 
@@ -418,13 +405,13 @@ impl Receive<'_> {
         let mut chunk = [0u8; TCP_CHUNK];
         let skip = if self.peeks() { 0 } else { done };
         // An urgent byte that is next is taken and left out.
-        let left_out = usize::from(urgent::is_next_left_out(self.slot, self.file));
+        let left_out = usize::from(urgent::is_next_left_out(self.end));
         let is_full = buffers.len() == skip;
         if is_full && left_out > 0 {
             return Found::Nothing;
         }
         let mut room = (buffers.len() - skip + left_out).min(chunk.len());
-        let alone = sleeper::Alone::on_tcp(self.slot);
+        let alone = sleeper::Alone::on_tcp(self.end.slot);
         if alone.is_none() {
             room = self.data_before_bells(&mut chunk[..room]);
             if room == 0 {
@@ -432,14 +419,14 @@ impl Receive<'_> {
             }
         }
         let flags = libc::MSG_DONTWAIT | (self.flags & libc::MSG_PEEK);
-        let received = self.file.recv(&mut chunk[..room], flags);
+        let received = self.end.file.recv(&mut chunk[..room], flags);
         drop(alone);
         let taken = match received {
             // To a call without room the kernel says 0 of bytes as of the end.
-            Ok(0) if is_full && ledger::queued(self.file) > 0 => return Found::Bytes(0),
+            Ok(0) if is_full && ledger::queued(self.end.file) > 0 => return Found::Bytes(0),
             Ok(0) => {
-                ends::tcp_ended(self.slot, self.conn, self.file);
-                return match switch::settle(self.slot, self.conn, self.file) {
+                ends::tcp_ended(self.end);
+                return match switch::settle(self.end) {
                     Source::Ring => Found::Bytes(0),
                     Source::Tcp => match self.end() {
                         Found::Nothing => Found::End(None),
@@ -450,18 +437,18 @@ impl Receive<'_> {
             Ok(n) => n,
             Err(SysErrno(libc::EAGAIN | libc::EINTR)) => return Found::Nothing,
             Err(SysErrno(errno)) => {
-                ends::note_tcp_error(self.slot, self.conn, self.file, errno);
+                ends::note_tcp_error(self.end, errno);
                 return self.end();
             }
         };
-        let consumed = self.slot.tcp_consumed.load(Ordering::Relaxed);
-        let parts = switch::parts_of_queue(self.slot, self.conn, taken);
+        let consumed = self.end.slot.tcp_consumed.load(Ordering::Relaxed);
+        let parts = switch::parts_of_queue(self.end, taken);
         let [before, data] = [parts.bells, parts.data].map(|n| n as usize);
         let end = before + data;
-        let turn = switch::peer_turn(self.slot, self.conn);
+        let turn = switch::peer_turn(self.end);
         let all_of_tcp = turn.is_some_and(|at| consumed + end as u64 >= at);
-        bells::check_bells(self.slot, self.conn, self.file, &chunk[..before]);
-        bells::check_bells(self.slot, self.conn, self.file, &chunk[end..taken]);
+        bells::check_bells(self.end, &chunk[..before]);
+        bells::check_bells(self.end, &chunk[end..taken]);
         let left_out = left_out.min(data);
         let data = data - left_out;
         if self.flags & libc::MSG_TRUNC == 0 {
@@ -469,9 +456,9 @@ impl Receive<'_> {
         }
         if !self.peeks() {
             let (taken, bells) = (taken as u64, (taken - left_out - data) as u64);
-            self.slot.tcp_consumed.fetch_add(taken, Ordering::Relaxed);
-            self.slot.tcp_bells.fetch_add(bells, Ordering::Relaxed);
-            urgent::note_stop_in_tcp(self.slot, self.file);
+            self.end.slot.tcp_consumed.fetch_add(taken, Ordering::Relaxed);
+            self.end.slot.tcp_bells.fetch_add(bells, Ordering::Relaxed);
+            urgent::note_stop_in_tcp(self.end);
         }
         if self.peeks() && all_of_tcp && skip + data < buffers.len() {
             return self.peek_behind_tcp(buffers, data);
@@ -496,18 +483,18 @@ impl Receive<'_> {
     /// may wait for room.
     #[inline]
     fn make_room_known(&self, n: usize) {
-        let conn = self.conn;
-        let len = conn.incoming.len();
-        let consumer = conn.mine.receiving.consumer.position();
-        let producer = conn.theirs.sending.producer.position();
+        let end = self.end;
+        let len = end.incoming.len();
+        let consumer = end.mine.receiving.consumer.position();
+        let producer = end.theirs.sending.producer.position();
         let left = producer.wrapping_sub(consumer) as usize;
         if left.saturating_add(n) > len / 2 {
             // Who always finds something to read looks for hints here.
-            wait::follow_hint(self.slot, conn, self.file);
-            bells::note_cpu(conn.mine);
+            wait::follow_hint(end);
+            bells::note_cpu(end.mine);
             fence(Ordering::SeqCst);
             if len.saturating_sub(left) >= cursor::writable_threshold(len) {
-                wait::wake_writers(self.sock, self.slot, conn, self.file);
+                wait::wake_writers(end);
             }
         }
     }
@@ -515,11 +502,11 @@ impl Receive<'_> {
     /// An urgent byte is all that is in TCP, and a peek leaves it there: is the end behind it?
     #[cold]
     fn end_behind_urgent_byte(&self) -> Found {
-        match urgent::peek_behind_in_tcp(self.file) {
+        match urgent::peek_behind_in_tcp(self.end.file) {
             Ok(0) => Found::End(None),
             Ok(_) | Err(SysErrno(libc::EAGAIN | libc::EINTR)) => Found::Nothing,
             Err(SysErrno(errno)) => {
-                ends::note_tcp_error(self.slot, self.conn, self.file, errno);
+                ends::note_tcp_error(self.end, errno);
                 self.end()
             }
         }
@@ -528,40 +515,41 @@ impl Receive<'_> {
     fn is_ready(&self, needed: usize) -> bool {
         // An urgent byte that a peek looks past is no news to it.
         if needed <= 1 && !self.peeks() {
-            return readiness::has_input(self.slot, self.conn, self.file);
+            return readiness::has_input(self.end);
         }
-        self.may_have_ended() || readiness::readable(self.slot, self.conn, self.file) >= needed
+        self.may_have_ended() || readiness::readable(self.end) >= needed
     }
 
     /// Before the switch the end may stand in TCP behind bytes that a peek leaves there: no call takes it then, so
     /// nothing is noted of it.
     fn may_have_ended(&self) -> bool {
-        readiness::may_have_ended(self.slot, self.conn)
+        readiness::may_have_ended(self.end)
             || (self.peeks()
-                && self.slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED == 0
-                && self.file.poll_now(libc::POLLRDHUP).is_ok_and(|said| said != 0))
+                && self.end.slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED == 0
+                && self.end.file.poll_now(libc::POLLRDHUP).is_ok_and(|said| said != 0))
     }
 
     /// `MSG_OOB`: the urgent byte.
     fn urgent(&self, buffers: &Buffers<'_, Received>) -> Answer {
-        let receiving = Held::enter(&self.slot.receive_lock);
-        if urgent::is_in_line(self.slot) {
+        let receiving = Held::enter(&self.end.slot.receive_lock);
+        if urgent::is_in_line(self.end.slot) {
             return Err(libc::EINVAL);
         }
-        if !turns::comes_by_ring(self.slot) && !urgent::is_marked(self.conn) {
-            let byte = urgent::take_from_tcp(self.file, self.peeks()).map_err(|errno| errno.0)?;
+        if !turns::comes_by_ring(self.end.slot) && !urgent::is_marked(self.end) {
+            let byte =
+                urgent::take_from_tcp(self.end.file, self.peeks()).map_err(|errno| errno.0)?;
             let n = buffers.len().min(1);
             buffers.fill(0, &[byte][..n]);
             return Ok(n);
         }
-        let at = urgent::waiting(self.slot, self.conn).ok_or(libc::EINVAL)?;
+        let at = urgent::waiting(self.end).ok_or(libc::EINVAL)?;
         let n = buffers.len().min(1);
-        copy_out(buffers, (0, n), &self.conn.incoming, at);
+        copy_out(buffers, (0, n), &self.end.incoming, at);
         if n > 0 && !self.peeks() {
-            urgent::note_taken(self.slot, self.conn, at);
+            urgent::note_taken(self.end, at);
             drop(receiving);
             // The urgent bell has done its work.
-            wait::drain_bells(self.slot, self.conn, self.file);
+            wait::drain_bells(self.end);
         }
         Ok(n)
     }

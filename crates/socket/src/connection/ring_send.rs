@@ -17,9 +17,7 @@ use crate::connection::sleeper::Counted;
 use crate::connection::wait::{self, Sleep};
 use crate::connection::{bells, ends, kept_options, words};
 use crate::process::owner::Held;
-use crate::table::conn::Conn;
-use crate::table::file::File;
-use crate::table::sock::Sock;
+use crate::table::end::End;
 use crate::{Answer, Errno};
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
@@ -64,17 +62,10 @@ pub(crate) struct RingSent {
 // Inlined, with `all`, `rest` and `some`: what makes up a `RingSend` stays in registers. Where it goes through memory a
 // warm send and receive take 1.2 times as long.
 #[inline(always)]
-pub(crate) fn send(
-    sock: &Sock,
-    slot: &Slot,
-    conn: &Conn,
-    file: File<'_>,
-    buffers: &Buffers<'_, Sent>,
-    flags: i32,
-) -> RingSent {
+pub(crate) fn send(end: &End<'_>, buffers: &Buffers<'_, Sent>, flags: i32) -> RingSent {
     let is_urgent = flags & libc::MSG_OOB != 0 && !buffers.is_empty();
     let is_over = Cell::new(false);
-    let send = RingSend { sock, slot, conn, file, urgent: is_urgent, is_over: &is_over };
+    let send = RingSend { end, urgent: is_urgent, is_over: &is_over };
     let answer = send.all(buffers, flags & libc::MSG_DONTWAIT != 0);
     if is_urgent && answer == Some(Ok(buffers.len())) {
         send.ring_urgently();
@@ -101,10 +92,7 @@ impl<'a> Unfinished<'a> {
 
 /// A call that sends into the ring of one connection.
 pub(crate) struct RingSend<'a> {
-    sock: &'a Sock,
-    slot: &'a Slot,
-    conn: &'a Conn,
-    file: File<'a>,
+    end: &'a End<'a>,
     /// The last byte is urgent.
     urgent: bool,
     /// See [`RingSent::is_over`].
@@ -123,11 +111,11 @@ impl RingSend<'_> {
             Err(errno) if done == 0 => return Some(Err(errno)),
             _ => {}
         }
-        let counters = &self.slot.counters;
+        let counters = &self.end.slot.counters;
         count(&counters.bytes_sent, done as u64);
         count(&counters.ring_bytes_sent, done as u64);
         count(&counters.messages_sent, 1);
-        self.slot.sent.count(done as u64);
+        self.end.slot.sent.count(done as u64);
         Some(Ok(done))
     }
 
@@ -146,16 +134,16 @@ impl RingSend<'_> {
             if *done == buffers.len() {
                 return Ok(());
             }
-            if wait::has_room(self.conn) {
+            if wait::has_room(self.end) {
                 continue;
             }
-            if dont_wait || !self.sock.seems_blocking() {
+            if dont_wait || !self.end.sock.seems_blocking() {
                 // Also after a part: many loops take a short write for EAGAIN.
-                wait::want_room(self.sock, self.slot, self.conn, self.file);
-                if wait::has_room(self.conn) {
+                wait::want_room(self.end);
+                if wait::has_room(self.end) {
                     continue;
                 }
-                if *done == 0 && wait::peer_has_died(self.sock, self.slot, self.conn, self.file) {
+                if *done == 0 && wait::peer_has_died(self.end) {
                     continue;
                 }
                 return Err(libc::EAGAIN);
@@ -173,21 +161,21 @@ impl RingSend<'_> {
         done: usize,
         unfinished: &Unfinished<'a>,
     ) -> Answer {
-        let conn = self.conn;
-        let sending = Held::enter(&self.slot.send_lock);
-        wait::follow_hint(self.slot, conn, self.file);
-        let flags = self.slot.flags.load(Ordering::Acquire);
+        let end = self.end;
+        let sending = Held::enter(&self.end.slot.send_lock);
+        wait::follow_hint(end);
+        let flags = self.end.slot.flags.load(Ordering::Acquire);
         if flags & words::SEND_OVER != 0 {
             drop(sending);
             let rest = buffers.len() - done;
             let answer = match done {
-                0 => ends::send_after_end(self.slot, conn, self.file, rest),
-                _ => ends::send_after_part(self.slot, conn, self.file, rest),
+                0 => ends::send_after_end(end, rest),
+                _ => ends::send_after_part(end, rest),
             };
             self.is_over.set(true);
             return answer;
         }
-        if !cut_over::is_ring(conn.mine.sending.way.turns()) {
+        if !cut_over::is_ring(end.mine.sending.way.turns()) {
             return Err(LEFT);
         }
         let mut sent = match self.part(buffers, done) {
@@ -197,7 +185,7 @@ impl RingSend<'_> {
         // A long send is published in parts, so that the reader copies out while we
         // copy in.
         while sent > 0 && done + sent < buffers.len() {
-            ends::wake_readers(self.slot, conn, self.file);
+            ends::wake_readers(end);
             match self.part(buffers, done + sent) {
                 Ok(n @ 1..) => sent += n,
                 Ok(0) => break,
@@ -208,11 +196,11 @@ impl RingSend<'_> {
             }
         }
         if (1..buffers.len()).contains(&(done + sent)) {
-            unfinished.begin(self.slot);
+            unfinished.begin(self.end.slot);
         }
         drop(sending);
         if sent > 0 {
-            ends::wake_readers(self.slot, conn, self.file);
+            ends::wake_readers(end);
         }
         Ok(sent)
     }
@@ -221,30 +209,30 @@ impl RingSend<'_> {
     /// by Linux, which leaves `sk_err` where it is).
     #[cold]
     fn keep(&self, errno: Errno) -> Errno {
-        words::keep(self.slot, errno);
+        words::keep(self.end.slot, errno);
         errno
     }
 
     /// One copy, one publication. Under the send lock.
     #[inline]
     fn part(&self, buffers: &Buffers<'_, Sent>, done: usize) -> Answer {
-        let conn = self.conn;
-        let producer = conn.mine.sending.producer.position();
+        let end = self.end;
+        let producer = end.mine.sending.producer.position();
         let window = self.window_from(producer)?;
-        let part = (conn.outgoing.len() / 4).max(window / 2);
+        let part = (end.outgoing.len() / 4).max(window / 2);
         let n = window.min(buffers.len() - done).min(part);
         if n == 0 {
             return Ok(0);
         }
         let choice = self.choice(n);
         let manner = choice.map_or(Manner::Cached, Choice::manner);
-        copy_in(buffers, (done, n), &conn.outgoing, producer, manner);
+        copy_in(buffers, (done, n), &end.outgoing, producer, manner);
         if self.urgent && done + n == buffers.len() {
-            conn.mine.sending.urgent.store(producer.wrapping_add(n as u64), Ordering::Release);
+            end.mine.sending.urgent.store(producer.wrapping_add(n as u64), Ordering::Release);
         }
         // Wrapping: also our own record is only as good as who can write to it.
         let published =
-            conn.mine.sending.producer.publish(producer, producer.wrapping_add(n as u64));
+            end.mine.sending.producer.publish(producer, producer.wrapping_add(n as u64));
         if let Some(choice) = choice {
             choice.note(n, copy::ticks());
         }
@@ -254,41 +242,42 @@ impl RingSend<'_> {
     /// How `n` bytes are best left for the reader; `None`: there is nothing to choose.
     #[inline]
     fn choice(&self, n: usize) -> Option<&Choice> {
-        let is_elsewhere = || bells::cpu_of(self.conn.theirs) != Some(sys::cpu());
-        (n >= LONG_MIN && is_elsewhere()).then_some(&self.sock.copy_choice)
+        let is_elsewhere = || bells::cpu_of(self.end.theirs) != Some(sys::cpu());
+        (n >= LONG_MIN && is_elsewhere()).then_some(&self.end.sock.copy_choice)
     }
 
     /// Room in the ring; the peer's cursor is read only when the last one known
     /// leaves less than a quarter of it.
     #[inline]
     fn window_from(&self, producer: u64) -> Answer {
-        let len = self.conn.outgoing.len();
-        let known = self.sock.send_limit.load(Ordering::Relaxed).saturating_sub(producer) as usize;
+        let len = self.end.outgoing.len();
+        let known =
+            self.end.sock.send_limit.load(Ordering::Relaxed).saturating_sub(producer) as usize;
         if known >= len / 4 && known <= len {
             return Ok(known);
         }
         // Acquire: the peer has read the bytes that we are about to overwrite.
-        let claim = self.conn.theirs.receiving.consumer.claim();
+        let claim = self.end.theirs.receiving.consumer.claim();
         let window = cursor::window(producer, claim, len)
-            .map_err(|misbehaved| words::reset(self.slot, self.conn, &misbehaved))?;
-        self.sock.send_limit.store(claim.wrapping_add(len as u64), Ordering::Relaxed);
+            .map_err(|misbehaved| words::reset(self.end, &misbehaved))?;
+        self.end.sock.send_limit.store(claim.wrapping_add(len as u64), Ordering::Relaxed);
         Ok(window)
     }
 
     fn wait(&self, has_part: bool, deadline: &Cell<Option<u64>>) -> Answer<()> {
         let sleep = || {
             if deadline.get().is_none() {
-                deadline.set(kept_options::send_deadline(self.file));
+                deadline.set(kept_options::send_deadline(self.end.file));
             }
             Sleep { has_part, deadline: deadline.get() }
         };
-        wait::writable(self.sock, self.slot, self.conn, self.file, sleep)
+        wait::writable(self.end, sleep)
     }
 
     /// Lets the kernel raise SIGURG on the other side: an urgent bell.
     #[cold]
     fn ring_urgently(&self) {
         let flags = libc::MSG_OOB | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        ends::note_rung(self.slot, self.conn, self.file, self.file.send(b"!", flags));
+        ends::note_rung(self.end, self.end.file.send(b"!", flags));
     }
 }

@@ -21,8 +21,8 @@ pub(crate) fn low_half(cursor: &Cursor) -> &AtomicU32 {
 pub(crate) struct NapArmed<'a>(&'a Conn);
 
 impl<'a> NapArmed<'a> {
-    pub(super) fn ask(slot: &Slot, conn: &'a Conn) -> Self {
-        conn.mine.waiting.nap_arm.ask(next_arm(slot));
+    pub(super) fn ask(conn: &'a Conn) -> Self {
+        conn.mine.waiting.nap_arm.ask(next_arm(conn.slot));
         Self(conn)
     }
 }
@@ -69,28 +69,25 @@ impl Drop for Sleeper<'_> {
 }
 
 /// A bell is asked for when there is something to read, until it is dropped.
-pub(crate) struct ReadArmed<'a> {
-    slot: &'a Slot,
-    conn: &'a Conn,
-}
+pub(crate) struct ReadArmed<'a>(&'a Conn);
 
 impl<'a> ReadArmed<'a> {
-    pub(super) fn ask(slot: &'a Slot, conn: &'a Conn) -> Self {
-        ask_for_readers(slot, conn);
-        Self { slot, conn }
+    pub(super) fn ask(conn: &'a Conn) -> Self {
+        ask_for_readers(conn);
+        Self(conn)
     }
 }
 
 impl Drop for ReadArmed<'_> {
     fn drop(&mut self) {
-        stop_asking_for_readers(self.slot, Some(self.conn));
+        stop_asking_for_readers(self.0.slot, Some(self.0));
     }
 }
 
 /// Asks for a bell when there is something to read.
-pub(crate) fn ask_for_readers(slot: &Slot, conn: &Conn) {
-    slot.read_waiters.fetch_add(1, Ordering::SeqCst);
-    conn.mine.waiting.read_arm.ask(next_arm(slot));
+pub(crate) fn ask_for_readers(conn: &Conn) {
+    conn.slot.read_waiters.fetch_add(1, Ordering::SeqCst);
+    conn.mine.waiting.read_arm.ask(next_arm(conn.slot));
 }
 
 /// The same for a connection that may move while the caller sleeps: [`ring_who_waits`] asks
@@ -107,9 +104,9 @@ pub(crate) fn ask_for_readers_once_moved(sock: &Sock, slot: &Slot) {
 
 /// The connection has moved: the threads that have been sleeping since before need a bell for
 /// the first byte in the ring. The peer is not told before this that it may use the ring.
-pub(super) fn ring_who_waits(slot: &Slot, conn: &Conn) {
-    if slot.read_waiters.load(Ordering::SeqCst) != 0 {
-        conn.mine.waiting.read_arm.ask(next_arm(slot));
+pub(super) fn ring_who_waits(conn: &Conn) {
+    if conn.slot.read_waiters.load(Ordering::SeqCst) != 0 {
+        conn.mine.waiting.read_arm.ask(next_arm(conn.slot));
     }
 }
 
@@ -119,7 +116,7 @@ pub(crate) fn stop_asking_for_readers(slot: &Slot, conn: Option<&Conn>) {
     let less = |count: u32| count.checked_sub(1);
     let _ = slot.read_waiters.fetch_update(Ordering::SeqCst, Ordering::Relaxed, less);
     if let Some(conn) = conn {
-        withdraw_readers(slot, conn);
+        withdraw_readers(conn);
     }
 }
 
@@ -131,12 +128,12 @@ pub(crate) fn next_arm(slot: &Slot) -> u32 {
 
 /// One who waited for something to read does so no more: withdraws the request for
 /// a bell if no other waits. With `O_ASYNC` the kernel goes on waiting.
-pub(crate) fn withdraw_readers(slot: &Slot, conn: &Conn) {
+pub(crate) fn withdraw_readers(conn: &Conn) {
     let arm = &conn.mine.waiting.read_arm;
-    if slot.flags.load(Ordering::Relaxed) & flag::ASYNC != 0 {
+    if conn.slot.flags.load(Ordering::Relaxed) & flag::ASYNC != 0 {
         arm.ask_always();
-    } else if slot.read_waiters.load(Ordering::SeqCst) != 0 {
-        arm.ask(next_arm(slot));
+    } else if conn.slot.read_waiters.load(Ordering::SeqCst) != 0 {
+        arm.ask(next_arm(conn.slot));
     } else {
         arm.withdraw();
     }

@@ -25,15 +25,15 @@
 //! The receiver reads the ring to its end, forgets the bells before that offset, and
 //! goes on with TCP. Whether or not both ends are asked, both directions go: an end that
 //! is to leave shows it in its record ([`follow_wishes`]). It stays a connection in
-//! [`Phase::Smc`], which has not switched, or not any more.
+//! [`Phase::Smc`](crate::table::sock::Phase::Smc), which has not switched, or not any more.
 
 use crate::connection::sleeper::{self, Alone};
 use crate::connection::{bells, confirm, ends, kept_options, ledger, turns, urgent, words};
 use crate::process::owner::Held;
 use crate::table::account;
 use crate::table::conn::Conn;
-use crate::table::file::File;
-use crate::table::sock::{Phase, Sock};
+use crate::table::end::End;
+use crate::table::sock::Sock;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use sidestep_device::slab::flag as said;
 use sidestep_device::state::{Slot, flag, mode};
@@ -45,24 +45,24 @@ use sidestep_proto::cut_over::{
 use sidestep_proto::fallback::{OperatorSaid, Reason};
 use sidestep_proto::ledger::Parts;
 
-/// Begins to read by the ledger: [`Phase::Smc`]. False when a plain receive is
+/// Begins to read by the ledger: [`Phase::Smc`](crate::table::sock::Phase::Smc). False when a plain receive is
 /// under way or the connection is closing; nothing has changed then.
-pub(crate) fn read_by_ledger(sock: &Sock, slot: &Slot, fd: i32, conn: Conn) -> bool {
-    let file = File::of(sock, fd);
+pub(crate) fn read_by_ledger(sock: &Sock, fd: i32, conn: Conn) -> bool {
+    let slot = conn.slot;
     let _receiving = Held::enter(&slot.receive_lock);
     let before = sock.phase();
-    // SAFETY: the agreement runs in one thread at a time and sets the same value
-    // when it is tried again.
-    unsafe { sock.set_conn(conn) };
-    sock.set_phase(Phase::Smc);
+    if !sock.move_to(conn) {
+        return false;
+    }
+    let Some(end) = End::of(sock, fd) else { return false };
     // Pairs with the increments of `plain_receives` and `read_waiters`: either a plain
     // receiver (or a sleeper in `poll`) sees the phase and turns back, or we see it here.
     fence(Ordering::SeqCst);
     let reading = match slot.plain_receives.load(Ordering::SeqCst) {
         0 => {
-            urgent::begin_in_line(slot, file);
-            ledger::read_ledger(file).or_else(|| {
-                urgent::end_in_line(slot, file);
+            urgent::begin_in_line(&end);
+            ledger::read_ledger(end.file).or_else(|| {
+                urgent::end_in_line(&end);
                 None
             })
         }
@@ -73,13 +73,13 @@ pub(crate) fn read_by_ledger(sock: &Sock, slot: &Slot, fd: i32, conn: Conn) -> b
         return false;
     };
     slot.tcp_consumed.store(reading.consumed(), Ordering::Relaxed);
-    urgent::note_stop_in_tcp(slot, file);
+    urgent::note_stop_in_tcp(&end);
     if slot.low_water.load(Ordering::Relaxed) != 1 {
         // A bell is one byte: it has to wake whoever sleeps in the kernel.
-        let _ = file.set_option(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1);
+        let _ = end.file.set_option(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1);
     }
-    kept_options::carry_options_over(slot, &conn, file);
-    sleeper::ring_who_waits(slot, &conn);
+    kept_options::carry_options_over(&end);
+    sleeper::ring_who_waits(&end);
     slot.flags.fetch_or(flag::BY_LEDGER, Ordering::Release);
     note_smc(slot);
     account::moved(sock);
@@ -88,14 +88,8 @@ pub(crate) fn read_by_ledger(sock: &Sock, slot: &Slot, fd: i32, conn: Conn) -> b
 
 /// Moves our sending direction into the ring if it can be done now. The caller
 /// holds the send lock.
-pub(crate) fn send_into_ring(
-    sock: &Sock,
-    slot: &Slot,
-    file: File<'_>,
-    conn: &Conn,
-    sending: &Held<'_>,
-) -> bool {
-    let way = &conn.mine.sending.way;
+pub(crate) fn send_into_ring(end: &End<'_>, sending: &Held<'_>) -> bool {
+    let way = &end.mine.sending.way;
     let turns = way.turns();
     let seen = BeforeEntering {
         turns,
@@ -103,59 +97,59 @@ pub(crate) fn send_into_ring(
         // A thread that receives may be trying to read by the ledger right now, and the
         // phase is `Smc` while it tries: without a Confirm of ours the peer would never
         // look into the ring.
-        is_settled: slot.flags.load(Ordering::Acquire) & flag::BY_LEDGER != 0,
-        plain_sends: slot.plain_sends.load(Ordering::SeqCst),
-        is_held: slot.held.load(Ordering::Relaxed) != 0,
-        is_permitted: conn.theirs.receiving.permit.allows(turns + 1),
+        is_settled: end.slot.flags.load(Ordering::Acquire) & flag::BY_LEDGER != 0,
+        plain_sends: end.slot.plain_sends.load(Ordering::SeqCst),
+        is_held: end.slot.held.load(Ordering::Relaxed) != 0,
+        is_permitted: end.theirs.receiving.permit.allows(turns + 1),
     };
     let enter = Enter::begin(&seen, || {
-        let is_server = sock.is_server.load(Ordering::Relaxed);
-        !is_server || confirm::is_confirmed(sock, conn)
+        let is_server = end.sock.is_server.load(Ordering::Relaxed);
+        !is_server || confirm::is_confirmed(end.sock, end)
     });
-    let end = turns::carry_out(enter, |enter| match enter {
-        Enter::Measures { .. } => Some(Answer::Ledger(ledger::read_ledger(file))),
+    let state = turns::carry_out(enter, |enter| match enter {
+        Enter::Measures { .. } => Some(Answer::Ledger(ledger::read_ledger(end.file))),
         Enter::Turns { turn, at } => turns::done(|| way.turn(turn, at)),
-        Enter::Opens => turns::done(|| allow_bells(slot)),
-        Enter::Repays => Some(Answer::Is(takes_debt(slot))),
-        Enter::Rings => turns::done(|| ends::ring(slot, conn, file, || true)),
+        Enter::Opens => turns::done(|| allow_bells(end.slot)),
+        Enter::Repays => Some(Answer::Is(takes_debt(end.slot))),
+        Enter::Rings => turns::done(|| ends::ring(end, || true)),
         Enter::Entered | Enter::Stays => None,
     });
     if way.turns() != turns {
-        note_ways(slot, conn);
+        note_ways(end);
     }
-    end == Some(Enter::Entered)
+    state == Some(Enter::Entered)
 }
 
 /// Moves our sending direction out of the ring, if the peer permits it and it can be done
 /// now. The caller holds the send lock, and has interrupted nobody who does.
 #[cold]
-pub(crate) fn leave_ring(slot: &Slot, file: File<'_>, conn: &Conn) -> bool {
-    let way = &conn.mine.sending.way;
+pub(crate) fn leave_ring(end: &End<'_>) -> bool {
+    let way = &end.mine.sending.way;
     let turns = way.turns();
-    let flags = slot.flags.load(Ordering::Acquire);
+    let flags = end.slot.flags.load(Ordering::Acquire);
     let leave = Leave::begin(&BeforeLeaving {
         turns,
         is_open: flags & flag::SEND_SWITCHED != 0,
         is_over: flags & words::SEND_OVER != 0,
-        is_permitted: conn.theirs.receiving.permit.allows(turns + 1),
-        is_marked: has_sent_urgently(conn),
-        unfinished: slot.unfinished.load(Ordering::SeqCst),
+        is_permitted: end.theirs.receiving.permit.allows(turns + 1),
+        is_marked: has_sent_urgently(end),
+        unfinished: end.slot.unfinished.load(Ordering::SeqCst),
     });
-    let end = turns::carry_out(leave, |leave| match leave {
-        Leave::Wakes { .. } => turns::done(|| ends::wake_readers(slot, conn, file)),
-        Leave::Closes { .. } => turns::done(|| clear(slot, flag::SEND_SWITCHED)),
-        Leave::Looks { .. } => Some(Answer::Is(slot.bells.load(Ordering::SeqCst) != 0)),
-        Leave::Measures { .. } => Some(Answer::Ledger(ledger::read_ledger(file))),
+    let state = turns::carry_out(leave, |leave| match leave {
+        Leave::Wakes { .. } => turns::done(|| ends::wake_readers(end)),
+        Leave::Closes { .. } => turns::done(|| clear(end.slot, flag::SEND_SWITCHED)),
+        Leave::Looks { .. } => Some(Answer::Is(end.slot.bells.load(Ordering::SeqCst) != 0)),
+        Leave::Measures { .. } => Some(Answer::Ledger(ledger::read_ledger(end.file))),
         Leave::Turns { turn, at } => turns::done(|| way.turn(turn, at)),
-        Leave::Forgets => turns::done(|| clear(slot, flag::LEAVES_RING | flag::BELL_OWED)),
-        Leave::Reopens => turns::done(|| allow_bells(slot)),
-        Leave::Repays => Some(Answer::Is(takes_debt(slot))),
-        Leave::Rings => turns::done(|| ends::ring(slot, conn, file, || true)),
+        Leave::Forgets => turns::done(|| clear(end.slot, flag::LEAVES_RING | flag::BELL_OWED)),
+        Leave::Reopens => turns::done(|| allow_bells(end.slot)),
+        Leave::Repays => Some(Answer::Is(takes_debt(end.slot))),
+        Leave::Rings => turns::done(|| ends::ring(end, || true)),
         Leave::Stays | Leave::Left => None,
     });
-    let has_left = end == Some(Leave::Left);
+    let has_left = state == Some(Leave::Left);
     if has_left {
-        note_ways(slot, conn);
+        note_ways(end);
     }
     has_left
 }
@@ -184,24 +178,24 @@ fn has_sent_urgently(conn: &Conn) -> bool {
 
 /// What the operator wishes, here and over there, and what the peer permits: to be called
 /// when there is a hint that it has changed.
-pub(super) fn follow_wishes(slot: &Slot, conn: &Conn) {
+pub(super) fn follow_wishes(conn: &Conn) {
     let mine = &conn.mine.sending;
     let turns = mine.way.turns();
     let peer = conn.theirs.sending.flags.load(Ordering::Acquire);
     let wishes = cut_over::wishes(&Wished {
-        is_held: slot.held.load(Ordering::Relaxed) != 0,
+        is_held: conn.slot.held.load(Ordering::Relaxed) != 0,
         peer_wants_tcp: peer & said::WANTS_TCP != 0,
-        takes_unasked: slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0,
-        followed: slot.followed.load(Ordering::Relaxed),
+        takes_unasked: conn.slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0,
+        followed: conn.slot.followed.load(Ordering::Relaxed),
         turns,
         is_permitted: conn.theirs.receiving.permit.allows(turns + 1),
     });
     let mut has_news = set(&mine.flags, said::WANTS_TCP, wishes.says_tcp);
-    set(&slot.flags, flag::TURN_WANTED, wishes.wants_permit);
+    set(&conn.slot.flags, flag::TURN_WANTED, wishes.wants_permit);
     if let Some(turn) = wishes.grants {
         has_news |= conn.mine.receiving.permit.grant(turn);
     }
-    set(&slot.flags, flag::LEAVES_RING, wishes.leaves);
+    set(&conn.slot.flags, flag::LEAVES_RING, wishes.leaves);
     if has_news {
         mine.closes.fetch_add(1, Ordering::Release);
     }
@@ -221,14 +215,15 @@ fn set(flags: &AtomicU32, bit: u32, on: bool) -> bool {
 
 /// Writes down which way the connection goes: it has come back from the ring, or gone
 /// there again.
-fn note_ways(slot: &Slot, conn: &Conn) {
-    let (sent, followed) = (conn.mine.sending.way.turns(), slot.followed.load(Ordering::Relaxed));
+fn note_ways(conn: &Conn) {
+    let (sent, followed) =
+        (conn.mine.sending.way.turns(), conn.slot.followed.load(Ordering::Relaxed));
     if sent.max(followed) < 2 {
         return;
     }
     let is_on_tcp = !cut_over::is_ring(sent) && !cut_over::is_ring(followed);
     let reason = if is_on_tcp { Reason::Operator(OperatorSaid::Demoted) } else { Reason::None };
-    if slot.reason.swap(reason.word(), Ordering::Relaxed) != reason.word() {
+    if conn.slot.reason.swap(reason.word(), Ordering::Relaxed) != reason.word() {
         let path = if is_on_tcp { "by TCP" } else { "through shared memory" };
         crate::log!(Info, "connection goes {path} again");
     }
@@ -239,80 +234,80 @@ fn note_ways(slot: &Slot, conn: &Conn) {
 /// a byte of the program's stream to the peer.
 ///
 /// False while a plain send is under way: its bytes wake the peer as a bell would.
-pub(super) fn ensure_bells_only(sock: &Sock, slot: &Slot, file: File<'_>, conn: &Conn) -> bool {
-    if slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0 {
+pub(super) fn ensure_bells_only(end: &End<'_>) -> bool {
+    if end.slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0 {
         return true;
     }
-    let sending = Held::enter(&slot.send_lock);
-    slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0
-        || send_into_ring(sock, slot, file, conn, &sending)
+    let sending = Held::enter(&end.slot.send_lock);
+    end.slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED != 0
+        || send_into_ring(end, &sending)
 }
 
 /// The turn that the peer has taken and we have not followed yet: its offset in TCP.
-pub(super) fn peer_turn(slot: &Slot, conn: &Conn) -> Option<u64> {
-    let followed = slot.followed.load(Ordering::Relaxed);
+pub(super) fn peer_turn(conn: &Conn) -> Option<u64> {
+    let followed = conn.slot.followed.load(Ordering::Relaxed);
     conn.theirs.sending.way.next(followed).unwrap_or_else(|lost| {
-        words::reset_untold(slot, conn, &lost);
+        words::reset_untold(conn, &lost);
         None
     })
 }
 
 /// What `n` bytes at the front of the TCP queue are. Whoever asks has looked at them before:
 /// see [`sidestep_device::way`].
-pub(crate) fn parts_of_queue(slot: &Slot, conn: &Conn, n: usize) -> Parts {
+pub(crate) fn parts_of_queue(conn: &Conn, n: usize) -> Parts {
     let queue = Queue {
-        consumed: slot.tcp_consumed.load(Ordering::Relaxed),
-        followed: slot.followed.load(Ordering::Relaxed),
-        from: slot.tcp_from.load(Ordering::Relaxed),
-        turn: peer_turn(slot, conn),
+        consumed: conn.slot.tcp_consumed.load(Ordering::Relaxed),
+        followed: conn.slot.followed.load(Ordering::Relaxed),
+        from: conn.slot.tcp_from.load(Ordering::Relaxed),
+        turn: peer_turn(conn),
     };
     cut_over::parts(n as u64, &queue)
 }
 
 /// Bytes of the program in the TCP queue.
-pub(super) fn data_queued(slot: &Slot, conn: &Conn, file: File<'_>) -> usize {
-    match ledger::queued(file) {
+pub(super) fn data_queued(end: &End<'_>) -> usize {
+    match ledger::queued(end.file) {
         0 => 0,
-        n => parts_of_queue(slot, conn, n).data as usize,
+        n => parts_of_queue(end, n).data as usize,
     }
 }
 
 /// Where the next bytes of the program are, after following the turns of the peer that
 /// are due, and permitting the next. The caller holds the receive lock.
 #[cold]
-pub(crate) fn settle(slot: &Slot, conn: &Conn, file: File<'_>) -> Source {
-    if slot.flags.load(Ordering::Acquire) & flag::TURN_WANTED != 0 {
-        permit_tcp(slot, conn, file);
+pub(crate) fn settle(end: &End<'_>) -> Source {
+    if end.slot.flags.load(Ordering::Acquire) & flag::TURN_WANTED != 0 {
+        permit_tcp(end);
     }
     loop {
-        if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
+        if end.slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
             return Source::Ring;
         }
-        skip_bells_unless_asleep(slot, conn, file);
-        let turn = peer_turn(slot, conn);
+        skip_bells_unless_asleep(end);
+        let turn = peer_turn(end);
         let seen = Receiving {
-            consumed: slot.tcp_consumed.load(Ordering::Relaxed),
-            followed: slot.followed.load(Ordering::Relaxed),
+            consumed: end.slot.tcp_consumed.load(Ordering::Relaxed),
+            followed: end.slot.followed.load(Ordering::Relaxed),
             turn,
-            is_ring_empty: is_ring_empty(conn),
+            is_ring_empty: is_ring_empty(end),
         };
         match cut_over::follow(&seen) {
             Follow::Reads(source) => return source,
             Follow::Breaks => {
-                words::reset_untold(slot, conn, &way::Lost);
+                words::reset_untold(end, &way::Lost);
                 return Source::Ring;
             }
             Follow::IntoRing => {
-                slot.followed.fetch_add(1, Ordering::Relaxed);
-                slot.flags.fetch_or(flag::RECEIVE_SWITCHED, Ordering::Release);
+                end.slot.followed.fetch_add(1, Ordering::Relaxed);
+                end.slot.flags.fetch_or(flag::RECEIVE_SWITCHED, Ordering::Release);
             }
             Follow::IntoTcp { from } => {
-                slot.tcp_from.store(from, Ordering::Relaxed);
-                slot.followed.fetch_add(1, Ordering::Release);
+                end.slot.tcp_from.store(from, Ordering::Relaxed);
+                end.slot.followed.fetch_add(1, Ordering::Release);
             }
         }
-        note_ways(slot, conn);
-        follow_wishes(slot, conn);
+        note_ways(end);
+        follow_wishes(end);
     }
 }
 
@@ -323,25 +318,25 @@ fn is_ring_empty(conn: &Conn) -> bool {
 
 /// Permits the peer to send by TCP, if nobody takes bytes from there as bells: from now on
 /// they are taken by the ledger. The caller holds the receive lock.
-fn permit_tcp(slot: &Slot, conn: &Conn, file: File<'_>) {
+fn permit_tcp(end: &End<'_>) {
     let mut alone = None;
-    let permit = Permit::begin(slot.followed.load(Ordering::Relaxed), urgent::is_marked(conn));
+    let permit = Permit::begin(end.slot.followed.load(Ordering::Relaxed), urgent::is_marked(end));
     let _ = turns::carry_out(permit, |permit| match permit {
-        Permit::Drops => turns::done(|| set(&slot.flags, flag::TURN_WANTED, false)),
+        Permit::Drops => turns::done(|| set(&end.slot.flags, flag::TURN_WANTED, false)),
         Permit::Secludes => {
-            alone = Alone::on_tcp(slot);
+            alone = Alone::on_tcp(end.slot);
             Some(Answer::Is(alone.is_some()))
         }
-        Permit::Measures => Some(Answer::Ledger(ledger::read_ledger(file))),
+        Permit::Measures => Some(Answer::Ledger(ledger::read_ledger(end.file))),
         Permit::Counts { consumed } => turns::done(|| {
-            let before = slot.tcp_consumed.swap(consumed, Ordering::Relaxed);
-            slot.tcp_bells.fetch_add(consumed.saturating_sub(before), Ordering::Relaxed);
+            let before = end.slot.tcp_consumed.swap(consumed, Ordering::Relaxed);
+            end.slot.tcp_bells.fetch_add(consumed.saturating_sub(before), Ordering::Relaxed);
         }),
-        Permit::Asks => turns::done(|| clear(slot, flag::RECEIVE_SWITCHED | flag::TURN_WANTED)),
+        Permit::Asks => turns::done(|| clear(end.slot, flag::RECEIVE_SWITCHED | flag::TURN_WANTED)),
         Permit::Grants => turns::done(|| {
-            let turn = slot.followed.load(Ordering::Relaxed) + 1;
-            conn.mine.receiving.permit.grant(turn);
-            conn.mine.sending.closes.fetch_add(1, Ordering::Release);
+            let turn = end.slot.followed.load(Ordering::Relaxed) + 1;
+            end.mine.receiving.permit.grant(turn);
+            end.mine.sending.closes.fetch_add(1, Ordering::Release);
         }),
         Permit::Returns | Permit::Resigns => turns::done(|| alone.take()),
         Permit::Permitted | Permit::Withheld => None,
@@ -350,30 +345,30 @@ fn permit_tcp(slot: &Slot, conn: &Conn, file: File<'_>) {
 
 /// Takes the bells at the front of the TCP queue out of it, and nothing else: looks first.
 /// The caller holds the receive lock, and no other thread sleeps on the TCP socket.
-pub(super) fn skip_bells(slot: &Slot, conn: &Conn, file: File<'_>) {
+pub(super) fn skip_bells(end: &End<'_>) {
     let mut bytes = [0u8; 64];
     let may_have_bells = || {
-        let consumed = slot.tcp_consumed.load(Ordering::Relaxed);
-        turns::comes_by_ring(slot) || consumed < slot.tcp_from.load(Ordering::Relaxed)
+        let consumed = end.slot.tcp_consumed.load(Ordering::Relaxed);
+        turns::comes_by_ring(end.slot) || consumed < end.slot.tcp_from.load(Ordering::Relaxed)
     };
     while may_have_bells() {
         let peek = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-        let seen = match file.recv(&mut bytes, peek) {
-            Ok(0) => return ends::tcp_ended(slot, conn, file),
+        let seen = match end.file.recv(&mut bytes, peek) {
+            Ok(0) => return ends::tcp_ended(end),
             Ok(n) => n,
             Err(sys::Errno(libc::EAGAIN | libc::EINTR)) => return,
-            Err(sys::Errno(errno)) => return ends::note_tcp_error(slot, conn, file, errno),
+            Err(sys::Errno(errno)) => return ends::note_tcp_error(end, errno),
         };
-        let bells = parts_of_queue(slot, conn, seen).bells as usize;
+        let bells = parts_of_queue(end, seen).bells as usize;
         if bells == 0 {
             return;
         }
         // They are there: under the lock nobody else takes them.
-        let taken = file.recv(&mut bytes[..bells], libc::MSG_DONTWAIT);
+        let taken = end.file.recv(&mut bytes[..bells], libc::MSG_DONTWAIT);
         let Ok(taken @ 1..) = taken else { return };
-        slot.tcp_consumed.fetch_add(taken as u64, Ordering::Relaxed);
-        slot.tcp_bells.fetch_add(taken as u64, Ordering::Relaxed);
-        bells::check_bells(slot, conn, file, &bytes[..taken]);
+        end.slot.tcp_consumed.fetch_add(taken as u64, Ordering::Relaxed);
+        end.slot.tcp_bells.fetch_add(taken as u64, Ordering::Relaxed);
+        bells::check_bells(end, &bytes[..taken]);
     }
 }
 
@@ -389,8 +384,8 @@ fn note_smc(slot: &Slot) {
 /// As [`skip_bells`], by a thread that does not sleep. Bells are for the sleeper, if there is one: it
 /// would not be woken again for what they were rung for. It comes and takes them itself.
 /// The caller holds the receive lock.
-pub(super) fn skip_bells_unless_asleep(slot: &Slot, conn: &Conn, file: File<'_>) {
-    if let Some(_alone) = Alone::on_tcp(slot) {
-        skip_bells(slot, conn, file);
+pub(super) fn skip_bells_unless_asleep(end: &End<'_>) {
+    if let Some(_alone) = Alone::on_tcp(end.slot) {
+        skip_bells(end);
     }
 }

@@ -19,6 +19,7 @@
 
 use crate::connection::{ledger, turns};
 use crate::table::conn::Conn;
+use crate::table::end::End;
 use crate::table::file::File;
 use core::sync::atomic::Ordering;
 use sidestep_device::state::{Slot, flag};
@@ -44,10 +45,10 @@ pub(crate) fn mark(conn: &Conn, consumer: u64) -> Option<u64> {
 /// How a read from `consumer` goes around the mark: (bytes to skip, bytes to read of
 /// the `readable`).
 #[cold]
-pub(crate) fn cut(slot: &Slot, conn: &Conn, consumer: u64, readable: usize) -> (u64, usize) {
+pub(crate) fn cut(conn: &Conn, consumer: u64, readable: usize) -> (u64, usize) {
     let urgent = conn.theirs.sending.urgent.load(Ordering::Acquire);
-    let in_line = is_in_line(slot);
-    if is_replaced(slot, urgent, consumer) && readable > 0 {
+    let in_line = is_in_line(conn.slot);
+    if is_replaced(conn.slot, urgent, consumer) && readable > 0 {
         let (skip, rest) = around(urgent, consumer + 1, readable - 1, in_line);
         return (1 + skip, rest);
     }
@@ -63,10 +64,10 @@ fn is_replaced(slot: &Slot, urgent: u64, consumer: u64) -> bool {
 
 /// A read has come to know the mark. Under the receive lock.
 #[cold]
-pub(super) fn note_seen(slot: &Slot, conn: &Conn) {
+pub(super) fn note_seen(conn: &Conn) {
     let urgent = conn.theirs.sending.urgent.load(Ordering::Acquire);
-    if slot.urgent_seen.swap(urgent, Ordering::Relaxed) != urgent {
-        slot.flags.fetch_and(!flag::URGENT_TAKEN, Ordering::Relaxed);
+    if conn.slot.urgent_seen.swap(urgent, Ordering::Relaxed) != urgent {
+        conn.slot.flags.fetch_and(!flag::URGENT_TAKEN, Ordering::Relaxed);
     }
 }
 
@@ -79,11 +80,12 @@ fn around(urgent: u64, consumer: u64, readable: usize, in_line: bool) -> (u64, u
 }
 
 /// Whether `poll` shows an urgent byte, which may still be in the TCP queue.
-pub(super) fn is_waiting(slot: &Slot, conn: &Conn, file: File<'_>) -> bool {
-    if is_marked(conn) || turns::comes_by_ring(slot) {
-        return waiting(slot, conn).is_some();
+pub(super) fn is_waiting(end: &End<'_>) -> bool {
+    if is_marked(end) || turns::comes_by_ring(end.slot) {
+        return waiting(end).is_some();
     }
-    ledger::queued(file) > 0 && file.poll_now(libc::POLLPRI).is_ok_and(|said| said & mask::PRI != 0)
+    ledger::queued(end.file) > 0
+        && end.file.poll_now(libc::POLLPRI).is_ok_and(|said| said & mask::PRI != 0)
 }
 
 /// Whether the peer has ever marked a byte of the ring.
@@ -93,23 +95,23 @@ pub(crate) fn is_marked(conn: &Conn) -> bool {
 }
 
 /// The position of the urgent byte in the ring that was neither taken nor passed.
-pub(crate) fn waiting(slot: &Slot, conn: &Conn) -> Option<u64> {
+pub(crate) fn waiting(conn: &Conn) -> Option<u64> {
     let at = mark(conn, conn.mine.receiving.consumer.position())?;
     let arrived = conn.theirs.sending.producer.claim() > at;
-    let taken = slot.urgent_seen.load(Ordering::Relaxed) == at + 1
-        && slot.flags.load(Ordering::Relaxed) & flag::URGENT_TAKEN != 0;
+    let taken = conn.slot.urgent_seen.load(Ordering::Relaxed) == at + 1
+        && conn.slot.flags.load(Ordering::Relaxed) & flag::URGENT_TAKEN != 0;
     (arrived && !taken).then_some(at)
 }
 
 /// The byte at the mark was read out of band. Under the receive lock.
-pub(super) fn note_taken(slot: &Slot, conn: &Conn, at: u64) {
+pub(super) fn note_taken(conn: &Conn, at: u64) {
     let consumer = &conn.mine.receiving.consumer;
     let position = consumer.position();
-    if is_replaced(slot, at + 1, position) {
+    if is_replaced(conn.slot, at + 1, position) {
         consumer.publish(position, position + 1);
     }
-    slot.urgent_seen.store(at + 1, Ordering::Relaxed);
-    slot.flags.fetch_or(flag::URGENT_TAKEN, Ordering::Relaxed);
+    conn.slot.urgent_seen.store(at + 1, Ordering::Relaxed);
+    conn.slot.flags.fetch_or(flag::URGENT_TAKEN, Ordering::Relaxed);
 }
 
 /// The next byte to read is the marked one.
@@ -119,54 +121,54 @@ pub(crate) fn is_at_mark(conn: &Conn) -> bool {
 }
 
 /// How many of `readable` bytes of the ring `FIONREAD` counts: those before the mark.
-pub(super) fn before_mark(slot: &Slot, conn: &Conn, readable: usize) -> usize {
+pub(super) fn before_mark(conn: &Conn, readable: usize) -> usize {
     let consumer = conn.mine.receiving.consumer.position();
     match mark(conn, consumer) {
-        Some(at) if !is_in_line(slot) => readable.min((at - consumer) as usize),
+        Some(at) if !is_in_line(conn.slot) => readable.min((at - consumer) as usize),
         _ => readable,
     }
 }
 
 /// The same for the TCP queue, where a peek stops at the mark.
-pub(super) fn before_mark_in_tcp(slot: &Slot, file: File<'_>) -> usize {
+pub(super) fn before_mark_in_tcp(end: &End<'_>) -> usize {
     // A look into an empty queue would take the error of a connection that has ended.
-    if ledger::queued(file) == 0 || is_at_mark_in_tcp(slot, file) {
+    if ledger::queued(end.file) == 0 || is_at_mark_in_tcp(end) {
         return 0;
     }
-    file.call(|fd| Ok::<_, sys::Errno>(sys::count_queued(fd))).unwrap_or(0)
+    end.file.call(|fd| Ok::<_, sys::Errno>(sys::count_queued(fd))).unwrap_or(0)
 }
 
 /// The next byte in TCP is an urgent one that is not for the stream.
-pub(super) fn is_at_mark_in_tcp(slot: &Slot, file: File<'_>) -> bool {
-    !is_in_line(slot) && file.call(|fd| sys::ioctl_int(fd, SIOCATMARK)) == Ok(1)
+pub(super) fn is_at_mark_in_tcp(end: &End<'_>) -> bool {
+    !is_in_line(end.slot) && end.file.call(|fd| sys::ioctl_int(fd, SIOCATMARK)) == Ok(1)
 }
 
 /// A read has stopped here: notes whether it was before an urgent byte in TCP. Under
 /// the receive lock.
-pub(super) fn note_stop_in_tcp(slot: &Slot, file: File<'_>) {
-    if is_at_mark_in_tcp(slot, file) {
-        let consumed = slot.tcp_consumed.load(Ordering::Relaxed);
-        slot.tcp_mark.store(consumed + 1, Ordering::Relaxed);
+pub(super) fn note_stop_in_tcp(end: &End<'_>) {
+    if is_at_mark_in_tcp(end) {
+        let consumed = end.slot.tcp_consumed.load(Ordering::Relaxed);
+        end.slot.tcp_mark.store(consumed + 1, Ordering::Relaxed);
     }
 }
 
 /// The next byte in TCP is an urgent one, or was before a new mark came: see [`cut`].
-pub(super) fn is_next_left_out(slot: &Slot, file: File<'_>) -> bool {
-    let consumed = slot.tcp_consumed.load(Ordering::Relaxed);
-    let was_marked = slot.tcp_mark.load(Ordering::Relaxed) == consumed + 1;
-    (was_marked && !is_in_line(slot)) || is_at_mark_in_tcp(slot, file)
+pub(super) fn is_next_left_out(end: &End<'_>) -> bool {
+    let consumed = end.slot.tcp_consumed.load(Ordering::Relaxed);
+    let was_marked = end.slot.tcp_mark.load(Ordering::Relaxed) == consumed + 1;
+    (was_marked && !is_in_line(end.slot)) || is_at_mark_in_tcp(end)
 }
 
 /// Tells the kernel to keep urgent bytes in line while we read by the ledger.
-pub(super) fn begin_in_line(slot: &Slot, file: File<'_>) {
-    let wish = file.option(libc::SOL_SOCKET, libc::SO_OOBINLINE).unwrap_or(0);
-    note_wish(slot, wish);
-    keep_in_line(file, true);
+pub(super) fn begin_in_line(end: &End<'_>) {
+    let wish = end.file.option(libc::SOL_SOCKET, libc::SO_OOBINLINE).unwrap_or(0);
+    note_wish(end.slot, wish);
+    keep_in_line(end.file, true);
 }
 
 /// Gives the option back its value.
-pub(super) fn end_in_line(slot: &Slot, file: File<'_>) {
-    keep_in_line(file, is_in_line(slot));
+pub(super) fn end_in_line(end: &End<'_>) {
+    keep_in_line(end.file, is_in_line(end.slot));
 }
 
 /// What the program wishes.

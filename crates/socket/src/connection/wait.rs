@@ -26,8 +26,8 @@ use crate::connection::{ends, kept_options, ledger, sleep, spin, switch, urgent}
 use crate::process::loan;
 use crate::process::owner::Held;
 use crate::table::conn::Conn;
-use crate::table::file::{self, Asleep, File};
-use crate::table::sock::Sock;
+use crate::table::end::End;
+use crate::table::file::{Asleep, File};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use core::time::Duration;
@@ -53,22 +53,22 @@ const PROD_INTERVAL_NS: u64 = 1_000_000_000;
 /// After making room (with a sequentially consistent operation): wakes the other
 /// side's writers.
 #[cold]
-pub(crate) fn wake_writers(sock: &Sock, slot: &Slot, conn: &Conn, file: File<'_>) {
-    let waiting = &conn.theirs.waiting;
+pub(crate) fn wake_writers(end: &End<'_>) {
+    let waiting = &end.theirs.waiting;
     let wants = waiting.write_wanted.load(Ordering::Relaxed);
     if wants & wanted::FUTEX != 0 {
-        count(&slot.counters.wakeups, 1);
-        sys::futex_wake(sleeper::low_half(&conn.mine.receiving.consumer), i32::MAX);
+        count(&end.slot.counters.wakeups, 1);
+        sys::futex_wake(sleeper::low_half(&end.mine.receiving.consumer), i32::MAX);
     }
     let mut unreachable = false;
     if wants & wanted::CHANNELS != 0 {
         let channels = waiting.channels.load(Ordering::Relaxed);
-        unreachable = bells::mark(slot, conn, channels, bells::note_cpu(conn.mine));
+        unreachable = bells::mark(end, channels, bells::note_cpu(end.mine));
     }
-    if (unreachable || slot.write_rung.is_asked(&waiting.write_arm))
-        && switch::ensure_bells_only(sock, slot, file, conn)
+    if (unreachable || end.slot.write_rung.is_asked(&waiting.write_arm))
+        && switch::ensure_bells_only(end)
     {
-        ends::ring(slot, conn, file, || slot.write_rung.answer(&waiting.write_arm) || unreachable);
+        ends::ring(end, || end.slot.write_rung.answer(&waiting.write_arm) || unreachable);
     }
 }
 
@@ -112,88 +112,89 @@ pub(crate) struct Sleep {
 }
 
 /// Waits until `ready`, the connection's end, a signal or `SO_RCVTIMEO`. It returns without
-/// having slept, too, if the descriptor turns out not to wait ([`may_sleep`](file::may_sleep)): as long
+/// having slept, too, if the descriptor turns out not to wait ([`End::may_sleep`]): as long
 /// as the peer keeps up, no system call is made. `has_part`: the call has taken something
 /// already, and a signal ends it, whatever its handler says of restarting.
 ///
 /// # Errors
 /// `EINTR`, and `EAGAIN` when the time is up, as `recv` on TCP.
 pub(crate) fn readable(
-    sock: &Sock,
-    slot: &Slot,
-    conn: &Conn,
-    file: File<'_>,
+    end: &End<'_>,
     patience: &Patience,
     has_part: bool,
     ready: impl Fn() -> bool,
 ) -> Answer<()> {
-    if !patience.lasts(file) {
+    if !patience.lasts(end.file) {
         return Err(libc::EAGAIN);
     }
-    let (found, cost) = spin::linger(&sock.receive_wait, || bells::cpu_of(conn.theirs), &ready);
-    cost.charge(slot);
-    loan::note_user(slot);
+    let (found, cost) = spin::linger(&end.sock.receive_wait, || bells::cpu_of(end.theirs), &ready);
+    cost.charge(end.slot);
+    loan::note_user(end.slot);
     if found {
         return Ok(());
     }
-    let _asleep = Asleep::on(sock);
-    let naps = may_nap(sock, slot);
+    let _asleep = Asleep::on(end.sock);
+    let naps = may_nap(end);
     // A nap is so short that the mirrors' word is enough for it.
-    if !(if naps { sock.seems_blocking() } else { file::may_sleep(sock, file) }) {
+    if !(if naps { end.sock.seems_blocking() } else { end.may_sleep() }) {
         return Ok(());
     }
-    let deadline = patience.deadline(file);
-    count(&slot.counters.parks, 1);
-    let Some(_sleeper) = Sleeper::become_it(slot) else {
-        return match file::may_sleep(sock, file) {
-            true => queue_behind_sleeper(slot, &ready),
+    let deadline = patience.deadline(end.file);
+    count(&end.slot.counters.parks, 1);
+    let Some(_sleeper) = Sleeper::become_it(end.slot) else {
+        return match end.may_sleep() {
+            true => queue_behind_sleeper(end.slot, &ready),
             false => Ok(()),
         };
     };
     if naps {
         let limit = match deadline {
             Some(at) => Some(at.saturating_sub(sys::now_ns())),
-            None => sock.receive_time_out.get(|| kept_options::time_out(file, libc::SO_RCVTIMEO)),
+            None => end
+                .sock
+                .receive_time_out
+                .get(|| kept_options::time_out(end.file, libc::SO_RCVTIMEO)),
         };
         let ends = has_part || limit.is_some();
-        if nap(sock, slot, conn, limit, ends, &ready)? || !file::may_sleep(sock, file) {
+        if nap(end, limit, ends, &ready)? || !end.may_sleep() {
             return Ok(());
         }
     }
-    let deadline = if naps { patience.deadline(file) } else { deadline };
-    let _armed = ReadArmed::ask(slot, conn);
+    let deadline = if naps { patience.deadline(end.file) } else { deadline };
+    let _armed = ReadArmed::ask(end);
     if ready() {
         return Ok(());
     }
     if confinement::is_strict() {
-        return sleep_taking(slot, conn, file);
+        return sleep_taking(end);
     }
     if has_part || deadline.is_some() {
-        sleep_once(file, deadline)?;
+        sleep_once(end.file, deadline)?;
     } else {
-        sleep_restarting(slot, conn, file, &ready)?;
+        sleep_restarting(end, &ready)?;
     }
-    take_news(slot, conn, file)?;
-    if ready() || !is_kept_awake(slot, file) {
+    take_news(end)?;
+    if ready() || !is_kept_awake(end) {
         return Ok(());
     }
     let limit = deadline.map(|at| at.saturating_sub(sys::now_ns()));
-    nap(sock, slot, conn, limit, has_part || deadline.is_some(), &ready).map(drop)
+    nap(end, limit, has_part || deadline.is_some(), &ready).map(drop)
 }
 
 /// Before the switch bytes may lie in TCP that are not what the call waits for: a peek stands behind an urgent
 /// byte, or wants more than there is. No sleep of the kernel's lasts beside them.
-fn is_kept_awake(slot: &Slot, file: File<'_>) -> bool {
-    slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED == 0 && ledger::queued(file) > 0
+fn is_kept_awake(end: &End<'_>) -> bool {
+    end.slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED == 0
+        && ledger::queued(end.file) > 0
 }
 
 /// Whether the sleeper naps first: what wakes it must come through the ring.
-fn may_nap(sock: &Sock, slot: &Slot) -> bool {
-    let mut governor = sock.receive_wait.recall();
-    let may = slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED != 0
+fn may_nap(end: &End<'_>) -> bool {
+    let mut governor = end.sock.receive_wait.recall();
+    let may = end.slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED != 0
         && !confinement::is_strict()
         && governor.may_nap();
-    sock.receive_wait.keep(governor);
+    end.sock.receive_wait.keep(governor);
     may
 }
 
@@ -203,35 +204,26 @@ fn may_nap(sock: &Sock, slot: &Slot) -> bool {
 /// # Errors
 /// `EINTR` when a handler ran, whatever it says of restarting.
 pub(crate) fn nap_in_poll(
-    sock: &Sock,
-    slot: &Slot,
-    conn: &Conn,
+    end: &End<'_>,
     limit: Option<Duration>,
     ready: impl Fn() -> bool,
 ) -> Answer<bool> {
-    if !may_nap(sock, slot) {
+    if !may_nap(end) {
         return Ok(false);
     }
     // Another thread that reads here may be asleep: then the kernel's poll it is.
-    let Some(_sleeper) = Sleeper::become_it(slot) else { return Ok(false) };
-    count(&slot.counters.parks, 1);
-    nap(sock, slot, conn, limit.map(|time| time.as_nanos() as u64), true, &ready)
+    let Some(_sleeper) = Sleeper::become_it(end.slot) else { return Ok(false) };
+    count(&end.slot.counters.parks, 1);
+    nap(end, limit.map(|time| time.as_nanos() as u64), true, &ready)
 }
 
 /// The sleeper sleeps on the futex in the peer's producer cursor, for `limit` nanoseconds at most and never
 /// for long. `ends`: a signal ends it, whatever its handler says of restarting. True: it was
 /// woken, and there is something to look at.
-fn nap(
-    sock: &Sock,
-    slot: &Slot,
-    conn: &Conn,
-    limit: Option<u64>,
-    ends: bool,
-    ready: &impl Fn() -> bool,
-) -> Answer<bool> {
+fn nap(end: &End<'_>, limit: Option<u64>, ends: bool, ready: &impl Fn() -> bool) -> Answer<bool> {
     let time = Duration::from_nanos(limit.unwrap_or(NAP_NS).min(NAP_NS));
-    let _armed = NapArmed::ask(slot, conn);
-    let word = sleeper::low_half(&conn.theirs.sending.producer);
+    let _armed = NapArmed::ask(end);
+    let word = sleeper::low_half(&end.theirs.sending.producer);
     // What is published from here on changes it, and what was before is seen now.
     let seen = word.load(Ordering::Acquire);
     if ready() {
@@ -243,9 +235,9 @@ fn nap(
     };
     sys::test_cancel();
     let is_over = matches!(slept, Err(Errno(libc::ETIMEDOUT)));
-    let mut governor = sock.receive_wait.recall();
+    let mut governor = end.sock.receive_wait.recall();
     governor.napped(!is_over);
-    sock.receive_wait.keep(governor);
+    end.sock.receive_wait.keep(governor);
     match slept {
         Err(Errno(libc::EINTR)) => Err(libc::EINTR),
         _ => Ok(!is_over),
@@ -293,16 +285,11 @@ fn sleep_once(file: File<'_>, deadline: Option<u64>) -> Answer<()> {
 /// number, as it would the program's own call, and a handler may have put another file under
 /// that. Then what it says is of that file, an error is what the program's call would have
 /// got, and no byte has been taken.
-fn sleep_restarting(
-    slot: &Slot,
-    conn: &Conn,
-    file: File<'_>,
-    ready: &impl Fn() -> bool,
-) -> Answer<()> {
-    match file.sleep(|fd| sleep::recv_byte(fd, libc::MSG_PEEK)) {
+fn sleep_restarting(end: &End<'_>, ready: &impl Fn() -> bool) -> Answer<()> {
+    match end.file.sleep(|fd| sleep::recv_byte(fd, libc::MSG_PEEK)) {
         Ok(_) => Ok(()),
         Err(Errno(errno @ (libc::EINTR | libc::EAGAIN))) => Err(errno),
-        Err(Errno(errno)) if file.is_gone() => {
+        Err(Errno(errno)) if end.file.is_gone() => {
             if ready() {
                 Ok(())
             } else {
@@ -310,7 +297,7 @@ fn sleep_restarting(
             }
         }
         Err(Errno(errno)) => {
-            ends::note_tcp_error(slot, conn, file, errno);
+            ends::note_tcp_error(end, errno);
             Ok(())
         }
     }
@@ -318,123 +305,127 @@ fn sleep_restarting(
 
 /// Sleeps under a strict filter, where `read` is the one call that waits, and takes the bell with it. There all
 /// bytes of TCP are bells, and no call puts another file under the number.
-fn sleep_taking(slot: &Slot, conn: &Conn, file: File<'_>) -> Answer<()> {
-    match file.sleep(|fd| sleep::recv_byte(fd, 0)) {
-        Ok(None) => ends::tcp_ended(slot, conn, file),
-        Ok(Some(byte)) => bells::check_bells(slot, conn, file, &[byte]),
+fn sleep_taking(end: &End<'_>) -> Answer<()> {
+    match end.file.sleep(|fd| sleep::recv_byte(fd, 0)) {
+        Ok(None) => ends::tcp_ended(end),
+        Ok(Some(byte)) => bells::check_bells(end, &[byte]),
         Err(Errno(errno @ (libc::EINTR | libc::EAGAIN))) => return Err(errno),
-        Err(Errno(errno)) => ends::note_tcp_error(slot, conn, file, errno),
+        Err(Errno(errno)) => ends::note_tcp_error(end, errno),
     }
     Ok(())
 }
 
 /// Takes the bell by which a sleep was ended, or only looks while the program's bytes may
 /// still come by TCP.
-fn take_news(slot: &Slot, conn: &Conn, file: File<'_>) -> Answer<()> {
-    let switched = slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED != 0;
+fn take_news(end: &End<'_>) -> Answer<()> {
+    let switched = end.slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED != 0;
     let peek = if switched { 0 } else { libc::MSG_PEEK };
     let mut byte = [0u8];
-    match file.recv(&mut byte, peek | libc::MSG_DONTWAIT) {
-        Ok(0) => ends::tcp_ended(slot, conn, file),
-        Ok(_) if switched => bells::check_bells(slot, conn, file, &byte),
+    match end.file.recv(&mut byte, peek | libc::MSG_DONTWAIT) {
+        Ok(0) => ends::tcp_ended(end),
+        Ok(_) if switched => bells::check_bells(end, &byte),
         // It is still there, and may be a bell: no thread can sleep while it is.
-        Ok(_) => skip_bells(slot, conn, file),
+        Ok(_) => skip_bells(end),
         Err(Errno(libc::EAGAIN)) => {}
         Err(Errno(libc::EINTR)) => return Err(libc::EINTR),
-        Err(Errno(errno)) => ends::note_tcp_error(slot, conn, file, errno),
+        Err(Errno(errno)) => ends::note_tcp_error(end, errno),
     }
     Ok(())
 }
 
 /// An event loop, whose bells come another way, was told that there are bytes on TCP. They
 /// stay there: they may be bells for somebody else.
-pub(crate) fn look_at_bells(slot: &Slot, conn: &Conn, file: File<'_>) {
-    let are_bells = || slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0;
+pub(crate) fn look_at_bells(end: &End<'_>) {
+    let are_bells = || end.slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0;
     if !are_bells() {
-        let _receiving = Held::enter(&slot.receive_lock);
-        return switch::skip_bells_unless_asleep(slot, conn, file);
+        let _receiving = Held::enter(&end.slot.receive_lock);
+        return switch::skip_bells_unless_asleep(end);
     }
     let mut bytes = [0u8; 64];
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-    if let Ok(n) = file.recv(&mut bytes, flags)
+    if let Ok(n) = end.file.recv(&mut bytes, flags)
         // The peer sends bytes of the program only after the flag has gone.
         && are_bells()
     {
-        bells::check_bells(slot, conn, file, &bytes[..n]);
+        bells::check_bells(end, &bytes[..n]);
     }
 }
 
 /// As [`switch::skip_bells`], by the sleeper.
-fn skip_bells(slot: &Slot, conn: &Conn, file: File<'_>) {
-    let _receiving = Held::enter(&slot.receive_lock);
-    switch::skip_bells(slot, conn, file);
+fn skip_bells(end: &End<'_>) {
+    let _receiving = Held::enter(&end.slot.receive_lock);
+    switch::skip_bells(end);
 }
 
 /// Nothing tells a program that only ever asks without waiting that its peer was
 /// killed; so the kernel is asked now and then.
-pub(super) fn peer_has_died(sock: &Sock, slot: &Slot, conn: &Conn, file: File<'_>) -> bool {
+pub(super) fn peer_has_died(end: &End<'_>) -> bool {
     const EVERY_NS: u64 = 5_000_000;
-    let (now, asked) = (sys::now_ns(), &sock.kernel_asked_ns);
+    let (now, asked) = (sys::now_ns(), &end.sock.kernel_asked_ns);
     if now.saturating_sub(asked.load(Ordering::Relaxed)) < EVERY_NS {
         return false;
     }
     asked.store(now, Ordering::Relaxed);
-    ends::ask_kernel(slot, conn, file);
-    slot.flags.load(Ordering::Acquire) & flag::PEER_GONE != 0
+    ends::ask_kernel(end);
+    end.slot.flags.load(Ordering::Acquire) & flag::PEER_GONE != 0
 }
 
 /// Asks the kernel whether the peer's end is gone, if there is a hint that it may
 /// be: a process of the peer has closed its descriptor, or shut down both directions.
 #[inline]
-pub(crate) fn follow_hint(slot: &Slot, conn: &Conn, file: File<'_>) {
-    let closes = conn.theirs.sending.closes.load(Ordering::Acquire);
-    if closes != slot.closes_seen.load(Ordering::Relaxed) {
-        ask_kernel(slot, conn, file);
+pub(crate) fn follow_hint(end: &End<'_>) {
+    let closes = end.theirs.sending.closes.load(Ordering::Acquire);
+    if closes != end.slot.closes_seen.load(Ordering::Relaxed) {
+        ask_kernel(end);
     }
 }
 
 /// Asks the kernel, hint or not: of a peer that was killed nobody leaves one.
 #[cold]
-pub(crate) fn ask_kernel(slot: &Slot, conn: &Conn, file: File<'_>) {
+pub(crate) fn ask_kernel(end: &End<'_>) {
     // A hint of `close` is left after the kernel has closed, so its answer is final: not
     // gone means that another process of the peer holds the connection, too. One of `exit`
     // is left before; who asks too early learns of the end from TCP, as after a death.
-    let closes = conn.theirs.sending.closes.load(Ordering::Acquire);
+    let closes = end.theirs.sending.closes.load(Ordering::Acquire);
     // Acquire: what an operator wishes was written down before he has touched this word.
-    let followed = slot.closes_seen.load(Ordering::Acquire);
-    switch::follow_wishes(slot, conn);
-    ends::follow_hint(slot, conn, file);
+    let followed = end.slot.closes_seen.load(Ordering::Acquire);
+    switch::follow_wishes(end);
+    ends::follow_hint(end);
     // Behind it: another thread of this end that finds no hint may take an end that is not noted yet for none. What an
     // operator, or another thread, has written meanwhile stays.
-    let _ =
-        slot.closes_seen.compare_exchange(followed, closes, Ordering::AcqRel, Ordering::Relaxed);
+    let _ = end.slot.closes_seen.compare_exchange(
+        followed,
+        closes,
+        Ordering::AcqRel,
+        Ordering::Relaxed,
+    );
 }
 
 /// Takes bells that nobody needs any more out of the TCP queue, unless somebody
 /// sleeps on it.
-pub(crate) fn drain_bells(slot: &Slot, conn: &Conn, file: File<'_>) {
-    let Some(_alone) = Alone::on_tcp(slot) else { return };
+pub(crate) fn drain_bells(end: &End<'_>) {
+    let Some(_alone) = Alone::on_tcp(end.slot) else { return };
     // Whoever clears the flag is alone, too.
-    if slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED == 0 {
-        return skip_bells(slot, conn, file);
+    if end.slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED == 0 {
+        return skip_bells(end);
     }
     let mut bytes = [0u8; 64];
     loop {
-        match file.recv(&mut bytes, libc::MSG_DONTWAIT) {
+        match end.file.recv(&mut bytes, libc::MSG_DONTWAIT) {
             Ok(0) => {
-                ends::tcp_ended(slot, conn, file);
+                ends::tcp_ended(end);
                 break;
             }
             Ok(n) => {
-                bells::check_bells(slot, conn, file, &bytes[..n]);
+                bells::check_bells(end, &bytes[..n]);
                 // A read stops at an urgent bell.
-                if n < bytes.len() && !urgent::is_marked(conn) {
+                if n < bytes.len() && !urgent::is_marked(end) {
                     break;
                 }
             }
             Err(Errno(libc::EAGAIN | libc::EINTR)) => break,
             Err(Errno(errno)) => {
-                ends::note_tcp_error(slot, conn, file, errno);
+                ends::note_tcp_error(end, errno);
                 break;
             }
         }
@@ -452,11 +443,11 @@ pub(crate) fn has_room(conn: &Conn) -> bool {
 /// A send that may not wait has found the ring full: the next room is news to
 /// edge-triggered loops, and the peer marks our channels when there is some. What it
 /// has made before it knew, it does not mark: look again ([`has_room`]).
-pub(crate) fn want_room(sock: &Sock, slot: &Slot, conn: &Conn, file: File<'_>) {
-    sock.out_blocked.store(true, Ordering::Relaxed);
-    prod_peer(sock, slot, conn, file);
-    if conn.mine.waiting.channels.load(Ordering::Relaxed) != 0 {
-        ask_for_room(conn);
+pub(crate) fn want_room(end: &End<'_>) {
+    end.sock.out_blocked.store(true, Ordering::Relaxed);
+    prod_peer(end);
+    if end.mine.waiting.channels.load(Ordering::Relaxed) != 0 {
+        ask_for_room(end);
     }
 }
 
@@ -466,21 +457,21 @@ static PRODDED_NS: AtomicU64 = AtomicU64::new(0);
 /// Somebody waits for room in a full ring. While bytes of the peer still come by TCP, its FIN
 /// comes behind them, and who waits for room does not read: when the peer is killed, no event
 /// would tell. So it is sent a bell now and then: for the dead its kernel answers, with a reset.
-pub(crate) fn prod_peer(sock: &Sock, slot: &Slot, conn: &Conn, file: File<'_>) {
-    let flags = slot.flags.load(Ordering::Acquire);
+pub(crate) fn prod_peer(end: &End<'_>) {
+    let flags = end.slot.flags.load(Ordering::Acquire);
     if flags & (flag::SEND_SWITCHED | flag::RECEIVE_SWITCHED) != flag::SEND_SWITCHED {
         return;
     }
     let now = sys::coarse_ns();
     PRODDED_NS.store(now, Ordering::Relaxed);
-    let last = sock.prodded_ns.load(Ordering::Relaxed);
+    let last = end.sock.prodded_ns.load(Ordering::Relaxed);
     if now.saturating_sub(last) < PROD_INTERVAL_NS {
         return;
     }
-    sock.prodded_ns.store(now, Ordering::Relaxed);
+    end.sock.prodded_ns.store(now, Ordering::Relaxed);
     // The first time it has only begun to wait.
     if last != 0 {
-        ends::ring(slot, conn, file, || true);
+        ends::ring(end, || true);
     }
 }
 
@@ -502,32 +493,26 @@ pub(crate) fn ask_for_room(conn: &Conn) {
 /// # Errors
 /// `EINTR` when a handler ran, one with `SA_RESTART` only if there is a part or a
 /// deadline; `EAGAIN` past the deadline.
-pub(crate) fn writable(
-    sock: &Sock,
-    slot: &Slot,
-    conn: &Conn,
-    file: File<'_>,
-    sleep: impl FnOnce() -> Sleep,
-) -> Answer<()> {
-    let producer = conn.mine.sending.producer.position();
-    let consumer = &conn.theirs.receiving.consumer;
-    let full = |claim: u64| cursor::window(producer, claim, conn.outgoing.len()) == Ok(0);
-    let ready = || !full(consumer.position()) || has_ended(slot, conn);
-    let (found, cost) = spin::linger(&sock.send_wait, || bells::cpu_of(conn.theirs), ready);
-    cost.charge(slot);
-    loan::note_user(slot);
-    if found || !file::may_sleep(sock, file) {
+pub(crate) fn writable(end: &End<'_>, sleep: impl FnOnce() -> Sleep) -> Answer<()> {
+    let producer = end.mine.sending.producer.position();
+    let consumer = &end.theirs.receiving.consumer;
+    let full = |claim: u64| cursor::window(producer, claim, end.outgoing.len()) == Ok(0);
+    let ready = || !full(consumer.position()) || has_ended(end);
+    let (found, cost) = spin::linger(&end.sock.send_wait, || bells::cpu_of(end.theirs), ready);
+    cost.charge(end.slot);
+    loan::note_user(end.slot);
+    if found || !end.may_sleep() {
         return Ok(());
     }
-    let _asleep = Asleep::on(sock);
+    let _asleep = Asleep::on(end.sock);
     let Sleep { has_part, deadline } = sleep();
-    count(&slot.counters.parks, 1);
-    let wants = &conn.mine.waiting.write_wanted;
+    count(&end.slot.counters.parks, 1);
+    let wants = &end.mine.waiting.write_wanted;
     wants.fetch_or(wanted::FUTEX, Ordering::SeqCst);
     fence(Ordering::SeqCst);
     let claim = consumer.claim();
-    let slept = if full(claim) && !has_ended(slot, conn) {
-        let word = sleeper::low_half(&conn.theirs.receiving.consumer);
+    let slept = if full(claim) && !has_ended(end) {
+        let word = sleeper::low_half(&end.theirs.receiving.consumer);
         let left = |at: u64| Duration::from_nanos(at.saturating_sub(sys::now_ns()));
         let nap = deadline.map_or(WRITER_NAP, |at| left(at).min(WRITER_NAP));
         if has_part || deadline.is_some() {
@@ -545,16 +530,16 @@ pub(crate) fn writable(
         // There is no sleep under a strict filter, and no question but a bell, as TCP would be
         // asked by the bytes.
         Err(Errno(libc::ENOSYS)) if confinement::is_strict() => {
-            if !bell_is_taken(sock, file) {
-                ends::peer_gone(slot, conn, file);
+            if !bell_is_taken(end) {
+                ends::peer_gone(end);
             }
             Ok(())
         }
         Err(Errno(libc::ETIMEDOUT)) => {
-            if ledger::is_peer_gone(file) {
-                ends::tcp_ended(slot, conn, file);
+            if ledger::is_peer_gone(end.file) {
+                ends::tcp_ended(end);
             } else {
-                prod_peer(sock, slot, conn, file);
+                prod_peer(end);
             }
             match deadline {
                 Some(at) if sys::now_ns() >= at => Err(libc::EAGAIN),
@@ -566,18 +551,18 @@ pub(crate) fn writable(
 }
 
 /// Sends the peer a bell, once in [`PROD_INTERVAL_NS`]. False: nobody is there to take it.
-fn bell_is_taken(sock: &Sock, file: File<'_>) -> bool {
-    let (now, last) = (sys::coarse_ns(), sock.prodded_ns.load(Ordering::Relaxed));
+fn bell_is_taken(end: &End<'_>) -> bool {
+    let (now, last) = (sys::coarse_ns(), end.sock.prodded_ns.load(Ordering::Relaxed));
     if now.saturating_sub(last) < PROD_INTERVAL_NS {
         return true;
     }
-    sock.prodded_ns.store(now, Ordering::Relaxed);
-    file.send(&BELL, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).is_ok()
+    end.sock.prodded_ns.store(now, Ordering::Relaxed);
+    end.file.send(&BELL, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).is_ok()
 }
 
-fn has_ended(slot: &Slot, conn: &Conn) -> bool {
+fn has_ended(conn: &Conn) -> bool {
     let over = flag::PEER_GONE | flag::RESET | flag::WRITE_SHUT;
-    slot.flags.load(Ordering::Relaxed) & over != 0
+    conn.slot.flags.load(Ordering::Relaxed) & over != 0
         || conn.theirs.sending.closes.load(Ordering::Relaxed)
-            != slot.closes_seen.load(Ordering::Relaxed)
+            != conn.slot.closes_seen.load(Ordering::Relaxed)
 }

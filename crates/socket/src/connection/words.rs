@@ -21,15 +21,14 @@ pub(crate) const SEND_OVER: u32 =
 
 /// The words of one end in shared memory.
 pub(crate) struct OwnWords<'a> {
-    pub(super) slot: &'a Slot,
     pub(super) conn: &'a Conn,
     /// Bytes that the caller has looked past: what is unread lies behind them.
     pub(super) passed: u64,
 }
 
 impl<'a> OwnWords<'a> {
-    pub(super) const fn new(slot: &'a Slot, conn: &'a Conn) -> Self {
-        Self { slot, conn, passed: 0 }
+    pub(super) const fn new(conn: &'a Conn) -> Self {
+        Self { conn, passed: 0 }
     }
 }
 
@@ -37,12 +36,13 @@ impl OwnWords<'_> {
     /// Changes the reset, if it may be changed so. SeqCst: as in [`Self::note`].
     fn change_reset(&self, change: impl Fn(Reset) -> Option<Reset>) -> Option<Reset> {
         let word = |reset: Reset| reset.word();
-        let before = self.slot.reset.fetch_update(Ordering::SeqCst, Ordering::Acquire, |now| {
-            change(Reset::from_word(now)).map(word)
-        });
+        let before =
+            self.conn.slot.reset.fetch_update(Ordering::SeqCst, Ordering::Acquire, |now| {
+                change(Reset::from_word(now)).map(word)
+            });
         // Behind the word: a thread that sees the bit sees what it is about.
-        if self.slot.flags.load(Ordering::Relaxed) & flag::RESET == 0 {
-            self.slot.flags.fetch_or(flag::RESET, Ordering::SeqCst);
+        if self.conn.slot.flags.load(Ordering::Relaxed) & flag::RESET == 0 {
+            self.conn.slot.flags.fetch_or(flag::RESET, Ordering::SeqCst);
         }
         before.ok().map(Reset::from_word)
     }
@@ -50,7 +50,8 @@ impl OwnWords<'_> {
 
 impl Words for OwnWords<'_> {
     fn look(&self) -> Seen {
-        let (slot, conn) = (self.slot, self.conn);
+        let conn = self.conn;
+        let slot = conn.slot;
         let theirs = &conn.theirs.sending;
         // Acquire, in this order: see "The words" of `proto::ends`.
         let reset = Reset::from_word(slot.reset.load(Ordering::Acquire));
@@ -77,7 +78,7 @@ impl Words for OwnWords<'_> {
                 closed: peer & said::CLOSED != 0,
             },
             unread,
-            is_next: unread && is_next(slot, conn),
+            is_next: unread && is_next(conn),
             unread_by_peer: conn.theirs.receiving.consumer.claim()
                 != conn.mine.sending.producer.position(),
             peer_sends_by_tcp: turns::peer_sends_by_tcp(conn),
@@ -94,7 +95,7 @@ impl Words for OwnWords<'_> {
             Note::PeerRefuses => flag::PEER_REFUSES,
         };
         // SeqCst: a sleeper that looks afterwards, behind a fence of its own, sees the end.
-        self.slot.flags.fetch_or(bit, Ordering::SeqCst);
+        self.conn.slot.flags.fetch_or(bit, Ordering::SeqCst);
     }
 
     fn say(&self, say: Say) {
@@ -147,10 +148,10 @@ pub(super) fn has_unread(conn: &Conn, passed: u64) -> bool {
 
 /// The next receive takes the bytes in the ring: none by TCP come before them, no urgent mark
 /// stands among them, and the peer's cursor can be believed.
-fn is_next(slot: &Slot, conn: &Conn) -> bool {
+fn is_next(conn: &Conn) -> bool {
     let consumer = conn.mine.receiving.consumer.position();
     let claim = conn.theirs.sending.producer.claim();
-    turns::comes_by_ring(slot)
+    turns::comes_by_ring(conn.slot)
         && !urgent::is_marked(conn)
         && cursor::readable(consumer, claim, conn.incoming.len()).is_ok()
 }
@@ -162,51 +163,51 @@ pub(crate) fn keep(slot: &Slot, errno: Errno) {
 }
 
 #[cold]
-fn break_off(slot: &Slot, conn: &Conn, breach: Breach) {
+fn break_off(conn: &Conn, breach: Breach) {
     let mut next = Some(Breaking::begin(breach));
     while let Some(breaking) = next {
-        next = breaking.step(&OwnWords::new(slot, conn));
+        next = breaking.step(&OwnWords::new(conn));
     }
 }
 
 /// The peer broke the protocol: the connection is reset on both sides, and the caller tells the program.
 #[cold]
-pub fn reset(slot: &Slot, conn: &Conn, what: &dyn Display) -> Errno {
+pub fn reset(conn: &Conn, what: &dyn Display) -> Errno {
     crate::log!(Error, "{}: {what}; connection reset", conn.group.peer);
-    break_off(slot, conn, Breach::Answered);
+    break_off(conn, Breach::Answered);
     libc::ECONNRESET
 }
 
 /// The same where there is no call to tell the program: its next one does.
 #[cold]
-pub(crate) fn reset_untold(slot: &Slot, conn: &Conn, what: &dyn Display) {
+pub(crate) fn reset_untold(conn: &Conn, what: &dyn Display) {
     crate::log!(Error, "{}: {what}; connection reset", conn.group.peer);
-    break_off(slot, conn, Breach::Untold);
+    break_off(conn, Breach::Untold);
 }
 
 /// Before `connect` to nowhere (`AF_UNSPEC`), which resets a connection: the peer will
 /// find the reset of its TCP end explained. True: the connection had ended before, so
 /// nobody is to see a reset.
 pub fn before_disconnect(sock: &Use) -> bool {
-    let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return false };
-    let had_ended = State::of(&OwnWords::new(slot, &conn).look()).is_closed();
+    let Some(conn) = sock.conn() else { return false };
+    let had_ended = State::of(&OwnWords::new(conn).look()).is_closed();
     if !had_ended {
-        break_off(slot, &conn, Breach::Disconnects);
+        break_off(conn, Breach::Disconnects);
     }
     had_ended
 }
 
-pub(crate) fn leave(slot: &Slot, conn: &Conn, leaving: Leaving) {
+pub(crate) fn leave(conn: &Conn, leaving: Leaving) {
     let mut next = Some(leaving);
     while let Some(leaving) = next {
-        next = leaving.step(&OwnWords::new(slot, conn));
+        next = leaving.step(&OwnWords::new(conn));
     }
 }
 
 /// The kernel is about to close the last descriptor: how, the record says from now on, and not TCP. Of
 /// a connection that was torn down before, it says that.
-pub(crate) fn note_close(slot: &Slot, conn: &Conn) {
-    leave(slot, conn, Leaving::by_close());
+pub(crate) fn note_close(conn: &Conn) {
+    leave(conn, Leaving::by_close());
 }
 
 /// It is not closed after all.
@@ -216,10 +217,10 @@ pub(crate) fn withdraw_close(conn: &Conn) {
 
 /// The process is about to end with this connection open. A bell that lies unread makes TCP's end a reset,
 /// and the process whose connection it was at first, by which the peer knows us, may live on.
-pub(crate) fn before_exit(slot: &Slot, conn: &Conn) {
-    let by_ring = slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0;
-    if by_ring && slot.holders.load(Ordering::Acquire) <= 1 {
-        leave(slot, conn, Leaving::by_exit(has_unread(conn, 0)));
+pub(crate) fn before_exit(conn: &Conn) {
+    let by_ring = conn.slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0;
+    if by_ring && conn.slot.holders.load(Ordering::Acquire) <= 1 {
+        leave(conn, Leaving::by_exit(has_unread(conn, 0)));
     }
 }
 
@@ -230,11 +231,11 @@ pub(crate) fn note_closed(conn: &Conn) {
 
 /// The last who knows how to go on with a connection lets go of it while it is under way
 /// to another program. If that one cannot either, its end is a reset.
-pub(super) fn end_by_reset_unless_received(slot: &Slot, conn: &Conn, fd: i32) {
+pub(super) fn end_by_reset_unless_received(conn: &Conn, fd: i32) {
     // SeqCst: pairs with the count of holders in `sock::receive`. Either we see that it
     // was received, or the receiver, who looks at the option afterwards, undoes this.
     end_by_reset(conn);
-    if slot.holders.load(Ordering::SeqCst) > 1 {
+    if conn.slot.holders.load(Ordering::SeqCst) > 1 {
         follow_linger_option(conn, fd);
     }
 }

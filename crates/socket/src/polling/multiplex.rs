@@ -17,7 +17,7 @@ use crate::polling::set;
 use crate::process::claims;
 use crate::table::conn::Conn;
 use crate::table::descriptors::{self, Use};
-use crate::table::file::File;
+use crate::table::end::End;
 use crate::table::sock::{self, Phase, Sock};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -141,9 +141,8 @@ fn doze(entries: &[libc::pollfd], left: Option<Duration>) -> Result<bool, Errno>
     if entry.events & libc::POLLIN == 0 || entry.events & !READS != 0 {
         return Ok(false);
     }
-    let Some((sock, slot, conn)) = connection(entry.fd) else { return Ok(false) };
-    let ready = || mask_now(&sock, slot, &conn, entry) != 0;
-    wait::nap_in_poll(&sock, slot, &conn, left, ready)
+    let naps = |end: &End<'_>| wait::nap_in_poll(end, left, || mask_now(end, entry) != 0);
+    with_end(entry.fd, naps).unwrap_or(Ok(false))
 }
 
 /// Writes what the rings say into `revents`; returns how many have something.
@@ -151,8 +150,8 @@ fn look(entries: &mut [libc::pollfd]) -> usize {
     let mut found = 0;
     for entry in entries {
         entry.revents = 0;
-        if let Some((sock, slot, conn)) = connection(entry.fd) {
-            entry.revents = mask_now(&sock, slot, &conn, entry) as u16 as i16;
+        if let Some(mask) = with_end(entry.fd, |end| mask_now(end, entry)) {
+            entry.revents = mask as u16 as i16;
         } else if let Some(set) = set::set(entry.fd) {
             entry.revents = set_mask(set, entry);
         }
@@ -170,7 +169,7 @@ fn set_mask(set: &'static set::Set, entry: &libc::pollfd) -> i16 {
 /// The first connection whose ring has something to report.
 fn first_busy(entries: &[libc::pollfd]) -> Option<Use> {
     let mut busy = entries.iter().filter(|entry| entry.revents != 0);
-    busy.find_map(|entry| connection(entry.fd)).map(|(sock, ..)| sock)
+    busy.find_map(|entry| connection(entry.fd))
 }
 
 /// Whether it is connecting to another host, and we have to see when that is over.
@@ -178,15 +177,20 @@ fn is_offered(fd: i32) -> bool {
     descriptors::object(fd).is_some_and(|sock| sock.phase() == Phase::Offered)
 }
 
-fn connection(fd: i32) -> Option<(Use, &'static Slot, Conn)> {
-    let sock = descriptors::sock(fd)?;
-    let (conn, slot) = (sock.conn()?, sock.slot()?);
-    Some((sock, slot, conn))
+/// The socket behind a descriptor, if it is a connection in shared memory.
+fn connection(fd: i32) -> Option<Use> {
+    descriptors::sock(fd).filter(|sock| sock.conn().is_some())
 }
 
-fn mask_now(sock: &Sock, slot: &Slot, conn: &Conn, entry: &libc::pollfd) -> u32 {
+/// Runs `f` on the connection in shared memory behind a descriptor, if it is one.
+fn with_end<T>(fd: i32, f: impl FnOnce(&End<'_>) -> T) -> Option<T> {
+    let sock = descriptors::sock(fd)?;
+    Some(f(&End::of(&sock, fd)?))
+}
+
+fn mask_now(end: &End<'_>, entry: &libc::pollfd) -> u32 {
     let interest = u32::from(entry.events as u16) | ALWAYS;
-    readiness::mask_of(slot, conn, File::of(sock, entry.fd), interest) & interest
+    readiness::mask_of(end, interest) & interest
 }
 
 /// A connection that a spinning `poll` watches, and its cursors when it began.
@@ -226,13 +230,12 @@ fn linger(entries: &[libc::pollfd]) -> bool {
     let mut count = 0;
     let mut first = None;
     for entry in entries {
-        if let Some((sock, slot, conn)) = connection(entry.fd) {
-            places[count] = Some(Watched::begin(entry, &conn));
-            count += 1;
-            first.get_or_insert((sock, slot));
-        }
+        let Some(sock) = connection(entry.fd) else { continue };
+        places[count] = sock.conn().map(|conn| Watched::begin(entry, conn));
+        count += 1;
+        first.get_or_insert(sock);
     }
-    let Some((sock, slot)) = first else {
+    let Some((sock, slot)) = first.as_ref().and_then(|sock| Some((sock, sock.slot()?))) else {
         return false;
     };
     let watched = || places[..count].iter().flatten();
@@ -305,11 +308,11 @@ impl Armed<'_> {
             *to = libc::pollfd { revents: 0, ..*from };
             let known = descriptors::sock(from.fd).and_then(|sock| Some((sock.slot()?, sock)));
             if let Some((slot, sock)) = known {
-                if let Some(conn) = sock.conn() {
+                if let Some(end) = End::of(&sock, from.fd) {
                     // Even where there is room, and so something to tell, a peer may have died.
                     to.events = libc::POLLRDHUP | if may_sleep { libc::POLLIN } else { 0 };
                     if may_sleep {
-                        arm(from, to, &sock, slot, &conn);
+                        arm(from, to, &end);
                         *waiter = Some(Waiter { sock, slot });
                     }
                 } else if may_sleep && is_undecided(&sock) && wants_to_read(from) {
@@ -334,7 +337,7 @@ impl Drop for Armed<'_> {
             let Some(Waiter { sock, slot }) = waiter.take() else { continue };
             let conn = sock.conn();
             if wants_to_read(entry) {
-                sleeper::stop_asking_for_readers(slot, conn.as_ref());
+                sleeper::stop_asking_for_readers(slot, conn);
             }
             if let Some(conn) = conn {
                 conn.mine.waiting.write_arm.withdraw();
@@ -344,25 +347,24 @@ impl Drop for Armed<'_> {
 }
 
 fn has_news(entries: &[libc::pollfd]) -> bool {
-    entries.iter().any(|entry| {
-        connection(entry.fd)
-            .is_some_and(|(sock, slot, conn)| mask_now(&sock, slot, &conn, entry) != 0)
-    })
+    entries
+        .iter()
+        .any(|entry| with_end(entry.fd, |end| mask_now(end, entry)).is_some_and(|mask| mask != 0))
 }
 
 fn wants_to_read(entry: &libc::pollfd) -> bool {
     entry.events & (libc::POLLIN | libc::POLLPRI | libc::POLLRDHUP) != 0
 }
 
-fn arm(wish: &libc::pollfd, asked: &mut libc::pollfd, sock: &Sock, slot: &Slot, conn: &Conn) {
+fn arm(wish: &libc::pollfd, asked: &mut libc::pollfd, end: &End<'_>) {
     use sidestep_device::state::flag;
-    let flags = slot.flags.load(Ordering::Acquire);
+    let flags = end.slot.flags.load(Ordering::Acquire);
     if wants_to_read(wish) {
-        sleeper::ask_for_readers(slot, conn);
+        sleeper::ask_for_readers(end);
     }
     if wish.events & libc::POLLOUT != 0 {
-        conn.mine.waiting.write_arm.ask(sleeper::next_arm(slot));
-        wait::prod_peer(sock, slot, conn, File::of(sock, wish.fd));
+        end.mine.waiting.write_arm.ask(sleeper::next_arm(end.slot));
+        wait::prod_peer(end);
         if flags & flag::SEND_SWITCHED == 0 {
             asked.events |= libc::POLLOUT;
         }
@@ -378,16 +380,8 @@ fn arm(wish: &libc::pollfd, asked: &mut libc::pollfd, sock: &Sock, slot: &Slot, 
 fn finish(entries: &mut [libc::pollfd], copy: &[libc::pollfd]) -> usize {
     let mut count = 0;
     for (entry, kernel) in entries.iter_mut().zip(copy) {
-        match connection(entry.fd) {
-            Some((sock, slot, conn)) => {
-                let file = File::of(&sock, entry.fd);
-                note_kernel(kernel, slot, &conn, file);
-                let now = mask_now(&sock, slot, &conn, entry);
-                if now == 0 && kernel.revents & libc::POLLIN != 0 {
-                    wait::drain_bells(slot, &conn, file);
-                }
-                entry.revents = now as u16 as i16;
-            }
+        match with_end(entry.fd, |end| mask_after(kernel, end, entry)) {
+            Some(mask) => entry.revents = mask as u16 as i16,
             None => {
                 if kernel.revents != 0
                     && let Some(sock) = descriptors::sock(entry.fd)
@@ -405,10 +399,20 @@ fn finish(entries: &mut [libc::pollfd], copy: &[libc::pollfd]) -> usize {
     count
 }
 
-fn note_kernel(kernel: &libc::pollfd, slot: &Slot, conn: &Conn, file: File<'_>) {
-    let end = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
-    if kernel.revents & end != 0 {
-        ends::ask_kernel(slot, conn, file);
+/// What a ring says now, behind what the kernel says.
+fn mask_after(kernel: &libc::pollfd, end: &End<'_>, entry: &libc::pollfd) -> u32 {
+    note_kernel(kernel, end);
+    let now = mask_now(end, entry);
+    if now == 0 && kernel.revents & libc::POLLIN != 0 {
+        wait::drain_bells(end);
+    }
+    now
+}
+
+fn note_kernel(kernel: &libc::pollfd, end: &End<'_>) {
+    let gone = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+    if kernel.revents & gone != 0 {
+        ends::ask_kernel(end);
     }
 }
 

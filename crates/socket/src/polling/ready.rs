@@ -9,14 +9,12 @@ use crate::polling::set::{
 };
 use crate::polling::watch::Watch;
 use crate::process::owner::Held;
-use crate::table::conn::Conn;
 use crate::table::descriptors;
 use crate::table::sock::{Phase, Sock};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use descriptors::Use;
 use sidestep_device::channel::Channel;
-use sidestep_device::state::Slot;
 use sidestep_device::sys::{self, SignalMask};
 use sidestep_proto::readiness::mask;
 
@@ -227,19 +225,18 @@ impl Set {
             let (Some(sock), true) = (registration.sock(), registration.is_tagged()) else {
                 return false;
             };
-            let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else {
+            let Some(end) = registration.end(sock) else {
                 return false;
             };
             if registration.state.load(Ordering::Relaxed) & (DISABLED | PARKED) != 0 {
                 return false;
             }
             let events = registration.events.load(Ordering::Relaxed);
-            let file = registration.file(sock);
             let interest = registration::interest_of(events);
-            let full = readiness::mask_of(slot, &conn, file, interest);
+            let full = readiness::mask_of(&end, interest);
             let now = full & interest;
             let edge = events & EPOLLET != 0;
-            let arrived = readiness::arrived(slot, &conn, file);
+            let arrived = readiness::arrived(&end);
             let mut seen = registration.seen_mask.load(Ordering::Relaxed);
             if sock.has_found_nothing() {
                 seen &= !END;
@@ -255,11 +252,12 @@ impl Set {
     /// Asks for TCP bells for the members out of the channel's reach.
     pub(super) fn arm(&'static self) {
         let inherited = !self.is_at_home();
-        for (_, slot, conn, registration) in self.members() {
+        for (sock, registration) in self.members() {
+            let Some(conn) = sock.conn() else { continue };
             if inherited || registration.unreached.load(Ordering::Relaxed) {
-                conn.mine.waiting.read_arm.ask(sleeper::next_arm(slot));
+                conn.mine.waiting.read_arm.ask(sleeper::next_arm(conn.slot));
                 if registration.events.load(Ordering::Relaxed) & mask::OUT != 0 {
-                    conn.mine.waiting.write_arm.ask(sleeper::next_arm(slot));
+                    conn.mine.waiting.write_arm.ask(sleeper::next_arm(conn.slot));
                 }
             }
         }
@@ -268,23 +266,22 @@ impl Set {
     /// Withdraws what [`Self::arm`] has asked for, and clears stale bells.
     pub(super) fn disarm(&'static self) {
         let inherited = !self.is_at_home();
-        for (sock, slot, conn, registration) in self.members() {
+        for (sock, registration) in self.members() {
+            let Some(end) = registration.end(&sock) else { continue };
             if inherited || registration.unreached.load(Ordering::Relaxed) {
-                sleeper::withdraw_readers(slot, &conn);
-                conn.mine.waiting.write_arm.withdraw();
-                wait::drain_bells(slot, &conn, registration.file(&sock));
+                sleeper::withdraw_readers(&end);
+                end.mine.waiting.write_arm.withdraw();
+                wait::drain_bells(&end);
             }
         }
     }
 
-    pub(super) fn members(
-        &self,
-    ) -> impl Iterator<Item = (Use, &'static Slot, Conn, &'static Registration)> {
+    /// Connections in shared memory, in use, and how they are in this set.
+    pub(super) fn members(&self) -> impl Iterator<Item = (Use, &'static Registration)> {
         let all = set::walk(&self.registrations, |r| &r.next_of_set);
         all.filter(|registration| registration.is_tagged()).filter_map(|registration| {
             let sock = registration.sock_in_use()?;
-            let (slot, conn) = (sock.slot()?, sock.conn()?);
-            Some((sock, slot, conn, registration))
+            sock.conn().is_some().then_some((sock, registration))
         })
     }
 
@@ -334,12 +331,11 @@ impl Set {
             // The kernel has more to say of what becomes of it.
             return sock.sock().settle_offer(registration.open_fd());
         }
-        if let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) {
-            let file = registration.file(&sock);
+        if let Some(end) = registration.end(&sock) {
             if events & (mask::RDHUP | mask::HUP | mask::ERR) == 0 {
-                wait::look_at_bells(slot, &conn, file);
+                wait::look_at_bells(&end);
             } else {
-                ends::ask_kernel(slot, &conn, file);
+                ends::ask_kernel(&end);
             }
         }
         let _held = Held::enter(self.lock.get());

@@ -7,13 +7,11 @@ use crate::polling::set::{
     Registration, Set,
 };
 use crate::process::owner::Held;
-use crate::table::conn::Conn;
 use crate::table::descriptors::Use;
-use crate::table::file::File;
+use crate::table::end::End;
 use crate::table::sock::Sock;
 use core::sync::atomic::Ordering;
 use sidestep_device::reference::AtomicRef;
-use sidestep_device::state::Slot;
 use sidestep_device::sys;
 use sidestep_proto::readiness::mask;
 
@@ -92,8 +90,8 @@ impl Registration {
     }
 
     /// By which its socket is reached.
-    pub(super) fn file<'a>(&self, sock: &'a Sock) -> File<'a> {
-        File::of(sock, self.open_fd())
+    pub(super) fn end<'a>(&self, sock: &'a Sock) -> Option<End<'a>> {
+        End::of(sock, self.open_fd())
     }
 
     /// Its socket, in use: without the set's lock another thread may dissolve both.
@@ -120,9 +118,9 @@ impl Registration {
         // The look asks the peer for room, or the sleep for a bell on TCP.
         let asks = events & mask::OUT != 0 || self.unreached.load(Ordering::Relaxed);
         let Some(sock) = self.sock().filter(|_| !asks && set.is_at_home()) else { return true };
-        let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return true };
+        let Some(end) = self.end(sock) else { return true };
         let interest = interest_of(events);
-        readiness::mask_of(slot, &conn, self.file(sock), interest) & interest != 0
+        readiness::mask_of(&end, interest) & interest != 0
     }
 
     /// `epoll_ctl` with what the program wishes, and our tag in the place of its data.
@@ -191,7 +189,7 @@ impl Registration {
             set.by_slot[index].set(Some(self));
         }
         if let Some(conn) = sock.conn() {
-            let reached = set.subscribe(sock, &conn);
+            let reached = set.subscribe(sock, conn);
             self.unreached.store(!reached, Ordering::Relaxed);
             if !reached {
                 set.arms.store(true, Ordering::Relaxed);
@@ -262,23 +260,22 @@ impl Registration {
         let Some(sock) = self.sock() else {
             return (0, false);
         };
-        let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else {
+        let Some(end) = self.end(sock) else {
             return (0, false);
         };
         if self.state.load(Ordering::Relaxed) & (DISABLED | PARKED) != 0 {
             return (0, false);
         }
         let events = self.events.load(Ordering::Relaxed);
-        let file = self.file(sock);
         let interest = interest_of(events);
-        let mut full = readiness::mask_of(slot, &conn, file, interest);
+        let mut full = readiness::mask_of(&end, interest);
         if events & mask::OUT != 0 && full & mask::OUT == 0 {
-            wait::ask_for_room(&conn);
-            wait::prod_peer(sock, slot, &conn, file);
-            full = readiness::mask_of(slot, &conn, file, interest);
+            wait::ask_for_room(&end);
+            wait::prod_peer(&end);
+            full = readiness::mask_of(&end, interest);
         }
         let mask = full & interest;
-        if events & EPOLLET != 0 && !self.is_news(sock, slot, &conn, mask | full & END) {
+        if events & EPOLLET != 0 && !self.is_news(&end, mask | full & END) {
             return (0, false);
         }
         if mask == 0 {
@@ -298,16 +295,16 @@ impl Registration {
     }
 
     /// Edge-triggered: has anything arrived or become possible since the last time?
-    fn is_news(&self, sock: &Sock, slot: &Slot, conn: &Conn, now: u32) -> bool {
-        let arrived = readiness::arrived(slot, conn, self.file(sock));
+    fn is_news(&self, end: &End<'_>, now: u32) -> bool {
+        let arrived = readiness::arrived(end);
         let mut seen = self.seen_mask.load(Ordering::Relaxed);
-        if now & mask::OUT != 0 && sock.out_blocked.swap(false, Ordering::Relaxed) {
+        if now & mask::OUT != 0 && end.sock.out_blocked.swap(false, Ordering::Relaxed) {
             seen &= !mask::OUT;
         }
         if now & END & !seen != 0 {
             // What was found before has nothing to do with this end.
-            sock.forget_nothing();
-        } else if seen & END != 0 && sock.forget_nothing() {
+            end.sock.forget_nothing();
+        } else if seen & END != 0 && end.sock.forget_nothing() {
             seen &= !END;
         }
         let fresh = self.state.fetch_and(!FRESH, Ordering::Relaxed) & FRESH != 0;

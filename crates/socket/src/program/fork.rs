@@ -16,8 +16,8 @@ pub fn before_exit() {
         return;
     }
     descriptors::for_each_sock(|_, sock| {
-        if let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) {
-            words::before_exit(slot, &conn);
+        if let Some(conn) = sock.conn() {
+            words::before_exit(conn);
         }
     });
 }

@@ -10,7 +10,8 @@ use crate::rendezvous::listeners;
 use crate::table::account;
 use crate::table::conn::Conn;
 use crate::table::descriptors::{self, Entry, Use};
-use crate::table::file::{self, File};
+use crate::table::end::End;
+use crate::table::file;
 use crate::table::passage::Passage;
 use crate::table::set::Handle;
 use crate::table::sock::{Phase, Sock};
@@ -158,7 +159,7 @@ pub fn duplicate(old: i32, new: i32) {
 /// end has begun, and that this one holds from now on. `None`: no memory, or the slot is
 /// another connection's by now.
 pub(crate) fn receive(home: &'static Home, index: usize, conn: Conn) -> Option<&'static Sock> {
-    let slot = home.state.slot(index);
+    let slot = conn.slot;
     let nonblocking = slot.flags.load(Ordering::Relaxed) & flag::NONBLOCKING != 0;
     let sock = object::new(nonblocking, slot.is_server.load(Ordering::Relaxed) != 0)?;
     if home.is_current() && !home.take_back(index) {
@@ -168,9 +169,7 @@ pub(crate) fn receive(home: &'static Home, index: usize, conn: Conn) -> Option<&
     slot.holders.fetch_add(1, Ordering::SeqCst);
     home.note_received(index, conn.group);
     sock.take_up(home, index);
-    // SAFETY: the object came from `new` above, and no table leads to it yet.
-    unsafe { sock.set_conn(conn) };
-    sock.set_phase(Phase::Smc);
+    let _ = sock.move_to(conn);
     Some(sock)
 }
 
@@ -285,12 +284,12 @@ pub fn after_disconnect(sock: &Use, fd: i32, had_ended: bool) {
     if matches!(sock.phase(), Phase::Fresh | Phase::Listener) {
         return;
     }
-    if let (Some(_), Some(slot)) = (sock.conn(), sock.slot()) {
-        kept_options::give_options_back(slot, File::of(sock, fd));
+    if let Some(end) = End::of(sock, fd) {
+        kept_options::give_options_back(&end);
         if had_ended {
             // The kernel's connection was open still, so it reports a reset that the
             // program's was beyond.
-            let _ = File::of(sock, fd).option::<i32>(libc::SOL_SOCKET, libc::SO_ERROR);
+            let _ = end.file.option::<i32>(libc::SOL_SOCKET, libc::SO_ERROR);
         }
     }
     start_anew(sock, fd);

@@ -4,6 +4,7 @@ use crate::connection::{closing, words};
 use crate::polling::epoll;
 use crate::process::tcp;
 use crate::rendezvous::{agreement, marker};
+use crate::table::end::End;
 use crate::table::file::File;
 use crate::table::sock::{self, Life, Phase, Sock};
 use crate::table::{account, descriptors};
@@ -33,15 +34,15 @@ pub(crate) fn grown(fd: i32, about: Option<About>) -> Option<&'static Sock> {
 
 /// The last descriptor of this process is about to be closed, and no call is under way.
 fn say_goodbye(sock: &Sock, fd: i32) {
-    if let Some(conn) = sock.conn() {
-        closing::before_last_close(sock, &conn, File::certain(sock, fd));
+    if let Some(end) = End::with(sock, File::certain(sock, fd)) {
+        closing::before_last_close(&end);
     }
 }
 
 /// The kernel has closed it. A peer that is awake need not sleep to learn it.
 pub(super) fn tell_of_close(sock: &Sock) {
     if let Some(conn) = sock.conn() {
-        words::note_closed(&conn);
+        words::note_closed(conn);
     }
 }
 
@@ -64,8 +65,9 @@ fn dissolve(sock: &'static Sock) {
         crate::log!(Info, "connection ends on TCP before it was decided");
         account::undecided(sock);
     }
-    sock.release_slot();
+    // Before it has no slot: until then its channels are marked.
     epoll::forget_sock(sock);
+    sock.release_slot();
     sock::give(sock);
 }
 

@@ -61,7 +61,7 @@ fn pack(sock: &Sock, conn: &Conn, fd: i32) -> Option<i32> {
 }
 
 fn fill(sock: &Sock, conn: &Conn, [parcel, other]: [i32; 2], fd: i32) -> Option<()> {
-    let (home, slot) = (sock.home()?, sock.slot()?);
+    let home = sock.home()?;
     let [our_slab, their_slab, their_wake] = conn.group.files()?;
     let files = [home.state_fd, home.wake_fd, our_slab, their_slab, their_wake];
     if files.iter().any(|fd| *fd < 0) {
@@ -77,7 +77,7 @@ fn fill(sock: &Sock, conn: &Conn, [parcel, other]: [i32; 2], fd: i32) -> Option<
     let label = Parcel { slot: sock.slot_index() as u32, peer: conn.group.peer, number };
     sys::bind_unix(parcel, &UnixName::new(&label.name())).ok()?;
     sys::send_fds(other, &beside).ok()?;
-    slot.parcel.store(number, Ordering::Release);
+    conn.slot.parcel.store(number, Ordering::Release);
     Some(())
 }
 
@@ -238,9 +238,9 @@ fn adopt(label: &Parcel, tcp: i32, files: &[i32]) -> sys::Result<&'static Sock> 
         .map(|(at, len, slab)| slab.ring(at.load(Ordering::Relaxed), len.load(Ordering::Relaxed)));
     let (Some(outgoing), Some(incoming)) = (outgoing, incoming) else { return Err(NOT_IT) };
     let is_first = slot.holders.load(Ordering::SeqCst) == 0;
-    let conn = Conn { mine, theirs: peer, outgoing, incoming, group, peer_slot };
+    let conn = Conn { slot, mine, theirs: peer, outgoing, incoming, group, peer_slot };
     let sock = life::receive(home, index, conn).ok_or(Errno(libc::ENOMEM))?;
-    settle_in(slot, &conn, tcp, is_first);
+    settle_in(&conn, tcp, is_first);
     Ok(sock)
 }
 
@@ -258,12 +258,13 @@ fn known(slot: &Slot) -> Option<&'static Sock> {
 /// Clears away what threads have left that `exec` has ended in the middle of something. (Their
 /// locks are taken over when they are needed, as from the dead.) `is_first`: no other process
 /// holds the connection.
-fn settle_in(slot: &Slot, conn: &Conn, tcp: i32, is_first: bool) {
+fn settle_in(conn: &Conn, tcp: i32, is_first: bool) {
+    let slot = conn.slot;
     if is_first {
         for counter in [&slot.read_waiters, &slot.queued, &slot.plain_sends] {
             counter.store(0, Ordering::Relaxed);
         }
-        sleeper::withdraw_readers(slot, conn);
+        sleeper::withdraw_readers(conn);
     }
     words::follow_linger_option(conn, tcp);
     loan::note_user(slot);
@@ -346,7 +347,7 @@ fn lies_beside(fd: i32) -> bool {
 /// A parcel of the connection behind a descriptor, if it is in shared memory.
 fn pack_one(fd: i32) -> Option<i32> {
     let sock = descriptors::sock(fd)?;
-    pack(&sock, &sock.conn()?, fd)
+    pack(&sock, sock.conn()?, fd)
 }
 
 /// What another program is given in the place of a connection, if it is not the TCP socket: a
@@ -356,7 +357,7 @@ fn stand_in(sock: &Sock, fd: i32) -> Option<i32> {
         crate::log!(Warn, "a connection that is being made cannot go to another program");
         return dead_end::dead_end(|_| ());
     }
-    pack(sock, &sock.conn()?, fd)
+    pack(sock, sock.conn()?, fd)
 }
 
 /// The same at a hidden number. The caller closes it.
@@ -471,13 +472,11 @@ fn part_with(sock: &Sock) {
     };
     let is_under_way = sock.home().is_some_and(|home| home.is_under_way(sock.slot_index()));
     let left = sock.let_go(u32::from(!is_under_way));
-    match sock.slot() {
-        Some(_) if sock.stays_open() && matches!(left, None | Some(0)) => {
-            words::end_by_reset(&conn);
-        }
+    if sock.stays_open() && matches!(left, None | Some(0)) {
+        words::end_by_reset(conn);
+    } else if left.is_none() && !is_under_way {
         // The kernel closes it.
-        Some(slot) if left.is_none() && !is_under_way => words::note_close(slot, &conn),
-        _ => {}
+        words::note_close(conn);
     }
 }
 
@@ -503,8 +502,8 @@ pub fn after_failed_exec() {
         sock.hold_again();
         sock.naming.is_unpacked();
         if let Some(conn) = sock.conn() {
-            words::follow_linger_option(&conn, fd);
-            words::withdraw_close(&conn);
+            words::follow_linger_option(conn, fd);
+            words::withdraw_close(conn);
         }
     });
 }

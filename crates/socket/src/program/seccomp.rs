@@ -74,13 +74,12 @@ fn prepare(to: Confinement) {
     }
     if to == Confinement::Strict {
         descriptors::for_each_sock(|fd, sock| {
-            let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return };
+            let Some(conn) = sock.conn() else { return };
             // Without a look at TCP its bytes and bells cannot be told apart.
             const BOTH: u32 = flag::SEND_SWITCHED | flag::RECEIVE_SWITCHED;
-            if slot.flags.load(Ordering::Acquire) & BOTH != BOTH {
+            if conn.slot.flags.load(Ordering::Acquire) & BOTH != BOTH {
                 words::reset_untold(
-                    slot,
-                    &conn,
+                    conn,
                     &"it is half moved, and the program confines itself to read and write",
                 );
                 let _ = sys::shutdown(fd, libc::SHUT_RDWR);

@@ -13,7 +13,7 @@ use crate::Errno;
 use crate::connection::kept_options::{self, TCP_NOTSENT_LOWAT};
 use crate::connection::{ends, sleeper, turns, urgent, wait, words};
 use crate::table::descriptors::Use;
-use crate::table::file::File;
+use crate::table::end::End;
 use crate::table::sock::{Phase, Sock};
 use core::sync::atomic::Ordering;
 use sidestep_device::state::flag;
@@ -37,20 +37,19 @@ pub fn set_async(sock: &Sock, on: bool) {
         slot.flags.fetch_and(!flag::ASYNC, Ordering::SeqCst)
     };
     if let Some(conn) = sock.conn().filter(|_| on != (was_on & flag::ASYNC != 0)) {
-        sleeper::withdraw_readers(slot, &conn);
+        sleeper::withdraw_readers(conn);
     }
 }
 
 /// `FIONREAD`: bytes that a receive would find now.
 pub fn readable_bytes(sock: &Use, fd: i32) -> Option<usize> {
-    let (conn, slot) = (sock.conn()?, sock.slot()?);
-    Some(crate::connection::readiness::countable(slot, &conn, File::of(sock, fd)))
+    Some(crate::connection::readiness::countable(&End::of(sock, fd)?))
 }
 
 /// `TIOCOUTQ`: bytes sent that the peer has not read. `None`: ask the kernel.
 pub fn unread_by_peer(sock: &Use) -> Option<usize> {
-    let (conn, slot) = (sock.conn()?, sock.slot()?);
-    if slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED == 0 {
+    let conn = sock.conn()?;
+    if conn.slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED == 0 {
         return None;
     }
     let producer = conn.mine.sending.producer.position();
@@ -60,8 +59,8 @@ pub fn unread_by_peer(sock: &Use) -> Option<usize> {
 
 /// `SIOCATMARK`. `None`: ask the kernel.
 pub fn at_mark(sock: &Use) -> Option<bool> {
-    let (conn, slot) = (sock.conn()?, sock.slot()?);
-    turns::comes_by_ring(slot).then(|| urgent::is_at_mark(&conn))
+    let conn = sock.conn()?;
+    turns::comes_by_ring(conn.slot).then(|| urgent::is_at_mark(conn))
 }
 
 /// What is to happen with a socket option.
@@ -155,31 +154,31 @@ pub fn after_set_option(sock: &Use, fd: i32, level: i32, name: i32, value: i32, 
         sock.receive_time_out.forget();
     }
     let Some(slot) = sock.slot() else { return };
-    let file = File::of(sock, fd);
+    let end = End::of(sock, fd);
     match name {
         libc::SO_RCVLOWAT => {
             slot.low_water.store(value.max(1) as u32, Ordering::Relaxed);
-            if let Some(conn) = sock.conn() {
-                let _ = file.set_option(level, name, 1);
-                if crate::connection::readiness::mask_of(slot, &conn, file, mask::IN) & mask::IN
-                    != 0
-                {
+            if let Some(end) = end {
+                let _ = end.file.set_option(level, name, 1);
+                if crate::connection::readiness::mask_of(&end, mask::IN) & mask::IN != 0 {
                     crate::polling::epoll::note_edge(sock);
                 }
             }
         }
-        libc::SO_PEEK_OFF if sock.phase() == Phase::Smc => {
-            kept_options::note_peek_offset(slot, file, value)
+        libc::SO_PEEK_OFF => {
+            if let Some(end) = end {
+                kept_options::note_peek_offset(&end, value);
+            }
         }
         libc::SO_OOBINLINE => {
             urgent::note_wish(slot, value);
-            if sock.phase() == Phase::Smc {
-                urgent::keep_in_line(file, true);
+            if let Some(end) = end {
+                urgent::keep_in_line(end.file, true);
             }
         }
         libc::SO_LINGER => {
-            if let Some(conn) = sock.conn() {
-                words::note_linger(&conn, value != 0 && second == 0);
+            if let Some(end) = end {
+                words::note_linger(&end, value != 0 && second == 0);
             }
         }
         _ => {}
@@ -194,15 +193,13 @@ pub fn get_option(sock: &Use, fd: i32, level: i32, name: i32) -> OptionAnswer {
     if (level, name) == (libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) && kept_options::is_given(fd) {
         return OptionAnswer::Value(0);
     }
-    let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return OptionAnswer::Kernel };
-    let file = File::of(sock, fd);
+    let Some(end) = End::of(sock, fd) else { return OptionAnswer::Kernel };
+    let slot = end.slot;
     if let (libc::IPPROTO_TCP, Some(bit)) = (level, kept_options::delay_flag(name)) {
         return OptionAnswer::Value(i32::from(slot.flags.load(Ordering::Relaxed) & bit != 0));
     }
     match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_ERROR) => {
-            OptionAnswer::Value(ends::take_error(slot, &conn, file))
-        }
+        (libc::SOL_SOCKET, libc::SO_ERROR) => OptionAnswer::Value(ends::take_error(&end)),
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => {
             OptionAnswer::Value(slot.low_water.load(Ordering::Relaxed) as i32)
         }
@@ -216,8 +213,8 @@ pub fn get_option(sock: &Use, fd: i32, level: i32, name: i32) -> OptionAnswer {
             OptionAnswer::Value(slot.not_sent_low_water.load(Ordering::Relaxed) as i32)
         }
         (libc::IPPROTO_TCP, libc::TCP_INFO) => {
-            wait::ask_kernel(slot, &conn, file);
-            match ends::state(slot, &conn, file) {
+            wait::ask_kernel(&end);
+            match ends::state(&end) {
                 State::Open => OptionAnswer::Kernel,
                 state => OptionAnswer::FirstByte(state.of_tcp()),
             }

@@ -13,14 +13,13 @@ use crate::polling::epoll;
 use crate::process::owner::Held;
 use crate::program::hand_over;
 use crate::rendezvous::agreement::{self, Moment};
-use crate::table::conn::Conn;
 use crate::table::descriptors::{self, Use};
-use crate::table::file::File;
+use crate::table::end::End;
 use crate::table::sock::Phase;
 use crate::table::{bare, candidate, plain};
 use core::sync::atomic::Ordering;
 use sidestep_device::program::{Buffers, Received, Sent};
-use sidestep_device::state::{Slot, flag};
+use sidestep_device::state::flag;
 
 /// What became of a call.
 pub enum Outcome {
@@ -88,8 +87,8 @@ pub fn send_by_tcp(sock: &Use, fd: i32, plain: impl Fn() -> isize) -> Result<isi
                     }
                     flags if flags & flag::RESET != 0 => return Err(Instead::Ring),
                     _ => {
-                        let conn = sock.conn().ok_or(Instead::Ring)?;
-                        return send_beside_ring(sock, slot, fd, &conn, &plain);
+                        let end = End::of(sock, fd).ok_or(Instead::Ring)?;
+                        return send_beside_ring(&end, &plain);
                     }
                 }
             }
@@ -132,8 +131,7 @@ fn plain_send(sock: &Use, plain: &impl Fn() -> Option<isize>) -> Option<Result<i
 }
 
 fn smc_send(sock: &Use, fd: i32, buffers: &Buffers<'_, Sent>, flags: i32) -> Option<Answer> {
-    let (conn, slot) = (sock.conn()?, sock.slot()?);
-    let sent = ring_send::send(sock, slot, &conn, File::of(sock, fd), buffers, flags);
+    let sent = ring_send::send(&End::of(sock, fd)?, buffers, flags);
     if sent.is_over {
         epoll::note_change(sock);
     }
@@ -143,15 +141,9 @@ fn smc_send(sock: &Use, fd: i32, buffers: &Buffers<'_, Sent>, flags: i32) -> Opt
 /// Switches if it can be done now, or leaves the ring if that is wished; bytes that do not
 /// go through the ring then go by TCP: their number.
 #[cold]
-fn send_beside_ring(
-    sock: &Use,
-    slot: &Slot,
-    fd: i32,
-    conn: &Conn,
-    plain: &impl Fn() -> Option<isize>,
-) -> Result<isize, Instead> {
-    let file = File::of(sock, fd);
-    wait::follow_hint(slot, conn, file);
+fn send_beside_ring(end: &End<'_>, plain: &impl Fn() -> Option<isize>) -> Result<isize, Instead> {
+    let slot = end.slot;
+    wait::follow_hint(end);
     if slot.flags.load(Ordering::Acquire) & flag::RESET != 0 {
         return Err(Instead::Ring);
     }
@@ -160,10 +152,10 @@ fn send_beside_ring(
         let flags = slot.flags.load(Ordering::Acquire);
         let stays = || {
             let may_leave = flags & flag::LEAVES_RING != 0 && sending.is_outermost();
-            !(may_leave && switch::leave_ring(slot, file, conn))
+            !(may_leave && switch::leave_ring(end))
         };
         let goes_by_ring = match flags & flag::SEND_SWITCHED {
-            0 => switch::send_into_ring(sock, slot, file, conn, &sending),
+            0 => switch::send_into_ring(end, &sending),
             _ => stays(),
         };
         if goes_by_ring {
@@ -174,13 +166,13 @@ fn send_beside_ring(
     };
     let n = plain().ok_or(Instead::Anew)?;
     if n < 0 {
-        ends::note_reset_by_tcp(slot, conn, file);
+        ends::note_reset_by_tcp(end);
     }
     // TCP may have taken a part or nothing. The loop of the program was told of room
     // by us, so the kernel's next word about it counts as news.
-    sock.out_blocked.store(true, Ordering::Relaxed);
+    end.sock.out_blocked.store(true, Ordering::Relaxed);
     drop(under_way);
-    candidate::count_plain(sock, true, n);
+    candidate::count_plain(end.sock, true, n);
     Ok(n)
 }
 
@@ -266,6 +258,5 @@ fn plain_receive(
 }
 
 fn smc_receive(sock: &Use, fd: i32, buffers: &Buffers<'_, Received>, flags: i32) -> Option<Answer> {
-    let (conn, slot) = (sock.conn()?, sock.slot()?);
-    Some(ring_receive::receive(sock, slot, &conn, File::of(sock, fd), buffers, flags))
+    Some(ring_receive::receive(&End::of(sock, fd)?, buffers, flags))
 }

@@ -6,18 +6,17 @@
 //! A pipe may be empty or full for ever, so it is used under a direction lock
 //! without waiting, and waited for without the lock.
 
+use crate::connection::ends::EndOfInput;
 use crate::connection::ring_send::{LEFT, Unfinished};
 use crate::connection::{ends, kept_options, sleep, switch, wait, words};
 use crate::process::owner::Held;
-use crate::table::conn::Conn;
 use crate::table::descriptors::Use;
-use crate::table::file::File;
+use crate::table::end::End;
 use crate::{Answer, Errno};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use sidestep_device::counts::count;
 use sidestep_device::ring::Ring;
-use sidestep_device::state::Slot;
 use sidestep_device::sys;
 use sidestep_proto::cursor::{self, Spans};
 use sidestep_proto::cut_over;
@@ -55,15 +54,13 @@ enum Part {
 /// # Errors
 /// As `sendfile` and `splice`.
 pub fn send_from(sock: &Use, fd: i32, source: Source, len: usize) -> Option<Answer> {
-    let file = File::of(sock, fd);
-    let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else {
-        return Some(Err(libc::EBADF));
-    };
+    let Some(end) = End::of(sock, fd) else { return Some(Err(libc::EBADF)) };
+    let slot = end.slot;
     let mut done = 0;
     let unfinished = Unfinished::default();
     let mut deadline = None;
     while done < len {
-        let step = match send_part(slot, &conn, file, source, done, len - done, &unfinished) {
+        let step = match send_part(&end, source, done, len - done, &unfinished) {
             Ok(Part::Moved(0)) => break,
             Ok(Part::Moved(n)) => {
                 done += n;
@@ -73,16 +70,16 @@ pub fn send_from(sock: &Use, fd: i32, source: Source, len: usize) -> Option<Answ
             Ok(Part::PipeWaits) if done > 0 => break,
             Ok(Part::PipeWaits) => source.wait(),
             Ok(Part::SocketWaits) if !sock.seems_blocking() => {
-                wait::want_room(sock, slot, &conn, file);
-                if wait::has_room(&conn) { Ok(()) } else { Err(libc::EAGAIN) }
+                wait::want_room(&end);
+                if wait::has_room(&end) { Ok(()) } else { Err(libc::EAGAIN) }
             }
             Ok(Part::SocketWaits) => {
                 let sleep = || {
                     let deadline =
-                        *deadline.get_or_insert_with(|| kept_options::send_deadline(file));
+                        *deadline.get_or_insert_with(|| kept_options::send_deadline(end.file));
                     wait::Sleep { has_part: done > 0, deadline }
                 };
-                wait::writable(sock, slot, &conn, file, sleep)
+                wait::writable(&end, sleep)
             }
             Err(errno) => Err(errno),
         };
@@ -101,48 +98,46 @@ pub fn send_from(sock: &Use, fd: i32, source: Source, len: usize) -> Option<Answ
 }
 
 fn send_part<'a>(
-    slot: &'a Slot,
-    conn: &Conn,
-    file: File<'_>,
+    end: &End<'_>,
     source: Source,
     done: usize,
     len: usize,
     unfinished: &Unfinished<'a>,
 ) -> Answer<Part> {
     let n = {
-        let _sending = Held::enter(&slot.send_lock);
-        wait::follow_hint(slot, conn, file);
-        let flags = slot.flags.load(Ordering::Acquire);
+        let _sending = Held::enter(&end.slot.send_lock);
+        wait::follow_hint(end);
+        let flags = end.slot.flags.load(Ordering::Acquire);
         if flags & words::SEND_OVER != 0 {
-            return ends::send_after_end(slot, conn, file, len).map(Part::Moved);
+            return ends::send_after_end(end, len).map(Part::Moved);
         }
-        if !cut_over::is_ring(conn.mine.sending.way.turns()) {
+        if !cut_over::is_ring(end.mine.sending.way.turns()) {
             return Err(LEFT);
         }
-        let producer = conn.mine.sending.producer.position();
-        let claim = conn.theirs.receiving.consumer.claim();
-        let window = cursor::window(producer, claim, conn.outgoing.len())
-            .map_err(|misbehaved| words::reset(slot, conn, &misbehaved))?;
+        let producer = end.mine.sending.producer.position();
+        let claim = end.theirs.receiving.consumer.claim();
+        let window = cursor::window(producer, claim, end.outgoing.len())
+            .map_err(|misbehaved| words::reset(end, &misbehaved))?;
         if window == 0 {
             return Ok(Part::SocketWaits);
         }
-        let span = Spans::cut(producer, window.min(len), conn.outgoing.memory_len()).first;
-        let n = match source.read(&conn.outgoing, &span, done) {
+        let span = Spans::cut(producer, window.min(len), end.outgoing.memory_len()).first;
+        let n = match source.read(&end.outgoing, &span, done) {
             Err(libc::EAGAIN) if matches!(source, Source::Pipe(_)) => return Ok(Part::PipeWaits),
             other => other?,
         };
-        if !conn.mine.sending.producer.publish(producer, producer.wrapping_add(n as u64)) {
+        if !end.mine.sending.producer.publish(producer, producer.wrapping_add(n as u64)) {
             // A signal handler has sent on the same socket meanwhile, over what the
             // file had given; that cannot be read again from a pipe.
             return Err(libc::EIO);
         }
         if (1..len).contains(&n) {
-            unfinished.begin(slot);
+            unfinished.begin(end.slot);
         }
         n
     };
     if n > 0 {
-        ends::wake_readers(slot, conn, file);
+        ends::wake_readers(end);
     }
     Ok(Part::Moved(n))
 }
@@ -185,18 +180,18 @@ impl Pipe {
 /// # Errors
 /// As `splice`.
 pub fn receive_into(sock: &Use, fd: i32, pipe: Pipe, len: usize) -> Answer {
-    let file = File::of(sock, fd);
-    let (Some(conn), Some(slot)) = (sock.conn(), sock.slot()) else { return Err(libc::EBADF) };
+    let Some(end) = End::of(sock, fd) else { return Err(libc::EBADF) };
+    let slot = end.slot;
     let patience = wait::Patience::new();
     loop {
-        match receive_part(slot, &conn, file, pipe.fd, len)? {
+        match receive_part(&end, pipe.fd, len)? {
             Part::Moved(n) => {
                 count(&slot.counters.bytes_received, n as u64);
                 if n > 0 {
                     count(&slot.counters.messages_received, 1);
                     slot.received.count(n as u64);
                 }
-                wait::wake_writers(sock, slot, &conn, file);
+                wait::wake_writers(&end);
                 return Ok(n);
             }
             Part::PipeWaits => pipe.wait(libc::POLLOUT)?,
@@ -205,31 +200,31 @@ pub fn receive_into(sock: &Use, fd: i32, pipe: Pipe, len: usize) -> Answer {
                 return Err(libc::EAGAIN);
             }
             Part::SocketWaits => {
-                let ready = || crate::connection::readiness::has_input(slot, &conn, file);
-                wait::readable(sock, slot, &conn, file, &patience, false, ready)?;
+                let ready = || crate::connection::readiness::has_input(&end);
+                wait::readable(&end, &patience, false, ready)?;
             }
         }
     }
 }
 
-fn receive_part(slot: &Slot, conn: &Conn, file: File<'_>, pipe: i32, len: usize) -> Answer<Part> {
-    let _receiving = Held::enter(&slot.receive_lock);
-    if switch::settle(slot, conn, file) == cut_over::Source::Tcp {
-        return receive_tcp_part(slot, conn, file, pipe, len);
+fn receive_part(end: &End<'_>, pipe: i32, len: usize) -> Answer<Part> {
+    let _receiving = Held::enter(&end.slot.receive_lock);
+    if switch::settle(end) == cut_over::Source::Tcp {
+        return receive_tcp_part(end, pipe, len);
     }
-    let consumer = conn.mine.receiving.consumer.position();
-    let claim = conn.theirs.sending.producer.claim();
-    let readable = cursor::readable(consumer, claim, conn.incoming.len())
-        .map_err(|misbehaved| words::reset(slot, conn, &misbehaved))?;
+    let consumer = end.mine.receiving.consumer.position();
+    let claim = end.theirs.sending.producer.claim();
+    let readable = cursor::readable(consumer, claim, end.incoming.len())
+        .map_err(|misbehaved| words::reset(end, &misbehaved))?;
     if readable == 0 {
-        wait::follow_hint(slot, conn, file);
-        return end_or_wait(slot, conn, file);
+        wait::follow_hint(end);
+        return end_or_wait(end);
     }
-    let span = Spans::cut(consumer, readable.min(len), conn.incoming.memory_len()).first;
-    let wrote = written(conn.incoming.drain_into_pipe(&span, pipe))?;
+    let span = Spans::cut(consumer, readable.min(len), end.incoming.memory_len()).first;
+    let wrote = written(end.incoming.drain_into_pipe(&span, pipe))?;
     if let Part::Moved(n) = wrote {
-        conn.mine.receiving.consumer.publish(consumer, consumer.wrapping_add(n as u64));
-        count(&slot.counters.ring_bytes_received, n as u64);
+        end.mine.receiving.consumer.publish(consumer, consumer.wrapping_add(n as u64));
+        count(&end.slot.counters.ring_bytes_received, n as u64);
     }
     Ok(wrote)
 }
@@ -237,24 +232,16 @@ fn receive_part(slot: &Slot, conn: &Conn, file: File<'_>, pipe: i32, len: usize)
 /// The same while bytes may still come by TCP: looks at them first, because the pipe
 /// may take fewer.
 #[cold]
-fn receive_tcp_part(
-    slot: &Slot,
-    conn: &Conn,
-    file: File<'_>,
-    pipe: i32,
-    len: usize,
-) -> Answer<Part> {
+fn receive_tcp_part(end: &End<'_>, pipe: i32, len: usize) -> Answer<Part> {
     let mut chunk = [0u8; 16 << 10];
     let room = len.min(chunk.len());
     let peek = libc::MSG_DONTWAIT | libc::MSG_PEEK;
-    let seen = match file.recv(&mut chunk[..room], peek) {
+    let seen = match end.file.recv(&mut chunk[..room], peek) {
         Ok(0) => {
-            ends::tcp_ended(slot, conn, file);
-            return match ends::end_of_input(slot, conn, file, 0) {
-                Some(ends::End::Reset(errno)) => Err(errno),
-                _ if switch::settle(slot, conn, file) == cut_over::Source::Ring => {
-                    Ok(Part::SocketWaits)
-                }
+            ends::tcp_ended(end);
+            return match ends::end_of_input(end, 0) {
+                Some(EndOfInput::Reset(errno)) => Err(errno),
+                _ if switch::settle(end) == cut_over::Source::Ring => Ok(Part::SocketWaits),
                 // Also when the peer claims to have sent more by TCP than ever came.
                 _ => Ok(Part::Moved(0)),
             };
@@ -262,17 +249,17 @@ fn receive_tcp_part(
         Ok(n) => n,
         // TCP may know nothing of a reset that the peer says.
         Err(sys::Errno(libc::EAGAIN | libc::EINTR | libc::EBADF)) => {
-            return end_or_wait(slot, conn, file);
+            return end_or_wait(end);
         }
         Err(sys::Errno(errno)) => {
-            ends::note_tcp_error(slot, conn, file, errno);
-            return match ends::end_of_input(slot, conn, file, 0) {
-                Some(ends::End::Reset(errno)) => Err(errno),
+            ends::note_tcp_error(end, errno);
+            return match ends::end_of_input(end, 0) {
+                Some(EndOfInput::Reset(errno)) => Err(errno),
                 _ => Ok(Part::Moved(0)),
             };
         }
     };
-    let parts = switch::parts_of_queue(slot, conn, seen);
+    let parts = switch::parts_of_queue(end, seen);
     let data = parts.data as usize;
     if parts.bells > 0 || data == 0 {
         return Ok(Part::SocketWaits);
@@ -280,16 +267,16 @@ fn receive_tcp_part(
     let wrote = written(sys::write_now(pipe, &chunk[..data]))?;
     if let Part::Moved(n) = wrote {
         // They are there: under the lock nobody else takes them.
-        let _ = file.recv(&mut chunk[..n], libc::MSG_DONTWAIT);
-        slot.tcp_consumed.fetch_add(n as u64, Ordering::Relaxed);
+        let _ = end.file.recv(&mut chunk[..n], libc::MSG_DONTWAIT);
+        end.slot.tcp_consumed.fetch_add(n as u64, Ordering::Relaxed);
     }
     Ok(wrote)
 }
 
-fn end_or_wait(slot: &Slot, conn: &Conn, file: File<'_>) -> Answer<Part> {
-    match ends::end_of_input(slot, conn, file, 0) {
-        Some(ends::End::Input) => Ok(Part::Moved(0)),
-        Some(ends::End::Reset(errno)) => Err(errno),
+fn end_or_wait(end: &End<'_>) -> Answer<Part> {
+    match ends::end_of_input(end, 0) {
+        Some(EndOfInput::InOrder) => Ok(Part::Moved(0)),
+        Some(EndOfInput::Reset(errno)) => Err(errno),
         None => Ok(Part::SocketWaits),
     }
 }

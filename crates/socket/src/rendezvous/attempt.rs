@@ -131,6 +131,7 @@ impl Look {
         let missing = Reason::Lack(Lack::Contradiction);
         let (theirs, _) = peer.group.theirs().ok_or(missing)?;
         Ok(Conn {
+            slot: self.slot()?,
             mine: peer.group.record(self.sock.slot_index()),
             theirs: theirs.record(peer.slot),
             outgoing: Some(held.outgoing).filter(|ring| !ring.is_empty()).ok_or(missing)?,

@@ -125,7 +125,7 @@ fn carry_out(held: &mut Held, look: &mut Look, state: State) -> Result<Answer, R
         State::AdmitsRing(_) => look.admit_ring(held.peer()?),
         State::ReadsByLedger(_) => {
             let conn = look.conn(held, held.peer()?)?;
-            Ok(Answer::Is(switch::read_by_ledger(sock, look.slot()?, fd, conn)))
+            Ok(Answer::Is(switch::read_by_ledger(sock, fd, conn)))
         }
         State::PutsConfirm => {
             let group = held.peer()?.group;

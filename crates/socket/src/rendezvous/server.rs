@@ -129,7 +129,7 @@ fn carry_out(
         State::LooksWhetherOpen(_) => Ok(Answer::Is(ledger::is_established(fd))),
         State::ReadsByLedger(_) => {
             let conn = look.conn(held, held.peer()?)?;
-            Ok(Answer::Is(switch::read_by_ledger(sock, look.slot()?, fd, conn)))
+            Ok(Answer::Is(switch::read_by_ledger(sock, fd, conn)))
         }
         State::GivesRingBack(_) => {
             held.outgoing = Ring::NONE;

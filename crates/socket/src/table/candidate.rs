@@ -4,7 +4,6 @@ use crate::process::home::{self, Home};
 use crate::process::options::{self, Options, Promotion};
 use crate::process::unseen;
 use crate::table::account;
-use crate::table::descriptors::Use;
 use crate::table::sock::{Phase, Sock};
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
@@ -17,6 +16,10 @@ use sidestep_wire::RmbeSize;
 impl Sock {
     pub(crate) fn release_slot(&self) {
         let Some(slot) = self.slot() else { return };
+        if self.phase() == Phase::Smc {
+            // Who still looks at the object finds no connection that may soon be another's.
+            self.set_phase(Phase::Plain);
+        }
         self.slot.set(None);
         let index = self.slot_index();
         let Some(home) = self.home() else { return };
@@ -215,7 +218,7 @@ impl Sock {
 }
 
 /// What a plain call has moved, for the counters.
-pub fn count_plain(sock: &Use, sent: bool, moved: isize) {
+pub fn count_plain(sock: &Sock, sent: bool, moved: isize) {
     if let (Some(slot), Ok(bytes)) = (sock.slot(), u64::try_from(moved)) {
         let counters = &slot.counters;
         let (bytes_at, messages_at, sizes) = if sent {

@@ -1,12 +1,15 @@
-//! A connection in shared memory, as this end has it: two records, and two rings.
+//! A connection in shared memory, as this end has it: its slot, two records, and two rings.
 
 use crate::process::group::Group;
 use sidestep_device::ring::Ring;
 use sidestep_device::slab::Record;
+use sidestep_device::state::Slot;
 
-/// The two halves of a connection in shared memory.
+/// What this end has of a connection in shared memory.
 #[derive(Clone, Copy)]
 pub struct Conn {
+    /// What the processes that hold this end agree on.
+    pub slot: &'static Slot,
     /// What we report.
     pub mine: &'static Record,
     /// What the peer reports: claims.
@@ -15,8 +18,15 @@ pub struct Conn {
     pub outgoing: Ring,
     /// The peer writes into it.
     pub incoming: Ring,
-    /// Whom it belongs to.
+    /// The link group of the connection.
     pub group: &'static Group,
     /// The peer's slot.
     pub peer_slot: usize,
+}
+
+impl Conn {
+    /// Whether both are one connection.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        core::ptr::eq(self.mine, other.mine) && core::ptr::eq(self.theirs, other.theirs)
+    }
 }

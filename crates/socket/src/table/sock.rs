@@ -320,21 +320,23 @@ impl Sock {
 
     /// The connection in shared memory, if it is there.
     #[inline]
-    pub fn conn(&self) -> Option<Conn> {
-        if self.phase() != Phase::Smc {
+    pub fn conn(&self) -> Option<&Conn> {
+        // Acquire: pairs with the Release in `set_phase`.
+        if self.phase.load(Ordering::Acquire) != Phase::Smc as u8 {
             return None;
         }
-        // SAFETY: `set_conn` comes before `set_phase(Smc)`, whose Release `phase` has acquired.
+        // SAFETY: `move_to` has put it in before it stored `Smc`, which the load has acquired.
         Some(unsafe { self.conn.get_unchecked() })
     }
 
-    /// # Safety
-    /// The phase is not [`Phase::Smc`], and becomes it next, by this thread; or the same value is
-    /// there already.
-    pub(crate) unsafe fn set_conn(&self, conn: Conn) {
-        // SAFETY: `conn` looks only when the phase is `Smc`, which it is not before the call has
-        // returned; or what it sees is the same before and after.
-        unsafe { self.conn.replace(Some(conn)) };
+    /// From now on it is [`Phase::Smc`]. False: another connection was there before.
+    pub(crate) fn move_to(&self, conn: Conn) -> bool {
+        // An attempt that is made again comes with the same.
+        let is_there = self.conn.set(conn) || self.conn.get().is_some_and(|known| known.is(&conn));
+        if is_there {
+            self.set_phase(Phase::Smc);
+        }
+        is_there
     }
 
     /// Its slot, once it has one.
@@ -512,7 +514,10 @@ pub(crate) fn take(
     };
     // SAFETY: the object was given back by `dissolve`, which `uses` keeps calls from entering, and no
     // table leads to it yet.
-    unsafe { sock.passage.replace(None) };
+    unsafe {
+        sock.conn.replace(None);
+        sock.passage.replace(None);
+    }
     sock.phase.store(Phase::Fresh as u8, Ordering::Relaxed);
     sock.is_server.store(is_server, Ordering::Relaxed);
     sock.nonblocking.store(nonblocking, Ordering::Relaxed);
