@@ -7,7 +7,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sidestep_proto::cursor::{Spans, readable, window};
+use sidestep_device::ring::Spans;
+use sidestep_proto::cursor::{readable, window};
 use std::collections::VecDeque;
 
 /// Ring length in bytes: small, so that it wraps often.

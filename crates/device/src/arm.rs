@@ -72,6 +72,12 @@ impl Arm {
         self.0.store(0, Ordering::Relaxed);
     }
 
+    /// The number of the bell that is asked for, answered or not; 0: none is.
+    #[inline]
+    pub fn number(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
     /// Whether a bell is asked for; for the memory's owner and for displays.
     #[inline]
     pub fn is_set(&self) -> bool {

@@ -150,34 +150,25 @@ pub fn ticks() -> u64 {
     0
 }
 
-/// Copies `len` bytes. All of them are written before whatever the caller stores
-/// next with release ordering, in either manner.
+/// As on x86-64, but there is no other manner here.
+///
+/// # Safety
+/// `from` is valid for reads and `to` for writes of `len` bytes; they do not overlap.
+#[cfg(not(target_arch = "x86_64"))]
+pub unsafe fn copy_past_cache(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: by the caller's promise.
+    unsafe { core::ptr::copy_nonoverlapping(from, to, len) }
+}
+
+/// Copies `len` bytes past the cache: whole cache lines of the destination, and what is before and behind them by
+/// `memcpy`. All of them are written before whatever the caller stores next with release ordering.
 ///
 /// # Safety
 /// `from` is valid for reads and `to` for writes of `len` bytes; they do not overlap.
 /// Another process may change the bytes at `from` meanwhile: what arrives is then
 /// any mixture.
-#[inline]
-pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize, manner: Manner) {
-    // SAFETY: by the caller's promise.
-    unsafe {
-        match manner {
-            Manner::Cached => core::ptr::copy_nonoverlapping(from, to, len),
-            Manner::Streaming => stream(to, from, len),
-        }
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn stream(to: *mut u8, from: *const u8, len: usize) {
-    // SAFETY: by the caller's promise.
-    unsafe { core::ptr::copy_nonoverlapping(from, to, len) }
-}
-
-/// Whole cache lines of the destination past the cache, what is before and behind
-/// them by `memcpy`.
 #[cfg(target_arch = "x86_64")]
-unsafe fn stream(to: *mut u8, from: *const u8, len: usize) {
+pub unsafe fn copy_past_cache(to: *mut u8, from: *const u8, len: usize) {
     let head = to.align_offset(LINE).min(len);
     let lines = (len - head) / LINE;
     let tail = head + lines * LINE;
@@ -195,7 +186,7 @@ unsafe fn stream(to: *mut u8, from: *const u8, len: usize) {
 const LINE: usize = 64;
 
 /// # Safety
-/// As [`copy`], for `lines` lines; `to` is a multiple of LINE.
+/// As [`copy_past_cache`], for `lines` lines; `to` is a multiple of LINE.
 #[cfg(target_arch = "x86_64")]
 unsafe fn stream_lines(to: *mut u8, from: *const u8, lines: usize) {
     use core::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
@@ -285,13 +276,11 @@ mod tests {
             len in 0usize..20_000,
             from_at in 0usize..130,
             to_at in 0usize..130,
-            streaming in any::<bool>(),
         ) {
             let from = pattern(from_at + len);
             let mut to = vec![0xA5; to_at + len + 130];
-            let manner = if streaming { Manner::Streaming } else { Manner::Cached };
             // SAFETY: both are in bounds and different memory.
-            unsafe { copy(to.as_mut_ptr().add(to_at), from.as_ptr().add(from_at), len, manner) };
+            unsafe { copy_past_cache(to.as_mut_ptr().add(to_at), from.as_ptr().add(from_at), len) };
             prop_assert_eq!(&to[to_at..to_at + len], &from[from_at..]);
             let around = to[..to_at].iter().chain(&to[to_at + len..]);
             prop_assert!(around.copied().all(|byte| byte == 0xA5));

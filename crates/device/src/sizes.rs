@@ -23,11 +23,10 @@ pub const fn longest_of(class: usize) -> Option<u64> {
 }
 
 #[inline]
-pub(crate) const fn class_of(len: u64) -> usize {
+pub(crate) fn class_of(len: u64) -> usize {
     // The exponent of the next power of two: 64 - zeros of (len - 1).
     let exponent = u64::BITS - len.saturating_sub(1).leading_zeros();
-    let class = exponent.saturating_sub(FIRST_EXPONENT) as usize;
-    if class < CLASSES { class } else { CLASSES - 1 }
+    (exponent.saturating_sub(FIRST_EXPONENT) as usize).min(CLASSES - 1)
 }
 
 #[cfg(not(loom))]

@@ -336,7 +336,9 @@ export! {
         const SENDFILE_MAX: usize = 0x7fff_f000;
         let plain = plain!(real::sendfile(out, file, offset, len));
         loop {
-            if let Some(n) = bare::send(out, plain) {
+            if descriptors::is_bare(out)
+                && let Some(n) = bare::send(out, plain)
+            {
                 return n;
             }
             let Some(sock) = descriptors::sock(out) else { return plain() };

@@ -19,8 +19,6 @@
 //! write. It is a *claim*: [`readable`] and [`window`] turn it into a length
 //! only if it lies inside the ring, and into [`Misbehaved`] otherwise.
 
-use core::ops::Range;
-
 /// The peer's cursor lies outside the ring: it broke the protocol or its memory
 /// is corrupt. The connection is reset (`ECONNRESET`), nothing else is touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -67,32 +65,6 @@ pub fn window(producer: u64, claim: u64, len: usize) -> Result<usize, Misbehaved
         return Ok(len - used as usize);
     }
     Err(Misbehaved { cursor: "consumer", claim, ours: producer, len })
-}
-
-/// The one or two stretches of ring memory that hold `n` bytes from a position.
-///
-/// The only place where a wrap is cut, so that no caller loops over chunks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spans {
-    /// From the position's offset towards the end of the ring.
-    pub first: Range<usize>,
-    /// From the start of the ring; empty when nothing wraps.
-    pub second: Range<usize>,
-}
-
-impl Spans {
-    /// Cuts `n` bytes at absolute `position` out of a ring of `len` bytes.
-    ///
-    /// `len` is a power of two and `n <= len`: the caller got `n` from
-    /// [`readable`] or [`window`].
-    #[inline]
-    #[must_use]
-    pub fn cut(position: u64, n: usize, len: usize) -> Self {
-        debug_assert!(len.is_power_of_two() && n <= len);
-        let start = (position & (len as u64 - 1)) as usize;
-        let first = n.min(len - start);
-        Self { first: start..start + first, second: 0..n - first }
-    }
 }
 
 /// How much of the ring must be free before a blocked writer is told: a third.
@@ -154,24 +126,6 @@ mod tests {
         }
     }
 
-    /// All lengths from each position of two laps. A cut is told by the position within its lap, which
-    /// these are all of.
-    #[test]
-    fn every_cut_is_the_bytes_from_its_position_in_their_order() {
-        for (beginning, shift) in
-            BEGINNINGS.into_iter().flat_map(|at| (0..=SHIFT_MAX).map(move |n| (at, n)))
-        {
-            let len = 1usize << shift;
-            for position in (0..2 * len as u64).map(|n| beginning.wrapping_add(n)) {
-                for n in 0..=len {
-                    let Spans { first, second } = Spans::cut(position, n, len);
-                    let byte = |i: usize| (position.wrapping_add(i as u64) % len as u64) as usize;
-                    assert!((0..n).map(byte).eq(first.chain(second)), "{position} {n} {len}");
-                }
-            }
-        }
-    }
-
     proptest! {
         #[test]
         fn readable_and_window_add_up_to_the_ring(
@@ -191,21 +145,6 @@ mod tests {
             let len = 1usize << shift;
             if let Ok(n) = readable(ours, claim, len) { prop_assert!(n <= len) }
             if let Ok(n) = window(ours, claim, len) { prop_assert!(n <= len) }
-        }
-
-        #[test]
-        fn spans_cover_exactly_the_bytes_from_the_position(
-            position: u64, n in 0usize..=4096, shift in 0u32..13,
-        ) {
-            let len = 1usize << shift;
-            let n = n % (len + 1);
-            let spans = Spans::cut(position, n, len);
-            let walked: std::vec::Vec<usize> =
-                spans.first.clone().chain(spans.second.clone()).collect();
-            let oracle: std::vec::Vec<usize> = (0..n as u64)
-                .map(|i| (position.wrapping_add(i) % len as u64) as usize)
-                .collect();
-            prop_assert_eq!(walked, oracle);
         }
     }
 }

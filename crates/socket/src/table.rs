@@ -4,7 +4,7 @@
 //!   file          the file of a call, though its number goes
 //!   descriptors   a word for each number: bare, a socket, a set
 //!   candidate     a connected socket: its slot, and why it stays on TCP
-//!   end           a connection in shared memory, for the time of a call
+//!   end           one end of a connection in shared memory
 //!   sock          the object of a socket; set: that of an epoll descriptor
 //! ```
 //!

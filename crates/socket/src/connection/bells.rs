@@ -8,7 +8,6 @@ use crate::table::conn::Conn;
 use crate::table::end::End;
 use core::sync::atomic::Ordering;
 use sidestep_device::counts::count;
-use sidestep_device::slab::Record;
 use sidestep_device::state::flag;
 use sidestep_device::sys;
 use sidestep_proto::cut_over::{Answer as Said, Bell};
@@ -16,26 +15,9 @@ use sidestep_proto::cut_over::{Answer as Said, Bell};
 /// The byte that is a bell. Whatever else comes by TCP, no library has sent.
 pub(super) const BELL: [u8; 1] = [b'!'];
 
-/// The CPU from which the other side moved a cursor last.
-pub(crate) fn cpu_of(record: &Record) -> Option<u32> {
-    Some(record.sending.cpu.load(Ordering::Relaxed))
-}
-
-/// Says from which CPU we move cursors, if that has changed.
-#[inline]
-pub(super) fn note_cpu(record: &Record) -> u32 {
-    let cpu = sys::cpu();
-    if record.sending.cpu.load(Ordering::Relaxed) != cpu {
-        record.sending.cpu.store(cpu, Ordering::Relaxed);
-    }
-    cpu
-}
-
 /// After publishing something to read (with a sequentially consistent operation):
 /// wakes the other side's readers and loops if they sleep. An error of the connection: see [`ring`].
-#[inline]
-pub(super) fn wake_readers(end: &End<'_>) -> Option<Errno> {
-    let cpu = note_cpu(end.mine);
+pub(super) fn wake_readers(end: &End<'_>, cpu: u32) -> Option<Errno> {
     let waiting = &end.theirs.waiting;
     let channels = waiting.channels.load(Ordering::Relaxed);
     let mut unreachable = false;
@@ -90,7 +72,7 @@ pub(super) fn ring(end: &End<'_>, claims: impl Fn() -> bool) -> Option<Errno> {
         Bell::Sends => turns::done(|| {
             count(&end.slot.counters.wakeups, 1);
             let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-            error = error_of(end.file.send(&BELL, flags));
+            error = error_of(end.file().send(&BELL, flags));
         }),
         Bell::Ends => turns::done(|| ringing.take()),
         Bell::Over => None,
@@ -115,6 +97,6 @@ pub(super) fn error_of(rung: sys::Result) -> Option<Errno> {
 pub(super) fn check_bells(end: &End<'_>, bytes: &[u8]) {
     if bytes.iter().any(|byte| *byte != BELL[0]) {
         words::reset_untold(end, &"bytes were sent past the library");
-        let _ = end.file.call(|fd| sys::shutdown(fd, libc::SHUT_RDWR));
+        let _ = end.file().call(|fd| sys::shutdown(fd, libc::SHUT_RDWR));
     }
 }

@@ -26,7 +26,7 @@ impl<'a> Program<'a> {
     }
 
     fn kernel_shutdown(&self, how: i32) {
-        let _ = self.end.file.call(|fd| sys::shutdown(fd, how));
+        let _ = self.end.file().call(|fd| sys::shutdown(fd, how));
     }
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn before_last_close(end: &End<'_>) {
     }
     let sock = end.sock;
     if sock.home().is_some_and(|home| home.is_under_way(sock.slot_index())) {
-        return end.file.call(|fd| words::end_by_reset_unless_received(end, fd));
+        return end.file().call(|fd| words::end_by_reset_unless_received(end, fd));
     }
     let by_ring = turns::comes_by_ring(end.slot);
     let blind = end.slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0;

@@ -35,11 +35,11 @@ pub enum EndOfInput {
 
 impl Kernel for End<'_> {
     fn take_error(&self) -> i32 {
-        self.file.option(libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0)
+        self.file().option(libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0)
     }
 
     fn is_peer_gone(&self) -> bool {
-        ledger::is_peer_gone(self.file)
+        ledger::is_peer_gone(self.file())
     }
 
     fn peer_runs(&self) -> bool {
@@ -47,11 +47,11 @@ impl Kernel for End<'_> {
     }
 
     fn is_connected(&self) -> bool {
-        is_connected(self.file)
+        is_connected(self.file())
     }
 
     fn wake_readers(&self) {
-        wake_readers(self);
+        wake_readers(self, self.note_cpu());
     }
 }
 
@@ -100,7 +100,7 @@ pub(super) fn peer_gone(end: &End<'_>) {
 
 /// A call by TCP has failed: if that was a reset, the program knows of it now.
 pub(crate) fn note_reset_by_tcp(end: &End<'_>) {
-    if sends_by_tcp(end.slot) && !is_connected(end.file) {
+    if sends_by_tcp(end.slot) && !is_connected(end.file()) {
         hear(end, Hearing::OwnCallFailed);
     }
 }
@@ -218,10 +218,9 @@ pub(super) fn note_rung(end: &End<'_>, rung: sys::Result) {
 }
 
 /// After publishing something to read (with a sequentially consistent operation):
-/// wakes the other side's readers and loops if they sleep.
-#[inline]
-pub(crate) fn wake_readers(end: &End<'_>) {
-    if let Some(errno) = bells::wake_readers(end) {
+/// wakes the other side's readers and loops if they sleep. `cpu`: where this thread runs.
+pub(crate) fn wake_readers(end: &End<'_>, cpu: u32) {
+    if let Some(errno) = bells::wake_readers(end, cpu) {
         note_tcp_error(end, errno);
     }
 }

@@ -43,7 +43,7 @@ pub(crate) fn note_peek_offset(end: &End<'_>, offset: i32) {
         end.slot.flags.fetch_and(!flag::PEEK_OFFSET, Ordering::Relaxed);
     } else {
         end.slot.flags.fetch_or(flag::PEEK_OFFSET, Ordering::Relaxed);
-        let _ = end.file.set_option(libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1);
+        let _ = end.file().set_option(libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1);
     }
 }
 
@@ -80,22 +80,22 @@ pub(crate) fn mark_given(fd: i32, on: bool) -> bool {
 
 /// Options that were set before the connection moved.
 pub(crate) fn carry_options_over(end: &End<'_>) {
-    end.file.call(|fd| words::follow_linger_option(end, fd));
-    let peek_offset = end.file.option(libc::SOL_SOCKET, libc::SO_PEEK_OFF).unwrap_or(-1);
+    end.file().call(|fd| words::follow_linger_option(end, fd));
+    let peek_offset = end.file().option(libc::SOL_SOCKET, libc::SO_PEEK_OFF).unwrap_or(-1);
     note_peek_offset(end, peek_offset);
     for (name, kernel) in [(libc::TCP_NODELAY, 1), (libc::TCP_CORK, 0)] {
-        let was: i32 = end.file.option(libc::IPPROTO_TCP, name).unwrap_or_default();
+        let was: i32 = end.file().option(libc::IPPROTO_TCP, name).unwrap_or_default();
         if let Some(bit) = delay_flag(name) {
             set_flag(end.slot, bit, was != 0);
         }
         if was != kernel {
-            let _ = end.file.set_option(libc::IPPROTO_TCP, name, kernel);
+            let _ = end.file().set_option(libc::IPPROTO_TCP, name, kernel);
         }
     }
-    let was = end.file.option(libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT).unwrap_or(0);
+    let was = end.file().option(libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT).unwrap_or(0);
     end.slot.not_sent_low_water.store(was, Ordering::Relaxed);
-    let _ = end.file.set_option(libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, MARK);
-    let status = end.file.status_flags();
+    let _ = end.file().set_option(libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, MARK);
+    let status = end.file().status_flags();
     if status & libc::O_ASYNC != 0 {
         end.slot.flags.fetch_or(flag::ASYNC, Ordering::SeqCst);
         sleeper::withdraw_readers(end);
@@ -105,12 +105,12 @@ pub(crate) fn carry_options_over(end: &End<'_>) {
 /// Undoes what [`carry_options_over`] and its like have changed in the kernel.
 pub(crate) fn give_options_back(end: &End<'_>) {
     let set = |name, value| {
-        let _ = end.file.set_option(libc::SOL_SOCKET, name, value);
+        let _ = end.file().set_option(libc::SOL_SOCKET, name, value);
     };
     urgent::end_in_line(end);
     set(libc::SO_RCVLOWAT, end.slot.low_water.load(Ordering::Relaxed) as i32);
     let not_sent = end.slot.not_sent_low_water.load(Ordering::Relaxed) as i32;
-    let _ = end.file.set_option(libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, not_sent);
+    let _ = end.file().set_option(libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, not_sent);
     if end.slot.flags.load(Ordering::Relaxed) & flag::PEEK_OFFSET != 0 {
         set(libc::SO_PEEK_OFF, end.slot.peek_offset.load(Ordering::Relaxed));
     }

@@ -64,7 +64,7 @@ pub(super) fn in_ring(conn: &Conn) -> usize {
 
 /// Bytes at the front of the ring that are not for the stream: a passed urgent byte.
 fn skipped(conn: &Conn, in_ring: usize) -> usize {
-    if !urgent::is_marked(conn) {
+    if !conn.is_marked() {
         return 0;
     }
     let consumer = conn.mine.receiving.consumer.position();
@@ -135,7 +135,7 @@ pub(crate) fn low_water(conn: &Conn) -> usize {
 fn window(end: &End<'_>) -> usize {
     let len = end.outgoing.len();
     if end.slot.flags.load(Ordering::Acquire) & flag::SEND_SWITCHED == 0 {
-        let writable = end.file.poll_now(libc::POLLOUT).unwrap_or(mask::OUT) & mask::OUT != 0;
+        let writable = end.file().poll_now(libc::POLLOUT).unwrap_or(mask::OUT) & mask::OUT != 0;
         return if writable { len } else { 0 };
     }
     let producer = end.mine.sending.producer.position();

@@ -23,7 +23,7 @@ use sidestep_device::program::{Buffers, Received};
 use sidestep_device::ring::Ring;
 use sidestep_device::state::flag;
 use sidestep_device::sys::Errno as SysErrno;
-use sidestep_proto::cursor::{self, Spans};
+use sidestep_proto::cursor;
 use sidestep_proto::cut_over::Source;
 
 /// Copies `n` bytes out of the ring from a position, behind the first `skip`.
@@ -35,12 +35,7 @@ fn copy_out(
     mut position: u64,
 ) {
     buffers.each_room(skip, n, |room| {
-        let spans = Spans::cut(position, room.len(), ring.memory_len());
-        let (first, second) = room.split_at_mut(spans.first.len());
-        ring.read(spans.first, first);
-        if !second.is_empty() {
-            ring.read(spans.second, second);
-        }
+        ring.read(position, room);
         position = position.wrapping_add(room.len() as u64);
     });
 }
@@ -137,12 +132,36 @@ impl Receive<'_> {
     }
 
     /// Receives until there are as many bytes as `wanted`, or something else ends it.
+    #[inline]
     fn until(&self, buffers: &Buffers<'_, Received>, wanted: usize) -> Answer {
+        let first = self.look(buffers, 0);
+        match first {
+            (Found::Bytes(n), false) if n >= wanted && !self.peeks() => Ok(n),
+            first => self.until_more(buffers, wanted, first),
+        }
+    }
+
+    /// What a look finds, and whether bytes may still have come by TCP before it.
+    #[inline]
+    fn look(&self, buffers: &Buffers<'_, Received>, done: usize) -> (Found, bool) {
+        let flags = self.end.slot.flags.load(Ordering::Relaxed);
+        (self.some(buffers, done), flags & flag::RECEIVE_SWITCHED == 0)
+    }
+
+    /// The same when the first look was not enough.
+    #[cold]
+    fn until_more(
+        &self,
+        buffers: &Buffers<'_, Received>,
+        wanted: usize,
+        first: (Found, bool),
+    ) -> Answer {
         let mut done = 0;
         let patience = Patience::new();
+        let mut first = Some(first);
         loop {
-            let by_tcp = self.end.slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED == 0;
-            match self.some(buffers, done) {
+            let (found, by_tcp) = first.take().unwrap_or_else(|| self.look(buffers, done));
+            match found {
                 Found::Bytes(n) => {
                     done = if self.peeks() { n } else { done + n };
                     // While the stream changes sides, what has arrived lies in two places.
@@ -297,7 +316,7 @@ impl Receive<'_> {
         let room = (buffers.len() - skip).min(chunk.len());
         switch::skip_bells_unless_asleep(self.end);
         let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
-        let seen = self.end.file.recv(&mut chunk[..room], flags).unwrap_or(0);
+        let seen = self.end.file().recv(&mut chunk[..room], flags).unwrap_or(0);
         let parts = switch::parts_of_queue(self.end, seen);
         if parts.bells > 0 {
             // More have come meanwhile: the next look finds what is behind them.
@@ -334,7 +353,7 @@ impl Receive<'_> {
             }
             let next = consumer.wrapping_add(skip + n as u64);
             if end.mine.receiving.consumer.publish(consumer, next) {
-                if urgent::is_marked(end) {
+                if end.is_marked() {
                     urgent::note_seen(end);
                 }
                 count(&self.end.slot.counters.ring_bytes_received, n as u64);
@@ -349,7 +368,7 @@ impl Receive<'_> {
     /// (unless urgent data is read in line): (bytes to skip, bytes to read).
     #[inline]
     fn up_to_mark(&self, consumer: u64, readable: usize) -> (u64, usize) {
-        if urgent::is_marked(self.end) {
+        if self.end.is_marked() {
             return urgent::cut(self.end, consumer, readable);
         }
         (0, readable)
@@ -358,7 +377,7 @@ impl Receive<'_> {
     /// A read that has reached the urgent mark returns what it has.
     fn stops_at_mark(&self, done: usize) -> bool {
         if !turns::comes_by_ring(self.end.slot) {
-            return ledger::queued(self.end.file) > 0 && urgent::is_at_mark_in_tcp(self.end);
+            return ledger::queued(self.end.file()) > 0 && urgent::is_at_mark_in_tcp(self.end);
         }
         let peeked = if self.peeks() { done as u64 } else { 0 };
         let next = self.end.mine.receiving.consumer.position() + peeked;
@@ -394,7 +413,7 @@ impl Receive<'_> {
     #[cold]
     fn data_before_bells(&self, chunk: &mut [u8]) -> usize {
         let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
-        let seen = self.end.file.recv(chunk, flags).unwrap_or(0);
+        let seen = self.end.file().recv(chunk, flags).unwrap_or(0);
         let parts = switch::parts_of_queue(self.end, seen);
         if parts.bells == 0 { parts.data as usize } else { 0 }
     }
@@ -419,11 +438,11 @@ impl Receive<'_> {
             }
         }
         let flags = libc::MSG_DONTWAIT | (self.flags & libc::MSG_PEEK);
-        let received = self.end.file.recv(&mut chunk[..room], flags);
+        let received = self.end.file().recv(&mut chunk[..room], flags);
         drop(alone);
         let taken = match received {
             // To a call without room the kernel says 0 of bytes as of the end.
-            Ok(0) if is_full && ledger::queued(self.end.file) > 0 => return Found::Bytes(0),
+            Ok(0) if is_full && ledger::queued(self.end.file()) > 0 => return Found::Bytes(0),
             Ok(0) => {
                 ends::tcp_ended(self.end);
                 return match switch::settle(self.end) {
@@ -491,7 +510,7 @@ impl Receive<'_> {
         if left.saturating_add(n) > len / 2 {
             // Who always finds something to read looks for hints here.
             wait::follow_hint(end);
-            bells::note_cpu(end.mine);
+            end.note_cpu();
             fence(Ordering::SeqCst);
             if len.saturating_sub(left) >= cursor::writable_threshold(len) {
                 wait::wake_writers(end);
@@ -502,7 +521,7 @@ impl Receive<'_> {
     /// An urgent byte is all that is in TCP, and a peek leaves it there: is the end behind it?
     #[cold]
     fn end_behind_urgent_byte(&self) -> Found {
-        match urgent::peek_behind_in_tcp(self.end.file) {
+        match urgent::peek_behind_in_tcp(self.end.file()) {
             Ok(0) => Found::End(None),
             Ok(_) | Err(SysErrno(libc::EAGAIN | libc::EINTR)) => Found::Nothing,
             Err(SysErrno(errno)) => {
@@ -526,7 +545,7 @@ impl Receive<'_> {
         readiness::may_have_ended(self.end)
             || (self.peeks()
                 && self.end.slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED == 0
-                && self.end.file.poll_now(libc::POLLRDHUP).is_ok_and(|said| said != 0))
+                && self.end.file().poll_now(libc::POLLRDHUP).is_ok_and(|said| said != 0))
     }
 
     /// `MSG_OOB`: the urgent byte.
@@ -535,9 +554,9 @@ impl Receive<'_> {
         if urgent::is_in_line(self.end.slot) {
             return Err(libc::EINVAL);
         }
-        if !turns::comes_by_ring(self.end.slot) && !urgent::is_marked(self.end) {
+        if !turns::comes_by_ring(self.end.slot) && !self.end.is_marked() {
             let byte =
-                urgent::take_from_tcp(self.end.file, self.peeks()).map_err(|errno| errno.0)?;
+                urgent::take_from_tcp(self.end.file(), self.peeks()).map_err(|errno| errno.0)?;
             let n = buffers.len().min(1);
             buffers.fill(0, &[byte][..n]);
             return Ok(n);

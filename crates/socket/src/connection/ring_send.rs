@@ -15,7 +15,7 @@
 
 use crate::connection::sleeper::Counted;
 use crate::connection::wait::{self, Sleep};
-use crate::connection::{bells, ends, kept_options, words};
+use crate::connection::{ends, kept_options, words};
 use crate::process::owner::Held;
 use crate::table::end::End;
 use crate::{Answer, Errno};
@@ -25,9 +25,9 @@ use sidestep_device::copy::{self, Choice, LONG_MIN, Manner};
 use sidestep_device::counts::count;
 use sidestep_device::program::{Buffers, Sent};
 use sidestep_device::ring::Ring;
-use sidestep_device::state::Slot;
+use sidestep_device::state::{Slot, flag};
 use sidestep_device::sys;
-use sidestep_proto::cursor::{self, Spans};
+use sidestep_proto::cursor;
 use sidestep_proto::cut_over;
 
 /// Copies `n` bytes, after the first `skip`, into the ring at a position.
@@ -40,12 +40,7 @@ fn copy_in(
     manner: Manner,
 ) {
     buffers.each_sent(skip, n, |bytes| {
-        let spans = Spans::cut(position, bytes.len(), ring.memory_len());
-        let (first, second) = bytes.split_at(spans.first.len());
-        ring.write(spans.first, first, manner);
-        if !second.is_empty() {
-            ring.write(spans.second, second, manner);
-        }
+        ring.write(position, bytes, manner);
         position = position.wrapping_add(bytes.len() as u64);
     });
 }
@@ -59,8 +54,8 @@ pub(crate) struct RingSent {
 }
 
 /// Sends through the ring.
-// Inlined, with `all`, `rest` and `some`: what makes up a `RingSend` stays in registers. Where it goes through memory a
-// warm send and receive take 1.2 times as long.
+// Inlined, with `all` and `some`: what makes up a `RingSend` stays in registers. Where it goes through memory a warm
+// send and receive take 1.2 times as long.
 #[inline(always)]
 pub(crate) fn send(end: &End<'_>, buffers: &Buffers<'_, Sent>, flags: i32) -> RingSent {
     let is_urgent = flags & libc::MSG_OOB != 0 && !buffers.is_empty();
@@ -104,52 +99,64 @@ impl RingSend<'_> {
     /// `None`: the direction has left the ring.
     #[inline(always)]
     fn all(&self, buffers: &Buffers<'_, Sent>, dont_wait: bool) -> Option<Answer> {
-        let mut done = 0;
         let unfinished = Unfinished::default();
-        match self.rest(buffers, &mut done, &unfinished, dont_wait) {
-            Err(LEFT) if done == 0 => return None,
-            Err(errno) if done == 0 => return Some(Err(errno)),
-            _ => {}
-        }
-        let counters = &self.end.slot.counters;
-        count(&counters.bytes_sent, done as u64);
-        count(&counters.ring_bytes_sent, done as u64);
-        count(&counters.messages_sent, 1);
-        self.end.slot.sent.count(done as u64);
+        let done = match self.some(buffers, 0, &unfinished) {
+            Ok(n) if n == buffers.len() => n,
+            first => match self.rest(buffers, first, &unfinished, dont_wait) {
+                (0, Err(LEFT)) => return None,
+                (0, Err(errno)) => return Some(Err(errno)),
+                (n, _) => n,
+            },
+        };
+        let slot = self.end.slot;
+        count(&slot.counters.bytes_sent, done as u64);
+        count(&slot.counters.ring_bytes_sent, done as u64);
+        count(&slot.counters.messages_sent, 1);
+        slot.sent.count(done as u64);
         Some(Ok(done))
     }
 
-    /// Sends what is not `done`, as far as it goes.
-    #[inline(always)]
+    /// Sends what a first look had no room for, as far as it goes: what is sent in all, and what has ended it.
+    #[cold]
     fn rest<'a>(
         &'a self,
         buffers: &Buffers<'_, Sent>,
-        done: &mut usize,
+        first: Answer,
         unfinished: &Unfinished<'a>,
         dont_wait: bool,
-    ) -> Answer<()> {
-        let deadline = Cell::new(None);
+    ) -> (usize, Answer<()>) {
+        let (mut done, deadline) = (0, Cell::new(None));
+        let mut look = first;
         loop {
-            *done += self.some(buffers, *done, unfinished)?;
-            if *done == buffers.len() {
-                return Ok(());
+            match look {
+                Ok(n) => done += n,
+                Err(errno) => return (done, Err(errno)),
             }
-            if wait::has_room(self.end) {
-                continue;
+            if done == buffers.len() {
+                return (done, Ok(()));
             }
-            if dont_wait || !self.end.sock.seems_blocking() {
-                // Also after a part: many loops take a short write for EAGAIN.
-                wait::want_room(self.end);
-                if wait::has_room(self.end) {
-                    continue;
-                }
-                if *done == 0 && wait::peer_has_died(self.end) {
-                    continue;
-                }
-                return Err(libc::EAGAIN);
+            if let Err(errno) = self.until_room(done, dont_wait, &deadline) {
+                return (done, Err(errno));
             }
-            self.wait(*done > 0, &deadline)?;
+            look = self.some(buffers, done, unfinished);
         }
+    }
+
+    /// A look has found no room for all: waits for more, if the call may.
+    fn until_room(&self, done: usize, dont_wait: bool, deadline: &Cell<Option<u64>>) -> Answer<()> {
+        let end = self.end;
+        if wait::has_room(end) {
+            return Ok(());
+        }
+        if !dont_wait && end.sock.seems_blocking() {
+            return self.wait(done > 0, deadline);
+        }
+        // Also after a part: many loops take a short write for EAGAIN.
+        wait::want_room(end);
+        if wait::has_room(end) || (done == 0 && wait::peer_has_died(end)) {
+            return Ok(());
+        }
+        Err(libc::EAGAIN)
     }
 
     /// Sends what there is room for, and nobody else's bytes come between: as Linux
@@ -162,21 +169,20 @@ impl RingSend<'_> {
         unfinished: &Unfinished<'a>,
     ) -> Answer {
         let end = self.end;
-        let sending = Held::enter(&self.end.slot.send_lock);
-        wait::follow_hint(end);
-        let flags = self.end.slot.flags.load(Ordering::Acquire);
-        if flags & words::SEND_OVER != 0 {
-            drop(sending);
-            let rest = buffers.len() - done;
-            let answer = match done {
-                0 => ends::send_after_end(end, rest),
-                _ => ends::send_after_part(end, rest),
-            };
-            self.is_over.set(true);
-            return answer;
+        let sending = Held::enter(&end.slot.send_lock);
+        if end.is_hinted() {
+            wait::ask_kernel(end);
         }
-        if !cut_over::is_ring(end.mine.sending.way.turns()) {
-            return Err(LEFT);
+        let flags = end.slot.flags.load(Ordering::Acquire);
+        if flags & (words::SEND_OVER | flag::SEND_SWITCHED) != flag::SEND_SWITCHED {
+            if flags & words::SEND_OVER != 0 {
+                drop(sending);
+                return self.after_end(buffers.len() - done, done > 0);
+            }
+            // A thread may be between the two words of a turn: see `cut_over::Enter`.
+            if !cut_over::is_ring(end.mine.sending.way.turns()) {
+                return Err(LEFT);
+            }
         }
         let mut sent = match self.part(buffers, done) {
             Err(errno) if done > 0 => return Err(self.keep(errno)),
@@ -185,7 +191,7 @@ impl RingSend<'_> {
         // A long send is published in parts, so that the reader copies out while we
         // copy in.
         while sent > 0 && done + sent < buffers.len() {
-            ends::wake_readers(end);
+            self.wake_readers();
             match self.part(buffers, done + sent) {
                 Ok(n @ 1..) => sent += n,
                 Ok(0) => break,
@@ -196,13 +202,35 @@ impl RingSend<'_> {
             }
         }
         if (1..buffers.len()).contains(&(done + sent)) {
-            unfinished.begin(self.end.slot);
+            unfinished.begin(end.slot);
         }
         drop(sending);
         if sent > 0 {
-            ends::wake_readers(end);
+            self.wake_readers();
         }
         Ok(sent)
+    }
+
+    /// After a publication: wakes what sleeps over there until there is something to read.
+    #[inline]
+    fn wake_readers(&self) {
+        let cpu = self.end.note_cpu();
+        let waiting = &self.end.theirs.waiting;
+        let channels = waiting.channels.load(Ordering::Relaxed);
+        if channels | waiting.nap_arm.number() | waiting.read_arm.number() != 0 {
+            ends::wake_readers(self.end, cpu);
+        }
+    }
+
+    /// The connection is over for sending.
+    #[cold]
+    fn after_end(&self, rest: usize, has_part: bool) -> Answer {
+        let answer = match has_part {
+            false => ends::send_after_end(self.end, rest),
+            true => ends::send_after_part(self.end, rest),
+        };
+        self.is_over.set(true);
+        answer
     }
 
     /// The peer has broken the protocol behind a part that was sent: the part is the answer, and the next call is told (as
@@ -242,7 +270,7 @@ impl RingSend<'_> {
     /// How `n` bytes are best left for the reader; `None`: there is nothing to choose.
     #[inline]
     fn choice(&self, n: usize) -> Option<&Choice> {
-        let is_elsewhere = || bells::cpu_of(self.end.theirs) != Some(sys::cpu());
+        let is_elsewhere = || self.end.peer_cpu() != sys::cpu();
         (n >= LONG_MIN && is_elsewhere()).then_some(&self.end.sock.copy_choice)
     }
 
@@ -267,7 +295,7 @@ impl RingSend<'_> {
     fn wait(&self, has_part: bool, deadline: &Cell<Option<u64>>) -> Answer<()> {
         let sleep = || {
             if deadline.get().is_none() {
-                deadline.set(kept_options::send_deadline(self.end.file));
+                deadline.set(kept_options::send_deadline(self.end.file()));
             }
             Sleep { has_part, deadline: deadline.get() }
         };
@@ -278,6 +306,6 @@ impl RingSend<'_> {
     #[cold]
     fn ring_urgently(&self) {
         let flags = libc::MSG_OOB | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        ends::note_rung(self.end, self.end.file.send(b"!", flags));
+        ends::note_rung(self.end, self.end.file().send(b"!", flags));
     }
 }

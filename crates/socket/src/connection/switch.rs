@@ -61,7 +61,7 @@ pub(crate) fn read_by_ledger(sock: &Sock, fd: i32, conn: Conn) -> bool {
     let reading = match slot.plain_receives.load(Ordering::SeqCst) {
         0 => {
             urgent::begin_in_line(&end);
-            ledger::read_ledger(end.file).or_else(|| {
+            ledger::read_ledger(end.file()).or_else(|| {
                 urgent::end_in_line(&end);
                 None
             })
@@ -76,7 +76,7 @@ pub(crate) fn read_by_ledger(sock: &Sock, fd: i32, conn: Conn) -> bool {
     urgent::note_stop_in_tcp(&end);
     if slot.low_water.load(Ordering::Relaxed) != 1 {
         // A bell is one byte: it has to wake whoever sleeps in the kernel.
-        let _ = end.file.set_option(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1);
+        let _ = end.file().set_option(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1);
     }
     kept_options::carry_options_over(&end);
     sleeper::ring_who_waits(&end);
@@ -107,7 +107,7 @@ pub(crate) fn send_into_ring(end: &End<'_>, sending: &Held<'_>) -> bool {
         !is_server || confirm::is_confirmed(end.sock, end)
     });
     let state = turns::carry_out(enter, |enter| match enter {
-        Enter::Measures { .. } => Some(Answer::Ledger(ledger::read_ledger(end.file))),
+        Enter::Measures { .. } => Some(Answer::Ledger(ledger::read_ledger(end.file()))),
         Enter::Turns { turn, at } => turns::done(|| way.turn(turn, at)),
         Enter::Opens => turns::done(|| allow_bells(end.slot)),
         Enter::Repays => Some(Answer::Is(takes_debt(end.slot))),
@@ -136,10 +136,10 @@ pub(crate) fn leave_ring(end: &End<'_>) -> bool {
         unfinished: end.slot.unfinished.load(Ordering::SeqCst),
     });
     let state = turns::carry_out(leave, |leave| match leave {
-        Leave::Wakes { .. } => turns::done(|| ends::wake_readers(end)),
+        Leave::Wakes { .. } => turns::done(|| ends::wake_readers(end, end.note_cpu())),
         Leave::Closes { .. } => turns::done(|| clear(end.slot, flag::SEND_SWITCHED)),
         Leave::Looks { .. } => Some(Answer::Is(end.slot.bells.load(Ordering::SeqCst) != 0)),
-        Leave::Measures { .. } => Some(Answer::Ledger(ledger::read_ledger(end.file))),
+        Leave::Measures { .. } => Some(Answer::Ledger(ledger::read_ledger(end.file()))),
         Leave::Turns { turn, at } => turns::done(|| way.turn(turn, at)),
         Leave::Forgets => turns::done(|| clear(end.slot, flag::LEAVES_RING | flag::BELL_OWED)),
         Leave::Reopens => turns::done(|| allow_bells(end.slot)),
@@ -266,7 +266,7 @@ pub(crate) fn parts_of_queue(conn: &Conn, n: usize) -> Parts {
 
 /// Bytes of the program in the TCP queue.
 pub(super) fn data_queued(end: &End<'_>) -> usize {
-    match ledger::queued(end.file) {
+    match ledger::queued(end.file()) {
         0 => 0,
         n => parts_of_queue(end, n).data as usize,
     }
@@ -320,14 +320,14 @@ fn is_ring_empty(conn: &Conn) -> bool {
 /// they are taken by the ledger. The caller holds the receive lock.
 fn permit_tcp(end: &End<'_>) {
     let mut alone = None;
-    let permit = Permit::begin(end.slot.followed.load(Ordering::Relaxed), urgent::is_marked(end));
+    let permit = Permit::begin(end.slot.followed.load(Ordering::Relaxed), end.is_marked());
     let _ = turns::carry_out(permit, |permit| match permit {
         Permit::Drops => turns::done(|| set(&end.slot.flags, flag::TURN_WANTED, false)),
         Permit::Secludes => {
             alone = Alone::on_tcp(end.slot);
             Some(Answer::Is(alone.is_some()))
         }
-        Permit::Measures => Some(Answer::Ledger(ledger::read_ledger(end.file))),
+        Permit::Measures => Some(Answer::Ledger(ledger::read_ledger(end.file()))),
         Permit::Counts { consumed } => turns::done(|| {
             let before = end.slot.tcp_consumed.swap(consumed, Ordering::Relaxed);
             end.slot.tcp_bells.fetch_add(consumed.saturating_sub(before), Ordering::Relaxed);
@@ -353,7 +353,7 @@ pub(super) fn skip_bells(end: &End<'_>) {
     };
     while may_have_bells() {
         let peek = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-        let seen = match end.file.recv(&mut bytes, peek) {
+        let seen = match end.file().recv(&mut bytes, peek) {
             Ok(0) => return ends::tcp_ended(end),
             Ok(n) => n,
             Err(sys::Errno(libc::EAGAIN | libc::EINTR)) => return,
@@ -364,7 +364,7 @@ pub(super) fn skip_bells(end: &End<'_>) {
             return;
         }
         // They are there: under the lock nobody else takes them.
-        let taken = end.file.recv(&mut bytes[..bells], libc::MSG_DONTWAIT);
+        let taken = end.file().recv(&mut bytes[..bells], libc::MSG_DONTWAIT);
         let Ok(taken @ 1..) = taken else { return };
         end.slot.tcp_consumed.fetch_add(taken as u64, Ordering::Relaxed);
         end.slot.tcp_bells.fetch_add(taken as u64, Ordering::Relaxed);

@@ -81,17 +81,11 @@ fn around(urgent: u64, consumer: u64, readable: usize, in_line: bool) -> (u64, u
 
 /// Whether `poll` shows an urgent byte, which may still be in the TCP queue.
 pub(super) fn is_waiting(end: &End<'_>) -> bool {
-    if is_marked(end) || turns::comes_by_ring(end.slot) {
+    if end.is_marked() || turns::comes_by_ring(end.slot) {
         return waiting(end).is_some();
     }
-    ledger::queued(end.file) > 0
-        && end.file.poll_now(libc::POLLPRI).is_ok_and(|said| said & mask::PRI != 0)
-}
-
-/// Whether the peer has ever marked a byte of the ring.
-#[inline]
-pub(crate) fn is_marked(conn: &Conn) -> bool {
-    conn.theirs.sending.urgent.load(Ordering::Acquire) != 0
+    ledger::queued(end.file()) > 0
+        && end.file().poll_now(libc::POLLPRI).is_ok_and(|said| said & mask::PRI != 0)
 }
 
 /// The position of the urgent byte in the ring that was neither taken nor passed.
@@ -132,15 +126,15 @@ pub(super) fn before_mark(conn: &Conn, readable: usize) -> usize {
 /// The same for the TCP queue, where a peek stops at the mark.
 pub(super) fn before_mark_in_tcp(end: &End<'_>) -> usize {
     // A look into an empty queue would take the error of a connection that has ended.
-    if ledger::queued(end.file) == 0 || is_at_mark_in_tcp(end) {
+    if ledger::queued(end.file()) == 0 || is_at_mark_in_tcp(end) {
         return 0;
     }
-    end.file.call(|fd| Ok::<_, sys::Errno>(sys::count_queued(fd))).unwrap_or(0)
+    end.file().call(|fd| Ok::<_, sys::Errno>(sys::count_queued(fd))).unwrap_or(0)
 }
 
 /// The next byte in TCP is an urgent one that is not for the stream.
 pub(super) fn is_at_mark_in_tcp(end: &End<'_>) -> bool {
-    !is_in_line(end.slot) && end.file.call(|fd| sys::ioctl_int(fd, SIOCATMARK)) == Ok(1)
+    !is_in_line(end.slot) && end.file().call(|fd| sys::ioctl_int(fd, SIOCATMARK)) == Ok(1)
 }
 
 /// A read has stopped here: notes whether it was before an urgent byte in TCP. Under
@@ -161,14 +155,14 @@ pub(super) fn is_next_left_out(end: &End<'_>) -> bool {
 
 /// Tells the kernel to keep urgent bytes in line while we read by the ledger.
 pub(super) fn begin_in_line(end: &End<'_>) {
-    let wish = end.file.option(libc::SOL_SOCKET, libc::SO_OOBINLINE).unwrap_or(0);
+    let wish = end.file().option(libc::SOL_SOCKET, libc::SO_OOBINLINE).unwrap_or(0);
     note_wish(end.slot, wish);
-    keep_in_line(end.file, true);
+    keep_in_line(end.file(), true);
 }
 
 /// Gives the option back its value.
 pub(super) fn end_in_line(end: &End<'_>) {
-    keep_in_line(end.file, is_in_line(end.slot));
+    keep_in_line(end.file(), is_in_line(end.slot));
 }
 
 /// What the program wishes.

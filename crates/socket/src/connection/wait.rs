@@ -22,7 +22,7 @@
 use crate::Answer;
 use crate::connection::bells::{self, BELL};
 use crate::connection::sleeper::{self, Alone, Counted, NapArmed, ReadArmed, Sleeper};
-use crate::connection::{ends, kept_options, ledger, sleep, spin, switch, urgent};
+use crate::connection::{ends, kept_options, ledger, sleep, spin, switch};
 use crate::process::loan;
 use crate::process::owner::Held;
 use crate::table::conn::Conn;
@@ -63,7 +63,7 @@ pub(crate) fn wake_writers(end: &End<'_>) {
     let mut unreachable = false;
     if wants & wanted::CHANNELS != 0 {
         let channels = waiting.channels.load(Ordering::Relaxed);
-        unreachable = bells::mark(end, channels, bells::note_cpu(end.mine));
+        unreachable = bells::mark(end, channels, end.note_cpu());
     }
     if (unreachable || end.slot.write_rung.is_asked(&waiting.write_arm))
         && switch::ensure_bells_only(end)
@@ -124,10 +124,10 @@ pub(crate) fn readable(
     has_part: bool,
     ready: impl Fn() -> bool,
 ) -> Answer<()> {
-    if !patience.lasts(end.file) {
+    if !patience.lasts(end.file()) {
         return Err(libc::EAGAIN);
     }
-    let (found, cost) = spin::linger(&end.sock.receive_wait, || bells::cpu_of(end.theirs), &ready);
+    let (found, cost) = spin::linger(&end.sock.receive_wait, || Some(end.peer_cpu()), &ready);
     cost.charge(end.slot);
     loan::note_user(end.slot);
     if found {
@@ -139,7 +139,7 @@ pub(crate) fn readable(
     if !(if naps { end.sock.seems_blocking() } else { end.may_sleep() }) {
         return Ok(());
     }
-    let deadline = patience.deadline(end.file);
+    let deadline = patience.deadline(end.file());
     count(&end.slot.counters.parks, 1);
     let Some(_sleeper) = Sleeper::become_it(end.slot) else {
         return match end.may_sleep() {
@@ -153,14 +153,14 @@ pub(crate) fn readable(
             None => end
                 .sock
                 .receive_time_out
-                .get(|| kept_options::time_out(end.file, libc::SO_RCVTIMEO)),
+                .get(|| kept_options::time_out(end.file(), libc::SO_RCVTIMEO)),
         };
         let ends = has_part || limit.is_some();
         if nap(end, limit, ends, &ready)? || !end.may_sleep() {
             return Ok(());
         }
     }
-    let deadline = if naps { patience.deadline(end.file) } else { deadline };
+    let deadline = if naps { patience.deadline(end.file()) } else { deadline };
     let _armed = ReadArmed::ask(end);
     if ready() {
         return Ok(());
@@ -169,7 +169,7 @@ pub(crate) fn readable(
         return sleep_taking(end);
     }
     if has_part || deadline.is_some() {
-        sleep_once(end.file, deadline)?;
+        sleep_once(end.file(), deadline)?;
     } else {
         sleep_restarting(end, &ready)?;
     }
@@ -185,7 +185,7 @@ pub(crate) fn readable(
 /// byte, or wants more than there is. No sleep of the kernel's lasts beside them.
 fn is_kept_awake(end: &End<'_>) -> bool {
     end.slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED == 0
-        && ledger::queued(end.file) > 0
+        && ledger::queued(end.file()) > 0
 }
 
 /// Whether the sleeper naps first: what wakes it must come through the ring.
@@ -286,10 +286,10 @@ fn sleep_once(file: File<'_>, deadline: Option<u64>) -> Answer<()> {
 /// that. Then what it says is of that file, an error is what the program's call would have
 /// got, and no byte has been taken.
 fn sleep_restarting(end: &End<'_>, ready: &impl Fn() -> bool) -> Answer<()> {
-    match end.file.sleep(|fd| sleep::recv_byte(fd, libc::MSG_PEEK)) {
+    match end.file().sleep(|fd| sleep::recv_byte(fd, libc::MSG_PEEK)) {
         Ok(_) => Ok(()),
         Err(Errno(errno @ (libc::EINTR | libc::EAGAIN))) => Err(errno),
-        Err(Errno(errno)) if end.file.is_gone() => {
+        Err(Errno(errno)) if end.file().is_gone() => {
             if ready() {
                 Ok(())
             } else {
@@ -306,7 +306,7 @@ fn sleep_restarting(end: &End<'_>, ready: &impl Fn() -> bool) -> Answer<()> {
 /// Sleeps under a strict filter, where `read` is the one call that waits, and takes the bell with it. There all
 /// bytes of TCP are bells, and no call puts another file under the number.
 fn sleep_taking(end: &End<'_>) -> Answer<()> {
-    match end.file.sleep(|fd| sleep::recv_byte(fd, 0)) {
+    match end.file().sleep(|fd| sleep::recv_byte(fd, 0)) {
         Ok(None) => ends::tcp_ended(end),
         Ok(Some(byte)) => bells::check_bells(end, &[byte]),
         Err(Errno(errno @ (libc::EINTR | libc::EAGAIN))) => return Err(errno),
@@ -321,7 +321,7 @@ fn take_news(end: &End<'_>) -> Answer<()> {
     let switched = end.slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED != 0;
     let peek = if switched { 0 } else { libc::MSG_PEEK };
     let mut byte = [0u8];
-    match end.file.recv(&mut byte, peek | libc::MSG_DONTWAIT) {
+    match end.file().recv(&mut byte, peek | libc::MSG_DONTWAIT) {
         Ok(0) => ends::tcp_ended(end),
         Ok(_) if switched => bells::check_bells(end, &byte),
         // It is still there, and may be a bell: no thread can sleep while it is.
@@ -343,7 +343,7 @@ pub(crate) fn look_at_bells(end: &End<'_>) {
     }
     let mut bytes = [0u8; 64];
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-    if let Ok(n) = end.file.recv(&mut bytes, flags)
+    if let Ok(n) = end.file().recv(&mut bytes, flags)
         // The peer sends bytes of the program only after the flag has gone.
         && are_bells()
     {
@@ -370,12 +370,10 @@ pub(super) fn peer_has_died(end: &End<'_>) -> bool {
     end.slot.flags.load(Ordering::Acquire) & flag::PEER_GONE != 0
 }
 
-/// Asks the kernel whether the peer's end is gone, if there is a hint that it may
-/// be: a process of the peer has closed its descriptor, or shut down both directions.
+/// Asks the kernel whether the peer's end is gone, if there is a hint that it may be.
 #[inline]
 pub(crate) fn follow_hint(end: &End<'_>) {
-    let closes = end.theirs.sending.closes.load(Ordering::Acquire);
-    if closes != end.slot.closes_seen.load(Ordering::Relaxed) {
+    if end.is_hinted() {
         ask_kernel(end);
     }
 }
@@ -411,7 +409,7 @@ pub(crate) fn drain_bells(end: &End<'_>) {
     }
     let mut bytes = [0u8; 64];
     loop {
-        match end.file.recv(&mut bytes, libc::MSG_DONTWAIT) {
+        match end.file().recv(&mut bytes, libc::MSG_DONTWAIT) {
             Ok(0) => {
                 ends::tcp_ended(end);
                 break;
@@ -419,7 +417,7 @@ pub(crate) fn drain_bells(end: &End<'_>) {
             Ok(n) => {
                 bells::check_bells(end, &bytes[..n]);
                 // A read stops at an urgent bell.
-                if n < bytes.len() && !urgent::is_marked(end) {
+                if n < bytes.len() && !end.is_marked() {
                     break;
                 }
             }
@@ -498,7 +496,7 @@ pub(crate) fn writable(end: &End<'_>, sleep: impl FnOnce() -> Sleep) -> Answer<(
     let consumer = &end.theirs.receiving.consumer;
     let full = |claim: u64| cursor::window(producer, claim, end.outgoing.len()) == Ok(0);
     let ready = || !full(consumer.position()) || has_ended(end);
-    let (found, cost) = spin::linger(&end.sock.send_wait, || bells::cpu_of(end.theirs), ready);
+    let (found, cost) = spin::linger(&end.sock.send_wait, || Some(end.peer_cpu()), ready);
     cost.charge(end.slot);
     loan::note_user(end.slot);
     if found || !end.may_sleep() {
@@ -536,7 +534,7 @@ pub(crate) fn writable(end: &End<'_>, sleep: impl FnOnce() -> Sleep) -> Answer<(
             Ok(())
         }
         Err(Errno(libc::ETIMEDOUT)) => {
-            if ledger::is_peer_gone(end.file) {
+            if ledger::is_peer_gone(end.file()) {
                 ends::tcp_ended(end);
             } else {
                 prod_peer(end);
@@ -557,7 +555,7 @@ fn bell_is_taken(end: &End<'_>) -> bool {
         return true;
     }
     end.sock.prodded_ns.store(now, Ordering::Relaxed);
-    end.file.send(&BELL, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).is_ok()
+    end.file().send(&BELL, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).is_ok()
 }
 
 fn has_ended(conn: &Conn) -> bool {

@@ -2,7 +2,7 @@
 //! to its peer. No question to the kernel is asked here.
 
 use crate::Errno;
-use crate::connection::{turns, urgent};
+use crate::connection::turns;
 use crate::table::conn::Conn;
 use crate::table::descriptors::Use;
 use core::fmt::Display;
@@ -152,7 +152,7 @@ fn is_next(conn: &Conn) -> bool {
     let consumer = conn.mine.receiving.consumer.position();
     let claim = conn.theirs.sending.producer.claim();
     turns::comes_by_ring(conn.slot)
-        && !urgent::is_marked(conn)
+        && !conn.is_marked()
         && cursor::readable(consumer, claim, conn.incoming.len()).is_ok()
 }
 

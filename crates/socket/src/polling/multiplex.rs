@@ -12,7 +12,7 @@
 //! moves asks for a bell in its place.
 
 use crate::Errno;
-use crate::connection::{bells, ends, readiness, sleep, sleeper, spin, wait};
+use crate::connection::{ends, readiness, sleep, sleeper, spin, wait};
 use crate::polling::set;
 use crate::process::claims;
 use crate::table::conn::Conn;
@@ -241,7 +241,7 @@ fn linger(entries: &[libc::pollfd]) -> bool {
     let watched = || places[..count].iter().flatten();
     let elsewhere = || {
         let here = sys::cpu();
-        let mut cpus = watched().filter_map(|one| bells::cpu_of(one.theirs));
+        let mut cpus = watched().map(|one| one.theirs.sending.cpu.load(Ordering::Relaxed));
         cpus.find(|cpu| *cpu != here).or(Some(here))
     };
     let ready = || watched().any(Watched::has_moved);

@@ -215,7 +215,7 @@ mod tests {
         identity.ring_at.store(second, Ordering::Relaxed);
         identity.ring_len.store(64 << 10, Ordering::Relaxed);
         group.forget_connection(SLOTS - 1);
-        ring.write(0..size_of::<u64>(), &second.to_ne_bytes(), Manner::Cached);
+        ring.write(0, &second.to_ne_bytes(), Manner::Cached);
         let [(third, _), (fourth, _)] = [SLOTS - 3, SLOTS - 4].map(take);
         assert_eq!(third, first, "it is free, and warm");
         assert!(![first, second].contains(&fourth));

@@ -289,7 +289,7 @@ pub fn after_disconnect(sock: &Use, fd: i32, had_ended: bool) {
         if had_ended {
             // The kernel's connection was open still, so it reports a reset that the
             // program's was beyond.
-            let _ = end.file.option::<i32>(libc::SOL_SOCKET, libc::SO_ERROR);
+            let _ = end.file().option::<i32>(libc::SOL_SOCKET, libc::SO_ERROR);
         }
     }
     start_anew(sock, fd);

@@ -5,7 +5,6 @@ use crate::polling::epoll;
 use crate::process::tcp;
 use crate::rendezvous::{agreement, marker};
 use crate::table::end::End;
-use crate::table::file::File;
 use crate::table::sock::{self, Life, Phase, Sock};
 use crate::table::{account, descriptors};
 use core::sync::atomic::Ordering;
@@ -34,7 +33,7 @@ pub(crate) fn grown(fd: i32, about: Option<About>) -> Option<&'static Sock> {
 
 /// The last descriptor of this process is about to be closed, and no call is under way.
 fn say_goodbye(sock: &Sock, fd: i32) {
-    if let Some(end) = End::with(sock, File::certain(sock, fd)) {
+    if let Some(end) = End::certain(sock, fd) {
         closing::before_last_close(&end);
     }
 }

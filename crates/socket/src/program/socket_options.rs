@@ -159,7 +159,7 @@ pub fn after_set_option(sock: &Use, fd: i32, level: i32, name: i32, value: i32, 
         libc::SO_RCVLOWAT => {
             slot.low_water.store(value.max(1) as u32, Ordering::Relaxed);
             if let Some(end) = end {
-                let _ = end.file.set_option(level, name, 1);
+                let _ = end.file().set_option(level, name, 1);
                 if crate::connection::readiness::mask_of(&end, mask::IN) & mask::IN != 0 {
                     crate::polling::epoll::note_edge(sock);
                 }
@@ -173,7 +173,7 @@ pub fn after_set_option(sock: &Use, fd: i32, level: i32, name: i32, value: i32, 
         libc::SO_OOBINLINE => {
             urgent::note_wish(slot, value);
             if let Some(end) = end {
-                urgent::keep_in_line(end.file, true);
+                urgent::keep_in_line(end.file(), true);
             }
         }
         libc::SO_LINGER => {

@@ -13,7 +13,8 @@ use crate::polling::epoll;
 use crate::process::owner::Held;
 use crate::program::hand_over;
 use crate::rendezvous::agreement::{self, Moment};
-use crate::table::descriptors::{self, Use};
+use crate::table::conn::Conn;
+use crate::table::descriptors::{self, Lead, Use};
 use crate::table::end::End;
 use crate::table::sock::Phase;
 use crate::table::{bare, candidate, plain};
@@ -50,20 +51,37 @@ pub fn send<'a>(
     plain: impl Fn() -> isize,
 ) -> Option<Outcome> {
     loop {
-        if let Some(n) = bare::send(fd, &plain) {
-            return Some(Outcome::Plain(n));
-        }
-        let sock = descriptors::sock_to_transfer(fd)?;
-        match send_by_tcp(&sock, fd, &plain) {
-            Ok(n) => return Some(Outcome::Plain(n)),
-            Err(Instead::Anew) => continue,
-            Err(Instead::Ring) => {}
-        }
+        let sock = match descriptors::lead(fd) {
+            Lead::Sock(sock) => sock,
+            Lead::Nowhere => return None,
+            Lead::Place => match bare::send(fd, &plain) {
+                Some(n) => return Some(Outcome::Plain(n)),
+                None => descriptors::sock(fd)?,
+            },
+        };
+        let end = match End::of(&sock, fd).filter(|end| sends_by_ring(end)) {
+            Some(end) => end,
+            None => match send_by_tcp(&sock, fd, &plain) {
+                Ok(n) => return Some(Outcome::Plain(n)),
+                Err(Instead::Anew) => continue,
+                Err(Instead::Ring) => match End::of(&sock, fd) {
+                    Some(end) => end,
+                    None => continue,
+                },
+            },
+        };
         let Some(buffers) = buffers() else { return Some(Outcome::Plain(plain())) };
-        if let Some(answer) = smc_send(&sock, fd, &buffers, flags) {
+        if let Some(answer) = smc_send(&end, &buffers, flags) {
             return Some(Outcome::Ours(answer));
         }
     }
+}
+
+/// Whether the next byte of this end goes into its ring, without any other look.
+#[inline]
+fn sends_by_ring(conn: &Conn) -> bool {
+    const BOTH: u32 = flag::SEND_SWITCHED | flag::LEAVES_RING;
+    conn.slot.flags.load(Ordering::Acquire) & BOTH == flag::SEND_SWITCHED
 }
 
 /// Makes the program's own call if its bytes still go by TCP, and takes part in the
@@ -78,19 +96,13 @@ pub fn send_by_tcp(sock: &Use, fd: i32, plain: impl Fn() -> isize) -> Result<isi
     loop {
         match sock.phase() {
             Phase::Smc => {
-                let slot = sock.slot().ok_or(Instead::Ring)?;
-                const BY_RING: u32 = flag::SEND_SWITCHED;
+                let end = End::of(sock, fd).ok_or(Instead::Ring)?;
                 // After a reset TCP has nothing more to say: its error was taken.
-                match slot.flags.load(Ordering::Acquire) {
-                    flags if flags & (BY_RING | flag::LEAVES_RING) == BY_RING => {
-                        return Err(Instead::Ring);
-                    }
-                    flags if flags & flag::RESET != 0 => return Err(Instead::Ring),
-                    _ => {
-                        let end = End::of(sock, fd).ok_or(Instead::Ring)?;
-                        return send_beside_ring(&end, &plain);
-                    }
+                let is_reset = end.slot.flags.load(Ordering::Acquire) & flag::RESET != 0;
+                if sends_by_ring(&end) || is_reset {
+                    return Err(Instead::Ring);
                 }
+                return send_beside_ring(&end, &plain);
             }
             Phase::Candidate | Phase::Meeting => {
                 let may_move = agreement::look(sock.sock(), fd, Moment::BeforeSend);
@@ -130,10 +142,10 @@ fn plain_send(sock: &Use, plain: &impl Fn() -> Option<isize>) -> Option<Result<i
     Some(n.ok_or(Instead::Anew))
 }
 
-fn smc_send(sock: &Use, fd: i32, buffers: &Buffers<'_, Sent>, flags: i32) -> Option<Answer> {
-    let sent = ring_send::send(&End::of(sock, fd)?, buffers, flags);
+fn smc_send(end: &End<'_>, buffers: &Buffers<'_, Sent>, flags: i32) -> Option<Answer> {
+    let sent = ring_send::send(end, buffers, flags);
     if sent.is_over {
-        epoll::note_change(sock);
+        epoll::note_change(end.sock);
     }
     sent.answer
 }
@@ -186,19 +198,28 @@ pub fn receive<'a>(
     plain: impl Fn() -> isize,
 ) -> Option<Outcome> {
     loop {
-        if let Some(n) = bare::receive(fd, flags, &plain) {
-            return Some(Outcome::Plain(n));
-        }
-        let sock = descriptors::sock_to_transfer(fd)?;
-        match receive_by_tcp(&sock, fd, flags, &plain) {
-            Ok(n) => return Some(Outcome::Plain(n)),
-            Err(Instead::Anew) => continue,
-            Err(Instead::Ring) => {}
-        }
+        let sock = match descriptors::lead(fd) {
+            Lead::Sock(sock) => sock,
+            Lead::Nowhere => return None,
+            Lead::Place => match bare::receive(fd, flags, &plain) {
+                Some(n) => return Some(Outcome::Plain(n)),
+                None => descriptors::sock(fd)?,
+            },
+        };
+        let by_ledger = || End::of(&sock, fd).filter(|_| flags & libc::MSG_ERRQUEUE == 0);
+        let end = match by_ledger() {
+            Some(end) => end,
+            None => match receive_by_tcp(&sock, fd, flags, &plain) {
+                Ok(n) => return Some(Outcome::Plain(n)),
+                Err(Instead::Anew) => continue,
+                Err(Instead::Ring) => match by_ledger() {
+                    Some(end) => end,
+                    None => continue,
+                },
+            },
+        };
         let Some(buffers) = buffers() else { return Some(Outcome::Plain(plain())) };
-        if let Some(answer) = smc_receive(&sock, fd, &buffers, flags) {
-            return Some(Outcome::Ours(answer));
-        }
+        return Some(Outcome::Ours(ring_receive::receive(&end, &buffers, flags)));
     }
 }
 
@@ -255,8 +276,4 @@ fn plain_receive(
         candidate::count_plain(sock, false, n);
     }
     n.ok_or(Instead::Anew)
-}
-
-fn smc_receive(sock: &Use, fd: i32, buffers: &Buffers<'_, Received>, flags: i32) -> Option<Answer> {
-    Some(ring_receive::receive(&End::of(sock, fd)?, buffers, flags))
 }

@@ -18,7 +18,7 @@ use core::sync::atomic::Ordering;
 use sidestep_device::counts::count;
 use sidestep_device::ring::Ring;
 use sidestep_device::sys;
-use sidestep_proto::cursor::{self, Spans};
+use sidestep_proto::cursor;
 use sidestep_proto::cut_over;
 
 /// Where bytes for a connection come from.
@@ -76,7 +76,7 @@ pub fn send_from(sock: &Use, fd: i32, source: Source, len: usize) -> Option<Answ
             Ok(Part::SocketWaits) => {
                 let sleep = || {
                     let deadline =
-                        *deadline.get_or_insert_with(|| kept_options::send_deadline(end.file));
+                        *deadline.get_or_insert_with(|| kept_options::send_deadline(end.file()));
                     wait::Sleep { has_part: done > 0, deadline }
                 };
                 wait::writable(&end, sleep)
@@ -121,7 +121,7 @@ fn send_part<'a>(
         if window == 0 {
             return Ok(Part::SocketWaits);
         }
-        let span = Spans::cut(producer, window.min(len), end.outgoing.memory_len()).first;
+        let span = end.outgoing.spans(producer, window.min(len)).first;
         let n = match source.read(&end.outgoing, &span, done) {
             Err(libc::EAGAIN) if matches!(source, Source::Pipe(_)) => return Ok(Part::PipeWaits),
             other => other?,
@@ -137,7 +137,7 @@ fn send_part<'a>(
         n
     };
     if n > 0 {
-        ends::wake_readers(end);
+        ends::wake_readers(end, end.note_cpu());
     }
     Ok(Part::Moved(n))
 }
@@ -220,7 +220,7 @@ fn receive_part(end: &End<'_>, pipe: i32, len: usize) -> Answer<Part> {
         wait::follow_hint(end);
         return end_or_wait(end);
     }
-    let span = Spans::cut(consumer, readable.min(len), end.incoming.memory_len()).first;
+    let span = end.incoming.spans(consumer, readable.min(len)).first;
     let wrote = written(end.incoming.drain_into_pipe(&span, pipe))?;
     if let Part::Moved(n) = wrote {
         end.mine.receiving.consumer.publish(consumer, consumer.wrapping_add(n as u64));
@@ -236,7 +236,7 @@ fn receive_tcp_part(end: &End<'_>, pipe: i32, len: usize) -> Answer<Part> {
     let mut chunk = [0u8; 16 << 10];
     let room = len.min(chunk.len());
     let peek = libc::MSG_DONTWAIT | libc::MSG_PEEK;
-    let seen = match end.file.recv(&mut chunk[..room], peek) {
+    let seen = match end.file().recv(&mut chunk[..room], peek) {
         Ok(0) => {
             ends::tcp_ended(end);
             return match ends::end_of_input(end, 0) {
@@ -267,7 +267,7 @@ fn receive_tcp_part(end: &End<'_>, pipe: i32, len: usize) -> Answer<Part> {
     let wrote = written(sys::write_now(pipe, &chunk[..data]))?;
     if let Part::Moved(n) = wrote {
         // They are there: under the lock nobody else takes them.
-        let _ = end.file.recv(&mut chunk[..n], libc::MSG_DONTWAIT);
+        let _ = end.file().recv(&mut chunk[..n], libc::MSG_DONTWAIT);
         end.slot.tcp_consumed.fetch_add(n as u64, Ordering::Relaxed);
     }
     Ok(wrote)

@@ -29,7 +29,8 @@ const _: () = assert!(sidestep_device::young::MESSAGES == autosmc::MESSAGES);
 
 const _: () = assert!(sidestep_device::young::BYTES == autosmc::BYTES);
 
-/// Makes the program's own call on a young connection. `None`: it is none, or not any more.
+/// Makes the program's own call on a young connection, if the place of the descriptor says that it is
+/// one. `None`: it is none, or not any more.
 #[inline]
 pub fn send(fd: i32, plain: impl Fn() -> isize) -> Option<isize> {
     let (inside, _noted) = enter(fd)?;
@@ -51,9 +52,6 @@ pub fn receive(fd: i32, flags: i32, plain: impl Fn() -> isize) -> Option<isize> 
 
 #[inline]
 pub(crate) fn enter(fd: i32) -> Option<(Inside<'static>, Noted)> {
-    if !descriptors::is_bare(fd) {
-        return None;
-    }
     let place = places::place(fd)?;
     let noted = Noted::before_entering(fd);
     Some((place.enter()?, noted))

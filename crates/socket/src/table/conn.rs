@@ -1,4 +1,4 @@
-//! A connection in shared memory, as this end has it: its slot, two records, and two rings.
+//! What an [`End`](crate::table::end::End) is made of: a slot, two records, and two rings.
 
 use crate::process::group::Group;
 use sidestep_device::ring::Ring;
@@ -22,11 +22,4 @@ pub struct Conn {
     pub group: &'static Group,
     /// The peer's slot.
     pub peer_slot: usize,
-}
-
-impl Conn {
-    /// Whether both are one connection.
-    pub(super) fn is(&self, other: &Self) -> bool {
-        core::ptr::eq(self.mine, other.mine) && core::ptr::eq(self.theirs, other.theirs)
-    }
 }

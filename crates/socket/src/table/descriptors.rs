@@ -19,7 +19,7 @@
 //! and nothing else.
 
 use crate::table::set::Handle;
-use crate::table::sock::Sock;
+use crate::table::sock::{self, Sock};
 use crate::table::{outlast, places};
 use core::cell::Cell;
 use core::ops::Deref;
@@ -100,6 +100,39 @@ impl Drop for Use {
     }
 }
 
+/// Objects in use: by their descriptors together, and by each call.
+impl Sock {
+    /// Counts one more user; false when the object was dissolved.
+    #[inline]
+    pub(crate) fn enter(&self) -> bool {
+        let mut uses = self.uses.load(Ordering::Relaxed);
+        while uses != 0 {
+            let (old, new) = (uses, uses + 1);
+            // SeqCst: see `enter`, which looks at the table afterwards.
+            match self.uses.compare_exchange_weak(old, new, Ordering::SeqCst, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => uses = now,
+            }
+        }
+        false
+    }
+
+    /// One user less; the last one dissolves it.
+    #[inline]
+    pub(crate) fn leave(&'static self) {
+        if self.uses.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.dissolve();
+        }
+    }
+
+    #[cold]
+    fn dissolve(&'static self) {
+        if let Some(life) = sock::LIFE.get() {
+            (life.dissolve)(self);
+        }
+    }
+}
+
 #[inline]
 fn entry(fd: i32) -> Option<&'static AtomicUsize> {
     TABLE.writable(fd as usize)
@@ -111,32 +144,46 @@ fn load(fd: i32) -> usize {
     TABLE.get(fd as usize).map_or(0, |entry| entry.load(Ordering::Acquire))
 }
 
+/// Where a descriptor leads, for a send or a receive.
+pub(crate) enum Lead {
+    /// Not to a TCP socket of ours.
+    Nowhere,
+    /// To a socket without an object, if its place says so: see [`bare`](crate::table::bare).
+    Place,
+    /// To the object of a socket.
+    Sock(Use),
+}
+
+/// The one look-up of a call that moves bytes. It is made in the frame of the caller: a function of
+/// its own would add 50 instructions. What is rare is one.
+#[inline(always)]
+pub(crate) fn lead(fd: i32) -> Lead {
+    let Some(entry) = TABLE.get(fd as usize) else { return Lead::Nowhere };
+    // Acquire: as in `load`.
+    let word = entry.load(Ordering::Acquire);
+    if word == 0 {
+        return Lead::Nowhere;
+    }
+    let sock = match word & TAGS {
+        0 => enter(entry, fd, word),
+        BARE => return Lead::Place,
+        _ => after_closing(fd, word),
+    };
+    sock.map_or(Lead::Nowhere, Lead::Sock)
+}
+
 /// The TCP socket behind a descriptor, if it is one.
 pub fn sock(fd: i32) -> Option<Use> {
-    sock_to_transfer(fd)
+    match lead(fd) {
+        Lead::Sock(sock) => Some(sock),
+        Lead::Place if places::stage(fd).is_some() => grown(fd),
+        Lead::Place | Lead::Nowhere => None,
+    }
 }
 
-/// The same in the caller's own frame, where a send or a receive begins: a function of its own would
-/// add 50 instructions to each. What is rare is one.
-#[inline(always)]
-pub(crate) fn sock_to_transfer(fd: i32) -> Option<Use> {
-    let word = load(fd);
-    if word == 0 {
-        return None;
-    }
-    if word & TAGS != 0 {
-        return without_object(fd, word);
-    }
-    enter(fd, word)
-}
-
-#[inline(never)]
-fn without_object(fd: i32, word: usize) -> Option<Use> {
-    match word {
-        BARE if places::stage(fd).is_some() => grown(fd),
-        _ if word & CLOSING != 0 && outlast_closing(fd) => sock(fd),
-        _ => None,
-    }
+#[cold]
+fn after_closing(fd: i32, word: usize) -> Option<Use> {
+    if word & CLOSING != 0 && outlast_closing(fd) { sock(fd) } else { None }
 }
 
 /// Waits until a descriptor is closed. False: this thread is closing it, or it takes too long. True says
@@ -158,16 +205,19 @@ fn grown(fd: i32) -> Option<Use> {
 /// The same, if it has an object: a young connection stays one.
 #[inline]
 pub fn object(fd: i32) -> Option<Use> {
-    let word = load(fd);
+    let entry = TABLE.get(fd as usize)?;
+    // Acquire: as in `load`.
+    let word = entry.load(Ordering::Acquire);
     if word != 0 && word & TAGS == 0 {
-        return enter(fd, word);
+        return enter(entry, fd, word);
     }
     if word & CLOSING != 0 && outlast_closing(fd) { object(fd) } else { None }
 }
 
 /// Whether the place of a descriptor says what it is, if anything.
 #[inline]
-pub(crate) fn is_bare(fd: i32) -> bool {
+#[must_use]
+pub fn is_bare(fd: i32) -> bool {
     load(fd) == BARE
 }
 
@@ -214,11 +264,11 @@ pub(super) fn is_word_of(fd: i32, word: usize) -> bool {
 }
 
 #[inline(always)]
-fn enter(fd: i32, word: usize) -> Option<Use> {
+fn enter(entry: &AtomicUsize, fd: i32, word: usize) -> Option<Use> {
     let sock = sock_of(word);
     if sock.enter() {
         // SeqCst: either we see that the descriptor is being closed, or the closing side sees us.
-        if entry(fd).is_some_and(|entry| entry.load(Ordering::SeqCst) == word) {
+        if entry.load(Ordering::SeqCst) == word {
             return Some(Use(sock));
         }
         sock.leave();

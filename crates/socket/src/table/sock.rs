@@ -78,10 +78,10 @@ pub struct Sock {
     /// Descriptors of this process that refer to it.
     pub descriptors: AtomicU32,
     /// Calls under way, plus one for all descriptors together; 0 = dissolved.
-    uses: AtomicU32,
+    pub(super) uses: AtomicU32,
     /// By which numbers its file is named, and by what else.
     pub(crate) naming: Naming,
-    phase: AtomicU8,
+    pub(super) phase: AtomicU8,
     /// This side accepted the connection.
     pub is_server: AtomicBool,
     /// `O_NONBLOCK`, as far as this process has set or seen it; with a slot, the slot
@@ -114,7 +114,7 @@ pub struct Sock {
     pub(super) home: AtomicRef<Home>,
     pub(super) slot: AtomicRef<Slot>,
     #[renew(kept)]
-    conn: Late<Conn>,
+    pub(super) conn: Late<Conn>,
     /// Producer position up to which the peer is known to have room.
     pub(crate) send_limit: AtomicU64,
     /// How long messages are best copied.
@@ -228,40 +228,10 @@ impl Sock {
         (!has_wishes).then(|| self.server_port.load(Ordering::Relaxed))
     }
 
-    /// Counts one more user; false when the object was dissolved.
-    #[inline]
-    pub(crate) fn enter(&self) -> bool {
-        let mut uses = self.uses.load(Ordering::Relaxed);
-        while uses != 0 {
-            let (old, new) = (uses, uses + 1);
-            // SeqCst: see `descriptors::enter`, which looks at the table afterwards.
-            match self.uses.compare_exchange_weak(old, new, Ordering::SeqCst, Ordering::Relaxed) {
-                Ok(_) => return true,
-                Err(now) => uses = now,
-            }
-        }
-        false
-    }
-
     /// How many calls are under way beside the one that asks, while there is a descriptor.
     pub(super) fn calls_under_way(&self) -> u32 {
         // SeqCst: see `descriptors::begin_closing`, which has changed the table before.
         self.uses.load(Ordering::SeqCst).saturating_sub(2)
-    }
-
-    /// One user less; the last one dissolves it.
-    #[inline]
-    pub(crate) fn leave(&'static self) {
-        if self.uses.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.dissolve();
-        }
-    }
-
-    #[cold]
-    fn dissolve(&'static self) {
-        if let Some(life) = LIFE.get() {
-            (life.dissolve)(self);
-        }
     }
 
     /// A descriptor led here, and does so no more; `fd` is -1 if its number is another's by now.
@@ -316,27 +286,6 @@ impl Sock {
             begin();
         }
         self.phase.store(phase as u8, Ordering::SeqCst);
-    }
-
-    /// The connection in shared memory, if it is there.
-    #[inline]
-    pub fn conn(&self) -> Option<&Conn> {
-        // Acquire: pairs with the Release in `set_phase`.
-        if self.phase.load(Ordering::Acquire) != Phase::Smc as u8 {
-            return None;
-        }
-        // SAFETY: `move_to` has put it in before it stored `Smc`, which the load has acquired.
-        Some(unsafe { self.conn.get_unchecked() })
-    }
-
-    /// From now on it is [`Phase::Smc`]. False: another connection was there before.
-    pub(crate) fn move_to(&self, conn: Conn) -> bool {
-        // An attempt that is made again comes with the same.
-        let is_there = self.conn.set(conn) || self.conn.get().is_some_and(|known| known.is(&conn));
-        if is_there {
-            self.set_phase(Phase::Smc);
-        }
-        is_there
     }
 
     /// Its slot, once it has one.
@@ -492,7 +441,7 @@ pub(crate) struct Life {
     pub(crate) dissolve: fn(&'static Sock),
 }
 
-static LIFE: OnceLock<&'static Life> = OnceLock::new();
+pub(super) static LIFE: OnceLock<&'static Life> = OnceLock::new();
 
 /// How a socket that is [`Phase::Offered`] finds out what became of that: said by whoever offers it.
 static SETTLE: OnceLock<fn(&'static Sock, i32)> = OnceLock::new();
