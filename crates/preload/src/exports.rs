@@ -342,7 +342,7 @@ export! {
                 return n;
             }
             let Some(sock) = descriptors::sock(out) else { return plain() };
-            match stream::send_by_tcp(&sock, out, plain) {
+            match stream::send_by_tcp(&sock, out, &plain) {
                 Ok(n) => return n,
                 Err(Instead::Anew) => continue,
                 Err(Instead::Ring) => {}
@@ -382,7 +382,7 @@ export! {
         let dont_wait = flags & libc::SPLICE_F_NONBLOCK != 0;
         loop {
             if let Some(sock) = descriptors::sock(out).filter(|_| is_pipe(input, libc::O_WRONLY)) {
-                match stream::send_by_tcp(&sock, out, plain) {
+                match stream::send_by_tcp(&sock, out, &plain) {
                     Ok(n) => return n,
                     Err(Instead::Anew) => continue,
                     Err(Instead::Ring) => {}
@@ -395,7 +395,7 @@ export! {
             }
             let from = descriptors::sock(input).filter(|_| is_pipe(out, libc::O_RDONLY));
             let Some(sock) = from else { return plain() };
-            match stream::receive_by_tcp(&sock, input, 0, plain) {
+            match stream::receive_by_tcp(&sock, input, 0, &plain) {
                 Ok(n) => return n,
                 Err(Instead::Anew) => {}
                 Err(Instead::Ring) => {

@@ -130,9 +130,17 @@ pub(crate) fn readable(
     let (found, cost) = spin::linger(&end.sock.receive_wait, || Some(end.peer_cpu()), &ready);
     cost.charge(end.slot);
     loan::note_user(end.slot);
-    if found {
-        return Ok(());
-    }
+    if found { Ok(()) } else { sleep_until_readable(end, patience, has_part, &ready) }
+}
+
+/// [`readable`], when a spin was not enough. One for all callers: a call more is nothing beside a sleep.
+#[cold]
+fn sleep_until_readable(
+    end: &End<'_>,
+    patience: &Patience,
+    has_part: bool,
+    ready: &dyn Fn() -> bool,
+) -> Answer<()> {
     let _asleep = Asleep::on(end.sock);
     let naps = may_nap(end);
     // A nap is so short that the mirrors' word is enough for it.
@@ -143,7 +151,7 @@ pub(crate) fn readable(
     count(&end.slot.counters.parks, 1);
     let Some(_sleeper) = Sleeper::become_it(end.slot) else {
         return match end.may_sleep() {
-            true => queue_behind_sleeper(end.slot, &ready),
+            true => queue_behind_sleeper(end.slot, ready),
             false => Ok(()),
         };
     };
@@ -156,7 +164,7 @@ pub(crate) fn readable(
                 .get(|| kept_options::time_out(end.file(), libc::SO_RCVTIMEO)),
         };
         let ends = has_part || limit.is_some();
-        if nap(end, limit, ends, &ready)? || !end.may_sleep() {
+        if nap(end, limit, ends, ready)? || !end.may_sleep() {
             return Ok(());
         }
     }
@@ -171,7 +179,7 @@ pub(crate) fn readable(
     if has_part || deadline.is_some() {
         sleep_once(end.file(), deadline)?;
     } else {
-        sleep_restarting(end, &ready)?;
+        sleep_restarting(end, ready)?;
     }
     take_news(end)?;
     if ready() || !is_kept_awake(end) {
@@ -220,7 +228,7 @@ pub(crate) fn nap_in_poll(
 /// The sleeper sleeps on the futex in the peer's producer cursor, for `limit` nanoseconds at most and never
 /// for long. `ends`: a signal ends it, whatever its handler says of restarting. True: it was
 /// woken, and there is something to look at.
-fn nap(end: &End<'_>, limit: Option<u64>, ends: bool, ready: &impl Fn() -> bool) -> Answer<bool> {
+fn nap(end: &End<'_>, limit: Option<u64>, ends: bool, ready: &dyn Fn() -> bool) -> Answer<bool> {
     let time = Duration::from_nanos(limit.unwrap_or(NAP_NS).min(NAP_NS));
     let _armed = NapArmed::ask(end);
     let word = sleeper::low_half(&end.theirs.sending.producer);
@@ -244,7 +252,7 @@ fn nap(end: &End<'_>, limit: Option<u64>, ends: bool, ready: &impl Fn() -> bool)
     }
 }
 
-fn queue_behind_sleeper(slot: &Slot, ready: &impl Fn() -> bool) -> Answer<()> {
+fn queue_behind_sleeper(slot: &Slot, ready: &dyn Fn() -> bool) -> Answer<()> {
     let _queued = Counted::new(&slot.queued);
     let turn = slot.turn.load(Ordering::SeqCst);
     let slept = if slot.sleeper.load(Ordering::SeqCst) == 0 || ready() {
@@ -285,7 +293,7 @@ fn sleep_once(file: File<'_>, deadline: Option<u64>) -> Answer<()> {
 /// number, as it would the program's own call, and a handler may have put another file under
 /// that. Then what it says is of that file, an error is what the program's call would have
 /// got, and no byte has been taken.
-fn sleep_restarting(end: &End<'_>, ready: &impl Fn() -> bool) -> Answer<()> {
+fn sleep_restarting(end: &End<'_>, ready: &dyn Fn() -> bool) -> Answer<()> {
     match end.file().sleep(|fd| sleep::recv_byte(fd, libc::MSG_PEEK)) {
         Ok(_) => Ok(()),
         Err(Errno(errno @ (libc::EINTR | libc::EAGAIN))) => Err(errno),
@@ -502,8 +510,16 @@ pub(crate) fn writable(end: &End<'_>, sleep: impl FnOnce() -> Sleep) -> Answer<(
     if found || !end.may_sleep() {
         return Ok(());
     }
+    sleep_until_room(end, producer, sleep())
+}
+
+/// [`writable`], when a spin was not enough: one sleep.
+#[cold]
+fn sleep_until_room(end: &End<'_>, producer: u64, sleep: Sleep) -> Answer<()> {
+    let Sleep { has_part, deadline } = sleep;
+    let consumer = &end.theirs.receiving.consumer;
+    let full = |claim: u64| cursor::window(producer, claim, end.outgoing.len()) == Ok(0);
     let _asleep = Asleep::on(end.sock);
-    let Sleep { has_part, deadline } = sleep();
     count(&end.slot.counters.parks, 1);
     let wants = &end.mine.waiting.write_wanted;
     wants.fetch_or(wanted::FUTEX, Ordering::SeqCst);

@@ -89,10 +89,9 @@ fn sends_by_ring(conn: &Conn) -> bool {
 ///
 /// # Errors
 /// It was not made.
-#[inline]
-pub fn send_by_tcp(sock: &Use, fd: i32, plain: impl Fn() -> isize) -> Result<isize, Instead> {
+pub fn send_by_tcp(sock: &Use, fd: i32, plain: &dyn Fn() -> isize) -> Result<isize, Instead> {
     let word = descriptors::word_of(sock);
-    let plain = || plain::by_number(fd, word, &plain);
+    let plain = || plain::by_number(fd, word, plain);
     loop {
         match sock.phase() {
             Phase::Smc => {
@@ -228,15 +227,14 @@ pub fn receive<'a>(
 ///
 /// # Errors
 /// It was not made.
-#[inline]
 pub fn receive_by_tcp(
     sock: &Use,
     fd: i32,
     flags: i32,
-    plain: impl Fn() -> isize,
+    plain: &dyn Fn() -> isize,
 ) -> Result<isize, Instead> {
     let word = descriptors::word_of(sock);
-    let plain = || plain::by_number(fd, word, &plain);
+    let plain = || plain::by_number(fd, word, plain);
     match sock.phase() {
         Phase::Smc if flags & libc::MSG_ERRQUEUE != 0 => plain().ok_or(Instead::Anew),
         Phase::Smc => Err(Instead::Ring),
