@@ -16,6 +16,7 @@
 //! | `interop` | a stock Linux kernel, in a virtual machine, is the peer |
 //! | `demo` | redis through TCP, then through shared memory, or by RDMA between two hosts |
 //! | `bench` | TCP against shared memory, interleaved |
+//! | `walk` | which files a warm send and receive pass, and what they execute |
 //! | `schedule` | which thread had which CPU beside endless loops, TCP and shared memory, as a picture |
 //! | `soak` | connections that come and go for an hour, and nothing that grows |
 //! | `sim` | ten thousand simulated worlds of each kind by their seeds, for the night |
@@ -46,6 +47,7 @@ mod suite;
 mod suites;
 mod tidy;
 mod user;
+mod walk;
 mod witness;
 
 use anyhow::{Context, Result, ensure};
@@ -86,6 +88,8 @@ enum Task {
     Demo(demo::Options),
     /// TCP against shared memory in interleaved runs.
     Bench(bench::BenchOptions),
+    /// Which files a warm send and a warm receive pass, as ARCHITECTURE.md says, and what they execute.
+    Walk,
     /// Which thread had which CPU beside endless loops, TCP and shared memory, as a picture (needs root).
     Schedule(schedule::Options),
     /// Connections that come and go for an hour, between two hosts and within one: nothing grows.
@@ -137,6 +141,7 @@ fn main() -> Result<()> {
             build()?;
             bench::run(&options)
         }
+        Task::Walk => walk::run(),
         Task::Schedule(options) => {
             build()?;
             schedule::run(&options)
