@@ -313,7 +313,8 @@ fn wait_while(patience: Duration, mut wrong: impl FnMut() -> Result<Option<Strin
 
 fn settings(directory: &Path, end: usize, ground: Ground<'_>) -> String {
     let (socket, eid) = (directory.join("agent.sock"), ground.eids[end]);
-    let (interfaces, adapters) = (&CABLES[..ground.cables], ground.adapters(end));
+    let adapters = ground.adapters(end).into_iter().map(|address| format!("soft:{address}"));
+    let (interfaces, adapters) = (&CABLES[..ground.cables], adapters.collect::<Vec<_>>());
     let faults = match ground.faults {
         "" => String::new(),
         faults => format!("faults = {faults:?}\n"),

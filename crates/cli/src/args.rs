@@ -334,9 +334,10 @@ pub(crate) struct AgentArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = GATEWAY_EXAMPLES)]
 pub(crate) struct GatewayArgs {
-    /// Have an RDMA adapter at this address, at that of this interface, or this port of an RDMA
-    /// device (`mlx5_0/1`); the preferred first [default: smc-r.adapters of the configuration]
-    #[arg(long = "adapter", value_name = "ADDRESS|INTERFACE|PORT")]
+    /// Use the RDMA device at this address, at that of this interface, or of this port (`mlx5_0/1`), or a
+    /// soft RNIC (`soft:eth0`); the preferred first [default: smc-r.adapters of the configuration, or
+    /// else all RDMA devices]
+    #[arg(long = "adapter", value_name = "ADDRESS|INTERFACE|PORT|soft:…")]
     pub(crate) adapters: Vec<AdapterChoice>,
 
     /// What the gateway reports (error, warn, info, debug, trace), and the file it appends to
@@ -442,18 +443,18 @@ Exit status: 0 after a signal; 1 if so much is lacking that there is nothing to 
 group is none; 2 if the command line is wrong.";
 
 const GATEWAY_EXAMPLES: &str = "\
-It runs until SIGTERM or SIGINT, one for each network namespace. Where the kernel has an RDMA device
-of Ethernet (`rdma link`) and libibverbs is installed, that device is used; elsewhere an adapter is
-in software: it speaks RoCEv2 at UDP port 4791 of its address, without hardware and privilege.
-Programs under Sidestep hand the gateway their connections to other hosts that know SMC-R, which
+It runs until SIGTERM or SIGINT, one for each network namespace. RDMA devices of Ethernet (`rdma link`)
+are used by libibverbs. A soft RNIC speaks RoCEv2 at UDP port 4791 of its address, without hardware and
+privilege; it costs more CPU time than TCP, so it is there only if it is named. What is not there is
+used when it comes; until one adapter is there, connections to other hosts stay TCP. Programs under Sidestep hand the gateway their connections to other hosts that know SMC-R, which
 `sidestep agent` finds out. When it ends, these are reset. docs/gateway.md tells more.
 
 Examples:
-  sidestep gateway --adapter 10.0.0.1
+  sidestep gateway
   sidestep gateway --adapter mlx5_0/1
-  sidestep gateway --adapter eth0 --adapter eth1
+  sidestep gateway --adapter soft:eth0 --adapter soft:eth1
 
-Exit status: 0 after a signal; 1 if an adapter cannot be had or another gateway is there; 2 if the
+Exit status: 0 after a signal; 1 if it cannot begin, as where another gateway is there; 2 if the
 command line is wrong; 125 to 127 if it cannot start itself, as of `sidestep run`.";
 
 const SS_EXAMPLES: &str = "\

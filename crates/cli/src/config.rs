@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use ipnet::IpNet;
-use sidestep_gateway::AdapterChoice;
+use sidestep_gateway::{AdapterChoice, Spot};
 use sidestep_proto::policy::{self, Interface, MEMBERS_MAX, PortRange};
 use sidestep_proto::rendezvous::UEIDS_MAX;
 use sidestep_socket::process::options::AGENT_SOCKET_LEN_MAX;
@@ -499,13 +499,16 @@ fn metrics_address(value: &DeValue<'_>) -> Result<MetricsAddress, String> {
 fn adapter(value: &DeValue<'_>) -> Result<AdapterChoice, String> {
     let choice = value.as_str().and_then(|text| text.parse().ok());
     let choice = choice.filter(|choice| match choice {
-        AdapterChoice::Address(_) | AdapterChoice::Port { .. } => true,
-        AdapterChoice::Interface(name) => name.parse::<Interface>().is_ok(),
+        AdapterChoice::Port { .. } => true,
+        AdapterChoice::Device(spot) | AdapterChoice::Soft(spot) => match spot {
+            Spot::Address(_) => true,
+            Spot::Interface(name) => name.parse::<Interface>().is_ok(),
+        },
     });
     choice.ok_or_else(|| {
         format!(
             "{} is not allowed; use an address of this host, an interface, or a port of an RDMA \
-             device as `rdma link` names it, such as \"mlx5_0/1\"",
+             device as `rdma link` names it, such as \"mlx5_0/1\"; for a soft RNIC, \"soft:eth0\"",
             shown(value)
         )
     })
@@ -630,7 +633,7 @@ mod tests {
             [filter]
             file = "/etc/sidestep/rules"
             [smc-r]
-            adapters = ["10.0.0.1", "eth1"]
+            adapters = ["10.0.0.1", "soft:eth1"]
             faults = "loss=1%"
             [vip]
             "#,
@@ -667,7 +670,7 @@ mod tests {
             log_file: Some("/var/log/sidestep.log".into()),
             agent_metrics: "127.0.0.1:9464".parse().ok(),
             filter_file: Some("/etc/sidestep/rules".into()),
-            adapters: Some(["10.0.0.1", "eth1"].map(|text| text.parse().unwrap()).to_vec()),
+            adapters: Some(["10.0.0.1", "soft:eth1"].map(|text| text.parse().unwrap()).to_vec()),
             faults: "loss=1%".parse().ok(),
             vips: Some(VipSet::default()),
         };

@@ -141,7 +141,7 @@ impl<D: Device> Host<D> {
             self.settle(now);
         } else {
             self.hear_devices(now);
-            let (group, link) = self.group_of(accept, request.caller.remote)?;
+            let (group, link) = self.group_of(accept, &request)?;
             let joined = self.join(token, (group, Role::Client, link, Some(peer)), request, now);
             self.settle(now);
             joined?;
@@ -161,16 +161,17 @@ impl<D: Device> Host<D> {
         self.settle(now);
     }
 
-    /// Client: which link of which group an Accept names. The peer of the group is at this address.
+    /// Client: which link of which group an Accept names. The group is on the VLAN of the connection, and
+    /// its peer at the address of the connection's.
     fn group_of(
         &self,
         accept: &AcceptConfirmR,
-        remote: IpAddr,
+        Request { caller, terms, .. }: &Request,
     ) -> Result<(u32, LinkUserId), Diagnosis> {
         let mut refused = Diagnosis::SYNCERR;
         for (id, group) in &self.groups {
-            match group.engine.link_of(accept, self.settings.vlan) {
-                Ok(link) if group.leads_to(remote) => return Ok((*id, link)),
+            match group.engine.link_of(accept, terms.vlan) {
+                Ok(link) if group.leads_to(caller.remote) => return Ok((*id, link)),
                 // Of another host, or of one that has another address as well: the group is not to
                 // blame, as "out of sync" would say.
                 Ok(_) => refused = Diagnosis::NOSRVLINK,
@@ -372,7 +373,7 @@ impl<D: Device> Host<D> {
             && !group.is_doubted
             && group.leads_to(caller.remote)
             && group.is_known_at(caller.local)
-            && group.engine.fits(peer_id, gid, mac, self.settings.vlan)
+            && group.engine.fits(peer_id, gid, mac, terms.vlan)
             && group.users() < usize::from(group.engine.max_conns())
             && group.engine.links().iter().any(is_eligible)
     }
@@ -411,7 +412,7 @@ impl<D: Device> Host<D> {
         let ports = terms.adapters.iter().filter_map(|id| self.ports.get(id));
         Local {
             peer_id: self.settings.peer_id,
-            vlan: self.settings.vlan,
+            vlan: terms.vlan,
             group: self.last_group,
             direct: true,
             keepalive: self.settings.keepalive,

@@ -45,7 +45,7 @@ pub(crate) struct Group {
     pub(crate) first: Option<AlertToken>,
     /// Server: the Proposal that it was made for.
     pub(crate) proposer: Option<Proposer>,
-    /// Adapters that were there when it was made, and are not among those that it may use.
+    /// Adapters that are not among those that it may use.
     pub(crate) strangers: Vec<AdapterId>,
     /// When the engine wants to be called, as of its last change.
     pub(crate) deadline: Option<Duration>,

@@ -21,8 +21,6 @@ use crate::usage::Usage;
 pub struct Settings {
     /// As it is told to peers.
     pub peer_id: PeerId,
-    /// The VLAN of all links; 0 for none.
-    pub vlan: u16,
     /// How long a link may be silent before it is tested; `None`: for ever.
     pub keepalive: Option<Duration>,
 }
@@ -125,6 +123,18 @@ impl<D: Device> Host<D> {
         let before = self.ports.insert(description.id, port);
         debug_assert!(before.is_none(), "two adapters of one number");
         self.handle_adapter_up(description.id, now);
+    }
+
+    /// An adapter that is about to come is for the groups that may use one of these: connections are eligible
+    /// for it and for them alike. It is for no other group that there is.
+    pub fn admit_adapter(&mut self, id: AdapterId, kin: &[AdapterId]) {
+        for group in self.groups.values_mut() {
+            let is_kin = kin.iter().any(|it| !group.strangers.contains(it));
+            group.strangers.retain(|it| *it != id);
+            if !is_kin {
+                group.strangers.push(id);
+            }
+        }
     }
 
     /// An adapter can be used again, by groups whose first contact it was eligible for.

@@ -28,6 +28,7 @@ struct Pair {
     /// Of the next connections.
     sizes: [Sizes; 2],
     uids: [u32; 2],
+    vlan: u16,
     /// The connection that the server has accepted last.
     accepted: AlertToken,
     /// What each has told, but what was said by CLC.
@@ -58,7 +59,7 @@ const fn peer_id(host: usize) -> PeerId {
 const SIZES: Sizes = Sizes { rmbe: RmbeSize::MIN, send_buffer: RmbeSize::MIN };
 
 fn terms() -> Terms {
-    Terms { adapters: [ID].into_iter().collect(), wording: Wording::V1 }
+    Terms { adapters: [ID].into_iter().collect(), vlan: 0, wording: Wording::V1 }
 }
 
 /// A user of both hosts.
@@ -74,6 +75,10 @@ fn request_of(uid: u32, host: usize, sizes: Sizes) -> Request {
     Request { caller, terms: terms(), sizes }
 }
 
+fn on_vlan(vlan: u16, request: Request) -> Request {
+    Request { terms: Terms { vlan, ..request.terms }, ..request }
+}
+
 fn random(seed: u64) -> StdRng {
     StdRng::seed_from_u64(seed)
 }
@@ -82,7 +87,7 @@ impl Pair {
     fn new() -> Self {
         let hosts = [SERVER, CLIENT].map(|host| {
             let (peer_id, keepalive) = (peer_id(host), None);
-            let mut it = Host::new(Settings { peer_id, vlan: 0, keepalive }, random(host as u64));
+            let mut it = Host::new(Settings { peer_id, keepalive }, random(host as u64));
             let device = soft::Adapter::seeded(host as u64, address(host), PORT);
             it.add_adapter(adapter(host), device, Duration::ZERO);
             it
@@ -92,6 +97,7 @@ impl Pair {
             now: Duration::from_secs(1),
             sizes: [SIZES; 2],
             uids: [USER; 2],
+            vlan: 0,
             accepted: AlertToken(0),
             told: Default::default(),
             said: Default::default(),
@@ -103,7 +109,7 @@ impl Pair {
         let Adapter { gid, mac, .. } = adapter(CLIENT);
         let proposer = Proposer { peer_id: peer_id(CLIENT), gid, mac };
         let sizes = self.sizes[SERVER];
-        let request = request_of(self.uids[SERVER], SERVER, sizes);
+        let request = on_vlan(self.vlan, request_of(self.uids[SERVER], SERVER, sizes));
         let server = self.hosts[SERVER].accept(proposer, request, self.now).unwrap();
         self.accepted = server;
         self.run(3);
@@ -150,6 +156,7 @@ impl Pair {
                     SERVER => {
                         let client = &mut self.hosts[CLIENT];
                         let request = request_of(self.uids[CLIENT], CLIENT, self.sizes[CLIENT]);
+                        let request = on_vlan(self.vlan, request);
                         client.connect(&message, request, self.now).unwrap();
                     }
                     _ => self.hosts[SERVER].handle_confirm(self.accepted, &message, self.now),
@@ -507,7 +514,7 @@ fn a_client_that_has_begun_anew_does_not_answer_and_the_group_ends() {
     let proposer = Proposer { peer_id: peer_id(CLIENT), gid, mac };
     let now = pair.now;
     // It has begun anew, and knows nothing.
-    let settings = Settings { peer_id: peer_id(CLIENT), vlan: 0, keepalive: None };
+    let settings = Settings { peer_id: peer_id(CLIENT), keepalive: None };
     pair.hosts[CLIENT] = Host::new(settings, random(9));
     let device = soft::Adapter::seeded(9, address(CLIENT), PORT);
     pair.hosts[CLIENT].add_adapter(adapter(CLIENT), device, now);
@@ -672,5 +679,38 @@ fn an_adapter_that_is_not_eligible_stays_out_of_a_group_that_was_made_while_it_w
     };
     for host in &pair.hosts {
         assert_eq!([ID, other].map(|id| links(host, id)), [Some(1), Some(0)]);
+    }
+}
+
+/// RFC 7609 §3.1: all links of a group are on one VLAN, and so are its connections.
+#[test]
+fn connections_of_different_vlans_have_groups_of_their_own() {
+    let mut pair = Pair::new();
+    for (vlan, groups) in [(0, 1), (5, 2), (0, 2), (5, 2), (6, 3)] {
+        pair.vlan = vlan;
+        pair.connect();
+        let of = |host: &Host<soft::Adapter>| host.holdings().groups;
+        assert_eq!(pair.hosts.each_ref().map(of), [groups; 2], "VLAN {vlan}");
+    }
+}
+
+/// It is for the groups of the adapters that it is beside, and for those alone.
+#[test]
+fn an_adapter_that_comes_is_for_the_groups_of_its_kin() {
+    for (kin, links) in [(&[ID][..], 1), (&[], 0)] {
+        let mut pair = Pair::new();
+        pair.connect();
+        let (other, now) = (AdapterId(2), pair.now);
+        for (at, host) in pair.hosts.iter_mut().enumerate() {
+            let nth = at + 2;
+            let device = soft::Adapter::seeded(nth as u64, address(nth), PORT);
+            host.admit_adapter(other, kin);
+            host.add_adapter(Adapter { id: other, ..adapter(nth) }, device, now);
+        }
+        pair.run(1);
+        for host in &pair.hosts {
+            let its = host.adapters().find(|it| it.description.id == other).unwrap();
+            assert_eq!(its.links, links, "beside {kin:?}");
+        }
     }
 }

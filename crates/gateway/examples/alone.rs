@@ -2,7 +2,7 @@
 //!
 //! | Word | Meaning |
 //! |---|---|
-//! | an address, an interface | an adapter |
+//! | an address, an interface, and those with `soft:` before | an adapter |
 //! | `ueid=NAME` | the UEID, `SIDESTEP` without it |
 //! | `pnet=INTERFACE` | this interface is on the network `NET1` |
 //! | `loss=PERCENT` | so many of the adapters' datagrams are lost |
@@ -50,7 +50,7 @@ fn main() {
     }
     settings.ueids.push(Eid::ueid(&ueid).expect("a UEID"));
     let mut gateway = Gateway::open(settings).unwrap_or_else(|error| panic!("{error}"));
-    gateway.adapters().for_each(|adapter| eprintln!("{adapter}"));
+    gateway.adapters().iter().for_each(|adapter| eprintln!("{adapter}"));
     println!("ready");
     gateway.run(io::stdin().as_fd(), Watchdog::default().pulse()).expect("the kernel lets it wait");
 }

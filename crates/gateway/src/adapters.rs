@@ -2,13 +2,14 @@
 //!
 //! | Named | Where it is | What it is |
 //! |---|---|---|
-//! | an address of this host | there | the RDMA device that has the address, or else a soft RNIC |
+//! | an address of this host | there | the RDMA device that has the address |
 //! | an interface | at its first address | the same |
 //! | `mlx5_0/1`, a port as `rdma link` names it | at the first address of its interface | that device |
+//! | `soft:` before an address or an interface | there | a soft RNIC |
 //!
-//! An RDMA device is preferred, because it is what the operator has paid for, and because nothing else
-//! can be at its address: the packets of RoCE that arrive there are its own. A soft RNIC is for
-//! interfaces without one.
+//! A soft RNIC is never there in place of a device: it takes more CPU time for a byte than TCP does, so
+//! it is for those who ask for it. At the address of a device it is of little use, as the packets of RoCE
+//! that arrive there are the device's own.
 //!
 //! The kernel gives each port a table of addresses (GIDs): one for each address of the network
 //! interface above it, and for each kind of RoCE that the device speaks. It names interfaces by their index, which another network namespace may have
@@ -19,7 +20,7 @@ use std::io;
 use std::net::IpAddr;
 
 use arrayvec::ArrayVec;
-use sidestep_proto::link_group::{self, ADAPTERS_MAX, AdapterId};
+use sidestep_proto::link_group::{self, AdapterId};
 use sidestep_rdma::faults::Plan;
 use sidestep_rdma::soft::Rnic;
 use sidestep_rdma::soft::port::{self, mtu::roce_mtu};
@@ -27,16 +28,15 @@ use sidestep_rdma::verbs::{self, Gid, Kind, Notice, Port, Unavailable, Verbs};
 use sidestep_wire::{Mtu, RoceGid};
 use thiserror::Error;
 
-use crate::error::OpenError;
 use crate::interfaces::Interface;
 use crate::nic::Nic;
-use crate::settings::AdapterChoice;
+use crate::settings::{AdapterChoice, Spot};
 
 // ---- what the host has --------------------------------------------------------------------------
 
 /// Why no RDMA device of the kernel can be used.
 #[derive(Debug, Error)]
-pub enum NoRdma {
+pub(crate) enum NoRdma {
     /// It has none.
     #[error("the kernel has no RDMA device; `rdma link` would list it")]
     None,
@@ -85,6 +85,25 @@ impl Hardware {
         self.0.as_deref().unwrap_or_default()
     }
 
+    /// Why there is none.
+    pub(crate) const fn lack(&self) -> Option<&NoRdma> {
+        match &self.0 {
+            Ok(_) => None,
+            Err(reason) => Some(reason),
+        }
+    }
+
+    /// The interfaces at which there is one, in their order. One with VLANs has several.
+    pub(crate) fn interfaces<'a>(
+        &self,
+        interfaces: &'a [Interface],
+    ) -> impl Iterator<Item = &'a Interface> {
+        let has_one = |it: &&Interface| {
+            first_address(it).is_some_and(|address| self.at(address, it.index).is_some())
+        };
+        interfaces.iter().filter(has_one)
+    }
+
     /// The port that has an address at an interface.
     pub(crate) fn at(&self, address: IpAddr, interface: u32) -> Option<(Port, Gid)> {
         self.ports().iter().find_map(|port| {
@@ -97,69 +116,106 @@ impl Hardware {
 /// The preferred first.
 const KINDS: [Kind; 2] = [Kind::RoceV2, Kind::RoceV1];
 
-fn device_names() -> Vec<String> {
+/// The RDMA devices that the kernel has, usable or not.
+pub(crate) fn device_names() -> Vec<String> {
     let entries = fs::read_dir(DEVICES).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
 // ---- what is meant ------------------------------------------------------------------------------
 
+/// Why an adapter that is wanted is not there. What is lacking may come, so it is tried again.
+#[derive(Debug, Error)]
+pub(crate) enum Absence {
+    /// There is no such interface here, or none has the address.
+    #[error("there is no such interface or address in this network namespace")]
+    Unknown,
+    /// The interface has nothing that an adapter could be at.
+    #[error("the interface has no address")]
+    NoAddress,
+    /// A device is wanted where there is none.
+    #[error(
+        "no RDMA device is there; for a soft RNIC, which costs more CPU time than TCP, name soft:{0}"
+    )]
+    NoDevice(Spot),
+    /// An RDMA device is named, and none can be used.
+    #[error("{0}")]
+    NoRdma(String),
+    /// It is not among those that can be used.
+    #[error(
+        "there is no such port of an RDMA device of Ethernet; `rdma link` lists them, and this user has \
+         to be allowed to open /dev/infiniband/uverbs*"
+    )]
+    NoPort,
+    /// Its port has no address that programs here could have.
+    #[error("none of its interfaces has an address in this network namespace; give it one")]
+    NoGid,
+    /// RoCE needs longer packets.
+    #[error("the interface carries packets of {0} bytes, and RoCE needs 336")]
+    TooNarrow(u32),
+    /// Two links over it would fail together.
+    #[error("another name of the same adapter stands before it")]
+    Twice,
+    /// Its UDP port cannot be had.
+    #[error(transparent)]
+    Soft(#[from] port::OpenError),
+    /// Its RDMA device cannot be used.
+    #[error(transparent)]
+    Rdma(#[from] verbs::OpenError),
+    /// The library that RDMA devices are used by is not there any more.
+    #[error(transparent)]
+    Library(#[from] Unavailable),
+    /// The kernel does not let it be watched.
+    #[error("epoll: {0}")]
+    Watch(io::Error),
+}
+
 /// Where an adapter is to be.
 #[derive(Clone, Debug)]
 pub(crate) struct Site {
     pub(crate) address: IpAddr,
     pub(crate) interface: Interface,
-    /// The RDMA device that has the address, if there is one.
+    /// The RDMA device that it is; `None`: a soft RNIC.
     pub(crate) rdma: Option<(Port, Gid)>,
 }
 
-/// Where each adapter is to be.
-pub(crate) fn choose(
-    choices: &[AdapterChoice],
-    interfaces: &[Interface],
-    hardware: &Hardware,
-) -> Result<ArrayVec<Site, ADAPTERS_MAX>, OpenError> {
-    if choices.len() > ADAPTERS_MAX {
-        return Err(OpenError::TooMany(choices.len()));
-    }
-    let mut chosen = ArrayVec::<Site, ADAPTERS_MAX>::new();
-    for choice in choices {
-        let site = Site::meant(choice, interfaces, hardware)?;
-        if chosen.iter().any(|before| before.address == site.address) {
-            return Err(OpenError::Twice(choice.clone()));
-        }
-        if chosen.first().is_some_and(|first| first.interface.vlan != site.interface.vlan) {
-            return Err(OpenError::OtherVlan(choice.clone()));
-        }
-        chosen.push(site);
-    }
-    Ok(chosen)
-}
-
 impl Site {
-    fn meant(
+    /// Where the adapter of a choice is.
+    pub(crate) fn meant(
         choice: &AdapterChoice,
         interfaces: &[Interface],
         hardware: &Hardware,
-    ) -> Result<Self, OpenError> {
-        let (address, interface) = match choice {
+    ) -> Result<Self, Absence> {
+        match choice {
             AdapterChoice::Port { device, number } => {
-                let port = hardware.named(choice, device, *number)?;
-                return Self::of_port(port, interfaces)
-                    .ok_or_else(|| OpenError::NoGid(choice.clone()));
+                let port = hardware.named(device, *number)?;
+                Self::of_port(port, interfaces).ok_or(Absence::NoGid)
             }
-            AdapterChoice::Address(address) => {
+            AdapterChoice::Device(spot) => {
+                let site = Self::at(spot, interfaces)?;
+                let rdma = hardware.at(site.address, site.interface.index);
+                match rdma {
+                    Some(rdma) => Ok(Self { rdma: Some(rdma), ..site }),
+                    None => Err(Absence::NoDevice(spot.clone())),
+                }
+            }
+            AdapterChoice::Soft(spot) => Self::at(spot, interfaces),
+        }
+    }
+
+    fn at(spot: &Spot, interfaces: &[Interface]) -> Result<Self, Absence> {
+        let (address, interface) = match spot {
+            Spot::Address(address) => {
                 (Some(*address), interfaces.iter().find(|it| it.has(*address)))
             }
-            AdapterChoice::Interface(name) => {
+            Spot::Interface(name) => {
                 let interface = interfaces.iter().find(|it| it.name == *name);
                 (interface.and_then(first_address), interface)
             }
         };
-        let interface = interface.ok_or_else(|| OpenError::Unknown(choice.clone()))?.clone();
-        let address = address.ok_or_else(|| OpenError::NoAddress(choice.clone()))?;
-        let rdma = hardware.at(address, interface.index);
-        Ok(Self { address, interface, rdma })
+        let interface = interface.ok_or(Absence::Unknown)?.clone();
+        let address = address.ok_or(Absence::NoAddress)?;
+        Ok(Self { address, interface, rdma: None })
     }
 
     /// At the first address of a port: of IPv4, if it has one.
@@ -176,11 +232,10 @@ impl Site {
 }
 
 impl Hardware {
-    fn named(&self, choice: &AdapterChoice, device: &str, number: u8) -> Result<&Port, OpenError> {
-        let unusable = |reason: &NoRdma| OpenError::NoRdma(choice.clone(), reason.to_string());
-        let ports = self.0.as_ref().map_err(unusable)?;
+    fn named(&self, device: &str, number: u8) -> Result<&Port, Absence> {
+        let ports = self.0.as_ref().map_err(|reason| Absence::NoRdma(reason.to_string()))?;
         let port = ports.iter().find(|port| port.device == device && port.number == number);
-        port.ok_or_else(|| OpenError::NoPort(choice.clone()))
+        port.ok_or(Absence::NoPort)
     }
 }
 
@@ -238,10 +293,8 @@ impl Place {
         id: AdapterId,
         site: &Site,
         faults: Option<Plan>,
-    ) -> Result<(Self, link_group::Adapter, Nic), OpenError> {
+    ) -> Result<(Self, link_group::Adapter, Nic), Absence> {
         let Site { address, interface, rdma } = site;
-        let choice = AdapterChoice::Address(*address);
-        let narrow = OpenError::TooNarrow { choice, mtu: interface.mtu };
         let (nic, bytes) = match rdma {
             Some((port, gid)) => {
                 let adapter = verbs::Adapter::open(&Verbs::load()?, port, *gid)?;
@@ -256,11 +309,11 @@ impl Place {
                 if let Some(plan) = faults {
                     rnic.spoil(plan);
                 }
-                log::info!("no RDMA device has the address {address}: there is a soft RNIC");
+                log::info!("a soft RNIC is used at {address}, as it was asked for");
                 (Nic::Soft(rnic), roce_mtu(interface.mtu))
             }
         };
-        let mtu = bytes.and_then(mtu_of_bytes).ok_or(narrow)?;
+        let mtu = bytes.and_then(mtu_of_bytes).ok_or(Absence::TooNarrow(interface.mtu))?;
         let description =
             link_group::Adapter { id, gid: gid_of(*address), mac: interface.mac, mtu };
         let speaks = |kind: &Kind| match rdma {
@@ -292,6 +345,11 @@ impl Place {
         {
             self.interface = other.index;
         }
+    }
+
+    /// It has not gone, and neither has its address.
+    pub(crate) fn is_there(&self, interfaces: &[Interface]) -> bool {
+        self.health != Health::Lost && interfaces.iter().any(|it| it.has(self.address))
     }
 
     /// What peers are told of its MTU: not more than its interface has at the moment.
@@ -349,56 +407,44 @@ mod tests {
         Gid { address: address.parse().unwrap(), kind, index, port: 1, interface }
     }
 
-    fn chosen_with(
-        hardware: &Hardware,
-        choices: &[&str],
-        interfaces: &[Interface],
-    ) -> Result<Vec<Site>, String> {
-        let choices: Vec<AdapterChoice> = choices.iter().map(|it| it.parse().unwrap()).collect();
-        let chosen = choose(&choices, interfaces, hardware).map_err(|error| error.to_string())?;
-        Ok(chosen.into_iter().collect())
-    }
-
-    fn chosen(choices: &[&str], interfaces: &[Interface]) -> Result<Vec<IpAddr>, String> {
-        let sites = chosen_with(&Hardware(Err(NoRdma::None)), choices, interfaces)?;
-        assert!(sites.iter().all(|site| site.rdma.is_none()));
-        Ok(sites.into_iter().map(|site| site.address).collect())
+    fn meant(choice: &str, interfaces: &[Interface], hardware: &Hardware) -> Result<Site, String> {
+        let choice = choice.parse().unwrap();
+        Site::meant(&choice, interfaces, hardware).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn adapters_are_named_by_address_or_interface() {
+    fn a_soft_rnic_is_where_its_name_says() {
         let interfaces = [
             interface(7, "eth0", &["fe80::1/64", "fd00::1/64", "10.0.0.1/24"]),
             interface(8, "eth1", &["fe80::2/64", "fd00::2/64"]),
             interface(9, "eth2", &["fe80::3/64"]),
         ];
-        let all = chosen(&["eth1", "eth0", "fd00::1"], &interfaces).unwrap();
-        let expected: [IpAddr; 3] =
-            ["fd00::2", "10.0.0.1", "fd00::1"].map(|it| it.parse().unwrap());
-        assert_eq!(all, expected);
-        for (choice, error) in [
-            ("eth2", "eth2: the interface has no address"),
-            ("eth3", "eth3: there is no such interface or address in this network namespace"),
-            (
-                "10.0.0.2",
-                "10.0.0.2: there is no such interface or address in this network namespace",
-            ),
-            ("mlx5_0/1", "mlx5_0/1: the kernel has no RDMA device; `rdma link` would list it"),
-        ] {
-            assert_eq!(chosen(&[choice], &interfaces).unwrap_err(), error);
+        let of = |choice| meant(choice, &interfaces, &Hardware(Err(NoRdma::None)));
+        for (choice, address) in
+            [("soft:eth1", "fd00::2"), ("soft:eth0", "10.0.0.1"), ("soft:fd00::1", "fd00::1")]
+        {
+            let site = of(choice).unwrap();
+            assert_eq!(site.address, address.parse::<IpAddr>().unwrap());
+            assert!(site.rdma.is_none());
         }
-        let twice = chosen(&["eth0", "10.0.0.1"], &interfaces).unwrap_err();
-        assert_eq!(twice, "10.0.0.1: another name of the same adapter stands before it");
-        let many = chosen(&["eth0"; ADAPTERS_MAX + 1], &interfaces).unwrap_err();
-        assert_eq!(many, "9 adapters are too many; use at most 8");
+        for (choice, error) in [
+            ("soft:eth2", "the interface has no address"),
+            ("soft:eth3", "there is no such interface or address in this network namespace"),
+            ("soft:10.0.0.2", "there is no such interface or address in this network namespace"),
+            ("mlx5_0/1", "the kernel has no RDMA device; `rdma link` would list it"),
+        ] {
+            assert_eq!(of(choice).unwrap_err(), error);
+        }
     }
 
+    /// Not by a soft RNIC, unless it is asked for.
     #[test]
-    fn adapters_are_on_one_vlan() {
-        let tagged = Interface { vlan: 3, ..interface(8, "eth1", &["10.0.1.1/24"]) };
-        let interfaces = [interface(7, "eth0", &["10.0.0.1/24"]), tagged];
-        let error = chosen(&["eth0", "eth1"], &interfaces).unwrap_err();
-        assert_eq!(error, "eth1: the adapters are on different VLANs");
+    fn where_no_device_is_there_is_no_adapter() {
+        let interfaces = [interface(7, "eth0", &["10.0.0.1/24"])];
+        for choice in ["eth0", "10.0.0.1"] {
+            let error = meant(choice, &interfaces, &Hardware(Ok(Vec::new()))).unwrap_err();
+            assert!(error.ends_with(&format!("name soft:{choice}")), "{error}");
+        }
     }
 
     /// One port with two addresses at `eth0`, one with an address of another namespace's interface,
@@ -425,21 +471,23 @@ mod tests {
     }
 
     #[test]
-    fn an_rdma_device_goes_before_a_soft_rnic() {
+    fn a_device_is_where_its_table_says() {
         let interfaces = [
             interface(7, "eth0", &["fe80::1/64", "fd00::1/64", "10.0.0.1/24"]),
             interface(8, "eth1", &["10.0.1.1/24"]),
         ];
         let of = |choice: &str| {
-            let sites = chosen_with(&hardware(), &[choice], &interfaces).unwrap();
-            let rdma = sites[0].rdma.as_ref().map(|(port, gid)| (port.name(), gid.index));
-            (sites[0].address.to_string(), rdma)
+            let site = meant(choice, &interfaces, &hardware()).unwrap();
+            let rdma = site.rdma.map(|(port, gid)| (port.name(), gid.index));
+            (site.address.to_string(), rdma)
         };
         let entry = |index| Some(("rocep1/1".to_owned(), index));
         assert_eq!(of("eth0"), ("10.0.0.1".to_owned(), entry(3)));
         assert_eq!(of("fd00::1"), ("fd00::1".to_owned(), entry(2)));
         assert_eq!(of("rocep1/1"), ("10.0.0.1".to_owned(), entry(3)));
-        assert_eq!(of("eth1"), ("10.0.1.1".to_owned(), None), "that index is somebody else's");
+        assert_eq!(of("soft:eth0"), ("10.0.0.1".to_owned(), None), "it was asked for");
+        let at: Vec<_> = hardware().interfaces(&interfaces).map(|it| &*it.name).collect();
+        assert_eq!(at, ["eth0"], "the index of eth1 is somebody else's");
     }
 
     #[test]
@@ -451,8 +499,8 @@ mod tests {
             ("rocep2/1", "give it one"),
             ("rocep3/1", "give it one"),
         ] {
-            let error = chosen_with(&hardware(), &[choice], &interfaces).unwrap_err();
-            assert!(error.starts_with(choice) && error.contains(says), "{error}");
+            let error = meant(choice, &interfaces, &hardware()).unwrap_err();
+            assert!(error.contains(says), "{error}");
         }
     }
 

@@ -8,6 +8,8 @@
 //! What comes is taken first and what is to be sent leaves last, so that an answer, its data and the
 //! acknowledgement of what it answers leave together.
 
+mod roster;
+
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::net::TcpStream;
@@ -17,14 +19,14 @@ use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use sidestep_engine::{AdapterView, Event, Host, LinkView};
-use sidestep_proto::link_group::AdapterId;
+use sidestep_proto::link_group::{ADAPTERS_MAX, AdapterId};
 use sidestep_proto::rendezvous::hosts::{self, Exchange, LocalHost, Roce, Route, Versions};
 use sidestep_rdma::device::{Driven, Kind};
 use sidestep_wire::clc::Hostname;
 use sidestep_wire::host_control::Side;
 use sidestep_wire::{AlertToken, Diagnosis, PeerId};
 
-use crate::adapters::{self, Hardware, Health, Place, Site, gid_of};
+use crate::adapters::{Hardware, Health, Place, gid_of};
 use crate::desk::{Desk, Offer, Request};
 use crate::door::Door;
 use crate::error::OpenError;
@@ -32,7 +34,7 @@ use crate::interfaces::{self, Changes, Interface};
 use crate::lessons::Lessons;
 use crate::limits::{
     AT_ONCE, BUFFERS_OF_USER_MAX, CHUNK, FAREWELL, KEEPALIVE, PASSAGES_MAX, PASSAGES_OF_USER_MAX,
-    REFUSALS_OF_USER_MAX, ROUND, SEARCH_INTERVAL,
+    REFUSALS_OF_USER_MAX, ROUND,
 };
 use crate::nic::Nic;
 use crate::passage::{Fate, Passage, World};
@@ -40,6 +42,8 @@ use crate::poller::{Poller, Source};
 use crate::settings::Settings;
 use crate::status::{self, Status};
 use crate::watchdog::Pulse;
+
+use roster::Wanted;
 
 /// A passage, and what the loop has noted of it.
 #[derive(Debug)]
@@ -94,8 +98,13 @@ pub struct Gateway {
     door: Door,
     lessons: Lessons,
     host: Host<Nic>,
+    /// The adapters that it is to have, the preferred first.
+    wanted: Vec<Wanted>,
+    /// Those that it has, in that order.
     places: Vec<Place>,
-    /// When adapters that were lost are looked for.
+    /// The RDMA devices of the kernel, when they were looked at last.
+    devices: Vec<String>,
+    /// When adapters that are not there are looked for.
     search: Option<Duration>,
     /// What CLC tells of us, as of now.
     local: Arc<LocalHost>,
@@ -114,26 +123,19 @@ pub struct Gateway {
 // ---- beginning ----------------------------------------------------------------------------------
 
 impl Gateway {
-    /// Opens the adapters, and listens.
+    /// Listens, and opens the adapters that are there.
     ///
     /// # Errors
     ///
     /// [`OpenError`].
     pub fn open(settings: Settings) -> Result<Self, OpenError> {
+        if settings.adapters.len() > ADAPTERS_MAX {
+            return Err(OpenError::TooMany(settings.adapters.len()));
+        }
         let changes = Changes::listen().map_err(OpenError::kernel("rtnetlink"))?;
         let interfaces = interfaces::read().map_err(OpenError::kernel("rtnetlink"))?;
-        let hardware = Hardware::find();
-        hardware.report_unusable();
-        let sites = adapters::choose(&settings.adapters, &interfaces, &hardware)?;
-        let Site { interface: first, .. } = sites.first().ok_or(OpenError::NoAdapter)?;
-        let (peer_id, vlan) = (peer_id(first), first.vlan);
-        let adapters = sites
-            .iter()
-            // By it links are told apart from those over no adapter, so 0 is none.
-            .zip((1..).map(AdapterId))
-            .map(|(site, id)| Place::open(id, site, settings.faults))
-            .collect::<Result<Vec<_>, _>>()?;
-        // Only now: who finds us finds all of it.
+        Hardware::find().report_unusable();
+        let peer_id = peer_id(&interfaces);
         let poller = Poller::new().map_err(OpenError::kernel("epoll"))?;
         let door = Door::open(&poller).map_err(OpenError::kernel("127.0.0.1"))?;
         let desk = Desk::open(door.port(), &poller).map_err(|error| match error.kind() {
@@ -146,6 +148,7 @@ impl Gateway {
         let mut this = Self {
             begin: Instant::now(),
             local: Arc::new(local_host(peer_id, &settings)),
+            wanted: settings.adapters.iter().cloned().map(Wanted::from).collect(),
             settings,
             poller,
             changes,
@@ -153,11 +156,9 @@ impl Gateway {
             desk,
             door,
             lessons,
-            host: Host::new(
-                sidestep_engine::Settings { peer_id, vlan, keepalive },
-                rand::make_rng(),
-            ),
+            host: Host::new(sidestep_engine::Settings { peer_id, keepalive }, rand::make_rng()),
             places: Vec::new(),
+            devices: Vec::new(),
             search: None,
             passages: HashMap::new(),
             last_passage: 0,
@@ -167,39 +168,17 @@ impl Gateway {
             deadlines: BTreeSet::new(),
             chunk: vec![0; CHUNK].into_boxed_slice(),
         };
-        for (place, description, nic) in adapters {
-            let watched = this.poller.watch(&nic, Source::Adapter(place.id.0));
-            watched.map_err(OpenError::kernel("epoll"))?;
-            this.host.add_adapter(description, nic, this.begin.elapsed());
-            this.places.push(place);
-        }
-        this.look_at_interfaces();
+        this.find_adapters(this.now());
         Ok(this)
-    }
-
-    /// Its adapters, in words.
-    pub fn adapters(&self) -> impl Iterator<Item = String> {
-        let interface =
-            |place: &Place| self.interfaces.iter().find(|it| it.index == place.interface);
-        self.places.iter().map(move |place| {
-            let (address, state) = (place.address, if place.is_up { "up" } else { "down" });
-            let device = place.port.as_deref().unwrap_or("soft RNIC");
-            let Some(Interface { name, mac, vlan, .. }) = interface(place) else {
-                return format!("{address}, {device}: {state}");
-            };
-            let vlan = if *vlan == 0 { String::new() } else { format!(", VLAN {vlan}") };
-            let network = self.settings.network(name);
-            let network = network.map_or(String::new(), |id| format!(", PNET ID {id}"));
-            format!("{address} at {name}, {device}, {mac}{vlan}{network}: {state}")
-        })
     }
 }
 
-/// Two bytes of our own choice, by which a gateway that was started anew is another one, and the
-/// MAC address of an adapter.
-fn peer_id(interface: &Interface) -> PeerId {
+/// Two bytes of our own choice, by which a gateway that was started anew is another one, and the MAC address
+/// of an interface: the first one that has a MAC address. Without any, no adapter will ever be told of.
+fn peer_id(interfaces: &[Interface]) -> PeerId {
     let [instance_high, instance_low] = rand::random::<u16>().to_be_bytes();
-    let [a, b, c, d, e, f] = interface.mac.0;
+    let macs = interfaces.iter().map(|it| it.mac.0);
+    let [a, b, c, d, e, f] = macs.into_iter().find(|mac| *mac != [0; 6]).unwrap_or_default();
     PeerId([instance_high, instance_low, a, b, c, d, e, f])
 }
 
@@ -284,7 +263,7 @@ impl Gateway {
                 match interfaces::read() {
                     Ok(interfaces) => {
                         self.interfaces = interfaces;
-                        self.look_at_interfaces();
+                        self.find_adapters(now);
                     }
                     Err(error) => {
                         log::warn!("interfaces have changed, and cannot be read: {error}")
@@ -333,7 +312,7 @@ impl Gateway {
             }
         }
         if has_news {
-            self.look_at_interfaces();
+            self.look_at_interfaces(now);
         }
     }
 
@@ -345,7 +324,7 @@ impl Gateway {
             self.door.handle_timeout(now);
         }
         if self.search.is_some_and(|due| due <= now) {
-            self.find_lost_adapters(now);
+            self.search(now);
         }
         while let Some((due, number)) = self.deadlines.first().copied()
             && due <= now
@@ -547,8 +526,7 @@ impl Gateway {
 
 impl Gateway {
     /// Adapters come and go with their interfaces, and with their addresses.
-    fn look_at_interfaces(&mut self) {
-        let now = self.now();
+    fn look_at_interfaces(&mut self, now: Duration) {
         let mut local = LocalHost::clone(&self.local);
         local.adapters.clear();
         for place in &mut self.places {
@@ -582,40 +560,7 @@ impl Gateway {
             }
         }
         self.local = Arc::new(local);
-        if self.search.is_none() && self.places.iter().any(|it| it.health == Health::Lost) {
-            self.search = Some(now + SEARCH_INTERVAL);
-        }
-    }
-
-    /// Opens adapters anew that had gone, or whose address had, and that are there again.
-    fn find_lost_adapters(&mut self, now: Duration) {
-        self.search = None;
-        let hardware = Hardware::find();
-        for place in self.places.iter_mut().filter(|it| it.health == Health::Lost) {
-            // Its interface may have been gone, too, and have another number now.
-            let interface = self.interfaces.iter().find(|it| it.has(place.address));
-            let rdma = interface.and_then(|it| hardware.at(place.address, it.index));
-            let (Some(interface), Some(rdma)) = (interface, rdma) else { continue };
-            let (address, interface) = (place.address, interface.clone());
-            let site = Site { address, interface, rdma: Some(rdma) };
-            let opened = Place::open(place.id, &site, None);
-            let watched = opened.and_then(|(found, description, nic)| {
-                self.poller
-                    .watch(&nic, Source::Adapter(place.id.0))
-                    .map_err(OpenError::kernel("epoll"))?;
-                Ok((found, description, nic))
-            });
-            match watched {
-                Ok((found, description, nic)) => {
-                    self.host.remove_adapter(place.id, now);
-                    self.host.add_adapter(description, nic, now);
-                    log::info!("the adapter at {address} is up");
-                    *place = found;
-                }
-                Err(error) => log::warn!("the adapter at {address} is not used again: {error}"),
-            }
-        }
-        self.look_at_interfaces();
+        self.plan_search(now);
     }
 
     /// Where a connection goes. `None`: it is none any more.

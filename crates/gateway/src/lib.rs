@@ -76,7 +76,6 @@ mod spare;
 pub mod status;
 pub mod watchdog;
 
-pub use adapters::NoRdma;
 pub use error::OpenError;
 pub use gateway::Gateway;
-pub use settings::{AdapterChoice, Settings};
+pub use settings::{AdapterChoice, Settings, Spot};

@@ -14,7 +14,7 @@ use sidestep_wire::Eid;
 /// What a gateway is to have.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Its adapters, the preferred first.
+    /// Its adapters, the preferred first. Without any, all RDMA devices of the host.
     pub adapters: Vec<AdapterChoice>,
     /// Names of interfaces, each with the PNET ID of its physical network.
     pub networks: Vec<(String, String)>,
@@ -37,44 +37,74 @@ impl Settings {
     }
 }
 
-/// Where an adapter is. An RDMA device that the kernel has there is used, and else a soft RNIC.
+/// Where on this host something is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AdapterChoice {
-    /// At an address of this host.
+pub enum Spot {
+    /// At an address of it.
     Address(IpAddr),
     /// At the first address of an interface: of IPv4, if it has one.
     Interface(String),
-    /// At that of an RDMA device, which is used: its port, as `rdma link` names it (`mlx5_0/1`).
+}
+
+/// An adapter that a gateway is to have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AdapterChoice {
+    /// The RDMA device that is there.
+    Device(Spot),
+    /// An RDMA device by its port, as `rdma link` names it (`mlx5_0/1`).
     Port {
         /// The device.
         device: String,
         /// From 1 on.
         number: u8,
     },
+    /// A soft RNIC (`soft:eth0`). It takes more CPU time for a byte than TCP does, so nobody gets one who
+    /// has not asked for it.
+    Soft(Spot),
 }
 
-/// What is neither an address nor a port is the name of an interface. Those have no slash.
+/// What stands before the spot of a soft RNIC.
+const SOFT: &str = "soft:";
+
+impl FromStr for Spot {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(text.parse().map_or_else(|_| Self::Interface(text.to_owned()), Self::Address))
+    }
+}
+
+/// What is neither an address nor a port is the name of an interface. Those have no slash and no colon.
 impl FromStr for AdapterChoice {
     type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
-        if let Ok(address) = text.parse() {
-            return Ok(Self::Address(address));
+        if let Some(spot) = text.strip_prefix(SOFT) {
+            return spot.parse().map(Self::Soft);
         }
         let port = text.split_once('/').and_then(|(device, number)| {
             let number = number.parse().ok().filter(|number| *number > 0)?;
             Some(Self::Port { device: device.to_owned(), number })
         });
-        Ok(port.unwrap_or_else(|| Self::Interface(text.to_owned())))
+        port.map_or_else(|| text.parse().map(Self::Device), Ok)
+    }
+}
+
+impl fmt::Display for Spot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Interface(name) => name.fmt(f),
+        }
     }
 }
 
 impl fmt::Display for AdapterChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Address(address) => address.fmt(f),
-            Self::Interface(name) => name.fmt(f),
+            Self::Device(spot) => spot.fmt(f),
             Self::Port { device, number } => write!(f, "{device}/{number}"),
+            Self::Soft(spot) => write!(f, "{SOFT}{spot}"),
         }
     }
 }
@@ -86,14 +116,17 @@ mod tests {
     #[test]
     fn names_are_told_apart_by_how_they_look() {
         let port = AdapterChoice::Port { device: "mlx5_0".to_owned(), number: 2 };
-        let interface = |name: &str| AdapterChoice::Interface(name.to_owned());
+        let interface = |name: &str| Spot::Interface(name.to_owned());
+        let address = |text: &str| Spot::Address(text.parse().unwrap());
         for (text, choice) in [
-            ("10.0.0.1", AdapterChoice::Address([10, 0, 0, 1].into())),
-            ("eth0", interface("eth0")),
-            ("mlx5_0", interface("mlx5_0")),
+            ("10.0.0.1", AdapterChoice::Device(address("10.0.0.1"))),
+            ("eth0", AdapterChoice::Device(interface("eth0"))),
+            ("mlx5_0", AdapterChoice::Device(interface("mlx5_0"))),
             ("mlx5_0/2", port),
-            ("mlx5_0/0", interface("mlx5_0/0")),
-            ("mlx5_0/256", interface("mlx5_0/256")),
+            ("mlx5_0/0", AdapterChoice::Device(interface("mlx5_0/0"))),
+            ("mlx5_0/256", AdapterChoice::Device(interface("mlx5_0/256"))),
+            ("soft:eth0", AdapterChoice::Soft(interface("eth0"))),
+            ("soft:fd00::1", AdapterChoice::Soft(address("fd00::1"))),
         ] {
             assert_eq!(text.parse(), Ok(choice.clone()));
             assert_eq!(choice.to_string(), text);

@@ -111,9 +111,9 @@ impl Network {
     /// The host is of the guests' network, with either interface. What one case teaches is not for the next.
     fn configuration(self) -> String {
         let faults = self.faults.map(|words| format!("faults = \"{words}\"\n")).unwrap_or_default();
-        let second = if self.has_second { format!(", \"{SECOND}\"") } else { String::new() };
+        let second = if self.has_second { format!(", \"soft:{SECOND}\"") } else { String::new() };
         format!(
-            "[smc-r]\nadapters = [\"{BRIDGE}\"{second}]\n{faults}\n[smc]\neid = \"{UEID}\"\n\
+            "[smc-r]\nadapters = [\"soft:{BRIDGE}\"{second}]\n{faults}\n[smc]\neid = \"{UEID}\"\n\
              autocache = false\nautosmc = false\n\n\
              [pnet.{PNET_ID}]\ninterfaces = [\"{BRIDGE}\", \"{SECOND}\"]\n"
         )

@@ -62,7 +62,7 @@ struct Pair<'a> {
 /// What a program of one host asks for.
 fn request(host: usize) -> Request {
     let [local, remote] = [host, 1 - host].map(|host| Ipv4Addr::new(10, 0, 0, host as u8 + 1));
-    let terms = Terms { adapters: [ID].into_iter().collect(), wording: Wording::V1 };
+    let terms = Terms { adapters: [ID].into_iter().collect(), vlan: 0, wording: Wording::V1 };
     Request { caller: Caller::new(0, local.into(), remote.into()), terms, sizes: SIZES }
 }
 
@@ -75,7 +75,7 @@ impl<'a> Pair<'a> {
         let hosts = places.map(|Place { device, gid, mtu }| {
             let host = number;
             number += 1;
-            let settings = Settings { peer_id: peer_id(host), vlan: 0, keepalive: None };
+            let settings = Settings { peer_id: peer_id(host), keepalive: None };
             let mut it = Host::new(settings, rand::make_rng());
             let described = link_group::Adapter { id: ID, gid, mac: mac(host), mtu };
             it.add_adapter(described, device, Duration::ZERO);

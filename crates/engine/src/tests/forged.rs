@@ -251,7 +251,7 @@ fn buffers_of_another_user_make_room() {
 #[test]
 fn alert_tokens_are_drawn_at_random() {
     let tokens = |seed: u64| {
-        let settings = Settings { peer_id: peer_id(SERVER), vlan: 0, keepalive: None };
+        let settings = Settings { peer_id: peer_id(SERVER), keepalive: None };
         let mut host: Host<soft::Adapter> = Host::new(settings, random(seed));
         [(); 8].map(|()| host.next_token().0)
     };

@@ -43,7 +43,7 @@ fn adapter(host: usize) -> Adapter {
 /// What a program of one host asks for.
 fn request(host: usize) -> Request {
     let [local, remote] = [host, 1 - host].map(|host| address(host).into());
-    let terms = Terms { adapters: [ID].into_iter().collect(), wording: Wording::V1 };
+    let terms = Terms { adapters: [ID].into_iter().collect(), vlan: 0, wording: Wording::V1 };
     Request { caller: Caller::new(0, local, remote), terms, sizes: Sizes::default() }
 }
 
@@ -52,7 +52,7 @@ impl Pair {
         let now = Duration::from_secs(1);
         let hosts = [SERVER, CLIENT].map(|number| {
             let peer_id = PeerId([number as u8 + 1; 8]);
-            let settings = Settings { peer_id, vlan: 0, keepalive: None };
+            let settings = Settings { peer_id, keepalive: None };
             let mut host = Host::new(settings, StdRng::seed_from_u64(number as u64));
             let device = soft::Adapter::seeded(number as u64, address(number).into(), PORT);
             host.add_adapter(adapter(number), device, now);

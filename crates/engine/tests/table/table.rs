@@ -201,7 +201,7 @@ impl Table {
     pub(crate) fn bear(&mut self, number: usize) {
         let (peer_id, keepalive) = (peer_id(number), Some(KEEPALIVE));
         let secrets = StdRng::seed_from_u64(self.random.random());
-        self.hosts[number] = Some(Host::new(Settings { peer_id, vlan: 0, keepalive }, secrets));
+        self.hosts[number] = Some(Host::new(Settings { peer_id, keepalive }, secrets));
         (1..=self.adapters[number]).for_each(|id| self.put_in(number, id));
     }
 
@@ -611,7 +611,7 @@ impl Table {
     fn request(&self, host: usize, adapters: &[AdapterId], sizes: Sizes) -> Request {
         let [local, remote] = [host, 1 - host].map(|host| address(host, 1).into());
         let adapters = adapters.iter().copied().collect();
-        let terms = Terms { adapters, wording: self.wording.clone() };
+        let terms = Terms { adapters, vlan: 0, wording: self.wording.clone() };
         Request { caller: Caller::new(USER, local, remote), terms, sizes }
     }
 

@@ -3,6 +3,7 @@
 //! | Module | What |
 //! |---|---|
 //! | `scene` | network namespaces with cables and gateways; skipped where there are none |
+//! | `adapters` | which adapters gateways have, when they come, and for whom |
 //! | `moved` | bytes by SMC-R: requests, streams, ends of all kinds, many connections |
 //! | `stays` | connections that stay TCP, with every byte |
 //! | `broken` | gateways and peers that die, cables that are cut |
@@ -11,6 +12,7 @@
 #[path = "../../examples/handover/by_hand.rs"]
 mod by_hand;
 
+mod adapters;
 mod broken;
 mod hostile;
 mod moved;

@@ -28,6 +28,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// 10.93.1.1 and 10.93.1.2 ….
 pub(crate) struct Scene {
     names: [String; 2],
+    /// Network namespaces between the two.
+    routers: Vec<String>,
     gateways: [Option<Child>; 2],
     directory: tempfile::TempDir,
 }
@@ -49,7 +51,7 @@ impl Scene {
         let names = ["c", "s"].map(|host| format!("gw-{host}-{}-{count}", std::process::id()));
         // What was made is deleted, whatever fails.
         let directory = tempfile::tempdir().unwrap();
-        let this = Self { names, gateways: [None, None], directory };
+        let this = Self { names, routers: Vec::new(), gateways: [None, None], directory };
         let [client, server] = this.names.each_ref().map(String::as_str);
         if !ip(&["netns", "add", client]) || !ip(&["netns", "add", server]) {
             eprintln!("skipped: network namespaces need root and iproute2");
@@ -72,6 +74,61 @@ impl Scene {
             assert!(self.ip(host, &["link", "set", &name, "up"]));
             assert!(self.ip(host, &["address", "add", &format!("{at}/24"), "dev", &name]));
         }
+    }
+
+    /// VLANs over the first cable; the addresses of VLAN 5 are 10.93.5.1 and 10.93.5.2. False: the kernel has
+    /// none.
+    pub(crate) fn lay_vlans(&self, vlans: &[u8]) -> bool {
+        [CLIENT, SERVER].into_iter().all(|host| {
+            vlans.iter().all(|vlan| {
+                let (name, id) = (format!("cable0.{vlan}"), vlan.to_string());
+                let at = format!("{}/24", address(host, usize::from(*vlan)));
+                let add =
+                    ["link", "add", "link", "cable0", "name", &name, "type", "vlan", "id", &id];
+                self.ip(host, &add)
+                    && self.ip(host, &["link", "set", &name, "up"])
+                    && self.ip(host, &["address", "add", &at, "dev", &name])
+            })
+        })
+    }
+
+    /// Two hosts with two routers in a row between them:
+    /// 10.94.0.1 ─ 10.94.0.2, 10.94.1.1 ─ 10.94.1.2, 10.94.2.2 ─ 10.94.2.1.
+    pub(crate) fn routed() -> Option<Self> {
+        let mut this = Self::without_gateways(0)?;
+        let [client, server] = this.names.clone();
+        let routers = ["a", "b"].map(|router| format!("{client}-{router}"));
+        for router in &routers {
+            assert!(ip(&["netns", "add", router]));
+            this.routers.push(router.clone());
+            let forward = "echo 1 > /proc/sys/net/ipv4/ip_forward";
+            assert!(ip(&["netns", "exec", router, "sh", "-c", forward]));
+        }
+        let hops = [&client, &routers[0], &routers[1], &server];
+        for (lane, ends) in hops.windows(2).enumerate() {
+            let name = format!("lane{lane}");
+            let far = ["type", "veth", "peer", &name, "netns", ends[1]];
+            assert!(ip(&[&["-n", ends[0], "link", "add", &name][..], &far].concat()));
+            let hosts = if lane == 2 { [2, 1] } else { [1, 2] };
+            for (namespace, host) in ends.iter().zip(hosts) {
+                let at = format!("10.94.{lane}.{host}/24");
+                assert!(ip(&["-n", namespace, "address", "add", &at, "dev", &name]));
+                assert!(ip(&["-n", namespace, "link", "set", &name, "up"]));
+            }
+        }
+        for (namespace, to, via) in [
+            (&client, "default", "10.94.0.2"),
+            (&server, "default", "10.94.2.2"),
+            (&routers[0], "10.94.2.0/24", "10.94.1.2"),
+            (&routers[1], "10.94.0.0/24", "10.94.1.1"),
+        ] {
+            assert!(ip(&["-n", namespace, "route", "add", to, "via", via]));
+        }
+        Some(this)
+    }
+
+    pub(crate) fn routed_address(host: usize) -> IpAddr {
+        IpAddr::from([10, 94, if host == CLIENT { 0 } else { 2 }, 1])
     }
 
     /// Starts the gateway of a host, with these words.
@@ -161,21 +218,33 @@ impl Scene {
 
     /// A TCP connection: the client's end, and the server's.
     pub(crate) fn connection(&self) -> [TcpStream; 2] {
-        self.connection_with(address(CLIENT, 0), SERVER)
+        self.connection_over(0)
+    }
+
+    /// The same, over another cable or a VLAN.
+    pub(crate) fn connection_over(&self, cable: usize) -> [TcpStream; 2] {
+        self.connection_with(address(CLIENT, cable), SERVER, address(SERVER, cable))
+    }
+
+    /// The same, through the routers.
+    pub(crate) fn connection_routed(&self) -> [TcpStream; 2] {
+        let [client, server] = [CLIENT, SERVER].map(Self::routed_address);
+        self.connection_with(client, SERVER, server)
     }
 
     /// The same, from another address of the client.
     pub(crate) fn connection_from(&self, from: IpAddr) -> [TcpStream; 2] {
-        self.connection_with(from, SERVER)
+        self.connection_with(from, SERVER, address(SERVER, 0))
     }
 
     /// A TCP connection of which the client's host has both ends.
     pub(crate) fn connection_within_client(&self) -> [TcpStream; 2] {
-        self.connection_with(address(CLIENT, 0), CLIENT)
+        let here = address(CLIENT, 0);
+        self.connection_with(here, CLIENT, here)
     }
 
-    fn connection_with(&self, from: IpAddr, host: usize) -> [TcpStream; 2] {
-        let listen = || TcpListener::bind((address(host, 0), 0)).unwrap();
+    fn connection_with(&self, from: IpAddr, host: usize, at: IpAddr) -> [TcpStream; 2] {
+        let listen = || TcpListener::bind((at, 0)).unwrap();
         let listener = self.at(host, listen);
         let to: SocketAddr = listener.local_addr().unwrap();
         let client = self.at(CLIENT, || {
@@ -236,7 +305,7 @@ impl Drop for Scene {
         if thread::panicking() {
             eprintln!("client's gateway:\n{}\nserver's:\n{}", self.log(0), self.log(1));
         }
-        for name in &self.names {
+        for name in self.names.iter().chain(&self.routers) {
             ip(&["netns", "delete", name]);
         }
     }
@@ -246,9 +315,9 @@ pub(crate) fn address(host: usize, cable: usize) -> IpAddr {
     IpAddr::from([10, 93, cable as u8, host as u8 + 1])
 }
 
-/// All adapters of a host, on one physical network.
+/// A soft RNIC at each cable of a host, on one physical network.
 pub(crate) fn adapters(host: usize, cables: usize) -> Vec<String> {
-    let adapters = (0..cables).map(|cable| address(host, cable).to_string());
+    let adapters = (0..cables).map(|cable| format!("soft:{}", address(host, cable)));
     adapters.chain((0..cables).map(|cable| format!("pnet=cable{cable}"))).collect()
 }
 

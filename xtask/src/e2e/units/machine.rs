@@ -359,7 +359,7 @@ fn install(sidestep: &Path, scratch: &Path) -> Result<()> {
         std::os::unix::fs::symlink("sidestep", bin.join("sidestepd"))?;
     }
     let settings = format!(
-        "[smc-r]\nadapters = [\"{ADAPTER}\"]\n[agent]\nmetrics = \"unix:/run/sidestep/metrics\"\n"
+        "[smc-r]\nadapters = [\"soft:{ADAPTER}\"]\n[agent]\nmetrics = \"unix:/run/sidestep/metrics\"\n"
     );
     Ok(fs::write(scratch.join("sidestep.toml"), settings)?)
 }

@@ -50,7 +50,7 @@ fn gateway(status: &io::Result<Status>) -> Check {
                     NAME,
                     finding,
                     "connections to other hosts stay on TCP: bring up the interface of an adapter \
-                     (`sidestep devices`)",
+                     (`sidestep devices`), or name a soft RNIC in smc-r.adapters (`soft:eth0`)",
                 ),
                 _ => Check::ok(NAME, finding),
             }
@@ -80,7 +80,10 @@ fn is_hang_up(error: &io::Error) -> bool {
 fn rdma_devices(devices: &[String], unopenable: &[String]) -> Check {
     const NAME: &str = "rdma devices";
     match (devices, unopenable) {
-        ([], _) => Check::ok(NAME, "none; a gateway has soft RNICs, by UDP"),
+        ([], _) => Check::ok(
+            NAME,
+            "none; a gateway uses soft RNICs that are named, by UDP (`smc-r.adapters`)",
+        ),
         (devices, []) => Check::ok(NAME, devices.join(", ")),
         (devices, files) => Check::warn(
             NAME,

@@ -107,7 +107,7 @@ pub(super) fn check_accept(
             },
         },
     };
-    Ok((accept, Terms { adapters: adapters.ids(), wording }))
+    Ok((accept, Terms { adapters: adapters.ids(), vlan: route.vlan, wording }))
 }
 
 /// Whether the server has kept within our offer.

@@ -24,6 +24,8 @@ pub struct Terms {
     /// The adapters that links can be over: that of the first link, others that are up, and last those that
     /// are down, for when they are up again. One at least.
     pub adapters: ArrayVec<AdapterId, ADAPTERS_MAX>,
+    /// The VLAN of the connection and of these adapters; 0 for none.
+    pub vlan: u16,
     /// What our Accept or Confirm says.
     pub wording: Wording,
 }
