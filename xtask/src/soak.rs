@@ -199,7 +199,7 @@ impl Pair {
     ///
     /// **Errors**: none has.
     fn moved(&mut self, scene: &Scene<'_>) -> Result<u64> {
-        let key = if self.is_between { "smc_r_connections" } else { "smc_connections" };
+        let key = if self.is_between { "gateway_connections" } else { "smc_connections" };
         let (name, pid) = (self.caller_name(), self.caller()?.program().pid());
         let totals = scene.hosts.client.totals(pid)?;
         let moved = totals[key].as_u64().unwrap_or(0);

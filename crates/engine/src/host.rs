@@ -14,7 +14,7 @@ use crate::event::{CallError, Event};
 use crate::group::Group;
 use crate::request::Waiting;
 use crate::stream::{Stage, Stream};
-use crate::usage::Usage;
+use crate::usage::{Tally, Usage};
 
 /// The identity of a host.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +89,7 @@ pub struct Host<D> {
     pub(crate) last_rmb: u32,
     pub(crate) events: VecDeque<Event>,
     pub(crate) drops: Drops,
+    pub(crate) tally: Tally,
 }
 
 // ---- the host and its adapters ------------------------------------------------------------------
@@ -112,6 +113,7 @@ impl<D: Device> Host<D> {
             last_rmb: 0,
             events: VecDeque::new(),
             drops: Drops { malformed: 0, unknown: 0 },
+            tally: Tally { failovers: 0, rmbe_full: 0 },
         }
     }
 
@@ -264,6 +266,12 @@ impl<D: Device> Host<D> {
     #[must_use]
     pub const fn drops(&self) -> Drops {
         self.drops
+    }
+
+    /// What has happened so far.
+    #[must_use]
+    pub const fn tally(&self) -> Tally {
+        self.tally
     }
 
     /// What it has now.

@@ -117,5 +117,5 @@ pub use event::{CallError, Event, Reset};
 pub use host::{Drops, Holdings, Host, Settings};
 pub use request::{Caller, Request, Sizes};
 pub use sidestep_proto::rendezvous::hosts::{Proposer, Terms, Wording};
-pub use usage::{Traffic, Usage};
+pub use usage::{Tally, Traffic, Usage};
 pub use view::{AdapterView, ConnectionView, LinkView};

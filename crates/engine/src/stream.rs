@@ -122,6 +122,8 @@ pub(crate) struct Stream {
     /// Messages of it that wait or are posted.
     pub(crate) under_way: usize,
     pub(crate) is_ready: bool,
+    /// The peer's RMBE had no room for all that is to be sent, as the last message has told.
+    pub(crate) is_blocked: bool,
     pub(crate) rmb: RmbId,
     pub(crate) incoming: Arc<Shared>,
     /// Until nothing of it is needed any more.
@@ -178,6 +180,7 @@ impl Stream {
             early: None,
             under_way: 0,
             is_ready: false,
+            is_blocked: false,
             rmb,
             incoming,
             outgoing: Some(outgoing),
@@ -236,6 +239,7 @@ impl Stream {
         for write in transmit.writes.into_iter().flatten() {
             self.under_way += self.take_write(token, write, (rtoken, peer.offset), carrier);
         }
+        self.is_blocked = transmit.message.producer_flags.writer_blocked;
         let mut bytes = [0; sidestep_wire::cdc::LEN];
         let emitted = transmit.message.emit(&mut bytes);
         debug_assert!(emitted.is_ok(), "there is room for any");

@@ -249,9 +249,11 @@ impl<D: Device> Host<D> {
         stream.is_ready = false;
         let group = self.groups.get_mut(&id);
         let Some(carrier) = group.and_then(|group| group.carriers.get_mut(&link)) else { return };
+        let was_blocked = stream.is_blocked;
         if !stream.take_step(token, carrier) {
             return self.finish_if_agreed(token, now);
         }
+        self.tally.rmbe_full += u64::from(stream.is_blocked && !was_blocked);
         self.post(id, link);
         self.rouse(token);
     }
@@ -369,6 +371,7 @@ impl<D: Device> Host<D> {
         }
         let Some(stream) = self.streams.get_mut(&token) else { return };
         stream.moves += 1;
+        self.tally.failovers += 1;
         if let Some(connection) = &mut stream.connection {
             connection.change_link();
         }

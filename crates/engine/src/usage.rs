@@ -24,6 +24,15 @@ pub struct Usage {
     pub retransmissions: Option<u64>,
 }
 
+/// How often something has happened on a host, each only growing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// A connection has gone over to another link.
+    pub failovers: u64,
+    /// A connection had bytes to send, and no room for all of them in the peer's RMBE.
+    pub rmbe_full: u64,
+}
+
 impl Traffic {
     pub(crate) const NONE: Self =
         Self { bytes_sent: 0, messages_sent: 0, bytes_received: 0, messages_received: 0 };

@@ -40,7 +40,7 @@ use crate::nic::Nic;
 use crate::passage::{Fate, Passage, World};
 use crate::poller::{Poller, Source};
 use crate::settings::Settings;
-use crate::status::{self, Status};
+use crate::status::{self, Cpu, Status, Totals};
 use crate::watchdog::Pulse;
 
 use roster::Wanted;
@@ -97,6 +97,8 @@ pub struct Gateway {
     desk: Desk,
     door: Door,
     lessons: Lessons,
+    /// What has become of its connections.
+    totals: Totals,
     host: Host<Nic>,
     /// The adapters that it is to have, the preferred first.
     wanted: Vec<Wanted>,
@@ -156,6 +158,7 @@ impl Gateway {
             desk,
             door,
             lessons,
+            totals: Totals::default(),
             host: Host::new(sidestep_engine::Settings { peer_id, keepalive }, rand::make_rng()),
             places: Vec::new(),
             devices: Vec::new(),
@@ -374,6 +377,7 @@ impl Gateway {
                 host: &mut self.host,
                 owners: &mut self.owners,
                 lessons: &self.lessons,
+                totals: &mut self.totals,
                 chunk: &mut self.chunk,
                 now,
             };
@@ -489,10 +493,17 @@ impl Gateway {
 
 impl Gateway {
     fn status(&self) -> Status {
+        let tally = self.host.tally();
         Status {
             adapters: self.host.adapters().filter_map(|it| self.adapter_status(&it)).collect(),
             links: self.host.links().map(|it| self.link_status(&it)).collect(),
             connections: self.passages.values().map(|it| it.passage.status(&self.host)).collect(),
+            totals: Totals {
+                failovers: tally.failovers,
+                rmbe_full: tally.rmbe_full,
+                ..self.totals
+            },
+            cpu: Cpu::of_this_process(),
         }
     }
 

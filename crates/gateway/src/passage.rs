@@ -45,7 +45,7 @@ use crate::intake::{self, Intake};
 use crate::lessons::{self, Lessons};
 use crate::limits::{LEAVE_PATIENCE, SEND_BUFFER_MAX, TURN};
 use crate::nic::Nic;
-use crate::status::{self, Mode};
+use crate::status::{self, Mode, Totals};
 
 /// What passages share.
 pub(crate) struct World<'a> {
@@ -53,6 +53,8 @@ pub(crate) struct World<'a> {
     /// Which passage has which of the host's connections.
     pub(crate) owners: &'a mut HashMap<AlertToken, u64>,
     pub(crate) lessons: &'a Lessons,
+    /// What has become of them all.
+    pub(crate) totals: &'a mut Totals,
     /// For bytes on their way.
     pub(crate) chunk: &'a mut [u8],
     pub(crate) now: Duration,
@@ -289,7 +291,8 @@ impl Passage {
             Stage::Moved(_) => self.carry(world),
             Stage::Relayed(_) => self.relay(world),
         };
-        if matches!(fate, Fate::Over(_)) {
+        if let Fate::Over(end) = fate {
+            world.totals.resets += u64::from(end != End::InOrder);
             self.let_go(world);
         }
         fate
@@ -394,12 +397,14 @@ impl Passage {
             (Outcome::Agreed { version, first_contact }, Some(token)) => {
                 let contact = if first_contact { "first" } else { "further" };
                 log::info!("connection {number}: SMC-R, {version:?}, {contact} contact");
+                world.totals.smc_r_connections += 1;
                 self.stage = Stage::Moved(Box::new(Moved::new(token)));
                 self.n_is = Ready::ALL;
                 Fate::HasMore
             }
             (Outcome::Tcp(fallback), _) => {
                 log::info!("connection {number}: stays TCP: {fallback}");
+                world.totals.tcp_connections += 1;
                 match &fallback {
                     Fallback::Peers(decline) if decline.out_of_sync => self.leave_group(world),
                     _ => self.abandon(world),

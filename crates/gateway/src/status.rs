@@ -10,8 +10,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::time::{TimeVal, TimeValLike};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -39,6 +41,54 @@ pub struct Status {
     pub links: Vec<Link>,
     /// The connections that were handed over and are not over.
     pub connections: Vec<Connection>,
+    /// What has become of all of them, since it began.
+    #[serde(default)]
+    pub totals: Totals,
+    /// What the process has used so far.
+    #[serde(default)]
+    pub cpu: Cpu,
+}
+
+/// What has become of connections and links since the gateway began; each only grows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Connections that have come to SMC-R.
+    pub smc_r_connections: u64,
+    /// Connections that were passed on by TCP.
+    pub tcp_connections: u64,
+    /// Connections that were reset, in the middle of the rendezvous or later.
+    pub resets: u64,
+    /// How often a connection has gone over to another link.
+    pub failovers: u64,
+    /// How often a connection had bytes to send and no room for them in the peer's RMBE.
+    pub rmbe_full: u64,
+}
+
+/// CPU time and context switches of the gateway's process, since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cpu {
+    /// In user mode, in microseconds.
+    pub user_us: u64,
+    /// In the kernel, in microseconds.
+    pub system_us: u64,
+    /// Switches because it waited.
+    pub voluntary_switches: u64,
+    /// Switches because it had to make way.
+    pub involuntary_switches: u64,
+}
+
+impl Cpu {
+    /// Of this process; nothing where the kernel does not tell.
+    pub(crate) fn of_this_process() -> Self {
+        let Ok(used) = getrusage(UsageWho::RUSAGE_SELF) else { return Self::default() };
+        let us = |time: TimeVal| time.num_microseconds().max(0) as u64;
+        Self {
+            user_us: us(used.user_time()),
+            system_us: us(used.system_time()),
+            voluntary_switches: used.voluntary_context_switches().max(0) as u64,
+            involuntary_switches: used.involuntary_context_switches().max(0) as u64,
+        }
+    }
 }
 
 /// An adapter.
@@ -224,6 +274,13 @@ impl Link {
 }
 
 impl Status {
+    /// Packets that its adapters have sent again; `None`: none of them tells.
+    #[must_use]
+    pub fn sent_again(&self) -> Option<u64> {
+        let told = self.adapters.iter().filter_map(|adapter| adapter.usage.retransmissions);
+        told.reduce(|sum, more| sum + more)
+    }
+
     /// Asks the gateway of this network namespace.
     ///
     /// # Errors

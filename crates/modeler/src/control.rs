@@ -185,6 +185,10 @@ pub struct Evidence {
     pub parks: u64,
     /// How often the peer was woken.
     pub wakeups: u64,
+    /// What the gateway of their host has used, for all its programs; nothing if none of their connections
+    /// was ever given to it.
+    #[serde(default)]
+    pub gateway: Usage,
 }
 
 /// Somebody who can tell what the library did. `sidestep` reads its shared state;
@@ -229,7 +233,7 @@ pub trait ServerSide {
 }
 
 impl Evidence {
-    /// What was spun, parked and woken since an earlier look. Connections stay what
+    /// What was spun, parked and woken, and used by the gateway, since an earlier look. Connections stay what
     /// they are, those since the start: what they became was settled before anything
     /// was measured, or is settled again and again.
     #[must_use]
@@ -240,6 +244,7 @@ impl Evidence {
             spins: less(self.spins, earlier.spins),
             parks: less(self.parks, earlier.parks),
             wakeups: less(self.wakeups, earlier.wakeups),
+            gateway: self.gateway - earlier.gateway,
             ..self
         }
     }

@@ -149,9 +149,9 @@ pub struct Response {
 /// CPU time for one transaction, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CpuCost {
-    /// All of the client side.
+    /// All of the client side: its programs, and between hosts the gateway of its host.
     pub client: f64,
-    /// All of the server side.
+    /// All of the server side, likewise.
     pub server: f64,
     /// The part of `client` in user mode.
     pub client_user: f64,
@@ -165,6 +165,12 @@ pub struct CpuCost {
     pub server_system: f64,
     /// The part of `server_user` that looked for the peer's next word.
     pub server_spin: f64,
+    /// The part of `client` that the gateway of its host took.
+    #[serde(default)]
+    pub client_gateway: f64,
+    /// The part of `server` that the gateway of its host took.
+    #[serde(default)]
+    pub server_gateway: f64,
 }
 
 /// Waiting, for one transaction.

@@ -122,7 +122,7 @@ pub(crate) fn declined(stage: &Stage<'_>) -> Result<String> {
     talk(&mut another, "1 20")?;
     for (program, asked, left) in [(&mut client, 1, FURTHER), (&mut another, 0, 1)] {
         let totals = hosts.client.totals(program.program().pid())?;
-        let counts = (&totals["smc_r_connections"], &totals["tcp_connections"]);
+        let counts = (&totals["gateway_connections"], &totals["tcp_connections"]);
         ensure!(counts == (&json!(asked), &json!(left)), "{totals:#}");
         let found = hosts.client.why(program.program().pid())?;
         let lately = "agreeing with this server has failed lately";

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use sidestep_gateway::status::Status;
 use sidestep_observe::{Program, Snapshot};
 use thiserror::Error;
 
@@ -51,10 +52,15 @@ enum StatsError {
 fn once(args: &StatsArgs) -> Result<(), StatsError> {
     let programs = look(args)?;
     let text = match args.json {
-        true => report::json(&programs, None),
-        false => report::text(&programs),
+        true => report::json(&programs, gateway(args).as_ref(), None),
+        false => report::text(&programs, gateway(args).as_ref()),
     };
     output::print_as(args.json, &text).map(drop).map_err(StatsError::Output)
+}
+
+/// The gateway, where all is asked for and it can be asked.
+fn gateway(args: &StatsArgs) -> Option<Status> {
+    args.pid.is_none().then(|| Status::ask().ok()).flatten()
 }
 
 /// The programs that are asked for.
@@ -86,7 +92,7 @@ fn watch(args: &StatsArgs, every: Duration) -> Result<(), StatsError> {
         };
         let seconds = at.duration_since(taken).as_secs_f64();
         let text = match args.json {
-            true => report::json(&now, Some((&programs, seconds))),
+            true => report::json(&now, gateway(args).as_ref(), Some((&programs, seconds))),
             false => report::rates(&now, &programs, seconds, lines),
         };
         if !output::print_as(args.json, &text).map_err(StatsError::Output)? {

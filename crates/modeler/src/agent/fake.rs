@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Mutex;
 
-use crate::control::{Evidence, Witness};
+use crate::control::{Evidence, Usage, Witness};
 
 /// Sees more with every look, and remembers at whom it has looked.
 #[derive(Default)]
@@ -26,6 +26,7 @@ impl Witness for FakeWitness {
             spins: 1,
             parks: 2,
             wakeups: 3 * n,
+            gateway: Usage { user_us: 7 * n, ..Usage::default() },
         })
     }
 }

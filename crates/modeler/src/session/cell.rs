@@ -118,6 +118,8 @@ impl<'a> Series<'a> {
             server_user: median(|cpu| cpu.server_user),
             server_system: median(|cpu| cpu.server_system),
             server_spin: median(|cpu| cpu.server_spin),
+            client_gateway: median(|cpu| cpu.client_gateway),
+            server_gateway: median(|cpu| cpu.server_gateway),
         }
     }
 

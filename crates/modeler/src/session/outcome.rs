@@ -176,13 +176,18 @@ fn proof(evidence: &Evidence) -> Proof {
 struct PerTransaction(f64);
 
 impl PerTransaction {
-    /// By process accounting.
+    /// By process accounting. The gateway of a side works for it as the kernel does for TCP, in a process
+    /// of its own.
     fn cpu(&self, parts: &RunParts) -> CpuCost {
-        let client = client_usage(parts);
-        let server = parts.server.usage;
+        let [of_clients, of_servers] = [&parts.client, &parts.server].map(|it| it.evidence.gateway);
+        let client = client_usage(parts) + of_clients;
+        let server = parts.server.usage + of_servers;
+        let all = |usage: Usage| self.of(usage.user_us + usage.system_us);
         CpuCost {
-            client: self.of(client.user_us + client.system_us),
-            server: self.of(server.user_us + server.system_us),
+            client: all(client),
+            server: all(server),
+            client_gateway: all(of_clients),
+            server_gateway: all(of_servers),
             client_user: self.of(client.user_us),
             client_system: self.of(client.system_us),
             client_spin: self.spin(&parts.client.evidence, client),
@@ -209,8 +214,8 @@ impl PerTransaction {
         let switches = |usage: Usage| usage.voluntary_switches + usage.involuntary_switches;
         let (client, server) = (&parts.client.evidence, &parts.server.evidence);
         Waits {
-            client_switches: self.of(switches(client_usage(parts))),
-            server_switches: self.of(switches(parts.server.usage)),
+            client_switches: self.of(switches(client_usage(parts) + client.gateway)),
+            server_switches: self.of(switches(parts.server.usage + server.gateway)),
             parks: self.of(client.parks + server.parks),
             wakeups: self.of(client.wakeups + server.wakeups),
         }
@@ -313,6 +318,8 @@ mod tests {
                 server_user: 3.0,
                 server_system: 1.0,
                 server_spin: 3.0, // 12.5 by Sidestep's clock, but no more than user time
+                client_gateway: 0.0,
+                server_gateway: 0.0,
             }
         );
         assert_eq!(
@@ -321,6 +328,30 @@ mod tests {
         );
         assert_eq!(outcome.unfinished, 4);
         assert_eq!(outcome.proof.smc_connections, 2);
+    }
+
+    /// What carries the bytes between hosts is no worker, and costs all the same.
+    #[test]
+    fn the_gateways_are_part_of_their_sides() {
+        let mut parts = measured(vec![report(&[10, 20, 30, 40])]);
+        let without = RunOutcome::from_parts(&parts).unwrap().sample;
+        let used = |us| Usage {
+            user_us: us,
+            system_us: 4,
+            voluntary_switches: 8,
+            involuntary_switches: 0,
+        };
+        (parts.client.evidence.gateway, parts.server.evidence.gateway) = (used(36), used(76));
+        let with = RunOutcome::from_parts(&parts).unwrap().sample;
+        let (cpu, before) = (with.cpu_us_per_tran, without.cpu_us_per_tran);
+        assert_eq!((cpu.client_gateway, cpu.server_gateway), (10.0, 20.0));
+        assert_eq!((cpu.client, cpu.server), (before.client + 10.0, before.server + 20.0));
+        assert_eq!(
+            (cpu.client_system, cpu.server_user),
+            (before.client_system + 1.0, before.server_user + 19.0)
+        );
+        let (waits, before) = (with.waits_per_tran, without.waits_per_tran);
+        assert_eq!(waits.client_switches, before.client_switches + 2.0);
     }
 
     /// 200 µs busy of 1000 µs are a utilisation of 20 %; on 2 CPUs the interval is then

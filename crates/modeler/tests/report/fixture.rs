@@ -234,6 +234,8 @@ fn cell(workload: &str, model: Model, transport: Transport, mean: f64) -> Cell {
         server_user: round(mean * 0.03),
         server_system: round(mean * 0.07),
         server_spin: if smc { round(mean * 0.01) } else { 0.0 },
+        client_gateway: 0.0,
+        server_gateway: 0.0,
     };
     let response = response(mean);
     let samples = (0..RUNS).map(|pair| sample(pair, tps, response, cpu));

@@ -4,6 +4,7 @@
 //!   GET /metrics ──> server ──> Collector ── look ──> states of all programs
 //!                                   │
 //!                                   ├──> ledger: what programs have had, the ended ones too
+//!                                   ├──> gateway: what it tells of itself
 //!                                   └──> exposition: the text
 //! ```
 //!
@@ -15,6 +16,7 @@
 mod collector;
 mod exposition;
 mod figures;
+mod gateway;
 mod ledger;
 mod server;
 mod vips;

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use sidestep_modeler::control::{Evidence, Witness};
+use sidestep_gateway::status::Status;
+use sidestep_modeler::control::{Evidence, Usage, Witness};
 use sidestep_observe::{Connection, Snapshot, Totals};
 use sidestep_proto::fallback::{ProgramDid, Reason};
 
@@ -22,8 +23,21 @@ impl Witness for LibraryWitness {
             totals.add(&program.totals);
         }
         let beyond = Beyond::of(&snapshot.connections);
-        Ok(evidence(&totals, &ByGateway::of(&snapshot.connections, &beyond)))
+        let by_gateway = ByGateway::of(&snapshot.connections, &beyond);
+        Ok(Evidence { gateway: used_by_gateway(&totals), ..evidence(&totals, &by_gateway) })
     }
+}
+
+/// What the gateway has used that some of these connections were given to.
+fn used_by_gateway(totals: &Totals) -> Usage {
+    // Who may not ask is told so by the connections, of which nothing is known either.
+    let status = (totals.handed_over > 0).then(|| Status::ask().ok()).flatten();
+    status.map_or_else(Usage::default, |Status { cpu, .. }| Usage {
+        user_us: cpu.user_us,
+        system_us: cpu.system_us,
+        voluntary_switches: cpu.voluntary_switches,
+        involuntary_switches: cpu.involuntary_switches,
+    })
 }
 
 /// How connections that the gateway has, and knows of, travel to the other host.
@@ -68,6 +82,7 @@ fn evidence(totals: &Totals, by_gateway: &ByGateway) -> Evidence {
         spins: counters.spins,
         parks: counters.parks,
         wakeups: counters.wakeups,
+        gateway: Usage::default(),
     }
 }
 

@@ -18,7 +18,7 @@ struct Row<'a> {
     pids: &'a [u32],
     program: &'a str,
     smc_connections: u64,
-    smc_r_connections: u64,
+    gateway_connections: u64,
     tcp_connections: u64,
     undecided: u64,
     reasons: Vec<CountedReason>,
@@ -84,7 +84,7 @@ impl<'a> Row<'a> {
             pids,
             program,
             smc_connections: totals.smc,
-            smc_r_connections: totals.handed_over,
+            gateway_connections: totals.handed_over,
             tcp_connections: totals.tcp(),
             undecided: totals.undecided,
             reasons: CountedReason::all_of(totals),
@@ -153,7 +153,7 @@ pub(super) fn to_text(programs: &[Program], width: Option<u16>) -> String {
         + &lessons
         + &format!(
             "Programs: {programs}; connections so far: {all}; \
-             SMC-D: {smc}, SMC-R: {handed_over}, TCP: {tcp}\n"
+             SMC-D: {smc}, gateway: {handed_over}, TCP: {tcp}\n"
         )
 }
 
@@ -181,7 +181,7 @@ fn lessons(Program { pids, program, patience, left_alone, .. }: &Program) -> Vec
 const HEADER: [&str; 11] = [
     "PID/Program",
     "SMC-D",
-    "SMC-R",
+    "Gateway",
     "TCP",
     "Sent",
     "Received",
@@ -305,7 +305,7 @@ PID/Program             SMC-D  SMC-R  TCP         Sent     Received   Waits     
 99/curl                     1      0    0      0 B (0)      0 B (0)   0/0/0  0.000 s    0.000 s          ?
 4711/redis-server: AUTOSMC: connections of port 6379 move after 128 messages or 512 KB; shorter ones did not earn it
 4711/redis-server: AUTOCACHE: 127.0.0.1:5000 is left alone for 59 s more: the peer's messages made no sense: Hello RMBE length (failures in a row: 2)
-Programs: 2; connections so far: 1054; SMC-D: 1001, SMC-R: 20, TCP: 33
+Programs: 2; connections so far: 1054; SMC-D: 1001, gateway: 20, TCP: 33
 ";
         assert_eq!(to_text(&[server(), client()], None), expected);
     }
@@ -321,7 +321,7 @@ Programs: 2; connections so far: 1054; SMC-D: 1001, SMC-R: 20, TCP: 33
     ],
     "program": "redis-server",
     "smc_connections": 1000,
-    "smc_r_connections": 20,
+    "gateway_connections": 20,
     "tcp_connections": 33,
     "undecided": 1,
     "reasons": [

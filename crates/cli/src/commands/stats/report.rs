@@ -4,13 +4,20 @@ use std::fmt::Write as _;
 
 use comfy_table::Table;
 use serde::Serialize;
+use sidestep_gateway::status::{self, Status};
 use sidestep_observe::{Program, Rings, Sizes, Totals};
 
 use super::figures::{Figures, growth, sum};
 use crate::commands::ss::{CountedReason, aligned, bytes, reasons_of, seconds};
 
-/// Each program, and all of them if there are several.
-pub(super) fn text(programs: &[Program]) -> String {
+/// Each program, all of them if there are several, and the gateway if it can be asked.
+pub(super) fn text(programs: &[Program], gateway: Option<&Status>) -> String {
+    let programs = of_programs(programs);
+    gateway
+        .map_or_else(|| programs.clone(), |gateway| format!("{programs}\n{}", of_gateway(gateway)))
+}
+
+fn of_programs(programs: &[Program]) -> String {
     let mut blocks: Vec<_> =
         programs.iter().map(|program| block(&name(program), &program.totals)).collect();
     match programs.len() {
@@ -19,6 +26,36 @@ pub(super) fn text(programs: &[Program]) -> String {
         n => blocks.push(block(&format!("All {n} programs"), &sum(programs))),
     }
     blocks.join("\n")
+}
+
+/// What the programs' counters do not tell of connections to other hosts: how they travel there, and what
+/// that costs.
+fn of_gateway(status: &Status) -> String {
+    let Status { totals, cpu, .. } = status;
+    let mut text = "Gateway\n".to_owned();
+    let mut line = |label: &str, words: String| {
+        let _ = writeln!(text, "  {label:<16}{words}");
+    };
+    let status::Totals { smc_r_connections, tcp_connections, resets, failovers, rmbe_full } =
+        totals;
+    line(
+        "Connections",
+        format!("SMC-R {smc_r_connections}, TCP {tcp_connections}, reset {resets}"),
+    );
+    let us = |us: u64| seconds(us.saturating_mul(1000));
+    line("CPU", format!("user {}, system {}", us(cpu.user_us), us(cpu.system_us)));
+    let up = status.adapters.iter().filter(|adapter| adapter.is_up).count();
+    line(
+        "Adapters",
+        format!("{} up of {}, links {}", up, status.adapters.len(), status.links.len()),
+    );
+    let again: Option<u64> = status.sent_again();
+    let again = again.map_or_else(|| "?".to_owned(), |packets| packets.to_string());
+    line(
+        "Trouble",
+        format!("failovers {failovers}, RMBE full {rmbe_full}, packets sent again {again}"),
+    );
+    text
 }
 
 fn name(Program { pids, program, .. }: &Program) -> String {
@@ -35,7 +72,7 @@ fn block(name: &str, totals: &Totals) -> String {
         let _ = writeln!(text, "  {label:<16}{words}");
     };
     let Totals { smc, handed_over, .. } = totals;
-    line("Connections", format!("SMC-D {smc}, SMC-R {handed_over}, TCP {}", totals.tcp()));
+    line("Connections", format!("SMC-D {smc}, to the gateway {handed_over}, TCP {}", totals.tcp()));
     let shakes = totals.handshakes;
     let under_way = shakes.attempted.saturating_sub(shakes.agreed.saturating_add(shakes.failed));
     line(
@@ -126,7 +163,7 @@ fn indented(lines: &str) -> String {
 
 /// A line of rates; the heading before the first and every twentieth.
 pub(super) fn rates(now: &[Program], before: &[Program], seconds: f64, lines: usize) -> String {
-    const HEADING: &str = "   SMC-D/s   SMC-R/s     TCP/s     calls/s  by rings/s    by TCP/s  wake-ups/s   CPU spun  strangers/s  run queue\n";
+    const HEADING: &str = "   SMC-D/s gateway/s     TCP/s     calls/s  by rings/s    by TCP/s  wake-ups/s   CPU spun  strangers/s  run queue\n";
     const LINES: usize = 20;
     let per_second = |n: u64| (n as f64 / seconds).round() as u64;
     let grown = growth(now, before);
@@ -154,6 +191,9 @@ pub(super) fn rates(now: &[Program], before: &[Program], seconds: f64, lines: us
 struct Statistics<'a> {
     programs: Vec<ProgramRow<'a>>,
     all: Row,
+    /// That of this network namespace, if it can be asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gateway: Option<GatewayRow>,
     /// With `--watch`: what has come since the last look.
     #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<Since>,
@@ -170,7 +210,7 @@ struct ProgramRow<'a> {
 #[derive(Serialize)]
 struct Row {
     smc_connections: u64,
-    smc_r_connections: u64,
+    gateway_connections: u64,
     tcp_connections: u64,
     undecided: u64,
     handshakes_attempted: u64,
@@ -199,6 +239,30 @@ struct Row {
 }
 
 #[derive(Serialize)]
+struct GatewayRow {
+    #[serde(flatten)]
+    totals: status::Totals,
+    #[serde(flatten)]
+    cpu: status::Cpu,
+    adapters_up: usize,
+    links: usize,
+    /// `null`: no adapter tells.
+    packets_sent_again: Option<u64>,
+}
+
+impl GatewayRow {
+    fn new(status: &Status) -> Self {
+        Self {
+            totals: status.totals,
+            cpu: status.cpu,
+            adapters_up: status.adapters.iter().filter(|adapter| adapter.is_up).count(),
+            links: status.links.len(),
+            packets_sent_again: status.sent_again(),
+        }
+    }
+}
+
+#[derive(Serialize)]
 struct RingRow {
     rmbe: usize,
     send_fresh: u64,
@@ -218,7 +282,7 @@ struct SizeRow {
 struct Since {
     seconds: f64,
     smc_connections: u64,
-    smc_r_connections: u64,
+    gateway_connections: u64,
     tcp_connections: u64,
     messages: u64,
     ring_bytes: u64,
@@ -236,7 +300,11 @@ struct Since {
 }
 
 /// All of it; in one line if it is one of many.
-pub(super) fn json(programs: &[Program], before: Option<(&[Program], f64)>) -> String {
+pub(super) fn json(
+    programs: &[Program],
+    gateway: Option<&Status>,
+    before: Option<(&[Program], f64)>,
+) -> String {
     let statistics = Statistics {
         programs: programs
             .iter()
@@ -247,6 +315,7 @@ pub(super) fn json(programs: &[Program], before: Option<(&[Program], f64)>) -> S
             })
             .collect(),
         all: Row::new(&sum(programs)),
+        gateway: gateway.map(GatewayRow::new),
         since: before.map(|(before, seconds)| Since::new(&growth(programs, before), seconds)),
     };
     let json = match before {
@@ -262,7 +331,7 @@ impl Row {
         let sizes = totals.sent.classes().zip(totals.received.classes());
         Self {
             smc_connections: totals.smc,
-            smc_r_connections: totals.handed_over,
+            gateway_connections: totals.handed_over,
             tcp_connections: totals.tcp(),
             undecided: totals.undecided,
             handshakes_attempted: totals.handshakes.attempted,
@@ -310,7 +379,7 @@ impl Since {
         Self {
             seconds,
             smc_connections: grown.smc,
-            smc_r_connections: grown.handed_over,
+            gateway_connections: grown.handed_over,
             tcp_connections: grown.tcp,
             messages: grown.messages,
             ring_bytes: grown.ring_bytes,
@@ -373,7 +442,7 @@ mod tests {
     fn a_program_has_a_block() {
         let expected = "\
 redis (47 and 1 forked)
-  Connections     SMC-D 7, SMC-R 2, TCP 3
+  Connections     SMC-D 7, to the gateway 2, TCP 3
   Handshakes      attempted 10, agreed 7, failed 2, under way 1
   Stayed on TCP   2 x 0x03010000 the peer does not run Sidestep
   Stayed on TCP   1 x no reason: not decided yet, or ended before
@@ -388,13 +457,49 @@ redis (47 and 1 forked)
           256 B     0         0
           512 B     0         3
 ";
-        assert_eq!(text(&[program()]), expected);
-        let both = text(&[program(), program()]);
+        assert_eq!(text(&[program()], None), expected);
+        let both = text(&[program(), program()], None);
         assert!(
-            both.contains("\nAll 2 programs\n  Connections     SMC-D 14, SMC-R 4, TCP 6\n"),
+            both.contains(
+                "\nAll 2 programs\n  Connections     SMC-D 14, to the gateway 4, TCP 6\n"
+            ),
             "{both}"
         );
-        assert_eq!(text(&[]), "no Sidestep programs are running\n");
+        assert_eq!(text(&[], None), "no Sidestep programs are running\n");
+    }
+
+    /// What it passes on by TCP is not SMC-R, and what it takes is not forgotten.
+    #[test]
+    fn the_gateway_has_a_block() {
+        let gateway = Status {
+            totals: status::Totals {
+                smc_r_connections: 5,
+                tcp_connections: 3,
+                resets: 1,
+                failovers: 2,
+                rmbe_full: 7,
+            },
+            cpu: status::Cpu { user_us: 1_500_000, system_us: 20_000, ..status::Cpu::default() },
+            ..Status::default()
+        };
+        let expected = "\
+no Sidestep programs are running
+
+Gateway
+  Connections     SMC-R 5, TCP 3, reset 1
+  CPU             user 1.500 s, system 0.020 s
+  Adapters        0 up of 0, links 0
+  Trouble         failovers 2, RMBE full 7, packets sent again ?
+";
+        assert_eq!(text(&[], Some(&gateway)), expected);
+        let json: serde_json::Value =
+            serde_json::from_str(&json(&[], Some(&gateway), None)).unwrap();
+        let of = |key: &str| json["gateway"][key].clone();
+        assert_eq!(
+            (of("smc_r_connections"), of("tcp_connections"), of("user_us")),
+            (5.into(), 3.into(), 1_500_000.into())
+        );
+        assert!(json["all"].get("smc_r_connections").is_none());
     }
 
     #[test]
@@ -421,10 +526,10 @@ redis (47 and 1 forked)
     #[test]
     fn json_has_programs_all_and_with_a_look_before_the_growth() {
         let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
-        let once = parse(&json(&[program(), program()], None));
+        let once = parse(&json(&[program(), program()], None, None));
         assert_eq!(once["programs"][0]["pids"], serde_json::json!([47, 48]));
         assert_eq!(once["all"]["smc_connections"], 14);
-        assert_eq!(once["all"]["smc_r_connections"], 4);
+        assert_eq!(once["all"]["gateway_connections"], 4);
         assert_eq!(once["all"]["sizes"][1]["up_to"], 128);
         assert_eq!(once["all"]["sizes"][1]["sent"], 24);
         assert_eq!(once["programs"][1]["rings"][0]["send_reused"], 5);
@@ -432,7 +537,7 @@ redis (47 and 1 forked)
         assert_eq!(once["all"]["waits_beside_strangers"], 80);
         assert_eq!(once["all"]["run_queue_delay_ns"], 5_000_000_000_u64);
         assert!(once.get("since").is_none());
-        let again = json(&[program()], Some((&[program()], 1.0)));
+        let again = json(&[program()], None, Some((&[program()], 1.0)));
         assert_eq!(again.lines().count(), 1);
         assert_eq!(parse(&again)["since"]["messages"], 0);
         assert_eq!(parse(&again)["since"]["run_queue_delay_ns"], 0);

@@ -282,6 +282,7 @@ const GROUPS: &[(&str, &[Line])] = &[
             part("user", |c| units::time(c.cpu_us_per_tran.client_user)),
             part("of it spinning", |c| units::time(c.cpu_us_per_tran.client_spin)),
             part("system", |c| units::time(c.cpu_us_per_tran.client_system)),
+            part("of both the gateway's", |c| units::time(c.cpu_us_per_tran.client_gateway)),
             compared(
                 "Server",
                 |c| units::time(c.cpu_us_per_tran.server),
@@ -290,6 +291,7 @@ const GROUPS: &[(&str, &[Line])] = &[
             part("user", |c| units::time(c.cpu_us_per_tran.server_user)),
             part("of it spinning", |c| units::time(c.cpu_us_per_tran.server_spin)),
             part("system", |c| units::time(c.cpu_us_per_tran.server_system)),
+            part("of both the gateway's", |c| units::time(c.cpu_us_per_tran.server_gateway)),
             line("Whole machine (RMF's arithmetic)", |c| units::time(c.machine_us_per_tran)),
             line("Whole machine of the server", |c| {
                 c.server_machine_us_per_tran.map_or_else(|| NO_FIGURE.to_owned(), units::time)

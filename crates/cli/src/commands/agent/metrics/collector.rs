@@ -4,6 +4,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use sidestep_gateway::status::Status;
 use sidestep_observe::Watch;
 
 use super::exposition;
@@ -35,9 +36,12 @@ impl Collector {
         }
         let watched = self.watch.look()?;
         self.ledger.enter(&watched);
-        let mut gauges = exposition::gauges(&watched.snapshot, &self.ledger, begun.elapsed());
-        gauges.extend(vips::families(&in_force()));
-        let text: Rc<str> = exposition::text(&self.ledger, gauges).into();
+        let mut others = exposition::gauges(&watched.snapshot, &self.ledger, begun.elapsed());
+        others.extend(vips::families(&in_force()));
+        if let Ok(gateway) = Status::ask() {
+            others.extend(exposition::of_gateway(&gateway));
+        }
+        let text: Rc<str> = exposition::text(&self.ledger, others).into();
         self.last = Some((Instant::now(), Rc::clone(&text)));
         Ok(text)
     }

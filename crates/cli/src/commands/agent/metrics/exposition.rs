@@ -8,10 +8,12 @@ use prometheus::TextEncoder;
 use prometheus::proto::{
     Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
 };
+use sidestep_gateway::status::Status;
 use sidestep_observe::{Mode, Sizes, Snapshot};
 use sidestep_proto::fallback::Reason;
 
 use super::figures::{self, Direction, FAMILIES, Family, Figure, MESSAGE_SIZE};
+use super::gateway::{self, Sample};
 use super::ledger::{Ledger, Sums};
 
 /// What is so at the moment, and may fall.
@@ -54,9 +56,33 @@ pub(super) fn gauges(snapshot: &Snapshot, ledger: &Ledger, took: Duration) -> Ve
     gauges.families()
 }
 
+/// The same of the gateway, and what it has counted.
+pub(super) fn of_gateway(status: &Status) -> Vec<MetricFamily> {
+    let mut gauges = Gauges::default();
+    let mut counters = BTreeMap::<_, Vec<Metric>>::new();
+    for Sample { family, label, value } in gateway::gauges(status) {
+        let labels: Vec<_> = label.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        gauges.add(&family, &labels, value);
+    }
+    for Sample { family, label, value } in gateway::counters(status) {
+        let labels: Vec<_> = label.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        counters.entry((family.name, family.help)).or_default().push(counter(&labels, value));
+    }
+    let of = |((name, help), metrics)| family(name, help, MetricType::COUNTER, metrics);
+    gauges.families().into_iter().chain(counters.into_iter().map(of)).collect()
+}
+
+fn counter(labels: &[(&str, &str)], value: f64) -> Metric {
+    let mut counter = Counter::default();
+    counter.set_value(value);
+    let mut metric = Metric::from_label(pairs(labels));
+    metric.set_counter(counter);
+    metric
+}
+
 /// All of it.
-pub(super) fn text(ledger: &Ledger, gauges: Vec<MetricFamily>) -> String {
-    let mut families = gauges;
+pub(super) fn text(ledger: &Ledger, others: Vec<MetricFamily>) -> String {
+    let mut families = others;
     families.extend(counters(ledger));
     let sizes = ledger.sums().flat_map(|(name, sums)| histograms(name, sums)).collect();
     families.push(family(MESSAGE_SIZE.name, MESSAGE_SIZE.help, MetricType::HISTOGRAM, sizes));
@@ -68,11 +94,7 @@ pub(super) fn text(ledger: &Ledger, gauges: Vec<MetricFamily>) -> String {
 fn counters(ledger: &Ledger) -> Vec<MetricFamily> {
     let mut metrics: BTreeMap<&str, Vec<Metric>> = BTreeMap::new();
     let mut add = |family: Family, labels: &[(&str, &str)], value| {
-        let mut counter = Counter::default();
-        counter.set_value(value);
-        let mut metric = Metric::from_label(pairs(labels));
-        metric.set_counter(counter);
-        metrics.entry(family.name).or_default().push(metric);
+        metrics.entry(family.name).or_default().push(counter(labels, value));
     };
     for (name, sums) in ledger.sums() {
         add(ENDED, &[("program", name)], sums.ended as f64);
@@ -181,8 +203,9 @@ fn word(mode: Mode) -> &'static str {
     }
 }
 
-/// The mode of a connection to another host.
-const HANDED_OVER: &str = "smc-r";
+/// The mode of a connection that the gateway has. How it travels to the other host, the gateway's own figures
+/// tell.
+const HANDED_OVER: &str = "gateway";
 
 const RECEIVE: (&str, &str) = ("direction", "receive");
 const SEND: (&str, &str) = ("direction", "send");
@@ -266,13 +289,13 @@ mod tests {
             }
         };
         assert_eq!(value("sidestep_connections_total", ("mode", "smc-d")), 3.0);
-        assert_eq!(value("sidestep_connections_total", ("mode", "smc-r")), 2.0);
+        assert_eq!(value("sidestep_connections_total", ("mode", "gateway")), 2.0);
         assert_eq!(value("sidestep_connections_total", ("mode", "tcp")), 4.0);
         assert_eq!(value("sidestep_fallbacks_total", ("reason", "PeerNotSmc")), 4.0);
         assert_eq!(value("sidestep_fallbacks_total", ("code", "0x03010000")), 4.0);
         assert_eq!(value("sidestep_bytes_total", ("path", "tcp")), 1e6);
         assert_eq!(value("sidestep_connections", ("mode", "smc-d")), 0.0);
-        assert_eq!(value("sidestep_connections", ("mode", "smc-r")), 0.0);
+        assert_eq!(value("sidestep_connections", ("mode", "gateway")), 0.0);
         let name = ("program", "a\\\"b\\\\");
         assert_eq!(value("sidestep_spin_cpu_seconds_total", name), 1.5);
         assert_eq!(value("sidestep_programs", name), 1.0);

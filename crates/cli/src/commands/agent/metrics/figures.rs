@@ -37,7 +37,7 @@ pub(super) const FAMILIES: [Family; 18] = [
 
 const CONNECTIONS: Family = Family {
     name: "sidestep_connections_total",
-    help: "Connections: smc-d once a byte went through shared memory, smc-r once the gateway has them, tcp when they ended.",
+    help: "Connections: smc-d once a byte went through shared memory, gateway once that has them, tcp when they ended.",
 };
 const FALLBACKS: Family = Family {
     name: "sidestep_fallbacks_total",
@@ -161,7 +161,7 @@ impl Figure {
         };
         Some(match self {
             Self::MovedConnections => (CONNECTIONS, by("mode", "smc-d")),
-            Self::HandedOverConnections => (CONNECTIONS, by("mode", "smc-r")),
+            Self::HandedOverConnections => (CONNECTIONS, by("mode", "gateway")),
             Self::TcpConnections => (CONNECTIONS, by("mode", "tcp")),
             Self::Fallback(code) => (FALLBACKS, labels_of(Reason::of(code, 0))),
             Self::Attempts => (ATTEMPTS, Labels::new()),
