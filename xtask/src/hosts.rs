@@ -311,6 +311,7 @@ fn wait_while(patience: Duration, mut wrong: impl FnMut() -> Result<Option<Strin
     Ok(())
 }
 
+/// All that can go by SMC-R does: no connection is left to TCP to be compared with.
 fn settings(directory: &Path, end: usize, ground: Ground<'_>) -> String {
     let (socket, eid) = (directory.join("agent.sock"), ground.eids[end]);
     let adapters = ground.adapters(end).into_iter().map(|address| format!("soft:{address}"));
@@ -320,7 +321,7 @@ fn settings(directory: &Path, end: usize, ground: Ground<'_>) -> String {
         faults => format!("faults = {faults:?}\n"),
     };
     format!(
-        "[smc]\nagent_socket = {socket:?}\neid = {eid:?}\n\
+        "[smc]\nagent_socket = {socket:?}\neid = {eid:?}\nautosmc = false\n\
          [smc-r]\nadapters = {adapters:?}\n{faults}\
          [pnet.CABLE]\ninterfaces = {interfaces:?}\n"
     )

@@ -39,6 +39,7 @@ use crate::limits::{
 use crate::nic::Nic;
 use crate::passage::{Fate, Passage, World};
 use crate::poller::{Poller, Source};
+use crate::rivalry::Rivalry;
 use crate::settings::Settings;
 use crate::status::{self, Cpu, Status, Totals};
 use crate::watchdog::Pulse;
@@ -97,6 +98,8 @@ pub struct Gateway {
     desk: Desk,
     door: Door,
     lessons: Lessons,
+    /// SMC-R and TCP side by side.
+    rivalry: Rivalry,
     /// What has become of its connections.
     totals: Totals,
     host: Host<Nic>,
@@ -158,6 +161,7 @@ impl Gateway {
             desk,
             door,
             lessons,
+            rivalry: Rivalry::default(),
             totals: Totals::default(),
             host: Host::new(sidestep_engine::Settings { peer_id, keepalive }, rand::make_rng()),
             places: Vec::new(),
@@ -247,10 +251,12 @@ impl Gateway {
         }
         let of_passages = self.deadlines.first().map(|(due, _)| *due);
         let of_engine = self.host.poll_timeout();
-        let mut due = [end, of_engine, self.door.poll_timeout(), of_passages, self.search]
-            .into_iter()
-            .flatten()
-            .min();
+        let of_trials = self.rivalry.poll_timeout();
+        let mut due =
+            [end, of_engine, self.door.poll_timeout(), of_passages, of_trials, self.search]
+                .into_iter()
+                .flatten()
+                .min();
         for place in &self.places {
             let of_device = self.host.device(place.id).and_then(|device| device.poll_timeout());
             due = [due, of_device].into_iter().flatten().min();
@@ -329,6 +335,10 @@ impl Gateway {
         if self.search.is_some_and(|due| due <= now) {
             self.search(now);
         }
+        if self.rivalry.poll_timeout().is_some_and(|due| due <= now) {
+            let ours = self.passages.values().filter_map(|known| known.passage.own_address());
+            self.rivalry.handle_timeout(&ours.collect(), &self.lessons, now);
+        }
         while let Some((due, number)) = self.deadlines.first().copied()
             && due <= now
         {
@@ -377,6 +387,7 @@ impl Gateway {
                 host: &mut self.host,
                 owners: &mut self.owners,
                 lessons: &self.lessons,
+                rivalry: &mut self.rivalry,
                 totals: &mut self.totals,
                 chunk: &mut self.chunk,
                 now,

@@ -70,7 +70,7 @@ impl Lessons {
         let before = if before == MOST { MOST - SHORT_ONES } else { before };
         let in_vain = match cause {
             Cause::Failed => (before / SHORT_ONES + 1) * SHORT_ONES,
-            Cause::Short => before + 1,
+            Cause::Short | Cause::Compared | Cause::NoGain => before + 1,
         };
         let is_enough = in_vain.is_multiple_of(SHORT_ONES);
         let pause = is_enough.then(|| pause((in_vain / SHORT_ONES).into()));
@@ -87,9 +87,29 @@ impl Lessons {
         }
     }
 
-    /// One has been worth it.
+    /// Connections to this server go by TCP for so long, whatever they are like.
+    pub(crate) fn leave_out(
+        &self,
+        server: SocketAddr,
+        user: u32,
+        cause: Cause,
+        pause: Duration,
+        now: Duration,
+    ) {
+        let server = SocketAddr::new(server.ip().to_canonical(), server.port());
+        self.write(&Lesson { server, user, in_vain: 1, cause, until: now + pause });
+    }
+
+    /// Why a server is left alone, or was.
+    #[cfg(test)]
+    pub(crate) fn cause(&self, server: SocketAddr, user: u32) -> Option<Cause> {
+        self.find(server, user).map(|lesson| lesson.cause)
+    }
+
+    /// One has been worth it, for its length. That says nothing of TCP.
     pub(crate) fn forget(&self, server: SocketAddr, user: u32) {
-        if self.find(server, user).is_some() {
+        let is_of_length = |lesson: &Lesson| matches!(lesson.cause, Cause::Failed | Cause::Short);
+        if self.find(server, user).as_ref().is_some_and(is_of_length) {
             self.put(offset(server, user), &[0; Lesson::LEN]);
         }
     }

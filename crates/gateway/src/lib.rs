@@ -28,6 +28,7 @@
 //! | `interfaces` | network interfaces, and what the kernel tells of them |
 //! | `netlink` | questions to the kernel |
 //! | `poller` | the epoll set, and what its numbers mean |
+//! | `rivalry` | SMC-R and TCP set side by side, server by server |
 //! | `spare` | what is left when descriptors are used up |
 //! | [`status`] | what it has, for displays |
 //! | [`Settings`], module `settings` | which adapters, networks and names |
@@ -71,6 +72,7 @@ mod netlink;
 mod nic;
 mod passage;
 mod poller;
+mod rivalry;
 mod settings;
 mod spare;
 pub mod status;

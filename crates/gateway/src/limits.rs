@@ -47,5 +47,11 @@ pub const FAREWELL: Duration = Duration::from_millis(500);
 /// How long a link may be silent before it is asked whether there is still somebody: a peer that
 /// has crashed says nothing.
 pub const KEEPALIVE: Duration = Duration::from_secs(5);
+/// Servers, of each user, of which is known how SMC-R and TCP compare; others are not compared.
+pub const RIVALS_MAX: usize = 1024;
+/// How long new connections go by TCP, so that the two can be compared.
+pub const TRIAL: Duration = Duration::from_secs(3);
+/// How often the kernel is asked meanwhile what they have carried.
+pub const TRIAL_LOOK: Duration = Duration::from_millis(250);
 /// How often RDMA devices that were lost are looked for: nobody tells of one that comes.
 pub const SEARCH_INTERVAL: Duration = Duration::from_secs(1);

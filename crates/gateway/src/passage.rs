@@ -33,6 +33,7 @@ use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendFlags, sockopt};
 use sidestep_engine::{CallError, Caller, Event as EngineEvent, Host, Request, Sizes, Terms};
 use sidestep_proto::autosmc::{self, Traffic};
+use sidestep_proto::paths::Carried;
 use sidestep_proto::rendezvous::hosts::{Event, Exchange, Fallback, Outcome};
 use sidestep_wire::host_control::Side;
 use sidestep_wire::lessons::Cause;
@@ -45,6 +46,7 @@ use crate::intake::{self, Intake};
 use crate::lessons::{self, Lessons};
 use crate::limits::{LEAVE_PATIENCE, SEND_BUFFER_MAX, TURN};
 use crate::nic::Nic;
+use crate::rivalry::Rivalry;
 use crate::status::{self, Mode, Totals};
 
 /// What passages share.
@@ -53,6 +55,8 @@ pub(crate) struct World<'a> {
     /// Which passage has which of the host's connections.
     pub(crate) owners: &'a mut HashMap<AlertToken, u64>,
     pub(crate) lessons: &'a Lessons,
+    /// What connections to servers have carried by SMC-R, and by TCP.
+    pub(crate) rivalry: &'a mut Rivalry,
     /// What has become of them all.
     pub(crate) totals: &'a mut Totals,
     /// For bytes on their way.
@@ -128,6 +132,8 @@ struct Meeting {
 #[derive(Debug)]
 struct Moved {
     token: AlertToken,
+    /// When.
+    begun: Duration,
     outward: Kept,
     inward: Kept,
     /// The last byte of those that are kept is urgent.
@@ -215,6 +221,11 @@ impl Passage {
 
     pub(crate) fn sockets(&self) -> [&TcpStream; 2] {
         [&self.h, &self.n]
+    }
+
+    /// The program's, on the way to the peer.
+    pub(crate) fn own_address(&self) -> Option<SocketAddr> {
+        self.n.local_addr().ok().map(canonical)
     }
 
     /// What displays show of it.
@@ -398,7 +409,7 @@ impl Passage {
                 let contact = if first_contact { "first" } else { "further" };
                 log::info!("connection {number}: SMC-R, {version:?}, {contact} contact");
                 world.totals.smc_r_connections += 1;
-                self.stage = Stage::Moved(Box::new(Moved::new(token)));
+                self.stage = Stage::Moved(Box::new(Moved::new(token, world.now)));
                 self.n_is = Ready::ALL;
                 Fate::HasMore
             }
@@ -433,7 +444,7 @@ impl Passage {
     }
 
     /// It has ended in order: whether it was long enough.
-    fn measure(&self, token: AlertToken, world: &World<'_>) {
+    fn measure(&self, token: AlertToken, begun: Duration, world: &mut World<'_>) {
         let view = world.host.connection(token);
         let Some((server, view)) = self.server.zip(view) else { return };
         let traffic = Traffic {
@@ -442,6 +453,15 @@ impl Passage {
         };
         if autosmc::has_paid(traffic) {
             world.lessons.forget(server, self.uid);
+            let carried = Carried {
+                time: world.now.saturating_sub(begun),
+                sent: view.traffic.bytes_sent,
+                received: view.traffic.bytes_received,
+            };
+            if world.rivalry.note((canonical(server), self.uid), carried, world.lessons, world.now)
+            {
+                log::info!("connection {}: SMC-R is compared with TCP at {server}", self.number);
+            }
         } else {
             self.note_in_vain(server, Cause::Short, world.lessons);
         }
@@ -485,6 +505,10 @@ impl Passage {
             world.host.handle_out_of_sync(token, world.now);
         }
     }
+}
+
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 /// Whether a connection was declined only because one host knew sooner than the other that their link
@@ -545,9 +569,10 @@ impl Meeting {
 // ---- Moved --------------------------------------------------------------------------------------
 
 impl Moved {
-    fn new(token: AlertToken) -> Self {
+    fn new(token: AlertToken, now: Duration) -> Self {
         Self {
             token,
+            begun: now,
             outward: Kept::default(),
             inward: Kept::default(),
             outward_is_urgent: false,
@@ -757,9 +782,9 @@ impl Passage {
             return Fate::Over(End::Reset);
         };
         if moved.is_over() {
-            let token = moved.token;
+            let (token, begun) = (moved.token, moved.begun);
             self.token = None;
-            self.measure(token, world);
+            self.measure(token, begun, world);
             world.host.close(token, world.now);
             return Fate::Over(End::InOrder);
         }

@@ -184,6 +184,11 @@ reasons! {
         Filtered = 32,
         /// A direction of its connection, or both, had ended before the two ends had agreed.
         EndedMeanwhile = 40,
+        /// What its connections to this server of another host have carried by SMC-R was no more than what they
+        /// carried by TCP: AUTOSMC.
+        NoGain = 41,
+        /// AUTOSMC compares: connections to this server of another host that begin now go by TCP.
+        Compared = 42,
     }
 }
 
@@ -418,7 +423,10 @@ impl Reason {
                 OperatorSaid::OtherPnet => Diagnosis::NOSMCD2DEV,
             },
             Self::Program(reason) => match reason {
-                ProgramDid::TooShort | ProgramDid::ShortLately => Diagnosis::CNFERR,
+                ProgramDid::TooShort
+                | ProgramDid::ShortLately
+                | ProgramDid::NoGain
+                | ProgramDid::Compared => Diagnosis::CNFERR,
                 ProgramDid::OptionUnsupported
                 | ProgramDid::StandardStream
                 | ProgramDid::IoUring
@@ -503,6 +511,8 @@ impl Reason {
                     "connections to this server have been too short lately for SMC-R"
                 }
                 ProgramDid::Filtered => "the program has a filter of system calls (seccomp)",
+                ProgramDid::NoGain => "SMC-R has carried no more to and from this server than TCP",
+                ProgramDid::Compared => "SMC-R is being compared with TCP at this server",
             },
             Self::Unknown(_) => "a reason that this version of Sidestep does not know",
         }

@@ -19,6 +19,7 @@
 //! | [`governor`] | spin, yield or sleep? |
 //! | [`fallback`] | why did a connection stay on TCP, in the standard's code and in words? |
 //! | [`autosmc`] | has a connection lived long enough to be worth moving? |
+//! | [`paths`] | does SMC-R carry more to another host than TCP? |
 //! | [`autocache`] | for how long is a server left alone after a failure? |
 //! | [`link_group`] | which links and buffers do two hosts share by SMC-R, and what to do about them? |
 //! | [`policy`] | may a connection move, by the operator's rules? |
@@ -48,6 +49,7 @@ pub mod governor;
 pub mod ledger;
 pub mod link_group;
 pub mod machine_code;
+pub mod paths;
 pub mod policy;
 pub mod readiness;
 pub mod rendezvous;

@@ -15,7 +15,7 @@
 //! | connections in vain, in a row, as the gateway counts them; not 0 | 18 | 2 |
 //! | the user of the program, as the gateway sees it | 20 | 4 |
 //! | until when the server is left alone: nanoseconds of the host's monotonic clock; 0: it is not | 24 | 8 |
-//! | why the last one was in vain: 1 it has failed, 2 it was short | 32 | 1 |
+//! | why the last one was in vain, or is left out: 1 it has failed, 2 it was short, 3 SMC-R is compared with TCP, 4 it carries no more than TCP | 32 | 1 |
 //! | reserved | 33 | 3 |
 //!
 //! All integers are big-endian. No reader waits for a writer: what is read may be half of one entry and
@@ -52,6 +52,10 @@ pub enum Cause {
     Failed = 1,
     /// It has, and ended before that was worth it.
     Short = 2,
+    /// It is to go by TCP, so that the two can be compared.
+    Compared = 3,
+    /// It has carried no more than TCP would have.
+    NoGain = 4,
 }
 
 /// What connections to a server have taught.
@@ -88,6 +92,8 @@ impl Lesson {
         let cause = match reader.u8(field::CAUSE)? {
             1 => Cause::Failed,
             2 => Cause::Short,
+            3 => Cause::Compared,
+            4 => Cause::NoGain,
             value => {
                 let value = value.into();
                 return Err(Error::Invalid { field: field::CAUSE.name, value });
@@ -193,7 +199,7 @@ mod tests {
             assert_eq!(Lesson::parse(&bytes).unwrap_err().field(), name);
         }
         let mut bytes = whole;
-        bytes[32] = 3;
+        bytes[32] = 5;
         assert_eq!(Lesson::parse(&bytes).unwrap_err().field(), "Lesson cause");
     }
 

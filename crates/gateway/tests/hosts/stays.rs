@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix,
@@ -15,7 +16,7 @@ use sidestep_gateway::status::Mode;
 use sidestep_wire::clc::{self, Decline, Message};
 use sidestep_wire::hand_over::{EMITTED_LEN_MAX, gateway_name};
 use sidestep_wire::host_control::Side;
-use sidestep_wire::lessons::{Lesson, offset};
+use sidestep_wire::lessons::{Cause, Lesson, offset};
 use sidestep_wire::{Diagnosis, PeerId, RmbeSize};
 
 use crate::broken::receive_clc;
@@ -157,13 +158,53 @@ fn a_server_of_short_connections_is_remembered() {
     assert!(is_left_alone(&scene, CLIENT, to));
 }
 
+/// Where TCP carries more than SMC-R has, new connections go by TCP: after the gateway has looked at both.
+#[test]
+fn a_server_where_smc_gains_nothing_is_left_to_tcp() {
+    let Some(scene) = Scene::new(1) else { return };
+    let listen = || TcpListener::bind((address(SERVER, 0), 0)).unwrap();
+    let listener = scene.at(SERVER, listen);
+    let to = listener.local_addr().unwrap();
+    let connect = || {
+        let client = scene.at(CLIENT, || TcpStream::connect(to).unwrap());
+        [client, listener.accept().unwrap().0]
+    };
+    let ends = scene.hand_over(connect());
+    scene.expect(&ends, Mode::SmcR);
+    let [client, server] = ends.map(|end| end.h);
+    // Slow, as by an adapter that is no good.
+    for _ in 0..12 {
+        send(&client, 1, 100_000);
+        receive(&server, 1, 100_000);
+        thread::sleep(Duration::from_millis(100));
+    }
+    drop(client);
+    receive_end(&server);
+    drop(server);
+    scene.await_log(CLIENT, "SMC-R is compared with TCP", 1);
+    assert_eq!(lesson(&scene, CLIENT, to).map(|it| it.cause), Some(Cause::Compared));
+    let [client, server] = connect();
+    let begin = Instant::now();
+    // Until the trial is over.
+    while begin.elapsed() < Duration::from_secs(4) {
+        send(&client, 1, 100_000);
+        receive(&server, 1, 100_000);
+    }
+    scene.await_log(CLIENT, "GainsNothing", 1);
+    assert_eq!(lesson(&scene, CLIENT, to).map(|it| it.cause), Some(Cause::NoGain));
+}
+
 /// Whether the gateway tells this program to leave a server alone.
 fn is_left_alone(scene: &Scene, host: usize, server: SocketAddr) -> bool {
+    lesson(scene, host, server).is_some_and(|lesson| !lesson.until.is_zero())
+}
+
+/// What the gateway tells this program of a server.
+fn lesson(scene: &Scene, host: usize, server: SocketAddr) -> Option<Lesson> {
     let (file, user) = scene.at(host, || (lessons(), rustix::process::geteuid().as_raw()));
     let mut bytes = [0; Lesson::LEN];
     file.read_exact_at(&mut bytes, offset(server, user)).unwrap();
-    let lesson = Lesson::parse(&bytes).ok().filter(|lesson| lesson.is_about(server, user));
-    lesson.is_some_and(|lesson| !lesson.until.is_zero())
+    Lesson::parse(&bytes).ok().filter(|lesson| lesson.is_about(server, user))
 }
 
 /// What lies beside the greeting.

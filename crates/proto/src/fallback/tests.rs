@@ -6,7 +6,7 @@ use std::string::{String, ToString};
 use std::vec::Vec;
 
 /// Names and codes that operators and other versions know: a code that was given stays.
-const KNOWN: [(u8, &str); 41] = [
+const KNOWN: [(u8, &str); 43] = [
     (0, "Undecided"),
     (1, "ModeTcp"),
     (2, "RemotePeer"),
@@ -48,6 +48,8 @@ const KNOWN: [(u8, &str); 41] = [
     (38, "Beset"),
     (39, "Contradiction"),
     (40, "EndedMeanwhile"),
+    (41, "NoGain"),
+    (42, "Compared"),
 ];
 
 /// With each detail that can be told.

@@ -104,6 +104,12 @@ pub(crate) fn objection(server: SocketAddr) -> Option<Reason> {
         Cause::Short if options.autosmc && is_left_alone => {
             Some(Reason::Program(ProgramDid::ShortLately))
         }
+        Cause::Compared if options.autosmc && is_left_alone => {
+            Some(Reason::Program(ProgramDid::Compared))
+        }
+        Cause::NoGain if options.autosmc && is_left_alone => {
+            Some(Reason::Program(ProgramDid::NoGain))
+        }
         _ => None,
     }
 }

@@ -91,7 +91,12 @@ fn too_short(totals: &Totals) -> u64 {
     let is_short = |reason| {
         matches!(
             reason,
-            Reason::Program(ProgramDid::TooShort) | Reason::Program(ProgramDid::ShortLately)
+            Reason::Program(
+                ProgramDid::TooShort
+                    | ProgramDid::ShortLately
+                    | ProgramDid::NoGain
+                    | ProgramDid::Compared
+            )
         )
     };
     let short = totals.fallbacks.iter().filter(|(fallback, _)| is_short(fallback.reason));

@@ -321,6 +321,26 @@ pub(super) fn of(reason: Reason, role: Role) -> Advice {
             ),
             None,
         ),
+        Reason::Program(ProgramDid::NoGain) => advice(
+            "nothing: the gateway has seen that SMC-R carries no more to and from this server than TCP",
+            This,
+            Rule::Given(
+                "servers on other hosts with which SMC-R gains nothing are left to TCP for a while, and then \
+                 compared again (smc.autosmc)",
+            ),
+            Some(
+                "where the gateway has soft RNICs, RDMA devices would carry more; smc.autosmc = false has \
+                 SMC-R all the same",
+            ),
+        ),
+        Reason::Program(ProgramDid::Compared) => advice(
+            "nothing: for some seconds connections to this server go by TCP, and the gateway looks what they carry",
+            This,
+            Rule::Given(
+                "servers on other hosts whose connections are long are compared by both paths (smc.autosmc)",
+            ),
+            None,
+        ),
         Reason::Peer(PeerCannot::NoTcpOption) => advice(
             "asked the agent whether SYN and SYN-ACK had the SMC option",
             Peer,
