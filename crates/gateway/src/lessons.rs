@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, Mode, SealFlags, fchmod, fcntl_add_seals, memfd_create};
 use sidestep_proto::autocache::pause;
-use sidestep_wire::lessons::{Cause, FILE_LEN, Lesson, offset};
+use sidestep_wire::lessons::{Cause, FILE_LEN, Lesson, PLACES, offset};
 
 /// So many short connections are in vain as much as one that fails.
 pub(crate) const SHORT_ONES: u16 = 16;
@@ -70,7 +70,7 @@ impl Lessons {
         let before = if before == MOST { MOST - SHORT_ONES } else { before };
         let in_vain = match cause {
             Cause::Failed => (before / SHORT_ONES + 1) * SHORT_ONES,
-            Cause::Short | Cause::Compared | Cause::NoGain => before + 1,
+            Cause::Short | Cause::Compared | Cause::NoGain | Cause::NoAdapter => before + 1,
         };
         let is_enough = in_vain.is_multiple_of(SHORT_ONES);
         let pause = is_enough.then(|| pause((in_vain / SHORT_ONES).into()));
@@ -114,6 +114,15 @@ impl Lessons {
         }
     }
 
+    /// There is no adapter that is up: no server is to be asked, for so long.
+    pub(crate) fn leave_all_out(&self, pause: Duration, now: Duration) {
+        let server = SocketAddr::from(([0; 4], 1));
+        let (user, in_vain, cause, until) = (0, 1, Cause::NoAdapter, now + pause);
+        if let Ok(bytes) = (Lesson { server, user, in_vain, cause, until }).emit() {
+            self.put(0, &bytes.repeat(PLACES));
+        }
+    }
+
     /// What has failed may succeed now.
     pub(crate) fn forget_all(&self) {
         self.put(0, &[0; FILE_LEN]);
@@ -122,7 +131,9 @@ impl Lessons {
     fn find(&self, server: SocketAddr, user: u32) -> Option<Lesson> {
         let mut bytes = [0; Lesson::LEN];
         self.file.read_exact_at(&mut bytes, offset(server, user)).ok()?;
-        Lesson::parse(&bytes).ok().filter(|lesson| lesson.is_about(server, user))
+        let of_all = |lesson: &Lesson| lesson.cause == Cause::NoAdapter;
+        let its = Lesson::parse(&bytes).ok().filter(|lesson| !of_all(lesson));
+        its.filter(|lesson| lesson.is_about(server, user))
     }
 
     fn write(&self, lesson: &Lesson) {

@@ -126,6 +126,8 @@ reasons! {
         Beset = 38,
         /// What the library has done and what it has decided do not fit together.
         Contradiction = 39,
+        /// The peer is on another host, and the gateway has no RDMA adapter that is up.
+        NoAdapter = 43,
     }
 }
 
@@ -407,6 +409,7 @@ impl Reason {
                 Lack::AgentAway => Diagnosis::PEERNOSMC,
                 Lack::NameTaken | Lack::Unwritten | Lack::Contradiction => Diagnosis::INTERR,
                 Lack::Beset => Diagnosis::CNFERR,
+                Lack::NoAdapter => Diagnosis::NOSMCDEV,
             },
             Self::Operator(reason) => match reason {
                 OperatorSaid::ModeTcp
@@ -471,6 +474,7 @@ impl Reason {
                 Lack::NameTaken => "the name for the peer's hello could not be bound here",
                 Lack::Unwritten => "a message to the peer could not be written",
                 Lack::Beset => "descriptors of other users lie where peers introduce themselves",
+                Lack::NoAdapter => "the gateway has no RDMA adapter that is up",
                 Lack::Contradiction => "this library contradicts itself: an error of Sidestep",
             },
             Self::Operator(reason) => match reason {

@@ -15,7 +15,7 @@
 //! | connections in vain, in a row, as the gateway counts them; not 0 | 18 | 2 |
 //! | the user of the program, as the gateway sees it | 20 | 4 |
 //! | until when the server is left alone: nanoseconds of the host's monotonic clock; 0: it is not | 24 | 8 |
-//! | why the last one was in vain, or is left out: 1 it has failed, 2 it was short, 3 SMC-R is compared with TCP, 4 it carries no more than TCP | 32 | 1 |
+//! | why the last one was in vain, or is left out: 1 it has failed, 2 it was short, 3 SMC-R is compared with TCP, 4 it carries no more than TCP, 5 the gateway has no adapter, of every server and user, whatever stands before | 32 | 1 |
 //! | reserved | 33 | 3 |
 //!
 //! All integers are big-endian. No reader waits for a writer: what is read may be half of one entry and
@@ -56,6 +56,8 @@ pub enum Cause {
     Compared = 3,
     /// It has carried no more than TCP would have.
     NoGain = 4,
+    /// The gateway has no adapter that is up. It is said of every server, in each place.
+    NoAdapter = 5,
 }
 
 /// What connections to a server have taught.
@@ -94,6 +96,7 @@ impl Lesson {
             2 => Cause::Short,
             3 => Cause::Compared,
             4 => Cause::NoGain,
+            5 => Cause::NoAdapter,
             value => {
                 let value = value.into();
                 return Err(Error::Invalid { field: field::CAUSE.name, value });
@@ -130,6 +133,9 @@ impl Lesson {
     /// Whether it is about this server, for this user.
     #[must_use]
     pub fn is_about(&self, server: SocketAddr, user: u32) -> bool {
+        if self.cause == Cause::NoAdapter {
+            return true;
+        }
         let its = (self.server.ip(), self.server.port(), self.user);
         its == (server.ip().to_canonical(), server.port(), user)
     }
@@ -199,7 +205,7 @@ mod tests {
             assert_eq!(Lesson::parse(&bytes).unwrap_err().field(), name);
         }
         let mut bytes = whole;
-        bytes[32] = 5;
+        bytes[32] = 6;
         assert_eq!(Lesson::parse(&bytes).unwrap_err().field(), "Lesson cause");
     }
 
@@ -212,6 +218,12 @@ mod tests {
             !lesson.is_about(v4, 1001) && !lesson.is_about("10.0.0.1:81".parse().unwrap(), 1000)
         );
         assert_eq!(offset(v4, 1000), offset(mapped, 1000));
+    }
+
+    #[test]
+    fn what_is_said_of_all_servers_is_about_each() {
+        let all = Lesson { cause: Cause::NoAdapter, ..lesson("10.0.0.1:80") };
+        assert!(all.is_about("[fd00::1]:443".parse().unwrap(), 7));
     }
 
     #[test]

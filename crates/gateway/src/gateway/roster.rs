@@ -17,6 +17,7 @@ use sidestep_proto::link_group::{ADAPTERS_MAX, AdapterId};
 use super::Gateway;
 use crate::adapters::{Absence, Hardware, Place, Site, device_names};
 use crate::interfaces::Interface;
+use crate::lessons;
 use crate::limits::SEARCH_INTERVAL;
 use crate::poller::Source;
 use crate::settings::{AdapterChoice, Spot};
@@ -34,6 +35,9 @@ impl From<AdapterChoice> for Wanted {
         Self { choice, absence: None }
     }
 }
+
+/// How long the word holds that there is no adapter. It is said again each [`SEARCH_INTERVAL`].
+const NO_ADAPTER_WORD: Duration = Duration::from_secs(30);
 
 /// The adapter of a choice.
 const fn id_of(number: usize) -> AdapterId {
@@ -60,9 +64,14 @@ impl Gateway {
         self.plan_search(now);
     }
 
-    /// When adapters are looked for next, if there is one to be looked for.
+    /// When adapters are looked for next, if there is one to be looked for. As long as none is up, programs are
+    /// told to leave the option out: a connection that is handed over in vain costs more than TCP.
     pub(super) fn plan_search(&mut self, now: Duration) {
-        let is_needed = self.settings.adapters.is_empty() || !self.is_complete();
+        let is_none_up = !self.places.iter().any(|place| place.is_up);
+        if is_none_up {
+            self.lessons.leave_all_out(NO_ADAPTER_WORD, lessons::now());
+        }
+        let is_needed = self.settings.adapters.is_empty() || is_none_up || !self.is_complete();
         self.search = is_needed.then_some(now + SEARCH_INTERVAL);
     }
 

@@ -4,8 +4,10 @@ use std::net::IpAddr;
 
 use sidestep_gateway::status::{Mode, Status};
 
+use sidestep_wire::lessons::Cause;
 
 use crate::scene::{CLIENT, SERVER, Scene, adapters, address};
+use crate::stays::lesson;
 use crate::{receive, send};
 
 /// Sends something each way.
@@ -35,6 +37,10 @@ fn without_names_only_devices_are_used() {
     send(&ends[0].h, 1, 100_000);
     receive(&ends[1].h, 1, 100_000);
     assert!(scene.status(CLIENT).adapters.is_empty());
+    // The next ones are not even handed over, to whatever server.
+    let [client, _server] = scene.connection();
+    let server = client.peer_addr().unwrap();
+    assert_eq!(lesson(&scene, CLIENT, server).map(|it| it.cause), Some(Cause::NoAdapter));
 }
 
 /// Where an interface is named that has no device, the gateway says how to ask for more.
@@ -59,6 +65,8 @@ fn adapters_that_come_later_are_used() {
     scene.lay(0);
     for host in [CLIENT, SERVER] {
         scene.await_status(host, are_up(1));
+        let any = scene.connection()[0].peer_addr().unwrap();
+        assert_eq!(lesson(&scene, host, any), None, "programs may ask again");
     }
     let [client, server] = scene.connect();
     // One that comes is for the link groups that there are, too.

@@ -200,7 +200,7 @@ fn is_left_alone(scene: &Scene, host: usize, server: SocketAddr) -> bool {
 }
 
 /// What the gateway tells this program of a server.
-fn lesson(scene: &Scene, host: usize, server: SocketAddr) -> Option<Lesson> {
+pub(crate) fn lesson(scene: &Scene, host: usize, server: SocketAddr) -> Option<Lesson> {
     let (file, user) = scene.at(host, || (lessons(), rustix::process::geteuid().as_raw()));
     let mut bytes = [0; Lesson::LEN];
     file.read_exact_at(&mut bytes, offset(server, user)).unwrap();

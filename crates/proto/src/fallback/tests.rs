@@ -6,7 +6,7 @@ use std::string::{String, ToString};
 use std::vec::Vec;
 
 /// Names and codes that operators and other versions know: a code that was given stays.
-const KNOWN: [(u8, &str); 43] = [
+const KNOWN: [(u8, &str); 44] = [
     (0, "Undecided"),
     (1, "ModeTcp"),
     (2, "RemotePeer"),
@@ -50,6 +50,7 @@ const KNOWN: [(u8, &str); 43] = [
     (40, "EndedMeanwhile"),
     (41, "NoGain"),
     (42, "Compared"),
+    (43, "NoAdapter"),
 ];
 
 /// With each detail that can be told.

@@ -35,7 +35,7 @@ use core::time::Duration;
 use sidestep_device::rights;
 use sidestep_device::sys::{self, UnixName};
 use sidestep_proto::autocache;
-use sidestep_proto::fallback::{PeerCannot, ProgramDid, Reason};
+use sidestep_proto::fallback::{Lack, PeerCannot, ProgramDid, Reason};
 use sidestep_wire::hand_over::{EMITTED_LEN_MAX, Greeting, Message, gateway_name};
 use sidestep_wire::lessons::{self, Cause, Lesson};
 
@@ -107,6 +107,7 @@ pub(crate) fn objection(server: SocketAddr) -> Option<Reason> {
         Cause::Compared if options.autosmc && is_left_alone => {
             Some(Reason::Program(ProgramDid::Compared))
         }
+        Cause::NoAdapter if is_left_alone => Some(Reason::Lack(Lack::NoAdapter)),
         Cause::NoGain if options.autosmc && is_left_alone => {
             Some(Reason::Program(ProgramDid::NoGain))
         }

@@ -321,6 +321,15 @@ pub(super) fn of(reason: Reason, role: Role) -> Advice {
             ),
             None,
         ),
+        Reason::Lack(Lack::NoAdapter) => advice(
+            "nothing: the peer is on another host, and the gateway here has no adapter that is up",
+            This,
+            Rule::Settings(&["smc-r.adapters"]),
+            Some(
+                "bring up the interface of an RDMA device (`sidestep devices`), or name a soft RNIC \
+                 (`soft:eth0`)",
+            ),
+        ),
         Reason::Program(ProgramDid::NoGain) => advice(
             "nothing: the gateway has seen that SMC-R carries no more to and from this server than TCP",
             This,
