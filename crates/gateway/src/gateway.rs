@@ -31,6 +31,7 @@ use crate::desk::{Desk, Offer, Request};
 use crate::door::Door;
 use crate::error::OpenError;
 use crate::interfaces::{self, Changes, Interface};
+use crate::ipsec::{Blind, Policies};
 use crate::lessons::Lessons;
 use crate::limits::{
     AT_ONCE, BUFFERS_OF_USER_MAX, CHUNK, FAREWELL, KEEPALIVE, PASSAGES_MAX, PASSAGES_OF_USER_MAX,
@@ -98,6 +99,8 @@ pub struct Gateway {
     desk: Desk,
     door: Door,
     lessons: Lessons,
+    /// Of IPsec.
+    policies: Policies,
     /// SMC-R and TCP side by side.
     rivalry: Rivalry,
     /// What has become of its connections.
@@ -149,6 +152,7 @@ impl Gateway {
         })?;
         poller.watch(&changes, Source::Interfaces).map_err(OpenError::kernel("epoll"))?;
         let lessons = Lessons::new().map_err(OpenError::kernel("a memory file"))?;
+        let policies = listen_for_policies(&poller)?;
         let keepalive = Some(KEEPALIVE);
         let mut this = Self {
             begin: Instant::now(),
@@ -161,6 +165,7 @@ impl Gateway {
             desk,
             door,
             lessons,
+            policies,
             rivalry: Rivalry::default(),
             totals: Totals::default(),
             host: Host::new(sidestep_engine::Settings { peer_id, keepalive }, rand::make_rng()),
@@ -178,6 +183,19 @@ impl Gateway {
         this.find_adapters(this.now());
         Ok(this)
     }
+}
+
+/// Who may not look at policies is told so, and goes on.
+fn listen_for_policies(poller: &Poller) -> Result<Policies, OpenError> {
+    let (policies, blind) = Policies::listen();
+    match blind {
+        None | Some(Blind::None) => {}
+        Some(blind) => log::warn!("{blind}"),
+    }
+    if let Some(changes) = policies.changes() {
+        poller.watch(changes, Source::Policies).map_err(OpenError::kernel("epoll"))?;
+    }
+    Ok(policies)
 }
 
 /// Two bytes of our own choice, by which a gateway that was started anew is another one, and the MAC address
@@ -278,6 +296,11 @@ impl Gateway {
                         log::warn!("interfaces have changed, and cannot be read: {error}")
                     }
                 }
+            }
+            // What was declined for one may be as it should be now.
+            Source::Policies => {
+                self.policies.note_change();
+                self.lessons.forget_all();
             }
             Source::Desk => self.desk.welcome(&self.poller, self.lessons.read_only(), now),
             Source::Line(number) => {
@@ -445,12 +468,17 @@ impl Gateway {
         let (number, uid) = (self.last_passage, offer.uid);
         // A connection that has ended meanwhile is let go, and so is H.
         let Some(route) = self.route(&offer.connection) else { return };
-        let begin = match offer.side {
-            Side::Client => Exchange::client,
-            Side::Server => Exchange::server,
+        let is_protected = self.is_protected(&offer.connection);
+        let local = Arc::clone(&self.local);
+        let exchange = match offer.side {
+            Side::Client if is_protected => Exchange::unwilling(local, route, Diagnosis::IPSEC),
+            Side::Client => Exchange::client(local, route, now),
+            Side::Server => Exchange::server(local, route, now),
         };
-        let exchange = begin(Arc::clone(&self.local), route, now);
         let mut passage = Passage::begin(number, offer, h, exchange);
+        if is_protected {
+            passage.decline(Diagnosis::IPSEC, now);
+        }
         let share = self.shares.get(&uid).copied().unwrap_or_default();
         match share.room_for(&passage, self.passages.len()) {
             Room::Enough => {}
@@ -477,6 +505,12 @@ impl Gateway {
         share.buffers += passage.buffers();
         self.passages.insert(number, Known { passage, is_ready: false, due: None });
         self.rouse(number, |_| {});
+    }
+
+    /// By IPsec, whose policies RDMA would pass by.
+    fn is_protected(&mut self, connection: &TcpStream) -> bool {
+        let ends = connection.local_addr().and_then(|local| Ok((local, connection.peer_addr()?)));
+        ends.is_ok_and(|(local, remote)| self.policies.protect(local, remote))
     }
 
     fn finish(&mut self, number: u64, end: crate::passage::End) {

@@ -145,15 +145,9 @@ impl Changes {
         Ok(Self(socket))
     }
 
-    /// Takes all that was told. What exactly it was, [`read`] tells better: messages may be lost.
+    /// Takes all that was told: what there is now, [`read`] tells.
     pub(crate) fn take(&self) {
-        let mut bytes = [0; 1];
-        let is_there = |result: io::Result<usize>| match result {
-            Ok(_) => true,
-            // The kernel had more to tell than there was room for.
-            Err(error) => error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()),
-        };
-        while is_there(self.0.recv(&mut &mut bytes[..], 0)) {}
+        let _ = netlink::drain(&self.0);
     }
 }
 

@@ -25,6 +25,7 @@
 //! | `bytes` | what was taken from one side, and not by the other yet |
 //! | `lessons` | servers with which SMC-R was not worth it, for libraries to leave alone |
 //! | [`foreign`] | what users have sent, and how it is closed |
+//! | `ipsec` | which connections IPsec would protect |
 //! | `interfaces` | network interfaces, and what the kernel tells of them |
 //! | `netlink` | questions to the kernel |
 //! | `poller` | the epoll set, and what its numbers mean |
@@ -66,6 +67,7 @@ pub mod foreign;
 mod gateway;
 mod intake;
 mod interfaces;
+mod ipsec;
 mod lessons;
 pub mod limits;
 mod netlink;

@@ -47,6 +47,9 @@ pub const FAREWELL: Duration = Duration::from_millis(500);
 /// How long a link may be silent before it is asked whether there is still somebody: a peer that
 /// has crashed says nothing.
 pub const KEEPALIVE: Duration = Duration::from_secs(5);
+/// How long N may be silent before a probe of TCP goes over it. Its bytes go by RDMA, so to firewalls and
+/// address translation on its way it is idle, and some forget an idle connection after six minutes.
+pub const N_KEEPALIVE: Duration = Duration::from_secs(120);
 /// Servers, of each user, of which is known how SMC-R and TCP compare; others are not compared.
 pub const RIVALS_MAX: usize = 1024;
 /// How long new connections go by TCP, so that the two can be compared.

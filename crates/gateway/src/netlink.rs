@@ -62,6 +62,20 @@ where
     Ok(())
 }
 
+/// Takes all that a socket has been told, and says whether that was anything. What exactly it was, a question
+/// tells better: messages may be lost.
+pub(crate) fn drain(socket: &Socket) -> bool {
+    let mut bytes = [0; 1];
+    let mut take = || match socket.recv(&mut &mut bytes[..], 0) {
+        Ok(_) => true,
+        // The kernel had more to tell than there was room for.
+        Err(error) => error.raw_os_error() == Some(libc::ENOBUFS),
+    };
+    let was_told = take();
+    while take() {}
+    was_told
+}
+
 /// Tells what one datagram of the kernel says. False: it was the last one.
 fn read_piece<M>(mut bytes: &[u8], each: &mut impl FnMut(M)) -> io::Result<bool>
 where

@@ -44,7 +44,7 @@ use crate::desk::Offer;
 use crate::foreign::Foreign;
 use crate::intake::{self, Intake};
 use crate::lessons::{self, Lessons};
-use crate::limits::{LEAVE_PATIENCE, SEND_BUFFER_MAX, TURN};
+use crate::limits::{LEAVE_PATIENCE, N_KEEPALIVE, SEND_BUFFER_MAX, TURN};
 use crate::nic::Nic;
 use crate::rivalry::Rivalry;
 use crate::status::{self, Mode, Totals};
@@ -409,6 +409,7 @@ impl Passage {
                 let contact = if first_contact { "first" } else { "further" };
                 log::info!("connection {number}: SMC-R, {version:?}, {contact} contact");
                 world.totals.smc_r_connections += 1;
+                keep_alive(&self.n);
                 self.stage = Stage::Moved(Box::new(Moved::new(token, world.now)));
                 self.n_is = Ready::ALL;
                 Fate::HasMore
@@ -509,6 +510,17 @@ impl Passage {
 
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// Lets TCP probe a silent connection, unless the program has it probed as soon. If it cannot be, it is as
+/// good as the firewalls on its way.
+fn keep_alive(n: &TcpStream) {
+    let is_soon = sockopt::socket_keepalive(n) == Ok(true)
+        && sockopt::tcp_keepidle(n).is_ok_and(|idle| idle <= N_KEEPALIVE);
+    if !is_soon {
+        let _ = sockopt::set_tcp_keepidle(n, N_KEEPALIVE);
+        let _ = sockopt::set_socket_keepalive(n, true);
+    }
 }
 
 /// Whether a connection was declined only because one host knew sooner than the other that their link

@@ -33,6 +33,8 @@ pub(crate) enum Source {
     Stop,
     /// Interfaces have changed.
     Interfaces,
+    /// Policies of IPsec have changed.
+    Policies,
     /// Somebody connects to the desk.
     Desk,
     /// A process at the desk has said something.
@@ -54,6 +56,7 @@ impl Source {
         let (kind, of) = match self {
             Self::Stop => (0, 0),
             Self::Interfaces => (1, 0),
+            Self::Policies => (1, 1),
             Self::Desk => (2, 0),
             Self::Line(of) => (3, of),
             Self::Door => (4, 0),
@@ -68,7 +71,8 @@ impl Source {
         let of = number >> KIND_BITS;
         match number & ((1 << KIND_BITS) - 1) {
             0 => Self::Stop,
-            1 => Self::Interfaces,
+            1 if of == 0 => Self::Interfaces,
+            1 => Self::Policies,
             2 => Self::Desk,
             3 => Self::Line(of),
             4 => Self::Door,

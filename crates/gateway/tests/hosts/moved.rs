@@ -5,7 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{self, RecvFlags, SendFlags};
+use rustix::net::{self, RecvFlags, SendFlags, sockopt};
+use sidestep_gateway::limits::N_KEEPALIVE;
 use sidestep_gateway::status::{Connection, Mode};
 
 use crate::scene::{CLIENT, PATIENCE, SERVER, Scene, adapters};
@@ -26,6 +27,23 @@ fn requests_of_all_sizes_are_answered() {
         scope.spawn(|| play(&server, receive, send, [1, 2]));
         play(&client, send, receive, [1, 2]);
     });
+}
+
+/// N is silent, and firewalls and address translation forget silent connections.
+#[test]
+fn the_silent_tcp_connection_is_kept_alive() {
+    let Some(scene) = Scene::new(1) else { return };
+    let connection = scene.connection();
+    // One that its program has probed more often stays as it is.
+    let often = Duration::from_secs(30);
+    sockopt::set_socket_keepalive(&connection[1], true).unwrap();
+    sockopt::set_tcp_keepidle(&connection[1], often).unwrap();
+    let ends = scene.hand_over(connection);
+    scene.expect(&ends, Mode::SmcR);
+    for (end, idle) in ends.iter().zip([N_KEEPALIVE, often]) {
+        assert!(sockopt::socket_keepalive(&end.n).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&end.n).unwrap(), idle);
+    }
 }
 
 /// Both at once, and more than all buffers on the way hold.

@@ -206,6 +206,11 @@ impl Scene {
         ip(&[&["-n", &self.names[host]], words].concat())
     }
 
+    /// Runs a command at a host. False: it fails, or there is none.
+    pub(crate) fn run(&self, host: usize, words: &[&str]) -> bool {
+        ip(&[&["netns", "exec", &self.names[host]], words].concat())
+    }
+
     /// Does something at a host. Sockets that are made there stay there.
     pub(crate) fn at<T: Send>(&self, host: usize, act: impl FnOnce() -> T + Send) -> T {
         let file = File::open(format!("/run/netns/{}", self.names[host])).unwrap();

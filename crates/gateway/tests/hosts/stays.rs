@@ -54,6 +54,31 @@ fn bytes_of_a_declined_connection_are_passed_on_both_ways() {
     receive_end(&client);
 }
 
+/// What a policy of the kernel protects stays in TCP, at whichever end the policy is, from the moment on at which
+/// it is there until it is not any more.
+#[test]
+fn what_ipsec_protects_stays_tcp() {
+    let Some(scene) = Scene::new(1) else { return };
+    let now = || {
+        let ends = scene.hand_over(scene.connection());
+        [CLIENT, SERVER].map(|host| scene.at(host, || by_hand::decided(&ends[host].h).unwrap()))
+    };
+    for (host, [from, to], direction) in
+        [(CLIENT, ["10.93.0.1", "10.93.0.2"], "out"), (SERVER, ["10.93.0.1", "10.93.0.2"], "in")]
+    {
+        assert_eq!(now(), [Mode::SmcR; 2]);
+        let policy = ["xfrm", "policy"];
+        let selector = ["src", from, "dst", to, "proto", "tcp", "dir", direction];
+        let template = ["tmpl", "proto", "esp", "mode", "transport", "level", "use"];
+        assert!(scene.ip(host, &[&policy[..], &["add"], &selector, &template].concat()));
+        assert_eq!(now(), [Mode::Tcp; 2], "{direction}");
+        scene.await_log(host, "declined here: IPsec is active", 1);
+        scene.await_log(1 - host, "declined by the peer: 0x03020000 IPSEC", 1);
+        assert!(scene.ip(host, &[&policy[..], &["delete"], &selector].concat()));
+    }
+    assert_eq!(now(), [Mode::SmcR; 2]);
+}
+
 /// The peer is a program of a host without a gateway, and says its urgent bytes as TCP does.
 #[test]
 fn urgent_bytes_are_passed_on_both_ways() {
@@ -156,6 +181,35 @@ fn a_server_of_short_connections_is_remembered() {
     assert!(!is_left_alone(&scene, CLIENT, to));
     talk_often(1, 2 * SHORT_ONES - 1);
     assert!(is_left_alone(&scene, CLIENT, to));
+}
+
+/// As long as the first connection may have to wait where RDMA is dropped and TCP is not: for CONFIRM LINK, and for
+/// the peer's Decline, with a second for a machine that is busy.
+const FALLBACK_MAX: Duration = Duration::from_secs(6);
+
+/// A firewall lets TCP in and drops UDP port 4791, at one host or at both. The first connection waits, and goes on by
+/// TCP with every byte; the next ones do not ask.
+#[test]
+fn a_firewall_that_drops_rdma_costs_one_wait() {
+    const RULES: &str = "add table inet f; add chain inet f i { type filter hook input priority 0; }; \
+                         add rule inet f i udp dport 4791 drop";
+    for walled in [&[CLIENT][..], &[SERVER], &[CLIENT, SERVER]] {
+        let Some(scene) = Scene::new(1) else { return };
+        if !walled.iter().all(|host| scene.run(*host, &["nft", RULES])) {
+            return eprintln!("skipped: there is no nft, or no nf_tables in the kernel");
+        }
+        let connection = scene.connection();
+        let server = connection[0].peer_addr().unwrap();
+        let begin = Instant::now();
+        let ends = scene.hand_over(connection);
+        send(&ends[0].h, 1, 100_000);
+        receive(&ends[1].h, 1, 100_000);
+        let took = begin.elapsed();
+        scene.expect(&ends, Mode::Tcp);
+        eprintln!("dropped at {walled:?}: TCP after {took:.1?}");
+        assert!(took < FALLBACK_MAX, "{took:?}");
+        assert!(is_left_alone(&scene, CLIENT, server));
+    }
 }
 
 /// Where TCP carries more than SMC-R has, new connections go by TCP: after the gateway has looked at both.

@@ -91,6 +91,14 @@ impl Exchange {
         exchange
     }
 
+    /// The client's side of a connection that is not to be SMC: a Decline is to be sent in place of a Proposal.
+    #[must_use]
+    pub fn unwilling(local: Arc<LocalHost>, route: Route, diagnosis: Diagnosis) -> Self {
+        let mut exchange = Self::new(local, route);
+        exchange.refuse(Cause::Driver(diagnosis));
+        exchange
+    }
+
     /// The server's side: a Proposal is expected.
     #[must_use]
     pub fn server(local: Arc<LocalHost>, route: Route, now: Duration) -> Self {
