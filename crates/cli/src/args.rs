@@ -8,6 +8,7 @@ mod target;
 mod vip;
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -141,6 +142,10 @@ pub(crate) struct RunArgs {
 pub(crate) struct DoctorArgs {
     /// A program to check as well: a path, or a name to look for in PATH
     pub(crate) program: Option<OsString>,
+
+    /// Another host, by an address of it: is there an adapter and a way for RDMA to it, and does it speak SMC?
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) peer: Option<IpAddr>,
 
     /// Print one JSON object instead of lines
     #[arg(long)]

@@ -5,6 +5,7 @@ mod check;
 mod filter;
 mod gateway;
 mod machine;
+mod peer;
 mod program;
 mod tcp_option;
 
@@ -21,6 +22,9 @@ pub(crate) fn execute(args: &DoctorArgs) -> i32 {
     checks.push(agent::check());
     checks.push(filter::check());
     checks.extend(gateway::checks(machine::limit(libc::RLIMIT_MEMLOCK)));
+    if let Some(peer) = args.peer {
+        checks.extend(peer::checks(peer));
+    }
     if let Some(program) = &args.program {
         checks.extend(program::checks(program));
     }

@@ -50,6 +50,13 @@ pub(super) fn between_hosts(diagnosis: Diagnosis) -> (&'static str, Option<&'sta
         Diagnosis::DIFFPREFIX => {
             Some("let both gateways have adapters with RoCEv2, which is routed")
         }
+        Diagnosis::TIMEOUT_CL | Diagnosis::TIMEOUT_AL => Some(
+            "RDMA did not get through where TCP does: let firewalls on the way pass UDP port 4791 both ways \
+             (`sidestep doctor --peer ADDRESS`)",
+        ),
+        Diagnosis::IPSEC => Some(
+            "nothing, if the connection is to be protected: RDMA would pass by the policy (`ip xfrm policy`)",
+        ),
         _ => None,
     };
     (
