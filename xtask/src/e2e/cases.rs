@@ -106,6 +106,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("namespaces-pnet", &["ip", "python3"], distant::pnet_ids),
     Case::alone("container", &["ip", "setpriv", "unshare", "python3"], distant::container),
     Case::alone("hosts", &["ip", "python3", "tshark"], hosts::echo),
+    Case::alone("hosts-names", &["ip", "python3"], hosts::names),
     Case::alone("hosts-redis", &["ip", "redis-server", "redis-benchmark"], hosts::redis),
     Case::alone(
         "hosts-ipv6",

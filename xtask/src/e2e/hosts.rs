@@ -35,6 +35,30 @@ pub(crate) fn echo(stage: &Stage<'_>) -> Result<String> {
     Ok(format!("{CONNECTIONS} connections, SMC-R at both ends{seen}"))
 }
 
+/// A program that is given a connection, by `exec` or beside a message, sees who is at the other end.
+pub(crate) fn names(stage: &Stage<'_>) -> Result<String> {
+    // By then its bytes go through shared memory to the gateway.
+    const MESSAGES: &str = "200";
+    let scene = Scene::set(stage, Ground::ONE_CABLE, false)?;
+    let script = stage.house.script("names.py");
+    let port = PORT.to_string();
+    let words = |role| ["python3", &script, role, SERVER, &port, MESSAGES];
+    let mut server = Dialogue::start(scene.hosts.server.program(&words("server")))?;
+    server.program().await_listener(PORT)?;
+    let said = scene.run(&words("client"))?;
+    let [_, client, at] = said.split_whitespace().collect::<Vec<_>>()[..] else {
+        bail!("the client says {said:?}")
+    };
+    ensure!(at == format!("{SERVER}:{PORT}") && client.starts_with(CLIENT), "{said}");
+    for how in ["own", "rights", "exec"] {
+        let line = server.await_line(how, HANG)?;
+        ensure!(line == format!("{how} {at} {client}"), "of {client} at {at} is told: {line}");
+    }
+    server.finish(HANG)?;
+    ensure!(scene.hosts.bytes_sent()? > 0, "nothing has gone by RDMA");
+    Ok("exec and SCM_RIGHTS".to_owned())
+}
+
 /// An event loop that does not wait for `connect`, and one that serves.
 pub(crate) fn redis(stage: &Stage<'_>) -> Result<String> {
     let mut scene = Scene::set(stage, Ground::ONE_CABLE, stage.house.captures)?;

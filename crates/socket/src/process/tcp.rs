@@ -2,7 +2,7 @@
 //! shared memory, in two words.
 
 use crate::Errno;
-use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use sidestep_device::sys;
 
 /// `SO_NETNS_COOKIE` of `asm-generic/socket.h`; Linux 5.14.
@@ -41,6 +41,11 @@ pub(crate) fn joined([first, second]: [u64; 2]) -> [u8; 16] {
     (u128::from(first) << 64 | u128::from(second)).to_be_bytes()
 }
 
+const PORT_AT: usize = core::mem::offset_of!(libc::sockaddr_in, sin_port);
+const V4_AT: usize = core::mem::offset_of!(libc::sockaddr_in, sin_addr);
+const V6_AT: usize = core::mem::offset_of!(libc::sockaddr_in6, sin6_addr);
+const _: () = assert!(PORT_AT == core::mem::offset_of!(libc::sockaddr_in6, sin6_port));
+
 /// An address as the kernel has it.
 #[derive(Clone, Copy)]
 pub struct Name {
@@ -56,6 +61,26 @@ impl Name {
         let room = name.bytes.get_mut(..name.len)?;
         room.copy_from_slice(&sys::bytes_of_address(&storage)[..name.len]);
         Some(name)
+    }
+
+    /// As a socket of IPv6, or one of IPv4, has this address.
+    pub(crate) fn new(address: SocketAddr, is_ipv6: bool) -> Self {
+        let mut bytes = [0; size_of::<libc::sockaddr_in6>()];
+        let port = address.port().to_be_bytes();
+        let (family, at, len, octets) = match (address.ip(), is_ipv6) {
+            (IpAddr::V4(v4), false) => {
+                (libc::AF_INET, V4_AT, size_of::<libc::sockaddr_in>(), &v4.octets()[..])
+            }
+            (IpAddr::V4(v4), true) => {
+                (libc::AF_INET6, V6_AT, bytes.len(), &v4.to_ipv6_mapped().octets()[..])
+            }
+            (IpAddr::V6(v6), _) => (libc::AF_INET6, V6_AT, bytes.len(), &v6.octets()[..]),
+        };
+        for (at, part) in [(0, &(family as u16).to_ne_bytes()[..]), (PORT_AT, &port), (at, octets)]
+        {
+            bytes[at..at + part.len()].copy_from_slice(part);
+        }
+        Self { bytes, len }
     }
 
     /// The bytes of the kernel's struct.
@@ -92,6 +117,15 @@ pub(crate) fn words(ip: IpAddr) -> ([u64; 2], u8) {
     }
 }
 
+/// The address of two words and a family; the reverse of [`words`].
+pub(crate) fn of_words([first, second]: [u64; 2], family: u8) -> Option<IpAddr> {
+    match family {
+        4 => Some(Ipv4Addr::from(first as u32).into()),
+        6 => Some(Ipv6Addr::from(u128::from(first) << 64 | u128::from(second)).into()),
+        _ => None,
+    }
+}
+
 /// Both addresses of a connected socket.
 ///
 /// # Errors
@@ -125,10 +159,6 @@ pub fn address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
 /// The same in the bytes of the kernel's struct; what is missing behind them is zero.
 #[must_use]
 pub fn address_in(bytes: &[u8]) -> Option<SocketAddr> {
-    const PORT_AT: usize = core::mem::offset_of!(libc::sockaddr_in, sin_port);
-    const V4_AT: usize = core::mem::offset_of!(libc::sockaddr_in, sin_addr);
-    const V6_AT: usize = core::mem::offset_of!(libc::sockaddr_in6, sin6_addr);
-    const _: () = assert!(PORT_AT == core::mem::offset_of!(libc::sockaddr_in6, sin6_port));
     let mut all = [0; size_of::<libc::sockaddr_in6>()];
     let len = bytes.len().min(all.len());
     all[..len].copy_from_slice(&bytes[..len]);

@@ -33,6 +33,7 @@ use crate::process::{loan, past_libc, unseen};
 use crate::program::{dead_end, growth, hand_over, life};
 use crate::rendezvous::passed;
 use crate::table::conn::Conn;
+use crate::table::passage::Passage;
 use crate::table::sock::{Phase, Sock};
 use crate::table::{descriptors, file};
 use arrayvec::ArrayVec;
@@ -240,6 +241,9 @@ fn adopt(label: &Parcel, tcp: i32, files: &[i32]) -> sys::Result<&'static Sock> 
     let is_first = slot.holders.load(Ordering::SeqCst) == 0;
     let conn = Conn { slot, mine, theirs: peer, outgoing, incoming, group, peer_slot };
     let sock = life::receive(home, index, conn).ok_or(Errno(libc::ENOMEM))?;
+    if let Some(passage) = Passage::of_slot(slot, tcp) {
+        sock.set_passage(passage);
+    }
     settle_in(&conn, tcp, is_first);
     Ok(sock)
 }
