@@ -170,6 +170,20 @@ pub(crate) enum Absence {
     Watch(io::Error),
 }
 
+/// An adapter that is to be there.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub(crate) choice: AdapterChoice,
+    /// Why it is not, as the operator was told last.
+    pub(crate) absence: Option<String>,
+}
+
+impl From<AdapterChoice> for Wanted {
+    fn from(choice: AdapterChoice) -> Self {
+        Self { choice, absence: None }
+    }
+}
+
 /// Where an adapter is to be.
 #[derive(Clone, Debug)]
 pub(crate) struct Site {

@@ -26,7 +26,7 @@ use sidestep_wire::clc::Hostname;
 use sidestep_wire::host_control::Side;
 use sidestep_wire::{AlertToken, Diagnosis, PeerId};
 
-use crate::adapters::{Hardware, Health, Place, gid_of};
+use crate::adapters::{Hardware, Health, Place, Wanted, gid_of};
 use crate::desk::{Desk, Offer, Request};
 use crate::door::Door;
 use crate::error::OpenError;
@@ -44,8 +44,6 @@ use crate::rivalry::Rivalry;
 use crate::settings::Settings;
 use crate::status::{self, Cpu, Status, Totals};
 use crate::watchdog::Pulse;
-
-use roster::Wanted;
 
 /// A passage, and what the loop has noted of it.
 #[derive(Debug)]

@@ -15,26 +15,12 @@ use std::time::Duration;
 use sidestep_proto::link_group::{ADAPTERS_MAX, AdapterId};
 
 use super::Gateway;
-use crate::adapters::{Absence, Hardware, Place, Site, device_names};
+use crate::adapters::{Absence, Hardware, Place, Site, Wanted, device_names};
 use crate::interfaces::Interface;
 use crate::lessons;
 use crate::limits::SEARCH_INTERVAL;
 use crate::poller::Source;
 use crate::settings::{AdapterChoice, Spot};
-
-/// An adapter that is to be there.
-#[derive(Debug)]
-pub(super) struct Wanted {
-    choice: AdapterChoice,
-    /// Why it is not, as the operator was told last.
-    absence: Option<String>,
-}
-
-impl From<AdapterChoice> for Wanted {
-    fn from(choice: AdapterChoice) -> Self {
-        Self { choice, absence: None }
-    }
-}
 
 /// How long the word holds that there is no adapter. It is said again each [`SEARCH_INTERVAL`].
 const NO_ADAPTER_WORD: Duration = Duration::from_secs(30);
