@@ -39,8 +39,7 @@ const FLOORS: [&[&str]; 5] = [
 const CRATE_PREFIX: &str = "sidestep-";
 
 /// Crates without `unsafe`.
-const SAFE_CRATES: [&str; 7] =
-    ["wire", "derive", "filter", "distributor", "proto", "bpf", "engine"];
+const SAFE_CRATES: [&str; 6] = ["wire", "derive", "filter", "distributor", "proto", "engine"];
 const FORBIDDEN_UNSAFE: &str = "#![forbid(unsafe_code)]";
 
 /// Crates without `unsafe` in what is shipped: their tests need it to make what they read.

@@ -1,6 +1,8 @@
 //! Rules for the packets of all sockets.
 
+mod answer;
 mod programs;
+mod question;
 
 use std::fs::{self, File};
 use std::io;
@@ -8,15 +10,21 @@ use std::path::{Path, PathBuf};
 
 use aya::maps::{Array, Map, MapData, MapError, ProgramArray};
 use aya::programs::links::FdLink;
-use aya::programs::{CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, ProgramError};
+use aya::programs::{
+    CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, CgroupSockopt, ProgramError, ProgramFd,
+};
 use aya::{Ebpf, EbpfLoader};
 use sidestep_filter::Graph;
 use sidestep_filter::graph::Node;
 
 use crate::error::BpfError;
 use crate::loaded::program;
-use crate::object_file;
-use programs::{HITS, NODES, OPEN, PAGE_NODES, STATE, STATE_SLOT, WAYS, Way};
+use crate::object_file::Program;
+use crate::{object_file, pinned_link};
+pub use question::is_denied;
+
+use answer::{GATE_ASKED, JUDGE_ASKED};
+use programs::{HITS, JUDGES_ASKED, NODES, OPEN, PAGE_NODES, STATE, STATE_SLOT, WAYS};
 
 /// The filter of a cgroup and those below: its programs see each packet that a socket of theirs sends
 /// or receives, in every network namespace, and let it pass or drop it.
@@ -51,7 +59,8 @@ type Page = [Node; PAGE_NODES];
 const EMPTY_PAGE: Page = [[0; 4]; PAGE_NODES];
 
 /// The pinned links of the gates.
-const LINKS: [&str; 2] = ["link_in", "link_out"];
+const LINKS: [&str; 3] = ["link_in", "link_out", LINK_ASKED];
+const LINK_ASKED: &str = "link_asked";
 const ATTACH_TYPES: [CgroupSkbAttachType; 2] =
     [CgroupSkbAttachType::Ingress, CgroupSkbAttachType::Egress];
 
@@ -113,7 +122,8 @@ impl Filter {
         for map in programs::GATE_MAPS {
             loader.map_pin_path(map.name, pins.join(map.name));
         }
-        let object = object_file::write(&programs::GATE_MAPS, &programs::gates());
+        let object =
+            object_file::write(&programs::GATE_MAPS, &with(programs::gates(), answer::gate()));
         let mut gates =
             loader.load(&object).map_err(|error| BpfError::of_kernel("load BPF maps", &error))?;
         // The first program that uses an array of programs says of which kind all are.
@@ -121,12 +131,18 @@ impl Filter {
             let gate: &mut CgroupSkb = of_kernel(program(&mut gates, way.gate))?;
             of_kernel(gate.load())?;
         }
+        let asked: &mut CgroupSockopt = of_kernel(program(&mut gates, GATE_ASKED))?;
+        of_kernel(asked.load())?;
         let filter = Self { pins: pins.to_owned() };
         filter.put(graph, rules, identity)?;
         for ((way, kind), link) in WAYS.iter().zip(ATTACH_TYPES).zip(LINKS) {
             let gate: &mut CgroupSkb = of_kernel(program(&mut gates, way.gate))?;
             attach(gate, group, kind, &pins.join(link))?;
         }
+        let gate: &mut CgroupSockopt = of_kernel(program(&mut gates, GATE_ASKED))?;
+        let program = of_kernel(gate.fd())?;
+        pinned_link::attach(program, group, &pins.join(LINK_ASKED))
+            .map_err(|error| BpfError::of_kernel("attach a program to a cgroup", &error))?;
         Ok(filter)
     }
 
@@ -138,9 +154,10 @@ impl Filter {
     pub fn put(&self, graph: &Graph, rules: usize, identity: Identity) -> Result<(), BpfError> {
         let slot = self.other_slot()?;
         let set = Set::load(graph, rules)?;
-        for way in WAYS {
-            let mut judges: ProgramArray<MapData> = open_map(&self.pins, way.judges)?;
-            of_map(judges.set(slot.into(), of_kernel(set.judge(way).fd())?, 0))?;
+        let of_ways = WAYS.map(|way| (way.judges, set.judge(way.judge)));
+        for (judges, judge) in of_ways.into_iter().chain([(JUDGES_ASKED, set.judge_asked())]) {
+            let mut judges: ProgramArray<MapData> = open_map(&self.pins, judges)?;
+            of_map(judges.set(slot.into(), of_kernel(judge)?, 0))?;
         }
         for map in [NODES, HITS] {
             let path = self.pins.join(of_slot(map, slot));
@@ -253,7 +270,8 @@ struct Set {
 impl Set {
     fn load(graph: &Graph, rules: usize) -> Result<Self, BpfError> {
         let maps = programs::set_maps(graph, rules);
-        let object = object_file::write(&maps, &programs::judges_of(graph, rules));
+        let judges = with(programs::judges_of(graph, rules), answer::judge(graph));
+        let object = object_file::write(&maps, &judges);
         let mut loaded =
             Ebpf::load(&object).map_err(|error| BpfError::of_kernel("load BPF maps", &error))?;
         of_map(fill(&mut loaded, graph))?;
@@ -261,12 +279,20 @@ impl Set {
             let judge: &mut CgroupSkb = of_kernel(program(&mut loaded, way.judge))?;
             of_kernel(judge.load())?;
         }
+        let judge: &mut CgroupSockopt = of_kernel(program(&mut loaded, JUDGE_ASKED))?;
+        of_kernel(judge.load())?;
         Ok(Self { loaded })
     }
 
-    fn judge(&self, way: Way) -> &CgroupSkb {
-        let judge = self.loaded.program(way.judge).expect("a program of ours");
-        judge.try_into().expect("a program of cgroup_skb")
+    fn judge(&self, name: &str) -> Result<&ProgramFd, ProgramError> {
+        let judge: &CgroupSkb = self.loaded.program(name).expect("a program of ours").try_into()?;
+        judge.fd()
+    }
+
+    fn judge_asked(&self) -> Result<&ProgramFd, ProgramError> {
+        let judge = self.loaded.program(JUDGE_ASKED).expect("a program of ours");
+        let judge: &CgroupSockopt = judge.try_into()?;
+        judge.fd()
     }
 }
 
@@ -297,6 +323,11 @@ fn fill(set: &mut Ebpf, graph: &Graph) -> Result<(), MapError> {
         pages.set(place, page, 0)?;
     }
     Ok(())
+}
+
+/// The programs for packets, and the one that is asked.
+fn with([arrives, leaves]: [Program; 2], asked: Program) -> [Program; 3] {
+    [arrives, leaves, asked]
 }
 
 fn of_slot(map: &str, slot: u8) -> String {

@@ -88,6 +88,37 @@ pub(crate) mod sock_ops {
     pub(crate) const OK: i32 = 1;
 }
 
+/// `struct bpf_sockopt` of `linux/bpf.h`, and the `struct bpf_sock` it points at.
+pub(crate) mod sockopt {
+    use super::Context;
+
+    pub(crate) const SK: i16 = 0;
+    pub(crate) const LEVEL: i16 = 24;
+    pub(crate) const OPTNAME: i16 = 28;
+    pub(crate) const OPTLEN: i16 = 32;
+    /// The option's value, and where it ends.
+    pub(crate) const VALUE: i16 = 8;
+    pub(crate) const VALUE_END: i16 = 16;
+
+    pub(crate) const SOCKET_STATE: i16 = 72;
+    pub(crate) const SOCKET: Context = Context {
+        family: 4,
+        local_ip4: 24,
+        local_ip6: 28,
+        local_port: 44,
+        remote_port: 48,
+        remote_ip4: 52,
+        remote_ip6: 56,
+    };
+
+    /// The length by which a program says that the kernel need not look at the option.
+    pub(crate) const DONE: i32 = -1;
+    /// What a program returns: the kernel goes on, or the call fails, with EPERM if the
+    /// program has set no other error.
+    pub(crate) const GO_ON: i32 = 1;
+    pub(crate) const REFUSE: i32 = 0;
+}
+
 /// `AF_INET` and `AF_INET6`.
 pub(crate) const IPV4: i32 = 2;
 pub(crate) const IPV6: i32 = 10;

@@ -14,6 +14,7 @@
 //! | [`object_file`] | the object file of maps and programs |
 //! | [`btf`] | the types of a map, where the kernel wants them |
 //! | [`loaded`] | programs that the kernel has, by their names |
+//! | [`pinned_link`] | a link that aya cannot pin |
 //! | [`key`] | the addresses of a socket, as programs see them |
 //! | [`sockmap`] | [`Sockmap`]: connections whose messages skip TCP, and the programs that do it |
 //! | [`tcp_option`] | [`TcpOption`]: the TCP option of SMC, and the programs that write it |
@@ -25,7 +26,8 @@
 //! cgroup); [`available`] says in words what is lacking. But for the [`Filter`] nothing outlives
 //! the process: programs and links are descriptors, and the cgroup's directory is removed on drop.
 
-#![forbid(unsafe_code)]
+// Two system calls of `pinned_link`.
+#![deny(unsafe_code)]
 
 mod assembler;
 mod btf;
@@ -36,13 +38,14 @@ mod key;
 mod loaded;
 mod map;
 mod object_file;
+mod pinned_link;
 mod sockmap;
 mod steering;
 mod tcp_option;
 
 pub use cgroup::Cgroup;
 pub use error::BpfError;
-pub use filter::{Filter, Hits, Identity};
+pub use filter::{Filter, Hits, Identity, is_denied};
 pub use sockmap::{Counters, Sockmap};
 pub use steering::{INDICES, Steering};
 pub use tcp_option::{Sweeper, TcpOption};

@@ -24,6 +24,7 @@
 //! | [`host_control`] | datagrams between two Sidestep libraries, and the names of their sockets |
 //! | [`hand_over`] | how a library hands a connection to the gateway of its host |
 //! | [`lessons`] | servers that the gateway has libraries leave alone |
+//! | [`verdict`] | what is asked of the IP filter about a connection |
 //! | [`ids`] | identifiers, one type each, so that two of them cannot be swapped in a call |
 //! | [`rmbe_size`] | how long a receive buffer is, as the four bits that say it |
 //! | [`diagnosis`] | why a peer declined |
@@ -63,6 +64,7 @@ pub mod llc;
 pub mod rmbe_size;
 pub mod roce;
 pub mod tcp_option;
+pub mod verdict;
 
 mod field;
 mod header;

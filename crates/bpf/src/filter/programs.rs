@@ -5,9 +5,11 @@
 //!              "gate_out"
 //!                 └─────> "judge_in"   ... and goes on there: is the verdict kept with the socket?
 //!                         "judge_out"  if not, walk the graph
+//!
+//!   setsockopt ──> "gate_asked" ──> "judge_asked"   what of a connection whose bytes are no packets?
 //! ```
 //!
-//! Two gates are attached to a cgroup for good. What they go on in is a set: two programs and their
+//! Three gates are attached to a cgroup for good. What they go on in is a set: three programs and their
 //! maps, made for one list of rules. There is room for two sets, and one byte says which of them is in
 //! force, so that a change of it is one store: each packet meets the old rules or the new ones.
 //!
@@ -18,6 +20,10 @@
 //! the interface. Shorter ones are judged packet by packet: to make room with a socket costs more
 //! than a walk. A set has a map of its own for this, so what is kept under one set says nothing under
 //! another.
+//!
+//! # What is asked
+//!
+//! Connections in shared memory or by RDMA have no packets. [`answer`](super::answer) answers for them, by the same walk.
 //!
 //! # What is counted
 //!
@@ -38,6 +44,8 @@ pub(super) const STATE: &str = "state";
 pub(super) const JUDGES_IN: &str = "judges_in";
 /// The same for packets that leave.
 pub(super) const JUDGES_OUT: &str = "judges_out";
+/// The same for questions.
+pub(super) const JUDGES_ASKED: &str = "judges_asked";
 /// The nodes of a graph, [`PAGE_NODES`] in each value.
 pub(super) const NODES: &str = "nodes";
 /// How often and when last each rule decided, the default behind them.
@@ -105,10 +113,10 @@ mod skb {
 }
 
 /// `struct bpf_sock` and `struct bpf_tcp_sock`.
-mod sock {
+pub(super) mod sock {
     pub(super) const PROTOCOL: i16 = 12;
     pub(super) const STATE: i16 = 72;
-    pub(super) const TCP: i32 = 6;
+    pub(in super::super) const TCP: i32 = 6;
     pub(super) const ESTABLISHED: i32 = 1;
     pub(super) const SEGMENTS_IN: i16 = 56;
 }
@@ -120,11 +128,11 @@ const PLACE: i16 = KEY - 8;
 /// A header that was read: the 40 bytes of IPv6 at most.
 const HEADER: i16 = PLACE - 40;
 
-const PASS: i32 = 1;
-const DROP: i32 = 0;
+pub(super) const PASS: i32 = 1;
+pub(super) const DROP: i32 = 0;
 
 /// The maps of the gates.
-pub(super) const GATE_MAPS: [MapDefinition; 3] = [
+pub(super) const GATE_MAPS: [MapDefinition; 4] = [
     MapDefinition {
         name: STATE,
         kind: MapKind::Array,
@@ -135,6 +143,7 @@ pub(super) const GATE_MAPS: [MapDefinition; 3] = [
     },
     judges(JUDGES_IN),
     judges(JUDGES_OUT),
+    judges(JUDGES_ASKED),
 ];
 
 const fn judges(name: &'static str) -> MapDefinition {
@@ -174,7 +183,12 @@ pub(super) fn set_maps(graph: &Graph, rules: usize) -> [MapDefinition; 3] {
 }
 
 pub(super) fn gates() -> [Program; 2] {
-    WAYS.map(|way| Program { name: way.gate, section: way.section, code: gate(way) })
+    WAYS.map(|way| {
+        let mut a = Assembler::default();
+        a.mov(R6, R1);
+        pass_on(&mut a, way.judges);
+        Program { name: way.gate, section: way.section, code: a.finish() }
+    })
 }
 
 pub(super) fn judges_of(graph: &Graph, rules: usize) -> [Program; 2] {
@@ -202,11 +216,9 @@ pub(super) fn judges_of(graph: &Graph, rules: usize) -> [Program; 2] {
     })
 }
 
-/// Goes on in the set that is in force. Without one, which is only so when its map was taken away,
-/// nothing passes.
-fn gate(way: Way) -> crate::assembler::Code {
-    let mut a = Assembler::default();
-    a.mov(R6, R1);
+/// Goes on in the set that is in force, in a program of this array. Without one, which is only so
+/// when its map was taken away, nothing passes.
+pub(super) fn pass_on(a: &mut Assembler, judges: &'static str) {
     a.store_immediate_32(R10, -4, 0);
     a.load_map(R1, STATE);
     a.address(R2, R10, -4);
@@ -219,7 +231,7 @@ fn gate(way: Way) -> crate::assembler::Code {
     for (slot, label) in [(0, "zero"), (1, "one")] {
         a.label(label);
         a.mov(R1, R6);
-        a.load_map(R2, way.judges);
+        a.load_map(R2, judges);
         a.mov_immediate(R3, slot);
         a.call(Helper::TailCall);
         a.jump("none");
@@ -230,7 +242,6 @@ fn gate(way: Way) -> crate::assembler::Code {
     a.label("open");
     a.mov_immediate(R0, PASS);
     a.exit();
-    a.finish()
 }
 
 /// `R0` = the socket of an established TCP connection; of all others it goes to the label.
@@ -295,12 +306,8 @@ fn keep(a: &mut Assembler, way: Way) {
 /// passes; what begins as IP and ends within its header does not.
 fn store_key(a: &mut Assembler, graph: &Graph, way: Way) {
     let [_, root_4, root_6, default] = graph.nodes()[0];
-    a.mov_immediate(R1, 0);
-    for word in (0..KEY_WORDS).step_by(2) {
-        a.store_64(R10, key(word), R1);
-    }
+    clear_key(a, default);
     a.store_immediate_32(R10, key(field::WAY), way.number);
-    a.store_immediate_32(R10, key(field::BEST), default as i32);
     if graph.looks_at(field::INTERFACE) {
         a.load_32(R1, R6, skb::IFINDEX);
         a.store_32(R10, key(field::INTERFACE), R1);
@@ -325,7 +332,16 @@ fn store_key(a: &mut Assembler, graph: &Graph, way: Way) {
     a.jump_if_equal(R7, 0, "judged");
 }
 
-fn key(word: usize) -> i16 {
+/// A key that says nothing yet, with the verdict of the default.
+pub(super) fn clear_key(a: &mut Assembler, default: u32) {
+    a.mov_immediate(R1, 0);
+    for word in (0..KEY_WORDS).step_by(2) {
+        a.store_64(R10, key(word), R1);
+    }
+    a.store_immediate_32(R10, key(field::BEST), default as i32);
+}
+
+pub(super) fn key(word: usize) -> i16 {
     KEY + 4 * word as i16
 }
 
@@ -452,7 +468,7 @@ fn store_ports(a: &mut Assembler, [ports, icmp, end]: [&'static str; 3]) {
 }
 
 /// From node `R7` on: see [`sidestep_filter::graph`], whose walk this is.
-fn walk(a: &mut Assembler, steps: u32) {
+pub(super) fn walk(a: &mut Assembler, steps: u32) {
     a.mov_immediate(R8, steps.max(1) as i32);
     a.label("step");
     a.mov(R1, R7);

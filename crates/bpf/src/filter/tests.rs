@@ -134,7 +134,8 @@ fn run(set: &Set, packet: &Packet, bytes: &[u8], repeat: u32) -> (Action, Durati
         sidestep_filter::Way::Out => WAYS[1],
     };
     let options = TestRunOptions { data_in: Some(bytes), repeat, ..TestRunOptions::default() };
-    let ran = set.judge(way).test_run(options).unwrap();
+    let judge: &CgroupSkb = set.loaded.program(way.judge).unwrap().try_into().unwrap();
+    let ran = judge.test_run(options).unwrap();
     let action = match ran.return_value {
         0 => Action::Deny,
         1 => Action::Permit,

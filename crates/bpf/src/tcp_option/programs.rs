@@ -45,7 +45,7 @@ use sidestep_wire::tcp_option::{BYTES, IS_REMOTE, Identity, question};
 
 use crate::assembler::Register::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
 use crate::assembler::{Assembler, Helper};
-use crate::key::{self, sock_ops};
+use crate::key::{self, sock_ops, sockopt};
 use crate::map::{MapDefinition, MapKind};
 use crate::object_file::Program;
 
@@ -653,34 +653,6 @@ mod tcp_sock {
     pub(super) const SND_UNA: i16 = 24;
     pub(super) const BYTES_RECEIVED: i16 = 80;
     pub(super) const BYTES_ACKED: i16 = 88;
-}
-
-/// `struct bpf_sockopt` of `linux/bpf.h`, and the `struct bpf_sock` it points at.
-mod sockopt {
-    use crate::key::Context;
-
-    pub(super) const SK: i16 = 0;
-    pub(super) const LEVEL: i16 = 24;
-    pub(super) const OPTNAME: i16 = 28;
-    pub(super) const OPTLEN: i16 = 32;
-
-    pub(super) const SOCKET_STATE: i16 = 72;
-    pub(super) const SOCKET: Context = Context {
-        family: 4,
-        local_ip4: 24,
-        local_ip6: 28,
-        local_port: 44,
-        remote_port: 48,
-        remote_ip4: 52,
-        remote_ip6: 56,
-    };
-
-    /// The length by which a program says that the kernel need not look at the option.
-    pub(super) const DONE: i32 = -1;
-    /// What a program returns: the kernel goes on, or the call fails, with EPERM if the
-    /// program has set no other error.
-    pub(super) const GO_ON: i32 = 1;
-    pub(super) const REFUSE: i32 = 0;
 }
 
 /// Puts the option on the stack, with two bytes behind it that nobody reads.

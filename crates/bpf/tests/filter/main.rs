@@ -138,6 +138,66 @@ fn rules_can_be_for_users_and_interfaces() {
     });
 }
 
+/// What the rules make of packets they make of a connection that has none, from either end.
+#[test]
+fn a_connection_can_be_asked_about() {
+    with_cgroup(|place| {
+        let (client, server, port) = connection();
+        let asked = |socket: &TcpStream| sidestep_bpf::is_denied(socket, 1).unwrap();
+        assert!(!asked(&client), "no filter is there");
+        let filter = place.attach("default permit", 1);
+        let from = client.local_addr().unwrap().port();
+        for (number, (rule, wanted)) in (2..).zip([
+            (format!("deny tcp any any:{port}"), [true, true]),
+            (format!("deny tcp any any:{port} out"), [true, false]),
+            (format!("deny tcp any any:{port} in"), [false, true]),
+            (format!("deny tcp 127.0.0.1:{from} 127.0.0.0/8:{port} out"), [true, false]),
+            (format!("deny tcp 127.0.0.1:{port} any:{from} in"), [true, false]),
+            (format!("deny tcp any any:{port} out user root"), [true, false]),
+            (format!("deny tcp any any:{port} out user alice"), [false, false]),
+            (format!("deny tcp any any:{port} out on lo"), [true, false]),
+            (format!("deny tcp any any:{port} out on other"), [false, false]),
+            (format!("deny udp any any:{port}"), [false, false]),
+            (format!("permit tcp any any:{port}\ndefault deny"), [true, true]),
+            (
+                format!("permit tcp any any:{port}\npermit tcp any any:{from}\ndefault deny"),
+                [false, false],
+            ),
+        ]) {
+            put(&filter, &rule, number);
+            assert_eq!([&client, &server].map(asked), wanted, "{rule}");
+        }
+        filter.remove().unwrap();
+        assert!(!asked(&client));
+    });
+}
+
+#[test]
+fn a_connection_of_ipv6_is_asked_about_by_what_its_packets_are() {
+    with_cgroup(|place| {
+        let filter = place.attach("deny tcp any [::1]:1", 1);
+        let listener = TcpListener::bind("[::]:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let denied = |number, rule: &str, socket: &TcpStream| {
+            put(&filter, rule, number);
+            sidestep_bpf::is_denied(socket, 0).unwrap()
+        };
+        let client = TcpStream::connect(("::1", port)).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        assert!(denied(2, &format!("deny tcp ::1 [::1]:{port} out"), &client));
+        assert!(denied(3, &format!("deny tcp ::/64 [::1]:{port} in"), &server));
+        assert!(!denied(4, "deny tcp 0.0.0.0/0 any", &client));
+        // A socket of IPv6 whose packets are IPv4's.
+        put(&filter, "default permit", 7);
+        let client = TcpStream::connect(("::ffff:127.0.0.1", port)).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        for socket in [&client, &server] {
+            assert!(denied(5, "deny tcp 127.0.0.1 127.0.0.1", socket));
+            assert!(!denied(6, "deny tcp ::/0 any", socket));
+        }
+    });
+}
+
 #[test]
 fn a_directory_elsewhere_is_refused_and_so_is_a_cgroup_that_is_none() {
     with_cgroup(|place| {
