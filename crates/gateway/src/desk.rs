@@ -41,6 +41,8 @@ pub(crate) enum Request {
     Carry(Offer),
     /// What have you got?
     Status,
+    /// The IP filter has other rules: which connections do they deny?
+    RulesChanged,
 }
 
 /// What a library hands over.
@@ -165,6 +167,17 @@ impl Desk {
             log::debug!("the status cannot be told: {error}");
         }
     }
+
+    /// Answers with so many connections that are denied. The same.
+    pub(crate) fn tell_denied(&self, number: u64, denied: u32) {
+        let Some(line) = self.lines.get(&number) else { return };
+        let mut bytes = [0; EMITTED_LEN_MAX];
+        let Ok(len) = Message::Judged(denied).emit(&mut bytes) else { return };
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        if let Err(error) = net::send(&line.socket, &bytes[..len], flags) {
+            log::debug!("what is denied cannot be told: {error}");
+        }
+    }
 }
 
 fn greet(socket: &Foreign, greeting: Greeting, lessons: BorrowedFd<'_>) -> io::Result<()> {
@@ -216,12 +229,12 @@ fn receive(line: &Line) -> Result<Request, Heard> {
         }
     }
     let nonsense = |what: String| Heard::Nonsense(what);
+    // What it tells, or makes, is of all users.
+    let is_operator = line.uid == 0 || line.uid == geteuid().as_raw();
     let HandOver { side, port, rmbe } = match Message::parse(&bytes[..len]) {
         Ok(Message::HandOver(hand_over)) => hand_over,
-        // It tells of all users.
-        Ok(Message::StatusRequest) if line.uid == 0 || line.uid == geteuid().as_raw() => {
-            return Ok(Request::Status);
-        }
+        Ok(Message::StatusRequest) if is_operator => return Ok(Request::Status),
+        Ok(Message::RulesChanged) if is_operator => return Ok(Request::RulesChanged),
         Ok(other) => return Err(nonsense(format!("{other:?}"))),
         Err(error) => return Err(nonsense(error.to_string())),
     };

@@ -309,6 +309,10 @@ impl Gateway {
                             self.begin_all(pairs, now);
                         }
                         Some(Request::Status) => self.desk.tell(number, &self.status()),
+                        Some(Request::RulesChanged) => {
+                            let denied = self.judge_again();
+                            self.desk.tell_denied(number, denied);
+                        }
                         None => break,
                     }
                 }
@@ -439,6 +443,12 @@ impl Gateway {
     }
 }
 
+/// Whether the IP filter of the host denies N. One that cannot be asked has ended.
+fn is_denied(passage: &Passage, interface: u32) -> bool {
+    let [_, n] = passage.sockets();
+    sidestep_bpf::is_denied(n, interface).unwrap_or(false)
+}
+
 const fn token_of(event: &Event) -> AlertToken {
     match event {
         Event::Introduce(token, _)
@@ -466,6 +476,7 @@ impl Gateway {
         let (number, uid) = (self.last_passage, offer.uid);
         // A connection that has ended meanwhile is let go, and so is H.
         let Some(route) = self.route(&offer.connection) else { return };
+        let interface = route.interface;
         let is_protected = self.is_protected(&offer.connection);
         let local = Arc::clone(&self.local);
         let exchange = match offer.side {
@@ -476,6 +487,9 @@ impl Gateway {
         let mut passage = Passage::begin(number, offer, h, exchange);
         if is_protected {
             passage.decline(Diagnosis::IPSEC, now);
+        } else if is_denied(&passage, interface) {
+            log::info!("connection {number} stays TCP: the IP filter denies it");
+            passage.decline(Diagnosis::CNFERR, now);
         }
         let share = self.shares.get(&uid).copied().unwrap_or_default();
         match share.room_for(&passage, self.passages.len()) {
@@ -509,6 +523,24 @@ impl Gateway {
     fn is_protected(&mut self, connection: &TcpStream) -> bool {
         let ends = connection.local_addr().and_then(|local| Ok((local, connection.peer_addr()?)));
         ends.is_ok_and(|(local, remote)| self.policies.protect(local, remote))
+    }
+
+    /// Ends the passages that the IP filter denies now, and says how many. What begins later is judged then.
+    fn judge_again(&mut self) -> u32 {
+        let interface = |passage: &Passage| {
+            let [_, n] = passage.sockets();
+            self.route(n).map_or(0, |route| route.interface)
+        };
+        let judged = self.passages.iter();
+        let denied: Vec<u64> = judged
+            .filter(|(_, known)| is_denied(&known.passage, interface(&known.passage)))
+            .map(|(number, _)| *number)
+            .collect();
+        for &number in &denied {
+            log::info!("connection {number} is reset: the IP filter denies it");
+            self.rouse(number, Passage::deny);
+        }
+        u32::try_from(denied.len()).unwrap_or(u32::MAX)
     }
 
     fn finish(&mut self, number: u64, end: crate::passage::End) {

@@ -20,6 +20,7 @@
 //! | both directions have ended | `close`, and H is closed in order |
 //! | H is full, or SMC-R is | the other side is not read |
 //! | an urgent byte | an urgent byte, also where the bytes stay on TCP |
+//! | the IP filter denies N since its rules have changed | both are reset |
 //!
 //! N is shared with the program: its flags are not touched, so each call says that it does not wait.
 //! While the bytes go by SMC-R nothing may come on it, but its end tells that the peer is gone.
@@ -111,6 +112,8 @@ pub(crate) struct Passage {
     sizes: Sizes,
     /// The host's connection.
     token: Option<AlertToken>,
+    /// By the IP filter of the host.
+    is_denied: bool,
     stage: Stage,
 }
 
@@ -199,6 +202,7 @@ impl Passage {
             h_is: Ready::ALL,
             sizes: Sizes { rmbe, send_buffer: rmbe.min(SEND_BUFFER_MAX) },
             token: None,
+            is_denied: false,
             stage: Stage::Meeting(Box::new(meeting)),
         }
     }
@@ -208,6 +212,11 @@ impl Passage {
         if let Stage::Meeting(meeting) = &mut self.stage {
             meeting.exchange.decline(diagnosis, now);
         }
+    }
+
+    /// The rules of the IP filter have changed, and deny it.
+    pub(crate) const fn deny(&mut self) {
+        self.is_denied = true;
     }
 
     pub(crate) const fn uid(&self) -> u32 {
@@ -298,6 +307,7 @@ impl Passage {
     /// Does what can be done.
     pub(crate) fn advance(&mut self, world: &mut World<'_>) -> Fate {
         let fate = match &self.stage {
+            _ if self.is_denied => Fate::Over(End::ResetBoth),
             Stage::Meeting(_) => self.meet(world),
             Stage::Moved(_) => self.carry(world),
             Stage::Relayed(_) => self.relay(world),

@@ -288,20 +288,7 @@ impl Status {
     /// `ConnectionRefused`: there is none. Otherwise it is another user's, does not tell this one, or
     /// not in time.
     pub fn ask() -> io::Result<Self> {
-        let flags = SocketFlags::CLOEXEC;
-        let line = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        net::connect(&line, &SocketAddrUnix::new_abstract_name(&gateway_name())?)?;
-        // Anybody may have bound the name.
-        // Not rustix's `UCred`: a process of another PID namespace has the number 0, for which
-        // that has no room.
-        let gateway = getsockopt(&line, PeerCredentials)?.uid();
-        if gateway != 0 && gateway != geteuid().as_raw() {
-            return Err(io::Error::other(format!("the gateway is of user {gateway}")));
-        }
-        sockopt::set_socket_timeout(&line, sockopt::Timeout::Recv, Some(PATIENCE))?;
-        let mut bytes = [0; EMITTED_LEN_MAX];
-        let len = Message::StatusRequest.emit(&mut bytes).map_err(io::Error::other)?;
-        net::send(&line, &bytes[..len], SendFlags::NOSIGNAL)?;
+        let line = call(Message::StatusRequest)?;
         loop {
             match receive(&line)? {
                 (Message::Status, Some(file)) => return Self::read(file.into()),
@@ -331,6 +318,42 @@ impl Status {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         net::sendmsg(line, &[IoSlice::new(&bytes[..len])], &mut beside, flags)?;
         Ok(())
+    }
+}
+
+/// Says something to the gateway of this network namespace.
+fn call(message: Message) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    let line = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    net::connect(&line, &SocketAddrUnix::new_abstract_name(&gateway_name())?)?;
+    // Anybody may have bound the name.
+    // Not rustix's `UCred`: a process of another PID namespace has the number 0, for which
+    // that has no room.
+    let gateway = getsockopt(&line, PeerCredentials)?.uid();
+    if gateway != 0 && gateway != geteuid().as_raw() {
+        return Err(io::Error::other(format!("the gateway is of user {gateway}")));
+    }
+    sockopt::set_socket_timeout(&line, sockopt::Timeout::Recv, Some(PATIENCE))?;
+    let mut bytes = [0; EMITTED_LEN_MAX];
+    let len = message.emit(&mut bytes).map_err(io::Error::other)?;
+    net::send(&line, &bytes[..len], SendFlags::NOSIGNAL)?;
+    Ok(line)
+}
+
+/// Has the gateway of this network namespace judge its connections by the rules that the IP filter has now: how
+/// many are denied. They end by reset, at this host and the other.
+///
+/// # Errors
+///
+/// As of [`Status::ask`].
+pub fn judge_again() -> io::Result<u32> {
+    let line = call(Message::RulesChanged)?;
+    loop {
+        match receive(&line)? {
+            (Message::Judged(denied), _) => return Ok(denied),
+            (Message::Greeting(_), _) => {}
+            _ => return Err(io::Error::other("the gateway makes no sense")),
+        }
     }
 }
 

@@ -20,6 +20,8 @@
 //! | [`HandOver`] | the library, any number | 1 descriptor: N | see to this connection |
 //! | [`Message::StatusRequest`] | root, or the gateway's user | – | what have you got? |
 //! | [`Message::Status`] | the gateway, as the answer | 1 descriptor: a memory file of JSON | this |
+//! | [`Message::RulesChanged`] | root, or the gateway's user | – | the IP filter has other rules: judge your connections anew |
+//! | [`Message::Judged`] | the gateway, as the answer | – | so many are denied, and end by reset |
 //!
 //! All integers are big-endian. All start so:
 //!
@@ -27,10 +29,10 @@
 //! |---|---|---|---|
 //! | 0 | 4 | magic | `SSGW` |
 //! | 4 | 2 | version | 1 |
-//! | 6 | 2 | kind | 1 Greeting, 2 HandOver, 3 StatusRequest, 4 Status |
+//! | 6 | 2 | kind | 1 Greeting, 2 HandOver, 3 StatusRequest, 4 Status, 5 RulesChanged, 6 Judged |
 //! | 8 | 4 | length | of the whole message |
 //!
-//! and the first two go on:
+//! and three go on:
 //!
 //! | Greeting, 20 bytes | Off | Len |
 //! |---|---|---|
@@ -44,6 +46,10 @@
 //! | reserved | 13 | 1 |
 //! | TCP port of the library's end of H, not 0 | 14 | 2 |
 //! | bytes of the receive buffer (RMBE) that the program wants, a size of SMC-D | 16 | 4 |
+//!
+//! | Judged, 16 bytes | Off | Len |
+//! |---|---|---|
+//! | connections that are denied | 12 | 4 |
 //!
 //! If they stay on TCP, the gateway passes the bytes on between H and N.
 //!
@@ -82,6 +88,13 @@ mod handed {
     pub(super) const RMBE_LEN: Field<4> = Field::new("HandOver RMBE length", 16);
 }
 
+mod judged {
+    use super::Field;
+
+    pub(super) const LEN: usize = 16;
+    pub(super) const DENIED: Field<4> = Field::new("Judged count", 12);
+}
+
 /// Where the gateway of a network namespace can be reached: `sidestep/1/gateway`.
 #[must_use]
 pub fn gateway_name() -> AddressName {
@@ -99,6 +112,10 @@ pub enum Message {
     StatusRequest,
     /// The answer lies beside it.
     Status,
+    /// The IP filter of the host has other rules.
+    RulesChanged,
+    /// So many connections are denied by them.
+    Judged(u32),
 }
 
 impl Message {
@@ -117,6 +134,8 @@ impl Message {
             Kind::HandOver => Self::HandOver(HandOver::parse(&reader)?),
             Kind::StatusRequest => Self::StatusRequest,
             Kind::Status => Self::Status,
+            Kind::RulesChanged => Self::RulesChanged,
+            Kind::Judged => Self::Judged(reader.u32(judged::DENIED)?),
         })
     }
 
@@ -132,6 +151,12 @@ impl Message {
             Self::HandOver(message) => message.emit(out),
             Self::StatusRequest => HEADER.emit(Kind::StatusRequest, out).map(|_| header::LEN),
             Self::Status => HEADER.emit(Kind::Status, out).map(|_| header::LEN),
+            Self::RulesChanged => HEADER.emit(Kind::RulesChanged, out).map(|_| header::LEN),
+            Self::Judged(count) => {
+                let mut writer = HEADER.emit(Kind::Judged, out)?;
+                writer.put(judged::DENIED, count.to_be_bytes())?;
+                Ok(judged::LEN)
+            }
         }
     }
 }
@@ -201,11 +226,20 @@ enum Kind {
     HandOver = 2,
     StatusRequest = 3,
     Status = 4,
+    RulesChanged = 5,
+    Judged = 6,
 }
 
 impl header::Kind for Kind {
     fn from_code(code: u16) -> Option<Self> {
-        let kinds = [Self::Greeting, Self::HandOver, Self::StatusRequest, Self::Status];
+        let kinds = [
+            Self::Greeting,
+            Self::HandOver,
+            Self::StatusRequest,
+            Self::Status,
+            Self::RulesChanged,
+            Self::Judged,
+        ];
         kinds.into_iter().find(|kind| kind.code() == code)
     }
 
@@ -219,6 +253,8 @@ impl header::Kind for Kind {
             Self::HandOver => "HandOver",
             Self::StatusRequest => "StatusRequest",
             Self::Status => "Status",
+            Self::RulesChanged => "RulesChanged",
+            Self::Judged => "Judged",
         }
     }
 
@@ -226,7 +262,8 @@ impl header::Kind for Kind {
         match self {
             Self::Greeting => Greeting::LEN,
             Self::HandOver => HandOver::LEN,
-            Self::StatusRequest | Self::Status => header::LEN,
+            Self::StatusRequest | Self::Status | Self::RulesChanged => header::LEN,
+            Self::Judged => judged::LEN,
         }
     }
 }
@@ -243,7 +280,8 @@ const _: () = assert!(greeting::RESERVED.at + 2 == greeting::USER.at);
 const _: () = assert!(greeting::USER.at + 4 == Greeting::LEN);
 const _: () = assert!(handed::RESERVED.at + 1 == handed::PORT.at);
 const _: () = assert!(handed::RMBE_LEN.at + 4 == HandOver::LEN);
-const _: () = assert!(Greeting::LEN <= EMITTED_LEN_MAX);
+const _: () = assert!(judged::DENIED.at == header::LEN && judged::DENIED.at + 4 == judged::LEN);
+const _: () = assert!(Greeting::LEN <= EMITTED_LEN_MAX && judged::LEN <= EMITTED_LEN_MAX);
 
 #[cfg(test)]
 mod tests {
@@ -267,6 +305,8 @@ mod tests {
             (Message::HandOver(hand_over), &HAND_OVER[..]),
             (Message::StatusRequest, b"SSGW\0\x01\0\x03\0\0\0\x0C"),
             (Message::Status, b"SSGW\0\x01\0\x04\0\0\0\x0C"),
+            (Message::RulesChanged, b"SSGW\0\x01\0\x05\0\0\0\x0C"),
+            (Message::Judged(258), b"SSGW\0\x01\0\x06\0\0\0\x10\0\0\x01\x02"),
         ] {
             assert_eq!(Message::parse(bytes), Ok(message));
             assert_eq!(emitted(&message), bytes);
@@ -291,7 +331,7 @@ mod tests {
         let changes: [(&[u8], usize, u8, &str); 9] = [
             (&GREETING, 0, b'X', "hand-over magic"),
             (&GREETING, 5, 2, "hand-over version"),
-            (&GREETING, 7, 5, "hand-over kind"),
+            (&GREETING, 7, 7, "hand-over kind"),
             (&GREETING, 7, 3, "hand-over length"),
             (&HAND_OVER, 11, 21, "hand-over length"),
             (&HAND_OVER, 12, 0, "HandOver role"),
