@@ -13,7 +13,7 @@ use serde_json::Value;
 use sidestep_bpf::Cgroup;
 
 use crate::support::{Place, outcome};
-use crate::talk::{Running, Talk, eventually, outcome_of};
+use crate::talk::{Running, Talk, eventually, free_port, outcome_of};
 
 /// Moves this thread, and what it starts from now on, into a network namespace of its own. None, with a
 /// printed line, if that takes more than the test has.
@@ -316,19 +316,24 @@ fn connections_move_to_shared_memory_and_are_told() {
     let Some(talk) = Talk::prepare() else { return };
     std::fs::set_permissions(talk.place.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let server = Running::start(talk.moved(&[], &["serve", "7001"]));
-    let config = "[vip.echo]\naddress = \"127.0.0.1:80\"\ntargets = { a = \"127.0.0.1:7001\" }\n";
-    let _vips = Vips::start(&talk.place, config);
+    // `why` looks at the programs of all namespaces: a port that no other test has.
+    let port = free_port();
+    let config = format!(
+        "[vip.echo]\naddress = \"127.0.0.1:{port}\"\ntargets = {{ a = \"127.0.0.1:7001\" }}\n"
+    );
+    let _vips = Vips::start(&talk.place, &config);
     eventually("the VIP has a marker", || {
         let text = vip(&talk.place, &["list"]).1;
         text.contains("may move to shared memory").then_some(())
     });
-    let client = Running::start(talk.moved(&[], &["call", "80", "1", "100", "64"]));
-    assert_eq!(outcome_of(&talk, ":80", "client").0, "SMC-D");
-    assert_eq!(outcome_of(&talk, ":80", "server").0, "SMC-D");
-    let why = outcome(talk.sidestep().args(["why", ":80"])).1;
+    let client = Running::start(talk.moved(&[], &["call", &port, "1", "100", "64"]));
+    let subject = format!(":{port}");
+    assert_eq!(outcome_of(&talk, &subject, "client").0, "SMC-D");
+    assert_eq!(outcome_of(&talk, &subject, "server").0, "SMC-D");
+    let why = outcome(talk.sidestep().args(["why", &subject])).1;
     let who = "talker (".to_owned() + &server.pid().to_string();
     let words =
-        format!("{who}) serves 127.0.0.1:80: target a of VIP echo, at 127.0.0.1:7001, active");
+        format!("{who}) serves 127.0.0.1:{port}: target a of VIP echo, at 127.0.0.1:7001, active");
     assert!(why.contains(&words), "{why}");
     let rows: Value =
         serde_json::from_str(&outcome(talk.sidestep().args(["ss", "--json"])).1).unwrap();
