@@ -199,6 +199,25 @@ fn connections_are_spread_drained_and_found_again() {
 }
 
 #[test]
+fn the_least_busy_is_known_by_what_lives() {
+    let Some(()) = alone() else { return };
+    let place = Place::new();
+    let _servers = [Server::start("127.0.0.1:7001", b'a'), Server::start("127.0.0.1:7002", b'b')];
+    let _vips = Vips::start(&place, &TWO.replace("roundrobin", "weightedactive"));
+    let (of_a, of_b): (Vec<_>, Vec<_>) =
+        (0..6).map(|_| connect("127.0.0.10:80")).partition(|(_, name)| *name == b'a');
+    assert_eq!((of_a.len(), of_b.len()), (3, 3), "what is given counts at once");
+    drop(of_a);
+    eventually("a has none", || (target(&place, "a")["connections"] == 0).then_some(()));
+    let late: Vec<_> = (0..3).map(|_| connect("127.0.0.10:80")).collect();
+    assert!(late.iter().all(|(_, name)| *name == b'a'), "the idle one catches up");
+    assert_eq!(
+        (&target(&place, "a")["given"], &target(&place, "b")["given"]),
+        (&6.into(), &3.into())
+    );
+}
+
+#[test]
 fn a_new_set_is_in_force_at_once_or_not_at_all() {
     let Some(()) = alone() else { return };
     let place = Place::new();
