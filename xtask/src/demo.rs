@@ -3,7 +3,10 @@
 //!
 //! Both times the same programs with the same arguments; `sidestep run` in front of them is all the
 //! difference. `cargo xtask demo hosts` has them on two hosts, which are network namespaces with two
-//! cables: there the bytes go by RDMA, and in the end a cable is unplugged.
+//! cables: there the bytes go by RDMA, and in the end a cable is unplugged. `cargo xtask demo vip` has three
+//! redis behind one address.
+
+mod vip;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,6 +38,8 @@ enum Between {
     Programs,
     /// On two hosts, which are network namespaces, by RDMA in software (needs root)
     Hosts,
+    /// On this machine, with three servers behind one address (needs root)
+    Vip,
 }
 
 /// What redis-benchmark runs, as it calls it in its report.
@@ -81,6 +86,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let site = match options.between {
         Between::Programs => Site::here(launcher)?,
         Between::Hosts => Site::two_hosts(&launcher, &scratch)?,
+        Between::Vip => return vip::run(&launcher, &scratch),
     };
     let demo = Demo { site, scratch };
     let tcp = demo.play(Transport::Tcp)?;

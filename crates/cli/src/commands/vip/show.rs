@@ -61,8 +61,11 @@ pub(super) fn connections(args: &VipShowArgs) -> Result<(), VipError> {
         [vip.clone(), address.to_string(), client.to_string(), target.to_owned()]
     }));
     let count = connections.len();
-    say(&format!("{}Connections: {count}\n", aligned(table, 0..=0, terminal::width())))
+    say(&format!("{}Connections: {count}\n", aligned(table, NO_NUMBERS, terminal::width())))
 }
+
+/// Of the four columns of connections none has numbers.
+const NO_NUMBERS: std::ops::RangeInclusive<usize> = 4..=4;
 
 fn status() -> Result<Status, VipError> {
     match ask(&Request::Status)? {
