@@ -186,7 +186,7 @@ fn sleep_until_readable(
         return Ok(());
     }
     let limit = deadline.map(|at| at.saturating_sub(sys::now_ns()));
-    nap(end, limit, has_part || deadline.is_some(), &ready).map(drop)
+    nap(end, limit, has_part || deadline.is_some(), ready).map(drop)
 }
 
 /// Before the switch bytes may lie in TCP that are not what the call waits for: a peek stands behind an urgent
