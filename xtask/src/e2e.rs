@@ -10,6 +10,7 @@ mod cases;
 mod demotion;
 mod distant;
 mod figures;
+mod filter;
 mod hosts;
 mod learning;
 mod metrics;

@@ -39,14 +39,19 @@ impl Rtnetlink {
     /// would take. `None`: it is on none, or nobody can tell. Three system calls.
     #[must_use]
     pub fn interface(&self, address: IpAddr) -> Option<sys::InterfaceName> {
+        sys::interface_name(self.0, self.interface_number(address)?).ok()
+    }
+
+    /// The same, its number. Two system calls.
+    #[must_use]
+    pub fn interface_number(&self, address: IpAddr) -> Option<u32> {
         let (question, len) = question(address);
         sys::send(self.0, &question[..len], 0).ok()?;
         let mut answer = [0; ANSWER_LEN];
         // The kernel answers before `send` returns.
         // SAFETY: the slice is writable.
         let received = sys::recv_into(self.0, &mut answer, libc::MSG_DONTWAIT);
-        let number = local_interface(&answer[..received.ok()?])?;
-        sys::interface_name(self.0, number).ok()
+        local_interface(&answer[..received.ok()?])
     }
 }
 

@@ -407,6 +407,11 @@ pub struct Slot {
     pub unfinished: AtomicU32,
     /// Not 0: the operator wants the connection on TCP.
     pub held: AtomicU32,
+    /// Generation of the connection that a rule of the IP filter denies: while it is the slot's, the
+    /// connection may not be in shared memory. 0: none. Written by whoever changes the rules.
+    pub denied: AtomicU32,
+    /// Index of the interface that its packets take, 0 = not known. Written before it moves, for whoever asks the IP filter later.
+    pub interface: AtomicU32,
     /// Value of the peer's `closes` when TCP was last asked.
     pub closes_seen: AtomicU32,
     /// Process that used the connection last.
@@ -539,6 +544,13 @@ impl Slot {
         if let Some(traffic) = young.take() {
             add(&self.counters, [&self.sent, &self.received], traffic);
         }
+    }
+
+    /// Whether a rule of the IP filter denies this connection, and not one that had the slot before.
+    #[must_use]
+    pub fn is_denied(&self) -> bool {
+        let denied = self.denied.load(Ordering::Acquire);
+        denied != 0 && denied == self.generation.load(Ordering::Relaxed)
     }
 
     /// The code of the reason that keeps it on TCP, 0 = none.

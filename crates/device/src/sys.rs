@@ -338,6 +338,15 @@ pub fn file_stamp(fd: i32) -> Result<u64> {
     Ok(time ^ stat.st_ino.rotate_left(32))
 }
 
+/// Whose a file is; of a socket, the user who has made or accepted it.
+pub fn file_user(fd: i32) -> Result<u32> {
+    let mut stat = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the kernel fills at most size_of::<stat>() bytes.
+    unsafe { call!(fstat, fd, stat.as_mut_ptr()) }?;
+    // SAFETY: zeroed and then filled.
+    Ok(unsafe { stat.assume_init() }.st_uid)
+}
+
 /// Length of a file in bytes.
 pub fn file_len(fd: i32) -> Result {
     let mut stat = MaybeUninit::<libc::stat>::zeroed();

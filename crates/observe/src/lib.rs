@@ -13,7 +13,8 @@
 //!   (parent and forked child hold the same one)
 //! ```
 //!
-//! It is only read, but for one word of an operator ([`hold`]).
+//! It is only read, but for two words of an operator: [`hold`], and what the IP filter denies
+//! ([`end_denied`]).
 //!
 //! All of it is a stranger's memory. It is read into memory of our own
 //! ([`mirror`](sidestep_device::mirror)), which makes no page of it. Each word is checked before
@@ -22,7 +23,7 @@
 //! [`allowance`](host::allowance).
 //!
 //! ```text
-//!   hold, release     snapshot ── watch, shown       what an operator asks and says
+//!   hold, end_denied  snapshot ── watch, shown       what an operator asks and says
 //!         │              │
 //!         │            survey ── holders             which process holds which state
 //!         │           ╱      ╲
@@ -38,6 +39,7 @@
 // Tests make states, and give them back.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
+mod denials;
 #[cfg(test)]
 mod fixture;
 mod holders;
@@ -49,6 +51,7 @@ mod snapshot;
 mod survey;
 mod watch;
 
+pub use denials::{Denied, end_denied};
 pub use holds::{Reached, Whose, hold, release};
 pub use host::state_file::StateId;
 pub use program::connection::{Connection, Mode, Role};

@@ -158,6 +158,8 @@ reasons! {
         /// The shared memory has a PNET ID, and the interface of the connection's own address has
         /// another one or none.
         OtherPnet = 30,
+        /// A rule of the host's IP filter denies the connection.
+        Denied = 44,
     }
 }
 
@@ -419,7 +421,8 @@ impl Reason {
                 | OperatorSaid::PeerExcluded
                 | OperatorSaid::ProgramExcluded
                 | OperatorSaid::Congested
-                | OperatorSaid::Demoted => Diagnosis::CNFERR,
+                | OperatorSaid::Demoted
+                | OperatorSaid::Denied => Diagnosis::CNFERR,
                 OperatorSaid::MemoryLimit => Diagnosis::MEM,
                 // NOUEID is for a Proposal without any, as Linux has it.
                 OperatorSaid::NoCommonEid => Diagnosis::NOSMCDEV,
@@ -499,6 +502,7 @@ impl Reason {
                 OperatorSaid::OtherPnet => {
                     "its interface does not have the PNET ID of the shared memory"
                 }
+                OperatorSaid::Denied => "a rule of `sidestep filter` denies it",
             },
             Self::Program(reason) => match reason {
                 ProgramDid::OptionUnsupported => {

@@ -4,7 +4,7 @@
 //!   ring_send, ring_receive   the two screens; readiness: what poll says; closing: how this end ends it
 //!   wait                      spin, nap, sleep, on what ends and switch leave
 //!   switch                    from which byte a direction uses the ring
-//!   ends                      what the kernel and the peer say of the end
+//!   ends                      what the kernel and the peer say of the end; denial: what the IP filter says
 //!   bells, sleeper            waking the other side, and being woken by it
 //!   words, ledger, turns      shared words, the kernel's counters, the way of the next bytes
 //! ```
@@ -12,6 +12,7 @@
 pub mod bells;
 pub mod closing;
 pub mod confirm;
+pub(crate) mod denial;
 pub mod ends;
 pub mod kept_options;
 pub mod ledger;

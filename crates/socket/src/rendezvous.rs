@@ -6,6 +6,7 @@
 //!   claim       ends whose processes share memory; afar: ends in two network namespaces
 //!   listeners   who listens says so by a marker
 //!   gateway     the other end is on another host; tcp_option: whether it knows SMC
+//!   pnet        whether the interface may move; denial: whether the IP filter lets it
 //! ```
 
 pub(crate) mod afar;
@@ -15,6 +16,7 @@ pub(crate) mod autocache;
 pub(crate) mod begin;
 pub(crate) mod claim;
 pub(crate) mod client;
+pub(crate) mod denial;
 pub mod gateway;
 pub mod listeners;
 pub mod marker;

@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::stage::{Mix, Stage};
 use super::{
-    demotion, distant, figures, hosts, learning, metrics, outsiders, pid_namespaces, policy,
-    reload, tcp_option, units, versions, vip,
+    demotion, distant, figures, filter, hosts, learning, metrics, outsiders, pid_namespaces,
+    policy, reload, tcp_option, units, versions, vip,
 };
 use crate::bench::launch::{self, Dialogue, Transport};
 use crate::bench::place;
@@ -90,6 +90,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("autocache", &["python3"], learning::autocache),
     Case::alone("demotion", &["python3"], demotion::threads),
     Case::alone("demotion-epoll", &["python3"], demotion::epoll),
+    Case::alone("ip-filter", &["redis-server", "python3", "unshare", "nsenter"], filter::filter),
     Case::alone("metrics", &["/usr/bin/redis-server", "redis-benchmark"], metrics::metrics),
     Case::alone("versions", &["python3"], versions::programs),
     Case::alone("versions-handed-on", &["python3"], versions::handed_on),

@@ -179,8 +179,8 @@ A list has a rule in each line; the first that matches a packet decides:
   deny   any   10.1.0.0/16 any
   default permit
 
-It holds for the sockets of all programs, under Sidestep or not, until it is removed or the host
-ends. Not for what has moved to shared memory already. docs/filter.md tells more.
+It holds for the sockets of all programs, under Sidestep or not, and for what moves to shared
+memory or RDMA, until it is removed or the host ends. docs/filter.md tells more.
 
 Examples:
   sidestep filter check /etc/sidestep/rules
@@ -193,7 +193,8 @@ Exit status: 0; 1 if the list has a mistake or cannot be read; 2 if the command 
 
 const APPLY_HELP: &str = "\
 A list with a mistake changes nothing. A change is one moment: each packet meets the old rules or
-the new ones, those of connections that live too. It needs CAP_BPF and CAP_NET_ADMIN, cgroup
+the new ones, those of connections that live too. Connections in shared memory that the new ones
+deny are reset. It needs CAP_BPF and CAP_NET_ADMIN, cgroup
 version 2 and a BPF file system at /sys/fs/bpf.
 
 Examples:

@@ -3,6 +3,7 @@
 //! * [`answer`]: what the commands print, and why something could not be done.
 //! * [`source`]: lists in files, and what they come to on this machine.
 //! * [`in_force`]: the filter that the kernel has, and the list that it was made of.
+//! * [`moved`]: connections without packets, which are reset when they are denied.
 //! * [`apply`], [`check`], [`show`], [`mod@test`], [`diff`], [`import`]: the commands.
 
 mod answer;
@@ -11,6 +12,7 @@ mod check;
 mod diff;
 mod import;
 mod in_force;
+mod moved;
 mod show;
 mod source;
 mod test;

@@ -6,7 +6,7 @@ use std::string::{String, ToString};
 use std::vec::Vec;
 
 /// Names and codes that operators and other versions know: a code that was given stays.
-const KNOWN: [(u8, &str); 44] = [
+const KNOWN: [(u8, &str); 45] = [
     (0, "Undecided"),
     (1, "ModeTcp"),
     (2, "RemotePeer"),
@@ -51,6 +51,7 @@ const KNOWN: [(u8, &str); 44] = [
     (41, "NoGain"),
     (42, "Compared"),
     (43, "NoAdapter"),
+    (44, "Denied"),
 ];
 
 /// With each detail that can be told.

@@ -6,7 +6,7 @@
 //! whether an end may be near: warm sends and receives come here when such a check says so, and not before.
 
 use crate::connection::words::{self, OwnWords};
-use crate::connection::{bells, ledger};
+use crate::connection::{bells, denial, ledger};
 use crate::table::end::End;
 use crate::table::file::File;
 use crate::{Answer, Errno};
@@ -63,6 +63,7 @@ fn is_connected(file: File<'_>) -> bool {
 /// Carries out what follows from an event.
 #[cold]
 fn hear(end: &End<'_>, event: Hearing) {
+    denial::obey(end);
     let words = OwnWords::new(end);
     let mut next = Some(event);
     while let Some(hearing) = next {

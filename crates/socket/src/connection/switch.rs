@@ -28,7 +28,7 @@
 //! [`Phase::Smc`](crate::table::sock::Phase::Smc), which has not switched, or not any more.
 
 use crate::connection::sleeper::{self, Alone};
-use crate::connection::{bells, confirm, ends, kept_options, ledger, turns, urgent, words};
+use crate::connection::{bells, confirm, denial, ends, kept_options, ledger, turns, urgent, words};
 use crate::process::owner::Held;
 use crate::table::account;
 use crate::table::conn::Conn;
@@ -83,6 +83,7 @@ pub(crate) fn read_by_ledger(sock: &Sock, fd: i32, conn: Conn) -> bool {
     slot.flags.fetch_or(flag::BY_LEDGER, Ordering::Release);
     note_smc(slot);
     account::moved(sock);
+    denial::obey_when_moved(&conn);
     true
 }
 

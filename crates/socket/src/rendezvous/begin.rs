@@ -5,7 +5,7 @@ use crate::process::memory;
 use crate::process::options::{self, Promotion};
 use crate::process::tcp::{self, netns_cookie};
 use crate::rendezvous::attempt::{Look, PENDING};
-use crate::rendezvous::{autocache, gateway, listeners, passed, pnet, tcp_option};
+use crate::rendezvous::{autocache, denial, gateway, listeners, passed, pnet, tcp_option};
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use sidestep_proto::fallback::{Lack, PeerCannot, Reason};
@@ -55,8 +55,12 @@ pub(super) fn carry_out(look: &mut Look, question: Begin) -> Result<Answer, Reas
             Answer::Token(identity.map(|identity| distant_token(client, server, identity)))
         }
         Begin::AsksTcpOption { .. } => Answer::Is(tcp_option::is_refused(sock, fd)),
-        Begin::AsksNetwork { .. } => {
-            Answer::Objection(pnet::objection(fd, look.addresses()?.0.ip()))
+        Begin::AsksNetwork { is_distant, .. } => {
+            let (slot, (local, _)) = (look.slot()?, look.addresses()?);
+            let by_pnet = pnet::objection(fd, local.ip());
+            Answer::Objection(
+                by_pnet.or_else(|| denial::objection(slot, fd, local.ip(), is_distant)),
+            )
         }
         Begin::AsksMemoryOfFailures { .. } => {
             Answer::Objection(autocache::why_left_alone(look.process()?, look.addresses()?.1))

@@ -24,9 +24,17 @@ pub(crate) fn objection(fd: i32, local: IpAddr) -> Option<Reason> {
 /// The interface of an address of a socket. `None`: also for a socket of another network
 /// namespace than the thread is in, where the same address may be on another interface.
 fn interface(fd: i32, address: IpAddr) -> Option<InterfaceName> {
+    in_reach(fd)?.interface(address)
+}
+
+/// The same, its number.
+pub(super) fn interface_number(fd: i32, address: IpAddr) -> Option<u32> {
+    in_reach(fd)?.interface_number(address)
+}
+
+fn in_reach(fd: i32) -> Option<Rtnetlink> {
     let kernel = Rtnetlink::open().ok()?;
-    let is_in_reach = netns_cookie(kernel.fd()) == netns_cookie(fd);
-    if is_in_reach { kernel.interface(address) } else { None }
+    (netns_cookie(kernel.fd()) == netns_cookie(fd)).then_some(kernel)
 }
 
 #[cfg(test)]

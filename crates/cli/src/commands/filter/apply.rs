@@ -17,6 +17,7 @@ use super::answer::{FilterError, counted, say};
 use super::check::remarks;
 use super::diff::in_short;
 use super::in_force::{self, About, InForce, PINS};
+use super::moved;
 use super::source::Source;
 use crate::args::FilterApplyArgs;
 use crate::output;
@@ -37,6 +38,7 @@ pub(super) fn execute(args: &FilterApplyArgs) -> Result<(), FilterError> {
     };
     let identity = in_force::keep(&source, &about)?;
     put(before.as_ref(), &about.cgroup, &source, &compiled, identity)?;
+    let reset = moved::reset_denied();
     if let Some(confirmation) = confirmation
         && let Err(reason) = confirmation.wait()
     {
@@ -49,7 +51,8 @@ pub(super) fn execute(args: &FilterApplyArgs) -> Result<(), FilterError> {
         |before| in_short(&before.list, &source.list),
     );
     let rules = counted(&source.list.rules);
-    say(&format!("in force: {rules} of {}; {change}\n", source.path.display()))
+    let reset = reset.to_text();
+    say(&format!("in force: {rules} of {}; {change}{reset}\n", source.path.display()))
 }
 
 /// The group that is asked for, or that the filter has already, or that of all processes.
@@ -83,6 +86,7 @@ fn take_back(before: Option<InForce>) -> Result<(), FilterError> {
     match before {
         Some(before) => {
             before.filter.take_back(before.identity)?;
+            moved::reset_denied();
             in_force::forget_all_but(Some(before.identity));
         }
         None => {

@@ -369,6 +369,14 @@ pub(super) fn of(reason: Reason, role: Role) -> Advice {
             Rule::Given("an operator has said `sidestep demote`"),
             Some("sidestep promote, with the same PID or port"),
         ),
+        Reason::Operator(OperatorSaid::Denied) => advice(
+            "asked the IP filter of the host what packets of the connection would meet",
+            This,
+            Rule::Given("what the filter denies to packets it denies to shared memory"),
+            Some(
+                "`sidestep filter test` with both addresses, as root, names the rule; change the list, and                  `sidestep filter apply` it",
+            ),
+        ),
         Reason::Lack(Lack::AgentAway) => advice(
             "called the agent at its socket: nobody was there",
             This,

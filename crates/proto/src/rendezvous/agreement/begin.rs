@@ -44,7 +44,7 @@ pub enum Begin {
         /// The other end is in another network namespace.
         is_distant: bool,
     },
-    /// Does its network object: the PNET ID?
+    /// Does its network object: the PNET ID, or the IP filter of the host?
     AsksNetwork {
         /// As before.
         token: Token,
