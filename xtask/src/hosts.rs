@@ -416,6 +416,11 @@ impl Host {
         self.site.command(words)
     }
 
+    /// The control group of its gateway and programs.
+    pub(crate) fn group(&self) -> &Path {
+        self.site.group.at()
+    }
+
     /// The interface at the first cable.
     pub(crate) fn cable(&self) -> &'static str {
         CABLES[0]

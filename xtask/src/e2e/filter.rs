@@ -4,6 +4,8 @@
 //! The filter is that of a control group of the test's own, pinned in a mount namespace of its own: no other
 //! program's packets are judged, and it goes with the test.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -69,20 +71,23 @@ fn all_end(client: &mut Dialogue, address: &str, returned: SystemTime) -> Result
     Ok(latest)
 }
 
-struct Scene<'a> {
-    stage: &'a Stage<'a>,
-    group: Group,
+/// Where rules are put into force for a control group, and are gone with the test.
+pub(super) struct Rules {
     /// Keeps the mount namespace, by its process.
     _keeper: Dialogue,
     keeper: u32,
+    sidestep: PathBuf,
+    list: PathBuf,
 }
 
-impl<'a> Scene<'a> {
-    fn set(stage: &'a Stage<'a>) -> Result<Self> {
+impl Rules {
+    pub(super) fn prepare(stage: &Stage<'_>) -> Result<Self> {
         if !user::is_root() {
             bail!(Lacking("a filter and a mount namespace need root".to_owned()));
         }
-        let group = Group::make()?;
+        let Some(sidestep) = stage.house.launcher.observer() else {
+            bail!(Lacking("there is no `sidestep` to apply rules".to_owned()));
+        };
         let mut command = Command::new("unshare");
         let script =
             "mount -t bpf bpf /sys/fs/bpf && mount -t tmpfs none /run && echo mounted && read end";
@@ -92,7 +97,35 @@ impl<'a> Scene<'a> {
             .await_line("mounted", HANG)
             .map_err(|error| Lacking(format!("no BPF file system of its own: {error:#}")))?;
         let pid = keeper.program().pid();
-        Ok(Self { stage, group, _keeper: keeper, keeper: pid })
+        let list = stage.house.scratch.join("rules");
+        Ok(Self { _keeper: keeper, keeper: pid, sidestep: sidestep.to_owned(), list })
+    }
+
+    /// Puts one rule into force, by which so much is reset. When the command had done its work.
+    pub(super) fn apply(&self, group: &Path, rule: &str, reset: &str) -> Result<SystemTime> {
+        fs::write(&self.list, format!("{rule}\n"))?;
+        let mut command = Command::new("nsenter");
+        command.args(["--mount", "--target", &self.keeper.to_string()]);
+        command.arg(&self.sidestep).args(["filter", "apply"]).arg(&self.list);
+        command.arg("--cgroup").arg(group);
+        let said = launch::run(command, HANG)?;
+        let returned = SystemTime::now();
+        let wanted = format!("reset: {reset}");
+        ensure!(said.contains(&wanted), "not '{wanted}': {said}");
+        Ok(returned)
+    }
+}
+
+struct Scene<'a> {
+    stage: &'a Stage<'a>,
+    group: Group,
+    rules: Rules,
+}
+
+impl<'a> Scene<'a> {
+    fn set(stage: &'a Stage<'a>) -> Result<Self> {
+        let rules = Rules::prepare(stage)?;
+        Ok(Self { stage, group: Group::make()?, rules })
     }
 
     fn redis(&self, port: u16) -> Result<Program> {
@@ -124,22 +157,9 @@ impl<'a> Scene<'a> {
         Dialogue::start(command)
     }
 
-    /// Puts one rule into force, by which so many connections end. When the command had done its work.
     fn apply(&self, rule: &str, ends: usize) -> Result<SystemTime> {
-        let Some(sidestep) = self.stage.house.launcher.observer() else {
-            bail!(Lacking("there is no `sidestep` to apply rules".to_owned()));
-        };
-        let list = self.stage.house.scratch.join("rules");
-        std::fs::write(&list, format!("{rule}\n"))?;
-        let mut command = Command::new("nsenter");
-        command.args(["--mount", "--target", &self.keeper.to_string()]);
-        command.arg(sidestep).args(["filter", "apply"]).arg(list);
-        command.arg("--cgroup").arg(self.group.at());
-        let said = launch::run(command, HANG)?;
-        let returned = SystemTime::now();
-        let wanted = format!("reset: {ends} connections in shared memory");
-        ensure!(said.contains(&wanted), "not '{wanted}': {said}");
-        Ok(returned)
+        let reset = format!("{ends} connections in shared memory");
+        self.rules.apply(self.group.at(), rule, &reset)
     }
 
     /// Waits until the ends in SMC-D and TCP are as many as they should.

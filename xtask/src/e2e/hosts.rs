@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::distant::AS_NOBODY;
+use super::filter::Rules;
 use super::stage::Stage;
 use crate::bench::launch::{self, Dialogue, Program};
 use crate::capture::{Capture, Captured};
@@ -120,6 +121,25 @@ fn each_stays_in_its_family(stage: &Stage<'_>) -> Result<()> {
     }
     scene.must_have_links(&[early, late])?;
     scene.conclude(bytes).map(drop)
+}
+
+/// Rules of the IP filter deny connections that go by RDMA, idle ones: both ends are reset, and new ones are not made.
+pub(crate) fn filter(stage: &Stage<'_>) -> Result<String> {
+    const CONNECTIONS: usize = 5;
+    let rules = Rules::prepare(stage)?;
+    let scene = Scene::set(stage, Ground::ONE_CABLE, false)?;
+    let mut server = scene.echo_server()?;
+    let mut client = scene.echo_client(SERVER)?;
+    talk(&mut client, &format!("{CONNECTIONS} 20"))?;
+    ensure!(scene.hosts.bytes_sent()? > 0, "no byte has gone by RDMA");
+    let group = scene.hosts.client.group();
+    let rule = format!("deny tcp any any:{PORT} out");
+    rules.apply(group, &rule, &format!("{CONNECTIONS} connections by the gateway"))?;
+    client.say("reset")?;
+    client.await_line("all were reset", HANG)?;
+    server.must_be_alive()?;
+    client.finish(HANG)?;
+    Ok(format!("{CONNECTIONS} connections by RDMA were reset"))
 }
 
 /// Hosts without a UEID in common: the bytes go by TCP, both ends say why, and nobody asks again.
