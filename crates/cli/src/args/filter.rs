@@ -75,6 +75,10 @@ pub(crate) struct FilterApplyArgs {
     /// Filter the packets of this control group's programs only [default: of all programs]
     #[arg(long, value_name = "DIRECTORY")]
     pub(crate) cgroup: Option<PathBuf>,
+
+    /// Print one JSON object instead of a line
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// The arguments of `sidestep filter import`.

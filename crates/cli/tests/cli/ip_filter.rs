@@ -138,6 +138,9 @@ fn a_list_is_applied_changed_and_removed() {
     let text = host.sidestep(&format!("apply {}", file.display())).1;
     assert!(text.contains("1 new, 1 gone; before 1 rule"), "{text}");
     assert_eq!([host.passes(53), host.passes(54)], [true, false]);
+    let applied = host.sidestep(&format!("apply --json {}", file.display())).1;
+    let applied: Value = serde_json::from_str(&applied).unwrap();
+    assert_eq!((&applied["rules"], &applied["reset"]["in_shared_memory"]), (&1.into(), &0.into()));
 
     // A mistake changes nothing, nor does another group.
     let wrong = host.place.file("wrong", "deny udp any any:55 out\nallow\n");

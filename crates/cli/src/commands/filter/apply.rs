@@ -9,14 +9,15 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use serde_json::json;
 use sidestep_bpf::{Cgroup, Filter, Identity};
 use sidestep_filter::Compiled;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::answer::{FilterError, counted, say};
+use super::answer::{FilterError, counted, say, say_json};
 use super::check::remarks;
 use super::diff::in_short;
-use super::in_force::{self, About, InForce, PINS};
+use super::in_force::{self, About, InForce, PINS, name_of};
 use super::moved;
 use super::source::Source;
 use crate::args::FilterApplyArgs;
@@ -46,6 +47,16 @@ pub(super) fn execute(args: &FilterApplyArgs) -> Result<(), FilterError> {
         return Err(FilterError::NotConfirmed(reason));
     }
     in_force::forget_all_but(Some(identity));
+    if args.json {
+        return say_json(&json!({
+            "file": about.file,
+            "cgroup": about.cgroup,
+            "name": name_of(identity),
+            "rules": source.list.rules.len(),
+            "default": source.list.default.to_string(),
+            "reset": reset.to_json(),
+        }));
+    }
     let change = before.map_or_else(
         || "no filter was before".to_owned(),
         |before| in_short(&before.list, &source.list),

@@ -12,6 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use serde_json::json;
 use sidestep_observe::Denied;
 
 use crate::output;
@@ -89,6 +90,10 @@ fn within<T: Send + 'static>(pid: u32, what: fn() -> io::Result<T>) -> io::Resul
 }
 
 impl Reset {
+    pub(super) fn to_json(&self) -> serde_json::Value {
+        json!({ "in_shared_memory": self.in_memory, "by_gateway": self.by_rdma })
+    }
+
     /// For the end of a sentence; empty if there was nothing.
     pub(super) fn to_text(&self) -> String {
         let some = |n: usize, how: &str| {
