@@ -448,10 +448,11 @@ Exit status: 0 after a signal; 1 if so much is lacking that there is nothing to 
 group is none; 2 if the command line is wrong.";
 
 const GATEWAY_EXAMPLES: &str = "\
-It runs until SIGTERM or SIGINT, one for each network namespace. RDMA devices of Ethernet (`rdma link`)
-are used by libibverbs. A soft RNIC speaks RoCEv2 at UDP port 4791 of its address, without hardware and
-privilege; it costs more CPU time than TCP, so it is there only if it is named. What is not there is
-used when it comes; until one adapter is there, connections to other hosts stay TCP. Programs under Sidestep hand the gateway their connections to other hosts that know SMC-R, which
+It runs until SIGTERM or SIGINT, one for each network namespace. RDMA devices of Ethernet (`rdma
+link`) are used by libibverbs. A soft RNIC speaks RoCEv2 at UDP port 4791 of its address, without
+hardware and privilege; it costs more CPU time than TCP, so it is there only if it is named. What is
+not there is used when it comes; until one adapter is there, connections to other hosts stay TCP.
+Programs under Sidestep hand the gateway their connections to other hosts that know SMC-R, which
 `sidestep agent` finds out. When it ends, these are reset. docs/gateway.md tells more.
 
 Examples:

@@ -77,7 +77,7 @@ fn sums_are_what_was_sent() {
     client.finish();
 
     let output = outcome(talk.sidestep().args(["stats", &server.pid().to_string()])).1;
-    assert!(output.contains("Connections     SMC-D 4, SMC-R 0, TCP 1\n"), "{output}");
+    assert!(output.contains("Connections     SMC-D 4, to the gateway 0, TCP 1\n"), "{output}");
     assert!(output.contains("Handshakes      attempted 4, agreed 4, failed 0"), "{output}");
     assert!(output.contains(" 1 x 0x03010000 the peer does not run Sidestep\n"), "{output}");
 }

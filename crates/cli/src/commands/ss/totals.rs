@@ -298,11 +298,11 @@ mod tests {
     #[test]
     fn the_table_has_a_line_for_each_reason_and_ends_with_sums() {
         let expected = "\
-PID/Program             SMC-D  SMC-R  TCP         Sent     Received   Waits     Spun  Strangers  Run queue  Reasons for TCP
-4711/redis-server (+2)   1000     20   33  5 MB (5120)  1.5 KB (12)  90/4/3  1.235 s    0.008 s    2.500 s  30 x 0x03010000 the peer does not run Sidestep
-                                                                                                            2 x 0x01010000 no memory, address space or descriptors for the rings
-                                                                                                            1 x no reason: not decided yet, or ended before
-99/curl                     1      0    0      0 B (0)      0 B (0)   0/0/0  0.000 s    0.000 s          ?
+PID/Program             SMC-D  Gateway  TCP         Sent     Received   Waits     Spun  Strangers  Run queue  Reasons for TCP
+4711/redis-server (+2)   1000       20   33  5 MB (5120)  1.5 KB (12)  90/4/3  1.235 s    0.008 s    2.500 s  30 x 0x03010000 the peer does not run Sidestep
+                                                                                                              2 x 0x01010000 no memory, address space or descriptors for the rings
+                                                                                                              1 x no reason: not decided yet, or ended before
+99/curl                     1        0    0      0 B (0)      0 B (0)   0/0/0  0.000 s    0.000 s          ?
 4711/redis-server: AUTOSMC: connections of port 6379 move after 128 messages or 512 KB; shorter ones did not earn it
 4711/redis-server: AUTOCACHE: 127.0.0.1:5000 is left alone for 59 s more: the peer's messages made no sense: Hello RMBE length (failures in a row: 2)
 Programs: 2; connections so far: 1054; SMC-D: 1001, gateway: 20, TCP: 33

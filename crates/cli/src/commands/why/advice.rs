@@ -334,7 +334,7 @@ pub(super) fn of(reason: Reason, role: Role) -> Advice {
             Rule::Settings(&["smc-r.adapters"]),
             Some(
                 "bring up the interface of an RDMA device (`sidestep devices`), or name a soft RNIC \
-                 (`soft:eth0`)",
+                 in smc-r.adapters (`soft:eth0`)",
             ),
         ),
         Reason::Program(ProgramDid::NoGain) => advice(
