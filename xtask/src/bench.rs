@@ -66,6 +66,11 @@ pub(crate) struct BenchOptions {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
+    /// Compare with another build in place of TCP: its `sidestep` command. Each row then promises
+    /// what that build has, within 3 %
+    #[arg(long, value_name = "FILE", conflicts_with = "plain")]
+    against: Option<PathBuf>,
+
     #[command(flatten)]
     launch: LaunchOptions,
 }
@@ -127,7 +132,11 @@ impl BenchOptions {
                 place::compile_c(&repo.join(format!("bench/{name}.c")), &scratch)?;
             }
         }
-        Ok(Lab::new(Launcher::new(&self.launch, &repo)?, self.seconds, scratch))
+        let mut launcher = Launcher::new(&self.launch, &repo)?;
+        if let Some(other) = &self.against {
+            launcher = launcher.against_build(other)?;
+        }
+        Ok(Lab::new(launcher, self.seconds, scratch))
     }
 }
 

@@ -60,11 +60,6 @@ pub(crate) struct LaunchOptions {
     /// Start everything plain: tests the tests, or shows the meter's error
     #[arg(long)]
     plain: bool,
-
-    /// Compare with another build in place of TCP: its `sidestep` command. Each row then promises
-    /// what that build has, within 3 %
-    #[arg(long, value_name = "FILE", conflicts_with = "plain")]
-    against: Option<PathBuf>,
 }
 
 /// Builds the commands of both transports.
@@ -102,13 +97,19 @@ impl Launcher {
             None => SmcStart::Command(existing(&sidestep)?),
         };
         let sidestep = sidestep.is_file().then_some(sidestep);
-        let against = options.against.as_deref().map(existing).transpose()?;
-        Ok(Self { smc, is_eager: false, sidestep, against })
+        Ok(Self { smc, is_eager: false, sidestep, against: None })
     }
 
     /// The same, for tests: moves whatever can be moved.
     pub(crate) fn eager(self) -> Self {
         Self { is_eager: true, ..self }
+    }
+
+    /// The same, with another build in the place of TCP: its `sidestep` command.
+    ///
+    /// **Errors**: it does not exist.
+    pub(crate) fn against_build(self, sidestep: &Path) -> Result<Self> {
+        Ok(Self { against: Some(existing(sidestep)?), ..self })
     }
 
     /// The command that starts `program` over `transport`.
