@@ -37,3 +37,14 @@ def hold(verified_len):
     """Reports success and keeps everything open until the driver hangs up."""
     print(f"verified {verified_len} bytes", flush=True)
     sys.stdin.read()
+
+
+def receive_exactly(connection, length):
+    """So many bytes; the end of the connection before them ends the program."""
+    data = bytearray()
+    while len(data) < length:
+        piece = connection.recv(length - len(data))
+        if not piece:
+            sys.exit(f"connection ended {length - len(data)} bytes early")
+        data += piece
+    return bytes(data)

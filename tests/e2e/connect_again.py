@@ -9,21 +9,11 @@ each time every byte is compared on all.
 import socket
 import sys
 
-from common import Pattern
+from common import Pattern, receive_exactly
 
 # Enough for a connection to move.
 MESSAGES = 60
 MESSAGE_LEN = 3_000
-
-
-def receive_exactly(connection, length):
-    data = b""
-    while len(data) < length:
-        piece = connection.recv(length - len(data))
-        if not piece:
-            sys.exit("connection ended inside a message")
-        data += piece
-    return data
 
 
 def echo(connection, pattern):

@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 
-from common import Pattern, hold
+from common import Pattern, hold, receive_exactly
 
 CONNECTIONS = 8
 BYTES_PER_CONNECTION = 3_000_000
@@ -58,16 +58,6 @@ def receive_pattern(connection, pattern, seed):
             sys.exit(f"connection ended at byte {position}")
         pattern.check(position, data, f"stream {seed}")
         position += len(data)
-
-
-def receive_exactly(connection, length):
-    data = bytearray()
-    while len(data) < length:
-        piece = connection.recv(length - len(data))
-        if not piece:
-            sys.exit("connection ended inside a ping")
-        data += piece
-    return bytes(data)
 
 
 def pings(connection, pattern):

@@ -13,17 +13,9 @@ import socket
 import subprocess
 import sys
 
+from common import receive_exactly
+
 MESSAGE = b"0123456789" * 30
-
-
-def exactly(connection, length):
-    data = b""
-    while len(data) < length:
-        more = connection.recv(length - len(data))
-        if not more:
-            sys.exit("the connection has ended")
-        data += more
-    return data
 
 
 def tell(how, connection):
@@ -41,7 +33,7 @@ def serve(address, port, messages):
     listener = socket.create_server((address, port))
     connection, _ = listener.accept()
     for _ in range(messages):
-        connection.sendall(exactly(connection, len(MESSAGE)))
+        connection.sendall(receive_exactly(connection, len(MESSAGE)))
     tell("own", connection)
     ours, theirs = socket.socketpair()
     taker = begin("taken", "rights", theirs)
@@ -57,10 +49,10 @@ def ask(address, port, messages):
     connection = socket.create_connection((address, port))
     for _ in range(messages):
         connection.sendall(MESSAGE)
-        if exactly(connection, len(MESSAGE)) != MESSAGE:
+        if receive_exactly(connection, len(MESSAGE)) != MESSAGE:
             sys.exit("a byte is wrong")
     tell("client", connection)
-    if exactly(connection, 3) != b"end":
+    if receive_exactly(connection, 3) != b"end":
         sys.exit("a byte is wrong")
 
 

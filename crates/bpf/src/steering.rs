@@ -160,7 +160,7 @@ impl Steering {
     pub fn clear(&mut self, index: usize, given: &[u64; TARGETS_MAX]) -> Result<(), BpfError> {
         (0..TARGETS_MAX).for_each(|target| self.withdraw(index, target));
         of_map(self.steered.set(index as u32, words_of(given), 0))?;
-        // Nobody knows yet which of them are still there.
+        // It is not known yet which of them are still there.
         self.note_ended(index, given)
     }
 

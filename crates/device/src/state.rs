@@ -408,9 +408,9 @@ pub struct Slot {
     /// Not 0: the operator wants the connection on TCP.
     pub held: AtomicU32,
     /// Generation of the connection that a rule of the IP filter denies: while it is the slot's, the
-    /// connection may not be in shared memory. 0: none. Written by whoever changes the rules.
+    /// connection may not be in shared memory. 0: none. Written by the command that changes the rules.
     pub denied: AtomicU32,
-    /// Index of the interface that its packets take, 0 = not known. Written before it moves, for whoever asks the IP filter later.
+    /// Index of the interface that its packets take, 0 = not known. Written before it moves, for a later question to the IP filter.
     pub interface: AtomicU32,
     /// Value of the peer's `closes` when TCP was last asked.
     pub closes_seen: AtomicU32,

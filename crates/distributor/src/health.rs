@@ -1,6 +1,6 @@
 //! Whether a target serves: probes with rise and fall, and its listener.
 //!
-//! A target without a listener serves nobody, and a host knows that exactly, so it falls at once. One that
+//! A target without a listener serves no client, and a host knows that exactly, so it falls at once. One that
 //! listens may still not serve; so many probes in a row say that it does, or does not any more.
 
 use crate::state::Event;

@@ -203,7 +203,7 @@ pub enum Fault {
         /// The name of the other.
         other: String,
     },
-    /// Nobody serves.
+    /// No target serves.
     #[error("has no targets; add [vip.NAME.targets.T] with the address of a server")]
     NoTargets,
     /// Too many serve.

@@ -45,7 +45,7 @@ const QUESTION_LEN: usize = 64;
 /// What is known of the policies of this network namespace.
 #[derive(Debug)]
 pub(crate) struct Policies {
-    /// Tells of changes; `None`: nobody does.
+    /// Tells of changes; `None`: the kernel does not.
     changes: Option<Socket>,
     /// As they were read last; `None`: they have changed since.
     list: Option<Vec<Policy>>,

@@ -326,7 +326,7 @@ fn call(message: Message) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
     let line = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     net::connect(&line, &SocketAddrUnix::new_abstract_name(&gateway_name())?)?;
-    // Anybody may have bound the name.
+    // Any user may have bound the name.
     // Not rustix's `UCred`: a process of another PID namespace has the number 0, for which
     // that has no room.
     let gateway = getsockopt(&line, PeerCredentials)?.uid();

@@ -1,7 +1,7 @@
 //! Connections that have moved, and that the rules of the IP filter deny since these have changed: they end by reset.
 //!
 //! A packet meets new rules by itself. What goes by shared memory does not, and an end that sleeps would not hear of
-//! them from anybody. So whoever has put rules into force comes here at once, once:
+//! them. So the command that has put rules into force comes here at once, once:
 //!
 //! ```text
 //!   state ── slot: addresses, interface ─┐
@@ -13,8 +13,8 @@
 //! ```
 //!
 //! The socket is taken from the process (`pidfd_getfd`), and asked: what the kernel answers is what packets of this
-//! very socket would meet, in whatever network namespace and control group it is. A program that lies in its state deceives
-//! nobody: what it says is believed only of a socket that it has, and the other end is the one that this socket has.
+//! very socket would meet, in whatever network namespace and control group it is. A program may lie in its
+//! state: what it says is believed only of a socket that it has, and the other end is the one that this socket has.
 //!
 //! What an end does then stands in `socket::connection::denial`. A program that does not obey, because it is no
 //! Sidestep that we know, keeps its memory and cannot be made to give it up; but its peer lets go.
@@ -143,7 +143,7 @@ impl<F: Fn(BorrowedFd<'_>, u32) -> bool> Walk<F> {
         Ok(())
     }
 
-    /// The states that a process holds, by their numbers; those that nobody has held so far are read.
+    /// The states that a process holds, by their numbers; those that are not held yet are read.
     fn states_of(&mut self, pid: u32) -> io::Result<Vec<usize>> {
         let allowance = self.allowances.of(process::user(pid)?);
         let mut numbers = Vec::new();

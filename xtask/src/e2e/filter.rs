@@ -43,7 +43,7 @@ pub(crate) fn filter(stage: &Stage<'_>) -> Result<String> {
     scene.wait_for_reason(&mut client, "a rule of `sidestep filter` denies it")?;
     server.must_be_alive()?;
 
-    // A peer that does nothing keeps nobody: it is stopped.
+    // A stopped peer keeps no connection alive.
     launch::signal(server.pid(), libc::SIGSTOP)?;
     let applied = scene.apply(&format!("deny tcp any any:{port} out"), KINDS + 3);
     let stopped = applied.and_then(|returned| all_end(&mut client, PERMITTED, returned));

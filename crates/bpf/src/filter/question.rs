@@ -25,7 +25,7 @@ mod option {
 /// Whether a filter of the host denies packets of a TCP connection, one way or the other. `interface`: the
 /// index of the one that they take, 0: not known. False, too, if there is no filter for the control group of the socket.
 ///
-/// Whoever has a descriptor may ask. What lies below is [`sidestep_wire::verdict`].
+/// Every program that has a descriptor may ask. What lies below is [`sidestep_wire::verdict`].
 ///
 /// # Errors
 /// It is no socket.

@@ -175,7 +175,7 @@ mod lookup {
         local_ip6: 44,
         local_port: 60,
     };
-    /// What the program returns: nobody is there, or the kernel goes on with the socket that was
+    /// What the program returns: the client is refused, or the kernel goes on with the socket that was
     /// assigned, if one was.
     pub(super) const DROP: i32 = 0;
     pub(super) const PASS: i32 = 1;
@@ -297,13 +297,18 @@ fn keep_to_target(a: &mut Assembler) {
 
 /// `R9` = the page in force.
 fn find_page(a: &mut Assembler) {
-    a.load_32(R1, R7, service::PAGE as i16);
+    find(a, PAGES, service::PAGE, "refuse");
+    a.mov(R9, R0);
+}
+
+/// `R0` = what this map has by a number of the service; without it, on to `absent`.
+fn find(a: &mut Assembler, map: &'static str, number: usize, absent: &'static str) {
+    a.load_32(R1, R7, number as i16);
     a.store_32(R10, NUMBER, R1);
-    a.load_map(R1, PAGES);
+    a.load_map(R1, map);
     a.address(R2, R10, NUMBER);
     a.call(Helper::MapLookup);
-    a.jump_if_equal(R0, 0, "refuse");
-    a.mov(R9, R0);
+    a.jump_if_equal(R0, 0, absent);
 }
 
 /// `R8`, which is 0, becomes the hash of the client's end, as [`hash::of_client`] has it.
@@ -340,28 +345,18 @@ fn fold(a: &mut Assembler, hash: Register, shift: u32) {
 
 /// `R8` = how many have had their turn.
 fn take_turn(a: &mut Assembler) {
-    find_words(a, STEERED);
+    find(a, STEERED, service::INDEX, "refuse");
     a.mov_immediate(R8, 1);
     a.atomic_fetch_add_64(R0, 8 * TARGETS_MAX as i16, R8);
-}
-
-/// `R0` = the words of the service in this map.
-fn find_words(a: &mut Assembler, map: &'static str) {
-    a.load_32(R1, R7, service::INDEX as i16);
-    a.store_32(R10, NUMBER, R1);
-    a.load_map(R1, map);
-    a.address(R2, R10, NUMBER);
-    a.call(Helper::MapLookup);
-    a.jump_if_equal(R0, 0, "refuse");
 }
 
 /// `R8` = the place of the target with the fewest live connections for its weight. Among equals the hash
 /// says with whom to begin, so that short connections spread.
 fn find_least(a: &mut Assembler) {
     a.label("by load");
-    find_words(a, STEERED);
+    find(a, STEERED, service::INDEX, "refuse");
     a.store_64(R10, STEERED_AT, R0);
-    find_words(a, ENDED);
+    find(a, ENDED, service::INDEX, "refuse");
     a.store_64(R10, ENDED_AT, R0);
     a.load_32(R1, R7, service::PLACES as i16);
     a.remainder_32(R8, R1);
@@ -481,7 +476,8 @@ fn assign(a: &mut Assembler, otherwise: &'static str) {
 /// One more for the target, which the client is to meet again.
 fn count(a: &mut Assembler) {
     a.label("assigned");
-    find_words_or_pass(a);
+    // A socket is assigned already.
+    find(a, STEERED, service::INDEX, "pass");
     a.load_64(R1, R10, TARGET);
     a.and_immediate(R1, TARGET_MASK);
     a.shift_left_immediate(R1, 3);
@@ -504,14 +500,4 @@ fn count(a: &mut Assembler) {
     a.address(R3, R10, CLIENT_VALUE);
     a.mov_immediate(R4, 0);
     a.call(Helper::MapUpdate);
-}
-
-/// The same as [`find_words`], when a socket is assigned already.
-fn find_words_or_pass(a: &mut Assembler) {
-    a.load_32(R1, R7, service::INDEX as i16);
-    a.store_32(R10, NUMBER, R1);
-    a.load_map(R1, STEERED);
-    a.address(R2, R10, NUMBER);
-    a.call(Helper::MapLookup);
-    a.jump_if_equal(R0, 0, "pass");
 }

@@ -1,4 +1,4 @@
-//! Connections that are given to listeners, on addresses of loopback that nobody else uses.
+//! Connections that are given to listeners, on addresses of loopback that no other test uses.
 //!
 //! The tests need privilege and say what they lacked when they skip.
 

@@ -1,8 +1,8 @@
 //! What commands ask of `sidestep vip run`, and what it answers.
 //!
 //! The name is abstract, so it belongs to the network namespace: who binds it looks after the VIPs of that
-//! namespace, and a second one cannot. A question is a line of JSON, and so is the answer; whoever asks
-//! closes its side behind the question. Anybody may look, as at the kernel's own list of sockets; changes
+//! namespace, and a second one cannot. A question is a line of JSON, and so is the answer; the asking side
+//! closes behind the question. Every user may look, as at the kernel's own list of sockets; changes
 //! are for root and for the user that `sidestep vip run` runs as.
 
 use std::collections::HashMap;
@@ -130,7 +130,7 @@ pub(super) struct Connection {
     pub(super) target: Option<String>,
 }
 
-/// The name, if nobody else of this network namespace has it.
+/// The name, if no other process of this network namespace has it.
 ///
 /// # Errors
 /// Another process has it ([`ErrorKind::AddrInUse`]).
@@ -195,7 +195,7 @@ impl Steered {
     }
 }
 
-/// The VIPs in force, if somebody tells.
+/// The VIPs in force, if a `sidestep vip run` tells them.
 pub(super) fn in_force() -> Vec<VipStatus> {
     match ask(&Request::Status) {
         Ok(Answer::Status(status)) => status.vips,

@@ -8,7 +8,7 @@
 //!
 //! A choice has its number in the list for ever, and its adapter has the number after that: by 0, links are
 //! told to be over no adapter. What is absent is looked for when interfaces change and each
-//! [`SEARCH_INTERVAL`], because the kernel tells nobody of an RDMA device that comes or goes.
+//! [`SEARCH_INTERVAL`], because the kernel announces no RDMA device that comes or goes.
 
 use std::time::Duration;
 

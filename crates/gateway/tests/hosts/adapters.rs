@@ -23,7 +23,7 @@ fn are_up(count: usize) -> impl Fn(&Status) -> bool {
     move |status| status.adapters.iter().filter(|it| it.is_up).count() == count
 }
 
-/// Nobody gets a soft RNIC who has not asked for one: bytes go by TCP.
+/// A gateway whose settings name no soft RNIC has none: bytes go by TCP.
 #[test]
 fn without_names_only_devices_are_used() {
     let Some(mut scene) = Scene::without_gateways(1) else { return };

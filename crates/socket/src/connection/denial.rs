@@ -27,7 +27,7 @@ pub(super) fn obey(conn: &Conn) {
 
 /// The same of a connection that has just moved: it was asked about before, and the rules may have changed since.
 pub(super) fn obey_when_moved(conn: &Conn) {
-    // Whoever denies writes the word before it reads the mode, which is written before this: one of the two
+    // The command that denies writes the word before it reads the mode, which is written before this: one of the two
     // sees what the other has written.
     fence(Ordering::SeqCst);
     obey(conn);

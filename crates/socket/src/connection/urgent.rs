@@ -182,18 +182,20 @@ pub(crate) fn keep_in_line(file: File<'_>, on: bool) {
 /// queue: reading passes it. Under the receive lock.
 pub(super) fn take_from_tcp(file: File<'_>, peek: bool) -> Result<u8, sys::Errno> {
     let mut byte = [0u8];
-    let flags = libc::MSG_OOB | libc::MSG_DONTWAIT | if peek { libc::MSG_PEEK } else { 0 };
-    keep_in_line(file, false);
-    let taken = file.recv(&mut byte, flags);
-    keep_in_line(file, true);
-    taken.map(|_| byte[0])
+    let peek = if peek { libc::MSG_PEEK } else { 0 };
+    recv_out_of_line(file, &mut byte, libc::MSG_OOB | peek).map(|_| byte[0])
 }
 
 /// Peeks at what lies behind an urgent byte that is next in the TCP queue; 0: the end. The kernel looks past the byte
 /// while it keeps it out of the stream. Under the receive lock.
 pub(super) fn peek_behind_in_tcp(file: File<'_>) -> Result<usize, sys::Errno> {
+    recv_out_of_line(file, &mut [0u8], libc::MSG_PEEK)
+}
+
+/// Receives at once, while the kernel keeps urgent bytes out of the stream.
+fn recv_out_of_line(file: File<'_>, byte: &mut [u8], flags: i32) -> sys::Result {
     keep_in_line(file, false);
-    let seen = file.recv(&mut [0u8], libc::MSG_PEEK | libc::MSG_DONTWAIT);
+    let received = file.recv(byte, flags | libc::MSG_DONTWAIT);
     keep_in_line(file, true);
-    seen
+    received
 }

@@ -2,7 +2,7 @@
 //!
 //! `sidestep filter` judges packets, and a connection in shared memory has none but bells. So each end asks
 //! about its own before it moves ([`verdict`]): one system call where no filter is in force, two more where one
-//! is. That the rules change later, whoever changes them tells: [`crate::connection::denial`].
+//! is. A later change of the rules is told by the command that makes it: [`crate::connection::denial`].
 //!
 //! The order makes that certain. A filter is in force before the slots are looked at whose connections it may
 //! deny, and a connection has its slot before it asks: so it is denied here, or its slot is seen there.

@@ -1,7 +1,7 @@
 //! What lets clients under Sidestep meet the targets of a VIP.
 //!
 //! A client looks for the marker of the port that it has connected to, and with an agent its SYN has the
-//! TCP option if somebody was announced at that address and port. Targets have markers, and are announced,
+//! TCP option if a listener was announced at that address and port. Targets have markers, and are announced,
 //! where they listen. So as long as one that takes connections has a marker, its VIP has one too, and is
 //! announced.
 //!
@@ -62,7 +62,7 @@ impl Presence {
             self.is_announced = true;
             return;
         }
-        // Without an agent there is nobody to tell.
+        // Without an agent the name needs no announcement.
         let is_to_change = if is_wanted { self.say(question::MARK) } else { self.is_announced };
         if is_to_change || self.socket.is_none() {
             self.listen_anew(is_wanted);

@@ -20,7 +20,7 @@ use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 pub(super) struct Seen {
     pub(super) local: SocketAddr,
     pub(super) peer: SocketAddr,
-    /// Of IPv6, and serves nobody of IPv4.
+    /// Of IPv6, and serves no client of IPv4.
     pub(super) is_ipv6_only: bool,
     pub(super) inode: u32,
     pub(super) cookie: u64,
