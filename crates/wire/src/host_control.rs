@@ -226,7 +226,8 @@ impl Hello {
 }
 
 /// From process to process: "here is my memory". Two file descriptors travel beside it.
-/// With a length of 0 and none: "I have no room for yours".
+/// With a length of 0 and none: "I have no room for yours"; of 2⁶⁴ − 1: "yours is of another
+/// version"; of 2⁶⁴ − 2: "you have told me that you have no room for mine".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Introduction {
     /// The sending process.

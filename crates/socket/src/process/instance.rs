@@ -49,6 +49,8 @@ pub struct Process {
     pub(crate) refusals: AtomicU32,
     /// Why they could not, the last time: a [`Reason`].
     pub(crate) last_refusal: AtomicU64,
+    /// This one has told a process that it has no room for its memory.
+    pub(super) lacks_room: AtomicBool,
     /// How often something else came in place of an Introduction.
     pub(super) breaches: AtomicU32,
     /// What was wrong with it, the last time: a [`Reason`].
@@ -138,6 +140,7 @@ impl Process {
             replies_pending: AtomicU32::new(0),
             refusals: AtomicU32::new(0),
             last_refusal: AtomicU64::new(Reason::None.word()),
+            lacks_room: AtomicBool::new(false),
             breaches: AtomicU32::new(0),
             last_breach: AtomicU64::new(Reason::None.word()),
             partners: AtomicU32::new(0),

@@ -41,7 +41,7 @@ pub fn on_introduction(process: &'static Home, hello: &Introduction, letter: &Re
         return;
     }
     let look = Look::at(process);
-    if let Some(reason) = refusal_in(hello) {
+    if let Some(reason) = refusal_in(process, hello) {
         crate::log!(Info, "{} cannot use our memory: {reason}", hello.instance);
         return note_refusal(&look, hello.instance, reason);
     }
@@ -98,11 +98,17 @@ const NO_ROOM: u64 = 0;
 /// The same of one that was shown memory of another version.
 const NOT_OURS: u64 = u64::MAX;
 
+/// The answer to [`NO_ROOM`] of a process that is greeted again afterwards: the room is lacking
+/// where this goes.
+const NO_ROOM_THERE: u64 = u64::MAX - 1;
+
 /// Why the process that says this cannot use our memory, if it says so. Where it has no room, it
-/// has declined: nothing is lacking here.
-fn refusal_in(hello: &Introduction) -> Option<Reason> {
+/// has declined: nothing is lacking here. That the room is lacking here it cannot make us believe
+/// before we have said so ourselves.
+fn refusal_in(process: &Home, hello: &Introduction) -> Option<Reason> {
     match hello.slab_len {
-        NO_ROOM => Some(Reason::PeerDeclined(Diagnosis::MEM)),
+        NO_ROOM_THERE if process.lacks_room.load(Ordering::Relaxed) => Some(Lack::NoMemory.into()),
+        NO_ROOM | NO_ROOM_THERE => Some(Reason::PeerDeclined(Diagnosis::MEM)),
         NOT_OURS => Some(PeerCannot::OtherVersion.into()),
         _ => None,
     }
@@ -112,8 +118,14 @@ fn refusal_in(hello: &Introduction) -> Option<Reason> {
 /// nobody goes on waiting. If the letter is not taken, the attempts are given up.
 pub fn refuse(look: &Look, peer: Instance, reason: Reason) {
     let process = look.0;
-    let slab_len =
-        if reason == Reason::Peer(PeerCannot::OtherVersion) { NOT_OURS } else { NO_ROOM };
+    let slab_len = match reason {
+        Reason::Peer(PeerCannot::OtherVersion) => NOT_OURS,
+        Reason::PeerDeclined(_) => NO_ROOM_THERE,
+        _ => NO_ROOM,
+    };
+    if slab_len == NO_ROOM {
+        process.lacks_room.store(true, Ordering::Relaxed);
+    }
     let message = ControlMessage::Introduction(Introduction {
         instance: process.instance,
         reply_wanted: false,
@@ -335,14 +347,23 @@ mod tests {
 
     #[test]
     fn a_peer_without_room_for_our_memory_has_declined() {
+        let _alone = alone();
+        let process = home::current().unwrap();
         let said = |slab_len| {
-            let instance = Instance([7; 16]);
-            let link_id = LinkId(0);
-            refusal_in(&Introduction { instance, reply_wanted: false, pid: 1, slab_len, link_id })
+            let (instance, link_id) = (Instance([7; 16]), LinkId(0));
+            let hello = Introduction { instance, reply_wanted: false, pid: 1, slab_len, link_id };
+            refusal_in(process, &hello)
         };
         assert_eq!(said(NO_ROOM), Some(Reason::PeerDeclined(Diagnosis::MEM)));
         assert_eq!(said(NOT_OURS), Some(PeerCannot::OtherVersion.into()));
         assert_eq!(said(SLAB_LEN as u64), None);
+
+        // A peer may call the lack ours only after we have.
+        assert_eq!(said(NO_ROOM_THERE), Some(Reason::PeerDeclined(Diagnosis::MEM)));
+        refuse(&Look::at(process), Instance([7; 16]), Lack::NoMemory.into());
+        assert_eq!(said(NO_ROOM_THERE), Some(Lack::NoMemory.into()));
+        assert_eq!(said(NO_ROOM), Some(Reason::PeerDeclined(Diagnosis::MEM)));
+        process.lacks_room.store(false, Ordering::Relaxed);
     }
 
     #[test]
