@@ -194,10 +194,14 @@ impl ClcBox {
     pub fn put(&self, message: &[u8]) {
         use core::sync::atomic::Ordering::Relaxed;
         let len = message.len().min(CLC_LEN_MAX);
-        for (word, bytes) in self.words.iter().zip(message[..len].chunks(8)) {
+        let (eights, rest) = message[..len].as_chunks::<8>();
+        for (word, eight) in self.words.iter().zip(eights) {
+            word.store(u64::from_ne_bytes(*eight), Relaxed);
+        }
+        if !rest.is_empty() {
             let mut eight = [0; 8];
-            eight[..bytes.len()].copy_from_slice(bytes);
-            word.store(u64::from_ne_bytes(eight), Relaxed);
+            eight[..rest.len()].copy_from_slice(rest);
+            self.words[eights.len()].store(u64::from_ne_bytes(eight), Relaxed);
         }
         self.len.store(len as u64, Relaxed);
     }

@@ -390,8 +390,8 @@ impl World {
             format!("end {end} {name}: {answer:?}")
         });
         let answered = match &mut self.ends[end].meeting {
-            Meeting::Client(client) => client.answered(answer),
-            Meeting::Server(server) => server.answered(answer),
+            Meeting::Client(client) => client.answered(&answer),
+            Meeting::Server(server) => server.answered(&answer),
         };
         assert_eq!(answered, Ok(()), "{answer:?} is no answer to {state}");
         Ok(true)

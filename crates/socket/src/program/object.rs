@@ -140,7 +140,7 @@ mod tests {
                 State::ReadsMail(_) => Answer::Count(0),
                 state => panic!("{state:?}"),
             };
-            server.answered(answer).unwrap();
+            server.answered(&answer).unwrap();
         }
         Meeting { machine: Machine::Server(server), ..Meeting::new() }
     }

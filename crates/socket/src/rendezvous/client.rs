@@ -38,17 +38,22 @@ pub(super) fn look(
             State::Stays(failure) => return Ok(Outcome::Stays(failure)),
             state => carry_out(held, look, state),
         };
-        client.answered(answer.unwrap_or_else(Answer::Failed))?;
+        match &answer {
+            Ok(answer) => client.answered(answer)?,
+            Err(reason) => client.answered(&Answer::Failed(*reason))?,
+        }
     }
 }
 
+/// Apart from the loop, so that an answer is written once, where the machine reads it.
+#[inline(never)]
 fn carry_out(held: &mut Held, look: &mut Look, state: State) -> Result<Answer, Reason> {
     let (sock, fd) = (look.sock, look.fd);
     match state {
         State::Begins(question) => {
-            let answer = begin::carry_out(look, question)?;
+            let answer = begin::carry_out(look, question);
             held.server_port = look.addresses.map_or(held.server_port, |(_, peer)| peer.port());
-            Ok(answer)
+            answer
         }
         State::Claims(token) => {
             let is_near = |group: &&Group| !group.is_distant();

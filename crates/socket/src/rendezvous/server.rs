@@ -35,10 +35,15 @@ pub(super) fn look(
             State::Stays(failure) => return Ok(Outcome::Stays(failure)),
             state => carry_out(server, held, look, state),
         };
-        server.answered(answer.unwrap_or_else(Answer::Failed))?;
+        match &answer {
+            Ok(answer) => server.answered(answer)?,
+            Err(reason) => server.answered(&Answer::Failed(*reason))?,
+        }
     }
 }
 
+/// Apart from the loop, so that an answer is written once, where the machine reads it.
+#[inline(never)]
 fn carry_out(
     server: &Server,
     held: &mut Held,
@@ -48,9 +53,9 @@ fn carry_out(
     let (sock, fd) = (look.sock, look.fd);
     match state {
         State::Begins(question) => {
-            let answer = begin::carry_out(look, question)?;
+            let answer = begin::carry_out(look, question);
             held.server_port = look.addresses.map_or(held.server_port, |(local, _)| local.port());
-            Ok(answer)
+            answer
         }
         State::CountsRefusals(_) => {
             let process = look.process()?;

@@ -82,50 +82,50 @@ impl Begin {
     ///
     /// # Errors
     /// It was another question.
-    pub fn answered(self, side: Side, answer: Answer) -> Result<Self, Illegal> {
+    pub fn answered(self, side: Side, answer: &Answer) -> Result<Self, Illegal> {
         Ok(match (self, answer) {
-            (Self::LooksAtItself, Answer::Standing(it)) => Self::of(&it),
-            (Self::LooksForMemory, Answer::Is(true)) => Self::NotYet,
-            (Self::LooksForMemory | Self::MovesHome { .. }, Answer::Is(false)) => {
+            (Self::LooksAtItself, &Answer::Standing(it)) => Self::of(&it),
+            (Self::LooksForMemory, &Answer::Is(true)) => Self::NotYet,
+            (Self::LooksForMemory | Self::MovesHome { .. }, &Answer::Is(false)) => {
                 Self::MayNot(Lack::NoMemory.into())
             }
-            (Self::MovesHome { is_received: true }, Answer::Is(true)) => Self::AsksGivers,
-            (Self::MovesHome { is_received: false }, Answer::Is(true))
-            | (Self::AsksGivers, Answer::Givers(Givers::Gone)) => Self::LearnsAddresses,
-            (Self::AsksGivers, Answer::Givers(Givers::Many)) => {
+            (Self::MovesHome { is_received: true }, &Answer::Is(true)) => Self::AsksGivers,
+            (Self::MovesHome { is_received: false }, &Answer::Is(true))
+            | (Self::AsksGivers, &Answer::Givers(Givers::Gone)) => Self::LearnsAddresses,
+            (Self::AsksGivers, &Answer::Givers(Givers::Many)) => {
                 Self::MayNot(ProgramDid::HandedOver.into())
             }
-            (Self::AsksGivers, Answer::Givers(Givers::Here))
-            | (Self::LearnsAddresses, Answer::Is(false)) => Self::NotYet,
-            (Self::LearnsAddresses, Answer::Is(true)) => Self::AsksRules,
-            (Self::AsksRules, Answer::Objection(None)) => Self::LooksWhere,
-            (Self::LooksWhere, Answer::Here(token)) => {
+            (Self::AsksGivers, &Answer::Givers(Givers::Here))
+            | (Self::LearnsAddresses, &Answer::Is(false)) => Self::NotYet,
+            (Self::LearnsAddresses, &Answer::Is(true)) => Self::AsksRules,
+            (Self::AsksRules, &Answer::Objection(None)) => Self::LooksWhere,
+            (Self::LooksWhere, &Answer::Here(token)) => {
                 Self::AsksTcpOption { token, is_distant: false }
             }
-            (Self::LooksWhere, Answer::Elsewhere(elsewhere)) => match (side, elsewhere) {
+            (Self::LooksWhere, &Answer::Elsewhere(elsewhere)) => match (side, elsewhere) {
                 (Side::Client, PeerCannot::RemotePeer) => Self::AsksGateway,
                 _ => Self::LearnsIdentity { elsewhere },
             },
-            (Self::AsksGateway, Answer::Objection(None)) => {
+            (Self::AsksGateway, &Answer::Objection(None)) => {
                 Self::LearnsIdentity { elsewhere: PeerCannot::RemotePeer }
             }
-            (Self::LearnsIdentity { .. }, Answer::Token(Some(token))) => {
+            (Self::LearnsIdentity { .. }, &Answer::Token(Some(token))) => {
                 Self::AsksTcpOption { token, is_distant: true }
             }
-            (Self::LearnsIdentity { elsewhere }, Answer::Token(None)) => {
+            (Self::LearnsIdentity { elsewhere }, &Answer::Token(None)) => {
                 Self::MayNot(elsewhere.into())
             }
-            (Self::AsksTcpOption { token, is_distant }, Answer::Is(false)) => {
+            (Self::AsksTcpOption { token, is_distant }, &Answer::Is(false)) => {
                 Self::AsksNetwork { token, is_distant }
             }
-            (Self::AsksTcpOption { .. }, Answer::Is(true)) => {
+            (Self::AsksTcpOption { .. }, &Answer::Is(true)) => {
                 Self::MayNot(PeerCannot::NoTcpOption.into())
             }
-            (Self::AsksNetwork { token, is_distant }, Answer::Objection(None)) => match side {
+            (Self::AsksNetwork { token, is_distant }, &Answer::Objection(None)) => match side {
                 Side::Client => Self::AsksMemoryOfFailures { token, is_distant },
                 Side::Server => Self::May { token, is_distant },
             },
-            (Self::AsksMemoryOfFailures { token, is_distant }, Answer::Objection(None)) => {
+            (Self::AsksMemoryOfFailures { token, is_distant }, &Answer::Objection(None)) => {
                 Self::May { token, is_distant }
             }
             (
@@ -133,7 +133,7 @@ impl Begin {
                 | Self::AsksGateway
                 | Self::AsksNetwork { .. }
                 | Self::AsksMemoryOfFailures { .. },
-                Answer::Objection(Some(reason)),
+                &Answer::Objection(Some(reason)),
             ) => Self::MayNot(reason),
             _ => return Err(Illegal),
         })

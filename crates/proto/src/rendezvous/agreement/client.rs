@@ -217,20 +217,20 @@ impl Client {
     ///
     /// # Errors
     /// Something else was.
-    pub fn answered(&mut self, answer: Answer) -> Result<(), Illegal> {
-        match (self.state, answer) {
-            (State::Begins(begin), answer) => {
+    pub fn answered(&mut self, answer: &Answer) -> Result<(), Illegal> {
+        match (&self.state, answer) {
+            (&State::Begins(begin), answer) => {
                 self.begun(begin.answered(Side::Client, answer)?);
             }
-            (State::LooksWhetherAlone(token), Answer::Is(true)) => {
+            (&State::LooksWhetherAlone(token), &Answer::Is(true)) => {
                 self.state = State::LooksAfar(token)
             }
-            (State::LooksWhetherAlone(_), Answer::Is(false)) => self.state = State::Withdraws,
-            (State::Withdraws, Answer::Done) => {
+            (&State::LooksWhetherAlone(_), &Answer::Is(false)) => self.state = State::Withdraws,
+            (&State::Withdraws, &Answer::Done) => {
                 self.traces.claims = false;
                 self.state = State::Begins(Begin::new());
             }
-            (State::LooksAfar(token), Answer::Greeting(found)) => {
+            (&State::LooksAfar(token), &Answer::Greeting(found)) => {
                 self.state = match found.filter(|(seen, _)| is_greeting(seen, &token)) {
                     Some((_, hello)) if self.now.may_follow => {
                         State::LooksWhetherOpenAfar(hello.into())
@@ -239,7 +239,7 @@ impl Client {
                     None => State::Seeks(token, Step::LooksForNews),
                 };
             }
-            (State::Seeks(token, step), answer) => {
+            (&State::Seeks(token, step), answer) => {
                 let seek = self.pace.seeks()?;
                 let step = seek.answered(step, answer, &mut self.now)?;
                 self.traces.claims |= seek.has_claimed;
@@ -249,37 +249,37 @@ impl Client {
                     step => self.state = State::Seeks(token, step),
                 }
             }
-            (State::LooksWhetherOpenAfar(hello), Answer::Is(true)) => {
+            (&State::LooksWhetherOpenAfar(hello), &Answer::Is(true)) => {
                 self.state = State::EngagesAfar(hello);
             }
-            (State::EngagesAfar(hello), Answer::Engaged { messages, now_ns }) => {
+            (&State::EngagesAfar(hello), &Answer::Engaged { messages, now_ns }) => {
                 self.pace = Pace::begin(messages, now_ns);
                 (self.traces.claims, self.traces.attempt) = (true, true);
                 self.state = State::Introduces(hello);
             }
-            (State::Claims(token), Answer::Is(any)) => {
+            (&State::Claims(token), &Answer::Is(any)) => {
                 self.traces.claims = any;
                 self.state = if any { State::Engages(token) } else { State::LooksForMarker(token) };
             }
-            (State::LooksForMarker(token), Answer::Is(true)) => {
+            (&State::LooksForMarker(token), &Answer::Is(true)) => {
                 self.state = State::BindsName(token)
             }
-            (State::LooksForMarker(_), Answer::Is(false)) => {
+            (&State::LooksForMarker(_), &Answer::Is(false)) => {
                 self.stay(PeerCannot::PeerNotSmc.into())
             }
-            (State::BindsName(token), Answer::Done) => {
+            (&State::BindsName(token), &Answer::Done) => {
                 self.traces.name = true;
                 self.state = match self.pace.is_under_way() {
                     true => self.after_greeting(token),
                     false => State::Engages(token),
                 };
             }
-            (State::Engages(token), Answer::Engaged { messages, now_ns }) => {
+            (&State::Engages(token), &Answer::Engaged { messages, now_ns }) => {
                 self.pace = Pace::begin(messages, now_ns);
                 self.traces.attempt = true;
                 self.state = self.hears(token);
             }
-            (State::LooksForGreeting(token), Answer::Greeting(found)) => {
+            (&State::LooksForGreeting(token), &Answer::Greeting(found)) => {
                 self.state = match found.filter(|(seen, _)| is_greeting(seen, &token)) {
                     Some((_, hello)) if self.now.may_follow => {
                         State::LooksWhetherOpen(hello.into())
@@ -288,10 +288,10 @@ impl Client {
                     None => self.after_greeting(token),
                 };
             }
-            (State::ReadsName(token), Answer::Letter(None)) => {
+            (&State::ReadsName(token), &Answer::Letter(None)) => {
                 self.state = State::AwaitsHello(token)
             }
-            (State::ReadsName(_), Answer::Letter(Some(letter))) => {
+            (&State::ReadsName(_), &Answer::Letter(Some(letter))) => {
                 if !letter.is_friend {
                     self.stay(OperatorSaid::OtherUser.into());
                     return Ok(());
@@ -307,36 +307,39 @@ impl Client {
                     Err(reason) => self.stay(reason),
                 }
             }
-            (State::LooksWhetherOpen(hello), Answer::Is(true)) => {
+            (&State::LooksWhetherOpen(hello), &Answer::Is(true)) => {
                 self.state = State::Introduces(hello);
             }
-            (State::LooksWhetherOpen(_) | State::LooksWhetherOpenAfar(_), Answer::Is(false)) => {
+            (
+                &(State::LooksWhetherOpen(_) | State::LooksWhetherOpenAfar(_)),
+                &Answer::Is(false),
+            ) => {
                 self.stay(ProgramDid::EndedMeanwhile.into());
             }
-            (State::Introduces(hello), Answer::NotYet) => {
+            (&State::Introduces(hello), &Answer::NotYet) => {
                 self.state = State::AwaitsIntroduction(hello);
             }
-            (State::Introduces(hello), Answer::Instead(reason)) => {
+            (&State::Introduces(hello), &Answer::Instead(reason)) => {
                 self.if_late = reason;
                 self.state = State::AwaitsIntroduction(hello);
             }
-            (State::Introduces(hello), Answer::Done) => self.propose(hello),
-            (State::Introduces(hello), Answer::Failed(reason)) => {
+            (&State::Introduces(hello), &Answer::Done) => self.propose(hello),
+            (&State::Introduces(hello), &Answer::Failed(reason)) => {
                 self.state = State::TellsRefusal { hello, reason };
             }
-            (State::TellsRefusal { reason, .. }, Answer::Done) => self.stay(reason),
-            (State::TakesRing(to), Answer::Done) => self.state = State::PutsProposal(to),
-            (State::PutsProposal(to), Answer::Done) => self.state = State::FillsRecord(to),
-            (State::FillsRecord(to), Answer::Done) => self.state = State::ShowsProposed(to),
-            (State::ShowsProposed(to), Answer::Done) => self.state = State::LeavesHint(to),
+            (&State::TellsRefusal { reason, .. }, &Answer::Done) => self.stay(reason),
+            (&State::TakesRing(to), &Answer::Done) => self.state = State::PutsProposal(to),
+            (&State::PutsProposal(to), &Answer::Done) => self.state = State::FillsRecord(to),
+            (&State::FillsRecord(to), &Answer::Done) => self.state = State::ShowsProposed(to),
+            (&State::ShowsProposed(to), &Answer::Done) => self.state = State::LeavesHint(to),
             // The answer may be there already: the server's process makes calls of its own.
-            (State::LeavesHint(to), Answer::Done) => self.state = State::ReadsRecord(to),
-            (State::ReadsRecord(to), Answer::Record(seen)) => {
+            (&State::LeavesHint(to), &Answer::Done) => self.state = State::ReadsRecord(to),
+            (&State::ReadsRecord(to), &Answer::Record(seen)) => {
                 let is_answered = seen.is_some_and(|seen| Self::is_answer(&seen, &to.hello));
                 self.state =
                     if is_answered { State::ReadsAnswer(to) } else { State::AwaitsAccept(to) };
             }
-            (State::ReadsAnswer(to), Answer::Clc(answer)) => match answer {
+            (&State::ReadsAnswer(to), &Answer::Clc(answer)) => match answer {
                 Ok(size) => self.state = State::LooksAtRing { to, size },
                 Err(Refusal::Decline(decline, reason)) => {
                     self.state = State::PutsDecline {
@@ -346,25 +349,25 @@ impl Client {
                 }
                 Err(refusal) => self.stay(refusal.reason()),
             },
-            (State::LooksAtRing { .. }, Answer::Is(false)) => {
+            (&State::LooksAtRing { .. }, &Answer::Is(false)) => {
                 self.stay(Reason::PeerBroke(Field::RECORD_RING_AT));
             }
-            (State::LooksAtRing { to, size }, Answer::Is(true)) => match size == to.size {
+            (&State::LooksAtRing { to, size }, &Answer::Is(true)) => match size == to.size {
                 true => self.state = State::AdmitsRing(to),
                 false => self.stay(Reason::PeerBroke(Field::SIZE_CODE)),
             },
-            (State::AdmitsRing(to), Answer::Done) => self.state = State::ReadsByLedger(to),
+            (&State::AdmitsRing(to), &Answer::Done) => self.state = State::ReadsByLedger(to),
             // Another thread sleeps in a plain receive: when it returns, look again.
-            (State::ReadsByLedger(to), Answer::Is(false)) => self.state = State::AwaitsAccept(to),
-            (State::ReadsByLedger(_), Answer::Is(true)) => self.state = State::PutsConfirm,
-            (State::PutsConfirm, Answer::Done) => self.state = State::ShowsConfirmed,
-            (State::ShowsConfirmed, Answer::Done) => self.state = State::Moved,
-            (State::PutsDecline { server, declining }, Answer::Done) => {
+            (&State::ReadsByLedger(to), &Answer::Is(false)) => self.state = State::AwaitsAccept(to),
+            (&State::ReadsByLedger(_), &Answer::Is(true)) => self.state = State::PutsConfirm,
+            (&State::PutsConfirm, &Answer::Done) => self.state = State::ShowsConfirmed,
+            (&State::ShowsConfirmed, &Answer::Done) => self.state = State::Moved,
+            (&State::PutsDecline { server, declining }, &Answer::Done) => {
                 self.state = State::ShowsDeclined { server, reason: declining.reason };
             }
-            (State::ShowsDeclined { reason, .. }, Answer::Done) => self.stay(reason),
+            (&State::ShowsDeclined { reason, .. }, &Answer::Done) => self.stay(reason),
             (
-                State::Claims(_)
+                &(State::Claims(_)
                 | State::LooksAfar(_)
                 | State::LooksForMarker(_)
                 | State::BindsName(_)
@@ -376,8 +379,8 @@ impl Client {
                 | State::ReadsRecord(_)
                 | State::ReadsAnswer(_)
                 | State::LooksAtRing { .. }
-                | State::AdmitsRing(_),
-                Answer::Failed(reason),
+                | State::AdmitsRing(_)),
+                &Answer::Failed(reason),
             ) => self.stay(reason),
             _ => return Err(Illegal),
         }

@@ -97,17 +97,19 @@ impl Seek {
     pub(crate) fn answered(
         &mut self,
         step: Step,
-        answer: Answer,
+        answer: &Answer,
         now: &mut Looking,
     ) -> Result<Step, Illegal> {
         Ok(match (step, answer) {
-            (Step::LooksForNews, Answer::News { is_acquainting, is_strangers, now_ns }) => {
+            (Step::LooksForNews, &Answer::News { is_acquainting, is_strangers, now_ns }) => {
                 now.now_ns = now_ns;
                 self.after_news(is_acquainting, is_strangers, now)
             }
-            (Step::ReadsAnswers, Answer::Is(true)) => Step::GivesUp(OperatorSaid::OtherUser.into()),
-            (Step::ReadsAnswers, Answer::Is(false)) => self.after_answers(now),
-            (Step::CountsAcquaintances, Answer::Count(known)) => {
+            (Step::ReadsAnswers, &Answer::Is(true)) => {
+                Step::GivesUp(OperatorSaid::OtherUser.into())
+            }
+            (Step::ReadsAnswers, &Answer::Is(false)) => self.after_answers(now),
+            (Step::CountsAcquaintances, &Answer::Count(known)) => {
                 let known = known.saturating_add(1);
                 if core::mem::replace(&mut self.claimed_before, known) == known {
                     self.after_claims(now)
@@ -115,12 +117,12 @@ impl Seek {
                     Step::Claims
                 }
             }
-            (Step::Claims, Answer::Is(any)) => {
+            (Step::Claims, &Answer::Is(any)) => {
                 self.has_claimed |= any;
                 self.after_claims(now)
             }
-            (Step::Petitions, Answer::Petitioned(what)) => self.after_petition(what, now),
-            (Step::NotesReason(_), Answer::Done) => Step::Rests,
+            (Step::Petitions, &Answer::Petitioned(what)) => self.after_petition(what, now),
+            (Step::NotesReason(_), &Answer::Done) => Step::Rests,
             _ => return Err(Illegal),
         })
     }

@@ -216,17 +216,17 @@ impl Server {
     ///
     /// # Errors
     /// Something else was.
-    pub fn answered(&mut self, answer: Answer) -> Result<(), Illegal> {
-        let next = match (self.state, answer) {
+    pub fn answered(&mut self, answer: &Answer) -> Result<(), Illegal> {
+        self.state = match (&self.state, answer) {
             // The giver may never close it, and each look asks the kernel.
-            (State::Begins(Begin::LooksAtItself), Answer::Standing(it))
+            (&State::Begins(Begin::LooksAtItself), &Answer::Standing(it))
                 if it.is_received && self.pace.looks > LOOKS_FOR_GIVER =>
             {
-                return self.stays(ProgramDid::HandedOver);
+                stays(ProgramDid::HandedOver)
             }
-            (State::Begins(begin), answer) => match begin.answered(Side::Server, answer)? {
+            (&State::Begins(begin), answer) => match begin.answered(Side::Server, answer)? {
                 Begin::NotYet => State::Start,
-                Begin::MayNot(reason) => return self.stays(reason),
+                Begin::MayNot(reason) => stays(reason),
                 Begin::May { token, is_distant: true } => {
                     self.token = token;
                     self.pace.seek();
@@ -235,54 +235,54 @@ impl Server {
                 Begin::May { token, is_distant: false } => State::CountsRefusals(token),
                 question => State::Begins(question),
             },
-            (State::CountsRefusals(token), Answer::Strangers { refusals, breaches }) => {
+            (&State::CountsRefusals(token), &Answer::Strangers { refusals, breaches }) => {
                 State::LooksForClaim(Greets { token, refusals, breaches, knows_client: false })
             }
-            (State::LooksForClaim(to), Answer::Record(seen)) => {
+            (&State::LooksForClaim(to), &Answer::Record(seen)) => {
                 match seen.is_some_and(|seen| seen.shows(Shown::Claimed, &to.token)) {
                     true => State::GreetsClient(Greets { knows_client: true, ..to }),
                     false => State::LooksWhetherBeset(to),
                 }
             }
-            (State::GreetsClient(to), Answer::Done) => {
+            (&State::GreetsClient(to), &Answer::Done) => {
                 self.traces.claims = true;
                 State::Engages(to)
             }
-            (State::LooksWhetherBeset(_), Answer::Is(true)) => State::Buries,
-            (State::LooksWhetherBeset(to), Answer::Is(false)) => State::SendsHello(to),
-            (State::Buries, Answer::Done) => {
-                return self.stays(Lack::Beset);
-            }
-            (State::SendsHello(to), Answer::Hello(Greeting::Sent(token))) => {
+            (&State::LooksWhetherBeset(_), &Answer::Is(true)) => State::Buries,
+            (&State::LooksWhetherBeset(to), &Answer::Is(false)) => State::SendsHello(to),
+            (&State::Buries, &Answer::Done) => stays(Lack::Beset),
+            (&State::SendsHello(to), &Answer::Hello(Greeting::Sent(token))) => {
                 State::Engages(Greets { token, ..to })
             }
-            (State::SendsHello(_), Answer::Hello(Greeting::NobodyThere)) => {
+            (&State::SendsHello(_), &Answer::Hello(Greeting::NobodyThere)) => {
                 let reason = PeerCannot::PeerNotSmc.into();
                 if u64::from(self.now.messages) >= MESSAGES_MAX {
-                    return self.stays(reason);
+                    stays(reason)
+                } else {
+                    self.next_attempt = (2 * self.now.messages).max(1);
+                    State::NotesReason(reason)
                 }
-                self.next_attempt = (2 * self.now.messages).max(1);
-                State::NotesReason(reason)
             }
-            (State::SendsHello(_), Answer::Hello(Greeting::NoRoom)) => {
+            (&State::SendsHello(_), &Answer::Hello(Greeting::NoRoom)) => {
                 if self.pace.looks >= LOOKS_AT_MAILBOX {
-                    return self.stays(PeerCannot::Unanswered);
+                    stays(PeerCannot::Unanswered)
+                } else {
+                    State::Start
                 }
-                State::Start
             }
-            (State::NotesReason(_), Answer::Done) => State::Start,
-            (State::Engages(to), Answer::Engaged { messages, now_ns }) => {
+            (&State::NotesReason(_), &Answer::Done) => State::Start,
+            (&State::Engages(to), &Answer::Engaged { messages, now_ns }) => {
                 self.pace = Pace::begin(messages, now_ns);
                 self.traces.attempt = true;
                 State::LooksForProposal(to)
             }
-            (State::LooksWhetherAlone, Answer::Is(true)) => State::LooksAfar,
-            (State::LooksWhetherAlone, Answer::Is(false)) => State::Withdraws,
-            (State::Withdraws, Answer::Done) => {
+            (&State::LooksWhetherAlone, &Answer::Is(true)) => State::LooksAfar,
+            (&State::LooksWhetherAlone, &Answer::Is(false)) => State::Withdraws,
+            (&State::Withdraws, &Answer::Done) => {
                 self.traces.claims = false;
                 State::Begins(Begin::new())
             }
-            (State::LooksAfar, Answer::Record(seen)) => {
+            (&State::LooksAfar, &Answer::Record(seen)) => {
                 match seen.is_some_and(|seen| seen.shows(Shown::Claimed, &self.token)) {
                     true => State::GreetsClient(Greets {
                         token: self.token,
@@ -293,82 +293,77 @@ impl Server {
                     false => State::Seeks(Step::LooksForNews),
                 }
             }
-            (State::Seeks(step), answer) => {
+            (&State::Seeks(step), answer) => {
                 match self.pace.seeks()?.answered(step, answer, &mut self.now)? {
                     Step::Rests => State::AwaitsClaim,
-                    Step::GivesUp(reason) => return self.stays(reason),
+                    Step::GivesUp(reason) => stays(reason),
                     step => State::Seeks(step),
                 }
             }
-            (State::LooksForProposal(to), Answer::Record(seen)) => self.proposed(seen, to),
-            (State::ReadsMailIfAny(to), Answer::Done) => State::AwaitsReply(to),
-            (State::ReadsMail(to), Answer::Count(refusals)) => {
+            (&State::LooksForProposal(to), &Answer::Record(seen)) => self.proposed(seen, to),
+            (&State::ReadsMailIfAny(to), &Answer::Done) => State::AwaitsReply(to),
+            (&State::ReadsMail(to), &Answer::Count(refusals)) => {
                 if refusals == to.refusals {
                     State::AwaitsReply(to)
                 } else {
                     State::ReadsRefusal(to)
                 }
             }
-            (State::LooksForBreach { .. }, Answer::NotYet) => {
-                return self.stays(PeerCannot::Unanswered);
-            }
-            (State::LooksForBreach { .. }, Answer::Instead(reason)) => {
-                return self.stays(reason);
-            }
+            (&State::LooksForBreach { .. }, &Answer::NotYet) => stays(PeerCannot::Unanswered),
+            (&State::LooksForBreach { .. }, &Answer::Instead(reason)) => stays(reason),
             // The proposal would have said which client it is: it is taken for this one.
-            (State::ReadsRefusal(_), Answer::Failed(reason)) => return self.stays(reason),
+            (&State::ReadsRefusal(_), &Answer::Failed(reason)) => stays(reason),
             // When that thread returns, look again.
-            (State::LooksForReaders(to), Answer::Is(true)) => State::AwaitsReply(to),
-            (State::LooksForReaders(to), Answer::Is(false)) => State::ReadsProposal(to),
-            (State::ReadsProposal(to), Answer::Clc(judged)) => match judged {
+            (&State::LooksForReaders(to), &Answer::Is(true)) => State::AwaitsReply(to),
+            (&State::LooksForReaders(to), &Answer::Is(false)) => State::ReadsProposal(to),
+            (&State::ReadsProposal(to), &Answer::Clc(judged)) => match judged {
                 Ok(_) => State::AsksRules(to),
                 Err(Refusal::Decline(decline, reason)) => {
                     State::PutsDecline(Declining::of(&decline, reason))
                 }
-                Err(refusal) => return self.stays(refusal.reason()),
+                Err(refusal) => stays(refusal.reason()),
             },
-            (State::AsksRules(to), Answer::Is(true)) => State::ReadsSize(to),
-            (State::AsksRules(_), Answer::Is(false)) => declines(OperatorSaid::OtherUser.into()),
-            (State::ReadsSize(to), Answer::Size(Some(size))) => {
+            (&State::AsksRules(to), &Answer::Is(true)) => State::ReadsSize(to),
+            (&State::AsksRules(_), &Answer::Is(false)) => declines(OperatorSaid::OtherUser.into()),
+            (&State::ReadsSize(to), &Answer::Size(Some(size))) => {
                 State::LooksAtRing(Accepts { to, size })
             }
-            (State::ReadsSize(_), Answer::Size(None)) => {
+            (&State::ReadsSize(_), &Answer::Size(None)) => {
                 declines(Reason::PeerBroke(Field::RECORD_RMBE_LEN))
             }
-            (State::LooksAtRing(it), Answer::Is(true)) => State::AdmitsRing(it),
-            (State::LooksAtRing(_), Answer::Is(false)) => {
+            (&State::LooksAtRing(it), &Answer::Is(true)) => State::AdmitsRing(it),
+            (&State::LooksAtRing(_), &Answer::Is(false)) => {
                 declines(Reason::PeerBroke(Field::RECORD_RING_AT))
             }
-            (State::AdmitsRing(it), Answer::Done) => State::TakesRing(it),
-            (State::TakesRing(it), Answer::Done) => State::FillsRecord(it),
-            (State::AdmitsRing(_) | State::TakesRing(_), Answer::Failed(reason)) => {
+            (&State::AdmitsRing(it), &Answer::Done) => State::TakesRing(it),
+            (&State::TakesRing(it), &Answer::Done) => State::FillsRecord(it),
+            (&(State::AdmitsRing(_) | State::TakesRing(_)), &Answer::Failed(reason)) => {
                 declines(reason)
             }
-            (State::FillsRecord(it), Answer::Done) => State::PutsAccept(it),
-            (State::PutsAccept(it), Answer::Done) => State::LooksWhetherOpen(it),
-            (State::LooksWhetherOpen(it), Answer::Is(true)) => State::ReadsByLedger(it),
-            (State::LooksWhetherOpen(_), Answer::Is(false)) => {
+            (&State::FillsRecord(it), &Answer::Done) => State::PutsAccept(it),
+            (&State::PutsAccept(it), &Answer::Done) => State::LooksWhetherOpen(it),
+            (&State::LooksWhetherOpen(it), &Answer::Is(true)) => State::ReadsByLedger(it),
+            (&State::LooksWhetherOpen(_), &Answer::Is(false)) => {
                 declines(ProgramDid::EndedMeanwhile.into())
             }
-            (State::ReadsByLedger(_), Answer::Is(true)) => State::ShowsAccepted,
+            (&State::ReadsByLedger(_), &Answer::Is(true)) => State::ShowsAccepted,
             // Another thread has begun a plain receive: the proposal stays where it is, for a later look.
-            (State::ReadsByLedger(it), Answer::Is(false)) => State::GivesRingBack(it.to),
-            (State::GivesRingBack(to), Answer::Done) => State::AwaitsReply(to),
-            (State::ShowsAccepted, Answer::Done) => State::Moved,
-            (State::PutsDecline(it), Answer::Done) => State::ShowsDeclined(it.reason),
-            (State::ShowsDeclined(reason), Answer::Done) => return self.stays(reason),
+            (&State::ReadsByLedger(it), &Answer::Is(false)) => State::GivesRingBack(it.to),
+            (&State::GivesRingBack(to), &Answer::Done) => State::AwaitsReply(to),
+            (&State::ShowsAccepted, &Answer::Done) => State::Moved,
+            (&State::PutsDecline(it), &Answer::Done) => State::ShowsDeclined(it.reason),
+            (&State::ShowsDeclined(reason), &Answer::Done) => stays(reason),
             (
-                State::LooksForClaim(_)
+                &(State::LooksForClaim(_)
                 | State::GreetsClient(_)
                 | State::LooksAfar
                 | State::SendsHello(_)
                 | State::LooksForProposal(_)
-                | State::ReadsProposal(_),
-                Answer::Failed(reason),
-            ) => return self.stays(reason),
+                | State::ReadsProposal(_)),
+                &Answer::Failed(reason),
+            ) => stays(reason),
             _ => return Err(Illegal),
         };
-        self.state = next;
         Ok(())
     }
 
@@ -400,29 +395,20 @@ impl Server {
             State::AwaitsReply(Greets { knows_client: false, breaches, .. }) => {
                 self.state = State::LooksForBreach { breaches };
             }
-            _ => self.stay(PeerCannot::Unanswered.into()),
+            _ => self.state = stays(PeerCannot::Unanswered),
         }
     }
+}
 
-    fn stay(&mut self, reason: Reason) {
-        self.state = State::Stays(failure(reason));
-    }
-
-    fn stays(&mut self, reason: impl Into<Reason>) -> Result<(), Illegal> {
-        self.stay(reason.into());
-        Ok(())
-    }
+/// A server remembers no client: the next connection is another's.
+fn stays(reason: impl Into<Reason>) -> State {
+    State::Stays(Failure { reason: reason.into(), is_likely_to_recur: false, peer: None })
 }
 
 /// Says why not, if the standard has words for it.
 fn declines(reason: Reason) -> State {
     match reason.diagnosis() {
         Some(diagnosis) => State::PutsDecline(Declining { diagnosis, out_of_sync: false, reason }),
-        None => State::Stays(failure(reason)),
+        None => stays(reason),
     }
-}
-
-/// A server remembers no client: the next connection is another's.
-fn failure(reason: Reason) -> Failure {
-    Failure { reason, is_likely_to_recur: false, peer: None }
 }

@@ -165,7 +165,7 @@ fn begin(side: Side) -> String {
         |begin| format!("{begin:?}"),
         |begin| name(begin),
         |begin| {
-            let to = |(label, answer)| Some((label, begin.answered(side, answer).ok()?));
+            let to = |(label, answer)| Some((label, begin.answered(side, &answer).ok()?));
             answers().into_iter().filter_map(to).collect()
         },
     )
@@ -182,7 +182,7 @@ fn client() -> String {
         }
         for (label, answer) in answers() {
             let mut next = *client;
-            if next.answered(answer).is_ok() {
+            if next.answered(&answer).is_ok() {
                 steps.push((label, next));
             }
         }
@@ -206,7 +206,7 @@ fn server() -> String {
         }
         for (label, answer) in answers() {
             let mut next = *server;
-            if next.answered(answer).is_ok() {
+            if next.answered(&answer).is_ok() {
                 steps.push((label, next));
             }
         }
@@ -224,7 +224,7 @@ fn seek() -> String {
     let steps = |(seek, step): &(Seek, Step)| {
         let to = |(label, answer)| {
             let mut seek = *seek;
-            let step = seek.answered(*step, answer, &mut { now }).ok()?;
+            let step = seek.answered(*step, &answer, &mut { now }).ok()?;
             Some((label, (seek, step)))
         };
         answers().into_iter().filter_map(to).collect()
@@ -267,21 +267,21 @@ fn the_transitions_are_those_in_the_drawing() {
 #[test]
 fn an_answer_to_another_question_is_illegal_and_changes_nothing() {
     let mut client = Client::new();
-    assert_eq!(client.answered(Answer::Done), Err(Illegal), "nothing was asked");
+    assert_eq!(client.answered(&Answer::Done), Err(Illegal), "nothing was asked");
     client.look(&calls()[0].1).unwrap();
     let state = client.state();
-    assert_eq!(client.answered(Answer::Is(true)), Err(Illegal));
+    assert_eq!(client.answered(&Answer::Is(true)), Err(Illegal));
     assert_eq!(client.look(&calls()[0].1), Err(Illegal), "in the middle of another call");
     assert_eq!(client.state(), state);
     let mut server = Server::new();
-    assert_eq!(server.answered(Answer::Count(3)), Err(Illegal));
+    assert_eq!(server.answered(&Answer::Count(3)), Err(Illegal));
     assert_eq!(server.state(), server::State::Start);
     assert_eq!(Reason::from(Illegal).blame(), Some(Blame::Lack), "no fault of the peer's");
 }
 
 fn answered(client: &mut Client, answers: &[Answer]) {
     for answer in answers {
-        client.answered(*answer).unwrap();
+        client.answered(answer).unwrap();
     }
 }
 
@@ -326,7 +326,7 @@ fn a_client_waits_for_so_many_looks_and_so_long() {
         client.look(&Call { now_ns, ..calls()[1].1 }).unwrap();
         if let client::State::ReadsName(_) = client.state() {
             reads += 1;
-            client.answered(Answer::Letter(None)).unwrap();
+            client.answered(&Answer::Letter(None)).unwrap();
         }
     }
     let client::State::Stays(failure) = client.state() else { panic!("{:?}", client.state()) };
@@ -371,7 +371,7 @@ fn what_came_in_place_of_an_introduction_is_told_if_none_comes() {
         now_ns += 100_000_000;
         client.look(&Call { now_ns, ..calls()[1].1 }).unwrap();
         if let client::State::Introduces(_) = client.state() {
-            client.answered(Answer::NotYet).unwrap();
+            client.answered(&Answer::NotYet).unwrap();
         }
     }
     let client::State::Stays(failure) = client.state() else { panic!("{:?}", client.state()) };
@@ -414,7 +414,7 @@ fn what_came_in_place_of_the_clients_introduction_is_told_if_it_does_not_propose
             server::State::LooksForBreach { .. } => Answer::Instead(breach),
             other => panic!("{other:?}"),
         };
-        server.answered(answer).unwrap();
+        server.answered(&answer).unwrap();
     }
 }
 
@@ -431,11 +431,11 @@ fn an_accept_is_believed_if_it_is_ours() {
         Seen { generation: 4, ..seen(Shown::Accepted) },
         seen(Shown::Greeted),
     ] {
-        client.answered(Answer::Record(Some(seen))).unwrap();
+        client.answered(&Answer::Record(Some(seen))).unwrap();
         assert!(matches!(client.state(), client::State::AwaitsAccept(_)), "{seen:?}");
         client.look(&calls()[1].1).unwrap();
     }
-    client.answered(Answer::Record(Some(seen(Shown::Accepted)))).unwrap();
+    client.answered(&Answer::Record(Some(seen(Shown::Accepted)))).unwrap();
     assert!(matches!(client.state(), client::State::ReadsAnswer(_)));
 }
 
@@ -468,13 +468,13 @@ fn an_end_petitions_again_when_its_messages_have_doubled_or_a_second_later() {
         // The time is told with the news.
         let mut now = now(messages, 0);
         let none = Answer::News { is_acquainting: false, is_strangers: false, now_ns };
-        let mut step = seek.answered(Step::LooksForNews, none, &mut now).unwrap();
+        let mut step = seek.answered(Step::LooksForNews, &none, &mut now).unwrap();
         if step == Step::ReadsAnswers {
-            step = seek.answered(step, Answer::Is(false), &mut now).unwrap();
+            step = seek.answered(step, &Answer::Is(false), &mut now).unwrap();
         }
         let petitions = step == Step::Petitions;
         if petitions {
-            step = seek.answered(step, Answer::Petitioned(Petitioned::Sent), &mut now).unwrap();
+            step = seek.answered(step, &Answer::Petitioned(Petitioned::Sent), &mut now).unwrap();
         }
         (petitions, step)
     };
