@@ -194,6 +194,10 @@ fn watch(epfd: i32, operation: i32, fd: i32, wish: Wish<'_>) -> Option<Result<us
     }
     let answer = wish.ask_kernel(epfd, operation, fd);
     if answer.is_ok() {
+        if let Some(set) = set::set(epfd).filter(|_| is_here) {
+            let _held = Held::enter(set.lock.get());
+            set.forget_carried(watch.data.load(Ordering::Relaxed));
+        }
         match operation {
             libc::EPOLL_CTL_ADD => {
                 let Some(set) = set_of(epfd) else { return Some(Err(UNTRACKED)) };
@@ -316,10 +320,11 @@ fn modify(epfd: i32, fd: i32, sock: &'static Sock, wish: Wish<'_>) -> Result<usi
 }
 
 fn remove(epfd: i32, fd: i32, sock: &'static Sock) -> Result<usize, Errno> {
-    let Some((_, registration)) = find(epfd, fd, sock) else {
+    let Some((set, registration)) = find(epfd, fd, sock) else {
         return registration::kernel_control(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
     };
     if registration.is_tagged() {
+        registration.forget_report(set);
         return match registration.state.fetch_or(PARKED, Ordering::Relaxed) & PARKED {
             0 => Ok(0),
             _ => Err(libc::ENOENT),

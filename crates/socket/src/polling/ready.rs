@@ -39,6 +39,7 @@ impl Set {
         {
             home.give_channel(channel);
         }
+        self.give_bell_back();
         SETS.give(self);
     }
 
@@ -61,6 +62,11 @@ impl Set {
     /// At most so many sets deep; beyond, the kernel is believed.
     fn is_ready_within(&'static self, depth: u32) -> bool {
         let Some(depth) = depth.checked_sub(1) else { return true };
+        if !self.is_tagged() {
+            // What the kernel has taken off its own list nobody would give out.
+            let asked = self.file().poll_now(libc::POLLIN);
+            return asked.is_ok_and(|seen| seen != 0);
+        }
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; CARRIED_MAX];
         let room = {
             let _held = Held::enter(self.lock.get());
@@ -74,10 +80,12 @@ impl Set {
             kept = self.translate_within(&mut events[..asked.unwrap_or(0)], depth);
             self.carry(&events[..kept]);
         }
-        let held = Held::enter(self.lock.get());
-        let carries = self.carried.len() > 0;
-        drop(held);
-        kept > 0 || carries || self.has_something()
+        kept > 0 || self.carries() || self.has_something()
+    }
+
+    fn carries(&self) -> bool {
+        let _held = Held::enter(self.lock.get());
+        self.carried.len() > 0
     }
 
     pub(super) fn carry(&self, events: &[libc::epoll_event]) {
@@ -120,11 +128,18 @@ impl Set {
         }
         let mut news = false;
         if let Some(channel) = self.channel() {
+            {
+                // A mark of before stays on the list for who waits in the set. What it was for may have been
+                // read without a wait there, and is no reason to be rung again and again.
+                let _held = Held::enter(self.lock.get());
+                self.take_news();
+            }
             channel.fall_asleep();
             news = channel.is_marked();
         }
-        if news || self.has_something() {
-            let _ = sys::ring_eventfd(self.bell.load(Ordering::Relaxed));
+        if news || self.carries() || self.has_something() {
+            self.take_bell();
+            self.ring();
         }
         self.nested().for_each(|inner| inner.observe_within(depth));
     }
@@ -380,7 +395,7 @@ impl Set {
         };
         channel.fall_asleep();
         if channel.is_marked() || self.ready_len.load(Ordering::Relaxed) != 0 {
-            let _ = sys::ring_eventfd(self.bell.load(Ordering::Relaxed));
+            self.ring();
         }
     }
 }

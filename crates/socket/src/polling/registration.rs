@@ -103,6 +103,7 @@ impl Registration {
 
     /// The program adds or modifies it.
     pub(super) fn wish_for(&'static self, set: &'static Set, wish: libc::epoll_event) {
+        self.forget_report(set);
         self.events.store(wish.events, Ordering::Relaxed);
         self.data.store(wish.u64, Ordering::Relaxed);
         self.state.fetch_and(!DISABLED, Ordering::Relaxed);
@@ -110,6 +111,13 @@ impl Registration {
         if self.is_tagged() {
             set.queue_if_worth_it(self);
         }
+    }
+
+    /// What the kernel has reported of it to a look from outside is no news to a program that modifies or
+    /// deletes it.
+    pub(super) fn forget_report(&self, set: &Set) {
+        let _held = Held::enter(set.lock.get());
+        set.forget_carried(self.data.load(Ordering::Relaxed));
     }
 
     /// Whether a look at it would find something to report, or has something to do.
@@ -145,6 +153,7 @@ impl Registration {
         epfd: i32,
         wish: libc::epoll_event,
     ) -> Result<usize, Errno> {
+        self.forget_report(set);
         let before = (self.events.load(Ordering::Relaxed), self.data.load(Ordering::Relaxed));
         let put = |(events, data): (u32, u64)| {
             self.events.store(events, Ordering::Relaxed);
@@ -192,6 +201,7 @@ impl Registration {
             let reached = set.subscribe(sock, conn);
             self.unreached.store(!reached, Ordering::Relaxed);
             if !reached {
+                set.take_bell();
                 set.arms.store(true, Ordering::Relaxed);
             }
         }
@@ -238,6 +248,7 @@ impl Registration {
             set::unlink(of_sock, self, |r| &r.next_of_sock);
         }
         let _held = Held::enter(set.lock.get());
+        set.forget_carried(self.data.load(Ordering::Relaxed));
         set::unlink(&set.registrations, self, |r| &r.next_of_set);
         // One that is only connecting has no slot.
         if let Some(of_slot) = set.by_slot.get(sock.slot_index()).filter(|_| self.is_tagged()) {

@@ -166,6 +166,19 @@ impl Carried {
         }
     }
 
+    /// Forgets what was carried of one registration.
+    fn forget(&self, data: u64) {
+        let all = &self.events[..self.len().min(CARRIED_MAX)];
+        let mut kept = 0;
+        for place in all {
+            if place.data.load(Ordering::Relaxed) != data {
+                all[kept].set(place.get());
+                kept += 1;
+            }
+        }
+        self.count.store(kept, Ordering::Relaxed);
+    }
+
     /// Gives out what was carried first.
     pub(super) fn take(&self, into: &mut [libc::epoll_event]) -> usize {
         let len = self.len().min(CARRIED_MAX);
@@ -206,6 +219,8 @@ pub struct Set {
     pub(super) home: AtomicRef<Home>,
     /// Channel number + 1.
     pub(super) channel: AtomicU32,
+    /// The eventfd in the kernel's set that wakes who sleeps there, + 1: the channel's, or the set's
+    /// own where there is no channel for it.
     pub(super) bell: AtomicI32,
     /// The kernel's set has held a tag of ours, and may hold it for longer than we: while
     /// another process has the connection open (`epoll(7)`, question 6). A tag must never
@@ -346,6 +361,16 @@ impl Set {
             || self.has_nested()
     }
 
+    /// A registration that is reported with `data` is modified or deleted: what was carried of it is no news
+    /// any more, unless it may be another's. Under the lock.
+    pub(super) fn forget_carried(&self, data: u64) {
+        let has_data = |of: &&Registration| of.data.load(Ordering::Relaxed) == data;
+        let known = walk(&self.registrations, |r| &r.next_of_set).filter(has_data).count();
+        if self.carried.len() > 0 && known <= 1 {
+            self.carried.forget(data);
+        }
+    }
+
     /// Gives out what was carried. Under the lock.
     pub(super) fn uncarry(&self, events: &mut [libc::epoll_event]) -> usize {
         self.carried.take(events)
@@ -392,23 +417,66 @@ impl Set {
         if self.channel.load(Ordering::Acquire) != 0 {
             return true;
         }
-        let Some(process) = home::current() else {
+        // One that has a bell of its own keeps it: a thread may be ringing it.
+        let Some(process) = home::current().filter(|_| self.bell().is_none()) else {
             return false;
         };
         let Some((number, bell)) = process.take_channel() else {
             return false;
         };
-        let tag = core::ptr::from_ref(self) as u64;
-        let events = mask::IN | EPOLLET;
-        let added = self.control(libc::EPOLL_CTL_ADD, sys::seat(bell), events, tag);
-        if added.is_err() {
+        if self.add_bell(bell).is_err() {
             process.give_channel(number);
             return false;
         }
-        self.bell.store(bell, Ordering::Relaxed);
+        self.bell.store(bell + 1, Ordering::Release);
         self.home.set(Some(process));
         self.channel.store(number as u32 + 1, Ordering::Release);
         true
+    }
+
+    fn add_bell(&'static self, bell: i32) -> sys::Result {
+        let tag = core::ptr::from_ref(self) as u64;
+        self.control(libc::EPOLL_CTL_ADD, sys::seat(bell), mask::IN | EPOLLET, tag)
+    }
+
+    fn bell(&self) -> Option<i32> {
+        // Acquire: it is in the kernel's set.
+        Some(self.bell.load(Ordering::Acquire) - 1).filter(|bell| *bell >= 0)
+    }
+
+    /// Gets a bell for a set that has none, as it has no channel.
+    #[cold]
+    pub(super) fn take_bell(&'static self) {
+        if self.bell().is_some() {
+            return;
+        }
+        let Ok(bell) = sys::eventfd().map(sys::move_up) else { return };
+        // Before the kernel has the tag, which a thread in the set may be given at once.
+        self.tagged.store(true, Ordering::SeqCst);
+        let is_added = self.add_bell(bell).is_ok();
+        let is_kept = || {
+            let (before, after) = (Ordering::AcqRel, Ordering::Relaxed);
+            self.bell.compare_exchange(0, bell + 1, before, after).is_ok()
+        };
+        if !is_added || !is_kept() {
+            sys::close(bell);
+        }
+    }
+
+    /// Wakes a thread that sleeps in the kernel's set, or on it.
+    pub(super) fn ring(&self) {
+        if let Some(bell) = self.bell() {
+            let _ = sys::ring_eventfd(bell);
+        }
+    }
+
+    /// The set goes, and its bell if that is its own.
+    pub(super) fn give_bell_back(&self) {
+        if self.channel_number().is_none()
+            && let Some(bell) = self.bell()
+        {
+            sys::close(bell);
+        }
     }
 
     pub(crate) fn push(&self, registration: &'static Registration) {
@@ -448,7 +516,7 @@ impl Set {
     /// Wakes a thread that sleeps, for what is on the ready list.
     pub(crate) fn wake(&self) {
         if self.sleepers.load(Ordering::SeqCst) != 0 {
-            let _ = sys::ring_eventfd(self.bell.load(Ordering::Relaxed));
+            self.ring();
         }
     }
 
