@@ -742,7 +742,7 @@ export! {
         let number = match request {
             libc::FIONREAD => socket_options::readable_bytes(&sock, fd),
             libc::TIOCOUTQ | SIOCOUTQNSD => socket_options::unread_by_peer(&sock),
-            SIOCATMARK => socket_options::at_mark(&sock).map(usize::from),
+            SIOCATMARK => socket_options::at_mark(&sock, fd).map(usize::from),
             _ => None,
         };
         if let Some(number) = number {
@@ -761,7 +761,7 @@ export! {
     }
 
     fn sockatmark(fd: i32) -> i32 {
-        match descriptors::sock(fd).and_then(|sock| socket_options::at_mark(&sock)) {
+        match descriptors::sock(fd).and_then(|sock| socket_options::at_mark(&sock, fd)) {
             Some(at_mark) => i32::from(at_mark),
             // SAFETY: passed on.
             None => unsafe { real::sockatmark(fd) },

@@ -19,11 +19,17 @@ pub(crate) fn readable(end: &End<'_>) -> usize {
         return in_ring - skipped(end, in_ring);
     }
     let in_tcp = switch::data_queued(end);
+    let left_out =
+        |is_next: bool| usize::from(is_next && in_tcp > 0 && urgent::is_next_left_out(end));
     if turns::comes_by_ring(end.slot) {
-        return in_ring - skipped(end, in_ring) + in_tcp;
+        return in_ring - skipped(end, in_ring) + in_tcp - left_out(in_ring == 0);
     }
-    let left_out = usize::from(in_tcp > 0 && urgent::is_next_left_out(end));
-    let behind = if switch::peer_turn(end).is_some() { in_ring } else { 0 };
+    let left_out = left_out(true);
+    let behind = match switch::peer_turn(end) {
+        Some(_) if in_tcp == left_out => in_ring - skipped(end, in_ring),
+        Some(_) => in_ring,
+        None => 0,
+    };
     in_tcp - left_out + behind
 }
 
@@ -36,6 +42,8 @@ pub(crate) fn countable(end: &End<'_>) -> usize {
     let in_queue = urgent::before_mark_in_tcp(end);
     let in_tcp = switch::parts_of_queue(end, in_queue).data as usize;
     let is_all = in_tcp == switch::data_queued(end);
+    // At a mark nothing is counted; this one was a mark before there was another.
+    let in_tcp = in_tcp - usize::from(in_tcp > 0 && urgent::is_next_left_out(end));
     match switch::peer_turn(end) {
         _ if turns::comes_by_ring(end.slot) => in_ring + in_tcp,
         Some(_) if is_all => in_tcp + in_ring,
@@ -92,7 +100,7 @@ pub(crate) fn has_input(end: &End<'_>) -> bool {
 
 /// Whether input has ended or may have: a receive finds out.
 #[inline]
-pub(super) fn may_have_ended(conn: &Conn) -> bool {
+pub(crate) fn may_have_ended(conn: &Conn) -> bool {
     const OVER: u32 = flag::PEER_GONE | flag::RESET | flag::READ_SHUT | flag::TCP_ENDED;
     let theirs = &conn.theirs.sending;
     conn.slot.flags.load(Ordering::Relaxed) & OVER != 0

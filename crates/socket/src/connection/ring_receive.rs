@@ -118,11 +118,25 @@ impl Receive<'_> {
 
     /// [`Self::all`], but the first `skip` bytes alone do not satisfy the call.
     fn all_beyond(&self, buffers: &Buffers<'_, Received>, skip: usize) -> Answer {
-        let seen = self.until(buffers, self.wanted(buffers.len() - skip) + skip)?;
-        match seen.checked_sub(skip) {
-            Some(n @ 1..) => Ok(n),
-            _ if readiness::may_have_ended(self.end) => Ok(0),
-            _ => Err(libc::EAGAIN),
+        let seen = self.until(buffers, self.wanted(buffers.len() - skip) + skip);
+        if buffers.len() == skip && seen.is_ok_and(|_| readiness::readable(self.end) > skip) {
+            // A call without room finds what it has no room for.
+            return Ok(0);
+        }
+        match seen {
+            // And says the same when it has waited.
+            Ok(_) | Err(libc::EAGAIN) if buffers.len() == skip && self.may_wait() => Ok(0),
+            Ok(seen) if seen > skip => Ok(seen - skip),
+            Ok(_) => {
+                wait::follow_hint(self.end);
+                let passed = readiness::in_ring(self.end) as u64;
+                match ends::end_of_input(self.end, passed) {
+                    Some(EndOfInput::InOrder) => Ok(0),
+                    Some(EndOfInput::Reset(errno)) => Err(errno),
+                    None => Err(libc::EAGAIN),
+                }
+            }
+            Err(errno) => Err(errno),
         }
     }
 
@@ -188,7 +202,7 @@ impl Receive<'_> {
                 Found::Nothing if done > 0 && done >= wanted => return Ok(done),
                 Found::Nothing => {}
             }
-            if self.flags & libc::MSG_DONTWAIT != 0 || !self.end.sock.seems_blocking() {
+            if !self.may_wait() {
                 if done == 0 && wait::peer_has_died(self.end) {
                     continue;
                 }
@@ -206,6 +220,10 @@ impl Receive<'_> {
                 Err(errno) => return Err(errno),
             }
         }
+    }
+
+    fn may_wait(&self) -> bool {
+        self.flags & libc::MSG_DONTWAIT == 0 && self.end.sock.seems_blocking()
     }
 
     /// Waits until there are `needed` bytes, which a call may do more than once, or it turns
@@ -340,9 +358,13 @@ impl Receive<'_> {
                     return Found::End(Some(words::reset(end, &misbehaved)));
                 }
             };
+            if room == 0 {
+                // Linux passes nothing then, not even an urgent byte.
+                return Found::Bytes(0);
+            }
             let (skip, readable) = self.up_to_mark(consumer, readable);
             let n = readable.min(room);
-            if n == 0 && room > 0 && (skip == 0 || self.peeks()) {
+            if n == 0 && (skip == 0 || self.peeks()) {
                 return Found::Nothing;
             }
             if self.flags & libc::MSG_TRUNC == 0 {
@@ -357,7 +379,7 @@ impl Receive<'_> {
                     urgent::note_seen(end);
                 }
                 count(&self.end.slot.counters.ring_bytes_received, n as u64);
-                if n > 0 || room == 0 {
+                if n > 0 {
                     return Found::Bytes(n);
                 }
             }
@@ -376,12 +398,20 @@ impl Receive<'_> {
 
     /// A read that has reached the urgent mark returns what it has.
     fn stops_at_mark(&self, done: usize) -> bool {
-        if !turns::comes_by_ring(self.end.slot) {
-            return ledger::queued(self.end.file()) > 0 && urgent::is_at_mark_in_tcp(self.end);
+        let comes_by_ring = turns::comes_by_ring(self.end.slot);
+        if !comes_by_ring && !self.has_read_tcp() {
+            return urgent::is_at_data_marked_in_tcp(self.end);
         }
-        let peeked = if self.peeks() { done as u64 } else { 0 };
+        // What was peeked at in TCP lies before the ring.
+        let peeked = if self.peeks() && comes_by_ring { done as u64 } else { 0 };
         let next = self.end.mine.receiving.consumer.position() + peeked;
         urgent::mark(self.end, next) == Some(next)
+    }
+
+    /// Whether the stream goes on in the ring, although the turn was not followed yet.
+    fn has_read_tcp(&self) -> bool {
+        let consumed = self.end.slot.tcp_consumed.load(Ordering::Relaxed);
+        switch::peer_turn(self.end).is_some_and(|at| consumed >= at)
     }
 
     fn is_reset(&self) -> bool {
@@ -427,7 +457,8 @@ impl Receive<'_> {
         let left_out = usize::from(urgent::is_next_left_out(self.end));
         let is_full = buffers.len() == skip;
         if is_full && left_out > 0 {
-            return Found::Nothing;
+            let is_more = switch::data_queued(self.end) > 1 || urgent::is_at_mark_in_tcp(self.end);
+            return if is_more { Found::Bytes(0) } else { Found::Nothing };
         }
         let mut room = (buffers.len() - skip + left_out).min(chunk.len());
         let alone = sleeper::Alone::on_tcp(self.end.slot);
@@ -490,6 +521,9 @@ impl Receive<'_> {
 
     /// A peek has seen the last `seen` bytes that came by TCP: the rest is in the ring.
     fn peek_behind_tcp(&self, buffers: &Buffers<'_, Received>, seen: usize) -> Found {
+        if seen > 0 && urgent::is_at_mark(self.end) {
+            return Found::Bytes(seen);
+        }
         match self.take_from_ring(buffers, seen, buffers.len() - seen) {
             Found::Bytes(n) => Found::Bytes(seen + n),
             _ if seen > 0 => Found::Bytes(seen),
@@ -554,7 +588,7 @@ impl Receive<'_> {
         if urgent::is_in_line(self.end.slot) {
             return Err(libc::EINVAL);
         }
-        if !turns::comes_by_ring(self.end.slot) && !self.end.is_marked() {
+        if !urgent::comes_by_ring_alone(self.end) && !self.end.is_marked() {
             let byte =
                 urgent::take_from_tcp(self.end.file(), self.peeks()).map_err(|errno| errno.0)?;
             let n = buffers.len().min(1);
@@ -564,7 +598,8 @@ impl Receive<'_> {
         let at = urgent::waiting(self.end).ok_or(libc::EINVAL)?;
         let n = buffers.len().min(1);
         copy_out(buffers, (0, n), &self.end.incoming, at);
-        if n > 0 && !self.peeks() {
+        // Linux takes it for a call without room, too.
+        if !self.peeks() {
             urgent::note_taken(self.end, at);
             drop(receiving);
             // The urgent bell has done its work.

@@ -17,7 +17,7 @@
 //! line then, whatever the program wishes, because its counters, by which the ledger
 //! reads, leave out what lies behind a mark otherwise.
 
-use crate::connection::{ledger, turns};
+use crate::connection::{ledger, switch};
 use crate::table::conn::Conn;
 use crate::table::end::End;
 use crate::table::file::File;
@@ -55,6 +55,16 @@ pub(crate) fn cut(conn: &Conn, consumer: u64, readable: usize) -> (u64, usize) {
     around(urgent, consumer, readable, in_line)
 }
 
+/// The same for `splice`, which takes no marked byte, whether it was received or is read in line
+/// (`tcp_read_sock`): (bytes to skip, bytes to move).
+pub(crate) fn cut_for_splice(conn: &Conn, consumer: u64, readable: usize) -> (u64, usize) {
+    let urgent = conn.theirs.sending.urgent.load(Ordering::Acquire);
+    let skip = u64::from(is_replaced(conn.slot, urgent, consumer) && readable > 0);
+    let (from, readable) = (consumer + skip, readable - skip as usize);
+    let before = urgent.checked_sub(1).and_then(|at| at.checked_sub(from));
+    (skip, before.map_or(readable, |before| readable.min(before as usize)))
+}
+
 /// A new mark makes the old byte an ordinary one, except for a reader that has stopped
 /// right before it: Linux takes the byte away (`tcp_check_urg`).
 fn is_replaced(slot: &Slot, urgent: u64, consumer: u64) -> bool {
@@ -64,7 +74,7 @@ fn is_replaced(slot: &Slot, urgent: u64, consumer: u64) -> bool {
 
 /// A read has come to know the mark. Under the receive lock.
 #[cold]
-pub(super) fn note_seen(conn: &Conn) {
+pub(crate) fn note_seen(conn: &Conn) {
     let urgent = conn.theirs.sending.urgent.load(Ordering::Acquire);
     if conn.slot.urgent_seen.swap(urgent, Ordering::Relaxed) != urgent {
         conn.slot.flags.fetch_and(!flag::URGENT_TAKEN, Ordering::Relaxed);
@@ -81,11 +91,17 @@ fn around(urgent: u64, consumer: u64, readable: usize, in_line: bool) -> (u64, u
 
 /// Whether `poll` shows an urgent byte, which may still be in the TCP queue.
 pub(super) fn is_waiting(end: &End<'_>) -> bool {
-    if end.is_marked() || turns::comes_by_ring(end.slot) {
+    if end.is_marked() || comes_by_ring_alone(end) {
         return waiting(end).is_some();
     }
     ledger::queued(end.file()) > 0
         && end.file().poll_now(libc::POLLPRI).is_ok_and(|said| said & mask::PRI != 0)
+}
+
+/// Whether no byte of the program comes by TCP: an urgent one may be there before the turn that leads to it was
+/// followed.
+pub(super) fn comes_by_ring_alone(conn: &Conn) -> bool {
+    conn.slot.flags.load(Ordering::Relaxed) & flag::RECEIVE_SWITCHED != 0
 }
 
 /// The position of the urgent byte in the ring that was neither taken nor passed.
@@ -110,23 +126,36 @@ pub(super) fn note_taken(conn: &Conn, at: u64) {
 
 /// The next byte to read is the marked one.
 pub(crate) fn is_at_mark(conn: &Conn) -> bool {
+    let next = next(conn);
+    mark(conn, next) == Some(next)
+}
+
+/// Where the reader stands: behind a byte that a new mark has made one of no stream.
+fn next(conn: &Conn) -> u64 {
     let consumer = conn.mine.receiving.consumer.position();
-    mark(conn, consumer) == Some(consumer)
+    let urgent = conn.theirs.sending.urgent.load(Ordering::Acquire);
+    consumer + u64::from(is_replaced(conn.slot, urgent, consumer))
 }
 
 /// How many of `readable` bytes of the ring `FIONREAD` counts: those before the mark.
 pub(super) fn before_mark(conn: &Conn, readable: usize) -> usize {
-    let consumer = conn.mine.receiving.consumer.position();
-    match mark(conn, consumer) {
-        Some(at) if !is_in_line(conn.slot) => readable.min((at - consumer) as usize),
+    let next = next(conn);
+    let passed = next.saturating_sub(conn.mine.receiving.consumer.position()) as usize;
+    let readable = readable.saturating_sub(passed);
+    match mark(conn, next) {
+        Some(at) if !is_in_line(conn.slot) => readable.min((at - next) as usize),
         _ => readable,
     }
 }
 
 /// The same for the TCP queue, where a peek stops at the mark.
 pub(super) fn before_mark_in_tcp(end: &End<'_>) -> usize {
+    let queued = ledger::queued(end.file());
+    if is_in_line(end.slot) {
+        return queued;
+    }
     // A look into an empty queue would take the error of a connection that has ended.
-    if ledger::queued(end.file()) == 0 || is_at_mark_in_tcp(end) {
+    if queued == 0 || is_at_mark_in_tcp(end) {
         return 0;
     }
     end.file().call(|fd| Ok::<_, sys::Errno>(sys::count_queued(fd))).unwrap_or(0)
@@ -137,9 +166,22 @@ pub(super) fn is_at_mark_in_tcp(end: &End<'_>) -> bool {
     !is_in_line(end.slot) && end.file().call(|fd| sys::ioctl_int(fd, SIOCATMARK)) == Ok(1)
 }
 
+/// The same, also where the program reads urgent bytes in line. What the kernel calls urgent may be a bell,
+/// behind which the stream goes on in the ring.
+pub(crate) fn is_at_data_marked_in_tcp(end: &End<'_>) -> bool {
+    let at_mark = |fd| sys::ioctl_int(fd, SIOCATMARK) == Ok(1);
+    switch::data_queued(end) > 0 && end.file().call(at_mark)
+}
+
+/// The same where what comes by TCP is followed by the ring: only a byte that was marked before may be left.
+pub(crate) fn is_at_mark_from_tcp(end: &End<'_>) -> bool {
+    let goes_on_in_ring = switch::data_queued(end) == 1 && switch::peer_turn(end).is_some();
+    is_at_data_marked_in_tcp(end) || goes_on_in_ring && is_next_left_out(end) && is_at_mark(end)
+}
+
 /// A read has stopped here: notes whether it was before an urgent byte in TCP. Under
 /// the receive lock.
-pub(super) fn note_stop_in_tcp(end: &End<'_>) {
+pub(crate) fn note_stop_in_tcp(end: &End<'_>) {
     if is_at_mark_in_tcp(end) {
         let consumed = end.slot.tcp_consumed.load(Ordering::Relaxed);
         end.slot.tcp_mark.store(consumed + 1, Ordering::Relaxed);
@@ -147,7 +189,7 @@ pub(super) fn note_stop_in_tcp(end: &End<'_>) {
 }
 
 /// The next byte in TCP is an urgent one, or was before a new mark came: see [`cut`].
-pub(super) fn is_next_left_out(end: &End<'_>) -> bool {
+pub(crate) fn is_next_left_out(end: &End<'_>) -> bool {
     let consumed = end.slot.tcp_consumed.load(Ordering::Relaxed);
     let was_marked = end.slot.tcp_mark.load(Ordering::Relaxed) == consumed + 1;
     (was_marked && !is_in_line(end.slot)) || is_at_mark_in_tcp(end)

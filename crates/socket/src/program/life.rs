@@ -273,7 +273,8 @@ pub fn recognise_listener(fd: i32) -> bool {
 /// `shutdown`. `None`: let the kernel do it alone.
 pub fn shutdown(sock: &Use, fd: i32, how: i32) -> Option<Answer> {
     let answer = closing::shutdown(sock, fd, how)?;
-    if answer.is_ok() {
+    // On a connection that is over as well (`inet_shutdown`).
+    if matches!(answer, Ok(_) | Err(libc::ENOTCONN)) {
         epoll::note_edge(sock);
     }
     Some(answer)

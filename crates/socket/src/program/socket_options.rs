@@ -11,12 +11,14 @@
 
 use crate::Errno;
 use crate::connection::kept_options::{self, TCP_NOTSENT_LOWAT};
-use crate::connection::{ends, sleeper, turns, urgent, wait, words};
+use crate::connection::{ends, sleeper, switch, urgent, wait, words};
+use crate::process::owner::Held;
 use crate::table::descriptors::Use;
 use crate::table::end::End;
 use crate::table::sock::{Phase, Sock};
 use core::sync::atomic::Ordering;
 use sidestep_device::state::flag;
+use sidestep_proto::cut_over::Source;
 use sidestep_proto::ends::State;
 use sidestep_proto::fallback::ProgramDid;
 use sidestep_proto::readiness::mask;
@@ -58,9 +60,13 @@ pub fn unread_by_peer(sock: &Use) -> Option<usize> {
 }
 
 /// `SIOCATMARK`. `None`: ask the kernel.
-pub fn at_mark(sock: &Use) -> Option<bool> {
-    let conn = sock.conn()?;
-    turns::comes_by_ring(conn.slot).then(|| urgent::is_at_mark(conn))
+pub fn at_mark(sock: &Use, fd: i32) -> Option<bool> {
+    let end = End::of(sock, fd)?;
+    let _receiving = Held::enter(&end.slot.receive_lock);
+    Some(match switch::settle(&end) {
+        Source::Ring => urgent::is_at_mark(&end),
+        Source::Tcp => urgent::is_at_mark_from_tcp(&end),
+    })
 }
 
 /// What is to happen with a socket option.

@@ -8,7 +8,8 @@
 
 use crate::connection::ends::EndOfInput;
 use crate::connection::ring_send::{LEFT, Unfinished};
-use crate::connection::{ends, kept_options, sleep, switch, wait, words};
+use crate::connection::{ends, kept_options, readiness, sleep, switch, urgent, wait, words};
+use crate::polling::epoll;
 use crate::process::owner::Held;
 use crate::table::descriptors::Use;
 use crate::table::end::End;
@@ -46,6 +47,8 @@ enum Part {
     PipeWaits,
     /// The connection has no room, or nothing to read.
     SocketWaits,
+    /// The next byte of the connection is an urgent one, which stays there.
+    AtMark,
 }
 
 /// Sends up to `len` bytes of a file or pipe. The connection sends into its ring. `None`:
@@ -73,6 +76,7 @@ pub fn send_from(sock: &Use, fd: i32, source: Source, len: usize) -> Option<Answ
                 wait::want_room(&end);
                 if wait::has_room(&end) { Ok(()) } else { Err(libc::EAGAIN) }
             }
+            Ok(Part::AtMark) => break,
             Ok(Part::SocketWaits) => {
                 let sleep = || {
                     let deadline =
@@ -105,11 +109,12 @@ fn send_part<'a>(
     unfinished: &Unfinished<'a>,
 ) -> Answer<Part> {
     let n = {
-        let _sending = Held::enter(&end.slot.send_lock);
+        let sending = Held::enter(&end.slot.send_lock);
         wait::follow_hint(end);
         let flags = end.slot.flags.load(Ordering::Acquire);
         if flags & words::SEND_OVER != 0 {
-            return ends::send_after_end(end, len).map(Part::Moved);
+            drop(sending);
+            return send_after_end(end, source, done, len);
         }
         if !cut_over::is_ring(end.mine.sending.way.turns()) {
             return Err(LEFT);
@@ -142,7 +147,30 @@ fn send_part<'a>(
     Ok(Part::Moved(n))
 }
 
+/// The connection is over for sending. What TCP would take, and drop, is taken from the source.
+#[cold]
+fn send_after_end(end: &End<'_>, source: Source, done: usize, len: usize) -> Answer<Part> {
+    if !source.has_more() {
+        return Ok(Part::PipeWaits);
+    }
+    let sent = ends::send_after_end(end, len);
+    epoll::note_change(end.sock);
+    let n = sent?;
+    // Memory in which no bytes of ours lie: a ring has two laps, of which one may be full.
+    let producer = end.mine.sending.producer.position();
+    let span = end.outgoing.spans(producer, n.min(end.outgoing.len())).first;
+    source.read(&end.outgoing, &span, done).map(Part::Moved)
+}
+
 impl Source {
+    /// Whether a read would not have to wait.
+    fn has_more(&self) -> bool {
+        match self {
+            Self::File(..) => true,
+            Self::Pipe(pipe) => sys::poll_now(pipe.fd, libc::POLLIN).is_ok_and(|seen| seen != 0),
+        }
+    }
+
     /// Reads into a span of the ring that is ours to write.
     fn read(&self, ring: &Ring, span: &Range<usize>, done: usize) -> Answer {
         let read = match *self {
@@ -195,12 +223,15 @@ pub fn receive_into(sock: &Use, fd: i32, pipe: Pipe, len: usize) -> Answer {
                 return Ok(n);
             }
             Part::PipeWaits => pipe.wait(libc::POLLOUT)?,
+            // As in the kernel, which would else look at the same byte again and again.
+            Part::AtMark if sock.seems_blocking() => return Ok(0),
+            Part::AtMark => return Err(libc::EAGAIN),
             Part::SocketWaits if !sock.seems_blocking() => {
                 sock.note_nothing();
                 return Err(libc::EAGAIN);
             }
             Part::SocketWaits => {
-                let ready = || crate::connection::readiness::has_input(&end);
+                let ready = || readiness::has_input(&end);
                 wait::readable(&end, &patience, false, ready)?;
             }
         }
@@ -209,8 +240,10 @@ pub fn receive_into(sock: &Use, fd: i32, pipe: Pipe, len: usize) -> Answer {
 
 fn receive_part(end: &End<'_>, pipe: i32, len: usize) -> Answer<Part> {
     let _receiving = Held::enter(&end.slot.receive_lock);
-    if switch::settle(end) == cut_over::Source::Tcp {
-        return receive_tcp_part(end, pipe, len);
+    while switch::settle(end) == cut_over::Source::Tcp {
+        if let Some(part) = receive_tcp_part(end, pipe, len)? {
+            return Ok(part);
+        }
     }
     let consumer = end.mine.receiving.consumer.position();
     let claim = end.theirs.sending.producer.claim();
@@ -218,21 +251,30 @@ fn receive_part(end: &End<'_>, pipe: i32, len: usize) -> Answer<Part> {
         .map_err(|misbehaved| words::reset(end, &misbehaved))?;
     if readable == 0 {
         wait::follow_hint(end);
-        return end_or_wait(end);
+        return end_or(end, 0, Part::SocketWaits);
     }
-    let span = end.incoming.spans(consumer, readable.min(len)).first;
+    let (skip, before_mark) = urgent::cut_for_splice(end, consumer, readable);
+    if before_mark == 0 {
+        wait::follow_hint(end);
+        return end_or(end, readable as u64, Part::AtMark);
+    }
+    let first = consumer.wrapping_add(skip);
+    let span = end.incoming.spans(first, before_mark.min(len)).first;
     let wrote = written(end.incoming.drain_into_pipe(&span, pipe))?;
     if let Part::Moved(n) = wrote {
-        end.mine.receiving.consumer.publish(consumer, consumer.wrapping_add(n as u64));
+        end.mine.receiving.consumer.publish(consumer, first.wrapping_add(n as u64));
+        if end.is_marked() {
+            urgent::note_seen(end);
+        }
         count(&end.slot.counters.ring_bytes_received, n as u64);
     }
     Ok(wrote)
 }
 
 /// The same while bytes may still come by TCP: looks at them first, because the pipe
-/// may take fewer.
+/// may take fewer. `None`: what was there is for nobody.
 #[cold]
-fn receive_tcp_part(end: &End<'_>, pipe: i32, len: usize) -> Answer<Part> {
+fn receive_tcp_part(end: &End<'_>, pipe: i32, len: usize) -> Answer<Option<Part>> {
     let mut chunk = [0u8; 16 << 10];
     let room = len.min(chunk.len());
     let peek = libc::MSG_DONTWAIT | libc::MSG_PEEK;
@@ -241,43 +283,58 @@ fn receive_tcp_part(end: &End<'_>, pipe: i32, len: usize) -> Answer<Part> {
             ends::tcp_ended(end);
             return match ends::end_of_input(end, 0) {
                 Some(EndOfInput::Reset(errno)) => Err(errno),
-                _ if switch::settle(end) == cut_over::Source::Ring => Ok(Part::SocketWaits),
+                _ if switch::settle(end) == cut_over::Source::Ring => Ok(Some(Part::SocketWaits)),
                 // Also when the peer claims to have sent more by TCP than ever came.
-                _ => Ok(Part::Moved(0)),
+                _ => Ok(Some(Part::Moved(0))),
             };
         }
         Ok(n) => n,
         // TCP may know nothing of a reset that the peer says.
         Err(sys::Errno(libc::EAGAIN | libc::EINTR | libc::EBADF)) => {
-            return end_or_wait(end);
+            return end_or(end, 0, Part::SocketWaits).map(Some);
         }
         Err(sys::Errno(errno)) => {
             ends::note_tcp_error(end, errno);
             return match ends::end_of_input(end, 0) {
                 Some(EndOfInput::Reset(errno)) => Err(errno),
-                _ => Ok(Part::Moved(0)),
+                _ => Ok(Some(Part::Moved(0))),
             };
         }
     };
     let parts = switch::parts_of_queue(end, seen);
     let data = parts.data as usize;
     if parts.bells > 0 || data == 0 {
-        return Ok(Part::SocketWaits);
+        return Ok(Some(Part::SocketWaits));
     }
-    let wrote = written(sys::write_now(pipe, &chunk[..data]))?;
-    if let Part::Moved(n) = wrote {
+    if urgent::is_at_data_marked_in_tcp(end) {
+        return end_or(end, 0, Part::AtMark).map(Some);
+    }
+    // One that was marked before another one was.
+    let left_out = usize::from(urgent::is_next_left_out(end));
+    let wrote = match left_out..data {
+        rest if rest.is_empty() => None,
+        rest => Some(written(sys::write_now(pipe, &chunk[rest]))?),
+    };
+    let taken = match wrote {
+        Some(Part::Moved(n)) => left_out + n,
+        None => left_out,
+        Some(Part::PipeWaits | Part::SocketWaits | Part::AtMark) => 0,
+    };
+    if taken > 0 {
         // They are there: under the lock nobody else takes them.
-        let _ = end.file().recv(&mut chunk[..n], libc::MSG_DONTWAIT);
-        end.slot.tcp_consumed.fetch_add(n as u64, Ordering::Relaxed);
+        let _ = end.file().recv(&mut chunk[..taken], libc::MSG_DONTWAIT);
+        end.slot.tcp_consumed.fetch_add(taken as u64, Ordering::Relaxed);
+        urgent::note_stop_in_tcp(end);
     }
     Ok(wrote)
 }
 
-fn end_or_wait(end: &End<'_>) -> Answer<Part> {
-    match ends::end_of_input(end, 0) {
+/// The end of input, behind bytes that stay in the ring; if it has not ended, what else there is to say.
+fn end_or(end: &End<'_>, passed: u64, otherwise: Part) -> Answer<Part> {
+    match ends::end_of_input(end, passed) {
         Some(EndOfInput::InOrder) => Ok(Part::Moved(0)),
         Some(EndOfInput::Reset(errno)) => Err(errno),
-        None => Ok(Part::SocketWaits),
+        None => Ok(otherwise),
     }
 }
 
