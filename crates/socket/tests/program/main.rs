@@ -1,0 +1,40 @@
+//! What a program sees of its sockets, with the kernel's TCP as the oracle.
+//!
+//! Both ends of each connection are in this process, which is then its own peer, and calls are made as
+//! the preloaded library makes them. `cargo xtask operations` does the like with the library preloaded,
+//! among processes that fork and die; here are the calls that it leaves out (urgent data, pipes, files,
+//! peeks from an offset, sets in sets), and some hundred lists a second.
+//!
+//! ```text
+//!   call        one call each: the library's answer, or the kernel's
+//!   pair        two ends, on TCP or moved; waits for what is on its way
+//!   operation   what lists are made of
+//!   twins       plays a list on a plain pair and on one of ours, and compares
+//!   found       lists that have found something
+//!   sets        event loops
+//! ```
+
+mod call;
+mod found;
+mod operation;
+mod pair;
+mod sets;
+mod twins;
+
+use operation::Deck;
+use pair::MOVED;
+
+#[test]
+fn a_connection_in_shared_memory_answers_as_tcp_does() {
+    twins::play_all(Deck { warm_rounds: (MOVED, MOVED), with_demotions: false, length: 40 }, 0..10);
+}
+
+#[test]
+fn a_connection_that_moves_answers_as_tcp_does() {
+    twins::play_all(Deck { warm_rounds: (0, MOVED - 1), with_demotions: false, length: 40 }, 0..10);
+}
+
+#[test]
+fn a_connection_that_goes_back_to_tcp_answers_as_tcp_does() {
+    twins::play_all(Deck { warm_rounds: (12, MOVED), with_demotions: true, length: 60 }, 0..10);
+}
