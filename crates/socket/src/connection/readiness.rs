@@ -58,9 +58,10 @@ pub(crate) fn arrived(end: &End<'_>) -> u64 {
     let bells = end.slot.tcp_bells.load(Ordering::Relaxed);
     let taken = end.slot.tcp_consumed.load(Ordering::Relaxed).saturating_sub(bells);
     if end.slot.flags.load(Ordering::Acquire) & flag::RECEIVE_SWITCHED != 0 {
-        return in_ring + taken;
+        // The claim is only a number that changes.
+        return in_ring.wrapping_add(taken);
     }
-    in_ring + taken + switch::data_queued(end) as u64
+    in_ring.wrapping_add(taken).wrapping_add(switch::data_queued(end) as u64)
 }
 
 /// Bytes in the ring that were not read.

@@ -513,8 +513,11 @@ impl Receive<'_> {
         if self.peeks() && all_of_tcp && skip + data < buffers.len() {
             return self.peek_behind_tcp(buffers, data);
         }
-        if self.peeks() && left_out > 0 && data == 0 {
-            return self.end_behind_urgent_byte();
+        match (data, left_out) {
+            (0, 1) if self.peeks() => return self.end_behind_urgent_byte(),
+            // The byte is gone, and what is behind it may be the end.
+            (0, 1) => return self.some_from_tcp(buffers, done),
+            _ => {}
         }
         if data == 0 { Found::Nothing } else { Found::Bytes(data) }
     }

@@ -217,6 +217,17 @@ fn a_set_in_a_set_keeps_what_a_look_from_outside_has_found() {
 }
 
 #[test]
+fn the_end_is_told_behind_an_urgent_byte_that_is_all_there_is() {
+    for end in [client(Call::Shutdown(libc::SHUT_RD)), server(Call::Shutdown(libc::SHUT_WR))] {
+        for flags in [0, libc::MSG_PEEK, libc::MSG_WAITALL] {
+            let receive = client(receive(1, flags));
+            always([server(urgent(1)), end.clone(), receive.clone(), receive.clone()]);
+            always([client(send(0)), server(urgent(1)), end.clone(), client(SPLICE), receive]);
+        }
+    }
+}
+
+#[test]
 fn shutting_what_is_over_is_an_edge() {
     moved([
         server(Call::Close),

@@ -9,15 +9,19 @@
 //!   call        one call each: the library's answer, or the kernel's
 //!   pair        two ends, on TCP or moved; waits for what is on its way
 //!   operation   what lists are made of
+//!   seeds       draws them, and shortens those that are wrong
 //!   twins       plays a list on a plain pair and on one of ours, and compares
 //!   found       lists that have found something
 //!   sets        event loops
+//!   liar        a peer whose memory lies
 //! ```
 
 mod call;
 mod found;
+mod liar;
 mod operation;
 mod pair;
+mod seeds;
 mod sets;
 mod twins;
 

@@ -120,7 +120,16 @@ impl Deck {
 }
 
 fn operation(with_demotions: bool) -> BoxedStrategy<Operation> {
-    let call = prop_oneof![
+    let call = match with_demotions {
+        true => prop_oneof![15 => calls(), 1 => any::<bool>().prop_map(Call::Demote)].boxed(),
+        false => calls(),
+    };
+    (0usize..2, call).prop_map(|(side, call)| Operation { side, call }).boxed()
+}
+
+/// What a program does by itself.
+pub(crate) fn calls() -> BoxedStrategy<Call> {
+    prop_oneof![
         6 => send(),
         1 => len().prop_map(|len| Call::SendFile { len }),
         1 => len().prop_map(|len| Call::SpliceIn { len }),
@@ -140,12 +149,8 @@ fn operation(with_demotions: bool) -> BoxedStrategy<Operation> {
         1 => Just(Call::Renumber),
         1 => select(vec![libc::SHUT_RD, libc::SHUT_WR, libc::SHUT_RDWR, 7]).prop_map(Call::Shutdown),
         1 => Just(Call::Close),
-    ];
-    let call = match with_demotions {
-        true => prop_oneof![15 => call, 1 => any::<bool>().prop_map(Call::Demote)].boxed(),
-        false => call.boxed(),
-    };
-    (0usize..2, call).prop_map(|(side, call)| Operation { side, call }).boxed()
+    ]
+    .boxed()
 }
 
 fn len() -> impl Strategy<Value = usize> {

@@ -14,13 +14,12 @@
 //! What TCP leaves open is kept out: at most [`ROOM`] bytes and [`SEGMENTS`] messages are on their way, so
 //! that each send is taken whole and at once, and nothing goes on before it has arrived
 //! ([`Pair::settle`]). A list is played again when it seems wrong, and is wrong if it always is.
-//!
-//! `SIDESTEP_TWINS=100..200 cargo test -p sidestep-socket --test program` plays the lists of other seeds.
 
 use crate::call::{self, Returned};
 use crate::operation::{Call, Deck, List, Operation};
 use crate::pair::{Pair, Stage};
-use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+use crate::seeds::{named_or, run};
+use proptest::test_runner::TestCaseError;
 use std::fmt::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -35,9 +34,6 @@ const SEGMENTS: usize = 8;
 
 /// How often a list has to be wrong to be called so.
 const TRIALS: u32 = 4;
-
-/// Lists of each seed.
-const LISTS: u32 = 50;
 
 /// What a call that may wait waits for: [`Call::DontWait`].
 const PATIENCE_US: i32 = 1000;
@@ -141,7 +137,7 @@ static TIMES: [AtomicU32; ALLOWED.len()] = [const { AtomicU32::new(0) }; ALLOWED
 /// Plays the lists of the seeds that the environment names, or else of these.
 pub(crate) fn play_all(deck: Deck, seeds: std::ops::Range<u64>) {
     let stage = Stage::enter();
-    for seed in named_seeds().unwrap_or(seeds) {
+    for seed in named_or(seeds) {
         play_seed(&stage, deck, seed);
     }
     for (allowed, times) in ALLOWED.iter().zip(&TIMES) {
@@ -157,27 +153,11 @@ pub(crate) fn play_list(list: &List) {
     }
 }
 
-fn named_seeds() -> Option<std::ops::Range<u64>> {
-    let text = std::env::var("SIDESTEP_TWINS").ok()?;
-    let (first, end) = text.split_once("..").expect("FIRST..END");
-    Some(first.parse().expect("a number")..end.parse().expect("a number"))
-}
-
 fn play_seed(stage: &Stage, deck: Deck, seed: u64) {
-    let config = Config { cases: LISTS, failure_persistence: None, ..Config::default() };
-    let mut bytes = [0; 32];
-    bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-    let mut runner = TestRunner::new_with_rng(config, rng);
-    let played = runner.run(&deck.lists(), |list| match is_wrong(stage, &list) {
+    run(seed, deck.lists(), |list| match is_wrong(stage, &list) {
         Some(story) => Err(TestCaseError::fail(story)),
         None => Ok(()),
     });
-    match played {
-        Ok(()) => {}
-        Err(TestError::Fail(story, list)) => panic!("seed {seed}: {list:?}\n{story}"),
-        Err(TestError::Abort(why)) => panic!("seed {seed}: {why}"),
-    }
 }
 
 /// What goes wrong whenever a list is played.
@@ -196,6 +176,8 @@ struct Twins {
     unread: [usize; 2],
     /// Whether each side has marked a byte as urgent since the other has read last.
     marked: [bool; 2],
+    /// Whether the last read of each side has stopped before an urgent byte.
+    stood: [bool; 2],
     /// Which of two things each side has seen, that do not go together: see [`Self::within_limits`].
     has_urgent: [bool; 2],
     has_offset: [bool; 2],
@@ -211,8 +193,8 @@ struct Twins {
 }
 
 /// One connection, and sets and a pipe for its ends.
-struct Program {
-    pair: Pair,
+pub(crate) struct Program {
+    pub(crate) pair: Pair,
     /// For each side a set, and one around it.
     sets: [[i32; 2]; 2],
     is_watched: [bool; 2],
@@ -226,7 +208,7 @@ const INNER: u64 = 1;
 const END: u64 = 2;
 
 impl Program {
-    fn new(pair: Pair) -> Self {
+    pub(crate) fn new(pair: Pair) -> Self {
         let sets = [(); 2].map(|()| [(); 2].map(|()| call::new_set(pair.is_known)));
         for [inner, outer] in sets {
             let events = libc::EPOLLIN as u32;
@@ -243,7 +225,7 @@ impl Program {
     }
 
     /// Makes a call. `first`: the position in the stream of the next byte that this side sends.
-    fn play(&mut self, side: usize, call: &Call, first: usize) -> Option<Returned> {
+    pub(crate) fn play(&mut self, side: usize, call: &Call, first: usize) -> Option<Returned> {
         let fd = self.pair.fd(side)?;
         let [inner, outer] = self.sets[side];
         Some(match call {
@@ -403,6 +385,7 @@ impl Twins {
             received: [0; 2],
             unread: [0; 2],
             marked: [false; 2],
+            stood: [false; 2],
             has_urgent: [false; 2],
             has_offset: [false; 2],
             has_ended: false,
@@ -466,7 +449,7 @@ impl Twins {
             Call::Send { urgent: true, .. } if self.is_mark_unknown(side) => return None,
             Call::Send { urgent: true, .. } => self.has_urgent[1 - side] = true,
             // What is a mark no more when it is changed was one to the kernel.
-            Call::InLine(_) if self.is_at_mark(side) => return None,
+            Call::InLine(_) if self.stood[side] && self.marked[1 - side] => return None,
             Call::PeekOffset(_) if self.has_urgent[side] => return None,
             Call::PeekOffset(_) => self.has_offset[side] = true,
             _ => {}
@@ -510,6 +493,7 @@ impl Twins {
             Call::Receive { .. } | Call::SpliceOut { .. } => {
                 self.received[side] += moved;
                 self.marked[1 - side] &= moved == 0;
+                self.stood[side] = self.is_at_mark(side);
                 if self.received[side] >= self.sent[1 - side] {
                     self.unread[1 - side] = 0;
                 }
