@@ -65,7 +65,7 @@ pub(crate) fn arrived(end: &End<'_>) -> u64 {
 }
 
 /// Bytes in the ring that were not read.
-pub(super) fn in_ring(conn: &Conn) -> usize {
+pub(crate) fn in_ring(conn: &Conn) -> usize {
     let consumer = conn.mine.receiving.consumer.position();
     let claim = conn.theirs.sending.producer.claim();
     cursor::readable(consumer, claim, conn.incoming.len()).unwrap_or(1)

@@ -333,6 +333,9 @@ impl Receive<'_> {
         let mut chunk = [0u8; TCP_CHUNK];
         let room = (buffers.len() - skip).min(chunk.len());
         switch::skip_bells_unless_asleep(self.end);
+        if urgent::is_at_data_marked_in_tcp(self.end) {
+            return 0;
+        }
         let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
         let seen = self.end.file().recv(&mut chunk[..room], flags).unwrap_or(0);
         let parts = switch::parts_of_queue(self.end, seen);
@@ -406,6 +409,16 @@ impl Receive<'_> {
         let peeked = if self.peeks() && comes_by_ring { done as u64 } else { 0 };
         let next = self.end.mine.receiving.consumer.position() + peeked;
         urgent::mark(self.end, next) == Some(next)
+            || comes_by_ring && !self.peeks() && self.goes_on_at_mark_in_tcp()
+    }
+
+    /// Whether the stream goes on by TCP, behind a turn that is followed here, with an urgent byte.
+    fn goes_on_at_mark_in_tcp(&self) -> bool {
+        if urgent::comes_by_ring_alone(self.end) || switch::peer_turn(self.end).is_none() {
+            return false;
+        }
+        let _receiving = Held::enter(&self.end.slot.receive_lock);
+        switch::settle(self.end) == Source::Tcp && urgent::is_at_data_marked_in_tcp(self.end)
     }
 
     /// Whether the stream goes on in the ring, although the turn was not followed yet.

@@ -307,7 +307,8 @@ fn receive_tcp_part(end: &End<'_>, pipe: i32, len: usize) -> Answer<Option<Part>
         return Ok(Some(Part::SocketWaits));
     }
     if urgent::is_at_data_marked_in_tcp(end) {
-        return end_or(end, 0, Part::AtMark).map(Some);
+        let behind = readiness::in_ring(end) as u64;
+        return end_or(end, behind, Part::AtMark).map(Some);
     }
     // One that was marked before another one was.
     let left_out = usize::from(urgent::is_next_left_out(end));

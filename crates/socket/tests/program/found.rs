@@ -6,11 +6,11 @@ use crate::pair::MOVED;
 use crate::twins::play_list;
 
 fn client(call: Call) -> Operation {
-    Operation { side: 0, call }
+    Operation { side: 0, call, by_child: false }
 }
 
 fn server(call: Call) -> Operation {
-    Operation { side: 1, call }
+    Operation { side: 1, call, by_child: false }
 }
 
 /// The list in shared memory.
@@ -85,6 +85,8 @@ fn splice_before_an_urgent_byte_tells_the_end() {
         client(SPLICE),
     ]);
     moved([server(urgent(1)), client(Call::DontWait(false)), client(SPLICE)]);
+    let moves = [server(urgent(1)), client(send(0)), server(send(1)), client(send(0))];
+    always([&moves[..], &[server(Call::Shutdown(libc::SHUT_WR)), client(SPLICE)]].concat());
 }
 
 #[test]
@@ -237,6 +239,32 @@ fn shutting_what_is_over_is_an_edge() {
         client(Call::Shutdown(libc::SHUT_RD)),
         client(INSIDE),
     ]);
+}
+
+#[test]
+fn an_urgent_byte_by_tcp_is_seen_when_a_read_has_stopped_before_it() {
+    for look in [Call::Select, Call::Poll(libc::POLLPRI), Call::LookForMark] {
+        for in_line in [false, true] {
+            for flags in [0, libc::MSG_PEEK, libc::MSG_WAITALL] {
+                after(
+                    12,
+                    [
+                        client(Call::InLine(in_line)),
+                        client(Call::Demote(true)),
+                        client(receive(0, 0)),
+                        server(send(1)),
+                        server(urgent(1)),
+                        client(receive(2, flags)),
+                        client(look.clone()),
+                        client(receive(1, libc::MSG_OOB)),
+                        client(look.clone()),
+                        client(receive(2, 0)),
+                        client(receive(2, 0)),
+                    ],
+                );
+            }
+        }
+    }
 }
 
 #[test]

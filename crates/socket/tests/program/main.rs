@@ -11,6 +11,7 @@
 //!   operation   what lists are made of
 //!   seeds       draws them, and shortens those that are wrong
 //!   twins       plays a list on a plain pair and on one of ours, and compares
+//!   processes   a child that plays, too
 //!   found       lists that have found something
 //!   sets        event loops
 //!   liar        a peer whose memory lies
@@ -21,6 +22,7 @@ mod found;
 mod liar;
 mod operation;
 mod pair;
+mod processes;
 mod seeds;
 mod sets;
 mod twins;
@@ -28,17 +30,28 @@ mod twins;
 use operation::Deck;
 use pair::MOVED;
 
+const DECK: Deck =
+    Deck { warm_rounds: (MOVED, MOVED), with_demotions: false, with_forks: false, length: 40 };
+
 #[test]
 fn a_connection_in_shared_memory_answers_as_tcp_does() {
-    twins::play_all(Deck { warm_rounds: (MOVED, MOVED), with_demotions: false, length: 40 }, 0..10);
+    twins::play_all(DECK, 0..10);
 }
 
 #[test]
 fn a_connection_that_moves_answers_as_tcp_does() {
-    twins::play_all(Deck { warm_rounds: (0, MOVED - 1), with_demotions: false, length: 40 }, 0..10);
+    twins::play_all(Deck { warm_rounds: (0, MOVED - 1), ..DECK }, 0..10);
 }
 
 #[test]
 fn a_connection_that_goes_back_to_tcp_answers_as_tcp_does() {
-    twins::play_all(Deck { warm_rounds: (12, MOVED), with_demotions: true, length: 60 }, 0..10);
+    twins::play_all(
+        Deck { warm_rounds: (12, MOVED), with_demotions: true, length: 60, ..DECK },
+        0..10,
+    );
+}
+
+#[test]
+fn a_connection_of_two_processes_answers_as_tcp_does() {
+    twins::play_all(Deck { warm_rounds: (0, MOVED), with_forks: true, ..DECK }, 0..4);
 }

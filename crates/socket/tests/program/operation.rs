@@ -3,6 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
+use proptest::strategy::Union;
 
 /// Lengths: none, those that fit into a cache line, and such that a few of them go round the ring.
 const LENS: [usize; 9] = [0, 1, 2, 7, 99, 1000, 4096, 8000, 11_000];
@@ -79,13 +80,38 @@ pub(crate) enum Call {
     Close,
     /// `sidestep demote` and `sidestep promote`: to TCP and back.
     Demote(bool),
+    /// `fork`: the child holds all ends, too.
+    Fork,
+    /// The child's `exit`.
+    Leave,
 }
 
-/// A call, and the side that makes it.
+impl Call {
+    /// Bytes that it is about to send.
+    pub(crate) fn len(&self) -> Option<usize> {
+        match self {
+            Self::Send { len, .. } | Self::SendFile { len } | Self::SpliceIn { len } => Some(*len),
+            _ => None,
+        }
+    }
+
+    /// The same with so many.
+    pub(crate) fn with_len(&self, bytes: usize) -> Self {
+        let mut call = self.clone();
+        if let Self::Send { len, .. } | Self::SendFile { len } | Self::SpliceIn { len } = &mut call
+        {
+            *len = bytes;
+        }
+        call
+    }
+}
+
+/// A call, the side that makes it, and which process, if there are two.
 #[derive(Clone, Debug)]
 pub(crate) struct Operation {
     pub(crate) side: usize,
     pub(crate) call: Call,
+    pub(crate) by_child: bool,
 }
 
 /// A list of calls on a connection that was begun in one of two ways.
@@ -105,6 +131,8 @@ pub(crate) struct Deck {
     pub(crate) warm_rounds: (u32, u32),
     /// Whether an operator moves the connection.
     pub(crate) with_demotions: bool,
+    /// Whether there is a child, now and then.
+    pub(crate) with_forks: bool,
     /// Operations in a list at most.
     pub(crate) length: usize,
 }
@@ -112,19 +140,26 @@ pub(crate) struct Deck {
 impl Deck {
     pub(crate) fn lists(self) -> impl Strategy<Value = List> {
         let (least, most) = self.warm_rounds;
-        let operation = operation(self.with_demotions);
+        let operation = self.operation();
         (any::<bool>(), least..=most, vec(operation, 1..self.length)).prop_map(
             |(is_young, warm_rounds, operations)| List { is_young, warm_rounds, operations },
         )
     }
-}
 
-fn operation(with_demotions: bool) -> BoxedStrategy<Operation> {
-    let call = match with_demotions {
-        true => prop_oneof![15 => calls(), 1 => any::<bool>().prop_map(Call::Demote)].boxed(),
-        false => calls(),
-    };
-    (0usize..2, call).prop_map(|(side, call)| Operation { side, call }).boxed()
+    fn operation(self) -> BoxedStrategy<Operation> {
+        let mut calls = vec![(30, calls())];
+        if self.with_demotions {
+            calls.push((2, any::<bool>().prop_map(Call::Demote).boxed()));
+        }
+        if self.with_forks {
+            calls.push((3, Just(Call::Fork).boxed()));
+            calls.push((1, Just(Call::Leave).boxed()));
+        }
+        let by_child = if self.with_forks { any::<bool>().boxed() } else { Just(false).boxed() };
+        (0usize..2, Union::new_weighted(calls), by_child)
+            .prop_map(|(side, call, by_child)| Operation { side, call, by_child })
+            .boxed()
+    }
 }
 
 /// What a program does by itself.

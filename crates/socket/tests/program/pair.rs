@@ -1,7 +1,7 @@
 //! The two ends of a connection in this process, of which the library knows or not.
 //!
 //! Whether bytes, a FIN or a RST have arrived is the kernel's to say, later than the call that sent
-//! them if the machine is busy. So nothing here waits for a time: [`Pair::settle`] waits until the
+//! them if the machine is busy. So nothing here waits for a time: [`settle`] waits until the
 //! counters of both TCP sockets agree.
 
 use crate::call;
@@ -186,25 +186,33 @@ impl Pair {
         }
     }
 
-    /// Waits until everything that was sent by TCP has arrived.
-    pub(crate) fn settle(&self) {
-        let begin = Instant::now();
-        while !self.is_settled() {
-            assert!(begin.elapsed() < HANG, "TCP has not delivered: {:?}", self.tcp());
-            thread::yield_now();
-        }
-    }
-
-    fn tcp(&self) -> [Option<Tcp>; 2] {
+    /// What the kernel says of those that are open.
+    pub(crate) fn tcp(&self) -> Ends {
         self.ends.map(|end| end.map(|end| Tcp::of(end.fd)))
     }
+}
 
-    fn is_settled(&self) -> bool {
-        match self.tcp() {
-            [Some(one), Some(other)] => one.has_reached(&other) && other.has_reached(&one),
-            [Some(left), None] | [None, Some(left)] => left.is_told_of_end(),
-            [None, None] => true,
+/// The TCP sockets of a connection, as far as they are open.
+pub(crate) type Ends = [Option<Tcp>; 2];
+
+/// Waits until everything that was sent by TCP has arrived, as the kernel says of these connections.
+pub(crate) fn settle<const N: usize>(mut ask: impl FnMut() -> [Ends; N]) {
+    let begin = Instant::now();
+    loop {
+        let seen = ask();
+        if seen.iter().all(is_settled) {
+            return;
         }
+        assert!(begin.elapsed() < HANG, "TCP has not delivered: {seen:?}");
+        thread::yield_now();
+    }
+}
+
+fn is_settled(ends: &Ends) -> bool {
+    match ends {
+        [Some(one), Some(other)] => one.has_reached(other) && other.has_reached(one),
+        [Some(left), None] | [None, Some(left)] => left.is_told_of_end(),
+        [None, None] => true,
     }
 }
 
@@ -221,11 +229,11 @@ impl Drop for Pair {
 }
 
 /// What the kernel says of one TCP socket.
-#[derive(Debug)]
-struct Tcp {
-    state: u8,
-    sent: u64,
-    received: u64,
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tcp {
+    pub(crate) state: u8,
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
 }
 
 impl Tcp {

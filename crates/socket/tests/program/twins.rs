@@ -17,7 +17,8 @@
 
 use crate::call::{self, Returned};
 use crate::operation::{Call, Deck, List, Operation};
-use crate::pair::{Pair, Stage};
+use crate::pair::{self, Ends, Pair, Stage};
+use crate::processes::Child;
 use crate::seeds::{named_or, run};
 use proptest::test_runner::TestCaseError;
 use std::fmt::Write;
@@ -63,6 +64,8 @@ struct Seen<'a> {
     was_told: bool,
     /// The peer has marked a byte when this end had shut both directions.
     has_late_mark: bool,
+    /// The child has ended, and was the last to hold an end.
+    has_child_ended_it: bool,
 }
 
 impl Seen<'_> {
@@ -75,7 +78,12 @@ impl Seen<'_> {
 const ENOTCONN: i64 = -(libc::ENOTCONN as i64);
 
 /// All of them.
-const ALLOWED: [Allowed; 7] = [
+const ALLOWED: [Allowed; 8] = [
+    Allowed {
+        why: "that the peer's process has ended by itself is noticed at a later call (docs/limitations.md)",
+        is_it: |seen| seen.has_child_ended_it,
+        parts: true,
+    },
     Allowed {
         why: "an edge may be told again, if it is so",
         is_it: |seen| {
@@ -167,8 +175,9 @@ fn is_wrong(stage: &Stage, list: &List) -> Option<String> {
 
 /// The two connections, and what else a program has.
 struct Twins {
-    ours: Program,
-    plain: Program,
+    /// Another process that holds all ends, too. It goes first.
+    child: Option<Child>,
+    both: Both,
     /// Bytes that each side has sent, and received from the other.
     sent: [usize; 2],
     received: [usize; 2],
@@ -181,6 +190,8 @@ struct Twins {
     /// Which of two things each side has seen, that do not go together: see [`Self::within_limits`].
     has_urgent: [bool; 2],
     has_offset: [bool; 2],
+    has_forked: bool,
+    has_child_left: bool,
     has_ended: bool,
     is_demoted: bool,
     was_looked_at: [bool; 2],
@@ -190,6 +201,44 @@ struct Twins {
     shut: [i32; 2],
     has_late_mark: [bool; 2],
     story: String,
+}
+
+/// One connection of ours and one of the kernel's, of one process.
+pub(crate) struct Both {
+    ours: Program,
+    plain: Program,
+}
+
+impl Both {
+    /// Makes a call on both; `None`: that end is not open here.
+    pub(crate) fn play(&mut self, side: usize, call: &Call, first: usize) -> Option<[Returned; 2]> {
+        let ours = self.ours.play(side, call, first);
+        let plain = self.plain.play(side, call, first);
+        let (mut ours, plain) = (ours?, plain?);
+        self.complete(side, call, &mut ours, plain.value);
+        Some([ours, plain])
+    }
+
+    /// A `splice` may end early: where a direction changes between TCP and the ring, and at the end of the
+    /// ring's memory. The rest is there at once.
+    fn complete(&mut self, side: usize, call: &Call, ours: &mut Returned, wanted: i64) {
+        while let Call::SpliceOut { .. } = call
+            && (1..wanted).contains(&ours.value)
+        {
+            let len = (wanted - ours.value) as usize;
+            let rest = self.ours.play(side, &Call::SpliceOut { len }, 0).expect("open");
+            if rest.value <= 0 {
+                return;
+            }
+            ours.value += rest.value;
+            ours.bytes.extend(rest.bytes);
+        }
+    }
+
+    /// What the kernel says of the ends that are open here.
+    pub(crate) fn tcp(&self) -> [Ends; 2] {
+        [self.ours.pair.tcp(), self.plain.pair.tcp()]
+    }
 }
 
 /// One connection, and sets and a pipe for its ends.
@@ -276,6 +325,7 @@ impl Program {
                 self.pair.close(side);
                 Returned::number(0)
             }
+            Call::Fork | Call::Leave => return None,
             Call::Demote(on_tcp) => {
                 self.pair.ends.iter().flatten().for_each(|end| end.hold(*on_tcp));
                 Returned::number(0)
@@ -379,8 +429,8 @@ impl Twins {
         pairs.iter().for_each(|pair| pair.warm_up(list.warm_rounds));
         let [ours, plain] = pairs.map(Program::new);
         Self {
-            ours,
-            plain,
+            child: None,
+            both: Both { ours, plain },
             sent: [0; 2],
             received: [0; 2],
             unread: [0; 2],
@@ -388,6 +438,8 @@ impl Twins {
             stood: [false; 2],
             has_urgent: [false; 2],
             has_offset: [false; 2],
+            has_forked: false,
+            has_child_left: false,
             has_ended: false,
             is_demoted: false,
             was_looked_at: [false; 2],
@@ -401,19 +453,29 @@ impl Twins {
 
     /// Plays a list; returns what came before the first difference, and that.
     fn play(mut self, list: &List) -> Option<String> {
-        for Operation { side, call } in &list.operations {
+        for (number, Operation { side, call, by_child }) in list.operations.iter().enumerate() {
             let Some(call) = self.within_limits(*side, call) else { continue };
-            for program in [&self.ours, &self.plain] {
-                program.pair.settle();
-            }
+            self.settle();
             let first = self.sent[*side] % 251;
-            let ours = self.ours.play(*side, &call, first);
-            let plain = self.plain.play(*side, &call, first);
-            let (Some(mut ours), Some(plain)) = (ours, plain) else { continue };
-            self.complete(*side, &call, &mut ours, plain.value);
+            let answers = match (&mut self.child, &call) {
+                (child, Call::Fork) => {
+                    let new = || Child::fork(&mut self.both, list);
+                    child.get_or_insert_with(new);
+                    continue;
+                }
+                (_, Call::Leave) => {
+                    self.has_child_left |= self.child.take().is_some();
+                    continue;
+                }
+                (Some(child), call) if *by_child => child.play(number, call, *side, first),
+                _ => self.both.play(*side, &call, first),
+            };
+            let Some([ours, plain]) = answers else { continue };
             self.note(*side, &call, &plain);
             let name = ["client", "server"][*side];
-            writeln!(self.story, "{name}: {call:?} -> {ours:?}, by TCP {plain:?}").expect("memory");
+            let by = if *by_child && self.child.is_some() { " in the child" } else { "" };
+            writeln!(self.story, "{name}{by}: {call:?} -> {ours:?}, by TCP {plain:?}")
+                .expect("memory");
             if ours != plain {
                 match self.allowed(*side, &call, &ours, &plain) {
                     None => return Some(self.story),
@@ -425,26 +487,23 @@ impl Twins {
         None
     }
 
-    /// A `splice` may end early: where a direction changes between TCP and the ring, and at the end of the
-    /// ring's memory. The rest is there at once.
-    fn complete(&mut self, side: usize, call: &Call, ours: &mut Returned, wanted: i64) {
-        while let Call::SpliceOut { .. } = call
-            && (1..wanted).contains(&ours.value)
-        {
-            let len = (wanted - ours.value) as usize;
-            let rest = self.ours.play(side, &Call::SpliceOut { len }, 0).expect("open");
-            if rest.value <= 0 {
-                return;
-            }
-            ours.value += rest.value;
-            ours.bytes.extend(rest.bytes);
-        }
+    /// Waits until everything has arrived, whichever process has the ends.
+    fn settle(&mut self) {
+        let Self { child, both, .. } = self;
+        pair::settle(|| {
+            let here = both.tcp();
+            let there = child.as_mut().map(Child::tcp).unwrap_or_default();
+            [0, 1].map(|pair| [0, 1].map(|side| here[pair][side].or(there[pair][side])))
+        });
     }
 
     /// The call with a length that has room; `None`: it is not made.
     fn within_limits(&mut self, side: usize, call: &Call) -> Option<Call> {
         // The kernel's offset of `SO_PEEK_OFF` counts urgent bytes, ours does not (docs/limitations.md).
         match call {
+            // What a set says of a descriptor that another process has open, too: docs/limitations.md.
+            Call::Watch(_) | Call::Unwatch | Call::Wait { .. } if self.has_forked => return None,
+            Call::Fork => self.has_forked = true,
             Call::Send { urgent: true, .. } if self.has_offset[1 - side] => return None,
             Call::Send { urgent: true, .. } if self.is_mark_unknown(side) => return None,
             Call::Send { urgent: true, .. } => self.has_urgent[1 - side] = true,
@@ -454,15 +513,9 @@ impl Twins {
             Call::PeekOffset(_) => self.has_offset[side] = true,
             _ => {}
         }
-        let mut call = call.clone();
-        if let Call::Send { len, .. } | Call::SendFile { len } | Call::SpliceIn { len } = &mut call
-        {
-            if self.unread[side] >= SEGMENTS {
-                return None;
-            }
-            *len = (*len).min(ROOM.saturating_sub(self.sent[side] - self.received[1 - side]));
-        }
-        Some(call)
+        let Some(len) = call.len() else { return Some(call.clone()) };
+        let room = ROOM.saturating_sub(self.sent[side] - self.received[1 - side]);
+        (self.unread[side] < SEGMENTS).then(|| call.with_len(len.min(room)))
     }
 
     /// Whether the peer has come to the byte that was marked last without a read that has told it: the
@@ -472,7 +525,7 @@ impl Twins {
     }
 
     fn is_at_mark(&self, side: usize) -> bool {
-        self.plain.pair.fd(side).is_some_and(|fd| call::at_mark(fd).value == 1)
+        self.both.plain.pair.fd(side).is_some_and(|fd| call::at_mark(fd).value == 1)
     }
 
     /// What a call has done to the streams, as TCP says.
@@ -519,7 +572,7 @@ impl Twins {
     ) -> Option<&'static Allowed> {
         let all = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP | libc::POLLPRI;
         let ready = |fd| call::poll(fd, all, Duration::ZERO).value as u32;
-        let ready = self.ours.pair.fd(side).map_or(0, ready);
+        let ready = self.both.ours.pair.fd(side).map_or(0, ready);
         let ended_beside_tcp = self.has_ended && self.is_demoted;
         let seen = Seen {
             call,
@@ -531,6 +584,8 @@ impl Twins {
             is_edge: self.is_edge[side],
             was_told: self.was_told[side],
             has_late_mark: self.has_late_mark[side],
+            has_child_ended_it: self.has_child_left
+                && self.both.ours.pair.ends.iter().any(Option::is_none),
         };
         let place = ALLOWED.iter().position(|allowed| (allowed.is_it)(&seen))?;
         TIMES[place].fetch_add(1, Ordering::Relaxed);
