@@ -79,6 +79,8 @@ pub(crate) enum Helper {
     /// Says that message `R1` goes to the socket in `R2` under key `*R3`, with flags
     /// `R4`; `R0` is the verdict: to pass, or to drop it if there is none.
     MsgRedirectHash = 71,
+    /// `R0` = number of the cgroup of packet `R1`'s socket, or 0.
+    SkbCgroupId = 79,
     /// Lets go of socket `R1`, which a look-up has returned.
     SkRelease = 86,
     /// `R0` = all that is known of socket `R1`, or 0.
@@ -93,6 +95,8 @@ pub(crate) enum Helper {
     /// Says that the packet of context `R1` is for socket `R2`, with flags `R3`; `R0` is negative if that
     /// socket cannot take it.
     SkAssign = 124,
+    /// Puts `R3` bytes at `R2` into ring `R1`, with flags `R4`; `R0` is negative if there is no room.
+    RingBufOutput = 130,
     /// Looks for the TCP option `*R2` (of which `R3` bytes are told) in the packet that
     /// `R1` (`bpf_sock_ops`) is about, or with flag 1 in `R4` in the SYN that is answered;
     /// `R0` is negative if it is not there.

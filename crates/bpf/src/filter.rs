@@ -1,6 +1,9 @@
 //! Rules for the packets of all sockets.
 
 mod answer;
+mod frame;
+mod log;
+mod pins;
 mod programs;
 mod question;
 
@@ -9,7 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use aya::maps::{Array, Map, MapData, MapError, ProgramArray};
-use aya::programs::links::FdLink;
+use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::{
     CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, CgroupSockopt, ProgramError, ProgramFd,
 };
@@ -20,10 +23,12 @@ use sidestep_filter::graph::Node;
 use crate::error::BpfError;
 use crate::loaded::program;
 use crate::object_file::Program;
-use crate::{object_file, pinned_link};
+use crate::{bpf_call, object_file};
+pub use log::{Identity, LINES_MAX, Log, LogLine, Totals};
 pub use question::is_denied;
 
 use answer::{GATE_ASKED, JUDGE_ASKED};
+use pins::{of_map, open_map};
 use programs::{HITS, JUDGES_ASKED, NODES, OPEN, PAGE_NODES, STATE, STATE_SLOT, WAYS};
 
 /// The filter of a cgroup and those below: its programs see each packet that a socket of theirs sends
@@ -39,9 +44,6 @@ pub struct Filter {
     /// A directory in a BPF file system.
     pins: PathBuf,
 }
-
-/// What its maker calls a set of rules: a part of a hash of it.
-pub type Identity = [u8; 7];
 
 /// How often a rule has decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -141,7 +143,7 @@ impl Filter {
         }
         let gate: &mut CgroupSockopt = of_kernel(program(&mut gates, GATE_ASKED))?;
         let program = of_kernel(gate.fd())?;
-        pinned_link::attach(program, group, &pins.join(LINK_ASKED))
+        bpf_call::attach(program, group, &pins.join(LINK_ASKED))
             .map_err(|error| BpfError::of_kernel("attach a program to a cgroup", &error))?;
         Ok(filter)
     }
@@ -153,7 +155,7 @@ impl Filter {
     /// The kernel refuses; then the old one stays in force.
     pub fn put(&self, graph: &Graph, rules: usize, identity: Identity) -> Result<(), BpfError> {
         let slot = self.other_slot()?;
-        let set = Set::load(graph, rules)?;
+        let set = Set::load(&mut self.shared(), graph, rules, identity)?;
         let of_ways = WAYS.map(|way| (way.judges, set.judge(way.judge)));
         for (judges, judge) in of_ways.into_iter().chain([(JUDGES_ASKED, set.judge_asked())]) {
             let mut judges: ProgramArray<MapData> = open_map(&self.pins, judges)?;
@@ -166,6 +168,15 @@ impl Filter {
             pinned.map_err(|error| BpfError::of_kernel("pin a BPF map", &error))?;
         }
         self.set_state(slot, identity)
+    }
+
+    /// A loader of sets, with the maps that all of them write to.
+    fn shared(&self) -> EbpfLoader<'static> {
+        let mut loader = EbpfLoader::new();
+        for map in log::MAPS {
+            loader.map_pin_path(map.name, self.pins.join(map.name));
+        }
+        loader
     }
 
     /// Puts the set into force again that was before the last [`Filter::put`], with the name that
@@ -203,6 +214,37 @@ impl Filter {
         })
     }
 
+    /// The log. Each line goes to the reader that takes it first, so it wants one at a time.
+    ///
+    /// # Errors
+    /// The kernel does not give it.
+    pub fn log(&self) -> Result<Log, BpfError> {
+        Log::of(&self.pins)
+    }
+
+    /// What it has done.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn totals(&self) -> Result<Totals, BpfError> {
+        Totals::of(&self.pins)
+    }
+
+    /// The kernel's numbers for the programs of it that see packets.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn packet_programs(&self) -> Result<[u32; 2], BpfError> {
+        let program = |link: &str| {
+            let link = PinnedLink::from_pin(self.pins.join(link)).map(FdLink::from);
+            let info = link.and_then(|link| link.info());
+            let info = info
+                .map_err(|error| BpfError::of_kernel("tell of a program that is attached", &error));
+            info.map(|info| info.program_id())
+        };
+        Ok([program(LINKS[0])?, program(LINKS[1])?])
+    }
+
     /// How often each rule of the set has decided since it is in force; the default comes last.
     ///
     /// # Errors
@@ -225,7 +267,7 @@ impl Filter {
     }
 
     fn remove_pins(pins: &Path) -> Result<(), BpfError> {
-        let maps = programs::GATE_MAPS.iter().map(|map| map.name.to_owned());
+        let maps = programs::GATE_MAPS.iter().chain(&log::MAPS).map(|map| map.name.to_owned());
         let of_sets =
             [NODES, HITS].into_iter().flat_map(|map| [0, 1].map(|slot| of_slot(map, slot)));
         let names = LINKS.map(ToOwned::to_owned).into_iter().chain(maps).chain(of_sets);
@@ -268,12 +310,17 @@ struct Set {
 }
 
 impl Set {
-    fn load(graph: &Graph, rules: usize) -> Result<Self, BpfError> {
-        let maps = programs::set_maps(graph, rules);
-        let judges = with(programs::judges_of(graph, rules), answer::judge(graph));
+    fn load(
+        loader: &mut EbpfLoader<'_>,
+        graph: &Graph,
+        rules: usize,
+        identity: Identity,
+    ) -> Result<Self, BpfError> {
+        let maps = [&programs::set_maps(graph, rules)[..], &log::MAPS].concat();
+        let judges = with(programs::judges_of(graph, rules, identity), answer::judge(graph));
         let object = object_file::write(&maps, &judges);
         let mut loaded =
-            Ebpf::load(&object).map_err(|error| BpfError::of_kernel("load BPF maps", &error))?;
+            loader.load(&object).map_err(|error| BpfError::of_kernel("load BPF maps", &error))?;
         of_map(fill(&mut loaded, graph))?;
         for way in WAYS {
             let judge: &mut CgroupSkb = of_kernel(program(&mut loaded, way.judge))?;
@@ -334,21 +381,8 @@ fn of_slot(map: &str, slot: u8) -> String {
     format!("{map}_{slot}")
 }
 
-fn open_map<T>(pins: &Path, name: &str) -> Result<T, BpfError>
-where
-    T: TryFrom<Map, Error = MapError>,
-{
-    let map = MapData::from_pin(pins.join(name)).and_then(Map::from_map_data);
-    let map = map.and_then(T::try_from);
-    map.map_err(|error| BpfError::of_kernel("open a BPF map", &error))
-}
-
 fn of_kernel<T>(result: Result<T, ProgramError>) -> Result<T, BpfError> {
     result.map_err(|error| BpfError::of_kernel("load a BPF program", &error))
-}
-
-fn of_map<T>(result: Result<T, MapError>) -> Result<T, BpfError> {
-    result.map_err(|error| BpfError::of_kernel("use a BPF map", &error))
 }
 
 /// The directory, if it can be in a BPF file system.

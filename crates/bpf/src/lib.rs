@@ -14,11 +14,12 @@
 //! | [`object_file`] | the object file of maps and programs |
 //! | [`btf`] | the types of a map, where the kernel wants them |
 //! | [`loaded`] | programs that the kernel has, by their names |
-//! | [`pinned_link`] | a link that aya cannot pin |
+//! | [`bpf_call`] | what aya does not ask the kernel for |
 //! | [`key`] | the addresses of a socket, as programs see them |
 //! | [`sockmap`] | [`Sockmap`]: connections whose messages skip TCP, and the programs that do it |
 //! | [`tcp_option`] | [`TcpOption`]: the TCP option of SMC, and the programs that write it |
 //! | [`filter`] | [`Filter`]: rules for the packets of all sockets, which stay when the process ends |
+//! | [`others`] | the programs for packets that others have attached to a cgroup |
 //! | [`steering`] | [`Steering`]: connections to one address, given to listeners at others |
 //! | [`cgroup`] | [`Cgroup`]: the group of processes whose sockets are meant |
 //!
@@ -26,10 +27,11 @@
 //! cgroup); [`available`] says in words what is lacking. But for the [`Filter`] nothing outlives
 //! the process: programs and links are descriptors, and the cgroup's directory is removed on drop.
 
-// Two system calls of `pinned_link`.
+// The system calls of `bpf_call`.
 #![deny(unsafe_code)]
 
 mod assembler;
+mod bpf_call;
 mod btf;
 mod cgroup;
 mod error;
@@ -38,14 +40,15 @@ mod key;
 mod loaded;
 mod map;
 mod object_file;
-mod pinned_link;
+mod others;
 mod sockmap;
 mod steering;
 mod tcp_option;
 
 pub use cgroup::Cgroup;
 pub use error::BpfError;
-pub use filter::{Filter, Hits, Identity, is_denied};
+pub use filter::{Filter, Hits, Identity, LINES_MAX, Log, LogLine, Totals, is_denied};
+pub use others::{PacketProgram, packet_programs};
 pub use sockmap::{Counters, Sockmap};
 pub use steering::{INDICES, Steering};
 pub use tcp_option::{Sweeper, TcpOption};

@@ -34,6 +34,8 @@ pub(crate) enum MapKind {
     /// A value for each socket, kept with the socket. One that is accepted gets a copy of
     /// its listener's.
     SkStorage = 24,
+    /// Records for a reader; `entries_max` are its bytes, a power of two of pages.
+    RingBuf = 27,
 }
 
 impl MapDefinition {

@@ -134,7 +134,8 @@ struct Attempt {
 
 impl Attempt {
     fn new(list: &RuleList, families: &[Ranked; 2], room: u64) -> Result<Self, Full> {
-        let default = Verdict { action: list.default, rule: None };
+        let (action, is_logged) = (list.default, list.is_default_logged);
+        let default = Verdict { action, rule: None, is_logged };
         let mut attempt = Self {
             nodes: vec![[MAGIC, 0, 0, default.word()]],
             references: vec![0; list.rules.len()],

@@ -15,8 +15,8 @@
 //!             go on at `other`
 //! ```
 //!
-//! A verdict is the place of a rule in the list, times two, and 1 more if it denies: the lowest is
-//! the first rule. The best so far is itself a word of the key ([`field::BEST`]), so a test can
+//! A verdict is the place of a rule in the list, times four, and 1 more if it denies, 2 more if that is told in
+//! the log: the lowest is the first rule. The best so far is itself a word of the key ([`field::BEST`]), so a test can
 //! leave out what cannot be better.
 //!
 //! `0 < i < other < len` or `other == 0`, for every node `i`: every step leads further on, so a walk
@@ -27,7 +27,7 @@ use thiserror::Error;
 
 use crate::packet::Packet;
 use crate::region::Family;
-use crate::rule::Action;
+use crate::rule::{Action, Rule};
 
 pub use crate::region::{KEY_WORDS, Key, field};
 
@@ -48,6 +48,8 @@ pub struct Verdict {
     pub action: Action,
     /// The rule that says so, by its place in the list from 0; `None`: the default.
     pub rule: Option<usize>,
+    /// It is told in the log.
+    pub is_logged: bool,
 }
 
 /// Why an array is no graph.
@@ -68,11 +70,17 @@ pub enum GraphError {
 }
 
 /// In the first word: the letters `SSF` and the version of the layout.
-pub const MAGIC: u32 = 0x5353_4601;
+pub const MAGIC: u32 = 0x5353_4602;
 /// In the first word of a node that accepts: the number behind those of fields.
 pub const ACCEPT: u32 = KEY_WORDS as u32;
 /// The verdict's part for a rule, when no rule has matched.
-pub const NO_RULE: u32 = u32::MAX >> 1;
+pub const NO_RULE: u32 = u32::MAX >> RULE_SHIFT;
+/// Where of a verdict the rule begins. Below it are [`DENIES`] and [`LOGS`].
+pub const RULE_SHIFT: u32 = 2;
+/// The bit of a verdict that says deny.
+pub const DENIES: u32 = 1;
+/// The bit of a verdict that says that it is told in the log.
+pub const LOGS: u32 = 2;
 /// Steps of a walk: a program that makes so many is still one that the verifier of Linux 5.15
 /// follows to its end (8192 open branches, of which a step has up to five).
 pub const STEPS_MAX: u32 = 1024;
@@ -89,7 +97,8 @@ impl Graph {
             return Err(GraphError::Header);
         };
         let len = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
-        if root_4.max(root_6) >= len || default >> 1 != NO_RULE || nodes.len() > NODES_MAX {
+        if root_4.max(root_6) >= len || default >> RULE_SHIFT != NO_RULE || nodes.len() > NODES_MAX
+        {
             return Err(GraphError::Header);
         }
         let longest = longest_walks(&nodes)?;
@@ -122,6 +131,13 @@ impl Graph {
     #[must_use]
     pub fn looks_at(&self, field: usize) -> bool {
         self.nodes[1..].iter().any(|node| node[0] as usize == field)
+    }
+
+    /// Whether any verdict is told in the log.
+    #[must_use]
+    pub fn logs(&self) -> bool {
+        let accepts = self.nodes[1..].iter().filter(|node| node[0] == ACCEPT);
+        accepts.map(|node| node[1]).chain([self.nodes[0][3]]).any(|verdict| verdict & LOGS != 0)
     }
 
     /// What becomes of a packet.
@@ -159,13 +175,14 @@ impl Graph {
 
 /// The test that a packet passes if a rule of this rank, or one behind it, can still be its first.
 pub(crate) fn better_than(rank: u32) -> Node {
-    let least = rank << 1;
+    let least = rank << RULE_SHIFT;
     [field::BEST as u32, least, u32::MAX - least, 0]
 }
 
 /// The node that ends with the verdict of a rule.
-pub(crate) fn accept(action: Action, rank: u32) -> Node {
-    [ACCEPT, Verdict { action, rule: Some(rank as usize) }.word(), 0, 0]
+pub(crate) fn accept(rule: &Rule, rank: u32) -> Node {
+    let Rule { action, is_logged, .. } = *rule;
+    [ACCEPT, Verdict { action, rule: Some(rank as usize), is_logged }.word(), 0, 0]
 }
 
 /// For each node the steps of the longest walk from it; of 0 there is none.
@@ -192,14 +209,17 @@ fn longest_walks(nodes: &[Node]) -> Result<Vec<u32>, GraphError> {
 impl Verdict {
     pub(crate) fn word(self) -> u32 {
         let rule = self.rule.map_or(NO_RULE, |rule| rule as u32);
-        rule << 1 | u32::from(self.action == Action::Deny)
+        let flag = |is_set: bool, bit: u32| if is_set { bit } else { 0 };
+        rule << RULE_SHIFT | flag(self.action == Action::Deny, DENIES) | flag(self.is_logged, LOGS)
     }
 
     /// What a word of the graph means.
     #[must_use]
     pub fn of_word(word: u32) -> Self {
-        let action = if word & 1 == 1 { Action::Deny } else { Action::Permit };
-        Self { action, rule: (word >> 1 != NO_RULE).then_some((word >> 1) as usize) }
+        let action = if word & DENIES != 0 { Action::Deny } else { Action::Permit };
+        let rule = word >> RULE_SHIFT;
+        let rule = (rule != NO_RULE).then_some(rule as usize);
+        Self { action, rule, is_logged: word & LOGS != 0 }
     }
 }
 
@@ -207,7 +227,7 @@ impl Verdict {
 mod tests {
     use super::*;
 
-    const HEADER: Node = [MAGIC, 1, 0, NO_RULE << 1];
+    const HEADER: Node = [MAGIC, 1, 0, NO_RULE << RULE_SHIFT];
 
     #[test]
     fn what_leads_back_or_out_is_refused() {
@@ -216,8 +236,11 @@ mod tests {
         let graph = read(&[HEADER, [2, 7, 0, 0], accept]).unwrap();
         assert_eq!((graph.steps(), graph.looks_at(2), graph.looks_at(3)), (2, true, false));
         assert_eq!(read(&[]), Err(GraphError::Header));
-        assert_eq!(read(&[[MAGIC + 1, 1, 0, NO_RULE << 1], accept]), Err(GraphError::Header));
-        assert_eq!(read(&[[MAGIC, 2, 0, NO_RULE << 1], accept]), Err(GraphError::Header));
+        assert_eq!(
+            read(&[[MAGIC + 1, 1, 0, NO_RULE << RULE_SHIFT], accept]),
+            Err(GraphError::Header)
+        );
+        assert_eq!(read(&[[MAGIC, 2, 0, NO_RULE << RULE_SHIFT], accept]), Err(GraphError::Header));
         assert_eq!(read(&[[MAGIC, 1, 0, 0], accept]), Err(GraphError::Header));
         assert_eq!(read(&[HEADER, [2, 7, 0, 1], accept]), Err(GraphError::Jump(1)));
         assert_eq!(read(&[HEADER, [2, 7, 0, 3], accept]), Err(GraphError::Jump(1)));

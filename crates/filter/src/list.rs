@@ -6,13 +6,13 @@
 //! permit tcp               any             [2001:db8::7]:443 in
 //! permit icmp:8            any             any               in
 //! deny   udp               any             any:6000-6010     user nobody
-//! deny   any               10.1.0.0/16     any
+//! deny   any               10.1.0.0/16     any               log
 //! default permit
 //! ```
 //!
 //! ```text
-//! LINE      = RULE | "default" ACTION | nothing; behind "#" is a comment
-//! RULE      = ACTION PROTOCOL END END ["in" | "out" | "both"] ["on" INTERFACE] ["user" NAME|NUMBER]
+//! LINE      = RULE | "default" ACTION ["log"] | nothing; behind "#" is a comment
+//! RULE      = ACTION PROTOCOL END END ["in" | "out" | "both"] ["on" INTERFACE] ["user" NAME|NUMBER] ["log"]
 //! ACTION    = "permit" | "deny"
 //! PROTOCOL  = "any" | "tcp" | "udp" | "sctp" | NUMBER
 //!           | ("icmp" | "icmp6") [":" TYPE ["/" CODE]]
@@ -38,6 +38,8 @@ pub struct RuleList {
     pub rules: Vec<Rule>,
     /// What becomes of packets that no rule matches.
     pub default: Action,
+    /// Those packets are told in the log.
+    pub is_default_logged: bool,
     /// The line of each rule, from 1, where the list was read from text; otherwise empty.
     lines: Vec<u32>,
 }
@@ -64,7 +66,7 @@ impl RuleList {
     /// One of these rules.
     #[must_use]
     pub fn new(rules: Vec<Rule>, default: Action) -> Self {
-        Self { rules, default, lines: Vec::new() }
+        Self { rules, default, ..Self::default() }
     }
 
     /// Reads the lines of a list.
@@ -85,15 +87,17 @@ impl RuleList {
                     list.lines.push(number);
                     continue;
                 }
-                Ok(Some(line::Line::Default(action))) => match default_at.replace(number) {
-                    None => {
-                        list.default = action;
-                        continue;
+                Ok(Some(line::Line::Default { action, is_logged })) => {
+                    match default_at.replace(number) {
+                        None => {
+                            (list.default, list.is_default_logged) = (action, is_logged);
+                            continue;
+                        }
+                        Some(before) => {
+                            line::Fault::at_begin(format!("line {before} has the default already"))
+                        }
                     }
-                    Some(before) => {
-                        line::Fault::at_begin(format!("line {before} has the default already"))
-                    }
-                },
+                }
                 Err(fault) => fault,
             };
             let column = fault.column(line);
@@ -112,6 +116,12 @@ impl RuleList {
         self.lines.get(rule).map_or(rule + 1, |&line| line as usize)
     }
 
+    /// What stands behind `default` in a list.
+    #[must_use]
+    pub fn default_words(&self) -> String {
+        format!("{}{}", self.default, if self.is_default_logged { " log" } else { "" })
+    }
+
     /// The first rule that matches, by looking at one after the other.
     #[must_use]
     pub fn first_match(&self, packet: &Packet, names: &impl Names) -> Option<usize> {
@@ -123,7 +133,7 @@ impl RuleList {
 impl Display for RuleList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.rules.iter().try_for_each(|rule| writeln!(f, "{rule}"))?;
-        writeln!(f, "default {}", self.default)
+        writeln!(f, "default {}", self.default_words())
     }
 }
 
@@ -138,9 +148,9 @@ permit tcp 10.0.0.0/8:1024- 192.0.2.7:443 in on eth0
 permit tcp any [2001:db8::7]:443 in
 permit icmp:8 any any in
 deny icmp6:1/4 any any out
-deny udp any any:6000-6010 user nobody
+deny udp any any:6000-6010 user nobody log
 deny 47 10.1.0.0/16 any user 1000
-default deny
+default deny log
 ";
         let list = RuleList::parse(text).unwrap();
         assert_eq!(list.to_string(), text);
@@ -188,8 +198,10 @@ default deny
             ),
             (
                 "permit tcp any any loudly",
-                "1:20: `loudly` is no condition: use in, out, both, on INTERFACE, user NAME",
+                "1:20: `loudly` is no condition: use in, out, both, on INTERFACE, user NAME, log",
             ),
+            ("permit tcp any any log log", "1:24: `log` is there twice"),
+            ("default deny loudly", "1:14: `loudly` is too much"),
             ("default", "1:8: the action is missing: permit or deny"),
             (
                 "permit tcp any any\ndefault deny\ndefault deny",

@@ -127,7 +127,7 @@ impl Maker {
             Profile::Crossed => self.crossed(number),
             Profile::Ranges => self.ranges(),
         };
-        Rule { action, ..rule }
+        Rule { action, is_logged: number.is_multiple_of(8), ..rule }
     }
 
     fn acl(&mut self, is_v6: bool) -> Rule {

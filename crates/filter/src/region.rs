@@ -178,6 +178,32 @@ fn put_protocol(protocol: Protocol, ranges: &mut [Range; FIELDS]) {
 }
 
 impl Packet {
+    /// The packet with these words.
+    #[must_use]
+    pub fn of_key(key: &Key, is_ipv6: bool) -> Self {
+        let address = |at: usize| match is_ipv6 {
+            false => IpAddr::V4(key[at].into()),
+            true => {
+                let words = key[at..at + 4].iter();
+                IpAddr::V6(words.fold(0, |bits, &word| bits << 32 | u128::from(word)).into())
+            }
+        };
+        let protocol = key[field::PROTOCOL] as u8;
+        let [kind, code] = (key[field::DESTINATION_PORT] as u16).to_be_bytes();
+        let is_icmp = matches!(protocol, Protocol::ICMP | Protocol::ICMP6);
+        let ports = (key[field::SOURCE_PORT] as u16, key[field::DESTINATION_PORT] as u16);
+        Self {
+            way: if key[field::WAY] == way(Way::In) { Way::In } else { Way::Out },
+            protocol,
+            source: address(field::SOURCE),
+            destination: address(field::DESTINATION),
+            ports: if is_icmp { (0, 0) } else { ports },
+            icmp: if is_icmp { (kind, code) } else { (0, 0) },
+            interface: key[field::INTERFACE],
+            user: key[field::USER],
+        }
+    }
+
     /// The words that the graph looks at.
     #[must_use]
     pub fn key(&self) -> Key {

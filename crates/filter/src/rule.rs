@@ -24,6 +24,8 @@ pub struct Rule {
     pub interface: Option<Name>,
     /// Whose the socket on this host is; `None`: anybody's.
     pub user: Option<User>,
+    /// Packets about which it decides are told in the log.
+    pub is_logged: bool,
 }
 
 /// What becomes of a packet.
@@ -192,10 +194,11 @@ impl Display for Rule {
             write!(f, " on {}", interface.0)?;
         }
         match &self.user {
-            None => Ok(()),
-            Some(User::Id(id)) => write!(f, " user {id}"),
-            Some(User::Name(name)) => write!(f, " user {}", name.0),
+            None => {}
+            Some(User::Id(id)) => write!(f, " user {id}")?,
+            Some(User::Name(name)) => write!(f, " user {}", name.0)?,
         }
+        if self.is_logged { write!(f, " log") } else { Ok(()) }
     }
 }
 

@@ -6,7 +6,9 @@
 use std::collections::BTreeSet;
 
 use sidestep_filter::profiles::{Packets, Profile};
-use sidestep_filter::{Action, CompileError, Compiled, Graph, Names, Rule, RuleList, compile};
+use sidestep_filter::{
+    Action, CompileError, Compiled, Graph, Names, Packet, Rule, RuleList, compile,
+};
 
 /// A machine with one interface and one user.
 struct Machine;
@@ -35,6 +37,9 @@ fn agree(list: &RuleList, graph: &Graph, packets: usize, what: &str) {
         assert_eq!(verdict.rule, rule, "{what}: {packet}");
         let action = rule.map_or(list.default, |rule| list.rules[rule].action);
         assert_eq!(verdict.action, action, "{what}: {packet}");
+        let is_logged = rule.map_or(list.is_default_logged, |rule| list.rules[rule].is_logged);
+        assert_eq!(verdict.is_logged, is_logged, "{what}: {packet}");
+        assert_eq!(Packet::of_key(&packet.key(), packet.source.is_ipv6()), packet);
         matched += usize::from(rule.is_some());
     }
     assert!(list.rules.is_empty() || matched * 8 > packets, "{what}: {matched} of {packets}");

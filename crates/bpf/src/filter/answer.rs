@@ -9,10 +9,11 @@
 //! A process that lies there deceives itself: what it asks is whether it is to be good.
 
 use sidestep_filter::Graph;
-use sidestep_filter::graph::field;
+use sidestep_filter::graph::{DENIES, field};
 use sidestep_wire::verdict::{self, Question};
 
-use super::programs::{DROP, JUDGES_ASKED, PASS, clear_key, key, pass_on, sock, walk};
+use super::frame::key;
+use super::programs::{DROP, JUDGES_ASKED, PASS, clear_key, pass_on, sock, walk};
 use crate::assembler::Assembler;
 use crate::assembler::Register::{R0, R1, R2, R3, R4, R6, R7, R9, R10};
 use crate::key::{self as socket, sockopt};
@@ -97,7 +98,7 @@ pub(super) fn judge(graph: &Graph) -> Program {
     a.label("walk");
     a.jump_if_equal(R7, 0, "judged");
     walk(&mut a, graph.steps());
-    a.and_immediate(R7, 1);
+    a.and_immediate(R7, DENIES as i32);
     a.jump_if_not_equal(R7, 0, "drop");
     // The kernel, which knows no such option, is not asked.
     a.store_immediate_32(R6, sockopt::OPTLEN, sockopt::DONE);

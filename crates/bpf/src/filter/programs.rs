@@ -28,11 +28,14 @@
 //! # What is counted
 //!
 //! For each rule how often a walk has ended with it, and when last. Packets whose verdict was kept
-//! are not counted: a word that all CPUs write to with each packet would cost more than the walk.
+//! are not counted: a word that all CPUs write to with each packet would cost more than the walk. What rules with
+//! `log` decide [`log`] tells.
 
 use sidestep_filter::Graph;
-use sidestep_filter::graph::{ACCEPT, KEY_WORDS, NO_RULE, field};
+use sidestep_filter::graph::{ACCEPT, DENIES, KEY_WORDS, NO_RULE, RULE_SHIFT, field};
 
+use super::frame::{HEADER, KEY, PLACE, key, skb};
+use super::log::{self, Identity};
 use crate::assembler::Register::{R0, R1, R2, R3, R4, R6, R7, R8, R10};
 use crate::assembler::{Assembler, Helper};
 use crate::map::{MapDefinition, MapKind};
@@ -102,16 +105,6 @@ mod kept {
     pub(super) const IS_THERE: i32 = 2;
 }
 
-/// `struct __sk_buff` of `linux/bpf.h`.
-mod skb {
-    pub(super) const PROTOCOL: i16 = 16;
-    pub(super) const IFINDEX: i16 = 40;
-    pub(super) const SK: i16 = 168;
-    /// Ethernet's numbers in the network's order.
-    pub(super) const IPV4: i32 = u16::from_ne_bytes([0x08, 0x00]) as i32;
-    pub(super) const IPV6: i32 = u16::from_ne_bytes([0x86, 0xdd]) as i32;
-}
-
 /// `struct bpf_sock` and `struct bpf_tcp_sock`.
 pub(super) mod sock {
     pub(super) const PROTOCOL: i16 = 12;
@@ -120,13 +113,6 @@ pub(super) mod sock {
     pub(super) const ESTABLISHED: i32 = 1;
     pub(super) const SEGMENTS_IN: i16 = 56;
 }
-
-// Where the stack has what.
-const KEY: i16 = -4 * KEY_WORDS as i16;
-/// The place of a map that is looked up.
-const PLACE: i16 = KEY - 8;
-/// A header that was read: the 40 bytes of IPv6 at most.
-const HEADER: i16 = PLACE - 40;
 
 pub(super) const PASS: i32 = 1;
 pub(super) const DROP: i32 = 0;
@@ -191,7 +177,7 @@ pub(super) fn gates() -> [Program; 2] {
     })
 }
 
-pub(super) fn judges_of(graph: &Graph, rules: usize) -> [Program; 2] {
+pub(super) fn judges_of(graph: &Graph, rules: usize, identity: Identity) -> [Program; 2] {
     WAYS.map(|way| {
         let mut a = Assembler::default();
         a.mov(R6, R1);
@@ -199,11 +185,13 @@ pub(super) fn judges_of(graph: &Graph, rules: usize) -> [Program; 2] {
         store_key(&mut a, graph, way);
         walk(&mut a, graph.steps());
         count(&mut a, rules);
+        log::count_total(&mut a);
+        log::tell(&mut a, graph, identity);
         keep(&mut a, way);
         a.label("answer");
         // The verdict's lowest bit says deny.
         a.mov_immediate(R0, PASS);
-        a.and_immediate(R7, 1);
+        a.and_immediate(R7, DENIES as i32);
         a.sub(R0, R7);
         a.exit();
         a.label("pass");
@@ -296,7 +284,7 @@ fn keep(a: &mut Assembler, way: Way) {
     a.load_32(R1, R6, skb::IFINDEX);
     a.store_32(R0, at + kept::INTERFACE, R1);
     a.mov(R1, R7);
-    a.and_immediate(R1, 1);
+    a.and_immediate(R1, DENIES as i32);
     a.mov_immediate(R2, kept::IS_THERE + PASS);
     a.sub(R2, R1);
     a.store_32(R0, at + kept::VERDICT, R2);
@@ -339,10 +327,6 @@ pub(super) fn clear_key(a: &mut Assembler, default: u32) {
         a.store_64(R10, key(word), R1);
     }
     a.store_immediate_32(R10, key(field::BEST), default as i32);
-}
-
-pub(super) fn key(word: usize) -> i16 {
-    KEY + 4 * word as i16
 }
 
 /// Reads `len` bytes at offset `R2` of the packet. If it is shorter it goes to the label.
@@ -511,10 +495,10 @@ pub(super) fn walk(a: &mut Assembler, steps: u32) {
     a.load_32(R7, R10, key(field::BEST));
 }
 
-/// Counts verdict `R7`.
+/// Counts the rule of verdict `R7`.
 fn count(a: &mut Assembler, rules: usize) {
     a.mov(R1, R7);
-    a.shift_right_immediate(R1, 1);
+    a.shift_right_immediate(R1, RULE_SHIFT as i32);
     a.jump_if_not_equal(R1, NO_RULE as i32, "rule");
     a.mov_immediate(R1, rules as i32);
     a.label("rule");

@@ -36,7 +36,7 @@ fn programs_answer_like_the_list() {
     need_privilege!();
     for profile in Profile::ALL {
         let list = profile.list(300, 12);
-        let set = Set::load(&compile(&list, &Machine).unwrap().graph, list.rules.len()).unwrap();
+        let set = set_of(&list);
         let mut denied = 0;
         for mut packet in Packets::new(&list, 13).take(1_000) {
             // A socket of a test is root's.
@@ -59,7 +59,7 @@ fn a_hundred_thousand_rules_are_loaded_and_walked() {
     let begin = Instant::now();
     let graph = compile(&list, &Machine).unwrap().graph;
     let compiled = begin.elapsed();
-    let set = Set::load(&graph, list.rules.len()).unwrap();
+    let set = Set::load(&mut EbpfLoader::new(), &graph, list.rules.len(), [0; 7]).unwrap();
     println!("compiled in {compiled:?}, loaded in {:?}", begin.elapsed() - compiled);
     let mut times = Vec::new();
     for packet in Packets::new(&list, 3).take(500) {
@@ -79,7 +79,7 @@ fn headers_that_are_not_plain_are_read() {
     need_privilege!();
     let list = "deny tcp any any:443\ndeny icmp6:135 any any\ndeny udp any any:1000-";
     let list = RuleList::parse(list).unwrap();
-    let set = Set::load(&compile(&list, &Machine).unwrap().graph, list.rules.len()).unwrap();
+    let set = set_of(&list);
     let tcp = |v6: bool| {
         let (from, to) = if v6 { ("[::1]:9", "[::2]:443") } else { ("10.0.0.1:9", "10.0.0.2:443") };
         Packet::between(6, from.parse().unwrap(), to.parse().unwrap(), sidestep_filter::Way::In)
@@ -116,6 +116,11 @@ fn headers_that_are_not_plain_are_read() {
     let mut neighbour = tcp(true);
     (neighbour.protocol, neighbour.icmp) = (58, (135, 0));
     is(&neighbour, &bytes(&neighbour), Action::Deny);
+}
+
+fn set_of(list: &RuleList) -> Set {
+    let graph = compile(list, &Machine).unwrap().graph;
+    Set::load(&mut EbpfLoader::new(), &graph, list.rules.len(), [0; 7]).unwrap()
 }
 
 fn action(list: &RuleList, packet: &Packet) -> Action {

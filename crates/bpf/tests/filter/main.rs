@@ -5,6 +5,7 @@
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr::null;
@@ -12,8 +13,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sidestep_bpf::{BpfError, Cgroup, Filter, Identity};
-use sidestep_filter::{Graph, Names, RuleList, compile};
+use sidestep_bpf::{BpfError, Cgroup, Filter, Identity, LogLine, packet_programs};
+use sidestep_filter::{Action, Graph, Names, Packet, RuleList, Verdict, Way, compile};
 
 #[test]
 fn packets_are_dropped_either_way() {
@@ -195,6 +196,114 @@ fn a_connection_of_ipv6_is_asked_about_by_what_its_packets_are() {
             assert!(denied(5, "deny tcp 127.0.0.1 127.0.0.1", socket));
             assert!(!denied(6, "deny tcp ::/0 any", socket));
         }
+    });
+}
+
+/// Each packet that such a rule decides about, with whose it is; not more than a rule may have.
+#[test]
+fn rules_with_log_leave_lines() {
+    with_cgroup(|place| {
+        let rules = "deny udp any any:53 out log\ndeny udp any any:54 out\ndefault permit";
+        let filter = place.attach(rules, 1);
+        let mut log = filter.log().unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for port in [54, 53, 55] {
+            _ = socket.send_to(b"four", ("127.0.0.1", port));
+        }
+        let line = log.take().expect("a line of the rule with `log`");
+        assert_eq!(log.take(), None, "others leave none");
+        assert_eq!((line.identity, line.len), (identity(1), 20 + 8 + 4));
+        let verdict = Verdict { action: Action::Deny, rule: Some(0), is_logged: true };
+        assert_eq!(line.verdict, verdict);
+        let from = socket.local_addr().unwrap();
+        let packet = Packet::between(17, from, "127.0.0.1:53".parse().unwrap(), Way::Out);
+        assert_eq!(line.packet, Packet { interface: 1, ..packet });
+        assert_eq!(line.cgroup, fs::metadata(place.cgroup.path()).unwrap().ino());
+
+        // The ring is one for all sets, and the default can be told as well.
+        put(&filter, "permit udp any any:55\ndefault deny log", 2);
+        _ = socket.send_to(b"x", "127.0.0.1:56");
+        let line = log.take().expect("a line of the default");
+        assert_eq!((line.identity, line.verdict.rule), (identity(2), None));
+
+        let totals = filter.totals().unwrap();
+        assert_eq!((totals.denied, totals.lost_by_rate, totals.lost_for_room), (3, 0, 0));
+        // It has left; where it arrived, there was no socket.
+        assert_eq!(totals.permitted, 1);
+    });
+}
+
+/// A sender that floods the log has its rule's share of it, and other rules have theirs.
+#[test]
+fn a_flood_of_one_rule_leaves_room_for_others() {
+    with_cgroup(|place| {
+        let rules = "deny udp any any:53 out log\ndeny udp any any:54 out log";
+        let filter = place.attach(rules, 1);
+        let mut log = filter.log().unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let begin = Instant::now();
+        const SENT: u64 = 20_000;
+        for _ in 0..SENT {
+            _ = socket.send_to(b"x", "127.0.0.1:53");
+        }
+        _ = socket.send_to(b"x", "127.0.0.1:54");
+        let seconds = begin.elapsed().as_secs() + 2;
+        let lines: Vec<LogLine> = std::iter::from_fn(|| log.take()).collect();
+        let (flood, others): (Vec<LogLine>, Vec<LogLine>) =
+            lines.into_iter().partition(|line| line.verdict.rule == Some(0));
+        assert_eq!(others.len(), 1, "the other rule's line is there");
+        let totals = filter.totals().unwrap();
+        assert_eq!(flood.len() as u64 + totals.lost_by_rate + totals.lost_for_room, SENT);
+        assert!((1..=100 * seconds).contains(&(flood.len() as u64)), "{}", flood.len());
+    });
+}
+
+/// Without a reader the ring is full after some thousand lines, and what is lost is counted.
+#[test]
+fn lines_without_a_reader_are_counted() {
+    with_cgroup(|place| {
+        // A hundred lines of each of fifty rules.
+        let rules: String =
+            (1000..1050).map(|port| format!("deny udp any any:{port} log\n")).collect();
+        let filter = place.attach(&rules, 1);
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for port in 1000..1050 {
+            for _ in 0..100 {
+                _ = socket.send_to(b"x", ("127.0.0.1", port));
+            }
+        }
+        let mut log = filter.log().unwrap();
+        let lines = std::iter::from_fn(|| log.take()).count() as u64;
+        let totals = filter.totals().unwrap();
+        assert_eq!(lines + totals.lost_for_room + totals.lost_by_rate, 5_000);
+        assert!(lines > 2_000 && totals.lost_for_room > 1_000, "{lines} lines, {totals:?}");
+    });
+}
+
+/// Another filter of the same cgroup is one: it is shown, and drops what it denies.
+#[test]
+fn programs_of_others_are_seen_and_hold() {
+    with_cgroup(|place| {
+        let ours = place.attach("deny udp any any:53 out", 1);
+        let pins = place.pins.with_file_name("other");
+        let list = graph("deny udp any any:54 out");
+        let other = Filter::attach(&pins, place.cgroup.path(), &list, 1, identity(2)).unwrap();
+        let nowhere = Path::new("/nowhere");
+        let found = packet_programs([nowhere, place.cgroup.path()]).unwrap();
+        let mut ids: Vec<u32> = found.iter().map(|(_, program)| program.id).collect();
+        let mut all = [ours.packet_programs().unwrap(), other.packet_programs().unwrap()].concat();
+        ids.sort_unstable();
+        all.sort_unstable();
+        assert_eq!(ids, all);
+        assert!(found.iter().all(|(place, program)| *place == 1 && program.user == Some(0)));
+        let ways: Vec<_> = found.iter().map(|(_, it)| (it.name.as_str(), it.way)).collect();
+        let way = |name, way| [(name, way); 2];
+        assert_eq!(ways, [way("gate_in", Way::In), way("gate_out", Way::Out)].concat());
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let passes = |port: u16| socket.send_to(b"x", ("127.0.0.1", port)).is_ok();
+        assert_eq!([53, 54, 55].map(passes), [false, false, true]);
+        ours.remove().unwrap();
+        assert_eq!([53, 54, 55].map(passes), [true, false, true], "others stay");
     });
 }
 

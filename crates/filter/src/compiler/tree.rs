@@ -175,7 +175,7 @@ impl Tree<'_> {
             for (field, range) in tests(region, bounds) {
                 self.add([field as u32, range.low, range.span(), 0])?;
             }
-            let accepted = self.add(accept(self.list.rules[*rank as usize].action, *rank))?;
+            let accepted = self.add(accept(&self.list.rules[*rank as usize], *rank))?;
             self.exits.push(accepted);
             fails = first..accepted;
         }

@@ -95,6 +95,7 @@ fn draft(rule: &Value, direction: Direction) -> Result<Draft, String> {
         match name.as_str() {
             "match" => condition(&mut draft, value)?,
             "counter" => {}
+            "log" => draft.rule.is_logged = true,
             "accept" => action = Some(Action::Permit),
             "drop" | "reject" => action = Some(Action::Deny),
             other => return Err(format!("it has the statement `{other}`")),

@@ -170,12 +170,13 @@ fn rules(statements: &[Statement], named: &Named<'_>) -> Result<Vec<Rule>, Strin
 
 fn of_service(
     service: &Service,
-    action: Action,
+    (action, is_logged): (Action, bool),
     source: Address,
     destination: Address,
 ) -> Result<Vec<Rule>, String> {
     let draft = |ends: [(Address, Ports); 2], direction| {
-        let rule = Rule { action, protocol: service.protocol, direction, ..Rule::default() };
+        let protocol = service.protocol;
+        let rule = Rule { action, protocol, direction, is_logged, ..Rule::default() };
         let mut draft = Draft::new(rule, None);
         draft.sources = vec![ends[0].0.prefix()];
         draft.destinations = vec![ends[1].0.prefix()];
@@ -294,17 +295,20 @@ fn port_range(statement: &Statement) -> Result<Ports, String> {
     }
 }
 
-fn action_of(statements: &[Statement]) -> Result<Action, String> {
-    let mut action = None;
+/// What it does, and whether that is told in the log.
+fn action_of(statements: &[Statement]) -> Result<(Action, bool), String> {
+    let (mut action, mut is_logged) = (None, false);
     for statement in statements {
         match (statement.keyword.as_str(), value(statement)?.to_ascii_lowercase().as_str()) {
             ("ipfilteraction", "permit") => action = Some(Action::Permit),
             ("ipfilteraction", "deny") => action = Some(Action::Deny),
             ("ipfilteraction", other) => return Err(format!("its action is `{other}`")),
-            // What is logged has no place here; what passes is the same.
-            ("ipfilterlogging", _) => {}
+            ("ipfilterlogging", "yes") => is_logged = true,
+            ("ipfilterlogging", "no") => is_logged = false,
+            ("ipfilterlogging", other) => return Err(format!("its logging is `{other}`")),
             (other, _) => return Err(format!("`{other}` in its action has no place here")),
         }
     }
-    action.ok_or_else(|| "its action says neither Permit nor Deny".to_owned())
+    let action = action.ok_or("its action says neither Permit nor Deny")?;
+    Ok((action, is_logged))
 }

@@ -17,7 +17,7 @@ macro_rules! protocols {
 /// What a line says.
 pub(super) enum Line {
     Rule(Rule),
-    Default(Action),
+    Default { action: Action, is_logged: bool },
 }
 
 /// What is wrong in a line, and at which of its bytes.
@@ -33,8 +33,9 @@ pub(super) fn parse(line: &str) -> Result<Option<Line>, Fault> {
     let Some(first) = words.next() else { return Ok(None) };
     if first.text == "default" {
         let action = words.expect("the action is missing: permit or deny")?;
-        let line = Line::Default(action_of(action, "permit or deny")?);
-        return words.end().map(|()| Some(line));
+        let action = action_of(action, "permit or deny")?;
+        let is_logged = words.skip("log");
+        return words.end().map(|()| Some(Line::Default { action, is_logged }));
     }
     let action = action_of(first, "begin with permit, deny or default")?;
     rule(action, &mut words).map(|rule| Some(Line::Rule(rule)))
@@ -79,9 +80,13 @@ fn conditions(rule: &mut Rule, words: &mut Words<'_>) -> Result<(), Fault> {
                 once(rule.user.is_some(), word, "the user")?;
                 rule.user = Some(user(words.expect("`user` needs a name or a number behind it")?)?);
             }
+            "log" => {
+                once(rule.is_logged, word, "`log`")?;
+                rule.is_logged = true;
+            }
             text => {
                 return Err(word.fault(format!(
-                    "`{text}` is no condition: use in, out, both, on INTERFACE, user NAME"
+                    "`{text}` is no condition: use in, out, both, on INTERFACE, user NAME, log"
                 )));
             }
         }
@@ -252,6 +257,16 @@ impl<'a> Words<'a> {
         let len = self.line[begin..].find(char::is_whitespace).unwrap_or(self.line.len() - begin);
         self.offset = begin + len;
         (len > 0).then(|| Word { text: &self.line[begin..self.offset], offset: begin })
+    }
+
+    /// Goes on behind the next word if it is this one.
+    fn skip(&mut self, text: &str) -> bool {
+        let begin = self.offset;
+        let is_it = self.next().is_some_and(|word| word.text == text);
+        if !is_it {
+            self.offset = begin;
+        }
+        is_it
     }
 
     fn expect(&mut self, missing: &str) -> Result<Word<'a>, Fault> {

@@ -56,8 +56,8 @@ impl Difference {
             is_reordered,
             gone: others(old, old_texts, &old_stays),
             new: others(new, new_texts, &new_stays),
-            default: (old.default != new.default)
-                .then(|| (old.default.to_string(), new.default.to_string())),
+            default: (old.default_words() != new.default_words())
+                .then(|| (old.default_words(), new.default_words())),
         }
     }
 

@@ -39,7 +39,7 @@ struct Answer {
 
 impl Answer {
     fn of(packet: &Packet, graph: &Graph, list: &RuleList, machine: &Machine) -> Self {
-        let Verdict { action, rule } = graph.lookup(packet);
+        let Verdict { action, rule, .. } = graph.lookup(packet);
         let behind = rule.map_or(list.rules.len(), |rule| rule + 1);
         let hides = (behind..list.rules.len())
             .find(|&it| list.rules[it].action != action && list.rules[it].matches(packet, machine));
