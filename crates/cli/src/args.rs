@@ -26,7 +26,7 @@ pub(crate) use target::Target;
 
 pub(crate) use filter::{
     FilterApplyArgs, FilterArgs, FilterCheckArgs, FilterCommand, FilterImportArgs, FilterShowArgs,
-    FilterTestArgs, ListArgs,
+    FilterTestArgs, FilterWatchArgs, ListArgs,
 };
 
 pub(crate) use vip::{VipArgs, VipCommand, VipRunArgs, VipShowArgs};

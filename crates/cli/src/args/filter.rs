@@ -28,6 +28,8 @@ pub(crate) enum FilterCommand {
     Show(FilterShowArgs),
     /// List the rules in force, with how often each has decided and when last
     List(FilterShowArgs),
+    /// Show the packets that rules with `log` decide about, as they come
+    Watch(FilterWatchArgs),
     /// Tell what becomes of a packet, by which rule
     Test(FilterTestArgs),
     /// Tell by which rules a list differs from the one in force
@@ -122,6 +124,15 @@ pub(crate) struct FilterShowArgs {
     pub(crate) json: bool,
 }
 
+/// The arguments of `sidestep filter watch`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = WATCH_HELP)]
+pub(crate) struct FilterWatchArgs {
+    /// Print a JSON object for each line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// The arguments of `sidestep filter test`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = TEST_EXAMPLES)]
@@ -180,7 +191,7 @@ A list has a rule in each line; the first that matches a packet decides:
   permit tcp   10.0.0.0/8  192.0.2.7:443     in on eth0
   permit icmp  any         any
   deny   udp   any         any:6000-6010     user nobody
-  deny   any   10.1.0.0/16 any
+  deny   any   10.1.0.0/16 any               log
   default permit
 
 It holds for the sockets of all programs, under Sidestep or not, and for what moves to shared
@@ -218,6 +229,15 @@ Examples:
   sidestep filter import policy-agent ipsec.policy > rules
 
 Exit status: 0 if all was taken; 1 if something was left out or cannot be read; 2 if the command
+line is wrong.";
+
+const WATCH_HELP: &str = "\
+A line is a packet for which the rules were searched, and whose rule, or the default, has `log`:
+when, what became of it, its length, interface, user and control group, and the rule. Lines that
+nobody has read yet come first. A rule has up to 100 lines a second; how many were lost is told.
+There is one reader at a time.
+
+Exit status: 0 after Ctrl-C or SIGTERM; 1 if there is no filter, or it was removed; 2 if the command
 line is wrong.";
 
 const TEST_EXAMPLES: &str = "\

@@ -4,11 +4,13 @@
 //! * [`source`]: lists in files, and what they come to on this machine.
 //! * [`in_force`]: the filter that the kernel has, and the list that it was made of.
 //! * [`moved`]: connections without packets, which are reset when they are denied.
-//! * [`apply`], [`check`], [`show`], [`mod@test`], [`diff`], [`import`]: the commands.
+//! * [`control_groups`]: their names, for the log.
+//! * [`apply`], [`check`], [`show`], [`watch`], [`mod@test`], [`diff`], [`import`]: the commands.
 
 mod answer;
 mod apply;
 mod check;
+mod control_groups;
 mod diff;
 mod import;
 mod in_force;
@@ -16,12 +18,13 @@ mod moved;
 mod show;
 mod source;
 mod test;
+mod watch;
 
 use crate::args::{FilterArgs, FilterCommand};
 use crate::output;
 use answer::{FilterError, say};
 use in_force::InForce;
-pub(super) use in_force::summary;
+pub(super) use in_force::{Figures, denial, figures, summary};
 
 /// Does what was asked for; 1 if it could not be done, otherwise 0.
 pub(crate) fn execute(args: &FilterArgs) -> i32 {
@@ -30,6 +33,7 @@ pub(crate) fn execute(args: &FilterArgs) -> i32 {
         FilterCommand::Apply(args) => ("apply", apply::execute(args)),
         FilterCommand::Show(args) => ("show", show::show(args)),
         FilterCommand::List(args) => ("list", show::list(args)),
+        FilterCommand::Watch(args) => ("watch", watch::execute(args)),
         FilterCommand::Test(args) => ("test", test::execute(args)),
         FilterCommand::Diff(args) => ("diff", diff::execute(args)),
         FilterCommand::Import(args) => ("import", import::execute(args)),

@@ -7,7 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use sidestep_bpf::Cgroup;
+use sidestep_bpf::{Cgroup, Filter};
+use sidestep_filter::{Names, RuleList, compile};
 
 use crate::support::{Place, outcome};
 
@@ -155,6 +156,79 @@ fn a_list_is_applied_changed_and_removed() {
     assert_eq!(host.sidestep("remove").0, Some(1));
 }
 
+#[test]
+fn the_log_has_one_reader_that_hears_on_when_the_list_changes() {
+    let Some(host) = Host::make() else { return };
+    let file = host.place.file("rules", "deny udp any any:53 out log\n");
+    let cgroup = host.cgroup.path().display().to_string();
+    assert!(host.sidestep("watch").2.contains("no filter is in force"));
+    let apply = format!("apply {} --cgroup {cgroup}", file.display());
+    assert_eq!(host.sidestep(&apply).0, Some(0));
+    assert!(!host.passes(53));
+
+    let mut watch = host.command("watch --json").stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
+    let line = next();
+    assert_eq!(line["rule"], "line 1: deny udp any any:53 out log", "it came before its reader");
+    let told = ["action", "way", "user"].map(|member| line[member].as_str().unwrap());
+    assert_eq!(told, ["deny", "out", "root"]);
+    assert_eq!((&line["destination_port"], &line["bytes"]), (&53.into(), &30.into()));
+    let group = line["cgroup"].as_str().unwrap();
+    assert!(cgroup.ends_with(group) && group.len() > 1, "{line}");
+
+    let (status, _, errors) = host.sidestep("watch");
+    assert!(status == Some(1) && errors.contains("goes to one reader"), "{errors}");
+    host.place.file("rules", "# another\ndeny udp any any:54 out log\n");
+    assert_eq!(host.sidestep(&apply).0, Some(0));
+    assert!(!host.passes(54));
+    assert_eq!(next()["rule"], "line 2: deny udp any any:54 out log");
+    terminate(&watch);
+    assert_eq!(watch.wait().unwrap().code(), Some(0), "a signal is its end");
+
+    let watch = host.command("watch").stderr(Stdio::piped()).spawn().unwrap();
+    assert_eq!(host.sidestep("remove").0, Some(0));
+    let ended = watch.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    let errors = String::from_utf8(ended.stderr).unwrap();
+    // It may have come too late to find it.
+    assert!(errors.contains("the filter was removed") || errors.contains("no filter"), "{errors}");
+}
+
+#[test]
+fn programs_of_others_are_shown_and_metrics_are_told() {
+    let Some(host) = Host::make() else { return };
+    let file = host.place.file("rules", "deny udp any any:53 out\n");
+    let cgroup = host.cgroup.path().display().to_string();
+    let apply = format!("apply {} --cgroup {cgroup}", file.display());
+    assert_eq!(host.sidestep(&apply).0, Some(0));
+    assert_eq!([host.passes(53), host.passes(54)], [false, true]);
+    let show = || -> Value { serde_json::from_str(&host.sidestep("show --json").1).unwrap() };
+    assert_eq!(show()["other_programs"], Value::Array(Vec::new()));
+    assert_eq!(show()["packets_denied"], 1);
+
+    let pins = format!("/proc/{}/root/sys/fs/bpf/other", host.keeper.id());
+    let list = RuleList::parse("default permit").unwrap();
+    let graph = compile(&list, &Nobody).unwrap().graph;
+    let other = Filter::attach(Path::new(&pins), host.cgroup.path(), &graph, 0, [1; 7]).unwrap();
+    let others = show()["other_programs"].clone();
+    let names: Vec<_> = others.as_array().unwrap().iter().map(|it| &it["name"]).collect();
+    assert_eq!(names, ["gate_in", "gate_out"]);
+    assert_eq!((&others[0]["user"], &others[0]["cgroup"]), (&"root".into(), &cgroup.into()));
+    let text = host.sidestep("show").1;
+    assert!(text.contains("  out  gate_out, number ") && text.contains("loaded by root"), "{text}");
+    other.remove().unwrap();
+
+    let metrics = host.metrics();
+    for line in [
+        "sidestep_filter_packets_total{action=\"deny\"} 1",
+        "sidestep_filter_log_lines_lost_total{reason=\"rate\"} 0",
+        &format!("sidestep_filter_rules{{file=\"{}\"}} 1", file.display()),
+    ] {
+        assert!(metrics.contains(line), "no {line} in:\n{metrics}");
+    }
+}
+
 /// Who has locked himself out does not press the key.
 #[test]
 fn what_is_not_confirmed_is_taken_back() {
@@ -235,6 +309,29 @@ impl Host {
         outcome(&mut self.command(words))
     }
 
+    /// What an agent in the namespaces tells Prometheus.
+    fn metrics(&self) -> String {
+        let mut command = self.within(Path::new(env!("CARGO_BIN_EXE_sidestep")));
+        command.args(["agent", "--metrics", "127.0.0.1:9464", "--cgroup"]).arg(self.cgroup.path());
+        let mut agent =
+            command.arg("--socket").arg(self.place.path().join("agent")).spawn().unwrap();
+        let script = "exec 3<>/dev/tcp/127.0.0.1/9464 && \
+                      printf 'GET /metrics HTTP/1.0\\r\\nHost: x\\r\\n\\r\\n' >&3 && timeout 10 cat <&3";
+        let begin = Instant::now();
+        let metrics = loop {
+            let (status, text, errors) =
+                outcome(self.within(Path::new("bash")).args(["-c", script]));
+            if status == Some(0) {
+                break text;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(60), "{errors}");
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        terminate(&agent);
+        agent.wait().unwrap();
+        metrics
+    }
+
     /// Whether a program of the group may send to a port.
     fn passes(&self, port: u16) -> bool {
         let script = format!(
@@ -244,6 +341,24 @@ impl Host {
         let mut command = self.within(Path::new("bash"));
         command.args(["-c", &script]).stderr(Stdio::null()).status().unwrap().success()
     }
+}
+
+/// Names have no meaning.
+struct Nobody;
+
+impl Names for Nobody {
+    fn interface(&self, _: &str) -> Option<u32> {
+        None
+    }
+
+    fn user(&self, _: &str) -> Option<u32> {
+        None
+    }
+}
+
+fn terminate(child: &Child) {
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").arg(pid).status().unwrap().success());
 }
 
 impl Drop for Host {

@@ -16,6 +16,7 @@
 mod collector;
 mod exposition;
 mod figures;
+mod filter;
 mod gateway;
 mod ledger;
 mod server;

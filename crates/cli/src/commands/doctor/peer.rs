@@ -6,12 +6,13 @@
 //! says nothing, as an adapter does.
 
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use sidestep_gateway::status::{Mode, Status};
 
 use super::check::Check;
+use crate::commands::filter;
 
 /// Of RoCEv2.
 const ROCE_PORT: u16 = 4791;
@@ -27,8 +28,30 @@ pub(super) fn checks(peer: IpAddr) -> Vec<Check> {
     if let (Ok(status), Some(local)) = (&status, local) {
         checks.push(adapter(status, local));
     }
+    checks.extend(local.and_then(|local| denial(local, peer)));
     checks.push(speaks_smc(peer, status));
     checks
+}
+
+/// Does the IP filter here deny what links to the peer send? `None`: no filter is in force, or it cannot be seen.
+fn denial(local: IpAddr, peer: IpAddr) -> Option<Check> {
+    const NAME: &str = "IP filter to the peer";
+    /// The number of UDP, and one of the ports that packets of RoCE come from.
+    const UDP: u8 = 17;
+    const FROM: u16 = 0xc000;
+    let denied = |from, to| {
+        let ends = [SocketAddr::new(local, from), SocketAddr::new(peer, to)];
+        filter::denial(UDP, ends, 0).ok()?
+    };
+    filter::summary().ok()??;
+    match denied(FROM, ROCE_PORT).or_else(|| denied(ROCE_PORT, FROM)) {
+        Some(rule) => Some(Check::warn(
+            NAME,
+            format!("UDP port {ROCE_PORT} is denied by {rule}"),
+            "permit it both ways between the two hosts, or links by soft RNICs carry nothing",
+        )),
+        None => Some(Check::ok(NAME, format!("UDP port {ROCE_PORT} is permitted"))),
+    }
 }
 
 /// How packets get to a host.

@@ -33,6 +33,12 @@ pub(super) enum FilterError {
     OtherCgroup(String),
     #[error("cannot wait for signals: {0}")]
     Signals(io::Error),
+    #[error("cannot wait for lines of the log: {0}")]
+    Wait(io::Error),
+    #[error("another `sidestep filter watch` reads the log, and each line goes to one reader")]
+    OtherReader,
+    #[error("the filter was removed")]
+    Removed,
     #[error("{path}: {reason}")]
     Import { path: String, reason: String },
     #[error("what was left out is a comment in the list: {0} of it")]

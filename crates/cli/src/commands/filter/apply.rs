@@ -36,6 +36,7 @@ pub(super) fn execute(args: &FilterApplyArgs) -> Result<(), FilterError> {
         file: std::path::absolute(&source.path).unwrap_or_else(|_| source.path.clone()),
         cgroup,
         applied_s: Timestamp::now().as_second(),
+        rules: source.list.rules.len(),
     };
     let identity = in_force::keep(&source, &about)?;
     put(before.as_ref(), &about.cgroup, &source, &compiled, identity)?;

@@ -7,14 +7,15 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use sidestep_bpf::{Filter, Identity};
-use sidestep_filter::RuleList;
+use sidestep_bpf::{Filter, Identity, Totals};
+use sidestep_filter::{Action, Packet, RuleList, Way};
 
-use super::answer::{FilterError, counted};
-use super::source::{Source, identity};
+use super::answer::{FilterError, counted, named};
+use super::source::{Machine, Source, identity};
 
 /// Where the filter is pinned.
 pub(super) const PINS: &str = "/sys/fs/bpf/sidestep/filter";
@@ -31,13 +32,23 @@ pub(super) struct InForce {
 
 /// What is to be known of a list in force beside its text.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(super) struct About {
+pub(in crate::commands) struct About {
     /// The file that it was read from.
-    pub(super) file: PathBuf,
+    pub(in crate::commands) file: PathBuf,
     /// The group of processes whose packets are judged.
-    pub(super) cgroup: PathBuf,
+    pub(in crate::commands) cgroup: PathBuf,
     /// When it was put into force, in seconds since 1970.
-    pub(super) applied_s: i64,
+    pub(in crate::commands) applied_s: i64,
+    /// How many rules it has.
+    #[serde(default)]
+    pub(in crate::commands) rules: usize,
+}
+
+/// What metrics tell of a filter; to read its list for each of them would take long.
+pub(in crate::commands) struct Figures {
+    pub(in crate::commands) name: String,
+    pub(in crate::commands) about: About,
+    pub(in crate::commands) totals: Totals,
 }
 
 impl InForce {
@@ -46,13 +57,9 @@ impl InForce {
         let Some(filter) = Filter::find(Path::new(PINS))? else { return Ok(None) };
         let identity = filter.identity()?;
         let text = read(&path_of(identity, "rules"))?;
-        let about = read(&path_of(identity, "json"))?;
-        let foreign = |reason: String| {
-            let path = path_of(identity, "json");
-            FilterError::file(&path, io::Error::new(ErrorKind::InvalidData, reason))
-        };
-        let about = serde_json::from_str(&about).map_err(|error| foreign(error.to_string()))?;
-        let list = RuleList::parse(&text).map_err(|errors| foreign(errors[0].to_string()))?;
+        let about = About::read(identity)?;
+        let list = RuleList::parse(&text)
+            .map_err(|errors| foreign(identity, "rules", errors[0].to_string()))?;
         Ok(Some(Self { filter, identity, list, about }))
     }
 
@@ -61,6 +68,56 @@ impl InForce {
         forget_all_but(None);
         Ok(())
     }
+}
+
+impl About {
+    fn read(identity: Identity) -> Result<Self, FilterError> {
+        serde_json::from_str(&read(&path_of(identity, "json"))?)
+            .map_err(|error| foreign(identity, "json", error.to_string()))
+    }
+}
+
+/// What lies there was not written by this version.
+fn foreign(identity: Identity, kind: &str, reason: String) -> FilterError {
+    FilterError::file(&path_of(identity, kind), io::Error::new(ErrorKind::InvalidData, reason))
+}
+
+/// `None`: no filter is in force, or it cannot be seen.
+pub(in crate::commands) fn figures() -> Option<Figures> {
+    let filter = Filter::find(Path::new(PINS)).ok()??;
+    let identity = filter.identity().ok()?;
+    let (about, totals) = (About::read(identity).ok()?, filter.totals().ok()?);
+    Some(Figures { name: name_of(identity), about, totals })
+}
+
+/// Which rule denies packets between an end here and a remote one, those that leave or those that arrive, in words;
+/// `None`: none does, or no filter is in force. By which interface they go is not known: it is taken for loopback.
+///
+/// # Errors
+/// The filter cannot be seen by this user.
+pub(in crate::commands) fn denial(
+    protocol: u8,
+    [local, remote]: [SocketAddr; 2],
+    user: u32,
+) -> Result<Option<String>, String> {
+    /// Its index, in every network namespace.
+    const LOOPBACK: u32 = 1;
+    let Some(InForce { list, about, .. }) = InForce::find().map_err(|error| error.to_string())?
+    else {
+        return Ok(None);
+    };
+    let machine = Machine::default();
+    let denies = |(way, from, to)| {
+        let packet = Packet::between(protocol, from, to, way);
+        let packet = Packet { interface: LOOPBACK, user, ..packet };
+        let rule = list.first_match(&packet, &machine);
+        let action = rule.map_or(list.default, |rule| list.rules[rule].action);
+        (action == Action::Deny).then(|| match rule {
+            Some(rule) => format!("{} of {}", named(&list, rule), about.file.display()),
+            None => format!("the default of {}", about.file.display()),
+        })
+    };
+    Ok([(Way::Out, local, remote), (Way::In, remote, local)].into_iter().find_map(denies))
 }
 
 /// Keeps a list for the time when it is in force.
@@ -91,18 +148,34 @@ pub(super) fn forget_all_but(identity: Option<Identity>) {
 
 /// While it is held no other command changes the filter.
 pub(super) fn lock() -> Result<File, FilterError> {
-    let path = Path::new(STATE).join("lock");
+    let busy = |path: &Path| {
+        let reason =
+            "another command is changing the filter; one that waits for its confirmation counts";
+        FilterError::file(path, io::Error::new(ErrorKind::ResourceBusy, reason))
+    };
+    lock_named("lock", busy)
+}
+
+/// While it is held no other command reads the log.
+pub(super) fn lock_log() -> Result<File, FilterError> {
+    lock_named("reader", |_| FilterError::OtherReader)
+}
+
+fn lock_named(name: &str, busy: impl Fn(&Path) -> FilterError) -> Result<File, FilterError> {
+    let path = Path::new(STATE).join(name);
     let failed = |error: io::Error| FilterError::file(&path, error);
     fs::create_dir_all(STATE).map_err(failed)?;
     let lock = File::create(&path).map_err(failed)?;
     match rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(lock),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(failed(io::Error::new(
-            ErrorKind::ResourceBusy,
-            "another command is changing the filter; one that waits for its confirmation counts",
-        ))),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(busy(&path)),
         Err(error) => Err(failed(error.into())),
     }
+}
+
+/// The list of this name, if it is kept still.
+pub(super) fn list_of(identity: Identity) -> Option<RuleList> {
+    RuleList::parse(&read(&path_of(identity, "rules")).ok()?).ok()
 }
 
 /// In a line, for `sidestep doctor`; `None`: no filter is in force.

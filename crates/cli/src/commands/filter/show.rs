@@ -1,11 +1,15 @@
 //! `sidestep filter show` and `list`: what is in force, and what it has done.
 
+use std::path::{Path, PathBuf};
+
 use jiff::Timestamp;
 use serde_json::json;
-use sidestep_bpf::Hits;
+use sidestep_bpf::{Cgroup, Filter, Hits, PacketProgram, packet_programs};
 
 use super::answer::{FilterError, counted, say, say_json};
+use super::control_groups::directories;
 use super::in_force::{InForce, name_of};
+use crate::accounts;
 use crate::args::FilterShowArgs;
 
 pub(super) fn show(args: &FilterShowArgs) -> Result<(), FilterError> {
@@ -20,6 +24,8 @@ pub(super) fn show(args: &FilterShowArgs) -> Result<(), FilterError> {
     let graph = filter.graph()?;
     let (file, cgroup) = (about.file.display(), about.cgroup.display());
     let applied = Timestamp::from_second(about.applied_s).unwrap_or_default();
+    let totals = filter.totals()?;
+    let others = Others::find(&filter, &about.cgroup)?;
     if args.json {
         return say_json(&json!({
             "is_in_force": true,
@@ -31,17 +37,72 @@ pub(super) fn show(args: &FilterShowArgs) -> Result<(), FilterError> {
             "default": list.default.to_string(),
             "bytes": size_of_val(graph.nodes()),
             "steps": graph.steps(),
+            "packets_permitted": totals.permitted,
+            "packets_denied": totals.denied,
+            "log_lines_lost_by_rate": totals.lost_by_rate,
+            "log_lines_lost_for_room": totals.lost_for_room,
+            "other_programs": others.to_json(),
         }));
     }
     say(&format!(
         "{} of {file}, default {}, in force since {applied} for {cgroup}\n\
-         {} KB in the kernel, up to {} steps for a packet; name {}\n",
+         {} KB in the kernel, up to {} steps for a packet; name {}\n\
+         searched for {} packets that passed, {} that were denied; {} lines of the log lost\n{}",
         counted(&list.rules),
         list.default,
         size_of_val(graph.nodes()).div_ceil(1024),
         graph.steps(),
-        name_of(identity)
+        name_of(identity),
+        totals.permitted,
+        totals.denied,
+        totals.lost_by_rate + totals.lost_for_room,
+        others.to_text(),
     ))
+}
+
+/// The programs that see the filter's packets beside it, each with the control group it is attached to.
+struct Others(Vec<(PathBuf, PacketProgram)>);
+
+impl Others {
+    /// Those of the filter's control group, of those below, and of those around it.
+    fn find(filter: &Filter, cgroup: &Path) -> Result<Self, FilterError> {
+        let root = Cgroup::root()?;
+        let around = cgroup.ancestors().skip(1).take_while(|path| path.starts_with(&root));
+        let groups: Vec<PathBuf> = around.map(Path::to_owned).chain(directories(cgroup)).collect();
+        let ours = filter.packet_programs()?;
+        let programs = packet_programs(groups.iter().map(PathBuf::as_path))?;
+        let others = programs.into_iter().filter(|(_, program)| !ours.contains(&program.id));
+        Ok(Self(others.map(|(place, program)| (groups[place].clone(), program)).collect()))
+    }
+
+    fn to_text(&self) -> String {
+        if self.0.is_empty() {
+            return String::new();
+        }
+        let mut text =
+            "Programs of others see packets as well, and one passes if all let it pass:\n"
+                .to_owned();
+        for (group, PacketProgram { id, name, user, way }) in &self.0 {
+            let name = if name.is_empty() { "without a name" } else { name };
+            let user = user.map_or_else(|| "an unknown user".to_owned(), accounts::name_of);
+            let group = group.display();
+            text += &format!("  {way:<3}  {name}, number {id}, loaded by {user}, at {group}\n");
+        }
+        text
+    }
+
+    fn to_json(&self) -> serde_json::Value {
+        let program = |(group, program): &(PathBuf, PacketProgram)| {
+            json!({
+                "cgroup": group,
+                "id": program.id,
+                "name": program.name,
+                "user": program.user.map(accounts::name_of),
+                "way": program.way.to_string(),
+            })
+        };
+        self.0.iter().map(program).collect()
+    }
 }
 
 pub(super) fn list(args: &FilterShowArgs) -> Result<(), FilterError> {
@@ -51,7 +112,7 @@ pub(super) fn list(args: &FilterShowArgs) -> Result<(), FilterError> {
     let last_s =
         |hits: &Hits| (hits.last_ns > 0).then(|| now_ns.saturating_sub(hits.last_ns) as f64 / 1e9);
     let rules = list.rules.iter().map(ToString::to_string);
-    let rows = rules.chain([format!("default {}", list.default)]).zip(&hits).enumerate();
+    let rows = rules.chain([format!("default {}", list.default_words())]).zip(&hits).enumerate();
     let line = |rule: usize| (rule < list.rules.len()).then(|| list.line_of(rule));
     if args.json {
         let rows = rows.map(|(number, (rule, hits))| {
@@ -82,7 +143,7 @@ fn ago(seconds: f64) -> String {
 }
 
 /// The clock of `bpf_ktime_get_ns`.
-fn monotonic_ns() -> u64 {
+pub(super) fn monotonic_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -6,7 +6,9 @@
 //! other end is looked for: a Sidestep program that had a reason of its own, or a plain one. What has
 //! become of a connection to another host, the gateway is asked.
 
+use std::fs;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
 
 use serde::{Serialize, Serializer};
 use sidestep_gateway::status;
@@ -19,6 +21,7 @@ use super::host::{Holder, Host};
 use super::setting::Environment;
 use crate::accounts;
 use crate::commands::beyond::Beyond;
+use crate::commands::filter;
 use crate::preloadable::{self, Caller};
 use crate::strangers_files::Process;
 
@@ -299,6 +302,7 @@ impl Sight<'_> {
         };
         match fallback.reason {
             Reason::Peer(PeerCannot::PeerNotSmc) => self.explain_absence(kind, finding),
+            Reason::Operator(OperatorSaid::Denied) => explain_denial(kind, finding),
             _ => finding,
         }
     }
@@ -495,13 +499,13 @@ impl Stranger {
 
 /// Whether the kernel counts what memory it has promised.
 fn is_memory_strict() -> bool {
-    let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory");
+    let mode = fs::read_to_string("/proc/sys/vm/overcommit_memory");
     mode.is_ok_and(|mode| mode.trim() == "2")
 }
 
 /// Whether a process runs under a filter of system calls, as `/proc` tells of any.
 fn is_filtered(pid: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status.lines().filter_map(|line| line.strip_prefix("Seccomp:")).any(|mode| mode.trim() != "0")
 }
 
@@ -523,6 +527,19 @@ fn enter(kinds: &mut Vec<Kind>, more: Kind) {
     };
     known.example = known.example.or(more.example);
 }
+
+/// Names the rule of the IP filter, if a connection of the kind is open and this user may see the filter.
+fn explain_denial(kind: &Kind, finding: Finding) -> Finding {
+    let user = fs::metadata(format!("/proc/{}", kind.pid)).map_or(0, |process| process.uid());
+    let denial = |(local, remote)| filter::denial(TCP, [local, remote], user);
+    match kind.example.map(denial) {
+        Some(Ok(Some(rule))) => Finding { rule: Some(rule), ..finding },
+        _ => finding,
+    }
+}
+
+/// The protocol's number.
+const TCP: u8 = 6;
 
 /// A program decides only to hand a connection over. Of those that are passed on, that decision was about
 /// them.

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use sidestep_gateway::status::Status;
 use sidestep_observe::Watch;
 
-use super::exposition;
 use super::ledger::Ledger;
 use super::vips;
+use super::{exposition, filter};
+use crate::commands::filter as ip_filter;
 use crate::commands::vip_status::in_force;
 
 /// Looks, and remembers.
@@ -38,6 +39,7 @@ impl Collector {
         self.ledger.enter(&watched);
         let mut others = exposition::gauges(&watched.snapshot, &self.ledger, begun.elapsed());
         others.extend(vips::families(&in_force()));
+        others.extend(ip_filter::figures().iter().flat_map(filter::families));
         if let Ok(gateway) = Status::ask() {
             others.extend(exposition::of_gateway(&gateway));
         }

@@ -184,7 +184,22 @@ pub(super) fn family(
     family
 }
 
-pub(super) fn pairs(labels: &[(&str, &str)]) -> Vec<LabelPair> {
+/// A counter or a gauge.
+pub(super) fn valued(kind: MetricType, labels: &[(&str, &str)], value: f64) -> Metric {
+    let mut metric = Metric::from_label(pairs(labels));
+    if kind == MetricType::COUNTER {
+        let mut counter = Counter::default();
+        counter.set_value(value);
+        metric.set_counter(counter);
+    } else {
+        let mut gauge = Gauge::default();
+        gauge.set_value(value);
+        metric.set_gauge(gauge);
+    }
+    metric
+}
+
+fn pairs(labels: &[(&str, &str)]) -> Vec<LabelPair> {
     let pair = |(name, value): &(&str, &str)| {
         let mut pair = LabelPair::default();
         pair.set_name((*name).to_owned());

@@ -1,8 +1,8 @@
 //! Figures of the VIPs of the agent's network namespace, if `sidestep vip run` is at work there.
 
-use prometheus::proto::{Counter, Gauge, Metric, MetricFamily, MetricType};
+use prometheus::proto::{Metric, MetricFamily, MetricType};
 
-use super::exposition::{family, pairs};
+use super::exposition::{family, valued};
 use crate::commands::vip_status::{TargetStatus, VipStatus};
 
 /// A figure of each target; `None`: it has none now.
@@ -68,18 +68,4 @@ pub(super) fn families(vips: &[VipStatus]) -> Vec<MetricFamily> {
         family(figure.name, figure.help, figure.kind, metrics)
     };
     FIGURES.iter().map(of).collect()
-}
-
-fn valued(kind: MetricType, labels: &[(&str, &str)], value: f64) -> Metric {
-    let mut metric = Metric::from_label(pairs(labels));
-    if kind == MetricType::COUNTER {
-        let mut counter = Counter::default();
-        counter.set_value(value);
-        metric.set_counter(counter);
-    } else {
-        let mut gauge = Gauge::default();
-        gauge.set_value(value);
-        metric.set_gauge(gauge);
-    }
-    metric
 }
