@@ -4,6 +4,7 @@ use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use aya::programs::ProgramError;
 use thiserror::Error;
 
 /// Why a program is not in place.
@@ -63,7 +64,10 @@ pub enum BpfError {
 impl BpfError {
     pub(crate) fn of_kernel(what: &'static str, error: &(dyn Error + 'static)) -> Self {
         match os_error(error) {
-            Some(kind) if is_refusal(kind) => Self::Privilege { to_what: format!("to {what}") },
+            // What the verifier does not take is EACCES as well; it gives a reason.
+            Some(kind) if is_refusal(kind) && !has_verifier_log(error) => {
+                Self::Privilege { to_what: format!("to {what}") }
+            }
             _ => Self::Kernel { what, reason: all_words(error) },
         }
     }
@@ -74,6 +78,13 @@ impl BpfError {
         }
         Self::File { path: path.to_owned(), source }
     }
+}
+
+fn has_verifier_log(error: &(dyn Error + 'static)) -> bool {
+    chain(error).filter_map(|it| it.downcast_ref::<ProgramError>()).any(|error| match error {
+        ProgramError::LoadError { verifier_log, .. } => !verifier_log.to_string().is_empty(),
+        _ => false,
+    })
 }
 
 fn is_refusal(kind: io::ErrorKind) -> bool {

@@ -100,8 +100,9 @@ pub(super) fn judge(graph: &Graph) -> Program {
     walk(&mut a, graph.steps());
     a.and_immediate(R7, DENIES as i32);
     a.jump_if_not_equal(R7, 0, "drop");
-    // The kernel, which knows no such option, is not asked.
-    a.store_immediate_32(R6, sockopt::OPTLEN, sockopt::DONE);
+    // The kernel, which knows no such option, is not asked. A context takes no immediate before Linux 6.4.
+    a.mov_immediate(R1, sockopt::DONE);
+    a.store_32(R6, sockopt::OPTLEN, R1);
     a.label("unknown");
     a.mov_immediate(R0, sockopt::GO_ON);
     a.exit();

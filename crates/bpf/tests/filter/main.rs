@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr::null;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -106,10 +107,11 @@ fn a_change_is_one_moment() {
         let filter = place.attach(both, 0);
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let end = Instant::now() + Duration::from_secs(3);
+        let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
             let sender = scope.spawn(|| {
                 let mut sent = 0;
-                while Instant::now() < end {
+                while !is_over.load(Ordering::Relaxed) {
                     assert!(socket.send_to(b"x", "127.0.0.1:53").is_err());
                     socket.send_to(b"x", "127.0.0.1:55").unwrap();
                     sent += 1;
@@ -117,12 +119,13 @@ fn a_change_is_one_moment() {
                 sent
             });
             let mut changes = 0;
-            while Instant::now() < end {
+            // In an emulated machine a change takes seconds.
+            while Instant::now() < end || changes < 3 {
                 changes += 1;
                 put(&filter, &format!("{both}default {}", ["permit", "deny"][changes % 2]), 1);
             }
+            is_over.store(true, Ordering::Relaxed);
             println!("{} packets of either kind, {changes} changes", sender.join().unwrap());
-            assert!(changes > 2);
         });
     });
 }

@@ -209,8 +209,8 @@ Exit status: 0; 1 if the list has a mistake or cannot be read; 2 if the command 
 const APPLY_HELP: &str = "\
 A list with a mistake changes nothing. A change is one moment: each packet meets the old rules or
 the new ones, those of connections that live too. Connections in shared memory that the new ones
-deny are reset. It needs CAP_BPF and CAP_NET_ADMIN, cgroup
-version 2 and a BPF file system at /sys/fs/bpf.
+deny are reset. It needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN,
+cgroup version 2 and a BPF file system at /sys/fs/bpf.
 
 Examples:
   sidestep filter apply /etc/sidestep/rules
