@@ -609,7 +609,9 @@ fn question(answers_by_numbers: bool) -> Assembler {
     a.store_32(R9, state::KNOWN, R8);
 
     a.label("yes");
-    a.store_immediate_32(R6, sockopt::OPTLEN, sockopt::DONE);
+    // A context takes no immediate before Linux 6.4.
+    a.mov_immediate(R1, sockopt::DONE);
+    a.store_32(R6, sockopt::OPTLEN, R1);
     a.label("end");
     a.mov_immediate(R0, sockopt::GO_ON);
     a.exit();
