@@ -10,6 +10,7 @@
 //! The first two must exist when they are named. The keys are the entries of [`TABLES`], and the
 //! tables [`PNET`] and [`VIP`], whose keys are names of the user's; `docs/configuration.md` explains each.
 
+mod filter_rules;
 mod value;
 mod vip;
 
@@ -298,11 +299,18 @@ const TABLES: &[(&str, &[Key])] = &[
     ),
     (
         "filter",
-        &[Key {
-            name: "file",
-            set: |s, v| absolute_path(v).map(|v| s.filter_file = Some(v)),
-            get: |s| s.filter_file.as_ref().map(|path| path.display().to_string()),
-        }],
+        &[
+            Key {
+                name: "file",
+                set: |s, v| absolute_path(v).map(|v| s.filter_file = Some(v)),
+                get: |s| s.filter_file.as_ref().map(|path| path.display().to_string()),
+            },
+            Key {
+                name: "rules",
+                set: |s, v| lines(v).map(|v| s.filter_rules = Some(v)),
+                get: |s| s.filter_rules.as_ref().map(|lines| filter_rules::shown(lines)),
+            },
+        ],
     ),
     (
         "smc-r",
@@ -377,6 +385,11 @@ fn parse(text: &str) -> (Settings, Vec<Fault>) {
                 fault(value.span().start, format!("{table_name}.{}: {message}", key.name));
             }
         }
+    }
+    if let Some(lines) = &mut settings.filter_rules {
+        let at = document.get_ref()["filter"].get_ref()["rules"].span().start;
+        *lines = filter_rules::at_their_lines(lines, &text[..at], &text[at..]);
+        faults.extend(filter_rules::faults(lines, text));
     }
     faults.sort_by_key(|fault| fault.offset);
     (settings, faults)
@@ -480,6 +493,13 @@ fn agent_socket(value: &DeValue<'_>) -> Result<PathBuf, String> {
         return Err(format!("{} is not allowed; use a shorter path", shown(value)));
     }
     Ok(path)
+}
+
+fn lines(value: &DeValue<'_>) -> Result<String, String> {
+    let text = value.as_str().map(ToOwned::to_owned);
+    text.ok_or_else(|| {
+        format!("{} is not allowed; use text, with a rule in each line", shown(value))
+    })
 }
 
 fn absolute_path(value: &DeValue<'_>) -> Result<PathBuf, String> {
@@ -632,6 +652,7 @@ mod tests {
             metrics = "127.0.0.1:9464"
             [filter]
             file = "/etc/sidestep/rules"
+            rules = "default deny"
             [smc-r]
             adapters = ["10.0.0.1", "soft:eth1"]
             faults = "loss=1%"
@@ -670,6 +691,7 @@ mod tests {
             log_file: Some("/var/log/sidestep.log".into()),
             agent_metrics: "127.0.0.1:9464".parse().ok(),
             filter_file: Some("/etc/sidestep/rules".into()),
+            filter_rules: Some(format!("{}default deny", "\n".repeat(31))),
             adapters: Some(["10.0.0.1", "soft:eth1"].map(|text| text.parse().unwrap()).to_vec()),
             faults: "loss=1%".parse().ok(),
             vips: Some(VipSet::default()),
@@ -822,7 +844,15 @@ mod tests {
             keys().filter(|(_, get)| get(&all).is_none()).map(|(key, _)| key).collect();
         assert_eq!(
             unset,
-            ["log.file", "agent.metrics", "filter.file", "smc-r.adapters", "smc-r.faults", "vip"]
+            [
+                "log.file",
+                "agent.metrics",
+                "filter.file",
+                "filter.rules",
+                "smc-r.adapters",
+                "smc-r.faults",
+                "vip"
+            ]
         );
     }
 

@@ -107,6 +107,8 @@ pub(crate) struct Settings {
     pub(crate) agent_metrics: Option<MetricsAddress>,
     /// For `sidestep filter`; the library is not told.
     pub(crate) filter_file: Option<PathBuf>,
+    /// The same: a list itself, whose lines have the numbers that they have in the file.
+    pub(crate) filter_rules: Option<String>,
     /// These two for `sidestep gateway`.
     pub(crate) adapters: Option<Vec<AdapterChoice>>,
     pub(crate) faults: Option<FaultPlan>,
@@ -190,6 +192,7 @@ impl Settings {
             log_file: self.log_file.or(lower.log_file),
             agent_metrics: self.agent_metrics.or(lower.agent_metrics),
             filter_file: self.filter_file.or(lower.filter_file),
+            filter_rules: self.filter_rules.or(lower.filter_rules),
             adapters: self.adapters.or(lower.adapters),
             faults: self.faults.or(lower.faults),
             vips: self.vips.or(lower.vips),
@@ -252,6 +255,7 @@ impl From<Options> for Settings {
             log_file: options.log_file,
             agent_metrics: None,
             filter_file: None,
+            filter_rules: None,
             adapters: None,
             faults: None,
             vips: None,

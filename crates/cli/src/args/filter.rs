@@ -55,7 +55,7 @@ pub(crate) struct FilterCheckArgs {
 /// Which list is meant.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
-    /// The list of rules [default: filter.file of the configuration]
+    /// The list of rules [default: filter.file or filter.rules of the configuration]
     pub(crate) file: Option<PathBuf>,
 
     /// A configuration file that goes before the user's and the machine's

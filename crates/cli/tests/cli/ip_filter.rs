@@ -56,6 +56,33 @@ fn mistakes_have_a_line_and_a_column() {
 }
 
 #[test]
+fn a_list_can_stand_in_the_configuration() {
+    let place = Place::new();
+    let check = |configuration: &str| {
+        let file = place.file("sidestep.toml", configuration);
+        outcome(place.sidestep(None).args(["filter", "check", "--config"]).arg(file))
+    };
+    let rules = "permit tcp any any:443 in\ndeny tcp any any:443\ndeny any any any on nowhere0\n";
+    let (status, _, errors) = check(&format!("# ours\n[filter]\nrules = '''\n{rules}'''\n"));
+    assert_eq!(status, Some(1));
+    assert!(errors.contains("sidestep.toml:6: there is no interface nowhere0"), "{errors}");
+    let rules = rules.replace(" on nowhere0", "");
+    let (status, text, errors) = check(&format!("# ours\n[filter]\nrules = '''\n{rules}'''\n"));
+    assert_eq!((status, errors.as_str()), (Some(0), ""), "{text}");
+    assert!(text.contains("sidestep.toml: 3 rules, default permit"), "{text}");
+    let (status, _, errors) = check("[filter]\nrules = '''\ndeny any any\n allow\n'''");
+    assert_eq!(status, Some(1));
+    assert!(
+        errors.contains("sidestep.toml:3: filter.rules: column 13: where packets go"),
+        "{errors}"
+    );
+    let (_, _, errors) = check("[filter]\nfile = \"/x\"\nrules = \"default deny\"");
+    assert!(errors.contains("use one of them"), "{errors}");
+    let (_, _, errors) = check("[filter]\nrules = 7");
+    assert!(errors.contains("7 is not allowed; use text, with a rule in each line"), "{errors}");
+}
+
+#[test]
 fn a_test_names_the_rule_and_what_it_hides() {
     let place = Place::new();
     let file =

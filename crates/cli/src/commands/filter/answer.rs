@@ -19,8 +19,10 @@ pub(super) enum FilterError {
     List(String),
     #[error("{0}")]
     Config(#[from] crate::config::ConfigError),
-    #[error("which list? Name a file, or set filter.file in the configuration")]
+    #[error("which list? Name a file, or set filter.file or filter.rules in the configuration")]
     NoFile,
+    #[error("which list? The configuration has filter.file and filter.rules: use one of them")]
+    TwoLists,
     #[error("{0}")]
     Bpf(#[from] BpfError),
     #[error("{path}: {source}")]

@@ -13,6 +13,7 @@ use super::answer::FilterError;
 use crate::accounts::User;
 use crate::args::ListArgs;
 use crate::config::Configuration;
+use crate::options::Settings;
 
 /// A list and where it comes from.
 pub(super) struct Source {
@@ -24,19 +25,30 @@ pub(super) struct Source {
 impl Source {
     /// The list that the command line or the configuration names.
     pub(super) fn named(args: &ListArgs) -> Result<Self, FilterError> {
-        let path = match &args.file {
-            Some(path) => path.clone(),
-            None => {
-                let environment = |name: &str| std::env::var_os(name);
-                let configuration = Configuration::load(args.config.as_deref(), environment)?;
-                configuration.settings.filter_file.ok_or(FilterError::NoFile)?
+        if let Some(path) = &args.file {
+            return Self::read(path);
+        }
+        let environment = |name: &str| std::env::var_os(name);
+        let Configuration { settings, files } =
+            Configuration::load(args.config.as_deref(), environment)?;
+        match (settings.filter_file, settings.filter_rules) {
+            (Some(_), Some(_)) => Err(FilterError::TwoLists),
+            (Some(path), None) => Self::read(&path),
+            (None, Some(text)) => {
+                let has_it = |(_, of_file): &&(PathBuf, Settings)| of_file.filter_rules.is_some();
+                let (path, _) = files.iter().find(has_it).expect("a file has set it");
+                Self::of(path, text)
             }
-        };
-        Self::read(&path)
+            (None, None) => Err(FilterError::NoFile),
+        }
     }
 
     pub(super) fn read(path: &Path) -> Result<Self, FilterError> {
         let text = fs::read_to_string(path).map_err(|error| FilterError::file(path, error))?;
+        Self::of(path, text)
+    }
+
+    fn of(path: &Path, text: String) -> Result<Self, FilterError> {
         let list = RuleList::parse(&text).map_err(|errors| {
             let lines = errors.iter().map(|error| format!("{}:{error}", path.display()));
             FilterError::List(lines.collect::<Vec<_>>().join("\n"))
