@@ -1,6 +1,6 @@
 //! One address for many servers: what a distributor decides, from plain values.
 //!
-//! A *VIP* is an address and port in front of several *targets*, servers that listen elsewhere. This crate
+//! A *VIP* is an address and port in front of several *targets*, servers that listen elsewhere, or hosts. This crate
 //! knows no socket, no clock and no kernel. It is told what was seen of targets and what the operator
 //! wants, and says which target takes which new connection:
 //!
@@ -32,4 +32,4 @@ pub mod terms;
 
 pub use distribution::{Change, Choice, Distribution, Plan, Refusal};
 pub use state::State;
-pub use terms::{Method, Probe, ProbeKind, Target, TermsError, Vip, VipSet};
+pub use terms::{Method, Probe, ProbeKind, Protocol, Target, TargetKind, TermsError, Vip, VipSet};

@@ -23,6 +23,10 @@ pub struct Vip {
     pub name: String,
     /// Where clients connect.
     pub address: SocketAddr,
+    /// What they speak.
+    pub protocol: Protocol,
+    /// What its targets are.
+    pub kind: TargetKind,
     /// Which target takes the next connection.
     pub method: Method,
     /// A client that connects again within this time meets the same target (`TIMEDAFFINITY`). Zero: it
@@ -45,6 +49,46 @@ pub struct Target {
     pub address: SocketAddr,
     /// Its share beside the others', from 1 to [`WEIGHT_MAX`].
     pub weight: u16,
+}
+
+/// What clients of a VIP speak.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// Connections.
+    #[default]
+    Tcp,
+    /// Datagrams. What one client's end sends goes to one target.
+    Udp,
+}
+
+impl Protocol {
+    /// Its number in a header of IP.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+        }
+    }
+
+    /// As displays have it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        }
+    }
+}
+
+/// What the targets of a VIP are: all of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TargetKind {
+    /// Listeners of the host that has the VIP, each at an address and port of its own.
+    #[default]
+    Listeners,
+    /// Hosts on the link of the host that has the VIP. Each has the VIP as an address too, and the port is the VIP's.
+    Hosts,
 }
 
 /// Which target takes the next connection.
@@ -218,6 +262,12 @@ pub enum Fault {
     /// A target that is a VIP.
     #[error("the address of target {0} is that of a VIP; use that of the server itself")]
     TargetIsVip(String),
+    /// Datagrams have no listener that the kernel could be given.
+    #[error(
+        "protocol \"udp\" takes targets that are hosts, named by an address without a port; a target with a \
+         port is a listener of this host, for \"tcp\""
+    )]
+    Datagrams,
     /// All clients meet one target.
     #[error(
         "timedaffinity has no meaning under hotstandby, where all clients meet one target; leave it out"
@@ -232,6 +282,11 @@ pub enum Fault {
          not for IPv6 only, so name it by an IPv6 address"
     )]
     Family(String),
+    /// Packets go to a host as they came.
+    #[error(
+        "target {0} is of another address family than the VIP; name the host by an address of the VIP's family"
+    )]
+    HostFamily(String),
     /// A probe that could never count.
     #[error("a probe that rises after {rise} and falls after {fall} is not allowed; use 1 to 100")]
     Counts {
@@ -261,6 +316,9 @@ fn check(vip: &Vip) -> Result<(), TermsError> {
     }
     if vip.targets.len() > TARGETS_MAX {
         return wrong(Fault::TooManyTargets);
+    }
+    if vip.protocol == Protocol::Udp && vip.kind == TargetKind::Listeners {
+        return wrong(Fault::Datagrams);
     }
     if vip.method == Method::HotStandby && !vip.affinity.is_zero() {
         return wrong(Fault::Affinity);
@@ -299,11 +357,13 @@ fn check_target(vip: &Vip, target: &Target, before: &[Target]) -> Result<(), Fau
     if !(1..=WEIGHT_MAX).contains(&target.weight) {
         return Err(Fault::Weight(name(), target.weight));
     }
-    // A listener of IPv6 may serve clients of IPv4, never the other way round.
-    if vip.address.is_ipv6() && target.address.is_ipv4() {
-        return Err(Fault::Family(name()));
+    let (is_ipv6, is_target_ipv6) = (vip.address.is_ipv6(), target.address.is_ipv6());
+    match vip.kind {
+        // A listener of IPv6 may serve clients of IPv4, never the other way round.
+        TargetKind::Listeners if is_ipv6 && !is_target_ipv6 => Err(Fault::Family(name())),
+        TargetKind::Hosts if is_ipv6 != is_target_ipv6 => Err(Fault::HostFamily(name())),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 fn check_pair(one: &Vip, other: &Vip) -> Result<(), TermsError> {
@@ -311,20 +371,21 @@ fn check_pair(one: &Vip, other: &Vip) -> Result<(), TermsError> {
     if one.name == other.name {
         return wrong(Fault::Name(other.name.clone()));
     }
-    if one.address == other.address {
+    if (one.address, one.protocol) == (other.address, other.protocol) {
         return wrong(Fault::Overlap { address: other.address, other: one.name.clone() });
     }
-    let is_vip = |vip: &Vip, target: &Target| target.address == vip.address;
-    if let Some(target) = other.targets.iter().find(|target| is_vip(one, target)) {
-        return wrong(Fault::TargetIsVip(target.name.clone()));
-    }
-    match one.targets.iter().find(|target| is_vip(other, target)) {
-        Some(target) => {
+    // A host is its address, whatever the port.
+    let is_vip = |vip: &Vip, of: &Vip, target: &Target| match of.kind {
+        TargetKind::Listeners => target.address == vip.address,
+        TargetKind::Hosts => target.address.ip() == vip.address.ip(),
+    };
+    for (vip, of) in [(one, other), (other, one)] {
+        if let Some(target) = of.targets.iter().find(|target| is_vip(vip, of, target)) {
             let fault = Fault::TargetIsVip(target.name.clone());
-            Err(TermsError::Vip { vip: one.name.clone(), fault })
+            return Err(TermsError::Vip { vip: of.name.clone(), fault });
         }
-        None => Ok(()),
     }
+    Ok(())
 }
 
 fn is_name(text: &str) -> bool {
@@ -348,6 +409,8 @@ pub(crate) mod tests {
         Vip {
             name: "web".to_owned(),
             address: "127.0.0.10:80".parse().unwrap(),
+            protocol: Protocol::Tcp,
+            kind: TargetKind::Listeners,
             method,
             affinity: Duration::ZERO,
             switch_back: true,
@@ -380,7 +443,7 @@ pub(crate) mod tests {
             refusal(vec![vip])
         };
         type Case = (fn(&mut Vip), &'static str);
-        let cases: [Case; 11] = [
+        let cases: [Case; 13] = [
             (|v| v.name = "a b".into(), "vip.a b: `a b` is no name; use 1 to 32 letters"),
             (|v| v.address.set_port(0), "vip.web: 127.0.0.10:0 is not allowed as address"),
             (|v| v.address = "0.0.0.0:80".parse().unwrap(), "vip.web: 0.0.0.0:80 is not allowed"),
@@ -398,6 +461,14 @@ pub(crate) mod tests {
             (
                 |v| v.address = "[::1]:80".parse().unwrap(),
                 "vip.web: target t0 is of another address",
+            ),
+            (
+                |v| v.protocol = Protocol::Udp,
+                "vip.web: protocol \"udp\" takes targets that are hosts",
+            ),
+            (
+                |v| (v.kind, v.address) = (TargetKind::Hosts, "[::1]:80".parse().unwrap()),
+                "vip.web: target t0 is of another address family than the VIP; name the host",
             ),
             (|v| v.probe.rise = 0, "vip.web: a probe that rises after 0 and falls after 3"),
             (|v| v.probe.timeout = Duration::ZERO, "vip.web: the times of a probe"),
@@ -421,6 +492,16 @@ pub(crate) mod tests {
         other.targets[0].address.set_port(9000);
         let text = refusal(vec![vip(Method::BaseWlm, &[1]), other]);
         assert!(text.starts_with("vip.web: the address of target t0 is that of a VIP"), "{text}");
+        let mut hosts = vip(Method::BaseWlm, &[1]);
+        (hosts.name, hosts.kind) = ("hosts".to_owned(), TargetKind::Hosts);
+        hosts.address = "10.0.0.1:80".parse().unwrap();
+        hosts.targets[0].address = "127.0.0.10:80".parse().unwrap();
+        let text = refusal(vec![vip(Method::BaseWlm, &[1]), hosts.clone()]);
+        assert!(text.starts_with("vip.hosts: the address of target t0 is that of a VIP"), "{text}");
+        hosts.targets[0].address.set_ip([10, 0, 0, 2].into());
+        let mut datagrams = hosts.clone();
+        (datagrams.name, datagrams.protocol) = ("udp".to_owned(), Protocol::Udp);
+        assert!(VipSet::new(vec![hosts, datagrams]).is_ok(), "another protocol is another service");
         let many = (0..=VIPS_MAX).map(|_| vip(Method::BaseWlm, &[1])).collect();
         assert_eq!(refusal(many), "there are more than 32 VIPs");
     }

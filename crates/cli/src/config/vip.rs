@@ -2,11 +2,13 @@
 //!
 //! A VIP with a mistake spoils the set: what is in force is all that the files say or nothing new.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use sidestep_distributor::terms::{Method, Probe, ProbeKind, Target, TermsError};
+use sidestep_distributor::terms::{
+    Method, Probe, ProbeKind, Protocol, Target, TargetKind, TermsError,
+};
 use sidestep_distributor::{Vip, VipSet};
 use toml::de::{DeTable, DeValue};
 
@@ -55,8 +57,9 @@ fn place_of(table: &DeTable<'_>, error: &TermsError) -> usize {
     }
 }
 
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 11] = [
     "address",
+    "protocol",
     "method",
     "timedaffinity",
     "switch_back",
@@ -95,41 +98,92 @@ fn vip(
             fault(value.span().start, format!(".{key_name}: {message}"));
         }
     }
+    let address = found.address.filter(|_| is_right);
     if found.address.is_none() && is_right {
         fault(
             at,
             ": has no address; add address = \"ADDRESS:PORT\", where clients connect".to_owned(),
         );
     }
+    let (kind, targets) = match placed(&found.targets, address?.port()) {
+        Ok(placed) => placed,
+        Err(message) => {
+            fault(at, message);
+            return None;
+        }
+    };
     Some(Vip {
         name: name.to_owned(),
-        address: found.address.filter(|_| is_right)?,
+        address: address?,
+        protocol: found.protocol,
+        kind,
         method: found.method,
         affinity: found.affinity,
         switch_back: found.switch_back,
-        probe: found.probe,
-        targets: found.targets,
+        probe: Probe {
+            kind: found.probe_kind.unwrap_or(default_probe(kind, found.protocol)),
+            ..found.probe
+        },
+        targets,
     })
+}
+
+/// Who serves if a VIP says no probe: a listener that listens, a host that answers as its clients want.
+fn default_probe(kind: TargetKind, protocol: Protocol) -> ProbeKind {
+    match (kind, protocol) {
+        (TargetKind::Hosts, Protocol::Tcp) => ProbeKind::Tcp,
+        _ => ProbeKind::Listens,
+    }
+}
+
+/// What targets are written as.
+struct Written {
+    name: String,
+    ip: IpAddr,
+    /// `None`: the target is a host, and its port the VIP's.
+    port: Option<u16>,
+    weight: u16,
+}
+
+/// Targets, all of one kind.
+fn placed(written: &[Written], port: u16) -> Result<(TargetKind, Vec<Target>), String> {
+    let hosts = written.iter().filter(|target| target.port.is_none()).count();
+    if hosts > 0 && hosts < written.len() {
+        return Err(": some targets have a port and some have none; with one a target is a listener of this host, \
+                    without one it is a host of the link"
+            .to_owned());
+    }
+    let kind = if hosts > 0 { TargetKind::Hosts } else { TargetKind::Listeners };
+    let target = |it: &Written| Target {
+        name: it.name.clone(),
+        address: SocketAddr::new(it.ip, it.port.unwrap_or(port)),
+        weight: it.weight,
+    };
+    Ok((kind, written.iter().map(target).collect()))
 }
 
 /// What a table of a VIP has said so far.
 struct Found {
     address: Option<SocketAddr>,
+    protocol: Protocol,
     method: Method,
     affinity: Duration,
     switch_back: bool,
     probe: Probe,
-    targets: Vec<Target>,
+    probe_kind: Option<ProbeKind>,
+    targets: Vec<Written>,
 }
 
 impl Default for Found {
     fn default() -> Self {
         Self {
             address: None,
+            protocol: Protocol::default(),
             method: Method::default(),
             affinity: Duration::ZERO,
             switch_back: true,
             probe: Probe::default(),
+            probe_kind: None,
             targets: Vec::new(),
         }
     }
@@ -140,10 +194,11 @@ impl Found {
     fn read(&mut self, key: &str, value: &DeValue<'_>) -> Option<Result<(), String>> {
         Some(match key {
             "address" => address(value).map(|it| self.address = Some(it)),
+            "protocol" => protocol(value).map(|it| self.protocol = it),
             "method" => method(value).map(|it| self.method = it),
             "timedaffinity" => time(value).map(|it| self.affinity = it),
             "switch_back" => boolean(value).map(|it| self.switch_back = it),
-            "probe" => probe_kind(value).map(|it| self.probe.kind = it),
+            "probe" => probe_kind(value).map(|it| self.probe_kind = Some(it)),
             "probe_interval" => time(value).map(|it| self.probe.interval = it),
             "probe_timeout" => time(value).map(|it| self.probe.timeout = it),
             "rise" => number(value).map(|it| self.probe.rise = it),
@@ -157,7 +212,7 @@ fn targets(
     value: &DeValue<'_>,
     at: usize,
     fault: &mut impl FnMut(usize, String),
-) -> Option<Vec<Target>> {
+) -> Option<Vec<Written>> {
     let DeValue::Table(table) = value else {
         let example = "a = { address = \"127.0.0.1:7001\", weight = 4 }";
         fault(at, format!(".targets: expected a table, such as targets = {{ {example} }}"));
@@ -177,27 +232,51 @@ fn targets(
 }
 
 /// A table, or the address alone.
-fn target(name: &str, value: &DeValue<'_>) -> Result<Target, String> {
+fn target(name: &str, value: &DeValue<'_>) -> Result<Written, String> {
     const KEYS: [&str; 2] = ["address", "weight"];
     let (mut where_to, mut weight) = (None, 1);
     match value {
         DeValue::Table(table) => {
             for (key, value) in table {
                 let read = match key.get_ref().as_ref() {
-                    "address" => address(value.get_ref()).map(|it| where_to = Some(it)),
+                    "address" => place(value.get_ref()).map(|it| where_to = Some(it)),
                     "weight" => number(value.get_ref()).map(|it| weight = it),
                     other => return Err(format!(".{}", unknown("key", other, KEYS.into_iter()))),
                 };
                 read.map_err(|message| format!(".{}: {message}", key.get_ref()))?;
             }
         }
-        other => where_to = Some(address(other).map_err(|message| format!(": {message}"))?),
+        other => where_to = Some(place(other).map_err(|message| format!(": {message}"))?),
     }
-    let Some(address) = where_to else {
-        return Err(": has no address; add address = \"ADDRESS:PORT\", where it listens".to_owned());
+    let Some((ip, port)) = where_to else {
+        return Err(": has no address; add address = \"ADDRESS:PORT\", where it listens, or the \
+                    \"ADDRESS\" of a host"
+            .to_owned());
     };
     let weight = u16::try_from(weight).unwrap_or(u16::MAX);
-    Ok(Target { name: name.to_owned(), address, weight })
+    Ok(Written { name: name.to_owned(), ip, port, weight })
+}
+
+/// A listener's address and port, or the address of a host.
+fn place(value: &DeValue<'_>) -> Result<(IpAddr, Option<u16>), String> {
+    let host: Option<IpAddr> = value.as_str().and_then(|text| text.parse().ok());
+    match host {
+        Some(host) => Ok((host.to_canonical(), None)),
+        None => address(value).map(|it| (it.ip(), Some(it.port()))).map_err(|_| {
+            format!(
+                "{} is not allowed; use the address and port of a listener, such as \"127.0.0.1:7001\", \
+                 or the address of a host, such as \"10.0.0.7\"",
+                shown_value(value)
+            )
+        }),
+    }
+}
+
+fn protocol(value: &DeValue<'_>) -> Result<Protocol, String> {
+    [Protocol::Tcp, Protocol::Udp]
+        .into_iter()
+        .find(|protocol| value.as_str() == Some(protocol.name()))
+        .ok_or_else(|| format!("{} is not allowed; use \"tcp\" or \"udp\"", shown_value(value)))
 }
 
 fn address(value: &DeValue<'_>) -> Result<SocketAddr, String> {
@@ -307,6 +386,8 @@ mod tests {
         let vip = Vip {
             name: "redis".to_owned(),
             address: "127.0.0.10:6379".parse().unwrap(),
+            protocol: Protocol::Tcp,
+            kind: TargetKind::Listeners,
             method: Method::WeightedActive,
             affinity: Duration::from_secs(30),
             switch_back: false,
@@ -328,8 +409,8 @@ mod tests {
         let vip = |line: &str| first(&format!("[vip.a]\naddress = \"127.0.0.1:1\"\n{line}\n"));
         assert_eq!(
             vip("adress = 1"),
-            "vip.a.adress: unknown key; did you mean `address`? (known: address, method, \
-             timedaffinity, switch_back, probe, probe_interval, probe_timeout, rise, fall, targets)"
+            "vip.a.adress: unknown key; did you mean `address`? (known: address, protocol, \
+             method, timedaffinity, switch_back, probe, probe_interval, probe_timeout, rise, fall, targets)"
         );
         assert_eq!(
             vip("method = \"random\""),
@@ -351,6 +432,30 @@ mod tests {
         );
         assert!(first("[vip]\na = 1\n").starts_with("vip.a: expected a table: [vip.a]"));
         assert!(first("[vip.a]\n").starts_with("vip.a: has no address"));
+    }
+
+    #[test]
+    fn targets_without_a_port_are_hosts() {
+        let text = "[vip.dns]\naddress = \"10.0.0.9:53\"\nprotocol = \"udp\"\n\
+                    targets = { a = \"10.0.0.1\", b = { address = \"10.0.0.2\", weight = 3 } }\n";
+        let vips = parse(text).0.vips.unwrap();
+        let vip = &vips.vips()[0];
+        assert_eq!((vip.kind, vip.protocol), (TargetKind::Hosts, Protocol::Udp));
+        assert_eq!(
+            vip.probe.kind,
+            ProbeKind::Listens,
+            "no connection shows that a server of UDP serves"
+        );
+        assert_eq!(vip.targets[1].address, "10.0.0.2:53".parse().unwrap());
+        let tcp = parse(&text.replace("udp", "tcp")).0.vips.unwrap();
+        assert_eq!(tcp.vips()[0].probe.kind, ProbeKind::Tcp);
+        let mixed = faults(&text.replace("10.0.0.1", "10.0.0.1:53"));
+        assert!(mixed[0].starts_with("vip.dns: some targets have a port"), "{mixed:?}");
+        assert!(
+            faults(&text.replace("udp", "sctp"))[0].starts_with("vip.dns.protocol: `sctp` is not")
+        );
+        let listener = "[vip.a]\naddress = \"127.0.0.1:1\"\nprotocol = \"udp\"\ntargets = { t = \"127.0.0.1:2\" }";
+        assert!(faults(listener)[0].contains("takes targets that are hosts"));
     }
 
     #[test]

@@ -1,0 +1,315 @@
+//! Packets to one address, sent on to hosts of the same link.
+
+mod programs;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use aya::Ebpf;
+use aya::maps::{Array, HashMap, MapData, PerCpuArray, PerCpuHashMap};
+use aya::programs::SchedClassifier;
+use aya::programs::tc::{SchedClassifierLinkId, TcAttachType};
+use sidestep_distributor::terms::TARGETS_MAX;
+use sidestep_distributor::{Plan, Protocol};
+
+use crate::error::BpfError;
+use crate::loaded::program;
+use crate::object_file;
+use crate::tables::programs::service_key;
+use crate::tables::{Tables, octets, of_map, slot, take};
+pub use programs::ROUTES_MAX;
+use programs::{ADDRESSES, FLOWS, HOSTS, ROUTES, TRAFFIC, flow, route, tally};
+
+/// Sends packets that come in by one interface for a service, an address, port and protocol, on to hosts of that
+/// link: direct server return.
+///
+/// Nothing is pinned: with the process that holds this the program goes.
+pub struct Forwarding {
+    /// Programs, maps and links: descriptors, closed on drop.
+    loaded: Ebpf,
+    link: Option<SchedClassifierLinkId>,
+    tables: Tables,
+    hosts: Array<MapData, u32>,
+    routes: Array<MapData, [u8; route::LEN]>,
+    traffic: PerCpuArray<MapData, [u64; 2]>,
+    flows: HashMap<MapData, [u8; flow::KEY_LEN], [u8; flow::LEN]>,
+    addresses: PerCpuHashMap<MapData, [u8; 16], [u64; tally::COUNTERS]>,
+}
+
+/// Where a route leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hop {
+    /// Nowhere: its packets are dropped.
+    Nowhere,
+    /// To this host itself.
+    Here,
+    /// To a host of the link, with the link's addresses of that host and of this one.
+    Link {
+        /// The target's.
+        to: [u8; 6],
+        /// Ours.
+        from: [u8; 6],
+    },
+}
+
+/// A client's connection, or its datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// Its end.
+    pub client: SocketAddr,
+    /// The service's.
+    pub service: (SocketAddr, Protocol),
+    /// Where it goes, by number.
+    pub route: u32,
+    /// The client has said that it sends no more.
+    pub is_closing: bool,
+    /// When a packet of the client was seen, by the monotonic clock.
+    pub seen: Duration,
+    key: [u8; flow::KEY_LEN],
+}
+
+/// What came to an address besides whole packets that go on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Fragments, which are dropped.
+    pub fragments: u64,
+    /// Packets of IPv4 with options, which go on.
+    pub options: u64,
+    /// Packets of IPv6 with extension headers, which are dropped.
+    pub extended: u64,
+    /// ICMP errors, which go to the target whose packet they quote.
+    pub errors: u64,
+    /// Packets without a target: refused if they begin something, dropped otherwise.
+    pub stranded: u64,
+}
+
+impl fmt::Debug for Forwarding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Forwarding").field("link", &self.link).finish_non_exhaustive()
+    }
+}
+
+impl Forwarding {
+    /// Loads the program. It is asked from [`Self::attach`] on.
+    ///
+    /// # Errors
+    /// The kernel refuses ([`BpfError::Privilege`]) or cannot do it ([`BpfError::Kernel`]).
+    pub fn load() -> Result<Self, BpfError> {
+        let object = object_file::write(&programs::maps(), &programs::all());
+        let mut loaded =
+            Ebpf::load(&object).map_err(|error| BpfError::of_kernel("load BPF maps", &error))?;
+        let forward: Result<&mut SchedClassifier, _> = program(&mut loaded, programs::FORWARD);
+        forward
+            .and_then(SchedClassifier::load)
+            .map_err(|error| BpfError::of_kernel("load a BPF program for packets", &error))?;
+        Ok(Self {
+            link: None,
+            tables: Tables::of(&mut loaded)?,
+            hosts: take(&mut loaded, HOSTS)?,
+            routes: take(&mut loaded, ROUTES)?,
+            traffic: take(&mut loaded, TRAFFIC)?,
+            flows: take(&mut loaded, FLOWS)?,
+            addresses: take(&mut loaded, ADDRESSES)?,
+            loaded,
+        })
+    }
+
+    /// From here on each packet that comes in by this interface is looked at.
+    ///
+    /// # Errors
+    /// The kernel refuses, or there is no such interface.
+    pub fn attach(&mut self, interface: &str) -> Result<(), BpfError> {
+        let begins = TcAttachType::Ingress;
+        // Before Linux 6.6 programs hang on a queueing discipline; where it is there already, it stays.
+        _ = aya::programs::tc::qdisc_add_clsact(interface);
+        let forward: Result<&mut SchedClassifier, _> = program(&mut self.loaded, programs::FORWARD);
+        let link = forward
+            .and_then(|forward| forward.attach(interface, begins))
+            .map_err(|error| BpfError::of_kernel("attach a BPF program to an interface", &error))?;
+        self.link = Some(link);
+        Ok(())
+    }
+
+    /// Writes a plan for service `index` where it is not in force yet, for [`Self::commit`].
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    ///
+    /// **Panics** if there are no so many services, or the plan has too many places.
+    pub fn prepare(&mut self, index: usize, plan: &Plan) -> Result<(), BpfError> {
+        self.tables.prepare(index, plan)
+    }
+
+    /// Puts the plan that was prepared for service `index` into force, in one step.
+    ///
+    /// # Errors
+    /// The kernel refuses; then it is as it was before.
+    pub fn commit(
+        &mut self,
+        index: usize,
+        service: (SocketAddr, Protocol),
+        plan: &Plan,
+        affinity: Duration,
+    ) -> Result<(), BpfError> {
+        self.tables.commit(index, service, plan, affinity)
+    }
+
+    /// Packets to this service are the kernel's again.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn forget(&mut self, service: (SocketAddr, Protocol)) -> Result<(), BpfError> {
+        self.tables.forget(service)
+    }
+
+    /// Gives service `index`, which is in force nowhere, the routes of its targets, and has it begin with so many
+    /// flows given.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn begin(
+        &mut self,
+        index: usize,
+        routes: &[u32],
+        given: &[u64; TARGETS_MAX],
+    ) -> Result<(), BpfError> {
+        for target in 0..TARGETS_MAX {
+            let route = routes.get(target).copied().unwrap_or(0);
+            of_map(self.hosts.set(slot(index, target), route, 0))?;
+        }
+        self.tables.begin(index, given)
+    }
+
+    /// How many flows each target of a service was given.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn given(&self, index: usize) -> Result<[u64; TARGETS_MAX], BpfError> {
+        self.tables.steered(index)
+    }
+
+    /// How many of these have ended: for plans that choose the least busy.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn note_ended(&mut self, index: usize, ended: &[u64; TARGETS_MAX]) -> Result<(), BpfError> {
+        self.tables.note_ended(index, ended)
+    }
+
+    /// Says where route `number` leads, from 1 to [`ROUTES_MAX`] - 1, and whether what begins may take it.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set_route(&mut self, number: u32, hop: Hop, takes: bool) -> Result<(), BpfError> {
+        let mut entry = [0; route::LEN];
+        let mut flags = if takes { route::TAKES } else { 0 };
+        match hop {
+            Hop::Nowhere => {}
+            Hop::Here => flags |= route::KNOWN | route::OWN,
+            Hop::Link { to, from } => {
+                entry[..route::SOURCE].copy_from_slice(&to);
+                entry[route::SOURCE..route::FLAGS].copy_from_slice(&from);
+                flags |= route::KNOWN;
+            }
+        }
+        entry[route::FLAGS..].copy_from_slice(&flags.to_ne_bytes());
+        of_map(self.routes.set(number, entry, 0))
+    }
+
+    /// Packets and bytes that have taken a route.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn traffic(&self, route: u32) -> Result<[u64; 2], BpfError> {
+        let values = of_map(self.traffic.get(&route, 0))?;
+        let sum = |[packets, bytes]: [u64; 2], one: &[u64; 2]| [packets + one[0], bytes + one[1]];
+        Ok(values.iter().fold([0; 2], sum))
+    }
+
+    /// Counts at this address from here on.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn watch(&mut self, address: IpAddr) -> Result<(), BpfError> {
+        let zeroes = vec![[0; tally::COUNTERS]; of_cpus()?];
+        let zeroes = aya::maps::PerCpuValues::try_from(zeroes)
+            .map_err(|error| BpfError::of_kernel("count the CPUs", &error))?;
+        of_map(self.addresses.insert(octets(address), zeroes, 0))
+    }
+
+    /// Counts there no more.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn unwatch(&mut self, address: IpAddr) -> Result<(), BpfError> {
+        of_map(self.addresses.remove(&octets(address)))
+    }
+
+    /// What came to an address that is watched.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn tally(&self, address: IpAddr) -> Result<Tally, BpfError> {
+        let values = of_map(self.addresses.get(&octets(address), 0))?;
+        let of = |counter: i16| values.iter().map(|value| value[counter as usize / 8]).sum();
+        Ok(Tally {
+            fragments: of(tally::FRAGMENTS),
+            options: of(tally::OPTIONS),
+            extended: of(tally::EXTENDED),
+            errors: of(tally::ERRORS),
+            stranded: of(tally::STRANDED),
+        })
+    }
+
+    /// The flows that both ends have confirmed, in no order.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn flows(&self) -> Result<Vec<Flow>, BpfError> {
+        let mut flows = Vec::new();
+        for entry in self.flows.iter() {
+            let (key, value) = of_map(entry)?;
+            flows.push(Flow::of(key, &value));
+        }
+        Ok(flows)
+    }
+
+    /// A flow is over. It may go on all the same, as one that is not known.
+    pub fn end(&mut self, flow: &Flow) {
+        // One that has gone meanwhile is not there afterwards either.
+        _ = self.flows.remove(&flow.key);
+    }
+}
+
+impl Flow {
+    fn of(key: [u8; flow::KEY_LEN], value: &[u8; flow::LEN]) -> Self {
+        let word = |bytes: &[u8], at: usize| {
+            u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+        };
+        let end = |at: usize, port: usize| {
+            let octets: [u8; 16] = key[at..at + 16].try_into().expect("an address");
+            SocketAddr::new(Ipv6Addr::from(octets).to_canonical(), word(&key, port) as u16)
+        };
+        let service = flow::SERVICE;
+        let protocol = match word(&key, service + service_key::PROTOCOL) {
+            17 => Protocol::Udp,
+            _ => Protocol::Tcp,
+        };
+        let seen = value[flow::SEEN_NS..].try_into().expect("eight bytes");
+        Self {
+            client: end(0, flow::PORT),
+            service: (end(service, service + service_key::PORT), protocol),
+            route: word(value, flow::ROUTE),
+            is_closing: word(value, flow::IS_CLOSING) != 0,
+            seen: Duration::from_nanos(u64::from_ne_bytes(seen)),
+            key,
+        }
+    }
+}
+
+fn of_cpus() -> Result<usize, BpfError> {
+    aya::util::nr_cpus().map_err(|(_, error)| BpfError::of_kernel("count the CPUs", &error))
+}

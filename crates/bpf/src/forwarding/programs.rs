@@ -1,0 +1,587 @@
+//! The program that sends packets for a VIP on to hosts of the same link, and the maps that it looks into.
+//!
+//! ```text
+//!   packet ──> "services"   is this address, port and protocol a VIP? If not, the kernel goes on as ever.
+//!              "flows"      a flow that both ends have confirmed keeps its route, whatever the tables say
+//!              "openings"   one that has only begun keeps it as well, and moves to "flows" with its next packet
+//!              the tables   what begins goes to a target by the method ([`crate::tables`])
+//!              "hosts"      the route of that target
+//!              "routes"     where it leads: the two addresses of the frame
+//!              "traffic"    packets and bytes of the route
+//! ```
+//!
+//! The frame gets the target's address as its destination and leaves by the interface by which it came. Nothing
+//! behind the frame's header changes, so the target answers the client itself, from the VIP (*direct server return*).
+//!
+//! # What a flood does
+//!
+//! A packet that begins something is noted in `openings`, the next one of the same ends moves the note to
+//! `flows`. So packets with invented senders push notes out of `openings` alone. A packet that goes on without a note
+//! goes by the hash: under a method that goes by the hash anyway it meets its target, and needs no note as long
+//! as the table stays.
+//!
+//! # What is not a whole packet of TCP or UDP
+//!
+//! | What comes to a VIP | What becomes of it |
+//! |---|---|
+//! | a fragment | it has no ports, or its followers have none: counted, dropped |
+//! | IPv4 with options | counted, goes on like any other |
+//! | IPv6 with extension headers | counted, dropped |
+//! | an ICMP error about a packet of a target | counted, goes to that target: by the packet that it quotes |
+//! | everything else | the kernel's own |
+
+use sidestep_distributor::terms::TARGETS_MAX;
+
+use crate::assembler::Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
+use crate::assembler::{Assembler, Helper, Register};
+use crate::key;
+use crate::map::{MapDefinition, MapKind};
+use crate::object_file::Program;
+use crate::tables::programs::{
+    self as tables, ARRAY, CLIENT, INDICES, NUMBER, SERVICE, STACK, client, service, service_key,
+};
+
+pub(super) const FORWARD: &str = "forward";
+
+/// The route of each target, [`TARGETS_MAX`] for each service; 0: none.
+pub(super) const HOSTS: &str = "hosts";
+pub(super) const ROUTES: &str = "routes";
+/// Packets and bytes of each route.
+pub(super) const TRAFFIC: &str = "traffic";
+pub(super) const FLOWS: &str = "flows";
+pub(super) const OPENINGS: &str = "openings";
+/// Addresses of VIPs, and what was seen there besides whole packets.
+pub(super) const ADDRESSES: &str = "addresses";
+
+/// Routes that there can be: those of all targets, and of targets that are gone while connections are not.
+pub const ROUTES_MAX: usize = 2 * INDICES * TARGETS_MAX;
+
+/// A value of [`ROUTES`]: destination and source of a frame, and flags.
+pub(super) mod route {
+    pub(in super::super) const LEN: usize = 16;
+    pub(in super::super) const SOURCE: usize = 6;
+    pub(in super::super) const FLAGS: usize = 12;
+
+    /// The addresses are known.
+    pub(in super::super) const KNOWN: u32 = 1;
+    /// The target takes what begins.
+    pub(in super::super) const TAKES: u32 = 2;
+    /// The target is this host.
+    pub(in super::super) const OWN: u32 = 4;
+}
+
+/// The key and value of [`FLOWS`] and [`OPENINGS`]: the client's end, the service; the route, whether an end was
+/// seen, when a packet was seen last.
+pub(super) mod flow {
+    use crate::tables::programs::{client, service_key};
+
+    pub(in super::super) const KEY_LEN: usize = client::KEY_LEN as usize + service_key::LEN;
+    pub(in super::super) const PORT: usize = 16;
+    pub(in super::super) const SERVICE: usize = client::KEY_LEN as usize;
+    pub(in super::super) const LEN: usize = 16;
+    pub(in super::super) const ROUTE: usize = 0;
+    pub(in super::super) const IS_CLOSING: usize = 4;
+    pub(in super::super) const SEEN_NS: usize = 8;
+}
+
+/// A value of [`ADDRESSES`]: counters.
+pub(super) mod tally {
+    pub(in super::super) const COUNTERS: usize = 5;
+    pub(in super::super) const FRAGMENTS: i16 = 0;
+    pub(in super::super) const OPTIONS: i16 = 8;
+    pub(in super::super) const EXTENDED: i16 = 16;
+    pub(in super::super) const ERRORS: i16 = 24;
+    pub(in super::super) const STRANDED: i16 = 32;
+}
+
+pub(super) fn maps() -> Vec<MapDefinition> {
+    /// As many flows as a busy machine has: some 100 bytes each. The longest quiet make room.
+    const FLOWS_MAX: u32 = 0x4_0000;
+    /// As many as begin within a round trip.
+    const OPENINGS_MAX: u32 = 0x1_0000;
+    let flows = MapDefinition {
+        name: FLOWS,
+        kind: MapKind::LruHash,
+        key_len: flow::KEY_LEN as u32,
+        value_len: flow::LEN as u32,
+        entries_max: FLOWS_MAX,
+        on_demand: false,
+    };
+    let hosts = MapDefinition {
+        name: HOSTS,
+        value_len: 4,
+        entries_max: (INDICES * TARGETS_MAX) as u32,
+        ..ARRAY
+    };
+    let routes = ROUTES_MAX as u32;
+    let own = [
+        hosts,
+        MapDefinition { name: ROUTES, value_len: route::LEN as u32, entries_max: routes, ..ARRAY },
+        MapDefinition {
+            name: TRAFFIC,
+            kind: MapKind::PerCpuArray,
+            value_len: 16,
+            entries_max: routes,
+            ..ARRAY
+        },
+        flows,
+        MapDefinition { name: OPENINGS, entries_max: OPENINGS_MAX, ..flows },
+        MapDefinition {
+            name: ADDRESSES,
+            kind: MapKind::PerCpuHash,
+            key_len: 16,
+            value_len: 8 * tally::COUNTERS as u32,
+            entries_max: INDICES as u32,
+            on_demand: false,
+        },
+    ];
+    [&tables::MAPS[..], &own].concat()
+}
+
+/// `struct __sk_buff` of `linux/bpf.h`, and what a program of traffic control returns.
+mod skb {
+    pub(super) const LEN: i16 = 0;
+    /// For whom the frame is; 0: for this host.
+    pub(super) const PACKET_TYPE: i16 = 4;
+    /// In the network's order.
+    pub(super) const PROTOCOL: i16 = 16;
+    pub(super) const IFINDEX: i16 = 40;
+
+    pub(super) const IPV4: i32 = u16::to_be(0x0800) as i32;
+    pub(super) const IPV6: i32 = u16::to_be(0x86dd) as i32;
+
+    /// Programs behind this one, and the kernel, go on.
+    pub(super) const NEXT: i32 = -1;
+    pub(super) const DROP: i32 = 2;
+}
+
+/// Where a packet has what, in bytes.
+mod packet {
+    /// Of a frame: its addresses and its type.
+    pub(super) const FRAME_LEN: i32 = 14;
+    pub(super) const FRAME_ADDRESSES_LEN: i32 = 12;
+    pub(super) const IPV4_LEN: i32 = 20;
+    pub(super) const IPV4_FRAGMENT: i16 = 4;
+    pub(super) const IPV4_PROTOCOL: i16 = 9;
+    pub(super) const IPV4_SOURCE: i16 = 12;
+    pub(super) const IPV4_DESTINATION: i16 = 16;
+    pub(super) const IPV6_LEN: i32 = 40;
+    pub(super) const IPV6_NEXT: i16 = 6;
+    pub(super) const IPV6_SOURCE: i16 = 8;
+    pub(super) const IPV6_DESTINATION: i16 = 24;
+    /// Of an ICMP message, what stands before the packet that it quotes.
+    pub(super) const ICMP_LEN: i32 = 8;
+    pub(super) const TCP_FLAGS: i16 = 13;
+
+    pub(super) const ICMP: i32 = 1;
+    pub(super) const TCP: i32 = 6;
+    pub(super) const UDP: i32 = 17;
+    pub(super) const ICMPV6: i32 = 58;
+
+    pub(super) const FIN: i32 = 1;
+    pub(super) const SYN: i32 = 2;
+    pub(super) const RST: i32 = 4;
+    pub(super) const ACK: i32 = 16;
+}
+
+// Where the stack has what, below what the tables use.
+const HEADER: i16 = STACK - 40;
+const ROUTE: i16 = HEADER - 8;
+/// One of the kinds.
+const KIND: i16 = ROUTE - 8;
+/// Of TCP.
+const FLAGS: i16 = KIND - 8;
+/// The client's, for the hash and for a note.
+const CLIENT_PORT: i16 = FLAGS - 8;
+const NOTE: i16 = CLIENT_PORT - flow::LEN as i16;
+const ADDRESSES_OF_FRAME: i16 = NOTE - route::LEN as i16;
+
+/// What a packet means to its flow.
+mod kind {
+    pub(super) const GOES_ON: i32 = 0;
+    pub(super) const BEGINS: i32 = 1;
+    /// A datagram may do either.
+    pub(super) const MAY_BEGIN: i32 = 2;
+    /// It tells a target of an error, and says nothing about the client.
+    pub(super) const TELLS: i32 = 3;
+}
+
+pub(super) fn all() -> [Program; 1] {
+    [Program { name: FORWARD, section: "classifier", code: forward().finish() }]
+}
+
+/// `R6` is the context. Until the service is known `R8` is where the header behind that of IP begins, and `R9`
+/// its protocol; then `R7` is the service, `R8` the place, `R9` the page.
+fn forward() -> Assembler {
+    let mut a = Assembler::default();
+    a.mov(R6, R1);
+    a.load_32(R1, R6, skb::PACKET_TYPE);
+    a.jump_if_not_equal(R1, 0, "pass");
+    a.store_immediate_32(R10, KIND, kind::GOES_ON);
+    a.load_32(R1, R6, skb::PROTOCOL);
+    a.jump_if_equal(R1, skb::IPV6, "ipv6");
+    a.jump_if_not_equal(R1, skb::IPV4, "pass");
+    read_ipv4(&mut a);
+    read_ipv6(&mut a);
+    read_ports(&mut a);
+    tables::find_service(&mut a);
+    follow_flow(&mut a);
+    follow_opening(&mut a);
+    choose(&mut a);
+    send(&mut a);
+    end(&mut a);
+    a
+}
+
+fn read_ipv4(a: &mut Assembler) {
+    a.mov_immediate(R2, packet::FRAME_LEN);
+    load(a, HEADER, packet::IPV4_LEN);
+    key::store_mapped_ipv4(a, SERVICE, R10, HEADER + packet::IPV4_DESTINATION);
+    key::store_mapped_ipv4(a, CLIENT + client::ADDRESS, R10, HEADER + packet::IPV4_SOURCE);
+    load_ipv4_len(a);
+    a.mov_immediate(R8, packet::FRAME_LEN);
+    a.add(R8, R1);
+    a.load_8(R9, R10, HEADER + packet::IPV4_PROTOCOL);
+    // Bits of the lower half: more fragments follow, or this is not the first.
+    a.load_32(R1, R10, HEADER + packet::IPV4_FRAGMENT);
+    a.swap_to_big_endian_32(R1);
+    a.and_immediate(R1, 0x3fff);
+    a.jump_if_not_equal(R1, 0, "fragment");
+    a.jump_if_equal(R8, packet::FRAME_LEN + packet::IPV4_LEN, "ipv4 without options");
+    tally(a, tally::OPTIONS);
+    a.label("ipv4 without options");
+    a.jump_if_not_equal(R9, packet::ICMP, "transport");
+
+    load_type(a);
+    // Unreachable, a fragment needed among it; time exceeded; a wrong parameter.
+    a.jump_if_equal(R1, 3, "icmp error");
+    a.jump_if_equal(R1, 11, "icmp error");
+    a.jump_if_not_equal(R1, 12, "pass");
+    a.label("icmp error");
+    a.address(R2, R8, packet::ICMP_LEN as i16);
+    load(a, HEADER, packet::IPV4_LEN);
+    // The quoted packet went the other way.
+    key::store_mapped_ipv4(a, CLIENT + client::ADDRESS, R10, HEADER + packet::IPV4_DESTINATION);
+    a.load_8(R9, R10, HEADER + packet::IPV4_PROTOCOL);
+    load_ipv4_len(a);
+    a.add(R8, R1);
+    a.jump("quoted");
+}
+
+/// `R1` = the length of the header of IPv4 on the stack.
+fn load_ipv4_len(a: &mut Assembler) {
+    a.load_8(R1, R10, HEADER);
+    a.and_immediate(R1, 0x0f);
+    a.shift_left_immediate(R1, 2);
+}
+
+fn read_ipv6(a: &mut Assembler) {
+    /// Hop-by-hop options, routing, fragment, destination options.
+    const EXTENSIONS: [i32; 4] = [0, 43, 44, 60];
+    a.label("ipv6");
+    a.mov_immediate(R2, packet::FRAME_LEN);
+    load(a, HEADER, packet::IPV6_LEN);
+    key::store_ipv6(a, SERVICE, R10, HEADER + packet::IPV6_DESTINATION);
+    key::store_ipv6(a, CLIENT + client::ADDRESS, R10, HEADER + packet::IPV6_SOURCE);
+    a.mov_immediate(R8, packet::FRAME_LEN + packet::IPV6_LEN);
+    a.load_8(R9, R10, HEADER + packet::IPV6_NEXT);
+    for extension in EXTENSIONS {
+        a.jump_if_equal(R9, extension, "extended");
+    }
+    a.jump_if_not_equal(R9, packet::ICMPV6, "transport");
+
+    load_type(a);
+    // Unreachable, packet too big, time exceeded, a wrong parameter are 1 to 4.
+    a.jump_if_equal(R1, 0, "pass");
+    a.jump_if_above(R1, 4, "pass");
+    a.address(R2, R8, packet::ICMP_LEN as i16);
+    load(a, HEADER, packet::IPV6_LEN);
+    key::store_ipv6(a, CLIENT + client::ADDRESS, R10, HEADER + packet::IPV6_DESTINATION);
+    a.load_8(R9, R10, HEADER + packet::IPV6_NEXT);
+    a.add_immediate(R8, packet::IPV6_LEN);
+
+    a.label("quoted");
+    a.add_immediate(R8, packet::ICMP_LEN);
+    a.store_immediate_32(R10, KIND, kind::TELLS);
+    tally(a, tally::ERRORS);
+}
+
+/// `R1` = the type of the ICMP message at `R8`.
+fn load_type(a: &mut Assembler) {
+    a.mov(R2, R8);
+    load(a, FLAGS, 1);
+    a.load_8(R1, R10, FLAGS);
+}
+
+/// Puts so many bytes from offset `R2` of the packet on the stack. A packet that is shorter passes.
+fn load(a: &mut Assembler, to: i16, len: i32) {
+    a.mov(R1, R6);
+    a.address(R3, R10, to);
+    a.mov_immediate(R4, len);
+    a.call(Helper::SkbLoadBytes);
+    a.jump_if_negative(R0, "pass");
+}
+
+/// One more of this kind at the VIP's address on the stack. What comes to another address passes.
+fn tally(a: &mut Assembler, counter: i16) {
+    a.load_map(R1, ADDRESSES);
+    a.address(R2, R10, SERVICE);
+    a.call(Helper::MapLookup);
+    a.jump_if_equal(R0, 0, "pass");
+    a.mov_immediate(R1, 1);
+    a.atomic_add_64(R0, counter, R1);
+}
+
+/// The ports, and what the packet means to its flow.
+fn read_ports(a: &mut Assembler) {
+    const PORTS: i16 = NOTE;
+    a.label("transport");
+    a.jump_if_equal(R9, packet::TCP, "ports");
+    a.jump_if_not_equal(R9, packet::UDP, "pass");
+    a.label("ports");
+    a.store_32(R10, SERVICE + service_key::PROTOCOL as i16, R9);
+    a.mov(R2, R8);
+    load(a, PORTS, 4);
+    // `R2` = the sender's port, `R1` = the receiver's.
+    a.load_32(R1, R10, PORTS);
+    a.swap_to_big_endian_32(R1);
+    a.mov(R2, R1);
+    a.shift_right_immediate(R2, 16);
+    a.and_immediate(R1, 0xffff);
+    a.load_32(R3, R10, KIND);
+    a.jump_if_equal(R3, kind::TELLS, "told");
+    store_ports(a, R2, R1);
+    a.jump_if_equal(R9, packet::UDP, "datagram");
+    a.address(R2, R8, packet::TCP_FLAGS);
+    load(a, FLAGS, 1);
+    a.load_8(R1, R10, FLAGS);
+    a.and_immediate(R1, packet::SYN | packet::ACK);
+    a.jump_if_not_equal(R1, packet::SYN, "known kind");
+    a.store_immediate_32(R10, KIND, kind::BEGINS);
+    a.jump("known kind");
+    a.label("datagram");
+    a.store_immediate_32(R10, KIND, kind::MAY_BEGIN);
+    a.jump("no flags");
+    a.label("told");
+    store_ports(a, R1, R2);
+    a.label("no flags");
+    a.store_immediate_32(R10, FLAGS, 0);
+    a.label("known kind");
+}
+
+fn store_ports(a: &mut Assembler, client: Register, service: Register) {
+    a.store_32(R10, SERVICE + service_key::PORT as i16, service);
+    a.store_32(R10, CLIENT_PORT, client);
+    store_flow_port(a, client);
+}
+
+/// What is behind the client's address in the key of a flow.
+fn store_flow_port(a: &mut Assembler, port: Register) {
+    a.store_32(R10, CLIENT + flow::PORT as i16, port);
+    a.store_immediate_32(R10, CLIENT + flow::PORT as i16 + 4, 0);
+}
+
+/// `R0` = what this map has of the flow on the stack.
+fn find_flow(a: &mut Assembler, map: &'static str, absent: &'static str) {
+    a.load_map(R1, map);
+    a.address(R2, R10, CLIENT);
+    a.call(Helper::MapLookup);
+    a.jump_if_equal(R0, 0, absent);
+}
+
+fn delete_flow(a: &mut Assembler, map: &'static str) {
+    a.load_map(R1, map);
+    a.address(R2, R10, CLIENT);
+    a.call(Helper::MapDelete);
+}
+
+/// Notes the route under the flow on the stack.
+fn note_flow(a: &mut Assembler, map: &'static str) {
+    a.call(Helper::KtimeGetNs);
+    a.store_64(R10, NOTE + flow::SEEN_NS as i16, R0);
+    a.load_32(R1, R10, ROUTE);
+    a.store_32(R10, NOTE + flow::ROUTE as i16, R1);
+    a.store_immediate_32(R10, NOTE + flow::IS_CLOSING as i16, 0);
+    a.load_map(R1, map);
+    a.address(R2, R10, CLIENT);
+    a.address(R3, R10, NOTE);
+    a.mov_immediate(R4, 0);
+    a.call(Helper::MapUpdate);
+}
+
+/// A flow keeps its route. One whose client has ended it may begin anew.
+fn follow_flow(a: &mut Assembler) {
+    find_flow(a, FLOWS, "no flow");
+    a.mov(R8, R0);
+    a.load_32(R1, R8, flow::ROUTE as i16);
+    a.store_32(R10, ROUTE, R1);
+    a.load_32(R1, R10, KIND);
+    a.jump_if_equal(R1, kind::TELLS, "send");
+    a.jump_if_not_equal(R1, kind::BEGINS, "goes on");
+    a.load_32(R1, R8, flow::IS_CLOSING as i16);
+    a.jump_if_equal(R1, 0, "goes on");
+    delete_flow(a, FLOWS);
+    a.jump("begin");
+    a.label("goes on");
+    a.call(Helper::KtimeGetNs);
+    a.store_64(R8, flow::SEEN_NS as i16, R0);
+    a.load_8(R9, R10, FLAGS);
+    a.mov(R1, R9);
+    a.and_immediate(R1, packet::FIN);
+    a.jump_if_equal(R1, 0, "no end");
+    a.store_immediate_32(R8, flow::IS_CLOSING as i16, 1);
+    a.label("no end");
+    a.and_immediate(R9, packet::RST);
+    a.jump_if_equal(R9, 0, "send");
+    delete_flow(a, FLOWS);
+    a.jump("send");
+    a.label("no flow");
+}
+
+/// One that has begun goes where it began; its second packet makes it a flow.
+fn follow_opening(a: &mut Assembler) {
+    find_flow(a, OPENINGS, "no opening");
+    a.load_32(R1, R0, flow::ROUTE as i16);
+    a.store_32(R10, ROUTE, R1);
+    a.load_32(R1, R10, KIND);
+    a.jump_if_equal(R1, kind::TELLS, "send");
+    a.jump_if_equal(R1, kind::BEGINS, "again");
+    a.load_8(R1, R10, FLAGS);
+    a.and_immediate(R1, packet::RST);
+    a.jump_if_not_equal(R1, 0, "not opened");
+    note_flow(a, FLOWS);
+    a.label("not opened");
+    delete_flow(a, OPENINGS);
+    a.jump("send");
+    a.label("again");
+    // The client has had no answer: its target may be gone meanwhile.
+    find_route(a);
+    a.load_32(R1, R0, route::FLAGS as i16);
+    a.and_immediate(R1, route::TAKES as i32);
+    a.jump_if_not_equal(R1, 0, "send");
+    a.jump("begin");
+    a.label("no opening");
+}
+
+/// `R0` = the route.
+fn find_route(a: &mut Assembler) {
+    a.load_map(R1, ROUTES);
+    a.address(R2, R10, ROUTE);
+    a.call(Helper::MapLookup);
+    a.jump_if_equal(R0, 0, "stranded");
+}
+
+fn choose(a: &mut Assembler) {
+    let port = |a: &mut Assembler| a.load_32(R1, R10, CLIENT_PORT);
+    a.load_32(R1, R10, KIND);
+    a.jump_if_equal(R1, kind::BEGINS, "begin");
+    a.jump_if_equal(R1, kind::MAY_BEGIN, "begin");
+    // It goes on, and how it began is not known: by the hash, whatever the method.
+    a.load_32(R1, R7, service::PLACES as i16);
+    a.jump_if_equal(R1, 0, "stranded");
+    tables::find_page(a);
+    a.mov_immediate(R8, 0);
+    tables::hash_client(a, port);
+    a.jump("within");
+
+    a.label("begin");
+    a.load_32(R1, R7, service::PLACES as i16);
+    a.jump_if_equal(R1, 0, "stranded");
+    tables::keep_to_target(a);
+    assign(a, "choose");
+    a.jump("assigned");
+    a.label("choose");
+    tables::choose_place(a, port);
+    a.label("search");
+    tables::search(a, assign);
+
+    a.label("assigned");
+    a.load_32(R1, R10, KIND);
+    a.jump_if_equal(R1, kind::GOES_ON, "send");
+    a.jump_if_equal(R1, kind::TELLS, "send");
+    tables::count(a);
+    a.label("counted");
+    // What is behind the address was another number meanwhile.
+    a.load_32(R1, R10, CLIENT_PORT);
+    store_flow_port(a, R1);
+    note_flow(a, OPENINGS);
+}
+
+/// The route of target `R1`; without one that leads anywhere, on to the label.
+fn assign(a: &mut Assembler, otherwise: &'static str) {
+    tables::number_target(a);
+    a.load_map(R1, HOSTS);
+    a.address(R2, R10, NUMBER);
+    a.call(Helper::MapLookup);
+    a.jump_if_equal(R0, 0, otherwise);
+    a.load_32(R1, R0, 0);
+    a.jump_if_equal(R1, 0, otherwise);
+    a.store_32(R10, ROUTE, R1);
+    a.load_map(R1, ROUTES);
+    a.address(R2, R10, ROUTE);
+    a.call(Helper::MapLookup);
+    a.jump_if_equal(R0, 0, otherwise);
+    a.load_32(R1, R0, route::FLAGS as i16);
+    a.and_immediate(R1, route::KNOWN as i32);
+    a.jump_if_equal(R1, 0, otherwise);
+}
+
+/// Gives the frame the addresses of the route.
+fn send(a: &mut Assembler) {
+    a.label("send");
+    find_route(a);
+    // Copied, because user space may write them meanwhile, a word at a time.
+    a.load_64(R1, R0, 0);
+    a.store_64(R10, ADDRESSES_OF_FRAME, R1);
+    a.load_64(R1, R0, 8);
+    a.store_64(R10, ADDRESSES_OF_FRAME + 8, R1);
+    a.load_32(R9, R10, ADDRESSES_OF_FRAME + route::FLAGS as i16);
+    a.mov(R1, R9);
+    a.and_immediate(R1, route::KNOWN as i32);
+    a.jump_if_equal(R1, 0, "stranded");
+
+    a.load_map(R1, TRAFFIC);
+    a.address(R2, R10, ROUTE);
+    a.call(Helper::MapLookup);
+    a.jump_if_equal(R0, 0, "stranded");
+    a.mov_immediate(R1, 1);
+    a.atomic_add_64(R0, 0, R1);
+    a.load_32(R1, R6, skb::LEN);
+    a.atomic_add_64(R0, 8, R1);
+
+    a.and_immediate(R9, route::OWN as i32);
+    a.jump_if_not_equal(R9, 0, "pass");
+    a.mov(R1, R6);
+    a.mov_immediate(R2, 0);
+    a.address(R3, R10, ADDRESSES_OF_FRAME);
+    a.mov_immediate(R4, packet::FRAME_ADDRESSES_LEN);
+    a.mov_immediate(R5, 0);
+    a.call(Helper::SkbStoreBytes);
+    a.jump_if_negative(R0, "drop");
+    a.load_32(R1, R6, skb::IFINDEX);
+    a.mov_immediate(R2, 0);
+    a.call(Helper::Redirect);
+    a.exit();
+}
+
+fn end(a: &mut Assembler) {
+    a.label("fragment");
+    tally(a, tally::FRAGMENTS);
+    a.jump("drop");
+    a.label("extended");
+    tally(a, tally::EXTENDED);
+    a.jump("drop");
+    a.label("refuse");
+    a.label("stranded");
+    tally(a, tally::STRANDED);
+    // The kernel refuses what begins, since no program listens there. It would reset what goes on.
+    a.load_32(R1, R10, KIND);
+    a.jump_if_equal(R1, kind::BEGINS, "pass");
+    a.jump_if_equal(R1, kind::MAY_BEGIN, "pass");
+    a.label("drop");
+    a.mov_immediate(R0, skb::DROP);
+    a.exit();
+    a.label("pass");
+    a.mov_immediate(R0, skb::NEXT);
+    a.exit();
+}

@@ -1,0 +1,443 @@
+//! Packet by packet, in the kernel (`BPF_PROG_TEST_RUN`): where each goes, and what is written into it.
+
+use std::collections::HashMap as Counts;
+use std::net::Ipv4Addr;
+
+use aya::programs::{TestRun, TestRunOptions};
+use etherparse::icmpv4::DestUnreachableHeader::FragmentationNeeded;
+use etherparse::{
+    Icmpv4Type, Icmpv6Type, IpFragOffset, Ipv4Header, Ipv4Options, PacketBuilder,
+    PacketBuilderStep, ip_number,
+};
+use sidestep_distributor::maglev::{self, Taker};
+use sidestep_distributor::{Choice, hash};
+
+use super::*;
+
+/// Ends the test, with a word, where BPF may not be used.
+macro_rules! forwarding {
+    () => {
+        match Forwarding::load() {
+            Ok(forwarding) => forwarding,
+            Err(lacking @ BpfError::Privilege { .. }) => return println!("skipped: {lacking}"),
+            Err(error) => panic!("{error}"),
+        }
+    };
+}
+
+/// What becomes of a packet.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// It goes to the target of this number.
+    To(u32),
+    Kernel,
+    Dropped,
+}
+
+use Verdict::{Dropped, Kernel, To};
+
+const VIP4: &str = "10.77.0.100:80";
+const VIP6: &str = "[fd00:77::100]:80";
+/// The frame's receiver: the loopback device, in whose name the kernel runs a test.
+const US: [u8; 6] = [0; 6];
+const CLIENT: [u8; 6] = [2, 0, 0, 0, 0, 99];
+
+fn target(number: u32) -> [u8; 6] {
+    [2, 0, 0, 0, 1, number as u8]
+}
+
+/// Service 0, with targets whose routes are 1 and up.
+fn put(forwarding: &mut Forwarding, vip: &str, protocol: Protocol, plan: &Plan) {
+    let vip: SocketAddr = vip.parse().unwrap();
+    let routes: Vec<u32> = (1..=plan.weights.len() as u32).collect();
+    for &route in &routes {
+        let hop = Hop::Link { to: target(route), from: US };
+        forwarding.set_route(route, hop, plan.places.contains(&(route as u8 - 1))).unwrap();
+    }
+    forwarding.begin(0, &routes, &[0; TARGETS_MAX]).unwrap();
+    forwarding.watch(vip.ip()).unwrap();
+    forwarding.prepare(0, plan).unwrap();
+    forwarding.commit(0, (vip, protocol), plan, Duration::ZERO).unwrap();
+}
+
+fn plan(choice: Choice, weights: &[u16]) -> Plan {
+    let taker = |(target, &weight): (usize, &u16)| Taker {
+        target: target as u8,
+        identity: maglev::identity(&format!("t{target}")),
+        weight,
+    };
+    let takers: Vec<Taker> = weights.iter().enumerate().map(taker).collect();
+    let places = match choice {
+        Choice::Hash => maglev::table(&takers),
+        _ => (0..weights.len() as u8).collect(),
+    };
+    Plan { choice, places, weights: weights.to_vec() }
+}
+
+/// The verdict about a frame; of one that goes on, only the addresses may have changed.
+fn judged(forwarding: &Forwarding, frame: &[u8]) -> Verdict {
+    let program = forwarding.loaded.program(programs::FORWARD).unwrap();
+    let program: &SchedClassifier = program.try_into().unwrap();
+    let mut out = vec![0; frame.len()];
+    let options = TestRunOptions {
+        data_in: Some(frame),
+        data_out: Some(&mut out),
+        ..TestRunOptions::default()
+    };
+    let result = program.test_run(options).unwrap();
+    assert_eq!(&out[12..], &frame[12..], "nothing behind the addresses changes");
+    match result.return_value.cast_signed() {
+        7 => {
+            assert_eq!(&out[6..12], &US, "it comes from us");
+            To(out[5].into())
+        }
+        2 => Dropped,
+        -1 => {
+            assert_eq!(out, frame);
+            Kernel
+        }
+        other => panic!("verdict {other}"),
+    }
+}
+
+fn frame() -> PacketBuilderStep<etherparse::Ethernet2Header> {
+    PacketBuilder::ethernet2(CLIENT, US)
+}
+
+type Ip = PacketBuilderStep<etherparse::IpHeaders>;
+
+/// A packet from a client to a VIP, up to the header of IP.
+fn ip(client: SocketAddr, vip: &str) -> Ip {
+    let vip: SocketAddr = vip.parse().unwrap();
+    match (client.ip(), vip.ip()) {
+        (IpAddr::V4(client), IpAddr::V4(vip)) => frame().ipv4(client.octets(), vip.octets(), 64),
+        (IpAddr::V6(client), IpAddr::V6(vip)) => frame().ipv6(client.octets(), vip.octets(), 64),
+        _ => panic!("two families"),
+    }
+}
+
+const SYN: &str = "S";
+const ACK: &str = "A";
+const FIN: &str = "FA";
+const RST: &str = "R";
+
+fn tcp(client: SocketAddr, vip: &str, flags: &str) -> Vec<u8> {
+    let port = vip.parse::<SocketAddr>().unwrap().port();
+    let mut step = ip(client, vip).tcp(client.port(), port, 1, 1000);
+    for flag in flags.chars() {
+        step = match flag {
+            'S' => step.syn(),
+            'A' => step.ack(1),
+            'F' => step.fin(),
+            _ => step.rst(),
+        };
+    }
+    written(|out| step.write(out, b"x").unwrap())
+}
+
+fn udp(client: SocketAddr, vip: &str) -> Vec<u8> {
+    let port = vip.parse::<SocketAddr>().unwrap().port();
+    written(|out| ip(client, vip).udp(client.port(), port).write(out, b"x").unwrap())
+}
+
+fn written(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = Vec::new();
+    write(&mut out);
+    out
+}
+
+fn client4(number: u32) -> SocketAddr {
+    SocketAddr::new(Ipv4Addr::from(0x0a4d_0100 + number % 7).into(), 32_768 + number as u16)
+}
+
+fn client6(number: u32) -> SocketAddr {
+    SocketAddr::new(format!("fd00:77::1:{:x}", number % 7).parse().unwrap(), 40_000 + number as u16)
+}
+
+/// By which target the hash has a client served.
+fn due(plan: &Plan, client: SocketAddr) -> Verdict {
+    let place = hash::of_client(client.ip(), client.port()) as usize % plan.places.len();
+    To(u32::from(plan.places[place]) + 1)
+}
+
+#[test]
+fn tcp_and_udp_of_both_families_go_by_the_hash_of_the_crate() {
+    let mut forwarding = forwarding!();
+    let plan = plan(Choice::Hash, &[4, 2, 1]);
+    for (vip, client) in [(VIP4, client4 as fn(u32) -> SocketAddr), (VIP6, client6)] {
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            put(&mut forwarding, vip, protocol, &plan);
+            for number in 0..100 {
+                let client = client(number);
+                let frame = match protocol {
+                    Protocol::Tcp => tcp(client, vip, SYN),
+                    Protocol::Udp => udp(client, vip),
+                };
+                assert_eq!(judged(&forwarding, &frame), due(&plan, client), "{client}");
+            }
+            assert_eq!(forwarding.given(0).unwrap()[..3].iter().sum::<u64>(), 100);
+        }
+    }
+}
+
+#[test]
+fn shares_of_ten_thousand_connections_are_within_two_points() {
+    let mut forwarding = forwarding!();
+    put(&mut forwarding, VIP4, Protocol::Tcp, &plan(Choice::Hash, &[4, 2, 1]));
+    let mut counts: Counts<u32, f64> = Counts::new();
+    for number in 0..10_000 {
+        let To(target) = judged(&forwarding, &tcp(client4(number), VIP4, SYN)) else { panic!() };
+        *counts.entry(target).or_default() += 1.0;
+    }
+    for (target, due) in [(1, 4.0 / 7.0), (2, 2.0 / 7.0), (3, 1.0 / 7.0)] {
+        let error = (counts[&target] / 10_000.0 - due).abs();
+        assert!(error < 0.02, "{target}: {counts:?}");
+    }
+    let traffic: u64 = (1..=3).map(|route| forwarding.traffic(route).unwrap()[0]).sum();
+    assert_eq!(traffic, 10_000);
+}
+
+#[test]
+fn what_is_not_for_a_vip_is_the_kernels() {
+    let mut forwarding = forwarding!();
+    put(&mut forwarding, VIP4, Protocol::Tcp, &plan(Choice::Turn, &[1]));
+    let client = client4(1);
+    assert_eq!(judged(&forwarding, &tcp(client, "10.77.0.100:81", SYN)), Kernel, "another port");
+    assert_eq!(judged(&forwarding, &tcp(client, "10.77.0.99:80", SYN)), Kernel);
+    assert_eq!(judged(&forwarding, &udp(client, VIP4)), Kernel, "another protocol");
+    let arp = [&US[..], &CLIENT, &[0x08, 0x06], &[0; 28]].concat();
+    assert_eq!(judged(&forwarding, &arp), Kernel);
+    let mut to_others = tcp(client, VIP4, SYN);
+    to_others[..6].copy_from_slice(&[2; 6]);
+    assert_eq!(judged(&forwarding, &to_others), Kernel, "a frame for another host");
+    let cut_off = &tcp(client, VIP4, SYN)[..14 + 20 + 3];
+    assert_eq!(judged(&forwarding, cut_off), Kernel, "no ports");
+    forwarding.forget((VIP4.parse().unwrap(), Protocol::Tcp)).unwrap();
+    assert_eq!(judged(&forwarding, &tcp(client, VIP4, SYN)), Kernel, "a VIP no more");
+}
+
+#[test]
+fn a_flow_keeps_its_target_when_the_table_changes() {
+    for choice in [Choice::Hash, Choice::Turn, Choice::Least, Choice::First] {
+        let mut forwarding = forwarding!();
+        put(&mut forwarding, VIP4, Protocol::Tcp, &plan(choice, &[1, 1]));
+        let begin = |number| {
+            let to = judged(&forwarding, &tcp(client4(number), VIP4, SYN));
+            assert_eq!(judged(&forwarding, &tcp(client4(number), VIP4, ACK)), to);
+            (number, to)
+        };
+        let flows: Vec<(u32, Verdict)> = (0..20).map(begin).collect();
+        assert!(flows.iter().any(|(_, to)| *to == To(1)), "{choice:?}");
+        let drained = Plan { places: vec![1], ..plan(choice, &[1, 1]) };
+        put(&mut forwarding, VIP4, Protocol::Tcp, &drained);
+        for (number, to) in flows {
+            assert_eq!(judged(&forwarding, &tcp(client4(number), VIP4, ACK)), to, "{choice:?}");
+        }
+        for number in 100..120 {
+            assert_eq!(judged(&forwarding, &tcp(client4(number), VIP4, SYN)), To(2), "{choice:?}");
+        }
+    }
+}
+
+#[test]
+fn one_after_the_other_and_the_least_busy() {
+    let mut forwarding = forwarding!();
+    put(&mut forwarding, VIP4, Protocol::Tcp, &plan(Choice::Turn, &[9, 1, 1]));
+    let begin = |forwarding: &Forwarding, from: u32, count: u32| {
+        let mut counts = [0; 3];
+        for number in from..from + count {
+            let To(target) = judged(forwarding, &tcp(client4(number), VIP4, SYN)) else { panic!() };
+            counts[target as usize - 1] += 1;
+            let again = judged(forwarding, &tcp(client4(number), VIP4, SYN));
+            assert_eq!(again, To(target), "a SYN that is sent again is none more");
+        }
+        counts
+    };
+    assert_eq!(begin(&forwarding, 0, 30), [10, 10, 10]);
+    put(&mut forwarding, VIP4, Protocol::Tcp, &plan(Choice::Least, &[4, 2, 2]));
+    assert_eq!(begin(&forwarding, 100, 80), [40, 20, 20]);
+    let mut ended = [0; TARGETS_MAX];
+    ended[1] = 20;
+    forwarding.note_ended(0, &ended).unwrap();
+    assert_eq!(begin(&forwarding, 300, 20), [0, 20, 0]);
+}
+
+#[test]
+fn an_end_ends_a_flow() {
+    let mut forwarding = forwarding!();
+    put(&mut forwarding, VIP4, Protocol::Tcp, &plan(Choice::Turn, &[1, 1]));
+    let client = client4(1);
+    let send = |flags| judged(&forwarding, &tcp(client, VIP4, flags));
+    let first = send(SYN);
+    assert!(forwarding.flows().unwrap().is_empty(), "one that has only begun is no flow");
+    send(ACK);
+    let flows = forwarding.flows().unwrap();
+    let [flow] = flows[..] else { panic!("{flows:?}") };
+    assert_eq!((flow.client, flow.service), (client, (VIP4.parse().unwrap(), Protocol::Tcp)));
+    assert!(To(flow.route) == first && !flow.is_closing && !flow.seen.is_zero());
+    assert_eq!(send(FIN), first);
+    assert!(forwarding.flows().unwrap()[0].is_closing);
+    assert_eq!(send(ACK), first, "it still takes the target's last bytes");
+    let second = send(SYN);
+    assert_ne!(second, first, "the client begins anew");
+    send(ACK);
+    assert_eq!(send(RST), second);
+    assert!(forwarding.flows().unwrap().is_empty());
+}
+
+#[test]
+fn a_flood_of_syns_pushes_no_flow_out() {
+    let mut forwarding = forwarding!();
+    put(&mut forwarding, VIP4, Protocol::Tcp, &plan(Choice::Turn, &[1, 1, 1]));
+    let live: Vec<(u32, Verdict)> = (0..200)
+        .map(|number| {
+            judged(&forwarding, &tcp(client4(number), VIP4, SYN));
+            (number, judged(&forwarding, &tcp(client4(number), VIP4, ACK)))
+        })
+        .collect();
+    // More than the table of those that have begun holds.
+    for number in 0..100_000_u32 {
+        let invented = SocketAddr::new(Ipv4Addr::from(0xc633_0000 + number).into(), 1024);
+        judged(&forwarding, &tcp(invented, VIP4, SYN));
+    }
+    for (number, to) in live {
+        assert_eq!(judged(&forwarding, &tcp(client4(number), VIP4, ACK)), to);
+    }
+    assert_eq!(forwarding.flows().unwrap().len(), 200);
+}
+
+#[test]
+fn without_a_note_the_hash_finds_the_target() {
+    let mut forwarding = forwarding!();
+    let plan = plan(Choice::Hash, &[4, 2, 1]);
+    put(&mut forwarding, VIP6, Protocol::Tcp, &plan);
+    for number in 0..50 {
+        let client = client6(number);
+        assert_eq!(judged(&forwarding, &tcp(client, VIP6, ACK)), due(&plan, client));
+    }
+    assert!(forwarding.flows().unwrap().is_empty(), "and none is made");
+}
+
+#[test]
+fn without_targets_what_begins_is_refused_and_what_goes_on_is_dropped() {
+    let mut forwarding = forwarding!();
+    let none = Plan { places: vec![], ..plan(Choice::Hash, &[1, 1]) };
+    put(&mut forwarding, VIP4, Protocol::Tcp, &none);
+    assert_eq!(judged(&forwarding, &tcp(client4(1), VIP4, SYN)), Kernel);
+    assert_eq!(judged(&forwarding, &tcp(client4(1), VIP4, ACK)), Dropped);
+    assert_eq!(forwarding.tally(VIP4.parse::<SocketAddr>().unwrap().ip()).unwrap().stranded, 2);
+}
+
+#[test]
+fn a_target_of_unknown_address_is_passed_over_and_our_own_is_the_kernels() {
+    let mut forwarding = forwarding!();
+    put(&mut forwarding, VIP4, Protocol::Tcp, &plan(Choice::Turn, &[1, 1]));
+    forwarding.set_route(1, Hop::Nowhere, true).unwrap();
+    for number in 0..10 {
+        assert_eq!(judged(&forwarding, &tcp(client4(number), VIP4, SYN)), To(2));
+    }
+    forwarding.set_route(2, Hop::Here, true).unwrap();
+    assert_eq!(judged(&forwarding, &tcp(client4(20), VIP4, SYN)), Kernel);
+    assert_eq!(forwarding.traffic(2).unwrap()[0], 11, "it counts");
+}
+
+#[test]
+fn a_client_meets_the_same_target_for_a_while() {
+    let mut forwarding = forwarding!();
+    let plan = plan(Choice::Turn, &[1, 1, 1]);
+    put(&mut forwarding, VIP4, Protocol::Tcp, &plan);
+    let minute = Duration::from_secs(60);
+    let vip = (VIP4.parse().unwrap(), Protocol::Tcp);
+    forwarding.commit(0, vip, &plan, minute).unwrap();
+    let from = |port| SocketAddr::new(client4(0).ip(), port);
+    let first = judged(&forwarding, &tcp(from(1), VIP4, SYN));
+    for port in 2..9 {
+        assert_eq!(judged(&forwarding, &tcp(from(port), VIP4, SYN)), first);
+        assert_eq!(judged(&forwarding, &tcp(from(port), VIP4, ACK)), first, "noted by its port");
+    }
+    assert_eq!(forwarding.flows().unwrap().len(), 7);
+}
+
+#[test]
+fn fragments_options_and_extensions() {
+    let mut forwarding = forwarding!();
+    let plan = plan(Choice::Hash, &[1, 1]);
+    put(&mut forwarding, VIP4, Protocol::Udp, &plan);
+    let client = client4(1);
+    let address = VIP4.parse::<SocketAddr>().unwrap();
+    let (IpAddr::V4(from), IpAddr::V4(to)) = (client.ip(), address.ip()) else { panic!() };
+    let header = |change: &dyn Fn(&mut Ipv4Header), to: Ipv4Addr| {
+        let mut ip = Ipv4Header::new(0, 64, ip_number::UDP, from.octets(), to.octets()).unwrap();
+        change(&mut ip);
+        let headers = etherparse::IpHeaders::Ipv4(ip, Default::default());
+        written(|out| frame().ip(headers).udp(client.port(), 80).write(out, b"datagram").unwrap())
+    };
+    let first = |ip: &mut Ipv4Header| ip.more_fragments = true;
+    let second = |ip: &mut Ipv4Header| ip.fragment_offset = IpFragOffset::try_new(2).unwrap();
+    let whole = |ip: &mut Ipv4Header| ip.dont_fragment = true;
+    assert_eq!(judged(&forwarding, &header(&first, to)), Dropped);
+    assert_eq!(judged(&forwarding, &header(&second, to)), Dropped);
+    assert_eq!(judged(&forwarding, &header(&whole, to)), due(&plan, client));
+    let other = Ipv4Addr::new(10, 77, 0, 99);
+    assert_eq!(judged(&forwarding, &header(&first, other)), Kernel, "none of a VIP");
+    // Record route, in all the room there is.
+    let mut route = [0; 40];
+    route[..3].copy_from_slice(&[7, 39, 4]);
+    let options = |ip: &mut Ipv4Header| ip.options = Ipv4Options::from(route);
+    assert_eq!(judged(&forwarding, &header(&options, to)), due(&plan, client));
+    let tally = forwarding.tally(address.ip()).unwrap();
+    assert_eq!((tally.fragments, tally.options, tally.stranded), (2, 1, 0));
+
+    put(&mut forwarding, VIP6, Protocol::Udp, &plan);
+    let six = VIP6.parse::<SocketAddr>().unwrap().ip();
+    for extension in [0, 43, 44, 60] {
+        let mut frame = udp(client6(1), VIP6);
+        frame[14 + 6] = extension;
+        assert_eq!(judged(&forwarding, &frame), Dropped, "{extension}");
+    }
+    assert_eq!(forwarding.tally(six).unwrap().extended, 4);
+}
+
+#[test]
+fn icmp_errors_go_to_the_target_whose_packet_they_quote() {
+    let mut forwarding = forwarding!();
+    let turn = plan(Choice::Turn, &[1, 1, 1]);
+    let too_big = Icmpv4Type::DestinationUnreachable(FragmentationNeeded { next_hop_mtu: 1400 });
+    put(&mut forwarding, VIP4, Protocol::Tcp, &turn);
+    let vip: SocketAddr = VIP4.parse().unwrap();
+    for number in 0..9 {
+        let client = client4(number);
+        let to = judged(&forwarding, &tcp(client, VIP4, SYN));
+        if number % 2 == 0 {
+            judged(&forwarding, &tcp(client, VIP4, ACK));
+        }
+        let quoted = &tcp(vip, &client.to_string(), ACK)[14..14 + 28];
+        let router = SocketAddr::new(IpAddr::from([10, 77, 0, 1]), 0);
+        let error =
+            written(|out| ip(router, VIP4).icmpv4(too_big.clone()).write(out, quoted).unwrap());
+        assert_eq!(judged(&forwarding, &error), to, "{client}");
+        assert_eq!(judged(&forwarding, &error), to, "an error makes no flow");
+    }
+    assert_eq!(forwarding.flows().unwrap().len(), 5);
+    assert_eq!(forwarding.tally(vip.ip()).unwrap().errors, 18);
+    let echo = Icmpv4Type::EchoRequest(etherparse::IcmpEchoHeader { id: 1, seq: 1 });
+    let echo = written(|out| ip(client4(1), VIP4).icmpv4(echo).write(out, b"ping").unwrap());
+    assert_eq!(judged(&forwarding, &echo), Kernel);
+
+    let hashed = plan(Choice::Hash, &[1, 1, 1]);
+    put(&mut forwarding, VIP6, Protocol::Udp, &hashed);
+    let vip: SocketAddr = VIP6.parse().unwrap();
+    let router = SocketAddr::new("fd00:77::1".parse().unwrap(), 0);
+    for number in 0..9 {
+        let client = client6(number);
+        let quoted = &udp(vip, &client.to_string())[14..];
+        let too_big = Icmpv6Type::PacketTooBig { mtu: 1280 };
+        let error = written(|out| ip(router, VIP6).icmpv6(too_big).write(out, quoted).unwrap());
+        assert_eq!(judged(&forwarding, &error), due(&hashed, client));
+    }
+    for kind in [133, 135, 136] {
+        let message = Icmpv6Type::Unknown { type_u8: kind, code_u8: 0, bytes5to8: [0; 4] };
+        let frame = written(|out| ip(router, VIP6).icmpv6(message).write(out, &[0; 16]).unwrap());
+        assert_eq!(judged(&forwarding, &frame), Kernel, "a neighbour's question");
+    }
+}

@@ -1,0 +1,173 @@
+//! Services and their tables: which target takes what begins.
+//!
+//! User space writes them here, programs look into them ([`programs`]).
+
+pub(crate) mod programs;
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use aya::Ebpf;
+use aya::maps::{Array, HashMap, Map, MapData, MapError};
+use sidestep_distributor::terms::TARGETS_MAX;
+use sidestep_distributor::{Choice, Plan, Protocol};
+
+use crate::error::BpfError;
+use programs::{ENDED, INDICES, PAGES, SERVICES, STEERED, WORDS, page, service, service_key};
+
+/// Where clients of a service connect.
+pub(crate) type ServiceKey = (SocketAddr, Protocol);
+
+/// The tables of all services of a data path.
+pub(crate) struct Tables {
+    services: HashMap<MapData, [u8; service_key::LEN], [u8; service::LEN]>,
+    pages: Array<MapData, [u8; page::LEN]>,
+    steered: Array<MapData, [u64; WORDS]>,
+    ended: Array<MapData, [u64; WORDS]>,
+    /// Which of its two pages each service uses.
+    banks: [u32; INDICES],
+}
+
+impl Tables {
+    /// Those of programs that were loaded.
+    pub(crate) fn of(loaded: &mut Ebpf) -> Result<Self, BpfError> {
+        Ok(Self {
+            services: take(loaded, SERVICES)?,
+            pages: take(loaded, PAGES)?,
+            steered: take(loaded, STEERED)?,
+            ended: take(loaded, ENDED)?,
+            banks: [0; INDICES],
+        })
+    }
+
+    /// Writes a plan for service `index` where it is not in force yet, for [`Self::commit`].
+    ///
+    /// **Panics** if there are no so many services, or the plan has too many places.
+    pub(crate) fn prepare(&mut self, index: usize, plan: &Plan) -> Result<(), BpfError> {
+        of_map(self.pages.set(self.other_page(index), page_of(plan), 0))
+    }
+
+    /// Puts the plan that was prepared for service `index` into force, in one step: what begins meets what was
+    /// there before, or this.
+    pub(crate) fn commit(
+        &mut self,
+        index: usize,
+        service: ServiceKey,
+        plan: &Plan,
+        affinity: Duration,
+    ) -> Result<(), BpfError> {
+        let choice = match plan.choice {
+            Choice::Hash => service::BY_HASH,
+            Choice::Turn => service::BY_TURN,
+            Choice::Least => service::BY_LOAD,
+            Choice::First => service::BY_RANK,
+        };
+        let words = [
+            (service::INDEX, index as u32),
+            (service::PAGE, self.other_page(index)),
+            (service::CHOICE, choice),
+            (service::PLACES, plan.places.len() as u32),
+        ];
+        let mut entry = [0; service::LEN];
+        for (at, word) in words {
+            entry[at..at + 4].copy_from_slice(&word.to_ne_bytes());
+        }
+        let takers = plan.places.iter().fold(0_u64, |takers, target| takers | 1 << target);
+        for (at, word) in
+            [(service::TAKERS, takers), (service::AFFINITY_NS, affinity.as_nanos() as u64)]
+        {
+            entry[at..at + 8].copy_from_slice(&word.to_ne_bytes());
+        }
+        of_map(self.services.insert(key_of(service), entry, 0))?;
+        self.banks[index] = 1 - self.banks[index];
+        Ok(())
+    }
+
+    /// The page of service `index` that is not in force.
+    fn other_page(&self, index: usize) -> u32 {
+        2 * index as u32 + 1 - self.banks[index]
+    }
+
+    /// What comes for this service is the kernel's again.
+    pub(crate) fn forget(&mut self, service: ServiceKey) -> Result<(), BpfError> {
+        of_map(self.services.remove(&key_of(service)))
+    }
+
+    /// Has service `index`, which is in force nowhere, begin with so many connections given.
+    pub(crate) fn begin(
+        &mut self,
+        index: usize,
+        given: &[u64; TARGETS_MAX],
+    ) -> Result<(), BpfError> {
+        of_map(self.steered.set(index as u32, words_of(given), 0))?;
+        // It is not known yet which of them are still there.
+        self.note_ended(index, given)
+    }
+
+    /// How many connections each target of a service was given.
+    pub(crate) fn steered(&self, index: usize) -> Result<[u64; TARGETS_MAX], BpfError> {
+        let words = of_map(self.steered.get(&(index as u32), 0))?;
+        Ok(words[..TARGETS_MAX].try_into().expect("a word for each target"))
+    }
+
+    /// How many of these have ended.
+    pub(crate) fn note_ended(
+        &mut self,
+        index: usize,
+        ended: &[u64; TARGETS_MAX],
+    ) -> Result<(), BpfError> {
+        of_map(self.ended.set(index as u32, words_of(ended), 0))
+    }
+}
+
+/// The number of a target among the targets of all services.
+pub(crate) fn slot(index: usize, target: usize) -> u32 {
+    (index * TARGETS_MAX + target) as u32
+}
+
+fn words_of(counts: &[u64; TARGETS_MAX]) -> [u64; WORDS] {
+    let mut words = [0; WORDS];
+    words[..TARGETS_MAX].copy_from_slice(counts);
+    words
+}
+
+fn key_of((address, protocol): ServiceKey) -> [u8; service_key::LEN] {
+    let mut key = [0; service_key::LEN];
+    key[..16].copy_from_slice(&octets(address.ip()));
+    let words = [
+        (service_key::PORT, u32::from(address.port())),
+        (service_key::PROTOCOL, u32::from(protocol.number())),
+    ];
+    for (at, word) in words {
+        key[at..at + 4].copy_from_slice(&word.to_ne_bytes());
+    }
+    key
+}
+
+/// An address as programs have it: IPv4 in its mapped form.
+pub(crate) fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+fn page_of(plan: &Plan) -> [u8; page::LEN] {
+    let mut page = [0; page::LEN];
+    for (word, weight) in page[..page::PLACES].chunks_exact_mut(4).zip(&plan.weights) {
+        word.copy_from_slice(&u32::from(*weight).to_ne_bytes());
+    }
+    page[page::PLACES..][..plan.places.len()].copy_from_slice(&plan.places);
+    page
+}
+
+pub(crate) fn take<T>(loaded: &mut Ebpf, name: &str) -> Result<T, BpfError>
+where
+    T: TryFrom<Map, Error = MapError>,
+{
+    of_map(T::try_from(loaded.take_map(name).expect("a map of ours")))
+}
+
+pub(crate) fn of_map<T>(result: Result<T, MapError>) -> Result<T, BpfError> {
+    result.map_err(|error| BpfError::of_kernel("use a BPF map", &error))
+}
