@@ -24,8 +24,8 @@
 mod ground;
 mod guest;
 mod host;
-mod image;
-mod kernel;
+pub(crate) mod image;
+pub(crate) mod kernel;
 mod kit;
 mod lan;
 mod over_verbs;
@@ -374,7 +374,7 @@ enum Begun {
 pub(crate) fn fetch() -> Result<(PathBuf, Kernel)> {
     must_be_possible()?;
     let scratch = place::scratch_dir(&place::repo_root()?, "sidestep-interop")?;
-    let kernel = Kernel::get(&scratch)?;
+    let kernel = Kernel::get(kernel::SMC_SERIES, &scratch)?;
     Ok((scratch, kernel))
 }
 

@@ -14,6 +14,7 @@
 //! | `races` | many threads on one socket, under ThreadSanitizer |
 //! | `fuzz` | parsers, the ring and lists of operations, for a bounded time |
 //! | `interop` | a stock Linux kernel, in a virtual machine, is the peer |
+//! | `kernels` | the IP filter in older kernels, in virtual machines |
 //! | `demo` | redis through TCP, then through shared memory, or by RDMA between two hosts |
 //! | `bench` | TCP against shared memory, interleaved |
 //! | `walk` | which files a warm send and receive pass, and what they execute |
@@ -33,6 +34,7 @@ mod fuzz;
 mod hostile;
 mod hosts;
 mod interop;
+mod kernels;
 mod leftovers;
 mod nginx;
 mod operations;
@@ -98,6 +100,8 @@ enum Task {
     Sim(sim::Options),
     /// A stock Linux kernel, in a virtual machine, is the peer (needs root; no KVM, no RDMA hardware).
     Interop(interop::Options),
+    /// The tests of the IP filter in older kernels, in virtual machines (no KVM).
+    Kernels(kernels::Options),
     /// The fuzz targets, each for some seconds.
     Fuzz(fuzz::Options),
 }
@@ -156,6 +160,7 @@ fn main() -> Result<()> {
             build()?;
             interop::run(&options)
         }
+        Task::Kernels(options) => kernels::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
     }
 }

@@ -42,6 +42,34 @@ pub(crate) fn write(to: &Path, kernel: &Kernel, program: &Path, busybox: &Path) 
     fs::write(to, archive.finish()).with_context(|| to.display().to_string())
 }
 
+/// Writes one without modules: programs of the host at its root by their names, and busybox, which runs a script as
+/// process 1.
+///
+/// **Errors**: a file cannot be read or written.
+pub(crate) fn write_plain(
+    to: &Path,
+    busybox: &Path,
+    programs: &[(&str, &Path)],
+    script: &str,
+) -> Result<()> {
+    let mut archive = Archive::default();
+    for directory in ["bin", "proc", "sys", "dev", "tmp"] {
+        archive.directory(directory);
+    }
+    archive.file("init", script.as_bytes());
+    archive.file("bin/busybox", &fs::read(busybox).context("busybox")?);
+    let mut needed = BTreeSet::new();
+    for (name, program) in programs {
+        archive.file(name, &fs::read(program).with_context(|| program.display().to_string())?);
+        needed.extend(libraries(program)?);
+    }
+    for library in needed {
+        let content = fs::read(&library).with_context(|| library.display().to_string())?;
+        archive.file_below_directories(&library, &content)?;
+    }
+    fs::write(to, archive.finish()).with_context(|| to.display().to_string())
+}
+
 /// The libraries of a program, and the dynamic linker: what `ldd` says.
 ///
 /// **Errors**: `ldd`'s: it is no such program.

@@ -1,6 +1,6 @@
-//! Debian's kernel of the 6.12 series, taken out of its package without being installed.
+//! Debian's kernel of a series, taken out of its package without being installed.
 //!
-//! Why this one: rdma_rxe carries SMC-R since 6.12 or so (that of 6.1 does not), it is the kernel of
+//! Why [`SMC_SERIES`] for SMC: rdma_rxe carries SMC-R since 6.12 or so (that of 6.1 does not), it is the kernel of
 //! Debian 13, and Debian 12 has it among its security updates.
 
 use std::fs;
@@ -12,7 +12,8 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::debian;
 use crate::suite::Lacking;
 
-const PREFIX: &str = "linux-image-6.12.";
+/// The series whose kernel is a peer.
+pub(crate) const SMC_SERIES: &str = "6.12";
 /// Signed or not, the files are the same; this package does without the tools for booting securely.
 const SUFFIX: &str = "-amd64-unsigned";
 /// Kernels for clouds lack RDMA, those for real time behave otherwise.
@@ -40,16 +41,19 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// The one in `cache`, or the newest that apt knows, which is then there.
+    /// The one of this series (`6.12`) in `cache`, or the newest that apt knows, which is then there.
     ///
     /// **Errors**: [`Lacking`]: there is none to be had.
-    pub(crate) fn get(cache: &Path) -> Result<Self> {
+    pub(crate) fn get(series: &str, cache: &Path) -> Result<Self> {
+        let prefix = prefix(series);
         let cached =
             fs::read_dir(cache)?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-        let cached = cached.filter(|name| name.starts_with(PREFIX) && name.ends_with(SUFFIX));
-        let package = match cached.max_by_key(|name| debian::number_behind(PREFIX, name)) {
+        let cached = cached.filter(|name| name.starts_with(&prefix) && name.ends_with(SUFFIX));
+        let package = match cached.max_by_key(|name| debian::number_behind(&prefix, name)) {
             Some(package) => package,
-            None => fetch(cache).map_err(|error| Lacking(format!("a kernel: {error:#}")))?,
+            None => {
+                fetch(series, cache).map_err(|error| Lacking(format!("a kernel: {error:#}")))?
+            }
         };
         let root = cache.join(&package);
         let image = only_entry(&root.join("boot"))?;
@@ -78,16 +82,18 @@ impl Kernel {
     }
 }
 
+fn prefix(series: &str) -> String {
+    format!("linux-image-{series}.")
+}
+
 /// Downloads and unpacks the newest kernel, and returns its name.
-fn fetch(cache: &Path) -> Result<String> {
-    let newest = || debian::newest(PREFIX, SUFFIX, &NOT);
+fn fetch(series: &str, cache: &Path) -> Result<String> {
+    let newest = || debian::newest(&prefix(series), SUFFIX, &NOT);
     let package = match newest() {
         Some(package) => package,
         None => {
             debian::update()?;
-            newest().context(
-                "apt knows no Linux 6.12: Debian 13 has it, and Debian 12's security updates",
-            )?
+            newest().with_context(|| format!("apt knows no Linux {series}"))?
         }
     };
     println!("downloading {package} (100 MB) ...");
