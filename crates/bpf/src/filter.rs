@@ -9,6 +9,7 @@ mod question;
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use aya::maps::{Array, Map, MapData, MapError, ProgramArray};
@@ -400,6 +401,33 @@ fn make_directory(pins: &Path) -> Result<(), BpfError> {
         // One that was made for nothing.
         _ = fs::remove_dir(pins);
         return Err(BpfError::NoBpfFileSystem { path: pins.to_owned() });
+    }
+    refuse_others_directories(pins)
+}
+
+/// Where a BPF file system is open to all, another user may have made the directory first, or one above it: who owns
+/// it can remove what is in it, and with that the filter.
+fn refuse_others_directories(pins: &Path) -> Result<(), BpfError> {
+    /// In a sticky directory only its owner and an entry's remove the entry.
+    const STICKY: u32 = 0o1000;
+    const WRITABLE_BY_OTHERS: u32 = 0o022;
+    let look = |path: &Path| fs::metadata(path).map_err(|error| BpfError::of_file(path, error));
+    let own = rustix::process::geteuid().as_raw();
+    let device = look(pins)?.dev();
+    for path in pins.ancestors() {
+        let directory = look(path)?;
+        if directory.dev() != device {
+            break;
+        }
+        let is_open = directory.mode() & (STICKY | WRITABLE_BY_OTHERS);
+        let reason = match directory.uid() {
+            uid if uid != own => format!("user {uid} owns {}", path.display()),
+            _ if is_open != 0 && is_open & STICKY == 0 => {
+                format!("others may write to {}", path.display())
+            }
+            _ => continue,
+        };
+        return Err(BpfError::Foreign { path: pins.to_owned(), reason });
     }
     Ok(())
 }

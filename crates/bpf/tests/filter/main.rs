@@ -2,10 +2,10 @@
 //!
 //! The tests need privilege and say what they lacked when they skip.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr::null;
@@ -325,6 +325,27 @@ fn a_directory_elsewhere_is_refused_and_so_is_a_cgroup_that_is_none() {
         assert!(error.to_string().contains("cgroup.procs"), "{error}");
         assert!(Filter::find(&place.pins).unwrap().is_none(), "it is not there by half");
         UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"x", "127.0.0.1:1").unwrap();
+    });
+}
+
+/// A user who may write to the BPF file system makes our directory first, and would own what is pinned there.
+#[test]
+fn a_directory_of_another_user_is_refused() {
+    with_cgroup(|place| {
+        let attach = || {
+            Filter::attach(&place.pins, place.cgroup.path(), &graph("default deny"), 0, identity(1))
+        };
+        let above = place.pins.parent().unwrap();
+        fs::create_dir(above).unwrap();
+        chown(above, Some(1000), None).unwrap();
+        let error = attach().unwrap_err().to_string();
+        assert!(error.contains("user 1000 owns") && error.contains("remove it first"), "{error}");
+        chown(above, Some(0), None).unwrap();
+        fs::set_permissions(above, Permissions::from_mode(0o777)).unwrap();
+        let error = attach().unwrap_err().to_string();
+        assert!(error.contains("others may write"), "{error}");
+        fs::set_permissions(above, Permissions::from_mode(0o755)).unwrap();
+        attach().unwrap();
     });
 }
 
