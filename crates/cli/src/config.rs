@@ -389,7 +389,8 @@ fn parse(text: &str) -> (Settings, Vec<Fault>) {
     if let Some(lines) = &mut settings.filter_rules {
         let at = document.get_ref()["filter"].get_ref()["rules"].span().start;
         *lines = filter_rules::at_their_lines(lines, &text[..at], &text[at..]);
-        faults.extend(filter_rules::faults(lines, text));
+        let fault = |offset, message| faults.push(Fault { offset, message });
+        filter_rules::check(lines, text, fault);
     }
     faults.sort_by_key(|fault| fault.offset);
     (settings, faults)

@@ -5,8 +5,6 @@
 
 use sidestep_filter::RuleList;
 
-use super::Fault;
-
 /// The text of a value, with the numbers that its lines have in the file: `before` the value, and from it on.
 pub(super) fn at_their_lines(lines: &str, before: &str, from: &str) -> String {
     let above = before.matches('\n').count();
@@ -15,17 +13,13 @@ pub(super) fn at_their_lines(lines: &str, before: &str, from: &str) -> String {
     format!("{}{lines}", "\n".repeat(above + usize::from(is_below)))
 }
 
-/// What is wrong in the lines, each at its place in the file.
-pub(super) fn faults(lines: &str, file: &str) -> Vec<Fault> {
-    let errors = RuleList::parse(lines).err().unwrap_or_default();
-    let fault = |error: sidestep_filter::ListError| {
+/// Looks at the lines; `fault` takes what is wrong in them, at its place in the file.
+pub(super) fn check(lines: &str, file: &str, mut fault: impl FnMut(usize, String)) {
+    for error in RuleList::parse(lines).err().unwrap_or_default() {
         let above = file.split_inclusive('\n').take(error.line - 1);
-        Fault {
-            offset: above.map(str::len).sum(),
-            message: format!("filter.rules: column {}: {}", error.column, error.message),
-        }
-    };
-    errors.into_iter().map(fault).collect()
+        let message = format!("filter.rules: column {}: {}", error.column, error.message);
+        fault(above.map(str::len).sum(), message);
+    }
 }
 
 /// In a line.
