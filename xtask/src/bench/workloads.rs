@@ -400,15 +400,47 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         packages: &["iproute2"],
         rows: &[
             Row::under_filter("CRR40(64B/8kB), 1 000 filter rules", 0.91, 0.95),
+            Row::part("  client and server", "µs/tran", 1.1, 1.05),
             Row::under_filter("CRR40(64B/8kB), 10 000 filter rules", 0.91, 0.95),
+            Row::part("  client and server", "µs/tran", 1.1, 1.05),
             Row::under_filter("CRR40(64B/8kB), 100 000 filter rules", 0.91, 0.95),
+            Row::part("  client and server", "µs/tran", 1.1, 1.05),
         ],
         sampling: Sampling::Runs(filter::short_connections),
     },
     Workload {
+        name: "filter-length",
+        packages: &["iproute2"],
+        rows: &[Row::under_filter("CRR40(64B/8kB), 100 000 / 1 000 filter rules", 0.95, 1.0)],
+        sampling: Sampling::Runs(filter::length),
+    },
+    Workload {
+        name: "filter-nft",
+        packages: &["iproute2", "nftables"],
+        // For comparison, and no promise of ours: z/OS has a fifth, too.
+        rows: &[
+            Row::under_filter("CRR40(64B/8kB), 10 000 rules of nftables", 0.0, 0.2),
+            Row::part("  client and server", "µs/tran", 100.0, 5.0),
+        ],
+        sampling: Sampling::Runs(filter::nft),
+    },
+    Workload {
+        name: "filter-change",
+        packages: &["iproute2"],
+        rows: &[
+            Row::added("100 000 filter rules, in force after", "ms", 2000.0, 1000.0),
+            Row::added("one filter rule more, in force after", "ms", 10.0, 5.0),
+            Row::added("100 000 filter rules, in the kernel", "MB", 16.0, 10.0),
+        ],
+        sampling: Sampling::Runs(filter::change),
+    },
+    Workload {
         name: "filter-long",
         packages: &["iproute2"],
-        rows: &[Row::under_filter("RR10(100B/800B), 100 000 filter rules", 0.97, 0.99)],
+        rows: &[
+            Row::under_filter("RR10(100B/800B), 100 000 filter rules", 0.97, 0.99),
+            Row::part("  client and server", "µs/tran", 1.03, 1.01),
+        ],
         sampling: Sampling::Runs(filter::long_connections),
     },
     Workload {
