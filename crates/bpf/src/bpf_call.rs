@@ -2,7 +2,7 @@
 //!
 //! * The link of a program of `setsockopt`, pinned: aya pins the links of other programs of a cgroup, but gives the
 //!   link of this kind out of its hands by nothing. One call attaches, one gives the link a name.
-//! * The programs that are attached to a cgroup, by whomever.
+//! * The programs that are attached to a cgroup, ours and others'.
 //!
 //! *Source*: `union bpf_attr` of `linux/bpf.h`. The kernel takes what is cut off for zero.
 

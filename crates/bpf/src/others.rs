@@ -1,6 +1,6 @@
-//! The programs for packets that are attached to a cgroup, by whomever.
+//! The programs for packets that are attached to a cgroup, ours and others'.
 //!
-//! A packet passes if all of them let it pass, so who wonders where his packets are wants to know of each. The kernel
+//! A packet passes if all of them let it pass, so `sidestep filter show` tells of each. The kernel
 //! tells numbers, names of up to 15 characters, and which user has loaded one. It is asked alone: nothing is changed.
 
 use std::collections::HashMap;

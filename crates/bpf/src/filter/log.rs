@@ -1,7 +1,7 @@
 //! The log: packets about which a rule with `log` has decided.
 //!
-//! The judge writes a line into a ring buffer that all sets share, so a reader hears on when the rules change. What
-//! nobody has read yet stays there, up to [`RING_LEN`]; when it is full, new lines are lost, and counted.
+//! The judge writes a line into a ring buffer that all sets share, so a reader hears on when the rules change. Lines
+//! stay there until a reader takes them, up to [`RING_LEN`] bytes; when it is full, new lines are lost, and counted.
 //!
 //! # The rate
 //!
@@ -105,7 +105,7 @@ pub struct Totals {
     pub denied: u64,
     /// Lines of the log that were more than a rule may have in a second.
     pub lost_by_rate: u64,
-    /// Lines of the log for which there was no room, as nobody read.
+    /// Lines of the log for which there was no room: no reader had taken those before.
     pub lost_for_room: u64,
 }
 
@@ -161,7 +161,7 @@ impl Log {
         fs::metadata(&self.pin).is_ok_and(|file| file.ino() == self.number)
     }
 
-    /// The oldest line that nobody has taken.
+    /// Takes the oldest line that is left.
     pub fn take(&mut self) -> Option<LogLine> {
         let item = self.ring.next()?;
         let line = item.first_chunk::<LINE_LEN>().expect("the judge writes whole lines");

@@ -234,7 +234,7 @@ line is wrong.";
 const WATCH_HELP: &str = "\
 A line is a packet for which the rules were searched, and whose rule, or the default, has `log`:
 when, what became of it, its length, interface, user and control group, and the rule. Lines that
-nobody has read yet come first. A rule has up to 100 lines a second; how many were lost is told.
+are still unread come first. A rule has up to 100 lines a second; how many were lost is told.
 There is one reader at a time.
 
 Exit status: 0 after Ctrl-C or SIGTERM; 1 if there is no filter, or it was removed; 2 if the command

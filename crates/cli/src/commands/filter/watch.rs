@@ -68,7 +68,7 @@ struct Reader {
     is_json: bool,
 }
 
-/// Lines that nobody gets to see.
+/// Lines that no reader gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Lost {
     by_rate: u64,
@@ -76,7 +76,7 @@ struct Lost {
 }
 
 impl Reader {
-    /// Prints what is there; false: nobody listens any more.
+    /// Prints what is there; false: the output has no reader any more.
     fn read(&mut self, filter: &Filter, log: &mut Log) -> Result<bool, FilterError> {
         // Those in the ring came before those that found no room in it.
         while let Some(line) = log.take() {
@@ -191,7 +191,7 @@ impl Lost {
         let Self { by_rate, for_room } = self;
         let most = sidestep_bpf::LINES_MAX;
         format!(
-            "lines lost: {by_rate} beyond {most} a second of one rule, {for_room} while nobody read"
+            "lines lost: {by_rate} beyond {most} a second of one rule, {for_room} for lack of room"
         )
     }
 
