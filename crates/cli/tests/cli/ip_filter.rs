@@ -258,6 +258,29 @@ fn programs_of_others_are_shown_and_metrics_are_told() {
     }
 }
 
+#[test]
+fn doctor_names_the_rule_that_denies_rdma_to_a_peer() {
+    let Some(host) = Host::make() else { return };
+    let cgroup = host.cgroup.path().display().to_string();
+    let check = |rules: &str| {
+        let file = host.place.file("rules", rules);
+        let apply = format!("apply {} --cgroup {cgroup}", file.display());
+        assert_eq!(host.sidestep(&apply).0, Some(0));
+        let mut doctor = host.within(Path::new(env!("CARGO_BIN_EXE_sidestep")));
+        let report = outcome(doctor.args(["doctor", "--json", "--peer", "127.0.0.1"])).1;
+        let report: Value = serde_json::from_str(&report).unwrap();
+        let checks = report["checks"].as_array().unwrap().clone();
+        checks.into_iter().find(|it| it["check"] == "IP filter to the peer").unwrap()
+    };
+    let denied = check("permit tcp any any\n\ndeny udp any any:4000-5000 in\n");
+    assert_eq!(denied["status"], "warn");
+    let finding = denied["finding"].as_str().unwrap();
+    assert!(finding.contains("denied by line 3: deny udp any any:4000-5000 in of /"), "{finding}");
+    assert_eq!(check("permit udp any any:4791\n")["status"], "ok");
+    let by_default = check("permit udp any any:4791 out\ndefault deny\n");
+    assert!(by_default["finding"].as_str().unwrap().contains("the default of /"), "{by_default}");
+}
+
 /// Who has locked himself out does not press the key.
 #[test]
 fn what_is_not_confirmed_is_taken_back() {
