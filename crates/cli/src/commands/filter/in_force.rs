@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use sidestep_bpf::{Filter, Identity, Totals};
 use sidestep_filter::{Action, Packet, RuleList, Way};
 
-use super::answer::{FilterError, counted, named};
+use super::answer::{FilterError, counted};
 use super::source::{Machine, Source, identity};
 
 /// Where the filter is pinned.
@@ -106,15 +106,15 @@ pub(in crate::commands) fn denial(
     else {
         return Ok(None);
     };
-    let machine = Machine::default();
+    let (machine, file) = (Machine::default(), about.file.display());
     let denies = |(way, from, to)| {
         let packet = Packet::between(protocol, from, to, way);
         let packet = Packet { interface: LOOPBACK, user, ..packet };
         let rule = list.first_match(&packet, &machine);
         let action = rule.map_or(list.default, |rule| list.rules[rule].action);
         (action == Action::Deny).then(|| match rule {
-            Some(rule) => format!("{} of {}", named(&list, rule), about.file.display()),
-            None => format!("the default of {}", about.file.display()),
+            Some(rule) => format!("{file}:{}: {}", list.line_of(rule), list.rules[rule]),
+            None => format!("{file}: default {}", list.default_words()),
         })
     };
     Ok([(Way::Out, local, remote), (Way::In, remote, local)].into_iter().find_map(denies))

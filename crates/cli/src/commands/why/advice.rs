@@ -374,7 +374,8 @@ pub(super) fn of(reason: Reason, role: Role) -> Advice {
             This,
             Rule::Given("what the filter denies to packets it denies to shared memory"),
             Some(
-                "`sidestep filter test` with both addresses, as root, names the rule; change the list, and                  `sidestep filter apply` it",
+                "change the list and `sidestep filter apply` it; as root, `sidestep filter test` with both \
+                 addresses names the rule",
             ),
         ),
         Reason::Lack(Lack::AgentAway) => advice(
