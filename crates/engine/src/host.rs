@@ -7,13 +7,14 @@ use rand::rngs::StdRng;
 use sidestep_proto::connection::Connection;
 use sidestep_proto::link_group::{self, AdapterId, Link, LinkGroup, LinkState};
 use sidestep_rdma::device::Device;
+use sidestep_rdma::memory::Stretch;
 use sidestep_wire::llc::DeleteReason;
 use sidestep_wire::{AlertToken, LinkUserId, PeerId, QpNumber};
 
 use crate::event::{CallError, Event};
 use crate::group::Group;
 use crate::request::Waiting;
-use crate::stream::{Stage, Stream};
+use crate::stream::{Readable, Stage, Stream};
 use crate::usage::{Tally, Usage};
 
 /// The identity of a host.
@@ -306,13 +307,13 @@ impl<D: Device> Host<D> {
     /// # Errors
     ///
     /// [`CallError`]; after [`CallError::WouldBlock`] follows [`Event::Writable`].
-    pub fn send(
+    pub fn send<'a>(
         &mut self,
         connection: AlertToken,
-        bytes: &[u8],
+        bytes: impl Into<Stretch<'a>>,
         now: Duration,
     ) -> Result<usize, CallError> {
-        self.queue(connection, bytes, false, now)
+        self.queue(connection, bytes.into(), false, now)
     }
 
     /// The same. If there is room for all of them, the last is urgent.
@@ -320,19 +321,35 @@ impl<D: Device> Host<D> {
     /// # Errors
     ///
     /// As [`send`](Self::send).
-    pub fn send_urgent(
+    pub fn send_urgent<'a>(
         &mut self,
         connection: AlertToken,
-        bytes: &[u8],
+        bytes: impl Into<Stretch<'a>>,
         now: Duration,
     ) -> Result<usize, CallError> {
-        self.queue(connection, bytes, true, now)
+        self.queue(connection, bytes.into(), true, now)
+    }
+
+    /// How many bytes it would take now.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub fn room(&mut self, connection: AlertToken) -> Result<usize, CallError> {
+        let stream = self.held(connection)?;
+        match stream.room() {
+            0 => {
+                stream.wants_room = true;
+                Err(CallError::WouldBlock)
+            }
+            room => Ok(room),
+        }
     }
 
     fn queue(
         &mut self,
         token: AlertToken,
-        bytes: &[u8],
+        bytes: Stretch<'_>,
         is_urgent: bool,
         now: Duration,
     ) -> Result<usize, CallError> {
@@ -367,6 +384,39 @@ impl<D: Device> Host<D> {
         self.rouse(connection);
         self.settle(now);
         Ok(received)
+    }
+
+    /// What is to be received next, where it lies; nothing: no more will come. What is
+    /// [consumed](Self::consume) of it may be written over.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]; after [`CallError::WouldBlock`] follows [`Event::Readable`].
+    pub fn readable(&mut self, connection: AlertToken) -> Result<Readable<'_>, CallError> {
+        let stream = self.held(connection)?;
+        let readable = stream.readable();
+        let has_ended = stream.connection.as_ref().is_some_and(Connection::has_ended);
+        if readable.is_empty() && !has_ended {
+            return Err(CallError::WouldBlock);
+        }
+        Ok(readable)
+    }
+
+    /// The first `n` bytes of those that are [readable](Self::readable), and no more, are received.
+    ///
+    /// # Errors
+    ///
+    /// As [`readable`](Self::readable).
+    pub fn consume(
+        &mut self,
+        connection: AlertToken,
+        n: usize,
+        now: Duration,
+    ) -> Result<(), CallError> {
+        self.held(connection)?.consume(n);
+        self.rouse(connection);
+        self.settle(now);
+        Ok(())
     }
 
     /// Bytes that may be received before the last urgent byte that has come; `None`: it was

@@ -16,7 +16,7 @@ use sidestep_proto::connection::{Connection, SendError, State, Write};
 use sidestep_proto::link_group::{AdapterId, LINK_SLOTS, RmbId, Role, Rtoken};
 use sidestep_proto::rendezvous::hosts::Wording;
 use sidestep_rdma::device::{Device, Source};
-use sidestep_rdma::memory::Shared;
+use sidestep_rdma::memory::{Shared, Stretch};
 use sidestep_wire::cdc::CdcMessage;
 use sidestep_wire::clc::AcceptConfirmR;
 use sidestep_wire::{AlertToken, LinkUserId, RmbAddress, RmbeSize};
@@ -91,6 +91,31 @@ impl SendBuffer {
     pub(crate) fn part_from(&mut self, adapter: AdapterId) -> Option<Source> {
         let at = self.sources.iter().position(|(id, _)| *id == adapter)?;
         Some(self.sources.swap_remove(at).1)
+    }
+}
+
+/// Bytes of the peer's that lie in the RMBE, in order.
+#[derive(Clone, Copy, Debug)]
+pub struct Readable<'a> {
+    /// The second, if it is not empty, goes on where the first ends.
+    pub stretches: [Stretch<'a>; 2],
+    /// It is one urgent byte.
+    pub is_urgent: bool,
+}
+
+impl Readable<'_> {
+    const NOTHING: Self = Self { stretches: [Stretch::NONE; 2], is_urgent: false };
+
+    /// How many they are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.stretches[0].len() + self.stretches[1].len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 }
 
@@ -204,13 +229,17 @@ impl Stream {
 
     /// Puts bytes into the send buffer, as many as fit, and returns how many. If all of them do and
     /// `is_urgent`, the last is urgent.
-    pub(crate) fn queue(&mut self, bytes: &[u8], is_urgent: bool) -> Result<usize, SendError> {
+    pub(crate) fn queue(
+        &mut self,
+        bytes: Stretch<'_>,
+        is_urgent: bool,
+    ) -> Result<usize, SendError> {
         let room = self.room();
         let Some(connection) = &mut self.connection else { return Ok(0) };
         connection.may_send()?;
         let n = room.min(bytes.len());
         if let Some(buffer) = &self.outgoing {
-            copy_in(&buffer.memory, self.queued, &bytes[..n]);
+            copy_in(&buffer.memory, self.queued, bytes.split_at(n).0);
         }
         self.queued += n as u64;
         match is_urgent && n == bytes.len() {
@@ -228,6 +257,35 @@ impl Stream {
         copy_out(&self.incoming, connection.read_position(), &mut buffer[..n]);
         connection.consume(n as u64);
         n
+    }
+
+    /// What lies in the RMBE and is to be read next: one stretch, or two around its end. An urgent byte
+    /// comes by itself.
+    pub(crate) fn readable(&self) -> Readable<'_> {
+        let Some(connection) = &self.connection else { return Readable::NOTHING };
+        let position = connection.read_position();
+        let before_mark = connection.urgent_byte().and_then(|at| at.checked_sub(position));
+        let most = match before_mark {
+            Some(before) => before.max(1),
+            None => u64::MAX,
+        };
+        let n = connection.readable().min(most) as usize;
+        let len = self.incoming.len();
+        let at = (position % len as u64) as usize;
+        let first = n.min(len - at);
+        // What the peer has said is in the RMBE is no more than that.
+        let stretch = |at, n| self.incoming.stretch(at, n).unwrap_or(Stretch::NONE);
+        Readable {
+            stretches: [stretch(at, first), stretch(0, n - first)],
+            is_urgent: before_mark == Some(0),
+        }
+    }
+
+    /// The next `n` bytes of those have been taken.
+    pub(crate) fn consume(&mut self, n: usize) {
+        if let Some(connection) = &mut self.connection {
+            connection.consume(n as u64);
+        }
     }
 
     /// Gives the next step of the connection to its link: WRITEs, and the CDC message behind them.
@@ -291,9 +349,9 @@ impl Stream {
     }
 }
 
-fn copy_in(ring: &Shared, position: u64, bytes: &[u8]) {
+fn copy_in(ring: &Shared, position: u64, bytes: Stretch<'_>) {
     let at = (position % ring.len() as u64) as usize;
-    let (first, second) = bytes.split_at(bytes.len().min(ring.len() - at));
+    let (first, second) = bytes.split_at(ring.len() - at);
     let fits = ring.copy_in(at, first) && ring.copy_in(0, second);
     debug_assert!(fits, "no more than the ring has room for");
 }

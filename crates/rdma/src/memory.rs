@@ -6,6 +6,7 @@
 //! registration again with each of its packets, so it can be withdrawn in the middle.
 
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
 use std::sync::{Arc, Weak};
 
 use rand::RngExt;
@@ -67,16 +68,24 @@ impl Shared {
         at.checked_add(len).is_some_and(|end| end <= self.len)
     }
 
-    /// Copies bytes in. False, and nothing is touched, if they do not fit.
+    /// Copies bytes in, which lie elsewhere. False, and nothing is touched, if they do not fit.
     #[must_use]
-    pub fn copy_in(&self, at: usize, bytes: &[u8]) -> bool {
-        let fits = self.has(at, bytes.len());
+    pub fn copy_in<'a>(&self, at: usize, bytes: impl Into<Stretch<'a>>) -> bool {
+        let Stretch { base, len, .. } = bytes.into();
+        let fits = self.has(at, len);
         if fits {
-            // SAFETY: inside, as just checked; a slice of ours and memory that is reached by raw
-            // pointers do not overlap.
-            unsafe { self.base.add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+            // SAFETY: inside, as just checked, and they can be read as long as the stretch lives; two
+            // stretches of one memory are copied as if by way of a third.
+            unsafe { self.base.add(at).copy_from(base, len) };
         }
         fits
+    }
+
+    /// So many bytes from a place on. `None`: there are not so many.
+    #[must_use]
+    pub fn stretch(&self, at: usize, len: usize) -> Option<Stretch<'_>> {
+        let base = self.base.wrapping_add(at);
+        self.has(at, len).then_some(Stretch { base, len, of: PhantomData })
     }
 
     /// Makes all of it 0.
@@ -94,6 +103,63 @@ impl Shared {
             unsafe { self.base.add(at).copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
         }
         fits
+    }
+}
+
+/// Bytes to be copied from, which another process may change meanwhile: there is an address, and no
+/// reference.
+#[derive(Clone, Copy, Debug)]
+pub struct Stretch<'a> {
+    base: *const u8,
+    len: usize,
+    of: PhantomData<&'a [u8]>,
+}
+
+impl Stretch<'_> {
+    /// No byte.
+    pub const NONE: Self = Self { base: std::ptr::null(), len: 0, of: PhantomData };
+
+    /// The `len` bytes at `base`.
+    ///
+    /// # Safety
+    ///
+    /// They can be read for `'a`.
+    #[must_use]
+    pub const unsafe fn new(base: *const u8, len: usize) -> Self {
+        Self { base, len, of: PhantomData }
+    }
+
+    /// Where they are in this process.
+    #[must_use]
+    pub const fn base(self) -> *const u8 {
+        self.base
+    }
+
+    /// How many they are.
+    #[must_use]
+    pub const fn len(self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// The first `at` of them, or all if they are not so many, and the rest.
+    #[must_use]
+    pub fn split_at(self, at: usize) -> (Self, Self) {
+        let at = at.min(self.len);
+        let behind = Self { base: self.base.wrapping_add(at), len: self.len - at, of: PhantomData };
+        (Self { len: at, ..self }, behind)
+    }
+}
+
+impl<'a, T: AsRef<[u8]> + ?Sized> From<&'a T> for Stretch<'a> {
+    fn from(bytes: &'a T) -> Self {
+        let bytes = bytes.as_ref();
+        Self { base: bytes.as_ptr(), len: bytes.len(), of: PhantomData }
     }
 }
 
@@ -240,6 +306,20 @@ pub(crate) mod tests {
         memory.clear();
         assert!(memory.copy_out(0, &mut bytes) && bytes == [0; 5]);
         assert!(Shared::zeroed(0).is_empty());
+    }
+
+    #[test]
+    fn a_stretch_is_copied_between_memories_and_within_one() {
+        let memory = Shared::zeroed(6);
+        assert!(memory.copy_in(0, b"abcdef"));
+        let (head, tail) = memory.stretch(1, 4).unwrap().split_at(1);
+        assert_eq!((head.len(), tail.len(), tail.split_at(9).0.len()), (1, 3, 3));
+        assert!(memory.copy_in(3, tail) && !memory.copy_in(4, tail));
+        let mut bytes = [0; 6];
+        assert!(memory.copy_out(0, &mut bytes));
+        assert_eq!(&bytes, b"abccde");
+        assert!(memory.stretch(3, 3).is_some() && memory.stretch(4, 3).is_none());
+        assert!(memory.stretch(usize::MAX, 2).is_none());
     }
 
     const QP: QpNumber = QpNumber([0, 0, 2]);

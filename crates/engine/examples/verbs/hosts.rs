@@ -171,7 +171,7 @@ impl<'a> Pair<'a> {
             is_over[SERVER] |= self.take(SERVER, server, |part| echo.extend(part));
             let part = echo.make_contiguous();
             if !part.is_empty() {
-                let sent = done(self.hosts[SERVER].send(server, part, now));
+                let sent = done(self.hosts[SERVER].send(server, &part, now));
                 echo.drain(..sent);
             } else if is_over[SERVER] {
                 // Once is enough, and more do no harm.

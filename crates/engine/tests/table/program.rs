@@ -6,6 +6,7 @@ use std::time::Duration;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use sidestep_engine::{CallError, Host, Reset, Sizes};
+use sidestep_rdma::memory::Shared;
 use sidestep_rdma::soft::Adapter;
 use sidestep_wire::AlertToken;
 
@@ -103,6 +104,25 @@ pub(crate) struct Program {
 /// The byte at a place of what one side sends.
 fn byte(talk: usize, side: usize, at: u64) -> u8 {
     (at * 7 + at / 251 + talk as u64 * 31 + side as u64 * 101) as u8
+}
+
+/// Looks at what lies in the RMBE, and takes as much as there is room for.
+fn receive_in_place(
+    host: &mut Host<Adapter>,
+    token: AlertToken,
+    buffer: &mut [u8],
+    now: Duration,
+) -> Result<usize, CallError> {
+    let mark = host.urgent_mark(token);
+    let readable = host.readable(token)?;
+    assert!(!readable.is_urgent || mark == Some(0) && readable.len() == 1, "by itself");
+    let copy = Shared::zeroed(readable.len());
+    let [first, second] = readable.stretches;
+    assert!(copy.copy_in(0, first) && copy.copy_in(first.len(), second));
+    let n = readable.len().min(buffer.len());
+    assert!(copy.copy_out(0, &mut buffer[..n]));
+    host.consume(token, n, now)?;
+    Ok(n)
 }
 
 impl Program {
@@ -223,7 +243,11 @@ impl Program {
             return false;
         }
         let mut buffer = vec![0; random.random_range(1..20_000)];
-        match host.receive(token, &mut buffer, now) {
+        let received = match self.received % 2 {
+            0 => host.receive(token, &mut buffer, now),
+            _ => receive_in_place(host, token, &mut buffer, now),
+        };
+        match received {
             Ok(0) => self.has_ended = true,
             Ok(n) => {
                 for received in &buffer[..n] {
