@@ -54,6 +54,8 @@ pub mod holders;
 pub mod keyed;
 #[cfg(not(loom))]
 pub mod late;
+#[cfg(not(loom))]
+pub mod lent;
 pub mod lock;
 #[cfg(not(loom))]
 pub mod map;

@@ -61,6 +61,9 @@ impl<'a, Way> Buffers<'a, Way> {
         (len <= isize::MAX as usize).then_some(Self { list, len, way: PhantomData })
     }
 
+    /// No buffer.
+    pub const NONE: Buffers<'static, Way> = Buffers { list: &[], len: 0, way: PhantomData };
+
     /// Bytes in all buffers together.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -105,6 +105,16 @@ impl Ring {
         Spans::cut(position, n, self.memory_len())
     }
 
+    /// Where the `n` bytes from a position on are in this process, and how many in each stretch.
+    ///
+    /// # Panics
+    /// As [`Self::spans`].
+    #[must_use]
+    pub fn stretches(&self, position: u64, n: usize) -> [(*const u8, usize); 2] {
+        let Spans { first, second } = self.spans(position, n);
+        [first, second].map(|span| (self.base.wrapping_add(span.start).cast_const(), span.len()))
+    }
+
     /// Copies bytes, of which there are some, into the ring from a position on.
     ///
     /// # Panics

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   ring_send, ring_receive   the two screens; readiness: what poll says; closing: how this end ends it
+//!   ring_lent                 receive without a copy
 //!   wait                      spin, nap, sleep, on what ends and switch leave
 //!   switch                    from which byte a direction uses the ring
 //!   ends                      what the kernel and the peer say of the end; denial: what the IP filter says
@@ -17,6 +18,7 @@ pub mod ends;
 pub mod kept_options;
 pub mod ledger;
 pub mod readiness;
+pub(crate) mod ring_lent;
 pub mod ring_receive;
 pub mod ring_send;
 pub mod sleep;

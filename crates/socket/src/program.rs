@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   stream, transfer   send, receive, sendfile, splice: which path the bytes take
+//!   lending            ends that the gateway reads where they lie
 //!   socket_options     setsockopt, getsockopt, ioctl
 //!   fork, parcel       connections in other processes and other programs; uring, seccomp: unseen calls
 //!   hand_over          connections to other hosts go to the gateway
@@ -13,6 +14,7 @@ pub mod dead_end;
 pub mod fork;
 pub mod growth;
 pub mod hand_over;
+pub mod lending;
 pub mod life;
 pub mod object;
 pub mod parcel;

@@ -52,6 +52,60 @@ pub(crate) fn receive(end: &End<'_>, buffers: &Buffers<'_, Received>, flags: i32
     receive.counted(buffers)
 }
 
+/// Where the reader stands, and how many bytes of the ring lie ahead of it.
+///
+/// # Errors
+/// The peer has broken the protocol, and the connection is reset.
+#[inline]
+pub(super) fn in_ring(end: &End<'_>) -> Answer<(u64, usize)> {
+    let consumer = end.mine.receiving.consumer.position();
+    // Acquire: pairs with the peer's publication; the bytes are there.
+    let claim = end.theirs.sending.producer.claim();
+    cursor::readable(consumer, claim, end.incoming.len())
+        .map(|readable| (consumer, readable))
+        .map_err(|misbehaved| words::reset(end, &misbehaved))
+}
+
+/// The reader moves on, by `n` bytes of the program's. False: it stands elsewhere by now. Under the receive lock.
+#[inline]
+pub(super) fn publish(end: &End<'_>, (from, to): (u64, u64), n: usize) -> bool {
+    let is_published = end.mine.receiving.consumer.publish(from, to);
+    if is_published {
+        if end.is_marked() {
+            urgent::note_seen(end);
+        }
+        count(&end.slot.counters.ring_bytes_received, n as u64);
+    }
+    is_published
+}
+
+/// A call has received so many bytes.
+#[inline]
+pub(super) fn note_received(end: &End<'_>, n: usize) {
+    count(&end.slot.counters.bytes_received, n as u64);
+    count(&end.slot.counters.messages_received, 1);
+    end.slot.received.count(n as u64);
+}
+
+/// After reading `n` bytes: if the ring was more than half full before, a writer
+/// may wait for room.
+#[inline]
+pub(super) fn make_room_known(end: &End<'_>, n: usize) {
+    let len = end.incoming.len();
+    let consumer = end.mine.receiving.consumer.position();
+    let producer = end.theirs.sending.producer.position();
+    let left = producer.wrapping_sub(consumer) as usize;
+    if left.saturating_add(n) > len / 2 {
+        // Who always finds something to read looks for hints here.
+        wait::follow_hint(end);
+        end.note_cpu();
+        fence(Ordering::SeqCst);
+        if len.saturating_sub(left) >= cursor::writable_threshold(len) {
+            wait::wake_writers(end);
+        }
+    }
+}
+
 /// What one look into ring or TCP queue has brought.
 pub(crate) enum Found {
     /// So many bytes, copied.
@@ -83,9 +137,7 @@ impl Receive<'_> {
         if let Ok(n @ 1..) = answer
             && !self.peeks()
         {
-            count(&self.end.slot.counters.bytes_received, n as u64);
-            count(&self.end.slot.counters.messages_received, 1);
-            self.end.slot.received.count(n as u64);
+            note_received(self.end, n);
         }
         answer
     }
@@ -287,7 +339,7 @@ impl Receive<'_> {
         }
         drop(receiving);
         if let Found::Bytes(n) = found {
-            self.make_room_known(n);
+            make_room_known(self.end, n);
         }
         found
     }
@@ -351,15 +403,10 @@ impl Receive<'_> {
     fn take_from_ring(&self, buffers: &Buffers<'_, Received>, done: usize, room: usize) -> Found {
         let end = self.end;
         loop {
-            let consumer = end.mine.receiving.consumer.position();
-            // Acquire: pairs with the peer's publication; the bytes are there.
-            let claim = end.theirs.sending.producer.claim();
-            let readable = match cursor::readable(consumer, claim, end.incoming.len()) {
-                Ok(0) => return Found::Nothing,
-                Ok(readable) => readable,
-                Err(misbehaved) => {
-                    return Found::End(Some(words::reset(end, &misbehaved)));
-                }
+            let (consumer, readable) = match in_ring(end) {
+                Ok((_, 0)) => return Found::Nothing,
+                Ok(ahead) => ahead,
+                Err(errno) => return Found::End(Some(errno)),
             };
             if room == 0 {
                 // Linux passes nothing then, not even an urgent byte.
@@ -377,14 +424,8 @@ impl Receive<'_> {
                 return Found::Bytes(n);
             }
             let next = consumer.wrapping_add(skip + n as u64);
-            if end.mine.receiving.consumer.publish(consumer, next) {
-                if end.is_marked() {
-                    urgent::note_seen(end);
-                }
-                count(&self.end.slot.counters.ring_bytes_received, n as u64);
-                if n > 0 {
-                    return Found::Bytes(n);
-                }
+            if publish(end, (consumer, next), n) && n > 0 {
+                return Found::Bytes(n);
             }
         }
     }
@@ -545,26 +586,6 @@ impl Receive<'_> {
             _ if seen > 0 => Found::Bytes(seen),
             Found::Nothing => self.end(),
             end => end,
-        }
-    }
-
-    /// After reading `n` bytes: if the ring was more than half full before, a writer
-    /// may wait for room.
-    #[inline]
-    fn make_room_known(&self, n: usize) {
-        let end = self.end;
-        let len = end.incoming.len();
-        let consumer = end.mine.receiving.consumer.position();
-        let producer = end.theirs.sending.producer.position();
-        let left = producer.wrapping_sub(consumer) as usize;
-        if left.saturating_add(n) > len / 2 {
-            // Who always finds something to read looks for hints here.
-            wait::follow_hint(end);
-            end.note_cpu();
-            fence(Ordering::SeqCst);
-            if len.saturating_sub(left) >= cursor::writable_threshold(len) {
-                wait::wake_writers(end);
-            }
         }
     }
 

@@ -1,0 +1,23 @@
+//! The one thing of the library's that is no name of libc's: ends that it lends, see [`sidestep_device::lent`].
+
+use sidestep_device::lent::{Lender, Lent};
+use sidestep_socket::program::lending;
+
+/// By this name, which is [`sidestep_device::lent::NAME`], the program finds it.
+#[unsafe(no_mangle)]
+#[used]
+static sidestep_lender_1: Lender = Lender { look, pass };
+
+extern "C" fn look(fd: i32, lent: &mut Lent) -> isize {
+    match lending::look(fd) {
+        Ok(found) => {
+            *lent = found;
+            found.len() as isize
+        }
+        Err(errno) => -(errno as isize),
+    }
+}
+
+extern "C" fn pass(fd: i32, position: u64, count: usize) {
+    lending::pass(fd, position, count);
+}
