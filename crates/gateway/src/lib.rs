@@ -22,9 +22,10 @@
 //! | [`OpenError`], module `error` | why there is no gateway |
 //! | `adapters` | which adapters are meant by their names, and opening them |
 //! | `nic` | a device of either kind: a soft RNIC, or an RDMA device by libibverbs |
-//! | `bytes` | what was taken from one side, and not by the other yet |
+//! | `bytes` | what was taken from one socket, and not by the other yet |
 //! | `lessons` | servers with which SMC-R was not worth it, for libraries to leave alone |
 //! | [`foreign`] | what users have sent, and how it is closed |
+//! | `lent`, `intake`, `output` | H as a ring, and as a socket: what the program has sent, and what it is sent |
 //! | `ipsec` | which connections IPsec would protect |
 //! | `interfaces` | network interfaces, and what the kernel tells of them |
 //! | `netlink` | questions to the kernel |
@@ -48,11 +49,10 @@
 //! # Whom it believes
 //!
 //! Nobody. Who hands over must own H, by what the kernel says of both. What a program sends or
-//! leaves unread stops that program alone: a passage keeps a bounded number of bytes, and reads no
-//! more until they are gone. Users have limits ([`limits`]), and beyond them connections stay TCP.
+//! leaves unread stops that program alone: it stays in the program's ring, or in the RMBE. Users have limits ([`limits`]), and beyond them connections stay TCP.
 //!
 //! It calls the kernel through libc only, so that the library, where it is preloaded, sees what
-//! becomes of H.
+//! becomes of H. What the library does beyond that is to lend the ring that a program fills (`lent`).
 //!
 //! *Source*: RFC 7609 §2, §3.5.
 
@@ -68,10 +68,12 @@ mod gateway;
 mod intake;
 mod interfaces;
 mod ipsec;
+mod lent;
 mod lessons;
 pub mod limits;
 mod netlink;
 mod nic;
+mod output;
 mod passage;
 mod poller;
 mod rivalry;

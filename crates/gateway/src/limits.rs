@@ -33,7 +33,7 @@ pub const TURN: usize = 256 << 10;
 /// How long connections have their turns before adapters are looked at again. A peer sends again
 /// what is not acknowledged for a few milliseconds.
 pub const ROUND: Duration = Duration::from_millis(1);
-/// Bytes that are copied at once, and so the most that is kept of a direction.
+/// Bytes that are read from a socket at once, and so the most that is kept of a direction that is passed on by TCP.
 pub const CHUNK: usize = 64 << 10;
 /// Messages taken from one line, and callers accepted, before others have their turn.
 pub const AT_ONCE: usize = 16;

@@ -5,8 +5,8 @@
 //!             │      │ agreed                         │ declined
 //!             │      v                                v
 //!   broken    │   Moved                            Relayed
-//!             │   H ──> outward ──> SMC-R          H ──> outward ──> N
-//!             │   H <── inward  <── SMC-R          H <── inward  <── N
+//!             │   H ──> send buffer ──> SMC-R      H ──> outward ──> N
+//!             │   H <─────── RMBE <──── SMC-R      H <── inward  <── N
 //!             v      │                                │
 //!         both reset └── over, in order or reset      └── over, in order or both reset
 //! ```
@@ -32,10 +32,13 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendFlags, sockopt};
-use sidestep_engine::{CallError, Caller, Event as EngineEvent, Host, Request, Sizes, Terms};
+use sidestep_engine::{
+    CallError, Caller, Event as EngineEvent, Host, Readable, Request, Sizes, Terms,
+};
 use sidestep_proto::autosmc::{self, Traffic};
 use sidestep_proto::paths::Carried;
 use sidestep_proto::rendezvous::hosts::{Event, Exchange, Fallback, Outcome};
+use sidestep_rdma::memory::Stretch;
 use sidestep_wire::host_control::Side;
 use sidestep_wire::lessons::Cause;
 use sidestep_wire::{AlertToken, Diagnosis};
@@ -44,9 +47,11 @@ use crate::bytes::Kept;
 use crate::desk::Offer;
 use crate::foreign::Foreign;
 use crate::intake::{self, Intake};
+use crate::lent::{self, Ahead};
 use crate::lessons::{self, Lessons};
 use crate::limits::{LEAVE_PATIENCE, N_KEEPALIVE, SEND_BUFFER_MAX, TURN};
 use crate::nic::Nic;
+use crate::output;
 use crate::rivalry::Rivalry;
 use crate::status::{self, Mode, Totals};
 
@@ -60,7 +65,7 @@ pub(crate) struct World<'a> {
     pub(crate) rivalry: &'a mut Rivalry,
     /// What has become of them all.
     pub(crate) totals: &'a mut Totals,
-    /// For bytes on their way.
+    /// For bytes that are read from a socket.
     pub(crate) chunk: &'a mut [u8],
     pub(crate) now: Duration,
 }
@@ -137,11 +142,6 @@ struct Moved {
     token: AlertToken,
     /// When.
     begun: Duration,
-    outward: Kept,
-    inward: Kept,
-    /// The last byte of those that are kept is urgent.
-    outward_is_urgent: bool,
-    inward_is_urgent: bool,
     /// What may be done with the host's connection.
     host_is: Ready,
     /// The program sends no more.
@@ -549,7 +549,7 @@ impl Meeting {
             if !n_is.write {
                 return false;
             }
-            match send(n, self.unsent.left()) {
+            match output::send(n, [self.unsent.left().into(), Stretch::NONE], SendFlags::empty()) {
                 Ok(count) => self.unsent.take(count),
                 Err(Errno::AGAIN) => n_is.write = false,
                 // Reading tells, too.
@@ -595,10 +595,6 @@ impl Moved {
         Self {
             token,
             begun: now,
-            outward: Kept::default(),
-            inward: Kept::default(),
-            outward_is_urgent: false,
-            inward_is_urgent: false,
             host_is: Ready::ALL,
             has_ended: false,
             peer_has_ended: false,
@@ -616,28 +612,14 @@ impl Moved {
     ) -> Result<bool, Cut> {
         let mut moved = 0;
         loop {
-            if !self.outward.is_empty() {
-                if !self.host_is.write {
-                    return Ok(false);
-                }
-                let mut kept = mem::take(&mut self.outward);
-                kept.take(self.send_to_host(kept.left(), world.host, world.now)?);
-                self.outward = kept;
-                continue;
-            }
-            if self.has_ended || !h_is.read {
+            if self.has_ended || !h_is.read || !self.host_is.write {
                 return Ok(false);
             }
             if moved >= TURN {
                 return Ok(true);
             }
-            match intake::take(h, world.chunk).map_err(|_| Cut)? {
-                Intake::Bytes { count, is_urgent } => {
-                    moved += count;
-                    self.outward_is_urgent = is_urgent;
-                    let sent = self.send_to_host(&world.chunk[..count], world.host, world.now)?;
-                    self.outward.keep(&world.chunk[sent..count]);
-                }
+            match self.take_in(h, world)? {
+                Intake::Bytes { count, .. } => moved += count,
                 Intake::End => {
                     self.has_ended = true;
                     world.host.shut(self.token, world.now).map_err(|_| Cut)?;
@@ -647,23 +629,62 @@ impl Moved {
         }
     }
 
-    /// Returns how many bytes it takes; if it is not all, it wants no more for now.
+    /// Takes what lies in the program's ring into the send buffer, or reads as much from H as that has room for.
+    fn take_in(&mut self, h: &TcpStream, world: &mut World<'_>) -> Result<Intake, Cut> {
+        if let Some(ahead) = lent::look(h).map_err(|_| Cut)? {
+            let Ahead::Bytes(ahead) = ahead else { return Ok(ahead.into()) };
+            let count = self.send_to_host(ahead.stretches, ahead.is_urgent, world)?;
+            lent::pass(h, &ahead, count);
+            return Ok(Intake::Bytes { count, is_urgent: ahead.is_urgent });
+        }
+        let nothing = Intake::Bytes { count: 0, is_urgent: false };
+        let Some(room) = self.unless_full(world.host.room(self.token))? else { return Ok(nothing) };
+        let room = room.min(world.chunk.len());
+        let taken = intake::take(h, &mut world.chunk[..room]).map_err(|_| Cut)?;
+        if let Intake::Bytes { count, is_urgent } = taken {
+            let chunk = mem::take(&mut world.chunk);
+            let bytes = [(&chunk[..count]).into(), Stretch::NONE];
+            let sent = self.send_to_host(bytes, is_urgent, world);
+            world.chunk = chunk;
+            if sent? < count {
+                // There was room for all, so the connection is none any more.
+                return Err(Cut);
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Returns how many bytes the host takes; if it is not all, it wants no more for now.
     fn send_to_host(
         &mut self,
-        bytes: &[u8],
-        host: &mut Host<Nic>,
-        now: Duration,
+        stretches: [Stretch<'_>; 2],
+        is_urgent: bool,
+        world: &mut World<'_>,
     ) -> Result<usize, Cut> {
-        let sent = match self.outward_is_urgent {
-            true => host.send_urgent(self.token, bytes, now),
-            false => host.send(self.token, bytes, now),
-        };
-        match sent {
+        let mut count = 0;
+        for bytes in stretches.into_iter().filter(|bytes| !bytes.is_empty()) {
+            let sent = match is_urgent {
+                true => world.host.send_urgent(self.token, bytes, world.now),
+                false => world.host.send(self.token, bytes, world.now),
+            };
+            let sent = self.unless_full(sent)?.unwrap_or(0);
+            count += sent;
+            if sent < bytes.len() {
+                break;
+            }
+        }
+        Ok(count)
+    }
+
+    /// What the host has said of sending. `None`: there is no room, until it tells of some.
+    fn unless_full(&mut self, said: Result<usize, CallError>) -> Result<Option<usize>, Cut> {
+        match said {
+            Ok(count) => Ok(Some(count)),
             Err(CallError::WouldBlock) => {
                 self.host_is.write = false;
-                Ok(0)
+                Ok(None)
             }
-            sent => sent.map_err(|_| Cut),
+            Err(_) => Err(Cut),
         }
     }
 
@@ -676,14 +697,6 @@ impl Moved {
     ) -> Result<bool, Cut> {
         let mut moved = 0;
         loop {
-            if !self.inward.is_empty() {
-                if !h_is.write {
-                    return Ok(false);
-                }
-                let sent = pass_on(h, h_is, self.inward.left(), self.inward_is_urgent)?;
-                self.inward.take(sent);
-                continue;
-            }
             if self.peer_has_ended {
                 if !self.is_told {
                     self.is_told = true;
@@ -691,25 +704,22 @@ impl Moved {
                 }
                 return Ok(false);
             }
-            if !self.host_is.read {
+            if !self.host_is.read || !h_is.write {
                 return Ok(false);
             }
             if moved >= TURN {
                 return Ok(true);
             }
-            let stretch = Stretch::next_of(world.host, self.token, world.chunk.len());
-            let room = &mut world.chunk[..stretch.len];
-            match world.host.receive(self.token, room, world.now) {
-                Ok(0) => self.peer_has_ended = true,
-                Ok(count) => {
-                    moved += count;
+            match world.host.readable(self.token) {
+                Ok(readable) if readable.is_empty() => self.peer_has_ended = true,
+                // From the RMBE into the program's ring: the one copy.
+                Ok(Readable { stretches, is_urgent }) => {
+                    let sent = pass_on(h, h_is, stretches, is_urgent)?;
+                    moved += sent;
+                    world.host.consume(self.token, sent, world.now).map_err(|_| Cut)?;
                     if let Some(leave) = &mut self.leave {
                         leave.was_heard = true;
                     }
-                    self.inward_is_urgent = stretch.is_urgent;
-                    let bytes = &world.chunk[..count];
-                    let sent = pass_on(h, h_is, bytes, stretch.is_urgent)?;
-                    self.inward.keep(&world.chunk[sent..count]);
                 }
                 Err(CallError::WouldBlock) => self.host_is.read = false,
                 Err(_) => return Err(Cut),
@@ -738,10 +748,11 @@ impl Moved {
     }
 
     /// The peer has left N. If it says nothing by CDC either, it is gone.
-    fn lose_patience(&mut self, now: Duration) -> Result<(), Cut> {
+    fn lose_patience(&mut self, world: &mut World<'_>) -> Result<(), Cut> {
+        let now = world.now;
         let Some(leave) = self.leave.filter(|leave| leave.until <= now) else { return Ok(()) };
-        let is_under_way = leave.was_heard || !self.inward.is_empty();
-        if is_under_way {
+        let has_unread = |it: Readable<'_>| !it.is_empty();
+        if leave.was_heard || world.host.readable(self.token).is_ok_and(has_unread) {
             let until = now + LEAVE_PATIENCE;
             self.leave = Some(Leave { until, was_heard: false, ..leave });
             return Ok(());
@@ -760,27 +771,15 @@ impl Moved {
     }
 }
 
-/// Bytes that are received in one call. An urgent byte is a stretch to itself.
-struct Stretch {
-    len: usize,
-    is_urgent: bool,
-}
-
-impl Stretch {
-    /// What is next to be received.
-    fn next_of(host: &Host<Nic>, token: AlertToken, most: usize) -> Self {
-        match host.urgent_mark(token) {
-            Some(0) => Self { len: 1, is_urgent: true },
-            Some(before) => Self { len: most.min(before as usize), is_urgent: false },
-            None => Self { len: most, is_urgent: false },
-        }
-    }
-}
-
 /// Returns how many bytes a socket takes; if it is not all, it wants no more for now.
-fn pass_on(to: &TcpStream, to_is: &mut Ready, bytes: &[u8], is_urgent: bool) -> Result<usize, Cut> {
+fn pass_on(
+    to: &TcpStream,
+    to_is: &mut Ready,
+    stretches: [Stretch<'_>; 2],
+    is_urgent: bool,
+) -> Result<usize, Cut> {
     let flags = if is_urgent { SendFlags::OOB } else { SendFlags::empty() };
-    match send_with(to, bytes, flags) {
+    match output::send(to, stretches, flags) {
         Err(Errno::AGAIN) => {
             to_is.write = false;
             Ok(0)
@@ -798,7 +797,7 @@ impl Passage {
         let inward = moved.carry_in(h, h_is, world);
         let watched = moved
             .look_at_n(n, n_is, world.now)
-            .and_then(|()| moved.lose_patience(world.now))
+            .and_then(|()| moved.lose_patience(world))
             .inspect_err(|Cut| log::warn!("connection {}: the peer has left", self.number));
         let (Ok(more_outward), Ok(more_inward), Ok(())) = (outward, inward, watched) else {
             return Fate::Over(End::Reset);
@@ -867,7 +866,8 @@ impl Direction {
                 if !to_is.write {
                     return Ok(false);
                 }
-                let sent = pass_on(to, to_is, self.kept.left(), self.is_urgent)?;
+                let sent =
+                    pass_on(to, to_is, [self.kept.left().into(), Stretch::NONE], self.is_urgent)?;
                 self.kept.take(sent);
                 continue;
             }
@@ -887,19 +887,6 @@ impl Direction {
                 Intake::End => self.has_ended = true,
                 Intake::Nothing => from_is.read = false,
             }
-        }
-    }
-}
-
-fn send(socket: &TcpStream, bytes: &[u8]) -> Result<usize, Errno> {
-    send_with(socket, bytes, SendFlags::empty())
-}
-
-fn send_with(socket: &TcpStream, bytes: &[u8], flags: SendFlags) -> Result<usize, Errno> {
-    loop {
-        match net::send(socket, bytes, flags | SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-            Err(Errno::INTR) => {}
-            result => return result,
         }
     }
 }
