@@ -12,9 +12,9 @@ use sidestep_proto::link_group::{self, AdapterId};
 use sidestep_rdma::verbs::Adapter;
 use sidestep_wire::{AlertToken, Mac, Mtu, PeerId, RmbeSize, RoceGid};
 
-const SERVER: usize = 0;
-const CLIENT: usize = 1;
-const ID: AdapterId = AdapterId(1);
+pub(crate) const SERVER: usize = 0;
+pub(crate) const CLIENT: usize = 1;
+pub(crate) const ID: AdapterId = AdapterId(1);
 /// Small: each byte's place comes again often.
 const SIZES: Sizes = Sizes { rmbe: RmbeSize::MIN, send_buffer: RmbeSize::MIN };
 /// What nothing takes longer than.
@@ -47,8 +47,8 @@ pub(crate) fn converse(
     });
 }
 
-struct Pair<'a> {
-    hosts: [Host<Adapter>; 2],
+pub(crate) struct Pair<'a> {
+    pub(crate) hosts: [Host<Adapter>; 2],
     /// What a client says of itself.
     proposer: Proposer,
     begin: Instant,
@@ -67,7 +67,7 @@ fn request(host: usize) -> Request {
 }
 
 impl<'a> Pair<'a> {
-    fn new(places: [Place; 2], wait: &'a mut dyn FnMut()) -> Self {
+    pub(crate) fn new(places: [Place; 2], wait: &'a mut dyn FnMut()) -> Self {
         let peer_id = |host: usize| PeerId([host as u8 + 1; 8]);
         let mac = |host: usize| Mac([2, 0, 0, 0, 0, host as u8 + 1]);
         let client_gid = places[CLIENT].gid;
@@ -86,12 +86,12 @@ impl<'a> Pair<'a> {
         Self { hosts, proposer, begin, wait, accepted, told: Default::default() }
     }
 
-    fn now(&self) -> Duration {
+    pub(crate) fn now(&self) -> Duration {
         self.begin.elapsed()
     }
 
     /// Both hosts do what there is to do.
-    fn turn(&mut self) {
+    pub(crate) fn turn(&mut self) {
         for at in [SERVER, CLIENT] {
             let now = self.now();
             let host = &mut self.hosts[at];
@@ -135,7 +135,7 @@ impl<'a> Pair<'a> {
     }
 
     /// A connection: what the server calls it, and the client.
-    fn connect(&mut self) -> [AlertToken; 2] {
+    pub(crate) fn connect(&mut self) -> [AlertToken; 2] {
         self.told.iter_mut().for_each(Vec::clear);
         let now = self.now();
         let server = self.hosts[SERVER].accept(self.proposer, request(SERVER), now);
