@@ -22,6 +22,7 @@
 //! | `event` | what queue pairs tell, and why they refuse or break |
 //! | `requester` | what was posted, what is on its way, what is sent again, and when it gives up |
 //! | `responder` | what comes in: its order, its checks, where it goes, how it is answered |
+//! | `relay` | two processes with queue pairs at one port |
 //! | `reorder` | packets that have come before their turn, and how many of them are kept |
 //! | `tombstones` | queue pairs that were destroyed, and what their peers are told |
 //! | `sys` | system calls |
@@ -32,6 +33,7 @@ pub mod adapter;
 mod event;
 pub mod port;
 pub mod queue_pair;
+mod relay;
 mod reorder;
 mod requester;
 mod responder;
@@ -42,4 +44,5 @@ mod tombstones;
 pub use adapter::Adapter;
 pub use event::{Event, Failure, PostError};
 pub use queue_pair::QueuePair;
+pub use relay::Succession;
 pub use rnic::Rnic;

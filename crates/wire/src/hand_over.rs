@@ -22,6 +22,15 @@
 //! | [`Message::Status`] | the gateway, as the answer | 1 descriptor: a memory file of JSON | this |
 //! | [`Message::RulesChanged`] | root, or the gateway's user | – | the IP filter has other rules: judge your connections anew |
 //! | [`Message::Judged`] | the gateway, as the answer | – | so many are denied, and end by reset |
+//! | [`Message::Replace`] | another gateway of the same user | – | give me your place |
+//! | [`Message::Names`] | the gateway, as the answer, from here to Replaced | 4 descriptors: the listening sockets of the name and of the TCP port, the memory file to be written, and to be read | from now on these are yours; I am this process |
+//! | [`Message::Before`] | for each gateway that this one has replaced, and that has not ended | 1 descriptor: the line to it, which ends with it | this process was the gateway before |
+//! | [`Message::Receiver`] | for each soft RNIC | 1 descriptor: the socket at its UDP port | receive what comes at this address |
+//! | [`Relay`] | for each process that has queue pairs there | 1 descriptor: a SOCK_SEQPACKET socket | pass on by it what is for these queue pairs ([`Relayed`](crate::relayed::Relayed)) |
+//! | [`Message::Lines`] | any number | 1 to 253 descriptors | programs that have connected to the name |
+//! | [`Message::Callers`] | any number | 1 to 253 descriptors | H, of each of which the HandOver has not come |
+//! | [`Message::Waiting`] | any number | 1 descriptor: N | a HandOver of this user, of which H has not come |
+//! | [`Message::Replaced`] | once | – | that was all |
 //!
 //! All integers are big-endian. All start so:
 //!
@@ -29,10 +38,10 @@
 //! |---|---|---|---|
 //! | 0 | 4 | magic | `SSGW` |
 //! | 4 | 2 | version | 1 |
-//! | 6 | 2 | kind | 1 Greeting, 2 HandOver, 3 StatusRequest, 4 Status, 5 RulesChanged, 6 Judged |
+//! | 6 | 2 | kind | 1 Greeting, 2 HandOver, 3 StatusRequest, 4 Status, 5 RulesChanged, 6 Judged, 7 Replace, 8 Names, 9 Receiver, 10 Lines, 11 Callers, 12 Waiting, 13 Replaced, 14 Before, 15 Relay |
 //! | 8 | 4 | length | of the whole message |
 //!
-//! and three go on:
+//! and eight go on:
 //!
 //! | Greeting, 20 bytes | Off | Len |
 //! |---|---|---|
@@ -51,6 +60,21 @@
 //! |---|---|---|
 //! | connections that are denied | 12 | 4 |
 //!
+//! | Names and Before, 16 bytes | Off | Len |
+//! |---|---|---|
+//! | the process that was the gateway | 12 | 4 |
+//!
+//! | Receiver, 28 bytes, and Relay, 32 bytes | Off | Len |
+//! |---|---|---|
+//! | address of the adapter; of IPv4 in the form `::ffff:a.b.c.d` | 12 | 16 |
+//! | Relay only: lane, the low bits of the numbers that the queue pairs have | 28 | 1 |
+//! | reserved | 29 | 3 |
+//!
+//! | Waiting, 24 bytes | Off | Len |
+//! |---|---|---|
+//! | as of HandOver | 12 | 8 |
+//! | the user of the program that has handed it over | 20 | 4 |
+//!
 //! If they stay on TCP, the gateway passes the bytes on between H and N.
 //!
 //! Any program in the namespace may bind the name or connect to it. Each side asks the kernel who the
@@ -62,9 +86,11 @@ use crate::header::{self, Family};
 use crate::host_control::{AddressName, Side, address_name};
 use crate::reader::Reader;
 use crate::rmbe_size::RmbeSize;
+use crate::writer::Writer;
+use core::net::{IpAddr, Ipv6Addr};
 
 /// Longest message of this module; a receive buffer of this many bytes holds any of them.
-pub const EMITTED_LEN_MAX: usize = HandOver::LEN;
+pub const EMITTED_LEN_MAX: usize = Relay::LEN;
 
 const HEADER: Family = Family::new(
     *b"SSGW",
@@ -95,10 +121,45 @@ mod judged {
     pub(super) const DENIED: Field<4> = Field::new("Judged count", 12);
 }
 
+mod names {
+    use super::Field;
+
+    pub(super) const LEN: usize = 16;
+    pub(super) const PROCESS: Field<4> = Field::new("Names process", 12);
+}
+
+mod receiver {
+    use super::Field;
+
+    pub(super) const LEN: usize = 28;
+    pub(super) const ADDRESS: Field<16> = Field::new("Receiver address", 12);
+}
+
+mod relay {
+    use super::Field;
+
+    pub(super) const LANE: Field<1> = Field::new("Relay lane", 28);
+    pub(super) const RESERVED: Field<3> = Field::new("Relay reserved", 29);
+}
+
+mod waiting {
+    use super::Field;
+
+    pub(super) const LEN: usize = 24;
+    pub(super) const USER: Field<4> = Field::new("Waiting user", 20);
+}
+
 /// Where the gateway of a network namespace can be reached: `sidestep/1/gateway`.
 #[must_use]
 pub fn gateway_name() -> AddressName {
     address_name(format_args!("sidestep/1/gateway"))
+}
+
+/// Where a gateway that was replaced can be asked what it has: `sidestep/1/gateway/<process>`, in
+/// hexadecimal.
+#[must_use]
+pub fn replaced_name(process: u32) -> AddressName {
+    address_name(format_args!("sidestep/1/gateway/{process:x}"))
 }
 
 /// A message of any kind.
@@ -116,6 +177,24 @@ pub enum Message {
     RulesChanged,
     /// So many connections are denied by them.
     Judged(u32),
+    /// Another gateway is to have the place of this one.
+    Replace,
+    /// It has it now; this is the process that had it.
+    Names(u32),
+    /// This process had it before that, and has connections still.
+    Before(u32),
+    /// What comes for the soft RNIC at this address is the other one's from now on.
+    Receiver(IpAddr),
+    /// But not what is for these queue pairs.
+    Relay(Relay),
+    /// Programs have connected by these.
+    Lines,
+    /// Programs wait at these.
+    Callers,
+    /// A connection that this user has handed over, and that waits.
+    Waiting(HandOver, u32),
+    /// The gateway has no name any more.
+    Replaced,
 }
 
 impl Message {
@@ -136,6 +215,15 @@ impl Message {
             Kind::Status => Self::Status,
             Kind::RulesChanged => Self::RulesChanged,
             Kind::Judged => Self::Judged(reader.u32(judged::DENIED)?),
+            Kind::Replace => Self::Replace,
+            Kind::Names => Self::Names(reader.u32(names::PROCESS)?),
+            Kind::Before => Self::Before(reader.u32(names::PROCESS)?),
+            Kind::Receiver => Self::Receiver(address(&reader)?),
+            Kind::Relay => Self::Relay(Relay::parse(&reader)?),
+            Kind::Lines => Self::Lines,
+            Kind::Callers => Self::Callers,
+            Kind::Waiting => Self::Waiting(HandOver::parse(&reader)?, reader.u32(waiting::USER)?),
+            Kind::Replaced => Self::Replaced,
         })
     }
 
@@ -146,18 +234,35 @@ impl Message {
     /// [`Error::NoRoom`] when `out` is shorter than the message, so never from
     /// [`EMITTED_LEN_MAX`] bytes on.
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, Error> {
-        match self {
-            Self::Greeting(message) => message.emit(out),
-            Self::HandOver(message) => message.emit(out),
-            Self::StatusRequest => HEADER.emit(Kind::StatusRequest, out).map(|_| header::LEN),
-            Self::Status => HEADER.emit(Kind::Status, out).map(|_| header::LEN),
-            Self::RulesChanged => HEADER.emit(Kind::RulesChanged, out).map(|_| header::LEN),
-            Self::Judged(count) => {
-                let mut writer = HEADER.emit(Kind::Judged, out)?;
-                writer.put(judged::DENIED, count.to_be_bytes())?;
-                Ok(judged::LEN)
+        let (kind, field) = match self {
+            Self::Greeting(message) => return message.emit(out),
+            Self::HandOver(message) => {
+                return message.emit(Kind::HandOver, out).map(|_| HandOver::LEN);
             }
+            Self::Receiver(address) => {
+                return put_address(Kind::Receiver, *address, out).map(|_| receiver::LEN);
+            }
+            Self::Relay(message) => return message.emit(out),
+            Self::Waiting(message, user) => {
+                message.emit(Kind::Waiting, out)?.put(waiting::USER, user.to_be_bytes())?;
+                return Ok(waiting::LEN);
+            }
+            Self::Judged(denied) => (Kind::Judged, Some((judged::DENIED, denied))),
+            Self::Names(process) => (Kind::Names, Some((names::PROCESS, process))),
+            Self::Before(process) => (Kind::Before, Some((names::PROCESS, process))),
+            Self::StatusRequest => (Kind::StatusRequest, None),
+            Self::Status => (Kind::Status, None),
+            Self::RulesChanged => (Kind::RulesChanged, None),
+            Self::Replace => (Kind::Replace, None),
+            Self::Lines => (Kind::Lines, None),
+            Self::Callers => (Kind::Callers, None),
+            Self::Replaced => (Kind::Replaced, None),
+        };
+        let mut writer = HEADER.emit(kind, out)?;
+        if let Some((field, number)) = field {
+            writer.put(field, number.to_be_bytes())?;
         }
+        Ok(header::Kind::len(kind))
     }
 }
 
@@ -210,13 +315,53 @@ impl HandOver {
         Ok(Self { side, port: port(reader, handed::PORT)?, rmbe })
     }
 
-    fn emit(&self, out: &mut [u8]) -> Result<usize, Error> {
-        let mut writer = HEADER.emit(Kind::HandOver, out)?;
+    /// As a message of this kind, which may go on behind it.
+    fn emit<'a>(&self, kind: Kind, out: &'a mut [u8]) -> Result<Writer<'a>, Error> {
+        let mut writer = HEADER.emit(kind, out)?;
         writer.put(handed::ROLE, [self.side as u8])?;
         writer.put(handed::PORT, self.port.to_be_bytes())?;
         writer.put(handed::RMBE_LEN, (self.rmbe.bytes() as u32).to_be_bytes())?;
+        Ok(writer)
+    }
+}
+
+/// From a gateway that is replaced, of each process that has queue pairs of a soft RNIC: "pass on what is for them".
+/// The way to it travels beside this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Relay {
+    /// Of the adapter.
+    pub address: IpAddr,
+    /// The low bits of the numbers of the queue pairs.
+    pub lane: u8,
+}
+
+impl Relay {
+    /// Bytes on the wire.
+    pub const LEN: usize = 32;
+
+    fn parse(reader: &Reader<'_>) -> Result<Self, Error> {
+        Ok(Self { address: address(reader)?, lane: reader.u8(relay::LANE)? })
+    }
+
+    fn emit(&self, out: &mut [u8]) -> Result<usize, Error> {
+        put_address(Kind::Relay, self.address, out)?.put(relay::LANE, [self.lane])?;
         Ok(Self::LEN)
     }
+}
+
+fn address(reader: &Reader<'_>) -> Result<IpAddr, Error> {
+    Ok(Ipv6Addr::from(reader.bytes(receiver::ADDRESS)?).to_canonical())
+}
+
+/// A message of this kind that begins with an address.
+fn put_address(kind: Kind, address: IpAddr, out: &mut [u8]) -> Result<Writer<'_>, Error> {
+    let mut writer = HEADER.emit(kind, out)?;
+    let address = match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    };
+    writer.put(receiver::ADDRESS, address.octets())?;
+    Ok(writer)
 }
 
 /// Which message it is.
@@ -228,6 +373,15 @@ enum Kind {
     Status = 4,
     RulesChanged = 5,
     Judged = 6,
+    Replace = 7,
+    Names = 8,
+    Receiver = 9,
+    Lines = 10,
+    Callers = 11,
+    Waiting = 12,
+    Replaced = 13,
+    Before = 14,
+    Relay = 15,
 }
 
 impl header::Kind for Kind {
@@ -239,6 +393,15 @@ impl header::Kind for Kind {
             Self::Status,
             Self::RulesChanged,
             Self::Judged,
+            Self::Replace,
+            Self::Names,
+            Self::Receiver,
+            Self::Lines,
+            Self::Callers,
+            Self::Waiting,
+            Self::Replaced,
+            Self::Before,
+            Self::Relay,
         ];
         kinds.into_iter().find(|kind| kind.code() == code)
     }
@@ -255,6 +418,15 @@ impl header::Kind for Kind {
             Self::Status => "Status",
             Self::RulesChanged => "RulesChanged",
             Self::Judged => "Judged",
+            Self::Replace => "Replace",
+            Self::Names => "Names",
+            Self::Receiver => "Receiver",
+            Self::Lines => "Lines",
+            Self::Callers => "Callers",
+            Self::Waiting => "Waiting",
+            Self::Replaced => "Replaced",
+            Self::Before => "Before",
+            Self::Relay => "Relay",
         }
     }
 
@@ -262,8 +434,18 @@ impl header::Kind for Kind {
         match self {
             Self::Greeting => Greeting::LEN,
             Self::HandOver => HandOver::LEN,
-            Self::StatusRequest | Self::Status | Self::RulesChanged => header::LEN,
             Self::Judged => judged::LEN,
+            Self::Names | Self::Before => names::LEN,
+            Self::Receiver => receiver::LEN,
+            Self::Relay => Relay::LEN,
+            Self::Waiting => waiting::LEN,
+            Self::StatusRequest
+            | Self::Status
+            | Self::RulesChanged
+            | Self::Replace
+            | Self::Lines
+            | Self::Callers
+            | Self::Replaced => header::LEN,
         }
     }
 }
@@ -281,7 +463,14 @@ const _: () = assert!(greeting::USER.at + 4 == Greeting::LEN);
 const _: () = assert!(handed::RESERVED.at + 1 == handed::PORT.at);
 const _: () = assert!(handed::RMBE_LEN.at + 4 == HandOver::LEN);
 const _: () = assert!(judged::DENIED.at == header::LEN && judged::DENIED.at + 4 == judged::LEN);
+const _: () = assert!(names::PROCESS.at == header::LEN && names::PROCESS.at + 4 == names::LEN);
+const _: () = assert!(receiver::ADDRESS.at == header::LEN);
+const _: () = assert!(receiver::ADDRESS.at + 16 == receiver::LEN);
+const _: () = assert!(relay::LANE.at == receiver::LEN && relay::LANE.at + 1 == relay::RESERVED.at);
+const _: () = assert!(relay::RESERVED.at + 3 == Relay::LEN);
+const _: () = assert!(waiting::USER.at == HandOver::LEN && waiting::USER.at + 4 == waiting::LEN);
 const _: () = assert!(Greeting::LEN <= EMITTED_LEN_MAX && judged::LEN <= EMITTED_LEN_MAX);
+const _: () = assert!(HandOver::LEN <= EMITTED_LEN_MAX && waiting::LEN <= EMITTED_LEN_MAX);
 
 #[cfg(test)]
 mod tests {
@@ -289,6 +478,13 @@ mod tests {
 
     const GREETING: [u8; Greeting::LEN] = *b"SSGW\0\x01\0\x01\0\0\0\x14\x30\x39\0\0\0\0\x03\xE8";
     const HAND_OVER: [u8; HandOver::LEN] = *b"SSGW\0\x01\0\x02\0\0\0\x14\x02\0\xC0\x01\0\x02\0\0";
+
+    const RECEIVER: [u8; receiver::LEN] =
+        *b"SSGW\0\x01\0\x09\0\0\0\x1C\0\0\0\0\0\0\0\0\0\0\xFF\xFF\x0A\0\0\x01";
+    const RELAY: [u8; Relay::LEN] =
+        *b"SSGW\0\x01\0\x0F\0\0\0\x20\0\0\0\0\0\0\0\0\0\0\xFF\xFF\x0A\0\0\x01\x05\0\0\0";
+    const WAITING: [u8; waiting::LEN] =
+        *b"SSGW\0\x01\0\x0C\0\0\0\x18\x02\0\xC0\x01\0\x02\0\0\0\0\x03\xE9";
 
     fn emitted(message: &Message) -> std::vec::Vec<u8> {
         let mut out = [0xFF; EMITTED_LEN_MAX];
@@ -307,6 +503,15 @@ mod tests {
             (Message::Status, b"SSGW\0\x01\0\x04\0\0\0\x0C"),
             (Message::RulesChanged, b"SSGW\0\x01\0\x05\0\0\0\x0C"),
             (Message::Judged(258), b"SSGW\0\x01\0\x06\0\0\0\x10\0\0\x01\x02"),
+            (Message::Replace, b"SSGW\0\x01\0\x07\0\0\0\x0C"),
+            (Message::Names(259), b"SSGW\0\x01\0\x08\0\0\0\x10\0\0\x01\x03"),
+            (Message::Before(259), b"SSGW\0\x01\0\x0E\0\0\0\x10\0\0\x01\x03"),
+            (Message::Receiver([10, 0, 0, 1].into()), &RECEIVER),
+            (Message::Relay(Relay { address: [10, 0, 0, 1].into(), lane: 5 }), &RELAY),
+            (Message::Lines, b"SSGW\0\x01\0\x0A\0\0\0\x0C"),
+            (Message::Callers, b"SSGW\0\x01\0\x0B\0\0\0\x0C"),
+            (Message::Waiting(hand_over, 1001), &WAITING),
+            (Message::Replaced, b"SSGW\0\x01\0\x0D\0\0\0\x0C"),
         ] {
             assert_eq!(Message::parse(bytes), Ok(message));
             assert_eq!(emitted(&message), bytes);
@@ -317,7 +522,7 @@ mod tests {
 
     #[test]
     fn what_is_cut_off_or_goes_on_is_refused() {
-        for whole in [&GREETING[..], &HAND_OVER[..]] {
+        for whole in [&GREETING[..], &HAND_OVER[..], &RECEIVER[..], &RELAY[..], &WAITING[..]] {
             for len in 0..whole.len() {
                 assert!(Message::parse(&whole[..len]).is_err(), "{len}");
             }
@@ -331,7 +536,7 @@ mod tests {
         let changes: [(&[u8], usize, u8, &str); 9] = [
             (&GREETING, 0, b'X', "hand-over magic"),
             (&GREETING, 5, 2, "hand-over version"),
-            (&GREETING, 7, 7, "hand-over kind"),
+            (&GREETING, 7, 16, "hand-over kind"),
             (&GREETING, 7, 3, "hand-over length"),
             (&HAND_OVER, 11, 21, "hand-over length"),
             (&HAND_OVER, 12, 0, "HandOver role"),
@@ -355,7 +560,9 @@ mod tests {
 
     #[test]
     fn what_is_reserved_is_passed_over() {
-        for (whole, reserved) in [(&GREETING[..], 14..16), (&HAND_OVER[..], 13..14)] {
+        for (whole, reserved) in
+            [(&GREETING[..], 14..16), (&HAND_OVER[..], 13..14), (&RELAY[..], 29..32)]
+        {
             let mut bytes = whole.to_vec();
             bytes[reserved].fill(0xFF);
             assert_eq!(Message::parse(&bytes), Message::parse(whole));
@@ -365,5 +572,6 @@ mod tests {
     #[test]
     fn the_gateway_has_a_name() {
         assert_eq!(gateway_name().as_slice(), b"sidestep/1/gateway");
+        assert_eq!(replaced_name(0x1F40).as_slice(), b"sidestep/1/gateway/1f40");
     }
 }

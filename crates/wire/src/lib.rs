@@ -61,6 +61,7 @@ pub mod host_control;
 pub mod ids;
 pub mod lessons;
 pub mod llc;
+pub mod relayed;
 pub mod rmbe_size;
 pub mod roce;
 pub mod tcp_option;

@@ -31,8 +31,17 @@ use crate::memory::{Regions, Registration, Shared};
 
 /// Room for any datagram: the longest payload, headers and ICRC.
 pub const DATAGRAM_MAX: usize = 4096 + 64;
+/// Adapters at one UDP port tell their queue pairs apart by the numbers: those of each are equal modulo this.
+pub const LANES: u8 = 8;
 /// The length of an acknowledgement: BTH, AETH, ICRC.
 const ANSWER_LEN: usize = 20;
+
+/// The lane of the queue pair that a datagram is for, if it is a packet.
+pub(super) fn lane_of(datagram: &[u8]) -> Option<u8> {
+    let packet = Packet::parse(datagram).ok()?;
+    let [_, _, low] = packet.headers.bth.destination.0;
+    Some(low % LANES)
+}
 
 /// Datagrams that were not for us, or not in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,6 +74,7 @@ pub struct Adapter {
     loses_runs: bool,
     /// Sources that were lent and not taken back.
     lent: usize,
+    lane: u8,
     /// Where numbers and PSNs come from.
     random: StdRng,
 }
@@ -188,15 +198,29 @@ impl Adapter {
             drops: Drops::default(),
             loses_runs: false,
             lent: 0,
+            lane: 0,
             random,
         }
+    }
+
+    /// The numbers of its queue pairs are this, modulo [`LANES`]. 0 at first.
+    #[must_use]
+    pub const fn lane(&self) -> u8 {
+        self.lane
+    }
+
+    /// Another lane than that of an adapter that is at the same UDP port still; before the first queue pair.
+    pub const fn set_lane(&mut self, lane: u8) {
+        self.lane = lane % LANES;
     }
 
     /// A new queue pair. Its number cannot be guessed, and neither can the PSN it begins with.
     pub fn create(&mut self) -> (QpNumber, Psn) {
         let first_psn = Psn::from_low_bits(self.random.random());
         loop {
-            let [_, number @ ..] = self.random.random::<u32>().to_be_bytes();
+            let drawn = self.random.random::<u32>();
+            let drawn = drawn - drawn % u32::from(LANES) + u32::from(self.lane);
+            let [_, number @ ..] = drawn.to_be_bytes();
             let number = QpNumber(number);
             let is_usable = number >= QpNumber::FIRST && !self.tombstones.contain(number);
             if let Entry::Vacant(place) = self.links.entry(number)
@@ -258,17 +282,17 @@ impl Adapter {
         }
     }
 
-    /// A datagram has come in.
-    pub fn handle_datagram(&mut self, datagram: &Datagram<'_>, now: Duration) {
+    /// A datagram has come in. False: it is for a queue pair that is not here.
+    pub fn handle_datagram(&mut self, datagram: &Datagram<'_>, now: Duration) -> bool {
         let Ok(packet) = Packet::parse(datagram.bytes) else {
             self.drops.malformed += 1;
-            return;
+            return true;
         };
         let number = packet.headers.bth.destination;
         if let Some(link) = self.links.get_mut(&number) {
             let peer = link.peer.map(|(_, address)| address);
             if !is_from(peer, datagram, self.address, &mut self.rollbacks, &mut self.drops) {
-                return;
+                return true;
             }
             let mut early = self.early.of(number, datagram.from);
             link.qp.handle_packet(&packet, &self.regions, &mut early, now);
@@ -281,7 +305,9 @@ impl Adapter {
             }
         } else {
             self.drops.unknown_qp += 1;
+            return false;
         }
+        true
     }
 
     /// The time that [`poll_timeout`](Self::poll_timeout) has told may have come.

@@ -143,19 +143,26 @@ impl Port {
     ///
     /// [`OpenError`].
     pub fn open(address: IpAddr, settings: &Settings) -> Result<Self, OpenError> {
-        Self::make(address, settings).map_err(|error| OpenError::new(address, error))
+        let make = || Self::make(address, settings, make_receiver(address, settings)?);
+        make().map_err(|error| OpenError::new(address, error))
     }
 
-    fn make(address: IpAddr, settings: &Settings) -> io::Result<Self> {
-        let device = settings.device.as_deref();
-        let receiver = sys::socket(options::family(address), libc::SOCK_DGRAM)?;
-        let sender = sys::socket(options::family(address), libc::SOCK_DGRAM)?;
-        for socket in [&receiver, &sender] {
-            device.map_or(Ok(()), |device| options::bind_to_device(socket.as_fd(), device))?;
-        }
-        options::set_receiver(receiver.as_fd(), address)?;
+    /// The same with the receiver that another process has had for this address.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`].
+    pub fn take_over(
+        address: IpAddr,
+        settings: &Settings,
+        receiver: OwnedFd,
+    ) -> Result<Self, OpenError> {
+        Self::make(address, settings, receiver).map_err(|error| OpenError::new(address, error))
+    }
+
+    fn make(address: IpAddr, settings: &Settings, receiver: OwnedFd) -> io::Result<Self> {
+        let sender = make_socket(address, settings)?;
         options::set_sender(sender.as_fd(), address)?;
-        sys::bind(receiver.as_fd(), &SocketName::new(SocketAddr::new(address, PORT)))?;
         let source_port = bind_somewhere(sender.as_fd(), address)?;
         let mut port = Self {
             address,
@@ -321,6 +328,20 @@ fn lose_front(outbox: &mut Outbox) -> u64 {
     let count = outbox.front().map_or(0, |(run, _)| run.len.div_ceil(run.segment_len));
     outbox.advance(1);
     count as u64
+}
+
+fn make_socket(address: IpAddr, settings: &Settings) -> io::Result<OwnedFd> {
+    let socket = sys::socket(options::family(address), libc::SOCK_DGRAM)?;
+    let device = settings.device.as_deref();
+    device.map_or(Ok(()), |device| options::bind_to_device(socket.as_fd(), device))?;
+    Ok(socket)
+}
+
+fn make_receiver(address: IpAddr, settings: &Settings) -> io::Result<OwnedFd> {
+    let receiver = make_socket(address, settings)?;
+    options::set_receiver(receiver.as_fd(), address)?;
+    sys::bind(receiver.as_fd(), &SocketName::new(SocketAddr::new(address, PORT)))?;
+    Ok(receiver)
 }
 
 /// Binds a sender to a free port.

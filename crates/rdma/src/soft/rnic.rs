@@ -16,6 +16,7 @@
 //!
 //! Nothing is allocated for a datagram, unless it meets a bad network.
 
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use super::event::{Event, PostError};
 use super::port::batch::{Inbox, Outbox, SEGMENTS_MAX};
 use super::port::{OpenError, Port, Sent, Settings};
 use super::queue_pair::Peer;
+use super::relay::{Predecessors, Succession, Successor, deliver};
 use super::sys;
 use crate::device::{Device, Driven, Holdings, Readiness, Source};
 use crate::faults::{Fate, Faults, Plan};
@@ -47,6 +49,10 @@ pub struct Rnic {
     outbox: Outbox,
     /// What is between the adapter and the port, if the network is to be bad.
     network: Option<Faults<Parcel>>,
+    /// The processes that had this place before, and are passed on what is for them.
+    predecessors: Predecessors,
+    /// The process that has this place now, and passes on what is for this one.
+    successor: Option<Successor>,
     /// Watches the sockets.
     epoll: OwnedFd,
     /// Why the outbox is not empty.
@@ -81,8 +87,28 @@ impl Rnic {
     ///
     /// [`OpenError`].
     pub fn open(address: IpAddr, settings: &Settings) -> Result<Self, OpenError> {
-        let port = Port::open(address, settings)?;
-        let adapter = Adapter::new(address, port.source_port());
+        Self::at(Port::open(address, settings)?, Vec::new())
+    }
+
+    /// The one that takes the place of another process's, whose queue pairs go on there.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`].
+    pub fn take_over(
+        address: IpAddr,
+        settings: &Settings,
+        succession: Succession,
+    ) -> Result<Self, OpenError> {
+        let Succession { receiver, relays } = succession;
+        Self::at(Port::take_over(address, settings, receiver)?, relays)
+    }
+
+    fn at(port: Port, relays: Vec<(u8, OwnedFd)>) -> Result<Self, OpenError> {
+        let address = port.address();
+        let mut adapter = Adapter::new(address, port.source_port());
+        let (predecessors, lane) = Predecessors::new(relays);
+        adapter.set_lane(lane);
         let watch = || {
             let epoll = sys::epoll()?;
             sys::watch(epoll.as_fd(), port.receiver(), libc::EPOLLIN)?;
@@ -95,9 +121,35 @@ impl Rnic {
             inbox: Inbox::default(),
             outbox: Outbox::default(),
             network: None,
+            predecessors,
+            successor: None,
             epoll,
             obstacle: None,
         })
+    }
+
+    /// What another process needs to take this place. From now on this one has what that one passes on, and when
+    /// that has ended, what comes.
+    ///
+    /// # Errors
+    ///
+    /// The kernel has no descriptors left; nothing has changed.
+    pub fn give_way(&mut self) -> io::Result<Succession> {
+        let receiver = self.port.receiver().try_clone_to_owned()?;
+        let mut relays = self.predecessors.relays()?;
+        let (successor, relay) = Successor::new()?;
+        relays.push((self.adapter.lane(), relay));
+        sys::watch(self.epoll.as_fd(), successor.as_fd(), libc::EPOLLIN)?;
+        if self.successor.replace(successor).is_none() {
+            sys::watch(self.epoll.as_fd(), self.port.receiver(), 0)?;
+        }
+        Ok(Succession { receiver, relays })
+    }
+
+    /// Whether another process has this place.
+    #[must_use]
+    pub const fn has_successor(&self) -> bool {
+        self.successor.is_some()
     }
 
     /// What it sends goes through a bad network from now on.
@@ -128,10 +180,8 @@ impl Rnic {
     pub fn receive(&mut self, now: Duration) -> bool {
         let mut has_more = true;
         for _ in 0..BATCHES_MAX {
-            has_more = self.port.receive(&mut self.inbox);
-            for datagram in self.inbox.datagrams() {
-                self.adapter.handle_datagram(&datagram, now);
-            }
+            has_more = self.take();
+            deliver(&self.inbox, &mut self.adapter, &mut self.predecessors, now);
             if !has_more {
                 break;
             }
@@ -139,6 +189,17 @@ impl Rnic {
         // Only now: who was late looks first whether the answer has come meanwhile.
         self.adapter.handle_timeout(now);
         has_more
+    }
+
+    /// Takes what has come, or what the successor passes on. True: there may be more.
+    fn take(&mut self) -> bool {
+        let Some(successor) = &self.successor else { return self.port.receive(&mut self.inbox) };
+        successor.receive(&mut self.inbox).unwrap_or_else(|| {
+            self.successor = None;
+            // If it fails, peers repeat in vain what they send, and break.
+            let _ = sys::watch(self.epoll.as_fd(), self.port.receiver(), libc::EPOLLIN);
+            true
+        })
     }
 
     /// The other half of a [turn](Self::turn): sends what is to be sent, as far as the kernel takes

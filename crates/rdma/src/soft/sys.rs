@@ -176,6 +176,34 @@ pub(super) unsafe fn receive_many(
     unsafe { call!(recvmmsg, fd, messages.as_mut_ptr(), len, libc::MSG_DONTWAIT, no_limit) }
 }
 
+/// The two ends of a connection of packets within the host, with room for as much as the kernel lets us have.
+pub(super) fn packet_pair() -> io::Result<[OwnedFd; 2]> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    let mut fds = [-1; 2];
+    // SAFETY: the kernel writes two numbers.
+    unsafe { call!(socketpair, libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) }?;
+    // SAFETY: new, and nobody else's.
+    Ok(fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+/// Sends these bytes one behind the other as one packet.
+pub(super) fn send_packet(socket: BorrowedFd<'_>, parts: [&[u8]; 2]) -> io::Result<()> {
+    let mut iovecs = parts
+        .map(|part| libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() });
+    let header = libc::msghdr {
+        msg_name: std::ptr::null_mut(),
+        msg_namelen: 0,
+        msg_iov: iovecs.as_mut_ptr(),
+        msg_iovlen: iovecs.len(),
+        msg_control: std::ptr::null_mut(),
+        msg_controllen: 0,
+        msg_flags: 0,
+    };
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the parts are read during the call, and have these lengths.
+    unsafe { call!(sendmsg, socket.as_raw_fd(), &raw const header, flags) }.map(drop)
+}
+
 /// A descriptor that is readable when one of those that were [watched](watch) is ready.
 pub(crate) fn epoll() -> io::Result<OwnedFd> {
     // SAFETY: an integer.

@@ -1,10 +1,14 @@
 //! Both ends on the loopback interface. Each test has addresses of its own: they run at once.
 
 use std::net::{IpAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use sidestep_rdma::faults::Plan;
 use sidestep_rdma::soft::Rnic;
+use sidestep_rdma::soft::adapter::LANES;
 use sidestep_rdma::soft::port::{OpenError, Settings};
 use sidestep_wire::roce::PORT;
 
@@ -88,6 +92,62 @@ fn hostile_datagrams_change_nothing() {
     let drops = pair.ends[1].rnic.adapter().drops();
     let all = drops.malformed + drops.unknown_qp + drops.stranger + drops.damaged;
     assert!(drops.damaged > 0 && drops.stranger > 0 && all >= 600, "{drops:?}");
+}
+
+#[test]
+fn a_replaced_adapter_goes_on_behind_its_successor_and_after_it() {
+    let settings = Settings::default();
+    let mut pair = Pair::new(open(["127.0.9.1", "127.0.9.2"], &settings), 1024);
+    pair.exchange(5);
+    let address = pair.ends[1].address;
+    let first = take_over(&mut pair.ends[1].rnic, address);
+    pair.exchange(40);
+    // It receives by itself, until another one takes its place.
+    drop(first.end());
+    pair.exchange(5);
+    assert!(!pair.ends[1].rnic.has_successor());
+    let mut second = take_over(&mut pair.ends[1].rnic, address).end();
+    let third = take_over(&mut second, address);
+    let [first, second_] = [pair.ends[1].qp, second.adapter().create().0];
+    // One that ends is missed by no other.
+    drop(second);
+    pair.exchange(40);
+    assert!(pair.ends[1].rnic.has_successor());
+    let third = third.end().adapter().create().0;
+    let lanes = [first, second_, third].map(|qp| qp.0[2] % LANES);
+    assert_eq!(lanes, [0, 1, 2], "numbers are apart");
+}
+
+/// An adapter that takes the place of another one, and works.
+fn take_over(from: &mut Rnic, address: IpAddr) -> Turning {
+    let succession = from.give_way().unwrap();
+    Turning::begin(Rnic::take_over(address, &Settings::default(), succession).unwrap())
+}
+
+/// An adapter at work in a thread of its own.
+struct Turning {
+    ends: Arc<AtomicBool>,
+    thread: JoinHandle<Rnic>,
+}
+
+impl Turning {
+    fn begin(mut rnic: Rnic) -> Self {
+        let ends = Arc::new(AtomicBool::new(false));
+        let its_end = Arc::clone(&ends);
+        let thread = thread::spawn(move || {
+            while !its_end.load(Ordering::Relaxed) {
+                rnic.turn(Duration::ZERO);
+                thread::yield_now();
+            }
+            rnic
+        });
+        Self { ends, thread }
+    }
+
+    fn end(self) -> Rnic {
+        self.ends.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
 }
 
 #[test]

@@ -141,6 +141,10 @@ impl Pair {
 
     /// Messages and WRITEs of many lengths in both directions, compared.
     pub(crate) fn exchange(&mut self, rounds: usize) {
+        for end in &mut self.ends {
+            end.received.clear();
+            end.completed.clear();
+        }
         let mut expected = [vec![], vec![]];
         let mut ids = [0; 2];
         for round in 0..rounds {

@@ -19,6 +19,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::ptr;
 
+use sidestep_wire::relayed::Relayed;
 use sidestep_wire::roce::PORT;
 
 use crate::soft::adapter::{DATAGRAM_MAX, Datagram, Run};
@@ -184,8 +185,32 @@ pub struct Inbox {
 struct Message {
     from: IpAddr,
     port: u16,
+    /// Where in the piece it begins.
+    at: usize,
     len: usize,
     segment_len: usize,
+}
+
+/// Datagrams that have come in together, of one sender, one behind the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Joined<'a> {
+    /// Their sender's address.
+    pub from: IpAddr,
+    /// And UDP port.
+    pub port: u16,
+    /// Bytes of each but the last, which may have less; not 0.
+    pub segment_len: usize,
+    /// All of them.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Joined<'a> {
+    /// One by one, in order.
+    pub fn datagrams(self) -> impl Iterator<Item = Datagram<'a>> {
+        let Self { from, port, segment_len, bytes } = self;
+        let datagrams = (0..).zip(bytes.chunks(segment_len));
+        datagrams.map(move |(index, bytes)| Datagram { from, port, index, bytes })
+    }
 }
 
 impl std::fmt::Debug for Inbox {
@@ -231,19 +256,43 @@ impl Inbox {
             let joined = segment_len(&message.msg_hdr, &controls[index]);
             let segment_len = joined.unwrap_or(len).max(1);
             let len = if is_whole { len } else { 0 };
-            self.messages.push(Message { from, port, len, segment_len });
+            self.messages.push(Message { from, port, at: 0, len, segment_len });
         }
         Ok(count == MESSAGES_MAX)
     }
 
+    /// Takes what another process passes on ([`Relayed`]) instead of what was here. True: there may be more;
+    /// `None`: there will be no more.
+    pub(in crate::soft) fn receive_relayed(
+        &mut self,
+        relay: BorrowedFd<'_>,
+    ) -> io::Result<Option<bool>> {
+        let is_full = self.receive(relay)?;
+        let pieces = self.bytes.chunks_exact(MESSAGE_ROOM);
+        for (message, piece) in self.messages.iter_mut().zip(pieces) {
+            if message.len == 0 {
+                return Ok(None);
+            }
+            if let Ok(Relayed { from, port, segment_len }) = Relayed::parse(&piece[..message.len]) {
+                let (at, len) = (Relayed::LEN, message.len - Relayed::LEN);
+                *message = Message { from, port, at, len, segment_len: segment_len.into() };
+            }
+        }
+        Ok(Some(is_full))
+    }
+
+    /// What has come, in its order.
+    pub fn messages(&self) -> impl Iterator<Item = Joined<'_>> {
+        let pieces = self.bytes.chunks_exact(MESSAGE_ROOM);
+        self.messages.iter().zip(pieces).map(|(message, piece)| {
+            let Message { from, port, at, len, segment_len } = *message;
+            Joined { from, port, segment_len, bytes: &piece[at..at + len] }
+        })
+    }
+
     /// The datagrams, in the order in which they have come.
     pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
-        let pieces = self.bytes.chunks_exact(MESSAGE_ROOM);
-        self.messages.iter().zip(pieces).flat_map(|(message, piece)| {
-            let Message { from, port, len, segment_len } = *message;
-            let datagrams = (0..).zip(piece[..len].chunks(segment_len));
-            datagrams.map(move |(index, bytes)| Datagram { from, port, index, bytes })
-        })
+        self.messages().flat_map(Joined::datagrams)
     }
 }
 
