@@ -371,10 +371,30 @@ impl Site {
     }
 }
 
+/// A process that is no child of this one, and ends with this.
+struct Begun(u32);
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = launch::signal(self.0, libc::SIGKILL);
+    }
+}
+
+fn begin_gateway(sidestep: &Path, site: &Site, words: &[&str]) -> Result<Dialogue> {
+    let log = format!("info:{}", site.directory.join("gateway.log").display());
+    let begin = [&*sidestep.to_string_lossy(), "gateway", "--log", &log];
+    Dialogue::start(site.command(&[&begin, words].concat()))
+}
+
 /// A network namespace that is a host, until this is dropped.
 pub(crate) struct Host {
     // In this order: its control group can only go without programs.
     gateway: Dialogue,
+    /// Those before it.
+    replaced: Vec<Dialogue>,
+    /// Those that gateways have begun.
+    begun: Vec<Begun>,
     site: Site,
     sidestep: PathBuf,
     gateway_pid: u32,
@@ -384,11 +404,52 @@ impl Host {
     fn begin(sidestep: &Path, mut site: Site) -> Result<Self> {
         site.agent.await_line("sidestep agent: the TCP option", HANG)?;
         // What it says stays in the scratch folder, for whom a test has failed.
-        let log = format!("info:{}", site.directory.join("gateway.log").display());
-        let words = [&*sidestep.to_string_lossy(), "gateway", "--log", &log];
-        let mut gateway = Dialogue::start(site.command(&words))?;
+        let mut gateway = begin_gateway(sidestep, &site, &[])?;
         let gateway_pid = gateway.program().pid();
-        Ok(Self { gateway, site, sidestep: sidestep.to_owned(), gateway_pid })
+        let sidestep = sidestep.to_owned();
+        let (replaced, begun) = (Vec::new(), Vec::new());
+        Ok(Self { gateway, replaced, begun, site, sidestep, gateway_pid })
+    }
+
+    /// Another gateway takes the place of the one that is there, which drains.
+    pub(crate) fn replace_gateway(&mut self) -> Result<()> {
+        let gateway = begin_gateway(&self.sidestep, &self.site, &["--replace"])?;
+        self.replaced.push(std::mem::replace(&mut self.gateway, gateway));
+        self.gateway_pid = self.gateway.program().pid();
+        self.await_gateway()
+    }
+
+    /// The same by the gateway itself, as service managers have it.
+    pub(crate) fn reload_gateway(&mut self) -> Result<()> {
+        let before = self.gateway_pid;
+        launch::signal(before, libc::SIGHUP)?;
+        wait_while(HANG, || {
+            let said = self.gateways()?;
+            Ok((said.len() < 2 || said[0].0 == before).then(|| format!("not replaced: {said:?}")))
+        })?;
+        self.gateway_pid = self.gateways()?[0].0;
+        self.begun.push(Begun(self.gateway_pid));
+        Ok(())
+    }
+
+    /// The gateway and those before it that drain: the process, what it does, and its connections.
+    pub(crate) fn gateways(&self) -> Result<Vec<(u32, String, usize)>> {
+        let said = launch::run(self.sidestep(&["gateway", "--status"]), HANG)?;
+        let row = |line: &str| {
+            let mut words = line.split([' ', ':', ',']).filter(|word| !word.is_empty());
+            let process = words.nth(1)?.parse().ok()?;
+            let does = words.next()?.to_owned();
+            Some((process, does, words.nth(1)?.parse().ok()?))
+        };
+        let rows: Option<_> = said.lines().map(row).collect();
+        rows.with_context(|| format!("sidestep gateway --status: {said}"))
+    }
+
+    /// Waits until the gateways that were replaced have ended, in order.
+    pub(crate) fn await_drained(&mut self, patience: Duration) -> Result<usize> {
+        let count = self.replaced.len();
+        self.replaced.drain(..).try_for_each(|gateway| gateway.finish(patience).map(drop))?;
+        Ok(count)
     }
 
     fn await_gateway(&mut self) -> Result<()> {

@@ -353,6 +353,21 @@ pub(crate) struct GatewayArgs {
     /// A configuration file that goes before the user's and the machine's
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+
+    /// Take the place of the gateway that is there: it goes on with the connections that it has, and ends
+    /// with the last one, and new ones go by this one
+    #[arg(long)]
+    pub(crate) replace: bool,
+
+    /// How long connections may go on that are there when the gateway is told to end (SIGTERM) or is
+    /// replaced, such as 30s; a second signal ends it at once [default: none when it is told to end;
+    /// without limit when it is replaced]
+    #[arg(long, value_name = "TIME", value_parser = bench::parse_time)]
+    pub(crate) drain_limit: Option<Duration>,
+
+    /// Say which process is the gateway, which ones before it still drain, and how many connections each has
+    #[arg(long, exclusive = true)]
+    pub(crate) status: bool,
 }
 
 /// The arguments of `sidestep links` and `sidestep devices`.
@@ -453,15 +468,18 @@ link`) are used by libibverbs. A soft RNIC speaks RoCEv2 at UDP port 4791 of its
 hardware and privilege; it costs more CPU time than TCP, so it is there only if it is named. What is
 not there is used when it comes; until one adapter is there, connections to other hosts stay TCP.
 Programs under Sidestep hand the gateway their connections to other hosts that know SMC-R, which
-`sidestep agent` finds out. When it ends, these are reset. docs/gateway.md tells more.
+`sidestep agent` finds out. When it ends, these are reset; when it is replaced, or gets SIGHUP and so
+replaces itself, they are not. docs/gateway.md tells more.
 
 Examples:
   sidestep gateway
   sidestep gateway --adapter mlx5_0/1
   sidestep gateway --adapter soft:eth0 --adapter soft:eth1
+  sidestep gateway --replace --adapter soft:eth0
+  sidestep gateway --status
 
-Exit status: 0 after a signal; 1 if it cannot begin, as where another gateway is there; 2 if the
-command line is wrong; 125 to 127 if it cannot start itself, as of `sidestep run`.";
+Exit status: 0 after a signal, or when it was replaced and has drained; 1 if it cannot begin, as where
+another gateway is there, or if there is none to tell its status; 2 if the command line is wrong; 125 to 127 if it cannot start itself, as of `sidestep run`.";
 
 const SS_EXAMPLES: &str = "\
 A connection between two Sidestep programs has two lines, one for each end. SMC-D: its bytes go

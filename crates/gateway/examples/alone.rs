@@ -52,5 +52,6 @@ fn main() {
     let mut gateway = Gateway::open(settings).unwrap_or_else(|error| panic!("{error}"));
     gateway.adapters().iter().for_each(|adapter| eprintln!("{adapter}"));
     println!("ready");
-    gateway.run(io::stdin().as_fd(), Watchdog::default().pulse()).expect("the kernel lets it wait");
+    let pulse = Watchdog::default().pulse();
+    gateway.run(io::stdin().as_fd(), pulse, &mut |_| {}).expect("the kernel lets it wait");
 }

@@ -22,8 +22,8 @@ use std::net::IpAddr;
 use arrayvec::ArrayVec;
 use sidestep_proto::link_group::{self, AdapterId};
 use sidestep_rdma::faults::Plan;
-use sidestep_rdma::soft::Rnic;
 use sidestep_rdma::soft::port::{self, mtu::roce_mtu};
+use sidestep_rdma::soft::{Rnic, Succession};
 use sidestep_rdma::verbs::{self, Gid, Kind, Notice, Port, Unavailable, Verbs};
 use sidestep_wire::{Mtu, RoceGid};
 use thiserror::Error;
@@ -307,6 +307,7 @@ impl Place {
         id: AdapterId,
         site: &Site,
         faults: Option<Plan>,
+        succession: Option<Succession>,
     ) -> Result<(Self, link_group::Adapter, Nic), Absence> {
         let Site { address, interface, rdma } = site;
         let (nic, bytes) = match rdma {
@@ -319,7 +320,11 @@ impl Place {
                 (Nic::Verbs(adapter), Some(port.mtu))
             }
             None => {
-                let mut rnic = Rnic::open(*address, &port::Settings::default())?;
+                let settings = port::Settings::default();
+                let mut rnic = match succession {
+                    Some(succession) => Rnic::take_over(*address, &settings, succession),
+                    None => Rnic::open(*address, &settings),
+                }?;
                 if let Some(plan) = faults {
                     rnic.spoil(plan);
                 }

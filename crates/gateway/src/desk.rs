@@ -7,29 +7,31 @@
 //! [door](crate::door) that the kernel says is the same user's.
 
 use std::collections::HashMap;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::TcpStream;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::io::Errno;
 use rustix::net::{
-    self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+    self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix,
+    SocketFlags, SocketType, sockopt,
 };
 use rustix::process::geteuid;
 use sidestep_wire::RmbeSize;
-use sidestep_wire::hand_over::{EMITTED_LEN_MAX, Greeting, HandOver, Message, gateway_name};
+use sidestep_wire::hand_over::{
+    EMITTED_LEN_MAX, Greeting, HandOver, Message, gateway_name, replaced_name,
+};
 use sidestep_wire::host_control::Side;
 
 use crate::foreign::{Foreign, RIGHTS_MAX, admit_rights, refuse_rights};
 use crate::limits::{AT_ONCE, BACKLOG, LINES_MAX, LINES_OF_USER_MAX};
 use crate::poller::{Poller, Source};
 use crate::spare::Spare;
-use crate::status::Status;
+use crate::status::{Status, say};
 
 /// In the place of a user whom the kernel does not tell.
 const NOBODY: u32 = 65_534;
@@ -43,6 +45,8 @@ pub(crate) enum Request {
     Status,
     /// The IP filter has other rules: which connections do they deny?
     RulesChanged,
+    /// Another gateway is to have the place of this one.
+    Replace,
 }
 
 /// What a library hands over.
@@ -71,8 +75,8 @@ struct Line {
 pub(crate) struct Desk {
     listener: OwnedFd,
     spare: Spare,
-    /// Where H is to come to.
-    port: u16,
+    /// Where H is to come to; `None`: nothing is taken any more, and displays alone call.
+    port: Option<u16>,
     lines: HashMap<u64, Line>,
     last_line: u64,
 }
@@ -84,16 +88,49 @@ impl Desk {
     ///
     /// `AddrInUse`: there is a gateway in this network namespace.
     pub(crate) fn open(port: u16, poller: &Poller) -> io::Result<Self> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let listener = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        net::bind(&listener, &SocketAddrUnix::new_abstract_name(&gateway_name())?)?;
-        // From those that are admitted only.
-        refuse_rights(&listener);
-        net::listen(&listener, BACKLOG)?;
+        Self::with(listen(&gateway_name())?, Some(port), poller)
+    }
+
+    /// That of a gateway that was replaced, which is this process.
+    pub(crate) fn open_replaced(poller: &Poller) -> io::Result<Self> {
+        let own = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
+        Self::with(listen(&replaced_name(own))?, None, poller)
+    }
+
+    /// With what another gateway has listened at, and who had called there.
+    pub(crate) fn take_over(
+        listener: OwnedFd,
+        lines: Vec<OwnedFd>,
+        port: u16,
+        poller: &Poller,
+    ) -> io::Result<Self> {
+        let mut this = Self::with(listener, Some(port), poller)?;
+        for line in lines {
+            let socket = foreign(line);
+            let uid = socket.uid();
+            this.attend_to(Line { socket, uid, heard: Duration::ZERO }, poller);
+        }
+        Ok(this)
+    }
+
+    fn with(listener: OwnedFd, port: Option<u16>, poller: &Poller) -> io::Result<Self> {
         poller.watch(&listener, Source::Desk)?;
         Ok(Self { listener, spare: Spare::new(), port, lines: HashMap::new(), last_line: 0 })
     }
+}
 
+/// A socket that listens at a name.
+fn listen(name: &[u8]) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let listener = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    net::bind(&listener, &SocketAddrUnix::new_abstract_name(name)?)?;
+    // From those that are admitted only.
+    refuse_rights(&listener);
+    net::listen(&listener, BACKLOG)?;
+    Ok(listener)
+}
+
+impl Desk {
     /// Takes calls. Who calls is given what connections have taught.
     pub(crate) fn welcome(&mut self, poller: &Poller, lessons: BorrowedFd<'_>, now: Duration) {
         for _ in 0..AT_ONCE {
@@ -123,13 +160,52 @@ impl Desk {
             self.dismiss_quietest();
         }
         admit_rights(&*socket);
-        if greet(&socket, Greeting { port: self.port, user: uid }, lessons).is_err() {
-            return;
+        let greets = |port| {
+            let greeting = Message::Greeting(Greeting { port, user: uid });
+            say(socket.as_fd(), greeting, &[lessons]).is_ok()
+        };
+        if self.port.is_none_or(greets) {
+            self.attend_to(Line { socket, uid, heard: now }, poller);
         }
+    }
+
+    fn attend_to(&mut self, line: Line, poller: &Poller) {
         self.last_line += 1;
-        if poller.watch(&socket, Source::Line(self.last_line)).is_ok() {
-            self.lines.insert(self.last_line, Line { socket, uid, heard: now });
+        if poller.watch(&line.socket, Source::Line(self.last_line)).is_ok() {
+            self.lines.insert(self.last_line, line);
         }
+    }
+
+    /// Whether a caller is of the user of this process.
+    pub(crate) fn is_own(&self, number: u64) -> bool {
+        self.lines.get(&number).is_some_and(|line| line.uid == geteuid().as_raw())
+    }
+
+    /// The socket of a caller.
+    pub(crate) fn line(&self, number: u64) -> Option<BorrowedFd<'_>> {
+        self.lines.get(&number).map(|line| line.socket.as_fd())
+    }
+
+    /// Hangs up on a caller.
+    pub(crate) fn dismiss(&mut self, number: u64) {
+        self.lines.remove(&number);
+    }
+
+    /// What it listens at.
+    pub(crate) fn listener(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    /// The lines of all callers but one.
+    pub(crate) fn lines_but(&self, number: u64) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let others = self.lines.iter().filter(move |(other, _)| **other != number);
+        others.map(|(_, line)| line.socket.as_fd())
+    }
+
+    /// Nothing of it is told of any more: other processes have its sockets, too.
+    pub(crate) fn leave(self, poller: &Poller) {
+        poller.forget(&self.listener);
+        self.lines.values().for_each(|line| poller.forget(&*line.socket));
     }
 
     fn dismiss_quietest(&mut self) {
@@ -171,25 +247,10 @@ impl Desk {
     /// Answers with so many connections that are denied. The same.
     pub(crate) fn tell_denied(&self, number: u64, denied: u32) {
         let Some(line) = self.lines.get(&number) else { return };
-        let mut bytes = [0; EMITTED_LEN_MAX];
-        let Ok(len) = Message::Judged(denied).emit(&mut bytes) else { return };
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        if let Err(error) = net::send(&line.socket, &bytes[..len], flags) {
+        if let Err(error) = say(line.socket.as_fd(), Message::Judged(denied), &[]) {
             log::debug!("what is denied cannot be told: {error}");
         }
     }
-}
-
-fn greet(socket: &Foreign, greeting: Greeting, lessons: BorrowedFd<'_>) -> io::Result<()> {
-    let mut bytes = [0; EMITTED_LEN_MAX];
-    let len = Message::Greeting(greeting).emit(&mut bytes).map_err(io::Error::other)?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut beside = SendAncillaryBuffer::new(&mut space);
-    let rights = [lessons];
-    beside.push(SendAncillaryMessage::ScmRights(&rights));
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    net::sendmsg(socket, &[IoSlice::new(&bytes[..len])], &mut beside, flags)?;
-    Ok(())
 }
 
 /// What came instead of a request.
@@ -231,18 +292,33 @@ fn receive(line: &Line) -> Result<Request, Heard> {
     let nonsense = |what: String| Heard::Nonsense(what);
     // What it tells, or makes, is of all users.
     let is_operator = line.uid == 0 || line.uid == geteuid().as_raw();
-    let HandOver { side, port, rmbe } = match Message::parse(&bytes[..len]) {
+    let hand_over = match Message::parse(&bytes[..len]) {
         Ok(Message::HandOver(hand_over)) => hand_over,
         Ok(Message::StatusRequest) if is_operator => return Ok(Request::Status),
         Ok(Message::RulesChanged) if is_operator => return Ok(Request::RulesChanged),
+        Ok(Message::Replace) if is_operator => return Ok(Request::Replace),
         Ok(other) => return Err(nonsense(format!("{other:?}"))),
         Err(error) => return Err(nonsense(error.to_string())),
     };
     let Ok([descriptor]) = <[Foreign; 1]>::try_from(descriptors) else {
         return Err(nonsense("not one descriptor beside it".to_owned()));
     };
-    let connection = connection(descriptor).map_err(|error| nonsense(error.to_string()))?;
-    Ok(Request::Carry(Offer { side, port, rmbe, connection, uid: line.uid }))
+    let offer = Offer::new(hand_over, descriptor).map_err(|error| nonsense(error.to_string()))?;
+    Ok(Request::Carry(offer))
+}
+
+impl Offer {
+    /// Of the user who has sent the descriptor.
+    pub(crate) fn new(hand_over: HandOver, descriptor: Foreign) -> io::Result<Self> {
+        let HandOver { side, port, rmbe } = hand_over;
+        let uid = descriptor.uid();
+        Ok(Self { side, port, rmbe, connection: connection(descriptor)?, uid })
+    }
+
+    /// As it was handed over.
+    pub(crate) const fn hand_over(&self) -> HandOver {
+        HandOver { side: self.side, port: self.port, rmbe: self.rmbe }
+    }
 }
 
 /// A descriptor as a TCP connection, if it is one. Its `SO_LINGER` is the program's, which has it on

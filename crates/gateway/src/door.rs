@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use netlink_packet_sock_diag::SockDiagMessage;
@@ -64,6 +65,10 @@ impl<T> Waiting<T> {
         Some(half)
     }
 
+    fn halves(&self) -> impl Iterator<Item = &T> {
+        self.halves.values().map(|(half, _)| half)
+    }
+
     /// The user who has most of them.
     fn greediest(&self) -> Option<u32> {
         let mut counts = HashMap::<u32, usize>::new();
@@ -107,6 +112,29 @@ impl Door {
         listener.set_nonblocking(true)?;
         // As many may wait as hand over at once.
         net::listen(&listener, BACKLOG)?;
+        Self::with(listener, poller)
+    }
+
+    /// With what another gateway has listened at, and what waits there for its other half.
+    pub(crate) fn take_over(
+        listener: TcpListener,
+        callers: Vec<TcpStream>,
+        offers: Vec<Offer>,
+        poller: &Poller,
+    ) -> io::Result<Self> {
+        let mut this = Self::with(listener, poller)?;
+        for h in callers {
+            if let Some(key) = h.peer_addr().ok().and_then(|from| this.admit(&h, from)) {
+                this.callers.put(key, h, Duration::ZERO);
+            }
+        }
+        for offer in offers {
+            this.offers.put((offer.port, offer.uid), offer, Duration::ZERO);
+        }
+        Ok(this)
+    }
+
+    fn with(listener: TcpListener, poller: &Poller) -> io::Result<Self> {
         poller.watch(&listener, Source::Door)?;
         let port = listener.local_addr()?.port();
         let (callers, offers) = (Waiting::new(), Waiting::new());
@@ -116,6 +144,26 @@ impl Door {
     /// Of 127.0.0.1.
     pub(crate) const fn port(&self) -> u16 {
         self.port
+    }
+
+    /// What it listens at.
+    pub(crate) fn listener(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    /// H of which nothing else has come.
+    pub(crate) fn callers(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.callers.halves().map(|h| h.as_fd())
+    }
+
+    /// What was handed over, and whose H has not come.
+    pub(crate) fn offers(&self) -> impl Iterator<Item = &Offer> {
+        self.offers.halves()
+    }
+
+    /// Nothing of it is told of any more: another process has its socket, too.
+    pub(crate) fn leave(self, poller: &Poller) {
+        poller.forget(&self.listener);
     }
 
     /// Takes what comes in, and returns what has its other half.

@@ -12,8 +12,14 @@ pub enum OpenError {
     #[error("{0} adapters are too many; use at most {ADAPTERS_MAX}")]
     TooMany(usize),
     /// The name is taken.
-    #[error("there is a gateway in this network namespace already")]
+    #[error(
+        "there is a gateway in this network namespace already; to have it end with its last connection, and \
+         take the new ones by this one: sidestep gateway --replace"
+    )]
     InUse,
+    /// It is another user's, or a build that cannot be replaced, or stands still.
+    #[error("the gateway that is there does not give its place away: {0}; end it first")]
+    Stays(io::Error),
     /// The kernel refuses something that it should not.
     #[error("{what}: {error}")]
     Kernel {

@@ -8,11 +8,12 @@
 //! What comes is taken first and what is to be sent leaves last, so that an answer, its data and the
 //! acknowledgement of what it answers leave together.
 
+mod drain;
 mod roster;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,6 +23,7 @@ use sidestep_engine::{AdapterView, Event, Host, LinkView};
 use sidestep_proto::link_group::{ADAPTERS_MAX, AdapterId};
 use sidestep_proto::rendezvous::hosts::{self, Exchange, LocalHost, Roce, Route, Versions};
 use sidestep_rdma::device::{Driven, Kind};
+use sidestep_rdma::soft::Succession;
 use sidestep_wire::clc::Hostname;
 use sidestep_wire::host_control::Side;
 use sidestep_wire::{AlertToken, Diagnosis, PeerId};
@@ -43,6 +45,7 @@ use crate::poller::{Poller, Source};
 use crate::rivalry::Rivalry;
 use crate::settings::Settings;
 use crate::status::{self, Cpu, Status, Totals};
+use crate::succession::{Drain, Estate, Predecessor, Progress};
 use crate::watchdog::Pulse;
 
 /// A passage, and what the loop has noted of it.
@@ -95,7 +98,8 @@ pub struct Gateway {
     changes: Changes,
     interfaces: Vec<Interface>,
     desk: Desk,
-    door: Door,
+    /// `None`: another process has it.
+    door: Option<Door>,
     lessons: Lessons,
     /// Of IPsec.
     policies: Policies,
@@ -124,6 +128,11 @@ pub struct Gateway {
     ready: VecDeque<u64>,
     deadlines: BTreeSet<(Duration, u64)>,
     chunk: Box<[u8]>,
+    /// The gateways before this one that drain, the latest first.
+    predecessors: Vec<Predecessor>,
+    /// What it has given away, and no adapter of ours has yet.
+    successions: HashMap<IpAddr, Succession>,
+    drain: Option<Drain>,
 }
 
 // ---- beginning ----------------------------------------------------------------------------------
@@ -135,6 +144,20 @@ impl Gateway {
     ///
     /// [`OpenError`].
     pub fn open(settings: Settings) -> Result<Self, OpenError> {
+        Self::prepare(settings, false)
+    }
+
+    /// The same in the place of the gateway that is there, if there is one: that goes on with the connections it
+    /// has, and takes no more.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`].
+    pub fn replace(settings: Settings) -> Result<Self, OpenError> {
+        Self::prepare(settings, true)
+    }
+
+    fn prepare(settings: Settings, replaces: bool) -> Result<Self, OpenError> {
         if settings.adapters.len() > ADAPTERS_MAX {
             return Err(OpenError::TooMany(settings.adapters.len()));
         }
@@ -143,14 +166,11 @@ impl Gateway {
         Hardware::find().report_unusable();
         let peer_id = peer_id(&interfaces);
         let poller = Poller::new().map_err(OpenError::kernel("epoll"))?;
-        let door = Door::open(&poller).map_err(OpenError::kernel("127.0.0.1"))?;
-        let desk = Desk::open(door.port(), &poller).map_err(|error| match error.kind() {
-            io::ErrorKind::AddrInUse => OpenError::InUse,
-            _ => OpenError::Kernel { what: "the abstract name of the gateway", error },
-        })?;
         poller.watch(&changes, Source::Interfaces).map_err(OpenError::kernel("epoll"))?;
-        let lessons = Lessons::new().map_err(OpenError::kernel("a memory file"))?;
         let policies = listen_for_policies(&poller)?;
+        // Last: from then on the one before takes no new connections.
+        let Reception { desk, door, lessons, predecessors, successions } =
+            Reception::open(replaces, &poller)?;
         let keepalive = Some(KEEPALIVE);
         let mut this = Self {
             begin: Instant::now(),
@@ -161,7 +181,7 @@ impl Gateway {
             changes,
             interfaces,
             desk,
-            door,
+            door: Some(door),
             lessons,
             policies,
             rivalry: Rivalry::default(),
@@ -177,9 +197,55 @@ impl Gateway {
             ready: VecDeque::new(),
             deadlines: BTreeSet::new(),
             chunk: vec![0; CHUNK].into_boxed_slice(),
+            predecessors,
+            successions,
+            drain: None,
         };
         this.find_adapters(this.now());
+        // Without an adapter here, the one before receives by itself.
+        this.successions.clear();
         Ok(this)
+    }
+}
+
+/// Where programs come to, and what is left of the gateway before.
+struct Reception {
+    desk: Desk,
+    door: Door,
+    lessons: Lessons,
+    predecessors: Vec<Predecessor>,
+    successions: HashMap<IpAddr, Succession>,
+}
+
+impl Reception {
+    fn open(replaces: bool, poller: &Poller) -> Result<Self, OpenError> {
+        match if replaces { Estate::claim()? } else { None } {
+            Some(estate) => Self::take_over(estate, poller).map_err(OpenError::kernel("epoll")),
+            None => Self::open_anew(poller),
+        }
+    }
+
+    fn open_anew(poller: &Poller) -> Result<Self, OpenError> {
+        let door = Door::open(poller).map_err(OpenError::kernel("127.0.0.1"))?;
+        let desk = Desk::open(door.port(), poller).map_err(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => OpenError::InUse,
+            _ => OpenError::Kernel { what: "the abstract name of the gateway", error },
+        })?;
+        let lessons = Lessons::new().map_err(OpenError::kernel("a memory file"))?;
+        let (predecessors, successions) = (Vec::new(), HashMap::new());
+        Ok(Self { desk, door, lessons, predecessors, successions })
+    }
+
+    fn take_over(estate: Estate, poller: &Poller) -> io::Result<Self> {
+        let Estate { predecessors, desk, door, lessons, successions, lines, callers, offers } =
+            estate;
+        for predecessor in &predecessors {
+            log::info!("process {} was the gateway, and drains", predecessor.process);
+            poller.watch(predecessor, Source::Predecessor)?;
+        }
+        let door = Door::take_over(door, callers, offers, poller)?;
+        let desk = Desk::take_over(desk, lines, door.port(), poller)?;
+        Ok(Self { desk, door, lessons, predecessors, successions })
     }
 }
 
@@ -221,28 +287,38 @@ fn local_host(peer_id: PeerId, settings: &Settings) -> LocalHost {
 // ---- the loop -----------------------------------------------------------------------------------
 
 impl Gateway {
-    /// Works until something can be read from `stop`, and then a moment longer, in which peers are
-    /// told that it ends. What is still open then is reset. `pulse` beats in each round.
+    /// Works until something can be read from `stop`, or it has been replaced and its last connection has ended,
+    /// and then a moment longer, in which peers are told that it ends. What is still open then is reset. With a
+    /// limit for draining it drains when something can be read, and ends when there is more. `pulse` beats in
+    /// each round, and `tell` is told how draining goes on.
     ///
     /// # Errors
     ///
     /// The kernel does not let it wait any more.
-    pub fn run(&mut self, stop: BorrowedFd<'_>, mut pulse: Pulse) -> io::Result<()> {
+    pub fn run(
+        &mut self,
+        stop: BorrowedFd<'_>,
+        mut pulse: Pulse,
+        tell: &mut dyn FnMut(Progress),
+    ) -> io::Result<()> {
         self.poller.watch(stop, Source::Stop)?;
         let mut end = None;
         loop {
             let now = self.now();
+            self.tell_drain(tell);
+            if end.is_none() && self.is_drained(now) {
+                end = Some(self.say_farewell(now));
+            }
             if end.is_some_and(|end| end <= now || self.host.holdings().groups == 0) {
                 return Ok(());
             }
-            let of_pulse = pulse.beat(self.begin + now);
+            // The manager waits for a word of the one that takes connections.
+            let of_pulse = if self.is_replaced() { None } else { pulse.beat(self.begin + now) };
             let rest = [self.rest(end), of_pulse].into_iter().flatten().min();
             let sources = self.poller.wait(rest)?;
             let now = self.now();
             if sources.contains(&Source::Stop) && end.is_none() {
-                self.poller.forget(stop);
-                self.host.end(true, now);
-                end = Some(now + FAREWELL);
+                end = self.is_told_to_end(stop, now).then(|| self.say_farewell(now));
             }
             for source in sources {
                 self.attend(source, now);
@@ -254,6 +330,24 @@ impl Gateway {
             self.take_events(now);
             self.transmit(now);
         }
+    }
+
+    /// Whether it is to end now. The first time, it drains if there is a limit for that.
+    fn is_told_to_end(&mut self, stop: BorrowedFd<'_>, now: Duration) -> bool {
+        // One byte for each signal; which have come together count once.
+        let _ = rustix::io::read(stop, &mut [0; 16]);
+        let limit = self.settings.drain_limit.filter(|_| self.drain.is_none());
+        if let Some(limit) = limit {
+            self.begin_drain(Some(now + limit), None);
+            self.plan_search(now);
+        }
+        limit.is_none()
+    }
+
+    /// Tells peers that it ends. Returns when it ends, whether or not they have heard.
+    fn say_farewell(&mut self, now: Duration) -> Duration {
+        self.host.end(true, now);
+        now + FAREWELL
     }
 
     fn now(&self) -> Duration {
@@ -268,11 +362,12 @@ impl Gateway {
         let of_passages = self.deadlines.first().map(|(due, _)| *due);
         let of_engine = self.host.poll_timeout();
         let of_trials = self.rivalry.poll_timeout();
-        let mut due =
-            [end, of_engine, self.door.poll_timeout(), of_passages, of_trials, self.search]
-                .into_iter()
-                .flatten()
-                .min();
+        let of_door = self.door.as_ref().and_then(Door::poll_timeout);
+        let of_drain = self.drain.as_ref().filter(|_| end.is_none()).and_then(|it| it.until);
+        let mut due = [end, of_engine, of_door, of_passages, of_trials, of_drain, self.search]
+            .into_iter()
+            .flatten()
+            .min();
         for place in &self.places {
             let of_device = self.host.device(place.id).and_then(|device| device.poll_timeout());
             due = [due, of_device].into_iter().flatten().min();
@@ -305,9 +400,12 @@ impl Gateway {
                 for _ in 0..AT_ONCE {
                     match self.desk.hear(number, now) {
                         Some(Request::Carry(offer)) => {
-                            let pairs = self.door.match_up(offer, now);
+                            let door = self.door.as_mut();
+                            let pairs = door.map_or_else(Vec::new, |it| it.match_up(offer, now));
                             self.begin_all(pairs, now);
                         }
+                        // It has the other lines from then on.
+                        Some(Request::Replace) => return self.give_way(number, now),
                         Some(Request::Status) => self.desk.tell(number, &self.status()),
                         Some(Request::RulesChanged) => {
                             let denied = self.judge_again();
@@ -318,9 +416,10 @@ impl Gateway {
                 }
             }
             Source::Door => {
-                let pairs = self.door.welcome(now);
+                let pairs = self.door.as_mut().map_or_else(Vec::new, |it| it.welcome(now));
                 self.begin_all(pairs, now);
             }
+            Source::Predecessor => self.look_at_predecessors(),
             Source::Adapter(id) => {
                 for place in self.places.iter_mut().filter(|place| place.id == AdapterId(id)) {
                     place.is_busy = true;
@@ -354,8 +453,10 @@ impl Gateway {
         if self.host.poll_timeout().is_some_and(|due| due <= now) {
             self.host.handle_timeout(now);
         }
-        if self.door.poll_timeout().is_some_and(|due| due <= now) {
-            self.door.handle_timeout(now);
+        if let Some(door) = &mut self.door
+            && door.poll_timeout().is_some_and(|due| due <= now)
+        {
+            door.handle_timeout(now);
         }
         if self.search.is_some_and(|due| due <= now) {
             self.search(now);
@@ -487,6 +588,8 @@ impl Gateway {
         let mut passage = Passage::begin(number, offer, h, exchange);
         if is_protected {
             passage.decline(Diagnosis::IPSEC, now);
+        } else if self.drain.is_some() {
+            passage.decline(Diagnosis::CNFERR, now);
         } else if is_denied(&passage, interface) {
             log::info!("connection {number} stays TCP: the IP filter denies it");
             passage.decline(Diagnosis::CNFERR, now);
@@ -579,6 +682,9 @@ impl Gateway {
                 ..self.totals
             },
             cpu: Cpu::of_this_process(),
+            process: std::process::id(),
+            drains: self.drain.is_some(),
+            predecessors: self.predecessors.iter().map(|it| it.process).collect(),
         }
     }
 

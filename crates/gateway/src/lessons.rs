@@ -14,7 +14,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
@@ -45,6 +45,16 @@ impl Lessons {
         // Nobody opens theirs by such a name to write.
         fchmod(&file, Mode::empty())?;
         Ok(Self { file, read_only })
+    }
+
+    /// Those of another gateway: its file, and the descriptor of it for others.
+    pub(crate) fn take_over(file: OwnedFd, read_only: OwnedFd) -> Self {
+        Self { file: file.into(), read_only: read_only.into() }
+    }
+
+    /// To be written.
+    pub(crate) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     /// For libraries.

@@ -33,6 +33,7 @@
 //! | `rivalry` | SMC-R and TCP set side by side, server by server |
 //! | `spare` | what is left when descriptors are used up |
 //! | [`status`] | what it has, for displays |
+//! | [`Progress`], module `succession` | one gateway takes the place of another, which drains |
 //! | [`Settings`], module `settings` | which adapters, networks and names |
 //! | [`watchdog`] | what the service manager is told |
 //!
@@ -80,8 +81,10 @@ mod rivalry;
 mod settings;
 mod spare;
 pub mod status;
+mod succession;
 pub mod watchdog;
 
 pub use error::OpenError;
 pub use gateway::Gateway;
 pub use settings::{AdapterChoice, Settings, Spot};
+pub use succession::Progress;

@@ -44,6 +44,8 @@ pub const BACKLOG: i32 = 1024;
 pub const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
 /// How long connections are given to end when the gateway ends.
 pub const FAREWELL: Duration = Duration::from_millis(500);
+/// How long a gateway that gives its place away waits for the next one to read.
+pub const SUCCESSION_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a link may be silent before it is asked whether there is still somebody: a peer that
 /// has crashed says nothing.
 pub const KEEPALIVE: Duration = Duration::from_secs(5);

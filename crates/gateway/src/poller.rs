@@ -35,6 +35,8 @@ pub(crate) enum Source {
     Interfaces,
     /// Policies of IPsec have changed.
     Policies,
+    /// The gateway before this one has ended.
+    Predecessor,
     /// Somebody connects to the desk.
     Desk,
     /// A process at the desk has said something.
@@ -57,6 +59,7 @@ impl Source {
             Self::Stop => (0, 0),
             Self::Interfaces => (1, 0),
             Self::Policies => (1, 1),
+            Self::Predecessor => (1, 2),
             Self::Desk => (2, 0),
             Self::Line(of) => (3, of),
             Self::Door => (4, 0),
@@ -72,7 +75,8 @@ impl Source {
         match number & ((1 << KIND_BITS) - 1) {
             0 => Self::Stop,
             1 if of == 0 => Self::Interfaces,
-            1 => Self::Policies,
+            1 if of == 1 => Self::Policies,
+            1 => Self::Predecessor,
             2 => Self::Desk,
             3 => Self::Line(of),
             4 => Self::Door,
@@ -191,8 +195,8 @@ mod tests {
     #[test]
     fn each_source_has_a_number_of_its_own() {
         use Source::*;
-        for source in [Stop, Interfaces, Desk, Line(9), Door, Adapter(255), Program(9), Network(9)]
-        {
+        let single = [Stop, Interfaces, Policies, Predecessor, Desk, Door];
+        for source in single.into_iter().chain([Line(9), Adapter(255), Program(9), Network(9)]) {
             assert_eq!(Source::of_number(source.number()), source);
         }
     }

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
+use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use sidestep_proto::rendezvous::UEIDS_MAX;
@@ -22,6 +23,9 @@ pub struct Settings {
     pub ueids: ArrayVec<Eid, UEIDS_MAX>,
     /// What adapters send goes through a network like this.
     pub faults: Option<Plan>,
+    /// How long connections may go on that there are when it is told to end, or is replaced. `None`: when it is told
+    /// to end they are reset at once, and when it is replaced they go on to their ends.
+    pub drain_limit: Option<Duration>,
 }
 
 impl Settings {

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read, Seek, Write};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
@@ -25,7 +25,9 @@ use sidestep_engine::LinkView;
 use sidestep_proto::link_group::Role;
 use sidestep_proto::rendezvous::hosts::Fallback;
 use sidestep_wire::clc::Version;
-use sidestep_wire::hand_over::{EMITTED_LEN_MAX, Message, gateway_name};
+use sidestep_wire::hand_over::{EMITTED_LEN_MAX, Message, gateway_name, replaced_name};
+
+use crate::foreign::RIGHTS_MAX;
 
 /// How long the answer is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -47,6 +49,15 @@ pub struct Status {
     /// What the process has used so far.
     #[serde(default)]
     pub cpu: Cpu,
+    /// The process.
+    #[serde(default)]
+    pub process: u32,
+    /// It takes no new connections, and ends with its last one.
+    #[serde(default)]
+    pub drains: bool,
+    /// The processes that were the gateway before and have connections still, the latest first.
+    #[serde(default)]
+    pub predecessors: Vec<u32>,
 }
 
 /// What has become of connections and links since the gateway began; each only grows.
@@ -288,9 +299,36 @@ impl Status {
     /// `ConnectionRefused`: there is none. Otherwise it is another user's, does not tell this one, or
     /// not in time.
     pub fn ask() -> io::Result<Self> {
-        let line = call(Message::StatusRequest)?;
+        Self::ask_at(&gateway_name())
+    }
+
+    /// Asks the gateways before the one of this status that have connections still, the latest first.
+    #[must_use]
+    pub fn ask_predecessors(&self) -> Vec<Self> {
+        // One may have ended meanwhile.
+        let ask = |process: &u32| Self::ask_at(&replaced_name(*process)).ok();
+        self.predecessors.iter().filter_map(ask).collect()
+    }
+
+    /// The same as [`ask`](Self::ask), with the connections and links of the gateways before this one.
+    ///
+    /// # Errors
+    ///
+    /// As of [`ask`](Self::ask).
+    pub fn ask_all() -> io::Result<Self> {
+        let mut all = Self::ask()?;
+        for mut one in all.ask_predecessors() {
+            all.links.append(&mut one.links);
+            all.connections.append(&mut one.connections);
+        }
+        Ok(all)
+    }
+
+    fn ask_at(name: &[u8]) -> io::Result<Self> {
+        let line = call(name, Message::StatusRequest)?;
         loop {
-            match receive(&line)? {
+            let (message, mut files) = receive(&line)?;
+            match (message, files.pop()) {
                 (Message::Status, Some(file)) => return Self::read(file.into()),
                 (Message::Greeting(_), _) => {}
                 _ => return Err(io::Error::other("the gateway makes no sense")),
@@ -309,23 +347,33 @@ impl Status {
     pub(crate) fn send(&self, line: &OwnedFd) -> io::Result<()> {
         let mut file = File::from(memfd_create("sidestep-status", MemfdFlags::CLOEXEC)?);
         file.write_all(&serde_json::to_vec(self)?)?;
-        let mut bytes = [0; EMITTED_LEN_MAX];
-        let len = Message::Status.emit(&mut bytes).map_err(io::Error::other)?;
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut beside = SendAncillaryBuffer::new(&mut space);
-        let rights = [file.as_fd()];
-        beside.push(SendAncillaryMessage::ScmRights(&rights));
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        net::sendmsg(line, &[IoSlice::new(&bytes[..len])], &mut beside, flags)?;
-        Ok(())
+        say(line.as_fd(), Message::Status, &[file.as_fd()])
     }
 }
 
-/// Says something to the gateway of this network namespace.
-fn call(message: Message) -> io::Result<OwnedFd> {
+/// Says something, with these descriptors beside it, and does not wait.
+pub(crate) fn say(
+    line: BorrowedFd<'_>,
+    message: Message,
+    rights: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let mut bytes = [0; EMITTED_LEN_MAX];
+    let len = message.emit(&mut bytes).map_err(io::Error::other)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(RIGHTS_MAX))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    if !rights.is_empty() {
+        beside.push(SendAncillaryMessage::ScmRights(rights));
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    net::sendmsg(line, &[IoSlice::new(&bytes[..len])], &mut beside, flags)?;
+    Ok(())
+}
+
+/// Says something to the gateway of this network namespace that has this name.
+pub(crate) fn call(name: &[u8], message: Message) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
     let line = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    net::connect(&line, &SocketAddrUnix::new_abstract_name(&gateway_name())?)?;
+    net::connect(&line, &SocketAddrUnix::new_abstract_name(name)?)?;
     // Any user may have bound the name.
     // Not rustix's `UCred`: a process of another PID namespace has the number 0, for which
     // that has no room.
@@ -347,7 +395,14 @@ fn call(message: Message) -> io::Result<OwnedFd> {
 ///
 /// As of [`Status::ask`].
 pub fn judge_again() -> io::Result<u32> {
-    let line = call(Message::RulesChanged)?;
+    let denied = judge_again_at(&gateway_name())?;
+    // One may have ended meanwhile.
+    let judge = |process: &u32| judge_again_at(&replaced_name(*process)).unwrap_or_default();
+    Ok(denied + Status::ask()?.predecessors.iter().map(judge).sum::<u32>())
+}
+
+fn judge_again_at(name: &[u8]) -> io::Result<u32> {
+    let line = call(name, Message::RulesChanged)?;
     loop {
         match receive(&line)? {
             (Message::Judged(denied), _) => return Ok(denied),
@@ -357,15 +412,21 @@ pub fn judge_again() -> io::Result<u32> {
     }
 }
 
-fn receive(line: &OwnedFd) -> io::Result<(Message, Option<OwnedFd>)> {
+/// The next message, and the descriptors beside it.
+pub(crate) fn receive(line: &OwnedFd) -> io::Result<(Message, Vec<OwnedFd>)> {
     let mut bytes = [0; EMITTED_LEN_MAX + 1];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(RIGHTS_MAX))];
     let mut beside = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(&mut bytes)];
     let len = net::recvmsg(line, &mut parts, &mut beside, RecvFlags::CMSG_CLOEXEC)?.bytes;
-    let descriptor = beside.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
-        _ => None,
-    });
-    Ok((Message::parse(&bytes[..len]).map_err(io::Error::other)?, descriptor))
+    if len == 0 {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it hangs up"));
+    }
+    let mut descriptors = Vec::new();
+    for message in beside.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    Ok((Message::parse(&bytes[..len]).map_err(io::Error::other)?, descriptors))
 }

@@ -123,6 +123,8 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("hosts-iperf3", &["ip", "iperf3"], hosts::iperf3),
     Case::alone("hosts-failover", &["ip", "python3"], hosts::failover),
     Case::alone("hosts-stand-still", &["ip", "python3"], hosts::stand_still),
+    Case::alone("hosts-replace", &["ip", "python3"], hosts::replace),
+    Case::alone("hosts-reload", &["ip", "python3"], hosts::reload),
     Case::alone("hosts-faults", &["ip", "python3", "nginx", "curl"], hosts::faults),
     Case::alone("hosts-attack", &["ip", "python3"], hosts::attack),
     Case::alone("hosts-attack-next", &["ip", "python3"], hosts::next_forged),

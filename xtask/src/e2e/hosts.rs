@@ -338,6 +338,69 @@ pub(crate) fn stand_still(stage: &Stage<'_>) -> Result<String> {
     Ok(format!("{said}, and {SILENT} silent ones; each host for {} s", PAUSE.as_secs()))
 }
 
+/// Gateways of both hosts are replaced, several times, under load. Connections go on in the process in which they
+/// began, whatever comes after it, every byte of them compared; new ones go by the new process; and a process ends with
+/// its last connection.
+pub(crate) fn replace(stage: &Stage<'_>) -> Result<String> {
+    const ROUNDS: usize = 3;
+    const NEW: usize = 3;
+    let mut scene = Scene::set(stage, Ground::ONE_CABLE, false)?;
+    let _server = scene.echo_server()?;
+    let mut talking = scene.steady_talk()?;
+    let mut clients = Vec::new();
+    for round in 0..ROUNDS {
+        scene.hosts.client.replace_gateway()?;
+        go_on(&mut talking, ALL_THE_WAY).with_context(|| format!("round {round}: client"))?;
+        scene.hosts.server.replace_gateway()?;
+        go_on(&mut talking, ALL_THE_WAY).with_context(|| format!("round {round}: server"))?;
+        let mut client = scene.echo_client(SERVER)?;
+        talk(&mut client, &format!("{NEW} 20"))?;
+        clients.push(client);
+        for host in [&scene.hosts.client, &scene.hosts.server] {
+            must_be_shared_out(host, NEW, round)?;
+        }
+        scene.must_be_smc_r(7 + NEW * (round + 1))?;
+    }
+    for client in &mut clients {
+        talk(client, "0 20").context("connections of each process")?;
+    }
+    let said = end(talking)?;
+    clients.into_iter().try_for_each(|client| client.finish(HANG).map(drop))?;
+    for host in [&mut scene.hosts.client, &mut scene.hosts.server] {
+        let ended = host.await_drained(HANG)?;
+        ensure!(ended == ROUNDS, "{ended} of {ROUNDS} have ended");
+        ensure!(host.gateways()?.len() == 1, "{:?}", host.gateways()?);
+    }
+    Ok(format!("{said}; {ROUNDS} times at each end, and {NEW} connections by each process"))
+}
+
+/// The gateway has the new connections, and those before it what they had, the oldest last.
+fn must_be_shared_out(host: &Host, new: usize, round: usize) -> Result<()> {
+    let gateways = host.gateways()?;
+    let shape: Vec<_> = gateways.iter().map(|(_, does, count)| (does.as_str(), *count)).collect();
+    let mut expected = vec![("serves", new)];
+    expected.extend(vec![("drains", new); round]);
+    expected.push(("drains", 7));
+    ensure!(shape == expected && gateways[0].0 == host.gateway_pid(), "{gateways:?}");
+    Ok(())
+}
+
+/// A gateway that is told to reload begins the next one itself.
+pub(crate) fn reload(stage: &Stage<'_>) -> Result<String> {
+    let mut scene = Scene::set(stage, Ground::ONE_CABLE, false)?;
+    let _server = scene.echo_server()?;
+    let mut talking = scene.steady_talk()?;
+    for _ in 0..2 {
+        scene.hosts.client.reload_gateway()?;
+        go_on(&mut talking, ALL_THE_WAY)?;
+    }
+    let mut client = scene.echo_client(SERVER)?;
+    talk(&mut client, "3 20")?;
+    scene.must_be_smc_r(7 + 3)?;
+    client.finish(HANG)?;
+    end(talking)
+}
+
 /// A bad network costs time only.
 pub(crate) fn faults(stage: &Stage<'_>) -> Result<String> {
     // Two thousand packets of 1024 bytes: that none of them is lost has a chance of one in

@@ -23,7 +23,7 @@ impl Beyond {
         if connections.iter().all(|connection| connection.passage.is_none()) {
             return Self::default();
         }
-        let known = Status::ask().map(|status| status.connections).unwrap_or_default();
+        let known = Status::ask_all().map(|status| status.connections).unwrap_or_default();
         Self(known.into_iter().map(|connection| (connection.port, connection)).collect())
     }
 

@@ -2,22 +2,28 @@
 //!
 //! It is itself a program under Sidestep, so that between it and the programs bytes go through shared
 //! memory: at its start it becomes itself again, as `sidestep run` would start it. Then it stays in the
-//! foreground until SIGTERM or SIGINT.
+//! foreground until SIGTERM or SIGINT. At SIGHUP it begins the next one, which replaces it: so `systemctl reload`
+//! has another process, of the build and the configuration that are there by then, and resets nothing.
 
 use std::env;
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
 
-use libc::{SIGINT, SIGTERM};
+use libc::{SIGHUP, SIGINT, SIGTERM};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
-use sidestep_gateway::{Gateway, OpenError, Settings};
+use sidestep_gateway::{Gateway, OpenError, Progress, Settings};
 use sidestep_wire::Eid;
 use signal_hook::low_level::pipe;
 use thiserror::Error;
 
+use super::gateway_status;
 use super::logging::{self, LogError};
 use super::run::{Launch, RunError};
 use super::systemd::{tell_systemd, watchdog};
@@ -48,6 +54,9 @@ enum GatewayError {
 
 /// Works until it is told to end: 0, or 1 if it cannot.
 pub(crate) fn execute(args: &GatewayArgs) -> i32 {
+    if args.status {
+        return gateway_status::gateways();
+    }
     // Whoever has started us as a program of Sidestep has told us the options.
     let is_started = env::var_os(OPTIONS_VARIABLE).is_some();
     let result = if is_started { work(args) } else { start_again(args) };
@@ -85,17 +94,78 @@ fn work(args: &GatewayArgs) -> Result<(), GatewayError> {
     }
     logging::begin(args.log.as_ref())?;
     raise_limits();
-    let mut gateway = Gateway::open(settings(args)?)?;
+    let settings = settings(args)?;
+    let mut gateway =
+        if args.replace { Gateway::replace(settings) } else { Gateway::open(settings) }?;
+    let successor = heed_reloads().map_err(GatewayError::Signals)?;
     for adapter in gateway.adapters() {
         let line = format!("sidestep gateway: {adapter}\n");
         output::print(&line).map_err(GatewayError::Output)?;
     }
     let pulse = watchdog().pulse();
     tell_systemd(NotifyState::Ready);
-    gateway.run(stop.as_fd(), pulse).map_err(GatewayError::Wait)?;
-    tell_systemd(NotifyState::Stopping);
-    log::info!("ends, by a signal");
+    let mut is_replaced = false;
+    let mut tell = |progress: Progress| {
+        if progress.is_replaced && !is_replaced {
+            is_replaced = true;
+            hand_service_over(successor.load(Ordering::Acquire));
+        }
+        tell_systemd(NotifyState::Status(&in_words(progress)));
+    };
+    gateway.run(stop.as_fd(), pulse, &mut tell).map_err(GatewayError::Wait)?;
+    if is_replaced {
+        log::info!("ends, replaced");
+    } else {
+        tell_systemd(NotifyState::Stopping);
+        log::info!("ends, by a signal");
+    }
     Ok(())
+}
+
+fn in_words(Progress { left, .. }: Progress) -> String {
+    match left {
+        0 => String::new(),
+        _ => format!("process {} drains: {left} connections are left", std::process::id()),
+    }
+}
+
+/// The service is another process from now on. One that was begun elsewhere is not of this service.
+fn hand_service_over(successor: u32) {
+    if successor != 0 {
+        tell_systemd(NotifyState::MainPid(successor));
+    }
+}
+
+/// Begins the next gateway at each SIGHUP, from a thread of its own. Returns where its process number stands as
+/// long as there is one.
+fn heed_reloads() -> io::Result<Arc<AtomicU32>> {
+    let (mut hangups, sender) = UnixStream::pair()?;
+    pipe::register(SIGHUP, sender)?;
+    let process = Arc::new(AtomicU32::new(0));
+    let its_process = Arc::clone(&process);
+    let wait = move || {
+        while hangups.read(&mut [0; 16]).is_ok_and(|len| len > 0) {
+            let ended = start_successor().and_then(|mut child| {
+                its_process.store(child.id(), Ordering::Release);
+                child.wait()
+            });
+            its_process.store(0, Ordering::Release);
+            log::warn!("the gateway that was to replace this one has ended: {ended:?}");
+        }
+    };
+    thread::Builder::new().name("reload".to_owned()).spawn(wait)?;
+    Ok(process)
+}
+
+/// The program that is there now under the name of this one, with its arguments.
+fn start_successor() -> io::Result<Child> {
+    let mut words = env::args_os();
+    let mut command = Command::new(words.next().ok_or(io::ErrorKind::NotFound)?);
+    command.args(words.filter(|word| word != "--replace")).arg("--replace");
+    // It reads the configuration itself, and is not the process whose watchdog this is.
+    command.env_remove(OPTIONS_VARIABLE).env_remove("WATCHDOG_PID");
+    log::info!("begins the gateway that is to replace this one");
+    command.spawn()
 }
 
 fn settings(args: &GatewayArgs) -> Result<Settings, ConfigError> {
@@ -109,7 +179,13 @@ fn settings(args: &GatewayArgs) -> Result<Settings, ConfigError> {
     let faults = settings.faults.map(FaultPlan::plan);
     let options = settings.into_options();
     let ueids = options.eid.names().filter_map(|name| Eid::ueid(name).ok()).collect();
-    Ok(Settings { adapters, networks: options.pnet.of_interfaces().collect(), ueids, faults })
+    Ok(Settings {
+        adapters,
+        networks: options.pnet.of_interfaces().collect(),
+        ueids,
+        faults,
+        drain_limit: args.drain_limit,
+    })
 }
 
 /// Each connection takes two descriptors, and with an RDMA device its buffers may not leave memory;

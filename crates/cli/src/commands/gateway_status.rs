@@ -5,7 +5,7 @@ use std::io;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
-use sidestep_gateway::status::{Adapter, Link, Status, Usage};
+use sidestep_gateway::status::{Adapter, Link, Mode, Status, Usage};
 use thiserror::Error;
 
 use super::ss::bytes;
@@ -21,6 +21,44 @@ enum StatusError {
     Ask(io::Error),
     #[error("cannot write the list: {0}")]
     Output(io::Error),
+}
+
+impl From<io::Error> for StatusError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused => Self::NoGateway,
+            _ => Self::Ask(error),
+        }
+    }
+}
+
+/// Prints which process is the gateway, and which ones before it drain: 0, or 1 if there is none.
+pub(crate) fn gateways() -> i32 {
+    let list = || {
+        let newest = Status::ask()?;
+        let before = newest.ask_predecessors();
+        let text: String = [newest].iter().chain(&before).map(in_words).collect();
+        output::print(&text).map_err(StatusError::Output)
+    };
+    match list() {
+        Ok(_) => 0,
+        Err(error) => {
+            output::complain("gateway", &error);
+            1
+        }
+    }
+}
+
+fn in_words(status: &Status) -> String {
+    let Status { process, drains, connections, adapters, links, .. } = status;
+    let by_smc_r = connections.iter().filter(|it| it.mode == Mode::SmcR).count();
+    let up = adapters.iter().filter(|it| it.is_up).count();
+    let (what, count) = (if *drains { "drains" } else { "serves" }, connections.len());
+    format!(
+        "process {process} {what}: connections {count}, of them by SMC-R {by_smc_r}; \
+         adapters up {up}, links {}\n",
+        links.len()
+    )
 }
 
 /// Prints the links of all link groups: 0, or 1 if there cannot be a list.
@@ -40,11 +78,7 @@ fn show<T: Serialize>(
     to_text: impl FnOnce(&[T]) -> String,
 ) -> i32 {
     let list = || {
-        let status = Status::ask().map_err(|error| match error.kind() {
-            io::ErrorKind::ConnectionRefused => StatusError::NoGateway,
-            _ => StatusError::Ask(error),
-        })?;
-        let part = part(status);
+        let part = part(Status::ask_all().map_err(StatusError::from)?);
         let text = if args.json { to_json(&part) } else { to_text(&part) };
         output::print_as(args.json, &text).map_err(StatusError::Output)
     };

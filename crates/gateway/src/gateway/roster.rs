@@ -50,10 +50,11 @@ impl Gateway {
         self.plan_search(now);
     }
 
-    /// When adapters are looked for next, if there is one to be looked for. As long as none is up, programs are
-    /// told to leave the option out: a connection that is handed over in vain costs more than TCP.
+    /// When adapters are looked for next, if there is one to be looked for. As long as none is up, or none is for
+    /// new connections, programs are told to leave the option out: a connection that is handed over in vain costs
+    /// more than TCP.
     pub(super) fn plan_search(&mut self, now: Duration) {
-        let is_none_up = !self.places.iter().any(|place| place.is_up);
+        let is_none_up = self.drain.is_some() || !self.places.iter().any(|place| place.is_up);
         if is_none_up {
             self.lessons.leave_all_out(NO_ADAPTER_WORD, lessons::now());
         }
@@ -115,7 +116,8 @@ impl Gateway {
         if self.places.iter().any(|it| it.id != id && it.address == site.address) {
             return Err(Absence::Twice);
         }
-        let (place, description, nic) = Place::open(id, &site, self.settings.faults)?;
+        let succession = self.successions.remove(&site.address);
+        let (place, description, nic) = Place::open(id, &site, self.settings.faults, succession)?;
         self.poller
             .watch(&nic, Source::Adapter(id.0))
             .map_err(|error| Absence::Watch(error.into()))?;
