@@ -381,6 +381,12 @@ impl Drop for Begun {
     }
 }
 
+/// Seconds of the clock that Python calls so.
+fn monotonic_s() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
 fn begin_gateway(sidestep: &Path, site: &Site, words: &[&str]) -> Result<Dialogue> {
     let log = format!("info:{}", site.directory.join("gateway.log").display());
     let begin = [&*sidestep.to_string_lossy(), "gateway", "--log", &log];
@@ -415,6 +421,20 @@ impl Host {
     pub(crate) fn replace_gateway(&mut self) -> Result<()> {
         let gateway = begin_gateway(&self.sidestep, &self.site, &["--replace"])?;
         self.replaced.push(std::mem::replace(&mut self.gateway, gateway));
+        self.gateway_pid = self.gateway.program().pid();
+        self.await_gateway()
+    }
+
+    /// Kills the gateway, and says when, in seconds of the monotonic clock.
+    pub(crate) fn kill_gateway(&mut self) -> Result<f64> {
+        let now = monotonic_s();
+        launch::signal(self.gateway_pid, libc::SIGKILL)?;
+        Ok(now)
+    }
+
+    /// The next one, where there is none.
+    pub(crate) fn begin_gateway(&mut self) -> Result<()> {
+        self.gateway = begin_gateway(&self.sidestep, &self.site, &[])?;
         self.gateway_pid = self.gateway.program().pid();
         self.await_gateway()
     }

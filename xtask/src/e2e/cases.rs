@@ -125,6 +125,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::alone("hosts-stand-still", &["ip", "python3"], hosts::stand_still),
     Case::alone("hosts-replace", &["ip", "python3"], hosts::replace),
     Case::alone("hosts-reload", &["ip", "python3"], hosts::reload),
+    Case::alone("hosts-killed", &["ip", "python3"], hosts::killed),
     Case::alone("hosts-faults", &["ip", "python3", "nginx", "curl"], hosts::faults),
     Case::alone("hosts-attack", &["ip", "python3"], hosts::attack),
     Case::alone("hosts-attack-next", &["ip", "python3"], hosts::next_forged),

@@ -401,6 +401,72 @@ pub(crate) fn reload(stage: &Stage<'_>) -> Result<String> {
     end(talking)
 }
 
+/// A gateway is killed at any moment, of the one host and the other by turns. Its programs are told at once, wherever
+/// they sleep, and of no orderly end; those of the other host are told as well; new connections are TCP at once; and
+/// the next gateway begins as if there had been none.
+pub(crate) fn killed(stage: &Stage<'_>) -> Result<String> {
+    const SLEEPERS: usize = 6;
+    /// Of the host whose gateway is killed.
+    const TOLD_WITHIN_S: f64 = 0.1;
+    let mut scene = Scene::set(stage, Ground::ONE_CABLE, false)?;
+    let server = scene.echo_server()?;
+    let script = stage.house.script("orphans.py");
+    let (port, seed) = (PORT.to_string(), stage.house.seed.to_string());
+    let words = ["python3", &script, SERVER, &port, &seed];
+    let rounds = stage.house.rounds as usize;
+    let (mut worst_here, mut worst_there, mut worst_tcp) = (0_f64, 0_f64, 0_f64);
+    for round in 0..rounds {
+        let mut client = Dialogue::start(scene.hosts.client.program(&words))?;
+        client.say("sleep")?;
+        client.await_line("asleep", HANG)?;
+        // The rendezvous takes some milliseconds; a kill in the middle of it is a moment as any.
+        thread::sleep(Duration::from_millis(7 * round as u64 % 60));
+        if round % 4 < 2 {
+            scene.must_be_smc_r(SLEEPERS)?;
+        }
+        let is_clients = round % 2 == 0;
+        let hosts = &mut scene.hosts;
+        let host = if is_clients { &mut hosts.client } else { &mut hosts.server };
+        let killed_s = host.kill_gateway()?;
+        let context = || format!("round {round}, the gateway of the client: {is_clients}");
+        client.say("connect")?;
+        client.say("told")?;
+        for _ in 0..SLEEPERS + 1 {
+            let line = client.await_line("", HANG).with_context(context)?;
+            let [what, rest @ .., time] = &line.split(' ').collect::<Vec<_>>()[..] else {
+                bail!("{line}");
+            };
+            let time_s: f64 = time.parse()?;
+            match (*what, rest) {
+                ("connected", _) => worst_tcp = worst_tcp.max(time_s),
+                ("reset", kind) if is_clients => {
+                    let took_s = time_s - killed_s;
+                    worst_here = worst_here.max(took_s);
+                    ensure!(took_s < TOLD_WITHIN_S, "{}: {kind:?} {took_s} s", context());
+                }
+                _ => worst_there = worst_there.max(time_s - killed_s),
+            }
+        }
+        client.await_line("all were told", HANG).with_context(context)?;
+        client.finish(HANG)?;
+        let Hosts { server, client, .. } = &mut scene.hosts;
+        if !is_clients {
+            server.begin_gateway().with_context(context)?;
+            // This one leaves the server alone now, as agreeing has failed.
+            client.kill_gateway()?;
+        }
+        client.begin_gateway().with_context(context)?;
+    }
+    drop(server);
+    let ms = |s: f64| (s * 1e3).round();
+    Ok(format!(
+        "{rounds} times; told within {} ms, at the other host {} ms; a new connection had its first echo after {} ms",
+        ms(worst_here),
+        ms(worst_there),
+        ms(worst_tcp)
+    ))
+}
+
 /// A bad network costs time only.
 pub(crate) fn faults(stage: &Stage<'_>) -> Result<String> {
     // Two thousand packets of 1024 bytes: that none of them is lost has a chance of one in
