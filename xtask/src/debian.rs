@@ -69,6 +69,7 @@ fn command_of(package: &str) -> &str {
         "erlang-common-test" => "ct_run",
         "gcc-multilib" => "/usr/lib32/libc.so",
         "iproute2" => "ip",
+        "iputils-ping" => "ping",
         "libevent-dev" => "/usr/include/event.h",
         "libpostgresql-jdbc-java" => "/usr/share/java/postgresql.jar",
         "libpython3.11-testsuite" => "/usr/lib/python3.11/test/__main__.py",

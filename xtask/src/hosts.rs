@@ -13,10 +13,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
+use sidestep_rdma::faults::Plan;
 
 use crate::bench::launch::{self, Dialogue, Program};
 use crate::capture::Capture;
 use crate::cpus;
+use crate::distance::Distance;
 use crate::enclosure::{Group, Namespace};
 use crate::suite::{HANG, Lacking};
 use crate::user;
@@ -68,6 +70,8 @@ pub(crate) struct Ground<'a> {
     pub(crate) eids: [&'a str; 2],
     /// Each host has CPUs of its own: half of this machine's.
     pub(crate) is_divided: bool,
+    /// Two routers, and a line like this between them, in the place of each cable; for IPv4.
+    pub(crate) distance: Option<Plan>,
 }
 
 impl Ground<'_> {
@@ -77,6 +81,7 @@ impl Ground<'_> {
         faults: "",
         eids: ["SIDESTEP"; 2],
         is_divided: false,
+        distance: None,
     };
     pub(crate) const TWO_CABLES: Self = Self { cables: 2, ..Self::ONE_CABLE };
 
@@ -94,6 +99,8 @@ impl Ground<'_> {
 pub(crate) struct Hosts {
     pub(crate) server: Host,
     pub(crate) client: Host,
+    /// What lies between them in the place of cables.
+    _distances: Vec<Distance>,
     /// For what programs read and write.
     pub(crate) directory: PathBuf,
 }
@@ -116,8 +123,15 @@ impl Hosts {
         let name = directory.file_name().and_then(|name| name.to_str()).unwrap_or("hosts");
         let [server, client] = ["server", "client"].map(|end| format!("{name}-{end}"));
         let [server, client] = [Namespace::make(&server)?, Namespace::make(&client)?];
+        let mut distances = Vec::new();
         for (cable, addresses) in CABLES.iter().zip(ADDRESSES).take(ground.cables) {
-            server.join(cable, client.name())?;
+            match ground.distance {
+                Some(plan) => {
+                    let at = addresses[Family::V4 as usize];
+                    distances.push(Distance::lay([&server, &client], cable, at, plan)?);
+                }
+                None => server.join(cable, client.name())?,
+            }
             for (end, namespace) in [&server, &client].into_iter().enumerate() {
                 namespace.settle(cable, &addresses.map(|of_family| of_family[end]))?;
             }
@@ -135,7 +149,7 @@ impl Hosts {
         let (mut server, mut client) = (server?, client?);
         server.await_gateway()?;
         client.await_gateway()?;
-        Ok(Self { server, client, directory })
+        Ok(Self { server, client, _distances: distances, directory })
     }
 
     /// Bytes of programs that adapters have sent by RDMA.

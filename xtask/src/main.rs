@@ -28,6 +28,7 @@ mod compat;
 mod cpus;
 mod debian;
 mod demo;
+mod distance;
 mod e2e;
 mod enclosure;
 mod fuzz;

@@ -11,9 +11,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
+use sidestep_rdma::faults::Plan;
 
-use super::lab::Lab;
+use super::lab::{Lab, RUN_PATIENCE};
 use super::launch::{self, Dialogue, Program, Transport};
+use crate::distance::{self, PER_KM};
 use crate::hosts::{Ground, Hosts, SERVER};
 
 const PORT: u16 = 7_609;
@@ -29,7 +31,11 @@ pub(super) struct Grounds {
     divided: OnceCell<Hosts>,
     lossy: OnceCell<Hosts>,
     doubled: OnceCell<Hosts>,
+    distant: [OnceCell<Hosts>; KILOMETRES.len()],
 }
+
+/// How far hosts are apart that have two routers between them.
+const KILOMETRES: [u32; 3] = [0, 10, 100];
 
 impl std::fmt::Debug for Grounds {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -50,6 +56,21 @@ impl Grounds {
 
     fn lossy<'a>(&'a self, lab: &Lab) -> Result<&'a Hosts> {
         made(&self.lossy, lab, "lossy", Ground { faults: "loss=0.1% seed=7", ..Ground::ONE_CABLE })
+    }
+
+    /// So many kilometres apart, which `ping` must find as well.
+    fn distant<'a>(&'a self, lab: &Lab, which: usize) -> Result<&'a Hosts> {
+        let km = KILOMETRES[which];
+        let (delay, place) = (km * PER_KM, &self.distant[which]);
+        let is_new = place.get().is_none();
+        let distance = Some(Plan { delay, ..Plan::PERFECT });
+        let hosts = made(place, lab, &format!("km{km}"), Ground { distance, ..Ground::ONE_CABLE })?;
+        if is_new {
+            let ping = hosts.client.command(&["ping", "-q", "-c", "20", "-i", "0.02", SERVER]);
+            let found = distance::check(&launch::run(ping, RUN_PATIENCE)?, delay)?;
+            lab.note(format!("{km} km: {delay:?} one way; to and fro `ping` takes {found:?}"));
+        }
+        Ok(hosts)
     }
 
     fn doubled<'a>(&'a self, lab: &Lab) -> Result<&'a Hosts> {
@@ -126,6 +147,28 @@ pub(super) fn failover(lab: &Lab, transport: Transport) -> Result<Vec<f64>> {
     let unplugged = longest_wait_ms(lab, hosts, |cable| hosts.unplug(cable))?;
     let silent = longest_wait_ms(lab, hosts, |cable| hosts.silence(cable))?;
     Ok(vec![unplugged, silent])
+}
+
+/// At one of the [distances](KILOMETRES): for RMBE of 64 KB and of 1 MB, and of ten connections with requests, of one
+/// stream and of three, transactions or megabytes per second, and the CPU time of programs and gateways at both ends,
+/// in microseconds for a transaction.
+pub(super) fn distance(lab: &Lab, transport: Transport, which: usize) -> Result<Vec<f64>> {
+    let hosts = lab.hosts.distant(lab, which)?;
+    let mut figures = Vec::new();
+    for rmbe in ["64KB", "1MB"] {
+        for (load, rate) in [
+            ("RR10(32kB/32kB)", "/tps/median"),
+            (STREAM, "/mb_per_s"),
+            ("STR3(1B/20MB)", "/mb_per_s"),
+        ] {
+            let lasts = STREAM_RUN.max(lab.duration());
+            let words = ["--over", name_of(transport), "--rmbe", rmbe, load];
+            let outcome = Run::begin(lab, hosts, lasts, &words)?.end(lab)?;
+            let cpu = |side: &str| outcome.number(&format!("/samples/0/cpu_us_per_tran/{side}"));
+            figures.extend([outcome.number(rate)?, cpu("client")? + cpu("server")?]);
+        }
+    }
+    Ok(figures)
 }
 
 /// How long the modeler measures around a cut.

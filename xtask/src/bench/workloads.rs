@@ -87,6 +87,22 @@ impl Row {
     }
 }
 
+/// Two hosts with two routers between them, as IBM has measured SMC-Rv2 at a distance.
+const DISTANT: [Row; 12] = [
+    Row::ratio("RR10(32kB/32kB), RMBE 64 KB", "tran/s", Compare::SmcOverTcp, 1.0, 2.0),
+    Row::part("  CPU", "µs/tran", 1.0, 0.8),
+    Row::ratio("STR1(1B/20MB), RMBE 64 KB", "MB/s", Compare::SmcOverTcp, 0.85, 1.0),
+    Row::part("  CPU", "µs/tran", 1.0, 0.8),
+    Row::ratio("STR3(1B/20MB), RMBE 64 KB", "MB/s", Compare::SmcOverTcp, 0.85, 1.0),
+    Row::part("  CPU", "µs/tran", 1.0, 0.8),
+    Row::ratio("RR10(32kB/32kB), RMBE 1 MB", "tran/s", Compare::SmcOverTcp, 1.0, 2.0),
+    Row::part("  CPU", "µs/tran", 1.0, 0.8),
+    Row::ratio("STR1(1B/20MB), RMBE 1 MB", "MB/s", Compare::SmcOverTcp, 0.85, 1.0),
+    Row::part("  CPU", "µs/tran", 1.0, 0.8),
+    Row::ratio("STR3(1B/20MB), RMBE 1 MB", "MB/s", Compare::SmcOverTcp, 0.85, 1.0),
+    Row::part("  CPU", "µs/tran", 1.0, 0.8),
+];
+
 /// Something to run over both transports.
 #[derive(Debug)]
 pub(crate) struct Workload {
@@ -385,6 +401,24 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         // IBM saw 18 % less, with RDMA adapters.
         rows: &[Row::part("  sender, RMBE 1 MB / 256 KB", "µs/MB", 1.0, 0.82)],
         sampling: Sampling::Runs(hosts::rmbe),
+    },
+    Workload {
+        name: "distance-0km",
+        packages: &["iproute2", "iputils-ping"],
+        rows: &DISTANT,
+        sampling: Sampling::Runs(|lab, transport| hosts::distance(lab, transport, 0)),
+    },
+    Workload {
+        name: "distance-10km",
+        packages: &["iproute2", "iputils-ping"],
+        rows: &DISTANT,
+        sampling: Sampling::Runs(|lab, transport| hosts::distance(lab, transport, 1)),
+    },
+    Workload {
+        name: "distance-100km",
+        packages: &["iproute2", "iputils-ping"],
+        rows: &DISTANT,
+        sampling: Sampling::Runs(|lab, transport| hosts::distance(lab, transport, 2)),
     },
     Workload {
         name: "hosts-failover",
