@@ -14,11 +14,12 @@
 //!
 //! *Source*: epoll_ctl(2); Linux `fs/eventpoll.c` (`EP_MAX_NESTS`, `ep_loop_check`).
 
-use crate::polling::set::{self, NESTINGS, Nesting, STRUCTURE, Set};
+use crate::polling::set::{self, EPOLLET, EPOLLONESHOT, NESTINGS, Nesting, STRUCTURE, Set};
 use crate::process::owner::Held;
 use core::sync::atomic::Ordering;
 use sidestep_device::program::Argument;
 use sidestep_device::sys;
+use sidestep_proto::readiness::mask;
 
 type Errno = i32;
 
@@ -63,13 +64,12 @@ pub(crate) fn control(
         return Err(libc::ENOSPC);
     };
     // The kernel has just read it, which it does for ADD and MOD.
-    let data = || event.get(0).u64;
+    let wish = || event.get(0);
     match (operation, spare) {
-        (libc::EPOLL_CTL_ADD, Some(spare)) => outer.nest(spare, (fd, inner), data()),
-        (libc::EPOLL_CTL_MOD, _) => outer
-            .nestings()
-            .filter(|it| it.is_of(fd, inner))
-            .for_each(|it| it.data.store(data(), Ordering::Relaxed)),
+        (libc::EPOLL_CTL_ADD, Some(spare)) => outer.nest(spare, (fd, inner), wish()),
+        (libc::EPOLL_CTL_MOD, _) => {
+            outer.nestings().filter(|it| it.is_of(fd, inner)).for_each(|it| it.wish_for(wish()));
+        }
         (libc::EPOLL_CTL_DEL, _) => {
             outer.nestings().filter(|it| it.is_of(fd, inner)).for_each(Nesting::free);
         }
@@ -89,6 +89,17 @@ impl Nesting {
 
     fn inner(&self) -> Option<&'static Set> {
         self.inner.get()
+    }
+
+    fn wish_for(&self, wish: libc::epoll_event) {
+        self.data.store(wish.u64, Ordering::Relaxed);
+        self.events.store(wish.events, Ordering::Relaxed);
+    }
+
+    /// Whether it is reported for as long as there is something to report.
+    fn is_level_triggered(&self) -> bool {
+        let events = self.events.load(Ordering::Relaxed);
+        events & mask::IN != 0 && events & (EPOLLET | EPOLLONESHOT) == 0
     }
 
     /// Under [`STRUCTURE`].
@@ -116,14 +127,30 @@ impl Set {
         known.find_map(Nesting::inner)
     }
 
+    /// The sets in it of which the kernel tells again and again.
+    pub(super) fn nested_by_level(&self) -> impl Iterator<Item = &'static Self> {
+        self.nestings().filter(|it| it.is_level_triggered()).filter_map(Nesting::inner)
+    }
+
+    /// Whether `data` is that of such a set.
+    pub(super) fn is_nested_by_level(&self, data: u64) -> bool {
+        let mut known = self.nestings().filter(|it| it.data.load(Ordering::Relaxed) == data);
+        known.any(|it| it.is_level_triggered() && it.inner().is_some())
+    }
+
     /// Notes a set in this one, in an entry that is free or else in `spare`. Under [`STRUCTURE`].
-    fn nest(&self, spare: &'static Nesting, (fd, inner): (i32, &'static Self), data: u64) {
+    fn nest(
+        &self,
+        spare: &'static Nesting,
+        (fd, inner): (i32, &'static Self),
+        wish: libc::epoll_event,
+    ) {
         inner.observed.store(true, Ordering::Relaxed);
         inner.outers.fetch_add(1, Ordering::Relaxed);
         let free = self.nestings().find(|it| it.inner().is_none());
         let entry = free.unwrap_or(spare);
         entry.fd.store(fd, Ordering::Relaxed);
-        entry.data.store(data, Ordering::Relaxed);
+        entry.wish_for(wish);
         // Its Release pairs with the Acquire in `inner`, so that the data are this one's.
         entry.inner.set(Some(inner));
         match free {

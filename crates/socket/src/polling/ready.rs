@@ -80,7 +80,9 @@ impl Set {
             kept = self.translate_within(&mut events[..asked.unwrap_or(0)], depth);
             self.carry(&events[..kept]);
         }
-        kept > 0 || self.carries() || self.has_something()
+        // What the kernel has told of a set in this one it does not tell again when that set was looked into.
+        let is_inner_ready = || self.nested_by_level().any(|inner| inner.is_ready_within(depth));
+        kept > 0 || self.carries() || self.has_something() || is_inner_ready()
     }
 
     fn carries(&self) -> bool {
@@ -103,7 +105,7 @@ impl Set {
     /// reports again as long as it holds. (What is not a TCP socket is not known here,
     /// and carried: better twice than never.) Under the lock.
     fn is_level_triggered(&self, data: u64) -> bool {
-        self.nested_as(data).is_some()
+        self.is_nested_by_level(data)
             || set::walk(&self.registrations, |r| &r.next_of_set).any(|registration| {
                 registration.data.load(Ordering::Relaxed) == data
                     && registration.events.load(Ordering::Relaxed) & (EPOLLET | EPOLLONESHOT) == 0

@@ -553,6 +553,8 @@ pub(crate) struct Nesting {
     pub(super) fd: AtomicI32,
     /// With which it is reported.
     pub(super) data: AtomicU64,
+    /// What it is reported for.
+    pub(super) events: AtomicU32,
     pub(super) next: AtomicRef<Self>,
     pub(super) next_free: AtomicRef<Self>,
 }

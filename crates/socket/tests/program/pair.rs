@@ -186,6 +186,11 @@ impl Pair {
         }
     }
 
+    /// Waits until everything that was sent by TCP has arrived.
+    pub(crate) fn settle(&self) {
+        settle(|| [self.tcp()]);
+    }
+
     /// What the kernel says of those that are open.
     pub(crate) fn tcp(&self) -> Ends {
         self.ends.map(|end| end.map(|end| Tcp::of(end.fd)))

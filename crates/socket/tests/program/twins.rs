@@ -256,17 +256,36 @@ const INNER: u64 = 1;
 /// And by which an end is reported.
 const END: u64 = 2;
 
+/// Whether calls on a connection wait.
+#[derive(Clone, Copy)]
+pub(crate) enum Waits {
+    /// Not at first, and not for long when they are told to.
+    Never,
+    /// For so many seconds, after which something hangs.
+    Long(i32),
+}
+
+impl Waits {
+    /// `struct timeval` in words of 32 bits.
+    fn time_out(self) -> [i32; 4] {
+        match self {
+            Self::Never => [0, 0, PATIENCE_US, 0],
+            Self::Long(seconds) => [seconds, 0, 0, 0],
+        }
+    }
+}
+
 impl Program {
-    pub(crate) fn new(pair: Pair) -> Self {
+    pub(crate) fn new(pair: Pair, waits: Waits) -> Self {
         let sets = [(); 2].map(|()| [(); 2].map(|()| call::new_set(pair.is_known)));
         for [inner, outer] in sets {
             let events = libc::EPOLLIN as u32;
             assert_eq!(call::control(outer, libc::EPOLL_CTL_ADD, inner, events, INNER).value, 0);
         }
         for fd in pair.fds() {
-            call::set_nonblocking(fd, true);
+            call::set_nonblocking(fd, matches!(waits, Waits::Never));
             for name in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
-                let time = [0, 0, PATIENCE_US, 0];
+                let time = waits.time_out();
                 assert_eq!(call::set_option(fd, libc::SOL_SOCKET, name, &time).value, 0);
             }
         }
@@ -427,7 +446,7 @@ impl Twins {
     fn new(stage: &Stage, list: &List) -> Self {
         let pairs = [stage.known(list.is_young), stage.plain()];
         pairs.iter().for_each(|pair| pair.warm_up(list.warm_rounds));
-        let [ours, plain] = pairs.map(Program::new);
+        let [ours, plain] = pairs.map(|pair| Program::new(pair, Waits::Never));
         Self {
             child: None,
             both: Both { ours, plain },
