@@ -341,9 +341,19 @@ mod tests {
     use super::*;
     use crate::process::home::tests::alone;
 
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+    use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+    use sidestep_device::wake::{self, CHANNELS};
+    use sidestep_device::{map, slab};
     use sidestep_proto::fallback::Field;
-    use std::os::fd::AsRawFd;
+    use std::fs;
+    use std::io::pipe;
+    use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
     use std::os::unix::net::UnixDatagram;
+    use std::thread;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn a_peer_without_room_for_our_memory_has_declined() {
@@ -400,5 +410,153 @@ mod tests {
         assert_eq!(process.breaches(), before.wrapping_add(1));
         assert_eq!(process.last_breach(), Reason::PeerBroke(Field::INTRODUCED_MEMORY));
         assert!(groups::find(&Look::at(process), instance).is_none());
+    }
+
+    /// What may lie beside a letter.
+    #[derive(Clone, Copy, Debug)]
+    enum Shown {
+        Slab,
+        Wake,
+        Unsealed,
+        Bell,
+        Pipe,
+    }
+
+    impl Shown {
+        fn file(self) -> i32 {
+            match self {
+                Self::Slab => {
+                    let (slab, fd) = slab::create().unwrap();
+                    let twin = map::read_only_twin(fd).unwrap();
+                    sys::close(fd);
+                    // SAFETY: no record of it is used.
+                    unsafe { slab.unmap() };
+                    twin
+                }
+                Self::Wake => {
+                    let (wake, fd) = wake::create().unwrap();
+                    // SAFETY: no word of it is used.
+                    unsafe { wake.unmap() };
+                    fd
+                }
+                Self::Unsealed => sys::memfd(c"unsealed").unwrap(),
+                Self::Bell => sys::eventfd().unwrap(),
+                Self::Pipe => OwnedFd::from(pipe().unwrap().1).into_raw_fd(),
+            }
+        }
+    }
+
+    /// A letter in somebody's name: us, one we know, or one of whom we never heard.
+    #[derive(Clone, Debug)]
+    struct Letter {
+        from: u8,
+        message: Said,
+        shown: Vec<Shown>,
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Said {
+        Introduction { slab_len: u64, reply_wanted: bool },
+        Channel(u16),
+    }
+
+    fn letters() -> impl Strategy<Value = Vec<Letter>> {
+        let lens = select(vec![SLAB_LEN as u64, SLAB_LEN as u64, NO_ROOM, NOT_OURS, 4096]);
+        let said = prop_oneof![
+            (lens, any::<bool>())
+                .prop_map(|(slab_len, reply_wanted)| Said::Introduction { slab_len, reply_wanted }),
+            select(vec![0, 1, 63, 64, u16::MAX]).prop_map(Said::Channel),
+        ];
+        let kinds = vec![Shown::Slab, Shown::Wake, Shown::Unsealed, Shown::Bell, Shown::Pipe];
+        let shown = prop_oneof![
+            2 => Just(vec![Shown::Slab, Shown::Wake]),
+            2 => Just(vec![Shown::Bell]),
+            3 => vec(select(kinds), 0..4),
+        ];
+        let letter = (0u8..4, said, shown).prop_map(|(from, message, shown)| Letter {
+            from,
+            message,
+            shown,
+        });
+        vec(letter, 1..12)
+    }
+
+    impl Letter {
+        /// 0: ourselves.
+        fn instance(&self, process: &Home) -> Instance {
+            if self.from == 0 { process.instance } else { Instance([0xA0 + self.from; 16]) }
+        }
+
+        /// As the mailbox takes it.
+        fn arrive(&self, process: &'static Home) {
+            let (here, there) = UnixDatagram::pair().unwrap();
+            let files: Vec<i32> = self.shown.iter().map(|shown| shown.file()).collect();
+            sys::send_over(there.as_raw_fd(), b"letter", &files).unwrap();
+            files.into_iter().for_each(sys::close);
+            let letter = sys::recv_with_fds(here.as_raw_fd(), &mut [0; EMITTED_LEN_MAX]).unwrap();
+            let instance = self.instance(process);
+            let is_kept = match self.message {
+                Said::Introduction { slab_len, reply_wanted } => {
+                    let link_id = LinkId(0);
+                    let hello = Introduction { instance, reply_wanted, pid: 1, slab_len, link_id };
+                    on_introduction(process, &hello, &letter);
+                    false
+                }
+                Said::Channel(channel) => {
+                    on_channel(process, &Channel { instance, channel }, &letter)
+                }
+            };
+            if !is_kept {
+                letter.close_fds();
+            }
+        }
+    }
+
+    /// Files and mappings of the process.
+    fn held() -> [usize; 2] {
+        let files = fs::read_dir("/proc/self/fd").unwrap().count();
+        [files, fs::read_to_string("/proc/self/maps").unwrap().matches("sidestep-").count()]
+    }
+
+    /// Whether there are no more than that. Other tests have files open for a moment.
+    fn holds_no_more_than(kept: [usize; 2]) -> bool {
+        let begin = Instant::now();
+        let is_more = || held().iter().zip(kept).any(|(now, kept)| *now > kept);
+        while is_more() && begin.elapsed() < Duration::from_secs(30) {
+            thread::yield_now();
+        }
+        !is_more()
+    }
+
+    /// *Law*: what a letter brings is kept once or not at all, and what it says of others makes no group with
+    /// ourselves. Letters that come again leave everything as it was.
+    #[test]
+    fn letters_in_any_name_with_anything_beside_them_leave_nothing_behind() {
+        let _alone = alone();
+        let process = home::current().unwrap();
+        let config = Config { cases: 60, failure_persistence: None, ..Config::default() };
+        let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+        let mut runner = TestRunner::new_with_rng(config, rng);
+        let played = runner.run(&letters(), |letters| {
+            let is_known = groups::find(&Look::at(process), process.instance).is_some();
+            let arrive = || letters.iter().for_each(|letter| letter.arrive(process));
+            arrive();
+            let kept = held();
+            arrive();
+            prop_assert!(holds_no_more_than(kept), "{:?}, {:?} before", held(), kept);
+            let with_us = groups::find(&Look::at(process), process.instance);
+            prop_assert_eq!(with_us.is_some(), is_known);
+            prop_assert_eq!(with_us.and_then(Group::breach), None);
+            for group in groups::all(&Look::at(process)).filter(|group| group.peer.0[0] >= 0xA0) {
+                let has_memory = group.theirs().is_some();
+                prop_assert!(!has_memory || group.connections.load(Ordering::Relaxed) == 0);
+                for number in 0..CHANNELS {
+                    let bell = group.bells[number].load(Ordering::Relaxed);
+                    prop_assert!(bell == 0 || sys::is_eventfd(bell - 1), "channel {}", number);
+                }
+            }
+            Ok(())
+        });
+        played.unwrap_or_else(|wrong| panic!("{wrong}"));
     }
 }
