@@ -380,6 +380,26 @@ pub(crate) fn withdraw(sock: &'static Sock) {
     }
 }
 
+/// The last descriptor of this process goes, and the connection is open elsewhere or on its way there: the
+/// kernel keeps its registrations, and those that the program has deleted must not be there if it comes back.
+pub(crate) fn withdraw_deleted(sock: &'static Sock) {
+    let lives_on = || {
+        sock.slot().is_some_and(|slot| slot.holders.load(Ordering::Acquire) > 1)
+            || sock.home().is_some_and(|home| home.is_under_way(sock.slot_index()))
+    };
+    if !registration::has_registrations(sock) || !lives_on() {
+        return;
+    }
+    let _structure = Held::enter(STRUCTURE.get());
+    for registration in registration::of_sock(sock) {
+        if let Some(set) = registration.set()
+            && registration.state.load(Ordering::Relaxed) & PARKED != 0
+        {
+            let _ = set.control(libc::EPOLL_CTL_DEL, registration.open_fd(), 0, 0);
+        }
+    }
+}
+
 /// The last descriptor of a socket goes: the kernel forgets it, so do we.
 pub fn forget_sock(sock: &'static Sock) {
     if !registration::has_registrations(sock) {

@@ -72,6 +72,7 @@ fn dissolve(sock: &'static Sock) {
 
 pub(crate) fn drop_descriptor(sock: &'static Sock, fd: i32) {
     if sock.descriptors.fetch_sub(1, Ordering::AcqRel) == 1 {
+        epoll::withdraw_deleted(sock);
         epoll::forget_sock(sock);
         account::complete_tally(sock, fd);
         if !sock.naming.has_copy() {

@@ -10,12 +10,14 @@ use sidestep_device::sys::SignalMask;
 use sidestep_socket::Answer;
 use sidestep_socket::polling::multiplex::{self, FdSets};
 use sidestep_socket::polling::{epoll, set};
-use sidestep_socket::program::life;
 use sidestep_socket::program::socket_options::{self, OptionAnswer};
 use sidestep_socket::program::stream::{self, Instead, Outcome};
 use sidestep_socket::program::transfer::{self, Pipe, Source};
+use sidestep_socket::program::{life, parcel};
 use sidestep_socket::table::descriptors;
 use std::io::Error;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// What a call has come to.
@@ -389,4 +391,69 @@ pub(crate) fn duplicate(fd: i32) -> i32 {
     assert!(new >= 0, "{}", Error::last_os_error());
     life::duplicate(fd, new);
     new
+}
+
+/// Sends a descriptor to this program itself (`SCM_RIGHTS`), closes it, and receives it: its new number.
+pub(crate) fn pass_on(fd: i32) -> i32 {
+    let (from, to) = UnixStream::pair().expect("two sockets");
+    let mut control = Control::around(fd);
+    with_control(&mut control, |header, control| {
+        parcel::send_rights(header, control, |header| {
+            // SAFETY: one byte, and control messages of the length that the header has.
+            unsafe { libc::sendmsg(from.as_raw_fd(), header, 0) }
+        })
+    });
+    close(fd);
+    let mut control = Control::around(-1);
+    with_control(&mut control, |header, _| {
+        let mut header = *header;
+        // SAFETY: room for a byte and a descriptor.
+        unsafe { libc::recvmsg(to.as_raw_fd(), &raw mut header, 0) }
+    });
+    let bytes = control.bytes();
+    parcel::receive_rights(bytes);
+    i32::from_ne_bytes(bytes[Control::AT..].try_into().expect("a descriptor"))
+}
+
+/// A control message with one descriptor.
+#[repr(C, align(8))]
+struct Control {
+    header: libc::cmsghdr,
+    fd: i32,
+    padding: i32,
+}
+
+impl Control {
+    const AT: usize = size_of::<libc::cmsghdr>();
+    const LEN: usize = Self::AT + size_of::<i32>();
+
+    fn around(fd: i32) -> Self {
+        // SAFETY: numbers.
+        let mut header: libc::cmsghdr = unsafe { std::mem::zeroed() };
+        (header.cmsg_level, header.cmsg_type) = (libc::SOL_SOCKET, libc::SCM_RIGHTS);
+        header.cmsg_len = Self::LEN;
+        Self { header, fd, padding: 0 }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: all of them are numbers.
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), Self::LEN) }
+    }
+}
+
+/// Makes a call with a header of one byte and a control message.
+fn with_control(
+    control: &mut Control,
+    call: impl FnOnce(&libc::msghdr, Argument<'_, u8>) -> isize,
+) {
+    let mut byte = 0u8;
+    let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    // SAFETY: zero bytes are a header without anything.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    (header.msg_iov, header.msg_iovlen) = (&raw mut part, 1);
+    let at: *mut Control = control;
+    (header.msg_control, header.msg_controllen) = (at.cast(), size_of::<Control>());
+    // SAFETY: the message.
+    let argument = unsafe { Argument::new(at.cast(), Control::LEN) };
+    assert_eq!(call(&header, argument), 1, "{}", Error::last_os_error());
 }

@@ -36,8 +36,13 @@ mod twins;
 use operation::Deck;
 use pair::MOVED;
 
-const DECK: Deck =
-    Deck { warm_rounds: (MOVED, MOVED), with_demotions: false, with_forks: false, length: 40 };
+const DECK: Deck = Deck {
+    warm_rounds: (MOVED, MOVED),
+    with_demotions: false,
+    with_forks: false,
+    with_rights: false,
+    length: 40,
+};
 
 #[test]
 fn a_connection_in_shared_memory_answers_as_tcp_does() {
@@ -59,7 +64,15 @@ fn a_connection_that_goes_back_to_tcp_answers_as_tcp_does() {
 
 #[test]
 fn a_connection_of_two_processes_answers_as_tcp_does() {
-    twins::play_all(Deck { warm_rounds: (0, MOVED), with_forks: true, ..DECK }, 0..2);
+    twins::play_all(Deck { warm_rounds: (0, MOVED), with_forks: true, with_rights: true, ..DECK }, 0..2);
+}
+
+#[test]
+fn a_connection_that_is_passed_on_answers_as_tcp_does() {
+    twins::play_all(
+        Deck { warm_rounds: (0, MOVED), with_rights: true, with_demotions: true, ..DECK },
+        0..5,
+    );
 }
 
 /// TCP counts what was not acknowledged, which bytes in a socket's queue are: not the same number, but as soon

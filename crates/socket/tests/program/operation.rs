@@ -74,6 +74,8 @@ pub(crate) enum Call {
     DontWait(bool),
     /// `dup`, and `close` of the older number.
     Renumber,
+    /// By `SCM_RIGHTS` to the program itself.
+    PassOn,
     /// `shutdown`.
     Shutdown(i32),
     /// `close`.
@@ -133,6 +135,8 @@ pub(crate) struct Deck {
     pub(crate) with_demotions: bool,
     /// Whether there is a child, now and then.
     pub(crate) with_forks: bool,
+    /// Whether ends are passed on.
+    pub(crate) with_rights: bool,
     /// Operations in a list at most.
     pub(crate) length: usize,
 }
@@ -150,6 +154,9 @@ impl Deck {
         let mut calls = vec![(30, calls())];
         if self.with_demotions {
             calls.push((2, any::<bool>().prop_map(Call::Demote).boxed()));
+        }
+        if self.with_rights {
+            calls.push((2, Just(Call::PassOn).boxed()));
         }
         if self.with_forks {
             calls.push((3, Just(Call::Fork).boxed()));

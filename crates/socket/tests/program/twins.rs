@@ -338,7 +338,12 @@ impl Program {
                 call::set_nonblocking(fd, *on);
                 Returned::number(0)
             }
-            Call::Renumber => self.renumber(side, fd),
+            Call::Renumber => self.renumber(side, fd, |fd| {
+                let new = call::duplicate(fd);
+                call::close(fd);
+                new
+            }),
+            Call::PassOn => self.renumber(side, fd, call::pass_on),
             Call::Shutdown(how) => call::shutdown(fd, *how),
             Call::Close => {
                 self.pair.close(side);
@@ -367,14 +372,12 @@ impl Program {
         Returned { bytes: drain(out), ..spliced }
     }
 
-    fn renumber(&mut self, side: usize, fd: i32) -> Returned {
+    fn renumber(&mut self, side: usize, fd: i32, renumber: impl Fn(i32) -> i32) -> Returned {
         // epoll would go on reporting the old number (epoll(7), question 6).
         if std::mem::take(&mut self.is_watched[side]) {
             call::control(self.sets[side][0], libc::EPOLL_CTL_DEL, fd, 0, 0);
         }
-        let new = call::duplicate(fd);
-        call::close(fd);
-        self.pair.ends[side].as_mut().expect("open").fd = new;
+        self.pair.ends[side].as_mut().expect("open").fd = renumber(fd);
         Returned::number(0)
     }
 }
