@@ -568,6 +568,9 @@ impl Pooled for Nesting {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::test_runner::Config;
 
     #[test]
     fn what_waiting_in_a_set_has_cost_is_charged_once() {
@@ -586,5 +589,52 @@ mod tests {
         owed.add_park();
         assert_eq!(charged(), [2, 11, 1]);
         assert_eq!(charged(), [2, 11, 1]);
+    }
+
+    /// What is carried is a queue of which one registration's events can be taken out: beside a list.
+    #[test]
+    fn carried_events_come_out_in_order_and_none_that_was_forgotten() {
+        #[derive(Clone, Copy, Debug)]
+        enum Step {
+            Add(u64, u32),
+            Forget(u64),
+            Take(usize),
+        }
+        let data = || 0u64..4;
+        let step = prop_oneof![
+            4 => (data(), 1u32..100).prop_map(|(data, events)| Step::Add(data, events)),
+            1 => data().prop_map(Step::Forget),
+            2 => (0..CARRIED_MAX + 2).prop_map(Step::Take),
+        ];
+        proptest!(Config { failure_persistence: None, ..Config::default() }, |(steps in vec(step, 1..60))| {
+            // SAFETY: all atomics, for which zero bytes are a value.
+            let carried: Box<Carried> = unsafe { Box::new_zeroed().assume_init() };
+            let mut list: Vec<(u64, u32)> = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Add(data, events) => {
+                        carried.add(libc::epoll_event { events, u64: data });
+                        if list.len() < CARRIED_MAX {
+                            list.push((data, events));
+                        }
+                    }
+                    Step::Forget(data) => {
+                        carried.forget(data);
+                        list.retain(|one| one.0 != data);
+                    }
+                    Step::Take(room) => {
+                        let mut into = vec![libc::epoll_event { events: 0, u64: 0 }; room];
+                        let n = carried.take(&mut into);
+                        let taken = into[..n].iter().map(|one| (one.u64, one.events));
+                        let first: Vec<_> = list.drain(..room.min(list.len())).collect();
+                        prop_assert_eq!(taken.collect::<Vec<_>>(), first);
+                    }
+                }
+                prop_assert_eq!(carried.len(), list.len());
+                for data in 0..4 {
+                    prop_assert_eq!(carried.has(data), list.iter().any(|one| one.0 == data));
+                }
+            }
+        });
     }
 }

@@ -78,3 +78,86 @@ fn clear_retired(now: u64) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::home::{self, tests::alone};
+    use crate::program::life;
+    use crate::table::sock::Phase;
+    use std::net::TcpListener;
+    use std::os::fd::AsRawFd;
+
+    fn listen() -> (TcpListener, &'static Sock, u16) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let sock = life::register(listener.as_raw_fd(), false, false).unwrap();
+        sock.set_phase(Phase::Listener);
+        (listener, sock, port)
+    }
+
+    fn close(listener: TcpListener) {
+        let closing = life::before_close(listener.as_raw_fd());
+        drop(listener);
+        drop(closing);
+    }
+
+    #[test]
+    fn a_client_finds_the_marker_of_a_listener_and_for_a_moment_that_of_a_closed_one() {
+        let _alone = alone();
+        let process = home::current().unwrap();
+        let (listener, sock, port) = listen();
+        assert!(!is_there(process, port), "nobody has left one");
+        leave(sock, listener.as_raw_fd());
+        assert!(sock.is_marked() && is_there(process, port));
+        assert_eq!(sock.server_port.load(Ordering::Relaxed), port);
+        close(listener);
+        assert!(is_there(process, port), "a client may have connected to it");
+        clear_retired(sys::now_ns());
+        assert!(is_there(process, port), "its time has not come");
+        clear_retired(sys::now_ns() + RETIRED_NS);
+        assert!(!is_there(process, port));
+    }
+
+    #[test]
+    fn of_many_closed_listeners_the_oldest_markers_give_way() {
+        let _alone = alone();
+        let process = home::current().unwrap();
+        clear_retired(u64::MAX);
+        let ports: Vec<u16> = (0..RETIRED_MAX + 2)
+            .map(|_| {
+                let (listener, sock, port) = listen();
+                leave(sock, listener.as_raw_fd());
+                close(listener);
+                port
+            })
+            .collect();
+        let found: Vec<bool> = ports.iter().map(|port| is_there(process, *port)).collect();
+        assert_eq!(found[..2], [false; 2]);
+        assert_eq!(found[2..], [true; RETIRED_MAX]);
+        clear_retired(u64::MAX);
+        assert!(!ports.iter().any(|port| is_there(process, *port)));
+    }
+
+    /// Names of a port are taken, by an old listener or by a stranger.
+    #[test]
+    fn a_listener_without_a_free_name_has_no_marker() {
+        let _alone = alone();
+        let (listener, sock, port) = listen();
+        let taken: Vec<i32> = (0..MARKERS)
+            .map(|index| {
+                let other = sys::unix_datagram().unwrap();
+                sys::bind_unix(other, &UnixName::new(&listener_name(port, index))).unwrap();
+                other
+            })
+            .collect();
+        leave(sock, listener.as_raw_fd());
+        assert!(!sock.is_marked());
+        sys::close_number(taken[1]);
+        leave(sock, listener.as_raw_fd());
+        assert!(sock.is_marked(), "one is free");
+        sys::close_number(taken[0]);
+        close(listener);
+        clear_retired(u64::MAX);
+    }
+}

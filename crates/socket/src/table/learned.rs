@@ -27,3 +27,20 @@ impl Learned {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_learned_is_recalled_to_the_last_bit() {
+        let learned = Learned([const { AtomicU64::new(0) }; 2]);
+        learned.begin();
+        assert_eq!(learned.recall().to_words(), Governor::new().to_words());
+        for words in [[0; 4], [u32::MAX; 4], [1, 2, 3, 4], [u32::MAX, 0, 0, 1 << 31]] {
+            let governor = Governor::from_words(words);
+            learned.keep(governor);
+            assert_eq!(learned.recall().to_words(), Governor::from_words(words).to_words());
+        }
+    }
+}

@@ -30,3 +30,33 @@ impl Mirror {
         (known != 0).then_some(known)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::cell::Cell;
+
+    #[test]
+    fn the_kernel_is_asked_once_until_it_is_forgotten() {
+        let (mirror, asked) = (Mirror(AtomicU64::new(Mirror::UNKNOWN)), Cell::new(0));
+        let get = |answer| {
+            mirror.get(|| {
+                asked.set(asked.get() + 1);
+                answer
+            })
+        };
+        assert_eq!([get(Some(5)), get(Some(6))], [Some(5); 2]);
+        mirror.forget();
+        assert_eq!([get(Some(7)), get(None)], [Some(7); 2]);
+        assert_eq!(asked.get(), 2);
+    }
+
+    #[test]
+    fn none_and_no_time_are_the_same_and_remembered() {
+        for none in [None, Some(0)] {
+            let mirror = Mirror(AtomicU64::new(Mirror::UNKNOWN));
+            assert_eq!(mirror.get(|| none), None);
+            assert_eq!(mirror.get(|| Some(9)), None, "it is known");
+        }
+    }
+}

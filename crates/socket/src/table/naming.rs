@@ -73,3 +73,49 @@ impl Naming {
 pub(crate) fn are_any_kept() -> bool {
     COPIES.load(Ordering::Relaxed) != 0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+
+    fn naming() -> Box<Naming> {
+        // SAFETY: all atomics, for which zero bytes are a value.
+        unsafe { Box::new_zeroed().assume_init() }
+    }
+
+    #[test]
+    fn a_copy_is_made_once_leads_to_the_file_and_is_let_go_once() {
+        let (naming, file) = (naming(), File::open("/proc/self/exe").unwrap());
+        let inode = sys::inode(file.as_raw_fd()).unwrap();
+        assert!(!naming.has_copy() && !naming.let_go(|_| panic!("there is none")));
+        naming.keep(file.as_raw_fd());
+        naming.keep(file.as_raw_fd());
+        assert!(naming.has_copy() && are_any_kept());
+        drop(file);
+        let mut copy = -1;
+        assert!(naming.let_go(|fd| {
+            copy = fd;
+            assert_eq!(sys::inode(fd), Ok(inode), "it outlives the number");
+        }));
+        assert!(sys::fcntl(copy, libc::F_GETFD, 0).is_err(), "it is closed");
+        assert!(!naming.has_copy() && !naming.let_go(|_| panic!("it was let go")));
+    }
+
+    #[test]
+    fn a_child_keeps_nothing_for_calls_of_its_parent() {
+        let (naming, file) = (naming(), File::open("/proc/self/exe").unwrap());
+        naming.keep(file.as_raw_fd());
+        naming.is_packed.store(true, Ordering::Relaxed);
+        naming.after_fork_in_child();
+        assert!(!naming.has_copy() && !naming.is_packed.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn what_is_no_number_is_not_copied() {
+        let naming = naming();
+        naming.keep(-1);
+        assert!(!naming.has_copy());
+    }
+}

@@ -67,3 +67,61 @@ pub(crate) fn outlast(patience: Duration, lasts: impl Fn() -> bool) -> bool {
     }
     false
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::cell::Cell;
+    use core::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    #[test]
+    fn what_is_over_is_not_waited_for() {
+        let looks = Cell::new(0);
+        let lasts = |times| {
+            looks.set(0);
+            move |looks: &Cell<u32>| {
+                looks.set(looks.get() + 1);
+                looks.get() <= times
+            }
+        };
+        for times in [0, 1, YIELDS, YIELDS + 3] {
+            let lasts = lasts(times);
+            assert!(outlast(PATIENCE, || lasts(&looks)));
+            assert_eq!(looks.get(), times + 1, "no look more than it takes");
+        }
+    }
+
+    #[test]
+    fn what_lasts_is_given_up_after_the_patience_and_not_before() {
+        let begin = sys::now_ns();
+        assert!(!outlast(PATIENCE_BLIND, || true));
+        assert!(sys::now_ns() - begin >= PATIENCE_BLIND.as_nanos() as u64);
+    }
+
+    #[test]
+    fn a_thread_that_is_asleep_has_arrived_and_one_that_is_gone_is_not_waited_for() {
+        let (tid, is_over) = (AtomicU32::new(0), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let sleeper = scope.spawn(|| {
+                tid.store(sys::tid(), Ordering::Relaxed);
+                while !is_over.load(Ordering::Relaxed) {
+                    thread::park();
+                }
+            });
+            while tid.load(Ordering::Relaxed) == 0 {
+                thread::yield_now();
+            }
+            // It is on its way for ever, by its own word.
+            outlast_thread(tid.load(Ordering::Relaxed), || true, sys::is_asleep);
+            is_over.store(true, Ordering::Relaxed);
+            sleeper.thread().unpark();
+        });
+        while sys::has_thread(tid.load(Ordering::Relaxed)) {
+            thread::yield_now();
+        }
+        let begin = sys::now_ns();
+        outlast_thread(tid.load(Ordering::Relaxed), || true, sys::is_asleep);
+        assert!(sys::now_ns() - begin < PATIENCE.as_nanos() as u64);
+    }
+}

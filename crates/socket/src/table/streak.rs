@@ -52,3 +52,51 @@ impl Streak {
         self.len.store(len, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn streak() -> Streak {
+        Streak { len: AtomicU32::new(0), last_ns: AtomicU64::new(0), asked_ns: AtomicU64::new(0) }
+    }
+
+    /// As if the last poll and the last question to the kernel were so long ago.
+    fn back_date(streak: &Streak, poll_ns: u64, asked_ns: u64) {
+        let now = sys::now_ns();
+        streak.last_ns.store(now - poll_ns, Ordering::Relaxed);
+        streak.asked_ns.store(now - asked_ns, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn a_short_streak_asks_each_time() {
+        let streak = streak();
+        for _ in 0..STREAK_MIN {
+            assert!(streak.is_look_due());
+            streak.note(false);
+        }
+    }
+
+    #[test]
+    fn a_long_one_asks_when_it_has_not_for_a_while_or_after_a_pause() {
+        let streak = streak();
+        (0..STREAK_MIN).for_each(|_| streak.note(false));
+        back_date(&streak, 0, KERNEL_LOOK_NS + 1);
+        assert!(streak.is_look_due(), "the kernel was not asked for a while");
+        back_date(&streak, STREAK_PAUSE_NS + 1, 0);
+        assert!(streak.is_look_due(), "the program has done something else");
+        assert_eq!(streak.len.load(Ordering::Relaxed), 0, "and begins anew");
+    }
+
+    #[test]
+    fn what_the_kernel_has_of_its_own_ends_a_streak() {
+        let streak = streak();
+        (0..STREAK_MIN).for_each(|_| streak.note(false));
+        streak.note(true);
+        back_date(&streak, 0, 0);
+        assert!(streak.is_look_due());
+        streak.len.store(u32::MAX, Ordering::Relaxed);
+        streak.note(false);
+        assert_eq!(streak.len.load(Ordering::Relaxed), u32::MAX, "it does not wrap");
+    }
+}

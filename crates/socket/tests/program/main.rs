@@ -64,7 +64,10 @@ fn a_connection_that_goes_back_to_tcp_answers_as_tcp_does() {
 
 #[test]
 fn a_connection_of_two_processes_answers_as_tcp_does() {
-    twins::play_all(Deck { warm_rounds: (0, MOVED), with_forks: true, with_rights: true, ..DECK }, 0..2);
+    twins::play_all(
+        Deck { warm_rounds: (0, MOVED), with_forks: true, with_rights: true, ..DECK },
+        0..2,
+    );
 }
 
 #[test]
