@@ -64,6 +64,18 @@ pub(crate) fn arrived(end: &End<'_>) -> u64 {
     in_ring.wrapping_add(taken).wrapping_add(switch::data_queued(end) as u64)
 }
 
+/// Whether the next byte of the program is an urgent one in TCP, in line or not.
+pub(crate) fn is_at_mark_in_tcp(end: &End<'_>) -> bool {
+    switch::data_queued(end) > 0 && urgent::is_any_mark_in_tcp(end)
+}
+
+/// The same where what comes by TCP is followed by the ring: only a byte that was marked before may be left.
+pub(crate) fn is_at_mark_from_tcp(end: &End<'_>) -> bool {
+    let goes_on_in_ring = switch::data_queued(end) == 1 && switch::peer_turn(end).is_some();
+    is_at_mark_in_tcp(end)
+        || goes_on_in_ring && urgent::is_next_left_out(end) && urgent::is_at_mark(end)
+}
+
 /// Bytes in the ring that were not read.
 pub(crate) fn in_ring(conn: &Conn) -> usize {
     let consumer = conn.mine.receiving.consumer.position();

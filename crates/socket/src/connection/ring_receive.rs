@@ -385,7 +385,7 @@ impl Receive<'_> {
         let mut chunk = [0u8; TCP_CHUNK];
         let room = (buffers.len() - skip).min(chunk.len());
         switch::skip_bells_unless_asleep(self.end);
-        if urgent::is_at_data_marked_in_tcp(self.end) {
+        if readiness::is_at_mark_in_tcp(self.end) {
             return 0;
         }
         let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
@@ -444,7 +444,7 @@ impl Receive<'_> {
     fn stops_at_mark(&self, done: usize) -> bool {
         let comes_by_ring = turns::comes_by_ring(self.end.slot);
         if !comes_by_ring && !self.has_read_tcp() {
-            return urgent::is_at_data_marked_in_tcp(self.end);
+            return readiness::is_at_mark_in_tcp(self.end);
         }
         // What was peeked at in TCP lies before the ring.
         let peeked = if self.peeks() && comes_by_ring { done as u64 } else { 0 };
@@ -459,7 +459,7 @@ impl Receive<'_> {
             return false;
         }
         let _receiving = Held::enter(&self.end.slot.receive_lock);
-        switch::settle(self.end) == Source::Tcp && urgent::is_at_data_marked_in_tcp(self.end)
+        switch::settle(self.end) == Source::Tcp && readiness::is_at_mark_in_tcp(self.end)
     }
 
     /// Whether the stream goes on in the ring, although the turn was not followed yet.

@@ -17,7 +17,7 @@
 //! line then, whatever the program wishes, because its counters, by which the ledger
 //! reads, leave out what lies behind a mark otherwise.
 
-use crate::connection::{ledger, switch};
+use crate::connection::ledger;
 use crate::table::conn::Conn;
 use crate::table::end::End;
 use crate::table::file::File;
@@ -163,20 +163,12 @@ pub(super) fn before_mark_in_tcp(end: &End<'_>) -> usize {
 
 /// The next byte in TCP is an urgent one that is not for the stream.
 pub(super) fn is_at_mark_in_tcp(end: &End<'_>) -> bool {
-    !is_in_line(end.slot) && end.file().call(|fd| sys::ioctl_int(fd, SIOCATMARK)) == Ok(1)
+    !is_in_line(end.slot) && is_any_mark_in_tcp(end)
 }
 
-/// The same, also where the program reads urgent bytes in line. What the kernel calls urgent may be a bell,
-/// behind which the stream goes on in the ring.
-pub(crate) fn is_at_data_marked_in_tcp(end: &End<'_>) -> bool {
-    let at_mark = |fd| sys::ioctl_int(fd, SIOCATMARK) == Ok(1);
-    switch::data_queued(end) > 0 && end.file().call(at_mark)
-}
-
-/// The same where what comes by TCP is followed by the ring: only a byte that was marked before may be left.
-pub(crate) fn is_at_mark_from_tcp(end: &End<'_>) -> bool {
-    let goes_on_in_ring = switch::data_queued(end) == 1 && switch::peer_turn(end).is_some();
-    is_at_data_marked_in_tcp(end) || goes_on_in_ring && is_next_left_out(end) && is_at_mark(end)
+/// The same, also where the program reads urgent bytes in line. What the kernel calls urgent may be a bell.
+pub(super) fn is_any_mark_in_tcp(end: &End<'_>) -> bool {
+    end.file().call(|fd| sys::ioctl_int(fd, SIOCATMARK)) == Ok(1)
 }
 
 /// A read has stopped here: notes whether it was before an urgent byte in TCP. Under

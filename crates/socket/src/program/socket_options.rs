@@ -11,7 +11,7 @@
 
 use crate::Errno;
 use crate::connection::kept_options::{self, TCP_NOTSENT_LOWAT};
-use crate::connection::{ends, sleeper, switch, urgent, wait, words};
+use crate::connection::{ends, readiness, sleeper, switch, urgent, wait, words};
 use crate::process::owner::Held;
 use crate::table::descriptors::Use;
 use crate::table::end::End;
@@ -45,7 +45,7 @@ pub fn set_async(sock: &Sock, on: bool) {
 
 /// `FIONREAD`: bytes that a receive would find now.
 pub fn readable_bytes(sock: &Use, fd: i32) -> Option<usize> {
-    Some(crate::connection::readiness::countable(&End::of(sock, fd)?))
+    Some(readiness::countable(&End::of(sock, fd)?))
 }
 
 /// `TIOCOUTQ`: bytes sent that the peer has not read. `None`: ask the kernel.
@@ -65,7 +65,7 @@ pub fn at_mark(sock: &Use, fd: i32) -> Option<bool> {
     let _receiving = Held::enter(&end.slot.receive_lock);
     Some(match switch::settle(&end) {
         Source::Ring => urgent::is_at_mark(&end),
-        Source::Tcp => urgent::is_at_mark_from_tcp(&end),
+        Source::Tcp => readiness::is_at_mark_from_tcp(&end),
     })
 }
 
@@ -166,7 +166,7 @@ pub fn after_set_option(sock: &Use, fd: i32, level: i32, name: i32, value: i32, 
             slot.low_water.store(value.max(1) as u32, Ordering::Relaxed);
             if let Some(end) = end {
                 let _ = end.file().set_option(level, name, 1);
-                if crate::connection::readiness::mask_of(&end, mask::IN) & mask::IN != 0 {
+                if readiness::mask_of(&end, mask::IN) & mask::IN != 0 {
                     crate::polling::epoll::note_edge(sock);
                 }
             }

@@ -306,7 +306,7 @@ fn receive_tcp_part(end: &End<'_>, pipe: i32, len: usize) -> Answer<Option<Part>
     if parts.bells > 0 || data == 0 {
         return Ok(Some(Part::SocketWaits));
     }
-    if urgent::is_at_data_marked_in_tcp(end) {
+    if readiness::is_at_mark_in_tcp(end) {
         let behind = readiness::in_ring(end) as u64;
         return end_or(end, behind, Part::AtMark).map(Some);
     }
