@@ -48,7 +48,8 @@ pub(crate) enum Register {
     R2,
     R3,
     R4,
-    R6 = 6,
+    R5,
+    R6,
     R7,
     R8,
     R9,
@@ -66,8 +67,12 @@ pub(crate) enum Helper {
     MapDelete = 3,
     /// `R0` = nanoseconds of the monotonic clock.
     KtimeGetNs = 5,
+    /// Writes `R4` bytes from `R3` to offset `R2` of packet `R1`, with flags `R5`; `R0` is negative if it cannot.
+    SkbStoreBytes = 9,
     /// Goes on in the program at place `R3` of map `R2`, with context `R1`; returns if there is none.
     TailCall = 12,
+    /// The packet is to leave by the interface of number `R1`, with flags `R2`; `R0` is the verdict that says so.
+    Redirect = 23,
     /// Copies `R4` bytes from offset `R2` of packet `R1` to `R3`; `R0` is negative if it is shorter.
     SkbLoadBytes = 26,
     /// `R0` = the user of the socket of packet `R1`.

@@ -20,7 +20,9 @@
 //! | [`tcp_option`] | [`TcpOption`]: the TCP option of SMC, and the programs that write it |
 //! | [`filter`] | [`Filter`]: rules for the packets of all sockets, which stay when the process ends |
 //! | [`others`] | the programs for packets that others have attached to a cgroup |
+//! | [`tables`] | services, and which of its targets takes what begins |
 //! | [`steering`] | [`Steering`]: connections to one address, given to listeners at others |
+//! | [`forwarding`] | [`Forwarding`]: packets to one address, sent on to hosts |
 //! | [`cgroup`] | [`Cgroup`]: the group of processes whose sockets are meant |
 //!
 //! All of this needs privilege (CAP_BPF and CAP_NET_ADMIN, and the right to make a
@@ -36,6 +38,7 @@ mod btf;
 mod cgroup;
 mod error;
 mod filter;
+mod forwarding;
 mod key;
 mod loaded;
 mod map;
@@ -43,14 +46,17 @@ mod object_file;
 mod others;
 mod sockmap;
 mod steering;
+mod tables;
 mod tcp_option;
 
 pub use cgroup::Cgroup;
 pub use error::BpfError;
 pub use filter::{Filter, Hits, Identity, LINES_MAX, Log, LogLine, Totals, is_denied};
+pub use forwarding::{Flow, Forwarding, Hop, ROUTES_MAX, Tally};
 pub use others::{PacketProgram, packet_programs};
 pub use sockmap::{Counters, Sockmap};
-pub use steering::{INDICES, Steering};
+pub use steering::Steering;
+pub use tables::programs::INDICES;
 pub use tcp_option::{Sweeper, TcpOption};
 
 /// Whether [`Sockmap`] works here: does all of it once, for a cgroup without processes.

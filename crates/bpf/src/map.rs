@@ -25,6 +25,7 @@ pub(crate) enum MapKind {
     Array = 2,
     /// Programs that others go on in.
     ProgArray = 3,
+    PerCpuHash = 5,
     PerCpuArray = 6,
     /// A hash whose oldest entries make room for new ones.
     LruHash = 9,

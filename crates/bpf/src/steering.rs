@@ -4,24 +4,22 @@ mod programs;
 
 use std::fmt;
 use std::fs::File;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use aya::Ebpf;
-use aya::maps::{Array, HashMap, Map, MapData, MapError, SkStorage, SockMap};
+use aya::maps::{Map, MapData, SkStorage, SockMap};
 use aya::programs::SkLookup;
 use aya::programs::sk_lookup::SkLookupLinkId;
 use sidestep_distributor::terms::TARGETS_MAX;
-use sidestep_distributor::{Choice, Plan};
+use sidestep_distributor::{Plan, Protocol};
 
 use crate::error::BpfError;
 use crate::loaded::program;
 use crate::object_file;
-pub use programs::INDICES;
-use programs::{
-    ENDED, LISTENERS, OWNERS, PAGES, SERVICES, STEERED, WORDS, page, service, service_key,
-};
+use crate::tables::{Tables, of_map, slot, take};
+use programs::{LISTENERS, OWNERS};
 
 /// Gives connections to a service, one address and port of this network namespace, to listeners at
 /// other addresses and ports of it. Both ends see the address of the service.
@@ -32,14 +30,9 @@ pub struct Steering {
     /// Programs, maps and links: descriptors, closed on drop.
     loaded: Ebpf,
     link: Option<SkLookupLinkId>,
-    services: HashMap<MapData, [u8; service_key::LEN], [u8; service::LEN]>,
-    pages: Array<MapData, [u8; page::LEN]>,
+    tables: Tables,
     listeners: SockMap<MapData>,
-    steered: Array<MapData, [u64; WORDS]>,
-    ended: Array<MapData, [u64; WORDS]>,
     owners: Map,
-    /// Which of its two pages each service uses.
-    banks: [u32; INDICES],
 }
 
 impl fmt::Debug for Steering {
@@ -54,7 +47,7 @@ impl Steering {
     /// # Errors
     /// The kernel refuses ([`BpfError::Privilege`]) or cannot do it ([`BpfError::Kernel`]).
     pub fn load() -> Result<Self, BpfError> {
-        let object = object_file::write(&programs::MAPS, &programs::all());
+        let object = object_file::write(&programs::maps(), &programs::all());
         let mut loaded =
             Ebpf::load(&object).map_err(|error| BpfError::of_kernel("load BPF maps", &error))?;
         let steer: Result<&mut SkLookup, _> = program(&mut loaded, programs::STEER);
@@ -63,13 +56,9 @@ impl Steering {
             .map_err(|error| BpfError::of_kernel("load a BPF program for sk_lookup", &error))?;
         Ok(Self {
             link: None,
-            services: take(&mut loaded, SERVICES)?,
-            pages: take(&mut loaded, PAGES)?,
+            tables: Tables::of(&mut loaded)?,
             listeners: take(&mut loaded, LISTENERS)?,
-            steered: take(&mut loaded, STEERED)?,
-            ended: take(&mut loaded, ENDED)?,
             owners: loaded.take_map(OWNERS).expect("a map of ours"),
-            banks: [0; INDICES],
             loaded,
         })
     }
@@ -97,7 +86,7 @@ impl Steering {
     ///
     /// **Panics** if there are no so many services, or the plan has too many places.
     pub fn prepare(&mut self, index: usize, plan: &Plan) -> Result<(), BpfError> {
-        of_map(self.pages.set(self.other_page(index), page_of(plan), 0))
+        self.tables.prepare(index, plan)
     }
 
     /// Puts the plan that was prepared for service `index` into force at an address, in one step: a
@@ -112,36 +101,7 @@ impl Steering {
         plan: &Plan,
         affinity: Duration,
     ) -> Result<(), BpfError> {
-        let choice = match plan.choice {
-            Choice::Hash => service::BY_HASH,
-            Choice::Turn => service::BY_TURN,
-            Choice::Least => service::BY_LOAD,
-            Choice::First => service::BY_RANK,
-        };
-        let words = [
-            (service::INDEX, index as u32),
-            (service::PAGE, self.other_page(index)),
-            (service::CHOICE, choice),
-            (service::PLACES, plan.places.len() as u32),
-        ];
-        let mut entry = [0; service::LEN];
-        for (at, word) in words {
-            entry[at..at + 4].copy_from_slice(&word.to_ne_bytes());
-        }
-        let takers = plan.places.iter().fold(0_u64, |takers, target| takers | 1 << target);
-        for (at, word) in
-            [(service::TAKERS, takers), (service::AFFINITY_NS, affinity.as_nanos() as u64)]
-        {
-            entry[at..at + 8].copy_from_slice(&word.to_ne_bytes());
-        }
-        of_map(self.services.insert(key_of(address), entry, 0))?;
-        self.banks[index] = 1 - self.banks[index];
-        Ok(())
-    }
-
-    /// The page of service `index` that is not in force.
-    fn other_page(&self, index: usize) -> u32 {
-        2 * index as u32 + 1 - self.banks[index]
+        self.tables.commit(index, (address, Protocol::Tcp), plan, affinity)
     }
 
     /// Connections to this address are the kernel's again.
@@ -149,7 +109,7 @@ impl Steering {
     /// # Errors
     /// The kernel refuses.
     pub fn forget(&mut self, address: SocketAddr) -> Result<(), BpfError> {
-        of_map(self.services.remove(&key_of(address)))
+        self.tables.forget((address, Protocol::Tcp))
     }
 
     /// Empties service `index`, which is in force nowhere, and has it begin with so many connections
@@ -159,9 +119,7 @@ impl Steering {
     /// The kernel refuses.
     pub fn clear(&mut self, index: usize, given: &[u64; TARGETS_MAX]) -> Result<(), BpfError> {
         (0..TARGETS_MAX).for_each(|target| self.withdraw(index, target));
-        of_map(self.steered.set(index as u32, words_of(given), 0))?;
-        // It is not known yet which of them are still there.
-        self.note_ended(index, given)
+        self.tables.begin(index, given)
     }
 
     /// The socket of a target. What it accepts from here on bears the number `owner`. When its last
@@ -192,8 +150,7 @@ impl Steering {
     /// # Errors
     /// The kernel does not tell.
     pub fn steered(&self, index: usize) -> Result<[u64; TARGETS_MAX], BpfError> {
-        let words = of_map(self.steered.get(&(index as u32), 0))?;
-        Ok(words[..TARGETS_MAX].try_into().expect("a word for each target"))
+        self.tables.steered(index)
     }
 
     /// How many of these have ended: for plans that choose the least busy.
@@ -201,7 +158,7 @@ impl Steering {
     /// # Errors
     /// The kernel refuses.
     pub fn note_ended(&mut self, index: usize, ended: &[u64; TARGETS_MAX]) -> Result<(), BpfError> {
-        of_map(self.ended.set(index as u32, words_of(ended), 0))
+        self.tables.note_ended(index, ended)
     }
 
     /// The map in which each target's socket, and each that it has accepted, has the number of its owner:
@@ -213,46 +170,4 @@ impl Steering {
         let Map::SkStorage(data) = &self.owners else { unreachable!("a map of ours") };
         data.fd().as_fd()
     }
-}
-
-fn words_of(counts: &[u64; TARGETS_MAX]) -> [u64; WORDS] {
-    let mut words = [0; WORDS];
-    words[..TARGETS_MAX].copy_from_slice(counts);
-    words
-}
-
-fn slot(index: usize, target: usize) -> u32 {
-    (index * TARGETS_MAX + target) as u32
-}
-
-fn key_of(address: SocketAddr) -> [u8; service_key::LEN] {
-    let mut key = [0; service_key::LEN];
-    let ip = match address.ip() {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-        IpAddr::V6(ip) => ip,
-    };
-    key[..16].copy_from_slice(&ip.octets());
-    let port = u32::from(address.port()).to_ne_bytes();
-    key[service_key::PORT..service_key::PORT + 4].copy_from_slice(&port);
-    key
-}
-
-fn page_of(plan: &Plan) -> [u8; page::LEN] {
-    let mut page = [0; page::LEN];
-    for (word, weight) in page[..page::PLACES].chunks_exact_mut(4).zip(&plan.weights) {
-        word.copy_from_slice(&u32::from(*weight).to_ne_bytes());
-    }
-    page[page::PLACES..][..plan.places.len()].copy_from_slice(&plan.places);
-    page
-}
-
-fn take<T>(loaded: &mut Ebpf, name: &str) -> Result<T, BpfError>
-where
-    T: TryFrom<Map, Error = MapError>,
-{
-    of_map(T::try_from(loaded.take_map(name).expect("a map of ours")))
-}
-
-fn of_map<T>(result: Result<T, MapError>) -> Result<T, BpfError> {
-    result.map_err(|error| BpfError::of_kernel("use a BPF map", &error))
 }
