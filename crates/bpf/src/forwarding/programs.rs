@@ -425,15 +425,11 @@ fn follow_flow(a: &mut Assembler) {
     a.label("goes on");
     a.call(Helper::KtimeGetNs);
     a.store_64(R8, flow::SEEN_NS as i16, R0);
-    a.load_8(R9, R10, FLAGS);
-    a.mov(R1, R9);
-    a.and_immediate(R1, packet::FIN);
-    a.jump_if_equal(R1, 0, "no end");
+    // Only noted: whether it is within the window the server knows, and a stranger's is not to take the route away.
+    a.load_8(R1, R10, FLAGS);
+    a.and_immediate(R1, packet::FIN | packet::RST);
+    a.jump_if_equal(R1, 0, "send");
     a.store_immediate_32(R8, flow::IS_CLOSING as i16, 1);
-    a.label("no end");
-    a.and_immediate(R9, packet::RST);
-    a.jump_if_equal(R9, 0, "send");
-    delete_flow(a, FLOWS);
     a.jump("send");
     a.label("no flow");
 }

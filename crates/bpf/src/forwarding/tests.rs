@@ -282,6 +282,10 @@ fn an_end_ends_a_flow() {
     assert_ne!(second, first, "the client begins anew");
     send(ACK);
     assert_eq!(send(RST), second);
+    let flows = forwarding.flows().unwrap();
+    assert!(flows.len() == 1 && flows[0].is_closing, "a stranger's RST takes no route away");
+    assert_eq!(send(ACK), second);
+    forwarding.end(&flows[0]);
     assert!(forwarding.flows().unwrap().is_empty());
 }
 
